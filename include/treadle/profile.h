@@ -26,6 +26,13 @@ struct ProfiledOperand {
   std::string shares;  ///< the value whose bytes it is a view of, or is written over; empty: it has bytes of its own
 };
 
+/// A step within a node's kernel, such as packing (ProfilerOptions::kernel_phases).
+struct ProfiledKernelPhase {
+  std::string name;
+  int64_t calls = 0;            ///< in all recorded runs, on all threads
+  std::vector<double> self_ns;  ///< per run: of all threads together, without the phases within
+};
+
 /// A node as it ran: after fusion, and with the kernel that was chosen.
 struct ProfiledNode {
   std::string name, op_type;
@@ -39,8 +46,9 @@ struct ProfiledNode {
   std::string phase;                   ///< of a training step: "forward", "backward" or "optimizer"; empty elsewhere
   bool moves = false;                  ///< it computes nothing: elements go to other places
   size_t packed_bytes = 0;
-  int64_t calls = 0;            ///< in all recorded runs
-  std::vector<double> self_ns;  ///< per run: all calls together, without the nodes of its bodies
+  int64_t calls = 0;                               ///< in all recorded runs
+  std::vector<double> self_ns;                     ///< per run: all calls together, without the nodes of its bodies
+  std::vector<ProfiledKernelPhase> kernel_phases;  ///< in the order of their first begin
 };
 
 /// Where one run's time went. The parts sum to duration_ns.
@@ -61,6 +69,7 @@ struct ProfiledEvent {
   int32_t node = -1;  ///< index; -1: waiting for another job
   int32_t thread = 0;
   double start_ns = 0, duration_ns = 0;  ///< since the run began
+  int32_t phase = -1;                    ///< of the node's kernel_phases; -1: the node, or a helper's part in it
 };
 
 /// A buffer of the planned arena.
@@ -182,6 +191,8 @@ struct ProfilerOptions {
   /// them, and runs that lack events are left out. Of several profiles at once all must say true.
   bool keep_last = false;
   bool memory = false;  ///< also every block of memory that is taken or given back
+  /// Also what kernels do: packing, products, epilogues and others, on each thread. Kernels that mark no phases have none.
+  bool kernel_phases = false;
   /// Nodes name the passes that made them. The model is optimised once more when the profile is made. Sessions only; those of a compiled
   /// model have none to name.
   bool passes = false;

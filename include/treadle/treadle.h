@@ -181,9 +181,10 @@ TREADLE_C_API treadle_status* treadle_session_reset_node_counters(const treadle_
 typedef struct treadle_profiler treadle_profiler;
 typedef struct treadle_profiler_options {
   size_t struct_size;
-  uint64_t max_events; /* room for so many of 24 bytes, of the whole process; 0: 50,000,000 */
-  int32_t keep_last;   /* when there is no more room: non-zero: the oldest go; 0: new ones are not recorded */
-  int32_t memory;      /* non-zero: every block of memory that is taken or given back, too */
+  uint64_t max_events;   /* room for so many of 24 bytes, of the whole process; 0: 50,000,000 */
+  int32_t keep_last;     /* when there is no more room: non-zero: the oldest go; 0: new ones are not recorded */
+  int32_t memory;        /* non-zero: every block of memory that is taken or given back, too */
+  int32_t kernel_phases; /* since version 10 of the ABI; non-zero: what kernels do, too: packing, products, epilogues */
 } treadle_profiler_options;
 /* Records runs from now on. `options` NULL: the defaults. The session may be released before the profiler. */
 TREADLE_C_API treadle_status* treadle_profiler_start(treadle_session* session, const treadle_profiler_options* options,

@@ -22,11 +22,13 @@ template <typename Client>
 void register_profiled(nb::module_& module) {
   module.def(
       "start_profiler",
-      [](Client& self, uint64_t max_events, bool keep_last, bool memory, bool passes) {
+      [](Client& self, uint64_t max_events, bool keep_last, bool memory, bool passes, bool kernel_phases) {
         auto& client = const_cast<std::remove_cvref_t<decltype(profiled(self))>&>(profiled(self));
-        return client.profiler({.max_events = max_events, .keep_last = keep_last, .memory = memory, .passes = passes});
+        return client.profiler(
+            {.max_events = max_events, .keep_last = keep_last, .memory = memory, .kernel_phases = kernel_phases, .passes = passes});
       },
-      nb::arg("client"), nb::arg("max_events"), nb::arg("keep_last"), nb::arg("memory"), nb::arg("passes"), nb::keep_alive<0, 1>());
+      nb::arg("client"), nb::arg("max_events"), nb::arg("keep_last"), nb::arg("memory"), nb::arg("passes"), nb::arg("kernel_phases"),
+      nb::keep_alive<0, 1>());
   module.def(
       "node_counters",
       [](const Client& self) {

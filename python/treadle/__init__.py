@@ -101,6 +101,7 @@ from .partial_run import PartialRun
 from .explaining import Explanation, NodeExplanation, Refusal, explain
 from .precision import PrecisionChoice, TriedPrecision, choose_precision
 from .profiling import (
+    KernelPhase,
     LoadPhase,
     MeasuredMemory,
     MemoryTimeline,
@@ -132,6 +133,7 @@ __all__ = [
     "InferenceSession",
     "Job",
     "JobStatus",
+    "KernelPhase",
     "LoadPhase",
     "LoraAdapter",
     "MeasuredMemory",

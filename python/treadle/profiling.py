@@ -29,7 +29,20 @@ if TYPE_CHECKING:
 
     Client: TypeAlias = InferenceSession | Trainer | JointModule | Module
 
-__all__ = ["LoadPhase", "MeasuredMemory", "MemoryTimeline", "Profile", "ProfileComparison", "ProfiledNode", "ProfiledRange", "ProfileSchedule", "profile"]
+__all__ = ["KernelPhase", "LoadPhase", "MeasuredMemory", "MemoryTimeline", "Profile", "ProfileComparison", "ProfiledNode", "ProfiledRange", "ProfileSchedule", "profile"]
+
+
+@dataclass(frozen=True)
+class KernelPhase:
+    """A step within a node's kernel (`kernel_phases=True`): "pack", "compute", "epilogue" and others."""
+
+    name: str
+    calls: float
+    """In one run, on all threads."""
+    median_ms: float
+    """Of a run: all threads together, without the phases within."""
+    share: float
+    """Of the node's phases, 0 to 1."""
 
 
 @dataclass(frozen=True)
@@ -58,6 +71,8 @@ class ProfiledNode:
     gb_per_s: float | None
     of_peak: float | None
     """What the machine could take over what the node took."""
+    kernel_phases: tuple[KernelPhase, ...] = ()
+    """What its kernel did, in the order of first begin; empty without `kernel_phases=True`, or where the kernel marks none."""
     passes: tuple[str, ...] = ()
     """Names of the passes that made it, in order; empty without `passes=True`."""
 
@@ -85,6 +100,7 @@ class ProfiledNode:
             gflops=node.get("gflops"),
             gb_per_s=node.get("gb_per_s"),
             of_peak=node.get("of_peak"),
+            kernel_phases=tuple(KernelPhase(p["phase"], p["calls"], p["ms"]["median"], p["share"]) for p in node.get("kernel_phases", ())),
             passes=tuple(node.get("passes", ())),
         )
 
@@ -215,6 +231,7 @@ class Profile:
         peaks: bool = True,
         schedule: ProfileSchedule | None = None,
         memory: bool = False,
+        kernel_phases: bool = False,
         passes: bool = False,
         max_events: int = 50_000_000,
         when_full: Literal["stop", "ring"] = "stop",
@@ -226,7 +243,7 @@ class Profile:
         self._client = client
         self._peaks = peaks
         self._schedule = schedule
-        self._limits = (max_events, when_full == "ring", memory, passes)
+        self._limits = (max_events, when_full == "ring", memory, passes, kernel_phases)
         self._num_steps = 0
         self._lock = threading.Lock()
         self._recorded: list[tuple[Any, _treadle.NativeProfiler]] = []  # clients, a module's graphs each
@@ -466,6 +483,7 @@ class _ProfileFunction:
         peaks: bool = True,
         schedule: ProfileSchedule | None = None,
         memory: bool = False,
+        kernel_phases: bool = False,
         passes: bool = False,
         max_events: int = 50_000_000,
         when_full: Literal["stop", "ring"] = "stop",
@@ -476,11 +494,21 @@ class _ProfileFunction:
         `peaks=False` leaves out the measurement of what the machine reaches (0.3 s), and with it all that is said of the peak.
         `schedule`: which steps are recorded; the loop calls `p.step()` at the end of each.
         `memory`: also what is allocated and given back: `p.memory().measured`.
+        `kernel_phases`: also what kernels do, on each thread: packing, products, epilogues: `node.kernel_phases`, and in every trace file.
         `passes`: nodes name the passes that made them. The model is optimised once more for that, when the block ends. Sessions only.
         `max_events`: room of 24 bytes each, for the whole process. `when_full`: "stop" records no more, "ring" forgets the oldest. Either way
         `p.events_lost` counts what is missing, and runs that lack events are left out.
         """
-        return Profile(client, peaks=peaks, schedule=schedule, memory=memory, passes=passes, max_events=max_events, when_full=when_full)
+        return Profile(
+            client,
+            peaks=peaks,
+            schedule=schedule,
+            memory=memory,
+            kernel_phases=kernel_phases,
+            passes=passes,
+            max_events=max_events,
+            when_full=when_full,
+        )
 
     @staticmethod
     def range(name: str) -> _treadle.ProfileRange:

@@ -1,6 +1,9 @@
 // Profiles in C.
 #include "treadle/profile.h"
 
+#include <algorithm>
+#include <cstddef>
+#include <cstring>
 #include <span>
 
 #include "c_api/values.h"
@@ -57,11 +60,15 @@ treadle_status* treadle_profiler_start(treadle_session* session, const treadle_p
     require(out, "out");
     treadle::ProfilerOptions made;
     if (options) {
-      if (options->struct_size < sizeof(treadle_profiler_options))
+      treadle_profiler_options given{};
+      constexpr size_t kFirstVersion = offsetof(treadle_profiler_options, kernel_phases);
+      if (options->struct_size < kFirstVersion)
         throw treadle::Error(treadle::ErrorCode::invalid_argument, "struct_size of the profiler's options is not set");
-      if (options->max_events > 0) made.max_events = options->max_events;
-      made.keep_last = options->keep_last != 0;
-      made.memory = options->memory != 0;
+      std::memcpy(&given, options, std::min(options->struct_size, sizeof given));
+      if (given.max_events > 0) made.max_events = given.max_events;
+      made.keep_last = given.keep_last != 0;
+      made.memory = given.memory != 0;
+      made.kernel_phases = given.kernel_phases != 0;
     }
     *out = new treadle_profiler{require(session, "session").session.profiler(made)};
   });

@@ -34,7 +34,7 @@ struct ProfileArguments {
   ProfileTableOptions table;
   int runs = 0, warmup = 3;
   double seconds = 2, tolerance = 0.03;
-  bool json = false, without_remedies = false;
+  bool json = false, without_remedies = false, kernel_phases = false;
 };
 
 double profile_clock_ns() { return std::chrono::duration<double, std::nano>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
@@ -102,7 +102,7 @@ Profile measure_runs(Session& session, IoBinding& binding, const ProfileArgument
     session.run(binding);
     return profile_clock_ns() - start;
   };
-  const ProfilerOptions options{.memory = a.table.memory, .passes = !session.model().impl().compiled};
+  const ProfilerOptions options{.memory = a.table.memory, .kernel_phases = a.kernel_phases, .passes = !session.model().impl().compiled};
   {
     const Profiler forgotten = session.profiler(options);
     for (int i = 0; i < a.warmup; ++i) timed();
@@ -194,6 +194,7 @@ Command add_profile(CLI::App& app) {
   app.add_flag("--json", a->json, "Print JSON");
   app.add_flag("--memory", a->table.memory,
                "Record allocations too, and print what is held at the peak and what the arena holds over the run");
+  app.add_flag("--kernel-phases", a->kernel_phases, "Record what kernels do, too: packing, products, epilogues and others, on each thread");
   app.add_option("--top", a->table.top, "Nodes to print; 0: all")->capture_default_str()->check(CLI::NonNegativeNumber);
   app.add_option("--sort", a->table.sort, "Order of the nodes")
       ->capture_default_str()

@@ -1,6 +1,7 @@
 #include "core/recorder.h"
 
 #include <algorithm>
+#include <array>
 #include <limits>
 #include <mutex>
 #include <new>
@@ -314,6 +315,8 @@ void Recorder::visit(Recording& recording, const Take& take) const {
         if (event.has_arguments) {
           const Event& arguments = block->events[++i];
           record.arg0 = static_cast<int64_t>(arguments.start), record.arg1 = static_cast<int64_t>(arguments.end);
+        } else if (event.kind == RecordKind::phase) {
+          record.arg0 = event.name, record.arg1 = event.phase;
         }
         take(record, recording.threads.back());
       }
@@ -349,6 +352,11 @@ class FilteredThread {
       if (!filter_.account || record.end != reinterpret_cast<uintptr_t>(filter_.account)) return;
       record.end = record.start;
       record.name = name_of(record.name).value_or(unnamed());
+    } else if (record.kind == RecordKind::phase || record.kind == RecordKind::chunk) {
+      const auto node = filter_.kernel_phases ? name_of(record.name) : std::nullopt;
+      if (!node) return;
+      record.name = *node;
+      if (record.kind == RecordKind::phase) record.arg0 = *node, record.name = phase_name(static_cast<KernelPhase>(record.arg1));
     } else if (const auto name = name_of(record.name)) {
       record.name = *name;
     } else {
@@ -374,6 +382,14 @@ class FilteredThread {
     if (is_new) recording_.names.push_back(interned_[name]);
     return found->second;
   }
+  uint32_t phase_name(KernelPhase phase) {
+    std::optional<uint32_t>& known = phase_names_[static_cast<size_t>(phase) % kNumKernelPhases];
+    if (!known) {
+      known = static_cast<uint32_t>(recording_.names.size());
+      recording_.names.push_back({std::string(treadle::name_of(phase)), {}, {}});
+    }
+    return *known;
+  }
   uint32_t unnamed() {
     if (!unnamed_) {
       unnamed_ = static_cast<uint32_t>(recording_.names.size());
@@ -386,6 +402,7 @@ class FilteredThread {
   const std::vector<RecordName>& interned_;
   Recording& recording_;
   std::unordered_map<uint32_t, uint32_t> interned_names_;
+  std::array<std::optional<uint32_t>, kNumKernelPhases> phase_names_;
   std::optional<uint32_t> unnamed_;
   uint32_t thread_ = 0;
   std::vector<uint64_t> strangers_;  // starts of nodes that the filter does not name
@@ -414,12 +431,14 @@ RecordWindow::RecordWindow(Recorder& recorder, const Limits& limits) : recorder_
   if (&recorder != &Recorder::of_process()) return;
   num_open_.fetch_add(1);
   if (limits.memory) num_for_memory_.fetch_add(1);
+  if (limits.kernel_phases) detail::num_wanting_phases.fetch_add(1);
 }
 
 RecordWindow::~RecordWindow() {
   if (&recorder_ == &Recorder::of_process()) {
     num_open_.fetch_sub(1);
     if (limits_.memory) num_for_memory_.fetch_sub(1);
+    if (limits_.kernel_phases) detail::num_wanting_phases.fetch_sub(1);
   }
   recorder_.close(*this);
 }

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "core/fork_mutex.h"
+#include "core/kernel_phases.h"
 
 #if defined(__x86_64__)
 #include <x86intrin.h>
@@ -25,7 +26,7 @@ namespace treadle {
 enum class RecordKind : uint8_t {
   run,            ///< a call of the session
   node,           ///< a node's kernel; of one that is bound in the run: floating-point operations, and bytes, where they are known
-  chunk,          ///< a chunk of a parallel loop
+  chunk,          ///< a helper's part in the loops of a node; its name is the node's
   copy,           ///< arg0: bytes
   wait,           ///< for another thread, a stream or a lock
   compile,        ///< import, passes, planning, packing
@@ -34,8 +35,10 @@ enum class RecordKind : uint8_t {
   counter,        ///< a value at a point in time: arg0
   memory,         ///< a block (core/memory_events.h); arg0: bytes, negative when it goes; arg1: its number and class; name: who holds it
   out_of_memory,  ///< arg0: bytes that there were not; arg1: class; name: who asked
+  phase,          ///< of a kernel; arg0: the name of its node; arg1: the KernelPhase
+  python,         ///< a call that Python's interpreter made
 };
-inline constexpr int kNumRecordKinds = 11;
+inline constexpr int kNumRecordKinds = 13;
 
 /// As collect() gives it. What the name and the arguments mean is in the name table, written once.
 struct Record {
@@ -101,6 +104,7 @@ struct RecordFilter {
   std::unordered_map<uint32_t, uint32_t> names;  ///< from a reserved name to its index in `texts`; others are left out
   std::vector<RecordName> texts;                 ///< texts of the result begin with these
   const MemoryAccount* account = nullptr;        ///< whose blocks of memory; null: none
+  bool kernel_phases = false;                    ///< what kernels do, and on which threads
 };
 
 class RecordWindow;
@@ -133,6 +137,9 @@ class Recorder {
   void record(uint32_t name, RecordKind kind, uint64_t start, uint64_t end, int64_t arg0 = 0, int64_t arg1 = 0, uint16_t run = 0) noexcept {
     if (ThreadLog* log = own_log()) append(*log, name, kind, start, end, arg0, arg1, run);
   }
+  void record_phase(uint32_t node, KernelPhase phase, uint64_t start, uint64_t end, uint16_t run) noexcept {
+    if (ThreadLog* log = own_log()) append(*log, node, RecordKind::phase, start, end, 0, 0, run, phase);
+  }
   void instant(uint32_t name, int64_t arg0 = 0, int64_t arg1 = 0) noexcept {
     uint64_t now = read_ticks();
     record(name, RecordKind::instant, now, now, arg0, arg1);
@@ -158,7 +165,8 @@ class Recorder {
     uint64_t start, end;  // or arg0, arg1
     uint32_t name;
     RecordKind kind;
-    bool has_arguments;
+    bool has_arguments : 1;
+    uint8_t phase : 7;  // KernelPhase
     uint16_t run;
   };
   static_assert(sizeof(Event) == 24);
@@ -185,8 +193,8 @@ class Recorder {
   static thread_local constinit Current current_;
 
   ThreadLog* own_log() noexcept { return current_.recorder == id_ ? current_.log : register_thread(); }
-  void append(ThreadLog& log, uint32_t name, RecordKind kind, uint64_t start, uint64_t end, int64_t arg0, int64_t arg1,
-              uint16_t run) noexcept {
+  void append(ThreadLog& log, uint32_t name, RecordKind kind, uint64_t start, uint64_t end, int64_t arg0, int64_t arg1, uint16_t run,
+              KernelPhase phase = KernelPhase::none) noexcept {
     Block* block = log.last;
     uint32_t used = block->used.load(std::memory_order_relaxed);
     const bool has_arguments = (arg0 | arg1) != 0;
@@ -195,8 +203,8 @@ class Recorder {
       if (!block) return;
       used = 0;
     }
-    block->events[used] = {start, end, name, kind, has_arguments, run};
-    if (has_arguments) block->events[used + 1] = {static_cast<uint64_t>(arg0), static_cast<uint64_t>(arg1), name, kind, false, run};
+    block->events[used] = {start, end, name, kind, has_arguments, static_cast<uint8_t>(phase), run};
+    if (has_arguments) block->events[used + 1] = {static_cast<uint64_t>(arg0), static_cast<uint64_t>(arg1), name, kind, false, 0, run};
     block->used.store(used + 1 + has_arguments, std::memory_order_release);
   }
 
@@ -239,7 +247,8 @@ class RecordWindow {
     /// When there is no more room: true: the oldest records go; false: new ones are dropped. With several windows the largest room counts,
     /// and the oldest go only if all of them say so.
     bool keep_last = false;
-    bool memory = false;  ///< blocks of memory are recorded
+    bool memory = false;         ///< blocks of memory are recorded
+    bool kernel_phases = false;  ///< what kernels do
   };
   RecordWindow(Recorder& recorder, const Limits& limits);
   ~RecordWindow();

@@ -25,6 +25,7 @@
 #include "core/float_mode.h"
 #include "core/fork_mutex.h"
 #include "core/futex.h"
+#include "core/kernel_phases.h"
 
 #if defined(__unix__)
 #include <pthread.h>
@@ -47,6 +48,7 @@ struct Owner {
   std::atomic<bool> has_error{false};
   std::exception_ptr error;  // the first one
   LoopBreak* loop_break = nullptr;
+  PhaseState phases;  // what the caller is in the middle of
 };
 
 // Which chunk a claim stands for.
@@ -181,7 +183,7 @@ struct ThreadPool::Impl {
   uint64_t open_loops() const { return open_slots.load() & ~source_slots.load(std::memory_order_relaxed); }
   int take_slot();
   void help(unsigned slot_index, bool loops_only = false);
-  void run_chunks(Slot& slot, unsigned slot_index, bool owns);
+  bool run_chunks(Slot& slot, unsigned slot_index, bool owns);
   void rest(Slot& slot, unsigned slot_index, LoopBreak& loop_break);
   void call_helpers(const Slot& slot, unsigned slot_index);
   bool run_shared(int64_t n, int64_t grain, int64_t num_chunks, int max_helpers, Body body, void* context);
@@ -262,21 +264,26 @@ void ThreadPool::Impl::help(unsigned slot_index, bool loops_only) {
       if (others + 1U == slot.max_helpers) hide(slot_index);
       int before = thread_limit;
       if (slot.limited) thread_limit = 1;
-      run_chunks(slot, slot_index, /*owns=*/false);
+      PhaseGuest phases(slot.owner->phases);
+      if (!run_chunks(slot, slot_index, /*owns=*/false)) phases.forget();
       thread_limit = before;
     }
   if (slot.users.fetch_sub(1) == (kOwnerSleeps | 1U)) futex_wake(slot.users);
 }
 
-void ThreadPool::Impl::run_chunks(Slot& slot, unsigned slot_index, bool owns) {
+// @return whether there was any for this thread
+bool ThreadPool::Impl::run_chunks(Slot& slot, unsigned slot_index, bool owns) {
   const int64_t num_chunks = slot.num_chunks, grain = slot.grain, n = slot.n;
   const int64_t first_part = (num_chunks + slot.max_helpers) / (slot.max_helpers + 1);
   LoopBreak* const loop_break = slot.owner->loop_break;
-  for (;;) {
+  for (bool any = false;; any = true) {
     const bool rests = loop_break && loop_break->wanted();
-    if (rests && !owns) return hide(slot_index);
+    if (rests && !owns) {
+      hide(slot_index);
+      return any;
+    }
     const Claim claim(slot.next.fetch_add(owns ? kOwnersClaim : kHelpersClaim), owns);
-    if (claim.claimed() >= num_chunks) return;
+    if (claim.claimed() >= num_chunks) return any;
     const bool last = claim.claimed() == num_chunks - 1;
     if (last) hide(slot_index);
     const int64_t chunk = claim.chunk(num_chunks, first_part);
@@ -288,7 +295,7 @@ void ThreadPool::Impl::run_chunks(Slot& slot, unsigned slot_index, bool owns) {
       if (!slot.owner->has_error.exchange(true)) slot.owner->error = std::current_exception();
       if (Claim(slot.next.exchange(num_chunks), owns).claimed() < num_chunks) hide(slot_index);  // nobody claims the rest
     }
-    if (last) return;
+    if (last) return true;
   }
 }
 
@@ -336,6 +343,7 @@ bool ThreadPool::Impl::run_shared(int64_t n, int64_t grain, int64_t num_chunks, 
   Slot& slot = slots[index];
   Owner owner;
   owner.loop_break = loop_break_of_thread;
+  owner.phases = PhaseState::current();
   const int limit_before = thread_limit;
   slot.limited = limit_before < num_threads;
   slot.max_helpers = static_cast<uint16_t>(std::min({int64_t{max_helpers}, int64_t{limit_before} - 1, num_chunks - 1}));

@@ -18,11 +18,24 @@ struct Event {
   int64_t flops, bytes;  // 0: not known
 };
 
+// A phase of a kernel, or a helper's part in a node.
+struct KernelEvent {
+  uint64_t start, end;
+  int32_t node, phase, thread;  // phase: of the node's kernel_phases; -1: the helper's part
+};
+
+// By start, an outer one before the inner ones that start with it.
+template <typename E>
+bool is_outer_or_earlier(const E& a, const E& b) {
+  return a.start != b.start ? a.start < b.start : a.end > b.end;
+}
+
 struct Run {
   uint64_t start, end;
   uint16_t number;
   bool of_profile;  // false: it began while the profile was paused, or lacks events
   std::vector<Event> events;
+  std::vector<KernelEvent> kernel_events;
 };
 
 // Length of the union of intervals, which are sorted by their starts.
@@ -44,13 +57,15 @@ class Analysis {
   void run() {
     find_runs();
     assign_events();
+    assign_kernel_events();
     std::erase_if(runs_, [](const Run& run) { return !run.of_profile; });
     for (ProfiledNode& node : profile_.nodes) {
       node.self_ns.assign(runs_.size(), 0);
       node.calls = 0;
+      for (ProfiledKernelPhase& phase : node.kernel_phases) phase.self_ns.assign(runs_.size(), 0);
     }
     costs_.assign(profile_.nodes.size(), {});
-    for (size_t r = 0; r < runs_.size(); ++r) summarise(r);
+    for (size_t r = 0; r < runs_.size(); ++r) summarise(r), sum_phases(r);
     set_costs();
     keep_timelines();
     for (const auto& thread : recording_.threads)
@@ -101,10 +116,47 @@ class Analysis {
         run->events.push_back(
             {record.start, record.end, wait ? -1 : node->second, static_cast<int32_t>(thread.index), record.arg0, record.arg1});
       }
-    // An outer range before the inner ones that start with it.
-    for (Run& run : runs_)
-      std::stable_sort(run.events.begin(), run.events.end(),
-                       [](const Event& a, const Event& b) { return a.start != b.start ? a.start < b.start : a.end > b.end; });
+    for (Run& run : runs_) std::stable_sort(run.events.begin(), run.events.end(), is_outer_or_earlier<Event>);
+  }
+
+  void assign_kernel_events() {
+    for (const auto& thread : recording_.threads)
+      for (const Record& record : thread.records) {
+        const bool is_phase = record.kind == RecordKind::phase;
+        if (!is_phase && record.kind != RecordKind::chunk) continue;
+        const auto node = names_.node.find(is_phase ? static_cast<uint32_t>(record.arg0) : record.name);
+        Run* run = node == names_.node.end() ? nullptr : run_of(record);
+        if (!run) continue;
+        const int32_t phase = is_phase ? phase_of(node->second, recording_.names[record.name].text) : -1;
+        run->kernel_events.push_back({record.start, record.end, node->second, phase, static_cast<int32_t>(thread.index)});
+      }
+    for (Run& run : runs_) std::stable_sort(run.kernel_events.begin(), run.kernel_events.end(), is_outer_or_earlier<KernelEvent>);
+  }
+
+  int32_t phase_of(int32_t node, const std::string& name) {
+    std::vector<ProfiledKernelPhase>& phases = profile_.nodes[static_cast<size_t>(node)].kernel_phases;
+    auto found = std::find_if(phases.begin(), phases.end(), [&](const ProfiledKernelPhase& phase) { return phase.name == name; });
+    if (found == phases.end()) found = phases.insert(phases.end(), {.name = name});
+    return static_cast<int32_t>(found - phases.begin());
+  }
+
+  // Each without the phases in it.
+  void sum_phases(size_t r) {
+    std::vector<std::vector<const KernelEvent*>> open(recording_.threads.size());
+    auto phase_at = [&](const KernelEvent& event) -> ProfiledKernelPhase& {
+      return profile_.nodes[static_cast<size_t>(event.node)].kernel_phases[static_cast<size_t>(event.phase)];
+    };
+    for (const KernelEvent& event : runs_[r].kernel_events) {
+      if (event.phase < 0) continue;
+      auto& stack = open[static_cast<size_t>(event.thread)];
+      while (!stack.empty() && stack.back()->end <= event.start) stack.pop_back();
+      const double duration = ns(event.end - event.start);
+      if (!stack.empty()) phase_at(*stack.back()).self_ns[r] -= duration;
+      stack.push_back(&event);
+      phase_at(event).self_ns[r] += duration;
+      ++phase_at(event).calls;
+    }
+    profile_.runs[r].events += static_cast<int64_t>(runs_[r].kernel_events.size());
   }
 
   void summarise(size_t r) {
@@ -166,9 +218,16 @@ class Analysis {
 
   std::vector<ProfiledEvent> timeline(const Run& run) const {
     std::vector<ProfiledEvent> events;
-    events.reserve(run.events.size());
+    events.reserve(run.events.size() + run.kernel_events.size());
     for (const Event& event : run.events)
       events.push_back({event.node, event.thread, ns(event.start - run.start), ns(event.end - event.start)});
+    for (const KernelEvent& event : run.kernel_events)
+      events.push_back({event.node, event.thread, ns(event.start - run.start), ns(event.end - event.start), event.phase});
+    if (run.kernel_events.empty()) return events;
+    std::stable_sort(events.begin(), events.end(), [](const ProfiledEvent& a, const ProfiledEvent& b) {
+      if (a.start_ns != b.start_ns) return a.start_ns < b.start_ns;
+      return a.duration_ns != b.duration_ns ? a.duration_ns > b.duration_ns : a.phase < b.phase;
+    });
     return events;
   }
 

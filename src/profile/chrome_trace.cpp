@@ -16,12 +16,19 @@ namespace {
 using ChromeJson = nlohmann::ordered_json;
 
 // PyTorch's categories. Runs are steps.
-constexpr std::array<const char*, kNumRecordKinds> kChromeCategories = {"user_annotation",  "cpu_op",
-                                                                        "cpu_op",           "cpu_op",
-                                                                        "overhead",         "user_annotation",
-                                                                        "user_annotation",  "cpu_instant_event",
-                                                                        "counter",          "cpu_instant_event",
-                                                                        "cpu_instant_event"};
+constexpr std::array<const char*, kNumRecordKinds> kChromeCategories = {"user_annotation",
+                                                                        "cpu_op",
+                                                                        "cpu_op",
+                                                                        "cpu_op",
+                                                                        "overhead",
+                                                                        "user_annotation",
+                                                                        "user_annotation",
+                                                                        "cpu_instant_event",
+                                                                        "counter",
+                                                                        "cpu_instant_event",
+                                                                        "cpu_instant_event",
+                                                                        "kernel_phase",
+                                                                        "python_function"};
 
 // Names come from models: whatever is not UTF-8 is replaced, or no viewer would read the file.
 std::string chrome_text(const ChromeJson& json) { return json.dump(-1, ' ', false, ChromeJson::error_handler_t::replace); }

@@ -80,6 +80,7 @@ class OrtWriter {
     int64_t idle_since = row.spans.empty() ? 0 : row.spans.front().start_ns;
     for (const TraceSpan& span : row.spans) {
       const Record& record = *span.record;
+      if (record.kind == RecordKind::phase || record.kind == RecordKind::chunk) continue;  // the format has whole nodes
       const int32_t node = view_.node_index(record);
       if (node >= 0) {
         write_node(row, span, static_cast<size_t>(node), std::min(idle_since, span.start_ns));

@@ -249,6 +249,7 @@ class ReportBuilder {
     if (path_.ms > 0 && path_.slack_ms[i] >= 0) json["slack_ms"] = rounded(path_.slack_ms[i]);
     json["mean_ms"] = milliseconds(mean);
     json["share"] = rounded(wall_ns_ > 0 ? mean / wall_ns_ : 0);
+    if (!node.kernel_phases.empty()) json["kernel_phases"] = kernel_phases(node);
     const double median = summarise(node.self_ns).median;
     if (median <= 0 || calls <= 0) return;
     // Bytes that would have moved faster than the machine moves any did not move, and the rate would say nothing.
@@ -262,6 +263,25 @@ class ReportBuilder {
     if (kinds_[i] == Kind::other_numbers) return;
     json["bound_ms"] = milliseconds(bound);
     json["of_peak"] = rounded(bound / median, 1e4);
+  }
+
+  Json kernel_phases(const ProfiledNode& node) const {
+    double all_ns = 0;
+    std::vector<double> means;
+    for (const ProfiledKernelPhase& phase : node.kernel_phases) {
+      means.push_back(typical_mean([&](size_t r) { return phase.self_ns[r]; }));
+      all_ns += means.back();
+    }
+    Json list = Json::array();
+    for (size_t i = 0; i < means.size(); ++i) {
+      const ProfiledKernelPhase& phase = node.kernel_phases[i];
+      list.push_back({{"phase", phase.name},
+                      {"calls", rounded(static_cast<double>(phase.calls) / static_cast<double>(profile_.runs.size()), 1000)},
+                      {"ms", summary_json(phase.self_ns)},
+                      {"mean_ms", milliseconds(means[i])},
+                      {"share", rounded(all_ns > 0 ? means[i] / all_ns : 0)}});
+    }
+    return list;
   }
 
   Json operators() const {
@@ -362,14 +382,18 @@ class ReportBuilder {
   }
 
   static Json timeline(const std::vector<ProfiledEvent>& events) {
-    Json node = Json::array(), thread = Json::array(), start = Json::array(), duration = Json::array();
+    Json node = Json::array(), thread = Json::array(), start = Json::array(), duration = Json::array(), phase = Json::array();
+    const bool has_phases = std::any_of(events.begin(), events.end(), [](const ProfiledEvent& event) { return event.phase >= 0; });
     for (size_t i = 0; i < std::min(events.size(), kMaxTimelineEvents); ++i) {
       node.push_back(events[i].node);
       thread.push_back(events[i].thread);
       start.push_back(rounded(events[i].start_ns / 1e3, 1000));
       duration.push_back(rounded(events[i].duration_ns / 1e3, 1000));
+      if (has_phases) phase.push_back(events[i].phase);
     }
-    return {{"events", events.size()}, {"node", node}, {"thread", thread}, {"start_us", start}, {"duration_us", duration}};
+    Json json{{"events", events.size()}, {"node", node}, {"thread", thread}, {"start_us", start}, {"duration_us", duration}};
+    if (has_phases) json["phase"] = std::move(phase);
+    return json;
   }
 
   const Profile& profile_;

@@ -92,6 +92,25 @@ std::string node_table(const Document& document, const ProfileTableOptions& opti
   return text;
 }
 
+// What the kernels of the nodes shown do.
+std::string kernel_phase_table(const Document& document, const ProfileTableOptions& options) {
+  TextTable table({{"node", false, 36}, {"phase"}, {"calls", true}, {"ms", true}, {"%", true}});
+  bool any = false;
+  size_t shown = 0;
+  for (size_t index : sorted_nodes(document, options.sort)) {
+    if (options.top > 0 && shown++ == static_cast<size_t>(options.top)) break;
+    const Document& node = document.at("nodes").at(index);
+    std::string name = node.value("name", "");
+    for (const Document& phase : node.value("kernel_phases", Document::array())) {
+      table.add({name, phase.at("phase"), fmt::format("{:g}", phase.at("calls").get<double>()),
+                 fmt::format("{:.4f}", phase.at("ms").at("median").get<double>()), percent(phase.at("share").get<double>())});
+      name.clear();
+      any = true;
+    }
+  }
+  return any ? "\nwithin kernels  (calls of a run; ms: median, all threads together; %: of the node's phases)\n" + table.to_text() : "";
+}
+
 std::string operator_table(const Document& document, int top) {
   TextTable table({{"operator", false, 30}, {"nodes", true}, {"ms", true}, {"%", true}, {"GFLOP/s", true}});
   int count = 0;
@@ -267,8 +286,8 @@ std::string profile_to_table(std::string_view json, const ProfileTableOptions& o
   using namespace profile;
   return reading([&] {
     const Document document = parse_document(json);
-    return headline(document) + node_table(document, options) + operator_table(document, 12) + phase_table(document) +
-           range_table(document) + where_table(document) + load_table(document) + memory_table(document) +
+    return headline(document) + node_table(document, options) + kernel_phase_table(document, options) + operator_table(document, 12) +
+           phase_table(document) + range_table(document) + where_table(document) + load_table(document) + memory_table(document) +
            measured_table(document, options) + (options.memory ? arena_table(document, options) : "") + remedy_list(document);
   });
 }

@@ -47,7 +47,7 @@ class RowBuilder {
 }  // namespace
 
 int32_t TraceView::node_index(const Record& record) const {
-  if (!node_of || record.kind != RecordKind::node) return -1;
+  if (!node_of || (record.kind != RecordKind::node && record.kind != RecordKind::chunk)) return -1;
   auto found = node_of->find(record.name);
   return found == node_of->end() ? -1 : found->second;
 }
@@ -83,7 +83,9 @@ std::vector<TraceRow> rows_of(const TraceView& view) {
       if (record.start >= view.first_ticks)
         spans.push_back({std::llround(view.recording->to_ns(record.start)), std::llround(view.recording->to_ns(record.end)), &record});
     std::stable_sort(spans.begin(), spans.end(), [](const TraceSpan& a, const TraceSpan& b) {
-      return a.start_ns != b.start_ns ? a.start_ns < b.start_ns : a.end_ns > b.end_ns;
+      if (a.start_ns != b.start_ns) return a.start_ns < b.start_ns;
+      if (a.end_ns != b.end_ns) return a.end_ns > b.end_ns;
+      return a.record->kind != RecordKind::phase && b.record->kind == RecordKind::phase;  // which is in the other one
     });
     RowBuilder builder(thread);
     for (const TraceSpan& span : spans) builder.add(span);

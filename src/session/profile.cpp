@@ -23,7 +23,10 @@ namespace treadle {
 Profiling::Profiling(const Runtime& runtime, const ProfilerOptions& options)
     : runtime_(runtime),
       names_passes_(options.passes),
-      window_(Recorder::of_process(), {.max_records = options.max_events, .keep_last = options.keep_last, .memory = options.memory}),
+      window_(Recorder::of_process(), {.max_records = options.max_events,
+                                       .keep_last = options.keep_last,
+                                       .memory = options.memory,
+                                       .kernel_phases = options.kernel_phases}),
       memory_before_(runtime.memory.account->statistics()) {
   if (options.passes && !runtime.names_no_passes.empty())
     throw Error(ErrorCode::invalid_argument, fmt::format("profiles of {} name no passes: {}", runtime.name, runtime.names_no_passes));
@@ -122,7 +125,8 @@ Profile Runtime::traced(const Executables& executables, const Profiling& profili
   auto trace = std::make_shared<ProfileTrace>();
   std::unordered_map<uint32_t, int32_t> node_of;
   for (const auto& executable : executables) exec::add_profiled_nodes(*executable->program, -1, profile.nodes, node_of);
-  RecordFilter filter{.from = profiling.window().start(), .account = memory.account.get()};
+  RecordFilter filter{
+      .from = profiling.window().start(), .account = memory.account.get(), .kernel_phases = profiling.window().limits().kernel_phases};
   auto add = [&](uint32_t record, std::string text) {
     filter.names.emplace(record, static_cast<uint32_t>(filter.texts.size()));
     filter.texts.push_back({std::move(text), {}, {}});

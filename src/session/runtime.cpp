@@ -171,6 +171,7 @@ exec::RunControl Runtime::control(const RunOptions* run_options) const {
   if (num_recording.load(std::memory_order_acquire) > 0) {
     control.recorder = &Recorder::of_process();
     control.record_run = Recorder::next_run();
+    control.kernel_phases = phases_wanted();
   }
   control.run_id = num_runs.fetch_add(1, std::memory_order_relaxed);
   control.counts_nodes = options.node_counters;

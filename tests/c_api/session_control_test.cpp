@@ -84,7 +84,12 @@ TEST(CApi, ProfilersStandBesideEachOtherAndSeeRanges) {
   treadle_profiler_options options{};
   treadle_profiler *with_memory = nullptr, *plain = nullptr;
   EXPECT_NE(message_of(treadle_profiler_start(opened.session, &options, &with_memory)).find("struct_size"), std::string::npos);
+  options.struct_size = offsetof(treadle_profiler_options, kernel_phases);  // of a program that was built with version 9
+  options.kernel_phases = 7;                                                // what lies behind is not its own
+  EXPECT_EQ(message_of(treadle_profiler_start(opened.session, &options, &with_memory)), "");
+  treadle_profiler_release(with_memory);
   options.struct_size = sizeof options;
+  options.kernel_phases = 1;
   options.memory = 1;
   EXPECT_EQ(message_of(treadle_profiler_start(opened.session, &options, &with_memory)), "");
   EXPECT_EQ(message_of(treadle_profiler_start(opened.session, nullptr, &plain)), "");

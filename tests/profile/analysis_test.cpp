@@ -5,14 +5,20 @@
 namespace treadle::profile {
 namespace {
 
-constexpr uint32_t kRun = 0, kConv = 1, kLoop = 2, kBody = 3, kWait = 4, kGone = 5;
+constexpr uint32_t kRun = 0, kConv = 1, kLoop = 2, kBody = 3, kWait = 4, kGone = 5, kPack = 6, kCompute = 7, kEpilogue = 8;
 
 Record node(uint32_t name, uint64_t start, uint64_t end, uint16_t run = 1) { return {start, end, 0, 0, name, RecordKind::node, run}; }
 Record run(uint64_t start, uint64_t end, uint16_t number = 1) { return {start, end, 0, 0, kRun, RecordKind::run, number}; }
 
+Record phase(uint32_t name, uint64_t start, uint64_t end, uint16_t run = 1, uint32_t of = kConv) {
+  return {start, end, of, 1, name, RecordKind::phase, run};
+}
+Record part(uint64_t start, uint64_t end) { return {start, end, 0, 0, kConv, RecordKind::chunk, 1}; }
+
 Profile analysed(std::vector<std::vector<Record>> threads, uint64_t first = 0) {
   Recording recording;  // a tick is a nanosecond
-  for (const char* name : {"run", "Conv c", "Loop l", "Add a", "wait", "Add gone"}) recording.names.push_back({name, {}, {}});
+  for (const char* name : {"run", "Conv c", "Loop l", "Add a", "wait", "Add gone", "pack", "compute", "epilogue"})
+    recording.names.push_back({name, {}, {}});
   for (auto& records : threads) {
     const auto index = static_cast<uint32_t>(recording.threads.size());
     recording.threads.push_back({index, 100 + index, "worker", std::move(records)});
@@ -113,6 +119,32 @@ TEST(ProfileAnalysis, WhatOnlyTheRunsKnewIsTheMeanOfTheCalls) {
   EXPECT_EQ(p.nodes[0].flops, 200);
   EXPECT_EQ(p.nodes[0].bytes, 60);
   EXPECT_FALSE(p.nodes[2].flops);
+}
+
+TEST(ProfileAnalysis, PhasesOfKernelsAreOfAllThreadsAndWithoutThoseWithin) {
+  const Profile p = analysed({{phase(kPack, 12, 20), phase(kEpilogue, 30, 35), phase(kCompute, 20, 48), node(kConv, 10, 50), run(0, 60)},
+                              {phase(kEpilogue, 25, 27), phase(kCompute, 22, 40), part(21, 41)},
+                              {phase(kPack, 15, 25, 2), phase(kPack, 16, 20, 1, kGone)}});
+  ASSERT_EQ(p.runs.size(), 1U);
+  ASSERT_EQ(p.nodes[0].kernel_phases.size(), 3U);
+  const std::vector<ProfiledKernelPhase>& phases = p.nodes[0].kernel_phases;
+  EXPECT_EQ(phases[0].name, "pack");
+  EXPECT_EQ(phases[0].self_ns, std::vector<double>{8});
+  EXPECT_EQ(phases[0].calls, 1);
+  EXPECT_EQ(phases[1].name, "epilogue");
+  EXPECT_EQ(phases[1].self_ns, std::vector<double>{5 + 2});
+  EXPECT_EQ(phases[1].calls, 2);
+  EXPECT_EQ(phases[2].name, "compute");
+  EXPECT_EQ(phases[2].self_ns, std::vector<double>{28 - 5 + 18 - 2});
+  // They take nothing from the nodes, and are no nodes.
+  EXPECT_EQ(p.nodes[0].self_ns, std::vector<double>{40});
+  EXPECT_EQ(p.nodes[0].calls, 1);
+  EXPECT_EQ(p.runs[0].kernel_ns, 40);
+  EXPECT_EQ(p.runs[0].events, 2 + 6);
+  expect_sum(p.runs[0]);
+  std::vector<int32_t> timeline;
+  for (const ProfiledEvent& event : p.median_run) timeline.push_back(event.phase);
+  EXPECT_EQ(timeline, (std::vector<int32_t>{-1, 0, 2, -1, 2, 1, 1}));
 }
 
 TEST(ProfileAnalysis, ARunWithoutNodesIsAllBeforeTheFirst) {

@@ -8,6 +8,7 @@
 #include <optional>
 #include <utility>
 
+#include "core/kernel_phases.h"
 #include "core/thread_pool.h"
 #include "exec/run/run.h"
 #include "exec/run/run_control.h"
@@ -51,6 +52,7 @@ class NodeRunner {
     if (!program_.instructions()[index].dynamic && !control_.watched()) breaks.emplace(turn.within_node());
   }
   void execute(const Instruction& instruction, Evaluator& evaluator) {
+    const PhaseNode phases(control_.kernel_phases, instruction.record_name, control_.record_run);
     if (instruction.dynamic) [[unlikely]]
       return execute_dynamic(instruction, evaluator);
     run_static(instruction, state_.binding(), state_.pointers(instruction), state_.scratch(instruction), control_);

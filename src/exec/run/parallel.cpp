@@ -249,7 +249,10 @@ class ParallelRun final : public TaskSource {
         }
         end_pending(instruction, index, std::move(outputs), std::move(error), start);
       };
-      evaluate_deferred(std::move(node));
+      {
+        const PhaseNode phases(control_.kernel_phases, instruction.record_name, control_.record_run);
+        evaluate_deferred(std::move(node));
+      }
       {
         std::lock_guard lock(shared->mutex);
         if (!shared->ended) {

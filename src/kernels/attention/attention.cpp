@@ -5,6 +5,7 @@
 #include <limits>
 #include <type_traits>
 
+#include "core/kernel_phases.h"
 #include "kernels/attention/rows.h"
 #include "kernels/elementwise/unary_f32.h"
 #include "kernels/gemm/gemm.h"
@@ -163,7 +164,9 @@ void attention_tile(const AttentionParams& p, const AttentionData<T>& data, int6
   const int64_t blocks = (rows + block_rows(p) - 1) / block_rows(p);
   for (int64_t block = 0; block < blocks; ++block) {
     const int64_t begin = first + rows * block / blocks, count = first + rows * (block + 1) / blocks - begin;
+    PhaseScope phase(KernelPhase::scores);
     multiply<T>(p, scores_shape(p, count), data.q + b * p.q.batch + h * p.q.head + begin * p.q.row, k, keys, scores, scaled, work);
+    phase.next(KernelPhase::softmax);
     T* shown = data.scores ? data.scores + ((b * p.q_heads + h) * p.q_length + begin) * p.kv_length : nullptr;
     for (int64_t r = 0; r < count; ++r) {
       T* row = scores + r * stride;
@@ -187,8 +190,10 @@ void attention_tile(const AttentionParams& p, const AttentionData<T>& data, int6
       }
       show(AttentionScores::probabilities);
     }
+    phase.next(KernelPhase::values);
     T* y = data.y + b * p.y.batch + h * p.y.head + begin * p.y.row;
     multiply<T>(p, values_shape(p, count), scores, v, values, y, {}, work);
+    phase.next(KernelPhase::epilogue);
     for (int64_t r = 0; r < count; ++r) scale_row(y + r * p.y.row, factors[r], p.v_head_size);
   }
 }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "core/kernel_phases.h"
 #include "kernels/attention/rows.h"
 #include "kernels/gemm/gemm.h"
 #include "kernels/normalization/row_gradient.h"
@@ -71,20 +72,25 @@ class Head {
     const float* dy = data_.dy + b_ * p_.y.batch + h * p_.y.head + begin * p_.y.row;
     Epilogue<float> scaled;
     scaled.alpha = static_cast<float>(p_.scale);
+    PhaseScope phase(KernelPhase::scores);
     gemm<float>(rows, {q, p_.q.row, 1}, keys_turned_, P, stride, scaled, nullptr);
+    phase.next(KernelPhase::softmax);
     for (int64_t r = 0; r < rows; ++r) {
       float* row = P + r * stride;
       mask_scores(p_, data_.forward, b_, h, begin + r, row);
       scale_row_f32(row, softmax_scores(row, p_.kv_length, p_.empty_rows), p_.kv_length);
     }
+    phase.next(KernelPhase::none);
     gemm<float>(rows, {dy, p_.y.row, 1}, values_turned_, dS, stride, {}, nullptr);
     add_turned(P, dy, p_.y.row, rows, p_.v_head_size, 1, dv_, params_.dv.row);
+    phase.next(KernelPhase::softmax);
     for (int64_t r = 0; r < rows; ++r) {
       float* row = dS + r * stride;
       softmax_gradient<float>(1, p_.kv_length, P + r * stride, row, row, nullptr);
       if (data_.forward.keep) drop_masked(h, begin + r, row);
       if (data_.dscores) std::copy_n(row, p_.kv_length, data_.dscores + ((b_ * p_.q_heads + h) * p_.q_length + begin + r) * p_.kv_length);
     }
+    phase.next(KernelPhase::none);
     float* dq = data_.dq + b_ * params_.dq.batch + h * params_.dq.head + begin * params_.dq.row;
     gemm<float>(rows, {dS, stride, 1}, keys_, dq, params_.dq.row, scaled, nullptr);
     add_turned(dS, q, p_.q.row, rows, p_.head_size, scaled.alpha, dk_, params_.dk.row);

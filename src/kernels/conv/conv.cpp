@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <string>
 
+#include "core/kernel_phases.h"
 #include "kernels/conv/depthwise.h"
 #include "kernels/conv/im2col.h"
 #include "kernels/gemm/gemm.h"
@@ -91,9 +92,11 @@ void conv(const ConvParams& p, const float* x, const float* weights, float* y, c
     float* packed = static_cast<float*>(scratch);
     for (int64_t i = 0; i < p.N * p.group; ++i) {
       const int64_t image = i / p.group, group = i % p.group;
+      PhaseScope phase(KernelPhase::windows);
       parallel_for(pool, panels.count, std::max<int64_t>(1, 8192 / (K * 64)), [&](int64_t begin, int64_t end) {
         for (int64_t panel = begin; panel < end; ++panel) pack(image, group, panel, packed + K * panels.first_column(panel));
       });
+      phase.next(KernelPhase::none);
       const int64_t offset = (image * p.M + group * rows) * out_size;
       gemm<float>(rows, {weights + group * rows * K, K, 1}, {K, out_size, packed}, y + offset, out_size,
                   group_epilogue(epilogue, group * rows, offset, out_size), pool);
@@ -114,7 +117,11 @@ void conv(const ConvParams& p, const float* x, const float* weights, float* y, c
       const int64_t n0 = panels.first_column(panel), vectors = panels.width_vectors(panel);
       // The columns of a pointwise convolution are the image itself.
       const bool in_place = pointwise && n0 + vectors * panels.lanes <= out_size;
-      if (!in_place) pack(image, group, panel, packed);
+      PhaseScope phase(in_place ? KernelPhase::compute : KernelPhase::windows);
+      if (!in_place) {
+        pack(image, group, panel, packed);
+        phase.next(KernelPhase::compute);
+      }
       const Epilogue<float> e = group_epilogue(epilogue, group * rows, offset, out_size);
       run_tile<float>({.A = weights + group * rows * K,
                        .a_row = K,

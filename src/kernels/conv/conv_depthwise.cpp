@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "core/kernel_phases.h"
 #include "kernels/conv/depthwise_nhwc.h"
 #include "kernels/conv/nhwc_direct.h"
 #include "kernels/conv/nhwc_tile.h"
@@ -175,6 +176,7 @@ void conv_depthwise(const ConvDepthwise& p, const float* x, const ConvStage& fir
   for (int64_t first_image = 0; first_image < p.depthwise.N; first_image += images_at_once) {
     if (copied) direct::copy_padded(p.first, rows.source(), x + first_image * p.first.window.in_size() * p.first.x_step(), padded, pool);
     const int64_t per_image = plan.bands * plan.strips;
+    const PhaseScope phase(KernelPhase::compute);
     parallel_for(pool, images_at_once * per_image, 1, [&](int64_t begin, int64_t end) {
       ScratchSlots::Lease lease(slots);
       for (int64_t item = begin; item < end; ++item) {

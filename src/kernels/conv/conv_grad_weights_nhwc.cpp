@@ -3,6 +3,7 @@
 // L1.
 #include <algorithm>
 
+#include "core/kernel_phases.h"
 #include "kernels/conv/conv_gradient_nhwc.h"
 #include "kernels/conv/gradient_rows.h"
 #include "kernels/gemm/tile.h"
@@ -170,6 +171,7 @@ void weights_item(const ConvParams& p, const WeightsPlan& plan, int64_t item, co
   for (int64_t pixel = cut * plan.cut_pixels; pixel < last_pixel; pixel += kDepth) {
     const PixelBlock block(p, pixel, std::min(last_pixel, pixel + kDepth));
     const float* from = dy + pixel * p.M + group * plan.filters + first_filter;
+    PhaseScope phase(KernelPhase::pack);
     if (bf16) {
       transpose_plane(block.count, filters, from, p.M, rows, kDepth);
     } else {
@@ -177,7 +179,9 @@ void weights_item(const ConvParams& p, const WeightsPlan& plan, int64_t item, co
     }
     const int64_t last_panel = std::min(plan.panels.count, (range + 1) * kPanelsTogether);
     for (int64_t k = range * kPanelsTogether; k < last_panel; ++k) {
+      phase.next(KernelPhase::windows);
       gather_panel(p, plan, block, group, plan.panels.first_column(k), plan.panels.width_vectors(k) * plan.panels.lanes, x, panel);
+      phase.next(KernelPhase::compute);
       multiply_panel(plan, rows, panel, k, filters, block.count, out, pixel == cut * plan.cut_pixels ? first : others, bf16,
                      scratch + plan.slot_bytes({}));
     }
@@ -187,6 +191,7 @@ void weights_item(const ConvParams& p, const WeightsPlan& plan, int64_t item, co
 /// Sums of the cuts, from [filter][tap][channel] to [filter][channel][tap].
 void join_cuts(const ConvParams& p, const WeightsPlan& plan, float* sums, float* dw, ThreadPool* pool) {
   const int64_t taps = p.window.kernel_size();
+  const PhaseScope phase(KernelPhase::output_transform);
   parallel_for(pool, p.M, std::max<int64_t>(1, 16'384 / std::max<int64_t>(1, plan.columns)), [&](int64_t begin, int64_t end) {
     for (int64_t m = begin; m < end; ++m) {
       float* row = sums + m * plan.columns;
@@ -205,6 +210,7 @@ void depthwise_weights(const ConvParams& p, const float* dy, const float* x, flo
   const Window& w = p.window;
   const int64_t taps = w.kernel_size(), groups = std::clamp<int64_t>(p.N, 1, kImageGroups), size = taps * p.C,
                 block = std::min<int64_t>(p.C, 64), blocks = divide_up(p.C, block);
+  const PhaseScope phase(KernelPhase::compute);
   std::fill_n(sums, groups * size, 0.0F);
   parallel_for(pool, groups * blocks, 1, [&](int64_t begin, int64_t end) {
     for (int64_t item = begin; item < end; ++item) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "core/kernel_phases.h"
 #include "kernels/gemm/gemm.h"
 
 namespace treadle::kernels {
@@ -27,6 +28,7 @@ template <typename T>
 void columns_of(const Window& w, int64_t channels, const T* x, T* columns, ThreadPool* pool) {
   const int64_t taps = w.kernel_size(), out_size = w.out_size();
   const int64_t grain = std::max<int64_t>(1, 16384 / std::max<int64_t>(1, out_size));
+  const PhaseScope phase(KernelPhase::windows);
   parallel_for(pool, channels * taps, grain, [&](int64_t begin, int64_t end) {
     for (int64_t row = begin; row < end; ++row) {
       const int64_t tap = row % taps;

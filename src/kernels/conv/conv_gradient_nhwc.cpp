@@ -4,6 +4,7 @@
 #include <numeric>
 #include <vector>
 
+#include "core/kernel_phases.h"
 #include "kernels/conv/nhwc_bf16.h"
 #include "kernels/scratch_slots.h"
 
@@ -97,6 +98,7 @@ void scatter_phase(const ConvParams& p, const Phase& phase, const float* phase_d
   const Window& w = p.window;
   const AxisPhase* a = phase.axes;
   const int64_t rows = p.N * a[0].count * a[1].count;
+  const PhaseScope scattering(KernelPhase::output_transform);
   parallel_for(pool, rows, std::max<int64_t>(1, 16'384 / std::max<int64_t>(1, a[2].count * p.C)), [&](int64_t begin, int64_t end) {
     for (int64_t r = begin; r < end; ++r) {
       const int64_t h = a[1].first + r % a[1].count * w.stride[1], d = a[0].first + r / a[1].count % a[0].count * w.stride[0],
@@ -130,7 +132,10 @@ void nhwc_conv_unpacked(const ConvParams& p, NhwcMethod method, const float* x, 
   auto* room = static_cast<std::byte*>(scratch);
   if (bf16 && nhwc_bf16_pays(p, method, *bf16)) {
     auto* words = static_cast<uint32_t*>(scratch);
-    nhwc_bf16_pack(p, *bf16, weights, words);
+    {
+      const PhaseScope phase(KernelPhase::pack);
+      nhwc_bf16_pack(p, *bf16, weights, words);
+    }
     void* rest = room + aligned_bytes<uint32_t>(nhwc_bf16_packed_size(p, *bf16));
     return nhwc_bf16_conv(p, *bf16, x, words, y, epilogue, rest, pool);
   }
@@ -169,7 +174,10 @@ void conv_grad_input_nhwc(const ConvParams& p, const ConvChoice& choice, const f
     auto* apart = reinterpret_cast<float*>(static_cast<std::byte*>(scratch) + aligned_bytes<float>(phase.num_weights()));
     float* to = whole ? dx : apart;
     void* rest = reinterpret_cast<std::byte*>(apart) + (whole ? 0 : aligned_bytes<float>(p.N * phase.pixels() * p.C));
-    turn_weights(p, phase, weights, turned, pool);
+    {
+      const PhaseScope turning(KernelPhase::pack);
+      turn_weights(p, phase, weights, turned, pool);
+    }
     nhwc_conv_unpacked(phase.conv, method_of(phase.conv, choice), dy, turned, to, {}, rest, max_threads, pool, bf16);
     if (!whole) scatter_phase(p, phase, to, dx, pool);
   });

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "core/kernel_phases.h"
 #include "kernels/conv/im2col.h"
 #include "kernels/gemm/tile.h"
 #include "kernels/gemm/tile_i16.h"
@@ -56,6 +57,7 @@ void conv_int(const ConvParams& p, const ByteMatrix& x, const int16_t* packed_we
   const int64_t total = p.N * p.C * in_size;
   int32_t zero = 0;
   if (x.zero) zero = x.is_signed ? int32_t{*static_cast<const int8_t*>(x.zero)} : int32_t{*static_cast<const uint8_t*>(x.zero)};
+  PhaseScope widening(KernelPhase::pack);
   parallel_for(pool, total, 65'536, [&](int64_t begin, int64_t end) {
     if (x.is_signed) {
       for (int64_t i = begin; i < end; ++i) image[i] = static_cast<int16_t>(static_cast<const int8_t*>(x.data)[i] - zero);
@@ -64,6 +66,7 @@ void conv_int(const ConvParams& p, const ByteMatrix& x, const int16_t* packed_we
     }
   });
 
+  widening.next(KernelPhase::none);
   const int64_t K = depth_of(p), pairs = pairs_of(p), channels = p.C / p.group, rows = p.M / p.group, items = p.N * p.group * panels.count;
   ScratchSlots slots(static_cast<std::byte*>(scratch) + aligned_bytes<int16_t>(total), slot_bytes(p, panels),
                      num_slots(p, panels, max_threads));
@@ -75,8 +78,10 @@ void conv_int(const ConvParams& p, const ByteMatrix& x, const int16_t* packed_we
       const int64_t panel = item % panels.count, group = item / panels.count % p.group, n = item / panels.count / p.group;
       const int64_t n0 = panels.first_column(panel), vectors = panels.width_vectors(panel), width = vectors * panels.lanes;
       const int64_t columns = std::min(width, out_size - n0);
+      PhaseScope phase(KernelPhase::windows);
       im2col_panel<int16_t>(w, channels, image + (n * p.C + group * channels) * in_size, 0, n0, columns, width, raw);
       interleave(raw, K, width, packed);
+      phase.next(KernelPhase::compute);
       gemm_tile_rows_i16({.A = packed_weights + group * rows * 2 * pairs,
                           .B = packed,
                           .pairs = pairs,

@@ -1,5 +1,6 @@
 #include <algorithm>
 
+#include "core/kernel_phases.h"
 #include "kernels/conv/col2im.h"
 #include "kernels/conv/conv.h"
 #include "kernels/gemm/gemm.h"
@@ -41,6 +42,7 @@ void conv_transpose(const ConvParams& p, const float* x, const float* weights, f
     const int64_t image = i / p.group, group = i % p.group;
     gemm_batched<float>(shape, {}, weights + group * shape.K * shape.M, x + (image * p.C + group * shape.K) * x_size, columns, {},
                         gemm_scratch, max_threads, pool);
+    const PhaseScope phase(KernelPhase::output_transform);
     const int64_t grain = std::max<int64_t>(1, 50'000 / std::max<int64_t>(1, kernel * x_size));
     parallel_for(pool, rows, grain, [&](int64_t begin, int64_t end) {
       for (int64_t row = begin; row < end; ++row) {

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "core/cpu_info.h"
+#include "core/kernel_phases.h"
 #include "kernels/conv/depthwise_nhwc.h"
 #include "kernels/conv/nhwc_direct.h"
 #include "kernels/conv/nhwc_tile.h"
@@ -78,6 +79,7 @@ void convolve_directly(const ConvParams& p, const float* x, const float* packed,
       copy_padded(p, source, from, padded, pool);
       from = padded;
     }
+    const PhaseScope phase(KernelPhase::compute);
     parallel_for(pool, items_per_image, grain, [&](int64_t begin, int64_t end) {
       int64_t pixels[kMaxPieceRows];
       for (int64_t item = begin; item < end; ++item) {
@@ -155,6 +157,7 @@ void depthwise(const ConvParams& p, const float* x, const float* packed, float* 
   const int64_t block = depthwise_nhwc_block(w), blocks = divide_up(p.C, block),
                 groups = pool == nullptr ? 1 : std::clamp<int64_t>(kEnoughItems / (p.N * bands), 1, blocks);
   const int64_t macs = band_rows * row * w.kernel_size() / groups;
+  const PhaseScope phase(KernelPhase::compute);
   parallel_for(
       pool, p.N * bands * groups, std::max<int64_t>(1, kMinMacsPerItem / std::max<int64_t>(1, macs)), [&](int64_t begin, int64_t end) {
         for (int64_t item = begin; item < end; ++item) {
@@ -192,6 +195,7 @@ Clamp clamp_of(const ConvEpilogue& e) {
 }
 
 void activate(const ConvEpilogue& e, float* y, int64_t pixels, int64_t channels, int64_t step, ThreadPool* pool) {
+  const PhaseScope phase(KernelPhase::epilogue);
   if (channels == step) return unary_f32(e.activation, e.a, e.b, y, y, pixels * channels, pool);
   const int64_t grain = std::max<int64_t>(1, 16'384 / std::max<int64_t>(1, channels));
   parallel_for(pool, pixels, grain, [&](int64_t begin, int64_t end) {
@@ -298,6 +302,7 @@ void each_packed(const ConvParams& p, NhwcMethod method, Visit visit) {
 
 void direct::copy_padded(const ConvParams& p, const Source& source, const float* x, float* to, ThreadPool* pool) {
   const Window& w = p.window;
+  const PhaseScope phase(KernelPhase::borders);
   const int64_t row = source.extent[2] * p.C;
   parallel_for(pool, source.extent[0] * source.extent[1], std::max<int64_t>(1, 16'384 / std::max<int64_t>(1, row)),
                [&](int64_t begin, int64_t end) {
@@ -364,6 +369,7 @@ void direct::pack_rows(const ConvParams& p, const float* weights, float* packed,
 }
 
 void nhwc_pack(const ConvParams& p, NhwcMethod method, const float* weights, float* packed, ThreadPool* pool) {
+  const PhaseScope phase(KernelPhase::pack);
   switch (method) {
     case NhwcMethod::winograd4: return winograd_pack(p, 4, weights, packed, pool);
     case NhwcMethod::winograd2: return winograd_pack(p, 2, weights, packed, pool);
@@ -424,6 +430,7 @@ void nhwc_transposed(const ConvParams& p, const float* x, const float* packed, f
   const Clamp clamp = clamp_of(e);
   const int64_t tap_floats = packed_b_size<float>(p.C, p.M), origin = 0;
   const int64_t macs = w.out[2] * p.C * p.M * w.kernel_size();
+  const PhaseScope phase(KernelPhase::compute);
   parallel_for(pool, p.N * w.out[1], std::max<int64_t>(1, kMinMacsPerItem / std::max<int64_t>(1, macs)), [&](int64_t begin, int64_t end) {
     for (int64_t r = begin; r < end; ++r) {
       float* rows = y + r * w.kernel[1] * w.in[2] * p.y_step();

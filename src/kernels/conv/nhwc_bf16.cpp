@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "core/cpu_info.h"
+#include "core/kernel_phases.h"
 #include "kernels/conv/nhwc.h"
 #include "kernels/conv/nhwc_direct.h"
 #include "kernels/gemm/tile_bf16.h"
@@ -39,6 +40,7 @@ Source rounded_source(ConvParams p) {
 void round_padded(const ConvParams& p, const Source& source, const float* x, uint16_t* to, uint16_t* rest, ThreadPool* pool) {
   const Window& w = p.window;
   const int64_t row = source.extent[2] * p.C;
+  const PhaseScope phase(KernelPhase::pack);
   parallel_for(pool, source.extent[0] * source.extent[1], std::max<int64_t>(1, kMinConverted / std::max<int64_t>(1, row)),
                [&](int64_t begin, int64_t end) {
                  for (int64_t r = begin; r < end; ++r) {
@@ -209,6 +211,7 @@ void nhwc_bf16_conv(const ConvParams& p, Bf16Form form, const float* x, const ui
     epilogue.bias = e.bias;
     epilogue.residual = e.residual != nullptr ? e.residual + pixel * p.M : nullptr, epilogue.residual_row = p.M;
     epilogue.activation = e.activation, epilogue.a = e.a, epilogue.b = e.b;
+    const PhaseScope phase(KernelPhase::compute);
     parallel_for(pool, items, std::max<int64_t>(1, kMinMacsPerItem / std::max<int64_t>(1, macs)), [&](int64_t begin, int64_t end) {
       for (int64_t item = begin; item < end; ++item) shared.item(item, epilogue, y + pixel * p.y_step());
     });

@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "core/cpu_info.h"
+#include "core/kernel_phases.h"
 #include "kernels/conv/byte_tile.h"
 #include "kernels/gemm/gemm_bytes.h"
 #include "kernels/scratch_slots.h"
@@ -139,10 +140,12 @@ void dense(const ConvParams& p, const ByteConv& conv, const int8_t* packed, cons
     for (int64_t chunk = begin; chunk < end; ++chunk) {
       const int64_t first = pixels * chunk / chunks, last = pixels * (chunk + 1) / chunks;
       const uint8_t* rows = static_cast<const uint8_t*>(conv.x) + first * p.C;
+      PhaseScope phase(in_place ? KernelPhase::compute : KernelPhase::windows);
       if (!in_place) {
         uint8_t* room = reinterpret_cast<uint8_t*>(lease.data());
         gather.rows(first, last, lda, room);
         rows = room;
+        phase.next(KernelPhase::compute);
       }
       for (int64_t n0 = 0; n0 < p.M; n0 += kPanel) {
         const int64_t columns = std::min(kPanel, p.M - n0);
@@ -159,7 +162,9 @@ void dense(const ConvParams& p, const ByteConv& conv, const int8_t* packed, cons
                                 conv.sums_only ? sums + first * p.M + n0 : nullptr};
         byte_conv_tile(tile, with);
       }
-      if (conv.table) map_some((last - first) * p.M, conv.table, y + first * p.M, y + first * p.M);
+      if (!conv.table) continue;
+      phase.next(KernelPhase::epilogue);
+      map_some((last - first) * p.M, conv.table, y + first * p.M, y + first * p.M);
     }
   });
 }
@@ -169,6 +174,7 @@ void depthwise(const ConvParams& p, const ByteConv& conv, const int8_t* packed, 
   const ByteInstructions with = byte_instructions();
   const Window& w = p.window;
   const int64_t line = w.out[2] * p.C;
+  const PhaseScope phase(KernelPhase::compute);
   parallel_for(pool, p.N * w.out[1], std::max<int64_t>(1, 60'000 / std::max<int64_t>(1, line * w.kernel_size())),
                [&](int64_t begin, int64_t end) {
                  for (int64_t i = begin; i < end; ++i) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "core/kernel_phases.h"
 #include "kernels/conv/nhwc.h"
 #include "kernels/gemm/gemm.h"
 #include "kernels/gemm/tile.h"
@@ -67,6 +68,7 @@ void scaled_pointwise(const ConvParams& p, const float* x, const float* scale, c
   for (int64_t image = 0; image < p.N; ++image, x += pixels * p.x_step(), y += pixels * p.y_step(), scale += p.C) {
     ConvEpilogue e = epilogue;
     if (e.residual != nullptr) e.residual += image * pixels * p.M;
+    PhaseScope phase(KernelPhase::pack);
     if (scales_weights(p)) {
       const Panels panels(p.M, panel_shape<float>());
       parallel_for(pool, panels.count, std::max<int64_t>(1, kGrainFloats / std::max<int64_t>(1, p.C * 64)),
@@ -76,11 +78,13 @@ void scaled_pointwise(const ConvParams& p, const float* x, const float* scale, c
                        HWY_DYNAMIC_DISPATCH(scale_rows)(packed + at, scale, p.C, panels.width_vectors(panel) * panels.lanes, scaled + at);
                      }
                    });
+      phase.next(KernelPhase::none);
       nhwc_conv(one, NhwcMethod::direct, x, nullptr, scaled, y, e, nullptr, 1, pool);
     } else {
       parallel_for(pool, pixels, std::max<int64_t>(1, kGrainFloats / std::max<int64_t>(1, p.C)), [&](int64_t begin, int64_t end) {
         HWY_DYNAMIC_DISPATCH(scale_channels)(x + begin * p.x_step(), p.x_step(), scale, end - begin, p.C, scaled + begin * p.C);
       });
+      phase.next(KernelPhase::none);
       one.x_pixel = 0;
       nhwc_conv(one, NhwcMethod::direct, scaled, nullptr, packed, y, e, nullptr, 1, pool);
     }

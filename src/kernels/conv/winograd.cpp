@@ -4,6 +4,7 @@
 #include <cstring>
 #include <limits>
 
+#include "core/kernel_phases.h"
 #include "kernels/conv/winograd_transform.h"
 #include "kernels/gemm/gemm.h"
 #include "kernels/gemm/tile.h"
@@ -179,6 +180,7 @@ struct Block {
     const int64_t first_pixel = image * p.window.out_size() + first_row * plan.out * p.window.out[2], step = p.y_step();
     const int64_t each = tiles_of_image();
     std::fill_n(zeros(), p.C, 0.0f);
+    PhaseScope phase(KernelPhase::input_transform);
     parallel_for(pool, tiles(), 4, [&](int64_t first_tile, int64_t last_tile) {
       each_image(first_tile, last_tile, [&](int64_t n, int64_t begin, int64_t end) {
         winograd_input(static_cast<int>(plan.out), begin, end,
@@ -196,7 +198,9 @@ struct Block {
                         .v_row = plan.C});
       });
     });
+    phase.next(KernelPhase::compute);
     products();
+    phase.next(KernelPhase::output_transform);
     parallel_for(pool, tiles(), 4, [&](int64_t first_tile, int64_t last_tile) {
       each_image(first_tile, last_tile, [&](int64_t n, int64_t begin, int64_t end) {
         const int64_t pixel = first_pixel + n * p.window.out_size();
@@ -218,6 +222,7 @@ struct Block {
       });
     });
     repair(clamp.low, clamp.high);
+    phase.next(KernelPhase::none);
     if (clamp.complete) return;
     for (int64_t n = 0; n < images; ++n)
       activate(epilogue, y + (first_pixel + n * p.window.out_size()) * step, output_rows() * p.window.out[2], p.M, step, pool);
@@ -270,6 +275,7 @@ int winograd_choice(const ConvParams& p, const ConvChoice& choice) {
 int64_t winograd_weights_size(const ConvParams& p, int out) { return (out + 2) * (out + 2) * point_size(p); }
 
 void winograd_pack(const ConvParams& p, int out, const float* weights, float* packed, ThreadPool* pool) {
+  const PhaseScope phase(KernelPhase::pack);
   const Panels panels(p.M, panel_shape<float>());
   const Parts parts(p.C);
   parallel_for(pool, panels.count, 1, [&](int64_t begin, int64_t end) {

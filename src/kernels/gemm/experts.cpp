@@ -4,6 +4,7 @@
 #include <cmath>
 #include <utility>
 
+#include "core/kernel_phases.h"
 #include "kernels/gemm/gemm.h"
 
 namespace treadle::kernels {
@@ -93,6 +94,7 @@ Unary unary_of(ExpertActivation activation) {
 /// inner[i] = f(gate) * (linear + beta); the columns of the first layer and the third as `gate` says.
 void apply_gate(const ExpertsParams& p, int64_t rows, const float* first, const float* third, float* inner, ThreadPool* pool) {
   const int64_t columns = p.inner();
+  const PhaseScope phase(KernelPhase::epilogue);
   parallel_for(pool, rows, kRowGrain, [&](int64_t begin, int64_t end) {
     for (int64_t row = begin; row < end; ++row) {
       const float *own = first + row * p.first.N, *other = third + row * p.third.N;

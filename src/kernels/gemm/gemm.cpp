@@ -5,6 +5,7 @@
 #include <cstring>
 #include <type_traits>
 
+#include "core/kernel_phases.h"
 #include "core/large_memory.h"
 #include "kernels/gemm/tile.h"
 #include "kernels/movement/transpose_plane.h"
@@ -83,6 +84,7 @@ void gemm_in_place(const GemmShape& s, const Panels& panels, int64_t panel, cons
     job.B = B + n0;
     job.b_row = s.ldb;
   } else {
+    const PhaseScope phase(KernelPhase::pack);
     pack_panel(B + n0, s.K, s.N - n0, width, s.ldb, false, tail);
     job.B = tail;
   }
@@ -117,6 +119,7 @@ MatrixA<T> readable_a(const GemmShape& s, const T* A, T* to, ThreadPool* pool) {
     if (turns_a<T>(s)) {
       constexpr int64_t kRows = 64;
       const int64_t blocks = (s.M + kRows - 1) / kRows;
+      const PhaseScope phase(KernelPhase::pack);
       parallel_for(pool, blocks, grain_for(s.K * kRows), [&](int64_t begin, int64_t end) {
         for (int64_t i = begin; i < end; ++i)
           transpose_plane(s.K, std::min(kRows, s.M - i * kRows), A + i * kRows, s.a_col, to + i * kRows * turned_row(s), turned_row(s));
@@ -145,6 +148,7 @@ int num_slots(const GemmShape& s, int max_threads) {
 template <typename T>
 void finish_dot(const Epilogue<T>& e, T* C, int64_t ldc, int64_t M, int64_t n_begin, int64_t n_end) {
   if (is_plain(e)) return;
+  const PhaseScope phase(KernelPhase::epilogue);
   for (int64_t m = 0; m < M; ++m) {
     T* c = C + m * ldc;
     for (int64_t n = n_begin; n < n_end; ++n) {
@@ -214,6 +218,7 @@ void run_tile(const TileJob<T>& job) {
       piece.row_end = std::min(job.row_end, row + kRowsPerChunk);
       gemm_tile_rows(piece);
       piece.next = nullptr;
+      const PhaseScope phase(KernelPhase::epilogue);
       for (int64_t m = row; m < piece.row_end; ++m) {
         float* c = job.C + m * job.ldc;
         unary_f32(e.activation, e.a, e.b, c, c, job.columns);
@@ -231,6 +236,7 @@ template <typename T>
 PackedB<T> pack_b(const T* B, int64_t K, int64_t N, int64_t ldb, bool transposed, T* data, ThreadPool* pool) {
   const Panels panels(N, panel_shape<T>());
   if (K > 0) {
+    const PhaseScope phase(KernelPhase::pack);
     parallel_for(pool, panels.count, grain_for(K * 64), [&](int64_t begin, int64_t end) {
       for (int64_t panel = begin; panel < end; ++panel) pack_one(B, K, panels, panel, ldb, transposed, data);
     });
@@ -249,6 +255,7 @@ OwnedPackedB<T> pack_b(const T* B, int64_t K, int64_t N, int64_t ldb, bool trans
 template <typename T>
 void gemm(int64_t M, const MatrixA<T>& A, const PackedB<T>& B, T* C, int64_t ldc, const Epilogue<T>& epilogue, ThreadPool* pool) {
   if (M <= 0 || B.N <= 0) return;
+  const PhaseScope phase(KernelPhase::compute);
   const Panels panels(B.N, panel_shape<T>());
   const int64_t rows = panels.count < kManyPanels ? kRowsPerChunk : kRowsOfManyPanels, chunks = (M + rows - 1) / rows;
   const int64_t width = (panels.vectors + 1) * panels.lanes;
@@ -285,6 +292,7 @@ void gemm_batched(const GemmShape& s, const BatchStrides& batch, const T* A, con
   if (s.M <= 0 || s.N <= 0 || products <= 0) return;
   const Method method = method_of(s);
   if (method == Method::dot) {
+    const PhaseScope phase(KernelPhase::compute);
     constexpr int64_t kColumns = 64;
     const int64_t blocks = (s.N + kColumns - 1) / kColumns;
     parallel_for(pool, products * blocks, grain_for(s.M * kColumns * s.K), [&](int64_t begin, int64_t end) {
@@ -303,6 +311,7 @@ void gemm_batched(const GemmShape& s, const BatchStrides& batch, const T* A, con
   }
   ScratchSlots slots(scratch, slot_bytes<T>(s), num_slots(s, max_threads));
   if (method == Method::in_place) {
+    const PhaseScope phase(KernelPhase::compute);
     const Panels panels(s.N, panel_shape<T>());
     parallel_for(pool, products * panels.count, grain_for(s.M * 64 * s.K), [&](int64_t begin, int64_t end) {
       ScratchSlots::Lease lease(slots);

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "core/cpu_info.h"
+#include "core/kernel_phases.h"
 #include "kernels/gemm/tile_amx.h"
 #include "kernels/gemm/tile_bf16.h"
 #include "kernels/movement/transpose_plane.h"
@@ -82,6 +83,7 @@ struct RoundedA {
   // Of either way.
   int64_t size() const { return std::max(M * row, (M + 15) / 16 * tile_rows); }
   void round(const float* A, int64_t lda, uint16_t* to, ThreadPool* pool) const {
+    const PhaseScope phase(KernelPhase::pack);
     if (depth == 0) {
       const int64_t grain = std::max<int64_t>(1, kMinConverted / std::max<int64_t>(1, K));
       return parallel_for(pool, M, grain, [&](int64_t begin, int64_t end) { round_rows(A, lda, K, form, begin, end, to); });
@@ -127,6 +129,7 @@ int64_t packed_bf16_size(int64_t K, int64_t N, Bf16Form form) {
 PackedBf16 pack_bf16(const float* B, int64_t K, int64_t N, int64_t ldb, bool transposed, Bf16Form form, uint32_t* data, ThreadPool* pool) {
   const Panels panels(N, panel_shape<float>());
   const int64_t rows = pairs_of(K) * parts_of(form);
+  const PhaseScope phase(KernelPhase::pack);
   auto pack_panels = [&](int64_t begin, int64_t end) {
     std::vector<float> wide;
     for (int64_t panel = begin; panel < end; ++panel) {
@@ -148,6 +151,7 @@ void gemm_bf16(int64_t M, const float* A, int64_t lda, const PackedBf16& B, floa
   auto* narrow = static_cast<uint16_t*>(scratch);
   const RoundedA layout(M, K, B.form, emulated);
   layout.round(A, lda, narrow, pool);
+  const PhaseScope phase(KernelPhase::compute);
   const Panels panels(B.N, panel_shape<float>());
   const int64_t unit = layout.depth != 0 ? kAmxRows : 1, units = (M + unit - 1) / unit;  // rows that stay together
   const int64_t per_chunk = layout.depth != 0 ? kTiledRowsPerChunk : kRowsPerChunk;
@@ -191,9 +195,11 @@ void gemm_bf16_unpacked(const GemmShape& s, const float* A, const float* B, floa
   for (int64_t panel = 0; panel < panels.count; ++panel) {
     const int64_t n0 = panels.first_column(panel);
     Bf16Tile job = job_for(narrow, layout, panels, panel, C, s.ldc, epilogue);
+    PhaseScope phase(KernelPhase::pack);
     if (s.K > 0)
       pack_panel(B + n0 * (s.b_transposed ? s.ldb : 1), s.K, job.to.columns, job.to.vectors * panels.lanes, s.ldb, s.b_transposed, form,
                  wide, words);
+    phase.next(KernelPhase::compute);
     job.B = words;
     for (int64_t row = 0; row < s.M; row = job.to.row_end) {
       job.to.row_begin = row, job.to.row_end = std::min(s.M, row + kRowsPerChunk);  // a multiple of 16
@@ -212,6 +218,7 @@ size_t turned_bytes(const GemmShape& s) { return s.a_col == 1 ? 0 : aligned_byte
 // A with its rows contiguous: itself, or turned into `room`.
 const float* rows_of(GemmShape& s, const float* A, float* room, ThreadPool* pool) {
   if (s.a_col == 1) return A;
+  const PhaseScope phase(KernelPhase::pack);
   const int64_t grain = std::max<int64_t>(16, kMinConverted / std::max<int64_t>(1, s.K));
   parallel_for(pool, s.M, grain, [&](int64_t begin, int64_t end) {
     transpose_plane(s.K, end - begin, A + begin * s.a_row, s.a_col, room + begin * s.K, s.K);

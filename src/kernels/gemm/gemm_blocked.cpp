@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "core/kernel_phases.h"
 #include "kernels/gemm/tile.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -224,11 +225,15 @@ void gemm_by_panels(int64_t M, const float* A, const PackedBlocked& B, float* C,
   const PanelShape widths = panel_shape<float>();
   const Epilogue<float> plain;
   const int64_t panels = s.padded_columns() / 64, tasks = std::min<int64_t>(panels_at_once(s), pool ? pool->num_threads() : 1);
+  const PhaseScope phase(KernelPhase::compute);
   parallel_for(pool, tasks, 1, [&](int64_t begin, int64_t end) {
     for (int64_t task = begin; task < end; ++task) {
       float* weights = room + task * s.K * 64;
       for (int64_t panel = task; panel < panels; panel += tasks) {
-        HWY_DYNAMIC_DISPATCH(decode_panel_here)(B, panel, weights);
+        {
+          const PhaseScope decoding(KernelPhase::pack);
+          HWY_DYNAMIC_DISPATCH(decode_panel_here)(B, panel, weights);
+        }
         const int64_t first = panel * 64, columns = std::min<int64_t>(64, s.N - first), step = widths.max_vectors * widths.lanes;
         for (int64_t column = 0; column < columns; column += step) {
           const int64_t width = std::min(step, columns - column);
@@ -280,6 +285,7 @@ void gemm_blocked(int64_t M, const float* A, const PackedBlocked& B, float* C, v
   if (M >= kManyRows) return gemm_by_panels(M, A, B, C, static_cast<float*>(scratch), pool);
   int64_t lda = s.K;
   auto* room = static_cast<std::byte*>(scratch);
+  PhaseScope phase(KernelPhase::pack);
   if (padded_depth(s) != s.K) {  // the last word's codes beyond K meet zeros
     lda = padded_depth(s);
     auto* padded = reinterpret_cast<float*>(room);
@@ -301,6 +307,7 @@ void gemm_blocked(int64_t M, const float* A, const PackedBlocked& B, float* C, v
       }
     }
   }
+  phase.next(KernelPhase::compute);
   HWY_DYNAMIC_DISPATCH(gemm_blocked_here)(M, A, lda, B, sums, C, pool);
 }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "core/kernel_phases.h"
 #include "kernels/gemm/gemm_bytes.h"
 
 namespace treadle::kernels {
@@ -64,9 +65,11 @@ void gemm_blocked_bytes(int64_t M, const float* A, const PackedBlocked& B, float
   auto* scales = reinterpret_cast<float*>(codes + code_bytes(M, s));
   auto* sums = reinterpret_cast<int32_t*>(scales + M * blocks);
   constexpr int64_t kElementsPerChunk = 16'384;
+  PhaseScope phase(KernelPhase::pack);
   parallel_for(pool, M, std::max<int64_t>(1, kElementsPerChunk / s.K), [&](int64_t begin, int64_t end) {
     for (int64_t m = begin; m < end; ++m) round_row(A + m * s.K, s, codes + m * depth, scales + m * blocks, sums + m * blocks);
   });
+  phase.next(KernelPhase::compute);
   // As gemm_blocked: many rows pass one panel in parts.
   constexpr int64_t kRowsPerPart = 48, kMacsPerChunk = 400'000;
   const int64_t panels = s.padded_columns() / 64, parts = (M + kRowsPerPart - 1) / kRowsPerPart;

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "core/cpu_info.h"
+#include "core/kernel_phases.h"
 #include "kernels/gemm/tile_amx.h"
 #include "kernels/gemm/tile_vnni.h"
 #include "kernels/scratch_slots.h"
@@ -157,12 +158,14 @@ void gemm_bytes(int64_t M, const BytesProduct& p, const PackedBytesB& B, float* 
   const bool in_place = flip == 0 && K == lda && !has_b_zero;
   const uint8_t* rows = in_place ? static_cast<const uint8_t*>(p.A) : a;
   const int64_t copied = in_place ? 0 : M;
+  PhaseScope phase(KernelPhase::pack);
   parallel_for(pool, copied, std::max<int64_t>(1, 65'536 / std::max<int64_t>(1, K)), [&](int64_t begin, int64_t end) {
     for (int64_t m = begin; m < end; ++m) {
       row_sums[m] = HWY_DYNAMIC_DISPATCH(copy_row)(static_cast<const uint8_t*>(p.A) + m * K, K, flip, a + m * lda);
       std::fill(a + m * lda + K, a + (m + 1) * lda, uint8_t{0});
     }
   });
+  phase.next(KernelPhase::compute);
   const ByteInstructions with = byte_instructions();
   const int64_t chunks = (M + kRows - 1) / kRows;
   const int64_t macs = std::max<int64_t>(1, K * std::min(M, kRows) * kPanel);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "core/kernel_phases.h"
 #include "kernels/gemm/tile.h"
 #include "kernels/gemm/tile_i16.h"
 #include "kernels/scratch_slots.h"
@@ -39,6 +40,7 @@ Panels panels_of(int64_t N) { return Panels(N, panel_shape<float>()); }  // int3
 
 void pack_a_i16(const ByteMatrix& A, int64_t M, int64_t K, int64_t lda, int16_t* data, ThreadPool* pool) {
   const int64_t padded = (K + 1) / 2 * 2;
+  const PhaseScope phase(KernelPhase::pack);
   visit_bytes(A, [&](const auto* src) {
     parallel_for(pool, M, std::max<int64_t>(1, 65'536 / std::max<int64_t>(1, K)), [&](int64_t begin, int64_t end) {
       for (int64_t m = begin; m < end; ++m) {
@@ -56,6 +58,7 @@ int64_t packed_b_i16_size(int64_t K, int64_t N) { return (K + 1) / 2 * 2 * panel
 PackedI16 pack_b_i16(const ByteMatrix& B, int64_t K, int64_t N, int64_t ldb, bool transposed, int16_t* data, ThreadPool* pool) {
   const Panels panels = panels_of(N);
   const int64_t pairs = (K + 1) / 2;
+  const PhaseScope phase(KernelPhase::pack);
   visit_bytes(B, [&](const auto* src) {
     parallel_for(pool, panels.count, std::max<int64_t>(1, 1024 / std::max<int64_t>(1, K)), [&](int64_t begin, int64_t end) {
       for (int64_t panel = begin; panel < end; ++panel) {
@@ -78,6 +81,7 @@ PackedI16 pack_b_i16(const ByteMatrix& B, int64_t K, int64_t N, int64_t ldb, boo
 
 void gemm_i16(int64_t M, const int16_t* packed_a, const PackedI16& B, int32_t* C, int64_t ldc, ThreadPool* pool) {
   if (M <= 0 || B.N <= 0) return;
+  const PhaseScope phase(KernelPhase::compute);
   const Panels panels = panels_of(B.N);
   const int64_t chunks = (M + kRowsPerChunk - 1) / kRowsPerChunk, pairs = (B.K + 1) / 2;
   const int64_t macs = std::max<int64_t>(1, B.K * std::min(M, kRowsPerChunk) * (panels.vectors + 1) * panels.lanes);
@@ -134,6 +138,7 @@ template <typename T>
 void gemm_plain(const GemmShape& s, const BatchStrides& batch, const T* A, const T* B, T* C, ThreadPool* pool) {
   const int64_t products = num_products(batch);
   const int64_t grain = std::max<int64_t>(1, kMinMacsPerChunk / std::max<int64_t>(1, s.N * s.K));
+  const PhaseScope phase(KernelPhase::compute);
   parallel_for(pool, products * s.M, grain, [&](int64_t begin, int64_t end) {
     for (int64_t item = begin; item < end; ++item) {
       const BatchOffsets o = offsets_of(batch, item / s.M);

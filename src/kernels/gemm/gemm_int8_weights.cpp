@@ -11,6 +11,7 @@
 #include <limits>
 #include <vector>
 
+#include "core/kernel_phases.h"
 #include "kernels/gemm/tile.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -317,6 +318,7 @@ bool are_int8_weights(const float* B, int64_t K, int64_t N, int64_t ldb, bool tr
 void gemm_int8_weights(int64_t M, const float* A, int64_t lda, const PackedInt8Weights& B, float* C, int64_t ldc,
                        const Epilogue<float>& epilogue, ThreadPool* pool) {
   if (M <= 0 || B.N <= 0) return;
+  const PhaseScope phase(KernelPhase::compute);
   const Panels panels(B.N, panel_shape<float>());
   const int64_t chunks = (M + kRowsPerChunk - 1) / kRowsPerChunk;
   const int64_t macs = std::max<int64_t>(1, B.K * std::min(M, kRowsPerChunk) * (panels.vectors + 1) * panels.lanes);

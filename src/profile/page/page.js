@@ -205,7 +205,8 @@ function prepare(canvas, height) {
 
 const rangeOf = (event) => event.node < -1 ? (profile.ranges || [])[-2 - event.node] : undefined;
 const rangeColour = (name) => colours[[...name].reduce((h, c) => (h * 31 + c.charCodeAt(0)) >>> 0, 7) % (colours.length - 1)];
-const titleOf = (event) => { const node = nodes[event.node], range = rangeOf(event); return node ? node.name || node.op : range ? range.name : event.node === nodes.length ? 'run' : 'wait'; };
+const phaseOf = (event) => event.phase >= 0 ? ((nodes[event.node] || {}).kernel_phases || [])[event.phase] : undefined;
+const titleOf = (event) => { if (phaseOf(event)) return phaseOf(event).phase; const node = nodes[event.node], range = rangeOf(event); return node ? node.name || node.op : range ? range.name : event.node === nodes.length ? 'run' : 'wait'; };
 const time = { from: 0, to: 1, lanes: [], end: 1, boxes: [] };
 function loadTime() {
   const which = $('which').value, found = (profile.timeline || {})[which], rangeView = which === 'ranges';
@@ -220,7 +221,7 @@ function loadTime() {
     const lane = lanes.get(key);
     while (lane.open.length && lane.open[lane.open.length - 1] <= start) lane.open.pop();
     const depth = lane.open.length;
-    (lane.rows[depth] = lane.rows[depth] || []).push({ start, end, node: data.node[i] });
+    (lane.rows[depth] = lane.rows[depth] || []).push({ start, end, node: data.node[i], phase: data.phase ? data.phase[i] : -1 });
     lane.open.push(end); time.end = Math.max(time.end, end);
   }
   time.lanes = [...lanes.values()]; time.from = 0; time.to = time.end * 1.005;
@@ -251,7 +252,7 @@ function drawTime() {
         if (x1 < last + 0.5) continue;
         last = x1;
         const node = nodes[e.node], w = Math.max(x1 - x0 - (x1 - x0 > 3 ? 0.6 : 0), 0.7);
-        c.fillStyle = palette.get(node ? colourOf(node) : rangeOf(e) ? rangeColour(rangeOf(e).name) : '--c7');
+        c.fillStyle = palette.get(phaseOf(e) ? rangeColour(phaseOf(e).phase) : node ? colourOf(node) : rangeOf(e) ? rangeColour(rangeOf(e).name) : '--c7');
         c.fillRect(x0, y, w, row - 3);
         if (node && node.index === view.chosen) { c.strokeStyle = text; c.lineWidth = 2; c.strokeRect(x0, y, w, row - 3); c.lineWidth = 1; }
         time.boxes.push({ x0, x1, y, e });
@@ -290,7 +291,7 @@ function listenToTime() {
   canvas.addEventListener('pointermove', (e) => {
     if (drag !== null && Math.abs(e.clientX - drag) > 2) { moved = true; tip(''); move((drag - e.clientX) / canvas.clientWidth); drag = e.clientX; return; }
     const hit = boxAt(e);
-    tip(hit ? `${nodes[hit.e.node] ? label(nodes[hit.e.node]) : hit.e.node === -1 ? 'waiting for another job' : titleOf(hit.e)}\nhere: ${number(hit.e.end - hit.e.start, 2)} \u00b5s from ${number(hit.e.start, 2)}` : '', e);
+    tip(hit ? `${phaseOf(hit.e) ? phaseOf(hit.e).phase + ' of ' : ''}${nodes[hit.e.node] ? label(nodes[hit.e.node]) : hit.e.node === -1 ? 'waiting for another job' : titleOf(hit.e)}\nhere: ${number(hit.e.end - hit.e.start, 2)} \u00b5s from ${number(hit.e.start, 2)}` : '', e);
   });
   canvas.addEventListener('pointerup', (e) => { const hit = boxAt(e); drag = null; if (!moved && hit && nodes[hit.e.node]) choose(hit.e.node); });
   canvas.addEventListener('pointerleave', () => tip(''));
