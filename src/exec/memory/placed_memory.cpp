@@ -263,6 +263,31 @@ Datum PlacedRun::on_host(int32_t at, int32_t slot) {
   return copy;
 }
 
+void PlacedRun::issue_copy(const StreamPlan::Step& copy, Stream& queue) {
+  const StreamPlan::Location &from = location(copy.source), &to = location(copy.target);
+  const Datum source = value_at(copy.source, from.slot);
+  if (!source.is_tensor())
+    throw Error(ErrorCode::internal, fmt::format("\"{}\" cannot be copied between devices", program_.name(from.slot)));
+  const Tensor& tensor = source.tensor();
+  const auto stays = staying_.find(copy.target);
+  if (stays != staying_.end())
+    set_place(copy.target, memory_of_staying(copy.target, from.device, tensor.dtype(), tensor.shape()), /*tracked=*/true,
+              /*from_host=*/false);
+  else if (to.memory == Memory::held)
+    make_place(copy.target, tensor.dtype(), tensor.shape());
+  Datum target = value_at(copy.target, to.slot);
+  const bool from_host = from.device == DevicePlacement::kHost && !tensor.storage()->device();
+  const bool to_host = to.device == DevicePlacement::kHost && stays == staying_.end();
+  const CopyKind kind = from_host ? CopyKind::host_to_device : to_host ? CopyKind::device_to_host : CopyKind::device_to_device;
+  queue.copy(target.tensor().raw(), tensor.raw(), tensor.size_bytes(), kind);
+  // Both sides stay until the copy is done; what value_at gives may be lent.
+  if (from.memory == Memory::held || to.memory == Memory::held)
+    queue.enqueue_release([source = places_[index(copy.source)].datum, target = places_[index(copy.target)].datum] {});
+  // An output of a node that is bound in the run gets its memory here, not from the frame.
+  if (to.device == DevicePlacement::kHost && slot_info(to.slot).is_output && !frame_.value(to.slot).defined())
+    frame_.state().put(to.slot, target);
+}
+
 // When no step that touches a value is yet to be issued, its memory goes with the last work that uses it. Bulks are issued ahead of steps
 // between their own, so that only counting tells.
 void PlacedRun::let_go(int32_t s, Stream& queue) {

@@ -107,6 +107,7 @@ class PlacedRun final : public Run {
   Datum value_at(int32_t at, int32_t slot);
   void hold(int32_t at, Datum made);
   Datum on_host(int32_t at, int32_t slot);
+  void issue_copy(const StreamPlan::Step& copy, Stream& queue);
   void let_go(int32_t s, Stream& queue);
   bool may_be_in_use(const StreamPlan::Location& location, int32_t step) const;
   std::string describe_memory(const Instruction* failed) const;
@@ -116,7 +117,6 @@ class PlacedRun final : public Run {
   [[noreturn]] void rethrow_on_device(const StreamPlan::Step& step);
   void issue_alone(sharing::Turn& turn, int32_t s);
   void issue(std::span<const int32_t> bulk);
-  void issue_copy(const StreamPlan::Step& copy, Stream& queue);
   void issue_cached(const StreamPlan::Step& step, const Datum& value, Stream& queue);
   Datum* cached(const StreamPlan::Step& step);
   template <typename Body>
