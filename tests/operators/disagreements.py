@@ -122,6 +122,7 @@ RULINGS = [
     Ruling("reference", "AveragePool LpPool MaxPool", "begins with the pads of other axes", lambda c: "pads" in c.attributes),
     Ruling("reference", "Resize", "has sizes of one for pytorch_half_pixel at another place than 0, and sums of cubic weights of single precision"),
     Ruling("reference", "Cast CastLike", "makes 2^-127 of 0 without saturation, where the specification says NaN", lambda c: c.attributes.get("saturate") == 0 and "float8_e8m0fnu" in {x.dtype.name for x in c.arrays()[1:]} | ({"float8_e8m0fnu"} if c.attributes.get("to") == 24 else set())),
+    Ruling("reference", "Scan", "takes a negative scan axis to be another one", lambda c: any(axis < 0 for axis in c.attributes.get("scan_input_axes", ()))),
     Ruling("reference", "Pad", "has no zero of this type", lambda c: c.inputs[0].dtype.name == "float8_e8m0fnu"),
     Ruling("reference", "NegativeLogLikelihoodLoss", "counts ignored targets in the mean", _with("ignore_index")),
     Ruling("reference", "GridSample", "rounds and borders differently; truncates integers", lambda c: _mixed(c) or _is_integral(c) or "padding_mode" in c.attributes),

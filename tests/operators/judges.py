@@ -83,7 +83,7 @@ def model_of(cases: Sequence[Case], opset: int, ir_version: int, constants: bool
                 graph.initializer.append(_tensor(value, name))
             else:
                 graph.input.append(_type(name, value))
-                feeds[name] = value
+                feeds[name] = value if isinstance(value, list) else np.asarray(value)
         for i, value in enumerate(case.captured):
             graph.input.append(_type(f"n{number}_c{i}", value))
             feeds[f"n{number}_c{i}"] = value
