@@ -61,6 +61,9 @@ struct LoaderOptions {
   uint64_t seed = 0;
   bool drop_last = false;  ///< leave out the samples of an epoch that do not fill a batch
   int prefetch = 2;        ///< number of batches that a thread reads ahead; 0: none
+  /// Of each batch, the part of one rank among several: batch_size counts the samples of all. A last batch with fewer samples than ranks is
+  /// left out. Positions are of whole batches, so that another number of ranks goes on from them.
+  int rank = 0, num_ranks = 1;
 };
 
 /// The next batch. Both count from 0.

@@ -15,7 +15,7 @@
 extern "C" {
 #endif
 
-#define TREADLE_PLUGIN_VERSION 3U
+#define TREADLE_PLUGIN_VERSION 4U
 #define TREADLE_PLUGIN_MAX_RANK 16
 /* Returned by an operator's `run` in place of 1 if it is not done yet. The parallel executor goes on with other nodes. */
 #define TREADLE_PENDING 2
@@ -154,6 +154,29 @@ typedef struct treadle_device {
   size_t num_kernels;
 } treadle_device;
 
+/* One rank among several that train together (treadle/communicator.h says what each call means). One thread at a time calls it. */
+typedef struct treadle_communicator {
+  uint32_t size; /* sizeof(treadle_communicator) */
+  void* user;    /* given to every callback */
+  int32_t rank, num_ranks;
+  /* Sums over all ranks, in place; `dtype` is float32, float64 or bfloat16. 0 after `fail`, with a text that names the rank at fault. */
+  int (*all_reduce)(void* user, const treadle_host* host, void* data, size_t count, int32_t dtype);
+  int (*broadcast)(void* user, const treadle_host* host, void* data, size_t size_bytes, int32_t root);
+  /* Optional: tells the other ranks that this one has failed. */
+  void (*tell_failure)(void* user, const char* reason);
+  /* Optional: called once, when nobody uses it any more. */
+  void (*release)(void* user);
+} treadle_communicator;
+
+/* A way to find the ranks that a launcher has started. */
+typedef struct treadle_communicator_type {
+  uint32_t size; /* sizeof(treadle_communicator_type) */
+  const char* name;
+  void* user;
+  /* Fills `out`, whose `size` is set. `deadline_s`: how long a call waits for other ranks. 0 after `fail` is an error. */
+  int (*connect)(void* user, const treadle_host* host, double deadline_s, treadle_communicator* out);
+} treadle_communicator_type;
+
 struct treadle_host {
   uint32_t size, version; /* sizeof(treadle_host), TREADLE_PLUGIN_VERSION */
 
@@ -227,12 +250,20 @@ struct treadle_host {
 
   /* From version 3 on. For the entry of a plugin, as register_operator. */
   int (*register_device)(const treadle_device* device);
+
+  /* From version 4 on. For the entry of a plugin, as register_operator. */
+  int (*register_communicator)(const treadle_communicator_type* type);
 };
 
 /* The same from a program that links to the library. A second registration under the same name serves sessions made afterwards. */
 TREADLE_C_API treadle_status* treadle_register_operator(const treadle_operator* op);
 TREADLE_C_API treadle_status* treadle_register_backend(const treadle_backend* backend);
 TREADLE_C_API treadle_status* treadle_register_device(const treadle_device* device);
+TREADLE_C_API treadle_status* treadle_register_communicator(const treadle_communicator_type* type);
+/* As treadle_trainer_create, for one rank among several. `communicator` is copied; its `release` is called when the trainer is released. */
+TREADLE_C_API treadle_status* treadle_trainer_create_rank(const treadle_model* model, const treadle_config_entry* options,
+                                                          size_t num_options, const treadle_communicator* communicator,
+                                                          treadle_trainer** out);
 /* Loads a shared object and calls its `int treadle_plugin_main(const treadle_host*)`, which registers what it has and returns 1. One that
  * was built for ONNX Runtime and has `RegisterCustomOps` in its place gives its custom operators (docs/onnxruntime.md). */
 TREADLE_C_API treadle_status* treadle_load_plugin(const char* path);

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "treadle/allocator.h"
+#include "treadle/communicator.h"
 #include "treadle/datum.h"
 #include "treadle/export.h"
 #include "treadle/model.h"
@@ -155,6 +156,15 @@ struct TREADLE_API TrainerOptions {
   /// All parameters lie one after the other in memory, so do their gradients, where they are computed, and their momentum: one node updates
   /// them all, and an all-reduce finds them as one array. The bits are the same. Without groups, norms and accumulation.
   bool fused_update = false;
+  /// This trainer is one rank among several, which train one model: each steps with its part of a joint batch, and all take the step of the
+  /// joint batch. Null: the one that communicator_name connects to; there is none without a name. step(), gradients(), checkpoints and the
+  /// constructor are calls that all ranks make together; the others are each rank's own.
+  std::shared_ptr<Communicator> communicator = nullptr;
+  std::string communicator_name;  ///< as of connect_communicator(); with `communicator` refused
+  double communicator_deadline_s = kDefaultCommunicatorDeadlineSeconds;
+  int64_t bucket_bytes = 4 << 20;    ///< gradients are reduced in parts of this size, while the next are computed
+  DType reduction = DType::float32;  ///< in which gradients travel and are added: or bfloat16
+  bool shard_optimizer = false;      ///< each rank keeps the optimizer's state of, and updates, its share of the parameters (ZeRO 1)
   /// Threads, devices, memory, job, profiling and passes, as of a session. The memory limit is of parameters, states, momentum, packed
   /// constants and, while a graph runs, its activations, scratch and outputs; steps keep to it by computing values a second time or writing
   /// them to a file, with the same bits. What says how a model is read or written is refused.
@@ -224,6 +234,9 @@ class TREADLE_API Trainer {
   /// All that is kept for each parameter, as "PARAMETER/WHAT": momentum, mean, squares, average (TrainerOptions::ema_decay), gradient (of
   /// accumulation).
   const NamedTensors& optimizer_state() const;
+  /// The same with what other ranks keep (TrainerOptions::shard_optimizer) and all ranks' sums of gradients: what a checkpoint has. All
+  /// ranks call it. Tensors that are not this rank's are copies.
+  NamedTensors joint_optimizer_state() const;
   /// Of the parameters, by parameter; empty without TrainerOptions::ema_decay. Live views.
   NamedTensors averages() const;
   /// Parameters and averages change places: evaluate(), predict(), save() and parameters() then have the averages, until this is called
@@ -265,10 +278,12 @@ class TREADLE_API Trainer {
   void save(const std::string& path, const Metadata& metadata = {}) const;
   /// The same as bytes.
   std::string to_bytes(const Metadata& metadata = {}) const;
-  /// Writes all that it takes to go on with the same bits: parameters, states, optimizer_state(), position(), learning rate, and by name
-  /// what a step depends on. A safetensors file with a checksum; a killed process leaves the old file or the new one.
+  /// With a communicator all ranks call it, and rank 0 writes. Writes all that it takes to go on with the same bits: parameters, states,
+  /// optimizer_state(), position(), learning rate, and by name what a step depends on. A safetensors file with a checksum; a killed process
+  /// leaves the old file or the new one.
   /// @param metadata  the caller's own: the position in the data, say.
   void save_checkpoint(const std::string& path, const Metadata& metadata = {}) const;
+  /// With a communicator all ranks call it, and rank 0 reads; the checkpoint may be of any number of ranks.
   /// @return the metadata that save_checkpoint() was given.
   /// @throws Error(invalid_model) for a file that is damaged or no checkpoint; Error(invalid_argument) naming the first difference for one
   ///         of another model, optimizer or setting. Nothing has changed then.

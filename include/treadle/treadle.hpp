@@ -3,6 +3,7 @@
 
 #include "treadle/adapter.h"
 #include "treadle/allocator.h"
+#include "treadle/communicator.h"
 #include "treadle/data.h"
 #include "treadle/datum.h"
 #include "treadle/dlpack.h"

@@ -22,6 +22,7 @@ NB_MODULE(_treadle, module) {
   register_control(module);
   register_engine(module);
   register_stateful_run(module);
+  register_communicator(module);
   register_train(module);
   register_joint_module(module);
   register_plugin(module);

@@ -75,14 +75,19 @@ void register_loader(nb::module_& module) {
   nb::class_<DataLoader>(module, "DataLoader")
       .def(
           "__init__",
-          [](DataLoader* self, const nb::dict& arrays, int64_t batch_size, bool shuffle, uint64_t seed, bool drop_last, int prefetch) {
+          [](DataLoader* self, const nb::dict& arrays, int64_t batch_size, bool shuffle, uint64_t seed, bool drop_last, int prefetch,
+             int rank, int num_ranks) {
             NamedTensors tensors;
             for (auto [name, array] : arrays) tensors.emplace(string_from_python(name), tensor_from_array(array));
-            new (self)
-                DataLoader(train::dataset_of(std::move(tensors)),
-                           {.batch_size = batch_size, .shuffle = shuffle, .seed = seed, .drop_last = drop_last, .prefetch = prefetch});
+            new (self) DataLoader(train::dataset_of(std::move(tensors)), {.batch_size = batch_size,
+                                                                          .shuffle = shuffle,
+                                                                          .seed = seed,
+                                                                          .drop_last = drop_last,
+                                                                          .prefetch = prefetch,
+                                                                          .rank = rank,
+                                                                          .num_ranks = num_ranks});
           },
-          "arrays"_a, "batch_size"_a, "shuffle"_a, "seed"_a, "drop_last"_a, "prefetch"_a)
+          "arrays"_a, "batch_size"_a, "shuffle"_a, "seed"_a, "drop_last"_a, "prefetch"_a, "rank"_a, "num_ranks"_a)
       .def("next",
            [](DataLoader& self) -> std::optional<nb::dict> {
              std::optional<NamedTensors> batch;
@@ -159,7 +164,17 @@ void register_train(nb::module_& module) {
       .def_rw("parameters", &TrainerOptions::parameters)
       .def_rw("frozen", &TrainerOptions::frozen)
       .def_rw("lazy_updates", &TrainerOptions::lazy_updates)
-      .def_rw("fused_update", &TrainerOptions::fused_update);
+      .def_rw("fused_update", &TrainerOptions::fused_update)
+      .def(
+          "set_ranks",
+          [](TrainerOptions& self, std::shared_ptr<Communicator> communicator, int64_t bucket_bytes, const std::string& reduction,
+             bool shard_optimizer) {
+            self.communicator = std::move(communicator);
+            self.bucket_bytes = bucket_bytes;
+            train::set_option(self, "reduction", reduction);
+            self.shard_optimizer = shard_optimizer;
+          },
+          "communicator"_a.none(), "bucket_bytes"_a, "reduction"_a, "shard_optimizer"_a);
   nb::class_<Trainer>(module, "Trainer")
       .def(
           "__init__",
@@ -171,6 +186,7 @@ void register_train(nb::module_& module) {
             if (memory_limit_bytes > 0) options.session.memory_limit_bytes = memory_limit_bytes;
             if (!spill_folder.empty()) options.session.spill_folder = spill_folder;
             if (job) options.session.job = std::move(job);
+            nb::gil_scoped_release release;  // the other ranks may be threads of this process
             new (self) Trainer(model, options);
           },
           "model"_a, "options"_a, "num_threads"_a, "memory_limit_bytes"_a, "spill_folder"_a, "job"_a.none(), "session"_a.none())
@@ -205,6 +221,8 @@ void register_train(nb::module_& module) {
       .def_prop_ro("states", [](const Trainer& self) { return to_dict(self.state_views()); })
       .def_prop_ro("momentum", [](const Trainer& self) { return to_dict(self.momentum()); })
       .def_prop_ro("optimizer_state", [](const Trainer& self) { return to_dict(self.optimizer_state()); })
+      .def_prop_ro("rank", [](const Trainer& self) { return self.options().communicator ? self.options().communicator->rank() : 0; })
+      .def_prop_ro("num_ranks", [](const Trainer& self) { return self.options().communicator ? self.options().communicator->size() : 1; })
       .def_prop_ro("num_updates", &Trainer::num_updates)
       .def_prop_ro("scheduled_rate", &Trainer::scheduled_rate)
       .def_prop_rw("learning_rate", &Trainer::learning_rate, &Trainer::set_learning_rate)

@@ -44,6 +44,7 @@ from ._treadle import (
     set_log_callback,
     sharing_folder,
 )
+from .communicator import Communicator
 from .compiler import ModelCompiler
 from .counters import NodeCounter
 from .devices import (
@@ -121,6 +122,7 @@ __all__ = [
     "AdapterFormat",
     "CacheStatistics",
     "CancelToken",
+    "Communicator",
     "Engine",
     "Error",
     "ExecutionMode",

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from . import _treadle, counters
+from . import _treadle, communicator as _communicator, counters
 from ._treadle import Job, RunOptions, SessionOptions
 from .counters import NodeCounter
 
@@ -104,6 +104,14 @@ class Trainer:
         rows: parameters that nothing but Gather along the first axis reads. Other rows, and their state, stay as they are. True: all such tables.
     :param fused_update: parameters, gradients and the optimizer's state lie one after the other in memory, and one node updates them all; the same
         bits.
+    :param communicator: this trainer is one rank among several, and takes the step of the joint batch with them: "auto" (torch.distributed where it
+        is initialised, else MPI under `mpirun`, else alone), "mpi", a `treadle.Communicator`, or an object with `rank`, `size`,
+        `all_reduce(data, dtype)` and `broadcast(data, root)`. Steps, gradients and checkpoints are then calls that all ranks make together.
+        See docs/data-parallel.md.
+    :param communicator_deadline_s: how long "auto" and "mpi" wait for a rank that does not answer.
+    :param bucket_bytes: gradients are reduced in parts of this size, while the next are computed.
+    :param reduction: "float32" or "bfloat16": the dtype in which gradients travel and are added.
+    :param shard_optimizer: each rank keeps the optimizer's state of its share of the parameters (ZeRO 1).
     :param memory_limit_bytes: of parameters, the optimizer's state, and the activations of a step; steps compute values twice or write them to a
         file (in `spill_folder`) to keep to it, with the same bits. 0: none.
     :param job: the `Job` that steps belong to; None: the environment's, if it names one.
@@ -149,6 +157,11 @@ class Trainer:
         num_threads: int = 0,
         lazy_updates: bool | Iterable[str] = (),
         fused_update: bool = False,
+        communicator: Any = None,
+        communicator_deadline_s: float = _communicator.DEADLINE_S,
+        bucket_bytes: int = 4 << 20,
+        reduction: str = "float32",
+        shard_optimizer: bool = False,
         memory_limit_bytes: int = 0,
         spill_folder: str = "",
         job: Job | None = None,
@@ -189,6 +202,7 @@ class Trainer:
         options.int32_labels = int32_labels
         options.lazy_updates = (["*"] if lazy_updates else []) if isinstance(lazy_updates, bool) else list(lazy_updates)
         options.fused_update = fused_update
+        options.set_ranks(_communicator.of(communicator, communicator_deadline_s), bucket_bytes, reduction, shard_optimizer)
         self._trainer = _treadle.Trainer(_model(model), options, num_threads, memory_limit_bytes, spill_folder, job, sess_options)
 
     def memory_statistics(self) -> dict[str, dict[str, int]]:
@@ -270,6 +284,16 @@ class Trainer:
     def averages(self) -> dict[str, np.ndarray]:
         """The exponential average of each parameter, as `parameters`; empty without `ema_decay`."""
         return self._trainer.averages
+
+    @property
+    def rank(self) -> int:
+        """This trainer's among `num_ranks`, from 0; 0 without a communicator."""
+        return self._trainer.rank
+
+    @property
+    def num_ranks(self) -> int:
+        """Trainers that take steps together; 1 without a communicator."""
+        return self._trainer.num_ranks
 
     @property
     def num_updates(self) -> int:
@@ -392,12 +416,23 @@ class DataLoader:
     :param shuffle: another order in each epoch, by `seed` and epoch.
     :param drop_last: leave out the samples of an epoch that fill no batch.
     :param prefetch: so many batches are read ahead by a thread; 0: none.
+    :param rank: of each batch, the part of this rank among `num_ranks`; `batch_size` counts the samples of all. A last batch with fewer samples
+        than ranks is left out.
     """
 
     def __init__(
-        self, arrays: Mapping[str, Any], *, batch_size: int = 32, shuffle: bool = True, seed: int = 0, drop_last: bool = False, prefetch: int = 2
+        self,
+        arrays: Mapping[str, Any],
+        *,
+        batch_size: int = 32,
+        shuffle: bool = True,
+        seed: int = 0,
+        drop_last: bool = False,
+        prefetch: int = 2,
+        rank: int = 0,
+        num_ranks: int = 1,
     ) -> None:
-        self._loader = _treadle.DataLoader(_feeds(arrays), batch_size, shuffle, seed, drop_last, prefetch)
+        self._loader = _treadle.DataLoader(_feeds(arrays), batch_size, shuffle, seed, drop_last, prefetch, rank, num_ranks)
 
     def __len__(self) -> int:
         """Batches an epoch."""

@@ -2,6 +2,7 @@
 #include "c_api/status.h"
 #include "ort_api/api.h"
 #include "plugin/backend.h"
+#include "plugin/communicator.h"
 #include "plugin/custom_operator.h"
 #include "plugin/device.h"
 
@@ -20,6 +21,10 @@ treadle_status* treadle_register_backend(const treadle_backend* backend) {
 
 treadle_status* treadle_register_device(const treadle_device* device) {
   return guarded([&] { treadle::plugin::register_device(require(device, "device")); });
+}
+
+treadle_status* treadle_register_communicator(const treadle_communicator_type* type) {
+  return guarded([&] { treadle::plugin::register_communicator(require(type, "type")); });
 }
 
 treadle_status* treadle_load_plugin(const char* path) {

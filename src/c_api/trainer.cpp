@@ -1,10 +1,12 @@
 // Trainers of the C ABI.
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "c_api/status.h"
 #include "c_api/values.h"
+#include "plugin/communicator.h"
 #include "treadle/error.h"
 #include "treadle/train.h"
 #include "treadle/treadle.h"
@@ -31,21 +33,30 @@ treadle::Tensor labels_of(const treadle_value* labels) {
   return labels->datum.tensor();
 }
 
+void create(const treadle_model* model, const treadle_config_entry* options, size_t num_options,
+            std::shared_ptr<treadle::Communicator> communicator, treadle_trainer** out) {
+  treadle::train::TrainerOptions made;
+  if (num_options) (void)require(options, "options");
+  for (size_t i = 0; i < num_options; ++i)
+    treadle::train::set_option(made, &require(options[i].key, "an option's key"), &require(options[i].value, "an option's value"));
+  made.communicator = std::move(communicator);
+  std::unique_ptr<treadle_trainer> trainer(new treadle_trainer{treadle::train::Trainer(require(model, "model").model, made), {}, {}});
+  for (const auto& [name, tensor] : trainer->trainer.parameter_views()) trainer->parameter_names.push_back(name);
+  require(out, "out") = trainer.release();
+}
+
 }  // namespace
 
 extern "C" {
 
 treadle_status* treadle_trainer_create(const treadle_model* model, const treadle_config_entry* options, size_t num_options,
                                        treadle_trainer** out) {
-  return guarded([&] {
-    treadle::train::TrainerOptions made;
-    if (num_options) (void)require(options, "options");
-    for (size_t i = 0; i < num_options; ++i)
-      treadle::train::set_option(made, &require(options[i].key, "an option's key"), &require(options[i].value, "an option's value"));
-    std::unique_ptr<treadle_trainer> trainer(new treadle_trainer{treadle::train::Trainer(require(model, "model").model, made), {}, {}});
-    for (const auto& [name, tensor] : trainer->trainer.parameter_views()) trainer->parameter_names.push_back(name);
-    require(out, "out") = trainer.release();
-  });
+  return guarded([&] { create(model, options, num_options, nullptr, out); });
+}
+treadle_status* treadle_trainer_create_rank(const treadle_model* model, const treadle_config_entry* options, size_t num_options,
+                                            const treadle_communicator* communicator, treadle_trainer** out) {
+  return guarded(
+      [&] { create(model, options, num_options, treadle::plugin::communicator_of(require(communicator, "communicator")), out); });
 }
 void treadle_trainer_release(treadle_trainer* trainer) { delete trainer; }
 

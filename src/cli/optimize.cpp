@@ -80,7 +80,8 @@ int list_options(const ListOptions& list) {
   fmt::print(
       "environment variables: TREADLE_JOB_CLASS, TREADLE_JOB_NAME, TREADLE_JOB_SHARE, TREADLE_JOB_MEMORY and TREADLE_JOB_HOST_MEMORY put "
       "sessions in a job,\n"
-      "  TREADLE_SHARING_DIR says where jobs meet (docs/sharing.md); what a run computes depends on its options only\n");
+      "  TREADLE_SHARING_DIR says where jobs meet (docs/sharing.md), TREADLE_MPI_PLUGIN which file connects to MPI\n"
+      "  (docs/data-parallel.md); what a run computes depends on its options only\n");
   fmt::print("passes of the graph optimiser, in order (--skip-pass NAME, SessionOptions::disabled_passes):\n");
   for (const passes::PassInfo& pass : passes::list_passes())
     fmt::print("  {:32} {}{}\n", pass.name, pass.description, pass.conditions.inference_only() ? " (inference only)" : "");

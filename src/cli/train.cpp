@@ -96,6 +96,29 @@ void add_trainer_options(CLI::App& app, TrainArguments& a) {
   flag("--fused-update", &train::TrainerOptions::fused_update, "Update all parameters in one node");
 }
 
+void add_rank_options(CLI::App& app, TrainArguments& a) {
+  constexpr const char* kGroup = "Several processes";
+  app.add_option("--communicator", a.communicator,
+                 "How processes that train together find each other: mpi, a name that a plugin has registered, or none; mpi if mpirun has "
+                 "started several")
+      ->group(kGroup);
+  app.add_option("--communicator-deadline", a.trainer.communicator_deadline_s,
+                 "Seconds after which a process that does not answer ends the others")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str()
+      ->group(kGroup);
+  app.add_option("--bucket-bytes", a.trainer.bucket_bytes, "Size of the parts in which gradients are reduced")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str()
+      ->group(kGroup);
+  app.add_option_function<std::string>(
+         "--reduction", [&a](const std::string& value) { train::set_option(a.trainer, "reduction", value); },
+         "Dtype in which gradients travel and are added: float32 (default) or bfloat16")
+      ->group(kGroup);
+  app.add_flag("--shard-optimizer", a.trainer.shard_optimizer, "Each process keeps the optimizer's state of its share of the parameters")
+      ->group(kGroup);
+}
+
 }  // namespace
 
 Command add_train(CLI::App& app) {
@@ -104,12 +127,15 @@ Command add_train(CLI::App& app) {
       "Example:\n"
       "  treadle train cnn.onnx --data digits.csv --labels target --scale 0.0625 --validation 0.2 --batch-size 64 --epochs 20\n"
       "    --learning-rate 0.05 --momentum 0.9 --schedule cosine --checkpoint runs/1 -o digits.onnx\n"
-      "Ctrl-C writes a checkpoint and ends; the same command with --resume continues with the same bits. See docs/training.md.");
+      "  mpirun -n 2 treadle train ...\n"
+      "Ctrl-C writes a checkpoint and ends; the same command with --resume continues with the same bits. See docs/training.md, and "
+      "docs/data-parallel.md for several processes.");
   app.add_option("model", a->model, "ONNX file")->required();
   app.add_option("-o,--output", a->output, "File to write the trained model to")->required();
   add_data_options(app, *a);
   app.add_option("--epochs", a->epochs, "Passes over the data")->check(CLI::PositiveNumber)->capture_default_str();
   add_trainer_options(app, *a);
+  add_rank_options(app, *a);
   app.add_option("--checkpoint", a->checkpoint, "Folder to write a checkpoint to after each epoch");
   app.add_option("--checkpoint-steps", a->checkpoint_steps, "Also write a checkpoint every N steps")->check(CLI::NonNegativeNumber);
   app.add_option("--keep-last", a->keep_last, "Number of checkpoints to keep; 0: all")->capture_default_str();

@@ -2,14 +2,17 @@
 
 #include <fmt/format.h>
 
+#include <array>
 #include <charconv>
 #include <cmath>
 #include <csignal>
 #include <filesystem>
 #include <limits>
+#include <numeric>
 
 #include "cli/train_curve.h"
 #include "core/dispatch.h"
+#include "treadle/communicator.h"
 #include "treadle/error.h"
 
 namespace treadle::cli {
@@ -124,10 +127,12 @@ std::pair<train::Feeds, Tensor> feeds_and_labels(NamedTensors batch) {
 void fit_batch(const std::vector<ValueInfo>& inputs, train::LoaderOptions& loader) {
   for (const ValueInfo& info : inputs)
     if (const int64_t* batch = info.shape.empty() ? nullptr : std::get_if<int64_t>(&info.shape[0])) {
-      if (*batch != loader.batch_size)
+      const int64_t joint = *batch * loader.num_ranks;
+      if (joint != loader.batch_size)
         throw Error(ErrorCode::invalid_argument,
-                    fmt::format("the input \"{}\" takes batches of {} only, not of {}: --batch-size {}, or give its first extent a symbol",
-                                info.name, *batch, loader.batch_size, *batch));
+                    fmt::format("the input \"{}\" takes batches of {} only, {} over all ranks, not {}: --batch-size {}, or give its first "
+                                "extent a symbol",
+                                info.name, *batch, joint, loader.batch_size, joint));
       loader.drop_last = true;
     }
 }
@@ -155,18 +160,33 @@ class WithAverages {
   train::Trainer* trainer_;
 };
 
+// The other ranks' part of the samples is theirs.
+std::shared_ptr<const train::Dataset> part_of_rank(std::shared_ptr<const train::Dataset> data, const train::LoaderOptions& loader) {
+  const int64_t count = data->num_samples(), first = count * loader.rank / loader.num_ranks,
+                end = count * (loader.rank + 1) / loader.num_ranks;
+  if (end - first == count) return data;
+  std::vector<int64_t> samples(static_cast<size_t>(end - first));
+  std::iota(samples.begin(), samples.end(), first);
+  return train::subset_of(std::move(data), std::move(samples));
+}
+
 class TrainingRun {
  public:
-  explicit TrainingRun(TrainArguments& a) : a_(a), model_(Model::load(a.model)) {
+  explicit TrainingRun(TrainArguments& a) : a_(a), ranks_(a.trainer.communicator.get()), model_(Model::load(a.model)) {
+    if (ranks_) a_.loader.rank = ranks_->rank(), a_.loader.num_ranks = ranks_->size();
+    if (!is_first()) a_.quiet = true, a_.log.clear(), a_.curve.clear();
     open_all();
     const std::vector<ValueInfo> inputs = model_.inputs();
     fit_batch(inputs, a_.loader);
     loader_.emplace(training_, a_.loader);
-    if (validation_)
-      validation_loader_.emplace(
-          validation_,
-          train::LoaderOptions{
-              .batch_size = a_.loader.batch_size, .shuffle = false, .drop_last = a_.loader.drop_last, .prefetch = a_.loader.prefetch});
+    if (validation_) {
+      const int64_t batch = std::max<int64_t>(a_.loader.batch_size / a_.loader.num_ranks, 1);
+      const train::LoaderOptions options{
+          .batch_size = batch, .shuffle = false, .drop_last = a_.loader.drop_last, .prefetch = a_.loader.prefetch};
+      const auto own = part_of_rank(validation_, a_.loader);
+      // A small set may have no batch for this rank.
+      if (!ranks_ || own->num_samples() >= (options.drop_last ? batch : 1)) validation_loader_.emplace(own, options);
+    }
     if (a_.patience > 0 && !validation_) throw Error(ErrorCode::invalid_argument, "--patience needs --validation");
     const auto kind = a_.trainer.schedule.kind;
     using Kind = train::Schedule::Kind;
@@ -223,7 +243,7 @@ class TrainingRun {
     }
     checkpoints_.emplace(a_.checkpoint, train::CheckpointFolderOptions{.keep_last = a_.keep_last, .asynchronous = a_.asynchronous});
     if (!a_.resume) {
-      if (!checkpoints_->files().empty())
+      if (is_first() && !checkpoints_->files().empty())
         throw Error(ErrorCode::invalid_argument,
                     fmt::format("the folder \"{}\" has checkpoints already: --resume goes on from the newest; else take another folder",
                                 a_.checkpoint));
@@ -255,6 +275,15 @@ class TrainingRun {
     return all;
   }
 
+  /// Writes files, and says what there is to say.
+  bool is_first() const { return !ranks_ || ranks_->rank() == 0; }
+  /// Whether one of the ranks says so.
+  bool any_rank(bool own) const {
+    float count = own ? 1 : 0;
+    if (ranks_) ranks_->all_reduce(&count, 1, DType::float32);
+    return count > 0;
+  }
+
   bool is_over() const { return a_.patience > 0 && since_best_ >= a_.patience; }
 
   // @return whether it came to the epoch's end.
@@ -263,7 +292,7 @@ class TrainingRun {
     const int64_t epoch = loader_->position().epoch + 1;
     double rate = trainer_->scheduled_rate();
     while (true) {
-      if (stop_asked) return false;
+      if (any_rank(stop_asked)) return false;
       std::optional<NamedTensors> batch = loader_->next();
       if (!batch) break;
       rate = trainer_->scheduled_rate();
@@ -282,7 +311,7 @@ class TrainingRun {
     EpochReport report{.epoch = epoch, .num_epochs = a_.epochs, .step = trainer_->position().num_steps, .rate = rate};
     report.loss = loss_count_ ? loss_sum_ / static_cast<double>(loss_count_) : std::nan("");
     loss_sum_ = 0, loss_count_ = 0;
-    if (validation_loader_) report.is_best = validate(report);
+    if (validation_) report.is_best = validate(report);
     report.seconds = std::chrono::duration<double>(Clock::now() - start).count();
     progress_->epoch(report);
     log_->write(report);
@@ -323,7 +352,9 @@ class TrainingRun {
     int64_t samples = 0;
     RightAnswers answers;
     const size_t output = output_index();
-    while (std::optional<NamedTensors> batch = validation_loader_->next()) {
+    while (validation_loader_) {
+      std::optional<NamedTensors> batch = validation_loader_->next();
+      if (!batch) break;
       const int64_t count = batch->begin()->second.shape()[0];
       const auto [feeds, labels] = feeds_and_labels(std::move(*batch));
       samples += count;
@@ -336,8 +367,10 @@ class TrainingRun {
       const RightAnswers more = count_right(made.outputs[output].tensor(), labels, a_.trainer);
       answers.right += more.right, answers.all += more.all;
     }
-    Evaluation made{.loss = loss / static_cast<double>(samples)};
-    if (answers.all > 0) made.accuracy = static_cast<double>(answers.right) / static_cast<double>(answers.all);
+    std::array<double, 4> sums{loss, static_cast<double>(samples), static_cast<double>(answers.right), static_cast<double>(answers.all)};
+    if (ranks_) ranks_->all_reduce(sums.data(), sums.size(), DType::float64);
+    Evaluation made{.loss = sums[0] / sums[1]};
+    if (sums[3] > 0) made.accuracy = sums[2] / sums[3];
     return made;
   }
 
@@ -368,6 +401,7 @@ class TrainingRun {
   }
 
   void save(const std::optional<Evaluation>& evaluation) {
+    if (!is_first()) return;
     const WithAverages averages(*trainer_);
     Metadata metadata{{"trained_on", fmt::format("{} samples", training_->num_samples())},
                       {"steps", std::to_string(trainer_->position().num_steps)}};
@@ -397,11 +431,11 @@ class TrainingRun {
 
   int finish() {
     std::optional<Evaluation> evaluation;
-    if (a_.patience > 0 && std::isfinite(best_.loss) && fs::exists(a_.output)) {
+    if (any_rank(is_first() && a_.patience > 0 && std::isfinite(best_.loss) && fs::exists(a_.output))) {
       evaluation = best_;
     } else {
       if (last_) evaluation = last_->validation;
-      if (!last_ && validation_loader_) evaluation = evaluate();  // resumed at the end
+      if (!last_ && validation_) evaluation = evaluate();  // resumed at the end
       save(evaluation);
     }
     if (checkpoints_) checkpoints_->wait();
@@ -419,6 +453,7 @@ class TrainingRun {
   }
 
   TrainArguments& a_;
+  Communicator* const ranks_;  // null: alone
   Model model_;
   std::vector<std::string> classes_;
   std::shared_ptr<const train::Dataset> training_, validation_;
@@ -438,6 +473,18 @@ class TrainingRun {
 
 }  // namespace
 
-int run_training(TrainArguments& arguments) { return TrainingRun(arguments).run(); }
+int run_training(TrainArguments& arguments) {
+  std::string name = arguments.communicator.empty() ? launched_communicator() : arguments.communicator;
+  if (name == "none") name.clear();
+  if (name.empty()) return TrainingRun(arguments).run();
+  const auto ranks = connect_communicator(name, arguments.trainer.communicator_deadline_s);
+  arguments.trainer.communicator = ranks;
+  try {
+    return TrainingRun(arguments).run();
+  } catch (const Error& error) {
+    ranks->fail(error.what());  // the others end with this error, and do not wait for their deadline
+    throw Error(error.code(), fmt::format("rank {} of {}: {}", ranks->rank(), ranks->size(), error.what()));
+  }
+}
 
 }  // namespace treadle::cli

@@ -18,6 +18,7 @@ struct TrainArguments {
   std::string validation_labels;
   train::TrainerOptions trainer;
   train::LoaderOptions loader;
+  std::string communicator;  // empty: as the launcher says; "none"
   int64_t epochs = 10;
   std::string checkpoint;
   int64_t checkpoint_steps = 0;  // besides the end of each epoch; 0: not

@@ -222,6 +222,8 @@ struct OpDef {
   /// It hands values to whoever runs the graph, and takes values back: never removed, folded, merged or given to a backend, and no node
   /// changes sides.
   bool barrier = false;
+  /// It hands values to other ranks, or takes theirs.
+  bool communicates = false;
   /// The input of which output i is the next version, so that it may be bound to the same memory; -1 for other outputs. The node is ordered
   /// behind all that read the old versions.
   int (*updated_input)(const Node& node, int output) = nullptr;

@@ -101,6 +101,7 @@ std::vector<OpDef> split_ops();
 std::vector<OpDef> string_ops();
 std::vector<OpDef> text_ops();
 std::vector<OpDef> top_k_ops();
+std::vector<OpDef> all_reduce_ops();
 std::vector<OpDef> training_optimizers_ops();
 std::vector<OpDef> training_state_ops();
 std::vector<OpDef> transpose_ops();
@@ -111,6 +112,7 @@ std::vector<OpDef> where_ops();
 
 inline constexpr Family kFamilies[] = {
     activation_ops,
+    all_reduce_ops,
     arg_min_max_ops,
     attention_ops,
     batch_normalization_ops,

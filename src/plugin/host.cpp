@@ -9,6 +9,7 @@
 
 #include "core/thread_pool.h"
 #include "plugin/backend.h"
+#include "plugin/communicator.h"
 #include "plugin/custom_operator.h"
 #include "plugin/device.h"
 #include "treadle/error.h"
@@ -279,6 +280,7 @@ constexpr treadle_host kHost{
     .gradient_add = gradient_add,
     .gradient_set = gradient_set,
     .register_device = [](const treadle_device* device) { return add(device, register_device); },
+    .register_communicator = [](const treadle_communicator_type* type) { return add(type, register_communicator); },
 };
 
 }  // namespace

@@ -7,11 +7,13 @@
 #include <charconv>
 #include <cstring>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "compiled/checksum.h"
 #include "core/file.h"
 #include "core/sha1.h"
 #include "session/model.h"
+#include "train/data_parallel.h"
 #include "train/optimizers.h"
 #include "train/safetensors.h"
 #include "treadle/error.h"
@@ -98,10 +100,30 @@ void check_in_training(const Trainer& trainer) {
     throw Error(ErrorCode::invalid_argument, "a checkpoint while the averages are in the parameters' place; use_averages(false) first");
 }
 
+/// Rank 0's file for all ranks, so that no other has to see its folder.
+std::shared_ptr<Storage> bytes_of_checkpoint(const Trainer& trainer, const std::string& path) {
+  Communicator* const ranks = trainer.options().communicator.get();
+  if (!ranks) return map_file(path);
+  std::shared_ptr<Storage> bytes;
+  const std::string size = text_of_rank_0(*ranks, [&] {
+    bytes = map_file(path);
+    return std::to_string(bytes->size_bytes());
+  });
+  if (!bytes) bytes = Storage::allocate(std::stoull(size));
+  constexpr size_t kPart = size_t{64} << 20;
+  Tensor part(DType::uint8, Shape{static_cast<int64_t>(std::min(kPart, bytes->size_bytes()))});
+  for (size_t at = 0; at < bytes->size_bytes(); at += kPart) {
+    const size_t count = std::min(kPart, bytes->size_bytes() - at);
+    if (writes_files(trainer)) std::memcpy(part.raw(), bytes->data() + at, count);  // a mapped file must not be written to
+    ranks->broadcast(part.raw(), count, 0);
+    if (!writes_files(trainer)) std::memcpy(bytes->data() + at, part.raw(), count);
+  }
+  return bytes;
+}
+
 class CheckpointReader {
  public:
-  explicit CheckpointReader(const std::string& path) : path_(path) {
-    const std::shared_ptr<Storage> bytes = map_file(path);
+  CheckpointReader(const std::string& path, const std::shared_ptr<Storage>& bytes) : path_(path) {
     try {
       file_ = parse_safetensors(bytes, path);
     } catch (const Error& error) {  // also for a dtype or a size that no checkpoint has
@@ -124,7 +146,11 @@ class CheckpointReader {
     check_tensors(kStatistic, "running statistic", trainer.state_views());
     if (text("treadle.model") != fingerprint_of(trainer)) throw_other(path_, "the models' nodes or frozen weights differ");
     check_settings(settings_of(trainer.options()), settings);
-    check_tensors(kOptimizerState, "state of the optimizer", trainer.optimizer_state());
+    std::set<std::string> others;  // of parameters that other ranks update
+    if (trainer.options().shard_optimizer)
+      for (const auto& [name, tensor] : trainer.parameter_views())
+        for (const std::string& what : state_names(trainer.options())) others.insert(state_name(name, what));
+    check_tensors(kOptimizerState, "state of the optimizer", trainer.optimizer_state(), others);
   }
 
   TrainerPosition position() const {
@@ -157,7 +183,9 @@ class CheckpointReader {
     return value;
   }
 
-  void check_tensors(std::string_view prefix, std::string_view what, const NamedTensors& tensors) const {
+  /// @param elsewhere  names of tensors that may be there besides.
+  void check_tensors(std::string_view prefix, std::string_view what, const NamedTensors& tensors,
+                     const std::set<std::string>& elsewhere = {}) const {
     for (const auto& [name, tensor] : tensors) {
       auto found = file_.tensors.find(with_prefix(prefix, name));
       if (found == file_.tensors.end()) throw_other(path_, fmt::format("it has no {} \"{}\"", what, name));
@@ -165,7 +193,7 @@ class CheckpointReader {
         throw_other(path_, fmt::format("the {} \"{}\" is {} there, {} here", what, name, describe(found->second), describe(tensor)));
     }
     for (const auto& [name, tensor] : file_.tensors)
-      if (name.starts_with(prefix) && !tensors.contains(name.substr(prefix.size())))
+      if (name.starts_with(prefix) && !tensors.contains(name.substr(prefix.size())) && !elsewhere.contains(name.substr(prefix.size())))
         throw_other(path_, fmt::format("it has the {} \"{}\", the trainer has not", what, name.substr(prefix.size())));
   }
 
@@ -194,12 +222,17 @@ class CheckpointReader {
 
 }  // namespace
 
+bool writes_files(const Trainer& trainer) {
+  const auto& communicator = trainer.options().communicator;
+  return !communicator || communicator->rank() == 0;
+}
+
 NamedTensors checkpoint_tensors(const Trainer& trainer) {
   check_in_training(trainer);
   NamedTensors all;
-  const NamedTensors parameters = trainer.parameter_views(), states = trainer.state_views();
+  const NamedTensors parameters = trainer.parameter_views(), states = trainer.state_views(), kept = trainer.joint_optimizer_state();
   for (const auto& [prefix, tensors] :
-       {std::pair{kParameter, &parameters}, std::pair{kStatistic, &states}, std::pair{kOptimizerState, &trainer.optimizer_state()}})
+       {std::pair{kParameter, &parameters}, std::pair{kStatistic, &states}, std::pair{kOptimizerState, &kept}})
     for (const auto& [name, tensor] : *tensors) all.emplace(with_prefix(prefix, name), tensor.contiguous());
   return all;
 }
@@ -228,12 +261,13 @@ void write_checkpoint(const std::string& path, std::string header, const NamedTe
 
 void Trainer::save_checkpoint(const std::string& path, const Metadata& metadata) const {
   const NamedTensors tensors = checkpoint_tensors(*this);
+  if (!writes_files(*this)) return;
   write_checkpoint(path, checkpoint_header(*this, tensors, metadata), tensors);
 }
 
 Metadata Trainer::load_checkpoint(const std::string& path, CheckpointSettings settings) {
   check_in_training(*this);
-  const CheckpointReader reader(path);
+  const CheckpointReader reader(path, bytes_of_checkpoint(*this, path));
   reader.check(*this, settings);
   const double before = learning_rate();
   if (settings == CheckpointSettings::same) set_learning_rate(reader.learning_rate());
@@ -246,6 +280,10 @@ Metadata Trainer::load_checkpoint(const std::string& path, CheckpointSettings se
   reader.copy_to(kParameter, parameter_views());
   reader.copy_to(kStatistic, state_views());
   reader.copy_to(kOptimizerState, optimizer_state());
+  // The sums of all ranks' gradients go on in rank 0.
+  if (!writes_files(*this))
+    for (const auto& [name, tensor] : optimizer_state())
+      if (name.ends_with(state_name("", kGradient))) std::fill_n(tensor.data<float>(), tensor.num_elements(), 0.0F);
   return reader.metadata();
 }
 

@@ -7,6 +7,8 @@
 
 namespace treadle::train {
 
+/// Rank 0, or a trainer alone.
+bool writes_files(const Trainer& trainer);
 /// Views of all tensors that a checkpoint has, by their names there.
 NamedTensors checkpoint_tensors(const Trainer& trainer);
 /// What stands before them, but for the checksum.

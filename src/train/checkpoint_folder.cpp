@@ -6,6 +6,7 @@
 #include <system_error>
 
 #include "train/checkpoint.h"
+#include "train/data_parallel.h"
 #include "treadle/error.h"
 #include "treadle/train.h"
 
@@ -39,6 +40,20 @@ std::vector<fs::path> entries_of(const std::string& folder, bool (*fits)(const s
     if (fits(entry.path().filename().string())) found.push_back(entry.path());
   std::sort(found.begin(), found.end());
   return found;
+}
+
+// All ranks try the same ones.
+std::vector<std::string> files_of_rank_0(const CheckpointFolder& folder, const Trainer& trainer) {
+  Communicator* const ranks = trainer.options().communicator.get();
+  if (!ranks) return folder.files();
+  const std::string lines = text_of_rank_0(*ranks, [&] {
+    std::string all;
+    for (const std::string& file : folder.files()) all += file + '\n';
+    return all;
+  });
+  std::vector<std::string> files;
+  for (size_t at = 0, end; (end = lines.find('\n', at)) != std::string::npos; at = end + 1) files.push_back(lines.substr(at, end - at));
+  return files;
 }
 
 }  // namespace
@@ -84,6 +99,7 @@ std::string CheckpointFolder::save(const Trainer& trainer, const Metadata& metad
   const std::string path =
       (fs::path(impl_->folder) / fmt::format("{}{:0{}}{}", kFileBegin, trainer.position().num_steps, kStepDigits, kFileEnd)).string();
   NamedTensors tensors = checkpoint_tensors(trainer);
+  if (!writes_files(trainer)) return path;
   std::string header = checkpoint_header(trainer, tensors, metadata);
   if (!impl_->options.asynchronous) {
     impl_->write(path, std::move(header), tensors);
@@ -108,7 +124,7 @@ std::vector<std::string> CheckpointFolder::files() const {
 }
 
 std::optional<CheckpointFolder::Resumed> CheckpointFolder::resume(Trainer& trainer, CheckpointSettings settings) const {
-  std::vector<std::string> newest_first = files();
+  std::vector<std::string> newest_first = files_of_rank_0(*this, trainer);
   std::reverse(newest_first.begin(), newest_first.end());
   std::string first_failure;
   for (const std::string& path : newest_first) {

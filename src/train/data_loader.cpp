@@ -39,9 +39,14 @@ struct DataLoader::Impl {
       throw Error(ErrorCode::invalid_argument, fmt::format("batch_size is {}; it must be 1 or more", options.batch_size));
     if (options.prefetch < 0)
       throw Error(ErrorCode::invalid_argument, fmt::format("prefetch is {}; it must be 0 or more", options.prefetch));
+    if (options.num_ranks < 1 || options.rank < 0 || options.rank >= options.num_ranks)
+      throw Error(ErrorCode::invalid_argument, fmt::format("rank {} of {}", options.rank, options.num_ranks));
+    if (options.batch_size < options.num_ranks)
+      throw Error(ErrorCode::invalid_argument,
+                  fmt::format("a batch of {} has no sample for each of {} ranks", options.batch_size, options.num_ranks));
     num_samples = data->num_samples();
-    const int64_t whole = num_samples / options.batch_size;
-    num_batches = options.drop_last || num_samples % options.batch_size == 0 ? whole : whole + 1;
+    const int64_t whole = num_samples / options.batch_size, rest = num_samples % options.batch_size;
+    num_batches = options.drop_last || rest < std::max(options.num_ranks, 1) ? whole : whole + 1;
     if (num_batches == 0)
       throw Error(ErrorCode::invalid_argument, fmt::format("{} samples make no batch of {}", num_samples, options.batch_size));
   }
@@ -54,7 +59,9 @@ struct DataLoader::Impl {
     return order;
   }
   NamedTensors read(const std::vector<int64_t>& order, int64_t batch) const {
-    const int64_t first = batch * options.batch_size, count = std::min(options.batch_size, num_samples - first);
+    const int64_t joint = batch * options.batch_size, joint_count = std::min(options.batch_size, num_samples - joint);
+    const int64_t first = joint + joint_count * options.rank / options.num_ranks,
+                  count = joint + joint_count * (options.rank + 1) / options.num_ranks - first;
     return data->read(std::span(order).subspan(static_cast<size_t>(first), static_cast<size_t>(count)));
   }
 

@@ -27,9 +27,19 @@ constexpr std::pair<std::string_view, Loss> kNames[] = {
 /// Adds nodes behind a value.
 class LossBuilder {
  public:
-  LossBuilder(Graph& graph, ValueId output, const TrainerOptions& options) : g_(graph), x_(output), options_(options) {}
+  /// @param with_weight  what the mean is divided by is asked for, too.
+  LossBuilder(Graph& graph, ValueId output, const TrainerOptions& options, bool with_weight)
+      : g_(graph), x_(output), options_(options), wanted_weight_(with_weight) {}
 
   ValueId build() {
+    const ValueId loss = loss_alone();
+    if (wanted_weight_ && weight_ == kNoValue) weight_ = options_.loss == Loss::output ? number(1) : size_of(x_);
+    return loss;
+  }
+  ValueId weight() const { return weight_; }
+
+ private:
+  ValueId loss_alone() {
     switch (options_.loss) {
       case Loss::output: return whole_output();
       case Loss::softmax_cross_entropy: return classes(/*scores=*/true);
@@ -50,7 +60,7 @@ class LossBuilder {
         const ValueId some = op("Greater", {y, number(0)}), logarithm = op("Log", {op("Where", {some, y, number(1)})});
         const ValueId sum = op("ReduceSum", {op("Mul", {y, op("Sub", {logarithm, x_})})}, {{"keepdims", int64_t{0}}});
         const ValueId batch = op("Gather", {op("Shape", {x_}), g_.add_constant(g_.unique_name("loss/batch"), Tensor::scalar<int64_t>(0))});
-        return op("Div", {sum, as_number(batch)});
+        return op("Div", {sum, weight_ = as_number(batch)});
       }
       default: break;
     }
@@ -58,7 +68,6 @@ class LossBuilder {
     return mean(op("Mul", {difference, difference}));
   }
 
- private:
   ValueId op(std::string op_type, std::vector<ValueId> inputs, Attributes attributes = {}) {
     const std::string name = g_.unique_name("loss/" + op_type);
     const NodeId id =
@@ -72,6 +81,7 @@ class LossBuilder {
     return g_.add_constant(name, Tensor::scalar(static_cast<float>(value)));
   }
   ValueId as_number(ValueId value) { return op("Cast", {value}, {{"to", static_cast<int64_t>(g_.type(x_).dtype)}}); }
+  ValueId size_of(ValueId value) { return as_number(op("Size", {value})); }
   ValueId ints(const std::vector<int64_t>& values) { return g_.add_constant(g_.unique_name("loss/ints"), Tensor::vector<int64_t>(values)); }
   ValueId mean(ValueId value) { return op("ReduceMean", {value}, {{"keepdims", int64_t{0}}}); }
 
@@ -111,6 +121,26 @@ class LossBuilder {
     x_ = op("Transpose", {x_}, {{"perm", perm}});
   }
 
+  /// Which labels count (1 or 0 each), and the sum of the weights of those that do.
+  struct LabelShares {
+    ValueId counted = kNoValue, sum = kNoValue;
+  };
+  LabelShares label_shares(ValueId labels, ValueId class_weights) {
+    ValueId counted = as_number(op("Equal", {labels, labels})), index = labels;
+    if (options_.ignore_index) {
+      const ValueId ignored = g_.add_constant(g_.unique_name("loss/ignored"),
+                                              options_.int32_labels ? Tensor::scalar(static_cast<int32_t>(*options_.ignore_index))
+                                                                    : Tensor::scalar<int64_t>(*options_.ignore_index));
+      const ValueId is_ignored = op("Equal", {labels, ignored});
+      counted = as_number(op("Not", {is_ignored}));
+      const ValueId zero =
+          g_.add_constant(g_.unique_name("loss/zero"), options_.int32_labels ? Tensor::scalar<int32_t>(0) : Tensor::scalar<int64_t>(0));
+      index = op("Where", {is_ignored, zero, labels});
+    }
+    const ValueId share = class_weights != kNoValue ? op("Mul", {counted, op("Gather", {class_weights, index})}) : counted;
+    return {counted, op("ReduceSum", {share}, {{"keepdims", int64_t{0}}})};
+  }
+
   ValueId classes(bool scores) {
     ValueId labels = kNoValue;
     bring_classes_forward(labels);
@@ -123,6 +153,10 @@ class LossBuilder {
       inputs.push_back(g_.add_constant(g_.unique_name("loss/class_weights"), Tensor::vector<float>(options_.class_weights)));
     const ValueId likelihood = op("NegativeLogLikelihoodLoss", inputs, attributes);
     const double smoothing = options_.label_smoothing;
+    const bool all_count = !options_.ignore_index && inputs.size() == 2;
+    LabelShares shares;
+    if (smoothing != 0 || (wanted_weight_ && !all_count)) shares = label_shares(labels, inputs.size() > 2 ? inputs[2] : kNoValue);
+    if (wanted_weight_) weight_ = all_count ? size_of(labels) : shares.sum;
     if (smoothing == 0) return likelihood;
     const Dim count = (*g_.type(x_).shape)[static_cast<size_t>(axis)];
     if (!count.is_const())
@@ -136,22 +170,10 @@ class LossBuilder {
       all = op("Mul", {all, op("Reshape", {inputs[2], ints(shape)})});
     }
     all = op("Neg", {op("ReduceSum", {all, ints({axis})}, {{"keepdims", int64_t{0}}})});
-    ValueId counted = as_number(op("Equal", {labels, labels})), index = labels;
-    if (options_.ignore_index) {
-      const ValueId ignored = g_.add_constant(g_.unique_name("loss/ignored"),
-                                              options_.int32_labels ? Tensor::scalar(static_cast<int32_t>(*options_.ignore_index))
-                                                                    : Tensor::scalar<int64_t>(*options_.ignore_index));
-      const ValueId is_ignored = op("Equal", {labels, ignored});
-      counted = as_number(op("Not", {is_ignored}));
-      const ValueId zero =
-          g_.add_constant(g_.unique_name("loss/zero"), options_.int32_labels ? Tensor::scalar<int32_t>(0) : Tensor::scalar<int64_t>(0));
-      index = op("Where", {is_ignored, zero, labels});
-    }
-    const ValueId share = inputs.size() > 2 ? op("Mul", {counted, op("Gather", {inputs[2], index})}) : counted;
-    const Attributes flat{{"keepdims", int64_t{0}}};
     // Where none counts the loss is NaN, as the likelihood's, and nothing has a gradient.
-    const ValueId weight = op("ReduceSum", {share}, flat), some = op("Greater", {weight, number(0)});
-    ValueId spread = op("Div", {op("ReduceSum", {op("Mul", {all, counted})}, flat), op("Where", {some, weight, number(1)})});
+    const ValueId some = op("Greater", {shares.sum, number(0)});
+    ValueId spread = op("Div", {op("ReduceSum", {op("Mul", {all, shares.counted})}, {{"keepdims", int64_t{0}}}),
+                                op("Where", {some, shares.sum, number(1)})});
     spread = op("Where", {some, spread, number(std::numeric_limits<double>::quiet_NaN())});
     return op("Add", {op("Mul", {likelihood, number(1 - smoothing)}),
                       op("Mul", {spread, number(smoothing / static_cast<double>(count.value()))})});
@@ -160,6 +182,8 @@ class LossBuilder {
   Graph& g_;
   ValueId x_;
   const TrainerOptions& options_;
+  const bool wanted_weight_;
+  ValueId weight_ = kNoValue;
 };
 
 }  // namespace
@@ -180,6 +204,11 @@ std::string_view name_of(Loss loss) {
   throw Error(ErrorCode::invalid_argument, fmt::format("there is no loss {}", static_cast<int>(loss)));
 }
 
-ValueId add_loss(Graph& graph, ValueId output, const TrainerOptions& options) { return LossBuilder(graph, output, options).build(); }
+ValueId add_loss(Graph& graph, ValueId output, const TrainerOptions& options, ValueId* weight) {
+  LossBuilder builder(graph, output, options, weight != nullptr);
+  const ValueId loss = builder.build();
+  if (weight) *weight = builder.weight();
+  return loss;
+}
 
 }  // namespace treadle::train

@@ -169,6 +169,25 @@ double Schedule::factor(int64_t index) const {
   }
 }
 
+namespace {
+
+void check_ranks(const TrainerOptions& o) {
+  auto refuse = [](const std::string& what) { throw Error(ErrorCode::invalid_argument, what); };
+  if (o.bucket_bytes < 1) refuse(fmt::format("bucket_bytes is {}; it must be 1 or more", o.bucket_bytes));
+  if (o.reduction != DType::float32 && o.reduction != DType::bfloat16)
+    refuse(fmt::format("reduction is {}; it must be float32 or bfloat16", name_of(o.reduction)));
+  if (!o.communicator) {
+    if (o.reduction != DType::float32) refuse("reduction is given without a communicator: nothing is reduced");
+    if (o.shard_optimizer) refuse("shard_optimizer is given without a communicator: there is nobody to share with");
+  }
+  if (o.communicator && !o.lazy_updates.empty()) refuse("lazy_updates does not go with a communicator: whole gradients are averaged");
+  if (o.shard_optimizer && o.fused_update)
+    refuse("shard_optimizer does not go with fused_update, which updates all parameters in one node");
+  if (o.shard_optimizer && o.ema_decay > 0) refuse("shard_optimizer does not go with ema_decay: averages are used by all ranks");
+}
+
+}  // namespace
+
 std::string state_name(const std::string& parameter, std::string_view what) { return fmt::format("{}/{}", parameter, what); }
 
 std::vector<std::string> state_names(const TrainerOptions& options) {
@@ -241,6 +260,7 @@ void check_optimizer(const TrainerOptions& o) {
       refuse(fmt::format("lazy_updates does not go with {}, which has whole gradients",
                          o.fused_update ? "fused_update" : "accumulation_steps"));
   }
+  check_ranks(o);
   if (o.fused_update && (!o.groups.empty() || o.accumulation_steps > 1 || o.optimizer == Optimizer::lamb || o.clip_norm > 0))
     refuse("fused_update goes with no groups, no accumulation, no clip_norm, and not with lamb, which look at parameters one by one");
 }
@@ -281,6 +301,20 @@ std::vector<std::pair<std::string, std::string>> settings_of(const TrainerOption
     add("lora", fmt::format("rank {} alpha {} dropout {} targets [{}]", o.lora.rank, factor_of(o.lora) * static_cast<double>(o.lora.rank),
                             o.lora.dropout, fmt::join(o.lora.targets, ", ")));
   return settings;
+}
+
+std::pair<ValueId, ValueId> add_scalars(Graph& graph) {
+  return {graph.add_input(kLearningRate, Type::tensor(DType::float32, SymbolicShape{})),
+          graph.add_input(kUpdateCount, Type::tensor(DType::int64, SymbolicShape{}))};
+}
+
+ValueId updated(Graph& graph, const std::string& kept, const char* op_type, ValueId by, Attributes attributes) {
+  ValueId before = graph.find_value(kept);
+  if (before == kNoValue) before = graph.add_input(kept, graph.type(by));
+  const NodeId id = graph.add_node(
+      {.op_type = op_type, .inputs = {before, by}, .attributes = std::move(attributes), .domain = "treadle", .name = kept + "/update"});
+  infer_node(graph, id);
+  return graph.node(id).outputs[0];
 }
 
 std::vector<ParameterGradient> add_clipping(Graph& graph, const TrainerOptions& options, std::vector<ParameterGradient> gradients) {

@@ -131,6 +131,13 @@ std::vector<TextOption> make_text_options() {
                  }});
   flag("int32_labels", &O::int32_labels), flag("nesterov", &O::nesterov), flag("fused_update", &O::fused_update);
   flag("dynamic_batch", &O::dynamic_batch);
+  all.push_back({"communicator", [](O& o, const std::string& value) { o.communicator_name = value; }});
+  all.push_back({"reduction", [](O& o, const std::string& value) {
+                   o.reduction = dtype_from_name(value);
+                   if (o.reduction == DType::undefined) throw_bad_value("reduction", value, "float32 or bfloat16");
+                 }});
+  number("communicator_deadline_s", &O::communicator_deadline_s), number("bucket_bytes", &O::bucket_bytes);
+  flag("shard_optimizer", &O::shard_optimizer);
   number("class_axis", &O::class_axis), number("accumulation_steps", &O::accumulation_steps);
   number("label_smoothing", &O::label_smoothing), number("learning_rate", &O::learning_rate);
   number("clip_value", &O::clip_value), number("clip_norm", &O::clip_norm), number("ema_decay", &O::ema_decay);

@@ -9,35 +9,30 @@
 #include "exec/run/frame.h"
 #include "graph/infer.h"
 #include "graph/op_def.h"
+#include "train/data_parallel.h"
 #include "train/head.h"
 #include "train/initialization.h"
 #include "train/joined_parameters.h"
 #include "train/optimizers.h"
 #include "train/runner.h"
-#include "train/trained_values.h"
+#include "train/trainer_graphs.h"
 #include "train/training_graph.h"
 #include "treadle/error.h"
 #include "treadle/train.h"
 
 namespace treadle::train {
-namespace {
+struct Trainer::Impl : Runtime, TrainerGraphs {
+  using TrainerGraphs::options;
 
-constexpr std::string_view kAllParameters = "treadle.parameters";
-constexpr std::string_view kGradient = "gradient";  // of sums of them, where steps accumulate
-
-}  // namespace
-
-struct Trainer::Impl : Runtime, TrainedValues {
   Impl(const Model& source, const TrainerOptions& given)
-      : Runtime(in_training(given.session), "the trainer"), model(prepared(source, given)), options(given) {
+      : Runtime(in_training(given.session), "the trainer"), TrainerGraphs(source, given) {
     const Making making(*this, source);
-    for (const ValueInfo& info : model.outputs()) output_names.push_back(info.name);
-    check_optimizer(options);
     scalars.emplace(kLearningRate, Tensor::scalar(static_cast<float>(options.learning_rate)));
     scalars.emplace(kUpdateCount, Tensor::scalar<int64_t>(1));
     if (devices.any()) devices.read_groups(*model.impl().import());
     make_step();
     if (options.accumulation_steps > 1) make_update();
+    if (ranks) begin_together();
     keep_limits([this] { trim(); });
   }
 
@@ -65,41 +60,6 @@ struct Trainer::Impl : Runtime, TrainedValues {
     return made;
   }
 
-  /// What the first graph chooses, and later ones by the names that it has chosen.
-  /// @param training  otherwise parameters are values of that kind.
-  Selection selection(bool training = true) const {
-    if (trained.empty()) return {.parameters = options.parameters, .frozen = options.frozen, .lora = options.lora};
-    Selection again{.parameters = trained, .as_parameters = !training, .lora = options.lora};
-    again.lora.targets.clear();
-    for (const Adapter& adapter : adapters) {
-      again.lora.targets.push_back(adapter.weight);
-      std::erase(again.parameters, adapter.a), std::erase(again.parameters, adapter.b);
-    }
-    return again;
-  }
-
-  TrainingGraph with_loss(bool training, ValueId& loss) const {
-    TrainingGraph made = make_training_graph(model, selection(training), training);
-    loss = add_loss(*made.graph, find_output(*made.graph, options.output), options);
-    return made;
-  }
-
-  /// Inputs that updates read besides gradients.
-  static std::pair<ValueId, ValueId> add_scalars(Graph& graph) {
-    return {graph.add_input(kLearningRate, Type::tensor(DType::float32, SymbolicShape{})),
-            graph.add_input(kUpdateCount, Type::tensor(DType::int64, SymbolicShape{}))};
-  }
-  void add_updates(Graph& graph, const std::vector<std::string>& names, std::vector<ParameterGradient> grads, Outputs& outputs) const {
-    const auto [rate, count] = add_scalars(graph);
-    grads = add_clipping(graph, options, std::move(grads));
-    for (size_t i = 0; i < names.size(); ++i) {
-      const std::vector<ValueId> made = add_update(graph, options, names[i], grads[i], rate, count);
-      outputs.emplace_back(names[i], made[0]);
-      const std::vector<std::string> state = state_names(options);
-      for (size_t k = 0; k < state.size(); ++k) outputs.emplace_back(state_name(names[i], state[k]), made[k + 1]);
-    }
-  }
-
   /// The memory of what has the outputs' names.
   static std::vector<Datum> bound_to(const NamedTensors& kept, const std::vector<std::string>& outputs) {
     std::vector<Datum> bound(outputs.size());
@@ -108,38 +68,19 @@ struct Trainer::Impl : Runtime, TrainedValues {
     return bound;
   }
 
-  /// The forward part with its loss, and the backward one.
-  struct Differentiated {
-    TrainingGraph training;
-    ValueId loss = kNoValue;
-    std::vector<ValueId> grads;
-    std::set<std::string> transposed;  ///< weights that a product reads so
-
-    Graph& graph() const { return *training.graph; }
-  };
-  /// @param simplified  false: every value of the model is there
-  Differentiated differentiate(bool simplified) const {
-    Differentiated made;
-    made.training = with_loss(true, made.loss);
-    made.transposed = transposed_weights(made.graph(), made.training.parameters);
-    std::vector<ValueId> kept{made.loss};
-    if (simplified) simplify_forward(made.training, kept, Runtime::options);
-    made.loss = kept[0];
-    made.grads = add_backward(made.training, model, kept, {});
-    return made;
-  }
-
   void make_step() {
-    Differentiated made = differentiate(/*simplified=*/true);
+    Differentiated made = differentiate(Runtime::options, /*simplified=*/true);
     trained = made.training.parameters, adapters = made.training.adapters;
     check_groups(options, trained), check_head(model, options, trained);
     parameters = initial_adapters(adapters, options.lora.seed);
     for (const std::string& name : trained)
       if (!parameters.contains(name)) parameters.merge(copy_initializers(model, {name}));
     initialize(parameters, options, made.transposed);
+    if (ranks) ranks->assign_owners(trained, parameters);
     for (const auto& [name, tensor] : parameters)
       for (const std::string& what : state_names(options))
-        optimizer_state.emplace(state_name(name, what), what == kAverage ? tensor.clone() : zeros(tensor.shape()));
+        if (!ranks || ranks->updates(name))
+          optimizer_state.emplace(state_name(name, what), what == kAverage ? tensor.clone() : zeros(tensor.shape()));
     if (options.accumulation_steps > 1)
       for (const std::string& name : trained) optimizer_state.emplace(state_name(name, kGradient), zeros(parameters.at(name).shape()));
     std::vector<std::string> statistics;
@@ -153,7 +94,7 @@ struct Trainer::Impl : Runtime, TrainedValues {
     set_outputs(made.graph(), add_step_outputs(made), made.training.read);
     step_bound = bound_to(kept, made.graph().output_names);
     auto again = [this] {
-      Differentiated unsimplified = differentiate(/*simplified=*/false);
+      Differentiated unsimplified = differentiate(Runtime::options, /*simplified=*/false);
       set_outputs(unsimplified.graph(), add_step_outputs(unsimplified));
       return std::move(unsimplified.training.graph);
     };
@@ -163,56 +104,8 @@ struct Trainer::Impl : Runtime, TrainedValues {
         momentum.emplace(name, found->second);
   }
 
-  bool joins_parameters() const { return options.accumulation_steps == 1 && options.fused_update && !trained.empty(); }
-
-  /// The loss, running statistics, and sums of gradients or updates.
-  Outputs add_step_outputs(const Differentiated& made) const {
-    Graph& graph = made.graph();
-    Outputs outputs{{"loss", made.loss}};
-    for (const TrainingGraph::State& state : made.training.states)
-      outputs.emplace_back(state.name, updated(graph, state.name, "Assign", state.updated, {}));
-    if (options.accumulation_steps > 1) {
-      const auto part = static_cast<float>(1.0 / options.accumulation_steps);
-      for (size_t i = 0; i < trained.size(); ++i) {
-        const std::string sum = state_name(trained[i], kGradient);
-        outputs.emplace_back(sum, updated(graph, sum, "AccumulateGradient", made.grads[i], {{"factor", part}}));
-      }
-    } else if (joins_parameters()) {
-      const std::string all(kAllParameters);
-      add_updates(graph, {all}, {{join_parameters(graph, trained, made.grads, all)}}, outputs);
-    } else {
-      add_updates(graph, trained, with_rows(made.training, made.grads, options.lazy_updates), outputs);
-    }
-    return outputs;
-  }
-
-  /// What a node of the operator makes of a value that the trainer keeps, an input of the graph, and of one that has been computed.
-  static ValueId updated(Graph& graph, const std::string& kept, const char* op_type, ValueId by, Attributes attributes) {
-    ValueId before = graph.find_value(kept);
-    if (before == kNoValue) before = graph.add_input(kept, graph.type(by));
-    const NodeId id = graph.add_node(
-        {.op_type = op_type, .inputs = {before, by}, .attributes = std::move(attributes), .domain = "treadle", .name = kept + "/update"});
-    infer_node(graph, id);
-    return graph.node(id).outputs[0];
-  }
-
   bool is_sum(const std::string& state) const { return options.accumulation_steps > 1 && state.ends_with(fmt::format("/{}", kGradient)); }
 
-  /// The update from accumulated gradients alone, which are fed.
-  std::unique_ptr<Graph> update_graph() const {
-    auto graph = std::make_unique<Graph>(std::make_shared<SymbolTable>());
-    std::vector<ParameterGradient> grads;
-    for (const std::string& name : trained) {
-      const Shape& shape = parameters.at(name).shape();
-      const Type type = Type::tensor(DType::float32, SymbolicShape(shape.dims().begin(), shape.dims().end()));
-      graph->add_input(name, type);
-      grads.push_back({graph->add_input(state_name(name, kGradient), type)});
-    }
-    Outputs outputs;
-    add_updates(*graph, trained, grads, outputs);
-    set_outputs(*graph, outputs);
-    return graph;
-  }
   void make_update() {
     NamedTensors kept = parameters;
     for (const auto& [name, tensor] : optimizer_state)
@@ -273,15 +166,30 @@ struct Trainer::Impl : Runtime, TrainedValues {
   double train_step(const Feeds& feeds, const Datum& labels, const RunOptions* run_options) {
     check_averages_unused("a step");
     const bool updates = accumulated_steps + 1 == options.accumulation_steps;
-    const Call call{run_options, std::make_shared<const Change>(*this)};
+    const auto change = std::make_shared<Change>(*this, updates);
+    const Call call{run_options, change};
     *scalars.at(std::string(kLearningRate)).data<float>() = static_cast<float>(scheduled_rate());
     *scalars.at(std::string(kUpdateCount)).data<int64_t>() = num_updates + 1;
-    const std::vector<Datum> outputs =
-        updates && update ? step_and_update(feeds, labels, call) : run(*step, feeds, labels, call, step_bound);
+    std::vector<Datum> outputs;
+    change->report_failure([&] {
+      outputs = updates && update ? step_and_update(feeds, labels, call) : run(*step, feeds, labels, call, step_bound);
+      if (ranks && updates) ranks->share(parameters);
+    });
     ++num_steps;
     num_updates += updates;
     accumulated_steps = updates ? 0 : accumulated_steps + 1;
     return static_cast<double>(*outputs[0].tensor().data<float>());
+  }
+
+  /// Every rank drops others: Dropout sees other samples.
+  uint64_t random_id() const {
+    return ranks ? num_steps * static_cast<uint64_t>(ranks->size()) + static_cast<uint64_t>(ranks->rank()) : num_steps;
+  }
+
+  void begin_together() {
+    std::vector<const NamedTensors*> shared{&parameters, &states};
+    if (!options.shard_optimizer) shared.push_back(&optimizer_state);
+    ranks->begin(description(), shared);
   }
 
   double scheduled_rate() const { return options.learning_rate * options.schedule.factor(num_updates); }
@@ -290,13 +198,7 @@ struct Trainer::Impl : Runtime, TrainedValues {
     std::lock_guard making(making_mutex);
     if (!gradients) {
       AllocationScope scope(&memory, MemoryClass::weights);
-      auto make = [this](bool simplified) {
-        Differentiated made = differentiate(simplified);
-        Outputs outputs;
-        for (size_t i = 0; i < made.grads.size(); ++i) outputs.emplace_back(made.training.parameters[i], made.grads[i]);
-        set_outputs(made.graph(), outputs, made.training.read);
-        return std::move(made.training.graph);
-      };
+      auto make = [this](bool simplified) { return gradient_graph(Runtime::options, simplified); };
       auto runner = std::make_unique<Runner>(
           *this, make(true), [make] { return make(false); }, std::vector<const NamedTensors*>{&parameters, &states});
       std::lock_guard lock(runners_mutex);
@@ -308,31 +210,24 @@ struct Trainer::Impl : Runtime, TrainedValues {
   /// For the length of a step, also of one left behind: no run that reads the parameters is in flight; the next finds that they have
   /// changed.
   struct Change {
-    explicit Change(Impl& of) : impl(of), writing(*of.variables()) {}
-    ~Change() { impl.note_changed(); }
+    Change(Impl& of, bool updates) : impl(of), writing(*of.variables()) {
+      if (!of.ranks) return;
+      exchanges.add(of.ranks->step());
+      if (updates && of.update) exchanges.add(of.ranks->update());
+    }
+    ~Change() {
+      exchanges.end();
+      impl.note_changed();
+    }
+    template <typename Work>
+    void report_failure(Work&& work) {
+      exchanges.report_failure(work);
+    }
     Impl& impl;
     const exec::Variables::Writing writing;
+    ExchangesOfRun exchanges;
   };
 
-  /// What a graph without updates computes. It reads parameters and states as values of kind parameter.
-  struct Inference {
-    bool loss = false, outputs = false;
-  };
-  std::unique_ptr<Graph> inference_graph(Inference wanted) const {
-    TrainingGraph made;
-    Outputs outputs;
-    if (wanted.loss) {
-      ValueId loss;
-      made = with_loss(false, loss);
-      outputs.emplace_back("loss", loss);
-    } else {
-      made = make_training_graph(model, selection(false), false);
-    }
-    if (wanted.outputs)
-      for (size_t i = 0; i < output_names.size(); ++i) outputs.emplace_back(output_names[i], made.graph->outputs[i]);
-    set_outputs(*made.graph, outputs);
-    return std::move(made.graph);
-  }
   Runner& make_inference(std::unique_ptr<Runner>& runner, Inference wanted) {
     std::lock_guard making(making_mutex);
     if (!runner) {
@@ -349,10 +244,20 @@ struct Trainer::Impl : Runtime, TrainedValues {
   }
 
   /// A run that changes nothing; it sees the parameters as they are before a step, or after it.
-  std::vector<Datum> read(const Runner& runner, const Feeds& feeds, const Datum& labels, const RunOptions* run_options) {
-    const auto reading = std::make_shared<const exec::Variables::Reading>(*variables());
+  /// @param exchange  null: this rank's own.
+  std::vector<Datum> read(const Runner& runner, const Feeds& feeds, const Datum& labels, const RunOptions* run_options,
+                          Exchange* exchange = nullptr) {
+    struct Reading {
+      explicit Reading(exec::Variables& variables) : reading(variables) {}
+      const exec::Variables::Reading reading;
+      ExchangesOfRun exchanges;
+    };
+    const auto reading = std::make_shared<Reading>(*variables());
+    if (exchange) reading->exchanges.add(*exchange);
     look();
-    return run(runner, feeds, labels, {run_options, reading});
+    std::vector<Datum> outputs;
+    reading->exchanges.report_failure([&] { outputs = run(runner, feeds, labels, {run_options, reading}); });
+    return outputs;
   }
 
   std::vector<Datum> run(const Runner& runner, const Feeds& feeds, const Datum& labels, const Call& call,
@@ -363,17 +268,13 @@ struct Trainer::Impl : Runtime, TrainedValues {
     const std::shared_ptr<const Executable> executable = runner.executable(monitor);
     std::vector<Datum> outputs(executable->output_names.size());
     execute(executable, arranged, outputs,
-            {.bound = bound_outputs, .options = call.options, .monitor = std::move(monitor), .random_id = num_steps, .held = call.held});
+            {.bound = bound_outputs, .options = call.options, .monitor = std::move(monitor), .random_id = random_id(), .held = call.held});
     outputs.resize(executable->num_fetched);
     return outputs;
   }
 
-  Model model;
-  TrainerOptions options;
   mutable std::mutex runners_mutex;  // against trim(), which the job's other threads call
   std::mutex making_mutex;           // of graphs that are made when they are first asked for
-  std::vector<std::string> output_names, trained;
-  std::vector<Adapter> adapters;
   NamedTensors momentum, optimizer_state, scalars;
   std::vector<Datum> step_bound, update_bound;  // per output: the memory of what it updates
   uint64_t num_steps = 0;
@@ -411,7 +312,7 @@ Trainer::Evaluated Trainer::evaluate_with_outputs(const Feeds& feeds, const Tens
 
 NamedTensors Trainer::gradients(const Feeds& feeds, const Tensor& labels, const RunOptions* options) {
   const Runner& runner = impl_->make_gradients();
-  const std::vector<Datum> outputs = impl_->read(runner, feeds, labels, options);
+  const std::vector<Datum> outputs = impl_->read(runner, feeds, labels, options, impl_->ranks ? &impl_->ranks->gradients() : nullptr);
   NamedTensors named;
   for (size_t i = 0; i < outputs.size(); ++i) named.emplace(runner.graph().output_names[i], outputs[i].tensor());
   return named;
@@ -423,6 +324,10 @@ NamedTensors Trainer::parameter_views() const { return impl_->lend(impl_->parame
 NamedTensors Trainer::state_views() const { return impl_->lend(impl_->states); }
 const NamedTensors& Trainer::momentum() const { return impl_->momentum; }
 const NamedTensors& Trainer::optimizer_state() const { return impl_->optimizer_state; }
+NamedTensors Trainer::joint_optimizer_state() const {
+  if (!impl_->ranks) return impl_->optimizer_state;
+  return impl_->ranks->joint_state(impl_->optimizer_state, impl_->parameters, state_names(impl_->options), std::string(kGradient));
+}
 NamedTensors Trainer::averages() const { return impl_->averages_used ? impl_->parameters : impl_->averages(); }
 void Trainer::use_averages(bool use) { impl_->use_averages(use); }
 bool Trainer::averages_used() const { return impl_->averages_used; }

@@ -60,7 +60,8 @@ onnx::ModelDef copy_of(const Model& model);
 TrainingGraph make_training_graph(const Model& model, const Selection& selection, bool training);
 
 /// Adds the loss and its labels (an input), as the options say. @return the loss, a scalar.
-ValueId add_loss(Graph& graph, ValueId output, const TrainerOptions& options);
+/// @param weight  null, or becomes what the loss, a mean, is divided by: elements, samples, or the weights of the labels that count.
+ValueId add_loss(Graph& graph, ValueId output, const TrainerOptions& options, ValueId* weight = nullptr);
 std::string_view name_of(Loss loss);
 
 /// What an optimiser may do to a forward part that will be differentiated: several operators become one whose gradient is one node, too.

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "treadle/model.h"
+#include "treadle/plugin.h"
 #include "treadle/train.h"
 #include "treadle/treadle.h"
 
@@ -148,6 +149,78 @@ TEST(CApiTrainer, WrongCallsAreStatuses) {
             std::string::npos);
   EXPECT_NE(message_of(treadle_trainer_load_checkpoint(opened.trainer, "/absent", 0)).find("absent"), std::string::npos);
   EXPECT_EQ(treadle_trainer_num_steps(nullptr), 0U);
+}
+
+// One rank, which counts what is asked of it.
+struct CountingRank {
+  int reductions = 0, releases = 0;
+  bool works = true;
+
+  treadle_communicator callbacks() {
+    treadle_communicator made{};
+    made.size = sizeof(made), made.user = this, made.rank = 0, made.num_ranks = 1;
+    made.all_reduce = [](void* user, const treadle_host* host, void*, size_t, int32_t dtype) {
+      auto& self = *static_cast<CountingRank*>(user);
+      EXPECT_EQ(dtype, TREADLE_FLOAT32);
+      ++self.reductions;
+      if (!self.works) host->fail("rank 7 is lost");
+      return self.works ? 1 : 0;
+    };
+    made.broadcast = [](void*, const treadle_host*, void*, size_t, int32_t) { return 1; };
+    made.release = [](void* user) { ++static_cast<CountingRank*>(user)->releases; };
+    return made;
+  }
+};
+
+TEST(CApiTrainer, CallbacksAreACommunicator) {
+  const OpenedTrainer alone(kAdam), model_and_batch(kAdam);
+  CountingRank rank;
+  const treadle_communicator callbacks = rank.callbacks();
+  treadle_trainer* trainer = nullptr;
+  ASSERT_EQ(message_of(treadle_trainer_create_rank(model_and_batch.model, kAdam.data(), kAdam.size(), &callbacks, &trainer)), "");
+  const char* name = "point";
+  double loss = 0;
+  auto step = [&] {
+    return message_of(treadle_trainer_step(trainer, nullptr, &name, &model_and_batch.feed, 1, model_and_batch.labels, &loss));
+  };
+  for (int i = 0; i < 4; ++i) {
+    EXPECT_EQ(step(), "");
+    EXPECT_NEAR(loss, alone.step(), 1e-6);
+  }
+  EXPECT_GE(rank.reductions, 4);
+  rank.works = false;
+  EXPECT_NE(step().find("rank 7 is lost"), std::string::npos);
+  treadle_trainer_release(trainer);
+  EXPECT_EQ(rank.releases, 1);
+  treadle_communicator incomplete = callbacks;
+  incomplete.broadcast = nullptr;
+  EXPECT_NE(
+      message_of(treadle_trainer_create_rank(model_and_batch.model, nullptr, 0, &incomplete, &trainer)).find("all_reduce and broadcast"),
+      std::string::npos);
+}
+
+TEST(CApiTrainer, ARegisteredCommunicatorIsFoundByItsName) {
+  static CountingRank rank;
+  treadle_communicator_type type{};
+  type.size = sizeof(type), type.name = "counting";
+  type.connect = [](void*, const treadle_host* host, double deadline_s, treadle_communicator* out) {
+    if (deadline_s > 100) {
+      host->fail("nobody waits so long");
+      return 0;
+    }
+    *out = rank.callbacks();
+    return 1;
+  };
+  ASSERT_EQ(message_of(treadle_register_communicator(&type)), "");
+  const OpenedTrainer opened(
+      {{"communicator", "counting"}, {"communicator_deadline_s", "5"}, {"bucket_bytes", "64"}, {"shard_optimizer", "1"}});
+  opened.step();
+  EXPECT_GE(rank.reductions, 2);
+  treadle_trainer* none = nullptr;
+  const treadle_config_entry patient[] = {{"communicator", "counting"}, {"communicator_deadline_s", "500"}};
+  EXPECT_NE(message_of(treadle_trainer_create(opened.model, patient, 2, &none)).find("nobody waits so long"), std::string::npos);
+  const treadle_config_entry other[] = {{"reduction", "float16"}};
+  EXPECT_NE(message_of(treadle_trainer_create(opened.model, other, 1, &none)).find("float32 or bfloat16"), std::string::npos);
 }
 
 }  // namespace

@@ -5,7 +5,8 @@
     model = treadle.torch.Module(model)
 """
 
+from ._distributed import communicator
 from ._manager import Event, FallbackWarning
 from ._module import Explanation, Module, explain
 
-__all__ = ["Event", "Explanation", "FallbackWarning", "Module", "explain"]
+__all__ = ["Event", "Explanation", "FallbackWarning", "Module", "communicator", "explain"]

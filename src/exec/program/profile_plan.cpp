@@ -102,6 +102,22 @@ void add_profiled_nodes(const Program& program, int32_t parent, std::vector<Prof
   }
 }
 
+namespace {
+
+// Among several ranks the loss is known when all gradients are. The first values that they exchange are the end of the forward part.
+std::vector<std::string> of_first_exchange(const Program& program, std::span<const std::string> otherwise) {
+  for (const Instruction& instruction : program.instructions()) {
+    if (!instruction.node->op || !instruction.node->op->communicates) continue;
+    std::vector<std::string> names;
+    for (ValueId input : instruction.node->inputs)
+      if (input != kNoValue) names.push_back(program.graph().value(input).name);
+    return names;
+  }
+  return {otherwise.begin(), otherwise.end()};
+}
+
+}  // namespace
+
 void name_training_phases(const Program& program, std::span<const std::string> forward, std::span<ProfiledNode> nodes) {
   const auto instructions = program.instructions();
   auto yield = std::find_if(instructions.begin(), instructions.end(), [](const Instruction& i) { return i.is_yield; });
@@ -109,7 +125,7 @@ void name_training_phases(const Program& program, std::span<const std::string> f
   if (yield != instructions.end())
     for (auto it = instructions.begin(); it != yield; ++it) of_forward.insert(it->node);
   else
-    of_forward = ancestors(program.graph(), forward);
+    of_forward = ancestors(program.graph(), of_first_exchange(program, forward));
   size_t i = 0;
   for (ProfiledNode& node : nodes) {
     if (node.parent >= 0) {

@@ -1,0 +1,47 @@
+"""Ranks that train one model together: processes that `mpirun` or `torchrun` has started, or threads."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from . import _treadle
+from ._treadle import Communicator
+
+__all__ = ["Communicator", "connect", "connect_threads", "find"]
+
+DEADLINE_S = 300.0
+
+
+def connect(name: str = "mpi", *, deadline_s: float = DEADLINE_S) -> Communicator:
+    """Joins the processes that a launcher has started: "mpi", or a name that a plugin has registered.
+
+    :param deadline_s: how long a call waits for the other ranks; then it is an error that names those that have not come.
+    """
+    return _treadle.connect_communicator(name, deadline_s)
+
+
+def connect_threads(size: int, *, deadline_s: float = DEADLINE_S) -> list[Communicator]:
+    """Ranks of this process, for a thread each."""
+    return _treadle.make_thread_communicators(size, deadline_s)
+
+
+def find(*, deadline_s: float = DEADLINE_S) -> Communicator | None:
+    """What the process was started as: torch.distributed where it is initialised, else "mpi" under `mpirun`; None if it is alone."""
+    import sys
+
+    if distributed := sys.modules.get("torch.distributed"):
+        if distributed.is_available() and distributed.is_initialized():
+            from .torch import communicator
+
+            return communicator()
+    name = _treadle.launched_communicator()
+    return connect(name, deadline_s=deadline_s) if name else None
+
+
+def of(communicator: Any, deadline_s: float) -> Communicator | None:
+    """What the argument `communicator` of a trainer stands for."""
+    if communicator is None or isinstance(communicator, Communicator):
+        return communicator
+    if isinstance(communicator, str):
+        return find(deadline_s=deadline_s) if communicator == "auto" else connect(communicator, deadline_s=deadline_s)
+    return _treadle.communicator_of(communicator)

@@ -1,0 +1,155 @@
+#include "train/trainer_graphs.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <utility>
+
+#include "train/initialization.h"
+#include "train/joined_parameters.h"
+#include "train/optimizers.h"
+#include "treadle/error.h"
+
+namespace treadle::train {
+namespace {
+
+/// The options with the rank that they name.
+TrainerOptions with_communicator(TrainerOptions options) {
+  if (options.communicator_name.empty()) return options;
+  if (options.communicator) throw Error(ErrorCode::invalid_argument, "communicator and communicator_name are both given");
+  options.communicator = connect_communicator(options.communicator_name, options.communicator_deadline_s);
+  return options;
+}
+
+}  // namespace
+
+TrainerGraphs::TrainerGraphs(const Model& source, const TrainerOptions& given)
+    : model(prepared(source, given)), options(with_communicator(given)) {
+  for (const ValueInfo& info : model.outputs()) output_names.push_back(info.name);
+  check_optimizer(options);
+  if (options.communicator) ranks = std::make_unique<DataParallel>(options.communicator, options);
+}
+TrainerGraphs::~TrainerGraphs() = default;
+
+Selection TrainerGraphs::selection(bool training) const {
+  if (trained.empty()) return {.parameters = options.parameters, .frozen = options.frozen, .lora = options.lora};
+  Selection again{.parameters = trained, .as_parameters = !training, .lora = options.lora};
+  again.lora.targets.clear();
+  for (const Adapter& adapter : adapters) {
+    again.lora.targets.push_back(adapter.weight);
+    std::erase(again.parameters, adapter.a), std::erase(again.parameters, adapter.b);
+  }
+  return again;
+}
+
+TrainingGraph TrainerGraphs::with_loss(bool training, ValueId& loss, ValueId* weight) const {
+  TrainingGraph made = make_training_graph(model, selection(training), training);
+  loss = add_loss(*made.graph, find_output(*made.graph, options.output), options, weight);
+  return made;
+}
+
+void TrainerGraphs::add_updates(Graph& graph, const std::vector<std::string>& names, std::vector<ParameterGradient> grads,
+                                Outputs& outputs) const {
+  const auto [rate, count] = add_scalars(graph);
+  grads = add_clipping(graph, options, std::move(grads));
+  for (size_t i = 0; i < names.size(); ++i) {
+    if (ranks && !ranks->updates(names[i])) continue;
+    const std::vector<ValueId> made = add_update(graph, options, names[i], grads[i], rate, count);
+    outputs.emplace_back(names[i], made[0]);
+    const std::vector<std::string> state = state_names(options);
+    for (size_t k = 0; k < state.size(); ++k) outputs.emplace_back(state_name(names[i], state[k]), made[k + 1]);
+  }
+}
+
+Differentiated TrainerGraphs::differentiate(const SessionOptions& session, bool simplified) const {
+  Differentiated made;
+  DataParallel::StepValues& values = made.values;
+  made.training = with_loss(true, values.loss, ranks ? &values.weight : nullptr);
+  made.transposed = transposed_weights(made.graph(), made.training.parameters);
+  std::vector<ValueId> kept{values.loss};
+  if (ranks) kept.push_back(values.weight);
+  if (simplified) simplify_forward(made.training, kept, session);
+  values.loss = kept[0];
+  if (ranks) values.weight = kept[1];
+  values.gradients = add_backward(made.training, model, std::span(kept).first(1), {});
+  for (TrainingGraph::State& state : made.training.states) values.states.push_back(&state.updated);
+  return made;
+}
+
+Outputs TrainerGraphs::add_step_outputs(Differentiated& made) const {
+  Graph& graph = made.graph();
+  const bool accumulates = options.accumulation_steps > 1;
+  if (ranks) accumulates ? ranks->add_to_accumulation(graph, made.values) : ranks->add_to_step(graph, made.values);
+  const std::vector<ValueId>& grads = made.values.gradients;
+  Outputs outputs{{"loss", made.values.loss}};
+  for (const TrainingGraph::State& state : made.training.states)
+    outputs.emplace_back(state.name, updated(graph, state.name, "Assign", state.updated, {}));
+  if (accumulates) {
+    const auto part = static_cast<float>(1.0 / options.accumulation_steps);
+    for (size_t i = 0; i < trained.size(); ++i) {
+      const std::string sum = state_name(trained[i], kGradient);
+      outputs.emplace_back(sum, updated(graph, sum, "AccumulateGradient", grads[i], {{"factor", part}}));
+    }
+  } else if (joins_parameters()) {
+    const std::string all(kAllParameters);
+    add_updates(graph, {all}, {{join_parameters(graph, trained, grads, all)}}, outputs);
+  } else {
+    add_updates(graph, trained, with_rows(made.training, grads, options.lazy_updates), outputs);
+  }
+  return outputs;
+}
+
+std::unique_ptr<Graph> TrainerGraphs::update_graph() const {
+  auto graph = std::make_unique<Graph>(std::make_shared<SymbolTable>());
+  std::vector<ValueId> grads;
+  for (const std::string& name : trained) {
+    const Shape& shape = parameters.at(name).shape();
+    const Type type = Type::tensor(DType::float32, SymbolicShape(shape.dims().begin(), shape.dims().end()));
+    graph->add_input(name, type);
+    grads.push_back(graph->add_input(state_name(name, kGradient), type));
+  }
+  Outputs outputs;
+  if (ranks) grads = ranks->add_to_update(*graph, grads);
+  std::vector<ParameterGradient> whole;
+  for (const ValueId gradient : grads) whole.push_back({gradient});
+  add_updates(*graph, trained, std::move(whole), outputs);
+  set_outputs(*graph, outputs);
+  return graph;
+}
+
+std::unique_ptr<Graph> TrainerGraphs::gradient_graph(const SessionOptions& session, bool simplified) const {
+  Differentiated made = differentiate(session, simplified);
+  if (ranks) ranks->add_to_gradients(made.graph(), made.values);
+  Outputs outputs;
+  for (size_t i = 0; i < made.training.parameters.size(); ++i) outputs.emplace_back(made.training.parameters[i], made.values.gradients[i]);
+  set_outputs(made.graph(), outputs, made.training.read);
+  return std::move(made.training.graph);
+}
+
+std::unique_ptr<Graph> TrainerGraphs::inference_graph(Inference wanted) const {
+  TrainingGraph made;
+  Outputs outputs;
+  if (wanted.loss) {
+    ValueId loss;
+    made = with_loss(false, loss);
+    outputs.emplace_back("loss", loss);
+  } else {
+    made = make_training_graph(model, selection(false), false);
+  }
+  if (wanted.outputs)
+    for (size_t i = 0; i < output_names.size(); ++i) outputs.emplace_back(output_names[i], made.graph->outputs[i]);
+  set_outputs(*made.graph, outputs);
+  return std::move(made.graph);
+}
+
+std::string TrainerGraphs::description() const {
+  std::string text;
+  for (const onnx::NodeDef& node : model.impl().def.graph.nodes)
+    text += fmt::format("{} {} {} {}\n", node.domain, node.op_type, fmt::join(node.inputs, " "), fmt::join(node.outputs, " "));
+  for (const std::string& name : trained) text += fmt::format("{} {}\n", name, to_string(parameters.at(name).shape()));
+  for (const auto& [name, value] : settings_of(options)) text += fmt::format("{}={}\n", name, value);
+  return text + fmt::format("learning_rate={} bucket_bytes={} reduction={} shard_optimizer={}", options.learning_rate, options.bucket_bytes,
+                            name_of(options.reduction), options.shard_optimizer);
+}
+
+}  // namespace treadle::train

@@ -1,0 +1,64 @@
+// The graphs that a trainer runs: steps, updates, gradients, and those that change nothing.
+#pragma once
+
+#include <memory>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "train/data_parallel.h"
+#include "train/row_gradients.h"
+#include "train/trained_values.h"
+#include "train/training_graph.h"
+#include "treadle/train.h"
+
+namespace treadle::train {
+
+/// All parameters as one value of the graph (TrainerOptions::fused_update).
+inline constexpr std::string_view kAllParameters = "treadle.parameters";
+
+/// The forward part with its loss, and the backward one.
+struct Differentiated {
+  TrainingGraph training;
+  DataParallel::StepValues values;
+  std::set<std::string> transposed;  ///< weights that a product reads so
+
+  Graph& graph() const { return *training.graph; }
+};
+
+struct TrainerGraphs : TrainedValues {
+  TrainerGraphs(const Model& source, const TrainerOptions& given);
+  ~TrainerGraphs();
+
+  /// What the first graph chooses, and later ones by the names that it has chosen.
+  /// @param training  otherwise parameters are values of that kind.
+  Selection selection(bool training = true) const;
+  /// @param weight  null, or becomes the loss's weight among those of other ranks.
+  TrainingGraph with_loss(bool training, ValueId& loss, ValueId* weight = nullptr) const;
+  void add_updates(Graph& graph, const std::vector<std::string>& names, std::vector<ParameterGradient> grads, Outputs& outputs) const;
+  bool joins_parameters() const { return options.accumulation_steps == 1 && options.fused_update && !trained.empty(); }
+
+  /// @param simplified  false: every value of the model is there.
+  Differentiated differentiate(const SessionOptions& session, bool simplified) const;
+  /// The loss, running statistics, and sums of gradients or updates.
+  Outputs add_step_outputs(Differentiated& made) const;
+  /// The update from accumulated gradients alone, which are fed.
+  std::unique_ptr<Graph> update_graph() const;
+  std::unique_ptr<Graph> gradient_graph(const SessionOptions& session, bool simplified) const;
+  /// What a graph without updates computes. It reads parameters and states as values of kind parameter.
+  struct Inference {
+    bool loss = false, outputs = false;
+  };
+  std::unique_ptr<Graph> inference_graph(Inference wanted) const;
+
+  /// What ranks must have in common to compute one step together: nodes, parameters, settings.
+  std::string description() const;
+
+  Model model;
+  TrainerOptions options;
+  std::vector<std::string> output_names, trained;
+  std::vector<Adapter> adapters;
+  std::unique_ptr<DataParallel> ranks;  // null: alone
+};
+
+}  // namespace treadle::train
