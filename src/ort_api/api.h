@@ -8,6 +8,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -134,9 +135,39 @@ struct OrtHardwareDevice {
   std::string vendor;
   OrtKeyValuePairs metadata;
 };
+struct OrtExternalInitializerInfo {
+  std::string file_path;
+  int64_t file_offset = 0;
+  size_t size_bytes = 0;
+};
+struct OrtDeviceEpIncompatibilityDetails {
+  uint32_t reasons = 0;
+  int32_t error_code = 0;
+  std::string notes;
+};
+// Which nodes run where: all of them on the CPU.
+struct OrtEpAssignedNode {
+  std::string name, domain, op_type;
+};
+struct OrtEpAssignedSubgraph {
+  std::vector<OrtEpAssignedNode> nodes;
+  std::vector<const OrtEpAssignedNode*> pointers;
+  const OrtEpAssignedSubgraph* self = this;  // a session's list of one
+};
 struct OrtEpDevice {
   OrtHardwareDevice hardware;
   OrtKeyValuePairs metadata, options;
+};
+
+/// Filled in by the client; `version` says how far.
+struct OrtEnvCreationOptions {
+  uint32_t version;
+  int32_t logging_severity_level;
+  const char* log_id;
+  OrtLoggingFunction custom_logging_function;
+  void* custom_logging_param;
+  const OrtThreadingOptions* threading_options;
+  const OrtKeyValuePairs* config_entries;
 };
 
 struct OrtEnv {
@@ -146,10 +177,16 @@ struct OrtEnv {
   std::shared_ptr<treadle::Allocator> allocator;  // for sessions with session.use_env_allocators
 };
 
+using EpSelectionDelegate = OrtStatus* (*)(const OrtEpDevice** devices, size_t num_devices, const OrtKeyValuePairs* model_metadata,
+                                           const OrtKeyValuePairs* runtime_metadata, const OrtEpDevice** selected, size_t max_selected,
+                                           size_t* num_selected, void* state);
+
 struct OrtSessionOptions {
   treadle::SessionOptions options;
   OrtLogger logger;  // its id, and where it has a function, in place of the environment's
   int log_severity_level = -1, log_verbosity_level = 0;
+  EpSelectionDelegate select_devices = nullptr;  // null: the CPU, without asking
+  void* select_devices_state = nullptr;
   bool mem_pattern = true, cpu_mem_arena = true, per_session_threads = true, load_cancelled = false;
   std::map<std::string, std::shared_ptr<treadle::Storage>> external_files;
   std::vector<struct OrtCustomOpDomain*> custom_op_domains;
@@ -157,6 +194,7 @@ struct OrtSessionOptions {
 
 struct OrtRunOptions {
   treadle::RunOptions options;
+  std::string profile_file_prefix;  // empty: no profile
   int log_severity_level = -1, log_verbosity_level = 0;
 };
 
@@ -192,6 +230,7 @@ struct OrtSession {
   std::vector<treadle::ValueInfo> inputs, outputs, overridable;
   std::shared_ptr<treadle::onnx::ModelDef> editing;  // of a model editor's session, until it is finalised
   std::shared_ptr<const OrtSessionOptions> editing_options;
+  std::unique_ptr<OrtEpAssignedSubgraph> assigned;  // with session.record_ep_graph_assignment_info
 
   /// @throws Error(invalid_argument) for one that is still edited.
   treadle::Session& running() const;
@@ -221,13 +260,8 @@ struct OrtCUDAProviderOptionsV2;
 struct OrtCompileApi;
 struct OrtCustomOp;
 struct OrtCustomOpDomain;
-struct OrtDeviceEpIncompatibilityDetails;
 struct OrtDnnlProviderOptions;
-struct OrtEnvCreationOptions;
 struct OrtEpApi;
-struct OrtEpAssignedNode;
-struct OrtEpAssignedSubgraph;
-struct OrtExternalInitializerInfo;
 struct OrtGraph;
 struct OrtInteropApi;
 struct OrtKernelContext;
@@ -247,10 +281,6 @@ struct OrtTensorRTProviderOptionsV2;
 struct OrtThreadPoolCallbacksConfig;
 struct OrtTrainingApi;
 struct OrtValueInfo;
-using EpSelectionDelegate = OrtStatus* (*)(const OrtEpDevice** devices, size_t num_devices, const OrtKeyValuePairs* model_metadata,
-                                           const OrtKeyValuePairs* runtime_metadata, const OrtEpDevice** selected, size_t max_selected,
-                                           size_t* num_selected, void* state);
-
 struct OrtApi {
 #define ORT_ENTRY(name, result, parameters) result(*name) parameters;
 #include "ort_api/entries.inc"
@@ -264,10 +294,13 @@ struct OrtApiBase {
 
 namespace treadle::ort {
 
-inline constexpr uint32_t kApiVersion = 29;
-inline constexpr const char* kVersion = "1.29.0";
+inline constexpr uint32_t kApiVersion = 32;
+inline constexpr const char* kVersion = "1.32.0";
 
 const OrtApi& api();
+
+/// Of a function that nobody fills in.
+std::string missing_text(std::string_view name);
 
 // Each file fills in the functions that it is about.
 void add_statuses(OrtApi& table);
@@ -284,14 +317,26 @@ void add_devices(OrtApi& table);
 void add_custom_operators(OrtApi& table);
 void add_kernel_info(OrtApi& table);
 void add_kernel_context(OrtApi& table);
+void add_invoked_operators(OrtApi& table);
 void add_adapters(OrtApi& table);
 void add_model_editor(OrtApi& table);
+void add_graph_readers(OrtApi& table);
 void add_compiler(OrtApi& table);
+
+/// The one device.
+const OrtEpDevice& cpu_device();
 
 /// Those of a client that gives none.
 const OrtSessionOptions& default_session_options();
 /// Makes the session and says what its model has. @throws Error, LoadCancelled
 void begin_session(OrtSession& session, const OrtEnv& environment, const OrtSessionOptions& options, const Model& model);
+
+/// Outputs that the client has memory for are written there; the others, null in `outputs`, are made.
+void run_into(const Session& session, const std::map<std::string, Datum>& feeds, const std::vector<std::string>& names, OrtValue** outputs,
+              const RunOptions* options);
+
+/// Runs `body` with a profile of this run alone, if its options ask for one.
+void profiled(const Session& session, const OrtRunOptions* options, const std::function<void()>& body);
 
 /// Before a session is made with them: its custom operators become the process's. @throws Error
 void register_operators(const OrtSessionOptions& options);
@@ -313,6 +358,9 @@ OrtStatus* guarded(Body&& body) noexcept {
     return status_of_current_exception();
   }
 }
+
+/// What a client's function returns. @throws Error with its message, which is released
+void check(OrtStatus* status);
 
 template <typename T>
 T& required(T* pointer, const char* what) {

@@ -62,9 +62,9 @@ void add_bindings(OrtApi& table) {
   };
   table.RunWithBinding = [](OrtSession* session, const OrtRunOptions* options, const OrtIoBinding* binding) {
     return guarded([&] {
-      required(session, "session")
-          .running()
-          .run(const_cast<OrtIoBinding&>(required(binding, "binding_ptr")).binding, options != nullptr ? &options->options : nullptr);
+      const Session& running = required(session, "session").running();
+      auto& bound = const_cast<OrtIoBinding&>(required(binding, "binding_ptr")).binding;
+      profiled(running, options, [&] { running.run(bound, options != nullptr ? &options->options : nullptr); });
     });
   };
 }

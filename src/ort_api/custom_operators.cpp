@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <map>
 #include <mutex>
+#include <set>
 
 #include "ort_api/custom_operator.h"
 #include "plugin/custom_operator.h"
@@ -68,9 +69,33 @@ bool takes(const OrtCustomOp& op, const treadle_node& node) {
   return true;
 }
 
+// Those whose domain a client has released, and may have freed: nothing is asked of them any more.
+struct Released {
+  std::mutex mutex;
+  std::set<const OrtCustomOp*> operators;
+
+  static Released& get() {
+    static auto* all = new Released();
+    return *all;
+  }
+  void add(const OrtCustomOpDomain& domain) {
+    const std::lock_guard lock(mutex);
+    operators.insert(domain.operators.begin(), domain.operators.end());
+  }
+  bool contains(const OrtCustomOp* op) {
+    const std::lock_guard lock(mutex);
+    return operators.contains(op);
+  }
+  /// Another operator may be at the same address. @return whether it was released
+  bool erase(const OrtCustomOp* op) {
+    const std::lock_guard lock(mutex);
+    return operators.erase(op) > 0;
+  }
+};
+
 const OrtCustomOp& chosen(const Group& group, const treadle_node& node) {
   for (const OrtCustomOp* op : group.operators)
-    if (takes(*op, node)) return *op;
+    if (!Released::get().contains(op) && takes(*op, node)) return *op;
   throw Error(ErrorCode::not_implemented, "no custom operator " + group.domain + ":" + group.name + " takes these inputs");
 }
 
@@ -78,12 +103,6 @@ DType output_dtype(const OrtCustomOp& op, const treadle_node& node, size_t index
   const size_t declared = op.GetOutputTypeCount(&op);
   const auto said = static_cast<DType>(op.GetOutputType(&op, std::min(index, declared - 1)));
   return said != DType::undefined ? said : index < node.output_types.size() ? node.output_types[index].dtype : DType::undefined;
-}
-
-void check(OrtStatus* status) {
-  if (status == nullptr) return;
-  const std::unique_ptr<OrtStatus, void (*)(OrtStatus*)> owner(status, [](OrtStatus* s) { api().ReleaseStatus(s); });
-  throw Error(status->code == ORT_NOT_IMPLEMENTED ? ErrorCode::not_implemented : ErrorCode::invalid_argument, status->message);
 }
 
 std::unique_ptr<OrtTensorTypeAndShapeInfo> info_of(const Type& type) {
@@ -190,6 +209,30 @@ treadle_operator plugin_operator(Group& group) {
   return made;
 }
 
+// What sessions of the process find. Nodes point to their group: none is ever taken out.
+struct Registered {
+  std::mutex mutex;
+  std::map<std::pair<std::string, std::string>, std::vector<std::unique_ptr<Group>>> groups;
+
+  static Registered& get() {
+    static auto* all = new Registered();
+    return *all;
+  }
+
+  void add(const std::string& domain, const OrtCustomOp& op) {
+    const std::string name = op.GetName(&op);
+    std::vector<std::unique_ptr<Group>>& versions = groups[{domain, name}];
+    auto group = std::make_unique<Group>(Group{domain, name, {&op}});
+    const bool is_new = Released::get().erase(&op);  // another one at the same address
+    for (const OrtCustomOp* known : versions.empty() ? std::vector<const OrtCustomOp*>() : versions.back()->operators) {
+      if (known == &op && !is_new) return;
+      if (known != &op && !Released::get().contains(known)) group->operators.push_back(known);
+    }
+    plugin::register_operator(plugin_operator(*group));
+    versions.push_back(std::move(group));
+  }
+};
+
 OrtStatus* register_library(OrtSessionOptions* options, const char* path, void** handle) {
   return guarded([&] {
     void* library = dlopen(chars_of(path, "library_path"), RTLD_NOW | RTLD_LOCAL);
@@ -205,24 +248,10 @@ OrtStatus* register_library(OrtSessionOptions* options, const char* path, void**
 }  // namespace
 
 void register_operators(const OrtSessionOptions& options) {
-  // Nodes point to their group: none is ever taken out.
-  static auto* groups = new std::map<std::pair<std::string, std::string>, std::vector<std::unique_ptr<Group>>>();
-  static std::mutex mutex;
-  std::lock_guard lock(mutex);
+  Registered& all = Registered::get();
+  std::lock_guard lock(all.mutex);
   for (const OrtCustomOpDomain* domain : options.custom_op_domains)
-    for (const OrtCustomOp* op : domain->operators) {
-      const std::string name = op->GetName(op);
-      std::vector<std::unique_ptr<Group>>& versions = (*groups)[{domain->name, name}];
-      if (!versions.empty()) {
-        const auto& known = versions.back()->operators;
-        if (std::find(known.begin(), known.end(), op) != known.end()) continue;
-      }
-      auto group = std::make_unique<Group>(Group{domain->name, name, {op}});
-      if (!versions.empty())
-        group->operators.insert(group->operators.end(), versions.back()->operators.begin(), versions.back()->operators.end());
-      plugin::register_operator(plugin_operator(*group));
-      versions.push_back(std::move(group));
-    }
+    for (const OrtCustomOp* op : domain->operators) all.add(domain->name, *op);
 }
 
 bool load_operators(const std::string& path) {
@@ -238,7 +267,12 @@ void add_custom_operators(OrtApi& table) {
   table.CreateCustomOpDomain = [](const char* name, OrtCustomOpDomain** out) {
     return guarded([&] { required(out, "out") = new OrtCustomOpDomain{chars_of(name, "domain"), {}}; });
   };
-  table.ReleaseCustomOpDomain = [](OrtCustomOpDomain* domain) { delete domain; };
+  // Sessions with its operators have ended by now.
+  table.ReleaseCustomOpDomain = [](OrtCustomOpDomain* domain) {
+    if (domain == nullptr) return;
+    Released::get().add(*domain);
+    delete domain;
+  };
   table.CustomOpDomain_Add = [](OrtCustomOpDomain* domain, const OrtCustomOp* op) {
     return guarded([&] { required(domain, "custom_op_domain").operators.push_back(&required(op, "op")); });
   };

@@ -15,9 +15,16 @@ namespace {
 
 constexpr const char* kCpuProvider = "CPUExecutionProvider";
 
-const OrtEpDevice& cpu() {
-  static const OrtEpDevice device{{"", {}}, {}, {}};
-  return device;
+struct Vendor {
+  const char* name;
+  uint32_t id;  // of PCI
+};
+Vendor vendor() {
+#if defined(__x86_64__)
+  if (__builtin_cpu_is("intel")) return {"Intel", 0x8086};
+  if (__builtin_cpu_is("amd")) return {"AMD", 0x1022};
+#endif
+  return {"", 0};
 }
 
 const OrtMemoryInfo& cpu_memory() {
@@ -48,10 +55,105 @@ void add_pairs(OrtApi& table) {
   };
 }
 
+// Of an execution provider's models: the CPU's are ONNX models, which any build of it runs.
+void compatibility_of(const Model& model, const char* provider, OrtAllocator* allocator, char** out) {
+  const std::map<std::string, std::string>& custom = model.metadata().custom;
+  const auto found = custom.find(std::string("ep_compatibility_info.") + chars_of(provider, "ep_type"));
+  required(out, "compatibility_info") = found != custom.end() ? copy_text(allocator, found->second) : nullptr;
+}
+
+void add_compatibility(OrtApi& table) {
+  table.GetModelCompatibilityForEpDevices = [](const OrtEpDevice* const* devices, size_t count, const char* info,
+                                               OrtCompiledModelCompatibility* out) {
+    return guarded([&] {
+      if (count == 0) throw Error(ErrorCode::invalid_argument, "there are no devices");
+      required(devices, "ep_devices"), chars_of(info, "compatibility_info");
+      required(out, "out_status") = 0;  // not applicable
+    });
+  };
+  table.GetCompatibilityInfoFromModel = [](const char* path, const char* provider, OrtAllocator* allocator, char** out) {
+    return guarded([&] { compatibility_of(Model::load(chars_of(path, "model_path")), provider, allocator, out); });
+  };
+  table.GetCompatibilityInfoFromModelBytes = [](const void* data, size_t size, const char* provider, OrtAllocator* allocator, char** out) {
+    return guarded([&] {
+      const auto* bytes = &required(static_cast<const std::byte*>(data), "model_data");
+      compatibility_of(Model::from_bytes({bytes, size}), provider, allocator, out);
+    });
+  };
+  table.GetHardwareDeviceEpIncompatibilityDetails = [](const OrtEnv*, const char* provider, const OrtHardwareDevice* device,
+                                                       OrtDeviceEpIncompatibilityDetails** out) {
+    return guarded([&] {
+      required(device, "hw");
+      if (const std::string name = chars_of(provider, "ep_name"); name != kCpuProvider)
+        throw Error(ErrorCode::invalid_argument, "there is no execution provider " + name + "; " + kCpuProvider + " is there");
+      required(out, "details") = new OrtDeviceEpIncompatibilityDetails();
+    });
+  };
+  table.DeviceEpIncompatibilityDetails_GetReasonsBitmask = [](const OrtDeviceEpIncompatibilityDetails* details, uint32_t* out) {
+    return guarded([&] { required(out, "reasons_bitmask") = required(details, "details").reasons; });
+  };
+  table.DeviceEpIncompatibilityDetails_GetNotes = [](const OrtDeviceEpIncompatibilityDetails* details, const char** out) {
+    return guarded([&] { required(out, "notes") = required(details, "details").notes.empty() ? nullptr : details->notes.c_str(); });
+  };
+  table.DeviceEpIncompatibilityDetails_GetErrorCode = [](const OrtDeviceEpIncompatibilityDetails* details, int32_t* out) {
+    return guarded([&] { required(out, "error_code") = required(details, "details").error_code; });
+  };
+  table.ReleaseDeviceEpIncompatibilityDetails = [](OrtDeviceEpIncompatibilityDetails* details) { delete details; };
+}
+
+// Which nodes run where: all of them on the CPU.
+void add_assignment(OrtApi& table) {
+  table.Session_GetEpGraphAssignmentInfo = [](const OrtSession* session, const OrtEpAssignedSubgraph* const** out, size_t* count) {
+    return guarded([&] {
+      const OrtEpAssignedSubgraph* assigned = required(session, "session").assigned.get();
+      if (assigned == nullptr)
+        throw Error(ErrorCode::internal,
+                    "the session keeps no assignment of its nodes: its config entry session.record_ep_graph_assignment_info has to be 1");
+      required(out, "ep_subgraphs") = &assigned->self;
+      required(count, "num_ep_subgraphs") = 1;
+    });
+  };
+  table.EpAssignedSubgraph_GetEpName = [](const OrtEpAssignedSubgraph*, const char** out) {
+    return guarded([&] { required(out, "out") = kCpuProvider; });
+  };
+  table.EpAssignedSubgraph_GetNodes = [](const OrtEpAssignedSubgraph* assigned, const OrtEpAssignedNode* const** out, size_t* count) {
+    return guarded([&] {
+      required(out, "ep_nodes") = required(assigned, "ep_subgraph").pointers.data();
+      required(count, "num_ep_nodes") = assigned->pointers.size();
+    });
+  };
+  table.EpAssignedNode_GetName = [](const OrtEpAssignedNode* node, const char** out) {
+    return guarded([&] { required(out, "out") = required(node, "ep_node").name.c_str(); });
+  };
+  table.EpAssignedNode_GetDomain = [](const OrtEpAssignedNode* node, const char** out) {
+    return guarded([&] { required(out, "out") = required(node, "ep_node").domain.c_str(); });
+  };
+  table.EpAssignedNode_GetOperatorType = [](const OrtEpAssignedNode* node, const char** out) {
+    return guarded([&] { required(out, "out") = required(node, "ep_node").op_type.c_str(); });
+  };
+  // No provider of these keeps anything between runs, or has options that change while it runs.
+  table.SessionReleaseCapturedGraph = [](OrtSession* session, int) { return guarded([&] { required(session, "session"); }); };
+  table.SetEpDynamicOptions = [](OrtSession* session, const char* const*, const char* const*, size_t) {
+    return guarded([&] { required(session, "session"); });
+  };
+}
+
 }  // namespace
+
+const OrtEpDevice& cpu_device() {
+  static const OrtEpDevice device = [] {
+    OrtEpDevice made{{vendor().name, {}}, {}, {}};
+    made.metadata.entries["version"] = kVersion;
+    made.metadata.index();
+    return made;
+  }();
+  return device;
+}
 
 void add_devices(OrtApi& table) {
   add_pairs(table);
+  add_compatibility(table);
+  add_assignment(table);
   table.GetAvailableProviders = [](char*** out, int* count) {
     return guarded([&] {
       auto names = std::make_unique<char*[]>(1);
@@ -67,7 +169,7 @@ void add_devices(OrtApi& table) {
   };
   table.GetEpDevices = [](const OrtEnv*, const OrtEpDevice* const** out, size_t* count) {
     return guarded([&] {
-      static const OrtEpDevice* const devices[] = {&cpu()};
+      static const OrtEpDevice* const devices[] = {&cpu_device()};
       required(out, "ep_devices") = devices;
       required(count, "num_ep_devices") = 1;
     });
@@ -75,21 +177,29 @@ void add_devices(OrtApi& table) {
   table.SessionOptionsAppendExecutionProvider_V2 = [](OrtSessionOptions*, OrtEnv*, const OrtEpDevice* const*, size_t, const char* const*,
                                                       const char* const*,
                                                       size_t) -> OrtStatus* { return nullptr; };  // the CPU is all there is
+  table.SessionOptionsSetEpSelectionPolicyDelegate = [](OrtSessionOptions* options, EpSelectionDelegate delegate, void* state) {
+    return guarded([&] {
+      required(options, "session_options").select_devices = delegate;
+      options->select_devices_state = state;
+    });
+  };
   table.SessionOptionsSetEpSelectionPolicy = [](OrtSessionOptions*, OrtExecutionProviderDevicePolicy) -> OrtStatus* { return nullptr; };
   table.EpDevice_EpName = [](const OrtEpDevice*) { return kCpuProvider; };
   table.EpDevice_EpVendor = [](const OrtEpDevice*) { return "Treadle"; };
   table.EpDevice_EpMetadata = [](const OrtEpDevice* device) -> const OrtKeyValuePairs* { return &device->metadata; };
   table.EpDevice_EpOptions = [](const OrtEpDevice* device) -> const OrtKeyValuePairs* { return &device->options; };
   table.EpDevice_Device = [](const OrtEpDevice* device) -> const OrtHardwareDevice* { return &device->hardware; };
-  table.EpDevice_MemoryInfo = [](const OrtEpDevice*, OrtDeviceMemoryType) { return &cpu_memory(); };
+  // Null as in ONNX Runtime: the CPU has no memory of its own beside the process's.
+  table.EpDevice_MemoryInfo = [](const OrtEpDevice*, OrtDeviceMemoryType) -> const OrtMemoryInfo* { return nullptr; };
   table.GetNumHardwareDevices = [](const OrtEnv*, size_t* count) { return guarded([&] { required(count, "num_devices") = 1; }); };
   table.GetHardwareDevices = [](const OrtEnv*, const OrtHardwareDevice** devices, size_t count) {
     return guarded([&] {
-      if (count > 0) *devices = &cpu().hardware;
+      if (count > 0) *devices = &cpu_device().hardware;
     });
   };
   table.HardwareDevice_Type = [](const OrtHardwareDevice*) { return OrtHardwareDeviceType_CPU; };
-  table.HardwareDevice_VendorId = table.HardwareDevice_DeviceId = [](const OrtHardwareDevice*) { return uint32_t{0}; };
+  table.HardwareDevice_VendorId = [](const OrtHardwareDevice*) { return vendor().id; };
+  table.HardwareDevice_DeviceId = [](const OrtHardwareDevice*) { return uint32_t{0}; };
   table.HardwareDevice_Vendor = [](const OrtHardwareDevice* device) { return device->vendor.c_str(); };
   table.HardwareDevice_Metadata = [](const OrtHardwareDevice* device) -> const OrtKeyValuePairs* { return &device->metadata; };
   table.SessionGetMemoryInfoForInputs =
@@ -101,7 +211,7 @@ void add_devices(OrtApi& table) {
   table.SessionGetEpDeviceForInputs =
       table.SessionGetEpDeviceForOutputs = [](const OrtSession*, const OrtEpDevice** devices, size_t count) {
         return guarded([&] {
-          for (size_t i = 0; i < count; ++i) devices[i] = &cpu();
+          for (size_t i = 0; i < count; ++i) devices[i] = &cpu_device();
         });
       };
 }

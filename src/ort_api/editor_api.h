@@ -1,6 +1,7 @@
 // The tables that stand beside the main one: editing models, and compiling them. Their members are numbered by place, as the main table's.
 #pragma once
 
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -10,21 +11,31 @@
 #include "ort_api/api.h"
 #include "ort_api/custom_operator.h"
 
-// What clients put together. A graph owns its nodes, values and initializers, a model its graph.
+// What clients put together, and read. A graph owns its nodes, values and initializers, a model its graph.
 struct OrtValueInfo {
   std::string name;
-  std::unique_ptr<OrtTypeInfo> type;
+  std::unique_ptr<OrtTypeInfo> type;  // null: the client has not said
+  const OrtGraph* graph = nullptr;    // null: of none yet
 };
 struct OrtNode {
   std::string op_type, domain, name;
   std::vector<std::string> inputs, outputs;
   std::vector<OrtOpAttr> attributes;
+  const OrtGraph* graph = nullptr;  // null: of none yet
+  size_t id = 0;                    // its place in the graph
 };
 struct OrtGraph {
   using Values = std::vector<std::unique_ptr<OrtValueInfo>>;
   std::optional<Values> inputs, outputs;  // nothing: the client has not said
   std::vector<std::unique_ptr<OrtNode>> nodes;
   std::vector<std::pair<std::string, std::unique_ptr<OrtValue>>> initializers;
+  std::map<std::string, std::unique_ptr<OrtValueInfo>> inner;  // what nodes and initializers name; inputs and outputs too
+  const OrtModel* model = nullptr;                             // null: of none yet
+
+  // Each takes over what it is given.
+  void add_node(std::unique_ptr<OrtNode> node);
+  void add_initializer(const std::string& name, std::unique_ptr<OrtValue> value);
+  void set(std::optional<Values>& to, Values values);
 };
 struct OrtModel {
   std::vector<treadle::onnx::OpsetImport> opsets;
@@ -87,5 +98,8 @@ namespace treadle::ort {
 
 /// @throws Error(invalid_argument) for a model without a graph, or a type that is none.
 onnx::ModelDef model_def(const OrtModel& model);
+
+/// Of the graph in such a model.
+inline constexpr const char* kGraphName = "graph";
 
 }  // namespace treadle::ort

@@ -46,6 +46,16 @@ void add_environment(OrtApi& table) {
                                                            const char* logid, const OrtThreadingOptions* threading, OrtEnv** out) {
     return make_environment({function, param}, level, logid, threading, out);
   };
+  table.CreateEnvWithOptions = [](const OrtEnvCreationOptions* options, OrtEnv** out) {
+    return guarded([&] {
+      const OrtEnvCreationOptions& given = required(options, "options");
+      if (given.logging_severity_level < ORT_VERBOSE || given.logging_severity_level > ORT_FATAL)
+        throw Error(ErrorCode::invalid_argument, "there is no severity " + std::to_string(given.logging_severity_level));
+      const char* id = chars_of(given.log_id, "log_id");
+      const auto level = static_cast<OrtLoggingLevel>(given.logging_severity_level);
+      check(make_environment({given.custom_logging_function, given.custom_logging_param}, level, id, given.threading_options, out));
+    });
+  };
   table.ReleaseEnv = [](OrtEnv* environment) { delete environment; };
   // Nothing is ever sent anywhere.
   table.EnableTelemetryEvents = table.DisableTelemetryEvents = [](const OrtEnv*) -> OrtStatus* { return nullptr; };

@@ -62,6 +62,17 @@ void add_kernel_context(OrtApi& table) {
   table.KernelContext_GetGPUComputeStream = [](const OrtKernelContext*, void** out) {
     return guarded([&] { required(out, "out") = nullptr; });
   };
+  table.KernelContext_GetSyncStream = [](const OrtKernelContext*, OrtSyncStream** out) {
+    return guarded([&] { required(out, "out") = nullptr; });  // the CPU has no streams
+  };
+  // A kernel's outputs are made as it asks for them: none is there before, and null says so.
+  table.KernelContext_GetPreallocatedOutput = [](const OrtKernelContext* context, size_t index, OrtValue** out) {
+    return guarded([&] {
+      const size_t count = required(context, "context").outputs.size();
+      if (index >= count) throw Error(ErrorCode::invalid_argument, "output " + std::to_string(index) + " of " + std::to_string(count));
+      required(out, "output") = context->outputs[index].get();
+    });
+  };
   table.KernelContext_GetScratchBuffer = [](const OrtKernelContext* context, const OrtMemoryInfo*, size_t size, void** out) {
     return guarded([&] {
       auto& scratch = const_cast<OrtKernelContext&>(required(context, "context")).scratch;

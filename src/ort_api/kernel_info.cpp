@@ -181,6 +181,11 @@ void read_attribute(const Attribute& attribute, OrtOpAttrType type, void* data, 
   if (type == ORT_OP_ATTR_STRING && text != nullptr) return read_list(text->data(), text->size(), data, length, out);
   if (type == ORT_OP_ATTR_INTS && ints != nullptr) return read_list(ints->data(), ints->size(), data, length, out);
   if (type == ORT_OP_ATTR_FLOATS && floats != nullptr) return read_list(floats->data(), floats->size(), data, length, out);
+  if (const auto* texts = std::get_if<std::vector<std::string>>(&attribute); type == ORT_OP_ATTR_STRINGS && texts != nullptr) {
+    std::string all;  // each with its NUL
+    for (const std::string& one : *texts) all.append(one.c_str(), one.size() + 1);
+    return read_list(all.data(), all.size(), data, length, out);
+  }
   throw Error(ErrorCode::invalid_argument, "the attribute is " + to_string(attribute) + ", of another type");
 }
 

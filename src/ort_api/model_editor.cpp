@@ -171,7 +171,7 @@ void add_types(OrtModelEditorApi& table) {
   table.CreateValueInfo = [](const char* name, const OrtTypeInfo* type, OrtValueInfo** out) {
     return guarded([&] {
       if (*chars_of(name, "name") == '\0') throw Error(ErrorCode::invalid_argument, "a value without a name");
-      required(out, "value_info") = new OrtValueInfo{name, std::make_unique<OrtTypeInfo>(required(type, "type_info"))};
+      required(out, "value_info") = new OrtValueInfo{.name = name, .type = std::make_unique<OrtTypeInfo>(required(type, "type_info"))};
     });
   };
 }
@@ -199,26 +199,29 @@ void add_graphs(OrtModelEditorApi& table) {
   };
   table.CreateGraph = [](OrtGraph** out) { return guarded([&] { required(out, "graph") = new OrtGraph(); }); };
   table.SetGraphInputs = [](OrtGraph* graph, OrtValueInfo** values, size_t count) {
-    return guarded([&] { required(graph, "graph").inputs = taken(values, count); });
+    return guarded([&] { required(graph, "graph").set(graph->inputs, taken(values, count)); });
   };
   table.SetGraphOutputs = [](OrtGraph* graph, OrtValueInfo** values, size_t count) {
-    return guarded([&] { required(graph, "graph").outputs = taken(values, count); });
+    return guarded([&] { required(graph, "graph").set(graph->outputs, taken(values, count)); });
   };
   // Without `data_is_external` the value may be in memory that the client frees after the call.
   table.AddInitializerToGraph = [](OrtGraph* graph, const char* name, OrtValue* value, bool data_is_external) {
     return guarded([&] {
       if (!required(value, "tensor").datum.is_tensor()) throw Error(ErrorCode::invalid_argument, "an initializer is a dense tensor");
-      auto& all = required(graph, "graph").initializers;
+      const auto& all = required(graph, "graph").initializers;
       const std::string wanted = chars_of(name, "name");
       if (std::any_of(all.begin(), all.end(), [&](const auto& other) { return other.first == wanted; }))
         throw Error(ErrorCode::invalid_argument, "the graph has an initializer \"" + wanted + "\" already");
       if (!data_is_external) value->datum = owned_by_client(value->datum);
-      all.emplace_back(wanted, nullptr);
-      all.back().second.reset(value);
+      graph->add_initializer(wanted, std::unique_ptr<OrtValue>(value));
     });
   };
   table.AddNodeToGraph = [](OrtGraph* graph, OrtNode* node) {
-    return guarded([&] { required(graph, "graph").nodes.emplace_back(&required(node, "node")); });
+    return guarded([&] {
+      if (required(node, "node").graph != nullptr)
+        throw Error(ErrorCode::invalid_argument, "the node \"" + node->name + "\" is in a graph already");
+      required(graph, "graph").add_node(std::unique_ptr<OrtNode>(node));
+    });
   };
 }
 
@@ -232,7 +235,10 @@ void add_models(OrtModelEditorApi& table) {
     });
   };
   table.AddGraphToModel = [](OrtModel* model, OrtGraph* graph) {
-    return guarded([&] { required(model, "model").graph.reset(&required(graph, "graph")); });
+    return guarded([&] {
+      required(model, "model").graph.reset(&required(graph, "graph"));
+      graph->model = model;
+    });
   };
   table.CreateSessionFromModel = [](const OrtEnv* env, const OrtModel* model, const OrtSessionOptions* options, OrtSession** out) {
     return guarded([&] {
@@ -290,7 +296,7 @@ onnx::ModelDef model_def(const OrtModel& model) {
   onnx::ModelDef made;
   made.ir_version = onnx::kMaxIrVersion;
   add_opsets(made.opset_imports, model.opsets);
-  made.graph.name = "graph";
+  made.graph.name = kGraphName;
   add_graph(made.graph, graph_of(model));
   return made;
 }
@@ -315,7 +321,11 @@ void add_model_editor(OrtApi& table) {
     return guarded([&] { required(out, "name") = required(value, "value_info").name.c_str(); });
   };
   table.GetValueInfoTypeInfo = [](const OrtValueInfo* value, const OrtTypeInfo** out) {
-    return guarded([&] { required(out, "type_info") = required(value, "value_info").type.get(); });
+    return guarded([&] {
+      static const OrtTypeInfo unknown;
+      const OrtTypeInfo* type = required(value, "value_info").type.get();
+      required(out, "type_info") = type != nullptr ? type : &unknown;
+    });
   };
 }
 

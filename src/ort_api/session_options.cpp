@@ -201,6 +201,15 @@ void add_run_options(OrtApi& table) {
     options->options.terminate = false;
     return nullptr;
   };
+  table.RunOptionsEnableProfiling = [](OrtRunOptions* options, const char* prefix) {
+    return guarded([&] {
+      if (*chars_of(prefix, "profile_file_prefix") == '\0') throw Error(ErrorCode::invalid_argument, "profile_file_prefix is empty");
+      required(options, "options").profile_file_prefix = prefix;
+    });
+  };
+  table.RunOptionsDisableProfiling = [](OrtRunOptions* options) {
+    return guarded([&] { required(options, "options").profile_file_prefix.clear(); });
+  };
   table.AddRunConfigEntry = [](OrtRunOptions* options, const char* key, const char* value) {
     return guarded([&] { options->options.config[chars_of(key, "key")] = chars_of(value, "value"); });
   };

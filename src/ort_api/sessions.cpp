@@ -1,8 +1,13 @@
 // Sessions and their runs, and what a model says of itself.
 #include <algorithm>
+#include <atomic>
+#include <ctime>
 #include <thread>
 
+#include "core/file.h"
+#include "onnx/parse.h"
 #include "ort_api/api.h"
+#include "treadle/profile.h"
 
 treadle::Session& OrtSession::running() const {
   if (!session)
@@ -34,6 +39,26 @@ SessionOptions options_for(const OrtEnv& environment, const OrtSessionOptions& g
   const auto use = options.config.find("session.use_env_allocators");
   if (environment.allocator && use != options.config.end() && use->second == "1") options.allocator = environment.allocator;
   return options;
+}
+
+std::unique_ptr<OrtEpAssignedSubgraph> assigned_nodes(const Session& session) {
+  auto made = std::make_unique<OrtEpAssignedSubgraph>();
+  const std::string bytes = session.optimized_model();
+  const onnx::ModelDef def = onnx::parse_model_bytes(std::as_bytes(std::span(bytes)), nullptr, {});
+  for (const onnx::NodeDef& node : def.graph.nodes) made->nodes.push_back({node.name, node.domain, node.op_type});
+  for (const OrtEpAssignedNode& node : made->nodes) made->pointers.push_back(&node);
+  return made;
+}
+
+// A client may choose among the devices. @throws Error if it does not choose the CPU, the only one.
+void ask_for_devices(const OrtSessionOptions& options) {
+  if (options.select_devices == nullptr) return;
+  const OrtEpDevice *device = &cpu_device(), *selected[1] = {nullptr};
+  const OrtKeyValuePairs model, runtime;
+  size_t count = 0;
+  check(options.select_devices(&device, 1, &model, &runtime, selected, 1, &count, options.select_devices_state));
+  if (count != 1 || selected[0] != device)
+    throw Error(ErrorCode::invalid_argument, "the function that selects devices has not selected the CPU, the only one");
 }
 
 template <typename Load>
@@ -82,22 +107,6 @@ OrtStatus* type(const OrtSession* session, size_t index, OrtTypeInfo** out) {
   return guarded([&] { required(out, "type_info") = type_of(at(required(session, "session").*values, index)).release(); });
 }
 
-// Outputs that the client has memory for are bound, as through an IoBinding.
-void run_into(const Session& session, const std::map<std::string, Datum>& feeds, const std::vector<std::string>& names, OrtValue** outputs,
-              const RunOptions* options) {
-  IoBinding binding(session);
-  for (const auto& [name, value] : feeds) binding.bind_input(name, value);
-  for (size_t i = 0; i < names.size(); ++i)
-    binding.bind_output(names[i], outputs[i] != nullptr ? std::optional(outputs[i]->datum.tensor()) : std::nullopt);
-  session.run(binding, options);
-  const std::vector<Datum> values = binding.outputs();
-  std::vector<std::unique_ptr<OrtValue>> made(names.size());
-  for (size_t i = 0; i < names.size(); ++i)
-    if (outputs[i] == nullptr) made[i].reset(new_value(owned_by_client(values[i])));
-  for (size_t i = 0; i < names.size(); ++i)
-    if (made[i]) outputs[i] = made[i].release();
-}
-
 void run(OrtSession* session, const OrtRunOptions* options, const char* const* input_names, const OrtValue* const* inputs,
          size_t num_inputs, const char* const* output_names, size_t num_outputs, OrtValue** outputs) {
   std::map<std::string, Datum> feeds;
@@ -106,9 +115,11 @@ void run(OrtSession* session, const OrtRunOptions* options, const char* const* i
   for (size_t i = 0; i < num_outputs; ++i) names.emplace_back(chars_of(output_names[i], "an output's name"));
   if (names.empty()) throw Error(ErrorCode::invalid_argument, "at least one output should be requested");
   const RunOptions* with = options != nullptr ? &options->options : nullptr;
+  const Session& running = required(session, "session").running();
   if (std::any_of(outputs, outputs + num_outputs, [](const OrtValue* output) { return output != nullptr && output->datum.is_tensor(); }))
-    return run_into(required(session, "session").running(), feeds, names, outputs, with);
-  std::vector<Datum> values = required(session, "session").running().run(feeds, names, with);
+    return profiled(running, options, [&] { run_into(running, feeds, names, outputs, with); });
+  std::vector<Datum> values;
+  profiled(running, options, [&] { values = running.run(feeds, names, with); });
   std::vector<std::unique_ptr<OrtValue>> made;
   for (Datum& value : values) made.emplace_back(new_value(owned_by_client(std::move(value))));
   for (size_t i = 0; i < num_outputs; ++i) outputs[i] = made[i].release();
@@ -222,11 +233,44 @@ const OrtSessionOptions& default_session_options() {
   return defaults;
 }
 
+void profiled(const Session& session, const OrtRunOptions* options, const std::function<void()>& body) {
+  if (options == nullptr || options->profile_file_prefix.empty()) return body();
+  const Profiler profiler = const_cast<Session&>(session).profiler({});
+  body();
+  const std::string text = profile_to_trace(profiler.profile(), TraceFormat::onnxruntime);
+  char time[32] = "";
+  const std::time_t now = std::time(nullptr);
+  std::tm local{};
+  std::strftime(time, sizeof(time), "%Y-%m-%d_%H-%M-%S", localtime_r(&now, &local));
+  static std::atomic<int> number{0};  // runs of one second have files of their own
+  AtomicFile file(options->profile_file_prefix + "_" + time + "_" + std::to_string(number++) + ".json");
+  file.write(std::as_bytes(std::span(text)));
+  file.commit();
+}
+
+void run_into(const Session& session, const std::map<std::string, Datum>& feeds, const std::vector<std::string>& names, OrtValue** outputs,
+              const RunOptions* options) {
+  IoBinding binding(session);
+  for (const auto& [name, value] : feeds) binding.bind_input(name, value);
+  for (size_t i = 0; i < names.size(); ++i)
+    binding.bind_output(names[i], outputs[i] != nullptr ? std::optional(outputs[i]->datum.tensor()) : std::nullopt);
+  session.run(binding, options);
+  const std::vector<Datum> values = binding.outputs();
+  std::vector<std::unique_ptr<OrtValue>> made(names.size());
+  for (size_t i = 0; i < names.size(); ++i)
+    if (outputs[i] == nullptr) made[i].reset(new_value(owned_by_client(values[i])));
+  for (size_t i = 0; i < names.size(); ++i)
+    if (made[i]) outputs[i] = made[i].release();
+}
+
 void begin_session(OrtSession& session, const OrtEnv& environment, const OrtSessionOptions& options, const Model& model) {
+  ask_for_devices(options);
   session.session = std::make_unique<Session>(model, options_for(environment, options));
   session.inputs = session.session->inputs();
   session.outputs = session.session->outputs();
   session.overridable = session.session->overridable_initializers();
+  const auto record = options.options.config.find("session.record_ep_graph_assignment_info");
+  if (record != options.options.config.end() && record->second == "1") session.assigned = assigned_nodes(*session.session);
 }
 
 void add_sessions(OrtApi& table) {

@@ -1,4 +1,4 @@
-// The table of functions. Those that nobody fills in say that Treadle does not have them.
+// The table of functions. Those that nobody fills in say that Treadle does not have them, and why.
 #include <cstring>
 #include <utility>
 
@@ -25,7 +25,7 @@ template <size_t place, typename Result, typename... Arguments>
 struct Missing<place, Result (*)(Arguments...)> {
   static Result call(Arguments...) {
     if constexpr (std::is_same_v<Result, OrtStatus*>)
-      return make_status(ORT_NOT_IMPLEMENTED, (std::string("Treadle does not have ") + kNames[place]).c_str());
+      return make_status(ORT_NOT_IMPLEMENTED, missing_text(kNames[place]).c_str());
     else if constexpr (!std::is_void_v<Result>)
       return Result{};
   }
@@ -53,8 +53,10 @@ OrtApi make_table() {
   add_custom_operators(table);
   add_kernel_info(table);
   add_kernel_context(table);
+  add_invoked_operators(table);
   add_adapters(table);
   add_model_editor(table);
+  add_graph_readers(table);
   add_compiler(table);
   return table;
 }
@@ -109,6 +111,12 @@ OrtStatus* status_of_current_exception() noexcept {
   } catch (...) {
     return make_status(ORT_RUNTIME_EXCEPTION, "an unknown exception");
   }
+}
+
+void check(OrtStatus* status) {
+  if (status == nullptr) return;
+  const std::unique_ptr<OrtStatus, void (*)(OrtStatus*)> owner(status, [](OrtStatus* s) { api().ReleaseStatus(s); });
+  throw Error(status->code == ORT_NOT_IMPLEMENTED ? ErrorCode::not_implemented : ErrorCode::invalid_argument, status->message);
 }
 
 void give_text(const std::string& text, char* out, size_t* size) {

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import ctypes
+import glob
+import os
 import re
 from ctypes import POINTER, byref, c_char_p, c_int, c_int64, c_size_t, c_uint32, c_void_p
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
+from onnx import helper
+
+LIBRARY = Path(os.environ.get("TREADLE_ORT_LIBRARY", Path(__file__).parents[2] / "build/release/onnxruntime/libonnxruntime.so.1"))
 
 ENTRIES = re.findall(r"^ORT_ENTRY\((\w+), ([^,]*(?:\([^)]*\))?[^,]*), ", (Path(__file__).parents[2] / "src/ort_api/entries.inc").read_text(), re.MULTILINE)
 PLACES = {name: place for place, (name, _) in enumerate(ENTRIES)}
@@ -17,6 +23,11 @@ RESULTS = dict(ENTRIES)
 DTYPES = {1: np.float32, 2: np.uint8, 3: np.int8, 4: np.uint16, 5: np.int16, 6: np.int32, 7: np.int64, 9: np.bool_, 10: np.float16, 11: np.float64, 12: np.uint32, 13: np.uint64}
 NUMBERS = {np.dtype(dtype): number for number, dtype in DTYPES.items()}
 TENSOR, SEQUENCE, MAP = 1, 2, 3
+
+
+EDITOR = """CreateTensorTypeInfo CreateSparseTensorTypeInfo CreateMapTypeInfo CreateSequenceTypeInfo CreateOptionalTypeInfo CreateValueInfo CreateNode
+CreateGraph SetGraphInputs SetGraphOutputs AddInitializerToGraph AddNodeToGraph CreateModel AddGraphToModel CreateSessionFromModel
+CreateModelEditorSession CreateModelEditorSessionFromArray SessionGetOpsetForDomain ApplyModelToModelEditorSession FinalizeModelEditorSession""".split()
 
 
 class StatusError(Exception):
@@ -194,6 +205,54 @@ class Api:
         results = (c_void_p * max(len(outputs), 1))(*[value.value if value else None for value in into or []])
         self.call("Run", session, options or c_void_p(), names, values, c_size_t(len(feeds)), wanted, c_size_t(len(outputs)), results)
         return [c_void_p(result) for result in list(results)[: len(outputs)]]
+
+
+class Part:
+    """One of the tables beside the main one."""
+
+    def __init__(self, api: Api, getter: str, names: list[str]) -> None:
+        self.api, self.places = api, {name: place for place, name in enumerate(names)}
+        self.table = (c_void_p * len(names)).from_address(api.call(getter, result=c_void_p))
+
+    def call(self, name: str, *args: Any) -> None:
+        self.api.call_at(self.table[self.places[name]], *args)
+
+    def made(self, name: str, *args: Any) -> c_void_p:
+        out = c_void_p()
+        self.call(name, *args, byref(out))
+        return out
+
+
+def their_api() -> Api:
+    """Of onnxruntime's own library; the test is skipped without it."""
+    onnxruntime = pytest.importorskip("onnxruntime")
+    found = glob.glob(os.path.join(os.path.dirname(onnxruntime.__file__), "capi", "libonnxruntime.so*"))
+    return Api(found[0])
+
+
+def model(nodes: list, inputs: list, outputs: list, initializers: Any = (), domains: Any = (), **more: Any) -> bytes:
+    graph = helper.make_graph(nodes, "graph", inputs, outputs, initializers)
+    opsets = [helper.make_opsetid("", 21), *[helper.make_opsetid(domain, 1) for domain in domains]]
+    return helper.make_model(graph, opset_imports=opsets, ir_version=10, **more).SerializeToString()
+
+
+def tensor(name: str, dtype: int, shape: Any) -> Any:
+    return helper.make_tensor_value_info(name, dtype, shape)
+
+
+def strings(*texts: bytes) -> Any:
+    return (c_char_p * max(len(texts), 1))(*texts)
+
+
+def handles(*values: c_void_p | None) -> Any:
+    return (c_void_p * max(len(values), 1))(*[value.value if value is not None else None for value in values])
+
+
+def value_info(api: Api, editor: Part, name: bytes, dims: list[int]) -> c_void_p:
+    info = api.made("CreateTensorTypeAndShapeInfo")
+    api.call("SetTensorElementType", info, 1)
+    api.call("SetDimensions", info, (c_int64 * len(dims))(*dims), c_size_t(len(dims)))
+    return editor.made("CreateValueInfo", name, editor.made("CreateTensorTypeInfo", info))
 
 
 def _type_of(argument: Any) -> Any:

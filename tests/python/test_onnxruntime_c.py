@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-import glob
-import os
+import json
 import pathlib
 import threading
 from ctypes import POINTER, byref, c_char_p, c_int, c_int32, c_int64, c_size_t, c_uint32, c_void_p
@@ -12,11 +11,10 @@ from ctypes import POINTER, byref, c_char_p, c_int, c_int32, c_int64, c_size_t, 
 import numpy as np
 import onnx
 import pytest
-from conftest import REPOSITORY, SHARED_DATA
+from conftest import SHARED_DATA
 from onnx import TensorProto, helper, numpy_helper
-from onnxruntime_c import PLACES, TENSOR, Api, StatusError
+from onnxruntime_c import EDITOR, LIBRARY, PLACES, TENSOR, Api, Part, StatusError, handles, model, strings, tensor, their_api, value_info
 
-LIBRARY = pathlib.Path(os.environ.get("TREADLE_ORT_LIBRARY", REPOSITORY / "build/release/onnxruntime/libonnxruntime.so.1"))
 pytestmark = pytest.mark.skipif(not LIBRARY.exists(), reason="libonnxruntime.so.1 is not built; set TREADLE_ORT_LIBRARY")
 
 
@@ -27,18 +25,7 @@ def ours() -> Api:
 
 @pytest.fixture(scope="module")
 def theirs() -> Api:
-    onnxruntime = pytest.importorskip("onnxruntime")
-    found = glob.glob(os.path.join(os.path.dirname(onnxruntime.__file__), "capi", "libonnxruntime.so*"))
-    return Api(found[0])
-
-
-def model(nodes, inputs, outputs, initializers=(), **more) -> bytes:
-    graph = helper.make_graph(nodes, "graph", inputs, outputs, initializers)
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10, **more).SerializeToString()
-
-
-def tensor(name, dtype, shape):
-    return helper.make_tensor_value_info(name, dtype, shape)
+    return their_api()
 
 
 def affine() -> bytes:
@@ -51,17 +38,18 @@ def affine() -> bytes:
 
 def test_the_table_is_full_and_starts_at_any_version(ours: Api) -> None:
     assert all(ours.table)
-    for version in range(1, 30):
-        assert ours.base.get_api(version) == ours.base.get_api(29)
-    assert not ours.base.get_api(30)
+    for version in range(1, 33):
+        assert ours.base.get_api(version) == ours.base.get_api(32)
+    assert not ours.base.get_api(33)
     assert not ours.base.get_api(0)
-    assert ours.base.get_version() == b"1.29.0"
+    assert ours.base.get_version() == b"1.32.0"
 
 
 def test_what_is_missing_says_so(ours: Api) -> None:
-    with pytest.raises(StatusError, match="does not have Graph_GetNumNodes") as error:
-        ours.call("Graph_GetNumNodes", c_void_p(), c_void_p())
-    assert error.value.code == 9
+    for name, why in {"CreateTensorRTProviderOptions": "the only execution provider", "SetGlobalCustomCreateThreadFn": "threads are the library's own", "SetCurrentGpuDeviceId": "the only device"}.items():
+        with pytest.raises(StatusError, match=f"does not have {name}: .*{why}") as error:
+            ours.call(name, c_void_p(), c_void_p())
+        assert error.value.code == 9
 
 
 @pytest.mark.skipif(SHARED_DATA is None, reason="no models")
@@ -383,6 +371,141 @@ def test_devices_and_pairs(ours: Api) -> None:
     ours.call("ReleaseAvailableProviders", names, number)
 
 
+def pairs_of(api: Api, pairs: int) -> dict[bytes, bytes]:
+    keys, values, count = POINTER(c_char_p)(), POINTER(c_char_p)(), c_size_t()
+    api.call("GetKeyValuePairs", c_void_p(pairs), byref(keys), byref(values), byref(count), result=None)
+    return {keys[i]: values[i] for i in range(count.value)}
+
+
+def cpu(api: Api) -> c_void_p:
+    devices, count = POINTER(c_void_p)(), c_size_t()
+    api.call("GetEpDevices", api.env, byref(devices), byref(count))
+    return c_void_p(devices[0])
+
+
+def test_the_cpu_is_described_alike(ours: Api, theirs: Api) -> None:
+    said = []
+    for api in (ours, theirs):
+        device = cpu(api)
+        hardware = c_void_p(api.call("EpDevice_Device", device, result=c_void_p))
+        numbers = [api.call(f"HardwareDevice_{what}", hardware, result=c_uint32) for what in ("VendorId", "DeviceId")]
+        metadata = pairs_of(api, api.call("EpDevice_EpMetadata", device, result=c_void_p))
+        said.append((numbers, api.call("HardwareDevice_Vendor", hardware, result=c_char_p), sorted(metadata), pairs_of(api, api.call("EpDevice_EpOptions", device, result=c_void_p)),
+                     api.call("EpDevice_MemoryInfo", device, 0, result=c_void_p), api.number("GetNumHardwareDevices", api.env)))
+        details = c_void_p()
+        api.call("GetHardwareDeviceEpIncompatibilityDetails", api.env, b"CPUExecutionProvider", hardware, byref(details))
+        assert api.number("DeviceEpIncompatibilityDetails_GetReasonsBitmask", details, kind=c_uint32) == 0
+        assert api.number("DeviceEpIncompatibilityDetails_GetErrorCode", details, kind=c_int32) == 0
+        assert not api.made("DeviceEpIncompatibilityDetails_GetNotes", details)
+        with pytest.raises(StatusError) as error:
+            api.made("GetHardwareDeviceEpIncompatibilityDetails", api.env, b"NoSuch", hardware)
+        assert error.value.code == 2
+        assert api.number("GetModelCompatibilityForEpDevices", (c_void_p * 1)(device.value), c_size_t(1), b"said", kind=c_int) == 0
+    assert said[0] == said[1]
+
+
+def test_a_model_says_what_it_was_compiled_for(ours: Api, theirs: Api) -> None:
+    made = onnx.load_from_string(affine())
+    entry = made.metadata_props.add()
+    entry.key, entry.value = "ep_compatibility_info.SomeProvider", "as of version 3"
+    data = made.SerializeToString()
+    for api in (ours, theirs):
+        for provider, want in ((b"SomeProvider", "as of version 3"), (b"Another", None)):
+            out = c_void_p()
+            api.call("GetCompatibilityInfoFromModelBytes", data, c_size_t(len(data)), provider, api.allocator, byref(out))
+            assert api._taken(out) == want
+
+
+def test_nodes_are_assigned_to_the_cpu(ours: Api, theirs: Api) -> None:
+    data = model([helper.make_node("Relu", ["x"], ["y"], name="a relu")], [tensor("x", 1, [2])], [tensor("y", 1, [2])])
+
+    def text(api: Api, name: str, of: c_void_p) -> bytes | None:
+        out = c_char_p()
+        api.call(name, of, byref(out))
+        return out.value
+
+    for api in (ours, theirs):
+        subgraphs, nodes, count = c_void_p(), c_void_p(), c_size_t()
+        with pytest.raises(StatusError, match="record_ep_graph_assignment_info"):
+            api.call("Session_GetEpGraphAssignmentInfo", api.session(data), byref(subgraphs), byref(count))
+        options = api.options()
+        api.call("AddSessionConfigEntry", options, b"session.record_ep_graph_assignment_info", b"1")
+        session = api.session(data, options)
+        api.call("Session_GetEpGraphAssignmentInfo", session, byref(subgraphs), byref(count))
+        assert count.value == 1
+        subgraph = c_void_p(c_void_p.from_address(subgraphs.value).value)
+        assert text(api, "EpAssignedSubgraph_GetEpName", subgraph) == b"CPUExecutionProvider"
+        api.call("EpAssignedSubgraph_GetNodes", subgraph, byref(nodes), byref(count))
+        assert count.value == 1
+        node = c_void_p(c_void_p.from_address(nodes.value).value)
+        assert [text(api, f"EpAssignedNode_Get{what}", node) for what in ("Name", "Domain", "OperatorType")] == [b"a relu", b"", b"Relu"]
+
+
+def test_an_environment_is_made_with_options(ours: Api, theirs: Api) -> None:
+    class Options(ctypes.Structure):
+        _fields_ = [("version", c_uint32), ("level", c_int32), ("id", c_char_p), ("function", c_void_p), ("param", c_void_p), ("threading", c_void_p), ("entries", c_void_p)]
+
+    for api in (ours, theirs):
+        threading_options = api.made("CreateThreadingOptions")
+        api.call("SetGlobalIntraOpNumThreads", threading_options, 1)
+        given = Options(29, 3, b"id", None, None, threading_options.value, None)
+        environment, options = api.made("CreateEnvWithOptions", byref(given)), api.options()
+        if api is ours:  # onnxruntime has one environment, which the fixture has made
+            api.call("DisablePerSessionThreads", options)
+        data = affine()
+        session = api.made("CreateSessionFromArray", environment, data, c_size_t(len(data)), options)
+        assert api.run_arrays(session, {"x": np.ones((1, 3), np.float32)}, ["y"])[0].tolist() == [[7, 8]]
+        with pytest.raises(StatusError) as error:
+            api.made("CreateEnvWithOptions", byref(Options(29, 3, None, None, None, None, None)))
+        assert error.value.code == 2
+
+
+def test_a_client_chooses_the_device(ours: Api, theirs: Api) -> None:
+    kind = ctypes.CFUNCTYPE(c_void_p, POINTER(c_void_p), c_size_t, c_void_p, c_void_p, POINTER(c_void_p), c_size_t, POINTER(c_size_t), c_void_p)
+    asked: list[int] = []
+
+    def choose(devices, count, _model, _runtime, selected, _room, out, _state):  # noqa: ANN001
+        asked.append(count)
+        selected[0], out[0] = devices[0], 1
+
+    def choose_none(_devices, _count, _model, _runtime, _selected, _room, out, _state):  # noqa: ANN001
+        out[0] = 0
+
+    for api in (ours, theirs):
+        options, delegate = api.options(), kind(choose)
+        api.call("SessionOptionsSetEpSelectionPolicyDelegate", options, delegate, c_void_p())
+        assert api.run_arrays(api.session(affine(), options), {"x": np.ones((1, 3), np.float32)}, ["y"])[0].tolist() == [[7, 8]]
+        none, options = kind(choose_none), api.options()
+        api.call("SessionOptionsSetEpSelectionPolicyDelegate", options, none, c_void_p())
+        with pytest.raises(StatusError):
+            api.session(affine(), options)
+    assert asked == [1, 1]
+
+
+def test_one_run_has_a_profile(ours: Api, theirs: Api, tmp_path: pathlib.Path) -> None:
+    for name, api in (("ours", ours), ("theirs", theirs)):
+        session, options, x = api.session(affine()), api.made("CreateRunOptions"), np.ones((1, 3), np.float32)
+        folder = tmp_path / name
+        folder.mkdir()
+        api.call("RunOptionsEnableProfiling", options, str(folder / "run").encode())
+        api.run_arrays(session, {"x": x}, ["y"], options)
+        [path] = folder.glob("run_*.json")
+        events = json.loads(path.read_text())
+        assert [event["args"]["op_name"] for event in events if event.get("cat") == "Node" and event["name"].endswith("_kernel_time")]
+        api.call("RunOptionsDisableProfiling", options)
+        api.run_arrays(session, {"x": x}, ["y"], options)
+        assert len(list(folder.iterdir())) == 1
+
+
+def test_lists_of_texts_are_read(ours: Api, theirs: Api) -> None:
+    for api in (ours, theirs):
+        attribute = api.made("CreateOpAttr", b"names", strings(b"ab", b"c"), 2, 6)
+        room, size = ctypes.create_string_buffer(8), c_size_t()
+        api.call("ReadOpAttr", attribute, 6, room, c_size_t(8), byref(size))
+        assert (room.raw[:5], size.value) == (b"ab\0c\0", 5)
+        assert api.number("OpAttr_GetType", attribute, kind=c_int) == 6
+
+
 def test_profiles_are_written(ours: Api, tmp_path: pathlib.Path) -> None:
     options = ours.options()
     ours.call("EnableProfiling", options, str(tmp_path / "profile").encode())
@@ -398,43 +521,9 @@ def test_places_are_those_of_the_interface() -> None:
     assert onnx.__version__
 
 
-EDITOR = """CreateTensorTypeInfo CreateSparseTensorTypeInfo CreateMapTypeInfo CreateSequenceTypeInfo CreateOptionalTypeInfo CreateValueInfo CreateNode
-CreateGraph SetGraphInputs SetGraphOutputs AddInitializerToGraph AddNodeToGraph CreateModel AddGraphToModel CreateSessionFromModel
-CreateModelEditorSession CreateModelEditorSessionFromArray SessionGetOpsetForDomain ApplyModelToModelEditorSession FinalizeModelEditorSession""".split()
 COMPILER = """ReleaseModelCompilationOptions CreateModelCompilationOptionsFromSessionOptions SetInputModelPath SetInputModelFromBuffer SetOutputModelPath
 SetOutputModelExternalInitializersFile SetOutputModelBuffer SetEpContextEmbedMode CompileModel SetFlags SetEpContextBinaryInformation
 SetGraphOptimizationLevel SetOutputModelWriteFunc""".split()
-
-
-class Part:
-    """One of the tables beside the main one."""
-
-    def __init__(self, api: Api, getter: str, names: list[str]) -> None:
-        self.api, self.places = api, {name: place for place, name in enumerate(names)}
-        self.table = (c_void_p * len(names)).from_address(api.call(getter, result=c_void_p))
-
-    def call(self, name: str, *args) -> None:
-        self.api.call_at(self.table[self.places[name]], *args)
-
-    def made(self, name: str, *args) -> c_void_p:
-        out = c_void_p()
-        self.call(name, *args, byref(out))
-        return out
-
-
-def strings(*texts: bytes):
-    return (c_char_p * len(texts))(*texts)
-
-
-def handles(*values: c_void_p):
-    return (c_void_p * len(values))(*[value.value for value in values])
-
-
-def value_info(api: Api, editor: Part, name: bytes, dims: list[int]) -> c_void_p:
-    info = api.made("CreateTensorTypeAndShapeInfo")
-    api.call("SetTensorElementType", info, 1)
-    api.call("SetDimensions", info, (c_int64 * len(dims))(*dims), c_size_t(len(dims)))
-    return editor.made("CreateValueInfo", name, editor.made("CreateTensorTypeInfo", info))
 
 
 def gemm_graph(api: Api, editor: Part, weight: np.ndarray, source: bytes) -> c_void_p:

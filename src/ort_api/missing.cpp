@@ -1,0 +1,34 @@
+// What a function says that Treadle does not have: why, by what its name has in it.
+#include "ort_api/api.h"
+
+namespace treadle::ort {
+
+std::string missing_text(std::string_view name) {
+  struct Reason {
+    std::string_view part, text;
+  };
+  static constexpr Reason kReasons[] = {
+      {"CustomCreateThreadFn", "threads are the library's own"},
+      {"CustomThreadCreationOptions", "threads are the library's own"},
+      {"CustomJoinThreadFn", "threads are the library's own"},
+      {"ThreadPoolCallbacks", "threads are the library's own"},
+      {"ThreadAffinity", "threads are not pinned; start the process on the processors that it is to use"},
+      {"OpaqueValue", "values are tensors, sparse tensors, sequences, maps and optionals"},
+      {"BlockSparse", "sparse tensors are in COO or CSR"},
+      {"ExecutionProviderLibrary", "other devices and backends are plugins of Treadle, which clients register by treadle/plugin.h"},
+      {"WeightlessSourceModel", "a compiled model without weights is an execution provider's; the CPU runs ONNX models"},
+      {"EpContextData", "contexts are an execution provider's; the CPU runs ONNX models"},
+      {"SyncStream", "the CPU computes without streams"},
+      {"KernelContext_GetResource", "resources are those of streams; the CPU computes without streams"},
+      {"EpDevice_GetNumbers", "of the CPU nothing is counted"},
+      {"ProviderOptions", "CPUExecutionProvider is the only execution provider, and has no options"},
+      {"ExecutionProviderApi", "CPUExecutionProvider is the only execution provider, and has no interface of its own"},
+      {"GpuDeviceId", "the CPU is the only device"},
+  };
+  std::string text = "Treadle does not have " + std::string(name);
+  for (const Reason& reason : kReasons)
+    if (name.find(reason.part) != std::string_view::npos) return text + ": " + std::string(reason.text);
+  return text;
+}
+
+}  // namespace treadle::ort
