@@ -245,9 +245,24 @@ Session& Session::operator=(Session&& other) noexcept {
 
 const Model& Session::model() const { return impl_->model; }
 const SessionOptions& Session::options() const { return impl_->options; }
-std::vector<ValueInfo> Session::inputs() const { return impl_->model.inputs(); }
-std::vector<ValueInfo> Session::outputs() const { return impl_->model.outputs(); }
-std::vector<ValueInfo> Session::overridable_initializers() const { return impl_->model.overridable_initializers(); }
+namespace {
+
+// With the extents that the options give symbols.
+std::vector<ValueInfo> overridden(std::vector<ValueInfo> values, const std::map<std::string, int64_t>& extents) {
+  for (ValueInfo& value : values)
+    for (auto& extent : value.shape)
+      if (const auto* symbol = std::get_if<std::string>(&extent))
+        if (const auto found = extents.find(*symbol); found != extents.end()) extent = found->second;
+  return values;
+}
+
+}  // namespace
+
+std::vector<ValueInfo> Session::inputs() const { return overridden(impl_->model.inputs(), options().free_dimension_overrides); }
+std::vector<ValueInfo> Session::outputs() const { return overridden(impl_->model.outputs(), options().free_dimension_overrides); }
+std::vector<ValueInfo> Session::overridable_initializers() const {
+  return overridden(impl_->model.overridable_initializers(), options().free_dimension_overrides);
+}
 
 std::string Session::to_text(std::string_view stage) const {
   if (stage == "onnx") return print(*impl_->model.impl().import());

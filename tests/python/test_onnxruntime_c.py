@@ -257,6 +257,8 @@ def test_dimensions_and_initializers_are_replaced(ours: Api, theirs: Api) -> Non
         value = api.value(w)
         api.call("AddInitializer", options, b"w", value)
         session = api.session(affine(), options)
+        [(name, said), *_] = api.describe(session)["Input"]
+        assert (name, said[2]) == ("x", [2, 3])
         [y] = api.run(session, {"x": api.value(np.ones((2, 3), np.float32))}, ["y"])
         assert api.content(y).tolist() == [[4, 2], [4, 2]]
 
