@@ -334,8 +334,8 @@ class Importer {
     }
     auto found = opsets_.find(domain);
     if (found != opsets_.end()) return found->second;
-    if (domain.empty()) fail(fmt::format("the {} is of ai.onnx, of which the model imports no opset", describe_def(def)));
-    return 1;
+    // ONNX Runtime takes the newest of ai.onnx, too, for models that import none of it.
+    return domain.empty() ? newest_opset("") : 1;
   }
 
   void import_attribute(const AttributeDef& attribute, Node& node, Scope& scope, const FunctionFrame& frame,

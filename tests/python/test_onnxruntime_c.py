@@ -263,6 +263,14 @@ def test_dimensions_and_initializers_are_replaced(ours: Api, theirs: Api) -> Non
         assert api.content(y).tolist() == [[4, 2], [4, 2]]
 
 
+def test_a_model_may_import_no_opset_of_onnx(ours: Api, theirs: Api) -> None:
+    graph = helper.make_graph([helper.make_node("Softmax", ["x"], ["y"])], "graph", [tensor("x", 1, [2, 2, 3])], [tensor("y", 1, [2, 2, 3])])
+    data = helper.make_model(graph, opset_imports=[helper.make_opsetid("ai.onnx.ml", 3)], ir_version=10).SerializeToString()
+    x = np.arange(12, dtype=np.float32).reshape(2, 2, 3) / 4
+    [y] = both(ours, theirs, data, {"x": x}, ["y"])  # of the newest opset: over the last axis
+    np.testing.assert_allclose(y, np.exp(x) / np.exp(x).sum(-1, keepdims=True), rtol=1e-5)
+
+
 def test_strings_are_read_and_written_one_by_one(ours: Api, theirs: Api) -> None:
     for api in (ours, theirs):
         value = api.value(np.array(["one", "two"], object))
