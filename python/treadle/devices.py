@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
-from .enums import OrtAllocatorType, OrtDeviceMemoryType, OrtDeviceVendorId, OrtMemoryInfoDeviceType, OrtMemType
+import functools
+
+from .enums import (
+    OrtAllocatorType,
+    OrtDeviceMemoryType,
+    OrtDeviceVendorId,
+    OrtHardwareDeviceType,
+    OrtMemoryInfoDeviceType,
+    OrtMemType,
+)
 from .errors import NotImplemented as NotImplementedByTreadle
 
 _DEVICE_TYPES = {"cpu": 0, "cuda": 1, "gpu": 1, "dml": 1, "webgpu": 1, "fpga": 2, "npu": 3, "cann": 3}
@@ -147,19 +156,56 @@ class OrtExternalInitializerInfo:
         self.byte_size = byte_size
 
 
+class OrtHardwareDevice:
+    """A hardware device: the CPU."""
+
+    def __init__(self, vendor: str = "", vendor_id: int = 0) -> None:
+        self.type = OrtHardwareDeviceType.CPU
+        self.vendor = vendor
+        self.vendor_id = vendor_id
+        self.device_id = 0
+        self.metadata: dict[str, str] = {}
+
+
+class OrtEpDevice:
+    """A device as an execution provider offers it: the CPU's."""
+
+    def __init__(self, ep_name: str, device: OrtHardwareDevice, ep_metadata: dict[str, str]) -> None:
+        self.ep_name = ep_name
+        self.ep_vendor = "Treadle"
+        self.ep_metadata = ep_metadata
+        self.ep_options: dict[str, str] = {}
+        self.device = device
+
+    def memory_info(self, memory_type: OrtDeviceMemoryType) -> None:
+        """None: the CPU has no memory of its own beside the process's."""
+        return
+
+    def create_sync_stream(self, stream_options: dict[str, str]) -> object:
+        """Not supported."""
+        raise NotImplementedByTreadle("the CPU computes without streams", code="not_implemented")
+
+
+# PCI's numbers, by the vendors' names as the processor says them.
+_CPU_VENDORS = {"GenuineIntel": ("Intel", 0x8086), "AuthenticAMD": ("AMD", 0x1022)}
+
+
+@functools.cache
+def cpu_hardware() -> OrtHardwareDevice:
+    """The processor."""
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8") as file:
+            named = next((line.split(":")[1].strip() for line in file if line.startswith("vendor_id")), "")
+    except OSError:
+        named = ""
+    return OrtHardwareDevice(*_CPU_VENDORS.get(named, ("", 0)))
+
+
 class _Unsupported:
     """Classes that only other devices have: they exist, so that they can be imported and named in annotations."""
 
     def __init__(self, *args: object, **kwargs: object) -> None:
         raise NotImplementedByTreadle(f"there is no {type(self).__name__} here", code="not_implemented")
-
-
-class OrtEpDevice(_Unsupported):
-    """A device of an execution provider that is a plugin."""
-
-
-class OrtHardwareDevice(_Unsupported):
-    """A hardware device."""
 
 
 class OrtSyncStream(_Unsupported):

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
-from enum import IntEnum
+from enum import Enum, IntEnum
 
 
-class GraphOptimizationLevel(IntEnum):
+class _Named(IntEnum):
+    """Prints its name, as ONNX Runtime's do: `ExecutionMode.ORT_PARALLEL`."""
+
+    __str__ = Enum.__str__
+    __format__ = Enum.__format__
+
+
+class GraphOptimizationLevel(_Named):
     """How far the graph is optimised. Below ORT_ENABLE_ALL fewer passes run."""
 
     ORT_DISABLE_ALL = 0
@@ -15,14 +22,14 @@ class GraphOptimizationLevel(IntEnum):
     ORT_ENABLE_ALL = 99
 
 
-class ExecutionMode(IntEnum):
+class ExecutionMode(_Named):
     """Kept, without meaning yet: the executor is sequential, and parallel within a node."""
 
     ORT_SEQUENTIAL = 0
     ORT_PARALLEL = 1
 
 
-class ExecutionOrder(IntEnum):
+class ExecutionOrder(_Named):
     """Kept, without meaning: the planner chooses the order."""
 
     DEFAULT = 0
@@ -30,7 +37,7 @@ class ExecutionOrder(IntEnum):
     MEMORY_EFFICIENT = 2
 
 
-class OrtAllocatorType(IntEnum):
+class OrtAllocatorType(_Named):
     """Kinds of allocators."""
 
     INVALID = -1
@@ -38,7 +45,7 @@ class OrtAllocatorType(IntEnum):
     ORT_ARENA_ALLOCATOR = 1
 
 
-class OrtMemType(IntEnum):
+class OrtMemType(_Named):
     """Kinds of memory."""
 
     CPU_INPUT = -2
@@ -47,14 +54,14 @@ class OrtMemType(IntEnum):
     DEFAULT = 0
 
 
-class OrtDeviceMemoryType(IntEnum):
+class OrtDeviceMemoryType(_Named):
     """Who may reach a device's memory."""
 
     DEFAULT = 0
     HOST_ACCESSIBLE = 5
 
 
-class OrtMemoryInfoDeviceType(IntEnum):
+class OrtMemoryInfoDeviceType(_Named):
     """Kinds of devices that memory belongs to."""
 
     CPU = 0
@@ -63,7 +70,7 @@ class OrtMemoryInfoDeviceType(IntEnum):
     NPU = 3
 
 
-class OrtHardwareDeviceType(IntEnum):
+class OrtHardwareDeviceType(_Named):
     """Kinds of hardware devices."""
 
     CPU = 0
@@ -71,7 +78,7 @@ class OrtHardwareDeviceType(IntEnum):
     NPU = 2
 
 
-class OrtExecutionProviderDevicePolicy(IntEnum):
+class OrtExecutionProviderDevicePolicy(_Named):
     """How devices are chosen where there are several; here there is one."""
 
     DEFAULT = 0
@@ -83,7 +90,7 @@ class OrtExecutionProviderDevicePolicy(IntEnum):
     MIN_OVERALL_POWER = 6
 
 
-class OrtSparseFormat(IntEnum):
+class OrtSparseFormat(_Named):
     """Formats of sparse tensors; COO and CSR are supported."""
 
     ORT_SPARSE_UNDEFINED = 0
@@ -92,7 +99,7 @@ class OrtSparseFormat(IntEnum):
     ORT_SPARSE_BLOCK_SPARSE = 4
 
 
-class OrtCompileApiFlags(IntEnum):
+class OrtCompileApiFlags(_Named):
     """Flags of ModelCompiler."""
 
     NONE = 0
@@ -100,7 +107,7 @@ class OrtCompileApiFlags(IntEnum):
     ERROR_IF_OUTPUT_FILE_EXISTS = 2
 
 
-class OrtDeviceVendorId(IntEnum):
+class OrtDeviceVendorId(_Named):
     """PCI vendor numbers."""
 
     NONE = 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import os
 import platform
@@ -11,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from . import _treadle
+from .devices import OrtEpDevice, cpu_hardware
 
 _logger = logging.getLogger("treadle")
 # ONNX Runtime's severities (verbose, info, warning, error, fatal) as levels of Python's logging.
@@ -96,9 +98,14 @@ def disable_telemetry_events() -> None:
     """Accepted: there is no telemetry."""
 
 
-def get_ep_devices() -> list[Any]:
-    """Devices of execution providers that are plugins: none."""
-    return []
+@functools.cache
+def _cpu_device() -> OrtEpDevice:
+    return OrtEpDevice(CPU_PROVIDER, cpu_hardware(), {"version": get_version_string()})
+
+
+def get_ep_devices() -> list[OrtEpDevice]:
+    """Devices of execution providers: the CPU."""
+    return [_cpu_device()]
 
 
 def register_execution_provider_library(name: str, path: str) -> None:

@@ -2,6 +2,27 @@
 
 from __future__ import annotations
 
+# The shim sets it: texts then begin as ONNX Runtime's do, which programs look for.
+_texts_are_onnxruntimes = False
+
+# ONNX Runtime's numbers and names of these classes.
+_STATUSES = {
+    "Fail": (1, "FAIL"),
+    "InvalidArgument": (2, "INVALID_ARGUMENT"),
+    "NoSuchFile": (3, "NO_SUCHFILE"),
+    "NoModel": (4, "NO_MODEL"),
+    "EngineError": (5, "ENGINE_ERROR"),
+    "RuntimeException": (6, "RUNTIME_EXCEPTION"),
+    "InvalidProtobuf": (7, "INVALID_PROTOBUF"),
+    "ModelLoaded": (8, "MODEL_LOADED"),
+    "NotImplemented": (9, "NOT_IMPLEMENTED"),
+    "InvalidGraph": (10, "INVALID_GRAPH"),
+    "EPFail": (11, "EP_FAIL"),
+    "ModelLoadCanceled": (12, "MODEL_LOAD_CANCELED"),
+    "ModelRequiresCompilation": (13, "MODEL_REQUIRES_COMPILATION"),
+    "NotFound": (14, "NOT_FOUND"),
+}
+
 
 class Error(Exception):
     """What the library raises. `code` is its own, finer class: "invalid_argument", "not_implemented", "cancelled" …"""
@@ -9,6 +30,12 @@ class Error(Exception):
     def __init__(self, *args: object, code: str = "internal") -> None:
         super().__init__(*args)
         self.code = code
+
+    def __str__(self) -> str:
+        text, status = super().__str__(), _STATUSES.get(type(self).__name__)
+        if status is None or not _texts_are_onnxruntimes:
+            return text
+        return f"[ONNXRuntimeError] : {status[0]} : {status[1]} : {text}"
 
 
 class Fail(Error):

@@ -58,6 +58,7 @@ def _state_contents() -> dict[str, object]:
     contents.update(
         OrtValueVector=session.OrtValueVector,
         get_default_session_options=treadle.SessionOptions,
+        get_hardware_devices=lambda: [devices.cpu_hardware()],
         is_dlpack_uint8_tensor=lambda capsule: treadle.OrtValue.from_dlpack(capsule).data_type() == "tensor(uint8)",
     )
     for name in ("InferenceSession", "IOBinding", "preload_dlls", "print_debug_info"):
@@ -133,12 +134,14 @@ def install() -> None:
         return
     _forget()
     sys.meta_path.insert(0, _finder)
+    errors._texts_are_onnxruntimes = True
 
 
 def uninstall() -> None:
     """Makes later imports of onnxruntime give what is installed under that name."""
     if _finder in sys.meta_path:
         sys.meta_path.remove(_finder)
+        errors._texts_are_onnxruntimes = False
         _forget()
 
 

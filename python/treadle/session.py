@@ -233,7 +233,7 @@ class Session:
             hint = _dtype_hint(feeds, self._inputs_meta)
             if not hint:
                 raise
-            raise InvalidArgument(f"{error}{hint}", code=error.code) from None
+            raise InvalidArgument(f"{error.args[0]}{hint}", code=error.code) from None
 
     def run_async(
         self,
@@ -467,6 +467,11 @@ class IOBinding(_treadle.SessionIOBinding):
     def __init__(self, session: Session) -> None:
         super().__init__(session._sess)
         self._session = session._sess
+
+    @property
+    def _iobinding(self) -> IOBinding:
+        """What ONNX Runtime's class wraps, by its name there."""
+        return self
 
     def get_outputs_as_ortvaluevector(self) -> OrtValueVector:
         """The last run's outputs, in the order of binding."""

@@ -131,6 +131,38 @@ def on_both(code):
     return run_code(SHIM + guard.format("treadle") + code), run_code(guard.format("onnxruntime") + code)
 
 
+def test_devices_enums_and_errors_look_alike():
+    pytest.importorskip("onnxruntime")
+    ours, theirs = on_both(
+        """
+        import json
+        import numpy as np
+        import onnxruntime as ort
+        from onnx import helper
+        from onnxruntime.capi import _pybind_state as C
+        said = [[d.ep_name, str(d.device.type), d.device.vendor, d.device.vendor_id, d.device.device_id, sorted(d.ep_metadata), dict(d.ep_options)] for d in ort.get_ep_devices()]
+        said.append([device.vendor for device in C.get_hardware_devices()])
+        said += [str(ort.GraphOptimizationLevel.ORT_ENABLE_ALL), f"{ort.ExecutionMode.ORT_PARALLEL}", int(ort.ExecutionMode.ORT_PARALLEL)]
+        x = helper.make_tensor_value_info("x", 1, [2, 3])
+        graph = helper.make_graph([helper.make_node("Relu", ["x"], ["y"])], "graph", [x], [helper.make_tensor_value_info("y", 1, None)])
+        model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9).SerializeToString()
+        session = ort.InferenceSession(model, providers=["CPUExecutionProvider"])
+        for feeds in ({"x": np.ones((2, 3))}, {"x": np.ones((2, 4), np.float32)}):
+            try:
+                session.run(None, feeds)
+            except ort.capi.onnxruntime_pybind11_state.InvalidArgument as error:
+                said.append([str(error)[:41], str(error).count("ONNXRuntimeError")])
+        binding = session.io_binding()
+        binding.bind_cpu_input("x", np.array([[-1, 2, 3]] * 2, np.float32))
+        binding.bind_output("y")
+        session.run_with_iobinding(binding)
+        said.append([value.numpy().tolist() for value in binding._iobinding.get_outputs()])
+        print(json.dumps(said))
+        """
+    )
+    assert ours == theirs
+
+
 @needs("swift_f0")
 def test_swift_f0_tracks_the_same_pitch():
     ours, theirs = on_both(
