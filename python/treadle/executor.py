@@ -183,13 +183,17 @@ class _Core:
     def differentiable(self, inputs: tuple[str, ...]) -> JointModule:
         """The joint graph with the gradients of these inputs, beside those of the parameters."""
         if inputs not in self._joint:
+            options = self.options
+            if options is not None and options.enable_profiling:  # a file of its own
+                options = SessionOptions(options)
+                options.profile_file_prefix += f"training{len(self._joint)}_"
             self._joint[inputs] = JointModule(
                 self.model,
                 inputs=inputs,
                 device=self.devices.device,
                 group2ctx=self.devices.group2ctx,
                 argument_devices=self.devices.arguments,
-                sess_options=self.options,
+                sess_options=options,
             )
         return self._joint[inputs]
 
@@ -407,6 +411,16 @@ class Executor:
             InferenceSession(self._core.model, options)
             with open(options.optimized_model_filepath, "rb") as file:
                 return file.read()
+
+    def end_profiling(self) -> list[str]:
+        """Ends what `options.enable_profiling` began. Executors that reshape() made share it.
+
+        Returns the paths of the profiles: of the forward passes, and of each graph that training has made. Empty without profiling.
+        """
+        core = self._core
+        if core.options is None or not core.options.enable_profiling:
+            return []
+        return [core.session.end_profiling(), *(joint.end_profiling() for joint in core._joint.values())]
 
     @property
     def memory_bytes(self) -> int:

@@ -1,5 +1,8 @@
 """Graph executors in the way of MXNet, against gradients worked out by hand and by PyTorch."""
 
+import json
+import pathlib
+
 import numpy as np
 import onnx
 import pytest
@@ -174,6 +177,30 @@ def test_monitors_and_the_optimised_graph():
     unoptimized = onnx.load_from_string(treadle.simple_bind(linear(), options=options, x=(4, 3)).optimized_model())
     assert [node.op_type for node in unoptimized.graph.node] == ["MatMul", "Add"]
     assert executor.memory_bytes > 0
+
+
+def test_profiles_tell_forward_passes_from_training(tmp_path):
+    options = treadle.SessionOptions()
+    options.enable_profiling = True
+    options.profile_file_prefix = str(tmp_path / "profile_")
+    executor = treadle.simple_bind(linear(), options=options, x=(4, 3))
+    executor.forward(x=X)
+    executor.forward(x=X)
+    executor.forward(is_train=True, x=X)
+    executor.backward([G])
+    inference, training = executor.end_profiling()
+
+    def operators(path):
+        events = json.loads(pathlib.Path(path).read_text())
+        return [event["args"]["op_name"] for event in events if event["cat"] == "Node" and event["name"].endswith("_kernel_time")]
+
+    assert inference != training
+    assert len(operators(inference)) in (2, 4)  # a product and a sum, or one of both, in each of two runs
+    trained = json.loads(pathlib.Path(training).read_text())["traceEvents"]  # in the words of PyTorch's profiler, as trainers write them
+    assert sum(event.get("cat") == "cpu_op" for event in trained) >= 3, trained  # forward, and the gradients of x, w and b
+    with pytest.raises(treadle.errors.InvalidArgument, match="profiling is not on"):
+        executor.end_profiling()
+    assert treadle.simple_bind(linear(), x=(4, 3)).end_profiling() == []
 
 
 def test_running_statistics_are_auxiliary_states():
