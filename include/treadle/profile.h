@@ -84,6 +84,7 @@ struct ProfiledBuffer {
 struct ProfiledRange {
   std::string name;
   int32_t parent = -1;          ///< the range (index) around it on its thread
+  bool python = false;          ///< a function that Python called (ProfilerOptions::python_calls)
   std::vector<double> call_ns;  ///< of each call
   double self_ns = 0;           ///< of all calls, without the ranges in them
   double run_ns = 0;            ///< of all calls: recorded runs in them
@@ -193,6 +194,12 @@ struct ProfilerOptions {
   bool memory = false;  ///< also every block of memory that is taken or given back
   /// Also what kernels do: packing, products, epilogues and others, on each thread. Kernels that mark no phases have none.
   bool kernel_phases = false;
+  /// Also calls that an interpreter tells of (ProfileRange::end_call): Python's, with treadle.profile(python_calls=True).
+  bool python_calls = false;
+  /// A file to which events are written while they are recorded, a few times a second. The memory that they take is given back, so that a
+  /// recording may be of any length; what a process has written is there however it ends. read_profile_recording() reads it. If the file
+  /// cannot be written any more, recording stops, runs go on, and profile() and flush() say why. Does not go with keep_last.
+  std::string stream_to;
   /// Nodes name the passes that made them. The model is optimised once more when the profile is made. Sessions only; those of a compiled
   /// model have none to name.
   bool passes = false;
@@ -209,8 +216,10 @@ class TREADLE_API Profiler {
   /// Runs that begin while it is paused are not of the profile. Those under way are recorded to their end.
   void pause();
   void resume();
-  /// Of the runs that have ended so far.
+  /// Of the runs that have ended so far. @throws Error(io_error) if the file of ProfilerOptions::stream_to could not be written
   Profile profile() const;
+  /// What has been recorded so far is in the file of ProfilerOptions::stream_to. @throws Error(io_error) if it could not be written
+  void flush();
 
   struct Impl;
   explicit Profiler(std::unique_ptr<Impl> impl);
@@ -218,6 +227,10 @@ class TREADLE_API Profiler {
  private:
   std::unique_ptr<Impl> impl_;
 };
+
+/// A profile that was written with ProfilerOptions::stream_to, up to what had been written when it ended. It has its single events.
+/// @throws Error(not_found, io_error), Error(invalid_argument) for other files
+TREADLE_API Profile read_profile_recording(const std::string& path);
 
 /// Marks a range of the program, from here to the end of the block, in all profiles that are being taken in the process. Ranges nest, on
 /// any thread. Costs a load where no profile is being taken.
@@ -233,6 +246,10 @@ class TREADLE_API ProfileRange {
   static uint64_t begin() noexcept;
   static uint32_t name_id(std::string_view name);
   static void end(uint32_t name_id, uint64_t begin) noexcept;
+  /// A call of an interpreter that records them: of profiles with ProfilerOptions::python_calls.
+  /// @param begin, end      as begin() gave them
+  /// @param system_thread  0: this one; else the system's number of the thread that the call was on
+  static void end_call(uint32_t name_id, uint64_t begin, uint64_t end, int64_t system_thread = 0) noexcept;
 
  private:
   uint64_t start_;

@@ -19,7 +19,7 @@ extern "C" {
 #endif
 
 /* Grows with every addition to this header. */
-#define TREADLE_ABI_VERSION 10
+#define TREADLE_ABI_VERSION 11
 
 typedef struct treadle_status treadle_status;
 typedef struct treadle_model treadle_model;
@@ -185,6 +185,7 @@ typedef struct treadle_profiler_options {
   int32_t keep_last;     /* when there is no more room: non-zero: the oldest go; 0: new ones are not recorded */
   int32_t memory;        /* non-zero: every block of memory that is taken or given back, too */
   int32_t kernel_phases; /* since version 10 of the ABI; non-zero: what kernels do, too: packing, products, epilogues */
+  const char* stream_to; /* since version 11 of the ABI; a file to which events are written while they are recorded; NULL: none */
 } treadle_profiler_options;
 /* Records runs from now on. `options` NULL: the defaults. The session may be released before the profiler. */
 TREADLE_C_API treadle_status* treadle_profiler_start(treadle_session* session, const treadle_profiler_options* options,
@@ -193,6 +194,10 @@ TREADLE_C_API treadle_status* treadle_profiler_start(treadle_session* session, c
 TREADLE_C_API treadle_status* treadle_profiler_set_recording(treadle_profiler* profiler, int recording);
 /* As treadle_session_save_profile(). */
 TREADLE_C_API treadle_status* treadle_profiler_save(const treadle_profiler* profiler, const char* path);
+/* What has been recorded so far is in the file of `stream_to`; an error if it could not be written: the disk is full. Since version 11. */
+TREADLE_C_API treadle_status* treadle_profiler_flush(treadle_profiler* profiler);
+/* A file that `stream_to` wrote, as treadle_profiler_save() writes files. Since version 11. */
+TREADLE_C_API treadle_status* treadle_profile_convert(const char* recording, const char* path);
 /* Ends the recording and gives its memory back. */
 TREADLE_C_API void treadle_profiler_release(treadle_profiler* profiler);
 

@@ -69,6 +69,7 @@ treadle_status* treadle_profiler_start(treadle_session* session, const treadle_p
       made.keep_last = given.keep_last != 0;
       made.memory = given.memory != 0;
       made.kernel_phases = given.kernel_phases != 0;
+      if (given.stream_to) made.stream_to = given.stream_to;
     }
     *out = new treadle_profiler{require(session, "session").session.profiler(made)};
   });
@@ -83,6 +84,14 @@ treadle_status* treadle_profiler_set_recording(treadle_profiler* profiler, int r
 
 treadle_status* treadle_profiler_save(const treadle_profiler* profiler, const char* path) {
   return save(path, [&] { return require(profiler, "profiler").profiler.profile(); });
+}
+
+treadle_status* treadle_profiler_flush(treadle_profiler* profiler) {
+  return guarded([&] { require(profiler, "profiler").profiler.flush(); });
+}
+
+treadle_status* treadle_profile_convert(const char* recording, const char* path) {
+  return save(path, [&] { return treadle::read_profile_recording(&require(recording, "recording")); });
 }
 
 void treadle_profiler_release(treadle_profiler* profiler) { delete profiler; }

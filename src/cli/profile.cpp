@@ -9,6 +9,7 @@
 #include <array>
 #include <chrono>
 #include <cstdio>
+#include <fstream>
 #include <memory>
 #include <span>
 
@@ -27,7 +28,7 @@ namespace {
 constexpr int kSlower = 3, kUnclear = 4;  // exit statuses of --diff; 1 is an error
 
 struct ProfileArguments {
-  std::string model, output;
+  std::string model, output, stream;
   std::vector<std::string> diff;
   InputOptions inputs;
   SessionOptions session;
@@ -102,11 +103,12 @@ Profile measure_runs(Session& session, IoBinding& binding, const ProfileArgument
     session.run(binding);
     return profile_clock_ns() - start;
   };
-  const ProfilerOptions options{.memory = a.table.memory, .kernel_phases = a.kernel_phases, .passes = !session.model().impl().compiled};
+  ProfilerOptions options{.memory = a.table.memory, .kernel_phases = a.kernel_phases, .passes = !session.model().impl().compiled};
   {
     const Profiler forgotten = session.profiler(options);
     for (int i = 0; i < a.warmup; ++i) timed();
   }
+  options.stream_to = a.stream;
   Profiler profiler = session.profiler(options);
   constexpr size_t kLeastRuns = 11, kMostRuns = 2000;
   const double end = profile_clock_ns() + a.seconds * 1e9;
@@ -122,6 +124,14 @@ Profile measure_runs(Session& session, IoBinding& binding, const ProfileArgument
     if (context.call_ns.size() % 32 == 0) progress(fmt::format("{} runs", context.call_ns.size()));
   }
   return profiler.profile();
+}
+
+// A file of --stream, read again.
+bool is_recording(const std::string& path) {
+  constexpr std::string_view kBegin = "TREADLE PROFILE\n";
+  std::array<char, kBegin.size()> begin{};
+  std::ifstream file(path, std::ios::binary);
+  return file.read(begin.data(), begin.size()) && std::string_view(begin.data(), begin.size()) == kBegin;
 }
 
 struct MadeProfile {
@@ -163,10 +173,16 @@ MadeProfile profile_model(const ProfileArguments& a) {
 int profile_command(const ProfileArguments& a) {
   if (!a.diff.empty()) return compare_files(a);
   if (a.model.empty()) throw Error(ErrorCode::invalid_argument, "a model, a profile (.json), or --diff with two profiles is expected");
-  const bool saved = ends_with(a.model, ".json") || ends_with(a.model, ".json.gz"), gzip = ends_with(a.output, kGzip);
+  const bool recording = is_recording(a.model), saved = ends_with(a.model, ".json") || ends_with(a.model, ".json.gz"),
+             gzip = ends_with(a.output, kGzip);
   const std::string name = a.output.substr(0, a.output.size() - (gzip ? kGzip.size() : 0));
   if (!a.output.empty() && !saved) check_profile_file(name);  // before the measurement
-  const MadeProfile made = saved ? MadeProfile{{}, read_text(a.model)} : profile_model(a);
+  auto read_recording = [&] {
+    Profile profile = read_profile_recording(a.model);
+    std::string json = profile_to_json(profile, {.model = a.model});
+    return MadeProfile{std::move(profile), std::move(json)};
+  };
+  const MadeProfile made = recording ? read_recording() : saved ? MadeProfile{{}, read_text(a.model)} : profile_model(a);
   const std::string& json = made.json;
   const std::string table = profile_to_table(json, a.table);  // before anything is written: it checks the document
   if (!a.output.empty()) {
@@ -185,12 +201,15 @@ int profile_command(const ProfileArguments& a) {
 
 Command add_profile(CLI::App& app) {
   auto a = std::make_shared<ProfileArguments>();
-  app.add_option("model", a->model, "ONNX file, or a profile (.json) to show again");
+  app.add_option("model", a->model, "ONNX file, or a profile (.json) or a recording (--stream) to show again");
   add_input_options(app, a->inputs);
   add_session_options(app, a->session);
   app.add_option("-o,--output", a->output,
                  "Also write a page (.html), the profile (.json, .csv), or every event (.pftrace, .trace.json, .folded, .speedscope.json, "
                  ".onnxruntime.json); with .gz behind it, compressed");
+  app.add_option("--stream", a->stream,
+                 "Write events to this file while they are recorded; `treadle profile FILE -o trace.pftrace` reads it, also after this "
+                 "process was killed");
   app.add_flag("--json", a->json, "Print JSON");
   app.add_flag("--memory", a->table.memory,
                "Record allocations too, and print what is held at the peak and what the arena holds over the run");

@@ -17,6 +17,8 @@
 #include <cpuid.h>
 #endif
 
+#include "core/record_filter.h"
+
 namespace treadle {
 namespace {
 
@@ -52,9 +54,8 @@ ClockPair read_both() {
 
 std::atomic<uint64_t> next_recorder_id{1};  // 0: no recorder
 
-constexpr uint32_t kFirstReservedName = 1U << 24U;  // those below are interned
-constexpr size_t kMaxInternedNames = 1U << 20U;     // of ranges that programs mark; a program that makes up ever new names fills no memory
-std::atomic<uint32_t> next_reserved_name{kFirstReservedName};
+constexpr size_t kMaxInternedNames = 1U << 20U;  // of ranges that programs mark; a program that makes up ever new names fills no memory
+std::atomic<uint32_t> next_reserved_name{1U << 24U};
 
 constinit thread_local bool thread_is_ending = false;
 
@@ -155,6 +156,7 @@ Recorder::Block* Recorder::take_oldest() noexcept {
   if (!from) return nullptr;
   Block* block = from->first;
   from->first = block->next.load(std::memory_order_acquire);
+  ++from->first_number;
   const uint32_t used = block->used.load(std::memory_order_relaxed);
   uint64_t records = used;
   for (uint32_t i = 0; i < used; ++i)
@@ -216,7 +218,7 @@ Recorder::Block* Recorder::next_block(ThreadLog& log, uint64_t lost_from) noexce
   const uint32_t used = log.last->used.load(std::memory_order_relaxed);
   uint64_t end = 0;
   for (uint32_t i = 0; i < used; ++i) {
-    const Event& event = log.last->events[i];
+    const RecordEvent& event = log.last->events[i];
     end = std::max(end, event.kind == RecordKind::memory || event.kind == RecordKind::out_of_memory ? event.start : event.end);
     if (event.has_arguments) ++i;
   }
@@ -265,18 +267,67 @@ uint64_t Recorder::wanted_from() const {
 }
 
 void Recorder::give_back() {
-  const uint64_t wanted = wanted_from();
-  auto free_first = [&](ThreadLog& log) {
-    delete std::exchange(log.first, log.first->next.load(std::memory_order_acquire));
-    blocks_.fetch_sub(1, std::memory_order_relaxed);
-  };
   for (const auto& log : logs_) {
-    while (log->first && log->first->full.load(std::memory_order_acquire) && log->first->last_end < wanted) free_first(*log);
-    if (!log->ended.load(std::memory_order_acquire)) continue;
-    if (wanted == UINT64_MAX)
-      while (log->first) free_first(*log);
+    const bool ended = log->ended.load(std::memory_order_acquire);
+    while (log->first && (ended || log->first->full.load(std::memory_order_acquire)) && !is_needed(*log)) {
+      delete std::exchange(log->first, log->first->next.load(std::memory_order_acquire));
+      ++log->first_number;
+      blocks_.fetch_sub(1, std::memory_order_relaxed);
+    }
   }
+  for (const auto& log : logs_)
+    if (!log->first)
+      for (RecordWindow* window : windows_) window->cursors_.erase(log.get());
   std::erase_if(logs_, [](const auto& log) { return !log->first; });
+  if (windows_.empty()) late_.clear();
+}
+
+bool Recorder::is_needed(const ThreadLog& log) const {
+  const bool full = log.first->full.load(std::memory_order_acquire);
+  return std::any_of(windows_.begin(), windows_.end(), [&](const RecordWindow* window) {
+    if (window->start_ == 0) return false;
+    if (!window->limits().streams) return !full || log.first->last_end >= window->start_;
+    const auto cursor = window->cursors_.find(&log);
+    if (cursor == window->cursors_.end() || cursor->second.block < log.first_number) return true;
+    return cursor->second.block == log.first_number && (full || cursor->second.used < log.first->used.load(std::memory_order_acquire));
+  });
+}
+
+std::vector<DrainedThread> Recorder::drain(RecordWindow& window, uint64_t& dropped) {
+  std::vector<DrainedThread> threads;
+  std::lock_guard lock(mutex_);
+  if (!window.is_open_) return threads;
+  dropped = dropped_.load() - window.dropped_before_;
+  for (const auto& log : logs_) {
+    RecordWindow::Cursor& cursor = window.cursors_[log.get()];
+    DrainedThread thread{log->system_id, log->name, {}};
+    uint64_t number = log->first_number;
+    for (const Block* block = log->first; block; block = block->next.load(std::memory_order_acquire), ++number) {
+      const bool full = block->full.load(std::memory_order_acquire);
+      const uint32_t used = block->used.load(std::memory_order_acquire);
+      if (number >= cursor.block) {
+        const uint32_t begin = number == cursor.block ? cursor.used : 0;
+        thread.events.insert(thread.events.end(), block->events + begin, block->events + used);
+        cursor = full ? RecordWindow::Cursor{number + 1, 0} : RecordWindow::Cursor{number, used};
+      }
+      if (!full) break;  // as in visit()
+    }
+    if (!thread.events.empty()) threads.push_back(std::move(thread));
+  }
+  for (; window.num_late_ < late_.size(); ++window.num_late_)
+    threads.push_back({late_[window.num_late_].first, {}, {late_[window.num_late_].second}});
+  give_back();
+  return threads;
+}
+
+void Recorder::record_for(int64_t system_id, uint32_t name, RecordKind kind, uint64_t start, uint64_t end) {
+  std::lock_guard lock(mutex_);
+  if (!windows_.empty()) late_.push_back({system_id, {start, end, name, kind, false, 0, 0}});
+}
+
+std::vector<RecordName> Recorder::names_from(size_t first) const {
+  std::lock_guard lock(mutex_);
+  return {names_.begin() + static_cast<std::ptrdiff_t>(std::min(first, names_.size())), names_.end()};
 }
 
 int64_t Recorder::unix_ns(uint64_t ticks) const {
@@ -309,19 +360,16 @@ void Recorder::visit(Recording& recording, const Take& take) const {
     for (const Block* block = log->first; block; block = block->next.load(std::memory_order_acquire)) {
       const bool full = block->full.load(std::memory_order_acquire);
       const uint32_t used = block->used.load(std::memory_order_acquire);
-      for (uint32_t i = 0; i < used; ++i) {
-        const Event& event = block->events[i];
-        Record record{event.start, event.end, 0, 0, event.name, event.kind, event.run};
-        if (event.has_arguments) {
-          const Event& arguments = block->events[++i];
-          record.arg0 = static_cast<int64_t>(arguments.start), record.arg1 = static_cast<int64_t>(arguments.end);
-        } else if (event.kind == RecordKind::phase) {
-          record.arg0 = event.name, record.arg1 = event.phase;
-        }
-        take(record, recording.threads.back());
-      }
+      each_record({block->events, used}, [&](const Record& record) { take(record, recording.threads.back()); });
       if (!full) break;  // its thread may have filled it since and gone on to the next: that would leave a hole here
     }
+  }
+  for (const auto& [system_id, event] : late_) {
+    auto thread = std::find_if(recording.threads.begin(), recording.threads.end(),
+                               [id = system_id](const Recording::Thread& other) { return other.system_id == id; });
+    if (thread == recording.threads.end())
+      thread = recording.threads.insert(thread, {static_cast<uint32_t>(recording.threads.size()), system_id, {}, {}});
+    each_record({&event, 1}, [&](const Record& record) { take(record, *thread); });
   }
 }
 
@@ -335,81 +383,6 @@ Recording Recorder::collect() const {
   return recording;
 }
 
-namespace {
-
-/// Picks a profile's records out of those of a thread.
-class FilteredThread {
- public:
-  FilteredThread(const RecordFilter& filter, const std::vector<RecordName>& interned, Recording& recording)
-      : filter_(filter), interned_(interned), recording_(recording) {}
-
-  void take(Record record, Recording::Thread& thread) {
-    if (thread.index != thread_) strangers_.clear();
-    thread_ = thread.index;
-    if (record.start < filter_.from) return;
-    const bool is_block = record.kind == RecordKind::memory || record.kind == RecordKind::out_of_memory;
-    if (is_block) {
-      if (!filter_.account || record.end != reinterpret_cast<uintptr_t>(filter_.account)) return;
-      record.end = record.start;
-      record.name = name_of(record.name).value_or(unnamed());
-    } else if (record.kind == RecordKind::phase || record.kind == RecordKind::chunk) {
-      const auto node = filter_.kernel_phases ? name_of(record.name) : std::nullopt;
-      if (!node) return;
-      record.name = *node;
-      if (record.kind == RecordKind::phase) record.arg0 = *node, record.name = phase_name(static_cast<KernelPhase>(record.arg1));
-    } else if (const auto name = name_of(record.name)) {
-      record.name = *name;
-    } else {
-      if (record.kind == RecordKind::node) strangers_.push_back(record.start);
-      return;
-    }
-    // Nodes end before their run does. What began within it is the run's, whoever named it.
-    if (record.kind == RecordKind::run) {
-      for (uint64_t start : strangers_) recording_.unknown += start >= record.start;
-      strangers_.clear();
-    }
-    thread.records.push_back(record);
-  }
-
- private:
-  std::optional<uint32_t> name_of(uint32_t name) {
-    if (name >= kFirstReservedName) {
-      auto found = filter_.names.find(name);
-      return found == filter_.names.end() ? std::nullopt : std::optional(found->second);
-    }
-    if (name >= interned_.size()) return std::nullopt;
-    auto [found, is_new] = interned_names_.try_emplace(name, static_cast<uint32_t>(recording_.names.size()));
-    if (is_new) recording_.names.push_back(interned_[name]);
-    return found->second;
-  }
-  uint32_t phase_name(KernelPhase phase) {
-    std::optional<uint32_t>& known = phase_names_[static_cast<size_t>(phase) % kNumKernelPhases];
-    if (!known) {
-      known = static_cast<uint32_t>(recording_.names.size());
-      recording_.names.push_back({std::string(treadle::name_of(phase)), {}, {}});
-    }
-    return *known;
-  }
-  uint32_t unnamed() {
-    if (!unnamed_) {
-      unnamed_ = static_cast<uint32_t>(recording_.names.size());
-      recording_.names.emplace_back();
-    }
-    return *unnamed_;
-  }
-
-  const RecordFilter& filter_;
-  const std::vector<RecordName>& interned_;
-  Recording& recording_;
-  std::unordered_map<uint32_t, uint32_t> interned_names_;
-  std::array<std::optional<uint32_t>, kNumKernelPhases> phase_names_;
-  std::optional<uint32_t> unnamed_;
-  uint32_t thread_ = 0;
-  std::vector<uint64_t> strangers_;  // starts of nodes that the filter does not name
-};
-
-}  // namespace
-
 Recording Recorder::collect(const RecordFilter& filter, const RecordWindow& window) const {
   Recording recording;
   start_of(recording, window.start());
@@ -419,8 +392,8 @@ Recording Recorder::collect(const RecordFilter& filter, const RecordWindow& wind
   recording.complete_from = lost_until_.load();
   // A run that ends while the threads are looked through may have had nodes on those already seen.
   recording.complete_until = std::min(lost_from_.load(), read_ticks());
-  FilteredThread filtered(filter, names_, recording);
-  visit(recording, [&](const Record& record, Recording::Thread& thread) { filtered.take(record, thread); });
+  RecordPicker picker(filter, names_, recording);
+  visit(recording, [&](const Record& record, Recording::Thread& thread) { picker.take(record, thread); });
   std::erase_if(recording.threads, [](const Recording::Thread& thread) { return thread.records.empty(); });
   for (size_t i = 0; i < recording.threads.size(); ++i) recording.threads[i].index = static_cast<uint32_t>(i);
   return recording;
@@ -434,7 +407,10 @@ RecordWindow::RecordWindow(Recorder& recorder, const Limits& limits) : recorder_
   if (limits.kernel_phases) detail::num_wanting_phases.fetch_add(1);
 }
 
-RecordWindow::~RecordWindow() {
+RecordWindow::~RecordWindow() { close(); }
+
+void RecordWindow::close() {
+  if (!std::exchange(is_open_, false)) return;
   if (&recorder_ == &Recorder::of_process()) {
     num_open_.fetch_sub(1);
     if (limits_.memory) num_for_memory_.fetch_sub(1);

@@ -12,6 +12,7 @@
 #include <string>
 #include <string_view>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "core/fork_mutex.h"
@@ -91,22 +92,31 @@ struct Recording {
   int64_t start_unix_ns = 0;  ///< wall-clock time of start_ticks
   /// Between these ticks nothing has been dropped or was still to be written.
   uint64_t complete_from = 0, complete_until = UINT64_MAX;
+  std::vector<std::pair<uint64_t, uint64_t>> gaps;  ///< but for these: something was dropped between their ticks
 
   /// Nanoseconds since start_ticks.
   double to_ns(uint64_t ticks) const { return static_cast<double>(static_cast<int64_t>(ticks - start_ticks)) * ns_per_tick; }
 };
 
-class MemoryAccount;
+/// As it is written. One with arguments has them in the event behind it, which most do without.
+struct RecordEvent {
+  uint64_t start, end;  // or arg0, arg1
+  uint32_t name;
+  RecordKind kind;
+  bool has_arguments : 1;
+  uint8_t phase : 7;  // KernelPhase
+  uint16_t run;
+};
+static_assert(sizeof(RecordEvent) == 24);
 
-/// What a profile wants of all that the process records.
-struct RecordFilter {
-  uint64_t from = 0;                             ///< ticks: what began before is left out
-  std::unordered_map<uint32_t, uint32_t> names;  ///< from a reserved name to its index in `texts`; others are left out
-  std::vector<RecordName> texts;                 ///< texts of the result begin with these
-  const MemoryAccount* account = nullptr;        ///< whose blocks of memory; null: none
-  bool kernel_phases = false;                    ///< what kernels do, and on which threads
+/// What a thread has written since the last time.
+struct DrainedThread {
+  int64_t system_id = 0;
+  std::string name;
+  std::vector<RecordEvent> events;
 };
 
+struct RecordFilter;
 class RecordWindow;
 
 /// Thread-safe. Must outlive the scopes that write to it.
@@ -131,6 +141,10 @@ class Recorder {
   /// same in a process.
   static uint32_t reserve_names(size_t count) noexcept;
 
+  static constexpr bool is_reserved(uint32_t name) noexcept { return name >= kFirstReservedName; }
+  /// Interned names from the one of this id on.
+  std::vector<RecordName> names_from(size_t first) const;
+
   /// Tells a run's records, of whatever thread, from those of the others under way. Numbers come again after 65,535 runs.
   static uint16_t next_run() noexcept;
 
@@ -140,6 +154,8 @@ class Recorder {
   void record_phase(uint32_t node, KernelPhase phase, uint64_t start, uint64_t end, uint16_t run) noexcept {
     if (ThreadLog* log = own_log()) append(*log, node, RecordKind::phase, start, end, 0, 0, run, phase);
   }
+  /// Of another thread, which may no longer be able to say it itself. Takes a lock.
+  void record_for(int64_t system_id, uint32_t name, RecordKind kind, uint64_t start, uint64_t end);
   void instant(uint32_t name, int64_t arg0 = 0, int64_t arg1 = 0) noexcept {
     uint64_t now = read_ticks();
     record(name, RecordKind::instant, now, now, arg0, arg1);
@@ -160,29 +176,21 @@ class Recorder {
   uint64_t held_bytes() const noexcept { return blocks_.load(std::memory_order_relaxed) * sizeof(Block); }
 
  private:
-  // As it is written. One with arguments has them in the event behind it, which most do without.
-  struct Event {
-    uint64_t start, end;  // or arg0, arg1
-    uint32_t name;
-    RecordKind kind;
-    bool has_arguments : 1;
-    uint8_t phase : 7;  // KernelPhase
-    uint16_t run;
-  };
-  static_assert(sizeof(Event) == 24);
+  static constexpr uint32_t kFirstReservedName = 1U << 24U;  // those below are interned
   static constexpr uint32_t kBlockEvents = 1024;
   struct Block {
     std::atomic<uint32_t> used{0};
     std::atomic<bool> full{false};  // its thread has gone on to the next, and does not touch it any more
     std::atomic<Block*> next{nullptr};
     uint64_t last_end = 0;  // of a full one
-    Event events[kBlockEvents];
+    RecordEvent events[kBlockEvents];
   };
   struct ThreadLog {
     int64_t system_id = 0;
     std::string name;
     Block* first = nullptr;
     Block* last = nullptr;           // the owner's
+    uint64_t first_number = 0;       // how many blocks went before the first
     std::atomic<bool> ended{false};  // the thread is no more
   };
   struct OwnLogs;
@@ -217,9 +225,11 @@ class Recorder {
   void lose(uint64_t from) noexcept;
   void open(RecordWindow& window);
   void close(RecordWindow& window);
-  void follow_windows();         // @pre the caller has the mutex
-  void give_back();              // likewise
-  uint64_t wanted_from() const;  // likewise
+  std::vector<DrainedThread> drain(RecordWindow& window, uint64_t& dropped);
+  void follow_windows();                       // @pre the caller has the mutex
+  void give_back();                            // likewise
+  bool is_needed(const ThreadLog& log) const;  // its first block, which is full or its thread's last; likewise
+  uint64_t wanted_from() const;                // likewise
   template <typename Take>
   void visit(Recording& recording, const Take& take) const;
   void start_of(Recording& recording, uint64_t start_ticks) const;
@@ -235,6 +245,7 @@ class Recorder {
   mutable ForkMutex mutex_;
   std::vector<RecordWindow*> windows_;
   std::vector<std::shared_ptr<ThreadLog>> logs_;
+  std::vector<std::pair<int64_t, RecordEvent>> late_;  // by the thread's system number: record_for(); as long as there are windows
   std::vector<RecordName> names_;
   std::unordered_map<std::string, uint32_t> ids_;
 };
@@ -249,6 +260,8 @@ class RecordWindow {
     bool keep_last = false;
     bool memory = false;         ///< blocks of memory are recorded
     bool kernel_phases = false;  ///< what kernels do
+    bool python_calls = false;   ///< as RecordFilter::python_calls
+    bool streams = false;        ///< drain() takes what is recorded; what it has taken is not kept for the window
   };
   RecordWindow(Recorder& recorder, const Limits& limits);
   ~RecordWindow();
@@ -256,6 +269,12 @@ class RecordWindow {
   RecordWindow& operator=(const RecordWindow&) = delete;
 
   uint64_t start() const noexcept { return start_; }
+  const Recorder& recorder() const noexcept { return recorder_; }
+  /// Nothing is kept for it any more.
+  void close();
+  /// What was recorded since the last call, by thread. One caller at a time. @pre limits().streams
+  /// @param dropped  gets the count of records for which there was no room, since the window was opened
+  std::vector<DrainedThread> drain(uint64_t& dropped) { return recorder_.drain(*this, dropped); }
   const Limits& limits() const noexcept { return limits_; }
 
   /// Whether there is a window on the process's recorder, and one that wants memory.
@@ -268,6 +287,13 @@ class RecordWindow {
   Recorder& recorder_;
   const Limits limits_;
   uint64_t start_ = 0, dropped_before_ = 0;
+  bool is_open_ = true;
+  struct Cursor {
+    uint64_t block = 0;  // number in its log
+    uint32_t used = 0;   // events of it that have been taken
+  };
+  std::unordered_map<const void*, Cursor> cursors_;  // by log; guarded by the recorder's mutex, as are:
+  size_t num_late_ = 0;                              // of the recorder's late events
 };
 
 /// What one thread writes to a recorder in a loop of one run: it looks up its log once.

@@ -82,11 +82,16 @@ class Analysis {
       for (const Record& record : thread.records) {
         if (record.kind != RecordKind::run || record.name != names_.run) continue;
         const bool of_profile = record.start >= recording_.complete_from && record.end <= recording_.complete_until &&
-                                is_within(names_.intervals, record.start);
+                                is_within(names_.intervals, record.start) && !lacks_events(record);
         runs_.push_back({record.start, record.end, record.run, of_profile, {}});
         longest_ = std::max(longest_, record.end - record.start);
       }
     std::sort(runs_.begin(), runs_.end(), [](const Run& a, const Run& b) { return a.start < b.start; });
+  }
+
+  bool lacks_events(const Record& run) const {
+    return std::any_of(recording_.gaps.begin(), recording_.gaps.end(),
+                       [&](const auto& gap) { return run.start <= gap.second && run.end >= gap.first; });
   }
 
   // Null if the run has not ended, or its record is not in the recording. Numbers come again: the time decides.

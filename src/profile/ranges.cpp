@@ -6,6 +6,8 @@
 namespace treadle::profile {
 namespace {
 
+bool is_marked(const Record& record) { return record.kind == RecordKind::user || record.kind == RecordKind::python; }
+
 class RangeTree {
  public:
   RangeTree(const ProfileTrace& trace, Profile& profile) : trace_(trace), profile_(profile) {}
@@ -18,7 +20,7 @@ class RangeTree {
           if (!counts(*span.record)) return;
           const bool is_run = span.record->kind == RecordKind::run;
           const int32_t around = innermost(open);
-          const int32_t range = is_run ? -1 : range_of(around, span.record->name);
+          const int32_t range = is_run ? -1 : range_of(around, *span.record);
           const auto duration = static_cast<double>(span.end_ns - span.start_ns);
           if (profile_.spans.size() < kMaxSpans)
             profile_.spans.push_back({range, static_cast<int32_t>(row.thread->index), static_cast<double>(span.start_ns), duration});
@@ -36,18 +38,18 @@ class RangeTree {
  private:
   static constexpr size_t kMaxSpans = 20'000;
 
-  bool counts(const Record& record) const {
-    return record.kind == RecordKind::user || (record.kind == RecordKind::run && trace_.is_on(record.start));
-  }
+  bool counts(const Record& record) const { return is_marked(record) || (record.kind == RecordKind::run && trace_.is_on(record.start)); }
 
   static int32_t innermost(const std::vector<int32_t>& open) {
     auto found = std::find_if(open.rbegin(), open.rend(), [](int32_t range) { return range >= 0; });
     return found == open.rend() ? -1 : *found;
   }
 
-  int32_t range_of(int32_t around, uint32_t name) {
-    auto [found, is_new] = known_.try_emplace({around, name}, static_cast<int32_t>(profile_.ranges.size()));
-    if (is_new) profile_.ranges.push_back({.name = trace_.recording.names[name].text, .parent = around});
+  int32_t range_of(int32_t around, const Record& record) {
+    auto [found, is_new] = known_.try_emplace({around, record.name}, static_cast<int32_t>(profile_.ranges.size()));
+    if (is_new)
+      profile_.ranges.push_back(
+          {.name = trace_.recording.names[record.name].text, .parent = around, .python = record.kind == RecordKind::python});
     return found->second;
   }
 
@@ -72,7 +74,7 @@ class RangeTree {
 
 void add_ranges(const ProfileTrace& trace, Profile& profile) {
   const auto has_ranges = [](const Recording::Thread& thread) {
-    return std::any_of(thread.records.begin(), thread.records.end(), [](const Record& r) { return r.kind == RecordKind::user; });
+    return std::any_of(thread.records.begin(), thread.records.end(), is_marked);
   };
   if (std::none_of(trace.recording.threads.begin(), trace.recording.threads.end(), has_ranges)) return;
   RangeTree tree(trace, profile);

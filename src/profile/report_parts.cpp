@@ -94,6 +94,7 @@ Document ranges_json(const Profile& profile) {
   for (const ProfiledRange& range : profile.ranges) {
     Document json{{"name", range.name}};
     if (range.parent >= 0) json["parent"] = range.parent;
+    if (range.python) json["python"] = true;
     json["calls"] = range.call_ns.size();
     json["ms"] = summary_json(range.call_ns);
     json["total_ms"] = milliseconds(std::accumulate(range.call_ns.begin(), range.call_ns.end(), 0.0));

@@ -157,22 +157,24 @@ std::string load_table(const Document& document) {
   return "\n" + table.to_text();
 }
 
-// Ranges within ranges are indented.
-void add_ranges(const Document& ranges, int parent, const std::string& indent, TextTable& table) {
+// Ranges within ranges are indented. Of what Python called, what took less than a hundredth of it all is left out.
+void add_ranges(const Document& ranges, int parent, double least_ms, const std::string& indent, TextTable& table) {
   for (size_t i = 0; i < ranges.size(); ++i) {
     const Document& range = ranges.at(i);
-    if (range.value("parent", -1) != parent) continue;
+    if (range.value("parent", -1) != parent || (range.value("python", false) && range.at("total_ms").get<double>() < least_ms)) continue;
     table.add({indent + range.at("name").get<std::string>(), std::to_string(range.at("calls").get<int64_t>()),
                fmt::format("{:.4f}", range.at("ms").at("median").get<double>()), fmt::format("{:.3f}", range.at("total_ms").get<double>()),
                fmt::format("{:.3f}", range.at("self_ms").get<double>()), fmt::format("{:.3f}", range.at("runs_ms").get<double>())});
-    add_ranges(ranges, static_cast<int>(i), indent + "  ", table);
+    add_ranges(ranges, static_cast<int>(i), least_ms, indent + "  ", table);
   }
 }
 
 std::string range_table(const Document& document) {
   if (!document.contains("ranges")) return {};
   TextTable table({{"range", false, 50}, {"calls", true}, {"ms", true}, {"all ms", true}, {"own ms", true}, {"runs ms", true}});
-  add_ranges(document.at("ranges"), -1, "", table);
+  double all_ms = 0;
+  for (const Document& range : document.at("ranges")) all_ms += range.contains("parent") ? 0 : range.at("total_ms").get<double>();
+  add_ranges(document.at("ranges"), -1, all_ms / 100, "", table);
   return "\nranges of the program  (ms: median of a call; own: without the ranges in it; runs: recorded runs in it)\n" + table.to_text();
 }
 

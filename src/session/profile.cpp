@@ -12,13 +12,33 @@
 #include "exec/program/profile_plan.h"
 #include "passes/trace.h"
 #include "profile/analysis.h"
-#include "profile/memory_recording.h"
-#include "profile/ranges.h"
-#include "profile/trace_rows.h"
+#include "profile/plan.h"
+#include "profile/stream_file.h"
 #include "session/profiling.h"
 #include "session/session_impl.h"
 
 namespace treadle {
+
+namespace {
+
+// What loading consisted of: reading and making, then the first binding.
+std::vector<LoadPhase> phases_of_load(const Runtime& runtime, const Runtime::Executables& executables) {
+  std::vector<LoadPhase> phases = runtime.load.phases();
+  const auto first = static_cast<int32_t>(phases.size());
+  for (LoadPhase phase : executables.front()->program->first_binding().phases()) {
+    if (phase.parent >= 0) phase.parent += first;
+    phases.push_back(std::move(phase));
+  }
+  return phases;
+}
+
+}  // namespace
+
+Profile recorded_profile(profile::ProfilePlan plan, const Profiling& profiling) {
+  profile::PlanFilter filter = profile::filter_of(plan, profiling.window().start());
+  Recording recording = Recorder::of_process().collect(filter.filter, profiling.window());
+  return profile::profile_of(std::move(plan), std::move(recording), std::move(filter.node_of), profiling.intervals());
+}
 
 Profiling::Profiling(const Runtime& runtime, const ProfilerOptions& options)
     : runtime_(runtime),
@@ -26,10 +46,15 @@ Profiling::Profiling(const Runtime& runtime, const ProfilerOptions& options)
       window_(Recorder::of_process(), {.max_records = options.max_events,
                                        .keep_last = options.keep_last,
                                        .memory = options.memory,
-                                       .kernel_phases = options.kernel_phases}),
+                                       .kernel_phases = options.kernel_phases,
+                                       .python_calls = options.python_calls,
+                                       .streams = !options.stream_to.empty()}),
       memory_before_(runtime.memory.account->statistics()) {
   if (options.passes && !runtime.names_no_passes.empty())
     throw Error(ErrorCode::invalid_argument, fmt::format("profiles of {} name no passes: {}", runtime.name, runtime.names_no_passes));
+  if (options.keep_last && !options.stream_to.empty())
+    throw Error(ErrorCode::invalid_argument,
+                "a profile that is written to a file keeps all of its events: keep_last does not go with stream_to");
   set(true);
 }
 
@@ -58,18 +83,46 @@ std::vector<std::pair<uint64_t, uint64_t>> Profiling::intervals() const {
   return intervals_;
 }
 
+Profiler::Impl::Impl(std::shared_ptr<const void> of, const Runtime& runtime, const ProfilerOptions& options, Plan make_plan)
+    : owner(std::move(of)), plan(std::move(make_plan)), profiling(runtime, options) {
+  if (options.stream_to.empty()) return;
+  stream = std::make_unique<profile::StreamWriter>(
+      options.stream_to, profiling.window(), [this] { return plan(profiling); }, [this] { return profiling.intervals(); });
+}
+
 Profiler::Profiler(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 Profiler::Profiler(Profiler&&) noexcept = default;
 Profiler& Profiler::operator=(Profiler&&) noexcept = default;
 Profiler::~Profiler() = default;
 void Profiler::pause() { impl_->profiling.set(false); }
 void Profiler::resume() { impl_->profiling.set(true); }
-Profile Profiler::profile() const { return impl_->take(impl_->profiling); }
+
+Profile Profiler::profile() const {
+  if (!impl_->stream) return recorded_profile(impl_->plan(impl_->profiling), impl_->profiling);
+  impl_->stream->flush();
+  return profile::read_stream(impl_->stream->path());
+}
+
+void Profiler::flush() {
+  if (impl_->stream) impl_->stream->flush();
+}
+
+Profile read_profile_recording(const std::string& path) { return profile::read_stream(path); }
 
 uint64_t ProfileRange::begin() noexcept { return RecordWindow::any() ? read_ticks() : 0; }
 uint32_t ProfileRange::name_id(std::string_view name) { return Recorder::of_process().intern(name); }
 void ProfileRange::end(uint32_t name_id, uint64_t begin) noexcept {
   if (begin != 0) Recorder::of_process().record(name_id, RecordKind::user, begin, read_ticks());
+}
+
+void ProfileRange::end_call(uint32_t name_id, uint64_t begin, uint64_t end, int64_t system_thread) noexcept {
+  if (begin == 0) return;
+  if (system_thread == 0) return Recorder::of_process().record(name_id, RecordKind::python, begin, end);
+  try {
+    Recorder::of_process().record_for(system_thread, name_id, RecordKind::python, begin, end);
+  } catch (const std::exception&) {
+    // no memory for it
+  }
 }
 
 ProfileRange::ProfileRange(std::string_view name) noexcept : start_(begin()) {
@@ -93,89 +146,33 @@ Profiling& Runtime::profiling() const {
   return *own_profiling;
 }
 
-namespace {
-
-// What loading consisted of: reading and making, then the first binding.
-std::vector<LoadPhase> phases_of_load(const Runtime& runtime, const Runtime::Executables& executables) {
-  std::vector<LoadPhase> phases = runtime.load.phases();
-  const auto first = static_cast<int32_t>(phases.size());
-  for (LoadPhase phase : executables.front()->program->first_binding().phases()) {
-    if (phase.parent >= 0) phase.parent += first;
-    phases.push_back(std::move(phase));
-  }
-  return phases;
-}
-
-// As a row of its own, if it is no more than a minute older than the profile: a trace of a server would begin with an empty day.
-Recording::Thread row_of_load(const std::vector<LoadPhase>& phases, Recording& recording) {
-  constexpr double kNearNs = 60e9;
-  Recording::Thread row{static_cast<uint32_t>(recording.threads.size()), 0, "load", {}};
-  if (phases.empty() || recording.to_ns(phases.front().start) < -kNearNs) return row;
-  for (const LoadPhase& phase : phases) {
-    row.records.push_back({phase.start, phase.end, 0, 0, static_cast<uint32_t>(recording.names.size()), RecordKind::compile, 0});
-    recording.names.push_back({phase.name, {}, {}});
-  }
-  return row;
-}
-
-}  // namespace
-
-Profile Runtime::traced(const Executables& executables, const Profiling& profiling) const {
-  Profile profile;
-  auto trace = std::make_shared<ProfileTrace>();
-  std::unordered_map<uint32_t, int32_t> node_of;
-  for (const auto& executable : executables) exec::add_profiled_nodes(*executable->program, -1, profile.nodes, node_of);
-  RecordFilter filter{
-      .from = profiling.window().start(), .account = memory.account.get(), .kernel_phases = profiling.window().limits().kernel_phases};
-  auto add = [&](uint32_t record, std::string text) {
-    filter.names.emplace(record, static_cast<uint32_t>(filter.texts.size()));
-    filter.texts.push_back({std::move(text), {}, {}});
-  };
-  add(records.run, "run");
-  add(records.initialization, "session_initialization");
-  trace->run = 0;
-  for (const auto& [record, node] : node_of) {
-    trace->node_of.emplace(static_cast<uint32_t>(filter.texts.size()), node);
-    const ProfiledNode& of = profile.nodes[static_cast<size_t>(node)];
-    add(record, of.op_type + " " + of.name);
-  }
-  trace->recording = Recorder::of_process().collect(filter, profiling.window());
-  if (profiling.window().limits().memory) profile::add_memory_counters(trace->recording, profiling.memory_before());
-  const std::vector<LoadPhase> phases = phases_of_load(*this, executables);
-  for (const LoadPhase& phase : phases)
-    profile.load.push_back({.name = phase.name,
-                            .parent = phase.parent,
-                            .start_ns = static_cast<double>(phase.start - phases.front().start) * trace->recording.ns_per_tick,
-                            .duration_ns = static_cast<double>(phase.end - phase.start) * trace->recording.ns_per_tick});
-  trace->load = row_of_load(phases, trace->recording);
-  trace->intervals = profiling.intervals();
-  profile.trace = std::move(trace);
-  return profile;
-}
-
-Profile Runtime::make_profile(const Executables& executables, const Profiling& profiling) const {
-  Profile profile = traced(executables, profiling);
+profile::ProfilePlan Runtime::profile_plan(const Executables& executables, const Profiling& profiling) const {
+  const RecordWindow::Limits& limits = profiling.window().limits();
+  profile::ProfilePlan plan{.run = records.run,
+                            .initialization = records.initialization,
+                            .account = reinterpret_cast<uintptr_t>(memory.account.get()),
+                            .memory = limits.memory,
+                            .kernel_phases = limits.kernel_phases,
+                            .python_calls = limits.python_calls,
+                            .load = phases_of_load(*this, executables),
+                            .memory_before = profiling.memory_before(),
+                            .ns_per_event = profile::measure_ns_per_event()};
+  Profile& profile = plan.profile;
+  for (const auto& executable : executables) exec::add_profiled_nodes(*executable->program, -1, profile.nodes, plan.node_of);
   const exec::Program& main = *executables.front()->program;
   for (size_t i = 0; i < profile.nodes.size() && profile.steps.size() < main.instructions().size(); ++i)
     if (profile.nodes[i].parent < 0) profile.steps.push_back(static_cast<int32_t>(i));
-  const ProfileTrace& trace = *profile.trace;
-  profile::analyse(trace.recording, {.run = trace.run, .node = trace.node_of, .intervals = trace.intervals}, profile);
-  profile::add_ranges(trace, profile);
   profile.buffers = exec::profiled_buffers(main);
-  if (const auto plan = main.bindings().latest_plan()) {
-    profile.memory.arena_bytes = plan->arena_bytes;
-    profile.memory.arena_lower_bound_bytes = plan->lower_bound_bytes;
+  if (const auto latest = main.bindings().latest_plan()) {
+    profile.memory.arena_bytes = latest->arena_bytes;
+    profile.memory.arena_lower_bound_bytes = latest->lower_bound_bytes;
     for (const ProfiledBuffer& buffer : profile.buffers) profile.memory.arena_sum_bytes += buffer.size_bytes;
   }
   profile.memory_statistics = memory.account->statistics();
-  if (profiling.window().limits().memory) {
-    std::vector<MemoryHolding> before;
-    for (const auto& executable : executables) exec::add_held_weights(*executable->program, before);
-    if (profile.memory.arena_bytes > 0) before.push_back({"arena", MemoryClass::activations, profile.memory.arena_bytes});
-    profile.measured_memory = profile::measure_memory(trace, profiling.memory_before(), std::move(before));
-  }
-  profile.ns_per_event = profile::measure_ns_per_event();
-  return profile;
+  if (!limits.memory) return plan;
+  for (const auto& executable : executables) exec::add_held_weights(*executable->program, plan.held);
+  if (profile.memory.arena_bytes > 0) plan.held.push_back({"arena", MemoryClass::activations, profile.memory.arena_bytes});
+  return plan;
 }
 
 std::string Runtime::end_profiling(const Executables& executables, TraceFormat format) {
@@ -183,22 +180,22 @@ std::string Runtime::end_profiling(const Executables& executables, TraceFormat f
   own_profiling->set(false);
   std::string path =
       fmt::format("{}{:%Y-%m-%d_%H-%M-%S}_{}.json", options.profile_file_prefix, fmt::localtime(std::time(nullptr)), getpid());
-  const std::string text = profile_to_trace(traced(executables, *own_profiling), format);
+  const std::string text = profile_to_trace(recorded_profile(profile_plan(executables, *own_profiling), *own_profiling), format);
   AtomicFile file(path);
   file.write(std::as_bytes(std::span(text)));
   file.commit();
   return path;
 }
 
-Profile Session::Impl::profile(const Profiling& of) const {
-  Profile profile;
+profile::ProfilePlan Session::Impl::profile_plan(const Profiling& of) const {
+  profile::ProfilePlan plan;
   {
     std::lock_guard lock(mutex);
-    profile = make_profile(compiled_now(), of);
+    plan = Runtime::profile_plan(compiled_now(), of);
   }
-  profile.memory = memory_report();
-  if (of.names_passes()) name_passes(profile);
-  return profile;
+  plan.profile.memory = memory_report();
+  if (of.names_passes()) name_passes(plan.profile);
+  return plan;
 }
 
 // The passes once more, over the graph as read: sessions do not keep what they did.
@@ -235,12 +232,12 @@ Profile Session::profile() const {
     impl_->profiling();  // or there is none
     of = impl_->own_profiling;
   }
-  return impl_->profile(*of);
+  return recorded_profile(impl_->profile_plan(*of), *of);
 }
 
 Profiler Session::profiler(const ProfilerOptions& options) {
-  auto take = [impl = impl_.get()](const Profiling& of) { return impl->profile(of); };
-  return Profiler(std::unique_ptr<Profiler::Impl>(new Profiler::Impl{impl_, std::move(take), {*impl_, options}}));
+  auto plan = [impl = impl_.get()](const Profiling& of) { return impl->profile_plan(of); };
+  return Profiler(std::make_unique<Profiler::Impl>(impl_, *impl_, options, std::move(plan)));
 }
 
 std::string Session::end_profiling() {

@@ -9,6 +9,8 @@
 #include <vector>
 
 #include "core/recorder.h"
+#include "profile/plan.h"
+#include "profile/stream_file.h"
 #include "treadle/profile.h"
 
 namespace treadle {
@@ -28,6 +30,7 @@ class Profiling {
   bool is_on() const;
 
   const RecordWindow& window() const { return window_; }
+  RecordWindow& window() { return window_; }
   bool names_passes() const { return names_passes_; }
   /// From, until: when it was on. The last one may be open (UINT64_MAX).
   std::vector<std::pair<uint64_t, uint64_t>> intervals() const;
@@ -44,11 +47,21 @@ class Profiling {
   std::vector<std::pair<uint64_t, uint64_t>> intervals_;
 };
 
+/// What was recorded so far.
+Profile recorded_profile(profile::ProfilePlan plan, const Profiling& profiling);
+
 /// What a Profiler is made of.
 struct Profiler::Impl {
-  std::shared_ptr<const void> owner;  ///< of the runtime; null for a client that must outlive its profilers
-  std::function<Profile(const Profiling&)> take;
-  Profiling profiling;  // last: it goes before the client may
+  using Plan = std::function<profile::ProfilePlan(const Profiling&)>;
+
+  /// @param owner  of the runtime; null for a client that must outlive its profilers
+  /// @param plan   of the client as it is now; thread-safe
+  Impl(std::shared_ptr<const void> owner, const Runtime& runtime, const ProfilerOptions& options, Plan plan);
+
+  const std::shared_ptr<const void> owner;
+  const Plan plan;
+  Profiling profiling;
+  std::unique_ptr<profile::StreamWriter> stream;  // last: it goes first. Null: the recorder keeps what is recorded
 };
 
 }  // namespace treadle

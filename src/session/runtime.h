@@ -64,7 +64,7 @@ struct Runtime {
   /// The client's own. @throws Error(invalid_argument) unless it was started
   Profiling& profiling() const;
   /// Nodes, runs, times, buffers and memory.
-  Profile make_profile(const Executables& executables, const Profiling& profiling) const;
+  profile::ProfilePlan profile_plan(const Executables& executables, const Profiling& profiling) const;
   /// Of the graphs' nodes, those of the main one first. @throws Error(invalid_argument) without SessionOptions::node_counters
   std::vector<NodeCounter> node_counters(const Executables& executables) const;
   void reset_node_counters(const Executables& executables) const;
@@ -131,8 +131,6 @@ struct Runtime {
   std::shared_ptr<const Monitor> monitor_;
   uint64_t last_monitor_number_ = 0;
 
-  /// Nodes, phases of loading and events, not yet the runs' times.
-  Profile traced(const Executables& executables, const Profiling& profiling) const;
   void choose_threads();
   void compute(const Executable& executable, std::span<const Datum> feeds, std::span<Datum> results, std::span<const Datum> bound,
                const exec::RunControl& control, std::span<const exec::OutputMemory> memory) const;

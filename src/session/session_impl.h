@@ -80,7 +80,7 @@ struct Session::Impl : Runtime {
 
   void trim() const;  // frames that no run uses
   MemoryReport memory_report() const;
-  Profile profile(const Profiling& of) const;
+  profile::ProfilePlan profile_plan(const Profiling& of) const;
   void name_passes(Profile& profile) const;
 
   Model model;

@@ -85,7 +85,7 @@ const Storage* storage_of(const Datum& datum) { return datum.is_tensor() ? datum
 }  // namespace
 
 struct JointModule::Impl : Runtime {
-  Profile profile(const Profiling& of) const;
+  profile::ProfilePlan profile_plan(const Profiling& of) const;
 
   Impl(const Model& source, const JointOptions& given)
       : Runtime(in_training(given.session), "the module"),
@@ -439,16 +439,16 @@ std::string JointModule::end_profiling() { return impl_->end_profiling(impl_->ru
 void JointModule::start_profiling() { impl_->start_profiling({}); }
 void JointModule::pause_profiling() { impl_->profiling().set(false); }
 void JointModule::resume_profiling() { impl_->profiling().set(true); }
-Profile JointModule::profile() const { return impl_->profile(impl_->profiling()); }
+Profile JointModule::profile() const { return recorded_profile(impl_->profile_plan(impl_->profiling()), impl_->profiling()); }
 Profiler JointModule::profiler(const ProfilerOptions& options) {
-  auto take = [impl = impl_.get()](const Profiling& of) { return impl->profile(of); };
-  return Profiler(std::unique_ptr<Profiler::Impl>(new Profiler::Impl{impl_, std::move(take), {*impl_, options}}));
+  auto plan = [impl = impl_.get()](const Profiling& of) { return impl->profile_plan(of); };
+  return Profiler(std::make_unique<Profiler::Impl>(impl_, *impl_, options, std::move(plan)));
 }
 
-Profile JointModule::Impl::profile(const Profiling& of) const {
-  Profile profile = make_profile(runner->executables(), of);
-  if (!forward_only) exec::name_training_phases(runner->program(), {}, profile.nodes);
-  return profile;
+profile::ProfilePlan JointModule::Impl::profile_plan(const Profiling& of) const {
+  profile::ProfilePlan plan = Runtime::profile_plan(runner->executables(), of);
+  if (!forward_only) exec::name_training_phases(runner->program(), {}, plan.profile.nodes);
+  return plan;
 }
 void JointModule::hold(const NamedTensors& tensors) {
   for (const auto& [name, tensor] : tensors) {

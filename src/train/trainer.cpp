@@ -51,7 +51,7 @@ struct Trainer::Impl : Runtime, TrainerGraphs {
       if (*runner) (*runner)->trim();
   }
 
-  Profile profile(const Profiling& of) const;
+  profile::ProfilePlan profile_plan(const Profiling& of) const;
   Executables executables() const {
     std::lock_guard lock(runners_mutex);
     Executables made;
@@ -363,18 +363,18 @@ std::string Trainer::end_profiling() { return impl_->end_profiling(impl_->execut
 void Trainer::start_profiling() { impl_->start_profiling({}); }
 void Trainer::pause_profiling() { impl_->profiling().set(false); }
 void Trainer::resume_profiling() { impl_->profiling().set(true); }
-Profile Trainer::profile() const { return impl_->profile(impl_->profiling()); }
+Profile Trainer::profile() const { return recorded_profile(impl_->profile_plan(impl_->profiling()), impl_->profiling()); }
 Profiler Trainer::profiler(const ProfilerOptions& options) {
-  auto take = [impl = impl_.get()](const Profiling& of) { return impl->profile(of); };
-  return Profiler(std::unique_ptr<Profiler::Impl>(new Profiler::Impl{nullptr, std::move(take), {*impl_, options}}));
+  auto plan = [impl = impl_.get()](const Profiling& of) { return impl->profile_plan(of); };
+  return Profiler(std::make_unique<Profiler::Impl>(nullptr, *impl_, options, std::move(plan)));
 }
 
-Profile Trainer::Impl::profile(const Profiling& of) const {
+profile::ProfilePlan Trainer::Impl::profile_plan(const Profiling& of) const {
   std::vector<std::string> forward{"loss"};
   for (const auto& [name, tensor] : states) forward.push_back(name);
-  Profile profile = make_profile(executables(), of);
-  exec::name_training_phases(step->program(), forward, profile.nodes);
-  return profile;
+  profile::ProfilePlan plan = Runtime::profile_plan(executables(), of);
+  exec::name_training_phases(step->program(), forward, plan.profile.nodes);
+  return plan;
 }
 
 void Trainer::save(const std::string& path, const Metadata& metadata) const {

@@ -90,6 +90,8 @@ TEST(CApi, ProfilersStandBesideEachOtherAndSeeRanges) {
   treadle_profiler_release(with_memory);
   options.struct_size = sizeof options;
   options.kernel_phases = 1;
+  const std::string recording = ::testing::TempDir() + "treadle_c_recording";
+  options.stream_to = recording.c_str();
   options.memory = 1;
   EXPECT_EQ(message_of(treadle_profiler_start(opened.session, &options, &with_memory)), "");
   EXPECT_EQ(message_of(treadle_profiler_start(opened.session, nullptr, &plain)), "");
@@ -113,9 +115,19 @@ TEST(CApi, ProfilersStandBesideEachOtherAndSeeRanges) {
   EXPECT_NE(first.find("\"measured\""), std::string::npos);
   EXPECT_EQ(second.find("\"measured\""), std::string::npos);
   EXPECT_NE(second.find("\"inference\""), std::string::npos);
+  EXPECT_EQ(message_of(treadle_profiler_flush(with_memory)), "");
+  EXPECT_EQ(message_of(treadle_profiler_flush(plain)), "");
   treadle_profiler_release(with_memory);
   treadle_profiler_release(plain);
   EXPECT_EQ(treadle_profile_range_begin(), 0U);
+  const std::string converted = ::testing::TempDir() + "treadle_c_converted.folded";
+  EXPECT_EQ(message_of(treadle_profile_convert(recording.c_str(), converted.c_str())), "");
+  std::ifstream stacks(converted);
+  const std::string text((std::istreambuf_iterator<char>(stacks)), std::istreambuf_iterator<char>());
+  EXPECT_NE(text.find("inference;run"), std::string::npos) << text;
+  EXPECT_NE(message_of(treadle_profile_convert(converted.c_str(), recording.c_str())), "");
+  std::remove(recording.c_str());
+  std::remove(converted.c_str());
 }
 
 TEST(CApi, ASessionTellsItsMemoryAndKeepsToALimit) {

@@ -8,6 +8,7 @@
 #include <thread>
 #include <vector>
 
+#include "core/record_filter.h"
 #include "core/recorder.h"
 #include "core/thread_pool.h"
 

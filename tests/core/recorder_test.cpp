@@ -8,6 +8,8 @@
 #include <thread>
 #include <vector>
 
+#include "core/record_filter.h"
+
 namespace treadle {
 namespace {
 

@@ -1,0 +1,72 @@
+#include "profile/plan.h"
+
+#include <memory>
+
+#include "profile/analysis.h"
+#include "profile/memory_recording.h"
+#include "profile/ranges.h"
+#include "profile/trace_rows.h"
+
+namespace treadle::profile {
+namespace {
+
+// As a row of its own, if it is no more than a minute older than the profile: a trace of a server would begin with an empty day.
+Recording::Thread row_of_load(const std::vector<LoadPhase>& phases, Recording& recording) {
+  constexpr double kNearNs = 60e9;
+  Recording::Thread row{static_cast<uint32_t>(recording.threads.size()), 0, "load", {}};
+  if (phases.empty() || recording.to_ns(phases.front().start) < -kNearNs) return row;
+  for (const LoadPhase& phase : phases) {
+    row.records.push_back({phase.start, phase.end, 0, 0, static_cast<uint32_t>(recording.names.size()), RecordKind::compile, 0});
+    recording.names.push_back({phase.name, {}, {}});
+  }
+  return row;
+}
+
+}  // namespace
+
+PlanFilter filter_of(const ProfilePlan& plan, uint64_t from) {
+  PlanFilter made;
+  RecordFilter& filter = made.filter;
+  filter.from = from;
+  if (plan.memory) filter.account = plan.account;
+  filter.kernel_phases = plan.kernel_phases;
+  filter.python_calls = plan.python_calls;
+  auto add = [&](uint32_t record, std::string text) {
+    filter.names.emplace(record, static_cast<uint32_t>(filter.texts.size()));
+    filter.texts.push_back({std::move(text), {}, {}});
+  };
+  add(plan.run, "run");
+  add(plan.initialization, "session_initialization");
+  for (const auto& [record, node] : plan.node_of) {
+    made.node_of.emplace(static_cast<uint32_t>(filter.texts.size()), node);
+    const ProfiledNode& of = plan.profile.nodes[static_cast<size_t>(node)];
+    add(record, of.op_type + " " + of.name);
+  }
+  return made;
+}
+
+Profile profile_of(ProfilePlan plan, Recording recording, std::unordered_map<uint32_t, int32_t> node_of,
+                   std::vector<std::pair<uint64_t, uint64_t>> intervals) {
+  Profile profile = std::move(plan.profile);
+  auto made = std::make_shared<ProfileTrace>();
+  made->recording = std::move(recording);
+  made->node_of = std::move(node_of);
+  made->run = 0;
+  made->intervals = std::move(intervals);
+  if (plan.memory) add_memory_counters(made->recording, plan.memory_before);
+  for (const LoadPhase& phase : plan.load)
+    profile.load.push_back({.name = phase.name,
+                            .parent = phase.parent,
+                            .start_ns = static_cast<double>(phase.start - plan.load.front().start) * made->recording.ns_per_tick,
+                            .duration_ns = static_cast<double>(phase.end - phase.start) * made->recording.ns_per_tick});
+  made->load = row_of_load(plan.load, made->recording);
+  profile.trace = made;
+  const ProfileTrace& trace = *made;
+  analyse(trace.recording, {.run = trace.run, .node = trace.node_of, .intervals = trace.intervals}, profile);
+  add_ranges(trace, profile);
+  if (plan.memory) profile.measured_memory = measure_memory(trace, plan.memory_before, std::move(plan.held));
+  profile.ns_per_event = plan.ns_per_event;
+  return profile;
+}
+
+}  // namespace treadle::profile
