@@ -83,6 +83,7 @@ void register_plugin(nb::module_& module);
 void register_quantize(nb::module_& module);
 void register_command_line(nb::module_& module);
 void register_profile(nb::module_& module);
+void register_python_calls(nb::module_& module);
 void register_explain(nb::module_& module);
 void register_sharing(nb::module_& module);
 

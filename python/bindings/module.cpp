@@ -28,6 +28,7 @@ NB_MODULE(_treadle, module) {
   register_plugin(module);
   register_quantize(module);
   register_profile(module);
+  register_python_calls(module);
   register_explain(module);
   register_command_line(module);
 }

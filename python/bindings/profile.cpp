@@ -22,13 +22,19 @@ template <typename Client>
 void register_profiled(nb::module_& module) {
   module.def(
       "start_profiler",
-      [](Client& self, uint64_t max_events, bool keep_last, bool memory, bool passes, bool kernel_phases) {
+      [](Client& self, uint64_t max_events, bool keep_last, bool memory, bool passes, bool kernel_phases, bool python_calls,
+         std::string stream_to) {
         auto& client = const_cast<std::remove_cvref_t<decltype(profiled(self))>&>(profiled(self));
-        return client.profiler(
-            {.max_events = max_events, .keep_last = keep_last, .memory = memory, .kernel_phases = kernel_phases, .passes = passes});
+        return client.profiler({.max_events = max_events,
+                                .keep_last = keep_last,
+                                .memory = memory,
+                                .kernel_phases = kernel_phases,
+                                .python_calls = python_calls,
+                                .stream_to = std::move(stream_to),
+                                .passes = passes});
       },
       nb::arg("client"), nb::arg("max_events"), nb::arg("keep_last"), nb::arg("memory"), nb::arg("passes"), nb::arg("kernel_phases"),
-      nb::keep_alive<0, 1>());
+      nb::arg("python_calls"), nb::arg("stream_to"), nb::keep_alive<0, 1>());
   module.def(
       "node_counters",
       [](const Client& self) {
@@ -40,14 +46,23 @@ void register_profiled(nb::module_& module) {
       "reset_node_counters", [](const Client& self) { profiled(self).reset_node_counters(); }, nb::arg("client"));
 }
 
-PyProfile take_profile(const Profiler& profiler, const std::string& model, std::optional<int> peaks_of_threads, bool float32) {
-  nb::gil_scoped_release release;
+PyProfile described_profile(Profile profile, const std::string& model, std::optional<int> peaks_of_threads, bool float32) {
   ProfileContext context{.model = model};
-  PyProfile made{profiler.profile(), {}};
+  PyProfile made{std::move(profile), {}};
   if (peaks_of_threads) context.peaks = measure_machine_peaks(*peaks_of_threads);
   context.peaks_hold = float32;
   made.json = profile_to_json(made.profile, context);
   return made;
+}
+
+PyProfile take_profile(const Profiler& profiler, const std::string& model, std::optional<int> peaks_of_threads, bool float32) {
+  nb::gil_scoped_release release;
+  return described_profile(profiler.profile(), model, peaks_of_threads, float32);
+}
+
+PyProfile read_recording(const std::string& path, const std::string& model, std::optional<int> peaks_of_threads, bool float32) {
+  nb::gil_scoped_release release;
+  return described_profile(read_profile_recording(path), model, peaks_of_threads, float32);
 }
 
 // A range costs less than what a class of nanobind's does to be made: plain objects of CPython's.
@@ -143,7 +158,10 @@ void register_profile(nb::module_& module) {
   nb::class_<Profiler>(module, "NativeProfiler")
       .def("pause", &Profiler::pause)
       .def("resume", &Profiler::resume)
+      .def("flush", &Profiler::flush, nb::call_guard<nb::gil_scoped_release>())
       .def("take", &take_profile, nb::arg("model"), nb::arg("peaks_of_threads").none(), nb::arg("float32"));
+  module.def("read_profile_recording", &read_recording, nb::arg("path"), nb::arg("model") = "",
+             nb::arg("peaks_of_threads").none() = nb::none(), nb::arg("float32") = true);
   register_range(module);
   register_profiled<PySession>(module);
   register_profiled<train::Trainer>(module);

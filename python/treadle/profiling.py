@@ -16,10 +16,11 @@ import os
 import pathlib
 import threading
 import types
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 
-from . import _treadle
+from . import _python_calls, _treadle
 from .errors import InvalidArgument
 from .session import InferenceSession
 
@@ -119,6 +120,8 @@ class ProfiledRange:
     """Of all calls, without the ranges in them."""
     runs_ms: float
     """Of all calls: recorded runs in them."""
+    python: bool = False
+    """It is a function that Python called (`python_calls=True`): "function (folder/file.py:12)", "module.function" of C's."""
 
 
 @dataclass(frozen=True)
@@ -221,6 +224,9 @@ class ProfileSchedule:
         return (self.repeat == 0 or cycle < self.repeat) and place >= self.wait + self.warmup
 
 
+_RECORDING = b"TREADLE PROFILE\n"  # how a file of `stream_to` begins
+
+
 class Profile:
     """What `treadle.profile` records, or what a file of `treadle profile --json` holds (`Profile.load`)."""
 
@@ -232,6 +238,8 @@ class Profile:
         schedule: ProfileSchedule | None = None,
         memory: bool = False,
         kernel_phases: bool = False,
+        python_calls: bool = False,
+        stream_to: str | os.PathLike[str] | None = None,
         passes: bool = False,
         max_events: int = 50_000_000,
         when_full: Literal["stop", "ring"] = "stop",
@@ -243,7 +251,16 @@ class Profile:
         self._client = client
         self._peaks = peaks
         self._schedule = schedule
-        self._limits = (max_events, when_full == "ring", memory, passes, kernel_phases)
+        self._stream_to = os.fspath(stream_to) if stream_to is not None else ""
+        if stream_to is not None and not self._stream_to:
+            raise InvalidArgument("stream_to is a path, got an empty one", code="invalid_argument")
+        if self._stream_to and client is not None and _graphs_of(client) is not None:
+            raise InvalidArgument(
+                "stream_to is for clients with one graph: a treadle.torch.Module has one for each kind of call", code="invalid_argument"
+            )
+        self._python_calls = python_calls
+        self._limits = (max_events, when_full == "ring", memory, passes, kernel_phases, python_calls, self._stream_to)
+        self._lazy: Callable[[], _treadle.NativeProfile] | None = None
         self._num_steps = 0
         self._lock = threading.Lock()
         self._recorded: list[tuple[Any, _treadle.NativeProfiler]] = []  # clients, a module's graphs each
@@ -263,6 +280,14 @@ class Profile:
             self._start(self._client)
         else:
             graphs.watch(self._start)
+        if self._python_calls:
+            try:
+                _python_calls.start()
+            except BaseException:
+                if graphs is not None:
+                    graphs.unwatch(self._start)
+                self._recorded.clear()
+                raise
         return self
 
     def _start(self, client: Any) -> None:
@@ -289,6 +314,8 @@ class Profile:
     ) -> None:
         if self._client is None:
             return
+        if self._python_calls:
+            _python_calls.stop()
         graphs = _graphs_of(self._client)
         if graphs is not None:
             graphs.unwatch(self._start)
@@ -318,8 +345,16 @@ class Profile:
             options = client.get_session_options()
             name, threads = client._model_path or "", options.intra_op_num_threads
             float32 = options.precision in ("", "float32")
-        self._native = profiler.take(name, threads if self._peaks else None, float32)
-        self._json = self._native.json
+        of = (name, threads if self._peaks else None, float32)
+        if self._stream_to:
+            profiler.flush()  # raises where the file could not be written
+            self._lazy = lambda: _treadle.read_profile_recording(self._stream_to, *of)  # a long one is read where somebody asks
+        else:
+            self._set(profiler.take(*of))
+
+    def _set(self, native: _treadle.NativeProfile) -> None:
+        self._native = native
+        self._json = native.json
 
     def _total_ms(self) -> float:
         runs = self.data["runs"]
@@ -327,14 +362,21 @@ class Profile:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Profile:
-        """A profile that was saved as .json or .json.gz."""
+        """A profile that was saved as .json or .json.gz, or that `stream_to` wrote: this one has its single events."""
         made = cls()
+        with open(path, "rb") as file:
+            if file.read(len(_RECORDING)) == _RECORDING:
+                made._set(_treadle.read_profile_recording(os.fspath(path)))
+                return made
         contents = pathlib.Path(path).read_bytes()
         made._json = (gzip.decompress(contents) if str(path).endswith(".gz") else contents).decode()
         _treadle.profile_table(made._json, 1, "time", False)  # raises for what is no profile
         return made
 
     def _text(self) -> str:
+        if self._lazy is not None:
+            lazy, self._lazy = self._lazy, None
+            self._set(lazy())
         if self._json is None:
             raise InvalidArgument("nothing has been recorded yet: leave the `with` block first", code="invalid_argument")
         return self._json
@@ -362,7 +404,7 @@ class Profile:
             path = made[item["parent"]].path if "parent" in item else ()
             made.append(
                 ProfiledRange(
-                    item["name"], (*path, item["name"]), item["calls"], item["ms"]["median"], item["total_ms"], item["self_ms"], item["runs_ms"]
+                    item["name"], (*path, item["name"]), item["calls"], item["ms"]["median"], item["total_ms"], item["self_ms"], item["runs_ms"], item.get("python", False)
                 )
             )
         return made
@@ -449,6 +491,9 @@ class Profile:
         return ProfileComparison(text, json.loads(data))
 
 
+_python_calls.hide(Profile.__exit__)
+
+
 class _Graphs(Protocol):
     """What a `treadle.torch.Module` is for a profile: clients that come to be as it is called."""
 
@@ -484,6 +529,8 @@ class _ProfileFunction:
         schedule: ProfileSchedule | None = None,
         memory: bool = False,
         kernel_phases: bool = False,
+        python_calls: bool = False,
+        stream_to: str | os.PathLike[str] | None = None,
         passes: bool = False,
         max_events: int = 50_000_000,
         when_full: Literal["stop", "ring"] = "stop",
@@ -495,6 +542,10 @@ class _ProfileFunction:
         `schedule`: which steps are recorded; the loop calls `p.step()` at the end of each.
         `memory`: also what is allocated and given back: `p.memory().measured`.
         `kernel_phases`: also what kernels do, on each thread: packing, products, epilogues: `node.kernel_phases`, and in every trace file.
+        `python_calls`: also what Python calls, C functions too: in `p.ranges`, with what called it around it, and in every trace file. Of all
+        threads from Python 3.12 on; before, of this one and of those that begin in the block.
+        `stream_to`: a file to which events are written while they are recorded, for recordings of any length; `Profile.load` reads it, also
+        after the process was killed.
         `passes`: nodes name the passes that made them. The model is optimised once more for that, when the block ends. Sessions only.
         `max_events`: room of 24 bytes each, for the whole process. `when_full`: "stop" records no more, "ring" forgets the oldest. Either way
         `p.events_lost` counts what is missing, and runs that lack events are left out.
@@ -505,6 +556,8 @@ class _ProfileFunction:
             schedule=schedule,
             memory=memory,
             kernel_phases=kernel_phases,
+            python_calls=python_calls,
+            stream_to=stream_to,
             passes=passes,
             max_events=max_events,
             when_full=when_full,

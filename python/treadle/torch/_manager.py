@@ -8,11 +8,13 @@ import warnings
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import nn
+from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
+from .. import _python_calls, _treadle
 from ..errors import Error
 from ._export import NotExported, export
 from ._plan import Options, Plan, make_plan
@@ -65,6 +67,61 @@ _REASONS = {
 }
 
 
+class _RangesOfChildren:
+    """While it is entered, modules that PyTorch runs within a module are ranges of profiles that want Python's calls, by their paths."""
+
+    _entered: ClassVar[list[_RangesOfChildren]] = []
+
+    def __init__(self, module: nn.Module) -> None:
+        self._paths = {child: path for path, child in module.named_modules() if path} if _python_calls.are_on() else {}
+        self._open = threading.local()
+        self._hooks: list[Any] = []
+
+    def __enter__(self) -> None:
+        if self._paths:
+            self._entered.append(self)
+            self._set(True)
+
+    def __exit__(self, *_: object) -> None:
+        if self._paths:
+            self._entered.remove(self)
+            self._set(False)
+
+    @classmethod
+    @contextmanager
+    def suspended(cls) -> Iterator[None]:
+        """The exporter must not see the hooks."""
+        entered = list(cls._entered)
+        for ranges in entered:
+            ranges._set(False)
+        try:
+            yield
+        finally:
+            for ranges in entered:
+                ranges._set(True)
+
+    def _set(self, on: bool) -> None:
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks = [register_module_forward_pre_hook(self._begin), register_module_forward_hook(self._end, always_call=True)] if on else []
+
+    def _begin(self, child: nn.Module, _: Any) -> None:
+        if child in self._paths:
+            made = _treadle.profile_range(f"{self._paths[child]} ({type(child).__name__})")
+            made.__enter__()
+            self._open.__dict__.setdefault("ranges", []).append((child, made))
+
+    def _end(self, child: nn.Module, *_: Any) -> None:
+        ranges = self._open.__dict__.get("ranges", [])
+        if ranges and ranges[-1][0] is child:
+            ranges.pop()[1].__exit__(None, None, None)
+
+
+# A range begins and ends within these: as calls they would overlap it.
+_python_calls.hide(_RangesOfChildren._begin)
+_python_calls.hide(_RangesOfChildren._end)
+
+
 @dataclass
 class Manager:
     """Runs one module: by a graph where it can, else in PyTorch."""
@@ -88,6 +145,12 @@ class Manager:
 
     def run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """What the module returns for these."""
+        if not self.name and _python_calls.are_on():  # parts are ranges as the modules that they are
+            with _treadle.profile_range(type(self.module).__name__):
+                return self._run(args, kwargs)
+        return self._run(args, kwargs)
+
+    def _run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if torch.compiler.is_compiling() or torch._C._get_tracing_state() is not None:  # somebody else makes a graph of it
             return self.module.forward(*args, **kwargs)
         if torch.is_autocast_enabled("cpu"):
@@ -180,7 +243,8 @@ class Manager:
             if key.grad_mode and leaf.requires_grad and leaf.dtype != torch.float32:
                 raise NotExported(f"an input that requires a gradient is {leaf.dtype}; gradients exist for float32")
         why = self._why(key, leaves)
-        exported = export(self.module, self._state, structure, leaves, self._dynamic(plans, leaves))
+        with _RangesOfChildren.suspended():
+            exported = export(self.module, self._state, structure, leaves, self._dynamic(plans, leaves))
         started = time.perf_counter()
         plan = make_plan(exported, self._state, leaves, key.grad_mode, self.options)
         if plan.packing is not None:
@@ -244,8 +308,8 @@ class Manager:
             self.events.append(Event("in PyTorch", reason))
             which = f'the part "{self.name}" ({type(self.module).__name__})' if self.name else type(self.module).__name__
             kept = f"; {len(self.parts)} of its parts are tried by themselves" if self.parts and lasting else ""
-            warnings.warn(f"treadle.torch: {which} runs in PyTorch: {reason}{kept}", FallbackWarning, stacklevel=5)
-        with self._parts_by_graphs():
+            warnings.warn(f"treadle.torch: {which} runs in PyTorch: {reason}{kept}", FallbackWarning, stacklevel=6)
+        with self._parts_by_graphs(), _RangesOfChildren(self.module):
             return self.module.forward(*args, **kwargs)
 
     @contextmanager

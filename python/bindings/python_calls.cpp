@@ -1,0 +1,274 @@
+// Calls that Python's interpreter makes, as records of profiles that ask for them: sys.monitoring from Python 3.12 on, sys.setprofile
+// before. Who calls what is kept in a stack for each thread, so that every call ends, whatever ended it: a return, an exception, a
+// generator that yields, or the end of the profile.
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <memory>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "bindings.h"
+#include "treadle/profile.h"
+
+namespace treadle::python {
+namespace {
+
+// Under the GIL, as all that follows.
+struct OpenCall {
+  const PyObject* what;  // a code object, or what was called; only compared
+  uint32_t name;
+  uint64_t start;
+};
+
+struct PythonThread {
+  int64_t system_id = syscall(SYS_gettid);
+  std::vector<OpenCall> open;
+  const PyObject* hidden = nullptr;  // the code that it is in, with what that calls, is not recorded
+};
+
+std::vector<std::shared_ptr<PythonThread>>& python_threads() {
+  static auto* threads = new std::vector<std::shared_ptr<PythonThread>>;
+  return *threads;
+}
+
+// Its calls have all ended when the thread ends.
+PythonThread& own_thread() {
+  thread_local const std::shared_ptr<PythonThread> own = [] {
+    auto made = std::make_shared<PythonThread>();
+    std::erase_if(python_threads(), [](const auto& thread) { return thread.use_count() == 1; });
+    python_threads().push_back(made);
+    return made;
+  }();
+  return *own;
+}
+
+// A stack deeper than any sane recursion: a program that is wrong fills no memory.
+constexpr size_t kDeepest = 100'000;
+
+// Code of the profiler's: a handful.
+std::vector<const PyObject*>& hidden_codes() {
+  static auto* codes = new std::vector<const PyObject*>;
+  return *codes;
+}
+
+void begin_call(const PyObject* what, uint32_t name) {
+  PythonThread& thread = own_thread();
+  if (thread.hidden) return;
+  if (const auto& hidden = hidden_codes(); std::find(hidden.begin(), hidden.end(), what) != hidden.end()) {
+    thread.hidden = what;
+    return;
+  }
+  if (thread.open.size() < kDeepest) thread.open.push_back({what, name, ProfileRange::begin()});
+}
+
+// Those above it have ended without saying so. A call that began before the profile is in no stack.
+void end_call(const PyObject* what) {
+  PythonThread& thread = own_thread();
+  if (thread.hidden) {
+    if (what == thread.hidden) thread.hidden = nullptr;
+    return;
+  }
+  std::vector<OpenCall>& open = thread.open;
+  const auto found = std::find_if(open.rbegin(), open.rend(), [&](const OpenCall& call) { return call.what == what; });
+  if (found == open.rend()) return;
+  const uint64_t now = ProfileRange::begin();
+  for (const PyObject* ended = nullptr; ended != what; open.pop_back()) {
+    ended = open.back().what;
+    ProfileRange::end_call(open.back().name, open.back().start, now);
+  }
+}
+
+/// Names of what is called. Kept alive with their objects, so that no other object has the same address; beyond so many, each call is
+/// looked up by its text.
+class CallNames {
+ public:
+  static CallNames& get() {
+    static auto* names = new CallNames;
+    return *names;
+  }
+
+  uint32_t of_code(PyObject* code) {
+    const auto found = known_.find({code, nullptr});
+    return found != known_.end() ? found->second : add({code, nullptr}, code, code_text(code));
+  }
+
+  // A bound method is an object of its own in every call: its function and the type of what it is bound to tell which it is.
+  uint32_t of_callable(PyObject* callable) {
+    Key key{callable, nullptr};
+    PyObject* kept = callable;
+    if (PyCFunction_Check(callable)) {
+      PyObject* self = PyCFunction_GetSelf(callable);
+      kept = !self ? callable : PyModule_Check(self) || PyType_Check(self) ? self : reinterpret_cast<PyObject*>(Py_TYPE(self));
+      key = {kept, reinterpret_cast<const void*>(PyCFunction_GetFunction(callable))};
+    }
+    const auto found = known_.find(key);
+    return found != known_.end() ? found->second : add(key, kept, callable_text(callable));
+  }
+
+ private:
+  struct Key {
+    const void *object, *function;
+    bool operator==(const Key&) const = default;
+  };
+  struct KeyHash {
+    size_t operator()(const Key& key) const noexcept {
+      return std::hash<const void*>()(key.object) * 31 + std::hash<const void*>()(key.function);
+    }
+  };
+  static constexpr size_t kMostKnown = 65'536;
+
+  uint32_t add(const Key& key, PyObject* kept, const std::string& text) {
+    const uint32_t name = ProfileRange::name_id(text);
+    if (known_.size() < kMostKnown) {
+      Py_INCREF(kept);
+      known_.emplace(key, name);
+    }
+    return name;
+  }
+
+  static std::string attribute(PyObject* object, const char* name) {
+    PyObject* value = PyObject_GetAttrString(object, name);
+    std::string text;
+    if (value && PyUnicode_Check(value)) {
+      Py_ssize_t size = 0;
+      const char* utf8 = PyUnicode_AsUTF8AndSize(value, &size);
+      if (utf8) text.assign(utf8, static_cast<size_t>(size));
+    }
+    Py_XDECREF(value);
+    PyErr_Clear();
+    return text;
+  }
+
+  // "function (package/file.py:12)"
+  static std::string code_text(PyObject* code) {
+    std::string name = attribute(code, "co_qualname");  // from Python 3.11 on
+    if (name.empty()) name = attribute(code, "co_name");
+    std::string file = attribute(code, "co_filename");
+    if (const size_t slash = file.rfind('/'); slash != std::string::npos && slash > 0)
+      if (const size_t folder = file.rfind('/', slash - 1); folder != std::string::npos) file.erase(0, folder + 1);
+    PyObject* line = PyObject_GetAttrString(code, "co_firstlineno");
+    const long number = line ? PyLong_AsLong(line) : 0;
+    Py_XDECREF(line);
+    PyErr_Clear();
+    return name + " (" + file + ":" + std::to_string(number) + ")";
+  }
+
+  // "numpy.dot", "list.append". Of objects of the program's own classes it is the class: their attributes may be code.
+  static std::string callable_text(PyObject* callable) {
+    PyObject* const type = reinterpret_cast<PyObject*>(Py_TYPE(callable));
+    const bool plain = PyType_Check(callable) || (PyType_GetFlags(Py_TYPE(callable)) & Py_TPFLAGS_HEAPTYPE) == 0 ||
+                       attribute(type, "__module__") == "nanobind";
+    PyObject* const described = plain ? callable : type;
+    std::string name = attribute(described, "__qualname__");
+    if (name.empty()) name = attribute(described, "__name__");
+    const bool is_method = PyCFunction_Check(callable) && PyCFunction_GetSelf(callable) && !PyModule_Check(PyCFunction_GetSelf(callable));
+    const std::string module = is_method ? "" : attribute(described, "__module__");
+    return module.empty() ? name : module + "." + name;
+  }
+
+  std::unordered_map<Key, uint32_t, KeyHash> known_;
+};
+
+PyObject *function_type = nullptr, *method_type = nullptr;  // those of Python's own functions
+
+bool is_function_of_python(PyObject* callable) {
+  auto* type = reinterpret_cast<PyObject*>(Py_TYPE(callable));
+  return type == function_type || type == method_type;
+}
+
+// What a callback throws would end up in the program: without memory a call is lost.
+template <typename Callback>
+PyObject* guarded_callback(const Callback& callback) {
+  try {
+    callback();
+  } catch (const std::exception&) {
+  }
+  Py_RETURN_NONE;
+}
+
+using Arguments = PyObject* const*;
+
+// Callbacks of sys.monitoring: (code, offset), and for calls the callable behind them.
+
+PyObject* on_start(PyObject* /*module*/, Arguments arguments, Py_ssize_t count) {
+  return guarded_callback([&] {
+    if (count >= 1) begin_call(arguments[0], CallNames::get().of_code(arguments[0]));
+  });
+}
+
+PyObject* on_end(PyObject* /*module*/, Arguments arguments, Py_ssize_t count) {
+  return guarded_callback([&] {
+    if (count >= 1) end_call(arguments[0]);
+  });
+}
+
+// Functions of Python's have a start of their own.
+PyObject* on_call(PyObject* /*module*/, Arguments arguments, Py_ssize_t count) {
+  return guarded_callback([&] {
+    if (count >= 3 && !is_function_of_python(arguments[2])) begin_call(arguments[2], CallNames::get().of_callable(arguments[2]));
+  });
+}
+
+PyObject* on_c_end(PyObject* /*module*/, Arguments arguments, Py_ssize_t count) {
+  return guarded_callback([&] {
+    if (count >= 3) end_call(arguments[2]);
+  });
+}
+
+// sys.setprofile: (frame, event, arg). A generator's resumption is a call, and its yield a return.
+PyObject* on_profile(PyObject* /*module*/, Arguments arguments, Py_ssize_t count) {
+  return guarded_callback([&] {
+    if (count < 3) return;
+    Py_ssize_t size = 0;
+    const char* text = PyUnicode_AsUTF8AndSize(arguments[1], &size);
+    if (!text) return PyErr_Clear();
+    const std::string_view event(text, static_cast<size_t>(size));
+    if (event == "c_call") return begin_call(arguments[2], CallNames::get().of_callable(arguments[2]));
+    if (event == "c_return" || event == "c_exception") return end_call(arguments[2]);
+    auto* code = reinterpret_cast<PyObject*>(PyFrame_GetCode(reinterpret_cast<PyFrameObject*>(arguments[0])));
+    if (event == "call")
+      begin_call(code, CallNames::get().of_code(code));
+    else
+      end_call(code);
+    Py_DECREF(code);
+  });
+}
+
+// The recording is over: what is still under way ends now, on whatever thread.
+void end_all() {
+  const uint64_t now = ProfileRange::begin();
+  own_thread().hidden = nullptr;
+  for (const auto& thread : python_threads())
+    for (; !thread->open.empty(); thread->open.pop_back())
+      ProfileRange::end_call(thread->open.back().name, thread->open.back().start, now, thread->system_id);
+}
+
+PyCFunction as_function(PyObject* (*function)(PyObject*, Arguments, Py_ssize_t)) {
+  return reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(function));
+}
+
+}  // namespace
+
+void register_python_calls(nb::module_& module) {
+  static PyMethodDef methods[] = {{"calls_on_start", as_function(on_start), METH_FASTCALL, nullptr},
+                                  {"calls_on_end", as_function(on_end), METH_FASTCALL, nullptr},
+                                  {"calls_on_call", as_function(on_call), METH_FASTCALL, nullptr},
+                                  {"calls_on_c_end", as_function(on_c_end), METH_FASTCALL, nullptr},
+                                  {"calls_on_profile", as_function(on_profile), METH_FASTCALL, nullptr}};
+  for (PyMethodDef& method : methods) {
+    nb::object made = nb::steal(PyCFunction_NewEx(&method, nullptr, nullptr));
+    if (!made) throw nb::python_error();
+    module.attr(method.ml_name) = made;
+  }
+  module.def("end_python_calls", &end_all);
+  module.def(
+      "hide_calls", [](const nb::object& code) { hidden_codes().push_back(nb::object(code).release().ptr()); }, nb::arg("code"));
+  const nb::module_ types = nb::module_::import_("types");
+  function_type = nb::object(types.attr("FunctionType")).release().ptr();
+  method_type = nb::object(types.attr("MethodType")).release().ptr();
+}
+
+}  // namespace treadle::python

@@ -1,0 +1,96 @@
+"""Which interpreter hook tells the profiler of Python's calls: sys.monitoring from Python 3.12 on, sys.setprofile before."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from typing import Any
+
+from . import _treadle
+from .errors import InvalidArgument
+
+_lock = threading.Lock()
+_users = 0
+_hook: _Monitoring | _SetProfile | None = None
+
+
+class _Monitoring:
+    """All threads, those that run already too."""
+
+    def __init__(self, monitoring: Any) -> None:
+        self._monitoring = monitoring
+        events = monitoring.events
+        # A generator's stretches are calls of their own.
+        self._callbacks = {
+            events.PY_START: _treadle.calls_on_start,
+            events.PY_RESUME: _treadle.calls_on_start,
+            events.PY_THROW: _treadle.calls_on_start,
+            events.PY_RETURN: _treadle.calls_on_end,
+            events.PY_YIELD: _treadle.calls_on_end,
+            events.PY_UNWIND: _treadle.calls_on_end,
+            events.CALL: _treadle.calls_on_call,
+            events.C_RETURN: _treadle.calls_on_c_end,
+            events.C_RAISE: _treadle.calls_on_c_end,
+        }
+        free = [tool for tool in (monitoring.PROFILER_ID, 3, 4) if monitoring.get_tool(tool) is None]
+        if not free:
+            raise InvalidArgument("python_calls: all of sys.monitoring's tools for profilers are in use", code="invalid_argument")
+        self._tool = free[0]
+        monitoring.use_tool_id(self._tool, "treadle")
+        for event, callback in self._callbacks.items():
+            monitoring.register_callback(self._tool, event, callback)
+        # C_RETURN and C_RAISE come with CALL.
+        monitoring.set_events(self._tool, sum({event for event in self._callbacks if event not in (events.C_RETURN, events.C_RAISE)}))
+
+    def stop(self) -> None:
+        self._monitoring.set_events(self._tool, 0)
+        for event in self._callbacks:
+            self._monitoring.register_callback(self._tool, event, None)
+        self._monitoring.free_tool_id(self._tool)
+
+
+class _SetProfile:
+    """This thread, and threads that begin later: before Python 3.12 there is no way to others."""
+
+    def __init__(self) -> None:
+        if sys.getprofile() is not None:
+            raise InvalidArgument("python_calls: another profiler is set (sys.setprofile)", code="invalid_argument")
+        self._threads_before = threading.getprofile()
+        threading.setprofile(_treadle.calls_on_profile)
+        sys.setprofile(_treadle.calls_on_profile)
+
+    def stop(self) -> None:
+        if sys.getprofile() is _treadle.calls_on_profile:
+            sys.setprofile(None)
+        threading.setprofile(self._threads_before)  # type: ignore[arg-type]
+
+
+def are_on() -> bool:
+    """Whether any profile wants Python's calls."""
+    return _users > 0
+
+
+def start() -> None:
+    """Calls are recorded from now on. Each start() needs a stop()."""
+    global _users, _hook
+    with _lock:
+        if _users == 0:
+            monitoring = getattr(sys, "monitoring", None)
+            _hook = _SetProfile() if monitoring is None else _Monitoring(monitoring)
+        _users += 1
+
+
+def hide(function: Any) -> None:
+    """Calls of a function, and what it calls, are not recorded."""
+    _treadle.hide_calls(function.__code__)
+
+
+def stop() -> None:
+    """The last one ends what is still under way."""
+    global _users, _hook
+    with _lock:
+        _users -= 1
+        if _users == 0 and _hook is not None:
+            _hook.stop()
+            _hook = None
+            _treadle.end_python_calls()
