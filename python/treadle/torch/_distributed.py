@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from typing import Any
 
@@ -35,9 +36,14 @@ class _TorchRanks:
 
     def fail(self, reason: str) -> None:
         self._failure = reason
+        thread = threading.Thread(target=self._tell, args=(reason,), daemon=True)
+        thread.start()
+        thread.join(_GRACE_S)
+
+    def _tell(self, reason: str) -> None:
         try:
             self._store.set(f"failed/{self.rank}", reason)
-        except Exception:  # the store's host is gone, and whoever asks it will find out
+        except RuntimeError:  # the store's host is gone, and whoever asks it will find out
             pass
 
     def _call(self, work: Any) -> None:
@@ -50,6 +56,14 @@ class _TorchRanks:
             raise RuntimeError(self._failure) from error
 
     def _explain(self, error: RuntimeError) -> str:
+        """Asks the store who else is still there. A store whose host is gone may never answer, so that a thread asks."""
+        answer: list[str] = []
+        thread = threading.Thread(target=lambda: answer.append(self._ask(error)), daemon=True)
+        thread.start()
+        thread.join(2 * _GRACE_S)
+        return answer[0] if answer else f"rank 0 is gone, or does not answer: it keeps the store of torch.distributed: {error}"
+
+    def _ask(self, error: RuntimeError) -> str:
         try:
             self._store.set(f"here/{self.rank}", "1")
             end = time.monotonic() + _GRACE_S
@@ -62,7 +76,7 @@ class _TorchRanks:
                         missing.remove(rank)
                 time.sleep(0.05)
         except RuntimeError:  # dist.DistNetworkError among them
-            return f"rank 0, which keeps the store of torch.distributed, is gone: {error}"
+            return f"rank 0 is gone, or does not answer: it keeps the store of torch.distributed: {error}"
         if not missing:
             return str(error)
         return f"rank {', '.join(map(str, missing))} is gone, or has not come within the group's timeout: {error}"
