@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -298,6 +299,9 @@ class TREADLE_API Trainer {
   std::string to_text() const;
 
  private:
+  /// Writes parameters, states or what the optimizer keeps while no run reads or writes them.
+  void change(const std::function<void()>& write);
+
   struct Impl;
   std::unique_ptr<Impl> impl_;
 };

@@ -269,21 +269,23 @@ Metadata Trainer::load_checkpoint(const std::string& path, CheckpointSettings se
   check_in_training(*this);
   const CheckpointReader reader(path, bytes_of_checkpoint(*this, path));
   reader.check(*this, settings);
-  const double before = learning_rate();
-  if (settings == CheckpointSettings::same) set_learning_rate(reader.learning_rate());
-  try {
-    set_position(reader.position());
-  } catch (...) {
-    set_learning_rate(before);
-    throw;
-  }
-  reader.copy_to(kParameter, parameter_views());
-  reader.copy_to(kStatistic, state_views());
-  reader.copy_to(kOptimizerState, optimizer_state());
-  // The sums of all ranks' gradients go on in rank 0.
-  if (!writes_files(*this))
-    for (const auto& [name, tensor] : optimizer_state())
-      if (name.ends_with(state_name("", kGradient))) std::fill_n(tensor.data<float>(), tensor.num_elements(), 0.0F);
+  change([&] {
+    const double before = learning_rate();
+    if (settings == CheckpointSettings::same) set_learning_rate(reader.learning_rate());
+    try {
+      set_position(reader.position());
+    } catch (...) {
+      set_learning_rate(before);
+      throw;
+    }
+    reader.copy_to(kParameter, parameter_views());
+    reader.copy_to(kStatistic, state_views());
+    reader.copy_to(kOptimizerState, optimizer_state());
+    // The sums of all ranks' gradients go on in rank 0.
+    if (!writes_files(*this))
+      for (const auto& [name, tensor] : optimizer_state())
+        if (name.ends_with(state_name("", kGradient))) std::fill_n(tensor.data<float>(), tensor.num_elements(), 0.0F);
+  });
   return reader.metadata();
 }
 

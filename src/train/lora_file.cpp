@@ -59,7 +59,9 @@ void Trainer::load_adapters(const std::string& path) {
   }
   for (const auto& [name, tensor] : there)
     if (!here.contains(name)) throw_other(path, fmt::format("the trainer has no \"{}\"", name));
-  for (const auto& [name, tensor] : here) Tensor(tensor).copy_from(there.at(name));
+  change([&] {
+    for (const auto& [name, tensor] : here) Tensor(tensor).copy_from(there.at(name));
+  });
 }
 
 }  // namespace treadle::train

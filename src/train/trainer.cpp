@@ -354,6 +354,11 @@ void Trainer::set_learning_rate(double rate) {
   impl_->options.learning_rate = rate;
 }
 
+void Trainer::change(const std::function<void()>& write) {
+  const Impl::Change change(*impl_);
+  write();
+}
+
 void Trainer::set_monitor(Monitor monitor) { impl_->set_monitor(std::move(monitor)); }
 MemoryStatistics Trainer::memory_statistics() const { return impl_->memory.account->statistics(); }
 void Trainer::set_memory_limit(size_t limit_bytes) { impl_->set_memory_limit(limit_bytes); }

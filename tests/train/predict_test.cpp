@@ -3,8 +3,10 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <cmath>
 #include <cstring>
+#include <future>
 #include <thread>
 
 #include "tests/train/tiny_network.h"
@@ -121,6 +123,34 @@ TEST(Predict, SeesAveragesAndCheckpoints) {
   EXPECT_TRUE(same_bits(trainer.predict(batch.feeds)[0].tensor(), after));
   trainer.load_checkpoint(path);
   EXPECT_TRUE(same_bits(trainer.predict(batch.feeds)[0].tensor(), before));
+}
+
+TEST(Predict, AFileIsTakenBetweenRunsOnly) {
+  const std::string path = ::testing::TempDir() + "/predict_load_test.safetensors";
+  for (const bool adapters : {false, true}) {
+    TrainerOptions options = kOptions;
+    if (adapters) options.lora.rank = 2;
+    Trainer trainer(perceptron(), options);
+    const Batch batch = make_batch(8, 1);
+    auto load = [&] { adapters ? trainer.load_adapters(path) : static_cast<void>(trainer.load_checkpoint(path)); };
+    for (int i = 0; i < 3; ++i) trainer.step(batch.feeds, batch.labels);
+    const Tensor saved = trainer.predict(batch.feeds)[0].tensor();
+    adapters ? trainer.save_adapters(path) : trainer.save_checkpoint(path);
+    for (int i = 0; i < 3; ++i) trainer.step(batch.feeds, batch.labels);
+    const Tensor later = trainer.predict(batch.feeds)[0].tensor();
+    std::future<void> loading;
+    std::future_status within = std::future_status::ready;
+    trainer.set_monitor({.callback = [&](const MonitorEvent&) {
+      if (loading.valid()) return;
+      loading = std::async(std::launch::async, load);
+      within = loading.wait_for(std::chrono::milliseconds(100));
+    }});
+    EXPECT_TRUE(same_bits(trainer.predict(batch.feeds)[0].tensor(), later));
+    ASSERT_TRUE(loading.valid());
+    loading.get();
+    EXPECT_EQ(within, std::future_status::timeout);  // it waits until the run has ended
+    EXPECT_TRUE(same_bits(trainer.predict(batch.feeds)[0].tensor(), saved));
+  }
 }
 
 TEST(Predict, BesideStepsIsAsBeforeOneOrAfterIt) {
