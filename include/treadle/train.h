@@ -351,8 +351,11 @@ struct TREADLE_API JointOptions {
   /// into the same memory. Nodes whose statistics are inputs that are not named here normalise by them.
   std::vector<std::string> states;
   bool unbiased_variance = false;  ///< The running variance takes the batch's over n - 1, as PyTorch's does; ONNX divides by n.
-  bool zero_gradients = true;      ///< Of `inputs` that the outputs do not depend on; false: there are none.
-  bool forward_only = false;       ///< There is no backward pass, and nothing to train is needed.
+  /// Parameters whose gradients are handed out by rows, names or patterns: tables that nothing but Gather along the first axis reads.
+  /// Others that a pattern fits have gradients as usual.
+  std::vector<std::string> sparse_gradients;
+  bool zero_gradients = true;  ///< Of `inputs` that the outputs do not depend on; false: there are none.
+  bool forward_only = false;   ///< There is no backward pass, and nothing to train is needed.
   /// With forward_only: BatchNormalization normalises by its running statistics, and Dropout drops nothing.
   bool inference = false;
   /// With forward_only: inputs and float initializers of the model that are read where the caller keeps them, run after run, instead of
@@ -397,9 +400,15 @@ class TREADLE_API JointModule {
     /// @param gradients  places in gradient_names(), such as one of gradient_groups(); each may be asked for once.
     /// @return one each; the run keeps none of them. The pass is over when all have been asked for.
     std::vector<Tensor> advance_backward(std::span<const size_t> gradients);
+    /// Of a gradient of JointOptions::sparse_gradients that has been taken, whose tensor has rows of it: which rows of the parameter those
+    /// are, i64, ascending. Undefined for others.
+    const Tensor& rows(size_t gradient) const;
     /// @param grad_outputs  the gradients of the outputs, of their shapes.
-    /// @return gradients of the parameters and of the inputs that were asked for. @throws Error if called twice.
+    /// @return gradients of the parameters and of the inputs that were asked for. @throws Error if called twice, and for a module with
+    ///         gradients by rows.
     NamedTensors backward(std::span<const Tensor> grad_outputs);
+    /// The same, with gradients by rows as sparse tensors: COO over the first axis.
+    Feeds sparse_backward(std::span<const Tensor> grad_outputs);
 
    private:
     friend class JointModule;

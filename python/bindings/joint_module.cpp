@@ -50,12 +50,14 @@ nb::list run_outputs(const JointModule::Run& run) {
 nb::dict backward(JointModule::Run& run, const nb::list& grad_outputs) {
   std::vector<Tensor> made;
   for (nb::handle value : grad_outputs) made.push_back(tensor_from_array(value));
-  NamedTensors gradients;
+  Feeds gradients;
   {
     nb::gil_scoped_release release;
-    gradients = run.backward(made);
+    gradients = run.sparse_backward(made);
   }
-  return dict_of(gradients);
+  nb::dict dict;
+  for (auto& [name, gradient] : gradients) dict[string_to_python(name)] = output_to_python(std::move(gradient));
+  return dict;
 }
 
 Datum datum_from_feed(nb::handle value) {
@@ -156,7 +158,8 @@ void register_joint_module(nb::module_& module) {
              std::vector<std::string> parameters, std::vector<std::string> frozen, int num_threads, std::string device,
              std::map<std::string, std::string> group2ctx, std::map<std::string, std::string> argument_devices, std::shared_ptr<Job> job,
              const PySessionOptions* session, std::vector<std::string> plain_outputs, std::vector<std::string> states,
-             bool unbiased_variance, bool zero_gradients, bool forward_only, bool inference, const nb::dict& held) {
+             bool unbiased_variance, bool zero_gradients, bool forward_only, bool inference, const nb::dict& held,
+             std::vector<std::string> sparse_gradients) {
             train::JointOptions options{.outputs = std::move(outputs),
                                         .inputs = std::move(inputs),
                                         .parameters = std::move(parameters),
@@ -164,6 +167,7 @@ void register_joint_module(nb::module_& module) {
                                         .plain_outputs = std::move(plain_outputs),
                                         .states = std::move(states),
                                         .unbiased_variance = unbiased_variance,
+                                        .sparse_gradients = std::move(sparse_gradients),
                                         .zero_gradients = zero_gradients,
                                         .forward_only = forward_only,
                                         .inference = inference,
@@ -180,7 +184,7 @@ void register_joint_module(nb::module_& module) {
           "group2ctx"_a = std::map<std::string, std::string>(), "argument_devices"_a = std::map<std::string, std::string>(),
           "job"_a.none() = nb::none(), "session"_a.none() = nb::none(), "plain_outputs"_a = std::vector<std::string>(),
           "states"_a = std::vector<std::string>(), "unbiased_variance"_a = false, "zero_gradients"_a = true, "forward_only"_a = false,
-          "inference"_a = false, "held"_a = nb::dict())
+          "inference"_a = false, "held"_a = nb::dict(), "sparse_gradients"_a = std::vector<std::string>())
       .def("forward", &forward, "feeds"_a, "options"_a.none() = nb::none(), nb::keep_alive<0, 3>())
       .def("begin", &begin, "feeds"_a, "options"_a.none() = nb::none(), nb::keep_alive<0, 3>())
       .def("forward_in_order", &forward_in_order, "feeds"_a, "draw"_a.none() = nb::none(), "update_states"_a = true)

@@ -129,10 +129,22 @@ class _Devices:
         return options
 
 
+def _add_rows(a: SparseTensor, b: SparseTensor) -> SparseTensor:
+    """The sum of two row-sparse tensors: the rows of both."""
+    if not (a.storage == b.storage == "row_sparse"):
+        raise ValueError(f"a {b.storage} gradient is added to a {a.storage} one; both must be row_sparse")
+    parts = [(np.asarray(tensor.as_coo_view().indices()), np.asarray(tensor.values())) for tensor in (a, b)]
+    rows, places = np.unique(np.concatenate([indices for indices, _ in parts]), return_inverse=True)
+    values = np.zeros((len(rows), *parts[0][1].shape[1:]), parts[0][1].dtype)
+    np.add.at(values, places, np.concatenate([stored for _, stored in parts]))
+    return SparseTensor.row_sparse_from_numpy(np.asarray(a.dense_shape()), values, rows)
+
+
 class _Core:
     """What executors of different shapes share: the compiled graphs."""
 
-    def __init__(self, model: Any, options: SessionOptions | None, devices: _Devices) -> None:
+    def __init__(self, model: Any, options: SessionOptions | None, devices: _Devices, sparse_gradients: Sequence[str] = ()) -> None:
+        self.sparse_gradients = tuple(sparse_gradients)  # of parameters, by rows
         self.model = _bytes_of(model)
         self.devices = devices
         self.options = options
@@ -194,6 +206,7 @@ class _Core:
                 group2ctx=self.devices.group2ctx,
                 argument_devices=self.devices.arguments,
                 sess_options=options,
+                sparse_gradients=self.sparse_gradients,
             )
         return self._joint[inputs]
 
@@ -209,7 +222,7 @@ class Executor:
         self,
         core: _Core,
         args: dict[str, np.ndarray],
-        grads: dict[str, np.ndarray],
+        grads: dict[str, Any],
         requests: dict[str, str],
         states: dict[str, np.ndarray],
     ) -> None:
@@ -333,7 +346,10 @@ class Executor:
         flows = [np.ascontiguousarray(gradient, np.float32).reshape(np.shape(gradient)) for gradient in out_grads]
         for name, gradient in run.backward(flows).items():
             request = self._requests.get(name, "null")
-            if request == "write":
+            if isinstance(gradient, SparseTensor):  # stored rows differ in number
+                if request != "null":
+                    self.grad_dict[name] = gradient if request == "write" else _add_rows(self.grad_dict[name], gradient)
+            elif request == "write":
                 np.copyto(self.grad_dict[name], gradient)
             elif request == "add":
                 self.grad_dict[name] += gradient
@@ -446,9 +462,16 @@ def _make(core: _Core, args: dict[str, Any], grads: Any, grad_req: Any, aux_stat
         if request != "null" and dense[name].dtype != np.float32:
             raise ValueError(f"{name!r} is {dense[name].dtype}; gradients exist for float32 only")
     given = _by_name(grads, names, "gradient arrays")
-    gradients = {}
+    gradients: dict[str, Any] = {}
     for name, request in requests.items():
         if request == "null":
+            continue
+        if name in core.sparse_gradients:
+            shape = _shape(bound[name])
+            none = SparseTensor.row_sparse_from_numpy(np.array(shape, np.int64), np.zeros((0, *shape[1:]), np.float32), np.zeros(0, np.int64))
+            gradients[name] = given.get(name, none)
+            if not isinstance(gradients[name], SparseTensor) or _shape(gradients[name]) != shape:
+                raise ValueError(f"the gradient of {name!r} is row_sparse; give a SparseTensor of the shape {shape}, or none")
             continue
         gradients[name] = given[name] if name in given else np.zeros(_shape(bound[name]), np.float32)
         if gradients[name].shape != _shape(bound[name]) or gradients[name].dtype != np.float32:
@@ -466,14 +489,19 @@ def _core_of(
     group2ctx: Mapping[str, str] | None,
     argument_devices: Mapping[str, str] | None,
     storage: Mapping[str, str] | None,
+    grad_storage: Mapping[str, str] | None,
 ) -> _Core:
     """The executor's that is shared, or a new one."""
     content = _bytes_of(model)
+    for name, kind in (grad_storage or {}).items():
+        if kind not in ("default", "row_sparse"):
+            raise ValueError(f"the storage type of the gradient of {name!r} is {kind!r}; there are default, row_sparse")
     if shared_exec is None:
-        return _Core(content, options, _Devices(device, dict(group2ctx or {}), dict(argument_devices or {}), dict(storage or {})))
+        sparse = [name for name, kind in (grad_storage or {}).items() if kind == "row_sparse"]
+        return _Core(content, options, _Devices(device, dict(group2ctx or {}), dict(argument_devices or {}), dict(storage or {})), sparse)
     if shared_exec._core.model != content:
         raise ValueError("shared_exec belongs to another model")
-    own = {"options": options, "device": device, "group2ctx": group2ctx, "argument_devices": argument_devices, "storage": storage}
+    own = {"options": options, "device": device, "group2ctx": group2ctx, "argument_devices": argument_devices, "storage": storage, "grad_storage": grad_storage}
     if refused := [name for name, value in own.items() if value]:
         raise ValueError(f"shared_exec has its own {refused[0]}, which the new executor shares; leave it out")
     return shared_exec._core
@@ -511,6 +539,7 @@ def bind(
     group2ctx: Mapping[str, str] | None = None,
     argument_devices: Mapping[str, str] | None = None,
     storage: Mapping[str, str] | None = None,
+    grad_storage: Mapping[str, str] | None = None,
 ) -> Executor:
     """Binds arrays to a model's arguments.
 
@@ -528,8 +557,10 @@ def bind(
     :param storage: storage types of inputs and parameters, by name: "csr", "row_sparse" or "default". They are inferred for what follows; a
         node that takes no sparse operand gets a dense one, and the logger "treadle" is told. Such arguments are `SparseTensor`s (arrays and
         SciPy's matrices are converted). Training computes with dense ones.
+    :param grad_storage: storage types of gradients, by name: "row_sparse" for tables that nothing but Gather along the first axis reads. `grad_dict`
+        then has a new `SparseTensor` after each backward(), of the rows that were read; "add" adds rows.
     """
-    core = _core_of(model, shared_exec, options, device, group2ctx, argument_devices, storage)
+    core = _core_of(model, shared_exec, options, device, group2ctx, argument_devices, storage, grad_storage)
     return _bind(core, args, grads, grad_req, aux_states, shared_exec)
 
 
@@ -543,15 +574,16 @@ def simple_bind(
     device: str = "",
     group2ctx: Mapping[str, str] | None = None,
     argument_devices: Mapping[str, str] | None = None,
+    grad_storage: Mapping[str, str] | None = None,
     **shapes: Sequence[int],
 ) -> Executor:
     """As bind(), with arrays made for inputs of these shapes (zeros), or of those that follow from the symbols they share.
 
-    Parameters have the model's values. `storage`, `device`, `group2ctx` and `argument_devices` are those of bind().
+    Parameters have the model's values. `storage`, `grad_storage`, `device`, `group2ctx` and `argument_devices` are those of bind().
 
     :param dtypes: of inputs, by name; the model's by default.
     """
-    core = _core_of(model, shared_exec, options, device, group2ctx, argument_devices, storage)
+    core = _core_of(model, shared_exec, options, device, group2ctx, argument_devices, storage, grad_storage)
     types = {"float": np.float32, "double": np.float64, "int64": np.int64, "int32": np.int32, "bool": np.bool_}
     types = {f"tensor({name})": dtype for name, dtype in types.items()}
     args = {}

@@ -487,9 +487,9 @@ class JointRun:
         """Until the outputs are there."""
         return self._run.steps_left
 
-    def backward(self, grad_outputs: Sequence[Any]) -> dict[str, np.ndarray]:
+    def backward(self, grad_outputs: Sequence[Any]) -> dict[str, Any]:
         """Goes on with the gradients of the outputs (arrays, or tensors by DLPack). Returns the parameters' gradients, and the inputs' that
-        were asked for. Only once.
+        were asked for: arrays, and for `sparse_gradients` row-sparse `SparseTensor`s. Only once.
         """
         return self._run.backward([_array(gradient) for gradient in grad_outputs])
 
@@ -506,6 +506,8 @@ class JointModule:
 
     :param outputs: names of the float32 outputs that are handed out; all by default.
     :param inputs: names of inputs whose gradients are wanted, too.
+    :param sparse_gradients: names or patterns of tables whose gradients are handed out by rows: parameters that nothing but Gather along the first
+        axis reads. Others that a pattern fits have gradients as usual.
     :param device: default device: "cpu" (if empty), "sim" or "sim:NAME".
     :param group2ctx: devices of groups of nodes, by the "ctx_group" of their metadata; their gradients are computed there as well.
     :param argument_devices: devices of inputs and parameters; nodes that read them follow.
@@ -527,6 +529,7 @@ class JointModule:
         argument_devices: Mapping[str, str] | None = None,
         job: Job | None = None,
         sess_options: SessionOptions | None = None,
+        sparse_gradients: Iterable[str] = (),
     ) -> None:
         self._module = _treadle.JointModule(
             _model(model),
@@ -540,6 +543,7 @@ class JointModule:
             dict(argument_devices or {}),
             job,
             sess_options,
+            sparse_gradients=list(sparse_gradients),
         )
 
     def forward(self, feeds: Mapping[str, Any], run_options: RunOptions | None = None) -> JointRun:

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <numeric>
 #include <set>
+#include <tuple>
 #include <utility>
 
 #include "core/allocation.h"
@@ -14,71 +15,15 @@
 #include "graph/op_def.h"
 #include "session/model.h"
 #include "session/stoppable_run.h"
+#include "train/joint_graph.h"
+#include "train/row_gradients.h"
 #include "train/runner.h"
 #include "train/training_graph.h"
 #include "treadle/error.h"
 #include "treadle/train.h"
 
 namespace treadle::train {
-
 namespace {
-
-// The value whose bytes this one shows.
-ValueId viewed(const Graph& graph, ValueId id) {
-  while (graph.value(id).producer != kNoNode) {
-    const Node& node = graph.node(graph.value(id).producer);
-    if (!node.op) return id;
-    const auto view = std::find_if(node.op->alias.begin(), node.op->alias.end(), [&](const Alias& alias) {
-      return alias.kind == Alias::Kind::view && alias.output == graph.value(id).output && node.has_input(static_cast<size_t>(alias.input));
-    });
-    if (view == node.op->alias.end()) return id;
-    id = node.inputs[static_cast<size_t>(view->input)];
-  }
-  return id;
-}
-
-// Per value that the Yield hands out: whether somebody reads its bytes later. The caller, who may write to what it got, then gets a copy.
-std::vector<bool> read_behind_yield(const Graph& graph) {
-  std::set<uint32_t> read;
-  const Node* yield = nullptr;
-  for (NodeId id : graph.order()) {
-    const Node& node = graph.node(id);
-    for (ValueId input : node.inputs)
-      if (yield && input != kNoValue) read.insert(static_cast<uint32_t>(viewed(graph, input)));
-    if (node.is("Yield", "treadle")) yield = &node;
-  }
-  std::vector<bool> found;
-  if (!yield) return found;
-  for (ValueId output : graph.outputs) read.insert(static_cast<uint32_t>(viewed(graph, output)));
-  for (ValueId handed_out : yield->inputs) {
-    const ValueId whole = viewed(graph, handed_out);
-    found.push_back(!read.insert(static_cast<uint32_t>(whole)).second || graph.value(whole).is_constant());
-  }
-  return found;
-}
-
-bool draws_numbers(const Graph& graph) {
-  for (NodeId id : graph.order())
-    if (const OpDef* op = graph.node(id).op; op && !op->deterministic && !op->barrier) return true;
-  return false;
-}
-
-// The last instruction that writes bytes of one of the results; -1: none does.
-int32_t made_by(const exec::Program& program, std::span<const int> results) {
-  const auto slots = program.slots();
-  auto root_of = [&](int32_t slot) { return slots[static_cast<size_t>(slot)].root; };
-  std::vector<bool> is_wanted(slots.size());
-  for (int result : results) is_wanted[static_cast<size_t>(root_of(program.output_slots()[static_cast<size_t>(result)]))] = true;
-  auto last = static_cast<int32_t>(program.instructions().size());
-  while (--last >= 0) {
-    const exec::Instruction& instruction = program.instructions()[static_cast<size_t>(last)];
-    const auto outputs = program.operands(instruction).subspan(instruction.num_inputs);
-    if (std::any_of(outputs.begin(), outputs.end(),
-                    [&](int32_t slot) { return slot >= 0 && is_wanted[static_cast<size_t>(root_of(slot))]; }))
-      break;
-  }
-  return last;
-}
 
 const Storage* storage_of(const Datum& datum) { return datum.is_tensor() ? datum.tensor().storage().get() : nullptr; }
 
@@ -99,7 +44,7 @@ struct JointModule::Impl : Runtime {
     TrainingGraph& made = joint.training;
     output_names = joint.output_names;
     num_differentiable = joint.num_differentiable;
-    result_of = joint.result_of;
+    result_of = joint.result_of, rows_of = joint.rows_of;
     num_results = joint.outputs.size() - made.states.size();
     if (!forward_only) {
       gradient_names = made.parameters;
@@ -131,6 +76,7 @@ struct JointModule::Impl : Runtime {
     std::vector<std::string> output_names;
     size_t num_differentiable = 0;
     std::vector<int> result_of;  // per gradient; -1: there is none
+    std::vector<int> rows_of;    // per gradient: the result with the places of its rows; -1: it is dense
   };
   /// @param simplified  false: every value of the model is there
   Joint make_joint(bool simplified) const {
@@ -195,9 +141,15 @@ struct JointModule::Impl : Runtime {
     ys.resize(joint.num_differentiable);
     const std::vector<ValueId> grads = add_backward(joint.training, model, ys, handed_in, xs, joint_options.zero_gradients);
     const std::vector<std::string>& names = joint.training.parameters;
-    for (size_t i = 0; i < grads.size(); ++i) {
-      joint.result_of.push_back(grads[i] == kNoValue ? -1 : static_cast<int>(joint.outputs.size()));
-      if (grads[i] != kNoValue) joint.outputs.emplace_back(i < names.size() ? names[i] : joint_options.inputs[i - names.size()], grads[i]);
+    std::vector<ParameterGradient> all =
+        with_rows(joint.training, std::span(grads).first(names.size()), joint_options.sparse_gradients, "sparse_gradients");
+    for (size_t i = names.size(); i < grads.size(); ++i) all.push_back({grads[i]});
+    for (size_t i = 0; i < all.size(); ++i) {
+      const std::string& name = i < names.size() ? names[i] : joint_options.inputs[i - names.size()];
+      joint.result_of.push_back(all[i].value == kNoValue ? -1 : static_cast<int>(joint.outputs.size()));
+      if (all[i].value != kNoValue) joint.outputs.emplace_back(name, all[i].value);
+      joint.rows_of.push_back(all[i].has_rows() ? static_cast<int>(joint.outputs.size()) : -1);
+      if (all[i].has_rows()) joint.outputs.emplace_back(name + "/rows", all[i].places);
     }
   }
 
@@ -241,8 +193,8 @@ struct JointModule::Impl : Runtime {
   std::map<std::string, size_t> places_of_held;
   std::vector<Datum> bound;  // per result: memory that it is written to
   std::vector<FedState> fed_states;
-  std::vector<int> result_of;  // per gradient; -1: there is none
-  std::vector<bool> copied;    // per output
+  std::vector<int> result_of, rows_of;  // per gradient; -1: there is none, or it is dense
+  std::vector<bool> copied;             // per output
   size_t num_differentiable = 0, num_results = 0;
   std::unique_ptr<Runner> runner;
 };
@@ -255,6 +207,7 @@ struct JointModule::Run::Impl {
   std::vector<const Storage*> callers;  // memory that is the caller's: fed, handed in, and of the outputs; sorted before the backward pass
   bool is_backward = false;
   std::vector<bool> given;             // per gradient
+  std::vector<Tensor> rows;            // per gradient that has been given: which rows of the parameter it has; undefined: it is dense
   std::set<const Storage*> gradients;  // memory of those
 
   void take_yielded() {
@@ -306,6 +259,7 @@ void JointModule::Run::begin_backward(std::span<const Tensor> grad_outputs) {
   impl_->run->resume(handed_in);
   impl_->is_backward = true;
   impl_->given.resize(module.result_of.size());
+  impl_->rows.resize(module.result_of.size());
 }
 
 std::vector<Tensor> JointModule::Run::advance_backward(std::span<const size_t> gradients) {
@@ -317,7 +271,8 @@ std::vector<Tensor> JointModule::Run::advance_backward(std::span<const size_t> g
       throw Error(ErrorCode::invalid_argument,
                   fmt::format("the gradient {} of {} has been taken, or there is none", gradient, impl_->given.size()));
     impl_->given[gradient] = true;
-    if (module.result_of[gradient] >= 0) results.push_back(module.result_of[gradient]);
+    for (int result : {module.result_of[gradient], module.rows_of[gradient]})
+      if (result >= 0) results.push_back(result);
   }
   std::shared_ptr<StoppableRun> run = std::move(impl_->run);  // after an error there is none
   if (const int32_t last = made_by(*run->executable().program, results); last >= 0)
@@ -334,6 +289,8 @@ std::vector<Tensor> JointModule::Run::advance_backward(std::span<const size_t> g
     const bool is_own =
         !std::binary_search(impl_->callers.begin(), impl_->callers.end(), storage) && impl_->gradients.insert(storage).second;
     made.back() = is_own ? taken.tensor() : taken.tensor().clone();
+    if (const int rows = module.rows_of[gradient]; rows >= 0)
+      std::tie(made.back(), impl_->rows[gradient]) = without_padding(made.back(), run->take_output(static_cast<size_t>(rows)).tensor());
   }
   if (std::find(impl_->given.begin(), impl_->given.end(), false) != impl_->given.end()) {
     impl_->run = std::move(run);
@@ -351,7 +308,30 @@ std::vector<Tensor> JointModule::Run::backward_in_order(std::span<const Tensor> 
   return advance_backward(all);
 }
 
+const Tensor& JointModule::Run::rows(size_t gradient) const {
+  static const Tensor none;
+  return gradient < impl_->rows.size() ? impl_->rows[gradient] : none;
+}
+
+Feeds JointModule::Run::sparse_backward(std::span<const Tensor> grad_outputs) {
+  std::vector<Tensor> gradients = backward_in_order(grad_outputs);
+  Feeds named;
+  for (size_t i = 0; i < gradients.size(); ++i) {
+    if (!gradients[i].defined()) continue;
+    const std::string& name = impl_->module->gradient_names[i];
+    if (!rows(i).defined())
+      named.emplace(name, std::move(gradients[i]));
+    else
+      named.emplace(name,
+                    SparseTensor{.dense_shape = impl_->module->parameters.at(name).shape(), .values = gradients[i], .indices = rows(i)});
+  }
+  return named;
+}
+
 NamedTensors JointModule::Run::backward(std::span<const Tensor> grad_outputs) {
+  const std::vector<int>& by_rows = impl_->module->rows_of;
+  if (std::any_of(by_rows.begin(), by_rows.end(), [](int rows) { return rows >= 0; }))
+    throw Error(ErrorCode::invalid_argument, "the module has sparse_gradients; call sparse_backward()");
   std::vector<Tensor> gradients = backward_in_order(grad_outputs);
   NamedTensors named;
   for (size_t i = 0; i < gradients.size(); ++i)

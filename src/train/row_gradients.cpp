@@ -90,12 +90,12 @@ ParameterGradient row_gradient(Graph& graph, ValueId gradient) {
 }
 
 std::vector<ParameterGradient> with_rows(const TrainingGraph& training, std::span<const ValueId> grads,
-                                         const std::vector<std::string>& lazy) {
+                                         const std::vector<std::string>& chosen, std::string_view option) {
   Graph& graph = *training.graph;
   std::vector<ParameterGradient> made;
   for (size_t i = 0; i < grads.size(); ++i)
-    made.push_back(matches_any(lazy, training.parameters[i]) ? row_gradient(graph, grads[i]) : ParameterGradient{grads[i]});
-  for (const std::string& pattern : lazy) {
+    made.push_back(matches_any(chosen, training.parameters[i]) ? row_gradient(graph, grads[i]) : ParameterGradient{grads[i]});
+  for (const std::string& pattern : chosen) {
     std::string first;  // of those that it fits
     bool found = false;
     for (size_t i = 0; i < made.size() && !found; ++i) {
@@ -105,15 +105,26 @@ std::vector<ParameterGradient> with_rows(const TrainingGraph& training, std::spa
     }
     if (found) continue;
     if (first.empty())
-      throw Error(ErrorCode::not_found, fmt::format("lazy_updates names \"{}\", which is no trained parameter; the nearest: {}", pattern,
+      throw Error(ErrorCode::not_found, fmt::format("{} names \"{}\", which is no trained parameter; the nearest: {}", option, pattern,
                                                     nearest_names(pattern, training.parameters)));
-    throw Error(
-        ErrorCode::invalid_argument,
-        fmt::format("lazy_updates names \"{}\", but the gradient of \"{}\" is no matter of single rows: {}. Only tables that nothing but "
-                    "Gather along the first axis reads have such gradients",
-                    pattern, first, reason(graph, graph.find_value(first))));
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("{} names \"{}\", but the gradient of \"{}\" is no matter of single rows: {}. Only tables that nothing but "
+                            "Gather along the first axis reads have such gradients",
+                            option, pattern, first, reason(graph, graph.find_value(first))));
   }
   return made;
+}
+
+std::pair<Tensor, Tensor> without_padding(const Tensor& rows, const Tensor& places) {
+  const auto all = places.span<int64_t>();
+  const int64_t count = std::find(all.begin(), all.end(), int64_t{-1}) - all.begin();
+  Shape shape{count};
+  for (int axis = 1; axis < rows.shape().rank(); ++axis) shape.push_back(rows.shape()[axis]);
+  auto view = [](const Tensor& of, const Shape& shape) {
+    const auto offset = static_cast<const std::byte*>(of.raw()) - static_cast<const std::byte*>(of.storage()->data());
+    return Tensor(of.dtype(), shape, of.storage(), static_cast<size_t>(offset));
+  };
+  return {view(rows, shape), view(places, Shape{count})};
 }
 
 }  // namespace treadle::train

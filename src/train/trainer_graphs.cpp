@@ -94,7 +94,7 @@ Outputs TrainerGraphs::add_step_outputs(Differentiated& made) const {
     const std::string all(kAllParameters);
     add_updates(graph, {all}, {{join_parameters(graph, trained, grads, all)}}, outputs);
   } else {
-    add_updates(graph, trained, with_rows(made.training, grads, options.lazy_updates), outputs);
+    add_updates(graph, trained, with_rows(made.training, grads, options.lazy_updates, "lazy_updates"), outputs);
   }
   return outputs;
 }

@@ -7,6 +7,7 @@ import io
 import numpy as np
 import pytest
 import treadle
+import treadle.train
 from treadle.train import Trainer
 
 torch = pytest.importorskip("torch")
@@ -228,3 +229,45 @@ REFUSALS = [
 def test_what_has_no_rows_is_refused(module: type[nn.Module], options: dict, message: str) -> None:
     with pytest.raises(treadle.Error, match=message):
         Trainer(exported(module()), **options)
+
+
+def dense(gradient) -> np.ndarray:
+    whole = np.zeros(gradient.dense_shape(), np.float32)
+    whole[gradient.as_coo_view().indices()] = gradient.values()
+    return whole
+
+
+@pytest.mark.parametrize("gathers", [1, 2])
+def test_a_joint_modules_gradients_have_rows(gathers: int) -> None:
+    module, x = Bag(sparse=True, gathers=gathers), indices(3)
+    scores = module(x)
+    scores.backward(torch.ones_like(scores))
+    theirs = module.table.weight.grad.coalesce()
+    joint = treadle.train.JointModule(exported(Bag(gathers=gathers)), sparse_gradients=["*"])
+    gradients = joint.forward({"x": x.numpy()}).backward([np.ones(scores.shape, np.float32)])
+    ours = gradients["table.weight"]
+    assert ours.storage == "row_sparse"
+    np.testing.assert_array_equal(ours.as_coo_view().indices(), theirs.indices()[0].numpy())
+    np.testing.assert_allclose(ours.values(), theirs.values().numpy(), rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(gradients["out.weight"], module.out.weight.grad.numpy(), rtol=1e-5, atol=1e-6)
+    with pytest.raises(treadle.Error, match='sparse_gradients names "out.bias"'):
+        treadle.train.JointModule(exported(Bag()), sparse_gradients=["out.bias"])
+
+
+@pytest.mark.parametrize("request_", ["write", "add"])
+def test_an_executors_gradients_have_rows_that_add_up(request_: str) -> None:
+    model = exported(Bag())
+    usual, sparse = (treadle.simple_bind(model, request_, grad_storage=storage, x=(5, 3)) for storage in (None, {"table.weight": "row_sparse"}))
+    for step in range(3):
+        for executor in (usual, sparse):
+            executor.forward(is_train=True, x=indices(step).numpy())
+            executor.backward()
+        gradient = sparse.grad_dict["table.weight"]
+        rows = gradient.as_coo_view().indices()
+        assert gradient.storage == "row_sparse" and (np.diff(rows) > 0).all() and len(rows) < ROWS
+        np.testing.assert_allclose(dense(gradient), usual.grad_dict["table.weight"], rtol=1e-5, atol=1e-6)
+        np.testing.assert_array_equal(sparse.grad_dict["out.weight"], usual.grad_dict["out.weight"])
+    with pytest.raises(ValueError, match="grad_storage"):
+        treadle.simple_bind(model, shared_exec=usual, grad_storage={"table.weight": "row_sparse"}, x=(5, 3))
+    with pytest.raises(ValueError, match="default, row_sparse"):
+        treadle.simple_bind(model, grad_storage={"table.weight": "csr"}, x=(5, 3))
