@@ -1,6 +1,6 @@
 /* Trains a network to tell two spirals apart, in C alone.
- *   cc train.c -o train -ltreadle -lm && ./train spirals.onnx trained.onnx checkpoint.safetensors
- * If there is a checkpoint, training goes on from it with the same bits. */
+ *   cc train.c -o train -ltreadle -lm && ./train spirals.onnx trained.onnx checkpoints
+ * If there is a checkpoint in the folder, training goes on from it with the same bits. */
 #include <math.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -34,12 +34,6 @@ static treadle_value* value_over(treadle_dtype dtype, const int64_t* shape, size
   return value;
 }
 
-static int is_there(const char* path) {
-  FILE* file = fopen(path, "rb");
-  if (file) fclose(file);
-  return file != NULL;
-}
-
 static double accuracy(treadle_trainer* trainer) {
   const char* name = "point";
   const int64_t shape[] = {kSamples, 2};
@@ -55,7 +49,7 @@ static double accuracy(treadle_trainer* trainer) {
 
 int main(int argc, char** argv) {
   if (argc != 4) {
-    fprintf(stderr, "usage: train MODEL OUTPUT CHECKPOINT\n");
+    fprintf(stderr, "usage: train MODEL OUTPUT CHECKPOINTS\n");
     return 2;
   }
   make_spirals();
@@ -68,10 +62,11 @@ int main(int argc, char** argv) {
                                           {"schedule", "cosine"},
                                           {"total_steps", "2000"}};
   check(treadle_trainer_create(model, options, sizeof options / sizeof *options, &trainer));
-  if (is_there(argv[3])) {
-    check(treadle_trainer_load_checkpoint(trainer, argv[3], 0));
-    printf("goes on after step %llu\n", (unsigned long long)treadle_trainer_num_steps(trainer));
-  }
+  treadle_checkpoint_folder* checkpoints = NULL;
+  check(treadle_checkpoint_folder_open(argv[3], 2, 0, &checkpoints));
+  const char* resumed = NULL;
+  check(treadle_checkpoint_folder_resume(checkpoints, trainer, 0, &resumed));
+  if (resumed) printf("goes on after step %llu\n", (unsigned long long)treadle_trainer_num_steps(trainer));
   for (uint64_t step = treadle_trainer_num_steps(trainer); step < kSteps; ++step) {
     /* Batch after batch: as 7 and the number of batches have no common divisor, all come up. */
     const size_t first = step * 7 % (kSamples / kBatch) * kBatch;
@@ -84,12 +79,13 @@ int main(int argc, char** argv) {
     treadle_value_release(batch);
     treadle_value_release(labels);
     if ((step + 1) % kStepsPerCheckpoint == 0) {
-      check(treadle_trainer_save_checkpoint(trainer, argv[3], NULL, 0));
+      check(treadle_checkpoint_folder_save(checkpoints, trainer, NULL, 0));
       printf("step %llu  loss %.4f\n", (unsigned long long)step + 1, loss);
     }
   }
   printf("accuracy %.4f\n", accuracy(trainer));
   check(treadle_trainer_save(trainer, argv[2]));
+  treadle_checkpoint_folder_release(checkpoints);
   treadle_trainer_release(trainer);
   treadle_model_release(model);
   return 0;

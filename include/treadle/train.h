@@ -366,6 +366,10 @@ struct TREADLE_API JointOptions {
   SessionOptions session = {};
 };
 
+/// As of a trainer, from text: "outputs", "inputs", "parameters", "frozen", "plain_outputs", "sparse_gradients" (separated by commas),
+/// "zero_gradients", "session.NAME".
+TREADLE_API void set_option(JointOptions& options, std::string_view name, const std::string& value);
+
 /// A model's forward and backward graph with a Yield between: the outputs are handed out, the caller computes a loss and its gradient
 /// (in PyTorch, say), hands that in, and gets the gradients of the parameters.
 class TREADLE_API JointModule {

@@ -34,6 +34,9 @@ typedef struct treadle_variable treadle_variable;
 typedef struct treadle_scratch treadle_scratch;
 typedef struct treadle_random_stream treadle_random_stream;
 typedef struct treadle_trainer treadle_trainer;
+typedef struct treadle_checkpoint_folder treadle_checkpoint_folder;
+typedef struct treadle_joint_module treadle_joint_module;
+typedef struct treadle_joint_run treadle_joint_run;
 typedef struct treadle_precision_choice treadle_precision_choice;
 
 typedef enum treadle_code {
@@ -448,6 +451,52 @@ TREADLE_C_API treadle_status* treadle_trainer_save_checkpoint(const treadle_trai
 TREADLE_C_API treadle_status* treadle_trainer_load_checkpoint(treadle_trainer* trainer, const char* path, int own_settings);
 /* Of the checkpoint that was loaded last; NULL: it has no such entry. */
 TREADLE_C_API const char* treadle_trainer_checkpoint_metadata(const treadle_trainer* trainer, const char* key);
+
+/* Folders of checkpoints, since version 10 of the ABI: files named by steps, of which the newest `keep_last` stay (0: all). `asynchronous`
+ * non-zero: save copies the tensors and returns, and a thread writes them; what fails there, the next save or wait reports. One process may
+ * write to a folder at a time. */
+TREADLE_C_API treadle_status* treadle_checkpoint_folder_open(const char* path, int32_t keep_last, int asynchronous,
+                                                             treadle_checkpoint_folder** out);
+/* Waits for the file that is being written. */
+TREADLE_C_API void treadle_checkpoint_folder_release(treadle_checkpoint_folder* folder);
+TREADLE_C_API treadle_status* treadle_checkpoint_folder_save(treadle_checkpoint_folder* folder, const treadle_trainer* trainer,
+                                                             const treadle_config_entry* metadata, size_t num_entries);
+TREADLE_C_API treadle_status* treadle_checkpoint_folder_wait(treadle_checkpoint_folder* folder);
+/* Loads the newest checkpoint that is not damaged, as treadle_trainer_load_checkpoint. `path` (may be NULL) becomes the file's, until the
+ * next call with this folder, or NULL if there is no checkpoint. */
+TREADLE_C_API treadle_status* treadle_checkpoint_folder_resume(treadle_checkpoint_folder* folder, treadle_trainer* trainer,
+                                                               int own_settings, const char** path);
+
+/* Joint modules, since version 10 of the ABI: a model's forward and backward graph, with the loss left to the caller (docs/training.md).
+ * Options are text: "outputs", "inputs" (whose gradients are wanted, too), "parameters", "frozen", "plain_outputs", "sparse_gradients"
+ * (separated by commas), "zero_gradients", "session.NAME". One thread at a time may use a module. */
+TREADLE_C_API treadle_status* treadle_joint_module_create(const treadle_model* model, const treadle_config_entry* options,
+                                                          size_t num_options, treadle_joint_module** out);
+TREADLE_C_API void treadle_joint_module_release(treadle_joint_module* module); /* runs in flight stay valid */
+TREADLE_C_API size_t treadle_joint_module_num_inputs(const treadle_joint_module* module);
+TREADLE_C_API const char* treadle_joint_module_input_name(const treadle_joint_module* module, size_t index);
+TREADLE_C_API size_t treadle_joint_module_num_outputs(const treadle_joint_module* module);
+TREADLE_C_API const char* treadle_joint_module_output_name(const treadle_joint_module* module, size_t index);
+/* Parameters, then the option "inputs". */
+TREADLE_C_API size_t treadle_joint_module_num_gradients(const treadle_joint_module* module);
+TREADLE_C_API const char* treadle_joint_module_gradient_name(const treadle_joint_module* module, size_t index);
+/* Over the module's own memory, as treadle_trainer_parameter: written between runs, the next forward pass reads it. */
+TREADLE_C_API treadle_status* treadle_joint_module_parameter(const treadle_joint_module* module, const char* name, treadle_value** out);
+/* Runs to the outputs. Several runs may wait for their gradients. `run_options` may be NULL, and must outlive the run. */
+TREADLE_C_API treadle_status* treadle_joint_module_forward(treadle_joint_module* module, const treadle_run_options* run_options,
+                                                           const char* const* input_names, const treadle_value* const* inputs,
+                                                           size_t num_inputs, treadle_joint_run** out);
+TREADLE_C_API treadle_status* treadle_joint_module_save(const treadle_joint_module* module, const char* path);
+TREADLE_C_API void treadle_joint_run_release(treadle_joint_run* run);
+/* A new value, which the caller releases. */
+TREADLE_C_API treadle_status* treadle_joint_run_output(const treadle_joint_run* run, size_t index, treadle_value** out);
+/* The backward pass, once. One value for each float32 output that a gradient flows into (all but "plain_outputs"); NULL stands for zeros.
+ * `gradients` has room for num_gradients values, in the order of treadle_joint_module_gradient_name(); NULL where nothing flows back. */
+TREADLE_C_API treadle_status* treadle_joint_run_backward(treadle_joint_run* run, const treadle_value* const* grad_outputs,
+                                                         size_t num_grad_outputs, size_t num_gradients, treadle_value** gradients);
+/* After backward, of a gradient of "sparse_gradients", which has rows of it: which rows these are, int64, ascending. An error for others.
+ */
+TREADLE_C_API treadle_status* treadle_joint_run_gradient_rows(const treadle_joint_run* run, size_t index, treadle_value** out);
 
 #ifdef __cplusplus
 } /* extern "C" */

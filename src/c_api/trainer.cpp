@@ -17,6 +17,11 @@ struct treadle_trainer {
   std::vector<std::string> parameter_names;
 };
 
+struct treadle_checkpoint_folder {
+  treadle::train::CheckpointFolder folder;
+  std::string resumed;
+};
+
 namespace {
 
 using treadle::Error;
@@ -43,6 +48,14 @@ void create(const treadle_model* model, const treadle_config_entry* options, siz
   std::unique_ptr<treadle_trainer> trainer(new treadle_trainer{treadle::train::Trainer(require(model, "model").model, made), {}, {}});
   for (const auto& [name, tensor] : trainer->trainer.parameter_views()) trainer->parameter_names.push_back(name);
   require(out, "out") = trainer.release();
+}
+
+treadle::train::Metadata metadata_of(const treadle_config_entry* metadata, size_t num_entries) {
+  treadle::train::Metadata entries;
+  if (num_entries) (void)require(metadata, "metadata");
+  for (size_t i = 0; i < num_entries; ++i)
+    entries.emplace_back(&require(metadata[i].key, "an entry's key"), &require(metadata[i].value, "an entry's value"));
+  return entries;
 }
 
 }  // namespace
@@ -131,13 +144,7 @@ treadle_status* treadle_trainer_use_averages(treadle_trainer* trainer, int use) 
 
 treadle_status* treadle_trainer_save_checkpoint(const treadle_trainer* trainer, const char* path, const treadle_config_entry* metadata,
                                                 size_t num_entries) {
-  return guarded([&] {
-    treadle::train::Metadata entries;
-    if (num_entries) (void)require(metadata, "metadata");
-    for (size_t i = 0; i < num_entries; ++i)
-      entries.emplace_back(&require(metadata[i].key, "an entry's key"), &require(metadata[i].value, "an entry's value"));
-    require(trainer, "trainer").trainer.save_checkpoint(&require(path, "path"), entries);
-  });
+  return guarded([&] { require(trainer, "trainer").trainer.save_checkpoint(&require(path, "path"), metadata_of(metadata, num_entries)); });
 }
 
 treadle_status* treadle_trainer_load_checkpoint(treadle_trainer* trainer, const char* path, int own_settings) {
@@ -153,6 +160,36 @@ const char* treadle_trainer_checkpoint_metadata(const treadle_trainer* trainer, 
   for (const auto& [name, value] : trainer->metadata)
     if (name == key) return value.c_str();
   return nullptr;
+}
+
+treadle_status* treadle_checkpoint_folder_open(const char* path, int32_t keep_last, int asynchronous, treadle_checkpoint_folder** out) {
+  return guarded([&] {
+    const treadle::train::CheckpointFolderOptions options{.keep_last = keep_last, .asynchronous = asynchronous != 0};
+    require(out, "out") = new treadle_checkpoint_folder{treadle::train::CheckpointFolder(&require(path, "path"), options), {}};
+  });
+}
+void treadle_checkpoint_folder_release(treadle_checkpoint_folder* folder) { delete folder; }
+
+treadle_status* treadle_checkpoint_folder_save(treadle_checkpoint_folder* folder, const treadle_trainer* trainer,
+                                               const treadle_config_entry* metadata, size_t num_entries) {
+  return guarded([&] { require(folder, "folder").folder.save(require(trainer, "trainer").trainer, metadata_of(metadata, num_entries)); });
+}
+treadle_status* treadle_checkpoint_folder_wait(treadle_checkpoint_folder* folder) {
+  return guarded([&] { require(folder, "folder").folder.wait(); });
+}
+treadle_status* treadle_checkpoint_folder_resume(treadle_checkpoint_folder* folder, treadle_trainer* trainer, int own_settings,
+                                                 const char** path) {
+  using treadle::train::CheckpointSettings;
+  if (path) *path = nullptr;
+  return guarded([&] {
+    auto resumed =
+        require(folder, "folder")
+            .folder.resume(require(trainer, "trainer").trainer, own_settings ? CheckpointSettings::own : CheckpointSettings::same);
+    if (!resumed) return;
+    trainer->metadata = std::move(resumed->metadata);
+    folder->resumed = std::move(resumed->path);
+    if (path) *path = folder->resumed.c_str();
+  });
 }
 
 }  // extern "C"

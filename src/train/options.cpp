@@ -148,17 +148,42 @@ std::vector<TextOption> make_text_options() {
   return all;
 }
 
+[[noreturn]] void throw_no_option(std::string_view who, std::string_view name, const std::vector<std::string>& names) {
+  throw Error(ErrorCode::not_found, fmt::format("{} has no option \"{}\"; the nearest: {}", who, name, nearest_names(name, names)));
+}
+
+constexpr std::string_view kOfSession = "session.";
+
 }  // namespace
 
 void set_option(TrainerOptions& options, std::string_view name, const std::string& value) {
   static const std::vector<TextOption> all = make_text_options();
-  constexpr std::string_view kOfSession = "session.";
   if (name.starts_with(kOfSession)) return treadle::set_option(options.session, name.substr(kOfSession.size()), value);
   for (const TextOption& option : all)
     if (option.name == name) return option.set(options, value);
   std::vector<std::string> names;
   for (const TextOption& option : all) names.push_back(option.name);
-  throw Error(ErrorCode::not_found, fmt::format("a trainer has no option \"{}\"; the nearest: {}", name, nearest_names(name, names)));
+  throw_no_option("a trainer", name, names);
+}
+
+void set_option(JointOptions& options, std::string_view name, const std::string& value) {
+  using O = JointOptions;
+  if (name.starts_with(kOfSession)) return treadle::set_option(options.session, name.substr(kOfSession.size()), value);
+  if (name == "zero_gradients") return void(options.zero_gradients = trainer_flag(name, value));
+  static const std::vector<std::pair<std::string, std::vector<std::string> O::*>> lists = {{"outputs", &O::outputs},
+                                                                                           {"inputs", &O::inputs},
+                                                                                           {"parameters", &O::parameters},
+                                                                                           {"frozen", &O::frozen},
+                                                                                           {"plain_outputs", &O::plain_outputs},
+                                                                                           {"sparse_gradients", &O::sparse_gradients}};
+  std::vector<std::string> names{"zero_gradients"};
+  for (const auto& [each, member] : lists) {
+    names.push_back(each);
+    if (each != name) continue;
+    for (std::string& part : parts_of(value, ',')) (options.*member).push_back(std::move(part));
+    return;
+  }
+  throw_no_option("a joint module", name, names);
 }
 
 }  // namespace treadle::train

@@ -1,6 +1,7 @@
 // Training through the C ABI: its numbers are those of the C++ trainer, and wrong calls are statuses.
 #include <gtest/gtest.h>
 
+#include <cstring>
 #include <filesystem>
 #include <string>
 #include <vector>
@@ -100,6 +101,34 @@ TEST(CApiTrainer, CheckpointsGoOnWithTheSameBits) {
   EXPECT_EQ(message_of(treadle_trainer_save(first.trainer, model.c_str())), "");
   EXPECT_NO_THROW(treadle::Model::load(model));
   std::filesystem::remove(path), std::filesystem::remove(model);
+}
+
+TEST(CApiTrainer, AFolderKeepsTheNewestCheckpoints) {
+  const std::string path = testing::TempDir() + "c_api_folder";
+  std::filesystem::remove_all(path);
+  for (const int asynchronous : {0, 1}) {
+    const OpenedTrainer first(kAdam), second(kAdam);
+    treadle_checkpoint_folder* folder = nullptr;
+    EXPECT_EQ(message_of(treadle_checkpoint_folder_open(path.c_str(), 2, asynchronous, &folder)), "");
+    const char* resumed = "set";
+    EXPECT_EQ(message_of(treadle_checkpoint_folder_resume(folder, second.trainer, 0, &resumed)), "");
+    EXPECT_EQ(resumed, nullptr);
+    for (const char* epoch : {"1", "2", "3"}) {
+      first.step();
+      const treadle_config_entry metadata[] = {{"epoch", epoch}};
+      EXPECT_EQ(message_of(treadle_checkpoint_folder_save(folder, first.trainer, metadata, 1)), "");
+    }
+    EXPECT_EQ(message_of(treadle_checkpoint_folder_wait(folder)), "");
+    EXPECT_EQ(std::distance(std::filesystem::directory_iterator(path), {}), 2);
+    EXPECT_EQ(message_of(treadle_checkpoint_folder_resume(folder, second.trainer, 0, &resumed)), "");
+    ASSERT_NE(resumed, nullptr);
+    EXPECT_TRUE(std::filesystem::exists(resumed));
+    EXPECT_STREQ(treadle_trainer_checkpoint_metadata(second.trainer, "epoch"), "3");
+    EXPECT_EQ(second.step(), first.step());
+    EXPECT_NE(message_of(treadle_checkpoint_folder_save(folder, nullptr, nullptr, 0)).find("trainer is NULL"), std::string::npos);
+    treadle_checkpoint_folder_release(folder);
+    std::filesystem::remove_all(path);
+  }
 }
 
 TEST(CApiTrainer, AdaptersAndAveragesAreSaved) {
@@ -221,6 +250,45 @@ TEST(CApiTrainer, ARegisteredCommunicatorIsFoundByItsName) {
   EXPECT_NE(message_of(treadle_trainer_create(opened.model, patient, 2, &none)).find("nobody waits so long"), std::string::npos);
   const treadle_config_entry other[] = {{"reduction", "float16"}};
   EXPECT_NE(message_of(treadle_trainer_create(opened.model, other, 1, &none)).find("float32 or bfloat16"), std::string::npos);
+}
+
+TEST(CApiJointModule, GivesTheGradientsOfTheLibrarysModule) {
+  const OpenedTrainer opened(kAdam);
+  treadle_joint_module* module = nullptr;
+  const treadle_config_entry options[] = {{"inputs", "point"}, {"frozen", "layer1.*"}, {"session.intra_op_num_threads", "1"}};
+  ASSERT_EQ(message_of(treadle_joint_module_create(opened.model, options, 3, &module)), "");
+  treadle::train::JointModule reference(treadle::Model::load(kSpirals), {.inputs = {"point"}, .frozen = {"layer1.*"}});
+  ASSERT_EQ(treadle_joint_module_num_gradients(module), reference.gradient_names().size());
+  EXPECT_EQ(treadle_joint_module_gradient_name(module, 99), nullptr);
+  ASSERT_EQ(treadle_joint_module_num_inputs(module), 1U);
+  EXPECT_STREQ(treadle_joint_module_input_name(module, 0), "point");
+  ASSERT_EQ(treadle_joint_module_num_outputs(module), 1U);
+  EXPECT_STREQ(treadle_joint_module_output_name(module, 0), "scores");
+  const char* name = "point";
+  treadle_joint_run* run = nullptr;
+  ASSERT_EQ(message_of(treadle_joint_module_forward(module, nullptr, &name, &opened.feed, 1, &run)), "");
+  treadle_value *scores = nullptr, *none = nullptr;
+  EXPECT_EQ(message_of(treadle_joint_run_output(run, 0, &scores)), "");
+  EXPECT_NE(message_of(treadle_joint_run_output(run, 1, &none)), "");
+  auto theirs = reference.forward({{"point", treadle::Tensor::of<float>({4, 2}, std::span(&opened.points[0][0], 8))}});
+  EXPECT_EQ(static_cast<const float*>(treadle_tensor_data(scores))[5], theirs.outputs()[0].data<float>()[5]);
+  std::vector<treadle_value*> gradients(reference.gradient_names().size());
+  EXPECT_NE(message_of(treadle_joint_run_backward(run, &scores, 1, 1, gradients.data())).find("room for 1"), std::string::npos);
+  ASSERT_EQ(message_of(treadle_joint_run_backward(run, &scores, 1, gradients.size(), gradients.data())), "");
+  const auto expected = theirs.backward(theirs.outputs());
+  for (size_t i = 0; i < gradients.size(); ++i) {
+    const treadle::Tensor& gradient = expected.at(reference.gradient_names()[i]);
+    ASSERT_EQ(treadle_tensor_size_bytes(gradients[i]), gradient.size_bytes());
+    EXPECT_EQ(std::memcmp(treadle_tensor_data(gradients[i]), gradient.raw(), gradient.size_bytes()), 0);
+    treadle_value_release(gradients[i]);
+  }
+  EXPECT_NE(message_of(treadle_joint_run_gradient_rows(run, 0, &none)).find("not by rows"), std::string::npos);
+  EXPECT_NE(message_of(treadle_joint_run_backward(run, &scores, 1, gradients.size(), gradients.data())), "");
+  treadle_value_release(scores);
+  treadle_joint_run_release(run);
+  treadle_joint_module_release(module);
+  const treadle_config_entry wrong = {"output", "scores"};
+  EXPECT_NE(message_of(treadle_joint_module_create(opened.model, &wrong, 1, &module)).find("the nearest: outputs"), std::string::npos);
 }
 
 }  // namespace
