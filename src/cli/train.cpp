@@ -151,6 +151,7 @@ Command add_train(CLI::App& app) {
       ->excludes(log);
   app.add_option("--adapters", a->adapters, "safetensors file for the adapters of --lora-rank");
   app.add_option("--curve", a->curve, "SVG file with the losses of all epochs so far, updated after each epoch");
+  app.add_option("--tensorboard", a->tensorboard, "Folder for event files that TensorBoard reads: the numbers of --log over the steps");
   app.add_option("--log-steps", a->log_steps, "Steps between two log lines; 0: no lines for steps")
       ->check(CLI::NonNegativeNumber)
       ->capture_default_str();

@@ -196,7 +196,7 @@ class TrainingRun {
     trainer_.emplace(model_, a_.trainer);
     if (!a_.unchecked) run_options_.check_finite = FiniteCheck::nan;
     resume();
-    log_.emplace(a_.log, resumed_);
+    log_.emplace(a_.log, resumed_, a_.tensorboard);
     progress_.emplace(a_.epochs, loader_->batches_per_epoch(), a_.quiet);
   }
 

@@ -30,7 +30,8 @@ std::string duration_text(double seconds) {
 
 }  // namespace
 
-RunLog::RunLog(const std::string& path, bool append) {
+RunLog::RunLog(const std::string& path, bool append, const std::string& events) {
+  if (!events.empty()) events_.emplace(events);
   if (path.empty()) return;
   file_ = std::fopen(path.c_str(), append ? "ae" : "we");
   if (!file_) throw Error(ErrorCode::io_error, fmt::format("cannot write the log \"{}\": {}", path, std::strerror(errno)));
@@ -40,6 +41,7 @@ RunLog::~RunLog() {
 }
 
 void RunLog::write(const std::string& event, const Fields& numbers, const std::string& text) {
+  if (events_) write_events(event, numbers);
   if (!file_) return;
   nlohmann::ordered_json line{{"event", event}};
   for (const auto& [name, number] : numbers) {
@@ -52,6 +54,18 @@ void RunLog::write(const std::string& event, const Fields& numbers, const std::s
   const std::string bytes = line.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
   if (std::fwrite(bytes.data(), 1, bytes.size(), file_) != bytes.size() || std::fflush(file_) != 0)
     throw Error(ErrorCode::io_error, fmt::format("cannot write the log: {}", std::strerror(errno)));
+}
+
+// Curves are of what steps and epochs have measured, over the steps.
+void RunLog::write_events(const std::string& event, const Fields& numbers) {
+  if (event != "step" && event != "epoch") return;
+  Fields scalars;
+  double step = 0;
+  for (const auto& [name, number] : numbers) {
+    if (name == "step") step = number;
+    if (name != "step" && name != "epoch") scalars.emplace_back(event + "/" + name, number);
+  }
+  events_->write(static_cast<int64_t>(step), scalars);
 }
 
 void RunLog::write(const EpochReport& r) {

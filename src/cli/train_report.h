@@ -9,6 +9,8 @@
 #include <utility>
 #include <vector>
 
+#include "cli/event_file.h"
+
 namespace treadle::cli {
 
 /// A mean loss, and the share of right classes where the loss is of classes.
@@ -26,12 +28,13 @@ struct EpochReport {
   double seconds = 0;
 };
 
-/// One JSON object a line; each is on its way to the disk when its call returns.
+/// One JSON object a line, and events for TensorBoard; each is on its way to the disk when its call returns.
 class RunLog {
  public:
   using Fields = std::vector<std::pair<std::string, double>>;
-  /// @param path  empty: no log. @param append  after a run that is resumed.
-  RunLog(const std::string& path, bool append);
+  /// @param path    empty: no lines. @param append  after a run that is resumed.
+  /// @param events  the folder of event files; empty: there are none. Each run makes a file of its own there.
+  RunLog(const std::string& path, bool append, const std::string& events);
   ~RunLog();
   RunLog(const RunLog&) = delete;
   RunLog& operator=(const RunLog&) = delete;
@@ -39,7 +42,10 @@ class RunLog {
   void write(const EpochReport& report);
 
  private:
+  void write_events(const std::string& event, const Fields& numbers);
+
   std::FILE* file_ = nullptr;
+  std::optional<EventFile> events_;
 };
 
 class TrainProgress {

@@ -6,6 +6,7 @@ import os
 import pty
 import re
 import signal
+import struct
 import subprocess
 import time
 from xml.etree import ElementTree
@@ -185,6 +186,71 @@ def test_the_curve_has_all_epochs_after_a_resumed_run_too(train, tmp_path):
     for name, key in (("training", "loss"), ("validation", "validation_loss")):
         assert [epoch for epoch, _ in lines[name]] == [1, 2, 3, 4]
         assert [loss for _, loss in lines[name]] == pytest.approx([epoch[key] for epoch in epochs], rel=1e-5)
+
+
+def crc32c(data):
+    """Bit by bit."""
+    crc = 0xFFFFFFFF
+    for byte in data:
+        crc ^= byte
+        for _ in range(8):
+            crc = crc >> 1 ^ (0x82F63B78 if crc & 1 else 0)
+    return crc ^ 0xFFFFFFFF
+
+
+def events_of(path):
+    """The records of an event file, whose checksums are right, by google.protobuf."""
+    from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+
+    kinds = {"double": 1, "float": 2, "int64": 3, "string": 9, "message": 11}
+    file = descriptor_pb2.FileDescriptorProto(name="event.proto", package="t", syntax="proto2")
+    messages = {
+        "Event": [("wall_time", 1, "double"), ("step", 2, "int64"), ("file_version", 3, "string"), ("summary", 5, "Summary")],
+        "Summary": [("value", 1, "Value")],
+        "Value": [("tag", 1, "string"), ("simple_value", 2, "float")],
+    }
+    for name, fields in messages.items():
+        message = file.message_type.add(name=name)
+        for field, number, kind in fields:
+            made = message.field.add(name=field, number=number, label=3 if field == "value" else 1, type=kinds.get(kind, 11))
+            if kind in messages:
+                made.type_name = f".t.{kind}"
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(file)
+    event = message_factory.GetMessageClass(pool.FindMessageTypeByName("t.Event"))
+
+    def masked(data):
+        crc = crc32c(data)
+        return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
+
+    data, events = path.read_bytes(), []
+    while data:
+        (length,), (checked,) = struct.unpack_from("<Q", data), struct.unpack_from("<I", data, 8)
+        assert checked == masked(data[:8])
+        assert struct.unpack_from("<I", data, 12 + length)[0] == masked(data[12 : 12 + length])
+        events.append(event.FromString(data[12 : 12 + length]))
+        data = data[16 + length :]
+    return events
+
+
+def test_tensorboards_events_have_the_logs_numbers(train, tmp_path):
+    assert crc32c(b"123456789") == 0xE3069283  # as in RFC 3720
+    arguments = ["--data", "digits.csv", *CSV, "--validation", "0.2", "--epochs", "2", "-o", tmp_path / "out.onnx"]
+    train(*arguments, "--tensorboard", tmp_path / "deep" / "events", "--log", tmp_path / "log.jsonl")
+    (path,) = (tmp_path / "deep" / "events").iterdir()
+    assert path.name.startswith("events.out.tfevents.")
+    first, *events = events_of(path)
+    assert first.file_version == "brain.Event:2" and abs(first.wall_time - time.time()) < 3600
+    lines = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
+    lines = [line for line in lines if line["event"] in ("step", "epoch")]
+    assert len(events) == len(lines) > 2
+    for event, line in zip(events, lines):
+        assert event.step == line["step"]
+        numbers = {f"{line['event']}/{name}": number for name, number in line.items() if name not in ("event", "step", "epoch")}
+        assert {value.tag: value.simple_value for value in event.summary.value} == pytest.approx(numbers, rel=1e-6)
+    assert "epoch/validation_accuracy" in [value.tag for value in events[-1].summary.value]
+    refused = train(*arguments, "--tensorboard", "digits.csv/events", ok=False)
+    assert refused.returncode != 0 and "cannot write the events" in refused.stderr
 
 
 def test_an_interruption_without_a_folder_leaves_the_model(program, folder, tmp_path):
