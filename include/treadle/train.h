@@ -135,6 +135,9 @@ struct TREADLE_API TrainerOptions {
   /// An exponential average of each parameter is kept, which begins as the parameter: after an update, average = ema_decay average +
   /// (1 - ema_decay) parameter. 0: none is.
   double ema_decay = 0;
+  /// Running statistics are averaged as well (PyTorch's `use_buffers`); otherwise the averages go with the newest ones. Not with
+  /// accumulation_steps.
+  bool ema_statistics = false;
   std::vector<ParameterGroup> groups;
   /// Initializers to train, names or patterns (*, ?, [...]). Empty: every float32 one of rank 1 or more that the loss depends on, but
   /// BatchNormalization's running statistics.
@@ -238,7 +241,7 @@ class TREADLE_API Trainer {
   /// The same with what other ranks keep (TrainerOptions::shard_optimizer) and all ranks' sums of gradients: what a checkpoint has. All
   /// ranks call it. Tensors that are not this rank's are copies.
   NamedTensors joint_optimizer_state() const;
-  /// Of the parameters, by parameter; empty without TrainerOptions::ema_decay. Live views.
+  /// Of the parameters, by parameter, and with TrainerOptions::ema_statistics of running statistics; empty without ema_decay. Live views.
   NamedTensors averages() const;
   /// Parameters and averages change places: evaluate(), predict(), save() and parameters() then have the averages, until this is called
   /// with false. Steps and checkpoints are refused meanwhile. @throws Error(invalid_argument) if no averages are kept.

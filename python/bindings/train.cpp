@@ -139,6 +139,7 @@ void register_train(nb::module_& module) {
       .def_rw("clip_norm", &TrainerOptions::clip_norm)
       .def_rw("accumulation_steps", &TrainerOptions::accumulation_steps)
       .def_rw("ema_decay", &TrainerOptions::ema_decay)
+      .def_rw("ema_statistics", &TrainerOptions::ema_statistics)
       .def(
           "add_group",
           [](TrainerOptions& self, std::vector<std::string> patterns, double rate_factor, std::optional<double> weight_decay) {

@@ -86,6 +86,7 @@ class Trainer:
     :param accumulation_steps: so many steps make one update, with the mean of their gradients.
     :param ema_decay: from 0 to 1; an exponential average of each parameter is kept, which begins as the parameter and moves by 1 - ema_decay of the
         distance with each update (`averages`, `averaged()`). 0: none is.
+    :param ema_statistics: running statistics are averaged as well (PyTorch's `use_buffers`); otherwise the averages go with the newest ones.
     :param groups: parameters with settings of their own: {"parameters": [names or patterns], "rate_factor": 1.0, "weight_decay": None}, the first
         that fits.
     :param parameters: names or patterns (`*`, `?`, `[...]`) of the initializers to train; all by default.
@@ -145,6 +146,7 @@ class Trainer:
         clip_norm: float = 0.0,
         accumulation_steps: int = 1,
         ema_decay: float = 0.0,
+        ema_statistics: bool = False,
         groups: Iterable[Mapping[str, Any]] = (),
         parameters: Iterable[str] = (),
         frozen: Iterable[str] = (),
@@ -188,6 +190,7 @@ class Trainer:
         options.clip_norm = clip_norm
         options.accumulation_steps = accumulation_steps
         options.ema_decay = ema_decay
+        options.ema_statistics = ema_statistics
         for group in groups:
             options.add_group(**_settings("group", group, _GROUP))
         options.parameters = list(parameters)

@@ -72,6 +72,7 @@ void add_trainer_options(CLI::App& app, TrainArguments& a) {
   option("--clip-norm", "Scale all gradients together down to this norm");
   option("--accumulation-steps", "Number of steps that make one update");
   option("--ema-decay", "Decay, from 0 to 1, of an exponential average of the parameters, which is then validated and saved");
+  flag("--ema-statistics", &train::TrainerOptions::ema_statistics, "Average running statistics as well");
   option("--schedule", "Schedule of the learning rate: constant (default), step, cosine, linear, one_cycle");
   option("--warmup-steps", "Updates during which the rate rises");
   option("--total-steps", "Updates of cosine, linear and one_cycle; all of --epochs if not given");

@@ -209,6 +209,8 @@ void check_optimizer(const TrainerOptions& o) {
   within("learning_rate", o.learning_rate, kMost, true);
   within("clip_value", o.clip_value, kMost, true), within("clip_norm", o.clip_norm, kMost, true);
   within("ema_decay", o.ema_decay, 1, false);
+  if (o.ema_statistics && (o.ema_decay == 0 || o.accumulation_steps > 1))
+    refuse("ema_statistics needs ema_decay, and does not go with accumulation_steps: statistics move with each step");
   if (o.accumulation_steps < 1) refuse(fmt::format("accumulation_steps is {}; it must be 1 or more", o.accumulation_steps));
 
   const std::string optimizer = fmt::format("optimizer {}", known(o.optimizer).name);
@@ -287,6 +289,7 @@ std::vector<std::pair<std::string, std::string>> settings_of(const TrainerOption
   add("nesterov", o.nesterov), add("clip_value", o.clip_value), add("clip_norm", o.clip_norm);
   add("accumulation_steps", o.accumulation_steps);
   if (o.ema_decay > 0) add("ema_decay", o.ema_decay);
+  if (o.ema_statistics) add("ema_statistics", true);
   const Schedule& s = o.schedule;
   add("schedule", name_of(s.kind));
   add("warmup_steps", s.warmup_steps), add("total_steps", s.total_steps), add("step_size", s.step_size);

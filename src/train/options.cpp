@@ -130,7 +130,7 @@ std::vector<TextOption> make_text_options() {
                    for (std::string& part : parts_of(value, ',')) o.lora.targets.push_back(std::move(part));
                  }});
   flag("int32_labels", &O::int32_labels), flag("nesterov", &O::nesterov), flag("fused_update", &O::fused_update);
-  flag("dynamic_batch", &O::dynamic_batch);
+  flag("dynamic_batch", &O::dynamic_batch), flag("ema_statistics", &O::ema_statistics);
   all.push_back({"communicator", [](O& o, const std::string& value) { o.communicator_name = value; }});
   all.push_back({"reduction", [](O& o, const std::string& value) {
                    o.reduction = dtype_from_name(value);

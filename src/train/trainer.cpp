@@ -86,6 +86,8 @@ struct Trainer::Impl : Runtime, TrainerGraphs {
     std::vector<std::string> statistics;
     for (const TrainingGraph::State& state : made.training.states) statistics.push_back(state.name);
     states = copy_initializers(model, statistics);
+    if (options.ema_statistics)
+      for (const auto& [name, tensor] : states) optimizer_state.emplace(state_name(name, kAverage), tensor.clone());
     NamedTensors kept = joins_parameters()
                             ? lay_side_by_side(parameters, optimizer_state, trained, state_names(options), std::string(kAllParameters))
                             : parameters;  // by the names of inputs and outputs
@@ -137,11 +139,13 @@ struct Trainer::Impl : Runtime, TrainerGraphs {
     return adapters.empty() ? parameters : merge_adapters(model, adapters, factor_of(options.lora), parameters);
   }
 
-  /// The averages, by parameter.
-  NamedTensors averages() const {
+  /// Averages by parameter and running statistic. @param in_place  what stands in the place of those, once they have changed places
+  NamedTensors averages(bool in_place = false) const {
     NamedTensors named;
-    if (options.ema_decay > 0)
-      for (const std::string& name : trained) named.emplace(name, optimizer_state.at(state_name(name, kAverage)));
+    for (const NamedTensors* values : {&parameters, &states})
+      for (const auto& [name, tensor] : *values)
+        if (auto found = optimizer_state.find(state_name(name, kAverage)); found != optimizer_state.end())
+          named.emplace(name, in_place ? tensor : found->second);
     return named;
   }
 
@@ -151,8 +155,8 @@ struct Trainer::Impl : Runtime, TrainerGraphs {
     if (use == averages_used) return;
     const exec::Variables::Writing writing(*variables());
     for (auto& [name, average] : averages()) {
-      Tensor& parameter = parameters.at(name);
-      std::swap_ranges(parameter.data<float>(), parameter.data<float>() + parameter.num_elements(), average.data<float>());
+      Tensor& value = states.contains(name) ? states.at(name) : parameters.at(name);
+      std::swap_ranges(value.data<float>(), value.data<float>() + value.num_elements(), average.data<float>());
     }
     note_changed();
     averages_used = use;
@@ -328,7 +332,7 @@ NamedTensors Trainer::joint_optimizer_state() const {
   if (!impl_->ranks) return impl_->optimizer_state;
   return impl_->ranks->joint_state(impl_->optimizer_state, impl_->parameters, state_names(impl_->options), std::string(kGradient));
 }
-NamedTensors Trainer::averages() const { return impl_->averages_used ? impl_->parameters : impl_->averages(); }
+NamedTensors Trainer::averages() const { return impl_->averages(impl_->averages_used); }
 void Trainer::use_averages(bool use) { impl_->use_averages(use); }
 bool Trainer::averages_used() const { return impl_->averages_used; }
 int64_t Trainer::num_updates() const { return impl_->num_updates; }

@@ -82,8 +82,13 @@ Outputs TrainerGraphs::add_step_outputs(Differentiated& made) const {
   if (ranks) accumulates ? ranks->add_to_accumulation(graph, made.values) : ranks->add_to_step(graph, made.values);
   const std::vector<ValueId>& grads = made.values.gradients;
   Outputs outputs{{"loss", made.values.loss}};
-  for (const TrainingGraph::State& state : made.training.states)
-    outputs.emplace_back(state.name, updated(graph, state.name, "Assign", state.updated, {}));
+  for (const TrainingGraph::State& state : made.training.states) {
+    const ValueId assigned = updated(graph, state.name, "Assign", state.updated, {});
+    outputs.emplace_back(state.name, assigned);
+    if (!options.ema_statistics) continue;
+    const std::string average = state_name(state.name, kAverage);
+    outputs.emplace_back(average, updated(graph, average, "AverageParameter", assigned, {{"decay", static_cast<float>(options.ema_decay)}}));
+  }
   if (accumulates) {
     const auto part = static_cast<float>(1.0 / options.accumulation_steps);
     for (size_t i = 0; i < trained.size(); ++i) {

@@ -260,6 +260,51 @@ def test_averages_are_pytorchs(options: dict, where: str) -> None:
     np.testing.assert_allclose(again, averaged(x).detach().numpy(), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("buffers", [False, True])
+def test_averages_of_running_statistics_are_pytorchs(buffers: bool, tmp_path) -> None:
+    torch.manual_seed(3)
+    module = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Tanh(), nn.Linear(8, CLASSES))
+    module[1].momentum = 0.25
+    x, labels = inputs(16, 6), classes_of(16)
+    model = exported(module.eval(), x)
+    options = {"learning_rate": 0.05, "ema_decay": 0.8, "ema_statistics": buffers}
+    trainer = Trainer(model, **options)
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.05)
+    averaged = torch.optim.swa_utils.AveragedModel(module, multi_avg_fn=torch.optim.swa_utils.get_ema_multi_avg_fn(0.8), use_buffers=buffers)
+    averaged.update_parameters(module)  # the first call copies
+    module.train()
+    mean, variance = torch.zeros(8), torch.ones(8)  # as ONNX has it: of the batch over n
+    for step in range(6):
+        batch = x * (1 + step)
+        optimizer.zero_grad()
+        nn.CrossEntropyLoss()(module(batch), labels).backward()
+        with torch.no_grad():
+            h = module[0](batch)
+            mean = 0.75 * mean + 0.25 * h.mean(0)
+            variance = 0.75 * variance + 0.25 * h.var(0, unbiased=False)
+            module[1].running_mean.copy_(mean), module[1].running_var.copy_(variance)
+        optimizer.step()
+        averaged.update_parameters(module)
+        trainer.step({"x": batch.numpy()}, labels.numpy())
+    averaged.eval()
+    with trainer.averaged():
+        np.testing.assert_allclose(trainer.predict({"x": x.numpy()})[0], averaged(x).detach().numpy(), rtol=1e-4, atol=1e-5)
+        again = treadle.InferenceSession(trainer.to_bytes()).run(None, {"x": x.numpy()})[0]
+        np.testing.assert_allclose(again, averaged(x).detach().numpy(), rtol=1e-4, atol=1e-5)
+    assert ("1.running_mean" in trainer.averages) == buffers
+    trainer.save_checkpoint(tmp_path / "c.safetensors")
+    resumed = Trainer(model, **options)
+    resumed.load_checkpoint(tmp_path / "c.safetensors")
+    for each in (trainer, resumed):
+        each.step({"x": x.numpy()}, labels.numpy())
+    for name, average in trainer.averages.items():
+        np.testing.assert_array_equal(resumed.averages[name], average, err_msg=name)
+    with pytest.raises(treadle.Error, match="ema_statistics needs ema_decay"):
+        Trainer(model, ema_statistics=True)
+    with pytest.raises(treadle.Error, match="does not go with accumulation_steps"):
+        Trainer(model, accumulation_steps=2, **{**options, "ema_statistics": True})
+
+
 def test_averages_are_kept_apart_from_parameters(tmp_path) -> None:
     x, labels = inputs(16, 6), classes_of(16)
     model = exported(network(), x)
