@@ -10,6 +10,7 @@
 #include "datum.h"
 #include "numpy.h"
 #include "treadle/data.h"
+#include "treadle/error.h"
 #include "treadle/sharing.h"
 
 namespace treadle::python {
@@ -102,6 +103,21 @@ void register_loader(nb::module_& module) {
       .def_prop_ro("position", [](const DataLoader& self) { return std::pair(self.position().epoch, self.position().batch); })
       .def("to_metadata", &DataLoader::to_metadata)
       .def("resume", &DataLoader::resume, "metadata"_a);
+  module.def(
+      "read_csv",
+      [](const std::string& path, const std::string& label, std::vector<std::string> features, const std::string& separator,
+         const std::vector<std::string>& classes) {
+        if (separator.size() != 1)
+          throw Error(ErrorCode::invalid_argument, "the separator is \"" + separator + "\"; one character is expected");
+        train::CsvTable table;
+        {
+          nb::gil_scoped_release release;
+          table = train::read_csv(path, {.label = label, .features = std::move(features), .separator = separator[0]}, classes);
+        }
+        return nb::make_tuple(array_from_tensor(table.features), table.labels.defined() ? array_from_tensor(table.labels) : nb::none(),
+                              table.feature_names, table.classes);
+      },
+      "path"_a, "label"_a, "features"_a, "separator"_a, "classes"_a);
 }
 
 }  // namespace

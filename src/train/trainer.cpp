@@ -359,7 +359,12 @@ void Trainer::set_learning_rate(double rate) {
 }
 
 void Trainer::change(const std::function<void()>& write) {
-  const Impl::Change change(*impl_);
+  struct Noted {
+    Impl& impl;
+    ~Noted() { impl.note_changed(); }
+  };
+  const exec::Variables::Writing writing(*impl_->variables());
+  const Noted noted{*impl_};
   write();
 }
 
