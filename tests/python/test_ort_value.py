@@ -123,7 +123,7 @@ def test_read_only_arrays_are_not_written():
 
 
 def test_other_devices_are_refused():
-    with pytest.raises(errors.NotImplemented, match="cuda"):
+    with pytest.raises(errors.InvalidArgument, match="cuda"):
         treadle.OrtValue.ortvalue_from_numpy(X, "cuda", 0)
 
 
