@@ -188,7 +188,8 @@ std::vector<ValueId> DataParallel::add_to_update(Graph& graph, const std::vector
 }
 
 void DataParallel::add_to_gradients(Graph& graph, StepValues& values) {
-  values.gradients = add(graph, gradients_, {.first = {values.loss}, .gradients = values.gradients, .weight = values.weight, .awaited = {}}).gradients;
+  values.gradients =
+      add(graph, gradients_, {.first = {values.loss}, .gradients = values.gradients, .weight = values.weight, .awaited = {}}).gradients;
 }
 
 void DataParallel::begin(const std::string& description, const std::vector<const NamedTensors*>& tensors) {
