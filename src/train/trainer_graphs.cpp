@@ -87,7 +87,8 @@ Outputs TrainerGraphs::add_step_outputs(Differentiated& made) const {
     outputs.emplace_back(state.name, assigned);
     if (!options.ema_statistics) continue;
     const std::string average = state_name(state.name, kAverage);
-    outputs.emplace_back(average, updated(graph, average, "AverageParameter", assigned, {{"decay", static_cast<float>(options.ema_decay)}}));
+    outputs.emplace_back(average,
+                         updated(graph, average, "AverageParameter", assigned, {{"decay", static_cast<float>(options.ema_decay)}}));
   }
   if (accumulates) {
     const auto part = static_cast<float>(1.0 / options.accumulation_steps);
