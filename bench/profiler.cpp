@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cstdio>
 #include <ctime>
+#include <filesystem>
 #include <functional>
 #include <limits>
 #include <optional>
@@ -35,12 +36,15 @@ struct Way {
 };
 
 void measure_nodes(Bound& plain, Bound& counting) {
+  const std::string recording = (std::filesystem::temp_directory_path() / "bench_profiler_recording").string();
   std::vector<Way> ways{{"not recorded", plain, {}},
                         {"not recorded (again: the noise)", plain, {}},
                         {"counters", counting, {}},
                         {"events", plain, {{}}},
                         {"events, the last 100,000", plain, {{.max_events = 100'000, .keep_last = true}}},
                         {"events and memory", plain, {{.memory = true}}},
+                        {"events and kernel phases", plain, {{.kernel_phases = true}}},
+                        {"events, written to a file", plain, {{.stream_to = recording}}},
                         {"two profiles at once", plain, {{}, {}}},
                         {"counters and events", counting, {{}}}};
   for (int round = 0; round < kRounds; ++round)
@@ -53,6 +57,7 @@ void measure_nodes(Bound& plain, Bound& counting) {
       for (int i = 0; i < kRuns; ++i) session.run(binding);
       way.best_ns = std::min(way.best_ns, (now_ns() - start) / (kRuns * kNodes));
     }
+  std::filesystem::remove(recording);
   std::printf("%-34s %10s %10s\n", "a node of a chain of 200", "ns", "above");
   for (const Way& way : ways) std::printf("%-34s %10.2f %10.2f\n", way.name, way.best_ns, way.best_ns - ways[0].best_ns);
 }

@@ -62,7 +62,7 @@ class _SetProfile:
     def stop(self) -> None:
         if sys.getprofile() is _treadle.calls_on_profile:
             sys.setprofile(None)
-        threading.setprofile(self._threads_before)  # type: ignore[arg-type]
+        threading.setprofile(self._threads_before)
 
 
 def are_on() -> bool:
