@@ -7,7 +7,7 @@
 namespace treadle::profile {
 namespace {
 
-Document operands_json(const std::vector<ProfiledOperand>& operands) {
+Document stored_operands(const std::vector<ProfiledOperand>& operands) {
   Document list = Document::array();
   for (const ProfiledOperand& operand : operands) {
     Document json{{"name", operand.name}, {"dtype", static_cast<int>(operand.dtype)}};
@@ -42,8 +42,8 @@ Document node_json(const ProfiledNode& node) {
   Document json{{"name", node.name}, {"op", node.op_type}, {"kernel", node.kernel}, {"forms", node.forms}, {"parent", node.parent}};
   json["sources"] = node.sources;
   json["passes"] = node.passes;
-  json["inputs"] = operands_json(node.inputs);
-  json["outputs"] = operands_json(node.outputs);
+  json["inputs"] = stored_operands(node.inputs);
+  json["outputs"] = stored_operands(node.outputs);
   if (node.flops) json["flops"] = *node.flops;
   if (node.bytes) json["bytes"] = *node.bytes;
   json["phase"] = node.phase;
