@@ -152,7 +152,7 @@ OrtStatus* tensor_type_info(ONNXType type, const OrtTensorTypeAndShapeInfo* tens
   });
 }
 
-void add_types(OrtModelEditorApi& table) {
+void add_editor_types(OrtModelEditorApi& table) {
   table.CreateTensorTypeInfo = [](const OrtTensorTypeAndShapeInfo* tensor, OrtTypeInfo** out) {
     return tensor_type_info(ONNX_TYPE_TENSOR, tensor, out);
   };
@@ -305,7 +305,7 @@ void add_model_editor(OrtApi& table) {
   table.GetModelEditorApi = [] {
     static const OrtModelEditorApi editor = [] {
       OrtModelEditorApi made{};
-      add_types(made);
+      add_editor_types(made);
       add_graphs(made);
       add_models(made);
       add_editing(made);
