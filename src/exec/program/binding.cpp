@@ -172,7 +172,6 @@ void Binding::bind_instruction(const Instruction& instruction, int max_threads) 
 void Binding::pack_ahead(int max_threads, ThreadPool* pool) {
   const LoadPhases::Phase phase("pack");
   constexpr size_t kMuchToPack = size_t{2} << 20;  // and to give back afterwards, before activations get their memory
-  constexpr size_t kLittleToPack = 65'536;         // bytes of weights that the caller packs before another thread is awake
   std::vector<const Instruction*> packing;
   size_t total_bytes = 0;
   for (const Instruction& instruction : program_.instructions()) {

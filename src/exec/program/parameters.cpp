@@ -16,8 +16,6 @@
 namespace treadle::exec {
 namespace {
 
-constexpr size_t kLittleToPack = 65'536;  // bytes that the caller packs before another thread is awake
-
 bool is_dense(const Graph& graph, ValueId id) { return graph.value(id).constant.is_tensor(); }
 
 Tensor readable(const Tensor& tensor) { return is_aligned(tensor) ? tensor.contiguous() : tensor.clone(); }

@@ -16,8 +16,6 @@
 namespace treadle::exec {
 namespace {
 
-constexpr size_t kLittleToPack = 65'536;  // bytes that the caller packs before another thread is awake
-
 bool packs(const Instruction& instruction, size_t operand) {
   return instruction.kernel && operand < 32 && (instruction.kernel->packs >> operand & 1U) != 0;
 }

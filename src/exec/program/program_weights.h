@@ -25,6 +25,9 @@ struct ProgramOptions;
 /// @param missing  the list, to which the error is added.
 void note_missing(Error& error, const Graph& graph, const Node& node, std::string& missing);
 
+/// Bytes of weights that the caller packs before another thread is awake.
+inline constexpr size_t kLittleToPack = 65'536;
+
 class ProgramWeights {
  public:
   /// Of a program whose instructions are all there, their packed states still to be made.
