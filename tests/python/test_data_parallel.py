@@ -101,6 +101,9 @@ for i in range(STEPS):
 state = sum(value.nbytes for value in trainer.optimizer_state.values())
 digest = [float(np.abs(value).sum()) for value in trainer.parameters.values()]
 print("RESULT " + json.dumps({"rank": rank, "losses": losses, "state": state, "digest": digest}), flush=True)
+if launcher == "torch":  # its threads do not outlive the interpreter
+    del trainer
+    torch.distributed.destroy_process_group()
 """
 
 
@@ -109,7 +112,8 @@ def environment(**more):
 
 
 def results(text):
-    found = [json.loads(line.split("RESULT ", 1)[1]) for line in text.splitlines() if "RESULT " in line]
+    # Lines of several ranks may be joined into one.
+    found = [json.JSONDecoder().raw_decode(part)[0] for part in text.split("RESULT ")[1:]]
     return sorted(found, key=lambda result: result["rank"])
 
 

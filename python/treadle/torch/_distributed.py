@@ -22,7 +22,7 @@ class _TorchRanks:
         self._group = group
         self.rank = dist.get_rank(group)
         self.size = dist.get_world_size(group)
-        self._store = dist.PrefixStore("treadle", dist.distributed_c10d._get_default_store())
+        self._store = dist.distributed_c10d.PrefixStore("treadle", dist.distributed_c10d._get_default_store())
         self._failure = ""
 
     def all_reduce(self, data: np.ndarray, dtype: str) -> None:
