@@ -129,6 +129,24 @@ def torchrun(ranks, model, options, tmp_path, **more):
     return subprocess.run(command, capture_output=True, text=True, timeout=240, env=environment(**more))
 
 
+def on_two_ranks(work):
+    """Calls work(rank, communicator) on a thread for each of two ranks."""
+    errors = []
+
+    def run(rank, communicator):
+        try:
+            work(rank, communicator)
+        except Exception as error:  # noqa: BLE001
+            errors.append(error)
+
+    threads = [threading.Thread(target=run, args=each) for each in enumerate(connect_threads(2))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not errors
+
+
 def check_losses(found, ranks, joint):
     assert [result["rank"] for result in found] == list(range(ranks))
     for result in found:
@@ -187,22 +205,14 @@ def test_a_killed_process_of_torch_distributed_is_named(model, tmp_path):
 
 
 def test_threads_are_ranks_too(model, joint_losses):
-    losses, errors = [None, None], []
+    losses = [None, None]
 
     def work(rank, communicator):
-        try:
-            trainer = Trainer(model, communicator=communicator, num_threads=1, **OPTIONS)
-            mine = slice(BATCH * rank // 2, BATCH * (rank + 1) // 2)
-            losses[rank] = [trainer.step({"x": x[mine]}, labels[mine]) for x, labels in (samples(BATCH, i) for i in range(STEPS))]
-        except Exception as error:  # noqa: BLE001
-            errors.append(error)
+        trainer = Trainer(model, communicator=communicator, num_threads=1, **OPTIONS)
+        mine = slice(BATCH * rank // 2, BATCH * (rank + 1) // 2)
+        losses[rank] = [trainer.step({"x": x[mine]}, labels[mine]) for x, labels in (samples(BATCH, i) for i in range(STEPS))]
 
-    threads = [threading.Thread(target=work, args=each) for each in enumerate(connect_threads(2))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not errors
+    on_two_ranks(work)
     for each in losses:
         np.testing.assert_allclose(each, joint_losses, rtol=1e-6)
 
@@ -353,24 +363,14 @@ def test_what_one_rank_cannot_do_all_ranks_say(model, data, tmp_path):
 
 
 def test_a_checkpoint_folder_of_threads(model, tmp_path):
-    errors = []
-
     def work(rank, communicator):
-        try:
-            trainer = Trainer(model, communicator=communicator, num_threads=1, shard_optimizer=True, **OPTIONS)
-            x, labels = samples(BATCH, 1)
-            mine = slice(BATCH * rank // 2, BATCH * (rank + 1) // 2)
-            trainer.step({"x": x[mine]}, labels[mine])
-            CheckpointFolder(tmp_path).save(trainer, {"rank": str(rank)})
-        except Exception as error:  # noqa: BLE001
-            errors.append(error)
+        trainer = Trainer(model, communicator=communicator, num_threads=1, shard_optimizer=True, **OPTIONS)
+        x, labels = samples(BATCH, 1)
+        mine = slice(BATCH * rank // 2, BATCH * (rank + 1) // 2)
+        trainer.step({"x": x[mine]}, labels[mine])
+        CheckpointFolder(tmp_path).save(trainer, {"rank": str(rank)})
 
-    threads = [threading.Thread(target=work, args=each) for each in enumerate(connect_threads(2))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not errors
+    on_two_ranks(work)
     alone = Trainer(model, **OPTIONS)
     assert CheckpointFolder(tmp_path).resume(alone)[1] == {"rank": "0"}
     assert alone.num_steps == 1
