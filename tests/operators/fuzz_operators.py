@@ -149,6 +149,8 @@ def judge(case: Case, ours: Result, theirs: Result) -> tuple[str, str]:
             return "same", "in more bits"
         if wide.outputs is not None and case.tolerance > 1 and explained_by_rounding(case, ours.outputs, wide.outputs):
             return "same", "within what rounding of the operands does"
+    if case.is_random and not all(against.values()):  # one sample far off is chance: other numbers would be far from both judges'
+        against = {name: "" if text.endswith("apart") else text for name, text in against.items()}
     differing = "; ".join(f"{name}: {text}" for name, text in against.items() if text and heard(case, name))
     if not differing:
         return ("justified" if any(against.values()) else "same"), ""

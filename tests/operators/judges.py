@@ -135,6 +135,7 @@ def onnxruntime_run(cases: Sequence[Case]) -> list[Result]:
 
 
 def _onnxruntime_run(cases: Sequence[Case]) -> list[Result]:
+    onnxruntime.set_seed(cases[0].seed & 0x7FFFFFFF)  # of random numbers without a seed of their own: a case is the same in every run
     try:
         opset = min(cases[0].opset, _ORT_NEWEST.get(cases[0].domain, 1))
         data, feeds, names = model_of(cases, opset, 10)
@@ -151,6 +152,7 @@ def _onnxruntime_run(cases: Sequence[Case]) -> list[Result]:
 
 def reference_run(case: Case, widen: bool = False) -> Result:
     """ONNX's reference. `widen`: floats computed in a type of more bits, and their results rounded; tells rounding from mistakes."""
+    np.random.seed(case.seed & 0x7FFFFFFF)
     operands = [widened(x) if widen and x is not None else x for x in case.inputs]
     wide = Case(**{**case.__dict__, "inputs": operands})
     with warnings.catch_warnings(), np.errstate(all="ignore"):
