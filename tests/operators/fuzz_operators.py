@@ -4,8 +4,9 @@
     tests/operators/fuzz_operators.py [--cases 10000] [--seed 0] [--ops Gather,Slice] [--bad] [--shrink]
 
 A case is a node of a random opset with operands and attributes that its maker draws (the *_makers.py beside this file). Treadle has to agree with
-both judges. Where only one agrees, disagreements.py must say which is right and why; where none does, Treadle is wrong. `--bad` breaks
-attributes, indices and shapes instead: such a case may end in an error or in a value, never in the death of the process.
+both judges; the reference, which is slow, is asked about a quarter of the cases on which onnxruntime agrees. Where only one agrees,
+disagreements.py must say which is right and why; where none does, Treadle is wrong. `--bad` breaks attributes, indices and shapes
+instead: such a case may end in an error or in a value, never in the death of the process.
 Runs in child processes; a case that kills one is named.
 """
 
@@ -129,7 +130,10 @@ def compared(case: Case, ours: list, theirs: list, judge_name: str) -> str:
 
 
 def judge(case: Case, ours: Result, theirs: Result) -> tuple[str, str]:
-    """The verdict on a case and why."""
+    """The verdict on a case and why. The reference takes longest: of the cases on which onnxruntime agrees, it is asked about a quarter."""
+    agree = ours.outputs is not None and theirs.outputs is not None and not compared(case, ours.outputs, theirs.outputs, "onnxruntime")
+    if agree and case.seed % 4 != 0:
+        return "same", ""
     reference = reference_run(case)
     judges = {"onnxruntime": theirs, "reference": reference}
     given = {name: r.outputs for name, r in judges.items() if r.outputs is not None}
