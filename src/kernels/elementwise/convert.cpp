@@ -5,9 +5,20 @@
 #include <hwy/foreach_target.h>  // IWYU pragma: keep
 #include <hwy/highway.h>
 
+#include <limits>
+
 HWY_BEFORE_NAMESPACE();
 namespace treadle::kernels::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
+
+void round_integers_plain(const int64_t* src, float* dst, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) dst[i] = static_cast<float>(src[i]);
+}
+void truncate_plain(const float* src, int64_t* dst, int64_t n) {
+  constexpr float kLimit = 9223372036854775808.0F;
+  for (int64_t i = 0; i < n; ++i)
+    dst[i] = src[i] >= -kLimit && src[i] < kLimit ? static_cast<int64_t>(src[i]) : std::numeric_limits<int64_t>::min();
+}
 
 // The portable targets have no instruction for it; Float16's own arithmetic is as good as Highway's there.
 #if HWY_TARGET == HWY_SCALAR || HWY_TARGET == HWY_EMU128
@@ -18,6 +29,8 @@ void widen_f16(const Float16* src, float* dst, int64_t n) {
 void narrow_f16(const float* src, Float16* dst, int64_t n) {
   for (int64_t i = 0; i < n; ++i) dst[i] = Float16(src[i]);
 }
+void round_integers(const int64_t* src, float* dst, int64_t n) { round_integers_plain(src, dst, n); }
+void truncate(const float* src, int64_t* dst, int64_t n) { truncate_plain(src, dst, n); }
 
 #else
 
@@ -39,6 +52,45 @@ void narrow_f16(const float* src, Float16* dst, int64_t n) {
   int64_t i = 0;
   for (; i + lanes <= n; i += lanes) hn::StoreU(hn::DemoteTo(half, hn::LoadU(d, src + i)), half, to + i);
   for (; i < n; ++i) dst[i] = Float16(src[i]);
+}
+
+// Vectors whose numbers all fit 32 bits, as most do, are converted as such; there is no instruction for 64 before AVX-512.
+void round_integers(const int64_t* src, float* dst, int64_t n) {
+  const hn::ScalableTag<int32_t> words;
+  const hn::ScalableTag<float> d;
+  const auto lanes = static_cast<int64_t>(hn::Lanes(words));
+  int64_t i = 0;
+  for (; i + lanes <= n; i += lanes) {
+    const auto* from = reinterpret_cast<const int32_t*>(src + i);
+    const auto a = hn::LoadU(words, from), b = hn::LoadU(words, from + lanes);
+    const auto low = hn::ConcatEven(words, b, a), high = hn::ConcatOdd(words, b, a);
+    if (hn::AllTrue(words, hn::Eq(high, hn::ShiftRight<31>(low))))
+      hn::StoreU(hn::ConvertTo(d, low), d, dst + i);
+    else
+      round_integers_plain(src + i, dst + i, lanes);
+  }
+  round_integers_plain(src + i, dst + i, n - i);
+}
+
+void truncate(const float* src, int64_t* dst, int64_t n) {
+  const hn::ScalableTag<float> d;
+  const hn::RebindToSigned<decltype(d)> words;
+  const hn::Half<decltype(words)> half;
+  const hn::ScalableTag<int64_t> wide;
+  const auto lanes = static_cast<int64_t>(hn::Lanes(d));
+  const auto limit = hn::Set(d, 2147483648.0F);
+  int64_t i = 0;
+  for (; i + lanes <= n; i += lanes) {
+    const auto v = hn::LoadU(d, src + i);
+    if (hn::AllTrue(d, hn::Lt(hn::Abs(v), limit))) {
+      const auto whole = hn::ConvertTo(words, v);
+      hn::StoreU(hn::PromoteTo(wide, hn::LowerHalf(whole)), wide, dst + i);
+      hn::StoreU(hn::PromoteTo(wide, hn::UpperHalf(half, whole)), wide, dst + i + lanes / 2);
+    } else {
+      truncate_plain(src + i, dst + i, lanes);
+    }
+  }
+  truncate_plain(src + i, dst + i, n - i);
 }
 
 #endif
@@ -78,12 +130,16 @@ HWY_EXPORT(narrow_f16);
 HWY_EXPORT(widen_bf16);
 HWY_EXPORT(narrow_bf16);
 HWY_EXPORT(narrow_bytes);
+HWY_EXPORT(round_integers);
+HWY_EXPORT(truncate);
 
 void widen(const Float16* src, float* dst, int64_t n) { HWY_DYNAMIC_DISPATCH(widen_f16)(src, dst, n); }
 void widen(const BFloat16* src, float* dst, int64_t n) { HWY_DYNAMIC_DISPATCH(widen_bf16)(src, dst, n); }
 void narrow(const float* src, Float16* dst, int64_t n) { HWY_DYNAMIC_DISPATCH(narrow_f16)(src, dst, n); }
 void narrow(const float* src, BFloat16* dst, int64_t n) { HWY_DYNAMIC_DISPATCH(narrow_bf16)(src, dst, n); }
 void narrow(const float* src, uint8_t* dst, int64_t n) { HWY_DYNAMIC_DISPATCH(narrow_bytes)(src, dst, n); }
+void to_float(const int64_t* src, float* dst, int64_t n) { HWY_DYNAMIC_DISPATCH(round_integers)(src, dst, n); }
+void to_int64(const float* src, int64_t* dst, int64_t n) { HWY_DYNAMIC_DISPATCH(truncate)(src, dst, n); }
 
 }  // namespace treadle::kernels
 #endif

@@ -1,4 +1,4 @@
-// Between float32 and narrower types, in bulk.
+// Between float32 and other types, in bulk.
 #pragma once
 
 #include <cstdint>
@@ -15,5 +15,9 @@ void narrow(const float* src, Float16* dst, int64_t n);
 void narrow(const float* src, BFloat16* dst, int64_t n);
 /// The lowest byte of src[i], cut off towards zero; 0 for what int64 does not hold, and for NaN.
 void narrow(const float* src, uint8_t* dst, int64_t n);
+/// dst[i] = src[i], rounded to nearest even.
+void to_float(const int64_t* src, float* dst, int64_t n);
+/// dst[i] = src[i], towards zero. What int64 does not hold, and NaN, becomes its lowest value, as x86 does it.
+void to_int64(const float* src, int64_t* dst, int64_t n);
 
 }  // namespace treadle::kernels

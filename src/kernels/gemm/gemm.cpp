@@ -93,11 +93,11 @@ void gemm_in_place(const GemmShape& s, const Panels& panels, int64_t panel, cons
 
 bool is_plain(const auto& e) { return e.alpha == 1 && e.bias == nullptr && e.residual == nullptr && e.activation == Unary::none; }
 
-enum class Method { pack, in_place, dot };
+enum class Method { pack, in_place, row, dot };
 // By shape only. The dot products have another order of summation, so that the epilogue must not choose them; it is applied afterwards.
 Method method_of(const GemmShape& s) {
   if (s.M > kFewRows || s.K == 0) return Method::pack;  // without elements B may be null, which only the packing minds
-  if (!s.b_transposed) return Method::in_place;
+  if (!s.b_transposed) return s.M == 1 ? Method::row : Method::in_place;
   return s.a_col == 1 ? Method::dot : Method::pack;
 }
 
@@ -136,6 +136,7 @@ size_t slot_bytes(const GemmShape& s) {
   switch (method_of(s)) {
     case Method::pack: return aligned_bytes<T>(packed_b_size<T>(s.K, s.N)) + (turns_a<T>(s) ? aligned_bytes<T>(s.M * turned_row(s)) : 0);
     case Method::in_place: return aligned_bytes<T>(s.K * shape.lanes * shape.max_vectors);
+    case Method::row:
     case Method::dot: return 0;
   }
   return 0;
@@ -146,7 +147,7 @@ int num_slots(const GemmShape& s, int max_threads) {
 }
 
 template <typename T>
-void finish_dot(const Epilogue<T>& e, T* C, int64_t ldc, int64_t M, int64_t n_begin, int64_t n_end) {
+void finish_products(const Epilogue<T>& e, T* C, int64_t ldc, int64_t M, int64_t n_begin, int64_t n_end) {
   if (is_plain(e)) return;
   const PhaseScope phase(KernelPhase::epilogue);
   for (int64_t m = 0; m < M; ++m) {
@@ -165,9 +166,16 @@ void finish_dot(const Epilogue<T>& e, T* C, int64_t ldc, int64_t M, int64_t n_be
   }
 }
 
+/// The products of columns [n_begin, n_end), without an epilogue.
+template <typename T>
+void plain_products(const GemmShape& s, const T* A, const T* B, T* C, int64_t ldc, int64_t n_begin, int64_t n_end) {
+  if (s.b_transposed) return gemm_dot_rows(A, s.a_row, B, s.ldb, C, ldc, s.M, n_begin, n_end, s.K);
+  gemm_row_product(A, s.a_col, B + n_begin, s.ldb, C + n_begin, n_end - n_begin, s.K);
+}
+
 // The residual may be C itself: the products of a row wait beside it until it is read.
 template <typename T>
-void dot_with_residual(const GemmShape& s, const T* A, const T* B, T* C, const Epilogue<T>& epilogue, int64_t n_begin, int64_t n_end) {
+void products_with_residual(const GemmShape& s, const T* A, const T* B, T* C, const Epilogue<T>& epilogue, int64_t n_begin, int64_t n_end) {
   constexpr int64_t kBlock = 64;
   T products[kFewRows * kBlock];
   Epilogue<T> rest = epilogue;
@@ -175,12 +183,12 @@ void dot_with_residual(const GemmShape& s, const T* A, const T* B, T* C, const E
   rest.residual = nullptr;
   for (int64_t n = n_begin; n < n_end; n += kBlock) {
     const int64_t count = std::min(kBlock, n_end - n);
-    gemm_dot_rows(A, s.a_row, B + n * s.ldb, s.ldb, products, kBlock, s.M, 0, count, s.K);
+    plain_products(s, A, B + (s.b_transposed ? n * s.ldb : n), products, kBlock, 0, count);
     for (int64_t m = 0; m < s.M; ++m)
       for (int64_t j = 0; j < count; ++j)
         C[m * s.ldc + n + j] = epilogue.alpha * products[m * kBlock + j] + epilogue.residual[m * epilogue.residual_row + n + j];
   }
-  finish_dot(rest, C, s.ldc, s.M, n_begin, n_end);
+  finish_products(rest, C, s.ldc, s.M, n_begin, n_end);
 }
 
 }  // namespace
@@ -291,20 +299,20 @@ void gemm_batched(const GemmShape& s, const BatchStrides& batch, const T* A, con
   const int64_t products = num_products(batch);
   if (s.M <= 0 || s.N <= 0 || products <= 0) return;
   const Method method = method_of(s);
-  if (method == Method::dot) {
+  if (method == Method::dot || method == Method::row) {
     const PhaseScope phase(KernelPhase::compute);
-    constexpr int64_t kColumns = 64;
-    const int64_t blocks = (s.N + kColumns - 1) / kColumns;
-    parallel_for(pool, products * blocks, grain_for(s.M * kColumns * s.K), [&](int64_t begin, int64_t end) {
+    const int64_t columns = method == Method::dot ? 64 : 256;
+    const int64_t blocks = (s.N + columns - 1) / columns;
+    parallel_for(pool, products * blocks, grain_for(s.M * columns * s.K), [&](int64_t begin, int64_t end) {
       for (int64_t item = begin; item < end; ++item) {
         const BatchOffsets o = offsets_of(batch, item / blocks);
-        const int64_t n0 = item % blocks * kColumns, n1 = std::min(s.N, n0 + kColumns);
+        const int64_t n0 = item % blocks * columns, n1 = std::min(s.N, n0 + columns);
         if (epilogue.residual) {
-          dot_with_residual(s, A + o.a, B + o.b, C + o.c, epilogue, n0, n1);
+          products_with_residual(s, A + o.a, B + o.b, C + o.c, epilogue, n0, n1);
           continue;
         }
-        gemm_dot_rows(A + o.a, s.a_row, B + o.b, s.ldb, C + o.c, s.ldc, s.M, n0, n1, s.K);
-        finish_dot(epilogue, C + o.c, s.ldc, s.M, n0, n1);
+        plain_products(s, A + o.a, B + o.b, C + o.c, s.ldc, n0, n1);
+        finish_products(epilogue, C + o.c, s.ldc, s.M, n0, n1);
       }
     });
     return;

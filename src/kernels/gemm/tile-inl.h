@@ -258,6 +258,37 @@ void dot_rows(const T* A, int64_t a_row, const T* B, int64_t ldb, T* C, int64_t 
   }
 }
 
+// One row of A by all of B, whose rows pass in the order in which they lie: panel by panel they would be read in pieces of a line or two,
+// which the processor does not fetch ahead. The sums stay in L1.
+template <typename T>
+void row_product(const T* A, int64_t a_col, const T* B, int64_t ldb, T* C, int64_t N, int64_t K) {
+  const hn::ScalableTag<T> d;
+  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
+  constexpr int kRows = 8;
+  for (int64_t k = 0; k < K;) {
+    const int rows = K - k >= kRows ? kRows : 1;
+    const T *a = A + k * a_col, *b = B + k * ldb;
+    int64_t n = 0;
+    if (rows == kRows) {
+      for (; n + lanes <= N; n += lanes) {
+        auto sum = k == 0 ? hn::Zero(d) : hn::LoadU(d, C + n);
+        for (int r = 0; r < kRows; ++r) sum = hn::MulAdd(hn::Set(d, a[r * a_col]), hn::LoadU(d, b + r * ldb + n), sum);
+        hn::StoreU(sum, d, C + n);
+      }
+    } else {
+      const auto av = hn::Set(d, *a);
+      for (; n + lanes <= N; n += lanes)
+        hn::StoreU(hn::MulAdd(av, hn::LoadU(d, b + n), k == 0 ? hn::Zero(d) : hn::LoadU(d, C + n)), d, C + n);
+    }
+    for (; n < N; ++n) {
+      T sum = k == 0 ? T{0} : C[n];
+      for (int r = 0; r < rows; ++r) sum += a[r * a_col] * b[r * ldb + n];
+      C[n] = sum;
+    }
+    k += rows;
+  }
+}
+
 template <typename T>
 PanelShape panel_shape_here() {
   return {static_cast<int64_t>(hn::Lanes(hn::ScalableTag<T>())), kMaxVectors};

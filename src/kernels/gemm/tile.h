@@ -55,5 +55,8 @@ void gemm_tile_rows(const TileJob<T>& job);
 template <typename T>
 void gemm_dot_rows(const T* A, int64_t a_row, const T* B, int64_t ldb, T* C, int64_t ldc, int64_t M, int64_t n_begin, int64_t n_end,
                    int64_t K);
+/// C(n) = sum over k of A(k) B(k, n) for one row of A whose elements are `a_col` apart, and B not packed.
+template <typename T>
+void gemm_row_product(const T* A, int64_t a_col, const T* B, int64_t ldb, T* C, int64_t N, int64_t K);
 
 }  // namespace treadle::kernels

@@ -16,6 +16,9 @@ void dot_rows_f64(const double* A, int64_t a_row, const double* B, int64_t ldb, 
                   int64_t n_end, int64_t K) {
   dot_rows(A, a_row, B, ldb, C, ldc, M, n_begin, n_end, K);
 }
+void row_product_f64(const double* A, int64_t a_col, const double* B, int64_t ldb, double* C, int64_t N, int64_t K) {
+  row_product(A, a_col, B, ldb, C, N, K);
+}
 
 }  // namespace treadle::kernels::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
@@ -26,6 +29,7 @@ namespace treadle::kernels {
 HWY_EXPORT(tile_rows_f64);
 HWY_EXPORT(panel_shape_f64);
 HWY_EXPORT(dot_rows_f64);
+HWY_EXPORT(row_product_f64);
 
 template <>
 PanelShape panel_shape<double>() {
@@ -39,6 +43,10 @@ template <>
 void gemm_dot_rows(const double* A, int64_t a_row, const double* B, int64_t ldb, double* C, int64_t ldc, int64_t M, int64_t n_begin,
                    int64_t n_end, int64_t K) {
   HWY_DYNAMIC_DISPATCH(dot_rows_f64)(A, a_row, B, ldb, C, ldc, M, n_begin, n_end, K);
+}
+template <>
+void gemm_row_product(const double* A, int64_t a_col, const double* B, int64_t ldb, double* C, int64_t N, int64_t K) {
+  HWY_DYNAMIC_DISPATCH(row_product_f64)(A, a_col, B, ldb, C, N, K);
 }
 
 }  // namespace treadle::kernels

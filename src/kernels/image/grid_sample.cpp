@@ -1,9 +1,65 @@
 #include "kernels/image/grid_sample.h"
 
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/image/grid_sample.cpp"
+#include <hwy/foreach_target.h>  // IWYU pragma: keep
+#include <hwy/highway.h>
+
 #include <algorithm>
 #include <cmath>
 
+HWY_BEFORE_NAMESPACE();
+namespace treadle::kernels::HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+constexpr int64_t kPointsAtOnce = 16;
+
+/// dst[i]: two neighbours at src[offset[i]] and the two a row further, weighed.
+template <typename T>
+void sample_squares_plain(const T* src, int64_t row, const int64_t* offset, const T (*weight)[4], T* dst) {
+  for (int64_t i = 0; i < kPointsAtOnce; ++i) {
+    const T *at = src + offset[i], *w = weight[i];
+    dst[i] = (at[0] * w[0] + at[row] * w[2]) + (at[1] * w[1] + at[row + 1] * w[3]);
+  }
+}
+void sample_squares_f64(const double* src, int64_t row, const int64_t* offset, const double (*weight)[4], double* dst) {
+  sample_squares_plain(src, row, offset, weight, dst);
+}
+
+#if HWY_TARGET == HWY_SCALAR
+
+void sample_squares_f32(const float* src, int64_t row, const int64_t* offset, const float (*weight)[4], float* dst) {
+  sample_squares_plain(src, row, offset, weight, dst);
+}
+
+#else
+
+// A square is one vector of two loads.
+void sample_squares_f32(const float* src, int64_t row, const int64_t* offset, const float (*weight)[4], float* dst) {
+  const hn::FixedTag<float, 4> d;
+  const hn::FixedTag<float, 2> pair;
+  auto products = [&](int64_t i) {
+    const float* at = src + offset[i];
+    return hn::Mul(hn::Combine(d, hn::LoadU(pair, at + row), hn::LoadU(pair, at)), hn::LoadU(d, weight[i]));
+  };
+  auto sums_of_two = [&](auto a, auto b) { return hn::Add(hn::InterleaveLower(d, a, b), hn::InterleaveUpper(d, a, b)); };
+  for (int64_t i = 0; i < kPointsAtOnce; i += 4) {
+    const auto first = sums_of_two(products(i), products(i + 1)), second = sums_of_two(products(i + 2), products(i + 3));
+    hn::StoreU(hn::Add(hn::ConcatLowerLower(d, second, first), hn::ConcatUpperUpper(d, second, first)), d, dst + i);
+  }
+}
+
+#endif
+
+}  // namespace treadle::kernels::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
 namespace treadle::kernels {
+
+HWY_EXPORT(sample_squares_f32);
+HWY_EXPORT(sample_squares_f64);
+
 namespace {
 
 constexpr int kMaxTaps = 4;
@@ -144,37 +200,96 @@ void taps_of_point(const GridSampleParams& p, const T* place, PointTaps<T>& all)
 
 }  // namespace
 
+namespace {
+
+constexpr int64_t kPoints = HWY_NAMESPACE::kPointsAtOnce;  // channel by channel: their results lie side by side
+
+/// Points of two linear axes whose four inputs are neighbours in two rows. At the borders inputs are the same one twice, or count as 0,
+/// which is no product with 0 that Inf and NaN would survive: such points are among the others.
+template <typename T>
+struct BlockTaps {
+  int64_t offset[kPoints];  // of the first input
+  T weight[kPoints][4];
+  int num_others = 0;
+  int other[kPoints];
+  PointTaps<T> taps[kPoints];  // of the others
+
+  static bool are_squares(const GridSampleParams& p) { return p.rank == 2 && p.mode == GridMode::linear && p.in[0] >= 2 && p.in[1] >= 2; }
+
+  void read_squares(const GridSampleParams& p, const T* grid, int64_t count) {
+    const Axis<T> down(p, 0), across(p, 1);
+    num_others = 0;
+    for (int64_t i = 0; i < count; ++i) {
+      const AxisTaps<T> row = taps_at(p, down, grid[2 * i + 1]), column = taps_at(p, across, grid[2 * i]);
+      const bool inside =
+          row.index[0] >= 0 && column.index[0] >= 0 && row.index[1] == row.index[0] + 1 && column.index[1] == column.index[0] + 1;
+      offset[i] = inside ? row.index[0] * p.in[1] + column.index[0] : 0;
+      for (int k = 0; k < 4; ++k) weight[i][k] = row.weight[k / 2] * column.weight[k % 2];
+      if (inside) continue;
+      PointTaps<T>& all = taps[num_others];
+      other[num_others++] = static_cast<int>(i);
+      all.count = 0;
+      for (int k = 0; k < 4; ++k) {
+        if (row.index[k / 2] < 0 || column.index[k % 2] < 0) continue;
+        all.offset[all.count] = row.index[k / 2] * p.in[1] + column.index[k % 2];
+        all.weight[all.count++] = weight[i][k];
+      }
+    }
+    std::fill(offset + count, offset + kPoints, 0);
+    std::fill(weight[count], weight[kPoints], T{0});
+  }
+  void read_others(const GridSampleParams& p, const T* grid, int64_t count) {
+    num_others = static_cast<int>(count);
+    for (int i = 0; i < num_others; ++i) {
+      other[i] = i;
+      taps_of_point(p, grid + i * p.rank, taps[i]);
+    }
+  }
+  /// All points, those past the last one too.
+  void sample_squares(const T* src, int64_t row, T* dst) const {
+    if constexpr (std::is_same_v<T, float>)
+      HWY_DYNAMIC_DISPATCH(sample_squares_f32)(src, row, offset, weight, dst);
+    else
+      HWY_DYNAMIC_DISPATCH(sample_squares_f64)(src, row, offset, weight, dst);
+  }
+};
+
+template <typename T>
+T sample_one(const PointTaps<T>& taps, const T* src) {
+  T sum = 0;
+  for (int k = 0; k < taps.count; ++k) sum += src[taps.offset[k]] * taps.weight[k];
+  return sum;
+}
+
+}  // namespace
+
 template <typename T>
 void grid_sample(const GridSampleParams& p, const T* x, const T* grid, T* y, ThreadPool* pool) {
   int64_t plane = 1;
   for (int i = 0; i < p.rank; ++i) plane *= p.in[i];
-  // A few points at a time, channel by channel: their results lie side by side.
-  constexpr int64_t kPoints = 16;
+  const bool in_squares = BlockTaps<T>::are_squares(p);
   const int64_t blocks = (p.points + kPoints - 1) / kPoints;
   const int64_t grain = std::max<int64_t>(1, 4096 / kPoints / std::max<int64_t>(1, p.C));
   parallel_for(pool, p.N * blocks, grain, [&](int64_t begin, int64_t end) {
-    PointTaps<T> points[kPoints];
+    BlockTaps<T> taps;
     for (int64_t block = begin; block < end; ++block) {
       const int64_t n = block / blocks, first = block % blocks * kPoints, count = std::min(kPoints, p.points - first);
-      bool four = true;  // of two linear axes, and all inside
-      for (int64_t i = 0; i < count; ++i) {
-        taps_of_point(p, grid + (n * p.points + first + i) * p.rank, points[i]);
-        four &= points[i].count == 4;
-      }
+      const T* places = grid + (n * p.points + first) * p.rank;
+      if (in_squares)
+        taps.read_squares(p, places, count);
+      else
+        taps.read_others(p, places, count);
       for (int64_t c = 0; c < p.C; ++c) {
         const T* src = x + (n * p.C + c) * plane;
         T* dst = y + (n * p.C + c) * p.points + first;
-        for (int64_t i = 0; i < count; ++i) {
-          const int64_t* at = points[i].offset;
-          const T* weight = points[i].weight;
-          T sum = 0;
-          if (four) {
-            for (int k = 0; k < 4; ++k) sum += src[at[k]] * weight[k];
-          } else {
-            for (int k = 0; k < points[i].count; ++k) sum += src[at[k]] * weight[k];
-          }
-          dst[i] = sum;
+        if (in_squares && count == kPoints) {
+          taps.sample_squares(src, p.in[1], dst);
+        } else if (in_squares) {
+          T room[kPoints];
+          taps.sample_squares(src, p.in[1], room);
+          std::copy_n(room, count, dst);
         }
+        for (int i = 0; i < taps.num_others; ++i) dst[taps.other[i]] = sample_one(taps.taps[i], src);
       }
     }
   });
@@ -274,3 +389,4 @@ template void affine_grid(int64_t, int, const int64_t*, bool, const float*, floa
 template void affine_grid(int64_t, int, const int64_t*, bool, const double*, double*, ThreadPool*);
 
 }  // namespace treadle::kernels
+#endif

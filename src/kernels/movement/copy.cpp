@@ -126,7 +126,8 @@ void copy_small_blocks(int64_t count, size_t bytes, const std::byte* from, int64
   }
 }
 
-constexpr int64_t kSmallBlock = 255;  // bytes of the largest block that copy_some_blocks moves without a call
+constexpr int64_t kSmallBlock = 255;    // bytes of the largest block that copy_some_blocks moves without a call
+constexpr int64_t kRepeatedBlock = 63;  // up to here repeating a block is faster that way
 void copy_some_blocks(int64_t count, size_t bytes, const std::byte* from, int64_t src_pitch, std::byte* to, int64_t dst_pitch) {
   switch (std::bit_width(bytes)) {
     case 1: return copy_small_blocks<1>(count, bytes, from, src_pitch, to, dst_pitch);
@@ -158,7 +159,7 @@ void copy_repeated(const CopyPlan& plan, int axis, int64_t begin, int64_t end, c
   const int64_t from = plan.strides[0][axis], to = plan.strides[1][axis];
   if (axis == plan.rank - 1) return copy_run(src + begin * from, from, dst + begin * to, to, end - begin);
   constexpr int64_t kBytes = sizeof(T);
-  if (axis == plan.rank - 2 && plan.inner_stride(0) == 1 && plan.inner() * kBytes <= kSmallBlock) {
+  if (axis == plan.rank - 2 && plan.inner_stride(0) == 1 && plan.inner() * kBytes <= (from == 0 ? kRepeatedBlock : kSmallBlock)) {
     return copy_some_blocks(end - begin, static_cast<size_t>(plan.inner() * kBytes), reinterpret_cast<const std::byte*>(src + begin * from),
                             from * kBytes, reinterpret_cast<std::byte*>(dst + begin * to), to * kBytes);
   }

@@ -26,13 +26,8 @@ inline int64_t checked_index(int64_t index, int64_t extent) {
 
 /// Looks at all of them before any is used, which leaves the loops behind it without branches.
 /// @throws Error(invalid_argument) as checked_index
-template <typename Index>
-void check_indices(const Index* indices, int64_t n, int64_t extent) {
-  bool all_within = true;
-  for (int64_t i = 0; i < n; ++i)
-    all_within &= static_cast<uint64_t>(static_cast<int64_t>(indices[i]) + extent) < 2 * static_cast<uint64_t>(extent);
-  for (int64_t i = 0; !all_within && i < n; ++i) checked_index(static_cast<int64_t>(indices[i]), extent);
-}
+void check_indices(const int32_t* indices, int64_t n, int64_t extent);
+void check_indices(const int64_t* indices, int64_t n, int64_t extent);
 
 /// The items [begin, end) of gather, whose blocks are single elements: the indices are checked once for all rows.
 template <typename T, typename Index>
@@ -87,19 +82,21 @@ ElementsPlan plan_elements(std::span<const int64_t> data_dims, std::span<const i
 template <typename T, typename Index>
 void gather_elements(const ElementsPlan& plan, const T* src, const Index* indices, T* dst, ThreadPool* pool) {
   parallel_for(pool, plan.loop.size, 8192, [&](int64_t begin, int64_t end) {
+    const int64_t extent = plan.axis_extent, stride = plan.axis_stride, step = plan.loop.inner_stride(0);
+    check_indices(indices + begin, end - begin, extent);
     for_each_run(plan.loop, begin, end, [&](int64_t first, int64_t n, const int64_t* at) {
-      const int64_t extent = plan.axis_extent, stride = plan.axis_stride, step = plan.loop.inner_stride(0);
-      if (extent == 0) check_indices(indices + first, n, extent);
       const T* row = src + at[0];
-      bool all_within = true;
-      for (int64_t i = 0; i < n; ++i, row += step) {
-        const auto index = static_cast<int64_t>(indices[first + i]);
-        const int64_t place = index < 0 ? index + extent : index;
-        const bool within = static_cast<uint64_t>(place) < static_cast<uint64_t>(extent);
-        all_within &= within;
-        dst[first + i] = row[within ? place * stride : 0];
+      const Index* where = indices + first;
+      T* to = dst + first;
+      auto place = [&](int64_t i) {
+        const auto index = static_cast<int64_t>(where[i]);
+        return index + (index >> 63 & extent);
+      };
+      if (stride == 1 && step == 0) {  // along the last axis
+        for (int64_t i = 0; i < n; ++i) to[i] = row[place(i)];
+      } else {
+        for (int64_t i = 0; i < n; ++i, row += step) to[i] = row[place(i) * stride];
       }
-      if (!all_within) check_indices(indices + first, n, extent);
     });
   });
 }

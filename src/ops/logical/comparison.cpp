@@ -2,6 +2,7 @@
 #include <string>
 
 #include "graph/op_def.h"
+#include "kernels/elementwise/compare.h"
 #include "ops/functions.h"
 #include "ops/list.h"
 #include "ops/math/elementwise.h"
@@ -16,30 +17,35 @@ struct EqualFn {
   bool operator()(const T& a, const T& b) const {
     return a == b;
   }
+  static void rows(const int64_t* a, const int64_t* b, bool* out, int64_t n) { kernels::equal(a, b, out, n); }
 };
 struct LessFn {
   template <typename T>
   bool operator()(T a, T b) const {
     return a < b;
   }
+  static void rows(const int64_t* a, const int64_t* b, bool* out, int64_t n) { kernels::less(a, b, out, n); }
 };
 struct LessOrEqualFn {
   template <typename T>
   bool operator()(T a, T b) const {
     return a <= b;
   }
+  static void rows(const int64_t* a, const int64_t* b, bool* out, int64_t n) { kernels::less_or_equal(a, b, out, n); }
 };
 struct GreaterFn {
   template <typename T>
   bool operator()(T a, T b) const {
     return a > b;
   }
+  static void rows(const int64_t* a, const int64_t* b, bool* out, int64_t n) { kernels::less(b, a, out, n); }
 };
 struct GreaterOrEqualFn {
   template <typename T>
   bool operator()(T a, T b) const {
     return a >= b;
   }
+  static void rows(const int64_t* a, const int64_t* b, bool* out, int64_t n) { kernels::less_or_equal(b, a, out, n); }
 };
 // Without a branch, so that the loops vectorise.
 struct AndFn {

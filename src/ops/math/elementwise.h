@@ -128,7 +128,8 @@ std::vector<KernelDef> unary_kernels() {
   return {unary_kernel<F, Ts>()...};
 }
 
-/// out[i] = f(a[i], b[i]) under broadcasting, computed in float for the narrow floats.
+/// out[i] = f(a[i], b[i]) under broadcasting, computed in float for the narrow floats. A functor may have `rows(a, b, out, n)` for
+/// types whose loops the compiler has no vectors for.
 template <typename F, typename T, typename R = T>
 struct BinaryKernel {
   kernels::BroadcastPlan<2> plan;
@@ -148,6 +149,7 @@ struct BinaryKernel {
       R* out = result + at;
       if constexpr (is_common_type<T>) {
         if (step_a == 1 && step_b == 1) {
+          if constexpr (requires { F::rows(a, b, out, n); }) return F::rows(a, b, out, n);
           TREADLE_ELEMENTWISE_LOOP
           for (int64_t i = 0; i < n; ++i) out[i] = apply(a[i], b[i]);
           return;

@@ -3,12 +3,12 @@
 
 #include <algorithm>
 #include <bit>
-#include <functional>
 
 #include "core/checked.h"
 #include "graph/dim_bounds.h"
 #include "graph/infer.h"
 #include "graph/op_def.h"
+#include "kernels/reduce/find_beyond.h"
 #include "kernels/scratch_slots.h"
 #include "ops/gradients.h"
 #include "ops/list.h"
@@ -97,7 +97,7 @@ struct TopK {
   size_t slot_bytes;
   bool largest, has_indices;
 
-  static constexpr int64_t kFew = 32, kBlock = 16;
+  static constexpr int64_t kFew = 32;
 
   static TopK bind(BindContext& c) {
     const Shape& in = c.shape(0);
@@ -112,20 +112,19 @@ struct TopK {
     return t;
   }
 
-  // How many elements, by blocks, come after the worst that is kept; NaN fails any comparison.
-  int64_t none_beat(const T* src, int64_t n, T worst_kept) const {
-    const auto worst = static_cast<compute_type_t<T>>(worst_kept);
-    auto none = [&](const T* block, auto comes_after) {
-      int after = 0;
-      for (int64_t j = 0; j < kBlock; ++j) after += comes_after(static_cast<compute_type_t<T>>(block[j]), worst) ? 1 : 0;
-      return after == kBlock;
-    };
-    int64_t i = 0;
-    if (largest)
-      while (i + kBlock <= n && none(src + i, std::less_equal<>())) i += kBlock;
-    else
-      while (i + kBlock <= n && none(src + i, std::greater_equal<>())) i += kBlock;
-    return i;
+  /// The first of n elements that may come before the worst that is kept.
+  int64_t next_candidate(const T* src, int64_t n, T worst_kept) const {
+    if constexpr (std::is_arithmetic_v<T>) {
+      return largest ? kernels::find_above(src, n, worst_kept) : kernels::find_below(src, n, worst_kept);
+    } else {
+      const auto worst = static_cast<float>(worst_kept);
+      int64_t i = 0;
+      if (largest)
+        while (i < n && static_cast<float>(src[i]) <= worst) ++i;
+      else
+        while (i < n && static_cast<float>(src[i]) >= worst) ++i;
+      return i;
+    }
   }
 
   // The first k of a row in order; src[i * inner] is its element i.
@@ -139,15 +138,14 @@ struct TopK {
     }
     // The best so far, in order; nearly all others come after the worst of them.
     int64_t have = 0;
-    for (int64_t i = 0; i < extent;) {
-      if (have == k && inner == 1) i += none_beat(src + i, extent - i, src[Order::index_of(items[k - 1])]);
-      for (const int64_t stop = std::min(extent, i + kBlock); i < stop; ++i) {
-        const auto candidate = before.item(src[i * inner], i);
-        if (have == k && !before(candidate, items[k - 1])) continue;
-        int64_t place = have < k ? have++ : k - 1;
-        for (; place > 0 && before(candidate, items[place - 1]); --place) items[place] = items[place - 1];
-        items[place] = candidate;
-      }
+    for (int64_t i = 0; i < extent; ++i) {
+      if (have == k && inner == 1) i += next_candidate(src + i, extent - i, src[Order::index_of(items[k - 1])]);
+      if (i == extent) break;
+      const auto candidate = before.item(src[i * inner], i);
+      if (have == k && !before(candidate, items[k - 1])) continue;
+      int64_t place = have < k ? have++ : k - 1;
+      for (; place > 0 && before(candidate, items[place - 1]); --place) items[place] = items[place - 1];
+      items[place] = candidate;
     }
   }
 

@@ -71,5 +71,39 @@ TEST(ConvertToBytes, KeepsTheLowestByteOfWholeNumbers) {
   }
 }
 
+TEST(Convert, IntegersToFloatsAndBack) {
+  std::mt19937_64 random(2);
+  std::vector<int64_t> whole = {
+      0, 1, -1, 16777217, -16777219, 2147483647, -2147483648, 2147483648, 1LL << 53, (1LL << 53) + 1, 0x7FFF'FFBF'FFFF'FFFF};
+  for (int i = 0; i < 4000; ++i) whole.push_back(static_cast<int64_t>(random()) >> (random() % 64));
+  std::vector<float> rounded(whole.size());
+  to_float(whole.data(), rounded.data(), static_cast<int64_t>(whole.size()));
+  for (size_t i = 0; i < whole.size(); ++i) ASSERT_EQ(rounded[i], static_cast<float>(whole[i])) << whole[i];
+
+  std::vector<float> x = {0,
+                          -0.0F,
+                          0.99F,
+                          -0.99F,
+                          2147483520,
+                          2147483648,
+                          -2147483648,
+                          -2147483904,
+                          9.2233715e18F,
+                          9.2233720e18F,
+                          -9.2233720e18F,
+                          -1e19F,
+                          std::numeric_limits<float>::infinity(),
+                          std::numeric_limits<float>::quiet_NaN(),
+                          1e-40F};
+  for (int i = 0; i < 4000; ++i) x.push_back(std::bit_cast<float>(static_cast<uint32_t>(random())));
+  for (int i = 0; i < 4000; ++i) x.push_back(static_cast<float>(static_cast<int32_t>(random())) * 0x1p-8F);
+  std::vector<int64_t> truncated(x.size());
+  to_int64(x.data(), truncated.data(), static_cast<int64_t>(x.size()));
+  for (size_t i = 0; i < x.size(); ++i) {
+    const bool holds = x[i] >= -9223372036854775808.0F && x[i] < 9223372036854775808.0F;
+    ASSERT_EQ(truncated[i], holds ? static_cast<int64_t>(x[i]) : std::numeric_limits<int64_t>::min()) << x[i];
+  }
+}
+
 }  // namespace
 }  // namespace treadle::kernels
