@@ -86,7 +86,7 @@ struct TREADLE_API SessionOptions {
   /// of the same model, options, library and processor map them. Empty: none.
   std::string cache_dir;
   std::string compiled_model_filepath;  ///< file to write the compiled model to (docs/compiled-models.md); empty: none
-  bool strict_symbols = true;           ///< false: the same symbol may have different values in different inputs
+  bool strict_symbols = false;          ///< feeds that contradict a symbol of the model are an error, and not only a warning
   bool set_denormal_as_zero = false;    ///< treat denormal numbers as zero, on the host
   bool enable_profiling = false;
   /// Count how long each node takes, in every run: Session::node_counters(). Costs about 17 ns a node.

@@ -19,7 +19,7 @@ extern "C" {
 #endif
 
 /* Grows with every addition to this header. */
-#define TREADLE_ABI_VERSION 11
+#define TREADLE_ABI_VERSION 12
 
 typedef struct treadle_status treadle_status;
 typedef struct treadle_model treadle_model;
@@ -109,7 +109,8 @@ typedef struct treadle_session_options {
   size_t struct_size;
   int32_t intra_op_num_threads; /* 0: the process's shared pool */
   int32_t disable_optimisation; /* non-zero: the graph runs as written */
-  int32_t loose_symbols;        /* non-zero: a symbol may have different values in different inputs */
+  int32_t loose_symbols;        /* what zero means, too, since version 12 of the ABI: a symbol may have different values in
+                                   different inputs; "treadle.strict_symbols" makes it an error */
   int32_t enable_profiling;
   const char* profile_file_prefix;
   const char* backends;  /* subgraph backends, as in treadle/plugin.h: "onednn,other.property"; NULL: none */

@@ -193,7 +193,7 @@ void register_options(nb::module_& module) {
           [](PySessionOptions& options, nb::handle pool) { options.thread_pool = pool_of(pool); }, nb::arg().none(),
           "A ThreadPool to use instead of the shared one.")
       .def_rw("set_denormal_as_zero", &PySessionOptions::set_denormal_as_zero, "Treat denormal numbers as zero.")
-      .def_rw("strict_symbols", &PySessionOptions::strict_symbols, "False: the same symbol may have different values in different inputs.")
+      .def_rw("strict_symbols", &PySessionOptions::strict_symbols, "Feeds that contradict a symbol of the model are an error, and not only a warning.")
       .def_rw("verify_plans", &PySessionOptions::verify_plans,
               "Prove before a run with new extents that every node will read what was written for it.")
       .def_rw("use_mmap", &PySessionOptions::use_mmap, "Map the model's files and use weights in place.")

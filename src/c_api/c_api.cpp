@@ -86,7 +86,6 @@ treadle_status* treadle_session_create(const treadle_model* model, const treadle
       if (given->spill_folder) options.spill_folder = given->spill_folder;
       options.intra_op_num_threads = given->intra_op_num_threads;
       if (given->disable_optimisation) options.graph_optimization_level = treadle::GraphOptimizationLevel::disable_all;
-      options.strict_symbols = given->loose_symbols == 0;
       options.enable_profiling = given->enable_profiling != 0;
       if (given->profile_file_prefix) options.profile_file_prefix = given->profile_file_prefix;
       if (given->num_config_entries > 0) (void)require(given->config_entries, "config_entries");

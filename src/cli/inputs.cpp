@@ -274,7 +274,7 @@ void add_session_options(CLI::App& app, SessionOptions& options) {
       ->allow_extra_args(false)
       ->take_all();
   app.add_flag_callback(
-      "--loose-symbols", [&options] { options.strict_symbols = false; }, "Let a symbol have different extents in different inputs");
+      "--strict-symbols", [&options] { options.strict_symbols = true; }, "Inputs that give a symbol different extents are an error");
 }
 
 std::map<std::string, Datum> make_feeds(const std::vector<ValueInfo>& inputs, const InputOptions& options) {

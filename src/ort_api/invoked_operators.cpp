@@ -168,9 +168,7 @@ const Session& session_for(OrtOp& op, const OrtValue* const* inputs, size_t num_
   if (!session) {
     std::vector<std::unique_ptr<OrtTypeInfo>> types;
     for (size_t i = 0; i < num_inputs; ++i) types.push_back(inputs[i] != nullptr ? type_without_extents(inputs[i]->datum) : nullptr);
-    SessionOptions options;
-    options.strict_symbols = false;
-    session = std::make_unique<Session>(make_model(one_node_model(op, std::move(types), outputs), {}), options);
+    session = std::make_unique<Session>(make_model(one_node_model(op, std::move(types), outputs), {}), SessionOptions());
   }
   return *session;
 }

@@ -226,7 +226,6 @@ void add_session_options(OrtApi& table) {
     return guarded([&] {
       auto made = std::make_unique<OrtSessionOptions>();
       made->options.profile_file_prefix = "onnxruntime_profile_";
-      made->options.strict_symbols = false;  // ONNX Runtime warns
       required(out, "out") = made.release();
     });
   };

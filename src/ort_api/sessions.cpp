@@ -225,11 +225,7 @@ void add_metadata(OrtApi& table) {
 }  // namespace
 
 const OrtSessionOptions& default_session_options() {
-  static const OrtSessionOptions defaults = [] {
-    OrtSessionOptions made;
-    made.options.strict_symbols = false;
-    return made;
-  }();
+  static const OrtSessionOptions defaults;
   return defaults;
 }
 

@@ -94,8 +94,7 @@ std::string compiling_declines(const SessionOptions& options) {
 }
 
 std::string graph_options(const SessionOptions& options) {
-  std::string text = fmt::format("level={}\nstrict_symbols={}\nmax_patches={}\n", static_cast<int>(options.graph_optimization_level),
-                                 options.strict_symbols, options.max_patches);
+  std::string text = fmt::format("level={}\nmax_patches={}\n", static_cast<int>(options.graph_optimization_level), options.max_patches);
   if (!options.precision.empty()) text += fmt::format("precision={}\n", options.precision);
   if (std::isfinite(options.max_weight_expansion)) text += fmt::format("max_weight_expansion={}\n", options.max_weight_expansion);
   if (!options.conv_rates.empty()) text += fmt::format("conv_rates={}\n", fmt::join(passes::read_conv_rates(options.conv_rates), " "));

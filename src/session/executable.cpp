@@ -3,6 +3,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <map>
 
 #include "core/pattern.h"
 #include "exec/program/binding.h"
@@ -119,6 +120,22 @@ size_t choose_outputs(Graph& graph, const Request& request, const Monitor* monit
   return num_fetched;
 }
 
+std::vector<SharedSymbol> find_shared_symbols(const Graph& graph) {
+  std::vector<SharedSymbol> shared;
+  std::map<std::string, std::pair<size_t, size_t>> first;
+  for (size_t input = 0; input < graph.inputs.size(); ++input) {
+    const Type& type = graph.type(graph.inputs[input]);
+    if (!type.is_tensor() || !type.shape) continue;
+    for (size_t axis = 0; axis < type.shape->size(); ++axis) {
+      const Dim& dim = (*type.shape)[axis];
+      if (dim.is_const() || dim.expr()->kind != Expr::Kind::symbol || dim.data_dependent()) continue;
+      const auto [known, is_new] = first.try_emplace(to_string(dim), input, axis);
+      if (!is_new) shared.push_back({input, axis, known->second.first, known->second.second});
+    }
+  }
+  return shared;
+}
+
 bool has_all_constants(const Graph& graph) {
   for (size_t i = 0; i < graph.num_values(); ++i) {
     const Value& value = graph.value(ValueId{static_cast<uint32_t>(i)});
@@ -131,6 +148,34 @@ bool has_all_constants(const Graph& graph) {
 }
 
 }  // namespace
+
+const SharedSymbol* Executable::contradicted(std::span<const Datum> feeds) const {
+  auto extent = [&](size_t input, size_t axis) {
+    const Datum& feed = feeds[input];
+    const bool is_there = feed.is_tensor() && static_cast<size_t>(feed.tensor().shape().rank()) > axis;
+    return is_there ? feed.tensor().shape()[static_cast<int>(axis)] : int64_t{-1};
+  };
+  for (const SharedSymbol& shared : shared_symbols) {
+    const int64_t later = extent(shared.input, shared.axis), earlier = extent(shared.first_input, shared.first_axis);
+    if (later != earlier && later >= 0 && earlier >= 0) return &shared;
+  }
+  return nullptr;
+}
+
+bool Session::Impl::needs_own_symbols(const Executable& executable, std::span<const Datum> feeds) const {
+  const SharedSymbol* shared = options.strict_symbols || model.impl().compiled ? nullptr : executable.contradicted(feeds);
+  if (!shared) return false;
+  if (!warned_of_symbols.exchange(true)) {
+    auto place = [&](size_t input, size_t axis) {
+      return fmt::format("axis {} of \"{}\" ({})", axis, executable.input_names[input],
+                         feeds[input].tensor().shape()[static_cast<int>(axis)]);
+    };
+    warn(fmt::format("{} and {} have the symbol {} in the model; runs of such feeds have a program without this symbol",
+                     place(shared->first_input, shared->first_axis), place(shared->input, shared->axis),
+                     to_string((*executable.graph->type(executable.graph->inputs[shared->input]).shape)[shared->axis])));
+  }
+  return true;
+}
 
 std::shared_ptr<Executable> Session::Impl::finish(std::shared_ptr<Graph> graph, const FinishOptions& finishing) const {
   const LoadPhases::Phase phase("lower");
@@ -146,6 +191,7 @@ std::shared_ptr<Executable> Session::Impl::finish(std::shared_ptr<Graph> graph, 
   for (ValueId input : graph->inputs) made->input_names.push_back(graph->value(input).name);
   made->output_names = graph->output_names;
   made->num_fetched = made->output_names.size();
+  made->shared_symbols = find_shared_symbols(*graph);
   made->id = next_graph_id();
   made->executor = make_executor(*made->program);
   made->explain = [this](const Executable& failed, std::span<const Datum> feeds, const Error& error) { explain(failed, feeds, error); };
@@ -173,7 +219,7 @@ std::unique_ptr<Graph> Session::Impl::types_of_fed(const Request& request) const
 std::shared_ptr<const Executable> Session::Impl::compile(const Request& request, const Monitor* monitor) const {
   AllocationScope scope(&memory, MemoryClass::weights);
   const auto& outputs = main->output_names;
-  bool outputs_only = request.fed.empty() && request.targets.empty() && !monitor &&
+  bool outputs_only = !request.own_symbols && request.fed.empty() && request.targets.empty() && !monitor &&
                       std::all_of(request.fetches.begin(), request.fetches.end(), [&](const std::string& name) {
                         return std::find(outputs.begin(), outputs.end(), name) != outputs.end();
                       });
@@ -191,23 +237,25 @@ std::shared_ptr<const Executable> Session::Impl::compile(const Request& request,
     num_fetched = choose_outputs(*graph, request, nullptr);
   } else {
     const std::unique_ptr<Graph> types = types_of_fed(request);
-    graph = prepare([&](Graph& written) {
-      num_fetched = choose_outputs(written, request, monitor);
-      for (const std::string& name : request.fed) {
-        ValueId id = written.find_value(name);
-        if (id == kNoValue)
-          throw Error(ErrorCode::invalid_argument,
-                      fmt::format("there is no input \"{}\"; the inputs are: {}", name, fmt::join(main->input_names, ", ")));
-        Type type;
-        if (types)
-          for (size_t k = 0; k < types->outputs.size(); ++k)
-            if (types->output_names[k] == name) type = transfer(types->type(types->outputs[k]), written.symbols());
-        for (const ValueInfo& info : model.overridable_initializers())
-          if (info.name == name) type = declared_type(info, written.symbols());
-        feed_value(written, id, type);
-      }
-      remove_dead_nodes(written);
-    });
+    graph = prepare(
+        [&](Graph& written) {
+          num_fetched = choose_outputs(written, request, monitor);
+          for (const std::string& name : request.fed) {
+            ValueId id = written.find_value(name);
+            if (id == kNoValue)
+              throw Error(ErrorCode::invalid_argument,
+                          fmt::format("there is no input \"{}\"; the inputs are: {}", name, fmt::join(main->input_names, ", ")));
+            Type type;
+            if (types)
+              for (size_t k = 0; k < types->outputs.size(); ++k)
+                if (types->output_names[k] == name) type = transfer(types->type(types->outputs[k]), written.symbols());
+            for (const ValueInfo& info : model.overridable_initializers())
+              if (info.name == name) type = declared_type(info, written.symbols());
+            feed_value(written, id, type);
+          }
+          remove_dead_nodes(written);
+        },
+        request.own_symbols);
     compiled = optimise(*graph, /*for_file=*/false, /*for_monitor=*/monitor != nullptr);
   }
   remove_dead_nodes(*graph);
@@ -253,7 +301,7 @@ std::vector<Datum> in_order_of(std::span<const std::string> fetches, const Execu
 std::shared_ptr<const Executable> Session::Impl::executable(const Request& request, const Monitor* monitor, bool* compiled) const {
   if (compiled) *compiled = false;
   bool all = request.targets.empty() && (request.fetches.empty() || same_set(request.fetches, main->output_names));
-  if (all && request.fed.empty() && !monitor && !request.all_constants) {
+  if (all && request.fed.empty() && !monitor && !request.all_constants && !request.own_symbols) {
     cache_hits.fetch_add(1, std::memory_order_relaxed);
     return main;
   }
@@ -280,15 +328,16 @@ std::shared_ptr<const Executable> Session::Impl::executable(const Request& reque
 std::shared_ptr<Session::Impl::Entry::Made> Session::Impl::entry_for(const Request& request, uint64_t number) const {
   std::lock_guard lock(mutex);
   auto entry = std::find_if(others.begin(), others.end(), [&](const Entry& e) {
-    return e.monitor == number && e.all_constants == request.all_constants && e.fetches.empty() == request.fetches.empty() &&
-           same_set(e.fetches, request.fetches) && same_set(e.fed, request.fed) && same_set(e.targets, request.targets);
+    return e.monitor == number && e.all_constants == request.all_constants && e.own_symbols == request.own_symbols &&
+           e.fetches.empty() == request.fetches.empty() && same_set(e.fetches, request.fetches) && same_set(e.fed, request.fed) &&
+           same_set(e.targets, request.targets);
   });
   if (entry != others.end()) {
     others.splice(others.begin(), others, entry);
     return entry->made;
   }
   auto copy = [](std::span<const std::string> names) { return std::vector<std::string>(names.begin(), names.end()); };
-  others.push_front({copy(request.fetches), copy(request.fed), copy(request.targets), request.all_constants, number});
+  others.push_front({copy(request.fetches), copy(request.fed), copy(request.targets), request.all_constants, request.own_symbols, number});
   const std::shared_ptr<Entry::Made> made = others.front().made;
   // The one used longest ago goes, but none that is being compiled: whoever names the programs of a profile has to find it.
   for (auto oldest = std::prev(others.end()); others.size() > kMaxExecutables && oldest != others.begin(); --oldest) {

@@ -15,6 +15,12 @@
 
 namespace treadle {
 
+/// Two extents of inputs to which the model gives one symbol.
+struct SharedSymbol {
+  size_t input, axis;              ///< of the one that comes later
+  size_t first_input, first_axis;  ///< of the one that comes first
+};
+
 struct Executable {
   std::shared_ptr<const Graph> graph;
   std::unique_ptr<exec::Program> program;
@@ -23,6 +29,9 @@ struct Executable {
   uint64_t id = 0;                                ///< differs over all of the process
   std::vector<std::vector<std::string>> watched;  ///< names that a monitor wants, per slot; empty without a monitor
   std::unique_ptr<exec::Executor> executor;       ///< goes before the program
+  std::vector<SharedSymbol> shared_symbols;
+  /// The first of them that feeds, in the order of the inputs, contradict; null: none. Undefined feeds contradict nothing.
+  const SharedSymbol* contradicted(std::span<const Datum> feeds) const;
   /// What to throw in place of an error that names no node. Empty: the error itself.
   std::function<void(const Executable& executable, std::span<const Datum> feeds, const Error& error)> explain;
 };

@@ -34,7 +34,7 @@ struct IoBinding::Impl {
     return std::find_if(outputs.begin(), outputs.end(), [&](const Output& output) { return output.name == name; });
   }
 
-  void prepare() {
+  void prepare(bool own_symbols = false) {
     std::vector<std::string> fed;
     fetched.clear();
     for (const Output& output : outputs) fetched.push_back(output.name);
@@ -44,7 +44,7 @@ struct IoBinding::Impl {
       if (session->is_fed_apart(name)) fed.push_back(name);
     monitor_number = session->monitor_number.load(std::memory_order_acquire);
     monitor = session->current_monitor();
-    executable = session->executable({fetched, fed, targets, all_constants}, monitor.get(), &compiled);
+    executable = session->executable({fetched, fed, targets, all_constants, own_symbols}, monitor.get(), &compiled);
     feeds.clear();
     for (const std::string& name : executable->input_names) {
       auto found = (*complete).find(name);
@@ -143,6 +143,7 @@ void Session::run(IoBinding& binding, const RunOptions* options) const {
   if (const CompleteFeeds::Adapters& adapters = options ? options->adapters : kNoAdapters; adapters != bound.adapters)
     bound.adapters = adapters, bound.ready = false;
   if (!bound.ready || bound.monitor_number != impl_->monitor_number.load(std::memory_order_acquire)) bound.prepare();
+  if (impl_->needs_own_symbols(*bound.executable, bound.feeds)) bound.prepare(/*own_symbols=*/true);
   impl_->execute(bound.executable, bound.feeds, bound.results,
                  {.bound = bound.bound,
                   .memory = bound.memory,

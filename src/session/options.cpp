@@ -188,7 +188,7 @@ const OptionInfo kTable[] = {
      "hold weights and packed weights that several sessions of the process have once; 0: every session has its own",
      [](const Options& o) { return text_of(o.share_weights); }, [](Options& o, Text v) { o.share_weights = switch_of(v); }},
     {"strict_symbols", "", "treadle.strict_symbols", "0 or 1",
-     "two inputs that disagree on a shared symbol are an error; 0: each input has its own symbols",
+     "feeds that contradict a symbol of the model are an error; 0: a warning, and a program of their own",
      [](const Options& o) { return text_of(o.strict_symbols); }, [](Options& o, Text v) { o.strict_symbols = switch_of(v); }},
     {"set_denormal_as_zero", "", "session.set_denormal_as_zero", "0 or 1",
      "treat denormal numbers as zero, on the host: some processors compute slowly with them",

@@ -31,13 +31,19 @@ PartialRun Session::partial_run(const std::map<std::string, Datum>& given, std::
   std::vector<std::string> kept;
   for (const auto& [name, value] : *cache) kept.push_back(name);
   if (options) kept.insert(kept.end(), options->targets.begin(), options->targets.end());
-  const Request request{
+  Request request{
       .fetches = impl_->main->output_names, .fed = fed, .targets = kept, .all_constants = options && !options->dump_folder.empty()};
   const std::shared_ptr<const Monitor> monitor = impl_->current_monitor();
   bool compiled = false;
-  const std::shared_ptr<const Executable> executable = impl_->executable(request, monitor.get(), &compiled);
+  std::shared_ptr<const Executable> executable = impl_->executable(request, monitor.get(), &compiled);
+  std::vector<Datum> arranged = arrange(*executable, feeds, /*some_later=*/true);
+  if (impl_->needs_own_symbols(*executable, arranged)) {
+    request.own_symbols = true;
+    executable = impl_->executable(request, monitor.get(), &compiled);
+    arranged = arrange(*executable, feeds, /*some_later=*/true);
+  }
   auto run = std::make_shared<StoppableRun>(impl_, executable, options, monitor, "partial run");
-  run->start(arrange(*executable, feeds, /*some_later=*/true), {}, cache, compiled);
+  run->start(std::move(arranged), {}, cache, compiled);
   return PartialRun(std::make_shared<PartialRun::Impl>(PartialRun::Impl{std::move(run), std::move(cache), impl_->main->output_names}));
 }
 

@@ -58,6 +58,11 @@ std::vector<Datum> Session::run(const std::map<std::string, Datum>& given, std::
   bool compiled = false;
   std::shared_ptr<const Executable> executable = impl_->executable(request, monitor.get(), &compiled);
   std::vector<Datum> arranged = arrange(*executable, feeds);
+  if (impl_->needs_own_symbols(*executable, arranged)) {
+    request.own_symbols = true;
+    executable = impl_->executable(request, monitor.get(), &compiled);
+    arranged = arrange(*executable, feeds);
+  }
   std::vector<Datum> results(executable->output_names.size());
   impl_->execute(executable, arranged, results, {.options = options, .monitor = std::move(monitor), .compiled = compiled});
   return in_order_of(outputs, *executable, std::move(results));

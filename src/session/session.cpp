@@ -99,7 +99,7 @@ size_t weight_bytes(const Graph& graph, std::set<const void*>& seen) {
 
 }  // namespace
 
-std::unique_ptr<Graph> Session::Impl::prepare(const std::function<void(Graph&)>& edit) const {
+std::unique_ptr<Graph> Session::Impl::prepare(const std::function<void(Graph&)>& edit, bool own_symbols) const {
   std::unique_ptr<Graph> graph;
   {
     const LoadPhases::Phase phase("import");
@@ -116,9 +116,9 @@ std::unique_ptr<Graph> Session::Impl::prepare(const std::function<void(Graph&)>&
     graph->value(id).type = Type::of(tensor);
   }
   if (edit) edit(*graph);
-  if (!options.strict_symbols) separate_symbols(*graph);
   override_dimensions(*graph, options.free_dimension_overrides);
   if (!options.denotation_overrides.empty()) override_denotations(*graph, model.impl().def, options.denotation_overrides);
+  if (own_symbols) separate_symbols(*graph);
   const LoadPhases::Phase phase("upgrade and inference");
   try {
     onnx::upgrade(*graph, {.warn = options.on_warning});

@@ -33,6 +33,7 @@ struct Request {
   std::span<const std::string> fed;      ///< values that are fed though they are no inputs: initializers and computed ones
   std::span<const std::string> targets;  ///< computed but not fetched: nodes or values
   bool all_constants = false;            ///< weights that kernels have packed are kept, for those who look at a node's inputs
+  bool own_symbols = false;              ///< each extent of an input is a symbol of its own: needs_own_symbols()
 };
 
 /// A model in the surroundings that its runs have.
@@ -42,6 +43,8 @@ struct Session::Impl : Runtime {
 
   /// The program for a request; `*compiled` tells whether it was made for this call.
   std::shared_ptr<const Executable> executable(const Request& request, const Monitor* monitor, bool* compiled = nullptr) const;
+  /// True if feeds, in the order of the executable's inputs, contradict the model's symbols and may do so: the first time with a warning.
+  bool needs_own_symbols(const Executable& executable, std::span<const Datum> feeds) const;
   std::shared_ptr<const Executable> compile(const Request& request, const Monitor* monitor) const;
   std::unique_ptr<Graph> types_of_fed(const Request& request) const;
   /// True for an initializer or computed value, which the main program does not take.
@@ -56,7 +59,8 @@ struct Session::Impl : Runtime {
   /// Names the node that cannot take the feeds' shapes: inference again, on a fresh graph, with the real extents.
   [[noreturn]] void explain(const Executable& executable, std::span<const Datum> feeds, const Error& error) const;
   /// A graph of the model, upgraded and with the options' overrides; `edit` changes it as it is written, before the upgrade.
-  std::unique_ptr<Graph> prepare(const std::function<void(Graph&)>& edit = {}) const;
+  /// @param own_symbols  as in Request
+  std::unique_ptr<Graph> prepare(const std::function<void(Graph&)>& edit = {}, bool own_symbols = false) const;
   using CompiledSubgraphs = std::vector<std::shared_ptr<const plugin::Compiled>>;
   /// @param for_file     only operators that a file may hold.
   /// @param for_monitor  nodes stay where a monitor sees them: backends get none.
@@ -92,7 +96,7 @@ struct Session::Impl : Runtime {
   static constexpr size_t kMaxExecutables = 8;
   struct Entry {
     std::vector<std::string> fetches, fed, targets;  // sets: in any order
-    bool all_constants = false;
+    bool all_constants = false, own_symbols = false;
     uint64_t monitor = 0;  // the number of the monitor that it was compiled for; 0: none
     struct Made {
       std::mutex mutex;  // while compiling: who wants the same waits, others do not
@@ -106,6 +110,7 @@ struct Session::Impl : Runtime {
   std::vector<std::shared_ptr<const Executable>> compiled_now() const;
   mutable std::mutex mutex;  // of the list
   mutable std::list<Entry> others;
+  mutable std::atomic<bool> warned_of_symbols{false};
   mutable std::atomic<int64_t> cache_hits{0}, cache_misses{0}, cache_evictions{0};
 
   mutable std::mutex stored_mutex;

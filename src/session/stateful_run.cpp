@@ -131,7 +131,25 @@ std::vector<Datum> StatefulRun::run(const std::map<std::string, Datum>& given, s
   if (options) request.targets = options->targets;
   const std::shared_ptr<const Monitor> monitor = session.current_monitor();
   bool compiled = false;
-  const std::shared_ptr<const Executable> executable = session.executable(request, monitor.get(), &compiled);
+  std::shared_ptr<const Executable> executable = session.executable(request, monitor.get(), &compiled);
+  auto arrange_with_states = [&] {
+    std::vector<Datum> arranged;
+    for (const std::string& name : executable->input_names) {
+      auto state = std::find_if(impl_->states.begin(), impl_->states.end(), [&](const auto& s) { return s.pair.input == name; });
+      if (state != impl_->states.end()) {
+        arranged.push_back(state->value);
+      } else if (auto found = feeds.find(name); found != feeds.end()) {
+        arranged.push_back(found->second);
+      } else {
+        throw Error(ErrorCode::invalid_argument, fmt::format("the input \"{}\" is missing", name));
+      }
+    }
+    return arranged;
+  };
+  if (session.needs_own_symbols(*executable, arrange_with_states())) {
+    request.own_symbols = true;
+    executable = session.executable(request, monitor.get(), &compiled);
+  }
   const auto& names = executable->output_names;
 
   // Where an error may come behind the run, of a hook or of what the allocator checks, rows stay where they are: it could not be undone any
@@ -153,17 +171,7 @@ std::vector<Datum> StatefulRun::run(const std::map<std::string, Datum>& given, s
       memory[position].grows_from = static_cast<int>(at);
   }
 
-  std::vector<Datum> arranged;
-  for (const std::string& name : executable->input_names) {
-    auto state = std::find_if(impl_->states.begin(), impl_->states.end(), [&](const auto& s) { return s.pair.input == name; });
-    if (state != impl_->states.end()) {
-      arranged.push_back(state->value);
-    } else if (auto found = feeds.find(name); found != feeds.end()) {
-      arranged.push_back(found->second);
-    } else {
-      throw Error(ErrorCode::invalid_argument, fmt::format("the input \"{}\" is missing", name));
-    }
-  }
+  std::vector<Datum> arranged = arrange_with_states();
   std::vector<Datum> results(names.size());
   session.execute(executable, arranged, results, {.memory = memory, .options = options, .monitor = monitor, .compiled = compiled});
   arranged.clear();

@@ -269,7 +269,6 @@ def difference(architecture: Architecture, exporter: str) -> float:
     torch.backends.mha.set_fastpath_enabled(False)  # one operator for a whole layer, which has no ONNX form
     module = _spread(architecture.make().eval())
     options = treadle.SessionOptions()
-    options.strict_symbols = False  # the extents of ids and mask are symbols of their own in one exporter's files
     session = treadle.InferenceSession(export(architecture, module, exporter), options)
     worst = 0.0
     for size in (2, 3):

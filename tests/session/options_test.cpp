@@ -79,9 +79,9 @@ TEST(Options, AreSetByNameAndByConfigEntry) {
   EXPECT_EQ(options.graph_optimization_level, GraphOptimizationLevel::disable_all);
   EXPECT_EQ(options.disabled_passes, (std::vector<std::string>{"remove-dead", "fold-shapes"}));
   EXPECT_EQ(options.free_dimension_overrides.at("batch"), 4);
-  add_config_entry(options, "treadle.strict_symbols", "0");
+  add_config_entry(options, "treadle.strict_symbols", "1");
   add_config_entry(options, "of.somebody.else", "kept");
-  EXPECT_FALSE(options.strict_symbols);
+  EXPECT_TRUE(options.strict_symbols);
   EXPECT_EQ(options.config.at("of.somebody.else"), "kept");
 }
 
