@@ -156,9 +156,10 @@ struct TREADLE_API RunOptions {
   /// Nodes (by name) or values to compute without fetching them; then an empty list of outputs means none.
   std::vector<std::string> targets;
   std::shared_ptr<ThreadPool> thread_pool;  ///< for this run, which uses at most as many of its threads as the session has
-  /// Allocator of an output that is not bound, by its name. Outputs that are a feed or a constant keep their memory, and so do strings.
+  /// Allocator of an output, by its name. Outputs that are a feed or a constant keep their memory, and so do strings. A name that is no
+  /// output of the run, or is bound to memory, is an error, here and in output_devices.
   std::map<std::string, std::shared_ptr<Allocator>> output_allocators;
-  /// Where outputs that are not bound are after the run, by their names: a device as sessions call it. Strings stay on the host.
+  /// Where outputs are after the run, by their names: a device as sessions call it. Strings stay on the host.
   std::map<std::string, std::string> output_devices;
   /// Their parameters are fed besides the run's own feeds. @throws Error(invalid_argument) out of the run for one that is fed twice, or
   /// that the model has no input or initializer for.
@@ -167,7 +168,7 @@ struct TREADLE_API RunOptions {
   FiniteCheck check_finite = FiniteCheck::off;
   /// Writes the inputs and outputs of nodes whose names match as ONNX tensors: <folder>/<run id>/<step>_<node>_<in|out><i>.pb.
   std::string dump_folder;
-  std::string dump_pattern = "*";  ///< shell pattern: * and ?
+  std::string dump_pattern = "*";  ///< shell pattern: * and ?; one that no node matches is an error
   /// Called at the end of a run that did not fail.
   std::function<void(const RunMetadata&)> on_metadata;
 };
@@ -184,7 +185,7 @@ struct MonitorEvent {
 /// Watches values of the main graph by name. The graph optimiser keeps them.
 struct Monitor {
   std::function<void(const MonitorEvent&)> callback;  ///< on the run's threads, one at a time; what it throws ends the run
-  std::string pattern = "*";                          ///< shell pattern over the names of values: * and ?
+  std::string pattern = "*";                          ///< shell pattern over the names of values: * and ?; an error if none matches
   bool inputs = false;                                ///< also before each node that reads such a value
 };
 

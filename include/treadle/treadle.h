@@ -244,10 +244,11 @@ TREADLE_C_API void treadle_allocator_release(treadle_allocator* allocator);
 /* Bytes that came from it and are in use now, the most so far, and how often it was asked. Each pointer may be NULL. */
 TREADLE_C_API treadle_status* treadle_allocator_statistics(const treadle_allocator* allocator, int32_t memory_class, uint64_t* bytes,
                                                            uint64_t* peak_bytes, uint64_t* num_allocations);
-/* Allocator of an output that is not bound. */
+/* Allocator of an output. A run that has no output of this name, or has it bound to memory, ends with an error. */
 TREADLE_C_API treadle_status* treadle_run_options_set_output_allocator(treadle_run_options* options, const char* output_name,
                                                                        treadle_allocator* allocator);
-/* Where an output that is not bound is after the run: a device as sessions call it. Strings stay on the host. */
+/* Where an output is after the run: a device as sessions call it. Strings stay on the host. A run that has no output of this name, or has
+ * it bound to memory, ends with an error. */
 TREADLE_C_API treadle_status* treadle_run_options_set_output_device(treadle_run_options* options, const char* output_name,
                                                                     const char* device);
 

@@ -255,9 +255,10 @@ void register_options(nb::module_& module) {
             options.output_allocators.clear();
             for (const auto& [name, given] : allocators) options.output_allocators[name] = given.allocator;
           },
-          "The treadle.memory.Allocator of each output that is not bound, by name.")
+          "The treadle.memory.Allocator of outputs, by name; one that is no output of the run, or is bound to memory, is an error.")
       .def_rw("output_devices", &PyRunOptions::output_devices,
-              "Where outputs that are not bound are after the run, by name: a device as sessions call it. run_with_ort_values gives them.")
+              "Where outputs are after the run, by name: a device as sessions call it. run_with_ort_values gives them. A name that is no "
+              "output of the run, or is bound to memory, is an error.")
       .def_rw("deadline_ms", &PyRunOptions::deadline_ms, "Milliseconds from the start of a run after which it fails; 0: none.")
       .def(
           "add_active_adapter",

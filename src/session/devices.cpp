@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <mutex>
 
+#include "core/nearest.h"
 #include "device/cpu/cpu_device.h"
 #include "device/sim/sim_type.h"
 #include "exec/memory/residency.h"
@@ -124,6 +125,16 @@ void SessionDevices::set_memory_limit(size_t limit_bytes) {
 }
 
 void SessionDevices::read_groups(const Graph& as_read) {
+  for (const auto& [name, device] : of_argument_) {
+    const ValueId id = as_read.find_value(name);
+    if (id != kNoValue && as_read.value(id).kind != Value::Kind::computed) continue;
+    std::vector<std::string> names;
+    for (size_t v = 0; v < as_read.num_values(); ++v)
+      if (const Value& value = as_read.value(ValueId{static_cast<uint32_t>(v)}); value.kind != Value::Kind::computed && !value.name.empty())
+        names.push_back(value.name);
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("argument_devices: the model has no input or initializer \"{}\"; is it {}?", name, nearest_names(name, names)));
+  }
   if (of_group_.empty()) return;
   for (NodeId id = as_read.first(); id != kNoNode; id = as_read.next(id)) {
     const Node& node = as_read.node(id);

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <map>
 
+#include "core/nearest.h"
 #include "core/pattern.h"
 #include "exec/program/binding.h"
 #include "graph/patch.h"
@@ -72,6 +73,17 @@ NodeId find_node(const Graph& graph, std::string_view name) {
   return kNoNode;
 }
 
+std::vector<std::string> all_names(const Graph& graph) {
+  std::vector<std::string> names;
+  for (NodeId id = graph.first(); id != kNoNode; id = graph.next(id)) {
+    names.push_back(graph.node(id).name);
+    for (ValueId output : graph.node(id).outputs)
+      if (output != kNoValue) names.push_back(graph.value(output).name);
+  }
+  std::erase(names, std::string());
+  return names;
+}
+
 // The values that the request fetches become the outputs; those of targets and monitors follow. @return the number of fetched ones.
 size_t choose_outputs(Graph& graph, const Request& request, const Monitor* monitor) {
   std::vector<ValueId> values;
@@ -98,7 +110,8 @@ size_t choose_outputs(Graph& graph, const Request& request, const Monitor* monit
     NodeId node = find_node(graph, name);
     ValueId value = graph.find_value(name);
     if (node == kNoNode && value == kNoValue)
-      throw Error(ErrorCode::invalid_argument, fmt::format("there is no node or value \"{}\" to be a target", name));
+      throw Error(ErrorCode::invalid_argument,
+                  fmt::format("there is no node or value \"{}\" to be a target; is it {}?", name, nearest_names(name, all_names(graph))));
     if (node == kNoNode) {
       add(value, name);
       continue;

@@ -1,6 +1,7 @@
 // A graph that has been compiled for one set of fed and fetched values.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -28,7 +29,10 @@ struct Executable {
   size_t num_fetched = 0;                         ///< the outputs after these are kept for targets and monitors
   uint64_t id = 0;                                ///< differs over all of the process
   std::vector<std::vector<std::string>> watched;  ///< names that a monitor wants, per slot; empty without a monitor
-  std::unique_ptr<exec::Executor> executor;       ///< goes before the program
+  bool watches_any() const {
+    return std::any_of(watched.begin(), watched.end(), [](const auto& names) { return !names.empty(); });
+  }
+  std::unique_ptr<exec::Executor> executor;  ///< goes before the program
   std::vector<SharedSymbol> shared_symbols;
   /// The first of them that feeds, in the order of the inputs, contradict; null: none. Undefined feeds contradict nothing.
   const SharedSymbol* contradicted(std::span<const Datum> feeds) const;

@@ -14,6 +14,7 @@
 #include "session/model.h"
 #include "session/observe.h"
 #include "session/options.h"
+#include "session/run_names.h"
 #include "sharing/turn.h"
 #include "treadle/error.h"
 
@@ -281,6 +282,7 @@ void Runtime::execute(const std::shared_ptr<const Executable>& executable, std::
   if (request.random_id) run_control.run_id = *request.random_id;
   const HookedRun hooked{
       .run_id = run_control.run_id, .graph_id = executable->id, .tag = run_options ? run_options->tag : std::string_view()};
+  check_names(*executable, run_options, request.monitor.get(), request.bound);
   std::span<const exec::OutputMemory> output_memory = request.memory;
   std::vector<exec::OutputMemory> with_options;
   if (run_options && (!run_options->output_allocators.empty() || !run_options->output_devices.empty())) {

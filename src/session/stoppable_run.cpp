@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "session/deadline.h"
+#include "session/run_names.h"
 #include "treadle/error.h"
 
 namespace treadle {
@@ -27,6 +28,7 @@ StoppableRun::~StoppableRun() = default;
 
 void StoppableRun::start(std::vector<Datum> feeds, std::span<const Datum> bound, std::shared_ptr<exec::ValueCache> cache, bool compiled) {
   compiled_ = compiled;
+  check_names(*executable_, options_, monitor_.get(), bound);
   if (control_.deadline)
     for (Datum& feed : feeds)
       if (feed.is_tensor() && feed.tensor().storage()->lent()) feed = feed.tensor().clone();

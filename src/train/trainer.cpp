@@ -270,6 +270,9 @@ struct Trainer::Impl : Runtime, TrainerGraphs {
     const std::vector<Datum> arranged = runner.arrange(feeds, labels);
     std::shared_ptr<const Monitor> monitor = current_monitor();
     const std::shared_ptr<const Executable> executable = runner.executable(monitor);
+    // What it watches may be in another of the trainer's graphs; a step that is all there is has everything.
+    const bool is_whole_step = &runner == step.get() && !update;
+    if (monitor && !is_whole_step && !executable->watches_any()) monitor.reset();
     std::vector<Datum> outputs(executable->output_names.size());
     execute(executable, arranged, outputs,
             {.bound = bound_outputs, .options = call.options, .monitor = std::move(monitor), .random_id = random_id(), .held = call.held});

@@ -112,6 +112,8 @@ TEST(CAllocator, GivesOneOutputItsMemoryAndCounts) {
   EXPECT_EQ(bytes, 0U);
   EXPECT_GE(peak, 3 * sizeof(float));
   EXPECT_NE(message_of(treadle_allocator_statistics(allocator, 99, &bytes, nullptr, nullptr)), "");
+  ASSERT_EQ(message_of(treadle_run_options_set_output_allocator(options, "zz", allocator)), "");
+  EXPECT_NE(run(session, options, outputs).find("\"zz\" is no output of this run; is it z"), std::string::npos);
   treadle_run_options_release(options);
   treadle_session_release(session);
   treadle_model_release(its_model);

@@ -162,6 +162,9 @@ def test_a_callers_allocator_gives_one_output_its_memory():
     assert len(source.blocks) == 1
     del result
     assert not source.blocks
+    options.output_allocators = {"z": treadle.memory.Allocator(source.allocate, source.free)}
+    with pytest.raises(treadle.Error, match='output_allocators: "z" is no output of this run; is it y'):
+        session.run(None, {"x": np.ones((3, 128), np.float32)}, options)
 
 
 def test_what_an_allocator_raises_ends_the_run():

@@ -429,6 +429,56 @@ TEST_P(Capabilities, OutputsComeFromTheirAllocator) {
   EXPECT_EQ(allocator->live(), 0);
 }
 
+TEST_P(Capabilities, NamesThatMeanNothingAreErrors) {
+  auto expect_message = [&](const RunOptions* run, std::initializer_list<const char*> parts) {
+    const Error error = failure(run);
+    EXPECT_EQ(error.code(), ErrorCode::invalid_argument);
+    for (const char* part : parts) EXPECT_NE(std::string(error.what()).find(part), std::string::npos) << error.what();
+  };
+  const bool trains = is_way("joint") || is_way("trainer");
+  if (!trains) {
+    RunOptions allocated, placed, aimed;
+    allocated.output_allocators["yy"] = std::make_shared<FaultyAllocator>();
+    expect_message(&allocated, {"output_allocators", "\"yy\"", "is it y?"});
+    placed.output_devices["sum"] = "sim";  // a value that the run does not fetch
+    expect_message(&placed, {"output_devices", "\"sum\"", "is it y?"});
+    aimed.targets = {"produkt"};
+    expect_message(&aimed, {"\"produkt\"", "is it product"});
+  }
+  RunOptions dumped;
+  dumped.dump_folder = ::testing::TempDir() + "treadle_capabilities_no_dump";
+  dumped.dump_pattern = "multiplx";
+  expect_message(&dumped, {"dump_pattern", "\"multiplx\"", "is it multiply"});
+  EXPECT_FALSE(fs::exists(dumped.dump_folder));
+  client().set_monitor({.callback = [](const MonitorEvent&) {}, .pattern = "produc"});
+  expect_message(nullptr, {"monitor", "\"produc\"", "is it product"});
+  client().set_monitor({});
+  expect_right();
+}
+
+TEST_P(Capabilities, OutputsInBoundMemoryHaveNoOtherPlace) {
+  if (!is_way("bound")) GTEST_SKIP() << "binds no memory";
+  IoBinding binding(*client().session());
+  Tensor y(DType::float32, {3, 4});
+  binding.bind_input("x", rows(3));
+  binding.bind_output("y", y);
+  for (const bool on_device : {false, true}) {
+    RunOptions run;
+    if (on_device)
+      run.output_devices["y"] = "sim";
+    else
+      run.output_allocators["y"] = std::make_shared<FaultyAllocator>();
+    try {
+      client().session()->run(binding, &run);
+      FAIL() << "the option was ignored";
+    } catch (const Error& error) {
+      EXPECT_NE(std::string(error.what()).find("\"y\" is bound to memory"), std::string::npos) << error.what();
+    }
+  }
+  client().session()->run(binding);
+  EXPECT_EQ(floats(y).size(), 12U);
+}
+
 TEST_P(Capabilities, DenormalsAreZeroWhereAsked) {
   options_.set_denormal_as_zero = true;
   Tensor x = rows(1);

@@ -222,6 +222,22 @@ TEST(PlacedSession, MonitorsSeeEveryNodeOnItsDevice) {
   EXPECT_EQ(seen.at("p"), 2 * 1 + 4 * 3);
 }
 
+TEST(PlacedSession, ArgumentsThatTheModelLacksAreAnError) {
+  for (const char* name : {"ww", "p"}) {  // neither there, nor computed
+    SessionOptions options;
+    options.device = "sim:0";
+    options.argument_devices[name] = "sim:1";
+    try {
+      Session session(Model::from_bytes(onnx::test::bytes_of(grouped())), options);
+      FAIL() << name << " was ignored";
+    } catch (const Error& error) {
+      const std::string message = error.what();
+      EXPECT_NE(message.find("argument_devices"), std::string::npos) << message;
+      EXPECT_NE(message.find("\"" + std::string(name) + "\"; is it "), std::string::npos) << message;
+    }
+  }
+}
+
 // With a limit on the device's memory runs of a session take turns: those of one program, and those of all.
 TEST(PlacedSession, ARunThatWaitsForItsTurnCanBeCancelled) {
   register_fault_operators();

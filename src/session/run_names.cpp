@@ -1,0 +1,66 @@
+#include "session/run_names.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "core/nearest.h"
+#include "core/pattern.h"
+#include "treadle/error.h"
+
+namespace treadle {
+namespace {
+
+void check_output(const Executable& executable, std::string_view option, const std::string& name, std::span<const Datum> bound) {
+  const auto names = std::span(executable.output_names).first(executable.num_fetched);
+  const auto found = std::find(names.begin(), names.end(), name);
+  if (found == names.end())
+    throw Error(ErrorCode::invalid_argument,
+                names.empty() ? fmt::format("{}: \"{}\" is no output of this run, which fetches none", option, name)
+                              : fmt::format("{}: \"{}\" is no output of this run; is it {}?", option, name, nearest_names(name, names)));
+  const auto k = static_cast<size_t>(found - names.begin());
+  if (k < bound.size() && bound[k].defined())
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("{}: the output \"{}\" is bound to memory; leave out the option, or bind the name alone", option, name));
+}
+
+void add_nodes(const Graph& graph, std::vector<std::string>& names) {
+  for (NodeId id = graph.first(); id != kNoNode; id = graph.next(id)) {
+    names.push_back(graph.node(id).name);
+    for (const Body& body : graph.node(id).bodies) add_nodes(*body.graph, names);
+  }
+}
+
+void check_pattern(std::string_view what, const std::string& pattern, std::span<const std::string> names, std::string_view of) {
+  if (pattern == "*" || std::any_of(names.begin(), names.end(), [&](const std::string& name) { return matches(pattern, name); })) return;
+  throw Error(ErrorCode::invalid_argument,
+              fmt::format("{} \"{}\" matches no {}; is it {}?", what, pattern, of, nearest_names(pattern, names)));
+}
+
+std::vector<std::string> values_of(const Executable& executable) {
+  std::vector<std::string> names = executable.output_names;
+  names.insert(names.end(), executable.input_names.begin(), executable.input_names.end());
+  for (size_t v = 0; v < executable.graph->num_values(); ++v)
+    names.push_back(executable.graph->value(ValueId{static_cast<uint32_t>(v)}).name);
+  std::erase(names, std::string());
+  std::sort(names.begin(), names.end());
+  names.erase(std::unique(names.begin(), names.end()), names.end());
+  return names;
+}
+
+}  // namespace
+
+void check_names(const Executable& executable, const RunOptions* options, const Monitor* monitor, std::span<const Datum> bound) {
+  if (monitor && !executable.watches_any()) check_pattern("the monitor's pattern", monitor->pattern, values_of(executable), "value");
+  if (!options) return;
+  for (const auto& [name, allocator] : options->output_allocators) check_output(executable, "output_allocators", name, bound);
+  for (const auto& [name, device] : options->output_devices) check_output(executable, "output_devices", name, bound);
+  if (options->dump_folder.empty()) return;
+  std::vector<std::string> nodes;
+  add_nodes(*executable.graph, nodes);
+  check_pattern("dump_pattern", options->dump_pattern, nodes, "node of the optimised graph");
+}
+
+}  // namespace treadle
