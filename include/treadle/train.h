@@ -457,8 +457,9 @@ class TREADLE_API JointModule {
   void pause_profiling();
   void resume_profiling();
   Profile profile() const;
-  /// Where JointOptions::held is from now on; runs in flight keep what they began with.
-  /// @throws Error(not_found) for another name, Error(invalid_argument) for another dtype or shape.
+  /// Where JointOptions::held and parameters are from now on; runs in flight keep what they began with. Both passes of a run read
+  /// parameters there: leave them alone in between. Not while another thread begins a run.
+  /// @throws Error(not_found) for another name, Error(invalid_argument) for another dtype or shape, and strides.
   void hold(const NamedTensors& tensors);
   /// The names of JointOptions::held that anything depends on.
   std::vector<std::string> held_names() const;

@@ -63,6 +63,13 @@ def _to_dense(value: Any) -> np.ndarray:
     return dense
 
 
+def _readable(value: Any) -> np.ndarray:
+    """The array itself where the library can read it as it lies; otherwise a copy."""
+    if type(value) is np.ndarray and value.dtype == np.float32 and value.flags.c_contiguous and value.flags.aligned:
+        return value
+    return np.array(_to_dense(value), np.float32, order="C")
+
+
 def _shape(value: Any) -> tuple[int, ...]:
     return tuple(np.asarray(value.dense_shape()).tolist()) if isinstance(value, SparseTensor) else tuple(np.shape(value))
 
@@ -215,7 +222,7 @@ class Executor:
     """A model with arrays bound to its arguments: inputs, parameters (floating-point initializers) and auxiliary states (running statistics).
 
     Made by bind() and simple_bind(). The arrays of arg_dict, grad_dict and aux_dict are the ones that were bound: what is written to them holds
-    from the next forward() on. Not for use by several threads at once.
+    from the next forward() on. backward() reads those of arg_dict again, so write them behind it. Not for use by several threads at once.
     """
 
     def __init__(
@@ -317,8 +324,7 @@ class Executor:
         for name, value in self.arg_dict.items():
             if isinstance(value, SparseTensor):
                 _log.warning('"%s" (%s) is made dense for training', name, value.storage)
-        for name, array in joint.parameters.items():
-            np.copyto(array, _to_dense(self.arg_dict[name]))
+        joint.hold({name: _readable(self.arg_dict[name]) for name in self._core.parameters})
         for name, array in joint.states.items():
             np.copyto(array, self.aux_dict[name])
         return joint.begin({name: _to_dense(self.arg_dict[name]) for name in self._core.input_names})

@@ -557,6 +557,16 @@ class JointModule:
         """A run that has not done anything yet: step() takes it to the outputs."""
         return JointRun(self._module.begin(_feeds(feeds), run_options))
 
+    def hold(self, parameters: Mapping[str, np.ndarray]) -> None:
+        """Reads these parameters where the arrays lie, contiguous and float32, in the runs that begin from now on.
+
+        A run reads them in its backward pass too: write them behind it.
+        """
+        for name, array in parameters.items():
+            if array.dtype != np.float32 or not array.flags.c_contiguous or not array.flags.aligned:
+                raise ValueError(f"{name!r} is {array.dtype}{array.shape} with strides {array.strides}; hold() reads contiguous float32 arrays where they lie")
+        self._module.hold(dict(parameters))
+
     def memory_statistics(self) -> dict[str, dict[str, int]]:
         """As `InferenceSession.memory_statistics()`."""
         return self._module.memory_statistics()

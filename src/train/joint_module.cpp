@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "core/allocation.h"
+#include "core/nearest.h"
 #include "exec/program/profile_plan.h"
 #include "exec/run/frame.h"
 #include "graph/infer.h"
@@ -172,6 +173,16 @@ struct JointModule::Impl : Runtime {
       if (std::find(names.begin(), names.end(), name) == names.end()) continue;
       fed_states.push_back({static_cast<size_t>(std::find(inputs.begin(), inputs.end(), name) - inputs.begin()), result});
     }
+  }
+
+  /// @throws Error(not_found) for what is neither held nor a parameter.
+  Tensor held_now(const std::string& name) const {
+    if (const auto found = places_of_held.find(name); found != places_of_held.end()) return held->at(found->second).tensor;
+    if (const auto found = parameters.find(name); found != parameters.end()) return found->second;
+    std::vector<std::string> names;
+    for (const auto& [held_name, place] : places_of_held) names.push_back(held_name);
+    for (const auto& [parameter, tensor] : parameters) names.push_back(parameter);
+    throw Error(ErrorCode::not_found, fmt::format("the module holds no \"{}\"; is it {}?", name, nearest_names(name, names)));
   }
 
   static std::shared_ptr<StoppableRun> make_run(const std::shared_ptr<Impl>& self, const RunOptions* options) {
@@ -432,12 +443,19 @@ profile::ProfilePlan JointModule::Impl::profile_plan(const Profiling& of) const 
 }
 void JointModule::hold(const NamedTensors& tensors) {
   for (const auto& [name, tensor] : tensors) {
-    const auto found = impl_->places_of_held.find(name);
-    if (found == impl_->places_of_held.end()) throw Error(ErrorCode::not_found, fmt::format("the module holds no \"{}\"", name));
-    const Tensor before = impl_->held->at(found->second).tensor;
+    const Tensor before = impl_->held_now(name);
     if (tensor.dtype() != before.dtype() || tensor.shape() != before.shape())
       throw Error(ErrorCode::invalid_argument, fmt::format("\"{}\" is {}, the module holds {}", name, describe(tensor), describe(before)));
-    impl_->held->set(found->second, tensor);
+    if (!tensor.is_contiguous())
+      throw Error(ErrorCode::invalid_argument, fmt::format("\"{}\" is not contiguous, and is read where it lies", name));
+  }
+  for (const auto& [name, tensor] : tensors) {
+    if (const auto found = impl_->places_of_held.find(name); found != impl_->places_of_held.end()) {
+      impl_->held->set(found->second, tensor);
+      continue;
+    }
+    impl_->parameters.at(name) = tensor;
+    impl_->runner->keep(name, tensor);
   }
 }
 std::vector<std::string> JointModule::held_names() const {

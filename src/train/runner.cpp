@@ -125,6 +125,12 @@ std::vector<Datum> Runner::arrange_in_order(std::vector<Datum> fed) const {
   return arranged;
 }
 
+void Runner::keep(const std::string& name, const Datum& value) {
+  const std::vector<std::string>& names = executable_->input_names;
+  const auto found = std::find(names.begin(), names.end(), name);
+  if (found != names.end()) kept_[static_cast<size_t>(found - names.begin())] = value;
+}
+
 size_t Runner::place_of_fed(size_t fed) const {
   const std::vector<std::string>& names = executable_->input_names;
   return static_cast<size_t>(std::find(names.begin(), names.end(), fed_names_[fed]) - names.begin());

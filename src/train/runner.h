@@ -34,6 +34,8 @@ class Runner {
   std::vector<Datum> arrange(const Feeds& feeds, const Datum& labels) const;
   /// The same for those that are fed, in their order. @throws Error(invalid_argument) for another number of them.
   std::vector<Datum> arrange_in_order(std::vector<Datum> fed) const;
+  /// What is kept under the name lies elsewhere from now on, for runs that begin later. Does nothing where no node reads it.
+  void keep(const std::string& name, const Datum& value);
   /// Inputs that the trainer does not keep.
   const std::vector<std::string>& fed_names() const { return fed_names_; }
   /// Among all inputs.

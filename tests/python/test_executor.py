@@ -376,3 +376,44 @@ def test_a_scalar_output_is_differentiated():
         executor.forward(is_train=True)
         executor.backward(gradient)
         np.testing.assert_allclose(executor.grad_dict["x"], 2 * x)
+
+
+def test_training_reads_parameters_where_they_are_bound():
+    w = W.copy()
+    executor = treadle.bind(linear(), {"x": X, "w": w})
+    executor.forward(is_train=True)
+    (joint,) = executor._core._joint.values()
+    assert np.shares_memory(joint.parameters["w"], w)
+    executor.backward(G)
+    w *= 2  # behind the backward pass, as a step does
+    np.testing.assert_allclose(executor.forward(is_train=True)[0], X @ w + B, rtol=1e-5)
+    executor.backward(G)
+    np.testing.assert_allclose(executor.grad_dict["x"], G @ w.T, rtol=1e-5)
+    # What cannot be read as it lies is copied, and so is what another executor has bound.
+    for other in (np.asfortranarray(W * 3), np.repeat(W, 2, axis=0)[::2]):
+        executor.arg_dict["w"] = other
+        np.testing.assert_allclose(executor.forward(is_train=True)[0], X @ other + B, rtol=1e-5)
+        executor.backward(G)
+        np.testing.assert_allclose(executor.grad_dict["x"], G @ other.T, rtol=1e-5)
+    second = treadle.bind(linear(), {"x": X, "w": W * 5}, shared_exec=executor)
+    first_run = executor.forward(is_train=True)[0]
+    np.testing.assert_allclose(second.forward(is_train=True)[0], X @ (W * 5) + B, rtol=1e-5)
+    executor.backward(G)  # with the parameters that its pass began with
+    np.testing.assert_allclose(executor.grad_dict["x"], G @ executor.arg_dict["w"].T, rtol=1e-5)
+    np.testing.assert_allclose(first_run, X @ executor.arg_dict["w"] + B, rtol=1e-5)
+
+
+def test_a_joint_module_holds_what_it_is_given():
+    module = treadle.train.JointModule(linear(), inputs=["x"])
+    w = W.copy()
+    module.hold({"w": w})
+    run = module.forward({"x": X})
+    np.testing.assert_allclose(run.outputs[0], X @ w + B, rtol=1e-5)
+    np.testing.assert_allclose(run.backward([G])["x"], G @ w.T, rtol=1e-5)
+    w += 1
+    np.testing.assert_allclose(module.forward({"x": X}).outputs[0], X @ w + B, rtol=1e-5)
+    assert np.shares_memory(module.parameters["w"], w)
+    for wrong, message in (({"v": w}, 'no "v"; is it'), ({"w": W[:2]}, "the module holds"), ({"b": np.zeros(4, np.float32)[::2]}, "contiguous float32")):
+        with pytest.raises((treadle.Error, ValueError), match=message):
+            module.hold({"w": W * 7, **wrong})
+    np.testing.assert_allclose(module.forward({"x": X}).outputs[0], X @ w + B, rtol=1e-5)  # a call that fails changes nothing
