@@ -36,7 +36,7 @@ class RangeTree {
   }
 
  private:
-  static constexpr size_t kMaxSpans = 20'000;
+  static constexpr size_t kMaxSpans = 1'000'000;
 
   bool counts(const Record& record) const { return is_marked(record) || (record.kind == RecordKind::run && trace_.is_on(record.start)); }
 

@@ -38,7 +38,7 @@ using Json = Document;
 
 // A node whose bytes would have to move faster than this part of the peak has not moved them: they lay in place.
 constexpr double kPlausible = 1.3;
-constexpr size_t kMaxTimelineEvents = 200'000;
+constexpr size_t kMaxTimelineEvents = 1'000'000;
 
 Json operands_json(const std::vector<ProfiledOperand>& operands) {
   Json list = Json::array();

@@ -142,7 +142,14 @@ Document spans_json(const Profile& profile) {
     start.push_back(rounded(span.start_ns / 1e3, 1000));
     duration.push_back(rounded(span.duration_ns / 1e3, 1000));
   }
-  return {{"range", range}, {"thread", thread}, {"start_us", start}, {"duration_us", duration}};
+  // The first of them: how many there were is known.
+  size_t events = profile.runs.size();
+  for (const ProfiledRange& marked : profile.ranges) events += marked.call_ns.size();
+  return {{"events", std::max(events, profile.spans.size())},
+          {"range", range},
+          {"thread", thread},
+          {"start_us", start},
+          {"duration_us", duration}};
 }
 
 Document measured_memory_json(const MeasuredMemory& memory) {

@@ -1,8 +1,10 @@
 """Profiles: `treadle profile`, its page, and treadle.profile(), against counts and operations worked out apart."""
 
+import html
 import json
 import math
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
@@ -12,6 +14,7 @@ import pytest
 
 import small_models
 import treadle
+import treadle.train
 from conftest import REPOSITORY, SHARED_DATA
 
 sys.path.insert(0, str(REPOSITORY / "bench"))
@@ -180,7 +183,9 @@ def test_the_page_shows_the_profile(program, conv_profile, tmp_path):
     for part in ("Where a run went", "Fix this first", "Timeline", "together", "100.0", "Environment", "conv.onnx"):
         assert part in shown, part
     assert shown.count("<tr data-node=") == len(data["nodes"])
-    assert shown.count("<rect ") == len(data["nodes"])
+    assert shown.count("<rect ") == len(data["nodes"]), "the drawing of the graph has each node once"
+    assert 'id="kernels" aria-labelledby="kernels-title" hidden' in shown, "nothing was recorded within kernels"
+    assert re.search(r'<a href="#kernels" hidden', shown), "no link leads to a hidden section"
     computing = [node for node in data["nodes"] if node.get("gflops", 0) > 0.01]
     assert 0 < shown.count("<circle ") <= len(computing)
     assert "&lt;/script&gt;&lt;b&gt;softmax" in shown
@@ -188,9 +193,9 @@ def test_the_page_shows_the_profile(program, conv_profile, tmp_path):
     assert "Timeline of" in shown
 
 
-# What a reader does, and what the page then shows, as text at its end.
-SESSION = """<script>
-const seen = [], rows = () => [...document.querySelectorAll('#node-table tr[data-node]')];
+# What a reader does, and what the page then shows.
+SESSION = """
+const rows = () => [...document.querySelectorAll('#node-table tr[data-node]')];
 document.querySelector('#node-table th button').click();
 seen.push(document.querySelector('#node-table th').getAttribute('aria-sort'), rows().map((r) => r.cells[0].textContent).join(','));
 const filter = document.getElementById('filter');
@@ -200,24 +205,27 @@ filter.value = ''; filter.dispatchEvent(new Event('input'));
 const group = document.getElementById('group');
 group.value = 'op'; group.dispatchEvent(new Event('change'));
 seen.push(document.querySelectorAll('#node-table tr.group').length);
-const before = time.to - time.from;
+const before = timeView.to - timeView.from;
 document.getElementById('time').dispatchEvent(new KeyboardEvent('keydown', {key: '+'}));
-seen.push((time.to - time.from) / before);
+seen.push((timeView.to - timeView.from) / before);
 document.querySelector('#drawing rect[data-node="1"]').dispatchEvent(new MouseEvent('click', {bubbles: true}));
 seen.push(document.querySelector('#node-table tr.chosen').dataset.node);
-const json = JSON.stringify(seen);
-document.body.append(Object.assign(document.createElement('pre'), {id: 'seen', textContent: json}));
-</script>"""
+"""
+
+
+def seen_in(program, profile, script, tmp_path, *options):
+    """What a script sees in a profile's page: it pushes to `seen`, which comes back."""
+    page = tmp_path / "report.html"
+    call(program, profile, "-o", page)
+    end = "document.body.append(Object.assign(document.createElement('pre'), {id: 'seen', textContent: JSON.stringify(seen)}));"
+    page.write_text(page.read_text().replace("</body>", f"<script>const seen = [];{script}{end}</script></body>"))
+    text = rendered(page, tmp_path, *options).split('<pre id="seen">')[1].split("</pre>")[0]
+    return json.loads(html.unescape(text))
 
 
 @pytest.mark.skipif(browser() is None, reason="no Chromium here")
 def test_the_page_sorts_filters_groups_and_zooms(program, conv_profile, tmp_path):
-    page = tmp_path / "report.html"
-    call(program, conv_profile, "-o", page)
-    page.write_text(page.read_text().replace("</body>", SESSION + "</body>"))
-    shown = rendered(page, tmp_path)
-    text = shown.split('<pre id="seen">')[1].split("</pre>")[0].replace("&lt;", "<").replace("&gt;", ">")
-    order, names, found, count, groups, zoomed, chosen = json.loads(text)
+    order, names, found, count, groups, zoomed, chosen = seen_in(program, conv_profile, SESSION, tmp_path)
     nodes = json.loads(conv_profile.read_text())["nodes"]
     assert order == "ascending"
     assert sorted(names.split(",")) == sorted(node["name"] for node in nodes)
@@ -226,6 +234,145 @@ def test_the_page_sorts_filters_groups_and_zooms(program, conv_profile, tmp_path
     assert groups == len({node["op"] for node in nodes})
     assert zoomed == pytest.approx(0.7)
     assert chosen == "1"
+
+
+@pytest.mark.skipif(browser() is None, reason="no Chromium here")
+def test_the_page_needs_no_mouse(program, conv_profile, tmp_path):
+    script = """
+    // A node's details open and close at its name, which a keyboard reaches.
+    const name = () => document.querySelector('#node-table tr[data-node="0"] button');
+    name().click();
+    seen.push(name().getAttribute('aria-expanded'), document.querySelector('tr.detail dl').textContent, document.activeElement === name());
+    name().click();
+    seen.push(name().getAttribute('aria-expanded'), document.querySelectorAll('tr.detail').length);
+    // From event to event.
+    for (const k of [1, 2]) $('time').dispatchEvent(new KeyboardEvent('keydown', {key: '.'}));
+    seen.push($('time-status').textContent);
+    // What scrolls or draws can be reached, and says what it is.
+    const places = [...document.querySelectorAll('.scroll, canvas, [role=img]')];
+    const isNamed = (x) => x.getAttribute('aria-label') || x.querySelector('canvas');
+    seen.push(places.length, places.filter((x) => !x.closest('[hidden]') && !isNamed(x)).map((x) => x.id));
+    seen.push(document.querySelectorAll('button:not([aria-label]):empty, th:not([scope])').length);
+    """
+    opened, details, focused, closed, rows, event, places, unnamed, wrong = seen_in(program, conv_profile, script, tmp_path)
+    data = json.loads(conv_profile.read_text())
+    node = data["nodes"][0]
+    assert opened == "true"
+    assert all(part in details for part in ("median", node["outputs"][0]["name"], "float32"))
+    assert focused
+    assert (closed, rows) == ("false", 0)
+    assert data["nodes"][data["timeline"]["median"]["node"][1]]["name"] in event
+    assert places > 4
+    assert (unnamed, wrong) == ([], 0)
+
+
+def luminance(colour):
+    parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+    return sum(w * (c / 12.92 if c <= 0.03928 else ((c + 0.055) / 1.055) ** 2.4) for w, c in zip((0.2126, 0.7152, 0.0722), parts, strict=True))
+
+
+@pytest.mark.skipif(browser() is None, reason="no Chromium here")
+@pytest.mark.parametrize("scheme", [0, 1], ids=["dark", "light"])
+def test_texts_of_the_page_can_be_read(program, conv_profile, tmp_path, scheme):
+    """WCAG's contrast of 4.5, of texts on cards and of titles on every colour."""
+    script = "for (const c of ['--text', '--soft', '--accent', '--warn']) seen.push([css(c), css('--card')], [css(c), css('--back')]);"
+    script += "for (const c of allColours) seen.push([css(inkVariable(c)), css(c)]);"
+    pairs = seen_in(program, conv_profile, script, tmp_path, f"--blink-settings=preferredColorScheme={scheme}")
+    assert len(pairs) == 24
+    assert (luminance(pairs[0][1]) < 0.1) == (scheme == 0)
+    for pair in pairs:
+        low, high = sorted(luminance(colour) for colour in pair)
+        assert (high + 0.05) / (low + 0.05) >= 4.5, pair
+
+
+@pytest.mark.skipif(browser() is None, reason="no Chromium here")
+def test_the_page_has_every_event(program, conv_profile, tmp_path):
+    """Packed in the page, and unpacked by it: nodes, threads, times and phases, of more events than a screen has pixels."""
+    data = json.loads(conv_profile.read_text())
+    count, nodes = 300_000, len(data["nodes"])
+    start = [round(7.25 * i - (5000 if i >= count // 2 else 0), 3) for i in range(count)]  # another thread begins anew
+    events = {
+        "events": count + 5,
+        "node": [i * 7 % nodes for i in range(count)],
+        "thread": [0 if i < count // 2 else 1 for i in range(count)],
+        "start_us": start,
+        "duration_us": [round(i % 5 + 0.125, 3) for i in range(count)],
+        "phase": [-1] * count,
+    }
+    data["timeline"] = {"threads": ["one", "two"], "median": events, "slowest": events}
+    path = tmp_path / "long.json"
+    path.write_text(json.dumps(data))
+    script = """
+    const e = timeView.events, sum = (list) => list.reduce((s, x) => s + x, 0);
+    seen.push(e.count, sum(e.node), sum(e.thread), sum(e.phase), sum(e.end.map((x, i) => x - e.start[i])), e.start[e.count - 1], e.end[1]);
+    seen.push($('time-status').textContent, timeView.boxes.length, timeView.lanes.length);
+    """
+    *sums, status, boxes, lanes = seen_in(program, path, script, tmp_path)
+    ends = start[1] + events["duration_us"][1]
+    expected = [count, sum(events["node"]), sum(events["thread"]), -count, sum(events["duration_us"]), start[-1], ends]
+    assert sums == pytest.approx(expected, rel=1e-9)
+    assert "first 300,000 of 300,005 events" in status
+    assert lanes == 2
+    assert 100 < boxes < 5000, "as many as there are pixels, not as there are events"
+    assert (tmp_path / "report.html").stat().st_size < 8e6
+    data["timeline"]["median"]["thread"].pop()
+    path.write_text(json.dumps(data))
+    assert "damaged" in call(program, path, "-o", tmp_path / "x.html", status=1).stderr
+
+
+@pytest.mark.skipif(browser() is None, reason="no Chromium here")
+def test_the_page_draws_what_is_seen_of_a_large_graph(program, conv_profile, tmp_path):
+    data = json.loads(conv_profile.read_text())
+    pattern = {k: v for k, v in data["nodes"][0].items() if k not in ("inputs", "outputs", "name")}
+    names = [f"n{i}" for i in range(6000)]
+    made = [{"name": n, **pattern, "inputs": [{"name": f"v{i}"}], "outputs": [{"name": f"v{i + 1}"}]} for i, n in enumerate(names)]
+    data |= {"nodes": made, "timeline": {}}
+    del data["critical_path"]
+    path = tmp_path / "large.json"
+    path.write_text(json.dumps(data))
+    script = """
+    seen.push(document.querySelectorAll('#drawing rect').length);
+    choose(5000);
+    seen.push(Boolean(document.querySelector('#drawing rect.chosen[data-node="5000"]')), document.querySelectorAll('#drawing rect').length);
+    """
+    first, chosen, later = seen_in(program, path, script, tmp_path)
+    assert 5 < first < 200
+    assert chosen
+    assert 5 < later < 200
+
+
+@pytest.mark.skipif(browser() is None, reason="no Chromium here")
+def test_the_page_shows_training_kernels_python_and_loading(program, conv_model, tmp_path):
+    trainer = treadle.train.Trainer(str(conv_model), loss="mean_squared_error")
+    x, y = np.ones((2, 8, 28, 28), np.float32), np.zeros((2, 10), np.float32)
+    with treadle.profile(trainer, peaks=False, kernel_phases=True, python_calls=True, memory=True) as p:
+        for _ in range(4):
+            with treadle.profile.range("one step"):
+                trainer.step({"x": x}, y)
+    path = tmp_path / "train.json"
+    p.save(path)
+    script = """
+    const text = (id) => $(id).textContent;
+    seen.push(text('title'), text('where-side'), text('kernel-phases'), text('ranges-table'), text('load-table'), text('holders'));
+    seen.push($('load-graph').querySelectorAll('.flame div').length, $('ranges-graph').querySelectorAll('.flame div').length);
+    seen.push(text('phase-legend'), [...$('group').options].map((o) => o.value));
+    $('which').value = 'ranges'; $('which').dispatchEvent(new Event('change'));
+    seen.push(timeView.events.count, $('time').getAttribute('aria-label'));
+    """
+    title, steps, kernels, ranges, load, holders, phases_drawn, ranges_drawn, legend, groups, spans, label = seen_in(program, path, script, tmp_path)
+    assert title == "Training step"
+    assert all(part in steps for part in ("forward", "backward", "optimizer"))
+    assert all(part in kernels for part in ("compute", "conv"))
+    assert "one step" in ranges
+    assert "Trainer.step" in ranges
+    assert all(part in load for part in ("make trainer", "optimise", "first binding"))
+    assert "arena" in holders
+    assert phases_drawn > 3
+    assert ranges_drawn >= 2
+    assert "compute" in legend
+    assert "phase" in groups
+    assert spans == len(p.data["timeline"]["ranges"]["range"])
+    assert label.startswith("Timeline of")
 
 
 def test_sessions_are_profiled_in_python(conv_model, tmp_path):

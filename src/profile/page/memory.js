@@ -1,64 +1,158 @@
-'use strict';
-// What was really allocated: over time, and at the peak as a treemap.
+// Memory: by class, as allocated over time, at its peak, and the arena as a map of buffers over nodes.
 const classColours = { weights: '--c0', packed: '--c6', activations: '--c1', scratch: '--c3', io: '--c2', other: '--c7' };
+const measuredMemory = (profile.memory || {}).measured;
+const classesOf = (measured) => Object.keys(classColours).filter((c) => (measured.timeline.bytes || {})[c]);
+
+function showMemory() {
+  const m = profile.memory;
+  if (!m || !m.steps || !m.buffers) { $('memory').hidden = true; return; }
+  const rows = (m.classes || []).map((c) => [make('span', {}, swatch(classColours[c.class] || '--c7'), c.class), bytes(c.bytes), bytes(c.peak_bytes)]);
+  const classes = table([...rows, ['together', '', bytes(m.peak_bytes || 0)]], ['class', '#now', '#peak']);
+  classes.querySelector('tbody').lastChild.className = 'sum';
+  $('memory-table').append(classes);
+  if (m.arena_bytes) {
+    const saved = m.arena_sum_bytes > 0 ? 1 - m.arena_bytes / m.arena_sum_bytes : 0;
+    $('arena-plan').append(make('h3', {}, 'The arena'), facts([
+      ['planned', bytes(m.arena_bytes)], ['least possible', `${bytes(m.arena_lower_bound_bytes)}` + (m.arena_bytes > m.arena_lower_bound_bytes ? `, ${percent(m.arena_bytes / m.arena_lower_bound_bytes - 1)} less than planned` : ', as planned')],
+      ['if nothing shared bytes', `${bytes(m.arena_sum_bytes)}: sharing saves ${percent(saved, 0)}`]]));
+  }
+  showAllocated();
+  showArena(m);
+}
+
 function showAllocated() {
-  const measured = (profile.memory || {}).measured;
-  if (!measured) return;
+  if (!measuredMemory) return;
+  const peak = measuredMemory.peak;
   $('allocated').hidden = false;
-  const peak = measured.peak, classes = Object.keys(classColours).filter((c) => (measured.timeline.bytes || {})[c]);
-  $('holders-title').textContent = `Held at the peak: ${bytes(peak.bytes)}, ${ms(peak.ms)} ms after the profile began`;
+  $('holders-title').textContent = `Held at the peak: ${bytes(peak.bytes)}, ${time(peak.ms) || '0 ms'} after the profile began`;
   $('allocated-time').setAttribute('aria-label', `Allocated bytes over time; ${bytes(peak.bytes)} at the peak: ` + Object.entries(peak.classes).map(([c, b]) => `${c} ${bytes(b)}`).join(', '));
-  for (const c of classes) $('allocated-legend').append(make('span', {}, make('i', { class: 'swatch', style: `background:var(${classColours[c]})` }), c));
-  const refused = measured.refused.map((r) => `Out of memory after ${ms(r.ms)} ms: ${bytes(r.bytes)} of ${r.class} for ${r.name || 'something without a name'}.`).join(' ');
-  $('allocated-status').textContent = `${plural(measured.events, 'event')}. ${refused}`;
-  $('holders').append(table(peak.holders.slice(0, 20).map((h) => [h.name || '(not known by name)', h.class, bytes(h.bytes), percent(h.bytes / peak.bytes)]), ['held by', 'class', 'bytes', 'of the peak']));
+  legendOf('allocated-legend', classesOf(measuredMemory).map((c) => [c, classColours[c]]));
+  const refused = measuredMemory.refused.map((r) => `Out of memory after ${time(r.ms)}: ${bytes(r.bytes)} of ${r.class} for ${r.name || 'something without a name'}.`);
+  $('allocated-status').textContent = [`${measuredMemory.events.toLocaleString('en')} blocks taken or given back.`, ...refused].join(' ');
+  const rows = peak.holders.map((h) => [h.name ? breakable(h.name) : '(not known by name)', h.class, bytes(h.bytes), make('span', {}, ...shareBar(h.bytes / peak.bytes))]);
+  $('holders').append(scrolling('Held at the peak', table(rows, ['held by', 'class', '#bytes', '#of the peak'])));
   drawTreemap(peak.holders);
   drawAllocated();
+  redraws.push(() => drawTreemap(peak.holders), drawAllocated);
 }
 function drawAllocated() {
-  const measured = (profile.memory || {}).measured;
-  if (!measured) return;
-  const times = measured.timeline.ms, series = measured.timeline.bytes || {}, classes = Object.keys(classColours).filter((c) => series[c]);
-  const { context: c, width, height } = prepare($('allocated-time'), 220), left = 76, bottom = 22;
-  const end = Math.max(times[times.length - 1] * 1.02, measured.peak.ms, 1e-6), x = (t) => left + t / end * (width - left - 8), y = (b) => height - bottom - b / (measured.peak.bytes * 1.05) * (height - bottom - 8);
+  const { timeline: { ms: times, bytes: series = {} }, peak } = measuredMemory;
+  if (!times.length) return;
+  const { context: c, width, height } = prepare($('allocated-time'), 220), left = 76, right = 10, bottom = 22, top = 10;
+  const end = Math.max(times[times.length - 1] * 1.02, peak.ms, 1e-6);
+  const x = (t) => left + t / end * (width - left - right), y = (b) => height - bottom - b / Math.max(peak.bytes * 1.05, 1) * (height - bottom - top);
   const below = new Array(times.length).fill(0);
-  for (const name of classes) {
+  for (const name of classesOf(measuredMemory)) {
+    const above = below.map((b, i) => b + series[name][i]);
     c.fillStyle = css(classColours[name]);
-    c.beginPath(); c.moveTo(x(times[0]), y(below[0]));
-    times.forEach((t, i) => { if (i) c.lineTo(x(t), y(below[i - 1] + series[name][i - 1])); c.lineTo(x(t), y(below[i] + series[name][i])); });
-    c.lineTo(x(end), y(below[times.length - 1] + series[name][times.length - 1])); c.lineTo(x(end), y(below[times.length - 1]));
+    c.beginPath();
+    c.moveTo(x(times[0]), y(below[0]));
+    times.forEach((t, i) => { if (i) c.lineTo(x(t), y(above[i - 1])); c.lineTo(x(t), y(above[i])); });
+    c.lineTo(x(end), y(above[times.length - 1]));
+    c.lineTo(x(end), y(below[times.length - 1]));
     for (let i = times.length - 1; i >= 0; --i) { c.lineTo(x(times[i]), y(below[i])); if (i) c.lineTo(x(times[i]), y(below[i - 1])); }
     c.fill();
-    times.forEach((t, i) => { below[i] += series[name][i]; });
+    above.forEach((b, i) => { below[i] = b; });
   }
-  c.strokeStyle = css('--text'); c.beginPath(); c.moveTo(x(measured.peak.ms), 8); c.lineTo(x(measured.peak.ms), height - bottom); c.stroke();
+  c.strokeStyle = css('--text');
+  c.setLineDash([4, 3]);
+  c.beginPath(); c.moveTo(x(peak.ms), top); c.lineTo(x(peak.ms), height - bottom); c.stroke();
+  c.setLineDash([]);
   c.fillStyle = css('--soft');
-  for (let k = 0; k <= 4; ++k) { const b = measured.peak.bytes * k / 4; c.fillText(bytes(b), 4, y(b)); c.fillRect(left - 4, y(b), 4, 1); }
-  const step = niceStep(end / 8);
-  for (let t = 0; t <= end; t += step) c.fillText(number(t, step < 1 ? 2 : 0) + ' ms', x(t), height - 9);
+  c.textAlign = 'right';
+  for (let k = 0; k <= 4; ++k) { const b = peak.bytes * k / 4; c.fillText(bytes(b), left - 8, y(b)); c.fillRect(left - 5, y(b), 5, 1); }
+  c.textAlign = 'left';
+  const step = niceStep(end / (width / 130)), [unit, factor] = unitOf(step * 2);
+  for (let t = 0; t <= end && x(t) < width - 44; t += step) c.fillText(`${number(t * factor, step * factor < 1 ? 2 : 0)} ${unit}`, x(t), height - 9);
 }
 // Squarified: each holder is a rectangle as large as its bytes.
 function drawTreemap(holders) {
-  const width = 1160, height = 260, root = svg('svg', { viewBox: `0 0 ${width} ${height}`, width: '100%', role: 'img', 'aria-label': 'What was held at the peak as rectangles; the table below has the same figures' });
+  const width = $('holders-map').clientWidth || 1160, height = 260;
+  const root = svg('svg', { viewBox: `0 0 ${width} ${height}`, width, height, role: 'img', 'aria-label': 'What was held at the peak as rectangles; the table below has the same figures' });
   let items = holders.filter((h) => h.bytes > 0), rest = { x: 0, y: 0, w: width, h: height }, left = items.reduce((s, h) => s + h.bytes, 0);
-  const worst = (row, sum, side, scale) => Math.max(...row.map((h) => { const across = sum * scale / side, along = h.bytes * scale / across; return Math.max(across / along, along / across); }));
-  while (items.length) {
+  const worst = (row, sum, side, scale) => row.reduce((most, h) => { const across = sum * scale / side, along = h.bytes * scale / across; return Math.max(most, across / along, along / across); }, 0);
+  while (items.length && rest.w > 0.5 && rest.h > 0.5) {
     const side = Math.min(rest.w, rest.h), scale = rest.w * rest.h / left, row = [];
     let sum = 0;
-    while (items.length && (!row.length || worst([...row, items[0]], sum + items[0].bytes, side, scale) <= worst(row, sum, side, scale))) { row.push(items[0]); sum += items[0].bytes; items = items.slice(1); }
+    while (items.length && (!row.length || worst([...row, items[0]], sum + items[0].bytes, side, scale) <= worst(row, sum, side, scale))) {
+      row.push(items[0]);
+      sum += items[0].bytes;
+      items = items.slice(1);
+    }
     const across = sum * scale / side, tall = rest.w >= rest.h;
     let at = tall ? rest.y : rest.x;
     for (const h of row) {
-      const along = h.bytes * scale / across, box = tall ? { x: rest.x, y: at, width: across, height: along } : { x: at, y: rest.y, width: along, height: across };
-      const rect = svg('rect', { ...box, style: `fill:var(${classColours[h.class] || '--c7'});stroke:var(--card)` }), name = h.name || '(not known by name)';
-      rect.addEventListener('mousemove', (e) => tip(`${name}\n${h.class}, ${bytes(h.bytes)}`, e)); rect.addEventListener('mouseleave', () => tip(''));
-      root.append(rect);
-      if (box.width > 60 && box.height > 16) root.append(svg('text', { x: box.x + 5, y: box.y + 14, style: 'fill:#fff;pointer-events:none' }, name.slice(0, Math.floor(box.width / 7))));
+      const along = h.bytes * scale / across;
+      addHolder(root, h, tall ? { x: rest.x, y: at, width: across, height: along } : { x: at, y: rest.y, width: along, height: across });
       at += along;
     }
     left -= sum;
     rest = tall ? { x: rest.x + across, y: rest.y, w: rest.w - across, h: rest.h } : { x: rest.x, y: rest.y + across, w: rest.w, h: rest.h - across };
-    if (rest.w < 0.5 || rest.h < 0.5) break;
   }
-  $('holders-map').append(root);
+  $('holders-map').replaceChildren(root);
+}
+function addHolder(root, h, box) {
+  const colour = classColours[h.class] || '--c7', name = h.name || '(not known by name)', most = Math.floor((box.width - 10) / 7.2);
+  root.append(withTip(svg('rect', { ...box, style: `fill:var(${colour});stroke:var(--card)` }), () => `${name}\n${h.class}, ${bytes(h.bytes)}`));
+  if (most < 4 || box.height < 18) return;
+  const style = `fill:var(${inkVariable(colour)})`;
+  root.append(svg('text', { x: box.x + 5, y: box.y + 15, style }, shorten(name, most)));
+  if (box.height > 38 && box.width > 64) root.append(svg('text', { x: box.x + 5, y: box.y + 31, style }, bytes(h.bytes)));
+}
+
+const arena = { live: [], peak: 0, boxes: [] };
+const nodeName = (step) => { const n = nodes[profile.memory.steps[step]]; return n ? n.name || n.op : String(step); };
+function showArena(m) {
+  const steps = m.steps.length;
+  arena.live = new Array(steps).fill(0);
+  for (const b of m.buffers) for (let s = b.first; s <= b.last && s < steps; ++s) arena.live[s] += b.bytes;
+  arena.peak = arena.live.reduce((best, x, i) => x > arena.live[best] ? i : best, 0);
+  if (!m.buffers.length || !steps) { $('arena-map').hidden = true; $('arena-none').hidden = false; return; }
+  const alive = m.buffers.filter((b) => b.first <= arena.peak && arena.peak <= b.last).sort((a, b) => b.bytes - a.bytes);
+  const makers = [...new Set(m.buffers.filter((b) => b.class !== 'scratch').map((b) => nodes[m.steps[b.first]]).filter(Boolean).map((n) => n.op))];
+  $('peak-title').textContent = `Alive at the peak: ${bytes(arena.live[arena.peak])} during ${nodeName(arena.peak)}`;
+  $('peak').append(scrolling('Alive at the peak', table(alive.map((b) => [breakable(b.name), b.class, bytes(b.bytes), bytes(b.offset), breakable(nodeName(b.first)), breakable(nodeName(b.last))]),
+    ['value', 'class', '#bytes', '#offset', 'made by', 'last read by'])));
+  $('arena').setAttribute('aria-label', `Map of ${plural(m.buffers.length, 'buffer')} in an arena of ${bytes(m.arena_bytes)}; the peak is at ${nodeName(arena.peak)}`);
+  legendOf('arena-legend', [...(profile.operators || []).filter((o, i) => i < 7 && makers.includes(o.op)).map((o) => [`by ${o.op}`, opColour.get(o.op)]), ['scratch, others', '--c7']]);
+  $('arena').addEventListener('mousemove', (e) => {
+    const box = $('arena').getBoundingClientRect(), x = e.clientX - box.left, y = e.clientY - box.top;
+    const hit = arena.boxes.find((b) => x >= b.x && x <= b.x + b.w && y >= b.y && y <= b.y + b.h);
+    tip(hit ? `${hit.b.name}\n${bytes(hit.b.bytes)} at ${bytes(hit.b.offset)}, ${hit.b.class}\nfrom ${nodeName(hit.b.first)} to ${nodeName(hit.b.last)}` : '', e);
+  });
+  $('arena').addEventListener('mouseleave', () => tip(''));
+  drawArena();
+  redraws.push(drawArena);
+}
+function drawArena() {
+  const m = profile.memory, left = 76, bottom = 22, top = 20, { context: c, width, height } = prepare($('arena'), 300);
+  const total = Math.max(m.arena_bytes, 1), sx = (width - left) / m.steps.length, sy = (height - bottom - top) / total;
+  c.fillStyle = css('--soft');
+  c.strokeStyle = css('--line');
+  c.textAlign = 'right';
+  for (let k = 0; k <= 4; ++k) {
+    const at = height - bottom - total * k / 4 * sy;
+    c.beginPath(); c.moveTo(left, at); c.lineTo(width, at); c.stroke();
+    c.fillText(bytes(total * k / 4), left - 8, at);
+  }
+  arena.boxes = [];
+  for (const b of m.buffers) {
+    const box = { b, x: left + b.first * sx, y: height - bottom - (b.offset + b.bytes) * sy, w: (b.last - b.first + 1) * sx, h: b.bytes * sy }, maker = nodes[m.steps[b.first]];
+    arena.boxes.push(box);
+    c.fillStyle = b.class === 'scratch' ? css('--c7') : css(maker ? colourOf(maker) : '--c0');
+    c.fillRect(box.x, box.y, Math.max(box.w - 0.7, 0.7), Math.max(box.h - 0.7, 0.7));
+  }
+  const x = left + (arena.peak + 0.5) * sx, isRight = x > width - 80;
+  c.strokeStyle = css('--text');
+  c.setLineDash([4, 3]);
+  c.beginPath(); c.moveTo(x, 0); c.lineTo(x, height - bottom); c.stroke();
+  c.setLineDash([]);
+  c.fillStyle = css('--soft');
+  c.textAlign = isRight ? 'right' : 'left';
+  c.fillText('peak', x + (isRight ? -4 : 4), 10);
+  c.textAlign = 'left';
+  c.fillText('first node', left, height - 9);
+  c.textAlign = 'right';
+  c.fillText('last node', width - 4, height - 9);
+  c.textAlign = 'left';
 }

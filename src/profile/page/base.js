@@ -1,0 +1,163 @@
+'use strict';
+// What all parts of the page use: the document, elements, figures with units, colours.
+const $ = (id) => document.getElementById(id);
+const profile = JSON.parse($('profile').textContent);
+const redraws = [];  // what draws to the size of the window
+
+// Elements are made with text nodes only: names come from models.
+function make(tag, attributes = {}, ...children) {
+  const element = document.createElement(tag);
+  for (const [key, value] of Object.entries(attributes)) if (value !== undefined) element.setAttribute(key, value);
+  for (const child of children) if (child !== null && child !== undefined) element.append(child);
+  return element;
+}
+const svgNamespace = 'http://www.w3.org/2000/svg';
+function svg(tag, attributes, text) {
+  const element = document.createElementNS(svgNamespace, tag);
+  for (const [key, value] of Object.entries(attributes)) element.setAttribute(key, value);
+  if (text !== undefined) element.textContent = text;
+  return element;
+}
+
+const isKnown = (x) => x !== undefined && x !== null;
+const number = (x, digits = 1) =>
+  isKnown(x) ? x.toLocaleString('en', { minimumFractionDigits: digits, maximumFractionDigits: digits }) : '';
+// Three or four digits that count.
+const digitsOf = (x) => { const size = Math.abs(x); return size >= 100 ? 0 : size >= 10 ? 1 : 2; };
+const percent = (x, digits = 1) => isKnown(x) ? (x > 0 && x < 0.5 * 10 ** (-2 - digits) ? '< ' + number(10 ** -digits, digits) : number(100 * x, digits)) + ' %' : '';
+const bytes = (x) => x >= 1e9 ? number(x / 1e9, 2) + ' GB' : x >= 1e6 ? number(x / 1e6, 2) + ' MB' : x >= 1e3 ? number(x / 1e3, 1) + ' kB' : number(x, 0) + ' B';
+const plural = (count, word) => `${count.toLocaleString('en')} ${word}${count === 1 ? '' : 's'}`;
+const timeUnits = [['s', 1e-3, 10000], ['ms', 1, 1], ['\u00b5s', 1e3, 0]];
+const unitOf = (largestMs) => timeUnits.find(([, , least]) => largestMs >= least) || timeUnits[2];
+// One unit for a column: figures below each other can be compared.
+function timeScale(listMs) {
+  const [unit, factor] = unitOf(listMs.reduce((most, x) => isKnown(x) && x > most ? x : most, 0));
+  return { unit, text: (x) => !isKnown(x) ? '' : x === 0 ? '\u2013' : number(x * factor, unit === '\u00b5s' ? 1 : 3) };
+}
+function time(ms) {
+  if (!isKnown(ms)) return '';
+  const [unit, factor] = unitOf(ms);
+  return `${number(ms * factor, digitsOf(ms * factor))} ${unit}`;
+}
+const shorten = (text, most) => text.length > most ? text.slice(0, Math.ceil(most / 2) - 1) + '\u2026' + text.slice(-Math.floor(most / 2)) : text;
+// Long names break behind what separates their parts.
+function breakable(text) {
+  const element = document.createDocumentFragment();
+  text.split(/(?<=[/._:])/).forEach((part, i) => element.append(...(i ? [make('wbr')] : []), part));
+  return element;
+}
+
+const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+const colours = ['--c0', '--c1', '--c2', '--c3', '--c4', '--c5', '--c6', '--c7'];
+const allColours = [...colours, ...colours.map((name) => name.replace('--c', '--p'))];
+const swatch = (colour) => make('i', { class: 'swatch', style: `background:var(${colour})` });
+const legendOf = (id, entries) => $(id).replaceChildren(...entries.map(([name, colour]) => make('span', {}, swatch(colour), name)));
+// Black or white, whichever can be read better on a colour (WCAG's contrast).
+function luminance(colour) {
+  const channel = (i) => { const c = parseInt(colour.slice(1 + 2 * i, 3 + 2 * i), 16) / 255; return c <= 0.03928 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4; };
+  return 0.2126 * channel(0) + 0.7152 * channel(1) + 0.0722 * channel(2);
+}
+function inkOn(colour) {
+  const [dark, light] = ['#0b0d11', '#ffffff'], contrast = (a, b) => (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
+  return contrast(luminance(colour), luminance(dark)) > contrast(luminance(colour), 1) ? dark : light;
+}
+const inkVariable = (colour) => colour.replace('--', '--on-');
+function setInks() {
+  for (const colour of allColours) document.documentElement.style.setProperty(inkVariable(colour), inkOn(css(colour)));
+}
+
+/**
+ * @param rows  cells: text or elements
+ * @param head  titles; those that begin with '#' are of numbers
+ */
+function table(rows, head) {
+  const isNumber = head.map((title) => title.startsWith('#'));
+  const cell = (tag, i, content, attributes) => make(tag, { class: isNumber[i] ? 'n' : undefined, ...attributes }, content);
+  const titles = head.map((title, i) => cell('th', i, title.replace(/^#/, ''), { scope: 'col' }));
+  const body = make('tbody', {}, ...rows.map((row) => make('tr', {}, ...row.map((content, i) => cell('td', i, content)))));
+  return make('table', {}, make('thead', {}, make('tr', {}, ...titles)), body);
+}
+/** Names and what belongs to them. */
+function facts(pairs) {
+  const rows = pairs.filter(([, value]) => isKnown(value) && value !== '');
+  return make('dl', { class: 'facts' }, ...rows.flatMap(([name, value]) => [make('dt', {}, name), make('dd', {}, value)]));
+}
+const scrolling = (name, element) => make('div', { class: 'scroll', tabindex: 0, role: 'region', 'aria-label': name }, element);
+/** Parts beside each other, as wide as their share. @param parts  title, share, colour, text */
+function stackedBar(label, parts) {
+  const bar = make('div', { class: 'bar', role: 'img', 'aria-label': `${label}: ` + parts.map((p) => `${p.title} ${percent(p.share)}`).join(', ') });
+  for (const part of parts) {
+    if (!(part.share > 0)) continue;
+    const piece = make('div', { style: `flex:${part.share} 0 0;background:var(${part.colour});color:var(${inkVariable(part.colour)})` });
+    if (part.share > 0.12) piece.append(`${part.title} ${percent(part.share, 0)}`);
+    withTip(piece, () => part.text);
+    bar.append(piece);
+  }
+  return bar;
+}
+
+function tip(text, event) {
+  $('tip').hidden = !text;
+  if (!text) return;
+  $('tip').textContent = text;
+  const box = $('tip').getBoundingClientRect(), below = event.clientY + 18;
+  $('tip').style.left = Math.max(4, Math.min(event.clientX + 14, innerWidth - box.width - 8)) + 'px';
+  $('tip').style.top = (below + box.height > innerHeight ? event.clientY - box.height - 10 : below) + 'px';
+}
+function withTip(element, text) {
+  element.addEventListener('mousemove', (e) => tip(text(e), e));
+  element.addEventListener('mouseleave', () => tip(''));
+  return element;
+}
+
+// A canvas in the screen's pixels.
+function prepare(canvas, height) {
+  const ratio = devicePixelRatio || 1, width = canvas.clientWidth || 1000;
+  canvas.style.height = height + 'px';
+  canvas.width = width * ratio;
+  canvas.height = height * ratio;
+  const context = canvas.getContext('2d');
+  context.setTransform(ratio, 0, 0, ratio, 0, 0);
+  context.font = '12px system-ui, sans-serif';
+  context.textBaseline = 'middle';
+  return { context, width, height };
+}
+// 1, 2 or 5 times a power of ten, for the lines of an axis.
+function niceStep(x) {
+  const power = 10 ** Math.floor(Math.log10(x));
+  return power * ([1, 2, 5].find((k) => x / power <= k) || 10);
+}
+
+const shapeOf = (o) => o.shape ? (o.shape.length ? o.shape.join('\u00d7') : 'scalar') : '?';
+function shapesOf(node) {
+  const ins = node.inputs.filter((o) => !o.constant).map(shapeOf).join(', '), outs = node.outputs.map(shapeOf).join(', ');
+  return ins === outs ? outs : ins + ' \u2192 ' + outs;
+}
+// The part of a name that says where in the model the node is: "block1/conv" is in block1.
+function layerOf(name) {
+  const cut = Math.max(name.lastIndexOf('/'), name.lastIndexOf('.'));
+  return cut > 0 ? name.slice(0, cut).replace(/^\//, '') : '';
+}
+const nodes = profile.nodes;
+nodes.forEach((node, i) => {
+  node.index = i;
+  node.inputs = node.inputs || [];
+  node.outputs = node.outputs || [];
+  node.shapes = shapesOf(node);
+  node.kernelText = [node.kernel, node.forms].filter(Boolean).join(' ');
+  node.layer = layerOf((node.sources && node.sources[0]) || node.name || '');
+  node.pass = (node.passes || []).join(', ');
+});
+const critical = new Set(profile.critical_path ? profile.critical_path.nodes : []);
+// The operators with the most time have a colour each, the others share one.
+const opColour = new Map((profile.operators || []).map((o, i) => [o.op, colours[Math.min(i, colours.length - 1)]]));
+const colourOf = (node) => opColour.get(node.op) || '--c7';
+// Of what kernels do, those with the most time first.
+const phaseTimes = new Map();
+for (const node of nodes) for (const p of node.kernel_phases || []) phaseTimes.set(p.phase, (phaseTimes.get(p.phase) || 0) + p.mean_ms);
+const phaseNames = [...phaseTimes.keys()].sort((a, b) => phaseTimes.get(b) - phaseTimes.get(a));
+const phaseColour = (name) => `--p${Math.min(phaseNames.indexOf(name), 7)}`;
+const label = (node) => [
+  `${node.name || '(unnamed)'}  ${node.op}`,
+  node.ms && `${time(node.ms.median)}, ${percent(node.share)} of the run` + (critical.has(node.index) ? ', on the critical path' : ''),
+  node.kernelText, node.pass && `by ${node.pass}`, shorten(node.shapes, 120)].filter(Boolean).join('\n');
