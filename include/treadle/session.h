@@ -89,7 +89,7 @@ struct TREADLE_API SessionOptions {
   bool strict_symbols = false;          ///< feeds that contradict a symbol of the model are an error, and not only a warning
   bool set_denormal_as_zero = false;    ///< treat denormal numbers as zero, on the host
   bool enable_profiling = false;
-  /// Count how long each node takes, in every run: Session::node_counters(). Costs about 17 ns a node.
+  /// Count how long each node takes, in every run: Session::node_counters(). Costs about 10 ns a node.
   bool node_counters = false;
   std::string profile_file_prefix = "treadle_profile_";
   std::string optimized_model_filepath;  ///< file to write the optimised model to; empty: none

@@ -4,6 +4,10 @@
 
 namespace treadle {
 
+void NodeCounters::add(std::span<const Run> runs) noexcept {
+  for (const auto& [ticks, node] : runs) add(node, ticks);
+}
+
 void NodeCounters::add_to(size_t node, TickHistogram& sum) const noexcept {
   sum.total += nodes_[node].total.load(std::memory_order_relaxed);
   for (size_t b = 0; b < TickBuckets::kCount; ++b) sum.counts[b] += nodes_[node].counts[b].load(std::memory_order_relaxed);

@@ -195,7 +195,7 @@ const OptionInfo kTable[] = {
      [](const Options& o) { return text_of(o.set_denormal_as_zero); }, [](Options& o, Text v) { o.set_denormal_as_zero = switch_of(v); }},
     {"enable_profiling", "", "", "0 or 1", "record every node; the trace is written when profiling ends",
      [](const Options& o) { return text_of(o.enable_profiling); }, [](Options& o, Text v) { o.enable_profiling = switch_of(v); }},
-    {"node_counters", "", "treadle.node_counters", "0 or 1", "count how long each node takes, in every run; about 17 ns a node",
+    {"node_counters", "", "treadle.node_counters", "0 or 1", "count how long each node takes, in every run; about 10 ns a node",
      [](const Options& o) { return text_of(o.node_counters); }, [](Options& o, Text v) { o.node_counters = switch_of(v); }},
     {"profile_file_prefix", "", "", "text", "prefix of the trace's file name", [](const Options& o) { return o.profile_file_prefix; },
      [](Options& o, Text v) { o.profile_file_prefix = v; }},

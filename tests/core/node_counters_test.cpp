@@ -56,6 +56,27 @@ TEST(NodeCounters, TimesThatChangeAreAllCounted) {
   EXPECT_EQ(list.sum(0).total, 0U);
 }
 
+TEST(NodeCounters, AWriterCountsEachRunOnce) {
+  NodeCounterList list;
+  NodeCounters& counters = list.make(3);
+  std::vector<uint64_t> totals(3, 0);
+  for (uint64_t runs : {0U, 1U, 63U, 64U, 65U, 1000U}) {
+    NodeCountWriter writer(&counters);
+    for (uint64_t i = 0; i < runs; ++i) {
+      writer.add(i % 2, i);
+      totals[i % 2] += i;
+    }
+  }
+  uint64_t calls = 0;
+  for (size_t node = 0; node < totals.size(); ++node) {
+    const TickHistogram sum = list.sum(node);
+    EXPECT_EQ(sum.total, totals[node]);
+    for (uint64_t count : sum.counts) calls += count;
+  }
+  EXPECT_EQ(calls, 1193U);
+  NodeCountWriter(nullptr).add(0, 1);  // nobody counts
+}
+
 TEST(NodeCounters, NothingIsLostBetweenThreads) {
   NodeCounterList list;
   NodeCounters& counters = list.make(1);

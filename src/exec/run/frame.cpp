@@ -175,8 +175,8 @@ void Frame::advance_in_order(size_t end) {
   const bool renews = control_.memory && control_.memory->allocator && !state_.budget();
   sharing::Turn turn(control_.job, control_.recorder, control_.record_run, control_.interruption());
   // Where nothing else watches, one reading of the clock is the end of a step and the begin of the next one, dispatch included.
-  NodeCounters* const counters = nodes_.counters();
-  const bool only_timed = (control_.recorder || counters) && !control_.observer && !control_.deadline && !control_.caller;
+  NodeCountWriter counts(nodes_.counters());
+  const bool only_timed = (control_.recorder || nodes_.counters()) && !control_.observer && !control_.deadline && !control_.caller;
   RecordWriter writer(only_timed ? control_.recorder : nullptr, control_.record_run);
   uint64_t boundary = 0;  // 0: the step before is not recorded, or something else lies between
   try {
@@ -209,7 +209,7 @@ void Frame::advance_in_order(size_t end) {
         const uint64_t start = boundary != 0 ? boundary : read_ticks();
         nodes_.execute(instruction, evaluator_);
         boundary = read_ticks();
-        if (counters) counters->add(index, boundary - start);
+        counts.add(index, boundary - start);
         writer.record(instruction.record_name, RecordKind::node, start, boundary);
       } else {
         boundary = 0;
