@@ -40,6 +40,8 @@ class TREADLE_API Error : public std::runtime_error {
   /// @param details  printed after the message, one line (operands' types, attributes); may be empty.
   /// Does nothing if a context is there already: the innermost node is the one that matters.
   Error& add_context(std::string context, std::string details = {});
+  /// More to print behind the message and the details that are there; of several lines, each is indented alike.
+  Error& add_details(std::string_view details);
 
   const char* what() const noexcept override { return text_.c_str(); }
 

@@ -31,4 +31,12 @@ Error& Error::add_context(std::string context, std::string details) {
   return *this;
 }
 
+Error& Error::add_details(std::string_view details) {
+  while (details.ends_with('\n')) details.remove_suffix(1);
+  if (details.empty()) return *this;
+  text_ += "\n  ";
+  for (char c : details) c == '\n' ? text_ += "\n  " : text_ += c;
+  return *this;
+}
+
 }  // namespace treadle

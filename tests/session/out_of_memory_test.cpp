@@ -1,4 +1,5 @@
 // What an error says when memory runs out: who asked, what is alive, and what would need less.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <map>
@@ -154,6 +155,46 @@ TEST(OutOfMemory, RemediesHaveTheirBytes) {
   EXPECT_GE(possible, least_arena);
   EXPECT_LE(possible, least_arena + kValueBytes) << refusal;
   EXPECT_LT(least_arena, session.memory().arena_bytes);
+}
+
+// The arena of a session that is run with such a batch is the truth.
+size_t arena_of(const ModelBuilder& b, int64_t elements) {
+  const Session session(b.model(), as_written());
+  Tensor x(DType::float32, Shape{elements});
+  std::fill_n(x.data<float>(), elements, 1.0F);
+  session.run({{"x", x}});
+  return session.memory().arena_bytes;
+}
+
+TEST(OutOfMemory, ASmallerBatchIsARemedyWithItsBytes) {
+  const Session session(stack_of_values().model(), as_written());
+  const std::string text = failure_at(3, session);
+  SCOPED_TRACE(text);
+  EXPECT_NE(text.find(fmt::format("with {} in place of {} as the first extent of \"x\"", kElements / 2, kElements)), std::string::npos);
+  EXPECT_EQ(number_behind(text, "the arena takes at most"), arena_of(stack_of_values(), kElements / 2));
+}
+
+TEST(OutOfMemory, UnderALimitTheBatchIsHalvedUntilTheArenaFits) {
+  SessionOptions options = as_written();
+  options.memory_limit_bytes = kValueBytes;
+  const std::string text = failure([&] { Session(stack_of_values().model(), options).run({{"x", numbers()}}); });
+  SCOPED_TRACE(text);
+  const auto batch = static_cast<int64_t>(number_behind(text, "to need less: with"));
+  EXPECT_EQ(number_behind(text, "the arena takes at most"), arena_of(stack_of_values(), batch));
+  EXPECT_LE(arena_of(stack_of_values(), batch), options.memory_limit_bytes);
+  EXPECT_GT(arena_of(stack_of_values(), 2 * batch), options.memory_limit_bytes);
+}
+
+TEST(OutOfMemory, AFixedBatchIsNoRemedy) {
+  register_fault_operators();
+  ModelBuilder b;
+  b.def().opset_imports.push_back({"test.fault", 1});
+  b.input("x", {kElements}).output("y", {kElements});
+  add_step(b, "x", "v0", 0);
+  add_step(b, "v0", "v1", 1);
+  b.node("Add", {"v0", "v1"}, {"y"});
+  const Session session(b.model(), as_written());
+  EXPECT_EQ(failure_at(1, session).find("as the first extent"), std::string::npos);
 }
 
 TEST(OutOfMemory, ARefusedRunSaysWhichNodeNeedsMost) {

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
 #include <new>
 #include <optional>
 #include <string_view>
@@ -181,7 +182,46 @@ class HostMemory {
     for (const MemoryHolding& holding : weights) add(holding.name, memory_class_name(holding.memory_class), holding.size_bytes, nullptr);
   }
 
-  // What would need less, with the bytes that are known without planning anew.
+  // The symbol that is the first extent of most inputs, and these.
+  std::pair<int32_t, std::vector<std::string>> batch() const {
+    std::map<int32_t, std::vector<std::string>> inputs;
+    const std::span<const int32_t> own = program_.input_slots(), symbols = program_.symbols();
+    for (const Program::SymbolicExtent& extent : program_.symbolic_extents()) {
+      const bool is_symbol = std::find(symbols.begin(), symbols.end(), extent.expression) != symbols.end();
+      if (is_symbol && extent.position == 0 && std::find(own.begin(), own.end(), extent.slot) != own.end())
+        inputs[extent.expression].push_back(program_.name(extent.slot));
+    }
+    const auto most =
+        std::max_element(inputs.begin(), inputs.end(), [](const auto& a, const auto& b) { return a.second.size() < b.second.size(); });
+    if (most == inputs.end()) return {-1, {}};
+    return *most;
+  }
+
+  // Half the batch; under a limit, half of it again until the arena fits, if it ever does.
+  std::string smaller_batch() const {
+    const auto [symbol, inputs] = batch();
+    if (symbol < 0) return {};
+    std::vector<int64_t> values(binding_.values().begin(), binding_.values().end());
+    int64_t& extent = values[static_cast<size_t>(symbol)];
+    const int64_t now = extent;
+    const size_t planned = state_.needed_arena_bytes(), capacity = control_.pass ? control_.pass->arena_capacity(0) : SIZE_MAX;
+    std::optional<std::pair<int64_t, size_t>> half, found;
+    try {
+      while (extent > 1 && !found) {
+        extent /= 2;
+        const size_t needed = binding_.arena_bytes_for(values);
+        if (!half) half = {extent, needed};
+        if (needed <= capacity) found = {extent, needed};
+      }
+    } catch (const std::exception&) {  // the model takes no such batch, or too little memory is left to plan
+    }
+    if (!found) found = half;
+    if (!found || found->second >= planned) return {};
+    return fmt::format("with {} in place of {} as the first extent of {}, the arena takes at most {} bytes in place of {}", found->first,
+                       now, quoted(inputs), found->second, planned);
+  }
+
+  // What would need less, with the bytes that are known without running.
   std::string remedies() const {
     if (program_.is_body() || program_.instructions().empty()) return {};
     std::vector<std::string> list;
@@ -195,6 +235,7 @@ class HostMemory {
       const size_t most = *std::max_element(in_order.begin(), in_order.end());
       if (most < planned) list.push_back(fmt::format("with execution_mode=sequential, {} bytes of the arena are in use at once", most));
     }
+    if (std::string batch = smaller_batch(); !batch.empty()) list.push_back(std::move(batch));
     if (control_.memory && control_.memory->account) {
       const size_t activations = control_.memory->account->statistics()[MemoryClass::activations].bytes;
       const size_t own = aligned(state_.arena_bytes()) + held_bytes_;
@@ -216,17 +257,6 @@ class HostMemory {
   std::vector<LiveBytes> live_;
   size_t held_bytes_ = 0;  // of activations apart from the arena
 };
-
-// The error with more behind its details.
-Error longer(const Error& error, std::string text) {
-  while (text.ends_with('\n')) text.pop_back();
-  for (size_t at = 0; (at = text.find('\n', at)) != std::string::npos; at += 3) text.replace(at, 1, "\n  ");
-  Error made(error.code(), error.message());
-  if (error.context().empty()) return made.add_context("before the first node of a run", std::move(text));
-  const std::string without_details = Error(made).add_context(error.context()).what(), all = error.what();
-  const size_t details = std::min(all.size(), without_details.size() + std::string_view("\n  ").size());
-  return made.add_context(error.context(), details < all.size() ? all.substr(details) + "\n  " + text : text);
-}
 
 }  // namespace
 
@@ -267,7 +297,8 @@ void rethrow_with_memory(const std::function<std::string()>& details) {
     if (error.code() != ErrorCode::resource_exhausted) return;
     std::optional<Error> made;
     try {
-      made.emplace(longer(error, details()));
+      made.emplace(error);
+      made->add_context("before the first node of a run").add_details(details());
     } catch (const std::exception&) {  // too little memory is left to say more
       return;
     }

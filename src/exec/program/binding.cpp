@@ -390,33 +390,47 @@ void Binding::place(bool bucketed) {
         plan->sizes[b] += plan->sizes[b] / 8;  // scratch: what the extents would need is the kernel's secret
         continue;
       }
-      int64_t elements = 1;
-      for (const Dim& dim : *program_.type(slot).shape)
-        elements = checked_mul(elements, std::max<int64_t>(0, treadle::evaluate(dim, upper)));
-      plan->sizes[b] = std::max(plan->sizes[b], size_bytes(program_.slots()[static_cast<size_t>(slot)].dtype, elements));
+      plan->sizes[b] = std::max(plan->sizes[b], bytes_of_buffer(slot, upper));
     }
   }
+  add_offsets(*plan);
+  program_.bindings().add_plan(plan);
+  offsets_ = std::move(plan);
+}
+
+size_t Binding::bytes_of_buffer(int32_t slot, std::span<const int64_t> values) const {
+  int64_t elements = 1;
+  for (const Dim& dim : *program_.type(slot).shape) elements = checked_mul(elements, std::max<int64_t>(0, treadle::evaluate(dim, values)));
+  return size_bytes(program_.slots()[static_cast<size_t>(slot)].dtype, elements);
+}
+
+size_t Binding::arena_bytes_for(std::vector<int64_t> values) const {
+  program_.extent_code().run(values);
+  OffsetPlan plan{.sizes = sizes_};
+  for (size_t b = 0; b < plan.sizes.size(); ++b)
+    if (const int32_t slot = program_.buffers()[b].slot; slot >= 0) plan.sizes[b] = bytes_of_buffer(slot, values);
+  add_offsets(plan);
+  return plan.arena_bytes;
+}
+
+void Binding::add_offsets(OffsetPlan& plan) const {
   if (const ParallelPlan* parallel = program_.parallel()) {
     memory::ArenaPlan arena = memory::plan_arena(
-        plan->sizes, [&](size_t a, size_t b) { return parallel->conflict(a, b); }, Storage::kAlignment);
-    plan->offsets = std::move(arena.offsets);
-    plan->arena_bytes = arena.size_bytes;
-    plan->lower_bound_bytes = arena.lower_bound_bytes;
-    program_.bindings().add_plan(plan);
-    offsets_ = std::move(plan);
+        plan.sizes, [&](size_t a, size_t b) { return parallel->conflict(a, b); }, Storage::kAlignment);
+    plan.offsets = std::move(arena.offsets);
+    plan.arena_bytes = arena.size_bytes;
+    plan.lower_bound_bytes = arena.lower_bound_bytes;
     return;
   }
   std::vector<memory::Buffer> buffers;
-  buffers.reserve(plan->sizes.size());
-  for (size_t b = 0; b < plan->sizes.size(); ++b)
-    buffers.push_back({plan->sizes[b], program_.buffers()[b].first, program_.buffers()[b].last + 1});
+  buffers.reserve(plan.sizes.size());
+  for (size_t b = 0; b < plan.sizes.size(); ++b)
+    buffers.push_back({plan.sizes[b], program_.buffers()[b].first, program_.buffers()[b].last + 1});
   memory::ArenaPlan arena = memory::plan_arena_exactly(
       buffers, {.alignment = Storage::kAlignment, .time_limit_seconds = kNoLimitSeconds, .max_steps = search_steps(buffers.size())});
-  plan->offsets = std::move(arena.offsets);
-  plan->arena_bytes = arena.size_bytes;
-  plan->lower_bound_bytes = arena.lower_bound_bytes;
-  program_.bindings().add_plan(plan);
-  offsets_ = std::move(plan);
+  plan.offsets = std::move(arena.offsets);
+  plan.arena_bytes = arena.size_bytes;
+  plan.lower_bound_bytes = arena.lower_bound_bytes;
 }
 
 }  // namespace treadle::exec

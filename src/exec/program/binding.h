@@ -77,6 +77,9 @@ class Binding {
   size_t part_offset(int32_t slot) const { return part_offsets_.empty() ? 0 : part_offsets_[static_cast<size_t>(slot)]; }
   const OffsetPlan& offsets() const { return *offsets_; }
   std::span<const size_t> buffer_sizes() const { return sizes_; }
+  /// Bytes of an arena for other values of the symbols, at most: scratch memory counts as it is, what it would be is the kernels' secret.
+  /// @throws Error for values that no run could have
+  size_t arena_bytes_for(std::vector<int64_t> values) const;
   /// The plan for an arena of so many bytes, or for the least that can be reached: made when first asked for, the last few are kept.
   std::shared_ptr<const BudgetedPlan> budgeted(size_t capacity_bytes, const OrderChoice& order) const;
   /// Nanoseconds of computing and of moving bytes, at rates that one core reaches.
@@ -108,6 +111,8 @@ class Binding {
   size_t bytes_of(int32_t slot) const;
   bool place_parts();  // true if a part of a buffer in the arena has another place than before
   void place(bool bucketed);
+  size_t bytes_of_buffer(int32_t slot, std::span<const int64_t> values) const;
+  void add_offsets(OffsetPlan& plan) const;
   void estimate_costs();
   void judge_costs();
   static constexpr double kExpensiveNs = 5'000;  // several times what it takes to hand a node to another thread
