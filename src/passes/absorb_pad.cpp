@@ -4,12 +4,15 @@
 //   MaxPool: pads of -infinity; or of zero around values that are never negative, as every window holds one of these at least.
 // Only if every reader of the padded image is such a node: else the copy is made all the same. Declines for other numbers, modes that
 // read the image, negative pads (which cut), pads of the batch or the channels, windows placed by `auto_pad`, and rounding up.
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 
 #include "graph/scalar_function.h"
 #include "passes/matching.h"
 #include "passes/rules.h"
+#include "passes/trace.h"
 
 namespace treadle::passes {
 namespace {
@@ -101,9 +104,18 @@ class AbsorbPad final : public Rule {
     const std::optional<Padding> padding = padding_of(graph, producer_of(graph, node.inputs[0]));
     if (!padding) return std::nullopt;
     const std::optional<Ints> pads = joined_pads(graph, node, *padding);
-    if (!pads || graph.is_output(node.inputs[0])) return std::nullopt;
+    if (!pads && node.attributes.has("kernel_shape"))
+      return no_patch(node, [&] {
+        return fmt::format(
+            "the Pad before it writes {}, and its own pads cannot take that: a convolution and an average take zeros, a maximum "
+            "-infinity; `auto_pad`, `ceil_mode` and indices stand in the way",
+            padding->number);
+      });
+    if (!pads) return std::nullopt;
+    if (graph.is_output(node.inputs[0])) return no_patch(node, "the padded image before it is an output of the model");
     for (const Use& use : graph.value(node.inputs[0]).uses)
-      if (use.input != 0 || !joined_pads(graph, graph.node(use.node), *padding)) return std::nullopt;
+      if (use.input != 0 || !joined_pads(graph, graph.node(use.node), *padding))
+        return no_patch(node, "the padded image before it is made all the same, for", &graph.node(use.node), "");
     NodeSpec spec{.op_type = node.op_type, .inputs = node.inputs, .attributes = node.attributes, .name = node.name};
     spec.inputs[0] = padding->image;
     spec.attributes.erase("auto_pad");

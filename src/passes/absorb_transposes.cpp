@@ -1,9 +1,12 @@
 // A product takes over the Transposes of its matrices: MatMul(x, Transpose(W)) -> Gemm(x, W, transB), which exporters write for linear
 // layers and for their gradients; Gemm(Transpose(a), b) -> Gemm(a, b, transA); Transpose(Gemm(a, b)) -> Gemm(b, a), both turned. Every sum
 // is over the same products in the same order.
+#include <fmt/format.h>
+
 #include "graph/op_def.h"
 #include "passes/matching.h"
 #include "passes/rules.h"
+#include "passes/trace.h"
 
 namespace treadle::passes {
 namespace {
@@ -64,12 +67,18 @@ class AbsorbTransposes final : public Rule {
     if (graph.type(x).rank() == 2) return in_place_of(node, std::move(gemm));
     // The batch is so many more rows.
     const Dim depth = graph.type(x).shape->back(), columns = graph.type(y).has_rank() ? graph.type(y).shape->back() : Dim();
-    if (!depth.is_const() || !columns.is_const() || depth.value() <= 0 || columns.value() <= 0) return std::nullopt;
+    if (!depth.is_const() || !columns.is_const() || depth.value() <= 0 || columns.value() <= 0)
+      return no_patch(node, [&] {
+        return fmt::format("its second operand is a Transpose, but the depth or the columns of {} are known only in the run",
+                           found(graph, y));
+      });
     const SymbolicShape &in = *graph.type(x).shape, &out = *graph.type(y).shape;
     Dim rows(1);
     for (size_t i = 0; i + 1 < in.size(); ++i) rows = rows * in[i];
     const auto target = reshape_target({rows, columns}, out);
-    if (!target) return std::nullopt;
+    if (!target)
+      return no_patch(
+          node, [&] { return fmt::format("its second operand is a Transpose, but no constant shape makes {} of rows", found(graph, y)); });
     Patch patch;
     const ValueId flat = patch.constant(node.name + "/rows", Tensor::vector<int64_t>(std::vector<int64_t>{-1, depth.value()})),
                   shape = patch.constant(node.name + "/shape", Tensor::vector<int64_t>(*target));
@@ -82,10 +91,12 @@ class AbsorbTransposes final : public Rule {
     if (!node.is("Transpose")) return std::nullopt;
     const ValueId product = node.inputs[0];
     const std::vector<int64_t> perm = node.attributes.get_ints("perm");
-    if (!is_float_of_rank(graph, product, 2, 2) || !(perm.empty() || perm == std::vector<int64_t>{1, 0}) || !is_used_once(graph, product))
-      return std::nullopt;
+    if (!is_float_of_rank(graph, product, 2, 2) || !(perm.empty() || perm == std::vector<int64_t>{1, 0})) return std::nullopt;
     const Node* gemm = producer_of(graph, product);
-    if (!gemm || !gemm->is("Gemm") || gemm->has_input(2)) return std::nullopt;
+    if (!gemm || !gemm->is("Gemm")) return std::nullopt;
+    if (gemm->has_input(2)) return no_patch(node, "it would have to turn the bias of", gemm, " before it, too");
+    if (!is_used_once(graph, product))
+      return no_patch(node, "several nodes read the result of", gemm, " before it, or it is an output of the model");
     NodeSpec spec{.op_type = "Gemm", .inputs = {gemm->inputs[1], gemm->inputs[0]}, .attributes = gemm->attributes, .name = gemm->name};
     spec.attributes.set("transA", int64_t{gemm->attributes.get_int("transB") == 0});
     spec.attributes.set("transB", int64_t{gemm->attributes.get_int("transA") == 0});

@@ -1,9 +1,12 @@
 // Cast(Cast(x, B), C) -> Cast(x, C), and Cast(Cast(x, B), A) -> x for an x of dtype A, where B holds every value of A exactly.
 // From an integer through a float to an integer only back to A itself: what is out of range is undefined in the one and wraps in the other.
 // Types of 8 bits and less in floating point, complex numbers and strings stay: they saturate, drop parts and print.
+#include <fmt/format.h>
+
 #include "graph/op_def.h"
 #include "passes/matching.h"
 #include "passes/rules.h"
+#include "passes/trace.h"
 
 namespace treadle::passes {
 namespace {
@@ -50,9 +53,16 @@ class MergeCasts final : public Rule {
     DType a = graph.type(x).dtype, b = graph.type(node.inputs[0]).dtype, c = graph.type(node.outputs[0]).dtype;
     auto from = range_of(a), through = range_of(b), to = range_of(c);
     // Through bool is `x != 0`, whatever x is; range_of(bool) holds bool alone.
-    if (!from || !through || !to || !holds(*through, *from)) return std::nullopt;
+    if (!from || !through || !to || !holds(*through, *from))
+      return no_patch(node, [&] {
+        return fmt::format("the Cast before it goes through {}, which does not hold every value of {}", name_of(b), name_of(a));
+      });
     if (a == c) return Patch::replacement(node.outputs[0], x);
-    if (from->is_float != through->is_float && a != DType::boolean) return std::nullopt;
+    if (from->is_float != through->is_float && a != DType::boolean)
+      return no_patch(node, [&] {
+        return fmt::format("from {} through {} only {} gives the same for values out of range, not {}", name_of(a), name_of(b), name_of(a),
+                           name_of(c));
+      });
     Patch patch;
     patch.replace(node.outputs[0], patch.add({.op_type = "Cast", .inputs = {x}, .attributes = node.attributes, .name = node.name}));
     return patch;

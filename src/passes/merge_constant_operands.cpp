@@ -5,6 +5,7 @@
 
 #include "passes/matching.h"
 #include "passes/rules.h"
+#include "passes/trace.h"
 
 namespace treadle::passes {
 namespace {
@@ -49,12 +50,20 @@ class MergeConstantOperands final : public Rule {
     for (size_t i : {0U, 1U}) {
       const Tensor* outer = graph.constant_tensor(node.inputs[i]);
       const Node* inner = producer_of(graph, node.inputs[1 - i]);
-      if (!outer || !inner || !inner->is(node.op_type) || !is_used_once(graph, node.inputs[1 - i])) continue;
+      if (!outer || !inner || !inner->is(node.op_type)) continue;
       for (size_t k : {0U, 1U}) {
         const Tensor* first = graph.constant_tensor(inner->inputs[k]);
         if (!first) continue;
+        if (!is_used_once(graph, node.inputs[1 - i])) {
+          declined(node, "several nodes read the result of", inner, " before it, or it is an output of the model");
+          continue;
+        }
         std::optional<Tensor> constant = merged(*first, *outer, multiply);
-        if (!constant) continue;
+        if (!constant) {
+          declined(node, "its constant and that of", inner,
+                   " are not merged: only single integers, and factors that are powers of two of at least 1, give the same bits");
+          continue;
+        }
         Patch patch;
         ValueId c = patch.constant(node.name + "/constant", *constant);
         patch.replace(node.outputs[0], patch.add({.op_type = node.op_type, .inputs = {inner->inputs[1 - k], c}, .name = node.name}));

@@ -5,6 +5,7 @@
 
 #include "graph/rewriter.h"
 #include "passes/matching.h"
+#include "passes/trace.h"
 #include "passes/whole_graph.h"
 
 namespace treadle::passes {
@@ -141,11 +142,12 @@ bool merge(Rewriter& rewriter, NodeId last) {
   const auto from = extents_of(graph.type(x)), between = extents_of(graph.type(outer.inputs[0])),
              to = extents_of(graph.type(outer.outputs[0]));
   const std::vector<int64_t>&first = inner->attributes.get_ints("perm"), &second = outer.attributes.get_ints("perm");
-  if (!from || !between || !to) return false;
+  if (!from || !between || !to) return declined(outer, "extents on the way from", inner, " before it are known only in the run");
   Pieces pieces(*from);
-  if (!pieces.transpose(first) || !pieces.reshape(*between) || !pieces.transpose(second)) return false;
+  if (!pieces.transpose(first) || !pieces.reshape(*between) || !pieces.transpose(second))
+    return declined(outer, "the views between", inner, " and it cut through axes that were moved");
   const Pieces::Movement m = pieces.movement();
-  if (m.extents.size() > kMaxRank) return false;
+  if (m.extents.size() > kMaxRank) return declined(outer, "with", inner, " before it, it moves more than 8 axes");
   return rewriter.change(chain, [&] {
     ValueId moved = reshaped(rewriter, x, m.extents, outer);
     if (!std::is_sorted(m.perm.begin(), m.perm.end())) {

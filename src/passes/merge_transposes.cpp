@@ -1,6 +1,7 @@
 // Transpose(Transpose(x)) -> one Transpose, or x where the two undo each other: axis i of the result is axis inner[outer[i]] of x.
 #include "passes/matching.h"
 #include "passes/rules.h"
+#include "passes/trace.h"
 
 namespace treadle::passes {
 namespace {
@@ -26,7 +27,7 @@ class MergeTransposes final : public Rule {
     const Node* inner = producer_of(graph, node.inputs[0]);
     if (!inner || !inner->is("Transpose")) return std::nullopt;
     auto first = permutation_of(graph, *inner), second = permutation_of(graph, node);
-    if (!first || !second) return std::nullopt;
+    if (!first || !second) return no_patch(node, "the rank of the Transpose before it, or its own, is not known");
     std::vector<int64_t> merged;
     bool identity = true;
     for (int64_t axis : *second) {

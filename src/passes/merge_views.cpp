@@ -1,7 +1,10 @@
 // Reshape, Flatten, Squeeze or Unsqueeze of the result of another one of these: the elements and their order are x's, so that one Reshape
 // of x does; x itself where the last shape is x's.
+#include <fmt/format.h>
+
 #include "passes/matching.h"
 #include "passes/rules.h"
+#include "passes/trace.h"
 
 namespace treadle::passes {
 namespace {
@@ -16,9 +19,12 @@ class MergeViews final : public Rule {
     ValueId x = inner->inputs[0];
     if (graph.same_type_and_shape(x, node.outputs[0])) return Patch::replacement(node.outputs[0], x);
     const Type &from = graph.type(x), &to = graph.type(node.outputs[0]);
-    if (!from.has_rank() || !to.has_rank()) return std::nullopt;
-    auto target = reshape_target(*from.shape, *to.shape);
-    if (!target) return std::nullopt;
+    const auto target = from.has_rank() && to.has_rank() ? reshape_target(*from.shape, *to.shape) : std::nullopt;
+    if (!target)
+      return no_patch(node, [&] {
+        return fmt::format("no constant shape makes {} of the {} before {} \"{}\": more than one extent is known only in the run",
+                           found(graph, node.outputs[0]), found(graph, x), inner->op_type, inner->name);
+      });
     Patch patch;
     ValueId shape = patch.constant(node.name + "/shape", Tensor::vector<int64_t>(*target));
     patch.replace(node.outputs[0], patch.add({.op_type = "Reshape", .inputs = {x, shape}, .name = node.name}));

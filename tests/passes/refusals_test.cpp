@@ -1,4 +1,4 @@
-// Why fusions leave nodes alone: the reasons say what was found and what is needed. Which graphs are left alone is tested with each pass.
+// Why passes leave nodes alone: the reasons say what was found and what is needed. Which graphs are left alone is tested with each pass.
 #include "kernels/gemm/gemm_bytes.h"
 #include "passes/layout.h"
 #include "passes/trace.h"
@@ -185,6 +185,49 @@ TEST(Refusals, OfConvolutionsBehindOneAnother) {
             "the image before it is f32[1,8,8,32]: up to 131072 floats stay in the caches, and two convolutions are as fast");
   auto read = chain(100, true);
   EXPECT_NE(refused(*read, pass, deep(*read)).find("other nodes read the image, too"), std::string::npos);
+}
+
+TEST(Refusals, OfWhatMergesNodes) {
+  auto casts = [](DType through, DType to) {
+    GraphBuilder b;
+    const ValueId x = b.input("x", {4});
+    const ValueId inner = b.op("a", "Cast", {x}, {{"to", static_cast<int64_t>(through)}});
+    b.output(b.op("y", "Cast", {inner}, {{"to", static_cast<int64_t>(to)}}));
+    return refused(*b.take(), testing::rule(passes::merge_casts), "y_node");
+  };
+  EXPECT_EQ(casts(DType::float16, DType::float32), "the Cast before it goes through float16, which does not hold every value of float32");
+
+  auto products = [](float inner, float outer, bool read) {
+    GraphBuilder b;
+    const ValueId a = b.op("a", "Mul", {b.input("x", {4}), b.scalar("c", inner)});
+    b.output(b.op("y", "Mul", {a, b.scalar("d", outer)}));
+    if (read) b.output(a, "a_out");
+    return refused(*b.take(), testing::rule(passes::merge_constant_operands), "y_node");
+  };
+  EXPECT_EQ(products(3, 0.1F, false),
+            "its constant and that of Mul a_node are not merged: only single integers, and factors that are powers of two of at least 1, "
+            "give the same bits");
+  EXPECT_EQ(products(2, 4, true), "several nodes read the result of Mul a_node before it, or it is an output of the model");
+}
+
+TEST(Refusals, OfWhatMovesTransposesAndPads) {
+  GraphBuilder b;
+  const ValueId product = b.op("p", "Gemm", {b.input("x", {3, 4}), b.input("w", {4, 5}), b.input("bias", {5})});
+  b.output(b.op("y", "Transpose", {product}, {{"perm", Ints{1, 0}}}));
+  EXPECT_EQ(refused(*b.take(), testing::rule(passes::absorb_transposes), "y_node"),
+            "it would have to turn the bias of Gemm p_node before it, too");
+
+  GraphBuilder pads;
+  const ValueId padded = pads.op("p", "Pad", {pads.input("x", {1, 2, 6, 6}), pads.ints("pads", {0, 0, 1, 1, 0, 0, 1, 1})});
+  pads.output(pads.op("y", "MaxPool", {padded}, {{"kernel_shape", Ints{2, 2}}}));
+  EXPECT_NE(refused(*pads.take(), testing::rule(passes::absorb_pad), "y_node").find("the Pad before it writes 0"), std::string::npos);
+
+  GraphBuilder read;
+  const ValueId image = read.op("p", "Pad", {read.input("x", {1, 2, 6, 6}), read.ints("pads", {0, 0, 1, 1, 0, 0, 1, 1})});
+  read.output(read.op("y", "Conv", {image, read.input("w", {2, 2, 3, 3})}));
+  read.output(read.op("z", "Relu", {image}));
+  EXPECT_EQ(refused(*read.take(), testing::rule(passes::absorb_pad), "y_node"),
+            "the padded image before it is made all the same, for Relu z_node");
 }
 
 TEST(Refusals, NothingIsSaidOfWhatIsFused) {
