@@ -266,6 +266,10 @@ void register_python_calls(nb::module_& module) {
   module.def("end_python_calls", &end_all);
   module.def(
       "hide_calls", [](const nb::object& code) { hidden_codes().push_back(nb::object(code).release().ptr()); }, nb::arg("code"));
+  // The rest of a call under way on this thread is not recorded either; None: it is.
+  module.def(
+      "hide_rest_of_call", [](const nb::object& code) { own_thread().hidden = code.is_none() ? nullptr : code.ptr(); },
+      nb::arg("code").none());
   const nb::module_ types = nb::module_::import_("types");
   function_type = nb::object(types.attr("FunctionType")).release().ptr();
   method_type = nb::object(types.attr("MethodType")).release().ptr();

@@ -76,7 +76,12 @@ def start() -> None:
     with _lock:
         if _users == 0:
             monitoring = getattr(sys, "monitoring", None)
-            _hook = _SetProfile() if monitoring is None else _Monitoring(monitoring)
+            _treadle.hide_rest_of_call(start.__code__)  # the lock is still to be given back
+            try:
+                _hook = _SetProfile() if monitoring is None else _Monitoring(monitoring)
+            except BaseException:
+                _treadle.hide_rest_of_call(None)
+                raise
         _users += 1
 
 
