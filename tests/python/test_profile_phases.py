@@ -38,6 +38,12 @@ def random(*shape: int) -> Array:
     return np.random.default_rng(0).standard_normal(shape, dtype=np.float32)
 
 
+def recurrent(op: str) -> bytes:
+    gates, hidden = {"RNN": 1, "GRU": 3, "LSTM": 4}[op], 16
+    weights = {"w": random(1, gates * hidden, 12), "r": random(1, gates * hidden, hidden)}
+    return model_of([helper.make_node(op, ["x", "w", "r"], ["y"], hidden_size=hidden)], {"x": random(5, 3, 12)}, weights, opset=22)
+
+
 def cases() -> dict[str, tuple[bytes, dict[str, Array], set[str]]]:
     """Model, inputs, and the phases that its largest node has on one thread."""
     node = helper.make_node
@@ -58,6 +64,12 @@ def cases() -> dict[str, tuple[bytes, dict[str, Array], set[str]]]:
             {"x": image},
             {"borders", "compute"},
         ),
+        "convolution of doubles": (
+            model_of([node("Conv", ["x", "w"], ["y"], pads=[1, 1, 1, 1])], {"x": image.astype(float)}, {"w": weights.astype(float)}, TensorProto.DOUBLE),
+            {"x": image.astype(float)},
+            {"compute"},
+        ),
+        **{op: (recurrent(op), {"x": random(5, 3, 12)}, {"compute", "epilogue"}) for op in ("RNN", "GRU", "LSTM")},
         "attention": (
             model_of([node("Attention", ["q", "q", "q"], ["y"])], {"q": q}, {}),
             {"q": q},

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "core/kernel_phases.h"
+
 namespace treadle::kernels {
 namespace {
 
@@ -34,6 +36,7 @@ void conv_plain(const ConvParams& p, const T* x, const T* weights, const T* bias
   const Window& w = p.window;
   const int64_t channels = p.C / p.group, filters = p.M / p.group, taps = w.kernel_size();
   parallel_for(pool, p.N * p.M, 1, [&](int64_t begin, int64_t end) {
+    const PhaseScope phase(KernelPhase::compute);
     for (int64_t plane = begin; plane < end; ++plane) {
       const int64_t n = plane / p.M, m = plane % p.M, first_channel = m / filters * channels;
       T* dst = y + plane * w.out_size();
@@ -55,6 +58,7 @@ void conv_transpose_plain(const ConvParams& p, const T* x, const T* weights, con
   const Window& w = p.window;
   const int64_t channels = p.C / p.group, filters = p.M / p.group, taps = w.kernel_size();
   parallel_for(pool, p.N * p.M, 1, [&](int64_t begin, int64_t end) {
+    const PhaseScope phase(KernelPhase::compute);
     for (int64_t plane = begin; plane < end; ++plane) {
       const int64_t n = plane / p.M, m = plane % p.M, first_channel = m / filters * channels;
       T* dst = y + plane * w.in_size();

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <string>
 
+#include "core/kernel_phases.h"
 #include "kernels/rnn/cell.h"
 #include "kernels/scratch_slots.h"
 #include "treadle/error.h"
@@ -100,6 +101,7 @@ void lstm_step(const Run& r, const Layout& layout, int64_t step) {
   const bool peepholes = r.packed[layout.peephole + 3 * H] != 0;
   const bool plain = !peepholes && p.clip == 0 && !p.input_forget && act[0].function == Unary::sigmoid && act[1].function == Unary::tanh &&
                      act[2].function == Unary::tanh;
+  const PhaseScope cells(KernelPhase::epilogue);
   for (int64_t b = 0; b < p.batch; ++b) {
     if (step >= r.length(b)) continue;
     float *gates = r.gates + b * 4 * H, *c = r.c + b * H, *h = r.h + b * H;
@@ -116,6 +118,7 @@ void gru_step(const Run& r, const Layout& layout, int64_t step) {
   const int64_t H = p.hidden;
   gate_products(r, layout, step, 2);
   const RnnActivation* act = p.activations[r.direction];
+  PhaseScope cells(KernelPhase::epilogue);
   for (int64_t b = 0; b < p.batch; ++b) {
     if (step >= r.length(b)) continue;
     float *gates = r.gates + b * 3 * H, *reset = gates + H;
@@ -125,6 +128,7 @@ void gru_step(const Run& r, const Layout& layout, int64_t step) {
     }
   }
   const PackedB<float> candidate{H, H, r.packed + layout.R_last};
+  cells.next(KernelPhase::compute);
   if (p.linear_before_reset) {
     const Epilogue<float> bias{.bias = r.packed + layout.bias_last};
     gemm<float>(p.batch, {r.h, H, 1}, candidate, r.work, H, bias, r.pool);
@@ -132,6 +136,7 @@ void gru_step(const Run& r, const Layout& layout, int64_t step) {
     const Epilogue<float> add{.residual = r.gates + 2 * H, .residual_row = 3 * H};
     gemm<float>(p.batch, {r.work, H, 1}, candidate, r.gates + 2 * H, 3 * H, add, r.pool);
   }
+  cells.next(KernelPhase::epilogue);
   for (int64_t b = 0; b < p.batch; ++b) {
     if (step >= r.length(b)) continue;
     float *update = r.gates + b * 3 * H, *reset = update + H, *last = update + 2 * H, *h = r.h + b * H;
@@ -146,6 +151,7 @@ void gru_step(const Run& r, const Layout& layout, int64_t step) {
 void rnn_step(const Run& r, const Layout& layout, int64_t step) {
   const int64_t H = r.p.hidden;
   gate_products(r, layout, step, 1);
+  const PhaseScope cells(KernelPhase::epilogue);
   for (int64_t b = 0; b < r.p.batch; ++b) {
     if (step >= r.length(b)) continue;
     activate_gate(r.p, r.p.activations[r.direction][0], r.gates + b * H, H);

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <type_traits>
 
+#include "core/kernel_phases.h"
 #include "kernels/rnn/cell.h"
 #include "kernels/rnn/rnn_direction.h"
 #include "kernels/scratch_slots.h"
@@ -134,6 +135,7 @@ struct BackwardDirection {
     T* pre = z + step * e.batch * e.gates;
     const T *post = kept.gates + step * e.batch * e.gates, *h_before = kept.h + step * e.batch * H;
     const T *c_before = kept.c + step * e.batch * H, *c_after = c_before + e.batch * H;
+    PhaseScope cells(KernelPhase::epilogue);
     for (int64_t b = 0; b < e.batch; ++b) {
       T *row = pre + b * e.gates, *d = dh + b * H;
       if (!active(step, b)) {
@@ -151,6 +153,7 @@ struct BackwardDirection {
         case RnnKind::lstm: lstm_back(row, post + b * e.gates, c_before + b * H, c_after + b * H, d, dc + b * H); break;
       }
     }
+    cells.next(KernelPhase::none);
     if (p.kind == RnnKind::gru) gru_back_products(step);
     add_product(pre, e.gates, R, dh, H);
   }

@@ -3,6 +3,7 @@
 #include <string>
 #include <type_traits>
 
+#include "core/kernel_phases.h"
 #include "kernels/rnn/cell.h"
 #include "kernels/rnn/rnn_direction.h"
 #include "kernels/scratch_slots.h"
@@ -100,6 +101,7 @@ struct KeepingDirection {
     const int64_t H = e.hidden, state = step * e.batch * H, gates = step * e.batch * e.gates;
     add_product(kept.h + state, R, z + gates, e.gates);
     if (p.kind == RnnKind::gru) gru_products(step);
+    const PhaseScope cells(KernelPhase::epilogue);
     for (int64_t b = 0; b < e.batch; ++b) {
       const T *before = kept.h + state + b * H, *c_before = kept.c + state + b * H;
       T *after = kept.h + state + (e.batch + b) * H, *c_after = kept.c + state + (e.batch + b) * H;
