@@ -23,6 +23,7 @@ void LoadPhases::end(size_t index) noexcept {
 
 void LoadPhases::add(std::span<const LoadPhase> phases) {
   std::lock_guard lock(mutex_);
+  if (phases_.size() + phases.size() > kMost) return;
   const auto first = static_cast<int32_t>(phases_.size());
   for (LoadPhase phase : phases) {
     if (phase.parent >= 0) phase.parent += first;

@@ -52,7 +52,9 @@ class LoadPhases {
     size_t index_ = 0;
   };
 
-  /// Phases of a load before, with their parents.
+  /// A session that makes ever new graphs does not keep the phases of all.
+  static constexpr size_t kMost = 20'000;
+  /// Phases of another load, with their parents; none if that were more than kMost.
   void add(std::span<const LoadPhase> phases);
   /// In the order of their begins. Those under way end now.
   std::vector<LoadPhase> phases() const;

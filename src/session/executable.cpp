@@ -230,7 +230,7 @@ std::unique_ptr<Graph> Session::Impl::types_of_fed(const Request& request) const
 }
 
 std::shared_ptr<const Executable> Session::Impl::compile(const Request& request, const Monitor* monitor) const {
-  AllocationScope scope(&memory, MemoryClass::weights);
+  const MakingFurther making(*this, monitor ? "a monitor" : request.fed.empty() ? "other outputs" : "fed values");
   const auto& outputs = main->output_names;
   bool outputs_only = !request.own_symbols && request.fed.empty() && request.targets.empty() && !monitor &&
                       std::all_of(request.fetches.begin(), request.fetches.end(), [&](const std::string& name) {

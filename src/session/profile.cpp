@@ -21,13 +21,15 @@ namespace treadle {
 
 namespace {
 
-// What loading consisted of: reading and making, then the first binding.
+// What loading consisted of: reading, making, also of graphs that were made later, then the first bindings of each.
 std::vector<LoadPhase> phases_of_load(const Runtime& runtime, const Runtime::Executables& executables) {
   std::vector<LoadPhase> phases = runtime.load.phases();
-  const auto first = static_cast<int32_t>(phases.size());
-  for (LoadPhase phase : executables.front()->program->first_binding().phases()) {
-    if (phase.parent >= 0) phase.parent += first;
-    phases.push_back(std::move(phase));
+  for (const auto& executable : executables) {
+    const auto first = static_cast<int32_t>(phases.size());
+    for (LoadPhase phase : executable->program->first_binding().phases()) {
+      if (phase.parent >= 0) phase.parent += first;
+      phases.push_back(std::move(phase));
+    }
   }
   return phases;
 }

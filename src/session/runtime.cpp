@@ -99,6 +99,17 @@ Runtime::Making::Making(const Runtime& runtime, const Model& model)
       scope_((runtime.load.add(model.impl().load), runtime.load)),
       phase_(runtime.name.starts_with("the ") ? "make " + runtime.name.substr(4) : "make " + runtime.name) {}
 
+Runtime::MakingFurther::MakingFurther(const Runtime& runtime, std::string_view what)
+    : runtime_(runtime), memory_(&runtime.memory, MemoryClass::weights), scope_(phases_), phase_(fmt::format("make graph: {}", what)) {}
+
+Runtime::MakingFurther::~MakingFurther() {
+  phase_.reset();
+  try {
+    runtime_.load.add(phases_.phases());
+  } catch (const std::bad_alloc&) {  // the graph was made all the same
+  }
+}
+
 Runtime::~Runtime() {
   if (job_memory) job_memory->report();
 }

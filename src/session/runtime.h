@@ -114,6 +114,22 @@ struct Runtime {
     const LoadPhases::Scope scope_;
     const LoadPhases::Phase phase_;
   };
+  /// Around the making of a further graph, on any thread: a phase of loading of its own.
+  class MakingFurther {
+   public:
+    /// @param what  "gradients"
+    MakingFurther(const Runtime& runtime, std::string_view what);
+    ~MakingFurther();
+    MakingFurther(const MakingFurther&) = delete;
+    MakingFurther& operator=(const MakingFurther&) = delete;
+
+   private:
+    const Runtime& runtime_;
+    LoadPhases phases_;
+    const AllocationScope memory_;
+    const LoadPhases::Scope scope_;
+    std::optional<LoadPhases::Phase> phase_;
+  };
   /// Why profiles cannot name the passes that made a node; empty: they can.
   std::string names_no_passes = "the optimised graph of a training step is not made a second time";
   // Names of records: of no other client.

@@ -52,7 +52,7 @@ std::shared_ptr<const Executable> Runner::executable(const std::shared_ptr<const
   if (!monitor) return executable_;
   std::lock_guard lock(mutex_);
   if (monitor_ == monitor) return watched_;
-  AllocationScope scope(&runtime_.memory, MemoryClass::weights);
+  const Runtime::MakingFurther making(runtime_, "a monitor");
   std::unique_ptr<Graph> graph = make_unsimplified_();
   const size_t num_fetched = graph->outputs.size();
   std::vector<std::string> names;  // of the outputs' values: those of results are called otherwise

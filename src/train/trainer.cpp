@@ -201,7 +201,7 @@ struct Trainer::Impl : Runtime, TrainerGraphs {
   Runner& make_gradients() {
     std::lock_guard making(making_mutex);
     if (!gradients) {
-      AllocationScope scope(&memory, MemoryClass::weights);
+      const MakingFurther further(*this, "gradients");
       auto make = [this](bool simplified) { return gradient_graph(Runtime::options, simplified); };
       auto runner = std::make_unique<Runner>(
           *this, make(true), [make] { return make(false); }, std::vector<const NamedTensors*>{&parameters, &states});
@@ -236,7 +236,7 @@ struct Trainer::Impl : Runtime, TrainerGraphs {
     std::lock_guard making(making_mutex);
     if (!runner) {
       const exec::Variables::Reading reading(*variables());  // what nodes compute of parameters alone, and what kernels pack
-      AllocationScope scope(&memory, MemoryClass::weights);
+      const MakingFurther further(*this, wanted.loss ? "evaluate" : "predict");
       // Adapters are inputs here too: they are small, and what they are added to is packed.
       auto made = std::make_unique<Runner>(
           *this, inference_graph(wanted), [this, wanted] { return inference_graph(wanted); }, std::vector<const NamedTensors*>{&parameters},

@@ -55,6 +55,13 @@ TEST(LoadPhases, PhasesOfALoadBeforeKeepTheirParents) {
   EXPECT_EQ(outline(made), "other<-1 read<-1 parse<1 ");
 }
 
+TEST(LoadPhases, MoreThanTheMostAreNotKept) {
+  LoadPhases phases;
+  const std::vector<LoadPhase> many(LoadPhases::kMost / 2 + 1, LoadPhase{.name = "graph"});
+  for (int i = 0; i < 3; ++i) phases.add(many);
+  EXPECT_EQ(phases.phases().size(), many.size());
+}
+
 TEST(LoadPhases, AnErrorEndsThem) {
   LoadPhases phases;
   const LoadPhases::Scope scope(phases);

@@ -267,6 +267,39 @@ def test_loading_is_taken_apart(model, tmp_path):
     assert "make session" in names and "fuse-conv" in names
 
 
+def test_loading_of_further_graphs_is_taken_apart(model):
+    trainer = treadle.train.Trainer(str(model), loss="softmax_cross_entropy")
+    labels = np.zeros(len(next(iter(FEEDS.values()))), np.int64)
+    with treadle.profile(trainer) as p:
+        trainer.step(FEEDS, labels)
+    assert [phase.name for phase in p.load_phases if phase.name.startswith("make")] == ["make trainer"]
+    with treadle.profile(trainer) as p:
+        trainer.predict(FEEDS)
+        trainer.evaluate(FEEDS, labels)
+        trainer.gradients(FEEDS, labels)
+        trainer.step(FEEDS, labels)
+    phases = {phase.path: phase for phase in p.load_phases}
+    for made in ("predict", "evaluate", "gradients"):
+        path = (f"make graph: {made}",)
+        assert phases[path].calls == 1
+        parts = {(*path, "optimise"), (*path, "lower")}
+        assert parts <= set(phases)
+        assert sum(phases[part].total_ms for part in parts) <= phases[path].total_ms + 1e-3
+    assert phases[("first binding",)].calls == 4
+
+
+    session = treadle.InferenceSession(small_models.affine())
+    feeds = {"x": np.ones((2, 3), np.float32)}
+    with treadle.profile(session) as p:
+        session.run(None, feeds)
+        session.run(["z"], feeds)
+        session.run(["z"], feeds)
+    phases = {phase.path: phase for phase in p.load_phases}
+    assert phases[("make graph: other outputs",)].calls == 1
+    assert ("make graph: other outputs", "lower") in phases
+    assert phases[("first binding",)].calls == 2
+
+
 def test_nodes_are_counted(model):
     options = treadle.SessionOptions()
     options.intra_op_num_threads = 1
