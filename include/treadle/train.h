@@ -107,6 +107,22 @@ struct TREADLE_API LoraOptions {
   uint64_t seed = 0;  ///< of the first A; the first B is zeros
 };
 
+/// How the loss is scaled before the backward pass of a trainer whose `precision` has float16, so that gradients neither vanish in it nor
+/// overflow: in the words and by the defaults of PyTorch's GradScaler. Where a gradient is infinite or NaN, the step is skipped: it changes
+/// nothing, and the scale backs off.
+struct TREADLE_API LossScaling {
+  std::optional<double> init_scale = std::nullopt;        ///< 65536 by default
+  std::optional<double> growth_factor = std::nullopt;     ///< 2 by default
+  std::optional<double> backoff_factor = std::nullopt;    ///< 0.5 by default
+  std::optional<int64_t> growth_interval = std::nullopt;  ///< updates without an overflow before the scale grows; 2000 by default
+};
+/// Where it is.
+struct TREADLE_API LossScale {
+  double scale = 1;
+  int64_t growth_tracker = 0;  ///< updates since the scale moved
+  uint64_t num_skipped = 0;    ///< steps, so far
+};
+
 /// A number that nobody gave is as usual; one that the loss, the optimizer or the schedule has no use for is refused.
 struct TREADLE_API TrainerOptions {
   std::string output;  ///< of the model, or another of its values, which the loss is taken of; empty: its first output
@@ -128,6 +144,7 @@ struct TREADLE_API TrainerOptions {
   std::optional<double> beta1 = std::nullopt, beta2 = std::nullopt;
   std::optional<double> epsilon = std::nullopt;
   std::optional<double> smoothing = std::nullopt;  ///< PyTorch's alpha
+  LossScaling loss_scaling;                        ///< only with float16 in the session's `precision`
   double clip_value = 0;                           ///< gradients are cut to its distance from 0; 0: not
   double clip_norm = 0;  ///< of all gradients together, which are scaled to it where it is longer; 0: not. After clip_value
   /// A step adds to the gradients; every so many update the parameters with their mean.
@@ -251,6 +268,10 @@ class TREADLE_API Trainer {
   TrainerPosition position() const;
   /// @throws Error(invalid_argument) for counts that no trainer with these options reaches.
   void set_position(const TrainerPosition& position);
+  /// Nothing if the loss is not scaled.
+  std::optional<LossScale> loss_scale() const;
+  /// @throws Error(invalid_argument) if the loss is not scaled, or for numbers that no trainer with these options reaches.
+  void set_loss_scale(const LossScale& scale);
   const TrainerOptions& options() const;
   const Model& model() const;     ///< as read, but with running statistics of their own
   double learning_rate() const;   ///< before the schedule and the groups

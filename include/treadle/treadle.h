@@ -431,6 +431,10 @@ TREADLE_C_API size_t treadle_trainer_num_outputs(const treadle_trainer* trainer)
 TREADLE_C_API const char* treadle_trainer_output_name(const treadle_trainer* trainer, size_t index); /* NULL beyond the last */
 TREADLE_C_API uint64_t treadle_trainer_num_steps(const treadle_trainer* trainer);
 TREADLE_C_API int64_t treadle_trainer_num_updates(const treadle_trainer* trainer);
+/* By which the loss is multiplied with {"session.precision", "float16"}, otherwise 1; and the steps that were skipped as a gradient was
+ * infinite or NaN. Such a step succeeds, and changes nothing but these two. */
+TREADLE_C_API double treadle_trainer_loss_scale(const treadle_trainer* trainer);
+TREADLE_C_API uint64_t treadle_trainer_num_skipped(const treadle_trainer* trainer);
 TREADLE_C_API double treadle_trainer_learning_rate(const treadle_trainer* trainer); /* before the schedule */
 TREADLE_C_API treadle_status* treadle_trainer_set_learning_rate(treadle_trainer* trainer, double rate);
 /* Parameters in the order of their names. The value is over the trainer's own memory: it changes with each step, may be written between

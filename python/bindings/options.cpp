@@ -203,7 +203,7 @@ void register_options(nb::module_& module) {
               "Folder of compiled models: the first session of a model writes one, later sessions map it; \"\": none.")
       .def_rw("compiled_model_filepath", &PySessionOptions::compiled_model_filepath, "File to write the compiled model to; \"\": none.")
       .def_rw("precision", &PySessionOptions::precision,
-              "Arithmetic of products and convolutions: \"float32\", \"bfloat16\", \"bfloat16x3\", \"int8_weights\", or \";\"-separated "
+              "Arithmetic of products and convolutions: \"float32\", \"bfloat16\", \"bfloat16x3\", \"float16\", \"int8_weights\", or \";\"-separated "
               "entries "
               "PATTERN=PRECISION; see docs/precision.md.")
       .def_rw("max_weight_expansion", &PySessionOptions::max_weight_expansion,

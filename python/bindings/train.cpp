@@ -179,6 +179,13 @@ void register_train(nb::module_& module) {
           },
           "rank"_a, "alpha"_a.none(), "dropout"_a, "targets"_a, "seed"_a)
       .def_rw("parameters", &TrainerOptions::parameters)
+      .def(
+          "set_loss_scaling",
+          [](TrainerOptions& self, std::optional<double> init_scale, std::optional<double> growth_factor,
+             std::optional<double> backoff_factor, std::optional<int64_t> growth_interval) {
+            self.loss_scaling = {init_scale, growth_factor, backoff_factor, growth_interval};
+          },
+          "init_scale"_a.none(), "growth_factor"_a.none(), "backoff_factor"_a.none(), "growth_interval"_a.none())
       .def_rw("frozen", &TrainerOptions::frozen)
       .def_rw("lazy_updates", &TrainerOptions::lazy_updates)
       .def_rw("fused_update", &TrainerOptions::fused_update)
@@ -242,6 +249,9 @@ void register_train(nb::module_& module) {
       .def_prop_ro("num_ranks", [](const Trainer& self) { return self.options().communicator ? self.options().communicator->size() : 1; })
       .def_prop_ro("num_updates", &Trainer::num_updates)
       .def_prop_ro("scheduled_rate", &Trainer::scheduled_rate)
+      .def_prop_ro("loss_scale",
+                   [](const Trainer& self) { return self.loss_scale() ? std::optional(self.loss_scale()->scale) : std::nullopt; })
+      .def_prop_ro("num_skipped", [](const Trainer& self) { return self.loss_scale().value_or(train::LossScale()).num_skipped; })
       .def_prop_rw("learning_rate", &Trainer::learning_rate, &Trainer::set_learning_rate)
       .def_prop_ro("output_names", &Trainer::output_names)
       .def("save", &Trainer::save, "path"_a, "metadata"_a, nb::call_guard<nb::gil_scoped_release>())

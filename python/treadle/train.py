@@ -45,6 +45,7 @@ def _metadata(metadata: Mapping[str, str] | None) -> list[tuple[str, str]]:
 
 _SCHEDULE = {"kind": "constant", "warmup_steps": 0, "total_steps": 0, "step_size": 0, "gamma": None, "final_factor": None}
 _LORA: dict[str, Any] = {"rank": 0, "alpha": None, "dropout": 0.0, "targets": [], "seed": 0}
+_LOSS_SCALING: dict[str, Any] = {"init_scale": None, "growth_factor": None, "backoff_factor": None, "growth_interval": None}
 _GROUP = {"parameters": [], "rate_factor": 1.0, "weight_decay": None}
 
 
@@ -81,6 +82,8 @@ class Trainer:
     :param smoothing: of rmsprop (PyTorch's alpha); 0.99 by default.
     :param schedule: of the learning rate: {"kind": "constant", "step", "cosine", "linear" or "one_cycle", "warmup_steps": 0, "total_steps": 0,
         "step_size": 0, "gamma": 0.1, "final_factor": 0.0}, of which each kind takes its own; counted in updates. See docs/training.md.
+    :param loss_scaling: where `sess_options.precision` has float16, how the loss is scaled: {"init_scale": 65536.0, "growth_factor": 2.0,
+        "backoff_factor": 0.5, "growth_interval": 2000}, as of PyTorch's GradScaler. A step with an infinite or NaN gradient is skipped.
     :param clip_value: gradients are cut to this distance from 0.
     :param clip_norm: all gradients together are scaled to this length where they are longer.
     :param accumulation_steps: so many steps make one update, with the mean of their gradients.
@@ -142,6 +145,7 @@ class Trainer:
         epsilon: float | None = None,
         smoothing: float | None = None,
         schedule: Mapping[str, Any] | None = None,
+        loss_scaling: Mapping[str, Any] | None = None,
         clip_value: float = 0.0,
         clip_norm: float = 0.0,
         accumulation_steps: int = 1,
@@ -186,6 +190,7 @@ class Trainer:
         options.epsilon = epsilon
         options.smoothing = smoothing
         options.set_schedule(**_settings("schedule", schedule or {}, _SCHEDULE))
+        options.set_loss_scaling(**_settings("loss scaling", loss_scaling or {}, _LOSS_SCALING))
         options.clip_value = clip_value
         options.clip_norm = clip_norm
         options.accumulation_steps = accumulation_steps
@@ -307,6 +312,16 @@ class Trainer:
     def num_steps(self) -> int:
         """Steps so far, those of accumulation included. What Dropout draws depends on it."""
         return self._trainer.num_steps
+
+    @property
+    def loss_scale(self) -> float | None:
+        """By which the loss is multiplied before the backward pass of the next step; None where `sess_options.precision` has no float16."""
+        return self._trainer.loss_scale
+
+    @property
+    def num_skipped(self) -> int:
+        """Steps so far that changed nothing, as a gradient was infinite or NaN with the loss scaled. `num_steps` does not count them."""
+        return self._trainer.num_skipped
 
     @property
     def scheduled_rate(self) -> float:

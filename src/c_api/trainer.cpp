@@ -109,6 +109,12 @@ const char* treadle_trainer_output_name(const treadle_trainer* trainer, size_t i
 }
 uint64_t treadle_trainer_num_steps(const treadle_trainer* trainer) { return trainer ? trainer->trainer.position().num_steps : 0; }
 int64_t treadle_trainer_num_updates(const treadle_trainer* trainer) { return trainer ? trainer->trainer.num_updates() : 0; }
+double treadle_trainer_loss_scale(const treadle_trainer* trainer) {
+  return trainer ? trainer->trainer.loss_scale().value_or(treadle::train::LossScale()).scale : 0;
+}
+uint64_t treadle_trainer_num_skipped(const treadle_trainer* trainer) {
+  return trainer ? trainer->trainer.loss_scale().value_or(treadle::train::LossScale()).num_skipped : 0;
+}
 double treadle_trainer_learning_rate(const treadle_trainer* trainer) { return trainer ? trainer->trainer.learning_rate() : 0; }
 treadle_status* treadle_trainer_set_learning_rate(treadle_trainer* trainer, double rate) {
   return guarded([&] { require(trainer, "trainer").trainer.set_learning_rate(rate); });

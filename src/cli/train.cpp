@@ -68,6 +68,10 @@ void add_trainer_options(CLI::App& app, TrainArguments& a) {
   option("--beta1", "First beta of adam, adamw, lion and lamb"), option("--beta2", "Second beta of adam, adamw, lion and lamb");
   option("--epsilon", "Epsilon of adam, adamw, adagrad, rmsprop and lamb");
   option("--smoothing", "Smoothing of rmsprop (PyTorch's alpha)");
+  option("--init-scale", "First scale of the loss, with --option precision=float16; default 65536");
+  option("--growth-factor", "Factor by which that scale grows; default 2");
+  option("--backoff-factor", "Factor of the scale after a step with an infinite or NaN gradient, which is skipped; default 0.5");
+  option("--growth-interval", "Updates without such a step before the scale grows; default 2000");
   option("--clip-value", "Clip each gradient to -VALUE..VALUE");
   option("--clip-norm", "Scale all gradients together down to this norm");
   option("--accumulation-steps", "Number of steps that make one update");

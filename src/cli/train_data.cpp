@@ -7,6 +7,7 @@
 #include <cmath>
 #include <cstring>
 #include <filesystem>
+#include <numeric>
 #include <set>
 
 #include "cli/inputs.h"
@@ -239,6 +240,15 @@ OpenedData open_data(const DataArguments& arguments, const std::vector<ValueInfo
   }
   opened.data = std::make_shared<PreparedData>(std::move(data), inputs, form, arguments.scale);
   return opened;
+}
+
+std::shared_ptr<const train::Dataset> part_of_rank(std::shared_ptr<const train::Dataset> data, const train::LoaderOptions& loader) {
+  const int64_t count = data->num_samples(), first = count * loader.rank / loader.num_ranks,
+                end = count * (loader.rank + 1) / loader.num_ranks;
+  if (end - first == count) return data;
+  std::vector<int64_t> samples(static_cast<size_t>(end - first));
+  std::iota(samples.begin(), samples.end(), first);
+  return train::subset_of(std::move(data), std::move(samples));
 }
 
 }  // namespace treadle::cli

@@ -38,4 +38,7 @@ struct OpenedData {
 OpenedData open_data(const DataArguments& arguments, const std::vector<ValueInfo>& inputs, const LabelForm& labels,
                      const std::vector<std::string>& classes = {});
 
+/// This rank's part of the samples, the others being theirs.
+std::shared_ptr<const train::Dataset> part_of_rank(std::shared_ptr<const train::Dataset> data, const train::LoaderOptions& loader);
+
 }  // namespace treadle::cli

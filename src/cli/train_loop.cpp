@@ -8,7 +8,6 @@
 #include <csignal>
 #include <filesystem>
 #include <limits>
-#include <numeric>
 
 #include "cli/train_curve.h"
 #include "core/dispatch.h"
@@ -160,16 +159,6 @@ class WithAverages {
   train::Trainer* trainer_;
 };
 
-// The other ranks' part of the samples is theirs.
-std::shared_ptr<const train::Dataset> part_of_rank(std::shared_ptr<const train::Dataset> data, const train::LoaderOptions& loader) {
-  const int64_t count = data->num_samples(), first = count * loader.rank / loader.num_ranks,
-                end = count * (loader.rank + 1) / loader.num_ranks;
-  if (end - first == count) return data;
-  std::vector<int64_t> samples(static_cast<size_t>(end - first));
-  std::iota(samples.begin(), samples.end(), first);
-  return train::subset_of(std::move(data), std::move(samples));
-}
-
 class TrainingRun {
  public:
   explicit TrainingRun(TrainArguments& a) : a_(a), ranks_(a.trainer.communicator.get()), model_(Model::load(a.model)) {
@@ -194,7 +183,8 @@ class TrainingRun {
       a_.trainer.schedule.total_steps =
           std::max<int64_t>(a_.epochs * loader_->batches_per_epoch() / std::max(a_.trainer.accumulation_steps, 1), 1);
     trainer_.emplace(model_, a_.trainer);
-    if (!a_.unchecked) run_options_.check_finite = FiniteCheck::nan;
+    // With a scaled loss, the trainer itself skips steps whose gradients are not finite.
+    if (!a_.unchecked && !trainer_->loss_scale()) run_options_.check_finite = FiniteCheck::nan;
     resume();
     log_.emplace(a_.log, resumed_, a_.tensorboard);
     progress_.emplace(a_.epochs, loader_->batches_per_epoch(), a_.quiet);
@@ -326,7 +316,9 @@ class TrainingRun {
   std::optional<double> step(NamedTensors batch) {
     const auto [feeds, labels] = feeds_and_labels(std::move(batch));
     try {
+      const uint64_t skipped_before = num_overflows();
       const double loss = trainer_->step(feeds, labels, &run_options_);
+      if (num_overflows() > skipped_before) return overflowed(loss);
       if (std::isfinite(loss)) return loss;
       throw Error(ErrorCode::invalid_argument,
                   fmt::format("step {}: the loss is {}, and the parameters are spoilt; a smaller --learning-rate or --clip-norm may help",
@@ -338,12 +330,26 @@ class TrainingRun {
         throw Error(error.code(), fmt::format("step {}: {}\nNothing was changed by this step. --skip-nan leaves such steps out; a smaller "
                                               "--learning-rate or --clip-norm may help.",
                                               trainer_->position().num_steps + 1, error.what()));
-      ++skipped_;
-      progress_->say(
-          fmt::format("batch {} of epoch {} left out: {}", loader_->position().batch, loader_->position().epoch + 1, error.what()));
-      log_->write("skipped", {{"step", static_cast<double>(trainer_->position().num_steps)}}, error.what());
-      return std::nullopt;
+      return left_out(error.what());
     }
+  }
+
+  uint64_t num_overflows() const { return trainer_->loss_scale().value_or(train::LossScale()).num_skipped; }
+  // A scaled loss whose gradient was infinite or NaN. If the loss is no number, no scale helps.
+  std::optional<double> overflowed(double loss) {
+    if (!std::isfinite(loss) && !a_.skip_nan)
+      throw Error(ErrorCode::invalid_argument,
+                  fmt::format("step {}: the loss is {}. Nothing was changed by this step. --skip-nan leaves such steps out; a smaller "
+                              "--learning-rate or --clip-norm may help, or float32 for the nodes whose values exceed float16.",
+                              trainer_->position().num_steps + 1, std::isnan(loss) ? "NaN" : "infinite"));
+    return left_out(fmt::format("a gradient is infinite or NaN; the loss is scaled by {:g} from now on", trainer_->loss_scale()->scale));
+  }
+
+  std::nullopt_t left_out(const std::string& why) {
+    ++skipped_;
+    progress_->say(fmt::format("batch {} of epoch {} left out: {}", loader_->position().batch, loader_->position().epoch + 1, why));
+    log_->write("skipped", {{"step", static_cast<double>(trainer_->position().num_steps)}}, why);
+    return std::nullopt;
   }
 
   Evaluation evaluate() {
@@ -443,7 +449,7 @@ class TrainingRun {
     if (is_over()) line += fmt::format(", stopped after {} epochs without a better validation loss", since_best_);
     if (evaluation) line += fmt::format(", validation loss {:.4f}", evaluation->loss);
     if (evaluation && evaluation->accuracy) line += fmt::format(", accuracy {:.4f}", *evaluation->accuracy);
-    if (skipped_ > 0) line += fmt::format(", {} steps left out for NaN", skipped_);
+    if (skipped_ > 0) line += fmt::format(", {} steps left out for {}", skipped_, trainer_->loss_scale() ? "overflow" : "NaN");
     progress_->say(line);
     RunLog::Fields fields{{"step", static_cast<double>(trainer_->position().num_steps)}, {"skipped", static_cast<double>(skipped_)}};
     if (evaluation) fields.emplace_back("validation_loss", evaluation->loss);

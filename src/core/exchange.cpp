@@ -5,31 +5,16 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
-#include <limits>
-#include <map>
-#include <random>
 
 #include "core/float_types.h"
+#include "core/id_registry.h"
 
 namespace treadle {
 namespace {
 
 constexpr int64_t kWeight = 0, kFailed = 1, kTrailer = 2;
 
-struct Exchanges {
-  std::mutex mutex;
-  std::map<int64_t, Exchange*> by_id;
-};
-Exchanges& exchanges() {
-  static auto* instance = new Exchanges();  // trainers may outlive static objects
-  return *instance;
-}
-
-// Not to be guessed: a model's file may hold any node, but not one that finds a trainer's exchange.
-int64_t random_id() {
-  std::random_device random;
-  return static_cast<int64_t>((static_cast<uint64_t>(random()) << 31) ^ random()) & std::numeric_limits<int64_t>::max();
-}
+IdRegistry<Exchange>& exchanges() { return IdRegistry<Exchange>::instance(); }
 
 // What a rank tells the others of its run.
 struct Report {
@@ -39,16 +24,10 @@ struct Report {
 
 }  // namespace
 
-Exchange::Exchange(std::shared_ptr<Communicator> communicator) : communicator_(std::move(communicator)), id_(random_id()) {
-  std::lock_guard lock(exchanges().mutex);
-  exchanges().by_id.emplace(id_, this);
-}
+Exchange::Exchange(std::shared_ptr<Communicator> communicator) : communicator_(std::move(communicator)), id_(exchanges().add(this)) {}
 
 Exchange::~Exchange() {
-  {
-    std::lock_guard lock(exchanges().mutex);
-    exchanges().by_id.erase(id_);
-  }
+  exchanges().remove(id_);
   {
     std::lock_guard lock(mutex_);
     stopping_ = true;
@@ -57,13 +36,7 @@ Exchange::~Exchange() {
   if (thread_.joinable()) thread_.join();
 }
 
-Exchange& Exchange::find(int64_t id) {
-  std::lock_guard lock(exchanges().mutex);
-  auto found = exchanges().by_id.find(id);
-  if (found == exchanges().by_id.end())
-    throw Error(ErrorCode::invalid_argument, fmt::format("there is no exchange {} in this process: only a trainer makes such a node", id));
-  return *found->second;
-}
+Exchange& Exchange::find(int64_t id) { return exchanges().find(id, "exchange"); }
 
 void Exchange::set_bucket(size_t index, int64_t num_elements, DType dtype) {
   if (index < buckets_.size()) {

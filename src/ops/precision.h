@@ -12,8 +12,8 @@
 
 namespace treadle::ops {
 
-enum class Precision : uint8_t { float32, bfloat16, bfloat16x3, int8_weights };
-inline constexpr std::array<std::string_view, 4> kPrecisionNames{"float32", "bfloat16", "bfloat16x3", "int8_weights"};
+enum class Precision : uint8_t { float32, bfloat16, bfloat16x3, float16, int8_weights };
+inline constexpr std::array<std::string_view, 5> kPrecisionNames{"float32", "bfloat16", "bfloat16x3", "float16", "int8_weights"};
 
 inline std::string_view name_of(Precision precision) { return kPrecisionNames[static_cast<size_t>(precision)]; }
 inline std::optional<Precision> precision_named(std::string_view name) {
@@ -25,11 +25,12 @@ inline std::optional<Precision> precision_named(std::string_view name) {
 /// Empty: float32.
 inline constexpr std::string_view kPrecision = "precision";
 
-/// How operands are represented, if the node is to be computed in bfloat16.
+/// How operands are represented, if the node is to be computed in 16 bits.
 inline std::optional<kernels::Bf16Form> bf16_form(const Attributes& attributes) {
   const std::string_view name = attributes.get_string(kPrecision);
   if (name == name_of(Precision::bfloat16)) return kernels::Bf16Form::one;
   if (name == name_of(Precision::bfloat16x3)) return kernels::Bf16Form::three;
+  if (name == name_of(Precision::float16)) return kernels::Bf16Form::float16;
   return std::nullopt;
 }
 

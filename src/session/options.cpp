@@ -134,7 +134,7 @@ const OptionInfo kTable[] = {
        if (v != "training" && v != "inference") throw_value(v, "inference or training");
        o.mode = v == "training" ? SessionMode::training : SessionMode::inference;
      }},
-    {"precision", "", "treadle.precision", "float32, bfloat16, bfloat16x3, int8_weights; PATTERN=PRECISION, separated by \";\"",
+    {"precision", "", "treadle.precision", "float32, bfloat16, bfloat16x3, float16, int8_weights; PATTERN=PRECISION, separated by \";\"",
      "arithmetic of convolutions and of products by constant weights, for all nodes or by name pattern (docs/precision.md)",
      [](const Options& o) { return o.precision.empty() ? std::string("float32") : o.precision; },
      [](Options& o, Text v) {

@@ -19,7 +19,7 @@ constexpr Refusal kRefusals[] = {
     {kTraining, "optimized_model_filepath", "save() writes the model with its parameters"},
     {kTraining, "compiled_model_filepath", "compiled models have frozen weights"},
     {kTraining, "cache_dir", "compiled models have frozen weights"},
-    {kTraining, "precision of int8_weights", "train in bfloat16 or bfloat16x3, and quantise what is saved"},
+    {kTraining, "precision of int8_weights", "train in bfloat16, bfloat16x3 or float16, and quantise what is saved"},
     {kTraining, "precision without optimisations", "ask for a graph_optimization_level of extended or more: a pass assigns it"},
     {kTraining, "free_dimension_overrides", "change the model's inputs"},
     {kTraining, "denotation_overrides", "change the model's inputs"},

@@ -157,6 +157,12 @@ class CheckpointReader {
     return {number<uint64_t>("treadle.num_steps"), number<int64_t>("treadle.num_updates"), number<int>("treadle.accumulated_steps")};
   }
   double learning_rate() const { return number<double>("treadle.learning_rate"); }
+  /// Nothing: of a trainer that did not scale its loss.
+  std::optional<LossScale> loss_scale() const {
+    if (!has("treadle.loss_scale")) return std::nullopt;
+    return LossScale{number<double>("treadle.loss_scale"), number<int64_t>("treadle.growth_tracker"),
+                     number<uint64_t>("treadle.num_skipped")};
+  }
   Metadata metadata() const {
     Metadata own;
     for (const auto& [key, value] : file_.metadata)
@@ -168,6 +174,9 @@ class CheckpointReader {
   }
 
  private:
+  bool has(std::string_view key) const {
+    return std::any_of(file_.metadata.begin(), file_.metadata.end(), [&](const auto& each) { return each.first == key; });
+  }
   const std::string& text(std::string_view key) const {
     for (const auto& [each, value] : file_.metadata)
       if (each == key) return value;
@@ -247,6 +256,11 @@ std::string checkpoint_header(const Trainer& trainer, const NamedTensors& tensor
                {"treadle.learning_rate", fmt::format("{}", trainer.learning_rate())},
                {"treadle.settings", encoded(settings_of(trainer.options()))},
                {"treadle.model", fingerprint_of(trainer)}};
+  if (const std::optional<LossScale> scale = trainer.loss_scale()) {
+    all.emplace_back("treadle.loss_scale", fmt::format("{}", scale->scale));
+    all.emplace_back("treadle.growth_tracker", std::to_string(scale->growth_tracker));
+    all.emplace_back("treadle.num_skipped", std::to_string(scale->num_skipped));
+  }
   for (const auto& [key, value] : metadata) all.emplace_back(with_prefix(kOwn, key), value);
   return safetensors_header(all, tensors);
 }
@@ -271,11 +285,16 @@ Metadata Trainer::load_checkpoint(const std::string& path, CheckpointSettings se
   reader.check(*this, settings);
   change([&] {
     const double before = learning_rate();
+    const TrainerPosition position_before = position();
     if (settings == CheckpointSettings::same) set_learning_rate(reader.learning_rate());
     try {
       set_position(reader.position());
+      if (std::optional<LossScale> scale = reader.loss_scale(); scale && loss_scale()) {
+        if (settings == CheckpointSettings::own) scale->growth_tracker = 0;  // its interval may be a longer one
+        set_loss_scale(*scale);
+      }
     } catch (...) {
-      set_learning_rate(before);
+      set_learning_rate(before), set_position(position_before);
       throw;
     }
     reader.copy_to(kParameter, parameter_views());

@@ -10,6 +10,7 @@
 
 #include "core/nearest.h"
 #include "graph/infer.h"
+#include "train/loss_scale.h"
 #include "train/training_graph.h"
 #include "treadle/error.h"
 
@@ -255,7 +256,7 @@ void check_optimizer(const TrainerOptions& o) {
     within("a group's rate_factor", group.rate_factor, kMost, true);
     if (group.weight_decay) within("a group's weight_decay", *group.weight_decay, kMost, true);
   }
-  check_lora(o.lora);
+  check_lora(o.lora), check_loss_scaling(o);
   if (!o.lazy_updates.empty()) {
     unused(o.optimizer == Optimizer::lamb, optimizer, "lazy_updates: its step depends on all of a parameter");
     if (o.accumulation_steps > 1 || o.fused_update)
@@ -300,6 +301,7 @@ std::vector<std::pair<std::string, std::string>> settings_of(const TrainerOption
                              group.weight_decay ? fmt::format("{}", *group.weight_decay) : "none"));
   if (!o.lazy_updates.empty()) add("lazy_updates", fmt::format("[{}]", fmt::join(o.lazy_updates, ", ")));
   if (!o.session.precision.empty()) add("precision", o.session.precision);
+  if (scales_loss(o)) std::ranges::copy(loss_scaling_settings(o), std::back_inserter(settings));
   if (o.lora.rank > 0)
     add("lora", fmt::format("rank {} alpha {} dropout {} targets [{}]", o.lora.rank, factor_of(o.lora) * static_cast<double>(o.lora.rank),
                             o.lora.dropout, fmt::join(o.lora.targets, ", ")));

@@ -129,6 +129,11 @@ std::vector<TextOption> make_text_options() {
   all.push_back({"lora_targets", [](O& o, const std::string& value) {
                    for (std::string& part : parts_of(value, ',')) o.lora.targets.push_back(std::move(part));
                  }});
+  auto scaling = [&]<typename T>(const char* name, std::optional<T> LossScaling::*member) {
+    all.push_back({name, [=](O& o, const std::string& value) { o.loss_scaling.*member = trainer_number<T>(name, value); }});
+  };
+  scaling("init_scale", &LossScaling::init_scale), scaling("growth_factor", &LossScaling::growth_factor);
+  scaling("backoff_factor", &LossScaling::backoff_factor), scaling("growth_interval", &LossScaling::growth_interval);
   flag("int32_labels", &O::int32_labels), flag("nesterov", &O::nesterov), flag("fused_update", &O::fused_update);
   flag("dynamic_batch", &O::dynamic_batch), flag("ema_statistics", &O::ema_statistics);
   all.push_back({"communicator", [](O& o, const std::string& value) { o.communicator_name = value; }});

@@ -29,6 +29,7 @@ struct Trainer::Impl : Runtime, TrainerGraphs {
     const Making making(*this, source);
     scalars.emplace(kLearningRate, Tensor::scalar(static_cast<float>(options.learning_rate)));
     scalars.emplace(kUpdateCount, Tensor::scalar<int64_t>(1));
+    if (scaler) scalars.emplace(kLossScale, scaler->scalar());
     if (devices.any()) devices.read_groups(*model.impl().import());
     make_step();
     if (options.accumulation_steps > 1) make_update();
@@ -175,10 +176,18 @@ struct Trainer::Impl : Runtime, TrainerGraphs {
     *scalars.at(std::string(kLearningRate)).data<float>() = static_cast<float>(scheduled_rate());
     *scalars.at(std::string(kUpdateCount)).data<int64_t>() = num_updates + 1;
     std::vector<Datum> outputs;
-    change->report_failure([&] {
-      outputs = updates && update ? step_and_update(feeds, labels, call) : run(*step, feeds, labels, call, step_bound);
-      if (ranks && updates) ranks->share(parameters);
-    });
+    if (scaler) scaler->begin_step();
+    try {
+      change->report_failure([&] {
+        outputs = updates && update ? step_and_update(feeds, labels, call) : run(*step, feeds, labels, call, step_bound);
+        if (ranks && updates) ranks->share(parameters);
+      });
+    } catch (const Error&) {
+      const std::optional<double> loss = scaler ? scaler->skipped() : std::nullopt;
+      if (!loss) throw;
+      return *loss;
+    }
+    if (scaler) scaler->succeeded(updates);
     ++num_steps;
     num_updates += updates;
     accumulated_steps = updates ? 0 : accumulated_steps + 1;
@@ -204,7 +213,7 @@ struct Trainer::Impl : Runtime, TrainerGraphs {
       const MakingFurther further(*this, "gradients");
       auto make = [this](bool simplified) { return gradient_graph(Runtime::options, simplified); };
       auto runner = std::make_unique<Runner>(
-          *this, make(true), [make] { return make(false); }, std::vector<const NamedTensors*>{&parameters, &states});
+          *this, make(true), [make] { return make(false); }, std::vector<const NamedTensors*>{&parameters, &states, &scalars});
       std::lock_guard lock(runners_mutex);
       gradients = std::move(runner);
     }
@@ -348,6 +357,11 @@ void Trainer::set_position(const TrainerPosition& position) {
   impl_->num_steps = position.num_steps;
   impl_->num_updates = position.num_updates;
   impl_->accumulated_steps = position.accumulated_steps;
+}
+std::optional<LossScale> Trainer::loss_scale() const { return impl_->scaler ? std::optional(impl_->scaler->state()) : std::nullopt; }
+void Trainer::set_loss_scale(const LossScale& scale) {
+  if (!impl_->scaler) throw Error(ErrorCode::invalid_argument, "the loss is not scaled: that goes with precision float16");
+  impl_->scaler->set_state(scale);
 }
 const TrainerOptions& Trainer::options() const { return impl_->options; }
 const Model& Trainer::model() const { return impl_->model; }

@@ -27,6 +27,7 @@ TrainerGraphs::TrainerGraphs(const Model& source, const TrainerOptions& given)
     : model(prepared(source, given)), options(with_communicator(given)) {
   for (const ValueInfo& info : model.outputs()) output_names.push_back(info.name);
   check_optimizer(options);
+  if (scales_loss(options)) scaler = std::make_unique<LossScaler>(options);
   if (options.communicator) ranks = std::make_unique<DataParallel>(options.communicator, options);
 }
 TrainerGraphs::~TrainerGraphs() = default;
@@ -71,7 +72,8 @@ Differentiated TrainerGraphs::differentiate(const SessionOptions& session, bool 
   if (simplified) simplify_forward(made.training, kept, session);
   values.loss = kept[0];
   if (ranks) values.weight = kept[1];
-  values.gradients = add_backward(made.training, model, std::span(kept).first(1), {});
+  const ValueId head = scaler ? scaler->head(made.graph(), values.loss) : kNoValue;
+  values.gradients = add_backward(made.training, model, std::span(kept).first(1), {&head, 1});
   for (TrainingGraph::State& state : made.training.states) values.states.push_back(&state.updated);
   return made;
 }
@@ -80,7 +82,6 @@ Outputs TrainerGraphs::add_step_outputs(Differentiated& made) const {
   Graph& graph = made.graph();
   const bool accumulates = options.accumulation_steps > 1;
   if (ranks) accumulates ? ranks->add_to_accumulation(graph, made.values) : ranks->add_to_step(graph, made.values);
-  const std::vector<ValueId>& grads = made.values.gradients;
   Outputs outputs{{"loss", made.values.loss}};
   for (const TrainingGraph::State& state : made.training.states) {
     const ValueId assigned = updated(graph, state.name, "Assign", state.updated, {});
@@ -90,17 +91,23 @@ Outputs TrainerGraphs::add_step_outputs(Differentiated& made) const {
     outputs.emplace_back(average,
                          updated(graph, average, "AverageParameter", assigned, {{"decay", static_cast<float>(options.ema_decay)}}));
   }
-  if (accumulates) {
-    const auto part = static_cast<float>(1.0 / options.accumulation_steps);
-    for (size_t i = 0; i < trained.size(); ++i) {
-      const std::string sum = state_name(trained[i], kGradient);
-      outputs.emplace_back(sum, updated(graph, sum, "AccumulateGradient", grads[i], {{"factor", part}}));
-    }
-  } else if (joins_parameters()) {
-    const std::string all(kAllParameters);
-    add_updates(graph, {all}, {{join_parameters(graph, trained, grads, all)}}, outputs);
+  std::vector<std::string> names = trained;
+  std::vector<ParameterGradient> gradients;
+  if (joins_parameters()) {
+    names = {std::string(kAllParameters)};
+    gradients = {{join_parameters(graph, trained, made.values.gradients, names[0])}};
   } else {
-    add_updates(graph, trained, with_rows(made.training, grads, options.lazy_updates, "lazy_updates"), outputs);
+    gradients = with_rows(made.training, made.values.gradients, options.lazy_updates, "lazy_updates");
+  }
+  if (scaler) scaler->unscale(graph, made.values.loss, gradients, /*reports=*/true);
+  if (!accumulates) {
+    add_updates(graph, names, std::move(gradients), outputs);
+    return outputs;
+  }
+  const auto part = static_cast<float>(1.0 / options.accumulation_steps);
+  for (size_t i = 0; i < trained.size(); ++i) {
+    const std::string sum = state_name(trained[i], kGradient);
+    outputs.emplace_back(sum, updated(graph, sum, "AccumulateGradient", gradients[i].value, {{"factor", part}}));
   }
   return outputs;
 }
@@ -126,8 +133,11 @@ std::unique_ptr<Graph> TrainerGraphs::update_graph() const {
 std::unique_ptr<Graph> TrainerGraphs::gradient_graph(const SessionOptions& session, bool simplified) const {
   Differentiated made = differentiate(session, simplified);
   if (ranks) ranks->add_to_gradients(made.graph(), made.values);
+  std::vector<ParameterGradient> gradients;
+  for (const ValueId gradient : made.values.gradients) gradients.push_back({gradient});
+  if (scaler) scaler->unscale(made.graph(), made.values.loss, gradients, /*reports=*/false);
   Outputs outputs;
-  for (size_t i = 0; i < made.training.parameters.size(); ++i) outputs.emplace_back(made.training.parameters[i], made.values.gradients[i]);
+  for (size_t i = 0; i < gradients.size(); ++i) outputs.emplace_back(made.training.parameters[i], gradients[i].value);
   set_outputs(made.graph(), outputs, made.training.read);
   return std::move(made.training.graph);
 }

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "train/data_parallel.h"
+#include "train/loss_scale.h"
 #include "train/row_gradients.h"
 #include "train/trained_values.h"
 #include "train/training_graph.h"
@@ -59,6 +60,7 @@ struct TrainerGraphs : TrainedValues {
   std::vector<std::string> output_names, trained;
   std::vector<Adapter> adapters;
   std::unique_ptr<DataParallel> ranks;  // null: alone
+  std::unique_ptr<LossScaler> scaler;   // null: the loss is not scaled
 };
 
 }  // namespace treadle::train

@@ -98,6 +98,7 @@ std::string encode_with(const Model& model, std::span<const NamedTensors* const>
 void save_with(const Model& model, std::span<const NamedTensors* const> values, const Metadata& metadata, const std::string& path);
 
 /// Names of the inputs that training adds.
-inline constexpr std::string_view kLabels = "treadle.labels", kLearningRate = "treadle.learning_rate", kUpdateCount = "treadle.update";
+inline constexpr std::string_view kLabels = "treadle.labels", kLearningRate = "treadle.learning_rate", kUpdateCount = "treadle.update",
+                                  kLossScale = "treadle.loss_scale";
 
 }  // namespace treadle::train

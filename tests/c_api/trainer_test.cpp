@@ -83,6 +83,16 @@ TEST(CApiTrainer, StepsAsTheTrainerOfTheLibrary) {
   treadle_value_release(weight);
 }
 
+TEST(CApiTrainer, AScaledLossBacksOffWhereItOverflows) {
+  const OpenedTrainer plain(kAdam), scaled({{"session.precision", "float16"}, {"init_scale", "1e30"}, {"backoff_factor", "1e-20"}});
+  EXPECT_EQ(treadle_trainer_loss_scale(plain.trainer), 1);
+  const double loss = scaled.step();
+  EXPECT_EQ(treadle_trainer_num_skipped(scaled.trainer), 1U);
+  EXPECT_EQ(treadle_trainer_num_steps(scaled.trainer), 0U);
+  EXPECT_EQ(treadle_trainer_loss_scale(scaled.trainer), 1e30 * 1e-20);
+  EXPECT_EQ(scaled.step(), loss);
+}
+
 TEST(CApiTrainer, CheckpointsGoOnWithTheSameBits) {
   const std::string path = testing::TempDir() + "c_api_trainer.safetensors", model = testing::TempDir() + "c_api_trainer.onnx";
   const OpenedTrainer first(kAdam), second(kAdam), other({{"optimizer", "sgd"}, {"momentum", "0.9"}});

@@ -1,8 +1,12 @@
-// Rounding to bfloat16 by the definition, for tests of kernels that round.
+// Rounding to bfloat16 and float16 by the definition, for tests of kernels that round.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
+#include <limits>
 #include <vector>
+
+#include "kernels/gemm/gemm_bf16.h"
 
 namespace treadle::test {
 
@@ -16,6 +20,23 @@ inline float nearest_bf16(float x) {
 
 inline std::vector<float> nearest_bf16(std::vector<float> values) {
   for (float& v : values) v = nearest_bf16(v);
+  return values;
+}
+
+/// The float16 that is nearest: 11 bits of mantissa, but none below 2^-24; infinity from 65520 on.
+inline float nearest_f16(float x) {
+  if (x == 0 || !std::isfinite(x)) return x;
+  int exponent = 0;
+  std::frexp(x, &exponent);
+  const int last = std::max(exponent - 11, -24);
+  const double near = std::ldexp(std::nearbyint(std::ldexp(static_cast<double>(x), -last)), last);  // ties to even
+  return std::abs(near) > 65504 ? std::copysign(std::numeric_limits<float>::infinity(), x) : static_cast<float>(near);
+}
+
+/// As a product in this form reads them; three bfloat16 products are nearly those of the numbers themselves.
+inline std::vector<float> as_read(std::vector<float> values, kernels::Bf16Form form) {
+  for (float& v : values)
+    if (form != kernels::Bf16Form::three) v = form == kernels::Bf16Form::one ? nearest_bf16(v) : nearest_f16(v);
   return values;
 }
 

@@ -35,7 +35,7 @@ def error(got, exact):
     return float(np.abs(got - exact).max() / np.abs(exact).max())
 
 
-@pytest.mark.parametrize(("precision", "least", "most"), [("float32", 0, 1e-6), ("bfloat16", 1e-4, 8e-3), ("bfloat16x3", 0, 2e-5), ("int8_weights", 1e-4, 2e-2)])
+@pytest.mark.parametrize(("precision", "least", "most"), [("float32", 0, 1e-6), ("bfloat16", 1e-4, 8e-3), ("bfloat16x3", 0, 2e-5), ("float16", 1e-5, 1e-3), ("int8_weights", 1e-4, 2e-2)])
 @pytest.mark.parametrize("rows", [1, 37])
 def test_a_product_has_the_error_of_its_precision(precision, least, most, rows):
     x = np.random.default_rng(3).standard_normal((rows, 200)).astype(np.float32)
@@ -45,7 +45,7 @@ def test_a_product_has_the_error_of_its_precision(precision, least, most, rows):
     assert np.array_equal(got, run(product_model(), x, precision, threads=2))
 
 
-@pytest.mark.parametrize(("precision", "least", "most"), [("bfloat16", 1e-4, 8e-3), ("bfloat16x3", 0, 2e-5), ("int8_weights", 0, 1e-6)])
+@pytest.mark.parametrize(("precision", "least", "most"), [("bfloat16", 1e-4, 8e-3), ("bfloat16x3", 0, 2e-5), ("float16", 1e-5, 1e-3), ("int8_weights", 0, 1e-6)])
 def test_a_convolution_has_the_error_of_its_precision(precision, least, most):
     x = np.random.default_rng(4).standard_normal((1, 16, 9, 7)).astype(np.float32)
     exact = np.einsum("oc,nchw->nohw", FILTERS[:, :, 0, 0].astype(np.float64), x)
@@ -68,7 +68,7 @@ def test_a_config_entry_sets_the_option():
 
 
 def test_a_wrong_precision_is_an_error_that_lists_the_right_ones():
-    with pytest.raises(errors.InvalidArgument, match="float32, bfloat16, bfloat16x3, int8_weights"):
+    with pytest.raises(errors.InvalidArgument, match="float32, bfloat16, bfloat16x3, float16, int8_weights"):
         run(product_model(), np.zeros((1, 200), np.float32), "half")
 
 

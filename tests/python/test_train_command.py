@@ -320,6 +320,17 @@ def test_folders_of_pictures(train, folder, program, ort, tmp_path):
     run = train("--data", tmp_path / "pictures", "--epochs", 1, "-o", tmp_path / "out.onnx", ok=False)
     assert run.returncode == 1 and "broken.png" in run.stderr
 
+def test_steps_that_overflow_in_float16_are_left_out(train, tmp_path):
+    arguments = ["--data", "digits.csv", *CSV, "--epochs", 2, "--batch-size", 64, "--option", "precision=float16", "--init-scale", 2.0**100, "--backoff-factor", 2.0**-20]
+    run = train(*arguments, "--log", tmp_path / "log", "-o", tmp_path / "out.onnx")
+    assert "batch 1 of epoch 1 left out: a gradient is infinite or NaN; the loss is scaled by" in run.stdout
+    events = [json.loads(line) for line in (tmp_path / "log").read_text().splitlines()]
+    skipped = sum(event["event"] == "skipped" for event in events)
+    assert 2 < skipped < 8 and f"{skipped} steps left out for overflow" in run.stdout and events[-1]["skipped"] == skipped
+    run = train(*arguments[:-4], "--growth-factor", 0.5, "-o", tmp_path / "out.onnx", ok=False)
+    assert run.returncode == 1 and "growth_factor is 0.5" in run.stderr
+
+
 
 def mlp(path, inputs, outputs, hidden=16):
     rng = np.random.default_rng(0)

@@ -7,6 +7,7 @@
 #include "core/kernel_phases.h"
 #include "kernels/conv/nhwc.h"
 #include "kernels/conv/nhwc_direct.h"
+#include "kernels/elementwise/convert.h"
 #include "kernels/gemm/tile_bf16.h"
 #include "kernels/scratch_slots.h"
 
@@ -36,10 +37,11 @@ Source rounded_source(ConvParams p) {
   return Source(p);
 }
 
-/// The image, rounded, with zeros around it; what rounding left, if asked for, at `rest`.
-void round_padded(const ConvParams& p, const Source& source, const float* x, uint16_t* to, uint16_t* rest, ThreadPool* pool) {
+/// The image, rounded, with zeros around it; with three terms, what rounding left stands behind it.
+void round_padded(const ConvParams& p, Bf16Form form, const Source& source, const float* x, uint16_t* to, ThreadPool* pool) {
   const Window& w = p.window;
   const int64_t row = source.extent[2] * p.C;
+  uint16_t* const rest = form == Bf16Form::three ? to + source.pixels() * p.C : nullptr;
   const PhaseScope phase(KernelPhase::pack);
   parallel_for(pool, source.extent[0] * source.extent[1], std::max<int64_t>(1, kMinConverted / std::max<int64_t>(1, row)),
                [&](int64_t begin, int64_t end) {
@@ -56,8 +58,12 @@ void round_padded(const ConvParams& p, const Source& source, const float* x, uin
                    if (outside) continue;
                    const float* from = x + (d * w.in[1] + h) * w.in[2] * p.x_step();
                    const int64_t run = p.x_step() == p.C ? count : p.C;
-                   for (int64_t i = left; i < left + count; i += run, from += p.x_step())
-                     to_bf16(from, run, to + r * row + i, rest != nullptr ? rest + r * row + i : nullptr);
+                   for (int64_t i = left; i < left + count; i += run, from += p.x_step()) {
+                     if (form == Bf16Form::float16)
+                       narrow(from, reinterpret_cast<Float16*>(to + r * row + i), run);
+                     else
+                       to_bf16(from, run, to + r * row + i, rest != nullptr ? rest + r * row + i : nullptr);
+                   }
                  }
                });
 }
@@ -136,7 +142,8 @@ struct Shared {
                    .line = uniform || !even_lines ? 0 : w.out[2],
                    .gap = source.extent[2] - w.out[2],
                    .first_in_line = p0 % w.out[2],
-                   .emulated = emulated};
+                   .emulated = emulated,
+                   .is_float16 = form == Bf16Form::float16};
       job.to.vectors = vectors;
       job.to.C = y + p0 * p.y_step() + filter, job.to.ldc = p.y_step();
       job.to.row_begin = 0, job.to.row_end = p1 - p0;
@@ -169,7 +176,7 @@ struct Shared {
 bool nhwc_bf16_fits(const ConvParams& p) { return !p.x_planes && Segments(p).length % 2 == 0; }
 
 bool nhwc_bf16_pays(const ConvParams& p, NhwcMethod method, Bf16Form form) {
-  return nhwc_bf16_fits(p) && (form == Bf16Form::one ? method != NhwcMethod::depthwise : method == NhwcMethod::direct);
+  return nhwc_bf16_fits(p) && (form == Bf16Form::three ? method == NhwcMethod::direct : method != NhwcMethod::depthwise);
 }
 
 int64_t nhwc_bf16_packed_size(const ConvParams& p, Bf16Form form) { return p.group * group_words(p, form); }
@@ -183,7 +190,12 @@ void nhwc_bf16_pack(const ConvParams& p, Bf16Form form, const float* weights, ui
   for (int64_t group = 0; group < p.group; ++group) {
     for (int64_t panel = 0; panel < panels.count; ++panel) {
       const int64_t width = panels.width_vectors(panel) * panels.lanes;
-      for (int64_t term = 0; term < parts_of(form); ++term, packed += K / 2 * width) pair_rows(rows, width, K, width, term == 1, packed);
+      for (int64_t term = 0; term < parts_of(form); ++term, packed += K / 2 * width) {
+        if (form == Bf16Form::float16)
+          pair_float16_rows(rows, width, K, width, packed);
+        else
+          pair_rows(rows, width, K, width, term == 1, packed);
+      }
       rows += K * width;
     }
   }
@@ -200,12 +212,11 @@ void nhwc_bf16_conv(const ConvParams& p, Bf16Form form, const float* x, const ui
   auto* rounded = static_cast<uint16_t*>(scratch);
   const Shared shared(p, form, rounded, packed, emulated);
   const DirectPlan& plan = shared.plan;
-  const int64_t pixels = shared.source.pixels() * p.C, items = plan.blocks * p.group * plan.panel_ranges;
+  const int64_t items = plan.blocks * p.group * plan.panel_ranges;
   const int64_t macs =
       plan.block_lines * plan.line * depth_of(p) * terms_of(form) * plan.panels_per_range * plan.panels.lanes * (plan.panels.vectors + 1);
   for (int64_t image = 0; image < p.N; ++image) {
-    round_padded(p, shared.source, x + image * p.window.in_size() * p.x_step(), rounded,
-                 form == Bf16Form::three ? rounded + pixels : nullptr, pool);
+    round_padded(p, form, shared.source, x + image * p.window.in_size() * p.x_step(), rounded, pool);
     const int64_t pixel = image * p.window.out_size();
     Epilogue<float> epilogue;
     epilogue.bias = e.bias;

@@ -1,5 +1,5 @@
-// Convolution with channels innermost, computed in bfloat16 with sums in float32: the direct way of nhwc.h, from an image that is rounded
-// (and padded, if need be) first. A 1x1 convolution is a plain product.
+// Convolution with channels innermost, computed in bfloat16 or float16 with sums in float32: the direct way of nhwc.h, from an image that
+// is rounded (and padded, if need be) first. A 1x1 convolution is a plain product.
 #pragma once
 
 #include <cstddef>
@@ -15,7 +15,7 @@ namespace treadle::kernels {
 /// Whether it can be done: the runs of a window must be of even length, so that pairs lie in one run. Does not depend on the image.
 bool nhwc_bf16_fits(const ConvParams& params);
 /// Whether it can, and is faster than float32 by this way: one bfloat16 product is, also than Winograd's; three are not, and depthwise
-/// convolutions wait for memory.
+/// convolutions wait for memory. float16 rounds what bfloat16 does.
 bool nhwc_bf16_pays(const ConvParams& params, NhwcMethod method, Bf16Form form);
 
 /// Words of the packed weights.

@@ -5,6 +5,7 @@
 
 #include "core/cpu_info.h"
 #include "core/kernel_phases.h"
+#include "kernels/elementwise/convert.h"
 #include "kernels/gemm/tile_amx.h"
 #include "kernels/gemm/tile_bf16.h"
 #include "kernels/movement/transpose_plane.h"
@@ -32,7 +33,10 @@ void round_rows(const float* A, int64_t lda, int64_t K, Bf16Form form, int64_t b
   const int64_t length = 2 * pairs_of(K), row = length * parts_of(form);
   for (int64_t m = begin; m < end; ++m) {
     uint16_t *hi = to + m * row, *lo = form == Bf16Form::three ? hi + length : nullptr;
-    to_bf16(A + m * lda, K, hi, lo);
+    if (form == Bf16Form::float16)
+      narrow(A + m * lda, reinterpret_cast<Float16*>(hi), K);
+    else
+      to_bf16(A + m * lda, K, hi, lo);
     std::fill(hi + K, hi + length, uint16_t{0});
     if (lo != nullptr) std::fill(lo + K, lo + length, uint16_t{0});
   }
@@ -49,7 +53,10 @@ void pack_panel(const float* B, int64_t K, int64_t columns, int64_t width, int64
     const float* rows = B;
     if (columns < width) pack_b(B, K, columns, ldb, false, room), rows = room, ldb = width;
     for (int64_t term = 0; term < parts_of(form); ++term, dst += pairs * width) {
-      pair_rows(rows, ldb, K, width, term == 1, dst);
+      if (form == Bf16Form::float16)
+        pair_float16_rows(rows, ldb, K, width, dst);
+      else
+        pair_rows(rows, ldb, K, width, term == 1, dst);
       std::fill(dst + (K + 1) / 2 * width, dst + pairs * width, 0U);
     }
     return;
@@ -74,7 +81,7 @@ struct RoundedA {
 
   RoundedA(int64_t rows, int64_t columns, Bf16Form in_form, bool emulated) : form(in_form), M(rows), K(columns) {
     const int64_t parts = parts_of(form), pairs = pairs_of(K);
-    if (!emulated && M >= kLeastAmxRows && cpu_info().features.amx_bf16) depth = amx_depth(pairs);
+    if (!emulated && form != Bf16Form::float16 && M >= kLeastAmxRows && cpu_info().features.amx_bf16) depth = amx_depth(pairs);
     const int64_t part = depth != 0 ? pairs / depth * kAmxTile : 2 * pairs;
     row = parts * 2 * pairs;
     if (depth != 0) tile_rows = parts * part;
@@ -117,6 +124,7 @@ Bf16Tile job_for(const uint16_t* A, const RoundedA& layout, const Panels& panels
   job.to.C = C + n0, job.to.ldc = ldc;
   job.to.first_column = n0, job.to.columns = std::min(job.to.vectors * panels.lanes, panels.N - n0);
   job.to.epilogue = &epilogue;
+  job.is_float16 = layout.form == Bf16Form::float16;
   return job;
 }
 

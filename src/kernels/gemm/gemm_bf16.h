@@ -1,4 +1,5 @@
-// Products of float32 matrices that are computed in bfloat16: C = f(alpha A B + beta bias + residual), sums in float32, row-major.
+// Products of float32 matrices that are computed in bfloat16, or in float16: C = f(alpha A B + beta bias + residual), sums in float32,
+// row-major.
 //
 // B is packed once, in pairs of k; A is rounded at the beginning of each product. Every element of C is one chain of sums over k in order
 // (parts of it, if k is deep), whatever the number of threads.
@@ -17,6 +18,9 @@ namespace treadle::kernels {
 enum class Bf16Form : uint8_t {
   one,    ///< by the nearest bfloat16: 8 bits of mantissa
   three,  ///< by two of them, hi + lo; the products hi hi + hi lo + lo hi have an error of some 2^-16 of the operands
+  /// By the nearest float16: 11 bits of mantissa, infinity above 65504, zero below 3e-8. No processor's products of it sum in float32 with
+  /// vectors, so that operands are kept in 16 bits and widened where they meet.
+  float16,
 };
 
 /// A packed matrix. A view: whoever packed it keeps the memory.

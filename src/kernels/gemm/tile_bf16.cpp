@@ -24,6 +24,7 @@ using DU = hn::ScalableTag<uint32_t>;
 using V = hn::Vec<D>;
 using VU = hn::Vec<DU>;
 using DH = hn::Rebind<uint16_t, D>;
+using DF16 = hn::Rebind<hwy::float16_t, D>;
 using VH = hn::Vec<DH>;
 
 // No more rows than these: each is four functions, and compilers take minutes over them.
@@ -57,8 +58,30 @@ HWY_INLINE uint32_t pair_at(const uint16_t* p) {
 }
 HWY_INLINE VU odd_of(VU pairs) { return hn::And(pairs, hn::Set(DU(), 0xFFFF0000U)); }
 
+// How the pairs of a panel are multiplied: by the processor's products of bfloat16, or widened from bfloat16 or float16.
+enum class By { pairs, bfloat16, float16 };
+
+// One number of each pair, widened.
+template <By kBy, bool kOdd>
+HWY_INLINE V widened(VU pairs) {
+  const D d;
+  if constexpr (kBy == By::float16)
+    return hn::PromoteTo(d, hn::BitCast(DF16(), hn::TruncateTo(DH(), kOdd ? hn::ShiftRight<16>(pairs) : pairs)));
+  else
+    return hn::BitCast(d, kOdd ? odd_of(pairs) : hn::ShiftLeft<16>(pairs));
+}
+// The same number in all lanes.
+template <By kBy, bool kOdd>
+HWY_INLINE V broadcast(uint32_t pair) {
+  const D d;
+  if constexpr (kBy == By::float16)
+    return hn::PromoteTo(d, hn::BitCast(DF16(), hn::Set(DH(), static_cast<uint16_t>(kOdd ? pair >> 16 : pair))));
+  else
+    return hn::BitCast(d, hn::Set(DU(), kOdd ? pair & 0xFFFF0000U : pair << 16));
+}
+
 // kApart: rows lie where job.pixels says, else job.a_row apart from A, which belongs to `row`.
-template <bool kPairs, int kRows, int kVectors, bool kApart>
+template <By kBy, int kRows, int kVectors, bool kApart>
 HWY_NOINLINE void bf16_rows(const Bf16Tile& job, const uint16_t* A, int64_t row, [[maybe_unused]] int64_t ahead) {
   const D d;
   const DU du;
@@ -77,7 +100,7 @@ HWY_NOINLINE void bf16_rows(const Bf16Tile& job, const uint16_t* A, int64_t row,
       if constexpr (kVectors > 2)
         __builtin_prefetch(reinterpret_cast<const void*>(reinterpret_cast<uintptr_t>(b) + static_cast<uintptr_t>(ahead)), 0, 2);
       auto pair = [&](int r) HWY_ATTR { return pair_at(kApart ? a[r] + k : first + r * a_row + k); };
-      if constexpr (kPairs) {
+      if constexpr (kBy == By::pairs) {
         VU bv[kVectors];
         TREADLE_EACH_VECTOR bv[v] = hn::LoadU(du, b + v * lanes);
         TREADLE_EACH_ROW {
@@ -86,14 +109,14 @@ HWY_NOINLINE void bf16_rows(const Bf16Tile& job, const uint16_t* A, int64_t row,
         }
       } else {
         V bv[kVectors];
-        TREADLE_EACH_VECTOR bv[v] = hn::BitCast(d, hn::ShiftLeft<16>(hn::LoadU(du, b + v * lanes)));
+        TREADLE_EACH_VECTOR bv[v] = widened<kBy, false>(hn::LoadU(du, b + v * lanes));
         TREADLE_EACH_ROW {
-          const V av = hn::BitCast(d, hn::Set(du, pair(r) << 16));
+          const V av = broadcast<kBy, false>(pair(r));
           TREADLE_EACH_VECTOR sum[r][v] = hn::MulAdd(av, bv[v], sum[r][v]);
         }
-        TREADLE_EACH_VECTOR bv[v] = hn::BitCast(d, odd_of(hn::LoadU(du, b + v * lanes)));
+        TREADLE_EACH_VECTOR bv[v] = widened<kBy, true>(hn::LoadU(du, b + v * lanes));
         TREADLE_EACH_ROW {
-          const V av = hn::BitCast(d, hn::Set(du, pair(r) & 0xFFFF0000U));
+          const V av = broadcast<kBy, true>(pair(r));
           TREADLE_EACH_VECTOR sum[r][v] = hn::MulAdd(av, bv[v], sum[r][v]);
         }
       }
@@ -109,16 +132,16 @@ int64_t bytes_to_next(const Bf16Tile& job) {
   return static_cast<int64_t>(reinterpret_cast<uintptr_t>(job.to.next) - reinterpret_cast<uintptr_t>(job.B));
 }
 
-template <bool kPairs, int kVectors, bool kApart, int kRows = max_rows_bf16(kVectors)>
+template <By kBy, int kVectors, bool kApart, int kRows = max_rows_bf16(kVectors)>
 HWY_INLINE void bf16_rows_of(int64_t rows, const Bf16Tile& job, const uint16_t* A, int64_t row, int64_t ahead) {
   if constexpr (kRows > 1) {
-    if (rows < kRows) return bf16_rows_of<kPairs, kVectors, kApart, kRows - 1>(rows, job, A, row, ahead);
+    if (rows < kRows) return bf16_rows_of<kBy, kVectors, kApart, kRows - 1>(rows, job, A, row, ahead);
   }
-  bf16_rows<kPairs, kRows, kVectors, kApart>(job, A, row, ahead);
+  bf16_rows<kBy, kRows, kVectors, kApart>(job, A, row, ahead);
 }
 
 // Even blocks: 7 rows are 4 + 3, never 6 + 1.
-template <bool kPairs, int kVectors, bool kApart>
+template <By kBy, int kVectors, bool kApart>
 void bf16_blocks(const Bf16Tile& job) {
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(D()));
   const int64_t rows = job.to.row_end - job.to.row_begin, blocks = (rows + max_rows_bf16(kVectors) - 1) / max_rows_bf16(kVectors);
@@ -128,17 +151,17 @@ void bf16_blocks(const Bf16Tile& job) {
     // Each of the first tiles fetches one vector of every row.
     const bool fetches = job.to.next != nullptr && block < kVectors;
     const int64_t ahead = fetches ? bytes_to_next(job) + block * lanes * static_cast<int64_t>(sizeof(uint32_t)) : 0;
-    bf16_rows_of<kPairs, kVectors, kApart>(count, job, kApart ? job.A : job.A + row * job.a_row, row, ahead);
+    bf16_rows_of<kBy, kVectors, kApart>(count, job, kApart ? job.A : job.A + row * job.a_row, row, ahead);
     row += count;
   }
 }
 
-template <bool kPairs, int kVectors = kMaxVectors>
+template <By kBy, int kVectors = kMaxVectors>
 void bf16_any(const Bf16Tile& job) {
   if constexpr (kVectors > 1) {
-    if (job.to.vectors < kVectors) return bf16_any<kPairs, kVectors - 1>(job);
+    if (job.to.vectors < kVectors) return bf16_any<kBy, kVectors - 1>(job);
   }
-  return job.pixels != nullptr ? bf16_blocks<kPairs, kVectors, true>(job) : bf16_blocks<kPairs, kVectors, false>(job);
+  return job.pixels != nullptr ? bf16_blocks<kBy, kVectors, true>(job) : bf16_blocks<kBy, kVectors, false>(job);
 }
 
 // Sums of whole blocks by tiles, which then go through the epilogue a few rows at a time.
@@ -304,6 +327,20 @@ void to_tiles_here(const float* rows, int64_t lda, int64_t count, int64_t K, int
   }
 }
 
+void pair_float16_rows_here(const float* rows, int64_t ld, int64_t K, int64_t width, uint32_t* dst) {
+  const D d;
+  const DU du;
+  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
+  auto bits = [&](V x) HWY_ATTR { return hn::PromoteTo(du, hn::BitCast(DH(), hn::DemoteTo(DF16(), x))); };
+  for (int64_t k = 0; k < K; k += 2) {
+    for (int64_t n = 0; n < width; n += lanes) {
+      const VU even = bits(hn::LoadU(d, rows + k * ld + n));
+      const VU odd = k + 1 < K ? bits(hn::LoadU(d, rows + (k + 1) * ld + n)) : hn::Zero(du);
+      hn::StoreU(hn::Or(even, hn::ShiftLeft<16>(odd)), du, dst + k / 2 * width + n);
+    }
+  }
+}
+
 void pair_rows_here(const float* rows, int64_t ld, int64_t K, int64_t width, bool rest, uint32_t* dst) {
   const D d;
   const DU du;
@@ -321,11 +358,12 @@ void pair_rows_here(const float* rows, int64_t ld, int64_t K, int64_t width, boo
 }  // namespace
 
 void bf16_tile_here(const Bf16Tile& job) {
+  if (job.is_float16) return bf16_any<By::float16>(job);
   if constexpr (kHasPairs) {
     if (uses_amx(job)) return amx_any(job);
-    if (!job.emulated && cpu_info().features.avx512_bf16) return bf16_any<true>(job);
+    if (!job.emulated && cpu_info().features.avx512_bf16) return bf16_any<By::pairs>(job);
   }
-  bf16_any<false>(job);
+  bf16_any<By::bfloat16>(job);
 }
 bool has_pairs_here() { return kHasPairs && cpu_info().features.avx512_bf16; }
 void to_bf16_for(const float* src, int64_t n, uint16_t* dst, uint16_t* rest) {
@@ -338,6 +376,9 @@ void to_tiles_for(const float* rows, int64_t lda, int64_t count, int64_t K, int6
 void pair_rows_for(const float* rows, int64_t ld, int64_t K, int64_t width, bool rest, uint32_t* dst) {
   pair_rows_here(rows, ld, K, width, rest, dst);
 }
+void pair_float16_rows_for(const float* rows, int64_t ld, int64_t K, int64_t width, uint32_t* dst) {
+  pair_float16_rows_here(rows, ld, K, width, dst);
+}
 
 }  // namespace treadle::kernels::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
@@ -347,7 +388,7 @@ namespace treadle::kernels {
 
 bool uses_amx(const Bf16Tile& job) {
   if (job.a_tiles != 0) return true;
-  return !job.emulated && cpu_info().features.amx_bf16 && job.to.row_end - job.to.row_begin >= kLeastAmxRows &&
+  return !job.emulated && !job.is_float16 && cpu_info().features.amx_bf16 && job.to.row_end - job.to.row_begin >= kLeastAmxRows &&
          amx_depth(job.length / 2) > 0;
 }
 
@@ -356,6 +397,7 @@ HWY_EXPORT(has_pairs_here);
 HWY_EXPORT(to_bf16_for);
 HWY_EXPORT(to_tiles_for);
 HWY_EXPORT(pair_rows_for);
+HWY_EXPORT(pair_float16_rows_for);
 
 namespace {
 constexpr int64_t kPanelBytes = 384 * 1024;  // of a panel that stays in L2 (1 MB) beside the rows that pass over it
@@ -377,6 +419,10 @@ void to_bf16_tiles(const float* rows, int64_t lda, int64_t count, int64_t K, int
 
 void pair_rows(const float* rows, int64_t ld, int64_t K, int64_t width, bool rest, uint32_t* dst) {
   HWY_DYNAMIC_DISPATCH(pair_rows_for)(rows, ld, K, width, rest, dst);
+}
+
+void pair_float16_rows(const float* rows, int64_t ld, int64_t K, int64_t width, uint32_t* dst) {
+  HWY_DYNAMIC_DISPATCH(pair_float16_rows_for)(rows, ld, K, width, dst);
 }
 
 void run_bf16_tile(const Bf16Tile& job) {

@@ -1,5 +1,5 @@
-// The micro-kernel of products whose operands are bfloat16 and whose sums are float32: a few rows of a matrix, or pixels of an image, times
-// a panel of weights.
+// The micro-kernel of products whose operands are bfloat16 (or float16) and whose sums are float32: a few rows of a matrix, or pixels of an
+// image, times a panel of weights.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@ namespace treadle::kernels {
 
 /// C(r, n) = f(alpha sum over s, k of A[pixel(r) + segments[s] + k] * B(s * length + k, n) + beta bias + residual)
 struct Bf16Tile {
-  const uint16_t* A;        ///< bits of bfloat16
+  const uint16_t* A;        ///< bits of bfloat16, or of float16
   int64_t a_row;            ///< pixel(r) = r * a_row, unless there are
   const int64_t* pixels;    ///< their places, in elements from A; or null
   const int64_t* segments;  ///< where a row's runs begin, in elements from the row
@@ -27,7 +27,8 @@ struct Bf16Tile {
   /// If not 0: A lies in tiles (tile_amx.h), this many elements from those of 16 rows to the next; rows begin at multiples of 16, and the
   /// processor has AMX.
   int64_t a_tiles = 0;
-  bool emulated = false;  ///< do without the processor's bfloat16 products
+  bool emulated = false;    ///< do without the processor's bfloat16 products
+  bool is_float16 = false;  ///< A and B are float16, which is widened to float32 and multiplied there
 };
 
 /// Whether tiles of AMX compute it.
@@ -57,5 +58,7 @@ void to_bf16_tiles(const float* rows, int64_t lda, int64_t count, int64_t K, int
 /// Rows of float32, ld apart, as rows of pairs: K x width floats become (K + 1) / 2 x width words, a missing last row is zero.
 /// @param rest  take what rounding leaves, as to_bf16 does, in place of the rounded numbers
 void pair_rows(const float* rows, int64_t ld, int64_t K, int64_t width, bool rest, uint32_t* dst);
+/// The same in float16: the nearest one, ties to even; beyond its range infinity.
+void pair_float16_rows(const float* rows, int64_t ld, int64_t K, int64_t width, uint32_t* dst);
 
 }  // namespace treadle::kernels

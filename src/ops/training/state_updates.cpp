@@ -1,7 +1,13 @@
 // AccumulateGradient adds a part of a gradient to a sum that is kept, AverageParameter moves an exponential average towards a parameter,
-// and Assign makes a value that was computed elsewhere the next one of a state (all of the domain treadle).
+// and Assign makes a value that was computed elsewhere the next one of a state. UnscaleGradient divides the gradient of a loss that was
+// multiplied by `scale`; with `report`, an infinite or NaN element ends the run, which has updated nothing yet, and the trainer's report
+// says so, with the loss (all of the domain treadle).
 #include <fmt/format.h>
 
+#include <atomic>
+#include <bit>
+
+#include "core/overflow_report.h"
 #include "graph/infer.h"
 #include "graph/op_def.h"
 #include "ops/list.h"
@@ -66,6 +72,47 @@ struct Assign {
   }
 };
 
+// The trainer's, or none: the gradient is given as it is.
+struct ReportState final : PackedState {
+  explicit ReportState(const CreateContext& c) {
+    if (const int64_t id = c.attributes().get_int("report"); id != 0) report = &OverflowReport::find(id);
+  }
+  OverflowReport* report = nullptr;
+};
+
+struct UnscaleGradient {
+  int64_t n;
+
+  static std::unique_ptr<PackedState> create(const CreateContext& c) { return std::make_unique<ReportState>(c); }
+  static UnscaleGradient bind(BindContext& c) {
+    for (int input : {1, 2})
+      if (c.num_elements(input) != 1)
+        throw Error(ErrorCode::invalid_argument,
+                    fmt::format("{} is {}; one number is expected", input == 1 ? "scale" : "loss", to_string(c.shape(input))));
+    return {c.num_elements(0)};
+  }
+  void run(RunContext& c) const {
+    constexpr uint32_t kExponent = 0x7F800000U;  // all ones there: infinite or NaN
+    const float scale = *c.in<float>(1), inverse = 1 / scale;
+    const float* from = c.in<float>(0);
+    float* to = c.out<float>(0);
+    std::atomic<bool> overflowed = false;
+    parallel_for(c.pool(), n, kElementwiseGrain, [&](int64_t begin, int64_t end) {
+      uint32_t any = 0;
+      TREADLE_ELEMENTWISE_LOOP
+      for (int64_t i = begin; i < end; ++i) {
+        any |= static_cast<uint32_t>((std::bit_cast<uint32_t>(from[i]) & kExponent) == kExponent);
+        to[i] = from[i] * inverse;
+      }
+      if (any != 0) overflowed.store(true, std::memory_order_relaxed);
+    });
+    OverflowReport* report = c.packed<ReportState>().report;
+    if (!report || !overflowed) return;
+    report->set(*c.in<float>(2));
+    throw Error(ErrorCode::invalid_argument, fmt::format("the gradient is infinite or NaN with the loss scaled by {}", scale));
+  }
+};
+
 }  // namespace
 
 std::vector<OpDef> training_state_ops() {
@@ -102,6 +149,16 @@ std::vector<OpDef> training_state_ops() {
        .alias = {may_reuse(0, 0)},
        .kernels = {kernel<Assign<float>>("plain", DType::float32), kernel<Assign<double>>("plain", DType::float64)},
        .updated_input = [](const Node&, int) { return 0; }},
+      {.name = "UnscaleGradient",
+       .domain = "treadle",
+       .since = {1},
+       .inputs = {{"gradient", {DType::float32}}, {"scale", {DType::float32}}, {"loss", {DType::float32}}},
+       .outputs = {{"unscaled", {DType::float32}}},
+       .attributes = {{"report", int64_t{0}}},
+       .infer = [](InferContext& c) { c.set_output(0, c.input(0)); },
+       .cost = elementwise_cost<1>,
+       .alias = {may_reuse(0, 0)},
+       .kernels = {kernel<UnscaleGradient>("plain", DType::float32)}},
   };
 }
 

@@ -151,7 +151,7 @@ struct PackedBf16Weights final : PackedState {
 
 struct FusedMatMulBf16 : Plan {
   static std::string declines(const CreateContext& c) {
-    if (!bf16_form(c.attributes())) return "its precision is not bfloat16";
+    if (!bf16_form(c.attributes())) return "its precision is not one of 16 bits";
     return Plan::declines(c);
   }
   static std::unique_ptr<PackedState> create(const CreateContext& c) {
@@ -245,7 +245,7 @@ std::vector<OpDef> fused_matmul_ops() {
            .cost = cost,
            // Each element of the residual is read where, and before, the sum is written.
            .alias = {may_reuse(0, kResidual)},
-           .kernels = {kernel<FusedMatMulBf16>("packed bfloat16", DType::float32), kernel<FusedMatMulInt8>("packed int8", DType::float32),
+           .kernels = {kernel<FusedMatMulBf16>("packed in 16 bits", DType::float32), kernel<FusedMatMulInt8>("packed int8", DType::float32),
                        kernel<FusedMatMul>("packed", DType::float32)},
            .write_function = write_fused_matmul,
            .function_opset = activation_opset}};

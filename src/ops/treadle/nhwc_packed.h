@@ -54,7 +54,7 @@ class NhwcPacked final : public PackedState {
       kernels::nhwc_bf16_pack(p, form, reinterpret_cast<const float*>(weights_.raw()), reinterpret_cast<uint32_t*>(bf16_.data<float>()));
       drop_mapped_pages(weights_.raw(), weights_.size_bytes());
       // With three products, an image of other extents may go by Winograd's way.
-      if (form == kernels::Bf16Form::one || kernels::nhwc_methods(p).size() == 1) weights_ = Tensor();
+      if (form != kernels::Bf16Form::three || kernels::nhwc_methods(p).size() == 1) weights_ = Tensor();
     }
     return reinterpret_cast<const uint32_t*>(bf16_.data<float>());
   }

@@ -1,5 +1,5 @@
-// RoundedMatMul and RoundedGemm (treadle): MatMul and Gemm of two matrices that are computed, both rounded to bfloat16 in the run; sums,
-// and what is added to them, stay float32. What training's products become where less than float32 is asked for.
+// RoundedMatMul and RoundedGemm (treadle): MatMul and Gemm of two matrices that are computed, both rounded to bfloat16 or float16 in the
+// run; sums, and what is added to them, stay float32. What training's products become where less than float32 is asked for.
 #include "graph/function_body.h"
 #include "graph/op_def.h"
 #include "kernels/gemm/gemm_bf16.h"
@@ -12,7 +12,7 @@ namespace {
 
 kernels::Bf16Form form_of(const BindContext& c) {
   const auto form = bf16_form(c.node().attributes);
-  if (!form) throw Error(ErrorCode::invalid_argument, "its precision is neither bfloat16 nor bfloat16x3");
+  if (!form) throw Error(ErrorCode::invalid_argument, "its precision is none of 16 bits");
   return *form;
 }
 
@@ -61,7 +61,7 @@ std::vector<OpDef> rounded_matmul_ops() {
        .attributes = {{kPrecision, std::string_view("bfloat16")}},
        .infer = [](InferContext& c) { infer_product(c, 0, 1, DType::float32); },
        .cost = matmul_cost,
-       .kernels = {kernel<RoundedMatMul>("bfloat16, packed in the run", DType::float32)}},
+       .kernels = {kernel<RoundedMatMul>("16 bits, packed in the run", DType::float32)}},
       {.name = "RoundedGemm",
        .domain = "treadle",
        .since = {1},
@@ -72,7 +72,7 @@ std::vector<OpDef> rounded_matmul_ops() {
        .infer = infer_gemm,
        .cost = gemm_cost,
        .alias = {may_reuse(0, 2)},
-       .kernels = {kernel<RoundedGemm>("bfloat16, packed in the run", DType::float32)}}};
+       .kernels = {kernel<RoundedGemm>("16 bits, packed in the run", DType::float32)}}};
 }
 
 }  // namespace treadle::ops

@@ -14,6 +14,7 @@
 namespace treadle::kernels {
 namespace {
 
+using test::as_read;
 using test::nearest_bf16;
 using test::Random;
 
@@ -37,7 +38,7 @@ std::vector<float> multiply(int64_t M, const std::vector<float>& A, int64_t lda,
 
 // The processor's products and the emulated ones, against double, of the operands as they are rounded: what is left is float32 sums.
 void products_equal_the_definition(Bf16Form form, int rounds, int64_t longest) {
-  Random random(form == Bf16Form::one ? 71 : 72);
+  Random random(71 + static_cast<uint32_t>(form));
   for (int round = 0; round < rounds; ++round) {
     const int64_t M = random.integer(1, round % 10 == 0 ? 220 : 20), N = random.integer(1, 150),
                   K = random.integer(0, round % 7 == 0 ? longest : 70);
@@ -51,7 +52,7 @@ void products_equal_the_definition(Bf16Form form, int rounds, int64_t longest) {
     const Unary activations[] = {Unary::none, Unary::relu, Unary::clip, Unary::tanh};
     e.activation = activations[random.integer(0, 3)], e.a = -0.25F, e.b = 0.75F;
     const Packed packed(B, K, N, ldb, transposed, form);
-    const auto a = form == Bf16Form::one ? nearest_bf16(A) : A, b = form == Bf16Form::one ? nearest_bf16(B) : B;
+    const auto a = as_read(A, form), b = as_read(B, form);
     std::vector<double> expected(static_cast<size_t>(M * ldc), 123), size(expected.size(), 1);
     for (int64_t m = 0; m < M; ++m) {
       for (int64_t n = 0; n < N; ++n) {
@@ -69,7 +70,7 @@ void products_equal_the_definition(Bf16Form form, int rounds, int64_t longest) {
       }
     }
     // Of hi + lo, lo lo is missing, and what their rounding leaves: some 2^-16 of each product.
-    const double tolerance = form == Bf16Form::one ? 1e-6 : 4e-5;
+    const double tolerance = form == Bf16Form::three ? 4e-5 : 1e-6;
     for (bool emulated : {false, true}) {
       const std::vector<float> before(expected.size(), 123);
       const auto C = multiply(M, A, lda, packed.view, ldc, e, emulated, 1, before);
@@ -81,6 +82,7 @@ void products_equal_the_definition(Bf16Form form, int rounds, int64_t longest) {
 }
 
 TEST(GemmBf16, MultipliesRoundedOperandsAndSumsInFloat32) { products_equal_the_definition(Bf16Form::one, 120, 3000); }
+TEST(GemmBf16, MultipliesOperandsRoundedToFloat16) { products_equal_the_definition(Bf16Form::float16, 80, 3000); }
 TEST(GemmBf16, ThreeProductsOfSplitOperandsAreNearlyExact) { products_equal_the_definition(Bf16Form::three, 80, 3000); }
 
 // Neither operand is packed beforehand, either may be transposed, and matrices of a batch may be broadcast.
@@ -129,13 +131,13 @@ TEST(GemmBf16, BatchesOfComputedMatricesEqualTheDefinition) {
 
 TEST(GemmBf16, DeepPanelsAreSummedInParts) {
   Random random(73);
-  for (Bf16Form form : {Bf16Form::one, Bf16Form::three}) {
+  for (Bf16Form form : {Bf16Form::one, Bf16Form::three, Bf16Form::float16}) {
     const int64_t M = 13, N = 70, K = 9001;
     const auto A = random.vector(M * K), B = random.vector(K * N), residual = random.vector(M * N);
     Epilogue<float> e;
     e.activation = Unary::relu;
     const Packed packed(B, K, N, N, false, form);
-    const auto a = form == Bf16Form::one ? nearest_bf16(A) : A, b = form == Bf16Form::one ? nearest_bf16(B) : B;
+    const auto a = as_read(A, form), b = as_read(B, form);
     for (bool emulated : {false, true}) {
       e.residual = residual.data(), e.residual_row = N;
       const auto C = multiply(M, A, K, packed.view, N, e, emulated, 1, std::vector<float>(M * N, 5));
@@ -170,12 +172,26 @@ TEST(GemmBf16, RoundsTiesToEvenAndKeepsNanAndInfinity) {
   }
 }
 
+// Of float16's range: the largest, what becomes infinity, denormal numbers and what becomes zero. Sums are float32's.
+TEST(GemmBf16, Float16HasItsOwnRange) {
+  const std::vector<float> A = {65504.0F, 65519.0F, 65520.0F, -1e6F, 6.1e-5F, 5.96e-8F, 2.9e-8F, 1.00048828125F, 1.0004882812F};
+  const int64_t M = static_cast<int64_t>(A.size());
+  const std::vector<float> B(33, 1024.0F);
+  for (bool transposed : {false, true}) {
+    const Packed packed(B, 1, 33, transposed ? 1 : 33, transposed, Bf16Form::float16);
+    const auto C = multiply(M, A, 1, packed.view, 33, {}, false, 1, std::vector<float>(static_cast<size_t>(M * 33)));
+    for (int64_t m = 0; m < M; ++m)
+      for (int64_t n = 0; n < 33; ++n)
+        EXPECT_EQ(C[static_cast<size_t>(m * 33 + n)], 1024 * test::nearest_f16(A[static_cast<size_t>(m)])) << A[static_cast<size_t>(m)];
+  }
+}
+
 TEST(GemmBf16, NanAndInfinityArriveWhereTheDefinitionHasThem) {
   const int64_t M = 7, N = 33, K = 21;
   Random random(74);
   auto A = random.vector(M * K, 0.5, 1), B = random.vector(K * N, 0.5, 1);
   A[2 * K + 20] = kInfinity, A[4 * K] = std::numeric_limits<float>::quiet_NaN();
-  for (Bf16Form form : {Bf16Form::one, Bf16Form::three}) {
+  for (Bf16Form form : {Bf16Form::one, Bf16Form::three, Bf16Form::float16}) {
     const Packed packed(B, K, N, N, false, form);
     for (bool emulated : {false, true}) {
       const auto C = multiply(M, A, K, packed.view, N, {}, emulated, 1, std::vector<float>(M * N));
@@ -183,7 +199,7 @@ TEST(GemmBf16, NanAndInfinityArriveWhereTheDefinitionHasThem) {
         if (i / N == 4) {
           EXPECT_TRUE(std::isnan(C[i]));
         } else if (i / N == 2) {
-          EXPECT_TRUE(form == Bf16Form::one ? C[i] == kInfinity : !std::isfinite(C[i]));
+          EXPECT_TRUE(form == Bf16Form::three ? !std::isfinite(C[i]) : C[i] == kInfinity);
         } else {
           EXPECT_TRUE(std::isfinite(C[i]));
         }

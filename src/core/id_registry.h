@@ -1,0 +1,54 @@
+// Objects of this process that nodes find by a number in an attribute.
+#pragma once
+
+#include <fmt/format.h>
+
+#include <cstdint>
+#include <limits>
+#include <map>
+#include <mutex>
+#include <random>
+#include <string_view>
+
+#include "treadle/error.h"
+
+namespace treadle {
+
+template <typename T>
+class IdRegistry {
+ public:
+  /// Of this type. It is never destroyed: trainers may outlive static objects.
+  static IdRegistry& instance() {
+    static auto* made = new IdRegistry();
+    return *made;
+  }
+
+  /// Not to be guessed: a model's file may hold any node, but not one that finds a trainer's object.
+  int64_t add(T* object) {
+    std::random_device random;
+    std::lock_guard lock(mutex_);
+    while (true) {
+      const int64_t id = static_cast<int64_t>((static_cast<uint64_t>(random()) << 31) ^ random()) & std::numeric_limits<int64_t>::max();
+      if (by_id_.emplace(id, object).second) return id;
+    }
+  }
+  void remove(int64_t id) {
+    std::lock_guard lock(mutex_);
+    by_id_.erase(id);
+  }
+  /// @param what  "exchange", for the error. @throws Error(invalid_argument) for an object that is gone.
+  T& find(int64_t id, std::string_view what) {
+    std::lock_guard lock(mutex_);
+    auto found = by_id_.find(id);
+    if (found == by_id_.end())
+      throw Error(ErrorCode::invalid_argument,
+                  fmt::format("there is no {} {} in this process: only a trainer makes such a node", what, id));
+    return *found->second;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::map<int64_t, T*> by_id_;
+};
+
+}  // namespace treadle

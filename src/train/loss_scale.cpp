@@ -1,0 +1,128 @@
+#include "train/loss_scale.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "graph/infer.h"
+#include "passes/precision.h"
+#include "train/training_graph.h"
+#include "treadle/error.h"
+
+namespace treadle::train {
+namespace {
+
+constexpr double kInitScale = 65536, kGrowthFactor = 2, kBackoffFactor = 0.5;
+constexpr int64_t kGrowthInterval = 2000;
+// What a scale, and one over it, can be as float32 numbers.
+constexpr double kLeast = 1 / 0x1p126, kMost = 0x1p126;
+
+ValueId appended(Graph& graph, NodeSpec spec) {
+  spec.name = graph.unique_name(spec.name);
+  const NodeId id = graph.add_node(std::move(spec));
+  infer_node(graph, id);
+  return graph.node(id).outputs[0];
+}
+
+ValueId scale_of(Graph& graph) {
+  const ValueId known = graph.find_value(kLossScale);
+  return known != kNoValue ? known : graph.add_input(kLossScale, Type::tensor(DType::float32, SymbolicShape{}));
+}
+
+}  // namespace
+
+bool scales_loss(const TrainerOptions& options) {
+  return passes::PrecisionRules::parse(options.session.precision).names(ops::Precision::float16);
+}
+
+void check_loss_scaling(const TrainerOptions& o) {
+  auto refuse = [](const std::string& what) { throw Error(ErrorCode::invalid_argument, what); };
+  const LossScaling& s = o.loss_scaling;
+  if (!scales_loss(o)) {
+    const std::pair<bool, const char*> given[] = {{s.init_scale.has_value(), "init_scale"},
+                                                  {s.growth_factor.has_value(), "growth_factor"},
+                                                  {s.backoff_factor.has_value(), "backoff_factor"},
+                                                  {s.growth_interval.has_value(), "growth_interval"}};
+    for (const auto& [is_given, name] : given)
+      if (is_given) refuse(fmt::format("{} is given, but only training with precision float16 scales the loss", name));
+    return;
+  }
+  auto within = [&](const char* name, double value, double least, double most) {
+    if (!(value >= least && value <= most)) refuse(fmt::format("{} is {}; it must be from {} to {}", name, value, least, most));
+  };
+  within("init_scale", s.init_scale.value_or(kInitScale), kLeast, kMost);
+  within("growth_factor", s.growth_factor.value_or(kGrowthFactor), 1, kMost);
+  within("backoff_factor", s.backoff_factor.value_or(kBackoffFactor), kLeast, 1);
+  if (s.growth_interval.value_or(kGrowthInterval) < 1)
+    refuse(fmt::format("growth_interval is {}; it must be 1 or more", *s.growth_interval));
+  if (o.communicator && o.accumulation_steps > 1)
+    refuse("precision float16 with accumulation_steps does not go with several processes: each would skip other steps");
+  if (o.shard_optimizer)
+    refuse("precision float16 does not go with shard_optimizer: each process would see its own gradients overflow only");
+}
+
+std::vector<std::pair<std::string, std::string>> loss_scaling_settings(const TrainerOptions& o) {
+  const LossScaling& s = o.loss_scaling;
+  return {{"init_scale", fmt::format("{}", s.init_scale.value_or(kInitScale))},
+          {"growth_factor", fmt::format("{}", s.growth_factor.value_or(kGrowthFactor))},
+          {"backoff_factor", fmt::format("{}", s.backoff_factor.value_or(kBackoffFactor))},
+          {"growth_interval", std::to_string(s.growth_interval.value_or(kGrowthInterval))}};
+}
+
+LossScaler::LossScaler(const TrainerOptions& options)
+    : growth_factor_(options.loss_scaling.growth_factor.value_or(kGrowthFactor)),
+      backoff_factor_(options.loss_scaling.backoff_factor.value_or(kBackoffFactor)),
+      growth_interval_(options.loss_scaling.growth_interval.value_or(kGrowthInterval)),
+      scalar_(Tensor::scalar(1.0F)) {
+  set_state({.scale = options.loss_scaling.init_scale.value_or(kInitScale)});
+}
+
+ValueId LossScaler::head(Graph& graph, ValueId loss) const {
+  const Type& type = graph.type(loss);
+  if (!type.is_static() || type.static_shape().num_elements() != 1 || type.dtype != DType::float32) return kNoValue;  // refused elsewhere
+  const Shape shape = type.static_shape();
+  const ValueId scale = scale_of(graph);
+  if (shape.rank() == 0) return scale;
+  const ValueId ones = graph.add_constant(graph.unique_name("loss_scale/shape"),
+                                          Tensor::vector<int64_t>(std::vector<int64_t>(static_cast<size_t>(shape.rank()), 1)));
+  return appended(graph, {.op_type = "Reshape", .inputs = {scale, ones}, .name = "loss_scale/shaped"});
+}
+
+void LossScaler::unscale(Graph& graph, ValueId loss, std::span<ParameterGradient> gradients, bool reports) const {
+  for (ParameterGradient& gradient : gradients)
+    gradient.value = appended(graph, {.op_type = "UnscaleGradient",
+                                      .inputs = {gradient.value, scale_of(graph), loss},
+                                      .attributes = {{"report", reports ? report_.id() : int64_t{0}}},
+                                      .domain = "treadle",
+                                      .name = graph.value(gradient.value).name + "/unscaled"});
+}
+
+std::optional<double> LossScaler::skipped() {
+  const std::optional<float> loss = report_.loss();
+  if (!loss) return std::nullopt;
+  set_state({.scale = std::max(kLeast, state_.scale * backoff_factor_), .growth_tracker = 0, .num_skipped = state_.num_skipped + 1});
+  return static_cast<double>(*loss);
+}
+
+void LossScaler::succeeded(bool updated) {
+  if (!updated) return;
+  LossScale next = state_;
+  if (++next.growth_tracker == growth_interval_) {
+    next.growth_tracker = 0;
+    if (next.scale * growth_factor_ <= kMost) next.scale *= growth_factor_;
+  }
+  set_state(next);
+}
+
+void LossScaler::set_state(const LossScale& state) {
+  if (!(state.scale >= kLeast && state.scale <= kMost) || state.growth_tracker < 0 || state.growth_tracker >= growth_interval_)
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("a loss scale of {} after {} updates since it moved, of {}: a trainer is never there", state.scale,
+                            state.growth_tracker, growth_interval_));
+  state_ = state;
+  *scalar_.data<float>() = static_cast<float>(state_.scale);
+}
+
+}  // namespace treadle::train
