@@ -126,6 +126,15 @@ void switch_to_training(TrainingGraph& training, const std::set<std::string>& fe
   }
 }
 
+// Whether its elements are nothing but extents, scales and the like, which inference and rewrites read, and which have no gradient.
+bool is_setting(const Graph& graph, ValueId id) {
+  const std::vector<Use>& uses = graph.value(id).uses;
+  return !uses.empty() && !graph.is_output(id) && std::all_of(uses.begin(), uses.end(), [&](const Use& use) {
+    const OpDef* op = graph.node(use.node).op;
+    return op && std::find(op->value_inputs.begin(), op->value_inputs.end(), use.input) != op->value_inputs.end();
+  });
+}
+
 const onnx::TensorDef* find_initializer(const Model& model, const std::string& name) {
   const auto& initializers = model.impl().def.graph.initializers;
   auto found = std::find_if(initializers.begin(), initializers.end(), [&](const onnx::TensorDef& def) { return def.name == name; });
@@ -257,6 +266,13 @@ TrainingGraph make_training_graph(const Model& model, const Selection& selection
     if (selection.held && !training) continue;  // the others stay as they are
     const bool state = statistics.contains(initializer.name);
     const bool by_default = selection.lora.rank == 0 && initializer.shape.rank() > 0;
+    if (is_setting(graph, id)) {
+      if (std::ranges::find(selection.parameters, initializer.name) != selection.parameters.end())
+        throw Error(
+            ErrorCode::invalid_argument,
+            fmt::format("the parameter \"{}\" has no gradient: nodes read it as a setting (axes, extents, scales)", initializer.name));
+      continue;
+    }
     const bool chosen = made.explicit_parameters ? matches_any(selection.parameters, initializer.name) : by_default;
     if (!state && (!chosen || matches_any(selection.frozen, initializer.name))) continue;
     make_changeable(graph, id, selection.as_parameters);

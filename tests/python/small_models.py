@@ -19,11 +19,11 @@ def optional(name, shape, dtype=TensorProto.FLOAT):
     return helper.make_value_info(name, helper.make_optional_type_proto(helper.make_tensor_type_proto(dtype, shape)))
 
 
-def model(nodes, inputs, outputs, initializers=(), value_info=(), **fields):
+def model(nodes, inputs, outputs, initializers=(), value_info=(), opset=OPSETS[0][1], **fields):
     graph = helper.make_graph(
         nodes, "small", inputs, outputs, list(initializers), doc_string="a small graph", value_info=list(value_info)
     )
-    made = helper.make_model(graph, opset_imports=[helper.make_opsetid(*opset) for opset in OPSETS], ir_version=10)
+    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset), *(helper.make_opsetid(*other) for other in OPSETS[1:])], ir_version=10)
     for name, value in fields.pop("metadata", {}).items():
         made.metadata_props.append(onnx.StringStringEntryProto(key=name, value=value))
     for name, value in fields.items():

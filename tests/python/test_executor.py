@@ -49,6 +49,60 @@ def test_forward_and_backward_work_on_the_bound_arrays():
         executor.backward([G])
 
 
+# Of opset 10, where which element is taken depends on whether an axis shrinks.
+@pytest.mark.parametrize("scales", [(0.7, 0.5), (0.7, 2.0), (1.6, 0.6), (1.0, 1.7), (1.0, 1.0)])
+@pytest.mark.parametrize("op_type", ["Resize", "Upsample"])
+def test_training_takes_the_elements_that_a_session_takes(op_type, scales, ort):
+    x = RNG.standard_normal((1, 1, 5, 7)).astype(np.float32)
+    model = small.model(
+        [small.node(op_type, ["x", "scales"], ["y"], mode="nearest")],
+        [small.tensor("x", ["N", 1, 5, 7])],
+        [small.tensor("y", None)],
+        [numpy_helper.from_array(np.array([1, 1, *scales], np.float32), "scales")],
+        opset=10 if op_type == "Resize" else 9,
+    )
+    expected = ort.InferenceSession(model).run(None, {"x": x})[0]
+    executor = treadle.bind(model, {"x": x.copy()}, {"x": np.zeros_like(x)})
+    for y in (treadle.InferenceSession(model).run(None, {"x": x})[0], executor.forward(is_train=True)[0]):
+        np.testing.assert_array_equal(y, expected)
+    executor.backward([np.ones_like(expected)])
+    counts = np.array([(expected == value).sum() for value in x.flat], np.float32).reshape(x.shape)
+    np.testing.assert_array_equal(executor.grad_dict["x"], counts)
+
+
+def test_scales_that_are_fed_choose_elements_by_their_axis(ort):
+    model = small.model(
+        [small.node("Resize", ["x", "scales"], ["y"], mode="nearest")],
+        [small.tensor("x", [1, 1, 5, 7]), small.tensor("scales", [4])],
+        [small.tensor("y", None)],
+        [],
+        opset=10,
+    )
+    x = RNG.standard_normal((1, 1, 5, 7)).astype(np.float32)
+    ours, theirs = treadle.InferenceSession(model), ort.InferenceSession(model)
+    for scales in ((0.7, 0.5), (0.7, 2.0), (1.6, 0.6), (3.0, 1.2)):
+        feeds = {"x": x, "scales": np.array([1, 1, *scales], np.float32)}
+        np.testing.assert_array_equal(ours.run(None, feeds)[0], theirs.run(None, feeds)[0])
+
+
+# Its extents stay known, and it is no parameter, whatever chooses those.
+def test_settings_are_no_parameters():
+    model = small.model(
+        [
+            small.node("Tile", ["x", "tiles", "axis"], ["t"]),
+            small.node("Mul", ["t", "w"], ["y"]),
+        ],
+        [small.tensor("x", [2, 3])],
+        [small.tensor("y", None)],
+        [numpy_helper.from_array(np.array([2], np.float32), "tiles"), numpy_helper.from_array(np.array([1], np.float32), "axis"),
+         numpy_helper.from_array(np.ones((2, 6), np.float32), "w")],
+        opset=5,
+    )
+    assert set(treadle.train.JointModule(model).parameters) == {"w"}
+    with pytest.raises(treadle.Error, match='"tiles" has no gradient: nodes read it as a setting'):
+        treadle.train.JointModule(model, parameters=["tiles"])
+
+
 def test_evaluation_follows_the_bound_arrays():
     x, w, b = X.copy(), W.copy(), B.copy()
     executor = treadle.bind(linear(), {"x": x, "w": w, "b": b}, grad_req="null")

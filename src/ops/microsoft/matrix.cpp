@@ -283,9 +283,15 @@ std::vector<OpDef> microsoft_matrix_ops() {
   const TypeSet int16{DType::int16};
   constexpr TypeSet kProductTypes{DType::float32, DType::float64, DType::int64, DType::int32, DType::uint64, DType::uint32};
   return {
-      op("MatMulBnb4", {{"A", kFloats, "T"}, {"B", {DType::uint8}}, {"absmax", kFloats}}, {{"Y", kFloats, "T"}},
-         {{"K", Required{}}, {"N", Required{}}, {"block_size", Required{}}, {"quant_type", Required{}}, {"training_mode"}, {"transB"}},
-         decompose_matmul_bnb4),
+      {.name = "MatMulBnb4",
+       .domain = kMicrosoft,
+       .since = {1},
+       .inputs = {{"A", kFloats, "T"}, {"B", {DType::uint8}}, {"absmax", kFloats}},
+       .outputs = {{"Y", kFloats, "T"}},
+       .attributes =
+           {{"K", Required{}}, {"N", Required{}}, {"block_size", Required{}}, {"quant_type", Required{}}, {"training_mode"}, {"transB"}},
+       .decompose = decompose_matmul_bnb4,
+       .value_inputs = {1, 2}},
       op("MatMulFpQ4", {{"A", {DType::float32}}, {"B", {DType::uint8}}, {"B_shape", kInt64}}, {{"Y", {DType::float32}}},
          {{"blk_quant_type", int64_t{1}}}, decompose_matmul_fp_q4),
       op("SparseToDenseMatMul", {{"A", kSparse | kProductTypes}, {"B", kProductTypes, "T1"}}, {{"Y", kProductTypes, "T1"}},

@@ -130,7 +130,7 @@ std::vector<OpDef> expand_ops() {
        .cost = move_cost,
        .kernels = {kernel<Tile>()},
        .gradient = gradients::tile,
-       .value_inputs = {1},
+       .value_inputs = {1, 2},  // axis, of opset 1
        .moves = Moves::anywhere,
        .returns_input = keeps_type_and_shape},
   };

@@ -13,6 +13,7 @@
 #include "graph/infer.h"
 #include "graph/op_def.h"
 #include "ops/checks.h"
+#include "ops/decomposition.h"
 #include "ops/gradients.h"
 #include "ops/list.h"
 #include "ops/math/elementwise.h"
@@ -408,21 +409,31 @@ Cost resize_cost(const ShapeContext& c) {
   return {4 * outputs, c.size_bytes(0) + outputs * static_cast<double>(bits_of(c.output_dtype(0))) / 8};
 }
 
-// Opset 10 knew scales only, and places without offsets: what is now asymmetric.
+// Opset 10 knew scales only, and places without offsets: what is now asymmetric. An axis that shrinks took the next element, one that grows
+// the one before. Where both may be, as scales are computed, one Resize shrinks and another one grows.
 void name_coordinates(Graph& graph, NodeId id) {
   require_inputs(graph.node(id), 2);
   const ValueId x = graph.node(id).inputs[0], scales = graph.node(id).inputs[1];
-  // Shrinking took the next element, growing the one before.
-  const Tensor* values = graph.constant_tensor(scales);
-  bool shrinks = false;
-  if (values && values->dtype() == DType::float32)
-    for (int64_t i = 0; i < values->num_elements(); ++i) shrinks |= values->data<float>()[i] < 1;
-  Attributes attributes{{"coordinate_transformation_mode", std::string("asymmetric")},
-                        {"nearest_mode", std::string(shrinks ? "ceil" : "floor")}};
   std::string mode(graph.node(id).attributes.get_string("mode", "nearest"));
   if (mode == "bilinear") mode = "linear";
-  attributes.set("mode", mode);
-  replace_node(graph, id, {.op_type = "Resize", .inputs = {x, kNoValue, scales}, .attributes = std::move(attributes)});
+  auto attributes = [&](const char* nearest) {
+    return Attributes{
+        {"coordinate_transformation_mode", std::string("asymmetric")}, {"mode", mode}, {"nearest_mode", std::string(nearest)}};
+  };
+  const Tensor* values = graph.constant_tensor(scales);
+  bool shrinks = !values, grows = !values;
+  if (values && values->dtype() == DType::float32) {
+    const Tensor dense = values->contiguous();
+    for (int64_t i = 0; i < dense.num_elements(); ++i) shrinks |= dense.data<float>()[i]<1, grows |= dense.data<float>()[i]> 1;
+  }
+  if (mode != "nearest" || !shrinks || !grows)
+    return void(replace_node(graph, id,
+                             {.op_type = "Resize", .inputs = {x, kNoValue, scales}, .attributes = attributes(shrinks ? "ceil" : "floor")}));
+  Decomposition d(graph, id);
+  const ValueId one = d.constant(Tensor::scalar(1.0F));
+  const ValueId smaller = d.op("Resize", {x, kNoValue, d.op("Min", {scales, one})}, attributes("ceil"));
+  d.give(0, d.op("Resize", {smaller, kNoValue, d.op("Max", {scales, one})}, attributes("floor")));
+  d.finish();
 }
 
 // Upsample had its scales as two attributes, then as one, and then as an input.
@@ -478,7 +489,8 @@ std::vector<OpDef> resize_ops() {
        .inputs = {{"X", kResizeTypes, "T"}, {"scales", kScales}},
        .outputs = {{"Y", kResizeTypes, "T"}},
        .attributes = {{"mode", std::string_view("nearest")}},
-       .decompose = name_coordinates}};
+       .decompose = name_coordinates,
+       .value_inputs = {1}}};
 }
 
 }  // namespace treadle::ops
