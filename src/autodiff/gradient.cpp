@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "autodiff/control_flow.h"
+#include "autodiff/parts.h"
 #include "graph/gradient.h"
 #include "graph/infer.h"
 #include "graph/op_def.h"
@@ -87,8 +88,8 @@ class Backward {
   void check_rules() const {
     std::string missing;
     for (NodeId id : forward_)
-      if (const Node& node = graph_.node(id);
-          node.op->control_flow == ControlFlow::none && (loses_gradients(node) || (on_path(node) && !node.op->gradient)))
+      if (const Node& node = graph_.node(id); node.op->control_flow == ControlFlow::none &&
+                                              (loses_gradients(node) || (on_path(node) && !node.op->gradient && !node.op->write_function)))
         missing += "\n    " + describe(node);
     if (!missing.empty())
       throw Error(ErrorCode::not_implemented, "these nodes stand between the parameters and the loss and have no gradient rule:" + missing);
@@ -188,7 +189,10 @@ class Backward {
     std::vector<ValueId> flows;
     try {
       const OpDef& op = *graph_.node(id).op;
-      flows = op.gradient ? op.gradient(context) : differentiate_bodies(graph_, id, grads, wanted);
+      if (op.gradient)
+        flows = op.gradient(context);
+      else
+        flows = op.write_function ? differentiate_parts(graph_, id, grads, wanted) : differentiate_bodies(graph_, id, grads, wanted);
     } catch (Error& error) {
       throw error.add_context(describe(graph_.node(id)) + ", during differentiation", describe_operands(graph_, graph_.node(id)));
     }

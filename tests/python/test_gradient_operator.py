@@ -150,3 +150,86 @@ def test_bodies_stand_between_the_values(kind: str, sign: int) -> None:
     second = torch.autograd.grad((first[0] ** 2).sum(), [a, b], allow_unused=True)
     for got, wanted in zip(ours, [*first, *second], strict=True):
         np.testing.assert_allclose(got, np.zeros((3, 4)) if wanted is None else wanted.detach().numpy(), rtol=2e-4, atol=2e-4)
+
+
+def second(function, arrays, of) -> None:
+    """The gradients by all operands of the squared length of the gradients, in float64, against PyTorch's double backward."""
+    names = list(arrays)
+    total = [helper.make_node("Mul", ["f", "weights"], ["weighted"]), helper.make_node("ReduceSum", ["weighted"], ["y"], keepdims=0)]
+    firsts, seconds = [f"d_{name}" for name in names], [f"dd_{name}" for name in names]
+    squares = [helper.make_node("ReduceSumSquare", [first], [f"{first}_square"], keepdims=0) for first in firsts]
+    nodes = [*function, *total, gradient(names, firsts, xs=names, y="y"), *squares, helper.make_node("Sum", [f"{first}_square" for first in firsts], ["length"]),
+             gradient(names, seconds, xs=names, y="length")]
+    inputs = [torch.tensor(array, requires_grad=True) for array in arrays.values()]
+    f = of(*inputs)
+    weights = np.random.default_rng(3).normal(size=f.shape)
+    expected = torch.autograd.grad((f * torch.tensor(weights)).sum(), inputs, create_graph=True)
+    twice = torch.autograd.grad(sum((e**2).sum() for e in expected), inputs, allow_unused=True)
+    graph = helper.make_graph(nodes, "g", [helper.make_tensor_value_info(name, TensorProto.DOUBLE, value.shape) for name, value in arrays.items()],
+                              [helper.make_tensor_value_info(name, TensorProto.DOUBLE, None) for name in firsts + seconds], [numpy_helper.from_array(weights, "weights")] + CONSTANTS)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 26), helper.make_opsetid(DOMAIN, 1)], ir_version=12)
+    ours = treadle.InferenceSession(model.SerializeToString()).run(None, dict(arrays))
+    for array, theirs in zip(ours, [*expected, *twice]):
+        np.testing.assert_allclose(array, 0 if theirs is None else theirs.detach().numpy(), rtol=1e-9, atol=1e-9)
+
+
+CONSTANTS = [numpy_helper.from_array(np.array(1, np.int64), "axis"), numpy_helper.from_array(np.array([5, 6], np.int64), "image"),
+             numpy_helper.from_array(np.array([2, 3], np.int64), "block")]
+
+
+@pytest.mark.parametrize("exclusive", [0, 1])
+@pytest.mark.parametrize("reverse", [0, 1])
+def test_second_derivatives_of_products_along_an_axis(exclusive: int, reverse: int) -> None:
+    x = np.random.default_rng(1).normal(size=(2, 4, 3))
+    x[0, 1, 2] = x[1, :2, 0] = 0  # nothing is divided
+
+    def of(x: torch.Tensor) -> torch.Tensor:
+        x = x.flip(1) if reverse else x
+        if exclusive:
+            x = torch.cat([torch.ones_like(x[:, :1]), x[:, :-1]], 1)
+        y = torch.stack([x[:, : i + 1].prod(1) for i in range(x.shape[1])], 1)
+        return y.flip(1) if reverse else y
+
+    second([helper.make_node("CumProd", ["x", "axis"], ["f"], exclusive=exclusive, reverse=reverse)], {"x": x}, of)
+
+
+@pytest.mark.parametrize("equation", ["ii->i", "ii->", "iij,jk->ik", "bii,bij->bj", "ij,jj,i->j"])
+def test_second_derivatives_of_sums_with_diagonals(equation: str) -> None:
+    rng = np.random.default_rng(2)
+    sizes = {"i": 3, "j": 2, "k": 4, "b": 2}
+    arrays = {f"x{i}": rng.normal(size=[sizes[label] for label in term]) for i, term in enumerate(equation.split("->")[0].split(","))}
+    second([helper.make_node("Einsum", list(arrays), ["f"], equation=equation)], arrays, lambda *xs: torch.einsum(equation, *xs))
+
+
+def test_second_derivatives_of_an_image_of_columns() -> None:
+    x = np.random.default_rng(4).normal(size=(2, 18, 12))
+    nodes = [helper.make_node("Mul", ["x", "x"], ["squares"]), helper.make_node("Col2Im", ["squares", "image", "block"], ["f"], pads=[0, 1, 0, 1], strides=[1, 2])]
+    second(nodes, {"x": x}, lambda x: torch.nn.functional.fold(x * x, (5, 6), (2, 3), padding=(0, 1), stride=(1, 2)))
+
+
+@pytest.mark.parametrize("mode", ["linear", "cubic", "nearest"])
+@pytest.mark.parametrize("padding", ["zeros", "border", "reflection"])
+@pytest.mark.parametrize("aligned", [0, 1])
+@pytest.mark.parametrize("spatial", [2, 3])
+def test_second_derivatives_of_samples_of_an_image(mode: str, padding: str, aligned: int, spatial: int) -> None:
+    if (mode, spatial) == ("cubic", 3):
+        pytest.skip("PyTorch has none")
+    rng = np.random.default_rng(6)
+    x = rng.normal(size=(2, 3, *(4, 5, 3)[:spatial]))
+    grid = rng.uniform(-1.6, 1.6, size=(2, *(3, 4, 2)[:spatial], spatial))
+    torchs = {"linear": "bilinear", "cubic": "bicubic", "nearest": "nearest"}[mode]
+    second([helper.make_node("GridSample", ["x", "grid"], ["f"], mode=mode, padding_mode=padding, align_corners=aligned)], {"x": x, "grid": grid},
+           lambda x, grid: torch.nn.functional.grid_sample(x, grid, torchs, padding, bool(aligned)))
+
+
+@pytest.mark.parametrize("parts", [1, 2])
+def test_a_transform_need_not_know_extents_ahead(parts: int) -> None:
+    nodes = [helper.make_node("DFT", ["x"], ["f"]), helper.make_node("Mul", ["f", "f"], ["squares"]), helper.make_node("Mul", ["squares", "f"], ["y"]), gradient(["x"], ["dx"], xs=["x"], y="y")]
+    graph = helper.make_graph(nodes, "g", [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["batch", "length", "parts"])],
+                              [helper.make_tensor_value_info("dx", TensorProto.FLOAT, None)])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20), helper.make_opsetid(DOMAIN, 1)], ir_version=9)
+    x = np.random.default_rng(5).normal(size=(2, 7, parts)).astype(np.float32)
+    (at,) = tensors(x)
+    f = torch.view_as_real(torch.fft.fft(torch.complex(at[..., 0], at[..., 1] if parts == 2 else torch.zeros(2, 7)), dim=1))
+    (expected,) = torch.autograd.grad((f**3).sum(), [at])
+    np.testing.assert_allclose(treadle.InferenceSession(model.SerializeToString()).run(None, {"x": x})[0], expected.numpy(), rtol=1e-4, atol=1e-3)

@@ -1,6 +1,7 @@
 // CumSum, CumProd (ONNX, opsets 14 and 26): running sums and products along an axis.
 #include <algorithm>
 
+#include "graph/function_body.h"
 #include "graph/infer.h"
 #include "graph/op_def.h"
 #include "ops/gradients.h"
@@ -118,6 +119,33 @@ struct CumProdGrad {
 
 void infer_cum_prod_grad(InferContext& c) { c.set_output(0, c.input(1)); }
 
+// With positions along the axis in the order of the products, and the product of x between two of them from a product over x and ones:
+// dx_i = prod_{k < i} x_k sum_{j >= i} dy_j prod_{i < k <= j} x_k; exclusive: the sum is over j > i, the last product over i < k < j.
+// The positions i are a further axis at the end.
+void write_cum_prod_grad(FunctionBody& b) {
+  const bool exclusive = b.attributes().get_int("exclusive") != 0;
+  const Attributes order{{"reverse", b.attributes().get_int("reverse")}};
+  auto product = [&](const std::string& x, bool without_own) {
+    Attributes attributes = order;
+    attributes.set("exclusive", int64_t{without_own});
+    return b.op("CumProd", {x, b.in(2)}, attributes);
+  };
+  auto with_last_axis = [&](const std::string& x) { return b.op("Unsqueeze", {x, b.ints({-1})}); };
+  const std::string x = b.in(1), axis = b.op("Reshape", {b.in(2), b.ints({1})}),
+                    wide_axis = b.op("Cast", {axis}, {{"to", static_cast<int64_t>(DType::int64)}});
+  const std::string shape = b.op("Shape", {x}), one = b.op("CastLike", {b.number(1), x}), zero = b.op("CastLike", {b.number(0), x});
+  const std::string places = with_last_axis(
+      b.op("CumSum", {b.op("ConstantOfShape", {shape}, {{"value", Tensor::vector<int64_t>(std::vector<int64_t>{1})}}), b.in(2)}, order));
+  const std::string extent = b.op("Squeeze", {b.op("Gather", {shape, wide_axis})}), first = b.constant(Tensor::scalar<int64_t>(1));
+  const std::string i = b.op("Range", {first, b.op("Add", {extent, first}), first});
+  const std::string later = b.op("Greater", {places, i}), between = product(b.op("Where", {later, with_last_axis(x), one}), exclusive);
+  const std::string counts = exclusive ? later : b.op("GreaterOrEqual", {places, i});
+  const std::string terms = b.op("Where", {counts, b.op("Mul", {with_last_axis(b.in(0)), between}), zero});
+  const std::string sums = b.op("ReduceSum", {terms, wide_axis}), own = b.op("Where", {b.op("Equal", {places, i}), sums, zero});
+  const std::string chosen = b.op("ReduceSum", {own, b.ints({-1})}, {{"keepdims", int64_t{0}}});
+  b.give(0, b.op("Mul", {product(x, true), chosen}));
+}
+
 OpDef cum_prod_grad() {
   constexpr TypeSet kTypes{DType::float32, DType::float64};
   return {.name = "CumProdGrad",
@@ -129,7 +157,9 @@ OpDef cum_prod_grad() {
           .infer = infer_cum_prod_grad,
           .cost = elementwise_cost<4>,
           .kernels = typed<CumProdGrad, float, double>(),
-          .value_inputs = {2}};
+          .value_inputs = {2},
+          .write_function = write_cum_prod_grad,
+          .function_opset = [](const Node&) { return 26; }};
 }
 
 OpDef cumulative(std::string_view name, std::vector<int> since, std::vector<KernelDef> kernels) {

@@ -9,6 +9,7 @@
 #include "graph/op_def.h"
 #include "ops/gradients.h"
 #include "ops/list.h"
+#include "ops/math/einsum_equation.h"
 #include "ops/math/elementwise.h"
 #include "ops/tensor/movement.h"
 #include "treadle/error.h"
@@ -16,110 +17,7 @@
 namespace treadle::ops {
 namespace {
 
-// Labels of axes: A to Z, a to z, and from kEllipsisLabel on the axes that "..." stands for, counted from the last one.
-constexpr int kEllipsisLabel = 52, kNumLabels = kEllipsisLabel + kMaxRank, kEllipsis = -1;
-
-/// The labels of an operand, with kEllipsis where the text has "...".
-using Term = std::vector<int>;
-
-struct Equation {
-  std::vector<Term> inputs;
-  Term output;
-};
-
-int label_of(char c) {
-  if (c >= 'A' && c <= 'Z') return c - 'A';
-  if (c >= 'a' && c <= 'z') return 26 + c - 'a';
-  throw Error(ErrorCode::invalid_argument, fmt::format("the equation contains '{}'", c));
-}
-
-Term parse_term(std::string_view text) {
-  Term term;
-  for (size_t i = 0; i < text.size(); ++i) {
-    if (text[i] != '.') {
-      term.push_back(label_of(text[i]));
-    } else if (text.substr(i, 3) == "..." && std::find(term.begin(), term.end(), kEllipsis) == term.end()) {
-      term.push_back(kEllipsis);
-      i += 2;
-    } else {
-      throw Error(ErrorCode::invalid_argument, fmt::format("the term \"{}\" has dots that are no ellipsis", text));
-    }
-  }
-  return term;
-}
-
-bool has_ellipsis(const Term& term) { return std::find(term.begin(), term.end(), kEllipsis) != term.end(); }
-
-// Without "->": the ellipsis, and the labels that occur once, in alphabetical order.
-Term implicit_output(const std::vector<Term>& inputs) {
-  int counts[kEllipsisLabel] = {};
-  Term output;
-  for (const Term& term : inputs) {
-    if (has_ellipsis(term)) output = {kEllipsis};
-    for (int label : term)
-      if (label != kEllipsis) ++counts[label];
-  }
-  for (int label = 0; label < kEllipsisLabel; ++label)
-    if (counts[label] == 1) output.push_back(label);
-  return output;
-}
-
-Equation parse_equation(std::string_view given) {
-  std::string text;
-  for (char c : given)
-    if (c != ' ') text += c;
-  Equation equation;
-  const size_t arrow = text.find("->");
-  std::string_view left = std::string_view(text).substr(0, arrow);
-  for (;;) {
-    const size_t comma = left.find(',');
-    equation.inputs.push_back(parse_term(left.substr(0, comma)));
-    if (comma == std::string_view::npos) break;
-    left.remove_prefix(comma + 1);
-  }
-  equation.output = arrow == std::string::npos ? implicit_output(equation.inputs) : parse_term(std::string_view(text).substr(arrow + 2));
-  for (size_t i = 0; i < equation.output.size(); ++i) {
-    const int label = equation.output[i];
-    const auto has = [&](const Term& term) { return std::find(term.begin(), term.end(), label) != term.end(); };
-    if (std::find(equation.output.begin(), equation.output.begin() + static_cast<std::ptrdiff_t>(i), label) !=
-        equation.output.begin() + static_cast<std::ptrdiff_t>(i))
-      throw Error(ErrorCode::invalid_argument, fmt::format("the output of the equation \"{}\" repeats a label", given));
-    if (label != kEllipsis && std::none_of(equation.inputs.begin(), equation.inputs.end(), has))
-      throw Error(ErrorCode::invalid_argument, fmt::format("the output of the equation \"{}\" has a label that no input has", given));
-  }
-  return equation;
-}
-
-/// Calls fn(axis, label) for the axes of an operand of this rank. @throws Error(invalid_argument) if the term does not describe it.
-template <typename Fn>
-void for_each_axis(const Term& term, int rank, Fn&& fn) {
-  const int named = static_cast<int>(std::count_if(term.begin(), term.end(), [](int label) { return label != kEllipsis; }));
-  const bool elided = named != static_cast<int>(term.size());
-  if (elided ? named > rank : named != rank)
-    throw Error(ErrorCode::invalid_argument, fmt::format("an operand of rank {} for a term of {} labels", rank, named));
-  int axis = 0;
-  for (int label : term) {
-    if (label != kEllipsis)
-      fn(axis++, label);
-    else
-      for (int left = rank - named; left > 0; --left) fn(axis++, kEllipsisLabel + left - 1);
-  }
-}
-
-int elided_rank(const Term& term, int rank) { return has_ellipsis(term) ? rank - static_cast<int>(term.size()) + 1 : 0; }
-
-Term expand(const Term& term, int rank) {
-  Term labels;
-  for_each_axis(term, rank, [&](int, int label) { labels.push_back(label); });
-  return labels;
-}
-
-Equation equation_of(const Attributes& attributes, int num_inputs) {
-  Equation equation = parse_equation(attributes.get_string("equation"));
-  if (static_cast<int>(equation.inputs.size()) != num_inputs)
-    throw Error(ErrorCode::invalid_argument, fmt::format("the equation has {} terms for {} operands", equation.inputs.size(), num_inputs));
-  return equation;
-}
+using namespace equations;
 
 void infer_einsum(InferContext& c) {
   const Equation equation = equation_of(c.attributes(), c.num_inputs());
@@ -464,6 +362,31 @@ Result einsum(GradientContext& g) {
   return g.op_n("EinsumGrad", std::move(inputs), count, attributes, "treadle");
 }
 
+namespace {
+
+// The sum over i of dY G_i and the other operands, G_i being what flows back into the gradient of operand i, is linear in each of them: by
+// dY it is the equation's result with G_i in the place of the operand, and by the others its gradients there.
+Result einsum_grad(GradientContext& g) {
+  const Attributes attributes = g.attributes();
+  const std::vector<ValueId> inputs = g.node().inputs;
+  const auto count = static_cast<int>(inputs.size()) - 1;
+  Result result(inputs.size(), kNoValue);
+  auto add = [&](size_t i, ValueId part) { result[i] = result[i] == kNoValue ? part : g.add(result[i], part); };
+  for (size_t i = 1; i < inputs.size(); ++i) {
+    const ValueId flow = g.grad_output(i - 1);
+    if (flow == kNoValue) continue;
+    std::vector<ValueId> operands = inputs;
+    operands[i] = flow;
+    add(0, g.op("Einsum", {operands.begin() + 1, operands.end()}, attributes));
+    const std::vector<ValueId> parts = g.op_n("EinsumGrad", operands, count, attributes, "treadle");
+    for (size_t k = 1; k < inputs.size(); ++k)
+      if (k != i) add(k, parts[k - 1]);
+  }
+  return result;
+}
+
+}  // namespace
+
 }  // namespace gradients
 
 std::vector<OpDef> einsum_ops() {
@@ -487,7 +410,8 @@ std::vector<OpDef> einsum_ops() {
            .outputs = {{"gradients", kGradientTypes, "T", Presence::variadic}},
            .attributes = {{"equation", AttributeDef::Required{}}},
            .infer = infer_einsum_grad,
-           .kernels = typed<EinsumGrad, float, double>()}};
+           .kernels = typed<EinsumGrad, float, double>(),
+           .gradient = gradients::einsum_grad}};
 }
 
 }  // namespace treadle::ops

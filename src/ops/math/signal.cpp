@@ -253,16 +253,14 @@ Cost cost(const ShapeContext& c) {
 namespace gradients {
 namespace {
 
-/// The real parts of complex numbers, if the operand has no others.
+ValueId extent_of(GradientContext& g, ValueId x, int64_t axis) { return g.op("Gather", {g.shape_of(x), g.ints({axis})}); }
+
+/// The real parts of complex numbers, if the operand has no others, which may be left to the run.
 ValueId parts_like(GradientContext& g, ValueId complex, ValueId operand) {
   const Type type = g.type(operand);
   if (type.has_rank() && type.shape->back().is_const(2)) return complex;
-  if (!type.has_rank() || !type.shape->back().is_const(1))
-    throw Error(ErrorCode::not_implemented, "the gradient needs to know whether the operand is real or complex");
-  return g.op("Slice", {complex, g.ints({0}), g.ints({1}), g.ints({-1})});
+  return g.op("Slice", {complex, g.ints({0}), extent_of(g, operand, -1), g.ints({-1})});
 }
-
-ValueId extent_of(GradientContext& g, ValueId x, int64_t axis) { return g.op("Gather", {g.shape_of(x), g.ints({axis})}); }
 
 }  // namespace
 

@@ -143,6 +143,16 @@ Result col2im(GradientContext& g) {
   return {g.op("Col2ImGrad", {g.grad_output(0), g.input(1), g.input(2), g.shape_of(g.input(0))}, attributes, "treadle")};
 }
 
+namespace {
+
+// Both are linear, and each the other's transpose.
+Result col2im_grad(GradientContext& g) {
+  const Attributes attributes = g.attributes();
+  return {g.op("Col2Im", {g.grad_output(0), g.input(1), g.input(2)}, attributes)};
+}
+
+}  // namespace
+
 }  // namespace gradients
 
 std::vector<OpDef> col2im_ops() {
@@ -168,6 +178,7 @@ std::vector<OpDef> col2im_ops() {
            .infer = infer_col2im_grad,
            .cost = move_cost,
            .kernels = typed<Col2ImGrad, float, double>(),
+           .gradient = gradients::col2im_grad,
            .value_inputs = {1, 2, 3}}};
 }
 

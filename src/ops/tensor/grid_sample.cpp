@@ -12,6 +12,7 @@
 #include "ops/checks.h"
 #include "ops/gradients.h"
 #include "ops/list.h"
+#include "ops/tensor/grid_sample_function.h"
 #include "ops/tensor/movement.h"
 #include "ops/widen.h"
 #include "treadle/error.h"
@@ -262,7 +263,9 @@ std::vector<OpDef> grid_sample_ops() {
            .attributes = {{"align_corners", int64_t{0}}, {"mode", std::string_view("linear")}, {"padding_mode", std::string_view("zeros")}},
            .infer = infer_grid_sample_grad,
            .cost = sample_cost,
-           .kernels = typed<GridSampleGrad, float, double>()},
+           .kernels = typed<GridSampleGrad, float, double>(),
+           .write_function = write_grid_sample_grad,
+           .function_opset = [](const Node&) { return 18; }},
           {.name = "AffineGrid",
            .since = {20},
            .inputs = {{"theta", kFloats, "T1"}, {"size", kInt64, "T2"}},

@@ -1,0 +1,11 @@
+// GridSampleGrad in terms of ONNX's operators.
+#pragma once
+
+#include "graph/function_body.h"
+
+namespace treadle::ops {
+
+/// OpDef::write_function of GridSampleGrad (X, grid, dY; dX, dgrid).
+void write_grid_sample_grad(FunctionBody& body);
+
+}  // namespace treadle::ops
