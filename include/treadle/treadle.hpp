@@ -10,6 +10,7 @@
 #include "treadle/dtype.h"
 #include "treadle/engine.h"
 #include "treadle/error.h"
+#include "treadle/event_file.h"
 #include "treadle/hooks.h"
 #include "treadle/memory.h"
 #include "treadle/model.h"

@@ -11,6 +11,7 @@
 #include "numpy.h"
 #include "treadle/data.h"
 #include "treadle/error.h"
+#include "treadle/event_file.h"
 #include "treadle/sharing.h"
 
 namespace treadle::python {
@@ -178,7 +179,6 @@ void register_train(nb::module_& module) {
             self.lora = {rank, alpha, dropout, std::move(targets), seed};
           },
           "rank"_a, "alpha"_a.none(), "dropout"_a, "targets"_a, "seed"_a)
-      .def_rw("parameters", &TrainerOptions::parameters)
       .def(
           "set_loss_scaling",
           [](TrainerOptions& self, std::optional<double> init_scale, std::optional<double> growth_factor,
@@ -186,6 +186,7 @@ void register_train(nb::module_& module) {
             self.loss_scaling = {init_scale, growth_factor, backoff_factor, growth_interval};
           },
           "init_scale"_a.none(), "growth_factor"_a.none(), "backoff_factor"_a.none(), "growth_interval"_a.none())
+      .def_rw("parameters", &TrainerOptions::parameters)
       .def_rw("frozen", &TrainerOptions::frozen)
       .def_rw("lazy_updates", &TrainerOptions::lazy_updates)
       .def_rw("fused_update", &TrainerOptions::fused_update)
@@ -248,10 +249,10 @@ void register_train(nb::module_& module) {
       .def_prop_ro("rank", [](const Trainer& self) { return self.options().communicator ? self.options().communicator->rank() : 0; })
       .def_prop_ro("num_ranks", [](const Trainer& self) { return self.options().communicator ? self.options().communicator->size() : 1; })
       .def_prop_ro("num_updates", &Trainer::num_updates)
-      .def_prop_ro("scheduled_rate", &Trainer::scheduled_rate)
       .def_prop_ro("loss_scale",
                    [](const Trainer& self) { return self.loss_scale() ? std::optional(self.loss_scale()->scale) : std::nullopt; })
       .def_prop_ro("num_skipped", [](const Trainer& self) { return self.loss_scale().value_or(train::LossScale()).num_skipped; })
+      .def_prop_ro("scheduled_rate", &Trainer::scheduled_rate)
       .def_prop_rw("learning_rate", &Trainer::learning_rate, &Trainer::set_learning_rate)
       .def_prop_ro("output_names", &Trainer::output_names)
       .def("save", &Trainer::save, "path"_a, "metadata"_a, nb::call_guard<nb::gil_scoped_release>())
@@ -288,6 +289,12 @@ void register_train(nb::module_& module) {
             return std::pair(std::move(resumed->path), std::move(resumed->metadata));
           },
           "trainer"_a, "own_settings"_a, nb::call_guard<nb::gil_scoped_release>());
+
+  using train::EventFile;
+  nb::class_<EventFile>(module, "EventFile")
+      .def(nb::init<const std::string&>(), "folder"_a)
+      .def("write", &EventFile::write, "step"_a, "scalars"_a, nb::call_guard<nb::gil_scoped_release>())
+      .def_prop_ro("path", &EventFile::path);
 
   register_loader(module);
 }

@@ -13,7 +13,7 @@ from . import _treadle, communicator as _communicator, counters
 from ._treadle import Job, RunOptions, SessionOptions
 from .counters import NodeCounter
 
-__all__ = ["CheckpointFolder", "DataLoader", "JointModule", "JointRun", "Trainer"]
+__all__ = ["CheckpointFolder", "DataLoader", "EventFile", "JointModule", "JointRun", "Trainer"]
 
 
 def _model(model: Any) -> _treadle.Model:
@@ -415,6 +415,32 @@ class CheckpointFolder:
         """Loads the newest checkpoint that is not damaged, as `Trainer.load_checkpoint`. Returns its path and metadata, or None without any."""
         resumed = self._folder.resume(trainer._trainer, own_settings)
         return (resumed[0], dict(resumed[1])) if resumed else None
+
+
+class EventFile:
+    """A file of numbers over steps that TensorBoard reads, as `treadle train --tensorboard` writes them.
+
+    ::
+
+        events = EventFile("runs/7")
+        for batch in loader:
+            loss = trainer.step({"image": batch["image"]}, batch["label"])
+            events.write(trainer.num_steps, {"step/loss": loss, "step/learning_rate": trainer.scheduled_rate})
+
+    :param folder: a new file is made in it, and the folder if there is none.
+    """
+
+    def __init__(self, folder: str | os.PathLike[str]) -> None:
+        self._file = _treadle.EventFile(os.fspath(folder))
+
+    def write(self, step: int, scalars: Mapping[str, float]) -> None:
+        """The numbers by their names, at this step. They are on their way to the disk when the call returns."""
+        self._file.write(step, [(str(name), float(value)) for name, value in scalars.items()])
+
+    @property
+    def path(self) -> str:
+        """Of the file."""
+        return self._file.path
 
 
 class DataLoader:

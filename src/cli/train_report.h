@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "cli/event_file.h"
+#include "treadle/event_file.h"
 
 namespace treadle::cli {
 
@@ -45,7 +45,7 @@ class RunLog {
   void write_events(const std::string& event, const Fields& numbers);
 
   std::FILE* file_ = nullptr;
-  std::optional<EventFile> events_;
+  std::optional<train::EventFile> events_;
 };
 
 class TrainProgress {

@@ -3,6 +3,7 @@
 import importlib.util
 import json
 import os
+import pathlib
 import pty
 import re
 import signal
@@ -13,6 +14,7 @@ from xml.etree import ElementTree
 
 import numpy as np
 import pytest
+import treadle
 
 onnx = pytest.importorskip("onnx")
 datasets = pytest.importorskip("sklearn.datasets")
@@ -253,6 +255,18 @@ def test_tensorboards_events_have_the_logs_numbers(train, tmp_path):
     assert refused.returncode != 0 and "cannot write the events" in refused.stderr
 
 
+def test_a_loop_of_ones_own_writes_events(tmp_path):
+    events = treadle.train.EventFile(tmp_path / "runs")
+    for step in range(3):
+        events.write(step, {"step/loss": 0.5 * step, "rate": np.float32(1e-3)})
+    first, *written = events_of(pathlib.Path(events.path))
+    assert first.file_version == "brain.Event:2" and [event.step for event in written] == [0, 1, 2]
+    assert {value.tag: value.simple_value for value in written[2].summary.value} == pytest.approx({"step/loss": 1.0, "rate": 1e-3})
+    (tmp_path / "file").write_text("")
+    with pytest.raises(treadle.Error, match="cannot write the events"):
+        treadle.train.EventFile(tmp_path / "file" / "runs")
+
+
 def test_an_interruption_without_a_folder_leaves_the_model(program, folder, tmp_path):
     command = [program, "train", "cnn.onnx", "--data", "digits.csv", *CSV, "--epochs", "500", "-o", tmp_path / "out.onnx"]
     process = subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, text=True)
@@ -306,6 +320,17 @@ def test_a_nan_names_the_node_and_ends_unless_told_to_go_on(train, folder, tmp_p
     assert run.returncode == 1 and "the loss is NaN" in run.stderr
 
 
+def test_steps_that_overflow_in_float16_are_left_out(train, tmp_path):
+    arguments = ["--data", "digits.csv", *CSV, "--epochs", 2, "--batch-size", 64, "--option", "precision=float16", "--init-scale", 2.0**100, "--backoff-factor", 2.0**-20]
+    run = train(*arguments, "--log", tmp_path / "log", "-o", tmp_path / "out.onnx")
+    assert "batch 1 of epoch 1 left out: a gradient is infinite or NaN; the loss is scaled by" in run.stdout
+    events = [json.loads(line) for line in (tmp_path / "log").read_text().splitlines()]
+    skipped = sum(event["event"] == "skipped" for event in events)
+    assert 2 < skipped < 8 and f"{skipped} steps left out for overflow" in run.stdout and events[-1]["skipped"] == skipped
+    run = train(*arguments[:-4], "--growth-factor", 0.5, "-o", tmp_path / "out.onnx", ok=False)
+    assert run.returncode == 1 and "growth_factor is 0.5" in run.stderr
+
+
 def test_folders_of_pictures(train, folder, program, ort, tmp_path):
     image = pytest.importorskip("PIL.Image")
     digits = datasets.load_digits()
@@ -319,17 +344,6 @@ def test_folders_of_pictures(train, folder, program, ort, tmp_path):
     (tmp_path / "pictures" / "digit 3" / "broken.png").write_bytes(b"\x89PNG no")
     run = train("--data", tmp_path / "pictures", "--epochs", 1, "-o", tmp_path / "out.onnx", ok=False)
     assert run.returncode == 1 and "broken.png" in run.stderr
-
-def test_steps_that_overflow_in_float16_are_left_out(train, tmp_path):
-    arguments = ["--data", "digits.csv", *CSV, "--epochs", 2, "--batch-size", 64, "--option", "precision=float16", "--init-scale", 2.0**100, "--backoff-factor", 2.0**-20]
-    run = train(*arguments, "--log", tmp_path / "log", "-o", tmp_path / "out.onnx")
-    assert "batch 1 of epoch 1 left out: a gradient is infinite or NaN; the loss is scaled by" in run.stdout
-    events = [json.loads(line) for line in (tmp_path / "log").read_text().splitlines()]
-    skipped = sum(event["event"] == "skipped" for event in events)
-    assert 2 < skipped < 8 and f"{skipped} steps left out for overflow" in run.stdout and events[-1]["skipped"] == skipped
-    run = train(*arguments[:-4], "--growth-factor", 0.5, "-o", tmp_path / "out.onnx", ok=False)
-    assert run.returncode == 1 and "growth_factor is 0.5" in run.stderr
-
 
 
 def mlp(path, inputs, outputs, hidden=16):

@@ -1,4 +1,4 @@
-#include "cli/event_file.h"
+#include "treadle/event_file.h"
 
 #include <fmt/format.h>
 #include <unistd.h>
@@ -12,7 +12,7 @@
 
 #include "treadle/error.h"
 
-namespace treadle::cli {
+namespace treadle::train {
 namespace {
 
 // tensorflow/core/util/event.proto and framework/summary.proto: the fields that a scalar needs.
@@ -99,4 +99,4 @@ void EventFile::write_record(std::string_view bytes) {
     throw Error(ErrorCode::io_error, fmt::format("cannot write the events \"{}\": {}", path_, std::strerror(errno)));
 }
 
-}  // namespace treadle::cli
+}  // namespace treadle::train
