@@ -184,6 +184,27 @@ def test_clipping_groups_averages_and_checkpoints_go_with_lazy_updates(tmp_path)
         usual.load_checkpoint(tmp_path / "lazy.safetensors")
 
 
+# com.microsoft's, whose parts are Gathers: words, positions by ids, and segments.
+def test_tables_of_an_embedding_normalisation_are_updated_by_rows() -> None:
+    onnx = pytest.importorskip("onnx")
+    helper, rng = onnx.helper, np.random.default_rng(0)
+    shapes = {"words": (50, 8), "places": (20, 8), "segments": (2, 8), "gamma": (8,), "beta": (8,), "head": (8, CLASSES)}
+    initializers = [onnx.numpy_helper.from_array(rng.normal(1 if name == "gamma" else 0, 0.3, shape).astype(np.float32), name) for name, shape in shapes.items()]
+    nodes = [helper.make_node("EmbedLayerNormalization", ["ids", "segment_ids", "words", "places", "segments", "gamma", "beta", "", "place_ids"], ["h"], domain="com.microsoft"),
+             helper.make_node("ReduceMean", ["h"], ["mean"], axes=[1], keepdims=0), helper.make_node("MatMul", ["mean", "head"], ["scores"])]
+    ids = [helper.make_tensor_value_info(name, onnx.TensorProto.INT32, ["n", 5]) for name in ("ids", "segment_ids", "place_ids")]
+    graph = helper.make_graph(nodes, "g", ids, [helper.make_tensor_value_info("scores", onnx.TensorProto.FLOAT, ["n", CLASSES])], initializers)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)], ir_version=8).SerializeToString()
+    usual, lazy = Trainer(model, learning_rate=0.1), Trainer(model, learning_rate=0.1, lazy_updates=["words", "places", "segments"])
+    assert lazy.to_text().count("LazyMomentum") == 3
+    for step in range(4):
+        feeds = {"ids": rng.integers(0, 50, (3, 5), np.int32), "segment_ids": rng.integers(0, 2, (3, 5), np.int32), "place_ids": rng.integers(0, 20, (3, 5), np.int32)}
+        labels = rng.integers(0, CLASSES, 3)
+        assert usual.step(feeds, labels) == pytest.approx(lazy.step(feeds, labels), rel=1e-5)
+    for name, value in usual.parameters.items():
+        np.testing.assert_allclose(lazy.parameters[name], value, rtol=1e-5, atol=1e-6, err_msg=name)
+
+
 def test_an_index_that_does_not_exist_changes_nothing() -> None:
     trainer = Trainer(exported(Bag()), optimizer="adam", lazy_updates=True)
     before = {name: value.copy() for name, value in (trainer.parameters | trainer.optimizer_state).items()}
