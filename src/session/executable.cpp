@@ -230,7 +230,11 @@ std::unique_ptr<Graph> Session::Impl::types_of_fed(const Request& request) const
 }
 
 std::shared_ptr<const Executable> Session::Impl::compile(const Request& request, const Monitor* monitor) const {
-  const MakingFurther making(*this, monitor ? "a monitor" : request.fed.empty() ? "other outputs" : "fed values");
+  const std::string_view why = monitor               ? "a monitor"
+                               : request.own_symbols ? "contradicted symbols"
+                               : request.fed.empty() ? "other outputs"
+                                                     : "fed values";
+  const MakingFurther making(*this, why);
   const auto& outputs = main->output_names;
   bool outputs_only = !request.own_symbols && request.fed.empty() && request.targets.empty() && !monitor &&
                       std::all_of(request.fetches.begin(), request.fetches.end(), [&](const std::string& name) {

@@ -106,7 +106,7 @@ void for_each_axis(const Term& term, int rank, Fn&& fn) {
   }
 }
 
-int elided_rank(const Term& term, int rank) { return has_ellipsis(term) ? rank - static_cast<int>(term.size()) + 1 : 0; }
+inline int elided_rank(const Term& term, int rank) { return has_ellipsis(term) ? rank - static_cast<int>(term.size()) + 1 : 0; }
 
 inline Term expand(const Term& term, int rank) {
   Term labels;
