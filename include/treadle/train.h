@@ -244,11 +244,12 @@ class TREADLE_API Trainer {
   NamedTensors gradients(const Feeds& feeds, const Tensor& labels, const RunOptions* options = nullptr);
 
   /// Live views: they change with every step, and may be written between steps. Since somebody may do that without a word, evaluate() and
-  /// predict() from now on compare all of them with what kernels have packed, which reads every byte. Adapters of a weight "X.weight" are
-  /// "X.lora_A.weight", [rank, inputs ...], and "X.lora_B.weight", [outputs, rank ...].
+  /// predict() from now on compare all of them with what kernels have packed, which reads every byte, and steps on a device copy all that
+  /// they update to the host. Adapters of a weight "X.weight" are "X.lora_A.weight", [rank, inputs ...], and "X.lora_B.weight", [outputs,
+  /// rank ...].
   const NamedTensors& parameters() const;
   const NamedTensors& states() const;  ///< running means and variances
-  /// The same as tensors of their own: evaluate() and predict() compare for as long as one of them is held.
+  /// The same as tensors of their own: steps copy, and evaluate() and predict() compare, for as long as one of them is held.
   NamedTensors parameter_views() const;
   NamedTensors state_views() const;
   const NamedTensors& momentum() const;  ///< by parameter; empty for optimizers without
@@ -256,7 +257,8 @@ class TREADLE_API Trainer {
   /// accumulation).
   const NamedTensors& optimizer_state() const;
   /// The same with what other ranks keep (TrainerOptions::shard_optimizer) and all ranks' sums of gradients: what a checkpoint has. All
-  /// ranks call it. Tensors that are not this rank's are copies.
+  /// ranks call it. As of the last step: tensors that are not this rank's are copies, and others stay as they are where steps on a device
+  /// leave what they update there.
   NamedTensors joint_optimizer_state() const;
   /// Of the parameters, by parameter, and with TrainerOptions::ema_statistics of running statistics; empty without ema_decay. Live views.
   NamedTensors averages() const;

@@ -282,8 +282,8 @@ void Trainer::save_checkpoint(const std::string& path, const Metadata& metadata)
 Metadata Trainer::load_checkpoint(const std::string& path, CheckpointSettings settings) {
   check_in_training(*this);
   const CheckpointReader reader(path, bytes_of_checkpoint(*this, path));
-  reader.check(*this, settings);
   change([&] {
+    reader.check(*this, settings);
     const double before = learning_rate();
     const TrainerPosition position_before = position();
     if (settings == CheckpointSettings::same) set_learning_rate(reader.learning_rate());

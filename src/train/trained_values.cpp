@@ -37,7 +37,21 @@ NamedTensors TrainedValues::lend(const NamedTensors& tensors) const {
 }
 
 void TrainedValues::drop_given_back() const {
-  given_back_ |= std::erase_if(lent_, [](const auto& storage) { return storage.expired(); }) > 0;
+  const bool some = std::erase_if(lent_, [](const auto& storage) { return storage.expired(); }) > 0;
+  given_back_ |= some;
+  given_back_lately_ |= some;
+}
+
+bool TrainedValues::may_be_written() {
+  std::lock_guard lock(mutex_);
+  drop_given_back();
+  return handed_out_ || !lent_.empty();
+}
+
+bool TrainedValues::may_have_been_written() {
+  const bool now = may_be_written();
+  std::lock_guard lock(mutex_);
+  return std::exchange(given_back_lately_, false) || now;
 }
 
 // What was written by somebody who has let go since is found by comparing once more.

@@ -25,6 +25,9 @@ class TrainedValues {
   NamedTensors lend(const NamedTensors& tensors) const;
   /// Before a run that reads them.
   void look();
+  /// Whether somebody may write to them now, or may have done so since the last call.
+  bool may_be_written();
+  bool may_have_been_written();
 
  private:
   void drop_given_back() const;
@@ -32,7 +35,8 @@ class TrainedValues {
   mutable std::mutex mutex_;
   mutable bool handed_out_ = false;
   mutable std::vector<std::weak_ptr<Storage>> lent_;
-  mutable bool given_back_ = false;  // some of those lent, since the last look
+  mutable bool given_back_ = false;         // some of those lent, since the last look
+  mutable bool given_back_lately_ = false;  // the same, since may_have_been_written()
   std::shared_ptr<exec::Variables> variables_;
 };
 

@@ -15,6 +15,7 @@
 #include "train/joined_parameters.h"
 #include "train/optimizers.h"
 #include "train/runner.h"
+#include "train/staying_values.h"
 #include "train/trainer_graphs.h"
 #include "train/training_graph.h"
 #include "treadle/error.h"
@@ -40,6 +41,7 @@ struct Trainer::Impl : Runtime, TrainerGraphs {
   ~Impl() {
     in_flight->close(-1);  // what a caller has left behind still uses all that follows
     let_limits_go();
+    staying.reset();
     for (std::unique_ptr<Runner>* runner : {&step, &update, &gradients, &inference, &loss, &evaluation}) runner->reset();
     for (NamedTensors* tensors : {&parameters, &states, &momentum, &optimizer_state}) tensors->clear();
     step_bound.clear(), update_bound.clear();
@@ -102,6 +104,9 @@ struct Trainer::Impl : Runtime, TrainerGraphs {
       return std::move(unsimplified.training.graph);
     };
     step = std::make_unique<Runner>(*this, std::move(made.training.graph), again, std::vector<const NamedTensors*>{&kept, &scalars});
+    // Where a limit is kept, or a job shares the device, results come to the host. Ranks and sums of gradients are exchanged there.
+    if (devices.any() && Runtime::options.memory_limit_bytes == 0 && !job && !ranks && options.accumulation_steps == 1)
+      staying = std::make_unique<StayingValues>(*step->executable(), step_bound);
     for (const auto& [name, tensor] : parameters)
       if (auto found = optimizer_state.find(state_name(name, "momentum")); found != optimizer_state.end())
         momentum.emplace(name, found->second);
@@ -121,12 +126,12 @@ struct Trainer::Impl : Runtime, TrainerGraphs {
 
   /// The last step of those that accumulate, and the update. Sums and statistics are written last: a step that fails may be repeated.
   std::vector<Datum> step_and_update(const Feeds& feeds, const Datum& labels, const Call& call) {
-    std::vector<Datum> outputs = run(*step, feeds, labels, call);
+    std::vector<Datum> outputs = run(*step, step->arrange(feeds, labels), call);
     const std::vector<std::string>& names = step->graph().output_names;
     Feeds sums;
     for (size_t k = 0; k < outputs.size(); ++k)
       if (is_sum(names[k])) sums.emplace(names[k], outputs[k]);
-    run(*update, sums, {}, call, update_bound);
+    run(*update, update->arrange(sums, {}), call, update_bound);
     for (size_t k = 0; k < outputs.size(); ++k)
       if (auto state = states.find(names[k]); state != states.end()) state->second.copy_from(outputs[k].tensor());
     for (const auto& [name, gradient] : sums) {
@@ -136,12 +141,42 @@ struct Trainer::Impl : Runtime, TrainerGraphs {
     return outputs;
   }
 
+  /// A step that is all there is.
+  std::vector<Datum> whole_step(const Feeds& feeds, const Datum& labels, const Call& call) {
+    std::vector<Datum> arranged = step->arrange(feeds, labels);
+    if (staying && (may_have_been_written() || is_state_shown)) staying->leave();
+    if (!staying || may_be_written() || is_state_shown) return run(*step, std::move(arranged), call, step_bound);
+    try {
+      const std::vector<exec::OutputMemory> memory = staying->begin(arranged);
+      std::vector<Datum> outputs = run(*step, std::move(arranged), call, {}, memory);
+      staying->take(outputs);
+      return outputs;
+    } catch (const Error& error) {
+      if (error.code() != ErrorCode::resource_exhausted) throw;
+    }
+    staying->leave();  // the device has no room for what stays
+    staying.reset();
+    return run(*step, step->arrange(feeds, labels), call, step_bound);
+  }
+
+  /// Before anybody reads the values that steps update.
+  void bring_to_host() const {
+    if (staying) staying->bring_to_host();
+  }
+  const NamedTensors& shown_state(const NamedTensors& tensors) {
+    bring_to_host();
+    is_state_shown = true;
+    return tensors;
+  }
+
   NamedTensors merged() const {
+    bring_to_host();
     return adapters.empty() ? parameters : merge_adapters(model, adapters, factor_of(options.lora), parameters);
   }
 
   /// Averages by parameter and running statistic. @param in_place  what stands in the place of those, once they have changed places
   NamedTensors averages(bool in_place = false) const {
+    bring_to_host();
     NamedTensors named;
     for (const NamedTensors* values : {&parameters, &states})
       for (const auto& [name, tensor] : *values)
@@ -155,6 +190,7 @@ struct Trainer::Impl : Runtime, TrainerGraphs {
     if (options.ema_decay <= 0) throw Error(ErrorCode::invalid_argument, "the trainer keeps no averages: it was made without ema_decay");
     if (use == averages_used) return;
     const exec::Variables::Writing writing(*variables());
+    if (staying) staying->leave();
     for (auto& [name, average] : averages()) {
       Tensor& value = states.contains(name) ? states.at(name) : parameters.at(name);
       std::swap_ranges(value.data<float>(), value.data<float>() + value.num_elements(), average.data<float>());
@@ -179,7 +215,7 @@ struct Trainer::Impl : Runtime, TrainerGraphs {
     if (scaler) scaler->begin_step();
     try {
       change->report_failure([&] {
-        outputs = updates && update ? step_and_update(feeds, labels, call) : run(*step, feeds, labels, call, step_bound);
+        outputs = updates && update ? step_and_update(feeds, labels, call) : whole_step(feeds, labels, call);
         if (ranks && updates) ranks->share(parameters);
       });
     } catch (const Error&) {
@@ -246,6 +282,7 @@ struct Trainer::Impl : Runtime, TrainerGraphs {
     if (!runner) {
       const exec::Variables::Reading reading(*variables());  // what nodes compute of parameters alone, and what kernels pack
       const MakingFurther further(*this, wanted.loss ? "evaluate" : "predict");
+      bring_to_host();
       // Adapters are inputs here too: they are small, and what they are added to is packed.
       auto made = std::make_unique<Runner>(
           *this, inference_graph(wanted), [this, wanted] { return inference_graph(wanted); }, std::vector<const NamedTensors*>{&parameters},
@@ -267,16 +304,16 @@ struct Trainer::Impl : Runtime, TrainerGraphs {
     };
     const auto reading = std::make_shared<Reading>(*variables());
     if (exchange) reading->exchanges.add(*exchange);
+    bring_to_host();
     look();
     std::vector<Datum> outputs;
-    reading->exchanges.report_failure([&] { outputs = run(runner, feeds, labels, {run_options, reading}); });
+    reading->exchanges.report_failure([&] { outputs = run(runner, runner.arrange(feeds, labels), {run_options, reading}); });
     return outputs;
   }
 
-  std::vector<Datum> run(const Runner& runner, const Feeds& feeds, const Datum& labels, const Call& call,
-                         std::span<const Datum> bound_outputs = {}) {
+  std::vector<Datum> run(const Runner& runner, std::vector<Datum> arranged, const Call& call, std::span<const Datum> bound_outputs = {},
+                         std::span<const exec::OutputMemory> output_memory = {}) {
     check_run_options(call.options);
-    const std::vector<Datum> arranged = runner.arrange(feeds, labels);
     std::shared_ptr<const Monitor> monitor = current_monitor();
     const std::shared_ptr<const Executable> executable = runner.executable(monitor);
     // What it watches may be in another of the trainer's graphs; a step that is all there is has everything.
@@ -284,7 +321,12 @@ struct Trainer::Impl : Runtime, TrainerGraphs {
     if (monitor && !is_whole_step && !executable->watches_any()) monitor.reset();
     std::vector<Datum> outputs(executable->output_names.size());
     execute(executable, arranged, outputs,
-            {.bound = bound_outputs, .options = call.options, .monitor = std::move(monitor), .random_id = random_id(), .held = call.held});
+            {.bound = bound_outputs,
+             .memory = output_memory,
+             .options = call.options,
+             .monitor = std::move(monitor),
+             .random_id = random_id(),
+             .held = call.held});
     outputs.resize(executable->num_fetched);
     return outputs;
   }
@@ -298,6 +340,8 @@ struct Trainer::Impl : Runtime, TrainerGraphs {
   int accumulated_steps = 0;  // since the last update
   bool averages_used = false;
   std::unique_ptr<Runner> step, update, gradients, inference, loss, evaluation;
+  std::unique_ptr<StayingValues> staying;  // null: the host's memory is where steps write
+  bool is_state_shown = false;             // somebody may read, and write, the optimizer's state from now on
 };
 
 Trainer::Trainer(const Model& model, const TrainerOptions& options) : impl_(std::make_unique<Impl>(model, options)) {}
@@ -334,17 +378,33 @@ NamedTensors Trainer::gradients(const Feeds& feeds, const Tensor& labels, const 
   return named;
 }
 
-const NamedTensors& Trainer::parameters() const { return impl_->hand_out(impl_->parameters); }
-const NamedTensors& Trainer::states() const { return impl_->hand_out(impl_->states); }
-NamedTensors Trainer::parameter_views() const { return impl_->lend(impl_->parameters); }
-NamedTensors Trainer::state_views() const { return impl_->lend(impl_->states); }
-const NamedTensors& Trainer::momentum() const { return impl_->momentum; }
-const NamedTensors& Trainer::optimizer_state() const { return impl_->optimizer_state; }
+const NamedTensors& Trainer::parameters() const {
+  impl_->bring_to_host();
+  return impl_->hand_out(impl_->parameters);
+}
+const NamedTensors& Trainer::states() const {
+  impl_->bring_to_host();
+  return impl_->hand_out(impl_->states);
+}
+NamedTensors Trainer::parameter_views() const {
+  impl_->bring_to_host();
+  return impl_->lend(impl_->parameters);
+}
+NamedTensors Trainer::state_views() const {
+  impl_->bring_to_host();
+  return impl_->lend(impl_->states);
+}
+const NamedTensors& Trainer::momentum() const { return impl_->shown_state(impl_->momentum); }
+const NamedTensors& Trainer::optimizer_state() const { return impl_->shown_state(impl_->optimizer_state); }
 NamedTensors Trainer::joint_optimizer_state() const {
+  impl_->bring_to_host();
   if (!impl_->ranks) return impl_->optimizer_state;
   return impl_->ranks->joint_state(impl_->optimizer_state, impl_->parameters, state_names(impl_->options), std::string(kGradient));
 }
-NamedTensors Trainer::averages() const { return impl_->averages(impl_->averages_used); }
+NamedTensors Trainer::averages() const {
+  if (impl_->options.ema_decay > 0) impl_->shown_state(impl_->optimizer_state);
+  return impl_->averages(impl_->averages_used);
+}
 void Trainer::use_averages(bool use) { impl_->use_averages(use); }
 bool Trainer::averages_used() const { return impl_->averages_used; }
 int64_t Trainer::num_updates() const { return impl_->num_updates; }
@@ -382,7 +442,10 @@ void Trainer::change(const std::function<void()>& write) {
   };
   const exec::Variables::Writing writing(*impl_->variables());
   const Noted noted{*impl_};
+  if (impl_->staying) impl_->staying->leave();
+  const bool was_state_shown = impl_->is_state_shown;  // to what `write` looks at, nobody else does
   write();
+  impl_->is_state_shown = was_state_shown;
 }
 
 void Trainer::set_monitor(Monitor monitor) { impl_->set_monitor(std::move(monitor)); }
