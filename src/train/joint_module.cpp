@@ -288,8 +288,6 @@ std::vector<Tensor> JointModule::Run::advance_backward(std::span<const size_t> g
   std::shared_ptr<StoppableRun> run = std::move(impl_->run);  // after an error there is none
   if (const int32_t last = made_by(*run->executable().program, results); last >= 0)
     if (const size_t steps = run->run().steps_through(static_cast<size_t>(last)); steps > 0) run->advance(steps);
-  auto is_there = [&](int result) { return run->has_output(static_cast<size_t>(result)); };
-  if (!std::all_of(results.begin(), results.end(), is_there)) run->advance();  // an order of its own, within a memory limit
   // A gradient may be what was handed in or fed, as it is; each is the caller's to change.
   std::vector<Tensor> made;
   for (size_t gradient : gradients) {

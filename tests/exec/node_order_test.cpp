@@ -135,6 +135,51 @@ class Room final : public exec::MemoryPass {
   std::mutex mutex_;
 };
 
+/// Notes which instructions have run.
+class Noted final : public exec::Observer {
+ public:
+  std::vector<const exec::Instruction*> ran;
+  void ready(const exec::RunState&, const exec::Instruction&) override {}
+  void before(const exec::RunState&, const exec::Instruction&) override {}
+  void after(const exec::RunState&, const exec::Instruction& instruction) override { ran.push_back(&instruction); }
+};
+
+TEST(NodeOrder, StopsBehindTheNodeThatIsAskedForInAnyOrder) {
+  int moved = 0;  // nodes that do not stand where the program has them
+  for (uint32_t seed = 0; seed < 60; ++seed) {
+    const std::vector<Datum> feeds = testing::random_feeds(seed);
+    exec::Program program(testing::random_graph(seed, /*data_dependent=*/false));
+    std::vector<Datum> expected(program.output_slots().size());
+    exec::run(program, feeds, expected, {});
+    Room room(program.bindings().latest_plan()->arena_bytes * 7 / 10 / 64 * 64, /*may_reorder=*/true);
+    for (size_t i = 0; i < program.instructions().size(); ++i) {
+      Noted noted;
+      exec::RunControl control;
+      control.pass = &room;
+      control.observer = &noted;
+      exec::Frame frame(program);
+      try {
+        frame.start(feeds, {}, control, {});
+      } catch (const Error&) {
+        break;  // no plan fits
+      }
+      const exec::BudgetedPlan* plan = frame.state().budget().get();
+      if (!plan || plan->order.empty()) break;
+      moved += plan->order[i] != static_cast<int32_t>(i);
+      frame.advance(frame.steps_through(i));
+      ASSERT_FALSE(noted.ran.empty());
+      EXPECT_EQ(noted.ran.back(), &program.instructions()[i]) << seed << ", " << i;
+      EXPECT_EQ(std::count(noted.ran.begin(), noted.ran.end(), &program.instructions()[i]), 1);
+      EXPECT_EQ(frame.steps_through(i), 0U);
+      EXPECT_TRUE(frame.advance());
+      std::vector<Datum> outputs(expected.size());
+      frame.take_outputs(outputs);
+      testing::expect_same_bits(outputs, expected);
+    }
+  }
+  EXPECT_GT(moved, 5);
+}
+
 // A chain of cheap values that are read again on the way back.
 std::shared_ptr<Graph> there_and_back(const std::string& rule) {
   GraphBuilder b;

@@ -139,6 +139,13 @@ size_t Frame::steps_left() const {
   return std::min(static_cast<size_t>(stop - rest.begin()), starved_ - pc_);
 }
 
+size_t Frame::steps_through(size_t instruction) const {
+  const size_t end = program_.instructions().size();
+  size_t step = pc_;
+  while (step < end && budget_.instruction_at(step) != instruction) ++step;
+  return step < end ? step + 1 - pc_ : 0;
+}
+
 bool Frame::advance(size_t steps) {
   if (pc_ == starved_ && !finished() && steps > 0) FeedBinder::refuse_missing(state_);
   const size_t end = std::min(starved_, pc_ + std::min(steps, program_.instructions().size() - pc_));

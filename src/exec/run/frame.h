@@ -45,7 +45,7 @@ class Frame final : public Run {
 
   bool advance(size_t steps = SIZE_MAX) override;
   size_t steps_left() const override;
-  size_t steps_through(size_t instruction) const override { return instruction < pc_ ? 0 : instruction + 1 - pc_; }
+  size_t steps_through(size_t instruction) const override;
   bool finished() const override { return pc_ == program_.instructions().size(); }
 
   const Instruction* yield() const override {
