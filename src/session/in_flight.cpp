@@ -1,5 +1,6 @@
 #include "session/in_flight.h"
 
+#include <algorithm>
 #include <mutex>
 #include <string>
 
@@ -8,7 +9,7 @@
 namespace treadle {
 
 RunsInFlight::Entry::Entry(RunsInFlight& runs, uint64_t run_id, std::string_view tag)
-    : runs_(runs), run_id_(run_id), tag_(tag), start_(std::chrono::steady_clock::now()), fork_generation_(fork_generation()) {
+    : runs_(runs), run_id_(run_id), tag_(tag), start_(read_ticks()), fork_generation_(fork_generation()) {
   std::lock_guard lock(runs.mutex_);
   if (runs.closed()) throw Error(ErrorCode::cancelled, "the session is closed");
   next_ = runs.first_;
@@ -47,13 +48,15 @@ std::shared_ptr<RunsInFlight::Entry> RunsInFlight::enter(uint64_t run_id, std::s
 
 std::vector<UnfinishedRun> RunsInFlight::list(bool all) const {
   std::vector<UnfinishedRun> runs;
-  auto now = std::chrono::steady_clock::now();
+  const std::chrono::duration<double, std::milli> since_first = std::chrono::steady_clock::now() - first_time_;
+  const uint64_t now = read_ticks();
+  const double ms_per_tick = since_first.count() / static_cast<double>(std::max<uint64_t>(now - first_ticks_, 1));
   for (const Entry* entry = first_; entry; entry = entry->next_) {
     if (entry->fork_generation_ != fork_generation()) continue;
     const auto self = std::this_thread::get_id();
     if (!all && (entry->thread_ == self || entry->helper_ == self)) continue;
-    runs.push_back(
-        {entry->run_id_, std::string(entry->tag_), std::chrono::duration_cast<std::chrono::milliseconds>(now - entry->start_).count()});
+    const double elapsed_ms = ms_per_tick * static_cast<double>(now - std::min(entry->start_, now));
+    runs.push_back({entry->run_id_, std::string(entry->tag_), static_cast<int64_t>(elapsed_ms)});
   }
   return runs;
 }

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "core/fork_mutex.h"
+#include "core/recorder.h"
 #include "treadle/session.h"
 
 namespace treadle {
@@ -36,7 +37,7 @@ class RunsInFlight : public std::enable_shared_from_this<RunsInFlight> {
     uint64_t run_id_;
     std::string_view tag_;
     std::thread::id thread_ = std::this_thread::get_id(), helper_;
-    std::chrono::steady_clock::time_point start_{};
+    uint64_t start_;  // as read_ticks(), a reading of which costs less than one of the clock
     uint32_t fork_generation_;
     Entry *previous_ = nullptr, *next_ = nullptr;
   };
@@ -54,6 +55,8 @@ class RunsInFlight : public std::enable_shared_from_this<RunsInFlight> {
  private:
   std::vector<UnfinishedRun> list(bool all) const;  // under the lock
 
+  const std::chrono::steady_clock::time_point first_time_ = std::chrono::steady_clock::now();
+  const uint64_t first_ticks_ = read_ticks();
   mutable ForkMutex mutex_;
   std::condition_variable_any ended_;
   std::atomic<bool> closing_{false};

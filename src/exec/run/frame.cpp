@@ -247,7 +247,7 @@ void Frame::resume(std::span<const Datum> values) {
     if (outputs[i] < 0) continue;
     if (!values[i].is_tensor() || values[i].tensor().dtype() != program_.slots()[static_cast<size_t>(outputs[i])].dtype)
       refuse_feed(program_, outputs[i], values[i], "a value handed to a Yield has another type");
-    state_.hold(outputs[i], values[i].tensor().contiguous());
+    state_.hold(outputs[i], values[i].tensor().is_contiguous() ? values[i] : Datum(values[i].tensor().contiguous()));
   }
   if (by_readiness_)
     parallel_->cursor.finish(
