@@ -144,9 +144,11 @@ function showFixes() {
   slow.sort((a, b) => b.lost - a.lost);
   if (!slow.length) return;
   const run = profile.runs.ms.median, scale = timeScale(slow.map(({ n }) => n.ms.median));
-  const gain = ({ n, lost }) => percent(Math.min(lost, Math.max(0, lost - (n.slack_ms || 0))) / run);
+  // One node after the other, each counts as it is; of nodes at once, what others take anyway does not.
+  const path = profile.critical_path, inOrder = !path || path.all_nodes_ms <= 1.02 * run;
+  const gain = ({ n, lost }) => percent(Math.max(0, lost - (inOrder ? 0 : n.slack_ms || 0)) / run);
   $('recoverable').append(make('h3', {}, 'Nodes furthest from what the machine reaches'),
-    make('p', { class: 'hint' }, 'The last column: how much shorter a run is if the node reaches its limit, less what it may wait for others anyway.'),
+    make('p', { class: 'hint' }, `The last column: how much shorter a run is if the node reaches its limit${inOrder ? '' : ', less its slack'}.`),
     scrolling('Nodes furthest from the limit', table(slow.slice(0, 5).map((s) => [nodeLink(s.n), s.n.op, scale.text(s.n.ms.median), scale.text(s.n.bound_ms), s.n.bound, scale.text(s.lost), gain(s)]),
       ['node', 'operator', '#' + scale.unit, `#least, ${scale.unit}`, 'bound by', `#above it, ${scale.unit}`, '#of the run'])));
 }

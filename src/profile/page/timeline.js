@@ -176,7 +176,7 @@ function boxAt(event) {
 }
 function listenToTime() {
   const canvas = $('time'), whole = 1e9;
-  if (!(profile.timeline || {}).ranges) $('which').querySelector('[value="ranges"]').remove();
+  for (const option of [...$('which').options]) if (!((profile.timeline || {})[option.value] || {}).count) option.remove();
   let drag = null, moved = false;
   canvas.addEventListener('wheel', (e) => {
     if (e.shiftKey || Math.abs(e.deltaX) > Math.abs(e.deltaY)) { e.preventDefault(); move((e.deltaX || e.deltaY) / canvas.clientWidth); return; }
