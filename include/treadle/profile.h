@@ -200,8 +200,8 @@ struct ProfilerOptions {
   /// recording may be of any length; what a process has written is there however it ends. read_profile_recording() reads it. If the file
   /// cannot be written any more, recording stops, runs go on, and profile() and flush() say why. Does not go with keep_last.
   std::string stream_to;
-  /// Nodes name the passes that made them. The model is optimised once more when the profile is made. Sessions only; those of a compiled
-  /// model have none to name.
+  /// Nodes name the passes that made them. The graph is optimised once more when the profile is made. Sessions of a compiled model have
+  /// none to name.
   bool passes = false;
 };
 

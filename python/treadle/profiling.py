@@ -546,7 +546,7 @@ class _ProfileFunction:
         threads from Python 3.12 on; before, of this one and of those that begin in the block.
         `stream_to`: a file to which events are written while they are recorded, for recordings of any length; `Profile.load` reads it, also
         after the process was killed.
-        `passes`: nodes name the passes that made them. The model is optimised once more for that, when the block ends. Sessions only.
+        `passes`: nodes name the passes that made them. The graph is optimised once more for that, when the block ends. Not of compiled models.
         `max_events`: room of 24 bytes each, for the whole process. `when_full`: "stop" records no more, "ring" forgets the oldest. Either way
         `p.events_lost` counts what is missing, and runs that lack events are left out.
         """

@@ -38,8 +38,11 @@ void PassTrace::look(const Graph& graph, Snapshot& snapshot) {
 void PassTrace::begin(std::string_view pass, const Graph& graph) {
   pass_ = pass;
   nodes_before_ = graph.num_nodes();
-  // What the pass before left is what this one finds.
-  if (before_.empty()) look(graph, before_);
+  // What the pass before left is what this one finds, but for another graph, or one to which a backward pass has been added meanwhile.
+  const auto known = std::count_if(before_.begin(), before_.end(), [&](const auto& seen) { return seen.first.first == &graph; });
+  if (static_cast<size_t>(known) == graph.num_nodes()) return;
+  before_.clear();
+  look(graph, before_);
 }
 
 void PassTrace::end(const Graph& graph, int64_t num_changes, int64_t elapsed_us) {

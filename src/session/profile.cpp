@@ -196,17 +196,19 @@ profile::ProfilePlan Session::Impl::profile_plan(const Profiling& of) const {
     plan = Runtime::profile_plan(compiled_now(), of);
   }
   plan.profile.memory = memory_report();
-  if (of.names_passes()) name_passes(plan.profile);
+  if (of.names_passes())
+    name_passes(plan.profile, [&] {
+      const std::unique_ptr<Graph> graph = prepare();
+      optimise(*graph);
+    });
   return plan;
 }
 
-// The passes once more, over the graph as read: sessions do not keep what they did.
-void Session::Impl::name_passes(Profile& profile) const {
+void name_passes(Profile& profile, const std::function<void()>& optimise_again) {
   passes::PassTrace trace;
   {
     const passes::PassTrace::Scope traced(trace);
-    const std::unique_ptr<Graph> graph = prepare();
-    optimise(*graph);
+    optimise_again();
   }
   for (ProfiledNode& node : profile.nodes)
     node.passes = trace.passes_of(node.sources.empty() ? std::vector<std::string>{node.name} : node.sources);

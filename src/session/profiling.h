@@ -50,6 +50,10 @@ class Profiling {
 /// What was recorded so far.
 Profile recorded_profile(profile::ProfilePlan plan, const Profiling& profiling);
 
+/// Tells each node the passes that made it. Clients do not keep what the optimiser did.
+/// @param optimise_again  makes and optimises the graph as it was made for the client, on this thread
+void name_passes(Profile& profile, const std::function<void()>& optimise_again);
+
 /// What a Profiler is made of.
 struct Profiler::Impl {
   using Plan = std::function<profile::ProfilePlan(const Profiling&)>;

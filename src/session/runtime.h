@@ -131,7 +131,7 @@ struct Runtime {
     std::optional<LoadPhases::Phase> phase_;
   };
   /// Why profiles cannot name the passes that made a node; empty: they can.
-  std::string names_no_passes = "the optimised graph of a training step is not made a second time";
+  std::string names_no_passes;
   // Names of records: of no other client.
   struct RecordNames {
     uint32_t run = Recorder::reserve_names(2), initialization = run + 1;

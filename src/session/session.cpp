@@ -180,7 +180,7 @@ std::shared_ptr<ThreadPool> make_thread_pool(int num_threads) {
 Session::Impl::Impl(const Model& source, const SessionOptions& session_options) : Runtime(session_options, "the session"), model(source) {
   const Making making(*this, source);
   uint64_t start = read_ticks();
-  names_no_passes = source.impl().compiled ? "a compiled model holds the optimised graph only" : "";
+  if (source.impl().compiled) names_no_passes = "a compiled model holds the optimised graph only";
   if (!options.optimized_model_filepath.empty())
     onnx::write_model_file(optimized(), options.optimized_model_filepath,
                            {.external_data_file = options.optimized_model_data_file,

@@ -85,7 +85,6 @@ struct Session::Impl : Runtime {
   void trim() const;  // frames that no run uses
   MemoryReport memory_report() const;
   profile::ProfilePlan profile_plan(const Profiling& of) const;
-  void name_passes(Profile& profile) const;
 
   Model model;
   std::vector<MemoryCharge> weight_charges;

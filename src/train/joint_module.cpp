@@ -437,6 +437,7 @@ Profiler JointModule::profiler(const ProfilerOptions& options) {
 profile::ProfilePlan JointModule::Impl::profile_plan(const Profiling& of) const {
   profile::ProfilePlan plan = Runtime::profile_plan(runner->executables(), of);
   if (!forward_only) exec::name_training_phases(runner->program(), {}, plan.profile.nodes);
+  if (of.names_passes()) name_passes(plan.profile, [&] { optimise(*make_joint(/*simplified=*/true).training.graph, Runtime::options); });
   return plan;
 }
 void JointModule::hold(const NamedTensors& tensors) {

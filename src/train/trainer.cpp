@@ -468,6 +468,12 @@ profile::ProfilePlan Trainer::Impl::profile_plan(const Profiling& of) const {
   for (const auto& [name, tensor] : states) forward.push_back(name);
   profile::ProfilePlan plan = Runtime::profile_plan(executables(), of);
   exec::name_training_phases(step->program(), forward, plan.profile.nodes);
+  if (of.names_passes())
+    name_passes(plan.profile, [&] {
+      Differentiated made = differentiate(Runtime::options, /*simplified=*/true);
+      set_outputs(made.graph(), add_step_outputs(made), made.training.read);
+      optimise(made.graph(), Runtime::options);
+    });
   return plan;
 }
 

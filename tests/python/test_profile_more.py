@@ -3,6 +3,7 @@
 import gc
 import json
 import subprocess
+import sys
 import threading
 
 import numpy as np
@@ -240,10 +241,43 @@ def test_nodes_name_their_passes(model, session):
     assert all(node.passes == () for node in p.nodes)
 
 
-def test_passes_of_trainers_are_refused(model):
-    trainer = treadle.train.Trainer(str(model), loss="softmax_cross_entropy")
+def test_passes_of_trainers_are_named(model):
+    labels = np.zeros(2, np.int64)
+
+    def passes_of(*disabled):
+        options = treadle.SessionOptions()
+        options.disabled_passes = list(disabled)
+        trainer = treadle.train.Trainer(str(model), loss="softmax_cross_entropy", sess_options=options)
+        with treadle.profile(trainer, peaks=False, passes=True) as p:
+            trainer.step(FEEDS, labels)
+        assert [node.name for node in p.nodes if node.phase == "optimizer"]
+        return {node.name: node.passes for node in p.nodes}
+
+    named = passes_of()
+    seen = {name for passes in named.values() for name in passes}
+    assert "assign-layout" in seen
+    assert any(passes and "grad" in name for name, passes in named.items()), "nodes of the backward pass, too"
+    # What a pass made is not made without it.
+    assert "assign-layout" not in {name for passes in passes_of("assign-layout").values() for name in passes}
+
+
+def test_passes_of_joint_modules_are_named(model):
+    module = treadle.train.JointModule(str(model))
+    with treadle.profile(module, peaks=False, passes=True) as p:
+        run = module.forward(FEEDS)
+        run.backward([np.ones_like(np.asarray(run.outputs[0]))])
+    assert {"forward", "backward"} == {node.phase for node in p.nodes}
+    assert any("assign-layout" in node.passes for node in p.nodes if node.phase == "backward")
+    (product,) = [node for node in p.nodes if node.name == "product"]
+    assert product.passes == (), "it is as it was written"
+
+
+def test_passes_of_compiled_models_are_refused(model, tmp_path):
+    compiled = tmp_path / "m.treadle"
+    subprocess.run([sys.executable, "-m", "treadle", "compile", str(model), "-o", str(compiled)], check=True, capture_output=True)
+    session = treadle.InferenceSession(str(compiled))
     with pytest.raises(treadle.errors.InvalidArgument, match="name no passes"):
-        with treadle.profile(trainer, passes=True):
+        with treadle.profile(session, passes=True):
             pass
 
 
