@@ -49,7 +49,7 @@ def cases() -> dict[str, tuple[bytes, dict[str, Array], set[str]]]:
     node = helper.make_node
     a, b = random(96, 64), random(64, 80)
     image, weights = random(1, 32, 20, 20), random(32, 32, 3, 3)
-    q = random(2, 4, 24, 16)
+    doubles, q = image.astype(float), random(2, 4, 24, 16)
     byte_image = (np.abs(image) * 50).astype(np.uint8)
     u8 = {"xs": np.float32(0.02), "xz": np.uint8(3), "ws": np.float32(0.01), "wz": np.int8(0), "ys": np.float32(0.05), "yz": np.uint8(5)}
     scalars: dict[str, Array] = {name: np.array(value) for name, value in u8.items()}
@@ -65,8 +65,8 @@ def cases() -> dict[str, tuple[bytes, dict[str, Array], set[str]]]:
             {"borders", "compute"},
         ),
         "convolution of doubles": (
-            model_of([node("Conv", ["x", "w"], ["y"], pads=[1, 1, 1, 1])], {"x": image.astype(float)}, {"w": weights.astype(float)}, TensorProto.DOUBLE),
-            {"x": image.astype(float)},
+            model_of([node("Conv", ["x", "w"], ["y"], pads=[1, 1, 1, 1])], {"x": doubles}, {"w": weights.astype(float)}, TensorProto.DOUBLE),
+            {"x": doubles},
             {"compute"},
         ),
         **{op: (recurrent(op), {"x": random(5, 3, 12)}, {"compute", "epilogue"}) for op in ("RNN", "GRU", "LSTM")},
