@@ -52,6 +52,11 @@ class Parts {
     }
     std::vector<ValueId> inputs;
     for (const std::string& input : part.inputs) inputs.push_back(input.empty() ? kNoValue : made_.at(input));
+    if (part.op_type == "CastLike") {  // nothing but the dtype counts of what it is cast like
+      const auto to = static_cast<int64_t>(graph_.type(inputs[1]).dtype);
+      made_[part.output] = add({.op_type = "Cast", .inputs = {inputs[0]}, .attributes = {{"to", to}}, .name = name_ + "/Cast"});
+      return;
+    }
     made_[part.output] = add({.op_type = part.op_type,
                               .inputs = std::move(inputs),
                               .attributes = part.attributes,
