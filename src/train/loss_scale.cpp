@@ -6,7 +6,6 @@
 #include <cmath>
 #include <limits>
 
-#include "graph/infer.h"
 #include "passes/precision.h"
 #include "train/training_graph.h"
 #include "treadle/error.h"
@@ -18,13 +17,6 @@ constexpr double kInitScale = 65536, kGrowthFactor = 2, kBackoffFactor = 0.5;
 constexpr int64_t kGrowthInterval = 2000;
 // What a scale, and one over it, can be as float32 numbers.
 constexpr double kLeast = 1 / 0x1p126, kMost = 0x1p126;
-
-ValueId appended(Graph& graph, NodeSpec spec) {
-  spec.name = graph.unique_name(spec.name);
-  const NodeId id = graph.add_node(std::move(spec));
-  infer_node(graph, id);
-  return graph.node(id).outputs[0];
-}
 
 ValueId scale_of(Graph& graph) {
   const ValueId known = graph.find_value(kLossScale);

@@ -74,12 +74,6 @@ std::string_view name_of(Schedule::Kind kind) {
                                                        nearest_names(name, names), fmt::join(names, ", ")));
 }
 
-ValueId appended(Graph& graph, NodeSpec spec) {
-  spec.name = graph.unique_name(spec.name);
-  const NodeId id = graph.add_node(std::move(spec));
-  infer_node(graph, id);
-  return graph.node(id).outputs[0];
-}
 ValueId number(Graph& graph, const std::string& name, double value) {
   return graph.add_constant(graph.unique_name(name), Tensor::scalar(static_cast<float>(value)));
 }

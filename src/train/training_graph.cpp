@@ -202,6 +202,13 @@ std::set<size_t> copied_statistics(const onnx::GraphDef& graph) {
 
 }  // namespace
 
+ValueId appended(Graph& graph, NodeSpec spec) {
+  spec.name = graph.unique_name(spec.name);
+  const NodeId id = graph.add_node(std::move(spec));
+  infer_node(graph, id);
+  return graph.node(id).outputs[0];
+}
+
 Model with_own_statistics(const Model& model) {
   std::set<size_t> copied = copied_statistics(model.impl().def.graph);
   std::erase_if(copied, [&](size_t i) { return !find_initializer(model, model.impl().def.graph.nodes[i].inputs[0]); });

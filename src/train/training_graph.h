@@ -44,6 +44,9 @@ struct TrainingGraph {
   ValueId value(std::string_view name) const { return graph->find_value(name); }
 };
 
+/// A node behind those that are there, with a name of its own. @return its first output
+ValueId appended(Graph& graph, NodeSpec spec);
+
 /// The model with an initializer for every running statistic that it takes from another one through an Identity: PyTorch's exporter writes
 /// equal initial values once, which for parameters that are trained would tie what is none of each other's business.
 Model with_own_statistics(const Model& model);
