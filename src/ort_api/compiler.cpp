@@ -44,7 +44,7 @@ std::string data_file_beside(const std::string& model, const fs::path& given) {
   return given.parent_path() == fs::path(model).parent_path() ? given.filename().string() : given.string();
 }
 
-void check(const Options& options) {
+void check_options(const Options& options) {
   if (!options.load) throw Error(ErrorCode::invalid_argument, "no input model is given");
   if ((options.flags & kErrorIfNothingCompiled) != 0)
     throw Error(ErrorCode::invalid_argument, "no node was compiled: the CPU runs ONNX's nodes as they are");
@@ -56,7 +56,7 @@ void check(const Options& options) {
 }
 
 void compile(const OrtEnv& environment, const Options& options) {
-  check(options);
+  check_options(options);
   OrtSessionOptions with = options.session;
   with.options.graph_optimization_level = options.level;
   const Model model = options.load();

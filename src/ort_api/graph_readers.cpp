@@ -374,7 +374,7 @@ OrtOpAttrType type_of_attribute(const Attribute& value) {
   return std::visit(Kinds{}, value);
 }
 
-void add_attributes(OrtApi& table) {
+void add_attribute_readers(OrtApi& table) {
   table.OpAttr_GetType = [](const OrtOpAttr* attribute, OrtOpAttrType* out) {
     return guarded([&] { required(out, "type") = type_of_attribute(required(attribute, "attribute").value); });
   };
@@ -405,7 +405,7 @@ void add_graph_readers(OrtApi& table) {
   add_description(table);
   add_parts(table);
   add_nodes(table);
-  add_attributes(table);
+  add_attribute_readers(table);
   add_external(table);
 }
 

@@ -53,7 +53,7 @@ OrtTypeInfo* info_at(const std::vector<Type>& types, size_t index) {
   return made.release();
 }
 
-void add_attributes(OrtApi& table) {
+void add_kernel_attributes(OrtApi& table) {
   table.KernelInfoGetAttribute_float = [](const OrtKernelInfo* info, const char* name, float* out) {
     return guarded([&] { required(out, "out") = attribute<float>(info, name); });
   };
@@ -241,7 +241,7 @@ void add_shape_inference(OrtApi& table) {
 }  // namespace
 
 void add_kernel_info(OrtApi& table) {
-  add_attributes(table);
+  add_kernel_attributes(table);
   add_operands(table);
   add_node(table);
   add_op_attributes(table);

@@ -24,7 +24,6 @@ using DU = hn::ScalableTag<uint32_t>;
 using V = hn::Vec<D>;
 using VU = hn::Vec<DU>;
 using DH = hn::Rebind<uint16_t, D>;
-using DF16 = hn::Rebind<hwy::float16_t, D>;
 using VH = hn::Vec<DH>;
 
 // No more rows than these: each is four functions, and compilers take minutes over them.
@@ -61,12 +60,35 @@ HWY_INLINE VU odd_of(VU pairs) { return hn::And(pairs, hn::Set(DU(), 0xFFFF0000U
 // How the pairs of a panel are multiplied: by the processor's products of bfloat16, or widened from bfloat16 or float16.
 enum class By { pairs, bfloat16, float16 };
 
+// Of float16 numbers, each the lower half of a word.
+#if HWY_TARGET == HWY_SCALAR || HWY_TARGET == HWY_EMU128
+// The portable targets have no instruction for it; Highway's own arithmetic knows no infinity there.
+HWY_INLINE V from_float16(VU halves) {
+  uint32_t bits[hn::MaxLanes(DU())];
+  float values[hn::MaxLanes(D())];
+  hn::StoreU(halves, DU(), bits);
+  for (size_t i = 0; i < hn::MaxLanes(D()); ++i) values[i] = static_cast<float>(Float16::from_bits(static_cast<uint16_t>(bits[i])));
+  return hn::LoadU(D(), values);
+}
+HWY_INLINE VU to_float16(V numbers) {
+  uint32_t bits[hn::MaxLanes(DU())];
+  float values[hn::MaxLanes(D())];
+  hn::StoreU(numbers, D(), values);
+  for (size_t i = 0; i < hn::MaxLanes(D()); ++i) bits[i] = Float16(values[i]).bits;
+  return hn::LoadU(DU(), bits);
+}
+#else
+using DF16 = hn::Rebind<hwy::float16_t, D>;
+HWY_INLINE V from_float16(VU halves) { return hn::PromoteTo(D(), hn::BitCast(DF16(), hn::TruncateTo(DH(), halves))); }
+HWY_INLINE VU to_float16(V numbers) { return hn::PromoteTo(DU(), hn::BitCast(DH(), hn::DemoteTo(DF16(), numbers))); }
+#endif
+
 // One number of each pair, widened.
 template <By kBy, bool kOdd>
 HWY_INLINE V widened(VU pairs) {
   const D d;
   if constexpr (kBy == By::float16)
-    return hn::PromoteTo(d, hn::BitCast(DF16(), hn::TruncateTo(DH(), kOdd ? hn::ShiftRight<16>(pairs) : pairs)));
+    return from_float16(kOdd ? hn::ShiftRight<16>(pairs) : pairs);
   else
     return hn::BitCast(d, kOdd ? odd_of(pairs) : hn::ShiftLeft<16>(pairs));
 }
@@ -75,7 +97,7 @@ template <By kBy, bool kOdd>
 HWY_INLINE V broadcast(uint32_t pair) {
   const D d;
   if constexpr (kBy == By::float16)
-    return hn::PromoteTo(d, hn::BitCast(DF16(), hn::Set(DH(), static_cast<uint16_t>(kOdd ? pair >> 16 : pair))));
+    return from_float16(hn::Set(DU(), kOdd ? pair >> 16 : pair));
   else
     return hn::BitCast(d, hn::Set(DU(), kOdd ? pair & 0xFFFF0000U : pair << 16));
 }
@@ -331,11 +353,10 @@ void pair_float16_rows_here(const float* rows, int64_t ld, int64_t K, int64_t wi
   const D d;
   const DU du;
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
-  auto bits = [&](V x) HWY_ATTR { return hn::PromoteTo(du, hn::BitCast(DH(), hn::DemoteTo(DF16(), x))); };
   for (int64_t k = 0; k < K; k += 2) {
     for (int64_t n = 0; n < width; n += lanes) {
-      const VU even = bits(hn::LoadU(d, rows + k * ld + n));
-      const VU odd = k + 1 < K ? bits(hn::LoadU(d, rows + (k + 1) * ld + n)) : hn::Zero(du);
+      const VU even = to_float16(hn::LoadU(d, rows + k * ld + n));
+      const VU odd = k + 1 < K ? to_float16(hn::LoadU(d, rows + (k + 1) * ld + n)) : hn::Zero(du);
       hn::StoreU(hn::Or(even, hn::ShiftLeft<16>(odd)), du, dst + k / 2 * width + n);
     }
   }
