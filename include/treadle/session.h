@@ -58,8 +58,8 @@ struct TREADLE_API SessionOptions {
   GraphOptimizationLevel graph_optimization_level = GraphOptimizationLevel::all;
   SessionMode mode = SessionMode::inference;
   /// Arithmetic of products by constant weights and of convolutions: "float32" (also if empty), "bfloat16", "bfloat16x3", "float16",
-  /// "int8_weights", or entries separated by ";", of which PATTERN=PRECISION holds for nodes of such names and the last that matches counts.
-  /// Without graph optimisations it has no effect. docs/precision.md says what each costs and gives.
+  /// "int8_weights", or entries separated by ";", of which PATTERN=PRECISION holds for nodes of such names and the last that matches
+  /// counts. Without graph optimisations it has no effect. docs/precision.md says what each costs and gives.
   std::string precision;
   /// Largest size of a convolution's transformed weights, relative to the weights. 1 forbids Winograd's algorithms (1.8 and 4 times), which
   /// are the fastest for many convolutions. Session::to_text("planned") says what each node packs.

@@ -193,7 +193,8 @@ void register_options(nb::module_& module) {
           [](PySessionOptions& options, nb::handle pool) { options.thread_pool = pool_of(pool); }, nb::arg().none(),
           "A ThreadPool to use instead of the shared one.")
       .def_rw("set_denormal_as_zero", &PySessionOptions::set_denormal_as_zero, "Treat denormal numbers as zero.")
-      .def_rw("strict_symbols", &PySessionOptions::strict_symbols, "Feeds that contradict a symbol of the model are an error, and not only a warning.")
+      .def_rw("strict_symbols", &PySessionOptions::strict_symbols,
+              "Feeds that contradict a symbol of the model are an error, and not only a warning.")
       .def_rw("verify_plans", &PySessionOptions::verify_plans,
               "Prove before a run with new extents that every node will read what was written for it.")
       .def_rw("use_mmap", &PySessionOptions::use_mmap, "Map the model's files and use weights in place.")
@@ -203,7 +204,8 @@ void register_options(nb::module_& module) {
               "Folder of compiled models: the first session of a model writes one, later sessions map it; \"\": none.")
       .def_rw("compiled_model_filepath", &PySessionOptions::compiled_model_filepath, "File to write the compiled model to; \"\": none.")
       .def_rw("precision", &PySessionOptions::precision,
-              "Arithmetic of products and convolutions: \"float32\", \"bfloat16\", \"bfloat16x3\", \"float16\", \"int8_weights\", or \";\"-separated "
+              "Arithmetic of products and convolutions: \"float32\", \"bfloat16\", \"bfloat16x3\", \"float16\", \"int8_weights\", or "
+              "\";\"-separated "
               "entries "
               "PATTERN=PRECISION; see docs/precision.md.")
       .def_rw("max_weight_expansion", &PySessionOptions::max_weight_expansion,

@@ -236,7 +236,7 @@ struct BlockTaps {
       }
     }
     std::fill(offset + count, offset + kPoints, 0);
-    std::fill(weight[count], weight[kPoints], T{0});
+    for (int64_t i = count; i < kPoints; ++i) std::fill_n(weight[i], 4, T{0});
   }
   void read_others(const GridSampleParams& p, const T* grid, int64_t count) {
     num_others = static_cast<int>(count);
