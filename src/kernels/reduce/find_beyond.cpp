@@ -7,6 +7,11 @@
 
 #include <type_traits>
 
+#ifndef TREADLE_BEYOND_TYPES  // this file is read once for each instruction set
+#define TREADLE_BEYOND_TYPES(each) \
+  each(float) each(double) each(int8_t) each(int16_t) each(int32_t) each(int64_t) each(uint8_t) each(uint16_t) each(uint32_t) each(uint64_t)
+#endif
+
 HWY_BEFORE_NAMESPACE();
 namespace treadle::kernels::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
@@ -34,16 +39,7 @@ int64_t first_beyond(const T* x, int64_t n, T bound) {
 #define TREADLE_FIND_BEYOND(T)                                                                        \
   int64_t first_above_##T(const T* x, int64_t n, T bound) { return first_beyond<true>(x, n, bound); } \
   int64_t first_below_##T(const T* x, int64_t n, T bound) { return first_beyond<false>(x, n, bound); }
-TREADLE_FIND_BEYOND(float)
-TREADLE_FIND_BEYOND(double)
-TREADLE_FIND_BEYOND(int8_t)
-TREADLE_FIND_BEYOND(int16_t)
-TREADLE_FIND_BEYOND(int32_t)
-TREADLE_FIND_BEYOND(int64_t)
-TREADLE_FIND_BEYOND(uint8_t)
-TREADLE_FIND_BEYOND(uint16_t)
-TREADLE_FIND_BEYOND(uint32_t)
-TREADLE_FIND_BEYOND(uint64_t)
+TREADLE_BEYOND_TYPES(TREADLE_FIND_BEYOND)
 #undef TREADLE_FIND_BEYOND
 
 }  // namespace treadle::kernels::HWY_NAMESPACE
@@ -63,16 +59,7 @@ namespace treadle::kernels {
   int64_t find_below(const T* x, int64_t n, T bound) {         \
     return HWY_DYNAMIC_DISPATCH(first_below_##T)(x, n, bound); \
   }
-TREADLE_FIND_BEYOND(float)
-TREADLE_FIND_BEYOND(double)
-TREADLE_FIND_BEYOND(int8_t)
-TREADLE_FIND_BEYOND(int16_t)
-TREADLE_FIND_BEYOND(int32_t)
-TREADLE_FIND_BEYOND(int64_t)
-TREADLE_FIND_BEYOND(uint8_t)
-TREADLE_FIND_BEYOND(uint16_t)
-TREADLE_FIND_BEYOND(uint32_t)
-TREADLE_FIND_BEYOND(uint64_t)
+TREADLE_BEYOND_TYPES(TREADLE_FIND_BEYOND)
 #undef TREADLE_FIND_BEYOND
 
 }  // namespace treadle::kernels
