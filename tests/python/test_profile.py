@@ -398,7 +398,9 @@ def test_sessions_are_profiled_in_python(conv_model, tmp_path):
             session.run(None, feeds)
     session.run(None, feeds)
     assert p.data["runs"]["recorded"] == 12
-    assert math.isclose(sum(p.where.values()), p.data["runs"]["ms"]["median"], rel_tol=0.5)
+    # The parts are means of the middle half of the runs.
+    assert p.data["runs"]["ms"]["p10"] <= sum(p.where.values()) + 1e-4
+    assert sum(p.where.values()) <= p.data["runs"]["ms"]["p90"] + 1e-4
     conv = next(node for node in p.nodes if "Conv" in node.op_type)
     assert conv.calls == 1
     assert conv.output_shapes[0] in {(3, 16, 14, 14), (3, 14, 14, 16)}
