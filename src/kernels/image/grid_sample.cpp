@@ -7,43 +7,99 @@
 
 #include <algorithm>
 #include <cmath>
+#include <type_traits>
 
 HWY_BEFORE_NAMESPACE();
 namespace treadle::kernels::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-constexpr int64_t kPointsAtOnce = 16;
-
-/// dst[i]: two neighbours at src[offset[i]] and the two a row further, weighed.
+/// dst[i]: the square of point i, weighed.
 template <typename T>
-void sample_squares_plain(const T* src, int64_t row, const int64_t* offset, const T (*weight)[4], T* dst) {
-  for (int64_t i = 0; i < kPointsAtOnce; ++i) {
-    const T *at = src + offset[i], *w = weight[i];
-    dst[i] = (at[0] * w[0] + at[row] * w[2]) + (at[1] * w[1] + at[row + 1] * w[3]);
+void sample_squares_plain(const SampledSquares<T>& squares, const T* src, int64_t row, T* dst) {
+  for (int64_t i = 0; i < SampledSquares<T>::kPoints; ++i) {
+    const T *at = src + squares.offset[i], *w = squares.weight[i];
+    const typename SampledSquares<T>::Bits* taken = squares.taken[i];
+    auto product = [&](int k, T value) { return (taken[k] ? value : T{0}) * w[k]; };
+    dst[i] = (product(0, at[0]) + product(2, at[row])) + (product(1, at[1]) + product(3, at[row + 1]));
   }
 }
-void sample_squares_f64(const double* src, int64_t row, const int64_t* offset, const double (*weight)[4], double* dst) {
-  sample_squares_plain(src, row, offset, weight, dst);
+void sample_squares_f64(const SampledSquares<double>& squares, const double* src, int64_t row, double* dst) {
+  sample_squares_plain(squares, src, row, dst);
 }
 
 #if HWY_TARGET == HWY_SCALAR
 
-void sample_squares_f32(const float* src, int64_t row, const int64_t* offset, const float (*weight)[4], float* dst) {
-  sample_squares_plain(src, row, offset, weight, dst);
+void sample_squares_f32(const SampledSquares<float>& squares, const float* src, int64_t row, float* dst) {
+  sample_squares_plain(squares, src, row, dst);
 }
+
+bool read_squares_f32(const GridSampleParams&, const float*, SampledSquares<float>&) { return false; }
 
 #else
 
+/// Two neighbours along an axis for a vector of points: the first, and what the two weigh.
+template <class D>
+struct PairVectors {
+  using V = hn::Vec<D>;
+  hn::Vec<hn::RebindToSigned<D> > first;
+  V weight[2];
+  hn::Mask<D> taken[2];
+
+  // What taps_at computes, step by step the same.
+  HWY_INLINE PairVectors(D d, V place, int64_t extent, bool align_corners) {
+    const hn::RebindToSigned<D> integers;
+    const V one = hn::Set(d, 1.0f), half = hn::Set(d, 0.5f), all = hn::Set(d, static_cast<float>(extent)), far = hn::Set(d, kFarPlace);
+    const V from_one = hn::Add(place, one);
+    V x = align_corners ? hn::Mul(hn::Mul(from_one, half), hn::Sub(all, one)) : hn::Mul(hn::Sub(hn::Mul(from_one, all), one), half);
+    x = hn::IfThenElse(hn::Gt(x, hn::Neg(far)), hn::Min(x, far), hn::Neg(far));
+    const V floor = hn::Floor(x), t = hn::Sub(x, floor);
+    const auto at = hn::ConvertTo(integers, floor);
+    const int64_t last = std::min<int64_t>(extent - 2, INT32_MAX);
+    first = hn::Min(hn::Max(at, hn::Zero(integers)), hn::Set(integers, static_cast<int32_t>(last)));
+    const auto beyond = hn::Sub(at, first);
+    const auto both = hn::RebindMask(d, hn::Eq(beyond, hn::Zero(integers)));
+    const auto before = hn::RebindMask(d, hn::Eq(beyond, hn::Set(integers, -1))),
+               after = hn::RebindMask(d, hn::Eq(beyond, hn::Set(integers, 1)));
+    weight[0] = hn::IfThenElse(both, hn::Sub(one, t), t);
+    weight[1] = hn::IfThenElse(both, t, hn::Sub(one, t));
+    taken[0] = hn::Or(both, before), taken[1] = hn::Or(both, after);
+  }
+};
+
+/// The squares of points of two linear axes of at least two, beyond which lie zeros; false where no vectors do it.
+bool read_squares_f32(const GridSampleParams& p, const float* grid, SampledSquares<float>& squares) {
+  using D = hn::CappedTag<float, SampledSquares<float>::kPoints>;
+  const D d;
+  const hn::RebindToSigned<D> integers;
+  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
+  HWY_ALIGN int32_t rows[SampledSquares<float>::kPoints], columns[SampledSquares<float>::kPoints];
+  for (int64_t i = 0; i < SampledSquares<float>::kPoints; i += lanes) {
+    hn::Vec<D> across, down;
+    hn::LoadInterleaved2(d, grid + 2 * i, across, down);
+    const PairVectors<D> row(d, down, p.in[0], p.align_corners), column(d, across, p.in[1], p.align_corners);
+    hn::Store(row.first, integers, rows + i);
+    hn::Store(column.first, integers, columns + i);
+    auto weight = [&](int r, int c) { return hn::Mul(row.weight[r], column.weight[c]); };
+    auto taken = [&](int r, int c) { return hn::VecFromMask(integers, hn::RebindMask(integers, hn::And(row.taken[r], column.taken[c]))); };
+    hn::StoreInterleaved4(weight(0, 0), weight(0, 1), weight(1, 0), weight(1, 1), d, squares.weight[i]);
+    hn::StoreInterleaved4(taken(0, 0), taken(0, 1), taken(1, 0), taken(1, 1), integers, squares.taken[i]);
+  }
+  for (int64_t i = 0; i < SampledSquares<float>::kPoints; ++i) squares.offset[i] = rows[i] * p.in[1] + columns[i];
+  return true;
+}
+
 // A square is one vector of two loads.
-void sample_squares_f32(const float* src, int64_t row, const int64_t* offset, const float (*weight)[4], float* dst) {
+void sample_squares_f32(const SampledSquares<float>& squares, const float* src, int64_t row, float* dst) {
   const hn::FixedTag<float, 4> d;
+  const hn::RebindToSigned<decltype(d)> bits;
   const hn::FixedTag<float, 2> pair;
   auto products = [&](int64_t i) {
-    const float* at = src + offset[i];
-    return hn::Mul(hn::Combine(d, hn::LoadU(pair, at + row), hn::LoadU(pair, at)), hn::LoadU(d, weight[i]));
+    const float* at = src + squares.offset[i];
+    const auto square = hn::Combine(d, hn::LoadU(pair, at + row), hn::LoadU(pair, at));
+    return hn::Mul(hn::And(square, hn::BitCast(d, hn::LoadU(bits, squares.taken[i]))), hn::LoadU(d, squares.weight[i]));
   };
   auto sums_of_two = [&](auto a, auto b) { return hn::Add(hn::InterleaveLower(d, a, b), hn::InterleaveUpper(d, a, b)); };
-  for (int64_t i = 0; i < kPointsAtOnce; i += 4) {
+  for (int64_t i = 0; i < SampledSquares<float>::kPoints; i += 4) {
     const auto first = sums_of_two(products(i), products(i + 1)), second = sums_of_two(products(i + 2), products(i + 3));
     hn::StoreU(hn::Add(hn::ConcatLowerLower(d, second, first), hn::ConcatUpperUpper(d, second, first)), d, dst + i);
   }
@@ -57,6 +113,7 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace treadle::kernels {
 
+HWY_EXPORT(read_squares_f32);
 HWY_EXPORT(sample_squares_f32);
 HWY_EXPORT(sample_squares_f64);
 
@@ -129,7 +186,7 @@ AxisTaps<T> taps_at(const GridSampleParams& p, const Axis<T>& axis, T place, T* 
   T x = p.align_corners ? (place + 1) / 2 * (extent - 1) : ((place + 1) * extent - 1) / 2;
   if (p.mode == GridMode::nearest) x = std::nearbyint(x);
   // Far outside is far outside; this keeps the conversions to integers defined, for NaN too.
-  constexpr T kFar = 1e9;
+  constexpr T kFar = kFarPlace;
   x = x > -kFar ? std::min(x, kFar) : -kFar;
   // A cubic filter looks beyond the border from where it stands, as in PyTorch; the others move inside first.
   T speed = p.align_corners ? (extent - 1) / 2 : extent / 2;
@@ -202,14 +259,32 @@ void taps_of_point(const GridSampleParams& p, const T* place, PointTaps<T>& all)
 
 namespace {
 
-constexpr int64_t kPoints = HWY_NAMESPACE::kPointsAtOnce;  // channel by channel: their results lie side by side
+constexpr int64_t kPoints = SampledSquares<float>::kPoints;  // channel by channel: their results lie side by side
 
-/// Points of two linear axes whose four inputs are neighbours in two rows. At the borders inputs are the same one twice, or count as 0,
-/// which is no product with 0 that Inf and NaN would survive: such points are among the others.
+/// Two neighbouring inputs of an axis with at least two, and what a point takes of them.
+template <typename T>
+struct Pair {
+  int64_t first = 0;
+  T weight[2] = {0, 0};
+  bool taken[2] = {false, false};
+  bool are_two = true;  // not one input twice
+
+  Pair(const AxisTaps<T>& taps, int64_t extent) {
+    if (taps.index[0] >= 0) first = std::min(taps.index[0], extent - 2);
+    for (int k = 0; k < 2; ++k) {
+      if (taps.index[k] < 0) continue;
+      const int64_t at = taps.index[k] - first;
+      are_two &= (at == 0 || at == 1) && !taken[at & 1];
+      weight[at & 1] = taps.weight[k], taken[at & 1] = true;
+    }
+  }
+};
+
+/// What some points take. Points of two linear axes take squares, but where a border lets them take an input twice: 0 times Inf, which is
+/// NaN, would not survive one weight for both.
 template <typename T>
 struct BlockTaps {
-  int64_t offset[kPoints];  // of the first input
-  T weight[kPoints][4];
+  SampledSquares<T> squares;
   int num_others = 0;
   int other[kPoints];
   PointTaps<T> taps[kPoints];  // of the others
@@ -219,24 +294,26 @@ struct BlockTaps {
   void read_squares(const GridSampleParams& p, const T* grid, int64_t count) {
     const Axis<T> down(p, 0), across(p, 1);
     num_others = 0;
+    if constexpr (std::is_same_v<T, float>) {
+      float places[2 * kPoints] = {};
+      const bool whole = count == kPoints;
+      if (!whole) std::copy_n(grid, 2 * count, places);
+      if (p.padding == GridPadding::zeros && HWY_DYNAMIC_DISPATCH(read_squares_f32)(p, whole ? grid : places, squares)) return;
+    }
+    squares = {};  // those past the last point take nothing
     for (int64_t i = 0; i < count; ++i) {
-      const AxisTaps<T> row = taps_at(p, down, grid[2 * i + 1]), column = taps_at(p, across, grid[2 * i]);
-      const bool inside =
-          row.index[0] >= 0 && column.index[0] >= 0 && row.index[1] == row.index[0] + 1 && column.index[1] == column.index[0] + 1;
-      offset[i] = inside ? row.index[0] * p.in[1] + column.index[0] : 0;
-      for (int k = 0; k < 4; ++k) weight[i][k] = row.weight[k / 2] * column.weight[k % 2];
-      if (inside) continue;
-      PointTaps<T>& all = taps[num_others];
-      other[num_others++] = static_cast<int>(i);
-      all.count = 0;
+      const Pair<T> row(taps_at(p, down, grid[2 * i + 1]), p.in[0]), column(taps_at(p, across, grid[2 * i]), p.in[1]);
+      if (!row.are_two || !column.are_two) {
+        other[num_others] = static_cast<int>(i);
+        taps_of_point(p, grid + 2 * i, taps[num_others++]);
+        continue;
+      }
+      squares.offset[i] = row.first * p.in[1] + column.first;
       for (int k = 0; k < 4; ++k) {
-        if (row.index[k / 2] < 0 || column.index[k % 2] < 0) continue;
-        all.offset[all.count] = row.index[k / 2] * p.in[1] + column.index[k % 2];
-        all.weight[all.count++] = weight[i][k];
+        squares.weight[i][k] = row.weight[k / 2] * column.weight[k % 2];
+        squares.taken[i][k] = row.taken[k / 2] && column.taken[k % 2] ? -1 : 0;
       }
     }
-    std::fill(offset + count, offset + kPoints, 0);
-    for (int64_t i = count; i < kPoints; ++i) std::fill_n(weight[i], 4, T{0});
   }
   void read_others(const GridSampleParams& p, const T* grid, int64_t count) {
     num_others = static_cast<int>(count);
@@ -248,9 +325,9 @@ struct BlockTaps {
   /// All points, those past the last one too.
   void sample_squares(const T* src, int64_t row, T* dst) const {
     if constexpr (std::is_same_v<T, float>)
-      HWY_DYNAMIC_DISPATCH(sample_squares_f32)(src, row, offset, weight, dst);
+      HWY_DYNAMIC_DISPATCH(sample_squares_f32)(squares, src, row, dst);
     else
-      HWY_DYNAMIC_DISPATCH(sample_squares_f64)(src, row, offset, weight, dst);
+      HWY_DYNAMIC_DISPATCH(sample_squares_f64)(squares, src, row, dst);
   }
 };
 
