@@ -146,29 +146,41 @@ void rows(int64_t count, int64_t n, const float* x, float* y) {
   }
 }
 
-// A vector of neighbouring columns.
-void columns(int64_t n, int64_t inner, int64_t left, const float* x, float* y, bool log_of) {
+// `width` neighbouring columns, at most kMaxSoftmaxColumns, row by row: rows are far from each other, often a multiple of the cache's ways,
+// so that one vector of each at a time would throw out the line that the next vector needs.
+void columns(int64_t n, int64_t inner, int64_t width, const float* x, float* y, bool log_of) {
   const D d;
-  V top = hn::Set(d, kLowest);
-  for (int64_t i = 0; i < n; ++i) top = max_nan(top, load(d, x + i * inner, left, 0.0f));
-  V sum = hn::Zero(d);
+  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
+  HWY_ALIGN float tops[kMaxSoftmaxColumns], sums[kMaxSoftmaxColumns];
+  for (int64_t c = 0; c < width; c += lanes) hn::StoreU(hn::Set(d, kLowest), d, tops + c), hn::StoreU(hn::Zero(d), d, sums + c);
   for (int64_t i = 0; i < n; ++i) {
-    const V a = hn::Sub(load(d, x + i * inner, left, 0.0f), top);
-    const V e = exp_of_negative(d, a);
-    sum = hn::Add(sum, e);
-    store(d, log_of ? a : e, y + i * inner, left);
+    for (int64_t c = 0; c < width; c += lanes)
+      hn::StoreU(max_nan(hn::LoadU(d, tops + c), load(d, x + i * inner + c, width - c, 0.0f)), d, tops + c);
   }
-  const V last = log_of ? log(d, sum) : hn::Div(hn::Set(d, 1.0f), sum);
   for (int64_t i = 0; i < n; ++i) {
-    const V v = load(d, y + i * inner, left, 0.0f);
-    store(d, log_of ? hn::Sub(v, last) : hn::Mul(v, last), y + i * inner, left);
+    for (int64_t c = 0; c < width; c += lanes) {
+      const V a = hn::Sub(load(d, x + i * inner + c, width - c, 0.0f), hn::LoadU(d, tops + c));
+      const V e = exp_of_negative(d, a);
+      hn::StoreU(hn::Add(hn::LoadU(d, sums + c), e), d, sums + c);
+      store(d, log_of ? a : e, y + i * inner + c, width - c);
+    }
+  }
+  for (int64_t c = 0; c < width; c += lanes) {
+    const V sum = hn::LoadU(d, sums + c);
+    hn::StoreU(log_of ? log(d, sum) : hn::Div(hn::Set(d, 1.0f), sum), d, sums + c);
+  }
+  for (int64_t i = 0; i < n; ++i) {
+    for (int64_t c = 0; c < width; c += lanes) {
+      const V v = load(d, y + i * inner + c, width - c, 0.0f), last = hn::LoadU(d, sums + c);
+      store(d, log_of ? hn::Sub(v, last) : hn::Mul(v, last), y + i * inner + c, width - c);
+    }
   }
 }
 
 }  // namespace
 
-// Rows (inner == 1), or vectors of columns, numbered [begin, end).
-void softmax_rows(int64_t begin, int64_t end, int64_t length, int64_t inner, const float* x, float* y, bool log_of) {
+// Rows (inner == 1), or blocks of `width` columns, numbered [begin, end).
+void softmax_rows(int64_t begin, int64_t end, int64_t length, int64_t inner, int64_t width, const float* x, float* y, bool log_of) {
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(D()));
   if (inner == 1) {
     if (length == 2) begin += pairs(end - begin, x + 2 * begin, y + 2 * begin, log_of);
@@ -179,13 +191,12 @@ void softmax_rows(int64_t begin, int64_t end, int64_t length, int64_t inner, con
     for (int64_t i = begin; i < end; ++i) short_row(length, x + i * length, y + i * length, log_of);
     return;
   }
-  const int64_t blocks = (inner + lanes - 1) / lanes;
+  const int64_t blocks = (inner + width - 1) / width;
   for (int64_t i = begin; i < end; ++i) {
-    const int64_t offset = i / blocks * length * inner + i % blocks * lanes;
-    columns(length, inner, inner - i % blocks * lanes, x + offset, y + offset, log_of);
+    const int64_t first = i % blocks * width, offset = i / blocks * length * inner + first;
+    columns(length, inner, std::min(width, inner - first), x + offset, y + offset, log_of);
   }
 }
-int64_t softmax_lanes() { return static_cast<int64_t>(hn::Lanes(D())); }
 
 }  // namespace treadle::kernels::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
@@ -194,17 +205,18 @@ HWY_AFTER_NAMESPACE();
 namespace treadle::kernels {
 
 HWY_EXPORT(softmax_rows);
-HWY_EXPORT(softmax_lanes);
 
 namespace {
 
 void softmax_f32(int64_t outer, int64_t length, int64_t inner, const float* x, float* y, bool log_of, ThreadPool* pool) {
   if (length == 0 || inner == 0) return;
-  const int64_t lanes = HWY_DYNAMIC_DISPATCH(softmax_lanes)();
-  const int64_t blocks = inner == 1 ? 1 : (inner + lanes - 1) / lanes;
-  const int64_t grain = std::max<int64_t>(1, 8192 / (length * (inner == 1 ? 1 : lanes)));
+  // As many columns as stay in the second cache with their results, of whole lines.
+  constexpr int64_t kElements = 16384, kLine = 16;
+  const int64_t width = inner == 1 ? 1 : std::clamp<int64_t>(kElements / length / kLine * kLine, kLine, kMaxSoftmaxColumns);
+  const int64_t blocks = (inner + width - 1) / width;
+  const int64_t grain = std::max<int64_t>(1, 8192 / (length * std::min(width, inner)));
   parallel_for(pool, outer * blocks, grain, [&](int64_t begin, int64_t end) {
-    HWY_DYNAMIC_DISPATCH(softmax_rows)(begin, end, length, inner, x, y, log_of);
+    HWY_DYNAMIC_DISPATCH(softmax_rows)(begin, end, length, inner, width, x, y, log_of);
   });
 }
 

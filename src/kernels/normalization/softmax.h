@@ -7,6 +7,8 @@
 
 namespace treadle::kernels {
 
+constexpr int64_t kMaxSoftmaxColumns = 512;  ///< that are done together where inner > 1
+
 /// y = exp(x - max) / sum exp(x - max). A row of -infinity gives NaN, as the formula does.
 template <typename T>
 void softmax(int64_t outer, int64_t length, int64_t inner, const T* x, T* y, ThreadPool* pool);
