@@ -84,16 +84,47 @@ HWY_INLINE void put_phases(float (*sums)[kPiece + hn::MaxLanes(D())], int64_t ph
     for (int64_t p = 0; p < phases && dst + i * stride + p < end; ++p) dst[i * stride + p] = sums[p][i];
 }
 
+// Windows of two along a row that tile the plane, as those that double an image: each element is one tap's, and nothing adds up.
+bool tiles_pairs(const Window& w) {
+  for (int axis = 0; axis < 3; ++axis)
+    if (w.kernel[axis] > w.stride[axis] || (w.dilation[axis] != 1 && w.kernel[axis] != 1)) return false;
+  return w.kernel[2] == 2 && w.stride[2] == 2 && w.pad_begin[2] == 0 && w.in[2] == 2 * w.out[2];
+}
+
+// dst[2 * i] = even[i] + bias, dst[2 * i + 1] = odd[i] + bias
+HWY_INLINE void put_pairs(const float* even, const float* odd, float bias, int64_t n, float* dst) {
+  int64_t i = 0;
+#if HWY_TARGET != HWY_SCALAR
+  const D d;
+  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
+  const auto all = hn::Set(d, bias);
+  for (; i + lanes <= n; i += lanes)
+    hn::StoreInterleaved2(hn::Add(hn::LoadU(d, even + i), all), hn::Add(hn::LoadU(d, odd + i), all), d, dst + 2 * i);
+#endif
+  for (; i < n; ++i) dst[2 * i] = even[i] + bias, dst[2 * i + 1] = odd[i] + bias;
+}
+
 }  // namespace
 
 void sum_columns(const Window& w, const float* columns, float bias, float* plane) {
   const int64_t stride = w.stride[2], phases = stride == 2 ? 2 : 1;
   const Places depth_step(w.dilation[0], w.stride[0]), height_step(w.dilation[1], w.stride[1]), one_down(1, w.stride[1]);
+  const bool pairs = tiles_pairs(w);
   HWY_ALIGN float sums[2][kPiece + hn::MaxLanes(D())];
   for (int64_t id = 0; id < w.in[0]; ++id) {
     const Places depth(id + w.pad_begin[0], w.stride[0]);
     Places height(w.pad_begin[1], w.stride[1]);
     for (int64_t ih = 0; ih < w.in[1]; ++ih, height.advance(one_down, w.stride[1]), plane += w.in[2]) {
+      if (pairs) {
+        const int64_t od = depth.quotient, oh = height.quotient, kd = depth.rest, kh = height.rest;
+        const bool taken = kd < w.kernel[0] && kh < w.kernel[1] && od >= 0 && od < w.out[0] && oh >= 0 && oh < w.out[1];
+        const float* rows = columns + (kd * w.kernel[1] + kh) * 2 * w.out_size() + (od * w.out[1] + oh) * w.out[2];
+        if (taken)
+          put_pairs(rows, rows + w.out_size(), bias, w.out[2], plane);
+        else
+          std::fill_n(plane, w.in[2], bias);
+        continue;
+      }
       for (int64_t phase = 0; phase < std::min(stride, w.in[2]); phase += phases) {
         const int64_t places = (w.in[2] - phase + stride - 1) / stride;
         for (int64_t begin = 0; begin < places; begin += kPiece) {
