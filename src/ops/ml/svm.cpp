@@ -52,16 +52,16 @@ SvmKernel read_kernel(const Attributes& a) {
 template <typename T>
 struct SvmModel : PackedState {
   SvmKernel kernel;
-  int64_t num_vectors = 0, columns = 0, num_classes = 1;
-  std::vector<T> vectors, coefficients, rho, prob_a, prob_b;
+  int64_t num_vectors = 0, num_classes = 1;
+  kernels::SvmVectors<T> vectors;  ///< of a linear model, one row of weights for each class
+  std::vector<T> coefficients, rho, prob_a, prob_b;
   std::vector<int64_t> class_start, class_size;
   PostTransform transform = PostTransform::none;
   ClassLabels labels;
   bool one_class = false;
 
   explicit SvmModel(const Attributes& a)
-      : vectors(converted<T>(a.get_floats("support_vectors"))),
-        coefficients(converted<T>(a.get_floats("coefficients"))),
+      : coefficients(converted<T>(a.get_floats("coefficients"))),
         rho(converted<T>(a.get_floats("rho"))),
         prob_a(converted<T>(a.get_floats("prob_a"))),
         prob_b(converted<T>(a.get_floats("prob_b"))),
@@ -73,16 +73,27 @@ struct SvmModel : PackedState {
   bool has_vectors() const { return num_vectors > 0; }
   bool has_probabilities() const { return !prob_a.empty() && has_vectors(); }
 
-  void set_vectors(int64_t count, int64_t rows_of_coefficients) {
+  void set_vectors(const Attributes& a, int64_t count, int64_t rows_of_coefficients) {
     num_vectors = count;
-    if (count <= 0) {  // one row of weights for each class: a linear model
+    if (count <= 0) {  // a linear model
       kernel.type = SvmKernel::Type::linear;
-      columns = split(coefficients, num_classes, "coefficients");
+      vectors = {coefficients.data(), num_classes, split(coefficients, num_classes, "coefficients")};
       return;
     }
-    columns = split(vectors, count, "support_vectors");
+    const std::vector<T> rows = converted<T>(a.get_floats("support_vectors"));
+    vectors = {rows.data(), count, split(rows, count, "support_vectors")};
     check(coefficients, checked_mul(count, rows_of_coefficients), "coefficients");
   }
+  /// A weighed sum of products with the support vectors is the product with their weighed sum.
+  void join_linear_vectors() {
+    std::vector<double> joined(static_cast<size_t>(vectors.columns));
+    for (int64_t c = 0; c < vectors.columns; ++c)
+      joined[static_cast<size_t>(c)] = kernels::dot(coefficients.data(), vectors.packed.data() + c * vectors.stride, vectors.count);
+    coefficients.assign(joined.begin(), joined.end());
+    vectors = {coefficients.data(), 1, vectors.columns};
+    num_vectors = 0;
+  }
+  size_t size_bytes() const override { return (vectors.packed.size() + coefficients.size()) * sizeof(T); }
   static int64_t split(const std::vector<T>& values, int64_t parts, std::string_view name) {
     if (values.empty() || static_cast<int64_t>(values.size()) % parts != 0)
       throw Error(ErrorCode::invalid_model, fmt::format("{} has {} elements, which cannot be split into {}", name, values.size(), parts));
@@ -98,35 +109,41 @@ struct SvmModel : PackedState {
 template <typename X>
 struct Rows {
   using T = ComputeType<X>;
-  int64_t rows, columns, scratch_elements;
+  int64_t rows, scratch_elements;
   int slots;
 
-  /// `per_row`: elements that the evaluation of a row needs besides the row itself.
-  static Rows bind(BindContext& c, int64_t model_columns, int64_t per_row) {
+  /// `per_row`: elements that the evaluation of a row needs besides its similarities.
+  static Rows bind(BindContext& c, const kernels::SvmVectors<T>& vectors, int64_t per_row) {
     auto [rows, columns] = rows_and_columns(c.shape(0));
-    if (columns != model_columns)
-      throw Error(ErrorCode::invalid_argument, fmt::format("X has {} columns, the model has {}", columns, model_columns));
-    auto elements = static_cast<int64_t>(align_up(static_cast<size_t>(checked_add(per_row, columns)), 16));
+    if (columns != vectors.columns)
+      throw Error(ErrorCode::invalid_argument, fmt::format("X has {} columns, the model has {}", columns, vectors.columns));
+    const int64_t block = checked_mul(checked_add(columns, vectors.stride), kRowsPerTask);
+    auto elements = static_cast<int64_t>(align_up(static_cast<size_t>(checked_add(per_row, block)), 16));
     int slots = ScratchSlots::count(c.max_threads(), ceil_div(std::max<int64_t>(rows, 1), kRowsPerTask));
     c.request_scratch(static_cast<size_t>(checked_mul(elements, slots)) * sizeof(T));
-    return {rows, columns, elements, slots};
+    return {rows, elements, slots};
   }
 
-  /// Calls fn(row, its elements, scratch) for every row.
+  /// Calls fn(row, its similarities, scratch) for every row.
   template <typename Fn>
-  void run(RunContext& c, Fn fn) const {
+  void run(RunContext& c, const SvmModel<T>& model, Fn fn) const {
+    const int64_t columns = model.vectors.columns, stride = model.vectors.stride;
     ScratchSlots pieces(c.scratch<T>(), static_cast<size_t>(scratch_elements) * sizeof(T), slots);
-    parallel_for(c.pool(), rows, kRowsPerTask, [&](int64_t begin, int64_t end) {
+    parallel_for(c.pool(), ceil_div(rows, kRowsPerTask), 1, [&](int64_t begin, int64_t end) {
       ScratchSlots::Lease lease(pieces);
-      T* scratch = reinterpret_cast<T*>(lease.data());
-      for (int64_t row = begin; row < end; ++row) {
-        const X* x = c.in<X>(0) + row * columns;
+      T* similarity = reinterpret_cast<T*>(lease.data());
+      T* converted_rows = similarity + kRowsPerTask * stride;
+      T* scratch = converted_rows + kRowsPerTask * columns;
+      for (int64_t task = begin; task < end; ++task) {
+        const int64_t first = task * kRowsPerTask, count = std::min(kRowsPerTask, rows - first);
+        const X* x = c.in<X>(0) + first * columns;
         if constexpr (std::is_same_v<X, T>) {
-          fn(row, x, scratch);
+          kernels::svm_similarities(model.kernel, model.vectors, x, count, similarity);
         } else {
-          std::copy_n(x, columns, scratch);
-          fn(row, static_cast<const T*>(scratch), scratch + columns);
+          std::copy_n(x, count * columns, converted_rows);
+          kernels::svm_similarities(model.kernel, model.vectors, static_cast<const T*>(converted_rows), count, similarity);
         }
+        for (int64_t r = 0; r < count; ++r) fn(first + r, static_cast<const T*>(similarity + r * stride), scratch);
       }
     });
   }
@@ -151,7 +168,7 @@ struct SvmClassifier {
       model->class_size.push_back(size);
       count = checked_add(count, size);
     }
-    model->set_vectors(count, model->num_classes - 1);
+    model->set_vectors(a, count, model->num_classes - 1);
     if (!model->has_vectors()) return model;
     if (static_cast<int64_t>(model->class_size.size()) != model->num_classes || model->num_classes < 2)
       throw Error(ErrorCode::invalid_model,
@@ -167,49 +184,40 @@ struct SvmClassifier {
   static SvmClassifier bind(BindContext& c) {
     const auto& model = c.packed<SvmModel<T>>();
     int64_t k = model.num_classes;
-    int64_t per_row = model.num_vectors + model.num_pairs() + 2 * k + kernels::pairwise_coupling_scratch(k);
+    int64_t per_row = model.num_pairs() + 2 * k + kernels::pairwise_coupling_scratch(k);
     int64_t columns = !model.has_vectors() || model.has_probabilities() || k == 2 ? k : model.num_pairs();
-    return {Rows<X>::bind(c, model.columns, per_row), columns};
+    return {Rows<X>::bind(c, model.vectors, per_row), columns};
   }
 
   void run(RunContext& c) const {
     const auto& model = c.packed<SvmModel<T>>();
-    rows.run(c, [&](int64_t row, const T* x, T* scratch) {
+    rows.run(c, model, [&](int64_t row, const T* similarity, T* scratch) {
       T* scores = scratch;
-      int64_t label = model.has_vectors() ? one_against_one(model, x, scratch, &scores) : linear(model, x, scores);
+      int64_t label = model.has_vectors() ? one_against_one(model, similarity, scratch, &scores) : linear(model, similarity, scores);
       model.labels.write(c, 0, row, label);
       if (auto* out = c.out<float>(1))
         for (int64_t k = 0; k < out_columns; ++k) out[row * out_columns + k] = static_cast<float>(scores[k]);
     });
   }
 
-  static int64_t linear(const SvmModel<T>& model, const T* x, T* scores) {
-    for (int64_t k = 0; k < model.num_classes; ++k)
-      scores[k] = model.rho[0] + kernels::svm_kernel(model.kernel, x, model.coefficients.data() + k * model.columns, model.columns);
+  static int64_t linear(const SvmModel<T>& model, const T* products, T* scores) {
+    for (int64_t k = 0; k < model.num_classes; ++k) scores[k] = model.rho[0] + products[k];
     int64_t label = std::max_element(scores, scores + model.num_classes) - scores;
     kernels::post_transform(model.transform, scores, model.num_classes);
     return label;
   }
 
   // Every pair of classes votes; the scores are the pairs' margins, or probabilities coupled from them.
-  static int64_t one_against_one(const SvmModel<T>& model, const T* x, T* scratch, T** scores) {
+  static int64_t one_against_one(const SvmModel<T>& model, const T* similarity, T* scratch, T** scores) {
     int64_t k = model.num_classes, pairs = model.num_pairs();
-    T* similarity = scratch;
-    T* margins = similarity + model.num_vectors;
+    T* margins = scratch;
     T* votes = margins + pairs;
     T* final_scores = votes + k;
-    for (int64_t v = 0; v < model.num_vectors; ++v)
-      similarity[v] = kernels::svm_kernel(model.kernel, x, model.vectors.data() + v * model.columns, model.columns);
     std::fill_n(votes, k, T{0});
-    const T* coefficients = model.coefficients.data();
-    // Coefficients of both signs cancel, those of a nu-SVC nearly so: their sums are double.
     auto dot = [&](int64_t coefficient_row, int64_t of_class) {
       const int64_t start = model.class_start[static_cast<size_t>(of_class)];
-      const T *row = coefficients + coefficient_row * model.num_vectors + start, *own = similarity + start;
-      double sum = 0;
-      for (int64_t v = 0; v < model.class_size[static_cast<size_t>(of_class)]; ++v)
-        sum += static_cast<double>(row[v]) * static_cast<double>(own[v]);
-      return sum;
+      return kernels::dot(model.coefficients.data() + coefficient_row * model.num_vectors + start, similarity + start,
+                          model.class_size[static_cast<size_t>(of_class)]);
     };
     int64_t pair = 0;
     for (int64_t i = 0; i < k; ++i) {
@@ -245,22 +253,20 @@ struct SvmRegressor {
     auto model = std::make_unique<SvmModel<T>>(a);
     model->kernel = read_kernel(a);
     model->one_class = a.get_int("one_class", 0) != 0;
-    model->set_vectors(a.get_int("n_supports", 0), 1);
+    model->set_vectors(a, a.get_int("n_supports", 0), 1);
+    if (model->kernel.type == SvmKernel::Type::linear && model->has_vectors()) model->join_linear_vectors();
     return model;
   }
-  static SvmRegressor bind(BindContext& c) { return {Rows<X>::bind(c, c.packed<SvmModel<T>>().columns, 0)}; }
+  static SvmRegressor bind(BindContext& c) { return {Rows<X>::bind(c, c.packed<SvmModel<T>>().vectors, 0)}; }
 
   void run(RunContext& c) const {
     const auto& model = c.packed<SvmModel<T>>();
-    rows.run(c, [&](int64_t row, const T* x, T*) {
+    rows.run(c, model, [&](int64_t row, const T* similarity, T*) {
       T sum = model.rho[0];
-      if (model.has_vectors()) {
-        for (int64_t v = 0; v < model.num_vectors; ++v)
-          sum += model.coefficients[static_cast<size_t>(v)] *
-                 kernels::svm_kernel(model.kernel, x, model.vectors.data() + v * model.columns, model.columns);
-      } else {
-        sum += kernels::svm_kernel(model.kernel, x, model.coefficients.data(), model.columns);
-      }
+      if (model.has_vectors())
+        sum = static_cast<T>(static_cast<double>(sum) + kernels::dot(model.coefficients.data(), similarity, model.num_vectors));
+      else
+        sum += similarity[0];
       if (model.one_class) sum = sum > 0 ? T{1} : T{-1};
       c.out<float>(0)[row] = static_cast<float>(sum);
     });

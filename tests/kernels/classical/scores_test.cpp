@@ -48,19 +48,44 @@ TEST(Pair, IsMadeOfOneScore) {
   test::expect_near(std::vector<float>(pair, pair + 2), std::vector<float>{0.450166F, 0.549834F}, 1e-6);
 }
 
-TEST(SvmKernel, IsWhatItsNameSays) {
-  std::vector<double> a, b;
+template <typename T>
+class SvmSimilarity : public ::testing::Test {};
+using SvmTypes = ::testing::Types<float, double>;
+TYPED_TEST_SUITE(SvmSimilarity, SvmTypes);
+
+TYPED_TEST(SvmSimilarity, IsWhatTheKernelsNameSays) {
+  using T = TypeParam;
+  using Type = SvmKernel::Type;
+  const double tolerance = std::is_same_v<T, float> ? 1e-5 : 1e-12;
   test::Random random;
-  for (int64_t n : {0, 1, 15, 16, 17, 100}) {
-    a = random.vector<double>(n);
-    b = random.vector<double>(n);
-    double product = 0, distance = 0;
-    for (size_t i = 0; i < a.size(); ++i) product += a[i] * b[i], distance += (a[i] - b[i]) * (a[i] - b[i]);
-    auto kernel = [&](SvmKernel::Type type) { return svm_kernel(SvmKernel{type, 0.5F, 0.25F, 3}, a.data(), b.data(), n); };
-    EXPECT_NEAR(kernel(SvmKernel::Type::linear), product, 1e-12);
-    EXPECT_NEAR(kernel(SvmKernel::Type::poly), std::pow(0.5 * product + 0.25, 3), 1e-12);
-    EXPECT_NEAR(kernel(SvmKernel::Type::sigmoid), std::tanh(0.5 * product + 0.25), 1e-12);
-    EXPECT_NEAR(kernel(SvmKernel::Type::rbf), std::exp(-0.5 * distance), 1e-12);
+  for (const int64_t columns : {0, 1, 10, 300}) {
+    for (const auto& [rows, count] : std::vector<std::pair<int64_t, int64_t>>{{1, 1}, {3, 15}, {4, 16}, {9, 33}}) {
+      const std::vector<T> x = random.vector<T>(rows * columns, -0.2, 0.2), supports = random.vector<T>(count * columns, -0.2, 0.2);
+      const SvmVectors<T> vectors(supports.data(), count, columns);
+      for (const float degree : {0.0F, 1.0F, 3.0F, 2.5F}) {
+        for (const Type type : {Type::linear, Type::poly, Type::rbf, Type::sigmoid}) {
+          std::vector<T> similarity(static_cast<size_t>(rows * vectors.stride));
+          svm_similarities(SvmKernel{type, 0.5F, 8.0F, degree}, vectors, x.data(), rows, similarity.data());
+          for (int64_t r = 0; r < rows; ++r) {
+            for (int64_t v = 0; v < count; ++v) {
+              double product = 0, distance = 0;
+              for (int64_t c = 0; c < columns; ++c) {
+                const auto a = static_cast<double>(x[static_cast<size_t>(r * columns + c)]);
+                const auto b = static_cast<double>(supports[static_cast<size_t>(v * columns + c)]);
+                product += a * b, distance += (a - b) * (a - b);
+              }
+              const double expected = type == Type::linear ? product
+                                      : type == Type::rbf  ? std::exp(-0.5 * distance)
+                                      : type == Type::poly ? std::pow(0.5 * product + 8, static_cast<double>(degree))
+                                                           : std::tanh(0.5 * product + 8);
+              const auto actual = static_cast<double>(similarity[static_cast<size_t>(r * vectors.stride + v)]);
+              ASSERT_NEAR(actual, expected, tolerance * std::max(1.0, std::abs(expected)))
+                  << columns << " columns, row " << r << ", vector " << v;
+            }
+          }
+        }
+      }
+    }
   }
 }
 
