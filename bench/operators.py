@@ -12,6 +12,8 @@ import os
 import re
 import statistics
 import time
+from dataclasses import dataclass
+from typing import Any
 
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 
@@ -25,10 +27,29 @@ def ints(*values) -> np.ndarray:
     return np.array(values, np.int64)
 
 
-def case(op, *shapes, constants=(), label="", dtypes="float32", **attributes):
-    """`dtypes`: NumPy's names, one for each input, or one for all."""
+@dataclass(frozen=True)
+class Case:
+    """A node: fed operands of these shapes and NumPy's dtypes, then constants."""
+
+    op: str
+    shapes: tuple
+    constants: tuple
+    dtypes: tuple[str, ...]
+    attributes: dict[str, Any]
+    label: str = ""
+    domain: str = ""
+    opset: int = OPSET
+    outputs: int = 1
+
+
+def case(op, *shapes, constants=(), dtypes="float32", label="", domain="", opset=OPSET, outputs=1, **attributes) -> Case:
+    """`dtypes`: NumPy's names, one for each fed operand, or one for all."""
     names = dtypes.split()
-    return op, shapes, tuple(constants), label, names * len(shapes) if len(names) == 1 else names, attributes
+    return Case(op, shapes, tuple(constants), tuple(names * len(shapes) if len(names) == 1 else names), attributes, label, domain, opset, outputs)
+
+
+def ml(op, *shapes, **arguments) -> Case:
+    return case(op, *shapes, domain="ai.onnx.ml", opset=3, **arguments)
 
 
 def unary(*names):
@@ -48,6 +69,35 @@ def random_values(rng, shape, dtype: str) -> np.ndarray:
 CASTS = [("float32", "int64"), ("int64", "float32"), ("float32", "float16"), ("float16", "float32"), ("bool", "float32"), ("float32", "bool")]
 CASTS += [("int64", "int32"), ("int32", "float32"), ("uint8", "float32"), ("float32", "uint8"), ("int64", "bool"), ("bool", "int64")]
 
+def floats(*shape, seed: int = 2) -> np.ndarray:
+    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+
+
+def indices(below: int, *shape) -> np.ndarray:
+    return np.random.default_rng(3).integers(0, below, shape)
+
+
+def boxes(count: int) -> np.ndarray:
+    corners = np.random.default_rng(4).uniform(0, 20, (count, 2))
+    return np.concatenate([corners, corners + 8], 1).astype(np.float32)
+
+
+def recurrent(op: str, gates: int, **attributes) -> Case:
+    """32 steps of a batch of 4, 64 inputs and 64 units."""
+    return case(op, (32, 4, 64), constants=[floats(1, gates * 64, 64) / 8, floats(1, gates * 64, 64) / 8], hidden_size=64, **attributes)
+
+
+def supports(op: str, kernel: str, classes: int = 1) -> Case:
+    """400 support vectors of ten columns, 442 rows."""
+    drawn = {"support_vectors": floats(4000).tolist(), "kernel_type": kernel, "kernel_params": [0.1, 0.0, 3.0]}
+    if op == "SVMRegressor":
+        return ml(op, (442, 10), label=kernel, n_supports=400, coefficients=floats(400).tolist(), rho=[0.5], **drawn)
+    drawn |= {"classlabels_ints": list(range(classes)), "vectors_per_class": [400 // classes] * classes}
+    pairs = classes * (classes - 1) // 2
+    return ml(op, (442, 10), label=kernel, coefficients=floats(400 * (classes - 1)).tolist(), rho=floats(pairs).tolist(), outputs=2, **drawn)
+
+
+SCALE, BYTES, ZERO = np.array(0.1, np.float32), np.array(128, np.uint8), np.array(0, np.uint8)
 FLOATS = np.array([], np.float32)
 TWICE = np.array([1, 1, 2, 2], np.float32)
 POOL = {"kernel_shape": [3, 3], "strides": [2, 2], "pads": [1, 1, 1, 1]}
@@ -100,7 +150,7 @@ CASES = [
     case("GlobalAveragePool", (1, 256, 14, 14)),
     case("ArgMax", (1024, 128), axis=-1),
     case("ArgMax", (1, 21, 64, 64), axis=1),
-    case("TopK", (64, 1000), constants=[ints(10)]),
+    case("TopK", (64, 1000), constants=[ints(10)], outputs=2),
     case("CumSum", (256, 256), constants=[np.array(1)]),
     case("Add", (256, 256), (256,)),
     case("Add", (256, 256), (256, 1)),
@@ -159,7 +209,7 @@ CASES = [
     case("MaxPool", (1, 64, 57, 57), dtypes="uint8", **POOL),
     case("Softmax", (1024, 127), dtypes="float16"),
     case("CumSum", (256, 257), constants=[np.array(1)], dtypes="int64"),
-    case("TopK", (64, 1000), constants=[ints(10)], dtypes="int64"),
+    case("TopK", (64, 1000), constants=[ints(10)], dtypes="int64", outputs=2),
     case("NonZero", (256, 257), dtypes="float32"),
     case("OneHot", (1024,), constants=[np.array(100), np.array([0, 1], np.float32)], dtypes="int64"),
     case("Range", constants=[np.array(0), np.array(100000), np.array(1)]),
@@ -167,25 +217,91 @@ CASES = [
     case("Clip", (256, 257), constants=[np.array(0), np.array(6)], dtypes="int64"),
     case("QuantizeLinear", (1, 64, 57, 57), constants=[np.array(0.1, np.float32), np.array(128, np.uint8)]),
     case("DequantizeLinear", (1, 64, 57, 57), constants=[np.array(0.1, np.float32), np.array(128, np.uint8)], dtypes="uint8"),
+    # The rest of the operators.
+    case("ArgMin", (1024, 128), axis=-1),
+    case("Acosh", (256, 256)),
+    case("BitShift", (256, 257), (256, 257), dtypes="uint32", direction="LEFT"),
+    *(case(name, (256, 257), (256, 257), dtypes="int32") for name in ("BitwiseAnd", "BitwiseOr", "BitwiseXor")),
+    case("BitwiseNot", (256, 257), dtypes="int32"),
+    case("CenterCropPad", (64, 57, 57), constants=[ints(40, 70)], axes=[1, 2]),
+    case("Col2Im", (1, 144, 784), constants=[ints(28, 28), ints(3, 3)], pads=[1, 1, 1, 1]),
+    case("Compress", (1000, 64), constants=[indices(2, 1000).astype(bool)], axis=0),
+    case("ConstantOfShape", constants=[ints(256, 257)]),
+    case("ConvInteger", (1, 32, 28, 28), (32, 32, 3, 3), dtypes="uint8"),
+    case("DFT", (4, 256, 2), constants=[np.array(256), np.array(1)]),
+    case("DFT", (4, 300, 1), constants=[np.array(300), np.array(1)], onesided=1),
+    case("DeformConv", (1, 16, 32, 32), (16, 16, 3, 3), (1, 18, 30, 30), label="3x3"),
+    case("Det", (64, 16, 16)),
+    case("Dropout", (256, 257)),
+    case("DynamicQuantizeLinear", (256, 257), outputs=3),
+    case("EyeLike", (256, 257)),
+    case("GatherND", (100, 100, 16), (1000, 2), dtypes="float32 int64"),
+    case("GatherND", (100, 100), (5000, 2), dtypes="float32 int64"),
+    case("GlobalLpPool", (1, 256, 14, 14)),
+    case("GlobalMaxPool", (1, 256, 14, 14)),
+    *(case(name, (256, 257), (256, 257)) for name in ("GreaterOrEqual", "LessOrEqual", "Min", "Mean", "Sub", "Sum")),
+    case("Hardmax", (1024, 128)),
+    case("IsInf", (256, 257)),
+    case("LpPool", (1, 64, 56, 56), **POOL),
+    *(recurrent(op, gates, **more) for op, gates, more in (("LSTM", 4, {}), ("GRU", 3, {}), ("GRU", 3, {"linear_before_reset": 1}), ("RNN", 1, {}))),
+    case("MatMulInteger", (128, 128), (128, 128), dtypes="uint8"),
+    case("MaxRoiPool", (1, 32, 40, 40), constants=[np.concatenate([np.zeros((20, 1), np.float32), boxes(20)], 1)], pooled_shape=[7, 7]),
+    case("MaxUnpool", (1, 16, 28, 28), constants=[np.arange(0, 16 * 56 * 56, 4).reshape(1, 16, 28, 28)], kernel_shape=[2, 2], strides=[2, 2]),
+    case("NonMaxSuppression", constants=[boxes(500)[None], np.abs(floats(1, 4, 500)), ints(50), SCALE * 5, SCALE], label="500 boxes"),
+    case("QLinearConv", (1, 32, 28, 28), constants=[SCALE, BYTES, indices(256, 32, 32, 3, 3).astype(np.uint8), SCALE, BYTES, SCALE * 9, BYTES], dtypes="uint8"),
+    case("QLinearMatMul", (128, 128), constants=[SCALE, BYTES, indices(256, 128, 128).astype(np.uint8), SCALE, BYTES, SCALE * 9, BYTES], dtypes="uint8"),
+    case("RMSNormalization", (128, 768), (768,), opset=23),
+    *(case(name, (4096, 64), constants=[ints(-1)]) for name in ("ReduceL1", "ReduceLogSum", "ReduceMin", "ReduceSumSquare")),
+    case("Reshape", (256, 257), constants=[ints(257, 256)]),
+    case("ReverseSequence", (64, 16, 128), constants=[indices(64, 16) + 1], batch_axis=1, time_axis=0),
+    case("RoiAlign", (1, 32, 40, 40), constants=[boxes(20), np.zeros(20, np.int64)], output_height=7, output_width=7, sampling_ratio=2),
+    case("RotaryEmbedding", (1, 8, 128, 64), (1, 128, 32), (1, 128, 32), opset=23),
+    case("STFT", (2, 16000, 1), constants=[np.array(160), np.hanning(400).astype(np.float32), np.array(400)]),
+    case("ScatterND", (100, 100, 16), (1000, 2), (1000, 16), dtypes="float32 int64 float32"),
+    case("Shrink", (256, 257), lambd=0.5),
+    case("SoftmaxCrossEntropyLoss", (1024, 128), (1024,), dtypes="float32 int64"),
+    case("SpaceToDepth", (1, 64, 56, 56), blocksize=2),
+    *(case("Split", (64, 64, 64), axis=axis, num_outputs=4, outputs=4) for axis in (0, 1, 2)),
+    case("Squeeze", (1, 256, 257), constants=[ints(0)]),
+    case("Swish", (256, 257), opset=24),
+    case("TfIdfVectorizer", (64, 100), dtypes="int64", mode="TF", min_gram_length=1, max_gram_length=2, max_skip_count=0, ngram_counts=[0, 50], ngram_indexes=list(range(100)), pool_int64s=[*range(50), *range(100)]),
+    case("Unique", (10000,), dtypes="int64", outputs=4),
+    case("Unsqueeze", (256, 257), constants=[ints(0)]),
+    case("Attention", (1, 8, 128, 64), (1, 8, 128, 64), (1, 8, 128, 64), opset=23),
+    # Classical models.
+    ml("ArrayFeatureExtractor", (1000, 64), constants=[np.arange(0, 64, 3)]),
+    ml("Binarizer", (1000, 64), threshold=0.5),
+    ml("FeatureVectorizer", (1000, 3), (1000, 5), inputdimensions=[3, 5]),
+    ml("Imputer", (1000, 64), imputed_value_floats=[0.5], replaced_value_float=float("nan")),
+    ml("LabelEncoder", (1000,), dtypes="int64", keys_int64s=list(range(100)), values_int64s=list(range(100, 0, -1))),
+    ml("LabelEncoder", (1000,), dtypes="int64", keys_int64s=list(range(100)), values_strings=[str(i) for i in range(100)], label="to strings"),
+    ml("LinearClassifier", (1000, 64), coefficients=floats(640).tolist(), intercepts=floats(10).tolist(), classlabels_ints=list(range(10)), post_transform="SOFTMAX", outputs=2),
+    ml("LinearRegressor", (1000, 64), coefficients=floats(64).tolist(), intercepts=[0.5]),
+    ml("Normalizer", (1000, 64), norm="L2"),
+    ml("OneHotEncoder", (1000, 4), dtypes="int64", cats_int64s=list(range(100))),
+    ml("Scaler", (1000, 64), offset=floats(64).tolist(), scale=floats(64, seed=5).tolist()),
+    *(supports("SVMRegressor", kernel) for kernel in ("LINEAR", "POLY", "RBF", "SIGMOID")),
+    *(supports("SVMClassifier", kernel, 4) for kernel in ("LINEAR", "RBF")),
 ]
 
 
-def title(op, shapes, label, dtypes, attributes) -> str:
-    parts = [op, " ".join("x".join(map(str, s)) for s in shapes), label]
-    parts += list(dict.fromkeys(d for d in dtypes if d != "float32"))
-    parts += [np.dtype(helper.tensor_dtype_to_np_dtype(v)).name for name, v in attributes.items() if name == "to"]
-    parts += [f"{name}={value}" for name, value in attributes.items() if name in ("axis", "mode", "perm")]
+def title(c: Case) -> str:
+    parts = [c.op, " ".join("x".join(map(str, s)) for s in c.shapes), c.label]
+    parts += list(dict.fromkeys(d for d in c.dtypes if d != "float32"))
+    parts += [np.dtype(helper.tensor_dtype_to_np_dtype(v)).name for name, v in c.attributes.items() if name == "to"]
+    parts += [f"{name}={value}" for name, value in c.attributes.items() if name in ("axis", "mode", "perm")]
     return " ".join(p for p in parts if p)
 
 
-def build(op, shapes, constants, dtypes, attributes) -> bytes:
-    names = [f"x{i}" for i in range(len(shapes))]
-    inputs = [helper.make_tensor_value_info(n, to(d), s) for n, d, s in zip(names, dtypes, shapes)]
-    stored = [numpy_helper.from_array(np.asarray(v), f"c{i}") for i, v in enumerate(constants)]
-    outputs = ["y", "y1"][: 2 if op == "TopK" else 1]
-    node = helper.make_node(op, names + [c.name for c in stored], outputs, **attributes)
+def build(c: Case) -> bytes:
+    names = [f"x{i}" for i in range(len(c.shapes))]
+    inputs = [helper.make_tensor_value_info(n, to(d), s) for n, d, s in zip(names, c.dtypes, c.shapes)]
+    stored = [numpy_helper.from_array(np.asarray(v), f"c{i}") for i, v in enumerate(c.constants)]
+    outputs = [f"y{i}" for i in range(c.outputs)]
+    node = helper.make_node(c.op, names + [t.name for t in stored], outputs, domain=c.domain, **c.attributes)
     graph = helper.make_graph([node], "g", inputs, [helper.make_empty_tensor_value_info(o) for o in outputs], stored)
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=10).SerializeToString()
+    opsets = [helper.make_opsetid(c.domain, c.opset)] + ([helper.make_opsetid("", OPSET)] if c.domain else [])
+    return helper.make_model(graph, opset_imports=opsets, ir_version=10).SerializeToString()
 
 
 def measure(model: bytes, feeds: dict, threads: int, seconds: float) -> list[float]:
@@ -219,13 +335,13 @@ def main() -> None:
     args = parser.parse_args()
     rng = np.random.default_rng(0)
     ratios = []
-    for op, shapes, constants, label, dtypes, attributes in CASES:
-        name = title(op, shapes, label, dtypes, attributes)
+    for c in CASES:
+        name = title(c)
         if not re.search(args.only, name):
             continue
-        feeds = {f"x{i}": random_values(rng, s, d) for i, (s, d) in enumerate(zip(shapes, dtypes))}
+        feeds = {f"x{i}": random_values(rng, s, d) for i, (s, d) in enumerate(zip(c.shapes, c.dtypes))}
         try:
-            ours, theirs = measure(build(op, shapes, constants, dtypes, attributes), feeds, args.threads, args.seconds)
+            ours, theirs = measure(build(c), feeds, args.threads, args.seconds)
         except Exception as e:  # an operator that one of them lacks
             print(f"{name:56s} {str(e).splitlines()[0][:120]}", flush=True)
             continue
