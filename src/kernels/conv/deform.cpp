@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "kernels/gemm/gemm.h"
+#include "kernels/image/squares.h"
 #include "kernels/scratch_slots.h"
 
 namespace treadle::kernels {
@@ -46,11 +47,48 @@ void for_each_place(const DeformParams& p, int64_t n, int64_t row, const T* offs
   }
 }
 
+// Some outputs' samples at one tap, for all channels that share its offsets.
+template <typename T>
+void sample_points(const DeformParams& p, int64_t n, int64_t group, int64_t tap, int64_t first, int64_t count, const T* x, const T* offset,
+                   const T* mask, T* columns) {
+  constexpr int64_t kPoints = SampledSquares<T>::kPoints;
+  const Window& w = p.conv.window;
+  const int64_t taps = w.kernel_size(), out = w.out_size(), channels = p.conv.C / p.offset_group;
+  const int64_t at = (n * p.offset_group + group) * taps + tap;
+  const T *down = offset + 2 * at * out + first, *across = down + out, *weight = mask ? mask + at * out + first : nullptr;
+  const int64_t top = tap / w.kernel[2] * w.dilation[1] - w.pad_begin[1], left = tap % w.kernel[2] * w.dilation[2] - w.pad_begin[2];
+  T rows[kPoints] = {}, places[kPoints] = {}, samples[kPoints];
+  int64_t oh = first / w.out[2], ow = first % w.out[2];
+  for (int64_t i = 0; i < count; ++i) {
+    rows[i] = static_cast<T>(oh * w.stride[1] + top) + down[i];
+    places[i] = static_cast<T>(ow * w.stride[2] + left) + across[i];
+    if (++ow == w.out[2]) ow = 0, ++oh;
+  }
+  SampledSquares<T> squares;
+  find_squares(w.in[1], w.in[2], rows, places, squares);
+  for (int64_t c = group * channels; c < (group + 1) * channels; ++c) {
+    sample_squares(squares, x + (n * p.conv.C + c) * w.in_size(), w.in[2], samples);
+    T* dst = columns + (c * taps + tap) * out + first;
+    for (int64_t i = 0; i < count; ++i) dst[i] = weight ? samples[i] * weight[i] : samples[i];
+  }
+}
+
 // columns[C * taps, out] of image n.
 template <typename T>
 void sample_columns(const DeformParams& p, int64_t n, const T* x, const T* offset, const T* mask, T* columns, ThreadPool* pool) {
   const Window& w = p.conv.window;
   const int64_t taps = w.kernel_size(), out = w.out_size();
+  if (w.in[1] >= 2 && w.in[2] >= 2) {
+    constexpr int64_t kPoints = SampledSquares<T>::kPoints;
+    const int64_t blocks = (out + kPoints - 1) / kPoints, channels = std::max<int64_t>(1, p.conv.C / p.offset_group);
+    const int64_t grain = std::max<int64_t>(1, 4096 / (kPoints * channels));
+    return parallel_for(pool, p.offset_group * taps * blocks, grain, [&](int64_t begin, int64_t end) {
+      for (int64_t item = begin; item < end; ++item) {
+        const int64_t first = item % blocks * kPoints, row = item / blocks;
+        sample_points(p, n, row / taps, row % taps, first, std::min(kPoints, out - first), x, offset, mask, columns);
+      }
+    });
+  }
   parallel_for(pool, p.conv.C * taps, std::max<int64_t>(1, 4096 / std::max<int64_t>(1, out)), [&](int64_t begin, int64_t end) {
     for (int64_t row = begin; row < end; ++row) {
       const T* plane = x + (n * p.conv.C + row / taps) * w.in_size();

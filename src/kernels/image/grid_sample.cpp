@@ -1,122 +1,11 @@
 #include "kernels/image/grid_sample.h"
 
-#undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "kernels/image/grid_sample.cpp"
-#include <hwy/foreach_target.h>  // IWYU pragma: keep
-#include <hwy/highway.h>
-
 #include <algorithm>
 #include <cmath>
-#include <type_traits>
 
-HWY_BEFORE_NAMESPACE();
-namespace treadle::kernels::HWY_NAMESPACE {
-namespace hn = hwy::HWY_NAMESPACE;
+#include "kernels/image/squares.h"
 
-/// dst[i]: the square of point i, weighed.
-template <typename T>
-void sample_squares_plain(const SampledSquares<T>& squares, const T* src, int64_t row, T* dst) {
-  for (int64_t i = 0; i < SampledSquares<T>::kPoints; ++i) {
-    const T *at = src + squares.offset[i], *w = squares.weight[i];
-    const typename SampledSquares<T>::Bits* taken = squares.taken[i];
-    auto product = [&](int k, T value) { return (taken[k] ? value : T{0}) * w[k]; };
-    dst[i] = (product(0, at[0]) + product(2, at[row])) + (product(1, at[1]) + product(3, at[row + 1]));
-  }
-}
-void sample_squares_f64(const SampledSquares<double>& squares, const double* src, int64_t row, double* dst) {
-  sample_squares_plain(squares, src, row, dst);
-}
-
-#if HWY_TARGET == HWY_SCALAR
-
-void sample_squares_f32(const SampledSquares<float>& squares, const float* src, int64_t row, float* dst) {
-  sample_squares_plain(squares, src, row, dst);
-}
-
-bool read_squares_f32(const GridSampleParams&, const float*, SampledSquares<float>&) { return false; }
-
-#else
-
-/// Two neighbours along an axis for a vector of points: the first, and what the two weigh.
-template <class D>
-struct PairVectors {
-  using V = hn::Vec<D>;
-  hn::Vec<hn::RebindToSigned<D> > first;
-  V weight[2];
-  hn::Mask<D> taken[2];
-
-  // What taps_at computes, step by step the same.
-  HWY_INLINE PairVectors(D d, V place, int64_t extent, bool align_corners) {
-    const hn::RebindToSigned<D> integers;
-    const V one = hn::Set(d, 1.0f), half = hn::Set(d, 0.5f), all = hn::Set(d, static_cast<float>(extent)), far = hn::Set(d, kFarPlace);
-    const V from_one = hn::Add(place, one);
-    V x = align_corners ? hn::Mul(hn::Mul(from_one, half), hn::Sub(all, one)) : hn::Mul(hn::Sub(hn::Mul(from_one, all), one), half);
-    x = hn::IfThenElse(hn::Gt(x, hn::Neg(far)), hn::Min(x, far), hn::Neg(far));
-    const V floor = hn::Floor(x), t = hn::Sub(x, floor);
-    const auto at = hn::ConvertTo(integers, floor);
-    const int64_t last = std::min<int64_t>(extent - 2, INT32_MAX);
-    first = hn::Min(hn::Max(at, hn::Zero(integers)), hn::Set(integers, static_cast<int32_t>(last)));
-    const auto beyond = hn::Sub(at, first);
-    const auto both = hn::RebindMask(d, hn::Eq(beyond, hn::Zero(integers)));
-    const auto before = hn::RebindMask(d, hn::Eq(beyond, hn::Set(integers, -1))),
-               after = hn::RebindMask(d, hn::Eq(beyond, hn::Set(integers, 1)));
-    weight[0] = hn::IfThenElse(both, hn::Sub(one, t), t);
-    weight[1] = hn::IfThenElse(both, t, hn::Sub(one, t));
-    taken[0] = hn::Or(both, before), taken[1] = hn::Or(both, after);
-  }
-};
-
-/// The squares of points of two linear axes of at least two, beyond which lie zeros; false where no vectors do it.
-bool read_squares_f32(const GridSampleParams& p, const float* grid, SampledSquares<float>& squares) {
-  using D = hn::CappedTag<float, SampledSquares<float>::kPoints>;
-  const D d;
-  const hn::RebindToSigned<D> integers;
-  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
-  HWY_ALIGN int32_t rows[SampledSquares<float>::kPoints], columns[SampledSquares<float>::kPoints];
-  for (int64_t i = 0; i < SampledSquares<float>::kPoints; i += lanes) {
-    hn::Vec<D> across, down;
-    hn::LoadInterleaved2(d, grid + 2 * i, across, down);
-    const PairVectors<D> row(d, down, p.in[0], p.align_corners), column(d, across, p.in[1], p.align_corners);
-    hn::Store(row.first, integers, rows + i);
-    hn::Store(column.first, integers, columns + i);
-    auto weight = [&](int r, int c) { return hn::Mul(row.weight[r], column.weight[c]); };
-    auto taken = [&](int r, int c) { return hn::VecFromMask(integers, hn::RebindMask(integers, hn::And(row.taken[r], column.taken[c]))); };
-    hn::StoreInterleaved4(weight(0, 0), weight(0, 1), weight(1, 0), weight(1, 1), d, squares.weight[i]);
-    hn::StoreInterleaved4(taken(0, 0), taken(0, 1), taken(1, 0), taken(1, 1), integers, squares.taken[i]);
-  }
-  for (int64_t i = 0; i < SampledSquares<float>::kPoints; ++i) squares.offset[i] = rows[i] * p.in[1] + columns[i];
-  return true;
-}
-
-// A square is one vector of two loads.
-void sample_squares_f32(const SampledSquares<float>& squares, const float* src, int64_t row, float* dst) {
-  const hn::FixedTag<float, 4> d;
-  const hn::RebindToSigned<decltype(d)> bits;
-  const hn::FixedTag<float, 2> pair;
-  auto products = [&](int64_t i) {
-    const float* at = src + squares.offset[i];
-    const auto square = hn::Combine(d, hn::LoadU(pair, at + row), hn::LoadU(pair, at));
-    return hn::Mul(hn::And(square, hn::BitCast(d, hn::LoadU(bits, squares.taken[i]))), hn::LoadU(d, squares.weight[i]));
-  };
-  auto sums_of_two = [&](auto a, auto b) { return hn::Add(hn::InterleaveLower(d, a, b), hn::InterleaveUpper(d, a, b)); };
-  for (int64_t i = 0; i < SampledSquares<float>::kPoints; i += 4) {
-    const auto first = sums_of_two(products(i), products(i + 1)), second = sums_of_two(products(i + 2), products(i + 3));
-    hn::StoreU(hn::Add(hn::ConcatLowerLower(d, second, first), hn::ConcatUpperUpper(d, second, first)), d, dst + i);
-  }
-}
-
-#endif
-
-}  // namespace treadle::kernels::HWY_NAMESPACE
-HWY_AFTER_NAMESPACE();
-
-#if HWY_ONCE
 namespace treadle::kernels {
-
-HWY_EXPORT(read_squares_f32);
-HWY_EXPORT(sample_squares_f32);
-HWY_EXPORT(sample_squares_f64);
-
 namespace {
 
 constexpr int kMaxTaps = 4;
@@ -179,11 +68,18 @@ struct Axis {
   }
 };
 
+/// The place in elements of an axis that a place in [-1, 1] stands for.
+template <typename T>
+T place_in(const GridSampleParams& p, int64_t elements, T place) {
+  const T extent = static_cast<T>(elements);
+  return p.align_corners ? (place + 1) / 2 * (extent - 1) : ((place + 1) * extent - 1) / 2;
+}
+
 /// @param slope  the derivatives of the weights by the place, kMaxTaps values; null if nobody wants them
 template <typename T>
 AxisTaps<T> taps_at(const GridSampleParams& p, const Axis<T>& axis, T place, T* slope = nullptr) {
   const T extent = static_cast<T>(axis.extent);
-  T x = p.align_corners ? (place + 1) / 2 * (extent - 1) : ((place + 1) * extent - 1) / 2;
+  T x = place_in(p, axis.extent, place);
   if (p.mode == GridMode::nearest) x = std::nearbyint(x);
   // Far outside is far outside; this keeps the conversions to integers defined, for NaN too.
   constexpr T kFar = kFarPlace;
@@ -294,11 +190,11 @@ struct BlockTaps {
   void read_squares(const GridSampleParams& p, const T* grid, int64_t count) {
     const Axis<T> down(p, 0), across(p, 1);
     num_others = 0;
-    if constexpr (std::is_same_v<T, float>) {
-      float places[2 * kPoints] = {};
-      const bool whole = count == kPoints;
-      if (!whole) std::copy_n(grid, 2 * count, places);
-      if (p.padding == GridPadding::zeros && HWY_DYNAMIC_DISPATCH(read_squares_f32)(p, whole ? grid : places, squares)) return;
+    if (p.padding == GridPadding::zeros) {
+      T rows[kPoints] = {}, columns[kPoints] = {};
+      for (int64_t i = 0; i < count; ++i)
+        rows[i] = place_in(p, down.extent, grid[2 * i + 1]), columns[i] = place_in(p, across.extent, grid[2 * i]);
+      return find_squares(down.extent, across.extent, rows, columns, squares);
     }
     squares = {};  // those past the last point take nothing
     for (int64_t i = 0; i < count; ++i) {
@@ -321,13 +217,6 @@ struct BlockTaps {
       other[i] = i;
       taps_of_point(p, grid + i * p.rank, taps[i]);
     }
-  }
-  /// All points, those past the last one too.
-  void sample_squares(const T* src, int64_t row, T* dst) const {
-    if constexpr (std::is_same_v<T, float>)
-      HWY_DYNAMIC_DISPATCH(sample_squares_f32)(squares, src, row, dst);
-    else
-      HWY_DYNAMIC_DISPATCH(sample_squares_f64)(squares, src, row, dst);
   }
 };
 
@@ -360,10 +249,10 @@ void grid_sample(const GridSampleParams& p, const T* x, const T* grid, T* y, Thr
         const T* src = x + (n * p.C + c) * plane;
         T* dst = y + (n * p.C + c) * p.points + first;
         if (in_squares && count == kPoints) {
-          taps.sample_squares(src, p.in[1], dst);
+          sample_squares(taps.squares, src, p.in[1], dst);
         } else if (in_squares) {
           T room[kPoints];
-          taps.sample_squares(src, p.in[1], room);
+          sample_squares(taps.squares, src, p.in[1], room);
           std::copy_n(room, count, dst);
         }
         for (int i = 0; i < taps.num_others; ++i) dst[taps.other[i]] = sample_one(taps.taps[i], src);
@@ -466,4 +355,3 @@ template void affine_grid(int64_t, int, const int64_t*, bool, const float*, floa
 template void affine_grid(int64_t, int, const int64_t*, bool, const double*, double*, ThreadPool*);
 
 }  // namespace treadle::kernels
-#endif

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <type_traits>
 
 #include "core/thread_pool.h"
 
@@ -20,19 +19,6 @@ struct GridSampleParams {
   GridMode mode = GridMode::linear;
   GridPadding padding = GridPadding::zeros;
   bool align_corners = false;
-};
-
-/// Places are taken to be no farther outside.
-constexpr float kFarPlace = 1e9f;
-
-/// What some points take of a plane: two neighbours at an offset, and the two a row further.
-template <typename T>
-struct SampledSquares {
-  static constexpr int64_t kPoints = 16;
-  using Bits = std::conditional_t<sizeof(T) == 4, int32_t, int64_t>;
-  int64_t offset[kPoints];
-  T weight[kPoints][4];
-  Bits taken[kPoints][4];  ///< all bits or none: what is not taken counts as 0, whatever it is
 };
 
 /// y[N, C, points] from x[N, C, in]; grid[N, points, rank] has places in [-1, 1], the innermost axis first.
