@@ -72,15 +72,26 @@ void copy_plane(const CopyPlan& plan, int row_axis, const T* src, T* dst, Thread
   const int64_t bands = (rows + tile - 1) / tile;
   const int64_t grain = std::max<int64_t>(1, kGrainBytes / (std::min(tile, rows) * columns * static_cast<int64_t>(sizeof(T))));
   parallel_for(pool, outer.size * bands, grain, [&](int64_t begin, int64_t end) {
-    for (int64_t item = begin; item < end; ++item) {
-      int64_t s = 0, t = 0, rest = item / bands;
+    // Where the planes stand is counted up: a division for each axis of each would take longer than a small plane.
+    int64_t at[kMaxLoopRank], s = 0, t = 0, band = begin % bands, rest = begin / bands;
+    for (int i = outer.rank - 1; i >= 0; --i) {
+      at[i] = rest % outer.dims[i];
+      rest /= outer.dims[i];
+      s += at[i] * outer.strides[0][i];
+      t += at[i] * outer.strides[1][i];
+    }
+    auto advance = [&] {
+      if (++band < bands) return;
+      band = 0;
       for (int i = outer.rank - 1; i >= 0; --i) {
-        const int64_t at = rest % outer.dims[i];
-        rest /= outer.dims[i];
-        s += at * outer.strides[0][i];
-        t += at * outer.strides[1][i];
+        s += outer.strides[0][i], t += outer.strides[1][i];
+        if (++at[i] < outer.dims[i]) return;
+        s -= at[i] * outer.strides[0][i], t -= at[i] * outer.strides[1][i];
+        at[i] = 0;
       }
-      const int64_t r0 = item % bands * tile, r1 = std::min(rows, r0 + tile);
+    };
+    for (int64_t item = begin; item < end; ++item, advance()) {
+      const int64_t r0 = band * tile, r1 = std::min(rows, r0 + tile);
       if constexpr (sizeof(T) <= 4) {
         if (parts) {
           deinterleave(static_cast<int>(rows), columns, src + s, dst + t, dst_row);

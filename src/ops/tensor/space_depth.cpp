@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <array>
+#include <utility>
 
 #include "core/checked.h"
 #include "graph/infer.h"
@@ -58,7 +59,8 @@ void infer_space_to_depth(InferContext& c) {
   c.set_output(0, c.dtype(0), {(*in)[0], (*in)[1] * (block * block), divide((*in)[2], block, "H"), divide((*in)[3], block, "W")});
 }
 
-// Both walk [N, C, h, by, w, bx] of the image with the blocks in space; the channels of the other side are by·bx·C or C·by·bx.
+// Both walk [N, C, h, by, w, bx] of the image with the blocks in space, or [N, C, h, by, bx, w] where that is what is written in order; the
+// channels of the other side are by·bx·C or C·by·bx.
 template <bool kToSpace>
 struct Blocks {
   DType dtype;
@@ -70,9 +72,11 @@ struct Blocks {
     const int64_t channels = wide[1], h = deep[2], w = deep[3], plane = checked_mul(h, w), tile = checked_mul(b * b, plane);
     const bool dcr = depth_first(c.node().attributes);
     const int64_t channel = dcr ? plane : tile, block = dcr ? channels * plane : plane;
-    const std::array<int64_t, 6> dims{deep[0], channels, h, b, w, b};
-    const std::array<int64_t, 6> deep_strides{deep[1] * plane, channel, w, b * block, 1, block};
-    const std::array<int64_t, 6> wide_strides{checked_mul(channels, tile), tile, b * w * b, w * b, b, 1};
+    std::array<int64_t, 6> dims{deep[0], channels, h, b, w, b};
+    std::array<int64_t, 6> deep_strides{deep[1] * plane, channel, w, b * block, 1, block};
+    std::array<int64_t, 6> wide_strides{checked_mul(channels, tile), tile, b * w * b, w * b, b, 1};
+    if (!kToSpace)
+      for (std::array<int64_t, 6>* axes : {&dims, &deep_strides, &wide_strides}) std::swap((*axes)[4], (*axes)[5]);
     return {c.dtype(0),
             kToSpace ? kernels::plan_copy(dims, deep_strides, wide_strides) : kernels::plan_copy(dims, wide_strides, deep_strides)};
   }
