@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <bit>
 #include <complex>
 #include <numeric>
 
@@ -144,6 +145,14 @@ int compare(const T& a, const T& b) {
   }
 }
 
+// What is the same number has the same key.
+template <typename T>
+uint64_t key_of(T value) {
+  if constexpr (std::is_integral_v<T>) return static_cast<uint64_t>(value);
+  const auto wide = static_cast<double>(value);
+  return wide != wide ? ~uint64_t{0} : std::bit_cast<uint64_t>(wide == 0 ? 0.0 : wide);
+}
+
 struct Unique {
   static constexpr bool allocates = true;
   DType dtype;
@@ -159,8 +168,12 @@ struct Unique {
     k.along = Along::bind(c);
     k.sorted = c.get_int("sorted", 1) != 0;
     for (int i = 0; i < 4; ++i) k.has_output[i] = c.has_output(i);
-    c.request_scratch(static_cast<size_t>(checked_mul(k.along.extent, 5)) * sizeof(int64_t));
+    c.request_scratch(static_cast<size_t>(checked_add(checked_mul(k.along.extent, 5), k.table_size())) * sizeof(int64_t));
     return k;
+  }
+  int64_t table_size() const {
+    const bool single = along.outer == 1 && along.inner == 1;
+    return single ? static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(checked_mul(along.extent, 2)) + 1)) : 0;
   }
 
   template <typename T>
@@ -174,26 +187,70 @@ struct Unique {
     return 0;
   }
 
+  /// The groups of equal slices: where each first stands, how often, and the group of each slice.
+  struct Groups {
+    int64_t *order, *inverse, *first, *counts;
+    int64_t count = 0;
+  };
+
+  // Groups in the order of their values.
+  template <typename T>
+  void group_by_sorting(const T* data, Groups& g) const {
+    const int64_t n = along.extent;
+    std::iota(g.order, g.order + n, 0);
+    std::sort(g.order, g.order + n, [&](int64_t a, int64_t b) {
+      const int result = compare_slices(data, a, b);
+      return result != 0 ? result < 0 : a < b;
+    });
+    g.count = 0;
+    for (int64_t i = 0; i < n; ++i) {
+      if (i == 0 || compare_slices(data, g.order[i - 1], g.order[i]) != 0) g.first[g.count] = g.order[i], g.counts[g.count++] = 0;
+      g.inverse[g.order[i]] = g.count - 1;
+      ++g.counts[g.count - 1];
+    }
+    std::iota(g.order, g.order + g.count, 0);
+    if (!sorted) std::sort(g.order, g.order + g.count, [&](int64_t a, int64_t b) { return g.first[a] < g.first[b]; });
+  }
+
+  // Groups in the order in which they come, by a hash table of single numbers. False if keys collide more than they do by chance.
+  template <typename T>
+  bool group_by_hashing(const T* data, int64_t* table, Groups& g) const {
+    const int64_t n = along.extent, size = table_size();
+    const auto mask = static_cast<uint64_t>(size - 1);
+    const int shift = std::countl_zero(mask);
+    std::fill_n(table, size, -1);
+    int64_t steps_left = 16 * n + 1024;
+    for (int64_t i = 0; i < n; ++i) {
+      const uint64_t key = key_of(data[i]);
+      uint64_t at = shift == 64 ? 0 : key * 0x9E3779B97F4A7C15U >> shift;
+      while (table[at] >= 0 && key_of(data[g.first[table[at]]]) != key) {
+        if (--steps_left < 0) return false;
+        at = (at + 1) & mask;
+      }
+      if (table[at] < 0) g.first[g.count] = i, g.counts[g.count] = 0, table[at] = g.count++;
+      g.inverse[i] = table[at];
+      ++g.counts[table[at]];
+    }
+    std::iota(g.order, g.order + g.count, 0);
+    if (sorted)
+      std::sort(g.order, g.order + g.count, [&](int64_t a, int64_t b) { return compare(data[g.first[a]], data[g.first[b]]) < 0; });
+    return true;
+  }
+
   void run(RunContext& c) const {
     const int64_t n = along.extent;
-    int64_t *order = c.scratch<int64_t>(), *inverse = order + n, *first = inverse + n, *counts = first + n, *place = counts + n;
-    std::iota(order, order + n, 0);
-    int64_t groups = 0;
+    int64_t *scratch = c.scratch<int64_t>(), *place = scratch + 4 * n, *table = place + n;
+    Groups g{scratch, scratch + n, scratch + 2 * n, scratch + 3 * n};
     visit_dtype<ComparableTypes>(dtype, [&]<typename T>() {
       const T* data = c.in<T>(0);
-      std::sort(order, order + n, [&](int64_t a, int64_t b) {
-        const int result = compare_slices(data, a, b);
-        return result != 0 ? result < 0 : a < b;
-      });
-      for (int64_t i = 0; i < n; ++i) {
-        if (i == 0 || compare_slices(data, order[i - 1], order[i]) != 0) first[groups] = order[i], counts[groups++] = 0;
-        inverse[order[i]] = groups - 1;
-        ++counts[groups - 1];
-      }
+      constexpr bool kNumber =
+          !std::is_same_v<T, std::string> && !std::is_same_v<T, std::complex<float>> && !std::is_same_v<T, std::complex<double>>;
+      if constexpr (kNumber)
+        if (along.outer == 1 && along.inner == 1 && group_by_hashing(data, table, g)) return;
+      group_by_sorting(data, g);
     });
-    // place[g]: where group g stands in the output; order[p]: the group that stands at p.
-    std::iota(order, order + groups, 0);
-    if (!sorted) std::sort(order, order + groups, [&](int64_t a, int64_t b) { return first[a] < first[b]; });
+    // order[p]: the group that stands at p in the output; place[g]: where group g stands.
+    const int64_t groups = g.count, *order = g.order, *first = g.first;
     for (int64_t p = 0; p < groups; ++p) place[order[p]] = p;
 
     if (has_output[0]) {
@@ -208,8 +265,8 @@ struct Unique {
       for (int64_t i = 0; i < count; ++i) made.data<int64_t>()[i] = value(i);
     };
     write(1, groups, [&](int64_t p) { return first[order[p]]; });
-    write(2, n, [&](int64_t i) { return place[inverse[i]]; });
-    write(3, groups, [&](int64_t p) { return counts[order[p]]; });
+    write(2, n, [&](int64_t i) { return place[g.inverse[i]]; });
+    write(3, groups, [&](int64_t p) { return g.counts[order[p]]; });
   }
 };
 
