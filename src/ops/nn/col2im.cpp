@@ -1,4 +1,6 @@
 // Col2Im: sums column blocks back into an image of any number of spatial axes.
+#include "kernels/conv/col2im.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -6,6 +8,7 @@
 #include "core/dispatch.h"
 #include "graph/infer.h"
 #include "graph/op_def.h"
+#include "kernels/conv/window.h"
 #include "ops/gradients.h"
 #include "ops/list.h"
 #include "ops/tensor/movement.h"
@@ -34,6 +37,15 @@ void infer_col2im(InferContext& c) {
   }
   if (image) std::copy(image->begin(), image->end(), out.begin() + 2);
   c.set_output(0, c.dtype(0), std::move(out));
+}
+
+template <typename T>
+void add_run(const T* from, int64_t count, T* to, int64_t step) {
+  auto sum = [](T a, T b) { return static_cast<T>(static_cast<compute_type_t<T>>(a) + static_cast<compute_type_t<T>>(b)); };
+  if (step == 1)  // the case that there are vectors for
+    for (int64_t i = 0; i < count; ++i) to[i] = sum(to[i], from[i]);
+  else
+    for (int64_t i = 0; i < count; ++i) to[i * step] = sum(to[i * step], from[i]);
 }
 
 template <typename T>
@@ -68,32 +80,58 @@ struct Col2Im {
     return k;
   }
 
-  // The element that block element `offset` of block number `number` falls on; -1 in the padding.
-  int64_t target(int64_t offset, int64_t number) const {
-    int64_t at = 0, scale = 1;
+  // Calls fn(first block, how many, element of the image, step in it) for runs of blocks along the last axis, of which element `offset`
+  // falls into the image.
+  template <typename Fn>
+  void for_each_run(int64_t offset, Fn fn) const {
+    if (num_blocks == 0) return;
+    if (rank == 0) return fn(0, 1, 0, 1);
+    int64_t shift[kMaxRank];  // of block element `offset` in the image
     for (int i = rank - 1; i >= 0; --i) {
-      const int64_t x = number % grid[i] * strides[i] + offset % block[i] * dilations[i] - pads[i];
-      if (x < 0 || x >= image[i]) return -1;
-      at += x * scale;
-      scale *= image[i], number /= grid[i], offset /= block[i];
+      shift[i] = offset % block[i] * dilations[i] - pads[i];
+      offset /= block[i];
     }
-    return at;
+    const int last = rank - 1;
+    const int64_t length = grid[last], step = strides[last];
+    const kernels::Taps inside_row = kernels::places_inside(shift[last], step, length, image[last]);
+    const int64_t begin = inside_row.first, end = inside_row.last;
+    if (begin == end) return;
+    for (int64_t row = 0; row < num_blocks / length; ++row) {
+      int64_t at = 0, scale = image[last], rest = row;
+      bool inside = true;
+      for (int i = last - 1; i >= 0; --i) {
+        const int64_t x = rest % grid[i] * strides[i] + shift[i];
+        inside &= x >= 0 && x < image[i];
+        at += x * scale;
+        scale *= image[i], rest /= grid[i];
+      }
+      if (inside) fn(row * length + begin, end - begin, at + shift[last] + begin * step, step);
+    }
   }
 
   void run(RunContext& c) const {
     const T* columns = c.in<T>(0);
     T* out = c.out<T>(0);
     const int64_t work = std::max<int64_t>(1, block_size * num_blocks);
+    if constexpr (std::is_same_v<T, float>) {
+      if (rank >= 1 && rank <= 3 && image_size > 0 && block_size > 0) {
+        const auto n = static_cast<size_t>(rank);
+        kernels::Window window = kernels::make_window({image, n}, {grid, n}, {block, n}, {strides, n}, {}, {dilations, n});
+        std::copy_n(pads, n, window.pad_begin + 3 - n);
+        return parallel_for(c.pool(), planes, std::max<int64_t>(1, 16384 / work), [&](int64_t begin, int64_t end) {
+          for (int64_t plane = begin; plane < end; ++plane)
+            kernels::col2im(window, columns + plane * block_size * num_blocks, 0, out + plane * image_size);
+        });
+      }
+    }
     parallel_for(c.pool(), planes, std::max<int64_t>(1, 16384 / work), [&](int64_t begin, int64_t end) {
       for (int64_t plane = begin; plane < end; ++plane) {
         T* to = out + plane * image_size;
         std::fill(to, to + image_size, T{});
         for (int64_t offset = 0; offset < block_size; ++offset) {
           const T* from = columns + (plane * block_size + offset) * num_blocks;
-          for (int64_t number = 0; number < num_blocks; ++number) {
-            const int64_t at = target(offset, number);
-            if (at >= 0) to[at] = static_cast<T>(static_cast<compute_type_t<T>>(to[at]) + static_cast<compute_type_t<T>>(from[number]));
-          }
+          for_each_run(offset,
+                       [&](int64_t first, int64_t count, int64_t at, int64_t step) { add_run(from + first, count, to + at, step); });
         }
       }
     });
@@ -119,11 +157,12 @@ struct Col2ImGrad {
     T* dx = c.out<T>(0);
     parallel_for(c.pool(), forward.planes * size, std::max<int64_t>(1, 16384 / std::max<int64_t>(1, blocks)),
                  [&](int64_t begin, int64_t end) {
+                   std::fill(dx + begin * blocks, dx + end * blocks, T{0});
                    for (int64_t row = begin; row < end; ++row) {
-                     for (int64_t number = 0; number < blocks; ++number) {
-                       const int64_t at = forward.target(row % size, number);
-                       dx[row * blocks + number] = at < 0 ? T{0} : dy[row / size * forward.image_size + at];
-                     }
+                     const T* from = dy + row / size * forward.image_size;
+                     forward.for_each_run(row % size, [&](int64_t first, int64_t count, int64_t at, int64_t step) {
+                       for (int64_t i = 0; i < count; ++i) dx[row * blocks + first + i] = from[at + i * step];
+                     });
                    }
                  });
   }
