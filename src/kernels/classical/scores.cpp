@@ -4,7 +4,10 @@
 #include <cmath>
 #include <numbers>
 #include <string>
+#include <type_traits>
 
+#include "kernels/elementwise/unary_f32.h"
+#include "kernels/normalization/softmax.h"
 #include "treadle/error.h"
 
 namespace treadle::kernels {
@@ -75,6 +78,16 @@ void post_transform(PostTransform transform, T* scores, int64_t count) {
 }
 
 template <typename T>
+void post_transform(PostTransform transform, T* scores, int64_t rows, int64_t count) {
+  if constexpr (std::is_same_v<T, float>) {
+    if (count > 1 && transform == PostTransform::softmax) return kernels::softmax<float>(rows, count, 1, scores, scores, nullptr);
+    if (count > 1 && transform == PostTransform::logistic) return unary_f32(Unary::sigmoid, 0, 0, scores, scores, rows * count);
+  }
+  if (transform != PostTransform::none)
+    for (int64_t row = 0; row < rows; ++row) post_transform(transform, scores + row * count, count);
+}
+
+template <typename T>
 void write_pair(PostTransform transform, PairFrom from, T score, T* pair) {
   if (transform == PostTransform::logistic) from = PairFrom::negation;
   if (transform == PostTransform::probit) from = PairFrom::complement;
@@ -85,6 +98,8 @@ void write_pair(PostTransform transform, PairFrom from, T score, T* pair) {
 
 template void post_transform<float>(PostTransform, float*, int64_t);
 template void post_transform<double>(PostTransform, double*, int64_t);
+template void post_transform<float>(PostTransform, float*, int64_t, int64_t);
+template void post_transform<double>(PostTransform, double*, int64_t, int64_t);
 template void write_pair<float>(PostTransform, PairFrom, float, float*);
 template void write_pair<double>(PostTransform, PairFrom, double, double*);
 

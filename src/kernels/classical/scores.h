@@ -17,6 +17,10 @@ PostTransform parse_post_transform(std::string_view name);
 template <typename T>
 void post_transform(PostTransform transform, T* scores, int64_t count);
 
+/// The same for each row of scores[rows, count].
+template <typename T>
+void post_transform(PostTransform transform, T* scores, int64_t rows, int64_t count);
+
 /// Two scores of a two-class model from the one score of its second class.
 enum class PairFrom : uint8_t {
   complement,  ///< (1 - s, s): s is a probability
@@ -30,6 +34,8 @@ void write_pair(PostTransform transform, PairFrom from, T score, T* pair);
 
 extern template void post_transform<float>(PostTransform, float*, int64_t);
 extern template void post_transform<double>(PostTransform, double*, int64_t);
+extern template void post_transform<float>(PostTransform, float*, int64_t, int64_t);
+extern template void post_transform<double>(PostTransform, double*, int64_t, int64_t);
 extern template void write_pair<float>(PostTransform, PairFrom, float, float*);
 extern template void write_pair<double>(PostTransform, PairFrom, double, double*);
 

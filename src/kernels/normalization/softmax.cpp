@@ -262,15 +262,31 @@ void log_softmax(int64_t outer, int64_t length, int64_t inner, const double* x, 
 
 template <typename T>
 void hardmax(int64_t outer, int64_t length, int64_t inner, const T* x, T* y, ThreadPool* pool) {
-  parallel_for(pool, outer * inner, std::max<int64_t>(1, 8192 / std::max<int64_t>(1, length)), [&](int64_t begin, int64_t end) {
-    for (int64_t c = begin; c < end; ++c) {
-      const int64_t offset = c / inner * length * inner + c % inner;
-      int64_t best = 0;
-      for (int64_t i = 0; i < length; ++i) {
-        y[offset + i * inner] = 0;
-        if (x[offset + i * inner] > x[offset + best * inner]) best = i;
+  if (length == 0 || inner == 0) return;
+  constexpr int64_t kPlaces = 256;
+  if (inner > kPlaces) {  // column by column
+    return parallel_for(pool, outer * inner, std::max<int64_t>(1, 8192 / length), [&](int64_t begin, int64_t end) {
+      for (int64_t c = begin; c < end; ++c) {
+        const int64_t offset = c / inner * length * inner + c % inner;
+        int64_t best = 0;
+        for (int64_t i = 0; i < length; ++i) {
+          const T value = x[offset + i * inner], top = x[offset + best * inner];
+          y[offset + i * inner] = 0;
+          if (value > top || (value != value && top == top)) best = i;
+        }
+        y[offset + best * inner] = 1;
       }
-      if (length > 0) y[offset + best * inner] = 1;
+    });
+  }
+  parallel_for(pool, outer, std::max<int64_t>(1, 8192 / (length * inner)), [&](int64_t begin, int64_t end) {
+    int64_t places[kPlaces];
+    const int64_t block = kPlaces / inner;
+    for (int64_t first = begin; first < end; first += block) {
+      const int64_t some = std::min(block, end - first);
+      arg_extreme(/*largest=*/true, /*select_last=*/false, some, length, inner, x + first * length * inner, places, nullptr);
+      T* to = y + first * length * inner;
+      std::fill_n(to, some * length * inner, T{0});
+      for (int64_t i = 0; i < some * inner; ++i) to[(i / inner * length + places[i]) * inner + i % inner] = 1;
     }
   });
 }

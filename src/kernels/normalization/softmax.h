@@ -17,7 +17,7 @@ void softmax(int64_t outer, int64_t length, int64_t inner, const T* x, T* y, Thr
 template <typename T>
 void log_softmax(int64_t outer, int64_t length, int64_t inner, const T* x, T* y, ThreadPool* pool);
 
-/// y = 1 at the first largest element, 0 elsewhere. y must not be x.
+/// y = 1 at the first largest element, NaN being the largest, 0 elsewhere. y must not be x.
 template <typename T>
 void hardmax(int64_t outer, int64_t length, int64_t inner, const T* x, T* y, ThreadPool* pool);
 

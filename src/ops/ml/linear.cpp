@@ -118,14 +118,24 @@ struct LinearClassifier {
     int64_t columns = pair ? 2 : model.scores;
     parallel_for(c.pool(), scores.rows, kRowGrain, [&](int64_t begin, int64_t end) {
       T two[2];
+      if (model.scores > 1) {
+        for (int64_t row = begin; row < end; ++row) {
+          const T* own = all + row * columns;
+          model.labels.write(c, 0, row, std::max_element(own, own + columns) - own);
+        }
+        kernels::post_transform(model.transform, all + begin * columns, end - begin, columns);
+        if (out)
+          std::transform(all + begin * columns, all + end * columns, out + begin * columns, [](T v) { return static_cast<float>(v); });
+        return;
+      }
       for (int64_t row = begin; row < end; ++row) {
-        T* own = all + row * model.scores;
+        T* own = all + row;
         if (pair) {
           // One score decides between two labels; the operator's reference gives 1 - s for the other label unless the pair is logistic.
           model.labels.write(c, 0, row, own[0] > 0 ? 1 : 0);
           kernels::write_pair(model.transform, PairFrom::complement, own[0], two);
           own = two;
-        } else if (model.scores == 1) {
+        } else {
           if (model.labels.count() == 1 && own[0] > 0)
             model.labels.write(c, 0, row, 0);
           else if (model.labels.strings.empty())
@@ -133,9 +143,6 @@ struct LinearClassifier {
           else
             c.out<std::string>(0)[row].clear();
           kernels::post_transform(model.transform, own, 1);
-        } else {
-          model.labels.write(c, 0, row, std::max_element(own, own + columns) - own);
-          kernels::post_transform(model.transform, own, columns);
         }
         if (!out) continue;
         for (int64_t k = 0; k < columns; ++k) out[row * columns + k] = static_cast<float>(own[k]);

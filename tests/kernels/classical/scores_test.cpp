@@ -38,6 +38,20 @@ TEST(PostTransform, NamesWhatItExpects) {
   EXPECT_THROW(parse_post_transform("softmax"), Error);
 }
 
+TEST(PostTransforms, OfRowsAreThoseOfEachRow) {
+  for (PostTransform transform :
+       {PostTransform::none, PostTransform::softmax, PostTransform::logistic, PostTransform::softmax_zero, PostTransform::probit}) {
+    std::vector<float> rows{0.1F, 0.7F, 0.05F, 0.5F, 0, 0.9F}, expected;
+    for (size_t row = 0; row < 2; ++row) {
+      std::vector<float> own(rows.begin() + static_cast<std::ptrdiff_t>(3 * row), rows.begin() + static_cast<std::ptrdiff_t>(3 * row + 3));
+      post_transform(transform, own.data(), 3);
+      expected.insert(expected.end(), own.begin(), own.end());
+    }
+    post_transform(transform, rows.data(), 2, 3);
+    test::expect_near(rows, expected, 1e-6);
+  }
+}
+
 TEST(Pair, IsMadeOfOneScore) {
   float pair[2];
   write_pair(PostTransform::none, PairFrom::complement, 0.2F, pair);
