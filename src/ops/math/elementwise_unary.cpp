@@ -120,7 +120,7 @@ struct IsInfFn {
   template <typename T>
   bool operator()(T x) const {
     constexpr T kInfinity = std::numeric_limits<T>::infinity();
-    return (positive && x == kInfinity) || (negative && x == -kInfinity);
+    return ((x == kInfinity) & positive) | ((x == -kInfinity) & negative);  // without branches there are vectors for it
   }
 };
 

@@ -133,11 +133,17 @@ struct Imputer {
     bool is_nan = replaced != replaced;
     for_row_pieces(c.pool(), total, columns, [&](int64_t first, int64_t column, int64_t count) {
       const X* imputed = state.imputed.data() + column * step;
-      for (int64_t i = 0; i < count; ++i) {
-        X value = x[first + i];
-        bool hit = is_nan ? value != value : value == replaced;
-        y[first + i] = hit ? imputed[i * step] : value;
-      }
+      auto replace = [&](auto hit) {
+        const X one = *imputed;
+        if (step == 0)
+          for (int64_t i = 0; i < count; ++i) y[first + i] = hit(x[first + i]) ? one : x[first + i];
+        else
+          for (int64_t i = 0; i < count; ++i) y[first + i] = hit(x[first + i]) ? imputed[i] : x[first + i];
+      };
+      if (is_nan)
+        replace([](X value) { return value != value; });
+      else
+        replace([replaced](X value) { return value == replaced; });
     });
   }
 };

@@ -207,6 +207,7 @@ struct MaxUnpool {
   int64_t count, inner_count, total;
   int rank;
   int64_t inner[kMaxRank], outer[kMaxRank];
+  bool same = true;  // both shapes: an index is a place
 
   static MaxUnpool bind(BindContext& c) {
     const Shape &x = c.shape(0), &y = c.output_shape(0);
@@ -220,12 +221,14 @@ struct MaxUnpool {
         throw Error(ErrorCode::invalid_argument,
                     fmt::format("output_shape has an extent of {} where X unpools to {}", k.outer[i], k.inner[i]));
       k.inner_count *= k.inner[i];
+      k.same &= k.inner[i] == k.outer[i];
     }
     return k;
   }
   int64_t place(int64_t index) const {
     if (index < 0 || index >= inner_count)
       throw Error(ErrorCode::invalid_argument, fmt::format("I contains {}; the output has {} places", index, inner_count));
+    if (same) return index;
     int64_t at = 0, stride = 1;
     for (int i = rank - 1; i >= 0; --i) {
       at += index % inner[i] * stride;
