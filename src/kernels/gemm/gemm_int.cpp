@@ -1,6 +1,7 @@
 #include "kernels/gemm/gemm_int.h"
 
 #include <algorithm>
+#include <type_traits>
 
 #include "core/kernel_phases.h"
 #include "kernels/gemm/tile.h"
@@ -12,6 +13,7 @@ namespace {
 
 constexpr int64_t kRowsPerChunk = 96;
 constexpr int64_t kMinMacsPerChunk = 100'000;
+constexpr int64_t kMaxPanelColumns = 256;  // four vectors of 256 bytes
 
 int32_t zero_of(const ByteMatrix& m, int64_t line) {
   if (m.zero == nullptr) return 0;
@@ -65,13 +67,24 @@ PackedI16 pack_b_i16(const ByteMatrix& B, int64_t K, int64_t N, int64_t ldb, boo
         const int64_t n0 = panels.first_column(panel), width = panels.width_vectors(panel) * panels.lanes,
                       columns = std::min(width, N - n0);
         int16_t* dst = data + 2 * pairs * n0;
-        for (int64_t j = 0; j < width; ++j) {
-          const int32_t zero = j < columns ? zero_of(B, n0 + j) : 0;
-          for (int64_t k = 0; k < 2 * pairs; ++k) {
-            const bool inside = j < columns && k < K;
-            dst[(k / 2 * width + j) * 2 + k % 2] =
-                inside ? static_cast<int16_t>(src[transposed ? (n0 + j) * ldb + k : k * ldb + n0 + j] - zero) : int16_t{0};
-          }
+        int16_t zeros[kMaxPanelColumns] = {};
+        for (int64_t j = 0; j < columns; ++j) zeros[j] = static_cast<int16_t>(zero_of(B, n0 + j));
+        const int64_t row = transposed ? 1 : ldb, column = transposed ? ldb : 1;
+        for (int64_t k = 0; k < 2 * pairs; k += 2, dst += 2 * width) {
+          const auto *even = src + k * row + n0 * column, *odd = even + row;
+          auto pack = [&](auto step) {
+            if (k + 1 < K)
+              for (int64_t j = 0; j < columns; ++j)
+                dst[2 * j] = static_cast<int16_t>(even[j * step] - zeros[j]),
+                        dst[2 * j + 1] = static_cast<int16_t>(odd[j * step] - zeros[j]);
+            else
+              for (int64_t j = 0; j < columns; ++j) dst[2 * j] = static_cast<int16_t>(even[j * step] - zeros[j]), dst[2 * j + 1] = 0;
+          };
+          if (transposed)
+            pack(column);
+          else
+            pack(std::integral_constant<int64_t, 1>());  // the case that there are vectors for
+          std::fill(dst + 2 * columns, dst + 2 * width, int16_t{0});
         }
       }
     });

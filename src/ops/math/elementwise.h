@@ -128,6 +128,15 @@ std::vector<KernelDef> unary_kernels() {
   return {unary_kernel<F, Ts>()...};
 }
 
+/// Calls fn(same, i, count) for pieces [i, i + count) of n elements, beside which `one` stands `count` times.
+template <typename T, typename Fn>
+void in_pieces(const T& one, int64_t n, Fn fn) {
+  constexpr int64_t kPiece = 256;
+  T same[kPiece];
+  std::fill_n(same, std::min(n, kPiece), one);
+  for (int64_t i = 0; i < n; i += kPiece) fn(same, i, std::min(kPiece, n - i));
+}
+
 /// out[i] = f(a[i], b[i]) under broadcasting, computed in float for the narrow floats. A functor may have `rows(a, b, out, n)` for
 /// types whose loops the compiler has no vectors for.
 template <typename F, typename T, typename R = T>
@@ -155,12 +164,16 @@ struct BinaryKernel {
           return;
         }
         if (step_a == 1 && step_b == 0) {
+          if constexpr (requires { F::rows(a, b, out, n); })
+            return in_pieces(*b, n, [&](const T* same, int64_t i, int64_t count) { F::rows(a + i, same, out + i, count); });
           T y = *b;
           TREADLE_ELEMENTWISE_LOOP
           for (int64_t i = 0; i < n; ++i) out[i] = apply(a[i], y);
           return;
         }
         if (step_a == 0 && step_b == 1) {
+          if constexpr (requires { F::rows(a, b, out, n); })
+            return in_pieces(*a, n, [&](const T* same, int64_t i, int64_t count) { F::rows(same, b + i, out + i, count); });
           T x = *a;
           TREADLE_ELEMENTWISE_LOOP
           for (int64_t i = 0; i < n; ++i) out[i] = apply(x, b[i]);
