@@ -112,9 +112,11 @@ struct Compress {
     int64_t to = 0;
     for (int64_t i = 0; i < conditions; ++i) {
       if (!keep[i]) continue;
-      move_blocks(dtype, along.outer, along.inner, c.in<void>(0), i * along.inner, along.extent * along.inner, output.raw(),
+      int64_t run = 1;
+      while (i + run < conditions && keep[i + run]) ++run;
+      move_blocks(dtype, along.outer, run * along.inner, c.in<void>(0), i * along.inner, along.extent * along.inner, output.raw(),
                   to * along.inner, count * along.inner, c.pool());
-      ++to;
+      to += run, i += run;
     }
   }
 };

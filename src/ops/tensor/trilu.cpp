@@ -96,15 +96,21 @@ struct ReverseSequence {
   }
   void run(RunContext& c) const {
     const int64_t* lengths = c.in<int64_t>(1);
-    for (int64_t b = 0; b < batch; ++b) {
+    for (int64_t b = 0; b < batch; ++b)
       if (lengths[b] < 0 || lengths[b] > time)
         throw Error(ErrorCode::invalid_argument, fmt::format("sequence_lens[{}] = {} is outside [0, {}]", b, lengths[b], time));
-      for (int64_t t = 0; t < time; ++t) {
-        const int64_t from = t < lengths[b] ? lengths[b] - 1 - t : t;
-        move_blocks(dtype, 1, inner, c.in<void>(0), from * time_stride + b * batch_stride, inner, c.out<void>(0),
-                    t * time_stride + b * batch_stride, inner, nullptr);
+    // In the order of what is written, whichever of the two axes is the outer one.
+    const bool time_first = time_stride > batch_stride;
+    const int64_t outer = time_first ? time : batch, within = time_first ? batch : time;
+    parallel_for(c.pool(), outer, std::max<int64_t>(1, 32'768 / std::max<int64_t>(1, within * inner)), [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) {
+        for (int64_t k = 0; k < within; ++k) {
+          const int64_t t = time_first ? i : k, b = time_first ? k : i, from = t < lengths[b] ? lengths[b] - 1 - t : t;
+          move_blocks(dtype, 1, inner, c.in<void>(0), from * time_stride + b * batch_stride, inner, c.out<void>(0),
+                      t * time_stride + b * batch_stride, inner, nullptr);
+        }
       }
-    }
+    });
   }
 };
 
