@@ -120,35 +120,54 @@ struct RoiAlign {
     return sample_at(h, left + (static_cast<C>(k) + C{0.5}) * region.bin_width / static_cast<C>(region.columns), s);
   }
 
+  static constexpr int64_t kSamples = 64, kChannels = 64;
+  struct Samples {
+    int64_t count = 0;
+    Sample at[kSamples];
+    bool inside[kSamples];
+  };
+  // Samples [first, first + kSamples) of a part, which are the same for all channels.
+  void find_samples(const Region& region, int64_t bin, int64_t first, Samples& samples) const {
+    samples.count = std::min(kSamples, region.rows * region.columns - first);
+    for (int64_t n = 0; n < samples.count; ++n)
+      samples.inside[n] = sample_of(region, bin, (first + n) / region.columns, (first + n) % region.columns, samples.at[n]);
+  }
+  // The sum of the samples on top of `total`, or the largest of the weighted neighbours, as the reference has it.
+  C pooled(const Samples& samples, const T* src, bool first, C total) const {
+    for (int64_t n = 0; n < samples.count; ++n) {
+      C part[4] = {};
+      const Sample& s = samples.at[n];
+      if (samples.inside[n])
+        for (int i = 0; i < 4; ++i) part[i] = s.weight[i] * static_cast<C>(src[s.at[i]]);
+      if (takes_maximum) {
+        const C largest = *std::max_element(part, part + 4);
+        total = first ? largest : std::max(total, largest);
+        first = false;
+      } else {
+        total += part[0] + part[1] + part[2] + part[3];
+      }
+    }
+    return total;
+  }
+
   void pool_region(RunContext& c, int64_t r) const {
     const Region region = region_at(c, r);
-    const int64_t rows = region.rows, columns = region.columns, plane = height * width;
+    const int64_t plane = height * width, bins = out_height * out_width, num_samples = region.rows * region.columns;
     const T* x = c.in<T>(0) + region.image * channels * plane;
-    T* y = c.out<T>(0) + r * channels * out_height * out_width;
-    for (int64_t bin = 0; bin < out_height * out_width; ++bin) {
-      for (int64_t channel = 0; channel < channels; ++channel) {
-        const T* src = x + channel * plane;
-        C total = 0;
-        bool first = true;
-        for (int64_t i = 0; i < rows; ++i) {
-          for (int64_t k = 0; k < columns; ++k) {
-            Sample s;
-            const bool inside = sample_of(region, bin, i, k, s);
-            C part[4] = {};
-            if (inside)
-              for (int n = 0; n < 4; ++n) part[n] = s.weight[n] * static_cast<C>(src[s.at[n]]);
-            if (takes_maximum) {
-              // The largest of the weighted neighbours, as the reference has it.
-              const C largest = *std::max_element(part, part + 4);
-              total = first ? largest : std::max(total, largest);
-              first = false;
-            } else {
-              total += part[0] + part[1] + part[2] + part[3];
-            }
-          }
+    T* y = c.out<T>(0) + r * channels * bins;
+    Samples samples;
+    for (int64_t bin = 0; bin < bins; ++bin) {
+      for (int64_t channel = 0; channel < channels; channel += kChannels) {
+        const int64_t some = std::min(kChannels, channels - channel);
+        C totals[kChannels] = {};
+        for (int64_t first = 0; first < num_samples; first += kSamples) {
+          if (channel == 0 || num_samples > kSamples) find_samples(region, bin, first, samples);
+          for (int64_t i = 0; i < some; ++i) totals[i] = pooled(samples, x + (channel + i) * plane, first == 0, totals[i]);
         }
-        if (!takes_maximum) total /= static_cast<C>(std::max<int64_t>(rows * columns, 1));
-        y[channel * out_height * out_width + bin] = static_cast<T>(total);
+        for (int64_t i = 0; i < some; ++i) {
+          const C mean = totals[i] / static_cast<C>(std::max<int64_t>(num_samples, 1));
+          y[(channel + i) * bins + bin] = static_cast<T>(takes_maximum ? totals[i] : mean);
+        }
       }
     }
   }
