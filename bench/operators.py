@@ -38,18 +38,18 @@ class Case:
     attributes: dict[str, Any]
     label: str = ""
     domain: str = ""
-    opset: int = OPSET
+    version: int = OPSET  # of the domain's operators
     outputs: int = 1
 
 
-def case(op, *shapes, constants=(), dtypes="float32", label="", domain="", opset=OPSET, outputs=1, **attributes) -> Case:
+def case(op, *shapes, constants=(), dtypes="float32", label="", domain="", version=OPSET, outputs=1, **attributes) -> Case:
     """`dtypes`: NumPy's names, one for each fed operand, or one for all."""
     names = dtypes.split()
-    return Case(op, shapes, tuple(constants), tuple(names * len(shapes) if len(names) == 1 else names), attributes, label, domain, opset, outputs)
+    return Case(op, shapes, tuple(constants), tuple(names * len(shapes) if len(names) == 1 else names), attributes, label, domain, version, outputs)
 
 
 def ml(op, *shapes, **arguments) -> Case:
-    return case(op, *shapes, domain="ai.onnx.ml", opset=3, **arguments)
+    return case(op, *shapes, domain="ai.onnx.ml", version=3, **arguments)
 
 
 def unary(*names):
@@ -85,6 +85,10 @@ def boxes(count: int) -> np.ndarray:
 def recurrent(op: str, gates: int, **attributes) -> Case:
     """32 steps of a batch of 4, 64 inputs and 64 units."""
     return case(op, (32, 4, 64), constants=[floats(1, gates * 64, 64) / 8, floats(1, gates * 64, 64) / 8], hidden_size=64, **attributes)
+
+
+def ms(op, *shapes, **arguments) -> Case:
+    return case(op, *shapes, domain="com.microsoft", version=1, **arguments)
 
 
 def supports(op: str, kernel: str, classes: int = 1) -> Case:
@@ -237,7 +241,7 @@ CASES = [
     case("EyeLike", (256, 257)),
     case("GatherND", (100, 100, 16), (1000, 2), dtypes="float32 int64"),
     case("GatherND", (100, 100), (5000, 2), dtypes="float32 int64"),
-    case("GlobalLpPool", (1, 256, 14, 14)),
+    case("GlobalLpPool", (1, 256, 14, 14), version=21),
     case("GlobalMaxPool", (1, 256, 14, 14)),
     *(case(name, (256, 257), (256, 257)) for name in ("GreaterOrEqual", "LessOrEqual", "Min", "Mean", "Sub", "Sum")),
     case("Hardmax", (1024, 128)),
@@ -245,17 +249,17 @@ CASES = [
     case("LpPool", (1, 64, 56, 56), **POOL),
     *(recurrent(op, gates, **more) for op, gates, more in (("LSTM", 4, {}), ("GRU", 3, {}), ("GRU", 3, {"linear_before_reset": 1}), ("RNN", 1, {}))),
     case("MatMulInteger", (128, 128), (128, 128), dtypes="uint8"),
-    case("MaxRoiPool", (1, 32, 40, 40), constants=[np.concatenate([np.zeros((20, 1), np.float32), boxes(20)], 1)], pooled_shape=[7, 7]),
+    case("MaxRoiPool", (1, 32, 40, 40), constants=[np.concatenate([np.zeros((20, 1), np.float32), boxes(20)], 1)], version=21, pooled_shape=[7, 7]),
     case("MaxUnpool", (1, 16, 28, 28), constants=[np.arange(0, 16 * 56 * 56, 4).reshape(1, 16, 28, 28)], kernel_shape=[2, 2], strides=[2, 2]),
     case("NonMaxSuppression", constants=[boxes(500)[None], np.abs(floats(1, 4, 500)), ints(50), SCALE * 5, SCALE], label="500 boxes"),
     case("QLinearConv", (1, 32, 28, 28), constants=[SCALE, BYTES, indices(256, 32, 32, 3, 3).astype(np.uint8), SCALE, BYTES, SCALE * 9, BYTES], dtypes="uint8"),
     case("QLinearMatMul", (128, 128), constants=[SCALE, BYTES, indices(256, 128, 128).astype(np.uint8), SCALE, BYTES, SCALE * 9, BYTES], dtypes="uint8"),
-    case("RMSNormalization", (128, 768), (768,), opset=23),
+    case("RMSNormalization", (128, 768), (768,), version=23),
     *(case(name, (4096, 64), constants=[ints(-1)]) for name in ("ReduceL1", "ReduceLogSum", "ReduceMin", "ReduceSumSquare")),
     case("Reshape", (256, 257), constants=[ints(257, 256)]),
     case("ReverseSequence", (64, 16, 128), constants=[indices(64, 16) + 1], batch_axis=1, time_axis=0),
-    case("RoiAlign", (1, 32, 40, 40), constants=[boxes(20), np.zeros(20, np.int64)], output_height=7, output_width=7, sampling_ratio=2),
-    case("RotaryEmbedding", (1, 8, 128, 64), (1, 128, 32), (1, 128, 32), opset=23),
+    case("RoiAlign", (1, 32, 40, 40), constants=[boxes(20), np.zeros(20, np.int64)], version=21, output_height=7, output_width=7, sampling_ratio=2),
+    case("RotaryEmbedding", (1, 8, 128, 64), (1, 128, 32), (1, 128, 32), version=23),
     case("STFT", (2, 16000, 1), constants=[np.array(160), np.hanning(400).astype(np.float32), np.array(400)]),
     case("ScatterND", (100, 100, 16), (1000, 2), (1000, 16), dtypes="float32 int64 float32"),
     case("Shrink", (256, 257), lambd=0.5),
@@ -263,11 +267,11 @@ CASES = [
     case("SpaceToDepth", (1, 64, 56, 56), blocksize=2),
     *(case("Split", (64, 64, 64), axis=axis, num_outputs=4, outputs=4) for axis in (0, 1, 2)),
     case("Squeeze", (1, 256, 257), constants=[ints(0)]),
-    case("Swish", (256, 257), opset=24),
+    case("Swish", (256, 257), version=24),
     case("TfIdfVectorizer", (64, 100), dtypes="int64", mode="TF", min_gram_length=1, max_gram_length=2, max_skip_count=0, ngram_counts=[0, 50], ngram_indexes=list(range(100)), pool_int64s=[*range(50), *range(100)]),
     case("Unique", (10000,), dtypes="int64", outputs=4),
     case("Unsqueeze", (256, 257), constants=[ints(0)]),
-    case("Attention", (1, 8, 128, 64), (1, 8, 128, 64), (1, 8, 128, 64), opset=23),
+    case("Attention", (1, 8, 128, 64), (1, 8, 128, 64), (1, 8, 128, 64), version=23),
     # Classical models.
     ml("ArrayFeatureExtractor", (1000, 64), constants=[np.arange(0, 64, 3)]),
     ml("Binarizer", (1000, 64), threshold=0.5),
@@ -282,6 +286,38 @@ CASES = [
     ml("Scaler", (1000, 64), offset=floats(64).tolist(), scale=floats(64, seed=5).tolist()),
     *(supports("SVMRegressor", kernel) for kernel in ("LINEAR", "POLY", "RBF", "SIGMOID")),
     *(supports("SVMClassifier", kernel, 4) for kernel in ("LINEAR", "RBF")),
+    # com.microsoft: what onnxruntime's optimiser and its exporters write.
+    ms("Attention", (1, 128, 256), constants=[floats(256, 768) / 16, floats(768)], num_heads=4),
+    ms("BiasGelu", (128, 1024), (1024,)),
+    ms("CDist", (100, 16), (200, 16), metric="euclidean"),
+    ms("CropAndResize", (1, 8, 40, 40), constants=[boxes(20) / 40, np.zeros(20, np.int32), ints(7, 7).astype(np.int32)]),
+    ms("DynamicQuantizeMatMul", (64, 256), constants=[indices(256, 256, 256).astype(np.uint8), SCALE, BYTES]),
+    ms("EmbedLayerNormalization", constants=[indices(1000, 1, 128).astype(np.int32), np.zeros((1, 128), np.int32), floats(1000, 256), floats(128, 256), floats(2, 256), floats(256), floats(256)], outputs=2),
+    ms("FastGelu", (128, 1024), (1024,)),
+    ms("FusedGemm", (64, 256), (256, 256), (256,), activation="Relu"),
+    ms("FusedMatMul", (8, 64, 64), (8, 64, 64), alpha=0.5, transB=1),
+    ms("Gelu", (256, 257)),
+    ms("Inverse", (64, 16, 16)),
+    ms("MatMulBnb4", (8, 256), constants=[indices(256, 32768).astype(np.uint8), np.abs(floats(1024))], K=256, N=256, block_size=64, quant_type=1),
+    ms("MatMulIntegerToFloat", (64, 256), constants=[indices(256, 256, 256).astype(np.uint8), SCALE, SCALE, BYTES, BYTES], dtypes="uint8"),
+    *(ms("MatMulNBits", (rows, 256), constants=[indices(256, 256, 8, 16).astype(np.uint8), np.abs(floats(2048))], K=256, N=256, bits=4, block_size=32) for rows in (1, 64)),
+    ms("MultiHeadAttention", (1, 128, 256), (1, 128, 256), (1, 128, 256), num_heads=4),
+    ms("MurmurHash3", (10000,), dtypes="int32", positive=1),
+    ms("NGramRepeatBlock", constants=[indices(50, 4, 64), floats(4, 1000)], ngram_size=3),
+    ms("NhwcMaxPool", (1, 56, 56, 64), dtypes="uint8", **POOL),
+    *(ms(op, (256, 257), constants=[SCALE, BYTES, indices(256, 256, 257).astype(np.uint8), SCALE, BYTES, SCALE * 2, BYTES], dtypes="uint8") for op in ("QLinearAdd", "QLinearMul")),
+    ms("QLinearAveragePool", (1, 64, 56, 56), constants=[SCALE, BYTES, SCALE, BYTES], dtypes="uint8", **POOL),
+    ms("QLinearConcat", constants=[SCALE, BYTES, indices(256, 1, 64, 28, 28).astype(np.uint8), SCALE, BYTES, indices(256, 1, 64, 28, 28).astype(np.uint8), SCALE, BYTES], axis=1),
+    ms("QLinearGlobalAveragePool", (1, 256, 14, 14), constants=[SCALE, BYTES, SCALE, BYTES], dtypes="uint8", channels_last=0),
+    ms("QLinearLeakyRelu", (256, 257), constants=[SCALE, BYTES, SCALE, BYTES], dtypes="uint8", alpha=0.1),
+    ms("QLinearSigmoid", (256, 257), constants=[SCALE, BYTES, SCALE / 25, ZERO], dtypes="uint8"),
+    ms("QLinearSoftmax", (256, 257), constants=[SCALE, BYTES, SCALE / 25, ZERO], dtypes="uint8", axis=-1, opset=13),
+    ms("QuickGelu", (256, 257)),
+    ms("RotaryEmbedding", (1, 128, 256), constants=[np.arange(128).reshape(1, 128), floats(128, 32), floats(128, 32)], num_heads=4),
+    case("SimplifiedLayerNormalization", (128, 768), (768,), label="ai.onnx", axis=-1),
+    ms("SkipLayerNormalization", (1, 128, 768), (1, 128, 768), (768,), (768,)),
+    ms("SkipSimplifiedLayerNormalization", (1, 128, 768), (1, 128, 768), (768,)),
+    ms("TransposeMatMul", (8, 64, 64), (8, 64, 64), transA=1),
 ]
 
 
@@ -300,7 +336,7 @@ def build(c: Case) -> bytes:
     outputs = [f"y{i}" for i in range(c.outputs)]
     node = helper.make_node(c.op, names + [t.name for t in stored], outputs, domain=c.domain, **c.attributes)
     graph = helper.make_graph([node], "g", inputs, [helper.make_empty_tensor_value_info(o) for o in outputs], stored)
-    opsets = [helper.make_opsetid(c.domain, c.opset)] + ([helper.make_opsetid("", OPSET)] if c.domain else [])
+    opsets = [helper.make_opsetid(c.domain, c.version)] + ([helper.make_opsetid("", OPSET)] if c.domain else [])
     return helper.make_model(graph, opset_imports=opsets, ir_version=10).SerializeToString()
 
 
