@@ -175,3 +175,24 @@ def test_crops(mode: str) -> None:
         one[place] = 1
         expected[place] = np.vdot(session.run(None, {"x": one, **arrays})[0].astype(np.float64) - base, flow)
     np.testing.assert_allclose(bound.grad_dict["x"], expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("metric", ["euclidean", "sqeuclidean"])
+def test_distances(metric: str) -> None:
+    proto = model(f"""agraph (float[5, 7] a, float[20, 7] b) => (float[5, 20] y) {{
+      y = com.microsoft.CDist <metric = "{metric}"> (a, b)
+    }}""", domains=', "com.microsoft" : 1')
+    a, b = floats((5, 7), (20, 7))
+    a += 10
+    b += 10  # far from the origin, where |a|^2 - 2 a.b + |b|^2 cancels
+    b[3] = a[2]  # no distance, and no direction
+    s, t = tensors(a, b)
+    distances = torch.cdist(s, t, compute_mode="donot_use_mm_for_euclid_dist")
+    if metric == "sqeuclidean":
+        distances = ((s[:, None] - t) ** 2).sum(2)
+    flow = np.random.default_rng(0).uniform(0.5, 1.5, (5, 20)).astype(np.float32)
+    (distances * torch.tensor(flow)).sum().backward()
+    (ours,), grads = gradients_of(proto, [flow], a=a, b=b)
+    np.testing.assert_allclose(ours, distances.detach(), rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(grads["a"], s.grad, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(grads["b"], t.grad, rtol=1e-4, atol=1e-4)

@@ -17,64 +17,6 @@ namespace treadle::kernels::HWY_NAMESPACE {
 namespace {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// Columns whose terms one chain of sums adds up: the rounding of longer ones would be most of the error of a long row.
-constexpr int64_t kLongestSum = 256;
-
-// sums[r, v] of kRows rows and two registers of support vectors: products, or squares of differences.
-template <int kRows, bool kDistance, typename T>
-HWY_INLINE void tile(const T* x, int64_t columns, const T* vectors, int64_t stride, T* sums) {
-  const hn::ScalableTag<T> d;
-  const auto lanes = static_cast<int64_t>(hn::Lanes(d));
-  using V = hn::Vec<hn::ScalableTag<T>>;
-  for (int64_t begin = 0; begin < columns; begin += kLongestSum) {
-    const int64_t end = std::min(columns, begin + kLongestSum);
-    V low[kRows], high[kRows];
-#pragma GCC unroll 4
-    for (int r = 0; r < kRows; ++r) low[r] = high[r] = hn::Zero(d);
-    for (int64_t c = begin; c < end; ++c) {
-      const V first = hn::LoadU(d, vectors + c * stride), second = hn::LoadU(d, vectors + c * stride + lanes);
-#pragma GCC unroll 4
-      for (int r = 0; r < kRows; ++r) {
-        const V own = hn::Set(d, x[r * columns + c]);
-        if constexpr (kDistance) {
-          const V a = hn::Sub(own, first), b = hn::Sub(own, second);
-          low[r] = hn::MulAdd(a, a, low[r]), high[r] = hn::MulAdd(b, b, high[r]);
-        } else {
-          low[r] = hn::MulAdd(own, first, low[r]), high[r] = hn::MulAdd(own, second, high[r]);
-        }
-      }
-    }
-#pragma GCC unroll 4
-    for (int r = 0; r < kRows; ++r) {
-      T* to = sums + r * stride;
-      if (begin > 0) low[r] = hn::Add(low[r], hn::LoadU(d, to)), high[r] = hn::Add(high[r], hn::LoadU(d, to + lanes));
-      hn::StoreU(low[r], d, to), hn::StoreU(high[r], d, to + lanes);
-    }
-  }
-}
-
-template <bool kDistance, typename T>
-void all_tiles(const SvmVectors<T>& vectors, const T* x, int64_t rows, T* sums) {
-  const auto step = 2 * static_cast<int64_t>(hn::Lanes(hn::ScalableTag<T>()));
-  int64_t r = 0;
-  for (; r + 4 <= rows; r += 4)
-    for (int64_t v = 0; v < vectors.stride; v += step)
-      tile<4, kDistance>(x + r * vectors.columns, vectors.columns, vectors.packed.data() + v, vectors.stride,
-                         sums + r * vectors.stride + v);
-  for (; r < rows; ++r)
-    for (int64_t v = 0; v < vectors.stride; v += step)
-      tile<1, kDistance>(x + r * vectors.columns, vectors.columns, vectors.packed.data() + v, vectors.stride,
-                         sums + r * vectors.stride + v);
-}
-
-template <typename T>
-void sums_of(const SvmVectors<T>& vectors, bool distance, const T* x, int64_t rows, T* sums) {
-  if (distance)
-    all_tiles<true>(vectors, x, rows, sums);
-  else
-    all_tiles<false>(vectors, x, rows, sums);
-}
-
 // Two chains of sums in double.
 template <typename T>
 double sum_of_products(const T* a, const T* b, int64_t n) {
@@ -114,20 +56,12 @@ int64_t powers(T gamma, T coef0, int degree, T* values, int64_t n) {
 
 }  // namespace
 
-void svm_sums_f32(const SvmVectors<float>& vectors, bool distance, const float* x, int64_t rows, float* sums) {
-  sums_of(vectors, distance, x, rows, sums);
-}
-void svm_sums_f64(const SvmVectors<double>& vectors, bool distance, const double* x, int64_t rows, double* sums) {
-  sums_of(vectors, distance, x, rows, sums);
-}
 double svm_dot_f32(const float* a, const float* b, int64_t n) { return sum_of_products(a, b, n); }
 double svm_dot_f64(const double* a, const double* b, int64_t n) { return sum_of_products(a, b, n); }
 int64_t svm_powers_f32(float gamma, float coef0, int degree, float* values, int64_t n) { return powers(gamma, coef0, degree, values, n); }
 int64_t svm_powers_f64(double gamma, double coef0, int degree, double* values, int64_t n) {
   return powers(gamma, coef0, degree, values, n);
 }
-int64_t svm_step_f32() { return 2 * static_cast<int64_t>(hn::Lanes(hn::ScalableTag<float>())); }
-int64_t svm_step_f64() { return 2 * static_cast<int64_t>(hn::Lanes(hn::ScalableTag<double>())); }
 
 }  // namespace treadle::kernels::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
@@ -135,14 +69,10 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace treadle::kernels {
 
-HWY_EXPORT(svm_sums_f32);
-HWY_EXPORT(svm_sums_f64);
 HWY_EXPORT(svm_dot_f32);
 HWY_EXPORT(svm_dot_f64);
 HWY_EXPORT(svm_powers_f32);
 HWY_EXPORT(svm_powers_f64);
-HWY_EXPORT(svm_step_f32);
-HWY_EXPORT(svm_step_f64);
 
 namespace {
 
@@ -170,21 +100,11 @@ void map(Unary function, double a, double b, double* values, int64_t n) {
 }  // namespace
 
 template <typename T>
-SvmVectors<T>::SvmVectors(const T* rows, int64_t count, int64_t columns) : count(count), columns(columns) {
-  const int64_t step = sizeof(T) == 4 ? HWY_DYNAMIC_DISPATCH(svm_step_f32)() : HWY_DYNAMIC_DISPATCH(svm_step_f64)();
-  stride = (count + step - 1) / step * step;
-  packed.resize(static_cast<size_t>(columns * stride));
-  for (int64_t v = 0; v < count; ++v)
-    for (int64_t c = 0; c < columns; ++c) packed[static_cast<size_t>(c * stride + v)] = rows[v * columns + c];
-}
-
-template <typename T>
-void svm_similarities(const SvmKernel& kernel, const SvmVectors<T>& vectors, const T* x, int64_t rows, T* similarity) {
-  const bool distance = kernel.type == SvmKernel::Type::rbf;
-  if constexpr (std::is_same_v<T, float>)
-    HWY_DYNAMIC_DISPATCH(svm_sums_f32)(vectors, distance, x, rows, similarity);
+void svm_similarities(const SvmKernel& kernel, const SideBySide<T>& vectors, const T* x, int64_t rows, T* similarity) {
+  if (kernel.type == SvmKernel::Type::rbf)
+    squared_distances(vectors, x, rows, similarity);
   else
-    HWY_DYNAMIC_DISPATCH(svm_sums_f64)(vectors, distance, x, rows, similarity);
+    products(vectors, x, rows, similarity);
   const auto gamma = static_cast<T>(kernel.gamma), coef0 = static_cast<T>(kernel.coef0);
   const int64_t n = rows * vectors.stride;
   switch (kernel.type) {
@@ -251,8 +171,7 @@ void pairwise_coupling(const T* margins, const T* a, const T* b, int64_t num_cla
 }
 
 #define TREADLE_SVM(T)                                                                              \
-  template struct SvmVectors<T>;                                                                    \
-  template void svm_similarities<T>(const SvmKernel&, const SvmVectors<T>&, const T*, int64_t, T*); \
+  template void svm_similarities<T>(const SvmKernel&, const SideBySide<T>&, const T*, int64_t, T*); \
   template double dot<T>(const T*, const T*, int64_t);                                              \
   template void pairwise_coupling<T>(const T*, const T*, const T*, int64_t, T*, T*);
 TREADLE_SVM(float)

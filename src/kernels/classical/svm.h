@@ -2,7 +2,8 @@
 #pragma once
 
 #include <cstdint>
-#include <vector>
+
+#include "kernels/classical/pairs.h"
 
 namespace treadle::kernels {
 
@@ -12,23 +13,10 @@ struct SvmKernel {
   float gamma = 0, coef0 = 0, degree = 0;
 };
 
-/// Support vectors side by side: column by column, so that a vector register holds one column of several.
-template <typename T>
-struct SvmVectors {
-  int64_t count = 0, columns = 0;
-  int64_t stride = 0;     ///< count, rounded up to what is computed at once
-  std::vector<T> packed;  ///< [columns, stride], zeros from `count` on
-
-  SvmVectors() = default;
-  /// @param rows  [count, columns]
-  SvmVectors(const T* rows, int64_t count, int64_t columns);
-};
-
 /// similarity[rows, vectors.stride] of x[rows, columns] and the support vectors.
-/// linear: a.b; poly: (gamma a.b + coef0)^degree; sigmoid: tanh(gamma a.b + coef0); rbf: exp(-gamma |a - b|^2). The distance is summed as
-/// it stands: |a|^2 + |b|^2 - 2 a.b would cancel.
+/// linear: a.b; poly: (gamma a.b + coef0)^degree; sigmoid: tanh(gamma a.b + coef0); rbf: exp(-gamma |a - b|^2).
 template <typename T>
-void svm_similarities(const SvmKernel& kernel, const SvmVectors<T>& vectors, const T* x, int64_t rows, T* similarity);
+void svm_similarities(const SvmKernel& kernel, const SideBySide<T>& vectors, const T* x, int64_t rows, T* similarity);
 
 /// Sum of a[i] * b[i] in double: the coefficients of a nu-SVM nearly cancel.
 template <typename T>
@@ -45,8 +33,7 @@ template <typename T>
 void pairwise_coupling(const T* margins, const T* a, const T* b, int64_t num_classes, T* probabilities, T* scratch);
 
 #define TREADLE_SVM(T)                                                                                     \
-  extern template struct SvmVectors<T>;                                                                    \
-  extern template void svm_similarities<T>(const SvmKernel&, const SvmVectors<T>&, const T*, int64_t, T*); \
+  extern template void svm_similarities<T>(const SvmKernel&, const SideBySide<T>&, const T*, int64_t, T*); \
   extern template double dot<T>(const T*, const T*, int64_t);                                              \
   extern template void pairwise_coupling<T>(const T*, const T*, const T*, int64_t, T*, T*);
 TREADLE_SVM(float)

@@ -148,18 +148,6 @@ void decompose_expand_dims(Graph& graph, NodeId id) {
   d.finish();
 }
 
-// Distances between the rows of A [M, K] and of B [N, K]: exact differences, not |a|^2 - 2 a.b + |b|^2, which cancels.
-void decompose_cdist(Graph& graph, NodeId id) {
-  Decomposition d(graph, id);
-  std::string_view metric = d.attributes().get_string("metric", "sqeuclidean");
-  if (metric != "sqeuclidean" && metric != "euclidean")
-    throw Error(ErrorCode::not_implemented, fmt::format("the metric \"{}\" is not implemented", metric));
-  ValueId difference = d.op("Sub", {d.op("Unsqueeze", {d.in(0), d.ints({1})}), d.op("Unsqueeze", {d.in(1), d.ints({0})})});
-  ValueId distance = d.op("ReduceSumSquare", {difference, d.ints({2})}, {{"keepdims", int64_t{0}}});
-  d.give(0, metric == "euclidean" ? d.op("Sqrt", {distance}) : distance);
-  d.finish();
-}
-
 void decompose_grid_sample(Graph& graph, NodeId id) {
   Decomposition d(graph, id);
   Attributes attributes = d.copied({"align_corners", "padding_mode"});
@@ -257,7 +245,6 @@ std::vector<OpDef> microsoft_domain_ops() {
          {y, maybe("mask_index", kInt32Or64), maybe("embedding_sum", kFloats, "T")}, {{"epsilon", 1e-12F}, {"mask_index_type", int64_t{0}}},
          decompose_embed_norm),
       op("ExpandDims", {any_x, {"axis", kInt32Or64}}, {any_y}, {}, decompose_expand_dims),
-      op("CDist", {a, b}, {y}, {{"metric", std::string_view("sqeuclidean")}}, decompose_cdist),
       op("GridSample", {x, {"Grid", kFloats}}, {y}, {{"align_corners"}, {"mode"}, {"padding_mode"}}, decompose_grid_sample),
       op("Range", {{"start", kNumeric, "T"}, {"limit", kNumeric, "T"}, maybe("delta", kNumeric, "T")}, {{"Y", kNumeric, "T"}}, {},
          decompose_range),

@@ -8,11 +8,15 @@
 #include "core/checked.h"
 #include "core/thread_pool.h"
 #include "graph/infer.h"
+#include "kernels/classical/pairs.h"
+#include "kernels/elementwise/unary_f32.h"
+#include "kernels/scratch_slots.h"
 #include "ops/checks.h"
 #include "ops/gradients.h"
 #include "ops/list.h"
 #include "ops/microsoft/microsoft.h"
 #include "ops/tensor/movement.h"
+#include "ops/widen.h"
 
 namespace treadle::ops {
 namespace {
@@ -200,6 +204,81 @@ struct Inverse {
   }
 };
 
+bool takes_root(const Attributes& attributes) {
+  const std::string_view metric = attributes.get_string("metric", "sqeuclidean");
+  if (metric != "sqeuclidean" && metric != "euclidean")
+    throw Error(ErrorCode::not_implemented, fmt::format("the metric \"{}\" is not implemented", metric));
+  return metric == "euclidean";
+}
+
+void infer_cdist(InferContext& c) {
+  takes_root(c.attributes());
+  for (int i = 0; i < 2; ++i)
+    if (c.has_rank(i) && c.rank(i) != 2)
+      throw Error(ErrorCode::invalid_argument, fmt::format("operand {} is of rank {}, not 2", i, c.rank(i)));
+  if (!c.has_rank(0) || !c.has_rank(1)) return c.set_output_dtype(0, c.dtype(0));
+  unify(c.shape(0)[1], c.shape(1)[1], "columns of A and B");
+  c.set_output(0, c.dtype(0), {c.shape(0)[0], c.shape(1)[0]});
+}
+
+Cost cdist_cost(const ShapeContext& c) {
+  return {3 * static_cast<double>(c.num_elements(0)) * static_cast<double>(c.shape(1)[0]), c.size_bytes(0) + c.size_bytes(1)};
+}
+
+// Distances between the rows of A [M, K] and of B [N, K].
+template <typename T>
+struct CDist {
+  using C = compute_type_t<T>;
+  static constexpr int64_t kRows = 8;
+  int64_t rows, columns, count;
+  bool root;
+  Wide a, b;
+  int64_t packed, sums;
+  size_t slot_bytes;
+  int slots;
+
+  static CDist bind(BindContext& c) {
+    const Shape &a = c.shape(0), &b = c.shape(1);
+    check_equal(a[1], b[1], "columns of A and B");
+    CDist k{a[0], a[1], b[0], takes_root(c.node().attributes), {}, {}, 0, 0, 0, 0};
+    const kernels::SideBySide<C> vectors(k.count, k.columns);
+    k.slots = kernels::ScratchSlots::count(c.max_threads(), ceil_div(std::max<int64_t>(k.rows, 1), kRows));
+    k.slot_bytes = kernels::aligned_bytes<C>(checked_mul(vectors.stride, kRows));
+    ScratchLayout layout;
+    k.a = reserve_wide<T>(layout, c.num_elements(0));
+    k.b = reserve_wide<T>(layout, c.num_elements(1));
+    k.packed = layout.take(static_cast<size_t>(checked_mul(vectors.stride, k.columns)) * sizeof(C));
+    k.sums = layout.take(k.slot_bytes * static_cast<size_t>(k.slots));
+    c.request_scratch(layout.total());
+    return k;
+  }
+  static void take_roots(float* values, int64_t n) { kernels::unary_f32(kernels::Unary::sqrt, 0, 0, values, values, n); }
+  static void take_roots(double* values, int64_t n) {
+    for (int64_t i = 0; i < n; ++i) values[i] = std::sqrt(values[i]);
+  }
+  void run(RunContext& c) const {
+    if (rows == 0 || count == 0) return;
+    const C *x = widen(c, c.in<T>(0), a), *others = widen(c, c.in<T>(1), b);
+    kernels::SideBySide<C> vectors(count, columns);
+    vectors.pack(others, reinterpret_cast<C*>(scratch_at(c, packed)));
+    T* y = c.out<T>(0);
+    kernels::ScratchSlots pieces(scratch_at(c, sums), slot_bytes, slots);
+    const int64_t grain = std::max<int64_t>(1, 16'384 / std::max<int64_t>(1, kRows * count * columns));
+    parallel_for(c.pool(), ceil_div(rows, kRows), grain, [&](int64_t begin, int64_t end) {
+      kernels::ScratchSlots::Lease lease(pieces);
+      C* distances = reinterpret_cast<C*>(lease.data());
+      for (int64_t block = begin; block < end; ++block) {
+        const int64_t first = block * kRows, some = std::min(kRows, rows - first);
+        kernels::squared_distances(vectors, x + first * columns, some, distances);
+        if (root) take_roots(distances, some * vectors.stride);
+        for (int64_t r = 0; r < some; ++r)
+          std::transform(distances + r * vectors.stride, distances + r * vectors.stride + count, y + (first + r) * count,
+                         [](C value) { return static_cast<T>(value); });
+      }
+    });
+  }
+};
+
 // Dynamic time warping of a matrix of costs [M, N]: the path from (0, 0) to (M - 1, N - 1) of the smallest sum, whose steps go one down,
 // one to the right, or both. On equal sums a diagonal step loses to the one down, and both to the one to the right.
 struct DynamicTimeWarping {
@@ -276,6 +355,19 @@ Result inverse(GradientContext& g) {
   return {g.neg(g.op("MatMul", {g.op("MatMul", {transposed, g.grad_output(0)}), transposed}))};
 }
 
+// By the differences as they stand. A distance of 0 has no direction, and no gradient.
+Result cdist(GradientContext& g) {
+  const ValueId a = g.input(0), b = g.input(1), y = g.output(0);
+  ValueId flow = g.grad_output(0);
+  if (takes_root(g.attributes()))
+    flow = masked(g, g.op("Greater", {y, zeros_like(g, y)}), g.div(flow, y));
+  else
+    flow = g.add(flow, flow);
+  const ValueId difference = g.sub(g.op("Unsqueeze", {a, g.ints({1})}), g.op("Unsqueeze", {b, g.ints({0})}));
+  const ValueId each = g.mul(g.op("Unsqueeze", {flow, g.ints({2})}), difference);
+  return {g.reduce_sum(each, {1}, /*keepdims=*/false), g.neg(g.reduce_sum(each, {0}, /*keepdims=*/false))};
+}
+
 }  // namespace gradients
 
 std::vector<OpDef> microsoft_matrix_ops() {
@@ -309,6 +401,16 @@ std::vector<OpDef> microsoft_matrix_ops() {
        .infer = infer_inverse,
        .kernels = typed<Inverse, float, double, Float16, BFloat16>(),
        .gradient = gradients::inverse},
+      {.name = "CDist",
+       .domain = kMicrosoft,
+       .since = {1},
+       .inputs = {{"A", kFloats, "T"}, {"B", kFloats, "T"}},
+       .outputs = {{"C", kFloats, "T"}},
+       .attributes = {{"metric", std::string_view("sqeuclidean")}},
+       .infer = infer_cdist,
+       .cost = cdist_cost,
+       .kernels = typed<CDist, float, double, Float16, BFloat16>(),
+       .gradient = gradients::cdist},
       {.name = "DynamicTimeWarping",
        .domain = kMicrosoft,
        .since = {1},

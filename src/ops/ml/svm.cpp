@@ -53,8 +53,8 @@ template <typename T>
 struct SvmModel : PackedState {
   SvmKernel kernel;
   int64_t num_vectors = 0, num_classes = 1;
-  kernels::SvmVectors<T> vectors;  ///< of a linear model, one row of weights for each class
-  std::vector<T> coefficients, rho, prob_a, prob_b;
+  kernels::SideBySide<T> vectors;  ///< of a linear model, one row of weights for each class
+  std::vector<T> packed, coefficients, rho, prob_a, prob_b;
   std::vector<int64_t> class_start, class_size;
   PostTransform transform = PostTransform::none;
   ClassLabels labels;
@@ -77,23 +77,27 @@ struct SvmModel : PackedState {
     num_vectors = count;
     if (count <= 0) {  // a linear model
       kernel.type = SvmKernel::Type::linear;
-      vectors = {coefficients.data(), num_classes, split(coefficients, num_classes, "coefficients")};
-      return;
+      return pack(coefficients, num_classes, split(coefficients, num_classes, "coefficients"));
     }
     const std::vector<T> rows = converted<T>(a.get_floats("support_vectors"));
-    vectors = {rows.data(), count, split(rows, count, "support_vectors")};
+    pack(rows, count, split(rows, count, "support_vectors"));
     check(coefficients, checked_mul(count, rows_of_coefficients), "coefficients");
   }
   /// A weighed sum of products with the support vectors is the product with their weighed sum.
   void join_linear_vectors() {
     std::vector<double> joined(static_cast<size_t>(vectors.columns));
     for (int64_t c = 0; c < vectors.columns; ++c)
-      joined[static_cast<size_t>(c)] = kernels::dot(coefficients.data(), vectors.packed.data() + c * vectors.stride, vectors.count);
+      joined[static_cast<size_t>(c)] = kernels::dot(coefficients.data(), packed.data() + c * vectors.stride, vectors.count);
     coefficients.assign(joined.begin(), joined.end());
-    vectors = {coefficients.data(), 1, vectors.columns};
+    pack(coefficients, 1, vectors.columns);
     num_vectors = 0;
   }
-  size_t size_bytes() const override { return (vectors.packed.size() + coefficients.size()) * sizeof(T); }
+  void pack(const std::vector<T>& rows, int64_t count, int64_t columns) {
+    vectors = {count, columns};
+    packed.resize(static_cast<size_t>(checked_mul(columns, vectors.stride)));
+    vectors.pack(rows.data(), packed.data());
+  }
+  size_t size_bytes() const override { return (packed.size() + coefficients.size()) * sizeof(T); }
   static int64_t split(const std::vector<T>& values, int64_t parts, std::string_view name) {
     if (values.empty() || static_cast<int64_t>(values.size()) % parts != 0)
       throw Error(ErrorCode::invalid_model, fmt::format("{} has {} elements, which cannot be split into {}", name, values.size(), parts));
@@ -113,7 +117,7 @@ struct Rows {
   int slots;
 
   /// `per_row`: elements that the evaluation of a row needs besides its similarities.
-  static Rows bind(BindContext& c, const kernels::SvmVectors<T>& vectors, int64_t per_row) {
+  static Rows bind(BindContext& c, const kernels::SideBySide<T>& vectors, int64_t per_row) {
     auto [rows, columns] = rows_and_columns(c.shape(0));
     if (columns != vectors.columns)
       throw Error(ErrorCode::invalid_argument, fmt::format("X has {} columns, the model has {}", columns, vectors.columns));

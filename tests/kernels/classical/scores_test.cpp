@@ -75,10 +75,12 @@ TYPED_TEST(SvmSimilarity, IsWhatTheKernelsNameSays) {
   for (const int64_t columns : {0, 1, 10, 300}) {
     for (const auto& [rows, count] : std::vector<std::pair<int64_t, int64_t>>{{1, 1}, {3, 15}, {4, 16}, {9, 33}}) {
       const std::vector<T> x = random.vector<T>(rows * columns, -0.2, 0.2), supports = random.vector<T>(count * columns, -0.2, 0.2);
-      const SvmVectors<T> vectors(supports.data(), count, columns);
+      SideBySide<T> vectors(count, columns);
+      std::vector<T> packed(static_cast<size_t>(vectors.packed_elements()));
+      vectors.pack(supports.data(), packed.data());
       for (const float degree : {0.0F, 1.0F, 3.0F, 2.5F}) {
         for (const Type type : {Type::linear, Type::poly, Type::rbf, Type::sigmoid}) {
-          std::vector<T> similarity(static_cast<size_t>(rows * vectors.stride));
+          std::vector<T> similarity(static_cast<size_t>(rows * vectors.stride), T{-77});
           svm_similarities(SvmKernel{type, 0.5F, 8.0F, degree}, vectors, x.data(), rows, similarity.data());
           for (int64_t r = 0; r < rows; ++r) {
             for (int64_t v = 0; v < count; ++v) {
