@@ -11,8 +11,9 @@ HWY_BEFORE_NAMESPACE();
 namespace treadle::kernels::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
+// dst[i] = holds(i) of a vector of places, and one(i) of the rest.
 template <class Vectors, class Scalars>
-void compare_rows(const int64_t* a, const int64_t* b, bool* dst, int64_t n, Vectors compare, Scalars compare_one) {
+void write_bools(bool* dst, int64_t n, Vectors holds, Scalars one) {
   const hn::ScalableTag<int64_t> d;
   const hn::RebindToUnsigned<decltype(d)> words;
   const hn::Rebind<uint8_t, decltype(d)> bytes;
@@ -20,10 +21,17 @@ void compare_rows(const int64_t* a, const int64_t* b, bool* dst, int64_t n, Vect
   auto* to = reinterpret_cast<uint8_t*>(dst);
   int64_t i = 0;
   for (; i + lanes <= n; i += lanes) {
-    const auto holds = hn::VecFromMask(d, compare(hn::LoadU(d, a + i), hn::LoadU(d, b + i)));
-    hn::StoreU(hn::TruncateTo(bytes, hn::And(hn::BitCast(words, holds), hn::Set(words, 1))), bytes, to + i);
+    const auto mask = hn::VecFromMask(d, holds(d, i));
+    hn::StoreU(hn::TruncateTo(bytes, hn::And(hn::BitCast(words, mask), hn::Set(words, 1))), bytes, to + i);
   }
-  for (; i < n; ++i) dst[i] = compare_one(a[i], b[i]);
+  for (; i < n; ++i) dst[i] = one(i);
+}
+
+template <class Vectors, class Scalars>
+void compare_rows(const int64_t* a, const int64_t* b, bool* dst, int64_t n, Vectors compare, Scalars compare_one) {
+  write_bools(
+      dst, n, [&](auto d, int64_t i) { return compare(hn::LoadU(d, a + i), hn::LoadU(d, b + i)); },
+      [&](int64_t i) { return compare_one(a[i], b[i]); });
 }
 
 void equal_rows(const int64_t* a, const int64_t* b, bool* dst, int64_t n) {
@@ -39,6 +47,11 @@ void less_or_equal_rows(const int64_t* a, const int64_t* b, bool* dst, int64_t n
       a, b, dst, n, [](auto x, auto y) { return hn::Not(hn::Lt(y, x)); }, std::less_equal<>());
 }
 
+void nonzero_rows(const int64_t* x, bool* dst, int64_t n) {
+  write_bools(
+      dst, n, [&](auto d, int64_t i) { return hn::Ne(hn::LoadU(d, x + i), hn::Zero(d)); }, [&](int64_t i) { return x[i] != 0; });
+}
+
 }  // namespace treadle::kernels::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
@@ -48,10 +61,12 @@ namespace treadle::kernels {
 HWY_EXPORT(equal_rows);
 HWY_EXPORT(less_rows);
 HWY_EXPORT(less_or_equal_rows);
+HWY_EXPORT(nonzero_rows);
 
 void equal(const int64_t* a, const int64_t* b, bool* dst, int64_t n) { HWY_DYNAMIC_DISPATCH(equal_rows)(a, b, dst, n); }
 void less(const int64_t* a, const int64_t* b, bool* dst, int64_t n) { HWY_DYNAMIC_DISPATCH(less_rows)(a, b, dst, n); }
 void less_or_equal(const int64_t* a, const int64_t* b, bool* dst, int64_t n) { HWY_DYNAMIC_DISPATCH(less_or_equal_rows)(a, b, dst, n); }
+void nonzero(const int64_t* x, bool* dst, int64_t n) { HWY_DYNAMIC_DISPATCH(nonzero_rows)(x, dst, n); }
 
 }  // namespace treadle::kernels
 #endif

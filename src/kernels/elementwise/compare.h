@@ -9,5 +9,7 @@ namespace treadle::kernels {
 void equal(const int64_t* a, const int64_t* b, bool* dst, int64_t n);
 void less(const int64_t* a, const int64_t* b, bool* dst, int64_t n);
 void less_or_equal(const int64_t* a, const int64_t* b, bool* dst, int64_t n);
+/// dst[i] = x[i] != 0
+void nonzero(const int64_t* x, bool* dst, int64_t n);
 
 }  // namespace treadle::kernels

@@ -40,6 +40,8 @@ TEST(Compare, EveryLength) {
     };
     check(equal, [](int64_t x, int64_t y) { return x == y; });
     check(less, [](int64_t x, int64_t y) { return x < y; });
+    check([](const int64_t* x, const int64_t*, bool* dst, int64_t count) { nonzero(x, dst, count); },
+          [](int64_t x, int64_t) { return x != 0; });
     check(less_or_equal, [](int64_t x, int64_t y) { return x <= y; });
   }
 }
