@@ -9,6 +9,7 @@
 namespace treadle {
 
 struct IoBinding::Impl {
+  using Adapters = std::vector<std::shared_ptr<const Adapter>>;
   std::shared_ptr<const Session::Impl> session;
   std::map<std::string, Datum, std::less<>> inputs;
   struct Output {
@@ -19,38 +20,36 @@ struct IoBinding::Impl {
   std::vector<Output> outputs;
   // Made from the above at the next run.
   bool ready = false;
-  bool all_constants = false, compiled = false;  // as Request; made for the next run
+  bool all_constants = false;  // as Request
   std::vector<std::string> targets;
-  CompleteFeeds::Adapters adapters;
+  Adapters adapters;
   uint64_t monitor_number = 0;
-  std::shared_ptr<const Monitor> monitor;
-  std::shared_ptr<const Executable> executable;
+  ChosenProgram chosen;
   std::vector<std::string> fetched;  // the outputs' names
   std::vector<size_t> places;        // which output of the executable each of them is
-  std::vector<Datum> feeds, bound, results;
+  std::vector<Datum> bound, results;
   std::vector<exec::OutputMemory> memory;  // empty: all on the host
 
   std::vector<Output>::iterator find_output(std::string_view name) {
     return std::find_if(outputs.begin(), outputs.end(), [&](const Output& output) { return output.name == name; });
   }
 
-  void prepare(bool own_symbols = false) {
-    std::vector<std::string> fed;
+  // What the options ask of the program. Others than those of the run before need another one.
+  void note(const RunOptions* options) {
+    static const RunOptions kNone;
+    const RunOptions& asked = options ? *options : kNone;
+    ready = ready && all_constants == !asked.dump_folder.empty() && targets == asked.targets && adapters == asked.adapters;
+    if (!ready) all_constants = !asked.dump_folder.empty(), targets = asked.targets, adapters = asked.adapters;
+  }
+
+  void prepare(const RunOptions* options) {
+    ready = false;
     fetched.clear();
     for (const Output& output : outputs) fetched.push_back(output.name);
-    const CompleteFeeds::Feeds given(inputs.begin(), inputs.end());
-    const CompleteFeeds complete(given, adapters);
-    for (const auto& [name, value] : *complete)
-      if (session->is_fed_apart(name)) fed.push_back(name);
+    const RunFeeds::Given given(inputs.begin(), inputs.end());
     monitor_number = session->monitor_number.load(std::memory_order_acquire);
-    monitor = session->current_monitor();
-    executable = session->executable({fetched, fed, targets, all_constants, own_symbols}, monitor.get(), &compiled);
-    feeds.clear();
-    for (const std::string& name : executable->input_names) {
-      auto found = (*complete).find(name);
-      if (found == (*complete).end()) throw Error(ErrorCode::invalid_argument, fmt::format("the input \"{}\" is not bound", name));
-      feeds.push_back(found->second);
-    }
+    chosen = session->choose_program({.outputs = fetched, .options = options}, RunFeeds(given, options));
+    const std::shared_ptr<const Executable>& executable = chosen.executable;
     bound.assign(executable->output_names.size(), Datum());
     results.assign(executable->output_names.size(), Datum());
     places.clear();
@@ -83,9 +82,9 @@ void IoBinding::bind_input(std::string_view name, Datum value) {
   found->second = std::move(value);
   if (!impl_->ready) return;
   // The same input again (a decoding loop): no need to resolve anything.
-  const auto& names = impl_->executable->input_names;
+  const auto& names = impl_->chosen.executable->input_names;
   auto position = std::find(names.begin(), names.end(), name);
-  if (position != names.end()) impl_->feeds[static_cast<size_t>(position - names.begin())] = found->second;
+  if (position != names.end()) impl_->chosen.feeds[static_cast<size_t>(position - names.begin())] = found->second;
 }
 
 void IoBinding::bind_output(std::string_view name, std::optional<Tensor> memory) {
@@ -122,8 +121,8 @@ void IoBinding::clear_outputs() {
 }
 
 std::vector<Datum> IoBinding::outputs() const {
-  if (!impl_->executable || impl_->results.empty()) return {};
-  return in_order_of(impl_->fetched, *impl_->executable, impl_->results);
+  if (!impl_->chosen.executable || impl_->results.empty()) return {};
+  return in_order_of(impl_->fetched, *impl_->chosen.executable, impl_->results);
 }
 
 std::vector<std::string> IoBinding::output_names() const {
@@ -134,22 +133,16 @@ std::vector<std::string> IoBinding::output_names() const {
 
 void Session::run(IoBinding& binding, const RunOptions* options) const {
   IoBinding::Impl& bound = *binding.impl_;
-  const bool dumps = options && !options->dump_folder.empty();
-  if (dumps != bound.all_constants) bound.all_constants = dumps, bound.ready = false;
-  static const std::vector<std::string> kNone;
-  if (const std::vector<std::string>& targets = options ? options->targets : kNone; targets != bound.targets)
-    bound.targets = targets, bound.ready = false;
-  static const CompleteFeeds::Adapters kNoAdapters;
-  if (const CompleteFeeds::Adapters& adapters = options ? options->adapters : kNoAdapters; adapters != bound.adapters)
-    bound.adapters = adapters, bound.ready = false;
-  if (!bound.ready || bound.monitor_number != impl_->monitor_number.load(std::memory_order_acquire)) bound.prepare();
-  if (impl_->needs_own_symbols(*bound.executable, bound.feeds)) bound.prepare(/*own_symbols=*/true);
-  impl_->execute(bound.executable, bound.feeds, bound.results,
+  bound.note(options);
+  if (!bound.ready || bound.monitor_number != impl_->monitor_number.load(std::memory_order_acquire) ||
+      impl_->needs_own_symbols(*bound.chosen.executable, bound.chosen.feeds))
+    bound.prepare(options);
+  impl_->execute(bound.chosen.executable, bound.chosen.feeds, bound.results,
                  {.bound = bound.bound,
                   .memory = bound.memory,
                   .options = options,
-                  .monitor = bound.monitor,
-                  .compiled = std::exchange(bound.compiled, false)});
+                  .monitor = bound.chosen.monitor,
+                  .compiled = std::exchange(bound.chosen.compiled, false)});
 }
 
 }  // namespace treadle

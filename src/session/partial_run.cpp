@@ -22,28 +22,15 @@ PartialRun::~PartialRun() = default;
 PartialRun::PartialRun(PartialRun&&) noexcept = default;
 PartialRun& PartialRun::operator=(PartialRun&&) noexcept = default;
 
-PartialRun Session::partial_run(const std::map<std::string, Datum>& given, std::shared_ptr<ValueCache> cache,
+PartialRun Session::partial_run(const std::map<std::string, Datum>& feeds, std::shared_ptr<ValueCache> cache,
                                 const RunOptions* options) const {
-  const CompleteFeeds complete(given, options);
-  const std::map<std::string, Datum>& feeds = *complete;
   if (!cache) cache = std::make_shared<ValueCache>();
-  const std::vector<std::string> fed = impl_->fed_values(feeds);
   std::vector<std::string> kept;
   for (const auto& [name, value] : *cache) kept.push_back(name);
-  if (options) kept.insert(kept.end(), options->targets.begin(), options->targets.end());
-  Request request{
-      .fetches = impl_->main->output_names, .fed = fed, .targets = kept, .all_constants = options && !options->dump_folder.empty()};
-  const std::shared_ptr<const Monitor> monitor = impl_->current_monitor();
-  bool compiled = false;
-  std::shared_ptr<const Executable> executable = impl_->executable(request, monitor.get(), &compiled);
-  std::vector<Datum> arranged = arrange(*executable, feeds, /*some_later=*/true);
-  if (impl_->needs_own_symbols(*executable, arranged)) {
-    request.own_symbols = true;
-    executable = impl_->executable(request, monitor.get(), &compiled);
-    arranged = arrange(*executable, feeds, /*some_later=*/true);
-  }
-  auto run = std::make_shared<StoppableRun>(impl_, executable, options, monitor, "partial run");
-  run->start(std::move(arranged), {}, cache, compiled);
+  ChosenProgram chosen = impl_->choose_program(
+      {.outputs = impl_->main->output_names, .options = options, .kept = kept, .takes_feeds_later = true}, RunFeeds(feeds, options));
+  auto run = std::make_shared<StoppableRun>(impl_, chosen.executable, options, chosen.monitor, "partial run");
+  run->start(std::move(chosen.feeds), {}, cache, chosen.compiled);
   return PartialRun(std::make_shared<PartialRun::Impl>(PartialRun::Impl{std::move(run), std::move(cache), impl_->main->output_names}));
 }
 

@@ -9,32 +9,42 @@
 
 namespace treadle {
 
-CompleteFeeds::CompleteFeeds(const Feeds& given, const Adapters& adapters) : given_(given) {
-  for (const auto& adapter : adapters) {
-    if (!merged_) merged_ = given;
+RunFeeds::RunFeeds(const Given& given, const RunOptions* options) : given_(given) {
+  if (!options) return;
+  for (const auto& adapter : options->adapters)
     for (const auto& [name, value] : adapter->parameters)
-      if (!merged_->emplace(name, value).second)
+      if (!add(name, value))
         throw Error(ErrorCode::invalid_argument, fmt::format("\"{}\", a parameter of an adapter, is fed already", name));
-  }
 }
 
-std::vector<Datum> arrange(const Executable& executable, const std::map<std::string, Datum>& feeds, bool some_later) {
-  std::vector<Datum> arranged;
-  for (const std::string& name : executable.input_names) {
-    auto found = feeds.find(name);
-    if (found == feeds.end() && !some_later)
-      throw Error(ErrorCode::invalid_argument,
-                  fmt::format("the input \"{}\" is missing; the inputs are: {}", name, fmt::join(executable.input_names, ", ")));
-    arranged.push_back(found == feeds.end() ? Datum() : found->second);
-  }
-  return arranged;
+const Datum* RunFeeds::find(const std::string& name) const {
+  if (const auto found = given_.find(name); found != given_.end()) return &found->second;
+  const auto found = added_.find(name);
+  return found == added_.end() ? nullptr : found->second;
 }
 
-std::vector<std::string> Session::Impl::fed_values(const std::map<std::string, Datum>& feeds) const {
-  std::vector<std::string> fed;
-  for (const auto& [name, value] : feeds)
-    if (is_fed_apart(name)) fed.push_back(name);
-  return fed;
+ChosenProgram Session::Impl::choose_program(const Wanted& wanted, const RunFeeds& feeds) const {
+  const std::vector<std::string> fed = feeds.names([this](const std::string& name) { return is_fed_apart(name); });
+  std::vector<std::string> targets(wanted.kept.begin(), wanted.kept.end());
+  if (wanted.options) targets.insert(targets.end(), wanted.options->targets.begin(), wanted.options->targets.end());
+  Request request{.fetches = wanted.outputs, .fed = fed, .targets = targets};
+  request.all_constants = wanted.options && !wanted.options->dump_folder.empty();
+  ChosenProgram chosen{.monitor = current_monitor(), .executable = nullptr, .feeds = {}};
+  auto choose = [&] {
+    chosen.executable = executable(request, chosen.monitor.get(), &chosen.compiled);
+    chosen.feeds.clear();
+    for (const std::string& name : chosen.executable->input_names) {
+      const Datum* value = feeds.find(name);
+      if (!value && !wanted.takes_feeds_later)
+        throw Error(ErrorCode::invalid_argument,
+                    fmt::format("the input \"{}\" is missing; the inputs are: {}", name, fmt::join(chosen.executable->input_names, ", ")));
+      chosen.feeds.push_back(value ? *value : Datum());
+    }
+  };
+  choose();
+  request.own_symbols = needs_own_symbols(*chosen.executable, chosen.feeds);
+  if (request.own_symbols) choose();
+  return chosen;
 }
 
 void Session::Impl::expect_value(std::string_view name, std::string_view what) const {
@@ -46,26 +56,12 @@ void Session::Impl::expect_value(std::string_view name, std::string_view what) c
                                                        fmt::join(what == "input" ? main->input_names : main->output_names, ", ")));
 }
 
-std::vector<Datum> Session::run(const std::map<std::string, Datum>& given, std::span<const std::string> outputs,
+std::vector<Datum> Session::run(const std::map<std::string, Datum>& feeds, std::span<const std::string> outputs,
                                 const RunOptions* options) const {
-  const CompleteFeeds complete(given, options);
-  const std::map<std::string, Datum>& feeds = *complete;
-  const std::vector<std::string> fed = impl_->fed_values(feeds);
-  Request request{outputs, fed, {}};
-  if (options) request.targets = options->targets;
-  request.all_constants = options && !options->dump_folder.empty();
-  std::shared_ptr<const Monitor> monitor = impl_->current_monitor();
-  bool compiled = false;
-  std::shared_ptr<const Executable> executable = impl_->executable(request, monitor.get(), &compiled);
-  std::vector<Datum> arranged = arrange(*executable, feeds);
-  if (impl_->needs_own_symbols(*executable, arranged)) {
-    request.own_symbols = true;
-    executable = impl_->executable(request, monitor.get(), &compiled);
-    arranged = arrange(*executable, feeds);
-  }
-  std::vector<Datum> results(executable->output_names.size());
-  impl_->execute(executable, arranged, results, {.options = options, .monitor = std::move(monitor), .compiled = compiled});
-  return in_order_of(outputs, *executable, std::move(results));
+  const ChosenProgram chosen = impl_->choose_program({.outputs = outputs, .options = options}, RunFeeds(feeds, options));
+  std::vector<Datum> results(chosen.executable->output_names.size());
+  impl_->execute(chosen.executable, chosen.feeds, results, {.options = options, .monitor = chosen.monitor, .compiled = chosen.compiled});
+  return in_order_of(outputs, *chosen.executable, std::move(results));
 }
 
 std::future<std::vector<Datum>> Session::run_async(std::map<std::string, Datum> feeds, std::vector<std::string> outputs) const {

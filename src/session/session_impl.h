@@ -4,6 +4,7 @@
 #include <atomic>
 #include <functional>
 #include <list>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <span>
@@ -36,6 +37,40 @@ struct Request {
   bool own_symbols = false;              ///< each extent of an input is a symbol of its own: needs_own_symbols()
 };
 
+/// What a run is fed, by name: the caller's values, the parameters of its adapters, and what its client adds. It refers to all of them.
+class RunFeeds {
+ public:
+  using Given = std::map<std::string, Datum>;
+  /// @param options  may be null. @throws Error(invalid_argument) for a parameter of an adapter that is fed already
+  RunFeeds(const Given& given, const RunOptions* options);
+  /// @return false if the name is fed already; the value must outlive this.
+  bool add(const std::string& name, const Datum& value) { return !given_.contains(name) && added_.emplace(name, &value).second; }
+  /// Null: it is not fed.
+  const Datum* find(const std::string& name) const;
+  /// The names for which `wanted` holds.
+  template <typename Predicate>
+  std::vector<std::string> names(const Predicate& wanted) const {
+    std::vector<std::string> found;
+    for (const auto& [name, value] : given_)
+      if (wanted(name)) found.push_back(name);
+    for (const auto& [name, value] : added_)
+      if (wanted(name)) found.push_back(name);
+    return found;
+  }
+
+ private:
+  const Given& given_;
+  std::map<std::string, const Datum*> added_;
+};
+
+/// What a run executes.
+struct ChosenProgram {
+  std::shared_ptr<const Monitor> monitor;  ///< the session's, which the program was made for; null: none
+  std::shared_ptr<const Executable> executable;
+  std::vector<Datum> feeds;  ///< in the order of the executable's inputs
+  bool compiled = false;     ///< it was made for this run
+};
+
 /// A model in the surroundings that its runs have.
 struct Session::Impl : Runtime {
   Impl(const Model& model, const SessionOptions& options);
@@ -43,7 +78,16 @@ struct Session::Impl : Runtime {
 
   /// The program for a request; `*compiled` tells whether it was made for this call.
   std::shared_ptr<const Executable> executable(const Request& request, const Monitor* monitor, bool* compiled = nullptr) const;
-  /// True if feeds, in the order of the executable's inputs, contradict the model's symbols and may do so: the first time with a warning.
+  struct Wanted {
+    std::span<const std::string> outputs;    ///< as Request::fetches
+    const RunOptions* options = nullptr;     ///< its targets are computed too; may be null
+    std::span<const std::string> kept = {};  ///< further targets
+    bool takes_feeds_later = false;          ///< feeds that are missing stay undefined
+  };
+  /// The program for what a run wants and is fed. Feeds that contradict the model's symbols have one without them, the first time with a
+  /// warning. @throws Error(invalid_argument) for an input that is missing, or a name that the model does not have
+  ChosenProgram choose_program(const Wanted& wanted, const RunFeeds& feeds) const;
+  /// True if feeds, in the order of the executable's inputs, contradict the model's symbols and may do so.
   bool needs_own_symbols(const Executable& executable, std::span<const Datum> feeds) const;
   std::shared_ptr<const Executable> compile(const Request& request, const Monitor* monitor) const;
   std::unique_ptr<Graph> types_of_fed(const Request& request) const;
@@ -54,8 +98,6 @@ struct Session::Impl : Runtime {
   }
   /// @throws Error(invalid_argument) unless the main graph has an input, output or other value of this name. @param what  it is to be.
   void expect_value(std::string_view name, std::string_view what) const;
-  /// Names of feeds that are no inputs of the main program: initializers and computed values.
-  std::vector<std::string> fed_values(const std::map<std::string, Datum>& feeds) const;
   /// Names the node that cannot take the feeds' shapes: inference again, on a fresh graph, with the real extents.
   [[noreturn]] void explain(const Executable& executable, std::span<const Datum> feeds, const Error& error) const;
   /// A graph of the model, upgraded and with the options' overrides; `edit` changes it as it is written, before the upgrade.
@@ -119,25 +161,5 @@ struct Session::Impl : Runtime {
 
 /// What was fetched, in the order of a request whose program was compiled for the same names in any order.
 std::vector<Datum> in_order_of(std::span<const std::string> fetches, const Executable& executable, std::vector<Datum> results);
-
-/// Feeds in the order of an executable's inputs.
-/// @param some_later  those that are missing stay undefined. @throws Error(invalid_argument) otherwise, naming the one that is missing.
-/// A run's feeds together with the parameters of its adapters. @throws Error(invalid_argument) for a name that is fed twice
-class CompleteFeeds {
- public:
-  using Feeds = std::map<std::string, Datum>;
-  using Adapters = std::vector<std::shared_ptr<const Adapter>>;
-  CompleteFeeds(const Feeds& given, const Adapters& adapters);
-  CompleteFeeds(const Feeds& given, const RunOptions* options) : CompleteFeeds(given, options ? options->adapters : Adapters()) {}
-  CompleteFeeds(const CompleteFeeds&) = delete;
-  CompleteFeeds& operator=(const CompleteFeeds&) = delete;
-  const Feeds& operator*() const { return merged_ ? *merged_ : given_; }
-
- private:
-  const Feeds& given_;
-  std::optional<Feeds> merged_;
-};
-
-std::vector<Datum> arrange(const Executable& executable, const std::map<std::string, Datum>& feeds, bool some_later = false);
 
 }  // namespace treadle

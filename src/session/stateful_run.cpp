@@ -11,9 +11,9 @@
 namespace treadle {
 namespace {
 
-/// True for memory that nobody but the one who asks can reach, so that it may be written to.
-bool is_exclusive(const Datum& datum) {
-  return datum.is_tensor() && datum.tensor().storage().use_count() == 1 && datum.tensor().storage()->writable() &&
+/// True for memory that nobody but the one who asks can reach, so that it may be written to. @param held  how often that one holds it
+bool is_exclusive(const Datum& datum, long held = 1) {
+  return datum.is_tensor() && datum.tensor().storage().use_count() == held && datum.tensor().storage()->writable() &&
          !datum.tensor().storage()->lent();
 }
 
@@ -113,43 +113,17 @@ void StatefulRun::set_state(std::string_view input, Datum value) { impl_->find(i
 
 std::vector<Datum> StatefulRun::run(const std::map<std::string, Datum>& given, std::span<const std::string> outputs,
                                     const RunOptions* options) {
-  const CompleteFeeds complete(given, options);
-  const std::map<std::string, Datum>& feeds = *complete;
   const Session::Impl& session = *impl_->session;
   std::vector<std::string> wanted = outputs.empty() ? impl_->plain_outputs : std::vector<std::string>(outputs.begin(), outputs.end());
   const size_t num_plain = wanted.size();
-  std::vector<std::string> overridden;
-  for (const auto& [name, value] : feeds)
-    if (std::any_of(impl_->states.begin(), impl_->states.end(), [&, &fed = name](const auto& state) { return state.pair.input == fed; }))
-      throw Error(ErrorCode::invalid_argument, fmt::format("the input \"{}\" is a state: set_state() changes it", name));
-  for (const Impl::State& state : impl_->states) wanted.push_back(state.pair.output);
-  for (const auto& [name, value] : feeds)
-    if (session.is_fed_apart(name)) overridden.push_back(name);
-  for (const Impl::State& state : impl_->states)
-    if (session.is_fed_apart(state.pair.input)) overridden.push_back(state.pair.input);
-  Request request{.fetches = wanted, .fed = overridden, .targets = {}, .all_constants = options && !options->dump_folder.empty()};
-  if (options) request.targets = options->targets;
-  const std::shared_ptr<const Monitor> monitor = session.current_monitor();
-  bool compiled = false;
-  std::shared_ptr<const Executable> executable = session.executable(request, monitor.get(), &compiled);
-  auto arrange_with_states = [&] {
-    std::vector<Datum> arranged;
-    for (const std::string& name : executable->input_names) {
-      auto state = std::find_if(impl_->states.begin(), impl_->states.end(), [&](const auto& s) { return s.pair.input == name; });
-      if (state != impl_->states.end()) {
-        arranged.push_back(state->value);
-      } else if (auto found = feeds.find(name); found != feeds.end()) {
-        arranged.push_back(found->second);
-      } else {
-        throw Error(ErrorCode::invalid_argument, fmt::format("the input \"{}\" is missing", name));
-      }
-    }
-    return arranged;
-  };
-  if (session.needs_own_symbols(*executable, arrange_with_states())) {
-    request.own_symbols = true;
-    executable = session.executable(request, monitor.get(), &compiled);
+  RunFeeds feeds(given, options);
+  for (const Impl::State& state : impl_->states) {
+    wanted.push_back(state.pair.output);
+    if (!feeds.add(state.pair.input, state.value))
+      throw Error(ErrorCode::invalid_argument, fmt::format("the input \"{}\" is a state: set_state() changes it", state.pair.input));
   }
+  ChosenProgram chosen = session.choose_program({.outputs = wanted, .options = options}, feeds);
+  const std::shared_ptr<const Executable>& executable = chosen.executable;
   const auto& names = executable->output_names;
 
   // Where an error may come behind the run, of a hook or of what the allocator checks, rows stay where they are: it could not be undone any
@@ -163,7 +137,7 @@ std::vector<Datum> StatefulRun::run(const std::map<std::string, Datum>& given, s
     memory[position].stays = true;
     memory[position].storage = std::move(state.spare);
     auto input = std::find(executable->input_names.begin(), executable->input_names.end(), state.pair.input);
-    if (input == executable->input_names.end() || !is_exclusive(state.value)) continue;
+    if (input == executable->input_names.end() || !is_exclusive(state.value, /*held=*/2)) continue;  // here and in the feeds
     auto at = static_cast<size_t>(input - executable->input_names.begin());
     if (appends_to(*executable->graph, executable->graph->outputs[position], executable->graph->inputs[at]))
       memory[position].appends_to = static_cast<int>(at);
@@ -171,10 +145,10 @@ std::vector<Datum> StatefulRun::run(const std::map<std::string, Datum>& given, s
       memory[position].grows_from = static_cast<int>(at);
   }
 
-  std::vector<Datum> arranged = arrange_with_states();
   std::vector<Datum> results(names.size());
-  session.execute(executable, arranged, results, {.memory = memory, .options = options, .monitor = monitor, .compiled = compiled});
-  arranged.clear();
+  session.execute(executable, chosen.feeds, results,
+                  {.memory = memory, .options = options, .monitor = chosen.monitor, .compiled = chosen.compiled});
+  chosen.feeds.clear();
   memory.clear();
   for (size_t i = 0; i < impl_->states.size(); ++i) {
     Impl::State& state = impl_->states[i];
