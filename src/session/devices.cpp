@@ -5,12 +5,14 @@
 
 #include <algorithm>
 #include <mutex>
+#include <set>
 
 #include "core/nearest.h"
 #include "device/cpu/cpu_device.h"
 #include "device/sim/sim_type.h"
 #include "exec/memory/residency.h"
 #include "exec/schedule/placed_program.h"
+#include "session/model.h"
 #include "treadle/error.h"
 
 namespace treadle {
@@ -124,24 +126,37 @@ void SessionDevices::set_memory_limit(size_t limit_bytes) {
   });
 }
 
-void SessionDevices::read_groups(const Graph& as_read) {
+void SessionDevices::read_groups(const Model& model) {
+  if (of_group_.empty() && of_argument_.empty()) return;
+  const std::unique_ptr<Graph> as_read = model.impl().import();
   for (const auto& [name, device] : of_argument_) {
-    const ValueId id = as_read.find_value(name);
-    if (id != kNoValue && as_read.value(id).kind != Value::Kind::computed) continue;
+    const ValueId id = as_read->find_value(name);
+    if (id != kNoValue && as_read->value(id).kind != Value::Kind::computed) continue;
     std::vector<std::string> names;
-    for (size_t v = 0; v < as_read.num_values(); ++v)
-      if (const Value& value = as_read.value(ValueId{static_cast<uint32_t>(v)}); value.kind != Value::Kind::computed && !value.name.empty())
+    for (size_t v = 0; v < as_read->num_values(); ++v)
+      if (const Value& value = as_read->value(ValueId{static_cast<uint32_t>(v)});
+          value.kind != Value::Kind::computed && !value.name.empty())
         names.push_back(value.name);
     throw Error(ErrorCode::invalid_argument,
                 fmt::format("argument_devices: the model has no input or initializer \"{}\"; is it {}?", name, nearest_names(name, names)));
   }
-  if (of_group_.empty()) return;
-  for (NodeId id = as_read.first(); id != kNoNode; id = as_read.next(id)) {
-    const Node& node = as_read.node(id);
-    auto found = of_group_.find(group_of(node));
+  std::set<std::string> groups;
+  for (NodeId id = as_read->first(); id != kNoNode; id = as_read->next(id)) {
+    const Node& node = as_read->node(id);
+    const std::string group = group_of(node);
+    if (!group.empty()) groups.insert(group);
+    auto found = of_group_.find(group);
     if (found == of_group_.end()) continue;
     of_source_[node.name] = found->second;
     for (const std::string& source : node.sources) of_source_[source] = found->second;
+  }
+  for (const auto& [group, device] : of_group_) {
+    if (groups.contains(group)) continue;
+    const std::vector<std::string> names(groups.begin(), groups.end());
+    throw Error(ErrorCode::invalid_argument,
+                names.empty()
+                    ? fmt::format("group2ctx: \"{}\" is the ctx_group of no node, and no node has one", group)
+                    : fmt::format("group2ctx: \"{}\" is the ctx_group of no node; is it {}?", group, nearest_names(group, names)));
   }
 }
 

@@ -38,9 +38,10 @@ class SessionDevices {
   DeviceKernel kernel_for(const Graph& graph, const Node& node) const;
   /// Of the session, on all of its devices together. @throws Error(not_implemented) for one that does not reach the host's memory.
   void set_memory_limit(size_t limit_bytes);
-  /// Groups of nodes by the name that the node had in the model as read; nodes that passes make of them go where the first of them goes.
-  /// @throws Error(invalid_argument) for an argument that the model does not have.
-  void read_groups(const Graph& as_read);
+  /// Finds the nodes of the options' groups, by their names in the model as read; nodes that passes make of them go where the first of
+  /// them goes. @throws Error(invalid_argument) for a group that no node outside of bodies names, or an argument that the model does not
+  /// have.
+  void read_groups(const Model& model);
   /// What runs the program over these devices, within the job's limits and the session's. Nodes' groups are looked up by their sources.
   std::unique_ptr<exec::Executor> place(const exec::Program& program, sharing::JobState* job, bool training) const;
   /// The plan as text, for Session::to_text.

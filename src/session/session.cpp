@@ -185,7 +185,7 @@ Session::Impl::Impl(const Model& source, const SessionOptions& session_options) 
     onnx::write_model_file(optimized(), options.optimized_model_filepath,
                            {.external_data_file = options.optimized_model_data_file,
                             .external_threshold_bytes = static_cast<size_t>(std::max<int64_t>(options.optimized_model_data_threshold, 0))});
-  if (devices.any()) devices.read_groups(*model.impl().import());
+  devices.read_groups(model);
   auto made = make_main();
   if (own_profiling) Recorder::of_process().record(records.initialization, RecordKind::compile, start, read_ticks());
   main = std::move(made);

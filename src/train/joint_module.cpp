@@ -53,7 +53,7 @@ struct JointModule::Impl : Runtime {
     }
     parameters = copy_initializers(model, made.parameters);
     keep_states(made);
-    if (devices.any()) devices.read_groups(*model.impl().import());
+    devices.read_groups(model);
     for (const auto& [name, tensor] : given.held)
       if (const ValueId id = made.graph->find_value(name); !made.graph->value(id).uses.empty() || made.graph->is_output(id))
         places_of_held.emplace(name, held->add(name, tensor));

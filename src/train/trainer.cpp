@@ -31,7 +31,7 @@ struct Trainer::Impl : Runtime, TrainerGraphs {
     scalars.emplace(kLearningRate, Tensor::scalar(static_cast<float>(options.learning_rate)));
     scalars.emplace(kUpdateCount, Tensor::scalar<int64_t>(1));
     if (scaler) scalars.emplace(kLossScale, scaler->scalar());
-    if (devices.any()) devices.read_groups(*model.impl().import());
+    devices.read_groups(model);
     make_step();
     if (options.accumulation_steps > 1) make_update();
     if (ranks) begin_together();

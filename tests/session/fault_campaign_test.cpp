@@ -137,9 +137,11 @@ class Campaign {
       default: options.intra_op_num_threads = 2; options.execution_mode = ExecutionMode::parallel;
     }
     const unsigned where = random_() % 4;
-    placed_ = where > 1;
     if (where == 2) options.device = "sim";
-    if (where == 3) options.group2ctx = {{"left", "sim:fault-a"}, {"right", "sim:fault-b"}};
+    if (where == 3)
+      for (const onnx::NodeDef& node : model_.builder.def().graph.nodes)
+        for (const auto& [key, group] : node.metadata_props) options.group2ctx[group] = group == "left" ? "sim:fault-a" : "sim:fault-b";
+    placed_ = where == 2 || !options.group2ctx.empty();
     if (placed_) {
       options.compute_streams = 1 + static_cast<int>(random_() % 2);
       if (random_() % 2) options.config["treadle.sim.max_delay_us"] = "20";

@@ -204,6 +204,28 @@ TEST(PlacedSession, GroupsGoToTheirDevicesAndStringsStayOnTheHost) {
   }
 }
 
+TEST(PlacedSession, AGroupThatNoNodeHasIsNamedWithTheNearest) {
+  const auto message = [](const std::string& model, const std::map<std::string, std::string>& groups) -> std::string {
+    SessionOptions options;
+    options.group2ctx = groups;
+    try {
+      Session session(Model::from_bytes(onnx::test::bytes_of(model)), options);
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::invalid_argument) << error.what();
+      return error.what();
+    }
+    return {};
+  };
+  for (const char* device : {"sim:0", "cpu"}) {
+    EXPECT_EQ(message(grouped(), {{"left", device}, {"right", "cpu"}}), "");
+    const std::string found = message(grouped(), {{"left", "sim:0"}, {"rigth", device}});
+    for (const char* word : {"group2ctx", "\"rigth\"", "is it right"}) EXPECT_NE(found.find(word), std::string::npos) << found;
+  }
+  const std::string without = model(graph(
+      {.nodes = {node("Relu", {"x"}, {"y"})}, .inputs = {value_info("x", kFloat, {"n"})}, .outputs = {value_info("y", kFloat, {"n"})}}));
+  EXPECT_NE(message(without, {{"left", "sim:0"}}).find("no node has one"), std::string::npos);
+}
+
 TEST(PlacedSession, MonitorsSeeEveryNodeOnItsDevice) {
   SessionOptions options;
   options.device = "sim:0";
