@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <string>
 
+#include "core/nearest.h"
 #include "session/session_impl.h"
 #include "session/stoppable_run.h"
 #include "treadle/error.h"
@@ -14,8 +15,37 @@ namespace treadle {
 struct PartialRun::Impl {
   std::shared_ptr<StoppableRun> run;
   std::shared_ptr<ValueCache> cache;
-  std::vector<std::string> outputs;  // of the session
+  std::shared_ptr<const Session::Impl> session;
+
+  std::span<const exec::Instruction> instructions() const { return run->executable().program->instructions(); }
+  std::vector<size_t> ends_of(std::string_view node) const;
 };
+
+// The instructions with which a node of the model, or of the optimised graph, ends: those of its name, and those that make its values, as a
+// node that becomes several hands the names of its values on. Neither is left of one that is part of others: it ends with the last of
+// those.
+std::vector<size_t> PartialRun::Impl::ends_of(std::string_view name) const {
+  std::span<const std::string> values;
+  for (const onnx::NodeDef& def : session->model.impl().def.graph.nodes)
+    if (def.name == name || (def.name.empty() && !def.outputs.empty() && def.outputs[0] == name)) values = def.outputs;
+  const exec::Program& program = *run->executable().program;
+  auto is_value = [&](int32_t slot) { return slot >= 0 && std::find(values.begin(), values.end(), program.name(slot)) != values.end(); };
+  std::vector<size_t> ends, stand_for_it;
+  std::vector<std::string> names;
+  for (size_t i = 0; i < instructions().size(); ++i) {
+    const exec::Instruction& instruction = instructions()[i];
+    const Node& node = *instruction.node;
+    const auto outputs = program.operands(instruction).subspan(instruction.num_inputs);
+    if (node.name == name || std::any_of(outputs.begin(), outputs.end(), is_value)) ends.push_back(i);
+    if (std::find(node.sources.begin(), node.sources.end(), name) != node.sources.end()) stand_for_it.push_back(i);
+    names.push_back(node.name);
+    names.insert(names.end(), node.sources.begin(), node.sources.end());
+  }
+  if (!ends.empty()) return ends;
+  if (stand_for_it.empty())
+    throw Error(ErrorCode::not_found, fmt::format("the optimised graph has no node \"{}\"; is it {}?", name, nearest_names(name, names)));
+  return stand_for_it;
+}
 
 PartialRun::PartialRun(std::shared_ptr<Impl> impl) : impl_(std::move(impl)) {}
 PartialRun::~PartialRun() = default;
@@ -31,7 +61,7 @@ PartialRun Session::partial_run(const std::map<std::string, Datum>& feeds, std::
       {.outputs = impl_->main->output_names, .options = options, .kept = kept, .takes_feeds_later = true}, RunFeeds(feeds, options));
   auto run = std::make_shared<StoppableRun>(impl_, chosen.executable, options, chosen.monitor, "partial run");
   run->start(std::move(chosen.feeds), {}, cache, chosen.compiled);
-  return PartialRun(std::make_shared<PartialRun::Impl>(PartialRun::Impl{std::move(run), std::move(cache), impl_->main->output_names}));
+  return PartialRun(std::make_shared<PartialRun::Impl>(PartialRun::Impl{std::move(run), std::move(cache), impl_}));
 }
 
 void PartialRun::feed(std::string_view name, Datum value) {
@@ -68,13 +98,9 @@ std::vector<Datum> PartialRun::advance(std::string_view until, const std::map<st
 bool PartialRun::advance() { return impl_->run->advance(); }
 
 bool PartialRun::advance_until(std::string_view name) {
-  const auto instructions = impl_->run->executable().program->instructions();
-  for (size_t i = 0; i < instructions.size(); ++i) {
-    const Node& node = *instructions[i].node;
-    if (node.name != name && std::find(node.sources.begin(), node.sources.end(), name) == node.sources.end()) continue;
-    return impl_->run->advance(impl_->run->run().steps_through(i));
-  }
-  throw Error(ErrorCode::not_found, "the optimised graph has no node \"" + std::string(name) + "\"");
+  size_t steps = 0;
+  for (size_t end : impl_->ends_of(name)) steps = std::max(steps, impl_->run->run().steps_through(end));
+  return impl_->run->advance(steps);
 }
 
 size_t PartialRun::steps_left() const { return impl_->run->run().steps_left(); }
@@ -104,6 +130,8 @@ bool PartialRun::resume(std::span<const Datum> values) {
   return impl_->run->advance();
 }
 
-std::vector<Datum> PartialRun::outputs() { return in_order_of(impl_->outputs, impl_->run->executable(), impl_->run->take_outputs()); }
+std::vector<Datum> PartialRun::outputs() {
+  return in_order_of(impl_->session->main->output_names, impl_->run->executable(), impl_->run->take_outputs());
+}
 
 }  // namespace treadle

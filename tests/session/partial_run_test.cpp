@@ -171,6 +171,49 @@ TEST(PartialRun, AdvancesUntilANodeHasRun) {
   }
 }
 
+// total = x + x + x, of which two nodes are made; y = -total.
+TEST(PartialRun, AdvancesToTheEndOfANodeThatBecameSeveral) {
+  for (const char* device : {"", "sim"}) {
+    SessionOptions options;
+    options.device = device;
+    options.graph_optimization_level = GraphOptimizationLevel::disable_all;
+    ModelBuilder b;
+    b.input("x", {2}).output("total", {2}).output("y", {2});
+    b.node("Sum", {"x", "x", "x"}, {"total"}, "summing").node("Neg", {"total"}, {"y"}, "negating");
+    Session session(b.model(), options);
+    PartialRun run = session.partial_run({{"x", floats({1, 2})}});
+    EXPECT_GE(run.steps_left(), 3U);
+    EXPECT_FALSE(run.advance_until("summing"));
+    EXPECT_EQ(values_of(run.fetch(std::vector<std::string>{"total"})[0]), (std::vector<float>{3, 6}));
+    EXPECT_THROW(run.fetch(std::vector<std::string>{"y"}), Error);
+    EXPECT_TRUE(run.advance_until("negating"));
+  }
+}
+
+// y = -relu(x + x) is one node: who waits for a part of it waits for all.
+TEST(PartialRun, AdvancesToTheEndOfTheNodeThatANodeIsPartOf) {
+  ModelBuilder b;
+  b.input("x", {2}).input("z", {2}).output("y", {2}).output("product", {2});
+  b.node("Add", {"x", "x"}, {"doubled"}, "doubling")
+      .node("Relu", {"doubled"}, {"kept"}, "keeping")
+      .node("Neg", {"kept"}, {"y"}, "negating");
+  b.node("Pow", {"y", "z"}, {"product"}, "last");
+  Session session(b.model());
+  for (const char* name : {"doubling", "keeping", "negating"}) {
+    PartialRun run = session.partial_run({{"x", floats({1, -2})}, {"z", floats({2, 2})}});
+    ASSERT_EQ(run.steps_left(), 2U);
+    EXPECT_FALSE(run.advance_until(name)) << name;
+    EXPECT_EQ(values_of(run.fetch(std::vector<std::string>{"y"})[0]), (std::vector<float>{-2, 0})) << name;
+  }
+  PartialRun run = session.partial_run({{"x", floats({1, -2})}, {"z", floats({2, 2})}});
+  try {
+    run.advance_until("keepin");
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find("keeping"), std::string::npos) << error.what();
+  }
+}
+
 TEST(PartialRun, GoesNodeByNodeAndTellsHowManyAreLeft) {
   SessionOptions options;
   options.graph_optimization_level = GraphOptimizationLevel::disable_all;
