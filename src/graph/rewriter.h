@@ -47,11 +47,12 @@ class Rewriter {
     }
   }
 
-  /// Calls pass(Rewriter&) for this graph, then for all bodies in it.
+  /// Calls pass(Rewriter&) for this graph, then for all bodies in it. @return count()
   template <typename Fn>
-  void for_each_graph(const Fn& pass) {
+  int64_t for_each_graph(const Fn& pass) {
     pass(*this);
     for_each_body([&](Rewriter& inside) { inside.for_each_graph(pass); });
+    return count_;
   }
 
   /// One change. The nodes that edit() adds stand for `origins`, which it may remove. edit() returns false if it has changed nothing.

@@ -267,12 +267,11 @@ bool LayoutPass::transpose(const Node& node) {
 }
 
 int64_t assign_layout(Graph& graph, int64_t limit, bool weights_change) {
-  Rewriter rewriter(graph, limit);
-  rewriter.for_each_graph([&](Rewriter& inside) { LayoutPass(inside, weights_change).run(); });
-  if (rewriter.count() == 0) return 0;
+  const int64_t count = Rewriter(graph, limit).for_each_graph([&](Rewriter& inside) { LayoutPass(inside, weights_change).run(); });
+  if (count == 0) return 0;
   remove_dead(graph, INT64_MAX);
   infer(graph);
-  return rewriter.count();
+  return count;
 }
 
 }  // namespace treadle::passes

@@ -154,10 +154,9 @@ class Float32Pass {
 }  // namespace
 
 int64_t compute_in_float32(Graph& graph, const FoldBudget& budget, int64_t limit) {
-  Rewriter rewriter(graph, limit);
-  rewriter.for_each_graph([&](Rewriter& inside) { Float32Pass(inside, budget.max_bytes_each).run(); });
-  if (rewriter.count() > 0) remove_dead(graph, INT64_MAX);
-  return rewriter.count();
+  const int64_t count = Rewriter(graph, limit).for_each_graph([&](Rewriter& inside) { Float32Pass(inside, budget.max_bytes_each).run(); });
+  if (count > 0) remove_dead(graph, INT64_MAX);
+  return count;
 }
 
 }  // namespace treadle::passes

@@ -160,9 +160,7 @@ class ConvFusion {
 }  // namespace
 
 int64_t fuse_conv(Graph& graph, int64_t limit) {
-  Rewriter rewriter(graph, limit);
-  rewriter.for_each_graph([](Rewriter& inside) { ConvFusion(inside).run(); });
-  return rewriter.count();
+  return Rewriter(graph, limit).for_each_graph([](Rewriter& inside) { ConvFusion(inside).run(); });
 }
 
 }  // namespace treadle::passes

@@ -81,10 +81,6 @@ void depthwise_in(Rewriter& rewriter) {
 
 }  // namespace
 
-int64_t fuse_depthwise(Graph& graph, int64_t limit) {
-  Rewriter rewriter(graph, limit);
-  rewriter.for_each_graph(depthwise_in);
-  return rewriter.count();
-}
+int64_t fuse_depthwise(Graph& graph, int64_t limit) { return Rewriter(graph, limit).for_each_graph(depthwise_in); }
 
 }  // namespace treadle::passes

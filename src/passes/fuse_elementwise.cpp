@@ -187,9 +187,7 @@ class ElementwiseFuser {
 }  // namespace
 
 int64_t fuse_elementwise(Graph& graph, int64_t limit, bool keep_quantisation) {
-  Rewriter rewriter(graph, limit);
-  rewriter.for_each_graph([&](Rewriter& inside) { ElementwiseFuser(inside, keep_quantisation).run(); });
-  return rewriter.count();
+  return Rewriter(graph, limit).for_each_graph([&](Rewriter& inside) { ElementwiseFuser(inside, keep_quantisation).run(); });
 }
 
 }  // namespace treadle::passes

@@ -83,10 +83,6 @@ void scale_in(Rewriter& rewriter) {
 
 }  // namespace
 
-int64_t fuse_scale(Graph& graph, int64_t limit) {
-  Rewriter rewriter(graph, limit);
-  rewriter.for_each_graph(scale_in);
-  return rewriter.count();
-}
+int64_t fuse_scale(Graph& graph, int64_t limit) { return Rewriter(graph, limit).for_each_graph(scale_in); }
 
 }  // namespace treadle::passes

@@ -107,12 +107,10 @@ void merge_nodes(Rewriter& rewriter) {
 }  // namespace
 
 int64_t merge_common_nodes(Graph& graph, int64_t limit) {
-  Rewriter rewriter(graph, limit);
-  rewriter.for_each_graph([](Rewriter& inside) {
+  return Rewriter(graph, limit).for_each_graph([](Rewriter& inside) {
     merge_constants(inside);
     merge_nodes(inside);
   });
-  return rewriter.count();
 }
 
 }  // namespace treadle::passes

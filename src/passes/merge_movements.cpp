@@ -166,12 +166,10 @@ bool merge(Rewriter& rewriter, NodeId last) {
 }  // namespace
 
 int64_t merge_movements(Graph& graph, int64_t limit) {
-  Rewriter rewriter(graph, limit);
-  rewriter.for_each_graph([](Rewriter& inside) {
+  return Rewriter(graph, limit).for_each_graph([](Rewriter& inside) {
     for (NodeId id : inside.graph().order())
       if (inside.graph().is_alive(id) && inside.graph().node(id).is("Transpose")) merge(inside, id);
   });
-  return rewriter.count();
 }
 
 }  // namespace treadle::passes
