@@ -371,10 +371,6 @@ void optimise(Graph& graph, const SessionOptions& options) {
     pipeline.weights_packed = has_parameters(graph);
     passes::optimize(graph, pipeline);
   }
-  std::vector<NodeId> updates;
-  for (NodeId id : graph.order())
-    if (const Node& node = graph.node(id); node.op && node.op->updated_input) updates.push_back(id);
-  for (NodeId id : updates) graph.move_before(id, kNoNode);
 }
 
 NamedTensors copy_initializers(const Model& model, const std::vector<std::string>& names) {

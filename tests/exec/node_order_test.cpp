@@ -117,6 +117,23 @@ TEST(NodeOrder, KeepsEverythingOnItsSideOfAYield) {
   EXPECT_LT(at("Yield"), at("Sum"));
 }
 
+TEST(NodeOrder, UpdatesComeLast) {
+  GraphBuilder b;
+  ValueId state = b.input("state", DType::float32, {4}), other = b.input("other", DType::float32, {4});
+  ValueId x = b.input("x", DType::float32, {4});
+  ValueId assigned = b.node("Assign", {state, x}, {}, "first", "treadle");
+  b.output(b.node("Assign", {other, assigned}, {}, "second", "treadle"), "new_other");
+  ValueId read = b.node("Assign", {b.input("third", DType::float32, {4}), x}, {}, "read", "treadle");
+  b.output(b.node("Neg", {read}), "y");
+  auto graph = b.finish();
+  for (const bool saves_memory : {true, false}) {
+    std::vector<std::string> names;
+    for (NodeId id : exec::choose_order(*graph, saves_memory))
+      names.push_back(graph->node(id).op_type == "Neg" ? "Neg" : graph->node(id).name);
+    EXPECT_EQ(names, (std::vector<std::string>{"read", "Neg", "first", "second"}));
+  }
+}
+
 /// Gives a run an arena of so many bytes.
 class Room final : public exec::MemoryPass {
  public:

@@ -347,11 +347,6 @@ TEST(Parallel, UpdatesComeAfterAllElseAndAreWrittenInPlace) {
   b.output(b.node("Assign", {state, sum}, {}, "a", "treadle"), "new_state");
   b.output(b.node("Assign", {second, x}, {}, "b", "treadle"), "new_second");
   b.output(b.node("Sub", {product, state}), "y");
-  Graph& graph = b.graph();
-  std::vector<NodeId> updates;
-  for (NodeId id : graph.order())
-    if (graph.node(id).is("Assign", "treadle")) updates.push_back(id);
-  for (NodeId id : updates) graph.move_before(id, kNoNode);
   const Program program(b.finish(), kParallel);
   ASSERT_EQ(program.commit_from(), 3U);
   for (int32_t update : {3, 4})

@@ -37,7 +37,7 @@ class Lowering {
     find_parameters();
     make_slots();
     std::string missing;
-    for (NodeId id : options_.reuse_memory ? choose_order(graph_) : graph_.order()) {
+    for (NodeId id : choose_order(graph_, options_.reuse_memory)) {
       if (p_.parameters_ && p_.parameters_->computes(id)) continue;
       try {
         lower(graph_.node(id));

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <numeric>
+#include <ranges>
+#include <set>
 #include <span>
 
 #include "core/checked.h"
@@ -101,13 +103,29 @@ class Description {
   std::vector<bool> is_update_;  // per step
 };
 
+// Updates that something else reads stay where they are.
+std::vector<NodeId> with_updates_last(const Graph& graph) {
+  std::vector<NodeId> order = graph.order();
+  std::set<NodeId> last;
+  auto is_read_by_last = [&](ValueId output) {
+    if (output == kNoValue) return true;
+    const auto& uses = graph.value(output).uses;
+    return std::all_of(uses.begin(), uses.end(), [&](const Use& use) { return last.contains(use.node); });
+  };
+  for (NodeId id : order | std::views::reverse)
+    if (const Node& node = graph.node(id); is_update(node) && std::all_of(node.outputs.begin(), node.outputs.end(), is_read_by_last))
+      last.insert(id);
+  std::stable_partition(order.begin(), order.end(), [&](NodeId id) { return !last.contains(id); });
+  return order;
+}
+
 }  // namespace
 
 bool is_update(const Node& node) { return node.op && node.op->updated_input; }
 
-std::vector<NodeId> choose_order(const Graph& graph) {
-  std::vector<NodeId> order = graph.order();
-  if (order.size() > kMaxReordered) return order;
+std::vector<NodeId> choose_order(const Graph& graph, bool saves_memory) {
+  std::vector<NodeId> order = with_updates_last(graph);
+  if (!saves_memory || order.size() > kMaxReordered) return order;
   const Description description(graph, order, kSomeExtent);
   if (!description.is_known()) return order;
   std::vector<int32_t> as_it_is(order.size());
