@@ -14,11 +14,6 @@
 
 namespace treadle {
 
-uint64_t next_graph_id() {
-  static std::atomic<uint64_t> last{0};
-  return ++last;
-}
-
 namespace {
 
 // The type of a value of one graph for an input of another: plain symbols keep their names, all other extents become symbols of their own.
@@ -97,9 +92,8 @@ size_t choose_outputs(Graph& graph, const Request& request, const Monitor* monit
     names = graph.output_names;
   }
   for (const std::string& name : request.fetches) {
-    auto position = std::find(graph.output_names.begin(), graph.output_names.end(), name);
-    ValueId value = position != graph.output_names.end() ? graph.outputs[static_cast<size_t>(position - graph.output_names.begin())]
-                                                         : graph.find_value(name);
+    const size_t position = position_of(graph.output_names, name);
+    ValueId value = position < graph.outputs.size() ? graph.outputs[position] : graph.find_value(name);
     if (value == kNoValue)
       throw Error(ErrorCode::invalid_argument,
                   fmt::format("there is no output \"{}\"; the outputs are: {}", name, fmt::join(graph.output_names, ", ")));
@@ -191,22 +185,14 @@ bool Session::Impl::needs_own_symbols(const Executable& executable, std::span<co
 }
 
 std::shared_ptr<Executable> Session::Impl::finish(std::shared_ptr<Graph> graph, const FinishOptions& finishing) const {
-  const LoadPhases::Phase phase("lower");
-  auto made = std::make_shared<Executable>();
-  made->graph = graph;
   exec::ProgramOptions lowering = program_options();
   lowering.observable = finishing.observable;
   lowering.share_weights = options.share_weights && !options.allocator && !devices.any();
   lowering.release_packed = finishing.keep_constants || devices.any() ? nullptr : graph.get();  // a device copies from the graph
   lowering.keep_for_file = finishing.for_file;
   lowering.restored = finishing.restored;
-  made->program = std::make_unique<exec::Program>(graph, lowering);
-  for (ValueId input : graph->inputs) made->input_names.push_back(graph->value(input).name);
-  made->output_names = graph->output_names;
-  made->num_fetched = made->output_names.size();
+  std::shared_ptr<Executable> made = make_executable(graph, lowering);
   made->shared_symbols = find_shared_symbols(*graph);
-  made->id = next_graph_id();
-  made->executor = make_executor(*made->program);
   made->explain = [this](const Executable& failed, std::span<const Datum> feeds, const Error& error) { explain(failed, feeds, error); };
   return made;
 }
@@ -310,8 +296,7 @@ std::vector<Datum> in_order_of(std::span<const std::string> fetches, const Execu
   const auto names = std::span(executable.output_names).first(executable.num_fetched);
   if (fetches.empty() || same_order(fetches, names)) return results;
   std::vector<Datum> ordered;
-  for (const std::string& name : fetches)
-    ordered.push_back(results[static_cast<size_t>(std::find(names.begin(), names.end(), name) - names.begin())]);
+  for (const std::string& name : fetches) ordered.push_back(results[position_of(names, name)]);
   return ordered;
 }
 

@@ -7,6 +7,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "exec/program/program.h"
@@ -40,6 +41,9 @@ struct Executable {
   std::function<void(const Executable& executable, std::span<const Datum> feeds, const Error& error)> explain;
 };
 
-uint64_t next_graph_id();
+/// Which of the names it is; their number if it is none.
+inline size_t position_of(std::span<const std::string> names, std::string_view name) {
+  return static_cast<size_t>(std::find(names.begin(), names.end(), name) - names.begin());
+}
 
 }  // namespace treadle

@@ -56,7 +56,7 @@ struct IoBinding::Impl {
     memory.clear();
     for (const Output& output : outputs) {
       const auto& names = executable->output_names;
-      places.push_back(static_cast<size_t>(std::find(names.begin(), names.end(), output.name) - names.begin()));
+      places.push_back(position_of(names, output.name));
       if (output.memory) bound[places.back()] = *output.memory;
       if (!output.device) continue;
       memory.resize(names.size());
@@ -82,9 +82,9 @@ void IoBinding::bind_input(std::string_view name, Datum value) {
   found->second = std::move(value);
   if (!impl_->ready) return;
   // The same input again (a decoding loop): no need to resolve anything.
-  const auto& names = impl_->chosen.executable->input_names;
-  auto position = std::find(names.begin(), names.end(), name);
-  if (position != names.end()) impl_->chosen.feeds[static_cast<size_t>(position - names.begin())] = found->second;
+  ChosenProgram& chosen = impl_->chosen;
+  const size_t input = position_of(chosen.executable->input_names, name);
+  if (input < chosen.feeds.size()) chosen.feeds[input] = found->second;
 }
 
 void IoBinding::bind_output(std::string_view name, std::optional<Tensor> memory) {

@@ -66,21 +66,20 @@ PartialRun Session::partial_run(const std::map<std::string, Datum>& feeds, std::
 
 void PartialRun::feed(std::string_view name, Datum value) {
   const auto& inputs = impl_->run->executable().input_names;
-  const auto found = std::find(inputs.begin(), inputs.end(), name);
-  if (found == inputs.end())
+  const size_t input = position_of(inputs, name);
+  if (input == inputs.size())
     throw Error(ErrorCode::invalid_argument, fmt::format("the run has no input \"{}\"; its inputs are: {}", name, fmt::join(inputs, ", ")));
-  impl_->run->feed(static_cast<size_t>(found - inputs.begin()), std::move(value));
+  impl_->run->feed(input, std::move(value));
 }
 
 std::vector<Datum> PartialRun::fetch(std::span<const std::string> names) const {
   const auto& outputs = impl_->run->executable().output_names;
   std::vector<Datum> values;
   for (const std::string& name : names) {
-    const auto found = std::find(outputs.begin(), outputs.end(), name);
-    if (found == outputs.end())
+    const size_t k = position_of(outputs, name);
+    if (k == outputs.size())
       throw Error(ErrorCode::invalid_argument,
                   fmt::format("\"{}\" is no output of the run, and no target; its outputs are: {}", name, fmt::join(outputs, ", ")));
-    const auto k = static_cast<size_t>(found - outputs.begin());
     if (!impl_->run->has_output(k))
       throw Error(ErrorCode::invalid_argument, fmt::format("the run has not come as far as to make \"{}\"", name));
     values.push_back(impl_->run->output(k));

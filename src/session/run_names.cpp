@@ -15,12 +15,11 @@ namespace {
 
 void check_output(const Executable& executable, std::string_view option, const std::string& name, std::span<const Datum> bound) {
   const auto names = std::span(executable.output_names).first(executable.num_fetched);
-  const auto found = std::find(names.begin(), names.end(), name);
-  if (found == names.end())
+  const size_t k = position_of(names, name);
+  if (k == names.size())
     throw Error(ErrorCode::invalid_argument,
                 names.empty() ? fmt::format("{}: \"{}\" is no output of this run, which fetches none", option, name)
                               : fmt::format("{}: \"{}\" is no output of this run; is it {}?", option, name, nearest_names(name, names)));
-  const auto k = static_cast<size_t>(found - names.begin());
   if (k < bound.size() && bound[k].defined())
     throw Error(ErrorCode::invalid_argument,
                 fmt::format("{}: the output \"{}\" is bound to memory; leave out the option, or bind the name alone", option, name));

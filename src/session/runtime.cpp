@@ -144,6 +144,20 @@ std::unique_ptr<exec::Executor> Runtime::make_executor(const exec::Program& prog
   return devices.place(program, job ? job->state().get() : nullptr, options.mode == SessionMode::training);
 }
 
+std::shared_ptr<Executable> Runtime::make_executable(std::shared_ptr<const Graph> graph, const exec::ProgramOptions& lowering) const {
+  static std::atomic<uint64_t> last_id{0};
+  const LoadPhases::Phase phase("lower");
+  auto made = std::make_shared<Executable>();
+  made->graph = std::move(graph);
+  made->program = std::make_unique<exec::Program>(made->graph, lowering);
+  for (ValueId input : made->graph->inputs) made->input_names.push_back(made->graph->value(input).name);
+  made->output_names = made->graph->output_names;
+  made->num_fetched = made->output_names.size();
+  made->id = ++last_id;
+  made->executor = make_executor(*made->program);
+  return made;
+}
+
 void Runtime::keep_limits(std::function<void()> trim) {
   if ((options.memory_limit_bytes > 0 && !devices.any()) || job_memory)
     gate = std::make_unique<MemoryGate>(memory.account, options.spill_folder, std::move(trim), job_memory);

@@ -51,7 +51,8 @@ struct Runtime {
 
   /// Of options that all programs have; the caller adds its own.
   exec::ProgramOptions program_options() const;
-  std::unique_ptr<exec::Executor> make_executor(const exec::Program& program) const;
+  /// Lowers the graph, for its inputs and outputs.
+  std::shared_ptr<Executable> make_executable(std::shared_ptr<const Graph> graph, const exec::ProgramOptions& lowering) const;
   /// From now on runs keep to the limit of memory, if there is one, and others may call `trim`. Last in the making of a client.
   void keep_limits(std::function<void()> trim);
   /// First in its end: then nobody calls `trim`.
@@ -148,6 +149,7 @@ struct Runtime {
   uint64_t last_monitor_number_ = 0;
 
   void choose_threads();
+  std::unique_ptr<exec::Executor> make_executor(const exec::Program& program) const;
   void compute(const Executable& executable, std::span<const Datum> feeds, std::span<Datum> results, std::span<const Datum> bound,
                const exec::RunControl& control, std::span<const exec::OutputMemory> memory) const;
 };

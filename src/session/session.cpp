@@ -211,17 +211,12 @@ Session::Impl::~Impl() {
 
 void Session::Impl::explain(const Executable& failed, std::span<const Datum> feeds, const Error& error) const {
   if (!error.context().empty() || error.code() != ErrorCode::invalid_argument || model.impl().compiled) throw error;
-  std::vector<std::string> overridden;
-  for (const std::string& name : failed.input_names)
-    if (std::find(main->input_names.begin(), main->input_names.end(), name) == main->input_names.end()) overridden.push_back(name);
   std::unique_ptr<Graph> graph = model.impl().import();
   for (ValueId input : graph->inputs) {
-    auto position = std::find(failed.input_names.begin(), failed.input_names.end(), graph->value(input).name);
-    if (position == failed.input_names.end()) continue;
-    const Datum& feed = feeds[static_cast<size_t>(position - failed.input_names.begin())];
-    if (!feed.defined()) continue;
+    const size_t position = position_of(failed.input_names, graph->value(input).name);
+    if (position == failed.input_names.size() || !feeds[position].defined()) continue;
     Type& declared = graph->value(input).type;
-    Type fed = Type::of(feed);
+    Type fed = Type::of(feeds[position]);
     if (contradicts(declared, fed)) throw error;  // it names the feed; a node could not say more
     declared = std::move(fed);
   }

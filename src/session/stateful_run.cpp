@@ -70,7 +70,7 @@ struct StatefulRun::Impl {
     for (size_t i = 0; i < pairs.size(); ++i) {
       if (!session->known_inputs.contains(pairs[i].input))
         throw Error(ErrorCode::invalid_argument, fmt::format("there is no input \"{}\"", pairs[i].input));
-      if (std::find(outputs.begin(), outputs.end(), pairs[i].output) == outputs.end())
+      if (position_of(outputs, pairs[i].output) == outputs.size())
         throw Error(ErrorCode::invalid_argument,
                     fmt::format("there is no output \"{}\"; the outputs are: {}", pairs[i].output, fmt::join(outputs, ", ")));
       for (size_t k = 0; k < i; ++k)
@@ -130,15 +130,13 @@ std::vector<Datum> StatefulRun::run(const std::map<std::string, Datum>& given, s
   // more.
   const bool may_move_rows = !session.memory.allocator && !hooks::any(HookPoint::post_run);
   std::vector<exec::OutputMemory> memory(names.size());
-  for (size_t i = 0; i < impl_->states.size(); ++i) {
-    Impl::State& state = impl_->states[i];
-    auto position = static_cast<size_t>(std::find(names.begin(), names.end(), state.pair.output) - names.begin());
+  for (Impl::State& state : impl_->states) {
+    const size_t position = position_of(names, state.pair.output);
     memory[position].reusable = true;
     memory[position].stays = true;
     memory[position].storage = std::move(state.spare);
-    auto input = std::find(executable->input_names.begin(), executable->input_names.end(), state.pair.input);
-    if (input == executable->input_names.end() || !is_exclusive(state.value, /*held=*/2)) continue;  // here and in the feeds
-    auto at = static_cast<size_t>(input - executable->input_names.begin());
+    const size_t at = position_of(executable->input_names, state.pair.input);
+    if (at == executable->input_names.size() || !is_exclusive(state.value, /*held=*/2)) continue;  // here and in the feeds
     if (appends_to(*executable->graph, executable->graph->outputs[position], executable->graph->inputs[at]))
       memory[position].appends_to = static_cast<int>(at);
     else if (may_move_rows)
@@ -150,15 +148,13 @@ std::vector<Datum> StatefulRun::run(const std::map<std::string, Datum>& given, s
                   {.memory = memory, .options = options, .monitor = chosen.monitor, .compiled = chosen.compiled});
   chosen.feeds.clear();
   memory.clear();
-  for (size_t i = 0; i < impl_->states.size(); ++i) {
-    Impl::State& state = impl_->states[i];
-    Datum before =
-        std::exchange(state.value, results[static_cast<size_t>(std::find(names.begin(), names.end(), state.pair.output) - names.begin())]);
+  for (Impl::State& state : impl_->states) {
+    const Datum before = std::exchange(state.value, results[position_of(names, state.pair.output)]);
     if (is_exclusive(before)) state.spare = before.tensor().storage();
   }
   std::vector<Datum> plain;
   for (size_t i = 0; i < num_plain; ++i) {
-    const Datum& value = results[static_cast<size_t>(std::find(names.begin(), names.end(), wanted[i]) - names.begin())];
+    const Datum& value = results[position_of(names, wanted[i])];
     const bool is_asked_there = options && options->output_devices.contains(wanted[i]);
     plain.push_back(value.is_tensor() && value.tensor().storage()->device() && !is_asked_there ? Datum(value.tensor().clone()) : value);
   }

@@ -171,7 +171,7 @@ struct JointModule::Impl : Runtime {
     for (size_t result = num_results; result < runner->graph().output_names.size(); ++result) {
       const std::string& name = runner->graph().output_names[result];
       if (std::find(names.begin(), names.end(), name) == names.end()) continue;
-      fed_states.push_back({static_cast<size_t>(std::find(inputs.begin(), inputs.end(), name) - inputs.begin()), result});
+      fed_states.push_back({position_of(inputs, name), result});
     }
   }
 

@@ -33,19 +33,10 @@ std::shared_ptr<Executable> Runner::lower(std::unique_ptr<Graph> graph, bool obs
     const LoadPhases::Phase phase("optimise");
     optimise(*graph, runtime_.options);
   }
-  const LoadPhases::Phase phase("lower");
-  auto made = std::make_shared<Executable>();
-  made->graph = std::move(graph);
   exec::ProgramOptions options = runtime_.program_options();
   options.observable = observable;
   options.variables = variables_;
-  made->program = std::make_unique<exec::Program>(made->graph, options);
-  for (ValueId input : made->graph->inputs) made->input_names.push_back(made->graph->value(input).name);
-  made->output_names = made->graph->output_names;
-  made->num_fetched = made->output_names.size();
-  made->id = next_graph_id();
-  made->executor = runtime_.make_executor(*made->program);
-  return made;
+  return runtime_.make_executable(std::move(graph), options);
 }
 
 std::shared_ptr<const Executable> Runner::executable(const std::shared_ptr<const Monitor>& monitor) const {
@@ -126,15 +117,10 @@ std::vector<Datum> Runner::arrange_in_order(std::vector<Datum> fed) const {
 }
 
 void Runner::keep(const std::string& name, const Datum& value) {
-  const std::vector<std::string>& names = executable_->input_names;
-  const auto found = std::find(names.begin(), names.end(), name);
-  if (found != names.end()) kept_[static_cast<size_t>(found - names.begin())] = value;
+  if (const size_t input = position_of(executable_->input_names, name); input < kept_.size()) kept_[input] = value;
 }
 
-size_t Runner::place_of_fed(size_t fed) const {
-  const std::vector<std::string>& names = executable_->input_names;
-  return static_cast<size_t>(std::find(names.begin(), names.end(), fed_names_[fed]) - names.begin());
-}
+size_t Runner::place_of_fed(size_t fed) const { return position_of(executable_->input_names, fed_names_[fed]); }
 
 SessionOptions in_training(const SessionOptions& options) {
   const std::pair<bool, const char*> refused[] = {

@@ -8,9 +8,8 @@ namespace treadle::train {
 StayingValues::StayingValues(const Executable& step, std::span<const Datum> bound) {
   for (size_t k = 0; k < bound.size(); ++k) {
     if (!bound[k].defined()) continue;
-    const auto& names = step.input_names;
-    const auto found = std::find(names.begin(), names.end(), step.output_names[k]);
-    values_.push_back({found == names.end() ? kNone : static_cast<size_t>(found - names.begin()), k, bound[k].tensor(), {}, nullptr});
+    const size_t input = position_of(step.input_names, step.output_names[k]);
+    values_.push_back({input < step.input_names.size() ? input : kNone, k, bound[k].tensor(), {}, nullptr});
   }
 }
 

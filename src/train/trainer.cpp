@@ -47,19 +47,22 @@ struct Trainer::Impl : Runtime, TrainerGraphs {
     step_bound.clear(), update_bound.clear();
   }
 
-  // Arenas that no run uses.
-  void trim() const {
+  /// Those that have been made, the step's first.
+  template <typename Visit>
+  void for_each_runner(Visit&& visit) const {
     std::lock_guard lock(runners_mutex);
     for (const std::unique_ptr<Runner>* runner : {&step, &update, &gradients, &inference, &loss, &evaluation})
-      if (*runner) (*runner)->trim();
+      if (*runner) visit(**runner);
+  }
+  // Arenas that no run uses.
+  void trim() const {
+    for_each_runner([](const Runner& runner) { runner.trim(); });
   }
 
   profile::ProfilePlan profile_plan(const Profiling& of) const;
   Executables executables() const {
-    std::lock_guard lock(runners_mutex);
     Executables made;
-    for (const std::unique_ptr<Runner>* runner : {&step, &update, &gradients, &inference, &loss, &evaluation})
-      if (*runner) (*runner)->add_to(made);
+    for_each_runner([&](const Runner& runner) { runner.add_to(made); });
     return made;
   }
 
