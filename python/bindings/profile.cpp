@@ -3,6 +3,7 @@
 
 #include <unordered_map>
 
+#include "ranges.h"
 #include "session.h"
 #include "treadle/train.h"
 
@@ -104,6 +105,8 @@ PyObject* exit_range(PyObject* self, PyObject* const* /*arguments*/, Py_ssize_t 
   Py_RETURN_NONE;
 }
 
+PyCFunction exit_function() { return reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(exit_range)); }
+
 void free_range(PyObject* self) {
   PyTypeObject* type = Py_TYPE(self);
   Py_DECREF(reinterpret_cast<RangeObject*>(self)->name);
@@ -112,6 +115,7 @@ void free_range(PyObject* self) {
 }
 
 PyTypeObject* range_type = nullptr;
+PyObject* end_of_ranges = nullptr;  // the descriptor, which newer interpreters call
 
 PyObject* make_range(PyObject* /*module*/, PyObject* name) {
   if (!PyUnicode_Check(name)) {
@@ -127,16 +131,16 @@ PyObject* make_range(PyObject* /*module*/, PyObject* name) {
 }
 
 void register_range(nb::module_& module) {
-  static PyMethodDef methods[] = {
-      {"__enter__", enter_range, METH_NOARGS, nullptr},
-      {"__exit__", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(exit_range)), METH_FASTCALL, nullptr},
-      {nullptr, nullptr, 0, nullptr}};
+  static PyMethodDef methods[] = {{"__enter__", enter_range, METH_NOARGS, nullptr},
+                                  {"__exit__", exit_function(), METH_FASTCALL, nullptr},
+                                  {nullptr, nullptr, 0, nullptr}};
   static PyType_Slot slots[] = {{Py_tp_methods, methods}, {Py_tp_dealloc, reinterpret_cast<void*>(free_range)}, {0, nullptr}};
   static PyType_Spec spec{"treadle._treadle.ProfileRange", sizeof(RangeObject), 0, Py_TPFLAGS_DEFAULT, slots};
   static PyMethodDef function{"profile_range", make_range, METH_O, "A range of the program, as a context manager."};
   range_type = reinterpret_cast<PyTypeObject*>(PyType_FromSpec(&spec));
   if (!range_type) throw nb::python_error();
   module.attr("ProfileRange") = nb::borrow(reinterpret_cast<PyObject*>(range_type));
+  end_of_ranges = nb::object(module.attr("ProfileRange").attr("__exit__")).release().ptr();
   nb::object made = nb::steal(PyCFunction_NewEx(&function, nullptr, nullptr));
   if (!made) throw nb::python_error();
   module.attr("profile_range") = made;
@@ -152,6 +156,13 @@ nb::bytes profile_contents(const std::string& path, const std::string& json, con
 }
 
 }  // namespace
+
+bool is_of_ranges(PyObject* callable) {
+  if (callable == end_of_ranges) return true;
+  if (!PyCFunction_Check(callable)) return false;
+  const PyCFunction function = PyCFunction_GetFunction(callable);
+  return function == make_range || function == exit_function();
+}
 
 void register_profile(nb::module_& module) {
   nb::class_<PyProfile>(module, "NativeProfile").def_ro("json", &PyProfile::json);

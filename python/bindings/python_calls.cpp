@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "bindings.h"
+#include "ranges.h"
 #include "treadle/profile.h"
 
 namespace treadle::python {
@@ -208,13 +209,14 @@ PyObject* on_end(PyObject* /*module*/, Arguments arguments, Py_ssize_t count) {
 // Functions of Python's have a start of their own.
 PyObject* on_call(PyObject* /*module*/, Arguments arguments, Py_ssize_t count) {
   return guarded_callback([&] {
-    if (count >= 3 && !is_function_of_python(arguments[2])) begin_call(arguments[2], CallNames::get().of_callable(arguments[2]));
+    if (count >= 3 && !is_function_of_python(arguments[2]) && !is_of_ranges(arguments[2]))
+      begin_call(arguments[2], CallNames::get().of_callable(arguments[2]));
   });
 }
 
 PyObject* on_c_end(PyObject* /*module*/, Arguments arguments, Py_ssize_t count) {
   return guarded_callback([&] {
-    if (count >= 3) end_call(arguments[2]);
+    if (count >= 3 && !is_of_ranges(arguments[2])) end_call(arguments[2]);
   });
 }
 
@@ -226,6 +228,7 @@ PyObject* on_profile(PyObject* /*module*/, Arguments arguments, Py_ssize_t count
     const char* text = PyUnicode_AsUTF8AndSize(arguments[1], &size);
     if (!text) return PyErr_Clear();
     const std::string_view event(text, static_cast<size_t>(size));
+    if (event.starts_with("c_") && is_of_ranges(arguments[2])) return;
     if (event == "c_call") return begin_call(arguments[2], CallNames::get().of_callable(arguments[2]));
     if (event == "c_return" || event == "c_exception") return end_call(arguments[2]);
     auto* code = reinterpret_cast<PyObject*>(PyFrame_GetCode(reinterpret_cast<PyFrameObject*>(arguments[0])));

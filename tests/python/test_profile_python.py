@@ -81,6 +81,7 @@ def test_stacks_nest_with_nodes(session: treadle.InferenceSession, tmp_path: pat
             serve(session)
 
     profile = profiled(session, work)
+    assert not [r for r in profile.ranges if "profile_range" in r.name or "__exit__" in r.name], "the calls of the range itself"
     (served,) = [r for r in profile.ranges if r.name.startswith("serve (")]
     assert "batch" in served.path and any("work" in name for name in served.path)
     profile.save(tmp_path / "p.folded")
@@ -217,6 +218,11 @@ def test_monitoring_callbacks(session: treadle.InferenceSession, monkeypatch: py
         monitoring.fire("PY_RETURN", treadle._python_calls.start.__code__, 0, None)
         monitoring.fire("PY_RETURN", calls_of.__code__, 0, None)  # began before
         monitoring.fire("PY_START", outer, 0)
+        with treadle.profile.range("range") as made:
+            pass
+        for callable_of_range in (treadle.profile.range, made.__exit__, type(made).__exit__):  # the profiler's own
+            monitoring.fire("CALL", outer, 1, callable_of_range, made)
+            monitoring.fire("C_RETURN", outer, 1, callable_of_range, made)
         monitoring.fire("CALL", outer, 2, fib, 3)  # a function of Python's: its start says so
         monitoring.fire("PY_START", inner, 0)
         monitoring.fire("CALL", inner, 2, len, [])
@@ -235,6 +241,7 @@ def test_monitoring_callbacks(session: treadle.InferenceSession, monkeypatch: py
     paths = {tuple(name.split(" ")[0] for name in r.path): r.calls for r in profile.ranges}
     assert paths == {
         ("serve",): 1,
+        ("serve", "range"): 1,
         ("serve", "fib"): 1,
         ("serve", "fib", "builtins.len"): 1,
         ("serve", "fib", "builtins.int"): 1,
