@@ -224,6 +224,12 @@ class ProfileSchedule:
         return (self.repeat == 0 or cycle < self.repeat) and place >= self.wait + self.warmup
 
 
+def _numbered(path: str, number: int) -> str:
+    """The file of a module's graph: "run.profile", "run.2.profile"."""
+    root, extension = os.path.splitext(path)
+    return path if number == 1 or not path else f"{root}.{number}{extension}"
+
+
 _RECORDING = b"TREADLE PROFILE\n"  # how a file of `stream_to` begins
 
 
@@ -254,21 +260,16 @@ class Profile:
         self._stream_to = os.fspath(stream_to) if stream_to is not None else ""
         if stream_to is not None and not self._stream_to:
             raise InvalidArgument("stream_to is a path, got an empty one", code="invalid_argument")
-        if self._stream_to and client is not None and _graphs_of(client) is not None:
-            raise InvalidArgument(
-                "stream_to is for clients with one graph: a treadle.torch.Module has one for each kind of call", code="invalid_argument"
-            )
         self._python_calls = python_calls
-        self._limits = (max_events, when_full == "ring", memory, passes, kernel_phases, python_calls, self._stream_to)
+        self._limits = (max_events, when_full == "ring", memory, passes, kernel_phases, python_calls)
         self._lazy: Callable[[], _treadle.NativeProfile] | None = None
         self._num_steps = 0
         self._lock = threading.Lock()
-        self._recorded: list[tuple[Any, _treadle.NativeProfiler]] = []  # clients, a module's graphs each
+        self._recorded: list[tuple[Any, _treadle.NativeProfiler, str]] = []  # clients, a module's graphs each, with their files
         self._json: str | None = None
         self._native: _treadle.NativeProfile | None = None
-        self.graphs: list[Profile] = []
-        """Of a `treadle.torch.Module`: a profile for each of its graphs that ran, that with the most time first. The profile itself is of
-        this one."""
+        self._parts: list[Profile] = []  # of a module's graphs, also of those that did not run
+        self._graphs: list[Profile] | None = None
 
     def __enter__(self) -> Profile:
         if self._client is None:
@@ -291,11 +292,13 @@ class Profile:
         return self
 
     def _start(self, client: Any) -> None:
-        profiler = _treadle.start_profiler(_native_client(client), *self._limits)
+        with self._lock:
+            file = _numbered(self._stream_to, len(self._recorded) + 1)
+        profiler = _treadle.start_profiler(_native_client(client), *self._limits, file)
         with self._lock:
             if self._schedule is not None and not self._schedule.records(self._num_steps):
                 profiler.pause()
-            self._recorded.append((client, profiler))
+            self._recorded.append((client, profiler, file))
 
     def step(self) -> None:
         """Ends a step of the `schedule`: runs that begin from now on are the next one's."""
@@ -303,7 +306,7 @@ class Profile:
             raise InvalidArgument("the profile has no schedule: treadle.profile(..., schedule=treadle.ProfileSchedule(...))", code="invalid_argument")
         with self._lock:
             self._num_steps += 1
-            for _, profiler in self._recorded:
+            for _, profiler, _ in self._recorded:
                 if self._schedule.records(self._num_steps):
                     profiler.resume()
                 else:
@@ -321,34 +324,43 @@ class Profile:
             graphs.unwatch(self._start)
         with self._lock:
             recorded, self._recorded = self._recorded, []  # and with the profilers what they hold
-        for _, profiler in recorded:
+        for _, profiler, _ in recorded:
             profiler.pause()
         if graphs is None:
             self._take(*recorded[0])
             return
-        self.graphs = []
-        for client, profiler in recorded:
-            part = Profile(client, peaks=self._peaks)
-            part._take(client, profiler)
-            if part.data["runs"]["recorded"]:
-                self.graphs.append(part)
-        if not self.graphs:
-            if error is None:
-                raise InvalidArgument("no graph of the module ran: treadle.torch.explain(module) says why", code="invalid_argument")
-            return
-        self.graphs.sort(key=lambda part: -part._total_ms())
-        self._json, self._native = self.graphs[0]._json, self.graphs[0]._native
+        self._graphs = self._json = self._native = None
+        self._parts = []
+        for item in recorded:
+            part = Profile(item[0], peaks=self._peaks)
+            part._take(*item)
+            self._parts.append(part)
+        if error is None and (not self._stream_to or not recorded):  # files are read where somebody asks
+            self._first_graph()
 
-    def _take(self, client: Any, profiler: _treadle.NativeProfiler) -> None:
+    @property
+    def graphs(self) -> list[Profile]:
+        """Of a `treadle.torch.Module`: a profile for each of its graphs that ran, that with the most time first. The profile itself is of
+        this one."""
+        if self._graphs is None:
+            self._graphs = sorted((part for part in self._parts if part.data["runs"]["recorded"]), key=lambda part: -part._total_ms())
+        return self._graphs
+
+    def _first_graph(self) -> Profile:
+        if not self.graphs:
+            raise InvalidArgument("no graph of the module ran: treadle.torch.explain(module) says why", code="invalid_argument")
+        return self.graphs[0]
+
+    def _take(self, client: Any, profiler: _treadle.NativeProfiler, file: str) -> None:
         name, threads, float32 = "", 0, True
         if isinstance(client, InferenceSession):
             options = client.get_session_options()
             name, threads = client._model_path or "", options.intra_op_num_threads
             float32 = options.precision in ("", "float32")
         of = (name, threads if self._peaks else None, float32)
-        if self._stream_to:
+        if file:
             profiler.flush()  # raises where the file could not be written
-            self._lazy = lambda: _treadle.read_profile_recording(self._stream_to, *of)  # a long one is read where somebody asks
+            self._lazy = lambda: _treadle.read_profile_recording(file, *of)  # a long one is read where somebody asks
         else:
             self._set(profiler.take(*of))
 
@@ -377,6 +389,9 @@ class Profile:
         if self._lazy is not None:
             lazy, self._lazy = self._lazy, None
             self._set(lazy())
+        if self._json is None and self._parts:
+            first = self._first_graph()
+            self._json, self._native = first._text(), first._native
         if self._json is None:
             raise InvalidArgument("nothing has been recorded yet: leave the `with` block first", code="invalid_argument")
         return self._json
@@ -545,7 +560,7 @@ class _ProfileFunction:
         `python_calls`: also what Python calls, C functions too: in `p.ranges`, with what called it around it, and in every trace file. Of all
         threads from Python 3.12 on; before, of this one and of those that begin in the block.
         `stream_to`: a file to which events are written while they are recorded, for recordings of any length; `Profile.load` reads it, also
-        after the process was killed.
+        after the process was killed. Of a module, "run.profile" is the first graph's, "run.2.profile" the second one's, and so on.
         `passes`: nodes name the passes that made them. The graph is optimised once more for that, when the block ends. Not of compiled models.
         `max_events`: room of 24 bytes each, for the whole process. `when_full`: "stop" records no more, "ring" forgets the oldest. Either way
         `p.events_lost` counts what is missing, and runs that lack events are left out.

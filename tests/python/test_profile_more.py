@@ -158,6 +158,27 @@ def test_a_torch_module_is_profiled():
     gc.collect()
 
 
+def test_a_torch_module_writes_a_file_for_each_graph(tmp_path):
+    torch = pytest.importorskip("torch")
+    import treadle.torch
+
+    module = treadle.torch.Module(torch.nn.Sequential(torch.nn.Linear(16, 32), torch.nn.ReLU(), torch.nn.Linear(32, 4)))
+    x = torch.ones(8, 16)
+    with treadle.profile(module, peaks=False, stream_to=tmp_path / "run.profile") as p, treadle.profile(module, peaks=False) as kept:
+        for _ in range(3):
+            module(x).sum().backward()
+        with torch.no_grad():
+            module(x)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["run.2.profile", "run.profile"]
+    loaded = [treadle.Profile.load(tmp_path / name) for name in ("run.profile", "run.2.profile")]
+    for profiles in (p.graphs, loaded):
+        assert sorted(part.data["runs"]["recorded"] for part in profiles) == [1, 6] == sorted(g.data["runs"]["recorded"] for g in kept.graphs)
+    training = max(kept.graphs, key=lambda graph: len(graph.nodes))
+    assert {node.name: node.calls for node in training.nodes} == {node.name: node.calls for node in max(loaded, key=lambda part: len(part.nodes)).nodes}
+    p.save(tmp_path / "p.trace.json")
+    assert "nodes" in p.data and p.table()
+
+
 def explained(program, *arguments):
     run = subprocess.run([program, "explain", *map(str, arguments)], capture_output=True, text=True, timeout=300)
     assert run.returncode == 0, run.stderr
