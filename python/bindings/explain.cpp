@@ -20,6 +20,13 @@ void register_explain(nb::module_& module) {
       nb::arg("model"), nb::arg("options"), nb::arg("name"), nb::arg("dimensions"), nb::arg("shapes"), nb::arg("default_extent"));
   module.def("explain_node", &cli::explain_node, nb::arg("document"), nb::arg("node"));
   module.def("explanation_text", &cli::explanation_text, nb::arg("document"), nb::arg("top"));
+  module.def(
+      "explanation_file",
+      [](const std::string& path, const std::string& document) {
+        const std::string text = cli::explanation_file(path, document);
+        return nb::bytes(text.data(), text.size());
+      },
+      nb::arg("path"), nb::arg("document"));
   module.def("node_history_text", &cli::node_history_text, nb::arg("history"));
 }
 

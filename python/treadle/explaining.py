@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import pathlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, overload
@@ -79,6 +80,11 @@ class Explanation:
     def table(self, top: int = 25) -> str:
         """For the terminal. `top`: nodes shown, 0 for all."""
         return _treadle.explanation_text(self._document, top)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Writes a page with the drawn graph (.html), which needs no network, or `data` (.json)."""
+        target = pathlib.Path(path)
+        target.write_bytes(_treadle.explanation_file(str(target), self._document))
 
     def __str__(self) -> str:
         return self.table()

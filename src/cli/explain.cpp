@@ -7,11 +7,13 @@
 #include <algorithm>
 #include <cstdio>
 #include <nlohmann/json.hpp>
+#include <span>
 
 #include "cli/commands.h"
 #include "cli/inputs.h"
 #include "cli/provenance.h"
 #include "cli/terminal.h"
+#include "core/file.h"
 #include "core/thread_pool.h"
 #include "session/model.h"
 #include "treadle/error.h"
@@ -24,7 +26,7 @@ using Json = nlohmann::ordered_json;
 
 struct ExplainOptions {
   ExplainRequest request;
-  std::string node;
+  std::string node, output;
   int top = 25;
   bool json = false;
 };
@@ -78,6 +80,7 @@ Json explain_document(const Model& model, const ExplainRequest& a) {
   Json planned = planned_profile(session, a, peaks);
   Json json{{"format", "treadle-explain"}, {"version", 1}, {"model", a.name}, {"nodes_as_read", model.impl().import()->num_nodes()}};
   if (const std::string assumed = assumed_extents(session.inputs(), a.inputs); !assumed.empty()) json["assumed"] = assumed;
+  json["environment"] = planned.at("environment");
   json["peaks"] = planned.at("peaks");
   json["passes"] = passes_json(trace);
   add_passes(trace, planned);
@@ -236,13 +239,21 @@ std::string document_text(const Json& document, int top) {
 std::string dumped(const Json& json) { return json.dump(-1, ' ', false, Json::error_handler_t::replace); }
 
 int explain(const ExplainOptions& a) {
+  if (!a.output.empty()) check_explanation_file(a.output);
   const Json document = explain_document(Model::load(a.request.name), a.request);
   if (!a.node.empty()) {
     const Json history = node_history(document, a.node);
     fmt::print("{}\n", a.json ? dumped(history) : history_text(history));
     return 0;
   }
+  if (!a.output.empty()) {
+    const std::string text = explanation_file(a.output, dumped(document));
+    AtomicFile file(a.output);
+    file.write(std::as_bytes(std::span(text)));
+    file.commit();
+  }
   std::fputs(a.json ? (dumped(document) + "\n").c_str() : document_text(document, a.top).c_str(), stdout);
+  if (!a.output.empty() && !a.json) fmt::print("\nwritten to {}\n", a.output);
   return 0;
 }
 
@@ -251,6 +262,14 @@ int explain(const ExplainOptions& a) {
 std::string explain_model(const Model& model, const ExplainRequest& request) { return dumped(explain_document(model, request)); }
 std::string explain_node(std::string_view document, const std::string& node) { return dumped(node_history(Json::parse(document), node)); }
 std::string explanation_text(std::string_view document, int top) { return document_text(Json::parse(document), top); }
+void check_explanation_file(std::string_view path) {
+  if (!path.ends_with(".html") && !path.ends_with(".json"))
+    throw Error(ErrorCode::invalid_argument, fmt::format("{}: a name that ends in .html or .json is expected", path));
+}
+std::string explanation_file(std::string_view path, std::string_view document) {
+  check_explanation_file(path);
+  return path.ends_with(".html") ? profile_to_html(document) : std::string(document);
+}
 std::string node_history_text(std::string_view history) { return history_text(Json::parse(history)); }
 
 Command add_explain(CLI::App& app) {
@@ -260,6 +279,7 @@ Command add_explain(CLI::App& app) {
   add_input_options(app, a->request.inputs);
   add_session_options(app, a->request.session);
   app.add_option("--top", a->top, "Nodes to print; 0: all")->capture_default_str()->check(CLI::NonNegativeNumber);
+  app.add_option("-o,--output", a->output, "Also write a page with the drawn graph (.html), or all of it (.json)")->excludes("--node");
   app.add_flag("--json", a->json, "Print JSON");
   app.footer("No node runs: times are estimates. `treadle profile` measures.\nExample: treadle explain model.onnx --node conv1");
   return [a] { return explain(*a); };

@@ -16,7 +16,7 @@ struct ExplainRequest {
   SessionOptions session;
 };
 
-/// JSON: passes, nodes with what left them alone, views, planned memory. Measures the machine's peaks.
+/// JSON: passes, nodes with what left them alone, views, planned memory, environment. Measures the machine's peaks.
 std::string explain_model(const Model& model, const ExplainRequest& request);
 /// What became of a node of the model, or where one that runs comes from: JSON.
 /// @param document  of explain_model(). @throws Error(not_found)
@@ -24,5 +24,8 @@ std::string explain_node(std::string_view document, const std::string& node);
 /// Both for people. @param top  nodes shown; 0: all
 std::string explanation_text(std::string_view document, int top);
 std::string node_history_text(std::string_view history);
+/// The contents of a file: .html is a page, .json the document. @throws Error(invalid_argument) for another name
+std::string explanation_file(std::string_view path, std::string_view document);
+void check_explanation_file(std::string_view path);
 
 }  // namespace treadle::cli

@@ -57,6 +57,18 @@ Document pack_timeline(const Document& timeline) {
   return {{"count", count}, {"events", timeline.value("events", count)}, {"has_phases", phases != nullptr}, {"packed", base64(bytes)}};
 }
 
+// Also what `treadle explain --json` prints: nodes, passes and memory of a plan that did not run.
+Document parse_profile_or_plan(std::string_view text) {
+  Document document = Document::parse(text, nullptr, /*allow_exceptions=*/false);
+  if (!document.is_object() || document.value("format", Document()) != "treadle-explain") return parse_document(text);
+  for (const char* part : {"nodes", "passes"})
+    if (!document.contains(part) || !document[part].is_array())
+      throw Error(ErrorCode::invalid_argument, std::string("the plan lacks its ") + part);
+  for (const Document& node : document["nodes"])
+    if (!node.is_object()) throw Error(ErrorCode::invalid_argument, "the plan is damaged: a node is no object");
+  return document;
+}
+
 void pack_timelines(Document& document) {
   if (!document.contains("timeline")) return;
   Document& timeline = document["timeline"];
@@ -68,7 +80,7 @@ void pack_timelines(Document& document) {
 }  // namespace profile
 
 std::string profile_to_html(std::string_view json) {
-  profile::Document document = profile::parse_document(json);
+  profile::Document document = profile::parse_profile_or_plan(json);
   profile::reading([&] { profile::pack_timelines(document); });
   // No "<" stays in the document: text of a model cannot end the script that holds it.
   std::string text;

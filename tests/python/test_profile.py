@@ -237,6 +237,43 @@ def test_the_page_sorts_filters_groups_and_zooms(program, conv_profile, tmp_path
 
 
 @pytest.mark.skipif(browser() is None, reason="no Chromium here")
+def test_the_page_of_a_plan_shows_passes_and_the_graph(program, conv_model, tmp_path):
+    def explain(*arguments, status=0):
+        run = subprocess.run([program, "explain", str(conv_model), *map(str, arguments)], capture_output=True, text=True, timeout=300)
+        assert run.returncode == status, run.stderr
+        return run.stdout + run.stderr
+
+    saved = tmp_path / "plan.json"
+    assert "written to" in explain("--dim", "batch=2", "-o", saved)
+    data = json.loads(saved.read_text())
+    script = """
+    seen.push([...document.querySelectorAll('#passes tbody tr')].map((r) => r.cells[0].textContent), rows().map((r) => r.dataset.node).length);
+    document.querySelectorAll('#passes tbody button')[0].click();
+    seen.push(rows().map((r) => nodes[r.dataset.node].passes));
+    document.querySelector('#drawing rect[data-node="0"]').dispatchEvent(new MouseEvent('click', {bubbles: true}));
+    seen.push(document.querySelector('tr.detail').textContent);
+    seen.push([...document.querySelectorAll('section, nav a')].filter((x) => !x.hidden).map((x) => x.id || x.hash));
+    """
+    page = tmp_path / "plan.html"
+    explain("--dim", "batch=2", "-o", page)
+    end = "document.body.append(Object.assign(document.createElement('pre'), {id: 'seen', textContent: JSON.stringify(seen)}));"
+    rows = "const rows = () => [...document.querySelectorAll('#node-table tr[data-node]')];"
+    page.write_text(page.read_text().replace("</body>", f"<script>const seen = [];{rows}{script}{end}</script></body>"))
+    text = rendered(page, tmp_path)
+    assert text.count("<rect ") >= len(data["nodes"]), "the drawing of the graph has each node"
+    assert "&lt;/script&gt;&lt;b&gt;softmax" in text
+    names, count, made, details, shown = json.loads(html.unescape(text.split('<pre id="seen">')[1].split("</pre>")[0]))
+    assert names == [step["pass"] for step in data["passes"]]
+    assert count == len(data["nodes"])
+    assert made and all(names[0] in passes for passes in made)
+    assert ", ".join(data["nodes"][0]["passes"]) in details
+    parts = {"passes", "nodes", "memory", "graph", "environment"}
+    assert set(shown) == {"headline", *parts, *(f"#{part}" for part in parts)}
+    assert "a name that ends in .html or .json" in explain("-o", tmp_path / "plan.csv", status=1)
+    assert "--node" in explain("-o", page, "--node", "conv", status=2)
+
+
+@pytest.mark.skipif(browser() is None, reason="no Chromium here")
 def test_the_page_needs_no_mouse(program, conv_profile, tmp_path):
     script = """
     // A node's details open and close at its name, which a keyboard reaches.

@@ -3,6 +3,9 @@
 const $ = (id) => document.getElementById(id);
 const profile = JSON.parse($('profile').textContent);
 const redraws = [];  // what draws to the size of the window
+// A plan (`treadle explain -o`) has estimates in place of runs, and what each pass did.
+const isPlan = profile.format === 'treadle-explain';
+if (isPlan) profile.runs = {};
 
 // Elements are made with text nodes only: names come from models.
 function make(tag, attributes = {}, ...children) {
@@ -139,6 +142,7 @@ function layerOf(name) {
   return cut > 0 ? name.slice(0, cut).replace(/^\//, '') : '';
 }
 const nodes = profile.nodes;
+const estimated = isPlan ? nodes.reduce((sum, n) => sum + (n.estimated_ms || 0), 0) : 0;
 nodes.forEach((node, i) => {
   node.index = i;
   node.inputs = node.inputs || [];
@@ -147,10 +151,17 @@ nodes.forEach((node, i) => {
   node.kernelText = [node.kernel, node.forms].filter(Boolean).join(' ');
   node.layer = layerOf((node.sources && node.sources[0]) || node.name || '');
   node.pass = (node.passes || []).join(', ');
+  if (estimated > 0 && isKnown(node.estimated_ms)) node.share = node.estimated_ms / estimated;
 });
+function operatorsOf(list) {
+  const shares = new Map();
+  for (const n of list) shares.set(n.op, (shares.get(n.op) || 0) + (n.share || 0));
+  return [...shares].sort((a, b) => b[1] - a[1]).map(([op]) => ({ op }));
+}
 const critical = new Set(profile.critical_path ? profile.critical_path.nodes : []);
 // The operators with the most time have a colour each, the others share one.
-const opColour = new Map((profile.operators || []).map((o, i) => [o.op, colours[Math.min(i, colours.length - 1)]]));
+const operators = profile.operators || operatorsOf(nodes);
+const opColour = new Map(operators.map((o, i) => [o.op, colours[Math.min(i, colours.length - 1)]]));
 const colourOf = (node) => opColour.get(node.op) || '--c7';
 // Of what kernels do, those with the most time first.
 const phaseTimes = new Map();
@@ -160,4 +171,6 @@ const phaseColour = (name) => `--p${Math.min(phaseNames.indexOf(name), 7)}`;
 const label = (node) => [
   `${node.name || '(unnamed)'}  ${node.op}`,
   node.ms && `${time(node.ms.median)}, ${percent(node.share)} of the run` + (critical.has(node.index) ? ', on the critical path' : ''),
+  isKnown(node.estimated_ms) && `at least ${time(node.estimated_ms) || '0 ms'}`, isPlan && node.sources && `stands for ${shorten(node.sources.join(', '), 120)}`,
+  ...(node.left_alone || []).slice(0, 3).map((r) => `${r.pass} did no more: ${shorten(r.why, 140)}`),
   node.kernelText, node.pass && `by ${node.pass}`, shorten(node.shapes, 120)].filter(Boolean).join('\n');

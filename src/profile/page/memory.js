@@ -114,7 +114,7 @@ function showArena(m) {
   $('peak').append(scrolling('Alive at the peak', table(alive.map((b) => [breakable(b.name), b.class, bytes(b.bytes), bytes(b.offset), breakable(nodeName(b.first)), breakable(nodeName(b.last))]),
     ['value', 'class', '#bytes', '#offset', 'made by', 'last read by'])));
   $('arena').setAttribute('aria-label', `Map of ${plural(m.buffers.length, 'buffer')} in an arena of ${bytes(m.arena_bytes)}; the peak is at ${nodeName(arena.peak)}`);
-  legendOf('arena-legend', [...(profile.operators || []).filter((o, i) => i < 7 && makers.includes(o.op)).map((o) => [`by ${o.op}`, opColour.get(o.op)]), ['scratch, others', '--c7']]);
+  legendOf('arena-legend', [...operators.filter((o, i) => i < 7 && makers.includes(o.op)).map((o) => [`by ${o.op}`, opColour.get(o.op)]), ['scratch, others', '--c7']]);
   $('arena').addEventListener('mousemove', (e) => {
     const box = $('arena').getBoundingClientRect(), x = e.clientX - box.left, y = e.clientY - box.top;
     const hit = arena.boxes.find((b) => x >= b.x && x <= b.x + b.w && y >= b.y && y <= b.y + b.h);

@@ -1,17 +1,28 @@
 // The table of nodes, the details of the chosen one, and what kernels do within nodes.
-const nodeScale = timeScale(nodes.map((n) => n.ms && n.ms.median));
+const nodeScale = timeScale(nodes.map((n) => isPlan ? n.estimated_ms : n.ms && n.ms.median));
+const inMillions = (x) => isKnown(x) ? number(x / 1e6, 3) : '';
+const whole = isPlan ? 'all nodes' : 'the run';
 const columns = [
   { key: 'name', title: 'node', class: 'name' }, { key: 'op', title: 'operator', class: 'op', cell: (n) => breakable(n.op.replace(/([a-z])([A-Z])/g, '$1\u200b$2')) },
   { key: 'kernelText', title: 'kernel', class: 'kernel' },
   { key: 'shapes', title: 'shapes', class: 'shape', cell: (n) => shorten(n.shapes, 72) },
-  { key: 'calls', title: 'calls', n: true, cell: (n) => isKnown(n.calls) ? number(n.calls, n.calls % 1 ? 1 : 0) : '' },
-  { key: 'median', title: nodeScale.unit, n: true, value: (n) => n.ms && n.ms.median, cell: (n) => nodeScale.text(n.ms && n.ms.median), hint: 'median over the recorded runs' },
-  { key: 'spread', title: '\u00b1', n: true, value: (n) => n.ms && n.ms.p90 - n.ms.p10, cell: (n) => nodeScale.text(n.ms && (n.ms.p90 - n.ms.p10) / 2), hint: 'half of the way from p10 to p90' },
-  { key: 'share', title: 'of the run', n: true, cell: (n) => shareBar(n.share) },
-  { key: 'gflops', title: 'GFLOP/s', n: true, cell: (n) => number(n.gflops) }, { key: 'gb_per_s', title: 'GB/s', n: true, cell: (n) => number(n.gb_per_s) },
-  { key: 'of_peak', title: 'of the limit', n: true, cell: (n) => isKnown(n.of_peak) ? [make('span', {}, percent(n.of_peak, 0)), make('small', {}, n.bound)] : '', hint: 'least possible time over the median, and which limit counts' }]
-  .filter((c) => c.key !== 'calls' || nodes.some((n) => n.calls !== 1))
-  .filter((c) => !['gflops', 'gb_per_s', 'of_peak'].includes(c.key) || nodes.some((n) => isKnown(n[c.key])));
+  ...(isPlan ? plannedColumns() : measuredColumns())];
+function plannedColumns() {
+  return [{ key: 'flops', title: 'MFLOP', n: true, cell: (n) => inMillions(n.flops) }, { key: 'bytes', title: 'MB', n: true, cell: (n) => inMillions(n.bytes) },
+    { key: 'estimated_ms', title: `${nodeScale.unit} at least`, n: true, cell: (n) => nodeScale.text(n.estimated_ms), hint: 'operations and bytes over what this machine reaches' },
+    { key: 'share', title: 'of all nodes', n: true, cell: (n) => isKnown(n.share) ? shareBar(n.share) : '' }, { key: 'pass', title: 'passes', class: 'pass' }];
+}
+function measuredColumns() {
+  return [
+    { key: 'calls', title: 'calls', n: true, cell: (n) => isKnown(n.calls) ? number(n.calls, n.calls % 1 ? 1 : 0) : '' },
+    { key: 'median', title: nodeScale.unit, n: true, value: (n) => n.ms && n.ms.median, cell: (n) => nodeScale.text(n.ms && n.ms.median), hint: 'median over the recorded runs' },
+    { key: 'spread', title: '\u00b1', n: true, value: (n) => n.ms && n.ms.p90 - n.ms.p10, cell: (n) => nodeScale.text(n.ms && (n.ms.p90 - n.ms.p10) / 2), hint: 'half of the way from p10 to p90' },
+    { key: 'share', title: 'of the run', n: true, cell: (n) => shareBar(n.share) },
+    { key: 'gflops', title: 'GFLOP/s', n: true, cell: (n) => number(n.gflops) }, { key: 'gb_per_s', title: 'GB/s', n: true, cell: (n) => number(n.gb_per_s) },
+    { key: 'of_peak', title: 'of the limit', n: true, cell: (n) => isKnown(n.of_peak) ? [make('span', {}, percent(n.of_peak, 0)), make('small', {}, n.bound)] : '', hint: 'least possible time over the median, and which limit counts' }]
+    .filter((c) => c.key !== 'calls' || nodes.some((n) => n.calls !== 1))
+    .filter((c) => !['gflops', 'gb_per_s', 'of_peak'].includes(c.key) || nodes.some((n) => isKnown(n[c.key])));
+}
 const view = { sort: 'share', down: true, filter: '', group: '', all: false, chosen: -1, open: true };
 const valueOf = (column, node) => column.value ? column.value(node) : node[column.key];
 
@@ -49,9 +60,11 @@ function operandList(operands) {
 function detailRow(node) {
   const t = node.ms, rate = (x, unit, factor) => isKnown(x) ? `${number(x / factor, digitsOf(x / factor))} ${unit}` : '';
   const pairs = [
-    ['stands for', node.sources && breakable(node.sources.join(', '))], ['made by the passes', node.pass], ['kernel', node.kernelText], ['phase of the step', node.phase],
+    ['stands for', node.sources && breakable(node.sources.join(', '))], ['made by the passes', node.pass],
+    ['did no more', node.left_alone ? make('ul', {}, ...node.left_alone.map((r) => make('li', {}, `${r.pass}: ${r.why}`))) : ''], ['kernel', node.kernelText], ['phase of the step', node.phase],
     ['in the body of', isKnown(node.parent) ? nodeLink(nodes[node.parent]) : ''],
     ['time', t && `median ${time(t.median)}, p10 ${time(t.p10)}, p90 ${time(t.p90)}, least ${time(t.min)}, most ${time(t.max)}`],
+    ['least time', isPlan ? time(node.estimated_ms) : ''],
     ['work of a call', [rate(node.flops, 'MFLOP', 1e6), isKnown(node.bytes) ? bytes(node.bytes) : ''].filter(Boolean).join(', ')],
     ['limit', isKnown(node.bound_ms) ? `${time(node.bound_ms)}, by ${node.bound}` : ''],
     ['critical path', critical.has(node.index) ? 'on it' : isKnown(node.slack_ms) ? `may be ${time(node.slack_ms)} slower` : ''],
@@ -84,7 +97,7 @@ function showNodes() {
   const head = make('tr', {}, ...columns.map((c) => {
     const on = view.sort === c.key, button = make('button', { type: 'button', title: c.hint }, c.title + (on ? (view.down ? ' \u25be' : ' \u25b4') : ''));
     button.addEventListener('click', () => sortBy(c));
-    return make('th', { scope: 'col', class: c.n ? 'n' : undefined, 'aria-sort': on ? (view.down ? 'descending' : 'ascending') : undefined }, button);
+    return make('th', { scope: 'col', class: c.n ? 'n' : c.class, 'aria-sort': on ? (view.down ? 'descending' : 'ascending') : undefined }, button);
   }));
   const body = make('tbody');
   let shown = 0;
@@ -97,7 +110,7 @@ function showNodes() {
   if (view.group) addGroups(found, body, add);
   else sorted(found).forEach(add);
   $('node-table').replaceChildren(make('thead', {}, head), body);
-  $('node-count').textContent = `${plural(found.length, 'node')}, ${percent(found.reduce((s, n) => s + (n.share || 0), 0))} of the run`;
+  $('node-count').textContent = `${plural(found.length, 'node')}, ${percent(found.reduce((s, n) => s + (n.share || 0), 0))} of ${whole}`;
   $('more').hidden = shown >= found.length;
   $('above').hidden = !found.some((n) => n.bound === 'compute' && n.of_peak > 1);
   $('more').textContent = `Show all ${found.length.toLocaleString('en')} nodes`;
@@ -105,11 +118,11 @@ function showNodes() {
 function addGroups(found, body, add) {
   const groups = new Map(), sum = (list, key) => list.reduce((s, n) => s + (n[key] || 0), 0);
   for (const n of found) { const key = n[view.group] || '(none)'; groups.has(key) ? groups.get(key).push(n) : groups.set(key, [n]); }
-  const median = columns.findIndex((c) => c.key === 'median');
+  const median = columns.findIndex((c) => c.key === (isPlan ? 'estimated_ms' : 'median')), spread = isPlan ? 0 : 1, rest = columns.length - median - 2 - spread;
   for (const [key, list] of [...groups].sort((a, b) => sum(b[1], 'share') - sum(a[1], 'share'))) {
     const row = make('tr', { class: 'group' }, make('th', { scope: 'rowgroup', colspan: median }, breakable(key), make('span', { class: 'hint' }, ` ${plural(list.length, 'node')}`)));
-    row.append(make('td', { class: 'n' }, nodeScale.text(sum(list, 'mean_ms'))), make('td'), make('td', { class: 'n' }, ...shareBar(sum(list, 'share'))));
-    if (columns.length > median + 3) row.append(make('td', { colspan: columns.length - median - 3 }));
+    row.append(make('td', { class: 'n' }, nodeScale.text(sum(list, isPlan ? 'estimated_ms' : 'mean_ms'))), ...(spread ? [make('td')] : []), make('td', { class: 'n' }, ...shareBar(sum(list, 'share'))));
+    if (rest > 0) row.append(make('td', { colspan: rest }));
     body.append(row);
     sorted(list).forEach(add);
   }
@@ -129,6 +142,11 @@ function choose(index, open = true, scroll = true) {
   if (!row) return;
   if (scroll) row.scrollIntoView({ block: 'center' });
   row.querySelector('button').focus({ preventScroll: true });
+}
+function filterNodes(text) {
+  view.filter = $('filter').value = text;
+  showNodes();
+  $('nodes').scrollIntoView();
 }
 function listenToNodes() {
   const options = { op: 'operator', layer: 'layer', kernel: 'kernel', pass: 'passes', phase: 'phase of the step', bound: 'limit' };

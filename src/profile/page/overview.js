@@ -1,5 +1,6 @@
 // The headline, where a run went, loading, ranges of the program, what helps, and the environment.
 function showHeadline() {
+  if (isPlan) return showPlanHeadline();
   const runs = profile.runs, environment = profile.environment || {}, memory = profile.memory || {}, cost = profile.profiler || {};
   const name = profile.model ? profile.model.split('/').pop() : (profile.phases ? 'Training step' : 'Session');
   $('title').textContent = name;
@@ -128,6 +129,7 @@ function showRanges() {
 }
 
 function showFixes() {
+  if (isPlan) { $('fix').hidden = true; return; }
   const list = profile.remedies || [];
   for (const [i, remedy] of list.slice(0, 3).entries()) {
     const copy = make('button', { type: 'button', 'aria-label': `Copy the command of ${i + 1}` }, 'copy');

@@ -4,6 +4,7 @@ listenToNodes();
 listenToTime();
 showHeadline();
 showWhere();
+showPasses();
 showFixes();
 showNodes();
 showKernels();

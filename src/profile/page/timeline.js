@@ -63,7 +63,7 @@ function loadTime() {
   drawTime();
 }
 function drawLegend() {
-  const operators = profile.operators || [], overview = timeView.overview;
+  const { overview } = timeView;
   const entries = overview ? [['run', '--c7']] : operators.slice(0, 7).map((o) => [o.op, opColour.get(o.op)]);
   if (!overview && operators.length > 7) entries.push(['others', '--c7']);
   legendOf('time-legend', entries);
