@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, overload
 
-from . import _treadle
+from . import _notebook, _treadle
 
 __all__ = ["Explanation", "NodeExplanation", "Refusal", "explain"]
 
@@ -88,6 +88,9 @@ class Explanation:
 
     def __str__(self) -> str:
         return self.table()
+
+    def _repr_html_(self) -> str:
+        return _notebook.shown(self.table(), _treadle.explanation_file("plan.html", self._document))
 
 
 def _loaded(model: Any, options: _treadle.SessionOptions) -> tuple[_treadle.Model, str]:

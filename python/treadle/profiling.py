@@ -20,7 +20,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 
-from . import _python_calls, _treadle
+from . import _notebook, _python_calls, _treadle
 from .errors import InvalidArgument
 from .session import InferenceSession
 
@@ -499,6 +499,11 @@ class Profile:
         compressed = target.suffix == ".gz"
         contents = _treadle.profile_file(str(target.with_suffix("") if compressed else target), self._text(), self._native)
         target.write_bytes(gzip.compress(contents, compresslevel=3) if compressed else contents)
+
+    def _repr_html_(self) -> str | None:
+        if self._json is None and self._lazy is None and not self._parts:
+            return None  # nothing yet: the notebook shows the object's name
+        return _notebook.shown(self.table(), _treadle.profile_file("report.html", self._text(), None))
 
     def compare(self, before: Profile, tolerance: float = 0.03, top: int = 25) -> ProfileComparison:
         """What has changed since `before`, beyond the noise: intervals of medians at 99 %."""

@@ -1,6 +1,7 @@
 """Ranges of the program, measured memory, bounded and simultaneous profiles, profiles of torch modules, and treadle explain."""
 
 import gc
+import html.parser
 import json
 import subprocess
 import sys
@@ -177,6 +178,33 @@ def test_a_torch_module_writes_a_file_for_each_graph(tmp_path):
     assert {node.name: node.calls for node in training.nodes} == {node.name: node.calls for node in max(loaded, key=lambda part: len(part.nodes)).nodes}
     p.save(tmp_path / "p.trace.json")
     assert "nodes" in p.data and p.table()
+
+
+class Frames(html.parser.HTMLParser):
+    def __init__(self):
+        super().__init__()
+        self.found, self.text = [], ""
+
+    def handle_starttag(self, tag, attributes):
+        if tag == "iframe":
+            self.found.append(dict(attributes))
+
+    def handle_data(self, data):
+        self.text += data
+
+
+def test_a_notebook_shows_table_and_page(session, model, tmp_path):
+    assert treadle.profile(session)._repr_html_() is None, "nothing was recorded"
+    with treadle.profile(session, peaks=False) as p:
+        session.run(None, FEEDS)
+    for shown in (p, treadle.explain(model)):
+        reader = Frames()
+        reader.feed(shown._repr_html_())
+        (frame,) = reader.found
+        shown.save(tmp_path / "page.html")
+        assert frame["srcdoc"] == (tmp_path / "page.html").read_text()
+        assert frame["sandbox"] == "allow-scripts", "the page has the notebook's rights otherwise"
+        assert shown.table() in reader.text
 
 
 def explained(program, *arguments):
