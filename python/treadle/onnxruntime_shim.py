@@ -39,6 +39,10 @@ _NAMES = (
 )
 
 
+# Parts in plain Python, which only an installed onnxruntime has.
+_PLAIN_PYTHON = ("quantization", "tools", "datasets", "transformers")
+
+
 def _public(module: ModuleType) -> dict[str, object]:
     return {name: value for name, value in vars(module).items() if not name.startswith("_")}
 
@@ -73,6 +77,10 @@ def _contents(name: str) -> dict[str, object]:
         version = {"__version__": ONNXRUNTIME_VERSION, "version": ONNXRUNTIME_VERSION, "__author__": "Treadle"}
         own = {key: getattr(treadle, key) for key in treadle.__all__ if key not in ("errors", "Error")}
         return own | version | {"package_name": "onnxruntime", "cuda_version": "", "get_version_string": lambda: ONNXRUNTIME_VERSION}
+    if name == "onnxruntime.backend":
+        from treadle import backend
+
+        return {"is_compatible": backend.is_compatible, "prepare": backend.prepare, "run": backend.run_model, "supports_device": backend.supports_device}
     if leaf in _PYBIND_MODULES:
         return _state_contents() | {"get_version_string": lambda: ONNXRUNTIME_VERSION}
     if leaf == "onnxruntime_inference_collection":
@@ -103,13 +111,25 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
         if fullname not in _NAMES:
-            return None
+            return self._find_plain_python(fullname)
         is_package = fullname in ("onnxruntime", "onnxruntime.capi")
         spec = importlib.machinery.ModuleSpec(fullname, self, origin=__file__, is_package=is_package)
         if fullname == "onnxruntime":
             # The first has capi/libonnxruntime.so.1, where compiled packages look for it.
             spec.submodule_search_locations = [os.path.join(os.path.dirname(__file__), "onnxruntime"), *_plain_python_folders()]
         return spec
+
+    def _find_plain_python(self, fullname: str) -> importlib.machinery.ModuleSpec | None:
+        """None where an installed onnxruntime has it."""
+        package, _, name = fullname.partition(".")
+        if package != "onnxruntime" or _plain_python_folders():
+            return None
+        if name in _PLAIN_PYTHON:
+            raise ModuleNotFoundError(
+                f"{fullname} is a part of the package onnxruntime in plain Python, which Treadle uses and does not have: `pip install onnxruntime`",
+                name=fullname,
+            )
+        return importlib.machinery.ModuleSpec(fullname, self, origin=__file__) if name == "backend" else None
 
     def exec_module(self, module: ModuleType) -> None:
         vars(module).update(_contents(module.__name__))

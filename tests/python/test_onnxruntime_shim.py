@@ -202,3 +202,45 @@ def test_arabic_name_romanizer_spells_the_same_names():
     ]
     for mine, other in zip(ours, theirs, strict=True):
         assert [score for _, score in mine] == pytest.approx([score for _, score in other], abs=1e-3)
+
+
+WITHOUT_ONNXRUNTIME = """
+    import importlib.machinery as machinery
+    find = machinery.PathFinder.find_spec
+    machinery.PathFinder.find_spec = classmethod(lambda cls, name, path=None, target=None: None if name == "onnxruntime" else find(name, path, target))
+    import treadle.onnxruntime_shim
+"""
+
+
+@pytest.mark.parametrize("part", ["quantization", "quantization.calibrate", "tools", "datasets", "transformers"])
+def test_a_missing_part_names_the_package_to_install(part):
+    text = run_code(
+        WITHOUT_ONNXRUNTIME
+        + f"""
+    import json
+    import onnxruntime
+    try:
+        import onnxruntime.{part}
+    except ModuleNotFoundError as error:
+        print(json.dumps([str(error), error.name]))
+    """
+    )
+    assert "`pip install onnxruntime`" in text[0]
+    assert text[1] == f"onnxruntime.{part.split('.')[0]}"
+
+
+def test_the_backend_is_there_without_onnxruntime():
+    assert run_code(
+        WITHOUT_ONNXRUNTIME
+        + """
+    import json
+    import numpy as np
+    import onnxruntime.backend as backend
+    from onnx import helper
+    x, y = helper.make_tensor_value_info("x", 1, [2]), helper.make_tensor_value_info("y", 1, [2])
+    graph = helper.make_graph([helper.make_node("Relu", ["x"], ["y"])], "graph", [x], [y])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    feeds = np.array([-1, 2], np.float32)
+    print(json.dumps([backend.supports_device("CPU"), np.asarray(backend.prepare(model).run([feeds])[0]).tolist(), np.asarray(backend.run(model, [feeds])[0]).tolist()]))
+    """
+    ) == [True, [0.0, 2.0], [0.0, 2.0]]
