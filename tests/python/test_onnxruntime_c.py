@@ -5,6 +5,8 @@ from __future__ import annotations
 import ctypes
 import json
 import pathlib
+import shutil
+import subprocess
 import threading
 from ctypes import POINTER, byref, c_char_p, c_int, c_int32, c_int64, c_size_t, c_uint32, c_void_p
 
@@ -638,6 +640,34 @@ def test_a_compiled_model_gives_what_the_model_gives(library: str, level: int, r
     compiler.call("SetFlags", again, c_uint32(2))
     with pytest.raises(StatusError, match="exist"):
         compiler.call("CompileModel", api.env, again)
+
+
+CLIENT = """
+#include <stdio.h>
+struct Base { const void* (*api)(unsigned); const char* (*version)(void); };
+const struct Base* OrtGetApiBase(void);
+int main(void) { puts(OrtGetApiBase()->version()); return 0; }
+"""
+
+
+@pytest.mark.parametrize("binding", ["lazy", "now"])
+def test_a_client_that_asks_for_a_version_of_the_symbol_is_linked(binding: str, tmp_path: pathlib.Path) -> None:
+    """onnxruntime's symbol bears the release as its version, and clients' lists of libraries its name."""
+    compiler = shutil.which("cc") or shutil.which("gcc")
+    if compiler is None:
+        pytest.skip("no C compiler")
+    (tmp_path / "client.c").write_text(CLIENT)
+    (tmp_path / "stub.c").write_text("const void* OrtGetApiBase(void) { return 0; }")
+    (tmp_path / "stub.map").write_text("VERS_1.17.0 { global: OrtGetApiBase; local: *; };")
+    built, replaced = tmp_path / "built", tmp_path / "replaced"
+    built.mkdir(), replaced.mkdir()
+    name = "libonnxruntime.so.1.17.0"
+    stub = ["-shared", "-fPIC", "stub.c", "-Wl,--version-script=stub.map", f"-Wl,-soname,{name}", "-o", str(built / name)]
+    for arguments in (stub, ["client.c", str(built / name), f"-Wl,-z,{binding}", "-o", "client"]):
+        subprocess.run([compiler, *arguments], cwd=tmp_path, check=True)
+    (replaced / name).symlink_to(LIBRARY)
+    run = subprocess.run([str(tmp_path / "client")], env={"LD_LIBRARY_PATH": str(replaced)}, capture_output=True, text=True, check=False)
+    assert run.stdout == "1.32.0\n", run.stderr
 
 
 @pytest.mark.parametrize("library", ["ours", "theirs"])

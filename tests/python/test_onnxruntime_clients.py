@@ -161,3 +161,61 @@ def test_extensions_give_their_operators(tmp_path: pathlib.Path) -> None:
     theirs, ours = (answers(tmp_path, CUSTOM_OPERATORS, shim=shim) for shim in (False, True))
     assert len(theirs["result"]) == 9
     assert ours["result"] == theirs["result"]
+
+
+MASKS = """
+    import sys
+    import koredact
+    import onnxruntime
+
+    masker = koredact.Masker(sys.argv[1], ort_dylib=sys.argv[2])
+    texts = ["call 010 1234 5678 now", "mail abc@def.com 12", "\uac00\ub098 \ub2e4\ub77c 99", ""]
+    result = [[[s.start, s.end, s.type, round(s.score, 4)] for s in masker.predict_raw(text)] for text in texts]
+    result += [masker.mask_many(texts, workers=2)]
+    """
+
+
+def token_classifier(folder: pathlib.Path, labels: list[str]) -> None:
+    """A model of random weights that names a label for each token, with its tokenizer, as transformers saves them."""
+    import numpy as np
+    import tokenizers
+    from onnx import helper, numpy_helper
+
+    characters = "0123456789abcdefghijklmnopqrstuvwxyz\uac00\ub098\ub2e4\ub77c-@."
+    vocabulary = {token: i for i, token in enumerate(["[PAD]", "[UNK]", "[CLS]", "[SEP]", *(p + c for c in characters for p in ("", "##"))])}
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.WordPiece(vocabulary, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    tokenizer.post_processor = tokenizers.processors.TemplateProcessing(single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)])
+    tokenizer.save(str(folder / "tokenizer.json"))
+    special = {"cls_token": "[CLS]", "sep_token": "[SEP]", "pad_token": "[PAD]", "unk_token": "[UNK]"}
+    (folder / "tokenizer_config.json").write_text(json.dumps({"model_max_length": 128, **special}))
+    numbers = {str(i): label for i, label in enumerate(labels)}
+    (folder / "config.json").write_text(json.dumps({"model_type": "bert", "id2label": numbers, "max_position_embeddings": 128}))
+    rng = np.random.default_rng(0)
+    weights = {"embeddings": rng.normal(size=(len(vocabulary), 32)), "head": rng.normal(size=(32, len(labels)))}
+    initializers = [numpy_helper.from_array(w.astype(np.float32), name) for name, w in weights.items()] + [numpy_helper.from_array(np.array([2]), "last")]
+    nodes = [
+        helper.make_node("Gather", ["embeddings", "input_ids"], ["embedded"]),
+        helper.make_node("Tanh", ["embedded"], ["hidden"]),
+        helper.make_node("MatMul", ["hidden", "head"], ["scores"]),
+        helper.make_node("Cast", ["attention_mask"], ["mask"], to=1),
+        helper.make_node("Unsqueeze", ["mask", "last"], ["mask3"]),
+        helper.make_node("Mul", ["scores", "mask3"], ["logits"]),
+    ]
+    inputs = [helper.make_tensor_value_info(name, 7, ["batch", "length"]) for name in ("input_ids", "attention_mask", "token_type_ids")]
+    logits = helper.make_tensor_value_info("logits", 1, ["batch", "length", len(labels)])
+    model = helper.make_model(helper.make_graph(nodes, "graph", inputs, [logits], initializers), opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    (folder / "onnx").mkdir()
+    (folder / "onnx" / "model.onnx").write_bytes(model.SerializeToString())
+
+
+@needs("koredact", "tokenizers", "onnxruntime")
+def test_a_client_in_rust_gives_the_same(tmp_path: pathlib.Path) -> None:
+    """koredact is compiled Rust over the crate ort, which loads the library that it is told."""
+    import koredact
+
+    token_classifier(tmp_path, ["O", *(f"{place}-{kind}" for kind in koredact.ENTITY_TYPES for place in "BI")])
+    theirs, ours = (answers(tmp_path, MASKS, str(tmp_path), library) for library in (koredact._onnxruntime_dylib(), str(LIBRARY)))
+    assert str(LIBRARY.resolve()) in ours["libraries"]
+    assert sum(map(len, theirs["result"][:3])) > 20
+    assert ours["result"] == theirs["result"]
