@@ -2,6 +2,7 @@
 #include "session.h"
 
 #include "datum.h"
+#include "session/initializer_locations.h"
 
 namespace treadle::python {
 
@@ -133,6 +134,20 @@ int clear(PyObject* self) {
 PyType_Slot session_slots[] = {
     {Py_tp_traverse, reinterpret_cast<void*>(traverse)}, {Py_tp_clear, reinterpret_cast<void*>(clear)}, {0, nullptr}};
 
+// Places are tuples of file, offset and size in Python.
+LocateInitializer locator(const nb::object& locate) {
+  if (locate.is_none()) return {};
+  return [&locate](const std::string& name, const Tensor& value, const InitializerLocation* was) {
+    const nb::object before =
+        was ? nb::object(nb::make_tuple(string_to_python(was->file), was->offset_bytes, was->size_bytes)) : nb::object(nb::none());
+    const nb::object place = locate(string_to_python(name), OrtValue{value}, before);
+    std::optional<InitializerLocation> where;
+    if (!place.is_none())
+      where = {string_from_python(nb::object(place[0])), nb::cast<int64_t>(nb::object(place[1])), nb::cast<int64_t>(nb::object(place[2]))};
+    return where;
+  };
+}
+
 }  // namespace
 
 void register_session(nb::module_& module) {
@@ -164,11 +179,15 @@ void register_session(nb::module_& module) {
       .def_prop_ro("model_meta", [](const PySession& self) { return self.session.model().metadata(); })
       .def(
           "to_text", [](const PySession& self, const std::string& stage) { return self.session.to_text(stage); }, nb::arg("stage"))
-      .def("optimized_model",
-           [](const PySession& self) {
-             const std::string bytes = self.session.optimized_model();
-             return nb::bytes(bytes.data(), bytes.size());
-           })
+      .def(
+          "optimized_model",
+          [](const PySession& self, const nb::object& locate) {
+            const std::string bytes = optimized_model(self.session, locator(locate));
+            return nb::bytes(bytes.data(), bytes.size());
+          },
+          nb::arg("locate").none() = nb::none(),
+          "`locate(name, value, read_from)` says where an initializer's bytes are, as a tuple of file, offset and size; None: in the "
+          "model.")
       .def(
           "memory_statistics", [](const PySession& self) { return memory_dict(self.session.memory_statistics()); },
           "Bytes by class (weights, packed, activations, scratch, io, other, total): now, and the most so far.")

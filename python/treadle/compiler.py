@@ -7,9 +7,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from ._treadle import SessionOptions
+from ._treadle import OrtValue, SessionOptions
+from .devices import OrtExternalInitializerInfo
 from .enums import GraphOptimizationLevel, OrtCompileApiFlags
-from .errors import InvalidArgument, NotImplemented as NotImplementedByTreadle
+from .errors import Fail, InvalidArgument
 from .session import InferenceSession
 
 
@@ -40,14 +41,16 @@ class ModelCompiler:
         :param external_initializers_size_threshold: bytes of the smallest initializer that goes there.
         :param flags: of OrtCompileApiFlags.
         :param graph_optimization_level: ORT_DISABLE_ALL leaves the model as it is.
-        :raises NotImplemented: for get_initializer_location_func.
+        :param get_initializer_location_func: called with each initializer's name, its OrtValue, and the OrtExternalInitializerInfo of where it
+            was read from, or None. Returns the OrtExternalInitializerInfo of where it has written the bytes, or None for the model itself.
         """
         if not isinstance(input_model_path_or_bytes, (str, os.PathLike, bytes)):
             raise TypeError(f"Unable to load from type '{type(input_model_path_or_bytes)}'")
         if not input_model_path_or_bytes:
             raise ValueError("the input model is empty")
-        if get_initializer_location_func is not None:
-            raise NotImplementedByTreadle("get_initializer_location_func: initializers go to one file, external_initializers_file_path", code="not_implemented")
+        if get_initializer_location_func is not None and external_initializers_file_path:
+            raise ValueError("Cannot initialize ModelCompiler with both `external_initializers_file_path` and `get_initializer_location_func`")
+        self._locate = get_initializer_location_func
         self._options = SessionOptions(sess_options)
         self._options.graph_optimization_level = graph_optimization_level
         self._model = input_model_path_or_bytes
@@ -84,11 +87,20 @@ class ModelCompiler:
 
     def compile_to_bytes(self) -> bytes:
         """The model, encoded. :raises InvalidArgument: no node was compiled, and the flags make that an error."""
-        return self._session(self._options)._sess.optimized_model()
+        return self._session(self._options)._sess.optimized_model(self._place if self._locate is not None else None)
 
     def compile_to_stream(self, write_function: Callable[[bytes], Any]) -> None:
         """Hands the encoded model to a function."""
         write_function(self.compile_to_bytes())
+
+    def _place(self, name: str, value: OrtValue, read_from: tuple[str, int, int] | None) -> tuple[str, int, int] | None:
+        """Where the function says that an initializer is."""
+        assert self._locate is not None
+        try:
+            info = self._locate(name, value, OrtExternalInitializerInfo(*read_from) if read_from else None)
+            return None if info is None else (info.filepath, info.file_offset, info.byte_size)
+        except Exception as error:
+            raise Fail(f"get_initializer_location_func, for the initializer {name!r}: {type(error).__name__}: {error}", code="failed") from error
 
     def _session(self, options: SessionOptions) -> InferenceSession:
         if self._flags & OrtCompileApiFlags.ERROR_IF_NO_NODES_COMPILED:

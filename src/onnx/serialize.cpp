@@ -32,9 +32,9 @@ void encode_twice(const ExternalPlan& external, Encode encode, Open open) {
 }
 
 template <typename Encode>
-std::string encode_to_string(Encode encode) {
+std::string encode_to_string(const ExternalPlan& external, Encode encode) {
   std::string result;
-  encode_twice({}, encode, [&](size_t size) {
+  encode_twice(external, encode, [&](size_t size) {
     result.reserve(size);
     return [&](std::span<const std::byte> bytes) { result.append(reinterpret_cast<const char*>(bytes.data()), bytes.size()); };
   });
@@ -118,12 +118,18 @@ void write_external(const ExternalLayout& layout, AtomicFile& file) {
 
 }  // namespace
 
-std::string serialize_model(const ModelDef& model) {
-  return encode_to_string([&](const EncodeContext& context) { encode_model(context, model); });
+std::string serialize_model(const ModelDef& model, const Locate& locate) {
+  ExternalPlan external;
+  if (locate)
+    each_initializer(model, [&](const TensorDef& tensor) {
+      if (!tensor.value.defined()) return;
+      if (std::optional<ExternalDataDef> where = locate(tensor)) external[&tensor] = std::move(*where);
+    });
+  return encode_to_string(external, [&](const EncodeContext& context) { encode_model(context, model); });
 }
 
 std::string serialize_tensor(const TensorDef& tensor) {
-  return encode_to_string([&](const EncodeContext& context) { encode_tensor(context, tensor); });
+  return encode_to_string({}, [&](const EncodeContext& context) { encode_tensor(context, tensor); });
 }
 
 void write_model_file(const ModelDef& model, const std::string& path, const WriteOptions& options) {

@@ -2,6 +2,8 @@
 #pragma once
 
 #include <cstddef>
+#include <functional>
+#include <optional>
 #include <string>
 
 #include "onnx/model_def.h"
@@ -17,9 +19,13 @@ struct WriteOptions {
   size_t external_alignment_threshold_bytes = 65536;
 };
 
+/// Where an initializer's bytes are, which are there already; nothing: in the model.
+using Locate = std::function<std::optional<ExternalDataDef>(const TensorDef&)>;
+
 /// The encoded ModelProto: numeric tensors as raw_data, strings as string_data; external tensors that were not loaded keep their reference.
+/// @param locate  asked for each initializer that has a value, those of inner graphs too; null: none is external.
 /// @throws Error(invalid_argument) above protobuf's limit of 2 GiB - 1; Error(invalid_model) for a tensor without a value.
-std::string serialize_model(const ModelDef& model);
+std::string serialize_model(const ModelDef& model, const Locate& locate = {});
 
 /// The encoded TensorProto.
 std::string serialize_tensor(const TensorDef& tensor);

@@ -3,9 +3,12 @@
 #include <cstring>
 #include <filesystem>
 #include <functional>
+#include <span>
 
+#include "core/file.h"
 #include "onnx/serialize.h"
 #include "ort_api/editor_api.h"
+#include "session/initializer_locations.h"
 #include "session/model.h"
 
 struct OrtModelCompilationOptions {
@@ -18,6 +21,8 @@ struct OrtModelCompilationOptions {
   size_t* buffer_size = nullptr;
   OrtWriteBufferFunc write = nullptr;
   void* write_state = nullptr;
+  OrtGetInitializerLocationFunc locate = nullptr;  // null: initializers go to the model, or to the data file
+  void* locate_state = nullptr;
   uint32_t flags = 0;
   treadle::GraphOptimizationLevel level = treadle::GraphOptimizationLevel::disable_all;
 };
@@ -51,8 +56,26 @@ void check_options(const Options& options) {
   const bool to_file = options.buffer == nullptr && options.write == nullptr;
   if (!to_file && !options.data_file.empty())
     throw Error(ErrorCode::invalid_argument, "a file of initializers goes with an output file, not with a buffer or a function");
+  if (options.locate != nullptr && !options.data_file.empty())
+    throw Error(ErrorCode::invalid_argument, "initializers go to a file, or where a function says, not both");
   if (to_file && (options.flags & kErrorIfOutputExists) != 0 && fs::exists(output_path(options)))
     throw Error(ErrorCode::invalid_argument, "the file " + output_path(options) + " exists already");
+}
+
+// Asks the client's function.
+LocateInitializer locator(const Options& options) {
+  if (options.locate == nullptr) return {};
+  return [&options](const std::string& name, const Tensor& value, const InitializerLocation* read_from) {
+    const std::unique_ptr<OrtValue> handle(new_value(value));
+    OrtExternalInitializerInfo was;
+    if (read_from != nullptr) was = {read_from->file, read_from->offset_bytes, static_cast<size_t>(read_from->size_bytes)};
+    OrtExternalInitializerInfo* given = nullptr;
+    check(options.locate(options.locate_state, name.c_str(), handle.get(), read_from != nullptr ? &was : nullptr, &given));
+    const std::unique_ptr<OrtExternalInitializerInfo> owner(given);
+    std::optional<InitializerLocation> where;
+    if (given != nullptr) where = {given->file_path, given->file_offset, static_cast<int64_t>(given->size_bytes)};
+    return where;
+  };
 }
 
 void compile(const OrtEnv& environment, const Options& options) {
@@ -61,7 +84,8 @@ void compile(const OrtEnv& environment, const Options& options) {
   with.options.graph_optimization_level = options.level;
   const Model model = options.load();
   OrtSession session;
-  if (options.buffer == nullptr && options.write == nullptr) {
+  const bool to_file = options.buffer == nullptr && options.write == nullptr;
+  if (to_file && options.locate == nullptr) {
     const std::string path = output_path(options), data_file = data_file_beside(path, options.data_file);
     const bool as_read = options.level == GraphOptimizationLevel::disable_all;
     if (!as_read) {
@@ -76,7 +100,13 @@ void compile(const OrtEnv& environment, const Options& options) {
     return;
   }
   begin_session(session, environment, with, model);
-  const std::string bytes = session.session->optimized_model();
+  const std::string bytes = optimized_model(*session.session, locator(options));
+  if (to_file) {
+    AtomicFile file(output_path(options));
+    file.write(std::as_bytes(std::span(bytes)));
+    file.commit();
+    return;
+  }
   if (options.write != nullptr) {
     if (OrtStatus* status = options.write(options.write_state, bytes.data(), bytes.size()); status != nullptr) {
       const std::string message = status->message;
@@ -139,8 +169,13 @@ void add_outputs(OrtCompileApi& table) {
       options->write_state = state;
     });
   };
-  table.ModelCompilationOptions_SetOutputModelGetInitializerLocationFunc = [](Options*, void*, void*) {
-    return make_status(ORT_NOT_IMPLEMENTED, "initializers go to one file: ModelCompilationOptions_SetOutputModelExternalInitializersFile");
+  table.ModelCompilationOptions_SetOutputModelGetInitializerLocationFunc = [](Options* options, OrtGetInitializerLocationFunc locate,
+                                                                              void* state) {
+    return guarded([&] {
+      if (locate == nullptr) throw Error(ErrorCode::invalid_argument, "get_initializer_location_func is null");
+      required(options, "options").locate = locate;
+      options->locate_state = state;
+    });
   };
 }
 
@@ -180,6 +215,7 @@ void add_compiler(OrtApi& table) {
     }();
     return &compiler;
   };
+  add_refused_tables(table);
 }
 
 }  // namespace treadle::ort

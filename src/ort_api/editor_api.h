@@ -44,6 +44,9 @@ struct OrtModel {
 
 struct OrtModelCompilationOptions;
 using OrtWriteBufferFunc = OrtStatus* (*)(void* state, const void* buffer, size_t size);
+// `old_location` is null if the bytes were in the model. What comes out is released by who asks; null: they go into the model.
+using OrtGetInitializerLocationFunc = OrtStatus* (*)(void* state, const char* name, const OrtValue* value,
+                                                     const OrtExternalInitializerInfo* old_location, OrtExternalInitializerInfo** location);
 
 struct OrtModelEditorApi {
   OrtStatus* (*CreateTensorTypeInfo)(const OrtTensorTypeAndShapeInfo* tensor_info, OrtTypeInfo** type_info);
@@ -89,12 +92,15 @@ struct OrtCompileApi {
                                                                       const char* name);
   OrtStatus* (*ModelCompilationOptions_SetGraphOptimizationLevel)(OrtModelCompilationOptions* options, OrtOptimizationLevel level);
   OrtStatus* (*ModelCompilationOptions_SetOutputModelWriteFunc)(OrtModelCompilationOptions* options, OrtWriteBufferFunc write, void* state);
-  OrtStatus* (*ModelCompilationOptions_SetOutputModelGetInitializerLocationFunc)(OrtModelCompilationOptions* options, void* function,
-                                                                                 void* state);
+  OrtStatus* (*ModelCompilationOptions_SetOutputModelGetInitializerLocationFunc)(OrtModelCompilationOptions* options,
+                                                                                 OrtGetInitializerLocationFunc locate, void* state);
   OrtStatus* (*ModelCompilationOptions_SetInputModel)(OrtModelCompilationOptions* options, const OrtModel* model);
 };
 
 namespace treadle::ort {
+
+/// The tables of which no function has a meaning here.
+void add_refused_tables(OrtApi& table);
 
 /// @throws Error(invalid_argument) for a model without a graph, or a type that is none.
 onnx::ModelDef model_def(const OrtModel& model);

@@ -8,6 +8,12 @@ std::string missing_text(std::string_view name) {
     std::string_view part, text;
   };
   static constexpr Reason kReasons[] = {
+      // Of the tables beside the main one.
+      {"ExternalResource", "the CPU shares no memory or semaphores with other devices' interfaces"},
+      {"ImportMemory", "the CPU shares no memory or semaphores with other devices' interfaces"},
+      {"CreateTensorFromMemory", "the CPU shares no memory or semaphores with other devices' interfaces"},
+      {"Semaphore", "the CPU shares no memory or semaphores with other devices' interfaces"},
+      {"GraphicsInterop", "the CPU shares no memory or semaphores with other devices' interfaces"},
       {"CustomCreateThreadFn", "threads are the library's own"},
       {"CustomThreadCreationOptions", "threads are the library's own"},
       {"CustomJoinThreadFn", "threads are the library's own"},

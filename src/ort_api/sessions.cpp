@@ -63,10 +63,20 @@ void ask_for_devices(const OrtSessionOptions& options) {
 
 template <typename Load>
 OrtStatus* create_session(const OrtEnv* environment, const OrtSessionOptions* options, OrtSession** out, Load&& load) {
+  const OrtSessionOptions& given = options != nullptr ? *options : default_session_options();
+  std::optional<Model> model;
+  try {
+    model = load(given);
+  } catch (const Error& error) {
+    // Bytes that are no model have a status of their own; those that are read and make no graph have another.
+    const bool unreadable = error.code() == ErrorCode::invalid_model;
+    return unreadable ? make_status(ORT_INVALID_PROTOBUF, error.what()) : status_of_current_exception();
+  } catch (...) {
+    return status_of_current_exception();
+  }
   return guarded([&] {
-    const OrtSessionOptions& given = options != nullptr ? *options : default_session_options();
     auto made = std::make_unique<OrtSession>();
-    begin_session(*made, required(environment, "env"), given, load(given));
+    begin_session(*made, required(environment, "env"), given, *model);
     required(out, "out") = made.release();
   });
 }

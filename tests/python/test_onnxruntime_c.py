@@ -535,7 +535,7 @@ def test_places_are_those_of_the_interface() -> None:
 
 COMPILER = """ReleaseModelCompilationOptions CreateModelCompilationOptionsFromSessionOptions SetInputModelPath SetInputModelFromBuffer SetOutputModelPath
 SetOutputModelExternalInitializersFile SetOutputModelBuffer SetEpContextEmbedMode CompileModel SetFlags SetEpContextBinaryInformation
-SetGraphOptimizationLevel SetOutputModelWriteFunc""".split()
+SetGraphOptimizationLevel SetOutputModelWriteFunc SetOutputModelGetInitializerLocationFunc""".split()
 
 
 def gemm_graph(api: Api, editor: Part, weight: np.ndarray, source: bytes) -> c_void_p:
@@ -642,6 +642,54 @@ def test_a_compiled_model_gives_what_the_model_gives(library: str, level: int, r
         compiler.call("CompileModel", api.env, again)
 
 
+@pytest.mark.parametrize("library", ["ours", "theirs"])
+@pytest.mark.parametrize("level", [0, 99])
+def test_initializers_go_where_the_client_says(library: str, level: int, request: pytest.FixtureRequest, tmp_path: pathlib.Path) -> None:
+    api: Api = request.getfixturevalue(library)
+    compiler = Part(api, "GetCompileApi", COMPILER)
+    data, feeds = affine(), {"x": np.arange(6, dtype=np.float32).reshape(2, 3), "b": np.ones(2, np.float32)}
+    w = np.arange(6, dtype=np.float32).reshape(3, 2)
+    (tmp_path / "w.bin").write_bytes(b"....." + w.tobytes())
+    asked: list[tuple[bytes, object]] = []
+
+    @ctypes.CFUNCTYPE(c_void_p, c_void_p, c_char_p, c_void_p, c_void_p, POINTER(c_void_p))
+    def place(_: object, name: bytes, value: int, was: object, out: object) -> int | None:
+        asked.append((name, was))
+        if name == b"w":
+            out[0] = api.made("CreateExternalInitializerInfo", b"w.bin", c_int64(5), c_size_t(24)).value  # type: ignore[index]
+        return None
+
+    options = compiler.made("CreateModelCompilationOptionsFromSessionOptions", api.env, api.made("CreateSessionOptions"))
+    compiler.call("SetInputModelFromBuffer", options, data, c_size_t(len(data)))
+    compiler.call("SetGraphOptimizationLevel", options, level)
+    compiler.call("SetOutputModelPath", options, str(tmp_path / "compiled.onnx").encode())
+    compiler.call("SetOutputModelGetInitializerLocationFunc", options, place, c_void_p())
+    compiler.call("CompileModel", api.env, options)
+    assert sorted(asked) == [(b"b", None), (b"w", None)]
+    written = onnx.load(tmp_path / "compiled.onnx", load_external_data=False)
+    assert sorted((i.name, i.data_location, [(e.key, e.value) for e in i.external_data]) for i in written.graph.initializer) == [
+        ("b", 0, []),
+        ("w", 1, [("location", "w.bin"), ("offset", "5"), ("length", "24")]),
+    ]
+    session = api.session(str(tmp_path / "compiled.onnx"))
+    np.testing.assert_allclose(api.run_arrays(session, feeds, ["y"])[0], feeds["x"] @ w + feeds["b"])
+
+    @ctypes.CFUNCTYPE(c_void_p, c_void_p, c_char_p, c_void_p, c_void_p, POINTER(c_void_p))
+    def refuses(*_: object) -> int | None:
+        return api.call("CreateStatus", 1, b"no room", result=c_void_p)
+
+    compiler.call("SetOutputModelGetInitializerLocationFunc", options, refuses, c_void_p())
+    with pytest.raises(StatusError, match="no room"):
+        compiler.call("CompileModel", api.env, options)
+
+
+def test_bytes_that_are_no_model_have_a_status_of_their_own(ours: Api, theirs: Api) -> None:
+    for api in (ours, theirs):
+        with pytest.raises(StatusError) as error:
+            api.session(b"\1\2\3")
+        assert error.value.code == 7
+
+
 CLIENT = """
 #include <stdio.h>
 struct Base { const void* (*api)(unsigned); const char* (*version)(void); };
@@ -668,6 +716,25 @@ def test_a_client_that_asks_for_a_version_of_the_symbol_is_linked(binding: str, 
     (replaced / name).symlink_to(LIBRARY)
     run = subprocess.run([str(tmp_path / "client")], env={"LD_LIBRARY_PATH": str(replaced)}, capture_output=True, text=True, check=False)
     assert run.stdout == "1.32.0\n", run.stderr
+
+
+@pytest.mark.parametrize("getter, places", [("GetEpApi", 74), ("GetInteropApi", 13), ("GetModelPackageApi", 0)])
+def test_no_table_is_null_and_its_functions_say_why_they_refuse(ours: Api, theirs: Api, getter: str, places: int) -> None:
+    assert theirs.call(getter, result=c_void_p)
+    table = (c_void_p * (places + 1)).from_address(ours.call(getter, result=c_void_p))
+    assert all(table)
+    for entry in (table[0], table[places]):
+        with pytest.raises(StatusError, match="does not have") as error:
+            ours.call_at(entry, c_void_p(), c_void_p(), c_void_p())
+        assert error.value.code == 9
+    if places:  # ReleaseEpDevice, ReleaseExternalResourceImporter
+        ctypes.CFUNCTYPE(None, c_void_p)(table[1])(c_void_p())
+
+
+def test_tables_that_onnxruntime_has_not_either_are_null(ours: Api, theirs: Api) -> None:
+    for api in (ours, theirs):
+        assert not api.call("GetTrainingApi", c_uint32(32), result=c_void_p)
+        assert not api.call("GetExperimentalFunction", b"anything", result=c_void_p)
 
 
 @pytest.mark.parametrize("library", ["ours", "theirs"])

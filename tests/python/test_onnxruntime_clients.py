@@ -6,9 +6,12 @@ import importlib.util
 import json
 import os
 import pathlib
+import re
+import shutil
 import subprocess
 import sys
 import textwrap
+import zipfile
 
 import pytest
 import treadle
@@ -219,3 +222,53 @@ def test_a_client_in_rust_gives_the_same(tmp_path: pathlib.Path) -> None:
     assert str(LIBRARY.resolve()) in ours["libraries"]
     assert sum(map(len, theirs["result"][:3])) > 20
     assert ours["result"] == theirs["result"]
+
+
+JAR = os.environ.get("TREADLE_ONNXRUNTIME_JAR", "")
+
+
+@pytest.mark.skipif(not JAR or shutil.which("javac") is None, reason="TREADLE_ONNXRUNTIME_JAR names no jar with the classes ai.onnxruntime, or there is no javac")
+def test_a_client_in_java_gives_the_same(tmp_path: pathlib.Path) -> None:
+    """The classes and the library beside them are onnxruntime's own; only libonnxruntime.so is replaced."""
+    with zipfile.ZipFile(JAR) as jar:
+        for name in jar.namelist():
+            if name.startswith("ai/onnxruntime/native/linux-x64/"):
+                jar.extract(name, tmp_path)
+    theirs = tmp_path / "ai/onnxruntime/native/linux-x64"
+    ours = tmp_path / "ours"
+    ours.mkdir()
+    shutil.copy(theirs / "libonnxruntime4j_jni.so", ours)
+    needed = subprocess.run(["readelf", "-d", str(ours / "libonnxruntime4j_jni.so")], capture_output=True, text=True, check=True).stdout
+    for name in {"libonnxruntime.so", *re.findall(r"libonnxruntime\.so[.0-9]*", needed)}:
+        (ours / name).symlink_to(LIBRARY)
+    small_models(tmp_path)
+    subprocess.run(["javac", "-cp", JAR, "-d", str(tmp_path), str(pathlib.Path(__file__).with_name("OnnxRuntimeClient.java"))], check=True)
+    said = []
+    for folder in (theirs, ours):
+        command = ["java", f"-Donnxruntime.native.path={folder}", "-cp", f"{JAR}:{tmp_path}", "OnnxRuntimeClient", str(tmp_path)]
+        run = subprocess.run(command, env={**os.environ, "LD_LIBRARY_PATH": str(folder)}, capture_output=True, text=True, check=False)
+        assert run.returncode == 0, run.stderr[-2000:]
+        said.append(run.stdout)
+    assert said[0].count("\n") > 10
+    assert said[1] == said[0]
+
+
+def small_models(folder: pathlib.Path) -> None:
+    import numpy as np
+    import onnx
+    from onnx import helper, numpy_helper
+
+    def save(name: str, nodes: list, inputs: list, outputs: list, initializers: list = ()) -> None:  # type: ignore[assignment]
+        opsets = [helper.make_opsetid("", 17), helper.make_opsetid("ai.onnx.ml", 3)]
+        model = helper.make_model(helper.make_graph(nodes, "graph", inputs, outputs, initializers), opset_imports=opsets, ir_version=8, producer_name="a test", domain="d", model_version=3)
+        helper.set_model_props(model, {"key": "value"})
+        onnx.save(model, str(folder / name))
+
+    of = helper.make_tensor_value_info
+    w, b = np.arange(6, dtype=np.float32).reshape(3, 2), np.array([1, -1], np.float32)
+    save("affine.onnx", [helper.make_node("MatMul", ["x", "w"], ["xw"]), helper.make_node("Add", ["xw", "b"], ["y"])], [of("x", 1, ["rows", 3])], [of("y", 1, ["rows", 2])],
+         [numpy_helper.from_array(w, "w"), numpy_helper.from_array(b, "b")])
+    save("text.onnx", [helper.make_node("Identity", ["x"], ["y"])], [of("x", 8, ["n"])], [of("y", 8, ["n"])])
+    maps = helper.make_sequence_type_proto(helper.make_map_type_proto(8, helper.make_tensor_type_proto(1, [])))
+    save("zip.onnx", [helper.make_node("ZipMap", ["x"], ["y"], domain="ai.onnx.ml", classlabels_strings=["cat", "dog"])], [of("x", 1, ["n", 2])], [helper.make_value_info("y", maps)])
+    save("split.onnx", [helper.make_node("SplitToSequence", ["x"], ["y"], axis=0)], [of("x", 1, ["n", 2])], [helper.make_tensor_sequence_value_info("y", 1, None)])
