@@ -1,6 +1,10 @@
 // The extension treadle._treadle: the package treadle/ puts ONNX Runtime's Python interface on top.
 #include "bindings.h"
 
+namespace treadle::python {
+void register_operators(nb::module_& module);
+}
+
 NB_MODULE(_treadle, module) {
   using namespace treadle::python;
   // A callback of an object that refers back to it, at the end of a script, say: Python cannot see the cycle, and a user can do nothing
@@ -26,6 +30,7 @@ NB_MODULE(_treadle, module) {
   register_train(module);
   register_joint_module(module);
   register_plugin(module);
+  register_operators(module);
   register_quantize(module);
   register_profile(module);
   register_python_calls(module);

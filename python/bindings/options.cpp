@@ -71,6 +71,15 @@ void add_external_files(PySessionOptions& options, const std::vector<std::string
   }
 }
 
+void expect_provider(const std::string& name) {
+  if (name != "CPUExecutionProvider") throw std::runtime_error("Unknown Provider Type: " + name + "; CPUExecutionProvider is the only one");
+}
+
+void add_provider_for_devices(PySessionOptions&, nb::sequence devices, nb::handle) {
+  if (nb::len(devices) == 0) throw Error(ErrorCode::invalid_argument, "Must provide one or more OrtEpDevice instances.");
+  for (nb::handle device : devices) expect_provider(nb::cast<std::string>(device.attr("ep_name")));
+}
+
 }  // namespace
 
 void register_options(nb::module_& module) {
@@ -165,14 +174,11 @@ void register_options(nb::module_& module) {
   // What chooses among execution providers and devices: there is one of each.
   session.def("has_providers", [](const PySessionOptions&) { return false; })
       .def(
-          "add_provider", [](PySessionOptions&, const std::string&, const std::map<std::string, std::string>&) {}, "name"_a, "options"_a,
-          "Accepted.")
-      .def(
-          "add_provider_for_devices",
-          [](PySessionOptions&, nb::list devices, nb::handle) {
-            if (devices.size() > 0) throw Error(ErrorCode::not_implemented, "devices of execution provider plugins");
-          },
-          "devices"_a, "options"_a)
+          "add_provider",
+          [](PySessionOptions&, const std::string& name, const std::map<std::string, std::string>&) { expect_provider(name); }, "name"_a,
+          "options"_a, "CPUExecutionProvider; options of it are accepted.")
+      .def("add_provider_for_devices", &add_provider_for_devices, "devices"_a, "options"_a,
+           "The OrtEpDevice of the CPU; options of its provider are accepted.")
       .def(
           "set_provider_selection_policy", [](PySessionOptions&, nb::handle) {}, "policy"_a, "Accepted.")
       .def(

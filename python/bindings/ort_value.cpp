@@ -19,8 +19,18 @@ namespace {
 
 const Tensor& tensor_of(const OrtValue& self) { return self.datum.tensor(); }
 
-OrtValue from_array(nb::handle array, const std::string& device_type, int device_id, int) {
-  return {to_device(tensor_from_array(array), device_name(device_type, device_id))};
+// A device's name, or an OrtDevice, as the functions of ONNX Runtime's extension module take it.
+std::string device_from_python(nb::handle device, int device_id) {
+  if (nb::isinstance<nb::str>(device)) return device_name(nb::cast<std::string>(device), device_id);
+  constexpr const char* kNames[] = {"cpu", "gpu", "fpga", "npu"};
+  const int type = nb::cast<int>(nb::object(device.attr("device_type")()));
+  if (type < 0 || type >= static_cast<int>(std::size(kNames)))
+    throw Error(ErrorCode::invalid_argument, "a device of type " + std::to_string(type));
+  return device_name(kNames[type], nb::cast<int>(nb::object(device.attr("device_id")())));
+}
+
+OrtValue from_array(nb::handle array, nb::handle device, int device_id, int) {
+  return {to_device(tensor_from_array(array), device_from_python(device, device_id))};
 }
 
 // The bits of an array as elements of another type of the same size: for types that NumPy lacks.
@@ -33,9 +43,19 @@ OrtValue reinterpret_array(nb::handle array, int onnx_type) {
   return {Tensor(dtype, bits.shape(), bits.storage(), static_cast<size_t>(bits.raw() - bits.storage()->data()))};
 }
 
-OrtValue from_shape(const std::vector<int64_t>& shape, nb::handle element_type, const std::string& device_type, int device_id, int,
-                    nb::handle) {
-  return {to_device(Tensor(dtype_from_python(element_type), Shape(shape)), device_name(device_type, device_id))};
+OrtValue from_shape(const std::vector<int64_t>& shape, nb::handle element_type, nb::handle device, int device_id, int, nb::handle) {
+  return {to_device(Tensor(dtype_from_python(element_type), Shape(shape)), device_from_python(device, device_id))};
+}
+
+OrtValue from_shape_on(const std::vector<int64_t>& shape, nb::handle element_type, nb::handle device) {
+  return from_shape(shape, element_type, device, 0, -1, nb::none());
+}
+
+// Of an OrtMemoryInfo only the name says where memory is.
+OrtValue from_shape_in(const std::vector<int64_t>& shape, nb::handle element_type, nb::handle memory_info) {
+  std::string name = nb::cast<std::string>(memory_info.attr("name"));
+  if (name.starts_with("Cpu") || name == "CPU") name = "cpu";
+  return from_shape_on(shape, element_type, nb::cast(name));
 }
 
 nb::list shape_in_python(const OrtValue& self) {
@@ -124,7 +144,10 @@ void register_ort_value(nb::module_& module) {
                   "The array's bits as elements of another type.")
       .def_static("ortvalue_from_shape_and_type", &from_shape, "shape"_a, "element_type"_a, "device_type"_a = "cpu", "device_id"_a = 0,
                   "vendor_id"_a = -1, "memory_info"_a.none() = nb::none(),
-                  "An uninitialised tensor; `element_type` is a NumPy type or a number of ONNX's.")
+                  "An uninitialised tensor; `element_type` is a NumPy type or a number of ONNX's. A device may be an OrtDevice.")
+      .def_static("ortvalue_from_shape_and_onnx_type", &from_shape_on, "shape"_a, "onnx_element_type"_a, "device"_a)
+      .def_static("ortvalue_from_shape_and_type_for_memory_info", &from_shape_in, "shape"_a, "element_type"_a, "memory_info"_a)
+      .def_static("ortvalue_from_shape_and_onnx_type_for_memory_info", &from_shape_in, "shape"_a, "onnx_element_type"_a, "memory_info"_a)
       .def_static(
           "ort_value_from_sparse_tensor", [](const SparseTensor& sparse) { return OrtValue{sparse}; }, "sparse_tensor"_a)
       .def_static(
@@ -152,6 +175,8 @@ void register_ort_value(nb::module_& module) {
       .def("numpy", &to_numpy, "The tensor as an array that shares its memory; of a device's memory a copy.")
       .def("__array__", &to_array, "dtype"_a.none() = nb::none(), "copy"_a.none() = nb::none())
       .def("__dlpack__", &to_capsule)
+      .def(
+          "to_dlpack", [](const OrtValue& self) { return to_capsule(self, {}); }, "The tensor as a DLPack capsule that shares its memory.")
       .def("__dlpack_device__", [](const OrtValue&) { return nb::make_tuple(static_cast<int>(kDLCPU), 0); })
       .def("update_inplace", &update, "data"_a, "Copies an array or another value of the same type and size into the memory of this one.")
       .def("__repr__", [](const OrtValue& self) { return "OrtValue(" + describe(self.datum) + ")"; });

@@ -3,6 +3,8 @@
 
 #include "bindings.h"
 #include "datum.h"
+#include "numpy.h"
+#include "quantize/matmul_blocks.h"
 #include "treadle/precision.h"
 
 namespace treadle::python {
@@ -44,6 +46,37 @@ PrecisionChoice choose(const Model& model, const nb::object& next, double bound,
   const CalibrationSource source = source_of(model, next);
   nb::gil_scoped_release release;
   return choose_precision(model, source, {.bound = bound, .session = session, .max_groups = max_groups, .timed_runs = timed_runs});
+}
+
+// An array that is written to. A copy of it would swallow what is written.
+Tensor written_to(nb::handle array, const char* name) {
+  Tensor tensor = tensor_from_array(array);
+  const bool is_array = nb::hasattr(array, "ctypes");
+  if (!is_array || nb::cast<uintptr_t>(array.attr("ctypes").attr("data")) != reinterpret_cast<uintptr_t>(tensor.raw()) ||
+      !tensor.storage()->writable())
+    throw Error(ErrorCode::invalid_argument, std::string(name) + " has to be a contiguous array that may be written to");
+  return tensor;
+}
+
+bool cut_matmul(nb::handle codes, nb::handle weights, nb::handle scales, nb::handle zeros, int64_t block_size, int64_t N, int64_t K,
+                bool symmetric, int bits, bool linear) {
+  const quantization::MatmulBlocks blocks{N, K, block_size, bits, symmetric};
+  const Tensor to = written_to(codes, "the codes"), to_scales = written_to(scales, "the scales"),
+               to_zeros = written_to(zeros, "the zero points"), from = tensor_from_array(weights);
+  nb::gil_scoped_release release;
+  if (linear) return quantization::cut_for_dequantize_linear(blocks, from, to, to_scales, to_zeros);
+  quantization::cut_for_matmul_nbits(blocks, from, to, to_scales, to_zeros);
+  return symmetric;
+}
+
+void cut_bnb4(nb::handle codes, nb::handle weights, nb::handle largest, int64_t block_size, int quant_type, int64_t N, int64_t K) {
+  if (quant_type != 0 && quant_type != 1)
+    throw Error(ErrorCode::invalid_argument, "quant_type is " + std::to_string(quant_type) + "; possible are 0 (FP4) and 1 (NF4)");
+  if (N < 0 || K < 0) throw Error(ErrorCode::invalid_argument, "N = " + std::to_string(N) + ", K = " + std::to_string(K));
+  const Tensor to = written_to(codes, "the codes"), to_largest = written_to(largest, "absmax"), from = tensor_from_array(weights);
+  const int64_t num_elements = Shape{N, K}.num_elements();
+  nb::gil_scoped_release release;
+  quantization::cut_for_matmul_bnb4(num_elements, block_size, quant_type == 1, from, to, to_largest);
 }
 
 template <typename Enum>
@@ -132,6 +165,13 @@ void register_quantize(nb::module_& module) {
              "What treadle.quantize.choose_precision calls.");
   module.def("quantize_model", &quantize_model, "model"_a, "options"_a, "next_sample"_a.none(),
              "What treadle.quantize calls; `next_sample` gives a dict by the names of the inputs, None at the end.");
+  module.def(
+      "cut_matmul", &cut_matmul, "codes"_a, "weights"_a, "scales"_a, "zeros"_a, "block_size"_a, "N"_a, "K"_a, "symmetric"_a, "bits"_a,
+      "linear"_a,
+      "The functions quantize_matmul_* and, if `linear`, quantize_qdq_matmul_* of ONNX Runtime's extension module: weights [K, N] in "
+      "blocks, written to the other arrays.");
+  module.def("cut_matmul_bnb4", &cut_bnb4, "codes"_a, "weights"_a, "largest"_a, "block_size"_a, "quant_type"_a, "N"_a, "K"_a,
+             "Its quantize_matmul_bnb4.");
 }
 
 }  // namespace treadle::python

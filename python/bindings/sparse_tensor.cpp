@@ -120,6 +120,9 @@ void register_sparse_tensor(nb::module_& module) {
       .def("dense_shape", &dense_shape)
       .def("as_coo_view", [](const SparseTensor& self) { return expect_format(self, SparseTensor::Format::coo), CooView{self}; })
       .def("as_csrc_view", [](const SparseTensor& self) { return expect_format(self, SparseTensor::Format::csr), CsrView{self}; })
+      // The names in ONNX Runtime's extension module.
+      .def("get_coo_data", [](const SparseTensor& self) { return expect_format(self, SparseTensor::Format::coo), CooView{self}; })
+      .def("get_csrc_data", [](const SparseTensor& self) { return expect_format(self, SparseTensor::Format::csr), CsrView{self}; })
       .def("as_blocksparse_view", [](const SparseTensor&) { throw Error(ErrorCode::not_implemented, "sparse tensors in blocks"); })
       .def(
           "to_cuda", [](const SparseTensor&, nb::handle) { throw Error(ErrorCode::not_implemented, "devices other than the CPU"); },

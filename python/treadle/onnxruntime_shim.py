@@ -24,7 +24,7 @@ from collections.abc import Sequence
 from types import ModuleType
 
 import treadle
-from treadle import devices, enums, errors, session
+from treadle import _onnxruntime_state, devices, enums, errors, session
 
 #: The version of ONNX Runtime that this interface follows.
 ONNXRUNTIME_VERSION = "1.31.1"
@@ -59,6 +59,7 @@ def _state_contents() -> dict[str, object]:
     """What onnxruntime's extension module offers."""
     contents: dict[str, object] = {name: getattr(treadle, name) for name in treadle.__all__ if name not in ("errors", "Error")}
     contents.update(_exceptions())
+    contents.update(_onnxruntime_state.contents())
     contents.update(
         OrtValueVector=session.OrtValueVector,
         get_default_session_options=treadle.SessionOptions,
@@ -76,7 +77,9 @@ def _contents(name: str) -> dict[str, object]:
     if name == "onnxruntime":
         version = {"__version__": ONNXRUNTIME_VERSION, "version": ONNXRUNTIME_VERSION, "__author__": "Treadle"}
         own = {key: getattr(treadle, key) for key in treadle.__all__ if key not in ("errors", "Error")}
-        return own | version | {"package_name": "onnxruntime", "cuda_version": "", "get_version_string": lambda: ONNXRUNTIME_VERSION}
+        version |= {"package_name": "onnxruntime", "cuda_version": "", "get_version_string": lambda: ONNXRUNTIME_VERSION}
+        context = {name: getattr(_onnxruntime_state, name) for name in ("OrtEpContextData", "OrtEpContextDataBuffer")}
+        return own | version | context
     if name == "onnxruntime.backend":
         from treadle import backend
 

@@ -10,6 +10,7 @@
 #include "graph/infer.h"
 #include "kernels/classical/pairs.h"
 #include "kernels/elementwise/unary_f32.h"
+#include "kernels/gemm/four_bit_floats.h"
 #include "kernels/scratch_slots.h"
 #include "ops/checks.h"
 #include "ops/gradients.h"
@@ -20,27 +21,6 @@
 
 namespace treadle::ops {
 namespace {
-
-// The 16 numbers that a code of 4 bits stands for: signs, exponents and mantissas of bitsandbytes' FP4, and the quantiles of the normal
-// distribution of NF4 (Dettmers et al. 2023, arXiv:2305.14314, appendix E).
-constexpr float kFp4[16] = {0.0F,  5.208333333e-03F,  0.66666667F,  1.0F,  0.33333333F,  0.5F,  0.16666667F,  0.25F,
-                            -0.0F, -5.208333333e-03F, -0.66666667F, -1.0F, -0.33333333F, -0.5F, -0.16666667F, -0.25F};
-constexpr float kNf4[16] = {-1.0F,
-                            -0.6961928009986877F,
-                            -0.5250730514526367F,
-                            -0.39491748809814453F,
-                            -0.28444138169288635F,
-                            -0.18477343022823334F,
-                            -0.09105003625154495F,
-                            0.0F,
-                            0.07958029955625534F,
-                            0.16093020141124725F,
-                            0.24611230194568634F,
-                            0.33791524171829224F,
-                            0.44070982933044434F,
-                            0.5626170039176941F,
-                            0.7229568362236023F,
-                            1.0F};
 
 const Tensor& constant_input(const Decomposition& d, size_t input, std::string_view name, DType dtype) {
   const Tensor* tensor = d.graph().constant_tensor(d.in(input));
@@ -62,7 +42,7 @@ void decompose_matmul_bnb4(Graph& graph, NodeId id) {
     throw Error(ErrorCode::invalid_model, fmt::format("B has {} bytes and absmax {} elements, expected {} and {}", codes.num_elements(),
                                                       scales.num_elements(), bytes, blocks));
   Tensor weights(DType::float32, Shape{N, K});
-  const float* table = quant_type == 0 ? kFp4 : kNf4;
+  const float* table = quant_type == 0 ? kernels::kFp4 : kernels::kNf4;
   for (int64_t i = 0; i < total; ++i) {
     unsigned pair = codes.data<uint8_t>()[i / 2];
     weights.data<float>()[i] = table[i % 2 == 0 ? pair >> 4U : pair & 15U] * scales.data<float>()[i / block];

@@ -1,0 +1,214 @@
+"""What ONNX Runtime's extension module has beside the names of its package: operators as schemas, quantizers' compiled parts, compatibility.
+
+The shim puts it into `onnxruntime.capi.onnxruntime_pybind11_state` and `_pybind_state`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from enum import IntEnum
+from types import SimpleNamespace
+from typing import Any
+
+from . import _treadle
+from .devices import OrtEpDevice, OrtHardwareDevice, _Unsupported
+from .enums import _Named
+from .environment import CPU_PROVIDER
+from .errors import InvalidArgument
+
+
+class OrtCompiledModelCompatibility(_Named):
+    """Whether a device runs what a model was compiled to. The CPU runs ONNX: it is never applicable."""
+
+    EP_NOT_APPLICABLE = 0
+    EP_SUPPORTED_OPTIMAL = 1
+    EP_SUPPORTED_PREFER_RECOMPILATION = 2
+    EP_UNSUPPORTED = 3
+
+
+class OrtDeviceEpIncompatibilityReason(_Named):
+    """Why an execution provider cannot use a device."""
+
+    NONE = 0
+    DRIVER_INCOMPATIBLE = 1
+    DEVICE_INCOMPATIBLE = 2
+    MISSING_DEPENDENCY = 4
+    UNKNOWN = -2147483648
+
+
+class ArenaExtendStrategy(_Named):
+    """How ONNX Runtime's arena grows; without meaning, as memory is planned."""
+
+    kNextPowerOfTwo = 0  # noqa: N815
+    kSameAsRequested = 1  # noqa: N815
+
+
+class OrtEpContextData(_Unsupported):
+    """What an execution provider compiled, while it is written."""
+
+
+class OrtEpContextDataBuffer(_Unsupported):
+    """What an execution provider compiled, while it is read."""
+
+
+class SparseBlockSparseView(_Unsupported):
+    """The indices of a sparse tensor in blocks."""
+
+
+class OpSchema:
+    """An operator as the library takes it: its newest version.
+
+    `doc` and descriptions are empty. The attribute types of attributes without a default are unknown where no default says them.
+    """
+
+    class FormalParameterOption(_Named):
+        """How often an input or output is there."""
+
+        Single = 0
+        Optional = 1
+        Variadic = 2
+
+    class SupportType(_Named):
+        """Whether it may change."""
+
+        COMMON = 0
+        EXPERIMENTAL = 1
+
+    class AttrType(IntEnum):
+        """ONNX's numbers of attribute types, and UNDEFINED where the library knows none."""
+
+        UNDEFINED = 0
+        FLOAT = 1
+        INT = 2
+        STRING = 3
+
+    class FormalParameter:
+        """An input or output."""
+
+        def __init__(self, name: str, type_name: str, types: list[str], option: OpSchema.FormalParameterOption) -> None:
+            self.name = name
+            self.typeStr = type_name or (types[0] if len(types) == 1 else "")
+            self.types = set(types)
+            self.option = option
+            self.isHomogeneous = True
+            self.description = ""
+
+    class Attribute:
+        """An attribute; `default_value` is None where the operator computes with none."""
+
+        def __init__(self, name: str, attribute_type: int, default: object, required: bool) -> None:
+            self.name = name
+            self.type = OpSchema.AttrType(attribute_type)
+            self.default_value = default
+            self.required = required
+            self.description = ""
+
+    class TypeConstraintParam:
+        """A type that several inputs and outputs share."""
+
+        def __init__(self, name: str, types: list[str]) -> None:
+            self.type_param_str = name
+            self.allowed_type_strs = types
+            self.description = ""
+
+    def __init__(self, operator: dict[str, Any]) -> None:
+        option = OpSchema.FormalParameterOption
+        self.name: str = operator["name"]
+        self.domain: str = operator["domain"]
+        self.since_version: int = operator["since"][-1] if operator["since"] else 1
+        self.deprecated = False
+        self.support_level = OpSchema.SupportType.COMMON
+        self.doc = self.file = ""
+        self.line = 0
+        self.has_type_and_shape_inference_function = True
+        self.min_input, self.max_input = operator["num_inputs"]
+        self.min_output, self.max_output = operator["num_outputs"]
+        self.inputs = [OpSchema.FormalParameter(*port[:3], option(port[3])) for port in operator["inputs"]]
+        self.outputs = [OpSchema.FormalParameter(*port[:3], option(port[3])) for port in operator["outputs"]]
+        self.attributes = {attribute[0]: OpSchema.Attribute(*attribute) for attribute in operator["attributes"]}
+        named: dict[str, list[str]] = {}
+        for _, type_name, types, _ in [*operator["inputs"], *operator["outputs"]]:
+            if type_name:
+                named.setdefault(type_name, types)
+        self.type_constraints = [OpSchema.TypeConstraintParam(name, types) for name, types in named.items()]
+
+    @staticmethod
+    def is_infinite(count: int) -> bool:
+        """Whether a `max_input` or `max_output` says that there may be any number."""
+        return count == 2147483647
+
+    def __repr__(self) -> str:
+        return f"OpSchema(name={self.name!r}, domain={self.domain!r}, since_version={self.since_version})"
+
+
+def get_all_operator_schema() -> list[OpSchema]:
+    """The operators of ONNX's domains and com.microsoft, each in the newest version."""
+    return [OpSchema(operator) for operator in _treadle.operators()]
+
+
+def quantize_matmul_2bits(codes: Any, weights: Any, scales: Any, zeros: Any, block_size: int, n: int, k: int, symmetric: bool) -> None:
+    """Weights [k, n] in blocks along k as MatMulNBits has them, written to the other arrays."""
+    _treadle.cut_matmul(codes, weights, scales, zeros, block_size, n, k, symmetric, 2, False)
+
+
+def quantize_matmul_4bits(codes: Any, weights: Any, scales: Any, zeros: Any, block_size: int, n: int, k: int, symmetric: bool) -> None:
+    """The same in 4 bits."""
+    _treadle.cut_matmul(codes, weights, scales, zeros, block_size, n, k, symmetric, 4, False)
+
+
+def quantize_matmul_8bits(codes: Any, weights: Any, scales: Any, zeros: Any, block_size: int, n: int, k: int, symmetric: bool) -> None:
+    """The same in 8 bits."""
+    _treadle.cut_matmul(codes, weights, scales, zeros, block_size, n, k, symmetric, 8, False)
+
+
+def quantize_qdq_matmul_4bits(codes: Any, weights: Any, scales: Any, zeros: Any, block_size: int, n: int, k: int, symmetric: bool) -> bool:
+    """Weights [k, n] in blocks along k as DequantizeLinear has them. :returns: whether codes are signed."""
+    return bool(_treadle.cut_matmul(codes, weights, scales, zeros, block_size, n, k, symmetric, 4, True))
+
+
+def quantize_matmul_bnb4(codes: Any, weights: Any, absmax: Any, block_size: int, quant_type: int, n: int, k: int) -> None:
+    """n * k weights in blocks as MatMulBnb4 has them: FP4 (`quant_type` 0) or NF4 (1)."""
+    _treadle.cut_matmul_bnb4(codes, weights, absmax, block_size, quant_type, n, k)
+
+
+def _compatibility(model: _treadle.Model, ep_type: str) -> str | None:
+    return model.metadata.custom_metadata_map.get(f"ep_compatibility_info.{ep_type}")
+
+
+def get_compatibility_info_from_model(model_path: str | os.PathLike[str], ep_type: str) -> str | None:
+    """What the model's metadata says of the provider that it was compiled for; None: nothing."""
+    return _compatibility(_treadle.Model.load(os.fspath(model_path)), ep_type)
+
+
+def get_compatibility_info_from_model_bytes(model_data: bytes | bytearray | memoryview, ep_type: str) -> str | None:
+    """The same of an encoded model."""
+    return _compatibility(_treadle.Model.from_bytes(bytes(model_data)), ep_type)
+
+
+def get_model_compatibility_for_ep_devices(ep_devices: Sequence[OrtEpDevice], compatibility_info: str) -> OrtCompiledModelCompatibility:
+    """EP_NOT_APPLICABLE: the CPU runs ONNX models, which need not have been compiled for it."""
+    if not ep_devices:
+        raise InvalidArgument("there are no devices", code="invalid_argument")
+    return OrtCompiledModelCompatibility.EP_NOT_APPLICABLE
+
+
+def get_hardware_device_ep_incompatibility_details(ep_name: str, hardware_device: OrtHardwareDevice) -> dict[str, Any]:
+    """Why the provider cannot use the device: nothing speaks against the CPU."""
+    if ep_name != CPU_PROVIDER:
+        raise InvalidArgument(f"there is no execution provider {ep_name}; {CPU_PROVIDER} is there", code="invalid_argument")
+    return {"reasons_bitmask": 0, "notes": None, "error_code": 0}
+
+
+def contents() -> dict[str, object]:
+    """Everything here, by the names in the extension module."""
+    own = {name: value for name, value in globals().items() if getattr(value, "__module__", None) == __name__ and not name.startswith("_")}
+    own.pop("contents")
+    own.pop("OpSchema")
+    return own | {
+        "kNextPowerOfTwo": ArenaExtendStrategy.kNextPowerOfTwo,
+        "kSameAsRequested": ArenaExtendStrategy.kSameAsRequested,
+        "schemadef": SimpleNamespace(OpSchema=OpSchema),
+        "SparseCooView": _treadle.SparseCooView,
+        "SparseCsrView": _treadle.SparseCsrView,
+    }
