@@ -124,8 +124,10 @@ class OpSchema:
         self.has_type_and_shape_inference_function = True
         self.min_input, self.max_input = operator["num_inputs"]
         self.min_output, self.max_output = operator["num_outputs"]
-        self.inputs = [OpSchema.FormalParameter(*port[:3], option(port[3])) for port in operator["inputs"]]
-        self.outputs = [OpSchema.FormalParameter(*port[:3], option(port[3])) for port in operator["outputs"]]
+        self.inputs, self.outputs = (
+            [OpSchema.FormalParameter(name, kind, types, option(presence)) for name, kind, types, presence in operator[ports]]
+            for ports in ("inputs", "outputs")
+        )
         self.attributes = {attribute[0]: OpSchema.Attribute(*attribute) for attribute in operator["attributes"]}
         named: dict[str, list[str]] = {}
         for _, type_name, types, _ in [*operator["inputs"], *operator["outputs"]]:

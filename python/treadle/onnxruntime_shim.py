@@ -77,9 +77,9 @@ def _contents(name: str) -> dict[str, object]:
     if name == "onnxruntime":
         version = {"__version__": ONNXRUNTIME_VERSION, "version": ONNXRUNTIME_VERSION, "__author__": "Treadle"}
         own = {key: getattr(treadle, key) for key in treadle.__all__ if key not in ("errors", "Error")}
-        version |= {"package_name": "onnxruntime", "cuda_version": "", "get_version_string": lambda: ONNXRUNTIME_VERSION}
         context = {name: getattr(_onnxruntime_state, name) for name in ("OrtEpContextData", "OrtEpContextDataBuffer")}
-        return own | version | context
+        about = {"package_name": "onnxruntime", "cuda_version": "", "get_version_string": lambda: ONNXRUNTIME_VERSION}
+        return own | version | context | about
     if name == "onnxruntime.backend":
         from treadle import backend
 
