@@ -193,6 +193,21 @@ def test_the_page_shows_the_profile(program, conv_profile, tmp_path):
     assert "Timeline of" in shown
 
 
+@pytest.mark.skipif(browser() is None, reason="no Chromium here")
+def test_the_headline_has_units_that_fit(program, conv_profile, tmp_path):
+    data = json.loads(conv_profile.read_text())
+    data["memory"].update(arena_bytes=256, arena_lower_bound_bytes=128, arena_sum_bytes=512)
+    data["runs"]["ms"]["median"] = 1.0
+    for node in data["nodes"]:
+        node["flops"], node["calls"] = 1000 / len(data["nodes"]), 1
+    small = tmp_path / "small.json"
+    small.write_text(json.dumps(data))
+    headline, arena = seen_in(program, small, "seen.push($('headline').textContent, $('arena-plan').textContent);", tmp_path)
+    assert "1.00 MFLOP/s" in headline and "1.00 kFLOP a run" in headline
+    assert "128 B, 50.0 % less than planned" in arena
+    assert "sharing saves 50 %" in arena
+
+
 # What a reader does, and what the page then shows.
 SESSION = """
 const rows = () => [...document.querySelectorAll('#node-table tr[data-node]')];

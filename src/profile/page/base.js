@@ -29,6 +29,8 @@ const number = (x, digits = 1) =>
 const digitsOf = (x) => { const size = Math.abs(x); return size >= 100 ? 0 : size >= 10 ? 1 : 2; };
 const percent = (x, digits = 1) => isKnown(x) ? (x > 0 && x < 0.5 * 10 ** (-2 - digits) ? '< ' + number(10 ** -digits, digits) : number(100 * x, digits)) + ' %' : '';
 const bytes = (x) => x >= 1e9 ? number(x / 1e9, 2) + ' GB' : x >= 1e6 ? number(x / 1e6, 2) + ' MB' : x >= 1e3 ? number(x / 1e3, 1) + ' kB' : number(x, 0) + ' B';
+// Of operations, or operations a second.
+const flopText = (x) => { const [unit, factor] = [['G', 1e-9], ['M', 1e-6], ['k', 1e-3]].find(([, f]) => x * f >= 1) || ['', 1]; return `${number(x * factor, digitsOf(x * factor))} ${unit}FLOP`; };
 const plural = (count, word) => `${count.toLocaleString('en')} ${word}${count === 1 ? '' : 's'}`;
 const timeUnits = [['s', 1e-3, 10000], ['ms', 1, 1], ['\u00b5s', 1e3, 0]];
 const unitOf = (largestMs) => timeUnits.find(([, , least]) => largestMs >= least) || timeUnits[2];

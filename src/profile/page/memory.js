@@ -13,7 +13,7 @@ function showMemory() {
   if (m.arena_bytes) {
     const saved = m.arena_sum_bytes > 0 ? 1 - m.arena_bytes / m.arena_sum_bytes : 0;
     $('arena-plan').append(make('h3', {}, 'The arena'), facts([
-      ['planned', bytes(m.arena_bytes)], ['least possible', `${bytes(m.arena_lower_bound_bytes)}` + (m.arena_bytes > m.arena_lower_bound_bytes ? `, ${percent(m.arena_bytes / m.arena_lower_bound_bytes - 1)} less than planned` : ', as planned')],
+      ['planned', bytes(m.arena_bytes)], ['least possible', `${bytes(m.arena_lower_bound_bytes)}` + (m.arena_bytes > m.arena_lower_bound_bytes ? `, ${percent(1 - m.arena_lower_bound_bytes / m.arena_bytes)} less than planned` : ', as planned')],
       ['if nothing shared bytes', `${bytes(m.arena_sum_bytes)}: sharing saves ${percent(saved, 0)}`]]));
   }
   showAllocated();

@@ -9,7 +9,7 @@ function showPlanHeadline() {
   const figure = (value, title, text) => $('headline').append(make('div', { class: 'figure' }, make('h2', {}, title), make('b', {}, value), make('span', {}, text)));
   figure(nodes.length.toLocaleString('en'), 'Nodes', `of ${profile.nodes_as_read.toLocaleString('en')} as read, by ${profile.passes.length === 1 ? '1 pass' : `${profile.passes.length} passes`}`);
   figure(time(estimated) || '0 ms', 'A run, at least', 'one node after the other, at the peaks of this machine' + (unknown ? `; ${plural(unknown, 'node')} of unknown cost` : ''));
-  if (flops > 0) figure(`${number(flops / 1e9, 3)} GFLOP`, 'Work of a run', profile.peaks ? `this machine reaches ${number(profile.peaks.gflops, 0)} GFLOP/s` : '');
+  if (flops > 0) figure(flopText(flops), 'Work of a run', profile.peaks ? `this machine reaches ${number(profile.peaks.gflops, 0)} GFLOP/s` : '');
   figure(bytes(memory.arena_bytes || 0), 'Arena, planned', `weights ${bytes(memory.weight_bytes || 0)}, packed ${bytes(memory.packed_bytes || 0)}; no plan needs less than ${bytes(memory.arena_lower_bound_bytes || 0)}`);
 }
 // "made FusedMatMul dense1 of Gemm dense1, Relu relu1"
