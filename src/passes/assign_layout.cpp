@@ -7,6 +7,7 @@
 #include "passes/layout.h"
 #include "passes/layout_pass.h"
 #include "passes/matching.h"
+#include "passes/trace.h"
 #include "passes/whole_graph.h"
 
 namespace treadle::passes {
@@ -48,8 +49,14 @@ bool LayoutPass::move(const Node& node) {
     default: break;
   }
   if (!reads_moved(node)) return false;
+  if (how == How::by_element && node.op->pointwise) return elementwise(node);
+  return follow(node, how) ||
+         declined(node, "an operand has its channels innermost; for its operands or attributes it has no form that reads them so");
+}
+
+bool LayoutPass::follow(const Node& node, ChannelsLast::How how) {
+  using How = ChannelsLast::How;
   switch (how) {
-    case How::by_element: return node.op->pointwise && elementwise(node);
     case How::first_operand: return first_operand(node);
     case How::axis: return along_axis(node);
     case How::axes_vector: return slice(node);
@@ -180,10 +187,18 @@ bool LayoutPass::fits_window(const Node& node, const Shape& weights) const {
 }
 
 bool LayoutPass::conv(const Node& node) {
-  if (!is_image(node.inputs[0]) || !is_image(node.outputs[0])) return false;
+  if (!is_image(node.inputs[0]) || !is_image(node.outputs[0]))
+    return declined(node,
+                    [&] { return "it reads " + found(g_, node.inputs[0]) + "; float32 of rank 3 or 4 goes with channels innermost"; });
   const Tensor* weights = g_.stored_tensor(node.inputs[1]);
   const std::optional<Shape> shape = weights ? weights->shape() : computed_weights(node.inputs[1], rank(node.inputs[0]));
-  if (!shape || shape->rank() != rank(node.inputs[0]) || !fits_window(node, *shape)) return false;
+  if (!shape || shape->rank() != rank(node.inputs[0]))
+    return declined(node, [&] {
+      return "its weights are " + found(g_, node.inputs[1]) +
+             "; constants of the input's rank are needed, or computed ones whose shape is known";
+    });
+  if (!fits_window(node, *shape))
+    return declined(node, [&] { return "its window of " + to_string(*shape) + " is too large, or its pads take pixels away"; });
   NodeSpec spec = layout_operator(node);
   spec.inputs[0] = channels_last(node.inputs[0], node.id);
   replace(node, std::move(spec));
@@ -194,18 +209,22 @@ bool LayoutPass::quantised_conv(const Node& node) {
   const bool sums_only = node.is("ConvInteger");
   const size_t w = sums_only ? 1 : 3, zero = sums_only ? 3 : 5;
   const int r = is_byte_image(node.inputs[0]) ? rank(node.inputs[0]) : 0;
-  if (!kernels::has_fast_byte_products() || r == 0 || !g_.type(node.outputs[0]).has_rank()) return false;
+  if (!kernels::has_fast_byte_products()) return declined(node, "this machine has no fast products of bytes");
+  if (r == 0 || !g_.type(node.outputs[0]).has_rank())
+    return declined(node, [&] { return "it reads " + found(g_, node.inputs[0]) + "; bytes of rank 3 or 4 go with channels innermost"; });
   const Tensor* weights = g_.stored_tensor(node.inputs[w]);
-  if (!weights || weights->dtype() != DType::int8 || weights->shape().rank() != r || weights->num_elements() == 0) return false;
+  if (!weights || weights->dtype() != DType::int8 || weights->shape().rank() != r || weights->num_elements() == 0)
+    return declined(node, [&] { return "its weights are " + found(g_, node.inputs[w]) + "; constants in int8 are needed"; });
   if (node.has_input(zero)) {
     const Tensor* zeros = g_.constant_tensor(node.inputs[zero]);
-    if (!zeros || !all_elements_are(*zeros, 0)) return false;
+    if (!zeros || !all_elements_are(*zeros, 0)) return declined(node, "its weights have a zero point other than 0");
   }
   kernels::ConvParams params;
   params.group = node.attributes.get_int("group", 1);
   params.M = weights->shape()[0], params.C = weights->shape()[1] * params.group;
   const Ints pads = node.attributes.get_ints("pads");
-  if (!kernels::has_nhwc_bytes(params) || std::any_of(pads.begin(), pads.end(), [](int64_t pad) { return pad < 0; })) return false;
+  if (!kernels::has_nhwc_bytes(params) || std::any_of(pads.begin(), pads.end(), [](int64_t pad) { return pad < 0; }))
+    return declined(node, "its groups or pads have no kernel for bytes with channels innermost");
   NodeSpec spec = layout_operator(node);
   spec.inputs[0] = channels_last(node.inputs[0], node.id);
   replace(node, std::move(spec));
@@ -214,13 +233,19 @@ bool LayoutPass::quantised_conv(const Node& node) {
 
 bool LayoutPass::conv_transpose(const Node& node) {
   const Tensor* weights = g_.stored_tensor(node.inputs[1]);
-  if (!is_image(node.inputs[0]) || !is_image(node.outputs[0]) || !weights || weights->shape().rank() != rank(node.inputs[0])) return false;
+  if (!is_image(node.inputs[0]) || !is_image(node.outputs[0]) || !weights || weights->shape().rank() != rank(node.inputs[0]))
+    return declined(node, [&] {
+      return "it reads " + found(g_, node.inputs[0]) + " and weights " + found(g_, node.inputs[1]) +
+             "; float32 of rank 3 or 4 and constant weights go with channels innermost";
+    });
   const Attributes& a = node.attributes;
   const Shape& shape = weights->shape();
   const Ints kernel(shape.dims().begin() + 2, shape.dims().end());
   if (a.get_ints("strides") != kernel || !all_equal(a.get_ints("dilations"), 1) || !all_equal(a.get_ints("pads"), 0) ||
       !all_equal(a.get_ints("output_padding"), 0) || a.has("output_shape") || a.get_int("group", 1) != 1 || !is_explicit(a))
-    return false;
+    return declined(node,
+                    "its windows overlap or leave gaps, it has pads or groups; strides as wide as the window, and nothing else, go with "
+                    "channels innermost");
   NodeSpec spec = layout_operator(node);
   spec.attributes = {};
   spec.inputs[0] = channels_last(node.inputs[0], node.id);

@@ -1,10 +1,13 @@
 // What moves because an operand has moved.
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 #include <numeric>
 
 #include "passes/layout_pass.h"
 #include "passes/matching.h"
+#include "passes/trace.h"
 
 namespace treadle::passes {
 
@@ -34,15 +37,24 @@ ValueId LayoutPass::followed(ValueId id, int r, NodeId before) {
 }
 
 bool LayoutPass::elementwise(const Node& node) {
-  if (!(is_image(node.outputs[0]) || is_mask(node.outputs[0])) || node.outputs.size() != 1) return false;
+  if (!(is_image(node.outputs[0]) || is_mask(node.outputs[0])) || node.outputs.size() != 1)
+    return declined(node, [&] {
+      return "it makes " + found(g_, node.outputs[0]) + "; float32 or truth values of rank 3 or 4 go with channels innermost";
+    });
   const int r = rank(node.outputs[0]);
   int moved = 0, others = 0;
   for (ValueId input : node.inputs) {
-    if (!can_follow(input, r)) return false;
+    if (!can_follow(input, r))
+      return declined(node, [&] {
+        return "its operand is " + found(g_, input) + ", which cannot be put in the order of the one with channels innermost";
+      });
     if (input == kNoValue || g_.type(input).rank() != r || g_.value(input).is_constant()) continue;
     (has_moved(input) ? moved : others) += 1;
   }
-  if (moved < others || moved == 0) return false;
+  if (moved < others || moved == 0)
+    return declined(node, [&] {
+      return fmt::format("{} of its operands have channels innermost and {} have not: it stays with the most", moved, others);
+    });
   NodeSpec spec = same_operator(node);
   for (ValueId& input : spec.inputs) input = followed(input, r, node.id);
   replace(node, std::move(spec));

@@ -24,6 +24,8 @@ class LayoutPass {
 
  private:
   bool move(const Node& node);
+  /// An operand has moved; not of elementwise operators.
+  bool follow(const Node& node, ChannelsLast::How how);
 
   /// The node under the same operator, or under the one that computes it with channels innermost.
   static NodeSpec same_operator(const Node& node);

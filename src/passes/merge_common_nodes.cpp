@@ -6,6 +6,7 @@
 #include "graph/infer.h"
 #include "graph/op_def.h"
 #include "graph/rewriter.h"
+#include "passes/trace.h"
 #include "passes/whole_graph.h"
 
 namespace treadle::passes {
@@ -50,6 +51,42 @@ bool same_computation(const Node& a, const Node& b) {
   return true;
 }
 
+// Why nodes that read the same stay two.
+class NearMisses {
+ public:
+  explicit NearMisses(const Graph& graph) : graph_(graph), wanted_(PassTrace::current() != nullptr) {}
+
+  void look(const Node& node) {
+    if (!wanted_ || node.inputs.empty() || !node.op) return;
+    size_t hash = mix(hash_of(node.op_type), hash_of(node.domain));
+    for (ValueId input : node.inputs) hash = mix(hash, index_of(input));
+    auto [first, last] = seen_.equal_range(hash);
+    for (auto other = first; other != last; ++other) {
+      const Node& alike = graph_.node(other->second);
+      if (alike.op == node.op && alike.inputs == node.inputs) return note(node, alike);
+    }
+    seen_.emplace(hash, node.id);
+  }
+
+ private:
+  static void note(const Node& node, const Node& alike) {
+    if (!node.op->deterministic)
+      declined(node, "it reads the same as", &alike, ", but the operator draws random numbers");
+    else if (!node.bodies.empty())
+      declined(node, "it reads the same as", &alike, ", but has bodies, which are not compared");
+    else if (node.op->barrier)
+      declined(node, "it reads the same as", &alike, ", but is a barrier");
+    else if (node.attributes == alike.attributes)
+      declined(node, "it reads the same as", &alike, ", but has other outputs");
+    else
+      declined(node, "it reads the same as", &alike, ", but its attributes differ");
+  }
+
+  const Graph& graph_;
+  const bool wanted_;
+  std::unordered_multimap<size_t, NodeId> seen_;
+};
+
 bool can_merge(const Node& node) {
   return node.op && node.op->deterministic && node.bodies.empty() && !node.outputs.empty() && !node.op->barrier;
 }
@@ -78,14 +115,19 @@ void merge_constants(Rewriter& rewriter) {
 void merge_nodes(Rewriter& rewriter) {
   Graph& graph = rewriter.graph();
   std::unordered_multimap<size_t, NodeId> seen;
+  NearMisses near_misses(graph);
   for (NodeId id : graph.order()) {
     if (rewriter.is_at_limit()) break;
-    if (!can_merge(graph.node(id))) continue;
+    if (!can_merge(graph.node(id))) {
+      near_misses.look(graph.node(id));
+      continue;
+    }
     size_t hash = hash_of(graph.node(id));
     auto [first, last] = seen.equal_range(hash);
     auto same = std::find_if(first, last, [&](const auto& entry) { return same_computation(graph.node(entry.second), graph.node(id)); });
     if (same == last) {
       seen.emplace(hash, id);
+      near_misses.look(graph.node(id));
       continue;
     }
     const Node &kept = graph.node(same->second), &merged = graph.node(id);

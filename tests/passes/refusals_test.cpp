@@ -2,6 +2,7 @@
 #include "kernels/gemm/gemm_bytes.h"
 #include "passes/layout.h"
 #include "passes/trace.h"
+#include "passes/whole_graph.h"
 #include "tests/passes/pass_test.h"
 
 namespace treadle {
@@ -228,6 +229,54 @@ TEST(Refusals, OfWhatMovesTransposesAndPads) {
   read.output(read.op("z", "Relu", {image}));
   EXPECT_EQ(refused(*read.take(), testing::rule(passes::absorb_pad), "y_node"),
             "the padded image before it is made all the same, for Relu z_node");
+}
+
+TEST(Refusals, OfCommonNodes) {
+  const auto pass = [](Graph& graph) { return passes::merge_common_nodes(graph, INT64_MAX); };
+  auto two = [](const char* op, const Attributes& first, const Attributes& second) {
+    GraphBuilder b;
+    const ValueId x = b.input("x", {3, 4});
+    b.output(b.op("a", op, {x}, first));
+    b.output(b.op("b", op, {x}, second));
+    return b.take();
+  };
+  EXPECT_EQ(refused(*two("Transpose", {{"perm", Ints{1, 0}}}, {{"perm", Ints{0, 1}}}), pass, "b_node"),
+            "it reads the same as Transpose a_node, but its attributes differ");
+  EXPECT_EQ(refused(*two("RandomUniformLike", {}, {}), pass, "b_node"),
+            "it reads the same as RandomUniformLike a_node, but the operator draws random numbers");
+}
+
+TEST(Refusals, OfLayouts) {
+  const auto pass = [](Graph& graph) { return passes::assign_layout(graph, INT64_MAX); };
+  GraphBuilder wide;
+  const ValueId double_weights = wide.constant("w", {4, 2, 3, 3}, std::vector<double>(72));
+  wide.output(wide.op("y", "Conv", {wide.input("x", {1, 2, 8, 8}, DType::float64), double_weights}));
+  EXPECT_EQ(refused(*wide.take(), pass, "y_node"), "it reads f64[1,2,8,8]; float32 of rank 3 or 4 goes with channels innermost");
+  GraphBuilder cut;
+  const ValueId weights = cut.constant("w", {4, 2, 3, 3}, std::vector<float>(72));
+  cut.output(cut.op("y", "Conv", {cut.input("x", {1, 2, 8, 8}), weights}, {{"pads", Ints{0, 0, -1, 0}}}));
+  EXPECT_NE(refused(*cut.take(), pass, "y_node").find("its pads take pixels away"), std::string::npos);
+
+  // What follows a convolution: a node of which more operands have stayed than moved, and one without a form of its own.
+  auto behind = [](const std::function<ValueId(GraphBuilder&, ValueId)>& add) {
+    GraphBuilder b;
+    b.output(add(b, b.op("c", "Conv", {b.input("x", {1, 2, 8, 8}), b.constant("w", {2, 2, 1, 1}, std::vector<float>(4))})));
+    auto graph = b.take();
+    passes::PassTrace trace;
+    const passes::PassTrace::Scope scope(trace);
+    trace.begin("the pass", *graph);
+    EXPECT_EQ(passes::assign_layout(*graph, INT64_MAX), 1);
+    const auto refusals = trace.refusals("y_node");
+    return refusals.empty() ? std::string() : refusals[0].reason;
+  };
+  EXPECT_EQ(behind([](GraphBuilder& b, ValueId image) {
+              return b.op("y", "Max", {image, b.input("first", {1, 2, 8, 8}), b.input("second", {1, 2, 8, 8})});
+            }),
+            "1 of its operands have channels innermost and 2 have not: it stays with the most");
+  EXPECT_EQ(behind([](GraphBuilder& b, ValueId image) {
+              return b.op("y", "MatMul", {image, b.input("right", {8, 8})});
+            }),
+            "an operand has its channels innermost; for its operands or attributes it has no form that reads them so");
 }
 
 TEST(Refusals, NothingIsSaidOfWhatIsFused) {
