@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -38,6 +39,14 @@ struct TickHistogram {
   uint64_t total = 0;  ///< ticks of all runs
   std::array<uint64_t, TickBuckets::kCount> counts{};
 };
+
+/// A node of a program, and what its counters have.
+struct CountedNode {
+  std::string name, op_type;
+  int32_t parent = -1;  ///< the node (index) whose body it is in
+  TickHistogram sum;
+};
+using CountedNodes = std::vector<CountedNode>;
 
 /// Of the nodes of one program, for one frame.
 class NodeCounters {

@@ -346,6 +346,7 @@ std::shared_ptr<Session::Impl::Entry::Made> Session::Impl::entry_for(const Reque
     const std::shared_ptr<Entry::Made> evicted = oldest->made;
     const std::unique_lock idle(evicted->mutex, std::try_to_lock);
     if (!idle) continue;
+    if (options.node_counters && evicted->executable) keep_counters(*evicted->executable->program, kept_counters);
     others.erase(oldest);
     cache_evictions.fetch_add(1, std::memory_order_relaxed);
     break;

@@ -3,6 +3,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "exec/program/program.h"
 #include "session/session_impl.h"
 #include "treadle/error.h"
@@ -11,23 +13,26 @@
 namespace treadle {
 namespace {
 
-void add_counters(const exec::Program& program, int32_t parent, double ns_per_tick, std::vector<NodeCounter>& counters) {
+void add_counted(const exec::Program& program, int32_t parent, CountedNodes& counted) {
   for (size_t i = 0; i < program.instructions().size(); ++i) {
     const exec::Instruction& instruction = program.instructions()[i];
-    const TickHistogram sum = program.counters().sum(i);
-    NodeCounter counter{.name = instruction.node->name, .op_type = instruction.node->op_type, .parent = parent};
-    counter.total_ns = static_cast<double>(sum.total) * ns_per_tick;
-    for (size_t b = 0; b < TickBuckets::kCount; ++b) {
-      if (sum.counts[b] == 0) continue;
-      const auto count = static_cast<int64_t>(sum.counts[b]);
-      counter.calls += count;
-      counter.histogram.push_back(
-          {static_cast<double>(TickBuckets::low(b)) * ns_per_tick, static_cast<double>(TickBuckets::low(b + 1)) * ns_per_tick, count});
-    }
-    const auto index = static_cast<int32_t>(counters.size());
-    counters.push_back(std::move(counter));
-    for (const auto& body : instruction.bodies) add_counters(*body, index, ns_per_tick, counters);
+    const auto index = static_cast<int32_t>(counted.size());
+    counted.push_back({instruction.node->name, instruction.node->op_type, parent, program.counters().sum(i)});
+    for (const auto& body : instruction.bodies) add_counted(*body, index, counted);
   }
+}
+
+NodeCounter counter_of(const CountedNode& node, int32_t first, double ns_per_tick) {
+  NodeCounter counter{.name = node.name, .op_type = node.op_type, .parent = node.parent < 0 ? -1 : first + node.parent};
+  counter.total_ns = static_cast<double>(node.sum.total) * ns_per_tick;
+  for (size_t b = 0; b < TickBuckets::kCount; ++b) {
+    if (node.sum.counts[b] == 0) continue;
+    const auto count = static_cast<int64_t>(node.sum.counts[b]);
+    counter.calls += count;
+    counter.histogram.push_back(
+        {static_cast<double>(TickBuckets::low(b)) * ns_per_tick, static_cast<double>(TickBuckets::low(b + 1)) * ns_per_tick, count});
+  }
+  return counter;
 }
 
 void reset_counters(const exec::Program& program) {
@@ -43,11 +48,39 @@ void expect_counters(const Runtime& runtime) {
 
 }  // namespace
 
-std::vector<NodeCounter> Runtime::node_counters(const Executables& executables) const {
+void keep_counters(const exec::Program& program, CountedNodes& kept) {
+  CountedNodes leaving;
+  add_counted(program, -1, leaving);
+  std::vector<int32_t> place;  // of what leaves, in `kept`
+  for (CountedNode& node : leaving) {
+    if (node.parent >= 0) node.parent = place[static_cast<size_t>(node.parent)];
+    auto same = std::find_if(kept.begin(), kept.end(), [&](const CountedNode& other) {
+      return other.name == node.name && other.op_type == node.op_type && other.parent == node.parent;
+    });
+    place.push_back(static_cast<int32_t>(same - kept.begin()));
+    if (same == kept.end()) {
+      kept.push_back(std::move(node));
+      continue;
+    }
+    same->sum.total += node.sum.total;
+    for (size_t b = 0; b < TickBuckets::kCount; ++b) same->sum.counts[b] += node.sum.counts[b];
+  }
+}
+
+std::vector<NodeCounter> Runtime::node_counters(const Executables& executables, const CountedNodes& kept) const {
   expect_counters(*this);
   const double ns_per_tick = Recorder::of_process().ns_per_tick();
   std::vector<NodeCounter> counters;
-  for (const auto& executable : executables) add_counters(*executable->program, -1, ns_per_tick, counters);
+  auto add = [&](const CountedNodes& counted) {
+    const auto first = static_cast<int32_t>(counters.size());
+    for (const CountedNode& node : counted) counters.push_back(counter_of(node, first, ns_per_tick));
+  };
+  for (const auto& executable : executables) {
+    CountedNodes counted;
+    add_counted(*executable->program, -1, counted);
+    add(counted);
+  }
+  add(kept);
   return counters;
 }
 
@@ -58,12 +91,13 @@ void Runtime::reset_node_counters(const Executables& executables) const {
 
 std::vector<NodeCounter> Session::node_counters() const {
   std::lock_guard lock(impl_->mutex);
-  return impl_->node_counters(impl_->compiled_now());
+  return impl_->node_counters(impl_->compiled_now(), impl_->kept_counters);
 }
 
 void Session::reset_node_counters() const {
   std::lock_guard lock(impl_->mutex);
   impl_->reset_node_counters(impl_->compiled_now());
+  impl_->kept_counters.clear();
 }
 
 }  // namespace treadle

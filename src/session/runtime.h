@@ -14,6 +14,7 @@
 
 #include "core/allocation.h"
 #include "core/load_phases.h"
+#include "core/node_counters.h"
 #include "core/recorder.h"
 #include "core/thread_pool.h"
 #include "exec/run/run_control.h"
@@ -67,7 +68,8 @@ struct Runtime {
   /// Nodes, runs, times, buffers and memory.
   profile::ProfilePlan profile_plan(const Executables& executables, const Profiling& profiling) const;
   /// Of the graphs' nodes, those of the main one first. @throws Error(invalid_argument) without SessionOptions::node_counters
-  std::vector<NodeCounter> node_counters(const Executables& executables) const;
+  /// @param kept  of graphs that are no more
+  std::vector<NodeCounter> node_counters(const Executables& executables, const CountedNodes& kept = {}) const;
   void reset_node_counters(const Executables& executables) const;
   /// Writes what has been recorded, as a trace. @return the file's path
   std::string end_profiling(const Executables& executables, TraceFormat format);

@@ -14,6 +14,7 @@
 
 #include "compiled/file.h"
 #include "core/allocation.h"
+#include "core/node_counters.h"
 #include "core/thread_pool.h"
 #include "exec/program/program.h"
 #include "graph/graph.h"
@@ -151,6 +152,7 @@ struct Session::Impl : Runtime {
   std::vector<std::shared_ptr<const Executable>> compiled_now() const;
   mutable std::mutex mutex;  // of the list
   mutable std::list<Entry> others;
+  mutable CountedNodes kept_counters;  // of those that went
   mutable std::atomic<bool> warned_of_symbols{false};
   mutable std::atomic<int64_t> cache_hits{0}, cache_misses{0}, cache_evictions{0};
 
@@ -158,6 +160,9 @@ struct Session::Impl : Runtime {
   std::unordered_map<ValueHandle, Datum> stored;
   ValueHandle last_handle = 0;
 };
+
+/// Adds what the program's counters have to those of the same nodes.
+void keep_counters(const exec::Program& program, CountedNodes& kept);
 
 /// What was fetched, in the order of a request whose program was compiled for the same names in any order.
 std::vector<Datum> in_order_of(std::span<const std::string> fetches, const Executable& executable, std::vector<Datum> results);

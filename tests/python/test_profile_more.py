@@ -1,5 +1,6 @@
 """Ranges of the program, measured memory, bounded and simultaneous profiles, profiles of torch modules, and treadle explain."""
 
+import collections
 import gc
 import html.parser
 import json
@@ -404,6 +405,36 @@ def test_nodes_are_counted(model):
     assert all(c.calls == 0 and c.histogram == () for c in session.node_counters())
     with pytest.raises(treadle.errors.InvalidArgument, match="node_counters"):
         treadle.InferenceSession(str(model)).node_counters()
+
+
+def test_counters_outlive_their_graphs():
+    """A session keeps eight graphs for other outputs. What those that went had counted stays."""
+    outputs = 12
+    nodes = [helper.make_node("Exp", ["x"], ["e"], "exp"), helper.make_node("Add", ["e", "x"], ["y0"], "add0")]
+    nodes += [helper.make_node("Mul", ["e", f"y{i - 1}"], [f"y{i}"], f"mul{i}") for i in range(1, outputs)]
+    graph = helper.make_graph(
+        nodes,
+        "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [4])],
+        [helper.make_tensor_value_info(f"y{i}", TensorProto.FLOAT, [4]) for i in range(outputs)],
+    )
+    options = treadle.SessionOptions()
+    options.node_counters = True
+    options.graph_optimization_level = treadle.GraphOptimizationLevel.ORT_DISABLE_ALL
+    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    session = treadle.InferenceSession(made.SerializeToString(), options)
+    for _ in range(2):
+        for i in range(outputs):
+            session.run([f"y{i}"], {"x": np.ones(4, np.float32)})
+    calls = collections.Counter()
+    for counter in session.node_counters():
+        calls[counter.name] += counter.calls
+    assert calls["exp"] == 2 * outputs
+    assert [calls[f"mul{i}"] for i in range(1, outputs)] == [2 * (outputs - i) for i in range(1, outputs)]
+    names = [counter.name for counter in session.node_counters()]
+    assert names.count("exp") == 1 + 8 + 1, "the model's, those of the graphs there are, and what was kept"
+    session.reset_node_counters()
+    assert all(counter.calls == 0 for counter in session.node_counters())
 
 
 def test_counters_of_bodies_have_a_parent():
