@@ -45,6 +45,7 @@ struct ProfiledNode {
   std::optional<double> flops, bytes;  ///< of one call; none if the operator does not say, or a shape is not known
   std::string phase;                   ///< of a training step: "forward", "backward" or "optimizer"; empty elsewhere
   bool moves = false;                  ///< it computes nothing: elements go to other places
+  bool between_devices = false;        ///< it is no node of the graph: a value is copied to another device
   size_t packed_bytes = 0;
   int64_t calls = 0;                               ///< in all recorded runs
   std::vector<double> self_ns;                     ///< per run: all calls together, without the nodes of its bodies
@@ -304,7 +305,7 @@ struct ProfileTableOptions {
 };
 /// @param json  of profile_to_json(). @throws Error(invalid_argument) for other text, or an unknown order.
 TREADLE_API std::string profile_to_table(std::string_view json, const ProfileTableOptions& options = {});
-/// One page that needs no network.
+/// One page that needs no network. @param json  of profile_to_json(), or what `treadle explain --json` prints
 TREADLE_API std::string profile_to_html(std::string_view json);
 /// A line for each node, with a header: RFC 4180.
 TREADLE_API std::string profile_to_csv(std::string_view json);

@@ -20,7 +20,7 @@ void RecordPicker::take(Record record, Recording::Thread& thread) {
   } else if (const auto name = name_of(record.name)) {
     record.name = *name;
   } else {
-    if (record.kind == RecordKind::node) strangers_.push_back(record.start);
+    if (record.kind == RecordKind::node || record.kind == RecordKind::copy) strangers_.push_back(record.start);
     return;
   }
   // Nodes end before their run does. What began within it is the run's, whoever named it.

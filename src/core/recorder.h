@@ -28,7 +28,7 @@ enum class RecordKind : uint8_t {
   run,            ///< a call of the session
   node,           ///< a node's kernel; of one that is bound in the run: floating-point operations, and bytes, where they are known
   chunk,          ///< a helper's part in the loops of a node; its name is the node's
-  copy,           ///< arg0: bytes
+  copy,           ///< of a value between devices, on the stream that does it; arg1: bytes
   wait,           ///< for another thread, a stream or a lock
   compile,        ///< import, passes, planning, packing
   user,           ///< a range that the program marked
@@ -38,8 +38,9 @@ enum class RecordKind : uint8_t {
   out_of_memory,  ///< arg0: bytes that there were not; arg1: class; name: who asked
   phase,          ///< of a kernel; arg0: the name of its node; arg1: the KernelPhase
   python,         ///< a call that Python's interpreter made
+  launch,         ///< the host gives a node or a copy, whose name it has, to a device's stream
 };
-inline constexpr int kNumRecordKinds = 13;
+inline constexpr int kNumRecordKinds = 14;
 
 /// As collect() gives it. What the name and the arguments mean is in the name table, written once.
 struct Record {

@@ -36,6 +36,7 @@ struct Run {
   bool of_profile;  // false: it began while the profile was paused, or lacks events
   std::vector<Event> events;
   std::vector<KernelEvent> kernel_events;
+  int64_t launches = 0;
 };
 
 // Length of the union of intervals, which are sorted by their starts.
@@ -109,11 +110,15 @@ class Analysis {
   void assign_events() {
     for (const auto& thread : recording_.threads)
       for (const Record& record : thread.records) {
-        const bool wait = record.kind == RecordKind::wait;
-        if (record.kind != RecordKind::node && !wait) continue;
+        const bool wait = record.kind == RecordKind::wait, launch = record.kind == RecordKind::launch;
+        if (record.kind != RecordKind::node && record.kind != RecordKind::copy && !wait && !launch) continue;
         const auto node = wait ? names_.node.end() : names_.node.find(record.name);
         Run* run = run_of(record);
         if (!run) continue;
+        if (launch) {
+          ++run->launches;
+          continue;
+        }
         if (!wait && node == names_.node.end()) {
           ++profile_.events_unknown;
           continue;
@@ -184,7 +189,7 @@ class Analysis {
       costs_[static_cast<size_t>(event.node)].second += static_cast<double>(event.bytes);
     }
     ProfiledRun result{.start_ns = recording_.to_ns(run.start), .duration_ns = ns(run.end - run.start)};
-    result.events = static_cast<int64_t>(run.events.size()) + 1;
+    result.events = static_cast<int64_t>(run.events.size()) + run.launches + 1;
     result.kernel_ns = ns(union_length(nodes));
     for (const ProfiledNode& node : profile_.nodes) result.node_ns += node.self_ns[r];
     const uint64_t covered = union_length(all);

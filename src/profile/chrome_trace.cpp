@@ -28,7 +28,8 @@ constexpr std::array<const char*, kNumRecordKinds> kChromeCategories = {"user_an
                                                                         "cpu_instant_event",
                                                                         "cpu_instant_event",
                                                                         "kernel_phase",
-                                                                        "python_function"};
+                                                                        "python_function",
+                                                                        "cpu_op"};
 
 // Names come from models: whatever is not UTF-8 is replaced, or no viewer would read the file.
 std::string chrome_text(const ChromeJson& json) { return json.dump(-1, ' ', false, ChromeJson::error_handler_t::replace); }
@@ -49,7 +50,7 @@ std::string chrome_type_name(DType dtype) {
 
 class ChromeWriter {
  public:
-  explicit ChromeWriter(const TraceView& view) : view_(view), pid_(getpid()) {
+  explicit ChromeWriter(const TraceView& view) : view_(view), correlations_(view), pid_(getpid()) {
     for (const RecordName& name : view.recording->names) names_.push_back(chrome_text(name.text));
     if (view.nodes)
       for (const ProfiledNode& node : *view.nodes) node_arguments_.push_back(arguments_of(node));
@@ -98,6 +99,8 @@ class ChromeWriter {
     static const std::string kUnknown = "\"(unknown)\"";
     const std::string& name = record.name < names_.size() ? names_[record.name] : kUnknown;
     auto to = std::back_inserter(out_);
+    const int64_t correlation = correlations_.of(record);
+    if (correlation > 0 && record.kind != RecordKind::launch) return device_event(span, row, name, correlation);
     const bool is_counter = record.kind == RecordKind::counter, is_run = record.kind == RecordKind::run;
     fmt::format_to(to, "{{\"ph\":\"{}\",\"cat\":\"{}\",",
                    is_counter         ? 'C'
@@ -121,6 +124,42 @@ class ChromeWriter {
     out_ += ",\"args\":{";
     arguments(record, is_run ? name : std::string());
     out_ += "}},\n";
+    if (correlation > 0) launch_event(span, row, correlation);
+  }
+
+  // In the words for CUDA, which tools for PyTorch's traces look for: a call of the runtime within what launches it, and an arrow from it.
+  void launch_event(const TraceSpan& span, const TraceRow& row, int64_t correlation) {
+    const bool is_copy = correlations_.activity(correlation)->kind == RecordKind::copy;
+    auto to = std::back_inserter(out_);
+    fmt::format_to(to, "{{\"ph\":\"X\",\"cat\":\"cuda_runtime\",\"name\":\"{}\",\"pid\":{},\"tid\":{},\"ts\":",
+                   is_copy ? "cudaMemcpyAsync" : "cudaLaunchKernel", pid_, row.id());
+    append_microseconds(out_, span.start_ns);
+    out_ += ",\"dur\":";
+    append_microseconds(out_, span.end_ns - span.start_ns);
+    fmt::format_to(to, ",\"args\":{{\"External id\":{},\"correlation\":{}}}}},\n", num_events_, correlation);
+    arrow("s", "", span, row, correlation);
+  }
+
+  void device_event(const TraceSpan& span, const TraceRow& row, const std::string& name, int64_t correlation) {
+    auto to = std::back_inserter(out_);
+    const bool is_copy = span.record->kind == RecordKind::copy;
+    fmt::format_to(to, "{{\"ph\":\"X\",\"cat\":\"{}\",\"name\":{},\"pid\":{},\"tid\":{},\"ts\":", is_copy ? "gpu_memcpy" : "kernel", name,
+                   pid_, row.id());
+    append_microseconds(out_, span.start_ns);
+    out_ += ",\"dur\":";
+    append_microseconds(out_, span.end_ns - span.start_ns);
+    fmt::format_to(to, ",\"args\":{{\"correlation\":{},\"device\":0,\"context\":0,\"stream\":{}", correlation, row.thread->index + 1);
+    if (const int32_t node = view_.node_index(*span.record); node >= 0) out_ += node_arguments_[static_cast<size_t>(node)];
+    out_ += "}},\n";
+    arrow("f", "\"bp\":\"e\",", span, row, correlation);
+  }
+
+  void arrow(const char* phase, const char* bound, const TraceSpan& span, const TraceRow& row, int64_t correlation) {
+    fmt::format_to(std::back_inserter(out_),
+                   "{{\"ph\":\"{}\",{}\"cat\":\"ac2g\",\"name\":\"ac2g\",\"id\":{},\"pid\":{},\"tid\":{},\"ts\":", phase, bound,
+                   correlation, pid_, row.id());
+    append_microseconds(out_, span.start_ns);
+    out_ += "},\n";
   }
 
   void arguments(const Record& record, const std::string& run_name) {
@@ -147,6 +186,7 @@ class ChromeWriter {
   }
 
   const TraceView& view_;
+  const Correlations correlations_;
   const int pid_;
   std::vector<std::string> names_, node_arguments_;  // as JSON
   std::string out_;

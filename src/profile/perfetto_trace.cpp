@@ -21,7 +21,7 @@ constexpr uint32_t kClockSnapshot = 6, kTimestamp = 8, kSequence = 10, kTrackEve
 constexpr uint64_t kStateCleared = 1, kNeedsState = 2;
 }  // namespace packet
 namespace track_event {
-constexpr uint32_t kCategory = 3, kAnnotation = 4, kType = 9, kName = 10, kTrack = 11, kCounterValue = 30;
+constexpr uint32_t kCategory = 3, kAnnotation = 4, kType = 9, kName = 10, kTrack = 11, kCounterValue = 30, kFlow = 47, kLastFlow = 48;
 constexpr uint64_t kBegin = 1, kEnd = 2, kInstant = 3, kCounter = 4;
 }  // namespace track_event
 namespace interned {
@@ -33,7 +33,7 @@ constexpr uint32_t kNameIid = 1, kInt = 4, kStringIid = 17;
 }  // namespace annotation
 
 constexpr std::array<const char*, kNumRecordKinds> kPerfettoCategories = {
-    "run", "node", "chunk", "copy", "wait", "compile", "user", "instant", "counter", "memory", "memory", "phase", "python"};
+    "run", "node", "chunk", "copy", "wait", "compile", "user", "instant", "counter", "memory", "memory", "phase", "python", "launch"};
 
 // A message under construction.
 class Message {
@@ -53,6 +53,10 @@ class Message {
     varint(field << 3U | 2U);
     varint(value.size());
     text_ += value;
+  }
+  void fixed64(uint32_t field, uint64_t value) {
+    varint(field << 3U | 1U);
+    for (int byte = 0; byte < 8; ++byte) text_ += static_cast<char>(value >> (8 * byte) & 255U);
   }
   void clear() { text_.clear(); }
   bool empty() const { return text_.empty(); }
@@ -95,7 +99,7 @@ std::string shapes_text(const std::vector<ProfiledOperand>& operands) {
 
 class PerfettoWriter {
  public:
-  explicit PerfettoWriter(const TraceView& view) : view_(view), pid_(static_cast<uint64_t>(getpid())) {}
+  explicit PerfettoWriter(const TraceView& view) : view_(view), correlations_(view), pid_(static_cast<uint64_t>(getpid())) {}
 
   std::string write() {
     const std::vector<TraceRow> rows = rows_of(view_);
@@ -188,7 +192,8 @@ class PerfettoWriter {
 
   void begin(const TraceSpan& span) {
     const Record& record = *span.record;
-    const bool dynamic = (record.arg0 | record.arg1) != 0;
+    const int64_t flow = correlations_.of(record);
+    const bool dynamic = (record.arg0 | record.arg1) != 0 || flow != 0;
     Prepared& known = prepared_[std::min<size_t>(record.name, prepared_.size() - 1)];
     if (known.ready && !dynamic) return append_event(span.start_ns, known.begin);
     Message additions, event;
@@ -198,6 +203,8 @@ class PerfettoWriter {
     describe_node(record, event, additions);
     if (!dynamic) known = {event.text(), true};
     if (dynamic) add_arguments(record, event, additions);
+    if (flow != 0)
+      event.fixed64(record.kind == RecordKind::launch ? track_event::kFlow : track_event::kLastFlow, static_cast<uint64_t>(flow));
     append_event(span.start_ns, event.text(), &additions);
   }
 
@@ -234,8 +241,9 @@ class PerfettoWriter {
     if (record.name >= view_.recording->names.size()) return;
     const RecordName& name = view_.recording->names[record.name];
     const bool is_node = view_.node_index(record) >= 0;
-    annotate(name.arg0_label.empty() && is_node ? "flops" : name.arg0_label, record.arg0, event, additions);
-    annotate(name.arg1_label.empty() && is_node ? "bytes" : name.arg1_label, record.arg1, event, additions);
+    const bool is_known = (record.arg0 | record.arg1) != 0;
+    annotate(name.arg0_label.empty() && is_node && is_known ? "flops" : name.arg0_label, record.arg0, event, additions);
+    annotate(name.arg1_label.empty() && is_node && is_known ? "bytes" : name.arg1_label, record.arg1, event, additions);
   }
 
   void point(const TraceSpan& span) {
@@ -298,6 +306,7 @@ class PerfettoWriter {
   static constexpr uint64_t kOffsetNs = 100'000'000'000;
 
   const TraceView& view_;
+  const Correlations correlations_;
   const uint64_t pid_;
   uint64_t sequence_ = 1;
   Message out_, scratch_;

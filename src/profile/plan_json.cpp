@@ -48,6 +48,7 @@ Document node_json(const ProfiledNode& node) {
   if (node.bytes) json["bytes"] = *node.bytes;
   json["phase"] = node.phase;
   json["moves"] = node.moves;
+  if (node.between_devices) json["between_devices"] = true;
   json["packed_bytes"] = node.packed_bytes;
   return json;
 }
@@ -63,6 +64,7 @@ ProfiledNode node_of(const Document& json) {
   if (json.contains("flops")) node.flops = json.at("flops").get<double>();
   if (json.contains("bytes")) node.bytes = json.at("bytes").get<double>();
   node.phase = json.at("phase"), node.moves = json.at("moves"), node.packed_bytes = json.at("packed_bytes");
+  node.between_devices = json.value("between_devices", false);
   return node;
 }
 

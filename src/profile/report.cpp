@@ -157,7 +157,7 @@ class ReportBuilder {
   }
 
   Kind kind_of(const ProfiledNode& node, double bound_ns) const {
-    if (node.kernel.empty()) return Kind::control_flow;
+    if (node.kernel.empty() && !node.between_devices) return Kind::control_flow;
     if (node.moves) return Kind::moves;
     if (bound_ns == 0) return Kind::unknown;
     if (*node.flops / context_.peaks.flops_per_second < *node.bytes / context_.peaks.bandwidth(*node.bytes)) return Kind::memory;
@@ -226,6 +226,7 @@ class ReportBuilder {
       if (!node.forms.empty()) json["forms"] = node.forms;
       if (node.parent >= 0) json["parent"] = node.parent;
       if (!node.phase.empty()) json["phase"] = node.phase;
+      if (node.between_devices) json["between_devices"] = true;
       if (!(node.sources.empty() || (node.sources.size() == 1 && node.sources[0] == node.name))) json["sources"] = node.sources;
       if (!node.passes.empty()) json["passes"] = node.passes;
       json["inputs"] = operands_json(node.inputs);

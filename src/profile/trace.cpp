@@ -15,7 +15,8 @@ namespace treadle {
 
 std::string profile_to_trace(const Profile& profile, TraceFormat format) {
   profile::TraceView view = profile::view_of(profile);
-  if (format != TraceFormat::chrome && format != TraceFormat::perfetto) view.load = nullptr;  // the others are about runs
+  view.launches = format == TraceFormat::chrome || format == TraceFormat::perfetto;
+  if (!view.launches) view.load = nullptr;  // the others are about runs
   switch (format) {
     case TraceFormat::chrome: return profile::to_chrome_trace(view);
     case TraceFormat::perfetto: return profile::to_perfetto_trace(view);

@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "treadle/error.h"
 
@@ -47,7 +49,9 @@ class RowBuilder {
 }  // namespace
 
 int32_t TraceView::node_index(const Record& record) const {
-  if (!node_of || (record.kind != RecordKind::node && record.kind != RecordKind::chunk)) return -1;
+  if (!node_of || !(record.kind == RecordKind::node || record.kind == RecordKind::chunk || record.kind == RecordKind::copy ||
+                    record.kind == RecordKind::launch))
+    return -1;
   auto found = node_of->find(record.name);
   return found == node_of->end() ? -1 : found->second;
 }
@@ -56,6 +60,41 @@ const std::string& TraceView::name(const Record& record) const {
   static const std::string kUnknown = "(unknown)";
   return record.name < recording->names.size() ? recording->names[record.name].text : kUnknown;
 }
+
+// A node is launched once in a run, and runs have numbers, which come again: the n-th launch is that of the n-th activity behind it.
+Correlations::Correlations(const TraceView& view) {
+  struct Pair {
+    std::vector<const Record*> launches, activities;
+  };
+  std::map<std::pair<uint32_t, uint16_t>, Pair> pairs;
+  for (const Recording::Thread& thread : view.recording->threads)
+    for (const Record& record : thread.records)
+      if (record.kind == RecordKind::launch) pairs[{record.name, record.run}].launches.push_back(&record);
+  if (pairs.empty()) return;
+  for (const Recording::Thread& thread : view.recording->threads)
+    for (const Record& record : thread.records)
+      if (record.kind == RecordKind::node || record.kind == RecordKind::copy)
+        if (auto found = pairs.find({record.name, record.run}); found != pairs.end()) found->second.activities.push_back(&record);
+  const auto by_start = [](const Record* a, const Record* b) { return a->start < b->start; };
+  for (auto& [key, pair] : pairs) {
+    std::sort(pair.launches.begin(), pair.launches.end(), by_start);
+    std::sort(pair.activities.begin(), pair.activities.end(), by_start);
+    auto launch = pair.launches.begin();
+    for (const Record* activity : pair.activities) {
+      if (launch == pair.launches.end()) break;
+      if ((*launch)->start > activity->start) continue;  // its launch was not recorded
+      activities_.push_back(activity);
+      numbers_[activity] = numbers_[*launch++] = static_cast<int64_t>(activities_.size());
+    }
+  }
+}
+
+int64_t Correlations::of(const Record& record) const {
+  const auto found = numbers_.find(&record);
+  return found == numbers_.end() ? 0 : found->second;
+}
+
+const Record* Correlations::activity(int64_t number) const { return number > 0 ? activities_[static_cast<size_t>(number - 1)] : nullptr; }
 
 TraceView view_of(const Profile& profile) {
   if (!profile.trace)
@@ -80,7 +119,7 @@ std::vector<TraceRow> rows_of(const TraceView& view) {
     std::vector<TraceSpan> spans;
     spans.reserve(thread.records.size());
     for (const Record& record : thread.records)
-      if (record.start >= view.first_ticks)
+      if (record.start >= view.first_ticks && (view.launches || record.kind != RecordKind::launch))
         spans.push_back({std::llround(view.recording->to_ns(record.start)), std::llround(view.recording->to_ns(record.end)), &record});
     std::stable_sort(spans.begin(), spans.end(), [](const TraceSpan& a, const TraceSpan& b) {
       if (a.start_ns != b.start_ns) return a.start_ns < b.start_ns;

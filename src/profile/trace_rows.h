@@ -32,6 +32,7 @@ struct TraceView {
   const std::unordered_map<uint32_t, int32_t>* node_of = nullptr;
   uint64_t first_ticks = 0;
   const Recording::Thread* load = nullptr;  ///< a row behind those of the threads; null: none
+  bool launches = false;                    ///< rows have what the host gave to devices
 
   /// -1 if the record is of no known node.
   int32_t node_index(const Record& record) const;
@@ -44,6 +45,20 @@ TraceView view_of(const Profile& profile);
 struct TraceSpan {
   int64_t start_ns, end_ns;  ///< since the recorder was made
   const Record* record;
+};
+
+/// Numbers of what devices did, and of the launches on the host that it comes from.
+class Correlations {
+ public:
+  explicit Correlations(const TraceView& view);
+  /// The same for a launch and what came of it, from 1 on; 0: the record is of neither.
+  int64_t of(const Record& record) const;
+  /// What came of a launch. Null if that is not in the recording.
+  const Record* activity(int64_t number) const;
+
+ private:
+  std::unordered_map<const Record*, int64_t> numbers_;
+  std::vector<const Record*> activities_;  // by number - 1
 };
 
 /// A row of a viewer. Ranges of one thread that overlap without nesting, which viewers would drop, go to a further row of that thread.

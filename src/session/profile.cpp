@@ -164,6 +164,11 @@ profile::ProfilePlan Runtime::profile_plan(const Executables& executables, const
   const exec::Program& main = *executables.front()->program;
   for (size_t i = 0; i < profile.nodes.size() && profile.steps.size() < main.instructions().size(); ++i)
     if (profile.nodes[i].parent < 0) profile.steps.push_back(static_cast<int32_t>(i));
+  for (const auto& executable : executables)
+    for (const exec::DeviceCopy& copy : executable->executor->copies()) {
+      plan.node_of.emplace(copy.record_name, static_cast<int32_t>(profile.nodes.size()));
+      profile.nodes.push_back(exec::profiled_copy(*executable->program, copy.slot, copy.from, copy.to));
+    }
   profile.buffers = exec::profiled_buffers(main);
   if (const auto latest = main.bindings().latest_plan()) {
     profile.memory.arena_bytes = latest->arena_bytes;

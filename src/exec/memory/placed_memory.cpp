@@ -279,7 +279,15 @@ void PlacedRun::issue_copy(const StreamPlan::Step& copy, Stream& queue) {
   const bool from_host = from.device == DevicePlacement::kHost && !tensor.storage()->device();
   const bool to_host = to.device == DevicePlacement::kHost && stays == staying_.end();
   const CopyKind kind = from_host ? CopyKind::host_to_device : to_host ? CopyKind::device_to_host : CopyKind::device_to_device;
+  // The stream's own thread tells when the copy begins and ends.
+  const std::shared_ptr<uint64_t> start = control_.recorder ? std::make_shared<uint64_t>(0) : nullptr;
+  if (start) queue.enqueue_release([start] { *start = read_ticks(); });
   queue.copy(target.tensor().raw(), tensor.raw(), tensor.size_bytes(), kind);
+  if (start)
+    queue.enqueue_release([start, recorder = control_.recorder, run = control_.record_run, bytes = 2 * tensor.size_bytes(),
+                           name = owner_.record_name(static_cast<int32_t>(&copy - plan_.steps.data()))] {
+      recorder->record(name, RecordKind::copy, *start, read_ticks(), 0, static_cast<int64_t>(bytes), run);
+    });
   // Both sides stay until the copy is done; what value_at gives may be lent.
   if (from.memory == Memory::held || to.memory == Memory::held)
     queue.enqueue_release([source = places_[index(copy.source)].datum, target = places_[index(copy.target)].datum] {});

@@ -102,6 +102,17 @@ void add_profiled_nodes(const Program& program, int32_t parent, std::vector<Prof
   }
 }
 
+ProfiledNode profiled_copy(const Program& program, int32_t slot, const std::string& from, const std::string& to) {
+  const LatestBinding binding(program);
+  ProfiledNode node;
+  node.name = program.name(slot) + ": " + from + " to " + to;
+  node.op_type = "Memcpy";
+  node.moves = node.between_devices = true;
+  node.inputs = {operand_of(program, binding.get(), slot)};
+  node.outputs = node.inputs;
+  return node;
+}
+
 namespace {
 
 // Among several ranks the loss is known when all gradients are. The first values that they exchange are the end of the forward part.

@@ -17,6 +17,9 @@ namespace treadle::exec {
 void add_profiled_nodes(const Program& program, int32_t parent, std::vector<ProfiledNode>& nodes,
                         std::unordered_map<uint32_t, int32_t>& index_of);
 
+/// A copy of a value to another device. @param slot  the value's
+ProfiledNode profiled_copy(const Program& program, int32_t slot, const std::string& from, const std::string& to);
+
 /// Says of a training program's nodes whether they are of the forward part, the backward part or the optimizer: before the Yield, if there
 /// is one, or else what the outputs named `forward` depend on; updates of state; the rest. Nodes of bodies follow their node.
 /// @param nodes  begins with those of the program

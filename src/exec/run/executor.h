@@ -1,8 +1,10 @@
 // What runs a program: the host, or devices.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <span>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -21,6 +23,13 @@ struct GiveBack {
 };
 using RunHandle = std::unique_ptr<Run, GiveBack>;
 
+/// A copy of a value between devices, as profiles know it.
+struct DeviceCopy {
+  uint32_t record_name = 0;  ///< of its records
+  int32_t slot = 0;          ///< the value's
+  std::string from, to;      ///< names of devices
+};
+
 class Executor {
  public:
   virtual ~Executor() = default;
@@ -31,6 +40,8 @@ class Executor {
   /// A run that its caller starts, and that stops and goes on; several may be under way.
   virtual RunHandle take() = 0;
   virtual void give_back(std::unique_ptr<Run> run) noexcept = 0;
+  /// Of every run, in the order in which they are issued; none on the host.
+  virtual std::span<const DeviceCopy> copies() const noexcept { return {}; }
 };
 
 inline void GiveBack::operator()(Run* run) const noexcept { executor->give_back(std::unique_ptr<Run>(run)); }

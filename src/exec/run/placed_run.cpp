@@ -283,6 +283,7 @@ void PlacedRun::issue(std::span<const int32_t> bulk) {
   const StreamPlan::Step& first = step(bulk.front());
   const StreamPlan::Step& last = step(bulk.back());
   Stream& queue = stream(first.stream);
+  const uint64_t since = control_.recorder ? read_ticks() : 0;
   for (int32_t other : first.waits) queue.wait(events_[index(other)]);
   Datum* kept = bulk.size() == 1 ? cached(first) : nullptr;
   if (first.instruction < 0) {
@@ -305,6 +306,7 @@ void PlacedRun::issue(std::span<const int32_t> bulk) {
           },
           name);
   }
+  if (control_.recorder) record_launches(bulk, since);
   // An observer looks at every node's outputs as soon as they are there, and so does a cache. It looks at outputs where the caller gets
   // them: a copy into that memory is waited for as well, as the next node's operands are shown before it runs.
   const bool host_waits = last.host_waits || kept || control_.observer;
@@ -329,6 +331,13 @@ void PlacedRun::issue(std::span<const int32_t> bulk) {
     *kept = value.is_tensor() ? Datum(value.tensor().clone()) : value;
   }
   for (int32_t s : bulk) let_go(s, queue);
+}
+
+// What is issued to the host's own stream has been done already, and has no launch.
+void PlacedRun::record_launches(std::span<const int32_t> bulk, uint64_t since) const {
+  if (device_of(step(bulk.front())) == DevicePlacement::kHost) return;
+  const uint64_t now = read_ticks();
+  for (const int32_t s : bulk) control_.recorder->record(owner_.record_name(s), RecordKind::launch, since, now, 0, 0, control_.record_run);
 }
 
 // The cache's entry for what the step makes; null if there is none.

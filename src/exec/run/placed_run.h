@@ -117,6 +117,7 @@ class PlacedRun final : public Run {
   [[noreturn]] void rethrow_on_device(const StreamPlan::Step& step);
   void issue_alone(sharing::Turn& turn, int32_t s);
   void issue(std::span<const int32_t> bulk);
+  void record_launches(std::span<const int32_t> bulk, uint64_t since) const;
   void issue_cached(const StreamPlan::Step& step, const Datum& value, Stream& queue);
   Datum* cached(const StreamPlan::Step& step);
   template <typename Body>

@@ -6,6 +6,7 @@
 #include <optional>
 #include <utility>
 
+#include "core/recorder.h"
 #include "exec/run/placed_run.h"
 #include "treadle/error.h"
 
@@ -77,6 +78,7 @@ void DeviceConstants::release_packed() noexcept {
 PlacedProgram::PlacedProgram(const Program& program, std::vector<std::shared_ptr<Device>> devices, StreamPlan plan, ResidencyOptions keeps)
     : program_(program), devices_(std::move(devices)), plan_(std::move(plan)), keeps_(std::move(keeps)) {
   find_crossings();
+  name_copies();
 }
 PlacedProgram::~PlacedProgram() = default;
 
@@ -100,6 +102,24 @@ void PlacedProgram::find_crossings() {
       only_for_devices_[static_cast<size_t>(slots[static_cast<size_t>(operands[k])].root)] = 0;
     }
   }
+}
+
+void PlacedProgram::name_copies() {
+  auto device_name = [&](int32_t at) { return devices_[static_cast<size_t>(plan_.locations[static_cast<size_t>(at)].device)]->name(); };
+  for (const StreamPlan::Step& step : plan_.steps) {
+    copy_of_.push_back(step.instruction < 0 ? static_cast<int32_t>(copies_.size()) : -1);
+    if (step.instruction >= 0) continue;
+    copies_.push_back(
+        {.slot = plan_.locations[static_cast<size_t>(step.source)].slot, .from = device_name(step.source), .to = device_name(step.target)});
+  }
+  const uint32_t first = Recorder::reserve_names(copies_.size());
+  for (size_t i = 0; i < copies_.size(); ++i) copies_[i].record_name = first + static_cast<uint32_t>(i);
+}
+
+uint32_t PlacedProgram::record_name(int32_t step) const {
+  const int32_t copy = copy_of_[static_cast<size_t>(step)];
+  if (copy >= 0) return copies_[static_cast<size_t>(copy)].record_name;
+  return program_.instructions()[static_cast<size_t>(plan_.steps[static_cast<size_t>(step)].instruction)].record_name;
 }
 
 bool PlacedProgram::keeps_limits() const { return (keeps_.job || keeps_.limit) && any_has_bus(devices_); }

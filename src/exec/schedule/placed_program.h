@@ -65,6 +65,7 @@ class PlacedProgram final : public Executor {
            std::span<const OutputMemory> memory = {}) override;
   RunHandle take() override;
   void give_back(std::unique_ptr<Run> run) noexcept override;
+  std::span<const DeviceCopy> copies() const noexcept override { return copies_; }
 
   const Program& program() const { return program_; }
   const StreamPlan& plan() const { return plan_; }
@@ -74,6 +75,8 @@ class PlacedProgram final : public Executor {
  private:
   friend class PlacedRun;
   void find_crossings();
+  void name_copies();
+  uint32_t record_name(int32_t step) const;
   bool has_bus() const;
   /// True if runs keep to limits from the beginning.
   bool keeps_limits() const;
@@ -88,6 +91,8 @@ class PlacedProgram final : public Executor {
   // -1: there is none.
   std::vector<uint8_t> only_for_devices_;
   std::vector<int32_t> only_for_caller_;
+  std::vector<DeviceCopy> copies_;
+  std::vector<int32_t> copy_of_;  // per step: an index into copies_; -1: it is a kernel
   RunTurns turns_;
   std::atomic<bool> is_full_{false};         // a device had no room for all of a run
   std::mutex mutex_;                         // of shared_

@@ -2,7 +2,7 @@
 const box = { width: 236, height: 40, dx: 256, dy: 62, whole: 1500 };
 const drawing = { top: [], before: new Map(), edges: [], layers: [], width: 0, height: 0, scale: 1, root: null, all: true };
 function showGraph() {
-  drawing.top = nodes.filter((n) => n.parent === undefined);
+  drawing.top = nodes.filter((n) => n.parent === undefined && !n.between_devices);
   if (!drawing.top.length) { $('graph').hidden = true; return; }
   layOut();
   drawing.all = drawing.top.length <= box.whole;
