@@ -20,7 +20,7 @@ RunFeeds::RunFeeds(const Given& given, const RunOptions* options) : given_(given
 const Datum* RunFeeds::find(const std::string& name) const {
   if (const auto found = given_.find(name); found != given_.end()) return &found->second;
   const auto found = added_.find(name);
-  return found == added_.end() ? nullptr : found->second;
+  return found == added_.end() ? nullptr : &found->second;
 }
 
 ChosenProgram Session::Impl::choose_program(const Wanted& wanted, const RunFeeds& feeds) const {

@@ -38,14 +38,15 @@ struct Request {
   bool own_symbols = false;              ///< each extent of an input is a symbol of its own: needs_own_symbols()
 };
 
-/// What a run is fed, by name: the caller's values, the parameters of its adapters, and what its client adds. It refers to all of them.
+/// What a run is fed, by name: the caller's values, the parameters of its adapters, and what its client adds.
 class RunFeeds {
  public:
   using Given = std::map<std::string, Datum>;
+  /// @param given    outlives this
   /// @param options  may be null. @throws Error(invalid_argument) for a parameter of an adapter that is fed already
   RunFeeds(const Given& given, const RunOptions* options);
-  /// @return false if the name is fed already; the value must outlive this.
-  bool add(const std::string& name, const Datum& value) { return !given_.contains(name) && added_.emplace(name, &value).second; }
+  /// @return false if the name is fed already
+  bool add(const std::string& name, Datum value) { return !given_.contains(name) && added_.emplace(name, std::move(value)).second; }
   /// Null: it is not fed.
   const Datum* find(const std::string& name) const;
   /// The names for which `wanted` holds.
@@ -61,7 +62,7 @@ class RunFeeds {
 
  private:
   const Given& given_;
-  std::map<std::string, const Datum*> added_;
+  Given added_;
 };
 
 /// What a run executes.
