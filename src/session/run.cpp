@@ -13,14 +13,14 @@ RunFeeds::RunFeeds(const Given& given, const RunOptions* options) : given_(given
   if (!options) return;
   for (const auto& adapter : options->adapters)
     for (const auto& [name, value] : adapter->parameters)
-      if (!add(name, value))
+      if (!add(name, of_adapters_.emplace_back(value)))
         throw Error(ErrorCode::invalid_argument, fmt::format("\"{}\", a parameter of an adapter, is fed already", name));
 }
 
 const Datum* RunFeeds::find(const std::string& name) const {
   if (const auto found = given_.find(name); found != given_.end()) return &found->second;
   const auto found = added_.find(name);
-  return found == added_.end() ? nullptr : &found->second;
+  return found == added_.end() ? nullptr : found->second;
 }
 
 ChosenProgram Session::Impl::choose_program(const Wanted& wanted, const RunFeeds& feeds) const {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <atomic>
+#include <deque>
 #include <functional>
 #include <list>
 #include <map>
@@ -45,8 +46,11 @@ class RunFeeds {
   /// @param given    outlives this
   /// @param options  may be null. @throws Error(invalid_argument) for a parameter of an adapter that is fed already
   RunFeeds(const Given& given, const RunOptions* options);
+  RunFeeds(const RunFeeds&) = delete;
+  RunFeeds& operator=(const RunFeeds&) = delete;
+  /// @param value  outlives this: a state that had two owners could not grow in place
   /// @return false if the name is fed already
-  bool add(const std::string& name, Datum value) { return !given_.contains(name) && added_.emplace(name, std::move(value)).second; }
+  bool add(const std::string& name, const Datum& value) { return !given_.contains(name) && added_.emplace(name, &value).second; }
   /// Null: it is not fed.
   const Datum* find(const std::string& name) const;
   /// The names for which `wanted` holds.
@@ -62,7 +66,8 @@ class RunFeeds {
 
  private:
   const Given& given_;
-  Given added_;
+  std::deque<Datum> of_adapters_;
+  std::map<std::string, const Datum*> added_;
 };
 
 /// What a run executes.
