@@ -157,25 +157,6 @@ namespace {
 
 constexpr int64_t kPoints = SampledSquares<float>::kPoints;  // channel by channel: their results lie side by side
 
-/// Two neighbouring inputs of an axis with at least two, and what a point takes of them.
-template <typename T>
-struct Pair {
-  int64_t first = 0;
-  T weight[2] = {0, 0};
-  bool taken[2] = {false, false};
-  bool are_two = true;  // not one input twice
-
-  Pair(const AxisTaps<T>& taps, int64_t extent) {
-    if (taps.index[0] >= 0) first = std::min(taps.index[0], extent - 2);
-    for (int k = 0; k < 2; ++k) {
-      if (taps.index[k] < 0) continue;
-      const int64_t at = taps.index[k] - first;
-      are_two &= (at == 0 || at == 1) && !taken[at & 1];
-      weight[at & 1] = taps.weight[k], taken[at & 1] = true;
-    }
-  }
-};
-
 /// What some points take. Points of two linear axes take squares, but where a border lets them take an input twice: 0 times Inf, which is
 /// NaN, would not survive one weight for both.
 template <typename T>
@@ -198,17 +179,14 @@ struct BlockTaps {
     }
     squares = {};  // those past the last point take nothing
     for (int64_t i = 0; i < count; ++i) {
-      const Pair<T> row(taps_at(p, down, grid[2 * i + 1]), p.in[0]), column(taps_at(p, across, grid[2 * i]), p.in[1]);
-      if (!row.are_two || !column.are_two) {
+      const AxisTaps<T> row = taps_at(p, down, grid[2 * i + 1]), column = taps_at(p, across, grid[2 * i]);
+      if (row.index[1] != row.index[0] + 1 || column.index[1] != column.index[0] + 1) {
         other[num_others] = static_cast<int>(i);
         taps_of_point(p, grid + 2 * i, taps[num_others++]);
         continue;
       }
-      squares.offset[i] = row.first * p.in[1] + column.first;
-      for (int k = 0; k < 4; ++k) {
-        squares.weight[i][k] = row.weight[k / 2] * column.weight[k % 2];
-        squares.taken[i][k] = row.taken[k / 2] && column.taken[k % 2] ? -1 : 0;
-      }
+      squares.offset[i] = row.index[0] * p.in[1] + column.index[0];
+      for (int k = 0; k < 4; ++k) squares.weight[i][k] = row.weight[k / 2] * column.weight[k % 2], squares.taken[i][k] = -1;
     }
   }
   void read_others(const GridSampleParams& p, const T* grid, int64_t count) {
