@@ -100,56 +100,57 @@ void map(const float* src, float* dst, int64_t n, float a, float b) {
   for (int64_t j = i; j < n; ++j) dst[j] = tail[j - i];
 }
 
+void copy(const float* src, float* dst, int64_t n, float, float) {
+  if (src != dst) std::copy_n(src, n, dst);
+}
+
 }  // namespace
 
-void unary_loop(Unary op, float a, float b, const float* src, float* dst, int64_t n) {
+UnaryLoop unary_loop(Unary op, float a) {
   switch (op) {
-    case Unary::none:
-      if (src != dst) {
-        for (int64_t i = 0; i < n; ++i) dst[i] = src[i];
-      }
-      return;
-    case Unary::relu: return map<Relu>(src, dst, n, a, b);
-    case Unary::clip: return map<Clip>(src, dst, n, a, b);
-    case Unary::leaky_relu: return map<LeakyRelu>(src, dst, n, a, b);
-    case Unary::thresholded_relu: return map<ThresholdedRelu>(src, dst, n, a, b);
-    case Unary::sigmoid: return map<Sigmoid>(src, dst, n, a, b);
-    case Unary::hard_sigmoid: return map<HardSigmoid>(src, dst, n, a, b);
-    case Unary::tanh: return map<Tanh>(src, dst, n, a, b);
-    case Unary::scaled_tanh: return map<ScaledTanh>(src, dst, n, a, b);
-    case Unary::elu: return map<Elu>(src, dst, n, a, b);
-    case Unary::selu: return map<Selu>(src, dst, n, a, b);
-    case Unary::celu: return map<Celu>(src, dst, n, a, b);
-    case Unary::softplus: return map<Softplus>(src, dst, n, a, b);
-    case Unary::softsign: return map<Softsign>(src, dst, n, a, b);
-    case Unary::affine: return map<Affine>(src, dst, n, a, b);
-    case Unary::gelu: return map<Gelu>(src, dst, n, a, b);
-    case Unary::gelu_tanh: return map<GeluTanh>(src, dst, n, a, b);
-    case Unary::silu: return a == 1.0f ? map<Silu>(src, dst, n, a, b) : map<ScaledSilu>(src, dst, n, a, b);
-    case Unary::hard_swish: return map<HardSwish>(src, dst, n, a, b);
-    case Unary::scaled_hard_swish: return map<ScaledHardSwish>(src, dst, n, a, b);
-    case Unary::mish: return map<Mish>(src, dst, n, a, b);
-    case Unary::exp: return map<Exp>(src, dst, n, a, b);
-    case Unary::log: return map<Log>(src, dst, n, a, b);
-    case Unary::erf: return map<Erf>(src, dst, n, a, b);
-    case Unary::sqrt: return map<Sqrt>(src, dst, n, a, b);
-    case Unary::reciprocal: return map<Reciprocal>(src, dst, n, a, b);
-    case Unary::rsqrt: return map<Rsqrt>(src, dst, n, a, b);
-    case Unary::abs: return map<Abs>(src, dst, n, a, b);
-    case Unary::neg: return map<Neg>(src, dst, n, a, b);
-    case Unary::square: return map<Square>(src, dst, n, a, b);
-    case Unary::sin: return map<Sin>(src, dst, n, a, b);
-    case Unary::cos: return map<Cos>(src, dst, n, a, b);
-    case Unary::tan: return map<Tan>(src, dst, n, a, b);
-    case Unary::asin: return map<Asin>(src, dst, n, a, b);
-    case Unary::acos: return map<Acos>(src, dst, n, a, b);
-    case Unary::atan: return map<Atan>(src, dst, n, a, b);
-    case Unary::sinh: return map<Sinh>(src, dst, n, a, b);
-    case Unary::cosh: return map<Cosh>(src, dst, n, a, b);
-    case Unary::asinh: return map<Asinh>(src, dst, n, a, b);
-    case Unary::acosh: return map<Acosh>(src, dst, n, a, b);
-    case Unary::atanh: return map<Atanh>(src, dst, n, a, b);
+    case Unary::none: break;
+    case Unary::relu: return map<Relu>;
+    case Unary::clip: return map<Clip>;
+    case Unary::leaky_relu: return map<LeakyRelu>;
+    case Unary::thresholded_relu: return map<ThresholdedRelu>;
+    case Unary::sigmoid: return map<Sigmoid>;
+    case Unary::hard_sigmoid: return map<HardSigmoid>;
+    case Unary::tanh: return map<Tanh>;
+    case Unary::scaled_tanh: return map<ScaledTanh>;
+    case Unary::elu: return map<Elu>;
+    case Unary::selu: return map<Selu>;
+    case Unary::celu: return map<Celu>;
+    case Unary::softplus: return map<Softplus>;
+    case Unary::softsign: return map<Softsign>;
+    case Unary::affine: return map<Affine>;
+    case Unary::gelu: return map<Gelu>;
+    case Unary::gelu_tanh: return map<GeluTanh>;
+    case Unary::silu: return a == 1.0f ? map<Silu> : map<ScaledSilu>;
+    case Unary::hard_swish: return map<HardSwish>;
+    case Unary::scaled_hard_swish: return map<ScaledHardSwish>;
+    case Unary::mish: return map<Mish>;
+    case Unary::exp: return map<Exp>;
+    case Unary::log: return map<Log>;
+    case Unary::erf: return map<Erf>;
+    case Unary::sqrt: return map<Sqrt>;
+    case Unary::reciprocal: return map<Reciprocal>;
+    case Unary::rsqrt: return map<Rsqrt>;
+    case Unary::abs: return map<Abs>;
+    case Unary::neg: return map<Neg>;
+    case Unary::square: return map<Square>;
+    case Unary::sin: return map<Sin>;
+    case Unary::cos: return map<Cos>;
+    case Unary::tan: return map<Tan>;
+    case Unary::asin: return map<Asin>;
+    case Unary::acos: return map<Acos>;
+    case Unary::atan: return map<Atan>;
+    case Unary::sinh: return map<Sinh>;
+    case Unary::cosh: return map<Cosh>;
+    case Unary::asinh: return map<Asinh>;
+    case Unary::acosh: return map<Acosh>;
+    case Unary::atanh: return map<Atanh>;
   }
+  return copy;
 }
 
 }  // namespace treadle::kernels::HWY_NAMESPACE
@@ -160,8 +161,10 @@ namespace treadle::kernels {
 
 HWY_EXPORT(unary_loop);
 
+UnaryLoop unary_loop_of(Unary op, float a) { return HWY_DYNAMIC_DISPATCH(unary_loop)(op, a); }
+
 void unary_f32(Unary op, float a, float b, const float* src, float* dst, int64_t n) {
-  if (n > 0) HWY_DYNAMIC_DISPATCH(unary_loop)(op, a, b, src, dst, n);
+  if (n > 0) unary_loop_of(op, a)(src, dst, n, a, b);
 }
 
 void unary_f32(Unary op, float a, float b, const float* src, float* dst, int64_t n, ThreadPool* pool) {

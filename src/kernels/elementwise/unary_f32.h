@@ -55,6 +55,10 @@ enum class Unary : uint8_t {
 /// dst[i] = f(src[i]) for i in [0, n); dst may be src. NaN stays NaN. One thread; no alignment needed.
 void unary_f32(Unary op, float a, float b, const float* src, float* dst, int64_t n);
 
+/// What unary_f32 calls: dst[i] = f(src[i]) for i in [0, n). For callers with many short arrays; `a` is the one they will hand over.
+using UnaryLoop = void (*)(const float* src, float* dst, int64_t n, float a, float b);
+UnaryLoop unary_loop_of(Unary op, float a);
+
 /// The same on all threads of a pool.
 void unary_f32(Unary op, float a, float b, const float* src, float* dst, int64_t n, ThreadPool* pool);
 

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -100,6 +101,73 @@ TEST(Chain, NaNStaysInMaxAndBecomesTheLowestCodeInQuantize) {
   EXPECT_EQ(quantised[1], 12);  // ties to even
   EXPECT_EQ(quantised[2], 255);
   EXPECT_EQ(quantised[3], 0);
+}
+
+// quantize(dequantize(a) + dequantize(b)) for every zero point of both dtypes, at lengths around the blocks, in steps that are taken
+// together (load, sub, mul and div, quantize) and, with b as an operand of add, in steps that are not.
+template <typename T>
+void check_quantised_sums(DType dtype) {
+  constexpr uint8_t kSlot = kMaxChainInputs;
+  constexpr int kLow = std::numeric_limits<T>::min(), kHigh = std::numeric_limits<T>::max();
+  const ChainStep quantise{ChainOp::quantize, 2, 0, Unary::none, static_cast<float>(kLow), static_cast<float>(kHigh)};
+  ChainProgram apart, together;
+  apart.inputs = together.inputs = {dtype, dtype, dtype, DType::float32};
+  apart.output = together.output = dtype;
+  together.steps = {{ChainOp::load, 0}, {ChainOp::sub, 2}, {ChainOp::mul, 3},     {ChainOp::keep, kSlot}, {ChainOp::load, 1},
+                    {ChainOp::sub, 2},  {ChainOp::mul, 3}, {ChainOp::add, kSlot}, {ChainOp::div, 3},      quantise};
+  apart.steps = {{ChainOp::load, 0}, {ChainOp::add, 1}, {ChainOp::sub, 2}, {ChainOp::sub, 2}, quantise};
+  std::mt19937 generator(3);
+  std::uniform_int_distribution<int> codes(kLow, kHigh);
+  for (int zero = kLow; zero <= kHigh; ++zero) {
+    const size_t n = 1 + static_cast<size_t>(zero - kLow) * 3 % 300;
+    std::vector<T> a(n), b(n), y(n + 8, T{77});
+    for (size_t i = 0; i < n; ++i) a[i] = static_cast<T>(codes(generator)), b[i] = static_cast<T>(codes(generator));
+    const T zero_point = static_cast<T>(zero);
+    const float scale = 0.05F + 0.001F * static_cast<float>(zero - kLow);
+    ChainPlan plan;
+    plan.size = static_cast<int64_t>(n);
+    const int64_t dims[] = {plan.size};
+    for (int i : {0, 1}) plan.inputs[i] = plan_chain_input(dims, dims);
+    for (int i : {2, 3}) plan.inputs[i] = plan_chain_input(dims, {});
+    const void* inputs[] = {a.data(), b.data(), &zero_point, &scale};
+    const auto expected = [&](float sum) {
+      const auto z = static_cast<float>(zero);
+      return std::nearbyint(std::clamp(sum, static_cast<float>(kLow) - z, static_cast<float>(kHigh) - z)) + z;
+    };
+    for (const ChainProgram* program : {&together, &apart}) {
+      run_chain(*program, plan, inputs, y.data(), nullptr);
+      for (size_t i = 0; i < n; ++i) {
+        const float x0 = static_cast<float>(a[i] - zero), x1 = static_cast<float>(b[i] - zero);
+        const float sum = program == &together ? (x1 * scale + x0 * scale) / scale : x0 + x1;
+        ASSERT_EQ(static_cast<float>(y[i]), expected(sum)) << "zero point " << zero << ", element " << i << " of " << n;
+      }
+      for (size_t i = n; i < y.size(); ++i) ASSERT_EQ(y[i], T{77}) << "written past the end";
+    }
+  }
+}
+TEST(Chain, QuantisedSumsAreThoseOfTheFormula) {
+  check_quantised_sums<uint8_t>(DType::uint8);
+  check_quantised_sums<int8_t>(DType::int8);
+}
+
+TEST(Chain, TruthValuesAreBytes) {
+  ChainProgram program;
+  program.inputs = {DType::float32, DType::boolean};
+  program.output = DType::boolean;
+  program.steps = {{ChainOp::load, 0}, {ChainOp::greater, 0},     {ChainOp::keep, kMaxChainInputs},
+                   {ChainOp::load, 1}, {ChainOp::logical_not, 0}, {ChainOp::logical_or, kMaxChainInputs}};
+  for (size_t n : {1, 31, 64, 65, 1000}) {
+    std::vector<float> x = random_floats(n, 4);
+    std::vector<uint8_t> truth(n), y(n);
+    for (size_t i = 0; i < n; ++i) truth[i] = x[i] > 1 ? 1 : 0;
+    ChainPlan plan;
+    plan.size = static_cast<int64_t>(n);
+    const int64_t dims[] = {plan.size};
+    for (int i : {0, 1}) plan.inputs[i] = plan_chain_input(dims, dims);
+    const void* inputs[] = {x.data(), truth.data()};
+    run_chain(program, plan, inputs, y.data(), nullptr);
+    for (size_t i = 0; i < n; ++i) ASSERT_EQ(y[i], 1 - truth[i]) << i << " of " << n;
+  }
 }
 
 // Against an operand of as many copies, which takes the steps that read memory: infinities, NaN and zeros of both signs on both sides.

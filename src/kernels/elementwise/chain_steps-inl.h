@@ -1,0 +1,406 @@
+// The steps of a chain (chain.h) on vectors in registers, once per instruction set (Highway's foreach_target), and how a program is made of
+// them.
+#if defined(TREADLE_KERNELS_ELEMENTWISE_CHAIN_STEPS_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef TREADLE_KERNELS_ELEMENTWISE_CHAIN_STEPS_INL_H_
+#undef TREADLE_KERNELS_ELEMENTWISE_CHAIN_STEPS_INL_H_
+#else
+#define TREADLE_KERNELS_ELEMENTWISE_CHAIN_STEPS_INL_H_
+#endif
+
+#include <hwy/highway.h>
+
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels/bounds-inl.h"
+#include "kernels/elementwise/chain.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace treadle::kernels::HWY_NAMESPACE {
+namespace {
+namespace hn = hwy::HWY_NAMESPACE;
+
+using D = hn::ScalableTag<float>;
+using V = hn::Vec<D>;
+
+struct Step;
+struct Memory {
+  const float* operands[kMaxChainInputs + kMaxChainSlots];  // of the block in hand; bytes where a step loads them as they lie
+  void* dst;
+  float* spill;  // a block
+};
+
+using Fn = void (*)(const Step*, Memory*, V, V, V, V, V, V, V, V);
+struct Step {
+  Fn fn;
+  uint8_t x, y;
+  float a, b;
+  UnaryLoop function;  // of a unary step without a map
+  const ChainStep* from;
+};
+
+constexpr int kVectors = 8;
+
+#define TREADLE_NEXT return pc[1].fn(pc + 1, m, v0, v1, v2, v3, v4, v5, v6, v7)
+#define TREADLE_STEP(NAME) void NAME(const Step* pc, Memory* m, V v0, V v1, V v2, V v3, V v4, V v5, V v6, V v7)
+#define TREADLE_EACH(EXPRESSION) \
+  EXPRESSION(v0, 0);             \
+  EXPRESSION(v1, 1);             \
+  EXPRESSION(v2, 2);             \
+  EXPRESSION(v3, 3);             \
+  EXPRESSION(v4, 4);             \
+  EXPRESSION(v5, 5);             \
+  EXPRESSION(v6, 6);             \
+  EXPRESSION(v7, 7)
+
+struct Truth {
+  template <class M>
+  static HWY_INLINE V of(D d, M mask) {
+    return hn::IfThenElseZero(mask, hn::Set(d, 1.0f));
+  }
+};
+HWY_INLINE V keep_nan(V a, V result) { return hn::IfThenElse(hn::Eq(a, a), result, a); }
+
+#define TREADLE_BINARY(NAME, EXPRESSION)                    \
+  struct NAME {                                             \
+    static HWY_INLINE V of(D d, V acc, V x, float, float) { \
+      (void)d;                                              \
+      return (EXPRESSION);                                  \
+    }                                                       \
+  }
+TREADLE_BINARY(Load, ((void)acc, x));
+TREADLE_BINARY(AddOf, hn::Add(acc, x));
+TREADLE_BINARY(SubOf, hn::Sub(acc, x));
+TREADLE_BINARY(ReverseSub, hn::Sub(x, acc));
+TREADLE_BINARY(MulOf, hn::Mul(acc, x));
+TREADLE_BINARY(DivOf, hn::Div(acc, x));
+TREADLE_BINARY(ReverseDiv, hn::Div(x, acc));
+TREADLE_BINARY(MaxOf, keep_nan(acc, at_least(acc, x)));
+TREADLE_BINARY(MinOf, keep_nan(acc, at_most(acc, x)));
+// The same bits for an x that is not NaN: acc where it is, x where they are equal.
+TREADLE_BINARY(MaxOfNumber, hn::IfThenElse(hn::Le(acc, x), x, acc));
+TREADLE_BINARY(MinOfNumber, hn::IfThenElse(hn::Ge(acc, x), x, acc));
+TREADLE_BINARY(Less, Truth::of(d, hn::Lt(acc, x)));
+TREADLE_BINARY(LessOrEqual, Truth::of(d, hn::Le(acc, x)));
+TREADLE_BINARY(Greater, Truth::of(d, hn::Gt(acc, x)));
+TREADLE_BINARY(GreaterOrEqual, Truth::of(d, hn::Ge(acc, x)));
+TREADLE_BINARY(Equal, Truth::of(d, hn::Eq(acc, x)));
+#undef TREADLE_BINARY
+// The bounds come first: Max returns its second operand if one is NaN, and a NaN becomes the lower bound.
+struct Quantize {
+  static HWY_INLINE V of(D d, V acc, V zero, float low, float high) {
+    const V bounded = at_most(at_least(acc, hn::Sub(hn::Set(d, low), zero)), hn::Sub(hn::Set(d, high), zero));
+    return hn::Add(hn::Round(bounded), zero);
+  }
+};
+
+#define TREADLE_UNARY(NAME, EXPRESSION)                    \
+  struct NAME {                                            \
+    static HWY_INLINE V of(D d, V acc, float a, float b) { \
+      (void)d, (void)a, (void)b;                           \
+      return (EXPRESSION);                                 \
+    }                                                      \
+  }
+TREADLE_UNARY(Not, hn::Sub(hn::Set(d, 1.0f), acc));
+TREADLE_UNARY(Relu, at_least(hn::Zero(d), acc));
+TREADLE_UNARY(Clip, at_most(hn::Set(d, b), at_least(hn::Set(d, a), acc)));
+TREADLE_UNARY(LeakyRelu, hn::IfThenElse(hn::Lt(acc, hn::Zero(d)), hn::Mul(hn::Set(d, a), acc), acc));
+TREADLE_UNARY(Sqrt, hn::Sqrt(acc));
+TREADLE_UNARY(Reciprocal, hn::Div(hn::Set(d, 1.0f), acc));
+TREADLE_UNARY(Abs, hn::Abs(acc));
+TREADLE_UNARY(Neg, hn::Neg(acc));
+TREADLE_UNARY(Square, hn::Mul(acc, acc));
+TREADLE_UNARY(Floor, hn::Floor(acc));
+TREADLE_UNARY(Ceil, hn::Ceil(acc));
+TREADLE_UNARY(Round, hn::Round(acc));
+TREADLE_UNARY(Sign,
+              hn::IfThenElse(hn::Eq(acc, hn::Zero(d)), acc, hn::IfThenElse(hn::Eq(acc, acc), hn::CopySign(hn::Set(d, 1.0f), acc), acc)));
+TREADLE_UNARY(IsNaN, hn::IfThenElse(hn::Eq(acc, acc), hn::Zero(d), hn::Set(d, 1.0f)));
+TREADLE_UNARY(ToTruth, hn::IfThenElse(hn::Eq(acc, hn::Zero(d)), hn::Zero(d), hn::Set(d, 1.0f)));
+#undef TREADLE_UNARY
+
+// Elements as float32.
+template <class DF, class V = hn::Vec<DF>>
+HWY_INLINE V widened(DF d, const float* p) {
+  return hn::LoadU(d, p);
+}
+template <class DF, class V = hn::Vec<DF>>
+HWY_INLINE V widened(DF d, const int32_t* p) {
+  return hn::ConvertTo(d, hn::LoadU(hn::RebindToSigned<DF>(), p));
+}
+template <class DF, typename T, class V = hn::Vec<DF>>
+HWY_INLINE V widened(DF d, const T* bytes) {
+  return hn::ConvertTo(d, hn::PromoteTo(hn::RebindToSigned<DF>(), hn::LoadU(hn::Rebind<T, DF>(), bytes)));
+}
+
+template <class F>
+TREADLE_STEP(binary_step) {
+  const D d;
+  const float* HWY_RESTRICT x = m->operands[pc->x];
+  const float a = pc->a, b = pc->b;
+#define TREADLE_ONE(V_I, I) V_I = F::of(d, V_I, hn::LoadU(d, x + I * hn::Lanes(d)), a, b)
+  TREADLE_EACH(TREADLE_ONE);
+#undef TREADLE_ONE
+  TREADLE_NEXT;
+}
+// The same where x is one number, which a block of copies would have to bring from memory eight vectors at a time.
+template <class F>
+TREADLE_STEP(scalar_step) {
+  const D d;
+  const V x = hn::Set(d, *m->operands[pc->x]);
+  const float a = pc->a, b = pc->b;
+#define TREADLE_ONE(V_I, I) V_I = F::of(d, V_I, x, a, b)
+  TREADLE_EACH(TREADLE_ONE);
+#undef TREADLE_ONE
+  TREADLE_NEXT;
+}
+template <class F>
+TREADLE_STEP(unary_step) {
+  const D d;
+  const float a = pc->a, b = pc->b;
+#define TREADLE_ONE(V_I, I) V_I = F::of(d, V_I, a, b)
+  TREADLE_EACH(TREADLE_ONE);
+#undef TREADLE_ONE
+  TREADLE_NEXT;
+}
+TREADLE_STEP(select_step) {
+  const D d;
+  const float *HWY_RESTRICT x = m->operands[pc->x], *HWY_RESTRICT y = m->operands[pc->y];
+#define TREADLE_ONE(V_I, I) \
+  V_I = hn::IfThenElse(hn::Eq(V_I, hn::Zero(d)), hn::LoadU(d, y + I * hn::Lanes(d)), hn::LoadU(d, x + I * hn::Lanes(d)))
+  TREADLE_EACH(TREADLE_ONE);
+#undef TREADLE_ONE
+  TREADLE_NEXT;
+}
+TREADLE_STEP(keep_step) {
+  const D d;
+  float* HWY_RESTRICT slot = const_cast<float*>(m->operands[pc->x]);
+#define TREADLE_ONE(V_I, I) hn::StoreU(V_I, d, slot + I * hn::Lanes(d))
+  TREADLE_EACH(TREADLE_ONE);
+  TREADLE_NEXT;
+}
+// Functions that take dozens of instructions want the registers for themselves.
+HWY_INLINE void call_function(const Step* pc, const float* src, float* dst) {
+  const int64_t n = kVectors * static_cast<int64_t>(hn::Lanes(D()));
+  if (pc->from->map)
+    pc->from->map(pc->from->context, src, dst, n);
+  else
+    pc->function(src, dst, n, pc->a, pc->b);
+}
+TREADLE_STEP(function_step) {
+  const D d;
+  float* HWY_RESTRICT slot = m->spill;
+  TREADLE_EACH(TREADLE_ONE);
+  call_function(pc, slot, slot);
+#undef TREADLE_ONE
+#define TREADLE_ONE(V_I, I) V_I = hn::LoadU(d, slot + I * hn::Lanes(d))
+  TREADLE_EACH(TREADLE_ONE);
+#undef TREADLE_ONE
+  TREADLE_NEXT;
+}
+// A function whose results are the chain's.
+TREADLE_STEP(function_last_step) {
+  const D d;
+  float* HWY_RESTRICT slot = m->spill;
+#define TREADLE_ONE(V_I, I) hn::StoreU(V_I, d, slot + I * hn::Lanes(d))
+  TREADLE_EACH(TREADLE_ONE);
+#undef TREADLE_ONE
+  call_function(pc, slot, static_cast<float*>(m->dst));
+}
+// A load whose operand is of bytes: they are widened on their way into the registers, and with kDequantizes each is (x - a) * b.
+template <typename T, bool kDequantizes>
+TREADLE_STEP(load_bytes_step) {
+  const D d;
+  const T* HWY_RESTRICT x = reinterpret_cast<const T*>(m->operands[pc->x]);
+  const V zero = hn::Set(d, pc->a), scale = hn::Set(d, pc->b);
+  const auto taken = [&](V code) HWY_ATTR { return kDequantizes ? hn::Mul(hn::Sub(code, zero), scale) : code; };
+#define TREADLE_ONE(V_I, I) V_I = taken(widened(d, x + I * hn::Lanes(d)))
+  TREADLE_EACH(TREADLE_ONE);
+#undef TREADLE_ONE
+  TREADLE_NEXT;
+}
+TREADLE_STEP(last_step) {
+  (void)pc;
+  const D d;
+  float* HWY_RESTRICT dst = static_cast<float*>(m->dst);
+#define TREADLE_ONE(V_I, I) hn::StoreU(V_I, d, dst + I * hn::Lanes(d))
+  TREADLE_EACH(TREADLE_ONE);
+#undef TREADLE_ONE
+}
+// The lowest bytes of numbers that are whole plus 1.5 * 2^23: they are the two's complement of what fits a byte. `bias` is added to each.
+HWY_INLINE void store_lowest_bytes(D d, V v0, V v1, V v2, V v3, V v4, V v5, V v6, V v7, [[maybe_unused]] uint8_t bias,
+                                   uint8_t* HWY_RESTRICT dst) {
+#if HWY_TARGET != HWY_SCALAR
+  const hn::Repartition<uint16_t, D> halves;
+  const hn::Repartition<uint8_t, D> bytes;
+  const auto half = [&](V x, V y) HWY_ATTR { return hn::ConcatEven(halves, hn::BitCast(halves, y), hn::BitCast(halves, x)); };
+  const auto packed = [&](V a, V b, V c, V e) HWY_ATTR {
+    return hn::Add(hn::ConcatEven(bytes, hn::BitCast(bytes, half(c, e)), hn::BitCast(bytes, half(a, b))), hn::Set(bytes, bias));
+  };
+  (void)d;
+  hn::StoreU(packed(v0, v1, v2, v3), bytes, dst);
+  hn::StoreU(packed(v4, v5, v6, v7), bytes, dst + hn::Lanes(bytes));
+#else
+  for (const V& v : {v0, v1, v2, v3, v4, v5, v6, v7})
+    *dst++ = static_cast<uint8_t>(hn::GetLane(hn::BitCast(hn::RebindToSigned<D>(), v)) + bias);
+  (void)d;
+#endif
+}
+constexpr float kWhole = 12582912.0f;
+// Results that are whole and fit a byte, signed or not.
+TREADLE_STEP(last_bytes_step) {
+  (void)pc;
+  const D d;
+  const V whole = hn::Set(d, kWhole);
+#define TREADLE_ONE(V_I, I) V_I = hn::Add(V_I, whole)
+  TREADLE_EACH(TREADLE_ONE);
+#undef TREADLE_ONE
+  store_lowest_bytes(d, v0, v1, v2, v3, v4, v5, v6, v7, 0, static_cast<uint8_t*>(m->dst));
+}
+// Quantises to bytes by the zero point x, with kDivides after a division by y, and stores them. One sum rounds, ties to even, and adds the
+// zero point less its lowest bit, which would turn even numbers into odd ones.
+template <bool kDivides>
+TREADLE_STEP(quantize_last_step) {
+  const D d;
+  const float zero = *m->operands[pc->x];
+  const V scale = hn::Set(d, kDivides ? *m->operands[pc->y] : 1.0f);
+  const auto taken = [&](V v) HWY_ATTR { return kDivides ? hn::Div(v, scale) : v; };
+  const int bias = static_cast<int>(zero) & 1;
+  const V low = hn::Set(d, pc->a - zero), high = hn::Set(d, pc->b - zero);
+  const V whole = hn::Set(d, kWhole + zero - static_cast<float>(bias));
+#define TREADLE_ONE(V_I, I) V_I = hn::Add(at_most(at_least(taken(V_I), low), high), whole)
+  TREADLE_EACH(TREADLE_ONE);
+#undef TREADLE_ONE
+  store_lowest_bytes(d, v0, v1, v2, v3, v4, v5, v6, v7, static_cast<uint8_t>(bias), static_cast<uint8_t*>(m->dst));
+}
+
+Fn unary_of(Unary function) {
+  switch (function) {
+    case Unary::relu: return unary_step<Relu>;
+    case Unary::clip: return unary_step<Clip>;
+    case Unary::leaky_relu: return unary_step<LeakyRelu>;
+    case Unary::sqrt: return unary_step<Sqrt>;
+    case Unary::reciprocal: return unary_step<Reciprocal>;
+    case Unary::abs: return unary_step<Abs>;
+    case Unary::neg: return unary_step<Neg>;
+    case Unary::square: return unary_step<Square>;
+    default: return function_step;
+  }
+}
+
+Fn step_of(const ChainStep& step) {
+  switch (step.op) {
+    case ChainOp::load: return binary_step<Load>;
+    case ChainOp::keep: return keep_step;
+    case ChainOp::add: return binary_step<AddOf>;
+    case ChainOp::sub: return binary_step<SubOf>;
+    case ChainOp::reverse_sub: return binary_step<ReverseSub>;
+    case ChainOp::mul:
+    case ChainOp::logical_and: return binary_step<MulOf>;
+    case ChainOp::div: return binary_step<DivOf>;
+    case ChainOp::reverse_div: return binary_step<ReverseDiv>;
+    case ChainOp::max:
+    case ChainOp::logical_or: return binary_step<MaxOf>;
+    case ChainOp::min: return binary_step<MinOf>;
+    case ChainOp::less: return binary_step<Less>;
+    case ChainOp::less_or_equal: return binary_step<LessOrEqual>;
+    case ChainOp::greater: return binary_step<Greater>;
+    case ChainOp::greater_or_equal: return binary_step<GreaterOrEqual>;
+    case ChainOp::equal: return binary_step<Equal>;
+    case ChainOp::quantize: return binary_step<Quantize>;
+    case ChainOp::select: return select_step;
+    case ChainOp::logical_not: return unary_step<Not>;
+    case ChainOp::floor: return unary_step<Floor>;
+    case ChainOp::ceil: return unary_step<Ceil>;
+    case ChainOp::round: return unary_step<Round>;
+    case ChainOp::sign: return unary_step<Sign>;
+    case ChainOp::is_nan: return unary_step<IsNaN>;
+    case ChainOp::truth: return unary_step<ToTruth>;
+    case ChainOp::unary: return unary_of(step.function);
+  }
+  return last_step;
+}
+
+/// Of the steps that are worth it, the one for an x of one number; null for others.
+Fn scalar_step_of(ChainOp op, float x) {
+  switch (op) {
+    case ChainOp::add: return scalar_step<AddOf>;
+    case ChainOp::sub: return scalar_step<SubOf>;
+    case ChainOp::reverse_sub: return scalar_step<ReverseSub>;
+    case ChainOp::mul: return scalar_step<MulOf>;
+    case ChainOp::div: return scalar_step<DivOf>;
+    case ChainOp::reverse_div: return scalar_step<ReverseDiv>;
+    case ChainOp::max: return std::isnan(x) ? nullptr : scalar_step<MaxOfNumber>;
+    case ChainOp::min: return std::isnan(x) ? nullptr : scalar_step<MinOfNumber>;
+    default: return nullptr;
+  }
+}
+
+bool reads_x(ChainOp op) {
+  switch (op) {
+    case ChainOp::logical_not:
+    case ChainOp::unary:
+    case ChainOp::floor:
+    case ChainOp::ceil:
+    case ChainOp::round:
+    case ChainOp::sign:
+    case ChainOp::is_nan:
+    case ChainOp::truth: return false;
+    default: return true;
+  }
+}
+constexpr size_t kBlock = kVectors * hn::MaxLanes(D());
+
+/// A program's steps as they run: what quantised operands and results begin and end with is one step.
+struct Assembly {
+  const ChainProgram& program;
+  const ChainPlan& plan;
+  const float (&buffers)[kMaxChainInputs + kMaxChainSlots][kBlock];
+  bool as_bytes[kMaxChainInputs];  // inputs that are loaded as bytes, where they lie
+
+  bool is_scalar(const ChainStep& s) const {
+    return reads_x(s.op) && s.x < program.inputs.size() && plan.inputs[s.x].kind == ChainInput::Kind::scalar;
+  }
+  float scalar(const ChainStep& s) const { return buffers[s.x][0]; }
+  bool is(size_t i, ChainOp op) const { return i < program.steps.size() && program.steps[i].op == op && is_scalar(program.steps[i]); }
+  bool ends_in_bytes() const { return is(program.steps.size() - 1, ChainOp::quantize) && bits_of(program.output) == 8; }
+
+  template <typename T>
+  Step load_bytes(size_t& i) const {
+    const ChainStep& s = program.steps[i];
+    if (!is(i + 1, ChainOp::sub) || !is(i + 2, ChainOp::mul)) return {load_bytes_step<T, false>, s.x, 0, 0, 0, nullptr, &s};
+    i += 2;
+    return {load_bytes_step<T, true>, s.x, 0, scalar(program.steps[i - 1]), scalar(program.steps[i]), nullptr, &s};
+  }
+  /// The step that begins with step i, and `i` of the last one in it.
+  Step take(size_t& i) const {
+    const ChainStep& s = program.steps[i];
+    const bool from_bytes = s.op == ChainOp::load && s.x < program.inputs.size() && as_bytes[s.x];
+    if (from_bytes) return program.inputs[s.x] == DType::int8 ? load_bytes<int8_t>(i) : load_bytes<uint8_t>(i);
+    const bool is_last = i + 1 == program.steps.size();
+    if (is_last && ends_in_bytes()) return {quantize_last_step<false>, s.x, 0, s.a, s.b, nullptr, &s};
+    if (i + 2 == program.steps.size() && is(i, ChainOp::div) && ends_in_bytes()) {
+      const ChainStep& last = program.steps[++i];
+      return {quantize_last_step<true>, last.x, s.x, last.a, last.b, nullptr, &last};
+    }
+    Fn fn = is_scalar(s) ? scalar_step_of(s.op, scalar(s)) : nullptr;
+    if (!fn) fn = step_of(s);
+    if (is_last && fn == function_step && program.output == DType::float32) fn = function_last_step;
+    return {fn, s.x, s.y, s.a, s.b, s.op == ChainOp::unary ? unary_loop_of(s.function, s.a) : nullptr, &s};
+  }
+  void assemble(Step* steps) const {
+    for (size_t i = 0; i < program.steps.size(); ++i) *steps++ = take(i);
+    *steps = {bits_of(program.output) == 8 ? last_bytes_step : last_step, 0, 0, 0, 0, nullptr, nullptr};  // unread after one that writes
+  }
+};
+
+#undef TREADLE_EACH
+#undef TREADLE_STEP
+#undef TREADLE_NEXT
+
+}  // namespace
+}  // namespace treadle::kernels::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif  // TREADLE_KERNELS_ELEMENTWISE_CHAIN_STEPS_INL_H_
