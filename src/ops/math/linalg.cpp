@@ -7,6 +7,7 @@
 #include "graph/infer.h"
 #include "graph/inferred_types.h"
 #include "graph/op_def.h"
+#include "kernels/linalg/eliminate.h"
 #include "ops/gradients.h"
 #include "ops/list.h"
 #include "ops/math/elementwise.h"
@@ -23,27 +24,6 @@ void infer(InferContext& c) {
     throw Error(ErrorCode::invalid_argument, fmt::format("X is {}; its last two axes must form square matrices", to_string(shape)));
   assume_equal(shape[rank - 1], shape[rank - 2], "rows and columns of a square matrix");
   c.set_output(0, c.dtype(0), SymbolicShape(shape.begin(), shape.end() - 2));
-}
-
-// Gaussian elimination with partial pivoting, in double; `a` [m, m] is overwritten.
-double determinant(double* a, int64_t m) {
-  double result = 1;
-  for (int64_t k = 0; k < m; ++k) {
-    int64_t pivot = k;
-    for (int64_t i = k + 1; i < m; ++i)
-      if (std::fabs(a[i * m + k]) > std::fabs(a[pivot * m + k])) pivot = i;
-    if (a[pivot * m + k] == 0) return 0;
-    if (pivot != k) {
-      result = -result;
-      for (int64_t j = k; j < m; ++j) std::swap(a[pivot * m + j], a[k * m + j]);
-    }
-    result *= a[k * m + k];
-    for (int64_t i = k + 1; i < m; ++i) {
-      double factor = a[i * m + k] / a[k * m + k];
-      for (int64_t j = k + 1; j < m; ++j) a[i * m + j] -= factor * a[k * m + j];
-    }
-  }
-  return result;
 }
 
 template <typename T>
@@ -63,7 +43,7 @@ struct Det {
     for (int64_t k = 0; k < matrices; ++k) {
       const T* x = c.in<T>(0) + k * m * m;
       for (int64_t i = 0; i < m * m; ++i) matrix[i] = static_cast<double>(x[i]);
-      c.out<T>(0)[k] = static_cast<T>(determinant(matrix, m));
+      c.out<T>(0)[k] = static_cast<T>(kernels::determinant(matrix, m));
     }
   }
 };

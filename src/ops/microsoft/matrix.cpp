@@ -11,6 +11,7 @@
 #include "kernels/classical/pairs.h"
 #include "kernels/elementwise/unary_f32.h"
 #include "kernels/gemm/four_bit_floats.h"
+#include "kernels/linalg/eliminate.h"
 #include "kernels/scratch_slots.h"
 #include "ops/checks.h"
 #include "ops/gradients.h"
@@ -136,51 +137,35 @@ void infer_inverse(InferContext& c) {
   unify(shape[shape.size() - 1], shape[shape.size() - 2], "rows and columns of X");
 }
 
-/// Gauss-Jordan elimination with partial pivoting: `a` [m, 2 m] holds the matrix and the identity, and then the identity and the inverse.
-/// A singular matrix gives infinities and NaN.
-void invert(double* a, int64_t m) {
-  const int64_t width = 2 * m;
-  for (int64_t k = 0; k < m; ++k) {
-    int64_t pivot = k;
-    for (int64_t i = k + 1; i < m; ++i)
-      if (std::fabs(a[i * width + k]) > std::fabs(a[pivot * width + k])) pivot = i;
-    if (pivot != k) std::swap_ranges(a + k * width, a + (k + 1) * width, a + pivot * width);
-    const double factor = 1 / a[k * width + k];
-    for (int64_t j = k; j < width; ++j) a[k * width + j] *= factor;
-    for (int64_t i = 0; i < m; ++i) {
-      const double times = a[i * width + k];
-      if (i == k || times == 0) continue;
-      for (int64_t j = k; j < width; ++j) a[i * width + j] -= times * a[k * width + j];
-    }
-  }
-}
-
 template <typename T>
 struct Inverse {
   int64_t matrices, m;
+  size_t slot_bytes, pivots_at;
+  int slots;
 
   static Inverse bind(BindContext& c) {
     const Shape& shape = c.shape(0);
     check_equal(shape[shape.rank() - 2], shape.back(), "rows and columns of X");
-    size_t m = static_cast<size_t>(shape.back());
-    c.request_scratch(2 * m * m * sizeof(double));
-    return {shape.product(0, shape.rank() - 2), shape.back()};
+    Inverse k{shape.product(0, shape.rank() - 2), shape.back(), 0, 0, 0};
+    k.slots = kernels::ScratchSlots::count(c.max_threads(), k.matrices);
+    k.pivots_at = kernels::aligned_bytes<double>(checked_mul(k.m, k.m));
+    k.slot_bytes = k.pivots_at + kernels::aligned_bytes<int64_t>(k.m);
+    c.request_scratch(k.slot_bytes * static_cast<size_t>(k.slots));
+    return k;
   }
   void run(RunContext& c) const {
-    auto* a = c.scratch<double>();
-    for (int64_t matrix = 0; matrix < matrices; ++matrix) {
-      const T* x = c.in<T>(0) + matrix * m * m;
-      T* y = c.out<T>(0) + matrix * m * m;
-      for (int64_t i = 0; i < m; ++i) {
-        for (int64_t j = 0; j < m; ++j) {
-          a[i * 2 * m + j] = static_cast<double>(x[i * m + j]);
-          a[i * 2 * m + m + j] = i == j ? 1 : 0;
-        }
+    kernels::ScratchSlots pieces(c.scratch<std::byte>(), slot_bytes, slots);
+    const int64_t size = m * m, grain = std::max<int64_t>(1, 16'384 / std::max<int64_t>(1, size * m));
+    parallel_for(c.pool(), matrices, grain, [&](int64_t begin, int64_t end) {
+      kernels::ScratchSlots::Lease lease(pieces);
+      auto* a = reinterpret_cast<double*>(lease.data());
+      for (int64_t matrix = begin; matrix < end; ++matrix) {
+        const T* x = c.in<T>(0) + matrix * size;
+        std::transform(x, x + size, a, [](T value) { return static_cast<double>(value); });
+        kernels::invert(a, m, reinterpret_cast<int64_t*>(lease.data() + pivots_at));
+        std::transform(a, a + size, c.out<T>(0) + matrix * size, [](double value) { return static_cast<T>(value); });
       }
-      invert(a, m);
-      for (int64_t i = 0; i < m; ++i)
-        for (int64_t j = 0; j < m; ++j) y[i * m + j] = static_cast<T>(a[i * 2 * m + m + j]);
-    }
+    });
   }
 };
 
