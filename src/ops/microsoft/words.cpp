@@ -70,16 +70,20 @@ struct MurmurHash3 {
   void run(RunContext& c) const {
     auto* y = c.out<uint32_t>(0);
     parallel_for(c.pool(), total, 1024, [&](int64_t begin, int64_t end) {
-      for (int64_t i = begin; i < end; ++i) {
-        if (dtype == DType::string) {
-          const std::string& text = c.in<std::string>(0)[i];
-          y[i] = kernels::murmur_hash3(std::as_bytes(std::span(text)), seed);
-        } else {
-          auto size = static_cast<size_t>(element_bytes(dtype));
-          y[i] = kernels::murmur_hash3({c.in<std::byte>(0) + static_cast<size_t>(i) * size, size}, seed);
-        }
+      if (dtype == DType::string) {
+        for (int64_t i = begin; i < end; ++i) y[i] = kernels::murmur_hash3(std::as_bytes(std::span(c.in<std::string>(0)[i])), seed);
+      } else if (element_bytes(dtype) == 4) {
+        hash_numbers<4>(c, begin, end, y);
+      } else {
+        hash_numbers<8>(c, begin, end, y);
       }
     });
+  }
+  // Of a known size, so that nothing is left of the loops over bytes.
+  template <size_t kBytes>
+  void hash_numbers(RunContext& c, int64_t begin, int64_t end, uint32_t* y) const {
+    const std::byte* x = c.in<std::byte>(0);
+    for (int64_t i = begin; i < end; ++i) y[i] = kernels::murmur_hash3({x + static_cast<size_t>(i) * kBytes, kBytes}, seed);
   }
 };
 
