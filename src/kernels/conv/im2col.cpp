@@ -12,29 +12,39 @@ struct Segment {
   int64_t ow, length, column;
 };
 
-constexpr int64_t kMaxSegments = 256;  // panels are at most 4 vectors of 64 bytes of the smallest element wide
-constexpr int64_t kMaxPlanned = 64;    // taps along the last axis whose bounds are worked out once
+constexpr int64_t kMaxPlanned = 512;  // copies of a channel that are worked out once
 
-/// `count` elements `stride` apart, between two borders of pad_value.
+/// What one tap along the last axis gives to a segment: `count` elements from `offset` of an input row on, between two borders.
+struct Copy {
+  int64_t offset, before, count, after;
+};
+Copy copy_of(const Window& w, const Segment& s, int64_t kw) {
+  const Outputs inside = outputs_inside(w, 2, kw);
+  const int64_t end = s.ow + s.length, first = std::clamp(inside.first, s.ow, end), last = std::clamp(inside.last, first, end);
+  return {kw * w.dilation[2] + first * w.stride[2] - w.pad_begin[2], first - s.ow, last - first, end - last};
+}
+
+/// `row` is an input row, which the copy's elements are `stride` apart in.
 template <typename T>
-void copy_tap(const T* from, int64_t stride, int64_t before, int64_t count, int64_t after, T pad_value, T* dst) {
-  for (int64_t i = 0; i < before; ++i) *dst++ = pad_value;
+void copy_tap(const T* row, const Copy& copy, int64_t stride, T pad_value, T* dst) {
+  for (int64_t i = 0; i < copy.before; ++i) *dst++ = pad_value;
+  const T* from = row + copy.offset;
   if (stride == 1) {
-    std::memcpy(dst, from, static_cast<size_t>(count) * sizeof(T));
+    std::memcpy(dst, from, static_cast<size_t>(copy.count) * sizeof(T));
   } else if (stride == 2) {
-    for (int64_t i = 0; i < count; ++i) dst[i] = from[2 * i];
+    for (int64_t i = 0; i < copy.count; ++i) dst[i] = from[2 * i];
   } else {
-    for (int64_t i = 0; i < count; ++i) dst[i] = from[i * stride];
+    for (int64_t i = 0; i < copy.count; ++i) dst[i] = from[i * stride];
   }
-  dst += count;
-  for (int64_t i = 0; i < after; ++i) *dst++ = pad_value;
+  dst += copy.count;
+  for (int64_t i = 0; i < copy.after; ++i) *dst++ = pad_value;
 }
 
 }  // namespace
 
 template <typename T>
 void im2col_panel(const Window& w, int64_t channels, const T* x, T pad_value, int64_t begin, int64_t columns, int64_t width, T* panel) {
-  Segment segments[kMaxSegments];
+  Segment segments[kMaxPanelWidth];
   int64_t num_segments = 0;
   for (int64_t column = 0; column < columns; ++num_segments) {
     const int64_t at = begin + column, ow = at % w.out[2], row = at / w.out[2];
@@ -43,30 +53,27 @@ void im2col_panel(const Window& w, int64_t channels, const T* x, T pad_value, in
                               column};
     column += length;
   }
-  Outputs planned[kMaxPlanned];
-  for (int64_t kw = 0; kw < std::min(w.kernel[2], kMaxPlanned); ++kw) planned[kw] = outputs_inside(w, 2, kw);
+  Copy planned[kMaxPlanned];
+  const int64_t taps = w.kernel[2], num_planned = std::min(kMaxPlanned, num_segments * taps);
+  for (int64_t i = 0; i < num_planned; ++i) planned[i] = copy_of(w, segments[i / taps], i % taps);
   const int64_t in_size = w.in_size();
   for (int64_t c = 0; c < channels; ++c, x += in_size) {
     for (int64_t kd = 0; kd < w.kernel[0]; ++kd) {
-      for (int64_t kh = 0; kh < w.kernel[1]; ++kh, panel += w.kernel[2] * width) {
+      for (int64_t kh = 0; kh < w.kernel[1]; ++kh, panel += taps * width) {
         for (int64_t i = 0; i < num_segments; ++i) {
           const Segment& s = segments[i];
           const int64_t id = s.id + kd * w.dilation[0], ih = s.ih + kh * w.dilation[1];
           T* dst = panel + s.column;
           if (id < 0 || id >= w.in[0] || ih < 0 || ih >= w.in[1]) {
-            for (int64_t kw = 0; kw < w.kernel[2]; ++kw, dst += width) std::fill(dst, dst + s.length, pad_value);
+            for (int64_t kw = 0; kw < taps; ++kw, dst += width) std::fill(dst, dst + s.length, pad_value);
             continue;
           }
-          const T* row = x + (id * w.in[1] + ih) * w.in[2] - w.pad_begin[2];
-          for (int64_t kw = 0; kw < w.kernel[2]; ++kw, dst += width) {
-            const Outputs inside = kw < kMaxPlanned ? planned[kw] : outputs_inside(w, 2, kw);
-            const int64_t first = std::clamp(inside.first, s.ow, s.ow + s.length), last = std::clamp(inside.last, first, s.ow + s.length);
-            copy_tap(row + kw * w.dilation[2] + first * w.stride[2], w.stride[2], first - s.ow, last - first, s.ow + s.length - last,
-                     pad_value, dst);
-          }
+          const T* row = x + (id * w.in[1] + ih) * w.in[2];
+          for (int64_t kw = 0, at = i * taps; kw < taps; ++kw, ++at, dst += width)
+            copy_tap(row, at < num_planned ? planned[at] : copy_of(w, s, kw), w.stride[2], pad_value, dst);
         }
         if (width > columns) {
-          for (int64_t kw = 0; kw < w.kernel[2]; ++kw) std::fill(panel + kw * width + columns, panel + (kw + 1) * width, T{0});
+          for (int64_t kw = 0; kw < taps; ++kw) std::fill(panel + kw * width + columns, panel + (kw + 1) * width, T{0});
         }
       }
     }

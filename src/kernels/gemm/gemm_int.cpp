@@ -1,7 +1,6 @@
 #include "kernels/gemm/gemm_int.h"
 
 #include <algorithm>
-#include <type_traits>
 
 #include "core/kernel_phases.h"
 #include "kernels/gemm/tile.h"
@@ -21,16 +20,6 @@ int32_t zero_of(const ByteMatrix& m, int64_t line) {
   return m.is_signed ? int32_t{static_cast<const int8_t*>(m.zero)[at]} : int32_t{static_cast<const uint8_t*>(m.zero)[at]};
 }
 
-/// Calls fn with a typed pointer.
-template <typename Fn>
-void visit_bytes(const ByteMatrix& m, Fn&& fn) {
-  if (m.is_signed) {
-    fn(static_cast<const int8_t*>(m.data));
-  } else {
-    fn(static_cast<const uint8_t*>(m.data));
-  }
-}
-
 ByteMatrix moved(ByteMatrix m, int64_t offset) {
   m.data = static_cast<const uint8_t*>(m.data) + offset;
   return m;
@@ -43,15 +32,12 @@ Panels panels_of(int64_t N) { return Panels(N, panel_shape<float>()); }  // int3
 void pack_a_i16(const ByteMatrix& A, int64_t M, int64_t K, int64_t lda, int16_t* data, ThreadPool* pool) {
   const int64_t padded = (K + 1) / 2 * 2;
   const PhaseScope phase(KernelPhase::pack);
-  visit_bytes(A, [&](const auto* src) {
-    parallel_for(pool, M, std::max<int64_t>(1, 65'536 / std::max<int64_t>(1, K)), [&](int64_t begin, int64_t end) {
-      for (int64_t m = begin; m < end; ++m) {
-        const int32_t zero = zero_of(A, m);
-        int16_t* dst = data + m * padded;
-        for (int64_t k = 0; k < K; ++k) dst[k] = static_cast<int16_t>(src[m * lda + k] - zero);
-        if (padded > K) dst[K] = 0;
-      }
-    });
+  parallel_for(pool, M, std::max<int64_t>(1, 65'536 / std::max<int64_t>(1, K)), [&](int64_t begin, int64_t end) {
+    for (int64_t m = begin; m < end; ++m) {
+      int16_t* dst = data + m * padded;
+      widen_to_i16(static_cast<const uint8_t*>(A.data) + m * lda, A.is_signed, zero_of(A, m), K, dst);
+      if (padded > K) dst[K] = 0;
+    }
   });
 }
 
@@ -60,34 +46,31 @@ int64_t packed_b_i16_size(int64_t K, int64_t N) { return (K + 1) / 2 * 2 * panel
 PackedI16 pack_b_i16(const ByteMatrix& B, int64_t K, int64_t N, int64_t ldb, bool transposed, int16_t* data, ThreadPool* pool) {
   const Panels panels = panels_of(N);
   const int64_t pairs = (K + 1) / 2;
+  const auto* src = static_cast<const uint8_t*>(B.data);
   const PhaseScope phase(KernelPhase::pack);
-  visit_bytes(B, [&](const auto* src) {
-    parallel_for(pool, panels.count, std::max<int64_t>(1, 1024 / std::max<int64_t>(1, K)), [&](int64_t begin, int64_t end) {
-      for (int64_t panel = begin; panel < end; ++panel) {
-        const int64_t n0 = panels.first_column(panel), width = panels.width_vectors(panel) * panels.lanes,
-                      columns = std::min(width, N - n0);
-        int16_t* dst = data + 2 * pairs * n0;
-        int16_t zeros[kMaxPanelColumns] = {};
-        for (int64_t j = 0; j < columns; ++j) zeros[j] = static_cast<int16_t>(zero_of(B, n0 + j));
-        const int64_t row = transposed ? 1 : ldb, column = transposed ? ldb : 1;
-        for (int64_t k = 0; k < 2 * pairs; k += 2, dst += 2 * width) {
-          const auto *even = src + k * row + n0 * column, *odd = even + row;
-          auto pack = [&](auto step) {
-            if (k + 1 < K)
-              for (int64_t j = 0; j < columns; ++j)
-                dst[2 * j] = static_cast<int16_t>(even[j * step] - zeros[j]),
-                        dst[2 * j + 1] = static_cast<int16_t>(odd[j * step] - zeros[j]);
-            else
-              for (int64_t j = 0; j < columns; ++j) dst[2 * j] = static_cast<int16_t>(even[j * step] - zeros[j]), dst[2 * j + 1] = 0;
-          };
-          if (transposed)
-            pack(column);
-          else
-            pack(std::integral_constant<int64_t, 1>());  // the case that there are vectors for
-          std::fill(dst + 2 * columns, dst + 2 * width, int16_t{0});
-        }
+  parallel_for(pool, panels.count, std::max<int64_t>(1, 1024 / std::max<int64_t>(1, K)), [&](int64_t begin, int64_t end) {
+    uint8_t column[kMaxPanelColumns];
+    int16_t rows[2][kMaxPanelColumns] = {};
+    for (int64_t panel = begin; panel < end; ++panel) {
+      const int64_t n0 = panels.first_column(panel), width = panels.width_vectors(panel) * panels.lanes, columns = std::min(width, N - n0);
+      int16_t* dst = data + 2 * pairs * n0;
+      std::fill(rows[0] + columns, rows[0] + width, int16_t{0});
+      std::fill(rows[1] + columns, rows[1] + width, int16_t{0});
+      // Row k of the panel.
+      const auto widen = [&](int64_t k, int16_t* row) {
+        const uint8_t* from = transposed ? column : src + k * ldb + n0;
+        if (transposed)
+          for (int64_t j = 0; j < columns; ++j) column[j] = src[(n0 + j) * ldb + k];
+        widen_to_i16(from, B.is_signed, B.zero_per_line ? 0 : zero_of(B, 0), columns, row);
+        if (B.zero && B.zero_per_line)
+          for (int64_t j = 0; j < columns; ++j) row[j] = static_cast<int16_t>(row[j] - zero_of(B, n0 + j));
+      };
+      for (int64_t k = 0; k < K; k += 2, dst += 2 * width) {
+        widen(k, rows[0]);
+        if (k + 1 < K) widen(k + 1, rows[1]);
+        interleave_i16(rows[0], k + 1 < K ? rows[1] : nullptr, width, dst);
       }
-    });
+    }
   });
   return {K, N, data};
 }

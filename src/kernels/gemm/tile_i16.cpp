@@ -26,7 +26,7 @@ constexpr int kMaxVectors = 4;
 constexpr int max_rows(int vectors) { return vectors >= 3 ? 6 : 8; }
 #else
 constexpr int kMaxVectors = 3;
-constexpr int max_rows(int vectors) { return vectors == 3 ? 4 : 6; }
+constexpr int max_rows(int vectors) { return vectors == 3 ? 3 : 6; }
 #endif
 
 template <int kRows, int kVectors>
@@ -56,7 +56,10 @@ HWY_NOINLINE void tile(const TileJobI16& job, int64_t row) {
       for (int v = 0; v < kVectors; ++v) sum[r][v] = hn::ReorderWidenMulAccumulate(d, av, bv[v], sum[r][v], unused);
     }
   }
+  // Unrolled as well: a sum that an index chooses lives in memory, also in the loop above.
+#pragma GCC unroll 8
   for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 4
     for (int v = 0; v < kVectors; ++v) {
       int32_t* c = job.C + (row + r) * job.ldc + v * lanes;
       const int64_t left = job.columns - v * lanes;
@@ -136,7 +139,31 @@ HWY_INLINE void requantize_to(DTo, const int32_t* src, int64_t n, float scale, i
   }
 }
 
+template <typename Byte>
+HWY_INLINE void widen(const Byte* src, int32_t zero, int64_t n, int16_t* dst) {
+  const hn::ScalableTag<int16_t> d;
+  const hn::Rebind<Byte, decltype(d)> bytes;
+  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
+  const auto zeros = hn::Set(d, static_cast<int16_t>(zero));
+  int64_t i = 0;
+  for (; i + lanes <= n; i += lanes) hn::StoreU(hn::Sub(hn::PromoteTo(d, hn::LoadU(bytes, src + i)), zeros), d, dst + i);
+  for (; i < n; ++i) dst[i] = static_cast<int16_t>(src[i] - zero);
+}
+
 }  // namespace
+
+void widen_rows(const void* src, bool is_signed, int32_t zero, int64_t n, int16_t* dst) {
+  is_signed ? widen(static_cast<const int8_t*>(src), zero, n, dst) : widen(static_cast<const uint8_t*>(src), zero, n, dst);
+}
+
+void interleave_rows(const int16_t* even, const int16_t* odd, int64_t n, int16_t* dst) {
+  const hn::ScalableTag<int16_t> d;
+  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
+  int64_t i = 0;
+  for (; i + lanes <= n; i += lanes)
+    hn::StoreInterleaved2(hn::LoadU(d, even + i), odd ? hn::LoadU(d, odd + i) : hn::Zero(d), d, dst + 2 * i);
+  for (; i < n; ++i) dst[2 * i] = even[i], dst[2 * i + 1] = odd ? odd[i] : int16_t{0};
+}
 
 void tile_rows_i16(const TileJobI16& job) {
   if (job.row_end > job.row_begin) rows_any(job);
@@ -158,8 +185,16 @@ namespace treadle::kernels {
 
 HWY_EXPORT(tile_rows_i16);
 HWY_EXPORT(requantize_loop);
+HWY_EXPORT(widen_rows);
+HWY_EXPORT(interleave_rows);
 
 void gemm_tile_rows_i16(const TileJobI16& job) { HWY_DYNAMIC_DISPATCH(tile_rows_i16)(job); }
+void widen_to_i16(const void* src, bool is_signed, int32_t zero, int64_t n, int16_t* dst) {
+  HWY_DYNAMIC_DISPATCH(widen_rows)(src, is_signed, zero, n, dst);
+}
+void interleave_i16(const int16_t* even, const int16_t* odd, int64_t n, int16_t* dst) {
+  HWY_DYNAMIC_DISPATCH(interleave_rows)(even, odd, n, dst);
+}
 void requantize(const int32_t* src, int64_t n, float scale, int32_t zero, bool is_signed, void* dst) {
   HWY_DYNAMIC_DISPATCH(requantize_loop)(src, n, scale, zero, is_signed, dst);
 }

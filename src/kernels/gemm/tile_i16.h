@@ -15,4 +15,9 @@ struct TileJobI16 {
 };
 void gemm_tile_rows_i16(const TileJobI16& job);
 
+/// dst[i] = src[i] - zero, of bytes with a sign or without.
+void widen_to_i16(const void* src, bool is_signed, int32_t zero, int64_t n, int16_t* dst);
+/// dst[2 i] = even[i], dst[2 i + 1] = odd[i], or 0 where odd is null.
+void interleave_i16(const int16_t* even, const int16_t* odd, int64_t n, int16_t* dst);
+
 }  // namespace treadle::kernels
