@@ -264,15 +264,19 @@ template <typename T>
 void row_product(const T* A, int64_t a_col, const T* B, int64_t ldb, T* C, int64_t N, int64_t K) {
   const hn::ScalableTag<T> d;
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
-  constexpr int kRows = 8;
+  constexpr int kRows = 4;
   for (int64_t k = 0; k < K;) {
     const int rows = K - k >= kRows ? kRows : 1;
     const T *a = A + k * a_col, *b = B + k * ldb;
     int64_t n = 0;
     if (rows == kRows) {
+      hn::Vec<decltype(d)> factors[kRows];  // once: what is written to C might be A, for all that the compiler knows
+#pragma GCC unroll 4
+      for (int r = 0; r < kRows; ++r) factors[r] = hn::Set(d, a[r * a_col]);
       for (; n + lanes <= N; n += lanes) {
         auto sum = k == 0 ? hn::Zero(d) : hn::LoadU(d, C + n);
-        for (int r = 0; r < kRows; ++r) sum = hn::MulAdd(hn::Set(d, a[r * a_col]), hn::LoadU(d, b + r * ldb + n), sum);
+#pragma GCC unroll 4
+        for (int r = 0; r < kRows; ++r) sum = hn::MulAdd(factors[r], hn::LoadU(d, b + r * ldb + n), sum);
         hn::StoreU(sum, d, C + n);
       }
     } else {
