@@ -301,6 +301,15 @@ TEST(Col2Im, IsTorchFold) {
   EXPECT_EQ(values<float>(y), (std::vector<float>{0, 5, 0, 5, 0, 16, 0, 6, 0, 4, 0, 1, 0, 9, 0, 0, 0, 10, 0, 3, 0, 8, 0, 3}));
 }
 
+// The middle pixel is 60,000 + 60,000 - 60,000; the first sum is infinite in 16 bits.
+TEST(Col2Im, SumsOf16BitsDoNotOverflowOnTheWay) {
+  std::vector<Float16> x(9, Float16(0.0F));
+  x[2] = x[4] = Float16(60000.0F), x[6] = Float16(-60000.0F);
+  auto y = run_op({"Col2Im", 18, {tensor<Float16>({1, 3, 3}, x), ints({3}), ints({3})}, {{"pads", std::vector<int64_t>{1, 1}}}})[0];
+  EXPECT_EQ(static_cast<float>(values<Float16>(y)[0]), 0.0F);
+  EXPECT_EQ(static_cast<float>(values<Float16>(y)[1]), static_cast<float>(x[2]));
+}
+
 // Its square is 0 in 64 bits.
 TEST(DepthToSpace, ABlockWhoseSquareOverflowsIsAnError) {
   for (const char* op : {"DepthToSpace", "SpaceToDepth"})

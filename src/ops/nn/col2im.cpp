@@ -12,6 +12,7 @@
 #include "ops/gradients.h"
 #include "ops/list.h"
 #include "ops/tensor/movement.h"
+#include "ops/widen.h"
 #include "treadle/error.h"
 
 namespace treadle::ops {
@@ -41,20 +42,31 @@ void infer_col2im(InferContext& c) {
 
 template <typename T>
 void add_run(const T* from, int64_t count, T* to, int64_t step) {
-  auto sum = [](T a, T b) { return static_cast<T>(static_cast<compute_type_t<T>>(a) + static_cast<compute_type_t<T>>(b)); };
+  auto sum = [](T a, T b) { return static_cast<T>(a + b); };
   if (step == 1)  // the case that there are vectors for
     for (int64_t i = 0; i < count; ++i) to[i] = sum(to[i], from[i]);
   else
     for (int64_t i = 0; i < count; ++i) to[i * step] = sum(to[i * step], from[i]);
 }
 
+// 16-bit floats are summed in float: rounded one by one, sums would overflow on the way to a number that does not.
 template <typename T>
 struct Col2Im {
+  using C = compute_type_t<T>;
   int rank;
   int64_t planes, image_size, block_size, num_blocks;
   int64_t image[kMaxRank], block[kMaxRank], grid[kMaxRank], strides[kMaxRank], pads[kMaxRank], dilations[kMaxRank];
 
-  static Col2Im bind(BindContext& c) { return make(c, c.shape(0), c.output_shape(0)); }
+  Wide x, y;
+
+  static Col2Im bind(BindContext& c) {
+    Col2Im k = make(c, c.shape(0), c.output_shape(0));
+    ScratchLayout layout;
+    k.x = reserve_wide<T>(layout, c.num_elements(0));
+    k.y = reserve_wide<T>(layout, c.output_shape(0).num_elements());
+    c.request_scratch(layout.total());
+    return k;
+  }
   static Col2Im make(BindContext& c, const Shape& columns, const Shape& output) {
     Col2Im k{};
     k.rank = static_cast<int>(c.value_count(1));
@@ -110,10 +122,12 @@ struct Col2Im {
   }
 
   void run(RunContext& c) const {
-    const T* columns = c.in<T>(0);
-    T* out = c.out<T>(0);
+    sum_blocks(c, widen(c, c.in<T>(0), x), wide_output(c, c.out<T>(0), y));
+    narrow(c, y, c.out<T>(0));
+  }
+  void sum_blocks(RunContext& c, const C* columns, C* out) const {
     const int64_t work = std::max<int64_t>(1, block_size * num_blocks);
-    if constexpr (std::is_same_v<T, float>) {
+    if constexpr (std::is_same_v<C, float>) {
       if (rank >= 1 && rank <= 3 && image_size > 0 && block_size > 0) {
         const auto n = static_cast<size_t>(rank);
         kernels::Window window = kernels::make_window({image, n}, {grid, n}, {block, n}, {strides, n}, {}, {dilations, n});
@@ -126,10 +140,10 @@ struct Col2Im {
     }
     parallel_for(c.pool(), planes, std::max<int64_t>(1, 16384 / work), [&](int64_t begin, int64_t end) {
       for (int64_t plane = begin; plane < end; ++plane) {
-        T* to = out + plane * image_size;
-        std::fill(to, to + image_size, T{});
+        C* to = out + plane * image_size;
+        std::fill(to, to + image_size, C{});
         for (int64_t offset = 0; offset < block_size; ++offset) {
-          const T* from = columns + (plane * block_size + offset) * num_blocks;
+          const C* from = columns + (plane * block_size + offset) * num_blocks;
           for_each_run(offset,
                        [&](int64_t first, int64_t count, int64_t at, int64_t step) { add_run(from + first, count, to + at, step); });
         }
