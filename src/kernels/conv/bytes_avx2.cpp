@@ -1,4 +1,6 @@
 // Compiled for AVX2 (and AVX-VNNI); called only where the machine has it. The same sums and bytes as the plain loops.
+#include <algorithm>
+
 #include "kernels/conv/byte_tile.h"
 
 #if defined(__x86_64__)
@@ -95,56 +97,110 @@ void all_rows(const ByteConvTile& tile) {
     }
 }
 
-// Eight bytes, or the `count` that there are, as integers.
+// The taps of a window in turn, for the channels from c on.
+struct TapWalk {
+  const ByteDepthwiseRow& row;
+  const Taps &down, &along;
+  int64_t c, i, j;
+  const uint8_t* x = nullptr;        // of the first pixel
+  const int32_t* weights = nullptr;  // int32 whose upper halves are zero
+
+  TapWalk(const ByteDepthwiseRow& r, const Taps& vertical, const Taps& horizontal, int64_t channel)
+      : row(r), down(vertical), along(horizontal), c(channel), i(vertical.first), j(horizontal.first) {}
+  int64_t count() const { return (down.last - down.first) * (along.last - along.first); }
+  void next() {
+    const Window& w = *row.window;
+    x = row.x + ((down.start + i * w.dilation[1]) * w.in[2] + along.start + j * w.dilation[2]) * row.C + c;
+    weights = row.weights + (i * w.kernel[2] + j) * row.C + c;
+    if (++j == along.last) j = along.first, ++i;
+  }
+};
+
+// Bytes as numbers of 16 bits.
 template <bool kSigned>
-TREADLE_AVX2 inline __m256i load_bytes(const uint8_t* src, int64_t count) {
-  int64_t eight = 0;
-  std::memcpy(&eight, src, count >= 8 ? 8 : static_cast<size_t>(count));
-  const __m128i bytes = _mm_cvtsi64_si128(eight);
-  return kSigned ? _mm256_cvtepi8_epi32(bytes) : _mm256_cvtepu8_epi32(bytes);
+TREADLE_AVX2 inline __m256i widened(__m128i bytes) {
+  return kSigned ? _mm256_cvtepi8_epi16(bytes) : _mm256_cvtepu8_epi16(bytes);
+}
+// sums += the 16 channels of two taps at each pixel; factors holds the taps' weights in pairs.
+template <bool kSigned, int kPixels>
+TREADLE_AVX2 inline void add_two_taps(const uint8_t* x0, const uint8_t* x1, int64_t step, __m256i zero, const Sums& factors,
+                                      Sums (&sum)[kPixels]) {
+#pragma GCC unroll 4
+  for (int p = 0; p < kPixels; ++p) {
+    const __m128i first = _mm_loadu_si128(reinterpret_cast<const __m128i*>(x0 + p * step));
+    const __m128i second = _mm_loadu_si128(reinterpret_cast<const __m128i*>(x1 + p * step));
+    const __m128i pairs[2] = {_mm_unpacklo_epi8(first, second), _mm_unpackhi_epi8(first, second)};
+#pragma GCC unroll 2
+    for (int v = 0; v < 2; ++v)
+      sum[p][v] = _mm256_add_epi32(sum[p][v], _mm256_madd_epi16(_mm256_sub_epi16(widened<kSigned>(pairs[v]), zero), factors[v]));
+  }
 }
 
-// Pixels [ow, ow + kPixels), `count` channels from c on, at most 16.
-template <bool kSigned, int kPixels>
-TREADLE_AVX2 inline void depthwise_pixels(const ByteDepthwiseRow& row, const Taps& down, const Taps& along, int64_t ow, int64_t c,
-                                          int64_t count) {
-  const Window& w = *row.window;
-  const int64_t step = w.stride[2] * row.C;
-  const __m256i zero = _mm256_set1_epi32(row.x_zero);
-  const int vectors = count > 8 ? 2 : 1;
-  Sums sum[kPixels];
-#pragma GCC unroll 4
-  for (int p = 0; p < kPixels; ++p) sum[p][0] = sum[p][1] = _mm256_setzero_si256();
-  for (int64_t i = down.first; i < down.last; ++i)
-    for (int64_t j = along.first; j < along.last; ++j) {
-      const uint8_t* x = row.x + ((down.start + i * w.dilation[1]) * w.in[2] + along.start + j * w.dilation[2]) * row.C + c;
-      const int32_t* weights = row.weights + (i * w.kernel[2] + j) * row.C + c;
-#pragma GCC unroll 2
-      for (int v = 0; v < 2; ++v) {
-        if (v == vectors) break;
-        const int64_t left = count - 8 * v;
-        const __m256i factor = left >= 8 ? load(weights + 8 * v) : _mm256_maskload_epi32(weights + 8 * v, first(left));
-        // The product of the lower halves: the upper one of the weight is zero.
-#pragma GCC unroll 4
-        for (int p = 0; p < kPixels; ++p) {
-          const __m256i value = _mm256_sub_epi32(load_bytes<kSigned>(x + p * step + 8 * v, left), zero);
-          sum[p][v] = _mm256_add_epi32(sum[p][v], _mm256_madd_epi16(value, factor));
-        }
-      }
-    }
+template <int kPixels>
+TREADLE_AVX2 inline void store_depthwise(const ByteDepthwiseRow& row, const Sums (&sum)[kPixels], int64_t ow, int64_t c, int64_t count) {
   if (row.sums) {
+#pragma GCC unroll 4
     for (int p = 0; p < kPixels; ++p) store_sums(sum[p], row.epilogue, c, count, row.sums + (ow + p) * row.C + c);
     return;
   }
   const Scaling scaling(row.epilogue, c);
+#pragma GCC unroll 4
   for (int p = 0; p < kPixels; ++p) store_bytes(scaling.to_bytes(sum[p]), count, row.y + (ow + p) * row.C + c);
+}
+
+// Pixels [ow, ow + kPixels), 16 channels from c on. Two taps go into one product of 16 bits.
+template <bool kSigned, int kPixels>
+TREADLE_AVX2 void depthwise_pixels(const ByteDepthwiseRow& row, const Taps& down, const Taps& along, int64_t ow, int64_t c) {
+  const int64_t step = row.window->stride[2] * row.C;
+  const __m256i zero = _mm256_set1_epi16(static_cast<int16_t>(row.x_zero));
+  Sums sum[kPixels];
+#pragma GCC unroll 4
+  for (int p = 0; p < kPixels; ++p) sum[p][0] = sum[p][1] = _mm256_setzero_si256();
+  TapWalk walk(row, down, along, c);
+  int64_t left = walk.count();
+  for (; left >= 2; left -= 2) {
+    walk.next();
+    const uint8_t* x = walk.x;
+    Sums factors = {load(walk.weights), load(walk.weights + 8)};
+    walk.next();
+#pragma GCC unroll 2
+    for (int v = 0; v < 2; ++v) factors[v] = _mm256_or_si256(factors[v], _mm256_slli_epi32(load(walk.weights + 8 * v), 16));
+    add_two_taps<kSigned, kPixels>(x, walk.x, step, zero, factors, sum);
+  }
+  if (left > 0) {
+    walk.next();
+    const Sums factors = {load(walk.weights), load(walk.weights + 8)};
+    add_two_taps<kSigned, kPixels>(walk.x, walk.x, step, zero, factors, sum);
+  }
+  store_depthwise(row, sum, ow, c, 16);
+}
+
+// One pixel of fewer than 16 channels.
+template <bool kSigned>
+TREADLE_AVX2 void depthwise_narrow(const ByteDepthwiseRow& row, const Taps& down, const Taps& along, int64_t ow) {
+  alignas(32) int32_t sums[16] = {};
+  TapWalk walk(row, down, along, 0);
+  for (int64_t left = walk.count(); left > 0; --left) {
+    walk.next();
+    for (int64_t c = 0; c < row.C; ++c) {
+      const int32_t x = kSigned ? static_cast<int8_t>(walk.x[c]) : walk.x[c];
+      sums[c] += (x - row.x_zero) * static_cast<int16_t>(walk.weights[c]);
+    }
+  }
+  const Sums sum[1] = {{load(sums), load(sums + 8)}};
+  store_depthwise(row, sum, ow, 0, row.C);
 }
 
 template <bool kSigned, int kPixels>
 TREADLE_AVX2 void depthwise_channels(const ByteDepthwiseRow& row, const Taps& down, const Taps& along, int64_t ow) {
-  int64_t c = 0;
-  for (; c + 16 <= row.C; c += 16) depthwise_pixels<kSigned, kPixels>(row, down, along, ow, c, 16);
-  if (c < row.C) depthwise_pixels<kSigned, kPixels>(row, down, along, ow, c, row.C - c);
+  constexpr int64_t kChannels = 16;
+  if (row.C < kChannels) {
+    Taps moved = along;
+    for (int64_t p = 0; p < kPixels; ++p, moved.start += row.window->stride[2]) depthwise_narrow<kSigned>(row, down, moved, ow + p);
+    return;
+  }
+  for (int64_t begin = 0; begin < row.C; begin += kChannels)  // the last ones take some channels once more
+    depthwise_pixels<kSigned, kPixels>(row, down, along, ow, std::min(begin, row.C - kChannels));
 }
 
 template <bool kSigned>
