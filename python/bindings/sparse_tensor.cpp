@@ -100,6 +100,10 @@ void expect_format(const SparseTensor& self, SparseTensor::Format format) {
   if (self.format != format) refuse(std::string("it is in the format ") + (self.format == SparseTensor::Format::coo ? "COO" : "CSR"));
 }
 
+[[noreturn]] void refuse_blocks() {
+  throw Error(ErrorCode::not_implemented, "sparse tensors in blocks: no operator takes them; COO and CSR are there");
+}
+
 }  // namespace
 
 void register_sparse_tensor(nb::module_& module) {
@@ -123,7 +127,9 @@ void register_sparse_tensor(nb::module_& module) {
       // The names in ONNX Runtime's extension module.
       .def("get_coo_data", [](const SparseTensor& self) { return expect_format(self, SparseTensor::Format::coo), CooView{self}; })
       .def("get_csrc_data", [](const SparseTensor& self) { return expect_format(self, SparseTensor::Format::csr), CsrView{self}; })
-      .def("as_blocksparse_view", [](const SparseTensor&) { throw Error(ErrorCode::not_implemented, "sparse tensors in blocks"); })
+      .def("as_blocksparse_view", [](const SparseTensor&) { refuse_blocks(); })
+      .def("get_blocksparse_data", [](const SparseTensor&) { refuse_blocks(); })
+      .def_static("blocksparse_from_numpy", [](const nb::args&) { refuse_blocks(); })
       .def(
           "to_cuda", [](const SparseTensor&, nb::handle) { throw Error(ErrorCode::not_implemented, "devices other than the CPU"); },
           "ort_device"_a)

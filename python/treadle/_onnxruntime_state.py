@@ -5,6 +5,7 @@ The shim puts it into `onnxruntime.capi.onnxruntime_pybind11_state` and `_pybind
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Sequence
 from enum import IntEnum
@@ -15,7 +16,8 @@ from . import _treadle
 from .devices import OrtEpDevice, OrtHardwareDevice, _Unsupported
 from .enums import _Named
 from .environment import CPU_PROVIDER
-from .errors import InvalidArgument
+from .errors import InvalidArgument, RuntimeException
+from .errors import NotImplemented as NotImplementedByTreadle
 
 
 class OrtCompiledModelCompatibility(_Named):
@@ -54,6 +56,18 @@ class OrtEpContextDataBuffer(_Unsupported):
 
 class SparseBlockSparseView(_Unsupported):
     """The indices of a sparse tensor in blocks."""
+
+
+#: How ONNX Runtime writes that there is no end: of versions, inputs and outputs.
+_NO_END = 2147483647
+
+
+def _type_constraints(operator: dict[str, Any]) -> dict[str, list[str]]:
+    named: dict[str, list[str]] = {}
+    for _, type_name, types, _ in [*operator["inputs"], *operator["outputs"]]:
+        if type_name:
+            named.setdefault(type_name, types)
+    return named
 
 
 class OpSchema:
@@ -129,16 +143,12 @@ class OpSchema:
             for ports in ("inputs", "outputs")
         )
         self.attributes = {attribute[0]: OpSchema.Attribute(*attribute) for attribute in operator["attributes"]}
-        named: dict[str, list[str]] = {}
-        for _, type_name, types, _ in [*operator["inputs"], *operator["outputs"]]:
-            if type_name:
-                named.setdefault(type_name, types)
-        self.type_constraints = [OpSchema.TypeConstraintParam(name, types) for name, types in named.items()]
+        self.type_constraints = [OpSchema.TypeConstraintParam(name, types) for name, types in _type_constraints(operator).items()]
 
     @staticmethod
     def is_infinite(count: int) -> bool:
         """Whether a `max_input` or `max_output` says that there may be any number."""
-        return count == 2147483647
+        return count == _NO_END
 
     def __repr__(self) -> str:
         return f"OpSchema(name={self.name!r}, domain={self.domain!r}, since_version={self.since_version})"
@@ -147,6 +157,40 @@ class OpSchema:
 def get_all_operator_schema() -> list[OpSchema]:
     """The operators of ONNX's domains and com.microsoft, each in the newest version."""
     return [OpSchema(operator) for operator in _treadle.operators()]
+
+
+class KernelDef:
+    """An operator in a range of opsets, with the types that it is computed in.
+
+    One stands for all kernels of an operator, whose types ONNX Runtime lists one by one. Older versions of an operator are computed as the
+    newest, in its types.
+    """
+
+    def __init__(self, operator: dict[str, Any], version_range: tuple[int, int]) -> None:
+        self.op_name: str = operator["name"]
+        self.domain: str = operator["domain"]
+        self.provider = CPU_PROVIDER
+        self.version_range = version_range
+        self.type_constraints: dict[str, list[str]] = _type_constraints(operator)
+
+    def __repr__(self) -> str:
+        return f"KernelDef(op_name={self.op_name!r}, domain={self.domain!r}, version_range={self.version_range})"
+
+
+def get_all_opkernel_def() -> list[KernelDef]:
+    """A KernelDef for each operator and version."""
+    return [
+        KernelDef(operator, (since, following - 1))
+        for operator in _treadle.operators()
+        for since, following in itertools.pairwise([*(operator["since"] or [1]), _NO_END + 1])
+    ]
+
+
+def get_registered_ep_kernel_defs(ep_name: str) -> list[KernelDef]:
+    """The kernels of a provider, which has to be the CPU's."""
+    if ep_name != CPU_PROVIDER:
+        raise RuntimeException(f"there is no execution provider {ep_name}; {CPU_PROVIDER} is there", code="runtime_exception")
+    return get_all_opkernel_def()
 
 
 def quantize_matmul_2bits(codes: Any, weights: Any, scales: Any, zeros: Any, block_size: int, n: int, k: int, symmetric: bool) -> None:
@@ -167,6 +211,16 @@ def quantize_matmul_8bits(codes: Any, weights: Any, scales: Any, zeros: Any, blo
 def quantize_qdq_matmul_4bits(codes: Any, weights: Any, scales: Any, zeros: Any, block_size: int, n: int, k: int, symmetric: bool) -> bool:
     """Weights [k, n] in blocks along k as DequantizeLinear has them. :returns: whether codes are signed."""
     return bool(_treadle.cut_matmul(codes, weights, scales, zeros, block_size, n, k, symmetric, 4, True))
+
+
+def quantize_qdq_matmul_2bits(codes: Any, weights: Any, scales: Any, zeros: Any, block_size: int, n: int, k: int, symmetric: bool) -> bool:
+    """The same in 2 bits. ONNX Runtime 1.31 writes codes of 4 bits here, beyond the end of the array that it is given."""
+    return bool(_treadle.cut_matmul(codes, weights, scales, zeros, block_size, n, k, symmetric, 2, True))
+
+
+def pack_fp4_weights_for_cuda_moe_gemm(q_weights: Any, N: int, K: int) -> Any:  # noqa: N803
+    """Not supported: only kernels for CUDA read this layout."""
+    raise NotImplementedByTreadle("pack_fp4_weights_for_cuda_moe_gemm: the layout is that of kernels for CUDA, and there is the CPU only", code="not_implemented")
 
 
 def quantize_matmul_bnb4(codes: Any, weights: Any, absmax: Any, block_size: int, quant_type: int, n: int, k: int) -> None:
@@ -207,10 +261,12 @@ def contents() -> dict[str, object]:
     own = {name: value for name, value in globals().items() if getattr(value, "__module__", None) == __name__ and not name.startswith("_")}
     own.pop("contents")
     own.pop("OpSchema")
+    own.pop("KernelDef")
     return own | {
         "kNextPowerOfTwo": ArenaExtendStrategy.kNextPowerOfTwo,
         "kSameAsRequested": ArenaExtendStrategy.kSameAsRequested,
         "schemadef": SimpleNamespace(OpSchema=OpSchema),
+        "opkernel": SimpleNamespace(KernelDef=KernelDef),
         "SparseCooView": _treadle.SparseCooView,
         "SparseCsrView": _treadle.SparseCsrView,
     }

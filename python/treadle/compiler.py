@@ -58,6 +58,14 @@ class ModelCompiler:
         self._data_threshold = external_initializers_size_threshold
         self._flags = int(flags)
 
+    def set_ep_context_data_write_func(self, write_func: Callable[..., None]) -> None:
+        """Takes the function that an execution provider would give what it has compiled. It is never called: the CPU compiles no nodes."""
+        if not callable(write_func):
+            raise TypeError(f"write_func is not callable: {write_func!r}")
+
+    def clear_ep_context_data_write_func(self) -> None:
+        """Takes the function back."""
+
     def compile_to_file(self, output_model_path: str | os.PathLike[str] | None = None) -> None:
         """Writes the model; by default beside the input, with `_ctx` in its name.
 

@@ -26,7 +26,7 @@ struct MatmulBlocks {
 void cut_for_matmul_nbits(const MatmulBlocks& blocks, const Tensor& weights, const Tensor& codes, const Tensor& scales,
                           const Tensor& zeros);
 
-/// As DequantizeLinear has them: 4 bits, in the order of the matrix, signed if symmetric.
+/// As DequantizeLinear has them: 2 or 4 bits, in the order of the matrix, signed if symmetric.
 /// @param codes   bytes of K * N codes
 /// @param scales  [blocks, N]
 /// @param zeros   bytes of blocks * N codes

@@ -65,6 +65,102 @@ def test_weights_are_cut_for_dequantize_linear_alike():
     assert ours == theirs
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+@pytest.mark.parametrize("symmetric", [False, True])
+def test_weights_are_cut_for_dequantize_linear_in_2_bits(dtype, symmetric):
+    """Judged by onnx's reference of DequantizeLinear: onnxruntime writes codes of 4 bits there, behind the end of its array."""
+    k, n, block = 100, 7, 32
+    worst, bound, signed = shimmed(
+        f"""
+        import json
+        import numpy as np
+        from onnx import TensorProto, helper
+        from onnx.reference import ReferenceEvaluator
+        from onnxruntime.capi import _pybind_state as C
+        k, n, block, symmetric = {k}, {n}, {block}, {symmetric}
+        w = np.random.default_rng(0).normal(size=(k, n)).astype("{dtype}")
+        w[:, 0], w[:, 1] = 0, abs(w[:, 1])
+        blocks = -(-k // block)
+        codes, scales, zeros = np.zeros(-(-k * n // 4), np.uint8), np.zeros((blocks, n), w.dtype), np.zeros(-(-blocks * n // 4), np.uint8)
+        signed = C.quantize_qdq_matmul_2bits(codes, w, scales, zeros, block, n, k, symmetric)
+        kind = TensorProto.INT2 if signed else TensorProto.UINT2
+        tensors = [
+            helper.make_tensor("codes", kind, [k, n], codes.tobytes(), raw=True),
+            helper.make_tensor("scales", helper.np_dtype_to_tensor_dtype(w.dtype), [blocks, n], scales.tobytes(), raw=True),
+            helper.make_tensor("zeros", kind, [blocks, n], zeros.tobytes(), raw=True),
+        ]
+        node = helper.make_node("DequantizeLinear", ["codes", "scales"] + ([] if signed else ["zeros"]), ["y"], axis=0, block_size=block)
+        graph = helper.make_graph([node], "graph", [], [helper.make_tensor_value_info("y", helper.np_dtype_to_tensor_dtype(w.dtype), [k, n])], tensors)
+        y = ReferenceEvaluator(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 25)])).run(None, {{}})[0]
+        steps = np.repeat(np.abs(scales.astype(np.float64)), block, axis=0)[:k]
+        # Symmetric codes go from -2 to 1: what would be 2 is cut off, a whole step away.
+        print(json.dumps([float(np.max(np.abs(y.astype(np.float64) - w) - (1 if symmetric else 0.5) * steps)), float(steps.max()), bool(signed)]))
+        """
+    )
+    assert worst < 2e-3 * bound
+    assert signed == symmetric
+
+
+# ONNX took its experimental operators back in opset 10. The last two copy between devices.
+EXPERIMENTAL = {
+    f"::{name}"
+    for name in ("Affine", "Crop", "DynamicSlice", "ImageScaler", "ParametricSoftplus", "Scale", "ScaledTanh", "MemcpyFromHost", "MemcpyToHost")
+}
+
+
+def test_kernels_are_listed_by_operator_and_versions():
+    """Every kernel of onnxruntime's has a counterpart, apart from those of its own layout and of experimental operators."""
+    ours, theirs = on_both(
+        """
+        import json
+        from onnxruntime.capi import _pybind_state as C
+        print(json.dumps([[d.domain, d.op_name, list(d.version_range), d.type_constraints, d.provider] for d in C.get_all_opkernel_def()]))
+        """
+    )
+    here = {}
+    for domain, name, versions, types, provider in ours:
+        here.setdefault((domain, name), []).append((versions, types))
+        assert provider == "CPUExecutionProvider"
+    for ranges in here.values():
+        assert all(earlier[0][1] + 1 == later[0][0] for earlier, later in zip(ranges, ranges[1:], strict=False))
+        assert ranges[-1][0][1] == 2**31 - 1
+    missing, uncovered = set(), set()
+    for domain, name, (first, _), types, _ in theirs:
+        if domain == "com.microsoft.nchwc":
+            continue
+        if (domain, name) not in here:
+            missing.add(f"{domain}::{name}")
+        elif not any(begin <= first <= end for (begin, end), _ in here[domain, name]):
+            uncovered.add(f"{domain}::{name} {first}")
+    assert (missing, uncovered) == (EXPERIMENTAL, {"::MeanVarianceNormalization 1", "::ThresholdedRelu 1"})
+
+
+def test_what_other_devices_have_is_refused():
+    said = shimmed(
+        """
+        import json
+        import numpy as np
+        from onnxruntime.capi import _pybind_state as C
+        def text(call):
+            try:
+                call()
+            except (C.NotImplemented, C.RuntimeException) as error:
+                return str(error)
+        sparse = C.SparseTensor.sparse_coo_from_numpy([4], np.ones(1, np.float32), np.zeros(1, np.int64))
+        print(json.dumps([
+            len(C.get_registered_ep_kernel_defs("CPUExecutionProvider")) == len(C.get_all_opkernel_def()),
+            text(lambda: C.get_registered_ep_kernel_defs("CUDAExecutionProvider")),
+            text(lambda: C.pack_fp4_weights_for_cuda_moe_gemm(np.zeros(4, np.uint8), 2, 4)),
+            text(lambda: C.SparseTensor.blocksparse_from_numpy([4, 4], np.ones(4), np.zeros((2, 1), np.int32), None)),
+            text(sparse.get_blocksparse_data),
+        ]))
+        """
+    )
+    assert said[0]
+    for text, part in zip(said[1:], ["CUDAExecutionProvider", "pack_fp4_weights_for_cuda_moe_gemm", "in blocks", "in blocks"], strict=True):
+        assert part in text
+
+
 def test_weights_are_cut_for_fp4_and_nf4_alike():
     ours, theirs = on_both(
         UNPACK
