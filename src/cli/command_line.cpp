@@ -1,8 +1,10 @@
 // All commands, and what is said to those that do not exist.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cstdio>
 #include <exception>
 #include <map>
@@ -67,6 +69,23 @@ std::string unexpected_text(CLI::App& app) {
   return {};
 }
 
+// CLI11 says of a value that is none of a set: "--mode: dynamc not in {dynamic,qdq,weights}".
+std::string refused_value_text(std::string_view said) {
+  constexpr std::string_view kNotIn = " not in {";
+  const size_t colon = said.find(": "), set = said.find(kNotIn);
+  if (colon == std::string_view::npos || set == std::string_view::npos || set < colon || said.back() != '}') return {};
+  const std::string_view name = said.substr(0, colon), value = said.substr(colon + 2, set - colon - 2);
+  std::string_view rest = said.substr(set + kNotIn.size(), said.size() - set - kNotIn.size() - 1);
+  std::vector<std::string> values;
+  for (size_t comma = 0; comma != std::string_view::npos; rest.remove_prefix(std::min(rest.size(), comma + 1))) {
+    comma = rest.find(',');
+    values.emplace_back(rest.substr(0, comma));
+  }
+  constexpr size_t kFew = 3;  // as many as nearest_names() has
+  const std::string nearest = values.size() > kFew ? fmt::format("; is it {}?", nearest_names(value, values)) : "";
+  return fmt::format("{} takes {}, not \"{}\"{}", name, fmt::join(values, ", "), value, nearest);
+}
+
 void say_error(std::string_view text) {
   const char* no_color = std::getenv("NO_COLOR");
   const bool colour = isatty(STDERR_FILENO) != 0 && !(no_color && *no_color);
@@ -106,7 +125,8 @@ int run_command_line(int argc, char** argv) {
   } catch (const CLI::ParseError& error) {
     const auto parsed = app.get_subcommands();
     const std::string name = parsed.empty() ? "treadle" : "treadle " + parsed.front()->get_name();
-    say_error(fmt::format("{}\n`{} --help` shows what is expected", error.what(), name));
+    const std::string text = refused_value_text(error.what());
+    say_error(fmt::format("{}\n`{} --help` shows what is expected", text.empty() ? error.what() : text, name));
     return kWrongUse;
   } catch (const std::exception& error) {
     say_error(error.what());

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
+#include <limits>
 #include <random>
 #include <set>
 
@@ -142,13 +143,17 @@ Tensor literal_numbers(const ValueInfo& info, const std::string& text, const Sha
     taken[open] = static_cast<int64_t>(numbers.size()) / fixed;
   }
   Tensor tensor(info.dtype, taken);
+  constexpr double kExact = 9e15;  // Numbers are read as double, which has all integers up to there.
   visit_dtype<NumericTypes>(info.dtype == DType::boolean ? DType::uint8 : info.dtype, [&]<typename T>() {
     for (int64_t i = 0; i < tensor.num_elements(); ++i) {
       const double number = numbers[is_list ? static_cast<size_t>(i) : 0];
       if constexpr (std::is_integral_v<T>) {
-        if (number != std::floor(number) || std::abs(number) > 9e15)
+        const double most = info.dtype == DType::boolean ? 1 : std::min(kExact, static_cast<double>(std::numeric_limits<T>::max()));
+        const double least = std::max(-kExact, static_cast<double>(std::numeric_limits<T>::min()));
+        if (!(number == std::floor(number) && number >= least && number <= most))
           throw Error(ErrorCode::invalid_argument,
-                      fmt::format("{}={}: the input is {}, {} is not", info.name, text, name_of(info.dtype), number));
+                      fmt::format("{}={}: the input is {}, whose numbers are integers from {:.0f} to {:.0f} here", info.name, text,
+                                  name_of(info.dtype), least, most));
         reinterpret_cast<T*>(tensor.raw())[i] = static_cast<T>(static_cast<int64_t>(number));
       } else if constexpr (std::is_same_v<T, double>) {
         reinterpret_cast<T*>(tensor.raw())[i] = number;

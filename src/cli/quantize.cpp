@@ -77,7 +77,7 @@ void refuse_nothing(const Model& model, const QuantizeArguments& a, const Quanti
       // A mode that fails on this model is no advice.
     }
   }
-  text += others.empty() ? "\n  No other mode finds more: the weights are small, not constant, or quantised already."
+  text += others.empty() ? "\n  No other mode finds more: the weights are small, not float32, not constant, or quantised already."
                          : "\n  Try " + others + ".";
   throw Error(ErrorCode::invalid_argument, text);
 }

@@ -14,6 +14,7 @@
 #include "cli/inputs.h"
 #include "cli/npy.h"
 #include "cli/terminal.h"
+#include "core/dispatch.h"
 #include "core/file.h"
 #include "treadle/error.h"
 #include "treadle/profile.h"
@@ -63,11 +64,37 @@ std::vector<std::string> read_labels(const std::string& path) {
   return labels;
 }
 
+constexpr int64_t kMostElements = 1000;  // of an output in JSON; -o writes all
+
+// The elements in order, row by row; null where there are too many, or none that JSON has. NaN and infinities become null.
+nlohmann::json elements_of(const Tensor& tensor) {
+  if (tensor.num_elements() > kMostElements || is_sub_byte(tensor.dtype())) return nullptr;
+  auto list = nlohmann::json::array();
+  auto add_all = [&]<typename T>(const T* data) {
+    for (int64_t i = 0; i < tensor.num_elements(); ++i) {
+      if constexpr (std::is_integral_v<T> || std::is_same_v<T, double> || std::is_same_v<T, std::string>)
+        list.push_back(data[i]);
+      else
+        list.push_back(static_cast<float>(data[i]));
+    }
+  };
+  if (tensor.dtype() == DType::string)
+    add_all(tensor.data<std::string>());
+  else if (tensor.dtype() == DType::boolean)
+    add_all(reinterpret_cast<const bool*>(tensor.raw()));
+  else if (is_float(tensor.dtype()) || is_integer(tensor.dtype()))
+    visit_dtype<NumericTypes>(tensor.dtype(), [&]<typename T>() { add_all(reinterpret_cast<const T*>(tensor.raw())); });
+  else
+    return nullptr;
+  return list;
+}
+
 nlohmann::json to_json(const std::string& name, const Datum& output, const std::vector<Score>& scores) {
   nlohmann::json json{{"name", name}, {"value", summary(output)}};
   if (output.is_tensor()) {
     json["dtype"] = name_of(output.tensor().dtype());
     json["shape"] = std::vector<int64_t>(output.tensor().shape().begin(), output.tensor().shape().end());
+    json["elements"] = elements_of(output.tensor());
   }
   for (const Score& score : scores) json["top"].push_back({{"score", score.score}, {"index", score.index}, {"label", score.label}});
   return json;
@@ -131,7 +158,7 @@ Command add_run(CLI::App& app) {
       ->allow_extra_args(false)
       ->take_all();
   app.add_option("-o,--output", options->output_folder, "Folder to write the outputs to, one .npy each");
-  app.add_flag("--json", options->json, "Print JSON");
+  app.add_flag("--json", options->json, "Print JSON: dtypes, shapes, and the elements of outputs that have up to 1,000");
   app.add_option("--top", options->top, "Print the largest K scores of every float output");
   app.add_option("--labels", options->labels, "File with one label a line, for --top");
   app.add_option("--profile", options->profile, "Write a trace of the run for ui.perfetto.dev: Perfetto's (.pftrace), or Chrome's JSON");

@@ -7,6 +7,7 @@ import sys
 
 import numpy as np
 import onnx
+import onnxruntime as ort
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
@@ -67,6 +68,8 @@ def product(tmp_path):
         (["run", DIGITS, "--dim", "bath=2"], "is it batch"),
         (["run", DIGITS, "--labels", "absent.txt", "--top", "1"], "absent.txt"),
         (["operators", "--domain", "com.none"], "com.none"),
+        (["quantize", DIGITS, "-o", "out.onnx", "--mode", "dynamc"], '--mode takes dynamic, qdq, weights, not "dynamc"'),
+        (["inspect", DIGITS, "--stage", "plannd"], '--stage takes onnx, optimised, planned, not "plannd"'),
     ],
 )
 def test_wrong_calls_end_with_a_message(program, arguments, expected):
@@ -155,6 +158,25 @@ def test_inspect_counts_weights_wherever_they_are(as_json, product, tmp_path):
 def test_inspect_costs_the_extents_that_are_given(as_json, product):
     assert as_json("inspect", product, "--shapes", "x:2x3x6")["optimised"]["flops"] == 2 * 2 * 3 * 6 * 4
     assert as_json("inspect", product)["assumed_extents"] == "N=1, x axis 1=1"
+
+
+@pytest.mark.parametrize(("dtype", "number"), [(TensorProto.UINT8, "256"), (TensorProto.UINT8, "-1"), (TensorProto.INT8, "128"), (TensorProto.INT64, "1.5"), (TensorProto.BOOL, "2")])
+def test_numbers_that_the_input_cannot_hold_are_refused(treadle, tmp_path, dtype, number):
+    model = save(tmp_path / "m.onnx", [helper.make_node("Identity", ["x"], ["y"])], [("x", dtype, [2])], [("y", dtype, [2])])
+    run = treadle("run", model, f"x={number}")
+    assert run.returncode == 1
+    assert "integers from" in run.stderr
+
+
+def test_json_has_the_elements(as_json, tmp_path):
+    nodes = [helper.make_node("Identity", [name], [name + "2"]) for name in ("x", "flag", "text", "large")]
+    inputs = [("x", TensorProto.INT64, [2, 2]), ("flag", TensorProto.BOOL, [2]), ("text", TensorProto.STRING, [1]), ("large", TensorProto.FLOAT, [1001])]
+    model = save(tmp_path / "m.onnx", nodes, inputs, [(name + "2", dtype, shape) for name, dtype, shape in inputs])
+    found = as_json("run", model, "x=8999999999999999,2,3,4", "flag=1,0", "text=a b", "large=1.5", "--shapes", "large:1001")["outputs"]
+    assert [output["elements"] for output in found] == [[8999999999999999, 2, 3, 4], [True, False], ["a b"], None]
+    (output,) = as_json("run", DIGITS, "image=0")["outputs"]
+    expected = ort.InferenceSession(DIGITS).run(None, {"image": np.zeros((1, 1, 8, 8), np.float32)})[0]
+    np.testing.assert_allclose(np.reshape(output["elements"], output["shape"]), expected, atol=1e-5)
 
 
 def test_compare_refuses_to_compare_nothing(treadle, tmp_path):
