@@ -57,8 +57,11 @@ def _inherited(cls: type) -> set[str]:
 
 
 def describe_all(namespaces: Iterable[dict[str, Any]]) -> None:
-    """Gives `describe` to all classes of the namespaces that would say nothing but their address."""
+    """Gives `describe` to all classes of the namespaces that would say nothing but their address, and to classes within them."""
     for namespace in namespaces:
-        for value in list(namespace.values()):
-            if isinstance(value, type) and value.__module__.startswith("treadle") and "__repr__" not in _inherited(value):
+        for name, value in list(namespace.items()):
+            if not isinstance(value, type) or not value.__module__.startswith("treadle"):
+                continue
+            if "__repr__" not in _inherited(value):
                 setattr(value, "__repr__", describe)
+                describe_all([dict(vars(value))])

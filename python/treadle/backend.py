@@ -56,6 +56,9 @@ class TreadleBackendRep(BackendRep):
         outputs: tuple[Any, ...] = self._outputs(*self._session.run(None, self._feeds(inputs), run_options))
         return outputs
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._session!r})"
+
     def _feeds(self, inputs: Inputs) -> dict[str, Any]:
         if isinstance(inputs, Mapping):
             return dict(inputs)

@@ -23,6 +23,9 @@ class Hook:
         """Runs that have begun may still call it. Returns False if it was removed before."""
         return _treadle.unregister_hook(self._identifier)
 
+    def __repr__(self) -> str:
+        return f"Hook({self._identifier})"
+
     def __enter__(self) -> Hook:
         return self
 

@@ -44,7 +44,7 @@ _NUMPY_TYPES = {f"tensor({name})": name for name in ("int8", "int16", "int32", "
 _NUMPY_TYPES |= {"tensor(float)": "float32", "tensor(double)": "float64", "tensor(bool)": "bool"}
 
 
-def _dtype_hint(feeds: Mapping[str, Any], inputs: Sequence[NodeArg]) -> str:
+def dtype_hint(feeds: Mapping[str, Any], inputs: Sequence[NodeArg]) -> str:
     """What to write where an array's dtype is another than its input's; empty if all agree."""
     for info in inputs:
         dtype = getattr(feeds.get(info.name), "dtype", None)
@@ -230,7 +230,7 @@ class Session:
         try:
             return self._sess.run(_as_names(output_names), feeds, run_options)
         except InvalidArgument as error:
-            hint = _dtype_hint(feeds, self._inputs_meta)
+            hint = dtype_hint(feeds, self._inputs_meta)
             if not hint:
                 raise
             raise InvalidArgument(f"{error.args[0]}{hint}", code=error.code) from None

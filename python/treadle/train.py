@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -12,6 +13,8 @@ import numpy as np
 from . import _treadle, communicator as _communicator, counters
 from ._treadle import Job, RunOptions, SessionOptions
 from .counters import NodeCounter
+from .errors import InvalidArgument
+from .session import dtype_hint
 
 __all__ = ["CheckpointFolder", "DataLoader", "EventFile", "JointModule", "JointRun", "Trainer"]
 
@@ -35,8 +38,29 @@ def _array(value: Any) -> Any:
     return np.from_dlpack(value)
 
 
-def _feeds(feeds: Mapping[str, Any]) -> dict[str, Any]:
+def _feeds(feeds: Mapping[str, Any], inputs: Sequence[_treadle.NodeArg] = ()) -> dict[str, Any]:
+    if not isinstance(feeds, Mapping):
+        example = ", ".join(f'"{info.name}": ...' for info in inputs)
+        raise TypeError(f"feeds is a {type(feeds).__name__}; values go by the inputs' names: {{{example}}}")
     return {name: _array(value) for name, value in feeds.items()}
+
+
+_LABEL_TYPES = {"i64": "int64", "i32": "int32", "f32": "float32"}
+
+
+@contextmanager
+def _hints(feeds: Mapping[str, Any], inputs: Sequence[_treadle.NodeArg]) -> Iterator[None]:
+    """A wrong dtype is told the conversion."""
+    try:
+        yield
+    except InvalidArgument as error:
+        text = str(error.args[0])
+        hint = dtype_hint(feeds, inputs)
+        if labels := re.search(r'input "treadle.labels": another dtype; .* expected (\w+)\[', text):
+            hint = f"; write labels.astype(np.{_LABEL_TYPES[labels[1]]})" if labels[1] in _LABEL_TYPES else ""
+        if not hint:
+            raise
+        raise InvalidArgument(text + hint, code=error.code) from None
 
 
 def _metadata(metadata: Mapping[str, str] | None) -> list[tuple[str, str]]:
@@ -211,7 +235,9 @@ class Trainer:
         options.lazy_updates = (["*"] if lazy_updates else []) if isinstance(lazy_updates, bool) else list(lazy_updates)
         options.fused_update = fused_update
         options.set_ranks(_communicator.of(communicator, communicator_deadline_s), bucket_bytes, reduction, shard_optimizer)
-        self._trainer = _treadle.Trainer(_model(model), options, num_threads, memory_limit_bytes, spill_folder, job, sess_options)
+        model = _model(model)
+        self._inputs = model.inputs
+        self._trainer = _treadle.Trainer(model, options, num_threads, memory_limit_bytes, spill_folder, job, sess_options)
 
     def memory_statistics(self) -> dict[str, dict[str, int]]:
         """Bytes that the trainer holds now, and the most so far, by class, as `InferenceSession.memory_statistics()`."""
@@ -235,15 +261,18 @@ class Trainer:
 
     def step(self, feeds: Mapping[str, Any], labels: Any, run_options: RunOptions | None = None) -> float:
         """Forward, backward and update, in place. Returns the loss before the update. `labels` are None where the loss has none."""
-        return self._trainer.step(_feeds(feeds), _array(labels), run_options)
+        with _hints(feeds, self._inputs):
+            return self._trainer.step(_feeds(feeds, self._inputs), _array(labels), run_options)
 
     def evaluate(self, feeds: Mapping[str, Any], labels: Any, run_options: RunOptions | None = None) -> float:
         """The loss with the running statistics and without dropout; changes nothing."""
-        return self._trainer.evaluate(_feeds(feeds), _array(labels), run_options)
+        with _hints(feeds, self._inputs):
+            return self._trainer.evaluate(_feeds(feeds, self._inputs), _array(labels), run_options)
 
     def evaluate_with_outputs(self, feeds: Mapping[str, Any], labels: Any, run_options: RunOptions | None = None) -> tuple[float, list[Any]]:
         """What `evaluate` and `predict` return, of one forward pass."""
-        return self._trainer.evaluate_with_outputs(_feeds(feeds), _array(labels), run_options)
+        with _hints(feeds, self._inputs):
+            return self._trainer.evaluate_with_outputs(_feeds(feeds, self._inputs), _array(labels), run_options)
 
     @contextmanager
     def averaged(self) -> Iterator[None]:
@@ -259,11 +288,13 @@ class Trainer:
 
     def predict(self, feeds: Mapping[str, Any], run_options: RunOptions | None = None) -> list[Any]:
         """The model's outputs, in order."""
-        return self._trainer.predict(_feeds(feeds), run_options)
+        with _hints(feeds, self._inputs):
+            return self._trainer.predict(_feeds(feeds, self._inputs), run_options)
 
     def gradients(self, feeds: Mapping[str, Any], labels: Any, run_options: RunOptions | None = None) -> dict[str, np.ndarray]:
         """The loss's gradient by each parameter; changes nothing."""
-        return self._trainer.gradients(_feeds(feeds), _array(labels), run_options)
+        with _hints(feeds, self._inputs):
+            return self._trainer.gradients(_feeds(feeds, self._inputs), _array(labels), run_options)
 
     def __repr__(self) -> str:
         return f"Trainer(outputs={self.output_names}, learning_rate={self.learning_rate:g}, num_steps={self.num_steps})"
@@ -442,6 +473,9 @@ class EventFile:
         """Of the file."""
         return self._file.path
 
+    def __repr__(self) -> str:
+        return f"EventFile({self.path!r})"
+
 
 class DataLoader:
     """Batches of arrays, shuffled by a seed, whose position a checkpoint keeps. Each loop over it is one epoch, or what is left of one.
@@ -575,8 +609,10 @@ class JointModule:
         sess_options: SessionOptions | None = None,
         sparse_gradients: Iterable[str] = (),
     ) -> None:
+        model = _model(model)
+        self._inputs = model.inputs
         self._module = _treadle.JointModule(
-            _model(model),
+            model,
             list(outputs),
             list(inputs),
             list(parameters),
@@ -592,11 +628,13 @@ class JointModule:
 
     def forward(self, feeds: Mapping[str, Any], run_options: RunOptions | None = None) -> JointRun:
         """Runs to the outputs. Several runs may wait for their gradients at a time. The options hold for the backward pass, too."""
-        return JointRun(self._module.forward(_feeds(feeds), run_options))
+        with _hints(feeds, self._inputs):
+            return JointRun(self._module.forward(_feeds(feeds, self._inputs), run_options))
 
     def begin(self, feeds: Mapping[str, Any], run_options: RunOptions | None = None) -> JointRun:
         """A run that has not done anything yet: step() takes it to the outputs."""
-        return JointRun(self._module.begin(_feeds(feeds), run_options))
+        with _hints(feeds, self._inputs):
+            return JointRun(self._module.begin(_feeds(feeds, self._inputs), run_options))
 
     def hold(self, parameters: Mapping[str, np.ndarray]) -> None:
         """Reads these parameters where the arrays lie, contiguous and float32, in the runs that begin from now on.

@@ -1,5 +1,6 @@
 """What objects say of themselves, and what a wrong call is told to write."""
 
+import importlib
 import re
 
 import numpy as np
@@ -8,6 +9,7 @@ import pytest
 import small_models as small
 import treadle
 from conftest import REPOSITORY
+from treadle.backend import TreadleBackend  # is no object's class: its methods are the class's
 
 X = np.array([[1, 2, 3], [4, 5, 6]], np.float32)
 
@@ -30,10 +32,15 @@ def test_options_show_what_was_set():
 
 
 def test_every_class_has_a_repr(session):
-    for name in treadle.__all__:
-        value = getattr(treadle, name)
-        if isinstance(value, type):
-            assert value.__repr__ is not object.__repr__, name
+    def check(namespace, within):
+        for name, value in namespace.items():
+            if isinstance(value, type) and value.__module__.startswith("treadle") and not name.startswith("_") and value is not TreadleBackend:
+                assert value.__repr__ is not object.__repr__, f"{within}.{name}"
+                check(vars(value), f"{within}.{name}")
+
+    for name in ("backend", "data", "engine", "executor", "explaining", "hooks", "memory", "profiling", "quantize", "session", "train"):
+        check(vars(importlib.import_module(f"treadle.{name}")), name)
+    check(vars(treadle), "treadle")
     with treadle.profile(session) as profile:
         session.run(None, {"x": X})
     value = treadle.OrtValue.ortvalue_from_numpy(X)
@@ -62,6 +69,22 @@ def test_a_wrong_dtype_is_told_the_conversion(session):
     with pytest.raises(treadle.errors.InvalidArgument) as error:  # another fault: no word of conversions
         session.run(None, {"x": X[0]})
     assert "astype" not in str(error.value)
+
+
+def test_training_is_told_names_and_conversions():
+    from treadle.train import JointModule, Trainer
+
+    model = REPOSITORY / "examples" / "train" / "spirals.onnx"
+    trainer, module = Trainer(model), JointModule(model)
+    point, labels = np.zeros((2, 2), np.float32), np.array([0, 1])
+    for call in (lambda feeds: trainer.step(feeds, labels), trainer.predict, module.forward):
+        with pytest.raises(TypeError, match=re.escape("values go by the inputs' names: {\"point\": ...}")):
+            call([point])
+        with pytest.raises(treadle.errors.InvalidArgument, match=re.escape('write "point": array.astype(np.float32)')):
+            call({"point": point.astype(np.float64)})
+    with pytest.raises(treadle.errors.InvalidArgument, match=re.escape("write labels.astype(np.int64)")):
+        trainer.step({"point": point}, labels.astype(np.float32))
+    assert trainer.num_steps == 0
 
 
 def test_trainers_and_loaders_say_where_they_are(tmp_path):
