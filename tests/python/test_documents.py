@@ -1,11 +1,19 @@
 """What README and docs/ name exists: files that they link, commands and options of the command line, scripts, passes, Python names."""
 
+import ast
+import importlib
 import importlib.util
+import os
 import pathlib
 import re
+import shlex
+import subprocess
+import textwrap
+import types
 
 import pytest
 
+import treadle
 from conftest import REPOSITORY
 
 DOCUMENTS = [*sorted(REPOSITORY.glob("*.md")), *sorted((REPOSITORY / "docs").rglob("*.md"))]
@@ -50,6 +58,60 @@ def test_commands_and_their_options_exist(document):
                 assert re.search(rf'"[^"]*--{option}[",]', sources) or option in {"help", "version"}, line
 
 
+SHOWN = re.compile(r"(?:^ {4}|`)(treadle [a-z]+ [^`\n]*)", re.MULTILINE)
+NOT_CALLED = re.compile(r"\.\.\.|…|treadle coordinator|completion|[A-Z]+=|\b[A-Z]{3,}\b")  # what stands for other words, or does not end by itself
+
+
+def test_commands_are_written_as_the_program_takes_them(document, program, tmp_path):
+    """Blocks ```console run in test_tutorials.py. Of all others, the files are not there: a wrong option or value has the exit status 2."""
+    environment = {**os.environ, "TREADLE_SHARING_DIR": str(tmp_path / "sharing")}
+    text = re.sub(r"^```console.*?^```$", "", document.read_text(), flags=re.MULTILINE | re.DOTALL)
+    for command in SHOWN.findall(text):
+        words = shlex.split(command, comments=True)
+        if document.name == "CHANGELOG.md" or NOT_CALLED.search(command) or all(word.startswith("-") or "=" in word for word in words[2:]):
+            continue
+        made = subprocess.run([str(program), *words[1:]], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60)
+        assert made.returncode in {0, 1}, f"{command}\n{made.stderr}"
+
+
+def python_blocks(text):
+    """Blocks ```python, and indented ones that begin with something that only Python has."""
+    yield from re.findall(r"^```python[^\n]*\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    without = re.sub(r"^```.*?^```$", "", text, flags=re.MULTILINE | re.DOTALL)
+    for block in re.findall(r"(?:^ {4}.*\n|^\n(?= {4}))+", without, re.MULTILINE):
+        if re.match(r"\s*(import |from \w|with treadle|\w+ = treadle\.)", block):
+            yield textwrap.dedent(re.split(r"^ {4}treadle ", block, flags=re.MULTILINE)[0])
+
+
+def test_python_in_documents_is_python_and_names_what_exists(document):
+    for block in python_blocks(document.read_text()):
+        tree = ast.parse(block)
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "treadle":
+                module = importlib.import_module(node.module)
+                for alias in node.names:
+                    assert hasattr(module, alias.name) or importlib.util.find_spec(f"{node.module}.{alias.name}"), alias.name
+            if isinstance(node, ast.Import):
+                for alias in node.names:
+                    if alias.name.split(".")[0] == "treadle" and alias.name != "treadle.onnxruntime_shim":
+                        importlib.import_module(alias.name)
+            if isinstance(node, ast.Attribute):
+                check_attribute(ast.unparse(node))
+
+
+def check_attribute(name):
+    """`treadle.a.b` exists as far as it names modules, classes and functions."""
+    if not re.fullmatch(r"treadle(\.\w+)+", name):
+        return
+    value = treadle
+    for part in name.split(".")[1:]:
+        if not isinstance(value, (types.ModuleType, type)):
+            return
+        if isinstance(value, types.ModuleType) and not hasattr(value, part):
+            importlib.import_module(f"{value.__name__}.{part}")
+        value = getattr(value, part)
+
+
 def test_blocks_have_a_form_that_the_site_knows(document):
     """mkdocs shows others as plain text; scripts/docs_hook.py turns `console varies` into `console`."""
     for information in re.findall(r"^ *```(\S.*)$", document.read_text(), re.MULTILINE):
@@ -69,6 +131,12 @@ def test_the_reference_of_the_command_line_is_the_programs(program):
     generator = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(generator)
     assert generator.PAGE.read_text() == generator.page(str(program))
+
+
+def test_the_header_of_the_whole_cpp_interface_includes_all_others():
+    folder = REPOSITORY / "include" / "treadle"
+    included = set(re.findall(r'#include "treadle/(.*)"', (folder / "treadle.hpp").read_text()))
+    assert included == {header.name for header in folder.iterdir()} - {"treadle.hpp", "treadle.h", "plugin.h", "export.h"}
 
 
 def test_the_references_have_every_public_header():
