@@ -11,8 +11,10 @@
 #include <cstdio>
 #include <fstream>
 #include <memory>
+#include <set>
 #include <span>
 
+#include "cli/attach.h"
 #include "cli/commands.h"
 #include "cli/inputs.h"
 #include "cli/remedies.h"
@@ -28,7 +30,7 @@ namespace {
 constexpr int kSlower = 3, kUnclear = 4;  // exit statuses of --diff; 1 is an error
 
 struct ProfileArguments {
-  std::string model, output, stream;
+  std::string model, output, stream, attach;
   std::vector<std::string> diff;
   InputOptions inputs;
   SessionOptions session;
@@ -170,9 +172,27 @@ MadeProfile profile_model(const ProfileArguments& a) {
   return {std::move(profile), std::move(json)};
 }
 
+// The client with the most time is shown. What peaks and options there are is not known here.
+MadeProfile profile_of_others(const ProfileArguments& a) {
+  progress(fmt::format("recording for {} s", a.seconds));
+  AttachedClients attached = attach(a.attach, {.seconds = a.seconds, .memory = a.table.memory, .kernel_phases = a.kernel_phases});
+  progress("");
+  std::vector<AttachedClient>& clients = attached.clients;
+  if (attached.all_ended)
+    fmt::print(stderr, "{} ended after {:.1f} of {} s: what was written until then is shown\n", clients[0].job, attached.seconds,
+               a.seconds);
+  for (size_t i = 1; i < clients.size(); ++i)
+    fmt::print(stderr, "also ran, but less: {} ({} runs, {} nodes)\n", clients[i].job, clients[i].profile.runs.size(),
+               clients[i].profile.nodes.size());
+  std::string json = profile_to_json(clients[0].profile, {.model = clients[0].job, .command = "treadle profile --attach " + a.attach});
+  return {std::move(clients[0].profile), std::move(json)};
+}
+
 int profile_command(const ProfileArguments& a) {
   if (!a.diff.empty()) return compare_files(a);
-  if (a.model.empty()) throw Error(ErrorCode::invalid_argument, "a model, a profile (.json), or --diff with two profiles is expected");
+  const bool attaches = !a.attach.empty();
+  if (a.model.empty() && !attaches)
+    throw Error(ErrorCode::invalid_argument, "a model, a profile (.json), --attach, or --diff with two profiles is expected");
   const bool recording = is_recording(a.model), saved = ends_with(a.model, ".json") || ends_with(a.model, ".json.gz"),
              gzip = ends_with(a.output, kGzip);
   const std::string name = a.output.substr(0, a.output.size() - (gzip ? kGzip.size() : 0));
@@ -182,7 +202,10 @@ int profile_command(const ProfileArguments& a) {
     std::string json = profile_to_json(profile, {.model = a.model});
     return MadeProfile{std::move(profile), std::move(json)};
   };
-  const MadeProfile made = recording ? read_recording() : saved ? MadeProfile{{}, read_text(a.model)} : profile_model(a);
+  const MadeProfile made = attaches    ? profile_of_others(a)
+                           : recording ? read_recording()
+                           : saved     ? MadeProfile{{}, read_text(a.model)}
+                                       : profile_model(a);
   const std::string& json = made.json;
   const std::string table = profile_to_table(json, a.table);  // before anything is written: it checks the document
   if (!a.output.empty()) {
@@ -195,6 +218,15 @@ int profile_command(const ProfileArguments& a) {
   std::fputs(a.json ? (json + "\n").c_str() : table.c_str(), stdout);
   if (!a.output.empty() && !a.json) fmt::print("\nwritten to {}\n", a.output);
   return 0;
+}
+
+// The model, its inputs and its options are the other process's.
+void check_beside_attach(const CLI::App& app) {
+  const std::set<std::string> fit{"--attach",        "--help", "--output", "--json",   "--memory",
+                                  "--kernel-phases", "--top",  "--sort",   "--seconds"};
+  for (const CLI::Option* option : app.get_options())
+    if (const std::string name = option->get_name(); option->count() > 0 && !fit.contains(name))
+      throw Error(ErrorCode::invalid_argument, fmt::format("--attach records what another process runs: {} does not go with it", name));
 }
 
 }  // namespace
@@ -210,6 +242,8 @@ Command add_profile(CLI::App& app) {
   app.add_option("--stream", a->stream,
                  "Write events to this file while they are recorded; `treadle profile FILE -o trace.pftrace` reads it, also after this "
                  "process was killed");
+  app.add_option("--attach", a->attach,
+                 "Record runs of another process for --seconds, or until Ctrl-C: a process, or a job's id or name (`treadle jobs`)");
   app.add_flag("--json", a->json, "Print JSON");
   app.add_flag("--memory", a->table.memory,
                "Record allocations too, and print what is held at the peak and what the arena holds over the run");
@@ -219,7 +253,7 @@ Command add_profile(CLI::App& app) {
       ->capture_default_str()
       ->check(CLI::IsMember({"time", "order", "name", "calls", "gflops", "bandwidth", "peak"}));
   app.add_option("--runs", a->runs, "Number of recorded runs; by default as many as --seconds holds")->check(CLI::NonNegativeNumber);
-  app.add_option("--seconds", a->seconds, "Length of the measurement")->capture_default_str();
+  app.add_option("--seconds", a->seconds, "Length of the measurement")->capture_default_str()->check(CLI::Range(1e-3, 1e6));
   app.add_option("--warmup", a->warmup, "Runs before, beside the first")->capture_default_str()->check(CLI::NonNegativeNumber);
   app.add_flag("--no-remedies", a->without_remedies, "Do not try what would help");
   app.add_option("--diff", a->diff, "Compare two profiles (.json): before, after")->expected(2);
@@ -228,7 +262,10 @@ Command add_profile(CLI::App& app) {
       fmt::format("Exit status of --diff: 0 not slower, {} slower, {} nobody can tell, 1 an error.\n"
                   "Example: treadle profile model.onnx --threads 1 -o report.html",
                   kSlower, kUnclear));
-  return [a] { return profile_command(*a); };
+  return [a, &app] {
+    if (!a->attach.empty()) check_beside_attach(app);
+    return profile_command(*a);
+  };
 }
 
 }  // namespace treadle::cli

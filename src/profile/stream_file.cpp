@@ -28,14 +28,17 @@ std::string thread_payload(const DrainedThread& thread) {
 
 }  // namespace
 
-StreamWriter::StreamWriter(std::string path, RecordWindow& window, Describe describe, Intervals intervals)
+StreamWriter::StreamWriter(std::string path, RecordWindow& window, Describe describe, Intervals intervals, AwaitedFile awaited)
     : path_(std::move(path)),
       window_(window),
       describe_(std::move(describe)),
       intervals_(std::move(intervals)),
+      awaited_(std::move(awaited)),
       process_(fork_generation()),
       from_(window.start()) {
-  file_ = open(path_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+  // What somebody waits for is in a folder of many processes: it is made here, and for this user alone.
+  file_ = awaited_.is_over ? open(path_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600)
+                           : open(path_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
   if (file_ < 0) throw Error(ErrorCode::io_error, fmt::format("cannot write the profile to {}: {}", path_, std::strerror(errno)));
   out_.assign(kStreamMagic);
   const Document header{{"version", kStreamVersion}, {"process", getpid()}, {"start_ticks", window.start()}};
@@ -59,7 +62,22 @@ StreamWriter::~StreamWriter() {
   thread_->join();
   delete thread_;
   delete wake_;
+  if (awaited_.is_over && !has_ended_) end_awaited();
   close(file_);
+}
+
+// Recording ends, the rest is written, and the file gets its name.
+void StreamWriter::end_awaited() noexcept {
+  try {
+    awaited_.stop();
+  } catch (const std::exception& error) {
+    fail(error.what());
+  }
+  described_ = false;  // extents and memory as they are now
+  write_all();
+  window_.close();
+  std::rename(path_.c_str(), (error_.empty() ? awaited_.complete : awaited_.incomplete).c_str());
+  has_ended_.store(true, std::memory_order_release);
 }
 
 void StreamWriter::flush() {
@@ -76,6 +94,8 @@ void StreamWriter::work() {
   while (!ending_) {
     wake_->wait_for(lock, kPeriod, [&] { return ending_; });
     write_all();
+    if (!awaited_.is_over || ending_ || (error_.empty() && !awaited_.is_over())) continue;
+    return end_awaited();
   }
 }
 

@@ -4,6 +4,7 @@
 // ones, events as they lie in memory, and behind all that was written at once a mark. What stands behind the last mark is not read.
 #pragma once
 
+#include <atomic>
 #include <condition_variable>
 #include <cstdint>
 #include <functional>
@@ -22,6 +23,13 @@
 
 namespace treadle::profile {
 
+/// A recording that another process waits for: it ends by itself, nobody else can read it, and it gets its name when it is complete.
+struct AwaitedFile {
+  std::function<bool()> is_over;     ///< asked on the writer's thread, ten times a second; empty: nobody waits
+  std::function<void()> stop;        ///< called once: no more runs are to be recorded
+  std::string complete, incomplete;  ///< names of the file when all of it is written, and when there was no room for the rest
+};
+
 /// Writes what a window's profile wants, a few times a second, and gives the memory back.
 class StreamWriter {
  public:
@@ -30,7 +38,7 @@ class StreamWriter {
   using Intervals = std::function<std::vector<std::pair<uint64_t, uint64_t>>()>;
 
   /// @throws Error(io_error) if the file cannot be written
-  StreamWriter(std::string path, RecordWindow& window, Describe describe, Intervals intervals);
+  StreamWriter(std::string path, RecordWindow& window, Describe describe, Intervals intervals, AwaitedFile awaited = {});
   /// Ends the thread, and writes what is left.
   ~StreamWriter();
   StreamWriter(const StreamWriter&) = delete;
@@ -39,9 +47,12 @@ class StreamWriter {
   const std::string& path() const { return path_; }
   /// Everything so far is in the file when it returns. @throws Error(io_error) if recording has stopped: the disk is full
   void flush();
+  /// An AwaitedFile has its last name: the thread does nothing any more.
+  bool has_ended() const { return has_ended_.load(std::memory_order_acquire); }
 
  private:
   void work();
+  void end_awaited() noexcept;
   void write_all() noexcept;
   void write_part();
   void write_events(const DrainedThread& thread);
@@ -56,6 +67,7 @@ class StreamWriter {
   RecordWindow& window_;
   const Describe describe_;
   const Intervals intervals_;
+  const AwaitedFile awaited_;
   const uint32_t process_;  // fork_generation(): the child of a fork has no such thread, and leaves the file alone
   int file_ = -1;
 
@@ -72,6 +84,7 @@ class StreamWriter {
   std::condition_variable* wake_;
   std::thread* thread_;
   bool ending_ = false;
+  std::atomic<bool> has_ended_{false};
 };
 
 /// Whether a file begins as one of these.

@@ -85,11 +85,13 @@ std::vector<std::pair<uint64_t, uint64_t>> Profiling::intervals() const {
   return intervals_;
 }
 
-Profiler::Impl::Impl(std::shared_ptr<const void> of, const Runtime& runtime, const ProfilerOptions& options, Plan make_plan)
+Profiler::Impl::Impl(std::shared_ptr<const void> of, const Runtime& runtime, const ProfilerOptions& options, Plan make_plan,
+                     profile::AwaitedFile ends)
     : owner(std::move(of)), plan(std::move(make_plan)), profiling(runtime, options) {
   if (options.stream_to.empty()) return;
+  if (ends.is_over) ends.stop = [this] { profiling.set(false); };
   stream = std::make_unique<profile::StreamWriter>(
-      options.stream_to, profiling.window(), [this] { return plan(profiling); }, [this] { return profiling.intervals(); });
+      options.stream_to, profiling.window(), [this] { return plan(profiling); }, [this] { return profiling.intervals(); }, std::move(ends));
 }
 
 Profiler::Profiler(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}

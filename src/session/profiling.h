@@ -60,7 +60,9 @@ struct Profiler::Impl {
 
   /// @param owner  of the runtime; null for a client that must outlive its profilers
   /// @param plan   of the client as it is now; thread-safe
-  Impl(std::shared_ptr<const void> owner, const Runtime& runtime, const ProfilerOptions& options, Plan plan);
+  /// @param ends   for a file that another process waits for; its `stop` is set here
+  Impl(std::shared_ptr<const void> owner, const Runtime& runtime, const ProfilerOptions& options, Plan plan,
+       profile::AwaitedFile ends = {});
 
   const std::shared_ptr<const void> owner;
   const Plan plan;

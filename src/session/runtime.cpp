@@ -186,6 +186,7 @@ void Runtime::set_monitor(Monitor made) {
 }
 
 exec::RunControl Runtime::control(const RunOptions* run_options) const {
+  if (job) attached.follow(*this);
   exec::RunControl control;
   ThreadPool* threads = run_options && run_options->thread_pool ? run_options->thread_pool.get() : pool.get();
   control.pool = threads->num_threads() > 1 ? threads : nullptr;

@@ -18,6 +18,7 @@
 #include "core/recorder.h"
 #include "core/thread_pool.h"
 #include "exec/run/run_control.h"
+#include "session/attach.h"
 #include "session/devices.h"
 #include "session/executable.h"
 #include "session/in_flight.h"
@@ -46,7 +47,7 @@ struct RunRequest {
 struct Runtime {
   /// @param owner  whose memory it is, in errors: "the session".
   Runtime(const SessionOptions& options, std::string owner);
-  ~Runtime();
+  virtual ~Runtime();
   Runtime(const Runtime&) = delete;
   Runtime& operator=(const Runtime&) = delete;
 
@@ -56,8 +57,11 @@ struct Runtime {
   std::shared_ptr<Executable> make_executable(std::shared_ptr<const Graph> graph, const exec::ProgramOptions& lowering) const;
   /// From now on runs keep to the limit of memory, if there is one, and others may call `trim`. Last in the making of a client.
   void keep_limits(std::function<void()> trim);
-  /// First in its end: then nobody calls `trim`.
-  void let_limits_go() { gate.reset(); }
+  /// First in its end: then nobody calls `trim` or profile_plan().
+  void let_limits_go() {
+    attached.end();
+    gate.reset();
+  }
   /// @throws Error(invalid_argument) if there was none from the beginning.
   void set_memory_limit(size_t limit_bytes);
   using Executables = std::vector<std::shared_ptr<const Executable>>;  // of a client, the main one first
@@ -67,6 +71,7 @@ struct Runtime {
   Profiling& profiling() const;
   /// Nodes, runs, times, buffers and memory.
   profile::ProfilePlan profile_plan(const Executables& executables, const Profiling& profiling) const;
+  virtual profile::ProfilePlan profile_plan(const Profiling& profiling) const = 0;  ///< of all graphs that there are
   /// Of the graphs' nodes, those of the main one first. @throws Error(invalid_argument) without SessionOptions::node_counters
   /// @param kept  of graphs that are no more
   std::vector<NodeCounter> node_counters(const Executables& executables, const CountedNodes& kept = {}) const;
@@ -142,6 +147,7 @@ struct Runtime {
   const RecordNames records;
   mutable std::atomic<int> num_recording{0};  // profiles of this client that are on: while there are any, runs that begin are recorded
   std::shared_ptr<Profiling> own_profiling;   // of start_profiling() and enable_profiling
+  mutable AttachedProfile attached;           // that another process asked for
   std::atomic<uint64_t> monitor_number{0};    // of the one that is set; 0: none
   const std::shared_ptr<RunsInFlight> in_flight = std::make_shared<RunsInFlight>();  // runs whose caller has left share it
 

@@ -133,7 +133,7 @@ struct Session::Impl : Runtime {
 
   void trim() const;  // frames that no run uses
   MemoryReport memory_report() const;
-  profile::ProfilePlan profile_plan(const Profiling& of) const;
+  profile::ProfilePlan profile_plan(const Profiling& of) const override;
 
   Model model;
   std::vector<MemoryCharge> weight_charges;

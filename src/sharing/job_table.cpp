@@ -27,7 +27,7 @@ namespace treadle::sharing {
 namespace {
 
 constexpr char kMagic[8] = {'t', 'r', 'e', 'a', 'd', 'l', 'e', '1'};
-constexpr const char* kFileName = "/jobs-3";  // another layout gets another name: versions of the library do not disturb each other
+constexpr const char* kFileName = "/jobs-4";  // another layout gets another name: versions of the library do not disturb each other
 constexpr int kCoordinatorByte = kMaxJobs;
 
 // Locks of a process's own do not conflict with its claims: it must know which slots it holds.
@@ -178,6 +178,7 @@ int JobTable::claim() {
     slot.share = slot.granted = kFullShare;
     slot.suspended = slot.publishes = slot.memory_changes = 0;
     slot.memory_limit = slot.host_limit = 0;
+    slot.profile_until_ns = slot.profile_request = slot.profile_taken_until_ns = 0;
     slot.threads = 0;
     slot.cpu = -1;
     for (auto* counter :

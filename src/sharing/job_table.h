@@ -43,6 +43,9 @@ struct JobSlot {
   std::atomic<uint32_t> job_class{0}, share{kFullShare}, granted{kFullShare}, suspended{0}, publishes{0};
   std::atomic<uint32_t> memory_changes{0};
   std::atomic<uint64_t> memory_limit{0}, host_limit{0};
+  // A profile that another process asks for (session/attach.h). Runs that begin before `until` are to be recorded.
+  std::atomic<uint64_t> profile_until_ns{0}, profile_request{0};
+  std::atomic<uint64_t> profile_taken_until_ns{0};  // one process at a time asks
   // Runs under way.
   alignas(64) std::atomic<uint32_t> running{0};
   std::atomic<uint32_t> active{0};  // threads in them that do not wait for their share or their turn
@@ -70,7 +73,7 @@ struct Page {
   std::atomic<uint64_t> max_beside_ns;     // longer nodes never run beside a guaranteed job; 0: any
   std::atomic<uint64_t> coordinator_beat_ns;
   std::atomic<int64_t> coordinator_pid;
-  std::atomic<uint64_t> last_id;
+  std::atomic<uint64_t> last_id, last_profile;
   JobSlot slots[kMaxJobs];
 };
 static_assert(std::atomic<uint64_t>::is_always_lock_free && std::atomic<SlotState>::is_always_lock_free);

@@ -12,6 +12,7 @@
 #include "core/nearest.h"
 #include "exec/program/profile_plan.h"
 #include "exec/run/frame.h"
+#include "exec/run/trace_marks.h"
 #include "graph/infer.h"
 #include "graph/op_def.h"
 #include "session/model.h"
@@ -31,7 +32,7 @@ const Storage* storage_of(const Datum& datum) { return datum.is_tensor() ? datum
 }  // namespace
 
 struct JointModule::Impl : Runtime {
-  profile::ProfilePlan profile_plan(const Profiling& of) const;
+  profile::ProfilePlan profile_plan(const Profiling& of) const override;
 
   Impl(const Model& source, const JointOptions& given)
       : Runtime(in_training(given.session), "the module"),
@@ -274,6 +275,7 @@ void JointModule::Run::begin_backward(std::span<const Tensor> grad_outputs) {
 }
 
 std::vector<Tensor> JointModule::Run::advance_backward(std::span<const size_t> gradients) {
+  const exec::PartMark mark("treadle backward");
   const JointModule::Impl& module = *impl_->module;
   if (!impl_->is_backward || !impl_->run) throw Error(ErrorCode::invalid_argument, "no backward pass has begun, or it is over");
   std::vector<int> results;
@@ -375,12 +377,14 @@ JointModule::Run JointModule::begin(const Feeds& feeds, const RunOptions* option
 }
 
 JointModule::Run JointModule::forward(const Feeds& feeds, const RunOptions* options) {
+  const exec::PartMark mark("treadle forward");
   Run run = begin(feeds, options);
   run.advance_steps(SIZE_MAX);
   return run;
 }
 
 JointModule::Run JointModule::forward_in_order(std::vector<Datum> feeds, const Feeding& feeding) {
+  const exec::PartMark mark("treadle forward");
   auto run = std::make_unique<Run::Impl>();
   run->module = impl_;
   feeds = impl_->runner->arrange_in_order(std::move(feeds));

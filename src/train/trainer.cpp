@@ -7,6 +7,7 @@
 #include "core/allocation.h"
 #include "exec/program/profile_plan.h"
 #include "exec/run/frame.h"
+#include "exec/run/trace_marks.h"
 #include "graph/infer.h"
 #include "graph/op_def.h"
 #include "train/data_parallel.h"
@@ -59,7 +60,7 @@ struct Trainer::Impl : Runtime, TrainerGraphs {
     for_each_runner([](const Runner& runner) { runner.trim(); });
   }
 
-  profile::ProfilePlan profile_plan(const Profiling& of) const;
+  profile::ProfilePlan profile_plan(const Profiling& of) const override;
   Executables executables() const {
     Executables made;
     for_each_runner([&](const Runner& runner) { runner.add_to(made); });
@@ -353,6 +354,7 @@ Trainer::Trainer(Trainer&&) noexcept = default;
 Trainer& Trainer::operator=(Trainer&&) noexcept = default;
 
 double Trainer::step(const Feeds& feeds, const Tensor& labels, const RunOptions* options) {
+  const exec::PartMark mark("treadle step");
   return impl_->train_step(feeds, labels, options);
 }
 

@@ -48,6 +48,40 @@ class NodeMark {
 #endif
 };
 
+/// Around a part of training: forward, backward, step. Probes `treadle:part_begin` and `treadle:part_end` with its name (char*); an NVTX
+/// range "treadle forward". Runs are within it.
+class PartMark {
+ public:
+  /// @param name  "treadle forward"; a literal
+  explicit PartMark([[maybe_unused]] const char* name)
+#ifdef TREADLE_USDT
+      : name_(name)
+#endif
+  {
+#ifdef TREADLE_USDT
+    DTRACE_PROBE1(treadle, part_begin, name);
+#endif
+#ifdef TREADLE_NVTX
+    nvtxRangePushA(name);
+#endif
+  }
+  PartMark(const PartMark&) = delete;
+  PartMark& operator=(const PartMark&) = delete;
+  ~PartMark() {  // NOLINT(modernize-use-equals-default): empty without the options
+#ifdef TREADLE_NVTX
+    nvtxRangePop();
+#endif
+#ifdef TREADLE_USDT
+    DTRACE_PROBE1(treadle, part_end, name_);
+#endif
+  }
+
+#ifdef TREADLE_USDT
+ private:
+  const char* name_;
+#endif
+};
+
 /// Around a run. Probes `treadle:run_begin` and `treadle:run_end` with the run's number; an NVTX range "treadle run".
 class RunMark {
  public:

@@ -1,0 +1,28 @@
+// Profiles of other processes: their runs write a recording each, which is read here.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "session/attach.h"
+#include "treadle/profile.h"
+
+namespace treadle::cli {
+
+struct AttachedClient {
+  std::string job;  ///< "serve, process 4711"
+  Profile profile;
+};
+struct AttachedClients {
+  std::vector<AttachedClient> clients;  ///< sessions, trainers and modules that ran, that with the most time first
+  double seconds = 0;                   ///< that were recorded
+  bool all_ended = false;               ///< the processes were gone before the time was over
+};
+
+/// Records the jobs of a process, or one job, for some time, or until SIGINT.
+/// @param who  a process, or a job's id or name, as `treadle jobs` lists them
+/// @throws Error(not_found) if there is no such job, or it ended before a run of it was recorded
+/// @throws Error(invalid_argument) if nothing ran; Error(timed_out) if a process does not end its recording
+AttachedClients attach(const std::string& who, const AttachOptions& options);
+
+}  // namespace treadle::cli
