@@ -31,6 +31,20 @@ void refuse_feed(const Program& program, int32_t slot, const Datum& datum, const
                                                        to_string(program.type(slot))));
 }
 
+std::span<const int32_t> slots_handed_to(const Program& program, const Instruction& yield, std::span<const Datum> values) {
+  const auto slots = program.operands(yield).subspan(yield.num_inputs);
+  if (values.size() != slots.size())
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("the Yield \"{}\" takes {} values back, got {}", yield.node->name, slots.size(), values.size()));
+  for (size_t i = 0; i < slots.size(); ++i) {
+    if (slots[i] < 0) continue;
+    if (!values[i].is_tensor() || values[i].tensor().dtype() != program.slots()[static_cast<size_t>(slots[i])].dtype)
+      throw Error(ErrorCode::invalid_argument, fmt::format("the Yield \"{}\": {} is handed in for \"{}\", which is {}", yield.node->name,
+                                                           describe(values[i]), program.name(slots[i]), to_string(program.type(slots[i]))));
+  }
+  return slots;
+}
+
 std::span<const int64_t> FeedBinder::bind(std::span<const Datum> feeds, std::span<const int64_t> parent_values, const RunControl& control,
                                           RunState& state) {
   const Program& program = state.program();

@@ -13,6 +13,9 @@ namespace treadle::exec {
 /// @throws Error(invalid_argument) naming the input, what was given and what was expected.
 [[noreturn]] void refuse_feed(const Program& program, int32_t slot, const Datum& datum, const std::string& what);
 
+/// The slots that a Yield's values come back into. @throws Error(invalid_argument) for another count, kind or dtype than they take.
+std::span<const int32_t> slots_handed_to(const Program& program, const Instruction& yield, std::span<const Datum> values);
+
 class FeedBinder {
  public:
   explicit FeedBinder(const Program& program) : symbol_values_(program.num_expressions()) {}

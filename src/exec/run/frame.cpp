@@ -239,14 +239,9 @@ std::vector<Datum> Frame::yielded() {
 
 void Frame::resume(std::span<const Datum> values) {
   const Instruction& instruction = expect_yield(*this);
-  const auto outputs = program_.operands(instruction).subspan(instruction.num_inputs);
-  if (values.size() != outputs.size())
-    throw Error(ErrorCode::invalid_argument,
-                fmt::format("the Yield \"{}\" takes {} values back, got {}", instruction.node->name, outputs.size(), values.size()));
+  const auto outputs = slots_handed_to(program_, instruction, values);
   for (size_t i = 0; i < outputs.size(); ++i) {
     if (outputs[i] < 0) continue;
-    if (!values[i].is_tensor() || values[i].tensor().dtype() != program_.slots()[static_cast<size_t>(outputs[i])].dtype)
-      refuse_feed(program_, outputs[i], values[i], "a value handed to a Yield has another type");
     state_.hold(outputs[i], values[i].tensor().is_contiguous() ? values[i] : Datum(values[i].tensor().contiguous()));
   }
   if (by_readiness_)

@@ -175,16 +175,9 @@ std::vector<Datum> PlacedRun::yielded() {
 void PlacedRun::resume(std::span<const Datum> values) {
   const Instruction& instruction = expect_yield(*this);
   const auto at = locations_of(step(order_[next_]));
-  const auto outputs = program_.operands(instruction).subspan(instruction.num_inputs);
-  if (values.size() != outputs.size())
-    throw Error(ErrorCode::invalid_argument,
-                fmt::format("the Yield \"{}\" takes {} values back, got {}", instruction.node->name, outputs.size(), values.size()));
+  const auto outputs = slots_handed_to(program_, instruction, values);
   for (size_t i = 0; i < outputs.size(); ++i) {
     if (outputs[i] < 0) continue;
-    if (!values[i].is_tensor() || values[i].tensor().dtype() != slot_info(outputs[i]).dtype)
-      throw Error(ErrorCode::invalid_argument,
-                  fmt::format("the Yield \"{}\": {} is handed in for \"{}\", which is {}", instruction.node->name, describe(values[i]),
-                              program_.name(outputs[i]), to_string(program_.type(outputs[i]))));
     frame_.state().put(outputs[i], values[i].tensor().contiguous());  // checks the shape
     hold(at[instruction.num_inputs + i], frame_.value(outputs[i]));
   }
