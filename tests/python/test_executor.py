@@ -304,14 +304,14 @@ def grouped():
 
 
 @pytest.mark.parametrize(
-    "where",
+    ("where", "crossing"),
     [
-        {"group2ctx": {"left": "sim:0", "right": "sim:1"}},
-        {"device": "sim:0", "group2ctx": {"left": "cpu"}},
-        {"group2ctx": {"right": "sim"}, "argument_devices": {"x": "sim:1"}},
+        ({"group2ctx": {"left": "sim:0", "right": "sim:1"}}, "product: sim:0 to sim:1"),
+        ({"device": "sim:0", "group2ctx": {"left": "cpu"}}, "yield_out: cpu to sim:0"),
+        ({"group2ctx": {"right": "sim"}, "argument_devices": {"x": "sim:1"}}, "product: sim:1 to sim"),
     ],
 )
-def test_groups_run_on_their_devices_and_give_the_same_bits(where):
+def test_groups_run_on_their_devices_and_give_the_same_bits(where, crossing):
     host = treadle.simple_bind(grouped(), x=(4, 3))
     placed = treadle.simple_bind(grouped(), x=(4, 3), **where)
     np.testing.assert_array_equal(placed.forward(x=X), host.forward(x=X))
@@ -323,6 +323,10 @@ def test_groups_run_on_their_devices_and_give_the_same_bits(where):
             np.testing.assert_array_equal(placed.grad_dict[name], gradient)
     active = X @ W > 0
     np.testing.assert_allclose(placed.grad_dict["w"], X.T @ (G * active), rtol=1e-4)
+    with treadle.profile(placed._core.differentiable(placed._wanted_inputs)) as profile:
+        placed.forward(is_train=True, x=X)
+        placed.backward(G)
+    assert crossing in {node.name for node in profile.nodes if node.op_type == "Memcpy"}
 
 
 def test_the_plan_shows_copies_and_fences():
