@@ -32,7 +32,7 @@ def picture(height: int = 120, width: int = 160, seed: int = 0) -> np.ndarray:
 
 def batch(size: int = 32) -> np.ndarray:
     """The picture as a network takes it: float32 [1, 3, size, size]."""
-    return picture(size, size).transpose(2, 0, 1)[None].astype(np.float32) / 255
+    return np.ascontiguousarray(picture(size, size).transpose(2, 0, 1)[None], np.float32) / 255
 
 
 def write(text: str, size: int = 40) -> np.ndarray:

@@ -99,7 +99,8 @@ nb::list run_on_objects(const PySession& self, const std::optional<std::vector<s
   return list;
 }
 
-nb::list run_on_values(const PySession& self, const std::optional<std::vector<std::string>>& outputs, const nb::dict& feeds,
+// The order is that of ONNX Runtime's extension module, which packages call behind its Python class.
+nb::list run_on_values(const PySession& self, const nb::dict& feeds, const std::optional<std::vector<std::string>>& outputs,
                        const PyRunOptions* options) {
   std::map<std::string, Datum> made = feeds_from_python(self, feeds, nullptr, names_in_adapters(options));
   std::vector<Datum> results = run(self, outputs, made, options);
@@ -107,6 +108,18 @@ nb::list run_on_values(const PySession& self, const std::optional<std::vector<st
   nb::list list;
   for (Datum& result : results) list.append(nb::cast(OrtValue{detach(std::move(result))}));
   return list;
+}
+
+void run_on_vector(const PySession& self, const PyRunOptions* options, const nb::sequence& names, const nb::sequence& feeds,
+                   const std::vector<std::string>& fetch_names, nb::list fetches, nb::handle) {
+  if (nb::len(names) != nb::len(feeds))
+    throw Error(ErrorCode::invalid_argument,
+                "there are " + std::to_string(nb::len(names)) + " names for " + std::to_string(nb::len(feeds)) + " feeds");
+  nb::dict named;
+  for (size_t i = 0; i < nb::len(names); ++i) named[names[i]] = feeds[i];
+  const nb::list results = run_on_values(self, named, fetch_names, options);
+  fetches.clear();
+  fetches.extend(results);
 }
 
 void run_bound(const PySession& self, PyIoBinding& binding, const PyRunOptions* options) {
@@ -170,8 +183,10 @@ void register_session(nb::module_& module) {
           },
           nb::arg("model"), nb::arg("options"))
       .def("run", &run_on_objects, nb::arg("output_names").none(), nb::arg("input_feed"), nb::arg("run_options").none() = nb::none())
-      .def("run_with_ort_values", &run_on_values, nb::arg("output_names").none(), nb::arg("input_feed"),
+      .def("run_with_ort_values", &run_on_values, nb::arg("input_feed"), nb::arg("output_names").none(),
            nb::arg("run_options").none() = nb::none())
+      .def("run_with_ortvaluevector", &run_on_vector, nb::arg("run_options").none(), nb::arg("feed_names"), nb::arg("feeds"),
+           nb::arg("fetch_names"), nb::arg("fetches"), nb::arg("fetch_devices"))
       .def("run_with_iobinding", &run_bound, nb::arg("iobinding"), nb::arg("run_options").none() = nb::none())
       .def_prop_ro("inputs_meta", [](const PySession& self) { return self.inputs; })
       .def_prop_ro("outputs_meta", [](const PySession& self) { return self.outputs; })

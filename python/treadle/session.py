@@ -263,7 +263,7 @@ class Session:
         run_options: RunOptions | None = None,
     ) -> list[OrtValue]:
         """As run, with OrtValues in and out."""
-        return self._sess.run_with_ort_values(_as_names(output_names), _as_dict(input_dict_ort_values, self._inputs_meta), run_options)
+        return self._sess.run_with_ort_values(_as_dict(input_dict_ort_values, self._inputs_meta), _as_names(output_names), run_options)
 
     def run_with_ortvaluevector(
         self,
@@ -275,8 +275,7 @@ class Session:
         fetch_devices: Sequence[object],
     ) -> None:
         """As run_with_ort_values, with names and values apart; the outputs replace the contents of `fetches`."""
-        feed = dict(zip(feed_names, feeds, strict=True))
-        fetches[:] = self._sess.run_with_ort_values(list(fetch_names), feed, run_options)
+        self._sess.run_with_ortvaluevector(run_options, feed_names, feeds, list(fetch_names), fetches, fetch_devices)
 
     def end_profiling(self) -> str:
         """Writes the profile so far, in ONNX Runtime's format; returns its path, or "" without profiling."""
@@ -371,7 +370,7 @@ class Session:
         self, output_names: Sequence[str] | None, input_feed: Mapping[str, Any], run_options: RunOptions | None = None
     ) -> list[_treadle.ValueHandle]:
         """As run, but the outputs stay in the session."""
-        values = self._sess.run_with_ort_values(_as_names(output_names), _as_dict(input_feed, self._inputs_meta), run_options)
+        values = self._sess.run_with_ort_values(_as_dict(input_feed, self._inputs_meta), _as_names(output_names), run_options)
         return [self.store(value) for value in values]
 
     def cache_statistics(self) -> _treadle.CacheStatistics:

@@ -23,12 +23,13 @@ OrtStatus* no_provider(const char* name) {
 }
 
 void add_threads(OrtApi& table) {
+  // Negative numbers are the default, too.
   table.SetIntraOpNumThreads = [](OrtSessionOptions* options, int threads) {
-    return guarded([&] { set_option(options->options, "intra_op_num_threads", std::to_string(threads)); });
+    return guarded([&] { set_option(options->options, "intra_op_num_threads", std::to_string(std::max(threads, 0))); });
   };
   // Alone it changes nothing: how many nodes run at once matters where the execution mode says that several do.
   table.SetInterOpNumThreads = [](OrtSessionOptions* options, int threads) {
-    return guarded([&] { set_option(options->options, "inter_op_num_threads", std::to_string(threads)); });
+    return guarded([&] { set_option(options->options, "inter_op_num_threads", std::to_string(std::max(threads, 0))); });
   };
   table.SetSessionExecutionMode = [](OrtSessionOptions* options, OrtExecutionMode mode) {
     return guarded([&] {

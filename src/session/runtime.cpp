@@ -114,10 +114,10 @@ Runtime::~Runtime() {
   if (job_memory) job_memory->report();
 }
 
-// One pool serves the loops of nodes and nodes at once: a client with its own numbers gets a pool of the larger of the two.
+// One pool serves the loops of nodes and nodes at once: a client with its own numbers gets a pool of the larger of the two. Negative
+// numbers are the default, as in ONNX Runtime: packages pass -1.
 void Runtime::choose_threads() {
-  const int intra = options.intra_op_num_threads, inter = options.inter_op_num_threads;
-  if (intra < 0 || inter < 0) throw Error(ErrorCode::invalid_argument, fmt::format("{} and {} threads", intra, inter));
+  const int intra = std::max(options.intra_op_num_threads, 0), inter = std::max(options.inter_op_num_threads, 0);
   parallel = options.execution_mode == ExecutionMode::parallel && inter != 1;
   inter_limit = parallel ? inter : 1;
   if (options.thread_pool)

@@ -158,6 +158,29 @@ def test_devices_enums_and_errors_look_alike():
     assert ours == theirs
 
 
+def test_negative_numbers_of_threads_are_the_default():
+    pytest.importorskip("onnxruntime")
+    ours, theirs = on_both(
+        """
+        import json
+        import numpy as np
+        import onnxruntime as ort
+        from onnx import helper
+        x, y = helper.make_tensor_value_info("x", 1, [2]), helper.make_tensor_value_info("y", 1, [2])
+        graph = helper.make_graph([helper.make_node("Relu", ["x"], ["y"])], "graph", [x], [y])
+        model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9).SerializeToString()
+        said = []
+        for intra, inter, mode in ((-1, -1, ort.ExecutionMode.ORT_SEQUENTIAL), (-5, 2, ort.ExecutionMode.ORT_PARALLEL), (2, -3, ort.ExecutionMode.ORT_PARALLEL)):
+            options = ort.SessionOptions()
+            options.intra_op_num_threads, options.inter_op_num_threads, options.execution_mode = intra, inter, mode
+            session = ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+            said.append([options.intra_op_num_threads, options.inter_op_num_threads, session.run(None, {"x": np.array([-1, 2], np.float32)})[0].tolist()])
+        print(json.dumps(said))
+        """
+    )
+    assert ours == theirs
+
+
 WITHOUT_ONNXRUNTIME = """
     import importlib.machinery as machinery
     find = machinery.PathFinder.find_spec

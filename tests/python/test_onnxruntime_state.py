@@ -135,6 +135,34 @@ def test_kernels_are_listed_by_operator_and_versions():
     assert (missing, uncovered) == (EXPERIMENTAL, {"::MeanVarianceNormalization 1", "::ThresholdedRelu 1"})
 
 
+def test_sessions_behind_the_python_class_are_called_alike():
+    """onnx-diagnostic and others call `session._sess`, the extension module's own."""
+    ours, theirs = on_both(
+        """
+        import json
+        import numpy as np
+        import onnxruntime as ort
+        from onnx import helper
+        from onnxruntime.capi import _pybind_state as C
+        of = lambda name: helper.make_tensor_value_info(name, 1, [2])
+        graph = helper.make_graph([helper.make_node("Relu", ["x"], ["y"]), helper.make_node("Neg", ["x"], ["z"])], "graph", [of("x")], [of("y"), of("z")])
+        model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9).SerializeToString()
+        session = ort.InferenceSession(model, providers=["CPUExecutionProvider"])
+        x = np.array([-1, 2], np.float32)
+        cpu = C.OrtDevice(C.OrtDevice.cpu(), C.OrtDevice.default_memory(), 0)
+        value = C.OrtValue.ortvalue_from_numpy(x, cpu)
+        said = [[y.tolist() for y in session._sess.run(["z", "y"], {"x": x}, None)]]
+        said.append([y.numpy().tolist() for y in session._sess.run_with_ort_values({"x": value}, ["z", "y"], None)])
+        feeds, fetches = C.OrtValueVector(), C.OrtValueVector()
+        feeds.push_back(value)
+        session._sess.run_with_ortvaluevector(ort.RunOptions(), ["x"], feeds, ["z"], fetches, [cpu])
+        said.append([y.numpy().tolist() for y in fetches])
+        print(json.dumps(said))
+        """
+    )
+    assert ours == theirs
+
+
 def test_what_other_devices_have_is_refused():
     said = shimmed(
         """
