@@ -4,8 +4,8 @@
     bench/blocked_weights.py [--threads 1] [--layers 8] [--width 1024] [--hidden 2816] [--vocabulary 8000]
 
 The model is a LLaMA without its cache's Concat: RMS normalisation, four projections and a gated feed-forward part a layer, of random
-weights; one token a run (or --tokens of them). All engines run in one process in turn; the median of their ratios is printed. ONNX Runtime
-is measured with accuracy_level 0 (its float32 kernel) and 4 (activations in int8).
+weights; one token a run (or --tokens of them). All engines run in one process in turn; the median of their ratios is printed. Both are
+measured with accuracy_level 0 (float32 kernels) and 4 (activations in int8).
 """
 
 import argparse
@@ -104,6 +104,7 @@ def main():
 
         engines = {
             "treadle": ours("nbits.onnx"),
+            "treadle level 4": ours("level4.onnx"),
             "onnxruntime level 0": peer("nbits.onnx"),
             "onnxruntime level 4": peer("level4.onnx"),
             "treadle float32": ours("float.onnx"),

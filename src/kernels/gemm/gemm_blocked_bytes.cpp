@@ -19,6 +19,9 @@ size_t code_bytes(int64_t M, const BlockedShape& s) { return static_cast<size_t>
 // Where place `k` of a row is in its steps.
 int64_t place_of(int64_t k, int bits) { return bits == 4 ? k / 8 * 8 + k % 2 * 4 + k % 8 / 2 : k; }
 
+// The nearest whole number, ties to even, of one below 2^22: the sum has no room for a fraction. std::nearbyint is a call.
+float whole(float x) { return (x + 12582912.0F) - 12582912.0F; }
+
 void round_row(const float* row, const BlockedShape& s, int8_t* codes, float* scales, int32_t* sums) {
   std::fill_n(codes, depth_of(s), int8_t{0});
   for (int64_t b = 0; b < s.blocks(); ++b) {
@@ -36,7 +39,7 @@ void round_row(const float* row, const BlockedShape& s, int8_t* codes, float* sc
       scales[b] = largest / 127;
       const float steps = largest > 0 ? 127 / largest : 0;
       for (int64_t k = first; k < end; ++k) {
-        const float step = std::min(127.0F, std::max(-127.0F, std::nearbyintf(row[k] * steps)));
+        const float step = std::min(127.0F, std::max(-127.0F, whole(row[k] * steps)));
         const auto code = static_cast<int8_t>(std::isfinite(step) ? step : 0);
         codes[place_of(k, s.bits)] = code;
         sum += code;
@@ -48,9 +51,7 @@ void round_row(const float* row, const BlockedShape& s, int8_t* codes, float* sc
 
 }  // namespace
 
-bool takes_blocked_bytes(const BlockedShape& shape) {
-  return has_byte_instructions(ByteInstructions::avx512_vnni) && shape.block_size <= kLongestBlock;
-}
+bool takes_blocked_bytes(const BlockedShape& shape) { return has_fast_byte_products() && shape.block_size <= kLongestBlock; }
 
 size_t gemm_blocked_bytes_scratch(int64_t M, const BlockedShape& s) {
   return code_bytes(M, s) + static_cast<size_t>(M * s.blocks()) * (sizeof(float) + sizeof(int32_t));
@@ -72,13 +73,14 @@ void gemm_blocked_bytes(int64_t M, const float* A, const PackedBlocked& B, float
   phase.next(KernelPhase::compute);
   // As gemm_blocked: many rows pass one panel in parts.
   constexpr int64_t kRowsPerPart = 48, kMacsPerChunk = 400'000;
+  const auto tile = has_byte_instructions(ByteInstructions::avx512_vnni) ? blocked_bytes_tile_avx512vnni : blocked_bytes_tile_avx2;
   const int64_t panels = s.padded_columns() / 64, parts = (M + kRowsPerPart - 1) / kRowsPerPart;
   const int64_t macs = std::max<int64_t>(1, s.K * 64 * std::min(M, kRowsPerPart));
   parallel_for(pool, panels * parts, std::max<int64_t>(1, kMacsPerChunk / macs), [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
       const int64_t row = i % parts * kRowsPerPart;
-      blocked_bytes_tile_avx512vnni({codes + row * depth, scales + row * blocks, sums + row * blocks, depth},
-                                    std::min(kRowsPerPart, M - row), B, i / parts, C + row * s.N);
+      tile({codes + row * depth, scales + row * blocks, sums + row * blocks, depth}, std::min(kRowsPerPart, M - row), B, i / parts,
+           C + row * s.N);
     }
   });
 }

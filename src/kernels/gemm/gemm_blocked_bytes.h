@@ -1,6 +1,6 @@
 // The products of gemm_blocked.h with activations of 8 bits: each row of A is rounded, block by block, to 127 steps of its largest
 // magnitude there, and a block's sum is one of integers. Exact but for that rounding, so that every machine and any number of threads give
-// the same bits. With AVX512-VNNI.
+// the same bits. With AVX512-VNNI or AVX2.
 #pragma once
 
 #include "kernels/gemm/gemm_blocked.h"
@@ -23,5 +23,7 @@ struct BlockedBytesRows {
 };
 /// Some rows times one panel of 64 columns. @pre the CPU has AVX512-VNNI
 void blocked_bytes_tile_avx512vnni(const BlockedBytesRows& A, int64_t rows, const PackedBlocked& B, int64_t panel, float* C);
+/// @pre the CPU has AVX2
+void blocked_bytes_tile_avx2(const BlockedBytesRows& A, int64_t rows, const PackedBlocked& B, int64_t panel, float* C);
 
 }  // namespace treadle::kernels

@@ -20,7 +20,7 @@ TEST(GemmBlockedBytes, IsTheProductWithActivationsRoundedBlockByBlock) {
     s.bits = round % 2 ? 8 : 4;
     s.K = 1 + generator() % 150, s.N = 1 + generator() % 150, s.block_size = int64_t{8} << (generator() % 5);
     s.has_zeros = generator() % 2;
-    if (!takes_blocked_bytes(s)) GTEST_SKIP() << "this machine lacks AVX512-VNNI";
+    if (!takes_blocked_bytes(s)) GTEST_SKIP() << "this machine has no fast products of bytes";
     const int64_t M = 1 + generator() % (round % 3 ? 20 : 110), blocks = s.blocks();
     const int half = 1 << (s.bits - 1);
     std::vector<uint32_t> words(blocked_code_words(s));
@@ -70,7 +70,7 @@ TEST(GemmBlockedBytes, IsTheProductWithActivationsRoundedBlockByBlock) {
 
 TEST(GemmBlockedBytes, KeepsNanAndInfOfTheActivationsInTheirRows) {
   BlockedShape s{.K = 64, .N = 20, .block_size = 32, .bits = 4};
-  if (!takes_blocked_bytes(s)) GTEST_SKIP() << "this machine lacks AVX512-VNNI";
+  if (!takes_blocked_bytes(s)) GTEST_SKIP() << "this machine has no fast products of bytes";
   std::vector<uint32_t> words(blocked_code_words(s));
   std::vector<float> scales(blocked_scale_count(s), 1.0F), a(3 * 64, 1.0F), y(3 * 20);
   pack_blocked_code(s, 3, 4, 2, words.data());
