@@ -262,22 +262,22 @@ TEST(OutOfMemory, OnADeviceItsMemoryIsListed) {
     EXPECT_EQ(listed(text)[name], (std::pair<std::string, size_t>{"activations", kValueBytes})) << name;
 }
 
-TEST(OutOfMemory, OfABodyBothRunsAreListed) {
+// A loop whose body has a node that fails. @param extent  of its state; -1: a symbol
+ModelBuilder failing_loop(int64_t extent, int64_t fault) {
   register_fault_operators();
   ModelBuilder b;
-  b.def().opset_imports.push_back({"test.fault", 1});
-  b.input("x", {kElements}).output("y", {kElements}).constant("trips", Tensor::scalar<int64_t>(3));
+  b.input("x", {extent}).output("y", {extent}).constant("trips", Tensor::scalar<int64_t>(3));
   b.node("Neg", {"x"}, {"first"}).node("Loop", {"trips", "", "first"}, {"last"}, "counting");
   auto graph = std::make_unique<onnx::GraphDef>();
   graph->name = "body";
   graph->inputs.push_back(ModelBuilder::info("i", {}, DType::int64));
   graph->inputs.push_back(ModelBuilder::info("go", {}, DType::boolean));
-  graph->inputs.push_back(ModelBuilder::info("value", {kElements}, DType::float32));
+  graph->inputs.push_back(ModelBuilder::info("value", {extent}, DType::float32));
   graph->outputs.push_back(ModelBuilder::info("go_on", {}, DType::boolean));
-  graph->outputs.push_back(ModelBuilder::info("next", {kElements}, DType::float32));
+  graph->outputs.push_back(ModelBuilder::info("next", {extent}, DType::float32));
   ModelBuilder body;
   body.node("Identity", {"go"}, {"go_on"});
-  add_step(body, "value", "inside", 7);
+  add_step(body, "value", "inside", fault);
   body.node("Neg", {"inside"}, {"next"});
   graph->nodes = std::move(body.def().graph.nodes);
   onnx::AttributeDef attribute;
@@ -286,7 +286,11 @@ TEST(OutOfMemory, OfABodyBothRunsAreListed) {
   attribute.g = std::move(graph);
   b.last_node().attributes.push_back(std::move(attribute));
   b.node("Add", {"last", "first"}, {"y"});
-  const Session session(b.model(), as_written());
+  return b;
+}
+
+TEST(OutOfMemory, OfABodyBothRunsAreListed) {
+  const Session session(failing_loop(kElements, 7).model(), as_written());
   const std::string text = failure_at(7, session);
   SCOPED_TRACE(text);
   EXPECT_NE(text.find("\"inside_node\""), std::string::npos);
@@ -294,6 +298,32 @@ TEST(OutOfMemory, OfABodyBothRunsAreListed) {
   EXPECT_NE(text.find("\"inside\" (activations, of Step \"inside_node\") 16384 bytes"), std::string::npos);
   EXPECT_NE(text.find("\"first\" (activations, of Neg \"first_node\") 16384 bytes"), std::string::npos);
   EXPECT_NE(text.find("the session has "), std::string::npos);
+}
+
+TEST(OutOfMemory, OfABodyASmallerBatchIsARemedy) {
+  const Session session(failing_loop(-1, 8).model(), as_written());
+  const std::string text = failure_at(8, session);
+  SCOPED_TRACE(text);
+  // Two values of the body are in its arena at once, each of half the elements.
+  EXPECT_NE(text.find(fmt::format("with {} in place of {} as the first extent of", kElements / 2, kElements)), std::string::npos);
+  EXPECT_EQ(number_behind(text, "the body's arena takes at most"),
+            number_before(text.substr(text.find("body's arena: ")), "planned, the bound of any plan is") / 2);
+}
+
+TEST(OutOfMemory, OnADeviceASmallerBatchIsARemedy) {
+  SessionOptions options = as_written();
+  options.device = "sim";
+  const Session session(stack_of_values().model(), options);
+  const std::string text = failure_at(2, session);
+  SCOPED_TRACE(text);
+  EXPECT_NE(text.find(fmt::format("with {} in place of {} as the first extent of \"x\"", kElements / 2, kElements)), std::string::npos);
+  const size_t half = number_behind(text, "the arena of sim takes at most");
+  // What the device's arena is when the batch has that size.
+  Tensor x(DType::float32, {kElements / 2});
+  for (float& value : x.span<float>()) value = 1;
+  set_fault(2, [] { throw std::bad_alloc(); });
+  const std::string smaller = failure([&] { Session(stack_of_values().model(), options).run({{"x", x}}); });
+  EXPECT_EQ(number_behind(smaller.substr(smaller.find("sim: ")), "sim: arena"), half) << smaller;
 }
 
 TEST(OutOfMemory, InTrainingGradientsAreListed) {

@@ -182,48 +182,19 @@ class HostMemory {
     for (const MemoryHolding& holding : weights) add(holding.name, memory_class_name(holding.memory_class), holding.size_bytes, nullptr);
   }
 
-  // The symbol that is the first extent of most inputs, and these.
-  std::pair<int32_t, std::vector<std::string>> batch() const {
-    std::map<int32_t, std::vector<std::string>> inputs;
-    const std::span<const int32_t> own = program_.input_slots(), symbols = program_.symbols();
-    for (const Program::SymbolicExtent& extent : program_.symbolic_extents()) {
-      const bool is_symbol = std::find(symbols.begin(), symbols.end(), extent.expression) != symbols.end();
-      if (is_symbol && extent.position == 0 && std::find(own.begin(), own.end(), extent.slot) != own.end())
-        inputs[extent.expression].push_back(program_.name(extent.slot));
-    }
-    const auto most =
-        std::max_element(inputs.begin(), inputs.end(), [](const auto& a, const auto& b) { return a.second.size() < b.second.size(); });
-    if (most == inputs.end()) return {-1, {}};
-    return *most;
-  }
-
-  // Half the batch; under a limit, half of it again until the arena fits, if it ever does.
   std::string smaller_batch() const {
-    const auto [symbol, inputs] = batch();
-    if (symbol < 0) return {};
-    std::vector<int64_t> values(binding_.values().begin(), binding_.values().end());
-    int64_t& extent = values[static_cast<size_t>(symbol)];
-    const int64_t now = extent;
-    const size_t planned = state_.needed_arena_bytes(), capacity = control_.pass ? control_.pass->arena_capacity(0) : SIZE_MAX;
-    std::optional<std::pair<int64_t, size_t>> half, found;
-    try {
-      while (extent > 1 && !found) {
-        extent /= 2;
-        const size_t needed = binding_.arena_bytes_for(values);
-        if (!half) half = {extent, needed};
-        if (needed <= capacity) found = {extent, needed};
-      }
-    } catch (const std::exception&) {  // the model takes no such batch, or too little memory is left to plan
-    }
-    if (!found) found = half;
-    if (!found || found->second >= planned) return {};
-    return fmt::format("with {} in place of {} as the first extent of {}, the arena takes at most {} bytes in place of {}", found->first,
-                       now, quoted(inputs), found->second, planned);
+    const size_t capacity = !program_.is_body() && control_.pass ? control_.pass->arena_capacity(0) : SIZE_MAX;
+    return describe_smaller_batch(program_, binding_, program_.is_body() ? "the body's arena" : "the arena", state_.needed_arena_bytes(),
+                                  capacity, [&](const std::vector<int64_t>& values) { return binding_.arena_bytes_for(values); });
   }
 
   // What would need less, with the bytes that are known without running.
   std::string remedies() const {
-    if (program_.is_body() || program_.instructions().empty()) return {};
+    if (program_.instructions().empty()) return {};
+    if (program_.is_body()) {  // the rest stands with the run around it
+      const std::string batch = smaller_batch();
+      return batch.empty() ? batch : "to need less: " + batch + "\n";
+    }
     std::vector<std::string> list;
     const size_t planned = state_.needed_arena_bytes(), largest = largest_node_bytes();
     const bool is_limited = control_.pass && control_.pass->arena_capacity(0) != SIZE_MAX;
@@ -259,6 +230,48 @@ class HostMemory {
 };
 
 }  // namespace
+
+namespace {
+
+// The symbol that is the first extent of most inputs, and these.
+std::pair<int32_t, std::vector<std::string>> batch_of(const Program& program) {
+  std::map<int32_t, std::vector<std::string>> inputs;
+  const std::span<const int32_t> own = program.input_slots(), symbols = program.symbols();
+  for (const Program::SymbolicExtent& extent : program.symbolic_extents()) {
+    const bool is_symbol = std::find(symbols.begin(), symbols.end(), extent.expression) != symbols.end();
+    if (is_symbol && extent.position == 0 && std::find(own.begin(), own.end(), extent.slot) != own.end())
+      inputs[extent.expression].push_back(program.name(extent.slot));
+  }
+  const auto most =
+      std::max_element(inputs.begin(), inputs.end(), [](const auto& a, const auto& b) { return a.second.size() < b.second.size(); });
+  if (most == inputs.end()) return {-1, {}};
+  return *most;
+}
+
+}  // namespace
+
+std::string describe_smaller_batch(const Program& program, const Binding& binding, std::string_view arena, size_t planned, size_t capacity,
+                                   const std::function<size_t(const std::vector<int64_t>&)>& arena_bytes) {
+  const auto [symbol, inputs] = batch_of(program);
+  if (symbol < 0) return {};
+  std::vector<int64_t> values(binding.values().begin(), binding.values().end());
+  int64_t& extent = values[static_cast<size_t>(symbol)];
+  const int64_t now = extent;
+  std::optional<std::pair<int64_t, size_t>> half, found;
+  try {
+    while (extent > 1 && !found) {
+      extent /= 2;
+      const size_t needed = arena_bytes(values);
+      if (!half) half = {extent, needed};
+      if (needed <= capacity) found = {extent, needed};
+    }
+  } catch (const std::exception&) {  // the model takes no such batch, or too little memory is left to plan
+  }
+  if (!found) found = half;
+  if (!found || found->second >= planned) return {};
+  return fmt::format("with {} in place of {} as the first extent of {}, {} takes at most {} bytes in place of {}", found->first, now,
+                     quoted(inputs), arena, found->second, planned);
+}
 
 std::string describe_account(const RunControl& control) {
   std::string text;

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <functional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "exec/run/run_control.h"
@@ -34,6 +35,14 @@ std::string describe_origin(const Node& node);
 std::string describe_largest(std::vector<LiveBytes> live);
 /// What is alive in a run on the host, its arena against the plan, and what would need less.
 std::string describe_memory(const RunState& state, const RunControl& control, const RunPoint& at);
+
+/// With half the batch, and under a limit with half of it again until the arena fits, if it ever does: no line of its own, and empty if no
+/// symbol is the first extent of inputs, or it would not help.
+/// @param arena        whose: "the arena"
+/// @param planned      its bytes as it is
+/// @param arena_bytes  for values of the program's symbols
+std::string describe_smaller_batch(const Program& program, const Binding& binding, std::string_view arena, size_t planned, size_t capacity,
+                                   const std::function<size_t(const std::vector<int64_t>&)>& arena_bytes);
 
 /// In a catch clause: the error under way goes on; if memory ran out, with these details behind its own.
 /// @param details  lines. Where it fails, the error goes on as it is.

@@ -123,24 +123,33 @@ size_t PlacedRun::steps_through(size_t instruction) const {
   return end - next_;
 }
 
+std::vector<size_t> PlacedRun::sizes_in(const Arena& arena, std::span<const size_t> buffer_sizes) const {
+  std::vector<size_t> sizes;
+  for (int32_t at : arena.locations) sizes.push_back(buffer_sizes[index(plan_.locations[index(at)].buffer)]);
+  return sizes;
+}
+
+memory::ArenaPlan PlacedRun::plan_arena(const Arena& arena, std::span<const size_t> sizes) const {
+  return memory::plan_arena(
+      sizes,
+      [&](size_t a, size_t b) {
+        return plan_.conflict(plan_.locations[index(arena.locations[a])], plan_.locations[index(arena.locations[b])]);
+      },
+      Storage::kAlignment);
+}
+
 // Offsets in the arenas of all devices: what may be in use at the same time lies apart.
 void PlacedRun::place() {
   if (generation_ == binding().generation()) return;
   for (size_t d = 0; d < arenas_.size(); ++d) {
     Arena& arena = arenas_[d];
-    std::vector<size_t> sizes;
-    for (int32_t at : arena.locations) sizes.push_back(binding().buffer_sizes()[index(plan_.locations[index(at)].buffer)]);
+    std::vector<size_t> sizes = sizes_in(arena, binding().buffer_sizes());
     const bool fits = arena.storage && std::equal(sizes.begin(), sizes.end(), arena.sizes.begin(), std::less_equal<>());
     if (!fits) {
       // Extents that grow: room for some more, so that not every run plans anew.
       if (arena.planned_before)
         for (size_t& size : sizes) size += size / 8;
-      memory::ArenaPlan made = memory::plan_arena(
-          sizes,
-          [&](size_t a, size_t b) {
-            return plan_.conflict(plan_.locations[index(arena.locations[a])], plan_.locations[index(arena.locations[b])]);
-          },
-          Storage::kAlignment);
+      memory::ArenaPlan made = plan_arena(arena, sizes);
       arena.sizes = std::move(sizes);
       arena.offsets = std::move(made.offsets);
       arena.planned_before = true;
@@ -368,7 +377,18 @@ std::string PlacedRun::describe_memory(const Instruction* failed) const {
       text += fmt::format("{}: arena {} bytes, of which {} {}; values apart from it {}, weights {}\n", device(static_cast<int>(d)).name(),
                           arena, in_use, at < 0 ? "are planned" : "may be in use at this node", held, constant);
   }
-  return text + describe_largest(std::move(live));
+  text += describe_largest(std::move(live));
+  std::string remedies;
+  for (size_t d = 0; d < arenas_.size(); ++d) {
+    if (arenas_[d].locations.empty()) continue;
+    const auto planned = [&](std::span<const size_t> sizes) { return plan_arena(arenas_[d], sizes).size_bytes; };
+    const std::string batch = describe_smaller_batch(
+        program_, binding(), "the arena of " + std::string(device(static_cast<int>(d)).name()),
+        planned(sizes_in(arenas_[d], binding().buffer_sizes())), SIZE_MAX,
+        [&](const std::vector<int64_t>& values) { return planned(sizes_in(arenas_[d], binding().buffer_sizes_for(values))); });
+    if (!batch.empty()) remedies += (remedies.empty() ? "to need less: " : "; ") + batch;
+  }
+  return remedies.empty() ? text : text + remedies + "\n";
 }
 
 }  // namespace treadle::exec

@@ -404,11 +404,16 @@ size_t Binding::bytes_of_buffer(int32_t slot, std::span<const int64_t> values) c
   return size_bytes(program_.slots()[static_cast<size_t>(slot)].dtype, elements);
 }
 
-size_t Binding::arena_bytes_for(std::vector<int64_t> values) const {
+std::vector<size_t> Binding::buffer_sizes_for(std::vector<int64_t> values) const {
   program_.extent_code().run(values);
-  OffsetPlan plan{.sizes = sizes_};
-  for (size_t b = 0; b < plan.sizes.size(); ++b)
-    if (const int32_t slot = program_.buffers()[b].slot; slot >= 0) plan.sizes[b] = bytes_of_buffer(slot, values);
+  std::vector<size_t> sizes = sizes_;
+  for (size_t b = 0; b < sizes.size(); ++b)
+    if (const int32_t slot = program_.buffers()[b].slot; slot >= 0) sizes[b] = bytes_of_buffer(slot, values);
+  return sizes;
+}
+
+size_t Binding::arena_bytes_for(std::vector<int64_t> values) const {
+  OffsetPlan plan{.sizes = buffer_sizes_for(std::move(values))};
   add_offsets(plan);
   return plan.arena_bytes;
 }

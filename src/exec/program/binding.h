@@ -80,6 +80,8 @@ class Binding {
   /// Bytes of an arena for other values of the symbols, at most: scratch memory counts as it is, what it would be is the kernels' secret.
   /// @throws Error for values that no run could have
   size_t arena_bytes_for(std::vector<int64_t> values) const;
+  /// The buffers of such an arena.
+  std::vector<size_t> buffer_sizes_for(std::vector<int64_t> values) const;
   /// The plan for an arena of so many bytes, or for the least that can be reached: made when first asked for, the last few are kept.
   std::shared_ptr<const BudgetedPlan> budgeted(size_t capacity_bytes, const OrderChoice& order) const;
   /// Nanoseconds of computing and of moving bytes, at rates that one core reaches.

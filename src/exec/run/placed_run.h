@@ -14,6 +14,7 @@
 
 #include "exec/run/frame.h"
 #include "exec/schedule/placed_program.h"
+#include "memory/planner.h"
 
 namespace treadle::exec {
 
@@ -96,6 +97,8 @@ class PlacedRun final : public Run {
   // Memory (placed_memory.cpp)
   void find_memory();
   void become_resident();
+  std::vector<size_t> sizes_in(const Arena& arena, std::span<const size_t> buffer_sizes) const;
+  memory::ArenaPlan plan_arena(const Arena& arena, std::span<const size_t> sizes) const;
   void place();
   void verify() const;
   std::shared_ptr<Storage> allocate_bytes(int where, size_t size_bytes);
