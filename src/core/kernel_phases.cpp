@@ -16,18 +16,23 @@ constinit std::atomic<int> detail::num_wanting_phases{0};
 
 std::string_view name_of(KernelPhase phase) {
   static constexpr std::array<std::string_view, kNumKernelPhases> kNames{
-      "", "pack", "windows", "borders", "input transform", "compute", "output transform", "epilogue", "scores", "softmax", "values"};
+      "",       "pack",    "windows", "borders", "input transform", "compute", "output transform", "epilogue",
+      "scores", "softmax", "values",  "move"};
   const auto index = static_cast<size_t>(phase);
   return index < kNames.size() ? kNames[index] : "";
 }
 
 PhaseState PhaseState::current() noexcept { return phases_wanted() ? phase_state : PhaseState{}; }
 
-void PhaseNode::begin(uint32_t node, uint16_t run) noexcept {
-  before_ = std::exchange(phase_state, {.node = node, .run = run, .recorded = true});
+void PhaseNode::begin(uint32_t node, uint16_t run, KernelPhase whole) noexcept {
+  before_ = std::exchange(phase_state, {.node = node, .run = run, .recorded = true, .open = whole});
+  if (whole != KernelPhase::none) start_ = read_ticks();
 }
 
-void PhaseNode::end() noexcept { phase_state = before_; }
+void PhaseNode::end() noexcept {
+  const PhaseState own = std::exchange(phase_state, before_);
+  if (start_ != 0) Recorder::of_process().record_phase(own.node, own.open, start_, read_ticks(), own.run);
+}
 
 void PhaseScope::begin(KernelPhase phase) noexcept {
   PhaseState& state = phase_state;

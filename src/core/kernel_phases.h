@@ -20,8 +20,9 @@ enum class KernelPhase : uint8_t {
   scores,            ///< of attention: queries times keys
   softmax,           ///< of attention, with its masks
   values,            ///< of attention: probabilities times values
+  move,              ///< all of a kernel that computes nothing: elements go to other places
 };
-inline constexpr int kNumKernelPhases = 11;
+inline constexpr int kNumKernelPhases = 12;
 
 std::string_view name_of(KernelPhase phase);
 
@@ -47,9 +48,10 @@ struct PhaseState {
 class PhaseNode {
  public:
   /// @param recorded  false: nothing is done
-  PhaseNode(bool recorded, uint32_t node, uint16_t run) noexcept : recorded_(recorded) {
+  /// @param whole     what the whole kernel is; none: it marks its own phases
+  PhaseNode(bool recorded, uint32_t node, uint16_t run, KernelPhase whole = KernelPhase::none) noexcept : recorded_(recorded) {
     if (recorded) [[unlikely]]
-      begin(node, run);
+      begin(node, run, whole);
   }
   ~PhaseNode() {
     if (recorded_) [[unlikely]]
@@ -59,9 +61,10 @@ class PhaseNode {
   PhaseNode& operator=(const PhaseNode&) = delete;
 
  private:
-  void begin(uint32_t node, uint16_t run) noexcept;
+  void begin(uint32_t node, uint16_t run, KernelPhase whole) noexcept;
   void end() noexcept;
   const bool recorded_;
+  uint64_t start_ = 0;  // of the whole kernel's phase; 0: there is none
   PhaseState before_;
 };
 

@@ -103,11 +103,16 @@ def profile_of(model: bytes, feeds: dict[str, Array], threads: int = 1, **option
     return made
 
 
+def marked(profile: treadle.Profile) -> list[treadle.profiling.ProfiledNode]:
+    """Nodes that mark phases of their own: not those that only move data, which the optimiser may put around them."""
+    return [n for n in profile.nodes if {p.name for p in n.kernel_phases} - {"move"}]
+
+
 @pytest.mark.parametrize("name", cases())
 def test_kernels_mark_their_phases(name: str) -> None:
     model, feeds, expected = cases()[name]
     profile = profile_of(model, feeds, kernel_phases=True)
-    (node,) = [n for n in profile.nodes if n.kernel_phases]
+    (node,) = marked(profile)
     assert {phase.name for phase in node.kernel_phases} == expected
     assert sum(phase.share for phase in node.kernel_phases) == pytest.approx(1, abs=1e-3)
     assert all(phase.calls >= 1 for phase in node.kernel_phases)
@@ -118,14 +123,14 @@ def test_kernels_mark_their_phases(name: str) -> None:
 
 def test_attention_has_its_phases_for_each_head() -> None:
     model, feeds, _ = cases()["attention"]  # of 2 batches and 4 heads, whose 24 queries are one tile each
-    (node,) = [n for n in profile_of(model, feeds, kernel_phases=True).nodes if n.kernel_phases]
+    (node,) = marked(profile_of(model, feeds, kernel_phases=True))
     assert {phase.name: phase.calls for phase in node.kernel_phases} == {"pack": 16, "scores": 8, "softmax": 8, "values": 8, "epilogue": 8}
 
 
 def test_phases_are_in_every_kind_of_file(tmp_path: pathlib.Path) -> None:
     model, feeds, _ = cases()["product"]
     profile = profile_of(model, feeds, kernel_phases=True)
-    (node,) = [n for n in profile.nodes if n.kernel_phases]
+    (node,) = marked(profile)
     profile.save(tmp_path / "p.json")
     assert treadle.Profile.load(tmp_path / "p.json").nodes[0].kernel_phases == profile.nodes[0].kernel_phases
 

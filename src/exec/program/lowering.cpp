@@ -165,6 +165,7 @@ class Lowering {
     made.num_inputs = static_cast<uint16_t>(node.inputs.size());
     made.num_outputs = static_cast<uint16_t>(node.outputs.size());
     made.is_yield = node.op && node.op->barrier;
+    made.moves = node.op && node.op->moves != Moves::no;
     auto operand = [&](ValueId id) {
       int32_t index = slot_of(id);
       p_.operands_.push_back(index);

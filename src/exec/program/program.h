@@ -11,6 +11,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "core/kernel_phases.h"
 #include "core/load_phases.h"
 #include "core/node_counters.h"
 #include "exec/program/extents.h"
@@ -69,6 +70,7 @@ struct Instruction {
   int32_t scratch_buffer = -1;  ///< index of the planned buffer
   bool dynamic = false;         ///< bound in the run, over Datums
   bool is_yield = false;
+  bool moves = false;                            ///< it computes nothing: elements go to other places
   bool on_device = false;                        ///< the kernel is a device's own: it reads and writes that device's memory only
   uint32_t record_name = 0;                      ///< of its profile records
   uint32_t first_release = 0, num_releases = 0;  ///< into Program::releases: held slots that nobody reads after it
@@ -76,6 +78,9 @@ struct Instruction {
   int32_t versioned = -1;         ///< place among the states that each version of the parameters has; -1: `packed` is the state
   bool packed_is_shared = false;  ///< with other programs of the process: allocations in it are charged to nobody, its size to each
   std::vector<std::unique_ptr<Program>> bodies;  ///< of If, Loop, Scan, in the order of Node::bodies
+
+  /// For PhaseNode.
+  KernelPhase whole_phase() const { return moves ? KernelPhase::move : KernelPhase::none; }
 };
 
 /// What a kernel of this name made for a node, in the blocks of PackedState::parts().

@@ -52,7 +52,7 @@ class NodeRunner {
     if (!program_.instructions()[index].dynamic && !control_.watched()) breaks.emplace(turn.within_node());
   }
   void execute(const Instruction& instruction, Evaluator& evaluator) {
-    const PhaseNode phases(control_.kernel_phases, instruction.record_name, control_.record_run);
+    const PhaseNode phases(control_.kernel_phases, instruction.record_name, control_.record_run, instruction.whole_phase());
     if (instruction.dynamic) [[unlikely]]
       return execute_dynamic(instruction, evaluator);
     run_static(instruction, state_.binding(), state_.pointers(instruction), state_.scratch(instruction), control_);

@@ -250,7 +250,7 @@ class ParallelRun final : public TaskSource {
         end_pending(instruction, index, std::move(outputs), std::move(error), start);
       };
       {
-        const PhaseNode phases(control_.kernel_phases, instruction.record_name, control_.record_run);
+        const PhaseNode phases(control_.kernel_phases, instruction.record_name, control_.record_run, instruction.whole_phase());
         evaluate_deferred(std::move(node));
       }
       {

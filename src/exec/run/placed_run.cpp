@@ -378,7 +378,7 @@ Stream::Work PlacedRun::guarded(const Instruction& instruction, int where, Body 
       control_.check();
       if (control_.observer) control_.call([&] { control_.observer->before(frame_.state(), instruction); });
       const UnderWay node(control_.caller, instruction.node);
-      const PhaseNode phases(control_.kernel_phases, instruction.record_name, control_.record_run);
+      const PhaseNode phases(control_.kernel_phases, instruction.record_name, control_.record_run, instruction.whole_phase());
       const bool timed = control_.recorder || control_.counts_nodes;
       const uint64_t start = timed ? read_ticks() : 0;
       body();
