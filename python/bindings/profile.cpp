@@ -75,8 +75,19 @@ struct RangeObject {
 // Literals are interned: one that was met before is known by its address. Others are looked up by their text. Under the GIL.
 uint32_t range_name(PyObject* name) {
   static auto* known = new std::unordered_map<PyObject*, uint32_t>;
+  // The few that a loop marks are found at once.
+  struct Recent {
+    PyObject* name = nullptr;
+    uint32_t id = 0;
+  };
+  static Recent all_recent[64];
+  Recent& recent = all_recent[reinterpret_cast<uintptr_t>(name) >> 4U & 63U];
+  if (recent.name == name) return recent.id;
   const auto found = known->find(name);
-  if (found != known->end()) return found->second;
+  if (found != known->end()) {
+    recent = {name, found->second};
+    return found->second;
+  }
   Py_ssize_t size = 0;
   const char* text = PyUnicode_AsUTF8AndSize(name, &size);
   if (!text) {
@@ -107,9 +118,19 @@ PyObject* exit_range(PyObject* self, PyObject* const* /*arguments*/, Py_ssize_t 
 
 PyCFunction exit_function() { return reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(exit_range)); }
 
+// Ranges that have ended, whose memory the next ones take: as many as nest, most often one. Under the GIL.
+constexpr size_t kMostSpare = 16;
+RangeObject* spare_ranges[kMostSpare];
+size_t num_spare = 0;
+
 void free_range(PyObject* self) {
   PyTypeObject* type = Py_TYPE(self);
   Py_DECREF(reinterpret_cast<RangeObject*>(self)->name);
+  if (num_spare < kMostSpare) {
+    spare_ranges[num_spare++] = reinterpret_cast<RangeObject*>(self);
+    Py_DECREF(type);
+    return;
+  }
   reinterpret_cast<freefunc>(PyType_GetSlot(type, Py_tp_free))(self);
   Py_DECREF(type);
 }
@@ -122,7 +143,11 @@ PyObject* make_range(PyObject* /*module*/, PyObject* name) {
     PyErr_SetString(PyExc_TypeError, "the name of a range is a str");
     return nullptr;
   }
-  auto* range = PyObject_New(RangeObject, range_type);
+  RangeObject* range = nullptr;
+  if (num_spare > 0)
+    range = reinterpret_cast<RangeObject*>(PyObject_Init(reinterpret_cast<PyObject*>(spare_ranges[--num_spare]), range_type));
+  else
+    range = PyObject_New(RangeObject, range_type);
   if (!range) return nullptr;
   Py_INCREF(name);
   range->name = name;
