@@ -44,11 +44,14 @@ struct ProfiledNode {
   std::vector<ProfiledOperand> inputs, outputs;
   std::optional<double> flops, bytes;  ///< of one call; none if the operator does not say, or a shape is not known
   std::string phase;                   ///< of a training step: "forward", "backward" or "optimizer"; empty elsewhere
+  std::vector<int32_t> forward;        ///< of a backward node: the forward nodes (indices) whose gradients it computes
+  int64_t sequence = -1;               ///< of a forward node: its place among them; of a backward node: the last of its forward nodes'
   bool moves = false;                  ///< it computes nothing: elements go to other places
   bool between_devices = false;        ///< it is no node of the graph: a value is copied to another device
   size_t packed_bytes = 0;
   int64_t calls = 0;                               ///< in all recorded runs
   std::vector<double> self_ns;                     ///< per run: all calls together, without the nodes of its bodies
+  double barrier_ns = 0;                           ///< in all recorded runs, part of self_ns: threads waited at the ends of its loops
   std::vector<ProfiledKernelPhase> kernel_phases;  ///< in the order of their first begin
 };
 
@@ -62,15 +65,31 @@ struct ProfiledRun {
   double between_ns = 0;   ///< between nodes: dispatch, and what recording costs
   double after_ns = 0;     ///< behind the last node
   double node_ns = 0;      ///< of all nodes, on all threads
+  double barrier_ns = 0;   ///< part of node_ns: threads waited at the ends of nodes' loops
   int64_t events = 0;
 };
 
 /// A stretch of time on a thread.
 struct ProfiledEvent {
-  int32_t node = -1;  ///< index; -1: waiting for another job
+  int32_t node = -1;  ///< index; -1: waiting for another job; -2 - s: the thread of the pool was in ProfiledPoolThread::State s
   int32_t thread = 0;
   double start_ns = 0, duration_ns = 0;  ///< since the run began
   int32_t phase = -1;                    ///< of the node's kernel_phases; -1: the node, or a helper's part in it
+};
+
+/// What a thread that takes part in loops or nodes did, over all recorded runs. The states sum to their length.
+struct ProfiledPoolThread {
+  enum State : uint8_t { running, no_ready_work, barrier, asleep };
+  static constexpr std::array<const char*, 4> kStateNames{"running", "no ready work", "barrier", "asleep"};
+  int32_t thread = 0;                ///< as in ProfiledEvent
+  bool calls = false;                ///< runs are called on it: its times are of its own runs
+  std::array<double, 4> state_ns{};  ///< by State. Waiting for other jobs is asleep
+};
+
+/// The profile's clock against the wall clock at one moment.
+struct ProfiledClockPair {
+  double ns = 0;        ///< since the profile began
+  int64_t unix_ns = 0;  ///< since 1970
 };
 
 /// A buffer of the planned arena.
@@ -172,6 +191,8 @@ struct Profile {
   std::vector<ProfiledRun> runs;
   std::vector<ProfiledEvent> median_run, slowest_run;  ///< timelines
   std::vector<std::string> threads;                    ///< names, by the events' number
+  std::vector<ProfiledPoolThread> pool;                ///< threads that were seen; empty if runs had one thread
+  std::vector<ProfiledClockPair> clock;                ///< about one a second
   std::vector<ProfiledBuffer> buffers;                 ///< of the main graph
   std::vector<int32_t> steps;                          ///< nodes in the order that the buffers' `first` and `last` count
   MemoryReport memory;

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     Client: TypeAlias = InferenceSession | Trainer | JointModule | Module
 
-__all__ = ["KernelPhase", "LoadPhase", "MeasuredMemory", "MemoryTimeline", "Profile", "ProfileComparison", "ProfiledNode", "ProfiledRange", "ProfileSchedule", "profile"]
+__all__ = ["KernelPhase", "LoadPhase", "MeasuredMemory", "MemoryTimeline", "Profile", "ProfileComparison", "ProfiledNode", "ProfiledRange", "PoolThread", "ProfileSchedule", "profile"]
 
 
 @dataclass(frozen=True)
@@ -76,9 +76,15 @@ class ProfiledNode:
     """What its kernel did, in the order of first begin; empty without `kernel_phases=True`, or where the kernel marks none."""
     passes: tuple[str, ...] = ()
     """Names of the passes that made it, in order; empty without `passes=True`."""
+    forward: tuple[str, ...] = ()
+    """Of a backward node: the forward nodes whose gradients it computes."""
+    sequence: int | None = None
+    """Of a forward node: its place among them. Of a backward node: that of the last of its forward nodes."""
+    barrier_ms: float = 0.0
+    """Of a run: threads waited at the ends of the node's loops."""
 
     @classmethod
-    def _of(cls, node: dict[str, Any]) -> ProfiledNode:
+    def _of(cls, node: dict[str, Any], nodes: list[dict[str, Any]]) -> ProfiledNode:
         def shapes(operands: list[dict[str, Any]]) -> tuple[tuple[int, ...] | None, ...]:
             return tuple(tuple(o["shape"]) if "shape" in o else None for o in operands)
 
@@ -103,7 +109,24 @@ class ProfiledNode:
             of_peak=node.get("of_peak"),
             kernel_phases=tuple(KernelPhase(p["phase"], p["calls"], p["ms"]["median"], p["share"]) for p in node.get("kernel_phases", ())),
             passes=tuple(node.get("passes", ())),
+            forward=tuple(nodes[i]["name"] for i in node.get("forward", ())),
+            sequence=node.get("sequence"),
+            barrier_ms=node.get("barrier_ms", 0.0),
         )
+
+
+@dataclass(frozen=True)
+class PoolThread:
+    """What a thread that takes part in nodes did during the recorded runs. The parts sum to 1."""
+
+    name: str
+    calls: bool
+    """Runs are called on it: its parts are of its own runs."""
+    running: float
+    no_ready_work: float
+    barrier: float
+    """It has done its part of a loop, and waits for the others'."""
+    asleep: float
 
 
 @dataclass(frozen=True)
@@ -404,12 +427,18 @@ class Profile:
     @property
     def nodes(self) -> list[ProfiledNode]:
         """Nodes in the order of the plan."""
-        return [ProfiledNode._of(node) for node in self.data["nodes"]]
+        nodes = self.data["nodes"]
+        return [ProfiledNode._of(node, nodes) for node in nodes]
 
     @property
     def where(self) -> dict[str, float]:
         """Parts of a typical run, in milliseconds; they sum to the whole."""
         return {part["title"]: part["ms"] for part in self.data["where"]}
+
+    @property
+    def pool(self) -> list[PoolThread]:
+        """Threads that took part in nodes; empty if runs had one thread."""
+        return [PoolThread(t["name"], t["calls"], *(t["states"][s] for s in ("running", "no ready work", "barrier", "asleep"))) for t in self.data.get("pool", [])]
 
     @property
     def ranges(self) -> list[ProfiledRange]:

@@ -35,23 +35,6 @@ int64_t steady_ns() {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-// Both clocks at one moment: of some tries the one that was interrupted least.
-struct ClockPair {
-  uint64_t ticks;
-  int64_t ns;
-};
-ClockPair read_both() {
-  ClockPair best{};
-  uint64_t least = ~uint64_t{0};
-  for (int i = 0; i < 20; ++i) {
-    uint64_t before = read_ticks();
-    int64_t ns = steady_ns();
-    uint64_t after = read_ticks();
-    if (after - before < least) least = after - before, best = {before + (after - before) / 2, ns};
-  }
-  return best;
-}
-
 std::atomic<uint64_t> next_recorder_id{1};  // 0: no recorder
 
 constexpr size_t kMaxInternedNames = 1U << 20U;  // of ranges that programs mark; a program that makes up ever new names fills no memory
@@ -63,11 +46,63 @@ int64_t unix_now_ns() {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::system_clock::now().time_since_epoch()).count();
 }
 
+constexpr size_t kMostAnchors = 1024;  // then every second goes, and they become rarer
+
 uint64_t blocks_for(uint64_t records, uint32_t block_events) { return records / block_events + (records % block_events != 0); }
 
 }  // namespace
 
 const bool detail::kTimeStampCounterIsSteady = time_stamp_counter_is_steady();
+
+double Recording::steady_ns(uint64_t ticks) const {
+  auto after =
+      std::upper_bound(anchors.begin(), anchors.end(), ticks, [](uint64_t t, const ClockAnchor& anchor) { return t < anchor.ticks; });
+  const auto since_first = [&](const ClockAnchor& anchor) { return static_cast<double>(anchor.steady_ns - anchors.front().steady_ns); };
+  if (after == anchors.begin()) return linear_ns(anchors.front().ticks, ticks);
+  const ClockAnchor& from = *(after - 1);
+  if (after == anchors.end() || after->ticks == from.ticks) return since_first(from) + linear_ns(from.ticks, ticks);
+  const double part = static_cast<double>(ticks - from.ticks) / static_cast<double>(after->ticks - from.ticks);
+  return since_first(from) + part * (since_first(*after) - since_first(from));
+}
+
+// All clocks at one moment: of some tries the one that was interrupted least.
+ClockAnchor Recorder::read_anchor() noexcept {
+  ClockAnchor best;
+  uint64_t least = ~uint64_t{0};
+  for (int i = 0; i < 20; ++i) {
+    const uint64_t before = read_ticks();
+    const int64_t ns = steady_ns(), unix_ns = unix_now_ns();
+    const uint64_t after = read_ticks();
+    if (after - before < least) least = after - before, best = {before + (after - before) / 2, ns, unix_ns};
+  }
+  return best;
+}
+
+void Recorder::add_anchor() noexcept {
+  const std::unique_lock lock(mutex_, std::try_to_lock);  // who has it may be at it
+  if (lock && !windows_.empty() && read_ticks() >= anchor_due_.load(std::memory_order_relaxed)) keep_anchor(read_anchor());
+}
+
+void Recorder::keep_anchor(const ClockAnchor& anchor) noexcept {
+  try {
+    if (anchors_.size() >= kMostAnchors) {
+      for (size_t i = 0; 2 * i < anchors_.size(); ++i) anchors_[i] = anchors_[2 * i];
+      anchors_.resize((anchors_.size() + 1) / 2);
+      anchor_seconds_ *= 2;
+    }
+    anchors_.push_back(anchor);
+  } catch (const std::exception&) {
+    // No memory for it: times go by the others.
+  }
+  // Where the recorder is new its rate is not known yet: sooner, and better the next time.
+  constexpr uint64_t kFewTicks = uint64_t{1} << 24U;
+  constexpr int64_t kKnownAfterNs = 10'000'000;
+  const int64_t ns = anchor.steady_ns - start_ns_;
+  const uint64_t ticks = anchor.ticks - start_ticks_;
+  anchor_due_ = anchor.ticks + (ns < kKnownAfterNs ? kFewTicks
+                                                   : static_cast<uint64_t>(static_cast<double>(ticks) / static_cast<double>(ns) * 1e9 *
+                                                                           static_cast<double>(anchor_seconds_)));
+}
 
 thread_local constinit Recorder::Current Recorder::current_{0, nullptr};
 constinit std::atomic<int> RecordWindow::num_open_{0}, RecordWindow::num_for_memory_{0};
@@ -87,9 +122,9 @@ struct Recorder::OwnLogs {
 };
 
 Recorder::Recorder(uint64_t max_records) : id_(next_recorder_id.fetch_add(1)), max_blocks_(blocks_for(max_records, kBlockEvents)) {
-  ClockPair start = read_both();
+  const ClockAnchor start = read_anchor();
   start_ticks_ = start.ticks;
-  start_ns_ = start.ns;
+  start_ns_ = start.steady_ns;
 }
 
 Recorder::~Recorder() {
@@ -222,6 +257,7 @@ Recorder::Block* Recorder::next_block(ThreadLog& log, uint64_t lost_from) noexce
     end = std::max(end, event.kind == RecordKind::memory || event.kind == RecordKind::out_of_memory ? event.start : event.end);
     if (event.has_arguments) ++i;
   }
+  anchor_if_due();
   log.last->last_end = end;
   log.last->next.store(block, std::memory_order_release);
   log.last->full.store(true, std::memory_order_release);
@@ -237,6 +273,7 @@ void Recorder::open(RecordWindow& window) {
   follow_windows();  // before the start: what begins after it finds room
   window.start_ = read_ticks();
   window.dropped_before_ = dropped_.load();
+  keep_anchor(read_anchor());
   wanted_from_.store(wanted_from(), std::memory_order_release);
 }
 
@@ -279,7 +316,11 @@ void Recorder::give_back() {
     if (!log->first)
       for (RecordWindow* window : windows_) window->cursors_.erase(log.get());
   std::erase_if(logs_, [](const auto& log) { return !log->first; });
-  if (windows_.empty()) late_.clear();
+  if (!windows_.empty()) return;
+  late_.clear();
+  anchors_.clear();
+  anchor_seconds_ = 1;
+  anchor_due_ = UINT64_MAX;
 }
 
 bool Recorder::is_needed(const ThreadLog& log) const {
@@ -344,12 +385,12 @@ double Recorder::ns_per_tick() const {
 
 // Both clocks at the start, and the rate between the recorder's making and now.
 void Recorder::start_of(Recording& recording, uint64_t start_ticks) const {
-  const ClockPair now = read_both();
-  const int64_t unix_ns = unix_now_ns();
-  if (now.ticks > start_ticks_ && now.ns > start_ns_)
-    recording.ns_per_tick = static_cast<double>(now.ns - start_ns_) / static_cast<double>(now.ticks - start_ticks_);
+  const ClockAnchor now = read_anchor();
+  if (now.ticks > start_ticks_ && now.steady_ns > start_ns_)
+    recording.ns_per_tick = static_cast<double>(now.steady_ns - start_ns_) / static_cast<double>(now.ticks - start_ticks_);
   recording.start_ticks = start_ticks;
-  recording.start_unix_ns = unix_ns - static_cast<int64_t>(recording.to_ns(now.ticks));
+  recording.start_unix_ns = now.unix_ns - static_cast<int64_t>(recording.to_ns(now.ticks));
+  recording.anchors = {now};
 }
 
 // Calls take(record, thread) for all records, thread by thread. @pre the caller has the mutex
@@ -388,6 +429,11 @@ Recording Recorder::collect(const RecordFilter& filter, const RecordWindow& wind
   start_of(recording, window.start());
   recording.names = filter.texts;
   std::lock_guard lock(mutex_);
+  // From the last one before the window on.
+  const auto first = std::upper_bound(anchors_.begin(), anchors_.end(), window.start(),
+                                      [](uint64_t ticks, const ClockAnchor& anchor) { return ticks < anchor.ticks; });
+  recording.anchors.insert(recording.anchors.begin(), first == anchors_.begin() ? first : first - 1, anchors_.end());
+  recording.start_unix_ns = recording.anchors.front().unix_ns - static_cast<int64_t>(recording.to_ns(recording.anchors.front().ticks));
   recording.dropped = dropped_.load() - window.dropped_before_;
   recording.complete_from = lost_until_.load();
   // A run that ends while the threads are looked through may have had nodes on those already seen.

@@ -39,8 +39,19 @@ enum class RecordKind : uint8_t {
   phase,          ///< of a kernel; arg0: the name of its node; arg1: the KernelPhase
   python,         ///< a call that Python's interpreter made
   launch,         ///< the host gives a node or a copy, whose name it has, to a device's stream
+  pool,           ///< what a thread of a pool does or waits for: a PoolState
 };
-inline constexpr int kNumRecordKinds = 14;
+inline constexpr int kNumRecordKinds = 15;
+
+/// What a thread that shares parallel loops, or nodes that run at once, is in.
+enum class PoolState : uint8_t {
+  running,        ///< a helper has a part of a loop, or a node
+  no_ready_work,  ///< it looks for work, and there is none
+  barrier,        ///< it has done its part of a loop, and waits for the others'
+  asleep,         ///< there has been no work for a while
+};
+inline constexpr int kNumPoolStates = 4;
+std::string_view name_of(PoolState state);
 
 /// As collect() gives it. What the name and the arguments mean is in the name table, written once.
 struct Record {
@@ -76,6 +87,12 @@ inline uint64_t read_ticks() noexcept {
       std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch()).count());
 }
 
+/// The clock of records and the system's clocks at one moment.
+struct ClockAnchor {
+  uint64_t ticks = 0;
+  int64_t steady_ns = 0, unix_ns = 0;
+};
+
 /// What a recorder held at one moment, or what one profile wanted of it.
 struct Recording {
   struct Thread {
@@ -94,9 +111,18 @@ struct Recording {
   /// Between these ticks nothing has been dropped or was still to be written.
   uint64_t complete_from = 0, complete_until = UINT64_MAX;
   std::vector<std::pair<uint64_t, uint64_t>> gaps;  ///< but for these: something was dropped between their ticks
+  /// About one a second, ascending. The rate of ticks is that between the two around a time, so that a clock whose speed changes is
+  /// followed.
+  std::vector<ClockAnchor> anchors;
 
   /// Nanoseconds since start_ticks.
-  double to_ns(uint64_t ticks) const { return static_cast<double>(static_cast<int64_t>(ticks - start_ticks)) * ns_per_tick; }
+  double to_ns(uint64_t ticks) const {
+    return anchors.size() < 2 ? linear_ns(start_ticks, ticks) : steady_ns(ticks) - steady_ns(start_ticks);
+  }
+
+ private:
+  double linear_ns(uint64_t from, uint64_t ticks) const { return static_cast<double>(static_cast<int64_t>(ticks - from)) * ns_per_tick; }
+  double steady_ns(uint64_t ticks) const;  // since the first anchor
 };
 
 /// As it is written. One with arguments has them in the event behind it, which most do without.
@@ -173,6 +199,13 @@ class Recorder {
   int64_t unix_ns(uint64_t ticks) const;
   /// Of the clock of records, as measured since the recorder was made.
   double ns_per_tick() const;
+  /// Notes what the system's clocks say, if that was long ago. Costs a reading of the clock otherwise.
+  void anchor_if_due() noexcept {
+    if (read_ticks() >= anchor_due_.load(std::memory_order_relaxed)) [[unlikely]]
+      add_anchor();
+  }
+  /// Of now.
+  static ClockAnchor read_anchor() noexcept;
   /// Bytes of all blocks.
   uint64_t held_bytes() const noexcept { return blocks_.load(std::memory_order_relaxed) * sizeof(Block); }
 
@@ -224,6 +257,8 @@ class Recorder {
   Block* new_block() noexcept;
   Block* take_oldest() noexcept;
   void lose(uint64_t from) noexcept;
+  void add_anchor() noexcept;
+  void keep_anchor(const ClockAnchor& anchor) noexcept;  // @pre the caller has the mutex
   void open(RecordWindow& window);
   void close(RecordWindow& window);
   std::vector<DrainedThread> drain(RecordWindow& window, uint64_t& dropped);
@@ -249,6 +284,9 @@ class Recorder {
   std::vector<std::pair<int64_t, RecordEvent>> late_;  // by the thread's system number: record_for(); as long as there are windows
   std::vector<RecordName> names_;
   std::unordered_map<std::string, uint32_t> ids_;
+  std::atomic<uint64_t> anchor_due_{UINT64_MAX};  // ticks; without windows never
+  std::vector<ClockAnchor> anchors_;              // as long as there are windows
+  uint64_t anchor_seconds_ = 1;                   // between two
 };
 
 /// While it lives, what is recorded from its start on is kept.

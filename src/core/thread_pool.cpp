@@ -26,6 +26,7 @@
 #include "core/fork_mutex.h"
 #include "core/futex.h"
 #include "core/kernel_phases.h"
+#include "core/pool_states.h"
 
 #if defined(__unix__)
 #include <pthread.h>
@@ -182,7 +183,7 @@ struct ThreadPool::Impl {
   int helpers() const { return num_threads - std::max(1, callers.load(std::memory_order_relaxed)); }
   uint64_t open_loops() const { return open_slots.load() & ~source_slots.load(std::memory_order_relaxed); }
   int take_slot();
-  void help(unsigned slot_index, bool loops_only = false);
+  bool help(unsigned slot_index, bool loops_only = false);
   bool run_chunks(Slot& slot, unsigned slot_index, bool owns);
   void rest(Slot& slot, unsigned slot_index, LoopBreak& loop_break);
   void call_helpers(const Slot& slot, unsigned slot_index);
@@ -234,29 +235,39 @@ void ThreadPool::Impl::stop() {
 
 void ThreadPool::Impl::work(unsigned index) {
   auto something_to_do = [&] { return open_slots.load(std::memory_order_acquire) != 0 || stopping.load(std::memory_order_relaxed); };
+  uint64_t idle_since = pool_state_clock();  // the end of what was recorded last: states follow each other without gaps
   while (!stopping.load(std::memory_order_relaxed)) {
     if (uint64_t open = open_slots.load(std::memory_order_acquire)) {
       int turn = static_cast<int>(index * 7 % kNumSlots);  // workers begin at different regions
-      help(static_cast<unsigned>((std::countr_zero(std::rotr(open, turn)) + turn) % kNumSlots));
+      const uint64_t begin = pool_state_clock();
+      if (!help(static_cast<unsigned>((std::countr_zero(std::rotr(open, turn)) + turn) % kNumSlots))) continue;
+      record_pool_state(PoolState::no_ready_work, idle_since, begin);
+      idle_since = pool_state_clock();
+      record_pool_state(PoolState::running, begin, idle_since);
       continue;
     }
     if (spin_until(something_to_do)) continue;
+    const uint64_t begin = pool_state_clock();
+    record_pool_state(PoolState::no_ready_work, idle_since, begin);
     sleepers.fetch_add(1);
     uint32_t seen = wakeups.load();
     if (open_slots.load() == 0 && !stopping.load()) futex_wait(wakeups, seen);
     sleepers.fetch_sub(1);
+    idle_since = pool_state_clock();
+    record_pool_state(PoolState::asleep, begin, idle_since);
   }
 }
 
-void ThreadPool::Impl::help(unsigned slot_index, bool loops_only) {
+// @return whether there was anything for this thread
+bool ThreadPool::Impl::help(unsigned slot_index, bool loops_only) {
+  bool any = false;
   Slot& slot = slots[slot_index];
   uint32_t others = slot.users.fetch_add(1) & ~kOwnerSleeps;
   if (slot.next.load() < kClosed && !slot.body) {
     if (!loops_only) {
       hide(slot_index);
       auto* source = static_cast<TaskSource*>(slot.context);
-      while (source->run_one()) {
-      }
+      while (source->run_one()) any = true;
     }
   } else
     // `others` may count a worker that only looked; then this one looks again, as the bit is still set.
@@ -265,10 +276,12 @@ void ThreadPool::Impl::help(unsigned slot_index, bool loops_only) {
       int before = thread_limit;
       if (slot.limited) thread_limit = 1;
       PhaseGuest phases(slot.owner->phases);
-      if (!run_chunks(slot, slot_index, /*owns=*/false)) phases.forget();
+      any = run_chunks(slot, slot_index, /*owns=*/false);
+      if (!any) phases.forget();
       thread_limit = before;
     }
   if (slot.users.fetch_sub(1) == (kOwnerSleeps | 1U)) futex_wake(slot.users);
+  return any;
 }
 
 // @return whether there was any for this thread
@@ -320,7 +333,9 @@ void ThreadPool::Impl::call_helpers(const Slot& slot, unsigned slot_index) {
 }
 
 void ThreadPool::Impl::await_users(Slot& slot) {
-  if (slot.users.load() == 0 || spin_until([&] { return slot.users.load() == 0; })) return;
+  if (slot.users.load() == 0) return;
+  const PoolStateScope waits(PoolState::barrier);
+  if (spin_until([&] { return slot.users.load() == 0; })) return;
   slot.users.fetch_or(kOwnerSleeps);
   for (uint32_t users; (users = slot.users.load()) != kOwnerSleeps;) futex_wait(slot.users, users);
   slot.users.fetch_and(~kOwnerSleeps);
@@ -399,7 +414,11 @@ void ThreadPool::help_until(bool (*done)(void*), void* context) {
       impl_->help(static_cast<unsigned>(std::countr_zero(open)), /*loops_only=*/true);
       continue;
     }
-    if (spin_until(something)) continue;
+    {
+      const PoolStateScope looks(PoolState::no_ready_work);
+      if (spin_until(something)) continue;
+    }
+    const PoolStateScope sleeps(PoolState::asleep);
     impl_->sleepers.fetch_add(1);
     uint32_t seen = impl_->wakeups.load();
     if (!something()) futex_wait(impl_->wakeups, seen);

@@ -4,39 +4,13 @@
 #include <limits>
 #include <numeric>
 
+#include "profile/pool_states.h"
+
 namespace treadle::profile {
 namespace {
 
 struct Interval {
   uint64_t start, end;
-};
-
-struct Event {
-  uint64_t start, end;
-  int32_t node;  // -1: a wait
-  int32_t thread;
-  int64_t flops, bytes;  // 0: not known
-};
-
-// A phase of a kernel, or a helper's part in a node.
-struct KernelEvent {
-  uint64_t start, end;
-  int32_t node, phase, thread;  // phase: of the node's kernel_phases; -1: the helper's part
-};
-
-// By start, an outer one before the inner ones that start with it.
-template <typename E>
-bool is_outer_or_earlier(const E& a, const E& b) {
-  return a.start != b.start ? a.start < b.start : a.end > b.end;
-}
-
-struct Run {
-  uint64_t start, end;
-  uint16_t number;
-  bool of_profile;  // false: it began while the profile was paused, or lacks events
-  std::vector<Event> events;
-  std::vector<KernelEvent> kernel_events;
-  int64_t launches = 0;
 };
 
 // Length of the union of intervals, which are sorted by their starts.
@@ -67,6 +41,7 @@ class Analysis {
     }
     costs_.assign(profile_.nodes.size(), {});
     for (size_t r = 0; r < runs_.size(); ++r) summarise(r), sum_phases(r);
+    add_pool(recording_, runs_, profile_);
     set_costs();
     keep_timelines();
     for (const auto& thread : recording_.threads)
@@ -84,7 +59,7 @@ class Analysis {
         if (record.kind != RecordKind::run || record.name != names_.run) continue;
         const bool of_profile = record.start >= recording_.complete_from && record.end <= recording_.complete_until &&
                                 is_within(names_.intervals, record.start) && !lacks_events(record);
-        runs_.push_back({record.start, record.end, record.run, of_profile, {}});
+        runs_.push_back({record.start, record.end, record.run, of_profile, static_cast<int32_t>(thread.index), {}, {}});
         longest_ = std::max(longest_, record.end - record.start);
       }
     std::sort(runs_.begin(), runs_.end(), [](const Run& a, const Run& b) { return a.start < b.start; });
@@ -233,12 +208,27 @@ class Analysis {
       events.push_back({event.node, event.thread, ns(event.start - run.start), ns(event.end - event.start)});
     for (const KernelEvent& event : run.kernel_events)
       events.push_back({event.node, event.thread, ns(event.start - run.start), ns(event.end - event.start), event.phase});
-    if (run.kernel_events.empty()) return events;
+    const bool has_states = add_states(run, events);
+    if (run.kernel_events.empty() && !has_states) return events;
     std::stable_sort(events.begin(), events.end(), [](const ProfiledEvent& a, const ProfiledEvent& b) {
       if (a.start_ns != b.start_ns) return a.start_ns < b.start_ns;
       return a.duration_ns != b.duration_ns ? a.duration_ns > b.duration_ns : a.phase < b.phase;
     });
     return events;
+  }
+
+  // Those in which threads of the pool waited, cut at the ends of the run.
+  bool add_states(const Run& run, std::vector<ProfiledEvent>& events) const {
+    const size_t before = events.size();
+    for (const auto& thread : recording_.threads)
+      for (const Record& record : thread.records) {
+        if (record.kind != RecordKind::pool || record.start >= run.end || record.end <= run.start) continue;
+        const PoolState state = state_of(recording_, record);
+        if (state == PoolState::running) continue;
+        const uint64_t start = std::max(record.start, run.start), end = std::min(record.end, run.end);
+        events.push_back({-2 - static_cast<int32_t>(state), static_cast<int32_t>(thread.index), ns(start - run.start), ns(end - start)});
+      }
+    return events.size() > before;
   }
 
   const Recording& recording_;

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <array>
+#include <cmath>
 #include <iterator>
 #include <nlohmann/json.hpp>
 #include <vector>
@@ -29,7 +30,8 @@ constexpr std::array<const char*, kNumRecordKinds> kChromeCategories = {"user_an
                                                                         "cpu_instant_event",
                                                                         "kernel_phase",
                                                                         "python_function",
-                                                                        "cpu_op"};
+                                                                        "cpu_op",
+                                                                        "thread_pool"};
 
 // Names come from models: whatever is not UTF-8 is replaced, or no viewer would read the file.
 std::string chrome_text(const ChromeJson& json) { return json.dump(-1, ' ', false, ChromeJson::error_handler_t::replace); }
@@ -50,7 +52,8 @@ std::string chrome_type_name(DType dtype) {
 
 class ChromeWriter {
  public:
-  explicit ChromeWriter(const TraceView& view) : view_(view), correlations_(view), pid_(getpid()) {
+  explicit ChromeWriter(const TraceView& view)
+      : view_(view), correlations_(view), gradients_(view, correlations_.size() + 1), pid_(getpid()) {
     for (const RecordName& name : view.recording->names) names_.push_back(chrome_text(name.text));
     if (view.nodes)
       for (const ProfiledNode& node : *view.nodes) node_arguments_.push_back(arguments_of(node));
@@ -60,9 +63,10 @@ class ChromeWriter {
     const Recording& recording = *view_.recording;
     out_ = fmt::format(
         "{{\"schemaVersion\":1,\"deviceProperties\":[],\"distributedInfo\":{{\"backend\":\"treadle\",\"rank\":0,\"world_size\":1}},"
-        "\"record_shapes\":1,\"displayTimeUnit\":\"ns\",\"baseTimeNanoseconds\":{},\"treadle\":{{\"dropped_records\":{}}},\"traceEvents\":["
+        "\"record_shapes\":1,\"displayTimeUnit\":\"ns\",\"baseTimeNanoseconds\":{},\"treadle\":{{\"dropped_records\":{},\"clock_pairs\":{}}"
+        "},\"traceEvents\":["
         "\n",
-        recording.start_unix_ns, recording.dropped);
+        recording.start_unix_ns, recording.dropped, clock_pairs());
     metadata("process_name", 0, "treadle");
     for (const TraceRow& row : rows_of(view_)) {
       metadata("thread_name", row.id(), row.title());
@@ -74,6 +78,14 @@ class ChromeWriter {
   }
 
  private:
+  // Nanoseconds of the trace and of the wall clock at the same moments.
+  std::string clock_pairs() const {
+    ChromeJson pairs = ChromeJson::array();
+    for (const ClockAnchor& anchor : view_.recording->anchors)
+      pairs.push_back({std::llround(view_.recording->to_ns(anchor.ticks)), anchor.unix_ns});
+    return chrome_text(pairs);
+  }
+
   static std::string arguments_of(const ProfiledNode& node) {
     ChromeJson dims = ChromeJson::array(), types = ChromeJson::array(), strides = ChromeJson::array(), concrete = ChromeJson::array();
     for (const ProfiledOperand& operand : node.inputs) {
@@ -84,6 +96,7 @@ class ChromeWriter {
     ChromeJson json{{"Input Dims", dims}, {"Input type", types}, {"Concrete Inputs", concrete}, {"op", node.op_type}};
     if (!node.kernel.empty()) json["kernel"] = node.kernel;
     if (!node.sources.empty()) json["sources"] = node.sources;
+    if (node.sequence >= 0) json["Sequence number"] = node.sequence;
     if (node.flops) json["flops"] = *node.flops;
     if (node.bytes) json["bytes"] = *node.bytes;
     const std::string text = chrome_text(json);
@@ -125,6 +138,8 @@ class ChromeWriter {
     arguments(record, is_run ? name : std::string());
     out_ += "}},\n";
     if (correlation > 0) launch_event(span, row, correlation);
+    for (int64_t number : gradients_.from(record)) arrow("s", "", "fwdbwd", span, row, number);
+    for (int64_t number : gradients_.to(record)) arrow("f", "\"bp\":\"e\",", "fwdbwd", span, row, number);
   }
 
   // In the words for CUDA, which tools for PyTorch's traces look for: a call of the runtime within what launches it, and an arrow from it.
@@ -137,7 +152,7 @@ class ChromeWriter {
     out_ += ",\"dur\":";
     append_microseconds(out_, span.end_ns - span.start_ns);
     fmt::format_to(to, ",\"args\":{{\"External id\":{},\"correlation\":{}}}}},\n", num_events_, correlation);
-    arrow("s", "", span, row, correlation);
+    arrow("s", "", "ac2g", span, row, correlation);
   }
 
   void device_event(const TraceSpan& span, const TraceRow& row, const std::string& name, int64_t correlation) {
@@ -151,13 +166,13 @@ class ChromeWriter {
     fmt::format_to(to, ",\"args\":{{\"correlation\":{},\"device\":0,\"context\":0,\"stream\":{}", correlation, row.thread->index + 1);
     if (const int32_t node = view_.node_index(*span.record); node >= 0) out_ += node_arguments_[static_cast<size_t>(node)];
     out_ += "}},\n";
-    arrow("f", "\"bp\":\"e\",", span, row, correlation);
+    arrow("f", "\"bp\":\"e\",", "ac2g", span, row, correlation);
   }
 
-  void arrow(const char* phase, const char* bound, const TraceSpan& span, const TraceRow& row, int64_t correlation) {
+  void arrow(const char* phase, const char* bound, const char* kind, const TraceSpan& span, const TraceRow& row, int64_t number) {
     fmt::format_to(std::back_inserter(out_),
-                   "{{\"ph\":\"{}\",{}\"cat\":\"ac2g\",\"name\":\"ac2g\",\"id\":{},\"pid\":{},\"tid\":{},\"ts\":", phase, bound,
-                   correlation, pid_, row.id());
+                   "{{\"ph\":\"{}\",{}\"cat\":\"{}\",\"name\":\"{}\",\"id\":{},\"pid\":{},\"tid\":{},\"ts\":", phase, bound, kind, kind,
+                   number, pid_, row.id());
     append_microseconds(out_, span.start_ns);
     out_ += "},\n";
   }
@@ -181,12 +196,14 @@ class ChromeWriter {
     if (!run_name.empty()) fmt::format_to(to, ",\"range\":{}", run_name);
     if (!labels.arg0_label.empty()) fmt::format_to(to, ",{}:{}", chrome_text(labels.arg0_label), record.arg0);
     if (!labels.arg1_label.empty()) fmt::format_to(to, ",{}:{}", chrome_text(labels.arg1_label), record.arg1);
+    if (const int64_t thread = gradients_.forward_thread(record); thread >= 0) fmt::format_to(to, ",\"Fwd thread id\":{}", thread);
     const int32_t node = view_.node_index(record);
     if (node >= 0) out_ += node_arguments_[static_cast<size_t>(node)];
   }
 
   const TraceView& view_;
   const Correlations correlations_;
+  const GradientArrows gradients_;
   const int pid_;
   std::vector<std::string> names_, node_arguments_;  // as JSON
   std::string out_;

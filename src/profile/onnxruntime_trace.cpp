@@ -78,12 +78,14 @@ class OrtWriter {
 
   void write_row(const TraceRow& row) {
     int64_t idle_since = row.spans.empty() ? 0 : row.spans.front().start_ns;
-    for (const TraceSpan& span : row.spans) {
+    for (size_t i = 0; i < row.spans.size(); ++i) {
+      const TraceSpan& span = row.spans[i];
       const Record& record = *span.record;
-      if (record.kind == RecordKind::phase || record.kind == RecordKind::chunk) continue;  // the format has whole nodes
+      // The format has whole nodes, and what a thread waited for within them.
+      if (record.kind == RecordKind::phase || record.kind == RecordKind::chunk || record.kind == RecordKind::pool) continue;
       const int32_t node = view_.node_index(record);
       if (node >= 0) {
-        write_node(row, span, static_cast<size_t>(node), std::min(idle_since, span.start_ns));
+        write_node(row, i, static_cast<size_t>(node), std::min(idle_since, span.start_ns));
         idle_since = span.end_ns;
       } else if (!is_point(record)) {
         if (record.kind == RecordKind::run) idle_since = span.start_ns;
@@ -92,15 +94,27 @@ class OrtWriter {
     }
   }
 
-  void write_node(const TraceRow& row, const TraceSpan& span, size_t node, int64_t idle_since) {
+  static int64_t barrier_ns(const TraceRow& row, size_t node_span) {
+    int64_t sum = 0;
+    for (size_t i = node_span + 1; i < row.spans.size() && row.spans[i].start_ns < row.spans[node_span].end_ns; ++i)
+      if (row.spans[i].record->kind == RecordKind::pool) sum += row.spans[i].end_ns - row.spans[i].start_ns;
+    return sum;
+  }
+
+  void write_node(const TraceRow& row, size_t node_span, size_t node, int64_t idle_since) {
+    const TraceSpan& span = row.spans[node_span];
     const std::string& name = node_names_[node];
     const std::string fence = ort_text({{"op_name", (*view_.nodes)[node].op_type}});
     event("Node", name + "_fence_before", row, idle_since, span.start_ns, fence);
     OrtJson arguments = node_arguments_[node];
-    // What the thread pool did within a node is not recorded, so that its counters are left out.
-    arguments["thread_scheduling_stats"] = {
-        {"main_thread", {{"thread_pool_name", row.thread->name}, {"thread_id", std::to_string(row.thread->system_id)}}},
-        {"sub_threads", OrtJson::object()}};
+    // In microseconds, as onnxruntime has them. Which helpers took part is on their own rows.
+    const int64_t wait_ns = barrier_ns(row, node_span);
+    arguments["thread_scheduling_stats"] = {{"main_thread",
+                                             {{"thread_pool_name", row.thread->name},
+                                              {"thread_id", std::to_string(row.thread->system_id)},
+                                              {"Run", (span.end_ns - span.start_ns - wait_ns) / 1000},
+                                              {"Wait", wait_ns / 1000}}},
+                                            {"sub_threads", OrtJson::object()}};
     event("Node", name + "_kernel_time", row, span.start_ns, span.end_ns, ort_text(arguments));
     event("Node", name + "_fence_after", row, span.end_ns, span.end_ns, fence);
   }

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstring>
 #include <string_view>
 #include <unordered_map>
@@ -32,8 +33,9 @@ namespace annotation {
 constexpr uint32_t kNameIid = 1, kInt = 4, kStringIid = 17;
 }  // namespace annotation
 
-constexpr std::array<const char*, kNumRecordKinds> kPerfettoCategories = {
-    "run", "node", "chunk", "copy", "wait", "compile", "user", "instant", "counter", "memory", "memory", "phase", "python", "launch"};
+constexpr std::array<const char*, kNumRecordKinds> kPerfettoCategories = {"run",     "node",  "chunk",   "copy",    "wait",
+                                                                          "compile", "user",  "instant", "counter", "memory",
+                                                                          "memory",  "phase", "python",  "launch",  "pool"};
 
 // A message under construction.
 class Message {
@@ -99,7 +101,8 @@ std::string shapes_text(const std::vector<ProfiledOperand>& operands) {
 
 class PerfettoWriter {
  public:
-  explicit PerfettoWriter(const TraceView& view) : view_(view), correlations_(view), pid_(static_cast<uint64_t>(getpid())) {}
+  explicit PerfettoWriter(const TraceView& view)
+      : view_(view), correlations_(view), gradients_(view, correlations_.size() + 1), pid_(static_cast<uint64_t>(getpid())) {}
 
   std::string write() {
     const std::vector<TraceRow> rows = rows_of(view_);
@@ -126,6 +129,7 @@ class PerfettoWriter {
   struct Prepared {
     std::string begin;
     bool ready = false;
+    RecordKind kind{};
   };
 
   void packet_with(uint32_t field, const Message& message) {
@@ -137,11 +141,23 @@ class PerfettoWriter {
 
   // Times of the packets (boot time, 6) against the wall clock (1).
   void snapshot_clocks() {
+    const Recording& recording = *view_.recording;
+    int64_t last_ns = 0;
+    snapshot_clocks(last_ns, recording.start_unix_ns);
+    for (const ClockAnchor& anchor : recording.anchors) {
+      const int64_t ns = std::llround(recording.to_ns(anchor.ticks));
+      if (ns <= last_ns) continue;  // from before the profile
+      snapshot_clocks(ns, anchor.unix_ns);
+      last_ns = ns;
+    }
+  }
+
+  void snapshot_clocks(int64_t ns, int64_t unix_ns) {
     Message boot, wall, snapshot;
     boot.number(1, 6);
-    boot.number(2, kOffsetNs);
+    boot.number(2, static_cast<uint64_t>(ns) + kOffsetNs);
     wall.number(1, 1);
-    wall.number(2, static_cast<uint64_t>(view_.recording->start_unix_ns) + kOffsetNs);
+    wall.number(2, static_cast<uint64_t>(unix_ns));
     snapshot.bytes(1, boot.text());
     snapshot.bytes(1, wall.text());
     packet_with(packet::kClockSnapshot, snapshot);
@@ -193,18 +209,26 @@ class PerfettoWriter {
   void begin(const TraceSpan& span) {
     const Record& record = *span.record;
     const int64_t flow = correlations_.of(record);
-    const bool dynamic = (record.arg0 | record.arg1) != 0 || flow != 0;
+    const std::vector<int64_t>&forward = gradients_.from(record), &backward = gradients_.to(record);
+    const bool dynamic = (record.arg0 | record.arg1) != 0 || flow != 0 || !forward.empty() || !backward.empty();
     Prepared& known = prepared_[std::min<size_t>(record.name, prepared_.size() - 1)];
-    if (known.ready && !dynamic) return append_event(span.start_ns, known.begin);
-    Message additions, event;
-    event.number(track_event::kCategory, categories_.number(category_of(record), additions));
-    event.number(track_event::kType, track_event::kBegin);
-    event.number(track_event::kName, names_.number(view_.name(record), additions));
-    describe_node(record, event, additions);
-    if (!dynamic) known = {event.text(), true};
-    if (dynamic) add_arguments(record, event, additions);
+    Message additions;
+    if (!known.ready || known.kind != record.kind) {
+      Message event;
+      event.number(track_event::kCategory, categories_.number(category_of(record), additions));
+      event.number(track_event::kType, track_event::kBegin);
+      event.number(track_event::kName, names_.number(view_.name(record), additions));
+      describe_node(record, event, additions);
+      known = {event.text(), true, record.kind};
+    }
+    if (!dynamic) return append_event(span.start_ns, known.begin, &additions);
+    Message event;
+    event.text() = known.begin;
+    add_arguments(record, event, additions);
     if (flow != 0)
       event.fixed64(record.kind == RecordKind::launch ? track_event::kFlow : track_event::kLastFlow, static_cast<uint64_t>(flow));
+    for (int64_t number : forward) event.fixed64(track_event::kFlow, static_cast<uint64_t>(number));
+    for (int64_t number : backward) event.fixed64(track_event::kLastFlow, static_cast<uint64_t>(number));
     append_event(span.start_ns, event.text(), &additions);
   }
 
@@ -219,6 +243,10 @@ class PerfettoWriter {
     annotate("inputs", shapes_text(node.inputs), event, additions);
     annotate("outputs", shapes_text(node.outputs), event, additions);
     annotate("sources", sources, event, additions);
+    std::string forward;
+    for (int32_t of : node.forward) forward += (forward.empty() ? "" : ", ") + (*view_.nodes)[static_cast<size_t>(of)].name;
+    annotate("forward", forward, event, additions);
+    if (node.sequence >= 0) annotate(std::string("sequence number"), node.sequence, event, additions);
   }
 
   void annotate(const char* name, const std::string& value, Message& event, Message& additions) {
@@ -307,6 +335,7 @@ class PerfettoWriter {
 
   const TraceView& view_;
   const Correlations correlations_;
+  const GradientArrows gradients_;
   const uint64_t pid_;
   uint64_t sequence_ = 1;
   Message out_, scratch_;

@@ -62,6 +62,7 @@ Profile profile_of(ProfilePlan plan, Recording recording, std::unordered_map<uin
   made->load = row_of_load(plan.load, made->recording);
   profile.trace = made;
   const ProfileTrace& trace = *made;
+  for (const ClockAnchor& anchor : trace.recording.anchors) profile.clock.push_back({trace.recording.to_ns(anchor.ticks), anchor.unix_ns});
   analyse(trace.recording, {.run = trace.run, .node = trace.node_of, .intervals = trace.intervals}, profile);
   add_ranges(trace, profile);
   if (plan.memory) profile.measured_memory = measure_memory(trace, plan.memory_before, std::move(plan.held));

@@ -47,6 +47,8 @@ Document node_json(const ProfiledNode& node) {
   if (node.flops) json["flops"] = *node.flops;
   if (node.bytes) json["bytes"] = *node.bytes;
   json["phase"] = node.phase;
+  if (!node.forward.empty()) json["forward"] = node.forward;
+  if (node.sequence >= 0) json["sequence"] = node.sequence;
   json["moves"] = node.moves;
   if (node.between_devices) json["between_devices"] = true;
   json["packed_bytes"] = node.packed_bytes;
@@ -64,6 +66,8 @@ ProfiledNode node_of(const Document& json) {
   if (json.contains("flops")) node.flops = json.at("flops").get<double>();
   if (json.contains("bytes")) node.bytes = json.at("bytes").get<double>();
   node.phase = json.at("phase"), node.moves = json.at("moves"), node.packed_bytes = json.at("packed_bytes");
+  if (json.contains("forward")) node.forward = json.at("forward").get<std::vector<int32_t>>();
+  node.sequence = json.value("sequence", int64_t{-1});
   node.between_devices = json.value("between_devices", false);
   return node;
 }
@@ -106,6 +110,7 @@ void check_indices(const ProfilePlan& plan) {
   for (int32_t i = 0; i < num_nodes; ++i) {
     const int32_t parent = plan.profile.nodes[static_cast<size_t>(i)].parent;
     damaged(parent < -1 || parent >= i);
+    for (int32_t forward : plan.profile.nodes[static_cast<size_t>(i)].forward) damaged(forward < 0 || forward >= num_nodes);
   }
   for (const auto& [record, node] : plan.node_of) damaged(node < 0 || node >= num_nodes);
   for (int32_t step : plan.profile.steps) damaged(step < 0 || step >= num_nodes);

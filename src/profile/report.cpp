@@ -73,6 +73,7 @@ class ReportBuilder {
     json["nodes"] = nodes();
     json["operators"] = operators();
     if (Json list = phases(); !list.empty()) json["phases"] = std::move(list);
+    if (!profile_.pool.empty()) json["pool"] = pool_json(profile_);
     if (!profile_.load.empty()) json["load"] = load_json(profile_);
     if (!profile_.ranges.empty()) json["ranges"] = ranges_json(profile_);
     json["memory"] = memory();
@@ -112,6 +113,7 @@ class ReportBuilder {
     if (context_.load_ms > 0) json["runs"]["load_ms"] = rounded(context_.load_ms);
     if (context_.first_run_ms > 0) json["runs"]["first_run_ms"] = rounded(context_.first_run_ms);
     add_profiler_cost(json);
+    if (!profile_.clock.empty()) json["clock"] = clock_json(profile_);
     if (context_.peaks.flops_per_second <= 0) return;
     Json bandwidth = Json::array();
     for (const auto& [bytes, rate] : context_.peaks.bytes_per_second)
@@ -168,13 +170,17 @@ class ReportBuilder {
     return profile_.nodes[i].self_ns.empty() ? 0 : typical_mean([&](size_t r) { return profile_.nodes[i].self_ns[r]; });
   }
 
+  double all_self_ns(size_t i) const { return std::accumulate(profile_.nodes[i].self_ns.begin(), profile_.nodes[i].self_ns.end(), 0.0); }
+
   // Parts of a typical run, which sum to the whole of it.
   Json where() const {
     std::array<double, kNumKinds> kinds{};
-    double nodes_ns = 0;
+    double nodes_ns = 0, barriers_ns = 0;
     for (size_t i = 0; i < profile_.nodes.size(); ++i) {
       const double ns = node_mean_ns(i);
-      kinds[static_cast<size_t>(kinds_[i])] += ns;
+      const double barrier_ns = all_self_ns(i) > 0 ? ns * profile_.nodes[i].barrier_ns / all_self_ns(i) : 0;
+      kinds[static_cast<size_t>(kinds_[i])] += ns - barrier_ns;
+      barriers_ns += barrier_ns;
       nodes_ns += ns;
     }
     auto mean_of = [&](double ProfiledRun::*part) { return typical_mean([&](size_t r) { return profile_.runs[r].*part; }); };
@@ -198,6 +204,7 @@ class ReportBuilder {
     add("moves", "nodes that only move data", of(Kind::moves));
     add("unknown", context_.peaks.flops_per_second > 0 ? "nodes of unknown cost" : "nodes", of(Kind::unknown));
     add("control_flow", "loops and branches, around their nodes", of(Kind::control_flow));
+    add("barrier", "waiting for helpers, at the ends of nodes' loops", barriers_ns * scale);
     add("dispatch", "between nodes", between_ns);
     add("profiler", "recording", recording_ns);
     add("wait", "waiting for other jobs", mean_of(&ProfiledRun::wait_ns));
@@ -226,6 +233,8 @@ class ReportBuilder {
       if (!node.forms.empty()) json["forms"] = node.forms;
       if (node.parent >= 0) json["parent"] = node.parent;
       if (!node.phase.empty()) json["phase"] = node.phase;
+      if (node.sequence >= 0) json["sequence"] = node.sequence;
+      if (!node.forward.empty()) json["forward"] = node.forward;
       if (node.between_devices) json["between_devices"] = true;
       if (!(node.sources.empty() || (node.sources.size() == 1 && node.sources[0] == node.name))) json["sources"] = node.sources;
       if (!node.passes.empty()) json["passes"] = node.passes;
@@ -249,6 +258,7 @@ class ReportBuilder {
     const double mean = node_mean_ns(i);
     if (path_.ms > 0 && path_.slack_ms[i] >= 0) json["slack_ms"] = rounded(path_.slack_ms[i]);
     json["mean_ms"] = milliseconds(mean);
+    if (node.barrier_ns > 0) json["barrier_ms"] = milliseconds(node.barrier_ns / static_cast<double>(profile_.runs.size()));
     json["share"] = rounded(wall_ns_ > 0 ? mean / wall_ns_ : 0);
     if (!node.kernel_phases.empty()) json["kernel_phases"] = kernel_phases(node);
     const double median = summarise(node.self_ns).median;

@@ -134,6 +134,34 @@ Document load_json(const Profile& profile) {
   return list;
 }
 
+Document pool_json(const Profile& profile) {
+  Document list = Document::array();
+  for (const ProfiledPoolThread& thread : profile.pool) {
+    const double all = std::accumulate(thread.state_ns.begin(), thread.state_ns.end(), 0.0);
+    Document states;
+    for (size_t s = 0; s < thread.state_ns.size(); ++s)
+      states[ProfiledPoolThread::kStateNames[s]] = rounded(all > 0 ? thread.state_ns[s] / all : 0);
+    list.push_back({{"thread", thread.thread},
+                    {"name", profile.threads[static_cast<size_t>(thread.thread)]},
+                    {"calls", thread.calls},
+                    {"ms", milliseconds(all)},
+                    {"states", std::move(states)}});
+  }
+  return list;
+}
+
+Document clock_json(const Profile& profile) {
+  Document pairs = Document::array();
+  double set_ns = 0;
+  const ProfiledClockPair& first = profile.clock.front();
+  for (const ProfiledClockPair& pair : profile.clock) {
+    pairs.push_back({milliseconds(pair.ns), pair.unix_ns});
+    const double off = static_cast<double>(pair.unix_ns - first.unix_ns) - (pair.ns - first.ns);
+    if (std::abs(off) > std::abs(set_ns)) set_ns = off;
+  }
+  return {{"pairs", std::move(pairs)}, {"set_ms", milliseconds(set_ns)}};
+}
+
 Document spans_json(const Profile& profile) {
   Document range = Document::array(), thread = Document::array(), start = Document::array(), duration = Document::array();
   for (const ProfiledSpan& span : profile.spans) {

@@ -15,6 +15,10 @@ Document summary_json(const std::vector<double>& ns);
 
 /// Phases of loading: those of one name within one phase together.
 Document load_json(const Profile& profile);
+/// Threads of the pool: a part of their time for each state, which sum to 1.
+Document pool_json(const Profile& profile);
+/// Pairs of the profile's time and the wall clock's, and by how much the wall clock was set meanwhile.
+Document clock_json(const Profile& profile);
 /// Ranges that the program marked: calls, and the time of all of them.
 Document ranges_json(const Profile& profile);
 /// Where ranges and runs lie in the recording.

@@ -127,6 +127,8 @@ void StreamWriter::write_part() {
                 {"ns_per_tick", recorder.ns_per_tick()},
                 {"start_unix_ns", recorder.unix_ns(window_.start())},
                 {"intervals", intervals_()}};
+  const ClockAnchor now = Recorder::read_anchor();
+  mark["clock"] = {now.ticks, now.steady_ns, now.unix_ns};
   section(kMarkSection, mark.dump());
   dropped_ = dropped;
   from_ = until;

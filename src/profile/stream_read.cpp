@@ -21,6 +21,7 @@ namespace {
 
 // Four months at 3 GHz, or a year of nanoseconds; what times are computed with stays far from the limits of 64 bits.
 constexpr uint64_t kLongestTicks = uint64_t{1} << 55U;
+constexpr int64_t kLongestSteadyNs = int64_t{1} << 59, kLongestUnixNs = int64_t{1} << 61;
 constexpr double kSlowestClock = 100;  // nanoseconds a tick
 
 /// What lies between two marks, or all of it.
@@ -84,7 +85,25 @@ class StreamReader {
     recording_.ns_per_tick = mark.at("ns_per_tick");
     if (!(recording_.ns_per_tick > 0 && recording_.ns_per_tick <= kSlowestClock)) damaged("its clock makes no sense");
     recording_.start_unix_ns = mark.at("start_unix_ns");
+    add_anchor(mark);
     intervals_ = mark.at("intervals").get<std::vector<std::pair<uint64_t, uint64_t>>>();
+  }
+
+  // About one a second of the ten that are written. Files of older versions have none.
+  void add_anchor(const Document& mark) {
+    constexpr int64_t kApartNs = 900'000'000;
+    if (!mark.contains("clock")) return;
+    const Document& clock = mark.at("clock");
+    const ClockAnchor anchor{clock.at(0), clock.at(1), clock.at(2)};
+    std::vector<ClockAnchor>& anchors = recording_.anchors;
+    const uint64_t place = anchor.ticks - recording_.start_ticks;  // wraps around for what is before
+    const auto is_within = [](int64_t ns, int64_t most) { return ns >= -most && ns <= most; };
+    if (place >= kLongestTicks || !is_within(anchor.unix_ns, kLongestUnixNs) || !is_within(anchor.steady_ns, kLongestSteadyNs) ||
+        (!anchors.empty() && (anchor.ticks <= anchors.back().ticks || anchor.steady_ns <= anchors.back().steady_ns)))
+      damaged("its clocks make no sense");
+    // The last one is always there: the one before it stays only if it is far from the one before that.
+    if (anchors.size() >= 2 && anchors.back().steady_ns - anchors[anchors.size() - 2].steady_ns < kApartNs) anchors.pop_back();
+    anchors.push_back(anchor);
   }
 
   void add_names(const Document& json) {

@@ -199,6 +199,18 @@ std::string where_table(const Document& document) {
   return text;
 }
 
+std::string pool_table(const Document& document) {
+  if (!document.contains("pool")) return {};
+  TextTable table({{"threads during runs", false, 40}, {"running", true}, {"no ready work", true}, {"barrier", true}, {"asleep", true}});
+  for (const Document& thread : document.at("pool")) {
+    std::vector<std::string> cells{thread.at("name").get<std::string>() + (thread.at("calls").get<bool>() ? ", calls runs" : "")};
+    for (const char* state : {"running", "no ready work", "barrier", "asleep"})
+      cells.push_back(percent(thread.at("states").at(state).get<double>()));
+    table.add(std::move(cells));
+  }
+  return "\n" + table.to_text();
+}
+
 std::string memory_table(const Document& document) {
   const Document memory = document.value("memory", Document::object());
   if (!memory.contains("classes")) return {};
@@ -289,8 +301,9 @@ std::string profile_to_table(std::string_view json, const ProfileTableOptions& o
   return reading([&] {
     const Document document = parse_document(json);
     return headline(document) + node_table(document, options) + kernel_phase_table(document, options) + operator_table(document, 12) +
-           phase_table(document) + range_table(document) + where_table(document) + load_table(document) + memory_table(document) +
-           measured_table(document, options) + (options.memory ? arena_table(document, options) : "") + remedy_list(document);
+           phase_table(document) + range_table(document) + where_table(document) + pool_table(document) + load_table(document) +
+           memory_table(document) + measured_table(document, options) + (options.memory ? arena_table(document, options) : "") +
+           remedy_list(document);
   });
 }
 

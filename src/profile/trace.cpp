@@ -15,7 +15,7 @@ namespace treadle {
 
 std::string profile_to_trace(const Profile& profile, TraceFormat format) {
   profile::TraceView view = profile::view_of(profile);
-  view.launches = format == TraceFormat::chrome || format == TraceFormat::perfetto;
+  view.launches = view.pool_runs = format == TraceFormat::chrome || format == TraceFormat::perfetto;
   if (!view.launches) view.load = nullptr;  // the others are about runs
   switch (format) {
     case TraceFormat::chrome: return profile::to_chrome_trace(view);

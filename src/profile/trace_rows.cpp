@@ -6,12 +6,11 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "profile/pool_states.h"
 #include "treadle/error.h"
 
 namespace treadle::profile {
 namespace {
-
-constexpr size_t kMaxRowsOfThread = 100;
 
 // By thread: the rows, and of each the ends of the ranges that are open.
 class RowBuilder {
@@ -36,7 +35,7 @@ class RowBuilder {
     if (row == rows_.size()) add_row();
     std::vector<int64_t>& open = open_[row];
     while (!open.empty() && open.back() <= span.start_ns) open.pop_back();
-    if (!open.empty() && open.back() < span.end_ns && row + 1 < kMaxRowsOfThread) return false;
+    if (!open.empty() && open.back() < span.end_ns && row + 1 < static_cast<size_t>(kMaxRowsOfThread)) return false;
     open.push_back(span.end_ns);
     return true;
   }
@@ -59,6 +58,12 @@ int32_t TraceView::node_index(const Record& record) const {
 const std::string& TraceView::name(const Record& record) const {
   static const std::string kUnknown = "(unknown)";
   return record.name < recording->names.size() ? recording->names[record.name].text : kUnknown;
+}
+
+bool TraceView::shows(const Record& record) const {
+  if (record.start < first_ticks) return false;
+  if (record.kind == RecordKind::launch) return launches;
+  return record.kind != RecordKind::pool || pool_runs || state_of(*recording, record) != PoolState::running;
 }
 
 // A node is launched once in a run, and runs have numbers, which come again: the n-th launch is that of the n-th activity behind it.
@@ -96,6 +101,58 @@ int64_t Correlations::of(const Record& record) const {
 
 const Record* Correlations::activity(int64_t number) const { return number > 0 ? activities_[static_cast<size_t>(number - 1)] : nullptr; }
 
+// Of a joint module, forward and backward part are runs with numbers of their own: then the last forward record before counts.
+GradientArrows::GradientArrows(const TraceView& view, int64_t first_id) {
+  if (!view.nodes) return;
+  std::vector<bool> wanted(view.nodes->size(), false);
+  for (const ProfiledNode& node : *view.nodes)
+    for (int32_t forward : node.forward) wanted[static_cast<size_t>(forward)] = true;
+  if (std::find(wanted.begin(), wanted.end(), true) == wanted.end()) return;
+  struct Made {
+    const Record* record;
+    int64_t thread;
+  };
+  std::vector<std::vector<Made>> made(view.nodes->size());  // by forward node, ascending ends
+  const auto each_node = [&](auto&& visit) {
+    for (const Recording::Thread& thread : view.recording->threads)
+      for (const Record& record : thread.records)
+        if (const int32_t node = record.kind == RecordKind::node ? view.node_index(record) : -1; node >= 0)
+          visit(record, static_cast<size_t>(node), int64_t{thread.index} * kMaxRowsOfThread);
+  };
+  each_node([&](const Record& record, size_t node, int64_t thread) {
+    if (wanted[node]) made[node].push_back({&record, thread});
+  });
+  for (auto& list : made) std::sort(list.begin(), list.end(), [](const Made& a, const Made& b) { return a.record->end < b.record->end; });
+  each_node([&](const Record& record, size_t node, int64_t) {
+    for (int32_t forward : (*view.nodes)[node].forward) {
+      const std::vector<Made>& list = made[static_cast<size_t>(forward)];
+      const auto behind =
+          std::upper_bound(list.begin(), list.end(), record.start, [](uint64_t t, const Made& m) { return t < m.record->end; });
+      if (behind == list.begin()) continue;
+      auto from = behind - 1;
+      for (auto it = behind; it != list.begin() && behind - it < 64;)
+        if ((--it)->record->run == record.run) {
+          from = it;
+          break;
+        }
+      begins_[from->record].push_back(first_id);
+      ends_[&record].push_back(first_id++);
+      threads_[&record] = from->thread;
+    }
+  });
+}
+
+const std::vector<int64_t>& GradientArrows::found(const Numbers& numbers, const Record& record) {
+  static const std::vector<int64_t> kNone;
+  const auto it = numbers.find(&record);
+  return it == numbers.end() ? kNone : it->second;
+}
+
+int64_t GradientArrows::forward_thread(const Record& record) const {
+  const auto it = threads_.find(&record);
+  return it == threads_.end() ? -1 : it->second;
+}
+
 TraceView view_of(const Profile& profile) {
   if (!profile.trace)
     throw Error(ErrorCode::invalid_argument,
@@ -119,7 +176,7 @@ std::vector<TraceRow> rows_of(const TraceView& view) {
     std::vector<TraceSpan> spans;
     spans.reserve(thread.records.size());
     for (const Record& record : thread.records)
-      if (record.start >= view.first_ticks && (view.launches || record.kind != RecordKind::launch))
+      if (view.shows(record))
         spans.push_back({std::llround(view.recording->to_ns(record.start)), std::llround(view.recording->to_ns(record.end)), &record});
     std::stable_sort(spans.begin(), spans.end(), [](const TraceSpan& a, const TraceSpan& b) {
       if (a.start_ns != b.start_ns) return a.start_ns < b.start_ns;

@@ -1,6 +1,7 @@
 // What all trace files have in common: the records of each thread as rows of ranges that nest, outer ones first.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <unordered_map>
@@ -33,10 +34,12 @@ struct TraceView {
   uint64_t first_ticks = 0;
   const Recording::Thread* load = nullptr;  ///< a row behind those of the threads; null: none
   bool launches = false;                    ///< rows have what the host gave to devices
+  bool pool_runs = false;                   ///< rows have ranges around what threads of the pool run
 
   /// -1 if the record is of no known node.
   int32_t node_index(const Record& record) const;
   const std::string& name(const Record& record) const;
+  bool shows(const Record& record) const;
 };
 
 /// @throws Error(invalid_argument) if the profile holds no records: one that was built by hand, or read from a file
@@ -55,11 +58,33 @@ class Correlations {
   int64_t of(const Record& record) const;
   /// What came of a launch. Null if that is not in the recording.
   const Record* activity(int64_t number) const;
+  int64_t size() const { return static_cast<int64_t>(activities_.size()); }
 
  private:
   std::unordered_map<const Record*, int64_t> numbers_;
   std::vector<const Record*> activities_;  // by number - 1
 };
+
+/// Arrows from what forward nodes did to the backward nodes of the same run.
+class GradientArrows {
+ public:
+  /// @param first_id  arrows are numbered from here on
+  GradientArrows(const TraceView& view, int64_t first_id);
+  /// Numbers of the arrows that begin, and that end, at a record.
+  const std::vector<int64_t>& from(const Record& record) const { return found(begins_, record); }
+  const std::vector<int64_t>& to(const Record& record) const { return found(ends_, record); }
+  /// The number (TraceRow::id) of the thread that the forward node ran on; -1: the record is of no backward node.
+  int64_t forward_thread(const Record& record) const;
+
+ private:
+  using Numbers = std::unordered_map<const Record*, std::vector<int64_t>>;
+  static const std::vector<int64_t>& found(const Numbers& numbers, const Record& record);
+
+  Numbers begins_, ends_;
+  std::unordered_map<const Record*, int64_t> threads_;
+};
+
+inline constexpr int64_t kMaxRowsOfThread = 100;
 
 /// A row of a viewer. Ranges of one thread that overlap without nesting, which viewers would drop, go to a further row of that thread.
 struct TraceRow {
@@ -68,7 +93,7 @@ struct TraceRow {
   std::vector<TraceSpan> spans;  ///< by start, an outer one before the inner ones that start with it
 
   /// Differs from all other rows of the recording.
-  int64_t id() const { return int64_t{thread->index} * 100 + (number < 99 ? number : 99); }
+  int64_t id() const { return int64_t{thread->index} * kMaxRowsOfThread + std::min(number, kMaxRowsOfThread - 1); }
   std::string title() const;
 };
 

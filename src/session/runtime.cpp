@@ -197,6 +197,7 @@ exec::RunControl Runtime::control(const RunOptions* run_options) const {
   control.denormals_as_zero = options.set_denormal_as_zero;
   if (num_recording.load(std::memory_order_acquire) > 0) {
     control.recorder = &Recorder::of_process();
+    control.recorder->anchor_if_due();
     control.record_run = Recorder::next_run();
     control.kernel_phases = phases_wanted();
   }

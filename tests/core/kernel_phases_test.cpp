@@ -31,7 +31,10 @@ struct PhasesOfANode {
     RecordFilter filter{.from = window.start(), .kernel_phases = phases};
     filter.names.emplace(node, 0);
     filter.texts.push_back({"Conv c", {}, {}});
-    return Recorder::of_process().collect(filter, window);
+    Recording recording = Recorder::of_process().collect(filter, window);
+    for (Recording::Thread& thread : recording.threads)
+      std::erase_if(thread.records, [](const Record& record) { return record.kind == RecordKind::pool; });
+    return recording;
   }
   RecordWindow window;
   const bool phases;
@@ -90,6 +93,16 @@ TEST(KernelPhases, AProductWithinAnotherPhaseIsThatPhases) {
     product.next(KernelPhase::epilogue);  // the scope was none from the start
   }
   EXPECT_EQ(texts_of(profile.recording()), (std::vector<std::vector<std::string>>{{"pack", "scores"}}));
+}
+
+TEST(KernelPhases, ANodeThatOnlyMovesDataIsOnePhase) {
+  const PhasesOfANode profile;
+  { const PhaseNode node(/*recorded=*/true, profile.node, 3, KernelPhase::move); }
+  { const PhaseNode node(/*recorded=*/false, profile.node, 3, KernelPhase::move); }
+  const Recording recording = profile.recording();
+  ASSERT_EQ(recording.threads.size(), 1U);
+  EXPECT_EQ(texts_of(recording)[0], std::vector<std::string>{"move"});
+  EXPECT_EQ(recording.threads[0].records[0].run, 3);
 }
 
 // Each chunk waits for the other, so that two threads take one each.

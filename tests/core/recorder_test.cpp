@@ -229,6 +229,44 @@ TEST(RecordWindow, WindowsComeAndGoWhileThreadsRecord) {
   for (int t = 1; t <= kThreads; ++t) EXPECT_EQ(next[static_cast<size_t>(t)], kRecords);
 }
 
+TEST(Recording, TimesFollowAClockThatChangesItsSpeed) {
+  Recording recording;
+  recording.start_ticks = 1500;
+  recording.ns_per_tick = 1;
+  EXPECT_EQ(recording.to_ns(1700), 200);
+  // Two nanoseconds a tick up to 2000, then four.
+  recording.anchors = {{1000, 50, 0}, {2000, 2050, 0}, {3000, 6050, 0}};
+  EXPECT_EQ(recording.to_ns(1500), 0);
+  EXPECT_EQ(recording.to_ns(1750), 500);
+  EXPECT_EQ(recording.to_ns(2000), 1000);
+  EXPECT_EQ(recording.to_ns(2500), 3000);
+  // Beyond the pairs by the rate over all.
+  EXPECT_EQ(recording.to_ns(3100), 5100);
+  EXPECT_EQ(recording.to_ns(900), -1100);
+}
+
+TEST(RecordWindow, NotesTheWallClockWhileItRecords) {
+  Recorder recorder;
+  RecordWindow window(recorder, {});
+  const RecordFilter filter{.from = window.start()};
+  // A new recorder takes pairs every few milliseconds, until it knows its rate.
+  for (int i = 0; i < 3; ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(15));
+    recorder.anchor_if_due();
+  }
+  const Recording recording = recorder.collect(filter, window);
+  ASSERT_GE(recording.anchors.size(), 3U);
+  for (size_t i = 1; i < recording.anchors.size(); ++i) {
+    const ClockAnchor &before = recording.anchors[i - 1], &anchor = recording.anchors[i];
+    EXPECT_LT(before.ticks, anchor.ticks);
+    EXPECT_LT(before.steady_ns, anchor.steady_ns);
+    EXPECT_NEAR(recording.to_ns(anchor.ticks) - recording.to_ns(before.ticks), static_cast<double>(anchor.steady_ns - before.steady_ns), 1);
+  }
+  const auto now = std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::system_clock::now().time_since_epoch()).count();
+  EXPECT_NEAR(static_cast<double>(now - recording.anchors.back().unix_ns), 0, 1e9);
+  EXPECT_EQ(recording.start_unix_ns, recording.anchors[0].unix_ns - static_cast<int64_t>(recording.to_ns(recording.anchors[0].ticks)));
+}
+
 TEST(Recorder, TicksConvertToTheSteadyClocksNanoseconds) {
   Recorder recorder;
   auto clock = [] { return std::chrono::steady_clock::now(); };

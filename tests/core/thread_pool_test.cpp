@@ -4,18 +4,23 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <ctime>
 #include <limits>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <set>
 #include <stdexcept>
+#include <string>
 #include <thread>
 #include <utility>
 #include <vector>
 
+#include "core/record_filter.h"
+#include "core/recorder.h"
 #include "tests/sanitizers.h"
 
 namespace treadle {
@@ -344,6 +349,79 @@ TEST(ThreadPool, TheSharedPoolIsNoWiderThanTheUsableCpus) {
   EXPECT_EQ(ThreadPool::shared(), ThreadPool::shared());
   EXPECT_EQ(ThreadPool::shared()->num_threads(), ThreadPool(0).num_threads());
   EXPECT_LE(ThreadPool::shared()->num_threads(), static_cast<int>(std::thread::hardware_concurrency()));
+}
+
+// By name: the spans of each thread that has any, in order.
+std::map<int64_t, std::vector<std::pair<std::string, Record>>> states_of(const RecordWindow& window) {
+  const Recording recording = Recorder::of_process().collect({.from = window.start()}, window);
+  std::map<int64_t, std::vector<std::pair<std::string, Record>>> states;
+  for (const Recording::Thread& thread : recording.threads)
+    for (const Record& record : thread.records)
+      if (record.kind == RecordKind::pool) states[thread.system_id].emplace_back(recording.names[record.name].text, record);
+  return states;
+}
+
+// Each thread has a chunk of its own, and is held in it until all have begun:
+// what runs, and how often, is known.
+TEST(ThreadPool, RecordsWhatItsThreadsDo) {
+  constexpr int kThreads = 3, kLoops = 20;
+  ThreadPool pool(kThreads);
+  const RecordWindow window(Recorder::of_process(), {});
+  for (int loop = 0; loop < kLoops; ++loop) {
+    std::atomic<int> begun{0};
+    pool.parallel_for(kThreads, 1, [&](int64_t, int64_t) {
+      ++begun;
+      while (begun < kThreads) std::this_thread::yield();
+    });
+  }
+  // A helper writes its record when the loop is over.
+  std::map<int64_t, std::vector<std::pair<std::string, Record>>> states;
+  auto runs_of = [&](int64_t thread) {
+    return std::count_if(states[thread].begin(), states[thread].end(), [](const auto& state) { return state.first == "running"; });
+  };
+  for (int tries = 0; tries < 1000; ++tries) {
+    states = states_of(window);
+    std::erase_if(states, [](const auto& thread) { return thread.first == gettid(); });
+    if (states.size() == kThreads - 1 &&
+        std::all_of(states.begin(), states.end(), [&](const auto& t) { return runs_of(t.first) >= kLoops; }))
+      break;
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  ASSERT_EQ(states.size(), static_cast<size_t>(kThreads - 1));
+  for (const auto& [thread, list] : states) {
+    EXPECT_EQ(runs_of(thread), kLoops);
+    for (size_t i = 0; i < list.size(); ++i) {
+      EXPECT_TRUE(list[i].first == "running" || list[i].first == "no ready work" || list[i].first == "asleep") << list[i].first;
+      if (i > 0) {
+        EXPECT_EQ(list[i - 1].second.end, list[i].second.start) << "states follow each other without gaps";
+      }
+    }
+  }
+}
+
+TEST(ThreadPool, ACallerThatWaitsForAHelperIsAtABarrier) {
+  ThreadPool pool(2);
+  const RecordWindow window(Recorder::of_process(), {});
+  std::atomic<int> begun{0};
+  const auto caller = std::this_thread::get_id();
+  pool.parallel_for(2, 1, [&](int64_t, int64_t) {
+    ++begun;
+    while (begun < 2) std::this_thread::yield();
+    if (std::this_thread::get_id() != caller) std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  });
+  const auto states = states_of(window);
+  ASSERT_TRUE(states.contains(gettid()));
+  const auto& own = states.at(gettid());
+  ASSERT_EQ(own.size(), 1U);
+  EXPECT_EQ(own[0].first, "barrier");
+  EXPECT_GT(own[0].second.end, own[0].second.start);
+}
+
+TEST(ThreadPool, RecordsNothingWithoutAProfile) {
+  ThreadPool pool(2);
+  parallel_for(&pool, 1000, 1, [](int64_t, int64_t) {});
+  const RecordWindow window(Recorder::of_process(), {});
+  EXPECT_FALSE(states_of(window).contains(gettid()));
 }
 
 }  // namespace

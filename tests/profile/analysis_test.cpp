@@ -5,7 +5,8 @@
 namespace treadle::profile {
 namespace {
 
-constexpr uint32_t kRun = 0, kConv = 1, kLoop = 2, kBody = 3, kWait = 4, kGone = 5, kPack = 6, kCompute = 7, kEpilogue = 8;
+constexpr uint32_t kRun = 0, kConv = 1, kLoop = 2, kBody = 3, kWait = 4, kGone = 5, kPack = 6, kCompute = 7, kEpilogue = 8, kRunning = 9,
+                   kNoWork = 10, kBarrier = 11, kAsleep = 12;
 
 Record node(uint32_t name, uint64_t start, uint64_t end, uint16_t run = 1) { return {start, end, 0, 0, name, RecordKind::node, run}; }
 Record run(uint64_t start, uint64_t end, uint16_t number = 1) { return {start, end, 0, 0, kRun, RecordKind::run, number}; }
@@ -13,11 +14,13 @@ Record run(uint64_t start, uint64_t end, uint16_t number = 1) { return {start, e
 Record phase(uint32_t name, uint64_t start, uint64_t end, uint16_t run = 1, uint32_t of = kConv) {
   return {start, end, of, 1, name, RecordKind::phase, run};
 }
+Record state(uint32_t name, uint64_t start, uint64_t end) { return {start, end, 0, 0, name, RecordKind::pool, 0}; }
 Record part(uint64_t start, uint64_t end) { return {start, end, 0, 0, kConv, RecordKind::chunk, 1}; }
 
 Profile analysed(std::vector<std::vector<Record>> threads, uint64_t first = 0) {
   Recording recording;  // a tick is a nanosecond
-  for (const char* name : {"run", "Conv c", "Loop l", "Add a", "wait", "Add gone", "pack", "compute", "epilogue"})
+  for (const char* name : {"run", "Conv c", "Loop l", "Add a", "wait", "Add gone", "pack", "compute", "epilogue", "running",
+                           "no ready work", "barrier", "asleep"})
     recording.names.push_back({name, {}, {}});
   for (auto& records : threads) {
     const auto index = static_cast<uint32_t>(recording.threads.size());
@@ -146,6 +149,40 @@ TEST(ProfileAnalysis, PhasesOfKernelsAreOfAllThreadsAndWithoutThoseWithin) {
   for (const ProfiledEvent& event : p.median_run) timeline.push_back(event.phase);
   EXPECT_EQ(timeline, (std::vector<int32_t>{-1, 0, 2, -1, 2, 1, 1}));
 }
+
+// A state that began before the run or ends after it counts by its part within.
+TEST(ProfileAnalysis, StatesOfThePoolSumToTheRuns) {
+  const Profile p =
+      analysed({{state(kBarrier, 40, 50), node(kConv, 10, 50), state(kNoWork, 60, 70), run(0, 100)},
+                {state(kNoWork, 0, 12), state(kBarrier, 30, 35), state(kRunning, 12, 45), state(kNoWork, 45, 80), state(kAsleep, 80, 130)},
+                {state(kRunning, 90, 150)}});
+  ASSERT_EQ(p.pool.size(), 3U);
+  EXPECT_TRUE(p.pool[0].calls);
+  EXPECT_EQ(p.pool[0].state_ns, (std::array<double, 4>{80, 10, 10, 0}));
+  EXPECT_FALSE(p.pool[1].calls);
+  EXPECT_EQ(p.pool[1].state_ns, (std::array<double, 4>{28, 47, 5, 20}));
+  EXPECT_EQ(p.pool[2].state_ns, (std::array<double, 4>{10, 0, 0, 90})) << "what no record says was slept";
+  EXPECT_EQ(p.nodes[0].barrier_ns, 10);
+  EXPECT_EQ(p.runs[0].barrier_ns, 10);
+  EXPECT_EQ(p.nodes[0].self_ns, std::vector<double>{40});
+  EXPECT_EQ(p.runs[0].events, 2) << "states are of no run";
+  expect_sum(p.runs[0]);
+  std::vector<int32_t> timeline;
+  for (const ProfiledEvent& event : p.median_run) timeline.push_back(event.node);
+  EXPECT_EQ(timeline, (std::vector<int32_t>{-3, 0, -4, -4, -3, -3, -5}));
+}
+
+TEST(ProfileAnalysis, ABarrierIsOfTheInnermostNodeOfItsThread) {
+  const Profile p = analysed(
+      {{state(kBarrier, 25, 28), node(kBody, 20, 30), state(kBarrier, 50, 56), node(kLoop, 10, 70), state(kBarrier, 72, 75), run(0, 80)},
+       {state(kBarrier, 32, 40), node(kConv, 30, 44)}});
+  EXPECT_EQ(p.nodes[0].barrier_ns, 8);
+  EXPECT_EQ(p.nodes[1].barrier_ns, 6);
+  EXPECT_EQ(p.nodes[2].barrier_ns, 3);
+  EXPECT_EQ(p.runs[0].barrier_ns, 17) << "one of no node is dispatch";
+}
+
+TEST(ProfileAnalysis, OneThreadHasNoPool) { EXPECT_TRUE(analysed({{node(kConv, 10, 50), run(0, 60)}}).pool.empty()); }
 
 TEST(ProfileAnalysis, ARunWithoutNodesIsAllBeforeTheFirst) {
   const Profile p = analysed({{run(0, 30)}});

@@ -5,6 +5,9 @@
 #include <map>
 #include <nlohmann/json.hpp>
 #include <thread>
+#include <tuple>
+#include <unordered_map>
+#include <vector>
 
 #include "profile/flame.h"
 
@@ -115,6 +118,45 @@ TEST(ChromeTrace, WhatBeganBeforeTheProfileIsLeftOut) {
 TEST(Flame, ARangeCountsWithoutTheOnesInIt) {
   const Recording recording = made_up();
   EXPECT_EQ(to_folded_stacks({.recording = &recording}), "main 77;run 1501\nmain 77;run;conv \"a\" \xEF\xBF\xBD 1499\n");
+}
+
+// Two steps of a forward node, and of the backward node that computes its gradient; the second step runs on two threads.
+TEST(ChromeTrace, ArrowsLeadFromForwardToBackwardNodesOfTheSameRun) {
+  Recording recording;
+  recording.names = {{"Tanh f", {}, {}}, {"Mul b", {}, {}}};
+  recording.threads.push_back(
+      {0,
+       77,
+       "main",
+       {{100, 200, 0, 0, 0, RecordKind::node, 1}, {300, 400, 0, 0, 1, RecordKind::node, 1}, {500, 600, 0, 0, 0, RecordKind::node, 2}}});
+  recording.threads.push_back({1, 78, "worker", {{700, 800, 0, 0, 1, RecordKind::node, 2}}});
+  std::vector<ProfiledNode> nodes(2);
+  nodes[0].sequence = nodes[1].sequence = 4;
+  nodes[1].forward = {0};
+  const std::unordered_map<uint32_t, int32_t> node_of{{0, 0}, {1, 1}};
+  const TraceView view{.recording = &recording, .nodes = &nodes, .node_of = &node_of};
+  const Json trace = Json::parse(to_chrome_trace(view));
+  std::vector<std::tuple<int, double, int>> begins, ends;
+  for (const Json& event : events_of(trace, "s")) begins.emplace_back(event["id"], event["ts"], event["tid"]);
+  for (const Json& event : events_of(trace, "f")) ends.emplace_back(event["id"], event["ts"], event["tid"]);
+  EXPECT_EQ(begins, (std::vector<std::tuple<int, double, int>>{{1, 0.1, 0}, {2, 0.5, 0}}));
+  EXPECT_EQ(ends, (std::vector<std::tuple<int, double, int>>{{1, 0.3, 0}, {2, 0.7, 100}}));
+  for (const Json& event : events_of(trace, "X")) {
+    EXPECT_EQ(event["args"]["Sequence number"], 4);
+    EXPECT_EQ(event["args"].contains("Fwd thread id"), event["name"] == "Mul b");
+  }
+}
+
+TEST(ChromeTrace, ARowHasThePoolsStates) {
+  Recording recording;
+  recording.names = {{"running", {}, {}}, {"asleep", {}, {}}};
+  recording.threads.push_back({0, 77, "worker", {{100, 200, 0, 0, 0, RecordKind::pool}, {200, 400, 0, 0, 1, RecordKind::pool}}});
+  TraceView view{.recording = &recording, .pool_runs = true};
+  const Json trace = Json::parse(to_chrome_trace(view));
+  ASSERT_EQ(events_of(trace, "X").size(), 2U);
+  EXPECT_EQ(events_of(trace, "X")[0]["cat"], "thread_pool");
+  view.pool_runs = false;
+  EXPECT_EQ(to_folded_stacks(view), "worker 77;asleep 200\n");
 }
 
 }  // namespace

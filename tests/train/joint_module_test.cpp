@@ -5,7 +5,9 @@
 #include <cmath>
 
 #include "onnx/serialize.h"
+#include "tests/train/tiny_network.h"
 #include "treadle/error.h"
+#include "treadle/profile.h"
 #include "treadle/train.h"
 
 namespace treadle::train {
@@ -217,6 +219,49 @@ TEST(JointModule, WithoutABackwardPassNothingIsTrained) {
     FAIL();
   } catch (const Error& error) {
     EXPECT_NE(std::string(error.what()).find("without a backward pass"), std::string::npos) << error.what();
+  }
+}
+
+// The forward part is numbered in order, and each arrow of a trace has both of its ends in every run.
+TEST(JointModule, BackwardNodesKnowTheirForwardNodes) {
+  constexpr size_t kRuns = 3;
+  JointModule module(tiny::tiny_network(), {.outputs = {"scores"}});
+  const Profiler profiler = module.profiler({});
+  for (size_t i = 0; i < kRuns; ++i) {
+    JointModule::Run run = module.forward(tiny::make_batch(4, 1).feeds);
+    Tensor ones(DType::float32, run.outputs()[0].shape());
+    for (float& x : ones.span<float>()) x = 1;
+    run.backward(std::vector<Tensor>{ones});
+  }
+  const Profile profile = profiler.profile();
+  int64_t sequence = 0;
+  size_t links = 0;
+  for (const ProfiledNode& node : profile.nodes) {
+    if (node.phase == "forward") {
+      EXPECT_EQ(node.sequence, sequence++);
+      EXPECT_TRUE(node.forward.empty());
+      continue;
+    }
+    links += node.forward.size();
+    for (int32_t forward : node.forward) {
+      const ProfiledNode& of = profile.nodes[static_cast<size_t>(forward)];
+      EXPECT_EQ(of.phase, "forward");
+      EXPECT_TRUE(std::any_of(
+          of.sources.begin(), of.sources.end(),
+          [&](const std::string& source) { return std::find(node.sources.begin(), node.sources.end(), source) != node.sources.end(); }))
+          << node.name << " and " << of.name << " stand for different nodes";
+    }
+  }
+  const auto product =
+      std::find_if(profile.nodes.begin(), profile.nodes.end(), [](const auto& n) { return n.name == "scores_node_grad/Gemm"; });
+  ASSERT_TRUE(product != profile.nodes.end());
+  ASSERT_EQ(product->forward.size(), 1U);
+  EXPECT_EQ(profile.nodes[static_cast<size_t>(product->forward[0])].name, "scores_node");
+  const std::string trace = profile_to_trace(profile, TraceFormat::chrome);
+  for (const char* end : {"\"ph\":\"s\",\"cat\":\"fwdbwd\"", "\"ph\":\"f\",\"bp\":\"e\",\"cat\":\"fwdbwd\""}) {
+    size_t count = 0;
+    for (size_t at = trace.find(end); at != std::string::npos; at = trace.find(end, at + 1)) ++count;
+    EXPECT_EQ(count, links * kRuns) << end;
   }
 }
 

@@ -129,6 +129,30 @@ std::vector<std::string> of_first_exchange(const Program& program, std::span<con
 
 }  // namespace
 
+namespace {
+
+// Gradients' nodes stand for the nodes of the model that they are of.
+void find_forward_nodes(std::span<ProfiledNode> nodes) {
+  std::unordered_map<std::string, std::vector<int32_t>> forward;  // by source
+  int64_t sequence = 0;
+  for (size_t i = 0; i < nodes.size(); ++i) {
+    if (nodes[i].phase != "forward" || nodes[i].between_devices) continue;
+    nodes[i].sequence = sequence++;
+    for (const std::string& source : nodes[i].sources) forward[source].push_back(static_cast<int32_t>(i));
+  }
+  for (ProfiledNode& node : nodes) {
+    if (node.phase != "backward") continue;
+    for (const std::string& source : node.sources)
+      if (const auto found = forward.find(source); found != forward.end())
+        node.forward.insert(node.forward.end(), found->second.begin(), found->second.end());
+    std::sort(node.forward.begin(), node.forward.end());
+    node.forward.erase(std::unique(node.forward.begin(), node.forward.end()), node.forward.end());
+    if (!node.forward.empty()) node.sequence = nodes[static_cast<size_t>(node.forward.back())].sequence;
+  }
+}
+
+}  // namespace
+
 void name_training_phases(const Program& program, std::span<const std::string> forward, std::span<ProfiledNode> nodes) {
   const auto instructions = program.instructions();
   auto yield = std::find_if(instructions.begin(), instructions.end(), [](const Instruction& i) { return i.is_yield; });
@@ -143,10 +167,11 @@ void name_training_phases(const Program& program, std::span<const std::string> f
       node.phase = nodes[static_cast<size_t>(node.parent)].phase;
       continue;
     }
-    if (i == instructions.size()) return;  // the next program's
+    if (i == instructions.size()) break;  // the next program's
     node.phase = i >= program.commit_from() ? "optimizer" : of_forward.contains(instructions[i].node) ? "forward" : "backward";
     ++i;
   }
+  find_forward_nodes(nodes);
 }
 
 void add_held_weights(const Program& program, std::vector<MemoryHolding>& holdings) {

@@ -21,7 +21,8 @@ void add_profiled_nodes(const Program& program, int32_t parent, std::vector<Prof
 ProfiledNode profiled_copy(const Program& program, int32_t slot, const std::string& from, const std::string& to);
 
 /// Says of a training program's nodes whether they are of the forward part, the backward part or the optimizer: before the Yield, if there
-/// is one, or else what the outputs named `forward` depend on; updates of state; the rest. Nodes of bodies follow their node.
+/// is one, or else what the outputs named `forward` depend on; updates of state; the rest. Nodes of bodies follow their node. Backward
+/// nodes learn their forward nodes.
 /// @param nodes  begins with those of the program
 void name_training_phases(const Program& program, std::span<const std::string> forward, std::span<ProfiledNode> nodes);
 

@@ -61,7 +61,7 @@ function detailRow(node) {
   const t = node.ms, rate = (x, unit, factor) => isKnown(x) ? `${number(x / factor, digitsOf(x / factor))} ${unit}` : '';
   const pairs = [
     ['stands for', node.sources && breakable(node.sources.join(', '))], ['made by the passes', node.pass],
-    ['did no more', node.left_alone ? make('ul', {}, ...node.left_alone.map((r) => make('li', {}, `${r.pass}: ${r.why}`))) : ''], ['kernel', node.kernelText], ['phase of the step', node.phase],
+    ['did no more', node.left_alone ? make('ul', {}, ...node.left_alone.map((r) => make('li', {}, `${r.pass}: ${r.why}`))) : ''], ['kernel', node.kernelText], ['phase of the step', node.phase], ['gradient of', node.forward ? make('span', {}, ...node.forward.flatMap((i, k) => [k ? ', ' : '', nodeLink(nodes[i])])) : ''],
     ['in the body of', isKnown(node.parent) ? nodeLink(nodes[node.parent]) : ''],
     ['time', t && `median ${time(t.median)}, p10 ${time(t.p10)}, p90 ${time(t.p90)}, least ${time(t.min)}, most ${time(t.max)}`],
     ['least time', isPlan ? time(node.estimated_ms) : ''],

@@ -36,7 +36,7 @@ function showHeadline() {
 }
 
 // The runtime's own parts, small as they are, share one colour.
-const partColours = { compute: '--c0', memory: '--c1', moves: '--c2', unknown: '--c3', control_flow: '--c4', dispatch: '--c5', other_numbers: '--c6' };
+const partColours = { compute: '--c0', memory: '--c1', moves: '--c2', unknown: '--c3', control_flow: '--c4', dispatch: '--c5', other_numbers: '--c6', barrier: '--c4' };
 const stepColours = { forward: '--c0', backward: '--c3', optimizer: '--c2' };
 function showWhere() {
   const parts = (profile.where || []).map((p) => ({ ...p, colour: partColours[p.id] || '--c7', text: `${p.title}: ${time(p.ms)}, ${percent(p.share)}` }));
@@ -53,7 +53,18 @@ function showWhere() {
     $('where-side').append(make('h3', {}, 'Critical path'), make('p', {}, `${time(path.ms)} of ${time(path.all_nodes_ms)}: ${path.nodes.length} of ${plural(all, 'node')}.`),
       make('p', { class: 'hint' }, gain < 0.005 ? 'Every node waits for the one before it. Only faster nodes make a run shorter.' : `With nodes at once, a run can be ${percent(gain, 0)} shorter at best.`));
   }
+  showPool();
   showStepPhases();
+}
+const poolColours = { running: '--c0', 'no ready work': '--c3', barrier: '--c4', asleep: '--c7' };
+function showPool() {
+  const list = profile.pool || [], states = Object.keys(poolColours);
+  if (!list.length) return;
+  const partsOf = (t) => states.map((s) => ({ title: s, share: t.states[s], colour: poolColours[s], text: `${s}: ${percent(t.states[s])} of ${time(t.ms)}` }));
+  const title = (t) => t.name + (t.calls ? ', calls runs' : '');
+  $('where-side').append(make('h3', {}, 'Threads during runs'),
+    table(list.map((t) => [title(t), ...states.map((s) => percent(t.states[s])), stackedBar(`States of ${title(t)}`, partsOf(t))]),
+      ['thread', ...states.map((s) => '#' + s), 'states']));
 }
 function showStepPhases() {
   const parts = (profile.phases || []).map((p) => ({ ...p, title: p.phase, colour: stepColours[p.phase] || '--c7', text: `${p.phase}: ${plural(p.nodes, 'node')}, ${time(p.ms)}, ${percent(p.share)}` }));

@@ -2,7 +2,7 @@
 const rowHeight = 22, laneHeight = 20, axisHeight = 24;
 /**
  * Events in columns, as the document packs them: see pack_timeline() in page.cpp. Of the overview, `node` is an index into the ranges,
- * and -1 is a run; of a run, -1 is waiting for another job.
+ * and -1 is a run; of a run, -1 is waiting for another job, and -2 and below are states of the pool's threads.
  */
 function unpack(timeline) {
   const count = timeline.count, text = atob(timeline.packed);
@@ -26,19 +26,21 @@ function unpack(timeline) {
 const timeView = { from: 0, to: 1, end: 1, lanes: [], boxes: [], events: null, overview: false, step: -1 };
 const rangeOf = (i) => timeView.overview ? (profile.ranges || [])[timeView.events.node[i]] : undefined;
 const nodeOf = (i) => timeView.overview ? undefined : nodes[timeView.events.node[i]];
+const poolStates = ['running', 'no ready work', 'barrier', 'asleep'];
+const stateOf = (i) => timeView.overview ? undefined : poolStates[-2 - timeView.events.node[i]];
 const phaseOf = (i) => timeView.events.phase[i] < 0 ? undefined : ((nodeOf(i) || {}).kernel_phases || [])[timeView.events.phase[i]];
 function titleOf(i) {
   const phase = phaseOf(i), node = nodeOf(i), range = rangeOf(i);
-  return phase ? phase.phase : node ? node.name || node.op : range ? range.name : timeView.overview ? 'run' : 'wait';
+  return phase ? phase.phase : node ? node.name || node.op : range ? range.name : timeView.overview ? 'run' : stateOf(i) || 'wait';
 }
 const rangeColour = (name) => colours[[...name.split(' (')[0]].reduce((h, c) => (h * 31 + c.charCodeAt(0)) >>> 0, 7) % 7];
 function colourOfEvent(i) {
   const phase = phaseOf(i), node = nodeOf(i), range = rangeOf(i);
-  return phase ? phaseColour(phase.phase) : node ? colourOf(node) : range ? rangeColour(range.name) : '--c7';
+  return phase ? phaseColour(phase.phase) : node ? colourOf(node) : range ? rangeColour(range.name) : stateOf(i) ? poolColours[stateOf(i)] : '--c7';
 }
 function describe(i) {
   const events = timeView.events, node = nodeOf(i), phase = phaseOf(i);
-  const what = node ? (phase ? `${phase.phase} of ` : '') + label(node) : timeView.overview ? titleOf(i) : 'waiting for another job';
+  const what = node ? (phase ? `${phase.phase} of ` : '') + label(node) : timeView.overview || stateOf(i) ? titleOf(i) : 'waiting for another job';
   return `${what}\nhere: ${time((events.end[i] - events.start[i]) / 1e3)} from ${time(events.start[i] / 1e3) || 0}`;
 }
 function loadTime() {
