@@ -121,6 +121,26 @@ def test_kernels_mark_their_phases(name: str) -> None:
     assert not any(n.kernel_phases for n in without.nodes) and "within kernels" not in without.table()
 
 
+MOVEMENTS = {
+    "Transpose": ({"perm": [2, 0, 1]}, {}),
+    "Concat": ({"axis": 0}, {"b": random(3, 20, 30)}),
+    "Gather": ({"axis": 1}, {"i": np.array([3, 1, 1, 0])}),
+    "Pad": ({}, {"p": np.array([0, 1, 2, 0, 1, 2])}),
+    "Tile": ({}, {"r": np.array([2, 1, 2])}),
+}
+
+
+@pytest.mark.parametrize("op", MOVEMENTS)
+def test_a_node_that_only_moves_data_is_one_phase(op: str) -> None:
+    attributes, constants = MOVEMENTS[op]
+    x = random(4, 20, 30)
+    model = model_of([helper.make_node(op, ["x", *constants], ["y"], **attributes)], {"x": x}, constants)
+    (node,) = [n for n in profile_of(model, {"x": x}, kernel_phases=True).nodes if n.op_type == op]
+    (phase,) = node.kernel_phases
+    assert (phase.name, phase.calls, phase.share) == ("move", 1, 1)
+    assert 0 < phase.median_ms <= node.p90_ms
+
+
 def test_attention_has_its_phases_for_each_head() -> None:
     model, feeds, _ = cases()["attention"]  # of 2 batches and 4 heads, whose 24 queries are one tile each
     (node,) = marked(profile_of(model, feeds, kernel_phases=True))
