@@ -57,6 +57,10 @@ def _with(*names: str) -> Callable[[Case], bool]:
     return lambda case: any(name in case.attributes for name in names)
 
 
+def _is_softmax_zero(case: Case) -> bool:
+    return case.attributes.get("post_transform") == "SOFTMAX_ZERO"
+
+
 def _below(since: int) -> Callable[[Case], bool]:
     return lambda case: case.since < since
 
@@ -113,7 +117,8 @@ RULINGS = [
     Ruling("reference", "Pad", "fills strings with 0", _is_string),
     Ruling("both", "MaxPool", "windows of nothing but padding, which have no maximum: -inf, the smallest float or NaN", _with("dilations")),
     Ruling("reference", "GridSample", "computes float64 with factors of single precision", _is_double),
-    Ruling("onnxruntime", "TreeEnsembleClassifier", "has NaN for SOFTMAX_ZERO of scores of 0", _with("post_transform")),
+    Ruling("onnxruntime", "TreeEnsembleClassifier", "has NaN for SOFTMAX_ZERO of scores of 0", _is_softmax_zero),
+    Ruling("onnxruntime", "LinearClassifier", "has NaN for SOFTMAX_ZERO of scores of 0", _is_softmax_zero),
     Ruling("onnxruntime", "QuantizeLinear Resize", "computes 16-bit floats in float32, where the quotient or the place is asked in 16 bits", _is_half),
     Ruling("onnxruntime", "Resize", "rounds places up where it shrinks, for which opset 10 has no rule", _below(11)),
     Ruling("reference", "LinearRegressor", "has NaN for missing intercepts"),
