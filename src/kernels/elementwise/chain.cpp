@@ -1,7 +1,6 @@
 #include "kernels/elementwise/chain.h"
 
 #include <algorithm>
-#include <cmath>
 #include <cstring>
 
 #include "kernels/elementwise/broadcast.h"

@@ -1,5 +1,7 @@
 #include "kernels/elementwise/unary_f32.h"
 
+#include <algorithm>
+
 #include "kernels/elementwise/broadcast.h"
 
 #undef HWY_TARGET_INCLUDE

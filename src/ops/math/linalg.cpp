@@ -1,7 +1,6 @@
 // Det (ONNX, opset 22): determinants of square matrices.
 #include <fmt/format.h>
 
-#include <cmath>
 #include <utility>
 
 #include "graph/infer.h"
