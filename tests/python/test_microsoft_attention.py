@@ -144,13 +144,14 @@ def group_query(r):
     ]
 
     def compared(results):
-        """Without the queries behind a sample's own end, and what they show of their scores."""
+        """Without the queries behind a sample's own end, what they show of their scores, and the rows of caches that no sample has yet."""
         y, key, value = results[:3]
         shown_scores = results[3:]
-        cut = [key, value]
+        assert key.shape == value.shape == (batch, kv_heads, max(past, total), size)
+        cut = []
         for b in range(batch):
             rows = min(length, int(ends[b])) if form.startswith("prompt") else length
-            cut.append(y[b, :rows])
+            cut += [y[b, :rows], key[b, :, : int(ends[b])], value[b, :, : int(ends[b])]]
             for scores in shown_scores:
                 cut.append(scores[b, :, :rows, : int(ends[b])])
         return cut
@@ -391,6 +392,44 @@ def test_values_are_onnxruntimes(ort, make):
         except (AssertionError, treadle.Error) as error:
             wrong.append(f"seed {seed}: {case.describe()}: {str(error).strip()[:400]}")
     assert not wrong, f"{len(wrong)} of {CASES}\n" + "\n".join(wrong[:6])
+
+
+@pytest.mark.parametrize("form", ["one sample", "several", "a prompt", "by readiness", "verified"])
+def test_a_cache_that_past_and_present_share_is_onnxruntimes(ort, form):
+    """Bound to the memory of its past, a cache gets its new rows and nothing else, over several steps."""
+    batch, length, room = (1 if form == "one sample" else 3), (4 if form == "a prompt" else 1), 9
+    first = length if form == "a prompt" else 3
+    found = []
+    for module in (ort, treadle):
+        r = Source(11)
+        options = module.SessionOptions()
+        options.intra_op_num_threads = 1
+        if form == "by readiness":
+            options.execution_mode, options.inter_op_num_threads = module.ExecutionMode.ORT_PARALLEL, 2
+        if form == "verified" and module is treadle:
+            options.verify_plans = True
+        case = group(batch=batch, length=length, past=room, total=first, heads=4)
+        session = module.InferenceSession(case.model(fixed=False), options, providers=["CPUExecutionProvider"])
+        caches = [module.OrtValue.ortvalue_from_numpy(r.floats(batch, 2, room, 16)) for _ in range(2)]
+        addresses = [cache.data_ptr() for cache in caches]
+        steps = []
+        for total in range(first, first + (1 if form == "a prompt" else 4)):
+            ends = [total - 1] if batch == 1 else [total - 1, max(total - 2, length - 1), total - 1]
+            feeds = {"q": r.floats(batch, length, 64), "k": r.floats(batch, length, 32), "v": r.floats(batch, length, 32)}
+            feeds |= {"ends": np.array(ends, np.int32), "total": np.array(total, np.int32)}
+            binding = session.io_binding()
+            for name, value in feeds.items():
+                binding.bind_cpu_input(name, value)
+            for cache, past, present in zip(caches, ("pk", "pv"), ("present_key", "present_value"), strict=True):
+                binding.bind_ortvalue_input(past, cache)
+                binding.bind_ortvalue_output(present, cache)
+            binding.bind_output("y")
+            session.run_with_iobinding(binding)
+            steps += [binding.get_outputs()[0].numpy().copy(), *(cache.numpy().copy() for cache in caches)]
+        assert [cache.data_ptr() for cache in caches] == addresses
+        found.append(steps)
+    for theirs, ours in zip(*found, strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=2e-5, atol=2e-5)
 
 
 def multi_head_inputs(r, batch=2, length=3, heads=2, size=4):

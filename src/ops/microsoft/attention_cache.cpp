@@ -93,12 +93,11 @@ void infer_update_cache(InferContext& c) {
   c.set_output(0, c.dtype(0), {update[0], Dim(heads), length, floor_div(update[2], Dim(heads))});
 }
 
-// A cache [batch, heads, length, size] out of the rows of `past` before write_indices[b], and the rows [batch, new, heads * size] of
-// `update` behind them. What follows are zeros, or the rows of `past` if `keep`.
+// A cache [batch, heads, length, size]: the rows of `past`, with the rows [batch, new, heads * size] of `update` from write_indices[b] on,
+// and zeros behind what both have. Over `past` itself only the new rows are written.
 struct UpdateCache {
   size_t element;
   int64_t batch, heads, size, added, past, length;
-  bool keep;
 
   static UpdateCache bind(BindContext& c) {
     const Shape &update = c.shape(0), &out = c.output_shape(0);
@@ -107,7 +106,6 @@ struct UpdateCache {
     k.element = static_cast<size_t>(element_bytes(c.dtype(0)));
     k.batch = update[0], k.added = update[1], k.heads = c.get_int("num_heads", 1), k.size = update[2] / k.heads;
     check_equal(update[2], k.size * k.heads, "features of keys or values, and heads times their size");
-    k.keep = c.get_int("keep") != 0;
     k.length = out[2];
     check_equal(c.num_elements(1), k.batch, "elements of write_indices and the batch");
     if (c.has_input(3)) {
@@ -136,11 +134,13 @@ struct UpdateCache {
         const int64_t b = plane / heads, h = plane % heads, place = places[b];
         std::byte* dst = to + rows(plane * length);
         const std::byte* own = old ? old + rows(plane * past) : nullptr;
-        if (place > 0) std::memcpy(dst, own, rows(place));
+        if (dst != own) {
+          if (place > 0) std::memcpy(dst, own, rows(place));
+          const int64_t done = place + added, kept = std::max(done, std::min(past, length));
+          if (kept > done) std::memcpy(dst + rows(done), own + rows(done), rows(kept - done));
+          if (length > kept) std::memset(dst + rows(kept), 0, rows(length - kept));
+        }
         for (int64_t s = 0; s < added && row > 0; ++s) std::memcpy(dst + rows(place + s), from + rows((b * added + s) * heads + h), row);
-        const int64_t done = place + added, kept = keep ? std::max(done, std::min(past, length)) : done;
-        if (kept > done) std::memcpy(dst + rows(done), own + rows(done), rows(kept - done));
-        if (length > kept) std::memset(dst + rows(kept), 0, rows(length - kept));
       }
     });
   }
@@ -168,8 +168,9 @@ std::vector<OpDef> cache_ops() {
            .since = {1},
            .inputs = {{"update", kFloats, "T"}, {"write_indices", kInt64}, maybe("length", kInt64), maybe("past", kFloats, "T")},
            .outputs = {{"present", kFloats, "T"}},
-           .attributes = {{"keep", int64_t{0}}, {"num_heads", int64_t{1}}},
+           .attributes = {{"num_heads", int64_t{1}}},
            .infer = infer_update_cache,
+           .alias = {may_reuse(0, 3)},
            .kernels = {kernel<UpdateCache>()},
            .value_inputs = {2}}};
 }

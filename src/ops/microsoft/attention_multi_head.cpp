@@ -133,7 +133,7 @@ void decompose_decoder_masked(Graph& graph, NodeId id) {
     valid = d.op("Expand", {num_keys, batch});
     ValueId places = d.op("Expand", {past, batch}), length = extents(d, d.in(kPastKey), 2);
     auto cache = [&](ValueId x, size_t input) {
-      return d.op_n("UpdateCache", {x, places, length, d.in(input)}, 1, {{"num_heads", heads}, {"keep", int64_t{1}}}, "treadle")[0];
+      return d.op_n("UpdateCache", {x, places, length, d.in(input)}, 1, {{"num_heads", heads}}, "treadle")[0];
     };
     k = cache(p.k, kPastKey), v = cache(p.v, kPastValue);
   }
