@@ -32,6 +32,7 @@ std::vector<OpDef> einsum_ops();
 std::vector<OpDef> elementwise_binary_ops();
 std::vector<OpDef> elementwise_unary_ops();
 std::vector<OpDef> expand_ops();
+std::vector<OpDef> experimental_ops();
 std::vector<OpDef> flex_attention_ops();
 std::vector<OpDef> gather_ops();
 std::vector<OpDef> grid_sample_ops();
@@ -135,6 +136,7 @@ inline constexpr Family kFamilies[] = {
     elementwise_binary_ops,
     elementwise_unary_ops,
     expand_ops,
+    experimental_ops,
     flex_attention_ops,
     gather_ops,
     grid_sample_ops,

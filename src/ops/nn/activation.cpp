@@ -319,7 +319,7 @@ std::vector<OpDef> activation_ops() {
                     vectorised_kernels<Unary::relu, ReluFn>() + unary_kernels<ReluFn, int8_t, int16_t, int32_t, int64_t>(), from_opset_1),
       activation<2>("LeakyRelu", {1, 6, 16}, kFloats, {{"alpha", 0.01F}},
                     vectorised_kernels<Unary::leaky_relu, LeakyReluFn, leaky_parameters>(), from_opset_1),
-      activation<1>("ThresholdedRelu", {10, 22}, kFloats, alpha,
+      activation<1>("ThresholdedRelu", {1, 10, 22}, kFloats, alpha,
                     vectorised_kernels<Unary::thresholded_relu, ThresholdedReluFn, alpha_one>()),
       activation<17>("Elu", {1, 6, 22}, kFloats, alpha, vectorised_kernels<Unary::elu, EluFn, alpha_one>(), from_opset_1),
       activation<17>("Selu", {1, 6, 22}, kFloats, {{"alpha", kSeluAlpha}, {"gamma", kSeluGamma}},

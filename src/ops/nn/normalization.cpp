@@ -365,6 +365,22 @@ struct MeanVarianceNormalization {
   }
 };
 
+// Below opset 9 the operator was experimental: it took each channel, or all of them together, and could leave the variance alone.
+void mean_variance_from_channels(Graph& graph, NodeId id) {
+  Attributes& attributes = graph.node(id).attributes;
+  const bool across = attributes.get_int("across_channels", 0) != 0, scales = attributes.get_int("normalize_variance", 1) != 0;
+  const std::vector<int64_t> axes = across ? std::vector<int64_t>{0, 1, 2, 3} : std::vector<int64_t>{0, 2, 3};
+  attributes.erase("across_channels");
+  attributes.erase("normalize_variance");
+  attributes.set("axes", axes);
+  if (scales) return;
+  const ValueId x = graph.node(id).inputs[0], along = graph.add_constant("axes", Tensor::vector<int64_t>(axes));
+  const NodeId mean = graph.add_node({.op_type = "ReduceMean", .inputs = {x, along}}, id);
+  const NodeId difference = graph.add_node({.op_type = "Sub", .inputs = {x, graph.node(mean).outputs[0]}}, id);
+  graph.replace_uses(graph.node(id).outputs[0], graph.node(difference).outputs[0]);
+  graph.remove_node(id);
+}
+
 }  // namespace
 
 std::vector<OpDef> normalization_ops() {
@@ -440,7 +456,8 @@ std::vector<OpDef> normalization_ops() {
            .gradient = gradients::lp_normalization,
            .half = HalfFloats::float32_by_itself},
           {.name = "MeanVarianceNormalization",
-           .since = {9, 13},
+           .since = {1, 9, 13},
+           .upgrade = {{1, mean_variance_from_channels}},
            .inputs = {{"X", kFloats, "T"}},
            .outputs = {{"Y", kFloats, "T"}},
            .attributes = {{"axes"}},
