@@ -128,12 +128,16 @@ class _Devices:
         for name, storage in self.storage.items():
             if storage not in _STORAGES:
                 raise ValueError(f"the storage type of {name!r} is {storage!r}; there are {', '.join(_STORAGES)}")
-        if self.storage:
-            options.add_session_config_entry("treadle.storage", ";".join(f"{name}={storage}" for name, storage in self.storage.items()))
+        _store(options, self.storage)
         options.device = self.device
         options.group2ctx = dict(self.group2ctx)
         options.argument_devices = dict(self.arguments)
         return options
+
+
+def _store(options: SessionOptions, storage: Mapping[str, str]) -> None:
+    if storage:
+        options.add_session_config_entry("treadle.storage", ";".join(f"{name}={kind}" for name, kind in storage.items()))
 
 
 def _add_rows(a: SparseTensor, b: SparseTensor) -> SparseTensor:
@@ -199,13 +203,16 @@ class _Core:
         run = self.reader.forward({name: inputs[name] for name in self.reader.input_names}, None)
         return list(run.outputs)
 
+    def stored_in_training(self, wanted: tuple[str, ...]) -> list[str]:
+        """Inputs that a training pass takes as they are stored. A gradient is dense, and so is what has one."""
+        return [name for name, kind in self.devices.storage.items() if kind != "default" and name in self.input_names and name not in wanted]
+
     def differentiable(self, inputs: tuple[str, ...]) -> JointModule:
         """The joint graph with the gradients of these inputs, beside those of the parameters."""
         if inputs not in self._joint:
-            options = self.options
-            if options is not None and options.enable_profiling:  # a file of its own
-                options = SessionOptions(options)
-                options.profile_file_prefix += f"training{len(self._joint)}_"
+            options = SessionOptions(self.options) if self.options is not None else SessionOptions()
+            options.profile_file_prefix += f"training{len(self._joint)}_"  # a file of its own
+            _store(options, {name: self.devices.storage[name] for name in self.stored_in_training(inputs)})
             self._joint[inputs] = JointModule(
                 self.model,
                 inputs=inputs,
@@ -321,13 +328,14 @@ class Executor:
 
     def _begin_training(self) -> JointRun:
         joint = self._core.differentiable(self._wanted_inputs)
+        stored = self._core.stored_in_training(self._wanted_inputs)
         for name, value in self.arg_dict.items():
-            if isinstance(value, SparseTensor):
-                _log.warning('"%s" (%s) is made dense for training', name, value.storage)
+            if isinstance(value, SparseTensor) and name not in stored:
+                _log.warning('"%s" (%s) is made dense for training, as it has a gradient', name, value.storage)
         joint.hold({name: _readable(self.arg_dict[name]) for name in self._core.parameters})
         for name, array in joint.states.items():
             np.copyto(array, self.aux_dict[name])
-        return joint.begin({name: _to_dense(self.arg_dict[name]) for name in self._core.input_names})
+        return joint.begin({name: self.arg_dict[name] if name in stored else _to_dense(self.arg_dict[name]) for name in self._core.input_names})
 
     def _end_training(self, run: JointRun) -> None:
         for name, array in self._core.differentiable(self._wanted_inputs).states.items():

@@ -585,7 +585,7 @@ class JointModule:
     :param outputs: names of the float32 outputs that are handed out; all by default.
     :param inputs: names of inputs whose gradients are wanted, too.
     :param sparse_gradients: names or patterns of tables whose gradients are handed out by rows: parameters that nothing but Gather along the first
-        axis reads. Others that a pattern fits have gradients as usual.
+        axis reads, or that an input in CSR (config entry treadle.storage) is multiplied by. Others that a pattern fits have gradients as usual.
     :param device: default device: "cpu" (if empty), "sim" or "sim:NAME".
     :param group2ctx: devices of groups of nodes, by the "ctx_group" of their metadata; their gradients are computed there as well.
     :param argument_devices: devices of inputs and parameters; nodes that read them follow.

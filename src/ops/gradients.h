@@ -94,6 +94,7 @@ Result reverse_sequence(GradientContext& g);
 Result compress(GradientContext& g);
 Result depth_to_space(GradientContext& g);
 Result space_to_depth(GradientContext& g);
+Result sparse_matmul(GradientContext& g);
 Result top_k(GradientContext& g);
 Result unique(GradientContext& g);
 Result col2im(GradientContext& g);

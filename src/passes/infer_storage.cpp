@@ -7,6 +7,7 @@
 #include <string_view>
 #include <utility>
 
+#include "core/nearest.h"
 #include "graph/infer.h"
 #include "graph/op_def.h"
 #include "graph/rewriter.h"
@@ -180,6 +181,12 @@ std::string_view name_of(StorageType storage) {
 
 std::map<ValueId, StorageType> infer_storage(Graph& graph, const std::map<std::string, std::string>& inputs,
                                              const std::function<void(const std::string&)>& fallback) {
+  std::vector<std::string> names;
+  for (ValueId input : graph.inputs) names.push_back(graph.value(input).name);
+  for (const auto& [name, storage] : inputs)  // initializers may be fed, too
+    if (const ValueId id = graph.find_value(name); id == kNoValue || graph.value(id).kind == Value::Kind::computed)
+      throw Error(ErrorCode::not_found,
+                  fmt::format("treadle.storage names \"{}\", which is no input; the nearest: {}", name, nearest_names(name, names)));
   Rewriter rewriter(graph);
   Storages storages(rewriter, fallback);
   bool any = false;

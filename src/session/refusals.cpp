@@ -26,7 +26,6 @@ constexpr Refusal kRefusals[] = {
     {kTraining, "initializers", "change the model's initializers, or load a checkpoint"},
     {kTraining, "conv_rates", "convolutions whose weights change choose their way in the run"},
     {kTraining, "treadle.backends", "backends take graphs with frozen weights"},
-    {kTraining, "treadle.storage", "feeds of a training graph are dense"},
 };
 
 }  // namespace

@@ -88,7 +88,8 @@ struct JointModule::Impl : Runtime {
                               .frozen = joint_options.frozen,
                               .states = joint_options.states,
                               .unbiased_variance = joint_options.unbiased_variance,
-                              .held = &held_now};
+                              .held = &held_now,
+                              .session = &(this->Runtime::options)};
     Joint joint;
     joint.training = make_training_graph(model, selection, !joint_options.inference);
     std::vector<ValueId> ys = find_outputs(joint);

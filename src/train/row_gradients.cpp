@@ -36,6 +36,13 @@ bool collect_addends(const Graph& graph, ValueId gradient, bool is_whole, std::v
   return true;
 }
 
+/// Whether the gradient is the product of a transposed matrix in CSR, which has elements for some of the rows.
+bool is_of_csr(const Graph& graph, ValueId gradient) {
+  if (gradient == kNoValue || graph.value(gradient).kind != Value::Kind::computed || !graph.value(gradient).uses.empty()) return false;
+  const Node& node = graph.node(graph.value(gradient).producer);
+  return node.is("SparseMatMul", "treadle") && node.attributes.get_int("transA", 0) != 0;
+}
+
 /// Rows and indices of several gathers, one after the other.
 std::pair<ValueId, ValueId> joined(Graph& graph, const std::vector<NodeId>& addends, const Shape& table, const std::string& name) {
   std::vector<int64_t> row(table.dims().begin(), table.dims().end());
@@ -75,6 +82,15 @@ std::string reason(const Graph& graph, ValueId parameter) {
 }  // namespace
 
 ParameterGradient row_gradient(Graph& graph, ValueId gradient) {
+  if (is_of_csr(graph, gradient)) {
+    const Node& product = graph.node(graph.value(gradient).producer);
+    const NodeId made = append(graph, {.op_type = "SparseMatMulRows",
+                                       .inputs = {product.inputs[0], product.inputs[1]},
+                                       .domain = "treadle",
+                                       .name = graph.value(gradient).name + "/by_rows",
+                                       .num_outputs = 2});
+    return {graph.node(made).outputs[0], graph.node(made).outputs[1]};
+  }
   std::vector<NodeId> addends;
   if (gradient == kNoValue || !graph.type(gradient).is_static() || !collect_addends(graph, gradient, true, addends)) return {gradient};
   const Shape table = graph.type(gradient).static_shape();
@@ -107,10 +123,11 @@ std::vector<ParameterGradient> with_rows(const TrainingGraph& training, std::spa
     if (first.empty())
       throw Error(ErrorCode::not_found, fmt::format("{} names \"{}\", which is no trained parameter; the nearest: {}", option, pattern,
                                                     nearest_names(pattern, training.parameters)));
-    throw Error(ErrorCode::invalid_argument,
-                fmt::format("{} names \"{}\", but the gradient of \"{}\" is no matter of single rows: {}. Only tables that nothing but "
-                            "Gather along the first axis reads have such gradients",
-                            option, pattern, first, reason(graph, graph.find_value(first))));
+    throw Error(
+        ErrorCode::invalid_argument,
+        fmt::format("{} names \"{}\", but the gradient of \"{}\" is no matter of single rows: {}. Only tables have such gradients that "
+                    "nothing but Gather along the first axis reads, and matrices that one input in CSR is multiplied by",
+                    option, pattern, first, reason(graph, graph.find_value(first))));
   }
   return made;
 }

@@ -20,8 +20,9 @@ struct ParameterGradient {
   bool has_rows() const { return places != kNoValue; }
 };
 
-/// The rows of a gradient that is a sum of GatherGrads along the first axis: of a parameter that Gather nodes read and nobody else. They
-/// are appended; the dense gradient becomes dead nodes. @return the gradient as it is if it is none.
+/// The rows of a gradient that is a sum of GatherGrads along the first axis (of a parameter that Gather nodes read and nobody else), or the
+/// product of a transposed matrix in CSR. They are appended; the dense gradient becomes dead nodes. @return the gradient as it is if it is
+/// none.
 ParameterGradient row_gradient(Graph& graph, ValueId gradient);
 
 /// The gradients of the parameters, by rows where a name or pattern of `chosen` fits and there are rows.

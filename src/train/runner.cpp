@@ -132,7 +132,6 @@ SessionOptions in_training(const SessionOptions& options) {
       {!options.initializers.empty(), "initializers"},
       {!options.conv_rates.empty(), "conv_rates"},
       {options.config.contains("treadle.backends"), "treadle.backends"},
-      {options.config.contains("treadle.storage"), "treadle.storage"},
   };
   for (const auto& [is_set, name] : refused)
     if (is_set) refuse("training", name);

@@ -33,8 +33,9 @@ TrainerGraphs::TrainerGraphs(const Model& source, const TrainerOptions& given)
 TrainerGraphs::~TrainerGraphs() = default;
 
 Selection TrainerGraphs::selection(bool training) const {
-  if (trained.empty()) return {.parameters = options.parameters, .frozen = options.frozen, .lora = options.lora};
-  Selection again{.parameters = trained, .as_parameters = !training, .lora = options.lora};
+  if (trained.empty())
+    return {.parameters = options.parameters, .frozen = options.frozen, .session = &options.session, .lora = options.lora};
+  Selection again{.parameters = trained, .as_parameters = !training, .session = &options.session, .lora = options.lora};
   again.lora.targets.clear();
   for (const Adapter& adapter : adapters) {
     again.lora.targets.push_back(adapter.weight);

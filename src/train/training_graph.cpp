@@ -16,6 +16,7 @@
 #include "onnx/import.h"
 #include "onnx/parse.h"
 #include "onnx/serialize.h"
+#include "passes/infer_storage.h"
 #include "passes/pipeline.h"
 #include "session/options.h"
 #include "train/batch.h"
@@ -200,6 +201,17 @@ std::set<size_t> copied_statistics(const onnx::GraphDef& graph) {
   return found;
 }
 
+void store_inputs(Graph& graph, const std::vector<std::string>& parameters, const SessionOptions& options) {
+  const auto given = options.config.find("treadle.storage");
+  if (given == options.config.end()) return;
+  const auto storages = passes::parse_storage(given->second);
+  for (const std::string& name : parameters)
+    if (storages.contains(name))
+      throw Error(ErrorCode::invalid_argument,
+                  fmt::format("treadle.storage names the parameter \"{}\": those are dense in training", name));
+  passes::infer_storage(graph, storages, options.on_warning);
+}
+
 }  // namespace
 
 ValueId appended(Graph& graph, NodeSpec spec) {
@@ -289,6 +301,7 @@ TrainingGraph make_training_graph(const Model& model, const Selection& selection
   if (selection.lora.rank > 0) made.adapters = add_adapters(graph, initializers, selection.lora);
   for (const Adapter& adapter : made.adapters) made.parameters.insert(made.parameters.end(), {adapter.a, adapter.b});
   if (training) switch_to_training(made, fed, selection);
+  if (selection.session) store_inputs(graph, made.parameters, *selection.session);
   return made;
 }
 

@@ -25,7 +25,8 @@ struct Selection {
   bool as_parameters = false;
   /// Inputs and initializers that are of kind parameter in any case, with these elements. All others stay constants, but in training.
   const NamedTensors* held = nullptr;
-  LoraOptions lora = {};  ///< with a rank, adapters are parameters, too; no `parameters` then means no others
+  const SessionOptions* session = nullptr;  ///< whose config entry treadle.storage gives inputs storage types; null: all are dense
+  LoraOptions lora = {};                    ///< with a rank, adapters are parameters, too; no `parameters` then means no others
 };
 
 /// A graph of the model whose parameters and states are inputs, or values of kind parameter, and what the steps after it need to find.

@@ -1,7 +1,10 @@
 // Products of matrices whose rows are stored sparsely (CSR).
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
+#include <numeric>
+#include <vector>
 
 #include "core/thread_pool.h"
 
@@ -22,6 +25,48 @@ void csr_times_dense(int64_t M, int64_t N, const int64_t* offsets, const int64_t
       for (int64_t e = offsets[m]; e < offsets[m + 1]; ++e) {
         const T value = values[e];
         const T* from = B + columns[e] * N;
+        for (int64_t n = 0; n < N; ++n) row[n] += value * from[n];
+      }
+    }
+  });
+}
+
+/// The elements of a matrix in CSR in the order of their columns, those of one column in the order of rows: the rows of its transpose.
+struct CsrColumns {
+  std::vector<int64_t> columns;  ///< that have elements, ascending
+  std::vector<int64_t> begins;   ///< [columns + 1] where each one's elements begin
+  std::vector<int64_t> elements, rows;
+
+  CsrColumns(int64_t M, const int64_t* offsets, const int64_t* column_of)
+      : elements(static_cast<size_t>(offsets[M])), rows(elements.size()) {
+    std::vector<int64_t> row_of(elements.size());
+    for (int64_t m = 0; m < M; ++m) std::fill(row_of.begin() + offsets[m], row_of.begin() + offsets[m + 1], m);
+    std::iota(elements.begin(), elements.end(), int64_t{0});
+    std::stable_sort(elements.begin(), elements.end(), [&](int64_t a, int64_t b) { return column_of[a] < column_of[b]; });
+    for (size_t i = 0; i < elements.size(); ++i) {
+      rows[i] = row_of[static_cast<size_t>(elements[i])];
+      const int64_t column = column_of[elements[i]];
+      if (columns.empty() || columns.back() != column) columns.push_back(column), begins.push_back(static_cast<int64_t>(i));
+    }
+    begins.push_back(offsets[M]);
+  }
+};
+
+/// row_at(k)[n] = sum over the elements (m, columns[k]) of A of their value times B[m, n], for each column that has elements. The order of
+/// a sum is that of A's rows, on any number of threads.
+/// @param B  [M, N], contiguous
+template <typename T, typename RowAt>
+void csr_columns_times_dense(const CsrColumns& a, int64_t N, const T* values, const T* B, ThreadPool* pool, RowAt row_at) {
+  const auto count = static_cast<int64_t>(a.columns.size());
+  const int64_t per_column = count > 0 ? N * (1 + a.begins.back() / count) : 1;
+  parallel_for(pool, count, per_column >= 16384 ? 1 : 16384 / (per_column > 0 ? per_column : 1) + 1, [&](int64_t begin, int64_t end) {
+    for (int64_t k = begin; k < end; ++k) {
+      const auto at = static_cast<size_t>(k);
+      T* row = row_at(k);
+      std::fill_n(row, N, T{0});
+      for (int64_t e = a.begins[at]; e < a.begins[at + 1]; ++e) {
+        const T value = values[a.elements[static_cast<size_t>(e)]];
+        const T* from = B + a.rows[static_cast<size_t>(e)] * N;
         for (int64_t n = 0; n < N; ++n) row[n] += value * from[n];
       }
     }

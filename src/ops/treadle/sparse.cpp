@@ -1,6 +1,7 @@
 // Operators over sparse tensors, of the domain `treadle`; passes/infer_storage puts them in place of ONNX's.
 //   SparseToDense(X)         all elements, zeros included
-//   SparseMatMul(A, B)       A in CSR times a dense matrix
+//   SparseMatMul(A, B)       A in CSR, or with transA = 1 its transpose, times a dense matrix
+//   SparseMatMulRows(A, B)   of the transpose's product the rows that A has columns for, and which these are
 //   SparseGather(W, indices) rows of W, of which only some are stored
 //   SparseValues(X)          the stored elements; SparseWithValues(X, values) puts others in their places
 #include "ops/treadle/sparse.h"
@@ -14,6 +15,7 @@
 #include "graph/infer.h"
 #include "kernels/movement/gather.h"
 #include "kernels/sparse/csr.h"
+#include "ops/gradients.h"
 #include "ops/list.h"
 #include "ops/tensor/movement.h"
 #include "treadle/error.h"
@@ -121,24 +123,60 @@ struct SparseToDense {
   }
 };
 
+/// The left operand of a product, in CSR. @param axis  of it, along which the sums are
+template <typename T>
+const SparseTensor& csr_factor(const RunContext& c, int axis) {
+  const SparseTensor& a = sparse_input(c, 0);
+  const Shape& b = c.input(1).tensor().shape();
+  if (a.format != Format::csr) refuse("a product takes CSR");
+  expect_dtype(a, dtype_of<T>);
+  check_csr(a);
+  if (b.rank() != 2 || b[0] != a.dense_shape[axis])
+    throw Error(ErrorCode::invalid_argument, fmt::format("A is {}{}, B is {}: the inner extents differ", to_string(a.dense_shape),
+                                                         axis == 0 ? " and transposed" : "", to_string(b)));
+  return a;
+}
+
+kernels::CsrColumns columns_of(const SparseTensor& a) {
+  return {a.dense_shape[0], a.row_offsets.data<int64_t>(), a.indices.data<int64_t>()};
+}
+
 template <typename T>
 struct SparseMatMul {
   static constexpr bool allocates = true;
-  static SparseMatMul bind(BindContext&) { return {}; }
+  bool transposed;
+  static SparseMatMul bind(BindContext& c) { return {c.get_int("transA", 0) != 0}; }
 
   void run(RunContext& c) const {
-    const SparseTensor& a = sparse_input(c, 0);
+    const SparseTensor& a = csr_factor<T>(c, transposed ? 0 : 1);
     const Tensor& b = c.input(1).tensor();
-    if (a.format != Format::csr) refuse("a product takes CSR");
-    expect_dtype(a, dtype_of<T>);
-    check_csr(a);
-    if (b.shape().rank() != 2 || b.shape()[0] != a.dense_shape[1])
-      throw Error(ErrorCode::invalid_argument,
-                  fmt::format("A is {}, B is {}: the inner extents differ", to_string(a.dense_shape), to_string(b.shape())));
     const int64_t M = a.dense_shape[0], N = b.shape()[1];
-    Tensor out = c.allocate_output(0, Shape{M, N});
-    kernels::csr_times_dense(M, N, a.row_offsets.data<int64_t>(), a.indices.data<int64_t>(), a.values.data<T>(), b.data<T>(), out.data<T>(),
-                             c.pool());
+    Tensor out = c.allocate_output(0, Shape{a.dense_shape[transposed ? 1 : 0], N});
+    T* y = out.data<T>();
+    if (!transposed)
+      return kernels::csr_times_dense(M, N, a.row_offsets.data<int64_t>(), a.indices.data<int64_t>(), a.values.data<T>(), b.data<T>(), y,
+                                      c.pool());
+    std::fill_n(y, out.num_elements(), T{0});
+    const kernels::CsrColumns columns = columns_of(a);
+    kernels::csr_columns_times_dense(columns, N, a.values.data<T>(), b.data<T>(), c.pool(),
+                                     [&](int64_t k) { return y + columns.columns[static_cast<size_t>(k)] * N; });
+  }
+};
+
+template <typename T>
+struct SparseMatMulRows {
+  static constexpr bool allocates = true;
+  static SparseMatMulRows bind(BindContext&) { return {}; }
+
+  void run(RunContext& c) const {
+    const SparseTensor& a = csr_factor<T>(c, 0);
+    const Tensor& b = c.input(1).tensor();
+    const int64_t N = b.shape()[1];
+    const kernels::CsrColumns columns = columns_of(a);
+    const auto count = static_cast<int64_t>(columns.columns.size());
+    T* rows = c.allocate_output(0, Shape{count, N}).data<T>();
+    std::copy(columns.columns.begin(), columns.columns.end(), c.allocate_output(1, Shape{count}).data<int64_t>());
+    kernels::csr_columns_times_dense(columns, N, a.values.data<T>(), b.data<T>(), c.pool(), [&](int64_t k) { return rows + k * N; });
   }
 };
 
@@ -198,7 +236,13 @@ void infer_to_dense(InferContext& c) {
 
 void infer_matmul(InferContext& c) {
   if (!c.has_rank(0) || !c.has_rank(1) || c.rank(0) != 2 || c.rank(1) != 2) return c.set_output_dtype(0, c.dtype(0));
-  c.set_output(0, c.dtype(0), {c.shape(0)[0], c.shape(1)[1]});
+  c.set_output(0, c.dtype(0), {c.shape(0)[c.get_int("transA", 0) != 0 ? 1 : 0], c.shape(1)[1]});
+}
+
+void infer_matmul_rows(InferContext& c) {
+  const Dim count = c.data_dependent_dim("columns");
+  c.set_output(0, c.dtype(1), {count, c.has_rank(1) && c.rank(1) == 2 ? c.shape(1)[1] : c.data_dependent_dim("N")});
+  c.set_output(1, DType::int64, {count});
 }
 
 void infer_gather(InferContext& c) {
@@ -225,6 +269,17 @@ void infer_with_values(InferContext& c) {
 
 }  // namespace
 
+namespace gradients {
+
+Result sparse_matmul(GradientContext& g) {
+  if (g.wants(0))
+    throw Error(ErrorCode::not_implemented, fmt::format("\"{}\" is in CSR, which has no gradient", g.graph().value(g.input(0)).name));
+  const int64_t transposed = g.attributes().get_int("transA", 0);
+  return {kNoValue, g.op("SparseMatMul", {g.input(0), g.grad_output(0)}, {{"transA", 1 - transposed}}, "treadle")};
+}
+
+}  // namespace gradients
+
 std::vector<OpDef> sparse_ops() {
   return {
       {.name = "SparseToDense",
@@ -239,8 +294,17 @@ std::vector<OpDef> sparse_ops() {
        .since = {1},
        .inputs = {{"A", kSparse}, {"B", TypeSet{DType::float32, DType::float64}}},
        .outputs = {{"Y", TypeSet{DType::float32, DType::float64}}},
+       .attributes = {{"transA", int64_t{0}}},
        .infer = infer_matmul,
-       .kernels = typed<SparseMatMul, float, double>("csr", /*dtype_operand=*/1)},
+       .kernels = typed<SparseMatMul, float, double>("csr", /*dtype_operand=*/1),
+       .gradient = gradients::sparse_matmul},
+      {.name = "SparseMatMulRows",
+       .domain = "treadle",
+       .since = {1},
+       .inputs = {{"A", kSparse}, {"B", TypeSet{DType::float32, DType::float64}}},
+       .outputs = {{"rows", TypeSet{DType::float32, DType::float64}}, {"places", kInt64}},
+       .infer = infer_matmul_rows,
+       .kernels = typed<SparseMatMulRows, float, double>("csr", /*dtype_operand=*/1)},
       {.name = "SparseGather",
        .domain = "treadle",
        .since = {1},
