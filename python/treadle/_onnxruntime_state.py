@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from enum import IntEnum
 from types import SimpleNamespace
 from typing import Any
 
 from . import _treadle
+from . import session as _session
 from .devices import OrtEpDevice, OrtHardwareDevice, _Unsupported
 from .enums import _Named
 from .environment import CPU_PROVIDER
@@ -254,6 +255,48 @@ def get_hardware_device_ep_incompatibility_details(ep_name: str, hardware_device
     if ep_name != CPU_PROVIDER:
         raise InvalidArgument(f"there is no execution provider {ep_name}; {CPU_PROVIDER} is there", code="invalid_argument")
     return {"reasons_bitmask": 0, "notes": None, "error_code": 0}
+
+
+class SessionObjectInitializer:
+    """Where a session logs to; without meaning, as the environment has one log."""
+
+
+def get_session_initializer() -> SessionObjectInitializer:
+    """What sessions are made with by default."""
+    return SessionObjectInitializer()
+
+
+class InferenceSession:
+    """The extension module's own session: made of options and a model, and loaded by `initialize_session`. Its other members are those of
+    `onnxruntime.InferenceSession`, and of what that wraps.
+    """
+
+    def __init__(self, options: _session.SessionOptions, model: str | bytes, from_file: bool, read_config_from_model: bool = False) -> None:
+        self.session_options = options
+        self._session: _session.InferenceSession | None = None
+        if read_config_from_model:
+            raise NotImplementedByTreadle("options within a model's metadata are not read", code="not_implemented")
+        self._model: str | bytes
+        if from_file:  # what cannot be read is an error here
+            self._model = path = os.fsdecode(model)
+            _treadle.Model.load(path, options)
+        else:
+            self._model = content = model.encode() if isinstance(model, str) else bytes(model)
+            _treadle.Model.from_bytes(content, "", options)
+
+    def initialize_session(
+        self, providers: Sequence[str], provider_options: Sequence[Mapping[str, str]] = (), disabled_optimizers: Iterable[str] = ()
+    ) -> None:
+        """Loads the model."""
+        options = [dict(each) for each in provider_options] or None
+        self._session = _session.InferenceSession(
+            self._model, self.session_options, list(providers) or None, options, disabled_optimizers=sorted(disabled_optimizers)
+        )
+
+    def __getattr__(self, name: str) -> Any:
+        if self._session is None:
+            raise RuntimeException("the session has no model: call initialize_session first", code="internal")
+        return getattr(self._session._sess if hasattr(self._session._sess, name) else self._session, name)
 
 
 def contents() -> dict[str, object]:

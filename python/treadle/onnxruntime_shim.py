@@ -66,7 +66,7 @@ def _state_contents() -> dict[str, object]:
         get_hardware_devices=lambda: [devices.cpu_hardware()],
         is_dlpack_uint8_tensor=lambda capsule: treadle.OrtValue.from_dlpack(capsule).data_type() == "tensor(uint8)",
     )
-    for name in ("InferenceSession", "IOBinding", "preload_dlls", "print_debug_info"):
+    for name in ("IOBinding", "preload_dlls", "print_debug_info"):
         contents.pop(name)
     return contents
 
