@@ -137,6 +137,10 @@ bool has_value(const OrtValue& self) {
 void register_ort_value(nb::module_& module) {
   using namespace nb::literals;
   nb::class_<OrtValue>(module, "OrtValue", "A value of any ONNX type, kept as the library has it.")
+      // ONNX Runtime has two classes, of which the public one is made from the other and what holds its memory. Here a value holds its own.
+      .def(
+          "__init__", [](OrtValue* self, const OrtValue& ortvalue, nb::handle, nb::handle) { new (self) OrtValue(ortvalue); }, "ortvalue"_a,
+          "numpy_obj"_a.none() = nb::none(), "session"_a.none() = nb::none(), "The same value: nothing is copied.")
       .def_static("ortvalue_from_numpy", &from_array, "numpy_obj"_a, "device_type"_a = "cpu", "device_id"_a = 0, "vendor_id"_a = -1,
                   "Shares the array's memory while it is contiguous; on a device (\"sim\", a plugin's) a copy lies there, and runs on it "
                   "take it from there.")

@@ -525,3 +525,27 @@ def test_places_that_cannot_be_are_refused(info):
         """
     )
     assert 'the location of initializer "w"' in text
+
+
+def test_the_public_value_is_made_from_the_extension_modules():
+    """As onnxruntime-easy does it: `onnxruntime.OrtValue(value of the extension module, what holds its memory)`."""
+    ours, theirs = on_both(
+        """
+        import json
+        import numpy as np
+        import onnxruntime as ort
+        from onnxruntime.capi import _pybind_state as C
+        numbers = np.arange(6, dtype=np.float32).reshape(2, 3)
+        said = []
+        for value in (ort.OrtValue(C.OrtValue.from_dlpack(numbers.__dlpack__(), False), numbers), ort.OrtValue(ortvalue=ort.OrtValue.ortvalue_from_numpy(numbers)._ortvalue)):
+            said.append([value.shape(), value.data_type(), value.numpy().tolist(), value.data_ptr() == numbers.ctypes.data])
+        numbers[0, 0] = 9
+        said.append(value.numpy()[0, 0].item())
+        try:
+            ort.OrtValue(numbers)
+        except Exception as error:
+            said.append(isinstance(error, (ValueError, TypeError)))
+        print(json.dumps(said))
+        """
+    )
+    assert ours == theirs
