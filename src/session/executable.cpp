@@ -169,10 +169,22 @@ const SharedSymbol* Executable::contradicted(std::span<const Datum> feeds) const
   return nullptr;
 }
 
+size_t Executable::scalar_with_axes(std::span<const Datum> feeds) const {
+  for (size_t input : scalar_inputs)
+    if (feeds[input].is_tensor() && feeds[input].tensor().num_elements() != 1) return input;
+  return input_names.size();
+}
+
 bool Session::Impl::needs_own_symbols(const Executable& executable, std::span<const Datum> feeds) const {
-  const SharedSymbol* shared = options.strict_symbols || model.impl().compiled ? nullptr : executable.contradicted(feeds);
-  if (!shared) return false;
-  if (!warned_of_symbols.exchange(true)) {
+  if (options.strict_symbols || model.impl().compiled) return false;
+  const SharedSymbol* shared = executable.contradicted(feeds);
+  const size_t scalar = executable.scalar_with_axes(feeds);
+  if (!shared && scalar == executable.input_names.size()) return false;
+  if (warned_of_symbols.exchange(true)) return true;
+  if (!shared) {
+    warn(fmt::format("\"{}\" is {} and has no axes in the model; runs of such feeds have a program for any rank",
+                     executable.input_names[scalar], describe(feeds[scalar].tensor())));
+  } else {
     auto place = [&](size_t input, size_t axis) {
       return fmt::format("axis {} of \"{}\" ({})", axis, executable.input_names[input],
                          feeds[input].tensor().shape()[static_cast<int>(axis)]);
@@ -193,6 +205,9 @@ std::shared_ptr<Executable> Session::Impl::finish(std::shared_ptr<Graph> graph, 
   lowering.restored = finishing.restored;
   std::shared_ptr<Executable> made = make_executable(graph, lowering);
   made->shared_symbols = find_shared_symbols(*graph);
+  for (size_t input = 0; input < graph->inputs.size(); ++input)
+    if (const Type& type = graph->type(graph->inputs[input]); type.is_tensor() && type.shape && type.shape->empty())
+      made->scalar_inputs.push_back(input);
   made->explain = [this](const Executable& failed, std::span<const Datum> feeds, const Error& error) { explain(failed, feeds, error); };
   return made;
 }

@@ -35,8 +35,11 @@ struct Executable {
   }
   std::unique_ptr<exec::Executor> executor;  ///< goes before the program
   std::vector<SharedSymbol> shared_symbols;
+  std::vector<size_t> scalar_inputs;  ///< which the model declares without axes
   /// The first of them that feeds, in the order of the inputs, contradict; null: none. Undefined feeds contradict nothing.
   const SharedSymbol* contradicted(std::span<const Datum> feeds) const;
+  /// The first input without axes that is fed several elements, or none; the number of inputs if there is none.
+  size_t scalar_with_axes(std::span<const Datum> feeds) const;
   /// What to throw in place of an error that names no node. Empty: the error itself.
   std::function<void(const Executable& executable, std::span<const Datum> feeds, const Error& error)> explain;
 };

@@ -25,11 +25,13 @@
 namespace treadle {
 namespace {
 
-// Every symbolic extent of every input becomes a symbol of its own.
+// Every symbolic extent of every input becomes a symbol of its own. An input that is declared without axes may be of any rank.
 void separate_symbols(Graph& graph) {
   for (ValueId input : graph.inputs) {
     Type& type = graph.value(input).type;
     if (!type.is_tensor() || !type.shape) continue;
+    if (type.shape->empty()) type.shape.reset();
+    if (!type.shape) continue;
     for (Dim& dim : *type.shape)
       if (!dim.is_const()) dim = graph.symbols().fresh_symbol(to_string(dim), false);
   }

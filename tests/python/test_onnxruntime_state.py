@@ -1,5 +1,6 @@
 """What programs find in onnxruntime's extension module, under the shim and in onnxruntime itself: the same code, the same answers."""
 
+import numpy as np
 import pytest
 from test_onnxruntime_shim import on_both, shimmed
 
@@ -549,3 +550,24 @@ def test_the_public_value_is_made_from_the_extension_modules():
         """
     )
     assert ours == theirs
+
+
+def test_an_input_declared_without_axes_takes_any_rank():
+    """Writers that do not know a shape write an empty one (onnx-array-api's light interface): onnxruntime does not look at the rank then."""
+    ours, theirs = on_both(
+        """
+        import json
+        import numpy as np
+        import onnxruntime as ort
+        from onnx import helper
+        scalars = [helper.make_tensor_value_info(name, 1, []) for name in ("x", "y")]
+        graph = helper.make_graph([helper.make_node("Add", ["x", "y"], ["s"]), helper.make_node("Tanh", ["s"], ["z"])], "graph", scalars, [helper.make_tensor_value_info("z", 1, [])])
+        model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8).SerializeToString()
+        session = ort.InferenceSession(model, providers=["CPUExecutionProvider"])
+        numbers = np.arange(12, dtype=np.float32).reshape(4, 3)
+        feeds = ({"x": numbers, "y": numbers}, {"x": numbers, "y": numbers[:1]}, {"x": numbers, "y": np.array(0.5, np.float32)}, {"x": np.array(1, np.float32), "y": np.array(0.5, np.float32)})
+        print(json.dumps([session.run(None, feed)[0].round(5).tolist() for feed in feeds]))
+        """
+    )
+    for mine, expected in zip(ours, theirs, strict=True):
+        np.testing.assert_allclose(mine, expected, atol=1e-5)
