@@ -170,7 +170,13 @@ void Recorder::lose(uint64_t from) noexcept {
 }
 
 Recorder::Block* Recorder::new_block() noexcept {
-  if (blocks_.fetch_add(1, std::memory_order_relaxed) >= max_blocks_.load(std::memory_order_relaxed)) {
+  const uint64_t before = blocks_.fetch_add(1, std::memory_order_relaxed), most = max_blocks_.load(std::memory_order_relaxed);
+  // Blocks that other threads are about to fill leave the room to this one: with few blocks, it would find none for as long as they live.
+  const auto others = [&] {
+    std::lock_guard lock(mutex_);
+    return logs_.size() - (current_.recorder == id_ && current_.log ? 1 : 0);
+  };
+  if (before >= most && before >= most + others()) {
     Block* oldest = keeps_last_.load(std::memory_order_relaxed) ? take_oldest() : nullptr;
     if (oldest || !keeps_last_.load(std::memory_order_relaxed)) {
       blocks_.fetch_sub(1, std::memory_order_relaxed);

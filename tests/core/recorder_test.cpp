@@ -107,7 +107,19 @@ TEST(Recorder, BeyondTheLimitRecordsAreCountedAndDropped) {
   std::thread([&] { recorder.instant(0); }).join();
   Recording recording = recorder.collect();
   EXPECT_EQ(recording.threads.at(0).records.size(), 2048U);
-  EXPECT_EQ(recording.dropped, 3000U - 2048U + 1U);
+  EXPECT_EQ(recording.threads.at(1).records.size(), 1U);  // each further thread may fill a block
+  EXPECT_EQ(recording.dropped, 3000U - 2048U);
+}
+
+// Threads that record once and then wait hold a block each.
+TEST(Recorder, ThreadsThatWaitLeaveRoomToOthers) {
+  Recorder recorder(2048);
+  for (int i = 0; i < 4; ++i) std::thread([&] { recorder.instant(0); }).join();
+  for (int i = 0; i < 3000; ++i) recorder.instant(0);
+  const Recording recording = recorder.collect();
+  ASSERT_EQ(recording.threads.size(), 5U);
+  EXPECT_EQ(recording.threads.at(4).records.size(), 2048U);
+  EXPECT_EQ(recording.dropped, 3000U - 2048U);
 }
 
 // They take the room of another record.
