@@ -40,6 +40,19 @@ HWY_INLINE hwy::HWY_NAMESPACE::Vec<D> load_first(D d, const FirstLanes<D>& first
   }
 }
 
+/// Of a vector at `from` the lanes [first, last); zero in the others.
+template <class D>
+HWY_INLINE hwy::HWY_NAMESPACE::Vec<D> load_between(D d, int64_t first, int64_t last, const hwy::HWY_NAMESPACE::TFromD<D>* from) {
+  namespace hn = hwy::HWY_NAMESPACE;
+  if constexpr (kMasksMemory) {
+    return hn::MaskedLoad(hn::AndNot(FirstLanes<D>(d, first).mask, FirstLanes<D>(d, last).mask), d, from);
+  } else {
+    HWY_ALIGN hn::TFromD<D> lanes[hn::MaxLanes(D())] = {};
+    __builtin_memcpy(lanes + first, from + first, static_cast<size_t>(last - first) * sizeof lanes[0]);
+    return hn::Load(d, lanes);
+  }
+}
+
 template <class D>
 HWY_INLINE void store_first(hwy::HWY_NAMESPACE::Vec<D> v, D d, const FirstLanes<D>& first, hwy::HWY_NAMESPACE::TFromD<D>* to) {
   namespace hn = hwy::HWY_NAMESPACE;

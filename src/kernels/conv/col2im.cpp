@@ -17,7 +17,8 @@ namespace {
 namespace hn = hwy::HWY_NAMESPACE;
 
 using D = hn::ScalableTag<float>;
-constexpr int64_t kPiece = 1024;  // sums of one phase at a time
+constexpr int64_t kPiece = 1024;   // sums of one phase at a time
+constexpr int64_t kMostRows = 64;  // of columns that look at a row of the plane, where sums stay in registers
 
 // A number as quotient and rest of the stride, the rest not negative. Sums of two such numbers need no division.
 struct Places {
@@ -84,6 +85,51 @@ HWY_INLINE void put_phases(float (*sums)[kPiece + hn::MaxLanes(D())], int64_t ph
     for (int64_t p = 0; p < phases && dst + i * stride + p < end; ++p) dst[i * stride + p] = sums[p][i];
 }
 
+// Along rows without a stride, all taps of a vector of sums add up in a register. Which elements of a row of columns a vector takes from a
+// tap is the same in every row.
+struct RowTaps {
+  static constexpr int64_t kMost = 256;
+  struct Tap {
+    int64_t offset;       // of the vector's first element, from the row of columns of the first kw
+    int64_t first, last;  // the lanes that there are elements for
+  };
+  Tap taps[kMost];
+  int32_t begins[kMost + 1];  // per vector
+  int64_t vectors = 0;
+
+  // False if there are too many, or vectors in part cost too much. Taps of a vector are in the order of kw, so that sums do not
+  // depend on how they are taken.
+  bool make(const Window& w) {
+    const auto lanes = static_cast<int64_t>(hn::Lanes(D()));
+    vectors = (w.in[2] + lanes - 1) / lanes;
+    if (!kMasksMemory || w.stride[2] != 1 || vectors > kMost || vectors * w.kernel[2] > kMost) return false;
+    int32_t count = 0;
+    for (int64_t v = 0; v < vectors; ++v) {
+      begins[v] = count;
+      for (int64_t kw = 0; kw < w.kernel[2]; ++kw) {
+        const int64_t start = v * lanes - (kw * w.dilation[2] - w.pad_begin[2]);
+        const int64_t first = std::max<int64_t>(0, -start), last = std::min(lanes, w.out[2] - start);
+        if (first < last) taps[count++] = {kw * w.out_size() + start, first, last};
+      }
+    }
+    begins[vectors] = count;
+    return true;
+  }
+
+  // sums + the vector's part of what one row of columns of every kw adds.
+  HWY_INLINE hn::Vec<D> add(int64_t vector, const float* rows, hn::Vec<D> sums) const {
+    const D d;
+    const auto lanes = static_cast<int64_t>(hn::Lanes(d));
+    for (int32_t t = begins[vector]; t < begins[vector + 1]; ++t) {
+      const Tap& tap = taps[t];
+      const float* x = rows + tap.offset;
+      const bool is_whole = tap.last - tap.first == lanes;
+      sums = hn::Add(sums, is_whole ? hn::LoadU(d, x) : load_between(d, tap.first, tap.last, x));
+    }
+    return sums;
+  }
+};
+
 // Windows of two along a row that tile the plane, as those that double an image: each element is one tap's, and nothing adds up.
 bool tiles_pairs(const Window& w) {
   for (int axis = 0; axis < 3; ++axis)
@@ -104,12 +150,46 @@ HWY_INLINE void put_pairs(const float* even, const float* odd, float bias, int64
   for (; i < n; ++i) dst[2 * i] = even[i] + bias, dst[2 * i + 1] = odd[i] + bias;
 }
 
+// Calls fn(the row of columns of the first kw) for each kd and kh that looks at the row of the plane which stands at these places.
+template <typename Fn>
+HWY_INLINE void for_each_row(const Window& w, const float* columns, const Places& depth, const Places& height, Fn fn) {
+  const Places depth_step(w.dilation[0], w.stride[0]), height_step(w.dilation[1], w.stride[1]);
+  Places kd_place(0, 1);
+  for (int64_t kd = 0; kd < w.kernel[0]; ++kd, kd_place.advance(depth_step, w.stride[0])) {
+    const int64_t od = depth.quotient - kd_place.quotient;
+    if (depth.rest != kd_place.rest || od < 0 || od >= w.out[0]) continue;
+    Places kh_place(0, 1);
+    for (int64_t kh = 0; kh < w.kernel[1]; ++kh, kh_place.advance(height_step, w.stride[1])) {
+      const int64_t oh = height.quotient - kh_place.quotient;
+      if (height.rest != kh_place.rest || oh < 0 || oh >= w.out[1]) continue;
+      fn(columns + (kd * w.kernel[1] + kh) * w.kernel[2] * w.out_size() + (od * w.out[1] + oh) * w.out[2]);
+    }
+  }
+}
+
+// dst[0, n) = bias + all taps.
+HWY_INLINE void put_row(const RowTaps& taps, const float* const* rows, int64_t num_rows, float bias, int64_t n, float* dst) {
+  const D d;
+  const auto lanes = static_cast<int64_t>(hn::Lanes(d));
+  for (int64_t v = 0; v < taps.vectors; ++v) {
+    auto sums = hn::Set(d, bias);
+    for (int64_t r = 0; r < num_rows; ++r) sums = taps.add(v, rows[r], sums);
+    const int64_t left = n - v * lanes;
+    if (left >= lanes)
+      hn::StoreU(sums, d, dst + v * lanes);
+    else
+      store_first(sums, d, FirstLanes(d, left), dst + v * lanes);
+  }
+}
+
 }  // namespace
 
 void sum_columns(const Window& w, const float* columns, float bias, float* plane) {
   const int64_t stride = w.stride[2], phases = stride == 2 ? 2 : 1;
-  const Places depth_step(w.dilation[0], w.stride[0]), height_step(w.dilation[1], w.stride[1]), one_down(1, w.stride[1]);
+  const Places one_down(1, w.stride[1]);
   const bool pairs = tiles_pairs(w);
+  RowTaps row_taps;
+  const bool in_registers = row_taps.make(w) && w.kernel[0] * w.kernel[1] <= kMostRows;
   HWY_ALIGN float sums[2][kPiece + hn::MaxLanes(D())];
   for (int64_t id = 0; id < w.in[0]; ++id) {
     const Places depth(id + w.pad_begin[0], w.stride[0]);
@@ -125,23 +205,19 @@ void sum_columns(const Window& w, const float* columns, float bias, float* plane
           std::fill_n(plane, w.in[2], bias);
         continue;
       }
+      if (in_registers) {
+        const float* rows[kMostRows];
+        int64_t num_rows = 0;
+        for_each_row(w, columns, depth, height, [&](const float* row) { rows[num_rows++] = row; });
+        put_row(row_taps, rows, num_rows, bias, w.in[2], plane);
+        continue;
+      }
       for (int64_t phase = 0; phase < std::min(stride, w.in[2]); phase += phases) {
         const int64_t places = (w.in[2] - phase + stride - 1) / stride;
         for (int64_t begin = 0; begin < places; begin += kPiece) {
           const int64_t n = std::min(kPiece, places - begin);
           for (int64_t p = 0; p < phases; ++p) start_sums(bias, n, sums[p]);
-          Places kd_place(0, 1);
-          for (int64_t kd = 0; kd < w.kernel[0]; ++kd, kd_place.advance(depth_step, w.stride[0])) {
-            const int64_t od = depth.quotient - kd_place.quotient;
-            if (depth.rest != kd_place.rest || od < 0 || od >= w.out[0]) continue;
-            Places kh_place(0, 1);
-            for (int64_t kh = 0; kh < w.kernel[1]; ++kh, kh_place.advance(height_step, w.stride[1])) {
-              const int64_t oh = height.quotient - kh_place.quotient;
-              if (height.rest != kh_place.rest || oh < 0 || oh >= w.out[1]) continue;
-              const float* rows = columns + (kd * w.kernel[1] + kh) * w.kernel[2] * w.out_size() + (od * w.out[1] + oh) * w.out[2];
-              add_taps(w, rows, phase, phases, begin, n, sums);
-            }
-          }
+          for_each_row(w, columns, depth, height, [&](const float* rows) { add_taps(w, rows, phase, phases, begin, n, sums); });
           float* dst = plane + phase + begin * stride;
           put_phases(sums, phases, stride, n, dst, std::min(plane + w.in[2], dst + n * stride));
         }
