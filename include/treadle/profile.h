@@ -40,6 +40,7 @@ struct ProfiledNode {
   std::string forms;                 ///< of its packed weights, "F(4,3)"; may be empty
   int32_t parent = -1;               ///< the node (index) whose body it is in
   std::vector<std::string> sources;  ///< nodes of the model as read that it stands for
+  std::vector<std::string> layers;   ///< of the model that it is in, outer ones first: "layer1", "layer1.0", "layer1.0.conv1"
   std::vector<std::string> passes;   ///< that made it what it is, in order (ProfilerOptions::passes)
   std::vector<ProfiledOperand> inputs, outputs;
   std::optional<double> flops, bytes;  ///< of one call; none if the operator does not say, or a shape is not known
@@ -326,6 +327,14 @@ struct ProfileTableOptions {
 };
 /// @param json  of profile_to_json(). @throws Error(invalid_argument) for other text, or an unknown order.
 TREADLE_API std::string profile_to_table(std::string_view json, const ProfileTableOptions& options = {});
+
+struct ProfileTreeOptions {
+  int depth = 0;      ///< levels below the run; 0: all
+  bool nodes = true;  ///< also nodes, within their layers
+};
+/// A run as a tree: phases of a step, layers of the model, nodes, each with its time and what of it is its own.
+/// @param json  of profile_to_json(). @throws Error(invalid_argument) for other text
+TREADLE_API std::string profile_to_tree(std::string_view json, const ProfileTreeOptions& options = {});
 /// One page that needs no network. @param json  of profile_to_json(), or what `treadle explain --json` prints
 TREADLE_API std::string profile_to_html(std::string_view json);
 /// A line for each node, with a header: RFC 4180.

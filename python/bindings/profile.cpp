@@ -210,6 +210,10 @@ void register_profile(nb::module_& module) {
       },
       nb::arg("json"), nb::arg("top"), nb::arg("sort"), nb::arg("memory"));
   module.def(
+      "profile_tree",
+      [](const std::string& json, int depth, bool nodes) { return profile_to_tree(json, {.depth = depth, .nodes = nodes}); },
+      nb::arg("json"), nb::arg("depth"), nb::arg("nodes"));
+  module.def(
       "compare_profiles",
       [](const std::string& before, const std::string& after, double tolerance, int top) {
         const ProfileDifference difference = compare_profiles(before, after, tolerance, {.top = top});

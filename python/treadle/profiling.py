@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     Client: TypeAlias = InferenceSession | Trainer | JointModule | Module
 
-__all__ = ["KernelPhase", "LoadPhase", "MeasuredMemory", "MemoryTimeline", "Profile", "ProfileComparison", "ProfiledNode", "ProfiledRange", "PoolThread", "ProfileSchedule", "profile"]
+__all__ = ["KernelPhase", "LoadPhase", "MeasuredMemory", "MemoryTimeline", "Profile", "ProfileComparison", "ProfiledLayer", "ProfiledNode", "ProfiledRange", "PoolThread", "ProfileSchedule", "profile"]
 
 
 @dataclass(frozen=True)
@@ -57,6 +57,8 @@ class ProfiledNode:
     """Of a training step: "forward", "backward" or "optimizer"."""
     sources: tuple[str, ...]
     """Nodes of the model as read that it stands for; empty: the one of its own name."""
+    layers: tuple[str, ...]
+    """Layers of the model that it is in, outer ones first: ("layer1", "layer1.0", "layer1.0.conv1")."""
     input_shapes: tuple[tuple[int, ...] | None, ...]
     output_shapes: tuple[tuple[int, ...] | None, ...]
     calls: float
@@ -95,6 +97,7 @@ class ProfiledNode:
             kernel=node.get("kernel"),
             phase=node.get("phase"),
             sources=tuple(node.get("sources", ())),
+            layers=tuple(node.get("layers", ())),
             input_shapes=shapes(node["inputs"]),
             output_shapes=shapes(node["outputs"]),
             calls=node.get("calls", 0.0),
@@ -145,6 +148,25 @@ class ProfiledRange:
     """Of all calls: recorded runs in them."""
     python: bool = False
     """It is a function that Python called (`python_calls=True`): "function (folder/file.py:12)", "module.function" of C's."""
+
+
+@dataclass(frozen=True)
+class ProfiledLayer:
+    """A layer of the model: a PyTorch module, or a part of the paths that nodes have for names. Its times are those of its nodes."""
+
+    name: str
+    """"layer1.0.conv1"."""
+    path: tuple[str, ...]
+    """Names of the layers around it, outer ones first, and its own."""
+    phase: str | None
+    """Of a training step: "forward", "backward" or "optimizer"."""
+    nodes: int
+    mean_ms: float
+    """Of a run: all threads together."""
+    self_ms: float
+    """Without the layers in it."""
+    share: float
+    """Of the run, 0 to 1."""
 
 
 @dataclass(frozen=True)
@@ -454,6 +476,18 @@ class Profile:
         return made
 
     @property
+    def layers(self) -> list[ProfiledLayer]:
+        """Layers of the model, in the order in which runs come to them; of a training step, by phase. Empty if the model names none."""
+        made: list[ProfiledLayer] = []
+        paths: list[tuple[str | None, tuple[str, ...]]] = []
+        for layer in self.data.get("layers", []):
+            phase, path = paths[layer["parent"]] if "parent" in layer else (None, ())
+            paths.append((layer["name"], ()) if layer.get("is_phase") else (phase, (*path, layer["name"])))
+            if not layer.get("is_phase"):
+                made.append(ProfiledLayer(layer["name"], paths[-1][1], phase, layer["nodes"], layer["ms"], layer["self_ms"], layer["share"]))
+        return made
+
+    @property
     def load_phases(self) -> list[LoadPhase]:
         """What loading consisted of: phases before those in them."""
         made: list[LoadPhase] = []
@@ -513,6 +547,13 @@ class Profile:
         `memory`: also what the arena holds at its peak and over the run.
         """
         return _treadle.profile_table(self._text(), top, sort, memory)
+
+    def tree(self, depth: int = 0, nodes: bool = True) -> str:
+        """A run as a tree, for the terminal: phases of a step, layers of the model, nodes, each with its time and what of it is its own.
+
+        `depth`: levels below the run, 0 for all. `nodes`: also nodes, within their layers.
+        """
+        return _treadle.profile_tree(self._text(), depth, nodes)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes a file, by the end of its name; with ".gz" behind it, compressed.

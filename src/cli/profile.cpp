@@ -35,9 +35,9 @@ struct ProfileArguments {
   InputOptions inputs;
   SessionOptions session;
   ProfileTableOptions table;
-  int runs = 0, warmup = 3;
+  int runs = 0, warmup = 3, depth = 0;
   double seconds = 2, tolerance = 0.03;
-  bool json = false, without_remedies = false, kernel_phases = false;
+  bool json = false, without_remedies = false, kernel_phases = false, tree = false;
 };
 
 double profile_clock_ns() { return std::chrono::duration<double, std::nano>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
@@ -207,7 +207,8 @@ int profile_command(const ProfileArguments& a) {
                            : saved     ? MadeProfile{{}, read_text(a.model)}
                                        : profile_model(a);
   const std::string& json = made.json;
-  const std::string table = profile_to_table(json, a.table);  // before anything is written: it checks the document
+  const std::string table = a.tree ? profile_to_tree(json, {.depth = a.depth})
+                                   : profile_to_table(json, a.table);  // it checks the document, before anything is written
   if (!a.output.empty()) {
     std::string text = profile_file(name, json, &made.profile);
     if (gzip) text = compressed(text);
@@ -222,8 +223,8 @@ int profile_command(const ProfileArguments& a) {
 
 // The model, its inputs and its options are the other process's.
 void check_beside_attach(const CLI::App& app) {
-  const std::set<std::string> fit{"--attach",        "--help", "--output", "--json",   "--memory",
-                                  "--kernel-phases", "--top",  "--sort",   "--seconds"};
+  const std::set<std::string> fit{"--attach", "--help", "--output",  "--json", "--memory", "--kernel-phases",
+                                  "--top",    "--sort", "--seconds", "--tree", "--depth"};
   for (const CLI::Option* option : app.get_options())
     if (const std::string name = option->get_name(); option->count() > 0 && !fit.contains(name))
       throw Error(ErrorCode::invalid_argument, fmt::format("--attach records what another process runs: {} does not go with it", name));
@@ -252,6 +253,11 @@ Command add_profile(CLI::App& app) {
   app.add_option("--sort", a->table.sort, "Order of the nodes")
       ->capture_default_str()
       ->check(CLI::IsMember({"time", "order", "name", "calls", "gflops", "bandwidth", "peak"}));
+  CLI::Option* tree = app.add_flag("--tree", a->tree, "Print a run as a tree of layers and nodes, not as tables");
+  app.add_option("--depth", a->depth, "Of --tree: levels below the run; 0: all")
+      ->capture_default_str()
+      ->check(CLI::NonNegativeNumber)
+      ->needs(tree);
   app.add_option("--runs", a->runs, "Number of recorded runs; by default as many as --seconds holds")->check(CLI::NonNegativeNumber);
   app.add_option("--seconds", a->seconds, "Length of the measurement")->capture_default_str()->check(CLI::Range(1e-3, 1e6));
   app.add_option("--warmup", a->warmup, "Runs before, beside the first")->capture_default_str()->check(CLI::NonNegativeNumber);

@@ -40,8 +40,9 @@ enum class RecordKind : uint8_t {
   python,         ///< a call that Python's interpreter made
   launch,         ///< the host gives a node or a copy, whose name it has, to a device's stream
   pool,           ///< what a thread of a pool does or waits for: a PoolState
+  layer,          ///< never recorded: of the model, around nodes, where a recording is shown
 };
-inline constexpr int kNumRecordKinds = 15;
+inline constexpr int kNumRecordKinds = 16;
 
 /// What a thread that shares parallel loops, or nodes that run at once, is in.
 enum class PoolState : uint8_t {

@@ -1,6 +1,7 @@
 #include "graph/gradient.h"
 
 #include "graph/infer.h"
+#include "graph/layers.h"
 
 namespace treadle {
 
@@ -22,6 +23,7 @@ std::vector<ValueId> GradientContext::op_n(std::string_view op_type, std::vector
                 .num_outputs = num_outputs};
   NodeId id = graph_.add_node(std::move(spec));
   graph_.node(id).sources = node().sources;
+  copy_layers(node(), graph_.node(id));
   infer_node(graph_, id);
   std::vector<ValueId> outputs = graph_.node(id).outputs;
   if (narrow == DType::undefined) return outputs;

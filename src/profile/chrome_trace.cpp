@@ -31,7 +31,8 @@ constexpr std::array<const char*, kNumRecordKinds> kChromeCategories = {"user_an
                                                                         "kernel_phase",
                                                                         "python_function",
                                                                         "cpu_op",
-                                                                        "thread_pool"};
+                                                                        "thread_pool",
+                                                                        "layer"};
 
 // Names come from models: whatever is not UTF-8 is replaced, or no viewer would read the file.
 std::string chrome_text(const ChromeJson& json) { return json.dump(-1, ' ', false, ChromeJson::error_handler_t::replace); }

@@ -33,9 +33,9 @@ namespace annotation {
 constexpr uint32_t kNameIid = 1, kInt = 4, kStringIid = 17;
 }  // namespace annotation
 
-constexpr std::array<const char*, kNumRecordKinds> kPerfettoCategories = {"run",     "node",  "chunk",   "copy",    "wait",
-                                                                          "compile", "user",  "instant", "counter", "memory",
-                                                                          "memory",  "phase", "python",  "launch",  "pool"};
+constexpr std::array<const char*, kNumRecordKinds> kPerfettoCategories = {"run",    "node",    "chunk",   "copy",   "wait",   "compile",
+                                                                          "user",   "instant", "counter", "memory", "memory", "phase",
+                                                                          "python", "launch",  "pool",    "layer"};
 
 // A message under construction.
 class Message {

@@ -3,6 +3,7 @@
 #include <memory>
 
 #include "profile/analysis.h"
+#include "profile/layer_spans.h"
 #include "profile/memory_recording.h"
 #include "profile/ranges.h"
 #include "profile/trace_rows.h"
@@ -60,6 +61,7 @@ Profile profile_of(ProfilePlan plan, Recording recording, std::unordered_map<uin
                             .start_ns = static_cast<double>(phase.start - plan.load.front().start) * made->recording.ns_per_tick,
                             .duration_ns = static_cast<double>(phase.end - phase.start) * made->recording.ns_per_tick});
   made->load = row_of_load(plan.load, made->recording);
+  made->layers = name_layers(profile.nodes, made->recording);
   profile.trace = made;
   const ProfileTrace& trace = *made;
   for (const ClockAnchor& anchor : trace.recording.anchors) profile.clock.push_back({trace.recording.to_ns(anchor.ticks), anchor.unix_ns});

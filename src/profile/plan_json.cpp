@@ -41,6 +41,7 @@ std::vector<ProfiledOperand> operands_of(const Document& list) {
 Document node_json(const ProfiledNode& node) {
   Document json{{"name", node.name}, {"op", node.op_type}, {"kernel", node.kernel}, {"forms", node.forms}, {"parent", node.parent}};
   json["sources"] = node.sources;
+  if (!node.layers.empty()) json["layers"] = node.layers;
   json["passes"] = node.passes;
   json["inputs"] = stored_operands(node.inputs);
   json["outputs"] = stored_operands(node.outputs);
@@ -60,6 +61,7 @@ ProfiledNode node_of(const Document& json) {
   node.name = json.at("name"), node.op_type = json.at("op"), node.kernel = json.at("kernel"), node.forms = json.at("forms");
   node.parent = json.at("parent");
   node.sources = json.at("sources").get<std::vector<std::string>>();
+  node.layers = json.value("layers", std::vector<std::string>{});
   node.passes = json.at("passes").get<std::vector<std::string>>();
   node.inputs = operands_of(json.at("inputs"));
   node.outputs = operands_of(json.at("outputs"));

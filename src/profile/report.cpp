@@ -12,6 +12,7 @@
 #include "profile/memory_timeline.h"
 #include "profile/report_parts.h"
 #include "profile/statistics.h"
+#include "profile/tree.h"
 #include "treadle/profile.h"
 
 namespace treadle {
@@ -72,6 +73,7 @@ class ReportBuilder {
     if (path_.ms > 0) json["critical_path"] = {{"ms", rounded(path_.ms)}, {"all_nodes_ms", rounded(path_.all_ms)}, {"nodes", path_.nodes}};
     json["nodes"] = nodes();
     json["operators"] = operators();
+    if (Json list = layers_json(json["nodes"]); !list.empty()) json["layers"] = std::move(list);
     if (Json list = phases(); !list.empty()) json["phases"] = std::move(list);
     if (!profile_.pool.empty()) json["pool"] = pool_json(profile_);
     if (!profile_.load.empty()) json["load"] = load_json(profile_);
@@ -237,6 +239,7 @@ class ReportBuilder {
       if (!node.forward.empty()) json["forward"] = node.forward;
       if (node.between_devices) json["between_devices"] = true;
       if (!(node.sources.empty() || (node.sources.size() == 1 && node.sources[0] == node.name))) json["sources"] = node.sources;
+      if (!node.layers.empty()) json["layers"] = node.layers;
       if (!node.passes.empty()) json["passes"] = node.passes;
       json["inputs"] = operands_json(node.inputs);
       json["outputs"] = operands_json(node.outputs);

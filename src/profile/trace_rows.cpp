@@ -6,11 +6,25 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "profile/layer_spans.h"
 #include "profile/pool_states.h"
 #include "treadle/error.h"
 
 namespace treadle::profile {
 namespace {
+
+// Of ranges with the same ends: which is around the others.
+int depth_of(RecordKind kind) {
+  switch (kind) {
+    case RecordKind::phase: return 3;
+    case RecordKind::node:
+    case RecordKind::chunk:
+    case RecordKind::copy:
+    case RecordKind::launch: return 2;
+    case RecordKind::layer: return 1;
+    default: return 0;
+  }
+}
 
 // By thread: the rows, and of each the ends of the ranges that are open.
 class RowBuilder {
@@ -170,6 +184,12 @@ std::string TraceRow::title() const {
   return number > 0 ? name + " (overlapping " + std::to_string(number) + ")" : name;
 }
 
+bool is_outer(const TraceSpan& a, const TraceSpan& b) {
+  if (a.start_ns != b.start_ns) return a.start_ns < b.start_ns;
+  if (a.end_ns != b.end_ns) return a.end_ns > b.end_ns;
+  return depth_of(a.record->kind) < depth_of(b.record->kind);
+}
+
 std::vector<TraceRow> rows_of(const TraceView& view) {
   std::vector<TraceRow> rows;
   const auto add_rows = [&](const Recording::Thread& thread) {
@@ -178,14 +198,15 @@ std::vector<TraceRow> rows_of(const TraceView& view) {
     for (const Record& record : thread.records)
       if (view.shows(record))
         spans.push_back({std::llround(view.recording->to_ns(record.start)), std::llround(view.recording->to_ns(record.end)), &record});
-    std::stable_sort(spans.begin(), spans.end(), [](const TraceSpan& a, const TraceSpan& b) {
-      if (a.start_ns != b.start_ns) return a.start_ns < b.start_ns;
-      if (a.end_ns != b.end_ns) return a.end_ns > b.end_ns;
-      return a.record->kind != RecordKind::phase && b.record->kind == RecordKind::phase;  // which is in the other one
-    });
+    std::stable_sort(spans.begin(), spans.end(), is_outer);
+    std::shared_ptr<const std::vector<Record>> layers;
+    if (view.layers && !view.layers->empty()) layers = add_layer_spans(view, spans);
     RowBuilder builder(thread);
     for (const TraceSpan& span : spans) builder.add(span);
-    for (TraceRow& row : builder.rows()) rows.push_back(std::move(row));
+    for (TraceRow& row : builder.rows()) {
+      row.layers = layers;
+      rows.push_back(std::move(row));
+    }
   };
   for (const Recording::Thread& thread : view.recording->threads) add_rows(thread);
   if (view.load && !view.load->records.empty()) add_rows(*view.load);

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -18,6 +19,7 @@ struct ProfileTrace {
   Recording recording;
   std::unordered_map<uint32_t, int32_t> node_of;                             ///< from the name of a record to the index in Profile::nodes
   uint32_t run = 0;                                                          ///< the name of runs
+  std::vector<std::vector<uint32_t>> layers;                                 ///< by node: names in the recording; empty if no node has any
   Recording::Thread load;                                                    ///< phases of loading; empty if that was long ago
   std::vector<std::pair<uint64_t, uint64_t>> intervals = {{0, UINT64_MAX}};  ///< ticks between which the profile was on
 
@@ -32,9 +34,10 @@ struct TraceView {
   const std::vector<ProfiledNode>* nodes = nullptr;
   const std::unordered_map<uint32_t, int32_t>* node_of = nullptr;
   uint64_t first_ticks = 0;
-  const Recording::Thread* load = nullptr;  ///< a row behind those of the threads; null: none
-  bool launches = false;                    ///< rows have what the host gave to devices
-  bool pool_runs = false;                   ///< rows have ranges around what threads of the pool run
+  const Recording::Thread* load = nullptr;                     ///< a row behind those of the threads; null: none
+  bool launches = false;                                       ///< rows have what the host gave to devices
+  bool pool_runs = false;                                      ///< rows have ranges around what threads of the pool run
+  const std::vector<std::vector<uint32_t>>* layers = nullptr;  ///< as ProfileTrace::layers: rows have ranges around the nodes of a layer
 
   /// -1 if the record is of no known node.
   int32_t node_index(const Record& record) const;
@@ -49,6 +52,9 @@ struct TraceSpan {
   int64_t start_ns, end_ns;  ///< since the recorder was made
   const Record* record;
 };
+
+/// Of two ranges of a row: the one that starts first, or is around the other.
+bool is_outer(const TraceSpan& a, const TraceSpan& b);
 
 /// Numbers of what devices did, and of the launches on the host that it comes from.
 class Correlations {
@@ -89,8 +95,9 @@ inline constexpr int64_t kMaxRowsOfThread = 100;
 /// A row of a viewer. Ranges of one thread that overlap without nesting, which viewers would drop, go to a further row of that thread.
 struct TraceRow {
   const Recording::Thread* thread = nullptr;
-  int64_t number = 0;            ///< of this thread's rows
-  std::vector<TraceSpan> spans;  ///< by start, an outer one before the inner ones that start with it
+  int64_t number = 0;                                   ///< of this thread's rows
+  std::vector<TraceSpan> spans;                         ///< by start, an outer one before the inner ones that start with it
+  std::shared_ptr<const std::vector<Record>> layers{};  ///< what spans of layers refer to
 
   /// Differs from all other rows of the recording.
   int64_t id() const { return int64_t{thread->index} * kMaxRowsOfThread + std::min(number, kMaxRowsOfThread - 1); }

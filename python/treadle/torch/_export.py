@@ -17,6 +17,7 @@ import onnx
 import torch
 from torch import nn
 from torch.jit._trace import TracerWarning
+from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
 from ._state import State, state_of, trains_statistics
 from ._structure import flatten, unflatten
@@ -144,12 +145,40 @@ def _written_inputs(graph: torch.fx.Graph) -> list[str]:
     return list(written)
 
 
+@contextlib.contextmanager
+def _named_layers(module: nn.Module) -> Iterator[None]:
+    """Tells torch.export the paths of the module's parts as they are called, which it knows only of children: profiles show them."""
+    tracing: Any = importlib.import_module("torch.fx.experimental.proxy_tensor")
+    if not hasattr(tracing, "get_proxy_mode"):
+        yield
+        return
+    paths = {part: path for path, part in module.named_modules() if path}
+
+    def stack() -> dict[str, tuple[str, type]] | None:  # of the tracer on this thread
+        return getattr(getattr(tracing.get_proxy_mode(), "tracer", None), "module_stack", None)
+
+    def begin(part: nn.Module, _: Any) -> None:
+        if part in paths and (names := stack()) is not None:
+            names[paths[part]] = (paths[part], type(part))
+
+    def end(part: nn.Module, *_: Any) -> None:
+        if part in paths and (names := stack()) is not None:
+            names.pop(paths[part], None)
+
+    hooks = [register_module_forward_pre_hook(begin), register_module_forward_hook(end, always_call=True)]
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
 def _by_torch_export(flat: _Flat, tensors: tuple[torch.Tensor, ...], names: list[str], dynamic: Sequence[set[int]],
                      original: State | None) -> Exported:  # fmt: skip
     """:param original: of the module that `flat` has a copy of, by a closure of which forward() may have come back to it."""
     shapes = [{axis: torch.export.Dim.AUTO for axis in sorted(axes)} or None for axes in dynamic]
     shapes += [None] * (len(tensors) - len(shapes))
-    with _size_one_is_dynamic():
+    with _size_one_is_dynamic(), _named_layers(flat.held.module):
         program = torch.export.export(flat, tensors, dynamic_shapes=(tuple(shapes),), strict=False)
     if original is not None:
         places = {tensor.untyped_storage().data_ptr() for tensor in original.tensors if tensor.numel() > 0}

@@ -4,6 +4,7 @@
 #include <unordered_set>
 
 #include "exec/program/binding.h"
+#include "graph/layers.h"
 #include "graph/op_def.h"
 
 namespace treadle::exec {
@@ -86,6 +87,7 @@ void add_profiled_nodes(const Program& program, int32_t parent, std::vector<Prof
     if (instruction.kernel) node.kernel = instruction.kernel->name;
     node.parent = parent;
     node.sources = instruction.node->sources;
+    node.layers = layers_of(*instruction.node);
     node.moves = instruction.node->op && instruction.node->op->moves != Moves::no;
     if (const auto packed = program.latest_packed(instruction)) {
       node.packed_bytes = packed->size_bytes();

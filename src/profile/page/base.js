@@ -54,7 +54,7 @@ function breakable(text) {
 
 const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 const colours = ['--c0', '--c1', '--c2', '--c3', '--c4', '--c5', '--c6', '--c7'];
-const allColours = [...colours, ...colours.map((name) => name.replace('--c', '--p'))];
+const allColours = ['--layer', ...colours, ...colours.map((name) => name.replace('--c', '--p'))];
 const swatch = (colour) => make('i', { class: 'swatch', style: `background:var(${colour})` });
 const legendOf = (id, entries) => $(id).replaceChildren(...entries.map(([name, colour]) => make('span', {}, swatch(colour), name)));
 // Black or white, whichever can be read better on a colour (WCAG's contrast).
@@ -138,11 +138,6 @@ function shapesOf(node) {
   const ins = node.inputs.filter((o) => !o.constant).map(shapeOf).join(', '), outs = node.outputs.map(shapeOf).join(', ');
   return ins === outs ? outs : ins + ' \u2192 ' + outs;
 }
-// The part of a name that says where in the model the node is: "block1/conv" is in block1.
-function layerOf(name) {
-  const cut = Math.max(name.lastIndexOf('/'), name.lastIndexOf('.'));
-  return cut > 0 ? name.slice(0, cut).replace(/^\//, '') : '';
-}
 const nodes = profile.nodes;
 const estimated = isPlan ? nodes.reduce((sum, n) => sum + (n.estimated_ms || 0), 0) : 0;
 nodes.forEach((node, i) => {
@@ -151,7 +146,8 @@ nodes.forEach((node, i) => {
   node.outputs = node.outputs || [];
   node.shapes = shapesOf(node);
   node.kernelText = [node.kernel, node.forms].filter(Boolean).join(' ');
-  node.layer = layerOf((node.sources && node.sources[0]) || node.name || '');
+  node.layers = node.layers || [];
+  node.layer = node.layers[node.layers.length - 1] || '';
   node.pass = (node.passes || []).join(', ');
   if (estimated > 0 && isKnown(node.estimated_ms)) node.share = node.estimated_ms / estimated;
 });
@@ -160,6 +156,7 @@ function operatorsOf(list) {
   for (const n of list) shares.set(n.op, (shares.get(n.op) || 0) + (n.share || 0));
   return [...shares].sort((a, b) => b[1] - a[1]).map(([op]) => ({ op }));
 }
+for (const node of nodes) if (node.parent !== undefined && node.parent >= 0) nodes[node.parent].hasBodies = true;
 const critical = new Set(profile.critical_path ? profile.critical_path.nodes : []);
 // The operators with the most time have a colour each, the others share one.
 const operators = profile.operators || operatorsOf(nodes);

@@ -24,6 +24,33 @@ function unpack(timeline) {
   return events;
 }
 const timeView = { from: 0, to: 1, end: 1, lanes: [], boxes: [], events: null, overview: false, step: -1 };
+/** Layers as events around the nodes that follow each other in them; `node` is then -100 and below. The same as in layer_spans.cpp. */
+const layerNames = [], firstLayer = -100;
+function withLayers(events) {
+  if (!nodes.some((n) => n.layers.length)) return events;
+  const made = { node: [], thread: [], phase: [], start: [], end: [] }, numbers = new Map(layerNames.map((name, i) => [name, i])), threads = new Map();
+  const add = (node, thread, phase, start, end) => { made.node.push(node); made.thread.push(thread); made.phase.push(phase); made.start.push(start); return made.end.push(end) - 1; };
+  const numberOf = (name) => { if (!numbers.has(name)) { numbers.set(name, layerNames.length); layerNames.push(name); } return numbers.get(name); };
+  const common = (a, b) => { let n = 0; while (n < a.length && n < b.length && a[n] === b[n]) ++n; return n; };
+  for (let i = 0; i < events.count; ++i) {
+    const thread = events.thread[i], start = events.start[i], end = events.end[i], node = events.phase[i] < 0 ? nodes[events.node[i]] : undefined;
+    if (!threads.has(thread)) threads.set(thread, [{ end: Infinity, outer: [], open: [], events: [] }]);
+    const frames = threads.get(thread);
+    while (frames[frames.length - 1].end <= start) frames.pop();
+    const frame = frames[frames.length - 1];
+    if (node && node.layers.length) {
+      const layers = node.layers.slice(common(node.layers, frame.outer));
+      frame.events.length = common(layers, frame.open);
+      for (const e of frame.events) made.end[e] = Math.max(made.end[e], end);
+      for (let k = frame.events.length; k < layers.length; ++k) frame.events.push(add(firstLayer - numberOf(layers[k]), thread, -1, start, end));
+      frame.open = layers;
+    }
+    if (node ? node.hasBodies : events.node[i] < -1) frames.push({ end, outer: node ? node.layers : frame.outer, open: [], events: [] });
+    add(events.node[i], thread, events.phase[i], start, end);
+  }
+  return { count: made.node.length, of: events.of, node: Int32Array.from(made.node), thread: Int32Array.from(made.thread), phase: Int32Array.from(made.phase), start: Float64Array.from(made.start), end: Float64Array.from(made.end) };
+}
+const layerAt = (i) => timeView.overview ? undefined : layerNames[firstLayer - timeView.events.node[i]];
 const rangeOf = (i) => timeView.overview ? (profile.ranges || [])[timeView.events.node[i]] : undefined;
 const nodeOf = (i) => timeView.overview ? undefined : nodes[timeView.events.node[i]];
 const poolStates = ['running', 'no ready work', 'barrier', 'asleep'];
@@ -31,22 +58,22 @@ const stateOf = (i) => timeView.overview ? undefined : poolStates[-2 - timeView.
 const phaseOf = (i) => timeView.events.phase[i] < 0 ? undefined : ((nodeOf(i) || {}).kernel_phases || [])[timeView.events.phase[i]];
 function titleOf(i) {
   const phase = phaseOf(i), node = nodeOf(i), range = rangeOf(i);
-  return phase ? phase.phase : node ? node.name || node.op : range ? range.name : timeView.overview ? 'run' : stateOf(i) || 'wait';
+  return phase ? phase.phase : node ? node.name || node.op : range ? range.name : timeView.overview ? 'run' : layerAt(i) || stateOf(i) || 'wait';
 }
 const rangeColour = (name) => colours[[...name.split(' (')[0]].reduce((h, c) => (h * 31 + c.charCodeAt(0)) >>> 0, 7) % 7];
 function colourOfEvent(i) {
   const phase = phaseOf(i), node = nodeOf(i), range = rangeOf(i);
-  return phase ? phaseColour(phase.phase) : node ? colourOf(node) : range ? rangeColour(range.name) : stateOf(i) ? poolColours[stateOf(i)] : '--c7';
+  return phase ? phaseColour(phase.phase) : node ? colourOf(node) : range ? rangeColour(range.name) : layerAt(i) ? '--layer' : stateOf(i) ? poolColours[stateOf(i)] : '--c7';
 }
 function describe(i) {
   const events = timeView.events, node = nodeOf(i), phase = phaseOf(i);
-  const what = node ? (phase ? `${phase.phase} of ` : '') + label(node) : timeView.overview || stateOf(i) ? titleOf(i) : 'waiting for another job';
+  const what = node ? (phase ? `${phase.phase} of ` : '') + label(node) : layerAt(i) ? `layer ${layerAt(i)}` : timeView.overview || stateOf(i) ? titleOf(i) : 'waiting for another job';
   return `${what}\nhere: ${time((events.end[i] - events.start[i]) / 1e3)} from ${time(events.start[i] / 1e3) || 0}`;
 }
 function loadTime() {
   const which = $('which').value, found = (profile.timeline || {})[which];
   if (!found || !found.count) { $('timeline').hidden = true; return; }
-  const events = unpack(found), lanes = new Map();
+  const unpacked = unpack(found), events = which === 'ranges' ? unpacked : withLayers(unpacked), lanes = new Map();
   Object.assign(timeView, { events, overview: which === 'ranges', end: 0, from: 0, step: -1 });
   for (let i = 0; i < events.count; ++i) {
     const thread = events.thread[i], start = events.start[i];
@@ -60,7 +87,7 @@ function loadTime() {
   timeView.lanes = [...lanes.values()];
   timeView.to = timeView.end * 1.005;
   $('time').setAttribute('aria-label', `Timeline of ${plural(events.count, 'event')} on ${plural(timeView.lanes.length, 'thread')}, ${time(timeView.end / 1e3)}. Keys: arrows move, plus and minus zoom, 0 shows all, comma and full stop step through events`);
-  $('time-status').textContent = events.of > events.count ? `The first ${events.count.toLocaleString('en')} of ${events.of.toLocaleString('en')} events.` : '';
+  $('time-status').textContent = events.of > unpacked.count ? `The first ${unpacked.count.toLocaleString('en')} of ${events.of.toLocaleString('en')} events.` : '';
   drawLegend();
   drawTime();
 }
@@ -68,6 +95,7 @@ function drawLegend() {
   const { overview } = timeView;
   const entries = overview ? [['run', '--c7']] : operators.slice(0, 7).map((o) => [o.op, opColour.get(o.op)]);
   if (!overview && operators.length > 7) entries.push(['others', '--c7']);
+  if (!overview && layerNames.length) entries.push(['layer', '--layer']);
   legendOf('time-legend', entries);
   const phases = overview || !timeView.events.phase.some((p) => p >= 0) ? [] : phaseNames.map((name) => [name, phaseColour(name)]);
   legendOf('phase-legend', phases);
