@@ -77,7 +77,8 @@ TEST(LayerSpans, CrossNoEndOfWhatIsAroundThem) {
   const MadeUp made({{"a"}, {"a"}, {"a"}}, {node_at(0, 0, 10), node_at(1, 20, 30), user, node_at(2, 50, 60)});
   EXPECT_EQ(made.rows(), (Lines{"a 0-60", "n0 0-10", "run 15-45", "a 20-30", "n1 20-30", "n2 50-60"}));
   Record busy{5, 45, 0, 0, 0, RecordKind::pool, 0};
-  const MadeUp helper({{"a"}, {"a"}}, {node_at(0, 10, 20), busy, node_at(1, 50, 60)});
+  MadeUp helper({{"a"}, {"a"}}, {node_at(0, 10, 20), busy, node_at(1, 50, 60)});
+  helper.view.pool_runs = true;
   EXPECT_EQ(helper.rows(), (Lines{"run 5-45", "a 10-20", "n0 10-20", "a 50-60", "n1 50-60"}));
 }
 

@@ -57,13 +57,18 @@ function showWhere() {
   showStepPhases();
 }
 const poolColours = { running: '--c0', 'no ready work': '--c3', barrier: '--c4', asleep: '--c7' };
+function poolTable(...of) {
+  const made = table(...of);
+  made.classList.add('pool-table');
+  return made;
+}
 function showPool() {
   const list = profile.pool || [], states = Object.keys(poolColours);
   if (!list.length) return;
   const partsOf = (t) => states.map((s) => ({ title: s, share: t.states[s], colour: poolColours[s], text: `${s}: ${percent(t.states[s])} of ${time(t.ms)}` }));
   const title = (t) => t.name + (t.calls ? ', calls runs' : '');
   $('where-side').append(make('h3', {}, 'Threads during runs'),
-    table(list.map((t) => [title(t), ...states.map((s) => percent(t.states[s])), stackedBar(`States of ${title(t)}`, partsOf(t))]),
+    poolTable(list.map((t) => [title(t), ...states.map((s) => percent(t.states[s])), stackedBar(`States of ${title(t)}`, partsOf(t))]),
       ['thread', ...states.map((s) => '#' + s), 'states']));
 }
 function showStepPhases() {

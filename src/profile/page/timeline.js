@@ -24,6 +24,8 @@ function unpack(timeline) {
   return events;
 }
 const timeView = { from: 0, to: 1, end: 1, lanes: [], boxes: [], events: null, overview: false, step: -1 };
+// Starts and durations are rounded to nanoseconds: what ends two of them behind the next one's start has ended before it.
+const isOver = (end, start) => end <= start + 0.0025;
 /** Layers as events around the nodes that follow each other in them; `node` is then -100 and below. The same as in layer_spans.cpp. */
 const layerNames = [], firstLayer = -100;
 function withLayers(events) {
@@ -36,7 +38,7 @@ function withLayers(events) {
     const thread = events.thread[i], start = events.start[i], end = events.end[i], node = events.phase[i] < 0 ? nodes[events.node[i]] : undefined;
     if (!threads.has(thread)) threads.set(thread, [{ end: Infinity, outer: [], open: [], events: [] }]);
     const frames = threads.get(thread);
-    while (frames[frames.length - 1].end <= start) frames.pop();
+    while (isOver(frames[frames.length - 1].end, start)) frames.pop();
     const frame = frames[frames.length - 1];
     if (node && node.layers.length) {
       const layers = node.layers.slice(common(node.layers, frame.outer));
@@ -79,7 +81,7 @@ function loadTime() {
     const thread = events.thread[i], start = events.start[i];
     if (!lanes.has(thread)) lanes.set(thread, { thread, rows: [], open: [] });
     const { rows, open } = lanes.get(thread);
-    while (open.length && open[open.length - 1] <= start) open.pop();
+    while (open.length && isOver(open[open.length - 1], start)) open.pop();
     (rows[open.length] = rows[open.length] || []).push(i);
     open.push(events.end[i]);
     timeView.end = Math.max(timeView.end, events.end[i]);
