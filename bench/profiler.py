@@ -11,6 +11,7 @@ import argparse
 import json
 import os
 import tempfile
+import threading
 import time
 
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
@@ -212,6 +213,11 @@ def measure_ranges(rounds):
             with nothing:
                 pass
 
+    def locks():
+        for _ in range(1000):
+            with lock:
+                pass
+
     def theirs():
         for _ in range(1000):
             with torch.profiler.record_function("step"):
@@ -220,10 +226,11 @@ def measure_ranges(rounds):
     nothing = Nothing()
     profiling = lambda: treadle.profile(session, peaks=False)
     torch_profiling = lambda: torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU])
-    ways = [(Nothing, loop), (Nothing, marks), (profiling, marks), (Nothing, theirs), (torch_profiling, theirs)]
+    lock = threading.Lock()
+    ways = [(Nothing, loop), (Nothing, locks), (Nothing, marks), (profiling, marks), (Nothing, theirs), (torch_profiling, theirs)]
     least = in_turn(ways, rounds, 3)
     print(f"\n{'a range, from Python':36} {'ns':>10}")
-    names = ["an empty context manager of Python's", "Treadle, not recorded", "Treadle, recorded", "PyTorch, not recorded", "PyTorch, recorded"]
+    names = ["an empty context manager of Python's", "a lock of CPython's", "Treadle, not recorded", "Treadle, recorded", "PyTorch, not recorded", "PyTorch, recorded"]
     for name, ns in zip(names, least, strict=True):
         print(f"{name:36} {ns / 1000:10.0f}")
 

@@ -1,6 +1,9 @@
 // Profiles: of sessions, trainers and joint modules, and what is made of them.
 #include "treadle/profile.h"
 
+#include <structmember.h>
+
+#include <cstddef>
 #include <unordered_map>
 
 #include "ranges.h"
@@ -66,9 +69,13 @@ PyProfile read_recording(const std::string& path, const std::string& model, std:
   return described_profile(read_profile_recording(path), model, peaks_of_threads, float32);
 }
 
-// A range costs less than what a class of nanobind's does to be made: plain objects of CPython's.
+PyTypeObject *range_type = nullptr, *range_method_type = nullptr;
+
+// A range costs less than what a class of nanobind's does to be made: plain objects of CPython's. An object is its own __enter__, which is
+// called without arguments, and its own __exit__, which has three: bound methods would be made and freed for each range.
 struct RangeObject {
-  PyObject_HEAD PyObject* name;
+  PyObject_HEAD vectorcallfunc call;
+  PyObject* name;
   uint64_t start;
 };
 
@@ -103,20 +110,41 @@ uint32_t range_name(PyObject* name) {
   return id;
 }
 
-PyObject* enter_range(PyObject* self, PyObject* /*arguments*/) {
-  reinterpret_cast<RangeObject*>(self)->start = ProfileRange::begin();
-  Py_INCREF(self);
-  return self;
-}
-
-PyObject* exit_range(PyObject* self, PyObject* const* /*arguments*/, Py_ssize_t /*count*/) {
+PyObject* call_range(PyObject* self, PyObject* const* /*arguments*/, size_t flags, PyObject* keywords) {
+  constexpr Py_ssize_t kOfExit = 3;
   auto* range = reinterpret_cast<RangeObject*>(self);
+  const Py_ssize_t count = PyVectorcall_NARGS(flags);
+  if ((count != 0 && count != kOfExit) || keywords) {
+    PyErr_SetString(PyExc_TypeError, "__enter__() of a range has no arguments, __exit__() has three");
+    return nullptr;
+  }
+  if (count == 0) {
+    range->start = ProfileRange::begin();
+    Py_INCREF(self);
+    return self;
+  }
   if (range->start != 0) ProfileRange::end(range_name(range->name), range->start);
   range->start = 0;
   Py_RETURN_NONE;
 }
 
-PyCFunction exit_function() { return reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(exit_range)); }
+// __enter__ and __exit__ of the type.
+PyObject* range_itself(PyObject* descriptor, PyObject* range, PyObject* /*type*/) {
+  PyObject* found = range ? range : descriptor;
+  Py_INCREF(found);
+  return found;
+}
+
+// type(range).__exit__(range, ...), as contextlib.ExitStack calls it.
+PyObject* call_of_range(PyObject* /*descriptor*/, PyObject* arguments, PyObject* keywords) {
+  PyObject* range = PyTuple_Size(arguments) > 0 ? PyTuple_GetItem(arguments, 0) : nullptr;
+  if (!range || Py_TYPE(range) != range_type) {
+    PyErr_SetString(PyExc_TypeError, "the first argument is a range");
+    return nullptr;
+  }
+  const nb::object others = nb::steal(PyTuple_GetSlice(arguments, 1, PyTuple_Size(arguments)));
+  return others ? PyVectorcall_Call(range, others.ptr(), keywords) : nullptr;
+}
 
 // Ranges that have ended, whose memory the next ones take: as many as nest, most often one. Under the GIL.
 constexpr size_t kMostSpare = 16;
@@ -135,9 +163,6 @@ void free_range(PyObject* self) {
   Py_DECREF(type);
 }
 
-PyTypeObject* range_type = nullptr;
-PyObject* end_of_ranges = nullptr;  // the descriptor, which newer interpreters call
-
 PyObject* make_range(PyObject* /*module*/, PyObject* name) {
   if (!PyUnicode_Check(name)) {
     PyErr_SetString(PyExc_TypeError, "the name of a range is a str");
@@ -150,22 +175,34 @@ PyObject* make_range(PyObject* /*module*/, PyObject* name) {
     range = PyObject_New(RangeObject, range_type);
   if (!range) return nullptr;
   Py_INCREF(name);
+  range->call = call_range;
   range->name = name;
   range->start = 0;
   return reinterpret_cast<PyObject*>(range);
 }
 
+PyTypeObject* make_type(PyType_Spec& spec) {
+  auto* type = reinterpret_cast<PyTypeObject*>(PyType_FromSpec(&spec));
+  if (!type) throw nb::python_error();
+  return type;
+}
+
 void register_range(nb::module_& module) {
-  static PyMethodDef methods[] = {{"__enter__", enter_range, METH_NOARGS, nullptr},
-                                  {"__exit__", exit_function(), METH_FASTCALL, nullptr},
-                                  {nullptr, nullptr, 0, nullptr}};
-  static PyType_Slot slots[] = {{Py_tp_methods, methods}, {Py_tp_dealloc, reinterpret_cast<void*>(free_range)}, {0, nullptr}};
-  static PyType_Spec spec{"treadle._treadle.ProfileRange", sizeof(RangeObject), 0, Py_TPFLAGS_DEFAULT, slots};
+  static PyMemberDef members[] = {{"__vectorcalloffset__", T_PYSSIZET, offsetof(RangeObject, call), READONLY, nullptr}, {}};
+  static PyType_Slot slots[] = {{Py_tp_members, members},
+                                {Py_tp_call, reinterpret_cast<void*>(PyVectorcall_Call)},
+                                {Py_tp_dealloc, reinterpret_cast<void*>(free_range)},
+                                {0, nullptr}};
+  static PyType_Slot method_slots[] = {
+      {Py_tp_descr_get, reinterpret_cast<void*>(range_itself)}, {Py_tp_call, reinterpret_cast<void*>(call_of_range)}, {0, nullptr}};
+  static PyType_Spec spec{"treadle._treadle.ProfileRange", sizeof(RangeObject), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_VECTORCALL, slots};
+  static PyType_Spec method_spec{"treadle._treadle._RangeMethod", sizeof(PyObject), 0, Py_TPFLAGS_DEFAULT, method_slots};
   static PyMethodDef function{"profile_range", make_range, METH_O, "A range of the program, as a context manager."};
-  range_type = reinterpret_cast<PyTypeObject*>(PyType_FromSpec(&spec));
-  if (!range_type) throw nb::python_error();
-  module.attr("ProfileRange") = nb::borrow(reinterpret_cast<PyObject*>(range_type));
-  end_of_ranges = nb::object(module.attr("ProfileRange").attr("__exit__")).release().ptr();
+  range_type = make_type(spec), range_method_type = make_type(method_spec);
+  nb::object type = nb::borrow(reinterpret_cast<PyObject*>(range_type));
+  const nb::object method = nb::steal(PyObject_New(PyObject, range_method_type));
+  type.attr("__enter__") = method, type.attr("__exit__") = method;
+  module.attr("ProfileRange") = type;
   nb::object made = nb::steal(PyCFunction_NewEx(&function, nullptr, nullptr));
   if (!made) throw nb::python_error();
   module.attr("profile_range") = made;
@@ -183,10 +220,8 @@ nb::bytes profile_contents(const std::string& path, const std::string& json, con
 }  // namespace
 
 bool is_of_ranges(PyObject* callable) {
-  if (callable == end_of_ranges) return true;
-  if (!PyCFunction_Check(callable)) return false;
-  const PyCFunction function = PyCFunction_GetFunction(callable);
-  return function == make_range || function == exit_function();
+  if (Py_TYPE(callable) == range_type || Py_TYPE(callable) == range_method_type) return true;
+  return PyCFunction_Check(callable) && PyCFunction_GetFunction(callable) == make_range;
 }
 
 void register_profile(nb::module_& module) {
