@@ -20,7 +20,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 
-from . import _notebook, _python_calls, _treadle
+from . import _clients, _notebook, _python_calls, _treadle
 from .errors import InvalidArgument
 from .session import InferenceSession
 
@@ -386,14 +386,15 @@ class Profile:
     @property
     def graphs(self) -> list[Profile]:
         """Of a `treadle.torch.Module`: a profile for each of its graphs that ran, that with the most time first. The profile itself is of
-        this one."""
+        this one. Of the process: for each of its clients that ran."""
         if self._graphs is None:
             self._graphs = sorted((part for part in self._parts if part.data["runs"]["recorded"]), key=lambda part: -part._total_ms())
         return self._graphs
 
     def _first_graph(self) -> Profile:
         if not self.graphs:
-            raise InvalidArgument("no graph of the module ran: treadle.torch.explain(module) says why", code="invalid_argument")
+            what = "no session, trainer or module of the process ran" if self._client is _PROCESS else "no graph of the module ran: treadle.torch.explain(module) says why"
+            raise InvalidArgument(what, code="invalid_argument")
         return self.graphs[0]
 
     def _take(self, client: Any, profiler: _treadle.NativeProfiler, file: str) -> None:
@@ -591,6 +592,9 @@ class _Graphs(Protocol):
     def unwatch(self, observer: Any) -> None: ...
 
 
+_PROCESS = _clients.Process()
+
+
 def _graphs_of(client: Any) -> _Graphs | None:
     graphs: _Graphs | None = getattr(client, "__dict__", {}).get("_manager")
     return graphs if hasattr(graphs, "watch") else None
@@ -613,7 +617,7 @@ class _ProfileFunction:
 
     def __call__(
         self,
-        client: Client,
+        client: Client | None = None,
         *,
         peaks: bool = True,
         schedule: ProfileSchedule | None = None,
@@ -626,7 +630,8 @@ class _ProfileFunction:
         when_full: Literal["stop", "ring"] = "stop",
     ) -> Profile:
         """Records runs in a `with` block, whoever makes them: of a session, a trainer (steps), a joint module or a `treadle.torch.Module`
-        (forward and backward parts). Several profiles may be taken at once, of one client too.
+        (forward and backward parts). Several profiles may be taken at once, of one client too. Without a client: of every one that the
+        process has, or makes in the block; `p.graphs` has a profile of each that ran.
 
         `peaks=False` leaves out the measurement of what the machine reaches (0.3 s), and with it all that is said of the peak.
         `schedule`: which steps are recorded; the loop calls `p.step()` at the end of each.
@@ -641,7 +646,7 @@ class _ProfileFunction:
         `p.events_lost` counts what is missing, and runs that lack events are left out.
         """
         return Profile(
-            client,
+            _PROCESS if client is None else client,  # type: ignore[arg-type]
             peaks=peaks,
             schedule=schedule,
             memory=memory,

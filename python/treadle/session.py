@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from . import _treadle, counters
+from . import _clients, _treadle, counters
 from ._treadle import ModelMetadata, NodeArg, OrtValue, RunOptions, SessionOptions
 from .counters import NodeCounter
 from .devices import OrtMemoryInfo
@@ -458,6 +458,7 @@ class InferenceSession(Session):
         self._outputs_meta = self._sess.outputs_meta
         self._overridable_initializers = self._sess.overridable_initializers
         self._model_meta = self._sess.model_meta
+        _clients.add(self)
 
 
 class IOBinding(_treadle.SessionIOBinding):

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from . import _treadle, communicator as _communicator, counters
+from . import _clients, _treadle, communicator as _communicator, counters
 from ._treadle import Job, RunOptions, SessionOptions
 from .counters import NodeCounter
 from .errors import InvalidArgument
@@ -238,6 +238,7 @@ class Trainer:
         model = _model(model)
         self._inputs = model.inputs
         self._trainer = _treadle.Trainer(model, options, num_threads, memory_limit_bytes, spill_folder, job, sess_options)
+        _clients.add(self)
 
     def memory_statistics(self) -> dict[str, dict[str, int]]:
         """Bytes that the trainer holds now, and the most so far, by class, as `InferenceSession.memory_statistics()`."""
@@ -625,6 +626,7 @@ class JointModule:
             sess_options,
             sparse_gradients=list(sparse_gradients),
         )
+        _clients.add(self)
 
     def forward(self, feeds: Mapping[str, Any], run_options: RunOptions | None = None) -> JointRun:
         """Runs to the outputs. Several runs may wait for their gradients at a time. The options hold for the backward pass, too."""

@@ -1,12 +1,14 @@
 """Ranges of the program, measured memory, bounded and simultaneous profiles, profiles of torch modules, and treadle explain."""
 
 import collections
+import contextlib
 import gc
 import html.parser
 import json
 import subprocess
 import sys
 import threading
+import weakref
 
 import numpy as np
 import onnx
@@ -53,6 +55,27 @@ def test_ranges_nest_around_runs(session):
     assert step.self_ms == pytest.approx(step.total_ms - sum(r.total_ms for r in inner), abs=1e-5)
     assert step.runs_ms == pytest.approx(sum(r.runs_ms for r in inner), abs=1e-5)
     assert "ranges of the program" in p.table()
+
+
+def test_ranges_are_context_managers_however_they_are_used(session):
+    with treadle.profile(session, peaks=False) as p:
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(treadle.profile.range("stacked"))
+            session.run(None, FEEDS)
+        made = treadle.profile.range("by hand")
+        assert made.__enter__() is made
+        assert made.__exit__(None, None, None) is None
+        with made:  # once more
+            pass
+        made.__exit__(None, None, None)  # it is over already
+        session.run(None, FEEDS)
+    assert {r.path: r.calls for r in p.ranges} == {("stacked",): 1, ("by hand",): 2}
+    for arguments in [(None,), (None, None), (None, None, None, None)]:
+        with pytest.raises(TypeError, match="has three"):
+            made.__exit__(*arguments)
+    for arguments in [(), (3,)]:
+        with pytest.raises(TypeError, match="the first argument is a range"):
+            type(made).__exit__(*arguments)
 
 
 def test_ranges_of_other_threads_and_of_errors(session):
@@ -158,6 +181,43 @@ def test_a_torch_module_is_profiled():
     assert again.data["runs"]["recorded"] == 2
     del p, again
     gc.collect()
+
+
+def test_all_clients_of_a_process_are_profiled(session, model):
+    torch = pytest.importorskip("torch")
+    import treadle.torch
+
+    module = treadle.torch.Module(torch.nn.Sequential(torch.nn.Linear(16, 32), torch.nn.ReLU()))
+    idle = treadle.InferenceSession(str(model))
+    with treadle.profile(peaks=False) as p:
+        for _ in range(3):
+            session.run(None, FEEDS)
+        made_within = treadle.InferenceSession(str(model))
+        made_within.run(None, FEEDS)
+        with torch.no_grad():  # its graph comes to be here
+            module(torch.ones(2, 16))
+        later = treadle.torch.Module(torch.nn.Linear(16, 4))
+        later(torch.ones(2, 16)).sum().backward()
+    runs = sorted(g.data["runs"]["recorded"] for g in p.graphs)
+    assert runs == [1, 1, 2, 3], "the module that trains has a forward and a backward part"
+    assert p.graphs[0].data["runs"] == p.data["runs"]
+    session.run(None, FEEDS), idle.run(None, FEEDS)  # not recorded any more
+    assert not module.__dict__["_manager"].observers
+    assert not later.__dict__["_manager"].observers
+    with treadle.profile(peaks=False) as again:
+        idle.run(None, FEEDS)
+    assert [g.data["runs"]["recorded"] for g in again.graphs] == [1]
+    with pytest.raises(treadle.errors.InvalidArgument, match="no session, trainer or module of the process ran"):  # noqa: SIM117
+        with treadle.profile(peaks=False):
+            pass
+
+
+def test_clients_that_are_gone_are_not_held(model):
+    made = treadle.InferenceSession(str(model))
+    gone = weakref.ref(made)
+    del made
+    gc.collect()
+    assert gone() is None
 
 
 def test_a_torch_module_writes_a_file_for_each_graph(tmp_path):

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from .. import _clients
 from ._manager import Event, Manager, describe
 from ._plan import Options
 
@@ -60,6 +61,7 @@ class Module(nn.Module):
         attributes["_wrapped"] = module
         attributes["_options"] = {"num_threads": num_threads, "pack_weights": pack_weights, "gradient_group_mb": gradient_group_mb}
         attributes["_manager"] = Manager(module, Options(num_threads or torch.get_num_threads(), pack_weights, gradient_group_mb))
+        _clients.add(attributes["_manager"])
 
     @property
     def wrapped(self) -> nn.Module:

@@ -1,0 +1,67 @@
+"""The sessions, trainers and modules that a process has, for profiles of all of them."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+_Observer = Callable[[Any], None]
+
+# The lock is held by nobody who calls something: a module has a lock of its own, and tells of its graphs under it.
+_lock = threading.Lock()
+_known: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()  # by id
+_watchers: list[_Observer] = []
+
+
+def add(client: Any) -> None:
+    """From now on the client is one of the process's, for as long as somebody else holds it."""
+    with _lock:
+        _known[id(client)] = client
+        watchers = list(_watchers)
+    for watcher in watchers:
+        _tell_of(client, watcher)
+
+
+def _tell_of(client: Any, watcher: _Observer) -> None:
+    if hasattr(client, "watch"):  # a module: it tells of each of its graphs
+        client.watch(watcher)
+    else:
+        watcher(client)
+
+
+class Process:
+    """All clients of the process, as one client of profiles: it tells of each, and of those that are made meanwhile."""
+
+    def __init__(self) -> None:
+        self._manager = self
+        self._tellers: dict[_Observer, _Observer] = {}
+
+    def watch(self, observer: _Observer) -> None:
+        """Calls the observer with every client that runs."""
+        told: list[Any] = []
+
+        def tell(client: Any) -> None:  # some are told of twice: made just now, or a module's graph that is a session of the process
+            with _lock:
+                if any(client is other for other in told):
+                    return
+                told.append(client)
+            observer(client)
+
+        with _lock:
+            self._tellers[observer] = tell
+            _watchers.append(tell)
+            clients = list(_known.values())
+        for client in clients:
+            _tell_of(client, tell)
+
+    def unwatch(self, observer: _Observer) -> None:
+        """Ends watch()."""
+        with _lock:
+            tell = self._tellers.pop(observer)
+            _watchers.remove(tell)
+            clients = list(_known.values())
+        for client in clients:
+            while tell in getattr(client, "observers", ()):
+                client.unwatch(tell)
