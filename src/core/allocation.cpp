@@ -1,7 +1,8 @@
 #include "core/allocation.h"
 
+#include <fmt/format.h>
+
 #include <cstdlib>
-#include <string>
 
 #include "core/checked.h"
 #include "treadle/error.h"
@@ -88,16 +89,24 @@ bool MemoryAccount::try_charge(MemoryClass memory_class, size_t size_bytes) noex
   return true;
 }
 
+void throw_limit_too_low(size_t limit_bytes, std::string_view whose, size_t least_bytes, std::string_view details) {
+  throw Error(ErrorCode::resource_exhausted, fmt::format("the memory limit of {} bytes of {} is too low: this run needs at least {}{}",
+                                                         limit_bytes, whose, least_bytes, details));
+}
+
+void throw_limit_reached(size_t limit_bytes, std::string_view whose, size_t size_bytes, std::string_view what, size_t used_bytes,
+                         std::string_view details) {
+  throw Error(ErrorCode::resource_exhausted, fmt::format("the memory limit of {} bytes of {} leaves no {} bytes for {}: {} are in use{}",
+                                                         limit_bytes, whose, size_bytes, what, used_bytes, details));
+}
+
 void MemoryAccount::charge(MemoryClass memory_class, size_t size_bytes) {
   if (try_charge(memory_class, size_bytes)) return;
   const MemoryAccount* full = this;
   for (const MemoryAccount* account = this; account; account = account->parent_.get())
     if (size_t limit = account->limit_bytes(); limit > 0 && account->bytes() + size_bytes > limit) full = account;
-  throw Error(ErrorCode::resource_exhausted, "the memory limit of " + std::to_string(full->limit_bytes()) + " bytes of " + full->name_ +
-                                                 " leaves no " + std::to_string(size_bytes) + " bytes for " +
-                                                 std::string(memory_class_name(memory_class)) + ": " + std::to_string(full->bytes()) +
-                                                 " are in use; a limit of " + std::to_string(full->bytes() + size_bytes) +
-                                                 " has room for them");
+  throw_limit_reached(full->limit_bytes(), full->name_, size_bytes, memory_class_name(memory_class), full->bytes(),
+                      fmt::format("; a limit of {} has room for them", full->bytes() + size_bytes));
 }
 
 void MemoryAccount::discharge(MemoryClass memory_class, size_t size_bytes) noexcept {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <string_view>
 #include <utility>
 
 #include "core/memory_events.h"
@@ -45,6 +46,14 @@ void hand_over(const std::shared_ptr<Storage>& storage) noexcept;
 const Allocator* allocator_of(const std::shared_ptr<Storage>& storage) noexcept;
 /// The account that is charged for a block; null if there is none.
 const MemoryAccount* account_of(const std::shared_ptr<Storage>& storage) noexcept;
+
+/// What every limit of memory says where only a larger one helps: "the memory limit of 1000 bytes of the session is too low: this run needs
+/// at least 2000, of which …".
+/// @param whose    as the name of an account. @param details  behind the bytes: ", of which …"
+[[noreturn]] void throw_limit_too_low(size_t limit_bytes, std::string_view whose, size_t least_bytes, std::string_view details);
+/// And where others have what is wanted: "the memory limit of 1000 bytes of the session leaves no 200 bytes for io: 900 are in use; …".
+[[noreturn]] void throw_limit_reached(size_t limit_bytes, std::string_view whose, size_t size_bytes, std::string_view what,
+                                      size_t used_bytes, std::string_view details);
 
 /// Bytes that an account is charged with while this lives: for memory that Storage::allocate() did not make.
 class MemoryCharge {

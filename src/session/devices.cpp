@@ -120,10 +120,10 @@ void SessionDevices::set_memory_limit(size_t limit_bytes) {
   if (!limit_) limit_ = std::make_shared<exec::DeviceMemoryLimit>();
   limit_->limit_bytes = limit_bytes;
   // A run under way keeps to it at its next node.
-  limit_->run.if_idle([&] {
-    std::lock_guard lock(limit_->mutex);
-    for (exec::Residency* holder : limit_->holders) holder->limit_changed(/*may_wait=*/true);
-  });
+  std::lock_guard nobody_begins(limit_->governor.mutex);
+  if (limit_->governor.alone) return;
+  std::lock_guard lock(limit_->mutex);
+  for (exec::Residency* holder : limit_->holders) holder->limit_changed(/*may_wait=*/true);
 }
 
 void SessionDevices::read_groups(const Model& model) {

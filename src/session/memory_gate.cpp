@@ -3,14 +3,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <chrono>
 #include <map>
 #include <utility>
 
+#include "core/allocation.h"
 #include "core/checked.h"
 #include "exec/memory/run_memory.h"
 #include "graph/graph.h"
-#include "treadle/error.h"
 
 namespace treadle {
 namespace {
@@ -26,18 +25,6 @@ size_t standing_bytes(const MemoryAccount& account) {
 }
 
 }  // namespace
-
-void MemoryQueue::add(const std::function<void()>& trim) {
-  std::lock_guard lock(mutex);
-  std::lock_guard whole(trims_mutex_);
-  trims.push_back(&trim);
-}
-
-void MemoryQueue::remove(const std::function<void()>& trim) {
-  std::lock_guard lock(mutex);
-  std::lock_guard whole(trims_mutex_);
-  trims.remove(&trim);
-}
 
 std::shared_ptr<JobMemory> JobMemory::of(const std::shared_ptr<Job>& job) {
   static std::mutex& mutex = *new std::mutex;
@@ -93,14 +80,14 @@ void JobMemory::moved(size_t size_bytes, uint64_t took_ns) {
 
 // Runs under way see it at their next node; what idle frames hold goes now.
 void JobMemory::limit_changed(bool may_wait) {
-  std::unique_lock lock(queue_.mutex, std::defer_lock);
+  std::unique_lock lock(governor_.mutex, std::defer_lock);
   if (may_wait)
     lock.lock();
   else if (!lock.try_lock())
     return;
   follow();
-  if (const size_t limit = account_->limit_bytes(); limit != 0 && account_->bytes() > limit) queue_.trim_all();
-  queue_.left.notify_all();
+  if (const size_t limit = account_->limit_bytes(); limit != 0 && account_->bytes() > limit) governor_.trim_all();
+  governor_.left.notify_all();
   lock.unlock();
   report();
 }
@@ -111,49 +98,49 @@ MemoryGate::MemoryGate(std::shared_ptr<MemoryAccount> account, std::string spill
       spill_folder_(std::move(spill_folder)),
       trim_(std::move(trim)),
       job_(std::move(job)),
-      own_(job_ ? nullptr : std::make_unique<MemoryQueue>()) {
-  queue().add(trim_);
+      own_(job_ ? nullptr : std::make_unique<exec::Governor>()) {
+  governor().add(trim_);
 }
 
-MemoryGate::~MemoryGate() { queue().remove(trim_); }
+MemoryGate::~MemoryGate() { governor().remove(trim_); }
 
 bool MemoryGate::limited() const {
-  bool limited = false;
-  visit_accounts([&](const MemoryAccount& account) { limited |= account.limit_bytes() != 0; });
-  return limited;
+  for (const MemoryAccount* account = account_.get(); account; account = account->parent().get())
+    if (account->limit_bytes() != 0) return true;
+  return false;
 }
 
 void MemoryGate::set_limit(size_t limit_bytes) {
-  std::lock_guard lock(queue().mutex);
+  std::lock_guard lock(governor().mutex);
   account_->set_limit(limit_bytes);
-  queue().generation.fetch_add(1);
-  queue().left.notify_all();
+  governor().generation.fetch_add(1);
+  governor().left.notify_all();
 }
 
 MemoryGate::Pass::Pass(MemoryGate& gate, bool waits) : gate_(gate), waits_(waits && runs_inside == 0) {
   if (!waits_) return;
   ++runs_inside;
-  gate_.queue().arriving.fetch_add(1);
+  gate_.governor().arriving.fetch_add(1);
 }
 
 MemoryGate::Pass::~Pass() {
-  MemoryQueue& queue = gate_.queue();
+  exec::Governor& governor = gate_.governor();
   if (later_bytes_ > 0) {
-    std::lock_guard lock(queue.mutex);
-    if (auto own = queue.later_bytes.find(&gate_); own != queue.later_bytes.end() && (own->second -= later_bytes_) == 0)
-      queue.later_bytes.erase(own);
+    std::lock_guard lock(governor.mutex);
+    auto own = governor.later_bytes.find(gate_.account_.get());
+    if (own != governor.later_bytes.end() && (own->second -= later_bytes_) == 0) governor.later_bytes.erase(own);
   }
   if (waits_) {
     --runs_inside;
-    if (!arrived_) queue.arriving.fetch_sub(1);
-    if (inside_) queue.inside.fetch_sub(1);
+    if (!arrived_) governor.arriving.fetch_sub(1);
+    if (inside_) governor.inside.fetch_sub(1);
   }
-  if ((waits_ || later_bytes_ > 0) && gate_.limited()) queue.left.notify_all();  // who waits looks every few milliseconds anyway
+  if ((waits_ || later_bytes_ > 0) && gate_.limited()) governor.left.notify_all();  // who waits looks every few milliseconds anyway
   if (gate_.job_) gate_.job_->report();
 }
 
 uint64_t MemoryGate::Pass::generation() const {
-  const uint64_t own = gate_.queue().generation.load(std::memory_order_relaxed);
+  const uint64_t own = gate_.governor().generation.load(std::memory_order_relaxed);
   return gate_.job_ ? own + gate_.job_->changes() : own;
 }
 
@@ -164,50 +151,54 @@ void MemoryGate::Pass::moved(size_t size_bytes, uint64_t took_ns) {
 // Of the runs that the account's limit holds for, this one apart.
 size_t MemoryGate::Pass::others_later_bytes(const MemoryAccount& account) const {
   size_t bytes = 0;
-  for (const auto& [gate, later] : gate_.queue().later_bytes)
-    if (gate == &gate_ || &account != gate_.account_.get()) bytes += later;
+  for (const auto& [of, later] : gate_.governor().later_bytes)
+    if (of == gate_.account_.get() || &account != gate_.account_.get()) bytes += later;
   return bytes - later_bytes_;
 }
 
 size_t MemoryGate::Pass::arena_capacity(size_t output_bytes) const {
   if (gate_.job_) gate_.job_->follow();
   size_t capacity = SIZE_MAX;
-  gate_.visit_accounts([&](const MemoryAccount& account) {
-    const size_t limit = account.limit_bytes();
-    if (limit == 0) return;
-    const size_t taken = standing_bytes(account) + output_bytes;
+  for (const MemoryAccount* account = gate_.account_.get(); account; account = account->parent().get()) {
+    const size_t limit = account->limit_bytes();
+    if (limit == 0) continue;
+    const size_t taken = standing_bytes(*account) + output_bytes;
     capacity = std::min(capacity, limit > taken ? (limit - taken) / Storage::kAlignment * Storage::kAlignment : 0);
-  });
+  }
   return capacity;
 }
 
-// An account that has no room for so many bytes, and what of it is taken; null: there is none. Under the queue's mutex.
+// An account that has no room for so many bytes, and what of it is taken; null: there is none. Under the governor's mutex.
 std::pair<const MemoryAccount*, size_t> MemoryGate::Pass::full_account(size_t bytes, size_t later_bytes) const {
-  const MemoryAccount* full = nullptr;
-  size_t used = 0;
-  gate_.visit_accounts([&](const MemoryAccount& account) {
-    const size_t limit = account.limit_bytes(), taken = account.bytes() + others_later_bytes(account) + later_bytes;
-    if (limit != 0 && (taken > limit || bytes > limit - taken)) full = &account, used = taken;
-  });
-  return {full, used};
+  std::pair<const MemoryAccount*, size_t> full{nullptr, 0};
+  for (const MemoryAccount* account = gate_.account_.get(); account; account = account->parent().get()) {
+    const size_t limit = account->limit_bytes(), taken = account->bytes() + others_later_bytes(*account) + later_bytes;
+    if (limit != 0 && (taken > limit || bytes > limit - taken)) full = {account, taken};
+  }
+  return full;
+}
+
+// Nothing becomes free by itself: the run is the only one, or nobody can tell when there will be room for it.
+bool MemoryGate::Pass::nobody_leaves() const {
+  const exec::Governor& governor = gate_.governor();
+  return !waits_ || (governor.inside == (inside_ ? 1 : 0) && governor.arriving == 0);
 }
 
 std::optional<std::unique_lock<std::mutex>> MemoryGate::Pass::admit_now(size_t bytes) {
   if (!gate_.limited()) return std::unique_lock<std::mutex>();
-  std::unique_lock lock(gate_.queue().mutex);
+  std::unique_lock lock(gate_.governor().mutex);
   if (full_account(bytes, 0).first) return std::nullopt;
   return lock;
 }
 
 std::unique_lock<std::mutex> MemoryGate::Pass::admit(size_t bytes, size_t later_bytes, const exec::RunControl& control) {
-  constexpr std::chrono::milliseconds kLook{5};  // at what else may end the run: nobody tells of it
-  MemoryQueue& queue = gate_.queue();
+  exec::Governor& governor = gate_.governor();
   auto arrive = [&] {
-    if (waits_ && !arrived_) queue.arriving.fetch_sub(1);
+    if (waits_ && !arrived_) governor.arriving.fetch_sub(1);
     arrived_ = true;
   };
   auto enter = [&] {
-    if (!inside_ && waits_) queue.inside.fetch_add(1);
+    if (!inside_ && waits_) governor.inside.fetch_add(1);
     inside_ = true;
   };
   if (!gate_.limited() || (bytes == 0 && later_bytes == 0)) {
@@ -215,52 +206,39 @@ std::unique_lock<std::mutex> MemoryGate::Pass::admit(size_t bytes, size_t later_
     arrive();
     return {};
   }
-  std::unique_lock lock(queue.mutex);
+  std::unique_lock lock(governor.mutex);
   arrive();
-  bool trimmed = false;
-  for (;;) {
+  governor.wait(lock, control, [&] {
+    if (!full_account(bytes, later_bytes).first) return true;
+    governor.trim_all();
     const auto [full, used] = full_account(bytes, later_bytes);
-    if (!full) break;
-    if (!trimmed) {
-      queue.trim_all();
-      trimmed = true;
-      continue;
-    }
-    if (!waits_ || (queue.inside == (inside_ ? 1 : 0) && queue.arriving == 0))
-      throw Error(
-          ErrorCode::resource_exhausted,
-          fmt::format("the memory limit of {} bytes of {} leaves no {} bytes for the run: {} are in use or to be left for runs under "
-                      "way, also by partial runs that have not ended or by sizes that came out in a run",
-                      full->limit_bytes(), full->name(), bytes, used));
-    queue.left.wait_for(lock, kLook);
-    trimmed = false;
-    control.check();
-  }
+    if (full && nobody_leaves())
+      throw_limit_reached(full->limit_bytes(), full->name(), bytes, "the run", used,
+                          " or to be left for runs under way, also by partial runs that have not ended or by sizes that came out in a run");
+    return !full;
+  });
   enter();
-  if (later_bytes > 0) queue.later_bytes[&gate_] += later_bytes;
+  if (later_bytes > 0) governor.later_bytes[gate_.account_.get()] += later_bytes;
   later_bytes_ += later_bytes;
   return lock;
 }
 
 void MemoryGate::Pass::refuse(size_t arena_bytes, size_t output_bytes, const exec::RunMemory& beside) const {
-  // Of the two limits the one that is farther from what the run needs.
+  // Of the limits the one that is farthest from what the run needs.
   const size_t of_run = output_bytes + arena_bytes + beside.certain_bytes;
   const MemoryAccount* tight = gate_.account_.get();
   size_t missing = 0;
-  gate_.visit_accounts([&](const MemoryAccount& account) {
-    const size_t limit = account.limit_bytes(), needed = standing_bytes(account) + of_run;
-    if (limit != 0 && needed > limit && needed - limit > missing) missing = needed - limit, tight = &account;
-  });
+  for (const MemoryAccount* account = tight; account; account = account->parent().get()) {
+    const size_t limit = account->limit_bytes(), needed = standing_bytes(*account) + of_run;
+    if (limit != 0 && needed > limit && needed - limit > missing) missing = needed - limit, tight = account;
+  }
   const size_t standing = standing_bytes(*tight), least = standing + of_run;
-  std::string message = fmt::format(
-      "the memory limit of {} bytes of {} is too low: this run needs at least {}, of which weights {}, outputs {}, "
-      "activations and scratch {}",
-      tight->limit_bytes(), tight->name(), least, standing, output_bytes, arena_bytes);
-  if (beside.certain_bytes > 0) message += fmt::format(", bodies and values whose sizes come out in the run {}", beside.certain_bytes);
+  std::string parts = fmt::format(", of which weights {}, outputs {}, activations and scratch {}", standing, output_bytes, arena_bytes);
+  if (beside.certain_bytes > 0) parts += fmt::format(", bodies and values whose sizes come out in the run {}", beside.certain_bytes);
   if (beside.possible_bytes > beside.certain_bytes)
-    message += fmt::format("; with the largest sizes that can come out, {}", least - beside.certain_bytes + beside.possible_bytes);
-  if (beside.unbounded) message += fmt::format("; not counted is what comes out of {}", describe(*beside.unbounded));
-  throw Error(ErrorCode::resource_exhausted, message);
+    parts += fmt::format("; with the largest sizes that can come out, {}", least - beside.certain_bytes + beside.possible_bytes);
+  if (beside.unbounded) parts += fmt::format("; not counted is what comes out of {}", describe(*beside.unbounded));
+  throw_limit_too_low(tight->limit_bytes(), tight->name(), least, parts);
 }
 
 }  // namespace treadle

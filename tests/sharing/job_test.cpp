@@ -431,14 +431,14 @@ TEST(Jobs, AForkWhileALimitIsToldLeavesTheChildFree) {
 }
 
 TEST(Jobs, AForkWhileARunIsLetInLeavesTheChildFree) {
-  MemoryQueue queue;
-  std::lock_guard held(queue.mutex);
-  queue.inside = 1;
+  exec::Governor governor;
+  std::lock_guard held(governor.mutex);
+  governor.inside = 1;
   const pid_t child = fork();
   if (child == 0) {
     alarm(20);
-    std::lock_guard lock(queue.mutex);
-    _exit(queue.inside == 0 ? 0 : 1);
+    std::lock_guard lock(governor.mutex);
+    _exit(governor.inside == 0 ? 0 : 1);
   }
   int status = 0;
   waitpid(child, &status, 0);

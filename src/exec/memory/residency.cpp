@@ -6,6 +6,7 @@
 #include <unordered_map>
 #include <utility>
 
+#include "core/allocation.h"
 #include "core/logging.h"
 #include "treadle/error.h"
 
@@ -183,10 +184,8 @@ bool Residency::make_room(size_t wanted, size_t position) {
       move_out(victim);
     } else if (!own_ || !evict_idle()) {
       if (own_)
-        throw Error(ErrorCode::resource_exhausted,
-                    fmt::format("{} has no room for the {} bytes of a value in the session's memory limit of {}, of which {} are in use: "
-                                "sizes that came out in the run are not known before, and others may use the device",
-                                device_.name(), units_[wanted].size_bytes, own_->limit_bytes.load(), own_->used_bytes.load()));
+        throw_limit_reached(own_->limit_bytes, "the session on " + device_.name(), units_[wanted].size_bytes, "a value", own_->used_bytes,
+                            ", also by sizes that came out in the run, and others may use the device");
       return false;
     }
   }
@@ -267,9 +266,8 @@ void Residency::check_limit() const {
   const uint64_t limit = effective(own_->limit_bytes);
   if (least <= limit) return;
   const StreamPlan::Step& step = plan_.steps[static_cast<size_t>(at_[largest].step)];
-  throw Error(ErrorCode::resource_exhausted,
-              fmt::format("the memory limit of {} bytes is too low: this run needs at least {} on {}, for what {} uses", limit, least,
-                          device_.name(), describe(*program_.instructions()[static_cast<size_t>(step.instruction)].node)));
+  throw_limit_too_low(limit, "the session on " + device_.name(), least,
+                      ", for what " + describe(*program_.instructions()[static_cast<size_t>(step.instruction)].node) + " uses");
 }
 
 // What others of the session hold moves out: one of them, as nothing of them goes on. The caller has the limit's mutex, which whoever takes
@@ -390,10 +388,9 @@ void Residency::check_room(size_t position) const {
   for (int32_t u : at_[position].units)
     if (const Unit& unit = units_[static_cast<size_t>(u)]; unit.live && !unit.resident && !is_packed(static_cast<size_t>(u)))
       needed += unit.size_bytes;
-  if (needed <= host_limit()) return;
-  throw Error(ErrorCode::resource_exhausted, fmt::format("the job's limit of {} bytes of the host's memory is too low: the node needs {} "
-                                                         "there, as the device has no room for them",
-                                                         host_limit(), needed));
+  if (needed > host_limit())
+    throw_limit_too_low(host_limit(), fmt::format("the host's memory of the job \"{}\"", job_->slot().name), needed,
+                        " for a node, as the device has no room for it");
 }
 
 void Residency::limit_changed(bool may_wait) {

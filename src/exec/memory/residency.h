@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "core/device.h"
+#include "exec/memory/governor.h"
 #include "exec/program/binding.h"
-#include "exec/run/run_turns.h"
 #include "exec/schedule/stream_plan.h"
 #include "memory/spill_file.h"
 #include "sharing/job_table.h"
@@ -27,7 +27,7 @@ class Residency;
 struct DeviceMemoryLimit {
   std::atomic<uint64_t> limit_bytes{0};  ///< 0: none
   std::atomic<uint64_t> used_bytes{0};
-  RunTurns run;                     ///< one run at a time goes on: what others hold is then idle
+  Governor governor;                ///< one run at a time goes on: what others hold is then idle
   std::mutex mutex;                 ///< of holders
   std::vector<Residency*> holders;  ///< of memory
 };

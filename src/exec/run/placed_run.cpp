@@ -132,8 +132,8 @@ bool PlacedRun::goes_one_by_one(const sharing::Turn& turn) const {
 bool PlacedRun::advance(size_t steps) {
   if (next_ == starved_ && !finished() && steps > 0) FeedBinder::refuse_missing(frame_.state());
   const size_t stop = next_ + std::min(steps, steps_left());
-  std::optional<RunTurns::Turn> of_session;
-  if (owner_.keeps_.limit && !residencies_.empty()) of_session.emplace(owner_.keeps_.limit->run, control_);
+  std::optional<Governor::Turn> of_session;
+  if (owner_.keeps_.limit && !residencies_.empty()) of_session.emplace(owner_.keeps_.limit->governor, control_);
   auto go_on = [&](bool runs) {
     for (const auto& residency : residencies_)
       if (residency) residency->go_on(runs);

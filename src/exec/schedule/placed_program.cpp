@@ -136,7 +136,7 @@ std::shared_ptr<DeviceConstants> PlacedProgram::constants(const Binding& binding
 
 void PlacedProgram::run(std::span<const Datum> feeds, std::span<Datum> outputs, const RunControl& control, std::span<const Datum> bound,
                         std::span<const OutputMemory> memory) {
-  std::optional<RunTurns::Turn> turn;
+  std::optional<Governor::Turn> turn;
   if (keeps_limits() || is_full_.load(std::memory_order_relaxed)) turn.emplace(turns_, control);
   const RunHandle run = take();
   run->start(feeds, bound, control, memory);

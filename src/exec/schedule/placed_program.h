@@ -11,7 +11,6 @@
 #include "core/device.h"
 #include "exec/memory/residency.h"
 #include "exec/run/executor.h"
-#include "exec/run/run_turns.h"
 #include "exec/schedule/stream_plan.h"
 
 namespace treadle::exec {
@@ -93,7 +92,7 @@ class PlacedProgram final : public Executor {
   std::vector<int32_t> only_for_caller_;
   std::vector<DeviceCopy> copies_;
   std::vector<int32_t> copy_of_;  // per step: an index into copies_; -1: it is a kernel
-  RunTurns turns_;
+  Governor turns_;
   std::atomic<bool> is_full_{false};         // a device had no room for all of a run
   std::mutex mutex_;                         // of shared_
   std::shared_ptr<DeviceConstants> shared_;  // null before the first run
