@@ -196,13 +196,14 @@ void register_range(nb::module_& module) {
   static PyType_Slot method_slots[] = {
       {Py_tp_descr_get, reinterpret_cast<void*>(range_itself)}, {Py_tp_call, reinterpret_cast<void*>(call_of_range)}, {0, nullptr}};
   static PyType_Spec spec{"treadle._treadle.ProfileRange", sizeof(RangeObject), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_VECTORCALL, slots};
-  static PyType_Spec method_spec{"treadle._treadle._RangeMethod", sizeof(PyObject), 0, Py_TPFLAGS_DEFAULT, method_slots};
+  static PyType_Spec method_spec{"treadle._treadle.ProfileRangeMethod", sizeof(PyObject), 0, Py_TPFLAGS_DEFAULT, method_slots};
   static PyMethodDef function{"profile_range", make_range, METH_O, "A range of the program, as a context manager."};
   range_type = make_type(spec), range_method_type = make_type(method_spec);
   nb::object type = nb::borrow(reinterpret_cast<PyObject*>(range_type));
   const nb::object method = nb::steal(PyObject_New(PyObject, range_method_type));
   type.attr("__enter__") = method, type.attr("__exit__") = method;
   module.attr("ProfileRange") = type;
+  module.attr("ProfileRangeMethod") = nb::borrow(reinterpret_cast<PyObject*>(range_method_type));
   nb::object made = nb::steal(PyCFunction_NewEx(&function, nullptr, nullptr));
   if (!made) throw nb::python_error();
   module.attr("profile_range") = made;

@@ -393,7 +393,7 @@ class Profile:
 
     def _first_graph(self) -> Profile:
         if not self.graphs:
-            what = "no session, trainer or module of the process ran" if self._client is _PROCESS else "no graph of the module ran: treadle.torch.explain(module) says why"
+            what = "no session, trainer or module of the process ran" if isinstance(self._client, _clients.Process) else "no graph of the module ran: treadle.torch.explain(module) says why"
             raise InvalidArgument(what, code="invalid_argument")
         return self.graphs[0]
 
@@ -592,7 +592,7 @@ class _Graphs(Protocol):
     def unwatch(self, observer: Any) -> None: ...
 
 
-_PROCESS = _clients.Process()
+_PROCESS: Any = _clients.Process()
 
 
 def _graphs_of(client: Any) -> _Graphs | None:
@@ -646,7 +646,7 @@ class _ProfileFunction:
         `p.events_lost` counts what is missing, and runs that lack events are left out.
         """
         return Profile(
-            _PROCESS if client is None else client,  # type: ignore[arg-type]
+            _PROCESS if client is None else client,
             peaks=peaks,
             schedule=schedule,
             memory=memory,
