@@ -1,6 +1,8 @@
 // Profiles: of sessions, trainers and joint modules, and what is made of them.
 #include "treadle/profile.h"
 
+// structmember.h takes Python.h to be there.
+#include <Python.h>
 #include <structmember.h>
 
 #include <cstddef>
