@@ -271,7 +271,7 @@ class InferenceSession:
     `onnxruntime.InferenceSession`, and of what that wraps.
     """
 
-    def __init__(self, options: _session.SessionOptions, model: str | bytes, from_file: bool, read_config_from_model: bool = False) -> None:
+    def __init__(self, options: _treadle.SessionOptions, model: str | bytes, from_file: bool, read_config_from_model: bool = False) -> None:
         self.session_options = options
         self._session: _session.InferenceSession | None = None
         if read_config_from_model:
