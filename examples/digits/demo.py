@@ -18,6 +18,7 @@ sys.path.insert(0, str(HERE.parent.parent / "scripts"))
 import treadle  # noqa: E402
 from treadle.train import Trainer  # noqa: E402
 
+BLOCK = 100  # runs of one session in a row, after as many that are not counted
 MODEL = HERE / "digits.onnx"
 SHADES = " .:-=+*#%@"
 
@@ -47,14 +48,20 @@ def load(make_session):
 
 
 def latencies_us(sessions, feed, rounds=300):
-    """Medians over alternating runs, so that both see the same machine."""
+    """Medians of blocks of runs that alternate, so that both see the same machine. Run by run, the threads of one, which spin for a while
+    after a run, would take a CPU from the other.
+    """
     times = [[] for _ in sessions]
-    for _ in range(rounds):
+    for _ in range(rounds // BLOCK):
         for session, taken in zip(sessions, times, strict=True):
-            start = time.perf_counter()
-            session.run(None, feed)
-            taken.append(time.perf_counter() - start)
-    return [float(np.median(taken[rounds // 10 :])) * 1e6 for taken in times]
+            time.sleep(0.02)
+            for _ in range(BLOCK):
+                session.run(None, feed)
+            for _ in range(BLOCK):
+                start = time.perf_counter()
+                session.run(None, feed)
+                taken.append(time.perf_counter() - start)
+    return [float(np.median(taken)) * 1e6 for taken in times]
 
 
 def recognise():
