@@ -68,11 +68,11 @@ def gradients_of(module: nn.Module, x: np.ndarray) -> tuple[np.ndarray, dict[str
     return 2 * y.detach().numpy(), {name: parameter.grad.numpy() for name, parameter in module.named_parameters()}
 
 
-@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize(("device", "threads"), [("", 1), ("", 2), ("sim", 1)])
 @pytest.mark.parametrize("by_rows", [False, True])
-def test_gradients_of_a_joint_module_are_pytorchs(by_rows: bool, threads: int) -> None:
+def test_gradients_of_a_joint_module_are_pytorchs(by_rows: bool, device: str, threads: int) -> None:
     module = Wide()
-    joint = JointModule(exported(module), sess_options=stored(verify_plans=True), num_threads=threads, sparse_gradients=["table"] if by_rows else [])
+    joint = JointModule(exported(module), sess_options=stored(verify_plans=True), num_threads=threads, device=device, sparse_gradients=["table"] if by_rows else [])
     for step in range(4):
         x = features(step, batch=step + 1)
         dy, expected = gradients_of(module, x)
