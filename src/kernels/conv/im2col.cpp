@@ -82,6 +82,5 @@ void im2col_panel(const Window& w, int64_t channels, const T* x, T pad_value, in
 
 template void im2col_panel(const Window&, int64_t, const float*, float, int64_t, int64_t, int64_t, float*);
 template void im2col_panel(const Window&, int64_t, const double*, double, int64_t, int64_t, int64_t, double*);
-template void im2col_panel(const Window&, int64_t, const int16_t*, int16_t, int64_t, int64_t, int64_t, int16_t*);
 
 }  // namespace treadle::kernels

@@ -12,13 +12,6 @@ namespace {
 
 constexpr int64_t kRowsPerChunk = 96;
 constexpr int64_t kMinMacsPerChunk = 100'000;
-constexpr int64_t kMaxPanelColumns = 256;  // four vectors of 256 bytes
-
-int32_t zero_of(const ByteMatrix& m, int64_t line) {
-  if (m.zero == nullptr) return 0;
-  const int64_t at = m.zero_per_line ? line : 0;
-  return m.is_signed ? int32_t{static_cast<const int8_t*>(m.zero)[at]} : int32_t{static_cast<const uint8_t*>(m.zero)[at]};
-}
 
 ByteMatrix moved(ByteMatrix m, int64_t offset) {
   m.data = static_cast<const uint8_t*>(m.data) + offset;
@@ -28,6 +21,12 @@ ByteMatrix moved(ByteMatrix m, int64_t offset) {
 Panels panels_of(int64_t N) { return Panels(N, panel_shape<float>()); }  // int32 has as many lanes as float
 
 }  // namespace
+
+int32_t zero_of(const ByteMatrix& m, int64_t line) {
+  if (m.zero == nullptr) return 0;
+  const int64_t at = m.zero_per_line ? line : 0;
+  return m.is_signed ? int32_t{static_cast<const int8_t*>(m.zero)[at]} : int32_t{static_cast<const uint8_t*>(m.zero)[at]};
+}
 
 void pack_a_i16(const ByteMatrix& A, int64_t M, int64_t K, int64_t lda, int16_t* data, ThreadPool* pool) {
   const int64_t padded = (K + 1) / 2 * 2;
@@ -49,26 +48,25 @@ PackedI16 pack_b_i16(const ByteMatrix& B, int64_t K, int64_t N, int64_t ldb, boo
   const auto* src = static_cast<const uint8_t*>(B.data);
   const PhaseScope phase(KernelPhase::pack);
   parallel_for(pool, panels.count, std::max<int64_t>(1, 1024 / std::max<int64_t>(1, K)), [&](int64_t begin, int64_t end) {
-    uint8_t column[kMaxPanelColumns];
-    int16_t rows[2][kMaxPanelColumns] = {};
     for (int64_t panel = begin; panel < end; ++panel) {
       const int64_t n0 = panels.first_column(panel), width = panels.width_vectors(panel) * panels.lanes, columns = std::min(width, N - n0);
       int16_t* dst = data + 2 * pairs * n0;
-      std::fill(rows[0] + columns, rows[0] + width, int16_t{0});
-      std::fill(rows[1] + columns, rows[1] + width, int16_t{0});
-      // Row k of the panel.
-      const auto widen = [&](int64_t k, int16_t* row) {
-        const uint8_t* from = transposed ? column : src + k * ldb + n0;
-        if (transposed)
-          for (int64_t j = 0; j < columns; ++j) column[j] = src[(n0 + j) * ldb + k];
-        widen_to_i16(from, B.is_signed, B.zero_per_line ? 0 : zero_of(B, 0), columns, row);
-        if (B.zero && B.zero_per_line)
-          for (int64_t j = 0; j < columns; ++j) row[j] = static_cast<int16_t>(row[j] - zero_of(B, n0 + j));
-      };
       for (int64_t k = 0; k < K; k += 2, dst += 2 * width) {
-        widen(k, rows[0]);
-        if (k + 1 < K) widen(k + 1, rows[1]);
-        interleave_i16(rows[0], k + 1 < K ? rows[1] : nullptr, width, dst);
+        const bool odd = k + 1 < K;
+        const uint8_t* even = transposed ? src + n0 * ldb + k : src + k * ldb + n0;
+        pairs_to_i16({.even = even,
+                      .odd = odd ? even + (transposed ? 1 : ldb) : nullptr,
+                      .step = transposed ? ldb : 1,
+                      .is_signed = B.is_signed,
+                      .zero = B.zero_per_line ? 0 : zero_of(B, 0)},
+                     columns, dst);
+        std::fill(dst + 2 * columns, dst + 2 * width, int16_t{0});
+        if (!B.zero || !B.zero_per_line) continue;
+        for (int64_t j = 0; j < columns; ++j) {
+          const int32_t zero = zero_of(B, n0 + j);
+          dst[2 * j] = static_cast<int16_t>(dst[2 * j] - zero);
+          if (odd) dst[2 * j + 1] = static_cast<int16_t>(dst[2 * j + 1] - zero);
+        }
       }
     }
   });

@@ -18,6 +18,7 @@ struct ByteMatrix {
   const void* zero = nullptr;
   bool zero_per_line = false;
 };
+int32_t zero_of(const ByteMatrix& matrix, int64_t line);
 
 /// A as the product reads it: M rows of K elements and a zero if K is odd.
 inline int64_t packed_a_i16_size(int64_t M, int64_t K) { return M * ((K + 1) / 2 * 2); }

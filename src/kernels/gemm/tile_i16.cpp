@@ -29,7 +29,7 @@ constexpr int kMaxVectors = 3;
 constexpr int max_rows(int vectors) { return vectors == 3 ? 3 : 6; }
 #endif
 
-template <int kRows, int kVectors>
+template <int kRows, int kVectors, bool kOffsets>
 HWY_NOINLINE void tile(const TileJobI16& job, int64_t row) {
   const D d;
   const hn::ScalableTag<int16_t> d16;
@@ -42,8 +42,8 @@ HWY_NOINLINE void tile(const TileJobI16& job, int64_t row) {
   }
   V unused = hn::Zero(d);
   const int16_t* HWY_RESTRICT a = job.A + row * 2 * job.pairs;
-  const int16_t* HWY_RESTRICT b = job.B;
-  for (int64_t k = 0; k < job.pairs; ++k, a += 2, b += 2 * kVectors * lanes) {
+  for (int64_t k = 0; k < job.pairs; ++k, a += 2) {
+    const int16_t* HWY_RESTRICT b = job.B + (kOffsets ? job.offsets[k] : k * 2 * kVectors * lanes);
     hn::Vec<decltype(d16)> bv[kVectors];
 #pragma GCC unroll 4
     for (int v = 0; v < kVectors; ++v) bv[v] = hn::LoadU(d16, b + v * 2 * lanes);
@@ -77,7 +77,7 @@ HWY_INLINE void tile_of(int64_t rows, const TileJobI16& job, int64_t row) {
   if constexpr (kRows > 1) {
     if (rows < kRows) return tile_of<kVectors, kRows - 1>(rows, job, row);
   }
-  tile<kRows, kVectors>(job, row);
+  job.offsets ? tile<kRows, kVectors, true>(job, row) : tile<kRows, kVectors, false>(job, row);
 }
 
 template <int kVectors = kMaxVectors>
@@ -102,7 +102,8 @@ void rows_any(const TileJobI16& job) {
     for (int64_t n = 0; n < job.columns; ++n) {
       uint32_t sum = 0;
       for (int64_t k = 0; k < 2 * job.pairs; ++k) {
-        sum += static_cast<uint32_t>(int32_t{job.A[m * 2 * job.pairs + k]} * int32_t{job.B[(k / 2 * width + n) * 2 + k % 2]});
+        const int16_t* b = job.B + (job.offsets ? job.offsets[k / 2] : k / 2 * 2 * width);
+        sum += static_cast<uint32_t>(int32_t{job.A[m * 2 * job.pairs + k]} * int32_t{b[2 * n + k % 2]});
       }
       job.C[m * job.ldc + n] = static_cast<int32_t>(sum);
     }
@@ -150,19 +151,48 @@ HWY_INLINE void widen(const Byte* src, int32_t zero, int64_t n, int16_t* dst) {
   for (; i < n; ++i) dst[i] = static_cast<int16_t>(src[i] - zero);
 }
 
+/// Whole vectors of `d`; a last one overlaps the one before. Nothing if there are too few elements for one.
+/// @return  how many elements are done: all or none
+template <class D16, typename Byte>
+HWY_INLINE int64_t pair_vectors(D16 d, const Byte* even, const Byte* odd, int32_t zero, int64_t n, int16_t* dst) {
+  const hn::Rebind<Byte, D16> bytes;
+  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
+  if (n < lanes) return 0;
+  const auto zeros = hn::Set(d, static_cast<int16_t>(zero));
+  for (int64_t i = 0;; i = i + 2 * lanes <= n ? i + lanes : n - lanes) {
+    const auto first = hn::Sub(hn::PromoteTo(d, hn::LoadU(bytes, even + i)), zeros);
+    const auto second = odd ? hn::Sub(hn::PromoteTo(d, hn::LoadU(bytes, odd + i)), zeros) : hn::Zero(d);
+    hn::StoreInterleaved2(first, second, d, dst + 2 * i);
+    if (i + lanes == n) return n;
+  }
+}
+
+template <typename Byte>
+HWY_INLINE void pair(const Byte* even, const Byte* odd, int64_t step, int32_t zero, int64_t n, int16_t* dst) {
+  int64_t done = 0;
+  if (step == 1) {  // rows of images are short
+    done = pair_vectors(hn::ScalableTag<int16_t>(), even, odd, zero, n, dst);
+    if (done == 0) done = pair_vectors(hn::CappedTag<int16_t, 8>(), even, odd, zero, n, dst);
+    if (done == 0) done = pair_vectors(hn::CappedTag<int16_t, 4>(), even, odd, zero, n, dst);
+  }
+  for (int64_t i = done; i < n; ++i) {
+    dst[2 * i] = static_cast<int16_t>(even[i * step] - zero);
+    dst[2 * i + 1] = static_cast<int16_t>(odd ? odd[i * step] - zero : 0);
+  }
+}
+
 }  // namespace
 
 void widen_rows(const void* src, bool is_signed, int32_t zero, int64_t n, int16_t* dst) {
   is_signed ? widen(static_cast<const int8_t*>(src), zero, n, dst) : widen(static_cast<const uint8_t*>(src), zero, n, dst);
 }
 
-void interleave_rows(const int16_t* even, const int16_t* odd, int64_t n, int16_t* dst) {
-  const hn::ScalableTag<int16_t> d;
-  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
-  int64_t i = 0;
-  for (; i + lanes <= n; i += lanes)
-    hn::StoreInterleaved2(hn::LoadU(d, even + i), odd ? hn::LoadU(d, odd + i) : hn::Zero(d), d, dst + 2 * i);
-  for (; i < n; ++i) dst[2 * i] = even[i], dst[2 * i + 1] = odd ? odd[i] : int16_t{0};
+void pairs_of_rows(const BytePairs& pairs, int64_t n, int16_t* dst) {
+  if (pairs.is_signed) {
+    pair(static_cast<const int8_t*>(pairs.even), static_cast<const int8_t*>(pairs.odd), pairs.step, pairs.zero, n, dst);
+  } else {
+    pair(static_cast<const uint8_t*>(pairs.even), static_cast<const uint8_t*>(pairs.odd), pairs.step, pairs.zero, n, dst);
+  }
 }
 
 void tile_rows_i16(const TileJobI16& job) {
@@ -186,15 +216,13 @@ namespace treadle::kernels {
 HWY_EXPORT(tile_rows_i16);
 HWY_EXPORT(requantize_loop);
 HWY_EXPORT(widen_rows);
-HWY_EXPORT(interleave_rows);
+HWY_EXPORT(pairs_of_rows);
 
 void gemm_tile_rows_i16(const TileJobI16& job) { HWY_DYNAMIC_DISPATCH(tile_rows_i16)(job); }
 void widen_to_i16(const void* src, bool is_signed, int32_t zero, int64_t n, int16_t* dst) {
   HWY_DYNAMIC_DISPATCH(widen_rows)(src, is_signed, zero, n, dst);
 }
-void interleave_i16(const int16_t* even, const int16_t* odd, int64_t n, int16_t* dst) {
-  HWY_DYNAMIC_DISPATCH(interleave_rows)(even, odd, n, dst);
-}
+void pairs_to_i16(const BytePairs& pairs, int64_t n, int16_t* dst) { HWY_DYNAMIC_DISPATCH(pairs_of_rows)(pairs, n, dst); }
 void requantize(const int32_t* src, int64_t n, float scale, int32_t zero, bool is_signed, void* dst) {
   HWY_DYNAMIC_DISPATCH(requantize_loop)(src, n, scale, zero, is_signed, dst);
 }

@@ -6,8 +6,9 @@
 namespace treadle::kernels {
 
 struct TileJobI16 {
-  const int16_t* A;  // rows of `pairs` pairs
-  const int16_t* B;  // the panel: for each pair of k, `vectors` vectors of pairs
+  const int16_t* A;                  // rows of `pairs` pairs
+  const int16_t* B;                  // the panel: for each pair of k, `vectors` vectors of pairs
+  const int64_t* offsets = nullptr;  // where these vectors begin in B, for each pair of k; null: one after the other
   int64_t pairs;
   int64_t vectors;
   int32_t* C;  // row 0 and the panel's first column
@@ -17,7 +18,16 @@ void gemm_tile_rows_i16(const TileJobI16& job);
 
 /// dst[i] = src[i] - zero, of bytes with a sign or without.
 void widen_to_i16(const void* src, bool is_signed, int32_t zero, int64_t n, int16_t* dst);
-/// dst[2 i] = even[i], dst[2 i + 1] = odd[i], or 0 where odd is null.
-void interleave_i16(const int16_t* even, const int16_t* odd, int64_t n, int16_t* dst);
+
+/// Two lines of bytes, with a sign or without, whose elements lie `step` apart.
+struct BytePairs {
+  const void* even;
+  const void* odd;  // null: zeros
+  int64_t step = 1;
+  bool is_signed = false;
+  int32_t zero = 0;
+};
+/// dst[2 i] = even[i * step] - zero, dst[2 i + 1] = odd[i * step] - zero, or 0.
+void pairs_to_i16(const BytePairs& pairs, int64_t n, int16_t* dst);
 
 }  // namespace treadle::kernels
