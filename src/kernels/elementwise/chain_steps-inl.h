@@ -38,6 +38,7 @@ struct Step {
   float a, b;
   UnaryLoop function;  // of a unary step without a map
   const ChainStep* from;
+  float whole = 0, divisor = 1;  // of one that quantises: kWhole and its zero point, and its scale
 };
 
 constexpr int kVectors = 8;
@@ -232,11 +233,25 @@ TREADLE_STEP(last_step) {
 HWY_INLINE void store_lowest_bytes(D d, V v0, V v1, V v2, V v3, V v4, V v5, V v6, V v7, [[maybe_unused]] uint8_t bias,
                                    uint8_t* HWY_RESTRICT dst) {
 #if HWY_TARGET != HWY_SCALAR
-  const hn::Repartition<uint16_t, D> halves;
+  // Packing keeps to blocks of 16 bytes: four vectors become bytes a c a c .. b e b e .. of each, then a, b, c and e, and last the blocks
+  // of one vector come side by side.
+  const hn::Repartition<int32_t, D> ints;
+  const hn::Repartition<int16_t, D> halves;
   const hn::Repartition<uint8_t, D> bytes;
-  const auto half = [&](V x, V y) HWY_ATTR { return hn::ConcatEven(halves, hn::BitCast(halves, y), hn::BitCast(halves, x)); };
+  constexpr uint32_t kBlocks = hn::MaxLanes(D()) / 4;
+  HWY_ALIGN static constexpr uint8_t kOfVectors[16] = {0, 2, 4, 6, 8, 10, 12, 14, 1, 3, 5, 7, 9, 11, 13, 15};
+  HWY_ALIGN uint32_t of_blocks[4 * kBlocks];
+  for (uint32_t i = 0; i < 4 * kBlocks; ++i) of_blocks[i] = i % kBlocks * 4 + i / kBlocks;
+  const auto lowest = hn::Set(ints, 255);
+  const auto half = [&](V x, V y) HWY_ATTR {
+    return hn::ReorderDemote2To(halves, hn::And(hn::BitCast(ints, x), lowest), hn::And(hn::BitCast(ints, y), lowest));
+  };
   const auto packed = [&](V a, V b, V c, V e) HWY_ATTR {
-    return hn::Add(hn::ConcatEven(bytes, hn::BitCast(bytes, half(c, e)), hn::BitCast(bytes, half(a, b))), hn::Set(bytes, bias));
+    const auto mixed = hn::BitCast(bytes, hn::Or(half(a, b), hn::ShiftLeft<8>(half(c, e))));
+    const auto vectors = hn::TableLookupBytes(mixed, hn::LoadDup128(bytes, kOfVectors));
+    const hn::Repartition<uint32_t, D> lanes;
+    const auto in_order = hn::TableLookupLanes(hn::BitCast(lanes, vectors), hn::SetTableIndices(lanes, of_blocks));
+    return hn::Add(hn::BitCast(bytes, in_order), hn::Set(bytes, bias));
   };
   (void)d;
   hn::StoreU(packed(v0, v1, v2, v3), bytes, dst);
@@ -258,21 +273,17 @@ TREADLE_STEP(last_bytes_step) {
 #undef TREADLE_ONE
   store_lowest_bytes(d, v0, v1, v2, v3, v4, v5, v6, v7, 0, static_cast<uint8_t*>(m->dst));
 }
-// Quantises to bytes by the zero point x, with kDivides after a division by y, and stores them. One sum rounds, ties to even, and adds the
-// zero point less its lowest bit, which would turn even numbers into odd ones.
+// Quantises to bytes between a and b, less the zero point, with kDivides after a division by the scale, and stores them. One sum rounds,
+// ties to even, and adds the zero point less its lowest bit, y, which would turn even numbers into odd ones.
 template <bool kDivides>
 TREADLE_STEP(quantize_last_step) {
   const D d;
-  const float zero = *m->operands[pc->x];
-  const V scale = hn::Set(d, kDivides ? *m->operands[pc->y] : 1.0f);
+  const V low = hn::Set(d, pc->a), high = hn::Set(d, pc->b), whole = hn::Set(d, pc->whole), scale = hn::Set(d, pc->divisor);
   const auto taken = [&](V v) HWY_ATTR { return kDivides ? hn::Div(v, scale) : v; };
-  const int bias = static_cast<int>(zero) & 1;
-  const V low = hn::Set(d, pc->a - zero), high = hn::Set(d, pc->b - zero);
-  const V whole = hn::Set(d, kWhole + zero - static_cast<float>(bias));
 #define TREADLE_ONE(V_I, I) V_I = hn::Add(at_most(at_least(taken(V_I), low), high), whole)
   TREADLE_EACH(TREADLE_ONE);
 #undef TREADLE_ONE
-  store_lowest_bytes(d, v0, v1, v2, v3, v4, v5, v6, v7, static_cast<uint8_t>(bias), static_cast<uint8_t*>(m->dst));
+  store_lowest_bytes(d, v0, v1, v2, v3, v4, v5, v6, v7, pc->y, static_cast<uint8_t*>(m->dst));
 }
 
 Fn unary_of(Unary function) {
@@ -373,17 +384,26 @@ struct Assembly {
     i += 2;
     return {load_bytes_step<T, true>, s.x, 0, scalar(program.steps[i - 1]), scalar(program.steps[i]), nullptr, &s};
   }
+  Step quantize_last(const ChainStep& s, float divisor) const {
+    const float zero = scalar(s), lowest_bit = static_cast<float>(static_cast<int>(zero) & 1);
+    return {divisor == 1 ? quantize_last_step<false> : quantize_last_step<true>,
+            0,
+            static_cast<uint8_t>(lowest_bit),
+            s.a - zero,
+            s.b - zero,
+            nullptr,
+            &s,
+            kWhole + zero - lowest_bit,
+            divisor};
+  }
   /// The step that begins with step i, and `i` of the last one in it.
   Step take(size_t& i) const {
     const ChainStep& s = program.steps[i];
     const bool from_bytes = s.op == ChainOp::load && s.x < program.inputs.size() && as_bytes[s.x];
     if (from_bytes) return program.inputs[s.x] == DType::int8 ? load_bytes<int8_t>(i) : load_bytes<uint8_t>(i);
     const bool is_last = i + 1 == program.steps.size();
-    if (is_last && ends_in_bytes()) return {quantize_last_step<false>, s.x, 0, s.a, s.b, nullptr, &s};
-    if (i + 2 == program.steps.size() && is(i, ChainOp::div) && ends_in_bytes()) {
-      const ChainStep& last = program.steps[++i];
-      return {quantize_last_step<true>, last.x, s.x, last.a, last.b, nullptr, &last};
-    }
+    if (is_last && ends_in_bytes()) return quantize_last(s, 1);
+    if (i + 2 == program.steps.size() && is(i, ChainOp::div) && ends_in_bytes()) return quantize_last(program.steps[++i], scalar(s));
     Fn fn = is_scalar(s) ? scalar_step_of(s.op, scalar(s)) : nullptr;
     if (!fn) fn = step_of(s);
     if (is_last && fn == function_step && program.output == DType::float32) fn = function_last_step;

@@ -22,18 +22,32 @@ ValueId dequantized(Decomposition& d, ValueId x, ValueId scale, ValueId zero_poi
 /// The inputs x, x_scale, x_zero_point from `first` on.
 ValueId dequantized(Decomposition& d, size_t first) { return dequantized(d, d.in(first), d.in(first + 1), d.in(first + 2)); }
 
-/// Output 0 is `y`, quantised with the inputs y_scale, y_zero_point from `first` on, to the dtype of x if there is no zero point.
-void give_quantized(Decomposition& d, ValueId y, size_t first, ValueId x) {
-  ValueId zero_point = d.in(first + 1);
+/// Output 0 is `y`, quantised, to the dtype of x if there is no zero point.
+void give_quantized(Decomposition& d, ValueId y, ValueId scale, ValueId zero_point, ValueId x) {
   if (zero_point == kNoValue) zero_point = d.op("CastLike", {d.constant(Tensor::scalar<uint8_t>(0)), x});
-  d.give(0, d.op("QuantizeLinear", {y, d.in(first), zero_point}));
+  d.give(0, d.op("QuantizeLinear", {y, scale, zero_point}));
   d.finish();
 }
 
+/// With the inputs y_scale, y_zero_point from `first` on.
+void give_quantized(Decomposition& d, ValueId y, size_t first, ValueId x) { give_quantized(d, y, d.in(first), d.in(first + 1), x); }
+
+// By the formulas of their definition, in which the scale of the result divides the others', and not each element:
+//   C = A_scale / C_scale (A - A_zero) + B_scale / C_scale (B - B_zero) + C_zero
+//   C = A_scale B_scale / C_scale (A - A_zero) (B - B_zero) + C_zero
 void decompose_binary(Graph& graph, NodeId id) {
   Decomposition d(graph, id);
-  ValueId y = d.op(d.node().op_type == "QLinearAdd" ? "Add" : "Mul", {dequantized(d, 0), dequantized(d, 3)});
-  give_quantized(d, y, 6, d.in(0));
+  const ValueId a_scale = d.in(1), b_scale = d.in(4), c_scale = d.in(6);
+  const ValueId one = d.op("CastLike", {d.constant(Tensor::scalar<float>(1)), c_scale});
+  ValueId y;
+  if (d.node().op_type == "QLinearAdd") {
+    y = d.op("Add", {dequantized(d, d.in(0), d.op("Div", {a_scale, c_scale}), d.in(2)),
+                     dequantized(d, d.in(3), d.op("Div", {b_scale, c_scale}), d.in(5))});
+  } else {
+    const ValueId product = d.op("Mul", {dequantized(d, d.in(0), one, d.in(2)), dequantized(d, d.in(3), one, d.in(5))});
+    y = d.op("Mul", {product, d.op("Div", {d.op("Mul", {a_scale, b_scale}), c_scale})});
+  }
+  give_quantized(d, y, one, d.in(7), d.in(0));
 }
 
 void decompose_unary(Graph& graph, NodeId id) {
