@@ -25,7 +25,8 @@ constexpr int64_t kBandFloats = 64 * 1024;    // of a depthwise convolution's ou
 constexpr int64_t kMinMacsPerItem = 100'000;  // about 1 us
 constexpr int64_t kPartFloats = 64 * 1024;    // of a panel: two parts of it and the rows that pass over them stay in L2 (1 MB)
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
-constexpr int64_t kPackedTaps = 64;  // of each filter, that are packed together: the lines that they are written to stay in L1
+constexpr int64_t kCopiedFloats = 32 * 1024;  // of padded images
+constexpr int64_t kPackedTaps = 64;           // of each filter, that are packed together: the lines that they are written to stay in L1
 
 /// to[i * channels + c] = planes[c * plane + i]
 void interleave(int64_t channels, int64_t count, const float* planes, int64_t plane, float* to) {
@@ -57,6 +58,22 @@ struct DepthParts {
   }
 };
 
+void copy_images(const ConvParams& p, const Source& source, const float* x, int64_t images, float* to, ThreadPool* pool) {
+  const int64_t from_floats = p.window.in_size() * p.x_step(), to_floats = source.pixels() * p.C;
+  if (images == 1) return copy_padded(p, source, x, to, pool);
+  parallel_for(pool, images, std::max<int64_t>(1, 16'384 / to_floats), [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) copy_padded(p, source, x + i * from_floats, to + i * to_floats, nullptr);
+  });
+}
+
+/// Images that are computed together: small ones alone are too little for several threads. Their padded copies stay in L2.
+int64_t images_together(const ConvParams& p, const Source& source) {
+  const double macs = static_cast<double>(p.window.out_size()) * static_cast<double>(p.M) * static_cast<double>(depth_of(p));
+  const auto wanted = static_cast<int64_t>(std::min(1e6, static_cast<double>(kEnoughItems * kMinMacsPerItem) / std::max(1.0, macs)));
+  const int64_t fit = source.copied ? kCopiedFloats / std::max<int64_t>(1, source.pixels() * p.C) : wanted;
+  return std::clamp<int64_t>(std::min(wanted, fit), 1, p.N);
+}
+
 void convolve_directly(const ConvParams& p, const float* x, const float* packed, float* y, const ConvEpilogue& e, float* padded,
                        ThreadPool* pool) {
   const Window& w = p.window;
@@ -73,18 +90,21 @@ void convolve_directly(const ConvParams& p, const float* x, const float* packed,
   const int64_t macs = plan.block_lines * plan.line * K * plan.panels_per_range * plan.panels.lanes * (plan.panels.vectors + 1);
   const int64_t grain = std::max<int64_t>(1, kMinMacsPerItem / std::max<int64_t>(1, macs));
   const int64_t next_item = grain > 1 ? 1 : chunks_ahead(pool);
-  for (int64_t image = 0; image < p.N; ++image) {
-    const float* from = x + image * w.in_size() * p.x_step();
+  const int64_t together = images_together(p, source), image_floats = source.copied ? source.pixels() * p.C : w.in_size() * p.x_step();
+  for (int64_t first_image = 0; first_image < p.N; first_image += together) {
+    const int64_t images = std::min(together, p.N - first_image);
+    const float* from_images = x + first_image * w.in_size() * p.x_step();
     if (source.copied) {
-      copy_padded(p, source, from, padded, pool);
-      from = padded;
+      copy_images(p, source, from_images, images, padded, pool);
+      from_images = padded;
     }
     const PhaseScope phase(KernelPhase::compute);
-    parallel_for(pool, items_per_image, grain, [&](int64_t begin, int64_t end) {
+    parallel_for(pool, images * items_per_image, grain, [&](int64_t begin, int64_t end) {
       int64_t pixels[kMaxPieceRows];
       for (int64_t item = begin; item < end; ++item) {
         const int64_t range = item % plan.panel_ranges, group = item / plan.panel_ranges % p.group;
-        const int64_t block = item / plan.panel_ranges / p.group;
+        const int64_t block = item / plan.panel_ranges / p.group % plan.blocks, image = first_image + item / items_per_image;
+        const float* from = from_images + item / items_per_image * image_floats;
         const int64_t first_pixel = block * plan.block_lines * plan.line,
                       last_pixel = std::min(out_size, (block + 1) * plan.block_lines * plan.line);
         const int64_t first_panel = range * plan.panels_per_range,
@@ -390,7 +410,7 @@ size_t nhwc_scratch_bytes(const ConvParams& p, NhwcMethod method, int max_thread
   if (p.N <= 0 || p.window.out_size() <= 0) return 0;
   if (is_winograd(method)) return winograd_scratch_bytes(p, method == NhwcMethod::winograd4 ? 4 : 2, max_threads);
   const Source source(p);
-  return method == NhwcMethod::direct && source.copied ? aligned_bytes<float>(source.pixels() * p.C) : 0;
+  return method == NhwcMethod::direct && source.copied ? aligned_bytes<float>(images_together(p, source) * source.pixels() * p.C) : 0;
 }
 
 void nhwc_conv(const ConvParams& p, NhwcMethod method, const float* x, const float* weights, const float* packed, float* y,
