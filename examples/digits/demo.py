@@ -48,13 +48,13 @@ def load(make_session):
 
 
 def latencies_us(sessions, feed, rounds=300):
-    """Medians of blocks of runs that alternate, so that both see the same machine. Run by run, the threads of one, which spin for a while
-    after a run, would take a CPU from the other.
+    """Medians of blocks of runs that alternate, so that both see the same machine. The pause is for threads that spin after a run, 30 to 40 ms
+    in onnxruntime: they take a CPU from the other.
     """
     times = [[] for _ in sessions]
     for _ in range(rounds // BLOCK):
         for session, taken in zip(sessions, times, strict=True):
-            time.sleep(0.02)
+            time.sleep(0.06)
             for _ in range(BLOCK):
                 session.run(None, feed)
             for _ in range(BLOCK):
