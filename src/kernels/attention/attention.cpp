@@ -21,8 +21,9 @@ constexpr int64_t kWholeTileElements = 64 * 1024;  // where the products round a
 constexpr int64_t kFewRows = 4;                    // that do not pay for rounding and packing keys and values
 
 int64_t tile_rows(const AttentionParams& p) {
-  const int64_t elements = p.bf16 ? kWholeTileElements : kTileElements;
-  return std::clamp<int64_t>(elements / std::max<int64_t>(1, p.kv_length), 1, std::max<int64_t>(1, p.q_length));
+  const int64_t elements = p.bf16 ? kWholeTileElements : kTileElements, most = p.row_heads > 1 ? kFewRows : p.q_length;
+  return std::clamp<int64_t>(elements / std::max<int64_t>(1, p.kv_length), 1,
+                             std::clamp<int64_t>(p.q_length, 1, std::max<int64_t>(1, most)));
 }
 int64_t block_rows(const AttentionParams& p) {
   if (p.bf16) return tile_rows(p);
@@ -32,15 +33,15 @@ int64_t block_rows(const AttentionParams& p) {
 bool packs(const AttentionParams& p, int64_t rows) { return !p.bf16 && rows > kFewRows; }
 int64_t num_tiles(const AttentionParams& p) { return (p.q_length + tile_rows(p) - 1) / tile_rows(p); }
 
-GemmShape scores_shape(const AttentionParams& p, int64_t rows) {
+GemmShape scores_shape(const AttentionParams& p, int64_t rows, int64_t keys) {
   GemmShape s;
-  s.M = rows, s.N = p.kv_length, s.K = p.head_size;
+  s.M = rows, s.N = keys, s.K = p.head_size;
   s.a_row = p.q.row, s.ldb = p.k.row, s.b_transposed = true, s.ldc = scores_row(p);
   return s;
 }
-GemmShape values_shape(const AttentionParams& p, int64_t rows) {
+GemmShape values_shape(const AttentionParams& p, int64_t rows, int64_t keys) {
   GemmShape s;
-  s.M = rows, s.N = p.v_head_size, s.K = p.kv_length;
+  s.M = rows, s.N = p.v_head_size, s.K = keys;
   s.a_row = scores_row(p), s.ldb = p.v.row, s.ldc = p.y.row;
   return s;
 }
@@ -75,8 +76,8 @@ struct Slot {
     keys = factors + aligned_bytes<T>(block_rows(p));
     values = keys + (packed ? aligned_bytes<T>(packed_b_size<T>(p.head_size, p.kv_length)) : 0);
     work = values + (packed ? aligned_bytes<T>(packed_b_size<T>(p.kv_length, p.v_head_size)) : 0);
-    const size_t product =
-        std::max(product_bytes<T>(scores_shape(p, block_rows(p)), p.bf16), product_bytes<T>(values_shape(p, block_rows(p)), p.bf16));
+    const size_t product = std::max(product_bytes<T>(scores_shape(p, block_rows(p), p.kv_length), p.bf16),
+                                    product_bytes<T>(values_shape(p, block_rows(p), p.kv_length), p.bf16));
     bytes = work + aligned_bytes<char>(static_cast<int64_t>(product));
   }
 };
@@ -89,9 +90,10 @@ void tanh_row(double* row, int64_t n) {
 /// Keys [first, last) that the causal frontier, the window and the cache's length let a query see.
 struct Span {
   int64_t first, last;
+  int64_t size() const { return last - first; }
 };
-Span visible(const AttentionParams& p, int64_t query, const int64_t* valid_length) {
-  const int64_t offset = valid_length ? *valid_length - p.q_length : p.past_length, place = offset + query;
+Span visible(const AttentionParams& p, int64_t row, const int64_t* valid_length) {
+  const int64_t offset = valid_length ? *valid_length - p.q_length / p.row_heads : p.past_length, place = offset + row / p.row_heads;
   Span s{0, p.kv_length};
   if (valid_length) s.last = std::min(s.last, *valid_length);
   if (p.causal) s.last = std::min(s.last, place + 1);
@@ -102,29 +104,48 @@ Span visible(const AttentionParams& p, int64_t query, const int64_t* valid_lengt
   return s;
 }
 
+/// Keys that a tile computes scores of: those that any of its rows sees, and one if they see none, so that a row is never without scores.
+template <typename T>
+Span keys_of_tile(const AttentionParams& p, const AttentionData<T>& data, int64_t b, int64_t first, int64_t rows) {
+  if (data.scores) return {0, p.kv_length};
+  const int64_t* valid_length = data.valid_lengths ? data.valid_lengths + b : nullptr;
+  // Frontiers and windows move on from row to row.
+  const Span head = visible(p, first, valid_length), tail = visible(p, first + rows - 1, valid_length);
+  const int64_t begin = std::clamp<int64_t>(std::min(head.first, tail.first), 0, std::max<int64_t>(0, p.kv_length - 1));
+  return {begin, std::max({head.last, tail.last, std::min(begin + 1, p.kv_length)})};
+}
+
+/// @param row  the scores of `keys`
+template <typename T>
+void mask_row(const AttentionParams& p, const AttentionData<T>& data, int64_t b, int64_t h, int64_t query, const Span& keys, T* row) {
+  constexpr T kMasked = -std::numeric_limits<T>::infinity();
+  const Span all = visible(p, query, data.valid_lengths ? data.valid_lengths + b : nullptr);
+  const Span seen{std::clamp(all.first, keys.first, keys.last), std::clamp(all.last, keys.first, keys.last)};
+  std::fill(row, row + (seen.first - keys.first), kMasked);
+  std::fill(row + (seen.last - keys.first), row + keys.size(), kMasked);
+  const int64_t mask = b * p.mask_batch + h * p.mask_head + query * p.mask_row;
+  row += seen.first - keys.first;
+  if constexpr (std::is_same_v<T, float>) {
+    if (p.mask_column == 1 && data.bias) return add_bias_row(row, data.bias + mask + seen.first, seen.size());
+    if (p.mask_column == 1 && data.keep)
+      return mask_row_f32(row, data.keep + mask + seen.first, p.keeps, static_cast<float>(p.masked), seen.size());
+  }
+  if (data.bias) {
+    for (int64_t k = seen.first; k < seen.last; ++k, ++row) {
+      const T bias = data.bias[mask + k * p.mask_column];
+      *row = bias == kMasked ? kMasked : *row + bias;
+    }
+  } else if (data.keep) {
+    for (int64_t k = seen.first; k < seen.last; ++k, ++row)
+      if (data.keep[mask + k * p.mask_column] != p.keeps) *row = static_cast<T>(p.masked);
+  }
+}
+
 }  // namespace
 
 template <typename T>
 void mask_scores(const AttentionParams& p, const AttentionData<T>& data, int64_t b, int64_t h, int64_t query, T* row) {
-  constexpr T kMasked = -std::numeric_limits<T>::infinity();
-  const Span keys = visible(p, query, data.valid_lengths ? data.valid_lengths + b : nullptr);
-  std::fill(row, row + keys.first, kMasked);
-  std::fill(row + keys.last, row + p.kv_length, kMasked);
-  const int64_t mask = b * p.mask_batch + h * p.mask_head + query * p.mask_row;
-  if constexpr (std::is_same_v<T, float>) {
-    if (p.mask_column == 1 && data.bias) return add_bias_row(row + keys.first, data.bias + mask + keys.first, keys.last - keys.first);
-    if (p.mask_column == 1 && data.keep)
-      return mask_row_f32(row + keys.first, data.keep + mask + keys.first, p.keeps, static_cast<float>(p.masked), keys.last - keys.first);
-  }
-  if (data.bias) {
-    for (int64_t k = keys.first; k < keys.last; ++k) {
-      const T bias = data.bias[mask + k * p.mask_column];
-      row[k] = bias == kMasked ? kMasked : row[k] + bias;
-    }
-  } else if (data.keep) {
-    for (int64_t k = keys.first; k < keys.last; ++k)
-      if (data.keep[mask + k * p.mask_column] != p.keeps) row[k] = static_cast<T>(p.masked);
-  }
+  mask_row(p, data, b, h, query, {0, p.kv_length}, row);
 }
 
 namespace {
@@ -153,11 +174,14 @@ void attention_tile(const AttentionParams& p, const AttentionData<T>& data, int6
   T *scores = reinterpret_cast<T*>(scratch), *factors = reinterpret_cast<T*>(scratch + slot.factors);
   void* work = scratch + slot.work;
   const int64_t kv_head = h / (p.q_heads / p.kv_heads), stride = scores_row(p);
-  const T *k = data.k + b * p.k.batch + kv_head * p.k.head, *v = data.v + b * p.v.batch + kv_head * p.v.head;
+  const Span seen = keys_of_tile(p, data, b, first, rows);
+  const int64_t n = seen.size();
+  const T* k = data.k + b * p.k.batch + kv_head * p.k.head + seen.first * p.k.row;
+  const T* v = data.v + b * p.v.batch + kv_head * p.v.head + seen.first * p.v.row;
   PackedB<T> keys, values;
   if (packs(p, rows)) {
-    keys = pack_b(k, p.head_size, p.kv_length, p.k.row, true, reinterpret_cast<T*>(scratch + slot.keys));
-    values = pack_b(v, p.kv_length, p.v_head_size, p.v.row, false, reinterpret_cast<T*>(scratch + slot.values));
+    keys = pack_b(k, p.head_size, n, p.k.row, true, reinterpret_cast<T*>(scratch + slot.keys));
+    values = pack_b(v, n, p.v_head_size, p.v.row, false, reinterpret_cast<T*>(scratch + slot.values));
   }
   Epilogue<T> scaled;
   scaled.alpha = static_cast<T>(p.scale);
@@ -165,48 +189,61 @@ void attention_tile(const AttentionParams& p, const AttentionData<T>& data, int6
   for (int64_t block = 0; block < blocks; ++block) {
     const int64_t begin = first + rows * block / blocks, count = first + rows * (block + 1) / blocks - begin;
     PhaseScope phase(KernelPhase::scores);
-    multiply<T>(p, scores_shape(p, count), data.q + b * p.q.batch + h * p.q.head + begin * p.q.row, k, keys, scores, scaled, work);
+    multiply<T>(p, scores_shape(p, count, n), data.q + b * p.q.batch + h * p.q.head + begin * p.q.row, k, keys, scores, scaled, work);
     phase.next(KernelPhase::softmax);
-    T* shown = data.scores ? data.scores + ((b * p.q_heads + h) * p.q_length + begin) * p.kv_length : nullptr;
+    T* shown = data.scores ? data.scores + ((b * p.q_heads + h) * p.q_length + begin) * n : nullptr;
     for (int64_t r = 0; r < count; ++r) {
       T* row = scores + r * stride;
       auto show = [&](AttentionScores kind) {
-        if (shown && data.scores_kind == kind) std::copy_n(row, p.kv_length, shown + r * p.kv_length);
+        if (shown && data.scores_kind == kind) std::copy_n(row, n, shown + r * n);
       };
       show(AttentionScores::raw);
       if (p.softcap > 0) {
         const T cap = static_cast<T>(p.softcap);
-        for (int64_t i = 0; i < p.kv_length; ++i) row[i] /= cap;
-        tanh_row(row, p.kv_length);
-        for (int64_t i = 0; i < p.kv_length; ++i) row[i] *= cap;
+        for (int64_t i = 0; i < n; ++i) row[i] /= cap;
+        tanh_row(row, n);
+        for (int64_t i = 0; i < n; ++i) row[i] *= cap;
       }
       show(AttentionScores::capped);
-      mask_scores(p, data, b, h, begin + r, row);
+      mask_row(p, data, b, h, begin + r, seen, row);
       show(AttentionScores::biased);
-      factors[r] = softmax_row(row, p.kv_length, p.empty_rows);
+      factors[r] = softmax_row(row, n, p.empty_rows);
       if (shown && data.scores_kind == AttentionScores::probabilities) {
-        scale_row(row, factors[r], p.kv_length);
+        scale_row(row, factors[r], n);
         factors[r] = 1;
       }
       show(AttentionScores::probabilities);
     }
     phase.next(KernelPhase::values);
     T* y = data.y + b * p.y.batch + h * p.y.head + begin * p.y.row;
-    multiply<T>(p, values_shape(p, count), scores, v, values, y, {}, work);
+    multiply<T>(p, values_shape(p, count, n), scores, v, values, y, {}, work);
     phase.next(KernelPhase::epilogue);
     for (int64_t r = 0; r < count; ++r) scale_row(y + r * p.y.row, factors[r], p.v_head_size);
   }
 }
 
+/// With one query, the heads that share keys become its rows: keys and values are read once for them.
+AttentionParams with_heads_as_rows(AttentionParams p) {
+  const int64_t group = p.q_length == 1 && p.kv_heads > 0 ? p.q_heads / p.kv_heads : 1;
+  if (group < 2) return p;
+  p.q_heads = p.kv_heads, p.q_length = p.row_heads = group;
+  p.q.row = p.q.head, p.q.head *= group;
+  p.y.row = p.y.head, p.y.head *= group;
+  p.mask_row = p.mask_head, p.mask_head *= group;
+  return p;
+}
+
 }  // namespace
 
 template <typename T>
-size_t attention_scratch_bytes(const AttentionParams& p, int max_threads) {
+size_t attention_scratch_bytes(const AttentionParams& params, int max_threads) {
+  const AttentionParams p = with_heads_as_rows(params);
   return Slot<T>(p).bytes * static_cast<size_t>(ScratchSlots::count(max_threads, p.batch * p.q_heads * num_tiles(p)));
 }
 
 template <typename T>
-void attention(const AttentionParams& p, const AttentionData<T>& data, void* scratch, int max_threads, ThreadPool* pool) {
+void attention(const AttentionParams& params, const AttentionData<T>& data, void* scratch, int max_threads, ThreadPool* pool) {
+  const AttentionParams p = with_heads_as_rows(params);
   const int64_t tiles = num_tiles(p), step = tile_rows(p), work = p.batch * p.q_heads * tiles;
   ScratchSlots slots(scratch, Slot<T>(p).bytes, ScratchSlots::count(max_threads, work));
   // Small tiles are not worth a chunk each.

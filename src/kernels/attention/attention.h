@@ -29,6 +29,7 @@ struct AttentionParams {
   int64_t q_length = 0, kv_length = 0;  ///< kv_length: past and present
   int64_t head_size = 0, v_head_size = 0;
   HeadStrides q, k, v, y;
+  int64_t row_heads = 1;  ///< of a query, as many of its heads, which share keys, are rows that follow each other: q_length counts them
   double scale = 1;
   double softcap = 0;  ///< 0: none
   bool causal = false;
