@@ -1,7 +1,9 @@
 #include "kernels/gemm/gemm_blocked_bytes.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
+#include <cstring>
 
 #include "core/kernel_phases.h"
 #include "kernels/gemm/gemm_bytes.h"
@@ -16,36 +18,43 @@ int64_t words_of(const BlockedShape& s) { return (s.K + s.codes_per_word() - 1) 
 int64_t depth_of(const BlockedShape& s) { return words_of(s) * s.codes_per_word(); }
 size_t code_bytes(int64_t M, const BlockedShape& s) { return static_cast<size_t>((M * depth_of(s) + 63) / 64 * 64); }
 
-// Where place `k` of a row is in its steps.
-int64_t place_of(int64_t k, int bits) { return bits == 4 ? k / 8 * 8 + k % 2 * 4 + k % 8 / 2 : k; }
+// Of eight places of a row of nibbles the even ones come first in its steps.
+uint64_t even_first(uint64_t codes) {
+  const auto gathered = [](uint64_t x) {
+    x &= 0x00FF00FF00FF00FF;
+    x = (x | x >> 8) & 0x0000FFFF0000FFFF;
+    return (x | x >> 16) & 0xFFFFFFFF;
+  };
+  return gathered(codes) | gathered(codes >> 8) << 32;
+}
 
-// The nearest whole number, ties to even, of one below 2^22: the sum has no room for a fraction. std::nearbyint is a call.
-float whole(float x) { return (x + 12582912.0F) - 12582912.0F; }
+// In loops that compilers turn into vectors.
+void round_block(const float* row, int64_t n, int8_t* codes, float* scale, int32_t* sum) {
+  constexpr uint32_t kInfinity = 0x7F800000, kLeast = 0x04000000;  // 1.5e-36: 127 divided by it is a number
+  uint32_t largest_bits = 0;                                       // of magnitudes: they are in the numbers' order, NaN last
+  for (int64_t k = 0; k < n; ++k) largest_bits = std::max(largest_bits, std::bit_cast<uint32_t>(row[k]) & 0x7FFFFFFF);
+  *sum = 0;
+  std::fill_n(codes, n, int8_t{0});
+  *scale = largest_bits < kInfinity ? std::bit_cast<float>(largest_bits) / 127 : std::nanf("");  // the whole block is no number
+  if (largest_bits < kLeast || largest_bits >= kInfinity) return;
+  const float steps = 127 / std::bit_cast<float>(largest_bits);
+  // The sum has no room for a fraction, ties to even; its lowest byte is the code.
+  for (int64_t k = 0; k < n; ++k) codes[k] = static_cast<int8_t>(std::bit_cast<uint32_t>(row[k] * steps + 12582912.0F));
+  for (int64_t k = 0; k < n; ++k) *sum += codes[k];
+}
 
 void round_row(const float* row, const BlockedShape& s, int8_t* codes, float* scales, int32_t* sums) {
-  std::fill_n(codes, depth_of(s), int8_t{0});
   for (int64_t b = 0; b < s.blocks(); ++b) {
-    const int64_t first = b * s.block_size, end = std::min(s.K, first + s.block_size);
-    float largest = 0;
-    bool is_number = true;
-    for (int64_t k = first; k < end; ++k) {
-      largest = std::max(largest, std::fabs(row[k]));
-      is_number = is_number && std::isfinite(row[k]);
-    }
-    int32_t sum = 0;
-    if (!is_number) {  // the whole block is none
-      scales[b] = std::nanf("");
-    } else {
-      scales[b] = largest / 127;
-      const float steps = largest > 0 ? 127 / largest : 0;
-      for (int64_t k = first; k < end; ++k) {
-        const float step = std::min(127.0F, std::max(-127.0F, whole(row[k] * steps)));
-        const auto code = static_cast<int8_t>(std::isfinite(step) ? step : 0);
-        codes[place_of(k, s.bits)] = code;
-        sum += code;
-      }
-    }
-    sums[b] = sum;
+    const int64_t first = b * s.block_size;
+    round_block(row + first, std::min(s.K - first, s.block_size), codes + first, scales + b, sums + b);
+  }
+  std::fill(codes + s.K, codes + depth_of(s), int8_t{0});
+  if (s.bits != 4) return;
+  for (int64_t k = 0; k < depth_of(s); k += 8) {
+    uint64_t eight;
+    std::memcpy(&eight, codes + k, sizeof eight);
+    eight = even_first(eight);
+    std::memcpy(codes + k, &eight, sizeof eight);
   }
 }
 
@@ -72,7 +81,7 @@ void gemm_blocked_bytes(int64_t M, const float* A, const PackedBlocked& B, float
   });
   phase.next(KernelPhase::compute);
   // As gemm_blocked: many rows pass one panel in parts.
-  constexpr int64_t kRowsPerPart = 48, kMacsPerChunk = 400'000;
+  constexpr int64_t kRowsPerPart = 48, kMacsPerChunk = 60'000;
   const auto tile = has_byte_instructions(ByteInstructions::avx512_vnni) ? blocked_bytes_tile_avx512vnni : blocked_bytes_tile_avx2;
   const int64_t panels = s.padded_columns() / 64, parts = (M + kRowsPerPart - 1) / kRowsPerPart;
   const int64_t macs = std::max<int64_t>(1, s.K * 64 * std::min(M, kRowsPerPart));
