@@ -23,8 +23,11 @@ enum class MemoryClass : uint8_t {
   scratch,      ///< working memory of kernels
   io,           ///< outputs, until they are handed over
   other,
+  parameters,       ///< of a trainer or joint module: what steps change, running statistics too
+  gradients,        ///< what the backward part computes, and sums of it
+  optimizer_state,  ///< what an optimizer keeps for parameters
 };
-inline constexpr size_t kNumMemoryClasses = 6;
+inline constexpr size_t kNumMemoryClasses = 9;
 TREADLE_API std::string_view memory_class_name(MemoryClass memory_class) noexcept;
 
 /// A region of an allocator's memory.

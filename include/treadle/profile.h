@@ -44,7 +44,7 @@ struct ProfiledNode {
   std::vector<std::string> passes;   ///< that made it what it is, in order (ProfilerOptions::passes)
   std::vector<ProfiledOperand> inputs, outputs;
   std::optional<double> flops, bytes;  ///< of one call; none if the operator does not say, or a shape is not known
-  std::string phase;                   ///< of a training step: "forward", "backward" or "optimizer"; empty elsewhere
+  std::string phase;                   ///< of a training step: "forward", "backward", "communication" or "optimizer"; empty elsewhere
   std::vector<int32_t> forward;        ///< of a backward node: the forward nodes (indices) whose gradients it computes
   int64_t sequence = -1;               ///< of a forward node: its place among them; of a backward node: the last of its forward nodes'
   bool moves = false;                  ///< it computes nothing: elements go to other places

@@ -19,7 +19,7 @@ extern "C" {
 #endif
 
 /* Grows with every addition to this header. */
-#define TREADLE_ABI_VERSION 12
+#define TREADLE_ABI_VERSION 13
 
 typedef struct treadle_status treadle_status;
 typedef struct treadle_model treadle_model;
@@ -222,7 +222,10 @@ typedef enum treadle_memory_class {
   TREADLE_MEMORY_SCRATCH = 3,
   TREADLE_MEMORY_IO = 4,
   TREADLE_MEMORY_OTHER = 5,
-  TREADLE_MEMORY_TOTAL = 6
+  TREADLE_MEMORY_TOTAL = 6,
+  TREADLE_MEMORY_PARAMETERS = 7, /* since version 13 of the ABI, as the next two; of trainers and joint modules */
+  TREADLE_MEMORY_GRADIENTS = 8,
+  TREADLE_MEMORY_OPTIMIZER_STATE = 9
 } treadle_memory_class;
 /* Allocators. Sessions, and tensors whose memory came from one, keep it: `release` is called when the last of them and the handle are gone.
  */

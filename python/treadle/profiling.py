@@ -17,7 +17,7 @@ import pathlib
 import threading
 import types
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 
 from . import _clients, _notebook, _python_calls, _treadle
@@ -54,7 +54,7 @@ class ProfiledNode:
     op_type: str
     kernel: str | None
     phase: str | None
-    """Of a training step: "forward", "backward" or "optimizer"."""
+    """Of a training step: "forward", "backward", "communication" or "optimizer"."""
     sources: tuple[str, ...]
     """Nodes of the model as read that it stands for; empty: the one of its own name."""
     layers: tuple[str, ...]
@@ -159,7 +159,7 @@ class ProfiledLayer:
     path: tuple[str, ...]
     """Names of the layers around it, outer ones first, and its own."""
     phase: str | None
-    """Of a training step: "forward", "backward" or "optimizer"."""
+    """Of a training step: "forward", "backward", "communication" or "optimizer"."""
     nodes: int
     mean_ms: float
     """Of a run: all threads together."""
@@ -185,7 +185,7 @@ class LoadPhase:
 @dataclass(frozen=True)
 class MeasuredMemory:
     """What was really allocated while the profile was taken (`memory=True`). Sizes are in bytes, by class: "weights", "packed", "activations",
-    "scratch", "io"."""
+    "scratch", "io", of training also "parameters", "gradients" and "optimizer_state"."""
 
     before: dict[str, int]
     """When the profile began."""
@@ -211,7 +211,7 @@ class MemoryTimeline:
     nodes: tuple[str, ...]
     """Of each step."""
     activation_bytes: tuple[int, ...]
-    """Of values alive at each step."""
+    """Of values alive at each step; of a training step, those that the forward part makes."""
     scratch_bytes: tuple[int, ...]
     peak_step: int
     peak_bytes: int
@@ -235,6 +235,8 @@ class ProfileComparison:
 
     @property
     def verdict(self) -> str:
+    live: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    """Bytes alive at each step, by class: "activations" and "scratch", of a training step also "gradients" and "optimizer_state"."""
         """Of the whole run: "faster", "slower", "unchanged" or "cannot tell"."""
         return str(self.data["run"]["verdict"])
 
@@ -530,6 +532,7 @@ class Profile:
             return tuple((item.get("name"), item["class"], item["bytes"]) for item in items)
 
         return MeasuredMemory(
+            live={name: tuple(series) for name, series in memory["live"].items()},
             before=measured["before"],
             peak_bytes=measured["peak"]["bytes"],
             peak_ms=measured["peak"]["ms"],

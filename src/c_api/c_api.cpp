@@ -124,10 +124,7 @@ treadle_status* treadle_session_end_profiling(treadle_session* session, const ch
 treadle_status* treadle_session_memory(const treadle_session* session, int32_t memory_class, uint64_t* bytes, uint64_t* peak_bytes) {
   return guarded([&] {
     const treadle::MemoryStatistics statistics = require(session, "session").session.memory_statistics();
-    if (memory_class < TREADLE_MEMORY_WEIGHTS || memory_class > TREADLE_MEMORY_TOTAL)
-      throw Error(ErrorCode::invalid_argument, "there is no memory class " + std::to_string(memory_class));
-    const treadle::MemoryUsage& usage =
-        memory_class == TREADLE_MEMORY_TOTAL ? statistics.total : statistics.classes[static_cast<size_t>(memory_class)];
+    const treadle::MemoryUsage& usage = treadle::c_api::usage_of(statistics, memory_class);
     if (bytes) *bytes = usage.bytes;
     if (peak_bytes) *peak_bytes = usage.peak_bytes;
   });

@@ -176,8 +176,11 @@ std::string memory_text(const Json& document) {
   const size_t stride = steps.size() / kBars + 1;
   for (size_t from = 0; from < steps.size(); from += stride) {
     double most = 0;
-    for (size_t i = from; i < std::min(from + stride, steps.size()); ++i)
-      most = std::max(most, live.at("activations").at(i).get<double>() + live.at("scratch").at(i).get<double>());
+    for (size_t i = from; i < std::min(from + stride, steps.size()); ++i) {
+      double sum = 0;
+      for (const Json& bytes : live) sum += bytes.at(i).get<double>();
+      most = std::max(most, sum);
+    }
     bars += kHeights[static_cast<size_t>(most / peak.at("bytes").get<double>() * 8 + 0.5)];
   }
   return text + "  over the steps  |" + bars + "|\n";

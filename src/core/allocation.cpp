@@ -36,6 +36,9 @@ std::string_view memory_class_name(MemoryClass memory_class) noexcept {
     case MemoryClass::activations: return "activations";
     case MemoryClass::scratch: return "scratch";
     case MemoryClass::io: return "io";
+    case MemoryClass::parameters: return "parameters";
+    case MemoryClass::gradients: return "gradients";
+    case MemoryClass::optimizer_state: return "optimizer_state";
     case MemoryClass::other: break;
   }
   return "other";

@@ -40,10 +40,10 @@ class BlockRecord {
 
   /// The second argument of a record.
   static int64_t pack(uint64_t number, MemoryClass memory_class) {
-    return static_cast<int64_t>(number << 3U | static_cast<uint64_t>(memory_class));
+    return static_cast<int64_t>(number << 4U | static_cast<uint64_t>(memory_class));
   }
-  static uint64_t number_of(int64_t packed) { return static_cast<uint64_t>(packed) >> 3U; }
-  static MemoryClass class_of(int64_t packed) { return static_cast<MemoryClass>(packed & 7); }
+  static uint64_t number_of(int64_t packed) { return static_cast<uint64_t>(packed) >> 4U; }
+  static MemoryClass class_of(int64_t packed) { return static_cast<MemoryClass>(packed & 15); }
 
  private:
   void write_taken(const MemoryAccount* account, MemoryClass memory_class, size_t size_bytes) noexcept;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <map>
 #include <vector>
 
 #include "treadle/profile.h"
@@ -9,8 +10,8 @@
 namespace treadle::profile {
 
 struct MemoryTimeline {
-  std::vector<size_t> value_bytes, scratch_bytes;  ///< alive, per step of Profile::steps
-  size_t peak_step = 0;                            ///< the first at which most bytes are alive
+  std::map<MemoryClass, std::vector<size_t>> bytes;  ///< alive, per step of Profile::steps; activations and scratch, and what else there is
+  size_t peak_step = 0;                              ///< the first at which most bytes are alive
   size_t peak_bytes = 0;
   std::vector<const ProfiledBuffer*> at_peak;  ///< the largest first
 };

@@ -330,7 +330,7 @@ class ReportBuilder {
   // Of a training step, in the order of execution.
   Json phases() const {
     Json list = Json::array();
-    for (const char* phase : {"forward", "backward", "optimizer"}) {
+    for (const char* phase : {"forward", "backward", "communication", "optimizer"}) {
       int64_t nodes = 0;
       double ns = 0;
       for (size_t i = 0; i < profile_.nodes.size(); ++i)
@@ -374,7 +374,7 @@ class ReportBuilder {
   void add_memory_timeline(Json& json) const {
     const MemoryTimeline timeline = memory_timeline(profile_);
     if (timeline.peak_bytes == 0) return;
-    json["live"] = {{"activations", timeline.value_bytes}, {"scratch", timeline.scratch_bytes}};
+    for (const auto& [memory_class, bytes] : timeline.bytes) json["live"][std::string(memory_class_name(memory_class))] = bytes;
     Json values = Json::array();
     for (const ProfiledBuffer* buffer : timeline.at_peak)
       values.push_back({{"name", buffer->name}, {"class", memory_class_name(buffer->memory_class)}, {"bytes", buffer->size_bytes}});

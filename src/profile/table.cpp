@@ -240,12 +240,15 @@ std::string arena_table(const Document& document, const ProfileTableOptions& opt
     const double bytes = value.at("bytes");
     values.add({value.at("name"), value.at("class"), fmt::format("{:.3f}", bytes / 1e6), percent(bytes / peak_bytes)});
   }
-  TextTable steps({{"node", false, 60}, {"activations MB", true}, {"scratch MB", true}});
   const Document &order = memory.at("steps"), &live = memory.at("live");
-  for (size_t i = 0; i < order.size() && !is_beyond(i); ++i)
-    steps.add({document.at("nodes").at(order[i].get<size_t>()).at("name"),
-               fmt::format("{:.3f}", live.at("activations").at(i).get<double>() / 1e6),
-               fmt::format("{:.3f}", live.at("scratch").at(i).get<double>() / 1e6)});
+  std::vector<TextTable::Column> columns{{"node", false, 60}};
+  for (const auto& [name, bytes] : live.items()) columns.push_back({name + " MB", true});
+  TextTable steps(std::move(columns));
+  for (size_t i = 0; i < order.size() && !is_beyond(i); ++i) {
+    std::vector<std::string> cells{document.at("nodes").at(order[i].get<size_t>()).at("name")};
+    for (const auto& [name, bytes] : live.items()) cells.push_back(fmt::format("{:.3f}", bytes.at(i).get<double>() / 1e6));
+    steps.add(std::move(cells));
+  }
   return fmt::format("\nmost of the arena is alive at step {} of {}: {}\n", peak.at("step").get<int>() + 1, order.size(),
                      megabytes(peak_bytes)) +
          values.to_text() + "\nalive over the run, by step\n" + steps.to_text();

@@ -20,8 +20,11 @@ thread_local int runs_inside = 0;
 // Of weights and the like, which every run finds there.
 size_t standing_bytes(const MemoryAccount& account) {
   const MemoryStatistics statistics = account.statistics();
-  return statistics[MemoryClass::weights].bytes + statistics[MemoryClass::packed].bytes + statistics[MemoryClass::scratch].bytes +
-         statistics[MemoryClass::other].bytes;
+  size_t bytes = statistics[MemoryClass::gradients].bytes;  // sums of them; those of a step are in its arena
+  for (MemoryClass standing : {MemoryClass::weights, MemoryClass::packed, MemoryClass::scratch, MemoryClass::other, MemoryClass::parameters,
+                               MemoryClass::optimizer_state})
+    bytes += statistics[standing].bytes;
+  return bytes;
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <numeric>
 
+#include "core/allocation.h"
 #include "graph/infer.h"
 #include "graph/op_def.h"
 #include "train/optimizers.h"
@@ -62,7 +63,12 @@ NamedTensors lay_side_by_side(NamedTensors& parameters, NamedTensors& optimizer_
                               const std::vector<std::string>& state_names, const std::string& joined_name) {
   int64_t total = 0;
   for (const std::string& name : names) total += parameters.at(name).num_elements();
-  const Tensor all(DType::float32, Shape{total});
+  const AllocationContext* memory = AllocationScope::current();
+  const Tensor all = [&] {
+    const AllocationScope scope(memory, MemoryClass::parameters);
+    return Tensor(DType::float32, Shape{total});
+  }();
+  const AllocationScope scope(memory, MemoryClass::optimizer_state);
   NamedTensors made{{joined_name, all}};
   for (const std::string& what : state_names) made.emplace(state_name(joined_name, what), zeros(Shape{total}));
   size_t offset = 0;

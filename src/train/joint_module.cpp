@@ -52,8 +52,11 @@ struct JointModule::Impl : Runtime {
       gradient_names = made.parameters;
       gradient_names.insert(gradient_names.end(), given.inputs.begin(), given.inputs.end());
     }
-    parameters = copy_initializers(model, made.parameters);
-    keep_states(made);
+    {
+      const AllocationScope scope(&memory, MemoryClass::parameters);
+      parameters = copy_initializers(model, made.parameters);
+      keep_states(made);
+    }
     devices.read_groups(model);
     for (const auto& [name, tensor] : given.held)
       if (const ValueId id = made.graph->find_value(name); !made.graph->value(id).uses.empty() || made.graph->is_output(id))
@@ -62,7 +65,8 @@ struct JointModule::Impl : Runtime {
     if (!forward_only && !made.parameters.empty()) joint_options.parameters = made.parameters;  // with gradients; also the next time
     held->watch(true);
     auto again = [this] { return make_joint(/*simplified=*/false).training.graph; };
-    runner = std::make_unique<Runner>(*this, std::move(made.graph), again, std::vector<const NamedTensors*>{&parameters, &states}, held);
+    runner = std::make_unique<Runner>(*this, std::move(made.graph), again, std::vector<const NamedTensors*>{&parameters, &states}, held,
+                                      forward_only ? std::nullopt : std::optional<std::vector<std::string>>(std::in_place));
     is_random = draws_numbers(runner->graph());
     copied = read_behind_yield(runner->graph());
     find_fed_states(given.states);
@@ -441,8 +445,15 @@ Profiler JointModule::profiler(const ProfilerOptions& options) {
 
 profile::ProfilePlan JointModule::Impl::profile_plan(const Profiling& of) const {
   profile::ProfilePlan plan = Runtime::profile_plan(runner->executables(), of);
-  if (!forward_only) exec::name_training_phases(runner->program(), {}, plan.profile.nodes);
-  if (of.names_passes()) name_passes(plan.profile, [&] { optimise(*make_joint(/*simplified=*/true).training.graph, Runtime::options); });
+  if (of.window().limits().memory)
+    for (const NamedTensors* tensors : {&parameters, &states})
+      for (const auto& [name, tensor] : *tensors) plan.held.push_back({name, MemoryClass::parameters, tensor.size_bytes()});
+  if (of.names_passes())
+    name_passes(plan.profile, [&] {
+      std::shared_ptr<Graph> graph = make_joint(/*simplified=*/true).training.graph;
+      optimise(*graph, Runtime::options);
+      return graph;
+    });
   return plan;
 }
 void JointModule::hold(const NamedTensors& tensors) {

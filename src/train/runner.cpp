@@ -15,10 +15,12 @@
 namespace treadle::train {
 
 Runner::Runner(const Runtime& runtime, std::unique_ptr<Graph> graph, MakeUnsimplified make_unsimplified,
-               const std::vector<const NamedTensors*>& kept, std::shared_ptr<exec::Variables> variables)
+               const std::vector<const NamedTensors*>& kept, std::shared_ptr<exec::Variables> variables,
+               std::optional<std::vector<std::string>> forward)
     : runtime_(runtime),
       make_unsimplified_(std::move(make_unsimplified)),
       variables_(std::move(variables)),
+      forward_(std::move(forward)),
       executable_(lower(std::move(graph), /*observable=*/false)) {
   for (const std::string& name : executable_->input_names) {
     kept_.emplace_back();
@@ -36,6 +38,7 @@ std::shared_ptr<Executable> Runner::lower(std::unique_ptr<Graph> graph, bool obs
   exec::ProgramOptions options = runtime_.program_options();
   options.observable = observable;
   options.variables = variables_;
+  options.forward_outputs = forward_;
   return runtime_.make_executable(std::move(graph), options);
 }
 

@@ -4,6 +4,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -27,8 +28,10 @@ class Runner {
   /// @param graph      with its outputs; it is optimised.
   /// @param kept       tensors by input name; the rest of the inputs are fed.
   /// @param variables  of the graph's parameters.
+  /// @param forward    as exec::ProgramOptions::forward_outputs.
   Runner(const Runtime& runtime, std::unique_ptr<Graph> graph, MakeUnsimplified make_unsimplified,
-         const std::vector<const NamedTensors*>& kept, std::shared_ptr<exec::Variables> variables = nullptr);
+         const std::vector<const NamedTensors*>& kept, std::shared_ptr<exec::Variables> variables = nullptr,
+         std::optional<std::vector<std::string>> forward = std::nullopt);
 
   /// Every input in order. @throws Error(invalid_argument) naming the feed that is missing or unknown.
   std::vector<Datum> arrange(const Feeds& feeds, const Datum& labels) const;
@@ -58,6 +61,7 @@ class Runner {
   const Runtime& runtime_;
   const MakeUnsimplified make_unsimplified_;
   const std::shared_ptr<exec::Variables> variables_;  // of parameters; null: there are none
+  const std::optional<std::vector<std::string>> forward_;
   std::shared_ptr<const Executable> executable_;
   mutable std::mutex mutex_;  // of what follows
   mutable std::shared_ptr<const Monitor> monitor_;

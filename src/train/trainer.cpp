@@ -79,22 +79,9 @@ struct Trainer::Impl : Runtime, TrainerGraphs {
     Differentiated made = differentiate(Runtime::options, /*simplified=*/true);
     trained = made.training.parameters, adapters = made.training.adapters;
     check_groups(options, trained), check_head(model, options, trained);
-    parameters = initial_adapters(adapters, options.lora.seed);
-    for (const std::string& name : trained)
-      if (!parameters.contains(name)) parameters.merge(copy_initializers(model, {name}));
-    initialize(parameters, options, made.transposed);
-    if (ranks) ranks->assign_owners(trained, parameters);
-    for (const auto& [name, tensor] : parameters)
-      for (const std::string& what : state_names(options))
-        if (!ranks || ranks->updates(name))
-          optimizer_state.emplace(state_name(name, what), what == kAverage ? tensor.clone() : zeros(tensor.shape()));
-    if (options.accumulation_steps > 1)
-      for (const std::string& name : trained) optimizer_state.emplace(state_name(name, kGradient), zeros(parameters.at(name).shape()));
-    std::vector<std::string> statistics;
-    for (const TrainingGraph::State& state : made.training.states) statistics.push_back(state.name);
-    states = copy_initializers(model, statistics);
-    if (options.ema_statistics)
-      for (const auto& [name, tensor] : states) optimizer_state.emplace(state_name(name, kAverage), tensor.clone());
+    make_values(made);
+    std::vector<std::string> forward{"loss"};
+    for (const auto& [name, tensor] : states) forward.push_back(name);
     NamedTensors kept = joins_parameters()
                             ? lay_side_by_side(parameters, optimizer_state, trained, state_names(options), std::string(kAllParameters))
                             : parameters;  // by the names of inputs and outputs
@@ -107,7 +94,8 @@ struct Trainer::Impl : Runtime, TrainerGraphs {
       set_outputs(unsimplified.graph(), add_step_outputs(unsimplified));
       return std::move(unsimplified.training.graph);
     };
-    step = std::make_unique<Runner>(*this, std::move(made.training.graph), again, std::vector<const NamedTensors*>{&kept, &scalars});
+    step = std::make_unique<Runner>(*this, std::move(made.training.graph), again, std::vector<const NamedTensors*>{&kept, &scalars},
+                                    nullptr, std::move(forward));
     // Where a limit is kept, or a job shares the device, results come to the host. Ranks and sums of gradients are exchanged there.
     if (devices.any() && Runtime::options.memory_limit_bytes == 0 && !job && !ranks && options.accumulation_steps == 1)
       staying = std::make_unique<StayingValues>(*step->executable(), step_bound);
@@ -115,8 +103,6 @@ struct Trainer::Impl : Runtime, TrainerGraphs {
       if (auto found = optimizer_state.find(state_name(name, "momentum")); found != optimizer_state.end())
         momentum.emplace(name, found->second);
   }
-
-  bool is_sum(const std::string& state) const { return options.accumulation_steps > 1 && state.ends_with(fmt::format("/{}", kGradient)); }
 
   void make_update() {
     NamedTensors kept = parameters;
@@ -337,7 +323,7 @@ struct Trainer::Impl : Runtime, TrainerGraphs {
 
   mutable std::mutex runners_mutex;  // against trim(), which the job's other threads call
   std::mutex making_mutex;           // of graphs that are made when they are first asked for
-  NamedTensors momentum, optimizer_state, scalars;
+  NamedTensors momentum, scalars;
   std::vector<Datum> step_bound, update_bound;  // per output: the memory of what it updates
   uint64_t num_steps = 0;
   int64_t num_updates = 0;
@@ -469,15 +455,14 @@ Profiler Trainer::profiler(const ProfilerOptions& options) {
 }
 
 profile::ProfilePlan Trainer::Impl::profile_plan(const Profiling& of) const {
-  std::vector<std::string> forward{"loss"};
-  for (const auto& [name, tensor] : states) forward.push_back(name);
   profile::ProfilePlan plan = Runtime::profile_plan(executables(), of);
-  exec::name_training_phases(step->program(), forward, plan.profile.nodes);
+  if (of.window().limits().memory) add_held(plan.held);
   if (of.names_passes())
     name_passes(plan.profile, [&] {
       Differentiated made = differentiate(Runtime::options, /*simplified=*/true);
       set_outputs(made.graph(), add_step_outputs(made), made.training.read);
       optimise(made.graph(), Runtime::options);
+      return std::shared_ptr<const Graph>(std::move(made.training.graph));
     });
   return plan;
 }

@@ -5,6 +5,7 @@
 
 #include <utility>
 
+#include "core/allocation.h"
 #include "train/initialization.h"
 #include "train/joined_parameters.h"
 #include "train/optimizers.h"
@@ -167,6 +168,43 @@ std::string TrainerGraphs::description() const {
   for (const auto& [name, value] : settings_of(options)) text += fmt::format("{}={}\n", name, value);
   return text + fmt::format("learning_rate={} bucket_bytes={} reduction={} shard_optimizer={}", options.learning_rate, options.bucket_bytes,
                             name_of(options.reduction), options.shard_optimizer);
+}
+
+void TrainerGraphs::make_values(const Differentiated& made) {
+  const AllocationContext* memory = AllocationScope::current();
+  {
+    const AllocationScope scope(memory, MemoryClass::parameters);
+    parameters = initial_adapters(adapters, options.lora.seed);
+    for (const std::string& name : trained)
+      if (!parameters.contains(name)) parameters.merge(copy_initializers(model, {name}));
+    initialize(parameters, options, made.transposed);
+    std::vector<std::string> statistics;
+    for (const TrainingGraph::State& state : made.training.states) statistics.push_back(state.name);
+    states = copy_initializers(model, statistics);
+  }
+  if (ranks) ranks->assign_owners(trained, parameters);
+  if (options.accumulation_steps > 1) {
+    const AllocationScope scope(memory, MemoryClass::gradients);
+    for (const std::string& name : trained) optimizer_state.emplace(state_name(name, kGradient), zeros(parameters.at(name).shape()));
+  }
+  const AllocationScope scope(memory, MemoryClass::optimizer_state);
+  for (const auto& [name, tensor] : parameters)
+    for (const std::string& what : state_names(options))
+      if (!ranks || ranks->updates(name))
+        optimizer_state.emplace(state_name(name, what), what == kAverage ? tensor.clone() : zeros(tensor.shape()));
+  if (options.ema_statistics)
+    for (const auto& [name, tensor] : states) optimizer_state.emplace(state_name(name, kAverage), tensor.clone());
+}
+
+bool TrainerGraphs::is_sum(const std::string& state) const {
+  return options.accumulation_steps > 1 && state.ends_with(fmt::format("/{}", kGradient));
+}
+
+void TrainerGraphs::add_held(std::vector<MemoryHolding>& held) const {
+  for (const NamedTensors* tensors : {&parameters, &states})
+    for (const auto& [name, tensor] : *tensors) held.push_back({name, MemoryClass::parameters, tensor.size_bytes()});
+  for (const auto& [name, tensor] : optimizer_state)
+    held.push_back({name, is_sum(name) ? MemoryClass::gradients : MemoryClass::optimizer_state, tensor.size_bytes()});
 }
 
 }  // namespace treadle::train

@@ -11,6 +11,7 @@
 #include "train/row_gradients.h"
 #include "train/trained_values.h"
 #include "train/training_graph.h"
+#include "treadle/profile.h"
 #include "treadle/train.h"
 
 namespace treadle::train {
@@ -52,11 +53,19 @@ struct TrainerGraphs : TrainedValues {
   };
   std::unique_ptr<Graph> inference_graph(Inference wanted) const;
 
+  /// Parameters, running statistics and the optimizer's state as they are before the first step.
+  void make_values(const Differentiated& made);
+  /// Whether a part of the optimizer's state is a sum of gradients.
+  bool is_sum(const std::string& state) const;
+  /// What a profile says of them. Those that lie side by side are views of one block.
+  void add_held(std::vector<MemoryHolding>& held) const;
+
   /// What ranks must have in common to compute one step together: nodes, parameters, settings.
   std::string description() const;
 
   Model model;
   TrainerOptions options;
+  NamedTensors optimizer_state;
   std::vector<std::string> output_names, trained;
   std::vector<Adapter> adapters;
   std::unique_ptr<DataParallel> ranks;  // null: alone

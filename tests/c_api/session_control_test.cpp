@@ -142,9 +142,18 @@ TEST(CApi, ASessionTellsItsMemoryAndKeepsToALimit) {
   EXPECT_GE(peak, bytes);
   EXPECT_EQ(message_of(treadle_session_memory(opened.session, TREADLE_MEMORY_IO, &bytes, nullptr)), "");
   EXPECT_EQ(bytes, 0U);
+  uint64_t sum = 0;  // of all classes, by the numbers of the header
+  for (int32_t memory_class = TREADLE_MEMORY_WEIGHTS; memory_class <= TREADLE_MEMORY_OPTIMIZER_STATE; ++memory_class) {
+    EXPECT_EQ(message_of(treadle_session_memory(opened.session, memory_class, &bytes, nullptr)), "") << memory_class;
+    if (memory_class != TREADLE_MEMORY_TOTAL) sum += bytes;
+    EXPECT_TRUE(memory_class <= TREADLE_MEMORY_TOTAL || bytes == 0) << "nothing is trained";
+  }
+  EXPECT_EQ(message_of(treadle_session_memory(opened.session, TREADLE_MEMORY_TOTAL, &bytes, nullptr)), "");
+  EXPECT_EQ(sum, bytes);
+  EXPECT_NE(message_of(treadle_session_memory(opened.session, TREADLE_MEMORY_OPTIMIZER_STATE + 1, &bytes, nullptr)), "");
+  EXPECT_NE(message_of(treadle_session_memory(opened.session, -1, &bytes, nullptr)), "");
   EXPECT_EQ(message_of(treadle_session_set_memory_limit(opened.session, 1)), "");
   EXPECT_NE(opened.run().find("at least"), std::string::npos);
-  EXPECT_NE(message_of(treadle_session_memory(opened.session, 9, &bytes, &peak)), "");
 }
 
 TEST(CApi, ASessionIsPlacedByConfigEntries) {

@@ -165,7 +165,7 @@ class HostMemory {
       if (info.slot < 0)
         add(maker.name, "scratch", size_of(b), nullptr);
       else
-        add(program_.name(info.slot), "activations", size_of(b), &maker);
+        add(program_.name(info.slot), memory_class_name(program_.class_of_buffer(b)), size_of(b), &maker);
     }
     for (size_t s = 0; s < program_.slots().size(); ++s) {
       const auto index = static_cast<int32_t>(s);
@@ -175,7 +175,11 @@ class HostMemory {
       if (!value.is_tensor() || !value.tensor().defined()) continue;
       const size_t bytes = value.tensor().size_bytes();
       if (placement == Placement::held && !slot(index).is_output) held_bytes_ += aligned(bytes);
-      add(program_.name(index), placement == Placement::feed ? "fed" : slot(index).is_output ? "output" : "activations", bytes, nullptr);
+      const std::string_view what = placement == Placement::feed ? "fed"
+                                    : slot(index).is_gradient    ? memory_class_name(MemoryClass::gradients)
+                                    : slot(index).is_output      ? "output"
+                                                                 : memory_class_name(MemoryClass::activations);
+      add(program_.name(index), what, bytes, nullptr);
     }
     std::vector<MemoryHolding> weights;
     add_held_weights(program_, weights);

@@ -12,6 +12,7 @@
 #include "exec/program/byte_sharing.h"
 #include "exec/program/node_order.h"
 #include "exec/program/program.h"
+#include "exec/program/step_phases.h"
 #include "exec/run/frame.h"
 #include "exec/schedule/parallel_plan.h"
 #include "exec/verify/verify_plan.h"
@@ -56,6 +57,7 @@ class Lowering {
     p_.weights_.place(p_, p_.instructions_, options_);
     p_.commit_from_ = p_.instructions_.size();
     while (p_.commit_from_ > 0 && is_update(*p_.instructions_[p_.commit_from_ - 1].node)) --p_.commit_from_;
+    name_phases();
     if (options_.parallel && p_.instructions_.size() <= kMaxParallelInstructions) p_.plan_parallel(viewed_);
     p_.always_parallel_ = options_.always_parallel;
     p_.verifies_plans_ = options_.verify_plans || verifies_plans();
@@ -64,6 +66,18 @@ class Lowering {
   }
 
  private:
+  void name_phases() {
+    if (!options_.forward_outputs) return;
+    const std::vector<StepPhase> phases = step_phases(graph_, p_.instructions_, p_.commit_from_, *options_.forward_outputs);
+    for (size_t i = 0; i < phases.size(); ++i) {
+      Instruction& instruction = p_.instructions_[i];
+      instruction.phase = phases[i];
+      if (phases[i] != StepPhase::backward) continue;
+      for (int32_t output : p_.operands(instruction).subspan(instruction.num_inputs))
+        if (output >= 0) slot(output).is_gradient = true;
+    }
+  }
+
   Slot& slot(int32_t index) { return p_.slots_[static_cast<size_t>(index)]; }
   int32_t slot_of(ValueId id) const { return id == kNoValue ? -1 : slot_of_value_[index_of(id)]; }
 
@@ -186,6 +200,7 @@ class Lowering {
         if (options_.release_packed) options.release_packed = body.graph.get();
         options.device_kernel = nullptr;  // bodies run on the host
         options.variables = nullptr;      // they capture parameters
+        options.forward_outputs.reset();
         made.bodies.push_back(std::make_unique<Program>(std::shared_ptr<const Graph>(p_.graph_, body.graph.get()), options, symbols));
         made.bodies.back()->is_body_ = true;
         p_.weights_.add_body(made.bodies.back()->weights_);

@@ -1,7 +1,6 @@
 #include "exec/program/profile_plan.h"
 
 #include <algorithm>
-#include <unordered_set>
 
 #include "exec/program/binding.h"
 #include "graph/layers.h"
@@ -59,20 +58,24 @@ void set_cost(const Instruction& instruction, ProfiledNode& node) {
   node.bytes = cost.bytes;
 }
 
-// Nodes that the outputs of these names depend on.
-std::unordered_set<const Node*> ancestors(const Graph& graph, std::span<const std::string> names) {
-  std::unordered_set<const Node*> found;
-  std::vector<ValueId> open;
-  for (size_t i = 0; i < graph.outputs.size(); ++i)
-    if (std::find(names.begin(), names.end(), graph.output_names[i]) != names.end()) open.push_back(graph.outputs[i]);
-  while (!open.empty()) {
-    const ValueId value = open.back();
-    open.pop_back();
-    if (value == kNoValue || graph.value(value).producer == kNoNode) continue;
-    const Node& node = graph.node(graph.value(value).producer);
-    if (found.insert(&node).second) open.insert(open.end(), node.inputs.begin(), node.inputs.end());
+// Gradients' nodes stand for the nodes of the model that they are of.
+void find_forward_nodes(std::span<ProfiledNode> nodes, int32_t first) {
+  std::unordered_map<std::string, std::vector<int32_t>> forward;  // by source
+  int64_t sequence = 0;
+  for (size_t i = 0; i < nodes.size(); ++i) {
+    if (nodes[i].phase != "forward") continue;
+    nodes[i].sequence = sequence++;
+    for (const std::string& source : nodes[i].sources) forward[source].push_back(first + static_cast<int32_t>(i));
   }
-  return found;
+  for (ProfiledNode& node : nodes) {
+    if (node.phase != "backward") continue;
+    for (const std::string& source : node.sources)
+      if (const auto found = forward.find(source); found != forward.end())
+        node.forward.insert(node.forward.end(), found->second.begin(), found->second.end());
+    std::sort(node.forward.begin(), node.forward.end());
+    node.forward.erase(std::unique(node.forward.begin(), node.forward.end()), node.forward.end());
+    if (!node.forward.empty()) node.sequence = nodes[static_cast<size_t>(node.forward.back() - first)].sequence;
+  }
 }
 
 }  // namespace
@@ -80,12 +83,14 @@ std::unordered_set<const Node*> ancestors(const Graph& graph, std::span<const st
 void add_profiled_nodes(const Program& program, int32_t parent, std::vector<ProfiledNode>& nodes,
                         std::unordered_map<uint32_t, int32_t>& index_of) {
   const LatestBinding binding(program);
+  const size_t first = nodes.size();
   for (const Instruction& instruction : program.instructions()) {
     ProfiledNode node;
     node.name = instruction.node->name;
     node.op_type = instruction.node->op_type;
     if (instruction.kernel) node.kernel = instruction.kernel->name;
     node.parent = parent;
+    node.phase = parent < 0 ? name_of(instruction.phase) : nodes[static_cast<size_t>(parent)].phase;
     node.sources = instruction.node->sources;
     node.layers = layers_of(*instruction.node);
     node.moves = instruction.node->op && instruction.node->op->moves != Moves::no;
@@ -102,6 +107,7 @@ void add_profiled_nodes(const Program& program, int32_t parent, std::vector<Prof
     nodes.push_back(std::move(node));
     for (const auto& body : instruction.bodies) add_profiled_nodes(*body, index, nodes, index_of);
   }
+  if (parent < 0) find_forward_nodes(std::span(nodes).subspan(first), static_cast<int32_t>(first));
 }
 
 ProfiledNode profiled_copy(const Program& program, int32_t slot, const std::string& from, const std::string& to) {
@@ -113,67 +119,6 @@ ProfiledNode profiled_copy(const Program& program, int32_t slot, const std::stri
   node.inputs = {operand_of(program, binding.get(), slot)};
   node.outputs = node.inputs;
   return node;
-}
-
-namespace {
-
-// Among several ranks the loss is known when all gradients are. The first values that they exchange are the end of the forward part.
-std::vector<std::string> of_first_exchange(const Program& program, std::span<const std::string> otherwise) {
-  for (const Instruction& instruction : program.instructions()) {
-    if (!instruction.node->op || !instruction.node->op->communicates) continue;
-    std::vector<std::string> names;
-    for (ValueId input : instruction.node->inputs)
-      if (input != kNoValue) names.push_back(program.graph().value(input).name);
-    return names;
-  }
-  return {otherwise.begin(), otherwise.end()};
-}
-
-}  // namespace
-
-namespace {
-
-// Gradients' nodes stand for the nodes of the model that they are of.
-void find_forward_nodes(std::span<ProfiledNode> nodes) {
-  std::unordered_map<std::string, std::vector<int32_t>> forward;  // by source
-  int64_t sequence = 0;
-  for (size_t i = 0; i < nodes.size(); ++i) {
-    if (nodes[i].phase != "forward" || nodes[i].between_devices) continue;
-    nodes[i].sequence = sequence++;
-    for (const std::string& source : nodes[i].sources) forward[source].push_back(static_cast<int32_t>(i));
-  }
-  for (ProfiledNode& node : nodes) {
-    if (node.phase != "backward") continue;
-    for (const std::string& source : node.sources)
-      if (const auto found = forward.find(source); found != forward.end())
-        node.forward.insert(node.forward.end(), found->second.begin(), found->second.end());
-    std::sort(node.forward.begin(), node.forward.end());
-    node.forward.erase(std::unique(node.forward.begin(), node.forward.end()), node.forward.end());
-    if (!node.forward.empty()) node.sequence = nodes[static_cast<size_t>(node.forward.back())].sequence;
-  }
-}
-
-}  // namespace
-
-void name_training_phases(const Program& program, std::span<const std::string> forward, std::span<ProfiledNode> nodes) {
-  const auto instructions = program.instructions();
-  auto yield = std::find_if(instructions.begin(), instructions.end(), [](const Instruction& i) { return i.is_yield; });
-  std::unordered_set<const Node*> of_forward;
-  if (yield != instructions.end())
-    for (auto it = instructions.begin(); it != yield; ++it) of_forward.insert(it->node);
-  else
-    of_forward = ancestors(program.graph(), of_first_exchange(program, forward));
-  size_t i = 0;
-  for (ProfiledNode& node : nodes) {
-    if (node.parent >= 0) {
-      node.phase = nodes[static_cast<size_t>(node.parent)].phase;
-      continue;
-    }
-    if (i == instructions.size()) break;  // the next program's
-    node.phase = i >= program.commit_from() ? "optimizer" : of_forward.contains(instructions[i].node) ? "forward" : "backward";
-    ++i;
-  }
-  find_forward_nodes(nodes);
 }
 
 void add_held_weights(const Program& program, std::vector<MemoryHolding>& holdings) {
@@ -201,7 +146,7 @@ std::vector<ProfiledBuffer> profiled_buffers(const Program& program) {
     if (plan->sizes[b] == 0) continue;
     const bool scratch = info.slot < 0;
     buffers.push_back({.name = scratch ? program.instructions()[static_cast<size_t>(info.instruction)].node->name : program.name(info.slot),
-                       .memory_class = scratch ? MemoryClass::scratch : MemoryClass::activations,
+                       .memory_class = program.class_of_buffer(b),
                        .size_bytes = plan->sizes[b],
                        .offset_bytes = plan->offsets[b],
                        .first = info.first,

@@ -13,18 +13,13 @@
 namespace treadle::exec {
 
 /// Appends the program's instructions, those of bodies behind the node that they belong to. Shapes are those of the binding used last.
+/// Those of bodies are in the phase of their node; backward nodes know their forward nodes.
 /// @param index_of  gets the nodes' numbers, by the names of their records
 void add_profiled_nodes(const Program& program, int32_t parent, std::vector<ProfiledNode>& nodes,
                         std::unordered_map<uint32_t, int32_t>& index_of);
 
 /// A copy of a value to another device. @param slot  the value's
 ProfiledNode profiled_copy(const Program& program, int32_t slot, const std::string& from, const std::string& to);
-
-/// Says of a training program's nodes whether they are of the forward part, the backward part or the optimizer: before the Yield, if there
-/// is one, or else what the outputs named `forward` depend on; updates of state; the rest. Nodes of bodies follow their node. Backward
-/// nodes learn their forward nodes.
-/// @param nodes  begins with those of the program
-void name_training_phases(const Program& program, std::span<const std::string> forward, std::span<ProfiledNode> nodes);
 
 /// Appends the program's constants and packed weights, bodies' too, by name.
 void add_held_weights(const Program& program, std::vector<MemoryHolding>& holdings);

@@ -6,8 +6,10 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <unordered_map>
 #include <vector>
 
@@ -19,6 +21,7 @@
 #include "exec/program/program_weights.h"
 #include "graph/graph.h"
 #include "graph/kernel_table.h"
+#include "treadle/allocator.h"
 
 namespace treadle {
 struct AllocationContext;
@@ -51,6 +54,7 @@ struct Slot {
   bool constant_shape = false;  ///< all extents are integers
   bool in_pieces = false;       ///< a root: some values are parts of it, so that it is written before the node that makes it runs
   bool is_output = false;       ///< outlives the run: a fetched or yielded value
+  bool is_gradient = false;     ///< of a training step: the backward part makes it
   bool rewritten = false;       ///< held, and bytes of its root are written after it is made: whoever keeps the value keeps a copy
   /// For a view, an output written over its input, or a piece of a Concat or Split (see Program::parts): the slot whose bytes it shares, or
   /// some of them; itself otherwise.
@@ -59,6 +63,10 @@ struct Slot {
   int64_t row_step =
       0;  ///< elements from row to row (runs along the last axis) of a part of another value's rows; 0: rows follow each other
 };
+
+/// Of a training step, which part of it an instruction is.
+enum class StepPhase : uint8_t { none, forward, backward, communication, optimizer };
+std::string_view name_of(StepPhase phase);
 
 struct Instruction {
   void (*run)(const void* state, RunContext&) = nullptr;
@@ -71,6 +79,7 @@ struct Instruction {
   bool dynamic = false;         ///< bound in the run, over Datums
   bool is_yield = false;
   bool moves = false;                            ///< it computes nothing: elements go to other places
+  StepPhase phase = StepPhase::none;             ///< none: the program is no training step
   bool on_device = false;                        ///< the kernel is a device's own: it reads and writes that device's memory only
   uint32_t record_name = 0;                      ///< of its profile records
   uint32_t first_release = 0, num_releases = 0;  ///< into Program::releases: held slots that nobody reads after it
@@ -107,6 +116,9 @@ struct ProgramOptions {
   bool keep_for_file = false;
   /// Kernels of devices: asked for each node whose operands' extents the feeds' shapes determine. Empty: all are the host's.
   std::function<DeviceKernel(const Graph&, const Node&)> device_kernel;
+  /// Of a training step: outputs that the forward part computes; what they need is its forward part, unless a Yield ends it. None: the
+  /// program is no training step.
+  std::optional<std::vector<std::string>> forward_outputs;
   /// Memory of the graph's values of kind parameter that have elements (Value::constant): kernels pack these once for each version. Null:
   /// they stay what they are.
   std::shared_ptr<Variables> variables;
@@ -170,6 +182,8 @@ class Program {
     int32_t first, last;  // instructions, both inclusive
   };
   std::span<const BufferInfo> buffers() const { return buffers_; }
+  /// What a buffer is for: of a training step, by the part that writes it first.
+  MemoryClass class_of_buffer(size_t buffer) const;
   /// A value that lies behind the first bytes of another one's: those of `base`, and behind all of `preceding`, or the first row of each if
   /// it has a row_step.
   struct Part {

@@ -200,7 +200,10 @@ Tensor OutputStore::in_own_memory(int32_t slot) const {
   std::optional<MemoryHolder> holder;
   if (RecordWindow::any_for_memory()) [[unlikely]]
     holder.emplace(Recorder::of_process().intern(program.name(slot)));
-  AllocationScope scope(AllocationScope::current(), program.is_body() ? MemoryClass::activations : MemoryClass::io);
+  const bool is_gradient = program.slots()[static_cast<size_t>(slot)].is_gradient;
+  AllocationScope scope(AllocationScope::current(), program.is_body() ? MemoryClass::activations
+                                                    : is_gradient     ? MemoryClass::gradients
+                                                                      : MemoryClass::io);
   for (size_t k = 0; dtype != DType::string && k < memory_.size(); ++k) {
     const OutputMemory& memory = memory_[k];
     if (!is_of(k, slot)) continue;

@@ -37,7 +37,7 @@ function showHeadline() {
 
 // The runtime's own parts, small as they are, share one colour.
 const partColours = { compute: '--c0', memory: '--c1', moves: '--c2', unknown: '--c3', control_flow: '--c4', dispatch: '--c5', other_numbers: '--c6', barrier: '--c4' };
-const stepColours = { forward: '--c0', backward: '--c3', optimizer: '--c2' };
+const stepColours = { forward: '--c0', backward: '--c3', communication: '--c5', optimizer: '--c2' };
 function showWhere() {
   const parts = (profile.where || []).map((p) => ({ ...p, colour: partColours[p.id] || '--c7', text: `${p.title}: ${time(p.ms)}, ${percent(p.share)}` }));
   if (!parts.length) { $('where').hidden = true; return; }

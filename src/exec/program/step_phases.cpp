@@ -1,0 +1,79 @@
+#include "exec/program/step_phases.h"
+
+#include <algorithm>
+#include <unordered_set>
+
+#include "graph/op_def.h"
+
+namespace treadle::exec {
+namespace {
+
+bool communicates(const Instruction& instruction) { return instruction.node->op && instruction.node->op->communicates; }
+
+// Among several ranks the loss is known when all gradients are. The first values that they exchange are the end of the forward part.
+std::vector<ValueId> ends_of_forward(const Graph& graph, std::span<const Instruction> instructions, std::span<const std::string> names) {
+  const auto exchange = std::find_if(instructions.begin(), instructions.end(), communicates);
+  if (exchange != instructions.end()) return exchange->node->inputs;
+  std::vector<ValueId> values;
+  for (size_t i = 0; i < graph.outputs.size(); ++i)
+    if (std::find(names.begin(), names.end(), graph.output_names[i]) != names.end()) values.push_back(graph.outputs[i]);
+  return values;
+}
+
+std::unordered_set<const Node*> ancestors(const Graph& graph, std::vector<ValueId> open) {
+  std::unordered_set<const Node*> found;
+  while (!open.empty()) {
+    const ValueId value = open.back();
+    open.pop_back();
+    if (value == kNoValue || graph.value(value).producer == kNoNode) continue;
+    const Node& node = graph.node(graph.value(value).producer);
+    if (found.insert(&node).second) open.insert(open.end(), node.inputs.begin(), node.inputs.end());
+  }
+  return found;
+}
+
+}  // namespace
+
+std::string_view name_of(StepPhase phase) {
+  switch (phase) {
+    case StepPhase::forward: return "forward";
+    case StepPhase::backward: return "backward";
+    case StepPhase::communication: return "communication";
+    case StepPhase::optimizer: return "optimizer";
+    case StepPhase::none: break;
+  }
+  return "";
+}
+
+std::vector<StepPhase> step_phases(const Graph& graph, std::span<const Instruction> instructions, size_t commit_from,
+                                   std::span<const std::string> forward) {
+  const auto yield = std::find_if(instructions.begin(), instructions.end(), [](const Instruction& i) { return i.is_yield; });
+  std::unordered_set<const Node*> of_forward;
+  if (yield != instructions.end())
+    for (auto it = instructions.begin(); it != yield; ++it) of_forward.insert(it->node);
+  else
+    of_forward = ancestors(graph, ends_of_forward(graph, instructions, forward));
+  std::vector<StepPhase> phases;
+  for (size_t i = 0; i < instructions.size(); ++i)
+    phases.push_back(communicates(instructions[i])              ? StepPhase::communication
+                     : i >= commit_from                         ? StepPhase::optimizer
+                     : of_forward.contains(instructions[i].node) ? StepPhase::forward
+                                                                : StepPhase::backward);
+  return phases;
+}
+
+// The bytes of a value may be written over: they count as what was there first.
+MemoryClass Program::class_of_buffer(size_t buffer) const {
+  const BufferInfo& info = buffers_[buffer];
+  if (info.slot < 0) return MemoryClass::scratch;
+  switch (instructions_[static_cast<size_t>(info.first)].phase) {
+    case StepPhase::backward:
+    case StepPhase::communication: return MemoryClass::gradients;
+    case StepPhase::optimizer: return MemoryClass::optimizer_state;
+    case StepPhase::none:
+    case StepPhase::forward: break;
+  }
+  return MemoryClass::activations;
+}
+
+}  // namespace treadle::exec

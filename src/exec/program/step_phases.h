@@ -1,0 +1,18 @@
+// The parts that a training step consists of, and what they leave in memory.
+#pragma once
+
+#include <span>
+#include <string>
+#include <vector>
+
+#include "exec/program/program.h"
+
+namespace treadle::exec {
+
+/// Of each instruction: what stands before a Yield is forward, or without one what the outputs named `forward` depend on; what other ranks
+/// take part in is communication; updates of state are the optimizer's; the rest is backward.
+/// @param commit_from  the first update of state
+std::vector<StepPhase> step_phases(const Graph& graph, std::span<const Instruction> instructions, size_t commit_from,
+                                   std::span<const std::string> forward);
+
+}  // namespace treadle::exec
