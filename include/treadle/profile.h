@@ -24,6 +24,18 @@ struct ProfiledOperand {
   std::optional<Shape> shape;  ///< of the last extents that were run; none if only the run knows it
   bool constant = false;
   std::string shares;  ///< the value whose bytes it is a view of, or is written over; empty: it has bytes of its own
+  int64_t row_step =
+      0;  ///< elements from row to row (along the last axis), where it lies in the rows of another value; 0: rows follow each other
+  std::string value;  ///< of a number, or a short list of numbers, that is known without running: "0.5", "[2, -1]"; empty: not known
+
+  /// In elements, by axis; empty if the shape is not known.
+  std::vector<int64_t> strides() const;
+};
+
+/// A kernel of a node's operator that does not compute the node.
+struct ProfiledUnusedKernel {
+  std::string name;
+  std::string why;  ///< it declines the node, or another one goes before it
 };
 
 /// A step within a node's kernel, such as packing (ProfilerOptions::kernel_phases).
@@ -36,12 +48,13 @@ struct ProfiledKernelPhase {
 /// A node as it ran: after fusion, and with the kernel that was chosen.
 struct ProfiledNode {
   std::string name, op_type;
-  std::string kernel;                ///< empty for If, Loop and Scan
-  std::string forms;                 ///< of its packed weights, "F(4,3)"; may be empty
-  int32_t parent = -1;               ///< the node (index) whose body it is in
-  std::vector<std::string> sources;  ///< nodes of the model as read that it stands for
-  std::vector<std::string> layers;   ///< of the model that it is in, outer ones first: "layer1", "layer1.0", "layer1.0.conv1"
-  std::vector<std::string> passes;   ///< that made it what it is, in order (ProfilerOptions::passes)
+  std::string kernel;                                ///< empty for If, Loop and Scan
+  std::vector<ProfiledUnusedKernel> unused_kernels;  ///< the operator's others (ProfilerOptions::passes)
+  std::string forms;                                 ///< of its packed weights, "F(4,3)"; may be empty
+  int32_t parent = -1;                               ///< the node (index) whose body it is in
+  std::vector<std::string> sources;                  ///< nodes of the model as read that it stands for
+  std::vector<std::string> layers;  ///< of the model that it is in, outer ones first: "layer1", "layer1.0", "layer1.0.conv1"
+  std::vector<std::string> passes;  ///< that made it what it is, in order (ProfilerOptions::passes)
   std::vector<ProfiledOperand> inputs, outputs;
   std::optional<double> flops, bytes;  ///< of one call; none if the operator does not say, or a shape is not known
   std::string phase;                   ///< of a training step: "forward", "backward", "communication" or "optimizer"; empty elsewhere
@@ -223,8 +236,8 @@ struct ProfilerOptions {
   /// recording may be of any length; what a process has written is there however it ends. read_profile_recording() reads it. If the file
   /// cannot be written any more, recording stops, runs go on, and profile() and flush() say why. Does not go with keep_last.
   std::string stream_to;
-  /// Nodes name the passes that made them. The graph is optimised once more when the profile is made. Sessions of a compiled model have
-  /// none to name.
+  /// Nodes name the passes that made them, and say why other kernels of their operators do not compute them. The graph is optimised once
+  /// more when the profile is made. Sessions of a compiled model have none to name.
   bool passes = false;
 };
 

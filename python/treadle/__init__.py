@@ -113,6 +113,7 @@ from .profiling import (
     ProfiledNode,
     ProfiledRange,
     ProfileSchedule,
+    UnusedKernel,
     profile,
 )
 from .session import InferenceSession, IOBinding
@@ -189,6 +190,7 @@ __all__ = [
     "ThreadPool",
     "TriedPrecision",
     "UnfinishedRun",
+    "UnusedKernel",
     "ValueCache",
     "ValueHandle",
     "bind",

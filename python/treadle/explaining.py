@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any, overload
 
 from . import _notebook, _treadle
+from .profiling import UnusedKernel
 
 __all__ = ["Explanation", "NodeExplanation", "Refusal", "explain"]
 
@@ -38,6 +39,8 @@ class NodeExplanation:
     """Names of the nodes that do its work in a run; empty: it was folded, removed, or is a view."""
     refusals: tuple[Refusal, ...]
     """Of the nodes that run."""
+    unused_kernels: tuple[UnusedKernel, ...]
+    """Kernels of the operators of the nodes that run, and why they are not taken."""
     data: dict[str, Any]
     """As `treadle explain --node NAME --json` prints it."""
 
@@ -74,6 +77,9 @@ class Explanation:
             steps=tuple((step["pass"], step["what"]) for step in history["steps"]),
             runs_as=tuple(node["name"] for node in history["runs_as"]),
             refusals=tuple(Refusal(item["pass"], item["why"]) for node in history["runs_as"] for item in node.get("left_alone", [])),
+            unused_kernels=tuple(
+                UnusedKernel(item["kernel"], item["why"]) for node in history["runs_as"] for item in node.get("unused_kernels", [])
+            ),
             data=history,
         )
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     Client: TypeAlias = InferenceSession | Trainer | JointModule | Module
 
-__all__ = ["KernelPhase", "LoadPhase", "MeasuredMemory", "MemoryTimeline", "Profile", "ProfileComparison", "ProfiledLayer", "ProfiledNode", "ProfiledRange", "PoolThread", "ProfileSchedule", "profile"]
+__all__ = ["KernelPhase", "LoadPhase", "MeasuredMemory", "MemoryTimeline", "Profile", "ProfileComparison", "ProfiledLayer", "ProfiledNode", "ProfiledRange", "PoolThread", "ProfileSchedule", "UnusedKernel", "profile"]
 
 
 @dataclass(frozen=True)
@@ -44,6 +44,15 @@ class KernelPhase:
     """Of a run: all threads together, without the phases within."""
     share: float
     """Of the node's phases, 0 to 1."""
+
+
+@dataclass(frozen=True)
+class UnusedKernel:
+    """A kernel of a node's operator that does not compute the node."""
+
+    name: str
+    why: str
+    """It declines the node, or another one goes before it."""
 
 
 @dataclass(frozen=True)
@@ -78,6 +87,8 @@ class ProfiledNode:
     """What its kernel did, in the order of first begin; empty without `kernel_phases=True`, or where the kernel marks none."""
     passes: tuple[str, ...] = ()
     """Names of the passes that made it, in order; empty without `passes=True`."""
+    unused_kernels: tuple[UnusedKernel, ...] = ()
+    """The other kernels of its operator, and why they do not compute it; empty without `passes=True`."""
     forward: tuple[str, ...] = ()
     """Of a backward node: the forward nodes whose gradients it computes."""
     sequence: int | None = None
@@ -112,6 +123,7 @@ class ProfiledNode:
             of_peak=node.get("of_peak"),
             kernel_phases=tuple(KernelPhase(p["phase"], p["calls"], p["ms"]["median"], p["share"]) for p in node.get("kernel_phases", ())),
             passes=tuple(node.get("passes", ())),
+            unused_kernels=tuple(UnusedKernel(u["kernel"], u["why"]) for u in node.get("unused_kernels", ())),
             forward=tuple(nodes[i]["name"] for i in node.get("forward", ())),
             sequence=node.get("sequence"),
             barrier_ms=node.get("barrier_ms", 0.0),
@@ -223,6 +235,8 @@ class MemoryTimeline:
     """No plan can do with less."""
     measured: MeasuredMemory | None = None
     """None without `memory=True`."""
+    live: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    """Bytes alive at each step, by class: "activations" and "scratch", of a training step also "gradients" and "optimizer_state"."""
 
 
 @dataclass(frozen=True)
@@ -235,8 +249,6 @@ class ProfileComparison:
 
     @property
     def verdict(self) -> str:
-    live: dict[str, tuple[int, ...]] = field(default_factory=dict)
-    """Bytes alive at each step, by class: "activations" and "scratch", of a training step also "gradients" and "optimizer_state"."""
         """Of the whole run: "faster", "slower", "unchanged" or "cannot tell"."""
         return str(self.data["run"]["verdict"])
 
@@ -520,6 +532,7 @@ class Profile:
             arena_bytes=memory["arena_bytes"],
             lower_bound_bytes=memory["arena_lower_bound_bytes"],
             measured=self._measured_memory(memory),
+            live={name: tuple(series) for name, series in memory["live"].items()},
         )
 
     @staticmethod
@@ -532,7 +545,6 @@ class Profile:
             return tuple((item.get("name"), item["class"], item["bytes"]) for item in items)
 
         return MeasuredMemory(
-            live={name: tuple(series) for name, series in memory["live"].items()},
             before=measured["before"],
             peak_bytes=measured["peak"]["bytes"],
             peak_ms=measured["peak"]["ms"],
@@ -644,7 +656,7 @@ class _ProfileFunction:
         threads from Python 3.12 on; before, of this one and of those that begin in the block.
         `stream_to`: a file to which events are written while they are recorded, for recordings of any length; `Profile.load` reads it, also
         after the process was killed. Of a module, "run.profile" is the first graph's, "run.2.profile" the second one's, and so on.
-        `passes`: nodes name the passes that made them. The graph is optimised once more for that, when the block ends. Not of compiled models.
+        `passes`: nodes name the passes that made them, and say why other kernels do not compute them. The graph is optimised once more for that, when the block ends. Not of compiled models.
         `max_events`: room of 24 bytes each, for the whole process. `when_full`: "stop" records no more, "ring" forgets the oldest. Either way
         `p.events_lost` counts what is missing, and runs that lack events are left out.
         """

@@ -35,7 +35,7 @@ struct ExplainOptions {
 Json planned_profile(Session& session, const ExplainRequest& a, const MachinePeaks& peaks) {
   Profile profile;
   with_assumed_extents(session.inputs(), a.inputs, [&] {
-    const Profiler profiler = session.profiler({});
+    const Profiler profiler = session.profiler({.passes = !session.model().impl().compiled});
     const PartialRun not_begun = session.partial_run(make_feeds(session.inputs(), a.inputs));
     profile = profiler.profile();
   });
@@ -83,7 +83,6 @@ Json explain_document(const Model& model, const ExplainRequest& a) {
   json["environment"] = planned.at("environment");
   json["peaks"] = planned.at("peaks");
   json["passes"] = passes_json(trace);
-  add_passes(trace, planned);
   for (Json& node : planned["nodes"])
     for (const passes::Refusal& refusal : refusals_of(trace, node))
       node["left_alone"].push_back({{"pass", refusal.pass}, {"why", refusal.reason}});
@@ -222,6 +221,8 @@ std::string history_text(const Json& history) {
     if (node.contains("estimated_ms")) text += fmt::format(", at least {:.4f} ms", node.at("estimated_ms").get<double>());
     text += "\n";
     if (node.contains("sources")) text += "    stands for " + joined(node.at("sources")) + "\n";
+    for (const Json& unused : node.value("unused_kernels", Json::array()))
+      text += fmt::format("    kernel {} is not taken: {}\n", unused.at("kernel").get<std::string>(), unused.at("why").get<std::string>());
     for (const Json& refusal : node.value("left_alone", Json::array()))
       text += fmt::format("    {} did no more: {}\n", refusal.at("pass").get<std::string>(), refusal.at("why").get<std::string>());
   }

@@ -33,12 +33,4 @@ nlohmann::ordered_json passes_json(const passes::PassTrace& trace) {
   return list;
 }
 
-void add_passes(const passes::PassTrace& trace, nlohmann::ordered_json& profile) {
-  for (auto& node : profile["nodes"]) {
-    auto sources =
-        node.contains("sources") ? node.at("sources").get<std::vector<std::string>>() : std::vector<std::string>{node.at("name")};
-    if (std::vector<std::string> passes = trace.passes_of(sources); !passes.empty()) node["passes"] = std::move(passes);
-  }
-}
-
 }  // namespace treadle::cli

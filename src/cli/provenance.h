@@ -1,4 +1,4 @@
-// Which passes made a node what it is, as JSON.
+// What the passes of the optimiser did, as JSON.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -9,7 +9,5 @@ namespace treadle::cli {
 
 /// The steps of a trace: pass, nodes before and after, time, changes.
 nlohmann::ordered_json passes_json(const passes::PassTrace& trace);
-/// Adds `passes` to the nodes of a profile's document, where there are any.
-void add_passes(const passes::PassTrace& trace, nlohmann::ordered_json& profile);
 
 }  // namespace treadle::cli

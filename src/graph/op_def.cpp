@@ -2,6 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <map>
+#include <utility>
+
 #include "graph/infer.h"
 #include "treadle/error.h"
 
@@ -60,21 +63,57 @@ int64_t BindContext::value_at(int input, int64_t index) const {
   return tensor.data<int64_t>()[index];
 }
 
+namespace {
+
+DType deciding_dtype(const KernelDef& def, const CreateContext& context) {
+  return def.dtype_operand >= 0 ? context.dtype(def.dtype_operand) : context.output_dtype(-1 - def.dtype_operand);
+}
+bool is_of_another_dtype(const KernelDef& def, const CreateContext& context) {
+  return def.dtype != DType::undefined && deciding_dtype(def, context) != def.dtype;
+}
+// Empty if it takes the node.
+std::string why_not(const KernelDef& def, const CreateContext& context) {
+  if (is_of_another_dtype(def, context)) return fmt::format("for {}, not {}", name_of(def.dtype), name_of(deciding_dtype(def, context)));
+  return def.declines ? def.declines(context) : std::string();
+}
+
+}  // namespace
+
 const KernelDef& select_kernel(const Graph& graph, const Node& node) {
   CreateContext context(graph, node);
   std::string reasons;
   for (const KernelDef& def : node.op->kernels) {
-    std::string reason;
-    if (def.dtype != DType::undefined) {
-      DType dtype = def.dtype_operand >= 0 ? context.dtype(def.dtype_operand) : context.output_dtype(-1 - def.dtype_operand);
-      if (dtype != def.dtype) reason = fmt::format("for {}, not {}", name_of(def.dtype), name_of(dtype));
-    }
-    if (reason.empty() && def.declines) reason = def.declines(context);
+    const std::string reason = why_not(def, context);
     if (reason.empty()) return def;
     reasons += fmt::format("\n    {}: {}", def.name, reason);
   }
   if (reasons.empty()) reasons = " the operator has none in this build";
   throw Error(ErrorCode::not_implemented, "no kernel takes this node:" + reasons);
+}
+
+std::vector<UnusedKernel> unused_kernels(const Graph& graph, const Node& node, std::string_view chosen) {
+  const CreateContext context(graph, node);
+  std::vector<UnusedKernel> unused;
+  std::map<std::string_view, std::pair<size_t, std::string>> of_dtypes;  // by name: the entry, and the dtypes so far
+  const KernelDef* first = nullptr;
+  for (const KernelDef& def : node.op->kernels) {
+    const std::string reason = why_not(def, context);
+    if (reason.empty() && !first) {
+      first = &def;
+      if (def.name != chosen) unused.push_back({std::string(def.name), fmt::format("the device's kernel {} goes before it", chosen)});
+    } else if (reason.empty()) {
+      unused.push_back({std::string(def.name), fmt::format("{} goes before it", chosen)});
+    } else if (is_of_another_dtype(def, context)) {
+      auto [known, is_new] = of_dtypes.try_emplace(def.name, unused.size(), "");
+      if (is_new) unused.push_back({std::string(def.name), ""});
+      auto& [entry, dtypes] = known->second;
+      dtypes += (dtypes.empty() ? "" : ", ") + std::string(name_of(def.dtype));
+      unused[entry].why = fmt::format("for {}, not {}", dtypes, name_of(deciding_dtype(def, context)));
+    } else {
+      unused.push_back({std::string(def.name), reason});
+    }
+  }
+  return unused;
 }
 
 }  // namespace treadle

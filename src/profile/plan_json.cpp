@@ -43,6 +43,7 @@ Document node_json(const ProfiledNode& node) {
   json["sources"] = node.sources;
   if (!node.layers.empty()) json["layers"] = node.layers;
   json["passes"] = node.passes;
+  for (const ProfiledUnusedKernel& unused : node.unused_kernels) json["unused_kernels"].push_back({unused.name, unused.why});
   json["inputs"] = stored_operands(node.inputs);
   json["outputs"] = stored_operands(node.outputs);
   if (node.flops) json["flops"] = *node.flops;
@@ -63,6 +64,8 @@ ProfiledNode node_of(const Document& json) {
   node.sources = json.at("sources").get<std::vector<std::string>>();
   node.layers = json.value("layers", std::vector<std::string>{});
   node.passes = json.at("passes").get<std::vector<std::string>>();
+  for (const Document& unused : json.value("unused_kernels", Document::array()))
+    node.unused_kernels.push_back({unused.at(0), unused.at(1)});
   node.inputs = operands_of(json.at("inputs"));
   node.outputs = operands_of(json.at("outputs"));
   if (json.contains("flops")) node.flops = json.at("flops").get<double>();

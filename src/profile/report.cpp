@@ -241,6 +241,8 @@ class ReportBuilder {
       if (!(node.sources.empty() || (node.sources.size() == 1 && node.sources[0] == node.name))) json["sources"] = node.sources;
       if (!node.layers.empty()) json["layers"] = node.layers;
       if (!node.passes.empty()) json["passes"] = node.passes;
+      for (const ProfiledUnusedKernel& unused : node.unused_kernels)
+        json["unused_kernels"].push_back({{"kernel", unused.name}, {"why", unused.why}});
       json["inputs"] = operands_json(node.inputs);
       json["outputs"] = operands_json(node.outputs);
       if (node.packed_bytes > 0) json["packed_bytes"] = node.packed_bytes;

@@ -6,10 +6,13 @@
 
 #include <ctime>
 #include <span>
+#include <string_view>
+#include <unordered_map>
 
 #include "core/file.h"
 #include "exec/program/binding.h"
 #include "exec/program/profile_plan.h"
+#include "graph/op_def.h"
 #include "passes/trace.h"
 #include "profile/analysis.h"
 #include "profile/plan.h"
@@ -205,18 +208,53 @@ profile::ProfilePlan Session::Impl::profile_plan(const Profiling& of) const {
   plan.profile.memory = memory_report();
   if (of.names_passes())
     name_passes(plan.profile, [&] {
-      const std::unique_ptr<Graph> graph = prepare();
-      optimise(*graph);
+      struct Optimised {
+        std::unique_ptr<Graph> graph;
+        CompiledSubgraphs compiled;  // which the graph's nodes refer to
+      };
+      const auto made = std::make_shared<Optimised>(Optimised{prepare(), {}});
+      made->compiled = optimise(*made->graph);
+      return std::shared_ptr<const Graph>(made, made->graph.get());
     });
   return plan;
 }
 
-void name_passes(Profile& profile, const std::function<void()>& optimise_again) {
+namespace {
+
+// Nodes of bodies have the names that they have there: only what is in the same node's bodies is looked at.
+void find_unused_kernels(const std::vector<const Graph*>& graphs, int32_t parent,
+                         const std::unordered_map<int32_t, std::vector<int32_t>>& children, std::vector<ProfiledNode>& nodes) {
+  std::unordered_map<std::string_view, std::pair<const Graph*, const Node*>> named;
+  for (const Graph* graph : graphs)
+    for (NodeId id = graph->first(); id != kNoNode; id = graph->next(id)) named.try_emplace(graph->node(id).name, graph, &graph->node(id));
+  const auto found = children.find(parent);
+  if (found == children.end()) return;
+  for (int32_t i : found->second) {
+    ProfiledNode& profiled = nodes[static_cast<size_t>(i)];
+    const auto of = named.find(profiled.name);
+    if (of == named.end() || of->second.second->op_type != profiled.op_type || !of->second.second->op) continue;
+    const auto& [graph, node] = of->second;
+    if (!profiled.kernel.empty())
+      for (UnusedKernel& unused : unused_kernels(*graph, *node, profiled.kernel))
+        profiled.unused_kernels.push_back({std::move(unused.name), std::move(unused.why)});
+    std::vector<const Graph*> bodies;
+    for (const Body& body : node->bodies) bodies.push_back(body.graph.get());
+    if (!bodies.empty()) find_unused_kernels(bodies, i, children, nodes);
+  }
+}
+
+}  // namespace
+
+void name_passes(Profile& profile, const std::function<std::shared_ptr<const Graph>()>& optimise_again) {
   passes::PassTrace trace;
+  std::shared_ptr<const Graph> graph;
   {
     const passes::PassTrace::Scope traced(trace);
-    optimise_again();
+    graph = optimise_again();
   }
+  std::unordered_map<int32_t, std::vector<int32_t>> children;
+  for (size_t i = 0; i < profile.nodes.size(); ++i) children[profile.nodes[i].parent].push_back(static_cast<int32_t>(i));
+  find_unused_kernels({graph.get()}, -1, children, profile.nodes);
   for (ProfiledNode& node : profile.nodes)
     node.passes = trace.passes_of(node.sources.empty() ? std::vector<std::string>{node.name} : node.sources);
 }

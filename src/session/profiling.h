@@ -15,6 +15,7 @@
 
 namespace treadle {
 
+class Graph;
 struct Runtime;
 
 /// Thread-safe. Runs look only at whether any profile of their client is on.
@@ -50,9 +51,10 @@ class Profiling {
 /// What was recorded so far.
 Profile recorded_profile(profile::ProfilePlan plan, const Profiling& profiling);
 
-/// Tells each node the passes that made it. Clients do not keep what the optimiser did.
+/// Tells each node the passes that made it, and why other kernels of its operator do not compute it. Clients keep neither what the
+/// optimiser did, nor the constants that kernels have packed.
 /// @param optimise_again  makes and optimises the graph as it was made for the client, on this thread
-void name_passes(Profile& profile, const std::function<void()>& optimise_again);
+void name_passes(Profile& profile, const std::function<std::shared_ptr<const Graph>()>& optimise_again);
 
 /// What a Profiler is made of.
 struct Profiler::Impl {

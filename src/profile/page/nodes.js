@@ -57,11 +57,13 @@ function operandList(operands) {
   const texts = operands.map((o) => `${o.name} ${o.dtype || ''}${o.shape ? `[${o.shape.join(', ')}]` : ''}${o.constant ? ', constant' : ''}${o.shares ? `, in the bytes of ${o.shares}` : ''}`);
   return make('ul', {}, ...texts.map((text) => make('li', {}, breakable(text))));
 }
+// Why it is this kernel, and none of the operator's others.
+const unusedKernels = (node) => node.unused_kernels ? make('ul', {}, ...node.unused_kernels.map((u) => make('li', {}, `${u.kernel}: ${u.why}`))) : '';
 function detailRow(node) {
   const t = node.ms, rate = (x, unit, factor) => isKnown(x) ? `${number(x / factor, digitsOf(x / factor))} ${unit}` : '';
   const pairs = [
     ['stands for', node.sources && breakable(node.sources.join(', '))], ['made by the passes', node.pass],
-    ['did no more', node.left_alone ? make('ul', {}, ...node.left_alone.map((r) => make('li', {}, `${r.pass}: ${r.why}`))) : ''], ['kernel', node.kernelText], ['phase of the step', node.phase], ['gradient of', node.forward ? make('span', {}, ...node.forward.flatMap((i, k) => [k ? ', ' : '', nodeLink(nodes[i])])) : ''],
+    ['did no more', node.left_alone ? make('ul', {}, ...node.left_alone.map((r) => make('li', {}, `${r.pass}: ${r.why}`))) : ''], ['kernel', node.kernelText], ['not taken', unusedKernels(node)], ['phase of the step', node.phase], ['gradient of', node.forward ? make('span', {}, ...node.forward.flatMap((i, k) => [k ? ', ' : '', nodeLink(nodes[i])])) : ''],
     ['in the body of', isKnown(node.parent) ? nodeLink(nodes[node.parent]) : ''],
     ['time', t && `median ${time(t.median)}, p10 ${time(t.p10)}, p90 ${time(t.p90)}, least ${time(t.min)}, most ${time(t.max)}`],
     ['least time', isPlan ? time(node.estimated_ms) : ''],
