@@ -65,8 +65,8 @@ std::string group_of(const Node& node) {
   return {};
 }
 
-SessionDevices::SessionDevices(const SessionOptions& options)
-    : compute_streams_(std::max(1, options.compute_streams)), spill_folder_(options.spill_folder) {
+SessionDevices::SessionDevices(const SessionOptions& options, const std::shared_ptr<Job>& job)
+    : compute_streams_(std::max(1, options.compute_streams)) {
   register_sim_type();
   std::vector<std::string> names{options.device.empty() ? "cpu" : options.device};
   for (const auto* map : {&options.group2ctx, &options.argument_devices})
@@ -82,6 +82,9 @@ SessionDevices::SessionDevices(const SessionOptions& options)
   default_device_ = by_name_.at(names.front());
   for (const auto& [group, device] : options.group2ctx) of_group_[group] = by_name_.at(device);
   for (const auto& [argument, device] : options.argument_devices) of_argument_[argument] = by_name_.at(device);
+  if (any())
+    memory_ = std::make_shared<exec::DeviceMemory>(job ? exec::JobMemory::of(job->state()) : nullptr, options.memory_limit_bytes > 0,
+                                                   options.spill_folder);
 }
 
 void SessionDevices::add(const std::string& name, const std::map<std::string, std::string>& config) {
@@ -117,13 +120,7 @@ void SessionDevices::set_memory_limit(size_t limit_bytes) {
     if (!devices_[d]->has_bus())
       throw Error(ErrorCode::not_implemented,
                   fmt::format("a memory limit does not hold on {}, which does not reach the host's memory", devices_[d]->name()));
-  if (!limit_) limit_ = std::make_shared<exec::DeviceMemoryLimit>();
-  limit_->limit_bytes = limit_bytes;
-  // A run under way keeps to it at its next node.
-  std::lock_guard nobody_begins(limit_->governor.mutex);
-  if (limit_->governor.alone) return;
-  std::lock_guard lock(limit_->mutex);
-  for (exec::Residency* holder : limit_->holders) holder->limit_changed(/*may_wait=*/true);
+  memory_->set_limit(limit_bytes);
 }
 
 void SessionDevices::read_groups(const Model& model) {
@@ -167,11 +164,10 @@ exec::DevicePlacement SessionDevices::placement(const exec::Program& program) co
   return exec::place_instructions(program, request);
 }
 
-std::unique_ptr<exec::Executor> SessionDevices::place(const exec::Program& program, sharing::JobState* job, bool training) const {
+std::unique_ptr<exec::Executor> SessionDevices::place(const exec::Program& program, bool training) const {
   const exec::StreamOptions streams{.compute_streams = compute_streams_, .max_bulk = training ? kTrainingBulk : SIZE_MAX};
-  return std::make_unique<exec::PlacedProgram>(program, devices_,
-                                               exec::plan_streams(program, placement(program), static_cast<int>(devices_.size()), streams),
-                                               exec::ResidencyOptions{.job = job, .limit = limit_, .spill_folder = spill_folder_});
+  return std::make_unique<exec::PlacedProgram>(
+      program, devices_, exec::plan_streams(program, placement(program), static_cast<int>(devices_.size()), streams), memory_);
 }
 
 std::string SessionDevices::describe(const exec::Program& program) const {

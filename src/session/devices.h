@@ -17,18 +17,17 @@
 
 namespace treadle {
 
+class Job;
 namespace exec {
-struct DeviceMemoryLimit;
-}
-namespace sharing {
-class JobState;
+struct DeviceMemory;
 }
 
 class SessionDevices {
  public:
   /// Makes the devices that the options name, for the default, groups and arguments. None: everything is the host's.
   /// @throws Error(invalid_argument) for a device that there is not.
-  explicit SessionDevices(const SessionOptions& options);
+  /// @param job  whose limits count besides the session's; null: none.
+  SessionDevices(const SessionOptions& options, const std::shared_ptr<Job>& job);
 
   /// True if anything runs elsewhere than on the host.
   bool any() const { return devices_.size() > 1; }
@@ -43,7 +42,7 @@ class SessionDevices {
   /// have.
   void read_groups(const Model& model);
   /// What runs the program over these devices, within the job's limits and the session's. Nodes' groups are looked up by their sources.
-  std::unique_ptr<exec::Executor> place(const exec::Program& program, sharing::JobState* job, bool training) const;
+  std::unique_ptr<exec::Executor> place(const exec::Program& program, bool training) const;
   /// The plan as text, for Session::to_text.
   std::string describe(const exec::Program& program) const;
 
@@ -58,8 +57,7 @@ class SessionDevices {
   int default_device_ = exec::DevicePlacement::kHost;
   std::map<std::string, int, std::less<>> of_group_, of_argument_, of_source_;
   int compute_streams_ = 1;
-  std::string spill_folder_;
-  std::shared_ptr<exec::DeviceMemoryLimit> limit_;  // null: none
+  std::shared_ptr<exec::DeviceMemory> memory_;  // null: no devices
 };
 
 /// The device that sessions call by this name, for values that come from no run; null: the host.

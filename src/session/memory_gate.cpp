@@ -3,7 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <map>
+#include <tuple>
 #include <utility>
 
 #include "core/allocation.h"
@@ -29,83 +29,23 @@ size_t standing_bytes(const MemoryAccount& account) {
 
 }  // namespace
 
-std::shared_ptr<JobMemory> JobMemory::of(const std::shared_ptr<Job>& job) {
-  static std::mutex& mutex = *new std::mutex;
-  static auto& known = *new std::map<const Job*, std::weak_ptr<JobMemory>>;
-  std::lock_guard lock(mutex);
-  std::erase_if(known, [](const auto& entry) { return entry.second.expired(); });
-  if (auto found = known.find(job.get()); found != known.end())
-    if (auto memory = found->second.lock()) return memory;
-  auto made = std::make_shared<JobMemory>(job);
-  known[job.get()] = made;
-  return made;
-}
-
-JobMemory::JobMemory(std::shared_ptr<Job> job)
-    : job_(std::move(job)), account_(std::make_shared<MemoryAccount>(fmt::format("the job \"{}\"", job_->status().name))) {
-  follow();
-  sharing::MemoryWatch::get().add(*this, *job_->state());
-}
-
-JobMemory::~JobMemory() {
-  sharing::MemoryWatch::get().remove(*this);
-  report();
-  job_->state()->slot().host_bytes.fetch_sub(reported_);  // of tensors that outlive their sessions
-}
-
-uint64_t JobMemory::changes() const { return job_->state()->slot().memory_changes.load(std::memory_order_relaxed); }
-
-void JobMemory::follow() {
-  const sharing::JobSlot& slot = job_->state()->slot();
-  const uint64_t of_device = slot.memory_limit.load(), of_host = slot.host_limit.load();
-  account_->set_limit(of_device == 0 || of_host == 0 ? std::max(of_device, of_host) : std::min(of_device, of_host));
-}
-
-void JobMemory::report() {
-  sharing::JobSlot& slot = job_->state()->slot();
-  std::lock_guard lock(report_mutex_);
-  const uint64_t id = slot.id.load();
-  const uint64_t now = account_->bytes();
-  if (std::exchange(reported_id_, id) != id) reported_ = 0;
-  slot.host_bytes.fetch_add(now - std::exchange(reported_, now));
-  const uint64_t most = account_->statistics().total.peak_bytes;
-  uint64_t peak = slot.peak_bytes.load();
-  while (most > peak && !slot.peak_bytes.compare_exchange_weak(peak, most)) {
-  }
-}
-
-void JobMemory::moved(size_t size_bytes, uint64_t took_ns) {
-  sharing::JobSlot& slot = job_->state()->slot();
-  slot.moved_bytes.fetch_add(size_bytes, std::memory_order_relaxed);
-  slot.moves.fetch_add(1, std::memory_order_relaxed);
-  slot.moving_ns.fetch_add(took_ns, std::memory_order_relaxed);
-}
-
-// Runs under way see it at their next node; what idle frames hold goes now.
-void JobMemory::limit_changed(bool may_wait) {
-  std::unique_lock lock(governor_.mutex, std::defer_lock);
-  if (may_wait)
-    lock.lock();
-  else if (!lock.try_lock())
-    return;
-  follow();
-  if (const size_t limit = account_->limit_bytes(); limit != 0 && account_->bytes() > limit) governor_.trim_all();
-  governor_.left.notify_all();
-  lock.unlock();
-  report();
-}
-
 MemoryGate::MemoryGate(std::shared_ptr<MemoryAccount> account, std::string spill_folder, std::function<void()> trim,
-                       std::shared_ptr<JobMemory> job)
+                       std::shared_ptr<exec::JobMemory> job)
     : account_(std::move(account)),
       spill_folder_(std::move(spill_folder)),
       trim_(std::move(trim)),
       job_(std::move(job)),
       own_(job_ ? nullptr : std::make_unique<exec::Governor>()) {
-  governor().add(trim_);
+  governor().add(*this, /*frames=*/true);
 }
 
-MemoryGate::~MemoryGate() { governor().remove(trim_); }
+MemoryGate::~MemoryGate() { governor().remove(*this); }
+
+bool MemoryGate::give_way(const MemoryAccount& full, const std::function<bool()>& enough) {
+  if (!exec::counts_for(*account_, full)) return false;
+  trim_();
+  return enough();
+}
 
 bool MemoryGate::limited() const {
   for (const MemoryAccount* account = account_.get(); account; account = account->parent().get())
@@ -115,9 +55,8 @@ bool MemoryGate::limited() const {
 
 void MemoryGate::set_limit(size_t limit_bytes) {
   std::lock_guard lock(governor().mutex);
-  account_->set_limit(limit_bytes);
-  governor().generation.fetch_add(1);
-  governor().left.notify_all();
+  governor().set_limit(*account_, limit_bytes);
+  governor().keep_limit(*account_);
 }
 
 MemoryGate::Pass::Pass(MemoryGate& gate, bool waits) : gate_(gate), waits_(waits && runs_inside == 0) {
@@ -143,8 +82,8 @@ MemoryGate::Pass::~Pass() {
 }
 
 uint64_t MemoryGate::Pass::generation() const {
-  const uint64_t own = gate_.governor().generation.load(std::memory_order_relaxed);
-  return gate_.job_ ? own + gate_.job_->changes() : own;
+  if (gate_.job_) gate_.job_->follow();
+  return gate_.governor().generation.load(std::memory_order_relaxed);
 }
 
 void MemoryGate::Pass::moved(size_t size_bytes, uint64_t took_ns) {
@@ -160,7 +99,6 @@ size_t MemoryGate::Pass::others_later_bytes(const MemoryAccount& account) const 
 }
 
 size_t MemoryGate::Pass::arena_capacity(size_t output_bytes) const {
-  if (gate_.job_) gate_.job_->follow();
   size_t capacity = SIZE_MAX;
   for (const MemoryAccount* account = gate_.account_.get(); account; account = account->parent().get()) {
     const size_t limit = account->limit_bytes();
@@ -212,9 +150,9 @@ std::unique_lock<std::mutex> MemoryGate::Pass::admit(size_t bytes, size_t later_
   std::unique_lock lock(governor.mutex);
   arrive();
   governor.wait(lock, control, [&] {
-    if (!full_account(bytes, later_bytes).first) return true;
-    governor.trim_all();
-    const auto [full, used] = full_account(bytes, later_bytes);
+    auto [full, used] = full_account(bytes, later_bytes);
+    if (!full || governor.make_room(*full, [&] { return !full_account(bytes, later_bytes).first; })) return true;
+    std::tie(full, used) = full_account(bytes, later_bytes);
     if (full && nobody_leaves())
       throw_limit_reached(full->limit_bytes(), full->name(), bytes, "the run", used,
                           " or to be left for runs under way, also by partial runs that have not ended or by sizes that came out in a run");

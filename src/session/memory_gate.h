@@ -8,50 +8,20 @@
 #include <string>
 #include <utility>
 
-#include "core/fork_mutex.h"
 #include "exec/memory/budget.h"
 #include "exec/memory/governor.h"
+#include "exec/memory/job_memory.h"
 #include "exec/run/run_control.h"
-#include "sharing/memory_watch.h"
 #include "treadle/allocator.h"
-#include "treadle/sharing.h"
 
 namespace treadle {
 
-/// The host's memory of a job in this process: an account above those of its sessions and trainers, with the job's limit.
-class JobMemory final : public sharing::MemoryWatch::Client {
- public:
-  /// The same one for as long as any session of the job holds it.
-  static std::shared_ptr<JobMemory> of(const std::shared_ptr<Job>& job);
-  explicit JobMemory(std::shared_ptr<Job> job);
-  ~JobMemory() override;
-
-  const std::shared_ptr<MemoryAccount>& account() const { return account_; }
-  exec::Governor& governor() { return governor_; }
-  /// Changes with the limits that the job has in the table.
-  uint64_t changes() const;
-  /// Takes the limit over from the table.
-  void follow();
-  /// Says in the table how much the job holds.
-  void report();
-  /// What runs wrote to files or read back.
-  void moved(size_t size_bytes, uint64_t took_ns);
-  void limit_changed(bool may_wait) override;
-
- private:
-  const std::shared_ptr<Job> job_;
-  const std::shared_ptr<MemoryAccount> account_;
-  exec::Governor governor_;
-  ForkMutex report_mutex_;
-  uint64_t reported_ = 0, reported_id_ = 0;  // bytes, and the job's id: another one in a forked child
-};
-
-class MemoryGate {
+class MemoryGate final : exec::MemoryHolder {
  public:
   /// @param trim  frees what idle frames hold.
   /// @param job   of the account above `account`; null: none.
   MemoryGate(std::shared_ptr<MemoryAccount> account, std::string spill_folder, std::function<void()> trim,
-             std::shared_ptr<JobMemory> job = nullptr);
+             std::shared_ptr<exec::JobMemory> job = nullptr);
   ~MemoryGate();
   MemoryGate(const MemoryGate&) = delete;
   MemoryGate& operator=(const MemoryGate&) = delete;
@@ -88,13 +58,14 @@ class MemoryGate {
   };
 
  private:
+  bool give_way(const MemoryAccount& full, const std::function<bool()>& enough) override;
   bool limited() const;
   exec::Governor& governor() const { return job_ ? job_->governor() : *own_; }
 
   const std::shared_ptr<MemoryAccount> account_;
   const std::string spill_folder_;
   const std::function<void()> trim_;
-  const std::shared_ptr<JobMemory> job_;
+  const std::shared_ptr<exec::JobMemory> job_;
   const std::unique_ptr<exec::Governor> own_;  // of a session without a job
 };
 

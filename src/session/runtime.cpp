@@ -82,9 +82,12 @@ void copy_to_bound(const Executable& executable, size_t output, const Datum& bou
 }  // namespace
 
 Runtime::Runtime(const SessionOptions& session_options, std::string owner)
-    : options(complete(session_options)), name(std::move(owner)), devices(options), memory{options.allocator, nullptr} {
-  job = options.job ? options.job : environment_job();
-  if (job && !devices.any() && !options.memory_account) job_memory = JobMemory::of(job);
+    : options(complete(session_options)),
+      name(std::move(owner)),
+      job(options.job ? options.job : environment_job()),
+      devices(options, job),
+      memory{options.allocator, nullptr} {
+  if (job && !devices.any() && !options.memory_account) job_memory = exec::JobMemory::of(job->state());
   // On a device the limit is of its memory.
   const size_t host_limit = devices.any() ? 0 : options.memory_limit_bytes;
   memory.account = std::make_shared<MemoryAccount>(name, host_limit, job_memory ? job_memory->account() : options.memory_account);
@@ -141,7 +144,7 @@ exec::ProgramOptions Runtime::program_options() const {
 
 std::unique_ptr<exec::Executor> Runtime::make_executor(const exec::Program& program) const {
   if (!devices.any()) return exec::make_host_executor(program);
-  return devices.place(program, job ? job->state().get() : nullptr, options.mode == SessionMode::training);
+  return devices.place(program, options.mode == SessionMode::training);
 }
 
 std::shared_ptr<Executable> Runtime::make_executable(std::shared_ptr<const Graph> graph, const exec::ProgramOptions& lowering) const {

@@ -101,12 +101,12 @@ struct Runtime {
   void compute_around(const exec::RunControl& control, Work&& work) const;
 
   SessionOptions options;
-  const std::string name;  // of the owner
+  const std::string name;          // of the owner
+  const std::shared_ptr<Job> job;  // null: none
   SessionDevices devices;
-  AllocationContext memory;               // of all that is allocated
-  std::shared_ptr<Job> job;               // null: none
-  std::shared_ptr<JobMemory> job_memory;  // on the host, in a job
-  std::unique_ptr<MemoryGate> gate;       // with a limit, or in a job
+  AllocationContext memory;                     // of all that is allocated
+  std::shared_ptr<exec::JobMemory> job_memory;  // on the host, in a job
+  std::unique_ptr<MemoryGate> gate;             // with a limit, or in a job
   std::shared_ptr<ThreadPool> pool;
   bool parallel = false;
   int intra_limit = 0, inter_limit = 0;  // as of RunControl

@@ -1,7 +1,7 @@
 #include "sharing/memory_watch.h"
 
 #include <algorithm>
-#include <memory>
+#include <utility>
 
 #include "core/futex.h"
 
@@ -10,12 +10,6 @@ namespace {
 
 constexpr int64_t kPatienceNs = 1'000'000'000;
 
-// As if the limit had changed.
-void announce(JobSlot& slot) {
-  slot.memory_changes.fetch_add(1);
-  futex_wake_shared(slot.memory_changes);
-}
-
 }  // namespace
 
 MemoryWatch& MemoryWatch::get() {
@@ -23,100 +17,58 @@ MemoryWatch& MemoryWatch::get() {
   return watch;
 }
 
-// A thread of the parent may hold any of the mutexes, to tell a job's clients for example.
+// A thread of the parent may hold the mutex, to tell a job's client for example. Its threads can be neither joined nor destroyed here.
 MemoryWatch::MemoryWatch()
     : reset_([this] {
         renew_in_child(mutex_);
-        for (const auto& watched : jobs_) renew_in_child(watched->mutex);
+        for (Watched& watched : all_) renew_in_child(watched.thread);
       }) {}
 
-// What the thread has seen is what the caller has, not a new limit at some later time.
-void MemoryWatch::start(Watched& watched) {
-  watched.generation = fork_generation();
-  watched.thread = std::thread([&watched, seen = watched.job->slot().memory_changes.load()] { listen(watched, seen); });
-}
-
 void MemoryWatch::listen(Watched& watched, uint32_t seen) {
-  JobSlot& slot = watched.job->slot();
-  while (!watched.stop) {
-    futex_wait_shared(slot.memory_changes, seen, kPatienceNs);
-    const uint32_t now = slot.memory_changes.load();
-    if (now == seen) continue;
-    seen = now;
-    std::lock_guard lock(watched.mutex);
-    for (Client* client : watched.clients) client->limit_changed(/*may_wait=*/true);
+  std::atomic<uint32_t>& changes = watched.job.slot().memory_changes;
+  for (watched.client.limit_changed(/*may_wait=*/true); !watched.stop;) {
+    futex_wait_shared(changes, seen, kPatienceNs);
+    if (const uint32_t now = changes.load(); std::exchange(seen, now) != now) watched.client.limit_changed(/*may_wait=*/true);
   }
 }
 
-// The client may have read a limit that has changed since: it is told once in any case.
+std::list<MemoryWatch::Watched>::iterator MemoryWatch::find(const Client& client) {
+  return std::find_if(all_.begin(), all_.end(), [&](const Watched& one) { return &one.client == &client; });
+}
+
 void MemoryWatch::add(Client& client, JobState& job) {
   std::lock_guard lock(mutex_);
-  auto found = std::find_if(jobs_.begin(), jobs_.end(), [&](const auto& one) { return one->job == &job; });
-  if (found == jobs_.end()) {
-    std::list<std::unique_ptr<Watched>> made;
-    found = made.insert(made.end(), std::make_unique<Watched>());
-    (*found)->job = &job;
-    start(**found);
-    std::lock_guard whole(lists_mutex_);
-    jobs_.splice(jobs_.end(), made);
-  } else if ((*found)->generation != fork_generation()) {
-    renew_in_child((*found)->thread);
-    start(**found);
-  }
-  {
-    std::lock_guard clients_lock((*found)->mutex);
-    std::lock_guard whole(lists_mutex_);
-    (*found)->clients.push_back(&client);
-  }
-  announce(job.slot());
+  const auto known = find(client);
+  if (known != all_.end() && known->generation == fork_generation()) return;
+  std::list<Watched> made, parents;
+  Watched& watched = made.emplace_back(client, job);
+  // What the thread has seen is what the caller has, not a new limit at some later time.
+  watched.thread = std::thread([&watched, seen = job.slot().memory_changes.load()] { listen(watched, seen); });
+  std::lock_guard whole(list_mutex_);
+  all_.splice(all_.end(), made);
+  if (known != all_.end()) parents.splice(parents.end(), all_, known);
 }
 
-// Whoever holds one of the mutexes tells the clients itself, or the job's thread does.
-template <typename Visit>
-void MemoryWatch::visit_clients(int slot, Visit&& visit) {
+// Whoever holds the mutex tells the client itself, or the client's thread does.
+void MemoryWatch::tell(int slot) {
   std::unique_lock lock(mutex_, std::try_to_lock);
   if (!lock) return;
-  for (const auto& watched : jobs_) {
-    if (watched->generation != fork_generation() || watched->job->index() != slot) continue;
-    std::unique_lock clients_lock(watched->mutex, std::try_to_lock);
-    if (!clients_lock) return;
-    for (Client* client : watched->clients) visit(*client);
-  }
-}
-
-void MemoryWatch::tell(int slot) {
-  visit_clients(slot, [](Client& client) { client.limit_changed(/*may_wait=*/false); });
-}
-
-void MemoryWatch::ask_others(const Client& asking, JobState& job) {
-  visit_clients(job.index(), [&](Client& client) {
-    if (&client != &asking) client.limit_changed(/*may_wait=*/false);
-  });
+  for (Watched& watched : all_)
+    if (watched.generation == fork_generation() && watched.job.index() == slot) watched.client.limit_changed(/*may_wait=*/false);
 }
 
 void MemoryWatch::remove(Client& client) {
   std::lock_guard lock(mutex_);
-  for (auto one = jobs_.begin(); one != jobs_.end(); ++one) {
-    Watched& watched = **one;
-    {
-      std::lock_guard clients_lock(watched.mutex);
-      auto found = std::find(watched.clients.begin(), watched.clients.end(), &client);
-      if (found == watched.clients.end()) continue;
-      std::lock_guard whole(lists_mutex_);
-      watched.clients.erase(found);
-      if (!watched.clients.empty()) return;
-    }
-    watched.stop = true;
-    if (watched.generation != fork_generation()) {
-      (void)one->release();  // its thread is the parent's: it can be neither joined nor destroyed
-    } else {
-      announce(watched.job->slot());
-      watched.thread.join();
-    }
-    std::lock_guard whole(lists_mutex_);
-    jobs_.erase(one);
-    return;
+  const auto found = find(client);
+  if (found == all_.end()) return;
+  found->stop = true;
+  if (found->thread.joinable()) {
+    found->job.slot().memory_changes.fetch_add(1);
+    futex_wake_shared(found->job.slot().memory_changes);
+    found->thread.join();
   }
+  std::lock_guard whole(list_mutex_);
+  all_.erase(found);
 }
 
 }  // namespace treadle::sharing

@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <list>
+#include <memory>
 #include <mutex>
 #include <thread>
 
@@ -13,7 +14,7 @@ namespace treadle::sharing {
 
 class MemoryWatch {
  public:
-  /// Holds memory for a job.
+  /// Holds the memory of a job.
   class Client {
    public:
     /// @param may_wait  false: the caller does not wait for a node that is under way; it is called again if this did nothing.
@@ -25,32 +26,29 @@ class MemoryWatch {
   };
 
   static MemoryWatch& get();
-  /// Starts the job's thread with its first client, and ends it with the last one.
+  /// Starts the client's thread, if there is none in this process. It tells the client once in any case, which may have read a limit that
+  /// has changed since.
   void add(Client& client, JobState& job);
   void remove(Client& client);
   /// On the thread that has changed the limits of a job of this process: at once, where nothing is under way.
   void tell(int slot);
-  /// Asks the job's clients but for one to keep to its limits.
-  void ask_others(const Client& client, JobState& job);
 
  private:
   struct Watched {
-    JobState* job;
-    std::list<Client*> clients;
+    Watched(Client& of, JobState& in) : client(of), job(in) {}
+    Client& client;
+    JobState& job;
+    const uint32_t generation = fork_generation();  // a child lacks the thread
     std::atomic<bool> stop{false};
-    std::mutex mutex;  // of clients
     std::thread thread;
-    uint32_t generation;  // of forks: a child lacks the thread
   };
   MemoryWatch();
-  static void start(Watched& watched);
-  template <typename Visit>
-  void visit_clients(int slot, Visit&& visit);
   static void listen(Watched& watched, uint32_t seen);
+  std::list<Watched>::iterator find(const Client& client);
 
   std::mutex mutex_;
-  std::list<std::unique_ptr<Watched>> jobs_;
-  ForkMutex lists_mutex_;  // a fork waits until the lists of jobs and clients are whole
+  std::list<Watched> all_;
+  ForkMutex list_mutex_;  // a fork waits until the list is whole
   const ForkReset reset_;
 };
 

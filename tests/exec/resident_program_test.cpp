@@ -31,7 +31,7 @@ std::shared_ptr<Graph> graph() {
 std::unique_ptr<exec::PlacedProgram> place(const exec::Program& program, const std::shared_ptr<Device>& device) {
   exec::StreamPlan plan = exec::plan_streams(program, exec::place_instructions(program, {.default_device = 1}), 2);
   return std::make_unique<exec::PlacedProgram>(program, std::vector<std::shared_ptr<Device>>{cpu_device(), device}, std::move(plan),
-                                               exec::ResidencyOptions{.limit = std::make_shared<exec::DeviceMemoryLimit>()});
+                                               std::make_shared<exec::DeviceMemory>(nullptr, /*limited=*/true));
 }
 
 class ResidentProgramTest : public ::testing::TestWithParam<bool> {
@@ -92,6 +92,36 @@ TEST(ResidentProgram, LeavesNothingButConstantsOnTheDevice) {
     EXPECT_LE(sim->allocated_bytes(), Storage::kAlignment);
   }
   EXPECT_EQ(sim->allocated_bytes(), 0U);
+}
+
+// What a step lacks on one device, the run may have on the other.
+TEST(ResidentProgram, ALimitCountsAllDevices) {
+  constexpr int64_t kElements = 64;
+  constexpr size_t kLimit = 3 * kElements * sizeof(float);  // what a step uses
+  GraphBuilder b;
+  std::vector<ValueId> values{b.input("x", DType::float32, {kElements})};
+  Tensor twos(DType::float32, Shape{kElements});
+  for (float& element : twos.span<float>()) element = 2;
+  const ValueId two = b.constant("two", twos);
+  for (int i = 0; i < 5; ++i) values.push_back(b.node("Mul", {values.back(), two}));
+  ValueId sum = values.back();
+  for (size_t i = values.size() - 1; i-- > 0;) sum = b.node("Add", {sum, values[i]});
+  b.output(sum, "y");
+  const exec::Program program(b.finish());
+  exec::DevicePlacement placement = exec::place_instructions(program, {.default_device = 1});
+  for (size_t i = 0; i < placement.of_instruction.size(); ++i) placement.of_instruction[i] = 1 + static_cast<int>(i % 2);
+  const auto checker = std::make_shared<AccessChecker>();
+  const auto memory = std::make_shared<exec::DeviceMemory>(nullptr, /*limited=*/true);
+  std::vector<std::shared_ptr<Device>> devices{SimDevice::create({.name = "cpu", .host_accessible = true, .checker = checker})};
+  for (int d = 0; d < 2; ++d) devices.push_back(SimDevice::create({.checker = checker}));
+  exec::PlacedProgram placed(program, devices, exec::plan_streams(program, placement, 3), memory);
+  memory->set_limit(kLimit);
+  for (int run = 0; run < 2; ++run) {
+    std::vector<Datum> feeds = {floats({kElements}, -9)}, outputs(1);
+    placed.run(feeds, outputs, {});
+    for (int64_t i = 0; i < kElements; ++i) EXPECT_EQ(outputs[0].tensor().data<float>()[i], 63 * static_cast<float>(i - 9));
+  }
+  EXPECT_EQ(memory->account.statistics().total.peak_bytes, kLimit);
 }
 
 }  // namespace

@@ -63,10 +63,9 @@ class ProgramRunner : public Runner {
       for (size_t i = 0; i < placement.of_instruction.size(); ++i)
         if (placement.of_instruction[i] != exec::DevicePlacement::kHost) placement.of_instruction[i] = static_cast<int>(i * 2 + 1) % 3;
     const auto count = static_cast<int>(devices.size());
-    exec::ResidencyOptions keeps;
-    if (keeps_limits) keeps.limit = std::make_shared<exec::DeviceMemoryLimit>();
+    auto memory = std::make_shared<exec::DeviceMemory>(nullptr, keeps_limits);
     placed_ = std::make_unique<exec::PlacedProgram>(*program_, devices,
-                                                    exec::plan_streams(*program_, placement, count, {.compute_streams = 2}), keeps);
+                                                    exec::plan_streams(*program_, placement, count, {.compute_streams = 2}), memory);
   }
 
   ThreadPool pool_;

@@ -65,10 +65,9 @@ std::unique_ptr<exec::Executor> place(const exec::Program& program, const std::s
     for (size_t i = 0; i < placement.of_instruction.size(); ++i)
       if (placement.of_instruction[i] != exec::DevicePlacement::kHost) placement.of_instruction[i] = static_cast<int>(i * 2 + 1) % 3;
   const auto count = static_cast<int>(devices.size());
-  exec::ResidencyOptions keeps;
-  if (where == "job") keeps.limit = std::make_shared<exec::DeviceMemoryLimit>();  // node by node, as where a limit holds
+  auto memory = std::make_shared<exec::DeviceMemory>(nullptr, /*limited=*/where == "job");  // node by node, as where a limit holds
   return std::make_unique<exec::PlacedProgram>(program, devices, exec::plan_streams(program, placement, count, {.compute_streams = 2}),
-                                               keeps);
+                                               memory);
 }
 
 /// What one data set of a case has to give.

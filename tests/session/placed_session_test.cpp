@@ -111,17 +111,28 @@ ModelBuilder there_and_back() {
   return b;
 }
 
-TEST(PlacedSession, KeepsToALimitOnTheDevicesMemory) {
-  constexpr size_t kValueBytes = size_t{64} * 64 * 4;
-  const Model built = there_and_back().model();
+constexpr size_t kValueBytes = size_t{64} * 64 * 4;
+
+Tensor there_and_back_input() {
   Tensor x(DType::float32, {64, 64});
   for (int64_t k = 0; k < 64 * 64; ++k) x.data<float>()[k] = static_cast<float>(k % 100) / 7;
+  return x;
+}
+
+SessionOptions limited_on_sim(const std::string& name, size_t limit_bytes) {
+  SessionOptions options;
+  options.config["treadle.device"] = "sim:" + name;
+  options.graph_optimization_level = GraphOptimizationLevel::disable_all;  // one node for all sums would use all values
+  options.memory_limit_bytes = limit_bytes;
+  return options;
+}
+
+TEST(PlacedSession, KeepsToALimitOnTheDevicesMemory) {
+  const Model built = there_and_back().model();
+  const Tensor x = there_and_back_input();
   const std::vector<float> expected = values_of(Session(built).run({{"x", x}})[0]);
 
-  SessionOptions options;
-  options.config["treadle.device"] = "sim:limited";
-  options.graph_optimization_level = GraphOptimizationLevel::disable_all;  // one node for all sums would use all values
-  options.memory_limit_bytes = 1000;
+  const SessionOptions options = limited_on_sim("limited", 1000);
   const auto device = SimDevice::shared("limited");
   size_t least = 0;
   {
@@ -132,6 +143,8 @@ TEST(PlacedSession, KeepsToALimitOnTheDevicesMemory) {
     } catch (const Error& error) {
       EXPECT_EQ(error.code(), ErrorCode::resource_exhausted);
       const std::string message = error.what(), before = "needs at least ";
+      EXPECT_NE(message.find("the memory limit of 1000 bytes of the session on its devices is too low: this run needs"), std::string::npos)
+          << message;
       least = static_cast<size_t>(std::stoull(message.substr(message.find(before) + before.size())));
     }
     EXPECT_EQ(device->peak_bytes(), 0U) << "the error comes before anything is on the device";
@@ -157,6 +170,28 @@ TEST(PlacedSession, KeepsToALimitOnTheDevicesMemory) {
     EXPECT_EQ(values_of(session.run({{"x", x}})[0]), expected);
   }
   EXPECT_EQ(device->allocated_bytes(), 0U);
+}
+
+// Two threads, each with a program of its own that has the other one's values moved out.
+TEST(PlacedSession, ProgramsUnderOneLimitGiveWayToEachOther) {
+  const Model built = there_and_back().model();
+  const Tensor x = there_and_back_input();
+  constexpr size_t kLimit = 5 * kValueBytes;
+  const auto device = SimDevice::shared("both");
+  const Session session(built, limited_on_sim("both", kLimit)), without_limit(built);
+  std::atomic<int> wrong{0};
+  std::vector<std::thread> threads;
+  for (const char* output : {"y", "v7"})
+    threads.emplace_back([&, output] {
+      const std::vector<std::string> outputs{output};
+      const std::vector<float> expected = values_of(without_limit.run({{"x", x}}, outputs)[0]);
+      for (int i = 0; i < 10; ++i)
+        if (values_of(session.run({{"x", x}}, outputs)[0]) != expected) ++wrong;
+    });
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(wrong, 0);
+  EXPECT_LE(device->peak_bytes(), kLimit);
+  EXPECT_GT(device->peak_bytes(), kLimit / 2);
 }
 
 /// y = (x + x) w on a group each, then a Cast that has none, and one to strings, which only the host has.

@@ -125,6 +125,43 @@ TEST(JobMemory, ADeviceThatIsFullOfOthersSlowsAJobDownOnly) {
   EXPECT_EQ(values_of(two.run(feeds())[0]), expected);
 }
 
+TEST(JobMemory, AnIdleSessionGivesWayToAnotherOneOfTheJob) {
+  const Model model = chain(8).model();
+  const auto expected = values_of(Session(model).run(feeds())[0]);
+  const uint64_t needed = needed_bytes(model);
+  auto job = std::make_shared<Job>(JobOptions{.name = "both", .memory_limit_bytes = needed});
+  Session one(model, on_sim(job)), two(model, on_sim(job));
+  for (const Session* session : {&one, &two, &one}) {
+    EXPECT_EQ(values_of(session->run(feeds())[0]), expected);
+    const uint64_t before = job->status().moved_bytes;
+    EXPECT_EQ(values_of(session->run(feeds())[0]), expected);
+    EXPECT_EQ(job->status().moved_bytes - before, 64U * 96 * 4) << "the feed: all else has room";
+    EXPECT_LE(job->status().device_bytes, needed);
+  }
+}
+
+TEST(JobMemory, SessionsOfAJobThatRunAtOnceKeepToItsLimits) {
+  const Model model = chain(8).model();
+  const auto expected = values_of(Session(model).run(feeds())[0]);
+  const uint64_t needed = needed_bytes(model), limit = needed / 2, host_limit = needed;
+  auto job = std::make_shared<Job>(JobOptions{.name = "both-run", .memory_limit_bytes = limit, .host_limit_bytes = host_limit});
+  const Session one(model, on_sim(job)), two(model, on_sim(job));
+  std::atomic<int> wrong{0};
+  std::atomic<uint64_t> most{0};
+  std::vector<std::thread> threads;
+  for (const Session* session : {&one, &two})
+    threads.emplace_back([&, session] {
+      for (int i = 0; i < 10; ++i) {
+        if (values_of(session->run(feeds())[0]) != expected) ++wrong;
+        most = std::max<uint64_t>(most, job->status().device_bytes);
+      }
+    });
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(wrong, 0);
+  EXPECT_LE(most, limit);
+  EXPECT_GT(most, 0U);
+}
+
 // Limits at random while runs are under way.
 TEST(JobMemory, LimitsMayChangeAtAnyMoment) {
   const Model model = chain(6).model();

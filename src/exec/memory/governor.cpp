@@ -2,27 +2,57 @@
 
 namespace treadle::exec {
 
-void Governor::add(const std::function<void()>& trim) {
-  std::lock_guard lock(mutex);
-  std::lock_guard whole(trims_mutex_);
-  trims.push_back(&trim);
+bool counts_for(const MemoryAccount& account, const MemoryAccount& full) {
+  const MemoryAccount* at = &account;
+  while (at && at != &full) at = at->parent().get();
+  return at != nullptr;
 }
 
-void Governor::remove(const std::function<void()>& trim) {
-  std::lock_guard lock(mutex);
-  std::lock_guard whole(trims_mutex_);
-  trims.remove(&trim);
+const MemoryAccount* account_without_room(const MemoryAccount& account, size_t size_bytes) {
+  const MemoryAccount* full = nullptr;
+  for (const MemoryAccount* at = &account; at; at = at->parent().get())
+    if (const size_t limit = at->limit_bytes(), bytes = at->bytes(); limit != 0 && (bytes > limit || size_bytes > limit - bytes)) full = at;
+  return full;
 }
 
-Governor::Turn::Turn(Governor& governor, const RunControl& control) : governor_(governor) {
+void Governor::add(MemoryHolder& holder, bool frames) {
+  std::lock_guard lock(mutex);
+  std::lock_guard whole(holders_mutex_);
+  holders_.insert(frames ? holders_.begin() : holders_.end(), &holder);
+}
+
+void Governor::remove(MemoryHolder& holder) {
+  std::lock_guard lock(mutex);
+  std::lock_guard whole(holders_mutex_);
+  holders_.remove(&holder);
+}
+
+bool Governor::make_room(const MemoryAccount& full, const std::function<bool()>& enough, const MemoryHolder* asking) {
+  for (MemoryHolder* holder : holders_)
+    if (holder != asking && holder->give_way(full, enough)) return true;
+  return false;
+}
+
+void Governor::set_limit(MemoryAccount& account, size_t limit_bytes) {
+  if (limit_bytes == account.limit_bytes()) return;
+  account.set_limit(limit_bytes);
+  generation.fetch_add(1);
+}
+
+void Governor::keep_limit(const MemoryAccount& account) {
+  const auto is_kept = [&] { return !account_without_room(account, 0); };
+  if (!is_kept()) make_room(account, is_kept);
+  left.notify_all();
+}
+
+Governor::Turn::Turn(Governor& governor, const void* owner, const RunControl& control) : governor_(governor), owner_(owner) {
   std::unique_lock lock(governor.mutex);
-  governor.wait(lock, control, [&] { return !governor.alone; });
-  governor.alone = true;
+  governor.wait(lock, control, [&] { return governor.alone_.insert(owner).second; });
 }
 
 Governor::Turn::~Turn() {
   std::lock_guard lock(governor_.mutex);
-  governor_.alone = false;
+  governor_.alone_.erase(owner_);
   governor_.left.notify_all();
 }
 

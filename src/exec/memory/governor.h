@@ -8,6 +8,7 @@
 #include <list>
 #include <map>
 #include <mutex>
+#include <set>
 
 #include "core/fork_mutex.h"
 #include "exec/run/run_control.h"
@@ -15,51 +16,73 @@
 
 namespace treadle::exec {
 
+/// Holds memory that it can do without while nobody uses it.
+class MemoryHolder {
+ public:
+  /// Lets go of idle memory that is charged to `full`, first of what is used last, until enough(). Under the governor's mutex. What a run
+  /// under way uses stays: the run itself keeps to the limits before its next node.
+  /// @return the last enough(), which is not called again once it was true; false if it was never called.
+  virtual bool give_way(const MemoryAccount& full, const std::function<bool()>& enough) = 0;
+
+ protected:
+  ~MemoryHolder() = default;
+};
+
+/// True if what is charged to `account` is charged to `full`.
+bool counts_for(const MemoryAccount& account, const MemoryAccount& full);
+/// Of the account and those above it the uppermost that has no room for so many bytes more; null: all have.
+const MemoryAccount* account_without_room(const MemoryAccount& account, size_t size_bytes);
+
 /// Of a session, or of all sessions of a job. Where there is no limit nobody takes the mutex.
 struct Governor {
   std::mutex mutex;
-  std::condition_variable left;    // told when a run has left, or a limit is another one
-  std::atomic<int> arriving{0};    // runs on their way in: their frames may hold memory that they let go, or come in with
-  std::atomic<int> inside{0};      // runs that will leave by themselves
-  std::atomic<bool> alone{false};  // one of those that go on one at a time does
-  std::atomic<uint64_t> generation{0};
-  std::list<const std::function<void()>*> trims;  // free what idle frames hold
+  std::condition_variable left;         // told when a run has left, or a limit is another one
+  std::atomic<int> arriving{0};         // runs on their way in: their frames may hold memory that they let go, or come in with
+  std::atomic<int> inside{0};           // runs that will leave by themselves
+  std::atomic<uint64_t> generation{0};  // of the limits: another one tells runs to look at them
   // By session's account: what runs that were let in may yet take; some of it may be in use already. Under the mutex.
   std::map<const MemoryAccount*, size_t> later_bytes;
 
-  void trim_all() const {
-    for (const auto* trim : trims) (*trim)();
-  }
-  void add(const std::function<void()>& trim);
-  void remove(const std::function<void()>& trim);
+  /// @param frames  it holds idle frames, which cost the least: those are asked first.
+  void add(MemoryHolder& holder, bool frames);
+  void remove(MemoryHolder& holder);
+  /// Under the mutex: asks the holders but for `asking` until enough(), which is not called again then. @return the last enough()
+  bool make_room(const MemoryAccount& full, const std::function<bool()>& enough, const MemoryHolder* asking = nullptr);
+  /// Runs under way see it at their next node. Any thread may call it.
+  void set_limit(MemoryAccount& account, size_t limit_bytes);
+  /// Under the mutex: who is idle keeps to the account's limit now.
+  void keep_limit(const MemoryAccount& account);
   /// Until ready(), which may throw as well. @throws what ends the run meanwhile
   template <typename Ready>
   void wait(std::unique_lock<std::mutex>& lock, const RunControl& control, Ready&& ready) {
     constexpr std::chrono::milliseconds kLook{5};  // at what else may end the run: nobody tells of it
     for (; !ready(); control.check()) left.wait_for(lock, kLook);
   }
-  /// A run that goes on while no other one of its kind does.
+  /// A run that goes on while no other one of the same owner, a program or a session, does.
   class Turn {
    public:
     /// @throws Error(cancelled or timed_out)
-    Turn(Governor& governor, const RunControl& control);
+    Turn(Governor& governor, const void* owner, const RunControl& control);
     ~Turn();
     Turn(const Turn&) = delete;
     Turn& operator=(const Turn&) = delete;
 
    private:
     Governor& governor_;
+    const void* const owner_;
   };
 
  private:
-  ForkMutex trims_mutex_;  // a fork waits until the list is whole
+  std::list<MemoryHolder*> holders_;
+  std::set<const void*> alone_;  // owners of turns
+  ForkMutex holders_mutex_;      // a fork waits until the list is whole
   // A forked child lacks the threads whose runs were counted, and the one that held the mutex.
   const ForkReset reset_{[this] {
     renew_in_child(mutex);
     renew_in_child(left);
     renew_in_child(later_bytes);
+    renew_in_child(alone_);
     arriving = inside = 0;
-    alone = false;
   }};
 };
 

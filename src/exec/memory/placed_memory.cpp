@@ -52,7 +52,8 @@ void PlacedRun::become_resident() {
   residencies_.resize(owner_.devices_.size());
   for (size_t d = 1; d < residencies_.size(); ++d)
     if (device(static_cast<int>(d)).has_bus())
-      residencies_[d] = std::make_unique<Residency>(program_, plan_, static_cast<int>(d), device(static_cast<int>(d)), owner_.keeps_);
+      residencies_[d] =
+          std::make_unique<Residency>(program_, plan_, static_cast<int>(d), device(static_cast<int>(d)), owner_.memory_, residencies_);
 }
 
 void PlacedRun::trim() noexcept {

@@ -18,14 +18,39 @@ constexpr size_t kFetchAhead = 16;
 
 }  // namespace
 
-Residency::Residency(const Program& program, const StreamPlan& plan, int device, Device& memory, const ResidencyOptions& options)
-    : program_(program),
-      plan_(plan),
-      device_(memory),
-      bus_(memory.create_stream("bus")),
-      job_(options.job),
-      own_(options.limit),
-      spill_folder_(options.spill_folder) {
+DeviceMemory::DeviceMemory(std::shared_ptr<JobMemory> of_job, bool limited, std::string in_folder)
+    : job(std::move(of_job)),
+      has_limit(limited),
+      spill_folder(std::move(in_folder)),
+      account("the session on its devices", 0, job ? job->on_devices() : nullptr) {}
+
+void DeviceMemory::set_limit(size_t limit_bytes) {
+  std::lock_guard lock(governor().mutex);
+  governor().set_limit(account, limit_bytes);
+  governor().keep_limit(account);
+}
+
+// Nobody else moves anything meanwhile, and the job's report is true afterwards.
+struct Residency::Guard {
+  explicit Guard(const Residency& of) : job(of.memory_->job.get()), lock(of.memory_->governor().mutex) {}
+  ~Guard() {
+    if (job) job->report();
+  }
+  JobMemory* const job;
+  const std::lock_guard<std::mutex> lock;
+};
+
+// Of the values in one place that one goes which is used last, if that is after another's use.
+struct Residency::Choice {
+  Place from;
+  size_t position;
+  int64_t used_after = -1;
+  bool keeps_step = true;  // what the step at the position uses stays
+};
+
+Residency::Residency(const Program& program, const StreamPlan& plan, int device, Device& on, std::shared_ptr<DeviceMemory> memory,
+                     const std::vector<std::unique_ptr<Residency>>& of_run)
+    : program_(program), plan_(plan), device_(on), bus_(on.create_stream("bus")), memory_(std::move(memory)), siblings_(of_run) {
   const size_t num_locations = plan_.locations.size();
   uses_.resize(num_locations);
   position_.resize(plan_.steps.size());
@@ -64,19 +89,12 @@ Residency::Residency(const Program& program, const StreamPlan& plan, int device,
     }
   }
   units_.resize(uses_.size());
-  if (job_) sharing::MemoryWatch::get().add(*this, *job_);
-  if (!own_) return;
-  std::lock_guard lock(own_->mutex);
-  own_->holders.push_back(this);
+  memory_->governor().add(*this, /*frames=*/false);
 }
 
 Residency::~Residency() {
-  if (job_) sharing::MemoryWatch::get().remove(*this);
-  if (own_) {
-    std::lock_guard lock(own_->mutex);
-    std::erase(own_->holders, this);
-  }
-  std::lock_guard lock(mutex_);
+  memory_->governor().remove(*this);
+  const Guard guard(*this);
   for (size_t u = 0; u < units_.size(); ++u) drop(u);
 }
 
@@ -102,45 +120,22 @@ int64_t Residency::next_use(size_t unit, size_t position) const {
   return INT64_MAX;
 }
 
-namespace {
-
-uint64_t effective(const std::atomic<uint64_t>& limit) {
-  const uint64_t set = limit.load(std::memory_order_relaxed);
-  return set == 0 ? UINT64_MAX : set;
+bool Residency::is_used_at(size_t position, size_t unit) const {
+  const std::vector<int32_t>& used = at_[position].units;
+  return std::binary_search(used.begin(), used.end(), static_cast<int32_t>(unit));
 }
 
-bool take(std::atomic<uint64_t>& used, uint64_t limit, size_t size_bytes) {
-  uint64_t before = used.load();
-  do {
-    if (size_bytes > limit || before > limit - size_bytes) return false;
-  } while (!used.compare_exchange_weak(before, before + size_bytes));
-  return true;
-}
-
-}  // namespace
-
-uint64_t Residency::host_limit() const { return job_ ? effective(job_->slot().host_limit) : UINT64_MAX; }
-
-bool Residency::is_over_limit() const {
-  if (job_ && job_->slot().device_bytes.load(std::memory_order_relaxed) > effective(job_->slot().memory_limit)) return true;
-  return own_ && own_->used_bytes.load(std::memory_order_relaxed) > effective(own_->limit_bytes);
-}
-
-// In the job's limit, the session's, and the device.
+// In the limits, and on the device.
 bool Residency::reserve(size_t size_bytes) {
-  if (job_ && !take(job_->slot().device_bytes, effective(job_->slot().memory_limit), size_bytes)) return false;
-  if (!own_ || take(own_->used_bytes, effective(own_->limit_bytes), size_bytes)) {
-    if (device_.reserve(size_bytes)) return true;
-    if (own_) own_->used_bytes.fetch_sub(size_bytes);
-  }
-  if (job_) job_->slot().device_bytes.fetch_sub(size_bytes);
+  if (!memory_->account.try_charge(MemoryClass::other, size_bytes)) return false;
+  if (device_.reserve(size_bytes)) return true;
+  memory_->account.discharge(MemoryClass::other, size_bytes);
   return false;
 }
 
 void Residency::unreserve(size_t size_bytes) {
   device_.unreserve(size_bytes);
-  if (own_) own_->used_bytes.fetch_sub(size_bytes);
-  if (job_) job_->slot().device_bytes.fetch_sub(size_bytes);
+  memory_->account.discharge(MemoryClass::other, size_bytes);
 }
 
 // Nothing moves out for what is fetched ahead, and what the nodes before its own will allocate has room beside it.
@@ -151,9 +146,9 @@ void Residency::fetch_ahead(size_t position) {
     for (int32_t u : at_[next].units) {
       const auto index = static_cast<size_t>(u);
       Unit& unit = units_[index];
-      if (unit.live && unit.resident) continue;
-      if (!unit.live || !unit.lasting || unit.on_disk) {
-        others += unit.live ? unit.size_bytes : size_of(index);
+      if (unit.place == Place::device) continue;
+      if (unit.place != Place::host || !unit.lasting) {
+        others += unit.place == Place::nowhere ? size_of(index) : unit.size_bytes;
         continue;
       }
       if (unit.size_bytes == 0) continue;
@@ -162,73 +157,65 @@ void Residency::fetch_ahead(size_t position) {
       unit.arrival = device_.create_event();
       bus_->transfer(unit.size_bytes);
       bus_->record(*unit.arrival);
-      count(&sharing::JobSlot::moved_bytes, unit.size_bytes);
-      count(&sharing::JobSlot::moves, 1);
-      take_in(index);
+      count_move(unit.size_bytes, sharing::now_ns());
+      put(index, Place::device);
     }
   }
 }
 
-// True if `wanted` has been reserved: in free memory, or after values went that are used later than it is. What the step itself uses stays.
-bool Residency::make_room(size_t wanted, size_t position) {
-  const int64_t own_next = own_ ? -1 : next_use(wanted, position);  // the session's limit: all that a step uses comes in
-  const std::vector<int32_t>& needed = at_[position].units;
-  while (!reserve(units_[wanted].size_bytes)) {
-    size_t victim = units_.size();
-    int64_t farthest = own_next;
-    for (size_t u = 0; u < units_.size(); ++u) {
-      if (!units_[u].resident || std::binary_search(needed.begin(), needed.end(), static_cast<int32_t>(u))) continue;
-      if (const int64_t next = next_use(u, position); next > farthest) farthest = next, victim = u;
-    }
-    if (victim < units_.size()) {
-      move_out(victim);
-    } else if (!own_ || !evict_idle()) {
-      if (own_)
-        throw_limit_reached(own_->limit_bytes, "the session on " + device_.name(), units_[wanted].size_bytes, "a value", own_->used_bytes,
-                            ", also by sizes that came out in the run, and others may use the device");
-      return false;
-    }
+// @return false if there is none.
+bool Residency::let_one_go(const Choice& choice) {
+  size_t victim = units_.size();
+  int64_t farthest = choice.used_after;
+  for (size_t u = 0; u < units_.size(); ++u) {
+    const Unit& unit = units_[u];
+    if (unit.place != choice.from || unit.size_bytes == 0 || (choice.from == Place::host && is_packed(u))) continue;
+    if (choice.keeps_step && is_used_at(choice.position, u)) continue;
+    if (const int64_t next = next_use(u, choice.position); next > farthest) farthest = next, victim = u;
   }
+  if (victim == units_.size()) return false;
+  if (choice.from == Place::device)
+    move_out(victim);
+  else if (farthest == INT64_MAX)
+    drop(victim);  // nobody reads it any more, and its memory may be gone
+  else
+    spill(victim);
   return true;
 }
 
-void Residency::shrink_to_limit(size_t position) {
-  while (is_over_limit()) {
-    size_t victim = units_.size();
-    int64_t farthest = -1;
-    for (size_t u = 0; u < units_.size(); ++u)
-      if (const int64_t next = units_[u].resident ? next_use(u, position) : -1; next > farthest) farthest = next, victim = u;
-    if (victim < units_.size())
-      move_out(victim);
-    else if (!own_ || !runs_ || !evict_idle())
-      return;  // the rest belongs to the job's other sessions, or the session's other programs
-  }
+// The order of giving way: what nobody uses now, then this run's own; what it has on other devices only counts for limits.
+// @param full  null: the device itself is.
+bool Residency::make_room(const MemoryAccount* full, const std::function<bool()>& enough, const Choice& choice) {
+  if (enough() || memory_->governor().make_room(full ? *full : memory_->account, enough, this)) return true;
+  const auto one_goes = [&] {
+    return let_one_go(choice) ||
+           (full && std::any_of(siblings_.begin(), siblings_.end(), [&](const auto& of) { return of && of->let_one_go(choice); }));
+  };
+  while (one_goes())
+    if (enough()) return true;
+  return false;
 }
 
-// Until the host's limit is kept: first what is used last. What the step uses, if it is the next thing, stays.
-bool Residency::spill_for(size_t position, bool step_is_next) {
-  if (!job_ || at_.empty()) return true;
-  const std::vector<int32_t>& needed = at_[position].units;
-  while (job_->slot().host_bytes.load(std::memory_order_relaxed) > host_limit()) {
-    size_t victim = units_.size();
-    int64_t farthest = -1;
-    for (size_t u = 0; u < units_.size(); ++u) {
-      const Unit& unit = units_[u];
-      if (!unit.live || unit.resident || unit.on_disk || unit.size_bytes == 0 || is_packed(u)) continue;
-      if (step_is_next && std::binary_search(needed.begin(), needed.end(), static_cast<int32_t>(u))) continue;
-      if (const int64_t next = next_use(u, position); next > farthest) farthest = next, victim = u;
-    }
-    if (victim == units_.size()) return false;
-    if (farthest == INT64_MAX)
-      drop(victim);  // nobody reads it any more, and its memory may be gone
-    else
-      spill(victim);
+bool Residency::keep_host_limit(size_t position) {
+  JobMemory* const job = memory_->job.get();
+  return !job || make_room(job->on_host().get(), [job] { return job->keeps_host_limit(); }, {.from = Place::host, .position = position});
+}
+
+bool Residency::give_way(const MemoryAccount& full, const std::function<bool()>& enough) {
+  if (runs_ || at_.empty()) return false;
+  const bool on_devices = counts_for(memory_->account, full);
+  if (!on_devices && !(memory_->job && &full == memory_->job->on_host().get())) return false;
+  try {
+    while (let_one_go({.from = on_devices ? Place::device : Place::host, .position = at_position_, .keeps_step = false}))
+      if (enough()) return true;
+  } catch (const Error& error) {
+    TREADLE_LOG(warning, "a memory limit is not kept: {}", error.what());
   }
-  return true;
+  return false;
 }
 
 void Residency::begin(const Binding& binding, std::span<std::byte* const> planned) {
-  std::lock_guard lock(mutex_);
+  const Guard guard(*this);
   binding_ = &binding;
   planned_ = planned;
   for (const auto& [place, instruction] : versioned_) packed_[place] = binding.packed(*instruction);
@@ -242,20 +229,22 @@ void Residency::begin(const Binding& binding, std::span<std::byte* const> planne
   of_run_.end = 0;
   for (size_t u = plan_.locations.size(); u < units_.size(); ++u) {  // kernels may have packed more forms since
     const size_t bytes = size_of(u);
-    if (units_[u].live && units_[u].size_bytes == bytes) continue;
+    if (units_[u].place != Place::nowhere && units_[u].size_bytes == bytes) continue;
     drop(u);
-    units_[u] = {.size_bytes = bytes, .live = true, .written = true, .on_host = true, .lasting = true};
+    units_[u] = {.size_bytes = bytes, .place = Place::host, .written = true, .on_host = true, .lasting = true};
   }
 }
 
 void Residency::go_on(bool runs) {
-  std::lock_guard lock(mutex_);
+  const Guard guard(*this);
   runs_ = runs;
 }
 
 // Of the sizes that are known before the run.
 void Residency::check_limit() const {
-  if (!own_) return;
+  const MemoryAccount& account = memory_->account;
+  const size_t limit = account.limit_bytes();
+  if (limit == 0) return;
   size_t least = 0, largest = 0;
   for (size_t p = 0; p < at_.size(); ++p) {
     if (plan_.steps[static_cast<size_t>(at_[p].step)].instruction < 0) continue;
@@ -263,102 +252,82 @@ void Residency::check_limit() const {
     for (int32_t u : at_[p].units) bytes += size_of(static_cast<size_t>(u));
     if (bytes > least) least = bytes, largest = p;
   }
-  const uint64_t limit = effective(own_->limit_bytes);
   if (least <= limit) return;
   const StreamPlan::Step& step = plan_.steps[static_cast<size_t>(at_[largest].step)];
-  throw_limit_too_low(limit, "the session on " + device_.name(), least,
-                      ", for what " + describe(*program_.instructions()[static_cast<size_t>(step.instruction)].node) + " uses");
-}
-
-// What others of the session hold moves out: one of them, as nothing of them goes on. The caller has the limit's mutex, which whoever takes
-// the mutexes of two has.
-bool Residency::evict_idle() {
-  for (Residency* other : own_->holders) {
-    if (other == this) continue;
-    std::lock_guard lock(other->mutex_);
-    bool any = false;
-    for (size_t u = 0; u < other->units_.size(); ++u)
-      if (other->units_[u].resident) other->move_out(u), any = true;
-    if (any) return true;
-  }
-  return false;
+  throw_limit_too_low(limit, account.name(), least,
+                      fmt::format(", for what {} uses on {}",
+                                  describe(*program_.instructions()[static_cast<size_t>(step.instruction)].node), device_.name()));
 }
 
 void Residency::add(int32_t at, std::byte* data, size_t size_bytes, bool from_host) {
-  std::lock_guard lock(mutex_);
+  const Guard guard(*this);
   const auto index = static_cast<size_t>(at);
   Unit& unit = units_[index];
   drop(index);
   unit = {.size_bytes = size_bytes,
-          .live = true,
           .written = from_host,
           .on_host = from_host,
           .lasting = location(index).memory == StreamPlan::Location::Memory::constant,
           .data = data};
-  count_on_host(index, size_bytes);
+  put(index, Place::host);
 }
 
-// Into the device's memory, if there is or can be room.
+// Into the device's memory, if there is or can be room: by the job's limit after values went that are used later than it is, by the
+// session's after all that the step does not use.
 void Residency::bring(size_t index, size_t position) {
   Unit& unit = units_[index];
   await_arrival(unit);
-  if (!unit.live || unit.resident || unit.size_bytes == 0) return;  // not live: its step makes its memory itself
+  if (unit.place == Place::nowhere || unit.place == Place::device || unit.size_bytes == 0) return;  // nowhere: its step makes its memory
   read_back(index);
-  if (make_room(index, position)) {
+  const bool must = memory_->has_limit;
+  if (make_room(account_without_room(memory_->account, unit.size_bytes), [&] { return reserve(unit.size_bytes); },
+                {.from = Place::device, .position = position, .used_after = must ? -1 : next_use(index, position)})) {
     if (unit.written) transfer(unit.size_bytes);
-    take_in(index);
-  } else {
+    put(index, Place::device);
+  } else if (!must) {
     transfer(unit.size_bytes);  // the step reads or writes it over the bus
+  } else {
+    const MemoryAccount& account = memory_->account;
+    throw_limit_reached(account.limit_bytes(), account.name(), unit.size_bytes, "a value", account.bytes(),
+                        ", also by sizes that came out in the run, and others may use " + device_.name());
   }
 }
 
 void Residency::before(int32_t s) {
   const size_t position = position_[static_cast<size_t>(s)];
-  std::unique_lock<std::mutex> limit_lock;
-  if (own_) limit_lock = std::unique_lock(own_->mutex);
-  std::unique_lock lock(mutex_);
+  if (memory_->job) memory_->job->follow();
+  const Guard guard(*this);
   at_position_ = position;
-  shrink_to_limit(position);
+  // What is over a limit all the same belongs to other sessions of the job.
+  if (const MemoryAccount* full = account_without_room(memory_->account, 0))
+    make_room(full, [this] { return !account_without_room(memory_->account, 0); },
+              {.from = Place::device, .position = position, .keeps_step = false});
   const bool is_copy = plan_.steps[static_cast<size_t>(s)].instruction < 0;
   for (int32_t u : at_[position].units) {
     const auto index = static_cast<size_t>(u);
-    if (Unit& unit = units_[index]; !unit.live && !is_packed(index) && location(index).memory == StreamPlan::Location::Memory::planned) {
-      unit = {.size_bytes = size_of(index), .live = true, .data = planned_[index]};
-      count_on_host(index, unit.size_bytes);
+    if (Unit& unit = units_[index];
+        unit.place == Place::nowhere && !is_packed(index) && location(index).memory == StreamPlan::Location::Memory::planned) {
+      unit = {.size_bytes = size_of(index), .data = planned_[index]};
+      put(index, Place::host);
     }
     if (is_copy)
       read_back(index);  // it goes over the bus anyway
     else
       bring(index, position);
   }
-  if (job_) {
-    if (!spill_for(position, /*step_is_next=*/true)) {
-      // Other sessions of the job may hold what they do not use now.
-      lock.unlock();
-      if (own_) limit_lock.unlock();
-      sharing::MemoryWatch::get().ask_others(*this, *job_);
-      if (own_) limit_lock.lock();
-      lock.lock();
-      if (!spill_for(position, /*step_is_next=*/true)) check_room(position);
-    }
-    sharing::JobSlot& slot = job_->slot();
-    const uint64_t held = slot.device_bytes.load() + slot.host_bytes.load();
-    uint64_t peak = slot.peak_bytes.load();
-    while (held > peak && !slot.peak_bytes.compare_exchange_weak(peak, held)) {
-    }
-  }
+  if (!keep_host_limit(position)) check_room(position);
   fetch_ahead(position);
 }
 
 void Residency::after(int32_t s) {
   const size_t position = position_[static_cast<size_t>(s)];
   const StreamPlan::Step& step = plan_.steps[static_cast<size_t>(s)];
-  std::lock_guard lock(mutex_);
+  const Guard guard(*this);
   auto note_written = [&](int32_t at, bool by_host) {
-    if (!std::binary_search(at_[position].units.begin(), at_[position].units.end(), at)) return;  // absent, or on another device
+    if (at < 0 || !is_used_at(position, static_cast<size_t>(at))) return;  // absent, or on another device
     Unit& unit = units_[static_cast<size_t>(at)];
     unit.written = true;
-    unit.on_host = by_host || !unit.resident;
+    unit.on_host = by_host || unit.place != Place::device;
     unit.in_file = false;
   };
   if (step.instruction < 0) {
@@ -375,7 +344,7 @@ void Residency::after(int32_t s) {
 }
 
 void Residency::end() {
-  std::lock_guard lock(mutex_);
+  const Guard guard(*this);
   for (size_t u = 0; u < units_.size(); ++u)
     if (!units_[u].lasting) drop(u);
   binding_ = nullptr;
@@ -384,32 +353,13 @@ void Residency::end() {
 
 // What is left is the step's, or what others of the job use, who make room at their next step.
 void Residency::check_room(size_t position) const {
+  const JobMemory& job = *memory_->job;
   uint64_t needed = 0;
   for (int32_t u : at_[position].units)
-    if (const Unit& unit = units_[static_cast<size_t>(u)]; unit.live && !unit.resident && !is_packed(static_cast<size_t>(u)))
+    if (const Unit& unit = units_[static_cast<size_t>(u)]; unit.place != Place::device && !is_packed(static_cast<size_t>(u)))
       needed += unit.size_bytes;
-  if (needed > host_limit())
-    throw_limit_too_low(host_limit(), fmt::format("the host's memory of the job \"{}\"", job_->slot().name), needed,
-                        " for a node, as the device has no room for it");
-}
-
-void Residency::limit_changed(bool may_wait) {
-  std::unique_lock lock(mutex_, std::defer_lock);
-  if (may_wait)
-    lock.lock();
-  else if (!lock.try_lock())
-    return;  // asked again
-  keep_to_limit();
-}
-
-void Residency::keep_to_limit() {
-  if (runs_) return;
-  shrink_to_limit(at_position_);
-  try {
-    spill_for(at_position_, /*step_is_next=*/false);
-  } catch (const Error& error) {
-    TREADLE_LOG(warning, "a job's memory limit is not kept: {}", error.what());
-  }
+  if (needed > job.host_limit())
+    throw_limit_too_low(job.host_limit(), job.on_host()->name(), needed, " for a node, as the device has no room for it");
 }
 
 }  // namespace treadle::exec

@@ -1,42 +1,39 @@
 // Which values of a run lie in the device's memory, and which in the host's because the device, or a limit, has no room.
 #pragma once
 
-#include <atomic>
 #include <cstdint>
+#include <functional>
 #include <memory>
-#include <mutex>
-#include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "core/device.h"
 #include "exec/memory/governor.h"
+#include "exec/memory/job_memory.h"
 #include "exec/program/binding.h"
 #include "exec/schedule/stream_plan.h"
 #include "memory/spill_file.h"
-#include "sharing/job_table.h"
-#include "sharing/memory_watch.h"
-#include "sharing/turn.h"
 
 namespace treadle::exec {
 
-class Residency;
+/// Of a session: what its programs hold of its devices' memory.
+struct DeviceMemory {
+  /// @param of_job     above it; null: none.
+  /// @param limited    runs keep to a limit of the session: every step has all that it uses in its device's memory.
+  /// @param in_folder  for files; empty: the system's for temporary ones.
+  explicit DeviceMemory(std::shared_ptr<JobMemory> of_job = nullptr, bool limited = false, std::string in_folder = {});
+  Governor& governor() { return job ? job->governor() : own_; }
+  /// On devices; 0: none.
+  void set_limit(size_t limit_bytes);
 
-/// A session's limit on the memory of its devices, of all of its programs together.
-struct DeviceMemoryLimit {
-  std::atomic<uint64_t> limit_bytes{0};  ///< 0: none
-  std::atomic<uint64_t> used_bytes{0};
-  Governor governor;                ///< one run at a time goes on: what others hold is then idle
-  std::mutex mutex;                 ///< of holders
-  std::vector<Residency*> holders;  ///< of memory
-};
+  const std::shared_ptr<JobMemory> job;
+  const bool has_limit;
+  const std::string spill_folder;
+  MemoryAccount account;
 
-/// Whose limits a program's memory on devices keeps to, besides what the devices have.
-struct ResidencyOptions {
-  sharing::JobState* job = nullptr;
-  std::shared_ptr<DeviceMemoryLimit> limit;  ///< of the session; null: none
-  std::string spill_folder;                  ///< empty: the system's for temporary files
+ private:
+  Governor own_;
 };
 
 /// For devices that reach the host's memory over a bus (Device::has_bus); of one run, or of several one after the other. What a step uses
@@ -47,12 +44,15 @@ struct ResidencyOptions {
 /// device's memory, or the run ends before it begins. Constants that the next steps use come over the bus while earlier ones run, if the
 /// room for them is free anyway. Addresses do not change: the device's address space spans both memories. Where the job has a limit for the
 /// host's memory, what is used last goes from there to a file, and comes back before its step.
-class Residency final : public sharing::MemoryWatch::Client {
+/// The governor's mutex guards all Residencies that share limits: a run has its own values and those of idle ones moved under it.
+class Residency final : MemoryHolder {
  public:
   /// @param plan    of `program`; must outlive this object, as the program.
-  /// @param device  of the plan's devices, the one whose memory this is about.
-  Residency(const Program& program, const StreamPlan& plan, int device, Device& memory, const ResidencyOptions& options);
-  ~Residency() override;
+  /// @param device  of the plan's devices, the one whose memory this is about: `on`.
+  /// @param of_run  those of the same run on all devices, with null for some, when it goes on.
+  Residency(const Program& program, const StreamPlan& plan, int device, Device& on, std::shared_ptr<DeviceMemory> memory,
+            const std::vector<std::unique_ptr<Residency>>& of_run);
+  ~Residency();
 
   /// A run begins.
   /// @param planned  per location of the plan: where it lies, if it is planned. Stays valid until the end.
@@ -68,48 +68,46 @@ class Residency final : public sharing::MemoryWatch::Client {
   void after(int32_t step);
   void end();
 
-  /// A limit has changed: moves out at once if no run is under way; a run does it at its next step.
-  void limit_changed(bool may_wait) override;
-
  private:
+  enum class Place : uint8_t { nowhere, device, host, file };
   struct Unit {
     size_t size_bytes = 0;
-    bool live = false;      // has memory
-    bool resident = false;  // in the device's
-    bool written = false;   // has contents
-    bool on_host = false;   // the host has the same contents: moving out costs nothing
-    bool lasting = false;   // a constant: stays from run to run
-    bool on_disk = false;   // in the file only
-    bool in_file = false;   // the file has the same contents
+    Place place = Place::nowhere;
+    bool written = false;  // has contents
+    bool on_host = false;  // the host has the same contents: moving out costs nothing
+    bool lasting = false;  // a constant: stays from run to run
+    bool in_file = false;  // the file has the same contents
     std::byte* data = nullptr;
     size_t file_offset = 0;
     std::shared_ptr<Event> arrival;  // of what comes over the bus while other nodes run; null: it is here
   };
+  struct Guard;
 
   size_t size_of(size_t unit) const;  // as far as it is known before the run
   int64_t next_use(size_t unit, size_t position) const;
-  bool reserve(size_t size_bytes);
-  void shrink_to_limit(size_t position);
-  void keep_to_limit();  // with the mutex
-  bool make_room(size_t unit, size_t position);
-  void move_out(size_t unit);
-  void drop(size_t unit);
-  void transfer(size_t size_bytes);
-  void await_arrival(Unit& unit);
-  void fetch_ahead(size_t position);
-  void take_in(size_t unit);
+  bool is_used_at(size_t position, size_t unit) const;
   void check_limit() const;
-  bool evict_idle();
-  bool is_over_limit() const;
-  void count(std::atomic<uint64_t> sharing::JobSlot::*what, uint64_t change);  // of the job, if there is one
-  void count_on_host(size_t unit, uint64_t change);
+  void check_room(size_t position) const;
+  // Who lets go of what.
+  bool reserve(size_t size_bytes);
   void unreserve(size_t size_bytes);
-  uint64_t host_limit() const;
+  bool give_way(const MemoryAccount& full, const std::function<bool()>& enough) override;
+  struct Choice;
+  bool let_one_go(const Choice& choice);
+  bool make_room(const MemoryAccount* full, const std::function<bool()>& enough, const Choice& choice);
+  bool keep_host_limit(size_t position);
+  // How it moves.
   void bring(size_t unit, size_t position);
-  bool spill_for(size_t position, bool step_is_next);
+  void fetch_ahead(size_t position);
+  void await_arrival(Unit& unit);
+  void move_out(size_t unit);
   void spill(size_t unit);
   void read_back(size_t unit);
-  void check_room(size_t position) const;
+  void drop(size_t unit);
+  void put(size_t unit, Place place);
+  MemoryAccount* account_of(size_t unit, Place place) const;
+  void transfer(size_t size_bytes);
+  void count_move(size_t size_bytes, uint64_t since_ns) const;
   const StreamPlan::Location& location(size_t unit) const { return plan_.locations[unit]; }
   bool is_packed(size_t unit) const { return unit >= plan_.locations.size(); }
   template <typename Piece>
@@ -119,12 +117,11 @@ class Residency final : public sharing::MemoryWatch::Client {
   const StreamPlan& plan_;
   Device& device_;
   std::unique_ptr<Stream> bus_;
-  sharing::JobState* const job_;
-  const std::shared_ptr<DeviceMemoryLimit> own_;
+  const std::shared_ptr<DeviceMemory> memory_;
+  const std::vector<std::unique_ptr<Residency>>& siblings_;
   const Binding* binding_ = nullptr;  // of the run, also while it stops
   std::span<std::byte* const> planned_;
   bool runs_ = false;
-  std::mutex mutex_;                                              // against limit_changed(), which comes from another thread
   std::vector<const PackedState*> packed_;                        // for instructions on the device, each once
   std::vector<std::pair<size_t, const Instruction*>> versioned_;  // those of them that each version of the parameters has anew
   std::vector<Unit> units_;                                       // the plan's locations, then what is packed
@@ -143,7 +140,6 @@ class Residency final : public sharing::MemoryWatch::Client {
     size_t end = 0;
   };
   File of_run_, of_constants_;
-  const std::string spill_folder_;
   std::vector<std::byte> bounce_;
 };
 

@@ -11,56 +11,49 @@ constexpr size_t kBounceBytes = size_t{1} << 20;  // between the device's addres
 
 }  // namespace
 
-void Residency::count(std::atomic<uint64_t> sharing::JobSlot::*what, uint64_t change) {
-  if (job_) (job_->slot().*what).fetch_add(change, std::memory_order_relaxed);
-}
-
-// What is packed lies in the host's memory whatever the device has: that copy is the session's.
-void Residency::count_on_host(size_t unit, uint64_t change) {
-  if (!is_packed(unit)) count(&sharing::JobSlot::host_bytes, change);
+void Residency::count_move(size_t size_bytes, uint64_t since_ns) const {
+  if (memory_->job) memory_->job->moved(size_bytes, sharing::now_ns() - since_ns);
 }
 
 void Residency::transfer(size_t size_bytes) {
   const uint64_t start = sharing::now_ns();
   bus_->transfer(size_bytes);
   bus_->synchronize();
-  count(&sharing::JobSlot::moving_ns, sharing::now_ns() - start);
-  count(&sharing::JobSlot::moved_bytes, size_bytes);
-  count(&sharing::JobSlot::moves, 1);
+  count_move(size_bytes, start);
 }
 
 void Residency::await_arrival(Unit& unit) {
   if (!unit.arrival) return;
   const uint64_t start = sharing::now_ns();
   std::exchange(unit.arrival, nullptr)->synchronize();
-  count(&sharing::JobSlot::moving_ns, sharing::now_ns() - start);
+  count_move(0, start);
 }
 
-void Residency::take_in(size_t index) {
-  units_[index].resident = true;
-  count_on_host(index, 0 - uint64_t{units_[index].size_bytes});
+// Of the job, but for devices: there reserve() counts. What is packed lies in the host's memory in any case: that copy is the session's.
+MemoryAccount* Residency::account_of(size_t index, Place place) const {
+  if (!memory_->job || is_packed(index)) return nullptr;
+  return place == Place::host ? memory_->job->on_host().get() : place == Place::file ? memory_->job->in_files().get() : nullptr;
+}
+
+void Residency::put(size_t index, Place place) {
+  Unit& unit = units_[index];
+  if (unit.place == Place::device) unreserve(unit.size_bytes);
+  if (MemoryAccount* before = account_of(index, unit.place)) before->discharge(MemoryClass::other, unit.size_bytes);
+  if (MemoryAccount* after = account_of(index, place)) after->charge(MemoryClass::other, unit.size_bytes);
+  unit.place = place;
 }
 
 void Residency::move_out(size_t index) {
   Unit& unit = units_[index];
   if (unit.written && !unit.on_host) transfer(unit.size_bytes);
-  unit.resident = false;
   unit.arrival = nullptr;
   unit.on_host = true;
-  unreserve(unit.size_bytes);
-  count_on_host(index, unit.size_bytes);
+  put(index, Place::host);
 }
 
 void Residency::drop(size_t index) {
-  Unit& unit = units_[index];
-  if (!unit.live) return;
-  if (unit.resident)
-    unreserve(unit.size_bytes);
-  else if (unit.on_disk)
-    count(&sharing::JobSlot::disk_bytes, 0 - uint64_t{unit.size_bytes});
-  else
-    count_on_host(index, 0 - uint64_t{unit.size_bytes});
-  unit = {};
+  put(index, Place::nowhere);
+  units_[index] = {};
 }
 
 // Calls piece(memory of the host, offset in the unit, bytes) for the contents of a unit, part by part.
@@ -72,9 +65,7 @@ void Residency::exchange(size_t index, Piece&& piece) {
   for (size_t done = 0; done < unit.size_bytes; done += bounce_.size())
     piece(bounce_.data(), done, std::min(bounce_.size(), unit.size_bytes - done));
   bounce_ = {};
-  count(&sharing::JobSlot::moving_ns, sharing::now_ns() - start);
-  count(&sharing::JobSlot::moved_bytes, unit.size_bytes);
-  count(&sharing::JobSlot::moves, 1);
+  count_move(unit.size_bytes, start);
 }
 
 // From the host's memory to the file. A file that cannot be written leaves everything as it was.
@@ -82,7 +73,7 @@ void Residency::spill(size_t index) {
   Unit& unit = units_[index];
   if (unit.written && !unit.in_file) {
     File& where = unit.lasting ? of_constants_ : of_run_;
-    if (!where.file) where.file = std::make_unique<memory::SpillFile>(spill_folder_);
+    if (!where.file) where.file = std::make_unique<memory::SpillFile>(memory_->spill_folder);
     exchange(index, [&](std::byte* host, size_t offset, size_t size) {
       bus_->copy(host, unit.data + offset, size, CopyKind::device_to_host);
       bus_->synchronize();
@@ -93,14 +84,12 @@ void Residency::spill(size_t index) {
     unit.in_file = true;
   }
   device_.discard(unit.data, unit.size_bytes);
-  unit.on_disk = true;
-  count_on_host(index, 0 - uint64_t{unit.size_bytes});
-  count(&sharing::JobSlot::disk_bytes, unit.size_bytes);
+  put(index, Place::file);
 }
 
 void Residency::read_back(size_t index) {
   Unit& unit = units_[index];
-  if (!unit.on_disk) return;
+  if (unit.place != Place::file) return;
   if (unit.written) {
     const File& where = unit.lasting ? of_constants_ : of_run_;
     exchange(index, [&](std::byte* host, size_t offset, size_t size) {
@@ -109,9 +98,7 @@ void Residency::read_back(size_t index) {
       bus_->synchronize();
     });
   }
-  unit.on_disk = false;
-  count(&sharing::JobSlot::disk_bytes, 0 - uint64_t{unit.size_bytes});
-  count_on_host(index, unit.size_bytes);
+  put(index, Place::host);
 }
 
 }  // namespace treadle::exec

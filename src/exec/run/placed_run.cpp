@@ -133,7 +133,8 @@ bool PlacedRun::advance(size_t steps) {
   if (next_ == starved_ && !finished() && steps > 0) FeedBinder::refuse_missing(frame_.state());
   const size_t stop = next_ + std::min(steps, steps_left());
   std::optional<Governor::Turn> of_session;
-  if (owner_.keeps_.limit && !residencies_.empty()) of_session.emplace(owner_.keeps_.limit->governor, control_);
+  if (DeviceMemory& memory = *owner_.memory_; memory.has_limit && !residencies_.empty())
+    of_session.emplace(memory.governor(), &memory, control_);
   auto go_on = [&](bool runs) {
     for (const auto& residency : residencies_)
       if (residency) residency->go_on(runs);

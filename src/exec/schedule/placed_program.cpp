@@ -75,8 +75,12 @@ void DeviceConstants::release_packed() noexcept {
   for (Packed& packed : packed_) devices_[static_cast<size_t>(packed.device)]->unreserve(std::exchange(packed.reserved_bytes, 0));
 }
 
-PlacedProgram::PlacedProgram(const Program& program, std::vector<std::shared_ptr<Device>> devices, StreamPlan plan, ResidencyOptions keeps)
-    : program_(program), devices_(std::move(devices)), plan_(std::move(plan)), keeps_(std::move(keeps)) {
+PlacedProgram::PlacedProgram(const Program& program, std::vector<std::shared_ptr<Device>> devices, StreamPlan plan,
+                             std::shared_ptr<DeviceMemory> memory)
+    : program_(program),
+      devices_(std::move(devices)),
+      plan_(std::move(plan)),
+      memory_(memory ? std::move(memory) : std::make_shared<DeviceMemory>()) {
   find_crossings();
   name_copies();
 }
@@ -122,7 +126,7 @@ uint32_t PlacedProgram::record_name(int32_t step) const {
   return program_.instructions()[static_cast<size_t>(plan_.steps[static_cast<size_t>(step)].instruction)].record_name;
 }
 
-bool PlacedProgram::keeps_limits() const { return (keeps_.job || keeps_.limit) && any_has_bus(devices_); }
+bool PlacedProgram::keeps_limits() const { return (memory_->job || memory_->has_limit) && any_has_bus(devices_); }
 
 bool PlacedProgram::has_bus() const { return any_has_bus(devices_); }
 
@@ -137,7 +141,7 @@ std::shared_ptr<DeviceConstants> PlacedProgram::constants(const Binding& binding
 void PlacedProgram::run(std::span<const Datum> feeds, std::span<Datum> outputs, const RunControl& control, std::span<const Datum> bound,
                         std::span<const OutputMemory> memory) {
   std::optional<Governor::Turn> turn;
-  if (keeps_limits() || is_full_.load(std::memory_order_relaxed)) turn.emplace(turns_, control);
+  if (keeps_limits() || is_full_.load(std::memory_order_relaxed)) turn.emplace(memory_->governor(), this, control);
   const RunHandle run = take();
   run->start(feeds, bound, control, memory);
   if (!run->advance()) throw_stops_at_yield();

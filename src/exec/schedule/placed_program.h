@@ -53,8 +53,9 @@ class PlacedProgram final : public Executor {
   /// @param program  must outlive this object.
   /// @param devices  the first is the host; each has kernels that are the host's own.
   /// @param plan     of `program`, for so many devices.
-  /// @param keeps    to these limits.
-  PlacedProgram(const Program& program, std::vector<std::shared_ptr<Device>> devices, StreamPlan plan, ResidencyOptions keeps = {});
+  /// @param memory   of the session; null: there are no limits.
+  PlacedProgram(const Program& program, std::vector<std::shared_ptr<Device>> devices, StreamPlan plan,
+                std::shared_ptr<DeviceMemory> memory = nullptr);
   ~PlacedProgram() override;
 
   /// As exec::run; beside others, or one after the other where limits are kept or a device is full. It ends when all devices have ended,
@@ -85,14 +86,13 @@ class PlacedProgram final : public Executor {
   const Program& program_;
   const std::vector<std::shared_ptr<Device>> devices_;
   StreamPlan plan_;
-  const ResidencyOptions keeps_;
+  const std::shared_ptr<DeviceMemory> memory_;
   // Per root slot: whether nothing on the host reads the feed, and the host's location of an output that one copy makes and nothing reads;
   // -1: there is none.
   std::vector<uint8_t> only_for_devices_;
   std::vector<int32_t> only_for_caller_;
   std::vector<DeviceCopy> copies_;
-  std::vector<int32_t> copy_of_;  // per step: an index into copies_; -1: it is a kernel
-  Governor turns_;
+  std::vector<int32_t> copy_of_;             // per step: an index into copies_; -1: it is a kernel
   std::atomic<bool> is_full_{false};         // a device had no room for all of a run
   std::mutex mutex_;                         // of shared_
   std::shared_ptr<DeviceConstants> shared_;  // null before the first run
