@@ -391,8 +391,8 @@ class Session:
         return self._sess.to_text(stage)
 
     def memory_statistics(self) -> dict[str, dict[str, int]]:
-        """Bytes that the session holds, by class ("weights", "packed", "activations", "scratch", "io", "other", "total"):
-        "bytes" now, "peak_bytes" the most so far, and "num_allocations".
+        """Bytes that the session holds, by class ("weights", "packed", "activations", "scratch", "io", "other", "total", and of
+        trainers and joint modules "parameters", "gradients", "optimizer_state"): "bytes" now, "peak_bytes" the most so far, and "num_allocations".
         """
         return self._sess.memory_statistics()
 

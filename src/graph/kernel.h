@@ -260,13 +260,4 @@ inline std::vector<KernelDef> operator+(std::vector<KernelDef> a, const std::vec
 /// The first kernel of the node's operator that takes it. @throws Error(not_implemented) listing every kernel with its reason.
 const KernelDef& select_kernel(const Graph& graph, const Node& node);
 
-/// A kernel of a node's operator that does not compute the node.
-struct UnusedKernel {
-  std::string name, why;
-};
-/// All but the one that select_kernel() chooses. Kernels that are alike but for their dtypes are one entry.
-/// @param chosen  the name of the kernel that computes the node; one that the operator does not have is a device's
-/// @throws Error as the kernels' `declines`
-std::vector<UnusedKernel> unused_kernels(const Graph& graph, const Node& node, std::string_view chosen);
-
 }  // namespace treadle

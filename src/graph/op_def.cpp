@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "graph/infer.h"
+#include "graph/unused_kernels.h"
 #include "treadle/error.h"
 
 namespace treadle {

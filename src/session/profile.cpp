@@ -13,6 +13,7 @@
 #include "exec/program/binding.h"
 #include "exec/program/profile_plan.h"
 #include "graph/op_def.h"
+#include "graph/unused_kernels.h"
 #include "passes/trace.h"
 #include "profile/analysis.h"
 #include "profile/plan.h"

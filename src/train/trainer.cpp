@@ -111,7 +111,8 @@ struct Trainer::Impl : Runtime, TrainerGraphs {
     std::unique_ptr<Graph> graph = update_graph();
     update_bound = bound_to(kept, graph->output_names);
     auto again = [this] { return update_graph(); };
-    update = std::make_unique<Runner>(*this, std::move(graph), again, std::vector<const NamedTensors*>{&kept, &scalars});
+    update = std::make_unique<Runner>(*this, std::move(graph), again, std::vector<const NamedTensors*>{&kept, &scalars}, nullptr,
+                                      std::vector<std::string>());
   }
 
   /// The last step of those that accumulate, and the update. Sums and statistics are written last: a step that fails may be repeated.

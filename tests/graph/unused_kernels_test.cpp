@@ -1,3 +1,5 @@
+#include "graph/unused_kernels.h"
+
 #include <gtest/gtest.h>
 
 #include "graph/op_def.h"
@@ -22,8 +24,8 @@ class UnusedKernels : public testing::Test {
     op_.kernels = {kernel<Takes>("plain", DType::float64), kernel<Declines>("lunar"), kernel<Declines>("lunar half", DType::float16),
                    kernel<Takes>("plain", DType::int32),   kernel<Takes>("good"),     kernel<Takes>("slow")};
     const ValueId x = graph_.add_input("x", Type::tensor(dtype, SymbolicShape{Dim(2)}));
-    node_ = graph_.add_node({.op_type = "Op", .inputs = {x}, .name = "node", .num_outputs = 1});
-    graph_.node(node_).op = &op_;
+    node_ = graph_.add_node({.op_type = "Relu", .inputs = {x}, .name = "node", .num_outputs = 1});
+    graph_.node(node_).op = &op_;  // in place of Relu's
   }
   std::vector<std::string> lines(std::string_view chosen) const {
     std::vector<std::string> found;
@@ -43,10 +45,10 @@ TEST_F(UnusedKernels, EachSaysWhy) {
 }
 
 TEST_F(UnusedKernels, ADevicesKernelGoesBeforeThoseOfTheHost) {
-  EXPECT_EQ(lines("of the device"),
-            (std::vector<std::string>{"plain: for float64, int32, not float32", "lunar: the moon is full",
-                                      "lunar half: for float16, not float32", "good: the device's kernel of the device goes before it",
-                                      "slow: of the device goes before it"}));
+  EXPECT_EQ(
+      lines("of the device"),
+      (std::vector<std::string>{"plain: for float64, int32, not float32", "lunar: the moon is full", "lunar half: for float16, not float32",
+                                "good: the device's kernel of the device goes before it", "slow: of the device goes before it"}));
 }
 
 class UnusedKernelsOfDoubles : public UnusedKernels {
@@ -55,9 +57,9 @@ class UnusedKernelsOfDoubles : public UnusedKernels {
 };
 
 TEST_F(UnusedKernelsOfDoubles, TheFirstIsTaken) {
-  EXPECT_EQ(lines("plain"), (std::vector<std::string>{"lunar: the moon is full", "lunar half: for float16, not float64",
-                                                      "plain: for int32, not float64", "good: plain goes before it",
-                                                      "slow: plain goes before it"}));
+  EXPECT_EQ(lines("plain"),
+            (std::vector<std::string>{"lunar: the moon is full", "lunar half: for float16, not float64", "plain: for int32, not float64",
+                                      "good: plain goes before it", "slow: plain goes before it"}));
 }
 
 }  // namespace

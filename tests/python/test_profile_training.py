@@ -4,9 +4,7 @@ import json
 import sys
 
 import numpy as np
-import onnx
 import pytest
-from onnx import TensorProto, helper, numpy_helper
 
 import treadle
 from test_data_parallel import BATCH, OPTIONS, mpirun, needs_mpi, network, on_two_ranks, samples
@@ -56,9 +54,8 @@ def test_memory_has_the_classes_of_training(model):
         assert held[f"{name}/mean", "optimizer_state"] == held[f"{name}/squares", "optimizer_state"] == size
 
 
-@pytest.mark.parametrize("fused", [False, True])
-def test_sums_of_gradients_are_gradients(model, fused):
-    trainer = Trainer(model, **OPTIONS, accumulation_steps=2, fused_update=fused)
+def test_sums_of_gradients_are_gradients(model):
+    trainer = Trainer(model, **OPTIONS, accumulation_steps=2)
     sizes = [4 * int(np.prod(shape)) for shape in PARAMETERS.values()]
     assert sum(sizes) <= trainer.memory_statistics()["gradients"]["bytes"] <= sum(map(rounded_up, sizes))
 
