@@ -23,10 +23,9 @@ struct ProfiledOperand {
   DType dtype = DType::undefined;
   std::optional<Shape> shape;  ///< of the last extents that were run; none if only the run knows it
   bool constant = false;
-  std::string shares;  ///< the value whose bytes it is a view of, or is written over; empty: it has bytes of its own
-  int64_t row_step =
-      0;  ///< elements from row to row (along the last axis), where it lies in the rows of another value; 0: rows follow each other
-  std::string value;  ///< of a number, or a short list of numbers, that is known without running: "0.5", "[2, -1]"; empty: not known
+  std::string shares;    ///< the value whose bytes it is a view of, or is written over; empty: it has bytes of its own
+  int64_t row_step = 0;  ///< elements from row to row, where it lies within the rows of another value; 0: rows follow each other
+  std::string value;     ///< of a number, or a short list of them, that is known without running: "0.5", "[2, -1]"; empty: not known
 
   /// In elements, by axis; empty if the shape is not known.
   std::vector<int64_t> strides() const;
@@ -63,9 +62,11 @@ struct ProfiledNode {
   bool moves = false;                  ///< it computes nothing: elements go to other places
   bool between_devices = false;        ///< it is no node of the graph: a value is copied to another device
   size_t packed_bytes = 0;
-  int64_t calls = 0;                               ///< in all recorded runs
-  std::vector<double> self_ns;                     ///< per run: all calls together, without the nodes of its bodies
-  double barrier_ns = 0;                           ///< in all recorded runs, part of self_ns: threads waited at the ends of its loops
+  int64_t calls = 0;              ///< in all recorded runs
+  std::vector<double> self_ns;    ///< per run: all calls together, without the nodes of its bodies
+  std::vector<double> ready_ns;   ///< per run: from its begin until all that the node reads was there; -1: it did not run. Main graph only
+  std::vector<double> waited_ns;  ///< per run: from then until the node began
+  double barrier_ns = 0;          ///< in all recorded runs, part of self_ns: threads waited at the ends of its loops
   std::vector<ProfiledKernelPhase> kernel_phases;  ///< in the order of their first begin
 };
 
@@ -80,6 +81,7 @@ struct ProfiledRun {
   double after_ns = 0;     ///< behind the last node
   double node_ns = 0;      ///< of all nodes, on all threads
   double barrier_ns = 0;   ///< part of node_ns: threads waited at the ends of nodes' loops
+  double waited_ns = 0;    ///< of all nodes: they were ready, and had not begun
   int64_t events = 0;
 };
 
@@ -89,6 +91,7 @@ struct ProfiledEvent {
   int32_t thread = 0;
   double start_ns = 0, duration_ns = 0;  ///< since the run began
   int32_t phase = -1;                    ///< of the node's kernel_phases; -1: the node, or a helper's part in it
+  double waited_ns = 0;                  ///< of a node: since all that it reads was there
 };
 
 /// What a thread that takes part in loops or nodes did, over all recorded runs. The states sum to their length.
@@ -129,6 +132,13 @@ struct ProfiledSpan {
   int32_t range = -1;  ///< index; -1: a run
   int32_t thread = 0;
   double start_ns = 0, duration_ns = 0;  ///< since the profile began
+};
+
+/// A moment that the program marked (mark_profile()).
+struct ProfiledMark {
+  std::string name;
+  int32_t thread = 0;  ///< as in ProfiledEvent
+  double ns = 0;       ///< since the profile began
 };
 
 /// A part of loading: of reading the model, making the session, or binding the first extents.
@@ -214,7 +224,8 @@ struct Profile {
   std::optional<MeasuredMemory> measured_memory;  ///< if it was asked for
   std::vector<ProfiledPhase> load;                ///< a phase stands behind the one around it
   std::vector<ProfiledRange> ranges;              ///< a range stands behind the one around it
-  std::vector<ProfiledSpan> spans;                ///< the first of them; empty without ranges
+  std::vector<ProfiledSpan> spans;                ///< the first of them; empty without ranges and marks
+  std::vector<ProfiledMark> marks;                ///< in the order of time
   uint64_t events_lost = 0;                       ///< beyond what the recorder holds
   int64_t events_unknown = 0;                     ///< of graphs that the session holds no more
   double ns_per_event = 0;                        ///< what recording one costs, measured when the profile was taken
@@ -291,6 +302,10 @@ class TREADLE_API ProfileRange {
   uint64_t start_;
   uint32_t name_ = 0;
 };
+
+/// Marks this moment in all profiles that are being taken in the process. Costs a load where none is.
+///   treadle::mark_profile("epoch 3");
+TREADLE_API void mark_profile(std::string_view name) noexcept;
 
 /// What this machine reaches in loops that do nothing else.
 struct TREADLE_API MachinePeaks {

@@ -213,6 +213,8 @@ TREADLE_C_API void treadle_profiler_release(treadle_profiler* profiler);
      treadle_profile_range_end("load batch", range); */
 TREADLE_C_API uint64_t treadle_profile_range_begin(void);
 TREADLE_C_API void treadle_profile_range_end(const char* name, uint64_t begin);
+/* Marks this moment in all profiles that are being taken. Since version 13 of the ABI. */
+TREADLE_C_API void treadle_profile_mark(const char* name);
 
 /* Classes of memory. */
 typedef enum treadle_memory_class {

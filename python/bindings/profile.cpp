@@ -228,6 +228,9 @@ bool is_of_ranges(PyObject* callable) {
 }
 
 void register_profile(nb::module_& module) {
+  module.def(
+      "profile_mark", [](std::string_view name) { mark_profile(name); }, nb::arg("name"),
+      "Marks this moment in all profiles that are being taken.");
   nb::class_<PyProfile>(module, "NativeProfile").def_ro("json", &PyProfile::json);
   nb::class_<Profiler>(module, "NativeProfiler")
       .def("pause", &Profiler::pause)

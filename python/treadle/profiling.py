@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import math
 import os
 import pathlib
 import threading
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 
     Client: TypeAlias = InferenceSession | Trainer | JointModule | Module
 
-__all__ = ["KernelPhase", "LoadPhase", "MeasuredMemory", "MemoryTimeline", "Profile", "ProfileComparison", "ProfiledLayer", "ProfiledNode", "ProfiledRange", "PoolThread", "ProfileSchedule", "UnusedKernel", "profile"]
+__all__ = ["KernelPhase", "LoadPhase", "MeasuredMemory", "MemoryTimeline", "Profile", "ProfileComparison", "ProfileMark", "ProfiledLayer", "ProfiledNode", "ProfiledOperand", "ProfiledRange", "PoolThread", "ProfileSchedule", "UnusedKernel", "profile"]
 
 
 @dataclass(frozen=True)
@@ -44,6 +45,31 @@ class KernelPhase:
     """Of a run: all threads together, without the phases within."""
     share: float
     """Of the node's phases, 0 to 1."""
+
+
+@dataclass(frozen=True)
+class ProfiledOperand:
+    """A value that a node reads or writes."""
+
+    name: str
+    dtype: str | None
+    shape: tuple[int, ...] | None
+    """Of the last extents that were run; None if only the run knows it."""
+    strides: tuple[int, ...] | None
+    """In elements, by axis. Rows lie apart where the value is a part of another one's."""
+    constant: bool
+    value: str | None
+    """Of a number, or a list of at most 16 numbers, that is known without running: "0.5", "[2, -1]"."""
+    shares: str | None
+    """The value whose bytes it is a view of, or is written over."""
+
+    @classmethod
+    def _of(cls, operand: dict[str, Any]) -> ProfiledOperand:
+        shape = tuple(operand["shape"]) if "shape" in operand else None
+        strides = tuple(operand["strides"]) if "strides" in operand else None
+        if strides is None and shape is not None:
+            strides = tuple(math.prod(shape[axis + 1 :]) for axis in range(len(shape)))
+        return cls(operand["name"], operand.get("dtype"), shape, strides, operand.get("constant", False), operand.get("value"), operand.get("shares"))
 
 
 @dataclass(frozen=True)
@@ -83,6 +109,8 @@ class ProfiledNode:
     gb_per_s: float | None
     of_peak: float | None
     """What the machine could take over what the node took."""
+    inputs: tuple[ProfiledOperand, ...] = ()
+    outputs: tuple[ProfiledOperand, ...] = ()
     kernel_phases: tuple[KernelPhase, ...] = ()
     """What its kernel did, in the order of first begin; empty without `kernel_phases=True`, or where the kernel marks none."""
     passes: tuple[str, ...] = ()
@@ -95,6 +123,10 @@ class ProfiledNode:
     """Of a forward node: its place among them. Of a backward node: that of the last of its forward nodes."""
     barrier_ms: float = 0.0
     """Of a run: threads waited at the ends of the node's loops."""
+    ready_ms: float | None = None
+    """From the begin of a run until all that the node reads was there. None in bodies."""
+    waited_ms: float | None = None
+    """From then until the node began: for a thread, or for its turn."""
 
     @classmethod
     def _of(cls, node: dict[str, Any], nodes: list[dict[str, Any]]) -> ProfiledNode:
@@ -121,12 +153,16 @@ class ProfiledNode:
             gflops=node.get("gflops"),
             gb_per_s=node.get("gb_per_s"),
             of_peak=node.get("of_peak"),
+            inputs=tuple(map(ProfiledOperand._of, node["inputs"])),
+            outputs=tuple(map(ProfiledOperand._of, node["outputs"])),
             kernel_phases=tuple(KernelPhase(p["phase"], p["calls"], p["ms"]["median"], p["share"]) for p in node.get("kernel_phases", ())),
             passes=tuple(node.get("passes", ())),
             unused_kernels=tuple(UnusedKernel(u["kernel"], u["why"]) for u in node.get("unused_kernels", ())),
             forward=tuple(nodes[i]["name"] for i in node.get("forward", ())),
             sequence=node.get("sequence"),
             barrier_ms=node.get("barrier_ms", 0.0),
+            ready_ms=node.get("ready_ms"),
+            waited_ms=node.get("waited_ms"),
         )
 
 
@@ -160,6 +196,16 @@ class ProfiledRange:
     """Of all calls: recorded runs in them."""
     python: bool = False
     """It is a function that Python called (`python_calls=True`): "function (folder/file.py:12)", "module.function" of C's."""
+
+
+@dataclass(frozen=True)
+class ProfileMark:
+    """A moment that the program marked (`treadle.profile.mark`)."""
+
+    name: str
+    ms: float
+    """Since the profile began."""
+    thread: str
 
 
 @dataclass(frozen=True)
@@ -491,6 +537,13 @@ class Profile:
         return made
 
     @property
+    def marks(self) -> list[ProfileMark]:
+        """Moments that the program marked with `treadle.profile.mark`, in the order of time: the first 100,000."""
+        marks = self.data.get("marks", {"name": [], "ms": [], "thread": []})
+        threads = self.data["timeline"]["threads"] if marks["name"] else []
+        return [ProfileMark(name, ms, threads[thread]) for name, ms, thread in zip(marks["name"], marks["ms"], marks["thread"])]
+
+    @property
     def layers(self) -> list[ProfiledLayer]:
         """Layers of the model, in the order in which runs come to them; of a training step, by phase. Empty if the model names none."""
         made: list[ProfiledLayer] = []
@@ -628,7 +681,7 @@ def _native_client(client: Any) -> Any:
 
 
 class _ProfileFunction:
-    """`treadle.profile(...)`, and `treadle.profile.range(name)`."""
+    """`treadle.profile(...)`, `treadle.profile.range(name)` and `treadle.profile.mark(name)`."""
 
     def __call__(
         self,
@@ -679,6 +732,11 @@ class _ProfileFunction:
         thread."""
         made: _treadle.ProfileRange = _treadle.profile_range(name)
         return made
+
+    @staticmethod
+    def mark(name: str) -> None:
+        """Marks this moment in all profiles that are being taken: `treadle.profile.mark("epoch 3")`. On any thread."""
+        _treadle.profile_mark(name)
 
 
 profile = _ProfileFunction()

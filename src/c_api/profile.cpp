@@ -98,6 +98,10 @@ void treadle_profiler_release(treadle_profiler* profiler) { delete profiler; }
 
 uint64_t treadle_profile_range_begin(void) { return treadle::ProfileRange::begin(); }
 
+void treadle_profile_mark(const char* name) {
+  if (name) treadle::mark_profile(name);
+}
+
 void treadle_profile_range_end(const char* name, uint64_t begin) {
   if (begin == 0 || !name) return;
   try {

@@ -32,7 +32,7 @@ enum class RecordKind : uint8_t {
   wait,           ///< for another thread, a stream or a lock
   compile,        ///< import, passes, planning, packing
   user,           ///< a range that the program marked
-  instant,        ///< a point in time: end = start
+  instant,        ///< a point in time that the program marked: end = start
   counter,        ///< a value at a point in time: arg0
   memory,         ///< a block (core/memory_events.h); arg0: bytes, negative when it goes; arg1: its number and class; name: who holds it
   out_of_memory,  ///< arg0: bytes that there were not; arg1: class; name: who asked
@@ -152,8 +152,8 @@ class Recorder {
  public:
   static constexpr uint64_t kDefaultRecords = 50'000'000;
 
-  /// @param max_records  of all threads together, of 24 bytes each and as many again for arguments; rounded up to whole blocks. More are
-  /// counted and dropped.
+  /// @param max_records  of all threads together, of 24 bytes each and as many again for arguments; rounded up to whole blocks. Each
+  /// further thread may fill one block beyond it. More are counted and dropped.
   explicit Recorder(uint64_t max_records = kDefaultRecords);
   ~Recorder();
   Recorder(const Recorder&) = delete;

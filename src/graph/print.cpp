@@ -1,6 +1,7 @@
 // Readable text of nodes and graphs, for people, errors and tests.
 #include <fmt/format.h>
 
+#include "core/elements_text.h"
 #include "graph/graph.h"
 #include "graph/op_def.h"
 
@@ -16,19 +17,8 @@ std::string constant_text(const Value& value) {
   const Tensor& tensor = value.constant.tensor();
   std::string text = describe(tensor);
   if (tensor.num_elements() > kMaxPrinted) return text + " {...}";
-  std::string elements;
-  for (int64_t i = 0; i < tensor.num_elements(); ++i) {
-    std::string_view separator = i ? "," : "";
-    switch (tensor.dtype()) {
-      case DType::float32: elements += fmt::format("{}{}", separator, tensor.data<float>()[i]); break;
-      case DType::float64: elements += fmt::format("{}{}", separator, tensor.data<double>()[i]); break;
-      case DType::int64: elements += fmt::format("{}{}", separator, tensor.data<int64_t>()[i]); break;
-      case DType::int32: elements += fmt::format("{}{}", separator, tensor.data<int32_t>()[i]); break;
-      case DType::boolean: elements += fmt::format("{}{}", separator, tensor.data<bool>()[i]); break;
-      default: return text + " {...}";
-    }
-  }
-  return text + " {" + elements + "}";
+  const std::string elements = elements_text(tensor);
+  return text + (elements.empty() && tensor.num_elements() > 0 ? " {...}" : " {" + elements + "}");
 }
 
 void print_graph(const Graph& graph, std::string& out, int indent) {

@@ -1,9 +1,11 @@
 #include "profile/analysis.h"
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <numeric>
 
+#include "profile/critical_path.h"
 #include "profile/pool_states.h"
 
 namespace treadle::profile {
@@ -26,8 +28,8 @@ uint64_t union_length(const std::vector<Interval>& intervals) {
 
 class Analysis {
  public:
-  Analysis(const Recording& recording, const RecordNames& names, Profile& profile)
-      : recording_(recording), names_(names), profile_(profile) {}
+  Analysis(const Recording& recording, const RecordNames& names, Profile& profile, std::unordered_map<const Record*, int64_t>* waited_ns)
+      : recording_(recording), names_(names), profile_(profile), waited_ns_(waited_ns) {}
 
   void run() {
     find_runs();
@@ -40,7 +42,8 @@ class Analysis {
       for (ProfiledKernelPhase& phase : node.kernel_phases) phase.self_ns.assign(runs_.size(), 0);
     }
     costs_.assign(profile_.nodes.size(), {});
-    for (size_t r = 0; r < runs_.size(); ++r) summarise(r), sum_phases(r);
+    find_predecessors();
+    for (size_t r = 0; r < runs_.size(); ++r) summarise(r), note_ready(r), sum_phases(r);
     add_pool(recording_, runs_, profile_);
     set_costs();
     keep_timelines();
@@ -99,7 +102,7 @@ class Analysis {
           continue;
         }
         run->events.push_back(
-            {record.start, record.end, wait ? -1 : node->second, static_cast<int32_t>(thread.index), record.arg0, record.arg1});
+            {record.start, record.end, wait ? -1 : node->second, static_cast<int32_t>(thread.index), record.arg0, record.arg1, &record});
       }
     for (Run& run : runs_) std::stable_sort(run.events.begin(), run.events.end(), is_outer_or_earlier<Event>);
   }
@@ -182,6 +185,44 @@ class Analysis {
     profile_.runs.push_back(result);
   }
 
+  void find_predecessors() {
+    predecessors_ = predecessors_of(profile_);
+    step_of_.assign(profile_.nodes.size(), -1);
+    for (size_t step = 0; step < profile_.steps.size(); ++step) {
+      const auto node = static_cast<size_t>(profile_.steps[step]);
+      step_of_[node] = static_cast<int32_t>(step);
+      profile_.nodes[node].ready_ns.assign(runs_.size(), -1);
+      profile_.nodes[node].waited_ns.assign(runs_.size(), 0);
+    }
+  }
+
+  // A step runs once in a run. Where a memory limit has it compute a value again, the first time counts.
+  void note_ready(size_t r) {
+    constexpr double kLeastNs = 1000;
+    Run& run = runs_[r];
+    ends_.assign(profile_.steps.size(), 0);
+    const auto step_of = [&](const Event& event) { return event.node < 0 ? -1 : step_of_[static_cast<size_t>(event.node)]; };
+    for (const Event& event : run.events)
+      if (const int32_t step = step_of(event); step >= 0 && ends_[static_cast<size_t>(step)] == 0)
+        ends_[static_cast<size_t>(step)] = event.end;
+    // What is fed is there before the run begins; shapes and memory are found before the first node.
+    const uint64_t first = run.events.empty() ? run.start : run.events.front().start;
+    for (Event& event : run.events) {
+      const int32_t step = step_of(event);
+      if (step < 0) continue;
+      ProfiledNode& node = profile_.nodes[static_cast<size_t>(event.node)];
+      if (node.ready_ns[r] >= 0) continue;
+      uint64_t ready = first;
+      for (size_t before : predecessors_[static_cast<size_t>(step)]) ready = std::max(ready, ends_[before]);
+      ready = std::min(ready, event.start);
+      event.waited = event.start - ready;
+      node.ready_ns[r] = ns(ready - run.start);
+      node.waited_ns[r] = ns(event.waited);
+      profile_.runs[r].waited_ns += node.waited_ns[r];
+      if (waited_ns_ && node.waited_ns[r] >= kLeastNs) waited_ns_->emplace(event.record, std::llround(node.waited_ns[r]));
+    }
+  }
+
   // Where only the runs knew, a call costs what calls did on average.
   void set_costs() {
     for (size_t i = 0; i < costs_.size(); ++i) {
@@ -205,7 +246,7 @@ class Analysis {
     std::vector<ProfiledEvent> events;
     events.reserve(run.events.size() + run.kernel_events.size());
     for (const Event& event : run.events)
-      events.push_back({event.node, event.thread, ns(event.start - run.start), ns(event.end - event.start)});
+      events.push_back({event.node, event.thread, ns(event.start - run.start), ns(event.end - event.start), -1, ns(event.waited)});
     for (const KernelEvent& event : run.kernel_events)
       events.push_back({event.node, event.thread, ns(event.start - run.start), ns(event.end - event.start), event.phase});
     const bool has_states = add_states(run, events);
@@ -237,11 +278,18 @@ class Analysis {
   std::vector<Run> runs_;                         // by their starts
   std::vector<std::pair<double, double>> costs_;  // per node: operations and bytes of all its calls, as the runs knew them
   uint64_t longest_ = 0;
+  std::unordered_map<const Record*, int64_t>* const waited_ns_;
+  std::vector<std::vector<size_t>> predecessors_;  // per step
+  std::vector<int32_t> step_of_;                   // per node; -1: it is not of the main graph
+  std::vector<uint64_t> ends_;                     // per step, in the run that is looked at
 };
 
 }  // namespace
 
-void analyse(const Recording& recording, const RecordNames& names, Profile& profile) { Analysis(recording, names, profile).run(); }
+void analyse(const Recording& recording, const RecordNames& names, Profile& profile,
+             std::unordered_map<const Record*, int64_t>* waited_ns) {
+  Analysis(recording, names, profile, waited_ns).run();
+}
 
 bool is_within(const std::vector<std::pair<uint64_t, uint64_t>>& intervals, uint64_t ticks) {
   auto after =

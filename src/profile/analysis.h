@@ -20,7 +20,9 @@ struct RecordNames {
 
 /// Adds runs, the nodes' times and calls, and the timelines to a profile that has its nodes.
 /// Runs some of whose records were dropped are left out.
-void analyse(const Recording& recording, const RecordNames& names, Profile& profile);
+/// @param waited_ns  may be null; gets the records of nodes that began a microsecond or more after all that they read was there
+void analyse(const Recording& recording, const RecordNames& names, Profile& profile,
+             std::unordered_map<const Record*, int64_t>* waited_ns = nullptr);
 
 /// Whether a tick is in one of the intervals: from the first tick on, up to the second.
 bool is_within(const std::vector<std::pair<uint64_t, uint64_t>>& intervals, uint64_t ticks);

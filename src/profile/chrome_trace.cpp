@@ -92,9 +92,11 @@ class ChromeWriter {
     for (const ProfiledOperand& operand : node.inputs) {
       dims.push_back(operand.shape ? ChromeJson(operand.shape->dims()) : ChromeJson::array());
       types.push_back(operand.dtype == DType::undefined ? "" : chrome_type_name(operand.dtype));
-      concrete.push_back("");
+      strides.push_back(operand.strides());
+      concrete.push_back(operand.value);
     }
-    ChromeJson json{{"Input Dims", dims}, {"Input type", types}, {"Concrete Inputs", concrete}, {"op", node.op_type}};
+    ChromeJson json{
+        {"Input Dims", dims}, {"Input type", types}, {"Input Strides", strides}, {"Concrete Inputs", concrete}, {"op", node.op_type}};
     if (!node.kernel.empty()) json["kernel"] = node.kernel;
     if (!node.sources.empty()) json["sources"] = node.sources;
     if (node.sequence >= 0) json["Sequence number"] = node.sequence;
@@ -165,6 +167,7 @@ class ChromeWriter {
     out_ += ",\"dur\":";
     append_microseconds(out_, span.end_ns - span.start_ns);
     fmt::format_to(to, ",\"args\":{{\"correlation\":{},\"device\":0,\"context\":0,\"stream\":{}", correlation, row.thread->index + 1);
+    if (const int64_t waited = view_.waited_ns(*span.record); waited > 0) fmt::format_to(to, ",\"waited_ns\":{}", waited);
     if (const int32_t node = view_.node_index(*span.record); node >= 0) out_ += node_arguments_[static_cast<size_t>(node)];
     out_ += "}},\n";
     arrow("f", "\"bp\":\"e\",", "ac2g", span, row, correlation);
@@ -198,6 +201,7 @@ class ChromeWriter {
     if (!labels.arg0_label.empty()) fmt::format_to(to, ",{}:{}", chrome_text(labels.arg0_label), record.arg0);
     if (!labels.arg1_label.empty()) fmt::format_to(to, ",{}:{}", chrome_text(labels.arg1_label), record.arg1);
     if (const int64_t thread = gradients_.forward_thread(record); thread >= 0) fmt::format_to(to, ",\"Fwd thread id\":{}", thread);
+    if (const int64_t waited = view_.waited_ns(record); waited > 0) fmt::format_to(to, ",\"waited_ns\":{}", waited);
     const int32_t node = view_.node_index(record);
     if (node >= 0) out_ += node_arguments_[static_cast<size_t>(node)];
   }

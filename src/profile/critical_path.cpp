@@ -5,9 +5,8 @@
 #include <unordered_map>
 
 namespace treadle::profile {
-namespace {
 
-// Per step, the steps that it waits for. A view is made by no node: who wrote its bytes last, did.
+// A view is made by no node: who wrote its bytes last, did.
 std::vector<std::vector<size_t>> predecessors_of(const Profile& profile) {
   std::vector<std::vector<size_t>> predecessors(profile.steps.size());
   std::unordered_map<std::string_view, size_t> maker, writer;
@@ -27,8 +26,6 @@ std::vector<std::vector<size_t>> predecessors_of(const Profile& profile) {
   }
   return predecessors;
 }
-
-}  // namespace
 
 CriticalPath critical_path(const Profile& profile, std::span<const double> node_ms) {
   const auto predecessors = predecessors_of(profile);

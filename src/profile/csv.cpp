@@ -41,17 +41,18 @@ std::string profile_to_csv(std::string_view json) {
     const Document document = parse_document(json);
     std::string text =
         "node,operator,kernel,shapes,sources,calls,median_ms,p10_ms,p90_ms,mean_ms,share,flops,bytes,gflops,gb_per_s,of_peak,bound,"
-        "phase,sequence,forward,layer\r\n";
+        "phase,sequence,forward,layer,ready_ms,waited_ms\r\n";
     for (const Document& node : document.at("nodes")) {
       const Document ms = node.value("ms", Document::object());
-      text += fmt::format("{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{}\r\n", csv_cell(node.value("name", "")),
+      text += fmt::format("{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{}\r\n", csv_cell(node.value("name", "")),
                           csv_cell(node.value("op", "")), csv_cell(node.value("kernel", "")), csv_cell(shapes_of(node)),
                           csv_cell(joined_sources(node)), csv_number(node, "calls"), csv_number(ms, "median"), csv_number(ms, "p10"),
                           csv_number(ms, "p90"), csv_number(node, "mean_ms"), csv_number(node, "share"), csv_number(node, "flops"),
                           csv_number(node, "bytes"), csv_number(node, "gflops"), csv_number(node, "gb_per_s"), csv_number(node, "of_peak"),
                           csv_cell(node.value("bound", "")), csv_cell(node.value("phase", "")), csv_number(node, "sequence"),
                           csv_cell(forward_names(node, document.at("nodes"))),
-                          csv_cell(node.contains("layers") ? node.at("layers").back().get<std::string>() : ""));
+                          csv_cell(node.contains("layers") ? node.at("layers").back().get<std::string>() : ""),
+                          csv_number(node, "ready_ms"), csv_number(node, "waited_ms"));
     }
     return text;
   });

@@ -103,7 +103,9 @@ std::string to_speedscope(const TraceView& view, const std::string& title) {
   const size_t unknown = view.recording->names.size();
   bool first_row = true;
   for (const TraceRow& row : rows_of(view)) {
-    if (std::all_of(row.spans.begin(), row.spans.end(), [](const TraceSpan& span) { return is_point(*span.record); })) continue;
+    // A mark is a range without length: the format has no points.
+    const auto is_shown = [](const TraceSpan& span) { return !is_point(*span.record) || span.record->kind == RecordKind::instant; };
+    if (std::none_of(row.spans.begin(), row.spans.end(), is_shown)) continue;
     int64_t end = row.spans.front().end_ns;
     for (const TraceSpan& span : row.spans) end = std::max(end, span.end_ns);
     fmt::format_to(std::back_inserter(out),
@@ -116,9 +118,9 @@ std::string to_speedscope(const TraceView& view, const std::string& title) {
                      std::min<size_t>(span.record->name, unknown), at);
       first = false;
     };
-    replay(
-        row, [&](const TraceSpan& span) { event('O', span, span.start_ns); },
-        [&](const TraceSpan& span) { event('C', span, span.end_ns); });
+    const auto open = [&](const TraceSpan& span) { event('O', span, span.start_ns); };
+    const auto close = [&](const TraceSpan& span) { event('C', span, span.end_ns); };
+    replay(row, open, close, [&](const TraceSpan& mark) { open(mark), close(mark); });
     out += "]}";
   }
   return out + "\n]}\n";

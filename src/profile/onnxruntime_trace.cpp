@@ -87,7 +87,7 @@ class OrtWriter {
       if (node >= 0) {
         write_node(row, i, static_cast<size_t>(node), std::min(idle_since, span.start_ns));
         idle_since = span.end_ns;
-      } else if (!is_point(record)) {
+      } else if (!is_point(record) || record.kind == RecordKind::instant) {
         if (record.kind == RecordKind::run) idle_since = span.start_ns;
         event("Session", record.kind == RecordKind::run ? "model_run" : view_.name(record), row, span.start_ns, span.end_ns, "{}");
       }

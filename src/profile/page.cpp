@@ -43,6 +43,7 @@ Document pack_timeline(const Document& timeline) {
   const Document &nodes = timeline.at(is_overview ? "range" : "node"), &threads = timeline.at("thread"), &starts = timeline.at("start_us"),
                  &durations = timeline.at("duration_us");
   const Document* phases = timeline.contains("phase") ? &timeline.at("phase") : nullptr;
+  const Document* waits = timeline.contains("waited_us") ? &timeline.at("waited_us") : nullptr;
   auto ns = [](const Document& us) { return static_cast<int64_t>(std::llround(std::clamp(us.get<double>(), -1e15, 1e15) * 1e3)); };
   std::string bytes;
   int64_t node = 0, thread = 0, start = 0;
@@ -52,9 +53,14 @@ Document pack_timeline(const Document& timeline) {
     append_number(bytes, ns(starts.at(i)) - std::exchange(start, ns(starts.at(i))));
     append_number(bytes, ns(durations.at(i)));
     if (phases) append_number(bytes, phases->at(i).get<int32_t>());
+    if (waits) append_number(bytes, ns(waits->at(i)));
   }
   const Document count = nodes.size();
-  return {{"count", count}, {"events", timeline.value("events", count)}, {"has_phases", phases != nullptr}, {"packed", base64(bytes)}};
+  return {{"count", count},
+          {"events", timeline.value("events", count)},
+          {"has_phases", phases != nullptr},
+          {"has_waits", waits != nullptr},
+          {"packed", base64(bytes)}};
 }
 
 // Also what `treadle explain --json` prints: nodes, passes and memory of a plan that did not run.

@@ -1,5 +1,7 @@
 #include "profile/perfetto_trace.h"
 
+#include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -95,6 +97,8 @@ std::string shapes_text(const std::vector<ProfiledOperand>& operands) {
     if (operand.name.empty()) continue;
     text += (text.empty() ? "" : ", ") + std::string(operand.dtype == DType::undefined ? "" : treadle::name_of(operand.dtype));
     text += operand.shape ? to_string(*operand.shape) : "[?]";
+    if (operand.row_step != 0) text += fmt::format(" strides [{}]", fmt::join(operand.strides(), ","));
+    if (!operand.value.empty()) text += " = " + operand.value;
   }
   return text;
 }
@@ -210,7 +214,8 @@ class PerfettoWriter {
     const Record& record = *span.record;
     const int64_t flow = correlations_.of(record);
     const std::vector<int64_t>&forward = gradients_.from(record), &backward = gradients_.to(record);
-    const bool dynamic = (record.arg0 | record.arg1) != 0 || flow != 0 || !forward.empty() || !backward.empty();
+    const int64_t waited = view_.waited_ns(record);
+    const bool dynamic = waited > 0 || (record.arg0 | record.arg1) != 0 || flow != 0 || !forward.empty() || !backward.empty();
     Prepared& known = prepared_[std::min<size_t>(record.name, prepared_.size() - 1)];
     Message additions;
     if (!known.ready || known.kind != record.kind) {
@@ -225,6 +230,7 @@ class PerfettoWriter {
     Message event;
     event.text() = known.begin;
     add_arguments(record, event, additions);
+    if (waited > 0) annotate(std::string("waited_ns"), waited, event, additions);
     if (flow != 0)
       event.fixed64(record.kind == RecordKind::launch ? track_event::kFlow : track_event::kLastFlow, static_cast<uint64_t>(flow));
     for (int64_t number : forward) event.fixed64(track_event::kFlow, static_cast<uint64_t>(number));

@@ -14,6 +14,8 @@ Document stored_operands(const std::vector<ProfiledOperand>& operands) {
     if (operand.shape) json["shape"] = operand.shape->dims();
     if (operand.constant) json["constant"] = true;
     if (!operand.shares.empty()) json["shares"] = operand.shares;
+    if (operand.row_step != 0) json["row_step"] = operand.row_step;
+    if (!operand.value.empty()) json["value"] = operand.value;
     list.push_back(std::move(json));
   }
   return list;
@@ -33,6 +35,8 @@ std::vector<ProfiledOperand> operands_of(const Document& list) {
     if (json.contains("shape")) operand.shape = Shape(json.at("shape").get<std::vector<int64_t>>());
     operand.constant = json.value("constant", false);
     operand.shares = json.value("shares", "");
+    operand.row_step = json.value("row_step", int64_t{0});
+    operand.value = json.value("value", "");
     operands.push_back(std::move(operand));
   }
   return operands;

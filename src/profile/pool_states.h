@@ -14,6 +14,8 @@ struct Event {
   int32_t node;  // -1: a wait
   int32_t thread;
   int64_t flops, bytes;  // 0: not known
+  const Record* record = nullptr;
+  uint64_t waited = 0;  // of a step of the main graph: since all that it reads was there
 };
 
 // A phase of a kernel, or a helper's part in a node.

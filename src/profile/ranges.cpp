@@ -72,9 +72,19 @@ class RangeTree {
 
 }  // namespace
 
+void add_marks(const ProfileTrace& trace, Profile& profile) {
+  for (const Recording::Thread& thread : trace.recording.threads)
+    for (const Record& record : thread.records)
+      if (record.kind == RecordKind::instant)
+        profile.marks.push_back(
+            {trace.recording.names[record.name].text, static_cast<int32_t>(thread.index), trace.recording.to_ns(record.start)});
+  std::stable_sort(profile.marks.begin(), profile.marks.end(), [](const ProfiledMark& a, const ProfiledMark& b) { return a.ns < b.ns; });
+}
+
 void add_ranges(const ProfileTrace& trace, Profile& profile) {
   const auto has_ranges = [](const Recording::Thread& thread) {
-    return std::any_of(thread.records.begin(), thread.records.end(), is_marked);
+    return std::any_of(thread.records.begin(), thread.records.end(),
+                       [](const Record& record) { return is_marked(record) || record.kind == RecordKind::instant; });
   };
   if (std::none_of(trace.recording.threads.begin(), trace.recording.threads.end(), has_ranges)) return;
   RangeTree tree(trace, profile);

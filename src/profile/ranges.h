@@ -9,5 +9,7 @@ namespace treadle::profile {
 /// Sets the profile's ranges, all calls with the same ranges around them together, and the spans that a timeline of them shows.
 /// @pre the profile has its runs
 void add_ranges(const ProfileTrace& trace, Profile& profile);
+/// Fills Profile::marks.
+void add_marks(const ProfileTrace& trace, Profile& profile);
 
 }  // namespace treadle::profile

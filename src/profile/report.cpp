@@ -50,6 +50,8 @@ Json operands_json(const std::vector<ProfiledOperand>& operands) {
     if (operand.shape) json["shape"] = operand.shape->dims();
     if (operand.constant) json["constant"] = true;
     if (!operand.shares.empty()) json["shares"] = operand.shares;
+    if (operand.row_step != 0) json["strides"] = operand.strides();
+    if (!operand.value.empty()) json["value"] = operand.value;
     list.push_back(std::move(json));
   }
   return list;
@@ -71,6 +73,7 @@ class ReportBuilder {
     find_critical_path();
     json["where"] = where();
     if (path_.ms > 0) json["critical_path"] = {{"ms", rounded(path_.ms)}, {"all_nodes_ms", rounded(path_.all_ms)}, {"nodes", path_.nodes}};
+    if (const double ns = typical_mean([&](size_t r) { return profile_.runs[r].waited_ns; }); ns > 0) json["waited_ms"] = milliseconds(ns);
     json["nodes"] = nodes();
     json["operators"] = operators();
     if (Json list = layers_json(json["nodes"]); !list.empty()) json["layers"] = std::move(list);
@@ -78,6 +81,7 @@ class ReportBuilder {
     if (!profile_.pool.empty()) json["pool"] = pool_json(profile_);
     if (!profile_.load.empty()) json["load"] = load_json(profile_);
     if (!profile_.ranges.empty()) json["ranges"] = ranges_json(profile_);
+    if (!profile_.marks.empty()) json["marks"] = marks_json(profile_);
     json["memory"] = memory();
     if (context_.remedies_tried) json["remedies"] = remedies();
     json["timeline"] = {
@@ -262,6 +266,10 @@ class ReportBuilder {
     json["ms"] = summary_json(node.self_ns);
     const double mean = node_mean_ns(i);
     if (path_.ms > 0 && path_.slack_ms[i] >= 0) json["slack_ms"] = rounded(path_.slack_ms[i]);
+    if (!node.ready_ns.empty() && std::all_of(typical_.begin(), typical_.end(), [&](size_t r) { return node.ready_ns[r] >= 0; })) {
+      json["ready_ms"] = milliseconds(typical_mean([&](size_t r) { return node.ready_ns[r]; }));
+      json["waited_ms"] = milliseconds(typical_mean([&](size_t r) { return node.waited_ns[r]; }));
+    }
     json["mean_ms"] = milliseconds(mean);
     if (node.barrier_ns > 0) json["barrier_ms"] = milliseconds(node.barrier_ns / static_cast<double>(profile_.runs.size()));
     json["share"] = rounded(wall_ns_ > 0 ? mean / wall_ns_ : 0);
@@ -399,16 +407,20 @@ class ReportBuilder {
 
   static Json timeline(const std::vector<ProfiledEvent>& events) {
     Json node = Json::array(), thread = Json::array(), start = Json::array(), duration = Json::array(), phase = Json::array();
+    Json waited = Json::array();
     const bool has_phases = std::any_of(events.begin(), events.end(), [](const ProfiledEvent& event) { return event.phase >= 0; });
+    const bool has_waits = std::any_of(events.begin(), events.end(), [](const ProfiledEvent& event) { return event.waited_ns >= 1000; });
     for (size_t i = 0; i < std::min(events.size(), kMaxTimelineEvents); ++i) {
       node.push_back(events[i].node);
       thread.push_back(events[i].thread);
       start.push_back(rounded(events[i].start_ns / 1e3, 1000));
       duration.push_back(rounded(events[i].duration_ns / 1e3, 1000));
       if (has_phases) phase.push_back(events[i].phase);
+      if (has_waits) waited.push_back(rounded(events[i].waited_ns / 1e3, 1000));
     }
     Json json{{"events", events.size()}, {"node", node}, {"thread", thread}, {"start_us", start}, {"duration_us", duration}};
     if (has_phases) json["phase"] = std::move(phase);
+    if (has_waits) json["waited_us"] = std::move(waited);
     return json;
   }
 

@@ -162,6 +162,17 @@ Document clock_json(const Profile& profile) {
   return {{"pairs", std::move(pairs)}, {"set_ms", milliseconds(set_ns)}};
 }
 
+Document marks_json(const Profile& profile) {
+  constexpr size_t kMostMarks = 100'000;
+  Document name = Document::array(), thread = Document::array(), ms = Document::array();
+  for (size_t i = 0; i < std::min(profile.marks.size(), kMostMarks); ++i) {
+    name.push_back(profile.marks[i].name);
+    thread.push_back(profile.marks[i].thread);
+    ms.push_back(milliseconds(profile.marks[i].ns));
+  }
+  return {{"events", profile.marks.size()}, {"name", std::move(name)}, {"thread", std::move(thread)}, {"ms", std::move(ms)}};
+}
+
 Document spans_json(const Profile& profile) {
   Document range = Document::array(), thread = Document::array(), start = Document::array(), duration = Document::array();
   for (const ProfiledSpan& span : profile.spans) {

@@ -21,6 +21,8 @@ Document pool_json(const Profile& profile);
 Document clock_json(const Profile& profile);
 /// Ranges that the program marked: calls, and the time of all of them.
 Document ranges_json(const Profile& profile);
+/// Moments that the program marked, by column: the first of them.
+Document marks_json(const Profile& profile);
 /// Where ranges and runs lie in the recording.
 Document spans_json(const Profile& profile);
 /// What was really allocated: over time, at its peak, and what there was no room for.

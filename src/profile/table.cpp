@@ -1,6 +1,8 @@
 // A profile for the terminal.
 #include <fmt/format.h>
 
+#include <map>
+
 #include "profile/document.h"
 #include "treadle/profile.h"
 
@@ -178,6 +180,33 @@ std::string range_table(const Document& document) {
   return "\nranges of the program  (ms: median of a call; own: without the ranges in it; runs: recorded runs in it)\n" + table.to_text();
 }
 
+// By name, in the order of their first.
+std::string mark_table(const Document& document, int top) {
+  if (!document.contains("marks")) return {};
+  struct Mark {
+    size_t times = 0;
+    double first_ms = 0, last_ms = 0;
+  };
+  const Document &marks = document.at("marks"), &names = marks.at("name");
+  std::map<std::string, Mark> by_name;
+  std::vector<std::string> order;
+  for (size_t i = 0; i < names.size(); ++i) {
+    const double ms = marks.at("ms").at(i);
+    auto [found, is_new] = by_name.try_emplace(names[i].get<std::string>(), Mark{0, ms, ms});
+    if (is_new) order.push_back(found->first);
+    ++found->second.times, found->second.last_ms = ms;
+  }
+  TextTable table({{"mark", false, 50}, {"times", true}, {"first at ms", true}, {"last at ms", true}});
+  const size_t shown = top > 0 ? std::min(order.size(), static_cast<size_t>(top)) : order.size();
+  for (size_t i = 0; i < shown; ++i) {
+    const Mark& mark = by_name.at(order[i]);
+    table.add({order[i], std::to_string(mark.times), fmt::format("{:.3f}", mark.first_ms), fmt::format("{:.3f}", mark.last_ms)});
+  }
+  std::string text = "\nmarks of the program  (ms since the profile began)\n" + table.to_text();
+  if (shown < order.size()) text += fmt::format("  ... and {} more names: --top 0 shows all\n", order.size() - shown);
+  return text;
+}
+
 std::string where_table(const Document& document) {
   TextTable table({{"where a run went"}, {"ms", true}, {"%", true}});
   double ms = 0, share = 0;
@@ -196,6 +225,9 @@ std::string where_table(const Document& document) {
         path.at("nodes").size(), document.value("memory", Document::object()).value("steps", Document::array()).size(), path_ms, all_ms,
         all_ms > 0 ? 100 * (1 - path_ms / all_ms) : 0.0);
   }
+  if (document.contains("waited_ms"))
+    text += fmt::format("  nodes whose inputs were there waited {:.4f} ms for their turn, all together\n",
+                        document.at("waited_ms").get<double>());
   return text;
 }
 
@@ -304,9 +336,9 @@ std::string profile_to_table(std::string_view json, const ProfileTableOptions& o
   return reading([&] {
     const Document document = parse_document(json);
     return headline(document) + node_table(document, options) + kernel_phase_table(document, options) + operator_table(document, 12) +
-           phase_table(document) + range_table(document) + where_table(document) + pool_table(document) + load_table(document) +
-           memory_table(document) + measured_table(document, options) + (options.memory ? arena_table(document, options) : "") +
-           remedy_list(document);
+           phase_table(document) + range_table(document) + mark_table(document, options.top) + where_table(document) +
+           pool_table(document) + load_table(document) + memory_table(document) + measured_table(document, options) +
+           (options.memory ? arena_table(document, options) : "") + remedy_list(document);
   });
 }
 

@@ -17,6 +17,7 @@ std::string profile_to_trace(const Profile& profile, TraceFormat format) {
   profile::TraceView view = profile::view_of(profile);
   view.launches = view.pool_runs = format == TraceFormat::chrome || format == TraceFormat::perfetto;
   if (format != TraceFormat::onnxruntime) view.layers = &profile.trace->layers;
+  view.waited = &profile.trace->waited_ns;
   if (!view.launches) view.load = nullptr;  // the others are about runs
   switch (format) {
     case TraceFormat::chrome: return profile::to_chrome_trace(view);

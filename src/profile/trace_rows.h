@@ -20,6 +20,7 @@ struct ProfileTrace {
   std::unordered_map<uint32_t, int32_t> node_of;                             ///< from the name of a record to the index in Profile::nodes
   uint32_t run = 0;                                                          ///< the name of runs
   std::vector<std::vector<uint32_t>> layers;                                 ///< by node: names in the recording; empty if no node has any
+  std::unordered_map<const Record*, int64_t> waited_ns;                      ///< of nodes, as analyse() gives it
   Recording::Thread load;                                                    ///< phases of loading; empty if that was long ago
   std::vector<std::pair<uint64_t, uint64_t>> intervals = {{0, UINT64_MAX}};  ///< ticks between which the profile was on
 
@@ -39,6 +40,14 @@ struct TraceView {
   bool pool_runs = false;                                      ///< rows have ranges around what threads of the pool run
   const std::vector<std::vector<uint32_t>>* layers = nullptr;  ///< as ProfileTrace::layers: rows have ranges around the nodes of a layer
 
+  const std::unordered_map<const Record*, int64_t>* waited = nullptr;  ///< as ProfileTrace::waited_ns
+
+  /// How long a node was ready before it began; 0: less than a microsecond, or not known.
+  int64_t waited_ns(const Record& record) const {
+    if (!waited || waited->empty()) return 0;
+    const auto found = waited->find(&record);
+    return found == waited->end() ? 0 : found->second;
+  }
   /// -1 if the record is of no known node.
   int32_t node_index(const Record& record) const;
   const std::string& name(const Record& record) const;
@@ -114,17 +123,27 @@ inline bool is_point(const Record& record) {
 
 std::vector<TraceRow> rows_of(const TraceView& view);
 
-/// Calls open(span) and close(span) in the order of time, inner ranges within outer ones. Points are left out.
-template <typename Open, typename Close>
-void replay(const TraceRow& row, const Open& open, const Close& close) {
+/// Calls open(span) and close(span) in the order of time, inner ranges within outer ones, and mark(span) for what the program marked. Other
+/// points are left out.
+template <typename Open, typename Close, typename Mark>
+void replay(const TraceRow& row, const Open& open, const Close& close, const Mark& mark) {
   std::vector<const TraceSpan*> stack;
   for (const TraceSpan& span : row.spans) {
-    if (is_point(*span.record)) continue;
+    const bool is_mark = span.record->kind == RecordKind::instant;
+    if (is_point(*span.record) && !is_mark) continue;
     for (; !stack.empty() && stack.back()->end_ns <= span.start_ns; stack.pop_back()) close(*stack.back());
+    if (is_mark) {
+      mark(span);
+      continue;
+    }
     open(span);
     stack.push_back(&span);
   }
   for (; !stack.empty(); stack.pop_back()) close(*stack.back());
+}
+template <typename Open, typename Close>
+void replay(const TraceRow& row, const Open& open, const Close& close) {
+  replay(row, open, close, [](const TraceSpan&) {});
 }
 
 }  // namespace profile

@@ -117,6 +117,15 @@ void Profiler::flush() {
 
 Profile read_profile_recording(const std::string& path) { return profile::read_stream(path); }
 
+void mark_profile(std::string_view name) noexcept {
+  if (!RecordWindow::any()) return;
+  try {
+    Recorder::of_process().instant(ProfileRange::name_id(name));
+  } catch (const std::exception&) {
+    // no memory for the name
+  }
+}
+
 uint64_t ProfileRange::begin() noexcept { return RecordWindow::any() ? read_ticks() : 0; }
 uint32_t ProfileRange::name_id(std::string_view name) { return Recorder::of_process().intern(name); }
 void ProfileRange::end(uint32_t name_id, uint64_t begin) noexcept {

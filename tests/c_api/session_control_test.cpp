@@ -98,6 +98,8 @@ TEST(CApi, ProfilersStandBesideEachOtherAndSeeRanges) {
   const uint64_t range = treadle_profile_range_begin();
   EXPECT_NE(range, 0U);
   EXPECT_EQ(opened.run(), "");
+  treadle_profile_mark("half way");
+  treadle_profile_mark(nullptr);
   treadle_profile_range_end("inference", range);
   EXPECT_EQ(message_of(treadle_profiler_set_recording(plain, 0)), "");
   EXPECT_EQ(opened.run(), "");
@@ -115,6 +117,7 @@ TEST(CApi, ProfilersStandBesideEachOtherAndSeeRanges) {
   EXPECT_NE(first.find("\"measured\""), std::string::npos);
   EXPECT_EQ(second.find("\"measured\""), std::string::npos);
   EXPECT_NE(second.find("\"inference\""), std::string::npos);
+  EXPECT_NE(second.find("\"half way\""), std::string::npos);
   EXPECT_EQ(message_of(treadle_profiler_flush(with_memory)), "");
   EXPECT_EQ(message_of(treadle_profiler_flush(plain)), "");
   treadle_profiler_release(with_memory);

@@ -73,6 +73,63 @@ TEST(ProfileAnalysis, NodesAtOnceCountOnceInTheRun) {
   expect_sum(p.runs[0]);
 }
 
+// a -> b, a -> c, {b, c} -> d, on two threads; `view` is a view of b.
+TEST(ProfileAnalysis, NodesAreReadyWhenTheLastOfTheirInputsIsThere) {
+  Recording recording;  // a tick is a nanosecond
+  for (const char* name : {"run", "a", "b", "c", "d"}) recording.names.push_back({name, {}, {}});
+  recording.threads.push_back({0,
+                               100,
+                               "main",
+                               {node(1, 1010, 1500), node(2, 1520, 6000), node(4, 9000, 9500), run(1000, 9600), node(1, 10010, 10020),
+                                node(2, 10020, 10030), node(3, 10030, 10040), node(4, 10040, 10050), run(10000, 10060)}});
+  recording.threads.push_back({1, 101, "helper", {node(3, 3500, 7000)}});
+  Profile profile;
+  const auto step = [&](const std::vector<std::string>& inputs, const std::string& output) {
+    ProfiledNode made;
+    for (const std::string& input : inputs) made.inputs.push_back({.name = input, .shares = input == "view" ? "b" : ""});
+    made.outputs.push_back({.name = output});
+    profile.steps.push_back(static_cast<int32_t>(profile.nodes.size()));
+    profile.nodes.push_back(std::move(made));
+  };
+  step({"x"}, "a"), step({"a"}, "b"), step({"a"}, "c"), step({"view", "c"}, "d");
+  std::unordered_map<const Record*, int64_t> waited;
+  analyse(recording, {.run = 0, .node = {{1, 0}, {2, 1}, {3, 2}, {4, 3}}}, profile, &waited);
+  ASSERT_EQ(profile.runs.size(), 2U);
+  EXPECT_EQ(profile.nodes[0].ready_ns, (std::vector<double>{10, 10})) << "where nodes begin";
+  EXPECT_EQ(profile.nodes[1].ready_ns, (std::vector<double>{500, 20}));
+  EXPECT_EQ(profile.nodes[2].ready_ns, (std::vector<double>{500, 20}));
+  EXPECT_EQ(profile.nodes[3].ready_ns, (std::vector<double>{6000, 40}));
+  EXPECT_EQ(profile.nodes[0].waited_ns, (std::vector<double>{0, 0}));
+  EXPECT_EQ(profile.nodes[1].waited_ns, (std::vector<double>{20, 0}));
+  EXPECT_EQ(profile.nodes[2].waited_ns, (std::vector<double>{2000, 10}));
+  EXPECT_EQ(profile.nodes[3].waited_ns, (std::vector<double>{2000, 0}));
+  EXPECT_EQ(profile.runs[0].waited_ns, 4020);
+  EXPECT_EQ(profile.runs[1].waited_ns, 10);
+  // Traces say it from a microsecond on.
+  EXPECT_EQ(waited, (std::unordered_map<const Record*, int64_t>{{&recording.threads[1].records[0], 2000},
+                                                                {&recording.threads[0].records[2], 2000}}));
+  for (const ProfiledEvent& event : profile.slowest_run)
+    EXPECT_EQ(event.waited_ns, profile.nodes[static_cast<size_t>(event.node)].waited_ns[0]);
+}
+
+// Another graph of the same client ran: the main graph's nodes were never ready.
+TEST(ProfileAnalysis, NodesThatDidNotRunWereNotReady) {
+  const Profile p = [] {
+    Recording recording;
+    for (const char* name : {"run", "a", "other"}) recording.names.push_back({name, {}, {}});
+    recording.threads.push_back({0, 100, "main", {node(2, 10, 20), run(0, 30)}});
+    Profile profile;
+    profile.nodes.resize(2);
+    profile.steps = {0};
+    analyse(recording, {.run = 0, .node = {{1, 0}, {2, 1}}}, profile);
+    return profile;
+  }();
+  EXPECT_EQ(p.nodes[0].ready_ns, std::vector<double>{-1});
+  EXPECT_TRUE(p.nodes[1].ready_ns.empty());
+  EXPECT_EQ(p.runs[0].waited_ns, 0);
+  EXPECT_EQ(profile_to_json(p).find("ready_ms"), std::string::npos);
+}
+
 TEST(ProfileAnalysis, WaitingIsApartFromDispatch) {
   const Profile p = analysed({{node(kConv, 10, 20), {20, 45, 0, 0, kWait, RecordKind::wait, 1}, node(kConv, 50, 60), run(0, 60)}});
   EXPECT_EQ(p.runs[0].wait_ns, 25);

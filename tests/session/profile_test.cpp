@@ -134,6 +134,29 @@ TEST(SessionProfile, NodesNameTheirPasses) {
   for (const ProfiledNode& node : without.profile().nodes) EXPECT_TRUE(node.passes.empty());
 }
 
+TEST(SessionProfile, MarksAreOfAllProfilesThatAreTaken) {
+  Session session = product_session();
+  mark_profile("nobody records");
+  const Profiler first = session.profiler({});
+  mark_profile("one");
+  const Profiler second = session.profiler({});
+  session.run(product_feeds(4));
+  std::thread([] { mark_profile("two"); }).join();
+  const auto names = [](const Profile& profile) {
+    std::vector<std::string> found;
+    for (const ProfiledMark& mark : profile.marks) found.push_back(mark.name);
+    return found;
+  };
+  const Profile both = first.profile();
+  EXPECT_EQ(names(both), (std::vector<std::string>{"one", "two"}));
+  EXPECT_EQ(names(second.profile()), (std::vector<std::string>{"two"}));
+  ASSERT_EQ(both.runs.size(), 1U);
+  EXPECT_LT(both.marks[0].ns, both.runs[0].start_ns);
+  EXPECT_GE(both.marks[1].ns, both.runs[0].start_ns + both.runs[0].duration_ns);
+  EXPECT_NE(both.marks[0].thread, both.marks[1].thread);
+  EXPECT_EQ(both.spans.size(), 1U) << "the timeline of the whole recording shows them among runs";
+}
+
 TEST(SessionProfile, OperationsAreThoseOfTheRunsExtents) {
   Session session = product_session();
   session.start_profiling();

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "core/elements_text.h"
 #include "exec/program/binding.h"
 #include "graph/layers.h"
 #include "graph/op_def.h"
@@ -23,6 +24,27 @@ class LatestBinding {
   std::shared_ptr<const Binding> binding_;
 };
 
+// Of a number, or a short list of them, that is known without running. Parameters change.
+std::string value_of(const Program& program, const Binding* binding, int32_t index) {
+  constexpr int64_t kLongest = 16;
+  const Slot& slot = program.slots()[static_cast<size_t>(index)];
+  const int32_t root = slot.root < 0 ? index : slot.root;
+  Tensor tensor;
+  if (slot.placement == Placement::known && binding)
+    tensor = binding->known(root);
+  else if (program.graph().value(slot.value).is_constant() && program.constant(root).is_tensor())
+    tensor = program.constant(root).tensor();
+  const Type& type = program.type(index);
+  if (!tensor.defined() || tensor.storage()->device() || !type.has_rank() || type.shape->size() > 1 || tensor.num_elements() > kLongest)
+    return {};
+  const std::string elements = elements_text(tensor);
+  if (type.shape->empty()) return elements;
+  if (elements.empty() && tensor.num_elements() > 0) return {};
+  std::string text = "[";
+  for (char c : elements) text += c == ',' ? std::string(", ") : std::string(1, c);
+  return text + "]";
+}
+
 ProfiledOperand operand_of(const Program& program, const Binding* binding, int32_t index) {
   ProfiledOperand operand;
   if (index < 0) return operand;
@@ -31,6 +53,8 @@ ProfiledOperand operand_of(const Program& program, const Binding* binding, int32
   operand.dtype = slot.dtype;
   if (slot.root != index && slot.root >= 0) operand.shares = program.name(slot.root);
   operand.constant = slot.placement == Placement::constant;
+  operand.row_step = slot.row_step;
+  operand.value = value_of(program, binding, index);
   if (slot.static_shape && binding)
     operand.shape = binding->shape(index);
   else if (program.type(index).is_static())

@@ -54,7 +54,7 @@ function nodeRow(node) {
   return row;
 }
 function operandList(operands) {
-  const texts = operands.map((o) => `${o.name} ${o.dtype || ''}${o.shape ? `[${o.shape.join(', ')}]` : ''}${o.constant ? ', constant' : ''}${o.shares ? `, in the bytes of ${o.shares}` : ''}`);
+  const texts = operands.map((o) => `${o.name} ${o.dtype || ''}${o.shape ? `[${o.shape.join(', ')}]` : ''}${o.value ? ` = ${o.value}` : ''}${o.strides ? `, strides [${o.strides.join(', ')}]` : ''}${o.constant ? ', constant' : ''}${o.shares ? `, in the bytes of ${o.shares}` : ''}`);
   return make('ul', {}, ...texts.map((text) => make('li', {}, breakable(text))));
 }
 // Why it is this kernel, and none of the operator's others.
@@ -70,6 +70,7 @@ function detailRow(node) {
     ['work of a call', [rate(node.flops, 'MFLOP', 1e6), isKnown(node.bytes) ? bytes(node.bytes) : ''].filter(Boolean).join(', ')],
     ['limit', isKnown(node.bound_ms) ? `${time(node.bound_ms)}, by ${node.bound}` : ''],
     ['critical path', critical.has(node.index) ? 'on it' : isKnown(node.slack_ms) ? `may be ${time(node.slack_ms)} slower` : ''],
+    ['inputs there', isKnown(node.ready_ms) ? `${time(node.ready_ms) || '0 ms'} after the run began` + (node.waited_ms > 0 ? `; the node began ${time(node.waited_ms)} later` : '') : ''],
     ['packed weights', node.packed_bytes ? bytes(node.packed_bytes) : ''],
     ['reads', node.inputs.length ? operandList(node.inputs) : ''], ['writes', node.outputs.length ? operandList(node.outputs) : '']];
   const cell = make('td', { colspan: columns.length }, facts(pairs));

@@ -135,8 +135,12 @@ function showLoad() {
 }
 
 function showRanges() {
-  const ranges = profile.ranges || [];
-  if (!ranges.length) { $('ranges').hidden = true; return; }
+  const ranges = profile.ranges || [], marks = profile.marks;
+  if (marks) {
+    const rows = marks.name.slice(0, 200).map((name, i) => [breakable(name), time(marks.ms[i]) || '0 ms', (profile.timeline.threads || [])[marks.thread[i]] || '']);
+    $('marks-table').append(make('h3', {}, `Marks: ${marks.events.toLocaleString('en')}`), scrolling('Table of marks', table(rows, ['mark', '#at', 'on'])), ...(marks.events > rows.length ? [make('p', { class: 'hint' }, `The first ${rows.length}.`)] : []));
+  }
+  if (!ranges.length) { $('ranges').hidden = !marks; return; }
   const list = ranges.map((r) => ({ ...r, ms: r.total_ms, median: r.ms.median, text: `${r.name}\n${plural(r.calls, 'call')}, ${time(r.total_ms)}; ${time(r.self_ms)} its own, ${time(r.runs_ms)} in recorded runs` }));
   const all = sumOfRoots(list), scale = timeScale([all]), each = timeScale(list.map((r) => r.median));
   const rows = treeRows(list, all / 200, (r) => [r.calls.toLocaleString('en'), each.text(r.median), scale.text(r.ms), scale.text(r.self_ms), scale.text(r.runs_ms)]);

@@ -6,7 +6,7 @@ const rowHeight = 22, laneHeight = 20, axisHeight = 24;
  */
 function unpack(timeline) {
   const count = timeline.count, text = atob(timeline.packed);
-  const events = { count, of: timeline.events, node: new Int32Array(count), thread: new Int32Array(count), phase: new Int32Array(count).fill(-1), start: new Float64Array(count), end: new Float64Array(count) };
+  const events = { count, of: timeline.events, node: new Int32Array(count), thread: new Int32Array(count), phase: new Int32Array(count).fill(-1), waited: new Float64Array(count), start: new Float64Array(count), end: new Float64Array(count) };
   let at = 0, node = 0, thread = 0, start = 0;
   const next = () => {
     let value = 0, factor = 1, byte;
@@ -20,6 +20,7 @@ function unpack(timeline) {
     events.start[i] = start / 1e3;
     events.end[i] = (start + next()) / 1e3;
     if (timeline.has_phases) events.phase[i] = next();
+    if (timeline.has_waits) events.waited[i] = next() / 1e3;
   }
   return events;
 }
@@ -30,8 +31,8 @@ const isOver = (end, start) => end <= start + 0.0025;
 const layerNames = [], firstLayer = -100;
 function withLayers(events) {
   if (!nodes.some((n) => n.layers.length)) return events;
-  const made = { node: [], thread: [], phase: [], start: [], end: [] }, numbers = new Map(layerNames.map((name, i) => [name, i])), threads = new Map();
-  const add = (node, thread, phase, start, end) => { made.node.push(node); made.thread.push(thread); made.phase.push(phase); made.start.push(start); return made.end.push(end) - 1; };
+  const made = { node: [], thread: [], phase: [], waited: [], start: [], end: [] }, numbers = new Map(layerNames.map((name, i) => [name, i])), threads = new Map();
+  const add = (node, thread, phase, start, end, waited = 0) => { made.waited.push(waited); made.node.push(node); made.thread.push(thread); made.phase.push(phase); made.start.push(start); return made.end.push(end) - 1; };
   const numberOf = (name) => { if (!numbers.has(name)) { numbers.set(name, layerNames.length); layerNames.push(name); } return numbers.get(name); };
   const common = (a, b) => { let n = 0; while (n < a.length && n < b.length && a[n] === b[n]) ++n; return n; };
   for (let i = 0; i < events.count; ++i) {
@@ -48,9 +49,9 @@ function withLayers(events) {
       frame.open = layers;
     }
     if (node ? node.hasBodies : events.node[i] < -1) frames.push({ end, outer: node ? node.layers : frame.outer, open: [], events: [] });
-    add(events.node[i], thread, events.phase[i], start, end);
+    add(events.node[i], thread, events.phase[i], start, end, events.waited[i]);
   }
-  return { count: made.node.length, of: events.of, node: Int32Array.from(made.node), thread: Int32Array.from(made.thread), phase: Int32Array.from(made.phase), start: Float64Array.from(made.start), end: Float64Array.from(made.end) };
+  return { count: made.node.length, of: events.of, node: Int32Array.from(made.node), thread: Int32Array.from(made.thread), phase: Int32Array.from(made.phase), waited: Float64Array.from(made.waited), start: Float64Array.from(made.start), end: Float64Array.from(made.end) };
 }
 const layerAt = (i) => timeView.overview ? undefined : layerNames[firstLayer - timeView.events.node[i]];
 const rangeOf = (i) => timeView.overview ? (profile.ranges || [])[timeView.events.node[i]] : undefined;
@@ -70,7 +71,8 @@ function colourOfEvent(i) {
 function describe(i) {
   const events = timeView.events, node = nodeOf(i), phase = phaseOf(i);
   const what = node ? (phase ? `${phase.phase} of ` : '') + label(node) : layerAt(i) ? `layer ${layerAt(i)}` : timeView.overview || stateOf(i) ? titleOf(i) : 'waiting for another job';
-  return `${what}\nhere: ${time((events.end[i] - events.start[i]) / 1e3)} from ${time(events.start[i] / 1e3) || 0}`;
+  const wait = events.waited[i] >= 1 ? `\nits inputs were there ${time(events.waited[i] / 1e3)} before` : '';
+  return `${what}\nhere: ${time((events.end[i] - events.start[i]) / 1e3)} from ${time(events.start[i] / 1e3) || 0}${wait}`;
 }
 function loadTime() {
   const which = $('which').value, found = (profile.timeline || {})[which];
@@ -123,6 +125,7 @@ function drawTime() {
   const height = axisHeight + timeView.lanes.reduce((s, l) => s + l.rows.length * rowHeight + laneHeight, 0) + 6;
   const { context: c, width } = prepare($('time'), height);
   drawAxis(c, width, height);
+  if (timeView.overview) drawMarks(c, width, height);
   timeView.boxes = [];
   const palette = new Map(allColours.map((name) => [name, css(name)]));
   const inks = new Map([...palette].map(([name, colour]) => [name, inkOn(colour)]));
@@ -145,6 +148,24 @@ function drawAxis(c, width, height) {
     c.beginPath(); c.moveTo(x, axisHeight); c.lineTo(x, height); c.stroke();
     c.fillText(`${number(t * factor, digits)} ${unit}`, x + 3, 12);
   }
+}
+// Marks of the program: lines across all threads, with their names where there is room.
+function drawMarks(c, width, height) {
+  const marks = profile.marks || { name: [] }, scale = width / (timeView.to - timeView.from);
+  let free = -Infinity;
+  c.fillStyle = css('--text');
+  c.strokeStyle = css('--text');
+  c.setLineDash([2, 3]);
+  marks.name.forEach((name, i) => {
+    const x = (marks.ms[i] * 1e3 - timeView.from) * scale;
+    if (x < 0 || x > width) return;
+    c.beginPath(); c.moveTo(x, axisHeight); c.lineTo(x, height); c.stroke();
+    if (x < free) return;
+    const text = shorten(name, 24);
+    c.fillText(text, x + 3, axisHeight + 8);
+    free = x + 12 + 6.6 * text.length;
+  });
+  c.setLineDash([]);
 }
 function drawRow(c, row, y, width, style) {
   const { start, end } = timeView.events, scale = width / (timeView.to - timeView.from), high = rowHeight - 3;
