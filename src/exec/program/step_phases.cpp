@@ -55,10 +55,10 @@ std::vector<StepPhase> step_phases(const Graph& graph, std::span<const Instructi
     of_forward = ancestors(graph, ends_of_forward(graph, instructions, forward));
   std::vector<StepPhase> phases;
   for (size_t i = 0; i < instructions.size(); ++i)
-    phases.push_back(communicates(instructions[i])              ? StepPhase::communication
-                     : i >= commit_from                         ? StepPhase::optimizer
+    phases.push_back(communicates(instructions[i])               ? StepPhase::communication
+                     : i >= commit_from                          ? StepPhase::optimizer
                      : of_forward.contains(instructions[i].node) ? StepPhase::forward
-                                                                : StepPhase::backward);
+                                                                 : StepPhase::backward);
   return phases;
 }
 
