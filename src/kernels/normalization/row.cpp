@@ -48,6 +48,12 @@ double shifted_sum(const T* x, int64_t n, T shift) {
   return total;
 }
 
+// Not below zero, where the sum's own rounding is larger than all differences from the mean; NaN stays.
+double variance_of(double squares, double rest) {
+  const double variance = squares - rest * rest;
+  return variance < 0 ? 0 : variance;
+}
+
 template <typename T>
 RowStatistics statistics(const T* x, int64_t n) {
   const double count = static_cast<double>(n);
@@ -55,7 +61,7 @@ RowStatistics statistics(const T* x, int64_t n) {
   // The mean was rounded to T; what is left of it is put right in both results.
   const T shift = static_cast<T>(mean);
   const double rest = mean - static_cast<double>(shift);
-  return {mean, shifted_sum<true>(x, n, shift) / count - rest * rest};
+  return {mean, variance_of(shifted_sum<true>(x, n, shift) / count, rest)};
 }
 
 // y = fn(x, at), a vector at a time; at(p) is the vector of another row at the same place.
@@ -129,8 +135,8 @@ void layer_norm_short(int64_t n, const T* x, const T* scale, const T* bias, doub
   for (int r = 0; r < kRows; ++r) mean[r] = static_cast<T>(sum[r] / count);
   shifted_sums<true>(x, n, mean, squares);
   for (int r = 0; r < kRows; ++r) {
-    const double rest = sum[r] / count - static_cast<double>(mean[r]), variance = squares[r] / count - rest * rest;
-    const T inverse = static_cast<T>(1 / std::sqrt(variance + epsilon));
+    const double rest = sum[r] / count - static_cast<double>(mean[r]);
+    const T inverse = static_cast<T>(1 / std::sqrt(variance_of(squares[r] / count, rest) + epsilon));
     normalize(x + r * n, n, mean[r], inverse, scale, bias, y + r * n);
     if (means) means[r] = mean[r];
     if (inverse_deviations) inverse_deviations[r] = inverse;

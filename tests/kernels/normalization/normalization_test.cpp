@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "kernels/normalization/norm.h"
+#include "kernels/normalization/row.h"
 #include "kernels/normalization/softmax.h"
 #include "tests/kernels/random.h"
 
@@ -183,6 +184,23 @@ TEST(Norm, ALargeMeanDoesNotSpoilTheVariance) {
   float deviation;
   layer_norm<float>(1, 1000, x.data(), nullptr, nullptr, 0, y.data(), nullptr, &deviation, nullptr);
   EXPECT_NEAR(deviation, 1 / std::sqrt(variance), 1e-5 / std::sqrt(variance));
+}
+
+// The rounding of their sum is larger than what is between them.
+TEST(Norm, LargeElementsThatAreEqualHaveNoNegativeVariance) {
+  Random random(64);
+  for (int64_t n : {1, 3, 6, 7, 16, 31, 64, 100, 700}) {
+    for (int round = 0; round < 200; ++round) {
+      const float value = std::pow(10.0F, random.vector(1, 2, 12)[0]);
+      const std::vector<float> x(3 * n, value);
+      std::vector<float> y(3 * n);
+      layer_norm<float>(3, n, x.data(), nullptr, nullptr, 0.01F, y.data(), nullptr, nullptr, nullptr);
+      for (float v : y) ASSERT_TRUE(std::isfinite(v)) << n << " of " << value;
+      ASSERT_GE(row_statistics(x.data(), n).variance, 0) << n << " of " << value;
+    }
+  }
+  const float nan[] = {1, std::nanf(""), 2};
+  EXPECT_TRUE(std::isnan(row_statistics(nan, 3).variance));
 }
 
 TEST(Norm, AZeroVectorStaysZero) {
