@@ -509,5 +509,21 @@ feed y [4] = 0 1 1 0
 )");
 }
 
+// The sum of a row is rounded by more than what is between its elements.
+TEST(FoundGraphs, LayerNormalizationOfLargeElementsThatAreEqual) {
+  expect_right(R"(
+opset 21
+input x float32 [6]
+constant scale float32 [6] = -2.5 1.8 1.1 -2.6 2.3 0
+constant bias float32 [6] = -2.5 -0.7 0 -1.9 -1.3 -1.8
+squares = Einsum(x, x) equation="a,a->"
+equal = Add(x, squares)
+y = LayerNormalization(equal, scale, bias) epsilon=0.01f
+output y float32
+feeds
+feed x [6] = 7001.1 7001.1 7001.1 7001.1 7001.1 7001.1
+)");
+}
+
 }  // namespace
 }  // namespace treadle::graphs
