@@ -122,6 +122,7 @@ double Noise::operator()(double value, DType dtype, double ulps) {
   if (!on_) return value;
   // Numbers too small to be normal may be taken for zero.
   if (std::fabs(value) < smallest_normal(dtype) && random_() % 2 == 0) return 0;
+  if (few_ && random_() % 16 != 0) return value;
   const double size = least_ + (most_ - least_) * static_cast<double>(random_() % 1024) / 1024;
   const bool up = direction_ == 0 ? random_() % 2 == 0 : direction_ > 0;
   const double noisy = value + std::fabs(value) * (up ? size : -size) * ulps * epsilon_of(dtype);
