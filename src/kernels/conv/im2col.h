@@ -7,7 +7,7 @@
 
 namespace treadle::kernels {
 
-/// Columns that im2col_panel takes at most: panels are 4 vectors of 64 bytes of 16 bits wide, or a few narrower ones.
+/// Columns that im2col_panel takes at most: a list of them is on the stack.
 inline constexpr int64_t kMaxPanelWidth = 1024;
 
 /// Writes outputs [begin, begin + columns) of one image and group as a panel: C * kernel rows of `width` elements, zero behind `columns`.
