@@ -9,10 +9,10 @@
 #include <utility>
 
 #include "autodiff/gradient.h"
+#include "graph/dead_nodes.h"
 #include "graph/gradient.h"
 #include "graph/infer.h"
 #include "graph/op_def.h"
-#include "graph/patch.h"
 #include "ops/gradients.h"
 #include "treadle/error.h"
 

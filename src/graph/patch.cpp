@@ -6,6 +6,7 @@
 #include <deque>
 #include <iterator>
 
+#include "graph/dead_nodes.h"
 #include "graph/infer.h"
 #include "graph/op_def.h"
 #include "graph/rewriter.h"
@@ -26,43 +27,24 @@ ValueId Patch::constant(std::string name, Tensor content) {
   return ValueId{kPendingBit | first};
 }
 
-namespace {
-
-// What hands values out stays even if nobody reads what comes back.
-bool is_unused(const Graph& graph, const Node& node) {
-  return !(node.op && node.op->barrier) && std::all_of(node.outputs.begin(), node.outputs.end(), [&](ValueId output) {
-    return output == kNoValue || (graph.value(output).uses.empty() && !graph.is_output(output));
-  });
-}
-
-}  // namespace
-
 /// Applies patches to one graph and keeps the list of nodes to look at again.
 class PatchDriver {
  public:
-  PatchDriver(Graph& graph, std::span<const Rule* const> rules, const PatchOptions& options)
-      : graph_(graph), rules_(rules), options_(options) {}
+  PatchDriver(Rewriter& rewriter, std::span<const Rule* const> rules, const PatchOptions& options)
+      : rewriter_(rewriter), graph_(rewriter.graph()), rules_(rules), options_(options) {}
 
-  int64_t run() {
-    for (NodeId id : graph_.order()) {
-      for (Body& body : graph_.node(id).bodies) {
-        PatchOptions rest = options_;
-        rest.max_patches -= count_;
-        count_ += PatchDriver(*body.graph, rules_, rest).run();
-      }
-      enqueue(id);
-    }
+  void run() {
+    for (NodeId id : graph_.order()) enqueue(id);
     // Every rule brings a graph closer to a form that no rule matches; more patches than this say that two of them undo each other.
-    const int64_t limit = count_ + 1000 + 50 * static_cast<int64_t>(graph_.num_nodes());
-    while (!queue_.empty() && count_ < options_.max_patches) {
-      if (count_ > limit)
+    const int64_t limit = rewriter_.count() + 1000 + 50 * static_cast<int64_t>(graph_.num_nodes());
+    while (!queue_.empty() && !rewriter_.is_at_limit()) {
+      if (rewriter_.count() > limit)
         throw Error(ErrorCode::internal, fmt::format("the rewrite rules do not come to an end; the last was {}", last_rule_));
       NodeId id = queue_.front();
       queue_.pop_front();
       queued_[index_of(id)] = false;
       if (graph_.is_alive(id)) visit(id);
     }
-    return count_;
   }
 
  private:
@@ -81,8 +63,8 @@ class PatchDriver {
       if (!patch) continue;
       if (options_.log) options_.log(rule->name(), graph_.node(id));
       last_rule_ = rule->name();
-      apply(*rule, *patch, id);
-      ++count_;
+      // apply() knows better than the rewriter what its nodes stand for: what they replace follows from who still reads it.
+      rewriter_.change([&] { return apply(*rule, *patch, id), true; });
       return;
     }
   }
@@ -161,7 +143,7 @@ class PatchDriver {
     while (!stack.empty()) {
       NodeId candidate = stack.back();
       stack.pop_back();
-      if (!graph_.is_alive(candidate) || !is_unused(graph_, graph_.node(candidate))) continue;
+      if (!graph_.is_alive(candidate) || !is_dead(graph_, graph_.node(candidate))) continue;
       removed_sources_.push_back(std::move(graph_.node(candidate).sources));
       if (!graph_.node(candidate).metadata.empty()) removed_metadata_.push_back(std::move(graph_.node(candidate).metadata));
       for (ValueId input : graph_.node(candidate).inputs) {
@@ -173,6 +155,7 @@ class PatchDriver {
     }
   }
 
+  Rewriter& rewriter_;
   Graph& graph_;
   std::span<const Rule* const> rules_;
   const PatchOptions& options_;
@@ -181,7 +164,6 @@ class PatchDriver {
   std::vector<std::vector<std::pair<std::string, std::string>>> removed_metadata_;  // of the same
   std::deque<NodeId> queue_;
   std::vector<bool> queued_;
-  int64_t count_ = 0;
 };
 
 int64_t apply_rules(Graph& graph, std::span<const std::unique_ptr<Rule>> rules, const PatchOptions& options) {
@@ -190,21 +172,9 @@ int64_t apply_rules(Graph& graph, std::span<const std::unique_ptr<Rule>> rules, 
     bool skipped = std::find(options.skip.begin(), options.skip.end(), rule->name()) != options.skip.end();
     if (!skipped) active.push_back(rule.get());
   }
-  return PatchDriver(graph, active, options).run();
-}
-
-int64_t remove_dead_nodes(Graph& graph) {
-  int64_t removed = 0;
-  std::vector<NodeId> order = graph.order();
-  for (auto it = order.rbegin(); it != order.rend(); ++it) {
-    if (is_unused(graph, graph.node(*it))) {
-      graph.remove_node(*it);
-      ++removed;
-      continue;
-    }
-    for (Body& body : graph.node(*it).bodies) removed += remove_dead_nodes(*body.graph);
-  }
-  return removed;
+  return Rewriter(graph, options.max_patches).for_each_graph_inside_out([&](Rewriter& inside) {
+    PatchDriver(inside, active, options).run();
+  });
 }
 
 }  // namespace treadle

@@ -64,7 +64,4 @@ struct PatchOptions {
 /// the shape of a value. Returns the number of patches.
 int64_t apply_rules(Graph& graph, std::span<const std::unique_ptr<Rule>> rules, const PatchOptions& options = {});
 
-/// Removes nodes whose outputs are unused. Returns how many.
-int64_t remove_dead_nodes(Graph& graph);
-
 }  // namespace treadle

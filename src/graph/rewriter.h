@@ -54,6 +54,13 @@ class Rewriter {
     for_each_body([&](Rewriter& inside) { inside.for_each_graph(pass); });
     return count_;
   }
+  /// The same, bodies first.
+  template <typename Fn>
+  int64_t for_each_graph_inside_out(const Fn& pass) {
+    for_each_body([&](Rewriter& inside) { inside.for_each_graph_inside_out(pass); });
+    pass(*this);
+    return count_;
+  }
 
   /// One change. The nodes that edit() adds stand for `origins`, which it may remove. edit() returns false if it has changed nothing.
   /// Nothing happens at the limit.
@@ -69,6 +76,11 @@ class Rewriter {
   template <typename Fn>
   bool change(NodeId origin, Fn&& edit) {
     return change(std::span(&origin, 1), edit);
+  }
+  /// One that adds no nodes, or says itself what they stand for.
+  template <typename Fn>
+  bool change(Fn&& edit) {
+    return change(std::span<const NodeId>(), edit);
   }
 
   /// The output of a new node in front of `before` (kNoNode: at the end), its type inferred.

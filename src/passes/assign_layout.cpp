@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "graph/dead_nodes.h"
 #include "graph/infer.h"
 #include "kernels/conv/nhwc_bytes.h"
 #include "kernels/gemm/gemm_bytes.h"
@@ -294,7 +295,7 @@ bool LayoutPass::transpose(const Node& node) {
 int64_t assign_layout(Graph& graph, int64_t limit, bool weights_change) {
   const int64_t count = Rewriter(graph, limit).for_each_graph([&](Rewriter& inside) { LayoutPass(inside, weights_change).run(); });
   if (count == 0) return 0;
-  remove_dead(graph, INT64_MAX);
+  remove_dead_nodes(graph);
   infer(graph);
   return count;
 }

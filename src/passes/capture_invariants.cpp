@@ -2,6 +2,7 @@
 // that arrives as a carried value can neither be folded nor packed. Exact, also for no trip at all: the last value is the first.
 #include <vector>
 
+#include "graph/rewriter.h"
 #include "passes/whole_graph.h"
 
 namespace treadle::passes {
@@ -38,22 +39,21 @@ void capture(Graph& graph, NodeId id, size_t carried) {
     if (node.outputs[i] != kNoValue) graph.value(node.outputs[i]).output = static_cast<int>(i);
 }
 
-}  // namespace
-
-int64_t capture_loop_invariants(Graph& graph, int64_t limit) {
-  int64_t count = 0;
+void capture_in(Rewriter& rewriter) {
+  Graph& graph = rewriter.graph();
   for (NodeId id : graph.order()) {
-    for (Body& body : graph.node(id).bodies) count += capture_loop_invariants(*body.graph, limit - count);
     if (!graph.node(id).is("Loop")) continue;
     const Graph& body = *graph.node(id).bodies.front().graph;
-    for (size_t k = static_cast<size_t>(graph.node(id).num_formal_inputs); k-- > 2 && count < limit;) {
+    for (size_t k = static_cast<size_t>(graph.node(id).num_formal_inputs); k-- > 2;) {
       if (k >= body.inputs.size() || k - 1 >= body.outputs.size() || body.outputs[k - 1] != body.inputs[k]) continue;
       if (graph.node(id).inputs[k] == kNoValue) continue;
-      capture(graph, id, k - 2);
-      ++count;
+      rewriter.change(id, [&] { return capture(graph, id, k - 2), true; });
     }
   }
-  return count;
 }
+
+}  // namespace
+
+int64_t capture_loop_invariants(Graph& graph, int64_t limit) { return Rewriter(graph, limit).for_each_graph_inside_out(capture_in); }
 
 }  // namespace treadle::passes

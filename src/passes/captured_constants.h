@@ -5,7 +5,7 @@
 
 namespace treadle::passes {
 
-/// Returns the number of captures replaced, nested bodies included.
+/// Returns the number of nodes whose bodies got some, nested ones included.
 int64_t copy_captured_constants(Graph& graph);
 
 }  // namespace treadle::passes

@@ -8,6 +8,7 @@
 #include <algorithm>
 
 #include "core/file.h"
+#include "graph/dead_nodes.h"
 #include "graph/op_def.h"
 #include "graph/rewriter.h"
 #include "kernels/elementwise/convert.h"
@@ -155,7 +156,7 @@ class Float32Pass {
 
 int64_t compute_in_float32(Graph& graph, const FoldBudget& budget, int64_t limit) {
   const int64_t count = Rewriter(graph, limit).for_each_graph([&](Rewriter& inside) { Float32Pass(inside, budget.max_bytes_each).run(); });
-  if (count > 0) remove_dead(graph, INT64_MAX);
+  if (count > 0) remove_dead_nodes(graph);
   return count;
 }
 

@@ -8,6 +8,7 @@
 #include <sstream>
 
 #include "core/file.h"
+#include "graph/rewriter.h"
 #include "treadle/error.h"
 
 namespace treadle::passes {
@@ -50,17 +51,18 @@ std::vector<float> read_conv_rates(const std::string& path) {
 }
 
 int64_t assign_conv_choice(Graph& graph, const ConvChoiceRules& rules, int64_t limit) {
-  int64_t count = 0;
-  for (NodeId id = graph.first(); id != kNoNode && count < limit; id = graph.next(id)) {
-    Node& node = graph.node(id);
-    for (Body& body : node.bodies) count += assign_conv_choice(*body.graph, rules, limit - count);
-    if (!node.is("NhwcConv", "treadle") || !has_window_of_3(graph, node) || count >= limit) continue;
-    if (std::isfinite(rules.max_weight_expansion))
-      node.attributes.set("max_weight_expansion", static_cast<float>(rules.max_weight_expansion));
-    if (!rules.rates.empty()) node.attributes.set("rates", rules.rates);
-    ++count;
-  }
-  return count;
+  return Rewriter(graph, limit).for_each_graph([&](Rewriter& inside) {
+    for (NodeId id : inside.graph().order()) {
+      Node& node = inside.graph().node(id);
+      if (!node.is("NhwcConv", "treadle") || !has_window_of_3(inside.graph(), node)) continue;
+      inside.change([&] {
+        if (std::isfinite(rules.max_weight_expansion))
+          node.attributes.set("max_weight_expansion", static_cast<float>(rules.max_weight_expansion));
+        if (!rules.rates.empty()) node.attributes.set("rates", rules.rates);
+        return true;
+      });
+    }
+  });
 }
 
 }  // namespace treadle::passes

@@ -6,6 +6,7 @@
 #include "core/file.h"
 #include "graph/evaluate.h"
 #include "graph/op_def.h"
+#include "graph/rewriter.h"
 #include "passes/whole_graph.h"
 #include "treadle/error.h"
 
@@ -14,15 +15,11 @@ namespace {
 
 class ConstantFolder {
  public:
-  ConstantFolder(Graph& graph, FoldBudget& budget, int64_t limit) : graph_(graph), budget_(budget), limit_(limit) {}
+  ConstantFolder(Rewriter& rewriter, FoldBudget& budget) : rewriter_(rewriter), graph_(rewriter.graph()), budget_(budget) {}
 
-  int64_t run() {
-    for (NodeId id : graph_.order()) {
-      for (Body& body : graph_.node(id).bodies) count_ += fold_constants(*body.graph, budget_, limit_ - count_);
-      if (count_ >= limit_) break;
-      if (is_candidate(graph_.node(id)) && fold(id)) ++count_;
-    }
-    return count_;
+  void run() {
+    for (NodeId id : graph_.order())
+      if (is_candidate(graph_.node(id))) rewriter_.change(id, [&] { return fold(id); });
   }
 
  private:
@@ -134,17 +131,13 @@ class ConstantFolder {
     value.constant = Datum();
   }
 
+  Rewriter& rewriter_;
   Graph& graph_;
   FoldBudget& budget_;
-  int64_t limit_, count_ = 0;
   Evaluator evaluator_;
 };
 
-}  // namespace
-
-int64_t fold_constants(Graph& graph, FoldBudget& budget, int64_t limit) { return ConstantFolder(graph, budget, limit).run(); }
-
-void release_unused_constants(Graph& graph) {
+void release_unused_in(Graph& graph) {
   const std::unordered_set<ValueId> overridable(graph.overridable_initializers.begin(), graph.overridable_initializers.end());
   for (size_t i = 0; i < graph.num_values(); ++i) {
     ValueId id{static_cast<uint32_t>(i)};
@@ -152,8 +145,16 @@ void release_unused_constants(Graph& graph) {
     if (!value.is_constant() || !value.uses.empty() || graph.is_output(id)) continue;
     if (!overridable.contains(id)) value.constant = Datum();
   }
-  for (NodeId id : graph.order())
-    for (Body& body : graph.node(id).bodies) release_unused_constants(*body.graph);
+}
+
+}  // namespace
+
+int64_t fold_constants(Graph& graph, FoldBudget& budget, int64_t limit) {
+  return Rewriter(graph, limit).for_each_graph_inside_out([&](Rewriter& inside) { ConstantFolder(inside, budget).run(); });
+}
+
+void release_unused_constants(Graph& graph) {
+  Rewriter(graph).for_each_graph([](Rewriter& inside) { release_unused_in(inside.graph()); });
 }
 
 }  // namespace treadle::passes

@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "graph/op_def.h"
+#include "graph/rewriter.h"
 #include "passes/whole_graph.h"
 
 namespace treadle::passes {
@@ -33,44 +34,48 @@ void make_constant(Value& value, const Tensor& tensor) {
 }
 
 // The node's outputs that anybody reads become constants, if all of them can.
-bool fold(Graph& graph, NodeId id) {
+void fold(Rewriter& rewriter, NodeId id) {
+  Graph& graph = rewriter.graph();
   const Node& node = graph.node(id);
-  if (!node.bodies.empty() || !node.op || !node.op->deterministic) return false;
+  if (!node.bodies.empty() || !node.op || !node.op->deterministic) return;
   std::vector<std::pair<ValueId, Tensor>> constants;
   for (ValueId output : node.outputs) {
     if (output == kNoValue || (graph.value(output).uses.empty() && !graph.is_output(output))) continue;
     auto tensor = known_tensor(graph.value(output));
-    if (!tensor) return false;
+    if (!tensor) return;
     constants.emplace_back(output, *tensor);
   }
-  if (constants.empty()) return false;
-  graph.remove_node(id);
-  for (auto& [output, tensor] : constants) make_constant(graph.value(output), tensor);
-  return true;
+  if (constants.empty()) return;
+  rewriter.change(id, [&] {
+    graph.remove_node(id);
+    for (auto& [output, tensor] : constants) make_constant(graph.value(output), tensor);
+    return true;
+  });
+}
+
+// A captured value whose elements are known needs no capture: remove-dead drops it when nothing reads it any more.
+void fold_captures(Rewriter& rewriter, NodeId id) {
+  for (Body& body : rewriter.graph().node(id).bodies)
+    for (auto [inside, position] : body.captures) {
+      const Value& value = body.graph->value(inside);
+      const auto tensor = value.uses.empty() ? std::nullopt : known_tensor(value);
+      if (!tensor) continue;
+      rewriter.change(id, [&] {
+        body.graph->replace_uses(inside, body.graph->add_constant(std::string(value.name), *tensor));
+        return true;
+      });
+    }
 }
 
 }  // namespace
 
 int64_t fold_shapes(Graph& graph, int64_t limit) {
-  int64_t count = 0;
-  for (NodeId id : graph.order()) {
-    for (Body& body : graph.node(id).bodies) {
-      if (count >= limit) return count;
-      // A captured value whose elements are known needs no capture: remove_dead drops it when nothing reads it any more.
-      for (auto [inside, position] : body.captures) {
-        Value& value = body.graph->value(inside);
-        auto tensor = value.uses.empty() ? std::nullopt : known_tensor(value);
-        if (!tensor || count >= limit) continue;
-        ValueId constant = body.graph->add_constant(value.name, *tensor);
-        body.graph->replace_uses(inside, constant);
-        ++count;
-      }
-      count += fold_shapes(*body.graph, limit - count);
+  return Rewriter(graph, limit).for_each_graph([](Rewriter& inside) {
+    for (NodeId id : inside.graph().order()) {
+      fold_captures(inside, id);
+      fold(inside, id);
     }
-    if (count >= limit) return count;
-    if (fold(graph, id)) ++count;
-  }
-  return count;
+  });
 }
 
 }  // namespace treadle::passes

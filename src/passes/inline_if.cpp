@@ -2,6 +2,7 @@
 #include <string>
 #include <vector>
 
+#include "graph/rewriter.h"
 #include "passes/whole_graph.h"
 
 namespace treadle::passes {
@@ -46,23 +47,21 @@ void inline_branch(Graph& graph, NodeId id, const Body& body) {
   graph.remove_node(id);
 }
 
-}  // namespace
-
-int64_t inline_constant_if(Graph& graph, int64_t limit) {
-  int64_t count = 0;
+void inline_in(Rewriter& rewriter) {
+  Graph& graph = rewriter.graph();
   for (NodeId id : graph.order()) {
-    for (Body& body : graph.node(id).bodies) count += inline_constant_if(*body.graph, limit - count);
-    if (count >= limit) return count;
     const Node& node = graph.node(id);
     if (!node.is("If")) continue;
     const Tensor* condition = graph.constant_tensor(node.inputs[0]);
     if (!condition || condition->dtype() != DType::boolean || condition->num_elements() != 1) continue;
     const Body* taken = node.body(*condition->data<bool>() ? "then_branch" : "else_branch");
     if (!taken || taken->graph->outputs.size() < node.outputs.size()) continue;
-    inline_branch(graph, id, *taken);
-    ++count;
+    rewriter.change(id, [&] { return inline_branch(graph, id, *taken), true; });
   }
-  return count;
 }
+
+}  // namespace
+
+int64_t inline_constant_if(Graph& graph, int64_t limit) { return Rewriter(graph, limit).for_each_graph_inside_out(inline_in); }
 
 }  // namespace treadle::passes

@@ -7,6 +7,7 @@
 #include <span>
 
 #include "core/load_phases.h"
+#include "graph/dead_nodes.h"
 #include "graph/infer.h"
 #include "graph/patch.h"
 #include "passes/captured_constants.h"
@@ -102,7 +103,7 @@ constexpr Pass kRounds[] = {
     entry({"rotary-layouts", kExtended, kNotBeforeAutodiff, "Transposes around FusedRotary -> its strides"}, rotary_layouts),
     entry({"attention-layouts", kExtended, kAlways, "Transposes around FusedAttention -> its strides"}, attention_layouts),
     entry<merge_common_nodes>({"merge-common-nodes", kBasic, kAlways, "nodes that compute the same thing become one"}),
-    entry<remove_dead>({"remove-dead", kBasic, kAlways, "nodes and captures that nothing reads go"}),
+    entry<remove_dead_nodes>({"remove-dead", kBasic, kAlways, "nodes and captures that nothing reads go"}),
 };
 // Once, when the rounds above have settled: these take operators away that other rules look for.
 constexpr Pass kFusions[] = {

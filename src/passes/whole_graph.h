@@ -46,9 +46,6 @@ int64_t merge_movements(Graph& graph, int64_t limit);
 /// Gathers that take an input apart, one element of its outermost axis each, become a Split, whose outputs need no copies.
 int64_t split_inputs(Graph& graph, int64_t limit);
 
-/// Removes nodes that nothing reads, in bodies too, and captures that no body reads any more.
-int64_t remove_dead(Graph& graph, int64_t limit);
-
 /// Lets go of constants that nothing reads: folded weights would be in memory twice.
 void release_unused_constants(Graph& graph);
 

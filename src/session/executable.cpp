@@ -8,7 +8,7 @@
 #include "core/nearest.h"
 #include "core/pattern.h"
 #include "exec/program/binding.h"
-#include "graph/patch.h"
+#include "graph/dead_nodes.h"
 #include "session/session_impl.h"
 #include "treadle/error.h"
 

@@ -10,7 +10,6 @@
 #include "exec/program/describe.h"
 #include "exec/run/frame.h"
 #include "graph/infer.h"
-#include "graph/patch.h"
 #include "memory/planner.h"
 #include "onnx/export.h"
 #include "onnx/import.h"

@@ -10,9 +10,9 @@
 
 #include "autodiff/gradient.h"
 #include "core/nearest.h"
+#include "graph/dead_nodes.h"
 #include "graph/infer.h"
 #include "graph/op_def.h"
-#include "graph/patch.h"
 #include "onnx/import.h"
 #include "onnx/parse.h"
 #include "onnx/serialize.h"

@@ -147,14 +147,5 @@ TEST(Patch, AnInputDoesNotTakeOverADeclaration) {
   EXPECT_EQ(to_string(b.graph().type(x)), "f32[n]");
 }
 
-TEST(Patch, DeadNodesGoFromTheEndOn) {
-  GraphBuilder b;
-  ValueId x = b.input("x", {2});
-  b.op("dead2", "Abs", {b.op("dead1", "Neg", {x})});
-  b.output(b.op("y", "Relu", {x}));
-  EXPECT_EQ(remove_dead_nodes(b.graph()), 2);
-  EXPECT_EQ(b.graph().num_nodes(), 1U);
-}
-
 }  // namespace
 }  // namespace treadle

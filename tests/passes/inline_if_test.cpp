@@ -1,3 +1,4 @@
+#include "graph/dead_nodes.h"
 #include "tests/passes/pass_test.h"
 
 namespace treadle {
@@ -78,13 +79,13 @@ TEST(RemoveDead, CapturesThatNoBodyReadsGoAndWhatMadeThemToo) {
   Graph& then_branch = *graph->node(choose).bodies[0].graph;
   NodeId relu = then_branch.first();
   then_branch.set_input(relu, 0, then_branch.find_value("half"));
-  EXPECT_EQ(passes::remove_dead(*graph, INT64_MAX), 1);
+  EXPECT_EQ(remove_dead_nodes(*graph), 1);
   EXPECT_EQ(graph->node(choose).inputs.size(), 2U);
   EXPECT_TRUE(graph->node(choose).bodies[0].captures.empty());
   EXPECT_TRUE(then_branch.inputs.empty());
   Graph& else_branch = *graph->node(choose).bodies[1].graph;
   else_branch.set_input(else_branch.first(), 0, else_branch.find_value("half"));
-  EXPECT_EQ(passes::remove_dead(*graph, INT64_MAX), 1);
+  EXPECT_EQ(remove_dead_nodes(*graph), 1);
   EXPECT_EQ(graph->node(choose).inputs.size(), 1U);
   verify(*graph);
 }

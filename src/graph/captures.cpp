@@ -1,9 +1,9 @@
-#include "passes/captures.h"
+#include "graph/captures.h"
 
 #include <algorithm>
 #include <vector>
 
-namespace treadle::passes {
+namespace treadle {
 
 void drop_unused_captures(Graph& graph, NodeId id) {
   Node& node = graph.node(id);
@@ -26,4 +26,4 @@ void drop_unused_captures(Graph& graph, NodeId id) {
     for (auto& capture : body.captures) capture.second = moved[static_cast<size_t>(capture.second)];
 }
 
-}  // namespace treadle::passes
+}  // namespace treadle

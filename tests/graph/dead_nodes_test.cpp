@@ -1,3 +1,5 @@
+#include "graph/dead_nodes.h"
+
 #include "tests/passes/pass_test.h"
 
 namespace treadle {
@@ -6,7 +8,7 @@ namespace {
 using testing::GraphBuilder;
 
 std::function<int64_t(Graph&)> removal() {
-  return [](Graph& graph) { return passes::remove_dead(graph, INT64_MAX); };
+  return [](Graph& graph) { return remove_dead_nodes(graph); };
 }
 
 TEST(RemoveDead, ChainsThatNothingReadsGo) {
