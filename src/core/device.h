@@ -1,4 +1,5 @@
-// Devices: memory, streams of work, and events that order streams. `cpu` runs everything at once on the calling thread; others later.
+// Devices: memory, streams of work, and events that order streams. `cpu` runs everything at once on the calling thread; others later. What
+// only some devices can do stands in interfaces of its own, which a device gives out or not: Bus, SharedEngine, AccessChecks.
 #pragma once
 
 #include <cstddef>
@@ -46,24 +47,53 @@ class Stream {
   virtual void copy(void* dst, const void* src, size_t size_bytes, CopyKind kind) = 0;
   /// `event` completes when the work so far is done. @throws Error(invalid_argument) if it belongs to another kind of device.
   virtual void record(Event& event) = 0;
-  /// Takes the time that so many bytes take over the bus to the host, in the order of the stream's work; moves none. On devices with
-  /// Device::has_bus().
-  virtual void transfer(size_t size_bytes) { (void)size_bytes; }
   /// Later work of this stream waits for the last record of `event`, of whatever device.
   /// @throws Error(invalid_argument) if it was never recorded, on devices that can tell.
   virtual void wait(const std::shared_ptr<Event>& event) = 0;
-  /// Work that is enqueued from now on gives way to that of the device's other streams: it waits for theirs, and on devices that can,
-  /// theirs takes its place in the middle. Null: it does not.
-  /// @param check  is called now and then while it waits; what it throws ends the work.
-  virtual void set_gives_way(std::function<void()> check) { (void)check; }
   /// The host waits for all work. Throws the first error of the work since the last call; work after an error was skipped.
   virtual void synchronize() = 0;
+};
 
-  /// Says what the work that is enqueued next will touch. Devices that check for races do it here, at issue, so that a missing event is
-  /// found whatever the timing. @throws Error(internal) naming both accesses.
-  virtual void check_access(const void* data, size_t size_bytes, Access access, std::string_view name) {
-    (void)data, (void)size_bytes, (void)access, (void)name;
-  }
+/// The way to the host's memory of a device that works on it under the device's own addresses: what does not fit its memory can stay there.
+/// Addresses and room in the device's memory are then two things.
+class Bus {
+ public:
+  virtual std::shared_ptr<Storage> allocate_anywhere(size_t size_bytes) = 0;  ///< addresses, without room
+  /// Room in the device's own memory. False if there is none for so many bytes.
+  virtual bool reserve(size_t size_bytes) = 0;
+  virtual void unreserve(size_t size_bytes) noexcept = 0;
+  /// What is there is not needed until it is written again: of memory that allocate_anywhere() gave, the host's may go back to the system.
+  virtual void discard(void* data, size_t size_bytes) = 0;
+  /// Takes the time that so many bytes take, in the order of the stream's work; moves none.
+  virtual void transfer(Stream& stream, size_t size_bytes) = 0;
+
+ protected:
+  ~Bus() = default;
+};
+
+/// What computes for all streams of a device, one at a time.
+class SharedEngine {
+ public:
+  /// Work that the stream gets from now on gives way to that of the device's other streams: it waits for theirs, which on devices that can
+  /// takes its place in the middle. Null: it does not.
+  /// @param check  is called now and then while it waits; what it throws ends the work.
+  virtual void set_gives_way(Stream& stream, std::function<void()> check) = 0;
+
+ protected:
+  ~SharedEngine() = default;
+};
+
+/// Finds races: a device that has it compares the accesses that it is told of, whatever the timing.
+class AccessChecks {
+ public:
+  /// What the work that the stream gets next will touch. @throws Error(internal) naming both accesses where an event is missing.
+  virtual void check(Stream& stream, const void* data, size_t size_bytes, Access access, std::string_view name) = 0;
+  /// Memory that is not the device's own but that work of its streams touches: accesses to it are checked, too, as long as the handle
+  /// lives. Null for what is known already.
+  virtual std::shared_ptr<const void> watch(const void* data, size_t size_bytes) = 0;
+
+ protected:
+  ~AccessChecks() = default;
 };
 
 class Device : public std::enable_shared_from_this<Device> {
@@ -81,21 +111,10 @@ class Device : public std::enable_shared_from_this<Device> {
   virtual std::shared_ptr<Storage> allocate(size_t size_bytes) = 0;
   virtual std::unique_ptr<Stream> create_stream(std::string_view name) = 0;
   virtual std::shared_ptr<Event> create_event() = 0;
-  /// True if the device reaches the host's memory over a bus, so that what does not fit its own can stay there under the same address.
-  /// Then allocate_anywhere() gives addresses, and reserve() room in the device's own memory.
-  virtual bool has_bus() const noexcept { return false; }
-  virtual std::shared_ptr<Storage> allocate_anywhere(size_t size_bytes) { return allocate(size_bytes); }
-  /// False if there is no room for so many bytes.
-  virtual bool reserve(size_t size_bytes) { return (void)size_bytes, true; }
-  virtual void unreserve(size_t size_bytes) { (void)size_bytes; }
-  /// What is there is not needed until it is written again: of memory that allocate_anywhere() gave, the host's may go back to the system.
-  virtual void discard(void* data, size_t size_bytes) { (void)data, (void)size_bytes; }
-  /// Memory that is not the device's own but that work of its streams touches: devices that check accesses check those to it, too, as long
-  /// as the handle lives. Null from devices that do not.
-  virtual std::shared_ptr<const void> watch(const void* data, size_t size_bytes) {
-    (void)data, (void)size_bytes;
-    return nullptr;
-  }
+  /// What only some devices have; null from the others. They live as long as the device.
+  virtual Bus* bus() noexcept { return nullptr; }
+  virtual SharedEngine* shared_engine() noexcept { return nullptr; }
+  virtual AccessChecks* access_checks() noexcept { return nullptr; }
   /// True if host code may read and write the device's memory.
   virtual bool host_accessible() const noexcept = 0;
   /// True if its memory is the host's in truth, as a simulated device's.

@@ -117,7 +117,7 @@ DeviceKernel SessionDevices::kernel_for(const Graph& graph, const Node& node) co
 
 void SessionDevices::set_memory_limit(size_t limit_bytes) {
   for (size_t d = 1; d < devices_.size(); ++d)
-    if (!devices_[d]->has_bus())
+    if (!devices_[d]->bus())
       throw Error(ErrorCode::not_implemented,
                   fmt::format("a memory limit does not hold on {}, which does not reach the host's memory", devices_[d]->name()));
   memory_->set_limit(limit_bytes);

@@ -27,6 +27,10 @@ std::string message_of(Fn&& fn) {
   return "nothing was thrown";
 }
 
+void check(Stream& stream, const void* data, size_t size_bytes, Access access, std::string_view name) {
+  stream.device().access_checks()->check(stream, data, size_bytes, access, name);
+}
+
 // Everything here must hold whatever the delays are.
 class SimDeviceTest : public testing::TestWithParam<uint64_t> {
  protected:
@@ -35,12 +39,12 @@ class SimDeviceTest : public testing::TestWithParam<uint64_t> {
 
   // Enqueues work with the access declared.
   void fill(Stream& stream, const std::shared_ptr<Storage>& storage, int value, const char* name = "fill") {
-    stream.check_access(storage->data(), storage->size_bytes(), Access::write, name);
+    check(stream, storage->data(), storage->size_bytes(), Access::write, name);
     stream.enqueue([=] { std::memset(storage->data(), value, storage->size_bytes()); }, name);
   }
   void add_one(Stream& stream, const std::shared_ptr<Storage>& to, const std::shared_ptr<Storage>& from) {
-    stream.check_access(from->data(), from->size_bytes(), Access::read, "add_one");
-    stream.check_access(to->data(), to->size_bytes(), Access::write, "add_one");
+    check(stream, from->data(), from->size_bytes(), Access::read, "add_one");
+    check(stream, to->data(), to->size_bytes(), Access::write, "add_one");
     stream.enqueue(
         [=] {
           for (size_t i = 0; i < to->size_bytes(); ++i) to->data()[i] = static_cast<std::byte>(static_cast<int>(from->data()[i]) + 1);
@@ -94,29 +98,29 @@ TEST_P(SimDeviceTest, AMissingEventIsFoundWhateverTheTiming) {
   auto a = device_->allocate(64);
   fill(*first_, a, 1, "producer");
   EXPECT_EQ(
-      message_of([&] { second_->check_access(a->data() + 16, 8, Access::read, "consumer"); }),
+      message_of([&] { check(*second_, a->data() + 16, 8, Access::read, "consumer"); }),
       "race on bytes 16 to 24 of a device block of 64: the read by \"consumer\" on stream \"second\" is not ordered after the write by "
       "\"producer\" on stream \"first\"");
   first_->synchronize();
-  EXPECT_NO_THROW(second_->check_access(a->data(), 64, Access::read, "consumer after the host has waited"));
+  EXPECT_NO_THROW(check(*second_, a->data(), 64, Access::read, "consumer after the host has waited"));
 }
 
 TEST_P(SimDeviceTest, AWriteMustWaitForReaders) {
   auto a = device_->allocate(64);
   fill(*first_, a, 1);
   first_->synchronize();
-  second_->check_access(a->data(), 64, Access::read, "reader");
+  check(*second_, a->data(), 64, Access::read, "reader");
   second_->enqueue([] {}, "reader");
-  EXPECT_NO_THROW(first_->check_access(a->data(), 64, Access::read, "two readers need no order"));
-  EXPECT_NE(message_of([&] { first_->check_access(a->data() + 60, 4, Access::write, "writer"); }).find("the read by \"reader\""),
+  EXPECT_NO_THROW(check(*first_, a->data(), 64, Access::read, "two readers need no order"));
+  EXPECT_NE(message_of([&] { check(*first_, a->data() + 60, 4, Access::write, "writer"); }).find("the read by \"reader\""),
             std::string::npos);
 }
 
 TEST_P(SimDeviceTest, OtherBytesDoNotRace) {
   auto a = device_->allocate(128);
-  first_->check_access(a->data(), 64, Access::write, "low half");
+  check(*first_, a->data(), 64, Access::write, "low half");
   first_->enqueue([] {}, "low half");
-  EXPECT_NO_THROW(second_->check_access(a->data() + 64, 64, Access::write, "high half"));
+  EXPECT_NO_THROW(check(*second_, a->data() + 64, 64, Access::write, "high half"));
 }
 
 TEST_P(SimDeviceTest, AnEventCoversOnlyWhatWasBeforeItsRecord) {
@@ -126,9 +130,8 @@ TEST_P(SimDeviceTest, AnEventCoversOnlyWhatWasBeforeItsRecord) {
   first_->record(*event);
   fill(*first_, b, 2, "after the record");
   second_->wait(event);
-  EXPECT_NO_THROW(second_->check_access(a->data(), 64, Access::read, "covered"));
-  EXPECT_NE(message_of([&] { second_->check_access(b->data(), 64, Access::read, "not covered"); }).find("after the record"),
-            std::string::npos);
+  EXPECT_NO_THROW(check(*second_, a->data(), 64, Access::read, "covered"));
+  EXPECT_NE(message_of([&] { check(*second_, b->data(), 64, Access::read, "not covered"); }).find("after the record"), std::string::npos);
 }
 
 TEST_P(SimDeviceTest, OrderPassesThroughAThirdStream) {
@@ -158,7 +161,7 @@ TEST_P(SimDeviceTest, MemoryFreedUnderWorkIsReportedWithoutACrash) {
   auto a = device_->allocate(64);
   std::byte* data = a->data();
   device_->pause(*first_);
-  first_->check_access(data, 64, Access::write, "late fill");
+  check(*first_, data, 64, Access::write, "late fill");
   first_->enqueue([data] { std::memset(data, 0, 64); }, "late fill");
   a.reset();
   device_->resume(*first_);
@@ -287,7 +290,7 @@ TEST(SimDevice, APaceMakesTheEngineTakeAMultipleOfTheHostsTime) {
 TEST(SimDevice, WorkThatGivesWayLeavesAPacedEngineAndGoesOnLater) {
   auto device = SimDevice::create({.shared_engine = true, .engine_pace = 100});
   auto first = device->create_stream("first"), last = device->create_stream("last");
-  last->set_gives_way([] {});
+  device->shared_engine()->set_gives_way(*last, [] {});
   std::promise<void> computed;
   std::atomic<bool> last_is_done{false};
   last->enqueue(
@@ -331,8 +334,8 @@ TEST(SimDevice, StrayPointersAreRefused) {
   auto stream = device->create_stream("s");
   auto a = device->allocate(64);
   int on_host = 0;
-  EXPECT_NE(message_of([&] { stream->check_access(&on_host, 4, Access::read, "k"); }).find("has not allocated"), std::string::npos);
-  EXPECT_NE(message_of([&] { stream->check_access(a->data() + 60, 8, Access::read, "k"); }).find("has not allocated"), std::string::npos);
+  EXPECT_NE(message_of([&] { check(*stream, &on_host, 4, Access::read, "k"); }).find("has not allocated"), std::string::npos);
+  EXPECT_NE(message_of([&] { check(*stream, a->data() + 60, 8, Access::read, "k"); }).find("has not allocated"), std::string::npos);
   EXPECT_EQ(message_of([&] { stream->wait(device->create_event()); }), "a stream waits for an event that was never recorded");
 }
 

@@ -123,14 +123,14 @@ class SimStream final : public Stream {
   }
 
   void copy(void* dst, const void* src, size_t size_bytes, CopyKind kind) override {
-    if (kind != CopyKind::host_to_device || checker_->has_memory(src)) check_access(src, size_bytes, Access::read, "copy");
-    if (kind != CopyKind::device_to_host || checker_->has_memory(dst)) check_access(dst, size_bytes, Access::write, "copy");
+    if (kind != CopyKind::host_to_device || checker_->has_memory(src)) check(src, size_bytes, Access::read, "copy");
+    if (kind != CopyKind::device_to_host || checker_->has_memory(dst)) check(dst, size_bytes, Access::write, "copy");
     issue([=] {
       if (size_bytes > 0) std::memmove(dst, src, size_bytes);
     });
   }
 
-  void transfer(size_t size_bytes) override {
+  void transfer(size_t size_bytes) {
     if (bus_bytes_per_second_ <= 0) return;
     const auto time = std::chrono::nanoseconds(static_cast<int64_t>(1e9 * static_cast<double>(size_bytes) / bus_bytes_per_second_));
     // A bus takes no core's time: the thread sleeps, but for the end, as sleeping takes some microseconds longer than asked for.
@@ -162,7 +162,7 @@ class SimStream final : public Stream {
     }
   }
 
-  void set_gives_way(std::function<void()> check) override { gives_way_ = std::move(check); }
+  void set_gives_way(std::function<void()> check) { gives_way_ = std::move(check); }
 
   void synchronize() override {
     std::exception_ptr error;
@@ -176,7 +176,7 @@ class SimStream final : public Stream {
     checker_->report_pending();
   }
 
-  void check_access(const void* data, size_t size_bytes, Access access, std::string_view name) override {
+  void check(const void* data, size_t size_bytes, Access access, std::string_view name) {
     checker_->check(timeline_, data, size_bytes, access, name);
   }
 
@@ -258,7 +258,9 @@ class SimStream final : public Stream {
   std::thread thread_;  // last: it uses the members above
 };
 
-class SimDeviceImpl final : public SimDevice {
+SimStream& own(Stream& stream) { return dynamic_cast<SimStream&>(stream); }
+
+class SimDeviceImpl final : public SimDevice, private Bus, private SharedEngine, private AccessChecks {
  public:
   explicit SimDeviceImpl(const SimOptions& options)
       : SimDevice(options.name), options_(options), checker_(options.checker ? options.checker : std::make_shared<AccessChecker>()) {}
@@ -267,7 +269,9 @@ class SimDeviceImpl final : public SimDevice {
     for (void* data : quarantine_) std::free(data);
   }
 
-  bool has_bus() const noexcept override { return true; }
+  Bus* bus() noexcept override { return this; }
+  SharedEngine* shared_engine() noexcept override { return options_.shared_engine ? this : nullptr; }
+  AccessChecks* access_checks() noexcept override { return this; }
 
   std::shared_ptr<Storage> allocate_anywhere(size_t size_bytes) override {
     const size_t rounded = align_up(std::max<size_t>(size_bytes, 1), Storage::kAlignment);
@@ -284,7 +288,12 @@ class SimDeviceImpl final : public SimDevice {
     note_peak(before + size_bytes);
     return true;
   }
-  void unreserve(size_t size_bytes) override { allocated_ -= size_bytes; }
+  void unreserve(size_t size_bytes) noexcept override { allocated_ -= size_bytes; }
+  void transfer(Stream& stream, size_t size_bytes) override { own(stream).transfer(size_bytes); }
+  void set_gives_way(Stream& stream, std::function<void()> check) override { own(stream).set_gives_way(std::move(check)); }
+  void check(Stream& stream, const void* data, size_t size_bytes, Access access, std::string_view name) override {
+    own(stream).check(data, size_bytes, access, name);
+  }
 
   // Whole pages only; what is on the others stays.
   void discard(void* data, size_t size_bytes) override {
@@ -331,8 +340,8 @@ class SimDeviceImpl final : public SimDevice {
   void check_host_access(const void* data, size_t size_bytes, Access access, std::string_view name) override {
     checker_->check(AccessChecker::kHost, data, size_bytes, access, name);
   }
-  void pause(Stream& stream) override { dynamic_cast<SimStream&>(stream).set_paused(true); }
-  void resume(Stream& stream) override { dynamic_cast<SimStream&>(stream).set_paused(false); }
+  void pause(Stream& stream) override { own(stream).set_paused(true); }
+  void resume(Stream& stream) override { own(stream).set_paused(false); }
 
  private:
   void note_peak(size_t now) {

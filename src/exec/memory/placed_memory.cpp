@@ -51,7 +51,7 @@ void PlacedRun::become_resident() {
   residencies_.clear();
   residencies_.resize(owner_.devices_.size());
   for (size_t d = 1; d < residencies_.size(); ++d)
-    if (device(static_cast<int>(d)).has_bus())
+    if (device(static_cast<int>(d)).bus())
       residencies_[d] =
           std::make_unique<Residency>(program_, plan_, static_cast<int>(d), device(static_cast<int>(d)), owner_.memory_, residencies_);
 }
@@ -157,7 +157,7 @@ void PlacedRun::place() {
       if (!arena.storage || arena.storage->size_bytes() < made.size_bytes) {
         arena.storage.reset();
         Device& on = device(static_cast<int>(d));
-        arena.storage = residency(static_cast<int>(d)) ? on.allocate_anywhere(made.size_bytes) : on.allocate(made.size_bytes);
+        arena.storage = residency(static_cast<int>(d)) ? on.bus()->allocate_anywhere(made.size_bytes) : on.allocate(made.size_bytes);
       }
     }
     for (size_t k = 0; k < arena.locations.size(); ++k) planned_[index(arena.locations[k])] = arena.storage->data() + arena.offsets[k];
@@ -177,12 +177,12 @@ void PlacedRun::verify() const {
 
 std::shared_ptr<Storage> PlacedRun::allocate_bytes(int where, size_t size_bytes) {
   Device& on = device(where);
-  if (residency(where)) return on.allocate_anywhere(size_bytes);
+  if (residency(where)) return on.bus()->allocate_anywhere(size_bytes);
   try {
     return on.allocate(size_bytes);
   } catch (const Error& error) {
-    if (error.code() != ErrorCode::resource_exhausted || !on.has_bus()) throw;
-    return on.allocate_anywhere(size_bytes);
+    if (error.code() != ErrorCode::resource_exhausted || !on.bus()) throw;
+    return on.bus()->allocate_anywhere(size_bytes);
   }
 }
 
@@ -205,7 +205,8 @@ void PlacedRun::make_place(int32_t at, DType dtype, const Shape& shape) {
   if (made.device == DevicePlacement::kHost && info.is_output && info.placement == Placement::held && info.static_shape) {
     if (Datum own = frame_.value(made.slot); own.is_tensor()) {
       place.datum = own;
-      place.watch = device(made.device).watch(own.tensor().raw(), own.tensor().size_bytes());
+      AccessChecks* checks = device(made.device).access_checks();
+      if (checks) place.watch = checks->watch(own.tensor().raw(), own.tensor().size_bytes());
       place.tracked = place.watch != nullptr;
       return;
     }

@@ -50,7 +50,7 @@ struct Residency::Choice {
 
 Residency::Residency(const Program& program, const StreamPlan& plan, int device, Device& on, std::shared_ptr<DeviceMemory> memory,
                      const std::vector<std::unique_ptr<Residency>>& of_run)
-    : program_(program), plan_(plan), device_(on), bus_(on.create_stream("bus")), memory_(std::move(memory)), siblings_(of_run) {
+    : program_(program), plan_(plan), device_(on), transfers_(on.create_stream("bus")), memory_(std::move(memory)), siblings_(of_run) {
   const size_t num_locations = plan_.locations.size();
   uses_.resize(num_locations);
   position_.resize(plan_.steps.size());
@@ -128,13 +128,13 @@ bool Residency::is_used_at(size_t position, size_t unit) const {
 // In the limits, and on the device.
 bool Residency::reserve(size_t size_bytes) {
   if (!memory_->account.try_charge(MemoryClass::other, size_bytes)) return false;
-  if (device_.reserve(size_bytes)) return true;
+  if (bus().reserve(size_bytes)) return true;
   memory_->account.discharge(MemoryClass::other, size_bytes);
   return false;
 }
 
 void Residency::unreserve(size_t size_bytes) {
-  device_.unreserve(size_bytes);
+  bus().unreserve(size_bytes);
   memory_->account.discharge(MemoryClass::other, size_bytes);
 }
 
@@ -155,8 +155,8 @@ void Residency::fetch_ahead(size_t position) {
       if (!reserve(unit.size_bytes + others)) return;
       unreserve(others);
       unit.arrival = device_.create_event();
-      bus_->transfer(unit.size_bytes);
-      bus_->record(*unit.arrival);
+      bus().transfer(*transfers_, unit.size_bytes);
+      transfers_->record(*unit.arrival);
       count_move(unit.size_bytes, sharing::now_ns());
       put(index, Place::device);
     }

@@ -36,7 +36,7 @@ struct DeviceMemory {
   Governor own_;
 };
 
-/// For devices that reach the host's memory over a bus (Device::has_bus); of one run, or of several one after the other. What a step uses
+/// For devices that reach the host's memory over a bus (Device::bus); of one run, or of several one after the other. What a step uses
 /// is brought into the device's memory before it, if there is room, or room can be made by moving out values that are used later than they
 /// are; what stays out is read and written over the bus. When every value is used next is known from the plan, once for all budgets, so
 /// that a new limit holds from the next step on, and what a smaller one moves out is what hurts least (Belady's rule). Values are the
@@ -106,6 +106,7 @@ class Residency final : MemoryHolder {
   void drop(size_t unit);
   void put(size_t unit, Place place);
   MemoryAccount* account_of(size_t unit, Place place) const;
+  Bus& bus() const { return *device_.bus(); }
   void transfer(size_t size_bytes);
   void count_move(size_t size_bytes, uint64_t since_ns) const;
   const StreamPlan::Location& location(size_t unit) const { return plan_.locations[unit]; }
@@ -116,7 +117,7 @@ class Residency final : MemoryHolder {
   const Program& program_;
   const StreamPlan& plan_;
   Device& device_;
-  std::unique_ptr<Stream> bus_;
+  std::unique_ptr<Stream> transfers_;
   const std::shared_ptr<DeviceMemory> memory_;
   const std::vector<std::unique_ptr<Residency>>& siblings_;
   const Binding* binding_ = nullptr;  // of the run, also while it stops

@@ -17,8 +17,8 @@ void Residency::count_move(size_t size_bytes, uint64_t since_ns) const {
 
 void Residency::transfer(size_t size_bytes) {
   const uint64_t start = sharing::now_ns();
-  bus_->transfer(size_bytes);
-  bus_->synchronize();
+  bus().transfer(*transfers_, size_bytes);
+  transfers_->synchronize();
   count_move(size_bytes, start);
 }
 
@@ -75,15 +75,15 @@ void Residency::spill(size_t index) {
     File& where = unit.lasting ? of_constants_ : of_run_;
     if (!where.file) where.file = std::make_unique<memory::SpillFile>(memory_->spill_folder);
     exchange(index, [&](std::byte* host, size_t offset, size_t size) {
-      bus_->copy(host, unit.data + offset, size, CopyKind::device_to_host);
-      bus_->synchronize();
+      transfers_->copy(host, unit.data + offset, size, CopyKind::device_to_host);
+      transfers_->synchronize();
       where.file->write(where.end + offset, host, size);
     });
     unit.file_offset = where.end;
     where.end += unit.size_bytes;
     unit.in_file = true;
   }
-  device_.discard(unit.data, unit.size_bytes);
+  bus().discard(unit.data, unit.size_bytes);
   put(index, Place::file);
 }
 
@@ -94,8 +94,8 @@ void Residency::read_back(size_t index) {
     const File& where = unit.lasting ? of_constants_ : of_run_;
     exchange(index, [&](std::byte* host, size_t offset, size_t size) {
       where.file->read(unit.file_offset + offset, host, size);
-      bus_->copy(unit.data + offset, host, size, CopyKind::host_to_device);
-      bus_->synchronize();
+      transfers_->copy(unit.data + offset, host, size, CopyKind::host_to_device);
+      transfers_->synchronize();
     });
   }
   put(index, Place::host);

@@ -221,7 +221,12 @@ void PlacedRun::declare(Stream& on, int32_t at, const Datum& datum, Access acces
   const bool tracked = found.memory == Memory::planned || (found.memory == Memory::held && places_[index(at)].tracked) ||
                        (found.memory == Memory::constant && found.device != DevicePlacement::kHost);
   if (!tracked || !datum.is_tensor()) return;
-  if (const size_t bytes = datum.tensor().size_bytes(); bytes > 0) on.check_access(datum.tensor().raw(), bytes, access, name);
+  declare(on, datum.tensor().raw(), datum.tensor().size_bytes(), access, name);
+}
+
+void PlacedRun::declare(Stream& on, const void* data, size_t size_bytes, Access access, const std::string& name) {
+  AccessChecks* checks = size_bytes > 0 ? on.device().access_checks() : nullptr;
+  if (checks) checks->check(on, data, size_bytes, access, name);
 }
 
 std::span<const int32_t> PlacedRun::locations_of(const StreamPlan::Step& step) const {
@@ -260,8 +265,9 @@ void PlacedRun::issue_alone(sharing::Turn& turn, int32_t s) {
         if (turn.has_duty()) turn.before_node(binding().hint(index(alone.instruction)));
         make_outputs(alone);
       }
-      if (control_.job)
-        stream(alone.stream).set_gives_way(turn.gives_way() ? std::function<void()>([this] { control_.check(); }) : nullptr);
+      Stream& on = stream(alone.stream);
+      if (SharedEngine* engine = control_.job ? on.device().shared_engine() : nullptr)
+        engine->set_gives_way(on, turn.gives_way() ? std::function<void()>([this] { control_.check(); }) : nullptr);
       for_residencies_of(alone, [&](Residency& of) { of.before(s); });
     } catch (...) {
       rethrow_on_device(alone);
@@ -425,8 +431,7 @@ Stream::Work PlacedRun::static_work(const StreamPlan::Step& step, Stream& queue)
   }
   std::byte* scratch = step.scratch >= 0 ? planned_[index(step.scratch)] : nullptr;
   if (step.scratch >= 0)
-    if (const size_t bytes = binding().buffer_sizes()[index(instruction.scratch_buffer)]; bytes > 0)
-      queue.check_access(scratch, bytes, Access::write, instruction.node->name);
+    declare(queue, scratch, binding().buffer_sizes()[index(instruction.scratch_buffer)], Access::write, instruction.node->name);
   return guarded(instruction, device_of(step),
                  [this, &instruction, scratch, pointers = std::move(pointers), keep = std::move(keep)]() mutable {
                    run_static(instruction, binding(), pointers.data(), scratch, control_);

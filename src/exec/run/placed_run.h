@@ -130,6 +130,8 @@ class PlacedRun final : public Run {
   void take_up(const StreamPlan::Step& step);
   int copy_in_of(int where) const;
   void declare(Stream& on, int32_t at, const Datum& datum, Access access, const std::string& name);
+  static void declare(Stream& on, const void* data, size_t size_bytes, Access access, const std::string& name);
+  void watch(int where, const Tensor& tensor);
   void wait_for_all() noexcept;
   void fail(std::exception_ptr error, const Instruction* failed = nullptr) noexcept;
   void rethrow();

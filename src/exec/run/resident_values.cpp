@@ -16,9 +16,13 @@ Datum PlacedRun::taken_feed(size_t input, const Datum& feed) {
   for (size_t d = 1; d < owner_.devices_.size(); ++d) may_stay &= owner_.devices_[d]->reaches(lies_on);
   if (!may_stay) return from_device(feed);
   const Tensor contiguous = feed.tensor().contiguous();
-  for (size_t d = 1; d < owner_.devices_.size(); ++d)
-    if (auto watch = owner_.devices_[d]->watch(contiguous.raw(), contiguous.size_bytes())) watches_.push_back(std::move(watch));
+  for (size_t d = 1; d < owner_.devices_.size(); ++d) watch(static_cast<int>(d), contiguous);
   return contiguous;
+}
+
+void PlacedRun::watch(int where, const Tensor& tensor) {
+  if (AccessChecks* checks = device(where).access_checks())
+    if (auto watch = checks->watch(tensor.raw(), tensor.size_bytes())) watches_.push_back(std::move(watch));
 }
 
 Datum PlacedRun::from_device(Datum value) {
@@ -55,7 +59,7 @@ Tensor PlacedRun::memory_of_staying(int32_t at, int maker, DType dtype, const Sh
   const size_t bytes = size_bytes(dtype, shape.num_elements());
   if (given.defined() && given.storage()->device() && device(maker).reaches(*given.storage()->device()) && given.size_bytes() >= bytes &&
       !frame_.state().is_fed(given)) {
-    if (auto watch = device(maker).watch(given.raw(), given.size_bytes())) watches_.push_back(std::move(watch));
+    watch(maker, given);
     return Tensor(dtype, shape, given.storage(), static_cast<size_t>(given.raw() - given.storage()->data()));
   }
   return Tensor(dtype, shape, allocate_bytes(maker, bytes));

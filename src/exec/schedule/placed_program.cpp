@@ -14,7 +14,7 @@ namespace treadle::exec {
 namespace {
 
 bool any_has_bus(std::span<const std::shared_ptr<Device>> devices) {
-  return std::any_of(devices.begin(), devices.end(), [](const auto& device) { return device->has_bus(); });
+  return std::any_of(devices.begin(), devices.end(), [](const auto& device) { return device->bus() != nullptr; });
 }
 
 }  // namespace
@@ -28,7 +28,7 @@ DeviceConstants::DeviceConstants(const Binding& binding, const StreamPlan& plan,
     const Instruction& instruction = program.instructions()[static_cast<size_t>(step.instruction)];
     const int on = plan.streams[static_cast<size_t>(step.stream)].device;
     const PackedState* state = binding.packed(instruction);
-    if (on != DevicePlacement::kHost && state && !anywhere && devices_[static_cast<size_t>(on)]->has_bus() &&
+    if (on != DevicePlacement::kHost && state && !anywhere && devices_[static_cast<size_t>(on)]->bus() &&
         std::none_of(packed_.begin(), packed_.end(), [&](const Packed& p) { return p.state == state && p.device == on; }))
       packed_.push_back({state, on});
     for (size_t k = 0; k < instruction.num_inputs; ++k) {
@@ -43,7 +43,7 @@ DeviceConstants::DeviceConstants(const Binding& binding, const StreamPlan& plan,
       const Tensor source = constant.tensor().contiguous();
       Device& device = *devices_[static_cast<size_t>(location.device)];
       copy = Tensor(source.dtype(), source.shape(),
-                    anywhere ? device.allocate_anywhere(source.size_bytes()) : device.allocate(source.size_bytes()));
+                    anywhere ? device.bus()->allocate_anywhere(source.size_bytes()) : device.allocate(source.size_bytes()));
       Stream& queue = *streams[static_cast<size_t>(step.stream)];
       queue.copy(copy.raw(), source.raw(), source.size_bytes(), CopyKind::host_to_device);
       queue.synchronize();
@@ -65,14 +65,14 @@ void DeviceConstants::reserve_packed() {
     const size_t bytes = packed.state->size_bytes();
     if (bytes <= packed.reserved_bytes) continue;
     Device& device = *devices_[static_cast<size_t>(packed.device)];
-    if (!device.reserve(bytes - packed.reserved_bytes))
+    if (!device.bus()->reserve(bytes - packed.reserved_bytes))
       throw Error(ErrorCode::resource_exhausted, fmt::format("{} has no room for {} bytes of packed weights", device.name(), bytes));
     packed.reserved_bytes = bytes;
   }
 }
 
 void DeviceConstants::release_packed() noexcept {
-  for (Packed& packed : packed_) devices_[static_cast<size_t>(packed.device)]->unreserve(std::exchange(packed.reserved_bytes, 0));
+  for (Packed& packed : packed_) devices_[static_cast<size_t>(packed.device)]->bus()->unreserve(std::exchange(packed.reserved_bytes, 0));
 }
 
 PlacedProgram::PlacedProgram(const Program& program, std::vector<std::shared_ptr<Device>> devices, StreamPlan plan,
