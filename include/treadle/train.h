@@ -473,6 +473,8 @@ class TREADLE_API JointModule {
   void set_monitor(Monitor monitor);
   MemoryStatistics memory_statistics() const;
   void set_memory_limit(size_t limit_bytes);
+  /// Gives back what ended runs have left for later ones: a module that is not called for a while holds its parameters only. Thread-safe.
+  void trim();
   std::string end_profiling();
   /// As a Session's. A forward part is a run, and so is a backward part, or each group of its gradients. Not while another thread uses the
   /// module.

@@ -197,6 +197,7 @@ void register_joint_module(nb::module_& module) {
       .def_prop_ro("is_random", &JointModule::is_random)
       .def("memory_statistics", [](const JointModule& self) { return memory_dict(self.memory_statistics()); })
       .def("set_memory_limit", &JointModule::set_memory_limit, "limit_bytes"_a)
+      .def("trim", &JointModule::trim, nb::call_guard<nb::gil_scoped_release>())
       .def("end_profiling", &JointModule::end_profiling)
       .def_prop_ro("output_names", &JointModule::output_names)
       .def_prop_ro("parameters", [](const JointModule& self) { return dict_of(self.parameters()); })

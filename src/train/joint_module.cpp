@@ -431,6 +431,7 @@ bool JointModule::is_random() const { return impl_->is_random; }
 void JointModule::set_monitor(Monitor monitor) { impl_->set_monitor(std::move(monitor)); }
 MemoryStatistics JointModule::memory_statistics() const { return impl_->memory.account->statistics(); }
 void JointModule::set_memory_limit(size_t limit_bytes) { impl_->set_memory_limit(limit_bytes); }
+void JointModule::trim() { impl_->runner->trim(); }
 std::vector<NodeCounter> JointModule::node_counters() const { return impl_->Runtime::node_counters(impl_->runner->executables()); }
 void JointModule::reset_node_counters() const { impl_->Runtime::reset_node_counters(impl_->runner->executables()); }
 std::string JointModule::end_profiling() { return impl_->end_profiling(impl_->runner->executables(), TraceFormat::chrome); }

@@ -5,6 +5,7 @@ import io
 import pickle
 import warnings
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import numpy as np
 import pytest
@@ -451,6 +452,67 @@ def test_checkpointed_calls(reentrant, gradients):
         results.append(x.grad)
     close(*results)
     close_gradients(ours, theirs)
+
+
+def bytes_of_runs(module):
+    """Those that wait for a backward pass included."""
+    plans = [plan for plans in module.__dict__["_manager"]._plans.values() for plan in plans]
+    return sum(plan.joint.memory_statistics()["activations"]["bytes"] for plan in plans)
+
+
+def test_a_checkpointed_call_keeps_no_activations():
+    torch.manual_seed(0)
+    module = treadle.torch.Module(nn.Sequential(nn.Linear(64, 256), nn.Tanh(), nn.Linear(256, 256), nn.Tanh(), nn.Linear(256, 8)), **OPTIONS)
+    x = torch.randn(128, 64, requires_grad=True)
+    kept = module(x)
+    held = bytes_of_runs(module)
+    assert held > 128 * 256 * 4
+    kept.sum().backward()
+    made = checkpoint(module, x, use_reentrant=False)
+    assert bytes_of_runs(module) == 0
+    made.sum().backward()
+    assert bytes_of_runs(module) == 0
+
+
+def chain(blocks, x, call):
+    for block in blocks:
+        x = call(lambda y, block=block: block(torch.relu(y)) + y, x)
+    return x
+
+
+@pytest.mark.parametrize("group_mb", [None, 0.0])
+def test_checkpointed_functions_around_modules(group_mb):
+    torch.manual_seed(0)
+    theirs = nn.ModuleList(nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 6)) for _ in range(3))
+    ours = nn.ModuleList(treadle.torch.Module(copy.deepcopy(block), gradient_group_mb=group_mb, **OPTIONS) for block in theirs)
+    for blocks, call in ((ours, partial(checkpoint, use_reentrant=False)), (theirs, lambda f, x: f(x))):
+        for step in range(2):
+            y = chain(blocks, torch.linspace(-1, 1, 12).reshape(2, 6), call)
+            y.square().sum().backward(retain_graph=True)
+            y.sum().backward()
+    close_gradients(ours, theirs)
+    assert all(graphs(block) == 1 for block in ours)
+
+
+def test_nested_checkpoints():
+    ours, theirs = pair(mlp)
+    results = []
+    for module in (ours, theirs):
+        x = torch.linspace(-1, 1, 8).reshape(2, 4).requires_grad_()
+        inner = partial(checkpoint, module, use_reentrant=False)
+        checkpoint(lambda y, inner=inner: inner(y * 2).tanh(), x, use_reentrant=False).square().sum().backward()
+        results.append(x.grad)
+    close(*results)
+    close_gradients(ours, theirs)
+
+
+def test_a_checkpointed_dropout_goes_back_through_the_mask_it_has_shown():
+    module = treadle.torch.Module(nn.Dropout(0.5), **OPTIONS)
+    x = torch.ones(64, requires_grad=True)
+    made = checkpoint(module, x, use_reentrant=False)
+    made.sum().backward()
+    assert 0 < int((made == 0).sum()) < 64
+    assert torch.equal(x.grad, made.detach())
 
 
 def test_double_backward_of_one_gradient_is_refused():

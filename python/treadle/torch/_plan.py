@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -200,17 +201,69 @@ def _held(tensor: torch.Tensor) -> OrtValue:
     return OrtValue.from_dlpack(_to_dlpack(tensor.detach()))
 
 
+class _Checkpointed:
+    """Forward passes within `torch.utils.checkpoint(use_reentrant=False)`.
+
+    It has hooks on what a graph saves. The graph of the first pass gets to its tensors in the backward pass only, where the hooks call the
+    function again for them. So the first pass lets its run go, and saves a number with its tensors. What stands in that place afterwards is the
+    number of the second pass, whose run goes on from there.
+    """
+
+    def __init__(self) -> None:
+        self.again: dict[int, _Call] = {}  # second passes by their numbers, until the first one's graph comes for them
+        self.numbers = itertools.count()
+
+    def hook(self) -> str:
+        """"first" or "again"; an empty text outside of such calls."""
+        hooks = _top_hooks(True)
+        if hooks is None or getattr(hooks[0], "__module__", "") != "torch.utils.checkpoint":
+            return ""
+        return "again" if hooks[0].__qualname__.startswith("_recomputation_hook") else "first"
+
+    def note(self, call: _Call, hook: str) -> torch.Tensor:
+        """What a forward pass saves with its tensors."""
+        number = next(self.numbers)
+        if hook == "again" and torch._C._current_graph_task_id() != -1:
+            self.again[number] = call
+            torch.autograd.Variable._execution_engine.queue_callback(lambda: self.again.pop(number, None))  # of a backward pass that stops before
+        elif hook == "first":
+            call.let_go()
+        return torch.tensor(number)
+
+    def take(self, number: int) -> _Call:
+        """The second pass."""
+        if number not in self.again:
+            raise RuntimeError("treadle.torch: a checkpointed function has not called the module again in the backward pass")
+        return self.again.pop(number)
+
+
+_checkpointed = _Checkpointed()
+# Older PyTorchs do not tell; runs are kept there.
+_top_hooks: Callable[[bool], Any] = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", lambda _: None)
+
+
 class _Call:
     """One forward pass, until its graph is freed."""
 
-    __slots__ = ("addresses", "draw", "leaves", "plan", "run", "state", "under_way")
+    __slots__ = ("addresses", "draw", "is_checkpointed", "leaves", "plan", "run", "state", "under_way")
 
     def __init__(self, plan: Plan, leaves: Sequence[torch.Tensor], draw: int | None) -> None:
         self.plan, self.leaves, self.draw = plan, [leaf.detach() for leaf in leaves], draw
         self.run: Any = None
+        self.is_checkpointed = False
         self.state: list[torch.Tensor] = []  # parameters and buffers that the forward pass is fed
         self.addresses: list[int] = []  # where they lie then
         self.under_way: dict[int, Any] = {}  # runs that stand within a backward pass, by the pass
+
+    def let_go(self) -> None:
+        """Of what the forward pass has left for the backward pass."""
+        self.run, self.leaves, self.is_checkpointed = None, [], True
+        self.plan.joint.trim()
+
+    def go_on_from(self, again: _Call) -> None:
+        """A second forward pass that has computed the same."""
+        self.run, self.leaves, self.state, self.addresses = again.run, again.leaves, again.state, again.addresses
+        again.run = None
 
     def begin_backward(self, grad_outputs: Sequence[torch.Tensor | None]) -> None:
         """Of a pass of autograd's; a second one (retain_graph) computes the forward pass again."""
@@ -243,6 +296,9 @@ class _Call:
         current = torch._C._current_graph_task_id()
         run = self.under_way.pop(current) if is_last else self.under_way[current]
         made = [None if capsule is None else _from_dlpack(capsule) for capsule in in_range("treadle::backward", run.advance_backward, list(group))]
+        if is_last and self.is_checkpointed:
+            del run
+            self.plan.joint.trim()  # for the calls that are still to be computed again
         if torch.is_grad_enabled():  # create_graph=True
             given = [grad for grad in made if grad is not None]
             refused = torch._C._functions.DelayedError(SECOND_ORDER.encode(), len(given))(*[g.requires_grad_() for g in given])
@@ -260,7 +316,10 @@ class _Step(torch.autograd.Function):
         call.run, outputs = call.plan.forward(call.leaves, call.draw)
         call.state, call.addresses = call.plan.watched, call.plan.addresses
         ctx.call, ctx.group, ctx.is_last = call, group, len(group) == len(call.plan.description.wanted)
-        ctx.save_for_backward(*tensors)  # for PyTorch's checks: freed graphs, and tensors written to in the meantime
+        hook = _checkpointed.hook()
+        notes = [_checkpointed.note(call, hook)] if hook else []
+        ctx.has_note = bool(notes)
+        ctx.save_for_backward(*notes, *tensors)  # for PyTorch's checks: freed graphs, and tensors written to in the meantime
         ctx.set_materialize_grads(False)
         plain = [output for output, is_differentiable in zip(outputs, call.plan.description.differentiable, strict=True) if not is_differentiable]
         if plain:
@@ -269,7 +328,10 @@ class _Step(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grad_outputs: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
-        tensors = ctx.saved_tensors
+        tensors: Sequence[torch.Tensor] = ctx.saved_tensors
+        if ctx.has_note:
+            number, *tensors = tensors
+            ctx.call.go_on_from(_checkpointed.take(int(number)))
         ctx.call.begin_backward(grad_outputs)
         made = ctx.call.gradients(ctx.group, ctx.is_last)
         behind = [] if ctx.is_last else [torch.zeros(())]
