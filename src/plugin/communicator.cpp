@@ -78,8 +78,8 @@ void load_mpi() {
     if (std::error_code ignored; std::filesystem::exists(path, ignored)) return load_plugin(path.string());
   }
   throw Error(ErrorCode::not_found,
-              fmt::format("the plugin for MPI, {}, is not beside the library in \"{}\": build it where Open MPI is installed "
-                          "(libopenmpi-dev), or name its file in TREADLE_MPI_PLUGIN",
+              fmt::format("the plugin for MPI, {}, is not beside the library in \"{}\": build it where MPI is installed "
+                          "(in Python: `python -m treadle.mpi`), or name its file in TREADLE_MPI_PLUGIN",
                           kMpiFile, folder.string()));
 }
 
