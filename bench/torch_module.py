@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """A training step of treadle.torch.Module beside PyTorch's own, in turn: the same weights, inputs, loss and optimizer.
 
-    PYTHONPATH=build/release/python bench/torch_module.py [--only REGEX] [--threads 1] [--rounds 7] [--compile] [--crossing | --evaluation | --processes 2]
+    PYTHONPATH=build/release/python bench/torch_module.py [--only REGEX] [--threads 1] [--rounds 7] [--compile] [--autocast] [--crossing | --evaluation | --processes 2]
 
 `ratio` is PyTorch's median step over Treadle's. `first` is the first step, export included; `batch` what the first step of another batch size costs
-beyond later ones; the losses after the last step say that both did the same. `--crossing` measures what a step costs beside its kernels: modules of one
+beyond later ones; the losses after the last step say that both did the same. `--autocast` has both under torch.autocast. `--crossing` measures what a step costs beside its kernels: modules of one
 tiny product with more and more parameters. `--evaluation` measures batches of one under inference_mode, with weights in place and with `pack_weights`. `--processes 2` measures
 DistributedDataParallel with Gloo.
 """
@@ -72,12 +72,13 @@ SGD = {"lr": 1e-3, "momentum": 0.9}
 class Loop:
     """A user's loop over one batch: the mean square of what the module gives, and SGD with momentum."""
 
-    def __init__(self, module: nn.Module, run: Callable[[torch.Tensor], torch.Tensor]) -> None:
-        self.run, self.optimizer = run, torch.optim.SGD(module.parameters(), **SGD)
+    def __init__(self, module: nn.Module, run: Callable[[torch.Tensor], torch.Tensor], autocast: bool = False) -> None:
+        self.run, self.optimizer, self.autocast = run, torch.optim.SGD(module.parameters(), **SGD), autocast
 
     def step(self, x: torch.Tensor) -> float:
         self.optimizer.zero_grad(set_to_none=True)
-        loss = self.run(x).square().mean()
+        with torch.autocast("cpu", torch.bfloat16, enabled=self.autocast):
+            loss = self.run(x).float().square().mean()
         loss.backward()
         self.optimizer.step()
         return loss.item()
@@ -97,7 +98,7 @@ def measure(name: str, batch: int, args: argparse.Namespace) -> float:
             part.p = 0.0  # both are to compute the same
     other = copy.deepcopy(module)
     wrapped = treadle.torch.Module(module)
-    ours, theirs = Loop(wrapped, wrapped), Loop(other, torch.compile(other) if args.compile else other)
+    ours, theirs = Loop(wrapped, wrapped, args.autocast), Loop(other, torch.compile(other) if args.compile else other, args.autocast)
     first, _ = timed(ours.step, x)
     torch_first, _ = timed(theirs.step, x)
     for loop in (ours, theirs):
@@ -228,6 +229,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--compile", action="store_true", help="against torch.compile instead of eager")
+    parser.add_argument("--autocast", action="store_true", help="both under torch.autocast to bfloat16")
     parser.add_argument("--crossing", action="store_true", help="what a step costs beside its kernels")
     parser.add_argument("--evaluation", action="store_true", help="forward passes alone")
     parser.add_argument("--processes", type=int, default=0, help="DistributedDataParallel over so many, with one thread each")

@@ -710,16 +710,96 @@ def test_inputs_that_cannot_be_taken_apart():
         assert module(Holder(torch.ones(2))).tolist() == [2, 2]
 
 
-def test_autocast_runs_in_pytorch():
-    ours, theirs = pair(mlp)
-    x = torch.randn(3, 4)
+def wide_mlp():
+    return nn.Sequential(nn.Linear(48, 96), nn.Tanh(), nn.LayerNorm(96), nn.Linear(96, 24))
+
+
+def autocast_step(module, x, dtype):
+    with torch.autocast("cpu", dtype=dtype):
+        y = module(x)
+        loss = y.float().square().mean()
+    loss.backward()
+    return y
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_autocast_rounds_products(dtype, gradients):
+    ours, theirs = pair(wide_mlp)
+    exact = copy.deepcopy(theirs).double()
+    x = torch.randn(32, 48)
+    made = [autocast_step(module, x, dtype) for module in (ours, theirs)]
+    exact(x.double()).square().mean().backward()
+    assert [y.dtype for y in made] == [dtype, dtype]
+    close(*made, tolerance=0.02)
+    for (name, a), b, c in zip(ours.named_parameters(), theirs.parameters(), exact.parameters(), strict=True):
+        assert a.grad.dtype == torch.float32, name
+        error = [float((gradient.double() - c.grad).norm() / c.grad.norm()) for gradient in (a.grad, b.grad)]
+        assert 0 < error[0] < max(1.5 * error[1], 1e-3), (name, error)  # rounded, and no worse than PyTorch
+
+
+def test_autocast_has_a_graph_of_its_own():
+    ours, theirs = pair(wide_mlp)
+    x = torch.randn(3, 48)
+    plain = ours(x)
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        with pytest.warns(FallbackWarning, match="autocast"):
+        rounded = ours(x)
+    assert plain.dtype == torch.float32
+    assert rounded.dtype == torch.bfloat16
+    assert torch.equal(ours(x), plain)
+    close(plain, theirs(x))
+    assert "autocast" in str(explain(ours))
+    assert graphs(ours) == 2
+
+
+@pytest.mark.parametrize("pack", [False, True])
+def test_autocast_without_gradients(pack):
+    torch.manual_seed(0)
+    theirs = wide_mlp().eval()
+    ours = treadle.torch.Module(copy.deepcopy(theirs), pack_weights=pack, **OPTIONS)
+    x = torch.randn(5, 48)
+    with torch.inference_mode(), torch.autocast("cpu", dtype=torch.bfloat16):
+        for _ in range(3):
             y = ours(x)
-        assert y.dtype == torch.bfloat16
-        assert torch.equal(y, theirs(x))
+            assert y.dtype == torch.bfloat16
+            close(y, theirs(x), tolerance=0.02)
+
+
+def test_autocast_between_modules_of_pytorch():
+    """What comes in is in 16 bits, and so is its gradient."""
+    results = []
+    for wrap in (treadle.torch.Module, lambda module: module):
+        torch.manual_seed(0)
+        before, module = nn.Linear(8, 48), wide_mlp()
+        wrapped = wrap(module)
+        autocast_step(lambda x, wrapped=wrapped, before=before: wrapped(before(x)), torch.randn(16, 8), torch.bfloat16)
+        results.append(before.weight.grad)
+    close(*results, tolerance=0.03)
+
+
+def test_what_draws_at_random_gets_the_dtypes_of_autocast():
+    module = treadle.torch.Module(nn.Sequential(nn.Linear(8, 8), nn.Dropout(0.5)), **OPTIONS)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert module(torch.ones(4, 8)).dtype == torch.bfloat16
+
+
+def test_a_module_that_switches_autocast_runs_in_pytorch():
+    class Switches(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = nn.Linear(8, 8)
+
+        def forward(self, x):
+            y = self.inner(x)
+            with torch.autocast("cpu", enabled=False):
+                return y.float() @ x.float().T
+
+    ours, theirs = pair(Switches)
+    x = torch.randn(4, 8)
     close(ours(x), theirs(x))
-    assert graphs(ours) == 1
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        with pytest.warns(FallbackWarning, match="switches autocast"):
+            y = ours(x)
+        assert torch.equal(y, theirs(x))
 
 
 def test_other_tracers_see_the_module_itself():

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 import warnings
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple
 
@@ -21,6 +22,7 @@ from ._plan import Options, Plan, make_plan
 from ._state import State, attributes_of, obstacle, snapshot_of, state_of, unchanged
 from ._structure import UnsupportedStructure, flatten, unflatten
 
+_AUTOCAST = {torch.bfloat16: "bfloat16", torch.float16: "float16"}  # how products and convolutions round their operands
 _MAX_GRAPHS = 12  # exports of one module; what changes with every call would never end
 _TOLERANCE = 2e-3  # of the largest magnitude of an output
 
@@ -56,6 +58,7 @@ class _Key(NamedTuple):
     requires_grad: Hashable
     grad_mode: bool
     attributes: Hashable
+    precision: str = ""
 
 
 _REASONS = {
@@ -64,7 +67,37 @@ _REASONS = {
     "requires_grad": "other tensors require gradients",
     "grad_mode": "gradients were switched on or off",
     "attributes": "the module changed: its mode (train or eval), an attribute, or the form of a tensor",
+    "precision": "autocast was switched on or off, or to another dtype",
 }
+
+
+def _difference(ours: torch.Tensor, theirs: torch.Tensor) -> float:
+    """In parts of the largest magnitude; infinite where one is finite and the other is not."""
+    finite = torch.isfinite(theirs)
+    if not torch.equal(torch.isfinite(ours), finite):
+        return math.inf
+    if not bool(finite.any()):
+        return 0.0
+    largest = float(theirs[finite].double().abs().max())
+    gap = float((ours[finite].double() - theirs[finite].double()).abs().max())
+    return gap / largest if largest > 0 else gap
+
+
+@contextmanager
+def _refuse_autocast_within() -> Iterator[None]:
+    """A graph has one precision. What a module computes with another one, most often what needs float32, would be rounded."""
+    enter, thread = torch.autocast.__enter__, threading.get_ident()
+
+    def refuse(autocast: torch.autocast) -> Any:
+        if threading.get_ident() != thread:
+            return enter(autocast)
+        raise NotExported("it switches autocast by itself, within a call under autocast")
+
+    torch.autocast.__enter__ = refuse  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        torch.autocast.__enter__ = enter  # type: ignore[method-assign]
 
 
 class _RangesOfChildren:
@@ -153,8 +186,6 @@ class Manager:
     def _run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if torch.compiler.is_compiling() or torch._C._get_tracing_state() is not None:  # somebody else makes a graph of it
             return self.module.forward(*args, **kwargs)
-        if torch.is_autocast_enabled("cpu"):
-            return self._in_torch(args, kwargs, "autocast is on, and graphs compute in float32")
         if torch._C._are_functorch_transforms_active():
             return self._in_torch(args, kwargs, "a transformation of torch.func traces it")
         leaves: list[torch.Tensor] = []
@@ -162,6 +193,12 @@ class Manager:
             structure = flatten((args, kwargs), leaves)
         except UnsupportedStructure as error:
             return self._in_torch(args, kwargs, str(error))
+        precision = ""
+        if torch.is_autocast_enabled("cpu"):
+            precision = _AUTOCAST.get(torch.get_autocast_dtype("cpu"), "")
+            if not precision:
+                return self._in_torch(args, kwargs, f"autocast to {torch.get_autocast_dtype('cpu')}")
+            leaves = [leaf.float() if leaf.dtype in _AUTOCAST else leaf for leaf in leaves]  # what other modules have given in 16 bits
         if self._snapshot is None or not unchanged(self._snapshot):
             self._look()
         if self._obstacle is not None:
@@ -171,7 +208,7 @@ class Manager:
         given = [leaf.requires_grad for leaf in leaves]
         grads = torch.is_grad_enabled() and (True in own or True in given)
         requires = (tuple(own), tuple(given)) if grads else None
-        key = _Key(structure, tuple([(leaf.dtype, leaf.dim(), leaf.device.type) for leaf in leaves]), requires, grads, self._attributes)
+        key = _Key(structure, tuple([(leaf.dtype, leaf.dim(), leaf.device.type) for leaf in leaves]), requires, grads, self._attributes, precision)
         place = (key, tuple([leaf.shape for leaf in leaves]))
         plan = self._known.get(place)
         if plan is None:
@@ -246,10 +283,10 @@ class Manager:
         with _RangesOfChildren.suspended():
             exported = export(self.module, self._state, structure, leaves, self._dynamic(plans, leaves))
         started = time.perf_counter()
-        plan = make_plan(exported, self._state, leaves, key.grad_mode, self.options)
+        plan = make_plan(exported, self._state, leaves, key.grad_mode, self.options, key.precision)
         if plan.packing is not None:
             plan.packing.observers = self.observers
-        difference = None if plan.description.random else self._check(plan, structure, leaves)
+        difference = self._check(plan, structure, leaves, key.precision)
         seconds = exported.seconds + time.perf_counter() - started
         self.events.append(Event("exported", why, seconds, exported.exporter, difference))
         plans.append(plan)
@@ -275,29 +312,50 @@ class Manager:
         differing = min(([name for name in _Key._fields if getattr(other, name) != getattr(key, name)] for other in known), key=len)
         return "; ".join(_REASONS[name] for name in differing if name != "requires_grad" or "grad_mode" not in differing)
 
-    def _check(self, plan: Plan, structure: Hashable, leaves: Sequence[torch.Tensor]) -> float:
-        """The largest difference of an output to PyTorch's, in parts of its largest magnitude."""
+    def _in_eager(self, structure: Hashable, leaves: Sequence[torch.Tensor], dtype: torch.dtype | None) -> list[torch.Tensor]:
+        """The outputs that PyTorch computes, which leaves buffers and generators as they are.
+
+        :param dtype: of autocast; None: without.
+        """
         state = self._state
         copies = [*state.tensors[: state.num_parameters], *[buffer.clone() for buffer in state.tensors[state.num_parameters :]]]
+        outputs: list[torch.Tensor] = []
+        args, kwargs = unflatten(structure, iter([leaf.detach() for leaf in leaves]))
+        with torch.no_grad(), torch.random.fork_rng(devices=[]), state.replaced_by(tuple(copies)), torch.autocast("cpu", dtype, enabled=dtype is not None):
+            with _refuse_autocast_within() if dtype is not None else nullcontext():
+                flatten(self.module.forward(*args, **kwargs), outputs)
+        return outputs
+
+    def _check(self, plan: Plan, structure: Hashable, leaves: Sequence[torch.Tensor], precision: str) -> float | None:
+        """The largest difference of an output to PyTorch's, in parts of its largest magnitude; None where outputs are drawn at random.
+
+        Under autocast the graph may be as far from float32 as PyTorch itself is. What it hands out gets PyTorch's dtypes.
+        """
+        if plan.description.random and not precision:
+            return None
+        expected = self._in_eager(structure, leaves, None)
+        tolerances = [_TOLERANCE] * len(expected)
+        if precision:
+            rounded = self._in_eager(structure, leaves, next(dtype for dtype, name in _AUTOCAST.items() if name == precision))
+            if [made.shape for made in rounded] != [made.shape for made in expected]:
+                raise NotExported("an output has another shape under autocast")
+            plan.description.dtypes = [made.dtype if made.dtype in _AUTOCAST else None for made in rounded]
+            tolerances = [max(_TOLERANCE, 2 * _difference(made, theirs)) for made, theirs in zip(rounded, expected, strict=True)]
+        if plan.description.random:
+            return None
         with torch.no_grad():
-            args, kwargs = unflatten(structure, iter([leaf.detach() for leaf in leaves]))
-            with torch.random.fork_rng(devices=[]), state.replaced_by(tuple(copies)):
-                expected: list[torch.Tensor] = []
-                flatten(self.module.forward(*args, **kwargs), expected)
             outputs = plan.forward(leaves, None, update=False)[1]
         worst = 0.0
-        for place, theirs in zip(plan.description.outputs, expected, strict=True):
+        for place, theirs, tolerance in zip(plan.description.outputs, expected, tolerances, strict=True):
             ours = outputs[place]
             if ours.shape != theirs.shape or ours.dtype != theirs.dtype:
                 raise NotExported(f"an output of the graph is {ours.dtype}{tuple(ours.shape)}, PyTorch's is {theirs.dtype}{tuple(theirs.shape)}")
-            finite = torch.isfinite(theirs)
-            if not torch.equal(torch.isfinite(ours), finite):
+            difference = _difference(ours, theirs)
+            if math.isinf(difference):
                 raise NotExported("an output of the graph is infinite or NaN where PyTorch's is not")
-            largest = float(theirs[finite].double().abs().max()) if bool(finite.any()) else 0.0
-            gap = float((ours[finite].double() - theirs[finite].double()).abs().max()) if bool(finite.any()) else 0.0
-            worst = max(worst, gap / largest if largest > 0 else gap)
-        if worst > _TOLERANCE:
-            raise NotExported(f"an output of the graph differs from PyTorch's by {worst:.1e} of its largest magnitude")
+            if difference > tolerance:
+                raise NotExported(f"an output of the graph differs from PyTorch's by {difference:.1e} of its largest magnitude")
+            worst = max(worst, difference)
         return worst
 
     def _in_torch(self, args: tuple[Any, ...], kwargs: dict[str, Any], reason: str) -> Any:

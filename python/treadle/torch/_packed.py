@@ -26,8 +26,8 @@ def _stamp(state: State) -> list[tuple[int, int]] | None:
 class Packing:
     """A session of one exported graph, for as long as the module's tensors stay as they are."""
 
-    def __init__(self, exported: Exported, num_threads: int) -> None:
-        self._exported, self._num_threads = exported, num_threads
+    def __init__(self, exported: Exported, options: SessionOptions) -> None:
+        self._exported, self._options = exported, options
         self._stamp: list[tuple[int, int]] | None = None
         self.session: InferenceSession | None = None
         self.observers: list[Callable[[Any], None]] = []  # called with each session as it is made
@@ -63,7 +63,5 @@ class Packing:
                 model.graph.input.append(value)
                 continue
             model.graph.initializer.append(numpy_helper.from_array(tensors[value.name].detach().contiguous().numpy(), value.name))
-        options = SessionOptions()
-        options.intra_op_num_threads = self._num_threads
-        return InferenceSession(model.SerializeToString(), options)
+        return InferenceSession(model.SerializeToString(), self._options)
 

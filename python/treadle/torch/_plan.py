@@ -13,7 +13,7 @@ from torch._C import _from_dlpack, _to_dlpack
 from torch.autograd.graph import increment_version
 
 from .. import _treadle
-from .._treadle import OrtValue
+from .._treadle import OrtValue, SessionOptions
 from ._export import Exported
 from ._packed import Packing
 from ._state import State
@@ -57,6 +57,7 @@ class Description:
     wanted: list[tuple[str, int]]  # whose gradients are asked for; likewise
     groups: list[list[int]]  # places in `wanted`: what reaches autograd together, in the order in which a backward pass makes it
     outputs: list[int]  # per output of the module: its place among what a run hands out
+    dtypes: list[torch.dtype | None]  # likewise: what it becomes under autocast; None: it stays as it is
     differentiable: list[bool]  # per output of a run
     statistics: list[int]  # places of the running statistics that a run writes
     random: bool
@@ -180,7 +181,7 @@ class Plan:
         description = self.description
         packed = in_range("treadle::forward", self.packing.run, leaves, self.state) if self.packing is not None else None
         if packed is not None:
-            return unflatten(description.structure, iter(packed))
+            return unflatten(description.structure, iter(self.cast(packed)))
         if not description.wanted:
             outputs: Sequence[torch.Tensor] = self.forward(leaves, self.draw())[1]
         else:
@@ -193,7 +194,12 @@ class Plan:
             for group in reversed(later):
                 behind = [_apply_later(call, group, *behind, *[wanted[place] for place in group])]
             outputs = _apply(call, first, *behind, *[wanted[place] for place in first], *others)
-        return unflatten(description.structure, iter([outputs[place] for place in description.outputs]))
+        return unflatten(description.structure, iter(self.cast([outputs[place] for place in description.outputs])))
+
+    def cast(self, outputs: list[torch.Tensor]) -> list[torch.Tensor]:
+        """In the dtypes that autocast gives them. The casts are PyTorch's, whose gradients come back in float32."""
+        dtypes = self.description.dtypes
+        return [output if dtype is None else output.to(dtype) for output, dtype in zip(outputs, dtypes, strict=True)] if dtypes else outputs
 
 
 def _held(tensor: torch.Tensor) -> OrtValue:
@@ -366,10 +372,11 @@ def _may_be_held(tensor: torch.Tensor) -> bool:
     return tensor.dtype == torch.float32 and tensor.dim() > 0 and tensor.numel() > 0 and tensor.is_contiguous()
 
 
-def make_plan(exported: Exported, state: State, leaves: Sequence[torch.Tensor], needs_gradients: bool, options: Options) -> Plan:
+def make_plan(exported: Exported, state: State, leaves: Sequence[torch.Tensor], needs_gradients: bool, options: Options, precision: str = "") -> Plan:
     """Builds the joint graph of an exported module.
 
     :param needs_gradients: without, there is no backward pass.
+    :param precision: of products and convolutions, and of their gradients; float32 by default.
     :raises treadle.Error: an operator is missing, or one has no gradient.
     """
     model = exported.model
@@ -393,6 +400,9 @@ def make_plan(exported: Exported, state: State, leaves: Sequence[torch.Tensor], 
     if not differentiable and not statistics:
         tensors = zip(state.names, state.tensors, strict=True)
         held = {f"state:{name}": index for index, (name, tensor) in enumerate(tensors) if f"state:{name}" in present and _may_be_held(tensor)}
+    session = SessionOptions()
+    session.intra_op_num_threads = options.num_threads
+    session.precision = precision
     joint = _treadle.JointModule(
         _treadle.Model.from_bytes(model.SerializeToString()),
         differentiable,
@@ -400,6 +410,7 @@ def make_plan(exported: Exported, state: State, leaves: Sequence[torch.Tensor], 
         [],
         ["*"] if model.graph.initializer else [],
         options.num_threads,
+        session=session,
         plain_outputs=plain,
         states=statistics,
         unbiased_variance=True,
@@ -417,12 +428,13 @@ def make_plan(exported: Exported, state: State, leaves: Sequence[torch.Tensor], 
         wanted=[places[name] for name in joint.gradient_names] if differentiable else [],
         groups=joint.gradient_groups(int((_GROUP_MB if options.gradient_group_mb is None else options.gradient_group_mb) * 2**20)),
         outputs=[order.index(name) for name in graph_outputs],
+        dtypes=[],
         differentiable=[True] * len(differentiable) + [False] * len(plain),
         statistics=[state.names.index(name) for name in state.statistics],
         random=joint.is_random,
     )
     plan = Plan(description, joint, state, exported, options)
     if options.pack_weights and not differentiable and not statistics and not joint.is_random:
-        plan.packing = Packing(exported, options.num_threads)
+        plan.packing = Packing(exported, session)
     plan.bind(state)
     return plan
