@@ -525,5 +525,21 @@ feed x [6] = 7001.1 7001.1 7001.1 7001.1 7001.1 7001.1
 )");
 }
 
+// Nothing is above 1.
+TEST(FoundGraphs, ATangentThatIsCutOffAtOne) {
+  expect_right(R"(
+opset 21
+input x float32 [4]
+t = Tanh(x)
+y = ThresholdedRelu(t)
+e = Erf(x)
+z = ThresholdedRelu(e)
+output y float32
+output z float32
+feeds
+feed x [4] = 8.574168 3.833766 8.5 3.9
+)");
+}
+
 }  // namespace
 }  // namespace treadle::graphs

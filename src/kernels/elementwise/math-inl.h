@@ -90,6 +90,12 @@ HWY_INLINE V sigmoid(D d, V x) {
   return hn::Div(hn::Set(d, 1.0f), one_plus_exp_of_negated(d, x));
 }
 
+/// -1 to 1: quotients of polynomials end two steps beyond, where functions of the result (a root, an arc sine) would be NaN.
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE V within_one(D d, V y) {
+  return at_most(hn::Set(d, 1.0f), at_least(hn::Set(d, -1.0f), y));
+}
+
 /// tanh(x), 2.5e-7 of relative error.
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V tanh(D d, V x) {
@@ -107,8 +113,7 @@ HWY_INLINE V tanh(D d, V x) {
   q = hn::MulAdd(q, t, hn::Set(d, 0.025871664161043996f));
   q = hn::MulAdd(q, t, hn::Set(d, 0.46713164149505475f));
   q = hn::MulAdd(q, t, hn::Set(d, 1.0f));
-  const V y = hn::Div(hn::Mul(x, p), q);
-  return hn::IfThenElse(saturated, sign, y);
+  return hn::IfThenElse(saturated, sign, within_one(d, hn::Div(hn::Mul(x, p), q)));
 }
 
 /// erf(x), 3e-7 of relative error.
@@ -130,7 +135,7 @@ HWY_INLINE V erf(D d, V x) {
   q = hn::MulAdd(q, t, hn::Set(d, 0.11425164340717782f));
   q = hn::MulAdd(q, t, hn::Set(d, 0.50239894175726899f));
   q = hn::MulAdd(q, t, hn::Set(d, 1.0f));
-  return hn::IfThenElse(saturated, sign, hn::Div(hn::Mul(x, p), q));
+  return hn::IfThenElse(saturated, sign, within_one(d, hn::Div(hn::Mul(x, p), q)));
 }
 
 /// Natural logarithm, 1 ulp; -infinity at 0, NaN below.

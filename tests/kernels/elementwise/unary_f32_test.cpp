@@ -102,6 +102,19 @@ TEST(UnaryF32, StaysWithinItsErrorBound) {
   }
 }
 
+// A root of 1 - y^2, or an arc sine of y, would be NaN.
+TEST(UnaryF32, FunctionsWithinOneStayThere) {
+  std::vector<float> x;
+  for (int i = -12000; i <= 12000; ++i) x.push_back(static_cast<float>(i) / 1000);
+  std::vector<float> y(x.size());
+  for (const Unary op : {Unary::tanh, Unary::erf, Unary::sigmoid, Unary::softsign, Unary::sin, Unary::cos}) {
+    unary_f32(op, 0, 0, x.data(), y.data(), static_cast<int64_t>(x.size()));
+    for (size_t i = 0; i < x.size(); ++i) ASSERT_LE(std::abs(y[i]), 1) << "function " << int(op) << " at " << x[i];
+  }
+  unary_f32(Unary::gelu, 0, 0, x.data(), y.data(), 12000);
+  for (size_t i = 0; i < 12000; ++i) ASSERT_LE(y[i], 0) << "gelu at " << x[i];
+}
+
 TEST(UnaryF32, AnElementsValueDoesNotDependOnItsPlace) {
   test::Random random(4);
   for (const Case& c : cases()) {
