@@ -185,6 +185,7 @@ void Frame::advance_in_order(size_t end) {
   NodeCountWriter counts(nodes_.counters());
   const bool only_timed = (control_.recorder || nodes_.counters()) && !control_.observer && !control_.deadline && !control_.caller;
   RecordWriter writer(only_timed ? control_.recorder : nullptr, control_.record_run);
+  PhaseMarks phases(program_);
   uint64_t boundary = 0;  // 0: the step before is not recorded, or something else lies between
   try {
     for (; pc_ < end; ++pc_) {
@@ -196,6 +197,7 @@ void Frame::advance_in_order(size_t end) {
       }
       if (control_.observer) [[unlikely]]
         control_.call([&] { control_.observer->ready(state_, instruction); });
+      phases.enter(instruction.phase);
       nodes_.check_before(index);
       std::optional<LoopBreakScope> breaks;
       if (turn.has_duty()) [[unlikely]] {

@@ -10,7 +10,9 @@
 #endif
 
 #include <cstdint>
+#include <optional>
 
+#include "exec/program/program.h"
 #include "graph/graph.h"
 
 namespace treadle::exec {
@@ -79,6 +81,37 @@ class PartMark {
 #ifdef TREADLE_USDT
  private:
   const char* name_;
+#endif
+};
+
+/// Around the phases of a trainer's step, within its run, where nodes run one after the other: forward, backward, communication, optimizer.
+/// Probes and ranges as PartMark's.
+class PhaseMarks {
+ public:
+  explicit PhaseMarks([[maybe_unused]] const Program& program)
+#if defined(TREADLE_USDT) || defined(TREADLE_NVTX)
+      : is_step_(program.commit_from() < program.instructions().size())
+#endif
+  {
+  }
+  PhaseMarks(const PhaseMarks&) = delete;
+  PhaseMarks& operator=(const PhaseMarks&) = delete;
+  ~PhaseMarks() { enter(StepPhase::none); }
+
+  void enter([[maybe_unused]] StepPhase phase) {
+#if defined(TREADLE_USDT) || defined(TREADLE_NVTX)
+    if (!is_step_ || phase == phase_) return;
+    mark_.reset();
+    phase_ = phase;
+    if (phase != StepPhase::none) mark_.emplace(name_of(phase).data());  // of a literal
+#endif
+  }
+
+#if defined(TREADLE_USDT) || defined(TREADLE_NVTX)
+ private:
+  const bool is_step_;
+  StepPhase phase_ = StepPhase::none;
+  std::optional<PartMark> mark_;
 #endif
 };
 
