@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <iterator>
@@ -62,14 +63,18 @@ class ChromeWriter {
 
   std::string write() {
     const Recording& recording = *view_.recording;
+    // Loading went before the profile. Perfetto drops what has a negative time.
+    const std::vector<TraceRow> rows = rows_of(view_);
+    for (const TraceRow& row : rows)
+      if (!row.spans.empty()) first_ns_ = std::min(first_ns_, row.spans.front().start_ns);
     out_ = fmt::format(
         "{{\"schemaVersion\":1,\"deviceProperties\":[],\"distributedInfo\":{{\"backend\":\"treadle\",\"rank\":0,\"world_size\":1}},"
         "\"record_shapes\":1,\"displayTimeUnit\":\"ns\",\"baseTimeNanoseconds\":{},\"treadle\":{{\"dropped_records\":{},\"clock_pairs\":{}}"
         "},\"traceEvents\":["
         "\n",
-        recording.start_unix_ns, recording.dropped, clock_pairs());
+        recording.start_unix_ns + first_ns_, recording.dropped, clock_pairs());
     metadata("process_name", 0, "treadle");
-    for (const TraceRow& row : rows_of(view_)) {
+    for (const TraceRow& row : rows) {
       metadata("thread_name", row.id(), row.title());
       for (const TraceSpan& span : row.spans) event(span, row);
     }
@@ -83,7 +88,7 @@ class ChromeWriter {
   std::string clock_pairs() const {
     ChromeJson pairs = ChromeJson::array();
     for (const ClockAnchor& anchor : view_.recording->anchors)
-      pairs.push_back({std::llround(view_.recording->to_ns(anchor.ticks)), anchor.unix_ns});
+      pairs.push_back({std::llround(view_.recording->to_ns(anchor.ticks)) - first_ns_, anchor.unix_ns});
     return chrome_text(pairs);
   }
 
@@ -131,7 +136,7 @@ class ChromeWriter {
                      : record.kind == RecordKind::out_of_memory ? "\"[OutOfMemory]\""
                                                                 : name);
     fmt::format_to(to, ",\"pid\":{},\"tid\":{},\"ts\":", pid_, row.id());
-    append_microseconds(out_, span.start_ns);
+    append_microseconds(out_, span.start_ns - first_ns_);
     if (!is_point(record)) {
       out_ += ",\"dur\":";
       append_microseconds(out_, span.end_ns - span.start_ns);
@@ -151,7 +156,7 @@ class ChromeWriter {
     auto to = std::back_inserter(out_);
     fmt::format_to(to, "{{\"ph\":\"X\",\"cat\":\"cuda_runtime\",\"name\":\"{}\",\"pid\":{},\"tid\":{},\"ts\":",
                    is_copy ? "cudaMemcpyAsync" : "cudaLaunchKernel", pid_, row.id());
-    append_microseconds(out_, span.start_ns);
+    append_microseconds(out_, span.start_ns - first_ns_);
     out_ += ",\"dur\":";
     append_microseconds(out_, span.end_ns - span.start_ns);
     fmt::format_to(to, ",\"args\":{{\"External id\":{},\"correlation\":{}}}}},\n", num_events_, correlation);
@@ -163,7 +168,7 @@ class ChromeWriter {
     const bool is_copy = span.record->kind == RecordKind::copy;
     fmt::format_to(to, "{{\"ph\":\"X\",\"cat\":\"{}\",\"name\":{},\"pid\":{},\"tid\":{},\"ts\":", is_copy ? "gpu_memcpy" : "kernel", name,
                    pid_, row.id());
-    append_microseconds(out_, span.start_ns);
+    append_microseconds(out_, span.start_ns - first_ns_);
     out_ += ",\"dur\":";
     append_microseconds(out_, span.end_ns - span.start_ns);
     fmt::format_to(to, ",\"args\":{{\"correlation\":{},\"device\":0,\"context\":0,\"stream\":{}", correlation, row.thread->index + 1);
@@ -177,7 +182,7 @@ class ChromeWriter {
     fmt::format_to(std::back_inserter(out_),
                    "{{\"ph\":\"{}\",{}\"cat\":\"{}\",\"name\":\"{}\",\"id\":{},\"pid\":{},\"tid\":{},\"ts\":", phase, bound, kind, kind,
                    number, pid_, row.id());
-    append_microseconds(out_, span.start_ns);
+    append_microseconds(out_, span.start_ns - first_ns_);
     out_ += "},\n";
   }
 
@@ -212,6 +217,7 @@ class ChromeWriter {
   const int pid_;
   std::vector<std::string> names_, node_arguments_;  // as JSON
   std::string out_;
+  int64_t first_ns_ = 0;  // of all rows; at most 0, when the profile began
   int64_t num_runs_ = 0, num_events_ = 0;
 };
 
