@@ -4,11 +4,16 @@
 #include <unordered_map>
 
 #include "core/memory_events.h"
+#include "profile/arena_use.h"
 
 namespace treadle::profile {
 namespace {
 
-using ClassBytes = std::array<int64_t, kNumMemoryClasses>;
+using ClassBytes = SignedClassBytes;
+
+// Of the timeline, which are made of nodes: more, and only some runs have them.
+constexpr size_t kMaxNodePoints = 200'000;
+constexpr size_t kActivations = static_cast<size_t>(MemoryClass::activations);
 
 // Of all threads, by time; what goes before what comes at the same tick.
 std::vector<const Record*> blocks_by_time(const Recording& recording) {
@@ -28,16 +33,30 @@ ClassBytes bytes_before(const MemoryStatistics& before) {
 
 size_t class_index(const Record& record) { return static_cast<size_t>(BlockRecord::class_of(record.arg1)); }
 
+// An arena is one block, of activations. While a run is under way, what lies in it counts as what the plan says that it is.
 class MemoryReplay {
  public:
-  MemoryReplay(const ProfileTrace& trace, const MemoryStatistics& before, std::vector<MemoryHolding> holders)
-      : recording_(trace.recording), now_(bytes_before(before)), holders_(std::move(holders)) {
+  MemoryReplay(const ProfileTrace& trace, const Profile& profile, const MemoryStatistics& before, std::vector<MemoryHolding> holders)
+      : recording_(trace.recording), arenas_(profile, trace), now_(bytes_before(before)), holders_(std::move(holders)) {
     result_.before = unsigned_of(now_);
-    note(0);
+    note(0, /*shown=*/true);
   }
 
   MeasuredMemory run() {
+    const std::vector<ArenaUse::Moment>& moments = arenas_.moments();
+    const size_t stride = moments.size() / kMaxNodePoints + 1;
+    size_t num_runs = 0;
+    auto moment = moments.begin();
+    auto take_until = [&](uint64_t ticks) {
+      for (; moment != moments.end() && moment->ticks <= ticks; ++moment) {
+        const ClassBytes before = arenas_.bytes();
+        arenas_.take(*moment->record);
+        if (moment->record->kind == RecordKind::run) ++num_runs;
+        if (arenas_.bytes() != before) note(recording_.to_ns(moment->ticks), num_runs % stride == 0);
+      }
+    };
     for (const Record* record : blocks_by_time(recording_)) {
+      take_until(record->start);
       ++result_.num_events;
       if (record->kind == RecordKind::out_of_memory)
         result_.refused.push_back(
@@ -45,6 +64,7 @@ class MemoryReplay {
       else
         change(*record);
     }
+    take_until(UINT64_MAX);
     find_holders();
     return std::move(result_);
   }
@@ -68,18 +88,36 @@ class MemoryReplay {
     } else if (auto found = block_of_.find(number); number != 0 && found != block_of_.end()) {
       result_.blocks[found->second].returned_ns = ns;
     }
-    note(ns);
+    note(ns, /*shown=*/true);
   }
 
-  void note(double ns) {
-    const auto bytes = unsigned_of(now_);
+  // Runs whose extents are not the last ones have other arenas: there may be less than the plan says.
+  bool arenas_are_known() const { return arenas_.total_bytes() <= now_[kActivations]; }
+
+  // With the bytes of arenas by what lies in them. What is free in them stays with the activations.
+  ClassBytes divided() const {
+    ClassBytes bytes = now_;
+    if (!arenas_are_known()) return bytes;
+    for (size_t c = 0; c < kNumMemoryClasses; ++c) {
+      bytes[kActivations] -= arenas_.bytes()[c];
+      bytes[c] += arenas_.bytes()[c];
+    }
+    return bytes;
+  }
+
+  // As long as most is held, the peak is where most lies in the arenas.
+  void note(double ns, bool shown) {
+    const auto bytes = unsigned_of(divided());
     size_t total = 0;
     for (size_t of_class : bytes) total += of_class;
-    result_.timeline.push_back({ns, bytes});
-    if (total <= result_.peak_bytes) return;
+    if (shown) result_.timeline.push_back({ns, bytes});
+    const int64_t used = arenas_are_known() ? arenas_.total_bytes() : 0;
+    if (total < result_.peak_bytes || (total == result_.peak_bytes && used <= used_at_peak_)) return;
     result_.peak_bytes = total;
     result_.peak_ns = ns;
-    result_.at_peak = bytes;
+    result_.at_peak = unsigned_of(now_);
+    used_at_peak_ = used;
+    steps_at_peak_ = used > 0 ? arenas_.steps() : std::map<uint16_t, int32_t>();
   }
 
   // What was alive at the peak, by name. Of what was there before, the weights have names; the rest of a class has none.
@@ -101,21 +139,45 @@ class MemoryReplay {
     for (size_t c = 0; c < kNumMemoryClasses; ++c)
       if (const int64_t rest = static_cast<int64_t>(result_.at_peak[c]) - named[c]; rest > 0)
         alive.push_back({"", static_cast<MemoryClass>(c), static_cast<size_t>(rest)});
+    divide_arenas(alive);
     std::stable_sort(alive.begin(), alive.end(), [](const auto& a, const auto& b) { return a.size_bytes > b.size_bytes; });
     result_.holders_at_peak = std::move(alive);
   }
 
+  void divide_arenas(std::vector<MemoryHolding>& alive) {
+    for (const auto& [run, step] : steps_at_peak_) {
+      std::vector<MemoryHolding> inside = arenas_.holdings_at(step);
+      size_t size_bytes = 0;
+      for (const MemoryHolding& holding : inside) size_bytes += holding.size_bytes;
+      const auto arena = std::find_if(alive.begin(), alive.end(), [&](const MemoryHolding& holding) {
+        return holding.name == "arena" && holding.memory_class == MemoryClass::activations && holding.size_bytes >= size_bytes;
+      });
+      if (arena == alive.end()) continue;
+      arena->size_bytes -= size_bytes;
+      if (arena->size_bytes == 0) alive.erase(arena);
+      for (MemoryHolding& holding : inside) {
+        result_.at_peak[kActivations] -= holding.size_bytes;
+        result_.at_peak[static_cast<size_t>(holding.memory_class)] += holding.size_bytes;
+        alive.push_back(std::move(holding));
+      }
+    }
+  }
+
   const Recording& recording_;
+  ArenaUse arenas_;
   ClassBytes now_;
   std::vector<MemoryHolding> holders_;
   std::unordered_map<uint64_t, size_t> block_of_;
+  int64_t used_at_peak_ = 0;                   // in arenas
+  std::map<uint16_t, int32_t> steps_at_peak_;  // of runs
   MeasuredMemory result_;
 };
 
 }  // namespace
 
-MeasuredMemory measure_memory(const ProfileTrace& trace, const MemoryStatistics& before, std::vector<MemoryHolding> holders) {
-  return MemoryReplay(trace, before, std::move(holders)).run();
+MeasuredMemory measure_memory(const ProfileTrace& trace, const Profile& profile, const MemoryStatistics& before,
+                              std::vector<MemoryHolding> holders) {
+  return MemoryReplay(trace, profile, before, std::move(holders)).run();
 }
 
 void add_memory_counters(Recording& recording, const MemoryStatistics& before) {

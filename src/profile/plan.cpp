@@ -68,7 +68,7 @@ Profile profile_of(ProfilePlan plan, Recording recording, std::unordered_map<uin
   analyse(trace.recording, {.run = trace.run, .node = trace.node_of, .intervals = trace.intervals}, profile, &made->waited_ns);
   add_ranges(trace, profile);
   add_marks(trace, profile);
-  if (plan.memory) profile.measured_memory = measure_memory(trace, plan.memory_before, std::move(plan.held));
+  if (plan.memory) profile.measured_memory = measure_memory(trace, profile, plan.memory_before, std::move(plan.held));
   profile.ns_per_event = plan.ns_per_event;
   return profile;
 }

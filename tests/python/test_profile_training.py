@@ -89,6 +89,26 @@ def test_the_planned_arena_has_the_classes_of_training(model):
     assert "gradients MB" in text
 
 
+def test_measured_memory_names_what_lies_in_the_arena(model):
+    trainer = Trainer(model, **OPTIONS, fused_update=False)
+    trainer.step({"x": samples(BATCH, 0)[0]}, samples(BATCH, 0)[1])  # the arena is there before the profile
+    p = profile_of(trainer, memory=True)
+    memory, buffers = p.memory(), p.data["memory"]["buffers"]
+    measured = memory.measured
+    fullest = [b for b in buffers if b["first"] <= memory.peak_step <= b["last"]]
+    held = {(name, kind): size for name, kind, size in measured.holders}
+    assert {kind for _, kind in held} >= {"activations", "gradients"}
+    assert {(b["name"], b["class"]): b["bytes"] for b in fullest}.items() <= held.items()
+    assert held.get(("arena", "activations"), 0) == memory.arena_bytes - sum(b["bytes"] for b in fullest)
+    for kind in measured.at_peak:
+        assert measured.at_peak[kind] == sum(size for _, of, size in measured.holders if of == kind)
+    # The classes rise and fall with the nodes, within a sum that stays.
+    assert max(measured.timeline["gradients"]) == max(memory.live["gradients"])
+    assert measured.timeline["gradients"][0] == measured.timeline["gradients"][-1] == 0
+    assert len({sum(each) for each in zip(*measured.timeline.values())}) <= 2
+    assert "gradients" in p.table().split("held at the peak")[1]
+
+
 def test_gradients_that_a_joint_module_hands_out_are_gradients(model):
     module = JointModule(model)
     with treadle.profile(module, peaks=False, memory=True) as p:

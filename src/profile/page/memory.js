@@ -109,12 +109,13 @@ function showArena(m) {
   arena.peak = arena.live.reduce((best, x, i) => x > arena.live[best] ? i : best, 0);
   if (!m.buffers.length || !steps) { $('arena-map').hidden = true; $('arena-none').hidden = false; return; }
   const alive = m.buffers.filter((b) => b.first <= arena.peak && arena.peak <= b.last).sort((a, b) => b.bytes - a.bytes);
-  const makers = [...new Set(m.buffers.filter((b) => b.class !== 'scratch').map((b) => nodes[m.steps[b.first]]).filter(Boolean).map((n) => n.op))];
   $('peak-title').textContent = `Alive at the peak: ${bytes(arena.live[arena.peak])} during ${nodeName(arena.peak)}`;
   $('peak').append(scrolling('Alive at the peak', table(alive.map((b) => [breakable(b.name), b.class, bytes(b.bytes), bytes(b.offset), breakable(nodeName(b.first)), breakable(nodeName(b.last))]),
     ['value', 'class', '#bytes', '#offset', 'made by', 'last read by'])));
   $('arena').setAttribute('aria-label', `Map of ${plural(m.buffers.length, 'buffer')} in an arena of ${bytes(m.arena_bytes)}; the peak is at ${nodeName(arena.peak)}`);
-  legendOf('arena-legend', [...operators.filter((o, i) => i < 7 && makers.includes(o.op)).map((o) => [`by ${o.op}`, opColour.get(o.op)]), ['scratch, others', '--c7']]);
+  if (m.buffers.some((b) => b.class !== 'scratch' && b.class !== 'activations')) $('arena-by').value = 'class';
+  $('arena-by').addEventListener('change', () => { nameArenaColours(m); drawArena(); });
+  nameArenaColours(m);
   $('arena').addEventListener('mousemove', (e) => {
     const box = $('arena').getBoundingClientRect(), x = e.clientX - box.left, y = e.clientY - box.top;
     const hit = arena.boxes.find((b) => x >= b.x && x <= b.x + b.w && y >= b.y && y <= b.y + b.h);
@@ -123,6 +124,18 @@ function showArena(m) {
   $('arena').addEventListener('mouseleave', () => tip(''));
   drawArena();
   redraws.push(drawArena);
+}
+const arenaByClass = () => $('arena-by').value === 'class';
+function nameArenaColours(m) {
+  const makers = new Set(m.buffers.filter((b) => b.class !== 'scratch').map((b) => nodes[m.steps[b.first]]).filter(Boolean).map((n) => n.op));
+  const classes = new Set(m.buffers.map((b) => b.class));
+  legendOf('arena-legend', arenaByClass() ? Object.entries(classColours).filter(([c]) => classes.has(c))
+    : [...operators.filter((o, i) => i < 7 && makers.has(o.op)).map((o) => [`by ${o.op}`, opColour.get(o.op)]), ['scratch, others', '--c7']]);
+}
+function arenaColour(b) {
+  if (arenaByClass()) return classColours[b.class] || '--c7';
+  const maker = nodes[profile.memory.steps[b.first]];
+  return b.class === 'scratch' ? '--c7' : maker ? colourOf(maker) : '--c0';
 }
 function drawArena() {
   const m = profile.memory, left = 76, bottom = 22, top = 20, { context: c, width, height } = prepare($('arena'), 300);
@@ -137,9 +150,9 @@ function drawArena() {
   }
   arena.boxes = [];
   for (const b of m.buffers) {
-    const box = { b, x: left + b.first * sx, y: height - bottom - (b.offset + b.bytes) * sy, w: (b.last - b.first + 1) * sx, h: b.bytes * sy }, maker = nodes[m.steps[b.first]];
+    const box = { b, x: left + b.first * sx, y: height - bottom - (b.offset + b.bytes) * sy, w: (b.last - b.first + 1) * sx, h: b.bytes * sy };
     arena.boxes.push(box);
-    c.fillStyle = b.class === 'scratch' ? css('--c7') : css(maker ? colourOf(maker) : '--c0');
+    c.fillStyle = css(arenaColour(b));
     c.fillRect(box.x, box.y, Math.max(box.w - 0.7, 0.7), Math.max(box.h - 0.7, 0.7));
   }
   const x = left + (arena.peak + 0.5) * sx, isRight = x > width - 80;
