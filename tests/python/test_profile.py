@@ -410,7 +410,9 @@ def test_the_page_draws_what_is_seen_of_a_large_graph(program, conv_profile, tmp
 
 @pytest.mark.skipif(browser() is None, reason="no Chromium here")
 def test_the_page_shows_training_kernels_python_and_loading(program, conv_model, tmp_path):
-    trainer = treadle.train.Trainer(str(conv_model), loss="mean_squared_error")
+    options = treadle.SessionOptions()
+    options.intra_op_num_threads = 2
+    trainer = treadle.train.Trainer(str(conv_model), loss="mean_squared_error", sess_options=options)
     x, y = np.ones((2, 8, 28, 28), np.float32), np.zeros((2, 10), np.float32)
     with treadle.profile(trainer, peaks=False, kernel_phases=True, python_calls=True, memory=True) as p:
         for _ in range(4):
@@ -425,8 +427,12 @@ def test_the_page_shows_training_kernels_python_and_loading(program, conv_model,
     seen.push(text('phase-legend'), [...$('group').options].map((o) => o.value));
     $('which').value = 'ranges'; $('which').dispatchEvent(new Event('change'));
     seen.push(timeView.events.count, $('time').getAttribute('aria-label'));
+    seen.push(text('where-threads'));
+    const right = (x) => x.getBoundingClientRect().right;
+    seen.push([...document.querySelectorAll('main table, main .bar')].filter((x) => !x.closest('.scroll') && right(x) > right(x.closest('section'))).map((x) => x.className));
     """
-    title, steps, kernels, ranges, load, holders, phases_drawn, ranges_drawn, legend, groups, spans, label = seen_in(program, path, script, tmp_path)
+    seen = seen_in(program, path, script, tmp_path, "--window-size=1366,900")
+    title, steps, kernels, ranges, load, holders, phases_drawn, ranges_drawn, legend, groups, spans, label, threads, too_wide = seen
     assert title == "Training step"
     assert all(part in steps for part in ("forward", "backward", "optimizer"))
     assert all(part in kernels for part in ("compute", "conv"))
@@ -442,6 +448,8 @@ def test_the_page_shows_training_kernels_python_and_loading(program, conv_model,
     assert "phase" in groups
     assert spans == len(p.data["timeline"]["ranges"]["range"])
     assert label.startswith("Timeline of")
+    assert ("barrier" in threads) == bool(p.pool)
+    assert too_wide == []
 
 
 def test_sessions_are_profiled_in_python(conv_model, tmp_path):

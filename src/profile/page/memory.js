@@ -1,5 +1,5 @@
 // Memory: by class, as allocated over time, at its peak, and the arena as a map of buffers over nodes.
-const classColours = { weights: '--c0', packed: '--c6', activations: '--c1', scratch: '--c3', io: '--c2', other: '--c7', parameters: '--c0', gradients: '--c4', optimizer_state: '--c5' };
+const classColours = { weights: '--c0', packed: '--c6', activations: '--c1', scratch: '--c3', io: '--c2', other: '--c7', parameters: '--p0', gradients: '--c4', optimizer_state: '--c5' };
 const measuredMemory = (profile.memory || {}).measured;
 const classesOf = (measured) => Object.keys(classColours).filter((c) => (measured.timeline.bytes || {})[c]);
 

@@ -67,7 +67,7 @@ function showPool() {
   if (!list.length) return;
   const partsOf = (t) => states.map((s) => ({ title: s, share: t.states[s], colour: poolColours[s], text: `${s}: ${percent(t.states[s])} of ${time(t.ms)}` }));
   const title = (t) => t.name + (t.calls ? ', calls runs' : '');
-  $('where-side').append(make('h3', {}, 'Threads during runs'),
+  $('where-threads').append(make('h3', {}, 'Threads during runs'),
     poolTable(list.map((t) => [title(t), ...states.map((s) => percent(t.states[s])), stackedBar(`States of ${title(t)}`, partsOf(t))]),
       ['thread', ...states.map((s) => '#' + s), 'states']));
 }
