@@ -19,7 +19,7 @@ extern "C" {
 #endif
 
 /* Grows with every addition to this header. */
-#define TREADLE_ABI_VERSION 13
+#define TREADLE_ABI_VERSION 14
 
 typedef struct treadle_status treadle_status;
 typedef struct treadle_model treadle_model;
@@ -190,10 +190,16 @@ typedef struct treadle_profiler_options {
   int32_t memory;        /* non-zero: every block of memory that is taken or given back, too */
   int32_t kernel_phases; /* since version 10 of the ABI; non-zero: what kernels do, too: packing, products, epilogues */
   const char* stream_to; /* since version 11 of the ABI; a file to which events are written while they are recorded; NULL: none */
+  int32_t passes; /* since version 14 of the ABI; non-zero: nodes name the passes that made them, and kernels that do not compute them */
 } treadle_profiler_options;
 /* Records runs from now on. `options` NULL: the defaults. The session may be released before the profiler. */
 TREADLE_C_API treadle_status* treadle_profiler_start(treadle_session* session, const treadle_profiler_options* options,
                                                      treadle_profiler** out);
+/* Steps of a trainer, and forward and backward runs of a joint module. It must be released before them. Since version 14. */
+TREADLE_C_API treadle_status* treadle_trainer_start_profiler(treadle_trainer* trainer, const treadle_profiler_options* options,
+                                                             treadle_profiler** out);
+TREADLE_C_API treadle_status* treadle_joint_module_start_profiler(treadle_joint_module* module, const treadle_profiler_options* options,
+                                                                  treadle_profiler** out);
 /* Non-zero: runs that begin from now on are recorded; 0: they are not. */
 TREADLE_C_API treadle_status* treadle_profiler_set_recording(treadle_profiler* profiler, int recording);
 /* As treadle_session_save_profile(). */

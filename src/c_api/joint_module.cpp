@@ -4,6 +4,7 @@
 #include <utility>
 #include <vector>
 
+#include "c_api/profiler.h"
 #include "c_api/status.h"
 #include "c_api/values.h"
 #include "treadle/error.h"
@@ -46,6 +47,14 @@ treadle_status* treadle_joint_module_create(const treadle_model* model, const tr
   });
 }
 void treadle_joint_module_release(treadle_joint_module* module) { delete module; }
+
+treadle_status* treadle_joint_module_start_profiler(treadle_joint_module* module, const treadle_profiler_options* options,
+                                                    treadle_profiler** out) {
+  return guarded([&] {
+    (void)require(out, "out");
+    *out = new treadle_profiler{require(module, "module").module.profiler(treadle::c_api::profiler_options_of(options))};
+  });
+}
 
 size_t treadle_joint_module_num_inputs(const treadle_joint_module* module) { return module ? module->module.input_names().size() : 0; }
 const char* treadle_joint_module_input_name(const treadle_joint_module* module, size_t index) {

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <span>
 
+#include "c_api/profiler.h"
 #include "c_api/values.h"
 #include "core/file.h"
 #include "treadle/treadle.h"
@@ -36,9 +37,21 @@ treadle_status* save(const char* path, const Take& take) {
 
 }  // namespace
 
-struct treadle_profiler {
-  treadle::Profiler profiler;
-};
+treadle::ProfilerOptions treadle::c_api::profiler_options_of(const treadle_profiler_options* options) {
+  ProfilerOptions made;
+  if (!options) return made;
+  treadle_profiler_options given{};
+  constexpr size_t kFirstVersion = offsetof(treadle_profiler_options, kernel_phases);
+  if (options->struct_size < kFirstVersion) throw Error(ErrorCode::invalid_argument, "struct_size of the profiler's options is not set");
+  std::memcpy(&given, options, std::min(options->struct_size, sizeof given));
+  if (given.max_events > 0) made.max_events = given.max_events;
+  made.keep_last = given.keep_last != 0;
+  made.memory = given.memory != 0;
+  made.kernel_phases = given.kernel_phases != 0;
+  if (given.stream_to) made.stream_to = given.stream_to;
+  made.passes = given.passes != 0;
+  return made;
+}
 
 treadle_status* treadle_session_save_profile(treadle_session* session, const char* path) {
   return save(path, [&] { return require(session, "session").session.profile(); });
@@ -58,20 +71,7 @@ treadle_status* treadle_session_reset_node_counters(const treadle_session* sessi
 treadle_status* treadle_profiler_start(treadle_session* session, const treadle_profiler_options* options, treadle_profiler** out) {
   return guarded([&] {
     require(out, "out");
-    treadle::ProfilerOptions made;
-    if (options) {
-      treadle_profiler_options given{};
-      constexpr size_t kFirstVersion = offsetof(treadle_profiler_options, kernel_phases);
-      if (options->struct_size < kFirstVersion)
-        throw treadle::Error(treadle::ErrorCode::invalid_argument, "struct_size of the profiler's options is not set");
-      std::memcpy(&given, options, std::min(options->struct_size, sizeof given));
-      if (given.max_events > 0) made.max_events = given.max_events;
-      made.keep_last = given.keep_last != 0;
-      made.memory = given.memory != 0;
-      made.kernel_phases = given.kernel_phases != 0;
-      if (given.stream_to) made.stream_to = given.stream_to;
-    }
-    *out = new treadle_profiler{require(session, "session").session.profiler(made)};
+    *out = new treadle_profiler{require(session, "session").session.profiler(profiler_options_of(options))};
   });
 }
 

@@ -17,6 +17,7 @@
 #include "cli/attach.h"
 #include "cli/commands.h"
 #include "cli/inputs.h"
+#include "cli/profile_output.h"
 #include "cli/remedies.h"
 #include "core/file.h"
 #include "core/thread_pool.h"
@@ -42,8 +43,6 @@ struct ProfileArguments {
 
 double profile_clock_ns() { return std::chrono::duration<double, std::nano>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
-constexpr std::string_view kGzip = ".gz";
-
 // Also what gzip has compressed.
 std::string read_text(const std::string& path) {
   const std::unique_ptr<gzFile_s, int (*)(gzFile)> file(gzopen(path.c_str(), "rb"), gzclose);
@@ -54,23 +53,6 @@ std::string read_text(const std::string& path) {
   while ((size = gzread(file.get(), block.data(), block.size())) > 0) text.append(block.data(), static_cast<size_t>(size));
   if (size < 0) throw Error(ErrorCode::io_error, "cannot read " + path);
   return text;
-}
-
-std::string compressed(const std::string& text) {
-  z_stream stream{};
-  constexpr int kFast = 3, kGzipFormat = 16;
-  if (deflateInit2(&stream, kFast, Z_DEFLATED, MAX_WBITS + kGzipFormat, 8, Z_DEFAULT_STRATEGY) != Z_OK)
-    throw Error(ErrorCode::internal, "zlib cannot start");
-  std::string out(deflateBound(&stream, text.size()), '\0');
-  stream.next_in = reinterpret_cast<Bytef*>(const_cast<char*>(text.data()));
-  stream.avail_in = static_cast<uInt>(text.size());
-  stream.next_out = reinterpret_cast<Bytef*>(out.data());
-  stream.avail_out = static_cast<uInt>(out.size());
-  const int result = deflate(&stream, Z_FINISH);
-  out.resize(stream.total_out);
-  deflateEnd(&stream);
-  if (result != Z_STREAM_END) throw Error(ErrorCode::internal, "zlib cannot compress " + std::to_string(text.size()) + " bytes");
-  return out;
 }
 
 bool ends_with(const std::string& text, std::string_view end) {
@@ -193,10 +175,8 @@ int profile_command(const ProfileArguments& a) {
   const bool attaches = !a.attach.empty();
   if (a.model.empty() && !attaches)
     throw Error(ErrorCode::invalid_argument, "a model, a profile (.json), --attach, or --diff with two profiles is expected");
-  const bool recording = is_recording(a.model), saved = ends_with(a.model, ".json") || ends_with(a.model, ".json.gz"),
-             gzip = ends_with(a.output, kGzip);
-  const std::string name = a.output.substr(0, a.output.size() - (gzip ? kGzip.size() : 0));
-  if (!a.output.empty() && !saved) check_profile_file(name);  // before the measurement
+  const bool recording = is_recording(a.model), saved = ends_with(a.model, ".json") || ends_with(a.model, ".json.gz");
+  if (!a.output.empty() && !saved) check_profile_output(a.output);  // before the measurement
   auto read_recording = [&] {
     Profile profile = read_profile_recording(a.model);
     std::string json = profile_to_json(profile, {.model = a.model});
@@ -209,13 +189,7 @@ int profile_command(const ProfileArguments& a) {
   const std::string& json = made.json;
   const std::string table = a.tree ? profile_to_tree(json, {.depth = a.depth})
                                    : profile_to_table(json, a.table);  // it checks the document, before anything is written
-  if (!a.output.empty()) {
-    std::string text = profile_file(name, json, &made.profile);
-    if (gzip) text = compressed(text);
-    AtomicFile file(a.output);
-    file.write(std::as_bytes(std::span(text)));
-    file.commit();
-  }
+  if (!a.output.empty()) write_profile_output(a.output, json, &made.profile);
   std::fputs(a.json ? (json + "\n").c_str() : table.c_str(), stdout);
   if (!a.output.empty() && !a.json) fmt::print("\nwritten to {}\n", a.output);
   return 0;

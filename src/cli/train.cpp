@@ -157,6 +157,14 @@ Command add_train(CLI::App& app) {
   app.add_option("--adapters", a->adapters, "safetensors file for the adapters of --lora-rank");
   app.add_option("--curve", a->curve, "SVG file with the losses of all epochs so far, updated after each epoch");
   app.add_option("--tensorboard", a->tensorboard, "Folder for event files that TensorBoard reads: the numbers of --log over the steps");
+  auto* profile =
+      app.add_option("--profile", a->profile,
+                     "Write a profile of some steps: a page (.html), the profile (.json, .csv), or every event (.pftrace, .trace.json, "
+                     ".folded, .speedscope.json); with .gz behind it, compressed");
+  app.add_option("--profile-steps", a->profile_steps, "Steps to record, behind the first five")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str()
+      ->needs(profile);
   app.add_option("--log-steps", a->log_steps, "Steps between two log lines; 0: no lines for steps")
       ->check(CLI::NonNegativeNumber)
       ->capture_default_str();

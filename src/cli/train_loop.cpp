@@ -9,7 +9,9 @@
 #include <filesystem>
 #include <limits>
 
+#include "cli/train_answers.h"
 #include "cli/train_curve.h"
+#include "cli/train_profile.h"
 #include "core/dispatch.h"
 #include "treadle/communicator.h"
 #include "treadle/error.h"
@@ -51,8 +53,6 @@ class StopSignals {
   }, old_terminate_{};
 };
 
-bool has_classes(Loss loss) { return loss == Loss::softmax_cross_entropy || loss == Loss::negative_log_likelihood; }
-
 const ValueInfo* output_info(const std::vector<ValueInfo>& outputs, const std::string& name) {
   for (const ValueInfo& info : outputs)
     if (name.empty() || info.name == name) return &info;
@@ -70,44 +70,6 @@ LabelForm label_form(const train::TrainerOptions& options, const std::vector<Val
     extents.push_back(extent ? *extent : -1);
   }
   return {.dtype = output->dtype, .extents = extents};
-}
-
-// Right answers among those that count, and how many count.
-struct RightAnswers {
-  int64_t right = 0, all = 0;
-};
-
-template <typename T>
-int64_t label_at(const Tensor& labels, int64_t i) {
-  return static_cast<int64_t>(labels.data<T>()[i]);
-}
-
-RightAnswers count_classes(const Tensor& scores, const Tensor& labels, const train::TrainerOptions& options) {
-  const int rank = scores.shape().rank(), axis = options.class_axis < 0 ? options.class_axis + rank : options.class_axis;
-  const int64_t classes = scores.shape()[axis], outer = scores.shape().product(0, axis), inner = scores.shape().product(axis + 1, rank);
-  RightAnswers answers;
-  for (int64_t o = 0; o < outer; ++o)
-    for (int64_t i = 0; i < inner; ++i) {
-      const int64_t at = o * inner + i;
-      const int64_t label = labels.dtype() == DType::int32 ? label_at<int32_t>(labels, at) : label_at<int64_t>(labels, at);
-      if (options.ignore_index && label == *options.ignore_index) continue;
-      const float* first = scores.data<float>() + o * classes * inner + i;
-      int64_t best = 0;
-      for (int64_t c = 1; c < classes; ++c)
-        if (first[c * inner] > first[best * inner]) best = c;
-      answers.right += best == label, ++answers.all;
-    }
-  return answers;
-}
-
-RightAnswers count_right(const Tensor& scores, const Tensor& labels, const train::TrainerOptions& options) {
-  if (scores.dtype() != DType::float32) return {};
-  if (has_classes(options.loss)) return count_classes(scores.contiguous(), labels.contiguous(), options);
-  if (options.loss != Loss::binary_cross_entropy_with_logits) return {};
-  RightAnswers answers{.all = scores.num_elements()};
-  const Tensor dense = scores.contiguous();
-  for (int64_t i = 0; i < answers.all; ++i) answers.right += (dense.data<float>()[i] > 0) == (labels.data<float>()[i] > 0.5F);
-  return answers;
 }
 
 // A batch as step() takes it.
@@ -188,6 +150,7 @@ class TrainingRun {
     resume();
     log_.emplace(a_.log, resumed_, a_.tensorboard);
     progress_.emplace(a_.epochs, loader_->batches_per_epoch(), a_.quiet);
+    if (!a_.profile.empty() && is_first()) profile_.emplace(a_, *trainer_);
   }
 
   int run() {
@@ -204,6 +167,7 @@ class TrainingRun {
     while (loader_->position().epoch < a_.epochs && !is_over()) {
       if (!run_epoch()) return interrupted();
     }
+    if (profile_) progress_->say(profile_->finish());
     return finish();
   }
 
@@ -317,7 +281,9 @@ class TrainingRun {
     const auto [feeds, labels] = feeds_and_labels(std::move(batch));
     try {
       const uint64_t skipped_before = num_overflows();
+      if (profile_) profile_->begin_step();
       const double loss = trainer_->step(feeds, labels, &run_options_);
+      if (profile_) progress_->say(profile_->end_step());
       if (num_overflows() > skipped_before) return overflowed(loss);
       if (std::isfinite(loss)) return loss;
       throw Error(ErrorCode::invalid_argument,
@@ -421,6 +387,7 @@ class TrainingRun {
   }
 
   int interrupted() {
+    if (profile_) progress_->say(profile_->finish());
     const uint64_t steps = trainer_->position().num_steps;
     if (checkpoints_) {
       const std::string path = checkpoints_->save(*trainer_, position_metadata());
@@ -468,6 +435,7 @@ class TrainingRun {
   std::optional<train::CheckpointFolder> checkpoints_;
   std::optional<RunLog> log_;
   std::optional<TrainProgress> progress_;
+  std::optional<StepProfile> profile_;
   RunOptions run_options_;
   bool resumed_ = false;
   double loss_sum_ = 0;

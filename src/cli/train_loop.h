@@ -26,7 +26,8 @@ struct TrainArguments {
   bool resume = false, asynchronous = false;
   int64_t patience = 0;  // epochs without a better validation loss; 0: all epochs run
   bool unchecked = false, skip_nan = false, quiet = false;
-  std::string log, curve, adapters, tensorboard;
+  std::string log, curve, adapters, tensorboard, profile;
+  int64_t profile_steps = 20;
   int64_t log_steps = 10;
 };
 

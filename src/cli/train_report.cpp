@@ -113,7 +113,7 @@ void TrainProgress::epoch(const EpochReport& r) {
 }
 
 void TrainProgress::say(const std::string& line) {
-  if (quiet_) return;
+  if (quiet_ || line.empty()) return;
   clear();
   fmt::print("{}\n", line);
   std::fflush(stdout);

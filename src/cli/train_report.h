@@ -55,7 +55,7 @@ class TrainProgress {
   /// After step `batch` of the epoch (both from 1). Draws at most ten times a second, and on terminals only.
   void step(int64_t epoch, int64_t batch, double loss);
   void epoch(const EpochReport& report);
-  /// A line of its own.
+  /// A line of its own; nothing if it is empty.
   void say(const std::string& line);
 
  private:

@@ -3,6 +3,8 @@
 
 #include <cstring>
 #include <filesystem>
+#include <fstream>
+#include <iterator>
 #include <string>
 #include <vector>
 
@@ -81,6 +83,29 @@ TEST(CApiTrainer, StepsAsTheTrainerOfTheLibrary) {
   EXPECT_EQ(message_of(treadle_trainer_parameter(opened.trainer, "layer3.weight", &weight)), "");
   EXPECT_EQ(static_cast<const float*>(treadle_tensor_data(weight))[9], trainer.parameters().at("layer3.weight").data<float>()[9]);
   treadle_value_release(weight);
+}
+
+std::string saved(treadle_profiler* profiler) {
+  const std::string path = ::testing::TempDir() + "treadle_c_trainer.csv";
+  EXPECT_EQ(message_of(treadle_profiler_save(profiler, path.c_str())), "");
+  std::ifstream in(path);
+  std::string text((std::istreambuf_iterator<char>(in)), std::istreambuf_iterator<char>());
+  std::filesystem::remove(path);
+  return text;
+}
+
+TEST(CApiTrainer, StepsAreProfiled) {
+  const OpenedTrainer opened(kAdam);
+  treadle_profiler_options options{};
+  options.struct_size = sizeof options;
+  options.passes = 1;
+  treadle_profiler* profiler = nullptr;
+  EXPECT_NE(message_of(treadle_trainer_start_profiler(nullptr, &options, &profiler)).find("trainer"), std::string::npos);
+  EXPECT_EQ(message_of(treadle_trainer_start_profiler(opened.trainer, &options, &profiler)), "");
+  opened.step();
+  const std::string text = saved(profiler);
+  for (const char* phase : {"forward", "backward", "optimizer"}) EXPECT_NE(text.find(phase), std::string::npos) << phase;
+  treadle_profiler_release(profiler);
 }
 
 TEST(CApiTrainer, AScaledLossBacksOffWhereItOverflows) {
@@ -274,6 +299,8 @@ TEST(CApiJointModule, GivesTheGradientsOfTheLibrarysModule) {
   EXPECT_STREQ(treadle_joint_module_input_name(module, 0), "point");
   ASSERT_EQ(treadle_joint_module_num_outputs(module), 1U);
   EXPECT_STREQ(treadle_joint_module_output_name(module, 0), "scores");
+  treadle_profiler* profiler = nullptr;
+  EXPECT_EQ(message_of(treadle_joint_module_start_profiler(module, nullptr, &profiler)), "");
   const char* name = "point";
   treadle_joint_run* run = nullptr;
   ASSERT_EQ(message_of(treadle_joint_module_forward(module, nullptr, &name, &opened.feed, 1, &run)), "");
@@ -296,6 +323,9 @@ TEST(CApiJointModule, GivesTheGradientsOfTheLibrarysModule) {
   EXPECT_NE(message_of(treadle_joint_run_backward(run, &scores, 1, gradients.size(), gradients.data())), "");
   treadle_value_release(scores);
   treadle_joint_run_release(run);
+  const std::string profiled = saved(profiler);
+  for (const char* phase : {"forward", "backward"}) EXPECT_NE(profiled.find(phase), std::string::npos) << phase;
+  treadle_profiler_release(profiler);
   treadle_joint_module_release(module);
   const treadle_config_entry wrong = {"output", "scores"};
   EXPECT_NE(message_of(treadle_joint_module_create(opened.model, &wrong, 1, &module)).find("the nearest: outputs"), std::string::npos);

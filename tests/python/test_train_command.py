@@ -65,6 +65,28 @@ def without_times(text):
     return [re.sub(r"\d+\.\d s", "", line) for line in text.splitlines()]
 
 
+def test_some_steps_are_profiled(train, folder, tmp_path):
+    page, trace, short = tmp_path / "p.html", tmp_path / "p.json.gz", tmp_path / "short.json"
+    arguments = ["--data", "digits.csv", *CSV, "--validation", 0.2, *SETTINGS, "--epochs", 1, "-o", tmp_path / "out.onnx"]
+    made = train(*arguments, "--profile", trace, "--profile-steps", 7)
+    assert f"{trace} has a profile of steps 6 to 12" in made.stdout
+    p = treadle.Profile.load(trace)
+    assert p.data["runs"]["recorded"] == 7
+    assert [phase["phase"] for phase in p.data["phases"]] == ["forward", "backward", "optimizer"]
+    held = {name for name, kind, _ in p.memory().measured.holders if kind == "parameters"}
+    assert held and held - {None} <= set(initializers(folder / "cnn.onnx"))
+    train(*arguments, "--profile", page)
+    assert "Training step" in page.read_text()
+    # Fewer steps than that: what there is, or a word that there is none.
+    few = [160 if argument == "64" else argument for argument in arguments]  # 1,438 samples
+    assert "steps 6 to 9" in train(*few, "--profile", short).stdout
+    fewer = [500 if argument == "64" else argument for argument in arguments]
+    assert "was not written" in train(*fewer, "--profile", tmp_path / "none.json").stdout
+    assert not (tmp_path / "none.json").exists()
+    assert ".pftrace" in train(*arguments, "--profile", "p.pdf", ok=False).stderr
+    assert train(*arguments, "--profile-steps", 3, ok=False).returncode != 0
+
+
 def test_the_digits_network_reaches_985_and_runs_in_onnxruntime_as_the_trainer_predicts(train, folder, ort, tmp_path):
     out = tmp_path / "digits.onnx"
     run = train("--data", "digits.csv", *CSV, "--validation", 0.2, "--epochs", 20, *SETTINGS, "--checkpoint", tmp_path / "runs", "-o", out)
