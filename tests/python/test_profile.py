@@ -1,6 +1,7 @@
 """Profiles: `treadle profile`, its page, and treadle.profile(), against counts and operations worked out apart."""
 
 import html
+import importlib.util
 import json
 import math
 import pathlib
@@ -348,6 +349,25 @@ def test_texts_of_the_page_can_be_read(program, conv_profile, tmp_path, scheme):
     for pair in pairs:
         low, high = sorted(luminance(colour) for colour in pair)
         assert (high + 0.05) / (low + 0.05) >= 4.5, pair
+
+
+@pytest.mark.skipif(browser() is None, reason="no Chromium here")
+@pytest.mark.parametrize("scheme", [0, 1], ids=["dark", "light"])
+def test_axe_finds_nothing_that_readers_of_screens_lack(program, conv_profile, conv_model, tmp_path, scheme):
+    package = importlib.util.find_spec("axe_core_python") or pytest.skip("axe-core-python is not there")
+    axe = next(pathlib.Path(package.submodule_search_locations[0]).rglob("axe.min.js")).read_text().replace("</script", "<\\/script")
+    check = """axe.run(document).then((found) => document.body.append(Object.assign(document.createElement('pre'), {id: 'seen',
+      textContent: JSON.stringify([found.passes.length, found.violations.map((v) => [v.help, v.nodes.map((n) => n.html)])])})));"""
+    plan = subprocess.run([program, "explain", str(conv_model), "--dim", "batch=2", "-o", str(tmp_path / "plan.html")], capture_output=True, text=True)
+    assert plan.returncode == 0, plan.stderr
+    call(program, conv_profile, "-o", tmp_path / "profile.html")
+    for name in ("profile.html", "plan.html"):
+        page = tmp_path / name
+        page.write_text(page.read_text().replace("</body>", f"<script>{axe}</script><script>{check}</script></body>"))
+        text = rendered(page, tmp_path, "--virtual-time-budget=20000", f"--blink-settings=preferredColorScheme={scheme}")
+        passes, violations = json.loads(html.unescape(text.split('<pre id="seen">')[1].split("</pre>")[0]))
+        assert passes > 15
+        assert violations == []
 
 
 @pytest.mark.skipif(browser() is None, reason="no Chromium here")
