@@ -38,11 +38,11 @@ class MemoryReplay {
  public:
   MemoryReplay(const ProfileTrace& trace, const Profile& profile, const MemoryStatistics& before, std::vector<MemoryHolding> holders)
       : recording_(trace.recording), arenas_(profile, trace), now_(bytes_before(before)), holders_(std::move(holders)) {
-    result_.before = unsigned_of(now_);
-    note(0, /*shown=*/true);
+    result_.memory.before = unsigned_of(now_);
+    note(recording_.start_ticks, /*shown=*/true);
   }
 
-  MeasuredMemory run() {
+  RecordedMemory run() {
     const std::vector<ArenaUse::Moment>& moments = arenas_.moments();
     const size_t stride = moments.size() / kMaxNodePoints + 1;
     size_t num_runs = 0;
@@ -52,14 +52,14 @@ class MemoryReplay {
         const ClassBytes before = arenas_.bytes();
         arenas_.take(*moment->record);
         if (moment->record->kind == RecordKind::run) ++num_runs;
-        if (arenas_.bytes() != before) note(recording_.to_ns(moment->ticks), num_runs % stride == 0);
+        if (arenas_.bytes() != before) note(moment->ticks, num_runs % stride == 0);
       }
     };
     for (const Record* record : blocks_by_time(recording_)) {
       take_until(record->start);
-      ++result_.num_events;
+      ++result_.memory.num_events;
       if (record->kind == RecordKind::out_of_memory)
-        result_.refused.push_back(
+        result_.memory.refused.push_back(
             {recording_.to_ns(record->start), static_cast<size_t>(record->arg0), BlockRecord::class_of(record->arg1), holder_of(*record)});
       else
         change(*record);
@@ -83,12 +83,13 @@ class MemoryReplay {
     const uint64_t number = BlockRecord::number_of(record.arg1);
     now_[class_index(record)] += record.arg0;
     if (record.arg0 > 0) {
-      block_of_[number] = result_.blocks.size();
-      result_.blocks.push_back({number, BlockRecord::class_of(record.arg1), holder_of(record), static_cast<size_t>(record.arg0), ns, {}});
+      block_of_[number] = result_.memory.blocks.size();
+      result_.memory.blocks.push_back(
+          {number, BlockRecord::class_of(record.arg1), holder_of(record), static_cast<size_t>(record.arg0), ns, {}});
     } else if (auto found = block_of_.find(number); number != 0 && found != block_of_.end()) {
-      result_.blocks[found->second].returned_ns = ns;
+      result_.memory.blocks[found->second].returned_ns = ns;
     }
-    note(ns, /*shown=*/true);
+    note(record.start, /*shown=*/true);
   }
 
   // Runs whose extents are not the last ones have other arenas: there may be less than the plan says.
@@ -106,18 +107,26 @@ class MemoryReplay {
   }
 
   // As long as most is held, the peak is where most lies in the arenas.
-  void note(double ns, bool shown) {
+  void note(uint64_t ticks, bool shown) {
+    const double ns = recording_.to_ns(ticks);
     const auto bytes = unsigned_of(divided());
     size_t total = 0;
     for (size_t of_class : bytes) total += of_class;
-    if (shown) result_.timeline.push_back({ns, bytes});
+    if (shown) show(ticks, ns, bytes);
     const int64_t used = arenas_are_known() ? arenas_.total_bytes() : 0;
-    if (total < result_.peak_bytes || (total == result_.peak_bytes && used <= used_at_peak_)) return;
-    result_.peak_bytes = total;
-    result_.peak_ns = ns;
-    result_.at_peak = unsigned_of(now_);
+    if (total < result_.memory.peak_bytes || (total == result_.memory.peak_bytes && used <= used_at_peak_)) return;
+    result_.memory.peak_bytes = total;
+    result_.memory.peak_ns = ns;
+    result_.memory.at_peak = unsigned_of(now_);
     used_at_peak_ = used;
     steps_at_peak_ = used > 0 ? arenas_.steps() : std::map<uint16_t, int32_t>();
+  }
+
+  void show(uint64_t ticks, double ns, const std::array<size_t, kNumMemoryClasses>& bytes) {
+    result_.memory.timeline.push_back({ns, bytes});
+    for (size_t c = 0; c < kNumMemoryClasses; ++c)
+      if (bytes[c] != shown_[c]) result_.counters.push_back({ticks, static_cast<MemoryClass>(c), bytes[c]});
+    shown_ = bytes;
   }
 
   // What was alive at the peak, by name. Of what was there before, the weights have names; the rest of a class has none.
@@ -128,20 +137,20 @@ class MemoryReplay {
       named[static_cast<size_t>(holding.memory_class)] += static_cast<int64_t>(holding.size_bytes);
       alive.push_back(std::move(holding));
     };
-    for (const ProfiledBlock& block : result_.blocks)
-      if (block.taken_ns <= result_.peak_ns && (!block.returned_ns || *block.returned_ns > result_.peak_ns))
+    for (const ProfiledBlock& block : result_.memory.blocks)
+      if (block.taken_ns <= result_.memory.peak_ns && (!block.returned_ns || *block.returned_ns > result_.memory.peak_ns))
         add({block.holder, block.memory_class, block.size_bytes});
     for (MemoryHolding& holding : holders_) {
       const auto of_class = static_cast<size_t>(holding.memory_class);
-      if (named[of_class] + static_cast<int64_t>(holding.size_bytes) <= static_cast<int64_t>(result_.at_peak[of_class]))
+      if (named[of_class] + static_cast<int64_t>(holding.size_bytes) <= static_cast<int64_t>(result_.memory.at_peak[of_class]))
         add(std::move(holding));
     }
     for (size_t c = 0; c < kNumMemoryClasses; ++c)
-      if (const int64_t rest = static_cast<int64_t>(result_.at_peak[c]) - named[c]; rest > 0)
+      if (const int64_t rest = static_cast<int64_t>(result_.memory.at_peak[c]) - named[c]; rest > 0)
         alive.push_back({"", static_cast<MemoryClass>(c), static_cast<size_t>(rest)});
     divide_arenas(alive);
     std::stable_sort(alive.begin(), alive.end(), [](const auto& a, const auto& b) { return a.size_bytes > b.size_bytes; });
-    result_.holders_at_peak = std::move(alive);
+    result_.memory.holders_at_peak = std::move(alive);
   }
 
   void divide_arenas(std::vector<MemoryHolding>& alive) {
@@ -156,8 +165,8 @@ class MemoryReplay {
       arena->size_bytes -= size_bytes;
       if (arena->size_bytes == 0) alive.erase(arena);
       for (MemoryHolding& holding : inside) {
-        result_.at_peak[kActivations] -= holding.size_bytes;
-        result_.at_peak[static_cast<size_t>(holding.memory_class)] += holding.size_bytes;
+        result_.memory.at_peak[kActivations] -= holding.size_bytes;
+        result_.memory.at_peak[static_cast<size_t>(holding.memory_class)] += holding.size_bytes;
         alive.push_back(std::move(holding));
       }
     }
@@ -168,36 +177,28 @@ class MemoryReplay {
   ClassBytes now_;
   std::vector<MemoryHolding> holders_;
   std::unordered_map<uint64_t, size_t> block_of_;
-  int64_t used_at_peak_ = 0;                   // in arenas
-  std::map<uint16_t, int32_t> steps_at_peak_;  // of runs
-  MeasuredMemory result_;
+  int64_t used_at_peak_ = 0;                       // in arenas
+  std::map<uint16_t, int32_t> steps_at_peak_;      // of runs
+  std::array<size_t, kNumMemoryClasses> shown_{};  // by the last counters
+  RecordedMemory result_;
 };
 
 }  // namespace
 
-MeasuredMemory measure_memory(const ProfileTrace& trace, const Profile& profile, const MemoryStatistics& before,
+RecordedMemory measure_memory(const ProfileTrace& trace, const Profile& profile, const MemoryStatistics& before,
                               std::vector<MemoryHolding> holders) {
   return MemoryReplay(trace, profile, before, std::move(holders)).run();
 }
 
-void add_memory_counters(Recording& recording, const MemoryStatistics& before) {
-  const std::vector<const Record*> blocks = blocks_by_time(recording);
-  ClassBytes now = bytes_before(before);
+void add_memory_counters(Recording& recording, const std::vector<MemoryCounter>& counters) {
   const auto first_name = static_cast<uint32_t>(recording.names.size());
   for (size_t c = 0; c < kNumMemoryClasses; ++c)
     recording.names.push_back({"memory: " + std::string(memory_class_name(static_cast<MemoryClass>(c))), "bytes", {}});
-  Recording::Thread counters{static_cast<uint32_t>(recording.threads.size()), 0, "memory", {}};
-  auto add = [&](uint64_t ticks, size_t c) {
-    counters.records.push_back({ticks, ticks, std::max<int64_t>(now[c], 0), 0, first_name + static_cast<uint32_t>(c), RecordKind::counter});
-  };
-  for (size_t c = 0; c < kNumMemoryClasses; ++c)
-    if (now[c] > 0) add(recording.start_ticks, c);
-  for (const Record* record : blocks) {
-    if (record->kind != RecordKind::memory) continue;
-    now[class_index(*record)] += record->arg0;
-    add(record->start, class_index(*record));
-  }
-  recording.threads.push_back(std::move(counters));
+  Recording::Thread row{static_cast<uint32_t>(recording.threads.size()), 0, "memory", {}};
+  for (const MemoryCounter& counter : counters)
+    row.records.push_back({counter.ticks, counter.ticks, static_cast<int64_t>(counter.bytes), 0,
+                           first_name + static_cast<uint32_t>(counter.memory_class), RecordKind::counter});
+  recording.threads.push_back(std::move(row));
 }
 
 }  // namespace treadle::profile

@@ -54,7 +54,6 @@ Profile profile_of(ProfilePlan plan, Recording recording, std::unordered_map<uin
   made->node_of = std::move(node_of);
   made->run = 0;
   made->intervals = std::move(intervals);
-  if (plan.memory) add_memory_counters(made->recording, plan.memory_before);
   for (const LoadPhase& phase : plan.load)
     profile.load.push_back({.name = phase.name,
                             .parent = phase.parent,
@@ -68,7 +67,11 @@ Profile profile_of(ProfilePlan plan, Recording recording, std::unordered_map<uin
   analyse(trace.recording, {.run = trace.run, .node = trace.node_of, .intervals = trace.intervals}, profile, &made->waited_ns);
   add_ranges(trace, profile);
   add_marks(trace, profile);
-  if (plan.memory) profile.measured_memory = measure_memory(trace, profile, plan.memory_before, std::move(plan.held));
+  if (plan.memory) {
+    RecordedMemory recorded = measure_memory(trace, profile, plan.memory_before, std::move(plan.held));
+    add_memory_counters(made->recording, recorded.counters);
+    profile.measured_memory = std::move(recorded.memory);
+  }
   profile.ns_per_event = plan.ns_per_event;
   return profile;
 }

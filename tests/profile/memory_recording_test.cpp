@@ -5,7 +5,9 @@
 #include <algorithm>
 #include <map>
 #include <string>
+#include <tuple>
 #include <utility>
+#include <vector>
 
 #include "core/memory_events.h"
 
@@ -34,7 +36,9 @@ struct Measured {
     profile.nodes.resize(3);
     profile.steps = {0, 1, 2};
     profile.buffers = {{"value", kActivations, 60, 0, 0, 1}, {"second", kScratch, 20, 60, 1, 1}, {"gradient", kGradients, 30, 80, 1, 2}};
-    memory = measure_memory(trace, profile, before, std::move(held));
+    RecordedMemory recorded = measure_memory(trace, profile, before, std::move(held));
+    memory = std::move(recorded.memory);
+    counters = std::move(recorded.counters);
     for (const MemoryHolding& holding : memory.holders_at_peak) held_bytes[holding.name] += holding.size_bytes;
   }
   size_t at(double ns, MemoryClass memory_class) const {
@@ -44,6 +48,7 @@ struct Measured {
     return bytes;
   }
   MeasuredMemory memory;
+  std::vector<MemoryCounter> counters;
   std::map<std::string, size_t> held_bytes;
 };
 
@@ -65,6 +70,17 @@ TEST(MemoryRecording, AnArenaIsWhatLiesInItAtTheNodeThatRuns) {
   EXPECT_EQ(m.held_bytes, (Bytes{{"value", 60}, {"second", 20}, {"gradient", 30}, {"arena", 18}, {"output", 8}}));
   EXPECT_EQ(m.memory.at_peak[static_cast<size_t>(kActivations)], 78U);
   EXPECT_EQ(m.memory.at_peak[static_cast<size_t>(kGradients)], 30U);
+}
+
+TEST(MemoryRecording, CountersAreTheTimelinesChanges) {
+  const Measured m(
+      {{block(10, 128, 1, kActivations, kArena), node(kFirst, 30, 1), node(kSecond, 40, 1), node(kThird, 50, 1), run(5, 60, 1)}});
+  std::vector<std::tuple<uint64_t, MemoryClass, size_t>> found;
+  for (const MemoryCounter& counter : m.counters) found.emplace_back(counter.ticks, counter.memory_class, counter.bytes);
+  const std::vector<std::tuple<uint64_t, MemoryClass, size_t>> expected{{10, kActivations, 128}, {40, kActivations, 78}, {40, kScratch, 20},
+                                                                        {40, kGradients, 30},    {50, kActivations, 98}, {50, kScratch, 0},
+                                                                        {60, kActivations, 128}, {60, kGradients, 0}};
+  EXPECT_EQ(found, expected);
 }
 
 TEST(MemoryRecording, RunsAtOnceHaveAnArenaEach) {

@@ -109,4 +109,10 @@ def test_it_has_what_the_profile_has(profile: treadle.Profile, ending: str, tmp_
     assert {row["slice_out"] for row in flows} | {row["slice_in"] for row in flows} <= by_id
     arrows = sum(len(node.forward) for node in profile.nodes) + (len(profile.nodes) if on_device else 0)
     assert len(flows) == RUNS * arrows
-    assert any("activations" in row["name"] for row in counters)
+    peaks: dict[str, float] = collections.defaultdict(float)
+    for row in counters:
+        kind = row["name"].removeprefix("memory: ").removesuffix(" bytes")
+        peaks[kind] = max(peaks[kind], row["value"])
+    measured = profile.memory().measured
+    assert measured
+    assert {kind: peaks[kind] for kind in measured.timeline} == {kind: max(series) for kind, series in measured.timeline.items()}
