@@ -1,75 +1,37 @@
 #!/usr/bin/env python3
 """Fuzzes gradient rules: random cases of every operator that has a maker, by finite differences in float64 and, where it has the operator, by PyTorch.
 
-    tests/operators/fuzz_gradients.py [--cases 10000] [--seed 0] [--ops Gather,Slice]
+    tests/operators/fuzz_gradients.py [--batches 1000] [--seed 0] [--ops Gather,Slice] [--seconds 600]
 
 A case is a node with operands and attributes that the operator fuzzer's makers draw, all floats float64. Its gradients are those of a sum of
 its outputs with random weights: for every float operand the derivative along a random direction has to be the central difference's. Points
-where two steps of a difference disagree are kinks or poles; they are counted, not judged. Operators that compute float64 in single precision
-(RNN, GRU, LSTM) are differentiated by PyTorch instead.
+where two steps of a difference disagree are kinks or poles; they are counted, not judged. Half of the cases have a second node of float32,
+float16 or bfloat16, whose gradients have to be those of float64 but for rounding. The cases of a batch, all of one opset, are one joint graph.
 """
 
 from __future__ import annotations
 
 import argparse
 import collections
+import functools
 import sys
-from collections.abc import Sequence
+import time
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
+import ml_dtypes
 import numpy as np
-import onnx
 import treadle
-from onnx import helper
-from treadle import executor
 
 import torch_gradients
-from draft import Case, Choices, Draft, Rejected
-from fuzz_operators import MAKERS, NEWEST
-from judges import _KINDS, _node, _tensor
-from onnx import defs
+from draft import Case, Choices
+from gradient_cases import LIMIT, NEWEST, eps, make_case, name_of, operands, operators, settle
+from judges import treadle_run
+from gradient_models import JointGraph, Trial, nudged, plan, read_gradients
 
-# Operators that are constant almost everywhere, or random.
-FLAT = {"Floor", "Ceil", "Round", "Sign", "Hardmax", "EyeLike", "Bernoulli", "RandomNormalLike", "RandomUniformLike"}
-# Other numbers in every run, weights that steps decide, and a scale that follows the range of the data but counts as a constant.
-UNJUDGED = {"Dropout", "DynamicQuantizeLinear", "MelWeightMatrix"}
-# Operands that are no points to differentiate at: they count, order or switch.
-FIXED = {
-    "NonMaxSuppression": {0, 1, 2, 3, 4},
-    "RoiAlign": {1},
-    "MaxRoiPool": {1},
-    "Resize": {1, 2},
-    "Upsample": {1},
-    "Dropout": {1, 2},
-    "BatchNormalization": {3, 4},
-    "OneHot": {0, 1},
-    "Pow": {1},
-    "Range": {1},
-    "RotaryEmbedding": {1, 2},
-    "NegativeLogLikelihoodLoss": {2},
-    "SoftmaxCrossEntropyLoss": {2},
-}
-LIMIT = 700  # elements of all differentiated operands
-
-
-class SmoothDraft(Draft):
-    """A draft of float64, without edge values; small numbers."""
-
-    def __init__(self, schema: defs.OpSchema, choices: Choices, opset: int) -> None:
-        super().__init__(schema, choices, opset)
-        self.edges = False
-
-    def dtype(self, of, only=None):
-        parameter = of if isinstance(of, str) else self.schema.inputs[min(of, len(self.schema.inputs) - 1)].type_str
-        if parameter not in self._dtypes and "tensor(double)" in self._allowed.get(parameter, []) and (only is None or np.dtype(np.float64) in [np.dtype(o) for o in only]):
-            self._dtypes[parameter] = np.dtype(np.float64)
-        return super().dtype(of, only)
-
-    def array(self, dtype, shape, low=-4, high=4, edges=None):
-        if np.dtype(dtype).kind != "f":
-            return super().array(dtype, shape, low, high, False)
-        values = np.random.default_rng(self.below(1 << 16))
-        return values.uniform(max(low, -4), min(high, 4), shape).astype(dtype)
+BATCH = 16
+ERRORS = (treadle.Error, ValueError)
+RANDOM = {"Dropout"}  # other elements in every run
 
 
 @dataclass
@@ -77,175 +39,253 @@ class Tally:
     verdicts: collections.Counter = field(default_factory=collections.Counter)
     ops: dict[str, collections.Counter] = field(default_factory=lambda: collections.defaultdict(collections.Counter))
     findings: list[str] = field(default_factory=list)
+    shows: bool = False  # findings are printed as they are made
+    shown: tuple[str, ...] = ("wrong",)
+
+    def count(self, case: Case, verdict: str) -> None:
+        self.verdicts[verdict] += 1
+        self.ops[name_of(case)][verdict] += 1
 
     def add(self, case: Case, verdict: str, text: str = "") -> None:
-        self.verdicts[verdict] += 1
-        self.ops[case.op][verdict] += 1
+        self.count(case, verdict)
         if verdict in ("wrong", "refused"):
             self.findings.append(f"{verdict}: {case} seed {case.seed}\n    {text[:600]}")
+            if self.shows and verdict in self.shown:
+                print(self.findings[-1], flush=True)
 
 
-def make_case(op: str, opset: int, seed: int) -> Case | None:
+@functools.lru_cache
+def names_of(opset: int, chosen: frozenset[str]) -> list[str]:
+    return [op for op in operators(opset) if not chosen or op in chosen]
+
+
+def batch_of(seed: int, chosen: frozenset[str]) -> list[Trial]:
+    """Trials of one opset, two thirds of the newest."""
     choices = Choices(seed)
-    try:
-        draft = SmoothDraft(defs.get_schema(op, opset, ""), choices, opset)
-        MAKERS["", op](draft)
-        case = draft.finish(opset)
-    except Rejected:
-        return None
-    if case.is_random or case.captured or any(isinstance(x, list) for x in case.inputs):
-        return None  # draws, bodies and sequences
-    case.seed = seed
-    return case
-
-
-def differentiated(case: Case) -> list[int]:
-    fixed = FIXED.get(case.op, set())
-    return [i for i, x in enumerate(case.inputs) if x is not None and x.dtype in (np.float64, np.float32) and i not in fixed]
-
-
-def models(case: Case, wanted: Sequence[int], symbolic: bool) -> tuple[bytes, bytes, list[str]]:
-    """The node with operands of float64 as inputs, and the same behind casts from float32, as gradients are taken of float32."""
-    built = []
-    for casts in (False, True):
-        graph = onnx.GraphProto(name="case")
-        node, names = _node(case, "n_")
-        for i, value in enumerate(case.inputs):
-            if value is None:
-                continue
-            name = node.input[i]
-            if i not in wanted:
-                graph.initializer.append(_tensor(value, name))
-                continue
-            shape = [f"s{i}_{a}" if symbolic else n for a, n in enumerate(value.shape)]
-            if not casts or value.dtype == np.float32:
-                graph.input.append(helper.make_tensor_value_info(name, _KINDS[value.dtype], shape))
-            else:
-                graph.input.append(helper.make_tensor_value_info(name + "_32", onnx.TensorProto.FLOAT, shape))
-                graph.node.append(helper.make_node("Cast", [name + "_32"], [name], to=onnx.TensorProto.DOUBLE))
-        graph.node.append(node)
-        for name in names:
-            graph.output.append(onnx.ValueInfoProto(name=name))
-        model = onnx.ModelProto(ir_version=13, graph=graph)
-        model.opset_import.append(helper.make_opsetid("", case.opset))
-        built.append(model)
-    return built[0], built[1], names
-
-
-_OPTIONS = treadle.SessionOptions()
-_OPTIONS.intra_op_num_threads = 1
-
-
-def judge(case: Case, tally: Tally, symbolic: bool = False) -> None:
-    wanted = differentiated(case)
-    if not wanted or case.op in FLAT | UNJUDGED or sum(case.inputs[i].size for i in wanted) > LIMIT or any(case.inputs[i].size == 0 for i in wanted):
-        return
-    random = np.random.default_rng(case.seed)
-    for i in wanted:  # numbers that float32 has, away from ties
-        x = case.inputs[i]
-        x += random.uniform(-0.02, 0.02, x.shape) * (np.abs(x) + 0.1) * (case.op not in ("GroupNormalization",))
-        case.inputs[i] = np.asarray(x.astype(np.float32).astype(x.dtype))
-    plain, cast, names = models(case, wanted, symbolic)
-    try:
-        forward = treadle.InferenceSession(plain.SerializeToString(), _OPTIONS)
-        feeds = {forward_name(plain, k): case.inputs[i] for k, i in enumerate(wanted)}
-        outputs = forward.run(None, feeds)
-    except (treadle.Error, ValueError):
-        return tally.add(case, "invalid")
-    floats = [k for k, y in enumerate(outputs) if isinstance(y, np.ndarray) and y.dtype in (np.float64, np.float32) and y.size]
-    if any(outputs[k].dtype == np.float64 for k in floats):  # differences of single precision say little
-        floats = [k for k in floats if outputs[k].dtype == np.float64]
-    if not floats or not all(np.isfinite(outputs[k]).all() for k in floats):
-        return tally.add(case, "invalid")
-    weights = {k: random.uniform(0.5, 1.5, outputs[k].shape) for k in floats}
-    # y = sum of all outputs times their weights, inside of the model.
-    total = []
-    for k in floats:
-        name = f"w{k}"
-        cast.graph.initializer.append(_tensor(weights[k].astype(outputs[k].dtype), name))
-        cast.graph.node.append(helper.make_node("Mul", [names[k], name], [name + "_y"]))
-        cast.graph.node.append(helper.make_node("Cast", [name + "_y"], [name + "_c"], to=onnx.TensorProto.DOUBLE))
-        flat = name + "_f"
-        cast.graph.initializer.append(helper.make_tensor("minus" + name, onnx.TensorProto.INT64, [1], [-1]))
-        cast.graph.node.append(helper.make_node("Reshape", [name + "_c", "minus" + name], [flat]))
-        total.append(flat)
-    cast.graph.node.append(helper.make_node("Concat", total, ["all"], axis=0))
-    cast.graph.node.append(helper.make_node("Cast", ["all"], ["y"], to=onnx.TensorProto.FLOAT))
-    del cast.graph.output[:]
-    cast.graph.output.append(onnx.ValueInfoProto(name="y"))
-    args = {i.name: case.inputs[w].astype(np.float32) for i, w in zip(cast.graph.input, wanted)}
-    try:
-        bound = executor.bind(cast, args, options=_OPTIONS, grad_req={n: "write" for n in args})
-        bound.forward(is_train=True)
-        bound.backward([np.ones(bound.outputs[0].shape, np.float32)])
-        grads = [np.array(bound.grad_dict[i.name], np.float64) for i in cast.graph.input]
-    except (treadle.Error, ValueError) as error:
-        return tally.add(case, "refused", str(error))
-    expected = torch_gradients.gradients(case, weights, floats, wanted)
-    if expected is not None:
-        for i, got, want in zip(wanted, grads, expected):
-            scale = np.abs(want).max(initial=0) + 1e-3
-            if not np.allclose(got, want, rtol=2e-6, atol=2e-6 * scale):
-                return tally.add(case, "wrong", f"operand {i} by PyTorch: {got.ravel()[:6]} for {want.ravel()[:6]}, off by {np.abs(got - want).max() / scale}")
-        tally.verdicts["torch"] += 1
-        tally.ops[case.op]["torch"] += 1
-    if case.op in torch_gradients.ONLY:
-        return tally.add(case, "same")
-
-    def objective(i: int, direction: np.ndarray, step: float) -> float:
-        moved = {**feeds}
-        name = forward_name(plain, wanted.index(i))
-        moved[name] = np.asarray((case.inputs[i].astype(np.float64) + step * direction).astype(case.inputs[i].dtype))
-        return sum(float(np.vdot(np.asarray(y, np.float64), weights[k])) for k, y in enumerate(forward.run(None, moved)) if k in weights)
-
-    single = all(outputs[k].dtype == np.float32 for k in floats)  # whose rounding a small step does not outgrow
-    start, agreement, tolerance = (2e-2, 2e-3, 5e-3) if single else (1e-5, 2e-5, 5e-5)
-    kinks = 0
-    for i, got in zip(wanted, grads):
-        direction = random.uniform(-1, 1, case.inputs[i].shape)
-        slopes = [(objective(i, direction, h) - objective(i, direction, -h)) / (2 * h) for h in (start, start / 4)]
-        found = float(np.vdot(got, direction))
-        scale = float(np.abs(got * direction).sum()) + abs(objective(i, direction, 0)) * 1e-5 + 1e-3
-        if not np.isfinite(slopes).all() or abs(slopes[0] - slopes[1]) > agreement * (scale + abs(slopes[0])):
-            kinks += 1
+    opset = NEWEST[""] if choices.below(3) else 7 + choices.below(NEWEST[""] - 6)
+    names, trials = names_of(opset, chosen), []
+    for i in range(BATCH if names else 0):
+        case = make_case(names[choices.below(len(names))], opset, seed * 1000 + i)
+        if case is None or any(value.size == 0 and value.dtype.kind == "f" for _, _, value in operands(case)):
             continue
-        if not abs(found - slopes[1]) <= tolerance * (scale + abs(slopes[1])):
-            return tally.add(case, "wrong", f"operand {i}: {found} along a direction, by differences {slopes}")
-    tally.add(case, "kink" if kinks == len(wanted) else "same")
+        trial = plan(case, i, choices)
+        if trial.wanted and sum(value.size for name, _, value in operands(case) if name in trial.wanted) <= LIMIT:
+            settle(case, trial.narrow)
+            trials.append(trial)
+    return trials
 
 
-def forward_name(model: onnx.ModelProto, k: int) -> str:
-    return model.graph.input[k].name
+def judge(trials: Sequence[Trial], tally: Tally) -> None:
+    """All trials as one graph; a graph that fails is taken apart."""
+    if not trials:
+        return
+    try:
+        graph = JointGraph(trials)
+        read_gradients(graph, graph.differentiate())
+    except ERRORS as error:
+        if len(trials) > 1:
+            middle = len(trials) // 2
+            judge(trials[:middle], tally)
+            judge(trials[middle:], tally)
+        else:
+            judge_failure(trials[0], error, tally)
+        return
+    verdicts = by_differences(graph)
+    for n, trial in enumerate(trials):
+        if trial.case.op in RANDOM and verdicts[n][0] == "same":
+            verdicts[n] = by_proportion(trial)
+    for trial, (verdict, text) in zip(trials, verdicts):
+        if verdict != "invalid" and (found := by_torch(graph, trial, tally)):
+            verdict, text = "wrong", found
+        tally.add(trial.case, verdict, text)
+    by_rounding(graph, tally)
 
 
-def fuzz(seeds: Sequence[int], chosen: frozenset[str] = frozenset()) -> Tally:
-    """One case of every operator for each seed."""
-    tally = Tally()
-    names = sorted(op for domain, op in MAKERS if domain == "" and (not chosen or op in chosen))
+def judge_failure(trial: Trial, error: Exception, tally: Tally) -> None:
+    """Of a node alone: it is invalid, or has no gradient."""
+    if trial.narrow is not None:  # which the second one may be
+        trial.narrow = None
+        return judge([trial], tally)
+    try:
+        forward_only(trial.case)
+    except ERRORS:
+        return tally.add(trial.case, "invalid")
+    if "no output is of floats" in str(error):
+        return tally.add(trial.case, "invalid")
+    tally.add(trial.case, "refused", str(error))
+
+
+def forward_only(case: Case) -> None:
+    if treadle_run([case])[0].outputs is None:
+        raise ValueError("the node does not run")
+
+
+def by_differences(graph: JointGraph) -> list[tuple[str, str]]:
+    """Verdicts of all trials; their operands are moved side by side, the first of all, the second of all …"""
+    trials = graph.trials
+    found = [("invalid", "") if all(w is None for w in trial.weights) else ("same", "") for trial in trials]
+    kinks = [0] * len(trials)
+    values = graph.objectives({})
+    for slot in range(max(len(trial.wanted) for trial in trials)):
+        moves = [Move(n, trial, slot, values[n]) for n, trial in enumerate(trials) if slot < len(trial.wanted) and found[n][0] == "same" and trial.case.op not in RANDOM]
+        measure(graph, moves, 1)
+        doubted = [move for move in moves if not move.agrees()]
+        measure(graph, doubted, 0.25)
+        for move in doubted:
+            if move.is_kink():
+                kinks[move.number] += 1
+            elif not move.agrees():
+                found[move.number] = ("wrong", f"operand {move.name}: {move.expected} along a direction, by differences {move.slopes}")
+    return [("kink", "") if f[0] == "same" and kinks[n] == len(trials[n].wanted) else f for n, f in enumerate(found)]
+
+
+class Move:
+    """An operand that is moved along a random direction, and what its trial's outputs do."""
+
+    def __init__(self, number: int, trial: Trial, slot: int, value: float) -> None:
+        self.number, self.name, self.single = number, trial.wanted[slot], trial.single
+        grad = trial.grads[self.name]
+        self.direction = np.random.default_rng([trial.case.seed, slot]).uniform(-1, 1, grad.shape)
+        self.step_name = f"{trial.prefix}{self.name}_d"
+        self.expected = float(np.vdot(grad, self.direction))
+        self.scale = float(np.abs(grad * self.direction).sum()) + abs(value) * 1e-5 + 1e-3
+        self.value = value
+        self.slopes: list[float] = []
+        self.bend = 0.0  # how far the slopes before and behind the point are apart, at the last step
+
+    def step(self, factor: float) -> float:
+        return (2e-2 if self.single else 1e-5) * factor  # rounding of single precision, which a small step does not outgrow
+
+    def agrees(self) -> bool:
+        slope = self.slopes[-1]
+        return abs(self.expected - slope) <= (5e-3 if self.single else 5e-5) * (self.scale + abs(slope))
+
+    def is_kink(self) -> bool:
+        """Of a point where the gradient is no difference: the slopes depend on the step, or before the point they are others than behind it."""
+        one, two = self.slopes
+        if not np.isfinite([one, two]).all() or abs(one - two) > (2e-3 if self.single else 2e-5) * (self.scale + abs(one)):
+            return True
+        return self.bend > max(0.5 * abs(self.expected - two), (0.2 if self.single else 1e-4) * (self.scale + abs(one)) if self.agrees() else 0)
+
+
+def measure(graph: JointGraph, moves: Sequence[Move], factor: float) -> None:
+    """Central differences of all moves at once, as their trials are independent."""
+    if moves:
+        ends = [graph.objectives({m.step_name: np.asarray(m.direction * (sign * m.step(factor))) for m in moves}) for sign in (1, -1)]
+        for m in moves:
+            high, low = (end[m.number] for end in ends)
+            m.slopes.append((high - low) / (2 * m.step(factor)))
+            m.bend = abs(high - 2 * m.value + low) / m.step(factor)
+
+
+def by_proportion(trial: Trial) -> tuple[str, str]:
+    """Of Dropout, whose outputs are the operand's elements times something, which is also their derivative."""
+    x, y, weights, got = trial.case.inputs[0], trial.values[0], trial.weights[0], trial.grads["x0"]
+    if not np.allclose(got * x, y * weights, rtol=1e-5, atol=1e-6):
+        return "wrong", f"gradients times elements {(got * x).ravel()[:6]}, outputs times weights {(y * weights).ravel()[:6]}"
+    return "same", ""
+
+
+def by_torch(graph: JointGraph, trial: Trial, tally: Tally) -> str:
+    """Why PyTorch has other gradients, or an empty string. At a kink it may choose another slope."""
+    expected = torch_gradients.gradients(trial)
+    if expected is None:
+        return ""
+    for name, want in expected.items():
+        got, scale, near = trial.grads[name], np.abs(want).max(initial=0) + 1e-3, 5e-5 if trial.single else 2e-6
+        if not np.allclose(got, want, rtol=near, atol=near * scale):
+            if is_at_kink(graph, trial, trial.wanted.index(name)):
+                return ""
+            return f"operand {name} by PyTorch: {got.ravel()[:6]} for {want.ravel()[:6]}, off by {np.abs(got - want).max() / scale}"
+    tally.count(trial.case, "torch")
+    return ""
+
+
+def is_at_kink(graph: JointGraph, trial: Trial, slot: int) -> bool:
+    number = next(n for n, other in enumerate(graph.trials) if other is trial)
+    move = Move(number, trial, slot, graph.objectives({})[number])
+    measure(graph, [move], 1)
+    measure(graph, [move], 0.25)
+    return move.is_kink()
+
+
+def by_rounding(graph: JointGraph, tally: Tally) -> None:
+    """The gradients of the narrow dtypes beside those of float64. Where they differ, operands that are off by a rounding error have to explain it."""
+    doubted = []
+    for trial in graph.trials:
+        if trial.narrow is not None and trial.narrow_is_finite and trial.case.op not in RANDOM and all(w is not None for w in trial.weights):
+            if rounding_of(trial, {}) > 1:
+                doubted.append(trial)
+            else:
+                tally.count(trial.case, np.dtype(trial.narrow).name)
+    if not doubted:
+        return
+    spreads: dict[int, dict[str, np.ndarray]] = {trial.number: {} for trial in doubted}
+    for seed in range(4):
+        random = np.random.default_rng(seed)
+        steps = {name: step for trial in doubted for name, step in nudged(graph, trial, random).items()}
+        moved = graph.differentiate(steps)
+        for trial in doubted:
+            for name, grad in trial.grads.items():
+                off = np.abs(moved.get(f"{trial.prefix}{name}_32", grad) - grad)
+                spreads[trial.number][name] = np.fmax(spreads[trial.number].get(name, 0), off)
+    for trial in doubted:
+        dtype = np.dtype(trial.narrow).name
+        if (off := rounding_of(trial, spreads[trial.number])) > 1:
+            name = max(trial.grads, key=lambda k: float(np.abs(trial.grads[k] - trial.narrow_grads[k]).max(initial=0)))
+            text = f"{dtype}, {off:.3g} of what is allowed; {name}: {trial.narrow_grads[name].ravel()[:6]} for {trial.grads[name].ravel()[:6]}"
+            tally.add(trial.case, "wrong", text)
+        else:
+            tally.count(trial.case, dtype)
+
+
+def rounding_of(trial: Trial, spreads: dict[str, np.ndarray]) -> float:
+    """The largest difference from float64, as a multiple of what is allowed."""
+    worst = 0.0
+    for name, exact in trial.grads.items():
+        scale = np.abs(exact).max(initial=0) + 1  # terms of about the size of the weights cancel, those of normalisations over their deviation
+        within = np.abs(exact) < 0.9 * float(ml_dtypes.finfo(trial.narrow).max)
+        allowed = (1e4 if trial.case.op.endswith("Normalization") else 40) * eps(trial.narrow) * (scale + np.abs(exact)) + 30 * spreads.get(name, np.zeros(exact.shape))
+        off = np.abs(trial.narrow_grads[name] - exact) / allowed
+        worst = max(worst, float(np.nan_to_num(off, nan=np.inf)[within].max(initial=0)))
+    return worst
+
+
+def fuzz(seeds: Iterable[int], chosen: frozenset[str] = frozenset(), tally: Tally | None = None) -> Tally:
+    """A batch for each seed."""
+    tally = tally or Tally()
     for seed in seeds:
-        for op in names:
-            choices = Choices(seed)
-            opset = NEWEST[""] if choices.below(3) else 7 + choices.below(NEWEST[""] - 6)
-            if not defs.has(op, opset, "") or defs.get_schema(op, opset, "").deprecated:
-                continue
-            case = make_case(op, opset, seed * 1000 + names.index(op))
-            if case is not None:
-                judge(case, tally, symbolic=choices.below(3) == 0)
+        judge(batch_of(seed, chosen), tally)
     return tally
+
+
+def until(deadline: float, first: int, count: int) -> Iterable[int]:
+    seed = first
+    while time.monotonic() < deadline and seed < first + count:
+        yield seed
+        seed += 1
 
 
 def main() -> int:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--cases", type=int, default=20, help="of each operator")
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--batches", type=int, default=1000)
+    parser.add_argument("--seed", type=int, default=0, help="of the first batch")
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="no batch begins later")
     parser.add_argument("--ops", default="")
+    parser.add_argument("--refused", action="store_true", help="shows those that have no gradient")
     arguments = parser.parse_args()
-    tally = fuzz(range(arguments.seed, arguments.seed + arguments.cases), frozenset(filter(None, arguments.ops.split(","))))
-    print("\n".join(tally.findings))
-    print(dict(tally.verdicts))
-    print({op: dict(found) for op, found in sorted(tally.ops.items()) if set(found) - {"same", "kink", "torch"}})
-    print("not judged:", sorted(op for domain, op in MAKERS if domain == "" and op not in tally.ops))
-    return 1 if tally.findings else 0
+    tally, begin, done = Tally(shows=True), time.monotonic(), 0
+    tally.shown += ("refused",) if arguments.refused else ()
+    chosen = frozenset(filter(None, arguments.ops.split(",")))
+    for seed in until(begin + arguments.seconds, arguments.seed, arguments.batches):
+        fuzz([seed], chosen, tally)
+        done += 1
+        if done % 1000 == 0:
+            print(f"{done} batches, {dict(tally.verdicts)}, {time.monotonic() - begin:.0f} s", flush=True)
+    print(dict(tally.verdicts), f"{time.monotonic() - begin:.1f} s, next seed {arguments.seed + done}")
+    print({op: dict(found) for op, found in sorted(tally.ops.items()) if set(found) & {"wrong", "refused", "invalid"}})
+    print("not judged:", sorted(op for op in operators(NEWEST[""]) if op not in tally.ops and (not chosen or op in chosen)))
+    return 1 if tally.verdicts["wrong"] else 0
 
 
 if __name__ == "__main__":

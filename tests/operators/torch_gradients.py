@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import numpy as np
 
 from draft import Case
+from gradient_models import Trial
+from torch_definitions import DEFINITIONS, Operands
+from torch_networks import NETWORKS
 
 try:
     import torch
     import torch.nn.functional as functional
+
+    torch.set_num_threads(1)
 except ImportError:  # the judge is optional
     torch = None
 
-# Finite differences say nothing about these: they compute float64 in single precision.
-ONLY = {"RNN", "GRU", "LSTM"}
 _NATIVE = {"float64", "float32", "int64", "int32", "bool", "uint8", "int8"}
 
 
@@ -94,44 +97,53 @@ _UNARY = {
     "Exp": "exp", "Log": "log", "Neg": "neg", "Reciprocal": "reciprocal", "Sigmoid": "sigmoid", "Sin": "sin", "Sinh": "sinh", "Sqrt": "sqrt",
     "Tan": "tan", "Tanh": "tanh", "Abs": "abs", "Det": "det",
 }  # fmt: skip
-_BINARY = {"Add": "add", "Sub": "sub", "Mul": "mul", "Div": "div", "Max": "maximum", "Min": "minimum", "MatMul": "matmul"}
+_BINARY = {"Add": "add", "Sub": "sub", "Mul": "mul", "Div": "div", "MatMul": "matmul"}
 _FUNCTIONAL = {"Mish": "mish", "HardSwish": "hardswish", "Softplus": "softplus", "Softsign": "softsign"}
 
 
 def _outputs(case: Case, inputs: list) -> list | None:
-    if case.op in ONLY:
+    op = case.op
+    if op in ("RNN", "GRU", "LSTM"):
         return _recurrent(case, inputs)
-    if case.op in _UNARY:
-        return [getattr(torch, _UNARY[case.op])(inputs[0])]
-    if case.op in _FUNCTIONAL:
-        return [getattr(functional, _FUNCTIONAL[case.op])(inputs[0])]
-    if case.op in _BINARY and len(inputs) == 2 and not case.attributes:
-        return [getattr(torch, _BINARY[case.op])(*inputs)]
-    if case.op == "Einsum":
+    if op in _UNARY:
+        return [getattr(torch, _UNARY[op])(inputs[0])]
+    if op in _FUNCTIONAL:
+        return [getattr(functional, _FUNCTIONAL[op])(inputs[0])]
+    if op in _BINARY and len(inputs) == 2 and not case.attributes:
+        return [getattr(torch, _BINARY[op])(*inputs)]
+    if op == "Gemm":
+        a, b = (x.T if case.attributes.get(name, 0) else x for x, name in zip(inputs, ("transA", "transB")))
+        y = case.attributes.get("alpha", 1.0) * (a @ b)
+        return [y + case.attributes.get("beta", 1.0) * inputs[2] if len(inputs) > 2 and inputs[2] is not None else y]
+    if op == "Einsum":
         return [torch.einsum(case.attributes["equation"], *inputs)]
-    if case.op in ("CumSum", "CumProd") and not case.attributes:
-        return [getattr(torch, case.op.lower())(inputs[0], int(inputs[1]))]
-    if case.op == "Trilu":
+    if op == "Trilu":
         k = int(inputs[1]) if len(inputs) > 1 and inputs[1] is not None else 0
         return [(torch.triu if case.attributes.get("upper", 1) else torch.tril)(inputs[0], k)]
-    return None
+    define = DEFINITIONS.get(op) or NETWORKS.get(op)
+    return define(Operands(case, inputs)) if define else None
 
 
-def gradients(case: Case, weights: dict[int, np.ndarray], outputs: Sequence[int], wanted: Sequence[int]) -> list[np.ndarray] | None:
+def gradients(trial: Trial) -> dict[str, np.ndarray] | None:
     """Of the outputs' sum with their weights, by the operands; None for an operator that has no definition here."""
-    if torch is None or any(v is not None and v.dtype.name not in _NATIVE for v in case.inputs):
+    case = trial.case
+    if torch is None or case.domain or case.captured or any(w is None for w in trial.weights):
         return None
-    operands = [None if v is None else torch.tensor(np.asarray(v, np.float64) if v.dtype.kind == "f" else v) for v in case.inputs]
-    for i in wanted:
-        operands[i].requires_grad_()
+    if any(isinstance(v, list) or (v is not None and v.dtype.name not in _NATIVE) for v in case.inputs):
+        return None
+    tensors = [None if v is None else torch.tensor(v.astype(np.float64) if v.dtype.kind == "f" else v) for v in case.inputs]
+    by = {name: tensors[int(name[1:])].requires_grad_() for name in trial.wanted}
     try:
-        made = _outputs(case, operands)
+        made = _outputs(case, tensors)
     except (RuntimeError, IndexError):
         return None
     if made is None:
         return None
-    total = sum((made[k] * torch.tensor(np.asarray(weights[k]))).sum() for k in outputs)
+    total = sum((y * torch.tensor(w)).sum() for y, w in zip([y for y in made if y is not None and y.is_floating_point()], trial.weights))
     if not total.requires_grad:
-        return [np.zeros(operands[i].shape) for i in wanted]
-    found = torch.autograd.grad(total, [operands[i] for i in wanted], allow_unused=True)
-    return [np.zeros(operands[i].shape) if f is None else f.numpy() for i, f in zip(wanted, found)]
+        return {name: np.zeros(x.shape) for name, x in by.items()}
+    if not bool(torch.isfinite(total)):
+        return None
+    found = torch.autograd.grad(total, list(by.values()), allow_unused=True)
+    grads = {name: np.zeros(x.shape) if f is None else f.numpy() for (name, x), f in zip(by.items(), found)}
+    return grads if all(np.isfinite(grad).all() for grad in grads.values()) else None  # a pole

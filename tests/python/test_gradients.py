@@ -11,22 +11,26 @@ pytest.importorskip("onnxruntime")
 sys.path.insert(0, str(REPOSITORY / "tests" / "operators"))
 
 import fuzz_gradients  # noqa: E402
+import torch_gradients  # noqa: E402
 import treadle  # noqa: E402
 from treadle import executor  # noqa: E402
 
 
 def test_rules_follow_finite_differences_and_pytorch():
-    tally = fuzz_gradients.fuzz(range(0, 6))
+    tally = fuzz_gradients.fuzz(range(0, 400))
     assert not [f for f in tally.findings if f.startswith("wrong")]
-    assert tally.verdicts["same"] > 500
-    assert tally.verdicts["torch"] > 120
+    assert tally.verdicts["same"] > 4000
+    assert tally.verdicts["float32"] > 1000
+    if torch_gradients.torch is not None:
+        assert tally.verdicts["torch"] > 2500
 
 
-def test_recurrent_layers_agree_with_pytorch():
+def test_recurrent_layers_agree_with_both():
     pytest.importorskip("torch")
-    tally = fuzz_gradients.fuzz(range(100, 130), frozenset({"RNN", "GRU", "LSTM"}))
+    tally = fuzz_gradients.fuzz(range(100, 110), frozenset({"RNN", "GRU", "LSTM"}))
     assert not tally.findings
-    assert tally.verdicts["torch"] == tally.verdicts["same"] > 80
+    assert tally.verdicts["same"] > 100
+    assert tally.verdicts["torch"] > 100
 
 
 def bodies_model(text):
