@@ -218,3 +218,26 @@ def test_bits_of_another_type_have_no_gradient():
     np.testing.assert_allclose(bound.grad_dict["x"], 4 * x, rtol=1e-6)
     with pytest.raises(treadle.Error, match="BitCast(.|\n)*the bits of i32.* have no gradient"):
         executor.bind(parser.parse_model(text.replace("TO", "6")), {"x": x}).forward(is_train=True)
+
+
+@pytest.mark.parametrize(
+    ("shape", "scales", "axis", "block"),
+    [((7,), (7,), 0, 0), ((3, 5), (5,), -1, 0), ((4, 6), (4, 3), 1, 2), ((4, 7), (4, 3), 1, 3), ((5, 2), (2, 2), 0, 4), ((5,), (3,), 0, 2)],
+)
+@pytest.mark.parametrize("symbolic", [False, True])
+def test_scales_of_lines_and_blocks_have_gradients(shape, scales, axis, block, symbolic) -> None:
+    """y = (x - zero) scale: a scale's gradient is the sum of what flows into its elements, times these."""
+    random = np.random.default_rng(3)
+    x, s = random.integers(-100, 100, shape).astype(np.int8), random.uniform(0.25, 2, scales).astype(np.float32)
+    extents = ", ".join(f"e{i}" if symbolic else str(n) for i, n in enumerate(scales))
+    text = f"""agraph (int8[{", ".join(map(str, shape))}] x, float[{extents}] s) => (float[?] y) {{
+      y = DequantizeLinear <axis = {axis}{f", block_size = {block}" if block else ""}> (x, s)
+    }}""".replace("[?]", "")
+    flow = random.uniform(0.5, 1.5, shape).astype(np.float32)
+    of_element = np.indices(shape)[axis] // block if block else np.indices(shape)[axis]
+    places = [of_element if i == axis % len(shape) else g for i, g in enumerate(np.indices(shape))] if block else [of_element]
+    expected = np.zeros(scales)
+    np.add.at(expected, tuple(places), flow * x)
+    y, grads = gradients_of(text, flow, x=x, s=s)
+    np.testing.assert_allclose(y, x * s[tuple(places)], rtol=1e-6)
+    np.testing.assert_allclose(grads["s"], expected, rtol=1e-5)

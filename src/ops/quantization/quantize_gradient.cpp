@@ -19,6 +19,22 @@ ValueId scale_of_elements(GradientContext& g, ValueId like) {
   return g.op("DequantizeLinear", {g.op("Expand", {one, g.shape_of(like)}), g.input(1)}, std::move(attributes));
 }
 
+/// The sums of the blocks along the axis, of which the last may be short.
+ValueId sum_of_blocks(GradientContext& g, ValueId flow, int axis) {
+  const int rank = rank_of(g, flow);
+  const int64_t size = g.attributes().get_int("block_size", 0);
+  if (size < 1)
+    throw Error(ErrorCode::not_implemented,
+                fmt::format("scales are {} for {}, and there is no block_size", to_string(g.type(g.input(1))), to_string(g.type(flow))));
+  auto part = [&](ValueId shape, int from, int to) { return g.op("Slice", {shape, g.ints({from}), g.ints({to})}); };
+  const ValueId shape = g.shape_of(flow), blocks = part(g.shape_of(g.input(1)), axis, axis + 1);
+  const ValueId missing = g.sub(g.mul(blocks, g.ints({size})), part(shape, axis, axis + 1));
+  const auto zeros = [&](int count) { return g.ints(std::vector<int64_t>(static_cast<size_t>(count), 0)); };
+  const ValueId pads = g.op("Concat", {zeros(rank + axis), missing, zeros(rank - 1 - axis)}, {{"axis", int64_t{0}}});
+  const ValueId split = g.op("Concat", {part(shape, 0, axis), blocks, g.ints({size}), part(shape, axis + 1, rank)}, {{"axis", int64_t{0}}});
+  return g.reduce_sum(g.op("Reshape", {g.op("Pad", {flow, pads}), split}), {axis + 1}, /*keepdims=*/false);
+}
+
 /// What flows into the scale, from what flows into the scales of the elements.
 ValueId into_scale(GradientContext& g, ValueId flow) {
   const ValueId scale = g.input(1);
@@ -32,21 +48,10 @@ ValueId into_scale(GradientContext& g, ValueId flow) {
     std::vector<int64_t> others;
     for (int a = 0; a < rank; ++a)
       if (a != axis) others.push_back(a);
-    if (scale_rank == 1) {
+    if (scale_rank != 1 || g.attributes().get_int("block_size", 0) > 0)
+      sum = sum_of_blocks(g, flow, axis);
+    else if (!others.empty())  // a reduction over no axes is one over all
       sum = g.reduce_sum(flow, std::move(others), /*keepdims=*/false);
-    } else {
-      // Blocks along the axis.
-      const Dim extent = (*g.type(flow).shape)[static_cast<size_t>(axis)], blocks = (*type.shape)[static_cast<size_t>(axis)];
-      if (!extent.is_const() || !blocks.is_const() || blocks.value() == 0 || extent.value() % blocks.value() != 0)
-        throw Error(ErrorCode::not_implemented, fmt::format("the gradient of scales of blocks needs an axis of whole blocks, not {} for {}",
-                                                            to_string(type), to_string(g.type(flow))));
-      const ValueId shape = g.shape_of(flow);
-      const ValueId before = g.op("Slice", {shape, g.ints({0}), g.ints({axis})}),
-                    after = g.op("Slice", {shape, g.ints({axis + 1}), g.ints({rank})});
-      const ValueId split =
-          g.op("Concat", {before, g.ints({blocks.value(), extent.value() / blocks.value()}), after}, {{"axis", int64_t{0}}});
-      sum = g.reduce_sum(g.op("Reshape", {flow, split}), {axis + 1}, /*keepdims=*/false);
-    }
   }
   if (g.type(sum).dtype != type.dtype) sum = g.op("Cast", {sum}, {{"to", static_cast<int64_t>(type.dtype)}});
   return g.reshape_like(sum, scale);

@@ -61,10 +61,14 @@ void propagate(InferContext& c, Dim (*fn)(const Dim& a, const Dim& b)) {
 void infer(InferContext& c, Dim (*fn)(const Dim& a, const Dim& b)) {
   bool keepdims = c.get_int("keepdims", 1) != 0;
   bool noop = c.get_int("noop_with_empty_axes") != 0;
-  if (!c.has_rank(0)) return c.set_output_dtype(0, c.dtype(0));
+  if (!c.has_rank(0)) {
+    const bool is_whole = !noop && !keepdims && !c.has_input(1);  // one number, whatever the rank is
+    return is_whole ? c.set_output(0, c.dtype(0), SymbolicShape{}) : c.set_output_dtype(0, c.dtype(0));
+  }
   std::vector<bool> reduced(c.shape(0).size(), false);
   if (c.has_input(1)) {
     auto axes = c.known_ints(1);
+    if (!axes && c.has_rank(1) && c.rank(1) == 1 && c.shape(1)[0].is_const(0)) axes.emplace();
     if (!axes) {
       // Which axes is not known, but perhaps how many.
       bool has_count = c.has_rank(1) && c.rank(1) == 1 && c.shape(1)[0].is_const() && !c.shape(1)[0].is_const(0);
@@ -139,12 +143,18 @@ std::vector<KernelDef> number_kernels() {
 namespace gradients {
 namespace {
 
+/// Axes that only a run knows. None are none, wherever they come from.
+bool has_computed_axes(GradientContext& g) {
+  if (g.input(1) == kNoValue || g.graph().value(g.input(1)).is_constant()) return false;
+  const Type type = g.type(g.input(1));
+  return !type.is_static() || type.static_shape().num_elements() != 0;
+}
+
 /// The axes that the node reduces. @throws Error(not_implemented) if they are computed, or all axes of an unknown rank.
 std::vector<int64_t> reduced_axes(GradientContext& g) {
   std::vector<int64_t> axes;
-  if (g.input(1) != kNoValue) {
-    const Tensor* constant = g.graph().constant_tensor(g.input(1));
-    if (!constant) throw Error(ErrorCode::not_implemented, "the gradient of this reduction needs constant axes");
+  if (has_computed_axes(g)) throw Error(ErrorCode::not_implemented, "the gradient of this reduction needs constant axes");
+  if (const Tensor* constant = g.input(1) != kNoValue ? g.graph().constant_tensor(g.input(1)) : nullptr) {
     axes.assign(constant->data<int64_t>(), constant->data<int64_t>() + constant->num_elements());
   }
   if (axes.empty() && g.attributes().get_int("noop_with_empty_axes", 0) == 0)
@@ -157,9 +167,9 @@ std::vector<int64_t> reduced_axes(GradientContext& g) {
 /// A reduction's output, or its gradient, as if it had kept its axes.
 ValueId with_reduced_axes(GradientContext& g, ValueId y) {
   if (g.attributes().get_int("keepdims", 1) != 0) return y;
+  if (!g.type(g.input(0)).has_rank() && g.type(y).has_rank() && g.type(y).rank() == 0) return y;  // one number broadcasts anyway
   // Computed axes, as many as Y lacks.
-  if (g.input(1) != kNoValue && !g.graph().value(g.input(1)).is_constant() && rank_of(g, y) < rank_of(g, g.input(0)))
-    return g.op("Unsqueeze", {y, g.input(1)});
+  if (has_computed_axes(g) && rank_of(g, y) < rank_of(g, g.input(0))) return g.op("Unsqueeze", {y, g.input(1)});
   std::vector<int64_t> axes = reduced_axes(g);
   return axes.empty() ? y : g.op("Unsqueeze", {y, g.ints(std::move(axes))});
 }
@@ -218,7 +228,7 @@ ValueId product_of_others(GradientContext& g) {
 // Axis by axis: the others of an element are those before it and those behind it.
 Result reduce_prod(GradientContext& g) {
   const ValueId x = g.input(0);
-  if (g.input(1) != kNoValue && !g.graph().value(g.input(1)).is_constant()) return {g.mul(product_of_others(g), with_reduced_axes(g))};
+  if (has_computed_axes(g)) return {g.mul(product_of_others(g), with_reduced_axes(g))};
   const std::vector<int64_t> axes = reduced_axes(g);
   std::vector<ValueId> products{x};
   for (size_t i = 0; i + 1 < axes.size(); ++i) products.push_back(g.op("ReduceProd", {products.back(), g.ints({axes[i]})}));
