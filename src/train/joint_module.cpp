@@ -36,7 +36,7 @@ struct JointModule::Impl : Runtime {
 
   Impl(const Model& source, const JointOptions& given)
       : Runtime(in_training(given.session), "the module"),
-        model(with_own_statistics(source)),
+        model(with_own_initializers(source)),
         joint_options(given),
         forward_only(given.forward_only) {
     const Making making(*this, source);

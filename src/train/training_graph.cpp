@@ -185,18 +185,41 @@ ValueId zeros_like(Graph& graph, ValueId x) {
   return append(graph, {.op_type = "ConstantOfShape", .inputs = {shape}, .attributes = {{"value", zero}}, .name = name});
 }
 
-// Running statistics that an Identity takes from elsewhere, by the Identity's place among the nodes.
-std::set<size_t> copied_statistics(const onnx::GraphDef& graph) {
+std::set<std::string> names_of_statistics(const onnx::GraphDef& graph) {
   std::set<std::string> statistics;
   for (const onnx::NodeDef& node : graph.nodes)
     if (node.op_type == "BatchNormalization" && node.domain.empty())
       for (size_t i = 3; i < node.inputs.size(); ++i) statistics.insert(node.inputs[i]);
+  return statistics;
+}
+
+// Running statistics that an Identity takes from elsewhere, by the Identity's place among the nodes.
+std::set<size_t> copied_statistics(const onnx::GraphDef& graph) {
+  const std::set<std::string> statistics = names_of_statistics(graph);
   std::set<size_t> found;
   for (size_t i = 0; i < graph.nodes.size(); ++i) {
     const onnx::NodeDef& node = graph.nodes[i];
     if (node.op_type == "Identity" && node.domain.empty() && node.inputs.size() == 1 && node.outputs.size() == 1 &&
         statistics.contains(node.outputs[0]))
       found.insert(i);
+  }
+  return found;
+}
+
+bool is_weight(DType dtype, const Shape& shape) { return dtype == DType::float32 && shape.rank() > 0 && shape.num_elements() > 1; }
+
+// Of a model that has no weights among its initializers, as PaddlePaddle's exporter writes them: the Constant nodes that are.
+std::set<size_t> constant_weights(const onnx::GraphDef& graph) {
+  const auto& initializers = graph.initializers;
+  if (std::any_of(initializers.begin(), initializers.end(), [](const auto& def) { return is_weight(def.dtype, def.shape); })) return {};
+  const std::set<std::string> statistics = names_of_statistics(graph);
+  std::set<size_t> found;
+  for (size_t i = 0; i < graph.nodes.size(); ++i) {
+    const onnx::NodeDef& node = graph.nodes[i];
+    if (node.op_type != "Constant" || !node.domain.empty() || node.outputs.size() != 1 || node.attributes.size() != 1) continue;
+    const auto& tensor = node.attributes[0].t;
+    if (node.attributes[0].name != "value" || !tensor || tensor->dtype != DType::float32) continue;
+    if (is_weight(tensor->dtype, tensor->shape) || statistics.contains(node.outputs[0])) found.insert(i);
   }
   return found;
 }
@@ -221,24 +244,32 @@ ValueId appended(Graph& graph, NodeSpec spec) {
   return graph.node(id).outputs[0];
 }
 
-Model with_own_statistics(const Model& model) {
+Model with_own_initializers(const Model& model) {
   std::set<size_t> copied = copied_statistics(model.impl().def.graph);
   std::erase_if(copied, [&](size_t i) { return !find_initializer(model, model.impl().def.graph.nodes[i].inputs[0]); });
-  if (copied.empty()) return model;
+  const std::set<size_t> constants = constant_weights(model.impl().def.graph);
+  if (copied.empty() && constants.empty()) return model;
   onnx::ModelDef def = copy_of(model);
+  for (size_t i : constants) {
+    onnx::TensorDef own = std::move(*def.graph.nodes[i].attributes[0].t);
+    own.name = def.graph.nodes[i].outputs[0];
+    def.graph.initializers.push_back(std::move(own));
+  }
+  if (!constants.empty()) def.ir_version = std::max<int64_t>(def.ir_version, 4);  // before, initializers had to be inputs, too
   for (size_t i : copied) {
     onnx::TensorDef own;
     const onnx::TensorDef& source = *find_initializer(model, def.graph.nodes[i].inputs[0]);
     own.name = def.graph.nodes[i].outputs[0], own.dtype = source.dtype, own.shape = source.shape, own.value = source.value;
     def.graph.initializers.push_back(std::move(own));
   }
+  copied.insert(constants.begin(), constants.end());
   for (size_t i : std::views::reverse(copied)) def.graph.nodes.erase(def.graph.nodes.begin() + static_cast<std::ptrdiff_t>(i));
   const std::string bytes = onnx::serialize_model(def);
   return Model::from_bytes(std::as_bytes(std::span(bytes)));
 }
 
 Model prepared(const Model& model, const TrainerOptions& options) {
-  return with_head(with_dynamic_batch(with_own_statistics(model), options), options);
+  return with_head(with_dynamic_batch(with_own_initializers(model), options), options);
 }
 
 bool matches(const std::string& pattern, const std::string& name) {

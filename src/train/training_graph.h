@@ -49,8 +49,9 @@ struct TrainingGraph {
 ValueId appended(Graph& graph, NodeSpec spec);
 
 /// The model with an initializer for every running statistic that it takes from another one through an Identity: PyTorch's exporter writes
-/// equal initial values once, which for parameters that are trained would tie what is none of each other's business.
-Model with_own_statistics(const Model& model);
+/// equal initial values once, which for parameters that are trained would tie what is none of each other's business. If no float32
+/// initializer has more than one element, Constant nodes that have become initializers: other exporters write weights so.
+Model with_own_initializers(const Model& model);
 
 /// The model that is trained: with such statistics, and what the options change of the model itself.
 Model prepared(const Model& model, const TrainerOptions& options);
