@@ -31,6 +31,7 @@ enum class Loss : int {
   negative_log_likelihood = 5,           ///< as the first, of logarithms of probabilities
   kl_divergence = 6,  ///< of logarithms of probabilities and labels that are probabilities, summed, over the first extent
   output = 7,         ///< the output is the loss itself, one float32 number; there are no labels
+  ctc = 8,  ///< of scores [N, C, steps] and int64 (or int32) labels [N, length], of which those behind a negative one do not count
 };
 /// By its name here. @throws Error(invalid_argument) naming the nearest.
 TREADLE_API Loss loss_named(std::string_view name);
@@ -133,6 +134,7 @@ struct TREADLE_API TrainerOptions {
   std::vector<float> class_weights;                    ///< empty: 1 each
   double label_smoothing = 0;                          ///< from 0 to 1
   std::optional<double> huber_delta = std::nullopt;    ///< 1 by default
+  std::optional<int64_t> blank = std::nullopt;         ///< the class of ctc that is no label; 0 by default
 
   Optimizer optimizer = Optimizer::sgd;
   double learning_rate = 0.01;

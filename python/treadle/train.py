@@ -90,13 +90,15 @@ class Trainer:
     :param output: the output, or another value by name, that the loss is taken of; the first output by default.
     :param loss: "softmax_cross_entropy" (scores [N, C, ...] and int64 labels [N, ...]), "negative_log_likelihood" (the same of logarithms of
         probabilities), "mean_squared_error", "l1", "huber" (labels like the output), "binary_cross_entropy_with_logits" (scores, and labels from
-        0 to 1 like them), "kl_divergence" (logarithms of probabilities, and labels that are probabilities; a mean over the first extent), or
-        "output" (the output is the loss, one number; `labels` of steps are then None).
+        0 to 1 like them), "kl_divergence" (logarithms of probabilities, and labels that are probabilities; a mean over the first extent),
+        "ctc" (scores [N, C, steps], or with the classes at `class_axis`, and labels [N, length], which end at the first negative one), or "output"
+        (the output is the loss, one number; `labels` of steps are then None).
     :param class_axis: of the scores, for losses over classes; -1 for language models.
     :param ignore_index: labels that do not count.
     :param class_weights: one for each class.
     :param label_smoothing: from 0 to 1.
     :param huber_delta: where "huber" goes from squares to distances; 1 by default.
+    :param blank: of "ctc", the class that is no label; 0 by default.
     :param optimizer: "sgd", "adam", "adamw", "adagrad", "rmsprop", "lion" or "lamb".
     :param momentum: of sgd and rmsprop; 0 by default.
     :param weight_decay: 0 by default, 0.01 for adamw.
@@ -161,6 +163,7 @@ class Trainer:
         label_smoothing: float = 0.0,
         huber_delta: float | None = None,
         optimizer: str = "sgd",
+        blank: int | None = None,
         learning_rate: float = 0.01,
         momentum: float | None = None,
         weight_decay: float | None = None,
@@ -207,6 +210,7 @@ class Trainer:
         options.huber_delta = huber_delta
         options.set_optimizer(optimizer)
         options.learning_rate = learning_rate
+        options.blank = blank
         options.momentum = momentum
         options.weight_decay = weight_decay
         options.nesterov = nesterov

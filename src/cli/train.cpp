@@ -52,7 +52,7 @@ void add_trainer_options(CLI::App& app, TrainArguments& a) {
   };
   option("--loss",
          "softmax_cross_entropy (default), negative_log_likelihood, mean_squared_error, l1, huber, "
-         "binary_cross_entropy_with_logits, kl_divergence, output");
+         "binary_cross_entropy_with_logits, kl_divergence, ctc, output");
   app.add_option("--loss-of", a.trainer.output, "Output, or another value, to compute the loss from; the first output if not given")
       ->group("Loss and optimizer");
   option("--class-axis", "Axis of the classes in the scores; -1 for language models");
@@ -63,6 +63,7 @@ void add_trainer_options(CLI::App& app, TrainArguments& a) {
   option("--optimizer", "Optimizer: sgd (default), adam, adamw, adagrad, rmsprop, lion, lamb");
   option("--learning-rate", "Learning rate; default 0.01");
   option("--momentum", "Momentum of sgd and rmsprop");
+  option("--blank", "Class that is no label, of ctc; default 0");
   option("--weight-decay", "Weight decay; default 0, for adamw 0.01");
   flag("--nesterov", &train::TrainerOptions::nesterov, "Nesterov momentum, for sgd");
   option("--beta1", "First beta of adam, adamw, lion and lamb"), option("--beta2", "Second beta of adam, adamw, lion and lamb");

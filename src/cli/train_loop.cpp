@@ -61,7 +61,7 @@ const ValueInfo* output_info(const std::vector<ValueInfo>& outputs, const std::s
 
 LabelForm label_form(const train::TrainerOptions& options, const std::vector<ValueInfo>& outputs) {
   if (options.loss == Loss::output) return {.dtype = DType::undefined};
-  if (has_classes(options.loss)) return {.dtype = options.int32_labels ? DType::int32 : DType::int64};
+  if (has_classes(options.loss) || options.loss == Loss::ctc) return {.dtype = options.int32_labels ? DType::int32 : DType::int64};
   const ValueInfo* output = output_info(outputs, options.output);
   if (!output || !output->has_rank) return {.dtype = DType::float32};
   std::vector<int64_t> extents;

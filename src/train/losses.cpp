@@ -21,6 +21,7 @@ constexpr std::pair<std::string_view, Loss> kNames[] = {
     {"binary_cross_entropy_with_logits", Loss::binary_cross_entropy_with_logits},
     {"negative_log_likelihood", Loss::negative_log_likelihood},
     {"kl_divergence", Loss::kl_divergence},
+    {"ctc", Loss::ctc},
     {"output", Loss::output},
 };
 
@@ -44,6 +45,7 @@ class LossBuilder {
       case Loss::output: return whole_output();
       case Loss::softmax_cross_entropy: return classes(/*scores=*/true);
       case Loss::negative_log_likelihood: return classes(/*scores=*/false);
+      case Loss::ctc: return alignments();
       default: break;
     }
     const ValueId y = g_.add_input(std::string(kLabels), g_.type(x_));
@@ -68,10 +70,13 @@ class LossBuilder {
     return mean(op("Mul", {difference, difference}));
   }
 
-  ValueId op(std::string op_type, std::vector<ValueId> inputs, Attributes attributes = {}) {
+  ValueId op(std::string op_type, std::vector<ValueId> inputs, Attributes attributes = {}, std::string domain = "") {
     const std::string name = g_.unique_name("loss/" + op_type);
-    const NodeId id =
-        g_.add_node({.op_type = std::move(op_type), .inputs = std::move(inputs), .attributes = std::move(attributes), .name = name});
+    const NodeId id = g_.add_node({.op_type = std::move(op_type),
+                                   .inputs = std::move(inputs),
+                                   .attributes = std::move(attributes),
+                                   .domain = std::move(domain),
+                                   .name = name});
     infer_node(g_, id);
     return g_.node(id).outputs[0];
   }
@@ -177,6 +182,27 @@ class LossBuilder {
     spread = op("Where", {some, spread, number(std::numeric_limits<double>::quiet_NaN())});
     return op("Add", {op("Mul", {likelihood, number(1 - smoothing)}),
                       op("Mul", {spread, number(smoothing / static_cast<double>(count.value()))})});
+  }
+
+  /// Of scores [N, classes, steps], or with the classes at class_axis, and labels [N, length].
+  ValueId alignments() {
+    const Type& type = g_.type(x_);
+    const int64_t axis = options_.class_axis < 0 ? options_.class_axis + 3 : options_.class_axis;
+    if (!type.has_rank() || type.rank() != 3 || (axis != 1 && axis != 2))
+      throw Error(
+          ErrorCode::invalid_argument,
+          fmt::format("the loss ctc is taken of scores with axes of a batch, of steps and of classes; \"{}\" is {}, class_axis is {}",
+                      g_.value(x_).name, to_string(type), options_.class_axis));
+    Type labels{.dtype = options_.int32_labels ? DType::int32 : DType::int64,
+                .shape = SymbolicShape{(*type.shape)[0], g_.symbols().symbol("treadle.label_length")}};
+    const ValueId label = g_.add_input(std::string(kLabels), labels);
+    if (axis == 1) x_ = op("Transpose", {x_}, {{"perm", std::vector<int64_t>{0, 2, 1}}});
+    const ValueId logarithms = op("LogSoftmax", {x_}, {{"axis", int64_t{2}}});
+    Attributes attributes{{"blank", options_.blank.value_or(0)}};
+    if (options_.ignore_index) attributes.set("ignore_index", *options_.ignore_index);
+    const ValueId loss = op("CtcLoss", {logarithms, label}, attributes, "treadle");
+    weight_ = as_number(op("Gather", {op("Shape", {x_}), g_.add_constant(g_.unique_name("loss/batch"), Tensor::scalar<int64_t>(0))}));
+    return loss;
   }
 
   Graph& g_;

@@ -221,7 +221,11 @@ void check_optimizer(const TrainerOptions& o) {
   const std::string loss = fmt::format("loss {}", name_of(o.loss));
   within("label_smoothing", o.label_smoothing, 1, true), within("huber_delta", o.huber_delta.value_or(1), kMost, true);
   unused(o.huber_delta.has_value() && o.loss != Loss::huber, loss, "huber_delta");
-  const bool of_classes = o.loss == Loss::softmax_cross_entropy || o.loss == Loss::negative_log_likelihood;
+  unused(o.blank.has_value() && o.loss != Loss::ctc, loss, "blank");
+  if (o.blank.value_or(0) < 0) refuse(fmt::format("blank is {}; it must be 0 or more", *o.blank));
+  const bool is_ctc = o.loss == Loss::ctc;
+  const bool of_classes = o.loss == Loss::softmax_cross_entropy || o.loss == Loss::negative_log_likelihood || is_ctc;
+  unused(is_ctc && !o.class_weights.empty(), loss, "class_weights"), unused(is_ctc && o.label_smoothing != 0, loss, "label_smoothing");
   const std::pair<bool, const char*> for_classes[] = {{o.ignore_index.has_value(), "ignore_index"},
                                                       {!o.class_weights.empty(), "class_weights"},
                                                       {o.label_smoothing != 0, "label_smoothing"},
@@ -278,6 +282,7 @@ std::vector<std::pair<std::string, std::string>> settings_of(const TrainerOption
   add("ignore_index", o.ignore_index ? std::to_string(*o.ignore_index) : "none");
   add("class_weights", fmt::format("[{}]", fmt::join(o.class_weights, ", ")));
   if (o.loss == Loss::huber) add("huber_delta", o.huber_delta.value_or(1));
+  if (o.loss == Loss::ctc) add("blank", o.blank.value_or(0));
   add("optimizer", known(o.optimizer).name);
   for (const Number& number : {kWeightDecay, kMomentum, kBeta1, kBeta2, kEpsilon, kSmoothing})
     if (known(o.optimizer).usual.*number.usual) add(number.name, number_of(o, number));

@@ -8,6 +8,7 @@
 #include "graph/op_def.h"
 #include "ops/gradients.h"
 #include "ops/list.h"
+#include "ops/math/ctc.h"
 #include "ops/math/elementwise.h"
 #include "treadle/error.h"
 
@@ -157,6 +158,10 @@ OpDef cross_entropy() {
 
 }  // namespace
 
-std::vector<OpDef> loss_ops() { return {negative_log_likelihood(), cross_entropy()}; }
+std::vector<OpDef> loss_ops() {
+  std::vector<OpDef> all{negative_log_likelihood(), cross_entropy()};
+  for (OpDef& op : ctc_ops()) all.push_back(std::move(op));
+  return all;
+}
 
 }  // namespace treadle::ops
