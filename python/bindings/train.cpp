@@ -136,6 +136,7 @@ void register_train(nb::module_& module) {
       .def_rw("class_weights", &TrainerOptions::class_weights)
       .def_rw("label_smoothing", &TrainerOptions::label_smoothing)
       .def_rw("huber_delta", &TrainerOptions::huber_delta, nb::arg().none())
+      .def_rw("memory_fraction", &TrainerOptions::memory_fraction)
       .def_rw("blank", &TrainerOptions::blank, nb::arg().none())
       .def("set_optimizer", [](TrainerOptions& self, const std::string& name) { self.optimizer = train::optimizer_named(name); })
       .def_rw("learning_rate", &TrainerOptions::learning_rate)

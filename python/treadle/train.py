@@ -144,6 +144,7 @@ class Trainer:
     :param shard_optimizer: each rank keeps the optimizer's state of its share of the parameters (ZeRO 1).
     :param memory_limit_bytes: of parameters, the optimizer's state, and the activations of a step; steps compute values twice or write them to a
         file (in `spill_folder`) to keep to it, with the same bits. 0: none.
+    :param memory_fraction: in place of that, the share of the first step's activations, up to 1, that later steps may take. 0: no limit.
     :param job: the `Job` that steps belong to; None: the environment's, if it names one.
     :param sess_options: threads, devices, memory, profiling and passes, as of an `InferenceSession`; the arguments above win.
 
@@ -162,8 +163,8 @@ class Trainer:
         class_weights: Iterable[float] = (),
         label_smoothing: float = 0.0,
         huber_delta: float | None = None,
-        optimizer: str = "sgd",
         blank: int | None = None,
+        optimizer: str = "sgd",
         learning_rate: float = 0.01,
         momentum: float | None = None,
         weight_decay: float | None = None,
@@ -196,6 +197,7 @@ class Trainer:
         reduction: str = "float32",
         shard_optimizer: bool = False,
         memory_limit_bytes: int = 0,
+        memory_fraction: float = 0.0,
         spill_folder: str = "",
         job: Job | None = None,
         sess_options: SessionOptions | None = None,
@@ -208,9 +210,10 @@ class Trainer:
         options.class_weights = [float(weight) for weight in class_weights]
         options.label_smoothing = label_smoothing
         options.huber_delta = huber_delta
+        options.blank = blank
+        options.memory_fraction = memory_fraction
         options.set_optimizer(optimizer)
         options.learning_rate = learning_rate
-        options.blank = blank
         options.momentum = momentum
         options.weight_decay = weight_decay
         options.nesterov = nesterov

@@ -99,6 +99,8 @@ void add_trainer_options(CLI::App& app, TrainArguments& a) {
          "Names or patterns of weights, or of nodes that read them, separated by commas; by default all of MatMul and Gemm");
   option("--lora-seed", "Seed of the adapters' first values");
   option("--lazy-updates", "Tables of which an update touches only the rows that were read: names or patterns, separated by commas");
+  option("--memory-fraction",
+         "Share of the first step's activations, up to 1, that later steps may take; they compute values twice or write them to a file");
   flag("--fused-update", &train::TrainerOptions::fused_update, "Update all parameters in one node");
 }
 

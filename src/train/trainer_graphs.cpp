@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <limits>
 #include <utility>
 
 #include "core/allocation.h"
@@ -205,6 +206,12 @@ void TrainerGraphs::add_held(std::vector<MemoryHolding>& held) const {
     for (const auto& [name, tensor] : *tensors) held.push_back({name, MemoryClass::parameters, tensor.size_bytes()});
   for (const auto& [name, tensor] : optimizer_state)
     held.push_back({name, is_sum(name) ? MemoryClass::gradients : MemoryClass::optimizer_state, tensor.size_bytes()});
+}
+
+SessionOptions with_room_to_measure(const TrainerOptions& options) {
+  SessionOptions session = options.session;
+  if (options.memory_fraction > 0 && session.memory_limit_bytes == 0) session.memory_limit_bytes = std::numeric_limits<size_t>::max() / 2;
+  return session;
 }
 
 }  // namespace treadle::train

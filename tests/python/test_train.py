@@ -224,3 +224,36 @@ def test_a_fixed_batch_trains_as_pytorch_does(digits, data):
         trainer.step({"image": images}, labels)
     for name, parameter in net.named_parameters():
         np.testing.assert_allclose(trainer.parameters[names[name]], parameter.detach().numpy(), rtol=0, atol=1e-4, err_msg=name)
+
+
+def test_a_trainer_keeps_to_a_fraction_of_its_first_steps_activations():
+    """The same bits, and the activations of later steps are as much smaller."""
+    random = np.random.default_rng(0)
+    widths = [256] * 8
+    weights = [onnx.numpy_helper.from_array(random.normal(size=(a, b)).astype(np.float32) / 16, f"w{i}") for i, (a, b) in enumerate(zip(widths, widths[1:]))]
+    nodes, value = [], "x"
+    for weight in weights:
+        nodes += [onnx.helper.make_node("MatMul", [value, weight.name], [f"{weight.name}_p"]), onnx.helper.make_node("Tanh", [f"{weight.name}_p"], [f"{weight.name}_h"])]
+        value = f"{weight.name}_h"
+    tensor = onnx.helper.make_tensor_value_info
+    graph = onnx.helper.make_graph(nodes, "deep", [tensor("x", 1, ["n", 256])], [tensor(value, 1, ["n", 256])], weights)
+    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=8).SerializeToString()
+    x, y = random.normal(size=(2, 512, 256)).astype(np.float32)
+
+    def train(**options):
+        trainer = Trainer(model, loss="mean_squared_error", learning_rate=0.1, **options)
+        losses = [trainer.step({"x": x}, y) for _ in range(4)]
+        return trainer, losses, {name: value.copy() for name, value in trainer.parameters.items()}
+
+    free, losses, parameters = train()
+    limited, same_losses, same_parameters = train(memory_fraction=0.6)
+    assert same_losses == losses
+    for name, value in parameters.items():
+        np.testing.assert_array_equal(same_parameters[name], value)
+    whole = free.memory_statistics()["activations"]["bytes"]
+    assert limited.memory_statistics()["activations"]["bytes"] <= 0.6 * whole + 100_000
+    for wrong in ({"memory_fraction": 1.5}, {"memory_fraction": float("nan")}, {"memory_fraction": 0.5, "memory_limit_bytes": 1 << 30}):
+        with pytest.raises(Exception, match="memory_fraction"):
+            Trainer(model, loss="mean_squared_error", **wrong)
+    with pytest.raises(Exception, match="too low: this run needs at least"):
+        train(memory_fraction=0.01)
