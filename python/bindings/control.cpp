@@ -5,6 +5,7 @@
 #include "datum.h"
 #include "session.h"
 #include "treadle/hooks.h"
+#include "treadle/train.h"
 
 namespace treadle::python {
 namespace {
@@ -43,19 +44,32 @@ bool remove_hook(HookId id) {
   return unregister_hook(id);
 }
 
-void set_monitor(PySession& self, nb::object function, const std::string& pattern, bool inputs) {
+/// @param kept  becomes the function, or nothing for None.
+Monitor make_monitor(nb::object function, const std::string& pattern, bool inputs, std::shared_ptr<nb::object>& kept) {
   Monitor monitor;
   monitor.pattern = pattern;
   monitor.inputs = inputs;
+  if (function.is_none()) return monitor;
+  kept = keep(std::move(function));
+  monitor.callback = [kept](const MonitorEvent& event) {
+    nb::gil_scoped_acquire gil;
+    (*kept)(PyMonitorEvent{event.run_id, std::string(event.value), std::string(event.node), std::string(event.op_type), event.is_input,
+                           detach(event.datum)});
+  };
+  return monitor;
+}
+
+template <typename Training>
+void monitor_training(Training& self, nb::object function, const std::string& pattern, bool inputs) {
   std::shared_ptr<nb::object> kept;
-  if (!function.is_none()) {
-    kept = keep(std::move(function));
-    monitor.callback = [kept](const MonitorEvent& event) {
-      nb::gil_scoped_acquire gil;
-      (*kept)(PyMonitorEvent{event.run_id, std::string(event.value), std::string(event.node), std::string(event.op_type), event.is_input,
-                             detach(event.datum)});
-    };
-  }
+  Monitor monitor = make_monitor(std::move(function), pattern, inputs, kept);
+  nb::gil_scoped_release release;
+  self.set_monitor(std::move(monitor));
+}
+
+void set_monitor(PySession& self, nb::object function, const std::string& pattern, bool inputs) {
+  std::shared_ptr<nb::object> kept;
+  Monitor monitor = make_monitor(std::move(function), pattern, inputs, kept);
   {
     nb::gil_scoped_release release;
     self.session.set_monitor(std::move(monitor));
@@ -197,6 +211,9 @@ void register_control(nb::module_& module) {
   module.def("unregister_hook", &remove_hook, "id"_a);
   module.def("set_log_callback", &set_python_log_callback, "function"_a.none(), "lowest"_a = 2);
   module.def("set_monitor", &set_monitor, "session"_a, "function"_a.none(), "pattern"_a = "*", "inputs"_a = false);
+  module.def("monitor_trainer", &monitor_training<train::Trainer>, "trainer"_a, "function"_a.none(), "pattern"_a = "*", "inputs"_a = false);
+  module.def("monitor_module", &monitor_training<train::JointModule>, "module"_a, "function"_a.none(), "pattern"_a = "*",
+             "inputs"_a = false);
   module.def("store", &store, "session"_a, "value"_a, nb::keep_alive<0, 1>());
   module.def(
       "close_session", [](PySession& self, int64_t timeout_ms) { return self.session.close(timeout_ms); }, "session"_a, "timeout_ms"_a = -1,

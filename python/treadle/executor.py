@@ -167,6 +167,7 @@ class _Core:
         self.reader: _treadle.JointModule | None = None  # made by evaluate()
         self._read: dict[str, np.ndarray] = {}
         self.is_monitored = False
+        self.monitor: tuple[Callable[[Any], None], str, bool] | None = None
         # Everything floating-point that can be trained, and the running statistics: the joint graph knows which these are.
         self.parameters: dict[str, np.ndarray] = {}
         self.states: dict[str, np.ndarray] = {}
@@ -222,6 +223,8 @@ class _Core:
                 sess_options=options,
                 sparse_gradients=self.sparse_gradients,
             )
+            if self.monitor:
+                self._joint[inputs].set_monitor(*self.monitor)
         return self._joint[inputs]
 
 
@@ -422,14 +425,14 @@ class Executor:
                     raise ValueError(f"there is no argument or state {name!r}")
 
     def set_monitor_callback(self, callback: Callable[[str, Any], None] | None, monitor_all: bool = False) -> None:
-        """Calls `callback(name, array)` with every output of a node in forward() passes that are not for training; with `monitor_all` with
-        inputs of nodes, too. Values that the graph optimiser would have removed are computed for it.
+        """Calls `callback(name, array)` with every output of a node in forward() and backward(); with `monitor_all` with inputs of nodes, too.
+        Values that the graph optimiser would have removed are computed for it. Executors that share a graph share the monitor.
         """
-        self._core.is_monitored = callback is not None
-        if callback is None:
-            self._core.session.set_monitor(None)
-        else:
-            self._core.session.set_monitor(lambda event: callback(event.value, event.array), "*", monitor_all)
+        core = self._core
+        core.is_monitored = callback is not None
+        core.monitor = None if callback is None else (lambda event: callback(event.value, event.array), "*", monitor_all)
+        for watched in (core.session, *core._joint.values()):
+            watched.set_monitor(*(core.monitor or (None,)))
 
     def optimized_model(self) -> bytes:
         """The optimised graph of the forward pass as an ONNX model, by the level and passes of the executor's options."""
@@ -513,12 +516,41 @@ def _core_of(
     if shared_exec is None:
         sparse = [name for name, kind in (grad_storage or {}).items() if kind == "row_sparse"]
         return _Core(content, options, _Devices(device, dict(group2ctx or {}), dict(argument_devices or {}), dict(storage or {})), sparse)
-    if shared_exec._core.model != content:
-        raise ValueError("shared_exec belongs to another model")
     own = {"options": options, "device": device, "group2ctx": group2ctx, "argument_devices": argument_devices, "storage": storage, "grad_storage": grad_storage}
     if refused := [name for name, value in own.items() if value]:
         raise ValueError(f"shared_exec has its own {refused[0]}, which the new executor shares; leave it out")
-    return shared_exec._core
+    core = shared_exec._core
+    return core if core.model == content else _Core(content, core.options, core.devices, core.sparse_gradients)
+
+
+def _shared_arrays(core: _Core, shared_exec: Executor, shared_arg_names: Sequence[str] | None) -> dict[str, Any]:
+    """Parameters and states of the shared executor that the new one reads and writes too."""
+    own = {**core.parameters, **core.states}
+    theirs = {**shared_exec.arg_dict, **shared_exec.aux_dict}
+    if shared_arg_names is None:
+        names = [name for name in own if name in theirs]
+        if not names and own:
+            raise ValueError(f"shared_exec has no parameter of this model; its parameters are {', '.join(shared_exec._core.parameters)}")
+    else:
+        names = list(shared_arg_names)
+        if unknown := [name for name in names if name not in own or name not in theirs]:
+            raise ValueError(f"{unknown[0]!r} is no parameter of both executors; those are {', '.join(name for name in own if name in theirs)}")
+    for name in names:
+        if _shape(theirs[name]) != own[name].shape:
+            raise ValueError(f"{name!r} is {_shape(theirs[name])} in shared_exec and {own[name].shape} in the model; shared_arg_names can leave it out")
+    return {name: theirs[name] for name in names}
+
+
+def _from_buffer(buffer: dict[str, np.ndarray] | None, name: str, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+    """Zeros within the array of that name, where there is one of enough elements; otherwise the buffer gets a new one."""
+    if buffer is None:
+        return np.zeros(shape, dtype)
+    size, found = int(np.prod(shape)), buffer.get(name)
+    if found is None or found.dtype != dtype or found.size < size or not found.flags.c_contiguous:
+        found = buffer[name] = np.zeros(shape, dtype)
+    array = found.reshape(-1)[:size].reshape(shape)
+    array[...] = 0
+    return array
 
 
 def _bind(
@@ -528,16 +560,21 @@ def _bind(
     grad_req: Any,
     aux_states: Mapping[str, Any] | Sequence[Any] | None,
     shared_exec: Executor | None,
+    shared_arg_names: Sequence[str] | None = None,
 ) -> Executor:
     """With parameters and states of the shared executor, or the model's, where no others are given."""
     names = [*core.input_names, *core.parameters]
     given = _by_name(args, names, "arguments")
-    defaults: Mapping[str, Any] = shared_exec.arg_dict if shared_exec is not None else {n: a.copy() for n, a in core.parameters.items()}
+    if shared_arg_names is not None and shared_exec is None:
+        raise ValueError("shared_arg_names needs the shared_exec that has them")
+    shared = {} if shared_exec is None else _shared_arrays(core, shared_exec, shared_arg_names)
+    defaults = {name: shared[name] if name in shared else array.copy() for name, array in core.parameters.items()}
     missing = [name for name in core.input_names if name not in given]
     if missing:
         raise ValueError(f"no array for {', '.join(missing)}")
     if shared_exec is not None:
-        aux_states = {**shared_exec.aux_dict, **_by_name(aux_states, list(core.states), "auxiliary states")}
+        states = {name: array for name, array in shared.items() if name in core.states}
+        aux_states = {**states, **_by_name(aux_states, list(core.states), "auxiliary states")}
     return _make(core, {name: given.get(name, defaults.get(name)) for name in names}, grads, grad_req, aux_states)
 
 
@@ -554,6 +591,7 @@ def bind(
     argument_devices: Mapping[str, str] | None = None,
     storage: Mapping[str, str] | None = None,
     grad_storage: Mapping[str, str] | None = None,
+    shared_arg_names: Sequence[str] | None = None,
 ) -> Executor:
     """Binds arrays to a model's arguments.
 
@@ -562,8 +600,9 @@ def bind(
     :param grads: where gradients are put; made where they are missing.
     :param grad_req: "null", "write" or "add", for all or by name.
     :param aux_states: running statistics; the model's where they are missing.
-    :param shared_exec: an executor of the same model whose compiled graph, parameters and states are used where no others are given;
-        its options, devices and storage types are the new one's.
+    :param shared_exec: an executor whose parameters and states are used where no others are given, by name; one of the same model also shares
+        its compiled graph. Its options, devices and storage types are the new one's.
+    :param shared_arg_names: the parameters and states that are shared; by default all that both models have.
     :param options: of the forward pass and of training, which refuses some of them (docs/sessions.md).
     :param device: default device: "cpu" (if empty), "sim" or "sim:NAME".
     :param group2ctx: devices by group. A node names its group by the key "ctx_group" of its metadata (`NodeProto.metadata_props`).
@@ -575,7 +614,7 @@ def bind(
         then has a new `SparseTensor` after each backward(), of the rows that were read; "add" adds rows.
     """
     core = _core_of(model, shared_exec, options, device, group2ctx, argument_devices, storage, grad_storage)
-    return _bind(core, args, grads, grad_req, aux_states, shared_exec)
+    return _bind(core, args, grads, grad_req, aux_states, shared_exec, shared_arg_names)
 
 
 def simple_bind(
@@ -589,13 +628,17 @@ def simple_bind(
     group2ctx: Mapping[str, str] | None = None,
     argument_devices: Mapping[str, str] | None = None,
     grad_storage: Mapping[str, str] | None = None,
+    shared_arg_names: Sequence[str] | None = None,
+    shared_buffer: dict[str, np.ndarray] | None = None,
     **shapes: Sequence[int],
 ) -> Executor:
     """As bind(), with arrays made for inputs of these shapes (zeros), or of those that follow from the symbols they share.
 
-    Parameters have the model's values. `storage`, `grad_storage`, `device`, `group2ctx` and `argument_devices` are those of bind().
+    Parameters have the model's values. The other arguments are those of bind().
 
     :param dtypes: of inputs, by name; the model's by default.
+    :param shared_buffer: arrays by name in which inputs, and gradients of inputs under "grad of NAME", are laid where they fit; new ones are put
+        into it. Executors that take turns share its memory.
     """
     core = _core_of(model, shared_exec, options, device, group2ctx, argument_devices, storage, grad_storage)
     types = {"float": np.float32, "double": np.float64, "int64": np.int64, "int32": np.int32, "bool": np.bool_}
@@ -607,5 +650,10 @@ def simple_bind(
         if shape is None or len(shape) != len(info.shape):
             raise ValueError(f"the shape of {info.name!r} is {info.shape}, given {shapes.get(info.name)}; give one without symbols")
         dtype = (dtypes or {}).get(info.name, types.get(info.type, np.float32))
-        args[info.name] = np.zeros(shape, dtype)
-    return _bind(core, args, None, grad_req, None, shared_exec)
+        args[info.name] = _from_buffer(shared_buffer, info.name, shape, np.dtype(dtype))
+    grads = None
+    if shared_buffer is not None:
+        request = {name: grad_req for name in core.float_inputs} if isinstance(grad_req, str) else _by_name(grad_req, [*core.input_names, *core.parameters], "gradient requests")
+        wanted = [name for name in core.float_inputs if request.get(name, "null") != "null"]
+        grads = {name: _from_buffer(shared_buffer, f"grad of {name}", args[name].shape, np.dtype(np.float32)) for name in wanted}
+    return _bind(core, args, grads, grad_req, None, shared_exec, shared_arg_names)

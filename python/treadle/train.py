@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -254,6 +254,12 @@ class Trainer:
     def set_memory_limit(self, limit_bytes: int) -> None:
         """Changes `memory_limit_bytes` for later steps; the trainer must have been made with a limit."""
         self._trainer.set_memory_limit(limit_bytes)
+
+    def set_monitor(self, callback: Callable[[_treadle.MonitorEvent], None] | None, pattern: str = "*", inputs: bool = False) -> None:
+        """As `InferenceSession.set_monitor()`, of all graphs that the trainer runs: gradients and updates are among the values. Setting another
+        one compiles the graphs anew, in which every value of the model is there.
+        """
+        _treadle.monitor_trainer(self._trainer, callback, pattern, inputs)
 
     def end_profiling(self) -> str:
         """Ends what `sess_options.enable_profiling` began and writes the trace. Returns the file's path."""
@@ -654,6 +660,10 @@ class JointModule:
             if array.dtype != np.float32 or not array.flags.c_contiguous or not array.flags.aligned:
                 raise ValueError(f"{name!r} is {array.dtype}{array.shape} with strides {array.strides}; hold() reads contiguous float32 arrays where they lie")
         self._module.hold(dict(parameters))
+
+    def set_monitor(self, callback: Callable[[_treadle.MonitorEvent], None] | None, pattern: str = "*", inputs: bool = False) -> None:
+        """As `Trainer.set_monitor()`, for the forward and the backward passes of runs that begin from then on."""
+        _treadle.monitor_module(self._module, callback, pattern, inputs)
 
     def memory_statistics(self) -> dict[str, dict[str, int]]:
         """As `InferenceSession.memory_statistics()`."""

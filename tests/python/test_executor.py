@@ -198,11 +198,56 @@ def test_an_executor_shares_the_parameters_of_another():
     second = treadle.bind(linear(), {"x": X[:1].copy()}, shared_exec=first)
     first.copy_params_from({"w": W * 3})
     np.testing.assert_allclose(second.forward()[0], X[:1] @ (3 * W) + B, rtol=1e-5)
-    with pytest.raises(ValueError, match="another model"):
-        treadle.bind(small.affine(), {"x": X}, shared_exec=first)
     for own in ({"options": treadle.SessionOptions()}, {"device": "sim"}, {"group2ctx": {"a": "sim"}}, {"argument_devices": {"x": "sim"}}, {"storage": {"x": "csr"}}):
         with pytest.raises(ValueError, match=f"its own {next(iter(own))}"):
             treadle.bind(linear(), {"x": X}, shared_exec=first, **own)
+
+
+def unrolled(steps):
+    """A model for sequences of one length: h = tanh(x[t] w + h u), as MXNet's buckets are."""
+    lines = [f"g{t} = Constant <value_int = {t}> () x{t} = Gather <axis = 1> (x, g{t}) a{t} = MatMul(x{t}, w)" for t in range(steps)]
+    lines.append("h0 = Tanh(a0)")
+    lines += [f"b{t} = MatMul(h{t - 1}, u) c{t} = Add(a{t}, b{t}) h{t} = Tanh(c{t})" for t in range(1, steps)]
+    text = f"""<ir_version: 10, opset_import: ["" : 21]>
+    agraph (float[2, {steps}, 3] x) => (float[2, 4] y) <float[3, 4] w, float[4, 4] u> {{ {" ".join(lines)} y = Identity(h{steps - 1}) }}"""
+    model = onnx.parser.parse_model(text)
+    random = np.random.default_rng(0)
+    for value, shape in (("w", (3, 4)), ("u", (4, 4))):
+        kept = [i for i in model.graph.initializer if i.name != value]
+        del model.graph.initializer[:]
+        model.graph.initializer.extend([*kept, onnx.numpy_helper.from_array(random.normal(size=shape).astype(np.float32), value)])
+    return model
+
+
+def test_executors_of_different_lengths_share_parameters_and_memory():
+    buffer = {}
+    long = treadle.simple_bind(unrolled(5), shared_buffer=buffer, x=(2, 5, 3))
+    short = treadle.simple_bind(unrolled(2), shared_exec=long, shared_arg_names=["w", "u"], shared_buffer=buffer, x=(2, 2, 3))
+    assert set(buffer) == {"x", "grad of x"}
+    for name in ("w", "u"):
+        assert short.arg_dict[name] is long.arg_dict[name]
+    assert np.shares_memory(short.arg_dict["x"], long.arg_dict["x"])
+    assert np.shares_memory(short.grad_dict["x"], long.grad_dict["x"])
+    x = np.random.default_rng(1).normal(size=(2, 2, 3)).astype(np.float32)
+    for scale in (1, 0.5):
+        long.arg_dict["w"] *= scale  # a step of either is a step of both
+        w, u = long.arg_dict["w"], long.arg_dict["u"]
+        first = np.tanh(x[:, 0] @ w)
+        np.testing.assert_allclose(short.forward(is_train=True, x=x)[0], np.tanh(x[:, 1] @ w + first @ u), rtol=1e-5, atol=1e-6)
+    only = treadle.simple_bind(unrolled(3), shared_exec=long, shared_arg_names=["u"], x=(2, 3, 3))
+    assert only.arg_dict["u"] is long.arg_dict["u"] and only.arg_dict["w"] is not long.arg_dict["w"]
+
+
+def test_what_cannot_be_shared_is_an_error():
+    first = treadle.simple_bind(unrolled(2), x=(2, 2, 3))
+    with pytest.raises(ValueError, match="no parameter of this model"):
+        treadle.bind(small.affine(), {"x": X}, shared_exec=first)
+    with pytest.raises(ValueError, match="'v' is no parameter of both"):
+        treadle.simple_bind(unrolled(3), shared_exec=first, shared_arg_names=["v"], x=(2, 3, 3))
+    with pytest.raises(ValueError, match="needs the shared_exec"):
+        treadle.simple_bind(unrolled(3), shared_arg_names=["w"], x=(2, 3, 3))
+    with pytest.raises(ValueError, match=r"'w' is \(3, 4\) in shared_exec and \(3, 2\)"):
+        treadle.simple_bind(linear(), shared_exec=first, x=(4, 3))
 
 
 def test_options_hold_for_training_too():
@@ -233,6 +278,52 @@ def test_monitors_and_the_optimised_graph():
     unoptimized = onnx.load_from_string(treadle.simple_bind(linear(), options=options, x=(4, 3)).optimized_model())
     assert [node.op_type for node in unoptimized.graph.node] == ["MatMul", "Add"]
     assert executor.memory_bytes > 0
+
+
+def test_monitors_see_training_passes_too():
+    """Watched before the graph of a training pass is made, and behind it; gradients are among the values."""
+    executor = treadle.simple_bind(linear(), x=(4, 3))
+    for made_before in (False, True):
+        seen = {}
+        executor.set_monitor_callback(lambda name, array: seen.setdefault(name, np.array(array)))
+        executor.forward(is_train=True, x=X)
+        np.testing.assert_allclose(seen["product"], X @ W, rtol=1e-5)
+        forward = set(seen)
+        executor.backward([G])
+        new = [array for name, array in seen.items() if name not in forward]
+        for expected in (G @ W.T, X.T @ G, G.sum(0)):
+            assert any(array.shape == expected.shape and np.allclose(array, expected, rtol=1e-4) for array in new), made_before
+        executor.set_monitor_callback(None)
+        count = len(seen)
+        executor.forward(is_train=True, x=X)
+        executor.backward([G])
+        assert len(seen) == count
+
+
+def test_a_monitor_of_a_trainer_sees_gradients_and_may_end_a_step():
+    trainer = treadle.train.Trainer(linear(), loss="mean_squared_error", learning_rate=0.5)
+    seen = {}
+    trainer.set_monitor(lambda event: seen.setdefault(event.value, (event.op_type, np.array(event.array))))
+    trainer.step({"x": X}, G)
+    np.testing.assert_allclose(seen["product"][1], X @ W, rtol=1e-5)
+    gradient = X.T @ (X @ W + B - G) * 2 / G.size
+    assert any(array.shape == W.shape and np.allclose(array, gradient, rtol=1e-4) for _, array in seen.values())
+    before = trainer.parameters["w"].copy()
+
+    def stop(event):
+        raise RuntimeError("seen enough")
+
+    trainer.set_monitor(stop, "product")
+    with pytest.raises(Exception, match="seen enough"):
+        trainer.step({"x": X}, G)
+    np.testing.assert_array_equal(trainer.parameters["w"], before)
+    trainer.set_monitor(None)
+    trainer.step({"x": X}, G)
+    module = treadle.train.JointModule(linear())
+    names = []
+    module.set_monitor(lambda event: names.append(event.value), "produc?")
+    module.forward({"x": X}).backward([G])
+    assert names == ["product"]
 
 
 def test_profiles_tell_forward_passes_from_training(tmp_path):
