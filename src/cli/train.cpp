@@ -1,11 +1,14 @@
 // treadle train
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <filesystem>
 
 #include "cli/commands.h"
 #include "cli/inputs.h"
 #include "cli/train_loop.h"
+#include "treadle/error.h"
 
 namespace treadle::cli {
 namespace {
@@ -60,10 +63,10 @@ void add_trainer_options(CLI::App& app, TrainArguments& a) {
   option("--class-weights", "A weight for each class, separated by commas");
   option("--label-smoothing", "Label smoothing, from 0 to 1");
   option("--huber-delta", "Distance at which huber changes from squared to absolute");
+  option("--blank", "Class that is no label, of ctc; default 0");
   option("--optimizer", "Optimizer: sgd (default), adam, adamw, adagrad, rmsprop, lion, lamb");
   option("--learning-rate", "Learning rate; default 0.01");
   option("--momentum", "Momentum of sgd and rmsprop");
-  option("--blank", "Class that is no label, of ctc; default 0");
   option("--weight-decay", "Weight decay; default 0, for adamw 0.01");
   flag("--nesterov", &train::TrainerOptions::nesterov, "Nesterov momentum, for sgd");
   option("--beta1", "First beta of adam, adamw, lion and lamb"), option("--beta2", "Second beta of adam, adamw, lion and lamb");
@@ -127,6 +130,19 @@ void add_rank_options(CLI::App& app, TrainArguments& a) {
       ->group(kGroup);
 }
 
+// What is written at the end of hours has to have a place at their beginning.
+void check_target(const char* option, const std::string& path) {
+  if (path.empty()) return;
+  namespace fs = std::filesystem;
+  std::error_code ignored;
+  const fs::path folder = fs::path(path).has_parent_path() ? fs::path(path).parent_path() : fs::path(".");
+  const char* why = fs::is_directory(path, ignored)      ? "it is a folder"
+                    : !fs::is_directory(folder, ignored) ? "there is no such folder"
+                    : access(folder.c_str(), W_OK) != 0  ? "its folder cannot be written to"
+                                                         : nullptr;
+  if (why) throw Error(ErrorCode::invalid_argument, fmt::format("{} {}: {}", option, path, why));
+}
+
 }  // namespace
 
 Command add_train(CLI::App& app) {
@@ -144,15 +160,17 @@ Command add_train(CLI::App& app) {
   app.add_option("--epochs", a->epochs, "Passes over the data")->check(CLI::PositiveNumber)->capture_default_str();
   add_trainer_options(app, *a);
   add_rank_options(app, *a);
-  app.add_option("--checkpoint", a->checkpoint, "Folder to write a checkpoint to after each epoch");
-  app.add_option("--checkpoint-steps", a->checkpoint_steps, "Also write a checkpoint every N steps")->check(CLI::NonNegativeNumber);
-  app.add_option("--keep-last", a->keep_last, "Number of checkpoints to keep; 0: all")->capture_default_str();
-  app.add_flag("--asynchronous", a->asynchronous, "Write checkpoints on a thread");
+  auto* folder = app.add_option("--checkpoint", a->checkpoint, "Folder to write a checkpoint to after each epoch");
+  app.add_option("--checkpoint-steps", a->checkpoint_steps, "Also write a checkpoint every N steps")
+      ->check(CLI::NonNegativeNumber)
+      ->needs(folder);
+  app.add_option("--keep-last", a->keep_last, "Number of checkpoints to keep; 0: all")->capture_default_str()->needs(folder);
+  app.add_flag("--asynchronous", a->asynchronous, "Write checkpoints on a thread")->needs(folder);
   app.add_flag("--resume", a->resume, "Continue from the newest checkpoint, if there is one");
   app.add_option("--patience", a->patience, "Stop after N epochs without a better validation loss, and write the model of the best epoch")
       ->check(CLI::NonNegativeNumber);
-  app.add_flag("--skip-nan", a->skip_nan, "Skip steps with a NaN; by default such a step ends the training");
-  app.add_flag("--no-check", a->unchecked, "Do not look for NaN in the values of each node");
+  auto* skips = app.add_flag("--skip-nan", a->skip_nan, "Skip steps with a NaN; by default such a step ends the training");
+  app.add_flag("--no-check", a->unchecked, "Do not look for NaN in the values of each node")->excludes(skips);
   auto* log = app.add_option("--log", a->log, "File of JSON lines: start, step, epoch, skipped, interrupted, end");
   app.add_flag_callback(
          "--json", [a] { a->log = "/dev/stdout", a->quiet = true; }, "Print those lines instead of the table")
@@ -173,7 +191,11 @@ Command add_train(CLI::App& app) {
       ->capture_default_str();
   app.add_flag("-q,--quiet", a->quiet, "Print nothing");
   add_session_options(app, a->trainer.session);
-  return [a] { return run_training(*a); };
+  return [a] {
+    for (const auto& [option, path] : {std::pair{"--output", a->output}, {"--adapters", a->adapters}, {"--curve", a->curve}})
+      check_target(option, path);
+    return run_training(*a);
+  };
 }
 
 }  // namespace treadle::cli

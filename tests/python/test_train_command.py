@@ -437,12 +437,27 @@ def test_labels_of_text_and_of_numbers(train, ort, tmp_path):
         (["--data", "digits.npz", "--patience", "3"], "--patience needs --validation"),
         (["--data", "digits.npz", "--group", "x"], 'a parameter group names "x"'),
         (["--data", "digits.npz", "--log", "/nowhere/log"], "cannot write the log"),
+        (["--data", "digits.npz", "--checkpoint-steps", "5"], "--checkpoint-steps requires --checkpoint"),
+        (["--data", "digits.npz", "--keep-last", "5"], "--keep-last requires --checkpoint"),
+        (["--data", "digits.npz", "--asynchronous"], "--asynchronous requires --checkpoint"),
+        (["--data", "digits.npz", "--skip-nan", "--no-check"], "--skip-nan excludes --no-check"),
+        (["--data", "digits.npz", "--curve", "nowhere/curve.svg"], "--curve nowhere/curve.svg: there is no such folder"),
+        (["--data", "digits.npz", "--adapters", "nowhere/a.safetensors", "--lora-rank", "2"], "there is no such folder"),
+        (["--data", "digits.npz", "--blank", "1"], "the loss softmax_cross_entropy has no use for blank"),
     ],
 )
 def test_wrong_calls_end_with_a_message(train, arguments, expected, tmp_path):
     run = train(*arguments, "--epochs", 1, "-o", tmp_path / "out.onnx", ok=False)
     assert run.returncode > 0, "an error, not a signal"
     assert expected in run.stderr and not (tmp_path / "out.onnx").exists()
+
+
+@pytest.mark.parametrize(("output", "why"), [("nowhere/out.onnx", "there is no such folder"), (".", "it is a folder")])
+def test_an_output_that_cannot_be_written_is_told_before_training(train, output, why):
+    run = train("--data", "digits.npz", "--epochs", 1, "-o", output, ok=False)
+    assert run.returncode > 0
+    assert f"--output {output}: {why}" in run.stderr
+    assert "epoch" not in run.stdout
 
 
 @pytest.mark.parametrize(
