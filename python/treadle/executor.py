@@ -431,7 +431,8 @@ class Executor:
         core = self._core
         core.is_monitored = callback is not None
         core.monitor = None if callback is None else (lambda event: callback(event.value, event.array), "*", monitor_all)
-        for watched in (core.session, *core._joint.values()):
+        clients: list[Any] = [core.session, *core._joint.values()]
+        for watched in clients:
             watched.set_monitor(*(core.monitor or (None,)))
 
     def optimized_model(self) -> bytes:

@@ -86,7 +86,8 @@ def _difference(ours: torch.Tensor, theirs: torch.Tensor) -> float:
 @contextmanager
 def _refuse_autocast_within() -> Iterator[None]:
     """A graph has one precision. What a module computes with another one, most often what needs float32, would be rounded."""
-    enter, thread = torch.autocast.__enter__, threading.get_ident()
+    enter: Callable[[Any], Any] = torch.autocast.__enter__
+    thread = threading.get_ident()
 
     def refuse(autocast: torch.autocast) -> Any:
         if threading.get_ident() != thread:

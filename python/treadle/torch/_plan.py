@@ -231,10 +231,14 @@ class _Checkpointed:
         number = next(self.numbers)
         if hook == "again" and torch._C._current_graph_task_id() != -1:
             self.again[number] = call
-            torch.autograd.Variable._execution_engine.queue_callback(lambda: self.again.pop(number, None))  # of a backward pass that stops before
+            torch.autograd.Variable._execution_engine.queue_callback(lambda: self.forget(number))
         elif hook == "first":
             call.let_go()
         return torch.tensor(number)
+
+    def forget(self, number: int) -> None:
+        """At the end of a backward pass, which may have stopped before it came for this one."""
+        self.again.pop(number, None)
 
     def take(self, number: int) -> _Call:
         """The second pass."""
