@@ -131,6 +131,8 @@ def narrow_dtypes(case: Case) -> list[Any]:
     """The dtypes that the node has instead of float64."""
     if case.domain or case.captured or any(isinstance(x, list) for x in case.inputs) or case.op in ("Cast", "CastLike", "BitCast", "Range") or "body" in case.attributes:
         return []
+    if case.op == "MeanVarianceNormalization" and np.prod([case.inputs[0].shape[a] for a in case.attributes.get("axes", [0, 2, 3])]) < 3:
+        return []  # two elements are as far from their mean whatever they are: the gradient is what remains of two that cancel
     schema = defs.get_schema(case.op, case.opset, case.domain)
     parameters = {schema.inputs[min(i, len(schema.inputs) - 1)].type_str for i, x in enumerate(case.inputs) if x is not None and x.dtype == np.float64}
     allowed = [set(c.allowed_type_strs) for c in schema.type_constraints if c.type_param_str in parameters]
@@ -152,6 +154,8 @@ def settle(case: Case, narrow: Any) -> None:
         if name in wanted:
             y = y + random.uniform(-0.02, 0.02, x.shape) * (np.abs(x) + 0.1) * moves
         y = np.asarray(y).astype(np.float32)
+        if case.op == "Mod" and name == "x1":  # a saw with teeth of b * b / a
+            y = np.where(np.abs(y) < 0.1, np.float32(0.5), y)
         return np.asarray((y if narrow is None else y.astype(narrow)).astype(x.dtype))
 
     replace_operands(case, change)
