@@ -143,10 +143,10 @@ def by_differences(graph: JointGraph) -> list[tuple[str, str]]:
 class Move:
     """An operand that is moved along a random direction, and what its trial's outputs do."""
 
-    def __init__(self, number: int, trial: Trial, slot: int, value: float) -> None:
+    def __init__(self, number: int, trial: Trial, slot: int, value: float, turn: int = 0) -> None:
         self.number, self.name, self.single = number, trial.wanted[slot], trial.single
         grad = trial.grads[self.name]
-        self.direction = np.random.default_rng([trial.case.seed, slot]).uniform(-1, 1, grad.shape)
+        self.direction = np.random.default_rng([trial.case.seed, slot, *[turn] * (turn > 0)]).uniform(-1, 1, grad.shape)
         self.step_name = f"{trial.prefix}{self.name}_d"
         self.expected = float(np.vdot(grad, self.direction))
         self.scale = float(np.abs(grad * self.direction).sum()) + abs(value) * 1e-5 + 1e-3
@@ -206,10 +206,14 @@ def by_torch(graph: JointGraph, trial: Trial, tally: Tally) -> str:
 
 def is_at_kink(graph: JointGraph, trial: Trial, slot: int) -> bool:
     number = next(n for n, other in enumerate(graph.trials) if other is trial)
-    move = Move(number, trial, slot, graph.objectives({})[number])
-    measure(graph, [move], 1)
-    measure(graph, [move], 0.25)
-    return move.is_kink()
+    value = graph.objectives({})[number]
+    for turn in range(3):  # along one direction alone, equal elements may move alike
+        move = Move(number, trial, slot, value, turn)
+        measure(graph, [move], 1)
+        measure(graph, [move], 0.25)
+        if move.is_kink():
+            return True
+    return False
 
 
 def by_rounding(graph: JointGraph, tally: Tally) -> None:
