@@ -133,7 +133,7 @@ def by_differences(graph: JointGraph) -> list[tuple[str, str]]:
         measure(graph, doubted, 0.25)
         measure(graph, [move for move in doubted if not move.is_kink() and not move.agrees()], 0.01)
         for move in doubted:
-            if move.is_kink():
+            if move.is_kink() or (not move.agrees() and is_at_kink(graph, trials[move.number], slot)):
                 kinks[move.number] += 1
             elif not move.agrees():
                 found[move.number] = ("wrong", f"operand {move.name}: {move.expected} along a direction, by differences {move.slopes}")
