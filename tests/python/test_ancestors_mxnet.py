@@ -220,13 +220,17 @@ def test_a_monitor_sees_the_same_values_in_the_same_order():
     assert facts["with_inputs"][:2] == ["data", "fc1_data"]
     assert facts["with_inputs"][6:9] == ["fc1_output", "act_input0", "act_output"]
     assert seen == ["data", "data", "fc1_output", "fc1_output", "act_output", "act_output", "fc2_output"]
-    # Documented: a monitor sees passes that are not for training. MXNet's sees those, and the backward pass.
+    # In training both see the forward pass and the backward pass; MXNet names what the latter makes by nodes and places.
     assert facts["training"] == ["fc1_output", "act_output", "fc2_output"]
     assert "fc1_backward_output1" in facts["backward"]
     seen.clear()
+    executor.set_monitor_callback(lambda name, array: seen.append((name, np.array(array))))
     executor.forward(is_train=True)
+    assert [name for name, _ in seen if name in facts["training"]] == facts["training"]
+    assert len({name for name, _ in seen}) == len(seen)
+    seen.clear()
     executor.backward(HEAD)
-    assert seen == []
+    assert any(np.array_equal(array, executor.grad_dict["fc1_weight"]) for _, array in seen)
 
 
 def test_a_partial_forward_pass_counts_down_to_the_outputs():
