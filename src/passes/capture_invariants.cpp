@@ -47,7 +47,7 @@ void capture_in(Rewriter& rewriter) {
     for (size_t k = static_cast<size_t>(graph.node(id).num_formal_inputs); k-- > 2;) {
       if (k >= body.inputs.size() || k - 1 >= body.outputs.size() || body.outputs[k - 1] != body.inputs[k]) continue;
       if (graph.node(id).inputs[k] == kNoValue) continue;
-      rewriter.change(id, [&] { return capture(graph, id, k - 2), true; });
+      rewriter.change([&] { return capture(graph, id, k - 2), true; });
     }
   }
 }

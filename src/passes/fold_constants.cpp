@@ -19,7 +19,7 @@ class ConstantFolder {
 
   void run() {
     for (NodeId id : graph_.order())
-      if (is_candidate(graph_.node(id))) rewriter_.change(id, [&] { return fold(id); });
+      if (is_candidate(graph_.node(id))) rewriter_.change([&] { return fold(id); });
   }
 
  private:

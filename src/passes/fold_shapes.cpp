@@ -46,7 +46,7 @@ void fold(Rewriter& rewriter, NodeId id) {
     constants.emplace_back(output, *tensor);
   }
   if (constants.empty()) return;
-  rewriter.change(id, [&] {
+  rewriter.change([&] {
     graph.remove_node(id);
     for (auto& [output, tensor] : constants) make_constant(graph.value(output), tensor);
     return true;
@@ -60,7 +60,7 @@ void fold_captures(Rewriter& rewriter, NodeId id) {
       const Value& value = body.graph->value(inside);
       const auto tensor = value.uses.empty() ? std::nullopt : known_tensor(value);
       if (!tensor) continue;
-      rewriter.change(id, [&] {
+      rewriter.change([&] {
         body.graph->replace_uses(inside, body.graph->add_constant(std::string(value.name), *tensor));
         return true;
       });
