@@ -5,7 +5,6 @@ import io
 import pickle
 import warnings
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 
 import numpy as np
 import pytest
@@ -16,48 +15,10 @@ pytest.importorskip("onnxscript")
 import torch_modules as modules
 import treadle.torch
 from torch import nn
-from torch.utils.checkpoint import checkpoint
+from torch_pairs import OPTIONS, close, close_gradients, gradients, graphs, mlp, pair  # noqa: F401  a fixture among them
 from treadle.torch import FallbackWarning, _manager, explain
 
 pytestmark = pytest.mark.filterwarnings("error::treadle.torch.FallbackWarning")
-
-
-OPTIONS = {"num_threads": 1}
-
-
-@pytest.fixture(params=[None, 0.0], ids=["together", "one_by_one"])
-def gradients(request, monkeypatch):
-    """How gradients reach autograd."""
-    monkeypatch.setitem(OPTIONS, "gradient_group_mb", request.param)
-
-
-def pair(make, seed=0):
-    """A wrapped module, and its twin in PyTorch."""
-    torch.manual_seed(seed)
-    module = make()
-    return treadle.torch.Module(module, **OPTIONS), copy.deepcopy(module)
-
-
-def close(ours, theirs, tolerance=1e-4):
-    """In parts of the largest magnitude."""
-    ours, theirs = ours.detach().double(), theirs.detach().double()
-    assert ours.shape == theirs.shape
-    assert float((ours - theirs).abs().max()) <= tolerance * max(float(theirs.abs().max()), 1e-6)
-
-
-def close_gradients(ours, theirs, tolerance=1e-3):
-    for (name, a), (_, b) in zip(ours.named_parameters(), theirs.named_parameters(), strict=True):
-        assert (a.grad is None) == (b.grad is None), name
-        if a.grad is not None:
-            close(a.grad, b.grad, tolerance)
-
-
-def mlp():
-    return nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 3))
-
-
-def graphs(module):
-    return explain(module).num_graphs
 
 
 def test_evaluation_sees_every_change_of_the_weights():
@@ -442,79 +403,6 @@ def test_clipping_and_accumulation(gradients):
     close_gradients(ours, theirs)
 
 
-@pytest.mark.parametrize("reentrant", [True, False])
-def test_checkpointed_calls(reentrant, gradients):
-    ours, theirs = pair(mlp)
-    results = []
-    for module in (ours, theirs):
-        x = torch.linspace(-1, 1, 8).reshape(2, 4).requires_grad_()
-        checkpoint(module, x * 2, use_reentrant=reentrant).square().sum().backward()
-        results.append(x.grad)
-    close(*results)
-    close_gradients(ours, theirs)
-
-
-def bytes_of_runs(module):
-    """Those that wait for a backward pass included."""
-    plans = [plan for plans in module.__dict__["_manager"]._plans.values() for plan in plans]
-    return sum(plan.joint.memory_statistics()["activations"]["bytes"] for plan in plans)
-
-
-def test_a_checkpointed_call_keeps_no_activations():
-    torch.manual_seed(0)
-    module = treadle.torch.Module(nn.Sequential(nn.Linear(64, 256), nn.Tanh(), nn.Linear(256, 256), nn.Tanh(), nn.Linear(256, 8)), **OPTIONS)
-    x = torch.randn(128, 64, requires_grad=True)
-    kept = module(x)
-    held = bytes_of_runs(module)
-    assert held > 128 * 256 * 4
-    kept.sum().backward()
-    made = checkpoint(module, x, use_reentrant=False)
-    assert bytes_of_runs(module) == 0
-    made.sum().backward()
-    assert bytes_of_runs(module) == 0
-
-
-def chain(blocks, x, call):
-    for block in blocks:
-        x = call(lambda y, block=block: block(torch.relu(y)) + y, x)
-    return x
-
-
-@pytest.mark.parametrize("group_mb", [None, 0.0])
-def test_checkpointed_functions_around_modules(group_mb):
-    torch.manual_seed(0)
-    theirs = nn.ModuleList(nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 6)) for _ in range(3))
-    ours = nn.ModuleList(treadle.torch.Module(copy.deepcopy(block), gradient_group_mb=group_mb, **OPTIONS) for block in theirs)
-    for blocks, call in ((ours, partial(checkpoint, use_reentrant=False)), (theirs, lambda f, x: f(x))):
-        for step in range(2):
-            y = chain(blocks, torch.linspace(-1, 1, 12).reshape(2, 6), call)
-            y.square().sum().backward(retain_graph=True)
-            y.sum().backward()
-    close_gradients(ours, theirs)
-    assert all(graphs(block) == 1 for block in ours)
-
-
-def test_nested_checkpoints():
-    ours, theirs = pair(mlp)
-    results = []
-    for module in (ours, theirs):
-        x = torch.linspace(-1, 1, 8).reshape(2, 4).requires_grad_()
-        inner = partial(checkpoint, module, use_reentrant=False)
-        checkpoint(lambda y, inner=inner: inner(y * 2).tanh(), x, use_reentrant=False).square().sum().backward()
-        results.append(x.grad)
-    close(*results)
-    close_gradients(ours, theirs)
-
-
-def test_a_checkpointed_dropout_goes_back_through_the_mask_it_has_shown():
-    module = treadle.torch.Module(nn.Dropout(0.5), **OPTIONS)
-    x = torch.ones(64, requires_grad=True)
-    made = checkpoint(module, x, use_reentrant=False)
-    made.sum().backward()
-    assert 0 < int((made == 0).sum()) < 64
-    assert torch.equal(x.grad, made.detach())
-
-
 def test_double_backward_of_one_gradient_is_refused():
     module = treadle.torch.Module(nn.Linear(3, 2, bias=False))
     (grad,) = torch.autograd.grad(module(torch.ones(1, 3)).sum(), module.weight, create_graph=True)
@@ -708,98 +596,6 @@ def test_inputs_that_cannot_be_taken_apart():
     module = treadle.torch.Module(Takes())
     with pytest.warns(FallbackWarning, match="Holder"):
         assert module(Holder(torch.ones(2))).tolist() == [2, 2]
-
-
-def wide_mlp():
-    return nn.Sequential(nn.Linear(48, 96), nn.Tanh(), nn.LayerNorm(96), nn.Linear(96, 24))
-
-
-def autocast_step(module, x, dtype):
-    with torch.autocast("cpu", dtype=dtype):
-        y = module(x)
-        loss = y.float().square().mean()
-    loss.backward()
-    return y
-
-
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
-def test_autocast_rounds_products(dtype, gradients):
-    ours, theirs = pair(wide_mlp)
-    exact = copy.deepcopy(theirs).double()
-    x = torch.randn(32, 48)
-    made = [autocast_step(module, x, dtype) for module in (ours, theirs)]
-    exact(x.double()).square().mean().backward()
-    assert [y.dtype for y in made] == [dtype, dtype]
-    close(*made, tolerance=0.02)
-    for (name, a), b, c in zip(ours.named_parameters(), theirs.parameters(), exact.parameters(), strict=True):
-        assert a.grad.dtype == torch.float32, name
-        error = [float((gradient.double() - c.grad).norm() / c.grad.norm()) for gradient in (a.grad, b.grad)]
-        assert 0 < error[0] < max(1.5 * error[1], 1e-3), (name, error)  # rounded, and no worse than PyTorch
-
-
-def test_autocast_has_a_graph_of_its_own():
-    ours, theirs = pair(wide_mlp)
-    x = torch.randn(3, 48)
-    plain = ours(x)
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        rounded = ours(x)
-    assert plain.dtype == torch.float32
-    assert rounded.dtype == torch.bfloat16
-    assert torch.equal(ours(x), plain)
-    close(plain, theirs(x))
-    assert "autocast" in str(explain(ours))
-    assert graphs(ours) == 2
-
-
-@pytest.mark.parametrize("pack", [False, True])
-def test_autocast_without_gradients(pack):
-    torch.manual_seed(0)
-    theirs = wide_mlp().eval()
-    ours = treadle.torch.Module(copy.deepcopy(theirs), pack_weights=pack, **OPTIONS)
-    x = torch.randn(5, 48)
-    with torch.inference_mode(), torch.autocast("cpu", dtype=torch.bfloat16):
-        for _ in range(3):
-            y = ours(x)
-            assert y.dtype == torch.bfloat16
-            close(y, theirs(x), tolerance=0.02)
-
-
-def test_autocast_between_modules_of_pytorch():
-    """What comes in is in 16 bits, and so is its gradient."""
-    results = []
-    for wrap in (treadle.torch.Module, lambda module: module):
-        torch.manual_seed(0)
-        before, module = nn.Linear(8, 48), wide_mlp()
-        wrapped = wrap(module)
-        autocast_step(lambda x, wrapped=wrapped, before=before: wrapped(before(x)), torch.randn(16, 8), torch.bfloat16)
-        results.append(before.weight.grad)
-    close(*results, tolerance=0.03)
-
-
-def test_what_draws_at_random_gets_the_dtypes_of_autocast():
-    module = treadle.torch.Module(nn.Sequential(nn.Linear(8, 8), nn.Dropout(0.5)), **OPTIONS)
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        assert module(torch.ones(4, 8)).dtype == torch.bfloat16
-
-
-def test_a_module_that_switches_autocast_runs_in_pytorch():
-    class Switches(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.inner = nn.Linear(8, 8)
-
-        def forward(self, x):
-            y = self.inner(x)
-            with torch.autocast("cpu", enabled=False):
-                return y.float() @ x.float().T
-
-    ours, theirs = pair(Switches)
-    x = torch.randn(4, 8)
-    close(ours(x), theirs(x))
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        with pytest.warns(FallbackWarning, match="switches autocast"):
-            y = ours(x)
-        assert torch.equal(y, theirs(x))
 
 
 def test_other_tracers_see_the_module_itself():
