@@ -148,8 +148,7 @@ class ParallelRun final : public TaskSource {
     if (attached_) control_.pool->announce(*this);
   }
 
-  void note_ready(int32_t instruction) {
-    if (!control_.observer) return;
+  void tell_observer(int32_t instruction) {
     try {
       control_.call([&] { control_.observer->ready(nodes_.state(), program_.instructions()[static_cast<size_t>(instruction)]); });
     } catch (...) {
@@ -159,7 +158,7 @@ class ParallelRun final : public TaskSource {
 
   // Somewhere for a ready instruction. @return true if it was published, and others are to be told.
   bool offer(int32_t instruction, ParallelState::Worker& worker, int32_t& kept) {
-    note_ready(instruction);
+    if (control_.observer) tell_observer(instruction);
     if (!binding_.expensive(instruction)) {
       worker.ready.push_back(instruction);
     } else if (kept < 0) {
@@ -178,6 +177,7 @@ class ParallelRun final : public TaskSource {
     ParallelLimit limit(control_.intra_op_threads > 0 ? control_.intra_op_threads : INT32_MAX);
     std::optional<DenormalsAsZero> mode;
     if (control_.denormals_as_zero) mode.emplace();
+    int64_t done = 0;  // taken off what remains by one subtraction: nobody asks while a thread is at work
     while (!failed_.load(std::memory_order_relaxed)) {
       if (budget_ && (interrupted_.load(std::memory_order_relaxed) || budget_->is_outdated())) {
         interrupted_.store(true);
@@ -190,7 +190,7 @@ class ParallelRun final : public TaskSource {
       } else {
         kept = -1;
       }
-      if (index < 0) return;
+      if (index < 0) break;
       const Instruction& instruction = instructions[static_cast<size_t>(index)];
       try {
         if (!instruction.dynamic || !instruction.kernel || !is_custom_op(*instruction.node->op) || nodes_.has_cache())
@@ -204,8 +204,9 @@ class ParallelRun final : public TaskSource {
       bool news = false;
       finish(index, [&](int32_t next) { news |= offer(next, worker, kept); });
       if (news) tell();
-      remaining_.fetch_sub(1);
+      ++done;
     }
+    remaining_.fetch_sub(done);
     worker.ready.clear();
   }
 
@@ -295,7 +296,7 @@ class ParallelRun final : public TaskSource {
     if (!failed_.load()) {
       bool news = false;
       finish(index, [&](int32_t next) {
-        note_ready(next);
+        if (control_.observer) tell_observer(next);
         publish(next);
         news = true;
       });
