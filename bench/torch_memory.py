@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
 """What training steps of treadle.torch.Module need in memory beside PyTorch's own, each in a process of its own.
 
-    PYTHONPATH=build/release/python bench/torch_memory.py [--only REGEX] [--processes 2 | --checkpoint]
+    PYTHONPATH=build/release/python bench/torch_memory.py [--only REGEX] [--memory-fraction 0.5 | --processes 2 | --checkpoint]
 
 `peak` is the most that three steps have had resident beyond what the process had with the module made, after three steps before them: gradients, the
 optimizer's state, activations, and what exporting this module has left behind. `exporter` is what exporting a module of one product takes before that, once
-for a process: nearly all of it are PyTorch's exporter and what it imports. `--processes 2` shards a stack of transformer blocks with
+for a process: nearly all of it are PyTorch's exporter and what it imports. `--memory-fraction` limits the activations, and `slower` is a step's time over
+that without (medians of seven steps, in turn with as many of the other's). `--processes 2` shards a stack of transformer blocks with
 fully_shard (ZeRO stage 3) over Gloo, and gives the peak of a process with and without. `--checkpoint` has each of these blocks called by
 torch.utils.checkpoint.
 """
@@ -21,7 +22,10 @@ import socket
 import statistics
 import subprocess
 import sys
+import time
 import warnings
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
@@ -37,7 +41,7 @@ import treadle.torch
 from start_overhead import resident_mb
 from torch_module import CASES, Loop
 
-ENGINES = {"treadle": treadle.torch.Module, "torch": lambda module: module}
+ENGINES: dict[str, Callable[[nn.Module], nn.Module]] = {"treadle": treadle.torch.Module, "torch": lambda module: module}
 
 
 def warm_up(engine: str) -> float:
@@ -60,16 +64,37 @@ def peak_of_steps(loop: Loop, x: torch.Tensor, base: float) -> float:
     return resident_mb("VmHWM") - base
 
 
-def measure(name: str, engine: str) -> tuple[float, float]:
-    fixed = warm_up(engine)
+def training_module(name: str) -> tuple[nn.Module, torch.Tensor]:
     module, x = architectures.make(name, CASES[name])
     module.train()
     for part in module.modules():
         if isinstance(part, nn.Dropout):
             part.p = 0.0
+    return module, x
+
+
+def measure(name: str, engine: str) -> tuple[float, float]:
+    fixed = warm_up(engine)
+    module, x = training_module(name)
     base = resident_mb("VmRSS")
     wrapped = ENGINES[engine](module)
     return peak_of_steps(Loop(wrapped, wrapped), x, base), fixed
+
+
+def measure_slowdown(name: str, fraction: float) -> tuple[float, float]:
+    """A step's time with that share of the activations over that without, and 0."""
+    loops, times = [], []
+    for share in (fraction, 0.0):
+        module, x = training_module(name)
+        wrapped = treadle.torch.Module(module, memory_fraction=share)
+        loops.append(Loop(wrapped, wrapped))
+        times.append([])
+    for _ in range(8):
+        for loop, series in zip(loops, times, strict=True):
+            start = time.perf_counter()
+            loop.step(x)
+            series.append(time.perf_counter() - start)
+    return statistics.median(times[0][1:]) / statistics.median(times[1][1:]), 0.0
 
 
 class Block(nn.Module):
@@ -156,18 +181,40 @@ def stacks(hows: tuple[str, str], count: int) -> None:
         print(f"| {engine} | {peaks[0]:.0f} | {peaks[1]:.0f} | {peaks[1] / peaks[0]:.2f} |", flush=True)
 
 
+def limited(fraction: float, only: str) -> None:
+    print("| model | batch | peak, MB | PyTorch, MB | ratio | slower |\n|---|---|---|---|---|---|")
+    rows = []
+    for name, batch in CASES.items():
+        if re.search(only, name):
+            ours, theirs = (result(in_process("model", name, engine, str(fraction)))[0] for engine in ENGINES)
+            rows.append((ours / theirs, result(in_process("slowdown", name, str(fraction)))[0]))
+            print(f"| {name} | {batch} | {ours:.0f} | {theirs:.0f} | {rows[-1][0]:.2f} | {rows[-1][1]:.2f} |", flush=True)
+    ratios, slower = zip(*rows, strict=True)
+    print(f"\ngeometric means {statistics.geometric_mean(ratios):.2f} and {statistics.geometric_mean(slower):.2f}, highest {max(ratios):.2f}")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default="")
     parser.add_argument("--processes", type=int, default=0, help="fully_shard over so many, with one thread each")
     parser.add_argument("--checkpoint", action="store_true", help="blocks by torch.utils.checkpoint")
+    parser.add_argument("--memory-fraction", type=float, default=0.0, help="of the activations")
     parser.add_argument("--child", nargs="+", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.child:
         torch.set_num_threads(1)
         warnings.simplefilter("error", treadle.torch.FallbackWarning)
         kind, *given = args.child
-        print(*(measure(*given) if kind == "model" else measure_stack(given[0], given[1], *map(int, given[2:]))))
+        if kind == "model":
+            name, engine, fraction = given
+            ENGINES["treadle"] = partial(treadle.torch.Module, memory_fraction=float(fraction))
+            print(*measure(name, engine))
+        elif kind == "slowdown":
+            print(*measure_slowdown(given[0], float(given[1])))
+        else:
+            print(*measure_stack(given[0], given[1], *map(int, given[2:])))
+    elif args.memory_fraction:
+        limited(args.memory_fraction, args.only)
     elif args.processes:
         stacks(("whole", "sharded"), args.processes)
     elif args.checkpoint:
@@ -178,7 +225,7 @@ def main() -> None:
         for name, batch in CASES.items():
             if not re.search(args.only, name):
                 continue
-            (ours, fixed), (theirs, _) = (result(in_process("model", name, engine)) for engine in ENGINES)
+            (ours, fixed), (theirs, _) = (result(in_process("model", name, engine, "0")) for engine in ENGINES)
             ratios.append(ours / theirs)
             print(f"| {name} | {batch} | {ours:.0f} | {theirs:.0f} | {ratios[-1]:.2f} | {fixed:.0f} |", flush=True)
         print(f"\ngeometric mean {statistics.geometric_mean(ratios):.2f}, highest {max(ratios):.2f}")

@@ -77,6 +77,10 @@ struct TREADLE_API SessionOptions {
   /// checked when they are known; the error then also names a limit for the largest possible sizes, if they have bounds. On a device, its
   /// memory is limited.
   size_t memory_limit_bytes = 0;
+  /// The share, up to 1, that a run may have of the bytes which its activations and scratch take otherwise; as with a limit, runs reorder,
+  /// write to a file, and compute twice. It holds for all feeds, whatever their extents; where no plan can do with so little, the least
+  /// that one can do with. Of trainers and modules it holds for training steps. 0: no limit. On the host.
+  double memory_fraction = 0;
   std::string spill_folder;                       ///< folder for values that do not fit; empty: the one for temporary files
   std::shared_ptr<MemoryAccount> memory_account;  ///< is charged with everything the session is charged with; null: none
   bool use_mmap = true;                           ///< when the session loads the model itself

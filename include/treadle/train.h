@@ -188,9 +188,6 @@ struct TREADLE_API TrainerOptions {
   int64_t bucket_bytes = 4 << 20;    ///< gradients are reduced in parts of this size, while the next are computed
   DType reduction = DType::float32;  ///< in which gradients travel and are added: or bfloat16
   bool shard_optimizer = false;      ///< each rank keeps the optimizer's state of, and updates, its share of the parameters (ZeRO 1)
-  /// The share of the first step's activations that later steps may take, up to 1: the first one has no limit, and what it took at its peak
-  /// makes one (set_memory_limit() changes it). 0: none. On the host, and not with session.memory_limit_bytes.
-  double memory_fraction = 0;
   /// Threads, devices, memory, job, profiling and passes, as of a session. The memory limit is of parameters, states, momentum, packed
   /// constants and, while a graph runs, its activations, scratch and outputs; steps keep to it by computing values a second time or writing
   /// them to a file, with the same bits. What says how a model is read or written is refused.

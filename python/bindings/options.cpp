@@ -103,6 +103,8 @@ void register_options(nb::module_& module) {
           "may have.")
       .def_rw("memory_limit_bytes", &PySessionOptions::memory_limit_bytes,
               "Of weights, activations and outputs until they are handed over; runs spill and compute twice to keep to it. 0: none.")
+      .def_rw("memory_fraction", &PySessionOptions::memory_fraction,
+              "Share of a run's activations and scratch that it may have, where a plan can do with it. 0: no limit.")
       .def_rw("spill_folder", &PySessionOptions::spill_folder)
       .def_rw("device", &PySessionOptions::device, "Default device: \"cpu\", \"sim\" or \"sim:NAME\".")
       .def_rw("group2ctx", &PySessionOptions::group2ctx, "Devices of groups of nodes, by the \"ctx_group\" of their metadata.")

@@ -136,7 +136,9 @@ void register_train(nb::module_& module) {
       .def_rw("class_weights", &TrainerOptions::class_weights)
       .def_rw("label_smoothing", &TrainerOptions::label_smoothing)
       .def_rw("huber_delta", &TrainerOptions::huber_delta, nb::arg().none())
-      .def_rw("memory_fraction", &TrainerOptions::memory_fraction)
+      .def_prop_rw(
+          "memory_fraction", [](const TrainerOptions& options) { return options.session.memory_fraction; },
+          [](TrainerOptions& options, double fraction) { options.session.memory_fraction = fraction; })
       .def_rw("blank", &TrainerOptions::blank, nb::arg().none())
       .def("set_optimizer", [](TrainerOptions& self, const std::string& name) { self.optimizer = train::optimizer_named(name); })
       .def_rw("learning_rate", &TrainerOptions::learning_rate)
@@ -209,6 +211,7 @@ void register_train(nb::module_& module) {
              const std::string& spill_folder, std::shared_ptr<Job> job, const PySessionOptions* session) {
             TrainerOptions options = given;
             if (session) options.session = with_warnings(*session);
+            if (given.session.memory_fraction != 0) options.session.memory_fraction = given.session.memory_fraction;
             if (num_threads > 0) options.session.intra_op_num_threads = num_threads;
             if (memory_limit_bytes > 0) options.session.memory_limit_bytes = memory_limit_bytes;
             if (!spill_folder.empty()) options.session.spill_folder = spill_folder;

@@ -144,7 +144,8 @@ class Trainer:
     :param shard_optimizer: each rank keeps the optimizer's state of its share of the parameters (ZeRO 1).
     :param memory_limit_bytes: of parameters, the optimizer's state, and the activations of a step; steps compute values twice or write them to a
         file (in `spill_folder`) to keep to it, with the same bits. 0: none.
-    :param memory_fraction: in place of that, the share of the first step's activations, up to 1, that later steps may take. 0: no limit.
+    :param memory_fraction: the share, up to 1, that a step may have of what its activations take otherwise, where a plan can do with it; steps
+        keep to it in the same ways. 0: no limit.
     :param job: the `Job` that steps belong to; None: the environment's, if it names one.
     :param sess_options: threads, devices, memory, profiling and passes, as of an `InferenceSession`; the arguments above win.
 

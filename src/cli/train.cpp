@@ -103,7 +103,7 @@ void add_trainer_options(CLI::App& app, TrainArguments& a) {
   option("--lora-seed", "Seed of the adapters' first values");
   option("--lazy-updates", "Tables of which an update touches only the rows that were read: names or patterns, separated by commas");
   option("--memory-fraction",
-         "Share of the first step's activations, up to 1, that later steps may take; they compute values twice or write them to a file");
+         "Share, up to 1, of what a step's activations take otherwise; steps compute values twice or write them to a file");
   flag("--fused-update", &train::TrainerOptions::fused_update, "Update all parameters in one node");
 }
 

@@ -96,6 +96,18 @@ double expansion_of(const std::string& value) {
   return number;
 }
 
+void check_fraction(std::string_view name, double fraction) {
+  if (!(fraction >= 0 && fraction <= 1))
+    throw Error(ErrorCode::invalid_argument, fmt::format("{} is {}; it must be from 0 to 1", name, fraction));
+}
+
+double fraction_of(const std::string& value) {
+  char* end = nullptr;
+  const double number = std::strtod(value.c_str(), &end);
+  if (value.empty() || *end != '\0' || !(number >= 0 && number <= 1)) throw_value(value, "a number from 0 to 1");
+  return number;
+}
+
 using Options = SessionOptions;
 using Text = const std::string&;
 
@@ -178,6 +190,10 @@ const OptionInfo kTable[] = {
      "reorder, spill and recompute to keep it; 0: no limit",
      [](const Options& o) { return std::to_string(o.memory_limit_bytes); },
      [](Options& o, Text v) { o.memory_limit_bytes = static_cast<size_t>(number_of(v)); }},
+    {"memory_fraction", "", "treadle.memory_fraction", "number from 0 to 1",
+     "share of the activations and scratch of a run that it may have, where a plan can do with it: runs reorder, spill and recompute; "
+     "of what learns, its training steps; 0: no limit",
+     [](const Options& o) { return fmt::format("{}", o.memory_fraction); }, [](Options& o, Text v) { o.memory_fraction = fraction_of(v); }},
     {"memory_account", "-", "", "MemoryAccount", "account that is charged with everything the session is charged with",
      [](const Options&) { return std::string(); }, nullptr},
     {"spill_folder", "", "treadle.spill_folder", "path", "folder for values that do not fit; empty: the one for temporary files",
@@ -305,6 +321,7 @@ SessionOptions complete(const SessionOptions& given) {
     throw Error(ErrorCode::invalid_argument,
                 fmt::format("optimized_model_data_threshold is {}, but no optimized_model_data_file says where initializers go",
                             options.optimized_model_data_threshold));
+  check_fraction("memory_fraction", options.memory_fraction);
   std::vector<std::string> passes;
   for (const auto& pass : passes::list_passes()) passes.emplace_back(pass.name);
   for (const std::string& name : options.disabled_passes)

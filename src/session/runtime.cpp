@@ -88,6 +88,8 @@ Runtime::Runtime(const SessionOptions& session_options, std::string owner)
       devices(options, job),
       memory{options.allocator, nullptr} {
   if (job && !devices.any() && !options.memory_account) job_memory = exec::JobMemory::of(job->state());
+  if (options.memory_fraction > 0 && devices.any())
+    throw Error(ErrorCode::invalid_argument, "memory_fraction goes with no device; memory_limit_bytes holds for a device's memory");
   // On a device the limit is of its memory.
   const size_t host_limit = devices.any() ? 0 : options.memory_limit_bytes;
   memory.account = std::make_shared<MemoryAccount>(name, host_limit, job_memory ? job_memory->account() : options.memory_account);
@@ -138,6 +140,7 @@ exec::ProgramOptions Runtime::program_options() const {
           .memory = &memory,
           .pieces_in_place = !devices.any(),
           .verify_plans = options.verify_plans,
+          .arena_share = options.memory_fraction > 0 ? options.memory_fraction : 1,
           .device_kernel = devices.have_kernels() ? [this](const Graph& graph, const Node& node) { return devices.kernel_for(graph, node); }
                                                   : std::function<DeviceKernel(const Graph&, const Node&)>()};
 }
@@ -162,7 +165,7 @@ std::shared_ptr<Executable> Runtime::make_executable(std::shared_ptr<const Graph
 }
 
 void Runtime::keep_limits(std::function<void()> trim) {
-  if ((options.memory_limit_bytes > 0 && !devices.any()) || job_memory)
+  if ((options.memory_limit_bytes > 0 && !devices.any()) || options.memory_fraction > 0 || job_memory)
     gate = std::make_unique<MemoryGate>(memory.account, options.spill_folder, std::move(trim), job_memory);
   if (job_memory) job_memory->report();
 }

@@ -203,7 +203,7 @@ void check_optimizer(const TrainerOptions& o) {
   constexpr double kMost = 1e30;
   within("learning_rate", o.learning_rate, kMost, true);
   within("clip_value", o.clip_value, kMost, true), within("clip_norm", o.clip_norm, kMost, true);
-  within("ema_decay", o.ema_decay, 1, false), within("memory_fraction", o.memory_fraction, 1, true);
+  within("ema_decay", o.ema_decay, 1, false);
   if (o.ema_statistics && (o.ema_decay == 0 || o.accumulation_steps > 1))
     refuse("ema_statistics needs ema_decay, and does not go with accumulation_steps: statistics move with each step");
   if (o.accumulation_steps < 1) refuse(fmt::format("accumulation_steps is {}; it must be 1 or more", o.accumulation_steps));

@@ -27,10 +27,8 @@ struct Trainer::Impl : Runtime, TrainerGraphs {
   using TrainerGraphs::options;
 
   Impl(const Model& source, const TrainerOptions& given)
-      : Runtime(in_training(with_room_to_measure(given)), "the trainer"), TrainerGraphs(source, given) {
+      : Runtime(in_training(given.session), "the trainer"), TrainerGraphs(source, given) {
     const Making making(*this, source);
-    if (options.memory_fraction > 0 && (devices.any() || given.session.memory_limit_bytes > 0))
-      throw Error(ErrorCode::invalid_argument, "memory_fraction goes with no device, and not with memory_limit_bytes");
     scalars.emplace(kLearningRate, Tensor::scalar(static_cast<float>(options.learning_rate)));
     scalars.emplace(kUpdateCount, Tensor::scalar<int64_t>(1));
     if (scaler) scalars.emplace(kLossScale, scaler->scalar());
@@ -197,15 +195,6 @@ struct Trainer::Impl : Runtime, TrainerGraphs {
                   fmt::format("{} while the averages are in the parameters' place; use_averages(false) first", what));
   }
 
-  /// Behind the first update, whose activations are known then.
-  void limit_to_fraction() {
-    if (options.memory_fraction == 0 || is_limited || num_updates == 0) return;
-    const MemoryStatistics used = memory.account->statistics();
-    const size_t activations = used[MemoryClass::activations].peak_bytes;
-    set_memory_limit(used.total.peak_bytes - static_cast<size_t>((1 - options.memory_fraction) * static_cast<double>(activations)));
-    is_limited = true;
-  }
-
   double train_step(const Feeds& feeds, const Datum& labels, const RunOptions* run_options) {
     check_averages_unused("a step");
     const bool updates = accumulated_steps + 1 == options.accumulation_steps;
@@ -229,7 +218,6 @@ struct Trainer::Impl : Runtime, TrainerGraphs {
     ++num_steps;
     num_updates += updates;
     accumulated_steps = updates ? 0 : accumulated_steps + 1;
-    limit_to_fraction();
     return static_cast<double>(*outputs[0].tensor().data<float>());
   }
 
@@ -344,7 +332,6 @@ struct Trainer::Impl : Runtime, TrainerGraphs {
   bool averages_used = false;
   std::unique_ptr<Runner> step, update, gradients, inference, loss, evaluation;
   std::unique_ptr<StayingValues> staying;  // null: the host's memory is where steps write
-  bool is_limited = false;                 // to options.memory_fraction
   bool is_state_shown = false;             // somebody may read, and write, the optimizer's state from now on
 };
 

@@ -208,10 +208,4 @@ void TrainerGraphs::add_held(std::vector<MemoryHolding>& held) const {
     held.push_back({name, is_sum(name) ? MemoryClass::gradients : MemoryClass::optimizer_state, tensor.size_bytes()});
 }
 
-SessionOptions with_room_to_measure(const TrainerOptions& options) {
-  SessionOptions session = options.session;
-  if (options.memory_fraction > 0 && session.memory_limit_bytes == 0) session.memory_limit_bytes = std::numeric_limits<size_t>::max() / 2;
-  return session;
-}
-
 }  // namespace treadle::train

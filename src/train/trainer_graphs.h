@@ -72,7 +72,4 @@ struct TrainerGraphs : TrainedValues {
   std::unique_ptr<LossScaler> scaler;   // null: the loss is not scaled
 };
 
-/// The session's options, with a limit that may be lowered where TrainerOptions::memory_fraction makes one.
-SessionOptions with_room_to_measure(const TrainerOptions& options);
-
 }  // namespace treadle::train

@@ -49,6 +49,27 @@ def test_a_checkpointed_call_keeps_no_activations():
     assert bytes_of_runs(module) == 0
 
 
+def test_a_share_of_the_activations():
+    torch.manual_seed(0)
+    whole = nn.Sequential(*(layer for _ in range(6) for layer in (nn.Linear(128, 128), nn.GELU())), nn.Linear(128, 8))
+    modules = [treadle.torch.Module(copy.deepcopy(whole), memory_fraction=share, **OPTIONS) for share in (0.0, 0.6)]
+    for rows in (256, 64):
+        x = torch.randn(rows, 128)
+        held = []
+        for module in modules:
+            made = module(x)
+            held.append(bytes_of_runs(module))
+            module.zero_grad()
+            made.square().sum().backward()
+        assert held[1] <= 0.65 * held[0]
+        for plain, limited in zip(*(module.parameters() for module in modules), strict=True):
+            assert torch.equal(plain.grad, limited.grad)
+    with torch.no_grad():
+        assert torch.equal(modules[0](x), modules[1](x))
+    with pytest.raises(ValueError, match="memory_fraction is 2"):
+        treadle.torch.Module(whole, memory_fraction=2)
+
+
 def chain(blocks, x, call):
     for block in blocks:
         x = call(lambda y, block=block: block(torch.relu(y)) + y, x)

@@ -1,7 +1,9 @@
 // Where a session's memory comes from, what it is for, and how runs keep to a limit.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
+#include <cmath>
 #include <cstring>
 #include <thread>
 
@@ -166,6 +168,40 @@ TEST(SessionMemory, RunsKeepToALimitWithTheSameBits) {
     EXPECT_EQ(run_for(session), truth()) << limit;
     EXPECT_LE(measuring->peak(), limit);
   }
+}
+
+TEST(SessionMemory, AShareHoldsForAllExtents) {
+  auto held_after = [](const Session& session, int64_t elements, std::vector<float>& y) {
+    Tensor x(DType::float32, Shape{elements});
+    for (int64_t i = 0; i < elements; ++i) x.data<float>()[i] = static_cast<float>(i % 1000) * 0.37F - 100;
+    y = values_of(session.run({{"x", x}})[0]);
+    return session.memory_statistics()[MemoryClass::activations].bytes;
+  };
+  for (double fraction : {0.6, 0.4, 0.001}) {
+    SessionOptions options = as_written();
+    options.memory_fraction = fraction;
+    const Session limited(there_and_back().model(), options);
+    for (int64_t elements : {kElements, kElements / 4, 2 * kElements}) {
+      std::vector<float> expected, y;
+      const size_t whole = held_after(Session(there_and_back().model(), as_written()), elements, expected);
+      // What no plan can do with is not an error: the sum, a value and their result are needed at once.
+      const double reachable = std::max(fraction, 3.0 * static_cast<double>(elements) * sizeof(float) / static_cast<double>(whole));
+      EXPECT_LE(static_cast<double>(held_after(limited, elements, y)), reachable * static_cast<double>(whole) + 1024) << fraction;
+      EXPECT_EQ(y, expected) << fraction << " " << elements;
+    }
+  }
+}
+
+TEST(SessionMemory, AShareIsFromZeroToOneAndOfTheHost) {
+  for (double fraction : {-0.1, 1.5, std::nan("")}) {
+    SessionOptions options = as_written();
+    options.memory_fraction = fraction;
+    EXPECT_THROW(Session(there_and_back().model(), options), Error) << fraction;
+  }
+  SessionOptions options = as_written();
+  options.memory_fraction = 0.5;
+  options.device = "sim";
+  EXPECT_THROW(Session(there_and_back().model(), options), Error);
 }
 
 TEST(SessionMemory, ALimitThatIsTooLowNamesTheLeast) {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
@@ -44,23 +44,36 @@ class Module(nn.Module):
         (0: one by one), so that hooks on parameters run while the rest is computed, and gradients that they free are gone. By default groups
         have 4 MB where `torch.distributed` runs with several processes; elsewhere all gradients come at the end, as each group costs the step
         some time.
+    :param memory_fraction: the share, up to 1, that a forward and backward pass may have of what their activations take otherwise, where a plan
+        can do with it: the backward pass computes values a second time, with the same bits. 0: no limit.
     """
 
-    def __init__(self, module: nn.Module, *, num_threads: int | None = None, pack_weights: bool = False, gradient_group_mb: float | None = None) -> None:
+    def __init__(
+        self,
+        module: nn.Module,
+        *,
+        num_threads: int | None = None,
+        pack_weights: bool = False,
+        gradient_group_mb: float | None = None,
+        memory_fraction: float = 0.0,
+    ) -> None:
         if isinstance(module, Module):
             raise TypeError("the module is a treadle.torch.Module already")
         if not isinstance(module, nn.Module):
             raise TypeError(f"a torch.nn.Module is expected, got a {type(module).__name__}")
         if gradient_group_mb is not None and not gradient_group_mb >= 0:
             raise ValueError(f"gradient_group_mb is {gradient_group_mb}; a number of megabytes from 0 on is expected")
+        if not 0 <= memory_fraction <= 1:
+            raise ValueError(f"memory_fraction is {memory_fraction}; a number from 0 to 1 is expected")
         super().__init__()
         attributes = self.__dict__
         for name in _SHARED:
             attributes[name] = module.__dict__[name]
         attributes["training"] = module.training
         attributes["_wrapped"] = module
-        attributes["_options"] = {"num_threads": num_threads, "pack_weights": pack_weights, "gradient_group_mb": gradient_group_mb}
-        attributes["_manager"] = Manager(module, Options(num_threads or torch.get_num_threads(), pack_weights, gradient_group_mb))
+        options = Options(num_threads or torch.get_num_threads(), pack_weights, gradient_group_mb, memory_fraction)
+        attributes["_options"] = {**asdict(options), "num_threads": num_threads}
+        attributes["_manager"] = Manager(module, options)
         _clients.add(attributes["_manager"])
 
     @property

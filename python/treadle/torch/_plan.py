@@ -43,6 +43,7 @@ class Options:
     num_threads: int = 0
     pack_weights: bool = False
     gradient_group_mb: float | None = None
+    memory_fraction: float = 0.0
 
 
 @dataclass
@@ -407,6 +408,7 @@ def make_plan(exported: Exported, state: State, leaves: Sequence[torch.Tensor], 
     session = SessionOptions()
     session.intra_op_num_threads = options.num_threads
     session.precision = precision
+    session.memory_fraction = options.memory_fraction
     joint = _treadle.JointModule(
         _treadle.Model.from_bytes(model.SerializeToString()),
         differentiable,

@@ -201,7 +201,7 @@ class HostMemory {
     }
     std::vector<std::string> list;
     const size_t planned = state_.needed_arena_bytes(), largest = largest_node_bytes();
-    const bool is_limited = control_.pass && control_.pass->arena_capacity(0) != SIZE_MAX;
+    const bool is_limited = (control_.pass && control_.pass->arena_capacity(0) != SIZE_MAX) || program_.arena_share() < 1;
     if (!is_limited && !state_.budget() && largest < planned)
       list.push_back(fmt::format("with memory_limit_bytes, idle values move to a file: an arena of {} to {} bytes in place of {}", largest,
                                  planned - Storage::kAlignment, planned));

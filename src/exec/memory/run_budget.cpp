@@ -20,6 +20,13 @@ const BudgetedPlan::Stay* stay_at(const BudgetedPlan& plan, size_t buffer, int32
   return nullptr;
 }
 
+// Of the arena that the extents need, what runs may have if they can; SIZE_MAX: all of it.
+size_t share_of_arena(const Binding& binding) {
+  const double share = binding.program().arena_share();
+  if (share >= 1) return SIZE_MAX;
+  return static_cast<size_t>(share * static_cast<double>(binding.own_arena_bytes())) / Storage::kAlignment * Storage::kAlignment;
+}
+
 }  // namespace
 
 RunBudget::RunBudget(RunState& state, const OutputStore& outputs, const RunControl& control)
@@ -53,7 +60,9 @@ void RunBudget::choose(bool begins) {
     return feed.is_tensor() && feed.tensor().storage()->lent();
   };
   std::shared_ptr<const BudgetedPlan> plan;
-  capped_ = control_.pass->arena_capacity(outputs) != SIZE_MAX;
+  const size_t share = share_of_arena(binding);
+  const auto capacity_beside = [&](size_t bytes) { return std::min(share, control_.pass->arena_capacity(bytes)); };
+  capped_ = capacity_beside(outputs) != SIZE_MAX;
   RunMemory beside;
   if (capped_) beside = memory_beside_arena(binding, control_, is_lent, /*at_once=*/program.parallel() != nullptr);
   later_bytes_ = beside.possible_bytes;
@@ -62,15 +71,15 @@ void RunBudget::choose(bool begins) {
   OrderChoice order{.free = begins && control_.pass->may_reorder() && outputs_.is_bound_to_whole_feeds(), .fixed = {}};
   if (!begins && state_.budget()) order.fixed = state_.budget()->order;
   // Offsets for the program's own order are of no use in another one.
-  if (arena > control_.pass->arena_capacity(outputs + later_bytes_) || !order.fixed.empty()) {
+  if (arena > capacity_beside(outputs + later_bytes_) || !order.fixed.empty()) {
     if (capped_ && program.parallel()) beside = memory_beside_arena(binding, control_, is_lent, /*at_once=*/false);
     // Room for all that may come out in the run, or else for what surely does.
     for (size_t bytes : {beside.possible_bytes, beside.certain_bytes}) {
       later_bytes_ = bytes;
-      const size_t capacity = control_.pass->arena_capacity(outputs + bytes);
-      if (capacity == 0 && bytes > beside.certain_bytes) continue;
-      plan = binding.budgeted(capacity, order);
-      if (rounded(plan->arena_bytes) <= capacity) break;
+      const size_t limit = control_.pass->arena_capacity(outputs + bytes);
+      if (limit == 0 && bytes > beside.certain_bytes) continue;
+      plan = binding.budgeted(capacity_beside(outputs + bytes), order);
+      if (rounded(plan->arena_bytes) <= limit) break;  // the share is kept where it can be
       if (bytes > beside.certain_bytes) continue;
       const size_t arena_bytes = rounded(plan->arena_bytes);
       if (begins) state_.set_budget(std::move(plan));  // for who says what needs so much

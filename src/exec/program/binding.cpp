@@ -252,6 +252,7 @@ void Binding::bind(std::span<const int64_t> symbol_values, int max_threads, bool
   bound_before_ = true;
   std::lock_guard lock(budgets_mutex_);
   budgets_.clear();
+  own_arena_bytes_.reset();
 }
 
 std::shared_ptr<const BudgetedPlan> Binding::budgeted(size_t capacity_bytes, const OrderChoice& order) const {
@@ -416,6 +417,16 @@ size_t Binding::arena_bytes_for(std::vector<int64_t> values) const {
   OffsetPlan plan{.sizes = buffer_sizes_for(std::move(values))};
   add_offsets(plan);
   return plan.arena_bytes;
+}
+
+size_t Binding::own_arena_bytes() const {
+  std::lock_guard lock(budgets_mutex_);
+  if (!own_arena_bytes_) {
+    OffsetPlan plan{.sizes = sizes_};
+    if (plan.sizes != offsets_->sizes) add_offsets(plan);
+    own_arena_bytes_ = plan.sizes == offsets_->sizes ? offsets_->arena_bytes : plan.arena_bytes;
+  }
+  return *own_arena_bytes_;
 }
 
 void Binding::add_offsets(OffsetPlan& plan) const {

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <list>
 #include <memory>
+#include <optional>
 #include <span>
 #include <utility>
 #include <vector>
@@ -80,6 +81,8 @@ class Binding {
   /// Bytes of an arena for other values of the symbols, at most: scratch memory counts as it is, what it would be is the kernels' secret.
   /// @throws Error for values that no run could have
   size_t arena_bytes_for(std::vector<int64_t> values) const;
+  /// Of an arena for just these extents: offsets() may be of larger ones. Found when first asked for.
+  size_t own_arena_bytes() const;
   /// The buffers of such an arena.
   std::vector<size_t> buffer_sizes_for(std::vector<int64_t> values) const;
   /// The plan for an arena of so many bytes, or for the least that can be reached: made when first asked for, the last few are kept.
@@ -147,7 +150,8 @@ class Binding {
   std::vector<uint8_t> expensive_;  // per instruction: 0 no, 1 yes, 2 if its measured time says so
   bool wide_ = false;
   static constexpr size_t kMaxBudgets = 4;
-  mutable ForkMutex budgets_mutex_;
+  mutable ForkMutex budgets_mutex_;  // of what follows
+  mutable std::optional<size_t> own_arena_bytes_;
   struct Budget;
   mutable std::list<Budget> budgets_;  // the last used first
 };

@@ -108,6 +108,7 @@ struct ProgramOptions {
   const AllocationContext* memory = nullptr;  ///< of packed weights, while the program is made
   bool pieces_in_place = false;  ///< Concats have their inputs in their output, and Splits their outputs in their input, where they can
   bool verify_plans = false;     ///< bindings prove what they planned (exec/verify/verify_plan.h); true where all do
+  double arena_share = 1;        ///< of what a run's arena takes by the plan, how much it may have where other plans can do with it
   bool share_weights = false;    ///< constants and packed weights that other programs of the process have as well are held once
   /// The program's graph: constants that all of their readers have packed are taken out of it as soon as they are, one after the other, so
   /// that weights which a pass made are in memory once. Their values keep name and type. Null: all stay.
@@ -163,6 +164,7 @@ class Program {
   size_t commit_from() const { return commit_from_; }
   bool always_parallel() const { return always_parallel_; }
   bool verifies_plans() const { return verifies_plans_; }
+  double arena_share() const { return arena_share_; }
   bool shared() const { return shared_; }
   /// Time that a dynamic instruction took, averaged over recent parallel runs. Decides where it runs, never what it computes.
   std::atomic<uint32_t>& measured_ns(size_t instruction) const { return measured_ns_[instruction]; }
@@ -247,6 +249,7 @@ class Program {
   std::unique_ptr<std::atomic<uint32_t>[]> measured_ns_;
   size_t commit_from_ = 0;
   bool always_parallel_ = false, verifies_plans_ = false, shared_ = false, is_body_ = false;
+  double arena_share_ = 1;
 };
 
 }  // namespace treadle::exec
