@@ -1,5 +1,6 @@
 // Plans of profiles as JSON, in files that are written while a profile is taken.
 #include <algorithm>
+#include <utility>
 
 #include "profile/document.h"
 #include "profile/plan.h"
@@ -146,13 +147,14 @@ std::string plan_to_json(const ProfilePlan& plan) {
                   p.memory.arena_sum_bytes, p.memory.arena_in_order_bytes, p.memory.largest_node_bytes}},
                 {"statistics", statistics_json(p.memory_statistics)},
                 {"before", statistics_json(plan.memory_before)}};
-  Document &nodes = json["nodes"] = Document::array(), &names = json["names"] = Document::array();
+  // A new key may move the others: lists are put in when they are complete.
+  Document nodes = Document::array(), names = Document::array(), load = Document::array(), held = Document::array();
   for (const ProfiledNode& node : p.nodes) nodes.push_back(node_json(node));
   for (const auto& [record, node] : plan.node_of) names.push_back({record, node});
-  Document &load = json["load"] = Document::array(), &held = json["held"] = Document::array();
   for (const LoadPhase& phase : plan.load) load.push_back({phase.name, phase.parent, phase.start, phase.end});
   for (const MemoryHolding& holding : plan.held)
     held.push_back({holding.name, static_cast<size_t>(holding.memory_class), holding.size_bytes});
+  json["nodes"] = std::move(nodes), json["names"] = std::move(names), json["load"] = std::move(load), json["held"] = std::move(held);
   return json.dump(-1, ' ', false, Document::error_handler_t::replace);
 }
 
