@@ -81,6 +81,14 @@ struct RangeObject {
   uint64_t start;
 };
 
+std::string_view text_of(PyObject* name) {
+  Py_ssize_t size = 0;
+  const char* text = PyUnicode_AsUTF8AndSize(name, &size);
+  if (text) return {text, static_cast<size_t>(size)};
+  PyErr_Clear();  // lone surrogates
+  return "(not UTF-8)";
+}
+
 // Literals are interned: one that was met before is known by its address. Others are looked up by their text. Under the GIL.
 uint32_t range_name(PyObject* name) {
   static auto* known = new std::unordered_map<PyObject*, uint32_t>;
@@ -97,13 +105,7 @@ uint32_t range_name(PyObject* name) {
     recent = {name, found->second};
     return found->second;
   }
-  Py_ssize_t size = 0;
-  const char* text = PyUnicode_AsUTF8AndSize(name, &size);
-  if (!text) {
-    PyErr_Clear();  // lone surrogates
-    text = "(not UTF-8)", size = 11;
-  }
-  const uint32_t id = ProfileRange::name_id({text, static_cast<size_t>(size)});
+  const uint32_t id = ProfileRange::name_id(text_of(name));
   constexpr size_t kMostKnown = 4096;
   if (known->size() < kMostKnown) {
     Py_INCREF(name);  // its address stays its own
@@ -229,7 +231,7 @@ bool is_of_ranges(PyObject* callable) {
 
 void register_profile(nb::module_& module) {
   module.def(
-      "profile_mark", [](std::string_view name) { mark_profile(name); }, nb::arg("name"),
+      "profile_mark", [](const nb::str& name) { mark_profile(text_of(name.ptr())); }, nb::arg("name"),
       "Marks this moment in all profiles that are being taken.");
   nb::class_<PyProfile>(module, "NativeProfile").def_ro("json", &PyProfile::json);
   nb::class_<Profiler>(module, "NativeProfiler")

@@ -14,6 +14,23 @@ size_t width_of(std::string_view text) {
       std::count_if(text.begin(), text.end(), [](char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; }));
 }
 
+// Names come from programs and models: a line stays a line, and a terminal is told nothing.
+std::string printable(const std::string& text) {
+  std::string result;
+  for (size_t i = 0; i < text.size(); ++i) {
+    const auto c = static_cast<unsigned char>(text[i]);
+    const unsigned char next = i + 1 < text.size() ? static_cast<unsigned char>(text[i + 1]) : 0;
+    const bool is_c1 = c == 0xC2 && next >= 0x80 && next < 0xA0;  // U+0080 to U+009F
+    if (c == '\n')
+      result += "\\n";
+    else if (c < 0x20 || c == 0x7F || is_c1)
+      result += fmt::format("\\x{:02x}", is_c1 ? static_cast<unsigned char>(text[++i]) : c);
+    else
+      result += text[i];
+  }
+  return result;
+}
+
 // Both ends of a long name tell more than its middle: the layer it is in, and the operator.
 std::string shortened(const std::string& text, size_t width) {
   if (width_of(text) <= width || width < 5) return text;
@@ -64,7 +81,7 @@ std::string TextTable::to_text(const std::string& indent) const {
   for (const Column& column : columns_) lines[0].push_back(column.title);
   for (const auto& row : rows_) {
     lines.emplace_back();
-    for (size_t c = 0; c < columns_.size(); ++c) lines.back().push_back(shortened(row[c], columns_[c].max_width));
+    for (size_t c = 0; c < columns_.size(); ++c) lines.back().push_back(shortened(printable(row[c]), columns_[c].max_width));
   }
   std::vector<size_t> widths(columns_.size(), 0);
   for (const auto& line : lines)

@@ -15,13 +15,13 @@ using FlameJson = nlohmann::ordered_json;
 
 std::string flame_text(const std::string& text) { return FlameJson(text).dump(-1, ' ', false, FlameJson::error_handler_t::replace); }
 
-// Semicolons part frames, and a line is a stack.
+// Semicolons part frames, a line is a stack, and a file with other control characters would be no text.
 std::string folded_frame(const std::string& text) {
   std::string frame = valid_utf8(text);
   for (char& c : frame)
     if (c == ';')
       c = ',';
-    else if (c == '\n' || c == '\r')
+    else if (static_cast<unsigned char>(c) < 0x20 || c == 0x7F)
       c = ' ';
   return frame;
 }
