@@ -291,12 +291,17 @@ class TREADLE_API ProfileRange {
 
   /// For bindings, which keep what names are: 0 where no profile is being taken.
   static uint64_t begin() noexcept;
+  static bool is_recorded() noexcept;
   static uint32_t name_id(std::string_view name);
+  /// Also says the name at once: a range that is open when a profile is made is in it, up to then. end() has the same name.
+  static uint64_t begin(uint32_t name_id) noexcept;
   static void end(uint32_t name_id, uint64_t begin) noexcept;
   /// A call of an interpreter that records them: of profiles with ProfilerOptions::python_calls.
   /// @param begin, end      as begin() gave them
   /// @param system_thread  0: this one; else the system's number of the thread that the call was on
   static void end_call(uint32_t name_id, uint64_t begin, uint64_t end, int64_t system_thread = 0) noexcept;
+  /// That a call of that thread, which began then, is under way: a profile that is made before end_call() has it.
+  static void call_is_open(uint32_t name_id, uint64_t begin, int64_t system_thread) noexcept;
 
  private:
   uint64_t start_;

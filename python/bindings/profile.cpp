@@ -79,6 +79,7 @@ struct RangeObject {
   PyObject_HEAD vectorcallfunc call;
   PyObject* name;
   uint64_t start;
+  uint32_t id;  // of the name, from the begin on
 };
 
 std::string_view text_of(PyObject* name) {
@@ -123,11 +124,11 @@ PyObject* call_range(PyObject* self, PyObject* const* /*arguments*/, size_t flag
     return nullptr;
   }
   if (count == 0) {
-    range->start = ProfileRange::begin();
+    if (ProfileRange::is_recorded()) range->id = range_name(range->name), range->start = ProfileRange::begin(range->id);
     Py_INCREF(self);
     return self;
   }
-  if (range->start != 0) ProfileRange::end(range_name(range->name), range->start);
+  if (range->start != 0) ProfileRange::end(range->id, range->start);
   range->start = 0;
   Py_RETURN_NONE;
 }

@@ -8,6 +8,7 @@
 #include <memory>
 #include <string>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "bindings.h"
@@ -22,6 +23,7 @@ struct OpenCall {
   const PyObject* what;  // a code object, or what was called; only compared
   uint32_t name;
   uint64_t start;
+  bool is_told = false;  // that it is under way
 };
 
 struct PythonThread {
@@ -249,6 +251,13 @@ void end_all() {
       ProfileRange::end_call(thread->open.back().name, thread->open.back().start, now, thread->system_id);
 }
 
+// A profile ends while others go on: it has what is under way.
+void tell_open() {
+  for (const auto& thread : python_threads())
+    for (OpenCall& call : thread->open)
+      if (!std::exchange(call.is_told, true)) ProfileRange::call_is_open(call.name, call.start, thread->system_id);
+}
+
 PyCFunction as_function(PyObject* (*function)(PyObject*, Arguments, Py_ssize_t)) {
   return reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(function));
 }
@@ -267,6 +276,7 @@ void register_python_calls(nb::module_& module) {
     module.attr(method.ml_name) = made;
   }
   module.def("end_python_calls", &end_all);
+  module.def("tell_open_python_calls", &tell_open);
   module.def(
       "hide_calls", [](const nb::object& code) { hidden_codes().push_back(nb::object(code).release().ptr()); }, nb::arg("code"));
   // The rest of a call under way on this thread is not recorded either; None: it is.

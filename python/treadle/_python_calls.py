@@ -91,7 +91,7 @@ def hide(function: Any) -> None:
 
 
 def stop() -> None:
-    """The last one ends what is still under way."""
+    """What is still under way ends with the last one."""
     global _users, _hook
     with _lock:
         _users -= 1
@@ -99,3 +99,5 @@ def stop() -> None:
             _hook.stop()
             _hook = None
             _treadle.end_python_calls()
+        else:
+            _treadle.tell_open_python_calls()

@@ -98,6 +98,15 @@ void treadle_profiler_release(treadle_profiler* profiler) { delete profiler; }
 
 uint64_t treadle_profile_range_begin(void) { return treadle::ProfileRange::begin(); }
 
+uint64_t treadle_profile_range_begin_named(const char* name) {
+  if (!name || !treadle::ProfileRange::is_recorded()) return 0;
+  try {
+    return treadle::ProfileRange::begin(treadle::ProfileRange::name_id(name));
+  } catch (const std::exception&) {
+    return 0;  // no memory for the name
+  }
+}
+
 void treadle_profile_mark(const char* name) {
   if (name) treadle::mark_profile(name);
 }

@@ -1,6 +1,48 @@
 #include "core/record_filter.h"
 
+#include <algorithm>
+#include <tuple>
+
 namespace treadle {
+namespace {
+
+bool is_range(RecordKind kind) { return kind == RecordKind::user || kind == RecordKind::python; }
+
+/// Ranges of the same start, name and kind are one.
+struct BySameRange {
+  static auto key(const Record& range) { return std::tuple(range.start, range.name, range.kind); }
+  bool operator()(const Record& a, const Record& b) const { return key(a) < key(b); }
+};
+
+/// The ends of the innermost ranges and runs around moments that are asked for in ascending order.
+class EndsAround {
+ public:
+  explicit EndsAround(const std::vector<Record>& records) {
+    for (const Record& record : records)
+      if (is_range(record.kind) || record.kind == RecordKind::run) around_.push_back(record);
+    std::stable_sort(around_.begin(), around_.end(),
+                     [](const Record& a, const Record& b) { return a.start != b.start ? a.start < b.start : a.end > b.end; });
+  }
+  uint64_t end_around(uint64_t start, uint64_t otherwise) {
+    for (; next_ < around_.size() && around_[next_].start <= start; ++next_) {
+      leave(around_[next_].start);
+      under_way_.push_back(around_[next_].end);
+    }
+    leave(start);
+    return under_way_.empty() ? otherwise : under_way_.back();
+  }
+
+ private:
+  void leave(uint64_t until) {
+    while (!under_way_.empty() && under_way_.back() <= until) under_way_.pop_back();
+  }
+
+  std::vector<Record> around_;
+  size_t next_ = 0;
+  std::vector<uint64_t> under_way_;  // ends, of inner ones last
+};
+
+}  // namespace
 
 void RecordPicker::take(Record record, Recording::Thread& thread) {
   if (thread.index != thread_) strangers_.clear();
@@ -23,12 +65,66 @@ void RecordPicker::take(Record record, Recording::Thread& thread) {
     if (record.kind == RecordKind::node || record.kind == RecordKind::copy) strangers_.push_back(record.start);
     return;
   }
+  if (record.kind == RecordKind::begin) {
+    record.kind = static_cast<RecordKind>(record.arg0), record.arg0 = 0;
+    if (!is_range(record.kind) || (record.kind == RecordKind::python && !filter_.python_calls)) return;
+    if (open_.size() <= thread.index) open_.resize(thread.index + 1);
+    open_[thread.index].push_back(record);
+    return;
+  }
+  if (is_range(record.kind)) close_open(record, thread.index);
   // Nodes end before their run does. What began within it is the run's, whoever named it.
   if (record.kind == RecordKind::run) {
     for (uint64_t start : strangers_) recording_.unknown += start >= record.start;
     strangers_.clear();
   }
   thread.records.push_back(record);
+}
+
+// On the thread where it began, most often the last one.
+void RecordPicker::close_open(const Record& ended, uint32_t thread) {
+  if (thread >= open_.size()) return;
+  std::vector<Record>& open = open_[thread];
+  const auto found = std::lower_bound(open.begin(), open.end(), ended.start, [](const Record& r, uint64_t t) { return r.start < t; });
+  for (auto same = found; same != open.end() && same->start == ended.start; ++same)
+    if (BySameRange::key(*same) == BySameRange::key(ended)) {
+      open.erase(same);
+      return;
+    }
+}
+
+// What ended on another thread, or was seen before its begin: few, so that one look at all records is enough.
+void RecordPicker::drop_ended_elsewhere() {
+  std::vector<Record> open;
+  for (const std::vector<Record>& of_thread : open_) open.insert(open.end(), of_thread.begin(), of_thread.end());
+  if (open.empty()) return;
+  std::sort(open.begin(), open.end(), BySameRange());
+  std::vector<Record> ended;
+  for (const Recording::Thread& thread : recording_.threads)
+    for (const Record& record : thread.records)
+      if (is_range(record.kind) && std::binary_search(open.begin(), open.end(), record, BySameRange())) ended.push_back(record);
+  std::sort(ended.begin(), ended.end(), BySameRange());
+  for (std::vector<Record>& of_thread : open_)
+    std::erase_if(of_thread, [&](const Record& range) { return std::binary_search(ended.begin(), ended.end(), range, BySameRange()); });
+}
+
+void RecordPicker::end_open_ranges(uint64_t until) {
+  drop_ended_elsewhere();
+  for (Recording::Thread& thread : recording_.threads) {
+    if (thread.index >= open_.size() || open_[thread.index].empty()) continue;
+    std::vector<Record>& open = open_[thread.index];
+    std::stable_sort(open.begin(), open.end(), [](const Record& a, const Record& b) { return a.start < b.start; });
+    uint64_t last = until;
+    for (const Record& record : thread.records) last = std::max(last, record.end);
+    EndsAround ends(thread.records);
+    for (Record& range : open) range.end = ends.end_around(range.start, std::max(last, range.start));
+    // Records are in the order of their ends: of those that end together, inner ones first.
+    std::vector<Record> records(open.rbegin(), open.rend());
+    records.insert(records.end(), thread.records.begin(), thread.records.end());
+    std::stable_sort(records.begin(), records.end(), [](const Record& a, const Record& b) { return a.end < b.end; });
+    thread.records = std::move(records);
+    open.clear();
+  }
 }
 
 std::optional<uint32_t> RecordPicker::name_of(uint32_t name) {

@@ -33,6 +33,8 @@ void each_record(std::span<const RecordEvent> events, const Take& take) {
       record.arg0 = static_cast<int64_t>(arguments.start), record.arg1 = static_cast<int64_t>(arguments.end);
     } else if (event.kind == RecordKind::phase) {
       record.arg0 = event.name, record.arg1 = event.phase;
+    } else if (event.kind == RecordKind::begin) {
+      record.arg0 = event.phase;
     }
     take(record);
   }
@@ -46,11 +48,16 @@ class RecordPicker {
   RecordPicker(const RecordFilter& filter, const std::vector<RecordName>& interned, Recording& recording)
       : filter_(filter), interned_(interned), recording_(recording) {}
   void take(Record record, Recording::Thread& thread);
+  /// Ranges that began and have no end end with the innermost range or run around them on their thread, or else now: at `until`, or with
+  /// the last record of the thread. @pre the threads are those of the recording
+  void end_open_ranges(uint64_t until);
 
  private:
   std::optional<uint32_t> name_of(uint32_t name);
   uint32_t phase_name(KernelPhase phase);
   uint32_t unnamed();
+  void close_open(const Record& ended, uint32_t thread);
+  void drop_ended_elsewhere();
 
   const RecordFilter& filter_;
   const std::vector<RecordName>& interned_;
@@ -59,7 +66,8 @@ class RecordPicker {
   std::array<std::optional<uint32_t>, kNumKernelPhases> phase_names_;
   std::optional<uint32_t> unnamed_;
   uint32_t thread_ = 0;
-  std::vector<uint64_t> strangers_;  // starts of nodes that the filter does not name
+  std::vector<uint64_t> strangers_;        // starts of nodes that the filter does not name
+  std::vector<std::vector<Record>> open_;  // by thread: ranges that have begun there, ascending
 };
 
 }  // namespace treadle

@@ -46,7 +46,8 @@ int64_t unix_now_ns() {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::system_clock::now().time_since_epoch()).count();
 }
 
-constexpr size_t kMostAnchors = 1024;  // then every second goes, and they become rarer
+constexpr size_t kMostLateBegins = 1U << 16U;  // as many as nobody has calls open at once; not more, however often they are told
+constexpr size_t kMostAnchors = 1024;          // then every second goes, and they become rarer
 
 uint64_t blocks_for(uint64_t records, uint32_t block_events) { return records / block_events + (records % block_events != 0); }
 
@@ -372,6 +373,13 @@ void Recorder::record_for(int64_t system_id, uint32_t name, RecordKind kind, uin
   if (!windows_.empty()) late_.push_back({system_id, {start, end, name, kind, false, 0, 0}});
 }
 
+void Recorder::begin_for(int64_t system_id, uint32_t name, RecordKind kind, uint64_t start) {
+  std::lock_guard lock(mutex_);
+  const auto ranges_kind = static_cast<uint8_t>(static_cast<uint8_t>(kind) & 0x7FU);
+  if (windows_.empty() || late_.size() >= kMostLateBegins) return;
+  late_.push_back({system_id, {start, start, name, RecordKind::begin, false, ranges_kind, 0}});
+}
+
 std::vector<RecordName> Recorder::names_from(size_t first) const {
   std::lock_guard lock(mutex_);
   return {names_.begin() + static_cast<std::ptrdiff_t>(std::min(first, names_.size())), names_.end()};
@@ -446,6 +454,7 @@ Recording Recorder::collect(const RecordFilter& filter, const RecordWindow& wind
   recording.complete_until = std::min(lost_from_.load(), read_ticks());
   RecordPicker picker(filter, names_, recording);
   visit(recording, [&](const Record& record, Recording::Thread& thread) { picker.take(record, thread); });
+  picker.end_open_ranges(read_ticks());
   std::erase_if(recording.threads, [](const Recording::Thread& thread) { return thread.records.empty(); });
   for (size_t i = 0; i < recording.threads.size(); ++i) recording.threads[i].index = static_cast<uint32_t>(i);
   return recording;

@@ -41,8 +41,10 @@ enum class RecordKind : uint8_t {
   launch,         ///< the host gives a node or a copy, whose name it has, to a device's stream
   pool,           ///< what a thread of a pool does or waits for: a PoolState
   layer,          ///< never recorded: of the model, around nodes, where a recording is shown
+  begin,          ///< of a range, which has a record of its own at its end; arg0: its kind. RecordPicker makes ranges of those without
+                  ///< an end
 };
-inline constexpr int kNumRecordKinds = 16;
+inline constexpr int kNumRecordKinds = 17;
 
 /// What a thread that shares parallel loops, or nodes that run at once, is in.
 enum class PoolState : uint8_t {
@@ -132,7 +134,7 @@ struct RecordEvent {
   uint32_t name;
   RecordKind kind;
   bool has_arguments : 1;
-  uint8_t phase : 7;  // KernelPhase
+  uint8_t phase : 7;  // KernelPhase; of a begin: the kind of the range
   uint16_t run;
 };
 static_assert(sizeof(RecordEvent) == 24);
@@ -182,8 +184,15 @@ class Recorder {
   void record_phase(uint32_t node, KernelPhase phase, uint64_t start, uint64_t end, uint16_t run) noexcept {
     if (ThreadLog* log = own_log()) append(*log, node, RecordKind::phase, start, end, 0, 0, run, phase);
   }
+  /// That a range begins: one that is still open when a profile is made is in it. Its record follows at its end, with the same name, kind
+  /// and start, on whatever thread.
+  void begin(uint32_t name, RecordKind kind, uint64_t start) noexcept {
+    if (ThreadLog* log = own_log())
+      append(*log, name, RecordKind::begin, start, start, 0, 0, 0, static_cast<KernelPhase>(static_cast<uint8_t>(kind)));
+  }
   /// Of another thread, which may no longer be able to say it itself. Takes a lock.
   void record_for(int64_t system_id, uint32_t name, RecordKind kind, uint64_t start, uint64_t end);
+  void begin_for(int64_t system_id, uint32_t name, RecordKind kind, uint64_t start);
   void instant(uint32_t name, int64_t arg0 = 0, int64_t arg1 = 0) noexcept {
     uint64_t now = read_ticks();
     record(name, RecordKind::instant, now, now, arg0, arg1);

@@ -33,7 +33,8 @@ constexpr std::array<const char*, kNumRecordKinds> kChromeCategories = {"user_an
                                                                         "python_function",
                                                                         "cpu_op",
                                                                         "thread_pool",
-                                                                        "layer"};
+                                                                        "layer",
+                                                                        "user_annotation"};
 
 // Names come from models: whatever is not UTF-8 is replaced, or no viewer would read the file.
 std::string chrome_text(const ChromeJson& json) { return json.dump(-1, ' ', false, ChromeJson::error_handler_t::replace); }

@@ -37,7 +37,7 @@ constexpr uint32_t kNameIid = 1, kInt = 4, kStringIid = 17;
 
 constexpr std::array<const char*, kNumRecordKinds> kPerfettoCategories = {"run",    "node",    "chunk",   "copy",   "wait",   "compile",
                                                                           "user",   "instant", "counter", "memory", "memory", "phase",
-                                                                          "python", "launch",  "pool",    "layer"};
+                                                                          "python", "launch",  "pool",    "layer",  "user"};
 
 // A message under construction.
 class Message {

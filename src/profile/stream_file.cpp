@@ -156,7 +156,10 @@ void StreamWriter::write_events(const DrainedThread& thread) {
 bool StreamWriter::is_wanted(const RecordEvent& event) {
   const RecordWindow::Limits& limits = window_.limits();
   if (event.kind == RecordKind::memory || event.kind == RecordKind::out_of_memory) return limits.memory && event.end == plan_.account;
-  if (event.kind == RecordKind::python) return limits.python_calls;
+  const auto is_of = [&](RecordKind kind) {
+    return event.kind == kind || (event.kind == RecordKind::begin && event.phase == static_cast<uint8_t>(kind));
+  };
+  if (is_of(RecordKind::python)) return limits.python_calls;
   if ((event.kind == RecordKind::phase || event.kind == RecordKind::chunk) && !limits.kernel_phases) return false;
   if (plan_.knows(event.name)) return true;
   if (strangers_.contains(event.name)) return false;

@@ -67,9 +67,10 @@ class StreamReader {
 
   void read_header(std::string_view payload) {
     const Document json = Document::parse(payload);
-    if (json.at("version") != kStreamVersion)
-      throw Error(ErrorCode::invalid_argument,
-                  fmt::format("this is a recording of version {}; this build reads version {}", json.at("version").dump(), kStreamVersion));
+    const Document& version = json.at("version");
+    if (version < kOldestStreamVersion || version > kStreamVersion)
+      throw Error(ErrorCode::invalid_argument, fmt::format("this is a recording of version {}; this build reads versions {} to {}",
+                                                           version.dump(), kOldestStreamVersion, kStreamVersion));
     recording_.start_ticks = json.at("start_ticks");
   }
 
@@ -125,6 +126,8 @@ class StreamReader {
     }
     for (size_t i = 0; i < of_threads.size(); ++i)
       for (std::string_view payload : of_threads[i]) add_events(payload, picker, recording_.threads[i]);
+    const bool is_sane = recording_.complete_until - recording_.start_ticks < kLongestTicks;  // it wraps around for what is before
+    picker.end_open_ranges(is_sane ? recording_.complete_until : recording_.start_ticks);
     std::erase_if(recording_.threads, [](const Recording::Thread& thread) { return thread.records.empty(); });
     for (size_t i = 0; i < recording_.threads.size(); ++i) recording_.threads[i].index = static_cast<uint32_t>(i);
     return profile_of(std::move(plan), std::move(recording_), std::move(filter.node_of), std::move(intervals_));

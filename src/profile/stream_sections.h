@@ -10,7 +10,7 @@
 namespace treadle::profile {
 
 inline constexpr std::string_view kStreamMagic = "TREADLE PROFILE\n";
-inline constexpr int kStreamVersion = 2;  // of 1: other classes of memory
+inline constexpr int kStreamVersion = 3, kOldestStreamVersion = 2;  // of 1: other classes of memory; of 2: no begins of ranges
 
 /// Before each section. Numbers are little-endian.
 struct SectionHead {

@@ -126,8 +126,15 @@ void mark_profile(std::string_view name) noexcept {
   }
 }
 
+bool ProfileRange::is_recorded() noexcept { return RecordWindow::any(); }
 uint64_t ProfileRange::begin() noexcept { return RecordWindow::any() ? read_ticks() : 0; }
 uint32_t ProfileRange::name_id(std::string_view name) { return Recorder::of_process().intern(name); }
+uint64_t ProfileRange::begin(uint32_t name_id) noexcept {
+  if (!RecordWindow::any()) return 0;
+  const uint64_t now = read_ticks();
+  Recorder::of_process().begin(name_id, RecordKind::user, now);
+  return now;
+}
 void ProfileRange::end(uint32_t name_id, uint64_t begin) noexcept {
   if (begin != 0) Recorder::of_process().record(name_id, RecordKind::user, begin, read_ticks());
 }
@@ -142,13 +149,22 @@ void ProfileRange::end_call(uint32_t name_id, uint64_t begin, uint64_t end, int6
   }
 }
 
-ProfileRange::ProfileRange(std::string_view name) noexcept : start_(begin()) {
-  if (start_ == 0) return;
+void ProfileRange::call_is_open(uint32_t name_id, uint64_t begin, int64_t system_thread) noexcept {
+  if (begin == 0) return;
+  try {
+    Recorder::of_process().begin_for(system_thread, name_id, RecordKind::python, begin);
+  } catch (const std::exception&) {
+    // no memory for it
+  }
+}
+
+ProfileRange::ProfileRange(std::string_view name) noexcept : start_(0) {
+  if (!is_recorded()) return;
   try {
     name_ = name_id(name);
-    start_ = read_ticks();
+    start_ = begin(name_);
   } catch (const std::exception&) {
-    start_ = 0;  // no memory for the name
+    // no memory for the name
   }
 }
 ProfileRange::~ProfileRange() { end(name_, start_); }

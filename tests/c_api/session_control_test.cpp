@@ -97,6 +97,8 @@ TEST(CApi, ProfilersStandBesideEachOtherAndSeeRanges) {
   EXPECT_EQ(message_of(treadle_profiler_start(opened.session, nullptr, &plain)), "");
   const uint64_t range = treadle_profile_range_begin();
   EXPECT_NE(range, 0U);
+  EXPECT_NE(treadle_profile_range_begin_named("all of it"), 0U);  // it has no end
+  EXPECT_EQ(treadle_profile_range_begin_named(nullptr), 0U);
   EXPECT_EQ(opened.run(), "");
   treadle_profile_mark("half way");
   treadle_profile_mark(nullptr);
@@ -117,17 +119,20 @@ TEST(CApi, ProfilersStandBesideEachOtherAndSeeRanges) {
   EXPECT_NE(first.find("\"measured\""), std::string::npos);
   EXPECT_EQ(second.find("\"measured\""), std::string::npos);
   EXPECT_NE(second.find("\"inference\""), std::string::npos);
+  EXPECT_NE(second.find("\"all of it\""), std::string::npos);
+  EXPECT_NE(second.find("\"peaks\""), std::string::npos) << "what the machine reaches";
   EXPECT_NE(second.find("\"half way\""), std::string::npos);
   EXPECT_EQ(message_of(treadle_profiler_flush(with_memory)), "");
   EXPECT_EQ(message_of(treadle_profiler_flush(plain)), "");
   treadle_profiler_release(with_memory);
   treadle_profiler_release(plain);
   EXPECT_EQ(treadle_profile_range_begin(), 0U);
+  EXPECT_EQ(treadle_profile_range_begin_named("nobody records"), 0U);
   const std::string converted = ::testing::TempDir() + "treadle_c_converted.folded";
   EXPECT_EQ(message_of(treadle_profile_convert(recording.c_str(), converted.c_str())), "");
   std::ifstream stacks(converted);
   const std::string text((std::istreambuf_iterator<char>(stacks)), std::istreambuf_iterator<char>());
-  EXPECT_NE(text.find("inference;run"), std::string::npos) << text;
+  EXPECT_NE(text.find("inference;all of it;run"), std::string::npos) << text;
   EXPECT_NE(message_of(treadle_profile_convert(converted.c_str(), recording.c_str())), "");
   std::remove(recording.c_str());
   std::remove(converted.c_str());

@@ -78,6 +78,46 @@ def test_ranges_are_context_managers_however_they_are_used(session):
             type(made).__exit__(*arguments)
 
 
+def test_names_that_no_table_could_show(session, tmp_path):
+    names = ["two\nlines", "nul\0l", "bell\a\x1b[31m", "c1\x9b", "lone\ud800"]
+    with treadle.profile(session, peaks=False) as p:
+        for name in names:
+            treadle.profile.mark(name)
+            with treadle.profile.range(name):
+                session.run(None, FEEDS)
+    shown = ["two\\nlines", "nul\\x00l", "bell\\x07\\x1b[31m", "c1\\x9b", "(not UTF-8)"]
+    lines = p.table(top=0).split("\n")
+    for text in shown:
+        assert len([line for line in lines if line.strip().startswith(text + " ")]) == 2, "a range and a mark, each on a line of its own"
+    assert not set(map(chr, range(32))) & set(p.table(top=0).replace("\n", ""))
+    p.save(tmp_path / "p.folded")
+    stacks = (tmp_path / "p.folded").read_bytes()
+    assert not set(stacks) & (set(range(32)) - {ord("\n")})
+    assert all(line.rsplit(b" ", 1)[1].isdigit() for line in stacks.splitlines())
+    assert [range.name for range in p.ranges][:4] == names[:4], "records keep them"
+
+
+def test_a_range_that_is_open_is_in_the_profile(session, tmp_path):
+    generator_left = []
+
+    def steps():
+        with treadle.profile.range("generator"):
+            yield 1
+            yield 2
+
+    with treadle.profile(session, peaks=False) as p, treadle.profile(session, peaks=False, stream_to=tmp_path / "run.profile") as streamed:
+        steps_of = steps()
+        next(steps_of)
+        generator_left.append(steps_of)
+        with treadle.profile.range("around"):
+            session.run(None, FEEDS)
+    for profile in (p, streamed, treadle.Profile.load(tmp_path / "run.profile")):
+        ranges = {r.name: r for r in profile.ranges}
+        assert ranges["generator"].calls == ranges["around"].calls == 1
+        assert ranges["generator"].total_ms >= ranges["around"].total_ms
+    generator_left.clear()
+
+
 def test_ranges_of_other_threads_and_of_errors(session):
     def work():
         with treadle.profile.range("aside"):

@@ -103,6 +103,25 @@ TEST_F(ProfileStream, IsTheProfileThatMemoryHolds) {
   EXPECT_EQ(of_other.profile().runs.size(), 67U);
 }
 
+TEST_F(ProfileStream, RangesThatAreOpenEndWhereTheFileDoes) {
+  Session session = chain_session();
+  Profiler profiler = session.profiler({.stream_to = path_});
+  {
+    const ProfileRange serve("serve");
+    {
+      const ProfileRange batch("batch");
+      session.run(feeds_of());
+    }
+    profiler.flush();
+    const Profile cut_off = read_profile_recording(path_);
+    ASSERT_EQ(cut_off.ranges.size(), 2U);
+    for (const ProfiledRange& range : cut_off.ranges) EXPECT_EQ(range.call_ns.size(), 1U) << range.name;
+  }
+  const Profile whole = profiler.profile();
+  ASSERT_EQ(whole.ranges.size(), 2U);
+  for (const ProfiledRange& range : whole.ranges) EXPECT_EQ(range.call_ns.size(), 1U) << range.name;
+}
+
 // Nobody else wants the events: what the file has, memory has no more.
 TEST_F(ProfileStream, MemoryStaysBounded) {
   Session session = chain_session();

@@ -368,6 +368,67 @@ TEST(ProfileRange, NestsAroundRunsOnAnyThread) {
   EXPECT_EQ(profile.spans.size(), 3U * 4 + 1);
 }
 
+// By name: the calls, and the name of the range around it.
+std::map<std::string, std::pair<std::vector<double>, std::string>> ranges_of(const Profile& profile) {
+  std::map<std::string, std::pair<std::vector<double>, std::string>> ranges;
+  for (const ProfiledRange& range : profile.ranges)
+    ranges[range.name] = {range.call_ns, range.parent < 0 ? "" : profile.ranges[static_cast<size_t>(range.parent)].name};
+  return ranges;
+}
+
+TEST(ProfileRange, IsInAProfileThatIsMadeWhileItIsOpen) {
+  Session session = product_session();
+  const Profiler profiler = session.profiler({});
+  const ProfileRange serve("serve");
+  const ProfileRange* batch = new ProfileRange("batch");
+  session.run(product_feeds(1));
+  const Profile open = profiler.profile();
+  auto ranges = ranges_of(open);
+  ASSERT_EQ(ranges.size(), 2U);
+  EXPECT_EQ(ranges.at("batch").second, "serve");
+  ASSERT_EQ(ranges.at("serve").first.size(), 1U);
+  EXPECT_GE(ranges.at("batch").first.at(0), open.runs.at(0).duration_ns);
+  EXPECT_GE(ranges.at("serve").first.at(0), ranges.at("batch").first.at(0));
+  delete batch;
+  session.run(product_feeds(1));
+  ranges = ranges_of(profiler.profile());
+  ASSERT_EQ(ranges.size(), 2U) << "the one that has ended is there once";
+  EXPECT_EQ(ranges.at("batch").first.size(), 1U);
+  EXPECT_GT(ranges.at("serve").first.at(0), ranges.at("batch").first.at(0));
+}
+
+TEST(ProfileRange, WithoutAnEndItEndsWithTheOneAroundIt) {
+  Session session = product_session();
+  const Profiler profiler = session.profiler({});
+  uint64_t left = 0;
+  {
+    const ProfileRange outer("outer");
+    left = ProfileRange::begin(ProfileRange::name_id("left open"));
+  }
+  EXPECT_NE(left, 0U);
+  { const ProfileRange later("later"); }
+  const auto ranges = ranges_of(profiler.profile());
+  ASSERT_EQ(ranges.size(), 3U);
+  EXPECT_EQ(ranges.at("left open").second, "outer");
+  EXPECT_LE(ranges.at("left open").first.at(0), ranges.at("outer").first.at(0));
+  EXPECT_EQ(ranges.at("later").second, "");
+}
+
+TEST(ProfileRange, MayEndOnAnotherThread) {
+  Session session = product_session();
+  const Profiler profiler = session.profiler({});
+  const uint32_t name = ProfileRange::name_id("handed over");
+  const uint64_t begin = ProfileRange::begin(name);
+  std::thread([&] { ProfileRange::end(name, begin); }).join();
+  std::thread([&] {
+    const uint64_t other = ProfileRange::begin(name);
+    std::thread([&] { ProfileRange::end(name, other); }).join();
+  }).join();
+  const auto ranges = ranges_of(profiler.profile());
+  ASSERT_EQ(ranges.size(), 1U);
+  EXPECT_EQ(ranges.at("handed over").first.size(), 2U) << "none of them twice";
+}
+
 // An output of 4 * 48 n bytes and one that only the run knows; the arena has the product.
 TEST(MeasuredMemory, BlocksAreThoseOfTheRuns) {
   Session session = product_session();
