@@ -229,6 +229,9 @@ struct Profile {
   uint64_t events_lost = 0;                       ///< beyond what the recorder holds
   int64_t events_unknown = 0;                     ///< of graphs that the session holds no more
   double ns_per_event = 0;                        ///< what recording one costs, measured when the profile was taken
+  std::string cpu;                                ///< the processor that it ran on; empty: not known
+  int num_threads = 0;                            ///< that share a node's work; 0: not known
+  bool float32 = true;                            ///< false: products are computed in other numbers
   std::shared_ptr<const ProfileTrace> trace;      ///< for profile_to_trace()
 };
 
@@ -349,6 +352,9 @@ struct ProfileContext {
   bool remedies_tried = false;
   std::vector<ProfileRemedy> remedies;  ///< those with the largest effect first
 };
+
+/// Sets `peaks` and `peaks_hold` for the threads and numbers that a profile was taken with. None of a profile of another processor.
+TREADLE_API void measure_peaks_for(const Profile& profile, ProfileContext& context);
 
 /// The report as JSON: docs/profiling.md has the fields. Tables, pages and comparisons are made of it.
 TREADLE_API std::string profile_to_json(const Profile& profile, const ProfileContext& context = {});

@@ -52,23 +52,22 @@ void register_profiled(nb::module_& module) {
       "reset_node_counters", [](const Client& self) { profiled(self).reset_node_counters(); }, nb::arg("client"));
 }
 
-PyProfile described_profile(Profile profile, const std::string& model, std::optional<int> peaks_of_threads, bool float32) {
+PyProfile described_profile(Profile profile, const std::string& model, bool peaks) {
   ProfileContext context{.model = model};
   PyProfile made{std::move(profile), {}};
-  if (peaks_of_threads) context.peaks = measure_machine_peaks(*peaks_of_threads);
-  context.peaks_hold = float32;
+  if (peaks) measure_peaks_for(made.profile, context);
   made.json = profile_to_json(made.profile, context);
   return made;
 }
 
-PyProfile take_profile(const Profiler& profiler, const std::string& model, std::optional<int> peaks_of_threads, bool float32) {
+PyProfile take_profile(const Profiler& profiler, const std::string& model, bool peaks) {
   nb::gil_scoped_release release;
-  return described_profile(profiler.profile(), model, peaks_of_threads, float32);
+  return described_profile(profiler.profile(), model, peaks);
 }
 
-PyProfile read_recording(const std::string& path, const std::string& model, std::optional<int> peaks_of_threads, bool float32) {
+PyProfile read_recording(const std::string& path, const std::string& model, bool peaks) {
   nb::gil_scoped_release release;
-  return described_profile(read_profile_recording(path), model, peaks_of_threads, float32);
+  return described_profile(read_profile_recording(path), model, peaks);
 }
 
 PyTypeObject *range_type = nullptr, *range_method_type = nullptr;
@@ -239,9 +238,8 @@ void register_profile(nb::module_& module) {
       .def("pause", &Profiler::pause)
       .def("resume", &Profiler::resume)
       .def("flush", &Profiler::flush, nb::call_guard<nb::gil_scoped_release>())
-      .def("take", &take_profile, nb::arg("model"), nb::arg("peaks_of_threads").none(), nb::arg("float32"));
-  module.def("read_profile_recording", &read_recording, nb::arg("path"), nb::arg("model") = "",
-             nb::arg("peaks_of_threads").none() = nb::none(), nb::arg("float32") = true);
+      .def("take", &take_profile, nb::arg("model"), nb::arg("peaks"));
+  module.def("read_profile_recording", &read_recording, nb::arg("path"), nb::arg("model") = "", nb::arg("peaks") = true);
   register_range(module);
   register_profiled<PySession>(module);
   register_profiled<train::Trainer>(module);

@@ -458,12 +458,7 @@ class Profile:
         return self.graphs[0]
 
     def _take(self, client: Any, profiler: _treadle.NativeProfiler, file: str) -> None:
-        name, threads, float32 = "", 0, True
-        if isinstance(client, InferenceSession):
-            options = client.get_session_options()
-            name, threads = client._model_path or "", options.intra_op_num_threads
-            float32 = options.precision in ("", "float32")
-        of = (name, threads if self._peaks else None, float32)
+        of = (client._model_path or "" if isinstance(client, InferenceSession) else "", self._peaks)
         if file:
             profiler.flush()  # raises where the file could not be written
             self._lazy = lambda: _treadle.read_profile_recording(file, *of)  # a long one is read where somebody asks

@@ -9,6 +9,7 @@
 #include "c_api/profiler.h"
 #include "c_api/values.h"
 #include "core/file.h"
+#include "profile/trace_rows.h"
 #include "treadle/treadle.h"
 
 using namespace treadle::c_api;
@@ -31,7 +32,13 @@ treadle_status* save(const char* path, const Take& take) {
     const std::string name = &require(path, "path");
     treadle::check_profile_file(name);
     const treadle::Profile profile = take();
-    write_text(name, treadle::profile_file(name, treadle::profile_to_json(profile), &profile));
+    std::string json;
+    if (!treadle::profile::trace_format_of(name)) {
+      treadle::ProfileContext context;
+      treadle::measure_peaks_for(profile, context);
+      json = treadle::profile_to_json(profile, context);
+    }
+    write_text(name, treadle::profile_file(name, json, &profile));
   });
 }
 

@@ -20,7 +20,6 @@
 #include "cli/profile_output.h"
 #include "cli/remedies.h"
 #include "core/file.h"
-#include "core/thread_pool.h"
 #include "session/model.h"
 #include "session/options.h"
 #include "treadle/error.h"
@@ -139,9 +138,7 @@ MadeProfile profile_model(const ProfileArguments& a) {
   for (const ValueInfo& info : session.outputs()) binding.bind_output(info.name);
   Profile profile = measure_runs(session, binding, a, context);
   progress("measuring what the machine reaches");
-  context.peaks =
-      measure_machine_peaks(a.session.intra_op_num_threads > 0 ? a.session.intra_op_num_threads : ThreadPool::shared()->num_threads());
-  context.peaks_hold = a.session.precision.empty() || a.session.precision == "float32";
+  measure_peaks_for(profile, context);
   if (!a.without_remedies) {
     context.remedies_tried = true;
     context.remedies =
@@ -154,19 +151,22 @@ MadeProfile profile_model(const ProfileArguments& a) {
   return {std::move(profile), std::move(json)};
 }
 
-// The client with the most time is shown. What peaks and options there are is not known here.
+// The client with the most time is shown. Its options are not known here.
 MadeProfile profile_of_others(const ProfileArguments& a) {
   progress(fmt::format("recording for {} s", a.seconds));
   AttachedClients attached = attach(a.attach, {.seconds = a.seconds, .memory = a.table.memory, .kernel_phases = a.kernel_phases});
-  progress("");
   std::vector<AttachedClient>& clients = attached.clients;
+  ProfileContext context{.model = clients[0].job, .command = "treadle profile --attach " + a.attach};
+  progress("measuring what the machine reaches");
+  measure_peaks_for(clients[0].profile, context);
+  progress("");
   if (attached.all_ended)
     fmt::print(stderr, "{} ended after {:.1f} of {} s: what was written until then is shown\n", clients[0].job, attached.seconds,
                a.seconds);
   for (size_t i = 1; i < clients.size(); ++i)
     fmt::print(stderr, "also ran, but less: {} ({} runs, {} nodes)\n", clients[i].job, clients[i].profile.runs.size(),
                clients[i].profile.nodes.size());
-  std::string json = profile_to_json(clients[0].profile, {.model = clients[0].job, .command = "treadle profile --attach " + a.attach});
+  std::string json = profile_to_json(clients[0].profile, context);
   return {std::move(clients[0].profile), std::move(json)};
 }
 
@@ -179,7 +179,9 @@ int profile_command(const ProfileArguments& a) {
   if (!a.output.empty() && !saved) check_profile_output(a.output);  // before the measurement
   auto read_recording = [&] {
     Profile profile = read_profile_recording(a.model);
-    std::string json = profile_to_json(profile, {.model = a.model});
+    ProfileContext context{.model = a.model};
+    measure_peaks_for(profile, context);
+    std::string json = profile_to_json(profile, context);
     return MadeProfile{std::move(profile), std::move(json)};
   };
   const MadeProfile made = attaches    ? profile_of_others(a)

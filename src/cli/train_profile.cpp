@@ -4,7 +4,6 @@
 
 #include "cli/profile_output.h"
 #include "cli/train_loop.h"
-#include "core/thread_pool.h"
 
 namespace treadle::cli {
 namespace {
@@ -41,11 +40,8 @@ std::string StepProfile::finish() {
 
 std::string StepProfile::write() {
   const Profile profile = profiler_->profile();
-  const SessionOptions& session = arguments_.trainer.session;
   ProfileContext context{.model = arguments_.model, .command = "treadle train " + arguments_.model, .warmup_runs = kWarmupSteps};
-  context.peaks =
-      measure_machine_peaks(session.intra_op_num_threads > 0 ? session.intra_op_num_threads : ThreadPool::shared()->num_threads());
-  context.peaks_hold = session.precision.empty() || session.precision == "float32";
+  measure_peaks_for(profile, context);
   write_profile_output(arguments_.profile, profile_to_json(profile, context), &profile);
   profiler_.reset();
   written_ = true;

@@ -140,6 +140,9 @@ std::string plan_to_json(const ProfilePlan& plan) {
                 {"kernel_phases", plan.kernel_phases},
                 {"python_calls", plan.python_calls},
                 {"ns_per_event", plan.ns_per_event},
+                {"cpu", p.cpu},
+                {"num_threads", p.num_threads},
+                {"float32", p.float32},
                 {"steps", p.steps},
                 {"buffers", buffers_json(p.buffers)},
                 {"report",
@@ -166,6 +169,9 @@ ProfilePlan plan_from_json(std::string_view text) {
     plan.run = json.at("run"), plan.initialization = json.at("initialization"), plan.account = json.at("account");
     plan.memory = json.at("memory"), plan.kernel_phases = json.at("kernel_phases"), plan.python_calls = json.at("python_calls");
     plan.ns_per_event = json.at("ns_per_event");
+    p.cpu = json.value("cpu", ""), p.float32 = json.value("float32", true);  // files of older versions have none
+    constexpr int kMostThreads = 1 << 16;
+    p.num_threads = std::clamp(json.value("num_threads", 0), 0, kMostThreads);
     p.steps = json.at("steps").get<std::vector<int32_t>>();
     for (const Document& b : json.at("buffers")) p.buffers.push_back({b.at(0), class_of(b.at(1)), b.at(2), b.at(3), b.at(4), b.at(5)});
     const Document& report = json.at("report");

@@ -107,7 +107,7 @@ class ReportBuilder {
     if (!context_.command.empty()) json["command"] = context_.command;
     const CpuInfo& cpu = cpu_info();
     json["environment"] = {
-        {"cpu", cpu.model_name},
+        {"cpu", profile_.cpu.empty() ? cpu.model_name : profile_.cpu},
         {"usable_cpus", cpu.usable_cpus},
         {"treadle", TREADLE_VERSION},
         {"unix_time", std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch()).count()}};

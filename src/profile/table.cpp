@@ -23,7 +23,8 @@ std::string headline(const Document& document) {
   std::string text;
   const Document& runs = document.at("runs");
   const Document environment = document.value("environment", Document::object());
-  text += fmt::format("{}  ({} recorded runs after {} to warm up", document.value("model", "session"), runs.value("recorded", 0),
+  const char* const unnamed = document.contains("phases") ? "training step" : "session";
+  text += fmt::format("{}  ({} recorded runs after {} to warm up", document.value("model", unnamed), runs.value("recorded", 0),
                       runs.value("warmup", 0));
   if (environment.contains("threads")) text += ", " + threads_text(environment.at("threads"));
   text += ")\n";

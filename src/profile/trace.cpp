@@ -38,13 +38,14 @@ constexpr std::pair<std::string_view, TraceFormat> kTraceEndings[] = {{".pftrace
                                                                       {".speedscope.json", TraceFormat::speedscope},
                                                                       {".onnxruntime.json", TraceFormat::onnxruntime}};
 
+}  // namespace
+
 const TraceFormat* trace_format_of(std::string_view path) {
   for (const auto& [ending, format] : kTraceEndings)
     if (path.ends_with(ending)) return &format;
   return nullptr;
 }
 
-}  // namespace
 }  // namespace profile
 
 void check_profile_file(std::string_view path) {

@@ -123,6 +123,9 @@ inline bool is_point(const Record& record) {
 
 std::vector<TraceRow> rows_of(const TraceView& view);
 
+/// By the end of a file's name; null: it is no trace.
+const TraceFormat* trace_format_of(std::string_view path);
+
 /// Calls open(span) and close(span) in the order of time, inner ranges within outer ones, and mark(span) for what the program marked. Other
 /// points are left out.
 template <typename Open, typename Close, typename Mark>

@@ -71,4 +71,13 @@ MachinePeaks measure_machine_peaks(int num_threads) {
   return peaks;
 }
 
+// A recording may say anything.
+constexpr int kMostThreads = 1024;
+
+void measure_peaks_for(const Profile& profile, ProfileContext& context) {
+  if (profile.num_threads <= 0 || profile.cpu != cpu_info().model_name) return;
+  context.peaks = measure_machine_peaks(std::min(profile.num_threads, kMostThreads));
+  context.peaks_hold = profile.float32;
+}
+
 }  // namespace treadle

@@ -9,6 +9,7 @@
 #include <string_view>
 #include <unordered_map>
 
+#include "core/cpu_info.h"
 #include "core/file.h"
 #include "exec/program/binding.h"
 #include "exec/program/profile_plan.h"
@@ -191,6 +192,9 @@ profile::ProfilePlan Runtime::profile_plan(const Executables& executables, const
                             .memory_before = profiling.memory_before(),
                             .ns_per_event = profile::measure_ns_per_event()};
   Profile& profile = plan.profile;
+  profile.cpu = cpu_info().model_name;
+  profile.num_threads = intra_limit > 0 ? intra_limit : pool->num_threads();
+  profile.float32 = options.precision.empty() || options.precision == "float32";
   for (const auto& executable : executables) exec::add_profiled_nodes(*executable->program, -1, profile.nodes, plan.node_of);
   const exec::Program& main = *executables.front()->program;
   for (size_t i = 0; i < profile.nodes.size() && profile.steps.size() < main.instructions().size(); ++i)

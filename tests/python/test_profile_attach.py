@@ -78,6 +78,9 @@ def test_a_process_is_profiled_while_it_runs(server: Server, tmp_path: pathlib.P
     assert all(node["calls"] == 1 for node in data["nodes"])
     assert sum(part["share"] for part in data["where"]) == pytest.approx(1, abs=1e-4)
     assert text.count("also ran, but less: serve") == 1
+    assert data["peaks"]["threads"] == data["environment"]["threads"] == 1, "of the session, not of this process"
+    assert data["peaks"]["gflops"] > 0
+    assert 0 < convolution["of_peak"] and convolution["gflops"] > 0
     steps = [event for event in json.loads((tmp_path / "p.trace.json").read_text())["traceEvents"] if event["name"].startswith("ProfilerStep#")]
     assert len(steps) == data["runs"]["recorded"]
 

@@ -54,6 +54,19 @@ def test_memory_has_the_classes_of_training(model):
         assert held[f"{name}/mean", "optimizer_state"] == held[f"{name}/squares", "optimizer_state"] == size
 
 
+def test_the_peaks_are_of_the_trainers_threads(model, tmp_path):
+    options = treadle.SessionOptions()
+    options.intra_op_num_threads = 1
+    trainer = Trainer(model, **OPTIONS, sess_options=options)
+    with treadle.profile(trainer) as p, treadle.profile(trainer, stream_to=tmp_path / "run.profile"):
+        x, labels = samples(BATCH, 0)
+        trainer.step({"x": x}, labels)
+    for profile in (p, treadle.Profile.load(tmp_path / "run.profile")):
+        assert profile.data["environment"]["threads"] == profile.data["peaks"]["threads"] == 1
+        assert any(node.of_peak for node in profile.nodes)
+    assert p.table().startswith("training step  (1 recorded run")
+
+
 def test_sums_of_gradients_are_gradients(model):
     trainer = Trainer(model, **OPTIONS, accumulation_steps=2)
     sizes = [4 * int(np.prod(shape)) for shape in PARAMETERS.values()]
