@@ -1,5 +1,8 @@
 #include "profile/plan.h"
 
+#include <fmt/format.h>
+
+#include <algorithm>
 #include <memory>
 
 #include "profile/analysis.h"
@@ -21,6 +24,21 @@ Recording::Thread row_of_load(const std::vector<LoadPhase>& phases, Recording& r
     recording.names.push_back({phase.name, {}, {}});
   }
   return row;
+}
+
+// As a row of its own: where events are missing. Tables and pages have the number, and would not look here.
+void add_lost(Recording& recording) {
+  if (recording.dropped == 0) return;
+  Recording::Thread row{static_cast<uint32_t>(recording.threads.size()), 0, "events lost", {}};
+  const auto name = static_cast<uint32_t>(recording.names.size());
+  recording.names.push_back({fmt::format("{} events lost", recording.dropped), {}, {}});
+  const auto add = [&](uint64_t at) {
+    at = std::max(at, recording.start_ticks);
+    row.records.push_back({at, at, 0, 0, name, RecordKind::instant, 0});
+  };
+  for (const auto& [from, until] : recording.gaps) add(from);
+  if (row.records.empty()) add(recording.complete_from > 0 ? recording.complete_from : recording.complete_until);
+  recording.threads.push_back(std::move(row));
 }
 
 }  // namespace
@@ -72,6 +90,7 @@ Profile profile_of(ProfilePlan plan, Recording recording, std::unordered_map<uin
     add_memory_counters(made->recording, recorded.counters);
     profile.measured_memory = std::move(recorded.memory);
   }
+  add_lost(made->recording);
   profile.ns_per_event = plan.ns_per_event;
   return profile;
 }

@@ -184,7 +184,7 @@ def test_profiles_at_once(session):
 
 
 @pytest.mark.parametrize("when_full", ["stop", "ring"])
-def test_bounded_profiles_count_what_they_lost(session, when_full):
+def test_bounded_profiles_count_what_they_lost(session, when_full, tmp_path):
     runs = 2000
     with treadle.profile(session, peaks=False, max_events=2048, when_full=when_full) as p:
         for _ in range(runs):
@@ -195,6 +195,10 @@ def test_bounded_profiles_count_what_they_lost(session, when_full):
     assert p.events_lost >= (runs - recorded - 2) * (nodes + 1)
     assert all(node.calls == 1 for node in p.nodes)
     assert f"{p.events_lost} lost" in p.table()
+    for ending in ("trace.json", "pftrace", "speedscope.json", "onnxruntime.json"):  # the others have no moments
+        p.save(tmp_path / f"p.{ending}")
+        assert (tmp_path / f"p.{ending}").read_bytes().count(f"{p.events_lost} events lost".encode()) == 1, ending
+    assert not p.marks, "the program has marked nothing"
     with pytest.raises(treadle.errors.InvalidArgument):
         treadle.profile(session, when_full="other")
 
