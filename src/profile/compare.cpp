@@ -91,6 +91,8 @@ class Comparison {
     if (shown < rows_.size()) out += fmt::format("  ... and {} more nodes: --top 0 shows all\n", rows_.size() - shown);
     out += fmt::format("\nnodes: {} faster, {} slower, {} unchanged (within {:.0f} %), {} where nobody can tell\n", count(Change::faster),
                        count(Change::slower), count(Change::unchanged), 100 * tolerance_, count(Change::unclear));
+    if (num_other_shapes_ > 0) out += fmt::format("shapes: {} nodes have others, and do other work\n", num_other_shapes_);
+    for (const auto& [what, change] : surroundings()) out += what + ": " + change + "\n";
     for (const std::string& name : only_before_) out += "only before: " + name + "\n";
     for (const std::string& name : only_after_) out += "only after:  " + name + "\n";
     for (const auto& [title, before, after] : memory())
@@ -107,6 +109,7 @@ class Comparison {
       if (!row.note.empty()) node["plan"] = row.note;
       nodes.push_back(std::move(node));
     }
+    for (const auto& [what, change] : surroundings()) out["environment"][what] = change;
     out["only_before"] = only_before_;
     out["only_after"] = only_after_;
     Document& bytes = out["memory"] = Document::object();
@@ -129,27 +132,77 @@ class Comparison {
 
   void match() {
     const auto before = nodes_by_name(before_), after = nodes_by_name(after_);
-    for (const auto& [key, i] : before) {
-      const Document& old_node = before_.at("nodes").at(i);
-      auto found = after.find(key);
-      if (found == after.end()) {
-        only_before_.push_back(key.first);
-        continue;
-      }
-      const Document& new_node = after_.at("nodes").at(found->second);
-      Row row{key.first, new_node.value("op", ""), compare(ms_of(old_node), ms_of(new_node), tolerance_), {}};
-      for (const char* field : {"op", "kernel", "forms"})
-        if (old_node.value(field, "") != new_node.value(field, ""))
-          row.note += fmt::format("{}{}: {} -> {}", row.note.empty() ? "" : ", ", field, old_node.value(field, "none"),
-                                  new_node.value(field, "none"));
-      rows_.push_back(std::move(row));
-    }
+    std::vector<size_t> rest_before, rest_after;
+    for (const auto& [key, i] : before)
+      if (const auto found = after.find(key); found != after.end())
+        add(before_.at("nodes").at(i), after_.at("nodes").at(found->second));
+      else
+        rest_before.push_back(i);
     for (const auto& [key, i] : after)
-      if (!before.contains(key)) only_after_.push_back(key.first);
+      if (!before.contains(key)) rest_after.push_back(i);
+    match_by_sources(rest_before, rest_after);
+    for (size_t i : rest_before) only_before_.push_back(before_.at("nodes").at(i).value("name", ""));
+    for (size_t i : rest_after) only_after_.push_back(after_.at("nodes").at(i).value("name", ""));
     auto weight = [](const Row& row) { return std::abs(row.compared.after_ms - row.compared.before_ms); };
     auto changed = [](const Row& row) { return row.compared.change == Change::faster || row.compared.change == Change::slower; };
     std::stable_sort(rows_.begin(), rows_.end(),
                      [&](const Row& a, const Row& b) { return changed(a) != changed(b) ? changed(a) : weight(a) > weight(b); });
+  }
+
+  void add(const Document& old_node, const Document& new_node) {
+    const std::string was = old_node.value("name", ""), is = new_node.value("name", "");
+    Row row{was == is ? is : was + " -> " + is, new_node.value("op", ""), compare(ms_of(old_node), ms_of(new_node), tolerance_), {}};
+    const auto note = [&](const std::string& what, const std::string& old_value, const std::string& new_value) {
+      if (old_value != new_value)
+        row.note += fmt::format("{}{}: {} -> {}", row.note.empty() ? "" : ", ", what, old_value.empty() ? "none" : old_value,
+                                new_value.empty() ? "none" : new_value);
+    };
+    for (const char* field : {"op", "kernel", "forms"}) note(field, old_node.value(field, ""), new_node.value(field, ""));
+    if (const std::string were = shapes_of(old_node), are = shapes_of(new_node); were != are) {
+      row.note += fmt::format("{}shapes {}, were {}", row.note.empty() ? "" : ", ", are, were);
+      ++num_other_shapes_;
+    }
+    rows_.push_back(std::move(row));
+  }
+
+  // Passes name what they make. Nodes with other names are the same if they stand for the same node of the model first.
+  void match_by_sources(std::vector<size_t>& rest_before, std::vector<size_t>& rest_after) {
+    const auto first_source = [](const Document& document, size_t i) {
+      const Document sources = document.at("nodes").at(i).value("sources", Document::array());
+      return sources.empty() ? std::string() : sources.front().get<std::string>();
+    };
+    std::map<std::string, std::vector<size_t>> by_source;
+    for (size_t i : rest_after) by_source[first_source(after_, i)].push_back(i);
+    by_source.erase("");
+    std::erase_if(rest_before, [&](size_t i) {
+      const auto found = by_source.find(first_source(before_, i));
+      if (found == by_source.end() || found->second.empty()) return false;
+      // Of several, that with the same operator.
+      const std::string op = before_.at("nodes").at(i).value("op", "");
+      const auto same = std::find_if(found->second.begin(), found->second.end(),
+                                     [&](size_t j) { return after_.at("nodes").at(j).value("op", "") == op; });
+      const auto chosen = same == found->second.end() ? found->second.begin() : same;
+      add(before_.at("nodes").at(i), after_.at("nodes").at(*chosen));
+      std::erase(rest_after, *chosen);
+      found->second.erase(chosen);
+      return true;
+    });
+  }
+
+  // What both profiles were taken with, where it differs: a node that changed may have done so for that alone.
+  std::vector<std::pair<std::string, std::string>> surroundings() const {
+    std::vector<std::pair<std::string, std::string>> list;
+    const Document a = before_.value("environment", Document::object()), b = after_.value("environment", Document::object());
+    const auto text = [](const Document& json, const char* field) {
+      if (!json.contains(field)) return std::string();
+      return json.at(field).is_string() ? json.at(field).get<std::string>() : json.at(field).dump();
+    };
+    for (const auto& [field, title] :
+         {std::pair{"cpu", "processor"}, {"threads", "threads"}, {"options", "options"}, {"treadle", "treadle"}})
+      if (const std::string was = text(a, field), is = text(b, field);
+          was != is && (std::string_view(field) == "options" || (!was.empty() && !is.empty())))
+        list.emplace_back(title, fmt::format("{} -> {}", was.empty() ? "none" : was, is.empty() ? "none" : is));
+    return list;
   }
 
   int64_t count(Change change) const {
@@ -175,6 +228,7 @@ class Comparison {
   Compared run_;
   std::vector<Row> rows_;
   std::vector<std::string> only_before_, only_after_;
+  int64_t num_other_shapes_ = 0;
 };
 
 }  // namespace

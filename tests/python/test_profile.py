@@ -130,6 +130,24 @@ def test_differences_have_an_exit_status(program, tmp_path):
     assert "run: unchanged" in call(program, "--diff", before, slower, "--tolerance", 0.5).stdout
 
 
+def test_differences_match_by_original_node_and_name_other_work(program, tmp_path):
+    before, after = (json.loads(pathlib.Path(write_profile(tmp_path / f"{name}.json", 10, nodes)).read_text()) for name, nodes in (("a", {"conv": 4, "act": 6}), ("b", {"conv_1": 4, "act": 6})))
+    for profile, batch, threads in ((before, 1, 1), (after, 8, 2)):
+        profile["nodes"][0].update(sources=["model/conv", "model/bn"], op="Conv", inputs=[{"name": "x", "shape": [batch, 3]}], outputs=[{"name": "y", "shape": [batch, 16]}])
+        profile["environment"] = {"cpu": "one", "threads": threads}
+    after["nodes"].append(dict(after["nodes"][1], name="new", sources=["model/new"]))
+    for name, profile in (("a", before), ("b", after)):
+        (tmp_path / f"{name}.json").write_text(json.dumps(profile))
+    text = call(program, "--diff", tmp_path / "a.json", tmp_path / "b.json").stdout
+    assert "conv -> conv_1" in text
+    assert "shapes 8x3 -> 8x16, were 1x3 -> 1x16" in text
+    assert "shapes: 1 nodes have others" in text
+    assert "threads: 1 -> 2" in text and "processor" not in text
+    assert "only after:  new" in text and "only before" not in text
+    data = json.loads(call(program, "--diff", tmp_path / "a.json", tmp_path / "b.json", "--json").stdout)
+    assert data["environment"] == {"threads": "1 -> 2"}
+
+
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
