@@ -176,7 +176,7 @@ int profile_command(const ProfileArguments& a) {
   if (a.model.empty() && !attaches)
     throw Error(ErrorCode::invalid_argument, "a model, a profile (.json), --attach, or --diff with two profiles is expected");
   const bool recording = is_recording(a.model), saved = ends_with(a.model, ".json") || ends_with(a.model, ".json.gz");
-  if (!a.output.empty() && !saved) check_profile_output(a.output);  // before the measurement
+  if (!a.output.empty() && !saved) check_profile_output("--output", a.output);  // before the measurement
   auto read_recording = [&] {
     Profile profile = read_profile_recording(a.model);
     ProfileContext context{.model = a.model};

@@ -1,7 +1,10 @@
 #include "cli/profile_output.h"
 
+#include <fmt/format.h>
+#include <unistd.h>
 #include <zlib.h>
 
+#include <filesystem>
 #include <span>
 #include <string_view>
 
@@ -35,7 +38,22 @@ std::string without_gzip(const std::string& path) { return path.ends_with(kGzip)
 
 }  // namespace
 
-void check_profile_output(const std::string& path) { check_profile_file(without_gzip(path)); }
+void check_target(const char* option, const std::string& path) {
+  if (path.empty()) return;
+  namespace fs = std::filesystem;
+  std::error_code ignored;
+  const fs::path folder = fs::path(path).has_parent_path() ? fs::path(path).parent_path() : fs::path(".");
+  const char* why = fs::is_directory(path, ignored)      ? "it is a folder"
+                    : !fs::is_directory(folder, ignored) ? "there is no such folder"
+                    : access(folder.c_str(), W_OK) != 0  ? "its folder cannot be written to"
+                                                         : nullptr;
+  if (why) throw Error(ErrorCode::invalid_argument, fmt::format("{} {}: {}", option, path, why));
+}
+
+void check_profile_output(const char* option, const std::string& path) {
+  check_profile_file(without_gzip(path));
+  check_target(option, path);
+}
 
 void write_profile_output(const std::string& path, const std::string& json, const Profile* profile) {
   std::string text = profile_file(without_gzip(path), json, profile);

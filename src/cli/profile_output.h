@@ -7,8 +7,11 @@
 
 namespace treadle::cli {
 
-/// @throws Error(invalid_argument) for a name that profile_file() does not know
-void check_profile_output(const std::string& path);
+/// What is written at the end has to have a place at the beginning. An empty path is none. @param option  that names the path
+/// @throws Error(invalid_argument) for a folder, and where there is no folder that can be written to
+void check_target(const char* option, const std::string& path);
+/// Likewise. @throws Error(invalid_argument) also for a name that profile_file() does not know
+void check_profile_output(const char* option, const std::string& path);
 /// @param profile  for traces; may be null. @throws Error(io_error), and as profile_file()
 void write_profile_output(const std::string& path, const std::string& json, const Profile* profile);
 

@@ -1,12 +1,11 @@
 // treadle train
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <CLI/CLI.hpp>
-#include <filesystem>
 
 #include "cli/commands.h"
 #include "cli/inputs.h"
+#include "cli/profile_output.h"
 #include "cli/train_loop.h"
 #include "treadle/error.h"
 
@@ -128,19 +127,6 @@ void add_rank_options(CLI::App& app, TrainArguments& a) {
       ->group(kGroup);
   app.add_flag("--shard-optimizer", a.trainer.shard_optimizer, "Each process keeps the optimizer's state of its share of the parameters")
       ->group(kGroup);
-}
-
-// What is written at the end of hours has to have a place at their beginning.
-void check_target(const char* option, const std::string& path) {
-  if (path.empty()) return;
-  namespace fs = std::filesystem;
-  std::error_code ignored;
-  const fs::path folder = fs::path(path).has_parent_path() ? fs::path(path).parent_path() : fs::path(".");
-  const char* why = fs::is_directory(path, ignored)      ? "it is a folder"
-                    : !fs::is_directory(folder, ignored) ? "there is no such folder"
-                    : access(folder.c_str(), W_OK) != 0  ? "its folder cannot be written to"
-                                                         : nullptr;
-  if (why) throw Error(ErrorCode::invalid_argument, fmt::format("{} {}: {}", option, path, why));
 }
 
 }  // namespace

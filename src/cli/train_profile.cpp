@@ -13,7 +13,7 @@ constexpr int64_t kWarmupSteps = 5;
 }  // namespace
 
 StepProfile::StepProfile(const TrainArguments& arguments, train::Trainer& trainer) : arguments_(arguments), trainer_(trainer) {
-  check_profile_output(arguments.profile);
+  check_profile_output("--profile", arguments.profile);
 }
 
 void StepProfile::begin_step() {

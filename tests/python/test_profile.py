@@ -154,6 +154,7 @@ def test_differences_match_by_original_node_and_name_other_work(program, tmp_pat
         ([], "a model, a profile"),
         (["absent.onnx"], "absent.onnx"),
         ([DIGITS, "--runs", "11", "--no-remedies", "-o", "report.pdf"], ".html, .json, .csv, .pftrace"),
+        ([DIGITS, "--runs", "11", "--no-remedies", "-o", "absent/report.html"], "--output absent/report.html: there is no such folder"),
         (["--diff", "absent.json", "absent.json"], "absent.json"),
     ],
 )
