@@ -4,6 +4,7 @@
 #include <fmt/chrono.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <ctime>
 #include <span>
 #include <string_view>
@@ -220,8 +221,12 @@ profile::ProfilePlan Runtime::profile_plan(const Executables& executables, const
 std::string Runtime::end_profiling(const Executables& executables, TraceFormat format) {
   if (!own_profiling || !own_profiling->is_on()) throw Error(ErrorCode::invalid_argument, "profiling is not on");
   own_profiling->set(false);
-  std::string path =
-      fmt::format("{}{:%Y-%m-%d_%H-%M-%S}_{}.json", options.profile_file_prefix, fmt::localtime(std::time(nullptr)), getpid());
+  // As onnxruntime names it, but for two in one second.
+  static std::atomic<uint64_t> num_written{0};
+  const std::string& prefix = options.profile_file_prefix;
+  const uint64_t number = num_written.fetch_add(1);
+  std::string path = fmt::format("{}{}{:%Y-%m-%d_%H-%M-%S}_{}{}.json", prefix, prefix.ends_with('_') ? "" : "_",
+                                 fmt::localtime(std::time(nullptr)), getpid(), number > 0 ? fmt::format("_{}", number) : "");
   const std::string text = profile_to_trace(recorded_profile(profile_plan(executables, *own_profiling), *own_profiling), format);
   AtomicFile file(path);
   file.write(std::as_bytes(std::span(text)));

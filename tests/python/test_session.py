@@ -285,6 +285,9 @@ def test_profiles_are_written_where_asked(tmp_path):
     assert session.get_profiling_start_time_ns() > 0
     path = pathlib.Path(session.end_profiling())
     assert path.parent == tmp_path
+    assert path.name.startswith("profile_2"), "as onnxruntime names it"
+    again = treadle.InferenceSession(small.affine(), options)
+    assert pathlib.Path(again.end_profiling()) != path, "also within a second"
     assert "Mul" in path.read_text()
 
 
