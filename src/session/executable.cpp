@@ -235,7 +235,11 @@ std::shared_ptr<const Executable> Session::Impl::compile(const Request& request,
                                : request.own_symbols ? "contradicted symbols"
                                : request.fed.empty() ? "other outputs"
                                                      : "fed values";
-  const MakingFurther making(*this, why);
+  const MakingFurther scope(*this, why);
+  return making(fmt::format("the graph for {}", why), [&] { return make_further(request, monitor); });
+}
+
+std::shared_ptr<const Executable> Session::Impl::make_further(const Request& request, const Monitor* monitor) const {
   const auto& outputs = main->output_names;
   bool outputs_only = !request.own_symbols && request.fed.empty() && request.targets.empty() && !monitor &&
                       std::all_of(request.fetches.begin(), request.fetches.end(), [&](const std::string& name) {

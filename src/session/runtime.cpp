@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "core/float_mode.h"
+#include "exec/memory/out_of_memory.h"
 #include "exec/run/trace_marks.h"
 #include "session/deadline.h"
 #include "session/hooks.h"
@@ -113,6 +114,11 @@ Runtime::MakingFurther::~MakingFurther() {
     runtime_.load.add(phases_.phases());
   } catch (const std::bad_alloc&) {  // the graph was made all the same
   }
+}
+
+void Runtime::rethrow_with_memory(std::string_view made) const {
+  exec::rethrow_with_memory([&] { return exec::describe_packing(nullptr, {}, memory.account.get(), nullptr); },
+                            fmt::format("while {} was made", made), exec::Details::if_none);
 }
 
 Runtime::~Runtime() {
@@ -287,8 +293,8 @@ void Runtime::compute_around(const exec::RunControl& control, Work&& work) const
     if (control.denormals_as_zero) mode.emplace();
     if (control.intra_op_threads > 0) limit.emplace(control.intra_op_threads);
     work();
-  } catch (const std::bad_alloc&) {
-    throw Error(ErrorCode::resource_exhausted, "out of memory");
+  } catch (...) {
+    exec::rethrow_with_memory([&] { return exec::describe_account(control); }, "in a run", exec::Details::if_none);
   }
 }
 

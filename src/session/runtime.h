@@ -138,6 +138,16 @@ struct Runtime {
     const LoadPhases::Scope scope_;
     std::optional<LoadPhases::Phase> phase_;
   };
+  /// Makes a client or a graph: where memory runs out, the error says what there is, if it does not yet.
+  /// @param what  "the session", "the graph for predict"
+  template <typename Make>
+  decltype(auto) making(std::string_view what, Make&& make) const {
+    try {
+      return make();
+    } catch (...) {
+      rethrow_with_memory(what);
+    }
+  }
   /// Why profiles cannot name the passes that made a node; empty: they can.
   std::string names_no_passes;
   // Names of records: of no other client.
@@ -157,6 +167,7 @@ struct Runtime {
   uint64_t last_monitor_number_ = 0;
 
   void choose_threads();
+  [[noreturn]] void rethrow_with_memory(std::string_view made) const;  // in a catch clause
   std::unique_ptr<exec::Executor> make_executor(const exec::Program& program) const;
   void compute(const Executable& executable, std::span<const Datum> feeds, std::span<Datum> results, std::span<const Datum> bound,
                const exec::RunControl& control, std::span<const exec::OutputMemory> memory) const;

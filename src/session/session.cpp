@@ -179,22 +179,25 @@ std::shared_ptr<ThreadPool> make_thread_pool(int num_threads) {
 }
 
 Session::Impl::Impl(const Model& source, const SessionOptions& session_options) : Runtime(session_options, "the session"), model(source) {
-  const Making making(*this, source);
-  uint64_t start = read_ticks();
+  const Making scope(*this, source);
+  const uint64_t start = read_ticks();
   if (source.impl().compiled) names_no_passes = "a compiled model holds the optimised graph only";
+  making(name, [&] { make(); });
+  if (own_profiling) Recorder::of_process().record(records.initialization, RecordKind::compile, start, read_ticks());
+  for (const std::string& input : main->input_names) known_inputs.emplace(input, known_inputs.size());
+  for (const ValueInfo& info : model.overridable_initializers()) known_inputs.emplace(info.name, known_inputs.size());
+  keep_limits([this] { trim(); });
+}
+
+void Session::Impl::make() {
   if (!options.optimized_model_filepath.empty())
     onnx::write_model_file(optimized(), options.optimized_model_filepath,
                            {.external_data_file = options.optimized_model_data_file,
                             .external_threshold_bytes = static_cast<size_t>(std::max<int64_t>(options.optimized_model_data_threshold, 0))});
   devices.read_groups(model);
-  auto made = make_main();
-  if (own_profiling) Recorder::of_process().record(records.initialization, RecordKind::compile, start, read_ticks());
-  main = std::move(made);
+  main = make_main();
   weight_charges.emplace_back(memory.account, MemoryClass::weights, main->program->weights().foreign_constant_bytes());
   weight_charges.emplace_back(memory.account, MemoryClass::packed, main->program->weights().foreign_packed_bytes());
-  for (const std::string& name : main->input_names) known_inputs.emplace(name, known_inputs.size());
-  for (const ValueInfo& info : model.overridable_initializers()) known_inputs.emplace(info.name, known_inputs.size());
-  keep_limits([this] { trim(); });
 }
 
 onnx::ModelDef Session::Impl::optimized() const {

@@ -97,6 +97,7 @@ struct Session::Impl : Runtime {
   /// True if feeds, in the order of the executable's inputs, contradict the model's symbols and may do so.
   bool needs_own_symbols(const Executable& executable, std::span<const Datum> feeds) const;
   std::shared_ptr<const Executable> compile(const Request& request, const Monitor* monitor) const;
+  std::shared_ptr<const Executable> make_further(const Request& request, const Monitor* monitor) const;
   std::unique_ptr<Graph> types_of_fed(const Request& request) const;
   /// True for an initializer or computed value, which the main program does not take.
   bool is_fed_apart(const std::string& name) const {
@@ -124,6 +125,8 @@ struct Session::Impl : Runtime {
     const compiled::StoredStates* restored = nullptr;  ///< what a file has packed
   };
   std::shared_ptr<Executable> finish(std::shared_ptr<Graph> graph, const FinishOptions& finishing) const;
+  /// The main program, and what it holds beside its own memory.
+  void make();
   /// The main program: from the model's own file or the cache, if it is there, or made and, where the options ask for it, written.
   std::shared_ptr<Executable> make_main() const;
   std::shared_ptr<Executable> load_main(const compiled::File& file) const;

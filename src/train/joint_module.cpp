@@ -39,7 +39,12 @@ struct JointModule::Impl : Runtime {
         model(with_own_initializers(source)),
         joint_options(given),
         forward_only(given.forward_only) {
-    const Making making(*this, source);
+    const Making scope(*this, source);
+    making(name, [&] { make(given); });
+    keep_limits([this] { runner->trim(); });
+  }
+
+  void make(const JointOptions& given) {
     if ((given.inference || !given.held.empty()) && !forward_only)
       throw Error(ErrorCode::invalid_argument, "inference and held values are for modules without a backward pass");
     Joint joint = make_joint(/*simplified=*/true);
@@ -70,7 +75,6 @@ struct JointModule::Impl : Runtime {
     is_random = draws_numbers(runner->graph());
     copied = read_behind_yield(runner->graph());
     find_fed_states(given.states);
-    keep_limits([this] { runner->trim(); });
   }
 
   ~Impl() { let_limits_go(); }

@@ -47,7 +47,7 @@ std::shared_ptr<const Executable> Runner::executable(const std::shared_ptr<const
   if (!monitor) return executable_;
   std::lock_guard lock(mutex_);
   if (monitor_ == monitor) return watched_;
-  const Runtime::MakingFurther making(runtime_, "a monitor");
+  const Runtime::MakingFurther scope(runtime_, "a monitor");
   std::unique_ptr<Graph> graph = make_unsimplified_();
   const size_t num_fetched = graph->outputs.size();
   std::vector<std::string> names;  // of the outputs' values: those of results are called otherwise
@@ -59,7 +59,8 @@ std::shared_ptr<const Executable> Runner::executable(const std::shared_ptr<const
       graph->outputs.push_back(output);
       graph->output_names.push_back(names.back());
     }
-  const std::shared_ptr<Executable> made = lower(std::move(graph), /*observable=*/true);
+  const std::shared_ptr<Executable> made =
+      runtime_.making("the graph for a monitor", [&] { return lower(std::move(graph), /*observable=*/true); });
   made->num_fetched = num_fetched;
   made->watched.resize(made->program->slots().size());
   auto watch = [&](int32_t slot, const std::string& name) {

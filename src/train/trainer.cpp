@@ -28,13 +28,15 @@ struct Trainer::Impl : Runtime, TrainerGraphs {
 
   Impl(const Model& source, const TrainerOptions& given)
       : Runtime(in_training(given.session), "the trainer"), TrainerGraphs(source, given) {
-    const Making making(*this, source);
-    scalars.emplace(kLearningRate, Tensor::scalar(static_cast<float>(options.learning_rate)));
-    scalars.emplace(kUpdateCount, Tensor::scalar<int64_t>(1));
-    if (scaler) scalars.emplace(kLossScale, scaler->scalar());
-    devices.read_groups(model);
-    make_step();
-    if (options.accumulation_steps > 1) make_update();
+    const Making scope(*this, source);
+    making(name, [&] {
+      scalars.emplace(kLearningRate, Tensor::scalar(static_cast<float>(options.learning_rate)));
+      scalars.emplace(kUpdateCount, Tensor::scalar<int64_t>(1));
+      if (scaler) scalars.emplace(kLossScale, scaler->scalar());
+      devices.read_groups(model);
+      make_step();
+      if (options.accumulation_steps > 1) make_update();
+    });
     if (ranks) begin_together();
     keep_limits([this] { trim(); });
   }
@@ -235,12 +237,14 @@ struct Trainer::Impl : Runtime, TrainerGraphs {
   double scheduled_rate() const { return options.learning_rate * options.schedule.factor(num_updates); }
 
   Runner& make_gradients() {
-    std::lock_guard making(making_mutex);
+    std::lock_guard alone(making_mutex);
     if (!gradients) {
       const MakingFurther further(*this, "gradients");
       auto make = [this](bool simplified) { return gradient_graph(Runtime::options, simplified); };
-      auto runner = std::make_unique<Runner>(
-          *this, make(true), [make] { return make(false); }, std::vector<const NamedTensors*>{&parameters, &states, &scalars});
+      auto runner = Runtime::making("the graph for gradients", [&] {
+        return std::make_unique<Runner>(
+            *this, make(true), [make] { return make(false); }, std::vector<const NamedTensors*>{&parameters, &states, &scalars});
+      });
       std::lock_guard lock(runners_mutex);
       gradients = std::move(runner);
     }
@@ -269,15 +273,17 @@ struct Trainer::Impl : Runtime, TrainerGraphs {
   };
 
   Runner& make_inference(std::unique_ptr<Runner>& runner, Inference wanted) {
-    std::lock_guard making(making_mutex);
+    std::lock_guard alone(making_mutex);
     if (!runner) {
       const exec::Variables::Reading reading(*variables());  // what nodes compute of parameters alone, and what kernels pack
       const MakingFurther further(*this, wanted.loss ? "evaluate" : "predict");
       bring_to_host();
       // Adapters are inputs here too: they are small, and what they are added to is packed.
-      auto made = std::make_unique<Runner>(
-          *this, inference_graph(wanted), [this, wanted] { return inference_graph(wanted); }, std::vector<const NamedTensors*>{&parameters},
-          variables());
+      auto made = Runtime::making(wanted.loss ? "the graph for evaluate" : "the graph for predict", [&] {
+        return std::make_unique<Runner>(
+            *this, inference_graph(wanted), [this, wanted] { return inference_graph(wanted); },
+            std::vector<const NamedTensors*>{&parameters}, variables());
+      });
       std::lock_guard lock(runners_mutex);
       runner = std::move(made);
     }

@@ -350,5 +350,125 @@ TEST(OutOfMemory, InTrainingGradientsAreListed) {
   trainer.step({{"x", x}}, x);
 }
 
+// y = relu(x w0) w1 …, in the layers "body" and "body/dense<i>".
+ModelBuilder products(int count) {
+  ModelBuilder b;
+  b.input("x", {-1, 64}).output("y", {-1, 64});
+  std::string last = "x";
+  for (int i = 0; i < count; ++i) {
+    const std::string n = std::to_string(i), product = i + 1 == count ? "y" : "p" + n;
+    Tensor w(DType::float32, Shape{64, 64});
+    for (int64_t k = 0; k < w.num_elements(); ++k) w.data<float>()[k] = 0.01F * static_cast<float>(k * (i + 1) % 977);  // no few steps
+    b.constant("w" + n, w).node("MatMul", {last, "w" + n}, {product}, "/body/dense" + n + "/MatMul");
+    last = product;
+  }
+  return b;
+}
+constexpr size_t kWeightBytes = 64 * 64 * sizeof(float);
+
+// Allocation after allocation fails, until there are no more. @return what the errors say
+template <typename Make>
+std::vector<std::string> failures_of(FaultyAllocator& allocator, const Make& make) {
+  std::vector<std::string> texts;
+  for (int64_t k = 0; k < 500; ++k) {
+    allocator.fail(k, /*all=*/false);
+    try {
+      make();
+      allocator.work();
+      return texts;
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::resource_exhausted) << error.what();
+      texts.emplace_back(error.what());
+    }
+    allocator.work();
+  }
+  ADD_FAILURE() << "it never succeeds";
+  return texts;
+}
+
+TEST(OutOfMemory, WhileASessionIsMadeTheErrorListsWhatIsThere) {
+  const Model model = products(3).model();
+  const auto allocator = std::make_shared<FaultyAllocator>();
+  SessionOptions options;
+  options.intra_op_num_threads = 1;
+  options.allocator = allocator;
+  int num_packing = 0;
+  const std::vector<std::string> texts = failures_of(*allocator, [&] { Session(model, options); });
+  ASSERT_FALSE(texts.empty());
+  for (const std::string& text : texts) {
+    SCOPED_TRACE(text);
+    EXPECT_NE(text.find("the session has "), std::string::npos);
+    EXPECT_NE(text.find("there is no arena yet"), std::string::npos);
+    EXPECT_NE(text.find("cannot allocate "), std::string::npos);
+    if (text.find("while weights were packed") == std::string::npos) continue;
+    ++num_packing;
+    EXPECT_NE(text.find("MatMul node \"/body/dense"), std::string::npos);
+    EXPECT_NE(text.find("it is in the layer body/dense"), std::string::npos);
+    EXPECT_EQ(number_behind(text, "the session has \\d+ bytes: packed"), number_before(text, "bytes; the others have"));
+    EXPECT_EQ(number_before(text, "of 3 nodes"), 2U) << "the others go on";
+    EXPECT_EQ(number_before(text, "bytes of weights"), kWeightBytes);
+    EXPECT_EQ(number_behind(text, "by layer: body"), number_before(text, "bytes; the others have") + kWeightBytes);
+  }
+  EXPECT_EQ(num_packing, 3);
+}
+
+TEST(OutOfMemory, APackedWeightBeyondTheLimitHasItsRemedies) {
+  SessionOptions options;
+  options.intra_op_num_threads = 1;
+  options.memory_limit_bytes = kWeightBytes + kWeightBytes / 2;
+  const Model model = products(3).model();
+  options.share_weights = false;
+  const std::string text = failure([&] { Session(model, options); });
+  SCOPED_TRACE(text);
+  EXPECT_NE(text.find("while weights were packed"), std::string::npos);
+  EXPECT_EQ(number_behind(text, "in place of"), 3 * kWeightBytes);
+  options.share_weights = true;  // packed as one, and charged for at the end
+  const std::string shared = failure([&] { Session(model, options); });
+  EXPECT_NE(shared.find("while weights were packed"), std::string::npos) << shared;
+  EXPECT_EQ(number_before(shared, "of 3 nodes"), 3U);
+  EXPECT_EQ(number_before(text, "bytes of the limit are free"), options.memory_limit_bytes - number_behind(text, "the session has"));
+  const size_t needed = number_behind(text, "the session needs a limit of about");
+  options.memory_limit_bytes = needed + 4096;
+  Session(model, options);
+}
+
+TEST(OutOfMemory, WhileATrainerOrAModuleIsMadeTheErrorListsWhatIsThere) {
+  const auto allocator = std::make_shared<FaultyAllocator>();
+  SessionOptions options = as_written();
+  options.allocator = allocator;
+  const Model model = products(2).model();
+  auto is_told = [](const std::vector<std::string>& texts, const std::string& owner) {
+    EXPECT_FALSE(texts.empty());
+    for (const std::string& text : texts) EXPECT_NE(text.find(owner + " has "), std::string::npos) << text;
+  };
+  const train::TrainerOptions trainer_options{.loss = train::Loss::mean_squared_error, .session = options};
+  is_told(failures_of(*allocator, [&] { train::Trainer(model, trainer_options); }), "the trainer");
+  is_told(failures_of(*allocator, [&] { train::JointModule(model, {.session = options}); }), "the module");
+  train::Trainer trainer(model, trainer_options);
+  const Tensor x = numbers().reshaped({64, 64});
+  trainer.step({{"x", x}}, x);
+  is_told(failures_of(*allocator, [&] { trainer.predict({{"x", x}}); }), "the trainer");
+}
+
+TEST(OutOfMemory, WhileTheExtentsOfARunAreBoundTheErrorListsWhatIsThere) {
+  const auto allocator = std::make_shared<FaultyAllocator>();
+  SessionOptions options;
+  options.intra_op_num_threads = 1;
+  options.allocator = allocator;
+  const Model model = products(3).model();
+  std::optional<Session> session;
+  int64_t rows = 1;
+  const std::vector<std::string> texts = failures_of(*allocator, [&] {
+    allocator->work();
+    session.emplace(model, options);
+    allocator->fail(rows - 1, /*all=*/false);
+    Tensor x(DType::float32, Shape{rows++, 64});
+    std::fill_n(x.data<float>(), x.num_elements(), 1.0F);
+    session->run({{"x", x}});
+  });
+  ASSERT_FALSE(texts.empty());
+  for (const std::string& text : texts) EXPECT_NE(text.find("the session has "), std::string::npos) << text;
+}
+
 }  // namespace
 }  // namespace treadle::testing

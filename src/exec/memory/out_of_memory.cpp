@@ -14,6 +14,7 @@
 #include "exec/memory/budget.h"
 #include "exec/program/profile_plan.h"
 #include "exec/schedule/parallel_plan.h"
+#include "graph/layers.h"
 #include "treadle/error.h"
 
 namespace treadle::exec {
@@ -154,7 +155,9 @@ class HostMemory {
   }
 
   void add(const std::string& name, std::string_view what, size_t bytes, const Node* maker) {
-    if (bytes > 0) live_.push_back({fmt::format("\"{}\" ({}{})", name, what, maker ? ", of " + short_name(*maker) : ""), bytes});
+    if (bytes > 0)
+      live_.push_back(
+          {fmt::format("\"{}\" ({}{})", name, what, maker ? ", of " + short_name(*maker) : ""), bytes, maker ? layer_of(*maker) : ""});
   }
 
   void find_live() {
@@ -278,8 +281,11 @@ std::string describe_smaller_batch(const Program& program, const Binding& bindin
 }
 
 std::string describe_account(const RunControl& control) {
+  return describe_account(control.memory ? control.memory->account.get() : nullptr);
+}
+
+std::string describe_account(const MemoryAccount* account) {
   std::string text;
-  const MemoryAccount* account = control.memory ? control.memory->account.get() : nullptr;
   for (bool own = true; account; account = account->parent().get(), own = false) {
     const MemoryStatistics statistics = account->statistics();
     std::string classes;
@@ -293,8 +299,33 @@ std::string describe_account(const RunControl& control) {
 }
 
 std::string describe_origin(const Node& node) {
-  return stands_for_others(node) ? fmt::format("the node stands for {} of the model\n", quoted(node.sources)) : "";
+  std::string text = stands_for_others(node) ? fmt::format("the node stands for {} of the model\n", quoted(node.sources)) : "";
+  if (const std::vector<std::string> layers = layers_of(node); !layers.empty())
+    text += fmt::format("it is in the layer {}\n", layers.back());
+  return text;
 }
+
+std::string layer_of(const Node& node) {
+  const std::vector<std::string> layers = layers_of(node);
+  return layers.empty() ? std::string() : layers[layers.size() - std::min<size_t>(layers.size(), 2)];
+}
+
+namespace {
+
+std::string describe_layers(const std::vector<LiveBytes>& live) {
+  std::map<std::string, size_t> bytes;
+  for (const LiveBytes& item : live)
+    if (!item.layer.empty()) bytes[item.layer] += item.size_bytes;
+  std::vector<std::pair<std::string, size_t>> layers(bytes.begin(), bytes.end());
+  std::stable_sort(layers.begin(), layers.end(), [](const auto& a, const auto& b) { return a.second > b.second; });
+  std::string text;
+  for (size_t i = 0; i < std::min(layers.size(), kMostNamed); ++i)
+    text += fmt::format("{}{} {} bytes", text.empty() ? "by layer: " : ", ", layers[i].first, layers[i].second);
+  if (layers.size() > kMostNamed) text += fmt::format(" and {} layers more", layers.size() - kMostNamed);
+  return text.empty() ? text : text + "\n";
+}
+
+}  // namespace
 
 std::string describe_largest(std::vector<LiveBytes> live) {
   if (live.empty()) return {};
@@ -302,20 +333,97 @@ std::string describe_largest(std::vector<LiveBytes> live) {
   std::string text;
   for (size_t i = 0; i < std::min(live.size(), kMostNamed); ++i)
     text += fmt::format("{}{} {} bytes", text.empty() ? "largest alive: " : ", ", live[i].what, live[i].size_bytes);
-  return text + "\n";
+  return text + "\n" + describe_layers(live);
 }
 
 std::string describe_memory(const RunState& state, const RunControl& control, const RunPoint& at) {
-  return state.has_binding() ? HostMemory(state, control, at).text() : describe_account(control);
+  return state.has_binding() ? HostMemory(state, control, at).text() : describe_unbound(state.program(), control);
 }
 
-void rethrow_with_memory(const std::function<std::string()>& details) {
+std::string describe_unbound(const Program& program, const RunControl& control) {
+  std::vector<MemoryHolding> weights;
+  add_held_weights(program, weights);
+  std::vector<LiveBytes> live;
+  for (const MemoryHolding& holding : weights)
+    live.push_back({fmt::format("\"{}\" ({})", holding.name, memory_class_name(holding.memory_class)), holding.size_bytes, {}});
+  return describe_account(control) + "the arena for these extents is not planned yet\n" + describe_largest(std::move(live));
+}
+
+namespace {
+
+std::string layer_around(const Graph& graph, const Value& value) {
+  return value.uses.empty() ? std::string() : layer_of(graph.node(value.uses.front().node));
+}
+
+// What would need less, with the bytes that are known before anything has run.
+std::string remedies_at_load(std::span<const PackedWeights> nodes, const MemoryAccount* account) {
+  size_t float_bytes = 0, beyond = 0, rest = 0;
+  for (const PackedWeights& node : nodes) {
+    float_bytes += node.float_bytes;
+    if (node.packed_bytes == 0) rest += node.weight_bytes;
+    // Forms that only put weights in another order are padded at most.
+    if (node.packed_bytes > 2 * node.weight_bytes) beyond += node.packed_bytes - node.weight_bytes;
+  }
+  std::vector<std::string> list;
+  const MemoryAccount* limited = account;
+  while (limited && limited->limit_bytes() == 0) limited = limited->parent().get();
+  if (limited && rest > 0)
+    list.push_back(
+        fmt::format("{} needs a limit of about {} bytes for what is still to be packed", limited->name(), limited->bytes() + rest));
+  if (beyond > 0) list.push_back(fmt::format("with max_weight_expansion=1, {} bytes of transformed weights are not made", beyond));
+  if (float_bytes > 0)
+    list.push_back(fmt::format("with precision=bfloat16, packed weights take about {} bytes in place of {}", float_bytes / 2, float_bytes));
+  std::string text;
+  for (const std::string& remedy : list) text += (text.empty() ? "to need less: " : "; ") + remedy;
+  return text.empty() ? text : text + "\n";
+}
+
+}  // namespace
+
+std::string describe_packing(const Graph* graph, std::span<const PackedWeights> nodes, const MemoryAccount* account, const Node* failed) {
+  std::string text = (failed ? describe_origin(*failed) : std::string()) + describe_account(account);
+  size_t num_packed = 0, packed_bytes = 0, rest = 0;
+  std::vector<LiveBytes> live;
+  for (const PackedWeights& node : nodes) {
+    if (node.packed_bytes == 0) {
+      rest += node.weight_bytes;
+      continue;
+    }
+    ++num_packed, packed_bytes += node.packed_bytes;
+    live.push_back(
+        {fmt::format("\"{}\" ({})", node.node->name, memory_class_name(MemoryClass::packed)), node.packed_bytes, layer_of(*node.node)});
+  }
+  if (!nodes.empty())
+    text += fmt::format("packed: {} of {} nodes, {} bytes; the others have {} bytes of weights\n", num_packed, nodes.size(), packed_bytes,
+                        rest);
+  text += "there is no arena yet";
+  if (account && account->limit_bytes() > 0)
+    text += fmt::format("; {} bytes of the limit are free", account->limit_bytes() - std::min(account->limit_bytes(), account->bytes()));
+  text += "\n";
+  for (size_t i = 0; graph && i < graph->num_values(); ++i) {
+    const ValueId id{static_cast<uint32_t>(i)};
+    const Value& value = graph->value(id);
+    const Tensor* constant = value.uses.empty() ? nullptr : graph->stored_tensor(id);
+    if (constant && constant->size_bytes() > 0)
+      live.push_back({fmt::format("\"{}\" ({})", value.name, memory_class_name(MemoryClass::weights)), constant->size_bytes(),
+                      layer_around(*graph, value)});
+  }
+  return text + describe_largest(std::move(live)) + remedies_at_load(nodes, account);
+}
+
+void rethrow_with_memory(const std::function<std::string()>& details, std::string_view where, Details details_are) {
   const auto go_on_longer = [&](const Error& error) {
     if (error.code() != ErrorCode::resource_exhausted) return;
     std::optional<Error> made;
     try {
+      const std::string text = details();
+      // Both begin with an account: "the session has ...".
+      const size_t verb = text.find(" has ");
+      if (details_are == Details::if_none && verb != std::string::npos &&
+          std::string_view(error.what()).find(text.substr(0, verb + 5)) != std::string_view::npos)
+        return;
       made.emplace(error);
-      made->add_context("before the first node of a run").add_details(details());
+      made->add_context(std::string(where)).add_details(text);
     } catch (const std::exception&) {  // too little memory is left to say more
       return;
     }

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <new>
 #include <numeric>
 #include <optional>
 
@@ -10,6 +11,7 @@
 #include "core/file.h"
 #include "core/shared_storage.h"
 #include "core/thread_pool.h"
+#include "exec/memory/out_of_memory.h"
 #include "exec/program/program.h"
 #include "exec/program/shared_packed.h"
 
@@ -44,6 +46,32 @@ void create(const Graph& graph, const ProgramOptions& options, Instruction& inst
   instruction.packed = instruction.kernel->create(CreateContext(graph, *instruction.node));
   const size_t made = AllocationScope::allocated_bytes() - before;
   if (instruction.packed) foreign_bytes = instruction.packed->size_bytes() - std::min(made, instruction.packed->size_bytes());
+}
+
+/// What a node's kernel packs when the program is made.
+struct Task {
+  Instruction* instruction;
+  size_t size_bytes = 0, float_bytes = 0;  // of the weights, and of those in float32
+  size_t foreign_bytes = 0;                // of the packed copy, not from Storage
+  std::optional<Error> error;
+};
+
+std::string describe_tasks(std::span<const Task> tasks, const Node* failed, const Graph& graph, const ProgramOptions& options) {
+  std::vector<PackedWeights> packed;
+  for (const Task& task : tasks)
+    packed.push_back({.node = task.instruction->node,
+                      .weight_bytes = task.size_bytes,
+                      .float_bytes = task.float_bytes,
+                      .packed_bytes = task.instruction->packed ? task.instruction->packed->size_bytes() : 0});
+  return describe_packing(&graph, packed, options.memory ? options.memory->account.get() : nullptr, failed);
+}
+
+[[noreturn]] void throw_out_of_memory(std::span<const Task> tasks, const Task& failed, const Graph& graph, const ProgramOptions& options) {
+  const Node& node = *failed.instruction->node;
+  Error error = *failed.error;
+  error.add_context(describe(node) + ", while weights were packed", describe_operands(graph, node));
+  error.add_details(describe_tasks(tasks, &node, graph, options));
+  throw Error(error);
 }
 
 int32_t root_of(const Program& program, int32_t slot) { return program.slots()[static_cast<size_t>(slot)].root; }
@@ -93,7 +121,13 @@ void ProgramWeights::place(const Program& program, std::span<Instruction> instru
     const LoadPhases::Phase phase("pack");
     pack(program, instructions, options);
   }
-  place_constants(program, options);
+  try {
+    place_constants(program, options);
+  } catch (...) {
+    rethrow_with_memory(
+        [&] { return describe_packing(&program.graph(), {}, options.memory ? options.memory->account.get() : nullptr, nullptr); },
+        "while constants were placed");
+  }
 }
 
 void ProgramWeights::add_body(const ProgramWeights& body) {
@@ -104,12 +138,6 @@ void ProgramWeights::add_body(const ProgramWeights& body) {
 // Side by side, the largest first, and the pages of the file that weights came from are given back one by one, so that a model is in
 // memory once, not twice.
 void ProgramWeights::pack(const Program& program, std::span<Instruction> instructions, const ProgramOptions& options) {
-  struct Task {
-    Instruction* instruction;
-    size_t size_bytes = 0;
-    size_t foreign_bytes = 0;  // of the packed copy, not from Storage
-    std::optional<Error> error;
-  };
   const Graph& graph = program.graph();
   std::vector<Task> tasks;
   size_t total_bytes = 0;
@@ -117,7 +145,11 @@ void ProgramWeights::pack(const Program& program, std::span<Instruction> instruc
     if (!instruction.kernel || !instruction.kernel->create || instruction.versioned >= 0) continue;
     Task task{&instruction};
     for (ValueId input : instruction.node->inputs)
-      if (const Tensor* constant = graph.stored_tensor(input)) task.size_bytes += constant->size_bytes();
+      if (const Tensor* constant = graph.stored_tensor(input)) {
+        task.size_bytes += constant->size_bytes();
+        const std::string_view precision = instruction.node->attributes.get_string("precision", "float32");
+        if (constant->dtype() == DType::float32 && precision == "float32") task.float_bytes += constant->size_bytes();
+      }
     total_bytes += task.size_bytes;
     tasks.push_back(std::move(task));
   }
@@ -148,6 +180,8 @@ void ProgramWeights::pack(const Program& program, std::span<Instruction> instruc
         run(task);
       } catch (const Error& error) {
         task.error = error;
+      } catch (const std::bad_alloc&) {
+        task.error.emplace(ErrorCode::resource_exhausted, "out of memory");
       }
     }
   });
@@ -158,10 +192,17 @@ void ProgramWeights::pack(const Program& program, std::span<Instruction> instruc
   std::sort(shared_packed_.begin(), shared_packed_.end());  // two nodes may have the same weights
   shared_packed_.erase(std::unique(shared_packed_.begin(), shared_packed_.end()), shared_packed_.end());
   if (options.memory) shared_charge_.account = options.memory->account;
-  charge_shared();
+  try {
+    charge_shared();
+  } catch (...) {
+    rethrow_with_memory([&] { return describe_tasks(tasks, nullptr, graph, options); }, "while weights were packed");
+  }
   std::string missing;
   for (Task& task : tasks)
-    if (task.error) note_missing(*task.error, graph, *task.instruction->node, missing);
+    if (task.error) {
+      if (task.error->code() == ErrorCode::resource_exhausted) throw_out_of_memory(tasks, task, graph, options);
+      note_missing(*task.error, graph, *task.instruction->node, missing);
+    }
   if (!missing.empty()) throw Error(ErrorCode::not_implemented, missing);
 }
 

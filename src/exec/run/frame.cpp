@@ -33,12 +33,17 @@ void Frame::start(std::span<const Datum> feeds, std::span<const Datum> bound, co
   control_ = control;
   pc_ = 0;
   nodes_.begin();
-  state_.take_binding(feeds_.bind(feeds, parent_values, control, state_), control);
+  try {
+    state_.take_binding(feeds_.bind(feeds, parent_values, control, state_), control);
+  } catch (...) {
+    if (program_.is_body()) throw;  // the node that it is of is named first
+    exec::rethrow_with_memory([&] { return describe_unbound(program_, control_); }, "while the extents of a run were bound");
+  }
   outputs_.begin(bound, memory, control.keeps_feeds);
   try {
     find_memory();
   } catch (...) {
-    if (program_.is_body()) throw;  // the node that it is of is named first
+    if (program_.is_body()) throw;
     exec::rethrow_with_memory([&] { return describe_memory(state_, control_, {.begun = false}); });
   }
   starved_ = SIZE_MAX;
