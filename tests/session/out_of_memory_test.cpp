@@ -450,6 +450,23 @@ TEST(OutOfMemory, WhileATrainerOrAModuleIsMadeTheErrorListsWhatIsThere) {
   is_told(failures_of(*allocator, [&] { trainer.predict({{"x", x}}); }), "the trainer");
 }
 
+TEST(OutOfMemory, LiveBytesAreSummedByLayer) {
+  SessionOptions options;
+  options.intra_op_num_threads = 1;
+  const auto allocator = std::make_shared<FaultyAllocator>();
+  options.allocator = allocator;
+  const Session session(products(3).model(), options);
+  allocator->fail(0, /*all=*/true);
+  const std::string text = failure([&] { session.run({{"x", numbers().reshaped({64, 64})}}); });
+  allocator->work();
+  SCOPED_TRACE(text);
+  EXPECT_NE(text.find("it is in the layer body/dense"), std::string::npos);
+  size_t of_layers = 0;
+  for (const auto& [name, value] : listed(text))
+    if (value.first != "fed" && value.first != "output") of_layers += value.second;
+  EXPECT_EQ(number_behind(text, "by layer: body"), of_layers);
+}
+
 TEST(OutOfMemory, WhileTheExtentsOfARunAreBoundTheErrorListsWhatIsThere) {
   const auto allocator = std::make_shared<FaultyAllocator>();
   SessionOptions options;

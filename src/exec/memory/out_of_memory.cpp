@@ -7,6 +7,7 @@
 #include <new>
 #include <optional>
 #include <string_view>
+#include <unordered_map>
 #include <utility>
 
 #include "core/allocation.h"
@@ -34,6 +35,26 @@ bool stands_for_others(const Node& node) { return node.sources.size() > 1 || (no
 
 std::string short_name(const Node& node) {
   return fmt::format("{} \"{}\"{}", node.op_type, node.name, stands_for_others(node) ? fmt::format(" ({})", quoted(node.sources)) : "");
+}
+
+// Constants and packed weights, with the layers of the nodes that use them.
+std::vector<LiveBytes> held_weights(const Program& program) {
+  std::unordered_map<std::string_view, const Node*> nodes;  // by name
+  for (const Instruction& instruction : program.instructions()) nodes.emplace(instruction.node->name, instruction.node);
+  const Graph& graph = program.graph();
+  std::vector<MemoryHolding> holdings;
+  add_held_weights(program, holdings);
+  std::vector<LiveBytes> live;
+  for (const MemoryHolding& holding : holdings) {
+    const Node* user = nullptr;
+    if (const auto found = nodes.find(holding.name); holding.memory_class == MemoryClass::packed && found != nodes.end())
+      user = found->second;
+    else if (const ValueId value = graph.find_value(holding.name); value != kNoValue && !graph.value(value).uses.empty())
+      user = &graph.node(graph.value(value).uses.front().node);
+    live.push_back({fmt::format("\"{}\" ({})", holding.name, memory_class_name(holding.memory_class)), holding.size_bytes,
+                    user ? layer_of(*user) : ""});
+  }
+  return live;
 }
 
 /// The arena of a run on the host, and what lies beside it.
@@ -154,10 +175,11 @@ class HostMemory {
                        at_.by_readiness ? "may be in use" : "in use", free);
   }
 
-  void add(const std::string& name, std::string_view what, size_t bytes, const Node* maker) {
+  // @param of  whose layer it is in; null: not known
+  void add(const std::string& name, std::string_view what, size_t bytes, const Node* maker, const Node* of) {
     if (bytes > 0)
       live_.push_back(
-          {fmt::format("\"{}\" ({}{})", name, what, maker ? ", of " + short_name(*maker) : ""), bytes, maker ? layer_of(*maker) : ""});
+          {fmt::format("\"{}\" ({}{})", name, what, maker ? ", of " + short_name(*maker) : ""), bytes, of ? layer_of(*of) : ""});
   }
 
   void find_live() {
@@ -166,9 +188,9 @@ class HostMemory {
       const Program::BufferInfo& info = program_.buffers()[b];
       const Node& maker = *instructions[static_cast<size_t>(info.slot < 0 ? info.instruction : info.first)].node;
       if (info.slot < 0)
-        add(maker.name, "scratch", size_of(b), nullptr);
+        add(maker.name, "scratch", size_of(b), nullptr, &maker);
       else
-        add(program_.name(info.slot), memory_class_name(program_.class_of_buffer(b)), size_of(b), &maker);
+        add(program_.name(info.slot), memory_class_name(program_.class_of_buffer(b)), size_of(b), &maker, &maker);
     }
     for (size_t s = 0; s < program_.slots().size(); ++s) {
       const auto index = static_cast<int32_t>(s);
@@ -182,11 +204,9 @@ class HostMemory {
                                     : slot(index).is_gradient    ? memory_class_name(MemoryClass::gradients)
                                     : slot(index).is_output      ? "output"
                                                                  : memory_class_name(MemoryClass::activations);
-      add(program_.name(index), what, bytes, nullptr);
+      add(program_.name(index), what, bytes, nullptr, nullptr);
     }
-    std::vector<MemoryHolding> weights;
-    add_held_weights(program_, weights);
-    for (const MemoryHolding& holding : weights) add(holding.name, memory_class_name(holding.memory_class), holding.size_bytes, nullptr);
+    for (LiveBytes& weights : held_weights(program_)) live_.push_back(std::move(weights));
   }
 
   std::string smaller_batch() const {
@@ -341,12 +361,7 @@ std::string describe_memory(const RunState& state, const RunControl& control, co
 }
 
 std::string describe_unbound(const Program& program, const RunControl& control) {
-  std::vector<MemoryHolding> weights;
-  add_held_weights(program, weights);
-  std::vector<LiveBytes> live;
-  for (const MemoryHolding& holding : weights)
-    live.push_back({fmt::format("\"{}\" ({})", holding.name, memory_class_name(holding.memory_class)), holding.size_bytes, {}});
-  return describe_account(control) + "the arena for these extents is not planned yet\n" + describe_largest(std::move(live));
+  return describe_account(control) + "the arena for these extents is not planned yet\n" + describe_largest(held_weights(program));
 }
 
 namespace {
