@@ -10,13 +10,14 @@ from typing import Any
 
 import numpy as np
 
-from . import _clients, _treadle, communicator as _communicator, counters
+from . import _clients, _treadle, communicator as _communicator, counters, fitting
 from ._treadle import Job, RunOptions, SessionOptions
 from .counters import NodeCounter
 from .errors import InvalidArgument
+from .fitting import Callback, EarlyStopping, Fit
 from .session import dtype_hint
 
-__all__ = ["CheckpointFolder", "DataLoader", "EventFile", "JointModule", "JointRun", "Trainer"]
+__all__ = ["Callback", "CheckpointFolder", "DataLoader", "EarlyStopping", "EventFile", "Fit", "JointModule", "JointRun", "Trainer"]
 
 
 def _model(model: Any) -> _treadle.Model:
@@ -288,6 +289,41 @@ class Trainer:
         """What `evaluate` and `predict` return, of one forward pass."""
         with _hints(feeds, self._inputs):
             return self._trainer.evaluate_with_outputs(_feeds(feeds, self._inputs), _array(labels), run_options)
+
+    def fit(
+        self,
+        data: Iterable[Any] | Callable[[], Iterable[Any]],
+        *,
+        epochs: int = 1,
+        validation: Iterable[Any] | Callable[[], Iterable[Any]] | None = None,
+        metrics: Iterable[str] | Mapping[str, Any] = (),
+        callbacks: Iterable[fitting.Callback | Callable[[fitting.Fit], None]] = (),
+        labels: str = "labels",
+        steps_per_epoch: int | None = None,
+    ) -> list[dict[str, float]]:
+        """Steps through the data, epoch by epoch. Returns the numbers of each epoch: "loss", "validation_loss", "validation_METRIC".
+
+        :param data: batches: an iterable that can be read again in each epoch (a list, a `DataLoader`, PyTorch's), or a function that makes one. A
+            batch is a dict of arrays, with the labels under the name `labels`, or a pair of feeds and labels; feeds are a dict, or the one
+            input's array.
+        :param validation: batches that each epoch ends with. With `ema_decay`, the averages are evaluated.
+        :param metrics: "accuracy" (of the first output, over axis 1), or by name functions of the outputs and the labels of a batch, whose mean over
+            the samples is taken, or objects with `reset()`, `update(outputs, labels)` and `result()`.
+        :param callbacks: `Callback`s, or functions that are called with the `Fit` behind each epoch. `EarlyStopping` is one.
+        :param steps_per_epoch: an epoch is so many steps, and the data go on where they were; by default all of the data.
+        :raises FloatingPointError: the loss is NaN or infinite.
+        """
+        return fitting.run(
+            self,
+            data,
+            epochs=epochs,
+            validation=validation,
+            metrics=metrics,
+            callbacks=callbacks,
+            labels=labels,
+            steps_per_epoch=steps_per_epoch,
+            inputs=[info.name for info in self._inputs],
+        )
 
     @contextmanager
     def averaged(self) -> Iterator[None]:
