@@ -177,7 +177,9 @@ Command add_train(CLI::App& app) {
       ->capture_default_str();
   app.add_flag("-q,--quiet", a->quiet, "Print nothing");
   add_session_options(app, a->trainer.session);
-  return [a] {
+  return [a, &app] {
+    for (const CLI::Option* option : app.get_options())
+      if (option->count() > 0) a->given.insert(option->get_name());
     for (const auto& [option, path] : {std::pair{"--output", a->output}, {"--adapters", a->adapters}, {"--curve", a->curve}})
       check_target(option, path);
     return run_training(*a);

@@ -10,6 +10,7 @@
 #include <limits>
 
 #include "cli/train_answers.h"
+#include "cli/train_checks.h"
 #include "cli/train_curve.h"
 #include "cli/train_profile.h"
 #include "core/dispatch.h"
@@ -125,9 +126,10 @@ class TrainingRun {
  public:
   explicit TrainingRun(TrainArguments& a) : a_(a), ranks_(a.trainer.communicator.get()), model_(Model::load(a.model)) {
     if (ranks_) a_.loader.rank = ranks_->rank(), a_.loader.num_ranks = ranks_->size();
+    const std::vector<ValueInfo> inputs = model_.inputs();
+    check_options_have_effect(a_, inputs);
     if (!is_first()) a_.quiet = true, a_.log.clear(), a_.curve.clear();
     open_all();
-    const std::vector<ValueInfo> inputs = model_.inputs();
     fit_batch(inputs, a_.loader);
     loader_.emplace(training_, a_.loader);
     if (validation_) {
@@ -179,8 +181,8 @@ class TrainingRun {
     classes_ = opened.classes;
     training_ = opened.data;
     if (a_.validation.empty()) return;
-    if (const auto fraction = as_fraction(a_.validation[0]); fraction && a_.validation.size() == 1) {
-      const train::SplitData parts = train::split(opened.data, *fraction, a_.loader.seed);
+    if (a_.holds_out_a_fraction()) {
+      const train::SplitData parts = train::split(opened.data, *as_fraction(a_.validation[0]), a_.loader.seed);
       training_ = parts.training, validation_ = parts.validation;
       return;
     }
@@ -446,6 +448,8 @@ class TrainingRun {
 };
 
 }  // namespace
+
+bool TrainArguments::holds_out_a_fraction() const { return validation.size() == 1 && as_fraction(validation[0]).has_value(); }
 
 int run_training(TrainArguments& arguments) {
   std::string name = arguments.communicator.empty() ? launched_communicator() : arguments.communicator;

@@ -1,6 +1,7 @@
 // The loop of `treadle train`: steps, validation, checkpoints, and how it ends.
 #pragma once
 
+#include <set>
 #include <string>
 #include <vector>
 
@@ -29,6 +30,10 @@ struct TrainArguments {
   std::string log, curve, adapters, tensorboard, profile;
   int64_t profile_steps = 20;
   int64_t log_steps = 10;
+  std::set<std::string> given = {};  // options by their long names
+
+  /// Whether `validation` is a fraction of the data.
+  bool holds_out_a_fraction() const;
 };
 
 /// @return the exit status: 0, or 130 after SIGINT or SIGTERM.

@@ -174,6 +174,10 @@ void check_ranks(const TrainerOptions& o) {
   if (!o.communicator) {
     if (o.reduction != DType::float32) refuse("reduction is given without a communicator: nothing is reduced");
     if (o.shard_optimizer) refuse("shard_optimizer is given without a communicator: there is nobody to share with");
+    const TrainerOptions usual;
+    if (o.bucket_bytes != usual.bucket_bytes) refuse("bucket_bytes is given without a communicator: nothing is reduced");
+    if (o.communicator_deadline_s != usual.communicator_deadline_s)
+      refuse("communicator_deadline_s is given without a communicator: there is nobody to wait for");
   }
   if (o.communicator && !o.lazy_updates.empty()) refuse("lazy_updates does not go with a communicator: whole gradients are averaged");
   if (o.shard_optimizer && o.fused_update)

@@ -247,7 +247,7 @@ def test_an_object_of_python_is_a_communicator(model, joint_losses):
 
 
 def test_options_without_a_communicator_are_errors(model):
-    for options in ({"shard_optimizer": True}, {"reduction": "bfloat16"}, {"reduction": "float16"}, {"bucket_bytes": 0}):
+    for options in ({"shard_optimizer": True}, {"reduction": "bfloat16"}, {"reduction": "float16"}, {"bucket_bytes": 0}, {"bucket_bytes": 1000}):
         with pytest.raises(treadle.errors.InvalidArgument):
             Trainer(model, **options)
     with pytest.raises(treadle.errors.NotFound, match="no plugin has registered"):

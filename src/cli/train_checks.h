@@ -1,0 +1,12 @@
+// Options of `treadle train` that would have no effect beside the others.
+#pragma once
+
+#include "cli/train_loop.h"
+
+namespace treadle::cli {
+
+/// @param inputs  of the model.
+/// @throws Error(invalid_argument) naming an option that was given, and the one that it needs.
+void check_options_have_effect(const TrainArguments& arguments, const std::vector<ValueInfo>& inputs);
+
+}  // namespace treadle::cli
