@@ -368,6 +368,14 @@ class TREADLE_API CheckpointFolder {
   std::unique_ptr<Impl> impl_;
 };
 
+/// What becomes of a gradient (MXNet's grad_req).
+enum class GradientRequest : int {
+  null = 0,   ///< it is not computed
+  write = 1,  ///< it is written over what its memory has
+  add = 2,    ///< it is added to what its memory has
+};
+TREADLE_API GradientRequest gradient_request_named(std::string_view name);
+
 struct TREADLE_API JointOptions {
   std::vector<std::string> outputs;     ///< that are handed out, floating-point; empty: all
   std::vector<std::string> inputs;      ///< whose gradients are wanted, too
@@ -382,6 +390,9 @@ struct TREADLE_API JointOptions {
   /// Parameters whose gradients are handed out by rows, names or patterns: tables that nothing but Gather along the first axis reads.
   /// Others that a pattern fits have gradients as usual.
   std::vector<std::string> sparse_gradients;
+  /// Of parameters and `inputs`, by name: write where none is given. Parameters of null gradients are read where they lie, like others.
+  /// Gradients that are added have memory (begin_with_memory()), and are not by rows.
+  std::map<std::string, GradientRequest> gradient_requests;
   bool zero_gradients = true;  ///< Of `inputs` that the outputs do not depend on; false: there are none.
   bool forward_only = false;   ///< There is no backward pass, and nothing to train is needed.
   /// With forward_only: BatchNormalization normalises by its running statistics, and Dropout drops nothing.
@@ -441,6 +452,9 @@ class TREADLE_API JointModule {
     NamedTensors backward(std::span<const Tensor> grad_outputs);
     /// The same, with gradients by rows as sparse tensors: COO over the first axis.
     Feeds sparse_backward(std::span<const Tensor> grad_outputs);
+    /// Of a run that begin_with_memory() made: gradients are written to their memory, or added to what it has. After an error it has some
+    /// of them. @return those by rows, as sparse tensors.
+    Feeds backward_to_memory(std::span<const Tensor> grad_outputs);
 
    private:
     friend class JointModule;
@@ -454,6 +468,9 @@ class TREADLE_API JointModule {
   Run forward(const Feeds& feeds, const RunOptions* options = nullptr);
   /// A run that has not done anything yet.
   Run begin(const Feeds& feeds, const RunOptions* options = nullptr);
+  /// The same, for Run::backward_to_memory().
+  /// @param gradients  contiguous memory of each gradient that is asked for, in its dtype and shape, by name; those by rows have none.
+  Run begin_with_memory(const Feeds& feeds, const NamedTensors& gradients, const RunOptions* options = nullptr);
   struct Feeding {
     std::optional<uint64_t> draw = std::nullopt;  ///< what random operators draw depends on this number; none: on how many runs there were
     bool update_states = true;
@@ -484,8 +501,8 @@ class TREADLE_API JointModule {
   void pause_profiling();
   void resume_profiling();
   Profile profile() const;
-  /// Where JointOptions::held and parameters are from now on; runs in flight keep what they began with. Both passes of a run read
-  /// parameters there: leave them alone in between. Not while another thread begins a run.
+  /// Where JointOptions::held, parameters and states are from now on; runs in flight keep what they began with. Both passes of a run read
+  /// parameters there: leave them alone in between. The forward pass writes states. Not while another thread begins a run.
   /// @throws Error(not_found) for another name, Error(invalid_argument) for another dtype or shape, and strides.
   void hold(const NamedTensors& tensors);
   /// The names of JointOptions::held that anything depends on.

@@ -11,6 +11,7 @@
 #include "treadle/engine.h"
 #include "treadle/error.h"
 #include "treadle/event_file.h"
+#include "treadle/executor.h"
 #include "treadle/hooks.h"
 #include "treadle/memory.h"
 #include "treadle/model.h"

@@ -1,5 +1,6 @@
-// JointModule: a forward and backward graph with a Yield between, run part by part.
+// JointModule: a forward and backward graph with a Yield between.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cstring>
@@ -16,347 +17,242 @@
 #include "graph/infer.h"
 #include "graph/op_def.h"
 #include "session/model.h"
-#include "session/stoppable_run.h"
 #include "train/joint_graph.h"
+#include "train/joint_module_impl.h"
 #include "train/row_gradients.h"
-#include "train/runner.h"
-#include "train/training_graph.h"
 #include "treadle/error.h"
-#include "treadle/train.h"
 
 namespace treadle::train {
 namespace {
 
-const Storage* storage_of(const Datum& datum) { return datum.is_tensor() ? datum.tensor().storage().get() : nullptr; }
+constexpr std::pair<std::string_view, GradientRequest> kRequests[] = {
+    {"null", GradientRequest::null}, {"write", GradientRequest::write}, {"add", GradientRequest::add}};
+
+// The input by which a graph has the memory that it adds a gradient to.
+std::string sum_name(const std::string& gradient) { return "treadle.sum/" + gradient; }
 
 }  // namespace
 
-struct JointModule::Impl : Runtime {
-  profile::ProfilePlan profile_plan(const Profiling& of) const override;
-
-  Impl(const Model& source, const JointOptions& given)
-      : Runtime(in_training(given.session), "the module"),
-        model(with_own_initializers(source)),
-        joint_options(given),
-        forward_only(given.forward_only) {
-    const Making scope(*this, source);
-    making(name, [&] { make(given); });
-    keep_limits([this] { runner->trim(); });
+GradientRequest gradient_request_named(std::string_view name) {
+  std::vector<std::string> names;
+  for (const auto& [each, request] : kRequests) {
+    if (each == name) return request;
+    names.emplace_back(each);
   }
-
-  void make(const JointOptions& given) {
-    if ((given.inference || !given.held.empty()) && !forward_only)
-      throw Error(ErrorCode::invalid_argument, "inference and held values are for modules without a backward pass");
-    Joint joint = make_joint(/*simplified=*/true);
-    TrainingGraph& made = joint.training;
-    output_names = joint.output_names;
-    num_differentiable = joint.num_differentiable;
-    result_of = joint.result_of, rows_of = joint.rows_of;
-    num_results = joint.outputs.size() - made.states.size();
-    if (!forward_only) {
-      gradient_names = made.parameters;
-      gradient_names.insert(gradient_names.end(), given.inputs.begin(), given.inputs.end());
-    }
-    {
-      const AllocationScope scope(&memory, MemoryClass::parameters);
-      parameters = copy_initializers(model, made.parameters);
-      keep_states(made);
-    }
-    devices.read_groups(model);
-    for (const auto& [name, tensor] : given.held)
-      if (const ValueId id = made.graph->find_value(name); !made.graph->value(id).uses.empty() || made.graph->is_output(id))
-        places_of_held.emplace(name, held->add(name, tensor));
-    joint_options.held.clear();
-    if (!forward_only && !made.parameters.empty()) joint_options.parameters = made.parameters;  // with gradients; also the next time
-    held->watch(true);
-    auto again = [this] { return make_joint(/*simplified=*/false).training.graph; };
-    runner = std::make_unique<Runner>(*this, std::move(made.graph), again, std::vector<const NamedTensors*>{&parameters, &states}, held,
-                                      forward_only ? std::nullopt : std::optional<std::vector<std::string>>(std::in_place));
-    is_random = draws_numbers(runner->graph());
-    copied = read_behind_yield(runner->graph());
-    find_fed_states(given.states);
-  }
-
-  ~Impl() { let_limits_go(); }
-
-  /// The graph with its outputs: results, then running statistics.
-  struct Joint {
-    TrainingGraph training;
-    Outputs outputs;
-    std::vector<std::string> output_names;
-    size_t num_differentiable = 0;
-    std::vector<int> result_of;  // per gradient; -1: there is none
-    std::vector<int> rows_of;    // per gradient: the result with the places of its rows; -1: it is dense
-  };
-  /// @param simplified  false: every value of the model is there
-  Joint make_joint(bool simplified) const {
-    NamedTensors held_now = joint_options.held;
-    for (const auto& [name, place] : places_of_held) held_now.insert_or_assign(name, held->at(place).tensor);
-    const Selection selection{.parameters = joint_options.parameters,
-                              .frozen = joint_options.frozen,
-                              .states = joint_options.states,
-                              .unbiased_variance = joint_options.unbiased_variance,
-                              .held = &held_now,
-                              .session = &(this->Runtime::options)};
-    Joint joint;
-    joint.training = make_training_graph(model, selection, !joint_options.inference);
-    std::vector<ValueId> ys = find_outputs(joint);
-    if (forward_only)
-      for (size_t i = 0; i < ys.size(); ++i) joint.outputs.emplace_back(joint.output_names[i], ys[i]);
-    else
-      add_gradients(joint, std::move(ys), simplified);
-    for (const TrainingGraph::State& state : joint.training.states) joint.outputs.emplace_back(state.name, state.updated);
-    set_outputs(*joint.training.graph, joint.outputs, joint.training.read);
-    return joint;
-  }
-
-  // What is handed out: `outputs`, then `plain_outputs`.
-  std::vector<ValueId> find_outputs(Joint& joint) const {
-    const Graph& graph = *joint.training.graph;
-    const bool are_named = !joint_options.outputs.empty() || !joint_options.plain_outputs.empty();
-    joint.output_names = are_named ? joint_options.outputs : graph.output_names;
-    joint.num_differentiable = joint.output_names.size();
-    std::vector<ValueId> found;
-    for (const std::string& name : joint.output_names) {
-      found.push_back(find_output(graph, name));
-      if (!forward_only && graph.type(found.back()).dtype != DType::float32)
-        throw Error(ErrorCode::invalid_argument,
-                    fmt::format("the output \"{}\" is {}; a gradient flows into float32 only; choose the outputs", name,
-                                to_string(graph.type(found.back()))));
-    }
-    for (const std::string& name : joint_options.plain_outputs) {
-      joint.output_names.push_back(name);
-      found.push_back(find_output(graph, name));
-    }
-    return found;
-  }
-
-  // The Yield, the backward pass behind it, and the gradients that there are.
-  void add_gradients(Joint& joint, std::vector<ValueId> ys, bool simplified) const {
-    Graph& graph = *joint.training.graph;
-    if (simplified) simplify_forward(joint.training, ys, Runtime::options);
-    std::vector<ValueId> xs;
-    for (const std::string& name : joint_options.inputs) {
-      const ValueId id = graph.find_value(name);
-      if (id == kNoValue || std::find(graph.inputs.begin(), graph.inputs.end(), id) == graph.inputs.end())
-        throw Error(ErrorCode::not_found, fmt::format("the model has no input \"{}\"", name));
-      xs.push_back(id);
-    }
-    const NodeId yield = graph.add_node({.op_type = "Yield",
-                                         .inputs = ys,
-                                         .domain = "treadle",
-                                         .name = "yield",
-                                         .num_outputs = static_cast<int>(joint.num_differentiable)});
-    infer_node(graph, yield);
-    const std::vector<ValueId> handed_in = graph.node(yield).outputs;
-    ys.resize(joint.num_differentiable);
-    const std::vector<ValueId> grads = add_backward(joint.training, model, ys, handed_in, xs, joint_options.zero_gradients);
-    const std::vector<std::string>& names = joint.training.parameters;
-    std::vector<ParameterGradient> all =
-        with_rows(joint.training, std::span(grads).first(names.size()), joint_options.sparse_gradients, "sparse_gradients");
-    for (size_t i = names.size(); i < grads.size(); ++i) all.push_back({grads[i]});
-    for (size_t i = 0; i < all.size(); ++i) {
-      const std::string& name = i < names.size() ? names[i] : joint_options.inputs[i - names.size()];
-      joint.result_of.push_back(all[i].value == kNoValue ? -1 : static_cast<int>(joint.outputs.size()));
-      if (all[i].value != kNoValue) joint.outputs.emplace_back(name, all[i].value);
-      joint.rows_of.push_back(all[i].has_rows() ? static_cast<int>(joint.outputs.size()) : -1);
-      if (all[i].has_rows()) joint.outputs.emplace_back(name + "/rows", all[i].places);
-    }
-  }
-
-  // Running statistics are the last outputs, in the memory of those before: this module's own, or what is fed.
-  void keep_states(const TrainingGraph& made) {
-    const std::vector<std::string>& fed = joint_options.states;
-    bound.resize(num_results);
-    std::vector<std::string> own;
-    auto is_fed = [&](const std::string& name) { return std::find(fed.begin(), fed.end(), name) != fed.end(); };
-    for (const TrainingGraph::State& state : made.states)
-      if (!is_fed(state.name)) own.push_back(state.name);
-    states = copy_initializers(model, own);
-    for (const TrainingGraph::State& state : made.states) bound.push_back(is_fed(state.name) ? Datum() : Datum(states.at(state.name)));
-  }
-
-  void find_fed_states(const std::vector<std::string>& names) {
-    const std::vector<std::string>& inputs = runner->executable()->input_names;
-    for (size_t result = num_results; result < runner->graph().output_names.size(); ++result) {
-      const std::string& name = runner->graph().output_names[result];
-      if (std::find(names.begin(), names.end(), name) == names.end()) continue;
-      fed_states.push_back({position_of(inputs, name), result});
-    }
-  }
-
-  /// @throws Error(not_found) for what is neither held nor a parameter.
-  Tensor held_now(const std::string& name) const {
-    if (const auto found = places_of_held.find(name); found != places_of_held.end()) return held->at(found->second).tensor;
-    if (const auto found = parameters.find(name); found != parameters.end()) return found->second;
-    std::vector<std::string> names;
-    for (const auto& [held_name, place] : places_of_held) names.push_back(held_name);
-    for (const auto& [parameter, tensor] : parameters) names.push_back(parameter);
-    throw Error(ErrorCode::not_found, fmt::format("the module holds no \"{}\"; is it {}?", name, nearest_names(name, names)));
-  }
-
-  static std::shared_ptr<StoppableRun> make_run(const std::shared_ptr<Impl>& self, const RunOptions* options) {
-    const std::shared_ptr<const Monitor> monitor = self->current_monitor();
-    return std::make_shared<StoppableRun>(self, self->runner->executable(monitor), options, monitor, "joint module");
-  }
-
-  struct FedState {
-    size_t feed, result;  // places among all inputs, and all outputs of the graph
-  };
-
-  Model model;
-  JointOptions joint_options;  // without `held`, once that is in the member of this name
-  const bool forward_only;
-  bool is_random = false;
-  std::vector<std::string> output_names, gradient_names;
-  NamedTensors parameters, states;
-  const std::shared_ptr<exec::Variables> held = std::make_shared<exec::Variables>();
-  std::map<std::string, size_t> places_of_held;
-  std::vector<Datum> bound;  // per result: memory that it is written to
-  std::vector<FedState> fed_states;
-  std::vector<int> result_of, rows_of;  // per gradient; -1: there is none, or it is dense
-  std::vector<bool> copied;             // per output
-  size_t num_differentiable = 0, num_results = 0;
-  std::unique_ptr<Runner> runner;
-};
-
-struct JointModule::Run::Impl {
-  std::shared_ptr<JointModule::Impl> module;
-  std::shared_ptr<StoppableRun> run;  // null after the backward pass
-  std::vector<Tensor> outputs;
-  bool has_outputs = false;
-  std::vector<const Storage*> callers;  // memory that is the caller's: fed, handed in, and of the outputs; sorted before the backward pass
-  bool is_backward = false;
-  std::vector<bool> given;             // per gradient
-  std::vector<Tensor> rows;            // per gradient that has been given: which rows of the parameter it has; undefined: it is dense
-  std::set<const Storage*> gradients;  // memory of those
-
-  void take_yielded() {
-    has_outputs = true;
-    const std::vector<Datum> values = module->forward_only ? run->take_outputs() : run->run().yielded();
-    for (size_t i = 0; i < module->output_names.size(); ++i)
-      outputs.push_back(i < module->copied.size() && module->copied[i] ? values[i].tensor().clone() : values[i].tensor());
-    if (module->forward_only) run.reset();
-  }
-};
-
-JointModule::Run::Run(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
-JointModule::Run::~Run() = default;
-JointModule::Run::Run(Run&&) noexcept = default;
-JointModule::Run& JointModule::Run::operator=(Run&&) noexcept = default;
-const std::vector<Tensor>& JointModule::Run::outputs() const { return impl_->outputs; }
-
-void JointModule::Run::move_feed(size_t input, const Tensor& value) {
-  const Runner& runner = *impl_->module->runner;
-  if (!impl_->run || impl_->is_backward) throw Error(ErrorCode::invalid_argument, "the backward pass has run already, or has begun");
-  if (input >= runner.fed_names().size())
-    throw Error(ErrorCode::invalid_argument, fmt::format("input {} of {} that are fed", input, runner.fed_names().size()));
-  impl_->run->move_feed(runner.place_of_fed(input), value);
-  impl_->callers.push_back(value.storage().get());
+  throw Error(ErrorCode::invalid_argument, fmt::format("there is no gradient request \"{}\"; there are {}", name, fmt::join(names, ", ")));
 }
 
-void JointModule::Run::begin_backward(std::span<const Tensor> grad_outputs) {
-  const JointModule::Impl& module = *impl_->module;
-  if (module.forward_only) throw Error(ErrorCode::invalid_argument, "the module was made without a backward pass");
-  if (!impl_->run || impl_->is_backward) throw Error(ErrorCode::invalid_argument, "the backward pass has run already, or has begun");
-  if (!impl_->has_outputs) throw Error(ErrorCode::invalid_argument, "the forward pass has not run to its end");
-  if (grad_outputs.size() != module.num_differentiable)
-    throw Error(ErrorCode::invalid_argument, fmt::format("{} gradients for {} outputs", grad_outputs.size(), module.num_differentiable));
-  std::vector<Datum> handed_in(grad_outputs.begin(), grad_outputs.end());
-  for (size_t i = 0; i < grad_outputs.size(); ++i) {
-    const Tensor& output = impl_->outputs[i];
-    if (!grad_outputs[i].defined()) {
-      Tensor zeros(output.dtype(), output.shape());
-      std::memset(zeros.raw(), 0, zeros.size_bytes());
-      handed_in[i] = std::move(zeros);
-    } else if (grad_outputs[i].shape() != output.shape() || grad_outputs[i].dtype() != output.dtype()) {
-      throw Error(ErrorCode::invalid_argument, fmt::format("the gradient of \"{}\" is {}, the output is {}", module.output_names[i],
-                                                           describe(grad_outputs[i]), describe(output)));
-    }
-  }
-  for (const Datum& datum : handed_in) impl_->callers.push_back(storage_of(datum));
-  for (const Tensor& output : impl_->outputs) impl_->callers.push_back(output.storage().get());
-  std::sort(impl_->callers.begin(), impl_->callers.end());
-  impl_->run->resume(handed_in);
-  impl_->is_backward = true;
-  impl_->given.resize(module.result_of.size());
-  impl_->rows.resize(module.result_of.size());
+JointModule::Impl::Impl(const Model& source, const JointOptions& given)
+    : Runtime(in_training(given.session), "the module"),
+      model(with_own_initializers(source)),
+      joint_options(given),
+      forward_only(given.forward_only) {
+  const Making scope(*this, source);
+  making(name, [&] { make(given); });
+  keep_limits([this] { runner->trim(); });
 }
 
-std::vector<Tensor> JointModule::Run::advance_backward(std::span<const size_t> gradients) {
-  const exec::PartMark mark("treadle backward");
-  const JointModule::Impl& module = *impl_->module;
-  if (!impl_->is_backward || !impl_->run) throw Error(ErrorCode::invalid_argument, "no backward pass has begun, or it is over");
-  std::vector<int> results;
-  for (size_t gradient : gradients) {
-    if (gradient >= impl_->given.size() || impl_->given[gradient])
+void JointModule::Impl::make(const JointOptions& given) {
+  if ((given.inference || !given.held.empty()) && !forward_only)
+    throw Error(ErrorCode::invalid_argument, "inference and held values are for modules without a backward pass");
+  if (forward_only && !given.gradient_requests.empty())
+    throw Error(ErrorCode::invalid_argument, "a module without a backward pass has no gradients to be requested");
+  Joint joint = make_joint(/*simplified=*/true);
+  TrainingGraph& made = joint.training;
+  output_names = joint.output_names;
+  num_differentiable = joint.num_differentiable;
+  result_of = joint.result_of, rows_of = joint.rows_of;
+  num_results = joint.outputs.size() - made.states.size();
+  if (!forward_only) {
+    gradient_names = made.parameters;
+    gradient_names.insert(gradient_names.end(), given.inputs.begin(), given.inputs.end());
+  }
+  {
+    const AllocationScope scope(&memory, MemoryClass::parameters);
+    parameters = copy_initializers(model, made.parameters);
+    keep_states(made);
+  }
+  devices.read_groups(model);
+  for (const auto& [name, tensor] : given.held)
+    if (const ValueId id = made.graph->find_value(name); !made.graph->value(id).uses.empty() || made.graph->is_output(id))
+      places_of_held.emplace(name, held->add(name, tensor));
+  joint_options.held.clear();
+  if (!forward_only && !made.parameters.empty()) joint_options.parameters = made.parameters;  // with gradients; also the next time
+  held->watch(true);
+  auto again = [this] { return make_joint(/*simplified=*/false).training.graph; };
+  runner = std::make_unique<Runner>(*this, std::move(made.graph), again, std::vector<const NamedTensors*>{&parameters, &states}, held,
+                                    forward_only ? std::nullopt : std::optional<std::vector<std::string>>(std::in_place));
+  is_random = draws_numbers(runner->graph());
+  copied = read_behind_yield(runner->graph());
+  find_fed_states(given.states);
+}
+
+JointModule::Impl::~Impl() { let_limits_go(); }
+
+JointModule::Impl::Joint JointModule::Impl::make_joint(bool simplified) const {
+  NamedTensors held_now = joint_options.held;
+  for (const auto& [name, place] : places_of_held) held_now.insert_or_assign(name, held->at(place).tensor);
+  const Selection selection{.parameters = joint_options.parameters,
+                            .frozen = joint_options.frozen,
+                            .states = joint_options.states,
+                            .unbiased_variance = joint_options.unbiased_variance,
+                            .held = &held_now,
+                            .session = &(this->Runtime::options)};
+  Joint joint;
+  joint.training = make_training_graph(model, selection, !joint_options.inference);
+  std::vector<ValueId> ys = find_outputs(joint);
+  if (forward_only)
+    for (size_t i = 0; i < ys.size(); ++i) joint.outputs.emplace_back(joint.output_names[i], ys[i]);
+  else
+    add_gradients(joint, std::move(ys), simplified);
+  for (const TrainingGraph::State& state : joint.training.states) joint.outputs.emplace_back(state.name, state.updated);
+  set_outputs(*joint.training.graph, joint.outputs, joint.training.read);
+  return joint;
+}
+
+// What is handed out: `outputs`, then `plain_outputs`.
+std::vector<ValueId> JointModule::Impl::find_outputs(Joint& joint) const {
+  const Graph& graph = *joint.training.graph;
+  const bool are_named = !joint_options.outputs.empty() || !joint_options.plain_outputs.empty();
+  joint.output_names = are_named ? joint_options.outputs : graph.output_names;
+  joint.num_differentiable = joint.output_names.size();
+  std::vector<ValueId> found;
+  for (const std::string& name : joint.output_names) {
+    found.push_back(find_output(graph, name));
+    if (!forward_only && graph.type(found.back()).dtype != DType::float32)
       throw Error(ErrorCode::invalid_argument,
-                  fmt::format("the gradient {} of {} has been taken, or there is none", gradient, impl_->given.size()));
-    impl_->given[gradient] = true;
-    for (int result : {module.result_of[gradient], module.rows_of[gradient]})
-      if (result >= 0) results.push_back(result);
+                  fmt::format("the output \"{}\" is {}; a gradient flows into float32 only; choose the outputs", name,
+                              to_string(graph.type(found.back()))));
   }
-  std::shared_ptr<StoppableRun> run = std::move(impl_->run);  // after an error there is none
-  if (const int32_t last = made_by(*run->executable().program, results); last >= 0)
-    if (const size_t steps = run->run().steps_through(static_cast<size_t>(last)); steps > 0) run->advance(steps);
-  // A gradient may be what was handed in or fed, as it is; each is the caller's to change.
-  std::vector<Tensor> made;
-  for (size_t gradient : gradients) {
-    made.emplace_back();
-    if (module.result_of[gradient] < 0) continue;
-    const Datum taken = run->take_output(static_cast<size_t>(module.result_of[gradient]));
-    const Storage* storage = storage_of(taken);
-    const bool is_own =
-        !std::binary_search(impl_->callers.begin(), impl_->callers.end(), storage) && impl_->gradients.insert(storage).second;
-    made.back() = is_own ? taken.tensor() : taken.tensor().clone();
-    if (const int rows = module.rows_of[gradient]; rows >= 0)
-      std::tie(made.back(), impl_->rows[gradient]) = without_padding(made.back(), run->take_output(static_cast<size_t>(rows)).tensor());
+  for (const std::string& name : joint_options.plain_outputs) {
+    joint.output_names.push_back(name);
+    found.push_back(find_output(graph, name));
   }
-  if (std::find(impl_->given.begin(), impl_->given.end(), false) != impl_->given.end()) {
-    impl_->run = std::move(run);
-    return made;
-  }
-  if (!run->run().finished() && !run->advance()) throw Error(ErrorCode::internal, "a second Yield");
-  run->take_outputs();  // running statistics
-  return made;
+  return found;
 }
 
-std::vector<Tensor> JointModule::Run::backward_in_order(std::span<const Tensor> grad_outputs) {
-  begin_backward(grad_outputs);
-  std::vector<size_t> all(impl_->given.size());
-  std::iota(all.begin(), all.end(), size_t{0});
-  return advance_backward(all);
-}
-
-const Tensor& JointModule::Run::rows(size_t gradient) const {
-  static const Tensor none;
-  return gradient < impl_->rows.size() ? impl_->rows[gradient] : none;
-}
-
-Feeds JointModule::Run::sparse_backward(std::span<const Tensor> grad_outputs) {
-  std::vector<Tensor> gradients = backward_in_order(grad_outputs);
-  Feeds named;
-  for (size_t i = 0; i < gradients.size(); ++i) {
-    if (!gradients[i].defined()) continue;
-    const std::string& name = impl_->module->gradient_names[i];
-    if (!rows(i).defined())
-      named.emplace(name, std::move(gradients[i]));
-    else
-      named.emplace(name,
-                    SparseTensor{.dense_shape = impl_->module->parameters.at(name).shape(), .values = gradients[i], .indices = rows(i)});
+// The Yield, the backward pass behind it, and the gradients that there are.
+void JointModule::Impl::add_gradients(Joint& joint, std::vector<ValueId> ys, bool simplified) const {
+  Graph& graph = *joint.training.graph;
+  if (simplified) simplify_forward(joint.training, ys, Runtime::options);
+  std::vector<ValueId> xs;
+  for (const std::string& name : joint_options.inputs) {
+    const ValueId id = graph.find_value(name);
+    if (id == kNoValue || std::find(graph.inputs.begin(), graph.inputs.end(), id) == graph.inputs.end())
+      throw Error(ErrorCode::not_found, fmt::format("the model has no input \"{}\"", name));
+    xs.push_back(id);
   }
-  return named;
+  check_requests(joint.training);
+  const NodeId yield = graph.add_node(
+      {.op_type = "Yield", .inputs = ys, .domain = "treadle", .name = "yield", .num_outputs = static_cast<int>(joint.num_differentiable)});
+  infer_node(graph, yield);
+  const std::vector<ValueId> handed_in = graph.node(yield).outputs;
+  ys.resize(joint.num_differentiable);
+  const std::vector<ValueId> grads = add_backward(joint.training, model, ys, handed_in, xs, joint_options.zero_gradients);
+  const std::vector<std::string>& names = joint.training.parameters;
+  std::vector<ParameterGradient> all =
+      with_rows(joint.training, std::span(grads).first(names.size()), joint_options.sparse_gradients, "sparse_gradients");
+  for (size_t i = names.size(); i < grads.size(); ++i) all.push_back({grads[i]});
+  for (size_t i = 0; i < all.size(); ++i) {
+    const std::string& name = i < names.size() ? names[i] : joint_options.inputs[i - names.size()];
+    const GradientRequest request = request_of(name);
+    if (request == GradientRequest::null) all[i] = {};
+    if (request == GradientRequest::add && all[i].has_rows())
+      throw Error(ErrorCode::invalid_argument, fmt::format("the gradient of \"{}\" is by rows: it is not added to memory", name));
+    if (request == GradientRequest::add && all[i].value != kNoValue) {
+      const ValueId sum = graph.add_input(sum_name(name), graph.type(graph.find_value(name)));
+      all[i].value = appended(graph, {.op_type = "Add", .inputs = {sum, all[i].value}, .name = name + "/gradient/sum"});
+    }
+    joint.result_of.push_back(all[i].value == kNoValue ? -1 : static_cast<int>(joint.outputs.size()));
+    if (all[i].value != kNoValue) joint.outputs.emplace_back(name, all[i].value);
+    joint.rows_of.push_back(all[i].has_rows() ? static_cast<int>(joint.outputs.size()) : -1);
+    if (all[i].has_rows()) joint.outputs.emplace_back(name + "/rows", all[i].places);
+  }
 }
 
-NamedTensors JointModule::Run::backward(std::span<const Tensor> grad_outputs) {
-  const std::vector<int>& by_rows = impl_->module->rows_of;
-  if (std::any_of(by_rows.begin(), by_rows.end(), [](int rows) { return rows >= 0; }))
-    throw Error(ErrorCode::invalid_argument, "the module has sparse_gradients; call sparse_backward()");
-  std::vector<Tensor> gradients = backward_in_order(grad_outputs);
-  NamedTensors named;
-  for (size_t i = 0; i < gradients.size(); ++i)
-    if (gradients[i].defined()) named.emplace(impl_->module->gradient_names[i], std::move(gradients[i]));
-  return named;
+GradientRequest JointModule::Impl::request_of(const std::string& name) const {
+  const auto found = joint_options.gradient_requests.find(name);
+  return found == joint_options.gradient_requests.end() ? GradientRequest::write : found->second;
+}
+
+void JointModule::Impl::check_requests(const TrainingGraph& training) const {
+  std::vector<std::string> names = training.parameters;
+  names.insert(names.end(), joint_options.inputs.begin(), joint_options.inputs.end());
+  for (const auto& [name, request] : joint_options.gradient_requests)
+    if (std::find(names.begin(), names.end(), name) == names.end())
+      throw Error(ErrorCode::not_found,
+                  fmt::format("a gradient of \"{}\" is requested, which is no parameter, and not among the inputs; is it {}?", name,
+                              nearest_names(name, names)));
+}
+
+void JointModule::Impl::bind_gradients(const NamedTensors& given, Feeds& feeds, std::vector<Datum>& to) const {
+  for (const auto& [name, tensor] : given)
+    if (std::find(gradient_names.begin(), gradient_names.end(), name) == gradient_names.end())
+      throw Error(ErrorCode::not_found, fmt::format("memory is given for the gradient of \"{}\", which there is not", name));
+  for (size_t g = 0; g < gradient_names.size(); ++g) {
+    if (result_of[g] < 0 || rows_of[g] >= 0) continue;
+    const std::string& name = gradient_names[g];
+    const auto found = given.find(name);
+    if (found == given.end()) throw Error(ErrorCode::invalid_argument, fmt::format("the gradient of \"{}\" has no memory", name));
+    const Tensor& own = found->second;
+    const auto parameter = parameters.find(name);
+    const auto feed = feeds.find(name);
+    const Tensor& of = parameter != parameters.end()                     ? parameter->second
+                       : feed != feeds.end() && feed->second.is_tensor() ? feed->second.tensor()
+                                                                         : own;
+    if (own.dtype() != of.dtype() || own.shape() != of.shape() || !own.is_contiguous() || !own.storage()->writable())
+      throw Error(ErrorCode::invalid_argument,
+                  fmt::format("the memory for the gradient of \"{}\" is {}; contiguous memory of {} is expected", name, describe(own),
+                              describe(of)));
+    to[static_cast<size_t>(result_of[g])] = own;
+    if (request_of(name) == GradientRequest::add) feeds.insert_or_assign(sum_name(name), own);
+  }
+}
+
+// Running statistics are the last outputs, in the memory of those before: this module's own, or what is fed.
+void JointModule::Impl::keep_states(const TrainingGraph& made) {
+  const std::vector<std::string>& fed = joint_options.states;
+  bound.resize(num_results);
+  std::vector<std::string> own;
+  auto is_fed = [&](const std::string& name) { return std::find(fed.begin(), fed.end(), name) != fed.end(); };
+  for (const TrainingGraph::State& state : made.states)
+    if (!is_fed(state.name)) own.push_back(state.name);
+  states = copy_initializers(model, own);
+  for (const TrainingGraph::State& state : made.states) bound.push_back(is_fed(state.name) ? Datum() : Datum(states.at(state.name)));
+}
+
+void JointModule::Impl::find_fed_states(const std::vector<std::string>& names) {
+  const std::vector<std::string>& inputs = runner->executable()->input_names;
+  for (size_t result = num_results; result < runner->graph().output_names.size(); ++result) {
+    const std::string& name = runner->graph().output_names[result];
+    if (std::find(names.begin(), names.end(), name) == names.end()) continue;
+    fed_states.push_back({position_of(inputs, name), result});
+  }
+}
+
+/// @throws Error(not_found) for what is neither held nor a parameter.
+Tensor JointModule::Impl::held_now(const std::string& name) const {
+  if (const auto found = places_of_held.find(name); found != places_of_held.end()) return held->at(found->second).tensor;
+  for (const NamedTensors* tensors : {&parameters, &states})
+    if (const auto found = tensors->find(name); found != tensors->end()) return found->second;
+  std::vector<std::string> names;
+  for (const auto& [held_name, place] : places_of_held) names.push_back(held_name);
+  for (const NamedTensors* tensors : {&parameters, &states})
+    for (const auto& [own, tensor] : *tensors) names.push_back(own);
+  throw Error(ErrorCode::not_found, fmt::format("the module holds no \"{}\"; is it {}?", name, nearest_names(name, names)));
+}
+
+Datum* JointModule::Impl::memory_of_state(const std::string& name) {
+  if (!states.contains(name)) return nullptr;
+  const std::vector<std::string>& outputs = runner->graph().output_names;
+  for (size_t result = num_results; result < outputs.size(); ++result)
+    if (outputs[result] == name) return &bound[result];
+  return nullptr;
+}
+
+std::shared_ptr<StoppableRun> JointModule::Impl::make_run(const std::shared_ptr<Impl>& self, const RunOptions* options) {
+  const std::shared_ptr<const Monitor> monitor = self->current_monitor();
+  return std::make_shared<StoppableRun>(self, self->runner->executable(monitor), options, monitor, "joint module");
 }
 
 JointModule::JointModule(const Model& model, const JointOptions& options) : impl_(std::make_shared<Impl>(model, options)) {}
@@ -364,24 +260,39 @@ JointModule::~JointModule() = default;
 JointModule::JointModule(JointModule&&) noexcept = default;
 JointModule& JointModule::operator=(JointModule&&) noexcept = default;
 
-size_t JointModule::Run::steps_left() const { return impl_->has_outputs || !impl_->run ? 0 : impl_->run->run().steps_left(); }
+namespace {
 
-size_t JointModule::Run::advance_steps(size_t count) {
-  if (impl_->has_outputs) return 0;
-  impl_->run->advance(count);
-  const size_t left = impl_->run->run().steps_left();
-  if (left == 0) impl_->take_yielded();
-  return left;
+void refuse_fed_states() {
+  throw Error(ErrorCode::invalid_argument, "running statistics are fed: call forward_in_order(), which says where they lie");
 }
+
+}  // namespace
 
 JointModule::Run JointModule::begin(const Feeds& feeds, const RunOptions* options) {
   check_run_options(options);
-  if (!impl_->fed_states.empty())
-    throw Error(ErrorCode::invalid_argument, "running statistics are fed: call forward_in_order(), which says where they lie");
+  for (const auto& [name, request] : impl_->joint_options.gradient_requests)
+    if (request == GradientRequest::add)
+      throw Error(ErrorCode::invalid_argument, fmt::format("the gradient of \"{}\" is added to memory: call begin_with_memory()", name));
+  if (!impl_->fed_states.empty()) refuse_fed_states();
   auto run = std::make_unique<Run::Impl>();
   run->module = impl_;
   run->run = JointModule::Impl::make_run(impl_, options);
   run->run->start(impl_->runner->arrange(feeds, {}), impl_->bound, nullptr, /*compiled=*/false);
+  return Run(std::move(run));
+}
+
+JointModule::Run JointModule::begin_with_memory(const Feeds& feeds, const NamedTensors& gradients, const RunOptions* options) {
+  check_run_options(options);
+  if (!impl_->fed_states.empty()) refuse_fed_states();
+  if (impl_->forward_only) throw Error(ErrorCode::invalid_argument, "the module was made without a backward pass");
+  Feeds all = feeds;
+  std::vector<Datum> bound = impl_->bound;
+  impl_->bind_gradients(gradients, all, bound);
+  auto run = std::make_unique<Run::Impl>();
+  run->module = impl_;
+  run->has_memory = true;
+  run->run = JointModule::Impl::make_run(impl_, options);
+  run->run->start(impl_->runner->arrange(all, {}), bound, nullptr, /*compiled=*/false);
   return Run(std::move(run));
 }
 
@@ -474,7 +385,8 @@ void JointModule::hold(const NamedTensors& tensors) {
       impl_->held->set(found->second, tensor);
       continue;
     }
-    impl_->parameters.at(name) = tensor;
+    if (Datum* const memory = impl_->memory_of_state(name)) *memory = tensor;
+    (impl_->states.contains(name) ? impl_->states : impl_->parameters).at(name) = tensor;
     impl_->runner->keep(name, tensor);
   }
 }

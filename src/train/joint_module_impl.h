@@ -1,0 +1,90 @@
+// What a joint module is made of.
+#pragma once
+
+#include <cstddef>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "exec/program/variables.h"
+#include "session/runtime.h"
+#include "session/stoppable_run.h"
+#include "train/runner.h"
+#include "train/training_graph.h"
+#include "treadle/train.h"
+
+namespace treadle::train {
+
+inline const Storage* storage_of(const Datum& datum) { return datum.is_tensor() ? datum.tensor().storage().get() : nullptr; }
+
+struct JointModule::Impl : Runtime {
+  Impl(const Model& source, const JointOptions& given);
+  ~Impl();
+
+  profile::ProfilePlan profile_plan(const Profiling& of) const override;
+
+  /// The graph with its outputs: results, then running statistics.
+  struct Joint {
+    TrainingGraph training;
+    Outputs outputs;
+    std::vector<std::string> output_names;
+    size_t num_differentiable = 0;
+    std::vector<int> result_of;  // per gradient; -1: there is none
+    std::vector<int> rows_of;    // per gradient: the result with the places of its rows; -1: it is dense
+  };
+  /// @param simplified  false: every value of the model is there
+  Joint make_joint(bool simplified) const;
+  void make(const JointOptions& given);
+  std::vector<ValueId> find_outputs(Joint& joint) const;
+  void add_gradients(Joint& joint, std::vector<ValueId> ys, bool simplified) const;
+  void check_requests(const TrainingGraph& training) const;
+  GradientRequest request_of(const std::string& name) const;
+  void keep_states(const TrainingGraph& made);
+  void find_fed_states(const std::vector<std::string>& names);
+  Tensor held_now(const std::string& name) const;
+  /// Where a state's new value goes to; null: it is none of the module's own.
+  Datum* memory_of_state(const std::string& name);
+  /// @param feeds    that of a sum is added. @param bound  memory of a gradient is added.
+  void bind_gradients(const NamedTensors& memory, Feeds& feeds, std::vector<Datum>& bound) const;
+
+  static std::shared_ptr<StoppableRun> make_run(const std::shared_ptr<Impl>& self, const RunOptions* options);
+
+  struct FedState {
+    size_t feed, result;  // places among all inputs, and all outputs of the graph
+  };
+
+  Model model;
+  JointOptions joint_options;  // without `held`, once that is in the member of this name
+  const bool forward_only;
+  bool is_random = false;
+  std::vector<std::string> output_names, gradient_names;
+  NamedTensors parameters, states;
+  const std::shared_ptr<exec::Variables> held = std::make_shared<exec::Variables>();
+  std::map<std::string, size_t> places_of_held;
+  std::vector<Datum> bound;  // per result: memory that it is written to
+  std::vector<FedState> fed_states;
+  std::vector<int> result_of, rows_of;  // per gradient; -1: there is none, or it is dense
+  std::vector<bool> copied;             // per output
+  size_t num_differentiable = 0, num_results = 0;
+  std::unique_ptr<Runner> runner;
+};
+
+struct JointModule::Run::Impl {
+  void take_yielded();
+
+  std::shared_ptr<JointModule::Impl> module;
+  std::shared_ptr<StoppableRun> run;  // null after the backward pass
+  std::vector<Tensor> outputs;
+  bool has_outputs = false;
+  std::vector<const Storage*> callers;  // memory that is the caller's: fed, handed in, and of the outputs; sorted before the backward pass
+  bool is_backward = false, has_memory = false;  // of all gradients that are asked for
+  std::vector<bool> given;                       // per gradient
+  std::vector<Tensor> rows;            // per gradient that has been given: which rows of the parameter it has; undefined: it is dense
+  std::set<const Storage*> gradients;  // memory of those
+};
+
+}  // namespace treadle::train
