@@ -19,7 +19,7 @@ extern "C" {
 #endif
 
 /* Grows with every addition to this header. */
-#define TREADLE_ABI_VERSION 14
+#define TREADLE_ABI_VERSION 15
 
 typedef struct treadle_status treadle_status;
 typedef struct treadle_model treadle_model;
@@ -37,6 +37,7 @@ typedef struct treadle_trainer treadle_trainer;
 typedef struct treadle_checkpoint_folder treadle_checkpoint_folder;
 typedef struct treadle_joint_module treadle_joint_module;
 typedef struct treadle_joint_run treadle_joint_run;
+typedef struct treadle_executor treadle_executor;
 typedef struct treadle_precision_choice treadle_precision_choice;
 
 typedef enum treadle_code {
@@ -517,6 +518,87 @@ TREADLE_C_API treadle_status* treadle_joint_run_backward(treadle_joint_run* run,
 /* After backward, of a gradient of "sparse_gradients", which has rows of it: which rows these are, int64, ascending. An error for others.
  */
 TREADLE_C_API treadle_status* treadle_joint_run_gradient_rows(const treadle_joint_run* run, size_t index, treadle_value** out);
+
+/* Executors, since version 15 of the ABI: values are bound to a model's arguments (inputs and float32 initializers) once, and forward and
+ * backward passes work on them in place (docs/executor.md). Memory of treadle_tensor_borrow() is read and written where it lies, and must
+ * outlive the executor. One thread at a time may use an executor, and those that share graphs with it. */
+typedef struct treadle_named_value {
+  const char* name;
+  const treadle_value* value;
+} treadle_named_value;
+typedef struct treadle_named_shape {
+  const char* name;
+  const int64_t* extents;
+  size_t rank;
+} treadle_named_shape;
+
+/* Zero-initialise and set struct_size; a zero means the default. */
+typedef struct treadle_bind_options {
+  size_t struct_size;
+  const char* request;                  /* of the gradients of all float32 arguments: "write", "add" or "null"; NULL: "write" */
+  const treadle_config_entry* requests; /* of single ones, by argument */
+  size_t num_requests;
+  const treadle_named_value* gradients; /* memory of gradients, by argument; zeros are made where it is missing */
+  size_t num_gradients;
+  const treadle_named_value* states; /* memory of running statistics; a copy of the model's where it is missing */
+  size_t num_states;
+  const treadle_config_entry* session; /* options of sessions by name; none: the defaults */
+  size_t num_session;
+  const char* const* row_gradients; /* parameters whose gradients are by rows: sparse tensors, new with each backward pass */
+  size_t num_row_gradients;
+  const treadle_executor* shared;  /* its parameters and states are used where no others are given; of the same model also its graphs */
+  const char* const* shared_names; /* which of them; NULL: all that both models have */
+  size_t num_shared_names;
+} treadle_bind_options;
+
+/* All inputs are given; parameters that are missing have the model's values. `options` may be NULL. With `shared`, `session` and
+ * `row_gradients` are that executor's, and must not be given. */
+TREADLE_C_API treadle_status* treadle_executor_bind(const treadle_model* model, const treadle_named_value* arguments, size_t num_arguments,
+                                                    const treadle_bind_options* options, treadle_executor** out);
+/* With zeros for inputs of these shapes, and of those that follow from the symbols they share. */
+TREADLE_C_API treadle_status* treadle_executor_simple_bind(const treadle_model* model, const treadle_named_shape* shapes, size_t num_shapes,
+                                                           const treadle_bind_options* options, treadle_executor** out);
+TREADLE_C_API void treadle_executor_release(treadle_executor* executor);
+/* `is_train` non-zero: backward may follow; normalisations use the batch's statistics and update the running ones. `run_options` may be
+ * NULL, and must live until the backward pass has ended. */
+TREADLE_C_API treadle_status* treadle_executor_forward(treadle_executor* executor, int is_train, const treadle_run_options* run_options);
+/* One step of the forward pass, a node of the optimised graph: step 0 begins a pass, the others follow in order. `*steps_left` (may be
+ * NULL) is how many are left; the outputs are there when none is. */
+TREADLE_C_API treadle_status* treadle_executor_partial_forward(treadle_executor* executor, size_t step, int is_train,
+                                                               const treadle_run_options* run_options, size_t* steps_left);
+/* Once for each forward pass for training. One head gradient for each output, NULL for zeros; num_head_gradients 0: all are ones. */
+TREADLE_C_API treadle_status* treadle_executor_backward(treadle_executor* executor, const treadle_value* const* head_gradients,
+                                                        size_t num_head_gradients);
+TREADLE_C_API size_t treadle_executor_num_outputs(const treadle_executor* executor);
+TREADLE_C_API const char* treadle_executor_output_name(const treadle_executor* executor, size_t index); /* NULL beyond the last */
+/* Of the last pass. A new value, which the caller releases, as are all that follow. */
+TREADLE_C_API treadle_status* treadle_executor_output(const treadle_executor* executor, size_t index, treadle_value** out);
+/* Arguments and states in the order of their names. Values are over the memory that is bound. */
+TREADLE_C_API size_t treadle_executor_num_arguments(const treadle_executor* executor);
+TREADLE_C_API const char* treadle_executor_argument_name(const treadle_executor* executor, size_t index);
+TREADLE_C_API treadle_status* treadle_executor_argument(const treadle_executor* executor, const char* name, treadle_value** out);
+/* Binds another value of the same dtype and shape. */
+TREADLE_C_API treadle_status* treadle_executor_set_argument(treadle_executor* executor, const char* name, const treadle_value* value);
+TREADLE_C_API size_t treadle_executor_num_states(const treadle_executor* executor);
+TREADLE_C_API const char* treadle_executor_state_name(const treadle_executor* executor, size_t index);
+TREADLE_C_API treadle_status* treadle_executor_state(const treadle_executor* executor, const char* name, treadle_value** out);
+/* "write", "add" or "null"; NULL: there is no such argument. */
+TREADLE_C_API const char* treadle_executor_request(const treadle_executor* executor, const char* argument);
+/* TREADLE_NOT_FOUND for an argument whose request is "null". */
+TREADLE_C_API treadle_status* treadle_executor_gradient(const treadle_executor* executor, const char* argument, treadle_value** out);
+/* Of one by rows: which rows its values are, int64, ascending. An error for others. */
+TREADLE_C_API treadle_status* treadle_executor_gradient_rows(const treadle_executor* executor, const char* argument, treadle_value** out);
+/* An executor for inputs of other shapes, which shares parameters, states and memory. `partial_shaping` non-zero: inputs that are not named
+ * may change by the symbols they share, or keep their shapes; `allow_up_sizing` non-zero: new memory may be made for inputs that grow. */
+TREADLE_C_API treadle_status* treadle_executor_reshape(const treadle_executor* executor, const treadle_named_shape* shapes,
+                                                       size_t num_shapes, int partial_shaping, int allow_up_sizing, treadle_executor** out);
+/* Calls back with every value that matches (* and ?; NULL: all) in forward and backward passes, before its memory is used again. An error
+ * ends the run. `release(context)` is called (may be NULL) when the executor and those that share its graphs have no more use for it; not
+ * if this fails. `callback` NULL: nothing is watched any more. */
+TREADLE_C_API treadle_status* treadle_executor_set_monitor(treadle_executor* executor,
+                                                           treadle_status* (*callback)(void* context, const char* name,
+                                                                                       const treadle_value* value),
+                                                           void* context, void (*release)(void* context), const char* pattern);
 
 #ifdef __cplusplus
 } /* extern "C" */

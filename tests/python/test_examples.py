@@ -87,6 +87,13 @@ def test_a_loss_of_ones_own_in_c(ort, tmp_path):
     assert float(re.search(r"accuracy (\S+)", made.stdout).group(1)) > 0.97
 
 
+def test_an_executor_in_c_learns_with_gradients_of_two_batches(tmp_path):
+    (program,) = build(EXAMPLES / "executor.c", tmp_path / "executor")
+    made = subprocess.run([program, EXAMPLES / "spirals.onnx"], capture_output=True, text=True)
+    assert made.returncode == 0, made.stderr
+    assert float(re.search(r"accuracy (\S+)", made.stdout).group(1)) > 0.97, made.stdout
+
+
 def test_the_model_is_what_its_script_writes(tmp_path):
     onnx = pytest.importorskip("onnx")
     shutil.copy(EXAMPLES / "make_model.py", tmp_path)
