@@ -77,6 +77,7 @@ void register_control(nb::module_& module);
 void register_engine(nb::module_& module);
 void register_stateful_run(nb::module_& module);
 void register_joint_module(nb::module_& module);
+void register_executor(nb::module_& module);
 void register_communicator(nb::module_& module);
 void register_train(nb::module_& module);
 void register_plugin(nb::module_& module);

@@ -4,6 +4,7 @@
 
 #include "datum.h"
 #include "session.h"
+#include "treadle/executor.h"
 #include "treadle/hooks.h"
 #include "treadle/train.h"
 
@@ -213,6 +214,8 @@ void register_control(nb::module_& module) {
   module.def("set_monitor", &set_monitor, "session"_a, "function"_a.none(), "pattern"_a = "*", "inputs"_a = false);
   module.def("monitor_trainer", &monitor_training<train::Trainer>, "trainer"_a, "function"_a.none(), "pattern"_a = "*", "inputs"_a = false);
   module.def("monitor_module", &monitor_training<train::JointModule>, "module"_a, "function"_a.none(), "pattern"_a = "*",
+             "inputs"_a = false);
+  module.def("monitor_graphs", &monitor_training<train::ExecutorGraphs>, "graphs"_a, "function"_a.none(), "pattern"_a = "*",
              "inputs"_a = false);
   module.def("store", &store, "session"_a, "value"_a, nb::keep_alive<0, 1>());
   module.def(

@@ -29,6 +29,7 @@ NB_MODULE(_treadle, module) {
   register_communicator(module);
   register_train(module);
   register_joint_module(module);
+  register_executor(module);
   register_plugin(module);
   register_operators(module);
   register_quantize(module);

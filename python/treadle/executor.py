@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,15 +12,13 @@ import numpy as np
 from . import _treadle
 from ._treadle import NodeArg, SessionOptions, SparseTensor
 from .errors import Error
-from .partial_run import PartialRun
 from .session import InferenceSession
-from .train import JointModule, JointRun
+from .train import JointModule
 
 __all__ = ["Executor", "bind", "simple_bind"]
 
 _REQUESTS = ("null", "write", "add")
 _STORAGES = ("default", "csr", "row_sparse")
-_log = logging.getLogger("treadle")
 
 
 def _to_storage(value: Any, storage: str) -> Any:
@@ -63,10 +60,17 @@ def _to_dense(value: Any) -> np.ndarray:
     return dense
 
 
-def _readable(value: Any) -> np.ndarray:
-    """The array itself where the library can read it as it lies; otherwise a copy."""
-    if type(value) is np.ndarray and value.dtype == np.float32 and value.flags.c_contiguous and value.flags.aligned:
-        return value
+def _lies_ready(value: Any, float32: bool = False) -> bool:
+    """Whether the library can read and write the array as it lies."""
+    if isinstance(value, SparseTensor):
+        return True
+    if type(value) is not np.ndarray or not value.flags.carray or not value.dtype.isnative:
+        return False
+    return value.dtype == np.float32 if float32 else value.dtype.kind in "biufc"
+
+
+def _ready(value: Any) -> np.ndarray:
+    """The same numbers, where the library can read them."""
     return np.array(_to_dense(value), np.float32, order="C")
 
 
@@ -140,17 +144,6 @@ def _store(options: SessionOptions, storage: Mapping[str, str]) -> None:
         options.add_session_config_entry("treadle.storage", ";".join(f"{name}={kind}" for name, kind in storage.items()))
 
 
-def _add_rows(a: SparseTensor, b: SparseTensor) -> SparseTensor:
-    """The sum of two row-sparse tensors: the rows of both."""
-    if not (a.storage == b.storage == "row_sparse"):
-        raise ValueError(f"a {b.storage} gradient is added to a {a.storage} one; both must be row_sparse")
-    parts = [(np.asarray(tensor.as_coo_view().indices()), np.asarray(tensor.values())) for tensor in (a, b)]
-    rows, places = np.unique(np.concatenate([indices for indices, _ in parts]), return_inverse=True)
-    values = np.zeros((len(rows), *parts[0][1].shape[1:]), parts[0][1].dtype)
-    np.add.at(values, places, np.concatenate([stored for _, stored in parts]))
-    return SparseTensor.row_sparse_from_numpy(np.asarray(a.dense_shape()), values, rows)
-
-
 class _Core:
     """What executors of different shapes share: the compiled graphs."""
 
@@ -159,73 +152,30 @@ class _Core:
         self.model = _bytes_of(model)
         self.devices = devices
         self.options = options
-        self.session = InferenceSession(self.model, devices.apply(options))
-        self._joint: dict[tuple[str, ...], JointModule] = {}
-        # Forward passes that are not for training: parameters and states are read where they are bound.
-        values = [*self.session.get_inputs(), *self.session.get_outputs()]
-        self.reads_in_place = options is None and devices == _Devices() and all(value.type.startswith("tensor(") for value in values)
-        self.reader: _treadle.JointModule | None = None  # made by evaluate()
-        self._read: dict[str, np.ndarray] = {}
-        self.is_monitored = False
-        self.monitor: tuple[Callable[[Any], None], str, bool] | None = None
-        # Everything floating-point that can be trained, and the running statistics: the joint graph knows which these are.
-        self.parameters: dict[str, np.ndarray] = {}
-        self.states: dict[str, np.ndarray] = {}
-        try:
-            probe = JointModule(self.model)
-            self.parameters = {name: array.copy() for name, array in probe.parameters.items()}
-            self.states = {name: array.copy() for name, array in probe.states.items()}
-        except Error:  # nothing to train, or an operator without a gradient: forward(is_train=True) will say so
-            pass
-        self.input_names = [info.name for info in self.session.get_inputs()]
-        self.float_inputs = [info.name for info in self.session.get_inputs() if info.type == "tensor(float)"]
+        self.session: InferenceSession | None = None  # of passes that are not for training, where the library asks for one
+        self._applied = devices.apply(options)
+        native = _treadle.Model.from_bytes(self.model)
+        self.graphs = _treadle.ExecutorGraphs(native, self._applied, list(sparse_gradients), self._make_session)
+        self.inputs: Sequence[NodeArg] = self.session.get_inputs() if self.session is not None else native.inputs
+        # Everything floating-point that can be trained, and the running statistics, as the model has them.
+        self.parameters: dict[str, np.ndarray] = self.graphs.parameters
+        self.states: dict[str, np.ndarray] = self.graphs.states
+        self.input_names = [info.name for info in self.inputs]
+        self.float_inputs = [info.name for info in self.inputs if info.type == "tensor(float)"]
+        evaluation = self.graphs.evaluation
+        self.evaluation = None if evaluation is None else JointModule._of(evaluation, self.inputs)
+        self._training: dict[tuple[tuple[str, str], ...], JointModule] = {}
 
-    def evaluate(self, inputs: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> list[np.ndarray] | None:
-        """The outputs; None where a session has to compute them: for a monitor, on devices, of sparse or scattered arrays.
+    def _make_session(self) -> _treadle.Session:
+        self.session = InferenceSession(self.model, self._applied)
+        return self.session._sess
 
-        :param arrays: parameters and states. Kernels keep them packed for as long as their elements stay.
-        """
-        if not self.reads_in_place or self.is_monitored:
-            return None
-        held = self._read
-        if self.reader is None or any(held.get(name) is not array for name, array in arrays.items()):
-            if not all(type(array) is np.ndarray and array.dtype == np.float32 and array.flags.carray for array in arrays.values()):
-                return None
-            if self.reader is None:
-                model = _treadle.Model.from_bytes(self.model)
-                try:
-                    self.reader = _treadle.JointModule(model, [], [], [], ["*"], 0, forward_only=True, inference=True, held=dict(arrays))
-                except Error:
-                    self.reads_in_place = False
-                    return None
-            else:
-                self.reader.hold({name: array for name, array in arrays.items() if name in self.reader.held_names})
-            self._read = dict(arrays)
-        run = self.reader.forward({name: inputs[name] for name in self.reader.input_names}, None)
-        return list(run.outputs)
-
-    def stored_in_training(self, wanted: tuple[str, ...]) -> list[str]:
-        """Inputs that a training pass takes as they are stored. A gradient is dense, and so is what has one."""
-        return [name for name, kind in self.devices.storage.items() if kind != "default" and name in self.input_names and name not in wanted]
-
-    def differentiable(self, inputs: tuple[str, ...]) -> JointModule:
-        """The joint graph with the gradients of these inputs, beside those of the parameters."""
-        if inputs not in self._joint:
-            options = SessionOptions(self.options) if self.options is not None else SessionOptions()
-            options.profile_file_prefix += f"training{len(self._joint)}_"  # a file of its own
-            _store(options, {name: self.devices.storage[name] for name in self.stored_in_training(inputs)})
-            self._joint[inputs] = JointModule(
-                self.model,
-                inputs=inputs,
-                device=self.devices.device,
-                group2ctx=self.devices.group2ctx,
-                argument_devices=self.devices.arguments,
-                sess_options=options,
-                sparse_gradients=self.sparse_gradients,
-            )
-            if self.monitor:
-                self._joint[inputs].set_monitor(*self.monitor)
-        return self._joint[inputs]
+    def training(self, requests: Mapping[str, str]) -> JointModule:
+        """The joint graph with these gradients."""
+        key = tuple(requests.items())
+        if key not in self._training:
+            self._training[key] = JointModule._of(self.graphs.training(dict(requests)), self.inputs)
+        return self._training[key]
 
 
 class Executor:
@@ -247,13 +197,53 @@ class Executor:
         self.arg_dict = args
         self.grad_dict = grads
         self.aux_dict = states
-        self._requests = requests
-        self._wanted_inputs = tuple(name for name in core.float_inputs if requests.get(name, "null") != "null")
-        self._run: JointRun | None = None
-        self._partial: JointRun | PartialRun | None = None  # of partial_forward()
-        self._steps = self._next_step = 0
+        self._requests = {name: requests.get(name, "null") for name in (*core.input_names, *core.parameters)}
+        # What the library has: the arrays themselves where it can use them as they lie, otherwise copies that are made for each pass.
+        self._bound = {name: value if self._is_ready(name, value) else None for name, value in args.items()}
+        self._bound_grads = {name: value if _lies_ready(value) else None for name, value in grads.items()}
+        self._bound_states = {name: value if _lies_ready(value, float32=True) else None for name, value in states.items()}
+        self._executor = _treadle.Executor.bind(
+            core.graphs,
+            {name: self._handed(name, value) for name, value in args.items()},
+            {name: value if _lies_ready(value) else _ready(value) for name, value in grads.items()},
+            self._requests,
+            {name: value if _lies_ready(value, float32=True) else _ready(value) for name, value in states.items()},
+        )
+        self._awaits_backward = self._is_partial = self._is_partial_train = False
         self.outputs: list[np.ndarray] = []
-        self._output_names = [info.name for info in core.session.get_outputs()]
+        self._output_names = core.graphs.output_names
+
+    def _is_ready(self, name: str, value: Any) -> bool:
+        return _lies_ready(value, float32=name in self._core.parameters)
+
+    def _handed(self, name: str, value: Any) -> Any:
+        return _ready(value) if name in self._core.parameters and not self._is_ready(name, value) else value
+
+    def _hand_over(self, is_train: bool) -> None:
+        """Arrays that have taken the place of others since the last pass, and those that have to be copied for each."""
+        for name, value in self.arg_dict.items():
+            if self._bound[name] is not value:
+                self._executor.set_argument(name, self._handed(name, value))
+                self._bound[name] = value if self._is_ready(name, value) else None
+        for name, value in self.aux_dict.items():
+            if self._bound_states[name] is not value:
+                ready = _lies_ready(value, float32=True)
+                self._executor.set_state(name, value if ready else _ready(value))
+                self._bound_states[name] = value if ready else None
+        if not is_train:
+            return
+        for name, value in self.grad_dict.items():
+            if self._bound_grads[name] is not value:
+                self._executor.set_gradient(name, value if _lies_ready(value) else _ready(value))
+                self._bound_grads[name] = value if _lies_ready(value) else None
+
+    def _end_forward(self, is_train: bool) -> None:
+        self.outputs = self._executor.outputs
+        self._awaits_backward = is_train
+        if is_train:
+            for name, value in self._bound_states.items():
+                if value is None:
+                    np.copyto(self.aux_dict[name], self._executor.state(name))
 
     @property
     def output_dict(self) -> dict[str, np.ndarray]:
@@ -267,16 +257,10 @@ class Executor:
         :param inputs: copied into the arrays of these arguments first.
         """
         self._copy_inputs(inputs)
-        self._partial = None
-        if not is_train:
-            self._run = None
-            arrays = {name: self.arg_dict[name] for name in self._core.parameters} | self.aux_dict
-            outputs = self._core.evaluate(self.arg_dict, arrays) if arrays else None
-            self.outputs = outputs if outputs is not None else self._core.session.run(None, {**self.arg_dict, **self.aux_dict})
-            return self.outputs
-        run = self._begin_training()
-        run.step(run.steps_left)
-        self._end_training(run)
+        self._hand_over(is_train)
+        self._awaits_backward = False
+        self._executor.forward(is_train)
+        self._end_forward(is_train)
         return self.outputs
 
     def partial_forward(self, step: int, is_train: bool = False, **inputs: Any) -> int:
@@ -295,26 +279,18 @@ class Executor:
         """
         if step == 0:
             self._copy_inputs(inputs)
-            self._run = None
-            if is_train:
-                self._partial = self._begin_training()
-            else:
-                self._partial = self._core.session.partial_run({**self.arg_dict, **self.aux_dict})
-            self._steps = self._partial.steps_left
-            self._next_step = 0
-        if step != self._next_step or self._partial is None:
-            if self._partial is None and step >= self._steps > 0:
-                return 0
-            raise ValueError(f"step {step} does not follow; the next one is {self._next_step if self._partial is not None else 0}")
-        self._next_step += 1
-        left = self._partial.step()
-        if left == 0:
-            run, self._partial = self._partial, None
-            if isinstance(run, JointRun):
-                self._end_training(run)
-            else:
-                run.advance()
-                self.outputs = run.outputs()
+            self._hand_over(is_train)
+            self._awaits_backward = False
+            self._is_partial, self._is_partial_train = True, is_train
+        try:
+            left = self._executor.partial_forward(step, is_train)
+        except Error as error:
+            if error.code == "invalid_argument" and "does not follow" in str(error):
+                raise ValueError(str(error)) from None
+            raise
+        if left == 0 and self._is_partial:
+            self._is_partial = False
+            self._end_forward(self._is_partial_train)
         return left
 
     def _copy_inputs(self, inputs: Mapping[str, Any]) -> None:
@@ -329,47 +305,26 @@ class Executor:
             else:
                 self.arg_dict[name] = _to_storage(value, storage)  # stored elements differ in number
 
-    def _begin_training(self) -> JointRun:
-        joint = self._core.differentiable(self._wanted_inputs)
-        stored = self._core.stored_in_training(self._wanted_inputs)
-        for name, value in self.arg_dict.items():
-            if isinstance(value, SparseTensor) and name not in stored:
-                _log.warning('"%s" (%s) is made dense for training, as it has a gradient', name, value.storage)
-        joint.hold({name: _readable(self.arg_dict[name]) for name in self._core.parameters})
-        for name, array in joint.states.items():
-            np.copyto(array, self.aux_dict[name])
-        return joint.begin({name: self.arg_dict[name] if name in stored else _to_dense(self.arg_dict[name]) for name in self._core.input_names})
-
-    def _end_training(self, run: JointRun) -> None:
-        for name, array in self._core.differentiable(self._wanted_inputs).states.items():
-            np.copyto(self.aux_dict[name], array)
-        self._run = run
-        self.outputs = [np.array(output) for output in run.outputs]
-
     def backward(self, out_grads: Sequence[Any] | Any | None = None) -> None:
         """Computes gradients into the arrays of grad_dict: in place of what is there ("write") or on top of it ("add").
 
         :param out_grads: the gradients of the outputs; ones by default.
         :raises RuntimeError: the last forward() was not for training, or backward() ran already.
         """
-        if self._run is None:
+        if not self._awaits_backward:
             raise RuntimeError("backward() needs a forward(is_train=True) before it")
         if out_grads is None:
             out_grads = [np.ones_like(output) for output in self.outputs]
         elif not isinstance(out_grads, (list, tuple)):
             out_grads = [out_grads]
-        run, self._run = self._run, None
+        self._awaits_backward = False
         # ascontiguousarray makes vectors of scalars.
-        flows = [np.ascontiguousarray(gradient, np.float32).reshape(np.shape(gradient)) for gradient in out_grads]
-        for name, gradient in run.backward(flows).items():
-            request = self._requests.get(name, "null")
-            if isinstance(gradient, SparseTensor):  # stored rows differ in number
-                if request != "null":
-                    self.grad_dict[name] = gradient if request == "write" else _add_rows(self.grad_dict[name], gradient)
-            elif request == "write":
-                np.copyto(self.grad_dict[name], gradient)
-            elif request == "add":
-                self.grad_dict[name] += gradient
+        self._executor.backward([np.ascontiguousarray(gradient, np.float32).reshape(np.shape(gradient)) for gradient in out_grads])
+        for name, value in self._bound_grads.items():
+            if name in self._core.sparse_gradients:  # stored rows differ in number
+                self.grad_dict[name] = self._bound_grads[name] = self._executor.gradient(name)
+            elif value is None:
+                np.copyto(self.grad_dict[name], self._executor.gradient(name))
 
     def reshape(self, partial_shaping: bool = False, allow_up_sizing: bool = False, **shapes: Sequence[int]) -> Executor:
         """An executor for inputs of other shapes, which shares parameters, states, and as much memory of the inputs as there is.
@@ -384,7 +339,7 @@ class Executor:
         unknown = sorted(set(shapes) - set(self._core.input_names))
         if unknown:
             raise ValueError(f"{', '.join(unknown)}: no input; the inputs are {', '.join(self._core.input_names)}")
-        determined = _determined_shapes(self._core.session.get_inputs(), shapes)
+        determined = _determined_shapes(self._core.inputs, shapes)
         for name in self._core.input_names:
             old_shape, shape = _shape(self.arg_dict[name]), determined.get(name)
             if name not in shapes and not partial_shaping:
@@ -428,40 +383,24 @@ class Executor:
         """Calls `callback(name, array)` with every output of a node in forward() and backward(); with `monitor_all` with inputs of nodes, too.
         Values that the graph optimiser would have removed are computed for it. Executors that share a graph share the monitor.
         """
-        core = self._core
-        core.is_monitored = callback is not None
-        core.monitor = None if callback is None else (lambda event: callback(event.value, event.array), "*", monitor_all)
-        clients: list[Any] = [core.session, *core._joint.values()]
-        for watched in clients:
-            watched.set_monitor(*(core.monitor or (None,)))
+        watch = None if callback is None else (lambda event: callback(event.value, event.array))
+        _treadle.monitor_graphs(self._core.graphs, watch, "*", monitor_all)
 
     def optimized_model(self) -> bytes:
         """The optimised graph of the forward pass as an ONNX model, by the level and passes of the executor's options."""
-        import tempfile  # here: it takes half a megabyte
-
-        options = SessionOptions(self._core.options) if self._core.options is not None else SessionOptions()
-        with tempfile.TemporaryDirectory() as folder:
-            options.optimized_model_filepath = os.path.join(folder, "model.onnx")
-            InferenceSession(self._core.model, options)
-            with open(options.optimized_model_filepath, "rb") as file:
-                return file.read()
+        return self._core.graphs.optimized_model()
 
     def end_profiling(self) -> list[str]:
         """Ends what `options.enable_profiling` began. Executors that reshape() made share it.
 
         Returns the paths of the profiles: of the forward passes, and of each graph that training has made. Empty without profiling.
         """
-        core = self._core
-        if core.options is None or not core.options.enable_profiling:
-            return []
-        return [core.session.end_profiling(), *(joint.end_profiling() for joint in core._joint.values())]
+        return self._core.graphs.end_profiling()
 
     @property
     def memory_bytes(self) -> int:
         """Weights, packed weights and planned activations of the forward pass, after a first run."""
-        report = self._core.session.memory()
-        reader = self._core.reader
-        return report.weight_bytes + report.packed_bytes + report.arena_bytes + (reader.memory_statistics()["total"]["bytes"] if reader else 0)
+        return self._core.graphs.memory_bytes
 
 
 def _make(core: _Core, args: dict[str, Any], grads: Any, grad_req: Any, aux_states: Any) -> Executor:
@@ -645,8 +584,8 @@ def simple_bind(
     types = {"float": np.float32, "double": np.float64, "int64": np.int64, "int32": np.int32, "bool": np.bool_}
     types = {f"tensor({name})": dtype for name, dtype in types.items()}
     args = {}
-    determined = _determined_shapes(core.session.get_inputs(), shapes)
-    for info in core.session.get_inputs():
+    determined = _determined_shapes(core.inputs, shapes)
+    for info in core.inputs:
         shape = determined.get(info.name)
         if shape is None or len(shape) != len(info.shape):
             raise ValueError(f"the shape of {info.name!r} is {info.shape}, given {shapes.get(info.name)}; give one without symbols")

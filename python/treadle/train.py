@@ -678,6 +678,14 @@ class JointModule:
         )
         _clients.add(self)
 
+    @classmethod
+    def _of(cls, module: _treadle.JointModule, inputs: Sequence[_treadle.NodeArg]) -> JointModule:
+        """One that the library has made."""
+        made = cls.__new__(cls)
+        made._module, made._inputs = module, inputs
+        _clients.add(made)
+        return made
+
     def forward(self, feeds: Mapping[str, Any], run_options: RunOptions | None = None) -> JointRun:
         """Runs to the outputs. Several runs may wait for their gradients at a time. The options hold for the backward pass, too."""
         with _hints(feeds, self._inputs):

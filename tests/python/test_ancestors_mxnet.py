@@ -213,13 +213,14 @@ def test_a_monitor_sees_the_same_values_in_the_same_order():
     assert [name for name, _ in computed] == [name for name, _ in facts["values"]]
     for (_, got), (_, expected) in zip(computed, facts["values"], strict=True):
         close(got, expected)
-    # With inputs MXNet names a node's operand ("fc1_data"), Treadle the value ("data"), and parameters are packed: they are no operands.
+    # With inputs MXNet names a node's operand ("fc1_data"), Treadle the value ("data").
     seen.clear()
     executor.set_monitor_callback(lambda name, array: seen.append(name), monitor_all=True)
     executor.forward()
     assert facts["with_inputs"][:2] == ["data", "fc1_data"]
     assert facts["with_inputs"][6:9] == ["fc1_output", "act_input0", "act_output"]
-    assert seen == ["data", "data", "fc1_output", "fc1_output", "act_output", "act_output", "fc2_output"]
+    first, second = (["fc1_weight", "fc1_bias", "fc1_output"], ["fc2_weight", "fc2_bias", "fc2_output"])
+    assert seen == ["data", "data", *first, "fc1_output", "act_output", "act_output", *second]
     # In training both see the forward pass and the backward pass; MXNet names what the latter makes by nodes and places.
     assert facts["training"] == ["fc1_output", "act_output", "fc2_output"]
     assert "fc1_backward_output1" in facts["backward"]
