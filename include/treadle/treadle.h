@@ -221,7 +221,7 @@ TREADLE_C_API void treadle_profiler_release(treadle_profiler* profiler);
 TREADLE_C_API uint64_t treadle_profile_range_begin(void);
 TREADLE_C_API void treadle_profile_range_end(const char* name, uint64_t begin);
 /* As treadle_profile_range_begin(), with the name that the end will have: a profile that is made before the end has the range up to then.
-   Since version 14. */
+   Since version 15. */
 TREADLE_C_API uint64_t treadle_profile_range_begin_named(const char* name);
 /* Marks this moment in all profiles that are being taken. Since version 13 of the ABI. */
 TREADLE_C_API void treadle_profile_mark(const char* name);
