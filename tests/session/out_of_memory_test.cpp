@@ -450,6 +450,20 @@ TEST(OutOfMemory, WhileATrainerOrAModuleIsMadeTheErrorListsWhatIsThere) {
   is_told(failures_of(*allocator, [&] { trainer.predict({{"x", x}}); }), "the trainer");
 }
 
+TEST(OutOfMemory, OtherLimitsSayNothingOfMemory) {
+  ModelBuilder b;
+  b.def().opset_imports[0].version = 20;
+  b.input("x", {-1}, DType::string).output("y", {-1}, DType::boolean).node("RegexFullMatch", {"x"}, {"y"});
+  onnx::AttributeDef pattern;
+  pattern.name = "pattern";
+  pattern.type = onnx::AttributeType::s;
+  pattern.s = "((a{900}){900}){9}";
+  b.last_node().attributes.push_back(std::move(pattern));
+  const std::string text = failure([&] { Session(b.model(), as_written()); });
+  EXPECT_NE(text.find("states"), std::string::npos) << text;
+  EXPECT_EQ(text.find("the session has "), std::string::npos) << text;
+}
+
 TEST(OutOfMemory, LiveBytesAreSummedByLayer) {
   SessionOptions options;
   options.intra_op_num_threads = 1;

@@ -426,9 +426,16 @@ std::string describe_packing(const Graph* graph, std::span<const PackedWeights> 
   return text + describe_largest(std::move(live)) + remedies_at_load(nodes, account);
 }
 
+bool is_of_memory(const Error& error) {
+  if (error.code() != ErrorCode::resource_exhausted) return false;
+  const std::string_view text = error.what();
+  const auto says = [&](std::string_view word) { return text.find(word) != std::string_view::npos; };
+  return says("bytes") || says("memory") || says("alloc");
+}
+
 void rethrow_with_memory(const std::function<std::string()>& details, std::string_view where, Details details_are) {
   const auto go_on_longer = [&](const Error& error) {
-    if (error.code() != ErrorCode::resource_exhausted) return;
+    if (error.code() != ErrorCode::resource_exhausted || (details_are == Details::if_none && !is_of_memory(error))) return;
     std::optional<Error> made;
     try {
       const std::string text = details();

@@ -12,6 +12,7 @@
 #include "exec/run/run_control.h"
 #include "exec/run/run_state.h"
 #include "treadle/allocator.h"
+#include "treadle/error.h"
 
 namespace treadle::exec {
 
@@ -63,6 +64,9 @@ std::string describe_smaller_batch(const Program& program, const Binding& bindin
 /// @param graph   its weights are listed; null: there is none yet
 /// @param failed  whose weights were being packed; null: no node's
 std::string describe_packing(const Graph* graph, std::span<const PackedWeights> nodes, const MemoryAccount* account, const Node* failed);
+
+/// Whether memory ran out: other limits, of nodes or of a pattern's states, have the same code.
+bool is_of_memory(const Error& error);
 
 enum class Details : uint8_t { always, if_none };  ///< if_none: not behind an error that has what accounts hold
 

@@ -200,7 +200,7 @@ void ProgramWeights::pack(const Program& program, std::span<Instruction> instruc
   std::string missing;
   for (Task& task : tasks)
     if (task.error) {
-      if (task.error->code() == ErrorCode::resource_exhausted) throw_out_of_memory(tasks, task, graph, options);
+      if (is_of_memory(*task.error)) throw_out_of_memory(tasks, task, graph, options);
       note_missing(*task.error, graph, *task.instruction->node, missing);
     }
   if (!missing.empty()) throw Error(ErrorCode::not_implemented, missing);
