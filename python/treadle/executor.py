@@ -243,7 +243,7 @@ class Executor:
         if is_train:
             for name, value in self._bound_states.items():
                 if value is None:
-                    np.copyto(self.aux_dict[name], self._executor.state(name))
+                    np.copyto(self.aux_dict[name], np.asarray(self._executor.state(name)))
 
     @property
     def output_dict(self) -> dict[str, np.ndarray]:
@@ -324,7 +324,7 @@ class Executor:
             if name in self._core.sparse_gradients:  # stored rows differ in number
                 self.grad_dict[name] = self._bound_grads[name] = self._executor.gradient(name)
             elif value is None:
-                np.copyto(self.grad_dict[name], self._executor.gradient(name))
+                np.copyto(self.grad_dict[name], np.asarray(self._executor.gradient(name)))
 
     def reshape(self, partial_shaping: bool = False, allow_up_sizing: bool = False, **shapes: Sequence[int]) -> Executor:
         """An executor for inputs of other shapes, which shares parameters, states, and as much memory of the inputs as there is.

@@ -143,6 +143,22 @@ def test_gradients_are_written_added_or_left_alone():
         treadle.simple_bind(linear(), "sometimes", x=(4, 3))
 
 
+@pytest.mark.parametrize("request_", ["write", "add"])
+def test_gradients_reach_arrays_that_the_library_cannot_write_to(request_):
+    to_w, own_x = np.ones((2, 3), np.float32).T, np.asfortranarray(X)  # with strides
+    executor = treadle.bind(linear(), {"x": own_x}, {"w": to_w}, request_)
+    for _ in range(2):
+        executor.forward(is_train=True)
+        executor.backward(G)
+    assert executor.grad_dict["w"] is to_w
+    np.testing.assert_allclose(to_w, 1 + 2 * X.T @ G if request_ == "add" else X.T @ G, rtol=1e-4)
+    replaced = executor.grad_dict["w"] = np.zeros((3, 2), np.float32)  # holds from the next pass on
+    own_x *= 2
+    executor.forward(is_train=True)
+    executor.backward(G)
+    np.testing.assert_allclose(replaced, 2 * X.T @ G, rtol=1e-4)
+
+
 def test_inputs_without_a_gradient_are_left_out_of_the_backward_pass():
     """One that the outputs do not depend on has none; asked for null, it does not stand in the way of the others."""
     model = onnx.load_from_string(linear())
