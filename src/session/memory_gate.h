@@ -16,7 +16,7 @@
 
 namespace treadle {
 
-class MemoryGate final : exec::MemoryHolder {
+class MemoryGate final : exec::MemoryKeeper {
  public:
   /// @param trim  frees what idle frames hold.
   /// @param job   of the account above `account`; null: none.

@@ -15,20 +15,20 @@ const MemoryAccount* account_without_room(const MemoryAccount& account, size_t s
   return full;
 }
 
-void Governor::add(MemoryHolder& holder, bool frames) {
+void Governor::add(MemoryKeeper& holder, bool frames) {
   std::lock_guard lock(mutex);
   std::lock_guard whole(holders_mutex_);
   holders_.insert(frames ? holders_.begin() : holders_.end(), &holder);
 }
 
-void Governor::remove(MemoryHolder& holder) {
+void Governor::remove(MemoryKeeper& holder) {
   std::lock_guard lock(mutex);
   std::lock_guard whole(holders_mutex_);
   holders_.remove(&holder);
 }
 
-bool Governor::make_room(const MemoryAccount& full, const std::function<bool()>& enough, const MemoryHolder* asking) {
-  for (MemoryHolder* holder : holders_)
+bool Governor::make_room(const MemoryAccount& full, const std::function<bool()>& enough, const MemoryKeeper* asking) {
+  for (MemoryKeeper* holder : holders_)
     if (holder != asking && holder->give_way(full, enough)) return true;
   return false;
 }

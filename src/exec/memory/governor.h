@@ -17,7 +17,7 @@
 namespace treadle::exec {
 
 /// Holds memory that it can do without while nobody uses it.
-class MemoryHolder {
+class MemoryKeeper {
  public:
   /// Lets go of idle memory that is charged to `full`, first of what is used last, until enough(). Under the governor's mutex. What a run
   /// under way uses stays: the run itself keeps to the limits before its next node.
@@ -25,7 +25,7 @@ class MemoryHolder {
   virtual bool give_way(const MemoryAccount& full, const std::function<bool()>& enough) = 0;
 
  protected:
-  ~MemoryHolder() = default;
+  ~MemoryKeeper() = default;
 };
 
 /// True if what is charged to `account` is charged to `full`.
@@ -44,10 +44,10 @@ struct Governor {
   std::map<const MemoryAccount*, size_t> later_bytes;
 
   /// @param frames  it holds idle frames, which cost the least: those are asked first.
-  void add(MemoryHolder& holder, bool frames);
-  void remove(MemoryHolder& holder);
+  void add(MemoryKeeper& holder, bool frames);
+  void remove(MemoryKeeper& holder);
   /// Under the mutex: asks the holders but for `asking` until enough(), which is not called again then. @return the last enough()
-  bool make_room(const MemoryAccount& full, const std::function<bool()>& enough, const MemoryHolder* asking = nullptr);
+  bool make_room(const MemoryAccount& full, const std::function<bool()>& enough, const MemoryKeeper* asking = nullptr);
   /// Runs under way see it at their next node. Any thread may call it.
   void set_limit(MemoryAccount& account, size_t limit_bytes);
   /// Under the mutex: who is idle keeps to the account's limit now.
@@ -73,7 +73,7 @@ struct Governor {
   };
 
  private:
-  std::list<MemoryHolder*> holders_;
+  std::list<MemoryKeeper*> holders_;
   std::set<const void*> alone_;  // owners of turns
   ForkMutex holders_mutex_;      // a fork waits until the list is whole
   // A forked child lacks the threads whose runs were counted, and the one that held the mutex.

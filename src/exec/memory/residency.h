@@ -45,7 +45,7 @@ struct DeviceMemory {
 /// room for them is free anyway. Addresses do not change: the device's address space spans both memories. Where the job has a limit for the
 /// host's memory, what is used last goes from there to a file, and comes back before its step.
 /// The governor's mutex guards all Residencies that share limits: a run has its own values and those of idle ones moved under it.
-class Residency final : MemoryHolder {
+class Residency final : MemoryKeeper {
  public:
   /// @param plan    of `program`; must outlive this object, as the program.
   /// @param device  of the plan's devices, the one whose memory this is about: `on`.
