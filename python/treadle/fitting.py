@@ -41,6 +41,9 @@ class Fit:
         self.history: list[dict[str, float]] = []
         self._is_stopped = False
 
+    def __repr__(self) -> str:
+        return f"Fit(epoch={self.epoch}, epochs={self.epochs}, num_steps={self.num_steps}, loss={self.loss:.6g})"
+
     def stop(self) -> None:
         """Ends the training behind the step or epoch under way."""
         self._is_stopped = True
@@ -48,6 +51,9 @@ class Fit:
 
 class Callback:
     """What `Trainer.fit` calls. Each method does nothing until it is overridden."""
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}()"
 
     def on_begin(self, fit: Fit) -> None:
         """Before the first step."""
@@ -90,6 +96,9 @@ class EarlyStopping(Callback):
         self.best_epoch = 0
         self.best = math.nan
         self._kept: list[dict[str, np.ndarray]] = []
+
+    def __repr__(self) -> str:
+        return f"EarlyStopping(patience={self.patience}, monitor={self.monitor!r}, best_epoch={self.best_epoch}, best={self.best:.6g})"
 
     def on_begin(self, fit: Fit) -> None:
         self.best_epoch, self.best, self._kept = 0, math.nan, []

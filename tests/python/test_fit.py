@@ -149,6 +149,7 @@ def test_early_stopping_brings_the_best_epoch_back():
     stopping = EarlyStopping(3, monitor="scripted")
     history = own.fit(BATCHES, epochs=6, callbacks=[loss_by_script, stopping])
     assert len(history) == 5 and stopping.best_epoch == 2 and stopping.best == 2.0
+    assert repr(stopping) == "EarlyStopping(patience=3, monitor='scripted', best_epoch=2, best=2)"
     np.testing.assert_array_equal(own.parameters["w"], kept[1])
     # The last epoch's are kept where that is asked for; more may be better, and little is nothing.
     own, scripted, kept[:] = trainer(), iter([0.5, 0.6, 0.605, 0.5]), []
