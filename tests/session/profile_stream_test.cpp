@@ -7,10 +7,12 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <cstring>
 #include <fstream>
 #include <map>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <vector>
 
@@ -120,6 +122,77 @@ TEST_F(ProfileStream, RangesThatAreOpenEndWhereTheFileDoes) {
   const Profile whole = profiler.profile();
   ASSERT_EQ(whole.ranges.size(), 2U);
   for (const ProfiledRange& range : whole.ranges) EXPECT_EQ(range.call_ns.size(), 1U) << range.name;
+}
+
+// A recording as versions before this one wrote it: 3 without begins of ranges is 2.
+std::string as_version(const std::string& recording, const std::string& version, bool keeps_begins) {
+  struct Head {
+    uint32_t kind, reserved;
+    uint64_t size_bytes;
+  };
+  struct Thread {
+    int64_t system_id;
+    uint64_t name_bytes;
+  };
+  constexpr std::string_view kMagic = "TREADLE PROFILE\n", kVersion = "\"version\":3";
+  std::string written(kMagic);
+  for (size_t at = kMagic.size(); at < recording.size();) {
+    Head head{};
+    std::memcpy(&head, recording.data() + at, sizeof head);
+    std::string payload = recording.substr(at + sizeof head, head.size_bytes);
+    at += sizeof head + head.size_bytes;
+    if (head.kind == 1) payload.replace(payload.find(kVersion), kVersion.size(), "\"version\":" + version);
+    if (head.kind == 4 && !keeps_begins) {
+      Thread thread{};
+      std::memcpy(&thread, payload.data(), sizeof thread);
+      const size_t first = sizeof thread + thread.name_bytes;
+      std::string kept = payload.substr(0, first);
+      for (size_t e = first; e < payload.size();) {
+        RecordEvent event{};
+        std::memcpy(&event, payload.data() + e, sizeof event);
+        const size_t bytes = (event.has_arguments ? 2 : 1) * sizeof event;
+        if (event.kind != RecordKind::begin) kept += payload.substr(e, bytes);
+        e += bytes;
+      }
+      payload = kept;
+    }
+    head.size_bytes = payload.size();
+    written.append(reinterpret_cast<const char*>(&head), sizeof head);
+    written += payload;
+  }
+  return written;
+}
+
+TEST_F(ProfileStream, RecordingsOfTheVersionBeforeAreReadAndOthersAreRefused) {
+  Session session = chain_session();
+  const Profiler profiler = session.profiler({.memory = true, .stream_to = path_});
+  const uint32_t handed_over = ProfileRange::name_id("handed over");
+  const uint64_t begin = ProfileRange::begin(handed_over);
+  for (int i = 0; i < 20; ++i) {
+    const ProfileRange range("batch");
+    session.run(feeds_of());
+  }
+  std::thread([&] { ProfileRange::end(handed_over, begin); }).join();
+  const Profile expected = profiler.profile();
+  const std::string recording = contents();
+
+  replace(as_version(recording, "2", false));
+  EXPECT_LT(contents().size(), recording.size()) << "there were begins";
+  const Profile read = read_profile_recording(path_);
+  expect_same(expected, read);
+  ASSERT_EQ(read.ranges.size(), 2U);
+  for (const ProfiledRange& range : read.ranges) EXPECT_EQ(range.call_ns.size(), range.name == "batch" ? 20U : 1U) << range.name;
+
+  for (const char* version : {"1", "4", "\"2\"", "null"}) {
+    replace(as_version(recording, version, true));
+    try {
+      static_cast<void>(read_profile_recording(path_));
+      ADD_FAILURE() << version;
+    } catch (const Error& error) {
+      EXPECT_EQ(std::string(error.message()),
+                "this is a recording of version " + std::string(version) + "; this build reads versions 2 to 3");
+    }
+  }
 }
 
 // Nobody else wants the events: what the file has, memory has no more.
