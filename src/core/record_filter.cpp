@@ -42,6 +42,17 @@ class EndsAround {
   std::vector<uint64_t> under_way_;  // ends, of inner ones last
 };
 
+/// Until when a range that began at `start` can be said to have been under way, as far as records were lost: its end may be among them.
+/// Nothing if it began while they were.
+std::optional<uint64_t> known_until(const Recording& recording, const std::vector<Record>& records, uint64_t start) {
+  const auto gap = std::find_if(recording.gaps.begin(), recording.gaps.end(), [&](const auto& lost) { return lost.second > start; });
+  if (gap == recording.gaps.end()) return UINT64_MAX;
+  if (gap->first <= start) return std::nullopt;
+  const auto after =
+      std::upper_bound(records.begin(), records.end(), gap->second, [](uint64_t t, const Record& record) { return t < record.end; });
+  return after == records.begin() ? gap->first : std::max(gap->first, (after - 1)->end);
+}
+
 }  // namespace
 
 void RecordPicker::take(Record record, Recording::Thread& thread) {
@@ -117,7 +128,11 @@ void RecordPicker::end_open_ranges(uint64_t until) {
     uint64_t last = until;
     for (const Record& record : thread.records) last = std::max(last, record.end);
     EndsAround ends(thread.records);
-    for (Record& range : open) range.end = ends.end_around(range.start, std::max(last, range.start));
+    std::erase_if(open, [&](Record& range) {
+      const std::optional<uint64_t> known = known_until(recording_, thread.records, range.start);
+      range.end = std::min(ends.end_around(range.start, std::max(last, range.start)), known.value_or(0));
+      return !known;
+    });
     // Records are in the order of their ends: of those that end together, inner ones first.
     std::vector<Record> records(open.rbegin(), open.rend());
     records.insert(records.end(), thread.records.begin(), thread.records.end());

@@ -6,6 +6,7 @@
 #include <mutex>
 #include <new>
 #include <optional>
+#include <span>
 #include <utility>
 
 #if defined(__linux__)
@@ -48,6 +49,15 @@ int64_t unix_now_ns() {
 
 constexpr size_t kMostLateBegins = 1U << 16U;  // as many as nobody has calls open at once; not more, however often they are told
 constexpr size_t kMostAnchors = 1024;          // then every second goes, and they become rarer
+
+uint64_t end_of(const RecordEvent& event) {  // of a block of memory, `end` is the account
+  return event.kind == RecordKind::memory || event.kind == RecordKind::out_of_memory ? event.start : event.end;
+}
+
+uint64_t last_end_of(std::span<const RecordEvent> events) {
+  if (events.size() >= 2 && events[events.size() - 2].has_arguments) return end_of(events[events.size() - 2]);
+  return events.empty() ? 0 : end_of(events.back());
+}
 
 uint64_t blocks_for(uint64_t records, uint32_t block_events) { return records / block_events + (records % block_events != 0); }
 
@@ -253,15 +263,17 @@ Recorder::ThreadLog* Recorder::register_thread() noexcept {
 
 Recorder::Block* Recorder::next_block(ThreadLog& log, uint64_t lost_from) noexcept {
   Block* block = new_block();
+  const uint32_t used = log.last->used.load(std::memory_order_relaxed);
   if (!block) {
+    // A thread's records are in the order of their ends: all is there up to the last one, however long ago the lost one began.
+    if (lost_from >= wanted_from_.load(std::memory_order_acquire)) lost_from = std::max(lost_from, last_end_of({log.last->events, used}));
     lose(lost_from);
     return nullptr;
   }
-  const uint32_t used = log.last->used.load(std::memory_order_relaxed);
   uint64_t end = 0;
   for (uint32_t i = 0; i < used; ++i) {
     const RecordEvent& event = log.last->events[i];
-    end = std::max(end, event.kind == RecordKind::memory || event.kind == RecordKind::out_of_memory ? event.start : event.end);
+    end = std::max(end, end_of(event));
     if (event.has_arguments) ++i;
   }
   anchor_if_due();
@@ -454,7 +466,9 @@ Recording Recorder::collect(const RecordFilter& filter, const RecordWindow& wind
   recording.complete_until = std::min(lost_from_.load(), read_ticks());
   RecordPicker picker(filter, names_, recording);
   visit(recording, [&](const Record& record, Recording::Thread& thread) { picker.take(record, thread); });
-  picker.end_open_ranges(read_ticks());
+  const uint64_t lost_from = lost_from_.load(), now = read_ticks();
+  if (lost_from < now) recording.gaps.emplace_back(lost_from, now);
+  picker.end_open_ranges(now);
   std::erase_if(recording.threads, [](const Recording::Thread& thread) { return thread.records.empty(); });
   for (size_t i = 0; i < recording.threads.size(); ++i) recording.threads[i].index = static_cast<uint32_t>(i);
   return recording;

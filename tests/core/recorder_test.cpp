@@ -221,6 +221,65 @@ TEST(RecordWindow, WhenFullTheOldestGoOrTheNewAreLeftOut) {
   }
 }
 
+std::vector<Record> ranges_named(const Recording& recording, const std::string& name) {
+  std::vector<Record> ranges;
+  for (const Recording::Thread& thread : recording.threads)
+    for (const Record& record : thread.records)
+      if (record.kind == RecordKind::user && recording.names[record.name].text == name) ranges.push_back(record);
+  return ranges;
+}
+
+// What nobody had room for is not known: ranges last no longer than up to there.
+TEST(RecordWindow, RangesWhoseEndsAreLostLastNoLongerThanTheRecording) {
+  Recorder recorder(0);
+  const uint32_t serve = recorder.intern("serve"), batch = recorder.intern("batch");
+  RecordWindow window(recorder, {.max_records = 2048});
+  const uint64_t from = window.start();
+  recorder.begin(serve, RecordKind::user, from);
+  for (uint64_t i = 1; i <= 5000; ++i) {
+    recorder.begin(batch, RecordKind::user, from + 10 * i);
+    recorder.record(batch, RecordKind::user, from + 10 * i, from + 10 * i + 5);
+  }
+  const Recording recording = recorder.collect({.from = from}, window);
+  EXPECT_EQ(recording.dropped, 10'001U - 2048U);
+  const std::vector<Record> batches = ranges_named(recording, "batch");
+  EXPECT_EQ(batches.size(), 1023U) << "the next one began, and its end is lost";
+  for (const Record& range : batches) ASSERT_EQ(range.end - range.start, 5U);
+  const std::vector<Record> around = ranges_named(recording, "serve");
+  ASSERT_EQ(around.size(), 1U);
+  EXPECT_EQ(around[0].end, from + 10 * 1024) << "where the first event is missing";
+}
+
+TEST(RecordWindow, ALongRangeWhoseEndIsLostLeavesTheRunsInItComplete) {
+  Recorder recorder(0);
+  const uint32_t run = Recorder::reserve_names(1), range = recorder.intern("range");
+  RecordWindow window(recorder, {.max_records = 1024});
+  const uint64_t from = window.start();
+  recorder.begin(range, RecordKind::user, from);
+  for (uint64_t i = 0; i < 1023; ++i) recorder.record(run, RecordKind::run, from + 10 * i, from + 10 * i + 5);
+  recorder.record(range, RecordKind::user, from, from + 20'000);
+  const Recording recording = recorder.collect({.from = from, .names = {{run, 0}}, .texts = {{"run", {}, {}}}}, window);
+  EXPECT_EQ(recording.dropped, 1U);
+  EXPECT_EQ(recording.complete_until, from + 10 * 1022 + 5);
+}
+
+TEST(RecordWindow, ARangeWhoseBeginTheRingDroppedIsThereWhenItHasEnded) {
+  Recorder recorder(0);
+  const uint32_t serve = recorder.intern("serve"), batch = recorder.intern("batch");
+  RecordWindow window(recorder, {.max_records = 4096, .keep_last = true});
+  const uint64_t from = window.start();
+  recorder.begin(serve, RecordKind::user, from);
+  for (uint64_t i = 1; i <= 5000; ++i) recorder.record(batch, RecordKind::user, from + 10 * i, from + 10 * i + 5);
+  EXPECT_TRUE(ranges_named(recorder.collect({.from = from}, window), "serve").empty());
+  recorder.record(serve, RecordKind::user, from, from + 60'000);
+  const Recording recording = recorder.collect({.from = from}, window);
+  const std::vector<Record> around = ranges_named(recording, "serve");
+  ASSERT_EQ(around.size(), 1U);
+  EXPECT_EQ(around[0].start, from);
+  EXPECT_EQ(around[0].end, from + 60'000);
+  EXPECT_EQ(ranges_named(recording, "batch").size() + recording.dropped, 5000U + 1) << "its begin is counted";
+}
+
 // Counts against what was written: none lost, none invented.
 TEST(RecordWindow, WindowsComeAndGoWhileThreadsRecord) {
   Recorder recorder(0);

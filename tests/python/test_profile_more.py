@@ -203,6 +203,18 @@ def test_bounded_profiles_count_what_they_lost(session, when_full, tmp_path):
         treadle.profile(session, when_full="other")
 
 
+def test_a_range_that_outlasts_the_room_keeps_the_runs_in_it(session):
+    with treadle.profile(session, peaks=False, max_events=2048) as p, treadle.profile.range("serve"):
+        for _ in range(2000):
+            with treadle.profile.range("batch"):
+                session.run(None, FEEDS)
+    assert p.events_lost > 0
+    assert 0 < p.data["runs"]["recorded"] < 2000
+    assert {r.path for r in p.ranges} == {("serve",), ("serve", "batch")}
+    batches = next(r for r in p.ranges if r.name == "batch")
+    assert batches.calls == pytest.approx(p.data["runs"]["recorded"], abs=2)
+
+
 def test_a_torch_module_is_profiled():
     torch = pytest.importorskip("torch")
     import treadle.torch

@@ -229,6 +229,23 @@ TEST_F(ProfileStream, EventsWithoutRoomAreCountedAndTheirRunsLeftOut) {
   for (const ProfiledRun& run : profile.runs) EXPECT_EQ(run.events, 21);
 }
 
+TEST_F(ProfileStream, RangesWhoseEndsHadNoRoomDoNotHoldLaterOnes) {
+  Session session = chain_session();
+  Profiler profiler = session.profiler({.max_events = 2048, .stream_to = path_});
+  const auto run_batch = [&] {
+    const ProfileRange range("batch");
+    session.run(feeds_of());
+  };
+  for (int i = 0; i < 5000; ++i) run_batch();
+  profiler.flush();
+  for (int i = 0; i < 10; ++i) run_batch();
+  const Profile profile = profiler.profile();
+  EXPECT_GT(profile.events_lost, 0U);
+  ASSERT_EQ(profile.ranges.size(), 1U);
+  EXPECT_EQ(profile.ranges[0].parent, -1);
+  EXPECT_GE(profile.ranges[0].call_ns.size(), 10U);
+}
+
 TEST_F(ProfileStream, OfSeveralThreadsAndThreadsThatEnd) {
   Session session = chain_session();
   Profiler profiler = session.profiler({.stream_to = path_}), second = session.profiler({.stream_to = path_ + "2"});
