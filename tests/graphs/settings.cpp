@@ -95,6 +95,7 @@ std::string to_string(const Setting& s) {
   if (s.parallel) text += " parallel";
   if (s.device) text += " device=sim";
   if (s.job) text += " job";
+  if (s.share > 0) text += " share=" + std::to_string(s.share);
   if (s.budget > 0) text += " budget=" + std::to_string(s.budget);
   if (s.partial != 0) text += " partial=" + std::to_string(s.partial);
   if (s.cancelled != 0) text += " cancelled=" + std::to_string(s.cancelled);
@@ -119,6 +120,7 @@ std::vector<Setting> standard_settings() {
   with([](Setting& s) { s.parallel = true, s.threads = 2; });
   with([](Setting& s) { s.device = true; });
   with([](Setting& s) { s.job = true; });
+  with([](Setting& s) { s.share = 0.5; });
   with([](Setting& s) { s.budget = 0.7; });
   with([](Setting& s) { s.partial = 7; });
   with([](Setting& s) { s.bound = true; });
@@ -148,6 +150,7 @@ Setting random_setting(std::mt19937& random) {
   if (s.cancelled != 0) s.cancelled = 1 + random() % 1000;
   if (s.fetches != 0) s.fetches = 1 + random() % 1000;
   if (s.budget > 0) s.budget = 0.3 + 0.1 * (random() % 8);
+  if (!s.device && s.where.empty() && (s.share > 0 || one_in(10))) s.share = 0.1 * (1 + random() % 10);
   return s;
 }
 
@@ -166,6 +169,7 @@ std::vector<Setting> simpler(const Setting& s) {
   with(s.parallel, [](Setting& t) { t.parallel = false; });
   with(s.device, [](Setting& t) { t.device = false; });
   with(s.job, [](Setting& t) { t.job = false; });
+  with(s.share > 0, [](Setting& t) { t.share = 0; });
   with(s.budget > 0, [](Setting& t) { t.budget = 0; });
   with(s.partial != 0, [](Setting& t) { t.partial = 0; });
   with(s.cancelled != 0, [](Setting& t) { t.cancelled = 0; });

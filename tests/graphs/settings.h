@@ -25,6 +25,7 @@ struct Setting {
   bool parallel = false;
   bool device = false;  ///< sim
   bool job = false;
+  double share = 0;   ///< SessionOptions::memory_fraction
   double budget = 0;  ///< the memory limit as a part of the peak without one; 0: none
   /// Seed of the places where a partial run stops, runs that are given up among them; odd: some inputs are fed when they are asked for.
   /// 0: whole runs.
