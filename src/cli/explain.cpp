@@ -11,10 +11,12 @@
 
 #include "cli/commands.h"
 #include "cli/inputs.h"
+#include "cli/model_totals.h"
 #include "cli/provenance.h"
 #include "cli/terminal.h"
 #include "core/file.h"
 #include "core/thread_pool.h"
+#include "profile/report_parts.h"
 #include "session/model.h"
 #include "treadle/error.h"
 #include "treadle/profile.h"
@@ -42,7 +44,9 @@ Json planned_profile(Session& session, const ExplainRequest& a, const MachinePea
   Json json = Json::parse(profile_to_json(profile, {.model = a.name, .peaks = peaks}));
   for (size_t i = 0; i < profile.nodes.size(); ++i) {
     const ProfiledNode& node = profile.nodes[i];
-    if (node.flops && node.bytes) json["nodes"][i]["estimated_ms"] = peaks.bound_ns(*node.flops, *node.bytes) / 1e6;
+    if (!node.flops || !node.bytes) continue;
+    const bool peaks_hold = profile.float32 && profile::computes_in_float32(node);  // else only that of memory does
+    json["nodes"][i]["estimated_ms"] = peaks.bound_ns(peaks_hold ? *node.flops : 0, *node.bytes) / 1e6;
   }
   return json;
 }
@@ -78,7 +82,8 @@ Json explain_document(const Model& model, const ExplainRequest& a) {
   const int threads = a.session.intra_op_num_threads > 0 ? a.session.intra_op_num_threads : ThreadPool::shared()->num_threads();
   const MachinePeaks peaks = measure_machine_peaks(threads);
   Json planned = planned_profile(session, a, peaks);
-  Json json{{"format", "treadle-explain"}, {"version", 1}, {"model", a.name}, {"nodes_as_read", model.impl().import()->num_nodes()}};
+  Json json{
+      {"format", "treadle-explain"}, {"version", 1}, {"model", a.name}, {"nodes_as_read", totals_of(*model.impl().import()).num_nodes()}};
   if (const std::string assumed = assumed_extents(session.inputs(), a.inputs); !assumed.empty()) json["assumed"] = assumed;
   json["environment"] = planned.at("environment");
   json["peaks"] = planned.at("peaks");

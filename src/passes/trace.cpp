@@ -37,19 +37,20 @@ void PassTrace::look(const Graph& graph, Snapshot& snapshot) {
 
 void PassTrace::begin(std::string_view pass, const Graph& graph) {
   pass_ = pass;
-  nodes_before_ = graph.num_nodes();
   // What the pass before left is what this one finds, but for another graph, or one to which a backward pass has been added meanwhile.
   const auto known = std::count_if(before_.begin(), before_.end(), [&](const auto& seen) { return seen.first.first == &graph; });
-  if (static_cast<size_t>(known) == graph.num_nodes()) return;
-  before_.clear();
-  look(graph, before_);
+  if (static_cast<size_t>(known) != graph.num_nodes()) {
+    before_.clear();
+    look(graph, before_);
+  }
+  nodes_before_ = before_.size();  // with those of bodies
 }
 
 void PassTrace::end(const Graph& graph, int64_t num_changes, int64_t elapsed_us) {
   if (num_changes == 0) return;
   Snapshot after;
   look(graph, after);
-  PassStep step{pass_, num_changes, elapsed_us, nodes_before_, graph.num_nodes(), {}};
+  PassStep step{pass_, num_changes, elapsed_us, nodes_before_, after.size(), {}};
   std::unordered_map<std::string, std::vector<const Seen*>> gone;  // by source
   std::set<const Seen*> left;
   for (const auto& [key, seen] : before_) {

@@ -144,17 +144,6 @@ class ReportBuilder {
     json["profiler"] = std::move(cost);
   }
 
-  // The peaks are of float32.
-  bool computes_in_float32(const ProfiledNode& node) const {
-    auto holds = [](const ProfiledOperand& o) {
-      return o.dtype != DType::float64 && bits_of(o.dtype) >= 32;  // indices may be integers
-    };
-    auto operands_hold = [&](const std::vector<ProfiledOperand>& operands) {
-      return std::all_of(operands.begin(), operands.end(), [&](const ProfiledOperand& o) { return o.name.empty() || holds(o); });
-    };
-    return context_.peaks_hold && operands_hold(node.inputs) && operands_hold(node.outputs);
-  }
-
   // What bounds each node, and the least time that the machine could take.
   void judge_nodes() {
     for (const ProfiledNode& node : profile_.nodes) {
@@ -169,7 +158,7 @@ class ReportBuilder {
     if (node.moves) return Kind::moves;
     if (bound_ns == 0) return Kind::unknown;
     if (*node.flops / context_.peaks.flops_per_second < *node.bytes / context_.peaks.bandwidth(*node.bytes)) return Kind::memory;
-    return computes_in_float32(node) ? Kind::compute : Kind::other_numbers;
+    return context_.peaks_hold && computes_in_float32(node) ? Kind::compute : Kind::other_numbers;
   }
 
   double node_mean_ns(size_t i) const {

@@ -80,6 +80,15 @@ Document blocks_json(const std::vector<ProfiledBlock>& blocks) {
 double rounded(double value, double digits) { return std::round(value * digits) / digits; }
 double milliseconds(double ns) { return rounded(ns / 1e6); }
 
+bool computes_in_float32(const ProfiledNode& node) {
+  const auto hold = [](const std::vector<ProfiledOperand>& operands) {
+    return std::all_of(operands.begin(), operands.end(), [](const ProfiledOperand& operand) {
+      return operand.name.empty() || (operand.dtype != DType::float64 && bits_of(operand.dtype) >= 32);  // indices may be integers
+    });
+  };
+  return hold(node.inputs) && hold(node.outputs);
+}
+
 Document summary_json(const std::vector<double>& ns) {
   const Summary s = summarise(ns);
   Document json{{"median", milliseconds(s.median)}};

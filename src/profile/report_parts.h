@@ -13,6 +13,9 @@ double milliseconds(double ns);
 /// Median with its interval, p10, p90, least and most. @param ns  not empty
 Document summary_json(const std::vector<double>& ns);
 
+/// Whether the peaks, which are of float32, hold for what a node computes.
+bool computes_in_float32(const ProfiledNode& node);
+
 /// Phases of loading: those of one name within one phase together.
 Document load_json(const Profile& profile);
 /// Threads of the pool: a part of their time for each state, which sum to 1.

@@ -362,6 +362,40 @@ def test_explain_says_why_a_fusion_did_not_apply(program, model, tmp_path):
     assert run.returncode == 1 and 'no node "nothing"' in run.stderr
 
 
+def test_explain_estimates_no_more_than_other_numbers_take(model):
+    quantised = helper.make_graph(
+        [helper.make_node("MatMulInteger", ["a", "b"], ["y"], name="product")],
+        "quantised",
+        [helper.make_tensor_value_info("a", TensorProto.UINT8, [512, 512])],
+        [helper.make_tensor_value_info("y", TensorProto.INT32, [512, 512])],
+        [onnx.numpy_helper.from_array(np.ones((512, 512), np.int8), "b")],
+    )
+    explanation = treadle.explain(helper.make_model(quantised, opset_imports=[helper.make_opsetid("", 21)], ir_version=10))
+    (product,) = explanation.data["nodes"]
+    as_float32_ms = product["flops"] / explanation.data["peaks"]["gflops"] * 1e-6
+    assert 0 < product["estimated_ms"] < as_float32_ms, "the peak is of float32"
+    conv = next(n for n in treadle.explain(model, dimensions={"batch": 2}).data["nodes"] if "Conv" in n["op"])
+    assert conv["estimated_ms"] > 0
+
+
+def test_explain_counts_nodes_of_bodies():
+    def branch(name, count):
+        nodes = [helper.make_node("Sin", ["x" if i == 0 else f"{name}{i - 1}"], [f"{name}{i}"], name=f"{name}{i}") for i in range(count)]
+        nodes.append(helper.make_node("Identity", [f"{name}{count - 1}"], [f"{name}_out"], name=f"{name}_identity"))
+        return helper.make_graph(nodes, name, [], [helper.make_tensor_value_info(f"{name}_out", TensorProto.FLOAT, [4])])
+
+    graph = helper.make_graph(
+        [helper.make_node("If", ["c"], ["y"], name="if", then_branch=branch("t", 3), else_branch=branch("e", 2))],
+        "choice",
+        [helper.make_tensor_value_info("c", TensorProto.BOOL, []), helper.make_tensor_value_info("x", TensorProto.FLOAT, [4])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [4])],
+    )
+    explanation = treadle.explain(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10))
+    assert explanation.data["nodes_as_read"] == 1 + 4 + 3
+    (identity,) = (step for step in explanation.data["passes"] if step["pass"] == "remove-identity")
+    assert (identity["nodes_before"], identity["nodes_after"]) == (8, 6)
+
+
 def test_explain_is_a_function(model):
     explanation = treadle.explain(model, dimensions={"batch": 2})
     assert "batch-norm-into-conv" in explanation.passes
