@@ -12,6 +12,9 @@ namespace treadle::profile {
 
 using Document = nlohmann::ordered_json;
 
+/// @throws Error(invalid_argument) for a document that is no profile, or one of another version.
+Document checked_profile(Document document);
+/// Of a profile's text, without its timeline: null stands for it.
 /// @throws Error(invalid_argument) for text that is no profile, or one of another version.
 Document parse_document(std::string_view text);
 

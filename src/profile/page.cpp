@@ -66,7 +66,7 @@ Document pack_timeline(const Document& timeline) {
 // Also what `treadle explain --json` prints: nodes, passes and memory of a plan that did not run.
 Document parse_profile_or_plan(std::string_view text) {
   Document document = Document::parse(text, nullptr, /*allow_exceptions=*/false);
-  if (!document.is_object() || document.value("format", Document()) != "treadle-explain") return parse_document(text);
+  if (!document.is_object() || document.value("format", Document()) != "treadle-explain") return checked_profile(std::move(document));
   for (const char* part : {"nodes", "passes"})
     if (!document.contains(part) || !document[part].is_array())
       throw Error(ErrorCode::invalid_argument, std::string("the plan lacks its ") + part);

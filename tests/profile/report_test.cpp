@@ -114,6 +114,25 @@ TEST(ProfileTable, ShowsNodesByTimeAndCountsTheRest) {
   EXPECT_THROW(profile_to_table("[1, 2"), Error);
 }
 
+TEST(ProfileTable, IsTheSameWhateverTheTimelineHolds) {
+  Json json = known_json();
+  json["model"] = "\"timeline\": {";
+  json["timeline"] = {{"median", {{"names", {"}]\\\"{", "timeline"}}, {"timeline", Json::object()}}}};
+  json["tools"] = {{"timeline", {{"no", "timeline"}}}};
+  const std::string expected = [&] {
+    Json without = json;
+    without.erase("timeline");
+    return profile_to_table(without.dump());
+  }();
+  EXPECT_EQ(profile_to_table(json.dump()), expected);
+  EXPECT_EQ(profile_to_table(json.dump(2)), expected);
+  json["timeline"] = "none";
+  EXPECT_EQ(profile_to_table(json.dump()), expected);
+  json["timeline"] = {{"median", "cut off"}};
+  const std::string text = json.dump();
+  EXPECT_THROW(static_cast<void>(profile_to_table(text.substr(0, text.find("cut off")))), Error);
+}
+
 TEST(ProfileTable, DamagedProfilesAreErrors) {
   Json json = known_json();
   json["nodes"][0]["ms"]["median"] = "fast";
