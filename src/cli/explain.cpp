@@ -12,6 +12,7 @@
 #include "cli/commands.h"
 #include "cli/inputs.h"
 #include "cli/model_totals.h"
+#include "cli/profile_output.h"
 #include "cli/provenance.h"
 #include "cli/terminal.h"
 #include "core/file.h"
@@ -249,6 +250,7 @@ std::string dumped(const Json& json) { return json.dump(-1, ' ', false, Json::er
 
 int explain(const ExplainOptions& a) {
   if (!a.output.empty()) check_explanation_file(a.output);
+  check_target("--output", a.output);
   const Json document = explain_document(Model::load(a.request.name), a.request);
   if (!a.node.empty()) {
     const Json history = node_history(document, a.node);

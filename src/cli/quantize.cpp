@@ -12,6 +12,7 @@
 
 #include "cli/commands.h"
 #include "cli/inputs.h"
+#include "cli/profile_output.h"
 #include "onnx/serialize.h"
 #include "session/model.h"
 #include "treadle/error.h"
@@ -111,6 +112,7 @@ int run_quantize(QuantizeArguments& a) {
   o.activation_dtype = dtype_from_name(a.activations);
   o.include = a.include, o.exclude = a.exclude, o.op_types = a.op_types;
   o.symmetric = !a.asymmetric, o.per_channel = !a.per_tensor;
+  check_target("--output", a.output);  // before the samples run
   const Model model = Model::load(a.model);
   const std::vector<std::string> files = sample_files(a.data);
   if (a.verify && files.empty() && a.random_samples == 0) a.random_samples = 1;

@@ -69,6 +69,8 @@ def product(tmp_path):
         (["run", DIGITS, "--labels", "absent.txt", "--top", "1"], "absent.txt"),
         (["operators", "--domain", "com.none"], "com.none"),
         (["quantize", DIGITS, "-o", "out.onnx", "--mode", "dynamc"], '--mode takes dynamic, qdq, weights, not "dynamc"'),
+        (["quantize", DIGITS, "-o", "absent/out.onnx"], "--output absent/out.onnx: there is no such folder"),
+        (["explain", DIGITS, "-o", "absent/page.html"], "--output absent/page.html: there is no such folder"),
         (["inspect", DIGITS, "--stage", "plannd"], '--stage takes onnx, optimised, planned, not "plannd"'),
     ],
 )
