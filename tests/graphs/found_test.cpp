@@ -202,6 +202,21 @@ feed x [] = 5.059406280517578
 )");
 }
 
+// The last element is the mean, but for rounding.
+TEST(FoundGraphs, RoundingDecidesWhichElementsAreZero) {
+  expect_right(R"(
+opset 21
+input x float32 [1,3]
+constant scale float32 [3] = 0.1 -0.12 0.6
+constant bias float32 [3] = 0 1.36 0
+y = LayerNormalization(x, scale, bias) epsilon=0.01f
+places = NonZero(y)
+output places int64
+feeds
+feed x [1,3] = -1.7326732873916626 2.2475247383117676 0.2574257552623749
+)");
+}
+
 // Rows behind an empty piece, which others begin at.
 TEST(FoundGraphs, ConcatOfAnEmptyPieceAndItsNeighbour) {
   expect_right(R"(

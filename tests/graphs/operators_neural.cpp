@@ -205,7 +205,7 @@ void normalise(Call& c, const Array& x, const std::vector<size_t>& places, doubl
   const auto n = static_cast<double>(places.size());
   Total sum(c.noise(), x.dtype), squares(c.noise(), x.dtype);
   for (size_t at : places) sum.add(x.f[at]);
-  const double mean = sum.value() / n;
+  const double mean = c.noise()(sum.value() / n, x.dtype);  // a number of the type: an element may be equal to it
   for (size_t at : places) squares.add((x.f[at] - mean) * (x.f[at] - mean));
   const double variance = squares.value() / n;
   for (size_t at : places) y.f[at] = c.noise()((x.f[at] - mean) / std::sqrt(variance + epsilon), x.dtype, 4);
