@@ -165,15 +165,18 @@ std::string as_version(const std::string& recording, const std::string& version,
 
 TEST_F(ProfileStream, RecordingsOfTheVersionBeforeAreReadAndOthersAreRefused) {
   Session session = chain_session();
-  const Profiler profiler = session.profiler({.memory = true, .stream_to = path_});
-  const uint32_t handed_over = ProfileRange::name_id("handed over");
-  const uint64_t begin = ProfileRange::begin(handed_over);
-  for (int i = 0; i < 20; ++i) {
-    const ProfileRange range("batch");
-    session.run(feeds_of());
+  Profile expected;
+  {  // nobody writes to the file while it is replaced
+    const Profiler profiler = session.profiler({.memory = true, .stream_to = path_});
+    const uint32_t handed_over = ProfileRange::name_id("handed over");
+    const uint64_t begin = ProfileRange::begin(handed_over);
+    for (int i = 0; i < 20; ++i) {
+      const ProfileRange range("batch");
+      session.run(feeds_of());
+    }
+    std::thread([&] { ProfileRange::end(handed_over, begin); }).join();
+    expected = profiler.profile();
   }
-  std::thread([&] { ProfileRange::end(handed_over, begin); }).join();
-  const Profile expected = profiler.profile();
   const std::string recording = contents();
 
   replace(as_version(recording, "2", false));
