@@ -217,6 +217,26 @@ feed x [1,3] = -1.7326732873916626 2.2475247383117676 0.2574257552623749
 )");
 }
 
+// The product is infinite in 16 bits, and -146,000 for who keeps float32 between the nodes: the row's only element less its mean is 0.
+TEST(FoundGraphs, PrecisionIsKeptThroughAMinOfSeveral) {
+  expect_right(R"(
+opset 21
+input x float16 [N]
+input low float16 [1]
+constant scale float16 [1] = 0
+constant bias float16 [1] = 0
+square = Mul(x, x)
+cube = Mul(square, x)
+least = Min(cube, low, x)
+y = LayerNormalization(least, scale, bias) epsilon=0.01f
+output cube float16
+output y float16
+feeds
+feed low [1] = -1.048828125
+feed x [1] = -52.71875
+)");
+}
+
 // Rows behind an empty piece, which others begin at.
 TEST(FoundGraphs, ConcatOfAnEmptyPieceAndItsNeighbour) {
   expect_right(R"(

@@ -111,7 +111,10 @@ template <typename F>
 Array fold(Call& c, double ulps, F f) {
   Array total = c.in(0);
   require(total.dtype != DType::boolean, "no arithmetic on bool");
-  for (size_t i = 1; i < c.num_inputs(); ++i) total = combine(c, total, c.in(i), ulps, f, f);
+  for (size_t i = 1; i < c.num_inputs(); ++i) {
+    if (!total.unrounded.empty() && c.noise().keeps_precision()) total = total.as_computed();  // partial results of 16 bits
+    total = combine(c, total, c.in(i), ulps, f, f);
+  }
   return total;
 }
 
