@@ -7,17 +7,14 @@
 #include <tuple>
 #include <vector>
 
+#include "tests/c_api/status.h"
 #include "treadle/treadle.h"
 
 namespace {
 
 const std::string kSpirals = std::string(TREADLE_SOURCE_DIR) + "/examples/train/spirals.onnx";
 
-std::string message_of(treadle_status* status) {
-  std::string message = treadle_status_message(status);
-  treadle_status_release(status);
-  return message;
-}
+using treadle::testing::message_of;
 
 struct Value {
   treadle_value* value = nullptr;

@@ -7,16 +7,13 @@
 #include <vector>
 
 #include "onnx/serialize.h"
+#include "tests/c_api/status.h"
 #include "tests/sharing/jobs.h"
 #include "treadle/treadle.h"
 
 namespace {
 
-std::string message_of(treadle_status* status) {
-  std::string message = treadle_status_message(status);
-  treadle_status_release(status);
-  return message;
-}
+using treadle::testing::message_of;
 
 treadle_job* create(const char* name, int32_t job_class = TREADLE_GUARANTEED, double share_percent = 100) {
   treadle_job* job = nullptr;

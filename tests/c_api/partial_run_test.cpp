@@ -4,16 +4,13 @@
 #include <string>
 
 #include "onnx/serialize.h"
+#include "tests/c_api/status.h"
 #include "tests/session/models.h"
 #include "treadle/treadle.h"
 
 namespace {
 
-std::string message_of(treadle_status* status) {
-  std::string message = treadle_status_message(status);
-  treadle_status_release(status);
-  return message;
-}
+using treadle::testing::message_of;
 
 /// y = -x and z = -(y * late).
 struct Opened {

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "tests/c_api/status.h"
 #include "treadle/model.h"
 #include "treadle/plugin.h"
 #include "treadle/train.h"
@@ -18,11 +19,7 @@ namespace {
 // What a trainer is made of, by the C++ side as well.
 const std::string kSpirals = std::string(TREADLE_SOURCE_DIR) + "/examples/train/spirals.onnx";
 
-std::string message_of(treadle_status* status) {
-  std::string message = treadle_status_message(status);
-  treadle_status_release(status);
-  return message;
-}
+using treadle::testing::message_of;
 
 struct OpenedTrainer {
   treadle_model* model = nullptr;
