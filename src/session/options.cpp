@@ -88,24 +88,17 @@ void set_level(SessionOptions& options, const std::string& value) {
 // A list for ONNX Runtime names its optimizers, in camel case: they leave out nothing here.
 bool is_optimizer_of_others(const std::string& name) { return !name.empty() && name[0] >= 'A' && name[0] <= 'Z'; }
 
+// @param expected  what to say of others
+double real_of(const std::string& value, double least, double most, const char* expected) {
+  char* end = nullptr;
+  const double number = std::strtod(value.c_str(), &end);
+  if (value.empty() || *end != '\0' || !(number >= least && number <= most)) throw_value(value, expected);
+  return number;
+}
+
 double expansion_of(const std::string& value) {
-  if (value == "unlimited") return std::numeric_limits<double>::infinity();
-  char* end = nullptr;
-  const double number = std::strtod(value.c_str(), &end);
-  if (value.empty() || *end != '\0' || !(number >= 1)) throw_value(value, "a number from 1 on, or unlimited");
-  return number;
-}
-
-void check_fraction(std::string_view name, double fraction) {
-  if (!(fraction >= 0 && fraction <= 1))
-    throw Error(ErrorCode::invalid_argument, fmt::format("{} is {}; it must be from 0 to 1", name, fraction));
-}
-
-double fraction_of(const std::string& value) {
-  char* end = nullptr;
-  const double number = std::strtod(value.c_str(), &end);
-  if (value.empty() || *end != '\0' || !(number >= 0 && number <= 1)) throw_value(value, "a number from 0 to 1");
-  return number;
+  constexpr double kUnlimited = std::numeric_limits<double>::infinity();
+  return value == "unlimited" ? kUnlimited : real_of(value, 1, kUnlimited, "a number from 1 on, or unlimited");
 }
 
 using Options = SessionOptions;
@@ -193,7 +186,8 @@ const OptionInfo kTable[] = {
     {"memory_fraction", "", "treadle.memory_fraction", "number from 0 to 1",
      "share of the activations and scratch of a run that it may have, where a plan can do with it: runs reorder, spill and recompute; "
      "of what learns, its training steps; 0: no limit",
-     [](const Options& o) { return fmt::format("{}", o.memory_fraction); }, [](Options& o, Text v) { o.memory_fraction = fraction_of(v); }},
+     [](const Options& o) { return fmt::format("{}", o.memory_fraction); },
+     [](Options& o, Text v) { o.memory_fraction = real_of(v, 0, 1, "a number from 0 to 1"); }},
     {"memory_account", "-", "", "MemoryAccount", "account that is charged with everything the session is charged with",
      [](const Options&) { return std::string(); }, nullptr},
     {"spill_folder", "", "treadle.spill_folder", "path", "folder for values that do not fit; empty: the one for temporary files",
@@ -321,7 +315,8 @@ SessionOptions complete(const SessionOptions& given) {
     throw Error(ErrorCode::invalid_argument,
                 fmt::format("optimized_model_data_threshold is {}, but no optimized_model_data_file says where initializers go",
                             options.optimized_model_data_threshold));
-  check_fraction("memory_fraction", options.memory_fraction);
+  if (!(options.memory_fraction >= 0 && options.memory_fraction <= 1))
+    throw Error(ErrorCode::invalid_argument, fmt::format("memory_fraction is {}; it must be from 0 to 1", options.memory_fraction));
   std::vector<std::string> passes;
   for (const auto& pass : passes::list_passes()) passes.emplace_back(pass.name);
   for (const std::string& name : options.disabled_passes)
