@@ -400,6 +400,7 @@ TEST(OutOfMemory, WhileASessionIsMadeTheErrorListsWhatIsThere) {
     EXPECT_NE(text.find("the session has "), std::string::npos);
     EXPECT_NE(text.find("there is no arena yet"), std::string::npos);
     EXPECT_NE(text.find("cannot allocate "), std::string::npos);
+    EXPECT_EQ(text.find("while the session was made") != std::string::npos, text.find("it is let go of again") != std::string::npos);
     if (text.find("while weights were packed") == std::string::npos) continue;
     ++num_packing;
     EXPECT_NE(text.find("MatMul node \"/body/dense"), std::string::npos);

@@ -411,6 +411,7 @@ std::string describe_packing(const Graph* graph, std::span<const PackedWeights> 
   if (!nodes.empty())
     text += fmt::format("packed: {} of {} nodes, {} bytes; the others have {} bytes of weights\n", num_packed, nodes.size(), packed_bytes,
                         rest);
+  if (!graph) text += "what was being made is not in that: it is let go of again\n";
   text += "there is no arena yet";
   if (account && account->limit_bytes() > 0)
     text += fmt::format("; {} bytes of the limit are free", account->limit_bytes() - std::min(account->limit_bytes(), account->bytes()));
