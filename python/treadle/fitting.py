@@ -18,7 +18,10 @@ Data = Iterable[Any] | Callable[[], Iterable[Any]]
 
 
 def _accuracy(outputs: Sequence[Any], labels: Any) -> float:
-    return float(np.mean(np.argmax(outputs[0], axis=1) == labels))
+    classes = np.argmax(outputs[0], axis=1)
+    if np.shape(labels) != classes.shape:
+        raise ValueError(f"accuracy needs a class for each of {list(classes.shape)}; the labels are {list(np.shape(labels))}")
+    return float(np.mean(classes == labels))
 
 
 _METRICS: dict[str, Callable[[Sequence[Any], Any], float]] = {"accuracy": _accuracy}

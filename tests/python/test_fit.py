@@ -89,6 +89,12 @@ def test_validation_has_metrics_over_all_samples():
     assert list(own.fit(BATCHES, validation=BATCHES, metrics=["accuracy"])[0]) == ["loss", "validation_loss", "validation_accuracy"]
 
 
+def test_accuracy_is_of_classes():
+    values = [(x, np.stack([labels, labels], 1).astype(np.float32)) for x, labels in BATCHES]
+    with pytest.raises(ValueError, match=r"accuracy needs a class for each of \[12\]; the labels are \[12, 2\]"):
+        trainer(loss="mean_squared_error").fit(values, validation=values, metrics=["accuracy"])
+
+
 def test_averages_are_what_is_validated():
     own = trainer(ema_decay=0.9)
     last = own.fit(BATCHES, epochs=2, validation=BATCHES, metrics=["accuracy"])[-1]
