@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """Fuzzes operators: random cases of every operator, with Treadle against onnxruntime and ONNX's reference.
 
-    tests/operators/fuzz_operators.py [--cases 10000] [--seed 0] [--ops Gather,Slice] [--bad] [--shrink]
+    tests/operators/fuzz_operators.py [--cases 10000] [--seed 0] [--ops Gather,Slice] [--bad] [--shrink] [--reference 4]
 
 A case is a node of a random opset with operands and attributes that its maker draws (the *_makers.py beside this file). Treadle has to agree with
-both judges; the reference, which is slow, is asked about a quarter of the cases on which onnxruntime agrees. Where only one agrees,
+both judges; the reference, which is slow, is asked about one in four of the cases on which onnxruntime agrees (--reference). Where only one agrees,
 disagreements.py must say which is right and why; where none does, Treadle is wrong. `--bad` breaks attributes, indices and shapes
 instead: such a case may end in an error or in a value, never in the death of the process.
 Runs in child processes; a case that kills one is named.
@@ -35,7 +35,7 @@ import sequence_makers
 from breaking import broken
 from disagreements import heard
 from draft import Case, Choices, Draft, Rejected
-from judges import Result, all_same, can_widen, explained_by_rounding, same_distributions, onnxruntime_run, reference_run, treadle_run
+from judges import Result, all_same, can_widen, explained_by_rounding, no_kernel, onnxruntime_run, reference_run, same_distributions, treadle_run
 
 TRAINING = "ai.onnx.preview.training"
 MAKERS = {
@@ -45,6 +45,7 @@ MAKERS = {
 }
 NEWEST = {"": defs.onnx_opset_version(), "ai.onnx.ml": 5, TRAINING: 1}
 BATCH = 12
+reference_every = 4
 MEMORY_LIMIT = 4 << 30  # of a process that runs broken cases
 # What a judge has no kernel for is no disagreement.
 _MISSING = ("not known to onnxruntime", "NOT_IMPLEMENTED", "INVALID_GRAPH", "Type Error", "No Op registered", "not implemented", "ImplementationError")
@@ -130,9 +131,9 @@ def compared(case: Case, ours: list, theirs: list, judge_name: str) -> str:
 
 
 def judge(case: Case, ours: Result, theirs: Result) -> tuple[str, str]:
-    """The verdict on a case and why. The reference takes longest: of the cases on which onnxruntime agrees, it is asked about a quarter."""
+    """The verdict on a case and why. The reference takes longest: of the cases on which onnxruntime agrees, it is asked about one in `reference_every`."""
     agree = ours.outputs is not None and theirs.outputs is not None and not compared(case, ours.outputs, theirs.outputs, "onnxruntime")
-    if agree and case.seed % 4 != 0:
+    if agree and case.seed % reference_every != 0:
         return "same", ""
     reference = reference_run(case)
     judges = {"onnxruntime": theirs, "reference": reference}
@@ -188,7 +189,8 @@ def worker(seeds: Iterable[int], chosen: frozenset[str], bad: bool, results, unt
             break
         results.send(("begin", seed))
         try:
-            results.send(("done", run_batch(batch_of(seed, chosen, bad), bad)))
+            known = set(no_kernel)
+            results.send(("done", (run_batch(batch_of(seed, chosen, bad), bad), no_kernel - known)))
         except Exception:
             results.send(("broken", f"batch {seed}\n{traceback.format_exc()}"))
     results.send(("end", None))
@@ -242,7 +244,8 @@ def fuzz(seeds: range, chosen: frozenset[str] = frozenset(), bad: bool = False, 
                 if kind == "begin":
                     done = value
                 elif kind == "done":
-                    tally.merge(value)
+                    tally.merge(value[0])
+                    no_kernel.update(value[1])
                 elif kind == "broken":
                     tally.verdicts["fuzzer broken"] += 1
                     print(value, file=sys.stderr)
@@ -301,6 +304,7 @@ def report(tally: Tally, shrink: bool, per_group: int) -> None:
 
 
 def main() -> int:
+    global reference_every
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cases", type=int, default=10000)
     parser.add_argument("--seed", type=int, default=0, help="of the first batch")
@@ -309,7 +313,9 @@ def main() -> int:
     parser.add_argument("--bad", action="store_true", help="broken cases: the process has to survive them")
     parser.add_argument("--shrink", action="store_true", help="show failing cases in their smallest form")
     parser.add_argument("--show", type=int, default=2, help="cases shown of each operator and verdict")
+    parser.add_argument("--reference", type=int, default=reference_every, metavar="N", help="ask the reference about one in N of the cases on which onnxruntime agrees")
     options = parser.parse_args()
+    reference_every = options.reference
     chosen = frozenset(options.ops.split(",")) - {""}
     started = time.time()
     tally = fuzz(range(options.seed, options.seed + -(-options.cases // BATCH)), chosen, options.bad, options.seconds)
