@@ -31,7 +31,8 @@ enum class Loss : int {
   negative_log_likelihood = 5,           ///< as the first, of logarithms of probabilities
   kl_divergence = 6,  ///< of logarithms of probabilities and labels that are probabilities, summed, over the first extent
   output = 7,         ///< the output is the loss itself, one float32 number; there are no labels
-  ctc = 8,  ///< of scores [N, C, steps] and int64 (or int32) labels [N, length], of which those behind a negative one do not count
+  ctc = 8,    ///< of scores [N, C, steps] and int64 (or int32) labels [N, length], of which those behind a negative one do not count
+  graph = 9,  ///< as TrainerOptions::loss_model says
 };
 /// By its name here. @throws Error(invalid_argument) naming the nearest.
 TREADLE_API Loss loss_named(std::string_view name);
@@ -128,6 +129,10 @@ struct TREADLE_API LossScale {
 struct TREADLE_API TrainerOptions {
   std::string output;  ///< of the model, or another of its values, which the loss is taken of; empty: its first output
   Loss loss = Loss::softmax_cross_entropy;
+  /// With Loss::graph: a model whose output, one float32 number, is the loss. Its first input takes the value that the loss is taken of.
+  /// Others take the value of the model that has their name, an initializer too; the first that finds none takes the labels, and those
+  /// behind it are fed by their names. Its initializers are not trained. Of several ranks, each counts the same.
+  std::optional<Model> loss_model = std::nullopt;
   bool int32_labels = false;
   int class_axis = 1;                                  ///< of the scores; may be negative
   std::optional<int64_t> ignore_index = std::nullopt;  ///< labels that do not count
@@ -194,8 +199,17 @@ struct TREADLE_API TrainerOptions {
   SessionOptions session = {};
 };
 
+/// What a step takes besides the inputs of the model.
+struct LossInputs {
+  std::optional<ValueInfo> labels;
+  std::vector<ValueInfo> feeds;
+};
+/// Of options.loss_model with this model. Nothing if the loss is another.
+TREADLE_API LossInputs loss_inputs(const Model& model, const TrainerOptions& options);
+
 /// Sets one of the options above by its name, from text: "learning_rate", "optimizer", "schedule" (its kind), "warmup_steps" …; lists are
-/// separated by commas. "group" adds one: "PATTERN,PATTERN;rate_factor=0.1;weight_decay=0". "session.NAME" is the session's option NAME.
+/// separated by commas. "loss" is a name, or the path of an ONNX file, which has a dot or a slash in it. "group" adds one:
+/// "PATTERN,PATTERN;rate_factor=0.1;weight_decay=0". "session.NAME" is the session's option NAME.
 /// @throws Error(not_found) for a name that does not exist; Error(invalid_argument) for a value that the option does not take.
 TREADLE_API void set_option(TrainerOptions& options, std::string_view name, const std::string& value);
 

@@ -129,7 +129,12 @@ void register_train(nb::module_& module) {
   nb::class_<TrainerOptions>(module, "TrainerOptions")
       .def(nb::init<>())
       .def_rw("output", &TrainerOptions::output)
-      .def("set_loss", [](TrainerOptions& self, const std::string& name) { self.loss = train::loss_named(name); })
+      .def("set_loss", [](TrainerOptions& self, const std::string& name) { train::set_option(self, "loss", name); })
+      .def("set_loss_model",
+           [](TrainerOptions& self, const Model& model) {
+             self.loss = train::Loss::graph;
+             self.loss_model = model;
+           })
       .def_rw("int32_labels", &TrainerOptions::int32_labels)
       .def_rw("class_axis", &TrainerOptions::class_axis)
       .def_rw("ignore_index", &TrainerOptions::ignore_index, nb::arg().none())

@@ -92,8 +92,10 @@ class Trainer:
     :param loss: "softmax_cross_entropy" (scores [N, C, ...] and int64 labels [N, ...]), "negative_log_likelihood" (the same of logarithms of
         probabilities), "mean_squared_error", "l1", "huber" (labels like the output), "binary_cross_entropy_with_logits" (scores, and labels from
         0 to 1 like them), "kl_divergence" (logarithms of probabilities, and labels that are probabilities; a mean over the first extent),
-        "ctc" (scores [N, C, steps], or with the classes at `class_axis`, and labels [N, length], which end at the first negative one), or "output"
-        (the output is the loss, one number; `labels` of steps are then None).
+        "ctc" (scores [N, C, steps], or with the classes at `class_axis`, and labels [N, length], which end at the first negative one), "output"
+        (the output is the loss, one number; `labels` of steps are then None), or an ONNX model whose output is the loss: a path (with a dot or a
+        slash in it), bytes, a `treadle.Model` or an `onnx.ModelProto`. Its first input takes `output`; others take the value of the model that
+        has their name, then the labels; those behind the labels are fed by their names.
     :param class_axis: of the scores, for losses over classes; -1 for language models.
     :param ignore_index: labels that do not count.
     :param class_weights: one for each class.
@@ -159,7 +161,7 @@ class Trainer:
         model: Any,
         *,
         output: str = "",
-        loss: str = "softmax_cross_entropy",
+        loss: str | os.PathLike[str] | bytes | Any = "softmax_cross_entropy",
         class_axis: int = 1,
         ignore_index: int | None = None,
         class_weights: Iterable[float] = (),
@@ -206,7 +208,10 @@ class Trainer:
     ) -> None:
         options = _treadle.TrainerOptions()
         options.output = output
-        options.set_loss(loss)
+        if isinstance(loss, str):
+            options.set_loss(loss)
+        else:
+            options.set_loss_model(_model(loss))
         options.class_axis = class_axis
         options.ignore_index = ignore_index
         options.class_weights = [float(weight) for weight in class_weights]

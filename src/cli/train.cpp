@@ -54,7 +54,9 @@ void add_trainer_options(CLI::App& app, TrainArguments& a) {
   };
   option("--loss",
          "softmax_cross_entropy (default), negative_log_likelihood, mean_squared_error, l1, huber, "
-         "binary_cross_entropy_with_logits, kl_divergence, ctc, output");
+         "binary_cross_entropy_with_logits, kl_divergence, ctc, output, or an ONNX file: a graph of the loss, whose first input takes the "
+         "scores "
+         "and the next the labels");
   app.add_option("--loss-of", a.trainer.output, "Output, or another value, to compute the loss from; the first output if not given")
       ->group("Loss and optimizer");
   option("--class-axis", "Axis of the classes in the scores; -1 for language models");

@@ -7,6 +7,7 @@
 #include <functional>
 
 #include "cli/inputs.h"
+#include "cli/train_answers.h"
 #include "treadle/error.h"
 
 namespace treadle::cli {
@@ -19,10 +20,10 @@ bool any_csv(const std::vector<std::string>& files) {
   return std::any_of(files.begin(), files.end(), [](const std::string& file) { return extension_of(file) == ".csv"; });
 }
 
-void check_data_options(const TrainArguments& a, const std::vector<ValueInfo>& inputs,
+void check_data_options(const TrainArguments& a, const Model& model,
                         const std::function<void(const char*, bool, std::string_view)>& needs) {
-  const bool has_labels = a.trainer.loss != train::Loss::output;
-  for (const char* option : {"--labels", "--validation-labels"}) needs(option, has_labels, "another loss than output, which has no labels");
+  const std::vector<ValueInfo> inputs = model.inputs();
+  for (const char* option : {"--labels", "--validation-labels"}) needs(option, has_labels(a.trainer, model), "a loss that has labels");
   needs("--labels", !any_folder(a.data.files), "files: the classes of a folder of pictures are its folders");
   needs("--features", any_csv(a.data.files), "a .csv file in --data");
   needs("--scale", std::any_of(inputs.begin(), inputs.end(), [](const ValueInfo& info) { return is_float(info.dtype); }),
@@ -35,11 +36,11 @@ void check_data_options(const TrainArguments& a, const std::vector<ValueInfo>& i
 
 }  // namespace
 
-void check_options_have_effect(const TrainArguments& a, const std::vector<ValueInfo>& inputs) {
+void check_options_have_effect(const TrainArguments& a, const Model& model) {
   auto needs = [&a](const char* option, bool is_met, std::string_view what) {
     if (!is_met && a.given.contains(option)) throw Error(ErrorCode::invalid_argument, fmt::format("{} needs {}", option, what));
   };
-  check_data_options(a, inputs, needs);
+  check_data_options(a, model, needs);
   needs("--log-steps", !a.log.empty() || !a.tensorboard.empty(), "--log, --json or --tensorboard");
   for (const char* option : {"--communicator-deadline", "--bucket-bytes", "--reduction", "--shard-optimizer"})
     needs(option, a.trainer.communicator != nullptr, "several processes: start them with mpirun, or name a --communicator");

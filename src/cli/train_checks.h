@@ -5,8 +5,7 @@
 
 namespace treadle::cli {
 
-/// @param inputs  of the model.
 /// @throws Error(invalid_argument) naming an option that was given, and the one that it needs.
-void check_options_have_effect(const TrainArguments& arguments, const std::vector<ValueInfo>& inputs);
+void check_options_have_effect(const TrainArguments& arguments, const Model& model);
 
 }  // namespace treadle::cli

@@ -60,11 +60,20 @@ const ValueInfo* output_info(const std::vector<ValueInfo>& outputs, const std::s
   return nullptr;
 }
 
-LabelForm label_form(const train::TrainerOptions& options, const std::vector<ValueInfo>& outputs) {
-  if (options.loss == Loss::output) return {.dtype = DType::undefined};
+/// By the data, for each step.
+std::vector<ValueInfo> fed_inputs(const train::TrainerOptions& options, const Model& model) {
+  std::vector<ValueInfo> inputs = model.inputs();
+  std::ranges::copy(train::loss_inputs(model, options).feeds, std::back_inserter(inputs));
+  return inputs;
+}
+
+LabelForm label_form(const train::TrainerOptions& options, const Model& model) {
+  if (!has_labels(options, model)) return {.dtype = DType::undefined};
   if (has_classes(options.loss) || options.loss == Loss::ctc) return {.dtype = options.int32_labels ? DType::int32 : DType::int64};
-  const ValueInfo* output = output_info(outputs, options.output);
-  if (!output || !output->has_rank) return {.dtype = DType::float32};
+  const std::vector<ValueInfo> outputs = model.outputs();
+  const std::optional<ValueInfo> labels = train::loss_inputs(model, options).labels;
+  const ValueInfo* output = labels ? &*labels : output_info(outputs, options.output);
+  if (!output || !output->has_rank) return {.dtype = labels ? labels->dtype : DType::float32};
   std::vector<int64_t> extents;
   for (size_t i = 1; i < output->shape.size(); ++i) {
     const int64_t* extent = std::get_if<int64_t>(&output->shape[i]);
@@ -126,8 +135,8 @@ class TrainingRun {
  public:
   explicit TrainingRun(TrainArguments& a) : a_(a), ranks_(a.trainer.communicator.get()), model_(Model::load(a.model)) {
     if (ranks_) a_.loader.rank = ranks_->rank(), a_.loader.num_ranks = ranks_->size();
-    const std::vector<ValueInfo> inputs = model_.inputs();
-    check_options_have_effect(a_, inputs);
+    const std::vector<ValueInfo> inputs = fed_inputs(a_.trainer, model_);
+    check_options_have_effect(a_, model_);
     if (!is_first()) a_.quiet = true, a_.log.clear(), a_.curve.clear();
     open_all();
     fit_batch(inputs, a_.loader);
@@ -175,8 +184,8 @@ class TrainingRun {
 
  private:
   void open_all() {
-    const std::vector<ValueInfo> inputs = model_.inputs();
-    const LabelForm form = label_form(a_.trainer, model_.outputs());
+    const std::vector<ValueInfo> inputs = fed_inputs(a_.trainer, model_);
+    const LabelForm form = label_form(a_.trainer, model_);
     OpenedData opened = open_data(a_.data, inputs, form);
     classes_ = opened.classes;
     training_ = opened.data;

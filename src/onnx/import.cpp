@@ -48,7 +48,7 @@ struct FunctionFrame {
 class Importer {
  public:
   Importer(const ModelDef& model, const ImportOptions& options)
-      : model_(model), options_(options), symbols_(std::make_shared<SymbolTable>()) {
+      : model_(model), options_(options), symbols_(options.symbols ? options.symbols : std::make_shared<SymbolTable>()) {
     for (const FunctionDef& function : model.functions) functions_[key(function.domain, function.name, function.overload)] = &function;
   }
 
@@ -94,7 +94,7 @@ class Importer {
           else if (is_body)
             shape.push_back(symbols_->fresh_symbol("dim", true));
           else if (dim.kind == DimDef::Kind::param && !dim.param.empty() && dim.param != "?")
-            shape.push_back(symbols_->symbol(dim.param));
+            shape.push_back(symbols_->symbol(options_.symbol_prefix + dim.param));
           else
             shape.push_back(symbols_->fresh_symbol("dim", false));
         }

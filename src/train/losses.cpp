@@ -7,6 +7,7 @@
 
 #include "core/nearest.h"
 #include "graph/infer.h"
+#include "train/loss_graph.h"
 #include "train/training_graph.h"
 #include "treadle/error.h"
 
@@ -23,6 +24,7 @@ constexpr std::pair<std::string_view, Loss> kNames[] = {
     {"kl_divergence", Loss::kl_divergence},
     {"ctc", Loss::ctc},
     {"output", Loss::output},
+    {"graph", Loss::graph},
 };
 
 /// Adds nodes behind a value.
@@ -34,7 +36,8 @@ class LossBuilder {
 
   ValueId build() {
     const ValueId loss = loss_alone();
-    if (wanted_weight_ && weight_ == kNoValue) weight_ = options_.loss == Loss::output ? number(1) : size_of(x_);
+    if (wanted_weight_ && weight_ == kNoValue)
+      weight_ = options_.loss == Loss::output || options_.loss == Loss::graph ? number(1) : size_of(x_);
     return loss;
   }
   ValueId weight() const { return weight_; }
@@ -42,6 +45,7 @@ class LossBuilder {
  private:
   ValueId loss_alone() {
     switch (options_.loss) {
+      case Loss::graph: x_ = add_loss_graph(g_, x_, options_); [[fallthrough]];
       case Loss::output: return whole_output();
       case Loss::softmax_cross_entropy: return classes(/*scores=*/true);
       case Loss::negative_log_likelihood: return classes(/*scores=*/false);
@@ -94,7 +98,7 @@ class LossBuilder {
     const Type& type = g_.type(x_);
     if (!type.is_static() || type.static_shape().num_elements() != 1 || type.dtype != DType::float32)
       throw Error(ErrorCode::invalid_argument,
-                  fmt::format("the loss \"output\" is taken of one float32 number; \"{}\" is {}", g_.value(x_).name, to_string(type)));
+                  fmt::format("a loss is one float32 number; \"{}\" is {}", g_.value(x_).name, to_string(type)));
     return type.rank() == 0 ? x_ : op("Reshape", {x_, ints({})});
   }
 

@@ -10,6 +10,7 @@
 
 #include "core/nearest.h"
 #include "graph/infer.h"
+#include "train/loss_graph.h"
 #include "train/loss_scale.h"
 #include "train/training_graph.h"
 #include "treadle/error.h"
@@ -226,6 +227,8 @@ void check_optimizer(const TrainerOptions& o) {
   within("label_smoothing", o.label_smoothing, 1, true), within("huber_delta", o.huber_delta.value_or(1), kMost, true);
   unused(o.huber_delta.has_value() && o.loss != Loss::huber, loss, "huber_delta");
   unused(o.blank.has_value() && o.loss != Loss::ctc, loss, "blank");
+  unused(o.loss_model.has_value() && o.loss != Loss::graph, loss, "loss_model");
+  if (o.loss == Loss::graph && !o.loss_model) refuse("the loss graph needs loss_model, or the path of an ONNX file in its place");
   if (o.blank.value_or(0) < 0) refuse(fmt::format("blank is {}; it must be 0 or more", *o.blank));
   const bool is_ctc = o.loss == Loss::ctc;
   const bool of_classes = o.loss == Loss::softmax_cross_entropy || o.loss == Loss::negative_log_likelihood || is_ctc;
@@ -287,6 +290,7 @@ std::vector<std::pair<std::string, std::string>> settings_of(const TrainerOption
   add("class_weights", fmt::format("[{}]", fmt::join(o.class_weights, ", ")));
   if (o.loss == Loss::huber) add("huber_delta", o.huber_delta.value_or(1));
   if (o.loss == Loss::ctc) add("blank", o.blank.value_or(0));
+  if (o.loss == Loss::graph) add("loss_model", loss_digest(o));
   add("optimizer", known(o.optimizer).name);
   for (const Number& number : {kWeightDecay, kMomentum, kBeta1, kBeta2, kEpsilon, kSmoothing})
     if (known(o.optimizer).usual.*number.usual) add(number.name, number_of(o, number));

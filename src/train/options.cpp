@@ -78,6 +78,12 @@ Initialization parse_initialization(const std::string& value) {
   return made;
 }
 
+void set_loss(TrainerOptions& options, const std::string& value) {
+  const bool is_file = value.find_first_of("./") != std::string::npos;
+  options.loss_model = is_file ? std::optional(Model::load(value)) : std::nullopt;
+  options.loss = is_file ? Loss::graph : loss_named(value);
+}
+
 struct TextOption {
   std::string name;
   std::function<void(TrainerOptions&, const std::string& value)> set;
@@ -102,7 +108,7 @@ std::vector<TextOption> make_text_options() {
                    }});
   };
   all.push_back({"output", [](O& o, const std::string& value) { o.output = value; }});
-  all.push_back({"loss", [](O& o, const std::string& value) { o.loss = loss_named(value); }});
+  all.push_back({"loss", [](O& o, const std::string& value) { set_loss(o, value); }});
   all.push_back({"optimizer", [](O& o, const std::string& value) { o.optimizer = optimizer_named(value); }});
   all.push_back({"schedule", [](O& o, const std::string& value) { o.schedule.kind = schedule_named(value); }});
   for (const auto& [name, member] :

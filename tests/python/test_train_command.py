@@ -453,7 +453,7 @@ def test_labels_of_text_and_of_numbers(train, ort, tmp_path):
         (["--data", "digits.npz", "--validation-labels", "labels"], "--validation-labels needs --validation"),
         (["--data", "digits.npz", "--validation", "0.2", "--validation-labels", "labels"], "--validation-labels needs files"),
         (["--data", "digits.npz", "--no-shuffle", "--seed", "2"], "--seed needs samples to draw"),
-        (["--data", "digits.npz", "--loss", "output", "--labels", "labels"], "--labels needs another loss"),
+        (["--data", "digits.npz", "--loss", "output", "--labels", "labels"], "--labels needs a loss that has labels"),
         (["--data", ".", "--labels", "labels"], "--labels needs files"),
         (["--data", "digits.npz", "--profile-steps", "5"], "--profile-steps requires --profile"),
         (["--data", "digits.npz", "--lora-alpha", "5"], "lora_alpha"),
