@@ -166,7 +166,10 @@ struct TREADLE_API TrainerOptions {
   /// Initializers to train, names or patterns (*, ?, [...]). Empty: every float32 one of rank 1 or more that the loss depends on, but
   /// BatchNormalization's running statistics.
   std::vector<std::string> parameters;
-  std::vector<std::string> frozen;             ///< not trained though they would be; names or patterns
+  std::vector<std::string> frozen;  ///< not trained though they would be; names or patterns
+  /// Float32 initializers of which each node that reads them gets one of its own, names or patterns: for what an exporter has merged, since
+  /// the values were equal. As untied() makes them.
+  std::vector<std::string> untied;
   std::vector<Initialization> initialization;  ///< empty: parameters begin as the model has them
   uint64_t initialization_seed = 0;
   /// The last layer before `output` is replaced by one of so many classes, which begins with random numbers of initialization_seed; 0: it
@@ -198,6 +201,11 @@ struct TREADLE_API TrainerOptions {
   /// them to a file, with the same bits. What says how a model is read or written is refused.
   SessionOptions session = {};
 };
+
+/// The model with an initializer for each node that reads one of these, names or patterns of float32 initializers that several nodes read.
+/// The first node keeps it. Another's is named NAME/NODE; in place of an Identity, which exporters put for a weight that they merged, as
+/// the Identity's output. @throws Error(not_found) naming the nearest.
+TREADLE_API Model untied(const Model& model, const std::vector<std::string>& patterns);
 
 /// What a step takes besides the inputs of the model.
 struct LossInputs {

@@ -126,6 +126,7 @@ void register_loader(nb::module_& module) {
 void register_train(nb::module_& module) {
   using namespace nb::literals;
   using train::TrainerOptions;
+  module.def("untied", &train::untied, "model"_a, "patterns"_a);
   nb::class_<TrainerOptions>(module, "TrainerOptions")
       .def(nb::init<>())
       .def_rw("output", &TrainerOptions::output)
@@ -181,6 +182,7 @@ void register_train(nb::module_& module) {
       .def_rw("initialization_seed", &TrainerOptions::initialization_seed)
       .def_rw("head_classes", &TrainerOptions::head_classes)
       .def_rw("dynamic_batch", &TrainerOptions::dynamic_batch)
+      .def_rw("untied", &TrainerOptions::untied)
       .def(
           "set_lora",
           [](TrainerOptions& self, int64_t rank, std::optional<double> alpha, double dropout, std::vector<std::string> targets,

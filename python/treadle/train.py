@@ -17,7 +17,7 @@ from .errors import InvalidArgument
 from .fitting import Callback, EarlyStopping, Fit
 from .session import dtype_hint
 
-__all__ = ["Callback", "CheckpointFolder", "DataLoader", "EarlyStopping", "EventFile", "Fit", "JointModule", "JointRun", "Trainer"]
+__all__ = ["Callback", "CheckpointFolder", "DataLoader", "EarlyStopping", "EventFile", "Fit", "JointModule", "JointRun", "Trainer", "untied"]
 
 
 def _model(model: Any) -> _treadle.Model:
@@ -28,6 +28,19 @@ def _model(model: Any) -> _treadle.Model:
     if hasattr(model, "SerializeToString"):  # an onnx.ModelProto
         return _treadle.Model.from_bytes(model.SerializeToString())
     return _treadle.Model.load(os.fspath(model))
+
+
+def untied(model: Any, patterns: Iterable[str]) -> _treadle.Model:
+    """The model with a float32 initializer for each node that reads one of these, for `Trainer`, `JointModule` and executors.
+
+    Exporters write equal weights once, such as all biases that are 0 and all scales that are 1, which would then train as one. The first node keeps
+    the initializer; another's is named "NAME/NODE", or as the output of an Identity that stands for it.
+
+    :param model: a path, bytes, a `treadle.Model` or an `onnx.ModelProto`.
+    :param patterns: names or patterns (*, ?, [...]).
+    :raises Error: for a pattern that no shared initializer fits, naming the nearest.
+    """
+    return _treadle.untied(_model(model), list(patterns))
 
 
 def _array(value: Any) -> Any:
@@ -129,6 +142,7 @@ class Trainer:
     :param initialization_seed: of these, and of `head`.
     :param head: the last layer before `output` (a Gemm, MatMul or Conv) is replaced by a new one of so many classes. Its weights and bias begin with
         random numbers, as PyTorch's layers do. 0: it is not.
+    :param untied: initializers, by names or patterns, of which each node that reads them gets one of its own, as `untied()` makes them.
     :param dynamic_batch: a model that was written for one size of the batch takes any; so does the one that is saved.
     :param lora: low-rank adapters beside weights that stay as they are: {"rank": 8, "alpha": 16, "dropout": 0.0, "targets": [names or patterns of
         weights, or of nodes that read them], "seed": 0}. Only the adapters are trained then, and what `parameters` names. Without targets every
@@ -190,6 +204,7 @@ class Trainer:
         initialization_seed: int = 0,
         head: int = 0,
         dynamic_batch: bool = False,
+        untied: Iterable[str] = (),
         lora: Mapping[str, Any] | None = None,
         int32_labels: bool = False,
         num_threads: int = 0,
@@ -238,6 +253,7 @@ class Trainer:
             options.add_group(**_settings("group", group, _GROUP))
         options.parameters = list(parameters)
         options.frozen = list(frozen)
+        options.untied = list(untied)
         for pattern, initializer in (initialize or {}).items():
             name, scale = (initializer, 1.0) if isinstance(initializer, str) else initializer
             options.add_initialization([pattern], name, scale)

@@ -90,6 +90,7 @@ void add_trainer_options(CLI::App& app, TrainArguments& a) {
   option("--group", "PATTERN,PATTERN;rate_factor=F;weight_decay=W: settings for these parameters; may be repeated");
   option("--parameters", "Names or patterns of initializers to train, separated by commas; all if not given");
   option("--frozen", "Names or patterns of initializers not to train");
+  option("--untied", "Names or patterns of initializers that an exporter merged: each node that reads one gets its own");
   option("--initialize",
          "PATTERN,PATTERN;initializer=NAME;scale=F: parameters that begin with random values (zeros, ones, normal, uniform, xavier_normal, "
          "xavier_uniform, kaiming_normal, kaiming_uniform); may be repeated");

@@ -157,7 +157,7 @@ std::vector<TextOption> make_text_options() {
       maybe("momentum", &O::momentum);
   maybe("weight_decay", &O::weight_decay), maybe("beta1", &O::beta1), maybe("beta2", &O::beta2);
   maybe("epsilon", &O::epsilon), maybe("smoothing", &O::smoothing);
-  list("parameters", &O::parameters), list("frozen", &O::frozen), list("lazy_updates", &O::lazy_updates);
+  list("parameters", &O::parameters), list("frozen", &O::frozen), list("untied", &O::untied), list("lazy_updates", &O::lazy_updates);
   return all;
 }
 

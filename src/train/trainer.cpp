@@ -5,6 +5,7 @@
 #include <mutex>
 
 #include "core/allocation.h"
+#include "core/logging.h"
 #include "exec/program/profile_plan.h"
 #include "exec/run/frame.h"
 #include "exec/run/trace_marks.h"
@@ -19,6 +20,7 @@
 #include "train/staying_values.h"
 #include "train/trainer_graphs.h"
 #include "train/training_graph.h"
+#include "train/untied.h"
 #include "treadle/error.h"
 #include "treadle/train.h"
 
@@ -77,10 +79,16 @@ struct Trainer::Impl : Runtime, TrainerGraphs {
     return bound;
   }
 
+  void warn(const std::string& text) const {
+    if (Runtime::options.on_warning) return Runtime::options.on_warning(text);
+    TREADLE_LOG(warning, "{}", text);
+  }
+
   void make_step() {
     Differentiated made = differentiate(Runtime::options, /*simplified=*/true);
     trained = made.training.parameters, adapters = made.training.adapters;
     check_groups(options, trained), check_head(model, options, trained);
+    if (const std::string merged = warning_of_merged(model, trained); !merged.empty()) warn(merged);
     make_values(made);
     std::vector<std::string> forward{"loss"};
     for (const auto& [name, tensor] : states) forward.push_back(name);

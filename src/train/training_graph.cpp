@@ -269,7 +269,7 @@ Model with_own_initializers(const Model& model) {
 }
 
 Model prepared(const Model& model, const TrainerOptions& options) {
-  return with_head(with_dynamic_batch(with_own_initializers(model), options), options);
+  return with_head(with_dynamic_batch(untied(with_own_initializers(model), options.untied), options), options);
 }
 
 bool matches(const std::string& pattern, const std::string& name) {
