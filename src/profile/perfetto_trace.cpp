@@ -39,15 +39,20 @@ constexpr std::array<const char*, kNumRecordKinds> kPerfettoCategories = {"run",
                                                                           "user",   "instant", "counter", "memory", "memory", "phase",
                                                                           "python", "launch",  "pool",    "layer",  "user"};
 
+constexpr size_t kMaxVarint = 10;
+size_t encode(uint64_t value, char* bytes) {
+  size_t n = 0;
+  for (; value >= 0x80; value >>= 7) bytes[n++] = static_cast<char>(value | 0x80);
+  bytes[n++] = static_cast<char>(value);
+  return n;
+}
+
 // A message under construction.
 class Message {
  public:
   void varint(uint64_t value) {
-    char bytes[10];
-    size_t n = 0;
-    for (; value >= 0x80; value >>= 7) bytes[n++] = static_cast<char>(value | 0x80);
-    bytes[n++] = static_cast<char>(value);
-    text_.append(bytes, n);
+    char bytes[kMaxVarint];
+    text_.append(bytes, encode(value, bytes));
   }
   void number(uint32_t field, uint64_t value) {
     varint(field << 3U);
@@ -131,7 +136,8 @@ class PerfettoWriter {
 
   // What is the same in all events of a row with one name: encoded once.
   struct Prepared {
-    std::string begin;
+    std::string begin;   // of its event
+    std::string packet;  // behind the time of its packet
     bool ready = false;
     RecordKind kind{};
   };
@@ -183,13 +189,11 @@ class PerfettoWriter {
     names_ = InternedTexts(interned::kEventNames), categories_ = InternedTexts(interned::kCategories);
     annotations_ = InternedTexts(interned::kAnnotationNames), strings_ = InternedTexts(interned::kAnnotationStrings);
     prepared_.assign(view_.recording->names.size() + 1, {});
+    Message end;
+    end.number(track_event::kType, track_event::kEnd);
+    const std::string end_packet = behind_time(end.text());
     replay(
-        row, [&](const TraceSpan& span) { begin(span); },
-        [&](const TraceSpan& span) {
-          Message event;
-          event.number(track_event::kType, track_event::kEnd);
-          append_event(span.end_ns, event.text());
-        });
+        row, [&](const TraceSpan& span) { begin(span); }, [&](const TraceSpan& span) { append_packet(span.end_ns, end_packet); });
     for (const TraceSpan& span : row.spans)
       if (is_point(*span.record)) point(span);
   }
@@ -224,8 +228,9 @@ class PerfettoWriter {
       event.number(track_event::kType, track_event::kBegin);
       event.number(track_event::kName, names_.number(view_.name(record), additions));
       describe_node(record, event, additions);
-      known = {event.text(), true, record.kind};
+      known = {event.text(), behind_time(event.text()), true, record.kind};
     }
+    if (!dynamic && additions.empty()) return append_packet(span.start_ns, known.packet);
     if (!dynamic) return append_event(span.start_ns, known.begin, &additions);
     Message event;
     event.text() = known.begin;
@@ -326,14 +331,29 @@ class PerfettoWriter {
     return kNames[static_cast<size_t>(record.kind) % kNames.size()];
   }
 
+  std::string behind_time(const std::string& event, const Message* additions = nullptr) const {
+    Message rest;
+    rest.number(packet::kSequence, sequence_);
+    rest.number(packet::kFlags, packet::kNeedsState);
+    if (additions && !additions->empty()) rest.bytes(packet::kInterned, additions->text());
+    rest.bytes(packet::kTrackEvent, event);
+    return std::move(rest.text());
+  }
+
   void append_event(int64_t ns, const std::string& event, const Message* additions = nullptr) {
-    scratch_.clear();
-    scratch_.number(packet::kTimestamp, static_cast<uint64_t>(ns) + kOffsetNs);
-    scratch_.number(packet::kSequence, sequence_);
-    scratch_.number(packet::kFlags, packet::kNeedsState);
-    if (additions && !additions->empty()) scratch_.bytes(packet::kInterned, additions->text());
-    scratch_.bytes(packet::kTrackEvent, event);
-    out_.bytes(1, scratch_.text());
+    append_packet(ns, behind_time(event, additions));
+  }
+
+  // Two for each event: its only copy is the one into the file.
+  void append_packet(int64_t ns, const std::string& rest) {
+    char head[2 * kMaxVarint + 2], time[kMaxVarint];
+    const size_t time_size = encode(static_cast<uint64_t>(ns) + kOffsetNs, time);
+    size_t size = 0;
+    head[size++] = static_cast<char>(1U << 3U | 2U);
+    size += encode(1 + time_size + rest.size(), head + size);
+    head[size++] = static_cast<char>(packet::kTimestamp << 3U);
+    std::memcpy(head + size, time, time_size);
+    out_.text().append(head, size + time_size).append(rest);
   }
 
   // Loading may have begun up to a minute before the profile, and packets' times have no sign.
@@ -344,7 +364,7 @@ class PerfettoWriter {
   const GradientArrows gradients_;
   const uint64_t pid_;
   uint64_t sequence_ = 1;
-  Message out_, scratch_;
+  Message out_;
   InternedTexts names_{interned::kEventNames}, categories_{interned::kCategories}, annotations_{interned::kAnnotationNames},
       strings_{interned::kAnnotationStrings};
   std::vector<Prepared> prepared_;  // by the records' names

@@ -29,7 +29,10 @@ int depth_of(RecordKind kind) {
 // By thread: the rows, and of each the ends of the ranges that are open.
 class RowBuilder {
  public:
-  explicit RowBuilder(const Recording::Thread& thread) : thread_(thread) { add_row(); }
+  RowBuilder(const Recording::Thread& thread, size_t num_spans) : thread_(thread) {
+    add_row();
+    rows_.front().spans.reserve(num_spans);
+  }
 
   void add(const TraceSpan& span) {
     size_t row = 0;
@@ -109,6 +112,7 @@ Correlations::Correlations(const TraceView& view) {
 }
 
 int64_t Correlations::of(const Record& record) const {
+  if (numbers_.empty()) return 0;
   const auto found = numbers_.find(&record);
   return found == numbers_.end() ? 0 : found->second;
 }
@@ -158,6 +162,7 @@ GradientArrows::GradientArrows(const TraceView& view, int64_t first_id) {
 
 const std::vector<int64_t>& GradientArrows::found(const Numbers& numbers, const Record& record) {
   static const std::vector<int64_t> kNone;
+  if (numbers.empty()) return kNone;
   const auto it = numbers.find(&record);
   return it == numbers.end() ? kNone : it->second;
 }
@@ -190,6 +195,25 @@ bool is_outer(const TraceSpan& a, const TraceSpan& b) {
   return depth_of(a.record->kind) < depth_of(b.record->kind);
 }
 
+namespace {
+
+// Stable. Events stand in the order of their ends: most are in order already, and those around others, such as runs, are few.
+void sort_spans(std::vector<TraceSpan>& spans) {
+  std::vector<TraceSpan> late;
+  size_t kept = 0;
+  for (const TraceSpan& span : spans)
+    if (kept > 0 && is_outer(span, spans[kept - 1]))
+      late.push_back(span);
+    else
+      spans[kept++] = span;
+  if (late.empty()) return;
+  std::stable_sort(late.begin(), late.end(), is_outer);
+  std::copy(late.begin(), late.end(), spans.begin() + static_cast<std::ptrdiff_t>(kept));
+  std::inplace_merge(spans.begin(), spans.begin() + static_cast<std::ptrdiff_t>(kept), spans.end(), is_outer);
+}
+
+}  // namespace
+
 std::vector<TraceRow> rows_of(const TraceView& view) {
   std::vector<TraceRow> rows;
   const auto add_rows = [&](const Recording::Thread& thread) {
@@ -198,10 +222,10 @@ std::vector<TraceRow> rows_of(const TraceView& view) {
     for (const Record& record : thread.records)
       if (view.shows(record))
         spans.push_back({std::llround(view.recording->to_ns(record.start)), std::llround(view.recording->to_ns(record.end)), &record});
-    std::stable_sort(spans.begin(), spans.end(), is_outer);
+    sort_spans(spans);
     std::shared_ptr<const std::vector<Record>> layers;
     if (view.layers && !view.layers->empty()) layers = add_layer_spans(view, spans);
-    RowBuilder builder(thread);
+    RowBuilder builder(thread, spans.size());
     for (const TraceSpan& span : spans) builder.add(span);
     for (TraceRow& row : builder.rows()) {
       row.layers = layers;
