@@ -19,7 +19,7 @@ extern "C" {
 #endif
 
 /* Grows with every addition to this header. */
-#define TREADLE_ABI_VERSION 15
+#define TREADLE_ABI_VERSION 16
 
 typedef struct treadle_status treadle_status;
 typedef struct treadle_model treadle_model;
@@ -92,6 +92,10 @@ TREADLE_C_API const char* treadle_status_message(const treadle_status* status);
 TREADLE_C_API void treadle_status_release(treadle_status* status);
 /* For callbacks that fail. `message` may be NULL. */
 TREADLE_C_API treadle_status* treadle_status_create(treadle_code code, const char* message);
+/* Since version 16 of the ABI: which TREADLE_RESOURCE_EXHAUSTED are memory that ran out, at a limit or for good. The others are limits of
+ * other things: nodes of a model, states of a pattern. 0 for NULL. */
+TREADLE_C_API int treadle_status_is_out_of_memory(const treadle_status* status);
+TREADLE_C_API treadle_status* treadle_status_create_out_of_memory(const char* message);
 
 /* Models. `model_dir` is where external data is looked for; NULL: external data is an error. */
 TREADLE_C_API treadle_status* treadle_model_load(const char* path, treadle_model** out);
@@ -201,6 +205,9 @@ TREADLE_C_API treadle_status* treadle_trainer_start_profiler(treadle_trainer* tr
                                                              treadle_profiler** out);
 TREADLE_C_API treadle_status* treadle_joint_module_start_profiler(treadle_joint_module* module, const treadle_profiler_options* options,
                                                                   treadle_profiler** out);
+/* Passes of an executor: forward and backward ones of training, or those that are not for training. Since version 16. */
+TREADLE_C_API treadle_status* treadle_executor_start_profiler(treadle_executor* executor, int is_train,
+                                                              const treadle_profiler_options* options, treadle_profiler** out);
 /* Non-zero: runs that begin from now on are recorded; 0: they are not. */
 TREADLE_C_API treadle_status* treadle_profiler_set_recording(treadle_profiler* profiler, int recording);
 /* As treadle_session_save_profile(). */
@@ -217,11 +224,13 @@ TREADLE_C_API void treadle_profiler_release(treadle_profiler* profiler);
 
      uint64_t range = treadle_profile_range_begin();
      ...
-     treadle_profile_range_end("load batch", range); */
+     treadle_profile_range_end("load batch", range);
+
+   A range that is still open when a profile is made is in it up to then: as "(unnamed)", or with the name that begin_named() was given.
+   A NULL name is "(unnamed)", too. */
 TREADLE_C_API uint64_t treadle_profile_range_begin(void);
 TREADLE_C_API void treadle_profile_range_end(const char* name, uint64_t begin);
-/* As treadle_profile_range_begin(), with the name that the end will have: a profile that is made before the end has the range up to then.
-   Since version 15. */
+/* As treadle_profile_range_begin(), with the name that the end will have. Since version 15. */
 TREADLE_C_API uint64_t treadle_profile_range_begin_named(const char* name);
 /* Marks this moment in all profiles that are being taken. Since version 13 of the ABI. */
 TREADLE_C_API void treadle_profile_mark(const char* name);

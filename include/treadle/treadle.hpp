@@ -15,6 +15,7 @@
 #include "treadle/hooks.h"
 #include "treadle/memory.h"
 #include "treadle/model.h"
+#include "treadle/out_of_memory.h"
 #include "treadle/precision.h"
 #include "treadle/profile.h"
 #include "treadle/quantize.h"

@@ -1,5 +1,6 @@
 // treadle::Error as Python exceptions: the classes are ONNX Runtime's, defined in treadle/errors.py.
 #include "bindings.h"
+#include "treadle/out_of_memory.h"
 
 namespace treadle::python {
 namespace {
@@ -34,6 +35,8 @@ void register_errors(nb::module_&) {
   nb::register_exception_translator([](const std::exception_ptr& pointer, void*) {
     try {
       std::rethrow_exception(pointer);
+    } catch (const OutOfMemory& error) {
+      set_python_error("OutOfMemory", error);
     } catch (const Error& error) {
       set_python_error(exception_name(error.code()), error);
     }

@@ -3,6 +3,7 @@
 
 #include "bindings.h"
 #include "treadle/allocator.h"
+#include "treadle/out_of_memory.h"
 
 namespace treadle::python {
 namespace {
@@ -40,7 +41,7 @@ std::shared_ptr<Allocator> python_allocator(nb::object allocate, nb::object free
       const nb::object address = (*call)(size_bytes);
       return address.is_none() ? nullptr : reinterpret_cast<void*>(nb::cast<uintptr_t>(address));
     } catch (const std::exception& error) {  // of Python, or of the cast
-      throw Error(ErrorCode::resource_exhausted, "the allocator \"" + name + "\": " + error.what());
+      throw OutOfMemory("the allocator \"" + name + "\": " + error.what());
     }
   };
   callbacks.free = [call = keep(std::move(free))](void* data, size_t size_bytes, MemoryClass) {

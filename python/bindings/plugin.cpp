@@ -6,14 +6,17 @@
 
 #include "bindings.h"
 #include "numpy.h"
+#include "treadle/out_of_memory.h"
 
 namespace treadle::python {
 namespace {
 
 void check(treadle_status* status) {
   if (!status) return;
+  const bool out_of_memory = treadle_status_is_out_of_memory(status) != 0;
   const Error error(static_cast<ErrorCode>(treadle_status_code(status)), treadle_status_message(status));
   treadle_status_release(status);
+  if (out_of_memory) throw OutOfMemory(error.message());
   throw error;
 }
 

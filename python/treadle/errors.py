@@ -13,6 +13,7 @@ _STATUSES = {
     "NoModel": (4, "NO_MODEL"),
     "EngineError": (5, "ENGINE_ERROR"),
     "RuntimeException": (6, "RUNTIME_EXCEPTION"),
+    "OutOfMemory": (6, "RUNTIME_EXCEPTION"),
     "InvalidProtobuf": (7, "INVALID_PROTOBUF"),
     "ModelLoaded": (8, "MODEL_LOADED"),
     "NotImplemented": (9, "NOT_IMPLEMENTED"),
@@ -59,7 +60,11 @@ class EngineError(Error):
 
 
 class RuntimeException(Error):
-    """The library's own mistake, or memory that ran out."""
+    """The library's own mistake, a limit that was passed, or memory that ran out."""
+
+
+class OutOfMemory(RuntimeException, MemoryError):
+    """Memory ran out: an account's limit, an allocator or a device refused it. Other limits are a `RuntimeException` of the same code."""
 
 
 class InvalidProtobuf(Error):

@@ -194,7 +194,8 @@ class Backward {
       else
         flows = op.write_function ? differentiate_parts(graph_, id, grads, wanted) : differentiate_bodies(graph_, id, grads, wanted);
     } catch (Error& error) {
-      throw error.add_context(describe(graph_.node(id)) + ", during differentiation", describe_operands(graph_, graph_.node(id)));
+      error.add_context(describe(graph_.node(id)) + ", during differentiation", describe_operands(graph_, graph_.node(id)));
+      throw;
     }
     const Node& node = graph_.node(id);
     for (size_t i = 0; i < flows.size() && i < node.inputs.size(); ++i) {

@@ -42,12 +42,17 @@ uint32_t treadle_abi_version(void) { return TREADLE_ABI_VERSION; }
 
 treadle_code treadle_status_code(const treadle_status* status) { return status ? status->code : TREADLE_OK; }
 const char* treadle_status_message(const treadle_status* status) { return status ? status->message.c_str() : ""; }
+int treadle_status_is_out_of_memory(const treadle_status* status) { return status && status->out_of_memory ? 1 : 0; }
 void treadle_status_release(treadle_status* status) {
   if (status != &last_resort) delete status;
 }
 
 treadle_status* treadle_status_create(treadle_code code, const char* message) {
   return treadle::c_api::status_of(code == TREADLE_OK ? TREADLE_INTERNAL : code, message ? message : "");
+}
+
+treadle_status* treadle_status_create_out_of_memory(const char* message) {
+  return treadle::c_api::status_of(TREADLE_RESOURCE_EXHAUSTED, message ? message : "out of memory", /*out_of_memory=*/true);
 }
 
 treadle_status* treadle_model_load(const char* path, treadle_model** out) {

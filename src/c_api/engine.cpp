@@ -70,10 +70,7 @@ treadle_status* treadle_engine_push(treadle_engine* engine, treadle_operation op
     auto kept = std::make_shared<CallbackContext>();
     kept->context = context;
     kept->release = release;
-    auto body = [kept, operation] {
-      std::unique_ptr<treadle_status, void (*)(treadle_status*)> status(operation(kept->context), treadle_status_release);
-      if (status) throw Error(static_cast<ErrorCode>(status->code), status->message);
-    };
+    auto body = [kept, operation] { treadle::c_api::check(operation(kept->context)); };
     try {
       its.push(std::move(body), read, written, priority);
     } catch (...) {

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "c_api/context.h"
+#include "c_api/profiler.h"
 #include "c_api/status.h"
 #include "c_api/values.h"
 #include "treadle/error.h"
@@ -217,6 +218,21 @@ treadle_status* treadle_executor_reshape(const treadle_executor* executor, const
   });
 }
 
+treadle_status* treadle_executor_start_profiler(treadle_executor* executor, int is_train, const treadle_profiler_options* options,
+                                                treadle_profiler** out) {
+  return guarded([&] {
+    (void)require(out, "out");
+    const treadle::train::Executor& its = require(executor, "executor").executor;
+    const treadle::ProfilerOptions given = treadle::c_api::profiler_options_of(options);
+    if (is_train != 0)
+      *out = new treadle_profiler{its.graphs().training(its.requests()).profiler(given)};
+    else if (treadle::train::JointModule* evaluation = its.graphs().evaluation())
+      *out = new treadle_profiler{evaluation->profiler(given)};
+    else
+      *out = new treadle_profiler{its.graphs().session()->profiler(given)};
+  });
+}
+
 treadle_status* treadle_executor_set_monitor(treadle_executor* executor,
                                              treadle_status* (*callback)(void* context, const char* name, const treadle_value* value),
                                              void* context, void (*release)(void* context), const char* pattern) {
@@ -229,11 +245,7 @@ treadle_status* treadle_executor_set_monitor(treadle_executor* executor,
       monitor.callback = [callback, held](const treadle::MonitorEvent& event) {
         const std::string name(event.value);
         const treadle_value value{event.datum};
-        if (treadle_status* const status = callback(held->context, name.c_str(), &value)) {
-          const Error error(static_cast<ErrorCode>(treadle_status_code(status)), treadle_status_message(status));
-          treadle_status_release(status);
-          throw error;
-        }
+        treadle::c_api::check(callback(held->context, name.c_str(), &value));
       };
     require(executor, "executor").executor.graphs().set_monitor(monitor);
     held->release = release;

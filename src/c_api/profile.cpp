@@ -9,6 +9,7 @@
 #include "c_api/profiler.h"
 #include "c_api/values.h"
 #include "core/file.h"
+#include "core/recorder.h"
 #include "profile/trace_rows.h"
 #include "treadle/treadle.h"
 
@@ -103,25 +104,37 @@ treadle_status* treadle_profile_convert(const char* recording, const char* path)
 
 void treadle_profiler_release(treadle_profiler* profiler) { delete profiler; }
 
-uint64_t treadle_profile_range_begin(void) { return treadle::ProfileRange::begin(); }
+namespace {
+constexpr const char* kUnnamed = "(unnamed)";
+}
+
+uint64_t treadle_profile_range_begin(void) {
+  const uint64_t now = treadle::ProfileRange::begin();
+  if (now == 0) return 0;
+  try {
+    // Its end says the name. Until then, and without an end, it is in profiles under this one.
+    treadle::Recorder::of_process().begin(treadle::ProfileRange::name_id(kUnnamed), treadle::RecordKind::begin, now);
+  } catch (const std::exception&) {
+    // no memory for the name
+  }
+  return now;
+}
 
 uint64_t treadle_profile_range_begin_named(const char* name) {
-  if (!name || !treadle::ProfileRange::is_recorded()) return 0;
+  if (!treadle::ProfileRange::is_recorded()) return 0;
   try {
-    return treadle::ProfileRange::begin(treadle::ProfileRange::name_id(name));
+    return treadle::ProfileRange::begin(treadle::ProfileRange::name_id(name ? name : kUnnamed));
   } catch (const std::exception&) {
     return 0;  // no memory for the name
   }
 }
 
-void treadle_profile_mark(const char* name) {
-  if (name) treadle::mark_profile(name);
-}
+void treadle_profile_mark(const char* name) { treadle::mark_profile(name ? name : kUnnamed); }
 
 void treadle_profile_range_end(const char* name, uint64_t begin) {
-  if (begin == 0 || !name) return;
+  if (begin == 0) return;
   try {
-    treadle::ProfileRange::end(treadle::ProfileRange::name_id(name), begin);
+    treadle::ProfileRange::end(treadle::ProfileRange::name_id(name ? name : kUnnamed), begin);
   } catch (const std::exception&) {
     // no memory for the name
   }

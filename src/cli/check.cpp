@@ -10,6 +10,7 @@
 #include "cli/commands.h"
 #include "cli/inputs.h"
 #include "treadle/error.h"
+#include "treadle/out_of_memory.h"
 #include "treadle/session.h"
 
 namespace treadle::cli {
@@ -36,9 +37,10 @@ bool check_schedule(const CheckOptions& options, const Model& model, const char*
     session.run(make_feeds(session.inputs(), options.inputs));
     if (memory) *memory = session.memory();
     return say(true, "every node reads what was written for it");
+  } catch (const OutOfMemory& error) {
+    if (session_options.memory_limit_bytes == 0) return say(false, error.what());
+    return say(true, fmt::format("no run keeps to {} bytes", session_options.memory_limit_bytes));
   } catch (const Error& error) {
-    if (error.code() == ErrorCode::resource_exhausted && session_options.memory_limit_bytes > 0)
-      return say(true, fmt::format("no run keeps to {} bytes", session_options.memory_limit_bytes));
     return say(false, error.what());
   }
 }

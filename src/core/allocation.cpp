@@ -5,6 +5,7 @@
 #include <cstdlib>
 
 #include "core/checked.h"
+#include "core/held_memory.h"
 #include "treadle/error.h"
 
 namespace treadle {
@@ -93,14 +94,21 @@ bool MemoryAccount::try_charge(MemoryClass memory_class, size_t size_bytes) noex
 }
 
 void throw_limit_too_low(size_t limit_bytes, std::string_view whose, size_t least_bytes, std::string_view details) {
-  throw Error(ErrorCode::resource_exhausted, fmt::format("the memory limit of {} bytes of {} is too low: this run needs at least {}{}",
-                                                         limit_bytes, whose, least_bytes, details));
+  throw OutOfMemory(
+      fmt::format("the memory limit of {} bytes of {} is too low: this run needs at least {}{}", limit_bytes, whose, least_bytes, details));
 }
+
+namespace {
+std::string limit_reached(size_t limit_bytes, std::string_view whose, size_t size_bytes, std::string_view what, size_t used_bytes,
+                          std::string_view details) {
+  return fmt::format("the memory limit of {} bytes of {} leaves no {} bytes for {}: {} are in use{}", limit_bytes, whose, size_bytes, what,
+                     used_bytes, details);
+}
+}  // namespace
 
 void throw_limit_reached(size_t limit_bytes, std::string_view whose, size_t size_bytes, std::string_view what, size_t used_bytes,
                          std::string_view details) {
-  throw Error(ErrorCode::resource_exhausted, fmt::format("the memory limit of {} bytes of {} leaves no {} bytes for {}: {} are in use{}",
-                                                         limit_bytes, whose, size_bytes, what, used_bytes, details));
+  throw OutOfMemory(limit_reached(limit_bytes, whose, size_bytes, what, used_bytes, details));
 }
 
 void MemoryAccount::charge(MemoryClass memory_class, size_t size_bytes) {
@@ -108,8 +116,9 @@ void MemoryAccount::charge(MemoryClass memory_class, size_t size_bytes) {
   const MemoryAccount* full = this;
   for (const MemoryAccount* account = this; account; account = account->parent_.get())
     if (size_t limit = account->limit_bytes(); limit > 0 && account->bytes() + size_bytes > limit) full = account;
-  throw_limit_reached(full->limit_bytes(), full->name_, size_bytes, memory_class_name(memory_class), full->bytes(),
-                      fmt::format("; a limit of {} has room for them", full->bytes() + size_bytes));
+  throw OutOfMemory(limit_reached(full->limit_bytes(), full->name_, size_bytes, memory_class_name(memory_class), full->bytes(),
+                                  fmt::format("; a limit of {} has room for them", full->bytes() + size_bytes)),
+                    held_memory(this));
 }
 
 void MemoryAccount::discharge(MemoryClass memory_class, size_t size_bytes) noexcept {

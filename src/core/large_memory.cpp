@@ -18,6 +18,7 @@
 #include "core/checked.h"
 #include "core/cpu_info.h"
 #include "core/fork_mutex.h"
+#include "core/held_memory.h"
 #include "treadle/error.h"
 
 namespace treadle {
@@ -172,8 +173,9 @@ LargeBlock::LargeBlock(size_t size_bytes) : size_bytes_(size_bytes) {
   }
   const size_t limit = cpu_info().memory_limit_bytes;
   const auto refuse = [&] {
-    throw Error(ErrorCode::resource_exhausted, fmt::format("cannot allocate {} bytes{}", size_bytes,
-                                                           limit > 0 ? fmt::format("; the machine or its cgroup allows {}", limit) : ""));
+    throw OutOfMemory(
+        fmt::format("cannot allocate {} bytes{}", size_bytes, limit > 0 ? fmt::format("; the machine or its cgroup allows {}", limit) : ""),
+        held_memory(around ? around->account.get() : nullptr));
   };
   if (limit > 0 && size_bytes > limit) refuse();
   class_ = AllocationScope::current_class();

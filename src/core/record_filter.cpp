@@ -2,11 +2,16 @@
 
 #include <algorithm>
 #include <tuple>
+#include <unordered_set>
 
 namespace treadle {
 namespace {
 
 bool is_range(RecordKind kind) { return kind == RecordKind::user || kind == RecordKind::python; }
+
+/// One whose name its end will say: begun with the kind `begin`. Of records of ranges, nothing else uses this field.
+constexpr uint16_t kUnnamed = 1;
+bool is_unnamed(const Record& open) { return open.run == kUnnamed; }
 
 /// Ranges of the same start, name and kind are one.
 struct BySameRange {
@@ -78,6 +83,7 @@ void RecordPicker::take(Record record, Recording::Thread& thread) {
   }
   if (record.kind == RecordKind::begin) {
     record.kind = static_cast<RecordKind>(record.arg0), record.arg0 = 0;
+    if (record.kind == RecordKind::begin) record.kind = RecordKind::user, record.run = kUnnamed;
     if (!is_range(record.kind) || (record.kind == RecordKind::python && !filter_.python_calls)) return;
     if (open_.size() <= thread.index) open_.resize(thread.index + 1);
     open_[thread.index].push_back(record);
@@ -98,7 +104,7 @@ void RecordPicker::close_open(const Record& ended, uint32_t thread) {
   std::vector<Record>& open = open_[thread];
   const auto found = std::lower_bound(open.begin(), open.end(), ended.start, [](const Record& r, uint64_t t) { return r.start < t; });
   for (auto same = found; same != open.end() && same->start == ended.start; ++same)
-    if (BySameRange::key(*same) == BySameRange::key(ended)) {
+    if (BySameRange::key(*same) == BySameRange::key(ended) || (is_unnamed(*same) && ended.kind == RecordKind::user)) {
       open.erase(same);
       return;
     }
@@ -117,6 +123,24 @@ void RecordPicker::drop_ended_elsewhere() {
   std::sort(ended.begin(), ended.end(), BySameRange());
   for (std::vector<Record>& of_thread : open_)
     std::erase_if(of_thread, [&](const Record& range) { return std::binary_search(ended.begin(), ended.end(), range, BySameRange()); });
+  drop_unnamed_ended_elsewhere();
+}
+
+// By their starts alone.
+void RecordPicker::drop_unnamed_ended_elsewhere() {
+  std::unordered_set<uint64_t> starts;
+  for (const std::vector<Record>& of_thread : open_)
+    for (const Record& range : of_thread)
+      if (is_unnamed(range)) starts.insert(range.start);
+  if (starts.empty()) return;
+  std::unordered_set<uint64_t> ended;
+  for (const Recording::Thread& thread : recording_.threads)
+    for (const Record& record : thread.records)
+      if (record.kind == RecordKind::user && starts.contains(record.start)) ended.insert(record.start);
+  for (std::vector<Record>& of_thread : open_)
+    std::erase_if(of_thread, [&](Record& range) { return is_unnamed(range) && ended.contains(range.start); });
+  for (std::vector<Record>& of_thread : open_)
+    for (Record& range : of_thread) range.run = is_unnamed(range) ? 0 : range.run;
 }
 
 void RecordPicker::end_open_ranges(uint64_t until) {

@@ -58,6 +58,7 @@ class RecordPicker {
   uint32_t unnamed();
   void close_open(const Record& ended, uint32_t thread);
   void drop_ended_elsewhere();
+  void drop_unnamed_ended_elsewhere();
 
   const RecordFilter& filter_;
   const std::vector<RecordName>& interned_;

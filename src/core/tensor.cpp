@@ -10,6 +10,7 @@
 #include "core/checked.h"
 #include "core/cpu_info.h"
 #include "core/device.h"
+#include "core/held_memory.h"
 #include "core/memory_events.h"
 
 namespace treadle {
@@ -59,12 +60,13 @@ struct Accounted {
 
 std::shared_ptr<Storage> Storage::allocate(size_t size_bytes) {
   if (size_t limit = cpu_info().memory_limit_bytes; limit > 0 && size_bytes > limit)
-    throw Error(ErrorCode::resource_exhausted,
-                "a tensor of " + std::to_string(size_bytes) + " bytes; the machine or its cgroup allows " + std::to_string(limit));
+    throw OutOfMemory("a tensor of " + std::to_string(size_bytes) + " bytes; the machine or its cgroup allows " + std::to_string(limit));
   const size_t rounded = align_up(size_bytes ? size_bytes : 1, kAlignment);
-  auto exhausted = [&] { return Error(ErrorCode::resource_exhausted, "cannot allocate " + std::to_string(size_bytes) + " bytes"); };
-  if (rounded < size_bytes) throw exhausted();
   const AllocationContext* context = AllocationScope::current();
+  auto exhausted = [&] {
+    return OutOfMemory("cannot allocate " + std::to_string(size_bytes) + " bytes", held_memory(context ? context->account.get() : nullptr));
+  };
+  if (rounded < size_bytes) throw exhausted();
   if (!context) {
     auto storage = std::shared_ptr<Storage>(new Storage);
     storage->data_ = static_cast<std::byte*>(std::aligned_alloc(kAlignment, rounded));
@@ -82,7 +84,10 @@ std::shared_ptr<Storage> Storage::allocate(size_t size_bytes) {
   try {
     block.charge();
     block.data = static_cast<std::byte*>(block.allocator->allocate(rounded, block.memory_class));
-    if (!block.data) throw exhausted();
+    if (!block.data) {
+      block.discharge();  // what was refused is not held
+      throw exhausted();
+    }
     made = new Storage;
   } catch (...) {
     block(nullptr);

@@ -297,7 +297,8 @@ void infer_node(Graph& graph, NodeId id, const InferOptions& options) {
       if (context.known_outputs[i] && fits(*context.known_outputs[i], output.type)) output.known = std::move(context.known_outputs[i]);
     }
   } catch (Error& error) {
-    throw error.add_context(describe(node) + ", during shape inference", describe_operands(graph, node));
+    error.add_context(describe(node) + ", during shape inference", describe_operands(graph, node));
+    throw;
   }
 }
 

@@ -7,6 +7,7 @@
 
 #include "core/checked.h"
 #include "memory/placement.h"
+#include "treadle/out_of_memory.h"
 
 namespace treadle::memory {
 namespace {
@@ -30,7 +31,7 @@ struct FixedBlock {
 
 size_t checked_align(size_t bytes, size_t alignment) {
   if (bytes > std::numeric_limits<size_t>::max() / 4 || alignment > std::numeric_limits<size_t>::max() / 4)
-    throw Error(ErrorCode::resource_exhausted, "a buffer of " + std::to_string(bytes) + " bytes cannot be planned");
+    throw OutOfMemory("a buffer of " + std::to_string(bytes) + " bytes cannot be planned");
   return align_up(bytes, alignment);
 }
 

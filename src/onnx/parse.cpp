@@ -46,9 +46,9 @@ auto guarded(const ParseContext& context, Parse parse) {
   try {
     return parse();
   } catch (const std::bad_alloc&) {
-    context.place.fail(ErrorCode::resource_exhausted, "not enough memory");
+    context.place.fail_for_memory();
   } catch (const std::length_error&) {
-    context.place.fail(ErrorCode::resource_exhausted, "not enough memory");
+    context.place.fail_for_memory();
   }
 }
 

@@ -129,7 +129,9 @@ void upgrade_graph(Graph& graph, const InferOptions& infer_options, Inference in
         continue;
       }
     } catch (Error& error) {
-      failed(error.add_context(context + ", during the opset upgrade"));
+      error.add_context(context + ", during the opset upgrade");
+      if (!errors) throw;  // as what it is
+      errors->push_back(error);
       id = graph.next(id);
       continue;
     }
@@ -141,7 +143,8 @@ void upgrade_graph(Graph& graph, const InferOptions& infer_options, Inference in
       try {
         infer_node(graph, id, infer_options);
       } catch (const Error& error) {
-        if (inference == Inference::kept) failed(error);
+        if (inference == Inference::kept && !errors) throw;
+        if (inference == Inference::kept) errors->push_back(error);
       }
     }
     id = graph.next(id);

@@ -1,5 +1,7 @@
 #include "onnx/wire.h"
 
+#include "treadle/out_of_memory.h"
+
 namespace treadle::onnx {
 
 std::string in_quotes(std::string_view text) {
@@ -29,6 +31,11 @@ std::string Place::text() const {
   return result.empty() ? source_ : source_ + ", " + result;
 }
 
+void Place::fail_for_memory() const {
+  OutOfMemory error("not enough memory");
+  error.add_context("reading " + text());
+  throw error;
+}
 void Place::fail(ErrorCode code, const std::string& message) const { throw Error(code, message).add_context("reading " + text()); }
 
 namespace {

@@ -41,6 +41,7 @@ class Place {
   void set_source(std::string source) { source_ = std::move(source); }
   std::string text() const;
   [[noreturn]] void fail(ErrorCode code, const std::string& message) const;
+  [[noreturn]] void fail_for_memory() const;
   [[noreturn]] void fail(const std::string& message) const { fail(ErrorCode::invalid_model, message); }
 
  private:

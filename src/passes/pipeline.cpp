@@ -6,6 +6,7 @@
 #include <chrono>
 #include <span>
 
+#include "core/allocation.h"
 #include "core/load_phases.h"
 #include "graph/dead_nodes.h"
 #include "graph/infer.h"
@@ -15,6 +16,7 @@
 #include "passes/rules.h"
 #include "passes/trace.h"
 #include "passes/whole_graph.h"
+#include "treadle/out_of_memory.h"
 
 namespace treadle::passes {
 namespace {
@@ -225,9 +227,15 @@ class Pipeline {
     if (trace) trace->begin(info.name, graph_);
     auto start = std::chrono::steady_clock::now();
     int64_t count = 0;
-    {
+    const size_t allocated_bytes = AllocationScope::allocated_bytes();
+    try {
       const LoadPhases::Phase phase(info.name);
       count = fn();
+    } catch (OutOfMemory& error) {
+      error.add_context(fmt::format("while the pass {} ran", info.name));
+      error.set_remedy(fmt::format("with disabled_passes={}, the {} bytes are not made that it has allocated so far", info.name,
+                                   AllocationScope::allocated_bytes() - allocated_bytes));
+      throw;
     }
     auto elapsed = std::chrono::duration_cast<std::chrono::microseconds>(std::chrono::steady_clock::now() - start);
     left_ -= std::min(left_, count);

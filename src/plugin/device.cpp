@@ -15,6 +15,7 @@
 #include "graph/op_def.h"
 #include "plugin/host.h"
 #include "treadle/error.h"
+#include "treadle/out_of_memory.h"
 
 namespace treadle::plugin {
 namespace {
@@ -135,8 +136,7 @@ class PluginDevice final : public Device {
     void* data = of_->callbacks.allocate(of_->callbacks.user, asked);
     if (!data) {
       const std::string text = take_failure();
-      throw Error(ErrorCode::resource_exhausted,
-                  fmt::format("cannot allocate {} bytes on {}{}{}", size_bytes, name(), text.empty() ? "" : ": ", text));
+      throw OutOfMemory(fmt::format("cannot allocate {} bytes on {}{}{}", size_bytes, name(), text.empty() ? "" : ": ", text));
     }
     auto release = [of = of_, self = shared_from_this(), data, asked] { of->callbacks.free(of->callbacks.user, data, asked); };
     if (reinterpret_cast<uintptr_t>(data) % Storage::kAlignment != 0) {

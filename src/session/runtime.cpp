@@ -117,7 +117,7 @@ Runtime::MakingFurther::~MakingFurther() {
 }
 
 void Runtime::rethrow_with_memory(std::string_view made) const {
-  exec::rethrow_with_memory([&] { return exec::describe_packing(nullptr, {}, memory.account.get(), nullptr); },
+  exec::rethrow_with_memory([&](const OutOfMemory& error) { return exec::describe_making(error, memory.account.get()); },
                             fmt::format("while {} was made", made), exec::Details::if_none);
 }
 
@@ -294,7 +294,7 @@ void Runtime::compute_around(const exec::RunControl& control, Work&& work) const
     if (control.intra_op_threads > 0) limit.emplace(control.intra_op_threads);
     work();
   } catch (...) {
-    exec::rethrow_with_memory([&] { return exec::describe_account(control); }, "in a run", exec::Details::if_none);
+    exec::rethrow_with_memory([&](const OutOfMemory&) { return exec::describe_account(control); }, "in a run", exec::Details::if_none);
   }
 }
 

@@ -7,6 +7,7 @@
 #include <set>
 
 #include "core/checked.h"
+#include "exec/memory/out_of_memory.h"
 #include "exec/program/describe.h"
 #include "exec/run/frame.h"
 #include "graph/infer.h"
@@ -169,7 +170,11 @@ Session::Impl::CompiledSubgraphs Session::Impl::optimise(Graph& graph, bool for_
   if (has_backends) pipeline.before_fusion = partition;
   pipeline.log = options.on_pass;
   pipeline.warn = options.on_warning;
-  passes::optimize(graph, pipeline);
+  try {
+    passes::optimize(graph, pipeline);
+  } catch (const OutOfMemory&) {
+    exec::rethrow_with_graph(graph);
+  }
   return compiled;
 }
 
@@ -196,8 +201,12 @@ void Session::Impl::make() {
                             .external_threshold_bytes = static_cast<size_t>(std::max<int64_t>(options.optimized_model_data_threshold, 0))});
   devices.read_groups(model);
   main = make_main();
-  weight_charges.emplace_back(memory.account, MemoryClass::weights, main->program->weights().foreign_constant_bytes());
-  weight_charges.emplace_back(memory.account, MemoryClass::packed, main->program->weights().foreign_packed_bytes());
+  try {
+    weight_charges.emplace_back(memory.account, MemoryClass::weights, main->program->weights().foreign_constant_bytes());
+    weight_charges.emplace_back(memory.account, MemoryClass::packed, main->program->weights().foreign_packed_bytes());
+  } catch (const OutOfMemory&) {
+    exec::rethrow_with_graph(*main->graph, "while weights of the model were charged");
+  }
 }
 
 onnx::ModelDef Session::Impl::optimized() const {
@@ -214,18 +223,18 @@ Session::Impl::~Impl() {
 }
 
 void Session::Impl::explain(const Executable& failed, std::span<const Datum> feeds, const Error& error) const {
-  if (!error.context().empty() || error.code() != ErrorCode::invalid_argument || model.impl().compiled) throw error;
+  if (!error.context().empty() || error.code() != ErrorCode::invalid_argument || model.impl().compiled) throw;
   std::unique_ptr<Graph> graph = model.impl().import();
   for (ValueId input : graph->inputs) {
     const size_t position = position_of(failed.input_names, graph->value(input).name);
     if (position == failed.input_names.size() || !feeds[position].defined()) continue;
     Type& declared = graph->value(input).type;
     Type fed = Type::of(feeds[position]);
-    if (contradicts(declared, fed)) throw error;  // it names the feed; a node could not say more
+    if (contradicts(declared, fed)) throw;  // it names the feed; a node could not say more
     declared = std::move(fed);
   }
   onnx::upgrade(*graph);  // throws with the node's name, if a node is to blame
-  throw error;
+  throw;
 }
 
 Session::Session(const Model& model, const SessionOptions& options) : impl_(std::make_shared<Impl>(model, options)) {}

@@ -22,6 +22,7 @@
 #include "core/futex.h"
 #include "core/logging.h"
 #include "treadle/error.h"
+#include "treadle/out_of_memory.h"
 
 namespace treadle::sharing {
 namespace {
@@ -92,7 +93,7 @@ JobTable::JobTable() {
   if (map_shared(&why)) return;
   TREADLE_LOG(warning, "jobs are seen by this process only: {}", why);
   void* memory = mmap(nullptr, sizeof(Page), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (memory == MAP_FAILED) throw Error(ErrorCode::resource_exhausted, "no memory for the job table");
+  if (memory == MAP_FAILED) throw OutOfMemory("no memory for the job table");
   page_ = static_cast<Page*>(memory);
   for (JobSlot& slot : page_->slots) new (&slot) JobSlot;
 }

@@ -22,6 +22,7 @@
 #include "train/training_graph.h"
 #include "train/untied.h"
 #include "treadle/error.h"
+#include "treadle/out_of_memory.h"
 #include "treadle/train.h"
 
 namespace treadle::train {
@@ -152,8 +153,7 @@ struct Trainer::Impl : Runtime, TrainerGraphs {
       std::vector<Datum> outputs = run(*step, std::move(arranged), call, {}, memory);
       staying->take(outputs);
       return outputs;
-    } catch (const Error& error) {
-      if (error.code() != ErrorCode::resource_exhausted) throw;
+    } catch (const OutOfMemory&) {  // what is done instead stands below: here the exception holds memory
     }
     staying->leave();  // the device has no room for what stays
     staying.reset();

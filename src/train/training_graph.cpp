@@ -10,6 +10,7 @@
 
 #include "autodiff/gradient.h"
 #include "core/nearest.h"
+#include "exec/memory/out_of_memory.h"
 #include "graph/dead_nodes.h"
 #include "graph/infer.h"
 #include "graph/op_def.h"
@@ -336,6 +337,16 @@ TrainingGraph make_training_graph(const Model& model, const Selection& selection
   return made;
 }
 
+namespace {
+void optimise(Graph& graph, const passes::PipelineOptions& options) {
+  try {
+    passes::optimize(graph, options);
+  } catch (const OutOfMemory&) {
+    exec::rethrow_with_graph(graph);
+  }
+}
+}  // namespace
+
 void simplify_forward(TrainingGraph& training, std::vector<ValueId>& kept, const SessionOptions& options) {
   if (options.graph_optimization_level < GraphOptimizationLevel::extended) return;
   Graph& graph = *training.graph;
@@ -349,7 +360,7 @@ void simplify_forward(TrainingGraph& training, std::vector<ValueId>& kept, const
   pipeline.before_autodiff = true;
   // Its backward pass is computed in float32 only: with less, both products of its parts are faster.
   if (!pipeline.precision.empty()) pipeline.skip.push_back("fuse-attention");
-  passes::optimize(graph, pipeline);
+  optimise(graph, pipeline);
   graph.inputs = inputs;
   std::copy_n(graph.outputs.begin(), kept.size(), kept.begin());
   for (size_t i = 0; i < training.states.size(); ++i) training.states[i].updated = graph.outputs[kept.size() + i];
@@ -413,7 +424,7 @@ void optimise(Graph& graph, const SessionOptions& options) {
   } else {
     passes::PipelineOptions pipeline = pipeline_options(options);
     pipeline.weights_packed = has_parameters(graph);
-    passes::optimize(graph, pipeline);
+    optimise(graph, pipeline);
   }
 }
 

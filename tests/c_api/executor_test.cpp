@@ -1,7 +1,11 @@
 // Executors through the C ABI: they read and write the caller's memory, and wrong calls are statuses.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
+#include <cstdio>
+#include <fstream>
+#include <iterator>
 #include <map>
 #include <string>
 #include <tuple>
@@ -122,6 +126,32 @@ TEST(CApiExecutor, StepsReshapesAndShares) {
   std::map<std::string, int> names;
   for (size_t i = 0; i < treadle_executor_num_arguments(opened.executor); ++i) ++names[treadle_executor_argument_name(opened.executor, i)];
   EXPECT_EQ(names.size(), 7U);  // the point, and weights and biases of three layers
+}
+
+TEST(CApiExecutor, PassesAreProfiled) {
+  Opened opened;
+  treadle_bind_options options = bind_options();
+  const int64_t extents[] = {3, 2};
+  const treadle_named_shape shape{"point", extents, 2};
+  ASSERT_EQ(message_of(treadle_executor_simple_bind(opened.model, &shape, 1, &options, &opened.executor)), "");
+  treadle_profiler *training = nullptr, *other = nullptr;
+  EXPECT_EQ(message_of(treadle_executor_start_profiler(opened.executor, 1, nullptr, &training)), "");
+  EXPECT_EQ(message_of(treadle_executor_start_profiler(opened.executor, 0, nullptr, &other)), "");
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(message_of(treadle_executor_forward(opened.executor, 0, nullptr)), "");
+  for (int i = 0; i < 2; ++i) EXPECT_EQ(message_of(treadle_executor_forward(opened.executor, 1, nullptr)), "");
+  const auto recorded = [](treadle_profiler* profiler) {
+    const std::string path = ::testing::TempDir() + "treadle_c_executor.json";
+    EXPECT_EQ(message_of(treadle_profiler_save(profiler, path.c_str())), "");
+    std::ifstream in(path);
+    const std::string text((std::istreambuf_iterator<char>(in)), std::istreambuf_iterator<char>());
+    std::remove(path.c_str());
+    return text.substr(std::min(text.size(), text.find("\"recorded\":")), 12);
+  };
+  EXPECT_EQ(recorded(training), "\"recorded\":2");
+  EXPECT_EQ(recorded(other), "\"recorded\":3");
+  treadle_profiler_release(training);
+  treadle_profiler_release(other);
+  EXPECT_NE(message_of(treadle_executor_start_profiler(nullptr, 0, nullptr, &other)), "");
 }
 
 TEST(CApiExecutor, AMonitorSeesValuesAndMayEndAPass) {

@@ -4,7 +4,10 @@
 #include <cstdio>
 #include <fstream>
 #include <iterator>
+#include <map>
+#include <nlohmann/json.hpp>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "onnx/serialize.h"
@@ -76,6 +79,32 @@ TEST(CApi, AProfileIsSavedByTheEndOfItsName) {
   std::remove(path.c_str());
 }
 
+TEST(CApi, RangesWithoutANameAreShownAsSuch) {
+  Opened opened(defaults());
+  treadle_profiler* profiler = nullptr;
+  EXPECT_EQ(message_of(treadle_profiler_start(opened.session, nullptr, &profiler)), "");
+  const uint64_t named = treadle_profile_range_begin();
+  treadle_profile_range_end("named at its end", named);
+  uint64_t elsewhere = 0;
+  std::thread([&] { elsewhere = treadle_profile_range_begin(); }).join();
+  treadle_profile_range_end("ended elsewhere", elsewhere);
+  treadle_profile_range_end(nullptr, treadle_profile_range_begin());
+  EXPECT_NE(treadle_profile_range_begin(), 0U);  // no end
+  EXPECT_NE(treadle_profile_range_begin_named(nullptr), 0U);
+  treadle_profile_mark(nullptr);
+  EXPECT_EQ(opened.run(), "");
+  const std::string path = ::testing::TempDir() + "treadle_c_unnamed.json";
+  EXPECT_EQ(message_of(treadle_profiler_save(profiler, path.c_str())), "");
+  treadle_profiler_release(profiler);
+  std::ifstream in(path);
+  const nlohmann::json document = nlohmann::json::parse(in);
+  std::remove(path.c_str());
+  std::map<std::string, int> calls;
+  for (const auto& range : document.at("ranges")) calls[range.at("name")] += range.at("calls").get<int>();
+  EXPECT_EQ(calls, (std::map<std::string, int>{{"named at its end", 1}, {"ended elsewhere", 1}, {"(unnamed)", 3}}));
+  EXPECT_EQ(document.at("marks").at("name"), (std::vector<std::string>{"(unnamed)"}));
+}
+
 TEST(CApi, ProfilersStandBesideEachOtherAndSeeRanges) {
   Opened opened(defaults());
   treadle_profiler_options options{};
@@ -95,10 +124,8 @@ TEST(CApi, ProfilersStandBesideEachOtherAndSeeRanges) {
   const uint64_t range = treadle_profile_range_begin();
   EXPECT_NE(range, 0U);
   EXPECT_NE(treadle_profile_range_begin_named("all of it"), 0U);  // it has no end
-  EXPECT_EQ(treadle_profile_range_begin_named(nullptr), 0U);
   EXPECT_EQ(opened.run(), "");
   treadle_profile_mark("half way");
-  treadle_profile_mark(nullptr);
   treadle_profile_range_end("inference", range);
   EXPECT_EQ(message_of(treadle_profiler_set_recording(plain, 0)), "");
   EXPECT_EQ(opened.run(), "");
@@ -184,6 +211,47 @@ TEST(CApi, AnUnknownAllocatorIsRefused) {
   std::string error;
   Opened opened(options, &error);
   EXPECT_NE(error.find("there is no allocator \"magic\""), std::string::npos);
+}
+
+TEST(CApi, StatusesSayWhetherMemoryRanOut) {
+  Opened opened(defaults());
+  treadle_session_options options = defaults();
+  options.memory_limit_bytes = 1;
+  treadle_session* session = nullptr;
+  treadle_value* outputs[2] = {};
+  treadle_status* status = treadle_session_create(opened.model, &options, &session);
+  if (!status) {
+    const int64_t shape[] = {3};
+    float data[] = {1, 2, 3};
+    treadle_value* x = nullptr;
+    EXPECT_EQ(message_of(treadle_tensor_borrow(TREADLE_FLOAT32, shape, 1, data, sizeof data, nullptr, nullptr, &x)), "");
+    const char* names[] = {"x"};
+    status = treadle_session_run(session, nullptr, names, &x, 1, nullptr, 2, outputs);
+    treadle_value_release(x);
+  }
+  EXPECT_EQ(treadle_status_code(status), TREADLE_RESOURCE_EXHAUSTED);
+  EXPECT_EQ(treadle_status_is_out_of_memory(status), 1) << treadle_status_message(status);
+  treadle_status_release(status);
+  treadle_session_release(session);
+  EXPECT_EQ(treadle_status_is_out_of_memory(nullptr), 0);
+  treadle_status* other = treadle_status_create(TREADLE_RESOURCE_EXHAUSTED, "no more bytes of memory");
+  EXPECT_EQ(treadle_status_is_out_of_memory(other), 0);
+  treadle_status_release(other);
+
+  // Through an operation of the caller's, and back.
+  treadle_engine* engine = nullptr;
+  treadle_variable* variable = nullptr;
+  EXPECT_EQ(message_of(treadle_engine_create(1, 0, &engine)), "");
+  EXPECT_EQ(message_of(treadle_engine_variable(engine, &variable)), "");
+  const auto starves = [](void*) { return treadle_status_create_out_of_memory("not for me"); };
+  const treadle_variable* writes[] = {variable};
+  EXPECT_EQ(message_of(treadle_engine_push(engine, starves, nullptr, nullptr, nullptr, 0, writes, 1, 0)), "");
+  status = treadle_engine_wait_for(engine, variable);
+  EXPECT_EQ(treadle_status_is_out_of_memory(status), 1) << treadle_status_message(status);
+  EXPECT_STREQ(treadle_status_message(status), "not for me");
+  treadle_status_release(status);
+  treadle_variable_release(variable);
+  treadle_engine_release(engine);
 }
 
 TEST(CApi, AClosedSessionRefusesRuns) {

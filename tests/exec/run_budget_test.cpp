@@ -15,6 +15,7 @@
 #include "tests/exec/graphs.h"
 #include "tests/exec/random_graphs.h"
 #include "treadle/error.h"
+#include "treadle/out_of_memory.h"
 
 namespace treadle {
 namespace {
@@ -44,7 +45,7 @@ class ChangingRoom final : public exec::MemoryPass {
   std::unique_lock<std::mutex> admit(size_t, size_t, const exec::RunControl&) override {
     if (stage_ == 1) {
       stage_ = 2;
-      throw Error(ErrorCode::resource_exhausted, "the limit is another one");
+      throw OutOfMemory("the limit is another one");
     }
     return std::unique_lock(mutex_);
   }

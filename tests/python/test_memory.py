@@ -5,6 +5,7 @@ import subprocess
 
 import numpy as np
 import pytest
+from onnx import TensorProto, helper
 
 import treadle
 from treadle.memory import plan_arena
@@ -191,3 +192,25 @@ def test_sessions_share_a_named_allocator():
     results = [treadle.InferenceSession(product_model(), options).run(None, {"x": x})[0] for _ in range(2)]
     np.testing.assert_array_equal(*results)
     assert pool.name == "arena"
+
+
+def model_with(node, dtype_in, dtype_out):
+    graph = helper.make_graph([node], "g", [helper.make_tensor_value_info("x", dtype_in, [64])], [helper.make_tensor_value_info("y", dtype_out, [64])])
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=9).SerializeToString()
+
+
+def test_memory_that_ran_out_is_an_error_of_its_own():
+    options = treadle.SessionOptions()
+    options.memory_limit_bytes = 100
+    session = treadle.InferenceSession(model_with(helper.make_node("Exp", ["x"], ["y"]), TensorProto.FLOAT, TensorProto.FLOAT), options)
+    with pytest.raises(MemoryError, match="the memory limit of 100 bytes") as caught:
+        session.run(None, {"x": np.zeros(64, np.float32)})
+    assert isinstance(caught.value, treadle.errors.OutOfMemory)
+    assert isinstance(caught.value, treadle.errors.RuntimeException), "as in ONNX Runtime"
+    assert caught.value.code == "resource_exhausted"
+    # Another limit has the same code, and its pattern speaks of bytes.
+    pattern = helper.make_node("RegexFullMatch", ["x"], ["y"], pattern="((bytes{900}){900}){9}")
+    with pytest.raises(treadle.errors.RuntimeException) as other:
+        treadle.InferenceSession(model_with(pattern, TensorProto.STRING, TensorProto.BOOL))
+    assert other.value.code == "resource_exhausted"
+    assert not isinstance(other.value, MemoryError)

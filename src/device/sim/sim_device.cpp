@@ -21,6 +21,7 @@
 #include "core/futex.h"
 #include "device/sim/engine.h"
 #include "treadle/error.h"
+#include "treadle/out_of_memory.h"
 
 namespace treadle {
 namespace {
@@ -276,7 +277,7 @@ class SimDeviceImpl final : public SimDevice, private Bus, private SharedEngine,
   std::shared_ptr<Storage> allocate_anywhere(size_t size_bytes) override {
     const size_t rounded = align_up(std::max<size_t>(size_bytes, 1), Storage::kAlignment);
     void* data = rounded >= size_bytes ? std::aligned_alloc(Storage::kAlignment, rounded) : nullptr;
-    if (!data) throw Error(ErrorCode::resource_exhausted, name() + ": the host cannot allocate " + std::to_string(size_bytes) + " bytes");
+    if (!data) throw OutOfMemory(name() + ": the host cannot allocate " + std::to_string(size_bytes) + " bytes");
     return wrap(data, size_bytes, rounded, /*reserved=*/0);
   }
 
@@ -310,9 +311,8 @@ class SimDeviceImpl final : public SimDevice, private Bus, private SharedEngine,
         rounded >= size_bytes && before + rounded <= options_.memory_bytes ? std::aligned_alloc(Storage::kAlignment, rounded) : nullptr;
     if (!data) {
       allocated_ -= rounded;
-      throw Error(ErrorCode::resource_exhausted, name() + " cannot allocate " + std::to_string(size_bytes) +
-                                                     " bytes: " + std::to_string(before) + " of " + std::to_string(options_.memory_bytes) +
-                                                     " are in use");
+      throw OutOfMemory(name() + " cannot allocate " + std::to_string(size_bytes) + " bytes: " + std::to_string(before) + " of " +
+                        std::to_string(options_.memory_bytes) + " are in use");
     }
     note_peak(before + rounded);
     return wrap(data, size_bytes, rounded, rounded);

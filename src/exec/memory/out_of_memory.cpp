@@ -12,11 +12,12 @@
 
 #include "core/allocation.h"
 #include "core/checked.h"
+#include "core/held_memory.h"
 #include "exec/memory/budget.h"
 #include "exec/program/profile_plan.h"
 #include "exec/schedule/parallel_plan.h"
 #include "graph/layers.h"
-#include "treadle/error.h"
+#include "treadle/out_of_memory.h"
 
 namespace treadle::exec {
 namespace {
@@ -305,14 +306,18 @@ std::string describe_account(const RunControl& control) {
 }
 
 std::string describe_account(const MemoryAccount* account) {
+  const std::shared_ptr<const HeldMemory> held = held_memory(account);
+  return held ? describe_account(*held) : std::string();
+}
+
+std::string describe_account(const HeldMemory& held) {
   std::string text;
-  for (bool own = true; account; account = account->parent().get(), own = false) {
-    const MemoryStatistics statistics = account->statistics();
+  for (const auto& [name, statistics] : held.accounts) {
     std::string classes;
-    for (size_t c = 0; own && c < kNumMemoryClasses; ++c)
+    for (size_t c = 0; text.empty() && c < kNumMemoryClasses; ++c)
       if (const size_t bytes = statistics.classes[c].bytes; bytes > 0)
         classes += fmt::format("{}{} {}", classes.empty() ? ": " : ", ", memory_class_name(static_cast<MemoryClass>(c)), bytes);
-    text += fmt::format("{} has {} bytes{}{}\n", account->name(), statistics.total.bytes,
+    text += fmt::format("{} has {} bytes{}{}\n", name, statistics.total.bytes,
                         statistics.limit_bytes > 0 ? fmt::format(" of a limit of {}", statistics.limit_bytes) : "", classes);
   }
   return text;
@@ -353,6 +358,11 @@ std::string describe_largest(std::vector<LiveBytes> live) {
   std::string text;
   for (size_t i = 0; i < std::min(live.size(), kMostNamed); ++i)
     text += fmt::format("{}{} {} bytes", text.empty() ? "largest alive: " : ", ", live[i].what, live[i].size_bytes);
+  if (live.size() > kMostNamed) {
+    size_t rest = 0;
+    for (size_t i = kMostNamed; i < live.size(); ++i) rest += live[i].size_bytes;
+    text += fmt::format(" and {} more of {} bytes together", live.size() - kMostNamed, rest);
+  }
   return text + "\n" + describe_layers(live);
 }
 
@@ -364,103 +374,29 @@ std::string describe_unbound(const Program& program, const RunControl& control) 
   return describe_account(control) + "the arena for these extents is not planned yet\n" + describe_largest(held_weights(program));
 }
 
-namespace {
-
-std::string layer_around(const Graph& graph, const Value& value) {
-  return value.uses.empty() ? std::string() : layer_of(graph.node(value.uses.front().node));
-}
-
-// What would need less, with the bytes that are known before anything has run.
-std::string remedies_at_load(std::span<const PackedWeights> nodes, const MemoryAccount* account) {
-  size_t float_bytes = 0, beyond = 0, rest = 0;
-  for (const PackedWeights& node : nodes) {
-    float_bytes += node.float_bytes;
-    if (node.packed_bytes == 0) rest += node.weight_bytes;
-    // Forms that only put weights in another order are padded at most.
-    if (node.packed_bytes > 2 * node.weight_bytes) beyond += node.packed_bytes - node.weight_bytes;
-  }
-  std::vector<std::string> list;
-  const MemoryAccount* limited = account;
-  while (limited && limited->limit_bytes() == 0) limited = limited->parent().get();
-  if (limited && rest > 0)
-    list.push_back(
-        fmt::format("{} needs a limit of about {} bytes for what is still to be packed", limited->name(), limited->bytes() + rest));
-  if (beyond > 0) list.push_back(fmt::format("with max_weight_expansion=1, {} bytes of transformed weights are not made", beyond));
-  if (float_bytes > 0)
-    list.push_back(fmt::format("with precision=bfloat16, packed weights take about {} bytes in place of {}", float_bytes / 2, float_bytes));
-  std::string text;
-  for (const std::string& remedy : list) text += (text.empty() ? "to need less: " : "; ") + remedy;
-  return text.empty() ? text : text + "\n";
-}
-
-}  // namespace
-
-std::string describe_packing(const Graph* graph, std::span<const PackedWeights> nodes, const MemoryAccount* account, const Node* failed) {
-  std::string text = (failed ? describe_origin(*failed) : std::string()) + describe_account(account);
-  size_t num_packed = 0, packed_bytes = 0, rest = 0;
-  std::vector<LiveBytes> live;
-  for (const PackedWeights& node : nodes) {
-    if (node.packed_bytes == 0) {
-      rest += node.weight_bytes;
-      continue;
-    }
-    ++num_packed, packed_bytes += node.packed_bytes;
-    live.push_back(
-        {fmt::format("\"{}\" ({})", node.node->name, memory_class_name(MemoryClass::packed)), node.packed_bytes, layer_of(*node.node)});
-  }
-  if (!nodes.empty())
-    text += fmt::format("packed: {} of {} nodes, {} bytes; the others have {} bytes of weights\n", num_packed, nodes.size(), packed_bytes,
-                        rest);
-  if (!graph) text += "what was being made is not in that: it is let go of again\n";
-  text += "there is no arena yet";
-  if (account && account->limit_bytes() > 0)
-    text += fmt::format("; {} bytes of the limit are free", account->limit_bytes() - std::min(account->limit_bytes(), account->bytes()));
-  text += "\n";
-  for (size_t i = 0; graph && i < graph->num_values(); ++i) {
-    const ValueId id{static_cast<uint32_t>(i)};
-    const Value& value = graph->value(id);
-    const Tensor* constant = value.uses.empty() ? nullptr : graph->stored_tensor(id);
-    if (constant && constant->size_bytes() > 0)
-      live.push_back({fmt::format("\"{}\" ({})", value.name, memory_class_name(MemoryClass::weights)), constant->size_bytes(),
-                      layer_around(*graph, value)});
-  }
-  return text + describe_largest(std::move(live)) + remedies_at_load(nodes, account);
-}
-
-bool is_of_memory(const Error& error) {
-  if (error.code() != ErrorCode::resource_exhausted) return false;
-  const std::string_view text = error.what();
-  const auto says = [&](std::string_view word) { return text.find(word) != std::string_view::npos; };
-  return says("bytes") || says("memory") || says("alloc");
-}
-
-void rethrow_with_memory(const std::function<std::string()>& details, std::string_view where, Details details_are) {
-  const auto go_on_longer = [&](const Error& error) {
-    if (error.code() != ErrorCode::resource_exhausted || (details_are == Details::if_none && !is_of_memory(error))) return;
-    std::optional<Error> made;
+void rethrow_with_memory(const std::function<std::string(const OutOfMemory&)>& details, std::string_view where, Details details_are) {
+  const auto go_on_longer = [&](const OutOfMemory& error) {
+    if (details_are == Details::if_none && error.is_described()) return;
+    std::optional<OutOfMemory> made;
     try {
-      const std::string text = details();
-      // Both begin with an account: "the session has ...".
-      const size_t verb = text.find(" has ");
-      if (details_are == Details::if_none && verb != std::string::npos &&
-          std::string_view(error.what()).find(text.substr(0, verb + 5)) != std::string_view::npos)
-        return;
+      const std::string text = details(error);
       made.emplace(error);
-      made->add_context(std::string(where)).add_details(text);
+      made->add_context(std::string(where));
+      made->describe(text);
     } catch (const std::exception&) {  // too little memory is left to say more
       return;
     }
-    throw Error(*made);
+    throw OutOfMemory(*made);
   };
   try {
     throw;
-  } catch (const Error& error) {
+  } catch (const OutOfMemory& error) {
     go_on_longer(error);
     throw;
   } catch (const std::bad_alloc&) {
-    const Error error(ErrorCode::resource_exhausted, "out of memory");
+    const OutOfMemory error("out of memory");
     go_on_longer(error);
-    throw Error(error);
+    throw OutOfMemory(error);
   }
 }
 

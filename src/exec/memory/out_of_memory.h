@@ -12,7 +12,7 @@
 #include "exec/run/run_control.h"
 #include "exec/run/run_state.h"
 #include "treadle/allocator.h"
-#include "treadle/error.h"
+#include "treadle/out_of_memory.h"
 
 namespace treadle::exec {
 
@@ -41,6 +41,7 @@ struct PackedWeights {
 /// The account's bytes by class, and its limit; those of the accounts above it. A line each.
 std::string describe_account(const RunControl& control);
 std::string describe_account(const MemoryAccount* account);
+std::string describe_account(const HeldMemory& held);
 /// The nodes of the model that a node stands for, and the layers that it is in. A line each.
 std::string describe_origin(const Node& node);
 /// The layer that a node's own module is in: "layer1.0" of "layer1.0.conv1". Empty: the model names none.
@@ -64,16 +65,18 @@ std::string describe_smaller_batch(const Program& program, const Binding& bindin
 /// @param graph   its weights are listed; null: there is none yet
 /// @param failed  whose weights were being packed; null: no node's
 std::string describe_packing(const Graph* graph, std::span<const PackedWeights> nodes, const MemoryAccount* account, const Node* failed);
+/// What there was when memory ran out while something was made that is let go of again.
+std::string describe_making(const OutOfMemory& error, const MemoryAccount* account);
+/// In a catch clause: the error under way goes on; if memory ran out, with the constants of the graph that was being made.
+/// @param where  of an error that does not say it
+[[noreturn]] void rethrow_with_graph(const Graph& graph, std::string_view where = "while the graph was optimised");
 
-/// Whether memory ran out: other limits, of nodes or of a pattern's states, have the same code.
-bool is_of_memory(const Error& error);
-
-enum class Details : uint8_t { always, if_none };  ///< if_none: not behind an error that has what accounts hold
+enum class Details : uint8_t { always, if_none };  ///< if_none: not behind an error that has details already
 
 /// In a catch clause: the error under way goes on; if memory ran out, with these details behind its own.
 /// @param details  lines. Where it fails, the error goes on as it is.
 /// @param where    of an error that does not say it
-[[noreturn]] void rethrow_with_memory(const std::function<std::string()>& details,
+[[noreturn]] void rethrow_with_memory(const std::function<std::string(const OutOfMemory&)>& details,
                                       std::string_view where = "before the first node of a run", Details details_are = Details::always);
 
 }  // namespace treadle::exec

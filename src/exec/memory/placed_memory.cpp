@@ -9,6 +9,7 @@
 #include "exec/verify/verify_plan.h"
 #include "memory/planner.h"
 #include "treadle/error.h"
+#include "treadle/out_of_memory.h"
 
 namespace treadle::exec {
 
@@ -27,8 +28,8 @@ void PlacedRun::find_memory() {
       if (!constants_) constants_ = owner_.constants(binding(), streams_);
       if (is_new) constants_->reserve_packed();
       return;
-    } catch (const Error& error) {
-      if (error.code() != ErrorCode::resource_exhausted || !owner_.has_bus()) throw;
+    } catch (const OutOfMemory&) {
+      if (!owner_.has_bus()) throw;
     }
     owner_.is_full_.store(true, std::memory_order_relaxed);
     trim();
@@ -180,8 +181,8 @@ std::shared_ptr<Storage> PlacedRun::allocate_bytes(int where, size_t size_bytes)
   if (residency(where)) return on.bus()->allocate_anywhere(size_bytes);
   try {
     return on.allocate(size_bytes);
-  } catch (const Error& error) {
-    if (error.code() != ErrorCode::resource_exhausted || !on.bus()) throw;
+  } catch (const OutOfMemory&) {
+    if (!on.bus()) throw;
     return on.bus()->allocate_anywhere(size_bytes);
   }
 }

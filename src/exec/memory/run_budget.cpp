@@ -9,7 +9,7 @@
 #include "memory/relocate.h"
 #include "memory/spill_file.h"
 #include "sharing/job_table.h"
-#include "treadle/error.h"
+#include "treadle/out_of_memory.h"
 
 namespace treadle::exec {
 namespace {
@@ -95,8 +95,8 @@ std::unique_lock<std::mutex> RunBudget::wait_for_room(bool begins, Admit&& admit
   for (;;) {
     try {
       return admit();
-    } catch (const Error& error) {
-      if (error.code() != ErrorCode::resource_exhausted || !is_outdated()) throw;
+    } catch (const OutOfMemory&) {
+      if (!is_outdated()) throw;
     }
     choose(begins);
   }

@@ -161,7 +161,8 @@ void Binding::bind_instruction(const Instruction& instruction, int max_threads) 
   } catch (Error& error) {
     std::string shapes;
     for (int i = 0; i < instruction.num_inputs; ++i) shapes += (i ? ", " : "") + to_string(context.shape(i));
-    throw error.add_context(describe(*instruction.node) + ", binding shapes", "inputs of shapes " + shapes);
+    error.add_context(describe(*instruction.node) + ", binding shapes", "inputs of shapes " + shapes);
+    throw;
   }
   sizes_[static_cast<size_t>(instruction.scratch_buffer)] = context.scratch_bytes();
 }

@@ -110,7 +110,8 @@ void ProgramParameters::derive(const Graph& graph, const std::vector<bool>& chan
         const std::unique_ptr<PackedState> packed = kernel.create ? kernel.create(CreateContext(graph, node)) : nullptr;
         outputs = evaluate_node(node, kernel, packed.get(), inputs, dtypes, evaluator);
       } catch (Error& error) {
-        throw error.add_context(describe(node) + ", computed from parameters", describe_operands(graph, node));
+        error.add_context(describe(node) + ", computed from parameters", describe_operands(graph, node));
+        throw;
       }
     }
     for (size_t i = 0; i < outputs.size(); ++i) {
@@ -213,7 +214,7 @@ void ProgramParameters::pack(const Program& program, ParameterVersion& version, 
       } catch (Error& error) {
         error.add_context(describe(*instruction.node), describe_operands(graph, *instruction.node));
         const std::lock_guard lock(mutex);
-        if (!first_error) first_error = std::make_exception_ptr(error);
+        if (!first_error) first_error = std::current_exception();
       }
     }
   });

@@ -14,6 +14,7 @@
 #include "exec/memory/out_of_memory.h"
 #include "exec/program/program.h"
 #include "exec/program/shared_packed.h"
+#include "treadle/out_of_memory.h"
 
 namespace treadle::exec {
 namespace {
@@ -53,7 +54,8 @@ struct Task {
   Instruction* instruction;
   size_t size_bytes = 0, float_bytes = 0;  // of the weights, and of those in float32
   size_t foreign_bytes = 0;                // of the packed copy, not from Storage
-  std::optional<Error> error;
+  std::optional<OutOfMemory> starved;
+  std::optional<Error> error;  // another one
 };
 
 std::string describe_tasks(std::span<const Task> tasks, const Node* failed, const Graph& graph, const ProgramOptions& options) {
@@ -68,10 +70,10 @@ std::string describe_tasks(std::span<const Task> tasks, const Node* failed, cons
 
 [[noreturn]] void throw_out_of_memory(std::span<const Task> tasks, const Task& failed, const Graph& graph, const ProgramOptions& options) {
   const Node& node = *failed.instruction->node;
-  Error error = *failed.error;
+  OutOfMemory error = *failed.starved;
   error.add_context(describe(node) + ", while weights were packed", describe_operands(graph, node));
-  error.add_details(describe_tasks(tasks, &node, graph, options));
-  throw Error(error);
+  error.describe(describe_tasks(tasks, &node, graph, options));
+  throw OutOfMemory(error);
 }
 
 int32_t root_of(const Program& program, int32_t slot) { return program.slots()[static_cast<size_t>(slot)].root; }
@@ -125,7 +127,9 @@ void ProgramWeights::place(const Program& program, std::span<Instruction> instru
     place_constants(program, options);
   } catch (...) {
     rethrow_with_memory(
-        [&] { return describe_packing(&program.graph(), {}, options.memory ? options.memory->account.get() : nullptr, nullptr); },
+        [&](const OutOfMemory&) {
+          return describe_packing(&program.graph(), {}, options.memory ? options.memory->account.get() : nullptr, nullptr);
+        },
         "while constants were placed");
   }
 }
@@ -178,10 +182,12 @@ void ProgramWeights::pack(const Program& program, std::span<Instruction> instruc
       Task& task = tasks[order[static_cast<size_t>(i)]];
       try {
         run(task);
+      } catch (const OutOfMemory& error) {
+        task.starved = error;
       } catch (const Error& error) {
         task.error = error;
       } catch (const std::bad_alloc&) {
-        task.error.emplace(ErrorCode::resource_exhausted, "out of memory");
+        task.starved.emplace("out of memory");
       }
     }
   });
@@ -195,14 +201,13 @@ void ProgramWeights::pack(const Program& program, std::span<Instruction> instruc
   try {
     charge_shared();
   } catch (...) {
-    rethrow_with_memory([&] { return describe_tasks(tasks, nullptr, graph, options); }, "while weights were packed");
+    rethrow_with_memory([&](const OutOfMemory&) { return describe_tasks(tasks, nullptr, graph, options); }, "while weights were packed");
   }
   std::string missing;
-  for (Task& task : tasks)
-    if (task.error) {
-      if (is_of_memory(*task.error)) throw_out_of_memory(tasks, task, graph, options);
-      note_missing(*task.error, graph, *task.instruction->node, missing);
-    }
+  for (Task& task : tasks) {
+    if (task.starved) throw_out_of_memory(tasks, task, graph, options);
+    if (task.error) note_missing(*task.error, graph, *task.instruction->node, missing);
+  }
   if (!missing.empty()) throw Error(ErrorCode::not_implemented, missing);
 }
 

@@ -37,14 +37,15 @@ void Frame::start(std::span<const Datum> feeds, std::span<const Datum> bound, co
     state_.take_binding(feeds_.bind(feeds, parent_values, control, state_), control);
   } catch (...) {
     if (program_.is_body()) throw;  // the node that it is of is named first
-    exec::rethrow_with_memory([&] { return describe_unbound(program_, control_); }, "while the extents of a run were bound");
+    exec::rethrow_with_memory([&](const OutOfMemory&) { return describe_unbound(program_, control_); },
+                              "while the extents of a run were bound");
   }
   outputs_.begin(bound, memory, control.keeps_feeds);
   try {
     find_memory();
   } catch (...) {
     if (program_.is_body()) throw;
-    exec::rethrow_with_memory([&] { return describe_memory(state_, control_, {.begun = false}); });
+    exec::rethrow_with_memory([&](const OutOfMemory&) { return describe_memory(state_, control_, {.begun = false}); });
   }
   starved_ = SIZE_MAX;
   if (control_.takes_feeds_later) find_starved();
@@ -165,7 +166,7 @@ bool Frame::advance(size_t steps) {
 
 // Nothing of the run is under way any more.
 void Frame::rethrow_with_memory() const {
-  exec::rethrow_with_memory([&] {
+  exec::rethrow_with_memory([&](const OutOfMemory&) {
     RunPoint at{.step = pc_, .instruction = budget_.instruction_at(pc_), .by_readiness = by_readiness_};
     if (by_readiness_ && parallel_->failed_at >= 0) at.step = at.instruction = static_cast<size_t>(parallel_->failed_at);
     return describe_memory(state_, control_, at);

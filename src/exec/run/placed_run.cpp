@@ -106,7 +106,7 @@ void PlacedRun::start(std::span<const Datum> feeds, std::span<const Datum> bound
     try {
       find_memory();
     } catch (...) {
-      rethrow_with_memory([&] { return describe_memory(nullptr); });
+      rethrow_with_memory([&](const OutOfMemory&) { return describe_memory(nullptr); });
     }
   } catch (...) {
     clear();
@@ -212,7 +212,7 @@ void PlacedRun::rethrow() {
   try {
     std::rethrow_exception(std::exchange(error_, nullptr));
   } catch (...) {
-    rethrow_with_memory([&] { return describe_memory(failed_at_); });
+    rethrow_with_memory([&](const OutOfMemory&) { return describe_memory(failed_at_); });
   }
 }
 

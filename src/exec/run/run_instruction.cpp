@@ -6,6 +6,7 @@
 #include "core/memory_events.h"
 #include "exec/run/frame.h"
 #include "graph/op_def.h"
+#include "treadle/out_of_memory.h"
 
 namespace treadle::exec {
 
@@ -15,7 +16,7 @@ void rethrow_of_kernel() {
   } catch (const Error&) {
     throw;
   } catch (const std::bad_alloc&) {
-    throw Error(ErrorCode::resource_exhausted, "out of memory");
+    throw OutOfMemory("out of memory");
   } catch (const std::exception& error) {
     throw Error(ErrorCode::internal, error.what());
   }
@@ -50,7 +51,7 @@ void rethrow_from(const Instruction& instruction, const std::string& where, cons
     with_node(error);
     throw;
   } catch (const std::bad_alloc&) {
-    Error error(ErrorCode::resource_exhausted, "out of memory");
+    OutOfMemory error("out of memory");
     with_node(error);
     throw error;
   }

@@ -9,6 +9,7 @@
 #include "core/recorder.h"
 #include "exec/run/placed_run.h"
 #include "treadle/error.h"
+#include "treadle/out_of_memory.h"
 
 namespace treadle::exec {
 namespace {
@@ -66,7 +67,7 @@ void DeviceConstants::reserve_packed() {
     if (bytes <= packed.reserved_bytes) continue;
     Device& device = *devices_[static_cast<size_t>(packed.device)];
     if (!device.bus()->reserve(bytes - packed.reserved_bytes))
-      throw Error(ErrorCode::resource_exhausted, fmt::format("{} has no room for {} bytes of packed weights", device.name(), bytes));
+      throw OutOfMemory(fmt::format("{} has no room for {} bytes of packed weights", device.name(), bytes));
     packed.reserved_bytes = bytes;
   }
 }
