@@ -104,12 +104,23 @@ std::string joined(const Json& list, const char* separator = ", ") {
   return text;
 }
 
+// Of the nodes that one took over, the first: a chain may be of a hundred.
+std::string taken_text(const Json& took) {
+  constexpr size_t kMostNamed = 6;
+  if (took.size() <= kMostNamed) return joined(took);
+  Json named = Json::array();
+  for (size_t i = 0; i < kMostNamed; ++i) named.push_back(took[i]);
+  return fmt::format("{} and {} more nodes", joined(named), took.size() - kMostNamed);
+}
+
 // "makes FusedMatMul dense1 of Gemm dense1, Relu relu1"
-std::string change_text(const Json& change) {
+std::string change_text(const Json& change, bool in_full = false) {
   const std::string what = change.at("what"), of = change.at("op").get<std::string>() + " " + change.at("name").get<std::string>();
   if (what == "removed") return "removes " + of;
   if (what == "folded") return "computes " + of + " ahead: its result is a constant";
-  if (change.contains("took")) return (what == "made" ? "makes " + of + " of " : of + " takes over ") + joined(change.at("took"));
+  if (change.contains("took"))
+    return (what == "made" ? "makes " + of + " of " : of + " takes over ") +
+           (in_full ? joined(change.at("took")) : taken_text(change.at("took")));
   return (what == "made" ? "makes " : "changes ") + of;
 }
 
@@ -207,7 +218,7 @@ Json node_history(const Json& document, const std::string& name) {
   }
   for (const Json& step : document.at("passes"))
     for (const Json& change : step.at("changes"))
-      if (concerns(change, name)) history["steps"].push_back({{"pass", step.at("pass")}, {"what", change_text(change)}});
+      if (concerns(change, name)) history["steps"].push_back({{"pass", step.at("pass")}, {"what", change_text(change, /*in_full=*/true)}});
   for (const Json& view : document.at("views"))
     if (view.at("name") == name || contains(view.at("sources"), name)) history["views"].push_back(view);
   if (history["runs_as"].empty() && history["steps"].empty() && !history.contains("views"))

@@ -202,21 +202,31 @@ Document spans_json(const Profile& profile) {
 
 Document measured_memory_json(const MeasuredMemory& memory) {
   Document holders = Document::array(), refused = Document::array();
-  for (size_t i = 0; i < std::min(memory.holders_at_peak.size(), kMaxHolders); ++i)
-    holders.push_back(
-        holding_json(memory.holders_at_peak[i].name, memory.holders_at_peak[i].memory_class, memory.holders_at_peak[i].size_bytes));
+  size_t rest_bytes = 0;
+  for (size_t i = 0; i < memory.holders_at_peak.size(); ++i) {
+    const auto& holder = memory.holders_at_peak[i];
+    if (i < kMaxHolders)
+      holders.push_back(holding_json(holder.name, holder.memory_class, holder.size_bytes));
+    else
+      rest_bytes += holder.size_bytes;
+  }
   for (const MeasuredMemory::Refusal& refusal : memory.refused) {
     refused.push_back(holding_json(refusal.holder, refusal.memory_class, refusal.size_bytes));
     refused.back()["ms"] = milliseconds(refusal.ns);
   }
+  Document peak{{"ms", milliseconds(memory.peak_ns)},
+                {"bytes", memory.peak_bytes},
+                {"classes", class_bytes_json(memory.at_peak)},
+                {"holders", std::move(holders)}};
+  if (memory.holders_at_peak.size() > kMaxHolders) {
+    peak["more_holders"] = memory.holders_at_peak.size() - kMaxHolders;
+    peak["more_holders_bytes"] = rest_bytes;
+  }
   return {{"events", memory.num_events},
           {"before", class_bytes_json(memory.before)},
-          {"peak",
-           {{"ms", milliseconds(memory.peak_ns)},
-            {"bytes", memory.peak_bytes},
-            {"classes", class_bytes_json(memory.at_peak)},
-            {"holders", std::move(holders)}}},
+          {"peak", std::move(peak)},
           {"timeline", timeline_json(memory.timeline)},
+          {"num_blocks", memory.blocks.size()},
           {"blocks", blocks_json(memory.blocks)},
           {"refused", std::move(refused)}};
 }

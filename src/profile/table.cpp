@@ -1,6 +1,7 @@
 // A profile for the terminal.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <map>
 
 #include "profile/document.h"
@@ -18,6 +19,12 @@ std::string number(const Document& json, const char* field, const char* format =
 }
 
 std::string threads_text(const Document& count) { return fmt::format("{} thread{}", count.get<int>(), count == 1 ? "" : "s"); }
+
+// Below a table that was cut.
+std::string more(size_t count, const char* what, const std::string& details = {}) {
+  if (count == 0) return {};
+  return fmt::format("  ... and {} more {}{}{}: --top 0 shows all\n", count, what, count == 1 ? "" : "s", details);
+}
 
 std::string headline(const Document& document) {
   std::string text;
@@ -99,30 +106,43 @@ std::string node_table(const Document& document, const ProfileTableOptions& opti
 std::string kernel_phase_table(const Document& document, const ProfileTableOptions& options) {
   TextTable table({{"node", false, 36}, {"phase"}, {"calls", true}, {"ms", true}, {"%", true}});
   bool any = false;
-  size_t shown = 0;
+  size_t seen = 0, left_out = 0;
   for (size_t index : sorted_nodes(document, options.sort)) {
-    if (options.top > 0 && shown++ == static_cast<size_t>(options.top)) break;
     const Document& node = document.at("nodes").at(index);
+    const Document phases = node.value("kernel_phases", Document::array());
+    if (options.top > 0 && seen++ >= static_cast<size_t>(options.top)) {
+      left_out += phases.empty() ? 0 : 1;
+      continue;
+    }
     std::string name = node.value("name", "");
-    for (const Document& phase : node.value("kernel_phases", Document::array())) {
+    for (const Document& phase : phases) {
       table.add({name, phase.at("phase"), fmt::format("{:g}", phase.at("calls").get<double>()),
                  fmt::format("{:.4f}", phase.at("ms").at("median").get<double>()), percent(phase.at("share").get<double>())});
       name.clear();
       any = true;
     }
   }
-  return any ? "\nwithin kernels  (calls of a run; ms: median, all threads together; %: of the node's phases)\n" + table.to_text() : "";
+  if (!any && left_out == 0) return {};
+  return "\nwithin kernels  (calls of a run; ms: median, all threads together; %: of the node's phases)\n" + table.to_text() +
+         more(left_out, "node");
 }
 
-std::string operator_table(const Document& document, int top) {
+std::string operator_table(const Document& document, const ProfileTableOptions& options) {
+  constexpr size_t kMostOperators = 12;
   TextTable table({{"operator", false, 30}, {"nodes", true}, {"ms", true}, {"%", true}, {"GFLOP/s", true}});
-  int count = 0;
-  for (const Document& op : document.value("operators", Document::array())) {
-    if (top > 0 && count++ == top) break;
+  size_t left_out = 0;
+  double rest = 0;
+  const Document operators = document.value("operators", Document::array());
+  for (size_t i = 0; i < operators.size(); ++i) {
+    const Document& op = operators.at(i);
+    if (options.top > 0 && i >= kMostOperators) {
+      ++left_out, rest += op.value("share", 0.0);
+      continue;
+    }
     table.add({op.value("op", ""), std::to_string(op.value("nodes", 0)), fmt::format("{:.4f}", op.value("ms", 0.0)),
                percent(op.value("share", 0.0)), number(op, "gflops")});
   }
-  return "\noperators\n" + table.to_text();
+  return "\noperators\n" + table.to_text() + more(left_out, "operator", fmt::format(", {:.1f} % of the run", 100 * rest));
 }
 
 std::string phase_table(const Document& document) {
@@ -161,14 +181,15 @@ std::string load_table(const Document& document) {
 }
 
 // Ranges within ranges are indented. Of what Python called, what took less than a hundredth of it all is left out.
-void add_ranges(const Document& ranges, int parent, double least_ms, const std::string& indent, TextTable& table) {
+void add_ranges(const Document& ranges, int parent, double least_ms, const std::string& indent, TextTable& table, size_t& num_added) {
   for (size_t i = 0; i < ranges.size(); ++i) {
     const Document& range = ranges.at(i);
     if (range.value("parent", -1) != parent || (range.value("python", false) && range.at("total_ms").get<double>() < least_ms)) continue;
+    ++num_added;
     table.add({indent + range.at("name").get<std::string>(), std::to_string(range.at("calls").get<int64_t>()),
                fmt::format("{:.4f}", range.at("ms").at("median").get<double>()), fmt::format("{:.3f}", range.at("total_ms").get<double>()),
                fmt::format("{:.3f}", range.at("self_ms").get<double>()), fmt::format("{:.3f}", range.at("runs_ms").get<double>())});
-    add_ranges(ranges, static_cast<int>(i), least_ms, indent + "  ", table);
+    add_ranges(ranges, static_cast<int>(i), least_ms, indent + "  ", table, num_added);
   }
 }
 
@@ -177,8 +198,11 @@ std::string range_table(const Document& document) {
   TextTable table({{"range", false, 50}, {"calls", true}, {"ms", true}, {"all ms", true}, {"own ms", true}, {"runs ms", true}});
   double all_ms = 0;
   for (const Document& range : document.at("ranges")) all_ms += range.contains("parent") ? 0 : range.at("total_ms").get<double>();
-  add_ranges(document.at("ranges"), -1, all_ms / 100, "", table);
-  return "\nranges of the program  (ms: median of a call; own: without the ranges in it; runs: recorded runs in it)\n" + table.to_text();
+  size_t num_added = 0;
+  add_ranges(document.at("ranges"), -1, all_ms / 100, "", table, num_added);
+  const size_t left_out = document.at("ranges").size() - num_added;
+  return "\nranges of the program  (ms: median of a call; own: without the ranges in it; runs: recorded runs in it)\n" + table.to_text() +
+         (left_out > 0 ? fmt::format("  ... and {} calls of Python with less than 1 % each, or within such a one\n", left_out) : "");
 }
 
 // By name, in the order of their first.
@@ -204,7 +228,9 @@ std::string mark_table(const Document& document, int top) {
     table.add({order[i], std::to_string(mark.times), fmt::format("{:.3f}", mark.first_ms), fmt::format("{:.3f}", mark.last_ms)});
   }
   std::string text = "\nmarks of the program  (ms since the profile began)\n" + table.to_text();
-  if (shown < order.size()) text += fmt::format("  ... and {} more names: --top 0 shows all\n", order.size() - shown);
+  text += more(order.size() - shown, "name");
+  if (const size_t all = marks.value("events", names.size()); all > names.size())
+    text += fmt::format("  these are the first {} of {} marks\n", names.size(), all);
   return text;
 }
 
@@ -262,15 +288,20 @@ std::string memory_table(const Document& document) {
 // What the arena holds at the node where most of it is alive, and at each node.
 std::string arena_table(const Document& document, const ProfileTableOptions& options) {
   const Document memory = document.value("memory", Document::object());
-  if (!memory.contains("peak")) return "\nno memory was planned: nothing ran, or on a device\n";
+  if (!memory.contains("peak")) return "\nno arena was planned: nothing ran, no value lies between nodes, or they ran on a device\n";
   const Document& peak = memory.at("peak");
   TextTable values({{"alive at " + peak.at("node").get<std::string>(), false, 60}, {"class"}, {"MB", true}, {"%", true}});
   const double peak_bytes = peak.at("bytes");
   auto is_beyond = [&](size_t count) { return options.top > 0 && count >= static_cast<size_t>(options.top); };
+  auto left_out = [&](size_t count) { return is_beyond(count) ? count - static_cast<size_t>(options.top) : 0; };
   size_t count = 0;
+  double rest_bytes = 0;
   for (const Document& value : peak.at("values")) {
-    if (is_beyond(count++)) break;
     const double bytes = value.at("bytes");
+    if (is_beyond(count++)) {
+      rest_bytes += bytes;
+      continue;
+    }
     values.add({value.at("name"), value.at("class"), fmt::format("{:.3f}", bytes / 1e6), percent(bytes / peak_bytes)});
   }
   const Document &order = memory.at("steps"), &live = memory.at("live");
@@ -284,7 +315,8 @@ std::string arena_table(const Document& document, const ProfileTableOptions& opt
   }
   return fmt::format("\nmost of the arena is alive at step {} of {}: {}\n", peak.at("step").get<int>() + 1, order.size(),
                      megabytes(peak_bytes)) +
-         values.to_text() + "\nalive over the run, by step\n" + steps.to_text();
+         values.to_text() + more(left_out(peak.at("values").size()), "value", ", " + megabytes(rest_bytes)) +
+         "\nalive over the run, by step\n" + steps.to_text() + more(left_out(order.size()), "step");
 }
 
 // What was really allocated while the profile was taken.
@@ -297,24 +329,37 @@ std::string measured_table(const Document& document, const ProfileTableOptions& 
     classes.add(
         {name, fmt::format("{:.3f}", measured.at("before").value(name, 0.0) / 1e6), fmt::format("{:.3f}", bytes.get<double>() / 1e6)});
   TextTable holders({{"held at the peak", false, 60}, {"class"}, {"MB", true}});
-  size_t count = 0;
+  size_t count = 0, rest = 0;
+  double rest_bytes = 0;
   for (const Document& holder : peak.at("holders")) {
-    if (options.top > 0 && count++ == static_cast<size_t>(options.top)) break;
+    if (options.top > 0 && count++ >= static_cast<size_t>(options.top)) {
+      ++rest, rest_bytes += holder.at("bytes").get<double>();
+      continue;
+    }
     holders.add(
         {holder.value("name", "(not known by name)"), holder.at("class"), fmt::format("{:.3f}", holder.at("bytes").get<double>() / 1e6)});
   }
+  // A profile has the largest ones only.
+  const size_t beyond = peak.value("more_holders", size_t{0});
+  rest_bytes += peak.value("more_holders_bytes", 0.0);
   std::string text =
       fmt::format("\nallocated: {} at the peak, {:.3f} ms after the profile began ({} events)\n", megabytes(peak.at("bytes").get<double>()),
                   peak.at("ms").get<double>(), measured.at("events").get<int64_t>()) +
       classes.to_text() + holders.to_text();
+  if (rest + beyond > 0)
+    text += fmt::format("  ... and {} more, {} together{}\n", rest + beyond, megabytes(rest_bytes), rest > 0 ? ": --top 0 shows more" : "");
   const double arena = memory.value("arena_bytes", 0.0);
   if (arena > 0 && memory.contains("peak"))
     text += fmt::format("  the planned arena has {}; {:.1f} % of it is not used even at its fullest step\n", megabytes(arena),
                         100 * (1 - memory.at("peak").at("bytes").get<double>() / arena));
-  for (const Document& refusal : measured.at("refused"))
+  const Document& refused = measured.at("refused");
+  const size_t most = options.top > 0 ? static_cast<size_t>(options.top) : refused.size();
+  for (size_t i = 0; i < std::min(most, refused.size()); ++i) {
+    const Document& refusal = refused.at(i);
     text += fmt::format("  out of memory after {:.3f} ms: {} bytes of {} for {}\n", refusal.at("ms").get<double>(),
                         refusal.at("bytes").get<int64_t>(), refusal.at("class").get<std::string>(), refusal.value("name", "(not known)"));
-  return text;
+  }
+  return text + more(refused.size() - std::min(most, refused.size()), "refusal");
 }
 
 std::string remedy_list(const Document& document) {
@@ -326,6 +371,8 @@ std::string remedy_list(const Document& document) {
                         remedy.value("saves", ""), remedy.value("evidence", ""), remedy.value("command", ""));
     if (count == 3) break;
   }
+  if (const size_t rest = document.at("remedies").size() - static_cast<size_t>(count); rest > 0)
+    text += fmt::format("  ... and {} with less effect: --json has them\n", rest);
   return count > 0 ? text : text + "  nothing that was tried makes a difference beyond the noise\n";
 }
 
@@ -336,7 +383,7 @@ std::string profile_to_table(std::string_view json, const ProfileTableOptions& o
   using namespace profile;
   return reading([&] {
     const Document document = parse_document(json);
-    return headline(document) + node_table(document, options) + kernel_phase_table(document, options) + operator_table(document, 12) +
+    return headline(document) + node_table(document, options) + kernel_phase_table(document, options) + operator_table(document, options) +
            phase_table(document) + range_table(document) + mark_table(document, options.top) + where_table(document) +
            pool_table(document) + load_table(document) + memory_table(document) + measured_table(document, options) +
            (options.memory ? arena_table(document, options) : "") + remedy_list(document);

@@ -36,8 +36,10 @@ const timeUnits = [['s', 1e-3, 10000], ['ms', 1, 1], ['\u00b5s', 1e3, 0]];
 const unitOf = (largestMs) => timeUnits.find(([, , least]) => largestMs >= least) || timeUnits[2];
 // One unit for a column: figures below each other can be compared.
 function timeScale(listMs) {
-  const [unit, factor] = unitOf(listMs.reduce((most, x) => isKnown(x) && x > most ? x : most, 0));
-  return { unit, text: (x) => !isKnown(x) ? '' : x === 0 ? '\u2013' : number(x * factor, unit === '\u00b5s' ? 1 : 3) };
+  const most = listMs.reduce((m, x) => isKnown(x) && x > m ? x : m, 0);
+  const [unit, factor] = most > 0 && most < 1e-3 ? ['ns', 1e6] : unitOf(most);
+  const digits = { ns: 0, '\u00b5s': 1 }[unit] ?? 3;
+  return { unit, text: (x) => !isKnown(x) ? '' : x === 0 ? '\u2013' : number(x * factor, digits) };
 }
 function time(ms) {
   if (!isKnown(ms)) return '';
@@ -167,9 +169,11 @@ const phaseTimes = new Map();
 for (const node of nodes) for (const p of node.kernel_phases || []) phaseTimes.set(p.phase, (phaseTimes.get(p.phase) || 0) + p.mean_ms);
 const phaseNames = [...phaseTimes.keys()].sort((a, b) => phaseTimes.get(b) - phaseTimes.get(a));
 const phaseColour = (name) => `--p${Math.min(phaseNames.indexOf(name), 7)}`;
+// Of a long list, three lines and how many there are beside them.
+const firstOf = (list, text) => [...list.slice(0, 3).map(text), ...(list.length > 3 ? [`and ${list.length - 3} more`] : [])];
 const label = (node) => [
   `${node.name || '(unnamed)'}  ${node.op}`,
   node.ms && `${time(node.ms.median)}, ${percent(node.share)} of the run` + (critical.has(node.index) ? ', on the critical path' : ''),
   isKnown(node.estimated_ms) && `at least ${time(node.estimated_ms) || '0 ms'}`, isPlan && node.sources && `stands for ${shorten(node.sources.join(', '), 120)}`,
-  ...(node.left_alone || []).slice(0, 3).map((r) => `${r.pass} did no more: ${shorten(r.why, 140)}`),
+  ...firstOf(node.left_alone || [], (r) => `${r.pass} did no more: ${shorten(r.why, 140)}`),
   node.kernelText, node.pass && `by ${node.pass}`, shorten(node.shapes, 120)].filter(Boolean).join('\n');

@@ -30,7 +30,8 @@ function showAllocated() {
   const refused = measuredMemory.refused.map((r) => `Out of memory after ${time(r.ms)}: ${bytes(r.bytes)} of ${r.class} for ${r.name || 'something without a name'}.`);
   $('allocated-status').textContent = [`${measuredMemory.events.toLocaleString('en')} blocks taken or given back.`, ...refused].join(' ');
   const rows = peak.holders.map((h) => [h.name ? breakable(h.name) : '(not known by name)', h.class, bytes(h.bytes), make('span', {}, ...shareBar(h.bytes / peak.bytes))]);
-  $('holders').append(scrolling('Held at the peak', table(rows, ['held by', 'class', '#bytes', '#of the peak'])));
+  const more = peak.more_holders ? [make('p', { class: 'hint' }, `And ${peak.more_holders.toLocaleString('en')} more, ${bytes(peak.more_holders_bytes)} together.`)] : [];
+  $('holders').append(scrolling('Held at the peak', table(rows, ['held by', 'class', '#bytes', '#of the peak'])), ...more);
   drawTreemap(peak.holders);
   drawAllocated();
   redraws.push(() => drawTreemap(peak.holders), drawAllocated);

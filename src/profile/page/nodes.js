@@ -173,5 +173,5 @@ function showKernels() {
   const rows = list.slice(0, most).map((n) => [nodeLink(n), n.op, percent(n.share), stackedBar(`Within ${n.name}`, phaseParts(n))]);
   const nodesTable = scrolling('Phases of nodes', table(rows, ['node', 'operator', '#of the run', 'its phases']));
   nodesTable.classList.add('phase-table');
-  $('kernel-phases').append(make('h3', {}, list.length > most ? `The ${most} largest nodes` : 'By node'), nodesTable);
+  $('kernel-phases').append(make('h3', {}, list.length > most ? `The ${most} largest of ${plural(list.length, 'node')}` : 'By node'), nodesTable);
 }

@@ -23,7 +23,7 @@ function showHeadline() {
   }
   if (runs.load_ms) figure(time(runs.load_ms), 'Loading', `first run ${time(runs.first_run_ms)}`);
   if (runs.recorded && isKnown(cost.ns_per_event)) {
-    const share = cost.ns_per_event * cost.events_per_run / 1e6 / runs.ms.median;
+    const recording = (profile.where || []).find((part) => part.id === 'profiler'), share = recording ? recording.share : 0;
     figure(isKnown(cost.slowdown) ? percent(cost.slowdown) : percent(share), 'The profiler itself',
       `${number(cost.events_per_run, 0)} events a run, ${number(cost.ns_per_event, 0)} ns each; ${cost.events_lost ? cost.events_lost.toLocaleString('en') : 'none'} lost`);
   }
@@ -158,6 +158,10 @@ function showFixes() {
       make('h3', {}, `${i + 1}. ${remedy.title[0].toUpperCase()}${remedy.title.slice(1)}: ${percent(remedy.effect, 0)} less ${remedy.saves}`),
       make('p', {}, remedy.evidence.replaceAll('->', '\u2192')), make('p', { class: 'command' }, make('code', {}, remedy.command), copy)));
   }
+  if (list.length > 3) {
+    const rows = list.slice(3).map((r) => [r.title, `${percent(r.effect, 0)} less ${r.saves}`, make('code', {}, r.command)]);
+    $('remedies').append(make('details', {}, make('summary', {}, `and ${plural(list.length - 3, 'change')} with less effect`), scrolling('Further changes', table(rows, ['change', 'effect', 'command']))));
+  }
   if (!list.length) {
     const nothing = profile.remedies ? 'Nothing that was tried makes a difference beyond the noise.' : 'No changes were tried for this profile. ';
     $('remedies').append(make('p', {}, nothing, ...(profile.remedies ? [] : [make('code', {}, 'treadle profile MODEL -o report.html'), ' tries them.'])));
@@ -172,7 +176,8 @@ function showFixes() {
   $('recoverable').append(make('h3', {}, 'Nodes furthest from what the machine reaches'),
     make('p', { class: 'hint' }, `The last column: how much shorter a run is if the node reaches its limit${inOrder ? '' : ', less its slack'}.`),
     scrolling('Nodes furthest from the limit', table(slow.slice(0, 5).map((s) => [nodeLink(s.n), s.n.op, scale.text(s.n.ms.median), scale.text(s.n.bound_ms), s.n.bound, scale.text(s.lost), gain(s)]),
-      ['node', 'operator', '#' + scale.unit, `#least, ${scale.unit}`, 'bound by', `#above it, ${scale.unit}`, '#of the run'])));
+      ['node', 'operator', '#' + scale.unit, `#least, ${scale.unit}`, 'bound by', `#above it, ${scale.unit}`, '#of the run'])),
+    ...(slow.length > 5 ? [make('p', { class: 'hint' }, `The first 5 of ${slow.length.toLocaleString('en')} nodes above their limit. The table of nodes has them all.`)] : []));
 }
 
 function showEnvironment() {

@@ -14,7 +14,8 @@ function showPlanHeadline() {
 }
 // "made FusedMatMul dense1 of Gemm dense1, Relu relu1"
 function changeText(change) {
-  const of = `${change.op} ${change.name}`, took = (change.took || []).join(', ');
+  const of = `${change.op} ${change.name}`, all = change.took || [], most = 6;
+  const took = all.length > most ? `${all.slice(0, most).join(', ')} and ${all.length - most} more nodes` : all.join(', ');
   if (change.what === 'removed') return `removes ${of}`;
   if (change.what === 'folded') return `computes ${of} ahead: its result is a constant`;
   if (took) return change.what === 'made' ? `makes ${of} of ${took}` : `${of} takes over ${took}`;

@@ -30,7 +30,7 @@ function drawRoofline(dots, peaks) {
   for (const n of [...dots].sort((a, b) => (b.share || 0) - (a.share || 0))) {
     if (n.gflops < 10 ** floor) continue;
     const dot = svg('circle', { cx: x(n.flops / n.bytes), cy: y(n.gflops), r: Math.max(2.5, 40 * Math.sqrt(n.share || 0)), style: `fill:var(${colourOf(n)})`, 'data-node': n.index });
-    withTip(dot, () => `${label(n)}\n${number(n.gflops)} GFLOP/s, ${number(n.flops / n.bytes, 2)} FLOP for each byte` + (n.unused_kernels || []).slice(0, 3).map((u) => `\nnot ${u.kernel}: ${shorten(u.why, 80)}`).join(''));
+    withTip(dot, () => `${label(n)}\n${number(n.gflops)} GFLOP/s, ${number(n.flops / n.bytes, 2)} FLOP for each byte` + firstOf(n.unused_kernels || [], (u) => `not ${u.kernel}: ${shorten(u.why, 80)}`).map((line) => '\n' + line).join(''));
     dot.addEventListener('click', () => choose(n.index));
     root.append(dot);
   }
