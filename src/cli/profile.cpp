@@ -117,6 +117,8 @@ bool is_recording(const std::string& path) {
   return file.read(begin.data(), begin.size()) && std::string_view(begin.data(), begin.size()) == kBegin;
 }
 
+bool is_saved(const std::string& path) { return ends_with(path, ".json") || ends_with(path, ".json.gz"); }
+
 struct MadeProfile {
   Profile profile;
   std::string json;
@@ -175,7 +177,7 @@ int profile_command(const ProfileArguments& a) {
   const bool attaches = !a.attach.empty();
   if (a.model.empty() && !attaches)
     throw Error(ErrorCode::invalid_argument, "a model, a profile (.json), --attach, or --diff with two profiles is expected");
-  const bool recording = is_recording(a.model), saved = ends_with(a.model, ".json") || ends_with(a.model, ".json.gz");
+  const bool recording = is_recording(a.model), saved = is_saved(a.model);
   if (!a.output.empty() && !saved) check_profile_output("--output", a.output);  // before the measurement
   auto read_recording = [&] {
     Profile profile = read_profile_recording(a.model);
@@ -197,13 +199,23 @@ int profile_command(const ProfileArguments& a) {
   return 0;
 }
 
-// The model, its inputs and its options are the other process's.
-void check_beside_attach(const CLI::App& app) {
-  const std::set<std::string> fit{"--attach", "--help", "--output",  "--json", "--memory", "--kernel-phases",
-                                  "--top",    "--sort", "--seconds", "--tree", "--depth"};
+void refuse_others(const CLI::App& app, const std::set<std::string>& fit, const std::string& why) {
   for (const CLI::Option* option : app.get_options())
-    if (const std::string name = option->get_name(); option->count() > 0 && !fit.contains(name))
-      throw Error(ErrorCode::invalid_argument, fmt::format("--attach records what another process runs: {} does not go with it", name));
+    if (const std::string name = option->get_name(); option->count() > 0 && name != "--help" && !fit.contains(name))
+      throw Error(ErrorCode::invalid_argument, fmt::format("{}: {} does not go with it", why, name));
+}
+
+// What would be ignored.
+void check_options(const CLI::App& app, const ProfileArguments& a) {
+  if (!a.attach.empty())  // the model, its inputs and its options are the other process's
+    return refuse_others(
+        app, {"--attach", "--output", "--json", "--memory", "--kernel-phases", "--top", "--sort", "--seconds", "--tree", "--depth"},
+        "--attach records what another process runs");
+  if (!a.diff.empty()) return refuse_others(app, {"--diff", "--tolerance", "--json", "--top"}, "--diff compares profiles that were taken");
+  if (is_saved(a.model) || is_recording(a.model))
+    return refuse_others(app, {"model", "--output", "--json", "--memory", "--top", "--sort", "--tree", "--depth"},
+                         a.model + " is a profile that was taken");
+  if (app.count("--tolerance") > 0) throw Error(ErrorCode::invalid_argument, "--tolerance is of --diff, and nothing else");
 }
 
 }  // namespace
@@ -245,7 +257,7 @@ Command add_profile(CLI::App& app) {
                   "Example: treadle profile model.onnx --threads 1 -o report.html",
                   kSlower, kUnclear));
   return [a, &app] {
-    if (!a->attach.empty()) check_beside_attach(app);
+    check_options(app, *a);
     return profile_command(*a);
   };
 }

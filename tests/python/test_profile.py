@@ -149,6 +149,17 @@ def test_differences_match_by_original_node_and_name_other_work(program, tmp_pat
 
 
 @pytest.mark.parametrize(
+    "option", ["--stream=f", "--kernel-phases", "--runs=3", "--seconds=1", "--no-remedies", "--threads=2", "--dim=batch=3", "--option=use_mmap=1", "--tolerance=0.1"]
+)
+def test_what_a_saved_profile_would_ignore_is_refused(program, conv_profile, option):
+    name = option.split("=")[0]
+    assert f"is a profile that was taken: {name} does not go with it" in call(program, conv_profile, option, status=1).stderr
+    if name != "--tolerance":
+        assert f"--diff compares profiles that were taken: {name} does not go" in call(program, "--diff", conv_profile, conv_profile, option, status=1).stderr
+    assert "--tolerance is of --diff" in call(program, DIGITS, "--tolerance", 0.1, status=1).stderr
+
+
+@pytest.mark.parametrize(
     ("arguments", "expected"),
     [
         ([], "a model, a profile"),
