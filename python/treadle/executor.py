@@ -153,6 +153,7 @@ class _Core:
         self.devices = devices
         self.options = options
         self.session: InferenceSession | None = None  # of passes that are not for training, where the library asks for one
+        self._watchers: list[Callable[[Any], None]] = []
         self._applied = devices.apply(options)
         native = _treadle.Model.from_bytes(self.model)
         self.graphs = _treadle.ExecutorGraphs(native, self._applied, list(sparse_gradients), self._make_session)
@@ -175,7 +176,20 @@ class _Core:
         key = tuple(requests.items())
         if key not in self._training:
             self._training[key] = JointModule._of(self.graphs.training(dict(requests)), self.inputs)
+            for watcher in list(self._watchers):
+                watcher(self._training[key])
         return self._training[key]
+
+    def watch(self, observer: Callable[[Any], None]) -> None:
+        """Calls the observer with every graph, those that are made later too."""
+        self._watchers.append(observer)
+        for graph in (self.session, self.evaluation, *self._training.values()):
+            if graph is not None:
+                observer(graph)
+
+    def unwatch(self, observer: Callable[[Any], None]) -> None:
+        """Ends watch()."""
+        self._watchers.remove(observer)
 
 
 class Executor:
@@ -194,6 +208,7 @@ class Executor:
         states: dict[str, np.ndarray],
     ) -> None:
         self._core = core
+        self._manager = core  # of whose graphs profiles are taken
         self.arg_dict = args
         self.grad_dict = grads
         self.aux_dict = states
@@ -232,6 +247,7 @@ class Executor:
                 self._bound_states[name] = value if ready else None
         if not is_train:
             return
+        self._core.training(self._requests)  # profiles of the process know of it from now on
         for name, value in self.grad_dict.items():
             if self._bound_grads[name] is not value:
                 self._executor.set_gradient(name, value if _lies_ready(value) else _ready(value))

@@ -26,10 +26,11 @@ from .errors import InvalidArgument
 from .session import InferenceSession
 
 if TYPE_CHECKING:
+    from .executor import Executor
     from .torch import Module
     from .train import JointModule, Trainer
 
-    Client: TypeAlias = InferenceSession | Trainer | JointModule | Module
+    Client: TypeAlias = InferenceSession | Trainer | JointModule | Executor | Module
 
 __all__ = ["KernelPhase", "LoadPhase", "MeasuredMemory", "MemoryTimeline", "Profile", "ProfileComparison", "ProfileMark", "ProfiledLayer", "ProfiledNode", "ProfiledOperand", "ProfiledRange", "PoolThread", "ProfileSchedule", "UnusedKernel", "profile"]
 
@@ -252,7 +253,7 @@ class MeasuredMemory:
     """Since the profile began."""
     at_peak: dict[str, int]
     holders: tuple[tuple[str | None, str, int], ...]
-    """Name of a value or node (None: not known), class and bytes of what was held at the peak: the largest first."""
+    """Name of a value or node (None: not known), class and bytes of what was held at the peak: the 200 largest, the largest first."""
     times_ms: tuple[float, ...]
     """Of the timeline: at most 4,000 points, of each stretch the one with the most bytes."""
     timeline: dict[str, tuple[int, ...]]
@@ -260,6 +261,9 @@ class MeasuredMemory:
     num_events: int
     refused: tuple[tuple[str | None, str, int], ...]
     """Name, class and bytes of what there was no room for."""
+    num_more_holders: int = 0
+    """What was held at the peak beside the `holders`."""
+    more_holders_bytes: int = 0
 
 
 @dataclass(frozen=True)
@@ -445,15 +449,15 @@ class Profile:
 
     @property
     def graphs(self) -> list[Profile]:
-        """Of a `treadle.torch.Module`: a profile for each of its graphs that ran, that with the most time first. The profile itself is of
-        this one. Of the process: for each of its clients that ran."""
+        """Of a `treadle.torch.Module` or an executor: a profile for each of its graphs that ran, that with the most time first. The profile
+        itself is of this one. Of the process: for each of its clients that ran."""
         if self._graphs is None:
             self._graphs = sorted((part for part in self._parts if part.data["runs"]["recorded"]), key=lambda part: -part._total_ms())
         return self._graphs
 
     def _first_graph(self) -> Profile:
         if not self.graphs:
-            what = "no session, trainer or module of the process ran" if isinstance(self._client, _clients.Process) else "no graph of the module ran: treadle.torch.explain(module) says why"
+            what = "no session, trainer or module of the process ran" if isinstance(self._client, _clients.Process) else "no graph of the module or executor ran: of a module, treadle.torch.explain(module) says why"
             raise InvalidArgument(what, code="invalid_argument")
         return self.graphs[0]
 
@@ -565,22 +569,23 @@ class Profile:
         return int(self.data["profiler"]["events_lost"])
 
     def memory(self) -> MemoryTimeline:
-        """What the planned arena of the main graph holds, step by step, and at its peak; `measured`: what was really allocated."""
+        """What the planned arena of the main graph holds, step by step, and at its peak; `measured`: what was really allocated.
+
+        Without steps if nothing was planned: nothing ran, no value lies in the arena, or the nodes ran on a device."""
         memory = self.data["memory"]
-        if "peak" not in memory:
-            raise InvalidArgument("no memory was planned: nothing ran, or on a device", code="invalid_argument")
-        nodes, peak = self.data["nodes"], memory["peak"]
+        nodes, live = self.data["nodes"], memory.get("live", {})
+        peak = memory.get("peak", {"step": 0, "bytes": 0, "values": []})
         return MemoryTimeline(
-            nodes=tuple(nodes[i]["name"] for i in memory["steps"]),
-            activation_bytes=tuple(memory["live"]["activations"]),
-            scratch_bytes=tuple(memory["live"]["scratch"]),
+            nodes=tuple(nodes[i]["name"] for i in memory["steps"]) if "peak" in memory else (),
+            activation_bytes=tuple(live.get("activations", ())),
+            scratch_bytes=tuple(live.get("scratch", ())),
             peak_step=peak["step"],
             peak_bytes=peak["bytes"],
             at_peak={value["name"]: value["bytes"] for value in peak["values"]},
-            arena_bytes=memory["arena_bytes"],
-            lower_bound_bytes=memory["arena_lower_bound_bytes"],
+            arena_bytes=memory.get("arena_bytes", 0),
+            lower_bound_bytes=memory.get("arena_lower_bound_bytes", 0),
             measured=self._measured_memory(memory),
-            live={name: tuple(series) for name, series in memory["live"].items()},
+            live={name: tuple(series) for name, series in live.items()},
         )
 
     @staticmethod
@@ -602,6 +607,8 @@ class Profile:
             timeline={name: tuple(values) for name, values in measured["timeline"].get("bytes", {}).items()},
             num_events=measured["events"],
             refused=holdings(measured["refused"]),
+            num_more_holders=measured["peak"].get("more_holders", 0),
+            more_holders_bytes=measured["peak"].get("more_holders_bytes", 0),
         )
 
     def table(self, top: int = 25, sort: str = "time", memory: bool = False) -> str:
@@ -671,7 +678,8 @@ def _native_client(client: Any) -> Any:
         if isinstance(native, (_treadle.Session, _treadle.Trainer, _treadle.JointModule)):
             return native
     raise InvalidArgument(
-        f"a session, a trainer, a joint module or a treadle.torch.Module is expected, got a {type(client).__name__}", code="invalid_argument"
+        f"a session, a trainer, a joint module, an executor or a treadle.torch.Module is expected, not {type(client).__name__}",
+        code="invalid_argument",
     )
 
 

@@ -436,6 +436,20 @@ def test_groups_run_on_their_devices_and_give_the_same_bits(where, crossing):
     assert crossing in {node.name for node in profile.nodes if node.op_type == "Memcpy"}
 
 
+def test_profiles_are_of_all_graphs_of_an_executor():
+    executor = treadle.bind(linear(), {"x": X, "w": W.copy()})
+    for around in (lambda: treadle.profile(executor), treadle.profile):  # its own, and one of the process
+        with around() as profile:
+            for _ in range(3):
+                executor.forward(is_train=True)  # the first time, this makes the graph
+                executor.backward(G)
+            executor.forward()
+            executor.partial_forward(0)
+        runs = sorted(graph.data["runs"]["recorded"] for graph in profile.graphs if graph.nodes)
+        assert runs[-1] == 6, "forward and backward passes"
+        assert len(runs) == 2 and runs[0] >= 1, "and passes that are not for training"
+
+
 def test_the_plan_shows_copies_and_fences():
     options = treadle.SessionOptions()
     options.group2ctx = {"left": "sim:0", "right": "sim:1"}
