@@ -200,6 +200,48 @@ def measure_files():
         print(f"{name:36} {us:10.2f} {size:10.1f}")
 
 
+def loop_of(iterations):
+    """A timeline of a million events is one run: a loop whose body has ten nodes."""
+    nodes = [helper.make_node("Abs" if i % 2 else "Neg", [f"v{i}"], [f"v{i + 1}"], f"n{i}") for i in range(10)]
+    ends = [helper.make_node("Identity", ["go"], ["on"], "on")]
+    body = helper.make_graph(
+        nodes + ends,
+        "body",
+        [helper.make_tensor_value_info("i", TensorProto.INT64, []), helper.make_tensor_value_info("go", TensorProto.BOOL, []), float_info("v0", [8])],
+        [helper.make_tensor_value_info("on", TensorProto.BOOL, []), float_info("v10", [8])],
+    )
+    constants = [("count", np.array(iterations, np.int64)), ("true", np.array(True))]
+    return model_of([helper.make_node("Loop", ["count", "true", "x"], ["y"], "loop", body=body)], [float_info("x", [8])], [float_info("y", [8])], constants)
+
+
+def measure_a_million():
+    """Files of 1,000,000 events, of many runs and of one: seconds by the clock of the wall, the least of five."""
+    print(f"\n{'1,000,000 events':36} {'wall s':>10} {'MB':>10}")
+    many = treadle_session(chain()), {"v0": np.ones(8, np.float32)}, 1_000_000 // (NODES + 1)
+    one = treadle_session(loop_of(100_000)), {"x": np.ones(8, np.float32)}, 1
+    with tempfile.TemporaryDirectory() as folder:
+        for what, (session, feeds, runs) in (("runs of 200 nodes", many), ("one run of a loop", one)):
+            session.run(None, feeds)
+            with treadle.profile(session) as p:
+                for _ in range(runs):
+                    session.run(None, feeds)
+
+            def timed(name, work):
+                least = float("inf")
+                for _ in range(5):
+                    start = time.perf_counter()
+                    work()
+                    least = min(least, time.perf_counter() - start)
+                size = sum(os.path.getsize(os.path.join(folder, file)) for file in os.listdir(folder))
+                print(f"{what + ': ' + name:36} {least:10.3f} {size / 1e6:10.1f}")
+                for file in os.listdir(folder):
+                    os.remove(os.path.join(folder, file))
+
+            timed("table", p.table)
+            timed("report (.html)", lambda: p.save(f"{folder}/p.html"))
+            timed(".pftrace", lambda: p.save(f"{folder}/p.pftrace"))
+
+
 def measure_ranges(rounds):
     session = treadle_session(chain())
 
@@ -276,5 +318,6 @@ if __name__ == "__main__":
     print(json.dumps({"cpu": os.cpu_count(), "torch": torch.__version__, "onnxruntime": onnxruntime.__version__}))
     measure_chain(rounds)
     measure_files()
+    measure_a_million()
     measure_ranges(rounds)
     measure_sums()
