@@ -283,7 +283,7 @@ def test_joint_modules_are_profiled_by_phase() -> None:
 
 
 def test_what_is_no_client_is_refused() -> None:
-    with pytest.raises(treadle.errors.InvalidArgument, match="a session, a trainer, a joint module or a treadle.torch.Module is expected, got a int"):
+    with pytest.raises(treadle.errors.InvalidArgument, match="a session, a trainer, a joint module, an executor or a treadle.torch.Module is expected, not int"):
         treadle.profile(typing.cast(typing.Any, 3)).__enter__()
 
 
