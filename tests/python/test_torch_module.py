@@ -463,6 +463,22 @@ def test_tensors_that_are_plain_attributes_are_read_as_they_are():
     close(ours.scale.grad, theirs.scale.grad)
 
 
+def test_memory_that_ran_out_is_asked_for_again(monkeypatch):
+    ours, theirs = pair(mlp)
+    manager, x = ours._manager, torch.randn(5, 4)
+    find = manager._find
+
+    def starve(*arguments):
+        raise treadle.errors.OutOfMemory("none left", code="resource_exhausted")
+
+    monkeypatch.setattr(manager, "_find", starve)
+    with pytest.warns(FallbackWarning, match="runs in PyTorch: none left$"):
+        close(ours(x), theirs(x))
+    monkeypatch.setattr(manager, "_find", find)
+    close(ours(x), theirs(x))
+    assert explain(ours).events[-1].what != "in PyTorch"
+
+
 def test_another_class_is_the_wrappers_own():
     class Other(treadle.torch.Module):
         pass

@@ -16,7 +16,7 @@ from torch import nn
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
 from .. import _python_calls, _treadle
-from ..errors import Error
+from ..errors import Error, OutOfMemory
 from ._export import NotExported, export
 from ._plan import Options, Plan, make_plan
 from ._state import State, attributes_of, obstacle, snapshot_of, state_of, unchanged
@@ -188,7 +188,7 @@ class Manager:
         if torch.compiler.is_compiling() or torch._C._get_tracing_state() is not None:  # somebody else makes a graph of it
             return self.module.forward(*args, **kwargs)
         if torch._C._are_functorch_transforms_active():
-            return self._in_torch(args, kwargs, "a transformation of torch.func traces it")
+            return self._in_torch(args, kwargs, "a transformation of torch.func traces it", lasting=False)
         leaves: list[torch.Tensor] = []
         try:
             structure = flatten((args, kwargs), leaves)
@@ -198,7 +198,7 @@ class Manager:
         if torch.is_autocast_enabled("cpu"):
             precision = _AUTOCAST.get(torch.get_autocast_dtype("cpu"), "")
             if not precision:
-                return self._in_torch(args, kwargs, f"autocast to {torch.get_autocast_dtype('cpu')}")
+                return self._in_torch(args, kwargs, f"autocast to {torch.get_autocast_dtype('cpu')}", lasting=False)
             leaves = [leaf.float() if leaf.dtype in _AUTOCAST else leaf for leaf in leaves]  # what other modules have given in 16 bits
         if self._snapshot is None or not unchanged(self._snapshot):
             self._look()
@@ -219,6 +219,8 @@ class Manager:
             try:
                 with self._lock:
                     plan = self._find(key, structure, leaves)
+            except OutOfMemory as error:  # the next call may find some
+                return self._in_torch(args, kwargs, str(error), lasting=False)
             except (NotExported, UnsupportedStructure, Error) as error:
                 result = self._in_torch(args, kwargs, str(error))  # where that fails, too, the call was wrong, and not the module
                 self._refused[place if self._plans.get(key) else key] = str(error)
@@ -359,9 +361,9 @@ class Manager:
             worst = max(worst, difference)
         return worst
 
-    def _in_torch(self, args: tuple[Any, ...], kwargs: dict[str, Any], reason: str) -> Any:
+    def _in_torch(self, args: tuple[Any, ...], kwargs: dict[str, Any], reason: str, lasting: bool = True) -> Any:
+        """`lasting`: it holds for calls to come, too, so that the parts of the module are tried by themselves."""
         if all(event.why != reason for event in self.events):
-            lasting = not reason.startswith(("autocast", "a transformation"))
             if lasting and not self.parts:
                 self.parts = [(path, Manager(child, self.options, path, observers=self.observers)) for path, child in _parts_of(self.module)]
             self.events.append(Event("in PyTorch", reason))
