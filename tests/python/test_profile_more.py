@@ -173,6 +173,40 @@ def test_measured_memory_balances(session):
     assert plain.memory().measured is None
 
 
+def test_lists_say_what_they_leave_out(session, tmp_path):
+    session.run(None, FEEDS)
+    with treadle.profile(session, memory=True, kernel_phases=True) as p:
+        session.run(None, FEEDS)
+    assert len(p.nodes) > 2
+    holders, values = p.memory().measured.holders, p.memory().at_peak
+    cut, whole = p.table(top=1, memory=True), p.table(top=0, memory=True)
+    rest = sum(size for _, _, size in holders[1:])
+    assert f"... and {len(holders) - 1} more, {rest / 1e6:.2f} MB together: --top 0 shows more" in cut
+    assert f"... and {len(values) - 1} more value{'s' if len(values) > 2 else ''}, {sum(list(values.values())[1:]) / 1e6:.2f} MB: --top 0 shows all" in cut
+    assert f"... and {len(p.memory().nodes) - 1} more steps: --top 0 shows all" in cut
+    assert f"... and {len(p.nodes) - 1} more nodes" in cut
+    assert "... and" not in whole
+    # A profile has the largest holders only.
+    data = json.loads(json.dumps(p.data))
+    data["memory"]["measured"]["peak"].update(more_holders=7, more_holders_bytes=3_000_000)
+    path = tmp_path / "many.json"
+    path.write_text(json.dumps(data))
+    many = treadle.Profile.load(path)
+    assert "... and 7 more, 3.00 MB together\n" in many.table(top=0)
+    assert (many.memory().measured.num_more_holders, many.memory().measured.more_holders_bytes) == (7, 3_000_000)
+
+
+def test_a_model_without_an_arena_has_its_memory():
+    through = treadle.InferenceSession(small_models.identity(TensorProto.FLOAT))
+    name = through.get_inputs()[0].name
+    with treadle.profile(through, memory=True) as p:
+        through.run(None, {name: np.zeros(3, np.float32)})
+    memory = p.memory()
+    assert (memory.nodes, memory.peak_bytes, memory.at_peak) == ((), 0, {})
+    assert memory.measured is not None
+    assert "no arena was planned" in p.table(memory=True)
+
+
 def test_profiles_at_once(session):
     with treadle.profile(session, peaks=False) as outer:
         session.run(None, FEEDS)
