@@ -8,8 +8,12 @@ a training step, and branches on four threads.
 """
 
 import argparse
+import http.server
 import json
 import os
+import queue
+import shutil
+import subprocess
 import tempfile
 import threading
 import time
@@ -242,6 +246,61 @@ def measure_a_million():
             timed(".pftrace", lambda: p.save(f"{folder}/p.pftrace"))
 
 
+def measure_page():
+    """How long the page of 1,000,000 events takes to open in Chromium, from the begin of its navigation to its second frame; and how long a
+    step of zooming takes to be drawn, from frame to frame."""
+    browser = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    if browser is None:
+        return
+    session, feeds = treadle_session(loop_of(100_000)), {"x": np.ones(8, np.float32)}
+    session.run(None, feeds)
+    with treadle.profile(session) as p:
+        session.run(None, feeds)
+    told: queue.Queue[tuple[float, ...]] = queue.Queue()
+
+    class Told(http.server.BaseHTTPRequestHandler):
+        def do_GET(self):
+            told.put(tuple(map(float, self.path.strip("/").split("/"))))
+            self.send_response(204)
+            self.end_headers()
+
+        def log_message(self, *arguments):
+            pass
+
+    server = http.server.HTTPServer(("127.0.0.1", 0), Told)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    with tempfile.TemporaryDirectory() as folder:
+        page = f"{folder}/report.html"
+        p.save(page)
+        script = """
+            (async () => {
+              const frame = () => new Promise(requestAnimationFrame), time = document.getElementById('time');
+              await frame(); await frame();
+              const opened = performance.now(), steps = 20;
+              time.scrollIntoView();
+              await frame();
+              const start = performance.now();
+              for (let i = 0; i < steps; ++i) { time.dispatchEvent(new KeyboardEvent('keydown', {key: i % 10 < 5 ? '+' : '-'})); await frame(); }
+              new Image().src = `ADDRESS${opened}/${(performance.now() - start) / steps}`;
+            })();"""
+        with open(page, "a", encoding="utf-8") as file:
+            file.write("<script>" + script.replace("ADDRESS", f"http://127.0.0.1:{server.server_port}/") + "</script>")
+        times = []
+        for k in range(5):
+            options = ["--headless=new", "--no-sandbox", "--disable-gpu", "--remote-debugging-port=0", f"--user-data-dir={folder}/{k}"]
+            process = subprocess.Popen([browser, *options, f"file://{page}"], stderr=subprocess.DEVNULL)
+            try:
+                times.append(told.get(timeout=60))
+            finally:
+                process.terminate()
+                process.wait()
+        size = os.path.getsize(page) / 1e6
+    server.shutdown()
+    opened, zooms = zip(*times, strict=True)
+    print(f"{'one run of a loop: page opens':36} {min(opened) / 1000:10.3f} {size:10.1f}   (most of five: {max(opened) / 1000:.3f})")
+    print(f"{'  a step of zoom':36} {min(zooms) / 1000:10.3f} {'':10}   (most of five: {max(zooms) / 1000:.3f})")
+
+
 def measure_ranges(rounds):
     session = treadle_session(chain())
 
@@ -319,5 +378,6 @@ if __name__ == "__main__":
     measure_chain(rounds)
     measure_files()
     measure_a_million()
+    measure_page()
     measure_ranges(rounds)
     measure_sums()
