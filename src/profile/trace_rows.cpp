@@ -197,6 +197,17 @@ bool is_outer(const TraceSpan& a, const TraceSpan& b) {
 
 namespace {
 
+bool nest(const std::vector<TraceSpan>& spans) {
+  std::vector<int64_t> open;  // ends
+  for (const TraceSpan& span : spans) {
+    if (is_point(*span.record)) continue;
+    while (!open.empty() && open.back() <= span.start_ns) open.pop_back();
+    if (!open.empty() && open.back() < span.end_ns) return false;
+    open.push_back(span.end_ns);
+  }
+  return true;
+}
+
 // Stable. Events stand in the order of their ends: most are in order already, and those around others, such as runs, are few.
 void sort_spans(std::vector<TraceSpan>& spans) {
   std::vector<TraceSpan> late;
@@ -225,6 +236,10 @@ std::vector<TraceRow> rows_of(const TraceView& view) {
     sort_spans(spans);
     std::shared_ptr<const std::vector<Record>> layers;
     if (view.layers && !view.layers->empty()) layers = add_layer_spans(view, spans);
+    if (nest(spans)) {  // as nearly always
+      rows.push_back({&thread, 0, std::move(spans), layers});
+      return;
+    }
     RowBuilder builder(thread, spans.size());
     for (const TraceSpan& span : spans) builder.add(span);
     for (TraceRow& row : builder.rows()) {
