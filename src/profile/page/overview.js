@@ -13,7 +13,7 @@ function showHeadline() {
   const flops = nodes.reduce((sum, n) => sum + (n.flops || 0) * (n.calls || 0), 0);
   if (flops > 0 && runs.ms) {
     const rate = flops / runs.ms.median / 1e6, peak = profile.peaks && profile.peaks.gflops;
-    figure(`${flopText(1e9 * rate)}/s`, 'Rate', `${flopText(flops)} a run` + (peak ? `; ${percent(rate / peak, 0)} of the machine's ${number(peak, 0)}` : ''));
+    figure(`${flopText(1e9 * rate)}/s`, 'Rate', `${flopText(flops)} a run` + (peak ? `; ${percent(rate / peak, 0)} of the machine's ${number(peak, 0)} GFLOP/s` : ''));
   }
   const measured = memory.measured && memory.measured.peak.bytes, most = measured || memory.peak_bytes;
   if (most) {

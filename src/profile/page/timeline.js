@@ -146,7 +146,8 @@ function drawAxis(c, width, height) {
   for (let t = Math.ceil(timeView.from / step) * step; t <= timeView.to; t += step) {
     const x = (t - timeView.from) * scale;
     c.beginPath(); c.moveTo(x, axisHeight); c.lineTo(x, height); c.stroke();
-    c.fillText(`${number(t * factor, digits)} ${unit}`, x + 3, 12);
+    const label = `${number(t * factor, digits)} ${unit}`;
+    if (x + 3 + c.measureText(label).width <= width) c.fillText(label, x + 3, 12);
   }
 }
 // Marks of the program: lines across all threads, with their names where there is room.
