@@ -12,11 +12,13 @@
 #include "graph/function_body.h"
 #include "graph/infer.h"
 #include "graph/op_def.h"
+#include "graph/random_id.h"
 #include "treadle/error.h"
 
 namespace treadle::onnx {
 namespace {
 
+constexpr const char* kOwnDomain = "treadle";
 constexpr int kOldestOpset = 13;  // below it, axes could not be negative, and most operators of today had another form
 
 // The IR version in which a release of ONNX wrote these opsets (ONNX, docs/Versioning.md). From IR 4 on initializers need not be inputs.
@@ -171,7 +173,7 @@ class Exporter {
     model.graph = write_graph(scope);
     if (original) model.graph.metadata_props = original->graph.metadata_props;
     for (auto& [key, function] : functions_) model.functions.push_back(std::move(function));
-    if (!model.functions.empty()) opsets_["treadle"] = 1;
+    if (!model.functions.empty()) opsets_[kOwnDomain] = 1;
     for (const auto& [domain, version] : opsets_) model.opset_imports.push_back({domain, version});
     model.ir_version = ir_version_of(opsets_, !model.functions.empty());
     return model;
@@ -198,7 +200,11 @@ class Exporter {
       if (!node.op) throw Error(ErrorCode::not_implemented, "this build has no such operator").add_context(describe(node));
       if (!node.op->since.empty() && node.version < node.op->since.back())
         throw Error(ErrorCode::internal, "only upgraded graphs can be written").add_context(describe(node));
-      if (node.domain == "treadle") {
+      if (options_.own_operators) {
+        opsets_[node.domain] = newest_opset(node.domain);
+        return;
+      }
+      if (node.domain == kOwnDomain) {
         if (!node.op->write_function)
           throw Error(ErrorCode::not_implemented, "it has no form in standard operators").add_context(describe(node));
         opsets_[""] = std::max(opsets_[""], node.op->function_opset ? node.op->function_opset(node) : 1);
@@ -207,7 +213,8 @@ class Exporter {
       int& version = opsets_.try_emplace(node.domain, 1).first->second;
       version = std::max(version, lowest_opset(graph, node));
     });
-    if (options_.opset == kLowestOpset) return;
+    if (options_.own_operators) opsets_[""] = newest_opset("");
+    if (options_.own_operators || options_.opset == kLowestOpset) return;
     int chosen = options_.opset == kNewestOpset ? newest_opset("") : options_.opset;
     if (chosen < 1 || chosen > newest_opset(""))
       throw Error(ErrorCode::invalid_argument, fmt::format("opset {} of ai.onnx; this build knows 1 to {}", chosen, newest_opset("")));
@@ -404,7 +411,11 @@ class Exporter {
       attribute.g = std::make_unique<GraphDef>(write_graph(inner, &body, &captured));
       def.attributes.push_back(std::move(attribute));
     }
-    if (node.domain == "treadle") def.op_type = function_for(scope.graph, node, def);
+    if (options_.own_operators && !node.op->deterministic) {
+      std::erase_if(def.metadata_props, [](const auto& property) { return property.first == kRandomId; });
+      def.metadata_props.emplace_back(kRandomId, std::to_string(random_id(node)));
+    }
+    if (node.domain == kOwnDomain && !options_.own_operators) def.op_type = function_for(scope.graph, node, def);
     return def;
   }
 
@@ -419,7 +430,7 @@ class Exporter {
       std::visit(ExactText{key}, value);
     }
     FunctionDef function;
-    function.domain = "treadle";
+    function.domain = kOwnDomain;
     for (size_t i = 0; i < def.inputs.size(); ++i) function.inputs.push_back(fmt::format("input_{}", i));
     for (size_t i = 0; i < def.outputs.size(); ++i) function.outputs.push_back(fmt::format("output_{}", i));
     std::vector<std::string> operands = function.inputs;

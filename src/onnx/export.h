@@ -13,6 +13,9 @@ inline constexpr int kNewestOpset = -1;
 struct ExportOptions {
   int opset = kLowestOpset;
   bool value_info = true;  ///< write the inferred types of intermediate values
+  /// Operators of the domain "treadle" stay what they are, at the newest opsets: a file for this library alone, which imports it as the
+  /// same nodes. What the graph says of random nodes besides is kept in their metadata.
+  bool own_operators = false;
 };
 
 /// Writes an upgraded graph: captures vanish again, constants become initializers, and the IR version is the oldest that the opset allows.

@@ -4,6 +4,7 @@
 #include <bit>
 
 #include "graph/kernel.h"
+#include "graph/random_id.h"
 #include "kernels/random/philox.h"
 
 namespace treadle::ops {
@@ -13,7 +14,7 @@ inline uint64_t random_key(const ShapeContext& c, uint64_t seed) {
   uint64_t hash = 0xCBF29CE484222325U ^ seed;  // FNV-1a
   auto mix = [&](uint64_t value) { hash = (hash ^ value) * 0x100000001B3U; };
   for (unsigned char letter : c.node().name) mix(letter);
-  mix(static_cast<uint64_t>(c.node().id));
+  mix(random_id(c.node()));
   return hash;
 }
 /// With the attribute `seed`, a float in most operators.
