@@ -339,6 +339,17 @@ class TREADLE_API Trainer {
   /// @throws Error(invalid_model) for a file that is damaged or no checkpoint; Error(invalid_argument) naming the first difference for one
   ///         of another model, optimizer or setting. Nothing has changed then.
   Metadata load_checkpoint(const std::string& path, CheckpointSettings settings = CheckpointSettings::same);
+  /// Writes artifacts: what it takes to train without the parts of the library that make graphs. The folder, which is made if there is
+  /// none, gets training_model.onnx (forward, backward and update), eval_model.onnx, with accumulation optimizer_model.onnx,
+  /// inference_model.onnx, checkpoint.safetensors, and in required_operators.config what a small build of the library needs. Operators of
+  /// the domain treadle are among the nodes: the models are for this version of the library, on any processor.
+  /// @throws Error(invalid_argument) with a communicator, and while the averages are used; Error(io_error).
+  void write_artifacts(const std::string& folder) const;
+  /// A trainer that goes on where write_artifacts() was called, with the same bits. It has no gradients().
+  /// @param session  threads, devices, memory, job and profiling; what shapes graphs (optimisations, precision) is refused.
+  /// @throws Error(not_found) for a file that is missing; Error(invalid_model) for one that is damaged or of other artifacts;
+  ///         Error(not_implemented) for artifacts of another version, or an operator that this build lacks.
+  static Trainer open_artifacts(const std::string& folder, const SessionOptions& session = {});
   /// Writes A and B of each adapter, by the names and shapes of parameters(), which are PEFT's: a safetensors file whose metadata are rank
   /// and alpha. @throws Error(invalid_argument) for a trainer without adapters.
   void save_adapters(const std::string& path) const;
@@ -353,6 +364,7 @@ class TREADLE_API Trainer {
   void change(const std::function<void()>& write);
 
   struct Impl;
+  explicit Trainer(std::unique_ptr<Impl> impl);
   std::unique_ptr<Impl> impl_;
 };
 

@@ -11,6 +11,8 @@ namespace {
 
 constexpr std::string_view kTraining = "training";
 
+constexpr std::string_view kArtifacts = "training from artifacts";
+
 constexpr Refusal kRefusals[] = {
     {kTraining, "adapters", "train the model with the adapter merged in"},
     {kTraining, "targets", "watch the value with a monitor, or choose it as an output"},
@@ -26,6 +28,12 @@ constexpr Refusal kRefusals[] = {
     {kTraining, "initializers", "change the model's initializers, or load a checkpoint"},
     {kTraining, "conv_rates", "convolutions whose weights change choose their way in the run"},
     {kTraining, "treadle.backends", "backends take graphs with frozen weights"},
+    {kArtifacts, "graph_optimization_level", "graphs in artifacts are optimised already: give it to the trainer that writes them"},
+    {kArtifacts, "disabled_passes", "give them to the trainer that writes the artifacts"},
+    {kArtifacts, "max_patches", "give it to the trainer that writes the artifacts"},
+    {kArtifacts, "precision", "give it to the trainer that writes the artifacts"},
+    {kArtifacts, "treadle.storage", "give it to the trainer that writes the artifacts"},
+    {kArtifacts, "gradients", "step() follows them; make a trainer of the model to see them"},
 };
 
 }  // namespace

@@ -91,6 +91,13 @@ void LossScaler::unscale(Graph& graph, ValueId loss, std::span<ParameterGradient
                                       .name = graph.value(gradient.value).name + "/unscaled"});
 }
 
+void LossScaler::take_reports(Graph& graph) const {
+  for (NodeId id = graph.first(); id != kNoNode; id = graph.next(id)) {
+    Node& node = graph.node(id);
+    if (node.is("UnscaleGradient", "treadle") && node.attributes.get_int("report", 0) != 0) node.attributes.set("report", report_.id());
+  }
+}
+
 std::optional<double> LossScaler::skipped() {
   const std::optional<float> loss = report_.loss();
   if (!loss) return std::nullopt;

@@ -29,6 +29,9 @@ class LossScaler {
   /// Gradients of the loss itself. @param reports  a step ends where one is not finite.
   void unscale(Graph& graph, ValueId loss, std::span<ParameterGradient> gradients, bool reports) const;
 
+  /// The nodes of a step that was written to a file report to this scaler.
+  void take_reports(Graph& graph) const;
+
   const Tensor& scalar() const { return scalar_; }
   void begin_step() { report_.begin_step(); }
   /// Of a step that failed: its loss if a gradient was not finite. The scale has backed off then, and the step is counted as skipped.

@@ -16,11 +16,12 @@ namespace treadle::train {
 
 Runner::Runner(const Runtime& runtime, std::unique_ptr<Graph> graph, MakeUnsimplified make_unsimplified,
                const std::vector<const NamedTensors*>& kept, std::shared_ptr<exec::Variables> variables,
-               std::optional<std::vector<std::string>> forward)
+               std::optional<std::vector<std::string>> forward, bool is_ready)
     : runtime_(runtime),
       make_unsimplified_(std::move(make_unsimplified)),
       variables_(std::move(variables)),
       forward_(std::move(forward)),
+      is_ready_(is_ready),
       executable_(lower(std::move(graph), /*observable=*/false)) {
   for (const std::string& name : executable_->input_names) {
     kept_.emplace_back();
@@ -31,7 +32,7 @@ Runner::Runner(const Runtime& runtime, std::unique_ptr<Graph> graph, MakeUnsimpl
 }
 
 std::shared_ptr<Executable> Runner::lower(std::unique_ptr<Graph> graph, bool observable) const {
-  {
+  if (!is_ready_) {
     const LoadPhases::Phase phase("optimise");
     optimise(*graph, runtime_.options);
   }

@@ -25,13 +25,14 @@ class Runner {
   /// simplified.
   using MakeUnsimplified = std::function<std::unique_ptr<Graph>()>;
 
-  /// @param graph      with its outputs; it is optimised.
+  /// @param graph      with its outputs; it is optimised, if it has not been.
   /// @param kept       tensors by input name; the rest of the inputs are fed.
   /// @param variables  of the graph's parameters.
   /// @param forward    as exec::ProgramOptions::forward_outputs.
+  /// @param is_ready   the graph is optimised, and so are those that are made again.
   Runner(const Runtime& runtime, std::unique_ptr<Graph> graph, MakeUnsimplified make_unsimplified,
          const std::vector<const NamedTensors*>& kept, std::shared_ptr<exec::Variables> variables = nullptr,
-         std::optional<std::vector<std::string>> forward = std::nullopt);
+         std::optional<std::vector<std::string>> forward = std::nullopt, bool is_ready = false);
 
   /// Every input in order. @throws Error(invalid_argument) naming the feed that is missing or unknown.
   std::vector<Datum> arrange(const Feeds& feeds, const Datum& labels) const;
@@ -62,6 +63,7 @@ class Runner {
   const MakeUnsimplified make_unsimplified_;
   const std::shared_ptr<exec::Variables> variables_;  // of parameters; null: there are none
   const std::optional<std::vector<std::string>> forward_;
+  const bool is_ready_;
   std::shared_ptr<const Executable> executable_;
   mutable std::mutex mutex_;  // of what follows
   mutable std::shared_ptr<const Monitor> monitor_;

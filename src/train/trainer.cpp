@@ -5,22 +5,20 @@
 #include <mutex>
 
 #include "core/allocation.h"
-#include "core/logging.h"
 #include "exec/program/profile_plan.h"
 #include "exec/run/frame.h"
 #include "exec/run/trace_marks.h"
 #include "graph/infer.h"
 #include "graph/op_def.h"
+#include "train/artifact_files.h"
+#include "train/checkpoint.h"
 #include "train/data_parallel.h"
-#include "train/head.h"
-#include "train/initialization.h"
 #include "train/joined_parameters.h"
 #include "train/optimizers.h"
 #include "train/runner.h"
 #include "train/staying_values.h"
 #include "train/trainer_graphs.h"
 #include "train/training_graph.h"
-#include "train/untied.h"
 #include "treadle/error.h"
 #include "treadle/out_of_memory.h"
 #include "treadle/train.h"
@@ -31,6 +29,15 @@ struct Trainer::Impl : Runtime, TrainerGraphs {
 
   Impl(const Model& source, const TrainerOptions& given)
       : Runtime(in_training(given.session), "the trainer"), TrainerGraphs(source, given) {
+    begin(source);
+  }
+  explicit Impl(std::unique_ptr<const Artifacts> artifacts)
+      : Runtime(in_training(artifacts->description().options.session), "the trainer"), TrainerGraphs(std::move(artifacts)) {
+    names_no_passes = "artifacts hold optimised graphs only";
+    begin(model);
+  }
+
+  void begin(const Model& source) {
     const Making scope(*this, source);
     making(name, [&] {
       scalars.emplace(kLearningRate, Tensor::scalar(static_cast<float>(options.learning_rate)));
@@ -80,17 +87,8 @@ struct Trainer::Impl : Runtime, TrainerGraphs {
     return bound;
   }
 
-  void warn(const std::string& text) const {
-    if (Runtime::options.on_warning) return Runtime::options.on_warning(text);
-    TREADLE_LOG(warning, "{}", text);
-  }
-
   void make_step() {
-    Differentiated made = differentiate(Runtime::options, /*simplified=*/true);
-    trained = made.training.parameters, adapters = made.training.adapters;
-    check_groups(options, trained), check_head(model, options, trained);
-    if (const std::string merged = warning_of_merged(model, trained); !merged.empty()) warn(merged);
-    make_values(made);
+    std::unique_ptr<Graph> graph = first_step_graph(Runtime::options);
     std::vector<std::string> forward{"loss"};
     for (const auto& [name, tensor] : states) forward.push_back(name);
     NamedTensors kept = joins_parameters()
@@ -98,15 +96,10 @@ struct Trainer::Impl : Runtime, TrainerGraphs {
                             : parameters;  // by the names of inputs and outputs
     kept.insert(optimizer_state.begin(), optimizer_state.end());
     kept.insert(states.begin(), states.end());
-    set_outputs(made.graph(), add_step_outputs(made), made.training.read);
-    step_bound = bound_to(kept, made.graph().output_names);
-    auto again = [this] {
-      Differentiated unsimplified = differentiate(Runtime::options, /*simplified=*/false);
-      set_outputs(unsimplified.graph(), add_step_outputs(unsimplified));
-      return std::move(unsimplified.training.graph);
-    };
-    step = std::make_unique<Runner>(*this, std::move(made.training.graph), again, std::vector<const NamedTensors*>{&kept, &scalars},
-                                    nullptr, std::move(forward));
+    step_bound = bound_to(kept, graph->output_names);
+    auto again = [this] { return step_graph(Runtime::options, /*simplified=*/false); };
+    step = std::make_unique<Runner>(*this, std::move(graph), again, std::vector<const NamedTensors*>{&kept, &scalars}, nullptr,
+                                    std::move(forward), opened != nullptr);
     // Where a limit is kept, or a job shares the device, results come to the host. Ranks and sums of gradients are exchanged there.
     if (devices.any() && Runtime::options.memory_limit_bytes == 0 && !job && !ranks && options.accumulation_steps == 1)
       staying = std::make_unique<StayingValues>(*step->executable(), step_bound);
@@ -123,7 +116,7 @@ struct Trainer::Impl : Runtime, TrainerGraphs {
     update_bound = bound_to(kept, graph->output_names);
     auto again = [this] { return update_graph(); };
     update = std::make_unique<Runner>(*this, std::move(graph), again, std::vector<const NamedTensors*>{&kept, &scalars}, nullptr,
-                                      std::vector<std::string>());
+                                      std::vector<std::string>(), opened != nullptr);
   }
 
   /// The last step of those that accumulate, and the update. Sums and statistics are written last: a step that fails may be repeated.
@@ -290,7 +283,7 @@ struct Trainer::Impl : Runtime, TrainerGraphs {
       auto made = Runtime::making(wanted.loss ? "the graph for evaluate" : "the graph for predict", [&] {
         return std::make_unique<Runner>(
             *this, inference_graph(wanted), [this, wanted] { return inference_graph(wanted); },
-            std::vector<const NamedTensors*>{&parameters}, variables());
+            std::vector<const NamedTensors*>{&parameters}, variables(), std::nullopt, opened != nullptr);
       });
       std::lock_guard lock(runners_mutex);
       runner = std::move(made);
@@ -350,6 +343,7 @@ struct Trainer::Impl : Runtime, TrainerGraphs {
 };
 
 Trainer::Trainer(const Model& model, const TrainerOptions& options) : impl_(std::make_unique<Impl>(model, options)) {}
+Trainer::Trainer(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 Trainer::~Trainer() = default;
 Trainer::Trainer(Trainer&&) noexcept = default;
 Trainer& Trainer::operator=(Trainer&&) noexcept = default;
@@ -474,10 +468,9 @@ profile::ProfilePlan Trainer::Impl::profile_plan(const Profiling& of) const {
   if (of.window().limits().memory) add_held(plan.held);
   if (of.names_passes())
     name_passes(plan.profile, [&] {
-      Differentiated made = differentiate(Runtime::options, /*simplified=*/true);
-      set_outputs(made.graph(), add_step_outputs(made), made.training.read);
-      optimise(made.graph(), Runtime::options);
-      return std::shared_ptr<const Graph>(std::move(made.training.graph));
+      std::unique_ptr<Graph> graph = step_graph(Runtime::options, /*simplified=*/true);
+      optimise(*graph, Runtime::options);
+      return std::shared_ptr<const Graph>(std::move(graph));
     });
   return plan;
 }
@@ -490,6 +483,18 @@ std::string Trainer::to_bytes(const Metadata& metadata) const {
   const NamedTensors merged = impl_->merged();
   return encode_with(impl_->model, std::vector<const NamedTensors*>{&merged, &impl_->states}, metadata);
 }
+Trainer Trainer::open_artifacts(const std::string& folder, const SessionOptions& session) {
+  Trainer trainer(std::make_unique<Impl>(std::make_unique<const Artifacts>(folder, session)));
+  trainer.load_checkpoint(artifact_path(folder, kFirstCheckpoint));
+  return trainer;
+}
+
+void Trainer::write_artifacts(const std::string& folder) const {
+  impl_->check_averages_unused("artifacts");
+  write_artifact_models(*impl_, impl_->Runtime::options, folder);
+  save_checkpoint(artifact_path(folder, kFirstCheckpoint));
+}
+
 std::string Trainer::to_text() const { return print(impl_->step->graph()); }
 
 }  // namespace treadle::train

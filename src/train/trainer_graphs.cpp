@@ -7,9 +7,12 @@
 #include <utility>
 
 #include "core/allocation.h"
+#include "session/refusals.h"
+#include "train/head.h"
 #include "train/initialization.h"
 #include "train/joined_parameters.h"
 #include "train/optimizers.h"
+#include "train/untied.h"
 #include "treadle/error.h"
 
 namespace treadle::train {
@@ -32,7 +35,6 @@ TrainerGraphs::TrainerGraphs(const Model& source, const TrainerOptions& given)
   if (scales_loss(options)) scaler = std::make_unique<LossScaler>(options);
   if (options.communicator) ranks = std::make_unique<DataParallel>(options.communicator, options);
 }
-TrainerGraphs::~TrainerGraphs() = default;
 
 Selection TrainerGraphs::selection(bool training) const {
   if (trained.empty())
@@ -115,7 +117,29 @@ Outputs TrainerGraphs::add_step_outputs(Differentiated& made) const {
   return outputs;
 }
 
+std::unique_ptr<Graph> TrainerGraphs::first_step_graph(const SessionOptions& session) {
+  if (opened) return first_opened_step_graph();
+  Differentiated made = differentiate(session, /*simplified=*/true);
+  trained = made.training.parameters, adapters = made.training.adapters;
+  check_groups(options, trained), check_head(model, options, trained);
+  warn_of_merged(model, trained, session);
+  make_values(made);
+  set_outputs(made.graph(), add_step_outputs(made), made.training.read);
+  return std::move(made.training.graph);
+}
+
+std::unique_ptr<Graph> TrainerGraphs::step_graph(const SessionOptions& session, bool simplified) const {
+  if (opened) return opened_step_graph();
+  Differentiated made = differentiate(session, simplified);
+  if (simplified)
+    set_outputs(made.graph(), add_step_outputs(made), made.training.read);
+  else
+    set_outputs(made.graph(), add_step_outputs(made));
+  return std::move(made.training.graph);
+}
+
 std::unique_ptr<Graph> TrainerGraphs::update_graph() const {
+  if (opened) return opened->update();
   auto graph = std::make_unique<Graph>(std::make_shared<SymbolTable>());
   std::vector<ValueId> grads;
   for (const std::string& name : trained) {
@@ -134,6 +158,7 @@ std::unique_ptr<Graph> TrainerGraphs::update_graph() const {
 }
 
 std::unique_ptr<Graph> TrainerGraphs::gradient_graph(const SessionOptions& session, bool simplified) const {
+  if (opened) refuse("training from artifacts", "gradients");
   Differentiated made = differentiate(session, simplified);
   if (ranks) ranks->add_to_gradients(made.graph(), made.values);
   std::vector<ParameterGradient> gradients;
@@ -146,6 +171,7 @@ std::unique_ptr<Graph> TrainerGraphs::gradient_graph(const SessionOptions& sessi
 }
 
 std::unique_ptr<Graph> TrainerGraphs::inference_graph(Inference wanted) const {
+  if (opened) return opened->evaluation(wanted.loss, wanted.outputs, *this);
   TrainingGraph made;
   Outputs outputs;
   if (wanted.loss) {
@@ -184,28 +210,7 @@ void TrainerGraphs::make_values(const Differentiated& made) {
     states = copy_initializers(model, statistics);
   }
   if (ranks) ranks->assign_owners(trained, parameters);
-  if (options.accumulation_steps > 1) {
-    const AllocationScope scope(memory, MemoryClass::gradients);
-    for (const std::string& name : trained) optimizer_state.emplace(state_name(name, kGradient), zeros(parameters.at(name).shape()));
-  }
-  const AllocationScope scope(memory, MemoryClass::optimizer_state);
-  for (const auto& [name, tensor] : parameters)
-    for (const std::string& what : state_names(options))
-      if (!ranks || ranks->updates(name))
-        optimizer_state.emplace(state_name(name, what), what == kAverage ? tensor.clone() : zeros(tensor.shape()));
-  if (options.ema_statistics)
-    for (const auto& [name, tensor] : states) optimizer_state.emplace(state_name(name, kAverage), tensor.clone());
-}
-
-bool TrainerGraphs::is_sum(const std::string& state) const {
-  return options.accumulation_steps > 1 && state.ends_with(fmt::format("/{}", kGradient));
-}
-
-void TrainerGraphs::add_held(std::vector<MemoryHolding>& held) const {
-  for (const NamedTensors* tensors : {&parameters, &states})
-    for (const auto& [name, tensor] : *tensors) held.push_back({name, MemoryClass::parameters, tensor.size_bytes()});
-  for (const auto& [name, tensor] : optimizer_state)
-    held.push_back({name, is_sum(name) ? MemoryClass::gradients : MemoryClass::optimizer_state, tensor.size_bytes()});
+  make_optimizer_state();
 }
 
 }  // namespace treadle::train

@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <fnmatch.h>
 
 #include <algorithm>
 #include <cstring>
@@ -25,12 +24,6 @@
 #include "treadle/error.h"
 
 namespace treadle::train {
-
-// The structs own each other and have no copies: the encoded form is one.
-onnx::ModelDef copy_of(const Model& model) {
-  const std::string bytes = onnx::serialize_model(model.impl().def);
-  return onnx::parse_model_bytes(std::as_bytes(std::span(bytes)), nullptr, {});
-}
 
 namespace {
 
@@ -137,24 +130,6 @@ bool is_setting(const Graph& graph, ValueId id) {
   });
 }
 
-const onnx::TensorDef* find_initializer(const Model& model, const std::string& name) {
-  const auto& initializers = model.impl().def.graph.initializers;
-  auto found = std::find_if(initializers.begin(), initializers.end(), [&](const onnx::TensorDef& def) { return def.name == name; });
-  return found == initializers.end() ? nullptr : &*found;
-}
-
-onnx::ModelDef copy_with(const Model& model, std::span<const NamedTensors* const> values, const Metadata& metadata) {
-  onnx::ModelDef def = copy_of(model);
-  for (onnx::TensorDef& initializer : def.graph.initializers)
-    for (const NamedTensors* named : values)
-      if (auto found = named->find(initializer.name); found != named->end()) initializer.value = found->second;
-  for (const auto& [key, value] : metadata) {
-    std::erase_if(def.metadata_props, [&key = key](const auto& property) { return property.first == key; });
-    def.metadata_props.emplace_back(key, value);
-  }
-  return def;
-}
-
 // @return the node's first output
 ValueId append(Graph& graph, NodeSpec spec) {
   const NodeId id = graph.add_node(std::move(spec));
@@ -238,13 +213,6 @@ void store_inputs(Graph& graph, const std::vector<std::string>& parameters, cons
 
 }  // namespace
 
-ValueId appended(Graph& graph, NodeSpec spec) {
-  spec.name = graph.unique_name(spec.name);
-  const NodeId id = graph.add_node(std::move(spec));
-  infer_node(graph, id);
-  return graph.node(id).outputs[0];
-}
-
 Model with_own_initializers(const Model& model) {
   std::set<size_t> copied = copied_statistics(model.impl().def.graph);
   std::erase_if(copied, [&](size_t i) { return !find_initializer(model, model.impl().def.graph.nodes[i].inputs[0]); });
@@ -271,14 +239,6 @@ Model with_own_initializers(const Model& model) {
 
 Model prepared(const Model& model, const TrainerOptions& options) {
   return with_head(with_dynamic_batch(untied(with_own_initializers(model), options.untied), options), options);
-}
-
-bool matches(const std::string& pattern, const std::string& name) {
-  return pattern == name || fnmatch(pattern.c_str(), name.c_str(), 0) == 0;
-}
-
-bool matches_any(std::span<const std::string> patterns, const std::string& name) {
-  return std::any_of(patterns.begin(), patterns.end(), [&](const std::string& pattern) { return matches(pattern, name); });
 }
 
 ValueId find_output(const Graph& graph, const std::string& name) {
@@ -404,20 +364,6 @@ std::vector<ValueId> add_backward(TrainingGraph& training, const Model& model, s
   return kept;
 }
 
-void set_outputs(Graph& graph, const Outputs& outputs, std::span<const ValueId> read) {
-  graph.outputs.clear();
-  graph.output_names.clear();
-  graph.declared_outputs.clear();
-  for (const auto& [name, id] : outputs) {
-    graph.outputs.push_back(id);
-    graph.output_names.push_back(name);
-  }
-  remove_dead_nodes(graph);
-  std::erase_if(graph.inputs, [&](ValueId input) {
-    return graph.value(input).uses.empty() && !graph.is_output(input) && std::find(read.begin(), read.end(), input) == read.end();
-  });
-}
-
 void optimise(Graph& graph, const SessionOptions& options) {
   if (options.graph_optimization_level == GraphOptimizationLevel::disable_all) {
     passes::canonicalise(graph);
@@ -426,20 +372,6 @@ void optimise(Graph& graph, const SessionOptions& options) {
     pipeline.weights_packed = has_parameters(graph);
     optimise(graph, pipeline);
   }
-}
-
-NamedTensors copy_initializers(const Model& model, const std::vector<std::string>& names) {
-  NamedTensors copies;
-  for (const std::string& name : names) copies.emplace(name, find_initializer(model, name)->value.clone());
-  return copies;
-}
-
-std::string encode_with(const Model& model, std::span<const NamedTensors* const> values, const Metadata& metadata) {
-  return onnx::serialize_model(copy_with(model, values, metadata));
-}
-
-void save_with(const Model& model, std::span<const NamedTensors* const> values, const Metadata& metadata, const std::string& path) {
-  onnx::write_model_file(copy_with(model, values, metadata), path);
 }
 
 }  // namespace treadle::train

@@ -94,6 +94,9 @@ bool matches_any(std::span<const std::string> patterns, const std::string& name)
 /// The output of the model with this name (empty: the first), or another value. @throws Error(not_found)
 ValueId find_output(const Graph& graph, const std::string& name);
 
+/// Null: the model has none of the name.
+const onnx::TensorDef* find_initializer(const Model& model, const std::string& name);
+
 /// Initial values of the initializers named, in memory that may be written.
 NamedTensors copy_initializers(const Model& model, const std::vector<std::string>& names);
 

@@ -8,8 +8,7 @@
 
 namespace treadle::train {
 
-/// A warning that these parameters train as one, though an exporter may have merged them: float32 initializers of equal elements that
-/// several nodes read. Empty if there are none.
-std::string warning_of_merged(const Model& model, const std::vector<std::string>& trained);
+/// Warns of parameters that train as one though an exporter may have merged them: those of equal elements that several nodes read.
+void warn_of_merged(const Model& model, const std::vector<std::string>& trained, const SessionOptions& session);
 
 }  // namespace treadle::train

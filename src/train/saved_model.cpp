@@ -1,0 +1,52 @@
+// A model with the values that training has given its initializers.
+#include <algorithm>
+
+#include "onnx/parse.h"
+#include "onnx/serialize.h"
+#include "train/training_graph.h"
+
+namespace treadle::train {
+
+// The structs own each other and have no copies: the encoded form is one.
+onnx::ModelDef copy_of(const Model& model) {
+  const std::string bytes = onnx::serialize_model(model.impl().def);
+  return onnx::parse_model_bytes(std::as_bytes(std::span(bytes)), nullptr, {});
+}
+
+const onnx::TensorDef* find_initializer(const Model& model, const std::string& name) {
+  const auto& initializers = model.impl().def.graph.initializers;
+  auto found = std::find_if(initializers.begin(), initializers.end(), [&](const onnx::TensorDef& def) { return def.name == name; });
+  return found == initializers.end() ? nullptr : &*found;
+}
+
+namespace {
+
+onnx::ModelDef copy_with(const Model& model, std::span<const NamedTensors* const> values, const Metadata& metadata) {
+  onnx::ModelDef def = copy_of(model);
+  for (onnx::TensorDef& initializer : def.graph.initializers)
+    for (const NamedTensors* named : values)
+      if (auto found = named->find(initializer.name); found != named->end()) initializer.value = found->second;
+  for (const auto& [key, value] : metadata) {
+    std::erase_if(def.metadata_props, [&key = key](const auto& property) { return property.first == key; });
+    def.metadata_props.emplace_back(key, value);
+  }
+  return def;
+}
+
+}  // namespace
+
+NamedTensors copy_initializers(const Model& model, const std::vector<std::string>& names) {
+  NamedTensors copies;
+  for (const std::string& name : names) copies.emplace(name, find_initializer(model, name)->value.clone());
+  return copies;
+}
+
+std::string encode_with(const Model& model, std::span<const NamedTensors* const> values, const Metadata& metadata) {
+  return onnx::serialize_model(copy_with(model, values, metadata));
+}
+
+void save_with(const Model& model, std::span<const NamedTensors* const> values, const Metadata& metadata, const std::string& path) {
+  onnx::write_model_file(copy_with(model, values, metadata), path);
+}
+
+}  // namespace treadle::train

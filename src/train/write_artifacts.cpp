@@ -1,0 +1,118 @@
+// Writes artifacts: the graphs that a trainer would make, through the same optimiser.
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <filesystem>
+#include <map>
+#include <set>
+
+#include "core/file.h"
+#include "core/sha1.h"
+#include "graph/op_def.h"
+#include "onnx/export.h"
+#include "onnx/import.h"
+#include "onnx/serialize.h"
+#include "session/model.h"
+#include "train/artifact_files.h"
+#include "train/trainer_graphs.h"
+#include "treadle/error.h"
+
+namespace treadle::train {
+namespace {
+
+ArtifactsDescription::NamedShapes shapes_of(const NamedTensors& tensors) {
+  ArtifactsDescription::NamedShapes shapes;
+  for (const auto& [name, tensor] : tensors) shapes.emplace_back(name, tensor.shape());
+  return shapes;
+}
+
+// A file has no value that is both an input and another value's new version: outputs get names of their own.
+std::string name_in_file(const std::string& output, const Graph& graph) {
+  return graph.find_value(output) == kNoValue ? output : output + "/updated";
+}
+
+// In files, parameters are inputs; their elements are the checkpoint's.
+onnx::ModelDef exported(Graph& graph, std::vector<std::string>& variables) {
+  for (size_t i = 0; i < graph.num_values(); ++i) {
+    const ValueId id{static_cast<uint32_t>(i)};
+    Value& value = graph.value(id);
+    if (value.kind != Value::Kind::parameter) continue;
+    value.kind = Value::Kind::input;
+    value.constant = Datum();
+    variables.push_back(value.name);
+    graph.inputs.push_back(id);
+  }
+  graph.metadata.clear();
+  for (std::string& name : graph.output_names) name = name_in_file(name, graph);
+  return onnx::export_model(graph, nullptr, {.value_info = false, .own_operators = true});
+}
+
+using Operators = std::map<std::string, std::set<std::string>>;  // by domain
+
+void add_operators(const Graph& graph, Operators& all) {
+  for (NodeId id = graph.first(); id != kNoNode; id = graph.next(id)) {
+    const Node& node = graph.node(id);
+    all[node.domain.empty() ? "ai.onnx" : node.domain].insert(node.op_type);
+    for (const Body& body : node.bodies) add_operators(*body.graph, all);
+  }
+}
+
+// As ONNX Runtime's reduced builds read it: DOMAIN;OPSET;OPERATOR,OPERATOR.
+std::string operators_text(const Operators& all) {
+  std::string text = "# Operators of a build that trains from this folder: cmake -DTREADLE_TRAINING_RUNTIME=ON -DTREADLE_OPERATORS=FILE\n";
+  for (const auto& [domain, names] : all)
+    text += fmt::format("{};{};{}\n", domain, newest_opset(domain == "ai.onnx" ? "" : domain), fmt::join(names, ","));
+  return text;
+}
+
+void set_property(onnx::ModelDef& def, const char* key, std::string value) {
+  std::erase_if(def.metadata_props, [&](const auto& property) { return property.first == key; });
+  def.metadata_props.emplace_back(key, std::move(value));
+}
+
+}  // namespace
+
+void write_artifact_models(const TrainerGraphs& trainer, const SessionOptions& session, const std::string& folder) {
+  if (trainer.ranks)
+    throw Error(ErrorCode::invalid_argument, "artifacts are of a trainer that runs alone: write them without a communicator");
+  ArtifactsDescription description{.options = trainer.options, .states = shapes_of(trainer.states), .adapters = trainer.adapters};
+  for (const std::string& name : trainer.trained) description.parameters.emplace_back(name, trainer.parameters.at(name).shape());
+
+  Operators operators;
+  std::vector<std::pair<const char*, onnx::ModelDef>> files;
+  auto add = [&](const char* file, std::unique_ptr<Graph> graph) {
+    description.outputs[file] = graph->output_names;
+    if (!trainer.opened) optimise(*graph, session);
+    add_operators(*graph, operators);
+    files.emplace_back(file, exported(*graph, description.variables));
+  };
+  add(kTrainingModel, trainer.step_graph(session, /*simplified=*/true));
+  if (trainer.options.accumulation_steps > 1) add(kOptimizerModel, trainer.update_graph());
+  add(kEvaluationModel, trainer.inference_graph({.loss = true, .outputs = true}));
+  files.emplace_back(kInferenceModel, copy_of(trainer.model));
+  const std::unique_ptr<Graph> inference = trainer.model.impl().import();
+  onnx::upgrade(*inference), add_operators(*inference, operators);
+
+  const std::string text = description.to_json();
+  std::string digests = sha1(std::as_bytes(std::span(text)));
+  for (const auto& [file, def] : files) {
+    const std::string bytes = onnx::serialize_model(def);
+    digests += sha1(std::as_bytes(std::span(bytes)));
+  }
+  const std::string id = sha1(std::as_bytes(std::span(digests)));
+  std::filesystem::create_directories(folder);
+  for (auto& [file, def] : files) {
+    set_property(def, kArtifactsKey, id);
+    if (file == kTrainingModel) {
+      set_property(def, kArtifactsVersionKey, TREADLE_VERSION);
+      set_property(def, kArtifactsDescriptionKey, text);
+    }
+    onnx::write_model_file(def, artifact_path(folder, file));
+  }
+  AtomicFile list(artifact_path(folder, kRequiredOperators));
+  const std::string names = operators_text(operators);
+  list.write(std::as_bytes(std::span(names)));
+  list.commit();
+}
+
+}  // namespace treadle::train
