@@ -497,6 +497,13 @@ TREADLE_C_API treadle_status* treadle_checkpoint_folder_wait(treadle_checkpoint_
 TREADLE_C_API treadle_status* treadle_checkpoint_folder_resume(treadle_checkpoint_folder* folder, treadle_trainer* trainer,
                                                                int own_settings, const char** path);
 
+/* Artifacts, since version 16 of the ABI: the trainer's graphs as ONNX files, optimised, and a checkpoint, in a folder (docs/training.md).
+ * A library without exporter, optimiser and gradients trains from them. A trainer that opens them goes on where the other one was, with the
+ * same bits. `options`, which may be NULL, are those of sessions alone: "session.NAME". */
+TREADLE_C_API treadle_status* treadle_trainer_write_artifacts(const treadle_trainer* trainer, const char* folder);
+TREADLE_C_API treadle_status* treadle_trainer_open_artifacts(const char* folder, const treadle_config_entry* options, size_t num_options,
+                                                             treadle_trainer** out);
+
 /* Joint modules, since version 10 of the ABI: a model's forward and backward graph, with the loss left to the caller (docs/training.md).
  * Options are text: "outputs", "inputs" (whose gradients are wanted, too), "parameters", "frozen", "plain_outputs", "sparse_gradients"
  * (separated by commas), "zero_gradients", "session.NAME". One thread at a time may use a module. */

@@ -1,4 +1,6 @@
 // Trainers of the C ABI.
+#include "c_api/trainer.h"
+
 #include <memory>
 #include <string>
 #include <utility>
@@ -11,12 +13,6 @@
 #include "treadle/error.h"
 #include "treadle/train.h"
 #include "treadle/treadle.h"
-
-struct treadle_trainer {
-  treadle::train::Trainer trainer;
-  treadle::train::Metadata metadata;  // of the checkpoint that was loaded last
-  std::vector<std::string> parameter_names;
-};
 
 struct treadle_checkpoint_folder {
   treadle::train::CheckpointFolder folder;
@@ -39,6 +35,12 @@ treadle::Tensor labels_of(const treadle_value* labels) {
   return labels->datum.tensor();
 }
 
+void hand_out(treadle::train::Trainer made, treadle_trainer** out) {
+  std::unique_ptr<treadle_trainer> trainer(new treadle_trainer{std::move(made), {}, {}});
+  for (const auto& [name, tensor] : trainer->trainer.parameter_views()) trainer->parameter_names.push_back(name);
+  require(out, "out") = trainer.release();
+}
+
 void create(const treadle_model* model, const treadle_config_entry* options, size_t num_options,
             std::shared_ptr<treadle::Communicator> communicator, treadle_trainer** out) {
   treadle::train::TrainerOptions made;
@@ -46,9 +48,7 @@ void create(const treadle_model* model, const treadle_config_entry* options, siz
   for (size_t i = 0; i < num_options; ++i)
     treadle::train::set_option(made, &require(options[i].key, "an option's key"), &require(options[i].value, "an option's value"));
   made.communicator = std::move(communicator);
-  std::unique_ptr<treadle_trainer> trainer(new treadle_trainer{treadle::train::Trainer(require(model, "model").model, made), {}, {}});
-  for (const auto& [name, tensor] : trainer->trainer.parameter_views()) trainer->parameter_names.push_back(name);
-  require(out, "out") = trainer.release();
+  hand_out(treadle::train::Trainer(require(model, "model").model, made), out);
 }
 
 treadle::train::Metadata metadata_of(const treadle_config_entry* metadata, size_t num_entries) {
@@ -174,6 +174,26 @@ const char* treadle_trainer_checkpoint_metadata(const treadle_trainer* trainer, 
   for (const auto& [name, value] : trainer->metadata)
     if (name == key) return value.c_str();
   return nullptr;
+}
+
+treadle_status* treadle_trainer_write_artifacts(const treadle_trainer* trainer, const char* folder) {
+  return guarded([&] { require(trainer, "trainer").trainer.write_artifacts(&require(folder, "folder")); });
+}
+treadle_status* treadle_trainer_open_artifacts(const char* folder, const treadle_config_entry* options, size_t num_options,
+                                               treadle_trainer** out) {
+  return guarded([&] {
+    constexpr std::string_view kOfSession = "session.";
+    treadle::SessionOptions session;
+    if (num_options) (void)require(options, "options");
+    for (size_t i = 0; i < num_options; ++i) {
+      const std::string_view name = &require(options[i].key, "an option's key");
+      if (!name.starts_with(kOfSession))
+        throw Error(ErrorCode::invalid_argument, "the option \"" + std::string(name) +
+                                                     "\": artifacts fix all options of their trainer but those of sessions (session.NAME)");
+      treadle::set_option(session, name.substr(kOfSession.size()), &require(options[i].value, "an option's value"));
+    }
+    hand_out(treadle::train::Trainer::open_artifacts(&require(folder, "folder"), session), out);
+  });
 }
 
 treadle_status* treadle_checkpoint_folder_open(const char* path, int32_t keep_last, int asynchronous, treadle_checkpoint_folder** out) {

@@ -1,0 +1,14 @@
+// The trainer behind the C ABI.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "treadle/train.h"
+#include "treadle/treadle.h"
+
+struct treadle_trainer {
+  treadle::train::Trainer trainer;
+  treadle::train::Metadata metadata;  // of the checkpoint that was loaded last
+  std::vector<std::string> parameter_names;
+};
