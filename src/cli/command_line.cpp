@@ -31,6 +31,7 @@ constexpr CommandEntry kCommands[] = {
     {"optimize", "Write the optimised model as ONNX", add_optimize},
     {"quantize", "Write the model in 8- or 4-bit numbers: dynamic, static with calibration data, or weights only", add_quantize},
     {"train", "Train a model on data: checkpoints, validation, and an inference model in the end", add_train},
+    {"artifacts", "Write what it takes to train a model: optimised graphs as ONNX files, and a checkpoint", add_artifacts},
     {"precision", "Choose the fastest precision that keeps to a bound on the error", add_precision},
     {"compile", "Write the optimised model with packed weights, for sessions that start at once", add_compile},
     {"compare", "Compare two stages, or Treadle with ONNX Runtime, value by value", add_compare},

@@ -30,6 +30,7 @@ Command add_plan(CLI::App& app);
 Command add_options(CLI::App& app);
 Command add_operators(CLI::App& app);
 Command add_train(CLI::App& app);
+Command add_artifacts(CLI::App& app);
 Command add_jobs(CLI::App& app);
 Command add_coordinator(CLI::App& app);
 Command add_completion(CLI::App& app);

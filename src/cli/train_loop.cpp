@@ -131,9 +131,25 @@ class WithAverages {
   train::Trainer* trainer_;
 };
 
+// Nothing for a model. The options become those of the trainer that wrote the artifacts.
+std::optional<train::Trainer> open_if_artifacts(TrainArguments& a) {
+  if (!fs::is_directory(a.model)) return std::nullopt;
+  if (!a.given_to_trainer.empty() || a.trainer.communicator)
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("{} has artifacts of one trainer, alone, with its loss and optimizer: {} is for `treadle artifacts`", a.model,
+                            a.given_to_trainer.empty() ? "a communicator" : *a.given_to_trainer.begin()));
+  std::optional<train::Trainer> trainer(train::Trainer::open_artifacts(a.model, a.trainer.session));
+  a.trainer = trainer->options();
+  return trainer;
+}
+
 class TrainingRun {
  public:
-  explicit TrainingRun(TrainArguments& a) : a_(a), ranks_(a.trainer.communicator.get()), model_(Model::load(a.model)) {
+  explicit TrainingRun(TrainArguments& a)
+      : a_(a),
+        ranks_(a.trainer.communicator.get()),
+        trainer_(open_if_artifacts(a)),
+        model_(trainer_ ? trainer_->model() : Model::load(a.model)) {
     if (ranks_) a_.loader.rank = ranks_->rank(), a_.loader.num_ranks = ranks_->size();
     const std::vector<ValueInfo> inputs = fed_inputs(a_.trainer, model_);
     check_options_have_effect(a_, model_);
@@ -152,10 +168,10 @@ class TrainingRun {
     if (a_.patience > 0 && !validation_) throw Error(ErrorCode::invalid_argument, "--patience needs --validation");
     const auto kind = a_.trainer.schedule.kind;
     using Kind = train::Schedule::Kind;
-    if (a_.trainer.schedule.total_steps == 0 && (kind == Kind::cosine || kind == Kind::linear || kind == Kind::one_cycle))
+    if (!trainer_ && a_.trainer.schedule.total_steps == 0 && (kind == Kind::cosine || kind == Kind::linear || kind == Kind::one_cycle))
       a_.trainer.schedule.total_steps =
           std::max<int64_t>(a_.epochs * loader_->batches_per_epoch() / std::max(a_.trainer.accumulation_steps, 1), 1);
-    trainer_.emplace(model_, a_.trainer);
+    if (!trainer_) trainer_.emplace(model_, a_.trainer);
     // With a scaled loss, the trainer itself skips steps whose gradients are not finite.
     if (!a_.unchecked && !trainer_->loss_scale()) run_options_.check_finite = FiniteCheck::nan;
     resume();
@@ -438,11 +454,11 @@ class TrainingRun {
 
   TrainArguments& a_;
   Communicator* const ranks_;  // null: alone
+  std::optional<train::Trainer> trainer_;
   Model model_;
   std::vector<std::string> classes_;
   std::shared_ptr<const train::Dataset> training_, validation_;
   std::optional<train::DataLoader> loader_, validation_loader_;
-  std::optional<train::Trainer> trainer_;
   std::optional<train::CheckpointFolder> checkpoints_;
   std::optional<RunLog> log_;
   std::optional<TrainProgress> progress_;

@@ -30,7 +30,8 @@ struct TrainArguments {
   std::string log, curve, adapters, tensorboard, profile;
   int64_t profile_steps = 20;
   int64_t log_steps = 10;
-  std::set<std::string> given = {};  // options by their long names
+  std::set<std::string> given = {};             // options by their long names
+  std::set<std::string> given_to_trainer = {};  // those among them that say what the trainer is
 
   /// Whether `validation` is a fraction of the data.
   bool holds_out_a_fraction() const;

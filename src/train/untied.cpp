@@ -7,6 +7,7 @@
 #include <map>
 #include <set>
 
+#include "core/logging.h"
 #include "core/nearest.h"
 #include "onnx/serialize.h"
 #include "session/model.h"
@@ -149,7 +150,7 @@ Model untied(const Model& model, const std::vector<std::string>& patterns) {
   return Model::from_bytes(std::as_bytes(std::span(bytes)));
 }
 
-std::string warning_of_merged(const Model& model, const std::vector<std::string>& trained) {
+void warn_of_merged(const Model& model, const std::vector<std::string>& trained, const SessionOptions& session) {
   const onnx::GraphDef& graph = model.impl().def.graph;
   const std::map<std::string, Readers> readers = readers_of(graph);
   std::vector<std::string> merged;
@@ -159,13 +160,15 @@ std::string warning_of_merged(const Model& model, const std::vector<std::string>
     if (each.value.num_elements() > 1 && has_equal_elements(each.value))
       merged.push_back(fmt::format("\"{}\" ({} nodes)", each.name, found->second.size()));
   }
-  if (merged.empty()) return {};
+  if (merged.empty()) return;
   const size_t shown = std::min<size_t>(merged.size(), 5);
   const std::string more = merged.size() > shown ? fmt::format(" and {} more", merged.size() - shown) : "";
-  return fmt::format(
+  const std::string text = fmt::format(
       "several nodes read, and train as one, {}{}: all elements of each are equal, and exporters write equal weights once. The "
       "option untied gives each node its own",
       fmt::join(merged.begin(), merged.begin() + static_cast<std::ptrdiff_t>(shown), ", "), more);
+  if (session.on_warning) return session.on_warning(text);
+  TREADLE_LOG(warning, "{}", text);
 }
 
 }  // namespace treadle::train
