@@ -227,6 +227,16 @@ void register_train(nb::module_& module) {
             new (self) Trainer(model, options);
           },
           "model"_a, "options"_a, "num_threads"_a, "memory_limit_bytes"_a, "spill_folder"_a, "job"_a.none(), "session"_a.none())
+      .def_static(
+          "open_artifacts",
+          [](const std::string& folder, const PySessionOptions* session) {
+            const SessionOptions options = session ? with_warnings(*session) : SessionOptions();
+            nb::gil_scoped_release release;
+            return Trainer::open_artifacts(folder, options);
+          },
+          "folder"_a, "session"_a.none())
+      .def("write_artifacts", &Trainer::write_artifacts, "folder"_a, nb::call_guard<nb::gil_scoped_release>())
+      .def_prop_ro("model", &Trainer::model)
       .def("memory_statistics", [](const Trainer& self) { return memory_dict(self.memory_statistics()); })
       .def("set_memory_limit", &Trainer::set_memory_limit, "limit_bytes"_a)
       .def(

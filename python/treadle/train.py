@@ -17,7 +17,19 @@ from .errors import InvalidArgument
 from .fitting import Callback, EarlyStopping, Fit
 from .session import dtype_hint
 
-__all__ = ["Callback", "CheckpointFolder", "DataLoader", "EarlyStopping", "EventFile", "Fit", "JointModule", "JointRun", "Trainer", "untied"]
+__all__ = [
+    "Callback",
+    "CheckpointFolder",
+    "DataLoader",
+    "EarlyStopping",
+    "EventFile",
+    "Fit",
+    "JointModule",
+    "JointRun",
+    "Trainer",
+    "generate_artifacts",
+    "untied",
+]
 
 
 def _model(model: Any) -> _treadle.Model:
@@ -270,6 +282,27 @@ class Trainer:
         self._trainer = _treadle.Trainer(model, options, num_threads, memory_limit_bytes, spill_folder, job, sess_options)
         _clients.add(self)
 
+    @classmethod
+    def open_artifacts(cls, folder: str | os.PathLike[str], sess_options: SessionOptions | None = None) -> Trainer:
+        """A trainer that goes on where `write_artifacts` was called, with the same bits. It has no `gradients`.
+
+        :param sess_options: threads, devices, memory, job and profiling. What shapes graphs (optimisations, precision) is refused: artifacts have
+            their trainer's.
+        :raises treadle.Error: a file is missing, damaged, or of other artifacts; or the artifacts are of another version of the library.
+        """
+        self = cls.__new__(cls)
+        self._trainer = _treadle.Trainer.open_artifacts(os.fspath(folder), sess_options)
+        self._inputs = self._trainer.model.inputs
+        _clients.add(self)
+        return self
+
+    def write_artifacts(self, folder: str | os.PathLike[str]) -> None:
+        """Writes what it takes to train without the parts of the library that make graphs: training_model.onnx (forward, backward and update),
+        eval_model.onnx, with `accumulation_steps` optimizer_model.onnx, inference_model.onnx and checkpoint.safetensors. The models have
+        operators of the domain treadle, for this version of the library, on any processor. See docs/training.md.
+        """
+        self._trainer.write_artifacts(os.fspath(folder))
+
     def memory_statistics(self) -> dict[str, dict[str, int]]:
         """Bytes that the trainer holds now, and the most so far, by class, as `InferenceSession.memory_statistics()`."""
         return self._trainer.memory_statistics()
@@ -479,6 +512,11 @@ class Trainer:
     def to_text(self) -> str:
         """The forward, backward and update graph, one node a line."""
         return self._trainer.to_text()
+
+
+def generate_artifacts(model: Any, folder: str | os.PathLike[str], **options: Any) -> None:
+    """`Trainer(model, **options).write_artifacts(folder)`: the offline step before training on another machine."""
+    Trainer(model, **options).write_artifacts(folder)
 
 
 class CheckpointFolder:
