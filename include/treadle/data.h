@@ -2,13 +2,16 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "treadle/export.h"
+#include "treadle/model.h"
 #include "treadle/tensor.h"
 #include "treadle/train.h"
 
@@ -54,6 +57,48 @@ struct CsvTable {
 /// @param classes  classes of an earlier file, whose numbers text labels shall have; empty: the sorted classes of this file.
 /// @throws Error(invalid_argument) naming line and column of what is no number.
 TREADLE_API CsvTable read_csv(const std::string& path, const CsvOptions& options = {}, const std::vector<std::string>& classes = {});
+
+/// The arrays of a .npz file by name; those that are stored, not deflated, stay in the file, which is mapped.
+TREADLE_API NamedTensors read_npz(const std::string& path);
+/// A picture in the layout of the input (channels first or last, by where 1 or 3 of them stand), stretched to its extents; floats are in
+/// [0, 1]. @throws Error for a file of a format that the build does not decode, and for an input that takes no pictures.
+TREADLE_API Tensor read_picture(const ValueInfo& input, const std::string& path);
+using ReadPicture = std::function<Tensor(const ValueInfo& input, const std::string& path)>;
+
+/// What `treadle train` takes as data.
+struct DataFiles {
+  /// .npz and .safetensors (arrays named as inputs; a single one may have any name), .csv, INPUT=FILE.npy; or a folder with a folder of
+  /// pictures for each class.
+  std::vector<std::string> paths;
+  std::string labels;                 ///< an array ("labels" if empty), a column of a .csv, or a .npy file
+  std::vector<std::string> features;  ///< as of CsvOptions
+  double scale = 1;                   ///< a factor for floating-point inputs
+  ReadPicture read_picture;           ///< null: train::read_picture()
+};
+
+/// What a loss takes beside the output.
+struct LabelForm {
+  DType dtype = DType::int64;  ///< undefined: the loss has no labels
+  /// Extents of a sample, for losses whose labels are like the output; nothing: as they are.
+  std::optional<std::vector<int64_t>> extents = std::nullopt;
+};
+TREADLE_API LabelForm label_form(const TrainerOptions& options, const Model& model);
+/// What a step is fed beside labels: the model's inputs, and a loss model's.
+TREADLE_API std::vector<ValueInfo> fed_inputs(const TrainerOptions& options, const Model& model);
+
+struct OpenedData {
+  std::shared_ptr<const Dataset> data;  ///< feeds by the inputs' names, and labels, in the dtypes and shapes that the model takes
+  std::vector<std::string> classes;     ///< names, where labels are text or folders
+};
+/// @param inputs   of the model.
+/// @param classes  of the training data, for those to validate with; empty: the files' own.
+/// @throws Error naming the file, and what it lacks.
+TREADLE_API OpenedData open_data(const DataFiles& files, const std::vector<ValueInfo>& inputs, const LabelForm& labels,
+                                 const std::vector<std::string>& classes = {});
+/// Under this name a batch of such data has the labels.
+inline constexpr const char* kBatchLabels = "treadle.labels";
+/// A batch as Trainer::step() takes it.
+TREADLE_API std::pair<Feeds, Tensor> feeds_and_labels(NamedTensors batch);
 
 struct LoaderOptions {
   int64_t batch_size = 32;

@@ -12,12 +12,12 @@
 #include <set>
 
 #include "cli/media.h"
-#include "cli/npy.h"
 #include "core/dispatch.h"
 #include "core/file.h"
 #include "core/float_types.h"
 #include "core/nearest.h"
 #include "onnx/parse.h"
+#include "treadle/data.h"
 #include "treadle/error.h"
 
 namespace treadle::cli {
@@ -174,7 +174,7 @@ Datum read_input(const ValueInfo& info, const std::string& given, const Shape& s
     std::fill_n(tensor.data<std::string>(), tensor.num_elements(), given);
     return tensor;
   }
-  if (extension == ".npy") return read_npy(given);
+  if (extension == ".npy") return train::map_npy(given);
   if (extension == ".wav") return sound_for(info, given);
   if (extension == ".pb") {
     auto file = read_file(given);
@@ -292,7 +292,7 @@ std::map<std::string, Datum> make_feeds(const std::vector<ValueInfo>& inputs, co
     const size_t equals = std::filesystem::exists(argument) ? std::string::npos : argument.find('=');
     std::string given = equals == std::string::npos ? argument : argument.substr(equals + 1);
     if (extension_of(given) == ".npz") {
-      for (auto& [name, tensor] : read_npz(given)) {
+      for (auto& [name, tensor] : train::read_npz(given)) {
         std::string input = name.rfind("in:", 0) == 0 ? name.substr(3) : name;  // reference files keep inputs and outputs apart by a prefix
         if (name.rfind("out:", 0) != 0) feeds[input_of(inputs, input).name] = tensor;
       }

@@ -82,32 +82,6 @@ Tensor read_image(const std::string& path) {
   return png ? read_png(path) : read_jpeg(path, file);
 }
 
-Tensor resize_image(const Tensor& image, int64_t height, int64_t width) {
-  int64_t from_height = image.shape()[0], from_width = image.shape()[1];
-  if (from_height == height && from_width == width) return image;
-  Tensor result(DType::uint8, {height, width, 3});
-  auto position = [](int64_t i, int64_t to, int64_t from) {
-    return std::clamp((static_cast<double>(i) + 0.5) * static_cast<double>(from) / static_cast<double>(to) - 0.5, 0.0,
-                      static_cast<double>(from - 1));
-  };
-  const uint8_t* src = image.data<uint8_t>();
-  for (int64_t y = 0; y < height; ++y) {
-    double fy = position(y, height, from_height);
-    auto y0 = static_cast<int64_t>(fy), y1 = std::min(y0 + 1, from_height - 1);
-    for (int64_t x = 0; x < width; ++x) {
-      double fx = position(x, width, from_width);
-      auto x0 = static_cast<int64_t>(fx), x1 = std::min(x0 + 1, from_width - 1);
-      for (int64_t c = 0; c < 3; ++c) {
-        auto at = [&](int64_t row, int64_t column) { return static_cast<double>(src[(row * from_width + column) * 3 + c]); };
-        double wy = fy - static_cast<double>(y0), wx = fx - static_cast<double>(x0);
-        double value = (1 - wy) * ((1 - wx) * at(y0, x0) + wx * at(y0, x1)) + wy * ((1 - wx) * at(y1, x0) + wx * at(y1, x1));
-        result.data<uint8_t>()[(y * width + x) * 3 + c] = static_cast<uint8_t>(std::lround(value));
-      }
-    }
-  }
-  return result;
-}
-
 Tensor read_wav(const std::string& path) {
   auto file = read_file(path);
   if (file->size_bytes() < 12 || std::memcmp(file->data(), "RIFF", 4) != 0 || std::memcmp(file->data() + 8, "WAVE", 4) != 0)

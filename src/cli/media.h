@@ -9,8 +9,6 @@ namespace treadle::cli {
 
 /// PNG or JPEG as uint8 [H, W, 3], RGB. @throws Error
 Tensor read_image(const std::string& path);
-/// Bilinear, half-pixel centres. `image` is uint8 [H, W, 3]; the result has the given extents.
-Tensor resize_image(const Tensor& image, int64_t height, int64_t width);
 /// 8-, 16- or 32-bit PCM or float WAV as float32 [samples] in [-1, 1]; channels are averaged.
 Tensor read_wav(const std::string& path);
 

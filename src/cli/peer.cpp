@@ -10,7 +10,8 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "cli/npy.h"
+#include "core/npy.h"
+#include "treadle/data.h"
 #include "treadle/error.h"
 
 namespace treadle::cli {
@@ -166,7 +167,7 @@ std::map<std::string, Tensor> run_onnxruntime(const std::string& python, const s
   ScratchFolder folder;
   nlohmann::json result = run_job(peer_named("onnxruntime"), folder, python, model, feeds, 1, 1, values);
   std::map<std::string, Tensor> tensors;
-  for (const auto& [name, file] : result["files"].items()) tensors[name] = read_npy((folder / file.get<std::string>()).string());
+  for (const auto& [name, file] : result["files"].items()) tensors[name] = train::map_npy((folder / file.get<std::string>()).string());
   return tensors;
 }
 

@@ -9,11 +9,13 @@
 #include <cstring>
 
 #include "cli/media.h"
-#include "core/dispatch.h"
+#include "train/pictures.h"
 #include "treadle/error.h"
 
 namespace treadle::cli {
 namespace {
+
+using train::layout_of, train::PictureLayout, train::PixelRule, train::resize_image;
 
 struct PicturePreset {
   std::string_view name, text;
@@ -36,30 +38,6 @@ constexpr int64_t kUsualCrop = 224;
 constexpr double kCropRatio = 7.0 / 8.0;
 
 [[noreturn]] void refuse_picture(const std::string& what) { throw Error(ErrorCode::invalid_argument, what); }
-
-int64_t extent_at(const ValueInfo& info, size_t axis, int64_t otherwise) {
-  const int64_t* extent = axis < info.shape.size() ? std::get_if<int64_t>(&info.shape[axis]) : nullptr;
-  return extent ? *extent : otherwise;
-}
-
-struct PictureLayout {
-  bool batched, channels_last;
-  int64_t height, width, channels;  // 0: the input does not say
-};
-
-PictureLayout layout_of(const ValueInfo& info) {
-  const bool batched = info.shape.size() == 4;
-  const size_t first = batched ? 1 : 0;
-  if (info.shape.size() != 3 && !batched)
-    refuse_picture(fmt::format("the input \"{}\" has rank {}; pictures are for inputs of rank 3 or 4", info.name, info.shape.size()));
-  const int64_t last = extent_at(info, first + 2, 0);
-  const bool channels_last = last == 3 || last == 1;
-  const size_t height_axis = channels_last ? first : first + 1;
-  const int64_t channels = channels_last ? last : extent_at(info, first, 3);
-  if (channels != 1 && channels != 3)
-    refuse_picture(fmt::format("the input \"{}\" has {} channels; pictures have 1 or 3", info.name, channels));
-  return {batched, channels_last, extent_at(info, height_axis, 0), extent_at(info, height_axis + 1, 0), channels};
-}
 
 Tensor cropped(const Tensor& image, int64_t height, int64_t width, const std::string& path) {
   const int64_t from_height = image.shape()[0], from_width = image.shape()[1];
@@ -92,12 +70,6 @@ Tensor fitted(Tensor image, const PictureLayout& layout, const PictureOptions& o
   if (!crop.empty()) image = cropped(image, crop.front(), crop.back(), path);
   return resize_image(image, layout.height ? layout.height : image.shape()[0], layout.width ? layout.width : image.shape()[1]);
 }
-
-struct PixelRule {
-  double range = 1;
-  bool bgr = false;
-  std::vector<double> mean{0, 0, 0}, std{1, 1, 1};  // by the channel of the result
-};
 
 PixelRule rule_of(const PictureOptions& options, int64_t channels) {
   PixelRule rule;
@@ -163,35 +135,13 @@ void add_picture_options(CLI::App& app, PictureOptions& options) {
 Tensor image_for(const ValueInfo& info, const std::string& path, const PictureOptions& options) {
   const PictureLayout layout = layout_of(info);
   const Tensor image = fitted(read_image(path), layout, options, path);
-  const int64_t height = image.shape()[0], width = image.shape()[1], channels = layout.channels;
-  const PixelRule rule = rule_of(options, channels);
+  const PixelRule rule = rule_of(options, layout.channels);
   const bool is_levels = info.dtype == DType::uint8;
   if (is_levels && (!options.mean.empty() || !options.std.empty() || options.range))
     refuse_picture(fmt::format("the input \"{}\" takes uint8 pixels: --mean, --std and --range do not apply", info.name));
   if (!is_levels && !is_float(info.dtype))
     refuse_picture(fmt::format("the input \"{}\" is {}; pictures become uint8 or floating-point numbers", info.name, name_of(info.dtype)));
-  Shape shape = layout.channels_last ? Shape{height, width, channels} : Shape{channels, height, width};
-  if (layout.batched) shape.insert(0, 1);
-  Tensor tensor(info.dtype, shape);
-  auto pixel_at = [&](int64_t y, int64_t x, int64_t c) {
-    const uint8_t* pixel = image.data<uint8_t>() + (y * width + x) * 3;
-    if (channels == 1) return 0.299 * pixel[0] + 0.587 * pixel[1] + 0.114 * pixel[2];
-    return static_cast<double>(pixel[rule.bgr ? 2 - c : c]);
-  };
-  visit_dtype<concat_t<FloatTypes, TypeList<uint8_t>>>(info.dtype, [&]<typename T>() {
-    T* to = reinterpret_cast<T*>(tensor.raw());
-    for (int64_t y = 0; y < height; ++y)
-      for (int64_t x = 0; x < width; ++x)
-        for (int64_t c = 0; c < channels; ++c) {
-          const int64_t at = layout.channels_last ? (y * width + x) * channels + c : (c * height + y) * width + x;
-          const auto channel = static_cast<size_t>(c);
-          if constexpr (std::is_same_v<T, uint8_t>)
-            to[at] = static_cast<uint8_t>(std::lround(pixel_at(y, x, c)));
-          else
-            to[at] = static_cast<T>(static_cast<float>((pixel_at(y, x, c) / 255 * rule.range - rule.mean[channel]) / rule.std[channel]));
-        }
-  });
-  return tensor;
+  return train::as_input(image, info, layout, rule);
 }
 
 }  // namespace treadle::cli

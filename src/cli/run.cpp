@@ -12,10 +12,10 @@
 
 #include "cli/commands.h"
 #include "cli/inputs.h"
-#include "cli/npy.h"
 #include "cli/terminal.h"
 #include "core/dispatch.h"
 #include "core/file.h"
+#include "core/npy.h"
 #include "treadle/error.h"
 #include "treadle/profile.h"
 

@@ -17,7 +17,7 @@ void add_data_options(CLI::App& app, TrainArguments& a) {
   auto list = [&](const char* name, std::vector<std::string>& values, const char* text) {
     return app.add_option(name, values, text)->allow_extra_args(false)->take_all();
   };
-  list("--data", a.data.files,
+  list("--data", a.data.paths,
        ".npz, .safetensors (arrays named as inputs), .csv, INPUT=FILE.npy, or a folder with a folder of pictures for each class; may be "
        "repeated")
       ->required();

@@ -24,8 +24,8 @@ void check_data_options(const TrainArguments& a, const Model& model,
                         const std::function<void(const char*, bool, std::string_view)>& needs) {
   const std::vector<ValueInfo> inputs = model.inputs();
   for (const char* option : {"--labels", "--validation-labels"}) needs(option, has_labels(a.trainer, model), "a loss that has labels");
-  needs("--labels", !any_folder(a.data.files), "files: the classes of a folder of pictures are its folders");
-  needs("--features", any_csv(a.data.files), "a .csv file in --data");
+  needs("--labels", !any_folder(a.data.paths), "files: the classes of a folder of pictures are its folders");
+  needs("--features", any_csv(a.data.paths), "a .csv file in --data");
   needs("--scale", std::any_of(inputs.begin(), inputs.end(), [](const ValueInfo& info) { return is_float(info.dtype); }),
         "a model with a floating-point input");
   needs("--validation-labels", !a.validation.empty(), "--validation");

@@ -9,6 +9,7 @@
 #include <filesystem>
 #include <limits>
 
+#include "cli/pictures.h"
 #include "cli/train_answers.h"
 #include "cli/train_checks.h"
 #include "cli/train_curve.h"
@@ -53,46 +54,6 @@ class StopSignals {
   struct sigaction old_interrupt_ {
   }, old_terminate_{};
 };
-
-const ValueInfo* output_info(const std::vector<ValueInfo>& outputs, const std::string& name) {
-  for (const ValueInfo& info : outputs)
-    if (name.empty() || info.name == name) return &info;
-  return nullptr;
-}
-
-/// By the data, for each step.
-std::vector<ValueInfo> fed_inputs(const train::TrainerOptions& options, const Model& model) {
-  std::vector<ValueInfo> inputs = model.inputs();
-  std::ranges::copy(train::loss_inputs(model, options).feeds, std::back_inserter(inputs));
-  return inputs;
-}
-
-LabelForm label_form(const train::TrainerOptions& options, const Model& model) {
-  if (!has_labels(options, model)) return {.dtype = DType::undefined};
-  if (has_classes(options.loss) || options.loss == Loss::ctc) return {.dtype = options.int32_labels ? DType::int32 : DType::int64};
-  const std::vector<ValueInfo> outputs = model.outputs();
-  const std::optional<ValueInfo> labels = train::loss_inputs(model, options).labels;
-  const ValueInfo* output = labels ? &*labels : output_info(outputs, options.output);
-  if (!output || !output->has_rank) return {.dtype = labels ? labels->dtype : DType::float32};
-  std::vector<int64_t> extents;
-  for (size_t i = 1; i < output->shape.size(); ++i) {
-    const int64_t* extent = std::get_if<int64_t>(&output->shape[i]);
-    extents.push_back(extent ? *extent : -1);
-  }
-  return {.dtype = output->dtype, .extents = extents};
-}
-
-// A batch as step() takes it.
-std::pair<train::Feeds, Tensor> feeds_and_labels(NamedTensors batch) {
-  Tensor labels;
-  if (auto found = batch.find(kBatchLabels); found != batch.end()) {
-    labels = found->second;
-    batch.erase(found);
-  }
-  train::Feeds feeds;
-  for (auto& [name, tensor] : batch) feeds.emplace(name, std::move(tensor));
-  return {std::move(feeds), std::move(labels)};
-}
 
 // A model with a fixed batch takes no other.
 void fit_batch(const std::vector<ValueInfo>& inputs, train::LoaderOptions& loader) {
@@ -151,7 +112,7 @@ class TrainingRun {
         trainer_(open_if_artifacts(a)),
         model_(trainer_ ? trainer_->model() : Model::load(a.model)) {
     if (ranks_) a_.loader.rank = ranks_->rank(), a_.loader.num_ranks = ranks_->size();
-    const std::vector<ValueInfo> inputs = fed_inputs(a_.trainer, model_);
+    const std::vector<ValueInfo> inputs = train::fed_inputs(a_.trainer, model_);
     check_options_have_effect(a_, model_);
     if (!is_first()) a_.quiet = true, a_.log.clear(), a_.curve.clear();
     open_all();
@@ -200,9 +161,10 @@ class TrainingRun {
 
  private:
   void open_all() {
-    const std::vector<ValueInfo> inputs = fed_inputs(a_.trainer, model_);
-    const LabelForm form = label_form(a_.trainer, model_);
-    OpenedData opened = open_data(a_.data, inputs, form);
+    const std::vector<ValueInfo> inputs = train::fed_inputs(a_.trainer, model_);
+    const train::LabelForm form = train::label_form(a_.trainer, model_);
+    a_.data.read_picture = [](const ValueInfo& input, const std::string& path) { return image_for(input, path); };
+    train::OpenedData opened = train::open_data(a_.data, inputs, form);
     classes_ = opened.classes;
     training_ = opened.data;
     if (a_.validation.empty()) return;
@@ -211,10 +173,10 @@ class TrainingRun {
       training_ = parts.training, validation_ = parts.validation;
       return;
     }
-    DataArguments held_out = a_.data;
-    held_out.files = a_.validation;
+    train::DataFiles held_out = a_.data;
+    held_out.paths = a_.validation;
     if (!a_.validation_labels.empty()) held_out.labels = a_.validation_labels;
-    validation_ = open_data(held_out, inputs, form, classes_).data;
+    validation_ = train::open_data(held_out, inputs, form, classes_).data;
   }
 
   void resume() {
@@ -305,7 +267,7 @@ class TrainingRun {
 
   // Nothing: the step was left out, as its values were not numbers.
   std::optional<double> step(NamedTensors batch) {
-    const auto [feeds, labels] = feeds_and_labels(std::move(batch));
+    const auto [feeds, labels] = train::feeds_and_labels(std::move(batch));
     try {
       const uint64_t skipped_before = num_overflows();
       if (profile_) profile_->begin_step();
@@ -355,7 +317,7 @@ class TrainingRun {
       std::optional<NamedTensors> batch = validation_loader_->next();
       if (!batch) break;
       const int64_t count = batch->begin()->second.shape()[0];
-      const auto [feeds, labels] = feeds_and_labels(std::move(*batch));
+      const auto [feeds, labels] = train::feeds_and_labels(std::move(*batch));
       samples += count;
       if (output == kNoOutput) {
         loss += trainer_->evaluate(feeds, labels) * static_cast<double>(count);

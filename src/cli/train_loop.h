@@ -14,7 +14,7 @@ namespace treadle::cli {
 
 struct TrainArguments {
   std::string model, output;
-  DataArguments data;
+  train::DataFiles data;
   std::vector<std::string> validation;  // a fraction, or files
   std::string validation_labels;
   train::TrainerOptions trainer;

@@ -420,7 +420,7 @@ def test_labels_of_text_and_of_numbers(train, ort, tmp_path):
     [
         (["--data", "absent.csv", "--labels", "target"], "absent.csv"),
         (["--data", "digits.csv", "--labels", "tarjet"], 'no column "tarjet"; the nearest: target'),
-        (["--data", "digits.csv"], "--labels names the column"),
+        (["--data", "digits.csv"], "labels names the column"),
         (["--data", "digits.csv", "--labels", "target", "--features", "pixel_1*"], "a sample takes [1,8,8], the data are f32[32,11]"),
         (["--data", "digits.npz", "--labels", "label"], 'no labels "label"'),
         (["--data", "picture=images.npy", "--labels", "targets.npy"], 'no input "picture"; it has: image'),

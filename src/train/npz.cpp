@@ -1,23 +1,27 @@
-#include "cli/npy.h"
+// NumPy's .npz: a zip archive of .npy files, stored or deflated.
 
 #include <fmt/format.h>
-#include <zlib.h>
 
-#include <algorithm>
 #include <cstring>
-#include <span>
+#include <string_view>
 
 #include "core/file.h"
 #include "core/npy.h"
+#include "treadle/data.h"
 #include "treadle/error.h"
 
-namespace treadle::cli {
+#ifdef TREADLE_WITH_ZLIB
+#include <zlib.h>
+#endif
+
+namespace treadle::train {
 namespace {
 
 [[noreturn]] void bad_npy(const std::string& where, std::string_view what) {
   throw Error(ErrorCode::invalid_argument, fmt::format("{}: {}", where, what));
 }
 
+#ifdef TREADLE_WITH_ZLIB
 std::shared_ptr<Storage> inflate_entry(std::string_view compressed, size_t size, const std::string& where) {
   auto out = Storage::allocate(size);
   z_stream stream{};
@@ -31,6 +35,12 @@ std::shared_ptr<Storage> inflate_entry(std::string_view compressed, size_t size,
   if (result != Z_STREAM_END || stream.total_out != size) bad_npy(where, "an entry of the archive is damaged");
   return out;
 }
+#else
+std::shared_ptr<Storage> inflate_entry(std::string_view, size_t, const std::string& where) {
+  throw Error(ErrorCode::not_implemented,
+              fmt::format("{}: it is deflated, and this build has no zlib; numpy.savez, without compression, writes what it reads", where));
+}
+#endif
 
 template <typename T>
 T read_at(std::string_view bytes, size_t offset, const std::string& where) {
@@ -51,20 +61,15 @@ std::string_view contents(const std::shared_ptr<Storage>& file) {
 
 }  // namespace
 
-Tensor read_npy(const std::string& path) {
-  const auto file = read_file(path);
-  return parse_npy(file, 0, file->size_bytes(), path);
-}
-
 // The zip format: the end record (PK\5\6) points to the central directory, whose entries (PK\1\2) point to the files (PK\3\4).
-std::map<std::string, Tensor> read_npz(const std::string& path) {
+NamedTensors read_npz(const std::string& path) {
   auto file = map_file(path);
   std::string_view bytes = contents(file);
   size_t end = bytes.rfind("PK\x05\x06");
   if (end == std::string_view::npos) bad_npy(path, "not a .npz file");
   auto count = read_at<uint16_t>(bytes, end + 10, path);
   size_t at = read_at<uint32_t>(bytes, end + 16, path);
-  std::map<std::string, Tensor> tensors;
+  NamedTensors tensors;
   for (int i = 0; i < count; ++i) {
     if (read_at<uint32_t>(bytes, at, path) != 0x02014b50) bad_npy(path, "the archive's directory is damaged");
     auto method = read_at<uint16_t>(bytes, at + 10, path);
@@ -90,4 +95,4 @@ std::map<std::string, Tensor> read_npz(const std::string& path) {
   return tensors;
 }
 
-}  // namespace treadle::cli
+}  // namespace treadle::train
