@@ -35,6 +35,8 @@ typedef struct treadle_scratch treadle_scratch;
 typedef struct treadle_random_stream treadle_random_stream;
 typedef struct treadle_trainer treadle_trainer;
 typedef struct treadle_checkpoint_folder treadle_checkpoint_folder;
+typedef struct treadle_dataset treadle_dataset;
+typedef struct treadle_data_loader treadle_data_loader;
 typedef struct treadle_joint_module treadle_joint_module;
 typedef struct treadle_joint_run treadle_joint_run;
 typedef struct treadle_executor treadle_executor;
@@ -503,6 +505,45 @@ TREADLE_C_API treadle_status* treadle_checkpoint_folder_resume(treadle_checkpoin
 TREADLE_C_API treadle_status* treadle_trainer_write_artifacts(const treadle_trainer* trainer, const char* folder);
 TREADLE_C_API treadle_status* treadle_trainer_open_artifacts(const char* folder, const treadle_config_entry* options, size_t num_options,
                                                              treadle_trainer** out);
+
+/* Data in files for a trainer, since version 16 of the ABI: what `treadle train` reads, in the dtypes and shapes of the trainer's inputs
+ * and labels. Options are text: "data" (a .npz, .safetensors, .csv or INPUT=FILE.npy; a folder with a folder of pictures for each class;
+ * may be repeated), "labels" (an array, "labels" by default, a column of a .csv, or a .npy), "features" (columns of a .csv, separated by
+ * commas) and "scale" (a factor for floating-point inputs). `like` may be NULL: a dataset whose classes have the same numbers in this one.
+ */
+TREADLE_C_API treadle_status* treadle_dataset_open(const treadle_trainer* trainer, const treadle_config_entry* options, size_t num_options,
+                                                   const treadle_dataset* like, treadle_dataset** out);
+TREADLE_C_API void treadle_dataset_release(treadle_dataset* dataset); /* loaders stay valid */
+TREADLE_C_API int64_t treadle_dataset_num_samples(const treadle_dataset* dataset);
+/* Names, where labels are text or folders; NULL beyond the last. */
+TREADLE_C_API const char* treadle_dataset_class_name(const treadle_dataset* dataset, size_t index);
+/* A fixed random part of the samples to validate with, at least one in each. */
+TREADLE_C_API treadle_status* treadle_dataset_split(const treadle_dataset* dataset, double fraction, uint64_t seed,
+                                                    treadle_dataset** training, treadle_dataset** validation);
+
+/* Batches of a dataset, epoch after epoch, which a thread reads ahead. Options are text: "batch_size" (32), "shuffle" (1), "seed" (0),
+ * "drop_last" (0), "prefetch" (2); `options` may be NULL. */
+TREADLE_C_API treadle_status* treadle_data_loader_create(const treadle_dataset* dataset, const treadle_config_entry* options,
+                                                         size_t num_options, treadle_data_loader** out);
+TREADLE_C_API void treadle_data_loader_release(treadle_data_loader* loader);
+/* Reads a batch, which the loader holds until the next call. `has_batch` becomes 0 at the end of an epoch; the call after that begins the
+ * next one. */
+TREADLE_C_API treadle_status* treadle_data_loader_next(treadle_data_loader* loader, int* has_batch);
+TREADLE_C_API int64_t treadle_data_loader_batch_samples(const treadle_data_loader* loader); /* of the batch; 0: there is none */
+/* An input of the batch, or with NULL its labels: a new value. */
+TREADLE_C_API treadle_status* treadle_data_loader_value(const treadle_data_loader* loader, const char* name, treadle_value** out);
+TREADLE_C_API int64_t treadle_data_loader_batches_per_epoch(const treadle_data_loader* loader);
+TREADLE_C_API int64_t treadle_data_loader_epoch(const treadle_data_loader* loader); /* of the next batch, from 0 */
+/* Where the loader is, as metadata of a checkpoint; until the next call with this loader. */
+TREADLE_C_API treadle_status* treadle_data_loader_position(treadle_data_loader* loader, const treadle_config_entry** metadata,
+                                                           size_t* num_entries);
+/* Goes on where the checkpoint says that the trainer loaded last. The data and options must be the same. */
+TREADLE_C_API treadle_status* treadle_data_loader_resume(treadle_data_loader* loader, const treadle_trainer* trainer);
+/* treadle_trainer_step and treadle_trainer_evaluate with the loader's batch. */
+TREADLE_C_API treadle_status* treadle_trainer_step_batch(treadle_trainer* trainer, const treadle_run_options* run_options,
+                                                         const treadle_data_loader* loader, double* loss);
+TREADLE_C_API treadle_status* treadle_trainer_evaluate_batch(treadle_trainer* trainer, const treadle_run_options* run_options,
+                                                             const treadle_data_loader* loader, double* loss);
 
 /* Joint modules, since version 10 of the ABI: a model's forward and backward graph, with the loss left to the caller (docs/training.md).
  * Options are text: "outputs", "inputs" (whose gradients are wanted, too), "parameters", "frozen", "plain_outputs", "sparse_gradients"

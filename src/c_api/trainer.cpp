@@ -24,10 +24,9 @@ namespace {
 using treadle::Error;
 using treadle::ErrorCode;
 using treadle::c_api::guarded;
+using treadle::c_api::options_of;
 using treadle::c_api::require;
 using treadle::c_api::to_feeds;
-
-const treadle::RunOptions* options_of(const treadle_run_options* options) { return options ? &options->options : nullptr; }
 
 treadle::Tensor labels_of(const treadle_value* labels) {
   if (!labels) return {};

@@ -77,6 +77,33 @@ def test_training_without_python(source, ort, tmp_path):
     assert wrong.returncode == 1 and "absent.onnx" in wrong.stderr
 
 
+def test_training_on_files_in_c_resumes_within_an_epoch(program, tmp_path):
+    (files,) = build(EXAMPLES / "files.c", tmp_path / "files")
+    generator = np.random.default_rng(3)
+    labels = np.arange(300) % 10
+    images = generator.random((300, 64)) * 4 + 12 * np.eye(64)[labels * 6 + 3]
+    columns = ",".join(["target", *(f"p{i}" for i in range(64))])
+    np.savetxt(tmp_path / "data.csv", np.column_stack([labels, images]), fmt="%.3f", delimiter=",", header=columns, comments="")
+    np.savez_compressed(tmp_path / "data.npz", image=images.astype(np.float32).reshape(300, 1, 8, 8), labels=labels)
+    model = REPOSITORY / "examples" / "digits" / "digits.onnx"
+    subprocess.run([program, "artifacts", model, "--learning-rate", "0.01", "--momentum", "0.9", "-o", "artifacts"], cwd=tmp_path, check=True)
+
+    def run(*arguments):
+        made = subprocess.run([files, *arguments], cwd=tmp_path, capture_output=True, text=True)
+        assert made.returncode == 0, made.stderr
+        return made.stdout
+
+    text = run("artifacts", "data.csv", "target", "0.0625", "6", "first.onnx", "one")
+    assert float(re.findall(r"accuracy (\S+)", text)[-1]) > 0.9, text
+    sorted((tmp_path / "one").iterdir())[-1].unlink()  # as if the process had been killed after the one before
+    again = run("artifacts", "data.csv", "target", "0.0625", "6", "second.onnx", "one")
+    assert "goes on after step" in again
+    assert (tmp_path / "second.onnx").read_bytes() == (tmp_path / "first.onnx").read_bytes()
+    run(model, "data.csv", "target", "0.0625", "6", "third.onnx", "two")  # makes its graphs itself
+    assert (tmp_path / "third.onnx").read_bytes() == (tmp_path / "first.onnx").read_bytes()
+    assert "240 samples" in run("artifacts", "data.npz", "labels", "0.0625", "1", "fourth.onnx", "three")
+
+
 def test_a_loss_of_ones_own_in_c(ort, tmp_path):
     (program,) = build(EXAMPLES / "joint.c", tmp_path / "joint")
     made = subprocess.run([program, EXAMPLES / "spirals.onnx", tmp_path / "trained.onnx"], capture_output=True, text=True)
