@@ -72,8 +72,15 @@ Artifacts::Artifacts(const std::string& folder, const SessionOptions& session) :
     throw Error(ErrorCode::not_implemented,
                 fmt::format("{}: artifacts of Treadle {}; this is {}, whose operators may differ: write them again", path, version,
                             TREADLE_VERSION));
+  auto without_key = [&](const char* file) {  // what is saved says nothing of artifacts
+    onnx::ModelDef def = copy_of(models_.at(file));
+    std::erase_if(def.metadata_props, [](const auto& property) { return property.first == kArtifactsKey; });
+    return make_model(std::move(def), artifact_path(folder, file));
+  };
+  std::optional<Model> loss;
+  if (std::filesystem::exists(artifact_path(folder, kLossModel))) load(kLossModel), loss = without_key(kLossModel);
   try {
-    description_ = ArtifactsDescription::from_json(text_in(models_.at(kTrainingModel), path, kArtifactsDescriptionKey));
+    description_ = ArtifactsDescription::from_json(text_in(models_.at(kTrainingModel), path, kArtifactsDescriptionKey), loss);
   } catch (const Error& error) {
     throw_bad(path, fmt::format("its description of the trainer: {}", error.what()));
   }
@@ -82,10 +89,7 @@ Artifacts::Artifacts(const std::string& folder, const SessionOptions& session) :
   for (const auto& [file, model] : models_)
     if (text_in(model, artifact_path(folder, file), kArtifactsKey) != id)
       throw_bad(artifact_path(folder, file), fmt::format("of other artifacts than {}", path));
-  // What is saved says nothing of artifacts.
-  onnx::ModelDef inference = copy_of(models_.at(kInferenceModel));
-  std::erase_if(inference.metadata_props, [](const auto& property) { return property.first == kArtifactsKey; });
-  models_.insert_or_assign(kInferenceModel, make_model(std::move(inference), artifact_path(folder, kInferenceModel)));
+  models_.insert_or_assign(kInferenceModel, without_key(kInferenceModel));
   const std::string precision = description_.options.session.precision;
   description_.options.session = session;
   description_.options.session.precision = precision;

@@ -4,6 +4,7 @@
 
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -23,6 +24,7 @@ inline constexpr const char* kTrainingModel = "training_model.onnx";            
 inline constexpr const char* kOptimizerModel = "optimizer_model.onnx";          ///< with accumulation: the update
 inline constexpr const char* kEvaluationModel = "eval_model.onnx";              ///< loss and outputs
 inline constexpr const char* kInferenceModel = "inference_model.onnx";          ///< the model that is trained, as Trainer::save() writes it
+inline constexpr const char* kLossModel = "loss_model.onnx";                    ///< of a trainer whose loss is a model: what it is fed
 inline constexpr const char* kFirstCheckpoint = "checkpoint.safetensors";       ///< where training begins
 inline constexpr const char* kRequiredOperators = "required_operators.config";  ///< for the build of a library that trains from it
 
@@ -41,8 +43,9 @@ struct ArtifactsDescription {
   std::map<std::string, std::vector<std::string>> outputs;  ///< by file: names in the trainer; those in files cannot be inputs' names
 
   std::string to_json() const;
+  /// @param loss_model  where the loss is one.
   /// @throws Error(invalid_model) for text that to_json() does not write.
-  static ArtifactsDescription from_json(const std::string& text);
+  static ArtifactsDescription from_json(const std::string& text, const std::optional<Model>& loss_model);
 };
 
 /// A folder that has been read.

@@ -98,12 +98,13 @@ std::string ArtifactsDescription::to_json() const {
   return json.dump();
 }
 
-ArtifactsDescription ArtifactsDescription::from_json(const std::string& text) {
+ArtifactsDescription ArtifactsDescription::from_json(const std::string& text, const std::optional<Model>& loss_model) {
   ArtifactsDescription made;
   try {
     const Json json = Json::parse(text);
     const Json& options = json.at("options");
     for_each_option(made.options, [&](const char* name, auto& value) { read(options, name, value); });
+    if (made.options.loss == Loss::graph) made.options.loss_model = loss_model;
     for (const Json& each : options.at("groups")) {
       ParameterGroup& group = made.options.groups.emplace_back();
       read(each, "parameters", group.parameters), read(each, "rate_factor", group.rate_factor);

@@ -90,6 +90,7 @@ void write_artifact_models(const TrainerGraphs& trainer, const SessionOptions& s
   if (trainer.options.accumulation_steps > 1) add(kOptimizerModel, trainer.update_graph());
   add(kEvaluationModel, trainer.inference_graph({.loss = true, .outputs = true}));
   files.emplace_back(kInferenceModel, copy_of(trainer.model));
+  if (trainer.options.loss_model) files.emplace_back(kLossModel, copy_of(*trainer.options.loss_model));
   const std::unique_ptr<Graph> inference = trainer.model.impl().import();
   onnx::upgrade(*inference), add_operators(*inference, operators);
 
@@ -109,6 +110,7 @@ void write_artifact_models(const TrainerGraphs& trainer, const SessionOptions& s
     }
     onnx::write_model_file(def, artifact_path(folder, file));
   }
+  if (!trainer.options.loss_model) std::filesystem::remove(artifact_path(folder, kLossModel));  // of what was here before
   AtomicFile list(artifact_path(folder, kRequiredOperators));
   const std::string names = operators_text(operators);
   list.write(std::as_bytes(std::span(names)));

@@ -154,6 +154,17 @@ def test_the_saved_model_has_no_loss(tmp_path: object) -> None:
     np.testing.assert_array_equal(treadle.InferenceSession(saved.SerializeToString()).run(None, {"x": x})[0], trainer.predict({"x": x})[0])
 
 
+def test_artifacts_keep_the_loss(tmp_path: object) -> None:
+    x, labels = batch()[0], np.ones((BATCH, CLASSES), np.float32)
+    for loss in (squared(), "l1"):  # the second time over the files of the first
+        written = Trainer(model(), loss=loss)
+        written.write_artifacts(str(tmp_path))
+        opened = Trainer.open_artifacts(str(tmp_path))
+        for _ in range(3):
+            assert opened.step({"x": x}, labels) == written.step({"x": x}, labels)
+        assert opened.evaluate({"x": x}, labels) == written.evaluate({"x": x}, labels)
+
+
 def test_a_checkpoint_is_of_its_loss(tmp_path: object) -> None:
     path = str(tmp_path / "c.safetensors")  # type: ignore[operator]
     Trainer(model(), loss=squared()).save_checkpoint(path)
