@@ -58,7 +58,11 @@ void check_profile_file(std::string_view path) {
 
 std::string profile_file(std::string_view path, std::string_view json, const Profile* profile) {
   check_profile_file(path);
-  if (const TraceFormat* format = profile::trace_format_of(path)) return profile_to_trace(profile ? *profile : Profile{}, *format);
+  if (const TraceFormat* format = profile::trace_format_of(path)) {
+    static const Profile kNone;
+    const Profile& of = profile ? *profile : kNone;  // no copy: a long run has a million events
+    return profile_to_trace(of, *format);
+  }
   if (path.ends_with(".html")) return profile_to_html(json);
   if (path.ends_with(".csv")) return profile_to_csv(json);
   return std::string(json);
