@@ -639,12 +639,12 @@ class Profile:
         target = pathlib.Path(path)
         compressed = target.suffix == ".gz"
         contents = _treadle.profile_file(str(target.with_suffix("") if compressed else target), self._text(), self._native)
-        target.write_bytes(gzip.compress(memoryview(contents), compresslevel=3) if compressed else memoryview(contents))
+        target.write_bytes(gzip.compress(contents.data, compresslevel=3) if compressed else contents.data)
 
     def _repr_html_(self) -> str | None:
         if self._json is None and self._lazy is None and not self._parts:
             return None  # nothing yet: the notebook shows the object's name
-        return _notebook.shown(self.table(), bytes(_treadle.profile_file("report.html", self._text(), None)))
+        return _notebook.shown(self.table(), _treadle.profile_file("report.html", self._text(), None).tobytes())
 
     def compare(self, before: Profile, tolerance: float = 0.03, top: int = 25) -> ProfileComparison:
         """What has changed since `before`, beyond the noise: intervals of medians at 99 %."""
