@@ -301,5 +301,21 @@ def all_same(ours: Sequence[Any], theirs: Sequence[Any], tolerance: float, any_f
     return ""
 
 
+def same_as_either(ours: Sequence[Any], narrow: Sequence[Any], wide: Sequence[Any], tolerance: float) -> bool:
+    """Each element is that of one of two results: of a chain of steps, some round what is between them and some do not."""
+    if len(ours) != len(narrow) or any(isinstance(x, list) or np.shape(x) != np.shape(y) for x, y in zip(ours, narrow)):
+        return False
+    mixed = []
+    for a, b, c in zip(ours, narrow, wide):
+        x, y = np.asarray(a), np.asarray(b)
+        if x.dtype.name not in _RELATIVE or np.shape(c) != x.shape:
+            return False
+        with np.errstate(all="ignore"):
+            p, q = x.astype(np.float64), y.astype(np.float64)
+            near = (p == q) | (np.isnan(p) & np.isnan(q)) | (np.abs(p - q) <= _RELATIVE[x.dtype.name] * tolerance * np.abs(q))
+        mixed.append(np.where(near, p, np.asarray(c, np.float64)))
+    return not all_same(ours, mixed, tolerance, any_float=True)
+
+
 def schema_of(op: str, domain: str, opset: int) -> defs.OpSchema:
     return defs.get_schema(op, opset, domain)
