@@ -7,6 +7,7 @@
 #include <span>
 
 #include "c_api/profiler.h"
+#include "c_api/trainer.h"
 #include "c_api/values.h"
 #include "core/file.h"
 #include "core/recorder.h"
@@ -74,6 +75,13 @@ treadle_status* treadle_session_save_node_counters(const treadle_session* sessio
 
 treadle_status* treadle_session_reset_node_counters(const treadle_session* session) {
   return guarded([&] { require(session, "session").session.reset_node_counters(); });
+}
+
+treadle_status* treadle_trainer_start_profiler(treadle_trainer* trainer, const treadle_profiler_options* options, treadle_profiler** out) {
+  return guarded([&] {
+    (void)require(out, "out");
+    *out = new treadle_profiler{require(trainer, "trainer").trainer.profiler(treadle::c_api::profiler_options_of(options))};
+  });
 }
 
 treadle_status* treadle_profiler_start(treadle_session* session, const treadle_profiler_options* options, treadle_profiler** out) {

@@ -6,7 +6,6 @@
 #include <utility>
 #include <vector>
 
-#include "c_api/profiler.h"
 #include "c_api/status.h"
 #include "c_api/values.h"
 #include "plugin/communicator.h"
@@ -72,13 +71,6 @@ treadle_status* treadle_trainer_create_rank(const treadle_model* model, const tr
       [&] { create(model, options, num_options, treadle::plugin::communicator_of(require(communicator, "communicator")), out); });
 }
 void treadle_trainer_release(treadle_trainer* trainer) { delete trainer; }
-
-treadle_status* treadle_trainer_start_profiler(treadle_trainer* trainer, const treadle_profiler_options* options, treadle_profiler** out) {
-  return guarded([&] {
-    (void)require(out, "out");
-    *out = new treadle_profiler{require(trainer, "trainer").trainer.profiler(treadle::c_api::profiler_options_of(options))};
-  });
-}
 
 treadle_status* treadle_trainer_step(treadle_trainer* trainer, const treadle_run_options* run_options, const char* const* input_names,
                                      const treadle_value* const* inputs, size_t num_inputs, const treadle_value* labels, double* loss) {

@@ -14,7 +14,9 @@ std::vector<OpDef> arg_min_max_ops();
 std::vector<OpDef> attention_ops();
 std::vector<OpDef> batch_normalization_ops();
 std::vector<OpDef> bitwise_ops();
+std::vector<OpDef> blocked_matmul_ops();
 std::vector<OpDef> broadcast_gradient_ops();
+std::vector<OpDef> cache_ops();
 std::vector<OpDef> cast_ops();
 std::vector<OpDef> comparison_ops();
 std::vector<OpDef> col2im_ops();
@@ -34,7 +36,12 @@ std::vector<OpDef> elementwise_unary_ops();
 std::vector<OpDef> expand_ops();
 std::vector<OpDef> experimental_ops();
 std::vector<OpDef> flex_attention_ops();
+std::vector<OpDef> fused_attention_ops();
+std::vector<OpDef> fused_elementwise_ops();
+std::vector<OpDef> fused_matmul_ops();
+std::vector<OpDef> fused_rotary_ops();
 std::vector<OpDef> gather_ops();
+std::vector<OpDef> generation_steps_ops();
 std::vector<OpDef> grid_sample_ops();
 std::vector<OpDef> image_decoder_ops();
 std::vector<OpDef> indexing_gradient_ops();
@@ -77,12 +84,14 @@ std::vector<OpDef> pad_ops();
 std::vector<OpDef> pool_gradient_ops();
 std::vector<OpDef> pool_ops();
 std::vector<OpDef> quantize_ops();
+std::vector<OpDef> quantized_matmul_ops();
 std::vector<OpDef> quantized_product_ops();
 std::vector<OpDef> random_ops();
 std::vector<OpDef> reduce_ops();
 std::vector<OpDef> reshape_ops();
 std::vector<OpDef> resize_ops();
 std::vector<OpDef> rnn_gradient_ops();
+std::vector<OpDef> rounded_matmul_ops();
 std::vector<OpDef> row_gradient_ops();
 std::vector<OpDef> rnn_ops();
 std::vector<OpDef> roi_ops();
@@ -98,6 +107,7 @@ std::vector<OpDef> signal_window_ops();
 std::vector<OpDef> slice_ops();
 std::vector<OpDef> softmax_ops();
 std::vector<OpDef> space_depth_ops();
+std::vector<OpDef> sparse_ops();
 std::vector<OpDef> split_ops();
 std::vector<OpDef> string_ops();
 std::vector<OpDef> text_ops();
@@ -111,6 +121,9 @@ std::vector<OpDef> trilu_ops();
 std::vector<OpDef> variadic_ops();
 std::vector<OpDef> where_ops();
 
+#ifdef TREADLE_OPERATOR_FAMILIES
+#include TREADLE_OPERATOR_FAMILIES  // those that the build was asked for
+#else
 inline constexpr Family kFamilies[] = {
     activation_ops,
     all_reduce_ops,
@@ -118,7 +131,9 @@ inline constexpr Family kFamilies[] = {
     attention_ops,
     batch_normalization_ops,
     bitwise_ops,
+    blocked_matmul_ops,
     broadcast_gradient_ops,
+    cache_ops,
     cast_ops,
     comparison_ops,
     col2im_ops,
@@ -138,7 +153,12 @@ inline constexpr Family kFamilies[] = {
     expand_ops,
     experimental_ops,
     flex_attention_ops,
+    fused_attention_ops,
+    fused_elementwise_ops,
+    fused_matmul_ops,
+    fused_rotary_ops,
     gather_ops,
+    generation_steps_ops,
     grid_sample_ops,
     image_decoder_ops,
     indexing_gradient_ops,
@@ -181,12 +201,14 @@ inline constexpr Family kFamilies[] = {
     pool_gradient_ops,
     pool_ops,
     quantize_ops,
+    quantized_matmul_ops,
     quantized_product_ops,
     random_ops,
     reduce_ops,
     reshape_ops,
     resize_ops,
     rnn_gradient_ops,
+    rounded_matmul_ops,
     row_gradient_ops,
     rnn_ops,
     roi_ops,
@@ -202,6 +224,7 @@ inline constexpr Family kFamilies[] = {
     slice_ops,
     softmax_ops,
     space_depth_ops,
+    sparse_ops,
     split_ops,
     string_ops,
     text_ops,
@@ -214,5 +237,6 @@ inline constexpr Family kFamilies[] = {
     variadic_ops,
     where_ops,
 };
+#endif
 
 }  // namespace treadle::ops

@@ -47,12 +47,21 @@ onnx::ModelDef exported(Graph& graph, std::vector<std::string>& variables) {
   return onnx::export_model(graph, nullptr, {.value_info = false, .own_operators = true});
 }
 
+constexpr const char* kOwnDomain = "treadle";
 using Operators = std::map<std::string, std::set<std::string>>;  // by domain
 
+// Of a node, and those that a chain of pointwise operators names in its steps: "Add 0 1", "com.microsoft:Gelu 0".
 void add_operators(const Graph& graph, Operators& all) {
   for (NodeId id = graph.first(); id != kNoNode; id = graph.next(id)) {
     const Node& node = graph.node(id);
     all[node.domain.empty() ? "ai.onnx" : node.domain].insert(node.op_type);
+    if (node.is("FusedElementwise", kOwnDomain))
+      for (const std::string& step : node.attributes.get_strings("steps")) {
+        const std::string name = step.substr(0, step.find(' '));
+        const size_t colon = name.find(':');
+        all[colon == std::string::npos ? "ai.onnx" : name.substr(0, colon)].insert(colon == std::string::npos ? name
+                                                                                                              : name.substr(colon + 1));
+      }
     for (const Body& body : node.bodies) add_operators(*body.graph, all);
   }
 }

@@ -1,13 +1,9 @@
-// Operators of the treadle domain: Yield, and the families of fused ones.
-#include "ops/treadle/domain.h"
-
+// Yield, where a run stops and hands values out.
 #include "graph/function_body.h"
 #include "graph/infer.h"
 #include "graph/op_def.h"
 #include "ops/list.h"
-#include "ops/microsoft/attention.h"
-#include "ops/microsoft/generation.h"
-#include "ops/treadle/sparse.h"
+#include "treadle/error.h"
 
 namespace treadle::ops {
 namespace {
@@ -30,19 +26,15 @@ void write_yield(FunctionBody& b) {
 
 std::vector<OpDef> treadle_domain_ops() {
   // The executor stops at a Yield, so there is no kernel. Nothing about it may be folded or merged.
-  std::vector<OpDef> ops = {{.name = "Yield",
-                             .domain = "treadle",
-                             .since = {1},
-                             .inputs = {{"handed_out", kAnything, "", Presence::variadic}},
-                             .outputs = {{"handed_in", kAnything, "", Presence::variadic}},
-                             .infer = infer_yield,
-                             .deterministic = false,
-                             .barrier = true,
-                             .write_function = write_yield}};
-  for (auto family : {fused_attention_ops, fused_elementwise_ops, fused_matmul_ops, fused_rotary_ops, quantized_matmul_ops,
-                      rounded_matmul_ops, blocked_matmul_ops, cache_ops, generation_steps_ops, sparse_ops})
-    for (OpDef& op : family()) ops.push_back(std::move(op));
-  return ops;
+  return {{.name = "Yield",
+           .domain = "treadle",
+           .since = {1},
+           .inputs = {{"handed_out", kAnything, "", Presence::variadic}},
+           .outputs = {{"handed_in", kAnything, "", Presence::variadic}},
+           .infer = infer_yield,
+           .deterministic = false,
+           .barrier = true,
+           .write_function = write_yield}};
 }
 
 }  // namespace treadle::ops
