@@ -33,6 +33,7 @@ const std::map<std::string, std::set<std::string>> kMayInclude = {
     {"quantize", {"session"}},
     {"ort_api", {"session"}},
     {"c_api", {"session", "train", "ort_api"}},
+    {"training_runtime", {"session", "train"}},
     {"cli", {"session", "train", "c_api", "quantize"}},
 };
 

@@ -1,0 +1,153 @@
+# TREADLE_TRAINING_RUNTIME: a library without exporter, optimiser and gradients, of the operators that artifacts need, for one instruction
+# set. What it lacks are stubs in src/training_runtime with the same headers; what nothing calls then, the linker drops. In: TREADLE_SOURCES.
+
+set(TREADLE_RUNTIME_MARCH "x86-64-v3" CACHE STRING "With TREADLE_TRAINING_RUNTIME: -march of the processor to build for; empty: the compiler's own")
+foreach(part BUILD_TESTS BUILD_CLI BUILD_ORT_API BUILD_PYTHON BUILD_BENCH BUILD_ONEDNN BUILD_MPI BUILD_FUZZERS IMAGE_CODECS)
+  set(TREADLE_${part} OFF)
+endforeach()
+
+# The operators' families, each a function of one file, as src/ops/families.txt lists them.
+if(NOT TREADLE_OPERATORS)
+  message(FATAL_ERROR "TREADLE_TRAINING_RUNTIME needs TREADLE_OPERATORS: required_operators.config, which `treadle artifacts` writes")
+endif()
+set(wanted "")
+foreach(file ${TREADLE_OPERATORS})
+  set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${file})
+  file(STRINGS ${file} lines REGEX "^[^#]")
+  foreach(line ${lines})
+    string(REPLACE "\;" ";" parts "${line}")  # DOMAIN;OPSET;OPERATOR,OPERATOR
+    list(GET parts 0 domain)
+    list(GET parts 2 operators)
+    string(REPLACE "," ";" operators "${operators}")
+    foreach(operator ${operators})
+      list(APPEND wanted "${domain}:${operator}")
+    endforeach()
+  endforeach()
+endforeach()
+list(REMOVE_DUPLICATES wanted)
+set(families_file ${CMAKE_CURRENT_SOURCE_DIR}/src/ops/families.txt)
+set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${families_file})
+file(STRINGS ${families_file} lines)
+set(found "")
+set(chosen_sources "")
+set(all_sources "")
+set(families "")
+foreach(line ${lines})
+  string(REPLACE " " ";" parts "${line}")
+  list(POP_FRONT parts family source)
+  list(APPEND all_sources ${CMAKE_CURRENT_SOURCE_DIR}/src/${source})
+  set(is_wanted OFF)
+  foreach(operator ${parts})
+    if(operator IN_LIST wanted)
+      set(is_wanted ON)
+      list(APPEND found ${operator})
+    endif()
+  endforeach()
+  if(is_wanted)
+    string(APPEND families "    ${family},\n")
+    list(APPEND chosen_sources ${CMAKE_CURRENT_SOURCE_DIR}/src/${source})
+  endif()
+endforeach()
+list(REMOVE_ITEM wanted ${found})
+if(wanted)
+  message(FATAL_ERROR "TREADLE_OPERATORS names operators that there are not: ${wanted}")
+endif()
+file(CONFIGURE OUTPUT ${CMAKE_CURRENT_BINARY_DIR}/generated/operator_families.h CONTENT
+"// The families of operators that this build has.
+inline constexpr Family kFamilies[] = {
+${families}};
+")
+
+# Sources: without the operators that nobody asked for, and without what stubs stand for.
+list(REMOVE_ITEM all_sources ${chosen_sources})
+list(REMOVE_ITEM TREADLE_SOURCES ${all_sources})
+list(FILTER TREADLE_SOURCES EXCLUDE REGEX "/src/(autodiff|passes|profile|quantize|ort_api|device/sim)/")
+list(APPEND TREADLE_SOURCES ${CMAKE_CURRENT_SOURCE_DIR}/src/passes/captured_constants.cpp ${CMAKE_CURRENT_SOURCE_DIR}/src/passes/precision_rules.cpp)
+list(FILTER TREADLE_SOURCES EXCLUDE REGEX "/src/onnx/(export|export_opset|opset_history)\\.cpp$")
+list(FILTER TREADLE_SOURCES EXCLUDE REGEX "/src/c_api/(engine|executor|job|joint_module|partial_run|plugin_api|profile|quantize)\\.cpp$")
+list(FILTER TREADLE_SOURCES EXCLUDE REGEX
+  "/src/train/(batch|executor|executor_bind|executor_graphs|head|joint_graph|joint_module|joint_run|row_gradients|trainer_graphs|training_graph|untied|write_artifacts)\\.cpp$")
+file(GLOB stubs CONFIGURE_DEPENDS src/training_runtime/*.cpp)
+list(APPEND TREADLE_SOURCES ${stubs})
+
+# Kernels and helpers of operators are compiled where a source that stays can call them: what a header declares, files of its folder define,
+# and they include it. So a file of these folders stays if it includes a header of its own folder that is reached from what stays.
+function(treadle_read_includes source out)
+  file(STRINGS ${source} lines REGEX "^#include \"(kernels|ops)/.*\\.h\"")
+  set(includes "")
+  foreach(line ${lines})
+    string(REGEX REPLACE "^#include \"(.*)\".*" "\\1" header "${line}")
+    list(APPEND includes ${header})
+  endforeach()
+  set(${out} ${includes} PARENT_SCOPE)
+endfunction()
+set(staying ${TREADLE_SOURCES})
+set(candidates ${TREADLE_SOURCES})
+list(FILTER staying EXCLUDE REGEX "/src/(kernels|ops)/")
+list(FILTER candidates INCLUDE REGEX "/src/(kernels|ops)/")
+list(APPEND staying ${chosen_sources} ${CMAKE_CURRENT_SOURCE_DIR}/src/ops/list.cpp)
+list(REMOVE_ITEM candidates ${staying})
+file(GLOB_RECURSE headers CONFIGURE_DEPENDS src/*.h)
+list(FILTER headers EXCLUDE REGEX "/src/(kernels|ops|passes|autodiff|quantize|ort_api|cli)/")
+set(to_read ${staying} ${headers})
+set(reached "")
+while(to_read)
+  set(next "")
+  foreach(file ${to_read})
+    treadle_read_includes(${file} includes)
+    foreach(header ${includes})
+      if(NOT header IN_LIST reached)
+        list(APPEND reached ${header})
+        list(APPEND next ${CMAKE_CURRENT_SOURCE_DIR}/src/${header})
+      endif()
+    endforeach()
+  endforeach()
+  if(NOT next)
+    foreach(file ${candidates})
+      file(RELATIVE_PATH folder ${CMAKE_CURRENT_SOURCE_DIR}/src ${file})
+      get_filename_component(folder ${folder} DIRECTORY)
+      treadle_read_includes(${file} includes)
+      foreach(header ${includes})
+        get_filename_component(header_folder ${header} DIRECTORY)
+        if(header_folder STREQUAL folder AND header IN_LIST reached)
+          list(APPEND next ${file})
+          list(APPEND staying ${file})
+          list(REMOVE_ITEM candidates ${file})
+          break()
+        endif()
+      endforeach()
+    endforeach()
+  endif()
+  set(to_read ${next})
+endwhile()
+set(TREADLE_SOURCES ${staying})
+
+# Tables of operators name rules of gradients, which other families' files may define. Those that are missing are never called.
+file(STRINGS src/ops/gradients.h rules REGEX "^Result .*\\);")
+set(definitions "")
+foreach(rule ${rules})
+  string(REGEX REPLACE "^(Result [a-z0-9_]+\\(.*\\)).*$" "\\1" rule "${rule}")
+  string(APPEND definitions "[[gnu::weak]] ${rule} { return {}; }\n")
+endforeach()
+file(CONFIGURE OUTPUT ${CMAKE_CURRENT_BINARY_DIR}/generated/no_gradients.cpp CONTENT
+"#include \"ops/gradients.h\"
+#pragma GCC diagnostic ignored \"-Wunused-parameter\"
+namespace treadle::ops::gradients {
+${definitions}}
+" @ONLY)
+list(APPEND TREADLE_SOURCES ${CMAKE_CURRENT_BINARY_DIR}/generated/no_gradients.cpp)
+
+# For size: every function by itself, and nothing visible but the C ABI.
+add_compile_definitions(TREADLE_TRAINING_RUNTIME TREADLE_OPERATOR_FAMILIES="${CMAKE_CURRENT_BINARY_DIR}/generated/operator_families.h"
+  HWY_COMPILE_ONLY_STATIC
+  HWY_DISABLE_PCLMUL_AES)  # which x86-64-v3 lacks, and no kernel uses
+add_compile_options(-ffunction-sections -fdata-sections -fno-semantic-interposition)
+if(TREADLE_RUNTIME_MARCH)
+  add_compile_options(-march=${TREADLE_RUNTIME_MARCH})
+endif()
+find_program(TREADLE_GOLD ld.gold)  # it keeps functions that are the same once
+set(TREADLE_RUNTIME_LINKING -Wl,--gc-sections -Wl,--no-undefined -Wl,--as-needed -Wl,-O1)
+if(TREADLE_GOLD)
+  list(APPEND TREADLE_RUNTIME_LINKING -fuse-ld=gold -Wl,--icf=safe)
+endif()
+set(TREADLE_C_EXPORTS ${CMAKE_CURRENT_SOURCE_DIR}/cmake/c_exports.map)

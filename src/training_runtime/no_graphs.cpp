@@ -1,0 +1,43 @@
+// Graphs of trainers where nothing makes them but artifacts.
+#include "graph/infer.h"
+#include "graph/op_def.h"
+#include "ops/training/gradient_operator.h"
+#include "session/refusals.h"
+#include "train/trainer_graphs.h"
+#include "treadle/error.h"
+
+namespace treadle::ops {
+
+// It applies the rules that this build lacks.
+OpDef gradient_operator() {
+  return {.name = "Gradient", .domain = "ai.onnx.preview.training", .since = {1}, .infer = [](InferContext&) {
+            throw Error(ErrorCode::not_implemented, "Gradient: this is a build for training from artifacts, which has no gradients");
+          }};
+}
+
+}  // namespace treadle::ops
+
+namespace treadle::train {
+namespace {
+
+[[noreturn]] void throw_missing(const char* what) {
+  throw Error(ErrorCode::not_implemented,
+              std::string(what) + ": this is a build for training from artifacts; write them with `treadle artifacts` of a whole one");
+}
+
+}  // namespace
+
+TrainerGraphs::TrainerGraphs(const Model& source, const TrainerOptions&) : model(source) { throw_missing("a trainer of a model"); }
+std::unique_ptr<Graph> TrainerGraphs::first_step_graph(const SessionOptions&) { return first_opened_step_graph(); }
+std::unique_ptr<Graph> TrainerGraphs::step_graph(const SessionOptions&, bool) const { return opened_step_graph(); }
+std::unique_ptr<Graph> TrainerGraphs::update_graph() const { return opened->update(); }
+std::unique_ptr<Graph> TrainerGraphs::gradient_graph(const SessionOptions&, bool) const { refuse("training from artifacts", "gradients"); }
+std::unique_ptr<Graph> TrainerGraphs::inference_graph(Inference wanted) const {
+  return opened->evaluation(wanted.loss, wanted.outputs, *this);
+}
+std::string TrainerGraphs::description() const { throw_missing("several trainers as one"); }
+
+void optimise(Graph&, const SessionOptions&) { throw_missing("an optimiser"); }
+void write_artifact_models(const TrainerGraphs&, const SessionOptions&, const std::string&) { throw_missing("writing artifacts"); }
+
+}  // namespace treadle::train
