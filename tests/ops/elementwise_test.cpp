@@ -94,6 +94,14 @@ TEST(Pow, TakesAnyPairOfTypes) {
             (std::vector<int32_t>{-32, 243}));
 }
 
+// What pow() of double gives.
+TEST(Pow, TakesExponentsThatFloatDoesNotHold) {
+  EXPECT_EQ(values<float>(run_op({"Pow", 15, {floats({3}, {0, 0, kInfinity}), tensor<double>({3}, {5e-324, 0, 1e-300})}})[0]),
+            (std::vector<float>{0, 1, kInfinity}));
+  EXPECT_EQ(values<float>(run_op({"Pow", 15, {floats({2}, {-1, -1}), tensor<int64_t>({2}, {(1 << 24) + 1, 1 << 24})}})[0]),
+            (std::vector<float>{-1, 1}));
+}
+
 TEST(Pow, BySmallConstantsIsExact) {
   for (float exponent : {2.0F, 3.0F, 1.0F, 0.5F, -1.0F, -0.5F, 4.0F}) {
     Tensor z = run_op({"Pow", 15, {floats({4}, {0.25F, 1, 2.5F, 16}), floats({}, {exponent})}})[0];

@@ -160,9 +160,17 @@ struct Pow {
 
   static constexpr int64_t kBlock = 128;
   [[gnu::noinline]] static void power_block(const T* x, int64_t step, const double* y, T* out, int64_t n) {
-    if constexpr (std::is_integral_v<T> || std::is_same_v<T, double>) {
-      for (int64_t i = 0; i < n; ++i) out[i] = static_cast<T>(std::pow(static_cast<double>(x[i * step]), y[i]));
-    } else {
+    // As float, 2^24 + 1 is even and 5e-324 is 0.
+    auto is_float = [](double exponent) { return std::isnan(exponent) || static_cast<double>(static_cast<float>(exponent)) == exponent; };
+    if (std::is_integral_v<T> || std::is_same_v<T, double> || !std::all_of(y, y + n, is_float)) {
+      for (int64_t i = 0; i < n; ++i) {
+        const double power = std::pow(static_cast<double>(x[i * step]), y[i]);
+        if constexpr (std::is_integral_v<T> || std::is_same_v<T, double>)
+          out[i] = static_cast<T>(power);
+        else
+          out[i] = static_cast<T>(static_cast<float>(power));
+      }
+    } else if constexpr (!std::is_integral_v<T> && !std::is_same_v<T, double>) {
       float base[kBlock] = {}, exponent[kBlock] = {};
       for (int64_t i = 0; i < n; ++i) base[i] = static_cast<float>(x[i * step]), exponent[i] = static_cast<float>(y[i]);
       kernels::binary_f32(Binary::pow, base, 1, exponent, 1, base, n);
