@@ -4,11 +4,6 @@ namespace treadle::cli {
 
 using train::Loss;
 
-bool has_labels(const train::TrainerOptions& options, const Model& model) {
-  if (options.loss == Loss::graph) return train::loss_inputs(model, options).labels.has_value();
-  return options.loss != Loss::output;
-}
-
 bool has_classes(Loss loss) { return loss == Loss::softmax_cross_entropy || loss == Loss::negative_log_likelihood; }
 
 namespace {

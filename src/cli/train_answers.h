@@ -3,15 +3,12 @@
 
 #include <cstdint>
 
-#include "treadle/model.h"
 #include "treadle/tensor.h"
 #include "treadle/train.h"
 
 namespace treadle::cli {
 
 bool has_classes(train::Loss loss);
-/// Whether steps take labels.
-bool has_labels(const train::TrainerOptions& options, const Model& model);
 
 /// Among those that count, and how many count.
 struct RightAnswers {

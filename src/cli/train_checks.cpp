@@ -7,7 +7,6 @@
 #include <functional>
 
 #include "cli/inputs.h"
-#include "cli/train_answers.h"
 #include "treadle/error.h"
 
 namespace treadle::cli {
@@ -23,7 +22,8 @@ bool any_csv(const std::vector<std::string>& files) {
 void check_data_options(const TrainArguments& a, const Model& model,
                         const std::function<void(const char*, bool, std::string_view)>& needs) {
   const std::vector<ValueInfo> inputs = model.inputs();
-  for (const char* option : {"--labels", "--validation-labels"}) needs(option, has_labels(a.trainer, model), "a loss that has labels");
+  const bool has_labels = train::label_form(a.trainer, model).dtype != DType::undefined;
+  for (const char* option : {"--labels", "--validation-labels"}) needs(option, has_labels, "a loss that has labels");
   needs("--labels", !any_folder(a.data.paths), "files: the classes of a folder of pictures are its folders");
   needs("--features", any_csv(a.data.paths), "a .csv file in --data");
   needs("--scale", std::any_of(inputs.begin(), inputs.end(), [](const ValueInfo& info) { return is_float(info.dtype); }),

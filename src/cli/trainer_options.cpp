@@ -26,9 +26,8 @@ void add_trainer_options(CLI::App& app, train::TrainerOptions& options) {
   };
   option("--loss",
          "softmax_cross_entropy (default), negative_log_likelihood, mean_squared_error, l1, huber, "
-         "binary_cross_entropy_with_logits, kl_divergence, ctc, output, or an ONNX file: a graph of the loss, whose first input takes the "
-         "scores "
-         "and the next the labels");
+         "binary_cross_entropy_with_logits, kl_divergence, ctc, output, or an ONNX file: a graph of the loss, "
+         "whose first input takes the scores and the next the labels");
   app.add_option("--loss-of", options.output, "Output, or another value, to compute the loss from; the first output if not given")
       ->group(kTrainerGroup);
   option("--class-axis", "Axis of the classes in the scores; -1 for language models");

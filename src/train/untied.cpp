@@ -9,7 +9,6 @@
 
 #include "core/logging.h"
 #include "core/nearest.h"
-#include "onnx/serialize.h"
 #include "session/model.h"
 #include "train/training_graph.h"
 #include "treadle/error.h"
@@ -132,11 +131,10 @@ Model untied(const Model& model, const std::vector<std::string>& patterns) {
   for (const auto& [name, nodes] : readers)
     if (nodes.size() > 1) shared.push_back(name);
   for (const std::string& pattern : patterns) {
-    const size_t before = chosen.size();
     bool is_known = false;
     for (const std::string& name : shared)
       if (matches(pattern, name)) is_known = true, chosen.insert(name);
-    if (!is_known && chosen.size() == before)
+    if (!is_known)
       throw Error(ErrorCode::not_found,
                   fmt::format("untied: \"{}\" is no float32 initializer that several nodes read; {}", pattern,
                               shared.empty() ? "the model has none" : fmt::format("the nearest: {}", nearest_names(pattern, shared))));
@@ -146,8 +144,7 @@ Model untied(const Model& model, const std::vector<std::string>& patterns) {
   for (const std::string& name : chosen) separation.separate(name, readers.at(name));
   separation.finish();
   def.ir_version = std::max<int64_t>(def.ir_version, 4);  // before, initializers had to be inputs, too
-  const std::string bytes = onnx::serialize_model(def);
-  return Model::from_bytes(std::as_bytes(std::span(bytes)));
+  return make_model(std::move(def), model.impl().path);
 }
 
 void warn_of_merged(const Model& model, const std::vector<std::string>& trained, const SessionOptions& session) {
