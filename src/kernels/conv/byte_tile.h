@@ -84,7 +84,9 @@ void byte_max_row_avx2(const ByteMaxRow& row);
 void byte_max_row_avx512vnni(const ByteMaxRow& row);
 void byte_max_row(const ByteMaxRow& row, ByteInstructions with);
 
+/// y[i] = table[x[i]]; y may be x.
 void map_bytes_plain(int64_t n, const uint8_t* table, const uint8_t* x, uint8_t* y);
+void map_bytes_avx2(int64_t n, const uint8_t* table, const uint8_t* x, uint8_t* y);
 /// False if the CPU lacks AVX512-VBMI; nothing is done then.
 bool map_bytes_avx512vbmi(int64_t n, const uint8_t* table, const uint8_t* x, uint8_t* y);
 

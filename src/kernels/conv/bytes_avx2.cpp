@@ -240,11 +240,48 @@ TREADLE_AVX2 void byte_max_row_avx2(const ByteMaxRow& row) {
   }
 }
 
+TREADLE_AVX2 void map_bytes_avx2(int64_t n, const uint8_t* table, const uint8_t* x, uint8_t* y) {
+  constexpr int64_t kBytes = 64;  // two vectors at a time: the rows of the table are loaded once for both
+  // A shuffle picks from 16 bytes by an index's lowest four bits, and gives 0 where the highest bit is set. The index falls by 16 from row
+  // to row and stays below 0 once it is: all rows up to its own take part, so that each holds its difference to the one before.
+  __m256i rows[16];
+  for (int half = 0; half < 2; ++half) {
+    __m256i before = _mm256_setzero_si256();
+    for (int i = 0; i < 8; ++i) {
+      const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(table + 128 * half + 16 * i));
+      const __m256i row = _mm256_broadcastsi128_si256(bytes);
+      rows[8 * half + i] = _mm256_xor_si256(row, before);
+      before = row;
+    }
+  }
+  const __m256i step = _mm256_set1_epi8(16), highest = _mm256_set1_epi8(static_cast<char>(0x80));
+  int64_t i = 0;
+  for (; i + kBytes <= n; i += kBytes) {
+    __m256i index[2], found[2];
+    for (int v = 0; v < 2; ++v) {
+      index[v] = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(x + i + 32 * v));
+      found[v] = _mm256_setzero_si256();
+    }
+    for (int half = 0; half < 2; ++half) {
+      __m256i left[2] = {index[0], index[1]};
+      for (int row = 0; row < 8; ++row)
+        for (int v = 0; v < 2; ++v) {
+          found[v] = _mm256_xor_si256(found[v], _mm256_shuffle_epi8(rows[8 * half + row], left[v]));
+          left[v] = _mm256_subs_epi8(left[v], step);
+        }
+      for (__m256i& i_v : index) i_v = _mm256_xor_si256(i_v, highest);
+    }
+    for (int v = 0; v < 2; ++v) _mm256_storeu_si256(reinterpret_cast<__m256i*>(y + i + 32 * v), found[v]);
+  }
+  map_bytes_plain(n - i, table, x + i, y + i);
+}
+
 }  // namespace treadle::kernels
 #else
 namespace treadle::kernels {
 void byte_conv_tile_avx2(const ByteConvTile& tile, bool) { byte_conv_tile_plain(tile); }
 void byte_depthwise_row_avx2(const ByteDepthwiseRow& row) { byte_depthwise_row_plain(row); }
 void byte_max_row_avx2(const ByteMaxRow& row) { byte_max_row_plain(row); }
+void map_bytes_avx2(int64_t n, const uint8_t* table, const uint8_t* x, uint8_t* y) { map_bytes_plain(n, table, x, y); }
 }  // namespace treadle::kernels
 #endif

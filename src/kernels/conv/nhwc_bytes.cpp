@@ -123,7 +123,11 @@ size_t slot_bytes(const ConvParams& p) { return aligned_bytes<uint8_t>(gathered_
 int num_slots(const ConvParams& p, int max_threads) { return ScratchSlots::count(max_threads, dense_chunks(p, false)); }
 
 void map_some(int64_t n, const uint8_t* table, const uint8_t* x, uint8_t* y) {
-  if (!map_bytes_avx512vbmi(n, table, x, y)) map_bytes_plain(n, table, x, y);
+  if (map_bytes_avx512vbmi(n, table, x, y)) return;
+  static const bool has_avx2 = cpu_info().features.avx2;
+  // For a few bytes its preparations are not worth it.
+  const auto map = has_avx2 && n >= 256 ? map_bytes_avx2 : map_bytes_plain;
+  map(n, table, x, y);
 }
 
 void dense(const ConvParams& p, const ByteConv& conv, const int8_t* packed, const ByteEpilogue& epilogue, uint8_t* y, void* scratch,

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <vector>
 
+#include "core/cpu_info.h"
 #include "kernels/conv/byte_tile.h"
 #include "kernels/gemm/gemm_bytes.h"
 #include "tests/kernels/conv/reference.h"
@@ -216,8 +217,12 @@ TEST(NhwcBytes, MaxPoolsAndTablesEqualTheDefinition) {
     ASSERT_EQ(y, expected);
     map_bytes(static_cast<int64_t>(y.size()), table.data(), y.data(), mapped.data(), &pool);
     for (size_t i = 0; i < y.size(); ++i) ASSERT_EQ(mapped[i], table[y[i]]);
+    std::vector<uint8_t> in_place = y;
+    const auto map_in_place = cpu_info().features.avx2 ? map_bytes_avx2 : map_bytes_plain;
+    map_in_place(static_cast<int64_t>(y.size()), table.data(), in_place.data(), in_place.data());
     map_bytes_plain(static_cast<int64_t>(y.size()), table.data(), y.data(), y.data());
     ASSERT_EQ(y, mapped);
+    ASSERT_EQ(in_place, mapped);
   }
 }
 

@@ -150,6 +150,42 @@ TEST(Chain, QuantisedSumsAreThoseOfTheFormula) {
   check_quantised_sums<int8_t>(DType::int8);
 }
 
+// Whatever a code cannot be becomes the one at that end, at every place of a block.
+template <typename T>
+void check_extremes(DType dtype) {
+  constexpr int kLow = std::numeric_limits<T>::min(), kHigh = std::numeric_limits<T>::max();
+  const float numbers[] = {NAN,   INFINITY, -INFINITY, 3e38F,    -3e38F,  2147483648.0F, -2147483648.0F, 2147483520.0F, 1.5e9F,
+                           -1e9F, 32767.5F, -32768.5F, 65535.5F, -300.5F, 254.5F,        -127.5F,        2.5F};
+  ChainProgram program;
+  program.inputs = {DType::float32, dtype, DType::float32};
+  program.output = dtype;
+  const ChainStep quantise{ChainOp::quantize, 1, 0, Unary::none, static_cast<float>(kLow), static_cast<float>(kHigh)};
+  for (const float scale : {1.0F, 0.5F})
+    for (const int zero : {kLow, (kLow + kHigh) / 2, kHigh}) {
+      program.steps = {{ChainOp::load, 0}, {ChainOp::div, 2}, quantise};
+      std::vector<float> x;
+      for (int i = 0; i < 300; ++i) x.push_back(numbers[static_cast<size_t>(i) % std::size(numbers)]);
+      ChainPlan plan;
+      plan.size = static_cast<int64_t>(x.size());
+      const int64_t dims[] = {plan.size};
+      plan.inputs[0] = plan_chain_input(dims, dims);
+      plan.inputs[1] = plan.inputs[2] = plan_chain_input(dims, {});
+      const T zero_point = static_cast<T>(zero);
+      const void* inputs[] = {x.data(), &zero_point, &scale};
+      std::vector<T> y(x.size());
+      run_chain(program, plan, inputs, y.data(), nullptr);
+      for (size_t i = 0; i < x.size(); ++i) {
+        const double code =
+            std::isnan(x[i]) ? kLow : std::clamp(std::nearbyint(double{x[i]} / double{scale}) + zero, double{kLow}, double{kHigh});
+        ASSERT_EQ(static_cast<double>(y[i]), code) << x[i] << " by " << scale << ", zero point " << zero << ", at " << i;
+      }
+    }
+}
+TEST(Chain, ExtremesBecomeTheCodesAtTheEnds) {
+  check_extremes<uint8_t>(DType::uint8);
+  check_extremes<int8_t>(DType::int8);
+}
+
 TEST(Chain, TruthValuesAreBytes) {
   ChainProgram program;
   program.inputs = {DType::float32, DType::boolean};
