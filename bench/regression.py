@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Is one build slower than another? Models on both, in turn, judged by the noise of the very series.
 
-    bench/regression.py BEFORE AFTER [--only REGEX] [--rounds 20] [--seconds 0.05] [--threads 1] [--least 0.02]
+    bench/regression.py BEFORE AFTER [--what run] [--only REGEX] [--rounds 20] [--seconds 0.05] [--threads 1] [--least 0.02]
 
 BEFORE and AFTER are each a folder with a built Python package (build/python/python, or a copy of it), a command-line program (treadle), or
 a commit, whose package is built first under --builds. Each build has a process of its own; they take turns on the same processor, a block of runs
@@ -24,6 +24,7 @@ import re
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -86,7 +87,7 @@ class Package:
     """A built Python package in a process that measures on request."""
 
     def __init__(self, folder: Path, args) -> None:
-        command = [sys.executable, __file__, "--worker", "--threads", str(args.threads), "--cache", str(args.cache), "--clock", args.clock]
+        command = [sys.executable, __file__, "--worker", "--what", args.what, "--threads", str(args.threads), "--cache", str(args.cache), "--clock", args.clock]
         environment = os.environ | {"PYTHONPATH": str(folder)}
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment)
 
@@ -140,21 +141,35 @@ def median_of_bench(text: str) -> float:
     return float(found[1]) * {"us": 1e-3, "ms": 1.0, "s": 1e3}[found[2]]
 
 
-def worker(args) -> None:
-    """Reads requests, one a line: {"open": model} or {"seconds": .., }."""
+def work_of(what: str, case: models.Case, threads: int) -> Callable[[], object]:
+    """What is timed of a model: a run, alone or as a job; the making of a session; or a training step towards outputs of 0."""
     import treadle
 
+    path = str(case.path)
+    options = treadle.SessionOptions()
+    options.intra_op_num_threads = threads
+    if what == "start":
+        return lambda: treadle.InferenceSession(path, options)
+    if what == "job":
+        options.job = treadle.Job("regression")
+    session = treadle.InferenceSession(path, options)
+    if what != "train":
+        return lambda: session.run(None, case.feeds)
+    first = session.get_outputs()[0].name
+    zeros = np.zeros_like(session.run([first], case.feeds)[0])
+    trainer = treadle.train.Trainer(path, output=first, loss="mean_squared_error", learning_rate=1e-6, momentum=0.9, num_threads=threads)
+    return lambda: trainer.step(case.feeds, zeros)
+
+
+def worker(args) -> None:
+    """Reads requests, one a line: {"open": model} or {"seconds": .., }."""
     run, clock = None, time.process_time if args.clock == "cpu" else time.perf_counter
     for text in sys.stdin:
         request = json.loads(text)
         try:
             if name := request.get("open"):
                 run = None
-                case = models.load(name, 1, args.cache)
-                options = treadle.SessionOptions()
-                options.intra_op_num_threads = args.threads
-                session = treadle.InferenceSession(str(case.path), options)
-                run = lambda session=session, feeds=case.feeds: session.run(None, feeds)
+                run = work_of(args.what, models.load(name, 1, args.cache), args.threads)
                 run()
                 reply = {}
             else:
@@ -189,6 +204,8 @@ def side(what: str, args) -> Package | Program:
     if (path / "treadle" / "__init__.py").exists():
         return Package(path.resolve(), args)
     if path.is_file() and os.access(path, os.X_OK):
+        if args.what != "run":
+            sys.exit(f"--what {args.what} needs packages; {what} is a program")
         return Program(path.resolve(), args)
     if path.exists():
         sys.exit(f"{what} is neither a built package (no treadle/__init__.py in it) nor a program")
@@ -216,6 +233,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("before", nargs="?")
     parser.add_argument("after", nargs="?")
+    parser.add_argument("--what", choices=["run", "job", "start", "train"], default="run", help="of each model; other than run: packages only")
     parser.add_argument("--only", default=".", help="regular expression over model names")
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--seconds", type=float, default=0.05, help="of a block")
