@@ -52,6 +52,7 @@ std::string machine_identity() {
 bool is_compiled(const std::string& path) {
   std::FILE* file = std::fopen(path.c_str(), "rbe");
   if (!file) return false;
+  std::setvbuf(file, nullptr, _IONBF, 0);  // every load asks: a buffer would cost more than the bytes
   std::array<char, kMagic.size()> begin{};
   const bool whole = std::fread(begin.data(), 1, begin.size(), file) == begin.size();
   std::fclose(file);

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <deque>
 #include <iterator>
 
 #include "graph/dead_nodes.h"
@@ -34,14 +33,15 @@ class PatchDriver {
       : rewriter_(rewriter), graph_(rewriter.graph()), rules_(rules), options_(options) {}
 
   void run() {
-    for (NodeId id : graph_.order()) enqueue(id);
+    queue_ = graph_.order();
+    queued_.assign(graph_.node_capacity(), false);
+    for (NodeId id : queue_) queued_[index_of(id)] = true;
     // Every rule brings a graph closer to a form that no rule matches; more patches than this say that two of them undo each other.
     const int64_t limit = rewriter_.count() + 1000 + 50 * static_cast<int64_t>(graph_.num_nodes());
-    while (!queue_.empty() && !rewriter_.is_at_limit()) {
+    for (size_t next = 0; next < queue_.size() && !rewriter_.is_at_limit(); ++next) {
       if (rewriter_.count() > limit)
         throw Error(ErrorCode::internal, fmt::format("the rewrite rules do not come to an end; the last was {}", last_rule_));
-      NodeId id = queue_.front();
-      queue_.pop_front();
+      const NodeId id = queue_[next];
       queued_[index_of(id)] = false;
       if (graph_.is_alive(id)) visit(id);
     }
@@ -162,7 +162,7 @@ class PatchDriver {
   std::string_view last_rule_;
   std::vector<std::vector<std::string>> removed_sources_;  // of the nodes that the patch in hand has made superfluous
   std::vector<std::vector<std::pair<std::string, std::string>>> removed_metadata_;  // of the same
-  std::deque<NodeId> queue_;
+  std::vector<NodeId> queue_;
   std::vector<bool> queued_;
 };
 

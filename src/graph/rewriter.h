@@ -35,7 +35,10 @@ class Rewriter {
   /// Calls pass(Rewriter&) for the bodies of every node.
   template <typename Fn>
   void for_each_body(Fn&& pass) {
-    for (NodeId id : graph_.order()) for_each_body(id, pass);
+    std::vector<NodeId> with_bodies;  // in most graphs none
+    for (NodeId id = graph_.first(); id != kNoNode; id = graph_.next(id))
+      if (!graph_.node(id).bodies.empty()) with_bodies.push_back(id);
+    for (NodeId id : with_bodies) for_each_body(id, pass);
   }
   template <typename Fn>
   void for_each_body(NodeId id, Fn&& pass) {
