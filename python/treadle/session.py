@@ -226,9 +226,11 @@ class Session:
         :raises ValueError: an input is missing.
         :raises InvalidArgument: an unknown name, or a value of another type or shape than the model declares.
         """
-        feeds = _as_dict(input_feed, self._inputs_meta)
+        # Small models are run often: what most callers give costs no call here.
+        feeds = input_feed if type(input_feed) is dict else _as_dict(input_feed, self._inputs_meta)
+        names = None if output_names is None else _as_names(output_names)
         try:
-            return self._sess.run(_as_names(output_names), feeds, run_options)
+            return self._sess.run(names, feeds, run_options)
         except InvalidArgument as error:
             hint = dtype_hint(feeds, self._inputs_meta)
             if not hint:

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <atomic>
-#include <deque>
 #include <functional>
 #include <list>
 #include <map>
@@ -66,7 +65,7 @@ class RunFeeds {
 
  private:
   const Given& given_;
-  std::deque<Datum> of_adapters_;
+  std::list<Datum> of_adapters_;  // which added_ points into
   std::map<std::string, const Datum*> added_;
 };
 

@@ -50,7 +50,7 @@ class Lowering {
     share_bytes();
     make_buffers();
     make_releases();
-    find_preallocated();
+    find_held();
     make_patches();
     collect_expressions();
     if (p_.parameters_) p_.parameters_->take_instructions(p_, p_.instructions_);
@@ -361,7 +361,9 @@ class Lowering {
     }
   }
 
-  void find_preallocated() {
+  void find_held() {
+    for (size_t s = 0; s < p_.slots_.size(); ++s)
+      if (p_.slots_[s].placement == Placement::held) p_.held_slots_.push_back(static_cast<int32_t>(s));
     for (const Instruction& instruction : p_.instructions_) {
       if (instruction.dynamic) continue;
       for (int32_t output : p_.operands(instruction).subspan(instruction.num_inputs))

@@ -155,6 +155,7 @@ class Program {
   std::span<const int32_t> releases() const { return releases_; }
   /// Operand positions that point into a feed or a held slot's bytes (views of it included), so that a run patches just these.
   std::span<const uint32_t> patches(int32_t slot) const;
+  std::span<const int32_t> held_slots() const { return held_slots_; }
   /// Held slots that statically bound instructions write: a run gives them memory before it starts.
   std::span<const int32_t> preallocated() const { return preallocated_; }
   FramePool& frames() const { return *frames_; }
@@ -239,7 +240,7 @@ class Program {
   size_t num_expressions_ = 0;  // in the symbol table, when the program was made
   std::vector<SymbolicExtent> symbolic_extents_, known_elements_;
   std::vector<Comparison> comparisons_;
-  std::vector<int32_t> expressions_, symbols_, preallocated_;
+  std::vector<int32_t> expressions_, symbols_, held_slots_, preallocated_;
   size_t state_bytes_ = 0;
   mutable LoadPhases first_binding_;
   mutable NodeCounterList counters_;

@@ -320,20 +320,25 @@ void OutputStore::hand_over(std::span<Datum> outputs) {
       own.copy_from(result.tensor());
       result = own;
     } else if (result.is_tensor()) {
-      result = where_wanted(result.tensor(), k < memory_.size() ? memory_[k] : OutputMemory());
+      static const OutputMemory kAnywhere;
+      put_where_wanted(result, k < memory_.size() ? memory_[k] : kAnywhere);
     }
   }
 }
 
 // An output that has come to lie elsewhere is copied.
-Tensor OutputStore::where_wanted(const Tensor& result, const OutputMemory& memory) {
+void OutputStore::put_where_wanted(Datum& output, const OutputMemory& memory) {
+  const Tensor& result = output.tensor();
   const std::shared_ptr<Device>& lies_on = result.storage()->device();
-  if (!memory.device) return lies_on && !memory.stays ? result.clone() : result;
-  if (result.dtype() == DType::string) return result;
-  if (lies_on && lies_on->reaches(*memory.device) && lies_on->name() == memory.device->name()) return result;
+  if (!memory.device) {
+    if (lies_on && !memory.stays) output = result.clone();
+    return;
+  }
+  if (result.dtype() == DType::string) return;
+  if (lies_on && lies_on->reaches(*memory.device) && lies_on->name() == memory.device->name()) return;
   Tensor copy(result.dtype(), result.shape(), memory.device->allocate(result.size_bytes()));
   copy.copy_from(result);
-  return copy;
+  output = std::move(copy);
 }
 
 void OutputStore::restore_feeds(size_t pc) {

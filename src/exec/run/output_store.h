@@ -60,7 +60,7 @@ class OutputStore {
   Datum apart_from_feeds(Datum value) const;
   Tensor beside_feed(int32_t slot, const RunControl& control);
   Tensor in_own_memory(int32_t slot) const;
-  static Tensor where_wanted(const Tensor& result, const OutputMemory& memory);
+  static void put_where_wanted(Datum& output, const OutputMemory& memory);
   void verify_over_feeds() const;
 
   RunState& state_;

@@ -60,8 +60,9 @@ Datum RunState::value(int32_t index, bool shared) const {
   const Slot& slot = program_.slots()[static_cast<size_t>(index)];
   auto viewed = [&](const Datum& root) {
     if (!root.is_tensor()) return root;
-    const Datum datum = for_node(slot, slot.root == index ? root.tensor() : part_of(index, root.tensor()));
-    return shared && datum.tensor().storage()->lent() ? Datum(datum.tensor().clone()) : datum;
+    Datum datum = for_node(slot, slot.root == index ? root.tensor() : part_of(index, root.tensor()));
+    if (shared && datum.tensor().storage()->lent()) datum = datum.tensor().clone();
+    return datum;
   };
   switch (slot.placement) {
     case Placement::constant: return viewed(binding_->constant(slot.root));
@@ -116,8 +117,7 @@ void RunState::put(int32_t slot, const Datum& value) {
 
 void RunState::drop_all() noexcept {
   for (int32_t slot : program_.input_slots()) drop(slot);
-  for (size_t s = 0; s < held_.size(); ++s)
-    if (program_.slots()[s].placement == Placement::held) held_[s] = Datum();
+  for (int32_t slot : program_.held_slots()) drop(slot);
   if (program_.parameters() && binding_) program_.bindings().let_go(std::move(binding_));  // what they have packed may be of no more use
 }
 
