@@ -6,7 +6,12 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <optional>
 #include <random>
+
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
 
 namespace treadle::kernels {
 namespace {
@@ -185,6 +190,37 @@ TEST(Chain, ExtremesBecomeTheCodesAtTheEnds) {
   check_extremes<uint8_t>(DType::uint8);
   check_extremes<int8_t>(DType::int8);
 }
+
+#if defined(__x86_64__)
+// Whether upper halves of vector registers are in use, by what the processor would have to save of them; nothing if it does not tell.
+std::optional<bool> upper_halves_are_in_use() {
+  unsigned a = 0, b = 0, c = 0, d = 0;
+  constexpr unsigned kTells = 1U << 2;
+  if (!__get_cpuid_count(0xD, 1, &a, &b, &c, &d) || (a & kTells) == 0) return std::nullopt;
+  asm volatile("xgetbv" : "=a"(a), "=d"(d) : "c"(1));
+  constexpr unsigned kUpperOfYmm = 1U << 2, kUpperOfZmm = 1U << 6;
+  return (a & (kUpperOfYmm | kUpperOfZmm)) != 0;
+}
+
+// SSE instructions are slow until they are not: a chain must not slow down what runs after it.
+TEST(Chain, LeavesNoUpperHalvesInUse) {
+  ChainProgram program;
+  program.inputs = {DType::float32};
+  program.steps = {{ChainOp::load, 0}, {ChainOp::unary, 0, 0, Unary::relu}};
+  for (const int64_t n : {int64_t{1}, int64_t{64}, int64_t{1000}}) {
+    const std::vector<float> x(static_cast<size_t>(n), -1.0F);
+    std::vector<float> y(x.size());
+    ChainPlan plan;
+    plan.size = n;
+    plan.inputs[0] = plan_chain_input({&n, 1}, {&n, 1});
+    const void* inputs[] = {x.data()};
+    run_chain(program, plan, inputs, y.data(), nullptr);
+    const std::optional<bool> in_use = upper_halves_are_in_use();
+    if (!in_use) GTEST_SKIP() << "this processor does not tell";
+    EXPECT_FALSE(*in_use) << n << " elements";
+  }
+}
+#endif
 
 TEST(Chain, TruthValuesAreBytes) {
   ChainProgram program;
