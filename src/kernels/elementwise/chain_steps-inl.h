@@ -12,10 +12,10 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
-#include <type_traits>
 
 #include "kernels/bounds-inl.h"
 #include "kernels/elementwise/chain.h"
+#include "kernels/elementwise/saturation-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace treadle::kernels::HWY_NAMESPACE {
@@ -287,46 +287,19 @@ TREADLE_STEP(quantize_last_step) {
   store_lowest_bytes(d, v0, v1, v2, v3, v4, v5, v6, v7, pc->y, static_cast<uint8_t*>(m->dst));
 }
 
-#if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX2
-#define TREADLE_QUANTIZES_BY_SATURATION 1
-#if HWY_TARGET <= HWY_AVX3
-#define TREADLE_WIDE(NAME) _mm512_##NAME
-#else
-#define TREADLE_WIDE(NAME) _mm256_##NAME
-#endif
-using Halves = hn::Vec<hn::Repartition<int16_t, D>>;
-HWY_INLINE hn::Vec<hn::RebindToSigned<D>> nearest_ints(V v) { return {TREADLE_WIDE(cvtps_epi32)(v.raw)}; }
-template <typename Code>
-HWY_INLINE hn::Vec<hn::Repartition<Code, D>> saturated(Halves x, Halves y) {
-  if constexpr (std::is_signed_v<Code>) return {TREADLE_WIDE(packs_epi16)(x.raw, y.raw)};
-  return {TREADLE_WIDE(packus_epi16)(x.raw, y.raw)};
-}
-#undef TREADLE_WIDE
-// The same to all numbers that a byte has: packing saturates. A conversion makes the least number of NaN and of all that an int32 does not
-// hold, so that large numbers alone need a bound.
+#if TREADLE_QUANTIZES_BY_SATURATION
+// The same to all numbers that a byte has.
 template <typename Code, bool kDivides>
 TREADLE_STEP(quantize_whole_range_last_step) {
   const D d;
-  const hn::Repartition<int16_t, D> halves;
   const hn::Repartition<Code, D> bytes;
-  const hn::Repartition<uint32_t, D> lanes;
-  constexpr uint32_t kBlocks = hn::MaxLanes(D()) / 4;
-  HWY_ALIGN uint32_t of_blocks[4 * kBlocks];  // packing keeps to blocks of 16 bytes: four bytes of each of four vectors
-  for (uint32_t i = 0; i < 4 * kBlocks; ++i) of_blocks[i] = i % kBlocks * 4 + i / kBlocks;
-  const V bound = hn::Set(d, 1e9f), scale = hn::Set(d, pc->divisor);
-  const auto zero = hn::Set(halves, static_cast<int16_t>(pc->whole));
-  const auto taken = [&](V v) HWY_ATTR { return nearest_ints(at_most(bound, kDivides ? hn::Div(v, scale) : v)); };
-  const auto half = [&](V x, V y) HWY_ATTR { return hn::SaturatedAdd(hn::ReorderDemote2To(halves, taken(x), taken(y)), zero); };
-  const auto packed = [&](V a, V b, V c, V e) HWY_ATTR {
-    const auto mixed = hn::BitCast(lanes, saturated<Code>(half(a, b), half(c, e)));
-    return hn::BitCast(bytes, hn::TableLookupLanes(mixed, hn::SetTableIndices(lanes, of_blocks)));
-  };
+  const V scale = hn::Set(d, pc->divisor);
+  const auto zero = hn::Set(hn::Repartition<int16_t, D>(), static_cast<int16_t>(pc->whole));
+  const auto taken = [&](V v) HWY_ATTR { return kDivides ? hn::Div(v, scale) : v; };
   Code* HWY_RESTRICT dst = static_cast<Code*>(m->dst);
-  hn::StoreU(packed(v0, v1, v2, v3), bytes, dst);
-  hn::StoreU(packed(v4, v5, v6, v7), bytes, dst + hn::Lanes(bytes));
+  hn::StoreU(saturated_codes<Code>(taken(v0), taken(v1), taken(v2), taken(v3), zero), bytes, dst);
+  hn::StoreU(saturated_codes<Code>(taken(v4), taken(v5), taken(v6), taken(v7), zero), bytes, dst + hn::Lanes(bytes));
 }
-#else
-#define TREADLE_QUANTIZES_BY_SATURATION 0
 #endif
 
 Fn unary_of(Unary function) {
@@ -469,7 +442,6 @@ struct Assembly {
   }
 };
 
-#undef TREADLE_QUANTIZES_BY_SATURATION
 #undef TREADLE_EACH
 #undef TREADLE_STEP
 #undef TREADLE_NEXT

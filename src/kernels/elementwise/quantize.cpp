@@ -7,6 +7,7 @@
 #include <hwy/foreach_target.h>  // IWYU pragma: keep
 #include <hwy/highway.h>
 
+#include "kernels/elementwise/saturation-inl.h"
 #include "kernels/partial-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -69,6 +70,13 @@ void quantize(const float* x, int64_t n, float scale, float zero, Code* y) {
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
   const V s = hn::Set(d, scale), z = hn::Set(d, zero);
   int64_t i = 0;
+#if TREADLE_QUANTIZES_BY_SATURATION
+  const auto zeros = hn::Set(hn::Repartition<int16_t, D>(), static_cast<int16_t>(zero));
+  const auto quotient = [&](int64_t at) HWY_ATTR { return hn::Div(hn::LoadU(d, x + at), s); };
+  for (; i + 4 * lanes <= n; i += 4 * lanes)
+    hn::StoreU(saturated_codes<Code>(quotient(i), quotient(i + lanes), quotient(i + 2 * lanes), quotient(i + 3 * lanes), zeros),
+               hn::Repartition<Code, D>(), y + i);
+#endif
   for (; i + lanes <= n; i += lanes) hn::StoreU(codes<Code>(hn::LoadU(d, x + i), s, z), bytes, y + i);
   if (i == n) return;
   HWY_ALIGN Code last[hn::MaxLanes(d)];
