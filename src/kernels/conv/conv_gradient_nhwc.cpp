@@ -2,10 +2,12 @@
 
 #include <algorithm>
 #include <numeric>
+#include <span>
 #include <vector>
 
 #include "core/kernel_phases.h"
 #include "kernels/conv/nhwc_bf16.h"
+#include "kernels/movement/transpose_plane.h"
 #include "kernels/scratch_slots.h"
 
 namespace treadle::kernels {
@@ -65,6 +67,17 @@ void each_phase(const ConvParams& p, Visit visit) {
 
 bool is_whole(const Window& w) { return w.stride[0] == 1 && w.stride[1] == 1 && w.stride[2] == 1; }
 
+/// to[m][k] = from[m * pitch][taps[k]], or 0 where the tap is below 0; kBackwards: taps[k] is kBackwards - 1 - k.
+template <int kBackwards>
+void turn_taps(int64_t count, const float* from, int64_t pitch, std::span<const int64_t> taps, float* to) {
+  for (int64_t m = 0; m < count; ++m, from += pitch, to += taps.size()) {
+    if constexpr (kBackwards > 0)
+      for (int k = 0; k < kBackwards; ++k) to[k] = from[kBackwards - 1 - k];
+    else
+      for (size_t k = 0; k < taps.size(); ++k) to[k] = taps[k] < 0 ? 0.0F : from[taps[k]];
+  }
+}
+
 /// The phase's weights as the convolution of dy wants them, [C, M / group, taps], backwards.
 void turn_weights(const ConvParams& p, const Phase& phase, const float* weights, float* to, ThreadPool* pool) {
   const int64_t channels = p.C / p.group, filters = p.M / p.group, size = p.window.kernel_size();
@@ -84,12 +97,27 @@ void turn_weights(const ConvParams& p, const Phase& phase, const float* weights,
         }
       }
     }
-    float* out = to + begin * filters * static_cast<int64_t>(taps.size());
-    for (int64_t c = begin; c < end; ++c) {
-      const float* from = weights + (c / channels * filters * channels + c % channels) * size;
-      for (int64_t m = 0; m < filters; ++m, from += channels * size)
-        for (int64_t tap : taps) *out++ = tap < 0 ? 0.0F : from[tap];
+    // A line of the cache has weights of several channels: they are read in turn while it is there.
+    constexpr int64_t kChannels = 16, kFilters = 32;
+    const auto num_taps = static_cast<int64_t>(taps.size());
+    const bool is_pointwise = size == 1 && num_taps == 1;
+    for (int64_t c0 = begin; is_pointwise && c0 < end;) {
+      const int64_t group = c0 / channels, first = c0 % channels, count = std::min(end - c0, channels - first);
+      transpose_plane(filters, count, weights + group * filters * channels + first, channels, to + c0 * filters, filters);
+      c0 += count;
     }
+    bool backwards = num_taps == size;
+    for (int64_t k = 0; backwards && k < size; ++k) backwards = taps[static_cast<size_t>(k)] == size - 1 - k;
+    const auto turn = backwards && size == 9   ? turn_taps<9>
+                      : backwards && size == 5 ? turn_taps<5>
+                      : backwards && size == 3 ? turn_taps<3>
+                                               : turn_taps<0>;
+    for (int64_t c0 = begin; !is_pointwise && c0 < end; c0 += kChannels)
+      for (int64_t m0 = 0; m0 < filters; m0 += kFilters)
+        for (int64_t c = c0; c < std::min(end, c0 + kChannels); ++c) {
+          const float* from = weights + ((c / channels * filters + m0) * channels + c % channels) * size;
+          turn(std::min(kFilters, filters - m0), from, channels * size, taps, to + (c * filters + m0) * num_taps);
+        }
   });
 }
 
