@@ -144,9 +144,9 @@ void chain_range(const ChainProgram& program, const ChainPlan& plan, const void*
     if (n != block) std::memcpy(results, result, static_cast<size_t>(n * result_size));
   }
 #if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX2
-  // Compilers do it where a function ends that uses wide registers, but not where it gets some as arguments, as steps do. As long as their
-  // upper halves are in use, every SSE instruction waits for the last one with its register: whatever ran next took up to four times as
-  // long.
+  // Compilers clear the upper halves of registers at the end of a function that uses wide ones, but not of one that gets some as arguments,
+  // as steps do. While they are in use, every SSE instruction waits for the last one with its register: an optimizer's update behind a
+  // chain took 3.7 times as long.
   _mm256_zeroupper();
 #endif
 }

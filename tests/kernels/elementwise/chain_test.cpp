@@ -202,7 +202,7 @@ std::optional<bool> upper_halves_are_in_use() {
   return (a & (kUpperOfYmm | kUpperOfZmm)) != 0;
 }
 
-// SSE instructions are slow until they are not: a chain must not slow down what runs after it.
+// While they are, SSE instructions are slow: a chain must not slow down what runs after it.
 TEST(Chain, LeavesNoUpperHalvesInUse) {
   ChainProgram program;
   program.inputs = {DType::float32};
