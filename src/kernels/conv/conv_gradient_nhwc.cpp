@@ -97,22 +97,24 @@ void turn_weights(const ConvParams& p, const Phase& phase, const float* weights,
         }
       }
     }
+    const auto num_taps = static_cast<int64_t>(taps.size());
+    if (size == 1 && num_taps == 1 && taps[0] == 0) {  // pointwise
+      for (int64_t c0 = begin, count; c0 < end; c0 += count) {
+        const int64_t group = c0 / channels, first = c0 % channels;
+        count = std::min(end - c0, channels - first);
+        transpose_plane(filters, count, weights + group * filters * channels + first, channels, to + c0 * filters, filters);
+      }
+      return;
+    }
     // A line of the cache has weights of several channels: they are read in turn while it is there.
     constexpr int64_t kChannels = 16, kFilters = 32;
-    const auto num_taps = static_cast<int64_t>(taps.size());
-    const bool is_pointwise = size == 1 && num_taps == 1;
-    for (int64_t c0 = begin; is_pointwise && c0 < end;) {
-      const int64_t group = c0 / channels, first = c0 % channels, count = std::min(end - c0, channels - first);
-      transpose_plane(filters, count, weights + group * filters * channels + first, channels, to + c0 * filters, filters);
-      c0 += count;
-    }
     bool backwards = num_taps == size;
     for (int64_t k = 0; backwards && k < size; ++k) backwards = taps[static_cast<size_t>(k)] == size - 1 - k;
     const auto turn = backwards && size == 9   ? turn_taps<9>
                       : backwards && size == 5 ? turn_taps<5>
                       : backwards && size == 3 ? turn_taps<3>
                                                : turn_taps<0>;
-    for (int64_t c0 = begin; !is_pointwise && c0 < end; c0 += kChannels)
+    for (int64_t c0 = begin; c0 < end; c0 += kChannels)
       for (int64_t m0 = 0; m0 < filters; m0 += kFilters)
         for (int64_t c = c0; c < std::min(end, c0 + kChannels); ++c) {
           const float* from = weights + ((c / channels * filters + m0) * channels + c % channels) * size;
