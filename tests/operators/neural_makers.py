@@ -222,10 +222,14 @@ def layer_normalization(d: Draft) -> None:
     inner = shape[axis:] if axis else shape
     _values(d, shape, edges=False)
     second = d.schema.inputs[1].type_str
-    _values(d, inner, second, edges=False)
+
+    def parameter() -> tuple[int, ...]:
+        return inner if d.flip(0.6) else d.narrower(shape)
+
+    _values(d, parameter(), second, edges=False)
     if d.schema.name == "LayerNormalization":
         if d.flip():
-            _values(d, inner, second, edges=False)
+            _values(d, parameter(), second, edges=False)
         d.num_outputs = d.pick([1, 1, 2, 3])
     d.attributes["axis"] = axis
     d.attributes["epsilon"] = d.fraction(1e-2, 1e-1)

@@ -2,8 +2,10 @@
 
 import numpy as np
 import onnx
+import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+import treadle
 from contrib import compare, model, run
 
 
@@ -13,6 +15,14 @@ def test_layer_normalization_stands_in_models_of_older_opsets(ort):
     inputs = {name: array.astype(np.float32) for name, array in inputs.items()}
     for opset in (11, 13, 16):
         compare(ort, "LayerNormalization", inputs, 1, {"axis": -1, "epsilon": 1e-3}, domain="", opset=opset)
+
+
+def test_layer_normalization_of_older_opsets_may_have_misspelt_attributes(ort):
+    rng = np.random.default_rng(0)
+    inputs = {"x": rng.standard_normal((2, 3, 8)).astype(np.float32), "scale": np.ones(8, np.float32)}
+    compare(ort, "LayerNormalization", inputs, 1, {"axis": -1, "epsion": 1.0}, domain="", opset=16)
+    with pytest.raises(treadle.errors.NotImplemented, match='the attribute "epsion" is not one of the operator\'s'):
+        run(model("LayerNormalization", inputs, 1, {"axis": -1, "epsion": 1.0}, domain="", opset=17), inputs)
 
 
 def test_stft_takes_signals_without_an_axis_of_parts(ort):

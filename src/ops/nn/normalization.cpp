@@ -3,7 +3,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <string>
+#include <vector>
 
+#include "core/dispatch.h"
+#include "core/logging.h"
 #include "graph/infer.h"
 #include "graph/op_def.h"
 #include "kernels/movement/copy.h"
@@ -381,6 +385,61 @@ void mean_variance_from_channels(Graph& graph, NodeId id) {
   graph.remove_node(id);
 }
 
+// A scale or bias that differs between rows is multiplied or added behind the normalisation, whose own scale is then 1. `normalises` says
+// along how many of the last axes.
+bool differs_between_rows(const Graph& graph, ValueId parameter, size_t normalised) {
+  if (parameter == kNoValue || !graph.type(parameter).has_rank()) return false;
+  const SymbolicShape& shape = *graph.type(parameter).shape;
+  return shape.size() > normalised && std::any_of(shape.begin(), shape.end() - static_cast<ptrdiff_t>(normalised),
+                                                  [](const Dim& extent) { return !extent.is_const(1); });
+}
+
+void part_from_parameters_of_rows(Graph& graph, NodeId id) {
+  const Node& node = graph.node(id);
+  const Type x = graph.type(node.inputs[0]);
+  if (!x.has_rank()) return;
+  const int rank = static_cast<int>(x.shape->size());
+  const auto normalised = static_cast<size_t>(rank - normalise_axis(node.attributes.get_int("axis", -1), rank));
+  const std::vector<ValueId> parameters(node.inputs.begin() + 1, node.inputs.end()), outputs = node.outputs;
+  const DType dtype = graph.type(parameters[0]).dtype;
+  if (dtype == DType::undefined) return;
+  if (std::ranges::none_of(parameters, [&](ValueId v) { return differs_between_rows(graph, v, normalised); })) return;
+  Tensor one;
+  visit_dtype<FloatTypes>(dtype, [&]<typename T>() { one = Tensor::scalar(static_cast<T>(1.0F)); });
+  const NodeId plain = graph.add_node({.op_type = node.op_type,
+                                       .inputs = {node.inputs[0], graph.add_constant("one", std::move(one))},
+                                       .attributes = node.attributes,
+                                       .num_outputs = static_cast<int>(outputs.size())},
+                                      id);
+  ValueId y = graph.node(plain).outputs[0];
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    if (parameters[i] == kNoValue) continue;
+    const NodeId step = graph.add_node({.op_type = i == 0 ? "Mul" : "Add", .inputs = {y, parameters[i]}}, id);
+    y = graph.node(step).outputs[0];
+  }
+  graph.replace_uses(outputs[0], y);
+  for (size_t i = 1; i < outputs.size(); ++i)
+    if (outputs[i] != kNoValue) graph.replace_uses(outputs[i], graph.node(plain).outputs[i]);
+  graph.remove_node(id);
+}
+
+void decompose_rms_norm(Graph& graph, NodeId id) {
+  part_from_parameters_of_rows(graph, id);
+  if (graph.is_alive(id)) cast_to_scale(graph, id);
+}
+
+// Below opset 17 the operator is onnxruntime's own, which does not look at attributes that it does not know ("epsion" in its test models).
+void drop_unknown_attributes(Graph& graph, NodeId id) {
+  Node& node = graph.node(id);
+  std::vector<std::string> unknown;
+  for (const auto& [name, value] : node.attributes)
+    if (std::ranges::none_of(node.op->attributes, [&](const AttributeDef& known) { return known.name == name; })) unknown.push_back(name);
+  for (const std::string& name : unknown) {
+    TREADLE_LOG(warning, "{}: the attribute \"{}\" is not one of the operator's; it is ignored, as onnxruntime does", describe(node), name);
+    node.attributes.erase(name);
+  }
+}
+
 }  // namespace
 
 std::vector<OpDef> normalization_ops() {
@@ -388,6 +447,7 @@ std::vector<OpDef> normalization_ops() {
   // LayerNormalization came with opset 17; exporters write the same operator into models of older opsets, which onnxruntime runs.
   return {{.name = "LayerNormalization",
            .since = {1, 17},
+           .upgrade = {{1, drop_unknown_attributes}},
            .inputs = {{"X", kFloats, "T"}, {"Scale", kFloats, "T"}, {"B", kFloats, "T", Presence::optional}},
            .outputs = {{"Y", kFloats, "T"}, {"Mean", kStash, "U", Presence::optional}, {"InvStdDev", kStash, "U", Presence::optional}},
            .attributes = {{"axis", int64_t{-1}}, {"epsilon", 1e-5f}, {"stash_type", int64_t{1}}},
@@ -396,6 +456,7 @@ std::vector<OpDef> normalization_ops() {
            .alias = {may_reuse(0, 0)},
            .kernels = typed<LayerNormalization, float, double, Float16, BFloat16>(),
            .gradient = gradients::layer_normalization,
+           .decompose = part_from_parameters_of_rows,
            .half = HalfFloats::float32_by_itself},
           {.name = "RMSNormalization",
            .since = {23},
@@ -406,7 +467,7 @@ std::vector<OpDef> normalization_ops() {
            .cost = elementwise_cost<5>,
            .kernels = typed<RMSNormalization, float, double, Float16, BFloat16>(),
            .gradient = gradients::rms_normalization,
-           .decompose = cast_to_scale,
+           .decompose = decompose_rms_norm,
            .half = HalfFloats::float32_by_itself},
           {.name = "InstanceNormalization",
            .since = {1, 6, 22},
