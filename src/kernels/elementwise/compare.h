@@ -1,4 +1,4 @@
-// Comparisons of 64-bit integers, for which the baseline instruction set has no vectors.
+// Comparisons and shifts, for which the baseline instruction set has no vectors or slow ones.
 #pragma once
 
 #include <cstdint>
@@ -11,5 +11,14 @@ void less(const int64_t* a, const int64_t* b, bool* dst, int64_t n);
 void less_or_equal(const int64_t* a, const int64_t* b, bool* dst, int64_t n);
 /// dst[i] = x[i] != 0
 void nonzero(const int64_t* x, bool* dst, int64_t n);
+void nonzero(const float* x, bool* dst, int64_t n);
+/// dst[i] = x[i] is +Inf and `positive`, or -Inf and `negative`
+void infinite(const float* x, bool negative, bool positive, bool* dst, int64_t n);
+
+/// dst[i] = x[i] << by[i], or x[i] >> by[i]; 0 where by[i] is the width or more. dst may be x or by.
+void shift_left(const uint32_t* x, const uint32_t* by, uint32_t* dst, int64_t n);
+void shift_left(const uint64_t* x, const uint64_t* by, uint64_t* dst, int64_t n);
+void shift_right(const uint32_t* x, const uint32_t* by, uint32_t* dst, int64_t n);
+void shift_right(const uint64_t* x, const uint64_t* by, uint64_t* dst, int64_t n);
 
 }  // namespace treadle::kernels

@@ -2,6 +2,7 @@
 #include <type_traits>
 
 #include "graph/op_def.h"
+#include "kernels/elementwise/compare.h"
 #include "ops/list.h"
 #include "ops/math/elementwise.h"
 #include "treadle/error.h"
@@ -53,6 +54,11 @@ struct BitShiftFn {
     if (left) return beyond ? T{0} : static_cast<T>(static_cast<uint64_t>(x) << static_cast<U>(by));
     if (beyond) return x < 0 ? static_cast<T>(-1) : T{0};
     return static_cast<T>(x >> static_cast<U>(by));
+  }
+  template <typename T>
+    requires(std::is_same_v<T, uint32_t> || std::is_same_v<T, uint64_t>)
+  void rows(const T* x, const T* by, T* out, int64_t n) const {
+    left ? kernels::shift_left(x, by, out, n) : kernels::shift_right(x, by, out, n);
   }
 };
 

@@ -69,7 +69,8 @@ inline T select(bool condition, T a, T b) {
   }
 }
 
-/// out[i] = f(in[i]), computed in float for the narrow floats.
+/// out[i] = f(in[i]), computed in float for the narrow floats. A functor may have `rows(in, out, n)` for types whose loops the compiler has
+/// no vectors for.
 template <typename F, typename T, typename R = T>
 struct UnaryKernel {
   int64_t n;
@@ -84,6 +85,7 @@ struct UnaryKernel {
       const T* from = in;
       R* to = out;
       const F function = f;
+      if constexpr (requires { function.rows(from, to, end); }) return function.rows(from + begin, to + begin, end - begin);
       TREADLE_ELEMENTWISE_LOOP
       for (int64_t i = begin; i < end; ++i) to[i] = static_cast<R>(function(static_cast<compute_type_t<T>>(from[i])));
     });
@@ -156,24 +158,24 @@ struct BinaryKernel {
       const T* a = in_a + offset[0];
       const T* b = in_b + offset[1];
       R* out = result + at;
-      if constexpr (is_common_type<T>) {
+      if constexpr (is_common_type<T> || requires { f.rows(a, b, out, n); }) {
         if (step_a == 1 && step_b == 1) {
-          if constexpr (requires { F::rows(a, b, out, n); }) return F::rows(a, b, out, n);
+          if constexpr (requires { f.rows(a, b, out, n); }) return f.rows(a, b, out, n);
           TREADLE_ELEMENTWISE_LOOP
           for (int64_t i = 0; i < n; ++i) out[i] = apply(a[i], b[i]);
           return;
         }
         if (step_a == 1 && step_b == 0) {
-          if constexpr (requires { F::rows(a, b, out, n); })
-            return in_pieces(*b, n, [&](const T* same, int64_t i, int64_t count) { F::rows(a + i, same, out + i, count); });
+          if constexpr (requires { f.rows(a, b, out, n); })
+            return in_pieces(*b, n, [&](const T* same, int64_t i, int64_t count) { f.rows(a + i, same, out + i, count); });
           T y = *b;
           TREADLE_ELEMENTWISE_LOOP
           for (int64_t i = 0; i < n; ++i) out[i] = apply(a[i], y);
           return;
         }
         if (step_a == 0 && step_b == 1) {
-          if constexpr (requires { F::rows(a, b, out, n); })
-            return in_pieces(*a, n, [&](const T* same, int64_t i, int64_t count) { F::rows(same, b + i, out + i, count); });
+          if constexpr (requires { f.rows(a, b, out, n); })
+            return in_pieces(*a, n, [&](const T* same, int64_t i, int64_t count) { f.rows(same, b + i, out + i, count); });
           T x = *a;
           TREADLE_ELEMENTWISE_LOOP
           for (int64_t i = 0; i < n; ++i) out[i] = apply(x, b[i]);

@@ -5,6 +5,7 @@
 
 #include "core/dispatch.h"
 #include "graph/op_def.h"
+#include "kernels/elementwise/compare.h"
 #include "ops/functions.h"
 #include "ops/list.h"
 #include "ops/math/elementwise.h"
@@ -122,6 +123,7 @@ struct IsInfFn {
     constexpr T kInfinity = std::numeric_limits<T>::infinity();
     return ((x == kInfinity) & positive) | ((x == -kInfinity) & negative);  // without branches there are vectors for it
   }
+  void rows(const float* x, bool* out, int64_t n) const { kernels::infinite(x, negative, positive, out, n); }
 };
 
 void infer_integer(InferContext& c, Dim (*fn)(const Dim&)) {

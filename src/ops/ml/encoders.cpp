@@ -212,8 +212,15 @@ struct ArrayFeatureExtractor {
     auto copy = [&]<typename T>() {
       const T* x = c.in<T>(0);
       T* z = c.out<T>(0);
-      for (int64_t row = 0; row < rows; ++row)
-        for (int64_t j = 0; j < count; ++j) z[row * count + j] = x[row * columns + indices[j] + (indices[j] < 0 ? columns : 0)];
+      constexpr int64_t kTogether = 4;  // rows that share the reading of an index
+      int64_t row = 0;
+      for (; row + kTogether <= rows; row += kTogether, x += kTogether * columns, z += kTogether * count)
+        for (int64_t j = 0; j < count; ++j) {
+          const int64_t column = indices[j] + (indices[j] < 0 ? columns : 0);
+          for (int64_t r = 0; r < kTogether; ++r) z[r * count + j] = x[r * columns + column];
+        }
+      for (; row < rows; ++row, x += columns, z += count)
+        for (int64_t j = 0; j < count; ++j) z[j] = x[indices[j] + (indices[j] < 0 ? columns : 0)];
     };
     if (dtype == DType::string)
       copy.template operator()<std::string>();

@@ -60,7 +60,8 @@ void convert_all(const void* in, void* out, int64_t begin, int64_t end) {
     return kernels::narrow(from + begin, reinterpret_cast<uint8_t*>(to) + begin, end - begin);
   if constexpr (std::is_same_v<From, int64_t> && std::is_same_v<To, float>) return kernels::to_float(from + begin, to + begin, end - begin);
   if constexpr (std::is_same_v<From, float> && std::is_same_v<To, int64_t>) return kernels::to_int64(from + begin, to + begin, end - begin);
-  if constexpr (std::is_same_v<From, int64_t> && std::is_same_v<To, bool>) return kernels::nonzero(from + begin, to + begin, end - begin);
+  if constexpr ((std::is_same_v<From, int64_t> || std::is_same_v<From, float>)&&std::is_same_v<To, bool>)
+    return kernels::nonzero(from + begin, to + begin, end - begin);
   TREADLE_ELEMENTWISE_LOOP
   for (int64_t i = begin; i < end; ++i) to[i] = convert<To>(from[i]);
 }
