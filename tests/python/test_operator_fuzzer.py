@@ -1,14 +1,16 @@
-"""A slice of the operator fuzzer (tests/operators): its cases are the same in every run."""
+"""A slice of the operator fuzzer (tests/operators): its cases are the same in every run. And the comparison of whole models."""
 
 import sys
 
 import pytest
+from onnx import TensorProto, helper
 
 from conftest import REPOSITORY
 
 pytest.importorskip("onnxruntime")
 sys.path.insert(0, str(REPOSITORY / "tests" / "operators"))
 
+import compare_models  # noqa: E402
 import fuzz_operators  # noqa: E402
 
 
@@ -41,3 +43,17 @@ def test_a_shrunk_case_fails_like_the_one_it_comes_from(monkeypatch):
     best = fuzz_operators.shrunk(fuzz_operators.Finding("wrong", fuzz_operators.make_case("Add", "", 14, seed), ""))
     assert best.verdict == "wrong"
     assert best.case.inputs[0].size + best.case.inputs[1].size <= 4
+
+
+def test_models_are_compared_on_feeds_that_onnxruntime_takes(tmp_path, monkeypatch):
+    """The two operands broadcast for few of the extents that are drawn."""
+    value = lambda name, *shape: helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)  # noqa: E731
+    node = helper.make_node("MatMul", ["x", "w"], ["y"])
+    graph = helper.make_graph([node], "product", [value("x", "batch", None), value("w", 3, 2)], [value("y", "batch", 2)])
+    path = tmp_path / "product.onnx"
+    path.write_bytes(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8).SerializeToString())
+    assert compare_models.compare(path) == ("same", "")
+    monkeypatch.setattr(compare_models.treadle.InferenceSession, "run", lambda session, names, feeds: [2 * feeds["x"] @ feeds["w"]])
+    verdict, text = compare_models.compare(path)
+    assert verdict == "differs"
+    assert "elements" in text
