@@ -96,6 +96,7 @@ std::vector<OpDef> row_gradient_ops();
 std::vector<OpDef> rnn_ops();
 std::vector<OpDef> roi_ops();
 std::vector<OpDef> rotary_embedding_ops();
+std::vector<OpDef> row_normalization_ops();
 std::vector<OpDef> scatter_ops();
 std::vector<OpDef> sequence_gradient_ops();
 std::vector<OpDef> sequence_join_ops();
@@ -213,6 +214,7 @@ inline constexpr Family kFamilies[] = {
     rnn_ops,
     roi_ops,
     rotary_embedding_ops,
+    row_normalization_ops,
     scatter_ops,
     sequence_gradient_ops,
     sequence_join_ops,

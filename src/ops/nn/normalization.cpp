@@ -1,13 +1,11 @@
-// Normalisations with statistics of rows or channels: Layer, RMS, Instance, Group, LRN, LpNormalization, MeanVarianceNormalization.
-// BatchNormalization has a file of its own.
+// Normalisations with statistics of channels, or of elements beside each other: Instance, Group, LRN, LpNormalization,
+// MeanVarianceNormalization. BatchNormalization and those of rows have files of their own.
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <string>
 #include <vector>
 
-#include "core/dispatch.h"
-#include "core/logging.h"
 #include "graph/infer.h"
 #include "graph/op_def.h"
 #include "kernels/movement/copy.h"
@@ -22,188 +20,6 @@
 
 namespace treadle::ops {
 namespace {
-
-// The dtype that statistics are computed in and given out in.
-DType stash_dtype(const Attributes& attributes) {
-  const int64_t stash_type = attributes.get_int("stash_type", 1);
-  if (stash_type == 1) return DType::float32;
-  if (stash_type == 16) return DType::bfloat16;
-  throw Error(ErrorCode::invalid_argument, fmt::format("stash_type is {}, not 1 (float32) or 16 (bfloat16)", stash_type));
-}
-
-// Scale and bias as kernels want them: one value for each element of a row. Smaller ones are stretched into scratch.
-struct RowParameter {
-  bool present = false, stretched = false;
-  Wide wide;
-  int64_t stretched_offset = 0;
-  kernels::CopyPlan plan;
-
-  template <typename T>
-  static RowParameter make(const BindContext& c, int input, int axis, ScratchLayout& layout) {
-    RowParameter p;
-    if (!c.has_input(input)) return p;
-    p.present = true;
-    const Shape &x = c.shape(0), &shape = c.shape(input);
-    const auto row = x.dims().subspan(static_cast<size_t>(axis));
-    int64_t length = 1;
-    for (int64_t extent : row) length *= extent;
-    p.wide = reserve_wide<T>(layout, shape.num_elements());
-    if (shape.num_elements() == length) return p;
-    // Leading extents of 1 stand for axes that are not normalised.
-    auto own = shape.dims();
-    while (own.size() > row.size() && own[0] == 1) own = own.subspan(1);
-    if (own.size() > row.size())
-      throw Error(ErrorCode::not_implemented,
-                  fmt::format("a scale or bias {} that differs between the rows of {} normalised from axis {} on", to_string(shape),
-                              to_string(x), axis));
-    p.stretched = true;
-    p.plan = kernels::plan_expand(own, row);
-    p.stretched_offset = layout.take(static_cast<size_t>(length) * sizeof(compute_type_t<T>));
-    return p;
-  }
-  template <typename T>
-  const compute_type_t<T>* values(RunContext& c, int input) const {
-    if (!present) return nullptr;
-    const auto* own = widen(c, c.in<T>(input), wide);
-    if (!stretched) return own;
-    auto* dst = reinterpret_cast<compute_type_t<T>*>(scratch_at(c, stretched_offset));
-    kernels::strided_copy(plan, sizeof(compute_type_t<T>), own, dst, c.pool());
-    return dst;
-  }
-};
-
-void infer_layer_norm(InferContext& c) {
-  const DType stash = stash_dtype(c.attributes());
-  c.set_output(0, c.input(0));
-  for (int i : {1, 2}) {
-    if (!c.has_output(i)) continue;
-    if (!c.has_rank(0)) {
-      c.set_output_dtype(i, stash);
-      continue;
-    }
-    const auto axis = c.axis("axis", -1, c.rank(0));
-    SymbolicShape reduced = c.shape(0);
-    std::fill(reduced.begin() + axis, reduced.end(), Dim(1));
-    c.set_output(i, stash, std::move(reduced));
-  }
-}
-
-template <typename T>
-struct LayerNormalization {
-  using C = compute_type_t<T>;
-  int64_t rows, length;
-  C epsilon;
-  Wide x, y;
-  RowParameter scale, bias;
-  bool has_mean, has_deviation, stash_is_narrow;
-  int64_t mean_offset, deviation_offset;
-
-  static LayerNormalization bind(BindContext& c) {
-    const Shape& shape = c.shape(0);
-    const int axis = c.axis("axis", -1, shape.rank());
-    LayerNormalization k{shape.product(0, axis),
-                         shape.product(axis, shape.rank()),
-                         static_cast<C>(c.get_float("epsilon", 1e-5f)),
-                         {},
-                         {},
-                         {},
-                         {},
-                         c.has_output(1),
-                         c.has_output(2),
-                         stash_dtype(c.node().attributes) != DType::float32,
-                         0,
-                         0};
-    ScratchLayout layout;
-    k.x = reserve_wide<T>(layout, shape.num_elements());
-    k.y = reserve_wide<T>(layout, shape.num_elements());
-    k.scale = RowParameter::make<T>(c, 1, axis, layout);
-    k.bias = RowParameter::make<T>(c, 2, axis, layout);
-    k.mean_offset = layout.take(static_cast<size_t>(k.rows) * sizeof(C));
-    k.deviation_offset = layout.take(static_cast<size_t>(k.rows) * sizeof(C));
-    c.request_scratch(layout.total());
-    return k;
-  }
-  // Statistics of float rows go straight into a float32 output.
-  C* statistics(RunContext& c, bool present, int output, int64_t offset) const {
-    if (!present) return nullptr;
-    if (std::is_same_v<C, float> && !stash_is_narrow) return c.out<C>(output);
-    return reinterpret_cast<C*>(scratch_at(c, offset));
-  }
-  void finish_statistics(RunContext& c, const C* from, int output) const {
-    if (from == nullptr) return;
-    if (stash_is_narrow)
-      convert_array(from, c.out<BFloat16>(output), rows, nullptr);
-    else if constexpr (!std::is_same_v<C, float>)
-      convert_array(from, c.out<float>(output), rows, nullptr);
-  }
-  void run(RunContext& c) const {
-    const C* in = widen(c, c.in<T>(0), x);
-    const C *factor = scale.values<T>(c, 1), *addend = bias.values<T>(c, 2);
-    C *mean = statistics(c, has_mean, 1, mean_offset), *deviation = statistics(c, has_deviation, 2, deviation_offset);
-    kernels::layer_norm<C>(rows, length, in, factor, addend, epsilon, wide_output(c, c.out<T>(0), y), mean, deviation, c.pool());
-    narrow(c, y, c.out<T>(0));
-    finish_statistics(c, mean, 1);
-    finish_statistics(c, deviation, 2);
-  }
-};
-
-// X and scale may have different dtypes; Y has the scale's.
-void infer_rms_norm(InferContext& c) {
-  if (!c.has_rank(0)) return c.set_output_dtype(0, c.dtype(1));
-  c.set_output(0, c.dtype(1), c.shape(0));
-}
-
-template <typename T>
-struct RMSNormalization {
-  using C = compute_type_t<T>;
-  int64_t rows, length;
-  C epsilon;
-  Wide x, y;
-  RowParameter scale;
-
-  static std::string declines(const CreateContext& c) {
-    return c.dtype(0) == c.dtype(1) ? std::string() : "X and scale are of different types";
-  }
-  static RMSNormalization bind(BindContext& c) {
-    const Shape& shape = c.shape(0);
-    const int axis = c.axis("axis", -1, shape.rank());
-    RMSNormalization k{
-        shape.product(0, axis), shape.product(axis, shape.rank()), static_cast<C>(c.get_float("epsilon", 1e-5f)), {}, {}, {}};
-    ScratchLayout layout;
-    k.x = reserve_wide<T>(layout, shape.num_elements());
-    k.y = reserve_wide<T>(layout, shape.num_elements());
-    k.scale = RowParameter::make<T>(c, 1, axis, layout);
-    c.request_scratch(layout.total());
-    return k;
-  }
-  void run(RunContext& c) const {
-    const C* in = widen(c, c.in<T>(0), x);
-    const C* factor = scale.values<T>(c, 1);
-    kernels::rms_norm<C>(rows, length, in, factor, epsilon, wide_output(c, c.out<T>(0), y), c.pool());
-    narrow(c, y, c.out<T>(0));
-  }
-};
-
-// Mixed types: X becomes what the scale is, which loses nothing that the result keeps unless X is the wider one.
-void cast_to_scale(Graph& graph, NodeId id) {
-  const DType x = graph.type(graph.node(id).inputs[0]).dtype, scale = graph.type(graph.node(id).inputs[1]).dtype;
-  if (x == scale || x == DType::undefined || scale == DType::undefined) return;
-  const bool widens = bits_of(x) > bits_of(scale);
-  // A narrow scale meets a wide X in the wide type.
-  const DType common = widens ? x : scale;
-  auto cast = [&](ValueId value, DType to) {
-    const NodeId made = graph.add_node({.op_type = "Cast", .inputs = {value}, .attributes = {{"to", static_cast<int64_t>(to)}}}, id);
-    return graph.node(made).outputs[0];
-  };
-  ValueId values[2] = {graph.node(id).inputs[0], graph.node(id).inputs[1]};
-  if (x != common) values[0] = cast(values[0], common);
-  if (scale != common) values[1] = cast(values[1], common);
-  const NodeId normalised =
-      graph.add_node({.op_type = "RMSNormalization", .inputs = {values[0], values[1]}, .attributes = graph.node(id).attributes}, id);
-  const ValueId result = scale == common ? graph.node(normalised).outputs[0] : cast(graph.node(normalised).outputs[0], scale);
-  graph.replace_uses(graph.node(id).outputs[0], result);
-  graph.remove_node(id);
-}
 
 // Instance and group normalisation.
 
@@ -385,91 +201,10 @@ void mean_variance_from_channels(Graph& graph, NodeId id) {
   graph.remove_node(id);
 }
 
-// A scale or bias that differs between rows is multiplied or added behind the normalisation, whose own scale is then 1. `normalises` says
-// along how many of the last axes.
-bool differs_between_rows(const Graph& graph, ValueId parameter, size_t normalised) {
-  if (parameter == kNoValue || !graph.type(parameter).has_rank()) return false;
-  const SymbolicShape& shape = *graph.type(parameter).shape;
-  return shape.size() > normalised && std::any_of(shape.begin(), shape.end() - static_cast<ptrdiff_t>(normalised),
-                                                  [](const Dim& extent) { return !extent.is_const(1); });
-}
-
-void part_from_parameters_of_rows(Graph& graph, NodeId id) {
-  const Node& node = graph.node(id);
-  const Type x = graph.type(node.inputs[0]);
-  if (!x.has_rank()) return;
-  const int rank = static_cast<int>(x.shape->size());
-  const auto normalised = static_cast<size_t>(rank - normalise_axis(node.attributes.get_int("axis", -1), rank));
-  const std::vector<ValueId> parameters(node.inputs.begin() + 1, node.inputs.end()), outputs = node.outputs;
-  const DType dtype = graph.type(parameters[0]).dtype;
-  if (dtype == DType::undefined) return;
-  if (std::ranges::none_of(parameters, [&](ValueId v) { return differs_between_rows(graph, v, normalised); })) return;
-  Tensor one;
-  visit_dtype<FloatTypes>(dtype, [&]<typename T>() { one = Tensor::scalar(static_cast<T>(1.0F)); });
-  const NodeId plain = graph.add_node({.op_type = node.op_type,
-                                       .inputs = {node.inputs[0], graph.add_constant("one", std::move(one))},
-                                       .attributes = node.attributes,
-                                       .num_outputs = static_cast<int>(outputs.size())},
-                                      id);
-  ValueId y = graph.node(plain).outputs[0];
-  for (size_t i = 0; i < parameters.size(); ++i) {
-    if (parameters[i] == kNoValue) continue;
-    const NodeId step = graph.add_node({.op_type = i == 0 ? "Mul" : "Add", .inputs = {y, parameters[i]}}, id);
-    y = graph.node(step).outputs[0];
-  }
-  graph.replace_uses(outputs[0], y);
-  for (size_t i = 1; i < outputs.size(); ++i)
-    if (outputs[i] != kNoValue) graph.replace_uses(outputs[i], graph.node(plain).outputs[i]);
-  graph.remove_node(id);
-}
-
-void decompose_rms_norm(Graph& graph, NodeId id) {
-  part_from_parameters_of_rows(graph, id);
-  if (graph.is_alive(id)) cast_to_scale(graph, id);
-}
-
-// Below opset 17 the operator is onnxruntime's own, which does not look at attributes that it does not know ("epsion" in its test models).
-void drop_unknown_attributes(Graph& graph, NodeId id) {
-  Node& node = graph.node(id);
-  std::vector<std::string> unknown;
-  for (const auto& [name, value] : node.attributes)
-    if (std::ranges::none_of(node.op->attributes, [&](const AttributeDef& known) { return known.name == name; })) unknown.push_back(name);
-  for (const std::string& name : unknown) {
-    TREADLE_LOG(warning, "{}: the attribute \"{}\" is not one of the operator's; it is ignored, as onnxruntime does", describe(node), name);
-    node.attributes.erase(name);
-  }
-}
-
 }  // namespace
 
 std::vector<OpDef> normalization_ops() {
-  constexpr TypeSet kStash{DType::float32, DType::bfloat16};
-  // LayerNormalization came with opset 17; exporters write the same operator into models of older opsets, which onnxruntime runs.
-  return {{.name = "LayerNormalization",
-           .since = {1, 17},
-           .upgrade = {{1, drop_unknown_attributes}},
-           .inputs = {{"X", kFloats, "T"}, {"Scale", kFloats, "T"}, {"B", kFloats, "T", Presence::optional}},
-           .outputs = {{"Y", kFloats, "T"}, {"Mean", kStash, "U", Presence::optional}, {"InvStdDev", kStash, "U", Presence::optional}},
-           .attributes = {{"axis", int64_t{-1}}, {"epsilon", 1e-5f}, {"stash_type", int64_t{1}}},
-           .infer = infer_layer_norm,
-           .cost = elementwise_cost<8>,
-           .alias = {may_reuse(0, 0)},
-           .kernels = typed<LayerNormalization, float, double, Float16, BFloat16>(),
-           .gradient = gradients::layer_normalization,
-           .decompose = part_from_parameters_of_rows,
-           .half = HalfFloats::float32_by_itself},
-          {.name = "RMSNormalization",
-           .since = {23},
-           .inputs = {{"X", kFloats, "T"}, {"scale", kFloats, "V"}},
-           .outputs = {{"Y", kFloats, "V"}},
-           .attributes = {{"axis", int64_t{-1}}, {"epsilon", 1e-5f}, {"stash_type", int64_t{1}}},
-           .infer = infer_rms_norm,
-           .cost = elementwise_cost<5>,
-           .kernels = typed<RMSNormalization, float, double, Float16, BFloat16>(),
-           .gradient = gradients::rms_normalization,
-           .decompose = decompose_rms_norm,
-           .half = HalfFloats::float32_by_itself},
-          {.name = "InstanceNormalization",
+  return {{.name = "InstanceNormalization",
            .since = {1, 6, 22},
            .upgrade = {{1, drop_consumed_inputs}},
            .inputs = {{"input", kFloats, "T"}, {"scale", kFloats, "T"}, {"B", kFloats, "T"}},
