@@ -14,6 +14,8 @@
 namespace treadle::autodiff {
 namespace {
 
+bool has_derivative(const OpDef& op) { return op.gradient || op.differentiated || op.write_function; }
+
 class Backward {
  public:
   Backward(Graph& graph, std::span<const ValueId> ys, std::span<const ValueId> grad_ys, std::span<const ValueId> xs, NodeId until)
@@ -88,8 +90,8 @@ class Backward {
   void check_rules() const {
     std::string missing;
     for (NodeId id : forward_)
-      if (const Node& node = graph_.node(id); node.op->control_flow == ControlFlow::none &&
-                                              (loses_gradients(node) || (on_path(node) && !node.op->gradient && !node.op->write_function)))
+      if (const Node& node = graph_.node(id);
+          node.op->control_flow == ControlFlow::none && (loses_gradients(node) || (on_path(node) && !has_derivative(*node.op))))
         missing += "\n    " + describe(node);
     if (!missing.empty())
       throw Error(ErrorCode::not_implemented, "these nodes stand between the parameters and the loss and have no gradient rule:" + missing);
@@ -192,7 +194,7 @@ class Backward {
       if (op.gradient)
         flows = op.gradient(context);
       else
-        flows = op.write_function ? differentiate_parts(graph_, id, grads, wanted) : differentiate_bodies(graph_, id, grads, wanted);
+        flows = has_derivative(op) ? differentiate_parts(graph_, id, grads, wanted) : differentiate_bodies(graph_, id, grads, wanted);
     } catch (Error& error) {
       error.add_context(describe(graph_.node(id)) + ", during differentiation", describe_operands(graph_, graph_.node(id)));
       throw;

@@ -85,6 +85,12 @@ class NamedFunction {
       Body& own = graph_.node(made).bodies.emplace_back(Body{body.attribute, body.graph->clone(), {}});
       for (const auto& [inside, place] : body.captures) own.captures.emplace_back(inside, places[static_cast<size_t>(place)]);
     }
+    for (size_t i = 0; i < node.outputs.size(); ++i)
+      if (node.outputs[i] == kNoValue) {
+        ValueId& absent = graph_.node(made).outputs[i];
+        graph_.value(absent).producer = kNoNode;
+        absent = kNoValue;
+      }
     infer_node(graph_, made);
     const std::vector<ValueId> from = node.outputs, to = graph_.node(made).outputs;
     for (size_t i = 0; i < from.size(); ++i)

@@ -8,38 +8,63 @@
 
 #include "autodiff/gradient.h"
 #include "graph/function_body.h"
+#include "graph/gradient.h"
 #include "graph/infer.h"
 #include "graph/op_def.h"
 
 namespace treadle::autodiff {
 namespace {
 
-// What a function writes, as nodes of the graph.
+// The outputs of a node once more, from its operands and by operators that have rules.
 class Parts {
  public:
   Parts(Graph& graph, NodeId node) : graph_(graph), name_(graph.node(node).name + "/parts") {
-    const size_t num_inputs = graph.node(node).inputs.size(), num_outputs = graph.node(node).outputs.size();
-    std::vector<std::string> names, outputs;
-    for (size_t i = 0; i < num_inputs; ++i) {
-      const ValueId input = graph.node(node).inputs[i];
-      names.push_back(input == kNoValue ? std::string() : fmt::format("input {}", i));
-      // Operands may depend on each other; the gradients by each alone are wanted.
+    // Operands may depend on each other; the gradients by each alone are wanted.
+    const std::vector<ValueId> operands = graph.node(node).inputs;
+    for (ValueId input : operands)
       inputs_.push_back(input == kNoValue ? kNoValue : add({.op_type = "Identity", .inputs = {input}, .name = name_}));
-      made_[names.back()] = inputs_.back();
+    if (graph.node(node).op->differentiated)
+      differentiate(node);
+    else
+      write_function(node);
+  }
+  const std::vector<ValueId>& inputs() const { return inputs_; }
+  const std::vector<ValueId>& outputs() const { return outputs_; }
+
+ private:
+  // As the gradients of what OpDef::differentiated gives.
+  void differentiate(NodeId node) {
+    GradientContext context(graph_, node, {});
+    std::vector<ValueId> operands = inputs_;
+    operands.resize(graph_.node(node).op->inputs.size(), kNoValue);
+    const Differentiated of = graph_.node(node).op->differentiated(context, operands);
+    std::vector<ValueId> ys, grad_ys, xs;
+    for (size_t i = 0; i < of.ys.size(); ++i) {
+      const ValueId grad = operands[static_cast<size_t>(of.first_gradient) + i];
+      if (grad != kNoValue) ys.push_back(of.ys[i]), grad_ys.push_back(grad);
     }
-    for (size_t i = 0; i < num_outputs; ++i) outputs.push_back(fmt::format("output {}", i));
-    FunctionBody body(graph, graph.node(node), names, outputs);
-    graph.node(node).op->write_function(body);
+    for (int x : of.xs)
+      if (operands[static_cast<size_t>(x)] != kNoValue) xs.push_back(operands[static_cast<size_t>(x)]);
+    const std::vector<ValueId> flows = add_gradients(graph_, ys, grad_ys, xs);
+    size_t next = 0;
+    for (int x : of.xs) outputs_.push_back(operands[static_cast<size_t>(x)] == kNoValue ? kNoValue : flows[next++]);
+  }
+
+  void write_function(NodeId node) {
+    std::vector<std::string> names, outputs;
+    for (size_t i = 0; i < inputs_.size(); ++i) {
+      names.push_back(inputs_[i] == kNoValue ? std::string() : fmt::format("input {}", i));
+      made_[names.back()] = inputs_[i];
+    }
+    for (size_t i = 0; i < graph_.node(node).outputs.size(); ++i) outputs.push_back(fmt::format("output {}", i));
+    FunctionBody body(graph_, graph_.node(node), names, outputs);
+    graph_.node(node).op->write_function(body);
     for (const FunctionNode& part : body.nodes()) write(part);
     for (const std::string& output : outputs) {
       const auto found = made_.find(output);
       outputs_.push_back(found == made_.end() ? kNoValue : found->second);
     }
   }
-  const std::vector<ValueId>& inputs() const { return inputs_; }
-  const std::vector<ValueId>& outputs() const { return outputs_; }
-
- private:
   ValueId add(NodeSpec spec) {
     const NodeId id = graph_.add_node(std::move(spec));
     infer_node(graph_, id);

@@ -8,8 +8,8 @@
 
 namespace treadle::autodiff {
 
-/// For a node whose operator has OpDef::write_function and no gradient rule, as kernels that compute gradients: appends its parts beside
-/// the node, which stays as it is, and their backward pass.
+/// For a node whose operator has OpDef::differentiated or OpDef::write_function and no gradient rule, as kernels that compute gradients:
+/// appends its parts beside the node, which stays as it is, and their backward pass.
 /// @param grads   of the node's outputs; kNoValue where nothing flows back
 /// @param wanted  which operands' gradients are wanted
 /// @return a gradient per operand, kNoValue for those that are not wanted

@@ -188,6 +188,13 @@ struct ChainSteps {
   bool given = false;
 };
 
+/// What an operator's outputs are the gradients of.
+struct Differentiated {
+  std::vector<ValueId> ys;  ///< differentiated values
+  int first_gradient = 0;   ///< the operand that is the gradient of ys[0]; those of the others follow
+  std::span<const int> xs;  ///< for each output the operand that it is the gradient of
+};
+
 struct OpDef {
   std::string_view name;
   std::string_view domain = "";
@@ -200,6 +207,9 @@ struct OpDef {
   std::vector<Alias> alias = {};
   std::vector<KernelDef> kernels = {};
   std::vector<ValueId> (*gradient)(GradientContext&) = nullptr;
+  /// Of an operator whose kernel computes the gradients of another one: that one, of the node's operands `operands` and by operators whose
+  /// rules are differentiable. It is differentiated twice in place of the node once.
+  Differentiated (*differentiated)(GradientContext& g, std::span<const ValueId> operands) = nullptr;
   /// Rewrites the node into other operators before anything else sees it (an exact ONNX function body).
   RewriteNode decompose = nullptr;
   /// Inputs whose elements inference or bind() read (axes, shapes, repeats …).

@@ -4,7 +4,10 @@
 
 #include <fmt/format.h>
 
+#include <string>
+
 #include "graph/infer.h"
+#include "graph/layers.h"
 #include "ops/checks.h"
 #include "ops/gradients.h"
 #include "ops/list.h"
@@ -23,14 +26,6 @@ constexpr int kRnnOperands = 8, kKeptInput = 8, kDY = 9, kDYh = 10, kDYc = 11;
 // Gradients come in this order; that of X is left out where nobody asks for it.
 constexpr int kGradientOf[] = {kW, kR, kB, kInitialH, kInitialC, kP, kX};
 constexpr int kRnnGradients = 7;
-
-// Of the attributes alone: extents are 1.
-RnnParams params_of_attributes(RnnKind kind, const Attributes& attributes) {
-  RnnParams p;
-  p.kind = kind;
-  const int64_t directions = attributes.get_string("direction", "forward") == "bidirectional" ? 2 : 1;
-  return make_rnn_params(kind, attributes, {directions, p.gates(), 1}, {directions, p.gates(), 1});
-}
 
 template <RnnKind kKind>
 void infer_keeping(InferContext& c) {
@@ -166,14 +161,22 @@ OpDef recurrent_training(std::string_view name, std::vector<KernelDef> kernels) 
           .kernels = std::move(kernels)};
 }
 
-OpDef recurrent_keeping(std::string_view name, void (*infer)(InferContext&), std::vector<KernelDef> kernels) {
+template <RnnKind kKind>
+OpDef recurrent_keeping(std::string_view name, GradientRule gradient, std::vector<KernelDef> kernels) {
   OpDef op = recurrent_training(name, std::move(kernels));
   op.outputs = {maybe("Y"), maybe("Y_h"), maybe("Y_c"), {"kept", kRecurrentTypes, "T"}};
-  op.infer = infer;
+  op.infer = infer_keeping<kKind>;
   op.cost = recurrent_cost<2>;
+  op.gradient = gradient;
   return op;
 }
 
+template <RnnKind kKind>
+Differentiated differentiated_layer(GradientContext& g, std::span<const ValueId> operands) {
+  return {.ys = recurrent_as_scan(g, kKind, operands), .first_gradient = kDY, .xs = kGradientOf};
+}
+
+template <RnnKind kKind>
 OpDef recurrent_grad(std::string_view name, std::vector<KernelDef> kernels) {
   OpDef op = recurrent_training(name, std::move(kernels));
   op.inputs.push_back({"kept", kRecurrentTypes, "T"});
@@ -181,22 +184,41 @@ OpDef recurrent_grad(std::string_view name, std::vector<KernelDef> kernels) {
   op.outputs = {maybe("dW"), maybe("dR"), maybe("dB"), maybe("dinitial_h"), maybe("dinitial_c"), maybe("dP"), maybe("dX")};
   op.infer = infer_rnn_grad;
   op.cost = recurrent_cost<4>;
+  op.differentiated = differentiated_layer<kKind>;
   return op;
 }
 
 }  // namespace
+
+RnnParams params_of_attributes(RnnKind kind, const Attributes& attributes) {
+  RnnParams p;
+  p.kind = kind;
+  const int64_t directions = attributes.get_string("direction", "forward") == "bidirectional" ? 2 : 1;
+  return make_rnn_params(kind, attributes, {directions, p.gates(), 1}, {directions, p.gates(), 1});
+}
 
 namespace gradients {
 namespace {
 
 // The node itself keeps what its gradient reads. Layers of 16-bit floats are computed once more, in float32.
 ValueId kept_of(GradientContext& g, std::string_view name) {
+  if (g.node().is(name, "treadle")) return g.output(kKept);  // differentiated before
   const DType dtype = g.type(g.input(kX)).dtype;
   if (dtype != DType::float32 && dtype != DType::float64) {
     std::vector<ValueId> inputs;
     for (size_t i = 0; i < kRnnOperands; ++i) inputs.push_back(i == kSequenceLens ? g.input(i) : widened(g, g.input(i)));
     while (inputs.back() == kNoValue) inputs.pop_back();
-    return g.op_n(name, std::move(inputs), kKept + 1, g.attributes(), "treadle")[kKept];
+    Graph& graph = g.graph();
+    const NodeId layer = graph.add_node({.op_type = std::string(name),
+                                         .inputs = std::move(inputs),
+                                         .attributes = g.attributes(),
+                                         .domain = "treadle",
+                                         .name = g.node().name + "_grad/" + std::string(name),
+                                         .num_outputs = 0});
+    graph.node(layer).sources = g.node().sources;
+    copy_layers(g.node(), graph.node(layer));
+    GradientContext of_layer(graph, layer, {});
+    return require_output(of_layer, kKept);
   }
   Node& node = g.graph().node(g.node().id);
   node.op_type = name, node.domain = "treadle", node.version = 1;
@@ -231,12 +253,12 @@ Result lstm(GradientContext& g) { return recurrent(g, RnnKind::lstm, "LSTMKeepin
 }  // namespace gradients
 
 std::vector<OpDef> rnn_gradient_ops() {
-  return {recurrent_keeping("RNNKeeping", infer_keeping<RnnKind::rnn>, typed<RnnKeepingKernel, float, double>()),
-          recurrent_keeping("GRUKeeping", infer_keeping<RnnKind::gru>, typed<GruKeepingKernel, float, double>()),
-          recurrent_keeping("LSTMKeeping", infer_keeping<RnnKind::lstm>, typed<LstmKeepingKernel, float, double>()),
-          recurrent_grad("RNNGrad", typed<RnnGradKernel, float, double>()),
-          recurrent_grad("GRUGrad", typed<GruGradKernel, float, double>()),
-          recurrent_grad("LSTMGrad", typed<LstmGradKernel, float, double>())};
+  return {recurrent_keeping<RnnKind::rnn>("RNNKeeping", gradients::rnn, typed<RnnKeepingKernel, float, double>()),
+          recurrent_keeping<RnnKind::gru>("GRUKeeping", gradients::gru, typed<GruKeepingKernel, float, double>()),
+          recurrent_keeping<RnnKind::lstm>("LSTMKeeping", gradients::lstm, typed<LstmKeepingKernel, float, double>()),
+          recurrent_grad<RnnKind::rnn>("RNNGrad", typed<RnnGradKernel, float, double>()),
+          recurrent_grad<RnnKind::gru>("GRUGrad", typed<GruGradKernel, float, double>()),
+          recurrent_grad<RnnKind::lstm>("LSTMGrad", typed<LstmGradKernel, float, double>())};
 }
 
 }  // namespace treadle::ops
