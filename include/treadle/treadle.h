@@ -19,7 +19,7 @@ extern "C" {
 #endif
 
 /* Grows with every addition to this header. */
-#define TREADLE_ABI_VERSION 16
+#define TREADLE_ABI_VERSION 17
 
 typedef struct treadle_status treadle_status;
 typedef struct treadle_model treadle_model;
@@ -40,6 +40,7 @@ typedef struct treadle_data_loader treadle_data_loader;
 typedef struct treadle_joint_module treadle_joint_module;
 typedef struct treadle_joint_run treadle_joint_run;
 typedef struct treadle_executor treadle_executor;
+typedef struct treadle_shared_buffer treadle_shared_buffer;
 typedef struct treadle_precision_choice treadle_precision_choice;
 
 typedef enum treadle_code {
@@ -606,7 +607,18 @@ typedef struct treadle_bind_options {
   const treadle_executor* shared;  /* its parameters and states are used where no others are given; of the same model also its graphs */
   const char* const* shared_names; /* which of them; NULL: all that both models have */
   size_t num_shared_names;
+  /* Since version 17, of treadle_executor_simple_bind() only. */
+  treadle_shared_buffer* shared_buffer; /* where inputs and their gradients lie; may be released before the executor */
+  const treadle_config_entry* dtypes;   /* of inputs, as "int32"; the model's where none is given */
+  size_t num_dtypes;
 } treadle_bind_options;
+
+/* Memory by name: inputs, and gradients of inputs as "grad of NAME", of all executors that are bound with it lie in the same places where
+ * they fit, so that executors of several shapes that take turns share it. Grows with the largest of each. */
+TREADLE_C_API treadle_status* treadle_shared_buffer_create(treadle_shared_buffer** out);
+TREADLE_C_API void treadle_shared_buffer_release(treadle_shared_buffer* buffer);
+/* Bytes that it holds. */
+TREADLE_C_API size_t treadle_shared_buffer_size(const treadle_shared_buffer* buffer);
 
 /* All inputs are given; parameters that are missing have the model's values. `options` may be NULL. With `shared`, `session` and
  * `row_gradients` are that executor's, and must not be given. */

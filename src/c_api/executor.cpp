@@ -20,10 +20,14 @@
 struct treadle_executor {
   treadle::train::Executor executor;
 };
+struct treadle_shared_buffer {
+  treadle::train::NamedTensors memory;
+};
 
 namespace {
 
 using treadle::Datum;
+using treadle::DType;
 using treadle::Error;
 using treadle::ErrorCode;
 using treadle::Shape;
@@ -55,6 +59,18 @@ std::map<std::string, Shape> shapes_of(const treadle_named_shape* shapes, size_t
   for (size_t i = 0; i < count; ++i) {
     if (shapes[i].rank) (void)require(shapes[i].extents, "a shape's extents");
     made.emplace(&require(shapes[i].name, "a shape's name"), Shape(std::span<const int64_t>(shapes[i].extents, shapes[i].rank)));
+  }
+  return made;
+}
+
+std::map<std::string, DType> dtypes_of(const treadle_bind_options& o) {
+  std::map<std::string, DType> made;
+  if (o.num_dtypes) (void)require(o.dtypes, "dtypes");
+  for (size_t i = 0; i < o.num_dtypes; ++i) {
+    const std::string name = &require(o.dtypes[i].value, "a dtype");
+    const DType dtype = treadle::dtype_from_name(name);
+    if (dtype == DType::undefined) throw Error(ErrorCode::invalid_argument, "there is no dtype \"" + name + "\"");
+    made[&require(o.dtypes[i].key, "a dtype's input")] = dtype;
   }
   return made;
 }
@@ -114,6 +130,8 @@ treadle_status* treadle_executor_bind(const treadle_model* model, const treadle_
     const treadle_bind_options given = own_copy(options);
     BindOptions made;
     fill(made, given);
+    if (given.shared_buffer || given.num_dtypes)
+      throw Error(ErrorCode::invalid_argument, "shared_buffer and dtypes are for treadle_executor_simple_bind(), which makes the inputs");
     *out = new treadle_executor{Executor(graphs_of(model, given), values_of(arguments, num_arguments, "arguments"), made)};
   });
 }
@@ -125,11 +143,29 @@ treadle_status* treadle_executor_simple_bind(const treadle_model* model, const t
     const treadle_bind_options given = own_copy(options);
     treadle::train::SimpleBindOptions made;
     fill(made, given);
+    made.shared_buffer = given.shared_buffer ? &given.shared_buffer->memory : nullptr;
+    made.dtypes = dtypes_of(given);
     *out = new treadle_executor{Executor::simple_bind(graphs_of(model, given), shapes_of(shapes, num_shapes), made)};
   });
 }
 
 void treadle_executor_release(treadle_executor* executor) { delete executor; }
+
+treadle_status* treadle_shared_buffer_create(treadle_shared_buffer** out) {
+  return guarded([&] {
+    (void)require(out, "out");
+    *out = new treadle_shared_buffer{};
+  });
+}
+
+void treadle_shared_buffer_release(treadle_shared_buffer* buffer) { delete buffer; }
+
+size_t treadle_shared_buffer_size(const treadle_shared_buffer* buffer) {
+  size_t bytes = 0;
+  if (buffer)
+    for (const auto& [name, tensor] : buffer->memory) bytes += tensor.size_bytes();
+  return bytes;
+}
 
 treadle_status* treadle_executor_forward(treadle_executor* executor, int is_train, const treadle_run_options* run_options) {
   return guarded([&] { require(executor, "executor").executor.forward(is_train != 0, run_options ? &run_options->options : nullptr); });
