@@ -6,8 +6,10 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <utility>
 
+#include "core/built_types.h"
 #include "core/float_types.h"
 #include "treadle/error.h"
 
@@ -40,6 +42,22 @@ using NumericTypes = concat_t<FloatTypes, IntegerTypes>;
 using FixedSizeTypes = concat_t<concat_t<NumericTypes, Float8Types>, concat_t<ComplexTypes, TypeList<bool>>>;
 
 namespace detail {
+/// Those types of a list that are built; all of them if none is.
+template <typename List>
+struct Built;
+template <typename... Ts>
+struct Built<TypeList<Ts...>> {
+  template <typename T>
+  using If = std::conditional_t<kIsBuilt<T> || !(kIsBuilt<Ts> || ...), TypeList<T>, TypeList<>>;
+  template <typename... Lists>
+  struct Joined {
+    using type = TypeList<>;
+  };
+  template <typename First, typename... Rest>
+  struct Joined<First, Rest...> : Concat<First, typename Joined<Rest...>::type> {};
+  using type = typename Joined<If<Ts>...>::type;
+};
+
 [[noreturn]] inline void throw_unsupported_dtype(DType dtype, std::initializer_list<DType> supported) {
   std::string message = "no implementation for " + std::string(name_of(dtype)) + "; there is one for";
   const char* separator = " ";
@@ -62,6 +80,13 @@ decltype(auto) visit_dtype(DType dtype, Fn&& fn, TypeList<First, Rest...>, TypeL
 /// @throws Error(not_implemented) naming `dtype` and the dtypes of the list, if it is not among them.
 template <typename List, typename Fn>
 decltype(auto) visit_dtype(DType dtype, Fn&& fn) {
+  using Built = typename detail::Built<List>::type;
+  return detail::visit_dtype(dtype, std::forward<Fn>(fn), Built{}, Built{});
+}
+
+/// The same for data that are read or converted, whatever a small library computes with.
+template <typename List, typename Fn>
+decltype(auto) visit_any_dtype(DType dtype, Fn&& fn) {
   return detail::visit_dtype(dtype, std::forward<Fn>(fn), List{}, List{});
 }
 

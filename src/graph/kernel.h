@@ -15,6 +15,7 @@
 #include <type_traits>
 #include <vector>
 
+#include "core/built_types.h"
 #include "graph/graph.h"
 
 namespace treadle {
@@ -246,10 +247,31 @@ KernelDef kernel(std::string_view name = "plain", DType dtype = DType::undefined
   return def;
 }
 
+/// The kernel for elements of T; none if they are not built.
+template <typename K, typename T>
+std::vector<KernelDef> built_kernel(std::string_view name = "plain", int dtype_operand = 0) {
+  if constexpr (kIsBuilt<T>)
+    return {kernel<K>(name, dtype_of<T>, dtype_operand)};
+  else
+    return {};
+}
+
+/// make.operator()<T>(), a kernel, for each of the types that are built.
+template <typename... Ts, typename Make>
+std::vector<KernelDef> kernels_of(Make make) {
+  std::vector<KernelDef> made;
+  made.reserve(sizeof...(Ts));
+  auto add = [&]<typename T>() {
+    if constexpr (kIsBuilt<T>) made.push_back(make.template operator()<T>());
+  };
+  (add.template operator()<Ts>(), ...);
+  return made;
+}
+
 /// One kernel per element type of input 0: `typed<Add, float, double, int64_t>()`.
 template <template <typename> class K, typename... Ts>
 std::vector<KernelDef> typed(std::string_view name = "plain", int dtype_operand = 0) {
-  return {kernel<K<Ts>>(name, dtype_of<Ts>, dtype_operand)...};
+  return kernels_of<Ts...>([&]<typename T>() { return kernel<K<T>>(name, dtype_of<T>, dtype_operand); });
 }
 
 inline std::vector<KernelDef> operator+(std::vector<KernelDef> a, const std::vector<KernelDef>& b) {

@@ -206,10 +206,10 @@ struct OpDef {
   Cost (*cost)(const ShapeContext&) = nullptr;
   std::vector<Alias> alias = {};
   std::vector<KernelDef> kernels = {};
-  std::vector<ValueId> (*gradient)(GradientContext&) = nullptr;
+  TrainingFunction<std::vector<ValueId>(GradientContext&)> gradient = nullptr;
   /// Of an operator whose kernel computes the gradients of another one: that one, of the node's operands `operands` and by operators whose
   /// rules are differentiable. It is differentiated twice in place of the node once.
-  Differentiated (*differentiated)(GradientContext& g, std::span<const ValueId> operands) = nullptr;
+  TrainingFunction<Differentiated(GradientContext& g, std::span<const ValueId> operands)> differentiated = nullptr;
   /// Rewrites the node into other operators before anything else sees it (an exact ONNX function body).
   RewriteNode decompose = nullptr;
   /// Inputs whose elements inference or bind() read (axes, shapes, repeats …).
@@ -246,8 +246,8 @@ struct OpDef {
   std::optional<PointwiseStep> (*step)(const Graph& graph, const Node& node) = nullptr;
   ChainSteps chain = {};
   /// Of an operator of the treadle domain: writes it as operators of ONNX, for files. `function_opset` is the oldest opset that has those.
-  void (*write_function)(FunctionBody& body) = nullptr;
-  int (*function_opset)(const Node& node) = nullptr;
+  TrainingFunction<void(FunctionBody& body)> write_function = nullptr;
+  TrainingFunction<int(const Node& node)> function_opset = nullptr;
 };
 
 /// The registry: every OpDef of the build. Names are ONNX's; the default domain is "" ("ai.onnx" is normalised on import).

@@ -8,6 +8,8 @@
 #include <string_view>
 #include <vector>
 
+#include "core/built_types.h"
+
 namespace treadle::kernels {
 enum class Unary : uint8_t;    // kernels/elementwise/unary_f32.h
 enum class ChainOp : uint8_t;  // kernels/elementwise/chain.h
@@ -38,7 +40,7 @@ struct ScalarFunction {
   /// Bounds of f(x), whatever x and the parameters are (NaN apart).
   float lowest = -std::numeric_limits<float>::infinity(), highest = std::numeric_limits<float>::infinity();
   bool keeps_zero = false;  ///< f(0) is 0, whatever the parameters are
-  std::vector<ValueId> (*gradient)(GradientContext&) = nullptr;
+  TrainingFunction<std::vector<ValueId>(GradientContext&)> gradient = nullptr;
   std::string_view op_type = "";                ///< the operator, where `name` is not its type; "-": no operator computes it alone
   std::string_view attribute = "", value = "";  ///< what tells it from other functions of that operator (approximate = tanh)
   std::string_view domain = "";

@@ -12,7 +12,7 @@
 
 namespace treadle::ops {
 
-using GradientRule = std::vector<ValueId> (*)(GradientContext&);
+using GradientRule = TrainingFunction<std::vector<ValueId>(GradientContext&)>;
 
 /// The operators of a family with the rules of those that are named.
 std::vector<OpDef> with_gradients(std::vector<OpDef> ops, std::initializer_list<std::pair<std::string_view, GradientRule>> rules);

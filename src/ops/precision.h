@@ -4,11 +4,15 @@
 
 #include <array>
 #include <optional>
+#include <string>
 #include <string_view>
 
+#include "core/built_types.h"
+#include "core/float_types.h"
 #include "graph/attributes.h"
 #include "graph/op_def.h"
 #include "kernels/gemm/gemm_bf16.h"
+#include "treadle/error.h"
 
 namespace treadle::ops {
 
@@ -26,8 +30,11 @@ inline std::optional<Precision> precision_named(std::string_view name) {
 inline constexpr std::string_view kPrecision = "precision";
 
 /// How operands are represented, if the node is to be computed in 16 bits.
+/// @throws Error(not_implemented) in a small library that is built without the type.
 inline std::optional<kernels::Bf16Form> bf16_form(const Attributes& attributes) {
   const std::string_view name = attributes.get_string(kPrecision);
+  if (!kIsBuilt<BFloat16> && !name.empty() && name != name_of(Precision::float32))
+    throw Error(ErrorCode::not_implemented, "this library is built without BFloat16, which precision \"" + std::string(name) + "\" needs");
   if (name == name_of(Precision::bfloat16)) return kernels::Bf16Form::one;
   if (name == name_of(Precision::bfloat16x3)) return kernels::Bf16Form::three;
   if (name == name_of(Precision::float16)) return kernels::Bf16Form::float16;

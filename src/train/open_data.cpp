@@ -42,7 +42,7 @@ Tensor converted(const Tensor& from, DType dtype, double scale, const std::strin
   Tensor to(dtype, from.shape());
   std::vector<double> numbers(static_cast<size_t>(from.num_elements()));
   const DType read_as = from.dtype() == DType::boolean ? DType::uint8 : from.dtype();
-  visit_dtype<NumericTypes>(read_as, [&]<typename T>() {
+  visit_any_dtype<NumericTypes>(read_as, [&]<typename T>() {
     const T* elements = reinterpret_cast<const T*>(from.raw());
     for (size_t i = 0; i < numbers.size(); ++i) {
       if constexpr (std::is_integral_v<T> || std::is_same_v<T, double>)
@@ -51,7 +51,7 @@ Tensor converted(const Tensor& from, DType dtype, double scale, const std::strin
         numbers[i] = static_cast<double>(static_cast<float>(elements[i])) * scale;
     }
   });
-  visit_dtype<NumericTypes>(dtype == DType::boolean ? DType::uint8 : dtype, [&]<typename T>() {
+  visit_any_dtype<NumericTypes>(dtype == DType::boolean ? DType::uint8 : dtype, [&]<typename T>() {
     for (size_t i = 0; i < numbers.size(); ++i) {
       if constexpr (std::is_integral_v<T>) {
         if (!(std::abs(numbers[i]) < 9e15) || numbers[i] != std::floor(numbers[i]))

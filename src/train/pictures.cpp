@@ -77,7 +77,7 @@ Tensor as_input(const Tensor& image, const ValueInfo& input, const PictureLayout
     if (channels == 1) return 0.299 * pixel[0] + 0.587 * pixel[1] + 0.114 * pixel[2];
     return static_cast<double>(pixel[rule.bgr ? 2 - c : c]);
   };
-  visit_dtype<concat_t<FloatTypes, TypeList<uint8_t>>>(input.dtype, [&]<typename T>() {
+  visit_any_dtype<concat_t<FloatTypes, TypeList<uint8_t>>>(input.dtype, [&]<typename T>() {
     T* to = reinterpret_cast<T*>(tensor.raw());
     for (int64_t y = 0; y < height; ++y)
       for (int64_t x = 0; x < width; ++x)

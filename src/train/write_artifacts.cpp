@@ -48,13 +48,46 @@ onnx::ModelDef exported(Graph& graph, std::vector<std::string>& variables) {
 }
 
 constexpr const char* kOwnDomain = "treadle";
-using Operators = std::map<std::string, std::set<std::string>>;  // by domain
 
-// Of a node, and those that a chain of pointwise operators names in its steps: "Add 0 1", "com.microsoft:Gelu 0".
-void add_operators(const Graph& graph, Operators& all) {
+// What a build needs that runs the models.
+struct Required {
+  std::map<std::string, std::set<std::string>> operators;  // by domain
+  std::set<std::string_view> types;                        // of elements, as ONNX Runtime's reduced builds call them
+};
+
+std::string_view type_name(DType dtype) {
+  switch (dtype) {
+    case DType::float32: return "float";
+    case DType::float64: return "double";
+    case DType::float16: return "MLFloat16";
+    case DType::bfloat16: return "BFloat16";
+    case DType::boolean: return "bool";
+    case DType::string: return "string";
+    case DType::int8: return "int8_t";
+    case DType::int16: return "int16_t";
+    case DType::int32: return "int32_t";
+    case DType::int64: return "int64_t";
+    case DType::uint8: return "uint8_t";
+    case DType::uint16: return "uint16_t";
+    case DType::uint32: return "uint32_t";
+    case DType::uint64: return "uint64_t";
+    default: return "";  // no operator computes with it
+  }
+}
+
+void add_type(const Type& type, Required& all) {
+  if (type.element) return add_type(*type.element, all);
+  if (const std::string_view name = type_name(type.dtype); !name.empty()) all.types.insert(name);
+}
+
+// Operators of nodes, and those that a chain of pointwise operators names in its steps: "Add 0 1", "com.microsoft:Gelu 0".
+void add_required(const Graph& graph, Required& required) {
+  auto& all = required.operators;
+  for (size_t i = 0; i < graph.num_values(); ++i) add_type(graph.type(ValueId{static_cast<uint32_t>(i)}), required);
   for (NodeId id = graph.first(); id != kNoNode; id = graph.next(id)) {
     const Node& node = graph.node(id);
     all[node.domain.empty() ? "ai.onnx" : node.domain].insert(node.op_type);
+    if (node.attributes.has("precision")) required.types.insert(type_name(DType::bfloat16));  // operands are rounded
     if (node.is("FusedElementwise", kOwnDomain))
       for (const std::string& step : node.attributes.get_strings("steps")) {
         const std::string name = step.substr(0, step.find(' '));
@@ -62,14 +95,15 @@ void add_operators(const Graph& graph, Operators& all) {
         all[colon == std::string::npos ? "ai.onnx" : name.substr(0, colon)].insert(colon == std::string::npos ? name
                                                                                                               : name.substr(colon + 1));
       }
-    for (const Body& body : node.bodies) add_operators(*body.graph, all);
+    for (const Body& body : node.bodies) add_required(*body.graph, required);
   }
 }
 
-// As ONNX Runtime's reduced builds read it: DOMAIN;OPSET;OPERATOR,OPERATOR.
-std::string operators_text(const Operators& all) {
-  std::string text = "# Operators of a build that trains from this folder: cmake -DTREADLE_TRAINING_RUNTIME=ON -DTREADLE_OPERATORS=FILE\n";
-  for (const auto& [domain, names] : all)
+// As ONNX Runtime's reduced builds read it: DOMAIN;OPSET;OPERATOR,OPERATOR, and the types of elements of all of them.
+std::string required_text(const Required& required) {
+  std::string text = "# What a build needs that trains from this folder: cmake -DTREADLE_TRAINING_RUNTIME=ON -DTREADLE_OPERATORS=FILE\n";
+  text += fmt::format("!globally_allowed_types;{}\n", fmt::join(required.types, ","));
+  for (const auto& [domain, names] : required.operators)
     text += fmt::format("{};{};{}\n", domain, newest_opset(domain == "ai.onnx" ? "" : domain), fmt::join(names, ","));
   return text;
 }
@@ -87,12 +121,12 @@ void write_artifact_models(const TrainerGraphs& trainer, const SessionOptions& s
   ArtifactsDescription description{.options = trainer.options, .states = shapes_of(trainer.states), .adapters = trainer.adapters};
   for (const std::string& name : trainer.trained) description.parameters.emplace_back(name, trainer.parameters.at(name).shape());
 
-  Operators operators;
+  Required required;
   std::vector<std::pair<const char*, onnx::ModelDef>> files;
   auto add = [&](const char* file, std::unique_ptr<Graph> graph) {
     description.outputs[file] = graph->output_names;
     if (!trainer.opened) optimise(*graph, session);
-    add_operators(*graph, operators);
+    add_required(*graph, required);
     files.emplace_back(file, exported(*graph, description.variables));
   };
   add(kTrainingModel, trainer.step_graph(session, /*simplified=*/true));
@@ -101,7 +135,7 @@ void write_artifact_models(const TrainerGraphs& trainer, const SessionOptions& s
   files.emplace_back(kInferenceModel, copy_of(trainer.model));
   if (trainer.options.loss_model) files.emplace_back(kLossModel, copy_of(*trainer.options.loss_model));
   const std::unique_ptr<Graph> inference = trainer.model.impl().import();
-  onnx::upgrade(*inference), add_operators(*inference, operators);
+  onnx::upgrade(*inference), add_required(*inference, required);
 
   const std::string text = description.to_json();
   std::string digests = sha1(std::as_bytes(std::span(text)));
@@ -121,7 +155,7 @@ void write_artifact_models(const TrainerGraphs& trainer, const SessionOptions& s
   }
   if (!trainer.options.loss_model) std::filesystem::remove(artifact_path(folder, kLossModel));  // of what was here before
   AtomicFile list(artifact_path(folder, kRequiredOperators));
-  const std::string names = operators_text(operators);
+  const std::string names = required_text(required);
   list.write(std::as_bytes(std::span(names)));
   list.commit();
 }

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "core/built_types.h"
 #include "core/cpu_info.h"
 #include "core/float_types.h"
 #include "kernels/elementwise/unary_f32.h"
@@ -427,8 +428,10 @@ constexpr int64_t kFewRows = 4;              // that read a panel once
 
 bool has_bf16_products() { return HWY_DYNAMIC_DISPATCH(has_pairs_here)(); }
 
-void bf16_tile(const Bf16Tile& job) {
-  if (job.to.row_end > job.to.row_begin) HWY_DYNAMIC_DISPATCH(bf16_tile_here)(job);
+void bf16_tile([[maybe_unused]] const Bf16Tile& job) {
+  if constexpr (kIsBuilt<BFloat16>) {  // bf16_form() refuses the rest
+    if (job.to.row_end > job.to.row_begin) HWY_DYNAMIC_DISPATCH(bf16_tile_here)(job);
+  }
 }
 
 void to_bf16(const float* src, int64_t n, uint16_t* dst, uint16_t* rest) { HWY_DYNAMIC_DISPATCH(to_bf16_for)(src, n, dst, rest); }

@@ -127,7 +127,7 @@ KernelDef unary_kernel() {
 }
 template <typename F, typename... Ts>
 std::vector<KernelDef> unary_kernels() {
-  return {unary_kernel<F, Ts>()...};
+  return kernels_of<Ts...>([]<typename T>() { return unary_kernel<F, T>(); });
 }
 
 /// Calls fn(same, i, count) for pieces [i, i + count) of n elements, beside which `one` stands `count` times.
@@ -231,11 +231,11 @@ KernelDef binary_kernel() {
 }
 template <typename F, typename... Ts>
 std::vector<KernelDef> binary_kernels() {
-  return {binary_kernel<F, Ts>()...};
+  return kernels_of<Ts...>([]<typename T>() { return binary_kernel<F, T>(); });
 }
 template <typename F, typename... Ts>
 std::vector<KernelDef> comparison_kernels() {
-  return {binary_kernel<F, Ts, bool>()...};
+  return kernels_of<Ts...>([]<typename T>() { return binary_kernel<F, T, bool>(); });
 }
 
 template <kernels::Binary kOp>

@@ -186,7 +186,7 @@ OpDef classification(std::string_view name, std::vector<int> since, std::vector<
 
 template <typename F, typename... Ts>
 std::vector<KernelDef> to_bool_kernels() {
-  return {kernel<UnaryKernel<F, Ts, bool>>("plain", dtype_of<Ts>)...};
+  return kernels_of<Ts...>([]<typename T>() { return kernel<UnaryKernel<F, T, bool>>("plain", dtype_of<T>); });
 }
 template <typename F>
 std::vector<KernelDef> classification_kernels() {

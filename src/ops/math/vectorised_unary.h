@@ -48,9 +48,9 @@ struct VectorisedUnary {
 /// Kernels for all floats: vectors for float32 and the 16-bit ones, the functor F for float64.
 template <kernels::Unary kOp, typename F, UnaryParameters (*kRead)(const ShapeContext&) = no_parameters>
 std::vector<KernelDef> vectorised_kernels() {
-  return {kernel<VectorisedUnary<float, kOp, kRead>>("vectors", DType::float32), kernel<UnaryKernel<F, double>>("plain", DType::float64),
-          kernel<VectorisedUnary<Float16, kOp, kRead>>("vectors", DType::float16),
-          kernel<VectorisedUnary<BFloat16, kOp, kRead>>("vectors", DType::bfloat16)};
+  return built_kernel<VectorisedUnary<float, kOp, kRead>, float>("vectors") + built_kernel<UnaryKernel<F, double>, double>() +
+         built_kernel<VectorisedUnary<Float16, kOp, kRead>, Float16>("vectors") +
+         built_kernel<VectorisedUnary<BFloat16, kOp, kRead>, BFloat16>("vectors");
 }
 
 }  // namespace treadle::ops

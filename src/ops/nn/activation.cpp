@@ -123,10 +123,10 @@ struct GeluOf : K {
 };
 template <bool kTanh, Unary kOp, typename F>
 std::vector<KernelDef> gelu_kernels() {
-  return {kernel<GeluOf<kTanh, VectorisedUnary<float, kOp, no_parameters>>>("vectors", DType::float32),
-          kernel<GeluOf<kTanh, UnaryKernel<F, double>>>("plain", DType::float64),
-          kernel<GeluOf<kTanh, VectorisedUnary<Float16, kOp, no_parameters>>>("vectors", DType::float16),
-          kernel<GeluOf<kTanh, VectorisedUnary<BFloat16, kOp, no_parameters>>>("vectors", DType::bfloat16)};
+  return built_kernel<GeluOf<kTanh, VectorisedUnary<float, kOp, no_parameters>>, float>("vectors") +
+         built_kernel<GeluOf<kTanh, UnaryKernel<F, double>>, double>() +
+         built_kernel<GeluOf<kTanh, VectorisedUnary<Float16, kOp, no_parameters>>, Float16>("vectors") +
+         built_kernel<GeluOf<kTanh, VectorisedUnary<BFloat16, kOp, no_parameters>>, BFloat16>("vectors");
 }
 
 // Clip: the bounds are scalars that may be computed.

@@ -153,7 +153,7 @@ std::vector<OpDef> conv_ops() {
                {{"auto_pad", std::string_view("NOTSET")}, {"dilations"}, {"group", int64_t{1}}, {"kernel_shape"}, {"pads"}, {"strides"}},
            .infer = infer_conv,
            .cost = conv_cost,
-           .kernels = typed<Conv, float, Float16, BFloat16>() + std::vector{kernel<ConvDouble>("plain", DType::float64)},
+           .kernels = typed<Conv, float, Float16, BFloat16>() + built_kernel<ConvDouble, double>(),
            .gradient = gradients::conv,
            .half = HalfFloats::float32_by_itself,
            .channels_last = {ChannelsLast::How::convolution, "NhwcConv"}}};

@@ -239,7 +239,7 @@ std::vector<OpDef> conv_transpose_ops() {
                           {"strides"}},
            .infer = infer_conv_transpose,
            .cost = conv_transpose_cost,
-           .kernels = typed<ConvTranspose, float, Float16, BFloat16>() + std::vector{kernel<ConvTransposeDouble>("plain", DType::float64)},
+           .kernels = typed<ConvTranspose, float, Float16, BFloat16>() + built_kernel<ConvTransposeDouble, double>(),
            .gradient = gradients::conv_transpose_with_pads,
            .half = HalfFloats::float32_by_itself,
            .channels_last = {ChannelsLast::How::transposed_convolution, "NhwcConvTranspose"}}};

@@ -336,7 +336,7 @@ using LstmKernel = Recurrent<T, RnnKind::lstm>;
 
 template <RnnKind kKind>
 std::vector<KernelDef> in_double() {
-  return {kernel<RecurrentInDouble<kKind>>("double", DType::float64)};
+  return built_kernel<RecurrentInDouble<kKind>, double>("double");
 }
 
 // Whether Y was wanted; today that is seen from the node's outputs.

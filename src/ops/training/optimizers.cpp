@@ -410,7 +410,7 @@ OpDef lazy_optimizer(std::string_view name, const OpDef& dense) {
 
 template <template <typename> class K>
 std::vector<KernelDef> by_parameter() {
-  return {kernel<K<float>>("plain", DType::float32, 2), kernel<K<double>>("plain", DType::float64, 2)};
+  return typed<K, float, double>("plain", 2);
 }
 
 }  // namespace
