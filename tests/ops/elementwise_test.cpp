@@ -95,6 +95,18 @@ TEST(Pow, TakesAnyPairOfTypes) {
 }
 
 // What pow() of double gives.
+// What the specification leaves open, as the processor's conversion and onnxruntime give it.
+TEST(Pow, OfIntegersThatGrowsTooLargeIsTheLowestOne) {
+  const float exponents[] = {kInfinity, 70, 2, std::numeric_limits<float>::quiet_NaN()};
+  const Tensor exponent = tensor<float>({4}, {exponents[0], exponents[1], exponents[2], exponents[3]});
+  const auto lowest64 = std::numeric_limits<int64_t>::min();
+  EXPECT_EQ(values<int64_t>(run_op({"Pow", 15, {tensor<int64_t>({1}, {3}), exponent}})[0]),
+            (std::vector<int64_t>{lowest64, lowest64, 9, lowest64}));
+  const auto lowest32 = std::numeric_limits<int32_t>::min();
+  EXPECT_EQ(values<int32_t>(run_op({"Pow", 15, {tensor<int32_t>({1}, {-3}), exponent}})[0]),
+            (std::vector<int32_t>{lowest32, lowest32, 9, lowest32}));
+}
+
 TEST(Pow, TakesExponentsThatFloatDoesNotHold) {
   EXPECT_EQ(values<float>(run_op({"Pow", 15, {floats({3}, {0, 0, kInfinity}), tensor<double>({3}, {5e-324, 0, 1e-300})}})[0]),
             (std::vector<float>{0, 1, kInfinity}));
