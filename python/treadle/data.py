@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -48,7 +48,13 @@ def read_csv(
 
 
 def read_pictures(
-    folder: str | os.PathLike[str], size: Sequence[int], *, channels: int = 3, dtype: Any = np.float32, classes: Iterable[str] = ()
+    folder: str | os.PathLike[str],
+    size: Sequence[int],
+    *,
+    channels: int = 3,
+    dtype: Any = np.float32,
+    classes: Iterable[str] = (),
+    file: str | os.PathLike[str] | None = None,
 ) -> Pictures:
     """The pictures of a folder that has a folder for each class, as one array. Needs Pillow.
 
@@ -56,6 +62,8 @@ def read_pictures(
     :param channels: 3 for RGB, 1 for grey.
     :param dtype: float32 for numbers from 0 to 1, uint8 for levels.
     :param classes: of an earlier folder, whose numbers labels shall have; by default the sorted names of the folders here.
+    :param file: a .npy file that the array is written to, one picture after the other, and then is a view of (`numpy.memmap`, read only):
+        for more pictures than memory has room for. Without it, the array is in memory. If reading fails, an earlier file stays as it was.
     :raises ValueError: there are no pictures, or folders that are no class; a file is no picture (its path is in the message).
     """
     from PIL import Image, UnidentifiedImageError  # here: only pictures need it
@@ -72,13 +80,34 @@ def read_pictures(
     found = [(path, known.index(name)) for name in names for path in sorted(Path(folder, name).iterdir()) if path.suffix.lower() in _SUFFIXES]
     if not found:
         raise ValueError(f"{folder} has no pictures in folders of classes")
-    images = np.empty((len(found), channels, height, width), dtype)
-    for i, (path, _) in enumerate(found):
-        try:
-            with Image.open(path) as picture:
-                pixels = np.asarray(picture.convert("RGB" if channels == 3 else "L").resize((width, height), Image.Resampling.BILINEAR))
-        except (UnidentifiedImageError, OSError) as error:
-            raise ValueError(f"{path} is no picture that can be read: {error}") from error
-        planes = pixels.reshape(height, width, channels).transpose(2, 0, 1)
-        images[i] = planes if images.dtype == np.uint8 else planes.astype(np.float32) / 255
+    shape = (len(found), channels, height, width)
+
+    def fill(images: np.ndarray) -> None:
+        for i, (path, _) in enumerate(found):
+            try:
+                with Image.open(path) as picture:
+                    pixels = np.asarray(picture.convert("RGB" if channels == 3 else "L").resize((width, height), Image.Resampling.BILINEAR))
+            except (UnidentifiedImageError, OSError) as error:
+                raise ValueError(f"{path} is no picture that can be read: {error}") from error
+            planes = pixels.reshape(height, width, channels).transpose(2, 0, 1)
+            images[i] = planes if images.dtype == np.uint8 else planes.astype(np.float32) / 255
+
+    if file is None:
+        images = np.empty(shape, dtype)
+        fill(images)
+    else:
+        images = _filled_file(Path(file), shape, np.dtype(dtype), fill)
     return Pictures(images, np.array([label for _, label in found], np.int64), known, [str(path) for path, _ in found])
+
+
+def _filled_file(path: Path, shape: tuple[int, ...], dtype: np.dtype, fill: Callable[[np.ndarray], None]) -> np.ndarray:
+    """A view of a .npy file, which takes its name only when it is whole."""
+    unfinished = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        written = np.lib.format.open_memmap(unfinished, "w+", dtype, shape)
+        fill(written)
+        written.flush()
+        unfinished.replace(path)
+    finally:
+        unfinished.unlink(missing_ok=True)
+    return np.load(path, mmap_mode="r")

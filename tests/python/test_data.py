@@ -50,6 +50,22 @@ def test_pictures_are_their_pixels(folder) -> None:
     assert [len(batch["label"]) for batch in batches] == [2, 2, 1]
 
 
+def test_pictures_may_lie_in_a_file(folder, tmp_path_factory) -> None:
+    path, _ = folder
+    file = tmp_path_factory.mktemp("file") / "pictures.npy"
+    for dtype in (np.uint8, np.float32):
+        found = read_pictures(path, (8, 6), dtype=dtype, file=file)
+        assert isinstance(found.images, np.memmap) and not found.images.flags.writeable
+        np.testing.assert_array_equal(found.images, read_pictures(path, (8, 6), dtype=dtype).images)
+    loader = DataLoader({"image": found.images, "label": found.labels}, batch_size=2, shuffle=False)
+    np.testing.assert_array_equal(np.concatenate([batch["image"] for batch in loader]), found.images)
+    before = file.read_bytes()
+    (path / "a" / "broken.png").write_bytes(b"not a picture")
+    with pytest.raises(ValueError, match="broken.png is no picture"):
+        read_pictures(path, (8, 6), file=file)
+    assert file.read_bytes() == before and list(file.parent.iterdir()) == [file]
+
+
 def test_what_is_no_folder_of_pictures_is_refused(folder) -> None:
     path, _ = folder
     np.testing.assert_array_equal(read_pictures(path, (8, 6), classes=["c", "b", "a"]).labels, [2, 2, 2, 1, 1])
