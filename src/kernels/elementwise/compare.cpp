@@ -105,11 +105,11 @@ void shift_rows(const T* x, const T* by, T* dst, int64_t n) {
   constexpr T kWidth = sizeof(T) * 8;
   const hn::ScalableTag<T> d;
   const auto lanes = static_cast<int64_t>(hn::Lanes(d));
-  const auto width = hn::Set(d, kWidth);
+  const auto width = hn::Set(d, kWidth), highest = hn::Set(d, static_cast<T>(kWidth - 1));  // of what shifts are defined for
   int64_t i = 0;
   for (; i + lanes <= n; i += lanes) {
     const auto value = hn::LoadU(d, x + i), bits = hn::LoadU(d, by + i);
-    const auto shifted = kLeft ? hn::Shl(value, bits) : hn::Shr(value, bits);
+    const auto count = hn::And(bits, highest), shifted = kLeft ? hn::Shl(value, count) : hn::Shr(value, count);
     hn::StoreU(hn::IfThenElseZero(hn::Lt(bits, width), shifted), d, dst + i);
   }
   for (; i < n; ++i) dst[i] = by[i] >= kWidth ? T{0} : kLeft ? x[i] << by[i] : x[i] >> by[i];
