@@ -41,8 +41,8 @@ std::string encode_to_string(const ExternalPlan& external, Encode encode) {
   return result;
 }
 
-/// Calls visit(TensorDef) for the initializers of a graph and of the graphs inside its nodes.
-template <typename Visit>
+using Visit = std::function<void(const TensorDef&)>;
+
 void each_initializer(const std::vector<NodeDef>& nodes, const std::vector<TensorDef>& initializers, const Visit& visit) {
   for (const TensorDef& tensor : initializers) visit(tensor);
   for (const NodeDef& node : nodes) {
@@ -53,10 +53,14 @@ void each_initializer(const std::vector<NodeDef>& nodes, const std::vector<Tenso
   }
 }
 
-template <typename Visit>
-void each_initializer(const ModelDef& model, const Visit& visit) {
-  each_initializer(model.graph.nodes, model.graph.initializers, visit);
-  for (const FunctionDef& function : model.functions) each_initializer(function.nodes, {}, visit);
+ExternalPlan plan_located(const ModelDef& model, const Locate& locate) {
+  ExternalPlan external;
+  if (locate)
+    each_initializer(model, [&](const TensorDef& tensor) {
+      if (!tensor.value.defined()) return;
+      if (std::optional<ExternalDataDef> where = locate(tensor)) external[&tensor] = std::move(*where);
+    });
+  return external;
 }
 
 struct ExternalLayout {
@@ -97,6 +101,7 @@ ExternalLayout plan_external(const ModelDef& model, const WriteOptions& options)
 void check_options(const WriteOptions& options, const fs::path& model_path) {
   const std::string& name = options.external_data_file;
   if (name.empty()) return;
+  if (options.locate) throw Error(ErrorCode::internal, "tensors go to one file, or lie in others");
   if (name == "." || name == ".." || name.find('/') != std::string::npos || name.find('\0') != std::string::npos)
     throw Error(ErrorCode::invalid_argument, "external_data_file is a file name without a folder, not " + in_quotes(name));
   if (model_path.filename() == name)
@@ -118,14 +123,13 @@ void write_external(const ExternalLayout& layout, AtomicFile& file) {
 
 }  // namespace
 
+void each_initializer(const ModelDef& model, const Visit& visit) {
+  each_initializer(model.graph.nodes, model.graph.initializers, visit);
+  for (const FunctionDef& function : model.functions) each_initializer(function.nodes, {}, visit);
+}
+
 std::string serialize_model(const ModelDef& model, const Locate& locate) {
-  ExternalPlan external;
-  if (locate)
-    each_initializer(model, [&](const TensorDef& tensor) {
-      if (!tensor.value.defined()) return;
-      if (std::optional<ExternalDataDef> where = locate(tensor)) external[&tensor] = std::move(*where);
-    });
-  return encode_to_string(external, [&](const EncodeContext& context) { encode_model(context, model); });
+  return encode_to_string(plan_located(model, locate), [&](const EncodeContext& context) { encode_model(context, model); });
 }
 
 std::string serialize_tensor(const TensorDef& tensor) {
@@ -135,7 +139,7 @@ std::string serialize_tensor(const TensorDef& tensor) {
 void write_model_file(const ModelDef& model, const std::string& path, const WriteOptions& options) {
   fs::path model_path(path);
   check_options(options, model_path);
-  ExternalLayout layout;
+  ExternalLayout layout{plan_located(model, options.locate), {}};
   if (!options.external_data_file.empty()) layout = plan_external(model, options);
   // Both files are complete on disk before either replaces what is there.
   std::optional<AtomicFile> data_file;

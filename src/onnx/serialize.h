@@ -10,7 +10,15 @@
 
 namespace treadle::onnx {
 
+/// Where an initializer's bytes are, which are there already; nothing: in the model.
+using Locate = std::function<std::optional<ExternalDataDef>(const TensorDef&)>;
+
+/// The model's initializers, and those of the graphs inside its nodes.
+void each_initializer(const ModelDef& model, const std::function<void(const TensorDef&)>& visit);
+
 struct WriteOptions {
+  /// Asked for each initializer that has a value; null: none lies in a file that is there. Not with `external_data_file`.
+  Locate locate;
   /// Name, without a folder, of a file beside the model that takes the initializers of at least `external_threshold_bytes`. Empty: none.
   std::string external_data_file;
   size_t external_threshold_bytes = 1024;
@@ -18,9 +26,6 @@ struct WriteOptions {
   size_t external_alignment = 4096;
   size_t external_alignment_threshold_bytes = 65536;
 };
-
-/// Where an initializer's bytes are, which are there already; nothing: in the model.
-using Locate = std::function<std::optional<ExternalDataDef>(const TensorDef&)>;
 
 /// The encoded ModelProto: numeric tensors as raw_data, strings as string_data; external tensors that were not loaded keep their reference.
 /// @param locate  asked for each initializer that has a value, those of inner graphs too; null: none is external.

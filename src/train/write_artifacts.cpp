@@ -6,6 +6,7 @@
 #include <map>
 #include <set>
 
+#include "core/checked.h"
 #include "core/file.h"
 #include "core/sha1.h"
 #include "graph/op_def.h"
@@ -108,6 +109,81 @@ std::string required_text(const Required& required) {
   return text;
 }
 
+// Weights that several models read, which lie once in a file beside them: frozen ones, of which there may be gigabytes.
+class SharedWeights {
+ public:
+  void add(const onnx::ModelDef& def) {
+    std::set<std::string> here;
+    onnx::each_initializer(def, [&](const onnx::TensorDef& tensor) {
+      if (!may_lie_outside(tensor)) return;
+      Weight& weight = weights_[digest(tensor.value)];
+      weight.value = tensor.value;
+      if (here.insert(digest(tensor.value)).second) ++weight.models;
+    });
+  }
+  /// Behind the last add(). @return a text that tells them from others; empty if there are none
+  std::string settle() {
+    std::string digests;
+    size_t end = 0;
+    for (auto& [content, weight] : weights_) {
+      if (weight.models < 2) continue;
+      const size_t size = weight.value.size_bytes();
+      weight.offset = align_up(end, size >= kLarge ? kPage : Storage::kAlignment);
+      end = weight.offset + size;
+      digests += content;
+    }
+    return digests;
+  }
+  onnx::Locate in_file(const std::string& name) {
+    return [this, name](const onnx::TensorDef& tensor) -> std::optional<onnx::ExternalDataDef> {
+      if (!may_lie_outside(tensor)) return std::nullopt;
+      const Weight& weight = weights_.at(digest(tensor.value));
+      if (weight.models < 2) return std::nullopt;
+      onnx::ExternalDataDef where;
+      where.location = name, where.offset = weight.offset, where.length = weight.value.size_bytes();
+      return where;
+    };
+  }
+  void write(const std::string& path) const {
+    AtomicFile file(path);
+    for (const auto& [content, weight] : weights_) {
+      if (weight.models < 2) continue;
+      file.write_zeros(weight.offset - file.size_bytes());
+      file.write({weight.value.raw(), weight.value.size_bytes()});
+    }
+    file.commit();
+  }
+
+ private:
+  static constexpr size_t kSmallest = 1024, kLarge = 65536, kPage = 4096;
+  struct Weight {
+    Tensor value;
+    int models = 0;
+    size_t offset = 0;
+  };
+  static bool may_lie_outside(const onnx::TensorDef& tensor) {
+    return tensor.value.defined() && tensor.value.dtype() != DType::string && tensor.value.size_bytes() >= kSmallest;
+  }
+  const std::string& digest(const Tensor& value) {
+    std::string& known = digests_[{value.raw(), value.size_bytes()}];
+    if (known.empty()) known = sha1({value.raw(), value.size_bytes()});
+    return known;
+  }
+
+  std::map<std::string, Weight> weights_;  // by content
+  std::map<std::pair<const std::byte*, size_t>, std::string> digests_;
+};
+
+// Files of this name belong to one set of artifacts each.
+constexpr std::string_view kSharedWeights = "frozen_weights-";
+
+void remove_other_weights(const std::string& folder, const std::string& kept) {
+  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+    const std::string name = entry.path().filename().string();
+    if (name.starts_with(kSharedWeights) && name != kept) std::filesystem::remove(entry.path());
+  }
+}
+
 void set_property(onnx::ModelDef& def, const char* key, std::string value) {
   std::erase_if(def.metadata_props, [&](const auto& property) { return property.first == key; });
   def.metadata_props.emplace_back(key, std::move(value));
@@ -137,22 +213,29 @@ void write_artifact_models(const TrainerGraphs& trainer, const SessionOptions& s
   const std::unique_ptr<Graph> inference = trainer.model.impl().import();
   onnx::upgrade(*inference), add_required(*inference, required);
 
-  const std::string text = description.to_json();
-  std::string digests = sha1(std::as_bytes(std::span(text)));
+  SharedWeights shared;
+  for (const auto& [file, def] : files) shared.add(def);
+  const std::string shared_digests = shared.settle(), text = description.to_json();
+  std::string digests = sha1(std::as_bytes(std::span(text))) + shared_digests;
   for (const auto& [file, def] : files) {
-    const std::string bytes = onnx::serialize_model(def);
+    const std::string bytes = onnx::serialize_model(def, shared.in_file(std::string(kSharedWeights)));
     digests += sha1(std::as_bytes(std::span(bytes)));
   }
   const std::string id = sha1(std::as_bytes(std::span(digests)));
+  const std::string weights = shared_digests.empty() ? "" : fmt::format("{}{}.bin", kSharedWeights, id.substr(0, 12));
   std::filesystem::create_directories(folder);
+  if (!weights.empty()) shared.write(artifact_path(folder, weights));
   for (auto& [file, def] : files) {
     set_property(def, kArtifactsKey, id);
     if (file == kTrainingModel) {
       set_property(def, kArtifactsVersionKey, TREADLE_VERSION);
       set_property(def, kArtifactsDescriptionKey, text);
     }
-    onnx::write_model_file(def, artifact_path(folder, file));
+    onnx::WriteOptions options;
+    if (!weights.empty()) options.locate = shared.in_file(weights);
+    onnx::write_model_file(def, artifact_path(folder, file), options);
   }
+  remove_other_weights(folder, weights);
   if (!trainer.options.loss_model) std::filesystem::remove(artifact_path(folder, kLossModel));  // of what was here before
   AtomicFile list(artifact_path(folder, kRequiredOperators));
   const std::string names = required_text(required);

@@ -71,6 +71,42 @@ def test_the_files_are_models_with_their_operators_declared(tmp_path):
     onnx.checker.check_model(tmp_path / "inference_model.onnx")
 
 
+def test_frozen_weights_are_written_once(tmp_path, ort):
+    onnx = pytest.importorskip("onnx")
+    rng = np.random.default_rng(0)
+    weights = {"w1": rng.normal(size=(256, 1024)) / 16, "w2": rng.normal(size=(1024, 16)) / 32}
+    nodes = [onnx.helper.make_node("MatMul", ["x", "w1"], ["h"]), onnx.helper.make_node("Relu", ["h"], ["r"]), onnx.helper.make_node("MatMul", ["r", "w2"], ["y"])]
+    value = onnx.helper.make_tensor_value_info
+    graph = onnx.helper.make_graph(nodes, "g", [value("x", 1, ["n", 256])], [value("y", 1, ["n", 16])],
+                                   [onnx.numpy_helper.from_array(array.astype(np.float32), name) for name, array in weights.items()])
+    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 20)], ir_version=9).SerializeToString()
+    options = {"lora": {"rank": 2}, "loss": "softmax_cross_entropy", "learning_rate": 0.1}
+    feeds, labels = {"x": rng.normal(size=(8, 256)).astype(np.float32)}, rng.integers(0, 16, 8)
+
+    def check(folder):
+        files = list(folder.iterdir())
+        assert len([file for file in files if file.name.startswith("frozen_weights-")]) == 1
+        total = sum(file.stat().st_size for file in files)
+        assert total < 1.2 * sum(array.size * 4 for array in weights.values()), {file.name: file.stat().st_size for file in files}
+        onnx.checker.check_model(folder / "inference_model.onnx")
+        inference = ort.InferenceSession(folder / "inference_model.onnx").run(None, feeds)[0]
+        np.testing.assert_allclose(inference, np.maximum(feeds["x"] @ weights["w1"], 0) @ weights["w2"], rtol=1e-4, atol=1e-4)
+        return Trainer.open_artifacts(folder)
+
+    folder = tmp_path / "artifacts"
+    generate_artifacts(model, folder, **options)
+    whole, opened = Trainer(model, **options), check(folder)
+    for _ in range(3):
+        assert opened.step(feeds, labels) == whole.step(feeds, labels)
+    opened.write_artifacts(folder)  # whose weights it reads
+    again = check(folder)
+    for _ in range(3):
+        assert opened.step(feeds, labels) == again.step(feeds, labels)
+    next(folder.glob("frozen_weights-*")).unlink()
+    with pytest.raises(treadle.Error, match="frozen_weights-"):
+        Trainer.open_artifacts(folder)
+
+
 def test_what_does_not_belong_together_is_refused(tmp_path):
     with pytest.raises(treadle.Error, match="there is no such folder"):
         Trainer.open_artifacts(tmp_path / "absent")
