@@ -103,6 +103,16 @@ TEST(DynamicQuantizeLinear, KeepsZeroExact) {
   EXPECT_TRUE(std::isfinite(values<float>(zeros[1])[0]));
 }
 
+TEST(DynamicQuantizeLinear, OfAnInfiniteRangeHasACodeForZero) {
+  for (float infinite : {kInfinity, -kInfinity}) {
+    auto y = run_op({"DynamicQuantizeLinear", 11, {floats({3}, {infinite, 0, 1})}, {}, 3});
+    EXPECT_EQ(values<float>(y[1])[0], kInfinity);
+    EXPECT_EQ(values<uint8_t>(y[2])[0], 0);
+    EXPECT_EQ(values<uint8_t>(y[0])[1], 0);
+    EXPECT_EQ(values<uint8_t>(y[0])[2], 0);
+  }
+}
+
 TEST(MatMulInteger, TakesZeroPointsForRowsAndColumns) {
   Tensor a = tensor<uint8_t>({2, 2}, {10, 20, 30, 255}), b = tensor<int8_t>({2, 2}, {1, -128, 127, 4});
   // (a - [5, 10]^T) (b - [1, -2])

@@ -398,7 +398,8 @@ struct DynamicQuantizeLinear {
     const auto [low, high] = kernels::range_around_zero(x, n);
     // Only zeros: any scale will do, and one has to be finite.
     const float scale = high == low ? 1.0f : (high - low) / 255.0f;
-    const float zero = std::nearbyint(std::clamp(-low / scale, 0.0f, 255.0f));
+    const float exact = -low / scale;  // no number if the range is infinite
+    const float zero = std::isnan(exact) ? 0.0f : std::nearbyint(std::clamp(exact, 0.0f, 255.0f));
     uint8_t* y = c.out<uint8_t>(0);
     parallel_for(c.pool(), n, kElementwiseGrain,
                  [&](int64_t begin, int64_t end) { kernels::quantize_bytes(x + begin, end - begin, scale, zero, y + begin); });
