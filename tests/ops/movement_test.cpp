@@ -229,6 +229,9 @@ TEST(Range, CountsDownAndInNarrowFloats) {
 TEST(OneHot, LeavesRowsOfIndicesOutsideTheDepthOff) {
   auto y = run_op({"OneHot", 11, {ints({3, -1}), floats({1}, {3}), strings({2}, {"off", "on"})}})[0];
   EXPECT_EQ(values<std::string>(y), (std::vector<std::string>{"off", "off", "off", "off", "off", "on"}));
+  const float infinity = std::numeric_limits<float>::infinity(), nan = std::numeric_limits<float>::quiet_NaN();
+  y = run_op({"OneHot", 11, {floats({4}, {nan, infinity, -infinity, 1}), ints({2}), ints({0, 1})}})[0];
+  EXPECT_EQ(values<int64_t>(y), (std::vector<int64_t>{0, 0, 0, 0, 0, 0, 0, 1}));
 }
 
 TEST(TopK, PrefersLowerIndicesAndCountsNanAsLargest) {

@@ -10,6 +10,7 @@
 #include <string>
 
 #include "core/dispatch.h"
+#include "core/to_int64.h"
 #include "graph/op_def.h"
 #include "kernels/elementwise/compare.h"
 #include "kernels/elementwise/convert.h"
@@ -23,14 +24,6 @@ namespace treadle::ops {
 namespace {
 
 // One element.
-
-/// Towards zero; what int64 cannot hold (the specification leaves it open) becomes its lowest value, as x86 does it, never undefined
-/// behaviour.
-template <typename F>
-int64_t to_int64(F x) {
-  constexpr F kLimit = static_cast<F>(9223372036854775808.0);
-  return x >= -kLimit && x < kLimit ? static_cast<int64_t>(x) : std::numeric_limits<int64_t>::min();
-}
 
 template <typename To, typename From>
 To convert(From x) {

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "core/dispatch.h"
+#include "core/to_int64.h"
 #include "graph/infer.h"
 #include "graph/op_def.h"
 #include "ops/checks.h"
@@ -96,7 +97,11 @@ void check_scale(float scale) {
 }
 
 // In float32, as exporters compute it: 10 * 0.7 is 7.
-int64_t scaled_extent(int64_t extent, float scale) { return static_cast<int64_t>(std::floor(static_cast<float>(extent) * scale)); }
+int64_t scaled_extent(int64_t extent, float scale) {
+  const int64_t scaled = to_int64(std::floor(static_cast<float>(extent) * scale));
+  if (scaled < 0) throw Error(ErrorCode::invalid_argument, fmt::format("an extent of {} times {} is too large", extent, scale));
+  return scaled;
+}
 
 // The same for an extent that is a symbol, where the scale is a short binary fraction. False if it is not.
 bool scaled_extent(const Dim& extent, float scale, Dim& result) {
@@ -118,7 +123,6 @@ double common_scale(AspectRatio policy, const Axes& axes, const Shape& in, const
   }
   return scale;
 }
-int64_t round_half_up(double value) { return static_cast<int64_t>(std::floor(value + 0.5)); }
 
 void check_count(std::string_view name, size_t count, const Axes& axes) {
   if (count != static_cast<size_t>(axes.count))
@@ -147,7 +151,7 @@ void infer_resize(InferContext& c) {
     } else if (const auto ints = c.known_ints(3); ints && c.input(0).is_static()) {
       const Shape in = c.input(0).static_shape();
       const double scale = common_scale(policy, axes, in, ints->data());
-      for (int i = 0; i < axes.count; ++i) axis_of(i) = round_half_up(scale * static_cast<double>(in[axes.axis[i]]));
+      for (int i = 0; i < axes.count; ++i) axis_of(i) = to_int64(std::floor(scale * static_cast<double>(in[axes.axis[i]]) + 0.5));
     } else {
       for (int i = 0; i < axes.count; ++i) axis_of(i) = c.data_dependent_dim("resize");
     }
