@@ -110,4 +110,5 @@ def _filled_file(path: Path, shape: tuple[int, ...], dtype: np.dtype, fill: Call
         unfinished.replace(path)
     finally:
         unfinished.unlink(missing_ok=True)
-    return np.load(path, mmap_mode="r")
+    mapped: np.ndarray = np.load(path, mmap_mode="r")
+    return mapped
