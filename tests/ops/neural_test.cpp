@@ -129,6 +129,16 @@ TEST(Resize, PicksElementsOfAnyType) {
   EXPECT_EQ(values<bool>(bools), (std::vector<bool>{true, true, false}));
 }
 
+TEST(Resize, MayLeaveNothing) {
+  const Tensor x = floats({1, 1, 2, 3}, {1, 2, 3, 4, 5, 6});
+  for (const char* mode : {"linear", "cubic"}) {
+    const Attributes antialias{{"mode", std::string(mode)}, {"antialias", int64_t{1}}};
+    EXPECT_EQ(run_op({"Resize", 19, {x, Tensor(), Tensor(), tensor<int64_t>({4}, {1, 1, 0, 2})}, antialias})[0].shape(),
+              Shape({1, 1, 0, 2}));
+    EXPECT_EQ(run_op({"Resize", 19, {x, Tensor(), floats({4}, {1, 1, 1e-30F, 1})}, antialias})[0].shape(), Shape({1, 1, 0, 3}));
+  }
+}
+
 TEST(Resize, RefusesWhatItCannotDo) {
   Tensor x = floats({2}, {1, 2});
   EXPECT_THROW(run_op({"Resize", 19, {x, Tensor(), floats({1}, {-1})}}), Error);

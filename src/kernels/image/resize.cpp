@@ -27,7 +27,8 @@ double support(const ResizeOptions& options) { return options.filter == Filter::
 // Antialiasing widens the filter when it shrinks the image.
 double filter_scale(const ResizeAxis& axis, const ResizeOptions& options) { return options.antialias ? std::min(axis.scale, 1.0) : 1.0; }
 int64_t first_tap(const ResizeAxis& axis, const ResizeOptions& options) {
-  return static_cast<int64_t>(std::floor(-support(options) / filter_scale(axis, options))) + 1;
+  constexpr double kFar = 1e12;  // the scale of an axis without outputs may be 0
+  return static_cast<int64_t>(std::max(-kFar, std::floor(-support(options) / filter_scale(axis, options)))) + 1;
 }
 
 }  // namespace
