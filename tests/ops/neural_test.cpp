@@ -129,6 +129,17 @@ TEST(Resize, PicksElementsOfAnyType) {
   EXPECT_EQ(values<bool>(bools), (std::vector<bool>{true, true, false}));
 }
 
+TEST(Resize, LooksNowhereForARegionThatIsNoNumber) {
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  for (const char* mode : {"nearest", "linear", "cubic"}) {
+    const Attributes attributes{
+        {"mode", std::string(mode)}, {"coordinate_transformation_mode", std::string("tf_crop_and_resize")}, {"extrapolation_value", 7.0F}};
+    const Tensor y =
+        run_op({"Resize", 19, {floats({2}, {1, 2}), floats({2}, {nan, 1}), Tensor(), tensor<int64_t>({1}, {3})}, attributes})[0];
+    EXPECT_EQ(values<float>(y), (std::vector<float>{7, 7, 7})) << mode;
+  }
+}
+
 TEST(Resize, MayLeaveNothing) {
   const Tensor x = floats({1, 1, 2, 3}, {1, 2, 3, 4, 5, 6});
   for (const char* mode : {"linear", "cubic"}) {

@@ -9,7 +9,7 @@ namespace {
 constexpr int64_t kGrain = 16 * 1024;
 
 bool leaves_input(const ResizeAxis& axis, Coordinates coordinates, double x) {
-  return coordinates == Coordinates::tf_crop_and_resize && (x < 0 || x > static_cast<double>(axis.in - 1));
+  return coordinates == Coordinates::tf_crop_and_resize && !(x >= 0 && x <= static_cast<double>(axis.in - 1));  // NaN does
 }
 
 // Weight of an input at a distance, before the weights are normalised.
