@@ -33,12 +33,13 @@ inline constexpr std::string_view kPrecision = "precision";
 /// @throws Error(not_implemented) in a small library that is built without the type.
 inline std::optional<kernels::Bf16Form> bf16_form(const Attributes& attributes) {
   const std::string_view name = attributes.get_string(kPrecision);
-  if (!kIsBuilt<BFloat16> && !name.empty() && name != name_of(Precision::float32))
+  std::optional<kernels::Bf16Form> form;
+  if (name == name_of(Precision::bfloat16)) form = kernels::Bf16Form::one;
+  if (name == name_of(Precision::bfloat16x3)) form = kernels::Bf16Form::three;
+  if (name == name_of(Precision::float16)) form = kernels::Bf16Form::float16;
+  if (form && !kIsBuilt<BFloat16>)
     throw Error(ErrorCode::not_implemented, "this library is built without BFloat16, which precision \"" + std::string(name) + "\" needs");
-  if (name == name_of(Precision::bfloat16)) return kernels::Bf16Form::one;
-  if (name == name_of(Precision::bfloat16x3)) return kernels::Bf16Form::three;
-  if (name == name_of(Precision::float16)) return kernels::Bf16Form::float16;
-  return std::nullopt;
+  return form;
 }
 
 }  // namespace treadle::ops

@@ -128,7 +128,7 @@ class SharedWeights {
     for (auto& [content, weight] : weights_) {
       if (weight.models < 2) continue;
       const size_t size = weight.value.size_bytes();
-      weight.offset = align_up(end, size >= kLarge ? kPage : Storage::kAlignment);
+      weight.offset = align_up(end, size >= usual_.external_alignment_threshold_bytes ? usual_.external_alignment : Storage::kAlignment);
       end = weight.offset + size;
       digests += content;
     }
@@ -155,14 +155,13 @@ class SharedWeights {
   }
 
  private:
-  static constexpr size_t kSmallest = 1024, kLarge = 65536, kPage = 4096;
   struct Weight {
     Tensor value;
     int models = 0;
     size_t offset = 0;
   };
-  static bool may_lie_outside(const onnx::TensorDef& tensor) {
-    return tensor.value.defined() && tensor.value.dtype() != DType::string && tensor.value.size_bytes() >= kSmallest;
+  bool may_lie_outside(const onnx::TensorDef& tensor) const {
+    return tensor.value.defined() && tensor.value.dtype() != DType::string && tensor.value.size_bytes() >= usual_.external_threshold_bytes;
   }
   const std::string& digest(const Tensor& value) {
     std::string& known = digests_[{value.raw(), value.size_bytes()}];
@@ -170,6 +169,7 @@ class SharedWeights {
     return known;
   }
 
+  const onnx::WriteOptions usual_;         // sizes and places as in any file of external data
   std::map<std::string, Weight> weights_;  // by content
   std::map<std::pair<const std::byte*, size_t>, std::string> digests_;
 };

@@ -4,6 +4,7 @@
 #include <type_traits>
 
 #include "core/dispatch.h"
+#include "core/to_integer.h"
 #include "graph/op_def.h"
 #include "ops/functions.h"
 #include "ops/gradients.h"
@@ -158,12 +159,6 @@ struct Pow {
     });
   }
 
-  /// Towards zero. What T cannot hold, and NaN, becomes its lowest value, as in Cast.
-  static T to_integer(double power) {
-    constexpr double kEnd = -static_cast<double>(std::numeric_limits<T>::min());
-    return power >= -kEnd && power < kEnd ? static_cast<T>(power) : std::numeric_limits<T>::min();
-  }
-
   static constexpr int64_t kBlock = 128;
   [[gnu::noinline]] static void power_block(const T* x, int64_t step, const double* y, T* out, int64_t n) {
     // As float, 2^24 + 1 is even and 5e-324 is 0.
@@ -172,7 +167,7 @@ struct Pow {
       for (int64_t i = 0; i < n; ++i) {
         const double power = std::pow(static_cast<double>(x[i * step]), y[i]);
         if constexpr (std::is_integral_v<T>)
-          out[i] = to_integer(power);
+          out[i] = to_integer<T>(power);
         else if constexpr (std::is_same_v<T, double>)
           out[i] = power;
         else

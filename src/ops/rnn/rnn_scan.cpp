@@ -171,7 +171,7 @@ class RecurrentScan {
     }
     const std::vector<std::string>& names = g_.attributes().get_strings("activations");
     const size_t per_direction = names.size() / static_cast<size_t>(p_.num_directions());
-    const std::string usual = which == 0 && p_.kind != RnnKind::rnn ? "Sigmoid" : "Tanh";
+    const std::string usual = activation.function == kernels::Unary::sigmoid ? "Sigmoid" : "Tanh";
     const ScalarFunction& function =
         *find_function_ignoring_case(names.empty() ? usual : names[static_cast<size_t>(d) * per_direction + static_cast<size_t>(which)]);
     Attributes attributes;

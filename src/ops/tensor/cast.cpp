@@ -10,7 +10,7 @@
 #include <string>
 
 #include "core/dispatch.h"
-#include "core/to_int64.h"
+#include "core/to_integer.h"
 #include "graph/op_def.h"
 #include "kernels/elementwise/compare.h"
 #include "kernels/elementwise/convert.h"
@@ -34,8 +34,8 @@ To convert(From x) {
     auto value = static_cast<Wide>(x);
     constexpr Wide kTop = static_cast<Wide>(9223372036854775808.0);
     if (std::is_same_v<To, uint64_t> && value >= kTop)
-      return static_cast<To>(static_cast<uint64_t>(to_int64(value - kTop)) + (uint64_t{1} << 63));
-    return static_cast<To>(to_int64(value));  // higher bits are dropped
+      return static_cast<To>(static_cast<uint64_t>(to_integer<int64_t>(value - kTop)) + (uint64_t{1} << 63));
+    return static_cast<To>(to_integer<int64_t>(value));  // higher bits are dropped
   } else {
     return static_cast<To>(static_cast<Wide>(x));
   }

@@ -2,7 +2,7 @@
 #include <fmt/format.h>
 
 #include "core/dispatch.h"
-#include "core/to_int64.h"
+#include "core/to_integer.h"
 #include "graph/infer.h"
 #include "graph/op_def.h"
 #include "ops/gradients.h"
@@ -16,8 +16,8 @@ namespace {
 // The depth may be of any numeric dtype, as a scalar or a vector of one element.
 int64_t depth_of(const Tensor& depth) {
   if (depth.num_elements() != 1) throw Error(ErrorCode::invalid_argument, fmt::format("depth is {}; expected one number", describe(depth)));
-  const auto value =
-      visit_dtype<NumericTypes>(depth.dtype(), [&]<typename T>() { return to_int64(static_cast<compute_type_t<T>>(*depth.data<T>())); });
+  const auto value = visit_dtype<NumericTypes>(
+      depth.dtype(), [&]<typename T>() { return to_integer<int64_t>(static_cast<compute_type_t<T>>(*depth.data<T>())); });
   if (value < 0) throw Error(ErrorCode::invalid_argument, fmt::format("depth = {} is negative", value));
   return value;
 }
@@ -53,7 +53,7 @@ struct OneHot {
     visit_access(dtype, [&]<typename Access>() {
       for (int64_t i = 0; i < outer * depth * inner; ++i) Access::copy(out, i, values, 0);
       for (int64_t i = 0; i < outer * inner; ++i) {
-        int64_t index = to_int64(static_cast<compute_type_t<Index>>(indices[i]));
+        int64_t index = to_integer<int64_t>(static_cast<compute_type_t<Index>>(indices[i]));
         if (index < 0) index += depth;
         // An index outside the depth gives a row without a mark.
         if (index >= 0 && index < depth) Access::copy(out, (i / inner * depth + index) * inner + i % inner, values, 1);

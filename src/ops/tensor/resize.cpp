@@ -10,7 +10,7 @@
 #include <utility>
 
 #include "core/dispatch.h"
-#include "core/to_int64.h"
+#include "core/to_integer.h"
 #include "graph/infer.h"
 #include "graph/op_def.h"
 #include "ops/checks.h"
@@ -98,7 +98,7 @@ void check_scale(float scale) {
 
 // In float32, as exporters compute it: 10 * 0.7 is 7.
 int64_t scaled_extent(int64_t extent, float scale) {
-  const int64_t scaled = to_int64(std::floor(static_cast<float>(extent) * scale));
+  const int64_t scaled = to_integer<int64_t>(std::floor(static_cast<float>(extent) * scale));
   if (scaled < 0) throw Error(ErrorCode::invalid_argument, fmt::format("an extent of {} times {} is too large", extent, scale));
   return scaled;
 }
@@ -151,7 +151,7 @@ void infer_resize(InferContext& c) {
     } else if (const auto ints = c.known_ints(3); ints && c.input(0).is_static()) {
       const Shape in = c.input(0).static_shape();
       const double scale = common_scale(policy, axes, in, ints->data());
-      for (int i = 0; i < axes.count; ++i) axis_of(i) = to_int64(std::floor(scale * static_cast<double>(in[axes.axis[i]]) + 0.5));
+      for (int i = 0; i < axes.count; ++i) axis_of(i) = to_integer<int64_t>(scale * static_cast<double>(in[axes.axis[i]]) + 0.5);
     } else {
       for (int i = 0; i < axes.count; ++i) axis_of(i) = c.data_dependent_dim("resize");
     }

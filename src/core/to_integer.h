@@ -1,0 +1,22 @@
+// Numbers as integers, without undefined behaviour.
+#pragma once
+
+#include <limits>
+#include <type_traits>
+
+namespace treadle {
+
+/// Towards zero. What a signed `To` cannot hold, and NaN, becomes its lowest value, as x86 does it; the specification of Cast leaves it
+/// open.
+template <typename To, typename From>
+constexpr To to_integer(From x) {
+  static_assert(std::is_integral_v<To> && std::is_signed_v<To>);
+  if constexpr (std::is_floating_point_v<From>) {
+    constexpr From kLowest = static_cast<From>(std::numeric_limits<To>::min());
+    return x >= kLowest && x < -kLowest ? static_cast<To>(x) : std::numeric_limits<To>::min();
+  } else {
+    return static_cast<To>(x);
+  }
+}
+
+}  // namespace treadle
