@@ -1,6 +1,7 @@
 // A window is folded over its rows first, which are contiguous, and then along the folded row: a few operations per input instead of one
-// per tap. Vectors pass the end of a row: what they read there is put right in the folded row, what they write is overwritten by the next
-// row; only the last rows of all end one element at a time.
+// per tap. Narrow windows that lie inside the input hold the folded rows in registers (`narrow_planes`). For the others a row is folded
+// into memory (`pool_planes`), where vectors pass its end: what they read there is put right in the folded row, what they write is
+// overwritten by the next row; only the last rows of all end one element at a time.
 #include "kernels/conv/pool_planes.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -163,15 +164,133 @@ void pool_planes(const Window& w, int64_t begin, int64_t end, int64_t planes, bo
   }
 }
 
+#if HWY_TARGET != HWY_SCALAR
+// How rows of outputs of a picture are computed whose windows are of 2 or 3 taps, 2 apart: vectors of inputs are folded over the rows in
+// registers, and their even and odd lanes are taps, so that each input is loaded once. Outputs whose windows reach into the pads are
+// computed one by one.
+struct NarrowRow {
+  struct Edge {
+    int64_t column, count;  // of the output, and of the elements to divide by
+    Taps taps;
+  };
+  Outputs inside;
+  Edge edges[4];
+  int64_t num_edges = 0;
+
+  /// @returns whether the windows are such, and fill vectors of `lanes`.
+  bool plan(const Window& w, int64_t lanes, bool include_pad) {
+    if (w.rank > 2 || w.kernel[2] < 2 || w.kernel[2] > 3 || w.dilation[2] > 1 || w.stride[2] != 2) return false;
+    const int64_t room = w.in[2] + w.pad_begin[2] - w.kernel[2];
+    inside.last = room < 0 ? 0 : std::min(w.out[2], room / 2 + 1);
+    inside.first = (w.pad_begin[2] + 1) / 2;
+    const int64_t vectors = inside.last - inside.first;
+    for (int64_t oh = 0; oh < w.out[1]; ++oh) {
+      const Taps height = taps_inside(w, 1, oh);
+      if (height.first >= height.last) return false;
+    }
+    if (vectors < lanes || w.out[2] - vectors > static_cast<int64_t>(std::size(edges))) return false;
+    for (int64_t o = 0; o < w.out[2]; ++o) {
+      if (o == inside.first) o = inside.last;
+      if (o < w.out[2]) edges[num_edges++] = {o, pool_elements(w, 2, o, include_pad), taps_inside(w, 2, o)};
+    }
+    return true;
+  }
+};
+
+// The join of column x of `rows` rows, in each lane.
+template <class F, class D, typename T = hn::TFromD<D>>
+HWY_INLINE hn::Vec<D> join_column(D d, const T* x, int64_t rows, int64_t pitch) {
+  const hn::CappedTag<T, 1> one;
+  auto total = hn::LoadU(one, x);
+  for (int64_t r = 1; r < rows; ++r) total = F::join(total, hn::LoadU(one, x + r * pitch));
+  return hn::Set(d, hn::GetLane(total));
+}
+
+// The n outputs, a vector of them at least, whose windows begin at x and are of kRows rows (0: `rows` rows).
+template <class F, int kTaps, int kRows, typename T>
+void pool_row(const T* x, int64_t rows, int64_t pitch, int64_t n, T divisor, T* y) {
+  const hn::ScalableTag<T> d;
+  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
+  if constexpr (kRows > 0) rows = kRows;
+  auto columns = [&](const T* from) HWY_ATTR {
+    auto total = hn::LoadU(d, from);
+    for (int64_t r = 1; r < rows; ++r) total = F::join(total, hn::LoadU(d, from + r * pitch));
+    return total;
+  };
+  const hn::RebindToSigned<decltype(d)> indices;
+  using Index = hn::TFromD<decltype(indices)>;
+  const auto rotated = hn::IndicesFromVec(d, hn::And(hn::Iota(indices, 1), hn::Set(indices, static_cast<Index>(lanes - 1))));
+  const auto but_last = hn::FirstN(d, static_cast<size_t>(lanes - 1));
+  for (int64_t i = 0;; i = std::min(i + lanes, n - lanes)) {  // the last vector may have some outputs again
+    const T* from = x + 2 * i;
+    const auto low = columns(from), high = columns(from + lanes);
+    const auto even = hn::ConcatEven(d, high, low);
+    auto total = F::join(even, hn::ConcatOdd(d, high, low));
+    if constexpr (kTaps == 3) {
+      const auto behind = join_column<F>(d, from + 2 * lanes, rows, pitch);
+      total = F::join(total, hn::IfThenElse(but_last, hn::TableLookupLanes(even, rotated), behind));
+    }
+    if constexpr (F::kAverages) total = hn::Div(total, hn::Set(d, divisor));
+    hn::StoreU(total, d, y + i);
+    if (i == n - lanes) return;
+  }
+}
+
+template <class F, int kTaps, typename T>
+void narrow_planes(const Window& w, const NarrowRow& row, int64_t begin, int64_t end, bool include_pad, const T* x, T* y) {
+  const hn::CappedTag<T, 1> one;
+  const int64_t pitch = w.dilation[1] * w.in[2], n = row.inside.last - row.inside.first;
+  for (int64_t plane = begin; plane < end; ++plane) {
+    for (int64_t oh = 0; oh < w.out[1]; ++oh, y += w.out[2]) {
+      const Taps height = taps_inside(w, 1, oh);
+      const int64_t rows = height.last - height.first, counted = F::kAverages ? pool_elements(w, 1, oh, include_pad) : 1;
+      const T* src = x + plane * w.in_size() + (height.start + height.first * w.dilation[1]) * w.in[2];
+      for (int64_t e = 0; e < row.num_edges; ++e) {
+        const NarrowRow::Edge& edge = row.edges[e];
+        auto total = hn::Set(one, F::kIdentity);
+        for (int64_t k = edge.taps.first; k < edge.taps.last; ++k)
+          total = F::join(total, join_column<F>(one, src + edge.taps.start + k, rows, pitch));
+        if constexpr (F::kAverages) total = hn::Div(total, hn::Set(one, static_cast<T>(counted * edge.count)));
+        hn::StoreU(total, one, y + edge.column);
+      }
+      const T* from = src + 2 * row.inside.first - w.pad_begin[2];
+      T* dst = y + row.inside.first;
+      const T divisor = static_cast<T>(counted * kTaps);
+      if (rows == 3)
+        pool_row<F, kTaps, 3>(from, rows, pitch, n, divisor, dst);
+      else if (rows == 2)
+        pool_row<F, kTaps, 2>(from, rows, pitch, n, divisor, dst);
+      else
+        pool_row<F, kTaps, 0>(from, rows, pitch, n, divisor, dst);
+    }
+  }
+}
+#endif
+
+template <class F, typename T>
+void planes_of(const Window& w, int64_t begin, int64_t end, int64_t planes, bool include_pad, const T* x, T* y) {
+#if HWY_TARGET != HWY_SCALAR
+  if constexpr (std::is_floating_point_v<T>) {
+    NarrowRow row;
+    if (row.plan(w, static_cast<int64_t>(hn::Lanes(hn::ScalableTag<T>())), include_pad)) {
+      T* dst = y + begin * w.out_size();
+      return w.kernel[2] == 2 ? narrow_planes<F, 2>(w, row, begin, end, include_pad, x, dst)
+                              : narrow_planes<F, 3>(w, row, begin, end, include_pad, x, dst);
+    }
+  }
+#endif
+  pool_planes<F>(w, begin, end, planes, include_pad, x, y);
+}
+
 }  // namespace
 
 #define TREADLE_LARGEST(T)                                                                             \
   void max_planes_##T(const Window& w, int64_t begin, int64_t end, int64_t planes, const T* x, T* y) { \
-    pool_planes<LargestOf<T>>(w, begin, end, planes, false, x, y);                                     \
+    planes_of<LargestOf<T>>(w, begin, end, planes, false, x, y);                                       \
   }
 #define TREADLE_AVERAGE(T)                                                                                                   \
   void average_planes_##T(const Window& w, int64_t begin, int64_t end, int64_t planes, bool include_pad, const T* x, T* y) { \
-    pool_planes<SumOf<T>>(w, begin, end, planes, include_pad, x, y);                                                         \
+    planes_of<SumOf<T>>(w, begin, end, planes, include_pad, x, y);                                                           \
   }
 TREADLE_LARGEST(float)
 TREADLE_LARGEST(double)

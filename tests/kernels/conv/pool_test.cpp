@@ -92,6 +92,30 @@ TEST(Pool, NaNWinsAMaximum) {
   EXPECT_EQ(indices[2], 2);
 }
 
+// Windows that a plane of a picture could have, over more than one plane.
+TEST(Pool, WideRowsOfVolumes) {
+  Random random(43);
+  const int64_t in[] = {3, 5, 41}, kernel[] = {1, 3, 3}, strides[] = {1, 2, 2}, pads[] = {0, 1, 1, 0, 1, 1}, out[] = {3, 3, 21};
+  const Window w = make_window(in, out, kernel, strides, pads, {});
+  const int64_t planes = 2;
+  const auto x = random.vector(planes * w.in_size());
+  std::vector<float> largest(planes * w.out_size()), mean = largest;
+  max_pool(w, planes, x.data(), largest.data(), nullptr, false, nullptr);
+  average_pool(w, planes, x.data(), mean.data(), false, nullptr);
+  for (int64_t p = 0; p < planes; ++p) {
+    std::vector<double> sum(w.out_size()), best(w.out_size(), -INFINITY), inside(w.out_size());
+    for_each_tap(w, [&](int64_t o, int64_t, int64_t i) {
+      if (i < 0) return;
+      const double v = x[p * w.in_size() + i];
+      sum[o] += v, best[o] = std::max(best[o], v), ++inside[o];
+    });
+    for (int64_t o = 0; o < w.out_size(); ++o) {
+      ASSERT_EQ(largest[p * w.out_size() + o], best[o]) << o;
+      ASSERT_NEAR(mean[p * w.out_size() + o], sum[o] / inside[o], 1e-5) << o;
+    }
+  }
+}
+
 // Rows that pass in several pieces, and strides with and without vectors of their own.
 TEST(Pool, WideRowsOfEveryType) {
   Random random(42);
