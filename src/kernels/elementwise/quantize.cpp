@@ -90,11 +90,17 @@ void dequantize(const Code* x, int64_t n, float scale, float zero, float* y) {
   const hn::Rebind<Code, D> bytes;
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
   const V s = hn::Set(d, scale), z = hn::Set(d, zero);
-  int64_t i = 0;
-  for (; i + lanes <= n; i += lanes) {
+  auto value = [&](int64_t i) HWY_ATTR {
     const V code = hn::ConvertTo(d, hn::PromoteTo(hn::Rebind<int32_t, D>(), hn::LoadU(bytes, x + i)));
-    hn::StoreU(hn::Mul(hn::Sub(code, z), s), d, y + i);
+    return hn::Mul(hn::Sub(code, z), s);
+  };
+  int64_t i = 0;
+  for (; i + 2 * lanes <= n; i += 2 * lanes) {
+    const V low = value(i), high = value(i + lanes);
+    hn::StoreU(low, d, y + i);
+    hn::StoreU(high, d, y + i + lanes);
   }
+  for (; i + lanes <= n; i += lanes) hn::StoreU(value(i), d, y + i);
   for (; i < n; ++i) y[i] = (static_cast<float>(x[i]) - zero) * scale;
 }
 
