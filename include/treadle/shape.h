@@ -33,7 +33,7 @@ class TREADLE_API Shape {
   void erase(int axis);
   void resize(int rank, int64_t fill = 1);
 
-  /// Product of the extents (1 for a scalar). @throws Error(resource_exhausted) on overflow or a negative extent.
+  /// Product of the extents (1 for a scalar). @throws Error(resource_exhausted) if one is negative, or the product of all but 0 overflows.
   int64_t num_elements() const;
   /// Product of the extents in [first, last), which are known to be valid.
   int64_t product(int first, int last) const noexcept;

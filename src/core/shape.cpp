@@ -45,9 +45,9 @@ int64_t Shape::num_elements() const {
   for (int64_t extent : *this) {
     if (extent < 0) throw Error(ErrorCode::resource_exhausted, "a negative extent in the shape " + to_string(*this));
     if (extent == 0)
-      empty = true;  // [0, 2^62, 2^62] holds nothing, so its other extents cannot overflow anything
+      empty = true;
     else
-      count = empty ? count : checked_mul(count, extent);
+      count = checked_mul(count, extent);  // beside a 0, too: strides are such products
   }
   return empty ? 0 : count;
 }

@@ -33,6 +33,10 @@ struct StridedLoop {
 template <int kOperands>
 StridedLoop<kOperands> collapse(std::span<const int64_t> dims, const std::array<std::span<const int64_t>, kOperands>& strides) {
   StridedLoop<kOperands> loop;
+  if (std::find(dims.begin(), dims.end(), 0) != dims.end()) {  // the others may be huge, as Tile's repeats of nothing
+    loop.rank = 1;
+    return loop;
+  }
   loop.size = 1;
   for (size_t i = 0; i < dims.size(); ++i) {
     loop.size *= dims[i];

@@ -198,6 +198,13 @@ TEST(Transpose, OfPackedIntegersAndStrings) {
   EXPECT_NE(error_of({"Transpose", 13, {counting({2, 2})}, {{"perm", std::vector<int64_t>{0, 0}}}}).find("given twice"), std::string::npos);
 }
 
+// The products of these repeats leave 64 bits, and their output is empty; a shape whose other extents overflow is none.
+TEST(Tile, OfNothingAsOftenAsYouLike) {
+  const int64_t huge = int64_t{1} << 62;
+  EXPECT_EQ(run_op({"Tile", 13, {counting({0, 8, 0}), ints({huge, 1, huge})}})[0].shape(), (Shape{0, 8, 0}));
+  EXPECT_NE(error_of({"Tile", 13, {counting({0, 2, 3}), ints({1, huge, 1})}}).find("overflow"), std::string::npos);
+}
+
 TEST(ConstantOfShape, FillsPackedIntegers) {
   Tensor value(DType::int4, Shape{1});
   Int4::set_packed(value.raw(), 0, -3);

@@ -15,10 +15,10 @@ namespace {
 constexpr int64_t kGrainBytes = 64 * 1024;
 
 void row_major(std::span<const int64_t> dims, int64_t* strides) {
-  uint64_t stride = 1;  // may wrap if an extent is 0: then nothing is moved
+  int64_t stride = 1;
   for (size_t i = dims.size(); i-- > 0;) {
-    strides[i] = static_cast<int64_t>(stride);
-    stride *= static_cast<uint64_t>(dims[i]);
+    strides[i] = stride;
+    stride *= dims[i];
   }
 }
 
