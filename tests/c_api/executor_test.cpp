@@ -244,7 +244,7 @@ TEST(CApiExecutor, WrongCallsAreStatuses) {
             std::string::npos);
   EXPECT_NE(message_of(treadle_executor_backward(opened.executor, nullptr, 0)).find("is_train"), std::string::npos);
   treadle_value* value = nullptr;
-  EXPECT_EQ(treadle_status_code(treadle_executor_gradient(opened.executor, "weight", &value)), TREADLE_NOT_FOUND);
+  EXPECT_NE(message_of(treadle_executor_gradient(opened.executor, "weight", &value)).find("\"weight\""), std::string::npos);
   EXPECT_NE(message_of(treadle_executor_gradient_rows(opened.executor, "point", &value)).find("not by rows"), std::string::npos);
   EXPECT_NE(message_of(treadle_executor_output(opened.executor, 3, &value)).find("output 3 of 0"), std::string::npos);
   EXPECT_NE(message_of(treadle_executor_set_argument(opened.executor, "point", nullptr)).find("NULL"), std::string::npos);

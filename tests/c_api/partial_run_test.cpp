@@ -95,7 +95,7 @@ TEST(CApi, APartialRunHasOptionsAndRunsUntilANode) {
   treadle_partial_run* run = nullptr;
   ASSERT_EQ(message_of(treadle_partial_run_create_with_options(opened.session, options, names, values, 2, &run)), "");
   int finished = 1;
-  EXPECT_EQ(treadle_status_code(treadle_partial_run_advance_until(run, "nothing", &finished)), TREADLE_NOT_FOUND);
+  EXPECT_NE(message_of(treadle_partial_run_advance_until(run, "nothing", &finished)).find("\"nothing\""), std::string::npos);
   EXPECT_EQ(message_of(treadle_partial_run_advance_until(run, "second", &finished)), "");
   EXPECT_EQ(finished, 0);
   treadle_value* output = nullptr;
