@@ -157,6 +157,8 @@ void Binding::bind_instruction(const Instruction& instruction, int max_threads) 
   // What a kernel packs when it first knows how.
   AllocationScope scope(instruction.packed_is_shared ? nullptr : AllocationScope::current(), MemoryClass::packed);
   try {
+    for (int i = 0; i < static_cast<int>(instruction.num_outputs); ++i)
+      context.output_shape(i).num_elements();  // kernels make strides of it
     instruction.kernel->bind(state_.get() + instruction.state_offset, context);
   } catch (Error& error) {
     std::string shapes;
