@@ -1,4 +1,4 @@
-"""Second derivatives of RNN, GRU and LSTM, against PyTorch's double backward through ONNX's formulas."""
+"""Second derivatives of RNN, GRU, LSTM and LinearAttention, against PyTorch's double backward through ONNX's formulas."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ import treadle
 
 torch = pytest.importorskip("torch")
 onnx = pytest.importorskip("onnx")
-from onnx import TensorProto, helper, numpy_helper  # noqa: E402
+from onnx import helper, numpy_helper  # noqa: E402
 
 from test_gradient_operator import DOMAIN, gradient  # noqa: E402
+from test_gradient_rules import linear_attention  # noqa: E402
 
 STEPS, BATCH, FEATURES, HIDDEN = 4, 3, 2, 3
 GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
@@ -116,31 +117,79 @@ def check(kind: str, attributes: dict[str, Any], has_lengths: bool, dtype: type,
     lengths = np.array([STEPS, 0, 2] if has_lengths else [STEPS] * BATCH, np.int32)
     inputs = {name: torch.tensor(array, requires_grad=True) for name, array in arrays.items()}
     outputs = formula(kind, attributes, inputs["x"], inputs["w"], inputs["r"], inputs["b"], lengths, inputs["h"], inputs.get("c"), inputs.get("p"))
+    operands = ["x", "w", "r", "b", "lengths" if has_lengths else "", "h", *(["c", "p"] if kind == "LSTM" else [])]
+    functions = attributes.get("activations", [])
+    parameters = {"activation_alpha": [a for name in functions for a in ALPHA.get(name, [])], "activation_beta": [a for name in functions for a in BETA.get(name, [])]}
+    made = ["Y", "Y_h", "Y_c"][: len(outputs)]
+    layer = helper.make_node(kind, operands, made, hidden_size=HIDDEN, **attributes, **{name: value for name, value in parameters.items() if value})
+    free = {} if known else {"x": ["steps", "batch", FEATURES], "h": [directions, "batch", HIDDEN], "c": [directions, "batch", HIDDEN]}
+    compare(layer, inputs, outputs, dtype, tolerance, free, [numpy_helper.from_array(lengths, "lengths")])
+
+
+@pytest.mark.parametrize("rule", ["linear", "gated", "delta", "gated_delta"])
+@pytest.mark.parametrize(("heads", "shared"), [((2, 2), False), ((4, 2), True), ((2, 4), False)], ids=str)
+@pytest.mark.parametrize("known", [True, False])
+def test_linear_attention(rule: str, heads: tuple[int, int], shared: bool, known: bool) -> None:
+    """:param shared: whether heads have one beta, and each key a decay"""
+    q_heads, kv_heads = heads
+    key, value = 3, 2
+    shapes = {"q": q_heads * key, "k": kv_heads * key, "v": kv_heads * value, "d": kv_heads * (key if shared else 1), "b": 1 if shared else kv_heads}
+    rng = np.random.default_rng(3)
+    arrays = {name: rng.normal(size=(BATCH, STEPS, width)) * 0.6 for name, width in shapes.items()} | {"p": rng.normal(size=(BATCH, kv_heads, key, value)) * 0.6}
+    used = ["q", "k", "v", "p", *(["d"] if "gated" in rule else []), *(["b"] if "delta" in rule else [])]
+    inputs = {name: torch.tensor(arrays[name].astype(np.float32).astype(np.float64), requires_grad=name in used) for name in arrays}
+    outputs = linear_attention(*(inputs[name] for name in "qkvpdb"), rule, q_heads, kv_heads)
+    operands = [name if name in used else "" for name in "qkvpdb"]
+    while not operands[-1]:
+        operands.pop()
+    layer = helper.make_node("LinearAttention", operands, ["Y", "S"], q_num_heads=q_heads, kv_num_heads=kv_heads, update_rule=rule)
+    free: dict[str, list[Any]] = {} if known else {name: ["batch", "steps", width] for name, width in shapes.items()} | {"p": ["batch", kv_heads, key, value]}
+    compare(layer, {name: inputs[name] for name in used}, outputs, np.float32, 1e-4, free, [])
+
+
+@pytest.mark.parametrize("window", [2, STEPS + 2])
+def test_states_of_a_window(window: int) -> None:
+    key, value = 3, 2
+    rng = np.random.default_rng(4)
+    shapes = {"q": (BATCH, STEPS, 2 * key), "k": (BATCH, STEPS, 2 * key), "v": (BATCH, STEPS, 2 * value), "p": (window, BATCH, 2, key, value), "d": (BATCH, STEPS, 2), "b": (BATCH, STEPS, 2)}
+    inputs = {name: torch.tensor((rng.normal(size=shape) * 0.6).astype(np.float32).astype(np.float64), requires_grad=True) for name, shape in shapes.items()}
+    q, k, v, past, decay, beta = inputs.values()
+
+    def after(tokens: int) -> tuple[Any, Any]:
+        return linear_attention(*(x[:, :tokens] for x in (q, k, v)), past[-1], *(x[:, :tokens] for x in (decay, beta)), "gated_delta", 2, 2)
+
+    states = [after(tokens)[1] if tokens > 0 else torch.zeros_like(past[-1]) for tokens in range(STEPS - window + 1, STEPS + 1)]
+    layer = helper.make_node("LinearAttention", list(inputs), ["Y", "S"], domain="com.microsoft", q_num_heads=2, kv_num_heads=2, state_window=window)
+    compare(layer, inputs, (after(STEPS)[0], torch.stack(states)), np.float32, 1e-4, {}, [])
+
+
+def compare(layer: Any, inputs: dict[str, Any], outputs: tuple[Any, ...], dtype: type, tolerance: float, free: dict[str, list[Any]], constants: list[Any]) -> None:
+    """Gradients of a weighted sum of the layer's outputs, and those of their squares.
+
+    :param outputs: PyTorch's, of these inputs
+    :param free: shapes of inputs that the model leaves open
+    """
+    rng = np.random.default_rng(8)
     weights = [rng.normal(size=value.shape).astype(dtype).astype(np.float64) for value in outputs]
     y = sum((value * torch.tensor(weight)).sum() for value, weight in zip(outputs, weights))
     first = torch.autograd.grad(y, list(inputs.values()), create_graph=True)
     second = torch.autograd.grad(sum((value**2).sum() for value in first), list(inputs.values()))
 
-    made = ["Y", "Y_h", "Y_c"][: len(outputs)]
-    functions = attributes.get("activations", [])
-    parameters = {"activation_alpha": [a for name in functions for a in ALPHA.get(name, [])], "activation_beta": [a for name in functions for a in BETA.get(name, [])]}
-    operands = ["x", "w", "r", "b", "lengths" if has_lengths else "", "h", *(["c", "p"] if kind == "LSTM" else [])]
-    nodes = [helper.make_node(kind, operands, made, hidden_size=HIDDEN, **attributes, **{name: value for name, value in parameters.items() if value})]
+    nodes, made, names = [layer], list(layer.output), list(inputs)
     for name in made:
         nodes += [helper.make_node("Mul", [name, f"{name}_weights"], [f"{name}_weighted"]), helper.make_node("ReduceSum", [f"{name}_weighted"], [f"{name}_sum"], keepdims=0)]
     nodes.append(helper.make_node("Sum", [f"{name}_sum" for name in made], ["y"]))
-    names = list(arrays)
     firsts, seconds = [f"d_{name}" for name in names], [f"dd_{name}" for name in names]
     nodes.append(gradient(names, firsts, xs=names, y="y"))
     nodes += [helper.make_node("ReduceSumSquare", [name], [f"{name}_square"], keepdims=0) for name in firsts]
     nodes += [helper.make_node("Sum", [f"{name}_square" for name in firsts], ["length"]), gradient(names, seconds, xs=names, y="length")]
-    initializers = [numpy_helper.from_array(weight.astype(dtype), f"{name}_weights") for name, weight in zip(made, weights)] + [numpy_helper.from_array(lengths, "lengths")]
+    initializers = [numpy_helper.from_array(weight.astype(dtype), f"{name}_weights") for name, weight in zip(made, weights)] + constants
     element = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
-    free = {} if known else {"x": ["steps", "batch", FEATURES], "h": [directions, "batch", HIDDEN], "c": [directions, "batch", HIDDEN]}
-    graph = helper.make_graph(nodes, "g", [helper.make_tensor_value_info(name, element, free.get(name, array.shape)) for name, array in arrays.items()],
+    graph = helper.make_graph(nodes, "g", [helper.make_tensor_value_info(name, element, free.get(name, list(value.shape))) for name, value in inputs.items()],
                               [helper.make_tensor_value_info(name, element, None) for name in firsts + seconds], initializers)
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 22), helper.make_opsetid(DOMAIN, 1)], ir_version=10)
-    ours = treadle.InferenceSession(model.SerializeToString()).run(None, {name: array.astype(dtype) for name, array in arrays.items()})
+    opset = 27 if layer.op_type == "LinearAttention" else 22
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset), helper.make_opsetid(DOMAIN, 1), helper.make_opsetid("com.microsoft", 1)], ir_version=10)
+    ours = treadle.InferenceSession(model.SerializeToString()).run(None, {name: value.detach().numpy().astype(dtype) for name, value in inputs.items()})
     for name, array, theirs in zip(firsts + seconds, ours, [*first, *second], strict=True):
         wanted = theirs.detach().numpy()
         np.testing.assert_allclose(array.astype(np.float64), wanted, rtol=tolerance, atol=tolerance * max(1e-1, float(np.abs(wanted).max())), err_msg=name)

@@ -17,7 +17,6 @@
 #include "treadle/error.h"
 
 namespace treadle::ops {
-namespace {
 
 UpdateRule update_rule_of(const Attributes& attributes) {
   const std::string_view name = attributes.get_string("update_rule", "gated_delta");
@@ -35,14 +34,11 @@ Heads heads_of(const Attributes& attributes) {
   return heads;
 }
 
-// States of the last tokens that the operator keeps, along an axis in front of the batch; 0: that of the last one, without such an axis.
 int64_t window_of(const Attributes& attributes) {
   const int64_t window = attributes.get_int("state_window", 0);
   if (window < 0 || window > 8) throw Error(ErrorCode::invalid_argument, fmt::format("state_window is {}; expected 0 to 8", window));
   return window;
 }
-
-}  // namespace
 
 LinearAttentionPlan LinearAttentionPlan::make(const BindContext& c) {
   const Shape &q = c.shape(kQuery), &k = c.shape(kKey), &v = c.shape(kValue);

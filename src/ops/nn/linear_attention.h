@@ -2,7 +2,10 @@
 #pragma once
 
 #include <algorithm>
+#include <span>
+#include <vector>
 
+#include "graph/gradient.h"
 #include "graph/infer.h"
 #include "graph/op_def.h"
 
@@ -16,6 +19,16 @@ struct Heads {
   int64_t q, kv;
   int64_t outputs() const { return std::max(q, kv); }  // of the kind that there are more of, each reads one of the other
 };
+
+/// @throws Error(invalid_argument) if an attribute has no such value.
+UpdateRule update_rule_of(const Attributes& attributes);
+Heads heads_of(const Attributes& attributes);
+/// States of the last tokens that the operator keeps, along an axis in front of the batch; 0: that of the last one, without such an axis.
+int64_t window_of(const Attributes& attributes);
+
+/// Output and present state in operators whose rules are differentiable: a Scan over the tokens.
+/// @param inputs  query to beta, as the operator has them, beta for each head
+std::vector<ValueId> linear_attention_as_scan(GradientContext& g, std::span<const ValueId> inputs);
 
 /// What the operator and its gradient bind alike: inputs 0 to 5 of both are the operator's.
 struct LinearAttentionPlan {

@@ -22,17 +22,19 @@ constexpr TypeSet kFloat{DType::float32};
 enum Gradient : int { kDY = 6, kDPresent = 7 };
 
 void infer_linear_attention_grad(InferContext& c) {
-  for (int i = 0; i < kBeta; ++i) {
+  for (int i = 0; i <= kBeta; ++i) {
     if (!c.has_output(i)) continue;
     if (c.has_input(i))
       c.set_output(i, c.input(i));
     else
       c.set_output(i, DType::float32, {0});
   }
-  if (!c.has_output(kBeta)) return;
-  if (!c.has_rank(kQuery)) return c.set_output_dtype(kBeta, DType::float32);
-  // One for each head, whether or not heads share it.
-  c.set_output(kBeta, DType::float32, {c.shape(kQuery)[0], c.shape(kQuery)[1], c.get_int("kv_num_heads")});
+}
+
+constexpr int kGradientOf[] = {kQuery, kKey, kValue, kPast, kDecay, kBeta};
+
+Differentiated differentiated_attention(GradientContext& g, std::span<const ValueId> operands) {
+  return {.ys = linear_attention_as_scan(g, operands), .first_gradient = kDY, .xs = kGradientOf};
 }
 
 // Token by token from the last one. With S' the state after the decay and r what is added under the key,
@@ -45,6 +47,7 @@ struct LinearAttentionGrad {
   static LinearAttentionGrad bind(BindContext& c) {
     LinearAttentionGrad k{LinearAttentionPlan::make(c), 1, 0, 0};
     const LinearAttentionPlan& p = k.plan;
+    if (p.delta()) check_equal(c.num_elements(kBeta), p.batch * p.length * p.heads.kv, "elements of beta, and tokens times heads");
     if (c.has_input(kDY)) check_equal(c.num_elements(kDY), p.batch * p.length * p.heads.outputs() * p.value_size, "elements of dY");
     if (c.has_input(kDPresent))
       check_equal(c.num_elements(kDPresent), p.slots() * p.batch * p.heads.kv * p.key_size * p.value_size, "elements of dpresent");
@@ -66,9 +69,7 @@ struct LinearAttentionGrad {
   };
   int64_t elements() const { return plan.key_size * plan.value_size; }
   int64_t row_of(const Head& h, int64_t t) const { return (h.batch * plan.length + t) * plan.heads.kv + h.head; }
-  float beta_of(const Head& h, int64_t t) const {
-    return h.c.in<float>(kBeta)[plan.beta_per_head ? row_of(h, t) : h.batch * plan.length + t];
-  }
+  float beta_of(const Head& h, int64_t t) const { return h.c.in<float>(kBeta)[row_of(h, t)]; }
   float decay_of(const Head& h, int64_t t, int64_t k) const {
     return std::exp(h.c.in<float>(kDecay)[plan.decay_per_key ? row_of(h, t) * plan.key_size + k : row_of(h, t)]);
   }
@@ -223,9 +224,23 @@ struct LinearAttentionGrad {
 
 namespace gradients {
 
+namespace {
+
+// x as [batch, length, ...].
+ValueId by_tokens(GradientContext& g, ValueId x, ValueId query) {
+  const ValueId tokens = g.op("Shape", {query}, {{"start", int64_t{0}}, {"end", int64_t{2}}});
+  return g.op("Reshape", {x, g.op("Concat", {tokens, g.ints({-1})}, {{"axis", int64_t{0}}})});
+}
+
+}  // namespace
+
 Result linear_attention(GradientContext& g) {
   std::vector<ValueId> inputs;
   for (size_t i = 0; i < 6; ++i) inputs.push_back(widened(g, g.input(i)));
+  // One beta for each head, whether or not heads share it.
+  const ValueId beta =
+      inputs[kBeta] == kNoValue || rank_of(g, inputs[kBeta]) == 3 ? inputs[kBeta] : by_tokens(g, inputs[kBeta], inputs[kQuery]);
+  if (beta != kNoValue) inputs[kBeta] = g.op("Expand", {beta, g.ints({1, 1, heads_of(g.attributes()).kv})});
   inputs.push_back(widened(g, g.grad_output(0)));
   inputs.push_back(widened(g, g.grad_output(1)));
   const Attributes attributes = g.attributes();
@@ -235,12 +250,7 @@ Result linear_attention(GradientContext& g) {
     if (g.input(i) == kNoValue) result[i] = kNoValue;
   if (rule == "linear" || rule == "delta") result[4] = kNoValue;
   if (rule == "linear" || rule == "gated") result[5] = kNoValue;
-  if (result[5] != kNoValue) {
-    // One beta for all heads has the sum of theirs.
-    const ValueId beta = g.input(5);
-    result[5] =
-        rank_of(g, beta) == 3 ? g.unbroadcast(result[5], beta) : g.reshape_like(g.reduce_sum(result[5], {-1}, /*keepdims=*/true), beta);
-  }
+  if (result[5] != kNoValue) result[5] = g.reshape_like(g.unbroadcast(result[5], beta), g.input(5));
   return narrowed(g, std::move(result));
 }
 
@@ -310,7 +320,8 @@ std::vector<OpDef> linear_attention_gradient_ops() {
                           {"state_window", int64_t{0}},
                           {"update_rule", std::string_view("gated_delta")}},
            .infer = infer_linear_attention_grad,
-           .kernels = {kernel<LinearAttentionGrad>()}}};
+           .kernels = {kernel<LinearAttentionGrad>()},
+           .differentiated = differentiated_attention}};
 }
 
 }  // namespace treadle::ops
