@@ -99,6 +99,9 @@ struct ReverseSequence {
     for (int64_t b = 0; b < batch; ++b)
       if (lengths[b] < 0 || lengths[b] > time)
         throw Error(ErrorCode::invalid_argument, fmt::format("sequence_lens[{}] = {} is outside [0, {}]", b, lengths[b], time));
+    const auto* in = c.in<std::byte>(0);
+    auto* out = c.out<std::byte>(0);
+    const int64_t bytes = has_plain_bytes(dtype) ? element_bytes(dtype) : 0;
     // In the order of what is written, whichever of the two axes is the outer one.
     const bool time_first = time_stride > batch_stride;
     const int64_t outer = time_first ? time : batch, within = time_first ? batch : time;
@@ -106,8 +109,11 @@ struct ReverseSequence {
       for (int64_t i = begin; i < end; ++i) {
         for (int64_t k = 0; k < within; ++k) {
           const int64_t t = time_first ? i : k, b = time_first ? k : i, from = t < lengths[b] ? lengths[b] - 1 - t : t;
-          move_blocks(dtype, 1, inner, c.in<void>(0), from * time_stride + b * batch_stride, inner, c.out<void>(0),
-                      t * time_stride + b * batch_stride, inner, nullptr);
+          const int64_t read = from * time_stride + b * batch_stride, written = t * time_stride + b * batch_stride;
+          if (bytes > 0)
+            std::memcpy(out + written * bytes, in + read * bytes, static_cast<size_t>(inner * bytes));
+          else
+            move_blocks(dtype, 1, inner, in, read, inner, out, written, inner, nullptr);
         }
       }
     });
