@@ -6,8 +6,6 @@
 // A graph without a product, convolution or the like is left alone, as are operators that decide by their operands (comparisons, ArgMax):
 // they read the rounded values. What only moves elements follows where all that it reads is in float32 already.
 #include <algorithm>
-#include <cstring>
-#include <iterator>
 
 #include "core/file.h"
 #include "graph/dead_nodes.h"
@@ -90,27 +88,15 @@ class Float32Pass {
     wide_[index_of(id)] = wide;
   }
 
-  // The elements may lie at an odd address of their file.
-  template <typename Half>
-  static void widen_stored(const Tensor& halves, float* out) {
-    Half block[1024];
-    const int64_t size = halves.num_elements();
-    for (int64_t i = 0, n; i < size; i += n) {
-      n = std::min<int64_t>(size - i, std::size(block));
-      std::memcpy(block, halves.raw() + static_cast<size_t>(i) * sizeof(Half), static_cast<size_t>(n) * sizeof(Half));
-      kernels::widen(block, out + i, n);
-    }
-  }
-
   ValueId widened_constant(ValueId id) {
     const Tensor stored = *g_.stored_tensor(id);
-    const Tensor dense = stored.contiguous();
+    const Tensor dense = is_aligned(stored) ? stored.contiguous() : stored.clone();
     Tensor result(DType::float32, dense.shape());
     if (dense.dtype() == DType::float16)
-      widen_stored<Float16>(dense, result.data<float>());
+      kernels::widen(dense.data<Float16>(), result.data<float>(), dense.num_elements());
     else
-      widen_stored<BFloat16>(dense, result.data<float>());
-    drop_mapped_pages(dense.raw(), dense.size_bytes());
+      kernels::widen(dense.data<BFloat16>(), result.data<float>(), dense.num_elements());
+    drop_mapped_pages(stored.raw(), stored.size_bytes());
     return g_.add_constant(g_.value(id).name + "/float32", result);
   }
 

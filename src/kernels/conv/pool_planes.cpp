@@ -177,18 +177,18 @@ struct NarrowRow {
   Edge edges[4];
   int64_t num_edges = 0;
 
-  /// @returns whether the windows are such, and fill vectors of `lanes`.
+  /// @returns whether the windows are such, each has a row of the input, and a row of outputs fills a vector of `lanes`.
   bool plan(const Window& w, int64_t lanes, bool include_pad) {
     if (w.rank > 2 || w.kernel[2] < 2 || w.kernel[2] > 3 || w.dilation[2] > 1 || w.stride[2] != 2) return false;
     const int64_t room = w.in[2] + w.pad_begin[2] - w.kernel[2];
     inside.last = room < 0 ? 0 : std::min(w.out[2], room / 2 + 1);
     inside.first = (w.pad_begin[2] + 1) / 2;
     const int64_t vectors = inside.last - inside.first;
+    if (vectors < lanes || w.out[2] - vectors > static_cast<int64_t>(std::size(edges))) return false;
     for (int64_t oh = 0; oh < w.out[1]; ++oh) {
       const Taps height = taps_inside(w, 1, oh);
       if (height.first >= height.last) return false;
     }
-    if (vectors < lanes || w.out[2] - vectors > static_cast<int64_t>(std::size(edges))) return false;
     for (int64_t o = 0; o < w.out[2]; ++o) {
       if (o == inside.first) o = inside.last;
       if (o < w.out[2]) edges[num_edges++] = {o, pool_elements(w, 2, o, include_pad), taps_inside(w, 2, o)};

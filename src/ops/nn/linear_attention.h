@@ -20,7 +20,7 @@ struct Heads {
   int64_t outputs() const { return std::max(q, kv); }  // of the kind that there are more of, each reads one of the other
 };
 
-/// @throws Error(invalid_argument) if an attribute has no such value.
+/// What the attributes say. All three throw Error(invalid_argument) for a value that is not allowed.
 UpdateRule update_rule_of(const Attributes& attributes);
 Heads heads_of(const Attributes& attributes);
 /// States of the last tokens that the operator keeps, along an axis in front of the batch; 0: that of the last one, without such an axis.
