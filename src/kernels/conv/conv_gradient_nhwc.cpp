@@ -7,6 +7,7 @@
 
 #include "core/kernel_phases.h"
 #include "kernels/conv/nhwc_bf16.h"
+#include "kernels/conv/winograd.h"
 #include "kernels/movement/transpose_plane.h"
 #include "kernels/scratch_slots.h"
 
@@ -154,6 +155,7 @@ NhwcMethod method_of(const ConvParams& p, ConvChoice choice) {
 size_t nhwc_conv_unpacked_scratch_bytes(const ConvParams& p, NhwcMethod method, int max_threads, Bf16Choice bf16) {
   if (bf16 && nhwc_bf16_pays(p, method, *bf16))
     return aligned_bytes<uint32_t>(nhwc_bf16_packed_size(p, *bf16)) + nhwc_bf16_scratch_bytes(p, *bf16);
+  if (is_winograd(method)) return winograd_unpacked_scratch_bytes(p, winograd_side(method), max_threads);
   return aligned_bytes<float>(nhwc_packed_size(p, method)) + nhwc_scratch_bytes(p, method, max_threads);
 }
 
@@ -169,6 +171,7 @@ void nhwc_conv_unpacked(const ConvParams& p, NhwcMethod method, const float* x, 
     void* rest = room + aligned_bytes<uint32_t>(nhwc_bf16_packed_size(p, *bf16));
     return nhwc_bf16_conv(p, *bf16, x, words, y, epilogue, rest, pool);
   }
+  if (is_winograd(method)) return winograd_unpacked(p, winograd_side(method), x, weights, y, epilogue, scratch, max_threads, pool);
   auto* packed = static_cast<float*>(scratch);
   nhwc_pack(p, method, weights, packed, pool);
   nhwc_conv(p, method, x, weights, packed, y, epilogue, room + aligned_bytes<float>(nhwc_packed_size(p, method)), max_threads, pool);

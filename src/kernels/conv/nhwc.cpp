@@ -408,7 +408,7 @@ void nhwc_unpack(const ConvParams& p, NhwcMethod method, const float* packed, fl
 
 size_t nhwc_scratch_bytes(const ConvParams& p, NhwcMethod method, int max_threads) {
   if (p.N <= 0 || p.window.out_size() <= 0) return 0;
-  if (is_winograd(method)) return winograd_scratch_bytes(p, method == NhwcMethod::winograd4 ? 4 : 2, max_threads);
+  if (is_winograd(method)) return winograd_scratch_bytes(p, winograd_side(method), max_threads);
   const Source source(p);
   return method == NhwcMethod::direct && source.copied ? aligned_bytes<float>(images_together(p, source) * source.pixels() * p.C) : 0;
 }

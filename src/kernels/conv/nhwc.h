@@ -28,6 +28,8 @@ enum class NhwcMethod : uint8_t { depthwise, winograd4, winograd2, direct };
 inline constexpr int kNhwcMethods = 4;
 /// Whether the original weights are read, too.
 inline bool is_winograd(NhwcMethod method) { return method == NhwcMethod::winograd4 || method == NhwcMethod::winograd2; }
+/// Outputs of a tile's side. @pre is_winograd(method)
+inline int winograd_side(NhwcMethod method) { return method == NhwcMethod::winograd4 ? 4 : 2; }
 
 /// What one core reaches, for the estimates behind a choice. The numbers here are those of one machine (AMD Zen 5); `bench_conv
 /// --calibrate` measures another's. They are given and never measured in passing: which way a convolution goes, and so its last bits, must

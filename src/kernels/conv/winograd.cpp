@@ -72,16 +72,61 @@ struct Parts {
   int64_t begin(int64_t part) const { return C * part / count; }
 };
 
+/// Transformed weights of some panels of columns, point by point, and within a point part by part.
+struct PackedPanels {
+  int64_t begin, end;     // panels
+  int64_t first, padded;  // columns: the first, and how many, with those that fill the last panel up
+  int64_t point;          // floats from point to point
+  const float* data;
+
+  PackedPanels(const ConvParams& p, const Panels& panels, int64_t from, int64_t to, const float* packed)
+      : begin(from),
+        end(to),
+        first(panels.first_column(from)),
+        padded(panels.first_column(to) - first),
+        point(p.C * padded),
+        data(packed) {}
+};
+
+/// @param to  where the panels' weights go
+void pack_panels(const ConvParams& p, int out, const Panels& panels, const PackedPanels& some, const float* weights, float* to,
+                 ThreadPool* pool) {
+  const PhaseScope phase(KernelPhase::pack);
+  const Parts parts(p.C);
+  parallel_for(pool, some.end - some.begin, 1, [&](int64_t begin, int64_t end) {
+    for (int64_t panel = some.begin + begin; panel < some.begin + end; ++panel) {
+      const int64_t first = panels.first_column(panel), width = panels.width_vectors(panel) * panels.lanes;
+      for (int64_t part = 0; part < parts.count; ++part) {
+        const int64_t from = parts.begin(part), depth = parts.begin(part + 1) - from;
+        winograd_weights(out, weights + (first * p.C + from) * 9, p.C * 9, depth, std::min(width, p.M - first), width,
+                         to + from * some.padded + (first - some.first) * depth, some.point);
+      }
+    }
+  });
+}
+
+/// Panels that are packed at a time where weights are packed in the run, of a convolution whose tiles are one block: while tiles pass, they
+/// stay in a cache. All of them where there are more blocks, each of which needs them.
+int64_t panels_at_once(const ConvParams& p, const Plan& plan, const Panels& panels, int max_threads) {
+  constexpr int64_t kInCache = int64_t{6} << 20;  // bytes
+  if (plan.items > 1) return panels.count;
+  const int64_t of_panel = plan.points * p.C * panels.width_vectors(0) * panels.lanes * static_cast<int64_t>(sizeof(float));
+  return std::min(panels.count, std::max<int64_t>({1, max_threads, kInCache / std::max<int64_t>(1, of_panel)}));
+}
+
 /// One block of some images, on all threads of `pool`.
 struct Block {
   const ConvParams& p;
   const Plan& plan;
-  const float *x, *weights, *packed;
+  const float *x, *weights;
+  const float* packed = nullptr;  // of all panels
+  float* unpacked = nullptr;      // room for weights that are packed by the block, so many panels at once; null: they are packed
+  int64_t panels_at_once = 0;
   float* y;
   const ConvEpilogue& epilogue;
-  std::byte* scratch;
-  ThreadPool* pool;
-  int64_t image, images, first_row, tile_rows;  // the first image, how many; tile rows
+  std::byte* scratch = nullptr;
+  ThreadPool* pool = nullptr;
+  int64_t image = 0, images = 0, first_row = 0, tile_rows = 0;  // the first image, how many; tile rows
 
   float* v() const { return reinterpret_cast<float*>(scratch); }
   float* m() const { return reinterpret_cast<float*>(scratch + plan.v_bytes); }
@@ -91,11 +136,21 @@ struct Block {
   int64_t tiles() const { return images * tiles_of_image(); }
   int64_t output_rows() const { return std::min(tile_rows * plan.out, p.window.out[1] - first_row * plan.out); }
 
-  /// m = v times the weights, point by point. Part by part of the channels: a panel of one stays in L1 while all tiles pass.
+  /// m = v times the weights.
   void products() const {
-    const Parts parts(p.C);
     const Panels panels(p.M, panel_shape<float>());
-    const int64_t ahead = chunks_ahead(pool), weights_of_point = point_size(p), padded = panels.padded_columns();
+    if (unpacked == nullptr) return multiply(panels, {p, panels, 0, panels.count, packed});
+    for (int64_t panel = 0; panel < panels.count; panel += panels_at_once) {
+      const PackedPanels some(p, panels, panel, std::min(panels.count, panel + panels_at_once), unpacked);
+      pack_panels(p, static_cast<int>(plan.out), panels, some, weights, unpacked, pool);
+      multiply(panels, some);
+    }
+  }
+
+  /// Point by point, and part by part of the channels: a panel of one stays in L1 while all tiles pass.
+  void multiply(const Panels& panels, const PackedPanels& some) const {
+    const Parts parts(p.C);
+    const int64_t ahead = chunks_ahead(pool);
     parallel_for(pool, plan.points, 1, [&](int64_t begin, int64_t end) {
       Epilogue<float> first, others;
       first.longest_sum = others.longest_sum = parts.longest_sum;
@@ -105,11 +160,11 @@ struct Block {
         others.residual = sums;
         for (int64_t part = 0; part < parts.count; ++part) {
           const int64_t from = parts.begin(part), depth = parts.begin(part + 1) - from;
-          const float* own = packed + point * weights_of_point + from * padded;
-          for (int64_t panel = 0; panel < panels.count; ++panel) {
+          const float* own = some.data + point * some.point + from * some.padded;
+          for (int64_t panel = some.begin; panel < some.end; ++panel) {
             const int64_t column = panels.first_column(panel), width = panels.width_vectors(panel) * panels.lanes;
-            const bool last = part + 1 == parts.count && panel + 1 == panels.count;
-            const float* next = last ? packed + (point + ahead) % plan.points * weights_of_point : own + depth * width;
+            const bool last = part + 1 == parts.count && panel + 1 == some.end;
+            const float* next = last ? some.data + (point + ahead) % plan.points * some.point : own + depth * width;
             gemm_tile_rows<float>({.A = v() + point * plan.v_matrix + from,
                                    .a_row = plan.C,
                                    .a_col = 1,
@@ -275,19 +330,8 @@ int winograd_choice(const ConvParams& p, const ConvChoice& choice) {
 int64_t winograd_weights_size(const ConvParams& p, int out) { return (out + 2) * (out + 2) * point_size(p); }
 
 void winograd_pack(const ConvParams& p, int out, const float* weights, float* packed, ThreadPool* pool) {
-  const PhaseScope phase(KernelPhase::pack);
   const Panels panels(p.M, panel_shape<float>());
-  const Parts parts(p.C);
-  parallel_for(pool, panels.count, 1, [&](int64_t begin, int64_t end) {
-    for (int64_t panel = begin; panel < end; ++panel) {
-      const int64_t first = panels.first_column(panel), width = panels.width_vectors(panel) * panels.lanes;
-      for (int64_t part = 0; part < parts.count; ++part) {
-        const int64_t from = parts.begin(part), depth = parts.begin(part + 1) - from;
-        winograd_weights(out, weights + (first * p.C + from) * 9, p.C * 9, depth, std::min(width, p.M - first), width,
-                         packed + packed_b_size<float>(from, p.M) + first * depth, point_size(p));
-      }
-    }
-  });
+  pack_panels(p, out, panels, {p, panels, 0, panels.count, packed}, weights, packed, pool);
 }
 
 size_t winograd_scratch_bytes(const ConvParams& p, int out, int max_threads) {
@@ -295,25 +339,18 @@ size_t winograd_scratch_bytes(const ConvParams& p, int out, int max_threads) {
   return plan.slot_bytes * static_cast<size_t>(plan.by_block() ? ScratchSlots::count(max_threads, plan.items) : 1);
 }
 
-void winograd(const ConvParams& p, int out, const float* x, const float* weights, const float* packed, float* y,
-              const ConvEpilogue& epilogue, void* scratch, int max_threads, ThreadPool* pool) {
-  const Plan plan(p, out);
-  auto run = [&](int64_t item, std::byte* memory, ThreadPool* threads) {
-    const int64_t first_row = item % plan.blocks * plan.rows_per_block, image = item / plan.blocks * plan.images_per_block;
-    const Block block{.p = p,
-                      .plan = plan,
-                      .x = x,
-                      .weights = weights,
-                      .packed = packed,
-                      .y = y,
-                      .epilogue = epilogue,
-                      .scratch = memory,
-                      .pool = threads,
-                      .image = image,
-                      .images = std::min(plan.images_per_block, p.N - image),
-                      .first_row = first_row,
-                      .tile_rows = std::min(plan.rows_per_block, plan.high - first_row)};
-    block.run();
+namespace {
+
+void run_blocks(const Plan& plan, Block block, void* scratch, int max_threads, ThreadPool* pool) {
+  const auto run = [&](int64_t item, std::byte* memory, ThreadPool* threads) {
+    Block own = block;
+    own.scratch = memory;
+    own.pool = threads;
+    own.image = item / plan.blocks * plan.images_per_block;
+    own.images = std::min(plan.images_per_block, own.p.N - own.image);
+    own.first_row = item % plan.blocks * plan.rows_per_block;
+    own.tile_rows = std::min(plan.rows_per_block, plan.high - own.first_row);
+    own.run();
   };
   if (!plan.by_block()) {
     for (int64_t item = 0; item < plan.items; ++item) run(item, static_cast<std::byte*>(scratch), pool);
@@ -324,6 +361,38 @@ void winograd(const ConvParams& p, int out, const float* x, const float* weights
     ScratchSlots::Lease lease(slots);
     for (int64_t item = begin; item < end; ++item) run(item, lease.data(), nullptr);
   });
+}
+
+}  // namespace
+
+void winograd(const ConvParams& p, int out, const float* x, const float* weights, const float* packed, float* y,
+              const ConvEpilogue& epilogue, void* scratch, int max_threads, ThreadPool* pool) {
+  const Plan plan(p, out);
+  run_blocks(plan, {.p = p, .plan = plan, .x = x, .weights = weights, .packed = packed, .y = y, .epilogue = epilogue}, scratch, max_threads,
+             pool);
+}
+
+size_t winograd_unpacked_scratch_bytes(const ConvParams& p, int out, int max_threads) {
+  const Plan plan(p, out);
+  const Panels panels(p.M, panel_shape<float>());
+  const PackedPanels some(p, panels, 0, panels_at_once(p, plan, panels, max_threads), nullptr);
+  return aligned_bytes<float>(plan.points * some.point) + winograd_scratch_bytes(p, out, max_threads);
+}
+
+void winograd_unpacked(const ConvParams& p, int out, const float* x, const float* weights, float* y, const ConvEpilogue& epilogue,
+                       void* scratch, int max_threads, ThreadPool* pool) {
+  const Plan plan(p, out);
+  const Panels panels(p.M, panel_shape<float>());
+  Block block{.p = p, .plan = plan, .x = x, .weights = weights, .y = y, .epilogue = epilogue};
+  block.panels_at_once = panels_at_once(p, plan, panels, max_threads);
+  const PackedPanels some(p, panels, 0, block.panels_at_once, nullptr);
+  auto* room = static_cast<float*>(scratch);
+  if (block.panels_at_once < panels.count)
+    block.unpacked = room;
+  else
+    winograd_pack(p, out, weights, room, pool);
+  block.packed = room;
+  run_blocks(plan, block, static_cast<std::byte*>(scratch) + aligned_bytes<float>(plan.points * some.point), max_threads, pool);
 }
 
 }  // namespace treadle::kernels

@@ -36,4 +36,10 @@ size_t winograd_scratch_bytes(const ConvParams& params, int out, int max_threads
 void winograd(const ConvParams& params, int out, const float* x, const float* weights, const float* packed, float* y,
               const ConvEpilogue& epilogue, void* scratch, int max_threads, ThreadPool* pool);
 
+/// The same for weights that nobody has packed: those of some channels after the others, where images are small, so that little memory is
+/// needed for them. Same bits.
+size_t winograd_unpacked_scratch_bytes(const ConvParams& params, int out, int max_threads);
+void winograd_unpacked(const ConvParams& params, int out, const float* x, const float* weights, float* y, const ConvEpilogue& epilogue,
+                       void* scratch, int max_threads, ThreadPool* pool);
+
 }  // namespace treadle::kernels
