@@ -207,6 +207,26 @@ LargeBlock::~LargeBlock() {
 
 size_t LargeBlock::charged() const noexcept { return align_up(size_bytes_, Storage::kAlignment); }
 
+void LargeBlock::keep_only(std::span<Range> ranges) noexcept {
+  if (storage_) return;
+  std::sort(ranges.begin(), ranges.end(), [](const Range& a, const Range& b) { return a.offset < b.offset; });
+  size_t used_to = 0;
+  auto give_back_before = [&](size_t offset) {
+    const size_t from = align_up(used_to, kPage), to = offset / kPage * kPage;
+    if (from < to) ::madvise(data_ + from, to - from, MADV_DONTNEED);
+  };
+  for (const Range& range : ranges) {
+    give_back_before(range.offset);
+    used_to = std::max(used_to, range.offset + range.size_bytes);
+  }
+  give_back_before(align_up(size_bytes_, kPage));
+  is_handed_over_ = true;
+  if (!account_) return;
+  account_->discharge(class_, charged());
+  record_.given_back(account_.get(), class_, charged());
+  account_.reset();
+}
+
 bool LargeBlock::resize(size_t size_bytes) noexcept {
   if (!can_resize() || size_bytes == 0) return false;
   const size_t before = charged(), after = align_up(size_bytes, Storage::kAlignment);

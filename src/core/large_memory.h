@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <memory>
+#include <span>
 
 #include "core/memory_events.h"
 #include "treadle/allocator.h"
@@ -29,16 +30,24 @@ class LargeBlock {
   std::byte* data() const noexcept { return data_; }
   size_t size_bytes() const noexcept { return size_bytes_; }
   /// From 64 KB on, unless the scope in which it was made has an allocator of its own.
-  bool can_resize() const noexcept { return !storage_; }
+  bool can_resize() const noexcept { return !storage_ && !is_handed_over_; }
   /// Nothing is copied: pages change their place, or go back to the system. Data lies elsewhere then.
   /// @return false, and nothing has changed, if an account's limit or the system leaves no room, or if it cannot be resized at all.
   bool resize(size_t size_bytes) noexcept;
+  /// Bytes from an offset on.
+  struct Range {
+    size_t offset, size_bytes;
+  };
+  /// The block is handed over: nobody is charged for it any more. Pages that none of the ranges has a byte of go back to the system. It
+  /// cannot be resized then. @param ranges  are sorted
+  void keep_only(std::span<Range> ranges) noexcept;
 
  private:
   size_t charged() const noexcept;
 
   std::byte* data_ = nullptr;
   size_t size_bytes_ = 0;
+  bool is_handed_over_ = false;
   std::shared_ptr<Storage> storage_;        // what cannot be resized; null: pages of its own, which
   std::shared_ptr<MemoryAccount> account_;  // is charged for, if there is one
   MemoryClass class_ = MemoryClass::other;

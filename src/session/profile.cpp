@@ -205,12 +205,11 @@ profile::ProfilePlan Runtime::profile_plan(const Executables& executables, const
       plan.node_of.emplace(copy.record_name, static_cast<int32_t>(profile.nodes.size()));
       profile.nodes.push_back(exec::profiled_copy(*executable->program, copy.slot, copy.from, copy.to));
     }
-  profile.buffers = exec::profiled_buffers(main);
-  if (const auto latest = main.bindings().latest_plan()) {
-    profile.memory.arena_bytes = latest->arena_bytes;
-    profile.memory.arena_lower_bound_bytes = latest->lower_bound_bytes;
-    for (const ProfiledBuffer& buffer : profile.buffers) profile.memory.arena_sum_bytes += buffer.size_bytes;
-  }
+  exec::ProfiledArena arena = exec::profiled_arena(main);
+  profile.buffers = std::move(arena.buffers);
+  profile.memory.arena_bytes = arena.arena_bytes;
+  profile.memory.arena_lower_bound_bytes = arena.lower_bound_bytes;
+  for (const ProfiledBuffer& buffer : profile.buffers) profile.memory.arena_sum_bytes += buffer.size_bytes;
   profile.memory_statistics = memory.account->statistics();
   if (!limits.memory) return plan;
   for (const auto& executable : executables) exec::add_held_weights(*executable->program, plan.held);

@@ -355,9 +355,7 @@ std::pair<std::string, std::vector<PeakTensor>> Session::memory_peak() const {
   result.first = instructions[static_cast<size_t>(peak)].node->name;
   for (size_t b = 0; b < buffers.size(); ++b) {
     if (plan->sizes[b] == 0 || peak < buffers[b].first || peak > buffers[b].last) continue;
-    const bool scratch = buffers[b].slot < 0;
-    result.second.push_back({scratch ? instructions[static_cast<size_t>(buffers[b].instruction)].node->name : program.name(buffers[b].slot),
-                             plan->sizes[b], program.class_of_buffer(b)});
+    result.second.push_back({program.name_of_buffer(b), plan->sizes[b], program.class_of_buffer(b)});
   }
   std::stable_sort(result.second.begin(), result.second.end(),
                    [](const PeakTensor& a, const PeakTensor& b) { return a.size_bytes > b.size_bytes; });

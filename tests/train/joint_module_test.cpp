@@ -265,5 +265,74 @@ TEST(JointModule, BackwardNodesKnowTheirForwardNodes) {
   }
 }
 
+// x[1024,256] through two products; the gradients of the weights take less than the activations.
+Model two_products() {
+  return model_of({{"x", {1024, 256}}, {"a", {256, 128}}, {"b", {128, 256}}},
+                  {{"MatMul", {"x", "a"}, "h"},
+                   {"Sigmoid", {"h"}, "s"},
+                   {"MatMul", {"s", "b"}, "t"},
+                   {"Tanh", {"t"}, "u"},
+                   {"Exp", {"u"}, "v"},
+                   {"Sin", {"v"}, "w"},
+                   {"Cos", {"w"}, "y"}},
+                  {{"y", {1024, 256}}});
+}
+
+std::vector<Datum> two_products_feeds(float first) {
+  return {tensor_of({1024, 256}, first, 1e-6F), tensor_of({256, 128}, 0.01F, -1e-6F), tensor_of({128, 256}, -0.02F, 1e-6F)};
+}
+
+std::vector<std::vector<float>> gradients_of(JointModule& module, float first, std::vector<Tensor>* kept = nullptr) {
+  JointModule::Run run = module.forward_in_order(two_products_feeds(first));
+  std::vector<Tensor> made = run.backward_in_order(std::vector<Tensor>{tensor_of({1024, 256}, 1)});
+  std::vector<std::vector<float>> values;
+  for (const Tensor& gradient : made) values.emplace_back(gradient.span<float>().begin(), gradient.span<float>().end());
+  if (kept) kept->insert(kept->end(), made.begin(), made.end());
+  return values;
+}
+
+TEST(JointModule, GradientsLieInTheArenaUntilTheyAreKept) {
+  const JointOptions options{.inputs = {"a", "b"}};
+  constexpr size_t kGradientBytes = size_t{2} * 256 * 128 * sizeof(float);
+  // Runs by readiness have memory of their own for them.
+  JointOptions by_readiness = options;
+  by_readiness.session.execution_mode = ExecutionMode::parallel;
+  by_readiness.session.intra_op_num_threads = 2;
+  JointModule apart(two_products(), by_readiness);
+  std::vector<std::vector<std::vector<float>>> expected;
+  for (float first : {0.0F, 0.5F, 1.0F, 1.5F}) expected.push_back(gradients_of(apart, first));
+
+  JointModule module(two_products(), options);
+  const auto held = [&](MemoryClass of) { return module.memory_statistics()[of].bytes; };
+  EXPECT_EQ(gradients_of(module, 0), expected[0]);
+  EXPECT_EQ(module.memory_statistics()[MemoryClass::gradients].peak_bytes, 0U);
+  const size_t arena = held(MemoryClass::activations);
+  EXPECT_GE(arena, kGradientBytes);
+
+  // What is kept stays what it is. The run that finds it kept has another arena, and the old one shrinks to it.
+  std::vector<Tensor> kept;
+  EXPECT_EQ(gradients_of(module, 0.5F, &kept), expected[1]);
+  EXPECT_EQ(gradients_of(module, 1.0F), expected[2]);
+  for (size_t g = 0; g < kept.size(); ++g)
+    EXPECT_TRUE(std::equal(expected[1][g].begin(), expected[1][g].end(), kept[g].span<float>().begin())) << g;
+  EXPECT_LE(held(MemoryClass::activations), arena);
+  // From then on gradients have memory of their own, which is the module's until they are handed over.
+  EXPECT_GE(module.memory_statistics()[MemoryClass::gradients].peak_bytes, kGradientBytes);
+  kept.clear();
+  EXPECT_EQ(gradients_of(module, 1.5F), expected[3]);
+  EXPECT_LE(held(MemoryClass::activations), arena);
+}
+
+TEST(JointModule, GradientsOutliveTheirModule) {
+  std::vector<Tensor> kept;
+  std::vector<std::vector<float>> expected;
+  {
+    JointModule module(two_products(), {.inputs = {"a", "b"}});
+    expected = gradients_of(module, 0.25F, &kept);
+  }
+  for (size_t g = 0; g < kept.size(); ++g)
+    EXPECT_TRUE(std::equal(expected[g].begin(), expected[g].end(), kept[g].span<float>().begin())) << g;
+}
+
 }  // namespace
 }  // namespace treadle::train

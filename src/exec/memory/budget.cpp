@@ -200,8 +200,12 @@ class Budgeting {
 
   void place_operands(const memory::BudgetPlan& plan, BudgetedPlan& result) const {
     result.stays.resize(buffers_.size());
-    for (const auto& segment : plan.segments)
-      if (segment.buffer >= 0) result.stays[static_cast<size_t>(segment.buffer)].push_back({segment.first, segment.last, segment.offset});
+    for (const auto& segment : plan.segments) {
+      if (segment.buffer >= 0)
+        result.stays[static_cast<size_t>(segment.buffer)].push_back({segment.first, segment.last, segment.offset});
+      else
+        result.extras.push_back({segment.first, segment.offset, recipes_[static_cast<size_t>(-1 - segment.buffer)].extra_bytes});
+    }
     const auto instructions = program_.instructions();
     result.operand_offsets.assign(program_.operands().size(), BudgetedPlan::kNowhere);
     result.scratch_offsets.assign(instructions.size(), 0);

@@ -38,6 +38,12 @@ struct BudgetedPlan {
     size_t offset;
   };
 
+  /// Memory besides, of values that are made anew, at one step.
+  struct Extra {
+    int32_t step;
+    size_t offset, size_bytes;
+  };
+
   /// Instructions in the order in which they run; empty: the program's. Steps below are positions in it.
   std::vector<int32_t> order;
   size_t arena_bytes = 0;
@@ -48,8 +54,9 @@ struct BudgetedPlan {
   std::vector<Move> moves;
   std::vector<uint32_t> first_move;  ///< per step, and one more: what happens before it
   std::vector<Replay> replays;
-  std::vector<size_t> replay_offsets;       ///< kNowhere: where the operand usually is
-  std::vector<std::vector<Stay>> stays;     ///< per buffer: when it is in memory, and where
+  std::vector<size_t> replay_offsets;    ///< kNowhere: where the operand usually is
+  std::vector<std::vector<Stay>> stays;  ///< per buffer: when it is in memory, and where
+  std::vector<Extra> extras;
   std::vector<std::vector<int32_t>> drops;  ///< per buffer: steps after which it is away without having been written to the file
   std::vector<size_t> file_offsets;         ///< per buffer; the same in all plans of a binding
 

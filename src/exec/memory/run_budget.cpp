@@ -52,6 +52,7 @@ size_t RunBudget::instruction_at(size_t step) const { return state_.budget() ? s
 // @param begins  false: some nodes have run already, in the order of the present plan.
 void RunBudget::choose(bool begins) {
   limit_generation_ = control_.pass->generation();
+  if (!begins) state_.set_lodges(false);  // what can be in the arena has its place there
   const Program& program = state_.program();
   const Binding& binding = state_.binding();
   const size_t outputs = outputs_.bytes_to_allocate(), arena = rounded(binding.offsets().arena_bytes);

@@ -58,6 +58,9 @@ class Lowering {
     p_.commit_from_ = p_.instructions_.size();
     while (p_.commit_from_ > 0 && is_update(*p_.instructions_[p_.commit_from_ - 1].node)) --p_.commit_from_;
     name_phases();
+    const auto handed_out = std::find_if(p_.preallocated_.begin(), p_.preallocated_.end(),
+                                         [&](int32_t index) { return slot(index).is_gradient && slot(index).is_output; });
+    if (handed_out != p_.preallocated_.end()) p_.first_gradient_ = *handed_out;
     if (options_.parallel && p_.instructions_.size() <= kMaxParallelInstructions) p_.plan_parallel(viewed_);
     p_.always_parallel_ = options_.always_parallel;
     p_.verifies_plans_ = options_.verify_plans || verifies_plans();

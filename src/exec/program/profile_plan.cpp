@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "core/elements_text.h"
+#include "exec/memory/lodging.h"
 #include "exec/program/binding.h"
 #include "graph/layers.h"
 #include "graph/op_def.h"
@@ -161,22 +162,49 @@ void add_held_weights(const Program& program, std::vector<MemoryHolding>& holdin
   }
 }
 
-std::vector<ProfiledBuffer> profiled_buffers(const Program& program) {
+namespace {
+
+std::vector<ProfiledBuffer> buffers_of(const Program& program, const OffsetPlan& plan) {
   std::vector<ProfiledBuffer> buffers;
-  const auto plan = program.bindings().latest_plan();
-  if (!plan) return buffers;
-  for (size_t b = 0; b < plan->sizes.size(); ++b) {
-    const Program::BufferInfo& info = program.buffers()[b];
-    if (plan->sizes[b] == 0) continue;
-    const bool scratch = info.slot < 0;
-    buffers.push_back({.name = scratch ? program.instructions()[static_cast<size_t>(info.instruction)].node->name : program.name(info.slot),
+  for (size_t b = 0; b < plan.sizes.size(); ++b)
+    buffers.push_back({.name = program.name_of_buffer(b),
                        .memory_class = program.class_of_buffer(b),
-                       .size_bytes = plan->sizes[b],
-                       .offset_bytes = plan->offsets[b],
-                       .first = info.first,
-                       .last = info.last});
-  }
+                       .size_bytes = plan.sizes[b],
+                       .offset_bytes = plan.offsets[b],
+                       .first = program.buffers()[b].first,
+                       .last = program.buffers()[b].last});
   return buffers;
+}
+
+void add_lodged(const Program& program, const Binding& binding, ProfiledArena& arena) {
+  const Lodgings lodgings = find_lodgings(binding, nullptr);
+  arena.arena_bytes = lodgings.arena_bytes;
+  for (size_t k = 0; k < lodgings.places.size(); ++k) {
+    const Lodgings::Place& place = lodgings.places[k];
+    if (!place.found()) continue;
+    const int32_t slot = program.preallocated()[k];
+    arena.buffers.push_back({.name = program.name(slot),
+                             .memory_class = MemoryClass::gradients,
+                             .size_bytes = size_bytes(program.slots()[static_cast<size_t>(slot)].dtype, binding.shape(slot).num_elements()),
+                             .offset_bytes = place.offset,
+                             .first = place.made_at,
+                             .last = static_cast<int32_t>(program.instructions().size()) - 1});
+  }
+}
+
+}  // namespace
+
+ProfiledArena profiled_arena(const Program& program) {
+  ProfiledArena arena;
+  const auto offsets = program.bindings().latest_plan();
+  if (!offsets) return arena;
+  const LatestBinding binding(program);
+  arena.arena_bytes = offsets->arena_bytes;
+  arena.lower_bound_bytes = offsets->lower_bound_bytes;
+  arena.buffers = buffers_of(program, *offsets);
+  std::erase_if(arena.buffers, [](const ProfiledBuffer& buffer) { return buffer.size_bytes == 0; });
+  if (binding.get() && program.lodges_gradients()) add_lodged(program, *binding.get(), arena);
+  return arena;
 }
 
 }  // namespace treadle::exec

@@ -1,6 +1,7 @@
 // What a profile knows of a program without having run it: nodes, kernels, shapes, costs, and the planned buffers.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <string>
@@ -24,7 +25,13 @@ ProfiledNode profiled_copy(const Program& program, int32_t slot, const std::stri
 /// Appends the program's constants and packed weights, bodies' too, by name.
 void add_held_weights(const Program& program, std::vector<MemoryHolding>& holdings);
 
+/// What lies in a run's arena: gradients that it hands out, too.
+struct ProfiledArena {
+  std::vector<ProfiledBuffer> buffers;
+  size_t arena_bytes = 0;
+  size_t lower_bound_bytes = 0;  ///< the largest sum of bytes alive at one step
+};
 /// Of the plan used last; empty before the first run.
-std::vector<ProfiledBuffer> profiled_buffers(const Program& program);
+ProfiledArena profiled_arena(const Program& program);
 
 }  // namespace treadle::exec

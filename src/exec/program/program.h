@@ -166,6 +166,12 @@ class Program {
   bool always_parallel() const { return always_parallel_; }
   bool verifies_plans() const { return verifies_plans_; }
   double arena_share() const { return arena_share_; }
+  /// Whether gradients that a run hands out may lie in its arena. Not once a run has begun while somebody had those of the run before: each
+  /// run would need another arena.
+  bool lodges_gradients() const { return first_gradient_ >= 0 && !parallel_ && lodges_gradients_.load(std::memory_order_relaxed); }
+  void note_kept_gradients() const { lodges_gradients_.store(false, std::memory_order_relaxed); }
+  /// One of preallocated(): a gradient that is handed out; -1: there is none.
+  int32_t first_gradient() const { return first_gradient_; }
   bool shared() const { return shared_; }
   /// Time that a dynamic instruction took, averaged over recent parallel runs. Decides where it runs, never what it computes.
   std::atomic<uint32_t>& measured_ns(size_t instruction) const { return measured_ns_[instruction]; }
@@ -187,6 +193,8 @@ class Program {
   std::span<const BufferInfo> buffers() const { return buffers_; }
   /// What a buffer is for: of a training step, by the part that writes it first.
   MemoryClass class_of_buffer(size_t buffer) const;
+  /// Its value's; of scratch, the node's.
+  const std::string& name_of_buffer(size_t buffer) const;
   /// A value that lies behind the first bytes of another one's: those of `base`, and behind all of `preceding`, or the first row of each if
   /// it has a row_step.
   struct Part {
@@ -250,6 +258,8 @@ class Program {
   std::unique_ptr<std::atomic<uint32_t>[]> measured_ns_;
   size_t commit_from_ = 0;
   bool always_parallel_ = false, verifies_plans_ = false, shared_ = false, is_body_ = false;
+  mutable std::atomic<bool> lodges_gradients_ = true;
+  int32_t first_gradient_ = -1;
   double arena_share_ = 1;
 };
 

@@ -63,6 +63,11 @@ std::vector<StepPhase> step_phases(const Graph& graph, std::span<const Instructi
 }
 
 // The bytes of a value may be written over: they count as what was there first.
+const std::string& Program::name_of_buffer(size_t buffer) const {
+  const BufferInfo& info = buffers_[buffer];
+  return info.slot < 0 ? instructions_[static_cast<size_t>(info.instruction)].node->name : name(info.slot);
+}
+
 MemoryClass Program::class_of_buffer(size_t buffer) const {
   const BufferInfo& info = buffers_[buffer];
   if (info.slot < 0) return MemoryClass::scratch;

@@ -8,6 +8,7 @@
 
 #include "core/allocation.h"
 #include "core/recorder.h"
+#include "exec/memory/budget.h"
 #include "exec/memory/out_of_memory.h"
 #include "exec/run/parallel.h"
 #include "exec/run/run_instruction.h"
@@ -54,6 +55,9 @@ void Frame::start(std::span<const Datum> feeds, std::span<const Datum> bound, co
 
 // For the arena and the outputs.
 void Frame::find_memory() {
+  if (state_.drop_lent_arena()) program_.note_kept_gradients();
+  const bool limited = control_.pass && control_.pass->arena_capacity(0) != SIZE_MAX;
+  state_.set_lodges(program_.lodges_gradients() && !limited && !outputs_.is_bound(program_.first_gradient()));
   std::unique_lock<std::mutex> room;  // nobody else takes it until everything is allocated
   if (control_.pass && !program_.is_body())
     room = budget_.begin();

@@ -70,12 +70,15 @@ bool OutputStore::is_handed_over(int32_t root) const {
 }
 
 void OutputStore::place(const RunControl& control) {
-  for (int32_t slot : state_.program().preallocated()) {
+  const auto preallocated = state_.program().preallocated();
+  for (size_t p = 0; p < preallocated.size(); ++p) {
+    const int32_t slot = preallocated[p];
     const auto is_made_in_run = [&](size_t k) { return memory_[k].made_in_run && is_of(k, slot); };
     if (std::ranges::any_of(std::views::iota(size_t{0}, memory_.size()), is_made_in_run)) continue;
     Tensor tensor = in_bound_memory(slot);
     needs_order_ |= tensor.defined() && !is_ordered_by_readiness(slot, tensor);
     if (!tensor.defined()) tensor = beside_feed(slot, control);
+    if (!tensor.defined()) tensor = in_arena(p);
     if (!tensor.defined()) tensor = in_own_memory(slot);
     state_.hold(slot, std::move(tensor));
   }
@@ -193,6 +196,19 @@ bool OutputStore::is_ordered_by_readiness(int32_t slot, const Tensor& memory) co
   });
 }
 
+// Of Program::preallocated(), where it is a gradient that the arena has room for and nobody wants elsewhere; undefined otherwise.
+Tensor OutputStore::in_arena(size_t preallocated) const {
+  const Program& program = state_.program();
+  const int32_t slot = program.preallocated()[preallocated];
+  const Slot& info = program.slots()[static_cast<size_t>(slot)];
+  if (!info.is_gradient) return {};
+  for (size_t k = 0; k < memory_.size(); ++k)
+    if (is_of(k, slot) && (memory_[k].allocator || memory_[k].device || memory_[k].reusable)) return {};
+  const Shape& shape = state_.binding().shape(slot);
+  std::shared_ptr<Storage> memory = state_.lodge(preallocated, size_bytes(info.dtype, shape.num_elements()));
+  return memory ? Tensor(info.dtype, shape, std::move(memory)) : Tensor();
+}
+
 Tensor OutputStore::in_own_memory(int32_t slot) const {
   const Program& program = state_.program();
   const DType dtype = program.slots()[static_cast<size_t>(slot)].dtype;
@@ -265,6 +281,12 @@ size_t OutputStore::bytes_to_allocate() const {
     if (!is_bound) bytes += align_up(std::max<size_t>(needed, 1), Storage::kAlignment);
   }
   return bytes;
+}
+
+bool OutputStore::is_bound(int32_t root) const {
+  for (size_t k = 0; k < bound_.size(); ++k)
+    if (bound_[k].defined() && is_of(k, root)) return true;
+  return false;
 }
 
 bool OutputStore::is_bound_to_whole_feeds() const {

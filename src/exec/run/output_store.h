@@ -30,6 +30,8 @@ class OutputStore {
   size_t bytes_to_allocate() const;
   /// Whether the run writes over bytes of its feeds, and nothing but the program's order has their readers come before.
   bool needs_order() const { return needs_order_; }
+  /// Whether the caller has memory for an output that is the root.
+  bool is_bound(int32_t root) const;
   /// Whether every output that is bound to fed bytes is bound to the whole of a feed.
   bool is_bound_to_whole_feeds() const;
 
@@ -59,6 +61,7 @@ class OutputStore {
   bool is_ordered_by_readiness(int32_t slot, const Tensor& memory) const;
   Datum apart_from_feeds(Datum value) const;
   Tensor beside_feed(int32_t slot, const RunControl& control);
+  Tensor in_arena(size_t preallocated) const;
   Tensor in_own_memory(int32_t slot) const;
   static void put_where_wanted(Datum& output, const OutputMemory& memory);
   void verify_over_feeds() const;

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <atomic>
 #include <functional>
 #include <utility>
 
@@ -43,6 +44,7 @@ RunState::RunState(const Program& program)
     : program_(program), pointers_(program.operands().size(), nullptr), held_(program.slots().size()) {}
 
 RunState::~RunState() {
+  drop_arena();
   if (binding_) program_.bindings().let_go(std::move(binding_));
 }
 
@@ -130,15 +132,56 @@ bool RunState::is_fed(const Tensor& memory) const {
   });
 }
 
-size_t RunState::needed_arena_bytes() const { return budget_ ? budget_->arena_bytes : binding_->offsets().arena_bytes; }
+size_t RunState::needed_arena_bytes() const {
+  if (lodges_) return lodgings().arena_bytes;
+  return budget_ ? budget_->arena_bytes : binding_->offsets().arena_bytes;
+}
+
+void RunState::set_lodges(bool on) {
+  if (on != lodges_) generation_ = 0;
+  lodges_ = on;
+}
+
+const Lodgings& RunState::lodgings() const {
+  if (!lodgings_ || lodgings_generation_ != binding_->places_generation() || lodgings_budget_ != budget_) {
+    lodgings_ = find_lodgings(*binding_, budget_.get());
+    lodgings_generation_ = binding_->places_generation();
+    lodgings_budget_ = budget_;
+  }
+  return *lodgings_;
+}
 
 void RunState::drop_arena() noexcept {
+  if (arena_is_lent()) arena_->keep_only(lodged_);
   arena_.reset();
   generation_ = 0;
 }
 
+bool RunState::arena_is_lent() const {
+  if (!arena_ || lodged_.empty() || arena_.use_count() == 1) {
+    std::atomic_thread_fence(std::memory_order_acquire);  // what others did with it comes before what is done now
+    return false;
+  }
+  return true;
+}
+
+bool RunState::drop_lent_arena() noexcept {
+  const bool is_lent = arena_is_lent();
+  if (is_lent) drop_arena();
+  lodged_.clear();
+  return is_lent;
+}
+
+std::shared_ptr<Storage> RunState::lodge(size_t preallocated, size_t size_bytes) {
+  if (!lodges_ || !arena_ || !arena_->can_resize()) return nullptr;  // not where it lies in a caller's memory, or is small
+  const Lodgings::Place& place = lodgings().places[preallocated];
+  if (!place.found()) return nullptr;
+  lodged_.push_back({place.offset, size_bytes});
+  return Storage::borrow(arena_->data() + place.offset, size_bytes, [arena = arena_] {});
+}
+
 bool RunState::resize_arena(size_t size_bytes) noexcept {
-  if (!arena_->resize(size_bytes)) return false;
+  if (!can_resize_arena() || !arena_->resize(size_bytes)) return false;
   generation_ = 0;
   return true;
 }
@@ -157,7 +200,8 @@ void RunState::place(bool exact) {
   if (!arena_ || arena_bytes() < needed || (exact && arena_bytes() > needed)) {
     drop_arena();  // first, should the machine have no more
     const MemoryHolder holder(RecordWindow::any_for_memory() ? Recorder::of_process().intern("arena") : MemoryHolder::kNobody);
-    arena_ = std::make_unique<LargeBlock>(needed);
+    arena_ = std::make_shared<LargeBlock>(needed);
+    lodged_.clear();
   }
   const auto operands = program_.operands();
   const auto slots = program_.slots();

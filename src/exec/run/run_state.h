@@ -5,11 +5,13 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <utility>
 #include <vector>
 
 #include "core/large_memory.h"
+#include "exec/memory/lodging.h"
 #include "exec/program/binding.h"
 #include "exec/program/program.h"
 #include "treadle/datum.h"
@@ -84,9 +86,16 @@ class RunState {
   bool has_arena() const { return arena_ != nullptr; }
   size_t arena_bytes() const { return arena_ ? arena_->size_bytes() : 0; }
   size_t needed_arena_bytes() const;
+  /// Who has a part of it keeps that, and nothing else of it.
   void drop_arena() noexcept;
+  /// Of a run that begins: an arena of which somebody has a part since the run before is dropped. @return whether that was so
+  bool drop_lent_arena() noexcept;
   /// Whether the arena can have another size and keep what is in it.
-  bool can_resize_arena() const { return arena_ && arena_->can_resize(); }
+  bool can_resize_arena() const { return arena_ && arena_->can_resize() && !arena_is_lent(); }
+  /// Whether gradients may lie in the arena (Lodgings), which then is as large as that takes.
+  void set_lodges(bool on);
+  /// Memory in the arena for one of Program::preallocated(), which keeps the arena, whatever becomes of this state; null: there is none.
+  std::shared_ptr<Storage> lodge(size_t preallocated, size_t size_bytes);
   /// All pointers into it are wrong then, until place(). @return false if there is no room; nothing has changed.
   bool resize_arena(size_t size_bytes) noexcept;
 
@@ -98,6 +107,7 @@ class RunState {
   void set_place(size_t buffer, size_t offset) { places_[buffer] = offset; }
 
  private:
+  bool arena_is_lent() const;
   Tensor part_of(int32_t slot, const Tensor& root) const;
   Tensor in_arena(int32_t slot) const;
   void* budgeted_scratch(const Instruction& instruction) const;
@@ -106,8 +116,14 @@ class RunState {
   std::shared_ptr<const Binding> binding_;
   std::vector<void*> pointers_;  // per operand
   std::vector<Datum> held_;      // per slot
-  std::unique_ptr<LargeBlock> arena_;
-  uint64_t generation_ = 0;  // of the binding that the pointers were made for; 0: none
+  std::shared_ptr<LargeBlock> arena_;
+  const Lodgings& lodgings() const;
+  bool lodges_ = false;
+  mutable std::optional<Lodgings> lodgings_;  // of the binding's places_generation() and the budget as follows
+  mutable uint64_t lodgings_generation_ = 0;
+  mutable std::shared_ptr<const BudgetedPlan> lodgings_budget_;
+  std::vector<LargeBlock::Range> lodged_;  // of the arena: what lodge() gave in this run
+  uint64_t generation_ = 0;                // of the binding that the pointers were made for; 0: none
   std::shared_ptr<const BudgetedPlan> budget_;
   std::vector<size_t> places_;  // per buffer, of a run with a budget
 };

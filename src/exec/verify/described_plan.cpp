@@ -413,4 +413,17 @@ void lay_over(DescribedPlan& plan, int32_t feed, int32_t output, int64_t distanc
   std::for_each(plan.outputs.begin(), plan.outputs.end(), move);
 }
 
+void lodge(DescribedPlan& plan, int32_t output, size_t offset) {
+  DescribedPlan::Place& place = plan.places[index(output)];
+  place.home = DescribedPlan::Home::planned;
+  place.offset = offset;
+  place.ready = false;
+  place.lodged = true;
+  auto move = [&](DescribedPlan::Operand& operand) {
+    if (operand.place == output && operand.at != DescribedPlan::kNowhere) operand.at += offset;
+  };
+  std::for_each(plan.operands.begin(), plan.operands.end(), move);
+  std::for_each(plan.outputs.begin(), plan.outputs.end(), move);
+}
+
 }  // namespace treadle::exec

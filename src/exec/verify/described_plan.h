@@ -54,6 +54,7 @@ struct DescribedPlan {
     size_t size_bytes = 0;
     bool ready = false;   ///< has memory when the run starts
     bool filled = false;  ///< has the root's elements when the run starts
+    bool lodged = false;  ///< planned: an output, which takes the arena with it
     int32_t uses = -1;    ///< held: let go of after so many steps have touched it; -1: by the steps' releases
   };
 
@@ -129,5 +130,8 @@ DescribedPlan describe_plan(const Binding& binding, const StreamPlan& plan, std:
 
 /// An output is made in the memory of a feed, which begins so many bytes behind the output (or before it, if it is negative).
 void lay_over(DescribedPlan& plan, int32_t feed, int32_t output, int64_t distance);
+
+/// An output is made in the arena.
+void lodge(DescribedPlan& plan, int32_t output, size_t offset);
 
 }  // namespace treadle::exec

@@ -50,7 +50,7 @@ void Walk::begin() {
                           plan_.values[index(source.root)].name));
   }
   for (size_t a = 0; a < plan_.file_offsets.size(); ++a)
-    if (plan_.places[a].home == Home::planned && plan_.places[a].root >= 0 && plan_.places[a].size_bytes > 0)
+    if (plan_.places[a].home == Home::planned && plan_.places[a].root >= 0 && !plan_.places[a].lodged && plan_.places[a].size_bytes > 0)
       files_.emplace_back(plan_.file_offsets[a], static_cast<int32_t>(a));
   std::sort(files_.begin(), files_.end());
   for (size_t k = 1; k < files_.size(); ++k)
@@ -68,7 +68,7 @@ void Walk::end() {
       continue;
     }
     const Place& place = place_of(output.place);
-    if (place.home == Home::planned)
+    if (place.home == Home::planned && !place.lodged)
       fault(fmt::format("the output \"{}\" is in the arena, expected is memory of its own", value.name));
     else if (place.home == Home::feed && value.root != output.value)
       fault(fmt::format("the output \"{}\" has the bytes of the feed \"{}\", expected is memory of its own", value.name,
