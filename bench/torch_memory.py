@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 """What training steps of treadle.torch.Module need in memory beside PyTorch's own, each in a process of its own.
 
-    PYTHONPATH=build/release/python bench/torch_memory.py [--only REGEX] [--memory-fraction 0.5 | --processes 2 | --checkpoint]
+    PYTHONPATH=build/release/python bench/torch_memory.py [--only REGEX] [--memory-fraction 0.5 | --recompute-fraction 0.02 | --processes 2 | --checkpoint]
 
 `peak` is the most that three steps have had resident beyond what the process had with the module made, after three steps before them: gradients, the
 optimizer's state, activations, and what exporting this module has left behind. `exporter` is what exporting a module of one product takes before that, once
-for a process: nearly all of it are PyTorch's exporter and what it imports. `--memory-fraction` limits the activations, and `slower` is a step's time over
-that without (medians of seven steps, in turn with as many of the other's). `--processes 2` shards a stack of transformer blocks with
+for a process: nearly all of it are PyTorch's exporter and what it imports. `--memory-fraction` and `--recompute-fraction` are
+the modules', and `slower` is a step's time over that without (medians of seven steps, in turn with as many of the other's). `--processes 2` shards a stack of transformer blocks with
 fully_shard (ZeRO stage 3) over Gloo, and gives the peak of a process with and without. `--checkpoint` has each of these blocks called by
 torch.utils.checkpoint.
 """
@@ -81,12 +81,17 @@ def measure(name: str, engine: str) -> tuple[float, float]:
     return peak_of_steps(Loop(wrapped, wrapped), x, base), fixed
 
 
-def measure_slowdown(name: str, fraction: float) -> tuple[float, float]:
-    """A step's time with that share of the activations over that without, and 0."""
+def fractions_of(memory: str, recompute: str) -> dict[str, float | None]:
+    """Arguments of a module."""
+    return {"memory_fraction": float(memory), "recompute_fraction": None if recompute == "None" else float(recompute)}
+
+
+def measure_slowdown(name: str, fractions: dict[str, float | None]) -> tuple[float, float]:
+    """A step's time with these arguments over that with all memory, and 0."""
     loops, times = [], []
-    for share in (fraction, 0.0):
+    for given in (fractions, dict.fromkeys(fractions, 0.0)):
         module, x = training_module(name)
-        wrapped = treadle.torch.Module(module, memory_fraction=share)
+        wrapped = treadle.torch.Module(module, **given)
         loops.append(Loop(wrapped, wrapped))
         times.append([])
     for _ in range(8):
@@ -181,13 +186,14 @@ def stacks(hows: tuple[str, str], count: int) -> None:
         print(f"| {engine} | {peaks[0]:.0f} | {peaks[1]:.0f} | {peaks[1] / peaks[0]:.2f} |", flush=True)
 
 
-def limited(fraction: float, only: str) -> None:
+def limited(memory: float, recompute: float | None, only: str) -> None:
+    fractions = (str(memory), str(recompute))
     print("| model | batch | peak, MB | PyTorch, MB | ratio | slower |\n|---|---|---|---|---|---|")
     rows = []
     for name, batch in CASES.items():
         if re.search(only, name):
-            ours, theirs = (result(in_process("model", name, engine, str(fraction)))[0] for engine in ENGINES)
-            rows.append((ours / theirs, result(in_process("slowdown", name, str(fraction)))[0]))
+            ours, theirs = (result(in_process("model", name, engine, *fractions))[0] for engine in ENGINES)
+            rows.append((ours / theirs, result(in_process("slowdown", name, *fractions))[0]))
             print(f"| {name} | {batch} | {ours:.0f} | {theirs:.0f} | {rows[-1][0]:.2f} | {rows[-1][1]:.2f} |", flush=True)
     ratios, slower = zip(*rows, strict=True)
     print(f"\ngeometric means {statistics.geometric_mean(ratios):.2f} and {statistics.geometric_mean(slower):.2f}, highest {max(ratios):.2f}")
@@ -199,6 +205,7 @@ def main() -> None:
     parser.add_argument("--processes", type=int, default=0, help="fully_shard over so many, with one thread each")
     parser.add_argument("--checkpoint", action="store_true", help="blocks by torch.utils.checkpoint")
     parser.add_argument("--memory-fraction", type=float, default=0.0, help="of the activations")
+    parser.add_argument("--recompute-fraction", type=float, help="of a step's time, for values that are computed twice")
     parser.add_argument("--child", nargs="+", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.child:
@@ -206,15 +213,16 @@ def main() -> None:
         warnings.simplefilter("error", treadle.torch.FallbackWarning)
         kind, *given = args.child
         if kind == "model":
-            name, engine, fraction = given
-            ENGINES["treadle"] = partial(treadle.torch.Module, memory_fraction=float(fraction))
+            name, engine, memory, recompute = given
+            ENGINES["treadle"] = partial(treadle.torch.Module, **fractions_of(memory, recompute))
             print(*measure(name, engine))
         elif kind == "slowdown":
-            print(*measure_slowdown(given[0], float(given[1])))
+            name, memory, recompute = given
+            print(*measure_slowdown(name, fractions_of(memory, recompute)))
         else:
             print(*measure_stack(given[0], given[1], *map(int, given[2:])))
-    elif args.memory_fraction:
-        limited(args.memory_fraction, args.only)
+    elif args.memory_fraction or args.recompute_fraction is not None:
+        limited(args.memory_fraction, args.recompute_fraction, args.only)
     elif args.processes:
         stacks(("whole", "sharded"), args.processes)
     elif args.checkpoint:
@@ -225,7 +233,7 @@ def main() -> None:
         for name, batch in CASES.items():
             if not re.search(args.only, name):
                 continue
-            (ours, fixed), (theirs, _) = (result(in_process("model", name, engine, "0")) for engine in ENGINES)
+            (ours, fixed), (theirs, _) = (result(in_process("model", name, engine, "0", "None")) for engine in ENGINES)
             ratios.append(ours / theirs)
             print(f"| {name} | {batch} | {ours:.0f} | {theirs:.0f} | {ratios[-1]:.2f} | {fixed:.0f} |", flush=True)
         print(f"\ngeometric mean {statistics.geometric_mean(ratios):.2f}, highest {max(ratios):.2f}")

@@ -1,11 +1,15 @@
 #!/usr/bin/env python3
 """A training step of Treadle and of PyTorch in turn: forward, backward and SGD with momentum, on the same model, weights, images and labels.
 
-    PYTHONPATH=build/release/python bench/training.py [--only REGEX] [--threads 1] [--rounds 7] [--compile] [--profile FILE]
+    PYTHONPATH=build/release/python bench/training.py [--only REGEX] [--threads 1] [--rounds 7] [--compile | --memory] [--profile FILE]
 
 Both begin with the same parameters, and take their steps in turn: a ratio is PyTorch's median over Treadle's, its loss beside ours after the last
 step says that they did the same. `first` is the first step, with all that is made then. The loss is the cross-entropy of outputs of one or more
 classes, or the mean square of others.
+
+`--memory` gives what each has resident at most, from the model's file or its class to the fourth step, in a process of its own: parameters, the
+optimizer's state, gradients, activations, and what making the graph takes. It is counted from what the process has after a step of the smallest
+model. `--recompute-fraction` is Treadle's.
 """
 
 from __future__ import annotations
@@ -15,10 +19,14 @@ import io
 import os
 import re
 import statistics
+import subprocess
 import sys
+import tempfile
 import time
 import warnings
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 sys.path.insert(0, str(Path(__file__).parent))
@@ -29,6 +37,7 @@ from torch import nn
 
 import architectures
 import treadle
+from start_overhead import resident_mb
 from treadle.train import Trainer
 
 
@@ -75,43 +84,57 @@ def exported(module: nn.Module, x: torch.Tensor) -> bytes:
     return file.getvalue()
 
 
-def measure(name: str, batch: int, args: argparse.Namespace) -> float:
+def make_module(name: str, batch: int) -> tuple[nn.Module, torch.Tensor]:
     module, x = architectures.make(name, batch)
     with torch.no_grad():
         for parameter in module.parameters():  # the exporter makes one of those that are equal
             parameter += 1e-3 * torch.randn(parameter.shape)
-    model = exported(module, x)
-    with torch.no_grad():
-        y = module(x)
+    return module, x
+
+
+def make_loss(name: str, y_shape: torch.Size) -> tuple[torch.Tensor, Callable[[torch.Tensor, torch.Tensor], torch.Tensor], dict[str, Any]]:
+    """Labels, PyTorch's loss, and arguments for the Trainer."""
     axis = OF_CLASSES.get(name, 1)
     if axis is None:
-        labels, loss_of = torch.randn(y.shape), nn.MSELoss()
-    else:
-        extents = list(y.shape)
-        labels, entropy = torch.randint(0, extents.pop(axis), extents), nn.CrossEntropyLoss()
-        loss_of = entropy if axis == 1 else lambda scores, wanted: entropy(scores.flatten(0, -2), wanted.flatten())
+        return torch.randn(y_shape), nn.MSELoss(), {"loss": "mean_squared_error"}
+    extents = list(y_shape)
+    labels, entropy = torch.randint(0, extents.pop(axis), extents), nn.CrossEntropyLoss()
+    loss_of = entropy if axis == 1 else lambda scores, wanted: entropy(scores.flatten(0, -2), wanted.flatten())
+    return labels, loss_of, {"class_axis": axis}
 
-    options = treadle.SessionOptions()
-    if args.profile:
-        options.enable_profiling, options.profile_file_prefix = True, args.profile
-    start = time.perf_counter()
-    of_classes = {"loss": "mean_squared_error"} if axis is None else {"class_axis": axis}
-    trainer = Trainer(model, learning_rate=RATE, momentum=MOMENTUM, num_threads=args.threads, sess_options=options, **of_classes)
-    feeds, answers = {"x": x.numpy()}, labels.numpy()
-    trainer.step(feeds, answers)
-    first = time.perf_counter() - start
 
+def torch_steps(module: nn.Module, run: nn.Module, x: torch.Tensor, labels: torch.Tensor,
+                loss_of: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]) -> Callable[[], float]:
     module.train()
     optimizer = torch.optim.SGD(module.parameters(), lr=RATE, momentum=MOMENTUM)
-    run = torch.compile(module) if args.compile else module
 
-    def torch_step() -> float:
+    def step() -> float:
         optimizer.zero_grad(set_to_none=True)
         loss = loss_of(run(x), labels)
         loss.backward()
         optimizer.step()
         return loss.item()
 
+    return step
+
+
+def measure(name: str, batch: int, args: argparse.Namespace) -> float:
+    module, x = make_module(name, batch)
+    model = exported(module, x)
+    with torch.no_grad():
+        labels, loss_of, of_loss = make_loss(name, module(x).shape)
+
+    options = treadle.SessionOptions()
+    if args.profile:
+        options.enable_profiling, options.profile_file_prefix = True, args.profile
+    start = time.perf_counter()
+    trainer = Trainer(model, learning_rate=RATE, momentum=MOMENTUM, num_threads=args.threads, sess_options=options,
+                      recompute_fraction=args.recompute_fraction, **of_loss)
+    feeds, answers = {"x": x.numpy()}, labels.numpy()
+    trainer.step(feeds, answers)
+    first = time.perf_counter() - start
+
+    torch_step = torch_steps(module, torch.compile(module) if args.compile else module, x, labels, loss_of)
     start = time.perf_counter()
     torch_step()
     torch_first = time.perf_counter() - start
@@ -131,15 +154,70 @@ def measure(name: str, batch: int, args: argparse.Namespace) -> float:
     return ratio
 
 
+def steps_from(engine: str, name: str, batch: int, given: Path, args: argparse.Namespace) -> Callable[[], object]:
+    """All that the engine needs is made here; what a case is, the parent has left in the folder."""
+    x, y_shape = torch.load(given / "x.pt"), torch.Size(torch.load(given / "y_shape.pt"))
+    labels, loss_of, of_loss = make_loss(name, y_shape)
+    if engine == "torch":
+        module, _ = architectures.make(name, batch)
+        return torch_steps(module, module, x, labels, loss_of)
+    trainer = Trainer(given / "model.onnx", learning_rate=RATE, momentum=MOMENTUM, num_threads=args.threads,
+                      recompute_fraction=args.recompute_fraction, **of_loss)
+    return lambda: trainer.step({"x": x.numpy()}, labels.numpy())
+
+
+def peak_of(engine: str, name: str, folder: Path, args: argparse.Namespace) -> float:
+    """In a process of its own, in MB."""
+    steps_from(engine, "mlp", 1, folder / "mlp", args)()
+    Path("/proc/self/clear_refs").write_text("5")  # resets the peak
+    base = resident_mb("VmRSS")
+    step = steps_from(engine, name, CASES[name], folder / name, args)
+    for _ in range(4):
+        step()
+    return resident_mb("VmHWM") - base
+
+
+def compare_memory(args: argparse.Namespace) -> None:
+    print("| model | batch | peak, MB | PyTorch, MB | ratio |\n|---|---|---|---|---|")
+    ratios = []
+    with tempfile.TemporaryDirectory() as folder:
+        chosen = {name: batch for name, batch in CASES.items() if re.search(args.only, name)}
+        for name, batch in ({"mlp": 1} | chosen).items():
+            of_case = Path(folder) / name
+            of_case.mkdir(exist_ok=True)
+            module, x = make_module(name, batch)
+            (of_case / "model.onnx").write_bytes(exported(module, x))
+            torch.save(x, of_case / "x.pt")
+            torch.save(list(module(x).shape), of_case / "y_shape.pt")
+        for name in chosen:
+            peaks = []
+            for engine in ("treadle", "torch"):
+                given = [sys.executable, __file__, "--child", engine, name, folder, "--threads", str(args.threads)]
+                if args.recompute_fraction is not None:
+                    given += ["--recompute-fraction", str(args.recompute_fraction)]
+                peaks.append(float(subprocess.run(given, check=True, capture_output=True, text=True).stdout.split()[-1]))
+            ratios.append(peaks[0] / peaks[1])
+            print(f"| {name} | {CASES[name]} | {peaks[0]:.0f} | {peaks[1]:.0f} | {ratios[-1]:.2f} |", flush=True)
+    print(f"\ngeometric mean {statistics.geometric_mean(ratios):.2f}, highest {max(ratios):.2f}")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default="")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--compile", action="store_true", help="against torch.compile instead of eager")
+    parser.add_argument("--memory", action="store_true", help="peaks instead of times")
+    parser.add_argument("--recompute-fraction", type=float, default=None, help="of a step's time, for values that it computes twice")
+    parser.add_argument("--child", nargs=3, help=argparse.SUPPRESS)
     parser.add_argument("--profile", default="", help="write Treadle's steps to a file with this prefix")
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
+    if args.child:
+        engine, name, folder = args.child
+        return print(peak_of(engine, name, Path(folder), args))
+    if args.memory:
+        return compare_memory(args)
     print("| model | batch | step, ms | PyTorch, ms | ratio | first, ms | PyTorch's | loss | PyTorch's |\n|---|---|---|---|---|---|---|---|---|")
     ratios = [measure(name, batch, args) for name, batch in CASES.items() if re.search(args.only, name)]
     print(f"\ngeometric mean {np.exp(np.mean(np.log(ratios))):.2f}, lowest {min(ratios):.2f}")

@@ -81,6 +81,11 @@ struct TREADLE_API SessionOptions {
   /// write to a file, and compute twice. It holds for all feeds, whatever their extents; where no plan can do with so little, the least
   /// that one can do with. Of trainers and modules it holds for training steps. 0: no limit. On the host.
   double memory_fraction = 0;
+  /// The share, up to 1, of a run's time that it may spend on computing values a second time, so that its activations and scratch take less
+  /// memory, with the same bits. Times are the planner's estimates; nothing is written to a file for it. It holds for the same runs as
+  /// memory_fraction, but for those by readiness, which compute nothing twice. -1: 0.02 of what learns on the host, 0 otherwise. On the
+  /// host.
+  double recompute_fraction = -1;
   std::string spill_folder;                       ///< folder for values that do not fit; empty: the one for temporary files
   std::shared_ptr<MemoryAccount> memory_account;  ///< is charged with everything the session is charged with; null: none
   bool use_mmap = true;                           ///< when the session loads the model itself

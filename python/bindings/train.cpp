@@ -145,6 +145,9 @@ void register_train(nb::module_& module) {
       .def_prop_rw(
           "memory_fraction", [](const TrainerOptions& options) { return options.session.memory_fraction; },
           [](TrainerOptions& options, double fraction) { options.session.memory_fraction = fraction; })
+      .def_prop_rw(
+          "recompute_fraction", [](const TrainerOptions& options) { return options.session.recompute_fraction; },
+          [](TrainerOptions& options, double fraction) { options.session.recompute_fraction = fraction; })
       .def_rw("blank", &TrainerOptions::blank, nb::arg().none())
       .def("set_optimizer", [](TrainerOptions& self, const std::string& name) { self.optimizer = train::optimizer_named(name); })
       .def_rw("learning_rate", &TrainerOptions::learning_rate)
@@ -219,6 +222,7 @@ void register_train(nb::module_& module) {
             TrainerOptions options = given;
             if (session) options.session = with_warnings(*session);
             if (given.session.memory_fraction != 0) options.session.memory_fraction = given.session.memory_fraction;
+            if (given.session.recompute_fraction >= 0) options.session.recompute_fraction = given.session.recompute_fraction;
             if (num_threads > 0) options.session.intra_op_num_threads = num_threads;
             if (memory_limit_bytes > 0) options.session.memory_limit_bytes = memory_limit_bytes;
             if (!spill_folder.empty()) options.session.spill_folder = spill_folder;

@@ -175,6 +175,8 @@ class Trainer:
         file (in `spill_folder`) to keep to it, with the same bits. 0: none.
     :param memory_fraction: the share, up to 1, that a step may have of what its activations take otherwise, where a plan can do with it; steps
         keep to it in the same ways. 0: no limit.
+    :param recompute_fraction: the share, up to 1, of a step's time, as estimated, that may go into values which are computed a second time, so
+        that activations take less memory, with the same bits. None: 0.02, where nodes run in order on the host.
     :param job: the `Job` that steps belong to; None: the environment's, if it names one.
     :param sess_options: threads, devices, memory, profiling and passes, as of an `InferenceSession`; the arguments above win.
 
@@ -229,6 +231,7 @@ class Trainer:
         shard_optimizer: bool = False,
         memory_limit_bytes: int = 0,
         memory_fraction: float = 0.0,
+        recompute_fraction: float | None = None,
         spill_folder: str = "",
         job: Job | None = None,
         sess_options: SessionOptions | None = None,
@@ -246,6 +249,8 @@ class Trainer:
         options.huber_delta = huber_delta
         options.blank = blank
         options.memory_fraction = memory_fraction
+        if recompute_fraction is not None:
+            options.recompute_fraction = recompute_fraction
         options.set_optimizer(optimizer)
         options.learning_rate = learning_rate
         options.momentum = momentum

@@ -92,8 +92,11 @@ struct Alias {
   enum class Kind : uint8_t { reuse, view };
   int output, input;
   Kind kind;
+  bool alone = false;  ///< no other output depends on the input
 };
 inline constexpr Alias may_reuse(int output, int input) { return {output, input, Alias::Kind::reuse}; }
+/// The next version of a statistic, which nothing else that the node computes depends on.
+inline constexpr Alias updates_statistic(int output, int input) { return {output, input, Alias::Kind::reuse, /*alone=*/true}; }
 inline constexpr Alias is_view(int output, int input) { return {output, input, Alias::Kind::view}; }
 
 /// Floating-point operations, and bytes read and written.

@@ -117,7 +117,7 @@ class Chooser {
     ArenaPlan arena = plan_arena_exactly(segments, {.alignment = options_.alignment,
                                                     .capacity_bytes = capacity,
                                                     .time_limit_seconds = 1e6,
-                                                    .max_steps = segments.size() <= 1'000 ? kSearchSteps : 0});
+                                                    .max_steps = segments.size() <= 1'000 && !options_.one_try ? kSearchSteps : 0});
     for (size_t s = 0; s < plan.segments.size(); ++s) plan.segments[s].offset = arena.offsets[s];
     plan.arena_bytes = arena.size_bytes;
     return plan;
@@ -195,7 +195,7 @@ class Chooser {
       const double relief = std::min(overload_[static_cast<size_t>(gap.after)] - overload_[static_cast<size_t>(gap.before) + 1],
                                      static_cast<double>(sizes_[static_cast<size_t>(gap.buffer)]) * (gap.after - gap.before - 1));
       if (relief <= 0) continue;
-      double cost = spill_cost(gap);
+      double cost = options_.may_spill ? spill_cost(gap) : std::numeric_limits<double>::infinity();
       int32_t recipe = usable_recipe(gap);
       if (recipe >= 0 && recipes_[static_cast<size_t>(recipe)].cost_ns < cost)
         cost = recipes_[static_cast<size_t>(recipe)].cost_ns;
@@ -210,13 +210,19 @@ class Chooser {
     gaps_[static_cast<size_t>(best)].cost_ns = best_cost;
     add_live(chosen, /*present=*/false);
     if (best_recipe >= 0) {
-      const Recipe& recipe = recipes_[static_cast<size_t>(best_recipe)];
-      const size_t extra = align_up(recipe.extra_bytes, options_.alignment);
-      live_[static_cast<size_t>(chosen.after)] += extra;
-      mandatory_[static_cast<size_t>(chosen.after)] += extra;
-      for (int32_t read : recipe.reads) use_at(read, chosen.after);
+      add_extra(gaps_[static_cast<size_t>(best)], /*present=*/true);
+      for (int32_t read : recipes_[static_cast<size_t>(best_recipe)].reads) use_at(read, chosen.after);
     }
     return true;
+  }
+
+  // Memory that the gap's recipe takes besides.
+  void add_extra(const Gap& gap, bool present) {
+    const size_t extra = align_up(recipes_[static_cast<size_t>(gap.recipe)].extra_bytes, options_.alignment);
+    for (std::vector<size_t>* bytes : {&live_, &mandatory_}) {
+      size_t& own = (*bytes)[static_cast<size_t>(gap.after)];
+      own = present ? own + extra : own - extra;
+    }
   }
 
   // The step needs the buffer from now on: the gap around it becomes two.
@@ -250,7 +256,7 @@ class Chooser {
   void take_back() {
     std::vector<size_t> order;
     for (size_t g = 0; g < gaps_.size(); ++g)
-      if (gaps_[g].choice == Choice::spill) order.push_back(g);
+      if (gaps_[g].choice != Choice::keep) order.push_back(g);
     std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return gaps_[a].cost_ns > gaps_[b].cost_ns; });
     for (size_t g : order) {
       Gap& gap = gaps_[g];
@@ -259,6 +265,7 @@ class Chooser {
       for (int32_t t = gap.before + 1; t < gap.after && fits; ++t)
         fits = live_[static_cast<size_t>(t)] + size <= std::max(target_, mandatory_[static_cast<size_t>(t)]);
       if (!fits) continue;
+      if (gap.choice == Choice::recompute) add_extra(gap, /*present=*/false);
       gap.choice = Choice::keep;
       add_live(gap, /*present=*/true);
     }
@@ -295,6 +302,10 @@ BudgetPlan plan_budget(size_t num_steps, std::span<const BudgetBuffer> buffers, 
     if (!smallest || plan.arena_bytes < smallest->arena_bytes) smallest = std::move(plan);
     return smallest->arena_bytes <= capacity_bytes;
   };
+  if (options.one_try) {
+    consider(capacity_bytes, recipes);
+    return *std::move(smallest);
+  }
   for (double part : {1.0, 0.98, 0.95, 0.9, 0.82, 0.7, 0.5, 0.25})
     if (consider(static_cast<size_t>(static_cast<double>(capacity_bytes) * part), recipes)) return *std::move(smallest);
   // Recipes need memory of their own; spilling does not.

@@ -32,6 +32,9 @@ struct BudgetOptions {
   /// Writing to where buffers are spilled, and reading it back.
   double spill_ns_per_byte = 0.4, load_ns_per_byte = 0.3;
   double spill_ns = 10'000;  ///< of each such transfer, besides
+  bool may_spill = true;     ///< false: what is not made anew stays
+  /// Quickly: the plan that keeps so many bytes alive, whatever holes its arena has.
+  bool one_try = false;
 };
 
 struct BudgetPlan {

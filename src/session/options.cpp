@@ -188,6 +188,11 @@ const OptionInfo kTable[] = {
      "of what learns, its training steps; 0: no limit",
      [](const Options& o) { return fmt::format("{}", o.memory_fraction); },
      [](Options& o, Text v) { o.memory_fraction = real_of(v, 0, 1, "a number from 0 to 1"); }},
+    {"recompute_fraction", "", "treadle.recompute_fraction", "number from 0 to 1, or -1",
+     "share of a run's time, as estimated, that it may spend on computing values a second time so that it needs less memory, where nodes "
+     "run in order; of what learns, its training steps; -1: 0.02 of what learns on the host, 0 otherwise",
+     [](const Options& o) { return fmt::format("{}", o.recompute_fraction); },
+     [](Options& o, Text v) { o.recompute_fraction = v == "-1" ? -1 : real_of(v, 0, 1, "a number from 0 to 1, or -1"); }},
     {"memory_account", "-", "", "MemoryAccount", "account that is charged with everything the session is charged with",
      [](const Options&) { return std::string(); }, nullptr},
     {"spill_folder", "", "treadle.spill_folder", "path", "folder for values that do not fit; empty: the one for temporary files",
@@ -317,6 +322,9 @@ SessionOptions complete(const SessionOptions& given) {
                             options.optimized_model_data_threshold));
   if (!(options.memory_fraction >= 0 && options.memory_fraction <= 1))
     throw Error(ErrorCode::invalid_argument, fmt::format("memory_fraction is {}; it must be from 0 to 1", options.memory_fraction));
+  if (!(options.recompute_fraction >= 0 && options.recompute_fraction <= 1) && options.recompute_fraction != -1)
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("recompute_fraction is {}; it must be from 0 to 1, or -1", options.recompute_fraction));
   std::vector<std::string> passes;
   for (const auto& pass : passes::list_passes()) passes.emplace_back(pass.name);
   for (const std::string& name : options.disabled_passes)

@@ -89,8 +89,11 @@ Runtime::Runtime(const SessionOptions& session_options, std::string owner)
       devices(options, job),
       memory{options.allocator, nullptr} {
   if (job && !devices.any() && !options.memory_account) job_memory = exec::JobMemory::of(job->state());
-  if (options.memory_fraction > 0 && devices.any())
-    throw Error(ErrorCode::invalid_argument, "memory_fraction goes with no device; memory_limit_bytes holds for a device's memory");
+  const std::pair<const char*, double> fractions[] = {{"memory_fraction", options.memory_fraction},
+                                                      {"recompute_fraction", options.recompute_fraction}};
+  for (const auto& [name, fraction] : fractions)
+    if (fraction > 0 && devices.any())
+      throw Error(ErrorCode::invalid_argument, fmt::format("{} goes with no device; memory_limit_bytes holds for a device's memory", name));
   // On a device the limit is of its memory.
   const size_t host_limit = devices.any() ? 0 : options.memory_limit_bytes;
   memory.account = std::make_shared<MemoryAccount>(name, host_limit, job_memory ? job_memory->account() : options.memory_account);
@@ -138,6 +141,12 @@ void Runtime::choose_threads() {
   if (intra > 0 && intra < pool->num_threads()) intra_limit = intra;
 }
 
+double Runtime::recompute_fraction() const {
+  constexpr double kOfTraining = 0.02;
+  if (options.recompute_fraction >= 0) return options.recompute_fraction;
+  return options.mode == SessionMode::training && !devices.any() ? kOfTraining : 0;
+}
+
 exec::ProgramOptions Runtime::program_options() const {
   return {.reuse_memory = options.reuse_memory,
           .pool = pool.get(),
@@ -147,6 +156,7 @@ exec::ProgramOptions Runtime::program_options() const {
           .pieces_in_place = !devices.any(),
           .verify_plans = options.verify_plans,
           .arena_share = options.memory_fraction > 0 ? options.memory_fraction : 1,
+          .recompute_fraction = recompute_fraction(),
           .device_kernel = devices.have_kernels() ? [this](const Graph& graph, const Node& node) { return devices.kernel_for(graph, node); }
                                                   : std::function<DeviceKernel(const Graph&, const Node&)>()};
 }
@@ -171,7 +181,7 @@ std::shared_ptr<Executable> Runtime::make_executable(std::shared_ptr<const Graph
 }
 
 void Runtime::keep_limits(std::function<void()> trim) {
-  if ((options.memory_limit_bytes > 0 && !devices.any()) || options.memory_fraction > 0 || job_memory)
+  if ((options.memory_limit_bytes > 0 && !devices.any()) || options.memory_fraction > 0 || recompute_fraction() > 0 || job_memory)
     gate = std::make_unique<MemoryGate>(memory.account, options.spill_folder, std::move(trim), job_memory);
   if (job_memory) job_memory->report();
 }

@@ -53,6 +53,8 @@ struct Runtime {
 
   /// Of options that all programs have; the caller adds its own.
   exec::ProgramOptions program_options() const;
+  /// Of what learns or runs: the option, or what it is by default.
+  double recompute_fraction() const;
   /// Lowers the graph, for its inputs and outputs.
   std::shared_ptr<Executable> make_executable(std::shared_ptr<const Graph> graph, const exec::ProgramOptions& lowering) const;
   /// From now on runs keep to the limit of memory, if there is one, and others may call `trim`. Last in the making of a client.

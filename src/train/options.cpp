@@ -152,7 +152,8 @@ std::vector<TextOption> make_text_options() {
   number("class_axis", &O::class_axis), number("accumulation_steps", &O::accumulation_steps);
   number("label_smoothing", &O::label_smoothing), number("learning_rate", &O::learning_rate);
   number("clip_value", &O::clip_value), number("clip_norm", &O::clip_norm), number("ema_decay", &O::ema_decay);
-  all.push_back({"memory_fraction", [](O& o, const std::string& value) { treadle::set_option(o.session, "memory_fraction", value); }});
+  for (const char* name : {"memory_fraction", "recompute_fraction"})
+    all.push_back({name, [name](O& o, const std::string& value) { treadle::set_option(o.session, name, value); }});
   maybe("ignore_index", &O::ignore_index), maybe("huber_delta", &O::huber_delta), maybe("blank", &O::blank),
       maybe("momentum", &O::momentum);
   maybe("weight_decay", &O::weight_decay), maybe("beta1", &O::beta1), maybe("beta2", &O::beta2);

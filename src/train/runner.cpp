@@ -40,7 +40,7 @@ std::shared_ptr<Executable> Runner::lower(std::unique_ptr<Graph> graph, bool obs
   options.observable = observable;
   options.variables = variables_;
   options.forward_outputs = forward_;
-  if (!forward_) options.arena_share = 1;  // nothing there is kept for a backward pass
+  if (!forward_) options.arena_share = 1, options.recompute_fraction = 0;  // nothing there is kept for a backward pass
   return runtime_.make_executable(std::move(graph), options);
 }
 

@@ -50,6 +50,7 @@ class SessionRunner : public Runner {
     if (setting.device) options.device = "sim";
     if (setting.job) options.job = std::make_shared<Job>(JobOptions{.name = "graph"});
     options.memory_fraction = setting.share;
+    options.recompute_fraction = setting.recomputed;
     if (setting.budget > 0) options.memory_limit_bytes = size_t{1} << 30U;
     if (setting.file == File::none) {
       session_ = std::make_unique<Session>(Model::from_bytes(bytes_of(model)), options);

@@ -96,6 +96,7 @@ std::string to_string(const Setting& s) {
   if (s.device) text += " device=sim";
   if (s.job) text += " job";
   if (s.share > 0) text += " share=" + std::to_string(s.share);
+  if (s.recomputed > 0) text += " recomputed=" + std::to_string(s.recomputed);
   if (s.budget > 0) text += " budget=" + std::to_string(s.budget);
   if (s.partial != 0) text += " partial=" + std::to_string(s.partial);
   if (s.cancelled != 0) text += " cancelled=" + std::to_string(s.cancelled);
@@ -121,6 +122,7 @@ std::vector<Setting> standard_settings() {
   with([](Setting& s) { s.device = true; });
   with([](Setting& s) { s.job = true; });
   with([](Setting& s) { s.share = 0.5; });
+  with([](Setting& s) { s.recomputed = 1; });
   with([](Setting& s) { s.budget = 0.7; });
   with([](Setting& s) { s.partial = 7; });
   with([](Setting& s) { s.bound = true; });
@@ -151,6 +153,7 @@ Setting random_setting(std::mt19937& random) {
   if (s.fetches != 0) s.fetches = 1 + random() % 1000;
   if (s.budget > 0) s.budget = 0.3 + 0.1 * (random() % 8);
   if (!s.device && s.where.empty() && (s.share > 0 || one_in(10))) s.share = 0.1 * (1 + random() % 10);
+  if (!s.device && s.where.empty() && (s.recomputed > 0 || one_in(10))) s.recomputed = 0.25 * (1 + random() % 4);
   return s;
 }
 
@@ -170,6 +173,7 @@ std::vector<Setting> simpler(const Setting& s) {
   with(s.device, [](Setting& t) { t.device = false; });
   with(s.job, [](Setting& t) { t.job = false; });
   with(s.share > 0, [](Setting& t) { t.share = 0; });
+  with(s.recomputed > 0, [](Setting& t) { t.recomputed = -1; });
   with(s.budget > 0, [](Setting& t) { t.budget = 0; });
   with(s.partial != 0, [](Setting& t) { t.partial = 0; });
   with(s.cancelled != 0, [](Setting& t) { t.cancelled = 0; });

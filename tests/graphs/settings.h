@@ -25,8 +25,9 @@ struct Setting {
   bool parallel = false;
   bool device = false;  ///< sim
   bool job = false;
-  double share = 0;   ///< SessionOptions::memory_fraction
-  double budget = 0;  ///< the memory limit as a part of the peak without one; 0: none
+  double share = 0;        ///< SessionOptions::memory_fraction
+  double recomputed = -1;  ///< SessionOptions::recompute_fraction
+  double budget = 0;       ///< the memory limit as a part of the peak without one; 0: none
   /// Seed of the places where a partial run stops, runs that are given up among them; odd: some inputs are fed when they are asked for.
   /// 0: whole runs.
   uint32_t partial = 0;

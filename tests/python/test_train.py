@@ -245,16 +245,22 @@ def test_a_trainer_keeps_to_a_fraction_of_its_first_steps_activations():
         losses = [trainer.step({"x": x}, y) for _ in range(4)]
         return trainer, losses, {name: value.copy() for name, value in trainer.parameters.items()}
 
-    free, losses, parameters = train()
+    free, losses, parameters = train(recompute_fraction=0.0)
     limited, same_losses, same_parameters = train(memory_fraction=0.6)
     assert same_losses == losses
     for name, value in parameters.items():
         np.testing.assert_array_equal(same_parameters[name], value)
     whole = free.memory_statistics()["activations"]["bytes"]
     assert limited.memory_statistics()["activations"]["bytes"] <= 0.6 * whole + 100_000
-    for wrong in (1.5, float("nan")):
-        with pytest.raises(Exception, match="memory_fraction"):
-            Trainer(model, loss="mean_squared_error", memory_fraction=wrong)
+    twice, same_losses, same_parameters = train(recompute_fraction=0.5)  # products, as nothing costs less here
+    assert same_losses == losses
+    for name, value in parameters.items():
+        np.testing.assert_array_equal(same_parameters[name], value)
+    assert twice.memory_statistics()["activations"]["bytes"] < whole
+    for name in ("memory_fraction", "recompute_fraction"):
+        for wrong in (1.5, float("nan")):
+            with pytest.raises(Exception, match=name):
+                Trainer(model, loss="mean_squared_error", **{name: wrong})
     least, same_losses, _ = train(memory_fraction=0.01)  # what a step cannot do without
     assert same_losses == losses
     assert least.memory_statistics()["activations"]["bytes"] < limited.memory_statistics()["activations"]["bytes"]

@@ -192,16 +192,42 @@ TEST(SessionMemory, AShareHoldsForAllExtents) {
   }
 }
 
-TEST(SessionMemory, AShareIsFromZeroToOneAndOfTheHost) {
-  for (double fraction : {-0.1, 1.5, std::nan("")}) {
+TEST(SessionMemory, ValuesThatCostLittleAreComputedTwice) {
+  const auto arena_of = [](double fraction) {
     SessionOptions options = as_written();
-    options.memory_fraction = fraction;
-    EXPECT_THROW(Session(there_and_back().model(), options), Error) << fraction;
-  }
+    options.recompute_fraction = fraction;
+    options.spill_folder = "/nowhere";  // nothing is written there
+    Session session(there_and_back().model(), options);
+    for (int run = 0; run < 2; ++run) EXPECT_EQ(run_for(session), truth()) << fraction;
+    return session.memory_statistics()[MemoryClass::activations].bytes;
+  };
+  const size_t whole = arena_of(0), some = arena_of(0.2), most = arena_of(1);
+  EXPECT_LT(some, whole);
+  EXPECT_LT(most, some);
+  EXPECT_GE(most, 3 * kValueBytes);  // the sum, a value and their result
+}
+
+TEST(SessionMemory, ALimitWinsOverWhatCostsLittle) {
   SessionOptions options = as_written();
-  options.memory_fraction = 0.5;
-  options.device = "sim";
-  EXPECT_THROW(Session(there_and_back().model(), options), Error);
+  options.recompute_fraction = 0.2;
+  options.memory_limit_bytes = 4 * kValueBytes + 4096;
+  Session session(there_and_back().model(), options);
+  EXPECT_EQ(run_for(session), truth());
+  EXPECT_LE(session.memory_statistics()[MemoryClass::activations].peak_bytes, options.memory_limit_bytes);
+}
+
+TEST(SessionMemory, AShareIsFromZeroToOneAndOfTheHost) {
+  for (double SessionOptions::*share : {&SessionOptions::memory_fraction, &SessionOptions::recompute_fraction}) {
+    for (double fraction : {-0.1, -2.0, 1.5, std::nan("")}) {
+      SessionOptions options = as_written();
+      options.*share = fraction;
+      EXPECT_THROW(Session(there_and_back().model(), options), Error) << fraction;
+    }
+    SessionOptions options = as_written();
+    options.*share = 0.5;
+    options.device = "sim";
+    EXPECT_THROW(Session(there_and_back().model(), options), Error);
+  }
 }
 
 TEST(SessionMemory, ALimitThatIsTooLowNamesTheLeast) {

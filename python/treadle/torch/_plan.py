@@ -44,6 +44,7 @@ class Options:
     pack_weights: bool = False
     gradient_group_mb: float | None = None
     memory_fraction: float = 0.0
+    recompute_fraction: float | None = None
 
 
 @dataclass
@@ -409,6 +410,8 @@ def make_plan(exported: Exported, state: State, leaves: Sequence[torch.Tensor], 
     session.intra_op_num_threads = options.num_threads
     session.precision = precision
     session.memory_fraction = options.memory_fraction
+    if options.recompute_fraction is not None:
+        session.recompute_fraction = options.recompute_fraction
     joint = _treadle.JointModule(
         _treadle.Model.from_bytes(model.SerializeToString()),
         differentiable,

@@ -5,6 +5,7 @@
 
 #include "core/checked.h"
 #include "exec/program/binding.h"
+#include "exec/program/next_versions.h"
 #include "exec/program/node_order.h"
 #include "graph/op_def.h"
 #include "memory/budget.h"
@@ -14,6 +15,7 @@ namespace treadle::exec {
 namespace {
 
 constexpr size_t kLongestReplay = 4;        // instructions that write one value in place, one after the other
+constexpr size_t kMostInTurn = 3;           // buffers that are made anew so that another one can be
 constexpr size_t kMaxFreelyOrdered = 2000;  // instructions: each order that is tried is planned
 
 /// What a node's metadata say of computing it again: "always" if it can be, before anything is written to a file, or "never". MXNet's way
@@ -33,17 +35,18 @@ Repetition repetition_of(const Node& node) {
 /// Describes a binding to the planner, and its answer to a frame.
 class Budgeting {
  public:
-  /// @param order  of instructions; empty: the program's.
-  Budgeting(const Binding& binding, std::vector<int32_t> order)
+  /// @param order  of instructions; empty: the program's. @param binds_next_versions  as OrderChoice's
+  Budgeting(const Binding& binding, std::vector<int32_t> order, bool binds_next_versions)
       : binding_(binding), program_(binding.program()), sizes_(binding.buffer_sizes()), buffers_(sizes_.size()), order_(std::move(order)) {
+    if (binds_next_versions) next_versions_ = find_next_versions(program_);
     for (size_t b = 0; b < sizes_.size(); ++b) buffers_[b].size_bytes = sizes_[b];
     describe();
   }
 
-  std::shared_ptr<const BudgetedPlan> plan(size_t capacity) const {
+  std::shared_ptr<const BudgetedPlan> plan(size_t capacity, const memory::BudgetOptions& options = {}) const {
     auto result = std::make_shared<BudgetedPlan>();
     result->order = order_;
-    const memory::BudgetPlan plan = memory::plan_budget(program_.instructions().size(), buffers_, recipes_, capacity);
+    const memory::BudgetPlan plan = memory::plan_budget(program_.instructions().size(), buffers_, recipes_, capacity, options);
     result->arena_bytes = plan.arena_bytes;
     result->cost_ns = plan.cost_ns;
     result->spilled_bytes = plan.spilled_bytes;
@@ -87,7 +90,7 @@ class Budgeting {
         if (std::find(list.begin(), list.end(), buffer) == list.end()) list.push_back(buffer);
       }
       for (int32_t buffer : reads) {
-        offer(buffer, step, chains[static_cast<size_t>(buffer)], version);
+        offer(buffer, step, chains, version);
         use(buffer, step, /*is_write=*/false);
       }
       for (int32_t buffer : writes) {
@@ -117,6 +120,10 @@ class Budgeting {
     for (int32_t slot : program_.operands(instruction).subspan(instruction.num_inputs)) {
       if (slot < 0 || buffer_of(slot) >= 0) continue;
       ++outer_version_[program_.slots()[static_cast<size_t>(slot)].root];
+      if (!next_versions_.empty()) {
+        if (const int32_t feed = next_versions_[static_cast<size_t>(slot)]; feed >= 0) ++outer_version_[feed];
+        continue;
+      }
       if (!program_.slots()[static_cast<size_t>(slot)].static_shape) continue;
       for (int32_t feed : program_.input_slots())
         if (program_.slots()[static_cast<size_t>(feed)].static_shape && size_of(feed) == size_of(slot)) ++outer_version_[feed];
@@ -144,8 +151,10 @@ class Budgeting {
       repeatable &= inserted || known->second == version[static_cast<size_t>(read)];
     }
     // Held values may be gone by then, unless they are outputs.
-    for (int32_t slot : program_.operands(instruction).first(instruction.num_inputs)) {
-      if (slot < 0) continue;
+    const auto operands = program_.operands(instruction);
+    for (size_t k = 0; k < instruction.num_inputs; ++k) {
+      const int32_t slot = operands[k];
+      if (slot < 0 || is_of_others_only(instruction, k, buffer)) continue;
       const Slot& root = program_.slots()[static_cast<size_t>(program_.slots()[static_cast<size_t>(slot)].root)];
       repeatable &= root.placement != Placement::held || root.is_output;
       if (root.placement != Placement::held && root.placement != Placement::feed) continue;
@@ -156,9 +165,20 @@ class Budgeting {
     chain.repeatable = repeatable;
   }
 
-  void offer(int32_t buffer, int32_t step, const Chain& chain, const std::vector<int32_t>& version) {
+  // Whether what the instruction writes to the buffer does not depend on its input `k`: a statistic that has moved on by then.
+  bool is_of_others_only(const Instruction& instruction, size_t k, int32_t buffer) const {
+    const auto outputs = program_.operands(instruction).subspan(instruction.num_inputs);
+    return std::any_of(instruction.node->op->alias.begin(), instruction.node->op->alias.end(), [&](const Alias& alias) {
+      return alias.alone && static_cast<size_t>(alias.input) == k && static_cast<size_t>(alias.output) < outputs.size() &&
+             buffer_of(outputs[static_cast<size_t>(alias.output)]) != buffer;
+    });
+  }
+
+  // Of a buffer that a step reads, or that one reads which is made anew before the step.
+  void offer(int32_t buffer, int32_t step, const std::vector<Chain>& chains, const std::vector<int32_t>& version, size_t depth = 0) {
     const auto& uses = buffers_[static_cast<size_t>(buffer)].uses;
-    if (!chain.repeatable || uses.empty() || step - uses.back().step < 2) return;
+    const Chain& chain = chains[static_cast<size_t>(buffer)];
+    if (!chain.repeatable || uses.empty() || step - uses.back().step < 2 || chains_.contains({buffer, step})) return;
     memory::Recipe recipe{buffer, step};
     for (auto [read, read_version] : chain.reads) {
       if (version[static_cast<size_t>(read)] != read_version) return;  // written over since
@@ -171,10 +191,13 @@ class Budgeting {
       const Repetition repetition = repetition_of(*instruction.node);
       if (repetition == Repetition::never) return;
       const auto [computing_ns, moving_ns] = binding_.estimate_cost(instruction);
-      if (repetition == Repetition::by_cost) recipe.cost_ns += computing_ns + moving_ns;
+      // What is always computed again comes before all else, among itself by its cost.
+      recipe.cost_ns += (computing_ns + moving_ns) * (repetition == Repetition::always ? 1e-6 : 1);
       recipe.extra_bytes = std::max(recipe.extra_bytes, extra_of(instruction, buffer));
     }
     chains_[{buffer, step}] = chain.steps;
+    if (depth < kMostInTurn)
+      for (int32_t read : recipe.reads) offer(read, step, chains, version, depth + 1);
     recipes_.push_back(std::move(recipe));
   }
 
@@ -289,6 +312,7 @@ class Budgeting {
   std::map<std::pair<int32_t, int32_t>, std::vector<int32_t>> chains_;  // steps of recipes, by buffer and step
   std::map<int32_t, int32_t> outer_version_;                            // by root slot, of those that have been written
   const std::vector<int32_t> order_;
+  std::vector<int32_t> next_versions_;  // empty: outputs may be bound to the memory of any feed
 };
 
 /// What an order may not change: each content of a buffer, or of memory outside of the arena, is written before it is read, and read
@@ -400,7 +424,7 @@ class Dependencies {
 }  // namespace
 
 std::shared_ptr<const BudgetedPlan> plan_for_budget(const Binding& binding, size_t capacity_bytes, const OrderChoice& order) {
-  auto best = Budgeting(binding, order.fixed).plan(capacity_bytes);
+  auto best = Budgeting(binding, order.fixed, order.binds_next_versions).plan(capacity_bytes);
   const auto instructions = binding.program().instructions();
   const bool stops =
       std::any_of(instructions.begin(), instructions.end(), [](const Instruction& instruction) { return instruction.is_yield; });
@@ -413,7 +437,33 @@ std::shared_ptr<const BudgetedPlan> plan_for_budget(const Binding& binding, size
   };
   std::vector<std::vector<int32_t>> orders = Dependencies(binding).orders();
   for (size_t k = 1; k < orders.size(); ++k)  // the first one is the program's
-    if (auto plan = Budgeting(binding, std::move(orders[k])).plan(capacity_bytes); is_better(*plan, *best)) best = std::move(plan);
+    if (auto plan = Budgeting(binding, std::move(orders[k]), order.binds_next_versions).plan(capacity_bytes); is_better(*plan, *best))
+      best = std::move(plan);
+  return best;
+}
+
+std::shared_ptr<const BudgetedPlan> plan_for_time(const Binding& binding, double share, size_t own_arena_bytes) {
+  double run_ns = 0;
+  for (const Instruction& instruction : binding.program().instructions()) {
+    if (!instruction.bodies.empty() || instruction.dynamic) continue;
+    const auto [computing_ns, moving_ns] = binding.estimate_cost(instruction);
+    run_ns += computing_ns + moving_ns;
+  }
+  // Smaller arenas cost more, nearly always.
+  constexpr int kHalvings = 6;
+  const Budgeting budgeting(binding, {}, /*binds_next_versions=*/true);
+  std::shared_ptr<const BudgetedPlan> best;
+  size_t too_small = 0, enough = own_arena_bytes;
+  for (int k = 0; k < kHalvings && enough - too_small > Storage::kAlignment; ++k) {
+    const size_t capacity = too_small + (enough - too_small) / 2;
+    auto plan = budgeting.plan(capacity, {.may_spill = false, .one_try = true});
+    if (plan->cost_ns > share * run_ns) {
+      too_small = capacity;
+      continue;
+    }
+    enough = capacity;
+    if (plan->arena_bytes < (best ? best->arena_bytes : own_arena_bytes)) best = std::move(plan);
+  }
   return best;
 }
 

@@ -71,12 +71,19 @@ struct BudgetedPlan {
 struct OrderChoice {
   bool free = false;           ///< any in which every instruction finds what it finds in the program's order
   std::vector<int32_t> fixed;  ///< if not free: this one; empty: the program's
+  /// No output is bound to memory of a feed but the next versions of feeds, each to its own.
+  bool binds_next_versions = false;
   bool operator==(const OrderChoice&) const = default;
 };
 
 /// The plan for this binding and an arena of at most `capacity_bytes` whose moves are estimated to cost the least; where there is none, one
 /// with the smallest arena that was found.
 std::shared_ptr<const BudgetedPlan> plan_for_budget(const Binding& binding, size_t capacity_bytes, const OrderChoice& order);
+
+/// The plan with the smallest arena, below `own_arena_bytes`, whose recomputation is estimated to take at most this share of the time that
+/// all nodes take; in the program's order, without spilling, for runs that bind outputs to no feeds' memory but next versions to their own.
+/// Null where there is none.
+std::shared_ptr<const BudgetedPlan> plan_for_time(const Binding& binding, double share, size_t own_arena_bytes);
 
 /// A run's way into the memory of a session that has a limit. One per run.
 class MemoryPass {

@@ -63,16 +63,19 @@ void RunBudget::choose(bool begins) {
   std::shared_ptr<const BudgetedPlan> plan;
   const size_t share = share_of_arena(binding);
   const auto capacity_beside = [&](size_t bytes) { return std::min(share, control_.pass->arena_capacity(bytes)); };
-  capped_ = capacity_beside(outputs) != SIZE_MAX;
-  RunMemory beside;
-  if (capped_) beside = memory_beside_arena(binding, control_, is_lent, /*at_once=*/program.parallel() != nullptr);
-  later_bytes_ = beside.possible_bytes;
   // Where an output is bound to memory that a feed lies in, the planner knows which nodes may be meant by the bytes that they have; parts
   // of a feed it would not find.
   OrderChoice order{.free = begins && control_.pass->may_reorder() && outputs_.is_bound_to_whole_feeds(), .fixed = {}};
   if (!begins && state_.budget()) order.fixed = state_.budget()->order;
+  order.binds_next_versions = outputs_.binds_next_versions();
+  if (order.fixed.empty() && order.binds_next_versions) plan = binding.affordable();
+  capped_ = capacity_beside(outputs) != SIZE_MAX;
+  RunMemory beside;
+  if (capped_) beside = memory_beside_arena(binding, control_, is_lent, /*at_once=*/program.parallel() != nullptr);
+  later_bytes_ = beside.possible_bytes;
+  if (plan && rounded(plan->arena_bytes) > capacity_beside(outputs + later_bytes_)) plan = nullptr;
   // Offsets for the program's own order are of no use in another one.
-  if (arena > capacity_beside(outputs + later_bytes_) || !order.fixed.empty()) {
+  if (!plan && (arena > capacity_beside(outputs + later_bytes_) || !order.fixed.empty())) {
     if (capped_ && program.parallel()) beside = memory_beside_arena(binding, control_, is_lent, /*at_once=*/false);
     // Room for all that may come out in the run, or else for what surely does.
     for (size_t bytes : {beside.possible_bytes, beside.certain_bytes}) {

@@ -255,6 +255,7 @@ void Binding::bind(std::span<const int64_t> symbol_values, int max_threads, bool
   bound_before_ = true;
   std::lock_guard lock(budgets_mutex_);
   budgets_.clear();
+  affordable_.reset();
   own_arena_bytes_.reset();
 }
 
@@ -270,6 +271,19 @@ std::shared_ptr<const BudgetedPlan> Binding::budgeted(size_t capacity_bytes, con
   budgets_.push_front({capacity_bytes, order, plan});
   if (budgets_.size() > kMaxBudgets) budgets_.pop_back();
   return plan;
+}
+
+std::shared_ptr<const BudgetedPlan> Binding::affordable() const {
+  if (program_.recompute_fraction() == 0 || program_.parallel()) return nullptr;
+  const size_t own_bytes = own_arena_bytes();
+  std::lock_guard lock(budgets_mutex_);
+  if (!affordable_) {
+    // Planning takes longer than a run may gain by it: of other extents than the first, those that come back.
+    if (!came_back() && program_.bindings().statistics().misses > 1) return nullptr;
+    affordable_ = plan_for_time(*this, program_.recompute_fraction(), own_bytes);
+    if (*affordable_ && program_.verifies_plans()) verify_plan(describe_plan(*this, **affordable_));
+  }
+  return *affordable_;
 }
 
 // An estimate from the operator's cost at rates that one core reaches: it has to be right within a factor of some only.

@@ -87,6 +87,10 @@ class Binding {
   std::vector<size_t> buffer_sizes_for(std::vector<int64_t> values) const;
   /// The plan for an arena of so many bytes, or for the least that can be reached: made when first asked for, the last few are kept.
   std::shared_ptr<const BudgetedPlan> budgeted(size_t capacity_bytes, const OrderChoice& order) const;
+  /// The plan with the smallest arena whose recomputation takes no more of a run's time than the program's recompute_fraction, in the
+  /// program's order; nothing is written to a file. Null where none is smaller than own_arena_bytes(), where nodes run by readiness, and
+  /// for extents that are new, unless they are the program's first. Made when first asked for.
+  std::shared_ptr<const BudgetedPlan> affordable() const;
   /// Nanoseconds of computing and of moving bytes, at rates that one core reaches.
   std::pair<double, double> estimate_cost(const Instruction& instruction) const;
   std::span<const int64_t> values() const { return values_; }
@@ -154,6 +158,7 @@ class Binding {
   mutable std::optional<size_t> own_arena_bytes_;
   struct Budget;
   mutable std::list<Budget> budgets_;  // the last used first
+  mutable std::optional<std::shared_ptr<const BudgetedPlan>> affordable_;
 };
 
 /// The most recently used bindings of a program, by the values of its symbols. Thread-safe; a binding in use is never changed.

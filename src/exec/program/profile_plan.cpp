@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "core/elements_text.h"
+#include "exec/memory/budget.h"
 #include "exec/memory/lodging.h"
 #include "exec/program/binding.h"
 #include "graph/layers.h"
@@ -164,6 +165,20 @@ void add_held_weights(const Program& program, std::vector<MemoryHolding>& holdin
 
 namespace {
 
+// Where the values of a run lie that keeps to a plan of its own.
+std::vector<ProfiledBuffer> buffers_of(const Program& program, const Binding& binding, const BudgetedPlan& plan) {
+  std::vector<ProfiledBuffer> buffers;
+  for (size_t b = 0; b < plan.stays.size(); ++b)
+    for (const BudgetedPlan::Stay& stay : plan.stays[b])
+      buffers.push_back({.name = program.name_of_buffer(b),
+                         .memory_class = program.class_of_buffer(b),
+                         .size_bytes = binding.buffer_sizes()[b],
+                         .offset_bytes = stay.offset,
+                         .first = stay.first,
+                         .last = stay.last});
+  return buffers;
+}
+
 std::vector<ProfiledBuffer> buffers_of(const Program& program, const OffsetPlan& plan) {
   std::vector<ProfiledBuffer> buffers;
   for (size_t b = 0; b < plan.sizes.size(); ++b)
@@ -176,8 +191,8 @@ std::vector<ProfiledBuffer> buffers_of(const Program& program, const OffsetPlan&
   return buffers;
 }
 
-void add_lodged(const Program& program, const Binding& binding, ProfiledArena& arena) {
-  const Lodgings lodgings = find_lodgings(binding, nullptr);
+void add_lodged(const Program& program, const Binding& binding, const BudgetedPlan* plan, ProfiledArena& arena) {
+  const Lodgings lodgings = find_lodgings(binding, plan);
   arena.arena_bytes = lodgings.arena_bytes;
   for (size_t k = 0; k < lodgings.places.size(); ++k) {
     const Lodgings::Place& place = lodgings.places[k];
@@ -199,11 +214,12 @@ ProfiledArena profiled_arena(const Program& program) {
   const auto offsets = program.bindings().latest_plan();
   if (!offsets) return arena;
   const LatestBinding binding(program);
-  arena.arena_bytes = offsets->arena_bytes;
-  arena.lower_bound_bytes = offsets->lower_bound_bytes;
-  arena.buffers = buffers_of(program, *offsets);
+  const auto budget = binding.get() ? binding.get()->affordable() : nullptr;
+  arena.arena_bytes = budget ? budget->arena_bytes : offsets->arena_bytes;
+  arena.lower_bound_bytes = budget ? budget->arena_bytes : offsets->lower_bound_bytes;
+  arena.buffers = budget ? buffers_of(program, *binding.get(), *budget) : buffers_of(program, *offsets);
   std::erase_if(arena.buffers, [](const ProfiledBuffer& buffer) { return buffer.size_bytes == 0; });
-  if (binding.get() && program.lodges_gradients()) add_lodged(program, *binding.get(), arena);
+  if (binding.get() && program.lodges_gradients()) add_lodged(program, *binding.get(), budget.get(), arena);
   return arena;
 }
 

@@ -106,10 +106,11 @@ struct ProgramOptions {
   bool shared = false;           ///< runs belong to a job: bindings estimate what nodes cost
   bool observable = false;       ///< every node is an instruction, views too, so that an Observer sees them all
   const AllocationContext* memory = nullptr;  ///< of packed weights, while the program is made
-  bool pieces_in_place = false;  ///< Concats have their inputs in their output, and Splits their outputs in their input, where they can
-  bool verify_plans = false;     ///< bindings prove what they planned (exec/verify/verify_plan.h); true where all do
-  double arena_share = 1;        ///< of what a run's arena takes by the plan, how much it may have where other plans can do with it
-  bool share_weights = false;    ///< constants and packed weights that other programs of the process have as well are held once
+  bool pieces_in_place = false;   ///< Concats have their inputs in their output, and Splits their outputs in their input, where they can
+  bool verify_plans = false;      ///< bindings prove what they planned (exec/verify/verify_plan.h); true where all do
+  double arena_share = 1;         ///< of what a run's arena takes by the plan, how much it may have where other plans can do with it
+  double recompute_fraction = 0;  ///< of the time that a run takes, how much of it may be spent on values that are computed twice
+  bool share_weights = false;     ///< constants and packed weights that other programs of the process have as well are held once
   /// The program's graph: constants that all of their readers have packed are taken out of it as soon as they are, one after the other, so
   /// that weights which a pass made are in memory once. Their values keep name and type. Null: all stay.
   Graph* release_packed = nullptr;
@@ -166,6 +167,7 @@ class Program {
   bool always_parallel() const { return always_parallel_; }
   bool verifies_plans() const { return verifies_plans_; }
   double arena_share() const { return arena_share_; }
+  double recompute_fraction() const { return recompute_fraction_; }
   /// Whether gradients that a run hands out may lie in its arena. Not once a run has begun while somebody had those of the run before: each
   /// run would need another arena.
   bool lodges_gradients() const { return first_gradient_ >= 0 && !parallel_ && lodges_gradients_.load(std::memory_order_relaxed); }
@@ -260,7 +262,7 @@ class Program {
   bool always_parallel_ = false, verifies_plans_ = false, shared_ = false, is_body_ = false;
   mutable std::atomic<bool> lodges_gradients_ = true;
   int32_t first_gradient_ = -1;
-  double arena_share_ = 1;
+  double arena_share_ = 1, recompute_fraction_ = 0;
 };
 
 }  // namespace treadle::exec

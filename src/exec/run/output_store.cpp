@@ -12,6 +12,7 @@
 #include "core/checked.h"
 #include "core/device.h"
 #include "core/memory_events.h"
+#include "exec/program/next_versions.h"
 #include "exec/schedule/parallel_plan.h"
 #include "graph/op_def.h"
 #include "treadle/error.h"
@@ -299,6 +300,19 @@ bool OutputStore::is_bound_to_whole_feeds() const {
       return feed.is_tensor() && feed.tensor().raw() == memory.raw() && feed.tensor().size_bytes() == memory.size_bytes();
     });
   });
+}
+
+bool OutputStore::binds_next_versions() const {
+  const auto outputs = state_.program().output_slots();
+  for (size_t k = 0; k < bound_.size(); ++k) {
+    if (!bound_[k].is_tensor() || !bound_[k].tensor().defined() || !state_.is_fed(bound_[k].tensor())) continue;
+    if (next_versions_.empty()) next_versions_ = find_next_versions(state_.program());
+    const int32_t feed = next_versions_[static_cast<size_t>(outputs[k])];
+    if (feed < 0 || !state_.held(feed).is_tensor()) return false;
+    const Tensor &own = state_.held(feed).tensor(), &memory = bound_[k].tensor();
+    if (own.raw() != memory.raw() || own.size_bytes() != memory.size_bytes()) return false;
+  }
+  return true;
 }
 
 // What has bytes of a feed gets its own before any output is copied to where the feed lies.

@@ -34,6 +34,8 @@ class OutputStore {
   bool is_bound(int32_t root) const;
   /// Whether every output that is bound to fed bytes is bound to the whole of a feed.
   bool is_bound_to_whole_feeds() const;
+  /// Whether no output is bound to fed bytes but next versions of feeds, each to the whole of its own.
+  bool binds_next_versions() const;
 
   /// @throws Error(invalid_argument) for an output that is bound to another dtype or shape than came out.
   void hand_over(std::span<Datum> outputs);
@@ -73,8 +75,9 @@ class OutputStore {
     const std::byte *begin, *end, *furthest;  // the end, and that of all before it
     int32_t input;
   };
-  std::vector<FedBytes> fed_;     // in the order of addresses; empty if no output is bound
-  std::vector<Touched> touched_;  // per root; made when an output is bound
+  std::vector<FedBytes> fed_;                   // in the order of addresses; empty if no output is bound
+  std::vector<Touched> touched_;                // per root; made when an output is bound
+  mutable std::vector<int32_t> next_versions_;  // likewise (find_next_versions)
   bool keeps_feeds_ = false, needs_order_ = false;
   std::list<Slide> slides_;                                   // of feeds that an output may grow from
   std::vector<std::pair<const Slide*, std::byte*>> sliding_;  // of this run, and where their feeds begin

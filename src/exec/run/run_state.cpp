@@ -197,6 +197,7 @@ void RunState::set_budget(std::shared_ptr<const BudgetedPlan> plan) {
 
 void RunState::place(bool exact) {
   const size_t needed = needed_arena_bytes();
+  if (budget_ && !exact && arena_ && arena_bytes() > needed) resize_arena(needed);  // what a run of other extents took goes back
   if (!arena_ || arena_bytes() < needed || (exact && arena_bytes() > needed)) {
     drop_arena();  // first, should the machine have no more
     const MemoryHolder holder(RecordWindow::any_for_memory() ? Recorder::of_process().intern("arena") : MemoryHolder::kNobody);

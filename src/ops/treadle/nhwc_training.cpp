@@ -267,7 +267,7 @@ std::vector<OpDef> nhwc_training_ops() {
        .attributes = {{"epsilon", 1e-5F}, {"momentum", 0.9F}, {"unbiased_variance", int64_t{0}}},
        .infer = infer_nhwc_batch_norm,
        .cost = stream_cost,
-       .alias = {may_reuse(0, 0), may_reuse(1, 3), may_reuse(2, 4)},
+       .alias = {may_reuse(0, 0), updates_statistic(1, 3), updates_statistic(2, 4)},
        .kernels = {kernel<NhwcBatchNormalization>("nhwc", DType::float32)}},
       {.name = "NhwcBatchNormalizationGrad",
        .domain = "treadle",
