@@ -1,14 +1,15 @@
 #!/usr/bin/env python3
 """What training steps of treadle.torch.Module need in memory beside PyTorch's own, each in a process of its own.
 
-    PYTHONPATH=build/release/python bench/torch_memory.py [--only REGEX] [--memory-fraction 0.5 | --recompute-fraction 0.02 | --processes 2 | --checkpoint]
+    PYTHONPATH=build/release/python bench/torch_memory.py [--only REGEX]
+        [--memory-fraction 0.5 | --recompute-fraction 0.02 | --processes 2 | --checkpoint]
 
-`peak` is the most that three steps have had resident beyond what the process had with the module made, after three steps before them: gradients, the
-optimizer's state, activations, and what exporting this module has left behind. `exporter` is what exporting a module of one product takes before that, once
-for a process: nearly all of it are PyTorch's exporter and what it imports. `--memory-fraction` and `--recompute-fraction` are
-the modules', and `slower` is a step's time over that without (medians of seven steps, in turn with as many of the other's). `--processes 2` shards a stack of transformer blocks with
-fully_shard (ZeRO stage 3) over Gloo, and gives the peak of a process with and without. `--checkpoint` has each of these blocks called by
-torch.utils.checkpoint.
+`peak` is the most that three steps have had resident beyond what the process had with the module made, after three steps before them: gradients,
+the optimizer's state, activations, and what exporting this module has left behind. `exporter` is what exporting a module of one product takes
+before that, once for a process: nearly all of it are PyTorch's exporter and what it imports. `--memory-fraction` and `--recompute-fraction` are
+the modules', and `slower` is a step's time over that without (medians of seven steps, in turn with as many of the other's). `--processes 2`
+shards a stack of transformer blocks with fully_shard (ZeRO stage 3) over Gloo, and gives the peak of a process with and without. `--checkpoint`
+has each of these blocks called by torch.utils.checkpoint.
 """
 
 from __future__ import annotations
