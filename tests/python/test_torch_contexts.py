@@ -75,6 +75,28 @@ def test_a_share_of_the_activations():
             treadle.torch.Module(whole, **{name: 2})
 
 
+@pytest.mark.parametrize("planes", [True, False])  # channels innermost, and as ONNX has them
+def test_normalisations_are_computed_twice_although_their_statistics_have_moved(planes):
+    torch.manual_seed(0)
+    if planes:
+        layers, x = [layer for _ in range(3) for layer in (nn.Conv2d(16, 16, 3, padding=1), nn.BatchNorm2d(16), nn.ReLU())], torch.randn(8, 16, 24, 24)
+    else:
+        layers, x = [layer for _ in range(3) for layer in (nn.Linear(96, 96), nn.BatchNorm1d(96), nn.ReLU())], torch.randn(256, 96)
+    plain = nn.Sequential(*layers)
+    once, twice = (treadle.torch.Module(copy.deepcopy(plain), recompute_fraction=share, **OPTIONS) for share in (0.0, 0.5))
+    for _ in range(2):
+        for module in (plain, once, twice):
+            module.zero_grad()
+            module(x).square().mean().backward()
+    assert bytes_of_runs(twice) < bytes_of_runs(once)
+    for (name, expected), *others in zip(plain.named_parameters(), once.parameters(), twice.parameters(), strict=True):
+        torch.testing.assert_close(others[1].grad, expected.grad, rtol=1e-3, atol=1e-5, msg=name)
+        assert torch.equal(others[0].grad, others[1].grad), name
+    for expected, *others in zip(plain.buffers(), once.buffers(), twice.buffers(), strict=True):
+        assert torch.equal(others[0], others[1])
+        torch.testing.assert_close(others[1], expected, rtol=1e-4, atol=1e-5)
+
+
 def test_gradients_lie_where_activations_were_until_they_are_kept():
     torch.manual_seed(0)
     plain = nn.Sequential(*(layer for _ in range(4) for layer in (nn.Linear(128, 128), nn.GELU())), nn.Linear(128, 8))

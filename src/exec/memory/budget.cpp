@@ -169,8 +169,9 @@ class Budgeting {
   bool is_of_others_only(const Instruction& instruction, size_t k, int32_t buffer) const {
     const auto outputs = program_.operands(instruction).subspan(instruction.num_inputs);
     return std::any_of(instruction.node->op->alias.begin(), instruction.node->op->alias.end(), [&](const Alias& alias) {
-      return alias.alone && static_cast<size_t>(alias.input) == k && static_cast<size_t>(alias.output) < outputs.size() &&
-             buffer_of(outputs[static_cast<size_t>(alias.output)]) != buffer;
+      if (!alias.alone || static_cast<size_t>(alias.input) != k || static_cast<size_t>(alias.output) >= outputs.size()) return false;
+      const int32_t updated = outputs[static_cast<size_t>(alias.output)];
+      return updated >= 0 && buffer_of(updated) != buffer;
     });
   }
 

@@ -185,7 +185,7 @@ std::vector<OpDef> batch_normalization_ops() {
            .attributes = {{"epsilon", 1e-5f}, {"momentum", 0.9f}, {"training_mode", int64_t{0}}, {"unbiased_variance", int64_t{0}}},
            .infer = infer_batch_norm,
            .cost = elementwise_cost<4>,
-           .alias = {may_reuse(0, 0), may_reuse(1, 3), may_reuse(2, 4)},  // a training step may bind the statistics to those before
+           .alias = {may_reuse(0, 0), updates_statistic(1, 3), updates_statistic(2, 4)},  // these outputs exist in training mode only
            .kernels = typed<BatchNormalization, float, double, Float16, BFloat16>(),
            .gradient = gradients::batch_normalization,
            .half = HalfFloats::float32_by_itself,
