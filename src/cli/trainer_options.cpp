@@ -77,6 +77,9 @@ void add_trainer_options(CLI::App& app, train::TrainerOptions& options) {
   option("--lazy-updates", "Tables of which an update touches only the rows that were read: names or patterns, separated by commas");
   option("--memory-fraction",
          "Share, up to 1, of what a step's activations take otherwise; steps compute values twice or write them to a file");
+  option(
+      "--recompute-fraction",
+      "Share, up to 1, of a step's time, as estimated, that may go into values which are computed twice, for less memory; 0.02 by default");
   flag("--fused-update", &train::TrainerOptions::fused_update, "Update all parameters in one node");
 }
 
