@@ -98,6 +98,9 @@ Runtime::Runtime(const SessionOptions& session_options, std::string owner)
   const size_t host_limit = devices.any() ? 0 : options.memory_limit_bytes;
   memory.account = std::make_shared<MemoryAccount>(name, host_limit, job_memory ? job_memory->account() : options.memory_account);
   choose_threads();
+  if (options.recompute_fraction > 0 && parallel)
+    throw Error(ErrorCode::invalid_argument,
+                "recompute_fraction goes with no parallel execution, as values are computed again in an order");
   if (options.memory_limit_bytes > 0 && devices.any()) devices.set_memory_limit(options.memory_limit_bytes);
   if (!options.enable_profiling) return;
   start_profiling({});
@@ -144,7 +147,7 @@ void Runtime::choose_threads() {
 double Runtime::recompute_fraction() const {
   constexpr double kOfTraining = 0.02;
   if (options.recompute_fraction >= 0) return options.recompute_fraction;
-  return options.mode == SessionMode::training && !devices.any() ? kOfTraining : 0;
+  return options.mode == SessionMode::training && !devices.any() && !parallel ? kOfTraining : 0;
 }
 
 exec::ProgramOptions Runtime::program_options() const {

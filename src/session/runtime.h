@@ -53,7 +53,7 @@ struct Runtime {
 
   /// Of options that all programs have; the caller adds its own.
   exec::ProgramOptions program_options() const;
-  /// Of what learns or runs: the option, or what it is by default.
+  /// The option, or what it is by default.
   double recompute_fraction() const;
   /// Lowers the graph, for its inputs and outputs.
   std::shared_ptr<Executable> make_executable(std::shared_ptr<const Graph> graph, const exec::ProgramOptions& lowering) const;

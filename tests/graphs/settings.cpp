@@ -153,7 +153,7 @@ Setting random_setting(std::mt19937& random) {
   if (s.fetches != 0) s.fetches = 1 + random() % 1000;
   if (s.budget > 0) s.budget = 0.3 + 0.1 * (random() % 8);
   if (!s.device && s.where.empty() && (s.share > 0 || one_in(10))) s.share = 0.1 * (1 + random() % 10);
-  if (!s.device && s.where.empty() && (s.recomputed > 0 || one_in(10))) s.recomputed = 0.25 * (1 + random() % 4);
+  if (!s.device && !s.parallel && s.where.empty() && (s.recomputed > 0 || one_in(10))) s.recomputed = 0.25 * (1 + random() % 4);
   return s;
 }
 

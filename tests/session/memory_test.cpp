@@ -207,6 +207,15 @@ TEST(SessionMemory, ValuesThatCostLittleAreComputedTwice) {
   EXPECT_GE(most, 3 * kValueBytes);  // the sum, a value and their result
 }
 
+TEST(SessionMemory, ComputingTwiceGoesWithNoParallelExecution) {
+  SessionOptions options = as_written();
+  options.execution_mode = ExecutionMode::parallel;
+  options.intra_op_num_threads = 2;
+  EXPECT_EQ(run_for(Session(there_and_back().model(), options)), truth());
+  options.recompute_fraction = 0.1;
+  EXPECT_THROW(Session(there_and_back().model(), options), Error);
+}
+
 TEST(SessionMemory, ALimitWinsOverWhatCostsLittle) {
   SessionOptions options = as_written();
   options.recompute_fraction = 0.2;

@@ -274,7 +274,7 @@ std::shared_ptr<const BudgetedPlan> Binding::budgeted(size_t capacity_bytes, con
 }
 
 std::shared_ptr<const BudgetedPlan> Binding::affordable() const {
-  if (program_.recompute_fraction() == 0 || program_.parallel()) return nullptr;
+  if (program_.recompute_fraction() == 0) return nullptr;
   const size_t own_bytes = own_arena_bytes();
   std::lock_guard lock(budgets_mutex_);
   if (!affordable_) {
