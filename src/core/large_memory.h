@@ -38,8 +38,8 @@ class LargeBlock {
   struct Range {
     size_t offset, size_bytes;
   };
-  /// The block is handed over: nobody is charged for it any more. Pages that none of the ranges has a byte of go back to the system. It
-  /// cannot be resized then. @param ranges  are sorted
+  /// The block is handed over: nobody is charged for it any more, and it cannot be resized. Pages that none of the ranges has a byte of go
+  /// back to the system. @param ranges  are sorted
   void keep_only(std::span<Range> ranges) noexcept;
 
  private:
