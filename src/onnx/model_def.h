@@ -2,6 +2,7 @@
 //
 // The structs mirror the protobuf messages field by field; nothing here knows the graph. Two things are lost on reading: fields that
 // IR 14 does not name, and the difference between an absent and an empty string, list or type (no meaning in ONNX hangs on it).
+// Copies are deep, but for the elements of tensors, which they share: who changes some of these makes them his own (Tensor::clone) first.
 #pragma once
 
 #include <cstdint>
@@ -20,6 +21,19 @@ inline constexpr int64_t kMaxIrVersion = 14;
 
 /// metadata_props and the like: order and repeated keys are kept.
 using Properties = std::vector<std::pair<std::string, std::string>>;
+
+/// What a struct owns and may be without: a copy owns a copy.
+template <typename T>
+class Owned : public std::unique_ptr<T> {
+ public:
+  using std::unique_ptr<T>::unique_ptr;
+  Owned(std::unique_ptr<T>&& from) noexcept : std::unique_ptr<T>(std::move(from)) {}
+  Owned(const Owned& from) : std::unique_ptr<T>(from ? std::make_unique<T>(*from) : nullptr) {}
+  Owned(Owned&&) noexcept = default;
+  Owned& operator=(const Owned& from) { return *this = Owned(from); }
+  Owned& operator=(Owned&&) noexcept = default;
+  ~Owned() = default;
+};
 
 struct OpsetImport {
   std::string domain;  // "" and "ai.onnx" are the same
@@ -70,7 +84,7 @@ struct TypeDef {
   DType elem_type = DType::undefined;        // tensor and sparse_tensor
   std::optional<std::vector<DimDef>> shape;  // tensor and sparse_tensor; absent: unknown rank
   DType key_type = DType::undefined;         // map
-  std::unique_ptr<TypeDef> elem;             // sequence, optional, and the value of a map; may be null where the file omits it
+  Owned<TypeDef> elem;                       // sequence, optional, and the value of a map; may be null where the file omits it
   std::string opaque;                        // the encoded TypeProto.Opaque
   std::string denotation;
 };
@@ -112,10 +126,10 @@ struct AttributeDef {
   float f = 0;
   int64_t i = 0;
   std::string s;  // bytes
-  std::unique_ptr<TensorDef> t;
-  std::unique_ptr<GraphDef> g;
-  std::unique_ptr<SparseTensorDef> sparse_tensor;
-  std::unique_ptr<TypeDef> tp;
+  Owned<TensorDef> t;
+  Owned<GraphDef> g;
+  Owned<SparseTensorDef> sparse_tensor;
+  Owned<TypeDef> tp;
   std::vector<float> floats;
   std::vector<int64_t> ints;
   std::vector<std::string> strings;
@@ -127,7 +141,9 @@ struct AttributeDef {
   // Here the graph's struct is incomplete: defined in model_def.cpp.
   AttributeDef();
   ~AttributeDef();
+  AttributeDef(const AttributeDef&);
   AttributeDef(AttributeDef&&) noexcept;
+  AttributeDef& operator=(const AttributeDef&);
   AttributeDef& operator=(AttributeDef&&) noexcept;
 };
 

@@ -7,57 +7,6 @@
 namespace treadle::quantization {
 namespace {
 
-onnx::TypeDef copied(const onnx::TypeDef& type) {
-  onnx::TypeDef copy;
-  copy.kind = type.kind, copy.elem_type = type.elem_type, copy.shape = type.shape, copy.key_type = type.key_type;
-  if (type.elem) copy.elem = std::make_unique<onnx::TypeDef>(copied(*type.elem));
-  copy.opaque = type.opaque, copy.denotation = type.denotation;
-  return copy;
-}
-
-std::vector<onnx::ValueInfoDef> copied(const std::vector<onnx::ValueInfoDef>& infos) {
-  std::vector<onnx::ValueInfoDef> copies;
-  for (const onnx::ValueInfoDef& info : infos) copies.push_back({info.name, copied(info.type), info.doc_string, info.metadata_props});
-  return copies;
-}
-
-onnx::GraphDef copied(const onnx::GraphDef& graph);
-
-onnx::AttributeDef copied(const onnx::AttributeDef& from) {
-  onnx::AttributeDef to;
-  to.name = from.name, to.ref_attr_name = from.ref_attr_name, to.doc_string = from.doc_string, to.type = from.type;
-  to.f = from.f, to.i = from.i, to.s = from.s;
-  if (from.t) to.t = std::make_unique<onnx::TensorDef>(*from.t);
-  if (from.g) to.g = std::make_unique<onnx::GraphDef>(copied(*from.g));
-  if (from.sparse_tensor) to.sparse_tensor = std::make_unique<onnx::SparseTensorDef>(*from.sparse_tensor);
-  if (from.tp) to.tp = std::make_unique<onnx::TypeDef>(copied(*from.tp));
-  to.floats = from.floats, to.ints = from.ints, to.strings = from.strings, to.tensors = from.tensors;
-  for (const onnx::GraphDef& graph : from.graphs) to.graphs.push_back(copied(graph));
-  to.sparse_tensors = from.sparse_tensors;
-  for (const onnx::TypeDef& type : from.type_protos) to.type_protos.push_back(copied(type));
-  return to;
-}
-
-std::vector<onnx::AttributeDef> copied(const std::vector<onnx::AttributeDef>& attributes) {
-  std::vector<onnx::AttributeDef> copies;
-  for (const onnx::AttributeDef& attribute : attributes) copies.push_back(copied(attribute));
-  return copies;
-}
-
-std::vector<onnx::NodeDef> copied(const std::vector<onnx::NodeDef>& nodes) {
-  std::vector<onnx::NodeDef> copies;
-  for (const onnx::NodeDef& node : nodes)
-    copies.push_back({node.inputs, node.outputs, node.name, node.op_type, node.domain, node.overload, copied(node.attributes),
-                      node.doc_string, node.metadata_props, node.device_configurations});
-  return copies;
-}
-
-onnx::GraphDef copied(const onnx::GraphDef& graph) {
-  return {graph.name,           copied(graph.nodes),   graph.initializers,       graph.sparse_initializers,
-          copied(graph.inputs), copied(graph.outputs), copied(graph.value_info), graph.quantization_annotation,
-          graph.doc_string,     graph.metadata_props};
-}
-
 /// Every name that the graph mentions: of bodies too, whose captures are names of the graphs around them.
 template <typename Fn>
 void visit_uses(const onnx::GraphDef& graph, Fn&& fn) {
@@ -81,18 +30,6 @@ bool same_domain(std::string_view a, std::string_view b) {
 }
 
 }  // namespace
-
-onnx::ModelDef copy_of(const onnx::ModelDef& model) {
-  onnx::ModelDef copy;
-  copy.ir_version = model.ir_version, copy.opset_imports = model.opset_imports, copy.producer_name = model.producer_name;
-  copy.producer_version = model.producer_version, copy.domain = model.domain, copy.model_version = model.model_version;
-  copy.doc_string = model.doc_string, copy.graph = copied(model.graph), copy.metadata_props = model.metadata_props;
-  for (const onnx::FunctionDef& f : model.functions)
-    copy.functions.push_back({f.name, f.domain, f.overload, f.inputs, f.outputs, f.attributes, copied(f.attribute_protos), copied(f.nodes),
-                              f.opset_imports, copied(f.value_info), f.doc_string, f.metadata_props});
-  copy.training_info = model.training_info, copy.configuration = model.configuration;
-  return copy;
-}
 
 onnx::NodeDef make_node(std::string op_type, std::vector<std::string> inputs, std::vector<std::string> outputs, std::string name,
                         std::string domain) {

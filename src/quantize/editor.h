@@ -11,9 +11,6 @@
 
 namespace treadle::quantization {
 
-/// A deep copy; tensors share their bytes.
-onnx::ModelDef copy_of(const onnx::ModelDef& model);
-
 onnx::NodeDef make_node(std::string op_type, std::vector<std::string> inputs, std::vector<std::string> outputs, std::string name,
                         std::string domain = {});
 void set_attribute(onnx::NodeDef& node, std::string name, int64_t value);

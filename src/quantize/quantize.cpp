@@ -47,7 +47,7 @@ int64_t opset_for(const QuantizeOptions& o) {
 
 /// What is quantised: the file's nodes, or the simplified graph in an opset that has the operators.
 onnx::ModelDef base_of(const Model& model, const QuantizeOptions& o) {
-  onnx::ModelDef base = quantization::copy_of(model.impl().def);
+  onnx::ModelDef base = model.impl().def;
   // Old exporters list every weight among the inputs, so that it could be fed: here they are constants. Before IR 4 the list has no
   // meaning.
   if (base.ir_version >= 4) {
@@ -152,7 +152,7 @@ QuantizeResult quantize(const Model& model, const QuantizeOptions& options, cons
   check(options);
   if (options.mode == QuantizeMode::qdq && !calibration)
     throw Error(ErrorCode::invalid_argument, "mode qdq needs calibration samples: values that the model's inputs take in use");
-  onnx::ModelDef base_def = base_of(model, options), def = quantization::copy_of(base_def);
+  onnx::ModelDef base_def = base_of(model, options), def = base_def;
   const Model base = make_model(std::move(base_def), model.impl().path);
   Editor editor(def);
   QuantizeReport report;

@@ -73,7 +73,7 @@ Artifacts::Artifacts(const std::string& folder, const SessionOptions& session) :
                 fmt::format("{}: artifacts of Treadle {}; this is {}, whose operators may differ: write them again", path, version,
                             TREADLE_VERSION));
   auto without_key = [&](const char* file) {  // what is saved says nothing of artifacts
-    onnx::ModelDef def = copy_of(models_.at(file));
+    onnx::ModelDef def = models_.at(file).impl().def;
     std::erase_if(def.metadata_props, [](const auto& property) { return property.first == kArtifactsKey; });
     return make_model(std::move(def), artifact_path(folder, file));
   };

@@ -7,7 +7,7 @@
 
 #include "graph/op_def.h"
 #include "onnx/import.h"
-#include "onnx/serialize.h"
+#include "session/model.h"
 #include "train/training_graph.h"
 #include "treadle/error.h"
 
@@ -19,11 +19,6 @@ std::unique_ptr<Graph> inferred(const Model& model) {
   std::unique_ptr<Graph> graph = model.impl().import();
   onnx::upgrade(*graph);
   return graph;
-}
-
-Model model_of(const onnx::ModelDef& def) {
-  const std::string bytes = onnx::serialize_model(def);
-  return Model::from_bytes(std::as_bytes(std::span(bytes)));
 }
 
 bool has_first(const onnx::ValueInfoDef& value, int64_t extent) {
@@ -108,7 +103,7 @@ std::string describe_loss(const Graph& graph, const Dim& symbol) {
 Model with_dynamic_batch(const Model& model, const TrainerOptions& options) {
   const int64_t batch = options.dynamic_batch ? fixed_batch(model.impl().def.graph) : 0;
   if (batch == 0) return model;
-  onnx::ModelDef def = copy_of(model);
+  onnx::ModelDef def = model.impl().def;
   const std::string symbol = new_symbol(def.graph);
   for (onnx::ValueInfoDef& input : def.graph.inputs)
     if (has_first(input, batch)) declare(input, symbol);
@@ -118,7 +113,7 @@ Model with_dynamic_batch(const Model& model, const TrainerOptions& options) {
   def.graph.value_info.clear();
   try {
     while (true) {
-      const std::unique_ptr<Graph> graph = inferred(model_of(def));
+      const std::unique_ptr<Graph> graph = inferred(make_model(def, {}));
       const auto input = std::find_if(graph->inputs.begin(), graph->inputs.end(), [&](ValueId v) {
         return std::any_of(def.graph.inputs.begin(), def.graph.inputs.end(), [&](const onnx::ValueInfoDef& each) {
           return each.name == graph->value(v).name && each.type.shape && !each.type.shape->empty() && (*each.type.shape)[0].param == symbol;
@@ -131,7 +126,7 @@ Model with_dynamic_batch(const Model& model, const TrainerOptions& options) {
             first_extent(*graph, graph->outputs[i]).is_const())
           throw Error(ErrorCode::not_implemented,
                       fmt::format("the output \"{}\" still has it: {}", graph->output_names[i], describe_loss(*graph, extent)));
-      return model_of(def);
+      return make_model(std::move(def), {});
     }
   } catch (const Error& error) {
     throw Error(error.code(), fmt::format("dynamic_batch: the model holds to its batch of {}: {}", batch, error.what()));

@@ -9,7 +9,7 @@
 
 #include "graph/op_def.h"
 #include "onnx/import.h"
-#include "onnx/serialize.h"
+#include "session/model.h"
 #include "train/random.h"
 #include "train/training_graph.h"
 #include "treadle/error.h"
@@ -154,11 +154,6 @@ void declare_outputs(onnx::ModelDef& def, const Layer& layer, const Model& made)
   }
 }
 
-Model model_of(const onnx::ModelDef& def) {
-  const std::string bytes = onnx::serialize_model(def);
-  return Model::from_bytes(std::as_bytes(std::span(bytes)));
-}
-
 }  // namespace
 
 Model with_head(const Model& model, const TrainerOptions& options) {
@@ -166,7 +161,7 @@ Model with_head(const Model& model, const TrainerOptions& options) {
   if (options.head_classes < 0) throw Error(ErrorCode::invalid_argument, fmt::format("head: {} classes", options.head_classes));
   const std::unique_ptr<Graph> graph = inferred(model);
   const Layer layer = find_layer(*graph, options);
-  onnx::ModelDef def = copy_of(model);
+  onnx::ModelDef def = model.impl().def;
   check_layer(*graph, layer, def.graph);
   const int64_t inputs = graph->constant_tensor(graph->find_value(layer.weight))->num_elements() / std::max<int64_t>(layer.classes, 1);
   const double bound = 1 / std::sqrt(static_cast<double>(std::max<int64_t>(inputs, 1)));
@@ -188,8 +183,8 @@ Model with_head(const Model& model, const TrainerOptions& options) {
   for (onnx::ValueInfoDef& output : def.graph.outputs)
     if (layer.behind.contains(output.name)) output.type.shape.reset();
   try {
-    declare_outputs(def, layer, model_of(def));
-    return model_of(def);
+    declare_outputs(def, layer, make_model(def, {}));
+    return make_model(std::move(def), {});
   } catch (const Error& error) {
     throw Error(ErrorCode::invalid_argument, fmt::format("head: the model does not fit {} classes in place of {}: {}", options.head_classes,
                                                          layer.classes, error.what()));

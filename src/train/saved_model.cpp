@@ -1,17 +1,12 @@
 // A model with the values that training has given its initializers.
 #include <algorithm>
 
-#include "onnx/parse.h"
+#include "core/file.h"
 #include "onnx/serialize.h"
+#include "session/model.h"
 #include "train/training_graph.h"
 
 namespace treadle::train {
-
-// The structs own each other and have no copies: the encoded form is one.
-onnx::ModelDef copy_of(const Model& model) {
-  const std::string bytes = onnx::serialize_model(model.impl().def);
-  return onnx::parse_model_bytes(std::as_bytes(std::span(bytes)), nullptr, {});
-}
 
 const onnx::TensorDef* find_initializer(const Model& model, const std::string& name) {
   const auto& initializers = model.impl().def.graph.initializers;
@@ -22,7 +17,7 @@ const onnx::TensorDef* find_initializer(const Model& model, const std::string& n
 namespace {
 
 onnx::ModelDef copy_with(const Model& model, std::span<const NamedTensors* const> values, const Metadata& metadata) {
-  onnx::ModelDef def = copy_of(model);
+  onnx::ModelDef def = model.impl().def;
   for (onnx::TensorDef& initializer : def.graph.initializers)
     for (const NamedTensors* named : values)
       if (auto found = named->find(initializer.name); found != named->end()) initializer.value = found->second;
@@ -37,7 +32,12 @@ onnx::ModelDef copy_with(const Model& model, std::span<const NamedTensors* const
 
 NamedTensors copy_initializers(const Model& model, const std::vector<std::string>& names) {
   NamedTensors copies;
-  for (const std::string& name : names) copies.emplace(name, find_initializer(model, name)->value.clone());
+  for (const std::string& name : names) {
+    const Tensor& value = find_initializer(model, name)->value;
+    copies.emplace(name, value.clone());
+    drop_mapped_pages(value.raw(), value.size_bytes());  // training changes the copy; the file's bytes are seldom read again
+  }
+  drop_waiting_pages();
   return copies;
 }
 

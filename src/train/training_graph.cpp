@@ -14,8 +14,6 @@
 #include "graph/infer.h"
 #include "graph/op_def.h"
 #include "onnx/import.h"
-#include "onnx/parse.h"
-#include "onnx/serialize.h"
 #include "passes/infer_storage.h"
 #include "passes/pipeline.h"
 #include "session/options.h"
@@ -218,7 +216,7 @@ Model with_own_initializers(const Model& model) {
   std::erase_if(copied, [&](size_t i) { return !find_initializer(model, model.impl().def.graph.nodes[i].inputs[0]); });
   const std::set<size_t> constants = constant_weights(model.impl().def.graph);
   if (copied.empty() && constants.empty()) return model;
-  onnx::ModelDef def = copy_of(model);
+  onnx::ModelDef def = model.impl().def;
   for (size_t i : constants) {
     onnx::TensorDef own = std::move(*def.graph.nodes[i].attributes[0].t);
     own.name = def.graph.nodes[i].outputs[0];
@@ -233,8 +231,7 @@ Model with_own_initializers(const Model& model) {
   }
   copied.insert(constants.begin(), constants.end());
   for (size_t i : std::views::reverse(copied)) def.graph.nodes.erase(def.graph.nodes.begin() + static_cast<std::ptrdiff_t>(i));
-  const std::string bytes = onnx::serialize_model(def);
-  return Model::from_bytes(std::as_bytes(std::span(bytes)));
+  return make_model(std::move(def), {});
 }
 
 Model prepared(const Model& model, const TrainerOptions& options) {

@@ -56,9 +56,6 @@ Model with_own_initializers(const Model& model);
 /// The model that is trained: with such statistics, and what the options change of the model itself.
 Model prepared(const Model& model, const TrainerOptions& options);
 
-/// What a model was read as, to be edited.
-onnx::ModelDef copy_of(const Model& model);
-
 /// Imports and upgrades. Floating-point initializers are taken out of the constants: those selected are parameters, BatchNormalization's
 /// running statistics are states. A BatchNormalization whose statistics are inputs of the model that are not selected stays as it is.
 /// @param training  BatchNormalization and Dropout train.

@@ -139,7 +139,7 @@ Model untied(const Model& model, const std::vector<std::string>& patterns) {
                   fmt::format("untied: \"{}\" is no float32 initializer that several nodes read; {}", pattern,
                               shared.empty() ? "the model has none" : fmt::format("the nearest: {}", nearest_names(pattern, shared))));
   }
-  onnx::ModelDef def = copy_of(model);
+  onnx::ModelDef def = model.impl().def;
   Separation separation(def.graph);
   for (const std::string& name : chosen) separation.separate(name, readers.at(name));
   separation.finish();

@@ -208,8 +208,8 @@ void write_artifact_models(const TrainerGraphs& trainer, const SessionOptions& s
   add(kTrainingModel, trainer.step_graph(session, /*simplified=*/true));
   if (trainer.options.accumulation_steps > 1) add(kOptimizerModel, trainer.update_graph());
   add(kEvaluationModel, trainer.inference_graph({.loss = true, .outputs = true}));
-  files.emplace_back(kInferenceModel, copy_of(trainer.model));
-  if (trainer.options.loss_model) files.emplace_back(kLossModel, copy_of(*trainer.options.loss_model));
+  files.emplace_back(kInferenceModel, trainer.model.impl().def);
+  if (trainer.options.loss_model) files.emplace_back(kLossModel, trainer.options.loss_model->impl().def);
   const std::unique_ptr<Graph> inference = trainer.model.impl().import();
   onnx::upgrade(*inference), add_required(*inference, required);
 

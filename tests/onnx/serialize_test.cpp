@@ -60,6 +60,25 @@ TEST(OnnxSerialize, EveryFieldSurvivesARoundTrip) {
   EXPECT_EQ(serialize_model(parse(written)), written);
 }
 
+TEST(OnnxSerialize, ACopyHasEveryFieldAndSharesTheElements) {
+  ModelDef model = parse(full_model());
+  const std::string written = serialize_model(model);
+  ModelDef copy = model;
+  EXPECT_EQ(first_difference(model, copy), "");
+  ASSERT_FALSE(model.graph.initializers.empty());
+  for (size_t i = 0; i < model.graph.initializers.size(); ++i)
+    EXPECT_EQ(copy.graph.initializers[i].value.storage(), model.graph.initializers[i].value.storage()) << i;
+  size_t num_bodies = 0;
+  for (NodeDef& node : copy.graph.nodes) {
+    node.inputs.clear();
+    for (AttributeDef& attribute : node.attributes)
+      if (attribute.g) attribute.g->nodes.clear(), attribute.g->name = "another", ++num_bodies;
+  }
+  EXPECT_GT(num_bodies, 0U);
+  copy.graph.outputs.clear();
+  EXPECT_EQ(serialize_model(model), written);
+}
+
 TEST(OnnxSerialize, WritesTheBytesThatProtobufWrites) {
   // Built in ascending order of fields, as protobuf writes them, and with nothing empty in it that the writer would leave out.
   std::string graph = message([](Writer& g) {
