@@ -29,6 +29,7 @@ bool is_depthwise(const ConvParams& p) { return p.group == p.C && p.group == p.M
 struct WeightsPlan {
   int64_t channels, filters, columns, pixels;
   bool whole_rows;  // a row of the window is one run of the image
+  bool in_place;    // one tap: the first cut's sums are the gradient as it is asked for
   int64_t runs, run_length;
   Panels panels;
   int64_t panel_ranges, filter_ranges, filters_each, cuts, cut_pixels;
@@ -39,6 +40,7 @@ struct WeightsPlan {
         columns(channels * p.window.kernel_size()),
         pixels(p.N * p.window.out_size()),
         whole_rows(p.group == 1 && p.window.dilation[2] == 1),
+        in_place(p.window.kernel_size() == 1),
         runs(whole_rows ? p.window.kernel[0] * p.window.kernel[1] : p.window.kernel_size()),
         run_length(whole_rows ? channels * p.window.kernel[2] : channels),
         panels(columns, panel_shape<float>()) {
@@ -51,7 +53,11 @@ struct WeightsPlan {
     cuts = divide_up(pixels, cut_pixels);
   }
   int64_t items(const ConvParams& p) const { return cuts * p.group * panel_ranges * filter_ranges; }
-  int64_t sums(const ConvParams& p) const { return cuts * p.M * columns; }
+  int64_t sums(const ConvParams& p) const { return (in_place ? cuts - 1 : cuts) * p.M * columns; }
+  float* sums_of(const ConvParams& p, int64_t cut, float* dw, float* sums) const {
+    if (!in_place) return sums + cut * p.M * columns;
+    return cut == 0 ? dw : sums + (cut - 1) * p.M * columns;
+  }
   int64_t dy_row() const { return filters_each + kLineFloats; }
   int64_t panel_floats() const { return kDepth * panel_shape<float>().max_vectors * panel_shape<float>().lanes; }
   size_t slot_bytes(Bf16Choice bf16) const {
@@ -155,7 +161,7 @@ void multiply_panel(const WeightsPlan& plan, const float* rows, const float* pan
                          .epilogue = &epilogue});
 }
 
-void weights_item(const ConvParams& p, const WeightsPlan& plan, int64_t item, const float* dy, const float* x, float* sums,
+void weights_item(const ConvParams& p, const WeightsPlan& plan, int64_t item, const float* dy, const float* x, float* dw, float* sums,
                   std::byte* scratch, Bf16Choice bf16) {
   const int64_t range = item % plan.panel_ranges, filter_range = item / plan.panel_ranges % plan.filter_ranges,
                 group = item / plan.panel_ranges / plan.filter_ranges % p.group,
@@ -165,7 +171,7 @@ void weights_item(const ConvParams& p, const WeightsPlan& plan, int64_t item, co
   if (filters <= 0) return;
   auto* rows = reinterpret_cast<float*>(scratch);
   auto* panel = reinterpret_cast<float*>(scratch + aligned_bytes<float>(kDepth * lda));
-  float* out = sums + (cut * p.M + group * plan.filters + first_filter) * plan.columns;
+  float* out = plan.sums_of(p, cut, dw, sums) + (group * plan.filters + first_filter) * plan.columns;
   Epilogue<float> first, others;
   others.residual = out, others.residual_row = plan.columns;
   for (int64_t pixel = cut * plan.cut_pixels; pixel < last_pixel; pixel += kDepth) {
@@ -190,14 +196,17 @@ void weights_item(const ConvParams& p, const WeightsPlan& plan, int64_t item, co
 
 /// Sums of the cuts, from [filter][tap][channel] to [filter][channel][tap].
 void join_cuts(const ConvParams& p, const WeightsPlan& plan, float* sums, float* dw, ThreadPool* pool) {
+  if (plan.in_place && plan.cuts == 1) return;
   const int64_t taps = p.window.kernel_size();
   const PhaseScope phase(KernelPhase::output_transform);
   parallel_for(pool, p.M, std::max<int64_t>(1, 16'384 / std::max<int64_t>(1, plan.columns)), [&](int64_t begin, int64_t end) {
     for (int64_t m = begin; m < end; ++m) {
-      float* row = sums + m * plan.columns;
-      for (int64_t cut = 1; cut < plan.cuts; ++cut)
-        for (int64_t i = 0; i < plan.columns; ++i) row[i] += row[cut * p.M * plan.columns + i];
-      transpose_plane(taps, plan.channels, row, plan.channels, dw + m * plan.columns, taps);
+      float* row = plan.sums_of(p, 0, dw, sums) + m * plan.columns;
+      for (int64_t cut = 1; cut < plan.cuts; ++cut) {
+        const float* more = plan.sums_of(p, cut, dw, sums) + m * plan.columns;
+        for (int64_t i = 0; i < plan.columns; ++i) row[i] += more[i];
+      }
+      if (!plan.in_place) transpose_plane(taps, plan.channels, row, plan.channels, dw + m * plan.columns, taps);
     }
   });
 }
@@ -251,7 +260,7 @@ void conv_grad_weights_nhwc(const ConvParams& p, const float* dy, const float* x
                      ScratchSlots::count(max_threads, plan.items(p)));
   parallel_for(pool, plan.items(p), 1, [&](int64_t begin, int64_t end) {
     const ScratchSlots::Lease lease(slots);
-    for (int64_t item = begin; item < end; ++item) weights_item(p, plan, item, dy, x, sums, lease.data(), bf16);
+    for (int64_t item = begin; item < end; ++item) weights_item(p, plan, item, dy, x, dw, sums, lease.data(), bf16);
   });
   join_cuts(p, plan, sums, dw, pool);
 }

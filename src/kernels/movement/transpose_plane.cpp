@@ -1,5 +1,7 @@
 #include "kernels/movement/transpose_plane.h"
 
+#include <algorithm>
+
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/movement/transpose_plane.cpp"
 #include <hwy/foreach_target.h>  // IWYU pragma: keep
@@ -99,10 +101,6 @@ void plane(int64_t rows, int64_t columns, const int32_t* src, int64_t src_stride
 
 }  // namespace
 
-void transpose_words(int64_t rows, int64_t columns, const int32_t* src, int64_t src_stride, int32_t* dst, int64_t dst_stride) {
-  plane(rows, columns, src, src_stride, dst, dst_stride);
-}
-
 template <int kPlanes, typename T>
 void interleave_planes(int64_t n, const T* src, int64_t src_stride, T* dst) {
   const hn::ScalableTag<T> d;
@@ -139,6 +137,37 @@ void interleave_of(int planes, int64_t n, const T* src, int64_t src_stride, T* d
   if (planes == 2) return interleave_planes<2>(n, src, src_stride, dst);
   planes == 3 ? interleave_planes<3>(n, src, src_stride, dst) : interleave_planes<4>(n, src, src_stride, dst);
 }
+
+// Three times three: the third of the planes that end in the same place within a triple, then the triples.
+void interleave_nine(int64_t n, const int32_t* src, int64_t src_stride, int32_t* dst) {
+  const hn::ScalableTag<int32_t> d;
+  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
+  HWY_ALIGN int32_t thirds[3][3 * hn::MaxLanes(d)];
+  int64_t i = 0;
+  for (; i + lanes <= n; i += lanes) {
+    for (int b = 0; b < 3; ++b) {
+      const int32_t* from = src + b * src_stride + i;
+      hn::StoreInterleaved3(hn::LoadU(d, from), hn::LoadU(d, from + 3 * src_stride), hn::LoadU(d, from + 6 * src_stride), d, thirds[b]);
+    }
+    for (int k = 0; k < 3; ++k)
+      hn::StoreInterleaved3(hn::Load(d, thirds[0] + k * lanes), hn::Load(d, thirds[1] + k * lanes), hn::Load(d, thirds[2] + k * lanes), d,
+                            dst + 9 * i + 3 * k * lanes);
+  }
+  plane(9, n - i, src + i, src_stride, dst + 9 * i, 9);
+}
+
+// Few rows that become dense columns, such as a window's taps: squares of 8 would be mostly edges.
+void transpose_words(int64_t rows, int64_t columns, const int32_t* src, int64_t src_stride, int32_t* dst, int64_t dst_stride) {
+  if (dst_stride == rows) {
+    if (rows == 1) return std::copy_n(src, columns, dst), void();
+    if (rows == 2) return interleave_planes<2>(columns, src, src_stride, dst);
+    if (rows == 3) return interleave_planes<3>(columns, src, src_stride, dst);
+    if (rows == 4) return interleave_planes<4>(columns, src, src_stride, dst);
+    if (rows == 9) return interleave_nine(columns, src, src_stride, dst);
+  }
+  plane(rows, columns, src, src_stride, dst, dst_stride);
+}
+
 template <typename T>
 void deinterleave_of(int planes, int64_t n, const T* src, T* dst, int64_t dst_stride) {
   if (planes == 2) return deinterleave_planes<2>(n, src, dst, dst_stride);

@@ -177,5 +177,20 @@ TEST(TransposePlane, MovesEveryElementAndNoOther) {
   }
 }
 
+TEST(TransposePlane, AFewRowsBecomeDenseColumns) {
+  Random random(95);
+  for (int64_t rows = 1; rows <= 10; ++rows) {
+    for (int64_t columns = 0; columns < 70; ++columns) {
+      const int64_t src_stride = columns + random.integer(0, 5);
+      const auto src = random.vector(rows * src_stride);
+      std::vector<float> dst(static_cast<size_t>(rows * columns + 1), 7);
+      transpose_plane(rows, columns, src.data(), src_stride, dst.data(), rows);
+      for (int64_t i = 0; i < rows * columns; ++i)
+        ASSERT_EQ(dst[i], src[i % rows * src_stride + i / rows]) << rows << " x " << columns << " at " << i;
+      ASSERT_EQ(dst.back(), 7);
+    }
+  }
+}
+
 }  // namespace
 }  // namespace treadle::kernels
