@@ -25,13 +25,19 @@ class Gate {
   }
   void wait() {
     std::unique_lock lock(mutex_);
+    reached_ = true;
     changed_.wait(lock, [&] { return open_; });
+  }
+  /// Whether anybody has come to it.
+  bool reached() {
+    std::lock_guard lock(mutex_);
+    return reached_;
   }
 
  private:
   std::mutex mutex_;
   std::condition_variable changed_;
-  bool open_ = false;
+  bool open_ = false, reached_ = false;
 };
 
 /// Registers Step (its kernel is bound before the run), WideStep (in a parallel loop) and DynamicStep (bound in the run) of the domain
