@@ -1,6 +1,7 @@
 #include "core/load_phases.h"
 
 #include <mutex>
+#include <utility>
 
 #include "core/recorder.h"
 
@@ -8,9 +9,11 @@ namespace treadle {
 
 thread_local constinit LoadPhases* LoadPhases::current_ = nullptr;
 
-size_t LoadPhases::begin(std::string_view name) {
+size_t LoadPhases::begin(std::string_view name, std::shared_ptr<const std::string> own) {
   std::lock_guard lock(mutex_);
-  phases_.push_back({std::string(name), open_, read_ticks(), 0});
+  constexpr size_t kOfASmallModel = 128;
+  if (phases_.capacity() < kOfASmallModel) phases_.reserve(kOfASmallModel);
+  phases_.push_back({name, std::move(own), open_, read_ticks(), 0});
   open_ = static_cast<int32_t>(phases_.size() - 1);
   return phases_.size() - 1;
 }
@@ -21,22 +24,28 @@ void LoadPhases::end(size_t index) noexcept {
   open_ = phases_[index].parent;
 }
 
-void LoadPhases::add(std::span<const LoadPhase> phases) {
+void LoadPhases::add(const LoadPhases& others) {
+  std::vector<Noted> more = others.noted();
   std::lock_guard lock(mutex_);
-  if (phases_.size() + phases.size() > kMost) return;
+  if (phases_.size() + more.size() > kMost) return;
   const auto first = static_cast<int32_t>(phases_.size());
-  for (LoadPhase phase : phases) {
+  for (Noted& phase : more) {
     if (phase.parent >= 0) phase.parent += first;
     phases_.push_back(std::move(phase));
   }
 }
 
-std::vector<LoadPhase> LoadPhases::phases() const {
+std::vector<LoadPhases::Noted> LoadPhases::noted() const {
   std::lock_guard lock(mutex_);
-  std::vector<LoadPhase> copy = phases_;
-  for (LoadPhase& phase : copy)
-    if (phase.end == 0) phase.end = read_ticks();
-  return copy;
+  return phases_;
+}
+
+std::vector<LoadPhase> LoadPhases::phases() const {
+  std::vector<LoadPhase> copies;
+  for (const Noted& phase : noted())
+    copies.push_back(
+        {phase.own ? *phase.own : std::string(phase.name), phase.parent, phase.start, phase.end == 0 ? read_ticks() : phase.end});
+  return copies;
 }
 
 }  // namespace treadle

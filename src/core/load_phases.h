@@ -3,9 +3,10 @@
 #pragma once
 
 #include <cstdint>
-#include <span>
+#include <memory>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "core/fork_mutex.h"
@@ -36,10 +37,10 @@ class LoadPhases {
   /// From here to the end of the block.
   class Phase {
    public:
-    explicit Phase(std::string_view name) : phases_(current_) {
-      if (phases_) [[unlikely]]
-        index_ = phases_->begin(name);
-    }
+    /// @param name  a literal, or one that lives as long
+    explicit Phase(std::string_view name) : Phase(name, {}) {}
+    explicit Phase(const char* name) : Phase(name, {}) {}
+    explicit Phase(std::string name) : Phase({}, std::make_shared<const std::string>(std::move(name))) {}
     ~Phase() {
       if (phases_) [[unlikely]]
         phases_->end(index_);
@@ -48,6 +49,10 @@ class LoadPhases {
     Phase& operator=(const Phase&) = delete;
 
    private:
+    Phase(std::string_view name, std::shared_ptr<const std::string> own) : phases_(current_) {
+      if (phases_) [[unlikely]]
+        index_ = phases_->begin(name, std::move(own));
+    }
     LoadPhases* const phases_;
     size_t index_ = 0;
   };
@@ -55,17 +60,24 @@ class LoadPhases {
   /// A session that makes ever new graphs does not keep the phases of all.
   static constexpr size_t kMost = 20'000;
   /// Phases of another load, with their parents; none if that were more than kMost.
-  void add(std::span<const LoadPhase> phases);
+  void add(const LoadPhases& others);
   /// In the order of their begins. Those under way end now.
   std::vector<LoadPhase> phases() const;
 
  private:
-  size_t begin(std::string_view name);
+  struct Noted {
+    std::string_view name;
+    std::shared_ptr<const std::string> own;  // the name, where it is no literal
+    int32_t parent = -1;
+    uint64_t start = 0, end = 0;
+  };
+  size_t begin(std::string_view name, std::shared_ptr<const std::string> own);
+  std::vector<Noted> noted() const;
   void end(size_t index) noexcept;
 
   static thread_local constinit LoadPhases* current_;
   mutable ForkMutex mutex_;
-  std::vector<LoadPhase> phases_;
+  std::vector<Noted> phases_;
   int32_t open_ = -1;  // the innermost phase under way
 };
 

@@ -54,6 +54,15 @@ Dim from_polynomial(Polynomial polynomial, SymbolTable* table) {
   return Dim(table->intern({Expr::Kind::sum, data_dependent, 0, table, {}, std::move(polynomial), {}, {}}));
 }
 
+// dim * by: the terms' order is as it was.
+Dim multiple(const Dim& dim, int64_t by) {
+  Polynomial terms = to_polynomial(dim);
+  for (Term& term : terms) term.coefficient = checked_mul(term.coefficient, by);
+  const Expr& expr = *dim.expr();
+  if (terms.size() == 1 && terms[0].coefficient == 1 && terms[0].factors.size() == 1) return Dim(terms[0].factors[0]);
+  return Dim(expr.table->intern({Expr::Kind::sum, expr.data_dependent, 0, expr.table, {}, std::move(terms), {}, {}}));
+}
+
 Dim opaque(Expr::Kind kind, const Dim& a, const Dim& b) {
   SymbolTable* table = table_of(a, b);
   return Dim(table->intern({kind, a.data_dependent() || b.data_dependent(), 0, table, {}, {}, a, b}));
@@ -112,6 +121,8 @@ Dim operator*(const Dim& a, const Dim& b) {
   if (a.is_const() && b.is_const()) return checked_mul(a.value(), b.value());
   if (a.is_const(1)) return b;
   if (b.is_const(1)) return a;
+  if (a.is_const(0) || b.is_const(0)) return 0;
+  if (a.is_const() || b.is_const()) return multiple(a.is_const() ? b : a, a.is_const() ? a.value() : b.value());
   Polynomial left = to_polynomial(a), right = to_polynomial(b), product;
   if (left.size() * right.size() > kMaxTerms) return commutative(Expr::Kind::product, a, b);
   for (const Term& x : left) {

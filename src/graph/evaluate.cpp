@@ -150,6 +150,7 @@ class Evaluation final : public DeferringOperands {
     e_.dtypes.assign(num_operands, DType::undefined);
     e_.values.assign(num_operands, nullptr);
     e_.pointers.assign(num_operands, nullptr);
+    e_.types.assign(num_inputs, {});
     e_.operands.assign(num_inputs, {});
     for (size_t i = 0; i < num_inputs; ++i) {
       if (!inputs_[i].defined()) continue;
@@ -160,7 +161,8 @@ class Evaluation final : public DeferringOperands {
         e_.values[i] = &tensor;
         e_.pointers[i] = tensor.raw();
       }
-      e_.operands[i] = {Type::of(inputs_[i]), e_.values[i], std::nullopt};
+      e_.types[i] = Type::of(inputs_[i]);
+      e_.operands[i] = {&e_.types[i], e_.values[i]};
     }
     for (size_t i = 0; i < output_dtypes_.size(); ++i) e_.dtypes[num_inputs + i] = output_dtypes_[i];
   }

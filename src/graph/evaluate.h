@@ -32,6 +32,7 @@ struct Evaluator {
   std::vector<DType> dtypes;
   std::vector<const Tensor*> values;
   std::vector<void*> pointers;
+  std::vector<Type> types;
   std::vector<InferContext::Operand> operands;
 };
 

@@ -55,7 +55,7 @@ std::vector<InferContext::Operand> operands_of(const Graph& graph, const Node& n
     const Value& value = graph.value(node.inputs[i]);
     // What lies at an odd address is large: weights, of which inference wants no elements.
     const Tensor* content = graph.stored_tensor(node.inputs[i]);
-    operands[i] = {value.type, content && is_aligned(*content) ? content : nullptr, value.known};
+    operands[i] = {&value.type, content && is_aligned(*content) ? content : nullptr, &value.known};
   }
   return operands;
 }
@@ -116,6 +116,10 @@ int normalise_axis(int64_t axis, int rank, std::string_view what) {
   return static_cast<int>(axis < 0 ? axis + rank : axis);
 }
 
+std::optional<KnownValues> InferContext::Operand::known_values() const {
+  return constant ? integers_of(*constant) : known ? *known : std::nullopt;
+}
+
 InferContext::InferContext(const Node& node, SymbolTable& symbols, std::span<const Operand> inputs, InferBody infer_body)
     : outputs(node.outputs.size()),
       known_outputs(node.outputs.size()),
@@ -124,14 +128,13 @@ InferContext::InferContext(const Node& node, SymbolTable& symbols, std::span<con
       inputs_(inputs),
       infer_body_(std::move(infer_body)) {}
 
-const Type& InferContext::input(int i) const { return has_input(i) ? inputs_[static_cast<size_t>(i)].type : kUnknownType; }
+const Type& InferContext::input(int i) const { return has_input(i) ? *inputs_[static_cast<size_t>(i)].type : kUnknownType; }
 const Tensor* InferContext::constant(int i) const { return has_input(i) ? inputs_[static_cast<size_t>(i)].constant : nullptr; }
 
 std::optional<KnownValues> InferContext::known(int i) const {
   if (!has_input(i)) return std::nullopt;
   const Operand& operand = inputs_[static_cast<size_t>(i)];
-  if (operand.constant) return integers_of(*operand.constant);
-  return operand.known;
+  return operand.known_values();
 }
 
 std::optional<std::vector<int64_t>> InferContext::known_ints(int i) const {
@@ -176,7 +179,7 @@ std::vector<Type> InferContext::infer_body(const Body& body, std::span<const Typ
   if (types.size() != num_formal)
     throw Error(ErrorCode::invalid_model,
                 fmt::format("the body \"{}\" has {} inputs, the node gives it {}", body.attribute, num_formal, types.size()));
-  for (const auto& capture : body.captures) types.push_back(inputs_[static_cast<size_t>(node_.num_formal_inputs + capture.second)].type);
+  for (const auto& capture : body.captures) types.push_back(*inputs_[static_cast<size_t>(node_.num_formal_inputs + capture.second)].type);
   return infer_body_(body, types);
 }
 
@@ -251,7 +254,7 @@ void check_schema(const Graph& graph, const Node& node) {
   }
 }
 
-void infer_node(Graph& graph, NodeId id, const InferOptions& options) {
+bool infer_node(Graph& graph, NodeId id, const InferOptions& options) {
   Node& node = graph.node(id);
   if (!node.op) throw Error(ErrorCode::not_implemented, "unknown operator").add_context(describe(node));
   try {
@@ -259,6 +262,11 @@ void infer_node(Graph& graph, NodeId id, const InferOptions& options) {
     check_schema(graph, node);
     const std::vector<InferContext::Operand> operands = operands_of(graph, node);
     std::map<const Body*, Knowledge> before_loop;
+    bool changed = false;
+    auto set = [&](auto& known, auto now) {
+      changed = changed || known != now;
+      known = std::move(now);
+    };
     auto infer_body = [&](const Body& body, std::span<const Type> types) {
       Graph& inside = *body.graph;
       // A loop asks again with weaker types of what it carries. Nothing that the stronger ones led to may stay.
@@ -271,14 +279,14 @@ void infer_node(Graph& graph, NodeId id, const InferOptions& options) {
       const size_t num_formal = inside.inputs.size() - body.captures.size();
       for (size_t i = 0; i < types.size(); ++i) {
         Value& input = inside.value(inside.inputs[i]);
-        input.type = again && i < num_formal ? types[i] : merge(types[i], input.type);
+        set(input.type, again && i < num_formal ? types[i] : merge(types[i], input.type));
       }
       for (const auto& capture : body.captures) {
         const auto& operand = operands[static_cast<size_t>(node.num_formal_inputs + capture.second)];
         Value& input = inside.value(capture.first);
-        input.known = operand.constant ? integers_of(*operand.constant) : operand.known;
+        set(input.known, operand.known_values());
       }
-      infer(inside, options);
+      changed |= infer(inside, options);
       std::vector<Type> result;
       for (ValueId output : inside.outputs) result.push_back(inside.type(output));
       return result;
@@ -288,14 +296,17 @@ void infer_node(Graph& graph, NodeId id, const InferOptions& options) {
     for (size_t i = 0; i < node.outputs.size(); ++i) {
       if (node.outputs[i] == kNoValue) continue;
       Value& output = graph.value(node.outputs[i]);
-      bool contradiction = false;
-      Type merged = merge(context.outputs[i], output.type, &contradiction);
-      if (contradiction && options.warn)
-        options.warn(fmt::format("{}: output \"{}\" is declared {}, inferred {}; the inferred type is taken", describe(node), output.name,
-                                 to_string(output.type), to_string(context.outputs[i])));
-      output.type = std::move(merged);
-      if (context.known_outputs[i] && fits(*context.known_outputs[i], output.type)) output.known = std::move(context.known_outputs[i]);
+      if (!(context.outputs[i] == output.type)) {
+        bool contradiction = false;
+        Type merged = merge(context.outputs[i], output.type, &contradiction);
+        if (contradiction && options.warn)
+          options.warn(fmt::format("{}: output \"{}\" is declared {}, inferred {}; the inferred type is taken", describe(node), output.name,
+                                   to_string(output.type), to_string(context.outputs[i])));
+        set(output.type, std::move(merged));
+      }
+      if (context.known_outputs[i] && fits(*context.known_outputs[i], output.type)) set(output.known, std::move(context.known_outputs[i]));
     }
+    return changed;
   } catch (Error& error) {
     error.add_context(describe(node) + ", during shape inference", describe_operands(graph, node));
     throw;
@@ -322,8 +333,12 @@ void assume_equal(const Dim& a, const Dim& b, std::string_view what) {
   if (noted_assumptions && a != b) noted_assumptions->push_back({a, b, std::string(what)});
 }
 
-void infer(Graph& graph, const InferOptions& options) {
-  for (NodeId id = graph.first(); id != kNoNode; id = graph.next(id)) infer_node(graph, id, options);
+bool notes_assumptions() noexcept { return noted_assumptions != nullptr; }
+
+bool infer(Graph& graph, const InferOptions& options) {
+  bool changed = false;
+  for (NodeId id = graph.first(); id != kNoNode; id = graph.next(id)) changed |= infer_node(graph, id, options);
+  return changed;
 }
 
 }  // namespace treadle

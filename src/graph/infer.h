@@ -21,9 +21,10 @@ inline constexpr int64_t kMaxKnownValues = 64;
 class InferContext {
  public:
   struct Operand {
-    Type type;
-    const Tensor* constant = nullptr;  // elements, where they are known
-    std::optional<KnownValues> known;  // small integers, where they are known
+    const Type* type = nullptr;                         // null: absent
+    const Tensor* constant = nullptr;                   // elements, where they are known
+    const std::optional<KnownValues>* known = nullptr;  // small integers, where they are known otherwise
+    std::optional<KnownValues> known_values() const;
   };
   using InferBody = std::function<std::vector<Type>(const Body&, std::span<const Type>)>;
 
@@ -95,9 +96,10 @@ struct InferOptions {
 };
 
 /// Infers every node of the graph, and of its bodies, in order. Types stand in the values afterwards. @throws Error naming the node.
-void infer(Graph& graph, const InferOptions& options = {});
-/// Infers one node from its inputs' types; what the graph knew of its outputs is merged in.
-void infer_node(Graph& graph, NodeId id, const InferOptions& options = {});
+/// @return whether more, or something else, is known of a value than before
+bool infer(Graph& graph, const InferOptions& options = {});
+/// Infers one node from its inputs' types; what the graph knew of its outputs is merged in. @return as infer()
+bool infer_node(Graph& graph, NodeId id, const InferOptions& options = {});
 
 /// Checks arity, attributes and types of a node against its operator's schema. @throws Error(invalid_model or not_implemented).
 void check_schema(const Graph& graph, const Node& node);

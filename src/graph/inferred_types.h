@@ -25,5 +25,7 @@ Inferred infer_alone(const Graph& graph, const Node& node);
 
 /// For operators' inference: noted for the infer_alone() under way in this thread, if there is one, so that a binding can compare.
 void assume_equal(const Dim& a, const Dim& b, std::string_view what);
+/// Whether there is one: else nobody need compute what is assumed.
+bool notes_assumptions() noexcept;
 
 }  // namespace treadle

@@ -34,8 +34,7 @@ class PatchDriver {
 
   void run() {
     queue_ = graph_.order();
-    queued_.assign(graph_.node_capacity(), false);
-    for (NodeId id : queue_) queued_[index_of(id)] = true;
+    queued_.assign(graph_.node_capacity(), true);
     // Every rule brings a graph closer to a form that no rule matches; more patches than this say that two of them undo each other.
     const int64_t limit = rewriter_.count() + 1000 + 50 * static_cast<int64_t>(graph_.num_nodes());
     for (size_t next = 0; next < queue_.size() && !rewriter_.is_at_limit(); ++next) {

@@ -7,6 +7,7 @@
 namespace treadle {
 
 void Provenance::merge_metadata(std::span<const std::pair<std::string, std::string>> more) {
+  if (metadata.empty()) return metadata.assign(more.begin(), more.end());
   for (const auto& entry : more) {
     const bool known = std::any_of(metadata.begin(), metadata.end(), [&](const auto& have) { return have.first == entry.first; });
     if (!known) metadata.push_back(entry);

@@ -82,9 +82,12 @@ Shape broadcast(const Shape& a, const Shape& b) {
 }
 
 Dim product(const SymbolicShape& shape, size_t first, size_t last) {
-  Dim result = 1;
-  for (size_t axis = first; axis < last; ++axis) result = result * shape[axis];
-  return result;
+  Dim known = 1, result = 1;  // integers by themselves: a product with an expression makes another expression
+  for (size_t axis = first; axis < last; ++axis) {
+    Dim& factor = shape[axis].is_const() ? known : result;
+    factor = factor * shape[axis];
+  }
+  return result * known;
 }
 
 }  // namespace treadle

@@ -30,9 +30,17 @@ bool is_explicit(const Attributes& attributes) {
 void LayoutPass::run() {
   for (NodeId id : g_.order()) {
     const Node& node = g_.node(id);
-    if (!node.bodies.empty() || node.outputs.empty() || node.outputs[0] == kNoValue) continue;
+    if (!node.bodies.empty() || node.outputs.empty() || node.outputs[0] == kNoValue || !(begins(node) || reads_moved(node))) continue;
     rewriter_.change(id, [&] { return move(node); });
   }
+}
+
+// Others follow.
+bool LayoutPass::begins(const Node& node) {
+  using How = ChannelsLast::How;
+  constexpr How kFirst[] = {How::convolution,           How::input_gradient,         How::weights_gradient,
+                            How::quantised_convolution, How::transposed_convolution, How::permutation};
+  return node.op && std::find(std::begin(kFirst), std::end(kFirst), node.op->channels_last.how) != std::end(kFirst);
 }
 
 // What the operator does under the layout is its own fact (OpDef::channels_last).
@@ -49,7 +57,6 @@ bool LayoutPass::move(const Node& node) {
     case How::permutation: return transpose(node);
     default: break;
   }
-  if (!reads_moved(node)) return false;
   if (how == How::by_element && node.op->pointwise) return elementwise(node);
   return follow(node, how) ||
          declined(node, "an operand has its channels innermost; for its operands or attributes it has no form that reads them so");

@@ -23,6 +23,7 @@ class LayoutPass {
   void run();
 
  private:
+  static bool begins(const Node& node);
   bool move(const Node& node);
   /// An operand has moved; not of elementwise operators.
   bool follow(const Node& node, ChannelsLast::How how);

@@ -3,7 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <chrono>
+#include <iterator>
 #include <span>
 
 #include "core/allocation.h"
@@ -16,6 +18,7 @@
 #include "passes/rules.h"
 #include "passes/trace.h"
 #include "passes/whole_graph.h"
+#include "treadle/error.h"
 #include "treadle/out_of_memory.h"
 
 namespace treadle::passes {
@@ -152,6 +155,7 @@ constexpr Pass kLast[] = {
 class Pipeline {
  public:
   Pipeline(Graph& graph, const PipelineOptions& options) : graph_(graph), context_{options, {}}, left_(options.max_patches) {
+    settled_at_.fill(-1);
     context_.budget.max_bytes_each = options.max_folded_bytes;
     context_.budget.keep_quantisation = true;
   }
@@ -163,10 +167,10 @@ class Pipeline {
     const PipelineOptions& options = context_.options;
     for (int round = 0; round < kMaxRounds && left_ > 0; ++round) {
       int64_t before = left_;
-      apply(kRounds);
+      apply_round();
       const bool has_folded_weights = context_.budget.keep_quantisation == options.keep_quantisation;
-      context_.budget.keep_quantisation = options.keep_quantisation;
       if (left_ == before && has_folded_weights) break;
+      if (!has_folded_weights) set_keep_quantisation(options.keep_quantisation);
       // Constants that were computed values say more about what reads them.
       infer_again();
     }
@@ -183,14 +187,32 @@ class Pipeline {
     apply(kAssignLayout);
     if (left_ == before) return;
     // Transposes meet those of the model, and axes that are computed have become constants.
-    apply(kRounds);
+    apply_round();
     apply(kAfterLayout);
     infer_again();
   }
 
+  // A pass that found nothing finds nothing again before the graph is another one.
+  void apply_round() {
+    for (size_t i = 0; i < std::size(kRounds); ++i) {
+      if (settled_at_[i] == version_) continue;
+      apply(kRounds[i]);
+      settled_at_[i] = found_nothing_ ? version_ : -1;
+    }
+  }
+
+  // Rules do not see the budget.
+  void set_keep_quantisation(bool keep) {
+    context_.budget.keep_quantisation = keep;
+    for (size_t i = 0; i < std::size(kRounds); ++i)
+      if (kRounds[i].run) settled_at_[i] = -1;
+  }
+
   void infer_again() {
+    if (inferred_at_ == version_) return;
     const LoadPhases::Phase phase("inference");
-    infer(graph_, {.warn = context_.options.warn});
+    version_ += infer(graph_, {.warn = context_.options.warn}) ? 1 : 0;
+    inferred_at_ = version_;
   }
 
   bool is_active(const PassInfo& info) const {
@@ -210,6 +232,7 @@ class Pipeline {
     for (const Pass& pass : passes) apply(pass);
   }
   void apply(const Pass& pass) {
+    found_nothing_ = true;
     if (!is_active(pass.info)) return;
     timed(pass.info, [&] {
       if (pass.run) return pass.run(graph_, context_, left_);
@@ -225,7 +248,10 @@ class Pipeline {
     size_t nodes = graph_.num_nodes();
     PassTrace* trace = PassTrace::current();
     if (trace) trace->begin(info.name, graph_);
-    auto start = std::chrono::steady_clock::now();
+    const std::string before = context_.options.verify ? print(graph_) : "";
+    const bool is_told = trace || context_.options.log;
+    const auto now = [&] { return is_told ? std::chrono::steady_clock::now() : std::chrono::steady_clock::time_point(); };
+    const auto start = now();
     int64_t count = 0;
     const size_t allocated_bytes = AllocationScope::allocated_bytes();
     try {
@@ -237,11 +263,17 @@ class Pipeline {
                                    AllocationScope::allocated_bytes() - allocated_bytes));
       throw;
     }
-    auto elapsed = std::chrono::duration_cast<std::chrono::microseconds>(std::chrono::steady_clock::now() - start);
+    const auto elapsed = std::chrono::duration_cast<std::chrono::microseconds>(now() - start);
     left_ -= std::min(left_, count);
+    version_ += count > 0 ? 1 : 0;
+    found_nothing_ = count == 0;
     if (trace) trace->end(graph_, count, elapsed.count());
     const PipelineOptions& options = context_.options;
-    if (options.verify) verify(graph_);
+    if (options.verify) {
+      verify(graph_);
+      if (count == 0 && print(graph_) != before)
+        throw Error(ErrorCode::internal, fmt::format("{} counts no change, and made one", info.name));
+    }
     if (count > 0 && options.log)
       options.log(info.name, fmt::format("{} changes, {} -> {} nodes", count, nodes, graph_.num_nodes()), elapsed.count());
   }
@@ -249,6 +281,10 @@ class Pipeline {
   Graph& graph_;
   PassContext context_;
   int64_t left_;
+  int64_t version_ = 0;                                 // of the graph: what changes it counts it on
+  std::array<int64_t, std::size(kRounds)> settled_at_;  // the version that the pass had nothing to change in
+  int64_t inferred_at_ = -1;
+  bool found_nothing_ = false;  // the last pass
 };
 
 }  // namespace

@@ -39,7 +39,7 @@ struct PipelineOptions {
   bool before_autodiff = false;     ///< the graph will get a backward part: its operators keep their gradients
   std::vector<std::string> skip;    ///< passes and rules by name
   int64_t max_patches = INT64_MAX;  ///< stop after that many (to bisect a fault)
-  bool verify = false;              ///< check the whole graph after every pass
+  bool verify = false;              ///< check the whole graph after every pass, and what the pass says that it changed
   size_t max_folded_bytes = 64U << 20U;  ///< constants that folding may make, each
   /// Leave DequantizeLinear of constants alone: for a file that others run with integer kernels.
   bool keep_quantisation = false;

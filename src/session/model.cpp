@@ -46,12 +46,12 @@ Model timed_model(std::string path, bool as_read, const Read& read) {
     const LoadPhases::Phase phase("read");
     def = read();
   }
-  return make_model(std::move(def), std::move(path), as_read, phases.phases());
+  return make_model(std::move(def), std::move(path), as_read, phases);
 }
 
 }  // namespace
 
-Model make_model(onnx::ModelDef def, std::string path, bool as_read, std::vector<LoadPhase> load) {
+Model make_model(onnx::ModelDef def, std::string path, bool as_read, const LoadPhases& load) {
   auto impl = std::make_shared<Model::Impl>();
   ModelMetadata& metadata = impl->metadata;
   metadata.producer_name = def.producer_name;
@@ -76,7 +76,7 @@ Model make_model(onnx::ModelDef def, std::string path, bool as_read, std::vector
   for (const auto& output : def.graph.outputs) impl->outputs.push_back(to_value_info(output));
   impl->path = std::move(path);
   impl->as_read = as_read;
-  impl->load = std::move(load);
+  impl->load.add(load);
   impl->def = std::move(def);
   return Model(std::move(impl));
 }

@@ -20,7 +20,7 @@ struct Model::Impl {
   std::string path;
   bool as_read = false;                            // `def` is all that the file at `path` says; false for one that was changed in memory
   std::shared_ptr<const compiled::File> compiled;  // instead of `def`, which is empty then
-  std::vector<LoadPhase> load;                     // reading it
+  LoadPhases load;                                 // reading it
 
   /// The graph as written, freshly imported. @throws Error(not_implemented) for a compiled model, which has it no more.
   std::unique_ptr<Graph> import() const;
@@ -28,7 +28,7 @@ struct Model::Impl {
 
 /// @param path     of the file it comes from; may be empty.
 /// @param as_read, load  as Model::Impl
-Model make_model(onnx::ModelDef def, std::string path, bool as_read = false, std::vector<LoadPhase> load = {});
+Model make_model(onnx::ModelDef def, std::string path, bool as_read = false, const LoadPhases& load = {});
 
 ValueInfo to_value_info(const onnx::ValueInfoDef& def);
 

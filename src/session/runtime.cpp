@@ -117,7 +117,7 @@ Runtime::MakingFurther::MakingFurther(const Runtime& runtime, std::string_view w
 Runtime::MakingFurther::~MakingFurther() {
   phase_.reset();
   try {
-    runtime_.load.add(phases_.phases());
+    runtime_.load.add(phases_);
   } catch (const std::bad_alloc&) {  // the graph was made all the same
   }
 }

@@ -19,7 +19,7 @@ TEST(LoadPhases, NestAndAreNotedOnlyInAScope) {
   {
     const LoadPhases::Scope scope(phases);
     const LoadPhases::Phase make("make");
-    { const LoadPhases::Phase first("first"); }
+    { const LoadPhases::Phase first(std::string("first")); }
     {
       const LoadPhases::Phase second("second");
       const LoadPhases::Phase deep("deep");
@@ -51,15 +51,19 @@ TEST(LoadPhases, PhasesOfALoadBeforeKeepTheirParents) {
     const LoadPhases::Scope scope(made);
     const LoadPhases::Phase phase("other");
   }
-  made.add(read.phases());
+  made.add(read);
   EXPECT_EQ(outline(made), "other<-1 read<-1 parse<1 ");
 }
 
 TEST(LoadPhases, MoreThanTheMostAreNotKept) {
-  LoadPhases phases;
-  const std::vector<LoadPhase> many(LoadPhases::kMost / 2 + 1, LoadPhase{.name = "graph"});
+  LoadPhases phases, many;
+  constexpr size_t kMany = LoadPhases::kMost / 2 + 1;
+  {
+    const LoadPhases::Scope scope(many);
+    for (size_t i = 0; i < kMany; ++i) const LoadPhases::Phase phase("graph");
+  }
   for (int i = 0; i < 3; ++i) phases.add(many);
-  EXPECT_EQ(phases.phases().size(), many.size());
+  EXPECT_EQ(phases.phases().size(), kMany);
 }
 
 TEST(LoadPhases, AnErrorEndsThem) {

@@ -157,13 +157,14 @@ void infer_reshape(InferContext& c) {
   if (!unsettled.empty()) settle_extents(c, out, unsettled);
   if (hole) {
     out[*hole] = c.has_rank(0) ? remaining_extent(c.shape(0), out, copied, *hole) : c.data_dependent_dim("reshape");
-  } else if (c.has_rank(0)) {
+  }
+  if (c.has_rank(0) && (!hole || notes_assumptions())) {
     const Dim have = product(c.shape(0)), want = product(out);
-    if (have.is_const() && want.is_const() && have != want)
+    if (!hole && have.is_const() && want.is_const() && have != want)
       throw Error(ErrorCode::invalid_argument,
                   fmt::format("{} has {} elements, {} would have {}", to_string(c.shape(0)), have.value(), to_string(out), want.value()));
+    assume_equal(have, want, "elements of the input and of the output");
   }
-  if (c.has_rank(0)) assume_equal(product(c.shape(0)), product(out), "elements of the input and of the output");
   c.set_output(0, c.dtype(0), std::move(out));
 }
 
