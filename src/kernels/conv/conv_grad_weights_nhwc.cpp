@@ -6,6 +6,7 @@
 #include "core/kernel_phases.h"
 #include "kernels/conv/conv_gradient_nhwc.h"
 #include "kernels/conv/gradient_rows.h"
+#include "kernels/conv/winograd_gradient.h"
 #include "kernels/gemm/tile.h"
 #include "kernels/movement/transpose_plane.h"
 #include "kernels/scratch_slots.h"
@@ -240,22 +241,17 @@ void depthwise_weights(const ConvParams& p, const float* dy, const float* x, flo
   transpose_plane(taps, p.C, sums, p.C, dw, taps);
 }
 
-}  // namespace
+bool takes_winograd(const ConvParams& p, const ConvChoice& choice, Bf16Choice bf16) { return !bf16 && winograd_gradient_pays(p, choice); }
 
-size_t conv_grad_weights_nhwc_scratch_bytes(const ConvParams& p, int max_threads, Bf16Choice bf16) {
-  if (is_depthwise(p)) return depthwise_scratch_bytes(p);
+size_t direct_scratch_bytes(const ConvParams& p, int max_threads, Bf16Choice bf16) {
   const WeightsPlan plan(p);
   return aligned_bytes<float>(plan.sums(p)) + plan.slot_bytes(bf16) * static_cast<size_t>(ScratchSlots::count(max_threads, plan.items(p)));
 }
 
-void conv_grad_weights_nhwc(const ConvParams& p, const float* dy, const float* x, float* dw, void* scratch, int max_threads,
-                            ThreadPool* pool, Bf16Choice bf16) {
-  const int64_t size = p.M * (p.C / std::max<int64_t>(1, p.group)) * p.window.kernel_size();
-  if (p.N <= 0 || p.window.out_size() <= 0) return std::fill_n(dw, size, 0.0F), void();
-  if (size == 0) return;
-  auto* sums = static_cast<float*>(scratch);
-  if (is_depthwise(p)) return depthwise_weights(p, dy, x, dw, sums, pool);
+void direct_weights(const ConvParams& p, const float* dy, const float* x, float* dw, void* scratch, int max_threads, ThreadPool* pool,
+                    Bf16Choice bf16) {
   const WeightsPlan plan(p);
+  auto* sums = static_cast<float*>(scratch);
   ScratchSlots slots(static_cast<std::byte*>(scratch) + aligned_bytes<float>(plan.sums(p)), plan.slot_bytes(bf16),
                      ScratchSlots::count(max_threads, plan.items(p)));
   parallel_for(pool, plan.items(p), 1, [&](int64_t begin, int64_t end) {
@@ -263,6 +259,24 @@ void conv_grad_weights_nhwc(const ConvParams& p, const float* dy, const float* x
     for (int64_t item = begin; item < end; ++item) weights_item(p, plan, item, dy, x, dw, sums, lease.data(), bf16);
   });
   join_cuts(p, plan, sums, dw, pool);
+}
+
+}  // namespace
+
+size_t conv_grad_weights_nhwc_scratch_bytes(const ConvParams& p, const ConvChoice& choice, int max_threads, Bf16Choice bf16) {
+  if (is_depthwise(p)) return depthwise_scratch_bytes(p);
+  const size_t direct = direct_scratch_bytes(p, max_threads, bf16);
+  return takes_winograd(p, choice, bf16) ? std::max(direct, winograd_gradient_scratch_bytes(p)) : direct;
+}
+
+void conv_grad_weights_nhwc(const ConvParams& p, const ConvChoice& choice, const float* dy, const float* x, float* dw, void* scratch,
+                            int max_threads, ThreadPool* pool, Bf16Choice bf16) {
+  const int64_t size = p.M * (p.C / std::max<int64_t>(1, p.group)) * p.window.kernel_size();
+  if (p.N <= 0 || p.window.out_size() <= 0) return std::fill_n(dw, size, 0.0F), void();
+  if (size == 0) return;
+  if (is_depthwise(p)) return depthwise_weights(p, dy, x, dw, static_cast<float*>(scratch), pool);
+  if (takes_winograd(p, choice, bf16) && winograd_gradient(p, dy, x, dw, scratch, pool)) return;
+  direct_weights(p, dy, x, dw, scratch, max_threads, pool, bf16);
 }
 
 }  // namespace treadle::kernels

@@ -2,7 +2,8 @@
 // bfloat16 with sums in float32 where that pays.
 //
 // ConvParams are those of the convolution: x[N, in, C], W[M, C / group, kernel], y[N, out, M]. The gradient of the input is a convolution
-// of dy for each phase of the strides, by the ways of nhwc.h; that of the weights is one product over all pixels.
+// of dy for each phase of the strides, by the ways of nhwc.h; that of the weights is one product over all pixels, or Winograd's
+// (winograd_gradient.h).
 #pragma once
 
 #include <cstddef>
@@ -28,9 +29,9 @@ size_t conv_grad_input_nhwc_scratch_bytes(const ConvParams& params, const ConvCh
 void conv_grad_input_nhwc(const ConvParams& params, const ConvChoice& choice, const float* dy, const float* weights, float* dx,
                           void* scratch, int max_threads, ThreadPool* pool, Bf16Choice bf16 = {});
 
-size_t conv_grad_weights_nhwc_scratch_bytes(const ConvParams& params, int max_threads, Bf16Choice bf16 = {});
+size_t conv_grad_weights_nhwc_scratch_bytes(const ConvParams& params, const ConvChoice& choice, int max_threads, Bf16Choice bf16 = {});
 /// dw[M, C / group, kernel] of dy[N, out, M] and x[N, in, C]. The order of the sums depends on sizes only.
-void conv_grad_weights_nhwc(const ConvParams& params, const float* dy, const float* x, float* dw, void* scratch, int max_threads,
-                            ThreadPool* pool, Bf16Choice bf16 = {});
+void conv_grad_weights_nhwc(const ConvParams& params, const ConvChoice& choice, const float* dy, const float* x, float* dw, void* scratch,
+                            int max_threads, ThreadPool* pool, Bf16Choice bf16 = {});
 
 }  // namespace treadle::kernels

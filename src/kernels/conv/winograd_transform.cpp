@@ -9,6 +9,7 @@
 #include <hwy/highway.h>
 
 #include "kernels/bounds-inl.h"
+#include "kernels/movement/transpose_plane.h"
 #include "kernels/partial-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -252,6 +253,127 @@ void output_tiles(int64_t begin, int64_t end, const WinogradOutput& o) {
   }
 }
 
+// A y, the transpose of output_line.
+template <int kOut>
+HWY_INLINE void output_gradient_line(D d, const V (&y)[kOut], V (&z)[kOut + 2]) {
+  if constexpr (kOut == 2) {
+    z[0] = y[0];
+    z[1] = hn::Add(y[0], y[1]);
+    z[2] = hn::Sub(y[0], y[1]);
+    z[3] = hn::Neg(y[1]);
+  } else {
+    const V half = hn::Set(d, 0.5f), two = hn::Set(d, 2.0f);
+    const V even1 = hn::MulAdd(y[2], half, y[0]), odd1 = hn::Mul(hn::Set(d, kRootHalf), hn::MulAdd(y[3], half, y[1]));
+    const V even2 = hn::MulAdd(y[2], two, y[0]), odd2 = hn::Mul(hn::Set(d, kRootTwo), hn::MulAdd(y[3], two, y[1]));
+    z[0] = y[0];
+    z[1] = hn::Add(even1, odd1);
+    z[2] = hn::Sub(even1, odd1);
+    z[3] = hn::Add(even2, odd2);
+    z[4] = hn::Sub(even2, odd2);
+    z[5] = y[3];
+  }
+}
+
+template <int kOut>
+void output_gradient_tiles(int64_t begin, int64_t end, const WinogradOutputGradient& g) {
+  constexpr int kIn = kOut + 2;
+  const D d;
+  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
+  for (int64_t tile = begin; tile < end; ++tile) {
+    const int64_t row = tile / g.tiles_wide * kOut, column = tile % g.tiles_wide * kOut;
+    const int64_t rows = std::min<int64_t>(g.rows - row, kOut), columns = std::min<int64_t>(g.columns - column, kOut);
+    const float* corner = g.dy + (row * g.columns + column) * g.channels;
+    for (int64_t c = 0; c < g.channels; c += lanes) {
+      const bool cut = g.channels - c < lanes;
+      const FirstLanes first(d, cut ? g.channels - c : lanes);
+      float* to = g.z + tile * g.z_row + c;
+      V t[kIn][kOut];  // columns transformed
+#pragma GCC unroll 4
+      for (int j = 0; j < kOut; ++j) {
+        V y[kOut], z[kIn];
+#pragma GCC unroll 4
+        for (int i = 0; i < kOut; ++i) {
+          const float* from = corner + (i * g.columns + j) * g.channels + c;
+          y[i] = i >= rows || j >= columns ? hn::Zero(d) : cut ? load_first(d, first, from) : hn::LoadU(d, from);
+        }
+        output_gradient_line<kOut>(d, y, z);
+#pragma GCC unroll 6
+        for (int i = 0; i < kIn; ++i) t[i][j] = z[i];
+      }
+#pragma GCC unroll 6
+      for (int i = 0; i < kIn; ++i) {
+        V z[kIn];
+        output_gradient_line<kOut>(d, t[i], z);
+#pragma GCC unroll 6
+        for (int j = 0; j < kIn; ++j) {
+          float* const to_point = to + (i * kIn + j) * g.z_matrix;
+          if (cut) {
+            store_first(z[j], d, first, to_point);
+          } else {
+            hn::StoreU(z[j], d, to_point);
+          }
+        }
+      }
+    }
+  }
+}
+
+// G^T u, the transpose of weight_line.
+template <int kOut>
+HWY_INLINE void weight_gradient_line(D d, const V (&u)[kOut + 2], V (&g)[3]) {
+  if constexpr (kOut == 2) {
+    const V half = hn::Set(d, 0.5f), even = hn::Mul(half, hn::Add(u[1], u[2]));
+    g[0] = hn::Add(u[0], even);
+    g[1] = hn::Mul(half, hn::Sub(u[1], u[2]));
+    g[2] = hn::Add(u[3], even);
+  } else {
+    const V sum1 = hn::Add(u[1], u[2]), difference1 = hn::Sub(u[2], u[1]), sum2 = hn::Add(u[3], u[4]), difference2 = hn::Sub(u[3], u[4]);
+    const V third = hn::Set(d, 1.0f / 3);
+    g[0] = hn::MulAdd(sum2, hn::Set(d, 1.0f / 6), hn::NegMulAdd(sum1, hn::Set(d, 2.0f / 3), u[0]));
+    g[1] = hn::MulAdd(difference2, hn::Set(d, kRootTwo / 6), hn::Mul(difference1, hn::Set(d, kRootTwo / 3)));
+    g[2] = hn::MulAdd(hn::Sub(sum2, sum1), third, u[5]);
+  }
+}
+
+template <int kOut>
+bool weights_gradient(const float* s, int64_t s_matrix, int64_t channels, float* dw) {
+  constexpr int kIn = kOut + 2;
+  const D d;
+  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
+  constexpr int64_t kBlock = 64;  // channels whose taps are put in order together
+  static_assert(kBlock % hn::MaxLanes(D()) == 0);
+  HWY_ALIGN float taps[9 * kBlock];
+  V check = hn::Zero(d);  // 0 * dw, summed: NaN as soon as one is not finite
+  for (int64_t c0 = 0; c0 < channels; c0 += kBlock) {
+    const int64_t block = std::min(kBlock, channels - c0);
+    for (int64_t c = 0; c < block; c += lanes) {
+      const FirstLanes first(d, std::min(lanes, block - c));
+      V t[3][kIn];
+#pragma GCC unroll 6
+      for (int j = 0; j < kIn; ++j) {
+        V u[kIn], g[3];
+#pragma GCC unroll 6
+        for (int i = 0; i < kIn; ++i) u[i] = load_first(d, first, s + (i * kIn + j) * s_matrix + c0 + c);
+        weight_gradient_line<kOut>(d, u, g);
+#pragma GCC unroll 3
+        for (int i = 0; i < 3; ++i) t[i][j] = g[i];
+      }
+#pragma GCC unroll 3
+      for (int i = 0; i < 3; ++i) {
+        V g[3];
+        weight_gradient_line<kOut>(d, t[i], g);
+#pragma GCC unroll 3
+        for (int j = 0; j < 3; ++j) {
+          check = hn::MulAdd(g[j], hn::Zero(d), check);
+          hn::Store(g[j], d, taps + (i * 3 + j) * kBlock + c);
+        }
+      }
+    }
+    transpose_plane(9, block, taps, kBlock, dw + c0 * 9, 9);
+  }
+  return hn::AllTrue(d, hn::Eq(check, hn::Zero(d)));
+}
+
 }  // namespace
 
 void weights_here(int out, const float* weights, int64_t filter_floats, int64_t channels, int64_t filters, int64_t width, float* packed,
@@ -265,6 +387,13 @@ void output_here(int out, int64_t begin, int64_t end, const WinogradOutput& o) {
   (out == 2 ? output_tiles<2> : output_tiles<4>)(begin, end, o);
 }
 
+void output_gradient_here(int out, int64_t begin, int64_t end, const WinogradOutputGradient& gradient) {
+  (out == 2 ? output_gradient_tiles<2> : output_gradient_tiles<4>)(begin, end, gradient);
+}
+bool weights_gradient_here(int out, const float* s, int64_t s_matrix, int64_t channels, float* dw) {
+  return (out == 2 ? weights_gradient<2> : weights_gradient<4>)(s, s_matrix, channels, dw);
+}
+
 }  // namespace treadle::kernels::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
@@ -274,6 +403,8 @@ namespace treadle::kernels {
 HWY_EXPORT(weights_here);
 HWY_EXPORT(input_here);
 HWY_EXPORT(output_here);
+HWY_EXPORT(output_gradient_here);
+HWY_EXPORT(weights_gradient_here);
 
 void winograd_weights(int out, const float* weights, int64_t filter_floats, int64_t channels, int64_t filters, int64_t width, float* packed,
                       int64_t packed_matrix) {
@@ -284,6 +415,12 @@ void winograd_input(int out, int64_t begin, int64_t end, const WinogradInput& in
 }
 void winograd_output(int out, int64_t begin, int64_t end, const WinogradOutput& output) {
   HWY_DYNAMIC_DISPATCH(output_here)(out, begin, end, output);
+}
+void winograd_output_gradient(int out, int64_t begin, int64_t end, const WinogradOutputGradient& gradient) {
+  HWY_DYNAMIC_DISPATCH(output_gradient_here)(out, begin, end, gradient);
+}
+bool winograd_weights_gradient(int out, const float* s, int64_t s_matrix, int64_t channels, float* dw) {
+  return HWY_DYNAMIC_DISPATCH(weights_gradient_here)(out, s, s_matrix, channels, dw);
 }
 
 }  // namespace treadle::kernels

@@ -48,4 +48,23 @@ struct WinogradOutput {
 /// Tiles [begin, end).
 void winograd_output(int out, int64_t begin, int64_t end, const WinogradOutput& output);
 
+/// A block's gradient of its outputs on the way to the gradient of weights: z = A dy A^T, the transpose of the way out. Pixels of tiles
+/// that stand out count as zero.
+struct WinogradOutputGradient {
+  int64_t tiles_wide;
+  const float* dy;        ///< [rows][columns][channels]
+  int64_t rows, columns;  ///< of the block
+  int64_t channels;
+  float* z;  ///< (out + 2)^2 matrices `z_matrix` floats apart, rows (tiles) of `z_row` floats
+  int64_t z_matrix, z_row;
+};
+/// Tiles [begin, end).
+void winograd_output_gradient(int out, int64_t begin, int64_t end, const WinogradOutputGradient& gradient);
+
+/// G^T s G: the gradient of one filter's weights of `channels` channels.
+/// @param s  (out + 2)^2 rows `s_matrix` floats apart
+/// @param dw  9 floats a channel
+/// @return whether all of them are finite
+bool winograd_weights_gradient(int out, const float* s, int64_t s_matrix, int64_t channels, float* dw);
+
 }  // namespace treadle::kernels

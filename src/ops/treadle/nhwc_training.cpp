@@ -104,18 +104,19 @@ struct NhwcConvGradInput {
 
 struct NhwcConvGradWeights {
   ConvParams params;
+  kernels::ConvChoice choice;
   int max_threads;
   kernels::Bf16Choice bf16;
 
   static NhwcConvGradWeights bind(BindContext& c) {
-    const NhwcConvGradWeights k{bind_gradient(c, c.shape(1), c.output_shape(0), c.shape(0)), c.max_threads(),
-                                bf16_form(c.node().attributes)};
-    c.request_scratch(kernels::conv_grad_weights_nhwc_scratch_bytes(k.params, k.max_threads, k.bf16));
+    const NhwcConvGradWeights k{bind_gradient(c, c.shape(1), c.output_shape(0), c.shape(0)), choice_of(c.node().attributes),
+                                c.max_threads(), bf16_form(c.node().attributes)};
+    c.request_scratch(kernels::conv_grad_weights_nhwc_scratch_bytes(k.params, k.choice, k.max_threads, k.bf16));
     return k;
   }
   void run(RunContext& c) const {
-    kernels::conv_grad_weights_nhwc(params, c.in<float>(0), c.in<float>(1), c.out<float>(0), c.scratch<void>(), max_threads, c.pool(),
-                                    bf16);
+    kernels::conv_grad_weights_nhwc(params, choice, c.in<float>(0), c.in<float>(1), c.out<float>(0), c.scratch<void>(), max_threads,
+                                    c.pool(), bf16);
   }
 };
 

@@ -9,6 +9,8 @@
 
 #include "core/thread_pool.h"
 #include "kernels/conv/pool_gradient_nhwc.h"
+#include "kernels/conv/winograd_gradient.h"
+#include "kernels/conv/winograd_gradient.h"
 #include "tests/kernels/bf16_reference.h"
 #include "tests/kernels/conv/reference.h"
 
@@ -62,7 +64,7 @@ void expect_near_the_largest(const std::vector<float>& actual, const std::vector
   EXPECT_LE(worst, kTolerance * largest) << "where the largest of all is " << largest;
 }
 
-void check(Random& random, const ConvParams& p, Bf16Choice bf16 = {}) {
+void check(Random& random, const ConvParams& p, Bf16Choice bf16 = {}, const ConvChoice& choice = {}) {
   // Numbers that the narrow type holds: what is computed in it is then as exact as float32.
   auto numbers = [&](int64_t count) { return bf16 ? test::as_read(random.vector(count), *bf16) : random.vector(count); };
   const auto x = numbers(p.N * p.C * p.window.in_size()), weights = numbers(p.M * (p.C / p.group) * p.window.kernel_size()),
@@ -74,12 +76,12 @@ void check(Random& random, const ConvParams& p, Bf16Choice bf16 = {}) {
     const int count = pool ? 3 : 1;
     std::vector<float> dx(x.size(), 77), dw(weights.size(), 77);
     if (conv_grad_input_nhwc_fits(p)) {
-      Scratch scratch(conv_grad_input_nhwc_scratch_bytes(p, {}, count, bf16));
-      conv_grad_input_nhwc(p, {}, dy.data(), weights.data(), dx.data(), scratch.data(), count, pool, bf16);
+      Scratch scratch(conv_grad_input_nhwc_scratch_bytes(p, choice, count, bf16));
+      conv_grad_input_nhwc(p, choice, dy.data(), weights.data(), dx.data(), scratch.data(), count, pool, bf16);
       expect_near_the_largest(dx, expected.dx);
     }
-    Scratch scratch(conv_grad_weights_nhwc_scratch_bytes(p, count, bf16));
-    conv_grad_weights_nhwc(p, dy.data(), x.data(), dw.data(), scratch.data(), count, pool, bf16);
+    Scratch scratch(conv_grad_weights_nhwc_scratch_bytes(p, choice, count, bf16));
+    conv_grad_weights_nhwc(p, choice, dy.data(), x.data(), dw.data(), scratch.data(), count, pool, bf16);
     expect_near_the_largest(dw, expected.dw);
     if (pool) {
       EXPECT_EQ(dx, first_dx);
@@ -134,6 +136,65 @@ TEST(ConvGradientNhwc, LargeLayersOfThreeByThreeAndOne) {
   }
 }
 
+ConvChoice winograd_always() {
+  ConvChoice choice;
+  choice.rates.direct = 1;
+  return choice;
+}
+
+ConvParams three_by_three(int64_t N, int64_t C, int64_t M, int64_t high, int64_t wide, int64_t pad) {
+  ConvParams p{.N = N, .C = C, .M = M};
+  const int64_t in[] = {high, wide}, out[] = {high + 2 * pad - 2, wide + 2 * pad - 2}, three[] = {3, 3}, pads[] = {pad, pad, pad, pad};
+  p.window = make_window(in, out, three, {}, pads, {});
+  return p;
+}
+
+TEST(ConvGradientNhwc, WeightsByWinograd) {
+  Random random(46);
+  for (int round = 0; round < 60; ++round) {
+    const ConvParams p = three_by_three(random.integer(1, 5), random.integer(16, 90), random.integer(16, 90), random.integer(3, 19),
+                                        random.integer(3, 19), random.integer(0, 2));
+    ASSERT_TRUE(winograd_gradient_pays(p, winograd_always()));
+    SCOPED_TRACE(testing::Message() << "round " << round << ": " << p.N << " of " << p.C << " to " << p.M << ", " << p.window.in[1] << " x "
+                                    << p.window.in[2] << ", pads " << p.window.pad_begin[1]);
+    check(random, p, {}, winograd_always());
+  }
+  // Several blocks of images, of rows of one, and several ranges of filters.
+  for (const ConvParams& p :
+       {three_by_three(9, 64, 64, 40, 36, 1), three_by_three(1, 96, 80, 90, 70, 1), three_by_three(2, 260, 70, 7, 7, 1)})
+    check(random, p, {}, winograd_always());
+}
+
+TEST(ConvGradientNhwc, WeightsByWinogradOnlyWhereTheyMayBe) {
+  const ConvParams p = three_by_three(8, 64, 64, 56, 56, 1);
+  EXPECT_TRUE(winograd_gradient_pays(p, {}));
+  ConvChoice tight;
+  tight.max_weight_expansion = 3.9;
+  EXPECT_FALSE(winograd_gradient_pays(p, tight));
+  EXPECT_FALSE(winograd_gradient_pays(three_by_three(1, 512, 512, 3, 3, 1), {}));
+}
+
+TEST(ConvGradientNhwc, AnInfinityStaysWithItsChannels) {
+  Random random(47);
+  const ConvParams p = three_by_three(2, 20, 18, 11, 9, 1);
+  auto x = random.vector(p.N * p.C * p.window.in_size());
+  const auto dy = random.vector(p.N * p.M * p.window.out_size());
+  x[4 * 20 + 7] = std::numeric_limits<float>::infinity();  // in the first row, so that no window has it in its last one
+  std::vector<float> by_winograd(static_cast<size_t>(p.M * p.C * 9)), direct(by_winograd.size());
+  ConvChoice never;
+  never.max_weight_expansion = 1;
+  for (const auto& [choice, dw] : {std::pair(winograd_always(), &by_winograd), std::pair(never, &direct)}) {
+    Scratch scratch(conv_grad_weights_nhwc_scratch_bytes(p, choice, 1));
+    conv_grad_weights_nhwc(p, choice, dy.data(), x.data(), dw->data(), scratch.data(), 1, nullptr);
+  }
+  int64_t infinite = 0;
+  for (size_t i = 0; i < direct.size(); ++i) {
+    ASSERT_EQ(by_winograd[i], direct[i]) << i;
+    infinite += std::isinf(direct[i]) ? 1 : 0;
+  }
+  EXPECT_EQ(infinite, 18 * 6);
+}
+
 TEST(ConvGradientNhwc, WindowsThatBeginInsideTheImageOfTheirPhase) {
   Random random(44);
   ConvParams p{.N = 2, .C = 5, .M = 6};
@@ -148,8 +209,8 @@ TEST(ConvGradientNhwc, WithoutPixelsTheGradientOfWeightsIsZero) {
   const int64_t dims[] = {5, 5}, out[] = {3, 3}, three[] = {3, 3};
   p.window = make_window(dims, out, three, {}, {}, {});
   std::vector<float> dw(static_cast<size_t>(3 * 4 * 9), 77);
-  Scratch scratch(conv_grad_weights_nhwc_scratch_bytes(p, 1));
-  conv_grad_weights_nhwc(p, nullptr, nullptr, dw.data(), scratch.data(), 1, nullptr);
+  Scratch scratch(conv_grad_weights_nhwc_scratch_bytes(p, {}, 1));
+  conv_grad_weights_nhwc(p, {}, nullptr, nullptr, dw.data(), scratch.data(), 1, nullptr);
   EXPECT_EQ(dw, std::vector<float>(dw.size()));
   conv_grad_input_nhwc(p, {}, nullptr, nullptr, nullptr, scratch.data(), 1, nullptr);
 }
