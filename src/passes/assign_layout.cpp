@@ -39,7 +39,8 @@ void LayoutPass::run() {
 bool LayoutPass::begins(const Node& node) {
   using How = ChannelsLast::How;
   constexpr How kFirst[] = {How::convolution,           How::input_gradient,         How::weights_gradient,
-                            How::quantised_convolution, How::transposed_convolution, How::permutation};
+                            How::quantised_convolution, How::transposed_convolution, How::permutation,
+                            How::window_gradient};
   return node.op && std::find(std::begin(kFirst), std::end(kFirst), node.op->channels_last.how) != std::end(kFirst);
 }
 
@@ -55,6 +56,7 @@ bool LayoutPass::move(const Node& node) {
     case How::quantised_convolution: return quantised_conv(node);
     case How::transposed_convolution: return conv_transpose(node);
     case How::permutation: return transpose(node);
+    case How::window_gradient: return window_gradient(node);
     default: break;
   }
   if (how == How::by_element && node.op->pointwise) return elementwise(node);
@@ -75,7 +77,6 @@ bool LayoutPass::follow(const Node& node, ChannelsLast::How how) {
     case How::window: return pool(node);
     case How::scale_and_shift: return batch_norm(node);
     case How::statistics_gradient: return statistics_gradient(node);
-    case How::window_gradient: return window_gradient(node);
     case How::normalization: return group_norm(node);
     case How::shape: return shape(node);
     default: return false;
