@@ -2,6 +2,8 @@
 // Pixels pass in blocks: the columns of a block are gathered into panels of the GEMM's tile, which all filters pass over while they are in
 // L1.
 #include <algorithm>
+#include <utility>
+#include <vector>
 
 #include "core/kernel_phases.h"
 #include "kernels/conv/conv_gradient_nhwc.h"
@@ -212,6 +214,123 @@ void join_cuts(const ConvParams& p, const WeightsPlan& plan, float* sums, float*
   });
 }
 
+/// A convolution of few channels, such as a network's first: rows of the product are a line of the window, its columns filters, and both
+/// operands lie in the images as the product reads them; only lines that windows stand out of are copied.
+struct LinesPlan {
+  int64_t rows, columns;  // of a line of the window: taps by channels; filters, as whole vectors
+  int64_t lines, groups;  // of all outputs; sums that are kept apart
+  int64_t x_line, kept_lines;
+  bool copies_dy;  // whose rows are no whole vectors
+
+  static bool fits(const ConvParams& p) {
+    constexpr int64_t kMostRows = 32;
+    constexpr int64_t kLeastPixels = 16;  // of a line of a pointwise one: its sums would be read and written for few products
+    const Window& w = p.window;
+    if (w.kernel_size() == 1 && w.out[2] < kLeastPixels) return false;
+    return p.group == 1 && w.kernel[0] == 1 && w.in[0] == 1 && w.out[0] == 1 && w.dilation[2] == 1 && p.C * w.kernel[2] <= kMostRows &&
+           p.M >= kLineFloats;
+  }
+  explicit LinesPlan(const ConvParams& p) {
+    const Window& w = p.window;
+    rows = p.C * w.kernel[2], columns = divide_up(p.M, kLineFloats) * kLineFloats;
+    lines = p.N * w.out[1], groups = std::clamp<int64_t>(lines / kLeastBlocks, 1, kImageGroups);
+    x_line = ((w.out[2] - 1) * w.stride[2] + w.kernel[2]) * p.C;
+    kept_lines = (w.kernel[1] - 1) * w.dilation[1] + 1;
+    copies_dy = columns != p.M;
+  }
+  int64_t sums(const ConvParams& p) const { return p.window.kernel[1] * rows * columns; }
+  size_t slot_bytes(const ConvParams& p) const {
+    return aligned_bytes<float>(sums(p)) + aligned_bytes<float>(kept_lines * x_line) +
+           aligned_bytes<float>(copies_dy ? p.window.out[2] * columns : 0);
+  }
+};
+
+/// The sums of lines [begin, end) of the outputs, [line of the window][tap and channel][filter].
+void sum_lines(const ConvParams& p, const LinesPlan& plan, int64_t begin, int64_t end, const float* dy, const float* x, std::byte* slot) {
+  const Window& w = p.window;
+  const Panels panels(plan.columns, panel_shape<float>());
+  auto* sums = reinterpret_cast<float*>(slot);
+  auto* kept = reinterpret_cast<float*>(slot + aligned_bytes<float>(plan.sums(p)));
+  auto* dy_copy = reinterpret_cast<float*>(slot + aligned_bytes<float>(plan.sums(p)) + aligned_bytes<float>(plan.kept_lines * plan.x_line));
+  std::fill_n(sums, plan.sums(p), 0.0F);
+  std::vector<int64_t> held(static_cast<size_t>(plan.kept_lines), -1);
+  const bool inside = w.pad_begin[2] == 0 && plan.x_line <= w.in[2] * p.C;
+  // A line with the zeros beside it: where it stands, or kept while windows pass over it.
+  const auto padded = [&](int64_t image, int64_t ih) {
+    const int64_t number = image * w.in[1] + ih;
+    const float* line = x + number * w.in[2] * p.C;
+    if (inside) return line;
+    const int64_t place = number % plan.kept_lines;
+    float* copy = kept + place * plan.x_line;
+    if (std::exchange(held[static_cast<size_t>(place)], number) == number) return static_cast<const float*>(copy);
+    const int64_t before = std::min(w.pad_begin[2] * p.C, plan.x_line), count = std::min(w.in[2] * p.C, plan.x_line - before);
+    std::fill_n(copy, before, 0.0F);
+    std::copy_n(line, count, copy + before);
+    std::fill(copy + before + count, copy + plan.x_line, 0.0F);
+    return static_cast<const float*>(copy);
+  };
+  for (int64_t line = begin; line < end; ++line) {
+    const int64_t image = line / w.out[1], oh = line % w.out[1];
+    const float* gradient = dy + line * w.out[2] * p.M;
+    if (plan.copies_dy) {
+      for (int64_t i = 0; i < w.out[2]; ++i)
+        std::fill(std::copy_n(gradient + i * p.M, p.M, dy_copy + i * plan.columns), dy_copy + (i + 1) * plan.columns, 0.0F);
+      gradient = dy_copy;
+    }
+    const Taps down = taps_inside(w, 1, oh);
+    for (int64_t k = down.first; k < down.last; ++k) {
+      const float* rows = padded(image, down.start + k * w.dilation[1]);
+      float* const own = sums + k * plan.rows * plan.columns;
+      Epilogue<float> more;
+      more.residual = own, more.residual_row = plan.columns;
+      for (int64_t pixel = 0; pixel < w.out[2]; pixel += kDepth) {
+        for (int64_t panel = 0; panel < panels.count; ++panel) {
+          const int64_t column = panels.first_column(panel), vectors = panels.width_vectors(panel);
+          gemm_tile_rows<float>({.A = rows + pixel * w.stride[2] * p.C,
+                                 .a_row = 1,
+                                 .a_col = w.stride[2] * p.C,
+                                 .B = gradient + pixel * plan.columns + column,
+                                 .b_row = plan.columns,
+                                 .vectors = vectors,
+                                 .C = own + column,
+                                 .ldc = plan.columns,
+                                 .K = std::min(kDepth, w.out[2] - pixel),
+                                 .row_begin = 0,
+                                 .row_end = plan.rows,
+                                 .first_column = column,
+                                 .columns = vectors * panels.lanes,
+                                 .epilogue = &more});
+        }
+      }
+    }
+  }
+}
+
+size_t lines_scratch_bytes(const ConvParams& p) {
+  const LinesPlan plan(p);
+  return plan.slot_bytes(p) * static_cast<size_t>(plan.groups);
+}
+
+void weights_by_lines(const ConvParams& p, const float* dy, const float* x, float* dw, std::byte* scratch, ThreadPool* pool) {
+  const LinesPlan plan(p);
+  const PhaseScope phase(KernelPhase::compute);
+  const auto slot = [&](int64_t group) { return scratch + plan.slot_bytes(p) * static_cast<size_t>(group); };
+  parallel_for(pool, plan.groups, 1, [&](int64_t begin, int64_t end) {
+    for (int64_t group = begin; group < end; ++group)
+      sum_lines(p, plan, plan.lines * group / plan.groups, plan.lines * (group + 1) / plan.groups, dy, x, slot(group));
+  });
+  const auto* sums = reinterpret_cast<const float*>(slot(0));
+  const int64_t high = p.window.kernel[1], wide = p.window.kernel[2];
+  for (int64_t m = 0; m < p.M; ++m)
+    for (int64_t c = 0; c < p.C; ++c)
+      for (int64_t k = 0; k < high * wide; ++k) {
+        const int64_t at = (k * p.C + c) * plan.columns + m;
+        float sum = sums[at];
+        for (int64_t group = 1; group < plan.groups; ++group) sum += reinterpret_cast<const float*>(slot(group))[at];
+        dw[(m * p.C + c) * high * wide + k] = sum;
+      }
+}
+
 size_t depthwise_scratch_bytes(const ConvParams& p) {
   return aligned_bytes<float>(std::clamp<int64_t>(p.N, 1, kImageGroups) * p.C * p.window.kernel_size());
 }
@@ -265,6 +384,7 @@ void direct_weights(const ConvParams& p, const float* dy, const float* x, float*
 
 size_t conv_grad_weights_nhwc_scratch_bytes(const ConvParams& p, const ConvChoice& choice, int max_threads, Bf16Choice bf16) {
   if (is_depthwise(p)) return depthwise_scratch_bytes(p);
+  if (!bf16 && LinesPlan::fits(p)) return lines_scratch_bytes(p);
   const size_t direct = direct_scratch_bytes(p, max_threads, bf16);
   return takes_winograd(p, choice, bf16) ? std::max(direct, winograd_gradient_scratch_bytes(p)) : direct;
 }
@@ -275,6 +395,7 @@ void conv_grad_weights_nhwc(const ConvParams& p, const ConvChoice& choice, const
   if (p.N <= 0 || p.window.out_size() <= 0) return std::fill_n(dw, size, 0.0F), void();
   if (size == 0) return;
   if (is_depthwise(p)) return depthwise_weights(p, dy, x, dw, static_cast<float*>(scratch), pool);
+  if (!bf16 && LinesPlan::fits(p)) return weights_by_lines(p, dy, x, dw, static_cast<std::byte*>(scratch), pool);
   if (takes_winograd(p, choice, bf16) && winograd_gradient(p, dy, x, dw, scratch, pool)) return;
   direct_weights(p, dy, x, dw, scratch, max_threads, pool, bf16);
 }

@@ -30,7 +30,7 @@ struct Plan {
   int64_t high, wide;  // tiles of an image
   int64_t rows_per_block, images_per_block, blocks_of_image, blocks;
   int64_t v_row, z_row, v_matrix, z_matrix;  // of x and of dy
-  int64_t filters_each, ranges, s_matrix, s_range;
+  int64_t filters_each, ranges, s_matrix;
 
   explicit Plan(const ConvParams& p)
       : high(divide_up(p.window.out[1], kOut)), wide(divide_up(p.window.out[2], kOut)), v_row(row_of(p.C)), z_row(row_of(p.M)) {

@@ -10,7 +10,6 @@
 #include "core/thread_pool.h"
 #include "kernels/conv/pool_gradient_nhwc.h"
 #include "kernels/conv/winograd_gradient.h"
-#include "kernels/conv/winograd_gradient.h"
 #include "tests/kernels/bf16_reference.h"
 #include "tests/kernels/conv/reference.h"
 
@@ -133,6 +132,24 @@ TEST(ConvGradientNhwc, LargeLayersOfThreeByThreeAndOne) {
       p.window = make_window(in, out, window, strides, pads, {});
       check(random, p);
     }
+  }
+}
+
+TEST(ConvGradientNhwc, FewChannels) {
+  Random random(48);
+  for (int round = 0; round < 80; ++round) {
+    ConvParams p;
+    p.N = random.integer(1, 4);
+    p.C = random.integer(1, 4);
+    p.M = random.integer(16, 70);
+    const int rank = static_cast<int>(random.integer(1, 2));
+    p.window = test::random_window(random, rank, rank == 1 ? 300 : 20);
+    const Window& w = p.window;
+    SCOPED_TRACE(testing::Message() << "round " << round << ": " << p.N << " of " << p.C << " to " << p.M << ", in " << w.in[1] << " x "
+                                    << w.in[2] << ", kernel " << w.kernel[1] << " x " << w.kernel[2] << ", strides " << w.stride[1] << " x "
+                                    << w.stride[2] << ", dilations " << w.dilation[1] << " x " << w.dilation[2] << ", pads "
+                                    << w.pad_begin[1] << " x " << w.pad_begin[2]);
+    check(random, p);
   }
 }
 
