@@ -207,6 +207,24 @@ TEST(SessionMemory, ValuesThatCostLittleAreComputedTwice) {
   EXPECT_GE(most, 3 * kValueBytes);  // the sum, a value and their result
 }
 
+// Its run has no plan for computing twice yet. A plan of the larger extents without one would take an arena that nobody has.
+TEST(SessionMemory, FewerElementsFitIntoWhatMoreComputedTwiceHad) {
+  auto held_after = [](const Session& session, int64_t elements) {
+    Tensor x(DType::float32, Shape{elements});
+    std::fill_n(x.data<float>(), elements, 0.5F);
+    session.run({{"x", x}});
+    return session.memory_statistics()[MemoryClass::activations].bytes;
+  };
+  SessionOptions options = as_written();
+  const size_t whole = held_after(Session(there_and_back().model(), options), kElements);
+  options.recompute_fraction = 0.2;
+  const Session session(there_and_back().model(), options);
+  const size_t some = held_after(session, kElements);
+  ASSERT_LT(some, whole);
+  const auto fewer = static_cast<int64_t>(0.9 * static_cast<double>(some) / static_cast<double>(whole) * kElements);
+  EXPECT_EQ(held_after(session, fewer), some);
+}
+
 TEST(SessionMemory, ComputingTwiceGoesWithNoParallelExecution) {
   SessionOptions options = as_written();
   options.execution_mode = ExecutionMode::parallel;

@@ -72,7 +72,9 @@ std::shared_ptr<const Binding> BindingCache::get(const Program& program, std::sp
   std::optional<LoadPhases::Scope> scope;
   if (first) scope.emplace(program.first_binding());
   const LoadPhases::Phase phase("first binding");
-  taken.front()->bind(symbol_values, max_threads, /*bucketed=*/!first, pool, parameters);
+  // Where values are computed twice, the arena in hand is smaller than what the largest extents would take without that.
+  const bool bucketed = !first && program.recompute_fraction() == 0;
+  taken.front()->bind(symbol_values, max_threads, bucketed, pool, parameters);
   std::lock_guard lock(mutex_);
   recent_.splice(recent_.begin(), taken);
   return recent_.front();
