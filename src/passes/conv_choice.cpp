@@ -17,9 +17,12 @@ namespace {
 // In the order of kernels::ConvRates.
 constexpr std::array<std::string_view, 5> kNames = {"direct", "winograd", "transforms", "cached", "memory"};
 
+// Convolutions and, in training, their gradients: of the weights, which are the output, and of the input.
 bool has_window_of_3(const Graph& graph, const Node& node) {
-  const Tensor* weights = graph.stored_tensor(node.inputs[1]);
-  return weights && weights->shape().rank() == 4 && weights->shape()[2] == 3 && weights->shape()[3] == 3 &&
+  const bool of_weights = node.is("NhwcConvGradWeights", "treadle");
+  if (!of_weights && !node.is("NhwcConv", "treadle") && !node.is("NhwcConvGradInput", "treadle")) return false;
+  const Type& weights = graph.type(of_weights ? node.outputs[0] : node.inputs[1]);
+  return weights.has_rank() && weights.rank() == 4 && (*weights.shape)[2].is_const(3) && (*weights.shape)[3].is_const(3) &&
          node.attributes.get_int("group", 1) == 1;
 }
 
@@ -54,7 +57,7 @@ int64_t assign_conv_choice(Graph& graph, const ConvChoiceRules& rules, int64_t l
   return Rewriter(graph, limit).for_each_graph([&](Rewriter& inside) {
     for (NodeId id : inside.graph().order()) {
       Node& node = inside.graph().node(id);
-      if (!node.is("NhwcConv", "treadle") || !has_window_of_3(inside.graph(), node)) continue;
+      if (!has_window_of_3(inside.graph(), node)) continue;
       inside.change([&] {
         if (std::isfinite(rules.max_weight_expansion))
           node.attributes.set("max_weight_expansion", static_cast<float>(rules.max_weight_expansion));

@@ -23,7 +23,7 @@ std::vector<float> read_conv_rates(const std::string& path);
 /// The same of its text.
 std::vector<float> parse_conv_rates(const std::string& text);
 
-/// NhwcConv nodes that Winograd's way could take get the rules as attributes. Returns how many. Bodies included.
+/// NhwcConv nodes that Winograd's way could take, and their gradients, get the rules as attributes. Returns how many. Bodies included.
 int64_t assign_conv_choice(Graph& graph, const ConvChoiceRules& rules, int64_t limit);
 
 }  // namespace treadle::passes

@@ -146,7 +146,10 @@ constexpr Pass kLast[] = {
           [](Graph& graph, PassContext& context, int64_t limit) {
             return assign_precision(graph, context.options.precision, limit, context.options.weights_change);
           }),
-    entry({"assign-conv-choice", kLayout, kInMemory, "which ways convolutions may go, where the session says"},
+    entry({"assign-conv-choice",
+           kLayout,
+           {.not_before_autodiff = true, .only_in_memory = true},
+           "which ways convolutions may go, where the session says"},
           [](Graph& graph, PassContext& context, int64_t limit) {
             return context.options.conv_choice.empty() ? 0 : assign_conv_choice(graph, context.options.conv_choice, limit);
           }),

@@ -31,6 +31,7 @@ constexpr Refusal kRefusals[] = {
     {kArtifacts, "graph_optimization_level", "graphs in artifacts are optimised already: give it to the trainer that writes them"},
     {kArtifacts, "disabled_passes", "give them to the trainer that writes the artifacts"},
     {kArtifacts, "max_patches", "give it to the trainer that writes the artifacts"},
+    {kArtifacts, "max_weight_expansion", "give it to the trainer that writes the artifacts"},
     {kArtifacts, "precision", "give it to the trainer that writes the artifacts"},
     {kArtifacts, "treadle.storage", "give it to the trainer that writes the artifacts"},
     {kArtifacts, "gradients", "step() follows them; make a trainer of the model to see them"},

@@ -32,6 +32,7 @@ void check_session(const SessionOptions& session) {
       {session.graph_optimization_level != usual.graph_optimization_level, "graph_optimization_level"},
       {!session.disabled_passes.empty(), "disabled_passes"},
       {session.max_patches != usual.max_patches, "max_patches"},
+      {session.max_weight_expansion != usual.max_weight_expansion, "max_weight_expansion"},
       {!session.precision.empty(), "precision"},
       {session.config.contains("treadle.storage"), "treadle.storage"}};
   for (const auto& [is_set, name] : shaping)

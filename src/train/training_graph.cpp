@@ -142,11 +142,15 @@ bool has_parameters(const Graph& graph) {
 }
 
 passes::PipelineOptions pipeline_options(const SessionOptions& options) {
+  if (!(options.max_weight_expansion >= 1))
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("max_weight_expansion is {}, not a number from 1 on", options.max_weight_expansion));
   return {.level = optimizer_level(options.graph_optimization_level),
           .weights_change = true,
           .skip = options.disabled_passes,
           .max_patches = options.max_patches,
           .precision = passes::PrecisionRules::parse(options.precision),
+          .conv_choice = {.max_weight_expansion = options.max_weight_expansion},
           .log = options.on_pass,
           .warn = options.on_warning};
 }

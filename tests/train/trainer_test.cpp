@@ -4,6 +4,8 @@
 #include <cstring>
 #include <functional>
 #include <random>
+#include <set>
+#include <string>
 
 #include "tests/sharing/jobs.h"
 #include "tests/train/tiny_network.h"
@@ -172,6 +174,24 @@ Images random_images(int64_t n) {
 void expect_same_parameters(const Trainer& a, const Trainer& b) {
   for (const auto& [name, tensor] : a.parameters())
     EXPECT_EQ(std::memcmp(tensor.raw(), b.parameters().at(name).raw(), tensor.size_bytes()), 0) << name;
+}
+
+TEST(Trainer, LimitsWhatConvolutionsMakeOfTheirWeights) {
+  TrainerOptions options;
+  std::set<std::string, std::less<>> passes;
+  options.session.on_pass = [&](std::string_view pass, const std::string&, int64_t) { passes.emplace(pass); };
+  const auto step = [&] {
+    passes.clear();
+    Trainer trainer(deep_network(2), options);
+    const Images images = random_images(2);
+    trainer.step(images.feeds, images.labels);
+    return passes.contains("assign-conv-choice");
+  };
+  EXPECT_FALSE(step());
+  options.session.max_weight_expansion = 1;
+  EXPECT_TRUE(step());
+  options.session.max_weight_expansion = 0.5;
+  EXPECT_THROW(step(), Error);
 }
 
 // Where all extents are known the nodes' order is chosen; updates in place must stay behind whoever reads the parameter.
