@@ -19,9 +19,13 @@ from .. import _python_calls, _treadle
 from ..errors import Error, OutOfMemory
 from ._export import NotExported, export
 from ._plan import Options, Plan, make_plan
-from ._state import State, attributes_of, obstacle, snapshot_of, state_of, unchanged
-from ._structure import UnsupportedStructure, flatten, unflatten
+from ._state import State, attributes_of, obstacle, snapshot_of, state_of
+from ._structure import UnsupportedStructure, flatten, flatten_call, unflatten
 
+_is_compiling = torch.compiler.is_compiling
+_tracing_state, _is_transformed = torch._C._get_tracing_state, torch._C._are_functorch_transforms_active
+_unchanged = _treadle.holds_the_same
+_is_autocast_enabled, _is_grad_enabled = torch.is_autocast_enabled, torch.is_grad_enabled
 _AUTOCAST = {torch.bfloat16: "bfloat16", torch.float16: "float16"}  # how products and convolutions round their operands
 _MAX_GRAPHS = 12  # exports of one module; what changes with every call would never end
 _TOLERANCE = 2e-3  # of the largest magnitude of an output
@@ -57,7 +61,7 @@ class _Key(NamedTuple):
     dtypes: Hashable
     requires_grad: Hashable
     grad_mode: bool
-    attributes: Hashable
+    attributes: int  # their number among those that the module has had
     precision: str = ""
 
 
@@ -173,7 +177,8 @@ class Manager:
         self._refused: dict[Hashable, str] = {}  # reasons by key, or by key and shapes where other shapes have a graph
         self._lock = threading.RLock()
         self._snapshot: Any = None
-        self._attributes: Hashable = None
+        self._attributes = 0
+        self._all_attributes: dict[Hashable, int] = {}
         self._obstacle: str | None = None
         self._state = State()
 
@@ -185,34 +190,35 @@ class Manager:
         return self._run(args, kwargs)
 
     def _run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if torch.compiler.is_compiling() or torch._C._get_tracing_state() is not None:  # somebody else makes a graph of it
+        if _is_compiling() or _tracing_state() is not None:  # somebody else makes a graph of it
             return self.module.forward(*args, **kwargs)
-        if torch._C._are_functorch_transforms_active():
+        if _is_transformed():
             return self._in_torch(args, kwargs, "a transformation of torch.func traces it", lasting=False)
         leaves: list[torch.Tensor] = []
         try:
-            structure = flatten((args, kwargs), leaves)
+            structure = flatten_call(args, kwargs, leaves)
         except UnsupportedStructure as error:
             return self._in_torch(args, kwargs, str(error))
         precision = ""
-        if torch.is_autocast_enabled("cpu"):
+        if _is_autocast_enabled("cpu"):
             precision = _AUTOCAST.get(torch.get_autocast_dtype("cpu"), "")
             if not precision:
                 return self._in_torch(args, kwargs, f"autocast to {torch.get_autocast_dtype('cpu')}", lasting=False)
             leaves = [leaf.float() if leaf.dtype in _AUTOCAST else leaf for leaf in leaves]  # what other modules have given in 16 bits
-        if self._snapshot is None or not unchanged(self._snapshot):
+        if self._snapshot is None or not _unchanged(self._snapshot):
             self._look()
         if self._obstacle is not None:
             return self._in_torch(args, kwargs, self._obstacle)
         state = self._state
-        own = [tensor.requires_grad for tensor in state.tensors[: state.num_parameters]]
-        given = [leaf.requires_grad for leaf in leaves]
-        grads = torch.is_grad_enabled() and (True in own or True in given)
-        requires = (tuple(own), tuple(given)) if grads else None
-        key = _Key(structure, tuple([(leaf.dtype, leaf.dim(), leaf.device.type) for leaf in leaves]), requires, grads, self._attributes, precision)
-        place = (key, tuple([leaf.shape for leaf in leaves]))
+        requires = None
+        if _is_grad_enabled():
+            requires = (*[tensor.requires_grad for tensor in state.parameters], *[leaf.requires_grad for leaf in leaves])
+            if True not in requires:
+                requires = None
+        place = (structure, requires, self._attributes, precision, *[(leaf.dtype, leaf.shape, leaf.is_cpu) for leaf in leaves])
         plan = self._known.get(place)
         if plan is None:
+            key = _Key(structure, tuple([(leaf.dtype, leaf.dim(), leaf.device.type) for leaf in leaves]), requires, requires is not None, self._attributes, precision)
             refused = self._refused.get(place) or self._refused.get(key)
             if refused is not None:
                 return self._in_torch(args, kwargs, refused)
@@ -264,7 +270,7 @@ class Manager:
 
     def _look(self) -> None:
         """Takes the module's attributes and tensors as they are now."""
-        self._attributes = attributes_of(self.module)
+        self._attributes = self._all_attributes.setdefault(attributes_of(self.module), len(self._all_attributes))
         self._state = state_of(self.module)
         self._obstacle = obstacle(self.module, self._state)
         self._snapshot = snapshot_of(self.module)
@@ -321,7 +327,7 @@ class Manager:
         :param dtype: of autocast; None: without.
         """
         state = self._state
-        copies = [*state.tensors[: state.num_parameters], *[buffer.clone() for buffer in state.tensors[state.num_parameters :]]]
+        copies = [*state.parameters, *[buffer.clone() for buffer in state.tensors[len(state.parameters) :]]]
         outputs: list[torch.Tensor] = []
         args, kwargs = unflatten(structure, iter([leaf.detach() for leaf in leaves]))
         with torch.no_grad(), torch.random.fork_rng(devices=[]), state.replaced_by(tuple(copies)), torch.autocast("cpu", dtype, enabled=dtype is not None):

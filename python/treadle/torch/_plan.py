@@ -17,7 +17,7 @@ from .._treadle import OrtValue, SessionOptions
 from ._export import Exported
 from ._packed import Packing
 from ._state import State
-from ._structure import unflatten
+from ._structure import TENSOR, unflatten
 
 SECOND_ORDER = (
     "treadle.torch: the gradients of a treadle.torch.Module cannot be differentiated again; "
@@ -28,9 +28,14 @@ SECOND_ORDER = (
 _GROUP_MB = 4.0  # of gradients that reach autograd together, where processes sum them
 
 
+# Looked up once: a step of a small module takes as long as its calls of Python.
+_profiler_enabled: Callable[[], bool] = torch.autograd._profiler_enabled  # type: ignore[attr-defined]
+_current_task, _is_grad_enabled, _data_ptr = torch._C._current_graph_task_id, torch.is_grad_enabled, torch.Tensor.data_ptr
+
+
 def in_range(name: str, call: Callable[..., Any], *arguments: Any) -> Any:
     """What the call returns; where torch.profiler records, the call is a range of it."""
-    if not torch.autograd._profiler_enabled():  # type: ignore[attr-defined]
+    if not _profiler_enabled():
         return call(*arguments)
     with torch.profiler.record_function(name):
         return call(*arguments)
@@ -60,7 +65,7 @@ class Description:
     groups: list[list[int]]  # places in `wanted`: what reaches autograd together, in the order in which a backward pass makes it
     outputs: list[int]  # per output of the module: its place among what a run hands out
     dtypes: list[torch.dtype | None]  # likewise: what it becomes under autocast; None: it stays as it is
-    differentiable: list[bool]  # per output of a run
+    num_differentiable: int  # outputs of a run, which come first
     statistics: list[int]  # places of the running statistics that a run writes
     random: bool
 
@@ -119,6 +124,9 @@ class Plan:
     addresses: list[int] = field(default_factory=list)
     watched: list[torch.Tensor] = field(default_factory=list)
     statistics: list[torch.Tensor] = field(default_factory=list)
+    one_group: list[list[int]] = field(default_factory=list)  # of all gradients
+    wanted: list[Any] = field(default_factory=list)  # tensors whose gradients are asked for; None where inputs go
+    wanted_inputs: list[tuple[int, int]] = field(default_factory=list)  # (place in `wanted`, input)
     packing: Packing | None = None  # of evaluation, where it is asked for
 
     def bind(self, state: State) -> None:
@@ -140,12 +148,15 @@ class Plan:
         self.watched += held.values()
         self.joint.hold({name: _held(tensor) for name, tensor in held.items()})
         self.loose_held = {name: tensor for name, tensor in held.items() if not tensor.is_contiguous()}
-        self.addresses = [tensor.data_ptr() for tensor in self.watched]
+        self.addresses = list(map(_data_ptr, self.watched))
         self.statistics = [state.tensors[index] for index in self.description.statistics]
+        self.wanted = [None if kind == "input" else state.tensors[index] for kind, index in self.description.wanted]
+        self.one_group = [list(range(len(self.wanted)))]
+        self.wanted_inputs = [(place, index) for place, (kind, index) in enumerate(self.description.wanted) if kind == "input"]
 
     def feeds(self, leaves: Sequence[torch.Tensor]) -> list[Any]:
         """What the joint module is fed, in its order."""
-        if [tensor.data_ptr() for tensor in self.watched] != self.addresses:
+        if list(map(_data_ptr, self.watched)) != self.addresses:
             self.bind(self.state)
         made = self.held.copy()
         for place, index in self.input_feeds:
@@ -156,12 +167,6 @@ class Plan:
             self.joint.hold({name: _held(tensor) for name, tensor in self.loose_held.items()})
         return made
 
-    def draw(self) -> int | None:
-        """A number from PyTorch's generator, so that torch.manual_seed() and checkpoint() decide over dropout."""
-        if not self.description.random:
-            return None
-        return int(torch.empty((), dtype=torch.int64).random_())
-
     def forward(self, leaves: Sequence[torch.Tensor], draw: int | None, update: bool = True) -> tuple[Any, list[torch.Tensor]]:
         """To the outputs."""
         run, capsules = in_range("treadle::forward", self.joint.forward_in_order, self.feeds(leaves), draw, update)
@@ -170,13 +175,17 @@ class Plan:
                 increment_version(tensor)
             if self.state.counters:
                 torch._foreach_add_(self.state.counters, 1)
-        return run, [_from_dlpack(capsule) for capsule in capsules]
+        return run, list(map(_from_dlpack, capsules))
 
-    def hands_out_early(self) -> bool:
-        """Whether gradients reach autograd while others are still to be computed: asked for, or several processes sum them."""
-        if self.options.gradient_group_mb is not None:
-            return True
-        return torch.distributed.is_available() and torch.distributed.is_initialized() and torch.distributed.get_world_size() > 1
+    def groups(self) -> list[list[int]]:
+        """Places in `wanted`: several groups, where it is asked for or several processes sum gradients, so that they reach autograd while others are
+        still to be computed."""
+        groups = self.description.groups
+        if len(groups) > 1 and self.options.gradient_group_mb is None:
+            distributed = torch.distributed
+            if not distributed.is_available() or not distributed.is_initialized() or distributed.get_world_size() == 1:
+                return self.one_group
+        return groups
 
     def run(self, leaves: Sequence[torch.Tensor]) -> Any:
         """The module's outputs; with a graph behind them where gradients are wanted."""
@@ -184,18 +193,23 @@ class Plan:
         packed = in_range("treadle::forward", self.packing.run, leaves, self.state) if self.packing is not None else None
         if packed is not None:
             return unflatten(description.structure, iter(self.cast(packed)))
+        # From PyTorch's generator, so that torch.manual_seed() and checkpoint() decide over dropout.
+        draw = int(torch.empty((), dtype=torch.int64).random_()) if description.random else None
         if not description.wanted:
-            outputs: Sequence[torch.Tensor] = self.forward(leaves, self.draw())[1]
+            outputs: Sequence[torch.Tensor] = self.forward(leaves, draw)[1]
         else:
-            tensors = self.state.tensors
-            wanted = [leaves[index] if kind == "input" else tensors[index] for kind, index in description.wanted]
+            wanted = self.wanted.copy()
+            for place, index in self.wanted_inputs:
+                wanted[place] = leaves[index]
             others = [leaf for leaf in leaves if not leaf.requires_grad]
-            call = _Call(self, leaves, self.draw())
-            first, *later = description.groups if self.hands_out_early() else [range(len(wanted))]
+            groups = self.groups()
+            call = _Call(self, leaves, draw, groups[0])
             behind: list[torch.Tensor] = []
-            for group in reversed(later):
+            for group in groups[:0:-1]:
                 behind = [_apply_later(call, group, *behind, *[wanted[place] for place in group])]
-            outputs = _apply(call, first, *behind, *[wanted[place] for place in first], *others)
+            outputs = _apply(call, *behind, *[wanted[place] for place in groups[0]], *others)
+        if description.structure is TENSOR and not description.dtypes:
+            return outputs[description.outputs[0]]
         return unflatten(description.structure, iter(self.cast([outputs[place] for place in description.outputs])))
 
     def cast(self, outputs: list[torch.Tensor]) -> list[torch.Tensor]:
@@ -231,7 +245,7 @@ class _Checkpointed:
     def note(self, call: _Call, hook: str) -> torch.Tensor:
         """What a forward pass saves with its tensors."""
         number = next(self.numbers)
-        if hook == "again" and torch._C._current_graph_task_id() != -1:
+        if hook == "again" and _current_task() != -1:
             self.again[number] = call
             torch.autograd.Variable._execution_engine.queue_callback(lambda: self.forget(number))
         elif hook == "first":
@@ -257,10 +271,13 @@ _top_hooks: Callable[[bool], Any] = getattr(torch._C._autograd, "_top_saved_tens
 class _Call:
     """One forward pass, until its graph is freed."""
 
-    __slots__ = ("addresses", "draw", "is_checkpointed", "leaves", "plan", "run", "state", "under_way")
+    __slots__ = ("addresses", "draw", "first", "has_note", "in_groups", "is_checkpointed", "leaves", "plan", "run", "state", "under_way")
 
-    def __init__(self, plan: Plan, leaves: Sequence[torch.Tensor], draw: int | None) -> None:
-        self.plan, self.leaves, self.draw = plan, [leaf.detach() for leaf in leaves], draw
+    def __init__(self, plan: Plan, leaves: Sequence[torch.Tensor], draw: int | None, first: list[int]) -> None:
+        """:param first: the group of gradients that reaches autograd first; all, or there are others behind."""
+        self.plan, self.leaves, self.draw, self.first = plan, leaves, draw, first
+        self.in_groups = len(first) < len(plan.wanted)
+        self.has_note = False
         self.run: Any = None
         self.is_checkpointed = False
         self.state: list[torch.Tensor] = []  # parameters and buffers that the forward pass is fed
@@ -277,21 +294,20 @@ class _Call:
         self.run, self.leaves, self.state, self.addresses = again.run, again.leaves, again.state, again.addresses
         again.run = None
 
-    def begin_backward(self, grad_outputs: Sequence[torch.Tensor | None]) -> None:
-        """Of a pass of autograd's; a second one (retain_graph) computes the forward pass again."""
+    def begin_backward(self, grad_outputs: Sequence[torch.Tensor | None]) -> Any:
+        """The run, in a pass of autograd's; a second one (retain_graph) computes the forward pass again."""
         run, self.run = self.run, None
         if run is None:
             run, _ = self.plan.forward(self.leaves, self.draw, update=False)
-        elif [tensor.data_ptr() for tensor in self.state] != self.addresses:
+        elif list(map(_data_ptr, self.state)) != self.addresses:
             self.move_feeds(run)
-        differentiable = self.plan.description.differentiable
-        run.begin_backward(
-            [None if grad is None else _to_dlpack(grad.detach()) for grad, is_differentiable in zip(grad_outputs, differentiable, strict=True) if is_differentiable]
-        )
-        current = torch._C._current_graph_task_id()
-        self.under_way[current] = run
-        if len(self.plan.description.groups) > 1:  # the pass may end before it has asked for all gradients
+        grads = grad_outputs[: self.plan.description.num_differentiable]
+        run.begin_backward([None if grad is None else _to_dlpack(grad) for grad in grads])
+        if self.in_groups:  # the pass comes back for the others, or ends before it has asked for all of them
+            current = _current_task()
+            self.under_way[current] = run
             torch.autograd.Variable._execution_engine.queue_callback(lambda: self.under_way.pop(current, None))
+        return run
 
     def move_feeds(self, run: Any) -> None:
         """Whoever shards parameters (fully_shard) frees them after the forward pass, and gathers them again for the backward pass."""
@@ -303,15 +319,13 @@ class _Call:
                 raise RuntimeError("treadle.torch: a parameter has been freed since the forward pass, and is not back for the backward pass")
             run.move_feed(place, _to_dlpack(tensor.detach().contiguous()))
 
-    def gradients(self, group: Sequence[int], is_last: bool) -> list[torch.Tensor | None]:
+    def gradients(self, run: Any, group: list[int], is_last: bool) -> list[torch.Tensor | None]:
         """As far as the backward pass has to be computed for them."""
-        current = torch._C._current_graph_task_id()
-        run = self.under_way.pop(current) if is_last else self.under_way[current]
-        made = [None if capsule is None else _from_dlpack(capsule) for capsule in in_range("treadle::backward", run.advance_backward, list(group))]
+        made = [None if capsule is None else _from_dlpack(capsule) for capsule in in_range("treadle::backward", run.advance_backward, group)]
         if is_last and self.is_checkpointed:
             del run
             self.plan.joint.trim()  # for the calls that are still to be computed again
-        if torch.is_grad_enabled():  # create_graph=True
+        if _is_grad_enabled():  # create_graph=True
             given = [grad for grad in made if grad is not None]
             refused = torch._C._functions.DelayedError(SECOND_ORDER.encode(), len(given))(*[g.requires_grad_() for g in given])
             refusing = iter([refused] if isinstance(refused, torch.Tensor) else refused)
@@ -323,31 +337,29 @@ class _Step(torch.autograd.Function):
     """Forward stops at the Yield, backward goes on from it, as far as the first group of gradients."""
 
     @staticmethod
-    def forward(ctx: Any, call: _Call, group: Sequence[int], *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        """:param tensors: the value of the groups behind, if there are any; those of the group; other inputs."""
+    def forward(ctx: Any, call: _Call, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """:param tensors: the value of the groups behind, if there are any; those of the first group; other inputs."""
         call.run, outputs = call.plan.forward(call.leaves, call.draw)
         call.state, call.addresses = call.plan.watched, call.plan.addresses
-        ctx.call, ctx.group, ctx.is_last = call, group, len(group) == len(call.plan.description.wanted)
-        hook = _checkpointed.hook()
-        notes = [_checkpointed.note(call, hook)] if hook else []
-        ctx.has_note = bool(notes)
-        ctx.save_for_backward(*notes, *tensors)  # for PyTorch's checks: freed graphs, and tensors written to in the meantime
+        ctx.call = call
+        if hook := _checkpointed.hook():
+            call.has_note = True
+            tensors = (_checkpointed.note(call, hook), *tensors)
+        ctx.save_for_backward(*tensors)  # for PyTorch's checks: freed graphs, and tensors written to in the meantime
         ctx.set_materialize_grads(False)
-        plain = [output for output, is_differentiable in zip(outputs, call.plan.description.differentiable, strict=True) if not is_differentiable]
-        if plain:
+        if plain := outputs[call.plan.description.num_differentiable :]:
             ctx.mark_non_differentiable(*plain)
         return tuple(outputs)
 
     @staticmethod
     def backward(ctx: Any, *grad_outputs: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
-        tensors: Sequence[torch.Tensor] = ctx.saved_tensors
-        if ctx.has_note:
+        call, tensors = ctx.call, ctx.saved_tensors
+        if call.has_note:
             number, *tensors = tensors
-            ctx.call.go_on_from(_checkpointed.take(int(number)))
-        ctx.call.begin_backward(grad_outputs)
-        made = ctx.call.gradients(ctx.group, ctx.is_last)
-        behind = [] if ctx.is_last else [torch.zeros(())]
-        return (None, None, *behind, *made, *[None] * (len(tensors) - len(behind) - len(made)))
+            call.go_on_from(_checkpointed.take(int(number)))
+        made = call.gradients(call.begin_backward(grad_outputs), call.first, not call.in_groups)
+        behind = [torch.zeros(())] if call.in_groups else []
+        return (None, *behind, *made, *[None] * (len(tensors) - len(behind) - len(made)))
 
 
 class _LaterGradients(torch.autograd.Function):
@@ -355,7 +367,7 @@ class _LaterGradients(torch.autograd.Function):
     comes here: the value, which says nothing, is an input of the step or of the group before."""
 
     @staticmethod
-    def forward(ctx: Any, call: _Call, group: Sequence[int], *tensors: torch.Tensor) -> torch.Tensor:
+    def forward(ctx: Any, call: _Call, group: list[int], *tensors: torch.Tensor) -> torch.Tensor:
         """:param tensors: the value of the groups behind, if there are any; those of the group."""
         ctx.call, ctx.group, ctx.is_last = call, group, len(tensors) == len(group)
         ctx.save_for_backward(*tensors)
@@ -364,7 +376,8 @@ class _LaterGradients(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, _: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         ctx.saved_tensors  # noqa: B018  raises for a graph that has been freed
-        made = ctx.call.gradients(ctx.group, ctx.is_last)
+        under_way, current = ctx.call.under_way, _current_task()
+        made = ctx.call.gradients(under_way.pop(current) if ctx.is_last else under_way[current], ctx.group, ctx.is_last)
         return (None, None, *([] if ctx.is_last else [torch.zeros(())]), *made)
 
 
@@ -438,7 +451,7 @@ def make_plan(exported: Exported, state: State, leaves: Sequence[torch.Tensor], 
         groups=joint.gradient_groups(int((_GROUP_MB if options.gradient_group_mb is None else options.gradient_group_mb) * 2**20)),
         outputs=[order.index(name) for name in graph_outputs],
         dtypes=[],
-        differentiable=[True] * len(differentiable) + [False] * len(plain),
+        num_differentiable=len(differentiable),
         statistics=[state.names.index(name) for name in state.statistics],
         random=joint.is_random,
     )

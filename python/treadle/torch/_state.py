@@ -11,8 +11,6 @@ from typing import Any
 import torch
 from torch import nn
 
-from .. import _treadle
-
 _PLAIN = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device, types.FunctionType, types.BuiltinFunctionType, type)
 _NO_HOLDERS = (nn.Module, torch.Tensor, type, types.ModuleType, types.FunctionType, types.MethodType)
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
@@ -36,7 +34,7 @@ class State:
     tensors: list[torch.Tensor] = field(default_factory=list)
     places: list[list[tuple[dict[str, Any], str]]] = field(default_factory=list)  # dictionaries of the modules, and keys in them
     recurrent: list[nn.RNNBase] = field(default_factory=list)  # which keep their weights in a list of their own, too
-    num_parameters: int = 0  # with attributes, which may require gradients as well
+    parameters: list[torch.Tensor] = field(default_factory=list)  # the first of `tensors`; with attributes, which may require gradients as well
     statistics: list[str] = field(default_factory=list)  # names of running means and variances that training updates
     counters: list[torch.Tensor] = field(default_factory=list)  # num_batches_tracked of the same
 
@@ -82,7 +80,7 @@ def state_of(module: nn.Module) -> State:
                     state.places.append([])
                 state.places[found[id(tensor)]].append((table, key))
         if kind == "":
-            state.num_parameters = len(state.tensors)
+            state.parameters = list(state.tensors)
     for owner in module.modules():
         if isinstance(owner, nn.RNNBase):
             state.recurrent.append(owner)
@@ -127,7 +125,7 @@ def attributes_of(module: nn.Module) -> Hashable:
 
 
 def snapshot_of(module: nn.Module) -> list[tuple[Any, Any, tuple[Any, ...]]]:
-    """For unchanged(): every container of attributes, its keys and its values."""
+    """For _treadle.holds_the_same(): every container of attributes, its keys and its values."""
     containers: list[Any] = []
     for owner in module.modules():
         containers.append(owner.__dict__)
@@ -137,11 +135,6 @@ def snapshot_of(module: nn.Module) -> list[tuple[Any, Any, tuple[Any, ...]]]:
             elif _is_holder(value):
                 containers.append(vars(value))
     return [(held, None, tuple(held)) if isinstance(held, list) else (held, tuple(held), tuple(held.values())) for held in containers]
-
-
-def unchanged(snapshot: list[tuple[Any, Any, tuple[Any, ...]]]) -> bool:
-    """Whether the module's attributes are the very objects of the snapshot."""
-    return _treadle.holds_the_same(snapshot)
 
 
 def obstacle(module: nn.Module, state: State) -> str | None:

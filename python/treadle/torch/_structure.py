@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-_TENSOR = "*"
+TENSOR = "*"
 _CONSTANTS = (bool, int, float, complex, str, bytes, enum.Enum, torch.dtype, torch.device, torch.memory_format, type(Ellipsis))
 
 
@@ -28,7 +28,7 @@ def flatten(value: Any, leaves: list[torch.Tensor], where: str = "the inputs") -
     """
     if isinstance(value, torch.Tensor):
         leaves.append(value)
-        return _TENSOR
+        return TENSOR
     if value is None:
         return None
     kind = type(value)
@@ -46,11 +46,26 @@ def flatten(value: Any, leaves: list[torch.Tensor], where: str = "the inputs") -
     raise UnsupportedStructure(f"{where}: a {name}; there are tensors, dicts, lists, tuples, dataclasses and constants")
 
 
+_ONLYTENSORS = [("sequence", tuple, (("sequence", tuple, (TENSOR,) * count), ("mapping", dict, (), ()))) for count in range(9)]
+
+
+def flatten_call(args: tuple[Any, ...], kwargs: dict[str, Any], leaves: list[torch.Tensor]) -> Hashable:
+    """As flatten((args, kwargs), leaves), sooner where all arguments are tensors."""
+    if not kwargs and len(args) < len(_ONLYTENSORS):
+        for value in args:
+            if not isinstance(value, torch.Tensor):
+                break
+        else:
+            leaves.extend(args)
+            return _ONLYTENSORS[len(args)]
+    return flatten((args, kwargs), leaves)
+
+
 def unflatten(structure: Any, leaves: Iterator[Any]) -> Any:
     """The value that flatten() described, with other leaves."""
     if structure is None:
         return None
-    if structure is _TENSOR or structure == _TENSOR:
+    if structure is TENSOR or structure == TENSOR:
         return next(leaves)
     form, kind, *rest = structure
     if form == "constant":
