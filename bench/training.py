@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """A training step of Treadle and of PyTorch in turn: forward, backward and SGD with momentum, on the same model, weights, images and labels.
 
-    PYTHONPATH=build/release/python bench/training.py [--only REGEX] [--threads 1] [--rounds 7] [--compile | --memory] [--profile FILE]
+    PYTHONPATH=build/release/python bench/training.py [--only REGEX] [--threads 1] [--rounds 7] [--compile | --memory] [--early-updates] [--profile FILE]
 
 Both begin with the same parameters, and take their steps in turn: a ratio is PyTorch's median over Treadle's, its loss beside ours after the last
 step says that they did the same. `first` is the first step, with all that is made then. The loss is the cross-entropy of outputs of one or more
@@ -9,7 +9,7 @@ classes, or the mean square of others.
 
 `--memory` gives what each has resident at most, from the model's file or its class to the fourth step, in a process of its own: parameters, the
 optimizer's state, gradients, activations, and what making the graph takes. It is counted from what the process has after a step of the smallest
-model. `--recompute-fraction` is Treadle's.
+model. `--recompute-fraction` and `--early-updates` are Treadle's.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ def measure(name: str, batch: int, args: argparse.Namespace) -> float:
         options.enable_profiling, options.profile_file_prefix = True, args.profile
     start = time.perf_counter()
     trainer = Trainer(model, learning_rate=RATE, momentum=MOMENTUM, num_threads=args.threads, sess_options=options,
-                      recompute_fraction=args.recompute_fraction, **of_loss)
+                      recompute_fraction=args.recompute_fraction, early_updates=args.early_updates, **of_loss)
     feeds, answers = {"x": x.numpy()}, labels.numpy()
     trainer.step(feeds, answers)
     first = time.perf_counter() - start
@@ -162,7 +162,7 @@ def steps_from(engine: str, name: str, batch: int, given: Path, args: argparse.N
         module, _ = architectures.make(name, batch)
         return torch_steps(module, module, x, labels, loss_of)
     trainer = Trainer(given / "model.onnx", learning_rate=RATE, momentum=MOMENTUM, num_threads=args.threads,
-                      recompute_fraction=args.recompute_fraction, **of_loss)
+                      recompute_fraction=args.recompute_fraction, early_updates=args.early_updates, **of_loss)
     return lambda: trainer.step({"x": x.numpy()}, labels.numpy())
 
 
@@ -195,6 +195,7 @@ def compare_memory(args: argparse.Namespace) -> None:
                 given = [sys.executable, __file__, "--child", engine, name, folder, "--threads", str(args.threads)]
                 if args.recompute_fraction is not None:
                     given += ["--recompute-fraction", str(args.recompute_fraction)]
+                given += ["--early-updates"] * args.early_updates
                 peaks.append(float(subprocess.run(given, check=True, capture_output=True, text=True).stdout.split()[-1]))
             ratios.append(peaks[0] / peaks[1])
             print(f"| {name} | {CASES[name]} | {peaks[0]:.0f} | {peaks[1]:.0f} | {ratios[-1]:.2f} |", flush=True)
@@ -209,6 +210,7 @@ def main() -> None:
     parser.add_argument("--compile", action="store_true", help="against torch.compile instead of eager")
     parser.add_argument("--memory", action="store_true", help="peaks instead of times")
     parser.add_argument("--recompute-fraction", type=float, default=None, help="of a step's time, for values that it computes twice")
+    parser.add_argument("--early-updates", action="store_true", help="update parameters while gradients are computed")
     parser.add_argument("--child", nargs=3, help=argparse.SUPPRESS)
     parser.add_argument("--profile", default="", help="write Treadle's steps to a file with this prefix")
     args = parser.parse_args()

@@ -187,6 +187,11 @@ struct TREADLE_API TrainerOptions {
   /// All parameters lie one after the other in memory, so do their gradients, where they are computed, and their momentum: one node updates
   /// them all, and an all-reduce finds them as one array. The bits are the same. Without groups, norms and accumulation.
   bool fused_update = false;
+  /// Each parameter is updated as soon as its gradient is there and nobody reads the parameter any more, so that gradients are not kept
+  /// until the end of the step; the same bits. From its first update on a step is neither cancelled nor ended by its deadline. If it fails
+  /// behind it, the trainer gives no parameters and takes no step until a checkpoint is loaded. In order and on the host, without what
+  /// needs all gradients first: clip_norm, loss scaling, accumulation, fused_update, several ranks.
+  bool early_updates = false;
   /// This trainer is one rank among several, which train one model: each steps with its part of a joint batch, and all take the step of the
   /// joint batch. Null: the one that communicator_name connects to; there is none without a name. step(), gradients(), checkpoints and the
   /// constructor are calls that all ranks make together; the others are each rank's own.

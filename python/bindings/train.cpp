@@ -204,6 +204,7 @@ void register_train(nb::module_& module) {
       .def_rw("frozen", &TrainerOptions::frozen)
       .def_rw("lazy_updates", &TrainerOptions::lazy_updates)
       .def_rw("fused_update", &TrainerOptions::fused_update)
+      .def_rw("early_updates", &TrainerOptions::early_updates)
       .def(
           "set_ranks",
           [](TrainerOptions& self, std::shared_ptr<Communicator> communicator, int64_t bucket_bytes, const std::string& reduction,

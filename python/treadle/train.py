@@ -163,6 +163,9 @@ class Trainer:
         rows: parameters that nothing but Gather along the first axis reads. Other rows, and their state, stay as they are. True: all such tables.
     :param fused_update: parameters, gradients and the optimizer's state lie one after the other in memory, and one node updates them all; the same
         bits.
+    :param early_updates: each parameter is updated as soon as its gradient is there and nobody reads the parameter any more, so that gradients are
+        not kept until the end of the step; the same bits. From its first update on a step is neither cancelled nor ended by its deadline, and
+        if it fails behind it, the trainer gives no parameters and takes no step until a checkpoint is loaded.
     :param communicator: this trainer is one rank among several, and takes the step of the joint batch with them: "auto" (torch.distributed where it
         is initialised, else MPI under `mpirun`, else alone), "mpi", a `treadle.Communicator`, or an object with `rank`, `size`,
         `all_reduce(data, dtype)` and `broadcast(data, root)`. Steps, gradients and checkpoints are then calls that all ranks make together.
@@ -224,6 +227,7 @@ class Trainer:
         num_threads: int = 0,
         lazy_updates: bool | Iterable[str] = (),
         fused_update: bool = False,
+        early_updates: bool = False,
         communicator: Any = None,
         communicator_deadline_s: float = _communicator.DEADLINE_S,
         bucket_bytes: int = 4 << 20,
@@ -281,6 +285,7 @@ class Trainer:
         options.int32_labels = int32_labels
         options.lazy_updates = (["*"] if lazy_updates else []) if isinstance(lazy_updates, bool) else list(lazy_updates)
         options.fused_update = fused_update
+        options.early_updates = early_updates
         options.set_ranks(_communicator.of(communicator, communicator_deadline_s), bucket_bytes, reduction, shard_optimizer)
         model = _model(model)
         self._inputs = model.inputs

@@ -126,6 +126,9 @@ class TrainingRun {
       // A small set may have no batch for this rank.
       if (!ranks_ || own->num_samples() >= (options.drop_last ? batch : 1)) validation_loader_.emplace(own, options);
     }
+    if (a_.skip_nan && a_.trainer.early_updates)
+      throw Error(ErrorCode::invalid_argument,
+                  "--skip-nan goes with no --early-updates: a step with a NaN may have updated some parameters");
     if (a_.patience > 0 && !validation_) throw Error(ErrorCode::invalid_argument, "--patience needs --validation");
     const auto kind = a_.trainer.schedule.kind;
     using Kind = train::Schedule::Kind;
@@ -279,12 +282,15 @@ class TrainingRun {
                   fmt::format("step {}: the loss is {}, and the parameters are spoilt; a smaller --learning-rate or --clip-norm may help",
                               trainer_->position().num_steps, std::isnan(loss) ? "NaN" : "infinite"));
     } catch (const Error& error) {
-      // What the check of values says. Such a step has changed nothing.
+      // What the check of values says. Such a step has changed nothing, unless updates are early.
       if (error.message().find(" is NaN at ") == std::string::npos) throw;
       if (!a_.skip_nan)
-        throw Error(error.code(), fmt::format("step {}: {}\nNothing was changed by this step. --skip-nan leaves such steps out; a smaller "
-                                              "--learning-rate or --clip-norm may help.",
-                                              trainer_->position().num_steps + 1, error.what()));
+        throw Error(
+            error.code(),
+            fmt::format("step {}: {}\n{} a smaller --learning-rate or --clip-norm may help.", trainer_->position().num_steps + 1,
+                        error.what(),
+                        a_.trainer.early_updates ? "Some parameters may be updated; checkpoints before this step are whole. Late updates or"
+                                                 : "Nothing was changed by this step. --skip-nan leaves such steps out;"));
       return left_out(error.what());
     }
   }

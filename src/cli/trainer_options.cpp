@@ -81,6 +81,7 @@ void add_trainer_options(CLI::App& app, train::TrainerOptions& options) {
       "--recompute-fraction",
       "Share, up to 1, of a step's time, as estimated, that may go into values which are computed twice, for less memory; 0.02 by default");
   flag("--fused-update", &train::TrainerOptions::fused_update, "Update all parameters in one node");
+  flag("--early-updates", &train::TrainerOptions::early_updates, "Update each parameter as soon as its gradient is there");
 }
 
 }  // namespace treadle::cli

@@ -332,6 +332,7 @@ void Runtime::execute(const std::shared_ptr<const Executable>& executable, std::
   const RunOptions* run_options = request.options;
   exec::RunControl run_control = control(run_options);
   if (request.random_id) run_control.run_id = *request.random_id;
+  run_control.committed = request.committed;
   const HookedRun hooked{
       .run_id = run_control.run_id, .graph_id = executable->id, .tag = run_options ? run_options->tag : std::string_view()};
   check_names(*executable, run_options, request.monitor.get(), request.bound);

@@ -39,6 +39,7 @@ struct RunRequest {
   std::shared_ptr<const Monitor> monitor = nullptr;
   bool compiled = false;                             ///< the executable was made for this run
   std::optional<uint64_t> random_id = std::nullopt;  ///< what randomness depends on; none: the run's number
+  std::atomic<bool>* committed = nullptr;            ///< set when the run begins to write over what it updates
   std::shared_ptr<const void> held = nullptr;        ///< let go when the run has ended, which may be after its caller has left
 };
 

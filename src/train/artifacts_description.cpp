@@ -46,6 +46,7 @@ void for_each_option(TrainerOptions& o, const Visit& visit) {
   visit("backoff_factor", o.loss_scaling.backoff_factor), visit("growth_interval", o.loss_scaling.growth_interval);
   visit("clip_value", o.clip_value), visit("clip_norm", o.clip_norm), visit("accumulation_steps", o.accumulation_steps);
   visit("ema_decay", o.ema_decay), visit("ema_statistics", o.ema_statistics), visit("fused_update", o.fused_update);
+  visit("early_updates", o.early_updates);
   visit("lazy_updates", o.lazy_updates), visit("precision", o.session.precision);
   visit("lora_rank", o.lora.rank), visit("lora_alpha", o.lora.alpha), visit("lora_dropout", o.lora.dropout);
   visit("lora_targets", o.lora.targets);

@@ -80,8 +80,10 @@ void JointModule::Impl::make(const JointOptions& given) {
   if (!forward_only && !made.parameters.empty()) joint_options.parameters = made.parameters;  // with gradients; also the next time
   held->watch(true);
   auto again = [this] { return make_joint(/*simplified=*/false).training.graph; };
+  RunnerOptions of_runner;
+  if (!forward_only) of_runner.forward.emplace();
   runner = std::make_unique<Runner>(*this, std::move(made.graph), again, std::vector<const NamedTensors*>{&parameters, &states}, held,
-                                    forward_only ? std::nullopt : std::optional<std::vector<std::string>>(std::in_place));
+                                    std::move(of_runner));
   is_random = draws_numbers(runner->graph());
   copied = read_behind_yield(runner->graph());
   find_fed_states(given.states);

@@ -186,6 +186,17 @@ void check_ranks(const TrainerOptions& o) {
   if (o.shard_optimizer && o.ema_decay > 0) refuse("shard_optimizer does not go with ema_decay: averages are used by all ranks");
 }
 
+void check_early_updates(const TrainerOptions& o) {
+  if (!o.early_updates) return;
+  const std::pair<bool, const char*> all_first[] = {{o.clip_norm > 0, "clip_norm"},
+                                                    {scales_loss(o), "float16"},
+                                                    {o.accumulation_steps > 1, "accumulation_steps"},
+                                                    {o.fused_update, "fused_update"},
+                                                    {o.communicator != nullptr, "communicator"}};
+  for (const auto& [given, option] : all_first)
+    if (given) throw Error(ErrorCode::invalid_argument, fmt::format("early_updates goes with no {}: it needs all gradients first", option));
+}
+
 }  // namespace
 
 std::string state_name(const std::string& parameter, std::string_view what) { return fmt::format("{}/{}", parameter, what); }
@@ -268,7 +279,7 @@ void check_optimizer(const TrainerOptions& o) {
       refuse(fmt::format("lazy_updates does not go with {}, which has whole gradients",
                          o.fused_update ? "fused_update" : "accumulation_steps"));
   }
-  check_ranks(o);
+  check_ranks(o), check_early_updates(o);
   if (o.fused_update && (!o.groups.empty() || o.accumulation_steps > 1 || o.optimizer == Optimizer::lamb || o.clip_norm > 0))
     refuse("fused_update goes with no groups, no accumulation, no clip_norm, and not with lamb, which look at parameters one by one");
 }

@@ -141,6 +141,7 @@ std::vector<TextOption> make_text_options() {
   scaling("init_scale", &LossScaling::init_scale), scaling("growth_factor", &LossScaling::growth_factor);
   scaling("backoff_factor", &LossScaling::backoff_factor), scaling("growth_interval", &LossScaling::growth_interval);
   flag("int32_labels", &O::int32_labels), flag("nesterov", &O::nesterov), flag("fused_update", &O::fused_update);
+  flag("early_updates", &O::early_updates);
   flag("dynamic_batch", &O::dynamic_batch), flag("ema_statistics", &O::ema_statistics);
   all.push_back({"communicator", [](O& o, const std::string& value) { o.communicator_name = value; }});
   all.push_back({"reduction", [](O& o, const std::string& value) {

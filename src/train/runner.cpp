@@ -15,13 +15,11 @@
 namespace treadle::train {
 
 Runner::Runner(const Runtime& runtime, std::unique_ptr<Graph> graph, MakeUnsimplified make_unsimplified,
-               const std::vector<const NamedTensors*>& kept, std::shared_ptr<exec::Variables> variables,
-               std::optional<std::vector<std::string>> forward, bool is_ready)
+               const std::vector<const NamedTensors*>& kept, std::shared_ptr<exec::Variables> variables, RunnerOptions options)
     : runtime_(runtime),
       make_unsimplified_(std::move(make_unsimplified)),
       variables_(std::move(variables)),
-      forward_(std::move(forward)),
-      is_ready_(is_ready),
+      options_(std::move(options)),
       executable_(lower(std::move(graph), /*observable=*/false)) {
   for (const std::string& name : executable_->input_names) {
     kept_.emplace_back();
@@ -32,15 +30,16 @@ Runner::Runner(const Runtime& runtime, std::unique_ptr<Graph> graph, MakeUnsimpl
 }
 
 std::shared_ptr<Executable> Runner::lower(std::unique_ptr<Graph> graph, bool observable) const {
-  if (!is_ready_) {
+  if (!options_.is_ready) {
     const LoadPhases::Phase phase("optimise");
     optimise(*graph, runtime_.options);
   }
   exec::ProgramOptions options = runtime_.program_options();
   options.observable = observable;
   options.variables = variables_;
-  options.forward_outputs = forward_;
-  if (!forward_) options.arena_share = 1, options.recompute_fraction = 0;  // nothing there is kept for a backward pass
+  options.forward_outputs = options_.forward;
+  options.early_updates = options_.early_updates;
+  if (!options_.forward) options.arena_share = 1, options.recompute_fraction = 0;  // nothing there is kept for a backward pass
   return runtime_.make_executable(std::move(graph), options);
 }
 

@@ -19,6 +19,12 @@ struct Call {
   std::shared_ptr<const void> held;
 };
 
+struct RunnerOptions {
+  std::optional<std::vector<std::string>> forward = std::nullopt;  ///< as exec::ProgramOptions::forward_outputs
+  bool is_ready = false;                                           ///< the graph is optimised, and so are those that are made again
+  bool early_updates = false;                                      ///< as exec::ProgramOptions has it
+};
+
 class Runner {
  public:
   /// Makes the graph again with the same inputs and outputs and all its values, for who wants to see those that are gone when it has been
@@ -28,11 +34,8 @@ class Runner {
   /// @param graph      with its outputs; it is optimised, if it has not been.
   /// @param kept       tensors by input name; the rest of the inputs are fed.
   /// @param variables  of the graph's parameters.
-  /// @param forward    as exec::ProgramOptions::forward_outputs.
-  /// @param is_ready   the graph is optimised, and so are those that are made again.
   Runner(const Runtime& runtime, std::unique_ptr<Graph> graph, MakeUnsimplified make_unsimplified,
-         const std::vector<const NamedTensors*>& kept, std::shared_ptr<exec::Variables> variables = nullptr,
-         std::optional<std::vector<std::string>> forward = std::nullopt, bool is_ready = false);
+         const std::vector<const NamedTensors*>& kept, std::shared_ptr<exec::Variables> variables = nullptr, RunnerOptions options = {});
 
   /// Every input in order. @throws Error(invalid_argument) naming the feed that is missing or unknown.
   std::vector<Datum> arrange(const Feeds& feeds, const Datum& labels) const;
@@ -53,6 +56,7 @@ class Runner {
   Runtime::Executables executables() const;
   /// Frees the memory of runs that nobody uses.
   void trim() const;
+  bool updates_early() const { return options_.early_updates; }
   const exec::Program& program() const { return *executable_->program; }
   const Graph& graph() const { return *executable_->graph; }
 
@@ -62,8 +66,7 @@ class Runner {
   const Runtime& runtime_;
   const MakeUnsimplified make_unsimplified_;
   const std::shared_ptr<exec::Variables> variables_;  // of parameters; null: there are none
-  const std::optional<std::vector<std::string>> forward_;
-  const bool is_ready_;
+  const RunnerOptions options_;
   std::shared_ptr<const Executable> executable_;
   mutable std::mutex mutex_;  // of what follows
   mutable std::shared_ptr<const Monitor> monitor_;

@@ -227,7 +227,7 @@ def test_steps_accumulate(where: str) -> None:
         assert not trainer.optimizer_state[f"{name}/gradient"].any()
 
 
-@pytest.mark.parametrize("options, where", [({}, "host"), ({}, "readiness"), ({}, "sim"), ({"fused_update": True}, "host"), ({"accumulation_steps": 2}, "host")])
+@pytest.mark.parametrize("options, where", [({}, "host"), ({}, "readiness"), ({}, "sim"), ({"fused_update": True}, "host"), ({"early_updates": True}, "host"), ({"accumulation_steps": 2}, "host")])
 def test_averages_are_pytorchs(options: dict, where: str) -> None:
     module, x, labels = network(), inputs(16, 6), classes_of(16)
     session = treadle.SessionOptions()
@@ -411,6 +411,7 @@ def test_patterns_choose_parameters() -> None:
     ({"groups": [{"parameters": ["0.wight"]}]}, "0.weight"),
     ({"parameters": ["1.*"]}, "no initializer"),
     ({"fused_update": True, "clip_norm": 1.0}, "fused_update"),
+    ({"early_updates": True, "clip_norm": 1.0}, "early_updates goes with no clip_norm"),
 ])
 def test_options_that_make_no_sense_are_refused(options: dict, message: str) -> None:
     with pytest.raises(treadle.Error, match=message):

@@ -86,6 +86,7 @@ std::vector<Case> cases() {
                   .groups = {{.parameters = {"*.bias"}, .rate_factor = 0.5, .weight_decay = 0.0}}}});
   all.push_back({"accumulation", {.optimizer = Optimizer::adam, .learning_rate = 1e-2, .accumulation_steps = 3}});
   all.push_back({"average", {.learning_rate = 0.1, .ema_decay = 0.9, .ema_statistics = true}});
+  all.push_back({"early", {.learning_rate = 0.1, .momentum = 0.9, .early_updates = true}});
   all.push_back({"fused", {.optimizer = Optimizer::adam, .learning_rate = 1e-2, .fused_update = true}});
   all.push_back({"frozen", {.label_smoothing = 0.1, .optimizer = Optimizer::rmsprop, .learning_rate = 1e-3, .frozen = {"conv.*"}}});
   all.push_back({"adapters", {.optimizer = Optimizer::lion, .learning_rate = 1e-2, .lora = {.rank = 2, .alpha = 3.0, .dropout = 0.25}}});

@@ -38,7 +38,9 @@ class Lowering {
     find_parameters();
     make_slots();
     std::string missing;
-    for (NodeId id : choose_order(graph_, options_.reuse_memory)) {
+    std::unordered_set<const Node*> forward;
+    if (options_.early_updates) forward = forward_part(graph_, *options_.forward_outputs);
+    for (NodeId id : choose_order(graph_, options_.reuse_memory, options_.early_updates ? &forward : nullptr)) {
       if (p_.parameters_ && p_.parameters_->computes(id)) continue;
       try {
         lower(graph_.node(id));
@@ -57,6 +59,9 @@ class Lowering {
     p_.weights_.place(p_, p_.instructions_, options_);
     p_.commit_from_ = p_.instructions_.size();
     while (p_.commit_from_ > 0 && is_update(*p_.instructions_[p_.commit_from_ - 1].node)) --p_.commit_from_;
+    if (options_.early_updates)
+      for (size_t i = p_.commit_from_; i-- > 0;)
+        if (is_update(*p_.instructions_[i].node) && is_behind(graph_, *p_.instructions_[i].node, forward)) p_.commit_from_ = i;
     name_phases();
     const auto handed_out = std::find_if(p_.preallocated_.begin(), p_.preallocated_.end(),
                                          [&](int32_t index) { return slot(index).is_gradient && slot(index).is_output; });
@@ -205,7 +210,7 @@ class Lowering {
         if (options_.release_packed) options.release_packed = body.graph.get();
         options.device_kernel = nullptr;  // bodies run on the host
         options.variables = nullptr;      // they capture parameters
-        options.forward_outputs.reset();
+        options.forward_outputs.reset(), options.early_updates = false;
         made.bodies.push_back(std::make_unique<Program>(std::shared_ptr<const Graph>(p_.graph_, body.graph.get()), options, symbols));
         made.bodies.back()->is_body_ = true;
         p_.weights_.add_body(made.bodies.back()->weights_);

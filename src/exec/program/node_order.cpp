@@ -18,16 +18,25 @@ namespace {
 constexpr int64_t kSomeExtent = 64;               // for symbols
 constexpr int64_t kOtherExtents[] = {1, 8, 512};  // for which an order chosen for the first one may not be worse
 
+// What the update's results may be bound to the memory of.
+std::vector<ValueId> written_over(const Node& update) {
+  std::vector<ValueId> values;
+  for (size_t output = 0; output < update.outputs.size(); ++output)
+    if (update.has_output(output))
+      values.push_back(update.inputs[static_cast<size_t>(update.op->updated_input(update, static_cast<int>(output)))]);
+  return values;
+}
+
 // The graph as the planner of orders sees it: views are their input's value, results and inputs have bytes elsewhere.
 class Description {
  public:
-  /// @param extent  of every symbol.
-  Description(const Graph& graph, const std::vector<NodeId>& order, int64_t extent)
-      : graph_(graph), values_(graph.symbols().size(), extent), bounds_(values_) {
+  /// @param extent  of every symbol. @param early  updates that do not come last
+  Description(const Graph& graph, const std::vector<NodeId>& order, int64_t extent, const std::set<NodeId>& early)
+      : graph_(graph), early_(early), values_(graph.symbols().size(), extent), bounds_(values_) {
     root_.resize(graph.num_values());
     for (size_t v = 0; v < root_.size(); ++v) root_[v] = static_cast<int32_t>(v);
     bytes_.assign(root_.size(), 0);
-    for (NodeId id : order) add(graph.node(id));
+    for (NodeId id : order) add(id, graph.node(id));
     for (ValueId output : graph.outputs) bytes_[static_cast<size_t>(root_of(output))] = 0;
   }
 
@@ -53,7 +62,7 @@ class Description {
     return align_up(static_cast<size_t>(std::min(bytes, kMuch)), Storage::kAlignment);
   }
 
-  void add(const Node& node) {
+  void add(NodeId id, const Node& node) {
     const auto index = static_cast<int32_t>(steps_.size());
     const std::span<const Alias> aliases = node.op ? std::span<const Alias>(node.op->alias) : std::span<const Alias>();
     memory::Step step;
@@ -85,14 +94,20 @@ class Description {
       barrier_ = index;
     }
     is_update_.push_back(is_update(node));
-    if (is_update_.back())
+    if (early_.contains(id)) {
+      for (ValueId value : written_over(node))
+        for (int32_t s = 0; s < index; ++s)
+          if (std::ranges::count(steps_[static_cast<size_t>(s)].reads, root_of(value)) > 0) step.after.push_back(s);
+    } else if (is_update_.back()) {
       for (int32_t s = 0; s < index; ++s)
         if (!is_update_[static_cast<size_t>(s)]) step.after.push_back(s);
+    }
     steps_.push_back(std::move(step));
   }
 
   static constexpr double kMuch = 1e14;  // sums of many such still are integers
   const Graph& graph_;
+  const std::set<NodeId>& early_;
   const std::vector<int64_t> values_;  // of symbols
   UpperBounds bounds_;
   bool known_ = true;
@@ -104,8 +119,8 @@ class Description {
 };
 
 // Updates that something else reads stay where they are.
-std::vector<NodeId> with_updates_last(const Graph& graph) {
-  std::vector<NodeId> order = graph.order();
+std::set<NodeId> updates_of(const Graph& graph) {
+  const std::vector<NodeId> order = graph.order();
   std::set<NodeId> last;
   auto is_read_by_last = [&](ValueId output) {
     if (output == kNoValue) return true;
@@ -115,7 +130,43 @@ std::vector<NodeId> with_updates_last(const Graph& graph) {
   for (NodeId id : order | std::views::reverse)
     if (const Node& node = graph.node(id); is_update(node) && std::all_of(node.outputs.begin(), node.outputs.end(), is_read_by_last))
       last.insert(id);
-  std::stable_partition(order.begin(), order.end(), [&](NodeId id) { return !last.contains(id); });
+  return last;
+}
+
+// Each early update right behind the last node that makes what it reads, or reads what it writes over; the others last.
+std::vector<NodeId> with_updates_placed(const Graph& graph, const std::set<NodeId>& updates, const std::set<NodeId>& early) {
+  const std::vector<NodeId> own = graph.order();
+  std::vector<size_t> made_at(graph.num_values(), 0), read_at(graph.num_values(), 0), root(graph.num_values());
+  std::iota(root.begin(), root.end(), size_t{0});
+  std::vector<std::vector<NodeId>> placed(own.size() + 1);
+  auto place = [&](NodeId id, size_t at) {
+    const Node& node = graph.node(id);
+    placed[at].push_back(id);
+    for (ValueId output : node.outputs)
+      if (output != kNoValue) made_at[index_of(output)] = at;
+    for (ValueId input : node.inputs)
+      if (input != kNoValue) read_at[root[index_of(input)]] = std::max(read_at[root[index_of(input)]], at);
+  };
+  for (size_t i = 0; i < own.size(); ++i) {
+    if (early.contains(own[i])) continue;
+    const Node& node = graph.node(own[i]);
+    for (const Alias& alias : node.op ? std::span<const Alias>(node.op->alias) : std::span<const Alias>()) {
+      const auto in = static_cast<size_t>(alias.input), out = static_cast<size_t>(alias.output);
+      if (alias.kind == Alias::Kind::view && node.has_input(in) && node.has_output(out))
+        root[index_of(node.outputs[out])] = root[index_of(node.inputs[in])];
+    }
+    place(own[i], updates.contains(own[i]) ? own.size() : i);
+  }
+  for (NodeId id : own) {
+    if (!early.contains(id)) continue;
+    size_t at = 0;
+    for (ValueId input : graph.node(id).inputs)
+      if (input != kNoValue) at = std::max(at, made_at[index_of(input)]);
+    for (ValueId value : written_over(graph.node(id))) at = std::max(at, read_at[root[index_of(value)]]);
+    place(id, at);
+  }
+  std::vector<NodeId> order;
+  for (const auto& ids : placed) order.insert(order.end(), ids.begin(), ids.end());
   return order;
 }
 
@@ -123,17 +174,29 @@ std::vector<NodeId> with_updates_last(const Graph& graph) {
 
 bool is_update(const Node& node) { return node.op && node.op->updated_input; }
 
-std::vector<NodeId> choose_order(const Graph& graph, bool saves_memory) {
-  std::vector<NodeId> order = with_updates_last(graph);
+bool is_behind(const Graph& graph, const Node& update, const std::unordered_set<const Node*>& forward) {
+  return std::any_of(update.inputs.begin(), update.inputs.end(), [&](ValueId input) {
+    if (input == kNoValue) return false;
+    const NodeId producer = graph.value(input).producer;
+    return producer != kNoNode && !forward.contains(&graph.node(producer));
+  });
+}
+
+std::vector<NodeId> choose_order(const Graph& graph, bool saves_memory, const std::unordered_set<const Node*>* forward) {
+  const std::set<NodeId> updates = updates_of(graph);
+  std::set<NodeId> early;
+  for (NodeId id : updates)
+    if (forward && is_behind(graph, graph.node(id), *forward)) early.insert(id);
+  std::vector<NodeId> order = with_updates_placed(graph, updates, early);
   if (!saves_memory || order.size() > kMaxReordered) return order;
-  const Description description(graph, order, kSomeExtent);
+  const Description description(graph, order, kSomeExtent, early);
   if (!description.is_known()) return order;
   std::vector<int32_t> as_it_is(order.size());
   std::iota(as_it_is.begin(), as_it_is.end(), 0);
   const std::vector<int32_t> best = memory::order_for_peak(description.steps(), description.bytes());
   if (best == as_it_is) return order;
   for (int64_t extent : graph.symbols().size() == 0 ? std::span<const int64_t>() : std::span<const int64_t>(kOtherExtents)) {
-    const Description other(graph, order, extent);
+    const Description other(graph, order, extent, early);
     if (!other.is_known() ||
         memory::peak_of_order(other.steps(), other.bytes(), best) > memory::peak_of_order(other.steps(), other.bytes(), as_it_is))
       return order;

@@ -121,6 +121,9 @@ struct ProgramOptions {
   /// Of a training step: outputs that the forward part computes; what they need is its forward part, unless a Yield ends it. None: the
   /// program is no training step.
   std::optional<std::vector<std::string>> forward_outputs;
+  /// With forward_outputs: updates that read what the backward part makes come as soon as nobody reads any more what they write over. From
+  /// the first of them on a run is not cancelled, and one that fails leaves the rest as it was.
+  bool early_updates = false;
   /// Memory of the graph's values of kind parameter that have elements (Value::constant): kernels pack these once for each version. Null:
   /// they stay what they are.
   std::shared_ptr<Variables> variables;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <unordered_set>
 
+#include "exec/program/node_order.h"
 #include "graph/op_def.h"
 
 namespace treadle::exec {
@@ -10,14 +11,18 @@ namespace {
 
 bool communicates(const Instruction& instruction) { return instruction.node->op && instruction.node->op->communicates; }
 
-// Among several ranks the loss is known when all gradients are. The first values that they exchange are the end of the forward part.
-std::vector<ValueId> ends_of_forward(const Graph& graph, std::span<const Instruction> instructions, std::span<const std::string> names) {
-  const auto exchange = std::find_if(instructions.begin(), instructions.end(), communicates);
-  if (exchange != instructions.end()) return exchange->node->inputs;
+std::vector<ValueId> outputs_of(const Graph& graph, std::span<const std::string> names) {
   std::vector<ValueId> values;
   for (size_t i = 0; i < graph.outputs.size(); ++i)
     if (std::find(names.begin(), names.end(), graph.output_names[i]) != names.end()) values.push_back(graph.outputs[i]);
   return values;
+}
+
+// Among several ranks the loss is known when all gradients are. The first values that they exchange are the end of the forward part.
+std::vector<ValueId> ends_of_forward(const Graph& graph, std::span<const Instruction> instructions, std::span<const std::string> names) {
+  const auto exchange = std::find_if(instructions.begin(), instructions.end(), communicates);
+  if (exchange != instructions.end()) return exchange->node->inputs;
+  return outputs_of(graph, names);
 }
 
 std::unordered_set<const Node*> ancestors(const Graph& graph, std::vector<ValueId> open) {
@@ -33,6 +38,10 @@ std::unordered_set<const Node*> ancestors(const Graph& graph, std::vector<ValueI
 }
 
 }  // namespace
+
+std::unordered_set<const Node*> forward_part(const Graph& graph, std::span<const std::string> names) {
+  return ancestors(graph, outputs_of(graph, names));
+}
 
 std::string_view name_of(StepPhase phase) {
   switch (phase) {
@@ -55,10 +64,10 @@ std::vector<StepPhase> step_phases(const Graph& graph, std::span<const Instructi
     of_forward = ancestors(graph, ends_of_forward(graph, instructions, forward));
   std::vector<StepPhase> phases;
   for (size_t i = 0; i < instructions.size(); ++i)
-    phases.push_back(communicates(instructions[i])               ? StepPhase::communication
-                     : i >= commit_from                          ? StepPhase::optimizer
-                     : of_forward.contains(instructions[i].node) ? StepPhase::forward
-                                                                 : StepPhase::backward);
+    phases.push_back(communicates(instructions[i])                          ? StepPhase::communication
+                     : i >= commit_from && is_update(*instructions[i].node) ? StepPhase::optimizer
+                     : of_forward.contains(instructions[i].node)            ? StepPhase::forward
+                                                                            : StepPhase::backward);
   return phases;
 }
 

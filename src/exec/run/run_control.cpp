@@ -15,6 +15,7 @@ void RunControl::check_closely() const {
 void RunControl::commit() const {
   check();
   if (caller) call([&] { caller->committing = true; });
+  if (committed) committed->store(true);
 }
 
 void RunControl::throw_left() { throw Error(ErrorCode::timed_out, "the run passed its deadline, and its caller has left"); }

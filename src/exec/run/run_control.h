@@ -89,6 +89,7 @@ struct RunControl {
   bool takes_feeds_later = false;             ///< feeds may be undefined at the start: Run::feed()
   bool takes_device_feeds = false;            ///< feeds that lie on devices are taken as they are; otherwise copied to the host
   bool keeps_feeds = false;                   ///< no output is made where a feed lies: feeds may be read until the end
+  std::atomic<bool>* committed = nullptr;     ///< set when updates begin
   bool counts_nodes = false;                  ///< how long they take, in the program's counters
   bool kernel_phases = false;                 ///< recorded too
   int inter_op_threads = 0;                   ///< nodes at once, in the parallel executor; 0: as many as the pool has threads, 1: in order

@@ -1,0 +1,361 @@
+// What a Trainer is inside: the graphs that it runs, the values that steps update, and the order of things in a step.
+#pragma once
+
+#include <fmt/format.h>
+
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "core/allocation.h"
+#include "exec/program/profile_plan.h"
+#include "exec/run/frame.h"
+#include "graph/infer.h"
+#include "graph/op_def.h"
+#include "train/data_parallel.h"
+#include "train/joined_parameters.h"
+#include "train/optimizers.h"
+#include "train/runner.h"
+#include "train/staying_values.h"
+#include "train/trainer_graphs.h"
+#include "train/training_graph.h"
+#include "treadle/error.h"
+#include "treadle/out_of_memory.h"
+#include "treadle/train.h"
+
+namespace treadle::train {
+
+struct Trainer::Impl : Runtime, TrainerGraphs {
+  using TrainerGraphs::options;
+
+  Impl(const Model& source, const TrainerOptions& given)
+      : Runtime(in_training(given.session), "the trainer"), TrainerGraphs(source, given) {
+    begin(source);
+  }
+  explicit Impl(std::unique_ptr<const Artifacts> artifacts)
+      : Runtime(in_training(artifacts->description().options.session), "the trainer"), TrainerGraphs(std::move(artifacts)) {
+    names_no_passes = "artifacts hold optimised graphs only";
+    begin(model);
+  }
+
+  void begin(const Model& source) {
+    const Making scope(*this, source);
+    making(name, [&] {
+      scalars.emplace(kLearningRate, Tensor::scalar(static_cast<float>(options.learning_rate)));
+      scalars.emplace(kUpdateCount, Tensor::scalar<int64_t>(1));
+      if (scaler) scalars.emplace(kLossScale, scaler->scalar());
+      if (options.early_updates && (parallel || devices.any()))
+        throw Error(ErrorCode::invalid_argument,
+                    "early_updates goes with no devices and no parallel execution: updates are put in an order");
+      devices.read_groups(model);
+      make_step();
+      if (options.accumulation_steps > 1) make_update();
+    });
+    if (ranks) begin_together();
+    keep_limits([this] { trim(); });
+  }
+
+  ~Impl() {
+    in_flight->close(-1);  // what a caller has left behind still uses all that follows
+    let_limits_go();
+    staying.reset();
+    for (std::unique_ptr<Runner>* runner : {&step, &update, &gradients, &inference, &loss, &evaluation}) runner->reset();
+    for (NamedTensors* tensors : {&parameters, &states, &momentum, &optimizer_state}) tensors->clear();
+    step_bound.clear(), update_bound.clear();
+  }
+
+  /// Those that have been made, the step's first.
+  template <typename Visit>
+  void for_each_runner(Visit&& visit) const {
+    std::lock_guard lock(runners_mutex);
+    for (const std::unique_ptr<Runner>* runner : {&step, &update, &gradients, &inference, &loss, &evaluation})
+      if (*runner) visit(**runner);
+  }
+  // Arenas that no run uses.
+  void trim() const {
+    for_each_runner([](const Runner& runner) { runner.trim(); });
+  }
+
+  profile::ProfilePlan profile_plan(const Profiling& of) const override;
+  Executables executables() const {
+    Executables made;
+    for_each_runner([&](const Runner& runner) { runner.add_to(made); });
+    return made;
+  }
+
+  /// The memory of what has the outputs' names.
+  static std::vector<Datum> bound_to(const NamedTensors& kept, const std::vector<std::string>& outputs) {
+    std::vector<Datum> bound(outputs.size());
+    for (size_t k = 0; k < outputs.size(); ++k)
+      if (auto found = kept.find(outputs[k]); found != kept.end()) bound[k] = found->second;
+    return bound;
+  }
+
+  void make_step() {
+    std::unique_ptr<Graph> graph = first_step_graph(Runtime::options);
+    std::vector<std::string> forward{"loss"};
+    for (const auto& [name, tensor] : states) forward.push_back(name);
+    NamedTensors kept = joins_parameters()
+                            ? lay_side_by_side(parameters, optimizer_state, trained, state_names(options), std::string(kAllParameters))
+                            : parameters;  // by the names of inputs and outputs
+    kept.insert(optimizer_state.begin(), optimizer_state.end());
+    kept.insert(states.begin(), states.end());
+    step_bound = bound_to(kept, graph->output_names);
+    auto again = [this] { return step_graph(Runtime::options, /*simplified=*/false); };
+    step = std::make_unique<Runner>(
+        *this, std::move(graph), again, std::vector<const NamedTensors*>{&kept, &scalars}, nullptr,
+        RunnerOptions{.forward = std::move(forward), .is_ready = opened != nullptr, .early_updates = options.early_updates});
+    // Where a limit is kept, or a job shares the device, results come to the host. Ranks and sums of gradients are exchanged there.
+    if (devices.any() && Runtime::options.memory_limit_bytes == 0 && !job && !ranks && options.accumulation_steps == 1)
+      staying = std::make_unique<StayingValues>(*step->executable(), step_bound);
+    for (const auto& [name, tensor] : parameters)
+      if (auto found = optimizer_state.find(state_name(name, "momentum")); found != optimizer_state.end())
+        momentum.emplace(name, found->second);
+  }
+
+  void make_update() {
+    NamedTensors kept = parameters;
+    for (const auto& [name, tensor] : optimizer_state)
+      if (!is_sum(name)) kept.emplace(name, tensor);
+    std::unique_ptr<Graph> graph = update_graph();
+    update_bound = bound_to(kept, graph->output_names);
+    auto again = [this] { return update_graph(); };
+    update = std::make_unique<Runner>(*this, std::move(graph), again, std::vector<const NamedTensors*>{&kept, &scalars}, nullptr,
+                                      RunnerOptions{.forward = std::vector<std::string>(), .is_ready = opened != nullptr});
+  }
+
+  /// The last step of those that accumulate, and the update. Sums and statistics are written last: a step that fails may be repeated.
+  std::vector<Datum> step_and_update(const Feeds& feeds, const Datum& labels, const Call& call) {
+    std::vector<Datum> outputs = run(*step, step->arrange(feeds, labels), call);
+    const std::vector<std::string>& names = step->graph().output_names;
+    Feeds sums;
+    for (size_t k = 0; k < outputs.size(); ++k)
+      if (is_sum(names[k])) sums.emplace(names[k], outputs[k]);
+    run(*update, update->arrange(sums, {}), call, update_bound);
+    for (size_t k = 0; k < outputs.size(); ++k)
+      if (auto state = states.find(names[k]); state != states.end()) state->second.copy_from(outputs[k].tensor());
+    for (const auto& [name, gradient] : sums) {
+      Tensor& sum = optimizer_state.at(name);
+      std::fill_n(sum.data<float>(), sum.num_elements(), 0.0F);
+    }
+    return outputs;
+  }
+
+  /// A step that is all there is.
+  std::vector<Datum> whole_step(const Feeds& feeds, const Datum& labels, const Call& call) {
+    std::vector<Datum> arranged = step->arrange(feeds, labels);
+    if (staying && (may_have_been_written() || is_state_shown)) staying->leave();
+    if (!staying || may_be_written() || is_state_shown) return run(*step, std::move(arranged), call, step_bound);
+    try {
+      const std::vector<exec::OutputMemory> memory = staying->begin(arranged);
+      std::vector<Datum> outputs = run(*step, std::move(arranged), call, {}, memory);
+      staying->take(outputs);
+      return outputs;
+    } catch (const OutOfMemory&) {  // what is done instead stands below: here the exception holds memory
+    }
+    staying->leave();  // the device has no room for what stays
+    staying.reset();
+    return run(*step, step->arrange(feeds, labels), call, step_bound);
+  }
+
+  /// Before anybody reads the values that steps update.
+  void bring_to_host() const {
+    check_whole();
+    if (staying) staying->bring_to_host();
+  }
+  const NamedTensors& shown_state(const NamedTensors& tensors) {
+    bring_to_host();
+    is_state_shown = true;
+    return tensors;
+  }
+
+  NamedTensors merged() const {
+    bring_to_host();
+    return adapters.empty() ? parameters : merge_adapters(model, adapters, factor_of(options.lora), parameters);
+  }
+
+  /// Averages by parameter and running statistic. @param in_place  what stands in the place of those, once they have changed places
+  NamedTensors averages(bool in_place = false) const {
+    bring_to_host();
+    NamedTensors named;
+    for (const NamedTensors* values : {&parameters, &states})
+      for (const auto& [name, tensor] : *values)
+        if (auto found = optimizer_state.find(state_name(name, kAverage)); found != optimizer_state.end())
+          named.emplace(name, in_place ? tensor : found->second);
+    return named;
+  }
+
+  /// Parameters and averages change places, as whoever holds views of the former, and programs that are fed them, must see it.
+  void use_averages(bool use) {
+    if (options.ema_decay <= 0) throw Error(ErrorCode::invalid_argument, "the trainer keeps no averages: it was made without ema_decay");
+    if (use == averages_used) return;
+    const exec::Variables::Writing writing(*variables());
+    if (staying) staying->leave();
+    for (auto& [name, average] : averages()) {
+      Tensor& value = states.contains(name) ? states.at(name) : parameters.at(name);
+      std::swap_ranges(value.data<float>(), value.data<float>() + value.num_elements(), average.data<float>());
+    }
+    note_changed();
+    averages_used = use;
+  }
+  void check_whole() const {
+    if (half_updated)
+      throw Error(ErrorCode::invalid_argument,
+                  "a step has failed behind its first update (early_updates), and left parameters half updated: load a checkpoint");
+  }
+  void check_averages_unused(std::string_view what) const {
+    if (averages_used)
+      throw Error(ErrorCode::invalid_argument,
+                  fmt::format("{} while the averages are in the parameters' place; use_averages(false) first", what));
+  }
+
+  double train_step(const Feeds& feeds, const Datum& labels, const RunOptions* run_options) {
+    check_averages_unused("a step"), check_whole();
+    const bool updates = accumulated_steps + 1 == options.accumulation_steps;
+    const auto change = std::make_shared<Change>(*this, updates);
+    const Call call{run_options, change};
+    *scalars.at(std::string(kLearningRate)).data<float>() = static_cast<float>(scheduled_rate());
+    *scalars.at(std::string(kUpdateCount)).data<int64_t>() = num_updates + 1;
+    std::vector<Datum> outputs;
+    if (scaler) scaler->begin_step();
+    try {
+      change->report_failure([&] {
+        outputs = updates && update ? step_and_update(feeds, labels, call) : whole_step(feeds, labels, call);
+        if (ranks && updates) ranks->share(parameters);
+      });
+    } catch (const Error&) {
+      const std::optional<double> loss = scaler ? scaler->skipped() : std::nullopt;
+      if (!loss) throw;
+      return *loss;
+    }
+    half_updated = false;
+    if (scaler) scaler->succeeded(updates);
+    ++num_steps;
+    num_updates += updates;
+    accumulated_steps = updates ? 0 : accumulated_steps + 1;
+    return static_cast<double>(*outputs[0].tensor().data<float>());
+  }
+
+  /// Every rank drops others: Dropout sees other samples.
+  uint64_t random_id() const {
+    return ranks ? num_steps * static_cast<uint64_t>(ranks->size()) + static_cast<uint64_t>(ranks->rank()) : num_steps;
+  }
+
+  void begin_together() {
+    std::vector<const NamedTensors*> shared{&parameters, &states};
+    if (!options.shard_optimizer) shared.push_back(&optimizer_state);
+    ranks->begin(description(), shared);
+  }
+
+  double scheduled_rate() const { return options.learning_rate * options.schedule.factor(num_updates); }
+
+  Runner& make_gradients() {
+    std::lock_guard alone(making_mutex);
+    if (!gradients) {
+      const MakingFurther further(*this, "gradients");
+      auto make = [this](bool simplified) { return gradient_graph(Runtime::options, simplified); };
+      auto runner = Runtime::making("the graph for gradients", [&] {
+        return std::make_unique<Runner>(
+            *this, make(true), [make] { return make(false); }, std::vector<const NamedTensors*>{&parameters, &states, &scalars});
+      });
+      std::lock_guard lock(runners_mutex);
+      gradients = std::move(runner);
+    }
+    return *gradients;
+  }
+
+  /// For the length of a step, also of one left behind: no run that reads the parameters is in flight; the next finds that they have
+  /// changed.
+  struct Change {
+    Change(Impl& of, bool updates) : impl(of), writing(*of.variables()) {
+      if (!of.ranks) return;
+      exchanges.add(of.ranks->step());
+      if (updates && of.update) exchanges.add(of.ranks->update());
+    }
+    ~Change() {
+      exchanges.end();
+      impl.note_changed();
+    }
+    template <typename Work>
+    void report_failure(Work&& work) {
+      exchanges.report_failure(work);
+    }
+    Impl& impl;
+    const exec::Variables::Writing writing;
+    ExchangesOfRun exchanges;
+  };
+
+  Runner& make_inference(std::unique_ptr<Runner>& runner, Inference wanted) {
+    std::lock_guard alone(making_mutex);
+    if (!runner) {
+      const exec::Variables::Reading reading(*variables());  // what nodes compute of parameters alone, and what kernels pack
+      const MakingFurther further(*this, wanted.loss ? "evaluate" : "predict");
+      bring_to_host();
+      // Adapters are inputs here too: they are small, and what they are added to is packed.
+      auto made = Runtime::making(wanted.loss ? "the graph for evaluate" : "the graph for predict", [&] {
+        return std::make_unique<Runner>(
+            *this, inference_graph(wanted), [this, wanted] { return inference_graph(wanted); },
+            std::vector<const NamedTensors*>{&parameters}, variables(), RunnerOptions{.is_ready = opened != nullptr});
+      });
+      std::lock_guard lock(runners_mutex);
+      runner = std::move(made);
+    }
+    return *runner;
+  }
+
+  /// A run that changes nothing; it sees the parameters as they are before a step, or after it.
+  /// @param exchange  null: this rank's own.
+  std::vector<Datum> read(const Runner& runner, const Feeds& feeds, const Datum& labels, const RunOptions* run_options,
+                          Exchange* exchange = nullptr) {
+    struct Reading {
+      explicit Reading(exec::Variables& variables) : reading(variables) {}
+      const exec::Variables::Reading reading;
+      ExchangesOfRun exchanges;
+    };
+    const auto reading = std::make_shared<Reading>(*variables());
+    if (exchange) reading->exchanges.add(*exchange);
+    bring_to_host();
+    look();
+    std::vector<Datum> outputs;
+    reading->exchanges.report_failure([&] { outputs = run(runner, runner.arrange(feeds, labels), {run_options, reading}); });
+    return outputs;
+  }
+
+  std::vector<Datum> run(const Runner& runner, std::vector<Datum> arranged, const Call& call, std::span<const Datum> bound_outputs = {},
+                         std::span<const exec::OutputMemory> output_memory = {}) {
+    check_run_options(call.options);
+    std::shared_ptr<const Monitor> monitor = current_monitor();
+    const std::shared_ptr<const Executable> executable = runner.executable(monitor);
+    // What it watches may be in another of the trainer's graphs; a step that is all there is has everything.
+    const bool is_whole_step = &runner == step.get() && !update;
+    if (monitor && !is_whole_step && !executable->watches_any()) monitor.reset();
+    std::vector<Datum> outputs(executable->output_names.size());
+    execute(executable, arranged, outputs,
+            {.bound = bound_outputs,
+             .memory = output_memory,
+             .options = call.options,
+             .monitor = std::move(monitor),
+             .random_id = random_id(),
+             .committed = runner.updates_early() ? &half_updated : nullptr,
+             .held = call.held});
+    outputs.resize(executable->num_fetched);
+    return outputs;
+  }
+
+  mutable std::mutex runners_mutex;  // against trim(), which the job's other threads call
+  std::mutex making_mutex;           // of graphs that are made when they are first asked for
+  NamedTensors momentum, scalars;
+  std::vector<Datum> step_bound, update_bound;  // per output: the memory of what it updates
+  uint64_t num_steps = 0;
+  int64_t num_updates = 0;
+  int accumulated_steps = 0;  // since the last update
+  bool averages_used = false;
+  std::atomic<bool> half_updated = false;  // a step has begun early updates, and not ended
+  std::unique_ptr<Runner> step, update, gradients, inference, loss, evaluation;
+  std::unique_ptr<StayingValues> staying;  // null: the host's memory is where steps write
+  bool is_state_shown = false;             // somebody may read, and write, the optimizer's state from now on
+};
+
+}  // namespace treadle::train
