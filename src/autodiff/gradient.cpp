@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "autodiff/control_flow.h"
+#include "autodiff/joined_slices.h"
 #include "autodiff/parts.h"
 #include "graph/gradient.h"
 #include "graph/infer.h"
@@ -113,6 +114,7 @@ class Backward {
   ValueId total(ValueId value) {
     std::vector<ValueId>& partials = partials_[index_of(value)];
     if (partials.empty()) return kNoValue;
+    if (partials.size() > 1) join_slices(graph_, partials);
     while (partials.size() > 1) {
       const ValueId last = partials.back();
       partials.pop_back();
