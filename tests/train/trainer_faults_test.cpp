@@ -1,8 +1,11 @@
-// Training steps that go wrong: no error is lost, nothing of the trainer has changed, and the next step gives the bits that it would have
-// given. Part of the fault campaign (tests/session/fault_campaign_test.cpp).
+// Training steps that go wrong: no error is lost, nothing of the trainer has changed (or with early updates, it says so), and the next step
+// gives the bits that it would have given. Part of the fault campaign (tests/session/fault_campaign_test.cpp).
+#include <fmt/format.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <cstdlib>
+#include <filesystem>
 #include <future>
 #include <new>
 #include <optional>
@@ -54,15 +57,23 @@ class TrainerCampaign {
       options.session.inter_op_num_threads = 2;
     }
     if (!options.fused_update && random_() % 2) options.accumulation_steps = 2;
-    tested_.emplace(model, options);
     reference_.emplace(model, options);
+    const bool in_order = options.session.execution_mode == ExecutionMode::sequential;
+    options.early_updates = in_order && !options.fused_update && options.accumulation_steps == 1 && random_() % 2;
+    early_ = options.early_updates;
+    tested_.emplace(model, options);
+    if (early_) path_ = (std::filesystem::temp_directory_path() / fmt::format("trainer_faults_{}_{}", ::getpid(), seed)).string();
   }
-  ~TrainerCampaign() { set_fault(-1, {}); }
+  ~TrainerCampaign() {
+    set_fault(-1, {});
+    if (early_) std::filesystem::remove(path_);
+  }
 
   void run_once() {
     const auto fault = static_cast<Fault>(random_() % static_cast<unsigned>(Fault::count));
     SCOPED_TRACE("seed " + std::to_string(seed_) + ", fault " + std::to_string(static_cast<int>(fault)));
     feed();
+    if (early_) reference_->save_checkpoint(path_);
     const bool trains = random_() % 4 != 0;
     const int64_t ids = 2 * num_steps_;
     // Predictions have no backward pass: only the steps' own ids run.
@@ -90,6 +101,7 @@ class TrainerCampaign {
       default: break;
     }
     set_fault(-1, {});
+    make_whole();
     expect_the_same();
     SCOPED_TRACE("the step after it");
     EXPECT_EQ(tested_->step(feeds_, labels_), reference_->step(feeds_, labels_));
@@ -168,12 +180,26 @@ class TrainerCampaign {
       }
       if (code == ErrorCode::ok) {
         EXPECT_EQ(loss, trains ? reference_->step(feeds_, labels_) : reference_->evaluate(feeds_, labels_));
+        if (early_) reference_->save_checkpoint(path_);
         if (at > 60) break;
       } else {
         EXPECT_EQ(code, ErrorCode::resource_exhausted);
+        make_whole();
       }
       expect_the_same();
       if (::testing::Test::HasFailure()) return;
+    }
+  }
+
+  // After a failure behind an early update, the trainer gives nothing until it has a checkpoint.
+  void make_whole() {
+    if (!early_) return;
+    try {
+      tested_->parameters();
+    } catch (const Error& error) {
+      EXPECT_NE(error.message().find("half updated"), std::string::npos) << error.what();
+      EXPECT_THROW(tested_->step(feeds_, labels_), Error);
+      tested_->load_checkpoint(path_, CheckpointSettings::own);
     }
   }
 
@@ -185,6 +211,8 @@ class TrainerCampaign {
 
   static constexpr int64_t kWidth = 5;
   const uint32_t seed_;
+  bool early_ = false;  // the tested one updates early, the other does not
+  std::string path_;    // of a checkpoint of the other one, as both were before a call
   std::mt19937 random_;
   int64_t num_steps_ = 0;  // their ids are even, those of their gradients odd
   Feeds feeds_;
