@@ -70,8 +70,9 @@ struct Outline {
   std::vector<int64_t> dims;
   int32_t data_type = 0;
   bool is_external = false;
-  std::string_view raw;
-  size_t payload[16] = {};  // per field: how many values it holds at most
+  std::string_view raw, packed;  // raw_data; the last piece of float_data or double_data, if it is packed
+  size_t num_pieces = 0;         // of those two fields
+  size_t payload[16] = {};       // per field: how many values it holds at most
 
   uint32_t filled_field(const Place& place) const {
     uint32_t found = 0;
@@ -85,6 +86,10 @@ struct Outline {
 };
 
 void note_payload(const WireReader& reader, Outline& outline) {
+  if (reader.field() == kFloatData || reader.field() == kDoubleData) {
+    outline.packed = reader.is_packed() ? reader.bytes() : std::string_view();
+    ++outline.num_pieces;
+  }
   size_t& count = outline.payload[reader.field()];
   switch (reader.field()) {
     case kRawData:
@@ -287,6 +292,11 @@ Tensor read_value(ParseContext& context, WireReader reader, const Outline& outli
     context.place.fail(std::string(short_name_of(tensor.dtype)) + to_string(tensor.shape) + " needs " +
                        std::to_string(expected.num_values) + " values, there are at most " +
                        std::to_string(outline.payload[expected.field]));
+  // Floats that are packed in one piece are as raw_data has them.
+  if (outline.num_pieces == 1 && needed > 0 && outline.packed.size() == needed) {
+    size_t ignored = 0;
+    return tensor_of_bytes(context, tensor.dtype, tensor.shape, outline.packed, context.owner, ignored);
+  }
   Tensor value(tensor.dtype, tensor.shape);
   Decoder decoder(context, value, expected.num_values);
   while (reader.next())

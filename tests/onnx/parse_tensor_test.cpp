@@ -177,13 +177,13 @@ TEST(OnnxParseTensor, BooleansBecomeZeroOrOne) {
             std::string("\1\0\1", 3));
 }
 
-/// A model with one initializer of `count` bytes, placed so that its data begins at `residue` modulo 8.
-std::shared_ptr<Storage> model_in_storage(size_t count, size_t residue, size_t& size) {
+/// A model with one initializer of `count` bytes of a dtype of 8, in a field, placed so that its data begins at `residue` modulo 8.
+std::shared_ptr<Storage> model_in_storage(int data_type, uint32_t field, size_t count, size_t residue, size_t& size) {
   for (size_t padding = 1;; ++padding) {
     std::string data(count, '\x5a');
     std::string bytes = model_message(message([&](Writer& g) {
       g.add_string(2, std::string(padding, 'p'));
-      g.add_message(5, tensor_message({static_cast<int64_t>(count / 8)}, 7, [&](Writer& w) { w.add_bytes(9, data); }));
+      g.add_message(5, tensor_message({static_cast<int64_t>(count / 8)}, data_type, [&](Writer& w) { w.add_bytes(field, data); }));
     }));
     if (bytes.find(data) % 8 != residue) continue;
     auto storage = Storage::allocate(bytes.size());
@@ -194,19 +194,23 @@ std::shared_ptr<Storage> model_in_storage(size_t count, size_t residue, size_t& 
 }
 
 TEST(OnnxParseTensor, LargeAlignedDataStaysInPlaceAndTheRestIsCopied) {
-  auto storage_of = [](size_t count, size_t residue, bool with_owner) {
+  auto in_place = [](int data_type, uint32_t field, size_t count, size_t residue, bool with_owner) {
     size_t size = 0;
-    auto file = model_in_storage(count, residue, size);
+    auto file = model_in_storage(data_type, field, count, residue, size);
     ModelDef model = parse_model_bytes({file->data(), size}, with_owner ? file : nullptr, {});
     const Tensor& value = model.graph.initializers.at(0).value;
     EXPECT_EQ(raw_bytes(value), std::string(count, '\x5a'));
-    EXPECT_EQ(reinterpret_cast<uintptr_t>(value.raw()) % 8, 0u);
+    EXPECT_EQ(reinterpret_cast<uintptr_t>(value.raw()) % (data_type == 14 ? 4 : 8), 0U);
     return value.storage() == file;
   };
-  EXPECT_TRUE(storage_of(4096, 0, true));
-  EXPECT_FALSE(storage_of(4096, 4, true));   // an int64 cannot be read there
-  EXPECT_FALSE(storage_of(4096, 0, false));  // nobody keeps the bytes alive
-  EXPECT_FALSE(storage_of(64, 0, true));     // not worth keeping the file for
+  // int64 in raw_data, float64 in double_data, complex64 in float_data
+  const std::pair<int, uint32_t> forms[] = {{7, 9}, {11, 10}, {14, 4}};
+  for (const auto& [data_type, field] : forms) {
+    EXPECT_TRUE(in_place(data_type, field, 4096, 0, true)) << field;
+    EXPECT_EQ(in_place(data_type, field, 4096, 4, true), data_type == 14) << field;  // others cannot be read there
+    EXPECT_FALSE(in_place(data_type, field, 4096, 0, false)) << field;               // nobody keeps the bytes alive
+    EXPECT_FALSE(in_place(data_type, field, 64, 0, true)) << field;                  // not worth keeping the file for
+  }
 }
 
 std::string sparse(std::initializer_list<int64_t> dims, int64_t nnz, std::initializer_list<int64_t> index_shape,
