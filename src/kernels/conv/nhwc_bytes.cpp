@@ -9,6 +9,7 @@
 #include "core/kernel_phases.h"
 #include "kernels/conv/byte_tile.h"
 #include "kernels/gemm/gemm_bytes.h"
+#include "kernels/movement/transpose_plane.h"
 #include "kernels/scratch_slots.h"
 
 namespace treadle::kernels {
@@ -303,14 +304,27 @@ void nhwc_bytes_pack(const ConvParams& p, const int8_t* weights, int8_t* packed,
     const int64_t columns = std::min(kPanel, p.M - n0), width = rounded(columns, 16);
     const int8_t* rows = weights + n0 * depth;
     int8_t* panel = packed + n0 * 4 * quads_of(p);
+    if (taps == 1 && depth % 4 == 0 && reinterpret_cast<uintptr_t>(rows) % sizeof(uint32_t) == 0) {
+      const auto* quads = reinterpret_cast<const uint32_t*>(rows);
+      transpose_plane(columns, depth / 4, quads, depth / 4, reinterpret_cast<uint32_t*>(panel), width);
+      continue;
+    }
     // In the order in which they are written; a panel's rows are read a cache line at a time meanwhile.
-    for (int64_t tap = 0; tap < taps; ++tap)
-      for (int64_t c = 0; c < channels; ++c) {
-        const int64_t k = tap * channels + c;
-        int8_t* dst = panel + k / 4 * 4 * width + k % 4;
-        const int8_t* src = rows + c * taps + tap;
-        for (int64_t n = 0; n < columns; ++n) dst[4 * n] = src[n * depth];
+    for (int64_t k = 0; k < depth; k += 4) {
+      int64_t places[4];
+      const int64_t count = std::min<int64_t>(4, depth - k);
+      for (int64_t j = 0; j < 4; ++j) places[j] = (k + j) % channels * taps + (k + j) / channels;
+      for (int64_t n = 0; n < columns; ++n) {
+        const int8_t* src = rows + n * depth;
+        int8_t* dst = panel + k * width + 4 * n;
+        if (count == 4) {
+          const int8_t quad[4] = {src[places[0]], src[places[1]], src[places[2]], src[places[3]]};
+          std::memcpy(dst, quad, sizeof quad);
+        } else {
+          for (int64_t j = 0; j < count; ++j) dst[j] = src[places[j]];
+        }
       }
+    }
   }
 }
 
