@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "core/file.h"
+#include "core/large_memory.h"
 #include "graph/op_def.h"
 #include "kernels/elementwise/chain.h"
 #include "passes/matching.h"
@@ -50,7 +51,7 @@ struct Channels {
 template <typename T>
 std::optional<Tensor> scaled(const Tensor& weights, const Channels& channels, const std::vector<double>& scale) {
   const Shape& shape = weights.shape();
-  Tensor result(weights.dtype(), shape);
+  Tensor result(weights.dtype(), shape, allocate_large(weights.size_bytes()));
   int64_t rows = shape[0] * shape[1], length = shape.product(2, shape.rank());
   bool finite = true;
   for (int64_t row = 0; row < rows; ++row) {
