@@ -520,6 +520,30 @@ def test_a_changed_attribute_makes_another_graph():
     assert "an attribute" in str(explain(ours))
 
 
+def test_an_attribute_that_changes_with_every_call_fills_no_memory():
+    class Counted(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer, self.calls = nn.Linear(3, 2), 0
+
+        def forward(self, x):
+            return self.layer(x)
+
+    module, x = Counted(), torch.randn(4, 3)
+    ours = treadle.torch.Module(module)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FallbackWarning)
+        for module.calls in range(600):
+            close(ours(x), module(x))
+    manager = ours._manager
+    assert explain(ours).num_graphs == _manager._MAX_GRAPHS
+    assert len(manager._all_attributes) <= _manager._MAX_ATTRIBUTES and len(manager._refused) <= _manager._MAX_ATTRIBUTES
+    module.calls = 3  # a graph that is there is found again
+    events = len(explain(ours).events)
+    close(ours(x), module(x))
+    assert len(explain(ours).events) == events and any(plan.joint for plan in manager._known.values())
+
+
 def test_batches_of_one_are_no_other_graph():
     ours, theirs = pair(modules.resnet)
     ours.eval(), theirs.eval()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import threading
 import time
@@ -28,6 +29,7 @@ _unchanged = _treadle.holds_the_same
 _is_autocast_enabled, _is_grad_enabled = torch.is_autocast_enabled, torch.is_grad_enabled
 _AUTOCAST = {torch.bfloat16: "bfloat16", torch.float16: "float16"}  # how products and convolutions round their operands
 _MAX_GRAPHS = 12  # exports of one module; what changes with every call would never end
+_MAX_ATTRIBUTES = 256  # that a module has had: what changes with every call would fill the memory
 _TOLERANCE = 2e-3  # of the largest magnitude of an output
 
 
@@ -179,6 +181,7 @@ class Manager:
         self._snapshot: Any = None
         self._attributes = 0
         self._all_attributes: dict[Hashable, int] = {}
+        self._numbers = itertools.count()
         self._obstacle: str | None = None
         self._state = State()
 
@@ -270,11 +273,20 @@ class Manager:
 
     def _look(self) -> None:
         """Takes the module's attributes and tensors as they are now."""
-        self._attributes = self._all_attributes.setdefault(attributes_of(self.module), len(self._all_attributes))
+        self._attributes = self._number_of(attributes_of(self.module))
         self._state = state_of(self.module)
         self._obstacle = obstacle(self.module, self._state)
         self._snapshot = snapshot_of(self.module)
         self._known.clear()
+
+    def _number_of(self, attributes: Hashable) -> int:
+        if len(self._all_attributes) >= _MAX_ATTRIBUTES:  # most likely one that counts calls
+            used = {key.attributes for key, plans in self._plans.items() if plans}
+            self._all_attributes = {known: number for known, number in self._all_attributes.items() if number in used}
+            self._refused.clear()
+        if attributes not in self._all_attributes:
+            self._all_attributes[attributes] = next(self._numbers)
+        return self._all_attributes[attributes]
 
     def _find(self, key: _Key, structure: Hashable, leaves: list[torch.Tensor]) -> Plan:
         plans = self._plans.setdefault(key, [])
