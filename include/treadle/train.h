@@ -255,7 +255,8 @@ class TREADLE_API Trainer {
   Trainer& operator=(Trainer&&) noexcept;
 
   /// One step: forward, backward, update of parameters and states, all in place. @return the loss before the update.
-  /// @param labels  undefined where the loss has none. A step that fails on its way to the updates, which come last, has changed nothing.
+  /// @param labels  undefined where the loss has none. A step that fails on its way to the updates, which come last without early_updates,
+  /// has changed nothing.
   /// @param options  of the run, as a session's: cancellation, deadline, checks, dumps, metadata. Targets and allocators of outputs are
   ///                 refused.
   double step(const Feeds& feeds, const Tensor& labels, const RunOptions* options = nullptr);

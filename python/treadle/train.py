@@ -184,7 +184,7 @@ class Trainer:
     :param sess_options: threads, devices, memory, profiling and passes, as of an `InferenceSession`; the arguments above win.
 
     Methods that run take `run_options`, a `RunOptions`: cancellation, deadline, checks of values, dumps, metadata. A step that ends early
-    has changed nothing.
+    has changed nothing, but for what `early_updates` says.
     """
 
     def __init__(
