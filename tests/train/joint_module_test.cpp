@@ -272,9 +272,10 @@ Model two_products() {
                    {"Sigmoid", {"h"}, "s"},
                    {"MatMul", {"s", "b"}, "t"},
                    {"Tanh", {"t"}, "u"},
-                   {"Exp", {"u"}, "v"},
-                   {"Sin", {"v"}, "w"},
-                   {"Cos", {"w"}, "y"}},
+                   {"Softmax", {"u"}, "v"},
+                   {"Softmax", {"v"}, "w"},
+                   {"Sin", {"w"}, "sine"},
+                   {"Cos", {"sine"}, "y"}},
                   {{"y", {1024, 256}}});
 }
 

@@ -72,6 +72,26 @@ HWY_INLINE void fetch_ahead(const char* block_begin, int64_t block_bytes) {
                        kToWrite);  // in integers: it may lie behind the array's end
 }
 
+/// Short periods, each as often as it takes for a block that begins anywhere in the first one to lie in one piece.
+class Wrapped {
+ public:
+  /// Where the input lies so; null: it has no period, or there is no room.
+  const float* add(const ChainInput& input, DType dtype, const void* src, int64_t block) {
+    const int64_t length = input.period + block;
+    if (input.kind != ChainInput::Kind::periodic || dtype != DType::float32 || length > kRoom - used_) return nullptr;
+    float* begin = memory_ + used_;
+    for (int64_t at = 0; at < length; at += input.period)
+      std::copy_n(static_cast<const float*>(src), std::min(input.period, length - at), begin + at);
+    used_ += (length + kAlignment - 1) / kAlignment * kAlignment;
+    return begin;
+  }
+
+ private:
+  static constexpr int64_t kRoom = 8192, kAlignment = 16;  // floats
+  HWY_ALIGN float memory_[kRoom];
+  int64_t used_ = 0;
+};
+
 /// No step but loads reads the input.
 bool only_loaded(const ChainProgram& program, size_t input) {
   return std::ranges::none_of(program.steps, [&](const ChainStep& s) {
@@ -81,6 +101,7 @@ bool only_loaded(const ChainProgram& program, size_t input) {
 
 }  // namespace
 
+/// The results of the elements from begin to end, at dst.
 void chain_range(const ChainProgram& program, const ChainPlan& plan, const void* const* inputs, void* dst, int64_t begin, int64_t end) {
   const D d;
   const int64_t block = kVectors * static_cast<int64_t>(hn::Lanes(d));
@@ -99,7 +120,9 @@ void chain_range(const ChainProgram& program, const ChainPlan& plan, const void*
   struct Moved {  // one whose blocks are brought together
     size_t index;
     int64_t place, stride;  // within the period, and what a block adds: a division for each block would take as long as a step
+    const float* wrapped;   // or null
   } moved[kMaxChainInputs];
+  Wrapped wrapped;
   size_t num_lying = 0, num_moved = 0;
   for (size_t i = 0; i < program.inputs.size(); ++i) {
     // The end of a last, short block is computed, too, and thrown away: it shall at least be numbers.
@@ -115,7 +138,7 @@ void chain_range(const ChainProgram& program, const ChainPlan& plan, const void*
       std::fill_n(buffers[i] + 1, block - 1, buffers[i][0]);
     } else {
       const int64_t period = std::max<int64_t>(1, input.period);
-      moved[num_moved++] = {i, begin % period, block % period};
+      moved[num_moved++] = {i, begin % period, block % period, wrapped.add(input, program.inputs[i], inputs[i], block)};
     }
   }
   assembly.assemble(steps);
@@ -131,12 +154,13 @@ void chain_range(const ChainProgram& program, const ChainPlan& plan, const void*
       memory.operands[input.index] = static_cast<const float*>(from);
       input.block += bytes;
     }
-    for (auto& [i, place, stride] : std::span(moved, num_moved)) {
-      memory.operands[i] = block_of(plan.inputs[i], program.inputs[i], inputs[i], at, place, n, block, buffers[i]);
+    for (auto& [i, place, stride, periods] : std::span(moved, num_moved)) {
+      memory.operands[i] =
+          periods != nullptr ? periods + place : block_of(plan.inputs[i], program.inputs[i], inputs[i], at, place, n, block, buffers[i]);
       place += stride;
       if (place >= plan.inputs[i].period) place -= plan.inputs[i].period;
     }
-    char* results = static_cast<char*>(dst) + at * result_size;
+    char* results = static_cast<char*>(dst) + (at - begin) * result_size;
     if (is_far && n == block) fetch_ahead<true>(results, block * result_size);
     memory.dst = n == block ? results : static_cast<void*>(result);
     const V zero = hn::Zero(d);
@@ -180,8 +204,13 @@ void run_chain(const ChainProgram& program, const ChainPlan& plan, const void* c
   constexpr int64_t kBlock = 128;  // of the widest vectors: no thread writes into another's block
   const int64_t blocks = (plan.size + kBlock - 1) / kBlock;
   parallel_for(pool, blocks, kElementwiseGrain / kBlock, [&](int64_t begin, int64_t end) {
-    HWY_DYNAMIC_DISPATCH(chain_range)(program, plan, inputs, dst, begin * kBlock, std::min(plan.size, end * kBlock));
+    run_chain(program, plan, inputs, begin * kBlock, std::min(plan.size, end * kBlock),
+              static_cast<char*>(dst) + begin * kBlock * static_cast<int64_t>(bits_of(program.output) / 8));
   });
+}
+
+void run_chain(const ChainProgram& program, const ChainPlan& plan, const void* const* inputs, int64_t begin, int64_t end, void* dst) {
+  HWY_DYNAMIC_DISPATCH(chain_range)(program, plan, inputs, dst, begin, end);
 }
 
 }  // namespace treadle::kernels

@@ -80,7 +80,10 @@ struct ChainPlan {
 /// @throws Error(invalid_argument) if an input does not broadcast to `out`.
 ChainInput plan_chain_input(std::span<const int64_t> out, std::span<const int64_t> in);
 
-/// dst must not overlap an input. No denormal, NaN or infinity is treated apart: each step is the operator's formula.
+/// dst may be a flat input in float32 where the output is float32, and must not overlap inputs otherwise. No denormal, NaN or infinity is
+/// treated apart: each step is the operator's formula.
 void run_chain(const ChainProgram& program, const ChainPlan& plan, const void* const* inputs, void* dst, ThreadPool* pool);
+/// The elements from begin to end only, to dst, by the calling thread.
+void run_chain(const ChainProgram& program, const ChainPlan& plan, const void* const* inputs, int64_t begin, int64_t end, void* dst);
 
 }  // namespace treadle::kernels

@@ -260,6 +260,13 @@ kernels::ChainProgram compile_chain(std::span<const std::string> steps, std::vec
   return Compiler(steps, std::move(inputs), output).compile();
 }
 
+std::vector<Alias> over_chain_inputs(int first, int beside) {
+  std::vector<Alias> aliases;
+  for (int i = 0; i < kMaxChainInputs; ++i) aliases.push_back(may_reuse(0, first + i));
+  if (beside >= 0) aliases.push_back(may_reuse(0, beside));
+  return aliases;
+}
+
 std::vector<OpDef> fused_elementwise_ops() {
   constexpr TypeSet kInputs{DType::float32, DType::boolean, DType::uint8, DType::int8, DType::int32};
   constexpr TypeSet kOutputs{DType::float32, DType::boolean, DType::uint8, DType::int8};
@@ -271,6 +278,7 @@ std::vector<OpDef> fused_elementwise_ops() {
            .attributes = {{"dtype", int64_t{1}}, {"steps"}},
            .infer = infer,
            .cost = cost,
+           .alias = over_chain_inputs(0),
            .kernels = {kernel<FusedElementwise>("chain")},
            .write_function = write_function,
            .function_opset = oldest_opset}};

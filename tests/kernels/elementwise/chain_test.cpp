@@ -242,6 +242,32 @@ TEST(Chain, TruthValuesAreBytes) {
   }
 }
 
+// (x - mean[c]) * factor[c] + bias[c] over an output that is x, in pieces that begin anywhere: short periods, and one too long to be kept.
+TEST(Chain, PiecesOfPeriodicOperandsInPlace) {
+  ChainProgram program;
+  program.inputs = {DType::float32, DType::float32, DType::float32, DType::float32};
+  program.steps = {{ChainOp::load, 0}, {ChainOp::sub, 1}, {ChainOp::mul, 2}, {ChainOp::add, 3}};
+  for (const int64_t C : {2, 3, 16, 24, 127, 128, 144, 1000, 5000}) {
+    const int64_t rows = 20'000 / C + 2;
+    const std::vector<int64_t> dims{rows, C}, channels{C};
+    std::vector<float> x = random_floats(static_cast<size_t>(rows * C), 1);
+    const std::vector<float> mean = random_floats(static_cast<size_t>(C), 2), factor = random_floats(static_cast<size_t>(C), 3),
+                             bias = random_floats(static_cast<size_t>(C), 4), before = x;
+    ChainPlan plan;
+    plan.size = rows * C;
+    plan.inputs[0] = plan_chain_input(dims, dims);
+    for (int i : {1, 2, 3}) plan.inputs[i] = plan_chain_input(dims, channels);
+    const void* inputs[] = {x.data(), mean.data(), factor.data(), bias.data()};
+    const int64_t middle = (rows / 2) * C + C / 2;
+    run_chain(program, plan, inputs, 0, middle, x.data());
+    run_chain(program, plan, inputs, middle, plan.size, x.data() + middle);
+    for (int64_t i = 0; i < plan.size; ++i) {
+      const auto c = static_cast<size_t>(i % C), at = static_cast<size_t>(i);
+      ASSERT_EQ(x[at], (before[at] - mean[c]) * factor[c] + bias[c]) << i << " of " << rows << " rows of " << C;
+    }
+  }
+}
+
 // Against an operand of as many copies, which takes the steps that read memory: infinities, NaN and zeros of both signs on both sides.
 TEST(Chain, AnOperandOfOneNumberGivesTheBitsOfItsCopies) {
   constexpr float kInf = std::numeric_limits<float>::infinity(), kNaN = std::numeric_limits<float>::quiet_NaN();
