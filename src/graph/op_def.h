@@ -248,6 +248,9 @@ struct OpDef {
   /// The node as a step of a chain of pointwise operators; nothing if a chain cannot compute it (other dtypes, computed parameters).
   std::optional<PointwiseStep> (*step)(const Graph& graph, const Node& node) = nullptr;
   ChainSteps chain = {};
+  /// The input from which on a node's operands may be those of a chain, the attribute `steps`, that computes this input in the node; -1:
+  /// none.
+  int chain_input = -1;
   /// Of an operator of the treadle domain: writes it as operators of ONNX, for files. `function_opset` is the oldest opset that has those.
   TrainingFunction<void(FunctionBody& body)> write_function = nullptr;
   TrainingFunction<int(const Node& node)> function_opset = nullptr;

@@ -117,18 +117,17 @@ Result hard_swish(GradientContext& g) {
 // y = min(max(x, low), high): whoever is taken gets the gradient.
 Result clip(GradientContext& g) {
   const ValueId x = g.input(0), low = g.input(1), high = g.input(2), dy = g.grad_output(0);
-  ValueId dx = dy, above = kNoValue;
-  if (high != kNoValue) {
-    above = g.op("Greater", {low == kNoValue ? x : g.op("Max", {x, low}), high});
-    dx = masked(g, g.op("Not", {above}), dx);
+  const ValueId below = low == kNoValue ? kNoValue : g.op("Less", {x, low}),
+                above = high == kNoValue ? kNoValue : g.op("Greater", {x, high});
+  Result result{dy, kNoValue, kNoValue};
+  const ValueId outside = below == kNoValue ? above : above == kNoValue ? below : g.op("Or", {below, above});
+  if (outside != kNoValue) result[0] = g.op("Where", {outside, g.scalar(0, dy), dy});
+  const ValueId taken = high == kNoValue || low == kNoValue ? above : g.op("Greater", {g.op("Max", {x, low}), high});
+  if (g.wants(1)) {
+    const ValueId of_low = high == kNoValue ? dy : g.op("Where", {taken, g.scalar(0, dy), dy});
+    result[1] = g.unbroadcast(masked(g, below, of_low), low);
   }
-  Result result{dx, kNoValue, kNoValue};
-  if (low != kNoValue) {
-    const ValueId below = g.op("Less", {x, low});
-    result[0] = masked(g, g.op("Not", {below}), dx);
-    if (g.wants(1)) result[1] = g.unbroadcast(masked(g, below, dx), low);
-  }
-  if (g.wants(2)) result[2] = g.unbroadcast(masked(g, above, dy), high);
+  if (g.wants(2)) result[2] = g.unbroadcast(masked(g, taken, dy), high);
   return result;
 }
 

@@ -69,6 +69,7 @@ std::vector<OpDef> ml_maps_ops();
 std::vector<OpDef> ml_scaler_ops();
 std::vector<OpDef> ml_svm_ops();
 std::vector<OpDef> ml_tree_ensemble_ops();
+std::vector<OpDef> nhwc_batch_norm_ops();
 std::vector<OpDef> nhwc_bytes_ops();
 std::vector<OpDef> nhwc_normalization_ops();
 std::vector<OpDef> nhwc_ops();
@@ -187,6 +188,7 @@ inline constexpr Family kFamilies[] = {
     ml_scaler_ops,
     ml_svm_ops,
     ml_tree_ensemble_ops,
+    nhwc_batch_norm_ops,
     nhwc_bytes_ops,
     nhwc_normalization_ops,
     nhwc_ops,

@@ -154,6 +154,25 @@ ValueId LayoutPass::channels_last(ValueId id, NodeId before) {
   return result;
 }
 
+void LayoutPass::take_place(ValueId old, ValueId beside) {
+  const std::string name = g_.value(old).name;
+  g_.value(beside).type = g_.type(old);
+  g_.rename_value(old, name + "/replaced");
+  g_.rename_value(beside, name);
+  g_.replace_uses(old, beside);
+}
+
+void LayoutPass::move_image(ValueId old, ValueId last, NodeId before) {
+  const Ints perm = channels_first_order(rank(old));
+  g_.value(last).type = Type::tensor(g_.type(old).dtype, permuted(*g_.type(old).shape, channels_last_order(rank(old))));
+  const std::string name = g_.value(old).name;
+  g_.rename_value(old, name + "/replaced");
+  const ValueId back = transposed(last, perm, {.name = name + "/channels_first", .output_names = {name}}, before);
+  g_.value(back).type = g_.type(old);
+  g_.replace_uses(old, back);
+  set_moved(back, last);
+}
+
 NodeId LayoutPass::replace(const Node& node, NodeSpec spec) {
   spec.name = node.name;
   spec.num_outputs = std::max(spec.num_outputs, static_cast<int>(node.outputs.size()));
@@ -163,23 +182,10 @@ NodeId LayoutPass::replace(const Node& node, NodeSpec spec) {
   for (size_t i = 0; i < outputs.size(); ++i) {
     if (outputs[i] == kNoValue) continue;
     const ValueId last = g_.node(made).outputs[i];
-    if (g_.type(outputs[i]).rank() < 3) {  // a scale or zero point beside the image, statistics of its channels
-      const std::string beside = g_.value(outputs[i]).name;
-      g_.value(last).type = g_.type(outputs[i]);
-      g_.rename_value(outputs[i], beside + "/replaced");
-      g_.rename_value(last, beside);
-      g_.replace_uses(outputs[i], last);
-      continue;
-    }
-    const Ints perm = channels_first_order(rank(outputs[i]));
-    g_.value(last).type =
-        Type::tensor(g_.type(outputs[i]).dtype, permuted(*g_.type(outputs[i]).shape, channels_last_order(rank(outputs[i]))));
-    const std::string name = g_.value(outputs[i]).name;
-    g_.rename_value(outputs[i], name + "/replaced");
-    const ValueId back = transposed(last, perm, {.name = name + "/channels_first", .output_names = {name}}, old);
-    g_.value(back).type = g_.type(outputs[i]);
-    g_.replace_uses(outputs[i], back);
-    set_moved(back, last);
+    if (g_.type(outputs[i]).rank() < 3)  // a scale or zero point beside the image
+      take_place(outputs[i], last);
+    else
+      move_image(outputs[i], last, old);
   }
   g_.remove_node(old);
   return made;

@@ -1,5 +1,7 @@
 // Groups of pointwise operators become one FusedElementwise: one pass over memory instead of one for each. A group grows from its last
 // operator towards its inputs, over operators that nothing outside of the group reads and whose results have the shape of the group's.
+// A result that others read as well is computed once more in the group where that adds no memory to read: where it is made of one image,
+// and that one is kept for a node behind the group (what batch normalisation makes of an image, for the gradient of the activation behind).
 //
 // Each operator computes in a group what it computes alone. float32 and truth values; quantisation by one scale.
 #include <fmt/format.h>
@@ -52,41 +54,85 @@ class ElementwiseFuser {
     if (keep_quantisation_ && is_quantisation(node)) return false;
     return step_of(graph_, node).has_value();
   }
-  std::vector<NodeId> group_of(NodeId root) const {
-    const ValueId result = graph_.node(root).outputs[0];
-    std::vector<NodeId> group{root};
-    std::unordered_set<uint32_t> members{static_cast<uint32_t>(root)}, outside;  // outside: inputs of the group
-    auto take_inputs = [&](const Node& node) {
+  struct Group {
+    std::vector<NodeId> nodes;                     // in order
+    std::unordered_set<uint32_t> members, copies;  // of the nodes; copies are there for others as well
+    std::unordered_set<uint32_t> outside;          // inputs of the group
+
+    bool has(NodeId id) const { return members.contains(static_cast<uint32_t>(id)); }
+    bool has_copy(NodeId id) const { return copies.contains(static_cast<uint32_t>(id)); }
+    void take(const Node& node) {
+      members.insert(static_cast<uint32_t>(node.id));
+      nodes.push_back(node.id);
+      if (!node.outputs.empty()) outside.erase(static_cast<uint32_t>(node.outputs[0]));
       for (ValueId input : node.inputs)
         if (input != kNoValue) outside.insert(static_cast<uint32_t>(input));
-    };
-    take_inputs(graph_.node(root));
-    // An operator that is refused because of another reader is asked for again when that reader joins.
-    for (size_t i = 0; i < group.size(); ++i) {
-      for (ValueId input : graph_.node(group[i]).inputs) {
-        const Node* producer = producer_of(graph_, input);
-        if (!producer || members.contains(static_cast<uint32_t>(producer->id)) || group.size() >= kMaxOperators) continue;
-        if (!is_candidate(*producer) || graph_.is_output(input) || !has_shape_of(input, result)) continue;
-        const std::vector<Use>& uses = graph_.value(input).uses;
-        if (!std::all_of(uses.begin(), uses.end(), [&](const Use& use) { return members.contains(static_cast<uint32_t>(use.node)); }))
-          continue;
-        if (outside.size() + producer->inputs.size() > kMaxInputs) continue;
-        members.insert(static_cast<uint32_t>(producer->id));
-        group.push_back(producer->id);
-        outside.erase(static_cast<uint32_t>(input));
-        take_inputs(*producer);
-      }
     }
-    if (PassTrace::current()) say_who_stays_outside(group, members, outside.size());
-    std::sort(group.begin(), group.end(), [&](NodeId a, NodeId b) { return place_.at(a) < place_.at(b); });
+  };
+  Group group_of(NodeId root, bool with_copies) const {
+    Group group;
+    group.take(graph_.node(root));
+    grow(group, root, [&](const Node& producer) {
+      return std::ranges::all_of(graph_.value(producer.outputs[0]).uses, [&](const Use& use) { return group.has(use.node); });
+    });
+    const size_t own = group.nodes.size();
+    if (with_copies) grow(group, root, [&](const Node& producer) { return costs_no_reading(producer, root); });
+    for (size_t i = own; i < group.nodes.size(); ++i) group.copies.insert(static_cast<uint32_t>(group.nodes[i]));
+    if (PassTrace::current()) say_who_stays_outside(group);
+    std::sort(group.nodes.begin(), group.nodes.end(), [&](NodeId a, NodeId b) { return place_.at(a) < place_.at(b); });
     return group;
   }
-  void say_who_stays_outside(const std::vector<NodeId>& group, const std::unordered_set<uint32_t>& members, size_t num_inputs) const {
-    const Node& root = graph_.node(group.front());
-    for (NodeId member : group) {
+  template <typename May>
+  void grow(Group& group, NodeId root, const May& may_join) const {
+    const ValueId result = graph_.node(root).outputs[0];
+    // An operator that is refused because of another reader is asked for again when that reader joins.
+    for (size_t i = 0; i < group.nodes.size(); ++i) {
+      for (ValueId input : graph_.node(group.nodes[i]).inputs) {
+        const Node* producer = producer_of(graph_, input);
+        if (!producer || group.has(producer->id) || group.nodes.size() >= kMaxOperators) continue;
+        if (!is_candidate(*producer) || graph_.is_output(input) || !has_shape_of(input, result) || !may_join(*producer)) continue;
+        if (group.outside.size() + producer->inputs.size() > kMaxInputs) continue;
+        group.take(*producer);
+      }
+    }
+  }
+  /// Whether what the operator computes is made, by few operators, of one image of its shape, which nodes behind the root read too, and of
+  /// smaller values.
+  bool costs_no_reading(const Node& node, NodeId root) const {
+    constexpr size_t kMost = 12;
+    std::vector<const Node*> makers{&node};
+    ValueId image = kNoValue;
+    for (size_t i = 0; i < makers.size() && makers.size() <= kMost; ++i) {
+      for (ValueId input : makers[i]->inputs) {
+        if (input == kNoValue || is_smaller(input, node.outputs[0]) || input == image) continue;
+        const Node* producer = producer_of(graph_, input);
+        if (image == kNoValue && is_kept(input, root))
+          image = input;
+        else if (!producer || !is_candidate(*producer) || !has_shape_of(input, node.outputs[0]))
+          return false;
+        else if (std::ranges::find(makers, producer) == makers.end())
+          makers.push_back(producer);
+      }
+    }
+    return makers.size() <= kMost;
+  }
+  bool is_kept(ValueId image, NodeId root) const {
+    return graph_.type(image).dtype == DType::float32 && std::ranges::any_of(graph_.value(image).uses, [&](const Use& use) {
+             const auto place = place_.find(use.node);
+             return place != place_.end() && place->second > place_.at(root);
+           });
+  }
+  /// A vector or a number beside an image.
+  bool is_smaller(ValueId id, ValueId than) const {
+    const Type& type = graph_.type(id);
+    return type.has_rank() && type.rank() <= 1 && graph_.type(than).rank() > 1;
+  }
+  void say_who_stays_outside(const Group& group) const {
+    const Node& root = graph_.node(group.nodes.front());
+    for (NodeId member : group.nodes) {
       for (ValueId input : graph_.node(member).inputs) {
         const Node* producer = producer_of(graph_, input);
-        if (!producer || members.contains(static_cast<uint32_t>(producer->id)) || !is_candidate(*producer)) continue;
+        if (!producer || group.has(producer->id) || !is_candidate(*producer)) continue;
         if (graph_.is_output(input))
           declined(*producer, "its result is an output of the model; it does not join", &root);
         else if (!has_shape_of(input, root.outputs[0]))
@@ -94,10 +140,10 @@ class ElementwiseFuser {
             return fmt::format("it makes {}, and {} {} behind it {}; a group has one shape", found(graph_, input), root.op_type, root.name,
                                found(graph_, root.outputs[0]));
           });
-        else if (group.size() >= kMaxOperators || num_inputs + producer->inputs.size() > kMaxInputs)
+        else if (group.nodes.size() >= kMaxOperators || group.outside.size() + producer->inputs.size() > kMaxInputs)
           declined(*producer, [&] {
-            return fmt::format("the group behind it has {} operators and {} inputs; {} and {} are the most", group.size(), num_inputs,
-                               kMaxOperators, kMaxInputs);
+            return fmt::format("the group behind it has {} operators and {} inputs; {} and {} are the most", group.nodes.size(),
+                               group.outside.size(), kMaxOperators, kMaxInputs);
           });
         else
           declined(*producer, "other nodes than the group read its result; it does not join", &root);
@@ -145,24 +191,32 @@ class ElementwiseFuser {
   }
 
   void fuse(NodeId root) {
-    const std::vector<NodeId> group = group_of(root);
-    if (group.size() < 2) return;
-    rewriter_.change(group, [&] { return fuse(group, root); });
+    Group group = group_of(root, /*with_copies=*/true);
+    if (!group.copies.empty() && !fits(group, root)) group = group_of(root, /*with_copies=*/false);
+    if (group.nodes.size() < 2) return;
+    rewriter_.change(group.nodes, [&] { return fuse(group, root); });
   }
-  bool fuse(const std::vector<NodeId>& group, NodeId root) {
-    const Chain chain = chain_of(group);
-    const ValueId old = graph_.node(root).outputs[0];
-    const DType dtype = graph_.type(old).dtype;
+  /// Whether a chain has room for the values that wait.
+  bool fits(const Group& group, NodeId root) {
+    const Chain chain = chain_of(group.nodes);
     std::vector<DType> dtypes;
     for (ValueId input : chain.inputs) dtypes.push_back(graph_.type(input).dtype);
     try {
-      ops::compile_chain(chain.steps, std::move(dtypes), dtype);
+      ops::compile_chain(chain.steps, std::move(dtypes), graph_.type(graph_.node(root).outputs[0]).dtype);
     } catch (const Error&) {
-      return declined(graph_.node(root), [&] {
-        return fmt::format("a group of {} operators and {} inputs needs more values at once than a chain has", group.size(),
-                           chain.inputs.size());
-      });
+      return false;
     }
+    return true;
+  }
+  bool fuse(const Group& group, NodeId root) {
+    if (!fits(group, root))
+      return declined(graph_.node(root), [&] {
+        return fmt::format("a group of {} operators and {} inputs needs more values at once than a chain has", group.nodes.size(),
+                           group.outside.size());
+      });
+    const Chain chain = chain_of(group.nodes);
+    const ValueId old = graph_.node(root).outputs[0];
+    const DType dtype = graph_.type(old).dtype;
     NodeSpec spec{.op_type = "FusedElementwise",
                   .inputs = chain.inputs,
                   .attributes = {{"steps", chain.steps}},
@@ -173,7 +227,8 @@ class ElementwiseFuser {
     graph_.value(result).type = merge(graph_.type(result), graph_.type(old));
     place_[graph_.value(result).producer] = place_[root];
     rewriter_.replace(old, result);
-    for (auto it = group.rbegin(); it != group.rend(); ++it) graph_.remove_node(*it);
+    for (auto it = group.nodes.rbegin(); it != group.nodes.rend(); ++it)
+      if (!group.has_copy(*it)) graph_.remove_node(*it);
     return true;
   }
 

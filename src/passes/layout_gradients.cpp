@@ -53,7 +53,8 @@ bool LayoutPass::weights_gradient(const Node& node) {
   return true;
 }
 
-/// In training: the statistics that the node computes are its outputs beside the running ones, for the gradient.
+/// In training: a node computes the statistics, for the gradient too, and pointwise operators the image, so that what follows can join
+/// them, and the image costs little to be made again.
 bool LayoutPass::batch_statistics(const Node& node) {
   const ValueId x = node.inputs[0];
   for (size_t i = 1; i < 5; ++i) {
@@ -61,12 +62,29 @@ bool LayoutPass::batch_statistics(const Node& node) {
     if (!type.is_tensor() || type.dtype != DType::float32) return false;
   }
   if (!weights_change_ || !is_image(x) || !g_.type(node.outputs[0]).has_rank()) return false;
-  NodeSpec spec{.op_type = std::string(node.op->channels_last.training_op), .inputs = node.inputs, .domain = "treadle", .num_outputs = 5};
-  spec.inputs[0] = channels_last(x, node.id);
+  const NodeId before = node.id;
+  const std::string name = node.name;
+  const std::vector<ValueId> inputs = node.inputs, outputs = node.outputs;
+  NodeSpec spec{.op_type = std::string(node.op->channels_last.training_op),
+                .inputs = {channels_last(x, before), inputs[1], inputs[3], inputs[4]},
+                .domain = "treadle",
+                .name = name + "/statistics",
+                .num_outputs = 5};
   spec.attributes.set("epsilon", node.attributes.get_float("epsilon", 1e-5F));
   spec.attributes.set("momentum", node.attributes.get_float("momentum", 0.9F));
   spec.attributes.set("unbiased_variance", node.attributes.get_int("unbiased_variance", 0));
-  normalized_[static_cast<uint32_t>(x)] = replace(node, std::move(spec));
+  const NodeId statistics = g_.add_node(std::move(spec), before);
+  const std::vector<ValueId> found = g_.node(statistics).outputs;
+  for (ValueId value : found) g_.value(value).type = g_.type(inputs[1]);
+  for (size_t i : {1, 2})
+    if (i < outputs.size() && outputs[i] != kNoValue) take_place(outputs[i], found[i - 1]);
+  auto add = [&](const char* op, ValueId image, ValueId number) {
+    return add_inferred(g_, {.op_type = op, .inputs = {image, number}, .name = name + "/" + op}, before, {});
+  };
+  const ValueId centred = add("Sub", channels_last(x, before), found[2]);
+  move_image(outputs[0], add("Add", add("Mul", centred, found[4]), inputs[2]), before);
+  g_.remove_node(before);
+  normalized_[static_cast<uint32_t>(x)] = statistics;
   return true;
 }
 
@@ -98,8 +116,8 @@ bool LayoutPass::statistics_gradient(const Node& node) {
   const Node& forward = g_.node(found->second);
   if (forward.attributes.get_float("epsilon", 1e-5F) != node.attributes.get_float("epsilon", 1e-5F)) return false;
   NodeSpec spec{.op_type = std::string(node.op->channels_last.op), .domain = "treadle"};
-  const ValueId mean = forward.outputs[3], inverse = forward.outputs[4];
-  spec.inputs = {channels_last(node.inputs[0], node.id), channels_last(x, node.id), node.inputs[2], mean, inverse};
+  const ValueId mean = forward.outputs[2], inverse = forward.outputs[3];
+  spec.inputs = {channels_last(x, node.id), node.inputs[2], mean, inverse, channels_last(node.inputs[0], node.id)};
   replace(node, std::move(spec));
   return true;
 }

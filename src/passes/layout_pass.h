@@ -45,6 +45,10 @@ class LayoutPass {
   ValueId transposed(ValueId id, const Ints& perm, const NodeSpec& like, NodeId before);
   /// The value with channels innermost; made before `before` if there is none yet.
   ValueId channels_last(ValueId id, NodeId before);
+  /// What read `old` reads `beside`, which is the same and takes its name.
+  void take_place(ValueId old, ValueId beside);
+  /// What read `old` reads `last`, which is the same with channels innermost, or a Transpose of it.
+  void move_image(ValueId old, ValueId last, NodeId before);
   /// Replaces the node by one that computes its outputs with channels innermost. @return that one
   NodeId replace(const Node& node, NodeSpec spec);
   bool conv(const Node& node);

@@ -139,6 +139,10 @@ constexpr Pass kLast[] = {
     entry(
         {"fuse-elementwise", kExtended, kNotBeforeAutodiff, "pointwise operators behind one another -> FusedElementwise"},
         [](Graph& graph, PassContext& context, int64_t limit) { return fuse_elementwise(graph, limit, context.budget.keep_quantisation); }),
+    entry<fuse_chain_into_reader>({"fuse-chain-into-reader",
+                                   kLayout,
+                                   {.not_before_autodiff = true, .only_in_memory = true},
+                                   "FusedElementwise and the operator that computes such a chain on its way in -> that operator"}),
     entry({"assign-precision",
            kExtended,
            {.not_before_autodiff = true, .only_in_memory = true},

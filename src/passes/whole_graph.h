@@ -39,6 +39,8 @@ int64_t compute_in_float32(Graph& graph, const FoldBudget& budget, int64_t limit
 /// Groups of pointwise operators become FusedElementwise nodes. Inference only.
 /// @param keep_quantisation  QuantizeLinear and DequantizeLinear stay
 int64_t fuse_elementwise(Graph& graph, int64_t limit, bool keep_quantisation = false);
+/// Behind it: operators that compute a chain on its way in take over the one that only they read.
+int64_t fuse_chain_into_reader(Graph& graph, int64_t limit);
 
 /// Transposes with nothing but views between them become one.
 int64_t merge_movements(Graph& graph, int64_t limit);

@@ -89,6 +89,47 @@ TEST(FuseElementwise, LeavesWhatOthersReadOtherShapesAndOtherTypes) {
   testing::expect_unchanged(*graph, fuse);
 }
 
+// What others read as well is computed once more where that reads nothing that is not there anyway.
+TEST(FuseElementwise, AResultOfAKeptImageIsComputedByEachReader) {
+  GraphBuilder b;
+  ValueId x = b.input("x", {4, 50}), dy = b.input("dy", {4, 50});
+  ValueId scaled = b.op("scaled", "Mul", {x, b.weights("row", Shape{50})});
+  ValueId y = b.op("y", "Relu", {b.op("shifted", "Add", {scaled, b.scalar("one", 1)})});
+  b.output(b.op("product", "MatMul", {y, b.weights("w", Shape{50, 3})}));
+  ValueId passes = b.op("passes", "Greater", {y, b.scalar("zero", 0)});
+  ValueId dx = b.op("dx", "Where", {passes, dy, b.scalar("none", 0)});
+  b.output(b.op("dproduct", "MatMul", {b.op("turned", "Transpose", {dx}), x}));  // reads x behind
+  auto graph = b.take();
+  EXPECT_EQ(testing::changed(*graph, fuse, 2), R"(graph g(%x f32[4,50], %dy f32[4,50]) {
+  %row = constant f32[50] {...}
+  %one = constant f32[] {1}
+  %w = constant f32[50,3] {...}
+  %zero = constant f32[] {0}
+  %none = constant f32[] {0}
+  %y f32[4,50] = treadle.FusedElementwise(%x, %row, %one) {steps=["Mul 0 1","Add 3 2","Relu 4"]}
+  %product f32[4,3] = MatMul(%y, %w)
+  %dx f32[4,50] = treadle.FusedElementwise(%x, %row, %one, %zero, %dy, %none) {steps=["Mul 0 1","Add 6 2","Relu 7","Greater 8 3","Where 9 4 5"]}
+  %turned f32[50,4] = Transpose(%dx)
+  %dproduct f32[50,50] = MatMul(%turned, %x)
+  return %product, %dproduct
+}
+)");
+}
+
+TEST(FuseElementwise, AResultOfTwoImagesOrOfOneThatIsOverIsReadAgain) {
+  for (bool of_two : {false, true}) {
+    GraphBuilder b;
+    ValueId x = b.input("x", {4, 50}), z = b.input("z", {4, 50}), dy = b.input("dy", {4, 50});
+    ValueId y = b.op("y", "Relu", {b.op("sum", "Add", {x, of_two ? z : b.scalar("one", 1)})});
+    b.output(b.op("product", "MatMul", {y, b.weights("w", Shape{50, 3})}));
+    ValueId dx = b.op("dx", "Where", {b.op("passes", "Greater", {y, b.scalar("zero", 0)}), dy, b.scalar("none", 0)});
+    b.output(of_two ? b.op("dproduct", "MatMul", {b.op("turned", "Transpose", {dx}), x}) : dx);
+    auto graph = b.take();
+    const std::string text = testing::changed(*graph, fuse, 2);
+    EXPECT_NE(text.find("%dx f32[4,50] = treadle.FusedElementwise(%y, %zero, %dy, %none)"), std::string::npos) << text;
+  }
+}
+
 TEST(FuseElementwise, AChainLongerThanTheInterpreterIsSeveral) {
   GraphBuilder b;
   ValueId x = b.input("x", {300});

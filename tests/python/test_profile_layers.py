@@ -83,7 +83,7 @@ def test_modules_are_around_what_ran_for_them(trained: treadle.Profile, tmp_path
     of_conv1 = stacks["layer1", "layer1.0", "layer1.0.conv1"]
     assert {name.split(" ")[0] for name in of_conv1} >= {"NhwcConv", "NhwcConvGradWeights", "NhwcConvGradInput"}, "forward and backward"
     assert any(name.startswith("Gemm ") for name in stacks["head",]) and any("_grad/" in name for name in stacks["head",])
-    assert any(name.startswith("Relu ") for name in stacks["layer1", "layer1.0"]), "a function is of the module that calls it"
+    assert any(name.startswith("FusedElementwise ") and "relu" in name for name in stacks["layer1", "layer1.0"]), "a function is of the module that calls it"
     # As nodes say it themselves.
     by_name = {f"{node.op_type} {node.name}": node.layers for node in trained.nodes}
     for stack, names in stacks.items():

@@ -71,18 +71,50 @@ void block_moments(int64_t rows, int64_t C, const float* x, float* mean, float* 
   });
 }
 
+using Passes = BatchNormGate::Passes;
+
+/// The gate of a vector of channels.
+template <Passes kPasses>
+struct Gate {
+  V factor, bias, low, high;
+
+  template <bool kCut, class Rest>
+  HWY_INLINE void load(const BatchNormGate& gate, int64_t at, const Rest& rest) {
+    if constexpr (kPasses != Passes::always) {
+      const D d;
+      factor = load_channels<kCut>(gate.factor + at, rest), bias = load_channels<kCut>(gate.bias + at, rest);
+      low = hn::Set(d, gate.low), high = hn::Set(d, gate.high);
+    }
+  }
+  /// The gradient where it passes, 0 elsewhere. Rounds as the operators would one by one.
+  HWY_INLINE V of(V gradient, V from_mean) const {
+    if constexpr (kPasses == Passes::always) return gradient;
+    const V y = hn::Add(hn::Mul(from_mean, factor), bias);
+    if constexpr (kPasses == Passes::above) return hn::IfThenElseZero(hn::Gt(y, low), gradient);
+    return hn::IfThenZeroElse(hn::Or(hn::Lt(y, low), hn::Gt(y, high)), gradient);
+  }
+};
+
 /// Of a few rows: total[c] = the sum of dy, dot[c] = the sum of dy (x - mean).
-void block_products(int64_t rows, int64_t C, const float* dy, const float* x, const float* mean, float* total, float* dot) {
+template <Passes kPasses>
+HWY_INLINE void products(int64_t rows, int64_t C, const float* dy, const BatchNormGate& through, const float* x, const float* mean,
+                         float* total, float* dot) {
   each_channel(C, [&]<int kCount, bool kCut>(int64_t c, const auto& rest) {
     const D d;
     const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
     V sum[kCount], product[kCount], centre[kCount];
-    TREADLE_EACH sum[v] = product[v] = hn::Zero(d), centre[v] = load_channels<kCut>(mean + c + v * lanes, rest);
+    Gate<kPasses> gate[kCount];
+    TREADLE_EACH {
+      sum[v] = product[v] = hn::Zero(d), centre[v] = load_channels<kCut>(mean + c + v * lanes, rest);
+      gate[v].template load<kCut>(through, c + v * lanes, rest);
+    }
     for (int64_t r = 0; r < rows; ++r) {
       TREADLE_EACH {
-        const V gradient = load_channels<kCut>(dy + r * C + c + v * lanes, rest);
+        const int64_t at = r * C + c + v * lanes;
+        const V from_mean = hn::Sub(load_channels<kCut>(x + at, rest), centre[v]);
+        const V gradient = gate[v].of(load_channels<kCut>(dy + at, rest), from_mean);
         sum[v] = hn::Add(sum[v], gradient);
-        product[v] = hn::MulAdd(gradient, hn::Sub(load_channels<kCut>(x + r * C + c + v * lanes, rest), centre[v]), product[v]);
+        product[v] = hn::MulAdd(gradient, from_mean, product[v]);
       }
     }
     TREADLE_EACH store_channels<kCut>(sum[v], total + c + v * lanes, rest);
@@ -90,47 +122,47 @@ void block_products(int64_t rows, int64_t C, const float* dy, const float* x, co
   });
 }
 
-/// y = (x - mean) * scale + bias, each of these per channel.
-void normalize_rows(int64_t rows, int64_t C, const float* x, const float* mean, const float* scale, const float* bias, float* y) {
-  each_channel(C, [&]<int kCount, bool kCut>(int64_t c, const auto& rest) {
-    const D d;
-    const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
-    V centre[kCount], by[kCount], addend[kCount];
-    TREADLE_EACH {
-      const int64_t at = c + v * lanes;
-      centre[v] = load_channels<kCut>(mean + at, rest), by[v] = load_channels<kCut>(scale + at, rest);
-      addend[v] = load_channels<kCut>(bias + at, rest);
-    }
-    for (int64_t r = 0; r < rows; ++r) {
-      TREADLE_EACH {
-        const int64_t at = r * C + c + v * lanes;
-        store_channels<kCut>(hn::MulAdd(hn::Sub(load_channels<kCut>(x + at, rest), centre[v]), by[v], addend[v]), y + at, rest);
-      }
-    }
-  });
-}
-
 /// dx = factor * (dy - shift - (x - mean) * slope), each of these per channel.
-void gradient_rows(int64_t rows, int64_t C, const float* dy, const float* x, const float* mean, const float* factor, const float* shift,
-                   const float* slope, float* dx) {
+template <Passes kPasses>
+HWY_INLINE void gradients(int64_t rows, int64_t C, const float* dy, const BatchNormGate& through, const float* x, const float* mean,
+                          const float* factor, const float* shift, const float* slope, float* dx) {
   each_channel(C, [&]<int kCount, bool kCut>(int64_t c, const auto& rest) {
     const D d;
     const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
     V centre[kCount], by[kCount], off[kCount], down[kCount];
+    Gate<kPasses> gate[kCount];
     TREADLE_EACH {
       const int64_t at = c + v * lanes;
       centre[v] = load_channels<kCut>(mean + at, rest), by[v] = load_channels<kCut>(factor + at, rest);
       off[v] = load_channels<kCut>(shift + at, rest), down[v] = load_channels<kCut>(slope + at, rest);
+      gate[v].template load<kCut>(through, at, rest);
     }
     for (int64_t r = 0; r < rows; ++r) {
       TREADLE_EACH {
         const int64_t at = r * C + c + v * lanes;
         const V from_mean = hn::Sub(load_channels<kCut>(x + at, rest), centre[v]);
-        const V gradient = hn::Sub(load_channels<kCut>(dy + at, rest), off[v]);
+        const V gradient = hn::Sub(gate[v].of(load_channels<kCut>(dy + at, rest), from_mean), off[v]);
         store_channels<kCut>(hn::Mul(by[v], hn::NegMulAdd(from_mean, down[v], gradient)), dx + at, rest);
       }
     }
   });
+}
+
+void block_products(int64_t rows, int64_t C, const float* dy, const BatchNormGate& gate, const float* x, const float* mean, float* total,
+                    float* dot) {
+  switch (gate.passes) {
+    case Passes::always: return products<Passes::always>(rows, C, dy, gate, x, mean, total, dot);
+    case Passes::above: return products<Passes::above>(rows, C, dy, gate, x, mean, total, dot);
+    case Passes::within: return products<Passes::within>(rows, C, dy, gate, x, mean, total, dot);
+  }
+}
+void gradient_rows(int64_t rows, int64_t C, const float* dy, const BatchNormGate& gate, const float* x, const float* mean,
+                   const float* factor, const float* shift, const float* slope, float* dx) {
+  switch (gate.passes) {
+    case Passes::always: return gradients<Passes::always>(rows, C, dy, gate, x, mean, factor, shift, slope, dx);
+    case Passes::above: return gradients<Passes::above>(rows, C, dy, gate, x, mean, factor, shift, slope, dx);
+    case Passes::within: return gradients<Passes::within>(rows, C, dy, gate, x, mean, factor, shift, slope, dx);
+  }
 }
 #undef TREADLE_EACH
 
@@ -145,12 +177,10 @@ namespace {
 HWY_EXPORT(block_moments);
 HWY_EXPORT(block_products);
 HWY_EXPORT(gradient_rows);
-HWY_EXPORT(normalize_rows);
 
 constexpr int64_t kBlockRows = 64;    // summed in float, which stay in L1 or L2
 constexpr int64_t kMostParts = 32;    // whose sums are kept apart, for threads
 constexpr int64_t kLeastRows = 1024;  // of a part
-constexpr int64_t kGrainFloats = 16'384;
 
 /// Rows in parts, by sizes only.
 struct RowParts {
@@ -216,27 +246,35 @@ void moments_nhwc(int64_t rows, int64_t C, const float* x, float* mean, float* v
   }
 }
 
-void normalize_nhwc(int64_t rows, int64_t C, const float* x, const float* mean, const float* scale, const float* bias, float* y,
-                    ThreadPool* pool) {
-  parallel_for(pool, rows, std::max<int64_t>(1, kGrainFloats / std::max<int64_t>(1, C)), [&](int64_t begin, int64_t end) {
-    HWY_DYNAMIC_DISPATCH(normalize_rows)(end - begin, C, x + begin * C, mean, scale, bias, y + begin * C);
-  });
+size_t batch_norm_gradient_nhwc_scratch_bytes(int64_t rows, int64_t C, bool is_computed) {
+  const size_t computed = static_cast<size_t>(RowParts(rows).count) * aligned_bytes<float>(std::min(rows, kBlockRows) * C);
+  return batch_norm_nhwc_scratch_bytes(rows, C) + (is_computed ? computed : 0);
 }
 
-void batch_norm_gradient_nhwc(int64_t rows, int64_t C, const float* dy, const float* x, const float* scale, const float* mean,
-                              const float* inverse, float* dx, float* dscale, float* dbias, void* scratch, ThreadPool* pool) {
+void batch_norm_gradient_nhwc(int64_t rows, int64_t C, const GradientRows& dy, bool is_computed, const BatchNormGate& gate, const float* x,
+                              const float* scale, const float* mean, const float* inverse, float* dx, float* dscale, float* dbias,
+                              void* scratch, ThreadPool* pool) {
   const RowParts parts(rows);
+  const bool stays_in_dx = is_computed && dx != nullptr && dx != x;  // the second reading finds there what the first has computed
+  auto each_block = [&](int64_t part, const auto& body) {
+    const int64_t last = std::min(rows, (part + 1) * parts.each);
+    for (int64_t r = part * parts.each; r < last; r += kBlockRows) body(r, std::min(kBlockRows, last - r));
+  };
+  auto rows_of_gradient = [&](int64_t part, int64_t r, int64_t count) {
+    float* buffer = reinterpret_cast<float*>(static_cast<std::byte*>(scratch) + batch_norm_nhwc_scratch_bytes(rows, C) +
+                                             static_cast<size_t>(part) * aligned_bytes<float>(std::min(rows, kBlockRows) * C));
+    return dy.rows(r, count, stays_in_dx ? dx + r * C : buffer);
+  };
   parallel_for(pool, parts.count, 1, [&](int64_t begin, int64_t end) {
     for (int64_t part = begin; part < end; ++part) {
       const PartSums sums(scratch, part, C);
       std::fill_n(sums.first, C, 0.0), std::fill_n(sums.second, C, 0.0);
-      const int64_t last = std::min(rows, (part + 1) * parts.each);
-      for (int64_t r = part * parts.each; r < last; r += kBlockRows) {
+      each_block(part, [&](int64_t r, int64_t count) {
         HWY_DYNAMIC_DISPATCH(block_products)
-        (std::min(kBlockRows, last - r), C, dy + r * C, x + r * C, mean, sums.block_first, sums.block_second);
+        (count, C, rows_of_gradient(part, r, count), gate, x + r * C, mean, sums.block_first, sums.block_second);
         for (int64_t c = 0; c < C; ++c)
           sums.first[c] += static_cast<double>(sums.block_first[c]), sums.second[c] += static_cast<double>(sums.block_second[c]);
-      }
+      });
     }
   });
   auto* factor = reinterpret_cast<float*>(static_cast<std::byte*>(scratch) + static_cast<size_t>(parts.count) * part_bytes(C));
@@ -253,8 +291,12 @@ void batch_norm_gradient_nhwc(int64_t rows, int64_t C, const float* dy, const fl
     slope[c] = static_cast<float>(dot * by * by / count);
   }
   if (dx == nullptr) return;
-  parallel_for(pool, rows, std::max<int64_t>(1, kGrainFloats / std::max<int64_t>(1, C)), [&](int64_t begin, int64_t end) {
-    HWY_DYNAMIC_DISPATCH(gradient_rows)(end - begin, C, dy + begin * C, x + begin * C, mean, factor, shift, slope, dx + begin * C);
+  parallel_for(pool, parts.count, 1, [&](int64_t begin, int64_t end) {
+    for (int64_t part = begin; part < end; ++part)
+      each_block(part, [&](int64_t r, int64_t count_here) {
+        const float* gradient = stays_in_dx ? dx + r * C : rows_of_gradient(part, r, count_here);
+        HWY_DYNAMIC_DISPATCH(gradient_rows)(count_here, C, gradient, gate, x + r * C, mean, factor, shift, slope, dx + r * C);
+      });
   });
 }
 

@@ -189,7 +189,7 @@ std::vector<OpDef> batch_normalization_ops() {
            .kernels = typed<BatchNormalization, float, double, Float16, BFloat16>(),
            .gradient = gradients::batch_normalization,
            .half = HalfFloats::float32_by_itself,
-           .channels_last = {.how = ChannelsLast::How::scale_and_shift, .op = "NhwcAffine", .training_op = "NhwcBatchNormalization"}}};
+           .channels_last = {.how = ChannelsLast::How::scale_and_shift, .op = "NhwcAffine", .training_op = "NhwcBatchStatistics"}}};
 }
 
 }  // namespace treadle::ops

@@ -1,13 +1,10 @@
 // What training adds on images with channels innermost: NhwcConv with weights that change, and NhwcConvGradInput, NhwcConvGradWeights,
-// NhwcBatchNormalization, NhwcBatchNormalizationGrad, NhwcMaxPoolGrad, which the layout pass makes of joint graphs. X[N, spatial..., C] in
-// float32; weights, their gradient, and shapes of images that are operands stay in ONNX's order.
+// NhwcMaxPoolGrad, which the layout pass makes of joint graphs. X[N, spatial..., C] in float32; weights, their gradient, and shapes of
+// images that are operands stay in ONNX's order.
 #include <algorithm>
-#include <cmath>
 
 #include "kernels/conv/conv_gradient_nhwc.h"
 #include "kernels/conv/pool_gradient_nhwc.h"
-#include "kernels/normalization/batch_norm_nhwc.h"
-#include "kernels/scratch_slots.h"
 #include "ops/checks.h"
 #include "ops/list.h"
 #include "ops/nn/window.h"
@@ -129,73 +126,6 @@ Cost weights_gradient_cost(const ShapeContext& c) {
   return {2 * static_cast<double>(c.num_elements(0)) * static_cast<double>(w.product(1, w.rank())), c.size_bytes(0) + c.size_bytes(1)};
 }
 
-void infer_nhwc_batch_norm(InferContext& c) {
-  check_image_rank(c, 0);
-  c.set_output(0, c.input(0));
-  for (int i = 1; i < 5; ++i) c.set_output(i, c.input(1));
-}
-
-struct NhwcBatchNormalization {
-  int64_t rows, C;
-  float epsilon, momentum;
-  bool unbiased;
-
-  static NhwcBatchNormalization bind(BindContext& c) {
-    const Shape& x = c.shape(0);
-    const NhwcBatchNormalization k{x.product(0, x.rank() - 1), x[x.rank() - 1], c.get_float("epsilon", 1e-5F),
-                                   c.get_float("momentum", 0.9F), c.get_int("unbiased_variance") != 0};
-    for (int i = 1; i <= 4; ++i) check_equal(c.num_elements(i), k.C, "a parameter and the channels of X");
-    c.request_scratch(kernels::batch_norm_nhwc_scratch_bytes(k.rows, k.C) + 3 * kernels::aligned_bytes<float>(k.C));
-    return k;
-  }
-  void run(RunContext& c) const {
-    const size_t step = kernels::aligned_bytes<float>(C) / sizeof(float);
-    float *mean = c.scratch<float>(), *variance = mean + step, *scale = mean + 2 * step;
-    kernels::moments_nhwc(rows, C, c.in<float>(0), mean, variance, mean + 3 * step, c.pool());
-    float *saved_mean = c.out<float>(3), *saved_inverse = c.out<float>(4);
-    for (int64_t i = 0; i < C; ++i) {
-      const float inverse = static_cast<float>(1 / std::sqrt(static_cast<double>(variance[i]) + static_cast<double>(epsilon)));
-      scale[i] = c.in<float>(1)[i] * inverse;
-      if (saved_mean != nullptr) saved_mean[i] = mean[i];
-      if (saved_inverse != nullptr) saved_inverse[i] = inverse;
-    }
-    for (int i : {1, 2}) {  // an output may lie where the statistics before do
-      if (float* running = c.out<float>(i)) {
-        const float* before = c.in<float>(i + 2);
-        const float* batch = i == 1 ? mean : variance;
-        const float count = static_cast<float>(rows), take = i == 2 && unbiased ? (1 - momentum) * count / (count - 1) : 1 - momentum;
-        for (int64_t k = 0; k < C; ++k) running[k] = before[k] * momentum + batch[k] * take;
-      }
-    }
-    kernels::normalize_nhwc(rows, C, c.in<float>(0), mean, scale, c.in<float>(2), c.out<float>(0), c.pool());
-  }
-};
-
-void infer_batch_norm_gradient(InferContext& c) {
-  c.set_output(0, c.input(1));
-  c.set_output(1, c.input(2));
-  c.set_output(2, c.input(2));
-}
-
-struct NhwcBatchNormalizationGrad {
-  int64_t rows, C;
-
-  static NhwcBatchNormalizationGrad bind(BindContext& c) {
-    const Shape& x = c.shape(1);
-    if (x.rank() < 3 || !(c.shape(0) == x))
-      throw Error(ErrorCode::invalid_argument,
-                  fmt::format("dY {} and X {} are of no batch normalisation with channels innermost", to_string(c.shape(0)), to_string(x)));
-    const NhwcBatchNormalizationGrad k{x.product(0, x.rank() - 1), x[x.rank() - 1]};
-    for (int i = 2; i <= 4; ++i) check_equal(c.num_elements(i), k.C, "a parameter and the channels of X");
-    c.request_scratch(kernels::batch_norm_nhwc_scratch_bytes(k.rows, k.C));
-    return k;
-  }
-  void run(RunContext& c) const {
-    kernels::batch_norm_gradient_nhwc(rows, C, c.in<float>(0), c.in<float>(1), c.in<float>(2), c.in<float>(3), c.in<float>(4),
-                                      c.out<float>(0), c.out<float>(1), c.out<float>(2), c.scratch<void>(), c.pool());
-  }
-};
-
 void infer_max_pool_gradient(InferContext& c) { c.set_output(0, c.input(1)); }
 
 struct NhwcMaxPoolGrad {
@@ -255,34 +185,6 @@ std::vector<OpDef> nhwc_training_ops() {
        .cost = weights_gradient_cost,
        .kernels = {kernel<NhwcConvGradWeights>("nhwc", DType::float32)},
        .value_inputs = {2}},
-      {.name = "NhwcBatchNormalization",
-       .domain = "treadle",
-       .since = {1},
-       .inputs =
-           {{"X", kTrainedType}, {"scale", kTrainedType}, {"B", kTrainedType}, {"input_mean", kTrainedType}, {"input_var", kTrainedType}},
-       .outputs = {{"Y", kTrainedType},
-                   {"running_mean", kTrainedType, "", Presence::optional},
-                   {"running_var", kTrainedType, "", Presence::optional},
-                   {"saved_mean", kTrainedType, "", Presence::optional},
-                   {"saved_inverse_deviation", kTrainedType, "", Presence::optional}},
-       .attributes = {{"epsilon", 1e-5F}, {"momentum", 0.9F}, {"unbiased_variance", int64_t{0}}},
-       .infer = infer_nhwc_batch_norm,
-       .cost = stream_cost,
-       .alias = {may_reuse(0, 0), updates_statistic(1, 3), updates_statistic(2, 4)},
-       .kernels = {kernel<NhwcBatchNormalization>("nhwc", DType::float32)}},
-      {.name = "NhwcBatchNormalizationGrad",
-       .domain = "treadle",
-       .since = {1},
-       .inputs = {{"dY", kTrainedType},
-                  {"X", kTrainedType},
-                  {"scale", kTrainedType},
-                  {"saved_mean", kTrainedType},
-                  {"saved_inverse_deviation", kTrainedType}},
-       .outputs = {{"dX", kTrainedType}, {"dscale", kTrainedType, "", Presence::optional}, {"dB", kTrainedType, "", Presence::optional}},
-       .infer = infer_batch_norm_gradient,
-       .cost = stream_cost,
-       .alias = {may_reuse(0, 0)},
-       .kernels = {kernel<NhwcBatchNormalizationGrad>("nhwc", DType::float32)}},
       {.name = "NhwcMaxPoolGrad",
        .domain = "treadle",
        .since = {1},

@@ -1,0 +1,39 @@
+// op(..., FusedElementwise(xs)) -> op(..., xs) with the chain's steps, for operators that compute a chain on its way in
+// (OpDef::chain_input), where nothing else reads its result: neither is that written, nor read.
+#include "graph/op_def.h"
+#include "graph/rewriter.h"
+#include "passes/matching.h"
+#include "passes/trace.h"
+#include "passes/whole_graph.h"
+
+namespace treadle::passes {
+
+int64_t fuse_chain_into_reader(Graph& graph, int64_t limit) {
+  return Rewriter(graph, limit).for_each_graph([](Rewriter& rewriter) {
+    Graph& g = rewriter.graph();
+    for (NodeId id : g.order()) {
+      const Node& reader = g.node(id);
+      if (!reader.op || reader.op->chain_input < 0 || reader.attributes.has("steps")) continue;
+      const auto first = static_cast<size_t>(reader.op->chain_input);
+      const Node* chain = producer_of(g, reader.inputs[first]);
+      if (!chain || !chain->is("FusedElementwise", "treadle")) continue;
+      if (!is_used_once(g, reader.inputs[first]) || g.type(reader.inputs[first]).dtype != DType::float32) {
+        declined(reader, "others read the result, too, of", chain);
+        continue;
+      }
+      rewriter.change(id, [&] {
+        const NodeId gone = chain->id;
+        const std::vector<ValueId> operands = chain->inputs;
+        const std::vector<std::string> steps = chain->attributes.get_strings("steps");
+        rewriter.stand_for(id, gone);
+        g.resize_inputs(id, first + operands.size());
+        for (size_t i = 0; i < operands.size(); ++i) g.set_input(id, first + i, operands[i]);
+        g.node(id).attributes.set("steps", steps);
+        g.remove_node(gone);
+        return true;
+      });
+    }
+  });
+}
+
+}  // namespace treadle::passes
