@@ -7,6 +7,9 @@ Both begin with the same parameters, and take their steps in turn: a ratio is Py
 step says that they did the same. `first` is the first step, with all that is made then. The loss is the cross-entropy of outputs of one or more
 classes, or the mean square of others.
 
+With several threads each has a process of its own, because a pool that spins while the other one's threads compute takes their time. The processes
+take turns of a few steps; the first step of a turn is not counted.
+
 `--memory` gives what each has resident at most, from the model's file or its class to the fourth step, in a process of its own: parameters, the
 optimizer's state, gradients, activations, and what making the graph takes. It is counted from what the process has after a step of the smallest
 model. `--recompute-fraction` and `--early-updates` are Treadle's.
@@ -15,7 +18,9 @@ model. `--recompute-fraction` and `--early-updates` are Treadle's.
 from __future__ import annotations
 
 import argparse
+import copy
 import io
+import json
 import os
 import re
 import statistics
@@ -118,6 +123,13 @@ def torch_steps(module: nn.Module, run: nn.Module, x: torch.Tensor, labels: torc
     return step
 
 
+def print_row(name: str, batch: int, ours: list[float], theirs: list[float], firsts: tuple[float, float], losses: tuple[float, float]) -> float:
+    ratio = statistics.median(theirs) / statistics.median(ours)
+    print(f"| {name} | {batch} | {statistics.median(ours) * 1e3:.2f} | {statistics.median(theirs) * 1e3:.2f} | {ratio:.2f} | {firsts[0] * 1e3:.0f} | "
+          f"{firsts[1] * 1e3:.0f} | {losses[0]:.5g} | {losses[1]:.5g} |", flush=True)
+    return ratio
+
+
 def measure(name: str, batch: int, args: argparse.Namespace) -> float:
     module, x = make_module(name, batch)
     model = exported(module, x)
@@ -148,22 +160,22 @@ def measure(name: str, batch: int, args: argparse.Namespace) -> float:
         theirs.append(time.perf_counter() - start)
     if args.profile:
         print(trainer.end_profiling())
-    ratio = statistics.median(theirs) / statistics.median(ours)
-    print(f"| {name} | {batch} | {statistics.median(ours) * 1e3:.2f} | {statistics.median(theirs) * 1e3:.2f} | {ratio:.2f} | {first * 1e3:.0f} | "
-          f"{torch_first * 1e3:.0f} | {loss:.5g} | {torch_loss:.5g} |", flush=True)
-    return ratio
+    return print_row(name, batch, ours, theirs, (first, torch_first), (loss, torch_loss))
 
 
-def steps_from(engine: str, name: str, batch: int, given: Path, args: argparse.Namespace) -> Callable[[], object]:
+def steps_from(engine: str, name: str, batch: int, given: Path, args: argparse.Namespace) -> Callable[[], float]:
     """All that the engine needs is made here; what a case is, the parent has left in the folder."""
-    x, y_shape = torch.load(given / "x.pt"), torch.Size(torch.load(given / "y_shape.pt"))
-    labels, loss_of, of_loss = make_loss(name, y_shape)
+    x, labels = torch.load(given / "x.pt"), torch.load(given / "labels.pt")
+    _, loss_of, of_loss = make_loss(name, torch.Size(torch.load(given / "y_shape.pt")))
     if engine == "torch":
         module, _ = architectures.make(name, batch)
-        return torch_steps(module, module, x, labels, loss_of)
+        if args.compare:
+            module.load_state_dict(torch.load(given / "state.pt"))
+        return torch_steps(module, torch.compile(module) if args.compile else module, x, labels, loss_of)
     trainer = Trainer(given / "model.onnx", learning_rate=RATE, momentum=MOMENTUM, num_threads=args.threads,
                       recompute_fraction=args.recompute_fraction, early_updates=args.early_updates, **of_loss)
-    return lambda: trainer.step({"x": x.numpy()}, labels.numpy())
+    feeds, answers = {"x": x.numpy()}, labels.numpy()
+    return lambda: trainer.step(feeds, answers)
 
 
 def peak_of(engine: str, name: str, folder: Path, args: argparse.Namespace) -> float:
@@ -177,26 +189,76 @@ def peak_of(engine: str, name: str, folder: Path, args: argparse.Namespace) -> f
     return resident_mb("VmHWM") - base
 
 
+def write_case(name: str, batch: int, folder: Path) -> None:
+    folder.mkdir(exist_ok=True)
+    module, x = make_module(name, batch)
+    (folder / "model.onnx").write_bytes(exported(module, x))
+    torch.save(module.state_dict(), folder / "state.pt")
+    with torch.no_grad():
+        y_shape = copy.deepcopy(module)(x).shape
+    torch.save(x, folder / "x.pt")
+    torch.save(list(y_shape), folder / "y_shape.pt")
+    torch.save(make_loss(name, y_shape)[0], folder / "labels.pt")
+
+
+def child_command(purpose: str, engine: str, name: str, folder: str, args: argparse.Namespace) -> list[str]:
+    command = [sys.executable, __file__, "--child", engine, name, folder, "--threads", str(args.threads)]
+    if args.recompute_fraction is not None:
+        command += ["--recompute-fraction", str(args.recompute_fraction)]
+    return [*command, f"--{purpose}", *["--early-updates"] * args.early_updates, *["--compile"] * args.compile]
+
+
+def take_turns(engine: str, name: str, folder: Path, args: argparse.Namespace) -> None:
+    """In a process of its own: as many steps as a line says, whose times and last loss another line gives."""
+    start = time.perf_counter()
+    step = steps_from(engine, name, CASES[name], folder / name, args)
+    if engine == "torch":
+        start = time.perf_counter()  # a module is there; a trainer makes its graph
+    loss, times = step(), [time.perf_counter() - start]
+    while True:
+        print(json.dumps({"times": times, "loss": loss}), flush=True)
+        line = sys.stdin.readline()
+        if not line:
+            return
+        times = []
+        for _ in range(int(line)):
+            start = time.perf_counter()
+            loss = step()
+            times.append(time.perf_counter() - start)
+
+
+def measure_apart(name: str, batch: int, args: argparse.Namespace) -> float:
+    steps_a_turn = 4
+    with tempfile.TemporaryDirectory() as folder:
+        write_case(name, batch, Path(folder) / name)
+        firsts, times, answers = [], ([], []), [{}, {}]
+        processes = []
+        for engine in ("treadle", "torch"):
+            processes.append(subprocess.Popen(child_command("compare", engine, name, folder, args), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True))
+            firsts.append(json.loads(processes[-1].stdout.readline())["times"][0])
+        for _ in range(args.rounds):
+            for i, process in enumerate(processes):
+                print(steps_a_turn, file=process.stdin, flush=True)
+                answers[i] = json.loads(process.stdout.readline())
+                times[i].extend(answers[i]["times"][1:])
+        for process in processes:
+            process.stdin.close()
+            process.wait()
+    return print_row(name, batch, *times, tuple(firsts), tuple(answer["loss"] for answer in answers))
+
+
 def compare_memory(args: argparse.Namespace) -> None:
     print("| model | batch | peak, MB | PyTorch, MB | ratio |\n|---|---|---|---|---|")
     ratios = []
     with tempfile.TemporaryDirectory() as folder:
         chosen = {name: batch for name, batch in CASES.items() if re.search(args.only, name)}
         for name, batch in ({"mlp": 1} | chosen).items():
-            of_case = Path(folder) / name
-            of_case.mkdir(exist_ok=True)
-            module, x = make_module(name, batch)
-            (of_case / "model.onnx").write_bytes(exported(module, x))
-            torch.save(x, of_case / "x.pt")
-            torch.save(list(module(x).shape), of_case / "y_shape.pt")
+            write_case(name, batch, Path(folder) / name)
         for name in chosen:
             peaks = []
             for engine in ("treadle", "torch"):
-                given = [sys.executable, __file__, "--child", engine, name, folder, "--threads", str(args.threads)]
-                if args.recompute_fraction is not None:
-                    given += ["--recompute-fraction", str(args.recompute_fraction)]
-                given += ["--early-updates"] * args.early_updates
-                peaks.append(float(subprocess.run(given, check=True, capture_output=True, text=True).stdout.split()[-1]))
+                command = child_command("memory", engine, name, folder, args)
+                peaks.append(float(subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()[-1]))
             ratios.append(peaks[0] / peaks[1])
             print(f"| {name} | {CASES[name]} | {peaks[0]:.0f} | {peaks[1]:.0f} | {ratios[-1]:.2f} |", flush=True)
     print(f"\ngeometric mean {statistics.geometric_mean(ratios):.2f}, highest {max(ratios):.2f}")
@@ -212,16 +274,18 @@ def main() -> None:
     parser.add_argument("--recompute-fraction", type=float, default=None, help="of a step's time, for values that it computes twice")
     parser.add_argument("--early-updates", action="store_true", help="update parameters while gradients are computed")
     parser.add_argument("--child", nargs=3, help=argparse.SUPPRESS)
+    parser.add_argument("--compare", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--profile", default="", help="write Treadle's steps to a file with this prefix")
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     if args.child:
         engine, name, folder = args.child
-        return print(peak_of(engine, name, Path(folder), args))
+        return take_turns(engine, name, Path(folder), args) if args.compare else print(peak_of(engine, name, Path(folder), args))
     if args.memory:
         return compare_memory(args)
     print("| model | batch | step, ms | PyTorch, ms | ratio | first, ms | PyTorch's | loss | PyTorch's |\n|---|---|---|---|---|---|---|---|---|")
-    ratios = [measure(name, batch, args) for name, batch in CASES.items() if re.search(args.only, name)]
+    measured = measure if args.threads == 1 or args.profile else measure_apart
+    ratios = [measured(name, batch, args) for name, batch in CASES.items() if re.search(args.only, name)]
     print(f"\ngeometric mean {np.exp(np.mean(np.log(ratios))):.2f}, lowest {min(ratios):.2f}")
 
 
