@@ -53,13 +53,21 @@ void pack_one(const T* B, int64_t K, const Panels& panels, int64_t panel, int64_
   pack_panel(B + n0 * (transposed ? ldb : 1), K, std::min(width, panels.N - n0), width, ldb, transposed, data + K * n0);
 }
 
+/// A as tiles read it: where it lies, or in blocks of rows.
+template <typename T>
+struct ReadableA : MatrixA<T> {
+  int64_t rows = 0, step = 0;  // of a block; 0: none
+};
+
 /// The job of a panel of which nothing is said yet about where B lies and about its rows.
 template <typename T>
-TileJob<T> job_for(const MatrixA<T>& A, int64_t K, const Panels& panels, int64_t panel, T* C, int64_t ldc, const Epilogue<T>& epilogue) {
+TileJob<T> job_for(const ReadableA<T>& A, int64_t K, const Panels& panels, int64_t panel, T* C, int64_t ldc, const Epilogue<T>& epilogue) {
   const int64_t n0 = panels.first_column(panel), vectors = panels.width_vectors(panel);
   return {.A = A.data,
           .a_row = A.row,
           .a_col = A.col,
+          .a_rows = A.rows,
+          .a_panel = A.step,
           .B = nullptr,
           .b_row = vectors * panels.lanes,
           .vectors = vectors,
@@ -78,7 +86,7 @@ template <typename T>
 void gemm_in_place(const GemmShape& s, const Panels& panels, int64_t panel, const T* A, const T* B, T* C, const Epilogue<T>& epilogue,
                    T* tail) {
   const int64_t n0 = panels.first_column(panel), width = panels.width_vectors(panel) * panels.lanes;
-  TileJob<T> job = job_for<T>({A, s.a_row, s.a_col}, s.K, panels, panel, C, s.ldc, epilogue);
+  TileJob<T> job = job_for<T>({{A, s.a_row, s.a_col}}, s.K, panels, panel, C, s.ldc, epilogue);
   job.row_end = s.M;
   if (n0 + width <= s.N) {
     job.B = B + n0;
@@ -102,7 +110,8 @@ Method method_of(const GemmShape& s) {
 }
 
 // A transposed costs nothing but where its rows are long: the elements of a column, which a tile reads one after the other, are then in as
-// many pages, and in few sets of the caches. It is turned first if enough columns of B are to pass over it.
+// many pages, and in few sets of the caches. It is brought together first if enough columns of B are to pass over it: for panels of one
+// width into the blocks of rows that a tile reads, by copies of what lies side by side, else turned.
 constexpr int64_t kFewestTurned = 64, kFewestColumns = 192, kLineElements = 16;
 template <typename T>
 bool turns_a(const GemmShape& s) {
@@ -112,29 +121,64 @@ bool turns_a(const GemmShape& s) {
 /// Floats from row to row of A turned: rows of a power of two would share sets.
 int64_t turned_row(const GemmShape& s) { return s.K + kLineElements; }
 
-/// A as its product reads it: where it lies, or turned, at `to`.
+bool takes_blocks(const Panels& panels, const PanelShape& shape) { return panels.wide == 0 && panels.vectors == shape.max_vectors; }
+
+/// Floats of A brought together.
+int64_t turned_size(const GemmShape& s) {
+  const PanelShape shape = panel_shape<float>();
+  const int64_t blocks = (s.M + shape.rows - 1) / shape.rows;
+  return std::max(s.M * turned_row(s), blocks * shape.rows * s.K);
+}
+
+/// A[K, M] into blocks of `rows` of its columns: to[M / rows, K, rows].
+void copy_blocks(const float* A, int64_t lda, int64_t K, int64_t M, int64_t rows, float* to, ThreadPool* pool) {
+  constexpr int64_t kLines = 32;  // of A at a time, which stay in the caches from block to block
+  const int64_t blocks = (M + rows - 1) / rows;
+  parallel_for(pool, (K + kLines - 1) / kLines, grain_for(M * kLines), [&](int64_t begin, int64_t end) {
+    for (int64_t k0 = begin * kLines; k0 < std::min(K, end * kLines); k0 += kLines) {
+      const int64_t k1 = std::min(K, k0 + kLines);
+      for (int64_t block = 0; block < blocks; ++block) {
+        const int64_t count = std::min(rows, M - block * rows);
+        const float* from = A + block * rows;
+        float* at = to + block * rows * K;
+        if (count == 6) {  // of constant length: two moves
+          for (int64_t k = k0; k < k1; ++k) std::memcpy(at + k * rows, from + k * lda, 6 * sizeof(float));
+        } else {
+          for (int64_t k = k0; k < k1; ++k) std::memcpy(at + k * rows, from + k * lda, static_cast<size_t>(count) * sizeof(float));
+        }
+      }
+    }
+  });
+}
+
+/// A as its product reads it: where it lies, or brought together at `to`.
 template <typename T>
-MatrixA<T> readable_a(const GemmShape& s, const T* A, T* to, ThreadPool* pool) {
+ReadableA<T> readable_a(const GemmShape& s, const T* A, T* to, ThreadPool* pool) {
   if constexpr (std::is_same_v<T, float>) {
     if (turns_a<T>(s)) {
+      const PhaseScope phase(KernelPhase::pack);
+      const PanelShape shape = panel_shape<T>();
+      if (takes_blocks(Panels(s.N, shape), shape)) {
+        copy_blocks(A, s.a_col, s.K, s.M, shape.rows, to, pool);
+        return {{to, 1, shape.rows}, shape.rows, shape.rows * s.K};
+      }
       constexpr int64_t kRows = 64;
       const int64_t blocks = (s.M + kRows - 1) / kRows;
-      const PhaseScope phase(KernelPhase::pack);
       parallel_for(pool, blocks, grain_for(s.K * kRows), [&](int64_t begin, int64_t end) {
         for (int64_t i = begin; i < end; ++i)
           transpose_plane(s.K, std::min(kRows, s.M - i * kRows), A + i * kRows, s.a_col, to + i * kRows * turned_row(s), turned_row(s));
       });
-      return {to, turned_row(s), 1};
+      return {{to, turned_row(s), 1}};
     }
   }
-  return {A, s.a_row, s.a_col};
+  return {{A, s.a_row, s.a_col}};
 }
 
 template <typename T>
 size_t slot_bytes(const GemmShape& s) {
   const PanelShape shape = panel_shape<T>();
   switch (method_of(s)) {
-    case Method::pack: return aligned_bytes<T>(packed_b_size<T>(s.K, s.N)) + (turns_a<T>(s) ? aligned_bytes<T>(s.M * turned_row(s)) : 0);
+    case Method::pack: return aligned_bytes<T>(packed_b_size<T>(s.K, s.N)) + (turns_a<T>(s) ? aligned_bytes<T>(turned_size(s)) : 0);
     case Method::in_place: return aligned_bytes<T>(s.K * shape.lanes * shape.max_vectors);
     case Method::row:
     case Method::dot: return 0;
@@ -189,6 +233,35 @@ void products_with_residual(const GemmShape& s, const T* A, const T* B, T* C, co
         C[m * s.ldc + n + j] = epilogue.alpha * products[m * kBlock + j] + epilogue.residual[m * epilogue.residual_row + n + j];
   }
   finish_products(rest, C, s.ldc, s.M, n_begin, n_end);
+}
+
+template <typename T>
+void product(int64_t M, const ReadableA<T>& A, const PackedB<T>& B, T* C, int64_t ldc, const Epilogue<T>& epilogue, ThreadPool* pool) {
+  if (M <= 0 || B.N <= 0) return;
+  const PhaseScope phase(KernelPhase::compute);
+  const Panels panels(B.N, panel_shape<T>());
+  const int64_t rows = panels.count < kManyPanels ? kRowsPerChunk : kRowsOfManyPanels, chunks = (M + rows - 1) / rows;
+  const int64_t width = (panels.vectors + 1) * panels.lanes;
+  const int64_t grain = grain_for(B.K * std::min(M, rows) * width);
+  const int64_t next_item = grain > 1 ? 1 : chunks_ahead(pool);
+  // The panel is the outer index: it stays in L2 while its row chunks pass.
+  const int64_t items = panels.count * chunks;
+  parallel_for(pool, items, grain, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      const int64_t item = B.backwards ? items - 1 - i : i;
+      TileJob<T> job = job_for(A, B.K, panels, item / chunks, C, ldc, epilogue);
+      job.B = B.data + B.K * job.first_column;
+      const int64_t unit = std::max<int64_t>(1, A.rows), units = (M + unit - 1) / unit;
+      job.row_begin = units * (item % chunks) / chunks * unit;
+      job.row_end = std::min(M, units * (item % chunks + 1) / chunks * unit);
+      const int64_t next = B.backwards ? item - next_item : item + next_item;
+      if (next < 0 || next >= items)
+        job.next = B.next;
+      else if (next / chunks != item / chunks)
+        job.next = B.data + B.K * panels.first_column(next / chunks);
+      run_tile(job);
+    }
+  });
 }
 
 }  // namespace
@@ -262,30 +335,7 @@ OwnedPackedB<T> pack_b(const T* B, int64_t K, int64_t N, int64_t ldb, bool trans
 
 template <typename T>
 void gemm(int64_t M, const MatrixA<T>& A, const PackedB<T>& B, T* C, int64_t ldc, const Epilogue<T>& epilogue, ThreadPool* pool) {
-  if (M <= 0 || B.N <= 0) return;
-  const PhaseScope phase(KernelPhase::compute);
-  const Panels panels(B.N, panel_shape<T>());
-  const int64_t rows = panels.count < kManyPanels ? kRowsPerChunk : kRowsOfManyPanels, chunks = (M + rows - 1) / rows;
-  const int64_t width = (panels.vectors + 1) * panels.lanes;
-  const int64_t grain = grain_for(B.K * std::min(M, rows) * width);
-  const int64_t next_item = grain > 1 ? 1 : chunks_ahead(pool);
-  // The panel is the outer index: it stays in L2 while its row chunks pass.
-  const int64_t items = panels.count * chunks;
-  parallel_for(pool, items, grain, [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) {
-      const int64_t item = B.backwards ? items - 1 - i : i;
-      TileJob<T> job = job_for(A, B.K, panels, item / chunks, C, ldc, epilogue);
-      job.B = B.data + B.K * job.first_column;
-      job.row_begin = M * (item % chunks) / chunks;
-      job.row_end = M * (item % chunks + 1) / chunks;
-      const int64_t next = B.backwards ? item - next_item : item + next_item;
-      if (next < 0 || next >= items)
-        job.next = B.next;
-      else if (next / chunks != item / chunks)
-        job.next = B.data + B.K * panels.first_column(next / chunks);
-      run_tile(job);
-    }
-  });
+  product(M, ReadableA<T>{A}, B, C, ldc, epilogue, pool);
 }
 
 template <typename T>
@@ -341,7 +391,7 @@ void gemm_batched(const GemmShape& s, const BatchStrides& batch, const T* A, con
         const BatchOffsets o = offsets_of(batch, i);
         if (o.b != packed_at) pack_b(B + o.b, s.K, s.N, s.ldb, s.b_transposed, slot);
         packed_at = o.b;
-        gemm<T>(s.M, readable_a(s, A + o.a, turned, nullptr), {s.K, s.N, slot}, C + o.c, s.ldc, epilogue, nullptr);
+        product<T>(s.M, readable_a(s, A + o.a, turned, nullptr), {s.K, s.N, slot}, C + o.c, s.ldc, epilogue, nullptr);
       }
     });
     return;
@@ -353,7 +403,7 @@ void gemm_batched(const GemmShape& s, const BatchStrides& batch, const T* A, con
     const BatchOffsets o = offsets_of(batch, i);
     if (o.b != packed_at) pack_b(B + o.b, s.K, s.N, s.ldb, s.b_transposed, slot, pool);
     packed_at = o.b;
-    gemm<T>(s.M, readable_a(s, A + o.a, turned, pool), {s.K, s.N, slot}, C + o.c, s.ldc, epilogue, pool);
+    product<T>(s.M, readable_a(s, A + o.a, turned, pool), {s.K, s.N, slot}, C + o.c, s.ldc, epilogue, pool);
   }
 }
 

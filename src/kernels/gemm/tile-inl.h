@@ -165,7 +165,7 @@ HWY_NOINLINE void tile(const TileJob<T>& job, int64_t row, NextLines next) {
   using V = hn::Vec<D>;
   const D d;
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
-  const T* a = job.A + row * job.a_row;
+  const T* a = job.A + (job.a_rows > 0 ? row / job.a_rows * job.a_panel : row * job.a_row);
   const T* b = job.B;
   const int64_t longest = job.epilogue->longest_sum;
   HWY_ALIGN T sums[kRows * kVectors * hn::MaxLanes(d)];
@@ -193,7 +193,7 @@ HWY_INLINE void tile_of(int64_t rows, const TileJob<T>& job, int64_t row, NextLi
   tile<kFromL2 && (kRows > 1), T, kRows, kVectors>(job, row, next);
 }
 
-// Even blocks: 7 rows are 4 + 3, never 6 + 1.
+// Even blocks: 7 rows are 4 + 3, never 6 + 1. Where A lies in panels, they are its blocks.
 template <bool kFromL2, typename T, int kVectors>
 void rows_of(const TileJob<T>& job) {
   const int64_t rows = job.row_end - job.row_begin;
@@ -202,7 +202,8 @@ void rows_of(const TileJob<T>& job) {
   int64_t row = job.row_begin;
   NextLines next(job.next, job.B, job.b_row * static_cast<int64_t>(sizeof(T)), blocks);
   for (int64_t block = 0; block < blocks; ++block) {
-    const int64_t count = low + (block < extra ? 1 : 0);
+    const int64_t even = low + (block < extra ? 1 : 0);
+    const int64_t count = job.a_rows > 0 ? std::min(job.a_rows, job.row_end - row) : even;
     tile_of<kFromL2, T, kVectors>(count, job, row, next);
     next.skip(job.K);
     row += count;
@@ -295,7 +296,7 @@ void row_product(const T* A, int64_t a_col, const T* B, int64_t ldb, T* C, int64
 
 template <typename T>
 PanelShape panel_shape_here() {
-  return {static_cast<int64_t>(hn::Lanes(hn::ScalableTag<T>())), kMaxVectors};
+  return {static_cast<int64_t>(hn::Lanes(hn::ScalableTag<T>())), kMaxVectors, max_rows(kMaxVectors)};
 }
 
 }  // namespace

@@ -11,6 +11,7 @@ namespace treadle::kernels {
 struct PanelShape {
   int64_t lanes = 1;        // elements of a vector
   int64_t max_vectors = 1;  // widest panel
+  int64_t rows = 1;         // of A that pass over it together
 };
 
 /// The panels of N columns: `count` of them, the first `wide` have `vectors + 1` vectors, the others `vectors`.
@@ -33,10 +34,11 @@ template <typename T>
 struct TileJob {
   const T* A;
   int64_t a_row, a_col;
-  const T* B;       // the panel's first row
-  int64_t b_row;    // elements from one row of the panel to the next
-  int64_t vectors;  // width of the panel
-  T* C;             // row 0 and the panel's first column
+  int64_t a_rows = 0, a_panel = 0;  // A in blocks of so many rows, each so many elements behind the one before; 0: a_row apart
+  const T* B;                       // the panel's first row
+  int64_t b_row;                    // elements from one row of the panel to the next
+  int64_t vectors;                  // width of the panel
+  T* C;                             // row 0 and the panel's first column
   int64_t ldc;
   int64_t K, row_begin, row_end;
   int64_t first_column, columns;  // the panel's place in C, and how many of its columns exist

@@ -169,26 +169,39 @@ TEST(Gemm, BatchesBroadcast) {
   }
 }
 
-// A whose rows are long is turned first, as gradients of weights have it.
-TEST(Gemm, LargeTransposedAIsTurned) {
+// A whose rows are long is brought together first, as gradients of weights have it: turned, or in blocks of rows where all panels of B are
+// as wide as there are registers.
+TEST(Gemm, LargeTransposedAIsBroughtTogether) {
   test::Random random(17);
+  ThreadPool threads(3);
   for (int64_t batch : {1, 3}) {
-    const int64_t M = 130, N = 200, K = 70;
-    const auto A = random.vector(batch * M * K), B = random.vector(batch * K * N);
-    GemmShape shape{.M = M, .N = N, .K = K, .a_row = 1, .a_col = M, .ldb = N, .ldc = N, .batch = batch};
-    const int64_t dims[] = {batch};
-    const BatchStrides strides = broadcast_batches(dims, dims, M * K, K * N, M * N);
-    std::vector<float> C(static_cast<size_t>(batch * M * N));
-    std::vector<char> scratch(gemm_scratch_bytes<float>(shape, 1) + 64);
-    gemm_batched<float>(shape, strides, A.data(), B.data(), C.data(), {},
-                        reinterpret_cast<void*>((reinterpret_cast<uintptr_t>(scratch.data()) + 63) & ~uintptr_t{63}), 1, nullptr);
-    for (int64_t i = 0; i < batch; ++i)
-      for (int64_t m = 0; m < M; ++m)
-        for (int64_t n = 0; n < N; ++n) {
-          double sum = 0;
-          for (int64_t k = 0; k < K; ++k) sum += double(A[i * M * K + k * M + m]) * double(B[(i * K + k) * N + n]);
-          ASSERT_NEAR(C[(i * M + m) * N + n], sum, 2e-5);
+    for (int64_t N : {192, 200, 256}) {
+      for (int64_t K : {70, 1300}) {
+        const int64_t M = 131;
+        const auto A = random.vector(batch * M * K), B = random.vector(batch * K * N), residual = random.vector(M * N);
+        GemmShape shape{.M = M, .N = N, .K = K, .a_row = 1, .a_col = M, .ldb = N, .ldc = N, .batch = batch};
+        const int64_t dims[] = {batch};
+        const BatchStrides strides = broadcast_batches(dims, dims, M * K, K * N, M * N);
+        std::vector<double> expected(static_cast<size_t>(batch * M * N));
+        for (int64_t i = 0; i < batch; ++i)
+          for (int64_t m = 0; m < M; ++m)
+            for (int64_t n = 0; n < N; ++n) {
+              double sum = double(residual[m * N + n]);
+              for (int64_t k = 0; k < K; ++k) sum += double(A[i * M * K + k * M + m]) * double(B[(i * K + k) * N + n]);
+              expected[(i * M + m) * N + n] = 1 / (1 + std::exp(-sum));
+            }
+        Epilogue<float> epilogue{.residual = residual.data(), .residual_row = N, .activation = Unary::sigmoid};
+        for (ThreadPool* pool : {static_cast<ThreadPool*>(nullptr), &threads}) {
+          const int max_threads = pool ? 3 : 1;
+          std::vector<float> C(expected.size());
+          std::vector<char> scratch(gemm_scratch_bytes<float>(shape, max_threads) + 64);
+          gemm_batched<float>(shape, strides, A.data(), B.data(), C.data(), epilogue,
+                              reinterpret_cast<void*>((reinterpret_cast<uintptr_t>(scratch.data()) + 63) & ~uintptr_t{63}), max_threads,
+                              pool);
+          for (size_t i = 0; i < C.size(); ++i) ASSERT_NEAR(C[i], expected[i], 2e-5) << i << " of " << M << "x" << N << "x" << K;
         }
+      }
+    }
   }
 }
 
