@@ -235,7 +235,9 @@ void reduce(Reduce op, const ReducePlan& plan, const T* x, T* y, ThreadPool* poo
     });
   }
   if (plan.kept.inner_stride(0) == 1 && plan.kept.inner() > 1) {
-    return parallel_for(pool, outputs, std::max<int64_t>(16, grain),
+    // Of a row in memory not one line alone, where there are columns enough for threads.
+    constexpr int64_t kLine = 16, kStrip = 128;
+    return parallel_for(pool, outputs, std::max<int64_t>(outputs >= 3 * kStrip ? kStrip : kLine, grain),
                         [&](int64_t begin, int64_t end) { reduce_columns(op, plan, x, y, begin, end); });
   }
   if (outputs < 8 && inputs >= 2 * kSplitBlock) return reduce_split(op, plan, x, y, pool);
