@@ -77,10 +77,15 @@ Result gelu(GradientContext& g) {
     const ValueId slope = g.mul(g.sub(number(1), g.mul(t, t)), g.mul(number(k), g.add(number(1), g.mul(number(3 * c), square))));
     return scaled(g, g.mul(number(0.5), g.add(g.add(number(1), t), g.mul(x, slope))));
   }
-  // y = x F(x) with the normal distribution F: y' = F(x) + x F'(x)
-  const ValueId distribution = g.mul(number(0.5), g.add(number(1), g.op("Erf", {g.mul(x, number(std::numbers::sqrt2 / 2))})));
-  const ValueId density = g.mul(number(std::numbers::inv_sqrtpi / std::numbers::sqrt2), g.op("Exp", {g.mul(number(-0.5), square)}));
-  return scaled(g, g.add(distribution, g.mul(x, density)));
+  return scaled(g, g.op("GeluSlope", {x}, {}, "treadle"));
+}
+
+// F(x) + x f(x) with f = F': f (2 - x^2)
+Result gelu_slope(GradientContext& g) {
+  const ValueId x = g.input(0), square = g.mul(x, x);
+  const ValueId density =
+      g.mul(g.scalar(std::numbers::inv_sqrtpi / std::numbers::sqrt2, x), g.op("Exp", {g.mul(g.scalar(-0.5, x), square)}));
+  return scaled(g, g.mul(density, g.sub(g.scalar(2, x), square)));
 }
 
 Result softplus(GradientContext& g) { return scaled(g, g.op("Sigmoid", {g.input(0)})); }
@@ -262,6 +267,7 @@ constexpr ScalarFunction kFunctions[] = {
      .op_type = "Gelu",
      .attribute = "approximate",
      .value = "tanh"},
+    {.name = "GeluSlope", .step = ChainOp::unary, .code = Unary::gelu_slope, .gradient = gelu_slope, .domain = "treadle"},
     {.name = "Tanh",
      .alias = "tanh",
      .step = ChainOp::unary,
@@ -424,6 +430,13 @@ bool all_inputs_are(const Graph& graph, const Node& node, DType dtype, size_t fi
   for (size_t i = first; i < node.inputs.size(); ++i)
     if (dtype_of_value(graph, node.inputs[i]) != dtype) return false;
   return true;
+}
+
+std::string write_gelu_slope(FunctionBody& b, const std::string& x) {
+  const std::string half = b.number(0.5F);
+  const std::string distribution = b.op("Mul", {half, b.op("Add", {b.number(1), b.op("Erf", {b.op("Mul", {x, b.number(0.70710678F)})})})});
+  const std::string density = b.op("Mul", {b.number(0.39894228F), b.op("Exp", {b.op("Mul", {b.op("Mul", {x, x}), b.number(-0.5F)})})});
+  return b.op("Add", {distribution, b.op("Mul", {x, density})});
 }
 
 const ScalarFunction* find_function_ignoring_case(std::string_view name) {

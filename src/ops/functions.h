@@ -2,8 +2,10 @@
 #pragma once
 
 #include <optional>
+#include <string>
 #include <string_view>
 
+#include "graph/function_body.h"
 #include "graph/op_def.h"
 #include "kernels/elementwise/chain.h"
 #include "kernels/elementwise/unary_f32.h"
@@ -30,6 +32,9 @@ bool all_inputs_are(const Graph& graph, const Node& node, DType dtype, size_t fi
 
 /// By name only, as recurrent operators write it ("leakyrelu").
 const ScalarFunction* find_function_ignoring_case(std::string_view name);
+
+/// GeluSlope of a value, in operators of ONNX since opset 9.
+std::string write_gelu_slope(FunctionBody& body, const std::string& x);
 
 /// The code of a function that products, convolutions and recurrent cells apply, by name or alias; Unary::none for "" and "none".
 /// @throws Error(invalid_model) for a name that is none of them.

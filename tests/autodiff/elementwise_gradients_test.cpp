@@ -52,6 +52,7 @@ TEST(ElementwiseGradients, FunctionsOfOneTensorFollowFiniteDifferences) {
   for (const char* op : {"Neg", "Exp", "Erf", "Sigmoid", "Tanh", "Gelu", "Softplus", "Swish", "Elu", "Sin", "Cos", "Identity",
                          "HardSigmoid", "Softsign", "Selu", "Celu"})
     check_gradients({.op_type = op, .inputs = {doubles({3, 5}, 1, -2, 2)}});
+  check_gradients({.op_type = "GeluSlope", .inputs = {doubles({3, 5}, 1, -2, 2)}, .domain = "treadle"});
   for (const char* op : {"Log", "Sqrt", "Reciprocal"}) check_gradients({.op_type = op, .inputs = {doubles({3, 5}, 1, 0.5, 2)}});
 }
 

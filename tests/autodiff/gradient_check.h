@@ -37,6 +37,7 @@ struct GradientCase {
   std::vector<size_t> constants = {};  // float64 inputs that are constants, too
   bool symbolic_batch = false;         // axis 0 of input 0 is a symbol
   bool symbolic = false;               // every axis of every differentiated input is a symbol of its own
+  std::string domain = "";
 };
 
 struct Differentiated {
@@ -71,8 +72,8 @@ inline void check_gradients(const GradientCase& test, double tolerance = 2e-7, d
       feeds.emplace_back(input.clone());
     }
   }
-  const NodeId node =
-      graph->add_node({.op_type = test.op_type, .inputs = inputs, .attributes = test.attributes, .num_outputs = test.num_outputs});
+  const NodeId node = graph->add_node(
+      {.op_type = test.op_type, .inputs = inputs, .attributes = test.attributes, .domain = test.domain, .num_outputs = test.num_outputs});
   for (ValueId output : graph->node(node).outputs)
     graph->outputs.push_back(output), graph->output_names.push_back(graph->value(output).name);
   onnx::upgrade(*graph);

@@ -282,8 +282,9 @@ TEST(Export, FusedAttentionIsALocalFunction) {
 TEST(Export, AFusedChainIsALocalFunction) {
   GraphBuilder b;
   ValueId x = b.input("x", {4, 9}), zero = b.constant<uint8_t>("zero", Shape{}, {7});
-  const std::vector<std::string> steps{"Mul 0 0",  "Clip 4 max=0.75",       "QuantizeLinear 5 1 2", "DequantizeLinear 6 1 2",
-                                       "Less 7 3", "LeakyRelu 7 alpha=0.3", "Where 8 9 0",          "GeluTanh 10"};
+  const std::vector<std::string> steps{
+      "Mul 0 0",     "Clip 4 max=0.75", "QuantizeLinear 5 1 2", "DequantizeLinear 6 1 2", "Less 7 3", "LeakyRelu 7 alpha=0.3",
+      "Where 8 9 0", "GeluTanh 10",     "treadle:GeluSlope 11"};
   b.output(
       b.node("y", "FusedElementwise", {x, b.scalar("scale", 0.02F), zero, b.scalar("bound", 0.4F)}, {{"steps", steps}}, 1, "treadle")[0]);
   expect_same_results(b.graph(), 1e-6);

@@ -10,6 +10,7 @@ torch = pytest.importorskip("torch")
 onnx = pytest.importorskip("onnx")
 pytest.importorskip("sklearn")
 
+import treadle  # noqa: E402
 from treadle.train import JointModule, Trainer  # noqa: E402
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -264,3 +265,24 @@ def test_a_trainer_keeps_to_a_fraction_of_its_first_steps_activations():
     least, same_losses, _ = train(memory_fraction=0.01)  # what a step cannot do without
     assert same_losses == losses
     assert least.memory_statistics()["activations"]["bytes"] < limited.memory_statistics()["activations"]["bytes"]
+
+
+@pytest.mark.parametrize("activation, operator", [(torch.nn.GELU, "Gelu"), (torch.nn.SiLU, "Swish")])
+def test_activations_that_an_exporter_writes_out_are_one_operator(activation, operator, tmp_path):
+    torch.manual_seed(1)
+    network = torch.nn.Sequential(torch.nn.Linear(6, 40), activation(), torch.nn.LayerNorm(40), torch.nn.Linear(40, 3))
+    x, labels = torch.randn(9, 6) * 3, torch.arange(9) % 3
+    torch.onnx.export(network, (x,), tmp_path / "model.onnx", input_names=["x"], output_names=["y"], dynamo=False, opset_version=13,
+                      do_constant_folding=False, training=torch.onnx.TrainingMode.TRAINING)  # fmt: skip
+    trainer = Trainer(tmp_path / "model.onnx", num_threads=1)
+    gradients = trainer.gradients({"x": x.numpy()}, labels.numpy())
+    exact = network.double()
+    torch.nn.CrossEntropyLoss()(exact(x.double()), labels).backward()
+    for name, parameter in exact.named_parameters():
+        found = gradients[name] if name in gradients else next(g for g in gradients.values() if g.shape == parameter.grad.T.shape)
+        expected = parameter.grad.numpy() if found.shape == parameter.grad.shape else parameter.grad.numpy().T
+        np.testing.assert_allclose(found, expected, rtol=1e-4, atol=2e-6, err_msg=name)
+    with treadle.profile(trainer) as profile:
+        trainer.step({"x": x.numpy()}, labels.numpy())
+    kinds = [node.op_type for node in profile.nodes]
+    assert operator in kinds and "LayerNormalizationGrad" in kinds, kinds

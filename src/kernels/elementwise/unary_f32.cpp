@@ -57,6 +57,7 @@ TREADLE_UNARY(Softsign, hn::Div(x, hn::Add(ONE, hn::Abs(x))));
 TREADLE_UNARY(Affine, hn::MulAdd(a, x, b));
 TREADLE_UNARY(Gelu, gelu(d, x));
 TREADLE_UNARY(GeluTanh, gelu_tanh(d, x));
+TREADLE_UNARY(GeluSlope, gelu_slope(d, x));
 TREADLE_UNARY(Silu, hn::Div(x, one_plus_exp_of_negated(d, x)));
 TREADLE_UNARY(ScaledSilu, hn::Div(x, one_plus_exp_of_negated(d, hn::Mul(a, x))));
 TREADLE_UNARY(HardSwish, hn::Mul(x, at_most(ONE, at_least(ZERO, hn::MulAdd(x, hn::Set(d, 1.0f / 6), hn::Set(d, 0.5f))))));
@@ -127,6 +128,7 @@ UnaryLoop unary_loop(Unary op, float a) {
     case Unary::affine: return map<Affine>;
     case Unary::gelu: return map<Gelu>;
     case Unary::gelu_tanh: return map<GeluTanh>;
+    case Unary::gelu_slope: return map<GeluSlope>;
     case Unary::silu: return a == 1.0f ? map<Silu> : map<ScaledSilu>;
     case Unary::hard_swish: return map<HardSwish>;
     case Unary::scaled_hard_swish: return map<ScaledHardSwish>;

@@ -26,6 +26,7 @@ enum class Unary : uint8_t {
   affine,            // a x + b
   gelu,              // by erf
   gelu_tanh,         // by tanh
+  gelu_slope,        // of gelu; absolute error 3e-7
   silu,              // x sigmoid(a x); a is 1 for SiLU
   hard_swish,        // x min(max(x / 6 + 1/2, 0), 1)
   mish,              // x tanh(softplus(x))

@@ -67,6 +67,11 @@ struct MishFn {
 struct GeluFn {
   double operator()(double x) const { return 0.5 * x * (1 + std::erf(x * 0.70710678118654752440)); }
 };
+struct GeluSlopeFn {
+  double operator()(double x) const {
+    return 0.5 * (1 + std::erf(x * 0.70710678118654752440)) + x * 0.39894228040143267794 * std::exp(-0.5 * x * x);
+  }
+};
 struct GeluTanhFn {
   double operator()(double x) const { return 0.5 * x * (1 + std::tanh(0.79788456080286535588 * (x + 0.044715 * x * x * x))); }
 };
@@ -248,6 +253,17 @@ OpDef activation(std::string_view name, std::vector<int> since, TypeSet types, s
                               .kernels = std::move(kernels)});
 }
 
+/// What Gelu's gradient multiplies with.
+OpDef gelu_slope() {
+  OpDef op = activation<36>("GeluSlope", {1}, TypeSet{DType::float32, DType::float64}, {},
+                            built_kernel<VectorisedUnary<float, Unary::gelu_slope, no_parameters>, float>("vectors") +
+                                built_kernel<UnaryKernel<GeluSlopeFn, double>, double>());
+  op.domain = "treadle";
+  op.write_function = [](FunctionBody& b) { b.give(0, write_gelu_slope(b, b.in(0))); };
+  op.function_opset = [](const Node&) { return 9; };
+  return op;
+}
+
 OpDef clip() {
   return with_function_facts(
       {.name = "Clip",
@@ -342,6 +358,7 @@ std::vector<OpDef> activation_ops() {
       clip(),
       prelu(),
       swiglu(),
+      gelu_slope(),
   };
   return with_gradients(std::move(ops), {{"Shrink", gradients::shrink}});
 }

@@ -217,6 +217,7 @@ struct FusedElementwise {
 std::string write_step(FunctionBody& b, const ElementwiseStep& step, const std::vector<std::string>& operands) {
   const std::string& op = step.op_type;
   if (op == "ToFloat") return b.op("Cast", operands, {{"to", static_cast<int64_t>(DType::float32)}});
+  if (op == "treadle:GeluSlope") return write_gelu_slope(b, operands[0]);
   if (op == "ToBool") return b.op("Cast", operands, {{"to", static_cast<int64_t>(DType::boolean)}});
   if (const ScalarFunction* function = find_function(op))
     return b.function(*function, operands[0], step.attribute(function->a.name, function->a.otherwise),
@@ -236,7 +237,7 @@ int oldest_opset(const Node& node) {
   for (const std::string& text : node.attributes.get_strings("steps")) {
     const std::string op_type = ElementwiseStep::parse(text).op_type;
     if (op_type == "ToFloat" || op_type == "ToBool") continue;
-    opset = std::max(opset, function_opset(find_function(op_type)));
+    opset = std::max(opset, op_type == "treadle:GeluSlope" ? 9 : function_opset(find_function(op_type)));
     if (op_type == "DequantizeLinear") opset = std::max(opset, 15);  // CastLike
   }
   return opset;

@@ -48,6 +48,9 @@ const std::vector<Case>& cases() {
       {Unary::gelu, 0, 0, [](double x) { return x * 0.5 * (1 + std::erf(x * std::sqrt(0.5))); }, -10, 10, 6e-7, 1.2e-6},
       {Unary::gelu_tanh, 0, 0, [](double x) { return 0.5 * x * (1 + std::tanh(std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x))); }, -10,
        10, 1e-6, 7e-7},
+      {Unary::gelu_slope, 0, 0,
+       [](double x) { return 0.5 * (1 + std::erf(x * std::sqrt(0.5))) + x * std::exp(-0.5 * x * x) / std::sqrt(2 * M_PI); }, -12, 12, 1e-7,
+       2.5e-7},
       {Unary::silu, 1, 0, [](double x) { return x * sigmoid(x); }, -80, 30, 4e-7},
       {Unary::scaled_hard_swish, 0.7f, -0.4f, [](double x) { return 0.7 * x * std::max(0.0, std::min(1.0, x / 6 + 0.5)) - 0.4; }, -5, 5,
        1e-6, 2e-6},
@@ -217,6 +220,9 @@ TEST(UnaryF32, ExtremeArgumentsGiveTheLimits) {
   EXPECT_EQ(at(Unary::softplus, kInf), kInf);
   EXPECT_EQ(at(Unary::softplus, -kInf), 0);
   EXPECT_EQ(at(Unary::gelu, kInf), kInf);
+  EXPECT_EQ(at(Unary::gelu_slope, kInf), 1);
+  EXPECT_NEAR(at(Unary::gelu_slope, -kInf), 0, 1e-7);
+  EXPECT_EQ(at(Unary::gelu_slope, 0), 0.5F);
   EXPECT_EQ(at(Unary::elu, -kInf), -1);
 }
 
