@@ -83,7 +83,8 @@ struct TREADLE_API SessionOptions {
   double memory_fraction = 0;
   /// The share, up to 1, of a run's time that it may spend on computing values a second time, so that its activations and scratch take less
   /// memory, with the same bits. Times are the planner's estimates; nothing is written to a file for it. It holds for the same runs as
-  /// memory_fraction. -1: 0.02 of what learns, 0 of sessions, of parallel execution and on devices, with which no other value goes but 0.
+  /// memory_fraction. -1: up to 0.1 of what learns, as far as a percent of the time frees four of that memory; 0 of sessions, of parallel
+  /// execution and on devices, with which no other value goes but 0.
   double recompute_fraction = -1;
   std::string spill_folder;                       ///< folder for values that do not fit; empty: the one for temporary files
   std::shared_ptr<MemoryAccount> memory_account;  ///< is charged with everything the session is charged with; null: none

@@ -107,7 +107,7 @@ void register_options(nb::module_& module) {
               "Share of a run's activations and scratch that it may have, where a plan can do with it. 0: no limit.")
       .def_rw("recompute_fraction", &PySessionOptions::recompute_fraction,
               "Share of a run's time that it may spend on computing values a second time, so that it needs less memory.\n\n"
-              "-1: 0.02 of what learns on the host in order, 0 otherwise.")
+              "-1: up to 0.1 of what learns on the host in order, as far as a percent of the time frees four of that memory; 0 otherwise.")
       .def_rw("spill_folder", &PySessionOptions::spill_folder)
       .def_rw("device", &PySessionOptions::device, "Default device: \"cpu\", \"sim\" or \"sim:NAME\".")
       .def_rw("group2ctx", &PySessionOptions::group2ctx, "Devices of groups of nodes, by the \"ctx_group\" of their metadata.")

@@ -179,7 +179,8 @@ class Trainer:
     :param memory_fraction: the share, up to 1, that a step may have of what its activations take otherwise, where a plan can do with it; steps
         keep to it in the same ways. 0: no limit.
     :param recompute_fraction: the share, up to 1, of a step's time, as estimated, that may go into values which are computed a second time, so
-        that activations take less memory, with the same bits. None: 0.02, where nodes run in order on the host.
+        that activations take less memory, with the same bits. None: up to 0.1 where nodes run in order
+        on the host, as far as a percent of the time frees four of that memory.
     :param job: the `Job` that steps belong to; None: the environment's, if it names one.
     :param sess_options: threads, devices, memory, profiling and passes, as of an `InferenceSession`; the arguments above win.
 

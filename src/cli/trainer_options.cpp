@@ -77,9 +77,9 @@ void add_trainer_options(CLI::App& app, train::TrainerOptions& options) {
   option("--lazy-updates", "Tables of which an update touches only the rows that were read: names or patterns, separated by commas");
   option("--memory-fraction",
          "Share, up to 1, of what a step's activations take otherwise; steps compute values twice or write them to a file");
-  option(
-      "--recompute-fraction",
-      "Share, up to 1, of a step's time, as estimated, that may go into values which are computed twice, for less memory; 0.02 by default");
+  option("--recompute-fraction",
+         "Share, up to 1, of a step's time, as estimated, that may go into values which are computed twice, for less memory; by default up "
+         "to 0.1, as far as it pays");
   flag("--fused-update", &train::TrainerOptions::fused_update, "Update all parameters in one node");
   flag("--early-updates", &train::TrainerOptions::early_updates, "Update each parameter as soon as its gradient is there");
 }

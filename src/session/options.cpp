@@ -190,7 +190,8 @@ const OptionInfo kTable[] = {
      [](Options& o, Text v) { o.memory_fraction = real_of(v, 0, 1, "a number from 0 to 1"); }},
     {"recompute_fraction", "", "treadle.recompute_fraction", "number from 0 to 1, or -1",
      "share of a run's time, as estimated, that it may spend on computing values a second time so that it needs less memory; of what "
-     "learns, its training steps; -1: 0.02 of what learns on the host in order, 0 otherwise",
+     "learns, its training steps; -1: up to 0.1 of what learns on the host in order, as far as a percent of the time frees four of the "
+     "memory; 0 otherwise",
      [](const Options& o) { return fmt::format("{}", o.recompute_fraction); },
      [](Options& o, Text v) { o.recompute_fraction = v == "-1" ? -1 : real_of(v, 0, 1, "a number from 0 to 1, or -1"); }},
     {"memory_account", "-", "", "MemoryAccount", "account that is charged with everything the session is charged with",

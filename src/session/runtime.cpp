@@ -145,7 +145,7 @@ void Runtime::choose_threads() {
 }
 
 double Runtime::recompute_fraction() const {
-  constexpr double kOfTraining = 0.02;
+  constexpr double kOfTraining = 0.1;  // as far as it pays
   if (options.recompute_fraction >= 0) return options.recompute_fraction;
   return options.mode == SessionMode::training && !devices.any() && !parallel ? kOfTraining : 0;
 }
@@ -160,6 +160,7 @@ exec::ProgramOptions Runtime::program_options() const {
           .verify_plans = options.verify_plans,
           .arena_share = options.memory_fraction > 0 ? options.memory_fraction : 1,
           .recompute_fraction = recompute_fraction(),
+          .recompute_pays = options.recompute_fraction < 0,
           .device_kernel = devices.have_kernels() ? [this](const Graph& graph, const Node& node) { return devices.kernel_for(graph, node); }
                                                   : std::function<DeviceKernel(const Graph&, const Node&)>()};
 }

@@ -267,6 +267,34 @@ def test_a_trainer_keeps_to_a_fraction_of_its_first_steps_activations():
     assert least.memory_statistics()["activations"]["bytes"] < limited.memory_statistics()["activations"]["bytes"]
 
 
+def test_by_default_values_are_computed_again_where_that_pays():
+    """A percent of the time has to free four of the memory: activations do, products of square matrices do not."""
+    random = np.random.default_rng(0)
+    x, y = random.normal(size=(2, 512, 256)).astype(np.float32)
+
+    def train(activations, **options):
+        weights = [onnx.numpy_helper.from_array(random.normal(size=(256, 256)).astype(np.float32) / 16, f"w{i}") for i in range(7)]
+        scale = onnx.numpy_helper.from_array(np.ones(256, np.float32), "scale")
+        nodes, value = [], "x"
+        for i in range(7):
+            nodes.append(onnx.helper.make_node("MatMul", [value, f"w{i}"], [f"p{i}"]))
+            value = f"p{i}"
+            for activation in activations:
+                operands = [value, "scale"] if activation == "LayerNormalization" else [value]
+                nodes.append(onnx.helper.make_node(activation, operands, [f"{activation}{i}"]))
+                value = f"{activation}{i}"
+        tensor = onnx.helper.make_tensor_value_info
+        graph = onnx.helper.make_graph(nodes, "deep", [tensor("x", 1, ["n", 256])], [tensor(value, 1, ["n", 256])], [*weights, scale])
+        model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 20)], ir_version=8).SerializeToString()
+        trainer = Trainer(model, loss="mean_squared_error", learning_rate=0.1, **options)
+        trainer.step({"x": x}, y)
+        return trainer.memory_statistics()["activations"]["bytes"]
+
+    cheap = ["LayerNormalization", "Gelu"]
+    assert train(cheap) < train(cheap, recompute_fraction=0.01) < train(cheap, recompute_fraction=0.0)
+    assert train(["Tanh"]) == train(["Tanh"], recompute_fraction=0.0) > train(["Tanh"], recompute_fraction=0.5)
+
+
 @pytest.mark.parametrize("activation, operator", [(torch.nn.GELU, "Gelu"), (torch.nn.SiLU, "Swish")])
 def test_activations_that_an_exporter_writes_out_are_one_operator(activation, operator, tmp_path):
     torch.manual_seed(1)

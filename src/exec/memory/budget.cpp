@@ -443,28 +443,38 @@ std::shared_ptr<const BudgetedPlan> plan_for_budget(const Binding& binding, size
   return best;
 }
 
-std::shared_ptr<const BudgetedPlan> plan_for_time(const Binding& binding, double share, size_t own_arena_bytes) {
+std::shared_ptr<const BudgetedPlan> plan_for_time(const Binding& binding, double share, bool pays, size_t own_arena_bytes) {
   double run_ns = 0;
   for (const Instruction& instruction : binding.program().instructions()) {
     if (!instruction.bodies.empty() || instruction.dynamic) continue;
     const auto [computing_ns, moving_ns] = binding.estimate_cost(instruction);
     run_ns += computing_ns + moving_ns;
   }
-  // Smaller arenas cost more, nearly always.
-  constexpr int kHalvings = 6;
+  const double bytes_for_time = pays ? 4 : 0;
+  const auto price_of = [&](size_t arena_bytes, double cost_ns) {
+    return static_cast<double>(arena_bytes) * (1 + bytes_for_time * cost_ns / std::max(1.0, run_ns));
+  };
   const Budgeting budgeting(binding, {}, /*binds_next_versions=*/true);
   std::shared_ptr<const BudgetedPlan> best;
-  size_t too_small = 0, enough = own_arena_bytes;
-  for (int k = 0; k < kHalvings && enough - too_small > Storage::kAlignment; ++k) {
-    const size_t capacity = too_small + (enough - too_small) / 2;
-    auto plan = budgeting.plan(capacity, {.may_spill = false, .one_try = true});
-    if (plan->cost_ns > share * run_ns) {
-      too_small = capacity;
-      continue;
+  double least = price_of(own_arena_bytes, 0);
+  // Smaller arenas cost more, nearly always.
+  const auto search = [&](double most) {
+    constexpr int kHalvings = 6;
+    size_t too_small = 0, enough = own_arena_bytes;
+    for (int k = 0; k < kHalvings && enough - too_small > Storage::kAlignment; ++k) {
+      const size_t capacity = too_small + (enough - too_small) / 2;
+      auto plan = budgeting.plan(capacity, {.may_spill = false, .one_try = true});
+      if (plan->cost_ns > most * run_ns) {
+        too_small = capacity;
+        continue;
+      }
+      enough = capacity;
+      if (const double price = price_of(plan->arena_bytes, plan->cost_ns); price < least) best = std::move(plan), least = price;
     }
-    enough = capacity;
-    if (plan->arena_bytes < (best ? best->arena_bytes : own_arena_bytes)) best = std::move(plan);
-  }
+  };
+  search(share);
+  if (pays)  // what is cheapest lies between none and all of the time
+    for (double part : {0.5, 0.2}) search(share * part);
   return best;
 }
 

@@ -83,7 +83,8 @@ std::shared_ptr<const BudgetedPlan> plan_for_budget(const Binding& binding, size
 /// The plan with the smallest arena, below `own_arena_bytes`, whose recomputation is estimated to take at most this share of the time that
 /// all nodes take; in the program's order, without spilling, for runs that bind outputs to no feeds' memory but next versions to their own.
 /// Null where there is none.
-std::shared_ptr<const BudgetedPlan> plan_for_time(const Binding& binding, double share, size_t own_arena_bytes);
+/// @param pays  of such plans the one that pays best: a percent of the time has to free four of the arena
+std::shared_ptr<const BudgetedPlan> plan_for_time(const Binding& binding, double share, bool pays, size_t own_arena_bytes);
 
 /// A run's way into the memory of a session that has a limit. One per run.
 class MemoryPass {

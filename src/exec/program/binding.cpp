@@ -280,7 +280,7 @@ std::shared_ptr<const BudgetedPlan> Binding::affordable() const {
   if (!affordable_) {
     // Planning takes longer than a run may gain by it: of other extents than the first, those that come back.
     if (!came_back() && program_.bindings().statistics().misses > 1) return nullptr;
-    affordable_ = plan_for_time(*this, program_.recompute_fraction(), own_bytes);
+    affordable_ = plan_for_time(*this, program_.recompute_fraction(), program_.recompute_pays(), own_bytes);
     if (*affordable_ && program_.verifies_plans()) verify_plan(describe_plan(*this, **affordable_));
   }
   return *affordable_;

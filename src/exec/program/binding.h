@@ -87,7 +87,8 @@ class Binding {
   std::vector<size_t> buffer_sizes_for(std::vector<int64_t> values) const;
   /// The plan for an arena of so many bytes, or for the least that can be reached: made when first asked for, the last few are kept.
   std::shared_ptr<const BudgetedPlan> budgeted(size_t capacity_bytes, const OrderChoice& order) const;
-  /// The plan with the smallest arena whose recomputation takes no more of a run's time than the program's recompute_fraction, in the
+  /// The plan with the smallest arena whose recomputation takes no more of a run's time than the program's recompute_fraction, or the one
+  /// that pays best of those, in the
   /// program's order; nothing is written to a file. Null where none is smaller than own_arena_bytes(), and for extents that are new, unless
   /// they are the program's first. Made when first asked for.
   std::shared_ptr<const BudgetedPlan> affordable() const;

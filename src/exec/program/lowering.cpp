@@ -72,6 +72,7 @@ class Lowering {
     p_.shared_ = options_.shared;
     p_.arena_share_ = options_.arena_share;
     p_.recompute_fraction_ = options_.recompute_fraction;
+    p_.recompute_pays_ = options_.recompute_pays;
     p_.measured_ns_ = std::make_unique<std::atomic<uint32_t>[]>(p_.instructions_.size());
   }
 

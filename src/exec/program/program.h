@@ -110,6 +110,7 @@ struct ProgramOptions {
   bool verify_plans = false;      ///< bindings prove what they planned (exec/verify/verify_plan.h); true where all do
   double arena_share = 1;         ///< of what a run's arena takes by the plan, how much it may have where other plans can do with it
   double recompute_fraction = 0;  ///< of the time that a run takes, how much of it may be spent on values that are computed twice
+  bool recompute_pays = false;    ///< of that, what frees several times as large a share of the arena
   bool share_weights = false;     ///< constants and packed weights that other programs of the process have as well are held once
   /// The program's graph: constants that all of their readers have packed are taken out of it as soon as they are, one after the other, so
   /// that weights which a pass made are in memory once. Their values keep name and type. Null: all stay.
@@ -171,6 +172,7 @@ class Program {
   bool verifies_plans() const { return verifies_plans_; }
   double arena_share() const { return arena_share_; }
   double recompute_fraction() const { return recompute_fraction_; }
+  bool recompute_pays() const { return recompute_pays_; }
   /// Whether gradients that a run hands out may lie in its arena. Not once a run has begun while somebody had those of the run before: each
   /// run would need another arena.
   bool lodges_gradients() const { return first_gradient_ >= 0 && !parallel_ && lodges_gradients_.load(std::memory_order_relaxed); }
@@ -266,6 +268,7 @@ class Program {
   mutable std::atomic<bool> lodges_gradients_ = true;
   int32_t first_gradient_ = -1;
   double arena_share_ = 1, recompute_fraction_ = 0;
+  bool recompute_pays_ = false;
 };
 
 }  // namespace treadle::exec
