@@ -190,7 +190,7 @@ def test_a_memory_limit_and_a_fused_update_keep_the_bits(digits, data):
     model = digits.build_model(seed=8, channels=(8, 16))
     images, labels = data[0][:64], data[1][:64]
     options = {"learning_rate": 0.05, "momentum": 0.9}
-    free = Trainer(model, **options)
+    free = Trainer(model, recompute_fraction=0.0, **options)  # what is computed again by default leaves a limit little to free
     free.step({"image": images}, labels)
     use = free.memory_statistics()
     limit = sum(use[name]["bytes"] for name in ("weights", "packed", "other")) + int(0.7 * use["activations"]["peak_bytes"]) + 8192
