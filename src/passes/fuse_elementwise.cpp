@@ -192,13 +192,17 @@ class ElementwiseFuser {
 
   void fuse(NodeId root) {
     Group group = group_of(root, /*with_copies=*/true);
-    if (!group.copies.empty() && !fits(group, root)) group = group_of(root, /*with_copies=*/false);
     if (group.nodes.size() < 2) return;
-    rewriter_.change(group.nodes, [&] { return fuse(group, root); });
+    Chain chain = chain_of(group.nodes);
+    if (!group.copies.empty() && !fits(chain, root)) {
+      group = group_of(root, /*with_copies=*/false);
+      if (group.nodes.size() < 2) return;
+      chain = chain_of(group.nodes);
+    }
+    rewriter_.change(group.nodes, [&] { return fuse(group, chain, root); });
   }
-  /// Whether a chain has room for the values that wait.
-  bool fits(const Group& group, NodeId root) {
-    const Chain chain = chain_of(group.nodes);
+  /// Whether there is room for the values that wait.
+  bool fits(const Chain& chain, NodeId root) const {
     std::vector<DType> dtypes;
     for (ValueId input : chain.inputs) dtypes.push_back(graph_.type(input).dtype);
     try {
@@ -208,13 +212,12 @@ class ElementwiseFuser {
     }
     return true;
   }
-  bool fuse(const Group& group, NodeId root) {
-    if (!fits(group, root))
+  bool fuse(const Group& group, const Chain& chain, NodeId root) {
+    if (!fits(chain, root))
       return declined(graph_.node(root), [&] {
         return fmt::format("a group of {} operators and {} inputs needs more values at once than a chain has", group.nodes.size(),
-                           group.outside.size());
+                           chain.inputs.size());
       });
-    const Chain chain = chain_of(group.nodes);
     const ValueId old = graph_.node(root).outputs[0];
     const DType dtype = graph_.type(old).dtype;
     NodeSpec spec{.op_type = "FusedElementwise",

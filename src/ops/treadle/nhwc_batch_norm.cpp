@@ -164,7 +164,8 @@ struct NhwcBatchNormalizationGrad {
     k.plan.size = x.num_elements();
     for (int i = kFirst; has_steps && i < c.num_inputs(); ++i)
       k.plan.inputs[i - kFirst] = kernels::plan_chain_input(x.dims(), c.shape(i).dims());
-    c.request_scratch(kernels::batch_norm_gradient_nhwc_scratch_bytes(k.rows, k.C, has_steps));
+    const bool is_computed = !c.packed<GradientChain>().program.steps.empty();
+    c.request_scratch(kernels::batch_norm_gradient_nhwc_scratch_bytes(k.rows, k.C, is_computed));
     return k;
   }
   void run(RunContext& c) const {
