@@ -55,6 +55,10 @@ MachinePeaks measure_machine_peaks(int num_threads) {
     constexpr int64_t kIterations = 20'000;
     return kernels::multiply_add_loop(kIterations, &sinks[static_cast<size_t>(thread) * 16]);
   });
+  if (kernels::tile_product_loop(1) > 0) {
+    const double by_tiles = best_rate(peaks.threads, 0.01, [](int) { return kernels::tile_product_loop(1000); });
+    peaks.flops_per_second = std::max(peaks.flops_per_second, by_tiles);
+  }
   // Half of the bytes are read, half are written; every thread has a part of its own.
   for (const size_t total_bytes : {size_t{1} << 17, size_t{1} << 19, size_t{1} << 21, size_t{1} << 23, size_t{1} << 25, size_t{1} << 27}) {
     const size_t floats = total_bytes / 2 / sizeof(float) / static_cast<size_t>(peaks.threads);

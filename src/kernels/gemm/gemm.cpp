@@ -7,6 +7,7 @@
 
 #include "core/kernel_phases.h"
 #include "core/large_memory.h"
+#include "kernels/gemm/gemm_split.h"
 #include "kernels/gemm/tile.h"
 #include "kernels/movement/transpose_plane.h"
 #include "kernels/scratch_slots.h"
@@ -175,8 +176,17 @@ ReadableA<T> readable_a(const GemmShape& s, const T* A, T* to, ThreadPool* pool)
 }
 
 template <typename T>
-size_t slot_bytes(const GemmShape& s) {
+bool splits(const GemmShape& s) {
+  return std::is_same_v<T, float> && method_of(s) == Method::pack && pays_to_split(s);
+}
+
+/// Whether each product of a batch is computed by one thread.
+bool are_many(int64_t products, int max_threads) { return products >= 2 * static_cast<int64_t>(max_threads); }
+
+template <typename T>
+size_t slot_bytes(const GemmShape& s, int max_threads) {
   const PanelShape shape = panel_shape<T>();
+  if (splits<T>(s)) return split_b_bytes(s) + gemm_split_scratch_bytes(s, are_many(s.batch, max_threads) ? 1 : max_threads);
   switch (method_of(s)) {
     case Method::pack: return aligned_bytes<T>(packed_b_size<T>(s.K, s.N)) + (turns_a<T>(s) ? aligned_bytes<T>(turned_size(s)) : 0);
     case Method::in_place: return aligned_bytes<T>(s.K * shape.lanes * shape.max_vectors);
@@ -187,7 +197,8 @@ size_t slot_bytes(const GemmShape& s) {
 }
 
 int num_slots(const GemmShape& s, int max_threads) {
-  return ScratchSlots::count(max_threads, method_of(s) == Method::in_place ? ScratchSlots::kMaxSlots : s.batch);
+  if (method_of(s) == Method::in_place) return ScratchSlots::count(max_threads, ScratchSlots::kMaxSlots);
+  return are_many(s.batch, max_threads) ? ScratchSlots::count(max_threads, s.batch) : 1;
 }
 
 template <typename T>
@@ -264,6 +275,44 @@ void product(int64_t M, const ReadableA<T>& A, const PackedB<T>& B, T* C, int64_
   });
 }
 
+/// The products of a batch on the memory of one slot. B is packed once for those that follow each other and share it.
+template <typename T>
+class PackingProducts {
+ public:
+  PackingProducts(const GemmShape& shape, const Epilogue<T>& epilogue, void* slot, int max_threads, ThreadPool* pool)
+      : s_(shape),
+        epilogue_(epilogue),
+        slot_(static_cast<std::byte*>(slot)),
+        max_threads_(max_threads),
+        pool_(pool),
+        splits_(splits<T>(shape)) {}
+
+  void run(const T* A, const T* B, T* C) {
+    const bool is_packed = B == packed_from_;
+    packed_from_ = B;
+    if constexpr (std::is_same_v<T, float>) {
+      if (splits_) {
+        if (!is_packed) split_ = split_b(s_, B, slot_, pool_);
+        return gemm_split(s_, A, split_, C, epilogue_, slot_ + split_b_bytes(s_), max_threads_, pool_);
+      }
+    }
+    T* packed = reinterpret_cast<T*>(slot_);
+    T* turned = reinterpret_cast<T*>(slot_ + aligned_bytes<T>(packed_b_size<T>(s_.K, s_.N)));
+    if (!is_packed) pack_b(B, s_.K, s_.N, s_.ldb, s_.b_transposed, packed, pool_);
+    product<T>(s_.M, readable_a(s_, A, turned, pool_), {s_.K, s_.N, packed}, C, s_.ldc, epilogue_, pool_);
+  }
+
+ private:
+  const GemmShape& s_;
+  const Epilogue<T>& epilogue_;
+  std::byte* slot_;
+  int max_threads_;
+  ThreadPool* pool_;
+  bool splits_;
+  const T* packed_from_ = nullptr;
+  SplitB split_;
+};
+
 }  // namespace
 
 template <typename T>
@@ -290,8 +339,7 @@ void run_tile(const TileJob<T>& job) {
     }
     return;
   }
-  if (e.activation == Unary::none || e.activation == Unary::relu || e.activation == Unary::clip || !std::is_same_v<T, float>)
-    return gemm_tile_rows(job);
+  if (is_clamp(e.activation) || !std::is_same_v<T, float>) return gemm_tile_rows(job);
   if constexpr (std::is_same_v<T, float>) {
     TileJob<T> piece = job;
     for (int64_t row = job.row_begin; row < job.row_end; row = piece.row_end) {
@@ -340,7 +388,7 @@ void gemm(int64_t M, const MatrixA<T>& A, const PackedB<T>& B, T* C, int64_t ldc
 
 template <typename T>
 size_t gemm_scratch_bytes(const GemmShape& shape, int max_threads) {
-  return slot_bytes<T>(shape) * static_cast<size_t>(num_slots(shape, max_threads));
+  return slot_bytes<T>(shape, max_threads) * static_cast<size_t>(num_slots(shape, max_threads));
 }
 
 template <typename T>
@@ -367,7 +415,7 @@ void gemm_batched(const GemmShape& s, const BatchStrides& batch, const T* A, con
     });
     return;
   }
-  ScratchSlots slots(scratch, slot_bytes<T>(s), num_slots(s, max_threads));
+  ScratchSlots slots(scratch, slot_bytes<T>(s, max_threads), num_slots(s, max_threads));
   if (method == Method::in_place) {
     const PhaseScope phase(KernelPhase::compute);
     const Panels panels(s.N, panel_shape<T>());
@@ -381,29 +429,21 @@ void gemm_batched(const GemmShape& s, const BatchStrides& batch, const T* A, con
     return;
   }
   // Many products: each on one thread, with scratch of its own. Few: one after the other, each on all threads.
-  if (products >= 2 * static_cast<int64_t>(max_threads)) {
+  if (are_many(products, max_threads)) {
     parallel_for(pool, products, grain_for(s.M * s.N * s.K), [&](int64_t begin, int64_t end) {
       ScratchSlots::Lease lease(slots);
-      T* slot = reinterpret_cast<T*>(lease.data());
-      T* turned = reinterpret_cast<T*>(lease.data() + aligned_bytes<T>(packed_b_size<T>(s.K, s.N)));
-      int64_t packed_at = -1;
+      PackingProducts<T> one(s, epilogue, lease.data(), 1, nullptr);
       for (int64_t i = begin; i < end; ++i) {
         const BatchOffsets o = offsets_of(batch, i);
-        if (o.b != packed_at) pack_b(B + o.b, s.K, s.N, s.ldb, s.b_transposed, slot);
-        packed_at = o.b;
-        product<T>(s.M, readable_a(s, A + o.a, turned, nullptr), {s.K, s.N, slot}, C + o.c, s.ldc, epilogue, nullptr);
+        one.run(A + o.a, B + o.b, C + o.c);
       }
     });
     return;
   }
-  int64_t packed_at = -1;
-  T* slot = static_cast<T*>(scratch);
-  T* turned = reinterpret_cast<T*>(static_cast<std::byte*>(scratch) + aligned_bytes<T>(packed_b_size<T>(s.K, s.N)));
+  PackingProducts<T> one(s, epilogue, scratch, max_threads, pool);
   for (int64_t i = 0; i < products; ++i) {
     const BatchOffsets o = offsets_of(batch, i);
-    if (o.b != packed_at) pack_b(B + o.b, s.K, s.N, s.ldb, s.b_transposed, slot, pool);
-    packed_at = o.b;
-    product<T>(s.M, readable_a(s, A + o.a, turned, pool), {s.K, s.N, slot}, C + o.c, s.ldc, epilogue, pool);
+    one.run(A + o.a, B + o.b, C + o.c);
   }
 }
 

@@ -98,6 +98,17 @@ HWY_INLINE void finish(D d, V (&sum)[kRows][kVectors], const TileJob<T>& job, in
 #undef TREADLE_EACH_VECTOR
 }
 
+// Rows whose sums are in memory, vectors side by side.
+template <int kVectors, int kRows>
+HWY_INLINE void finish_rows(const float* sums, const TileJob<float>& to, int64_t row) {
+  const hn::ScalableTag<float> d;
+  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
+  hn::Vec<decltype(d)> sum[kRows][kVectors];
+  _Pragma("GCC unroll 8") for (int r = 0; r < kRows; ++r) _Pragma("GCC unroll 4") for (int v = 0; v < kVectors; ++v) sum[r][v] =
+      hn::Load(d, sums + (r * kVectors + v) * lanes);
+  finish<float, kRows, kVectors>(d, sum, to, row);
+}
+
 // A single row has too few chains to fill the pipeline: two steps of k go to two sets of accumulators.
 constexpr int num_sets(int rows) { return rows == 1 ? 2 : 1; }
 

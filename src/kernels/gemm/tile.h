@@ -46,6 +46,9 @@ struct TileJob {
   const void* next = nullptr;  // what is read after this panel, and as large: fetched into L2 meanwhile
 };
 
+/// Whether micro-kernels apply it themselves; the others pass over C once more.
+inline bool is_clamp(Unary activation) { return activation == Unary::none || activation == Unary::relu || activation == Unary::clip; }
+
 template <typename T>
 PanelShape panel_shape();
 /// gemm_tile_rows, then the activations that are more than a clamp, in pieces that stay in L1.
@@ -53,6 +56,9 @@ template <typename T>
 void run_tile(const TileJob<T>& job);
 template <typename T>
 void gemm_tile_rows(const TileJob<T>& job);
+/// C of rows [to.row_begin, to.row_end) = what the epilogue makes of their sums, without activations that are more than a clamp.
+/// @param sums  rows of to.vectors vectors, aligned to 64 bytes
+void finish_sums(const float* sums, const TileJob<float>& to);
 /// C(m, n) = sum over k of A(m, k) B(n, k) with A's rows and B's rows contiguous, for B not packed and few rows of A.
 template <typename T>
 void gemm_dot_rows(const T* A, int64_t a_row, const T* B, int64_t ldb, T* C, int64_t ldc, int64_t M, int64_t n_begin, int64_t n_end,

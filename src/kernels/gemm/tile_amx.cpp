@@ -182,6 +182,63 @@ TREADLE_AMX void multiply_apart(const AmxBlock& b, int64_t depth) {
   if constexpr (kVectors > 3) _tile_stored(3, b.sums + 3 * kTilePairs, b_stride);
 }
 
+// Tiles 0 to 3 have the sums, 4 and 5 A's parts, 6 and 7 B's. Of one product of parts to the next, only one operand changes.
+template <bool kTall, bool kWide>
+TREADLE_AMX void multiply_parts(const SplitBlock& b) {
+  constexpr int64_t kRowBytes = 64, kPart = kSplitRows * kSplitTerms, kStep = 2 * kSplitTiles;
+  constexpr int kHigh = 0, kMiddle = 1, kLow = 2;
+  const uint16_t *A = b.A, *B = b.B;
+  auto load_a = [&](int part) TREADLE_AMX {
+    _tile_loadd(4, A + part * kPart, kRowBytes);
+    if constexpr (kTall) _tile_loadd(5, A + kSplitTiles + part * kPart, kRowBytes);
+  };
+  auto load_b = [&](int part) TREADLE_AMX {
+    _tile_loadd(6, B + part * kPart, kRowBytes);
+    if constexpr (kWide) _tile_loadd(7, B + kSplitTiles + part * kPart, kRowBytes);
+  };
+  // Lines of the next step into L1, and lines that other blocks read into L2.
+  const uint16_t *next_a = A, *next_b = B;
+  const char* later = b.later;
+  const int64_t later_lines = (b.later_lines + 5) / 6;
+  auto multiply = [&]() TREADLE_AMX {
+#pragma GCC unroll 16
+    for (int64_t line = 0; line < kStep / 6; line += 32) {
+      __builtin_prefetch(next_a + line, 0, 3);
+      __builtin_prefetch(next_b + line, 0, 3);
+    }
+    next_a += kStep / 6, next_b += kStep / 6;
+    for (int64_t line = 0; line < later_lines; ++line, later += 64) __builtin_prefetch(later, 0, 2);
+    _tile_dpbf16ps(0, 4, 6);
+    if constexpr (kWide) _tile_dpbf16ps(1, 4, 7);
+    if constexpr (kTall) _tile_dpbf16ps(2, 5, 6);
+    if constexpr (kTall && kWide) _tile_dpbf16ps(3, 5, 7);
+  };
+  _tile_zero(0);
+  _tile_zero(1);
+  _tile_zero(2);
+  _tile_zero(3);
+  written_before(A), written_before(B);
+  load_a(kHigh);
+  for (int64_t step = 0; step < b.steps; ++step) {
+    next_a = A + kStep, next_b = step + 1 < b.steps ? B + kStep : b.B;
+    load_b(kLow), multiply();
+    load_b(kMiddle), multiply();
+    load_a(kMiddle), multiply();
+    load_b(kHigh), multiply();
+    load_a(kLow), multiply();
+    load_a(kHigh), multiply();
+    A += kStep, B += kStep;
+    if (step + 1 < b.steps) load_a(kHigh);
+  }
+  constexpr int64_t kStride = kWide ? 2 * kRowBytes : kRowBytes;
+  float* lower = b.sums + kTileRows * kStride / 4;
+  _tile_stored(0, b.sums, kStride);
+  if constexpr (kWide) _tile_stored(1, b.sums + kTilePairs, kStride);
+  if constexpr (kTall) _tile_stored(2, lower, kStride);
+  if constexpr (kTall && kWide) _tile_stored(3, lower + kTilePairs, kStride);
+  written_before(b.sums);
+}
+
 TREADLE_AMX void release() { _tile_release(); }
 
 struct alignas(64) TileConfig {
@@ -228,8 +285,15 @@ TREADLE_AMX void AmxTiles::multiply_bytes(const AmxBlock& b) {
   b.rows > kTileRows ? multiply_block<true, true>(b, depth) : multiply_block<true, false>(b, depth);
 }
 
+TREADLE_AMX void AmxTiles::multiply_split(const SplitBlock& b) {
+  configure(kAmxRows, kTilePairs, false);
+  if (b.tall) return b.wide ? multiply_parts<true, true>(b) : multiply_parts<true, false>(b);
+  b.wide ? multiply_parts<false, true>(b) : multiply_parts<false, false>(b);
+}
+
 #else
 
+void AmxTiles::multiply_split(const SplitBlock&) {}
 void AmxTiles::multiply_bytes(const AmxBlock&) {}
 void AmxTiles::configure(int64_t, int64_t, bool) {}
 AmxTiles::~AmxTiles() = default;

@@ -4,6 +4,8 @@
 
 #include <cstdint>
 
+#include "kernels/gemm/tile_split.h"
+
 namespace treadle::kernels {
 
 /// Up to kAmxRows rows of A, or pixels of an image, times one panel, as Bf16Tile has them; of the depth the steps [first_step, last_step),
@@ -51,6 +53,7 @@ class AmxTiles {
   void multiply(const AmxBlock& block);
   /// @pre cpu_info().features.amx_int8; rows evenly spaced
   void multiply_bytes(const AmxBlock& block);
+  void multiply_split(const SplitBlock& block);
 
  private:
   void configure(int64_t rows, int64_t depth, bool apart);

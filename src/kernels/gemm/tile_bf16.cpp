@@ -187,17 +187,6 @@ void bf16_any(const Bf16Tile& job) {
   return job.pixels != nullptr ? bf16_blocks<kBy, kVectors, true>(job) : bf16_blocks<kBy, kVectors, false>(job);
 }
 
-// Sums of whole blocks by tiles, which then go through the epilogue a few rows at a time.
-template <int kVectors, int kRows>
-HWY_INLINE void finish_rows(const float* sums, const TileJob<float>& to, int64_t row) {
-  const D d;
-  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
-  V sum[kRows][kVectors];
-  _Pragma("GCC unroll 8") for (int r = 0; r < kRows; ++r) _Pragma("GCC unroll 4") for (int v = 0; v < kVectors; ++v) sum[r][v] =
-      hn::Load(d, sums + (r * kVectors + v) * lanes);
-  finish<float, kRows, kVectors>(d, sum, to, row);
-}
-
 // Pixels of one line are evenly spaced, like rows of a matrix. Others go in blocks of 16.
 [[maybe_unused]] void multiply_pixels(AmxTiles& tiles, const int64_t* pixels, AmxBlock block) {
   const int64_t step = block.rows > 1 ? pixels[1] - pixels[0] : 0;
@@ -482,7 +471,7 @@ void run_bf16_tile(const Bf16Tile& job) {
       }
     }
   }
-  if (e.activation == Unary::none || e.activation == Unary::relu || e.activation == Unary::clip) return;
+  if (is_clamp(e.activation)) return;
   for (int64_t m = job.to.row_begin; m < job.to.row_end; ++m) {
     float* c = job.to.C + m * job.to.ldc;
     unary_f32(e.activation, e.a, e.b, c, c, job.to.columns);

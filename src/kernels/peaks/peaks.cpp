@@ -5,6 +5,11 @@
 #include <hwy/foreach_target.h>  // IWYU pragma: keep
 #include <hwy/highway.h>
 
+#include <algorithm>
+
+#include "core/cpu_info.h"
+#include "kernels/gemm/tile_amx.h"
+
 HWY_BEFORE_NAMESPACE();
 namespace treadle::kernels::HWY_NAMESPACE {
 namespace {
@@ -65,6 +70,19 @@ HWY_EXPORT(multiply_adds);
 HWY_EXPORT(copy);
 
 double multiply_add_loop(int64_t iterations, float* sink) { return HWY_DYNAMIC_DISPATCH(multiply_adds)(iterations, sink); }
+
+double tile_product_loop(int64_t iterations) {
+  if (!has_split_tiles()) return 0;
+  constexpr int64_t kSteps = 3;  // whose tiles stay in L1
+  alignas(64) uint16_t A[kSteps * 2 * kSplitTiles], B[kSteps * 2 * kSplitTiles];
+  alignas(64) float sums[4 * kSplitRows * kSplitRows];
+  // Numbers near 1 and -1 of all mantissas: with zeros, processors are faster.
+  for (int64_t i = 0; i < kSteps * 2 * kSplitTiles; ++i) A[i] = B[i] = static_cast<uint16_t>(0x3F80 ^ i % 128 ^ i % 3 << 15);
+  AmxTiles tiles;
+  for (int64_t n = 0; n < iterations; ++n)
+    tiles.multiply_split({.A = A, .B = B, .steps = kSteps, .tall = true, .wide = true, .sums = sums});
+  return 2.0 * kSteps * kSplitTerms * 4 * kSplitRows * kSplitRows * static_cast<double>(iterations);
+}
 
 void copy_loop(const float* src, float* dst, int64_t n) { HWY_DYNAMIC_DISPATCH(copy)(src, dst, n); }
 

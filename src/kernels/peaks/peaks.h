@@ -9,6 +9,10 @@ namespace treadle::kernels {
 /// @return floating-point operations done, a multiply-add counted as two
 double multiply_add_loop(int64_t iterations, float* sink);
 
+/// The same by tiles of AMX, as exact as float32 (tile_split.h): floating-point operations of the product, or 0 where the processor has
+/// none.
+double tile_product_loop(int64_t iterations);
+
 /// Copies n floats with plain loads and stores, as elementwise kernels do.
 void copy_loop(const float* src, float* dst, int64_t n);
 
