@@ -68,6 +68,14 @@ class Chooser {
     take_back();
   }
 
+  BudgetEstimate estimate() const {
+    BudgetEstimate estimate;
+    if (!live_.empty()) estimate.live_bytes = *std::max_element(live_.begin(), live_.end());
+    for (const Gap& gap : gaps_)
+      if (gap.choice != Choice::keep) estimate.cost_ns += gap.cost_ns;
+    return estimate;
+  }
+
   BudgetPlan place(size_t capacity) const {
     BudgetPlan plan;
     std::vector<std::vector<const Gap*>> open(buffers_.size());
@@ -311,6 +319,13 @@ BudgetPlan plan_budget(size_t num_steps, std::span<const BudgetBuffer> buffers, 
   // Recipes need memory of their own; spilling does not.
   consider(0, {});
   return *std::move(smallest);
+}
+
+BudgetEstimate estimate_budget(size_t num_steps, std::span<const BudgetBuffer> buffers, std::span<const Recipe> recipes,
+                               size_t capacity_bytes, const BudgetOptions& options) {
+  Chooser chooser(num_steps, buffers, recipes, options);
+  chooser.reduce_to(capacity_bytes);
+  return chooser.estimate();
 }
 
 }  // namespace treadle::memory

@@ -70,4 +70,12 @@ size_t largest_working_set(size_t num_steps, std::span<const BudgetBuffer> buffe
 BudgetPlan plan_budget(size_t num_steps, std::span<const BudgetBuffer> buffers, std::span<const Recipe> recipes, size_t capacity_bytes,
                        const BudgetOptions& options = {});
 
+/// What such a plan comes to, without a place for anything: a small part of the time.
+struct BudgetEstimate {
+  size_t live_bytes = 0;  ///< the most that are kept at once; arenas are hardly larger
+  double cost_ns = 0;
+};
+BudgetEstimate estimate_budget(size_t num_steps, std::span<const BudgetBuffer> buffers, std::span<const Recipe> recipes,
+                               size_t capacity_bytes, const BudgetOptions& options = {});
+
 }  // namespace treadle::memory

@@ -7,6 +7,8 @@
 #include <random>
 #include <string>
 
+#include "memory/planner.h"
+
 namespace treadle::memory {
 namespace {
 
@@ -196,6 +198,18 @@ TEST(Budget, RandomPlansKeepEveryContent) {
       }
       Player(static_cast<size_t>(steps), buffers, recipes).play(plan);
       if (HasFatalFailure()) return;
+
+      // An estimate is of the plan that is found at one try: its time, and its bytes but for holes.
+      const BudgetOptions at_once{.one_try = true};
+      plan = plan_budget(static_cast<size_t>(steps), buffers, recipes, capacity, at_once);
+      const BudgetEstimate estimate = estimate_budget(static_cast<size_t>(steps), buffers, recipes, capacity, at_once);
+      EXPECT_DOUBLE_EQ(estimate.cost_ns, plan.cost_ns);
+      std::vector<Buffer> kept;
+      for (const auto& segment : plan.segments)
+        kept.push_back({segment.buffer >= 0 ? buffers[static_cast<size_t>(segment.buffer)].size_bytes
+                                            : recipes[static_cast<size_t>(-1 - segment.buffer)].extra_bytes,
+                        segment.first, segment.last + 1});
+      EXPECT_EQ(estimate.live_bytes, max_live_bytes(kept, at_once.alignment));
     }
   }
 }

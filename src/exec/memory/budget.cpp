@@ -43,6 +43,10 @@ class Budgeting {
     describe();
   }
 
+  memory::BudgetEstimate estimate(size_t capacity, const memory::BudgetOptions& options) const {
+    return memory::estimate_budget(program_.instructions().size(), buffers_, recipes_, capacity, options);
+  }
+
   std::shared_ptr<const BudgetedPlan> plan(size_t capacity, const memory::BudgetOptions& options = {}) const {
     auto result = std::make_shared<BudgetedPlan>();
     result->order = order_;
@@ -455,27 +459,31 @@ std::shared_ptr<const BudgetedPlan> plan_for_time(const Binding& binding, double
     return static_cast<double>(arena_bytes) * (1 + bytes_for_time * cost_ns / std::max(1.0, run_ns));
   };
   const Budgeting budgeting(binding, {}, /*binds_next_versions=*/true);
-  std::shared_ptr<const BudgetedPlan> best;
-  double least = price_of(own_arena_bytes, 0);
+  const memory::BudgetOptions options{.may_spill = false, .one_try = true};
+  size_t best = own_arena_bytes;
+  const double own_price = price_of(own_arena_bytes, 0);
+  double least = own_price;
   // Smaller arenas cost more, nearly always.
   const auto search = [&](double most) {
     constexpr int kHalvings = 6;
     size_t too_small = 0, enough = own_arena_bytes;
     for (int k = 0; k < kHalvings && enough - too_small > Storage::kAlignment; ++k) {
       const size_t capacity = too_small + (enough - too_small) / 2;
-      auto plan = budgeting.plan(capacity, {.may_spill = false, .one_try = true});
-      if (plan->cost_ns > most * run_ns) {
+      const memory::BudgetEstimate estimate = budgeting.estimate(capacity, options);
+      if (estimate.cost_ns > most * run_ns) {
         too_small = capacity;
         continue;
       }
       enough = capacity;
-      if (const double price = price_of(plan->arena_bytes, plan->cost_ns); price < least) best = std::move(plan), least = price;
+      if (const double price = price_of(estimate.live_bytes, estimate.cost_ns); price < least) best = capacity, least = price;
     }
   };
   search(share);
   if (pays)  // what is cheapest lies between none and all of the time
     for (double part : {0.5, 0.2}) search(share * part);
-  return best;
+  if (best == own_arena_bytes) return nullptr;
+  auto plan = budgeting.plan(best, options);
+  return price_of(plan->arena_bytes, plan->cost_ns) < own_price ? plan : nullptr;
 }
 
 }  // namespace treadle::exec
