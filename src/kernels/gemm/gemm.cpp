@@ -382,6 +382,16 @@ OwnedPackedB<T> pack_b(const T* B, int64_t K, int64_t N, int64_t ldb, bool trans
 }
 
 template <typename T>
+void unpack_b(const PackedB<T>& packed, T* B) {
+  const Panels panels(packed.N, panel_shape<T>());
+  for (int64_t panel = 0; panel < panels.count; ++panel) {
+    const int64_t n0 = panels.first_column(panel), width = panels.width_vectors(panel) * panels.lanes;
+    for (int64_t k = 0; k < packed.K; ++k)
+      std::copy_n(packed.data + packed.K * n0 + k * width, std::min(width, packed.N - n0), B + k * packed.N + n0);
+  }
+}
+
+template <typename T>
 void gemm(int64_t M, const MatrixA<T>& A, const PackedB<T>& B, T* C, int64_t ldc, const Epilogue<T>& epilogue, ThreadPool* pool) {
   product(M, ReadableA<T>{A}, B, C, ldc, epilogue, pool);
 }
@@ -474,6 +484,7 @@ void gemm_batched(const GemmShape& s, const BatchStrides& batch, const T* A, con
   template int64_t packed_b_size<T>(int64_t, int64_t);                                                                                    \
   template PackedB<T> pack_b(const T*, int64_t, int64_t, int64_t, bool, T*, ThreadPool*);                                                 \
   template OwnedPackedB<T> pack_b(const T*, int64_t, int64_t, int64_t, bool);                                                             \
+  template void unpack_b(const PackedB<T>&, T*);                                                                                          \
   template void gemm(int64_t, const MatrixA<T>&, const PackedB<T>&, T*, int64_t, const Epilogue<T>&, ThreadPool*);                        \
   template size_t gemm_scratch_bytes<T>(const GemmShape&, int);                                                                           \
   template void gemm_batched(const GemmShape&, const BatchStrides&, const T*, const T*, T*, const Epilogue<T>&, void*, int, ThreadPool*); \

@@ -64,6 +64,10 @@ PackedB<T> pack_b(const T* B, int64_t K, int64_t N, int64_t ldb, bool transposed
 template <typename T>
 OwnedPackedB<T> pack_b(const T* B, int64_t K, int64_t N, int64_t ldb, bool transposed);
 
+/// The matrix that was packed. @param B  K x N, row stride N
+template <typename T>
+void unpack_b(const PackedB<T>& packed, T* B);
+
 /// A(m, k) = data[m * row + k * col].
 template <typename T>
 struct MatrixA {

@@ -14,7 +14,7 @@ constexpr int64_t kBlock = 32;                                      // rows and 
 constexpr int64_t kBlockTiles = kBlock / kSplitRows * kSplitTiles;  // of one step
 constexpr int64_t kMostTerms = 512;                                 // of which C gets the sum at once
 constexpr int64_t kMostBlocks = 8;                                  // of A that are split together: with kMostTerms they stay in L2
-constexpr int64_t kFewBlocks = 2;                                   // which B can still pass from L3
+constexpr int64_t kFewestPanels = 8;                                // that are worth splitting rows of A for
 constexpr int64_t kLeastExtent = 32;
 
 int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
@@ -29,13 +29,17 @@ struct Chunks {
 };
 
 /// The blocks of C that a thread computes at once: of ranges of rows by ranges of columns. Each splits its rows of A for itself, so that
-/// none waits for numbers out of another core's caches.
+/// none waits for numbers out of another core's caches; B passes once for each range of rows.
 struct Division {
-  int64_t blocks, panels, row_ranges, column_ranges;
-  Division(const GemmShape& s, int threads) : blocks(divide_up(s.M, kBlock)), panels(divide_up(s.N, kBlock)) {
-    row_ranges = std::max(divide_up(blocks, kMostBlocks), std::min<int64_t>(2 * threads, divide_up(blocks, kFewBlocks)));
-    if (threads > 1 && row_ranges > threads) row_ranges = std::min(round_up(row_ranges, threads), blocks);
-    column_ranges = std::clamp<int64_t>(threads / row_ranges, 1, divide_up(panels, kMostBlocks));
+  int64_t blocks, panels, row_ranges, column_ranges = 1;
+  Division(const GemmShape& s, int64_t threads) : blocks(divide_up(s.M, kBlock)), panels(divide_up(s.N, kBlock)) {
+    row_ranges = divide_up(blocks, kMostBlocks);
+    if (row_ranges >= threads) {
+      row_ranges = std::min(round_up(row_ranges, threads), blocks);
+      return;
+    }
+    column_ranges = std::clamp<int64_t>(panels / kFewestPanels, 1, divide_up(threads, row_ranges));
+    row_ranges = std::min(std::max(row_ranges, divide_up(threads, column_ranges)), blocks);
   }
   int64_t items() const { return row_ranges * column_ranges; }
 };
@@ -149,14 +153,21 @@ class Range {
   /// B is packed anew for each block: what is beyond the range of parts is rare.
   void multiply_by_vectors(int64_t row) {
     for (int64_t column = first_panel_ * kBlock; column < last_column(); column += kBlock) {
-      const int64_t columns = std::min(kBlock, s_.N - column);
-      const PackedB<float> packed =
-          pack_b(B_.whole + column * (s_.b_transposed ? s_.ldb : 1), s_.K, columns, s_.ldb, s_.b_transposed, static_cast<float*>(slot_));
+      const PackedB<float> packed = packed_columns(column, std::min(kBlock, s_.N - column));
       Epilogue<float> own = epilogue_;
       if (own.bias != nullptr) own.bias += row * own.bias_row + column * own.bias_col;
       if (own.residual != nullptr) own.residual += row * own.residual_row + column;
       gemm(block_end(row) - row, {A_ + row * s_.a_row, s_.a_row, s_.a_col}, packed, C_ + row * s_.ldc + column, s_.ldc, own, nullptr);
     }
+  }
+
+  PackedB<float> packed_columns(int64_t column, int64_t columns) {
+    auto* to = static_cast<float*>(slot_);
+    if (B_.whole != nullptr) return pack_b(B_.whole + column * (s_.b_transposed ? s_.ldb : 1), s_.K, columns, s_.ldb, s_.b_transposed, to);
+    const int64_t width = packed_b_size<float>(1, columns);  // they are one panel
+    join_b(s_, B_, column, columns, to, width);
+    for (int64_t k = 0; k < s_.K; ++k) std::fill(to + k * width + columns, to + (k + 1) * width, 0.0F);
+    return {s_.K, columns, to};
   }
 
   uint16_t* parts() const { return static_cast<uint16_t*>(slot_); }
@@ -175,16 +186,16 @@ class Range {
 
 }  // namespace
 
-bool pays_to_split(const GemmShape& s) {
+bool pays_to_split(const GemmShape& s, bool b_is_split) {
   if (!has_split_tiles() || (s.a_row != 1 && s.a_col != 1)) return false;
   if (std::min({s.M, s.N, s.K}) < kLeastExtent) return false;
   // Picoseconds for each of the product's M N K, on one core of a Xeon 6: what tiles compute, with their edges; what it takes to split A,
-  // which N columns share, and B, which M rows do; what it takes to write C.
-  constexpr double kTiles = 4.8, kSplit = 500, kWrite = 100, kVectors = 12;
+  // which N columns share, and to split or read B, which M rows do; what it takes to write C.
+  constexpr double kTiles = 4.8, kSplit = 500, kRead = 250, kWrite = 100, kVectors = 12;
   const double edges = static_cast<double>(round_up(s.M, kSplitRows) * round_up(s.N, kSplitRows)) / static_cast<double>(s.M * s.N) *
                        static_cast<double>(round_up(s.K, kSplitTerms)) / static_cast<double>(s.K);
   const auto M = static_cast<double>(s.M), N = static_cast<double>(s.N), K = static_cast<double>(s.K);
-  return kTiles * edges + kSplit * (1 / M + 1 / N) + kWrite / K < kVectors;
+  return kTiles * edges + kSplit / N + (b_is_split ? kRead : kSplit) / M + kWrite / K < kVectors;
 }
 
 size_t split_b_bytes(const GemmShape& s) { return aligned_bytes<uint16_t>(divide_up(s.N, kBlock) * Chunks(s.K).steps * kBlockTiles); }
@@ -210,6 +221,18 @@ SplitB split_b(const GemmShape& s, const float* B, void* data, ThreadPool* pool)
     }
   });
   return {B, parts, largest};
+}
+
+void join_b(const GemmShape& s, const SplitB& B, int64_t first, int64_t columns, float* to, int64_t ld) {
+  const int64_t steps = Chunks(s.K).steps;
+  for (int64_t k = 0; k < s.K; ++k) {
+    for (int64_t n = 0; n < columns; ++n) {
+      const int64_t column = first + n;
+      const uint16_t* tiles =
+          B.parts + (column / kBlock * steps + k / kSplitTerms) * kBlockTiles + column % kBlock / kSplitRows * kSplitTiles;
+      to[k * ld + n] = number_of_b(tiles, k % kSplitTerms, column % kSplitRows);
+    }
+  }
 }
 
 size_t gemm_split_scratch_bytes(const GemmShape& s, int max_threads) {

@@ -124,6 +124,12 @@ Magnitude largest_magnitude(const float*, int64_t, int64_t, int64_t) { return 0;
 
 #endif
 
+float number_of_b(const uint16_t* tiles, int64_t term, int64_t column) {
+  const uint16_t* part = tiles + term / 2 * 2 * kSplitRows + 2 * column + term % 2;
+  const auto number = [&](int64_t i) { return std::bit_cast<float>(static_cast<uint32_t>(part[i * kSplitRows * kSplitTerms]) << 16); };
+  return number(0) + (number(1) + number(2));
+}
+
 bool has_split_tiles() { return cpu_info().features.amx_bf16 && cpu_info().features.avx512_bf16; }
 
 bool can_split(Magnitude largest_of_a, Magnitude largest_of_b) {

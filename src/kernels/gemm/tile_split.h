@@ -30,6 +30,8 @@ using Magnitude = uint32_t;
 Magnitude split_a(const float* A, int64_t a_row, int64_t a_col, int64_t rows, int64_t terms, uint16_t* to);
 /// B's tiles of `terms` <= 32 rows and `columns` <= 16 columns.
 Magnitude split_b(const float* B, int64_t b_row, int64_t b_col, int64_t terms, int64_t columns, uint16_t* to);
+/// A number of B's tiles: the sum of its parts.
+float number_of_b(const uint16_t* tiles, int64_t term, int64_t column);
 /// The largest magnitude in `rows` rows of `columns` contiguous numbers, ld apart.
 Magnitude largest_magnitude(const float* data, int64_t ld, int64_t rows, int64_t columns);
 /// Whether the processor has what this file needs.

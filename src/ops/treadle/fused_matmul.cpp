@@ -3,7 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <bit>
+#include <mutex>
 #include <optional>
+#include <utility>
 
 #include "core/large_memory.h"
 #include "graph/function_body.h"
@@ -12,6 +15,7 @@
 #include "kernels/gemm/gemm.h"
 #include "kernels/gemm/gemm_bf16.h"
 #include "kernels/gemm/gemm_int8_weights.h"
+#include "kernels/gemm/gemm_split.h"
 #include "ops/functions.h"
 #include "ops/math/product.h"
 #include "ops/packed_parts.h"
@@ -96,33 +100,123 @@ struct Weights {
   }
 };
 
-struct PackedWeights final : PackedState {
-  kernels::OwnedPackedB<float> b;
-  size_t size_bytes() const override { return static_cast<size_t>(count()) * sizeof(float); }
-  std::vector<PackedPart> parts() const override { return {packed_part(0, b.view.data, count(), b.storage)}; }
+/// The forms of weights in float32: panels, which vectors read, and parts, which tiles of AMX do. Each is made when a product first asks
+/// for it; how many rows there are decides. Weights are let go with the first form, of which the other can be made.
+class PackedWeights final : public PackedState {
+ public:
+  explicit PackedWeights(Weights weights) : K_(weights.K), N_(weights.N), weights_(std::move(weights)) {}
+
+  const kernels::PackedB<float>& panels() const {
+    std::lock_guard lock(mutex_);
+    if (!panels_.storage) {
+      const Weights w = weights();
+      panels_ = kernels::pack_b(w.tensor.data<float>(), w.K, w.N, w.ldb, w.transposed);
+    }
+    return panels_.view;
+  }
+  /// Null if their numbers are beyond the range of parts.
+  const kernels::SplitB* parts_for(const kernels::GemmShape& shape) const {
+    std::lock_guard lock(mutex_);
+    if (!parts_.defined()) {
+      const Weights w = weights();
+      kernels::GemmShape of_weights = shape;
+      of_weights.ldb = w.ldb, of_weights.b_transposed = w.transposed;
+      parts_ = Tensor(DType::uint16, Shape{static_cast<int64_t>(kernels::split_b_bytes(shape) / sizeof(uint16_t))},
+                      allocate_large(kernels::split_b_bytes(shape)));
+      split_ = kernels::split_b(of_weights, w.tensor.data<float>(), parts_.raw(), nullptr);
+      split_.whole = nullptr;
+      if (!kernels::can_split(std::bit_cast<kernels::Magnitude>(1.0F), split_.largest)) {
+        weights_ = w;
+        parts_ = Tensor(DType::uint16, Shape{0});
+      }
+    }
+    return parts_.num_elements() > 0 ? &split_ : nullptr;
+  }
+  size_t size_bytes() const override {
+    std::lock_guard lock(mutex_);
+    return (panels_.storage ? static_cast<size_t>(count()) * sizeof(float) : 0) + (parts_.defined() ? parts_.size_bytes() : 0);
+  }
+  std::vector<PackedPart> parts() const override {
+    std::lock_guard lock(mutex_);
+    std::vector<PackedPart> blocks;
+    if (panels_.storage) blocks.push_back(packed_part(kPanels, panels_.view.data, count(), panels_.storage));
+    if (parts_.defined() && parts_.num_elements() > 0) {
+      blocks.push_back({kParts, parts_});
+      blocks.push_back({kLargest, Tensor::scalar(split_.largest)});
+    }
+    return blocks;
+  }
+  /// Null if the blocks are of other extents.
+  static std::unique_ptr<PackedState> restore(std::span<const PackedPart> blocks, int64_t K, int64_t N) {
+    auto state = std::make_unique<PackedWeights>(Weights{{}, false, K, N, N});
+    state->weights_.reset();
+    state->panels_ = packed_b_of<float>(blocks, kPanels, K, N);
+    const Tensor *parts = find_part(blocks, kParts, DType::uint16), *largest = find_part(blocks, kLargest, DType::uint32);
+    if (parts && largest && parts->size_bytes() == kernels::split_b_bytes({.N = N, .K = K}) && largest->num_elements() == 1) {
+      state->parts_ = *parts;
+      state->split_ = {nullptr, parts->data<uint16_t>(), largest->data<uint32_t>()[0]};
+    }
+    return state->panels_.storage || state->parts_.defined() ? std::move(state) : nullptr;
+  }
+  std::string forms() const override {
+    std::lock_guard lock(mutex_);
+    return parts_.defined() && parts_.num_elements() > 0 ? "three bfloat16 parts" : "";
+  }
 
  private:
-  int64_t count() const { return kernels::packed_b_size<float>(b.view.K, b.view.N); }
+  enum Block : int32_t { kPanels, kParts, kLargest };
+  int64_t count() const { return kernels::packed_b_size<float>(K_, N_); }
+  // They are taken out of a form if there is one, else they leave.
+  Weights weights() const {
+    if (weights_) return *std::exchange(weights_, std::nullopt);
+    Weights w{Tensor(DType::float32, Shape{K_, N_}), false, K_, N_, N_};
+    if (panels_.storage)
+      kernels::unpack_b(panels_.view, w.tensor.data<float>());
+    else
+      kernels::join_b({.N = N_, .K = K_}, split_, 0, N_, w.tensor.data<float>(), N_);
+    return w;
+  }
+
+  int64_t K_, N_;
+  mutable std::mutex mutex_;
+  mutable std::optional<Weights> weights_;
+  mutable kernels::OwnedPackedB<float> panels_;
+  mutable Tensor parts_;  // without elements if they are not to be had
+  mutable kernels::SplitB split_;
 };
 
 struct FusedMatMul : Plan {
+  const kernels::PackedB<float>* panels = nullptr;
+  const kernels::SplitB* parts = nullptr;  // in place of them
+  int max_threads = 1;
+
   static std::unique_ptr<PackedState> create(const CreateContext& c) {
-    const Weights w = Weights::of(c, /*bytewise=*/true);
-    auto state = std::make_unique<PackedWeights>();
-    state->b = kernels::pack_b(w.tensor.data<float>(), w.K, w.N, w.ldb, w.transposed);
+    auto state = std::make_unique<PackedWeights>(Weights::of(c, /*bytewise=*/true));
+    if (!kernels::has_split_tiles()) state->panels();
     return state;
   }
   static std::unique_ptr<PackedState> restore(const CreateContext& c, std::span<const PackedPart> parts) {
     const bool transposed = c.attributes().get_int("transB") != 0;
     const Shape& b = c.stored(kB)->shape();
-    auto state = std::make_unique<PackedWeights>();
-    state->b = packed_b_of<float>(parts, 0, b[transposed ? 1 : 0], b[transposed ? 0 : 1]);
-    return state->b.storage ? std::move(state) : nullptr;
+    return PackedWeights::restore(parts, b[transposed ? 1 : 0], b[transposed ? 0 : 1]);
   }
-  static FusedMatMul bind(BindContext& c) { return {Plan::of(c)}; }
+  kernels::GemmShape shape() const { return {.M = M, .N = N, .K = K, .a_row = K, .ldb = N, .ldc = N}; }
+  static FusedMatMul bind(BindContext& c) {
+    FusedMatMul k{Plan::of(c)};
+    const auto& weights = c.packed<PackedWeights>();
+    k.max_threads = c.max_threads();
+    if (kernels::pays_to_split(k.shape(), /*b_is_split=*/true)) k.parts = weights.parts_for(k.shape());
+    if (k.parts != nullptr)
+      c.request_scratch(kernels::gemm_split_scratch_bytes(k.shape(), k.max_threads));
+    else
+      k.panels = &weights.panels();
+    return k;
+  }
   void run(RunContext& c) const {
-    kernels::gemm<float>(M, {c.in<float>(kA), K, 1}, in_turn(c.packed<PackedWeights>().b.view, c), c.out<float>(0), N, epilogue(c),
-                         c.pool());
+    const float* A = c.in<float>(kA);
+    if (parts != nullptr)
+      return kernels::gemm_split(shape(), A, *parts, c.out<float>(0), epilogue(c), c.scratch<void>(), max_threads, c.pool());
+    kernels::gemm<float>(M, {A, K, 1}, in_turn(*panels, c), c.out<float>(0), N, epilogue(c), c.pool());
   }
 };
 

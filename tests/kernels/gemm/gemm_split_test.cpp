@@ -182,6 +182,39 @@ TEST(GemmSplit, NumbersBeyondTheRangeOfPartsAreComputedByVectors) {
   }
 }
 
+// Weights whose parts are kept, and nothing else: they are joined again for rows beyond the range, and for panels.
+TEST(GemmSplit, PartsAreEnough) {
+  TREADLE_NEEDS_TILES();
+  Random random(11);
+  for (bool b_transposed : {false, true}) {
+    Product p(300, 210, 130, false, b_transposed, random);
+    p.a(40, 7) = kInfinity, p.a(290, 3) = kNaN;
+    const GemmShape& s = p.shape;
+    std::vector<uint16_t> room(split_b_bytes(s) / sizeof(uint16_t) + 32);
+    auto* data = reinterpret_cast<uint16_t*>((reinterpret_cast<uintptr_t>(room.data()) + 63) / 64 * 64);
+    SplitB split = split_b(s, p.B.data(), data, nullptr);
+    split.whole = nullptr;
+    std::vector<float> joined(static_cast<size_t>(s.K * s.N)), unpacked(joined.size());
+    join_b(s, split, 0, s.N, joined.data(), s.N);
+    unpack_b(pack_b(p.B.data(), s.K, s.N, s.ldb, b_transposed).view, unpacked.data());
+    for (int64_t k = 0; k < s.K; ++k) {
+      for (int64_t n = 0; n < s.N; ++n) {
+        ASSERT_EQ(joined[static_cast<size_t>(k * s.N + n)], p.b(k, n)) << k << " " << n;
+        ASSERT_EQ(unpacked[static_cast<size_t>(k * s.N + n)], p.b(k, n)) << k << " " << n;
+      }
+    }
+    const std::vector<float> expected = p.run(1);  // which the tests above compare with the definition
+    std::vector<float> C = p.before;
+    for (int threads : {1, 3}) {
+      ThreadPool pool(threads);
+      std::vector<char> scratch(gemm_split_scratch_bytes(s, threads) + 64);
+      gemm_split(s, p.A.data(), split, C.data(), {}, scratch.data() + (64 - reinterpret_cast<uintptr_t>(scratch.data()) % 64) % 64, threads,
+                 &pool);
+      for (size_t i = 0; i < C.size(); ++i) ASSERT_TRUE(C[i] == expected[i] || (std::isnan(C[i]) && std::isnan(expected[i]))) << i;
+    }
+  }
+}
+
 TEST(GemmSplit, SmallNumbersKeepTheirBits) {
   Random random(9);
   for (const float scale : {1e-12F, 1e-20F, 1e-36F}) {
