@@ -239,7 +239,7 @@ def test_a_trainer_keeps_to_a_fraction_of_its_first_steps_activations():
     tensor = onnx.helper.make_tensor_value_info
     graph = onnx.helper.make_graph(nodes, "deep", [tensor("x", 1, ["n", 256])], [tensor(value, 1, ["n", 256])], weights)
     model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=8).SerializeToString()
-    x, y = random.normal(size=(2, 512, 256)).astype(np.float32)
+    x, y = random.normal(size=(2, 2048, 256)).astype(np.float32)
 
     def train(**options):
         trainer = Trainer(model, loss="mean_squared_error", learning_rate=0.1, **options)
@@ -270,7 +270,7 @@ def test_a_trainer_keeps_to_a_fraction_of_its_first_steps_activations():
 def test_by_default_values_are_computed_again_where_that_pays():
     """A percent of the time has to free four of the memory: activations do, products of square matrices do not."""
     random = np.random.default_rng(0)
-    x, y = random.normal(size=(2, 512, 256)).astype(np.float32)
+    x, y = random.normal(size=(2, 2048, 256)).astype(np.float32)
 
     def train(activations, **options):
         weights = [onnx.numpy_helper.from_array(random.normal(size=(256, 256)).astype(np.float32) / 16, f"w{i}") for i in range(7)]

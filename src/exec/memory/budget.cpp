@@ -460,9 +460,8 @@ std::shared_ptr<const BudgetedPlan> plan_for_time(const Binding& binding, double
   };
   const Budgeting budgeting(binding, {}, /*binds_next_versions=*/true);
   const memory::BudgetOptions options{.may_spill = false, .one_try = true};
-  size_t best = own_arena_bytes;
   const double own_price = price_of(own_arena_bytes, 0);
-  double least = own_price;
+  std::map<double, size_t> promising;  // capacities by what their plans would be worth
   // Smaller arenas cost more, nearly always.
   const auto search = [&](double most) {
     constexpr int kHalvings = 6;
@@ -475,15 +474,23 @@ std::shared_ptr<const BudgetedPlan> plan_for_time(const Binding& binding, double
         continue;
       }
       enough = capacity;
-      if (const double price = price_of(estimate.live_bytes, estimate.cost_ns); price < least) best = capacity, least = price;
+      if (const double price = price_of(estimate.live_bytes, estimate.cost_ns); price < own_price) promising.emplace(price, capacity);
     }
   };
   search(share);
   if (pays)  // what is cheapest lies between none and all of the time
     for (double part : {0.5, 0.2}) search(share * part);
-  if (best == own_arena_bytes) return nullptr;
-  auto plan = budgeting.plan(best, options);
-  return price_of(plan->arena_bytes, plan->cost_ns) < own_price ? plan : nullptr;
+  // An arena may have holes that an estimate knows nothing of.
+  constexpr int kTries = 3;
+  std::shared_ptr<const BudgetedPlan> best;
+  double least = own_price;
+  int tries = 0;
+  for (const auto& [estimate, capacity] : promising) {
+    if (estimate >= least || tries++ == kTries) break;
+    auto plan = budgeting.plan(capacity, options);
+    if (const double price = price_of(plan->arena_bytes, plan->cost_ns); price < least) best = std::move(plan), least = price;
+  }
+  return best;
 }
 
 }  // namespace treadle::exec
