@@ -12,8 +12,8 @@ import numpy as np
 from . import _treadle
 from ._treadle import NodeArg, SessionOptions, SparseTensor
 from .errors import Error
+from .joint_module import JointModule
 from .session import InferenceSession
-from .train import JointModule
 
 __all__ = ["Executor", "bind", "simple_bind"]
 

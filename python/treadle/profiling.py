@@ -27,8 +27,9 @@ from .session import InferenceSession
 
 if TYPE_CHECKING:
     from .executor import Executor
+    from .joint_module import JointModule
     from .torch import Module
-    from .train import JointModule, Trainer
+    from .train import Trainer
 
     Client: TypeAlias = InferenceSession | Trainer | JointModule | Executor | Module
 

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import os
-import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 
 from . import _clients, _treadle, communicator as _communicator, counters, fitting
+from ._training_arguments import as_array, as_feeds, as_metadata, dtype_hints, load_model
 from ._treadle import Job, RunOptions, SessionOptions
 from .counters import NodeCounter
-from .errors import InvalidArgument
 from .fitting import Callback, EarlyStopping, Fit
-from .session import dtype_hint
+from .joint_module import JointModule, JointRun
 
 __all__ = [
     "Callback",
@@ -32,16 +31,6 @@ __all__ = [
 ]
 
 
-def _model(model: Any) -> _treadle.Model:
-    if isinstance(model, _treadle.Model):
-        return model
-    if isinstance(model, (bytes, bytearray, memoryview)):
-        return _treadle.Model.from_bytes(bytes(model))
-    if hasattr(model, "SerializeToString"):  # an onnx.ModelProto
-        return _treadle.Model.from_bytes(model.SerializeToString())
-    return _treadle.Model.load(os.fspath(model))
-
-
 def untied(model: Any, patterns: Iterable[str]) -> _treadle.Model:
     """The model with a float32 initializer for each node that reads one of these, for `Trainer`, `JointModule` and executors.
 
@@ -52,45 +41,7 @@ def untied(model: Any, patterns: Iterable[str]) -> _treadle.Model:
     :param patterns: names or patterns (*, ?, [...]).
     :raises Error: for a pattern that no shared initializer fits, naming the nearest.
     """
-    return _treadle.untied(_model(model), list(patterns))
-
-
-def _array(value: Any) -> Any:
-    """Anything with DLPack (a PyTorch tensor) as an array over the same memory."""
-    if isinstance(value, np.ndarray) or not hasattr(value, "__dlpack__"):
-        return value
-    if hasattr(value, "detach"):
-        value = value.detach()
-    return np.from_dlpack(value)
-
-
-def _feeds(feeds: Mapping[str, Any], inputs: Sequence[_treadle.NodeArg] = ()) -> dict[str, Any]:
-    if not isinstance(feeds, Mapping):
-        example = ", ".join(f'"{info.name}": ...' for info in inputs)
-        raise TypeError(f"feeds is a {type(feeds).__name__}; values go by the inputs' names: {{{example}}}")
-    return {name: _array(value) for name, value in feeds.items()}
-
-
-_LABEL_TYPES = {"i64": "int64", "i32": "int32", "f32": "float32"}
-
-
-@contextmanager
-def _hints(feeds: Mapping[str, Any], inputs: Sequence[_treadle.NodeArg]) -> Iterator[None]:
-    """A wrong dtype is told the conversion."""
-    try:
-        yield
-    except InvalidArgument as error:
-        text = str(error.args[0])
-        hint = dtype_hint(feeds, inputs)
-        if labels := re.search(r'input "treadle.labels": another dtype; .* expected (\w+)\[', text):
-            hint = f"; write labels.astype(np.{_LABEL_TYPES[labels[1]]})" if labels[1] in _LABEL_TYPES else ""
-        if not hint:
-            raise
-        raise InvalidArgument(text + hint, code=error.code) from None
-
-
-def _metadata(metadata: Mapping[str, str] | None) -> list[tuple[str, str]]:
-    return [(str(key), str(value)) for key, value in (metadata or {}).items()]
+    return _treadle.untied(load_model(model), list(patterns))
 
 
 _SCHEDULE = {"kind": "constant", "warmup_steps": 0, "total_steps": 0, "step_size": 0, "gamma": None, "final_factor": None}
@@ -246,7 +197,7 @@ class Trainer:
         if isinstance(loss, str):
             options.set_loss(loss)
         else:
-            options.set_loss_model(_model(loss))
+            options.set_loss_model(load_model(loss))
         options.class_axis = class_axis
         options.ignore_index = ignore_index
         options.class_weights = [float(weight) for weight in class_weights]
@@ -288,7 +239,7 @@ class Trainer:
         options.fused_update = fused_update
         options.early_updates = early_updates
         options.set_ranks(_communicator.of(communicator, communicator_deadline_s), bucket_bytes, reduction, shard_optimizer)
-        model = _model(model)
+        model = load_model(model)
         self._inputs = model.inputs
         self._trainer = _treadle.Trainer(model, options, num_threads, memory_limit_bytes, spill_folder, job, sess_options)
         _clients.add(self)
@@ -342,18 +293,18 @@ class Trainer:
 
     def step(self, feeds: Mapping[str, Any], labels: Any, run_options: RunOptions | None = None) -> float:
         """Forward, backward and update, in place. Returns the loss before the update. `labels` are None where the loss has none."""
-        with _hints(feeds, self._inputs):
-            return self._trainer.step(_feeds(feeds, self._inputs), _array(labels), run_options)
+        with dtype_hints(feeds, self._inputs):
+            return self._trainer.step(as_feeds(feeds, self._inputs), as_array(labels), run_options)
 
     def evaluate(self, feeds: Mapping[str, Any], labels: Any, run_options: RunOptions | None = None) -> float:
         """The loss with the running statistics and without dropout; changes nothing."""
-        with _hints(feeds, self._inputs):
-            return self._trainer.evaluate(_feeds(feeds, self._inputs), _array(labels), run_options)
+        with dtype_hints(feeds, self._inputs):
+            return self._trainer.evaluate(as_feeds(feeds, self._inputs), as_array(labels), run_options)
 
     def evaluate_with_outputs(self, feeds: Mapping[str, Any], labels: Any, run_options: RunOptions | None = None) -> tuple[float, list[Any]]:
         """What `evaluate` and `predict` return, of one forward pass."""
-        with _hints(feeds, self._inputs):
-            return self._trainer.evaluate_with_outputs(_feeds(feeds, self._inputs), _array(labels), run_options)
+        with dtype_hints(feeds, self._inputs):
+            return self._trainer.evaluate_with_outputs(as_feeds(feeds, self._inputs), as_array(labels), run_options)
 
     def fit(
         self,
@@ -404,13 +355,13 @@ class Trainer:
 
     def predict(self, feeds: Mapping[str, Any], run_options: RunOptions | None = None) -> list[Any]:
         """The model's outputs, in order."""
-        with _hints(feeds, self._inputs):
-            return self._trainer.predict(_feeds(feeds, self._inputs), run_options)
+        with dtype_hints(feeds, self._inputs):
+            return self._trainer.predict(as_feeds(feeds, self._inputs), run_options)
 
     def gradients(self, feeds: Mapping[str, Any], labels: Any, run_options: RunOptions | None = None) -> dict[str, np.ndarray]:
         """The loss's gradient by each parameter; changes nothing."""
-        with _hints(feeds, self._inputs):
-            return self._trainer.gradients(_feeds(feeds, self._inputs), _array(labels), run_options)
+        with dtype_hints(feeds, self._inputs):
+            return self._trainer.gradients(as_feeds(feeds, self._inputs), as_array(labels), run_options)
 
     def __repr__(self) -> str:
         return f"Trainer(outputs={self.output_names}, learning_rate={self.learning_rate:g}, num_steps={self.num_steps})"
@@ -491,18 +442,18 @@ class Trainer:
 
     def save(self, path: str | os.PathLike[str], metadata: Mapping[str, str] | None = None) -> None:
         """Writes the model as it was read, with the trained initializers; adapters are merged into their weights."""
-        self._trainer.save(os.fspath(path), _metadata(metadata))
+        self._trainer.save(os.fspath(path), as_metadata(metadata))
 
     def to_bytes(self, metadata: Mapping[str, str] | None = None) -> bytes:
         """The model with the parameters as they are now, as an ONNX file's bytes."""
-        return self._trainer.to_bytes(_metadata(metadata))
+        return self._trainer.to_bytes(as_metadata(metadata))
 
     def save_checkpoint(self, path: str | os.PathLike[str], metadata: Mapping[str, str] | None = None) -> None:
         """Writes all that it takes to go on with the same bits: parameters, states, the optimizer's state, counters, learning rate and settings.
 
         The file is a safetensors file with a checksum, complete or absent. `metadata` is the caller's own, such as the position in the data.
         """
-        self._trainer.save_checkpoint(os.fspath(path), _metadata(metadata))
+        self._trainer.save_checkpoint(os.fspath(path), as_metadata(metadata))
 
     def load_checkpoint(self, path: str | os.PathLike[str], *, own_settings: bool = False) -> dict[str, str]:
         """Takes all of a checkpoint and returns its metadata. One that is damaged, of another model, or of other settings is an error, and then
@@ -553,7 +504,7 @@ class CheckpointFolder:
 
     def save(self, trainer: Trainer, metadata: Mapping[str, str] | None = None) -> str:
         """Writes a checkpoint, `metadata` with it. Returns its path."""
-        return self._folder.save(trainer._trainer, _metadata(metadata))
+        return self._folder.save(trainer._trainer, as_metadata(metadata))
 
     def wait(self) -> None:
         """Until the last checkpoint is on disk."""
@@ -631,7 +582,7 @@ class DataLoader:
         rank: int = 0,
         num_ranks: int = 1,
     ) -> None:
-        self._loader = _treadle.DataLoader(_feeds(arrays), batch_size, shuffle, seed, drop_last, prefetch, rank, num_ranks)
+        self._loader = _treadle.DataLoader(as_feeds(arrays), batch_size, shuffle, seed, drop_last, prefetch, rank, num_ranks)
 
     def __len__(self) -> int:
         """Batches an epoch."""
@@ -660,168 +611,4 @@ class DataLoader:
 
     def resume(self, metadata: Mapping[str, str]) -> None:
         """Goes on where `to_metadata` was taken. Other data or options are an error that names the first difference."""
-        self._loader.resume(_metadata(metadata))
-
-
-class JointRun:
-    """A forward pass that waits for the gradients of its outputs."""
-
-    def __init__(self, run: _treadle.JointRun) -> None:
-        self._run = run
-
-    def __repr__(self) -> str:
-        return f"JointRun(steps_left={self.steps_left})"
-
-    @property
-    def outputs(self) -> list[np.ndarray]:
-        """In the order of the module's `output_names`. PyTorch takes them by `torch.from_dlpack`."""
-        return self._run.outputs
-
-    def step(self, count: int = 1) -> int:
-        """Of a run that `JointModule.begin` made: `count` nodes of the forward pass (on devices: pieces of work). Returns how many are left."""
-        return self._run.advance_steps(count)
-
-    @property
-    def steps_left(self) -> int:
-        """Until the outputs are there."""
-        return self._run.steps_left
-
-    def backward(self, grad_outputs: Sequence[Any]) -> dict[str, Any]:
-        """Goes on with the gradients of the outputs (arrays, or tensors by DLPack). Returns the parameters' gradients, and the inputs' that
-        were asked for: arrays, and for `sparse_gradients` row-sparse `SparseTensor`s. Only once.
-        """
-        return self._run.backward([_array(gradient) for gradient in grad_outputs])
-
-
-class JointModule:
-    """A model's forward and backward graph, with the loss left to the caller.
-
-    ::
-
-        run = module.forward({"image": images})
-        scores = torch.from_dlpack(run.outputs[0]).requires_grad_()
-        loss(scores, labels).backward()
-        gradients = run.backward([scores.grad])
-
-    :param outputs: names of the float32 outputs that are handed out; all by default.
-    :param inputs: names of inputs whose gradients are wanted, too.
-    :param sparse_gradients: names or patterns of tables whose gradients are handed out by rows: parameters that nothing but Gather along the first
-        axis reads, or that an input in CSR (config entry treadle.storage) is multiplied by. Others that a pattern fits have gradients as usual.
-    :param device: default device: "cpu" (if empty), "sim" or "sim:NAME".
-    :param group2ctx: devices of groups of nodes, by the "ctx_group" of their metadata; their gradients are computed there as well.
-    :param argument_devices: devices of inputs and parameters; nodes that read them follow.
-    :param job: as in `Trainer`; a run that waits for its gradients is not under way.
-    :param sess_options: as in `Trainer`.
-    """
-
-    def __init__(
-        self,
-        model: Any,
-        *,
-        outputs: Iterable[str] = (),
-        inputs: Iterable[str] = (),
-        parameters: Iterable[str] = (),
-        frozen: Iterable[str] = (),
-        num_threads: int = 0,
-        device: str = "",
-        group2ctx: Mapping[str, str] | None = None,
-        argument_devices: Mapping[str, str] | None = None,
-        job: Job | None = None,
-        sess_options: SessionOptions | None = None,
-        sparse_gradients: Iterable[str] = (),
-    ) -> None:
-        model = _model(model)
-        self._inputs = model.inputs
-        self._module = _treadle.JointModule(
-            model,
-            list(outputs),
-            list(inputs),
-            list(parameters),
-            list(frozen),
-            num_threads,
-            device,
-            dict(group2ctx or {}),
-            dict(argument_devices or {}),
-            job,
-            sess_options,
-            sparse_gradients=list(sparse_gradients),
-        )
-        _clients.add(self)
-
-    @classmethod
-    def _of(cls, module: _treadle.JointModule, inputs: Sequence[_treadle.NodeArg]) -> JointModule:
-        """One that the library has made."""
-        made = cls.__new__(cls)
-        made._module, made._inputs = module, inputs
-        _clients.add(made)
-        return made
-
-    def forward(self, feeds: Mapping[str, Any], run_options: RunOptions | None = None) -> JointRun:
-        """Runs to the outputs. Several runs may wait for their gradients at a time. The options hold for the backward pass, too."""
-        with _hints(feeds, self._inputs):
-            return JointRun(self._module.forward(_feeds(feeds, self._inputs), run_options))
-
-    def begin(self, feeds: Mapping[str, Any], run_options: RunOptions | None = None) -> JointRun:
-        """A run that has not done anything yet: step() takes it to the outputs."""
-        with _hints(feeds, self._inputs):
-            return JointRun(self._module.begin(_feeds(feeds, self._inputs), run_options))
-
-    def hold(self, parameters: Mapping[str, np.ndarray]) -> None:
-        """Reads these parameters where the arrays lie, contiguous and float32, in the runs that begin from now on.
-
-        A run reads them in its backward pass too: write them behind it.
-        """
-        for name, array in parameters.items():
-            if array.dtype != np.float32 or not array.flags.c_contiguous or not array.flags.aligned:
-                raise ValueError(f"{name!r} is {array.dtype}{array.shape} with strides {array.strides}; hold() reads contiguous float32 arrays where they lie")
-        self._module.hold(dict(parameters))
-
-    def set_monitor(self, callback: Callable[[_treadle.MonitorEvent], None] | None, pattern: str = "*", inputs: bool = False) -> None:
-        """As `Trainer.set_monitor()`, for the forward and the backward passes of runs that begin from then on."""
-        _treadle.monitor_module(self._module, callback, pattern, inputs)
-
-    def memory_statistics(self) -> dict[str, dict[str, int]]:
-        """As `InferenceSession.memory_statistics()`."""
-        return self._module.memory_statistics()
-
-    def set_memory_limit(self, limit_bytes: int) -> None:
-        """Changes `sess_options.memory_limit_bytes` for later runs; the module must have been made with a limit."""
-        self._module.set_memory_limit(limit_bytes)
-
-    def end_profiling(self) -> str:
-        """Ends what `sess_options.enable_profiling` began and writes the trace. Returns the file's path."""
-        return self._module.end_profiling()
-
-    def node_counters(self) -> list[NodeCounter]:
-        """As `InferenceSession.node_counters()`, with the option of `sess_options`."""
-        return counters.read(self._module)
-
-    def reset_node_counters(self) -> None:
-        """Begins the counts anew."""
-        _treadle.reset_node_counters(self._module)
-
-    def __repr__(self) -> str:
-        return f"JointModule(outputs={self.output_names})"
-
-    @property
-    def output_names(self) -> list[str]:
-        """Of the model, in its order."""
-        return self._module.output_names
-
-    @property
-    def parameters(self) -> dict[str, np.ndarray]:
-        """Arrays over the parameters themselves, which an optimiser may write."""
-        return self._module.parameters
-
-    @property
-    def states(self) -> dict[str, np.ndarray]:
-        """Running means and variances; the forward pass updates them."""
-        return self._module.states
-
-    def save(self, path: str | os.PathLike[str], metadata: Mapping[str, str] | None = None) -> None:
-        """Writes the model as it was read, with the current initializers."""
-        self._module.save(os.fspath(path), _metadata(metadata))
-
-    def to_bytes(self, metadata: Mapping[str, str] | None = None) -> bytes:
-        """The model with the parameters as they are now, as an ONNX file's bytes."""
-        return self._module.to_bytes(_metadata(metadata))
+        self._loader.resume(as_metadata(metadata))

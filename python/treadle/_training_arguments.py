@@ -1,0 +1,63 @@
+"""What trainers and joint modules are given, as their core takes it: models, feeds, metadata."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from . import _treadle
+from .errors import InvalidArgument
+from .session import dtype_hint
+
+
+def load_model(model: Any) -> _treadle.Model:
+    if isinstance(model, _treadle.Model):
+        return model
+    if isinstance(model, (bytes, bytearray, memoryview)):
+        return _treadle.Model.from_bytes(bytes(model))
+    if hasattr(model, "SerializeToString"):  # an onnx.ModelProto
+        return _treadle.Model.from_bytes(model.SerializeToString())
+    return _treadle.Model.load(os.fspath(model))
+
+
+def as_array(value: Any) -> Any:
+    """Anything with DLPack (a PyTorch tensor) as an array over the same memory."""
+    if isinstance(value, np.ndarray) or not hasattr(value, "__dlpack__"):
+        return value
+    if hasattr(value, "detach"):
+        value = value.detach()
+    return np.from_dlpack(value)
+
+
+def as_feeds(feeds: Mapping[str, Any], inputs: Sequence[_treadle.NodeArg] = ()) -> dict[str, Any]:
+    if not isinstance(feeds, Mapping):
+        example = ", ".join(f'"{info.name}": ...' for info in inputs)
+        raise TypeError(f"feeds is a {type(feeds).__name__}; values go by the inputs' names: {{{example}}}")
+    return {name: as_array(value) for name, value in feeds.items()}
+
+
+_LABEL_TYPES = {"i64": "int64", "i32": "int32", "f32": "float32"}
+
+
+@contextmanager
+def dtype_hints(feeds: Mapping[str, Any], inputs: Sequence[_treadle.NodeArg]) -> Iterator[None]:
+    """A wrong dtype is told the conversion."""
+    try:
+        yield
+    except InvalidArgument as error:
+        text = str(error.args[0])
+        hint = dtype_hint(feeds, inputs)
+        if labels := re.search(r'input "treadle.labels": another dtype; .* expected (\w+)\[', text):
+            hint = f"; write labels.astype(np.{_LABEL_TYPES[labels[1]]})" if labels[1] in _LABEL_TYPES else ""
+        if not hint:
+            raise
+        raise InvalidArgument(text + hint, code=error.code) from None
+
+
+def as_metadata(metadata: Mapping[str, str] | None) -> list[tuple[str, str]]:
+    return [(str(key), str(value)) for key, value in (metadata or {}).items()]

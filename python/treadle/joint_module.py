@@ -1,0 +1,180 @@
+"""A model's forward and backward graph, with the loss left to the caller."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from . import _clients, _treadle, counters
+from ._training_arguments import as_array, as_feeds, as_metadata, dtype_hints, load_model
+from ._treadle import Job, RunOptions, SessionOptions
+from .counters import NodeCounter
+
+__all__ = ["JointModule", "JointRun"]
+
+
+class JointRun:
+    """A forward pass that waits for the gradients of its outputs."""
+
+    def __init__(self, run: _treadle.JointRun) -> None:
+        self._run = run
+
+    def __repr__(self) -> str:
+        return f"JointRun(steps_left={self.steps_left})"
+
+    @property
+    def outputs(self) -> list[np.ndarray]:
+        """In the order of the module's `output_names`. PyTorch takes them by `torch.from_dlpack`."""
+        return self._run.outputs
+
+    def step(self, count: int = 1) -> int:
+        """Of a run that `JointModule.begin` made: `count` nodes of the forward pass (on devices: pieces of work). Returns how many are left."""
+        return self._run.advance_steps(count)
+
+    @property
+    def steps_left(self) -> int:
+        """Until the outputs are there."""
+        return self._run.steps_left
+
+    def backward(self, grad_outputs: Sequence[Any]) -> dict[str, Any]:
+        """Goes on with the gradients of the outputs (arrays, or tensors by DLPack). Returns the parameters' gradients, and the inputs' that
+        were asked for: arrays, and for `sparse_gradients` row-sparse `SparseTensor`s. Only once.
+        """
+        return self._run.backward([as_array(gradient) for gradient in grad_outputs])
+
+
+class JointModule:
+    """A model's forward and backward graph, with the loss left to the caller.
+
+    ::
+
+        run = module.forward({"image": images})
+        scores = torch.from_dlpack(run.outputs[0]).requires_grad_()
+        loss(scores, labels).backward()
+        gradients = run.backward([scores.grad])
+
+    :param outputs: names of the float32 outputs that are handed out; all by default.
+    :param inputs: names of inputs whose gradients are wanted, too.
+    :param sparse_gradients: names or patterns of tables whose gradients are handed out by rows: parameters that nothing but Gather along the first
+        axis reads, or that an input in CSR (config entry treadle.storage) is multiplied by. Others that a pattern fits have gradients as usual.
+    :param device: default device: "cpu" (if empty), "sim" or "sim:NAME".
+    :param group2ctx: devices of groups of nodes, by the "ctx_group" of their metadata; their gradients are computed there as well.
+    :param argument_devices: devices of inputs and parameters; nodes that read them follow.
+    :param job: as in `Trainer`; a run that waits for its gradients is not under way.
+    :param sess_options: as in `Trainer`.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        *,
+        outputs: Iterable[str] = (),
+        inputs: Iterable[str] = (),
+        parameters: Iterable[str] = (),
+        frozen: Iterable[str] = (),
+        num_threads: int = 0,
+        device: str = "",
+        group2ctx: Mapping[str, str] | None = None,
+        argument_devices: Mapping[str, str] | None = None,
+        job: Job | None = None,
+        sess_options: SessionOptions | None = None,
+        sparse_gradients: Iterable[str] = (),
+    ) -> None:
+        model = load_model(model)
+        self._inputs = model.inputs
+        self._module = _treadle.JointModule(
+            model,
+            list(outputs),
+            list(inputs),
+            list(parameters),
+            list(frozen),
+            num_threads,
+            device,
+            dict(group2ctx or {}),
+            dict(argument_devices or {}),
+            job,
+            sess_options,
+            sparse_gradients=list(sparse_gradients),
+        )
+        _clients.add(self)
+
+    @classmethod
+    def _of(cls, module: _treadle.JointModule, inputs: Sequence[_treadle.NodeArg]) -> JointModule:
+        """One that the library has made."""
+        made = cls.__new__(cls)
+        made._module, made._inputs = module, inputs
+        _clients.add(made)
+        return made
+
+    def forward(self, feeds: Mapping[str, Any], run_options: RunOptions | None = None) -> JointRun:
+        """Runs to the outputs. Several runs may wait for their gradients at a time. The options hold for the backward pass, too."""
+        with dtype_hints(feeds, self._inputs):
+            return JointRun(self._module.forward(as_feeds(feeds, self._inputs), run_options))
+
+    def begin(self, feeds: Mapping[str, Any], run_options: RunOptions | None = None) -> JointRun:
+        """A run that has not done anything yet: step() takes it to the outputs."""
+        with dtype_hints(feeds, self._inputs):
+            return JointRun(self._module.begin(as_feeds(feeds, self._inputs), run_options))
+
+    def hold(self, parameters: Mapping[str, np.ndarray]) -> None:
+        """Reads these parameters where the arrays lie, contiguous and float32, in the runs that begin from now on.
+
+        A run reads them in its backward pass too: write them behind it.
+        """
+        for name, array in parameters.items():
+            if array.dtype != np.float32 or not array.flags.c_contiguous or not array.flags.aligned:
+                raise ValueError(f"{name!r} is {array.dtype}{array.shape} with strides {array.strides}; hold() reads contiguous float32 arrays where they lie")
+        self._module.hold(dict(parameters))
+
+    def set_monitor(self, callback: Callable[[_treadle.MonitorEvent], None] | None, pattern: str = "*", inputs: bool = False) -> None:
+        """As `Trainer.set_monitor()`, for the forward and the backward passes of runs that begin from then on."""
+        _treadle.monitor_module(self._module, callback, pattern, inputs)
+
+    def memory_statistics(self) -> dict[str, dict[str, int]]:
+        """As `InferenceSession.memory_statistics()`."""
+        return self._module.memory_statistics()
+
+    def set_memory_limit(self, limit_bytes: int) -> None:
+        """Changes `sess_options.memory_limit_bytes` for later runs; the module must have been made with a limit."""
+        self._module.set_memory_limit(limit_bytes)
+
+    def end_profiling(self) -> str:
+        """Ends what `sess_options.enable_profiling` began and writes the trace. Returns the file's path."""
+        return self._module.end_profiling()
+
+    def node_counters(self) -> list[NodeCounter]:
+        """As `InferenceSession.node_counters()`, with the option of `sess_options`."""
+        return counters.read(self._module)
+
+    def reset_node_counters(self) -> None:
+        """Begins the counts anew."""
+        _treadle.reset_node_counters(self._module)
+
+    def __repr__(self) -> str:
+        return f"JointModule(outputs={self.output_names})"
+
+    @property
+    def output_names(self) -> list[str]:
+        """Of the model, in its order."""
+        return self._module.output_names
+
+    @property
+    def parameters(self) -> dict[str, np.ndarray]:
+        """Arrays over the parameters themselves, which an optimiser may write."""
+        return self._module.parameters
+
+    @property
+    def states(self) -> dict[str, np.ndarray]:
+        """Running means and variances; the forward pass updates them."""
+        return self._module.states
+
+    def save(self, path: str | os.PathLike[str], metadata: Mapping[str, str] | None = None) -> None:
+        """Writes the model as it was read, with the current initializers."""
+        self._module.save(os.fspath(path), as_metadata(metadata))
+
+    def to_bytes(self, metadata: Mapping[str, str] | None = None) -> bytes:
+        """The model with the parameters as they are now, as an ONNX file's bytes."""
+        return self._module.to_bytes(as_metadata(metadata))
