@@ -40,8 +40,7 @@ void normalise(Polynomial& polynomial) {
 
 SymbolTable* table_of(const Dim& a, const Dim& b) { return a.expr() ? a.expr()->table : b.expr() ? b.expr()->table : nullptr; }
 
-Dim from_polynomial(Polynomial polynomial, SymbolTable* table) {
-  normalise(polynomial);
+Dim from_normalised(Polynomial polynomial, SymbolTable* table) {
   if (polynomial.empty()) return 0;
   if (polynomial.size() == 1) {
     const Term& term = polynomial[0];
@@ -52,6 +51,22 @@ Dim from_polynomial(Polynomial polynomial, SymbolTable* table) {
   for (const Term& term : polynomial)
     for (const Expr* factor : term.factors) data_dependent |= factor->data_dependent;
   return Dim(table->intern({Expr::Kind::sum, data_dependent, 0, table, {}, std::move(polynomial), {}, {}}));
+}
+
+Dim from_polynomial(Polynomial polynomial, SymbolTable* table) {
+  normalise(polynomial);
+  return from_normalised(std::move(polynomial), table);
+}
+
+// dim + by: the term without factors is the first one.
+Dim shifted(const Dim& dim, int64_t by) {
+  if (by == 0) return dim;
+  Polynomial terms = to_polynomial(dim);
+  if (!terms.front().factors.empty())
+    terms.insert(terms.begin(), Term{by, {}});
+  else if (terms.front().coefficient = checked_add(terms.front().coefficient, by); terms.front().coefficient == 0)
+    terms.erase(terms.begin());
+  return from_normalised(std::move(terms), dim.expr()->table);
 }
 
 // dim * by: the terms' order is as it was.
@@ -110,6 +125,7 @@ bool Dim::data_dependent() const noexcept { return expr_ && expr_->data_dependen
 
 Dim operator+(const Dim& a, const Dim& b) {
   if (a.is_const() && b.is_const()) return checked_add(a.value(), b.value());
+  if (a.is_const() || b.is_const()) return shifted(a.is_const() ? b : a, a.is_const() ? a.value() : b.value());
   Polynomial sum = to_polynomial(a);
   for (Term& term : to_polynomial(b)) sum.push_back(std::move(term));
   return from_polynomial(std::move(sum), table_of(a, b));
