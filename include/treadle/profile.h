@@ -318,7 +318,7 @@ TREADLE_API void mark_profile(std::string_view name) noexcept;
 /// What this machine reaches in loops that do nothing else.
 struct TREADLE_API MachinePeaks {
   int threads = 1;
-  double flops_per_second = 0;  ///< float32 multiply-adds, counted as two, in registers
+  double flops_per_second = 0;  ///< float32 multiply-adds, counted as two, in registers or by tiles of AMX
   /// Bytes read and written per second by a copy, by the bytes that it touches: small ones stay in caches. Ascending.
   std::vector<std::pair<double, double>> bytes_per_second;
 

@@ -1,17 +1,24 @@
 #include "exec/memory/budget.h"
 
 #include <algorithm>
+#include <functional>
 #include <map>
 
 #include "core/checked.h"
+#include "exec/memory/orders.h"
 #include "exec/program/binding.h"
 #include "exec/program/next_versions.h"
-#include "exec/program/node_order.h"
 #include "graph/op_def.h"
 #include "memory/budget.h"
-#include "memory/order.h"
 
 namespace treadle::exec {
+
+struct BudgetBasis {
+  memory::BudgetPlan plan;
+  std::vector<size_t> sizes;  // bytes, per buffer
+  std::vector<memory::Recipe> recipes;
+};
+
 namespace {
 
 constexpr size_t kLongestReplay = 4;        // instructions that write one value in place, one after the other
@@ -48,9 +55,24 @@ class Budgeting {
   }
 
   std::shared_ptr<const BudgetedPlan> plan(size_t capacity, const memory::BudgetOptions& options = {}) const {
+    return realised(memory::plan_budget(program_.instructions().size(), buffers_, recipes_, capacity, options));
+  }
+
+  // Null if something is larger here, or would be made anew in another way.
+  std::shared_ptr<const BudgetedPlan> plan_as_for(const BudgetBasis& larger) const {
+    const auto suffices = [](const memory::Recipe& here, const memory::Recipe& there) {
+      return here.buffer == there.buffer && here.step == there.step && here.extra_bytes <= there.extra_bytes;
+    };
+    if (!std::equal(sizes_.begin(), sizes_.end(), larger.sizes.begin(), larger.sizes.end(), std::less_equal<>()) ||
+        !std::equal(recipes_.begin(), recipes_.end(), larger.recipes.begin(), larger.recipes.end(), suffices))
+      return nullptr;
+    return realised(larger.plan);
+  }
+
+ private:
+  std::shared_ptr<const BudgetedPlan> realised(const memory::BudgetPlan& plan) const {
     auto result = std::make_shared<BudgetedPlan>();
     result->order = order_;
-    const memory::BudgetPlan plan = memory::plan_budget(program_.instructions().size(), buffers_, recipes_, capacity, options);
     result->arena_bytes = plan.arena_bytes;
     result->cost_ns = plan.cost_ns;
     result->spilled_bytes = plan.spilled_bytes;
@@ -61,10 +83,10 @@ class Budgeting {
       result->file_offsets.push_back(file_bytes);
       file_bytes += align_up(size, size_t{4096});
     }
+    result->basis = std::make_shared<BudgetBasis>(plan, std::vector(sizes_.begin(), sizes_.end()), recipes_);
     return result;
   }
 
- private:
   struct Chain {
     std::vector<int32_t> steps;        // of the instructions that wrote the buffer's content, from nothing on
     std::map<int32_t, int32_t> reads;  // other buffers, and the version that was read
@@ -320,112 +342,6 @@ class Budgeting {
   std::vector<int32_t> next_versions_;  // empty: outputs may be bound to the memory of any feed
 };
 
-/// What an order may not change: each content of a buffer, or of memory outside of the arena, is written before it is read, and read
-/// before the next one takes its place.
-class Dependencies {
- public:
-  explicit Dependencies(const Binding& binding) : binding_(binding), program_(binding.program()) {
-    units_.resize(program_.num_buffers() + program_.slots().size());
-    const auto instructions = program_.instructions();
-    steps_.resize(instructions.size());
-    for (int32_t slot : program_.input_slots()) feeds_.push_back(unit_of(slot));
-    for (size_t i = 0; i < instructions.size(); ++i) add(instructions[i], static_cast<int32_t>(i));
-  }
-
-  std::vector<std::vector<int32_t>> orders() const { return memory::orders_to_try(steps_, bytes_); }
-
- private:
-  struct Unit {
-    int32_t content = -1;          // what it holds now: index into bytes_
-    std::vector<int32_t> readers;  // of that
-    std::vector<int32_t> users;    // of all contents so far
-  };
-
-  const Slot& slot(int32_t index) const { return program_.slots()[static_cast<size_t>(index)]; }
-  size_t unit_of(int32_t index) const {
-    if (slot(index).buffer >= 0) return static_cast<size_t>(slot(index).buffer);
-    return program_.num_buffers() + static_cast<size_t>(slot(index).root);
-  }
-  size_t bytes_of(size_t unit) const {
-    if (unit < program_.num_buffers()) return align_up(binding_.buffer_sizes()[unit], Storage::kAlignment);
-    return 0;
-  }
-
-  void add(const Instruction& instruction, int32_t step) {
-    const auto operands = program_.operands(instruction);
-    for (int32_t index : operands.first(instruction.num_inputs))
-      if (index >= 0 && slot(index).placement != Placement::constant) read(unit_of(index), step);
-    for (int32_t index : operands.subspan(instruction.num_inputs)) {
-      if (index < 0) continue;
-      write(unit_of(index), step);
-      if (slot(index).placement == Placement::held && slot(index).static_shape) write_over_feeds(index, step);
-    }
-    if (instruction.scratch_buffer >= 0) write(static_cast<size_t>(instruction.scratch_buffer), step);
-    // The reader that lets go of a held value stays the last one.
-    for (int32_t index : program_.releases().subspan(instruction.first_release, instruction.num_releases))
-      follow(units_[unit_of(index)].users, step);
-    // An optimiser's results may be bound to the memory of what it reads: whoever else reads that, or computes it anew, comes before.
-    const bool updates = is_update(*instruction.node);
-    if (updates)
-      follow(others_, step);
-    else
-      others_.push_back(step);
-  }
-
-  void follow(const std::vector<int32_t>& before, int32_t step) {
-    auto& after = steps_[static_cast<size_t>(step)].after;
-    for (int32_t other : before)
-      if (other != step) after.push_back(other);
-  }
-
-  void read(size_t index, int32_t step) {
-    Unit& unit = units_[index];
-    if (unit.content < 0) make_content(index);  // there from the beginning
-    steps_[static_cast<size_t>(step)].reads.push_back(unit.content);
-    unit.readers.push_back(step);
-    unit.users.push_back(step);
-  }
-
-  // Over what is there, in place if the instruction has read it.
-  void write(size_t index, int32_t step) {
-    Unit& unit = units_[index];
-    memory::Step& writer = steps_[static_cast<size_t>(step)];
-    const int32_t old = unit.content;
-    if (old >= 0 && std::find(writer.writes.begin(), writer.writes.end(), old) != writer.writes.end()) return;  // another part of it
-    follow(unit.readers, step);
-    make_content(index);
-    if (old >= 0) {
-      writer.reads.push_back(old);
-      writer.reuses.emplace_back(unit.content, old);
-    }
-    writer.writes.push_back(unit.content);
-    unit.users.push_back(step);
-  }
-
-  // An output may be bound to the memory of a feed of as many bytes.
-  void write_over_feeds(int32_t output, int32_t step) {
-    const auto bytes = [&](int32_t index) { return size_bytes(slot(index).dtype, binding_.shape(index).num_elements()); };
-    const auto inputs = program_.input_slots();
-    for (size_t i = 0; i < inputs.size(); ++i)
-      if (slot(inputs[i]).placement == Placement::feed && slot(inputs[i]).static_shape && bytes(inputs[i]) == bytes(output))
-        write(feeds_[i], step);
-  }
-
-  void make_content(size_t index) {
-    units_[index].content = static_cast<int32_t>(bytes_.size());
-    units_[index].readers.clear();
-    bytes_.push_back(bytes_of(index));
-  }
-
-  const Binding& binding_;
-  const Program& program_;
-  std::vector<Unit> units_;  // buffers, then root slots
-  std::vector<size_t> feeds_;
-  std::vector<int32_t> others_;  // that update nothing
-  std::vector<memory::Step> steps_;
-  std::vector<size_t> bytes_;  // per content
-};
-
 }  // namespace
 
 std::shared_ptr<const BudgetedPlan> plan_for_budget(const Binding& binding, size_t capacity_bytes, const OrderChoice& order) {
@@ -440,11 +356,16 @@ std::shared_ptr<const BudgetedPlan> plan_for_budget(const Binding& binding, size
     if (fits != other_fits) return fits;
     return fits ? a.cost_ns < b.cost_ns : a.arena_bytes < b.arena_bytes;
   };
-  std::vector<std::vector<int32_t>> orders = Dependencies(binding).orders();
+  std::vector<std::vector<int32_t>> orders = orders_to_try(binding);
   for (size_t k = 1; k < orders.size(); ++k)  // the first one is the program's
     if (auto plan = Budgeting(binding, std::move(orders[k]), order.binds_next_versions).plan(capacity_bytes); is_better(*plan, *best))
       best = std::move(plan);
   return best;
+}
+
+std::shared_ptr<const BudgetedPlan> plan_as_for(const BudgetedPlan& larger, const Binding& binding) {
+  if (!larger.order.empty()) return nullptr;
+  return Budgeting(binding, {}, /*binds_next_versions=*/true).plan_as_for(*larger.basis);
 }
 
 std::shared_ptr<const BudgetedPlan> plan_for_time(const Binding& binding, double share, bool pays, size_t own_arena_bytes) {

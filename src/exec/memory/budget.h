@@ -16,6 +16,9 @@ namespace treadle::exec {
 struct RunControl;
 struct RunMemory;
 
+/// What a plan was made of: extents of which no buffer is larger can have the same places.
+struct BudgetBasis;
+
 /// Where everything lies in the arena, node by node, and what moves between nodes. Of one binding and one budget.
 struct BudgetedPlan {
   static constexpr size_t kNowhere = SIZE_MAX;
@@ -59,6 +62,7 @@ struct BudgetedPlan {
   std::vector<Extra> extras;
   std::vector<std::vector<int32_t>> drops;  ///< per buffer: steps after which it is away without having been written to the file
   std::vector<size_t> file_offsets;         ///< per buffer; the same in all plans of a binding
+  std::shared_ptr<const BudgetBasis> basis;
 
   size_t instruction_at(size_t step) const { return order.empty() ? step : static_cast<size_t>(order[step]); }
   bool is_alive_around(size_t buffer, int32_t step) const {  ///< used before the step, and at it or later
@@ -85,6 +89,9 @@ std::shared_ptr<const BudgetedPlan> plan_for_budget(const Binding& binding, size
 /// Null where there is none.
 /// @param pays  of such plans the one that pays best: a percent of the time has to free four of the arena
 std::shared_ptr<const BudgetedPlan> plan_for_time(const Binding& binding, double share, bool pays, size_t own_arena_bytes);
+
+/// The same moves and places as in a plan of other extents. Null if they do not suffice.
+std::shared_ptr<const BudgetedPlan> plan_as_for(const BudgetedPlan& larger, const Binding& binding);
 
 /// A run's way into the memory of a session that has a limit. One per run.
 class MemoryPass {

@@ -278,9 +278,16 @@ std::shared_ptr<const BudgetedPlan> Binding::affordable() const {
   const size_t own_bytes = own_arena_bytes();
   std::lock_guard lock(budgets_mutex_);
   if (!affordable_) {
-    // Planning takes longer than a run may gain by it: of other extents than the first, those that come back.
-    if (!came_back() && program_.bindings().statistics().misses > 1) return nullptr;
-    affordable_ = plan_for_time(*this, program_.recompute_fraction(), program_.recompute_pays(), own_bytes);
+    // Smaller extents fit in what earlier ones have planned and touched; else they might need new pages.
+    if (const auto larger = program_.bindings().affordable_plan(); larger && own_bytes > larger->arena_bytes) {
+      if (auto plan = plan_as_for(*larger, *this)) affordable_ = std::move(plan);
+    }
+    if (!affordable_) {
+      // Planning takes longer than a run may gain by it: of other extents than the first, those that come back.
+      if (!came_back() && program_.bindings().statistics().misses > 1) return nullptr;
+      affordable_ = plan_for_time(*this, program_.recompute_fraction(), program_.recompute_pays(), own_bytes);
+      if (*affordable_) program_.bindings().set_affordable_plan(*affordable_);
+    }
     if (*affordable_ && program_.verifies_plans()) verify_plan(describe_plan(*this, **affordable_));
   }
   return *affordable_;

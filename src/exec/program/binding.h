@@ -186,6 +186,9 @@ struct BindingCache {
   void add_plan(std::shared_ptr<const OffsetPlan> plan);
   std::shared_ptr<const OffsetPlan> latest_plan() const;  // null before the first run
   std::shared_ptr<const Binding> latest() const;          // the one used last, to be let go of; null before the first run
+  // The last plan that Binding::affordable() has made; null if there is none.
+  std::shared_ptr<const BudgetedPlan> affordable_plan() const;
+  void set_affordable_plan(std::shared_ptr<const BudgetedPlan> plan);
 
  private:
   static size_t hash(const Program& program, std::span<const int64_t> symbol_values);
@@ -196,6 +199,7 @@ struct BindingCache {
   std::array<size_t, kCapacity - 1> left_behind_{};
   size_t next_left_behind_ = 0;
   std::list<std::shared_ptr<const OffsetPlan>> plans_;
+  std::shared_ptr<const BudgetedPlan> affordable_plan_;
   Statistics statistics_;
 };
 

@@ -112,6 +112,16 @@ std::shared_ptr<const OffsetPlan> BindingCache::latest_plan() const {
   return plans_.empty() ? nullptr : plans_.front();
 }
 
+std::shared_ptr<const BudgetedPlan> BindingCache::affordable_plan() const {
+  std::lock_guard lock(mutex_);
+  return affordable_plan_;
+}
+
+void BindingCache::set_affordable_plan(std::shared_ptr<const BudgetedPlan> plan) {
+  std::lock_guard lock(mutex_);
+  affordable_plan_ = std::move(plan);
+}
+
 std::shared_ptr<const Binding> BindingCache::latest() const {
   std::lock_guard lock(mutex_);
   return recent_.empty() ? nullptr : recent_.front();
