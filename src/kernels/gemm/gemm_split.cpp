@@ -70,7 +70,7 @@ class Range {
     for (int64_t chunk = 0; chunk < chunks_.count; ++chunk) {
       const int64_t first_step = chunks_.first_step(chunk), steps = chunks_.first_step(chunk + 1) - first_step;
       phase.next(KernelPhase::pack);
-      split_rows(first_step, steps);
+      split_rows(first_step, steps, chunk + 1 == chunks_.count);
       phase.next(KernelPhase::compute);
       Epilogue<float> own = epilogue_;  // what earlier chunks came to waits in C
       if (chunk + 1 < chunks_.count) own.bias = nullptr, own.activation = Unary::none;
@@ -98,14 +98,13 @@ class Range {
     for (int64_t block = 0; block < blocks_; ++block) {
       const int64_t row = first_row_ + block * kBlock, rows = block_end(row) - row;
       const bool turned = s_.a_col != 1;
-      const Magnitude largest =
+      largest_[block] =
           turned ? largest_magnitude(A_ + row, s_.a_col, s_.K, rows) : largest_magnitude(A_ + row * s_.a_row, s_.a_row, rows, s_.K);
-      beyond_[block] = !can_split(largest, B_.largest);
+      beyond_[block] = !can_split(largest_[block], B_.largest);
     }
   }
 
-  void split_rows(int64_t first_step, int64_t steps) {
-    Magnitude largest[kMostBlocks] = {};
+  void split_rows(int64_t first_step, int64_t steps, bool are_last) {
     for (int64_t item = 0; item < blocks_ * steps; ++item) {  // in the order in which A lies
       const int64_t block = s_.a_col == 1 ? item / steps : item % blocks_, step = s_.a_col == 1 ? item % steps : item / blocks_;
       const int64_t k = (first_step + step) * kSplitTerms, terms = std::min(kSplitTerms, s_.K - k);
@@ -113,10 +112,12 @@ class Range {
       for (int64_t row = first_row_ + block * kBlock, half = 0; half < 2 && row < last_row_;
            ++half, row += kSplitRows, tiles += kSplitTiles) {
         const float* from = A_ + row * s_.a_row + k * s_.a_col;
-        largest[block] = std::max(largest[block], split_a(from, s_.a_row, s_.a_col, std::min(kSplitRows, last_row_ - row), terms, tiles));
+        largest_[block] = std::max(largest_[block], split_a(from, s_.a_row, s_.a_col, std::min(kSplitRows, last_row_ - row), terms, tiles));
       }
     }
-    for (int64_t block = 0; block < blocks_; ++block) beyond_[block] |= !can_split(largest[block], B_.largest);
+    // Whether they are too small shows at the end: other terms may be larger.
+    for (int64_t block = 0; block < blocks_; ++block)
+      beyond_[block] |= are_last ? !can_split(largest_[block], B_.largest) : !have_parts(largest_[block]) || !have_parts(B_.largest);
   }
 
   /// Meanwhile the next panel, as large, comes into L2.
@@ -181,7 +182,8 @@ class Range {
   void* slot_;
   AmxTiles tiles_;
   int64_t first_row_, last_row_, first_panel_, last_panel_, blocks_;
-  bool beyond_[kMostBlocks] = {};  // blocks that parts do not represent
+  Magnitude largest_[kMostBlocks] = {};  // of blocks of A, as far as it was seen
+  bool beyond_[kMostBlocks] = {};        // blocks that parts do not represent
 };
 
 }  // namespace

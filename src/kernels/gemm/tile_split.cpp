@@ -132,12 +132,17 @@ float number_of_b(const uint16_t* tiles, int64_t term, int64_t column) {
 
 bool has_split_tiles() { return cpu_info().features.amx_bf16 && cpu_info().features.avx512_bf16; }
 
+bool have_parts(Magnitude largest) {
+  constexpr float kLargest = 0x1p30F;
+  return std::bit_cast<float>(largest) < kLargest;  // NaN is not less
+}
+
 bool can_split(Magnitude largest_of_a, Magnitude largest_of_b) {
   // What is lost of a number, 2^-126 at most, is multiplied by the other matrix's largest: with these bounds less than 2^-50 of the product
   // of the largest ones.
-  constexpr float kLargest = 0x1p30F, kLeastProduct = 0x1p-40F;
+  constexpr float kLeastProduct = 0x1p-40F;
   const float a = std::bit_cast<float>(largest_of_a), b = std::bit_cast<float>(largest_of_b);
-  return a < kLargest && b < kLargest && (a == 0 || b == 0 || a * b >= kLeastProduct);  // NaN is not less
+  return have_parts(largest_of_a) && have_parts(largest_of_b) && (a == 0 || b == 0 || a * b >= kLeastProduct);
 }
 
 }  // namespace treadle::kernels

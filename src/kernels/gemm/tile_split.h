@@ -36,6 +36,8 @@ float number_of_b(const uint16_t* tiles, int64_t term, int64_t column);
 Magnitude largest_magnitude(const float* data, int64_t ld, int64_t rows, int64_t columns);
 /// Whether the processor has what this file needs.
 bool has_split_tiles();
+/// Whether numbers of such magnitudes have parts, and sums of products that are finite.
+bool have_parts(Magnitude largest);
 /// Whether products of such numbers are as exact by their parts as in float32.
 bool can_split(Magnitude largest_of_a, Magnitude largest_of_b);
 

@@ -215,6 +215,27 @@ TEST(GemmSplit, PartsAreEnough) {
   }
 }
 
+// Of a deep product that adds to C, some terms are too small for parts if looked at by themselves: what C had is added once.
+TEST(GemmSplit, SomeTermsMayBeSmall) {
+  Random random(12);
+  for (bool first : {false, true}) {
+    Product p(300, 210, 1600, random.coin(), random.coin(), random);
+    p.epilogue.residual = p.before.data(), p.epilogue.residual_row = p.shape.ldc;
+    for (int64_t m = 32; m < 290; ++m)
+      for (int64_t k = first ? 0 : 800; k < (first ? 800 : 1600); ++k) p.a(m, k) *= 1e-20F;
+    p.expect_right(1e-6);
+    p.epilogue.residual = nullptr;
+    p.expect_right(1e-6);
+  }
+  for (int64_t K : {130, 1600}) {  // all of some rows
+    Product p(300, 210, K, random.coin(), random.coin(), random);
+    p.epilogue.residual = p.before.data(), p.epilogue.residual_row = p.shape.ldc;
+    for (int64_t m = 64; m < 96; ++m)
+      for (int64_t k = 0; k < K; ++k) p.a(m, k) *= 1e-20F;
+    p.expect_right(1e-6);
+  }
+}
+
 TEST(GemmSplit, SmallNumbersKeepTheirBits) {
   Random random(9);
   for (const float scale : {1e-12F, 1e-20F, 1e-36F}) {
