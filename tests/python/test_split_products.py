@@ -82,12 +82,15 @@ def test_weights_beyond_the_range_of_parts(value: float) -> None:
         check(session.run(None, {"x": x})[0], x, w)
 
 
-def test_compiled_models_have_either_form(tmp_path) -> None:
+@pytest.mark.parametrize("rows", [300, 2, "rows"])
+def test_compiled_models_have_either_form(rows: int | str, tmp_path) -> None:
     options = treadle.SessionOptions()
     options.compiled_model_filepath = str(tmp_path / "m.treadle")
     rng = np.random.default_rng(6)
-    x = rng.standard_normal((300, K)).astype(np.float32)
-    first = treadle.InferenceSession(model(weights(), rows=300), options).run(None, {"x": x})[0]
-    again = treadle.InferenceSession(str(tmp_path / "m.treadle")).run(None, {"x": x})[0]
-    check(first, x, weights())
-    np.testing.assert_array_equal(first, again)
+    session = treadle.InferenceSession(model(weights(), rows=rows), options)
+    again = treadle.InferenceSession(str(tmp_path / "m.treadle"))
+    for count in [rows] if isinstance(rows, int) else [1, 300, 2]:
+        x = rng.standard_normal((count, K)).astype(np.float32)
+        y = session.run(None, {"x": x})[0]
+        check(y, x, weights())
+        np.testing.assert_array_equal(again.run(None, {"x": x})[0], y)

@@ -100,6 +100,10 @@ struct Weights {
   }
 };
 
+Tensor large(DType dtype, int64_t count) {
+  return Tensor(dtype, Shape{count}, allocate_large(static_cast<size_t>(count) * (bits_of(dtype) / 8)));
+}
+
 /// The forms of weights in float32: panels, which vectors read, and parts, which tiles of AMX do. Each is made when a product first asks
 /// for it; how many rows there are decides. Weights are let go with the first form, of which the other can be made.
 class PackedWeights final : public PackedState {
@@ -108,29 +112,14 @@ class PackedWeights final : public PackedState {
 
   const kernels::PackedB<float>& panels() const {
     std::lock_guard lock(mutex_);
-    if (!panels_.storage) {
-      const Weights w = weights();
-      panels_ = kernels::pack_b(w.tensor.data<float>(), w.K, w.N, w.ldb, w.transposed);
-    }
+    if (!panels_.storage) make_panels();
     return panels_.view;
   }
   /// Null if their numbers are beyond the range of parts.
   const kernels::SplitB* parts_for(const kernels::GemmShape& shape) const {
     std::lock_guard lock(mutex_);
-    if (!parts_.defined()) {
-      const Weights w = weights();
-      kernels::GemmShape of_weights = shape;
-      of_weights.ldb = w.ldb, of_weights.b_transposed = w.transposed;
-      parts_ = Tensor(DType::uint16, Shape{static_cast<int64_t>(kernels::split_b_bytes(shape) / sizeof(uint16_t))},
-                      allocate_large(kernels::split_b_bytes(shape)));
-      split_ = kernels::split_b(of_weights, w.tensor.data<float>(), parts_.raw(), nullptr);
-      split_.whole = nullptr;
-      if (!kernels::can_split(std::bit_cast<kernels::Magnitude>(1.0F), split_.largest)) {
-        weights_ = w;
-        parts_ = Tensor(DType::uint16, Shape{0});
-      }
-    }
-    return parts_.num_elements() > 0 ? &split_ : nullptr;
+    if (!parts_.defined()) make_parts(shape);
+    return has_parts() ? &split_ : nullptr;
   }
   size_t size_bytes() const override {
     std::lock_guard lock(mutex_);
@@ -138,9 +127,10 @@ class PackedWeights final : public PackedState {
   }
   std::vector<PackedPart> parts() const override {
     std::lock_guard lock(mutex_);
+    if (!panels_.storage && !has_parts()) make_panels();  // no run has asked yet
     std::vector<PackedPart> blocks;
     if (panels_.storage) blocks.push_back(packed_part(kPanels, panels_.view.data, count(), panels_.storage));
-    if (parts_.defined() && parts_.num_elements() > 0) {
+    if (has_parts()) {
       blocks.push_back({kParts, parts_});
       blocks.push_back({kLargest, Tensor::scalar(split_.largest)});
     }
@@ -160,15 +150,33 @@ class PackedWeights final : public PackedState {
   }
   std::string forms() const override {
     std::lock_guard lock(mutex_);
-    return parts_.defined() && parts_.num_elements() > 0 ? "three bfloat16 parts" : "";
+    return has_parts() ? "three bfloat16 parts" : "";
   }
 
  private:
   enum Block : int32_t { kPanels, kParts, kLargest };
   int64_t count() const { return kernels::packed_b_size<float>(K_, N_); }
-  // They are taken out of a form if there is one, else they leave.
+  bool has_parts() const { return parts_.defined() && parts_.num_elements() > 0; }
+
+  void make_panels() const {
+    const Weights w = weights();
+    panels_ = kernels::pack_b(w.tensor.data<float>(), w.K, w.N, w.ldb, w.transposed);
+    weights_.reset();
+  }
+  void make_parts(const kernels::GemmShape& shape) const {
+    const Weights w = weights();
+    kernels::GemmShape of_weights = shape;
+    of_weights.ldb = w.ldb, of_weights.b_transposed = w.transposed;
+    Tensor made = large(DType::uint16, static_cast<int64_t>(kernels::split_b_bytes(shape) / sizeof(uint16_t)));
+    split_ = kernels::split_b(of_weights, w.tensor.data<float>(), made.raw(), nullptr);
+    split_.whole = nullptr;
+    const bool fits = kernels::can_split(std::bit_cast<kernels::Magnitude>(1.0F), split_.largest);
+    parts_ = fits ? std::move(made) : Tensor(DType::uint16, Shape{0});
+    if (fits) weights_.reset();
+  }
+  // As they were, or out of a form.
   Weights weights() const {
-    if (weights_) return *std::exchange(weights_, std::nullopt);
+    if (weights_) return *weights_;
     Weights w{Tensor(DType::float32, Shape{K_, N_}), false, K_, N_, N_};
     if (panels_.storage)
       kernels::unpack_b(panels_.view, w.tensor.data<float>());
@@ -229,10 +237,6 @@ struct Extents {
     return {b[transposed ? 1 : 0], b[transposed ? 0 : 1]};
   }
 };
-
-Tensor large(DType dtype, int64_t count) {
-  return Tensor(dtype, Shape{count}, allocate_large(static_cast<size_t>(count) * (bits_of(dtype) / 8)));
-}
 
 struct PackedBf16Weights final : PackedState {
   kernels::PackedBf16 b;
