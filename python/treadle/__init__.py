@@ -9,7 +9,7 @@
 
 from __future__ import annotations
 
-from . import _treadle, errors, hooks, memory, quantize
+from . import _treadle, errors, hooks, memory, quantize, train
 from ._repr import describe_all as _describe_all
 from ._treadle import (
     AdapterFormat,
@@ -233,5 +233,6 @@ __all__ = [
     "set_seed",
     "sharing_folder",
     "simple_bind",
+    "train",
     "unregister_execution_provider_library",
 ]

@@ -2,6 +2,8 @@
 
 import importlib.util
 import pathlib
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -293,6 +295,10 @@ def test_by_default_values_are_computed_again_where_that_pays():
     cheap = ["LayerNormalization", "Gelu"]
     assert train(cheap) < train(cheap, recompute_fraction=0.01) < train(cheap, recompute_fraction=0.0)
     assert train(["Tanh"]) == train(["Tanh"], recompute_fraction=0.0) > train(["Tanh"], recompute_fraction=0.5)
+
+
+def test_the_package_has_the_module():
+    subprocess.run([sys.executable, "-c", "import treadle; treadle.train.Trainer, treadle.train.JointModule"], check=True)
 
 
 def test_other_batches_are_computed_again_in_the_memory_in_hand():
