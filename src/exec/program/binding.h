@@ -89,7 +89,8 @@ class Binding {
   std::shared_ptr<const BudgetedPlan> budgeted(size_t capacity_bytes, const OrderChoice& order) const;
   /// The plan with the smallest arena whose recomputation takes no more of a run's time than the program's recompute_fraction, or the one
   /// that pays best of those, in the program's order; nothing is written to a file. Null where none is smaller than own_arena_bytes(), and
-  /// for extents that are new, unless they are the program's first. Made when first asked for.
+  /// for extents that are new, unless they are the program's first. Those that would need more by themselves than the last such plan take
+  /// its moves and places, if these suffice. Made when first asked for.
   std::shared_ptr<const BudgetedPlan> affordable() const;
   /// Nanoseconds of computing and of moving bytes, at rates that one core reaches.
   std::pair<double, double> estimate_cost(const Instruction& instruction) const;

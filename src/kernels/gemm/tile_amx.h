@@ -1,5 +1,5 @@
-// Products of bfloat16 matrices, and of bytes, by AMX: tiles of 16 rows of 64 bytes, whose product takes the processor sixteen cycles where
-// vectors take two hundred and fifty-six.
+// Products of bfloat16 matrices, of bytes, and of float32 matrices in parts, by AMX: tiles of 16 rows of 64 bytes, whose product takes the
+// processor sixteen cycles where vectors take two hundred and fifty-six.
 #pragma once
 
 #include <cstdint>
@@ -53,6 +53,7 @@ class AmxTiles {
   void multiply(const AmxBlock& block);
   /// @pre cpu_info().features.amx_int8; rows evenly spaced
   void multiply_bytes(const AmxBlock& block);
+  /// @pre has_split_tiles()
   void multiply_split(const SplitBlock& block);
 
  private:

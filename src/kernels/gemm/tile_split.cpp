@@ -85,22 +85,25 @@ void turn(const uint16_t* from, uint16_t* to) {
                     reinterpret_cast<uint32_t*>(to) + i * kWords, kSplitRows);
 }
 
+/// Splits as the other operand is, and turns the tiles.
+template <typename Split>
+Magnitude split_turned(const Split& split, uint16_t* to) {
+  alignas(64) uint16_t tiles[kSplitTiles];
+  const Magnitude largest = split(tiles);
+  turn(tiles, to);
+  return largest;
+}
+
 }  // namespace
 
 Magnitude split_a(const float* A, int64_t a_row, int64_t a_col, int64_t rows, int64_t terms, uint16_t* to) {
   if (a_col == 1) return split_rows(A, a_row, rows, terms, to);
-  alignas(64) uint16_t pairs[kSplitTiles];
-  const Magnitude largest = split_pairs(A, a_col, terms, rows, pairs);
-  turn(pairs, to);
-  return largest;
+  return split_turned([&](uint16_t* tiles) { return split_pairs(A, a_col, terms, rows, tiles); }, to);
 }
 
 Magnitude split_b(const float* B, int64_t b_row, int64_t b_col, int64_t terms, int64_t columns, uint16_t* to) {
   if (b_col == 1) return split_pairs(B, b_row, terms, columns, to);
-  alignas(64) uint16_t rows[kSplitTiles];
-  const Magnitude largest = split_rows(B, b_col, columns, terms, rows);
-  turn(rows, to);
-  return largest;
+  return split_turned([&](uint16_t* tiles) { return split_rows(B, b_col, columns, terms, tiles); }, to);
 }
 
 TREADLE_BF16 Magnitude largest_magnitude(const float* data, int64_t ld, int64_t rows, int64_t columns) {

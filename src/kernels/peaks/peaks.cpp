@@ -5,9 +5,6 @@
 #include <hwy/foreach_target.h>  // IWYU pragma: keep
 #include <hwy/highway.h>
 
-#include <algorithm>
-
-#include "core/cpu_info.h"
 #include "kernels/gemm/tile_amx.h"
 
 HWY_BEFORE_NAMESPACE();
