@@ -15,7 +15,7 @@
 namespace treadle::compiled {
 namespace {
 
-constexpr uint32_t kFormat = 6;  // raised with every change of what is written, or of how kernels pack
+constexpr uint32_t kFormat = 7;  // raised with every change of what is written, or of how kernels pack
 constexpr std::array<char, 8> kMagic = {'t', 'r', 'e', 'a', 'd', 'l', 'e', '\x01'};
 constexpr size_t kPage = 4096, kLargeBlock = 65'536;
 

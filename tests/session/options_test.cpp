@@ -170,18 +170,19 @@ Packing packing(const Model& model, const SessionOptions& options) {
 
 TEST(Options, TransformedWeightsAreBoundedAndReported) {
   const Model model = convolution();
-  constexpr size_t kWeights = 64 * 64 * 9 * sizeof(float);
+  constexpr size_t kWeights = 64 * 64 * 9 * sizeof(float), kLine = 64;  // a line of the cache lies behind each transformed matrix
   const Packing free = packing(model, {});
-  EXPECT_NE(free.plan.find("packs 589824 bytes (F(4,3))"), std::string::npos) << free.plan;
-  EXPECT_EQ(free.bytes, 4 * kWeights);
-  for (auto [text, form, bytes] : {std::tuple("4", "F(4,3)", 4 * kWeights), std::tuple("2", "F(2,3)", 16 * kWeights / 9),
-                                   std::tuple("1", "direct", kWeights), std::tuple("unlimited", "F(4,3)", 4 * kWeights)}) {
+  EXPECT_NE(free.plan.find("packs 592128 bytes (F(4,3))"), std::string::npos) << free.plan;
+  EXPECT_EQ(free.bytes, 4 * kWeights + 36 * kLine);
+  for (auto [text, form, bytes] :
+       {std::tuple("4", "F(4,3)", 4 * kWeights + 36 * kLine), std::tuple("2", "F(2,3)", 16 * kWeights / 9 + 16 * kLine),
+        std::tuple("1", "direct", kWeights), std::tuple("unlimited", "F(4,3)", 4 * kWeights + 36 * kLine)}) {
     SessionOptions options;
     set_option(options, "max_weight_expansion", text);
     const Packing bounded = packing(model, options);
     EXPECT_NE(bounded.plan.find(std::string("bytes (") + form + ")"), std::string::npos) << bounded.plan;
     EXPECT_EQ(bounded.bytes, bytes) << text;
-    EXPECT_LE(static_cast<double>(bounded.bytes), options.max_weight_expansion * static_cast<double>(kWeights));
+    EXPECT_LE(static_cast<double>(bounded.bytes), options.max_weight_expansion * static_cast<double>(kWeights) + 36 * kLine);
     double difference = 0, largest = 0;
     for (int64_t i = 0; i < free.y.num_elements(); ++i) {
       difference = std::max(difference, std::abs(double{free.y.data<float>()[i]} - double{bounded.y.data<float>()[i]}));

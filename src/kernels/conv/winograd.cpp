@@ -59,7 +59,8 @@ struct Plan {
   bool by_block() const { return items >= kEnoughBlocks; }
 };
 
-int64_t point_size(const ConvParams& p) { return packed_b_size<float>(p.C, p.M); }
+/// Floats from point to point of transformed weights: one cache line more than needed, as powers of two would share cache sets.
+int64_t point_size(const ConvParams& p, int64_t padded_columns) { return p.C * padded_columns + kWinogradLanes; }
 
 /// The channels in parts of nearly equal length, whose sums are added to each other; a point's weights are packed part by part, so that a
 /// panel of a part stays in L1. Within a part chains of sums end once more.
@@ -84,7 +85,7 @@ struct PackedPanels {
         end(to),
         first(panels.first_column(from)),
         padded(panels.first_column(to) - first),
-        point(p.C * padded),
+        point(point_size(p, padded)),
         data(packed) {}
 };
 
@@ -318,7 +319,8 @@ int winograd_choice(const ConvParams& p, const ConvChoice& choice) {
   double least = std::numeric_limits<double>::infinity();
   for (int side : {0, 2, 4}) {
     const double matrices = side == 0 ? 9 : (side + 2) * (side + 2);
-    if (side != 0 && static_cast<double>(winograd_weights_size(p, side)) > choice.max_weight_expansion * 9 * weights) continue;
+    const double transformed = matrices * static_cast<double>(p.C * Panels(p.M, panel_shape<float>()).padded_columns());
+    if (side != 0 && transformed > choice.max_weight_expansion * 9 * weights) continue;
     constexpr double kLastCache = 16e6;  // bytes; a model's other weights pass through it, too
     double us = winograd_estimate(p, side, choice.rates, matrices * weights * sizeof(float) >= kLastCache);
     if (choice.packs_in_run) us += (9 + matrices) * weights * sizeof(float) / static_cast<double>(choice.rates.memory);
@@ -327,11 +329,16 @@ int winograd_choice(const ConvParams& p, const ConvChoice& choice) {
   return best;
 }
 
-int64_t winograd_weights_size(const ConvParams& p, int out) { return (out + 2) * (out + 2) * point_size(p); }
+int64_t winograd_weights_size(const ConvParams& p, int out) {
+  return (out + 2) * (out + 2) * point_size(p, Panels(p.M, panel_shape<float>()).padded_columns());
+}
 
 void winograd_pack(const ConvParams& p, int out, const float* weights, float* packed, ThreadPool* pool) {
   const Panels panels(p.M, panel_shape<float>());
-  pack_panels(p, out, panels, {p, panels, 0, panels.count, packed}, weights, packed, pool);
+  const PackedPanels all(p, panels, 0, panels.count, packed);
+  pack_panels(p, out, panels, all, weights, packed, pool);
+  for (int64_t end = all.point; end <= (out + 2) * (out + 2) * all.point; end += all.point)  // they may go to a file
+    std::fill_n(packed + end - kWinogradLanes, kWinogradLanes, 0.0F);
 }
 
 size_t winograd_scratch_bytes(const ConvParams& p, int out, int max_threads) {

@@ -93,14 +93,17 @@ void weight_tiles(const float* weights, int64_t filter_floats, int64_t channels,
   constexpr int64_t kBlock = 4;  // channels; with them the taps of a wide panel take 9 KB
   constexpr int64_t kMaxWidth = 64;
   HWY_ALIGN float taps[kBlock * 9 * kMaxWidth];
+  // Weights of a file may lie anywhere, which is no place for floats: they are copied first.
+  const bool aligned = reinterpret_cast<uintptr_t>(weights) % alignof(float) == 0;
+  float copied[kBlock * 9 * kMaxWidth];
   for (int64_t n0 = 0; n0 < width; n0 += kMaxWidth) {
     const int64_t columns = std::min(kMaxWidth, width - n0), count = std::clamp<int64_t>(filters - n0, 0, columns);
     for (int64_t c0 = 0; c0 < channels; c0 += kBlock) {
       const int64_t block = std::min(kBlock, channels - c0);
-      for (int64_t n = 0; n < count; ++n) {
-        const float* from = weights + (n0 + n) * filter_floats + c0 * 9;
-        for (int64_t k = 0; k < block * 9; ++k) std::memcpy(taps + k * kMaxWidth + n, from + k, sizeof(float));
-      }
+      const float* from = weights + n0 * filter_floats + c0 * 9;
+      for (int64_t n = 0; !aligned && n < count; ++n)
+        std::memcpy(copied + n * block * 9, from + n * filter_floats, static_cast<size_t>(block * 9) * sizeof(float));
+      transpose_plane(count, block * 9, aligned ? from : copied, aligned ? filter_floats : block * 9, taps, kMaxWidth);
       for (int64_t k = 0; k < block * 9; ++k) std::fill(taps + k * kMaxWidth + count, taps + k * kMaxWidth + columns, 0.0f);
       for (int64_t c = 0; c < block; ++c) {
         for (int64_t n = 0; n < columns; n += lanes) {

@@ -222,6 +222,23 @@ TEST(NhwcConv, WeightsArePackedFromAnyAddressAndUnpacked) {
   }
 }
 
+TEST(NhwcConv, WinogradsWeightsArePackedFromAnyAddress) {
+  Random random(58);
+  for (int round = 0; round < 30; ++round) {
+    ConvParams p{.N = 1, .C = random.integer(1, 40), .M = random.integer(1, 150)};
+    const int64_t extent[] = {8, 8}, three[] = {3, 3};
+    p.window = make_window(extent, extent, three, {}, std::vector<int64_t>{1, 1, 1, 1}, {});
+    const NhwcMethod method = random.coin() ? NhwcMethod::winograd2 : NhwcMethod::winograd4;
+    const auto weights = random.vector(p.M * p.C * 9);
+    std::vector<float> packed(nhwc_packed_size(p, method), NAN), again(packed.size(), NAN);
+    nhwc_pack(p, method, weights.data(), packed.data());
+    std::vector<char> odd(weights.size() * sizeof(float) + 1);
+    std::memcpy(odd.data() + 1, weights.data(), weights.size() * sizeof(float));
+    nhwc_pack(p, method, reinterpret_cast<const float*>(odd.data() + 1), again.data());
+    ASSERT_EQ(again, packed);  // of no NaN: all is written
+  }
+}
+
 TEST(NhwcConv, PointwiseEqualsTheDefinition) {
   Random random(52);
   for (int round = 0; round < 60; ++round) {
