@@ -7,6 +7,7 @@
 
 #include "core/kernel_phases.h"
 #include "kernels/conv/conv_gradient_nhwc.h"
+#include "kernels/conv/conv_in_planes.h"
 #include "kernels/conv/gradient_rows.h"
 #include "kernels/conv/winograd_gradient.h"
 #include "kernels/gemm/tile.h"
@@ -385,6 +386,7 @@ void direct_weights(const ConvParams& p, const float* dy, const float* x, float*
 size_t conv_grad_weights_nhwc_scratch_bytes(const ConvParams& p, const ConvChoice& choice, int max_threads, Bf16Choice bf16) {
   if (is_depthwise(p)) return depthwise_scratch_bytes(p);
   if (!bf16 && LinesPlan::fits(p)) return lines_scratch_bytes(p);
+  if (!bf16 && conv_grad_weights_in_planes_pays(p)) return conv_grad_weights_in_planes_scratch_bytes(p, max_threads);
   const size_t direct = direct_scratch_bytes(p, max_threads, bf16);
   return takes_winograd(p, choice, bf16) ? std::max(direct, winograd_gradient_scratch_bytes(p)) : direct;
 }
@@ -396,6 +398,7 @@ void conv_grad_weights_nhwc(const ConvParams& p, const ConvChoice& choice, const
   if (size == 0) return;
   if (is_depthwise(p)) return depthwise_weights(p, dy, x, dw, static_cast<float*>(scratch), pool);
   if (!bf16 && LinesPlan::fits(p)) return weights_by_lines(p, dy, x, dw, static_cast<std::byte*>(scratch), pool);
+  if (!bf16 && conv_grad_weights_in_planes_pays(p)) return conv_grad_weights_in_planes(p, dy, x, dw, scratch, max_threads, pool);
   if (takes_winograd(p, choice, bf16) && winograd_gradient(p, dy, x, dw, scratch, pool)) return;
   direct_weights(p, dy, x, dw, scratch, max_threads, pool, bf16);
 }

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "core/kernel_phases.h"
+#include "kernels/conv/conv_in_planes.h"
 #include "kernels/conv/nhwc_bf16.h"
 #include "kernels/conv/winograd.h"
 #include "kernels/movement/transpose_plane.h"
@@ -155,6 +156,7 @@ NhwcMethod method_of(const ConvParams& p, ConvChoice choice) {
 size_t nhwc_conv_unpacked_scratch_bytes(const ConvParams& p, NhwcMethod method, int max_threads, Bf16Choice bf16) {
   if (bf16 && nhwc_bf16_pays(p, method, *bf16))
     return aligned_bytes<uint32_t>(nhwc_bf16_packed_size(p, *bf16)) + nhwc_bf16_scratch_bytes(p, *bf16);
+  if (conv_in_planes_pays(p)) return conv_in_planes_scratch_bytes(p, max_threads);
   if (is_winograd(method)) return winograd_unpacked_scratch_bytes(p, winograd_side(method), max_threads);
   return aligned_bytes<float>(nhwc_packed_size(p, method)) + nhwc_scratch_bytes(p, method, max_threads);
 }
@@ -171,6 +173,7 @@ void nhwc_conv_unpacked(const ConvParams& p, NhwcMethod method, const float* x, 
     void* rest = room + aligned_bytes<uint32_t>(nhwc_bf16_packed_size(p, *bf16));
     return nhwc_bf16_conv(p, *bf16, x, words, y, epilogue, rest, pool);
   }
+  if (conv_in_planes_pays(p)) return conv_in_planes(p, x, weights, y, epilogue, scratch, max_threads, pool);
   if (is_winograd(method)) return winograd_unpacked(p, winograd_side(method), x, weights, y, epilogue, scratch, max_threads, pool);
   auto* packed = static_cast<float*>(scratch);
   nhwc_pack(p, method, weights, packed, pool);
@@ -186,6 +189,7 @@ bool conv_grad_input_nhwc_fits(const ConvParams& p) {
 }
 
 size_t conv_grad_input_nhwc_scratch_bytes(const ConvParams& p, const ConvChoice& choice, int max_threads, Bf16Choice bf16) {
+  if (!bf16 && conv_grad_input_in_planes_pays(p)) return conv_grad_input_in_planes_scratch_bytes(p, max_threads);
   size_t bytes = 0;
   each_phase(p, [&](const Phase& phase) {
     if (!phase.has_pixels() || !phase.has_taps()) return;
@@ -199,6 +203,7 @@ size_t conv_grad_input_nhwc_scratch_bytes(const ConvParams& p, const ConvChoice&
 
 void conv_grad_input_nhwc(const ConvParams& p, const ConvChoice& choice, const float* dy, const float* weights, float* dx, void* scratch,
                           int max_threads, ThreadPool* pool, Bf16Choice bf16) {
+  if (!bf16 && conv_grad_input_in_planes_pays(p)) return conv_grad_input_in_planes(p, dy, weights, dx, scratch, max_threads, pool);
   const bool whole = is_whole(p.window);
   each_phase(p, [&](const Phase& phase) {
     if (p.N <= 0 || !phase.has_pixels() || p.C <= 0) return;

@@ -135,6 +135,18 @@ TEST(ConvGradientNhwc, LargeLayersOfThreeByThreeAndOne) {
   }
 }
 
+TEST(ConvGradientNhwc, FewPixelsOfOneImage) {
+  Random random(49);
+  for (int round = 0; round < 60; ++round) {
+    ConvParams p{.N = 1, .C = random.integer(1, 30), .M = random.coin() ? random.integer(192, 260) : random.integer(1, 60)};
+    const int rank = static_cast<int>(random.integer(1, 2));
+    p.window = test::random_window(random, rank, rank == 1 ? 60 : 8);
+    SCOPED_TRACE(testing::Message() << "round " << round << ": " << p.C << " to " << p.M << ", " << p.window.out_size() << " pixels");
+    check(random, p);
+    if (round % 3 == 0) check(random, p, Bf16Form::one);
+  }
+}
+
 TEST(ConvGradientNhwc, FewChannels) {
   Random random(48);
   for (int round = 0; round < 80; ++round) {

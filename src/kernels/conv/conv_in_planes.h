@@ -1,0 +1,29 @@
+// Convolutions of one image of few pixels with channels innermost, where weights are computed: putting them into panels would take longer
+// than the products. The plain kernels read weights where they lie; for them the image is turned to planes, and their result turned back.
+//
+// ConvParams, operands and results are those of conv_gradient_nhwc.h.
+#pragma once
+
+#include <cstddef>
+
+#include "core/thread_pool.h"
+#include "kernels/conv/conv.h"
+
+namespace treadle::kernels {
+
+bool conv_in_planes_pays(const ConvParams& params);
+size_t conv_in_planes_scratch_bytes(const ConvParams& params, int max_threads);
+void conv_in_planes(const ConvParams& params, const float* x, const float* weights, float* y, const ConvEpilogue& epilogue, void* scratch,
+                    int max_threads, ThreadPool* pool);
+
+bool conv_grad_input_in_planes_pays(const ConvParams& params);
+size_t conv_grad_input_in_planes_scratch_bytes(const ConvParams& params, int max_threads);
+void conv_grad_input_in_planes(const ConvParams& params, const float* dy, const float* weights, float* dx, void* scratch, int max_threads,
+                               ThreadPool* pool);
+
+bool conv_grad_weights_in_planes_pays(const ConvParams& params);
+size_t conv_grad_weights_in_planes_scratch_bytes(const ConvParams& params, int max_threads);
+void conv_grad_weights_in_planes(const ConvParams& params, const float* dy, const float* x, float* dw, void* scratch, int max_threads,
+                                 ThreadPool* pool);
+
+}  // namespace treadle::kernels
