@@ -10,7 +10,6 @@
 #include "core/cpu_info.h"
 #include "core/file.h"
 #include "kernels/gemm/gemm.h"
-#include "treadle/session.h"
 
 namespace treadle::compiled {
 namespace {
@@ -45,8 +44,8 @@ std::string machine_identity() {
   add(f.avx512_fp16, "avx512_fp16"), add(f.avx_vnni, "avx_vnni"), add(f.amx_bf16, "amx_bf16"), add(f.amx_int8, "amx_int8");
   add(f.neon, "neon");
   // A build may leave out instruction sets that the processor has; panels are as wide as its vectors.
-  return fmt::format("treadle {}, format {}, vectors of {}, processor with{}", version(), kFormat, kernels::packed_b_size<float>(1, 1),
-                     features.empty() ? " no extension" : features);
+  return fmt::format("treadle {}, format {}, vectors of {}, processor with{}", TREADLE_VERSION, kFormat,
+                     kernels::packed_b_size<float>(1, 1), features.empty() ? " no extension" : features);
 }
 
 bool is_compiled(const std::string& path) {

@@ -1,3 +1,4 @@
+// Communicators (treadle/communicator.h) that come from plugins.
 #pragma once
 
 #include <memory>

@@ -1,3 +1,4 @@
+// Devices that come from plugins, as the library's own kind of device.
 #pragma once
 
 #include "treadle/plugin.h"

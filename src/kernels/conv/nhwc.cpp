@@ -21,150 +21,8 @@ namespace {
 
 using namespace direct;  // NOLINT(google-build-using-namespace): names of this subject
 
-constexpr int64_t kBandFloats = 64 * 1024;    // of a depthwise convolution's output, that stay in L2 for the activation
-constexpr int64_t kMinMacsPerItem = 100'000;  // about 1 us
-constexpr int64_t kPartFloats = 64 * 1024;    // of a panel: two parts of it and the rows that pass over them stay in L2 (1 MB)
-constexpr float kInfinity = std::numeric_limits<float>::infinity();
-constexpr int64_t kCopiedFloats = 32 * 1024;  // of padded images
-constexpr int64_t kPackedTaps = 64;           // of each filter, that are packed together: the lines that they are written to stay in L1
-
-/// to[i * channels + c] = planes[c * plane + i]
-void interleave(int64_t channels, int64_t count, const float* planes, int64_t plane, float* to) {
-  if (channels >= 2 && channels <= 4)
-    return kernels::interleave(static_cast<int>(channels), count, reinterpret_cast<const uint32_t*>(planes), plane,
-                               reinterpret_cast<uint32_t*>(to));
-  transpose_plane(channels, count, planes, plane, to, channels);
-}
-
-/// The depth of a convolution in parts of nearly equal length, runs of whole segments or pieces of one segment: a part of a panel stays in
-/// L2 while all pixels of a block pass, beside the part that is fetched meanwhile.
-struct DepthParts {
-  int64_t pieces, segments_each, segment_count, length, fold, count;
-
-  DepthParts(const Segments& segments, int64_t width, int fold_by) : segment_count(segments.count), length(segments.length), fold(fold_by) {
-    const int64_t depth = std::max<int64_t>(1, kPartFloats / width);
-    const bool whole = segments.count * length <= depth + depth / 2;
-    pieces = whole ? 1 : std::max<int64_t>(1, divide_up(length, depth));
-    segments_each = whole ? segments.count : pieces > 1 ? 1 : std::max<int64_t>(1, depth / std::max<int64_t>(1, length));
-    count = pieces * divide_up(segments.count, segments_each);
-  }
-  struct Part {
-    int64_t first_segment, segments, begin, length;
-  };
-  int64_t cut(int64_t piece) const { return length / fold * piece / pieces * fold; }
-  Part part(int64_t i) const {
-    const int64_t first = i / pieces * segments_each, begin = cut(i % pieces);
-    return {first, std::min(segments_each, segment_count - first), begin, cut(i % pieces + 1) - begin};
-  }
-};
-
-void copy_images(const ConvParams& p, const Source& source, const float* x, int64_t images, float* to, ThreadPool* pool) {
-  const int64_t from_floats = p.window.in_size() * p.x_step(), to_floats = source.pixels() * p.C;
-  if (images == 1) return copy_padded(p, source, x, to, pool);
-  parallel_for(pool, images, std::max<int64_t>(1, 16'384 / to_floats), [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) copy_padded(p, source, x + i * from_floats, to + i * to_floats, nullptr);
-  });
-}
-
-/// Images that are computed together: small ones alone are too little for several threads. Their padded copies stay in L2.
-int64_t images_together(const ConvParams& p, const Source& source) {
-  const double macs = static_cast<double>(p.window.out_size()) * static_cast<double>(p.M) * static_cast<double>(depth_of(p));
-  const auto wanted = static_cast<int64_t>(std::min(1e6, static_cast<double>(kEnoughItems * kMinMacsPerItem) / std::max(1.0, macs)));
-  const int64_t fit = source.copied ? kCopiedFloats / std::max<int64_t>(1, source.pixels() * p.C) : wanted;
-  return std::clamp<int64_t>(std::min(wanted, fit), 1, p.N);
-}
-
-void convolve_directly(const ConvParams& p, const float* x, const float* packed, float* y, const ConvEpilogue& e, float* padded,
-                       ThreadPool* pool) {
-  const Window& w = p.window;
-  const Source source(p);
-  const Segments segments(p);
-  const DirectPlan plan(p);
-  const Clamp clamp = clamp_of(e);
-  // Within a line pixels are evenly spaced.
-  const bool flat = is_flat(w), uniform = flat || (plan.block_lines == 1 && plan.line <= kMaxPieceRows);
-  const int64_t channels = p.C / p.group, filters = p.M / p.group, K = depth_of(p), group_floats = K * plan.panels.padded_columns();
-  const int fold = direct_fold(p);
-  const SegmentOffsets offsets(p, source, segments);
-  const int64_t out_size = w.out_size(), items_per_image = plan.blocks * p.group * plan.panel_ranges;
-  const int64_t macs = plan.block_lines * plan.line * K * plan.panels_per_range * plan.panels.lanes * (plan.panels.vectors + 1);
-  const int64_t grain = std::max<int64_t>(1, kMinMacsPerItem / std::max<int64_t>(1, macs));
-  const int64_t next_item = grain > 1 ? 1 : chunks_ahead(pool);
-  const int64_t together = images_together(p, source), image_floats = source.copied ? source.pixels() * p.C : w.in_size() * p.x_step();
-  for (int64_t first_image = 0; first_image < p.N; first_image += together) {
-    const int64_t images = std::min(together, p.N - first_image);
-    const float* from_images = x + first_image * w.in_size() * p.x_step();
-    if (source.copied) {
-      copy_images(p, source, from_images, images, padded, pool);
-      from_images = padded;
-    }
-    const PhaseScope phase(KernelPhase::compute);
-    parallel_for(pool, images * items_per_image, grain, [&](int64_t begin, int64_t end) {
-      int64_t pixels[kMaxPieceRows];
-      for (int64_t item = begin; item < end; ++item) {
-        const int64_t range = item % plan.panel_ranges, group = item / plan.panel_ranges % p.group;
-        const int64_t block = item / plan.panel_ranges / p.group % plan.blocks, image = first_image + item / items_per_image;
-        const float* from = from_images + item / items_per_image * image_floats;
-        const int64_t first_pixel = block * plan.block_lines * plan.line,
-                      last_pixel = std::min(out_size, (block + 1) * plan.block_lines * plan.line);
-        const int64_t first_panel = range * plan.panels_per_range,
-                      last_panel = std::min(plan.panels.count, first_panel + plan.panels_per_range);
-        const float* weights_of_next = packed + (item + next_item) / plan.panel_ranges % p.group * group_floats +
-                                       K * plan.panels.first_column((item + next_item) % plan.panel_ranges * plan.panels_per_range);
-        const int64_t pieces = divide_up(last_pixel - first_pixel, kMaxPieceRows);
-        for (int64_t piece = 0; piece < pieces; ++piece) {
-          const int64_t p0 = first_pixel + (last_pixel - first_pixel) * piece / pieces,
-                        p1 = first_pixel + (last_pixel - first_pixel) * (piece + 1) / pieces;
-          const float* first_window = from + group * channels;
-          if (uniform) {
-            int64_t place = p0 * source.step;
-            if (!flat) pixel_offsets(p, source, p0, p0 + 1, &place);
-            first_window += place;
-          } else {
-            pixel_offsets(p, source, p0, p1, pixels);
-          }
-          for (int64_t panel = first_panel; panel < last_panel; ++panel) {
-            const int64_t column = plan.panels.first_column(panel), vectors = plan.panels.width_vectors(panel);
-            const int64_t filter = group * filters + column, pixel = image * out_size + p0;
-            float* to = y + pixel * p.y_step() + filter;
-            const DepthParts parts(segments, vectors * plan.panels.lanes, fold);
-            const float* weights_of_part = packed + group * group_floats + K * column;
-            for (int64_t i = 0; i < parts.count; ++i) {
-              const bool first = i == 0, last = i + 1 == parts.count;
-              const DepthParts::Part part = parts.part(i);
-              const float* residual = e.residual != nullptr ? e.residual + pixel * p.M + filter : nullptr;
-              const float* behind = weights_of_part + part.segments * part.length / fold * vectors * plan.panels.lanes;
-              nhwc_tile({.A = first_window + part.begin,
-                         .a_row = w.stride[2] * source.step,
-                         .pixels = uniform ? nullptr : pixels,
-                         .segments = offsets.data() + part.first_segment,
-                         .num_segments = part.segments,
-                         .length = part.length,
-                         .B = weights_of_part,
-                         .vectors = vectors,
-                         .C = to,
-                         .ldc = p.y_step(),
-                         .rows = p1 - p0,
-                         .columns = std::min(vectors * plan.panels.lanes, filters - column),
-                         .bias = first && e.bias != nullptr ? e.bias + filter : nullptr,
-                         .residual = first ? residual : to,
-                         .residual_row = first ? p.M : p.y_step(),
-                         .low = last ? clamp.low : -kInfinity,
-                         .high = last ? clamp.high : kInfinity,
-                         .fold = fold,
-                         .next = last && panel + 1 == last_panel ? weights_of_next : behind});
-              weights_of_part = behind;
-            }
-          }
-        }
-        if (clamp.complete) continue;
-        const int64_t c0 = group * filters + plan.panels.first_column(first_panel);
-        const int64_t c1 = std::min(group * filters + plan.panels.first_column(last_panel), (group + 1) * filters);
-        activate(e, y + (image * out_size + first_pixel) * p.y_step() + c0, last_pixel - first_pixel, c1 - c0, p.y_step());
-      }
-    });
-  }
-}
+constexpr int64_t kBandFloats = 64 * 1024;  // of a depthwise convolution's output, that stay in L2 for the activation
+constexpr int64_t kPackedTaps = 64;         // of each filter, that are packed together: the lines that they are written to stay in L1
 
 /// Rows in bands, channels in groups where there are few bands and several threads (no output depends on another): an item is a band of a
 /// group. Within it, blocks of channels pass one after the other, so that the rows that windows share, and the weights, stay in L1.
@@ -196,10 +54,6 @@ void depthwise(const ConvParams& p, const float* x, const float* packed, float* 
         }
       });
 }
-
-}  // namespace
-
-namespace {
 
 bool is_depthwise(const ConvParams& p) {
   return p.group == p.C && p.group == p.M && p.group > 1 && p.window.kernel[0] == 1 && p.window.in[0] == 1;
@@ -319,36 +173,6 @@ void each_packed(const ConvParams& p, NhwcMethod method, Visit visit) {
 }
 
 }  // namespace
-
-void direct::copy_padded(const ConvParams& p, const Source& source, const float* x, float* to, ThreadPool* pool) {
-  const Window& w = p.window;
-  const PhaseScope phase(KernelPhase::borders);
-  const int64_t row = source.extent[2] * p.C;
-  parallel_for(pool, source.extent[0] * source.extent[1], std::max<int64_t>(1, 16'384 / std::max<int64_t>(1, row)),
-               [&](int64_t begin, int64_t end) {
-                 for (int64_t r = begin; r < end; ++r) {
-                   const int64_t d = r / source.extent[1] - w.pad_begin[0], h = r % source.extent[1] - w.pad_begin[1];
-                   float* out = to + r * row;
-                   if (d < 0 || d >= w.in[0] || h < 0 || h >= w.in[1]) {
-                     std::fill(out, out + row, 0.0f);
-                     continue;
-                   }
-                   float* inside = out + w.pad_begin[2] * p.C;
-                   const int64_t count = std::clamp<int64_t>(w.in[2] * p.C, 0, out + row - inside);
-                   const int64_t first_pixel = (d * w.in[1] + h) * w.in[2];
-                   const float* from = x + first_pixel * p.x_step();
-                   std::fill(out, inside, 0.0f);
-                   if (p.x_planes) {
-                     interleave(p.C, count / p.C, x + first_pixel, w.in_size(), inside);
-                   } else if (p.x_step() == p.C) {
-                     std::copy(from, from + count, inside);
-                   } else {
-                     for (int64_t i = 0; i < count / p.C; ++i) std::copy_n(from + i * p.x_step(), p.C, inside + i * p.C);
-                   }
-                   std::fill(inside + count, out + row, 0.0f);
-                 }
-               });
-}
 
 namespace {
 

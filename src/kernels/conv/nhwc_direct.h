@@ -10,11 +10,12 @@
 
 namespace treadle::kernels::direct {
 
-inline constexpr int64_t kBlockFloats = 48 * 1024;  // of the image, that a block of rows reads: with a panel of weights it stays in L2
-inline constexpr int64_t kMaxBlockRows = 192;       // and no more, so that there are blocks to share
-inline constexpr int64_t kEnoughItems = 8;          // keep the threads busy
-inline constexpr int64_t kMaxPieceRows = 192;       // pixels whose places are listed on the stack
-inline constexpr int64_t kMaxSegments = 128;        // a list on the stack
+inline constexpr int64_t kBlockFloats = 48 * 1024;   // of the image, that a block of rows reads: with a panel of weights it stays in L2
+inline constexpr int64_t kMaxBlockRows = 192;        // and no more, so that there are blocks to share
+inline constexpr int64_t kEnoughItems = 8;           // keep the threads busy
+inline constexpr int64_t kMinMacsPerItem = 100'000;  // about 1 us
+inline constexpr int64_t kMaxPieceRows = 192;        // pixels whose places are listed on the stack
+inline constexpr int64_t kMaxSegments = 128;         // a list on the stack
 
 inline int64_t divide_up(int64_t n, int64_t by) { return (n + by - 1) / by; }
 
@@ -93,6 +94,12 @@ void copy_padded(const ConvParams& p, const Source& source, const float* x, floa
 
 /// The weights packed for the direct way, but not folded.
 void pack_rows(const ConvParams& p, const float* weights, float* packed, ThreadPool* pool = nullptr);
+
+/// How many images are computed together.
+int64_t images_together(const ConvParams& p, const Source& source);
+/// @param padded  where the source is copied: images_together() images
+void convolve_directly(const ConvParams& p, const float* x, const float* packed, float* y, const ConvEpilogue& e, float* padded,
+                       ThreadPool* pool);
 
 inline int64_t depth_of(const ConvParams& p) { return p.C / p.group * p.window.kernel_size(); }
 
