@@ -54,7 +54,6 @@ void set_log_sink(LogSink sink) {
 }
 
 void set_log_level(LogLevel level) noexcept { detail::lowest_log_level.store(level, std::memory_order_relaxed); }
-LogLevel log_level() noexcept { return detail::lowest_log_level.load(std::memory_order_relaxed); }
 
 void detail::log(LogLevel level, const char* file, int line, fmt::string_view format, fmt::format_args arguments) noexcept {
   try {

@@ -20,7 +20,6 @@ using LogSink = std::function<void(LogLevel level, std::string_view message, std
 void set_log_sink(LogSink sink);
 /// Messages below are not even formatted. The default is `warning`.
 void set_log_level(LogLevel level) noexcept;
-LogLevel log_level() noexcept;
 
 namespace detail {
 extern std::atomic<LogLevel> lowest_log_level;

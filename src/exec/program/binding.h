@@ -67,11 +67,6 @@ class Binding {
   /// The version of the program's parameters that runs of this binding read; null where there are none.
   const std::shared_ptr<const ParameterVersion>& parameters() const { return parameters_; }
   const Tensor& known(int32_t slot) const { return known_[static_cast<size_t>(slot)]; }
-  /// Shapes of an instruction's operands, in order.
-  std::span<const Shape* const> operand_shapes(const Instruction& instruction) const {
-    return std::span(operand_shapes_)
-        .subspan(instruction.first_operand, static_cast<size_t>(instruction.num_inputs) + instruction.num_outputs);
-  }
   /// Elements from row to row that an operand's kernel is told; 0: rows follow each other.
   int64_t operand_step(size_t operand) const { return operand_steps_.empty() ? 0 : operand_steps_[operand]; }
   /// In bytes, from where the slot's root begins.

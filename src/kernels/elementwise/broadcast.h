@@ -47,23 +47,6 @@ BroadcastPlan<kInputs> plan_broadcast(std::span<const int64_t> out, const std::a
   return collapse<kInputs>(out, views);
 }
 
-/// dst[i] = fn(src at i).
-template <typename Out, typename A, typename Fn>
-void broadcast_unary(const BroadcastPlan<1>& plan, const A* a, Out* dst, ThreadPool* pool, Fn fn) {
-  parallel_for(pool, plan.size, kElementwiseGrain, [&](int64_t begin, int64_t end) {
-    const int64_t sa = plan.inner_stride(0);
-    for_each_run(plan, begin, end, [&](int64_t first, int64_t n, const int64_t* at) {
-      const A* x = a + at[0];
-      Out* y = dst + first;
-      if (sa == 1) {
-        for (int64_t i = 0; i < n; ++i) y[i] = fn(x[i]);
-      } else {
-        for (int64_t i = 0; i < n; ++i) y[i] = fn(x[i * sa]);
-      }
-    });
-  });
-}
-
 /// dst[i] = fn(a at i, b at i). dst may be an input that is not broadcast.
 template <typename Out, typename A, typename B, typename Fn>
 void broadcast_binary(const BroadcastPlan<2>& plan, const A* a, const B* b, Out* dst, ThreadPool* pool, Fn fn) {
@@ -83,25 +66,6 @@ void broadcast_binary(const BroadcastPlan<2>& plan, const A* a, const B* b, Out*
         for (int64_t i = 0; i < n; ++i) z[i] = fn(scalar, y[i]);
       } else {
         for (int64_t i = 0; i < n; ++i) z[i] = fn(x[i * sa], y[i * sb]);
-      }
-    });
-  });
-}
-
-/// dst[i] = fn(a at i, b at i, c at i): Where, Clip with tensors, fused multiply-adds.
-template <typename Out, typename A, typename B, typename C, typename Fn>
-void broadcast_ternary(const BroadcastPlan<3>& plan, const A* a, const B* b, const C* c, Out* dst, ThreadPool* pool, Fn fn) {
-  parallel_for(pool, plan.size, kElementwiseGrain, [&](int64_t begin, int64_t end) {
-    const int64_t sa = plan.inner_stride(0), sb = plan.inner_stride(1), sc = plan.inner_stride(2);
-    for_each_run(plan, begin, end, [&](int64_t first, int64_t n, const int64_t* at) {
-      const A* x = a + at[0];
-      const B* y = b + at[1];
-      const C* z = c + at[2];
-      Out* w = dst + first;
-      if (sa == 1 && sb == 1 && sc == 1) {
-        for (int64_t i = 0; i < n; ++i) w[i] = fn(x[i], y[i], z[i]);
-      } else {
-        for (int64_t i = 0; i < n; ++i) w[i] = fn(x[i * sa], y[i * sb], z[i * sc]);
       }
     });
   });

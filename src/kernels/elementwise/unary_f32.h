@@ -63,11 +63,7 @@ UnaryLoop unary_loop_of(Unary op, float a);
 /// The same on all threads of a pool.
 void unary_f32(Unary op, float a, float b, const float* src, float* dst, int64_t n, ThreadPool* pool);
 
-inline void exp_f32(const float* src, float* dst, int64_t n) { unary_f32(Unary::exp, 0, 0, src, dst, n); }
 inline void log_f32(const float* src, float* dst, int64_t n) { unary_f32(Unary::log, 0, 0, src, dst, n); }
 inline void tanh_f32(const float* src, float* dst, int64_t n) { unary_f32(Unary::tanh, 0, 0, src, dst, n); }
-inline void sigmoid_f32(const float* src, float* dst, int64_t n) { unary_f32(Unary::sigmoid, 0, 0, src, dst, n); }
-inline void erf_f32(const float* src, float* dst, int64_t n) { unary_f32(Unary::erf, 0, 0, src, dst, n); }
-inline void gelu_f32(const float* src, float* dst, int64_t n) { unary_f32(Unary::gelu, 0, 0, src, dst, n); }
 
 }  // namespace treadle::kernels

@@ -404,7 +404,6 @@ bool uses_amx(const Bf16Tile& job) {
 }
 
 HWY_EXPORT(bf16_tile_here);
-HWY_EXPORT(has_pairs_here);
 HWY_EXPORT(to_bf16_for);
 HWY_EXPORT(to_tiles_for);
 HWY_EXPORT(pair_rows_for);
@@ -414,8 +413,6 @@ namespace {
 constexpr int64_t kPanelBytes = 384 * 1024;  // of a panel that stays in L2 (1 MB) beside the rows that pass over it
 constexpr int64_t kFewRows = 4;              // that read a panel once
 }  // namespace
-
-bool has_bf16_products() { return HWY_DYNAMIC_DISPATCH(has_pairs_here)(); }
 
 void bf16_tile([[maybe_unused]] const Bf16Tile& job) {
   if constexpr (kIsBuilt<BFloat16>) {  // bf16_form() refuses the rest

@@ -34,11 +34,10 @@ struct Bf16Tile {
 /// Whether tiles of AMX compute it.
 bool uses_amx(const Bf16Tile& job);
 
-/// Whether the processor has products of bfloat16 pairs (AVX512-BF16). Elsewhere, and where a tile asks for it, operands are widened to
+/// Products of pairs are the processor's where it has them (AVX512-BF16). Elsewhere, and where a tile asks for it, operands are widened to
 /// float32 and multiplied there: each product is exact either way, but sums are rounded differently, and the processor's products take
 /// denormal operands and results for zero.
-bool has_bf16_products();
-
+///
 /// Every element is one sum in the order of its segments, whatever `rows` is; activations other than none, relu and clip are left out.
 void bf16_tile(const Bf16Tile& job);
 

@@ -52,8 +52,6 @@ class TreeEnsemble {
 
   int64_t num_trees() const { return static_cast<int64_t>(roots_.size()); }
   int64_t num_targets() const { return num_targets_; }
-  /// Columns that a row must have at least.
-  int64_t num_features() const { return num_features_; }
   size_t size_bytes() const;
 
   /// Adds up (or averages, …) the votes for each of the rows.

@@ -27,12 +27,6 @@ void infer_broadcast(InferContext& c) {
   c.set_output(0, c.dtype(0), *shape);
 }
 
-void infer_broadcast_bool(InferContext& c) {
-  auto shape = broadcast_inputs(c);
-  if (!shape) return c.set_output_dtype(0, DType::boolean);
-  c.set_output(0, DType::boolean, *shape);
-}
-
 bool is_small_static(const SymbolicShape& shape) {
   int64_t count = 1;
   for (const Dim& extent : shape) {

@@ -256,8 +256,6 @@ std::vector<KernelDef> vectorised_binary() {
 void infer_same_as_input(InferContext& c);
 /// Output 0 has input 0's dtype and the shape that all inputs broadcast to.
 void infer_broadcast(InferContext& c);
-/// As infer_broadcast, with booleans.
-void infer_broadcast_bool(InferContext& c);
 /// The shape that all inputs broadcast to; nothing if a rank is unknown.
 std::optional<SymbolicShape> broadcast_inputs(const InferContext& c, int first = 0);
 /// What `fn` makes of small integers, or nothing where their arithmetic overflows: the tensor's own arithmetic wraps around.

@@ -32,25 +32,19 @@ Dims random_shape(test::Random& random) {
   return out;
 }
 
-TEST(Broadcast, BinaryAndTernaryLoopsFollowNumPy) {
+TEST(Broadcast, LoopsOverTwoFollowNumPy) {
   test::Random random(11);
   for (int round = 0; round < 300; ++round) {
     const Dims out = random_shape(random);
-    const Dims sa = random_operand(random, out), sb = random_operand(random, out), sc = random_operand(random, out);
+    const Dims sa = random_operand(random, out), sb = random_operand(random, out);
     const auto a = random.integers<int32_t>(count(sa), -99, 99);
     const auto b = random.integers<int64_t>(count(sb), -99, 99);
-    const auto c = random.integers<int16_t>(count(sc), -99, 99);
-    std::vector<int64_t> one(count(out)), two(one.size()), three(one.size());
-    broadcast_unary(plan_broadcast<1>(out, {sa}), a.data(), one.data(), nullptr, [](int32_t x) { return int64_t{x} + 1; });
-    broadcast_binary(plan_broadcast<2>(out, {sa, sb}), a.data(), b.data(), two.data(), nullptr, [](int32_t x, int64_t y) { return x * y; });
-    broadcast_ternary(plan_broadcast<3>(out, {sa, sb, sc}), a.data(), b.data(), c.data(), three.data(), nullptr,
-                      [](int32_t x, int64_t y, int16_t z) { return x * y + z; });
+    std::vector<int64_t> products(count(out));
+    broadcast_binary(plan_broadcast<2>(out, {sa, sb}), a.data(), b.data(), products.data(), nullptr,
+                     [](int32_t x, int64_t y) { return x * y; });
     for (int64_t i = 0; i < count(out); ++i) {
       const Dims at = test::coordinates(out, i);
-      const int64_t x = a[place(sa, at)], y = b[place(sb, at)], z = c[place(sc, at)];
-      ASSERT_EQ(one[i], x + 1);
-      ASSERT_EQ(two[i], x * y);
-      ASSERT_EQ(three[i], x * y + z);
+      ASSERT_EQ(products[i], a[place(sa, at)] * b[place(sb, at)]);
     }
   }
 }
