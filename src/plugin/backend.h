@@ -25,7 +25,8 @@ struct PartitionOptions {
   /// none.
   std::string backends;
   bool training = false;
-  std::string device = "cpu";
+  /// The device that a node is placed on, as sessions name it ("sim:0"). Empty: all are on "cpu".
+  std::function<std::string_view(const Node&)> device_of;
   /// Called for every subgraph that was made or refused: backend, and what happened.
   std::function<void(std::string_view backend, const std::string& what)> log;
 };

@@ -1,6 +1,6 @@
-// Partitioning. Every node gets a depth: the number of changes between taken and not taken nodes on the longest path to it. Adjacent taken
-// nodes of one depth form a subgraph. Between two different groups an edge always leads to a greater depth, hence no cycle can arise, and
-// the work is linear in the size of the graph.
+// Partitioning. Every node gets a depth: the number of changes between taken and not taken nodes, and between devices, on the longest path
+// to it. Adjacent taken nodes of one depth form a subgraph. Between two different groups an edge always leads to a greater depth, hence no
+// cycle can arise, and the work is linear in the size of the graph.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -111,19 +111,19 @@ class Partitioner {
         property_(property),
         options_(options),
         depth_(graph.node_capacity(), 0),
-        leader_(graph.node_capacity()) {}
+        leader_(graph.node_capacity()),
+        taken_on_(graph.node_capacity()) {}
 
   std::vector<std::shared_ptr<const Compiled>> run() {
     const std::vector<NodeId> order = graph_.order();
-    std::vector<bool> taken(graph_.node_capacity(), false);
     std::iota(leader_.begin(), leader_.end(), size_t{0});
     for (NodeId id : order) {
-      taken[index_of(id)] = takes(graph_.node(id));
-      visit(id, taken);
+      if (takes(graph_.node(id))) taken_on_[index_of(id)] = device_of(graph_.node(id));
+      visit(id);
     }
     std::map<size_t, std::vector<NodeId>> groups;  // by the leader; members in topological order
     for (NodeId id : order)
-      if (taken[index_of(id)]) groups[find(index_of(id))].push_back(id);
+      if (!taken_on_[index_of(id)].empty()) groups[find(index_of(id))].push_back(id);
     std::vector<std::shared_ptr<const Compiled>> made;
     for (const auto& [leader, members] : groups)
       if (members.size() >= property().min_nodes) compile(members, made);
@@ -138,8 +138,16 @@ class Partitioner {
     return i;
   }
 
+  std::string_view device_of(const Node& node) const { return options_.device_of ? options_.device_of(node) : "cpu"; }
+
+  // A property for "sim" is for "sim:0" as well.
+  bool is_on_its_device(const Node& node) const {
+    const std::string_view device = device_of(node);
+    return property().device == device || property().device == device.substr(0, device.find(':'));
+  }
+
   bool takes(const Node& node) {
-    if (!node.bodies.empty() || !node.op || node.op == &subgraph_op() || node.op->barrier) return false;
+    if (!node.bodies.empty() || !node.op || node.op == &subgraph_op() || node.op->barrier || !is_on_its_device(node)) return false;
     auto tensor = [&](ValueId id) { return id == kNoValue || graph_.type(id).is_tensor(); };
     if (!std::all_of(node.inputs.begin(), node.inputs.end(), tensor) || !std::all_of(node.outputs.begin(), node.outputs.end(), tensor))
       return false;
@@ -152,18 +160,19 @@ class Partitioner {
     return callbacks.takes(callbacks.user, &host(), property_, &view) != 0;
   }
 
-  void visit(NodeId id, const std::vector<bool>& taken) {
+  void visit(NodeId id) {
     int64_t& depth = depth_[index_of(id)];
+    const std::string_view taken_on = taken_on_[index_of(id)];
     for (ValueId input : graph_.node(id).inputs) {
       if (input == kNoValue || graph_.value(input).producer == kNoNode) continue;
       const size_t producer = index_of(graph_.value(input).producer);
-      depth = std::max(depth, depth_[producer] + (taken[producer] != taken[index_of(id)] ? 1 : 0));
+      depth = std::max(depth, depth_[producer] + (taken_on_[producer] != taken_on ? 1 : 0));
     }
-    if (!taken[index_of(id)]) return;
+    if (taken_on.empty()) return;
     for (ValueId input : graph_.node(id).inputs) {
       if (input == kNoValue || graph_.value(input).producer == kNoNode) continue;
       const size_t producer = index_of(graph_.value(input).producer);
-      if (taken[producer] && depth_[producer] == depth) leader_[find(index_of(id))] = find(producer);
+      if (taken_on_[producer] == taken_on && depth_[producer] == depth) leader_[find(index_of(id))] = find(producer);
     }
   }
 
@@ -243,6 +252,7 @@ class Partitioner {
   const PartitionOptions& options_;
   std::vector<int64_t> depth_;
   std::vector<size_t> leader_;
+  std::vector<std::string_view> taken_on_;  // the device of a node that is taken; empty: it is not
 };
 
 // Depth first from the outputs' side, in the order that stands: nodes that were in order stay in order.
@@ -301,7 +311,7 @@ std::vector<Request> parse(const PartitionOptions& options) {
       const Property& property = backend->properties[i];
       if (dot == std::string_view::npos ? !property.enabled : property.name != item.substr(dot + 1)) continue;
       found = true;
-      if (property.device == options.device && !(property.inference_only && options.training)) requests.push_back({backend, i});
+      if (!(property.inference_only && options.training)) requests.push_back({backend, i});
     }
     if (!found && dot != std::string_view::npos)
       throw Error(ErrorCode::not_found, fmt::format("the backend {} has no property \"{}\"", backend->name, item.substr(dot + 1)));

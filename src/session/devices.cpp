@@ -109,9 +109,15 @@ int SessionDevices::device_of(const Node& node) const {
   return found == of_group_.end() ? -1 : found->second;
 }
 
-DeviceKernel SessionDevices::kernel_for(const Graph& graph, const Node& node) const {
+size_t SessionDevices::device_or_default(const Node& node) const {
   const int wanted = device_of(node);
-  const DeviceType& type = types_[static_cast<size_t>(wanted < 0 ? default_device_ : wanted)];
+  return static_cast<size_t>(wanted < 0 ? default_device_ : wanted);
+}
+
+std::string_view SessionDevices::name_for(const Node& node) const { return devices_[device_or_default(node)]->name(); }
+
+DeviceKernel SessionDevices::kernel_for(const Graph& graph, const Node& node) const {
+  const DeviceType& type = types_[device_or_default(node)];
   return type.kernels ? type.kernels->find(graph, node) : DeviceKernel();
 }
 

@@ -35,6 +35,8 @@ class SessionDevices {
   bool have_kernels() const;
   /// Of the device that the node is to run on; none if that has the host's, or none for the node.
   DeviceKernel kernel_for(const Graph& graph, const Node& node) const;
+  /// The device that the node's group says, or the default one, as the options name it. Not whether it has a kernel for the node.
+  std::string_view name_for(const Node& node) const;
   /// Of the session, on all of its devices together. @throws Error(not_implemented) for one that does not reach the host's memory.
   void set_memory_limit(size_t limit_bytes);
   /// Finds the nodes of the options' groups, by their names in the model as read; nodes that passes make of them go where the first of
@@ -49,6 +51,7 @@ class SessionDevices {
  private:
   void add(const std::string& name, const std::map<std::string, std::string>& config);
   int device_of(const Node& node) const;  // -1: nobody says
+  size_t device_or_default(const Node& node) const;
   exec::DevicePlacement placement(const exec::Program& program) const;
 
   std::vector<std::shared_ptr<Device>> devices_;  // the host is the first

@@ -142,7 +142,8 @@ Session::Impl::CompiledSubgraphs Session::Impl::optimise(Graph& graph, bool for_
   const bool has_backends = !for_file && !for_monitor && options.config.contains("treadle.backends");
   auto partition = [&](Graph& simplified) {
     plugin::PartitionOptions partitioning{.backends = options.config.at("treadle.backends"),
-                                          .training = options.mode == SessionMode::training};
+                                          .training = options.mode == SessionMode::training,
+                                          .device_of = [this](const Node& node) { return devices.name_for(node); }};
     if (options.on_pass) partitioning.log = [&](std::string_view backend, const std::string& what) { options.on_pass(backend, what, 0); };
     compiled = plugin::partition(simplified, partitioning);
   };

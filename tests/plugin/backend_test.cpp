@@ -106,6 +106,49 @@ TEST(Backend, AFailingRunNamesTheNodeAndTheBackendsText) {
   }
 }
 
+TEST(Backend, PropertiesTakeNodesOfTheirDevice) {
+  TestBackend of_host, of_sim;
+  of_host.register_as("of_host");
+  of_sim.register_as("of_sim", "sim");
+  const Model model = around_softmax();
+  const auto expected = run(model, "");
+  for (const char* device : {"cpu", "sim", "sim:one"}) {
+    SCOPED_TRACE(device);
+    of_host.compiled = of_sim.compiled = 0;
+    SessionOptions options;
+    options.device = device;
+    EXPECT_EQ(run(model, "of_host,of_sim", options), expected);
+    const bool is_sim = std::string(device) != "cpu";
+    EXPECT_EQ(of_host.compiled, is_sim ? 0 : 2);
+    EXPECT_EQ(of_sim.compiled, is_sim ? 2 : 0);
+  }
+}
+
+TEST(Backend, SubgraphsLieOnOneDevice) {
+  GraphBuilder builder;
+  const auto in_group = [&](const std::string& op, std::vector<ValueId> inputs, const char* group) {
+    const ValueId y = builder.node(op, std::move(inputs));
+    builder.graph().node(builder.graph().value(y).producer).metadata = {{"ctx_group", group}};
+    return y;
+  };
+  const ValueId x = builder.input("x", DType::float32, {Dim(2), Dim(3)});
+  const ValueId a = in_group("Mul", {in_group("Relu", {x}, "left"), x}, "left");
+  const ValueId b = in_group("Relu", {in_group("Add", {a, x}, "right")}, "right");
+  const ValueId c = in_group("Add", {b, a}, "left");  // one of `left` with the first two would need what `right` gives
+  builder.output(in_group("Mul", {c, b}, "host"), "z");
+  const Model model = model_of(builder);
+  TestBackend of_host, of_sim;
+  of_host.register_as("of_host");
+  of_sim.register_as("of_sim", "sim");
+  SessionOptions options;
+  options.device = "sim:0";
+  options.group2ctx = {{"left", "sim:0"}, {"right", "sim:1"}, {"host", "cpu"}};
+  EXPECT_EQ(run(model, "of_host,of_sim", options), run(model, ""));
+  EXPECT_EQ(of_host.compiled, 1);
+  EXPECT_EQ(of_sim.compiled, 3);
+  ASSERT_EQ(of_sim.runs, 3);
+}
+
 TEST(Backend, UnknownNamesAreErrors) {
   TestBackend backend;
   backend.register_as("known");

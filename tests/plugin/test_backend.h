@@ -113,12 +113,13 @@ struct TestBackend {
   }
 
   /// Registers it under `name`. Properties: "elementwise" (on; Add, Mul, Relu), "multiply" (off; Mul, at least two nodes).
-  void register_as(const char* name) {
+  /// @param device  of both; null: the host
+  void register_as(const char* name, const char* device = nullptr) {
     static const char* const elementwise[] = {"Add", "Mul", "Relu", nullptr};
     static const char* const multiply[] = {"Mul", nullptr};
     const treadle_backend_property properties[] = {
-        {.name = "elementwise", .enabled = 1, .inference_only = 1, .op_types = elementwise, .min_nodes = 1, .device = nullptr},
-        {.name = "multiply", .enabled = 0, .inference_only = 0, .op_types = multiply, .min_nodes = 2, .device = nullptr}};
+        {.name = "elementwise", .enabled = 1, .inference_only = 1, .op_types = elementwise, .min_nodes = 1, .device = device},
+        {.name = "multiply", .enabled = 0, .inference_only = 0, .op_types = multiply, .min_nodes = 2, .device = device}};
     const treadle_backend backend{.size = sizeof(treadle_backend),
                                   .name = name,
                                   .user = this,
