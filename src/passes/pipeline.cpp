@@ -110,6 +110,8 @@ constexpr Pass kRounds[] = {
     entry<merge_common_nodes>({"merge-common-nodes", kBasic, kAlways, "nodes that compute the same thing become one"}),
     entry<remove_dead_nodes>({"remove-dead", kBasic, kAlways, "nodes and captures that nothing reads go"}),
 };
+// What backends take; not in the list, because the caller brings it.
+constexpr PassInfo kBackends{"backends", kBasic, kAlways, "subgraphs that backends compile -> Subgraph"};
 // Once, when the rounds above have settled: these take operators away that other rules look for.
 constexpr Pass kFusions[] = {
     entry({"fuse-into-matmul",
@@ -161,7 +163,8 @@ constexpr Pass kLast[] = {
 
 class Pipeline {
  public:
-  Pipeline(Graph& graph, const PipelineOptions& options) : graph_(graph), context_{options, {}}, left_(options.max_patches) {
+  Pipeline(Graph& graph, const PipelineOptions& options)
+      : graph_(graph), context_{options, {}}, left_(options.max_patches) {
     settled_at_.fill(-1);
     context_.budget.max_bytes_each = options.max_folded_bytes;
     context_.budget.keep_quantisation = true;
@@ -181,7 +184,7 @@ class Pipeline {
       // Constants that were computed values say more about what reads them.
       infer_again();
     }
-    if (options.before_fusion) options.before_fusion(graph_);
+    if (options.before_fusion && left_ > 0) timed(kBackends, [&] { return options.before_fusion(graph_, left_); });
     apply(kFusions);
     settle_layout();
     apply(kLast);
@@ -275,14 +278,20 @@ class Pipeline {
     version_ += count > 0 ? 1 : 0;
     found_nothing_ = count == 0;
     if (trace) trace->end(graph_, count, elapsed.count());
-    const PipelineOptions& options = context_.options;
-    if (options.verify) {
+    if (context_.options.verify) check(info, count, before);
+    if (count > 0 && context_.options.log)
+      context_.options.log(info.name, fmt::format("{} changes, {} -> {} nodes", count, nodes, graph_.num_nodes()), elapsed.count());
+  }
+
+  void check(const PassInfo& info, int64_t count, const std::string& before) const {
+    try {
       verify(graph_);
-      if (count == 0 && print(graph_) != before)
-        throw Error(ErrorCode::internal, fmt::format("{} counts no change, and made one", info.name));
+    } catch (Error& error) {
+      error.add_context(fmt::format("after the pass {}", info.name));
+      throw;
     }
-    if (count > 0 && options.log)
-      options.log(info.name, fmt::format("{} changes, {} -> {} nodes", count, nodes, graph_.num_nodes()), elapsed.count());
+    if (count == 0 && print(graph_) != before)
+      throw Error(ErrorCode::internal, fmt::format("{} counts no change, and made one", info.name));
   }
 
   Graph& graph_;

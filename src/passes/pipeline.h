@@ -51,8 +51,9 @@ struct PipelineOptions {
   PrecisionRules precision;
   /// Which ways convolutions may go. Not for a file.
   ConvChoiceRules conv_choice;
-  /// Called once, when the graph is simplified but still of ONNX's operators: what it takes out is not fused any more.
-  std::function<void(Graph&)> before_fusion;
+  /// A pass of the caller's, "backends", when the graph is simplified but still of ONNX's operators: what it takes out is not fused any
+  /// more. Stops after `limit` changes. @return their number
+  std::function<int64_t(Graph&, int64_t limit)> before_fusion;
   /// One line for every pass that changed something: name, what it did, microseconds.
   std::function<void(std::string_view pass, const std::string& what, int64_t elapsed_us)> log;
   std::function<void(const std::string&)> warn;

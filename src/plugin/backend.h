@@ -1,6 +1,7 @@
 // Subgraph backends: who takes which nodes, and what became of the subgraphs that were made of them.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
@@ -36,8 +37,9 @@ class Compiled;
 
 /// Replaces the subgraphs that backends take by nodes of their own (`treadle.Subgraph`); the graph must be inferred. What a backend refuses
 /// stays as it is. Every subgraph is convex: no value leaves it and comes back.
+/// @param limit  of subgraphs
 /// @return what the new nodes run; must live until a Program was made of the graph, which then keeps it.
 /// @throws Error(not_found) naming an unknown backend or property.
-std::vector<std::shared_ptr<const Compiled>> partition(Graph& graph, const PartitionOptions& options);
+std::vector<std::shared_ptr<const Compiled>> partition(Graph& graph, const PartitionOptions& options, int64_t limit = INT64_MAX);
 
 }  // namespace treadle::plugin

@@ -12,6 +12,7 @@
 #include <unordered_set>
 
 #include "graph/custom_ops.h"
+#include "graph/rewriter.h"
 #include "plugin/backend.h"
 #include "plugin/host.h"
 #include "plugin/registry.h"
@@ -105,14 +106,15 @@ const OpDef& subgraph_op() {
 /// One backend's property over one graph.
 class Partitioner {
  public:
-  Partitioner(Graph& graph, std::shared_ptr<const Backend> backend, size_t property, const PartitionOptions& options)
-      : graph_(graph),
+  Partitioner(Rewriter& rewriter, std::shared_ptr<const Backend> backend, size_t property, const PartitionOptions& options)
+      : rewriter_(rewriter),
+        graph_(rewriter.graph()),
         backend_(std::move(backend)),
         property_(property),
         options_(options),
-        depth_(graph.node_capacity(), 0),
-        leader_(graph.node_capacity()),
-        taken_on_(graph.node_capacity()) {}
+        depth_(graph_.node_capacity(), 0),
+        leader_(graph_.node_capacity()),
+        taken_on_(graph_.node_capacity()) {}
 
   std::vector<std::shared_ptr<const Compiled>> run() {
     const std::vector<NodeId> order = graph_.order();
@@ -126,7 +128,7 @@ class Partitioner {
       if (!taken_on_[index_of(id)].empty()) groups[find(index_of(id))].push_back(id);
     std::vector<std::shared_ptr<const Compiled>> made;
     for (const auto& [leader, members] : groups)
-      if (members.size() >= property().min_nodes) compile(members, made);
+      if (members.size() >= property().min_nodes && !rewriter_.is_at_limit()) compile(members, made);
     return made;
   }
 
@@ -193,7 +195,8 @@ class Partitioner {
       options_.log(backend_->name, state ? "took " + what : fmt::format("refused {}{}{}", what, reason.empty() ? "" : ": ", reason));
     if (!state) return;
     made.push_back(std::make_shared<const Compiled>(backend_, state));
-    replace(members, inputs, outputs, add_handle(made.back()));
+    const int64_t handle = add_handle(made.back());
+    rewriter_.change(members, [&] { return replace(members, inputs, outputs, handle), true; });
   }
 
   void find_border(const std::vector<NodeId>& members, std::vector<ValueId>& inputs, std::vector<ValueId>& outputs) const {
@@ -234,11 +237,6 @@ class Partitioner {
     const NodeId id = graph_.add_node(std::move(spec));
     Node& node = graph_.node(id);
     node.version = 1;
-    for (NodeId member : members) {
-      const Node& old = graph_.node(member);
-      node.sources.insert(node.sources.end(), old.sources.begin(), old.sources.end());
-      if (old.sources.empty()) node.sources.push_back(old.name);
-    }
     for (size_t i = 0; i < outputs.size(); ++i) {
       graph_.value(node.outputs[i]).type = graph_.type(outputs[i]);
       graph_.replace_uses(outputs[i], node.outputs[i]);
@@ -246,6 +244,7 @@ class Partitioner {
     for (auto member = members.rbegin(); member != members.rend(); ++member) graph_.remove_node(*member);
   }
 
+  Rewriter& rewriter_;
   Graph& graph_;
   std::shared_ptr<const Backend> backend_;
   size_t property_;
@@ -321,10 +320,11 @@ std::vector<Request> parse(const PartitionOptions& options) {
 
 }  // namespace
 
-std::vector<std::shared_ptr<const Compiled>> partition(Graph& graph, const PartitionOptions& options) {
+std::vector<std::shared_ptr<const Compiled>> partition(Graph& graph, const PartitionOptions& options, int64_t limit) {
   std::vector<std::shared_ptr<const Compiled>> made;
+  Rewriter rewriter(graph, limit);
   for (const Request& request : parse(options)) {
-    auto more = Partitioner(graph, request.backend, request.property, options).run();
+    auto more = Partitioner(rewriter, request.backend, request.property, options).run();
     if (!more.empty()) sort_nodes(graph);
     made.insert(made.end(), std::make_move_iterator(more.begin()), std::make_move_iterator(more.end()));
   }

@@ -140,16 +140,17 @@ Session::Impl::CompiledSubgraphs Session::Impl::optimise(Graph& graph, bool for_
   if (auto given = options.config.find("treadle.storage"); given != options.config.end() && !for_file)
     passes::infer_storage(graph, passes::parse_storage(given->second), options.on_warning);
   const bool has_backends = !for_file && !for_monitor && options.config.contains("treadle.backends");
-  auto partition = [&](Graph& simplified) {
+  auto partition = [&](Graph& simplified, int64_t limit) {
     plugin::PartitionOptions partitioning{.backends = options.config.at("treadle.backends"),
                                           .training = options.mode == SessionMode::training,
                                           .device_of = [this](const Node& node) { return devices.name_for(node); }};
     if (options.on_pass) partitioning.log = [&](std::string_view backend, const std::string& what) { options.on_pass(backend, what, 0); };
-    compiled = plugin::partition(simplified, partitioning);
+    compiled = plugin::partition(simplified, partitioning, limit);
+    return static_cast<int64_t>(compiled.size());
   };
   if (options.graph_optimization_level == GraphOptimizationLevel::disable_all) {
     passes::canonicalise(graph);
-    if (has_backends) partition(graph);
+    if (has_backends) partition(graph, options.max_patches);
     return compiled;
   }
   passes::PipelineOptions pipeline;

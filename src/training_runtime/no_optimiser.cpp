@@ -26,7 +26,7 @@ void canonicalise(Graph& graph) {
 void optimize(Graph& graph, const PipelineOptions& options) {
   if (!options.precision.empty()) throw_missing("precision");
   if (!options.conv_choice.empty()) throw_missing("conv_rates and max_weight_expansion");
-  if (options.before_fusion) options.before_fusion(graph);
+  if (options.before_fusion) options.before_fusion(graph, options.max_patches);
   canonicalise(graph);
 }
 std::vector<PassInfo> list_passes() { return {}; }

@@ -122,6 +122,25 @@ TEST(Pipeline, ADeepChainOfIdentitiesCollapses) {
   verify(*graph);
 }
 
+TEST(Pipeline, TheCallersPassCountsLikeAnyOther) {
+  int calls = 0;
+  int64_t last_limit = -1;
+  PipelineOptions options;
+  options.before_fusion = [&](Graph&, int64_t limit) {
+    ++calls;
+    last_limit = limit;
+    return int64_t{0};
+  };
+  int64_t changes = 0;
+  options.log = [&](std::string_view, const std::string& what, int64_t) { changes += std::stoll(what); };
+  options.max_patches = 100;
+  passes::optimize(*sample(), options);
+  EXPECT_EQ(last_limit, 100 - changes);
+  options.max_patches = changes;
+  passes::optimize(*sample(), options);
+  EXPECT_EQ(calls, 1) << "nothing is left for it";
+}
+
 // Levels mean what ONNX Runtime's do: constants and redundant nodes, then fused operators, then layouts.
 TEST(Pipeline, EachLevelContainsTheOneBefore) {
   auto types_at = [](passes::Level level) {

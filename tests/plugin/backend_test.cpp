@@ -149,6 +149,38 @@ TEST(Backend, SubgraphsLieOnOneDevice) {
   ASSERT_EQ(of_sim.runs, 3);
 }
 
+TEST(Backend, SubgraphsStandForWhatTheyReplace) {
+  TestBackend backend;
+  backend.register_as("kept");
+  const auto make = [] {
+    GraphBuilder builder;
+    const ValueId x = builder.input("x", DType::float32, {Dim(2), Dim(3)});
+    const ValueId y = builder.node("Relu", {builder.node("Mul", {x, x}, {}, "first")}, {}, "second");
+    builder.graph().node(builder.graph().value(y).producer).metadata = {{"treadle.recompute", "always"}};
+    builder.output(builder.node("Relu", {builder.node("Exp", {y})}, {}, "third"), "z");
+    return builder.finish();
+  };
+  const auto graph = make();
+  EXPECT_EQ(plugin::partition(*graph, {.backends = "kept"}).size(), 2U);
+  verify(*graph);
+  const Node& made = graph->node(graph->first());
+  EXPECT_EQ(made.op_type, "Subgraph");
+  EXPECT_EQ(made.sources, (std::vector<std::string>{"first", "second"}));
+  EXPECT_EQ(made.metadata, (std::vector<std::pair<std::string, std::string>>{{"treadle.recompute", "always"}}));
+  const auto limited = make();
+  EXPECT_EQ(plugin::partition(*limited, {.backends = "kept"}, 1).size(), 1U);
+  EXPECT_EQ(backend.compiled, 3);
+}
+
+TEST(Backend, SubgraphsCountAsPatches) {
+  TestBackend backend;
+  backend.register_as("counted");
+  SessionOptions options;
+  options.max_patches = 0;
+  run(around_softmax(), "counted", options);
+  EXPECT_EQ(backend.compiled, 0);
+}
+
 TEST(Backend, UnknownNamesAreErrors) {
   TestBackend backend;
   backend.register_as("known");
