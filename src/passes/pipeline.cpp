@@ -4,12 +4,14 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <chrono>
 #include <iterator>
 #include <span>
 
 #include "core/allocation.h"
 #include "core/load_phases.h"
+#include "core/verify_switch.h"
 #include "graph/dead_nodes.h"
 #include "graph/infer.h"
 #include "graph/patch.h"
@@ -161,10 +163,15 @@ constexpr Pass kLast[] = {
           }),
 };
 
+std::atomic<bool>& verifies_all() {
+  static std::atomic<bool> on = verifies_by_default("TREADLE_VERIFY_PASSES");
+  return on;
+}
+
 class Pipeline {
  public:
   Pipeline(Graph& graph, const PipelineOptions& options)
-      : graph_(graph), context_{options, {}}, left_(options.max_patches) {
+      : graph_(graph), context_{options, {}}, left_(options.max_patches), verifies_(options.verify || verifies_passes()) {
     settled_at_.fill(-1);
     context_.budget.max_bytes_each = options.max_folded_bytes;
     context_.budget.keep_quantisation = true;
@@ -258,7 +265,7 @@ class Pipeline {
     size_t nodes = graph_.num_nodes();
     PassTrace* trace = PassTrace::current();
     if (trace) trace->begin(info.name, graph_);
-    const std::string before = context_.options.verify ? print(graph_) : "";
+    const std::string before = verifies_ ? print(graph_) : "";
     const bool is_told = trace || context_.options.log;
     const auto now = [&] { return is_told ? std::chrono::steady_clock::now() : std::chrono::steady_clock::time_point(); };
     const auto start = now();
@@ -278,7 +285,7 @@ class Pipeline {
     version_ += count > 0 ? 1 : 0;
     found_nothing_ = count == 0;
     if (trace) trace->end(graph_, count, elapsed.count());
-    if (context_.options.verify) check(info, count, before);
+    if (verifies_) check(info, count, before);
     if (count > 0 && context_.options.log)
       context_.options.log(info.name, fmt::format("{} changes, {} -> {} nodes", count, nodes, graph_.num_nodes()), elapsed.count());
   }
@@ -297,6 +304,7 @@ class Pipeline {
   Graph& graph_;
   PassContext context_;
   int64_t left_;
+  const bool verifies_;
   int64_t version_ = 0;                                 // of the graph: what changes it counts it on
   std::array<int64_t, std::size(kRounds)> settled_at_;  // the version that the pass had nothing to change in
   int64_t inferred_at_ = -1;
@@ -304,6 +312,9 @@ class Pipeline {
 };
 
 }  // namespace
+
+bool verifies_passes() { return verifies_all(); }
+void set_verifies_passes(bool on) { verifies_all() = on; }
 
 void canonicalise(Graph& graph) {
   if (copy_captured_constants(graph) > 0) infer(graph);

@@ -39,7 +39,7 @@ struct PipelineOptions {
   bool before_autodiff = false;     ///< the graph will get a backward part: its operators keep their gradients
   std::vector<std::string> skip;    ///< passes and rules by name
   int64_t max_patches = INT64_MAX;  ///< stop after that many (to bisect a fault)
-  bool verify = false;              ///< check the whole graph after every pass, and what the pass says that it changed
+  bool verify = false;              ///< check the graph after every pass, and the count of changes; true where verifies_passes()
   size_t max_folded_bytes = 64U << 20U;  ///< constants that folding may make, each
   /// Leave DequantizeLinear of constants alone: for a file that others run with integer kernels.
   bool keep_quantisation = false;
@@ -65,6 +65,10 @@ void canonicalise(Graph& graph);
 
 /// canonicalise, then simplification. `graph` must be upgraded and inferred.
 void optimize(Graph& graph, const PipelineOptions& options = {});
+
+/// All passes are checked as PipelineOptions::verify says. It is on in debug builds, and where the environment has TREADLE_VERIFY_PASSES=1.
+bool verifies_passes();
+void set_verifies_passes(bool on);
 
 struct PassInfo {
   std::string_view name;

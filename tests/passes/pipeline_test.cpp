@@ -5,6 +5,7 @@
 #include <set>
 
 #include "tests/passes/pass_test.h"
+#include "treadle/error.h"
 
 namespace treadle {
 namespace {
@@ -120,6 +121,33 @@ TEST(Pipeline, ADeepChainOfIdentitiesCollapses) {
   passes::optimize(*graph, {.skip = {"fuse-elementwise"}});
   EXPECT_EQ(graph->num_nodes(), 1000U);
   verify(*graph);
+}
+
+// As in debug builds and with TREADLE_VERIFY_PASSES=1: a pass that counts no change, and one that leaves the graph inconsistent, are named.
+TEST(Pipeline, EveryPassIsCheckedWhereTheProcessAsksForIt) {
+  const auto fault = [](const std::function<int64_t(Graph&, int64_t)>& hook) -> std::string {
+    try {
+      passes::optimize(*sample(), {.before_fusion = hook});
+    } catch (const Error& error) {
+      return error.what();
+    }
+    return "";
+  };
+  const auto miscounts = [](Graph& graph, int64_t) {
+    graph.rename_value(graph.outputs[0], "other");
+    return int64_t{0};
+  };
+  const auto breaks = [](Graph& graph, int64_t) {
+    graph.move_before(graph.node(graph.first()).id, kNoNode);
+    return int64_t{1};
+  };
+  const bool before = passes::verifies_passes();
+  passes::set_verifies_passes(false);
+  EXPECT_EQ(fault(miscounts), "");
+  passes::set_verifies_passes(true);
+  EXPECT_NE(fault(miscounts).find("backends counts no change, and made one"), std::string::npos);
+  EXPECT_NE(fault(breaks).find("after the pass backends"), std::string::npos) << fault(breaks);
+  passes::set_verifies_passes(before);
 }
 
 TEST(Pipeline, TheCallersPassCountsLikeAnyOther) {

@@ -3,9 +3,9 @@
 #include <fmt/format.h>
 
 #include <atomic>
-#include <cstdlib>
 #include <string_view>
 
+#include "core/verify_switch.h"
 #include "exec/program/index.h"
 #include "treadle/error.h"
 
@@ -18,15 +18,7 @@ using Place = DescribedPlan::Place;
 using Step = DescribedPlan::Step;
 
 std::atomic<bool>& switch_of_all() {
-  static std::atomic<bool> on = [] {
-#ifdef NDEBUG
-    const bool debug = false;
-#else
-    const bool debug = true;
-#endif
-    const char* wish = std::getenv("TREADLE_VERIFY_PLANS");
-    return wish && *wish != '\0' ? std::string_view(wish) != "0" : debug;
-  }();
+  static std::atomic<bool> on = verifies_by_default("TREADLE_VERIFY_PLANS");
   return on;
 }
 
