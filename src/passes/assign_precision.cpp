@@ -1,6 +1,5 @@
-// MatMul, Gemm, FusedMatMul and NhwcConv by constant weights, and FusedAttention -> the same with an attribute `precision`, by the names
-// of nodes; products by what were 8-bit weights keep them so. Where weights change, products of computed matrices, convolutions and their
-// gradients as well.
+// MatMul, Gemm and FusedMatMul by constant weights, and operators that have an attribute `precision` -> the same with this attribute, by
+// the names of nodes; products by what were 8-bit weights keep them so. Where weights change, products of computed matrices as well.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -9,6 +8,7 @@
 #include "core/pattern.h"
 #include "graph/patch.h"
 #include "kernels/gemm/gemm_int8_weights.h"
+#include "passes/matching.h"
 #include "passes/precision.h"
 #include "passes/product_parts.h"
 #include "treadle/error.h"
@@ -28,9 +28,8 @@ class AssignPrecision final : public Rule {
       if (!has_int8_weights(graph, node)) return std::nullopt;
       precision = ops::Precision::int8_weights;
     }
-    for (const char* type : {"NhwcConv", "NhwcConvGradInput", "NhwcConvGradWeights", "FusedAttention"})
-      if (node.is(type, "treadle")) return same_operator(node, node.op_type, node.domain, precision);
     std::optional<ProductParts> parts = product_parts(graph, node);
+    if (!parts && has_attribute(node, ops::kPrecision)) return same_operator(node, node.op_type, node.domain, precision);
     if (!parts && weights_change_ && (node.is("MatMul") || node.is("Gemm")) && graph.type(node.outputs[0]).dtype == DType::float32)
       return same_operator(node, "Rounded" + node.op_type, "treadle", precision);
     if (!parts) return std::nullopt;

@@ -9,6 +9,7 @@
 
 #include "core/file.h"
 #include "graph/rewriter.h"
+#include "passes/matching.h"
 #include "treadle/error.h"
 
 namespace treadle::passes {
@@ -17,11 +18,11 @@ namespace {
 // In the order of kernels::ConvRates.
 constexpr std::array<std::string_view, 5> kNames = {"direct", "winograd", "transforms", "cached", "memory"};
 
-// Convolutions and, in training, their gradients: of the weights, which are the output, and of the input.
+// What may be told its ways: convolutions and, in training, their gradients, of the weights, which are the output, and of the input.
 bool has_window_of_3(const Graph& graph, const Node& node) {
-  const bool of_weights = node.is("NhwcConvGradWeights", "treadle");
-  if (!of_weights && !node.is("NhwcConv", "treadle") && !node.is("NhwcConvGradInput", "treadle")) return false;
-  const Type& weights = graph.type(of_weights ? node.outputs[0] : node.inputs[1]);
+  if (!has_attribute(node, "rates")) return false;
+  const std::optional<size_t> operand = input_named(node, "W");
+  const Type& weights = graph.type(operand ? node.inputs[*operand] : node.outputs[0]);
   return weights.has_rank() && weights.rank() == 4 && (*weights.shape)[2].is_const(3) && (*weights.shape)[3].is_const(3) &&
          node.attributes.get_int("group", 1) == 1;
 }

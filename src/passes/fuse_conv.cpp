@@ -1,7 +1,7 @@
 // act(NhwcConv(x) + r) -> NhwcConv(x, residual = r, activation = act), where nothing else reads what lies between. The sums and the
 // functions are those of the operators, so nothing changes but the memory that is not written, and a rounding where a hard swish is scaled
-// and shifted. NhwcConvTranspose takes an activation only, NhwcAffine
-// and NhwcGroupNormalization a Relu, NhwcQLinearConv a ByteTable.
+// and shifted. What a node takes, its operator has a place for: `activation` with the parameters alpha and beta for any of them, `relu`,
+// and the operands `residual` and `table`, of a ByteTable.
 #include <cmath>
 #include <optional>
 
@@ -50,26 +50,32 @@ class ConvFusion {
 
  private:
   static bool is_fusible(const Node& node) {
-    return node.domain == "treadle" && (takes_any(node) || node.op_type == "NhwcQLinearConv" || takes_relu_only(node));
+    return node.domain == "treadle" && (takes_any(node) || takes_relu_only(node) || takes_table(node));
   }
-  static bool takes_any(const Node& node) { return node.op_type == "NhwcConv" || node.op_type == "NhwcConvTranspose"; }
-  static bool takes_relu_only(const Node& node) { return node.op_type == "NhwcAffine" || node.op_type == "NhwcGroupNormalization"; }
+  static bool takes_any(const Node& node) {
+    return has_attribute(node, "activation") && has_attribute(node, "alpha") && has_attribute(node, "beta");
+  }
+  static bool takes_relu_only(const Node& node) { return has_attribute(node, "relu"); }
+  // ByteTable itself has nothing but the table.
+  static bool takes_table(const Node& node) { return input_named(node, "table") && input_named(node, "w"); }
 
   bool take_next(NodeId id) {
-    if (g_.node(id).op_type == "NhwcQLinearConv") return take_table(id);
+    if (takes_table(g_.node(id))) return take_table(id);
     const Node& conv = g_.node(id);
     const ValueId y = conv.outputs[0];
     if (g_.is_output(y)) return declined(conv, "its result is an output of the model");
-    if (takes_any(conv) && !is_stored(g_, conv.inputs[1])) return declined(conv, "its weights are computed");
+    const std::optional<size_t> weights = input_named(conv, "W"), residual = input_named(conv, "residual");
+    if (weights && !is_stored(g_, conv.inputs[*weights])) return declined(conv, "its weights are computed");
     const std::vector<Use> uses = g_.value(y).uses;
     const std::string_view activation_name = conv.attributes.get_string("activation", "none");
     if (activation_name == "hard_swish" || activation_name == "scaled_hard_swish") return uses.size() == 1 && take_scale(id, uses[0]);
-    if (activation_name != "none") return declined(conv, "it ends in an activation already, and takes nothing behind one");
+    if (activation_name != "none" || conv.attributes.get_int("relu") != 0)
+      return declined(conv, "it ends in an activation already, and takes nothing behind one");
     if (uses.size() == 2)
       return !takes_relu_only(conv) && (take_gate(id, uses) || declined(conv, "two nodes read its result, and they are no gate"));
     if (uses.size() != 1) return declined(conv, "several nodes read its result");
     const Node& next = g_.node(uses[0].node);
-    if (conv.op_type == "NhwcConv" && next.is("Add") && !conv.has_input(3)) return take_sum(id, next, uses[0].input);
+    if (residual && next.is("Add") && !conv.has_input(*residual)) return take_sum(id, *residual, next, uses[0].input);
     if (uses[0].input != 0) return declined(conv, "the node behind it reads its result as another operand than the first");
     const std::optional<Activation> activation = activation_of(g_, next);
     if (!activation || (takes_relu_only(conv) && activation->name != "relu"))
@@ -79,14 +85,15 @@ class ConvFusion {
 
   bool take_table(NodeId id) {
     const ValueId y = g_.node(id).outputs[0];
-    if (g_.node(id).has_input(9) || !is_used_once(g_, y)) return false;
+    const size_t operand = *input_named(g_.node(id), "table");
+    if (g_.node(id).has_input(operand) || !is_used_once(g_, y)) return false;
     const Node& next = g_.node(g_.value(y).uses[0].node);
     if (!next.is("ByteTable", "treadle") || next.inputs[0] != y) return false;
     const ValueId table = next.inputs[1];
     const DType dtype = g_.type(next.outputs[0]).dtype;
     rewriter_.absorb(id, next.id);
-    g_.resize_inputs(id, 10);
-    g_.set_input(id, 9, table);
+    g_.resize_inputs(id, operand + 1);
+    g_.set_input(id, operand, table);
     g_.node(id).attributes.set("dtype", static_cast<int64_t>(dtype));
     g_.value(y).type.dtype = dtype;
     return true;
@@ -94,9 +101,13 @@ class ConvFusion {
 
   bool take_activation(NodeId id, const Node& next, const Activation& activation) {
     Node& conv = g_.node(id);
-    conv.attributes.set("activation", std::string(activation.name));
-    conv.attributes.set("alpha", activation.alpha);
-    conv.attributes.set("beta", activation.beta);
+    if (takes_relu_only(conv)) {
+      conv.attributes.set("relu", int64_t{1});
+    } else {
+      conv.attributes.set("activation", std::string(activation.name));
+      conv.attributes.set("alpha", activation.alpha);
+      conv.attributes.set("beta", activation.beta);
+    }
     rewriter_.absorb(id, next.id);
     return true;
   }
@@ -140,15 +151,15 @@ class ConvFusion {
     return false;
   }
 
-  bool take_sum(NodeId id, const Node& sum, int input) {
+  bool take_sum(NodeId id, size_t residual, const Node& sum, int input) {
     const ValueId other = sum.inputs[static_cast<size_t>(1 - input)];
     // Both orders of a sum are equal bit for bit.
     if (other == g_.node(id).outputs[0] || !g_.same_type_and_shape(other, g_.node(id).outputs[0]))
       return declined(g_.node(id), "the operand of", &sum, " is not known to have its result's shape");
     const NodeId before = sum.id;
     g_.move_before(id, before);  // the other operand may be computed after the convolution
-    if (g_.node(id).num_formal_inputs < 4) g_.resize_inputs(id, 4);
-    g_.set_input(id, 3, other);
+    if (g_.node(id).num_formal_inputs <= static_cast<int>(residual)) g_.resize_inputs(id, residual + 1);
+    g_.set_input(id, residual, other);
     rewriter_.absorb(id, before);
     return true;
   }

@@ -24,9 +24,14 @@ bool is_row(const Graph& graph, ValueId id, int64_t columns, int max_rank) {
   return shape.num_elements() == 1 || (shape.rank() > 0 && shape.back() == columns && shape.num_elements() == columns);
 }
 
+bool is_product(const Node& node) {
+  const bool fused = node.is("FusedMatMul", "treadle");
+  return fused || node.is("MatMul") || node.is("Gemm");
+}
+
 std::optional<ProductParts> product_of(const Graph& graph, ValueId value) {
   const Node* node = producer_of(graph, value);
-  if (!node || (!node->is("MatMul") && !node->is("Gemm") && !node->is("FusedMatMul", "treadle"))) return std::nullopt;
+  if (!node || !is_product(*node)) return std::nullopt;
   std::optional<ProductParts> parts;
   if (!is_used_once(graph, value))
     declined(*node, "several nodes read its result, or it is an output of the model");
@@ -93,8 +98,8 @@ class FuseIntoMatMul final : public Rule {
 }  // namespace
 
 std::optional<ProductParts> product_parts(const Graph& graph, const Node& node) {
+  if (!is_product(node)) return std::nullopt;
   const bool fused = node.is("FusedMatMul", "treadle"), gemm = node.is("Gemm");
-  if (!fused && !gemm && !node.is("MatMul")) return std::nullopt;
   const Type& weights = graph.type(node.inputs[1]);
   if (!is_stored(graph, node.inputs[1]) || !weights.is_static() || weights.dtype != DType::float32 || weights.rank() != 2 ||
       weights.static_shape().num_elements() == 0)

@@ -17,6 +17,16 @@ const Node* producer_of(const Graph& graph, ValueId id) {
 
 bool is_used_once(const Graph& graph, ValueId id) { return graph.value(id).uses.size() == 1 && !graph.is_output(id); }
 
+bool has_attribute(const Node& node, std::string_view name) {
+  return node.op && std::ranges::find(node.op->attributes, name, &AttributeDef::name) != node.op->attributes.end();
+}
+
+std::optional<size_t> input_named(const Node& node, std::string_view name) {
+  if (!node.op) return std::nullopt;
+  const auto found = std::ranges::find(node.op->inputs, name, &Port::name);
+  return found == node.op->inputs.end() ? std::nullopt : std::optional(static_cast<size_t>(found - node.op->inputs.begin()));
+}
+
 std::optional<std::vector<int64_t>> constant_ints(const Graph& graph, ValueId id) {
   const Tensor* tensor = graph.constant_tensor(id);
   if (!tensor) return std::nullopt;

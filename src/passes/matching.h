@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <string_view>
 #include <vector>
 
 #include "graph/graph.h"
@@ -14,6 +15,10 @@ namespace treadle::passes {
 const Node* producer_of(const Graph& graph, ValueId id);
 /// True if one operand reads the value, and no output is it.
 bool is_used_once(const Graph& graph, ValueId id);
+/// True if the operator has an attribute of this name, which its nodes may be given.
+bool has_attribute(const Node& node, std::string_view name);
+/// The place of the operand that the operator calls so; nothing if it has none.
+std::optional<size_t> input_named(const Node& node, std::string_view name);
 /// Elements of a constant int64 or int32 tensor.
 std::optional<std::vector<int64_t>> constant_ints(const Graph& graph, ValueId id);
 /// True if every element equals `number`, and the sign of a zero is `negative_zero`'s. False for no elements, for more than a few thousand

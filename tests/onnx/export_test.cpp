@@ -343,7 +343,7 @@ TEST(Export, OperatorsWithChannelsInnermostAreLocalFunctions) {
   check("NhwcAveragePool", window, image);
   check("NhwcGlobalAveragePool", {{"keepdims", int64_t{1}}}, image);
   check("NhwcGlobalAveragePool", {{"keepdims", int64_t{0}}}, image);
-  check("NhwcAffine", {{"activation", std::string("relu")}}, [](GraphBuilder& b) {
+  check("NhwcAffine", {{"relu", int64_t{1}}}, [](GraphBuilder& b) {
     return std::vector<ValueId>{b.input("x", {2, 3, 5, 4}), b.floats("scale", {1, 2, -3, 4}), b.floats("shift", {1, -2, 3, 4})};
   });
 }

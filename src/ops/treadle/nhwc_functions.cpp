@@ -69,7 +69,7 @@ int reduce_mean_opset(const Node&) { return 18; }  // axes as an input
 
 void write_nhwc_affine(FunctionBody& b) {
   const std::string y = b.op("Add", {b.op("Mul", {b.in(0), b.in(1)}), b.in(2)});
-  b.give(0, write_activation(b, y));
+  b.give(0, b.attributes().get_int("relu") != 0 ? b.op("Relu", {y}) : y);
 }
 
 }  // namespace treadle::ops

@@ -38,10 +38,7 @@ struct NhwcGroupNormalization {
     check_equal(c.num_elements(2), norm.C, "bias and channels");
     norm.x_pixel = c.input_step(0), norm.y_pixel = c.output_step(0);
     norm.epsilon = c.get_float("epsilon", 1e-5F);
-    const std::string_view activation = c.get_string("activation", "none");
-    if (activation != "none" && activation != "relu")
-      throw Error(ErrorCode::not_implemented, fmt::format("the activation {} behind a normalisation", activation));
-    norm.low = activation == "relu" ? 0 : -std::numeric_limits<float>::infinity();
+    norm.low = c.get_int("relu") != 0 ? 0 : -std::numeric_limits<float>::infinity();
     c.request_scratch(kernels::norm_nhwc_scratch_bytes(norm));
     return k;
   }
@@ -59,8 +56,7 @@ std::vector<OpDef> nhwc_normalization_ops() {
            .since = {1},
            .inputs = {{"X", kFloat32}, {"scale", kFloat32}, {"bias", kFloat32}},
            .outputs = {{"Y", kFloat32}},
-           .attributes =
-               {{"num_groups", int64_t{0}}, {"epsilon", 1e-5F}, {"activation", std::string_view("none")}, {"alpha", 0.0F}, {"beta", 0.0F}},
+           .attributes = {{"num_groups", int64_t{0}}, {"epsilon", 1e-5F}, {"relu", int64_t{0}}},
            .infer = infer,
            .cost = elementwise_cost<8>,
            .alias = {may_reuse(0, 0)},

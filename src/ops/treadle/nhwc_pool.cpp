@@ -1,5 +1,7 @@
 // Pools of the treadle domain on images with channels innermost, and scaling by channel: what the layout pass makes of MaxPool,
 // AveragePool, GlobalAveragePool and BatchNormalization. X[N, spatial..., C] in float32.
+#include <limits>
+
 #include "kernels/conv/pool_nhwc.h"
 #include "ops/checks.h"
 #include "ops/list.h"
@@ -67,7 +69,7 @@ struct NhwcGlobalAveragePool {
   }
 };
 
-// y = act(x * scale + shift), scale and shift of one element a channel; act is none or Relu.
+// y = x * scale + shift, scale and shift of one element a channel; with `relu` the Relu of it.
 struct NhwcAffine {
   static constexpr uint32_t strided_inputs = 1, strided_outputs = 1;
   int64_t rows, C;
@@ -79,7 +81,8 @@ struct NhwcAffine {
     const int64_t channels = x[x.rank() - 1];
     check_equal(c.num_elements(1), channels, "scale and channels");
     check_equal(c.num_elements(2), channels, "shift and channels");
-    return {x.product(0, x.rank() - 1), channels, {c.input_step(0), c.output_step(0)}, kernels::clamp_of(bind_epilogue(c)).low};
+    const float low = c.get_int("relu") != 0 ? 0 : -std::numeric_limits<float>::infinity();
+    return {x.product(0, x.rank() - 1), channels, {c.input_step(0), c.output_step(0)}, low};
   }
   void run(RunContext& c) const {
     kernels::affine_nhwc(rows, C, steps, c.in<float>(0), c.in<float>(1), c.in<float>(2), low, c.out<float>(0), c.pool());
@@ -89,7 +92,6 @@ struct NhwcAffine {
 }  // namespace
 
 std::vector<OpDef> nhwc_pool_ops() {
-  const std::vector<AttributeDef> activation = {{"activation", std::string_view("none")}, {"alpha", 0.0F}, {"beta", 0.0F}};
   const std::vector<AttributeDef> pool = {
       {"auto_pad", std::string_view("NOTSET")}, {"ceil_mode", int64_t{0}}, {"dilations"}, {"kernel_shape"}, {"pads"}, {"strides"}};
   std::vector<AttributeDef> average = pool;
@@ -131,13 +133,12 @@ std::vector<OpDef> nhwc_pool_ops() {
            .since = {1},
            .inputs = {{"X", kPoolType}, {"scale", kPoolType}, {"shift", kPoolType}},
            .outputs = {{"Y", kPoolType}},
-           .attributes = activation,
+           .attributes = {{"relu", int64_t{0}}},
            .infer = infer_scaled,
            .cost = stream_cost,
            .alias = {may_reuse(0, 0)},
            .kernels = {kernel<NhwcAffine>("nhwc", DType::float32)},
-           .write_function = write_nhwc_affine,
-           .function_opset = activation_opset}};
+           .write_function = write_nhwc_affine}};
 }
 
 }  // namespace treadle::ops
