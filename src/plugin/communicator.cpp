@@ -92,20 +92,18 @@ std::optional<treadle_communicator_type> find_type(std::string_view name) {
 
 }  // namespace
 
-void register_communicator(const treadle_communicator_type& type) {
-  if (type.size != sizeof(treadle_communicator_type))
-    throw Error(ErrorCode::invalid_argument,
-                fmt::format("treadle_communicator_type::size is {}, expected {}", type.size, sizeof(treadle_communicator_type)));
+void register_communicator(const treadle_communicator_type& given) {
+  const treadle_communicator_type type =
+      of_any_version(given, /*first_version_bytes=*/sizeof(treadle_communicator_type), "treadle_communicator_type");
   if (!type.name || !*type.name || !type.connect)
     throw Error(ErrorCode::invalid_argument, "a type of communicators needs a name and a connect callback");
   std::lock_guard lock(communicator_types().mutex);
   communicator_types().by_name.insert_or_assign(type.name, type);
 }
 
-std::shared_ptr<Communicator> communicator_of(const treadle_communicator& callbacks) {
-  if (callbacks.size != sizeof(treadle_communicator))
-    throw Error(ErrorCode::invalid_argument,
-                fmt::format("treadle_communicator::size is {}, expected {}", callbacks.size, sizeof(treadle_communicator)));
+std::shared_ptr<Communicator> communicator_of(const treadle_communicator& given) {
+  const treadle_communicator callbacks =
+      of_any_version(given, /*first_version_bytes=*/sizeof(treadle_communicator), "treadle_communicator");
   if (!callbacks.all_reduce || !callbacks.broadcast)
     throw Error(ErrorCode::invalid_argument, "a communicator needs the callbacks all_reduce and broadcast");
   if (callbacks.num_ranks < 1 || callbacks.rank < 0 || callbacks.rank >= callbacks.num_ranks)

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <cstring>
 #include <deque>
 #include <map>
 #include <memory>
@@ -169,12 +168,7 @@ constexpr size_t kFirstVersion = offsetof(treadle_operator, facts);
 }  // namespace
 
 void register_operator(const treadle_operator& given) {
-  // Plugins of earlier versions know fewer fields; what they do not know is absent.
-  if (given.size < kFirstVersion || given.size > sizeof(treadle_operator))
-    throw Error(ErrorCode::invalid_argument,
-                fmt::format("treadle_operator::size is {}, expected {}", given.size, sizeof(treadle_operator)));
-  treadle_operator op{};
-  std::memcpy(&op, &given, given.size);
+  const treadle_operator op = of_any_version(given, kFirstVersion, "treadle_operator");
   if (!op.domain || !op.op_type || !*op.op_type || (!op.run && !op.map))
     throw Error(ErrorCode::invalid_argument, "an operator needs a domain, an op_type and a run or map callback");
   if (op.min_inputs < 0 || op.min_inputs > kMaxOperands || op.max_inputs > kMaxOperands || op.num_outputs < 1 ||

@@ -232,8 +232,6 @@ class PluginKernels final : public KernelTable {
 };
 
 void check_complete(const treadle_device& device) {
-  if (device.size != sizeof(treadle_device))
-    throw Error(ErrorCode::invalid_argument, fmt::format("treadle_device::size is {}, expected {}", device.size, sizeof(treadle_device)));
   const bool complete = device.name && device.allocate && device.free && device.create_stream && device.destroy_stream && device.copy &&
                         device.synchronize && device.create_event && device.destroy_event && device.record_event && device.stream_wait &&
                         device.event_complete && device.wait_event;
@@ -242,7 +240,8 @@ void check_complete(const treadle_device& device) {
 
 }  // namespace
 
-void register_device(const treadle_device& device) {
+void register_device(const treadle_device& given) {
+  const treadle_device device = of_any_version(given, /*first_version_bytes=*/sizeof(treadle_device), "treadle_device");
   check_complete(device);
   auto of = std::make_shared<Registration>(Registration{device.name, device, {}});
   for (size_t i = 0; i < device.num_kernels; ++i) {

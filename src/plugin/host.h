@@ -1,10 +1,14 @@
 // The library's side of treadle/plugin.h: nodes, subgraphs and calls as a plugin sees them.
 #pragma once
 
+#include <fmt/format.h>
+
+#include <cstring>
 #include <exception>
 #include <memory>
 #include <mutex>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <vector>
 
@@ -13,6 +17,7 @@
 #include "graph/gradient.h"
 #include "graph/infer.h"
 #include "graph/kernel.h"
+#include "treadle/error.h"
 #include "treadle/plugin.h"
 
 /// A node with the types of its operands.
@@ -61,6 +66,17 @@ const treadle_host& host();
 treadle_node view_of(const Graph& graph, const Node& node);
 treadle_node view_of(const CreateContext& context);
 treadle_node view_of(const InferContext& context);
+
+/// A copy of what a plugin registers. Plugins of earlier versions know fewer fields; what they do not know is absent.
+/// @throws Error(invalid_argument) for a size below the first version's, or above this one's.
+template <typename T>
+T of_any_version(const T& given, size_t first_version_bytes, std::string_view name) {
+  if (given.size < first_version_bytes || given.size > sizeof(T))
+    throw Error(ErrorCode::invalid_argument, fmt::format("{}::size is {}, expected {}", name, given.size, sizeof(T)));
+  T copy{};
+  std::memcpy(&copy, &given, given.size);
+  return copy;
+}
 
 /// Forgets the text that an earlier callback of this thread left.
 void clear_failure();

@@ -42,10 +42,8 @@ Property copy(const treadle_backend_property& from, const std::string& backend) 
 
 }  // namespace
 
-void register_backend(const treadle_backend& backend) {
-  if (backend.size != sizeof(treadle_backend))
-    throw Error(ErrorCode::invalid_argument,
-                fmt::format("treadle_backend::size is {}, expected {}", backend.size, sizeof(treadle_backend)));
+void register_backend(const treadle_backend& given) {
+  const treadle_backend backend = of_any_version(given, /*first_version_bytes=*/sizeof(treadle_backend), "treadle_backend");
   if (!backend.name || !*backend.name || !backend.compile || !backend.run || !backend.release)
     throw Error(ErrorCode::invalid_argument, "a backend needs a name and the callbacks compile, run and release");
   auto made = std::make_shared<Backend>(Backend{backend.name, backend, {}});
