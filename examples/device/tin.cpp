@@ -34,14 +34,38 @@ T* to_host(T* device) {
   return reinterpret_cast<T*>(reinterpret_cast<uintptr_t>(device) - kShift);
 }
 
-void* allocate(void*, size_t size_bytes) {
+// "tin", "tin:1": what a session names is a device of its own, of as much memory as the session's entry "tin.memory" says.
+struct Tin {
+  std::string name;
+  int64_t memory_bytes = INT64_MAX;
+  std::atomic<int64_t> used_bytes{0};
+};
+
+void* create_device(void*, const treadle_host* host, const char* name, const treadle_config_entry* entries, size_t num_entries) {
+  auto tin = std::make_unique<Tin>();
+  tin->name = name;
+  for (const treadle_config_entry* entry = entries; entry != entries + num_entries; ++entry) {
+    if (std::strcmp(entry->key, "tin.memory") != 0) continue;
+    tin->memory_bytes = std::atoll(entry->value);
+    if (tin->memory_bytes <= 0) return host->fail("tin.memory is a number of bytes above 0"), nullptr;
+  }
+  return tin.release();
+}
+
+void destroy_device(void*, void* device) { delete static_cast<Tin*>(device); }
+
+void* allocate(void* device, size_t size_bytes) {
+  Tin& tin = *static_cast<Tin*>(device);
+  const auto asked = static_cast<int64_t>(size_bytes);
+  if (tin.used_bytes.fetch_add(asked) > tin.memory_bytes - asked) return tin.used_bytes -= asked, nullptr;
   void* memory = std::aligned_alloc(64, (size_bytes + 63) / 64 * 64);
-  if (!memory) return nullptr;
-  allocated_bytes += static_cast<int64_t>(size_bytes);
+  if (!memory) return tin.used_bytes -= asked, nullptr;
+  allocated_bytes += asked;
   return to_device(memory);
 }
 
-void free_memory(void*, void* memory, size_t size_bytes) {
+void free_memory(void* device, void* memory, size_t size_bytes) {
+  static_cast<Tin*>(device)->used_bytes -= static_cast<int64_t>(size_bytes);
   allocated_bytes -= static_cast<int64_t>(size_bytes);
   std::free(to_host(memory));
 }
@@ -272,7 +296,7 @@ __attribute__((visibility("default"))) int64_t tin_allocated_bytes() { return al
 __attribute__((visibility("default"))) int64_t tin_copied_bytes(int32_t kind) { return copied_bytes[kind]; }
 
 __attribute__((visibility("default"))) int treadle_plugin_main(const treadle_host* host) {
-  if (host->version < 3) return host->fail("this plugin needs version 3 of treadle/plugin.h"), 0;
+  if (host->version < 5) return host->fail("this plugin needs version 5 of treadle/plugin.h"), 0;
   static const treadle_device_kernel kernels[] = {
       {"MatMul", "", TREADLE_FLOAT32, takes_matmul, launch_matmul},
       {"Add", "", TREADLE_FLOAT32, nullptr, launch_add},
@@ -282,6 +306,8 @@ __attribute__((visibility("default"))) int treadle_plugin_main(const treadle_hos
   treadle_device device{};
   device.size = sizeof(device);
   device.name = "tin";
+  device.create_device = create_device;
+  device.destroy_device = destroy_device;
   device.allocate = allocate;
   device.free = free_memory;
   device.create_stream = [](void*) -> void* { return new Stream; };

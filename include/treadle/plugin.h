@@ -15,7 +15,7 @@
 extern "C" {
 #endif
 
-#define TREADLE_PLUGIN_VERSION 4U
+#define TREADLE_PLUGIN_VERSION 5U
 #define TREADLE_PLUGIN_MAX_RANK 16
 /* Returned by an operator's `run` in place of 1 if it is not done yet. The parallel executor goes on with other nodes. */
 #define TREADLE_PENDING 2
@@ -152,6 +152,13 @@ typedef struct treadle_device {
   void (*wait_event)(void* user, void* event);               /* the host waits */
   const treadle_device_kernel* kernels;
   size_t num_kernels;
+
+  /* From version 5 on. A plugin of an earlier version has a smaller `size`. */
+  /* Optional, both or neither. A device of its own for each that a session names ("tin", "tin:1"): all callbacks but `takes` get it in
+   * place of `user`. `entries` is the session's configuration, valid until the call returns. NULL after `fail` is an error of the session.
+   * Two sessions that name one device have one each; `copy` of kind 2 may lead from one to another. */
+  void* (*create_device)(void* user, const treadle_host* host, const char* name, const treadle_config_entry* entries, size_t num_entries);
+  void (*destroy_device)(void* user, void* device); /* when its last session and tensor have gone */
 } treadle_device;
 
 /* One rank among several that train together (treadle/communicator.h says what each call means). One thread at a time calls it. */

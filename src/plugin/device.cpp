@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstddef>
 #include <cstring>
 #include <utility>
 #include <vector>
@@ -34,6 +35,35 @@ struct Registration {
 };
 using RegistrationPtr = std::shared_ptr<const Registration>;
 
+/// One of the devices of a registration, in the plugin's terms.
+class Instance {
+ public:
+  Instance(RegistrationPtr of, const DeviceRequest& request) : of_(std::move(of)), user_(of_->callbacks.user) {
+    if (!of_->callbacks.create_device) return;
+    std::vector<treadle_config_entry> entries;
+    for (const auto& [key, value] : request.config) entries.push_back({key.c_str(), value.c_str()});
+    clear_failure();
+    user_ = of_->callbacks.create_device(of_->callbacks.user, &host(), request.name.c_str(), entries.data(), entries.size());
+    if (user_) return;
+    const std::string text = take_failure();
+    throw Error(ErrorCode::invalid_argument, fmt::format("there is no device {}{}{}", request.name, text.empty() ? "" : ": ", text));
+  }
+  ~Instance() {
+    if (of_->callbacks.destroy_device) of_->callbacks.destroy_device(of_->callbacks.user, user_);
+  }
+  Instance(const Instance&) = delete;
+  Instance& operator=(const Instance&) = delete;
+
+  const Registration& registration() const { return *of_; }
+  const treadle_device* operator->() const { return &of_->callbacks; }
+  void* user() const { return user_; }
+
+ private:
+  const RegistrationPtr of_;
+  void* user_;
+};
+using InstancePtr = std::shared_ptr<const Instance>;
+
 [[noreturn]] void throw_failure(const Registration& of, const char* what, ErrorCode code = ErrorCode::internal) {
   const std::string text = take_failure();
   throw Error(code, fmt::format("the device {} failed to {}{}{}", of.name, what, text.empty() ? "" : ": ", text));
@@ -48,97 +78,100 @@ void check(const Registration& of, const char* what, Call&& call) {
 
 class PluginEvent final : public Event {
  public:
-  explicit PluginEvent(RegistrationPtr of) : of_(std::move(of)) {
+  explicit PluginEvent(InstancePtr of) : of_(std::move(of)) {
     clear_failure();
-    handle_ = of_->callbacks.create_event(of_->callbacks.user);
-    if (!handle_) throw_failure(*of_, "make an event", ErrorCode::resource_exhausted);
+    handle_ = (*of_)->create_event(of_->user());
+    if (!handle_) throw_failure(of_->registration(), "make an event", ErrorCode::resource_exhausted);
   }
-  ~PluginEvent() override { of_->callbacks.destroy_event(of_->callbacks.user, handle_); }
-  bool complete() const override { return of_->callbacks.event_complete(of_->callbacks.user, handle_) != 0; }
-  void synchronize() const override { of_->callbacks.wait_event(of_->callbacks.user, handle_); }
+  ~PluginEvent() override { (*of_)->destroy_event(of_->user(), handle_); }
+  bool complete() const override { return (*of_)->event_complete(of_->user(), handle_) != 0; }
+  void synchronize() const override { (*of_)->wait_event(of_->user(), handle_); }
   void* handle() const { return handle_; }
-  const Registration* registration() const { return of_.get(); }
+  const Registration& registration() const { return of_->registration(); }
 
  private:
-  const RegistrationPtr of_;
+  const InstancePtr of_;
   void* handle_ = nullptr;
 };
 
-// Of the stream whose work the thread is enqueueing.
-thread_local void* current_stream = nullptr;
+// The stream whose work the thread is enqueueing, and its device.
+struct Current {
+  void *user = nullptr, *stream = nullptr;
+};
+thread_local Current current;
 
 class PluginStream final : public Stream {
  public:
-  PluginStream(std::shared_ptr<Device> device, RegistrationPtr of) : device_(std::move(device)), of_(std::move(of)) {
+  PluginStream(std::shared_ptr<Device> device, InstancePtr of) : device_(std::move(device)), of_(std::move(of)) {
     clear_failure();
-    handle_ = of_->callbacks.create_stream(of_->callbacks.user);
-    if (!handle_) throw_failure(*of_, "make a stream", ErrorCode::resource_exhausted);
+    handle_ = (*of_)->create_stream(of_->user());
+    if (!handle_) throw_failure(of_->registration(), "make a stream", ErrorCode::resource_exhausted);
   }
   ~PluginStream() override {
-    of_->callbacks.synchronize(of_->callbacks.user, handle_);
+    (*of_)->synchronize(of_->user(), handle_);
     done_.clear();
-    of_->callbacks.destroy_stream(of_->callbacks.user, handle_);
+    (*of_)->destroy_stream(of_->user(), handle_);
   }
   Device& device() const override { return *device_; }
 
   // Kernels enqueue themselves; what they use stays until the stream has been waited for.
   void enqueue(Work work, std::string_view) override {
-    void* const before = std::exchange(current_stream, handle_);
+    const Current before = std::exchange(current, {of_->user(), handle_});
     try {
       work();
     } catch (...) {
-      current_stream = before;
+      current = before;
       throw;
     }
-    current_stream = before;
+    current = before;
     kept_.push_back(std::move(work));
   }
   void enqueue_release(Work work) override { done_.push_back(std::move(work)); }
   void copy(void* dst, const void* src, size_t size_bytes, CopyKind kind) override {
     if (size_bytes == 0) return;
-    check(*of_, "copy",
-          [&] { return of_->callbacks.copy(of_->callbacks.user, handle_, dst, src, size_bytes, static_cast<int32_t>(kind)); });
+    check(of_->registration(), "copy",
+          [&] { return (*of_)->copy(of_->user(), handle_, dst, src, size_bytes, static_cast<int32_t>(kind)); });
   }
   void record(Event& event) override {
     auto* own = dynamic_cast<PluginEvent*>(&event);
-    if (!own || own->registration() != of_.get())
-      throw Error(ErrorCode::invalid_argument, fmt::format("a stream of {} records events of such devices only", of_->name));
-    check(*of_, "record an event", [&] { return of_->callbacks.record_event(of_->callbacks.user, handle_, own->handle()); });
+    if (!own || &own->registration() != &of_->registration())
+      throw Error(ErrorCode::invalid_argument, fmt::format("a stream of {} records events of such devices only", of_->registration().name));
+    check(of_->registration(), "record an event", [&] { return (*of_)->record_event(of_->user(), handle_, own->handle()); });
   }
   // Another device's event is waited for by the host, before anything that comes later is enqueued.
   void wait(const std::shared_ptr<Event>& event) override {
     auto* own = dynamic_cast<PluginEvent*>(event.get());
-    if (!own || own->registration() != of_.get()) return event->synchronize();
-    check(*of_, "wait for an event", [&] { return of_->callbacks.stream_wait(of_->callbacks.user, handle_, own->handle()); });
+    if (!own || &own->registration() != &of_->registration()) return event->synchronize();
+    check(of_->registration(), "wait for an event", [&] { return (*of_)->stream_wait(of_->user(), handle_, own->handle()); });
   }
   void synchronize() override {
     clear_failure();
-    const int ok = of_->callbacks.synchronize(of_->callbacks.user, handle_);
+    const int ok = (*of_)->synchronize(of_->user(), handle_);
     for (Work& work : std::exchange(done_, {})) work();
     kept_.clear();
-    if (!ok) throw_failure(*of_, "end its work");
+    if (!ok) throw_failure(of_->registration(), "end its work");
   }
 
  private:
   const std::shared_ptr<Device> device_;
-  const RegistrationPtr of_;
+  const InstancePtr of_;
   void* handle_ = nullptr;
   std::vector<Work> kept_, done_;  // what work under way uses; what is to be done when it has ended
 };
 
 class PluginDevice final : public Device {
  public:
-  PluginDevice(std::string name, RegistrationPtr of) : Device(DeviceKind::plugin, std::move(name)), of_(std::move(of)) {}
+  PluginDevice(std::string name, InstancePtr of) : Device(DeviceKind::plugin, std::move(name)), of_(std::move(of)) {}
 
   std::shared_ptr<Storage> allocate(size_t size_bytes) override {
     const size_t asked = std::max<size_t>(size_bytes, 1);
     clear_failure();
-    void* data = of_->callbacks.allocate(of_->callbacks.user, asked);
+    void* data = (*of_)->allocate(of_->user(), asked);
     if (!data) {
       const std::string text = take_failure();
       throw OutOfMemory(fmt::format("cannot allocate {} bytes on {}{}{}", size_bytes, name(), text.empty() ? "" : ": ", text));
     }
-    auto release = [of = of_, self = shared_from_this(), data, asked] { of->callbacks.free(of->callbacks.user, data, asked); };
+    auto release = [of = of_, self = shared_from_this(), data, asked] { (*of)->free(of->user(), data, asked); };
     if (reinterpret_cast<uintptr_t>(data) % Storage::kAlignment != 0) {
       release();
       throw Error(ErrorCode::internal, fmt::format("memory of {} is not aligned to {} bytes", name(), Storage::kAlignment));
@@ -150,11 +183,11 @@ class PluginDevice final : public Device {
   bool host_accessible() const noexcept override { return false; }
   bool reaches(const Device& other) const noexcept override {
     const auto* plugin = dynamic_cast<const PluginDevice*>(&other);
-    return plugin && plugin->of_ == of_;
+    return plugin && &plugin->of_->registration() == &of_->registration();
   }
 
  private:
-  const RegistrationPtr of_;
+  const InstancePtr of_;
 };
 
 /// A node as a kernel of a device computes it.
@@ -194,7 +227,7 @@ struct LaunchKernel {
                                    .num_outputs = static_cast<size_t>(num_outputs),
                                    .inputs = views.data(),
                                    .outputs = views.data() + num_inputs};
-    check(*node.of, "launch", [&] { return node.kernel.launch(node.of->callbacks.user, current_stream, &host(), &call); });
+    check(*node.of, "launch", [&] { return node.kernel.launch(current.user, current.stream, &host(), &call); });
   }
 
  private:
@@ -231,17 +264,21 @@ class PluginKernels final : public KernelTable {
   const KernelDef launch_;
 };
 
+constexpr size_t kFirstDeviceVersion = offsetof(treadle_device, create_device);
+
 void check_complete(const treadle_device& device) {
   const bool complete = device.name && device.allocate && device.free && device.create_stream && device.destroy_stream && device.copy &&
                         device.synchronize && device.create_event && device.destroy_event && device.record_event && device.stream_wait &&
                         device.event_complete && device.wait_event;
   if (!complete) throw Error(ErrorCode::invalid_argument, "a device needs a name and all of its callbacks");
+  if (!device.create_device != !device.destroy_device)
+    throw Error(ErrorCode::invalid_argument, "a device has both of create_device and destroy_device, or neither");
 }
 
 }  // namespace
 
 void register_device(const treadle_device& given) {
-  const treadle_device device = of_any_version(given, /*first_version_bytes=*/sizeof(treadle_device), "treadle_device");
+  const treadle_device device = of_any_version(given, kFirstDeviceVersion, "treadle_device");
   check_complete(device);
   auto of = std::make_shared<Registration>(Registration{device.name, device, {}});
   for (size_t i = 0; i < device.num_kernels; ++i) {
@@ -253,7 +290,9 @@ void register_device(const treadle_device& given) {
   }
   of->callbacks.name = of->name.c_str();
   of->callbacks.kernels = nullptr;
-  auto make = [of](const DeviceRequest& request) -> std::shared_ptr<Device> { return std::make_shared<PluginDevice>(request.name, of); };
+  auto make = [of](const DeviceRequest& request) -> std::shared_ptr<Device> {
+    return std::make_shared<PluginDevice>(request.name, std::make_shared<const Instance>(of, request));
+  };
   register_device_type({.name = of->name, .make = std::move(make), .make_host = {}, .kernels = std::make_shared<PluginKernels>(of)});
 }
 

@@ -120,6 +120,22 @@ def test_nodes_run_where_their_kernels_are_wherever_operands_lie(tin: ctypes.CDL
         np.testing.assert_allclose(one, want, rtol=2e-5, atol=2e-5)
 
 
+def test_each_name_is_a_device_of_its_own_with_the_sessions_entries(tin: ctypes.CDLL) -> None:
+    feeds = {"x": values(2, 3, 9, 9)}
+    options = on("tin:small")
+    options.add_session_config_entry("tin.memory", "4000")
+    with pytest.raises(Exception, match="cannot allocate [0-9]+ bytes on tin:small"):
+        treadle.InferenceSession(network(), options).run(None, feeds)
+    options = on("tin:large")
+    options.add_session_config_entry("tin.memory", "400000")
+    got = treadle.InferenceSession(network(), options).run(None, feeds)
+    np.testing.assert_allclose(got[0], expected(network(), feeds)[0], rtol=2e-5, atol=2e-5)
+    options = on("tin")
+    options.add_session_config_entry("tin.memory", "none")
+    with pytest.raises(Exception, match="there is no device tin: tin.memory is a number of bytes above 0"):
+        treadle.InferenceSession(network(), options)
+
+
 def test_what_only_a_run_tells_stays_on_the_host(tin: ctypes.CDLL) -> None:
     node = helper.make_node
     model = model_of([node("NonZero", ["x"], ["found"]), node("Cast", ["found"], ["floats"], to=TensorProto.FLOAT), node("Relu", ["floats"], ["y"]),
