@@ -175,6 +175,46 @@ def test_cases_of_onnx(tin: ctypes.CDLL, case: TestCase) -> None:
     assert tin.tin_launches() - before >= launched
 
 
+def array_of(value: object) -> object:
+    return numpy_helper.to_array(value) if isinstance(value, TensorProto) else value
+
+
+def assert_equal(got: object, want: object) -> None:
+    if isinstance(want, list):
+        assert isinstance(got, list) and len(got) == len(want)
+        for one, other in zip(got, want, strict=True):
+            assert_equal(one, other)
+    elif isinstance(want, np.ndarray) and want.dtype.kind not in "OUSb":
+        got = np.asarray(got)
+        assert got.dtype == want.dtype
+        wide = np.complex128 if want.dtype.kind == "c" else np.float64
+        np.testing.assert_allclose(got.astype(wide), want.astype(wide), rtol=1e-4, atol=1e-5)
+    else:
+        np.testing.assert_array_equal(got, want)
+
+
+def test_all_cases_of_onnx_fall_back_where_the_device_has_no_kernel(tin: ctypes.CDLL) -> None:
+    """Against the host at the level that a device's graphs have: above it, 16-bit floats are computed in float32."""
+    results = []
+    for case in cases.collect_testcases(None):
+        model = case.model.SerializeToString()
+        for inputs, _ in case.data_sets:
+            found = []
+            for device in ("cpu", "tin"):
+                options = on(device)
+                options.graph_optimization_level = treadle.GraphOptimizationLevel.ORT_ENABLE_BASIC
+                session = treadle.InferenceSession(model, options)
+                feeds = dict(zip([info.name for info in session.get_inputs()], map(array_of, inputs), strict=True))
+                try:
+                    found.append(session.run(None, feeds))
+                except Exception as error:  # NumPy has no such dtype
+                    found.append([type(error)])
+            assert_equal(found[1], found[0])
+            results.append(found[0])
+    assert len(results) > 1800
+    assert sum(isinstance(outputs[0], type) for outputs in results) < 100
+
+
 def test_memory_comes_back(tin: ctypes.CDLL) -> None:
     gc.collect()
     before = tin.tin_allocated_bytes()
