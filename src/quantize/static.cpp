@@ -7,6 +7,7 @@
 #include <cmath>
 
 #include "graph/op_def.h"
+#include "graph/scalar_function.h"
 #include "quantize/codes.h"
 #include "quantize/plan.h"
 #include "treadle/error.h"
@@ -28,15 +29,17 @@ size_t num_moved(const onnx::NodeDef& node) { return is_op(node, "Concat") ? nod
 
 /// What a Relu or Clip lets through; nothing for other nodes and computed bounds.
 std::optional<Range> bounds_of(const Editor& editor, const onnx::NodeDef& node) {
-  constexpr double kInfinity = std::numeric_limits<double>::infinity();
-  if (is_op(node, "Relu")) return Range{0, kInfinity};
-  if (!is_op(node, "Clip")) return std::nullopt;
-  Range range{-kInfinity, kInfinity};
-  for (size_t i : {size_t{1}, size_t{2}}) {
+  if (!is_op(node, "Relu") && !is_op(node, "Clip")) return std::nullopt;
+  const ScalarFunction& function = *find_function(node.op_type);
+  Range range{function.lowest, function.highest};
+  for (const auto& [parameter, end] : {std::pair(&function.a, &range.low), std::pair(&function.b, &range.high)}) {
+    if (parameter->input < 0) continue;
+    *end = parameter->otherwise;
+    const auto i = static_cast<size_t>(parameter->input);
     if (node.inputs.size() <= i || node.inputs[i].empty()) continue;
     const Tensor* bound = editor.constant(node.inputs[i]);
     if (!bound || bound->dtype() != DType::float32 || bound->num_elements() != 1) return std::nullopt;
-    (i == 1 ? range.low : range.high) = bound->contiguous().data<float>()[0];
+    *end = bound->contiguous().data<float>()[0];
   }
   return range;
 }

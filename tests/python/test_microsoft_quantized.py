@@ -165,8 +165,12 @@ def fused_matmul(rng):
 
 
 def fused_gemm(rng):
-    M, N, K, activation = small(rng), small(rng), small(rng), pick(rng, "Relu", "LeakyRelu", "Tanh", "Sigmoid")
-    attributes = {"activation": activation, "alpha": 0.5, "beta": 2.0} | ({"activation_alpha": 0.2} if activation == "LeakyRelu" else {})
+    M, N, K = small(rng), small(rng), small(rng)
+    parameters = {"LeakyRelu": (0.2,), "Elu": (0.4,), "ThresholdedRelu": (0.3,), "HardSigmoid": (0.3, 0.4), "Selu": (1.5, None, 1.1)}
+    activation = pick(rng, "Relu", "Tanh", "Sigmoid", "Softplus", "Softsign", *parameters)
+    attributes = {"activation": activation, "alpha": 0.5, "beta": 2.0}
+    for name, value in zip(("activation_alpha", "activation_beta", "activation_gamma"), parameters.get(activation, ()), strict=False):
+        attributes |= {name: value} if value is not None else {}
     return "FusedGemm", {"a": floats(rng, M, K), "b": floats(rng, K, N), "c": floats(rng, N)}, {"attributes": attributes, "rtol": 1e-4, "atol": 1e-4}
 
 

@@ -68,27 +68,16 @@ const float* weights_of(const ExpertLayer& layer, int64_t expert, float* matrix,
 }
 
 /// y [rows, N] = activation(x W^T + bias).
-void apply_layer(const ExpertLayer& layer, int64_t expert, int64_t rows, const float* x, Unary activation, float* y, float* matrix,
-                 float* work, int max_threads, ThreadPool* pool) {
+void apply_layer(const ExpertLayer& layer, int64_t expert, int64_t rows, const float* x, const ExpertActivation& activation, float* y,
+                 float* matrix, float* work, int max_threads, ThreadPool* pool) {
   const float* W = weights_of(layer, expert, matrix, pool);
   Epilogue<float> epilogue;
   if (layer.bias) epilogue.bias = layer.bias + expert * layer.N;
-  epilogue.activation = activation;
-  epilogue.a = 1;
+  epilogue.activation = activation.code;
+  epilogue.a = activation.a, epilogue.b = activation.b;
   if (rows == 1) return gemm_batched<float>(row_product(layer), {}, x, W, y, epilogue, work, max_threads, pool);
   const PackedB<float> packed = pack_b(W, layer.K, layer.N, layer.K, true, work, pool);
   gemm<float>(rows, {x, layer.K, 1}, packed, y, layer.N, epilogue, pool);
-}
-
-Unary unary_of(ExpertActivation activation) {
-  switch (activation) {
-    case ExpertActivation::relu: return Unary::relu;
-    case ExpertActivation::gelu: return Unary::gelu_tanh;
-    case ExpertActivation::silu: return Unary::silu;
-    case ExpertActivation::identity:
-    case ExpertActivation::swiglu: break;
-  }
-  return Unary::none;
 }
 
 /// inner[i] = f(gate) * (linear + beta); the columns of the first layer and the third as `gate` says.
@@ -101,7 +90,7 @@ void apply_gate(const ExpertsParams& p, int64_t rows, const float* first, const 
       for (int64_t i = 0; i < columns; ++i) {
         float gate = p.gate == ExpertGate::interleaved ? own[2 * i] : own[i];
         float linear = p.gate == ExpertGate::interleaved ? own[2 * i + 1] : p.gate == ExpertGate::halves ? own[columns + i] : other[i];
-        if (p.activation == ExpertActivation::swiglu) {
+        if (p.swiglu) {
           gate = std::min(gate, p.limit);
           linear = std::clamp(linear, -p.limit, p.limit) + p.beta;
           gate /= 1 + std::exp(-p.alpha * gate);
@@ -152,10 +141,11 @@ void run_experts(const ExpertsParams& p, const float* x, const float* scores, co
   auto* rows = reinterpret_cast<int64_t*>(base + layout.rows);
   float *row_shares = base + layout.row_shares, *own_x = base + layout.x, *own_y = base + layout.y;
   float *first = base + layout.first, *third = base + layout.third, *inner = base + layout.inner;
-  auto apply = [&](const ExpertLayer& layer, int64_t expert, int64_t count, const float* from, Unary activation, float* to) {
+  auto apply = [&](const ExpertLayer& layer, int64_t expert, int64_t count, const float* from, const ExpertActivation& activation,
+                   float* to) {
     apply_layer(layer, expert, count, from, activation, to, base + layout.matrix, base + layout.work, max_threads, pool);
   };
-  const Unary activation = unary_of(p.activation);
+  constexpr ExpertActivation kNone{.code = Unary::none};
   for (int64_t expert = 0; expert < p.experts; ++expert) {
     int64_t count = 0;
     for (int64_t i = 0; i < p.tokens * p.k; ++i)
@@ -163,13 +153,13 @@ void run_experts(const ExpertsParams& p, const float* x, const float* scores, co
     if (count == 0) continue;
     for (int64_t i = 0; i < count; ++i) std::copy_n(x + rows[i] * K, K, own_x + i * K);
     if (p.gate == ExpertGate::none) {
-      apply(p.first, expert, count, own_x, activation, inner);
+      apply(p.first, expert, count, own_x, p.activation, inner);
     } else {
-      apply(p.first, expert, count, own_x, activation, first);
-      if (p.gate == ExpertGate::third_layer) apply(p.third, expert, count, own_x, Unary::none, third);
+      apply(p.first, expert, count, own_x, p.activation, first);
+      if (p.gate == ExpertGate::third_layer) apply(p.third, expert, count, own_x, kNone, third);
       apply_gate(p, count, first, third, inner, pool);
     }
-    apply(p.second, expert, count, inner, Unary::none, own_y);
+    apply(p.second, expert, count, inner, kNone, own_y);
     parallel_for(pool, count, kRowGrain, [&](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i)
         for (int64_t h = 0; h < hidden; ++h) y[rows[i] * hidden + h] += row_shares[i] * own_y[i * hidden + h];

@@ -9,6 +9,8 @@
 
 namespace treadle::kernels {
 
+enum class Unary : uint8_t;  // kernels/elementwise/unary_f32.h
+
 /// One layer of all experts: y = x W^T + bias. Each W [N, K] is floats, or rows of codes of 2, 4 or 8 bits with a scale for each block.
 struct ExpertLayer {
   int64_t N = 0, K = 0;
@@ -24,7 +26,10 @@ struct ExpertLayer {
   bool zeros_per_row = false;
 };
 
-enum class ExpertActivation : uint8_t { identity, relu, gelu, silu, swiglu };
+struct ExpertActivation {
+  Unary code{};
+  float a = 0, b = 0;  ///< its parameters
+};
 /// Where the factor of a gated activation comes from: nowhere, from every other column of the first layer, from its second half, or from a
 /// third layer.
 enum class ExpertGate : uint8_t { none, interleaved, halves, third_layer };
@@ -32,7 +37,8 @@ enum class ExpertGate : uint8_t { none, interleaved, halves, third_layer };
 struct ExpertsParams {
   int64_t tokens = 0, experts = 0, k = 1;
   ExpertLayer first, second, third;
-  ExpertActivation activation = ExpertActivation::relu;
+  ExpertActivation activation;  ///< of the first layer
+  bool swiglu = false;          ///< behind it
   ExpertGate gate = ExpertGate::none;
   bool normalise = false;  ///< a token's weights add up to 1
   float alpha = 1, beta = 0;

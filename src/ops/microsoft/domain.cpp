@@ -1,6 +1,7 @@
 // Fused operators of com.microsoft, which optimised models contain, written as ONNX's own; and SimplifiedLayerNormalization, which such
 // models put into the default domain.
 #include <algorithm>
+#include <span>
 #include <string>
 
 #include "ops/list.h"
@@ -10,16 +11,31 @@
 namespace treadle::ops {
 namespace {
 
-/// The activation that a fused operator names in `activation`; parameters as FusedConv and FusedGemm give them.
-ValueId activate(Decomposition& d, ValueId x, std::string_view name, const std::vector<float>& parameters) {
-  auto parameter = [&](size_t i, float otherwise) { return i < parameters.size() ? parameters[i] : otherwise; };
+/// The activation that a fused operator names in `activation`, with as many of its parameters as the node gives.
+ValueId activate(Decomposition& d, ValueId x, std::string_view name, std::span<const float> parameters) {
   if (name.empty()) return x;
-  if (name == "LeakyRelu") return d.op("LeakyRelu", {x}, {{"alpha", parameter(0, 0.01F)}});
-  if (name == "HardSigmoid") return d.op("HardSigmoid", {x}, {{"alpha", parameter(0, 0.2F)}, {"beta", parameter(1, 0.5F)}});
-  if (name == "Clip")
-    return d.op("Clip", {x, d.scalar(parameter(0, -3.402823466e38F), d.in(0)), d.scalar(parameter(1, 3.402823466e38F), d.in(0))});
-  if (name == "Relu" || name == "Sigmoid" || name == "Tanh" || name == "Softplus" || name == "HardSwish") return d.op(name, {x});
-  throw Error(ErrorCode::not_implemented, fmt::format("the fused activation \"{}\" is not implemented", name));
+  const ScalarFunction* function = find_function(name);
+  const bool is_operator = function && function->name == name && function->op_type.empty() && function->domain.empty();
+  if (!is_operator) throw Error(ErrorCode::not_implemented, fmt::format("the fused activation \"{}\" is not implemented", name));
+  std::vector<ValueId> inputs{x};
+  Attributes attributes;
+  auto give = [&](const ScalarFunction::Parameter& parameter, size_t i) {
+    if (parameter.name.empty() || i >= parameters.size()) return;
+    if (parameter.input < 0) return attributes.set(parameter.name, parameters[i]);
+    inputs.resize(std::max(inputs.size(), static_cast<size_t>(parameter.input) + 1), kNoValue);
+    inputs[static_cast<size_t>(parameter.input)] = d.scalar(parameters[i], d.in(0));
+  };
+  give(function->a, 0);
+  give(function->b, 1);
+  return d.op(function->name, std::move(inputs), std::move(attributes));
+}
+
+/// The same, with the parameters in attributes of the node.
+ValueId activate(Decomposition& d, ValueId x) {
+  std::vector<float> parameters;
+  for (std::string_view name : {"activation_alpha", "activation_beta", "activation_gamma"})
+    if (d.attributes().has(name)) parameters.push_back(d.attributes().get_float(name));
+  return activate(d, x, d.attributes().get_string("activation"), parameters);
 }
 
 /// The order of axes that FusedMatMul's flags stand for: `batch` moves the first axis behind the batch's, `last` swaps the last two.
@@ -50,19 +66,14 @@ void decompose_fused_matmul(Graph& graph, NodeId id) {
   else
     product = d.op("MatMul", {a, b});
   product = d.scaled(product, d.attributes().get_float("alpha", 1), d.in(0));
-  d.give(0, activate(d, product, d.attributes().get_string("activation"),
-                     {d.attributes().get_float("activation_alpha", 0.01F), d.attributes().get_float("activation_beta", 0)}));
+  d.give(0, activate(d, product));
   d.finish();
 }
 
 void decompose_fused_gemm(Graph& graph, NodeId id) {
   Decomposition d(graph, id);
   ValueId y = d.op("Gemm", {d.in(0), d.in(1), d.in(2)}, d.copied({"alpha", "beta", "transA", "transB"}));
-  std::string_view activation = d.attributes().get_string("activation");
-  std::vector<float> parameters;
-  for (std::string_view name : {"activation_alpha", "activation_beta", "activation_gamma"})
-    if (d.attributes().has(name)) parameters.push_back(d.attributes().get_float(name));
-  d.give(0, activate(d, y, activation, parameters));
+  d.give(0, activate(d, y));
   d.finish();
 }
 

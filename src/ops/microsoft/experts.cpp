@@ -7,6 +7,7 @@
 
 #include "core/checked.h"
 #include "graph/infer.h"
+#include "kernels/elementwise/unary_f32.h"
 #include "ops/checks.h"
 #include "ops/list.h"
 #include "ops/microsoft/microsoft.h"
@@ -14,7 +15,6 @@
 namespace treadle::ops {
 namespace {
 
-using kernels::ExpertActivation;
 using kernels::ExpertGate;
 using kernels::ExpertLayer;
 using kernels::ExpertsParams;
@@ -27,13 +27,15 @@ constexpr std::array<LayerInputs, 3> kMoE = {{{2, -1, 3, -1}, {4, -1, 5, -1}, {6
 constexpr std::array<LayerInputs, 3> kQMoE = {{{2, 3, 4, 11}, {5, 6, 7, 12}, {8, 9, 10, 13}}};
 constexpr int kRouterWeights = 14;
 
-ExpertActivation activation_of(std::string_view name) {
-  if (name == "relu") return ExpertActivation::relu;
-  if (name == "gelu") return ExpertActivation::gelu;
-  if (name == "silu") return ExpertActivation::silu;
-  if (name == "identity") return ExpertActivation::identity;
-  if (name == "swiglu") return ExpertActivation::swiglu;
-  throw Error(ErrorCode::invalid_argument, fmt::format("activation_type is \"{}\"", name));
+bool is_swiglu(std::string_view activation_type) { return activation_type == "swiglu"; }
+
+/// Of the first layer. onnxruntime's gelu is the approximation by tanh; SwiGLU comes behind the layer.
+kernels::ExpertActivation activation_of(std::string_view name) {
+  if (name == "identity" || is_swiglu(name)) return {.code = kernels::Unary::none};
+  if (name != "relu" && name != "silu" && name != "gelu")
+    throw Error(ErrorCode::invalid_argument, fmt::format("activation_type is \"{}\"", name));
+  const ScalarFunction& function = *find_function(name == "gelu" ? "gelu_tanh" : name);
+  return {function.code, function.a.otherwise, function.b.otherwise};
 }
 
 bool is_quantised(const Node& node) { return node.op_type == "QMoE"; }
@@ -43,7 +45,9 @@ void infer(InferContext& c) {
   if (sparse != 0) throw Error(ErrorCode::not_implemented, "use_sparse_mixer is not implemented");
   if (fusion < 0 || fusion > 2) throw Error(ErrorCode::invalid_argument, fmt::format("swiglu_fusion = {}; expected 0, 1 or 2", fusion));
   if (k < 1) throw Error(ErrorCode::invalid_argument, fmt::format("k = {}; expected at least 1", k));
-  const bool gated = activation_of(c.get_string("activation_type", "relu")) == ExpertActivation::swiglu;
+  const std::string_view activation = c.get_string("activation_type", "relu");
+  activation_of(activation);  // it must be one
+  const bool gated = is_swiglu(activation);
   const bool third = c.has_input((is_quantised(c.node()) ? kQMoE : kMoE)[2].weights);
   if (gated && (fusion == 0) != third)
     throw Error(ErrorCode::invalid_argument, "swiglu needs its gate and its factor in fc1 (swiglu_fusion = 1 or 2) or in fc1 and fc3 (0)");
@@ -112,6 +116,7 @@ struct Experts {
     check_shape(c, 1, {p.tokens, p.experts});
     if (e.quantised && c.has_input(kRouterWeights)) check_shape(c, kRouterWeights, {p.tokens, p.experts});
     p.activation = activation_of(c.get_string("activation_type", "relu"));
+    p.swiglu = is_swiglu(c.get_string("activation_type", "relu"));
     // onnxruntime's QMoE takes the softmax of the chosen scores only, whatever the attribute says, unless weights are given.
     p.normalise = c.get_int("normalize_routing_weights") != 0 || (e.quantised && !c.has_input(kRouterWeights));
     p.alpha = c.get_float("activation_alpha", 1);
@@ -121,7 +126,7 @@ struct Experts {
     const bool third = c.has_input(inputs[2].weights);
     if (third)
       p.gate = ExpertGate::third_layer;
-    else if (p.activation == ExpertActivation::swiglu)
+    else if (p.swiglu)
       p.gate = c.get_int("swiglu_fusion") == 1 ? ExpertGate::interleaved : ExpertGate::halves;
     const auto bits = static_cast<int>(c.get_int("expert_weight_bits", 4));
     auto bits_of_layer = [&](std::string_view name) { return static_cast<int>(c.get_int(name, bits)); };
