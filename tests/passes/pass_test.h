@@ -14,6 +14,7 @@
 #include "passes/rules.h"
 #include "passes/whole_graph.h"
 #include "tests/graph/graph_builder.h"
+#include "tests/passes/provenance.h"
 
 namespace treadle::testing {
 
@@ -30,13 +31,16 @@ inline double relative_difference(const Datum& a, const Datum& b) {
   return difference / magnitude;
 }
 
-/// The graph after `change` must be consistent, be inferred as it is, and give what it gave before, up to `tolerance`.
+/// The graph after `change` must be consistent, be inferred as it is, and give what it gave before, up to `tolerance`; its nodes stand for
+/// what they did, with all marks.
 /// @return its text. `count`: how often it must have changed.
 inline std::string changed(Graph& graph, const std::function<int64_t(Graph&)>& change, int64_t count, double tolerance = 0) {
   verify(graph);
   std::unique_ptr<Graph> original = graph.clone();
+  mark_all(graph);
   EXPECT_EQ(change(graph), count);
   verify(graph);
+  EXPECT_EQ(first_loss(graph), "");
   std::string text = print(graph);
   infer(graph);
   EXPECT_EQ(print(graph), text) << "inference finds other types";

@@ -1,10 +1,15 @@
 // What nodes stand for survives every pass: their sources, and the marks of the model's metadata.
+#include "tests/passes/provenance.h"
+
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
+#include <set>
+#include <vector>
 
+#include "autodiff/gradient.h"
+#include "graph/infer.h"
 #include "graph/rewriter.h"
 #include "onnx/import.h"
 #include "onnx/parse.h"
@@ -19,48 +24,96 @@ using testing::GraphBuilder;
 
 constexpr const char* kMark = "treadle.recompute";
 
-void mark_all(Graph& graph) {
-  for (NodeId id : graph.order()) {
-    graph.node(id).metadata = {{kMark, "always"}};
-    for (Body& body : graph.node(id).bodies) mark_all(*body.graph);
-  }
+struct Options {
+  const char* name;
+  passes::PipelineOptions passes;
+};
+
+std::vector<Options> option_sets() {
+  return {{"as sessions have it", {}},
+          {"for training", {.weights_change = true, .weights_packed = true}},
+          {"before autodiff", {.weights_change = true, .before_autodiff = true}},
+          {"for a file", {.for_file = true}},
+          {"for a file that keeps its quantisation", {.keep_quantisation = true, .for_file = true}},
+          {"bfloat16", {.precision = passes::PrecisionRules::parse("bfloat16")}},
+          {"chosen convolutions", {.conv_choice = {.max_weight_expansion = 1}}}};
 }
 
-/// The first node, bodies included, that stands for nothing or has lost its mark; empty if there is none.
-std::string first_loss(const Graph& graph) {
-  for (NodeId id = graph.first(); id != kNoNode; id = graph.next(id)) {
-    const Node& node = graph.node(id);
-    if (node.sources.empty()) return describe(node) + " has no sources";
-    const bool marked = std::any_of(node.metadata.begin(), node.metadata.end(), [](const auto& entry) { return entry.first == kMark; });
-    if (!marked) return describe(node) + " has lost its mark";
-    for (const Body& body : node.bodies)
-      if (std::string loss = first_loss(*body.graph); !loss.empty()) return loss;
-  }
-  return {};
+/// The first pass that loses what a node stands for, and the node; empty if none does. Adds the passes that changed something to `ran`.
+std::string first_loss_of_passes(Graph& graph, passes::PipelineOptions options, std::set<std::string>& ran) {
+  std::string lost;
+  options.verify = true;
+  options.log = [&](std::string_view pass, const std::string&, int64_t) {
+    ran.emplace(pass);
+    if (!lost.empty()) return;
+    if (const std::string loss = testing::first_loss(graph); !loss.empty()) lost = std::string(pass) + ": " + loss;
+  };
+  passes::optimize(graph, options);
+  return lost.empty() ? testing::first_loss(graph) : lost;
 }
 
 TEST(Provenance, SourcesAndMarksSurviveEveryPassOfRealModels) {
   const char* data = std::getenv("TREADLE_TEST_DATA");
   if (!data || !fs::is_directory(fs::path(data) / "models")) GTEST_SKIP() << "TREADLE_TEST_DATA is not set";
+  std::set<std::string> ran;
   for (const auto& file : fs::directory_iterator(fs::path(data) / "models")) {
     if (file.path().extension() != ".onnx") continue;
     SCOPED_TRACE(file.path().filename().string());
     const onnx::ModelDef model = onnx::parse_model_file(file.path().string());
     const std::unique_ptr<Graph> graph = onnx::import_graph(model);
     if (!onnx::list_unsupported(*graph).empty()) continue;
-    mark_all(*graph);
+    testing::mark_all(*graph);
     onnx::upgrade(*graph);
-    ASSERT_EQ(first_loss(*graph), "") << "after the upgrade";
-    std::string lost;
-    passes::PipelineOptions options;
-    options.verify = true;
-    options.log = [&](std::string_view pass, const std::string&, int64_t) {
-      if (std::string loss = first_loss(*graph); lost.empty() && !loss.empty()) lost = std::string(pass) + ": " + loss;
-    };
-    passes::optimize(*graph, options);
-    EXPECT_EQ(lost, "");
-    EXPECT_EQ(first_loss(*graph), "");
+    ASSERT_EQ(testing::first_loss(*graph), "") << "after the upgrade";
+    for (const Options& options : option_sets()) {
+      SCOPED_TRACE(options.name);
+      EXPECT_EQ(first_loss_of_passes(*graph->clone(), options.passes, ran), "");
+    }
   }
+  EXPECT_GE(ran.size(), 28U) << "the other passes have tests of their own only, which check the same";
+}
+
+// A network with its backward part: convolutions, statistics, products and a normalisation.
+TEST(Provenance, SourcesAndMarksSurviveOnJointGraphs) {
+  for (const bool packed : {false, true}) {
+    GraphBuilder b;
+    const ValueId x = b.input("x", {2, 3, 12, 12});
+    std::vector<ValueId> parameters;
+    const auto parameter = [&](const char* name, SymbolicShape shape) {
+      parameters.push_back(b.input(name, std::move(shape)));
+      return parameters.back();
+    };
+    const ValueId first = b.op("first", "Relu", {b.op("conv", "Conv", {x, parameter("w1", {8, 3, 3, 3}), parameter("b1", {8})})});
+    const ValueId second =
+        b.op("second", "Conv",
+             {b.op("pool", "AveragePool", {first}, {{"kernel_shape", std::vector<int64_t>{2, 2}}}), parameter("w2", {4, 8, 1, 1})});
+    const ValueId flat = b.op("flat", "Flatten", {b.op("act", "Sigmoid", {second})});
+    const ValueId product = b.op("product", "Gemm", {flat, parameter("w3", {4 * 9 * 9, 6}), parameter("b3", {6})});
+    const ValueId normal = b.op("normal", "LayerNormalization", {product, parameter("scale", {6}), parameter("shift", {6})});
+    const ValueId loss = b.op("loss", "ReduceMean", {b.op("square", "Mul", {normal, normal})}, {{"keepdims", int64_t{0}}});
+    b.output(loss);
+    const ValueId ys[] = {loss};
+    for (const ValueId gradient : autodiff::add_gradients(b.graph(), ys, {}, parameters)) b.output(gradient);
+    auto graph = b.take();
+    infer(*graph);
+    testing::mark_all(*graph);
+    std::set<std::string> ran;
+    EXPECT_EQ(first_loss_of_passes(*graph, {.weights_change = true, .weights_packed = packed}, ran), "");
+    EXPECT_TRUE(ran.contains("assign-layout"));
+  }
+}
+
+TEST(Provenance, LossesAreFound) {
+  GraphBuilder b;
+  b.output(b.op("y", "Relu", {b.op("x2", "Neg", {b.input("x", {4})})}));
+  auto graph = b.take();
+  testing::mark_all(*graph);
+  EXPECT_EQ(testing::first_loss(*graph), "");
+  Node& first = graph->node(graph->first());
+  first.sources.emplace_back("another");
+  EXPECT_NE(testing::first_loss(*graph).find("has lost the mark of another"), std::string::npos);
+  first.sources.clear();
+  EXPECT_NE(testing::first_loss(*graph).find("has no sources"), std::string::npos);
 }
 
 TEST(Rewriter, NewNodesStandForWhatTheyReplace) {

@@ -1,0 +1,39 @@
+// What nodes stand for, under marks that show where it gets lost.
+#pragma once
+
+#include <algorithm>
+#include <string>
+
+#include "graph/graph.h"
+
+namespace treadle::testing {
+
+inline std::string mark_of(const std::string& source) { return "mark of " + source; }
+
+/// Gives every node, bodies included, an entry of metadata for each node of the model that it stands for.
+inline void mark_all(Graph& graph) {
+  for (NodeId id : graph.order()) {
+    Node& node = graph.node(id);
+    if (node.sources.empty()) node.sources.push_back(node.name);
+    for (const std::string& source : node.sources) node.metadata.emplace_back(mark_of(source), "kept");
+    for (Body& body : node.bodies) mark_all(*body.graph);
+  }
+}
+
+/// The first node, bodies included, that stands for nothing, or for another one without its mark; empty if there is none.
+inline std::string first_loss(const Graph& graph) {
+  for (NodeId id = graph.first(); id != kNoNode; id = graph.next(id)) {
+    const Node& node = graph.node(id);
+    if (node.sources.empty()) return describe(node) + " has no sources";
+    for (const std::string& source : node.sources) {
+      const bool marked =
+          std::any_of(node.metadata.begin(), node.metadata.end(), [&](const auto& entry) { return entry.first == mark_of(source); });
+      if (!marked) return describe(node) + " has lost the " + mark_of(source);
+    }
+    for (const Body& body : node.bodies)
+      if (std::string loss = first_loss(*body.graph); !loss.empty()) return loss;
+  }
+  return {};
+}
+
+}  // namespace treadle::testing
