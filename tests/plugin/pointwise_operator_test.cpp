@@ -16,6 +16,7 @@
 #include "tests/passes/pass_test.h"
 #include "treadle/error.h"
 #include "treadle/session.h"
+#include "treadle/train.h"
 
 namespace treadle {
 namespace {
@@ -148,7 +149,7 @@ TEST_F(PointwiseOperator, KeepsSparseZeros) {
   EXPECT_LE(testing::relative_difference(testing::run_graph(*graph, {csr})[0], expected), 1e-6);
 }
 
-TEST_F(PointwiseOperator, TakesPartInTraining) {
+TEST_F(PointwiseOperator, HasTheGradientOfItsPlugin) {
   Builder b;
   ValueId x = b.input("x", {4, 5});
   ValueId loss = b.op("loss", "ReduceSum", {b.cubed("cube", x)}, {{"keepdims", int64_t{0}}});
@@ -158,9 +159,38 @@ TEST_F(PointwiseOperator, TakesPartInTraining) {
   b.output(dx, "dx");
   auto graph = b.take();
   const std::vector<Datum> feeds = testing::random_feeds(*graph);
-  optimized(*graph, 1e-6, {.weights_change = true, .before_autodiff = true});
+  optimized(*graph, 1e-6, {.weights_change = true});
   const Tensor found = testing::run_graph(*graph, feeds)[1].tensor(), at = feeds[0].tensor();
   for (int64_t i = 0; i < at.num_elements(); ++i) EXPECT_NEAR(found.data<float>()[i], 3 * at.data<float>()[i] * at.data<float>()[i], 1e-5);
+}
+
+// A trainer fuses behind autodiff, where a node of ONNX's operators would be fused too.
+TEST_F(PointwiseOperator, TrainsLikeAnOperatorOfTheLibrary) {
+  const auto model = [](bool written_out) {
+    Builder b;
+    const ValueId x = b.input("x", {b.symbol("n"), 4});
+    const ValueId t = b.op("t", "Tanh", {b.op("h", "MatMul", {x, b.weights("w1", {4, 6})})});
+    const ValueId c = written_out ? b.op("cube", "Mul", {b.op("square", "Mul", {t, t}), t}) : b.cubed("cube", t);
+    b.graph().opsets[kDomain] = 1;
+    b.output(b.op("y", "MatMul", {b.op("e", "Exp", {c}), b.weights("w2", {6, 3})}));
+    const std::string bytes = onnx::serialize_model(onnx::export_model(*b.take()));
+    return Model::from_bytes(std::as_bytes(std::span(bytes)));
+  };
+  const train::TrainerOptions options{.loss = train::Loss::mean_squared_error, .learning_rate = 0.05};
+  train::Trainer trainer(model(false), options), expected(model(true), options);
+  const Tensor x = Builder::random_tensor({8, 4}, 1), labels = Builder::random_tensor({8, 3}, 2);
+  double first = 0, last = 0;
+  for (int step = 0; step < 10; ++step) {
+    last = trainer.step({{"x", x}}, labels);
+    if (step == 0) first = last;
+    EXPECT_NEAR(last, expected.step({{"x", x}}, labels), 1e-5) << step;
+  }
+  EXPECT_LT(last, first);
+  for (const auto& [name, value] : expected.parameters())
+    EXPECT_LE(testing::relative_difference(trainer.parameters().at(name), value), 1e-5) << name;
+  const std::string text = trainer.to_text();
+  EXPECT_NE(text.find("test.pointwise:Cube"), std::string::npos) << "it is in no chain:\n" << text;
+  EXPECT_EQ(text.find("= test.pointwise.Cube("), std::string::npos) << text;
 }
 
 TEST_F(PointwiseOperator, TakesPartInQuantisedRegions) {
