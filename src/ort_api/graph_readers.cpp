@@ -1,5 +1,5 @@
 // Graphs as clients read them: those that the model editor makes. Execution providers of a client, which would be given a session's graph,
-// are not loaded (ort_api/without_meaning.cpp).
+// are not loaded (ort_api/refused_tables.cpp).
 #include <algorithm>
 #include <set>
 

@@ -42,7 +42,7 @@ void add_gemm_bias(Editor& editor, const onnx::NodeDef& node, const std::string&
 void quantize_dynamic(Plan& plan);
 void quantize_weights(Plan& plan);
 
-/// The values whose ranges quantize_static needs.
+/// Static quantisation: first the values whose ranges it needs, then the graph with these ranges.
 class StaticPlan {
  public:
   explicit StaticPlan(Plan& plan);
