@@ -9,6 +9,7 @@
 #include "core/pattern.h"
 #include "exec/program/binding.h"
 #include "graph/dead_nodes.h"
+#include "session/run_names.h"
 #include "session/session_impl.h"
 #include "treadle/error.h"
 
@@ -264,9 +265,7 @@ std::shared_ptr<const Executable> Session::Impl::make_further(const Request& req
           num_fetched = choose_outputs(written, request, monitor);
           for (const std::string& name : request.fed) {
             ValueId id = written.find_value(name);
-            if (id == kNoValue)
-              throw Error(ErrorCode::invalid_argument,
-                          fmt::format("there is no input \"{}\"; the inputs are: {}", name, fmt::join(main->input_names, ", ")));
+            if (id == kNoValue) throw_no_input(name, main->input_names);
             Type type;
             if (types)
               for (size_t k = 0; k < types->outputs.size(); ++k)

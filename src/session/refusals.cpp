@@ -14,6 +14,7 @@ constexpr std::string_view kTraining = "training";
 constexpr std::string_view kArtifacts = "training from artifacts";
 
 constexpr Refusal kRefusals[] = {
+    {kTraining, "feeds of inner values", "make the value an input of the model"},
     {kTraining, "adapters", "train the model with the adapter merged in"},
     {kTraining, "targets", "watch the value with a monitor, or choose it as an output"},
     {kTraining, "output_allocators", "use the option allocator, which serves all memory of a trainer or module"},
@@ -43,11 +44,11 @@ std::span<const Refusal> refusals() { return kRefusals; }
 
 std::string Refusal::message() const { return fmt::format("{} has no {}: {}", where, what, instead); }
 
-void refuse(std::string_view where, std::string_view what) {
+void refuse(std::string_view where, std::string_view what, std::string_view name) {
   const auto found =
       std::find_if(std::begin(kRefusals), std::end(kRefusals), [&](const Refusal& r) { return r.where == where && r.what == what; });
   if (found == std::end(kRefusals)) throw Error(ErrorCode::internal, fmt::format("no words for {} in {}", what, where));
-  throw Error(ErrorCode::invalid_argument, found->message());
+  throw Error(ErrorCode::invalid_argument, name.empty() ? found->message() : fmt::format("\"{}\": {}", name, found->message()));
 }
 
 std::string refusals_markdown() {

@@ -16,8 +16,9 @@ struct Refusal {
 };
 
 std::span<const Refusal> refusals();
+/// @param name  of what is refused; empty: the words say it.
 /// @throws Error(invalid_argument) in the words of the list. @pre it is there
-[[noreturn]] void refuse(std::string_view where, std::string_view what);
+[[noreturn]] void refuse(std::string_view where, std::string_view what, std::string_view name = {});
 
 /// The table as docs/sessions.md has it.
 std::string refusals_markdown();

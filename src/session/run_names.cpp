@@ -1,6 +1,7 @@
 #include "session/run_names.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <string>
@@ -50,6 +51,10 @@ std::vector<std::string> values_of(const Executable& executable) {
 }
 
 }  // namespace
+
+void throw_no_input(std::string_view name, std::span<const std::string> inputs) {
+  throw Error(ErrorCode::invalid_argument, fmt::format("there is no input \"{}\"; the inputs are: {}", name, fmt::join(inputs, ", ")));
+}
 
 void check_names(const Executable& executable, const RunOptions* options, const Monitor* monitor, std::span<const Datum> bound) {
   if (monitor && !executable.watches_any()) check_pattern("the monitor's pattern", monitor->pattern, values_of(executable), "value");

@@ -2,11 +2,16 @@
 #pragma once
 
 #include <span>
+#include <string>
+#include <string_view>
 
 #include "session/executable.h"
 #include "treadle/session.h"
 
 namespace treadle {
+
+/// Of a feed. @throws Error(invalid_argument) naming it, and the inputs that there are
+[[noreturn]] void throw_no_input(std::string_view name, std::span<const std::string> inputs);
 
 /// Every option of a run that is keyed by names, in every way of running.
 /// @param bound  empty, or per output: memory that the caller wants it in.

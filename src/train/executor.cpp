@@ -32,8 +32,10 @@ Feeds Executor::Impl::evaluation_feeds() const {
 }
 
 // What is bound is read there; only another executor of these graphs, or another value, makes a difference.
-void Executor::Impl::hold_for_evaluation(JointModule& module) {
-  if (graphs.reader() == this && !is_bound_anew) return;
+Feeds Executor::Impl::hold_for_evaluation(JointModule& module) {
+  Feeds fed;
+  for (const std::string& name : module.input_names()) fed.emplace(name, arguments.at(name));
+  if (graphs.reader() == this && !is_bound_anew) return fed;
   NamedTensors held;
   for (const std::string& name : module.held_names()) {
     const auto argument = arguments.find(name);
@@ -42,6 +44,7 @@ void Executor::Impl::hold_for_evaluation(JointModule& module) {
   module.hold(held);
   graphs.reader() = this;
   is_bound_anew = false;
+  return fed;
 }
 
 void Executor::Impl::take_outputs(std::vector<Datum> made) {
@@ -94,8 +97,7 @@ const std::vector<Datum>& Executor::forward(bool is_train, const RunOptions* opt
     run.advance_steps(SIZE_MAX);
     e.end_training(std::move(run));
   } else if (JointModule* const module = e.graphs.evaluation()) {
-    e.hold_for_evaluation(*module);
-    const JointModule::Run run = module->forward(e.arguments, options);
+    const JointModule::Run run = module->forward(e.hold_for_evaluation(*module), options);
     e.take_outputs({run.outputs().begin(), run.outputs().end()});
   } else {
     e.take_outputs(e.graphs.session()->run(e.evaluation_feeds(), {}, options));
@@ -111,8 +113,7 @@ void Executor::Impl::begin_steps(bool is_train, const RunOptions* options) {
   if (is_train) {
     stepping.run.emplace(begin_training(options));
   } else if (JointModule* const module = graphs.evaluation()) {
-    hold_for_evaluation(*module);
-    stepping.run.emplace(module->begin(arguments, options));
+    stepping.run.emplace(module->begin(hold_for_evaluation(*module), options));
   } else {
     stepping.session_run.emplace(graphs.session()->partial_run(evaluation_feeds(), nullptr, options));
   }

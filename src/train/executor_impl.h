@@ -22,7 +22,8 @@ struct Executor::Impl {
   void take_shared(const BindOptions& options, Feeds& arguments, NamedTensors& states) const;
 
   Feeds evaluation_feeds() const;
-  void hold_for_evaluation(JointModule& module);
+  /// The module reads the arguments and states as they are now. @return those that it is fed
+  Feeds hold_for_evaluation(JointModule& module);
   JointModule::Run begin_training(const RunOptions* options);
   void end_training(JointModule::Run run);
   void begin_steps(bool is_train, const RunOptions* options);

@@ -80,7 +80,7 @@ void JointModule::Impl::make(const JointOptions& given) {
   if (!forward_only && !made.parameters.empty()) joint_options.parameters = made.parameters;  // with gradients; also the next time
   held->watch(true);
   auto again = [this] { return make_joint(/*simplified=*/false).training.graph; };
-  RunnerOptions of_runner;
+  RunnerOptions of_runner{.check_unread = [this](const std::string& fed) { check_unread(fed); }};
   if (!forward_only) of_runner.forward.emplace();
   runner = std::make_unique<Runner>(*this, std::move(made.graph), again, std::vector<const NamedTensors*>{&parameters, &states}, held,
                                     std::move(of_runner));
@@ -242,6 +242,12 @@ Tensor JointModule::Impl::held_now(const std::string& name) const {
   for (const NamedTensors* tensors : {&parameters, &states})
     for (const auto& [own, tensor] : *tensors) names.push_back(own);
   throw Error(ErrorCode::not_found, fmt::format("the module holds no \"{}\"; is it {}?", name, nearest_names(name, names)));
+}
+
+void JointModule::Impl::check_unread(const std::string& fed) const {
+  const std::vector<ValueInfo> inputs = model.inputs();
+  if (!places_of_held.contains(fed) && std::ranges::find(inputs, fed, &ValueInfo::name) != inputs.end()) return;
+  refuse_feed(model, fed, runner->fed_names());
 }
 
 Datum* JointModule::Impl::memory_of_state(const std::string& name) {

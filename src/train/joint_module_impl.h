@@ -46,6 +46,8 @@ struct JointModule::Impl : Runtime {
   void keep_states(const TrainingGraph& made);
   void find_fed_states(const std::vector<std::string>& names);
   Tensor held_now(const std::string& name) const;
+  /// Of a feed that the graph has no input for. @throws Error(invalid_argument) unless the model has one
+  void check_unread(const std::string& name) const;
   /// Where a state's new value goes to; null: it is none of the module's own.
   Datum* memory_of_state(const std::string& name);
   /// @param feeds    that of a sum is added. @param bound  memory of a gradient is added.

@@ -9,7 +9,9 @@
 #include "core/pattern.h"
 #include "exec/run/frame.h"
 #include "passes/precision.h"
+#include "session/model.h"
 #include "session/refusals.h"
+#include "session/run_names.h"
 #include "treadle/error.h"
 
 namespace treadle::train {
@@ -94,6 +96,9 @@ void Runner::trim() const {
 
 std::vector<Datum> Runner::arrange(const Feeds& feeds, const Datum& labels) const {
   const std::vector<std::string>& names = executable_->input_names;
+  if (options_.check_unread)
+    for (const auto& [name, value] : feeds)
+      if (name == kLabels || position_of(fed_names_, name) == fed_names_.size()) options_.check_unread(name);
   std::vector<Datum> arranged = kept_;
   for (size_t i = 0; i < names.size(); ++i) {
     if (arranged[i].defined()) continue;
@@ -155,6 +160,13 @@ void check_run_options(const RunOptions* options) {
   if (!options->targets.empty()) refuse("training", "targets");
   if (!options->output_allocators.empty()) refuse("training", "output_allocators");
   if (!options->output_devices.empty()) refuse("training", "output_devices");
+}
+
+void refuse_feed(const Model& model, const std::string& name, std::span<const std::string> inputs) {
+  const onnx::GraphDef& graph = model.impl().def.graph;
+  auto makes_it = [&](const onnx::NodeDef& node) { return std::ranges::find(node.outputs, name) != node.outputs.end(); };
+  if (std::ranges::any_of(graph.nodes, makes_it) || find_initializer(model, name)) refuse("training", "feeds of inner values", name);
+  throw_no_input(name, inputs);
 }
 
 }  // namespace treadle::train

@@ -23,6 +23,8 @@ struct RunnerOptions {
   std::optional<std::vector<std::string>> forward = std::nullopt;  ///< as exec::ProgramOptions::forward_outputs
   bool is_ready = false;                                           ///< the graph is optimised, and so are those that are made again
   bool early_updates = false;                                      ///< as exec::ProgramOptions has it
+  /// Called for a feed that is no input of the graph; throws unless the client may be given it all the same. Null: anything may be fed.
+  std::function<void(const std::string&)> check_unread = nullptr;
 };
 
 class Runner {
@@ -37,7 +39,7 @@ class Runner {
   Runner(const Runtime& runtime, std::unique_ptr<Graph> graph, MakeUnsimplified make_unsimplified,
          const std::vector<const NamedTensors*>& kept, std::shared_ptr<exec::Variables> variables = nullptr, RunnerOptions options = {});
 
-  /// Every input in order. @throws Error(invalid_argument) naming the feed that is missing or unknown.
+  /// Every input in order. @throws Error(invalid_argument) naming the feed that is missing, and as RunnerOptions::check_unread
   std::vector<Datum> arrange(const Feeds& feeds, const Datum& labels) const;
   /// The same for those that are fed, in their order. @throws Error(invalid_argument) for another number of them.
   std::vector<Datum> arrange_in_order(std::vector<Datum> fed) const;
@@ -79,5 +81,8 @@ class Runner {
 SessionOptions in_training(const SessionOptions& options);
 /// Likewise for a run of one.
 void check_run_options(const RunOptions* options);
+/// Of a feed that is no input of any of a client's graphs. @param inputs  of the client
+/// @throws Error(invalid_argument): in the words of refusals for a value that the model has.
+[[noreturn]] void refuse_feed(const Model& model, const std::string& name, std::span<const std::string> inputs);
 
 }  // namespace treadle::train

@@ -1,6 +1,8 @@
 // Trainer: the joint graph of forward, backward and update, and three smaller ones beside it.
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "exec/run/trace_marks.h"
 #include "train/artifact_files.h"
 #include "train/checkpoint.h"
@@ -135,6 +137,18 @@ Profile Trainer::profile() const { return recorded_profile(impl_->profile_plan(i
 Profiler Trainer::profiler(const ProfilerOptions& options) {
   auto plan = [impl = impl_.get()](const Profiling& of) { return impl->profile_plan(of); };
   return Profiler(std::make_unique<Profiler::Impl>(nullptr, *impl_, options, std::move(plan)));
+}
+
+// Inputs that only some of the graphs read may be fed to all of them: predict() takes the batches of evaluate().
+void Trainer::Impl::check_unread(const std::string& fed) const {
+  std::vector<std::string> inputs = step->fed_names();
+  std::erase(inputs, kLabels);
+  for (const ValueInfo& info : model.inputs()) inputs.push_back(info.name);
+  for (const ValueInfo& info : loss_inputs(model, options).feeds) inputs.push_back(info.name);
+  if (std::ranges::find(inputs, fed) != inputs.end()) return;
+  std::ranges::sort(inputs);
+  inputs.erase(std::ranges::unique(inputs).begin(), inputs.end());
+  refuse_feed(model, fed, inputs);
 }
 
 profile::ProfilePlan Trainer::Impl::profile_plan(const Profiling& of) const {

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <atomic>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -104,15 +105,23 @@ struct Trainer::Impl : Runtime, TrainerGraphs {
     kept.insert(states.begin(), states.end());
     step_bound = bound_to(kept, graph->output_names);
     auto again = [this] { return step_graph(Runtime::options, /*simplified=*/false); };
-    step = std::make_unique<Runner>(
-        *this, std::move(graph), again, std::vector<const NamedTensors*>{&kept, &scalars}, nullptr,
-        RunnerOptions{.forward = std::move(forward), .is_ready = opened != nullptr, .early_updates = options.early_updates});
+    step = std::make_unique<Runner>(*this, std::move(graph), again, std::vector<const NamedTensors*>{&kept, &scalars}, nullptr,
+                                    RunnerOptions{.forward = std::move(forward),
+                                                  .is_ready = opened != nullptr,
+                                                  .early_updates = options.early_updates,
+                                                  .check_unread = checking_unread()});
     // Where a limit is kept, or a job shares the device, results come to the host. Ranks and sums of gradients are exchanged there.
     if (devices.any() && Runtime::options.memory_limit_bytes == 0 && !job && !ranks && options.accumulation_steps == 1)
       staying = std::make_unique<StayingValues>(*step->executable(), step_bound);
     for (const auto& [name, tensor] : parameters)
       if (auto found = optimizer_state.find(state_name(name, "momentum")); found != optimizer_state.end())
         momentum.emplace(name, found->second);
+  }
+
+  /// Of a feed that a graph has no input for. @throws Error(invalid_argument) unless another one has
+  void check_unread(const std::string& name) const;
+  std::function<void(const std::string&)> checking_unread() {
+    return [this](const std::string& name) { check_unread(name); };
   }
 
   void make_update() {
@@ -258,7 +267,8 @@ struct Trainer::Impl : Runtime, TrainerGraphs {
       auto make = [this](bool simplified) { return gradient_graph(Runtime::options, simplified); };
       auto runner = Runtime::making("the graph for gradients", [&] {
         return std::make_unique<Runner>(
-            *this, make(true), [make] { return make(false); }, std::vector<const NamedTensors*>{&parameters, &states, &scalars});
+            *this, make(true), [make] { return make(false); }, std::vector<const NamedTensors*>{&parameters, &states, &scalars}, nullptr,
+            RunnerOptions{.check_unread = checking_unread()});
       });
       std::lock_guard lock(runners_mutex);
       gradients = std::move(runner);
@@ -297,7 +307,8 @@ struct Trainer::Impl : Runtime, TrainerGraphs {
       auto made = Runtime::making(wanted.loss ? "the graph for evaluate" : "the graph for predict", [&] {
         return std::make_unique<Runner>(
             *this, inference_graph(wanted), [this, wanted] { return inference_graph(wanted); },
-            std::vector<const NamedTensors*>{&parameters}, variables(), RunnerOptions{.is_ready = opened != nullptr});
+            std::vector<const NamedTensors*>{&parameters}, variables(),
+            RunnerOptions{.is_ready = opened != nullptr, .check_unread = checking_unread()});
       });
       std::lock_guard lock(runners_mutex);
       runner = std::move(made);

@@ -1,10 +1,12 @@
 // The table of capabilities: each of them in every way of running, on every schedule. What does not exist is refused in the same words.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <chrono>
 #include <cmath>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <limits>
 #include <set>
 #include <stdexcept>
@@ -106,6 +108,9 @@ class Client {
   virtual void reset_node_counters() = 0;
   /// For those that have one.
   virtual Session* session() { return nullptr; }
+  /// For the others: whatever takes feeds by name, once each.
+  using Feeding = std::function<void()>;
+  virtual std::vector<Feeding> fed_by_name(const train::Feeds& /*feeds*/) { return {}; }
 };
 
 class SessionClient : public Client {
@@ -184,6 +189,9 @@ class JointClient final : public Client {
   void set_monitor(Monitor monitor) override { module_.set_monitor(std::move(monitor)); }
   std::vector<NodeCounter> node_counters() const override { return module_.node_counters(); }
   void reset_node_counters() override { module_.reset_node_counters(); }
+  std::vector<Feeding> fed_by_name(const train::Feeds& feeds) override {
+    return {[=, this] { module_.forward(feeds); }, [=, this] { module_.begin(feeds); }};
+  }
 
  private:
   train::JointModule module_;
@@ -212,6 +220,13 @@ class TrainerClient final : public Client {
   void set_monitor(Monitor monitor) override { trainer_.set_monitor(std::move(monitor)); }
   std::vector<NodeCounter> node_counters() const override { return trainer_.node_counters(); }
   void reset_node_counters() override { trainer_.reset_node_counters(); }
+  std::vector<Feeding> fed_by_name(const train::Feeds& feeds) override {
+    Tensor zeros(DType::float32, {3, 4});
+    std::fill_n(zeros.data<float>(), zeros.num_elements(), 0.0F);
+    return {[=, this] { trainer_.step(feeds, zeros); }, [=, this] { trainer_.predict(feeds); },
+            [=, this] { trainer_.evaluate(feeds, zeros); }, [=, this] { trainer_.evaluate_with_outputs(feeds, zeros); },
+            [=, this] { trainer_.gradients(feeds, zeros); }};
+  }
 
  private:
   train::Trainer trainer_;
@@ -625,7 +640,26 @@ TEST_P(Capabilities, FeedsComeLaterAndValuesAreFetchedEarly) {
 }
 
 TEST_P(Capabilities, AnyValueIsFed) {
-  if (!client().session()) GTEST_SKIP() << "takes inputs only";
+  if (!client().session()) {
+    auto message_of = [](const Client::Feeding& feed) -> std::string {
+      try {
+        feed();
+      } catch (const Error& error) {
+        EXPECT_EQ(error.code(), ErrorCode::invalid_argument);
+        return error.what();
+      }
+      return "it was ignored";
+    };
+    const Datum x = rows(3);
+    for (const char* inner : {"product", "w"})
+      for (const auto& feed : client().fed_by_name({{"x", x}, {inner, x}}))
+        EXPECT_EQ(message_of(feed).find(fmt::format("\"{}\": training has no feeds of inner values", inner)), 0U) << message_of(feed);
+    for (const auto& feed : client().fed_by_name({{"x", x}, {"produkt", x}}))
+      EXPECT_EQ(message_of(feed), "there is no input \"produkt\"; the inputs are: x");
+    for (const auto& feed : client().fed_by_name({{"x", x}})) feed();
+    return;
+  }
+  EXPECT_THROW(client().session()->run({{"x", rows(3)}, {"produkt", rows(3)}}), Error);
   Tensor product(DType::float32, {2, 4});
   std::fill_n(product.data<float>(), 8, 4.0F);
   std::vector<float> y;
@@ -649,7 +683,6 @@ TEST_P(Capabilities, AnyValueIsFed) {
 }
 
 TEST_P(Capabilities, AnyValueIsFetched) {
-  if (!client().session()) GTEST_SKIP() << "hands out its outputs only";
   const std::vector<std::string> wanted{"sum", "y"};
   const Tensor x = rows(2);
   std::vector<Datum> values;
@@ -662,7 +695,20 @@ TEST_P(Capabilities, AnyValueIsFetched) {
     client().session()->run(binding);
     values = binding.outputs();
   } else if (is_way("partial")) {
-    GTEST_SKIP() << "gives the session's outputs";
+    RunOptions run;
+    run.targets = {"sum"};
+    PartialRun partial = client().session()->partial_run({{"x", x}}, nullptr, &run);
+    partial.advance();
+    values = partial.fetch(wanted);
+  } else if (is_way("joint")) {
+    train::JointModule module(make_model(), {.outputs = {"y"}, .plain_outputs = {"sum"}, .session = options_});
+    const train::JointModule::Run run = module.forward({{"x", x}});
+    values = {run.outputs()[1], run.outputs()[0]};
+  } else if (is_way("trainer")) {
+    RunOptions run;  // nothing is fetched by name
+    run.targets = {"sum"};
+    EXPECT_NE(std::string(failure(&run).what()).find("training has no targets: watch the value with a monitor"), std::string::npos);
+    return;
   } else {
     StatefulRun runs(*client().session(), {});
     values = runs.run({{"x", x}}, wanted);
