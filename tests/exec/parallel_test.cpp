@@ -368,6 +368,47 @@ TEST(Parallel, UpdatesComeAfterAllElseAndAreWrittenInPlace) {
   EXPECT_EQ(outputs[2].tensor().data<float>()[3], 2 * 10 - 1);
 }
 
+// present = Concat(past, x), with heads before rows if there are several; y = present + present.
+std::shared_ptr<Graph> cache_of_rows(int64_t num_heads) {
+  GraphBuilder b;
+  const ValueId past = b.input("past", DType::float32, {num_heads, b.symbol("p"), 4});
+  const ValueId x = b.input("x", DType::float32, {num_heads, b.symbol("n"), 4});
+  const ValueId present = b.node("Concat", {past, x}, {{"axis", int64_t{1}}});
+  b.output(present, "present");
+  b.output(b.node("Add", {present, present}), "y");
+  return b.finish();
+}
+
+TEST(Parallel, StatesThatGrowTakeNoOrder) {
+  ThreadPool pool(3);
+  for (const int64_t num_heads : {1, 2}) {
+    const Program program(cache_of_rows(num_heads), kParallel);
+    constexpr int64_t kRoom = 64, kRows = 3;
+    auto memory = Storage::allocate(static_cast<size_t>(num_heads * kRoom * 4) * sizeof(float));
+    const size_t offset = num_heads == 1 ? 0 : 1024;  // appended to behind its end, or before its begin
+    Tensor past(DType::float32, {num_heads, kRows, 4}, memory, offset), x(DType::float32, {num_heads, 1, 4});
+    auto element = [](int64_t head, int64_t row) { return static_cast<float>(10 * head + row); };
+    for (int64_t head = 0; head < num_heads; ++head) {
+      for (int64_t row = 0; row < kRows; ++row) std::fill_n(past.data<float>() + (head * kRows + row) * 4, 4, element(head, row));
+      std::fill_n(x.data<float>() + head * 4, 4, element(head, kRows));
+    }
+    std::vector<exec::OutputMemory> where(2);
+    where[0].reusable = where[0].stays = true;
+    (num_heads == 1 ? where[0].appends_to : where[0].grows_from) = 0;
+    exec::Frame frame(program);
+    frame.start(std::vector<Datum>{past, x}, {}, on(pool), where);
+    EXPECT_TRUE(frame.goes_by_readiness());
+    EXPECT_TRUE(frame.advance());
+    std::vector<Datum> outputs(2);
+    frame.take_outputs(outputs);
+    const Tensor present = outputs[0].tensor();
+    EXPECT_EQ(present.storage() == memory, num_heads == 1) << "rows are moved within a state only in the program's order";
+    for (int64_t head = 0; head < num_heads; ++head)
+      for (int64_t row = 0; row <= kRows; ++row)
+        EXPECT_EQ(present.data<float>()[(head * (kRows + 1) + row) * 4 + 1], element(head, row)) << head << ", " << row;
+  }
+}
+
 TEST(Parallel, ACacheKeepsValuesAndReplacesNodes) {
   ThreadPool pool(3);
   GraphBuilder b;

@@ -50,7 +50,7 @@ void Frame::start(std::span<const Datum> feeds, std::span<const Datum> bound, co
   }
   starved_ = SIZE_MAX;
   if (control_.takes_feeds_later) find_starved();
-  choose_schedule(memory);
+  choose_schedule();
 }
 
 // For the arena and the outputs.
@@ -66,13 +66,13 @@ void Frame::find_memory() {
   if (!state_.is_placed()) state_.place(/*exact=*/budget_.is_capped());
   if (control_.memory && control_.memory->allocator) control_.memory->allocator->renew(state_.arena(), state_.arena_bytes());
   FeedBinder::point_at_feeds(state_);
-  outputs_.place(control_);
+  by_readiness_ = !state_.budget() && worth_parallel(program_, state_.binding(), control_);
+  outputs_.place(control_, by_readiness_);
 }
 
 // By readiness where that pays. A plan within a limit has an order of its own.
-void Frame::choose_schedule(std::span<const OutputMemory> memory) {
-  by_readiness_ = !state_.budget() && worth_parallel(program_, state_.binding(), control_) && !outputs_.needs_order() &&
-                  std::none_of(memory.begin(), memory.end(), [](const OutputMemory& output) { return output.reusable; });
+void Frame::choose_schedule() {
+  by_readiness_ &= !outputs_.needs_order();
   if (!by_readiness_) return;
   if (!parallel_) parallel_ = std::make_unique<ParallelState>(*program_.parallel());
   parallel_->begin(program_.instructions().size(), control_);

@@ -72,7 +72,7 @@ class Frame final : public Run {
 
  private:
   void find_memory();
-  void choose_schedule(std::span<const OutputMemory> memory);
+  void choose_schedule();
   [[noreturn]] void rethrow_with_memory() const;
   void advance_by_readiness(size_t end);
   void advance_in_order(size_t end);

@@ -70,7 +70,7 @@ bool OutputStore::is_handed_over(int32_t root) const {
   return false;
 }
 
-void OutputStore::place(const RunControl& control) {
+void OutputStore::place(const RunControl& control, bool by_readiness) {
   const auto preallocated = state_.program().preallocated();
   for (size_t p = 0; p < preallocated.size(); ++p) {
     const int32_t slot = preallocated[p];
@@ -78,7 +78,7 @@ void OutputStore::place(const RunControl& control) {
     if (std::ranges::any_of(std::views::iota(size_t{0}, memory_.size()), is_made_in_run)) continue;
     Tensor tensor = in_bound_memory(slot);
     needs_order_ |= tensor.defined() && !is_ordered_by_readiness(slot, tensor);
-    if (!tensor.defined()) tensor = beside_feed(slot, control);
+    if (!tensor.defined() && !by_readiness) tensor = beside_feed(slot, control);
     if (!tensor.defined()) tensor = in_arena(p);
     if (!tensor.defined()) tensor = in_own_memory(slot);
     state_.hold(slot, std::move(tensor));

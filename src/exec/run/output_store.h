@@ -24,8 +24,9 @@ class OutputStore {
   /// @param keeps_feeds  feeds are read until the run's end: nothing is written over them.
   void begin(std::span<const Datum> bound, std::span<const OutputMemory> memory, bool keeps_feeds);
   /// Makes all outputs whose extents are known before the run.
+  /// @param by_readiness  how instructions run if all outputs allow it: none is made where only the program's order would.
   /// @throws Error(invalid_argument) for an output that is bound to another dtype or shape than it has.
-  void place(const RunControl& control);
+  void place(const RunControl& control, bool by_readiness);
   /// Of the outputs that place() allocates.
   size_t bytes_to_allocate() const;
   /// Whether the run writes over bytes of its feeds, and nothing but the program's order has their readers come before.
