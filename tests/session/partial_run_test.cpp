@@ -4,6 +4,7 @@
 #include <functional>
 #include <thread>
 
+#include "tests/session/faults.h"
 #include "tests/session/models.h"
 #include "treadle/treadle.hpp"
 
@@ -263,6 +264,42 @@ TEST(PartialRun, ACachedValueReplacesItsComputation) {
   PartialRun third = session.partial_run({{"x", floats({1, 1})}}, cache);
   third.advance();
   EXPECT_THROW(third.resume(one({0, 0})), Error);
+}
+
+// The extents of `places` come out in the run.
+TEST(PartialRun, FetchesValuesToWhereTheOptionsWantThem) {
+  ModelBuilder b;
+  b.input("x", {-1}).output("y", {-1});
+  b.def().graph.outputs.push_back(ModelBuilder::info("places", {1, -1}, DType::int64));
+  b.def().graph.outputs.back().type.shape->back().param = "k";
+  b.node("Neg", {"x"}, {"y"}, "negate").node("NonZero", {"y"}, {"places"}, "find").node("Neg", {"y"}, {"last"}).output("last", {-1});
+  const std::vector<std::string> names{"y", "places"};
+  for (const char* device : {"", "sim"}) {
+    SessionOptions options;
+    options.device = device;
+    const Session session(b.model(), options);
+    auto expect_right = [&](const std::vector<Datum>& fetched) {
+      EXPECT_EQ(values_of(fetched[0].tensor().clone()), (std::vector<float>{-1, 0, -3}));
+      const Tensor places = fetched[1].tensor().clone();
+      EXPECT_EQ(std::vector<int64_t>(places.data<int64_t>(), places.data<int64_t>() + 2), (std::vector<int64_t>{0, 2}));
+    };
+    RunOptions placed;
+    for (const std::string& name : names) placed.output_devices[name] = "sim";
+    PartialRun on_device = session.partial_run({{"x", floats({1, 0, 3})}}, nullptr, &placed);
+    const std::vector<Datum> there = on_device.advance("find", {}, names);
+    expect_right(there);
+    for (const Datum& value : there) EXPECT_EQ(device_of(value.tensor()), "sim");
+
+    const auto allocator = std::make_shared<testing::FaultyAllocator>();
+    RunOptions allocated;
+    for (const std::string& name : names) allocated.output_allocators[name] = allocator;
+    PartialRun own = session.partial_run({{"x", floats({1, 0, 3})}}, nullptr, &allocated);
+    own.advance();
+    std::vector<Datum> fetched = own.fetch(names);
+    expect_right(fetched);
+    EXPECT_EQ(allocator->live(), 2);
+    expect_right(own.outputs());
+  }
 }
 
 TEST(PartialRun, OutlivesItsSessionOnlyToBeCancelled) {

@@ -40,7 +40,7 @@ class Frame final : public Run {
   void feed(size_t input, const Datum& value) override;
   void move_feed(size_t input, const Datum& value) override;
   bool has_output(size_t k) const override;
-  Datum output(size_t k) const override { return state_.value(program_.output_slots()[k], /*shared=*/true); }
+  Datum output(size_t k) const override { return outputs_.output(k); }
   Datum take_output(size_t k) override;
 
   bool advance(size_t steps = SIZE_MAX) override;

@@ -332,49 +332,53 @@ void OutputStore::hand_over(std::span<Datum> outputs) {
   const auto slots = program.output_slots();
   auto is_bound = [&](size_t k) { return k < bound_.size() && bound_[k].defined(); };
   for (size_t k = 0; k < slots.size(); ++k) {
-    Datum result = state_.value(slots[k], /*shared=*/true);
+    Datum result = value(k);
     const bool is_in_place = is_bound(k) && result.is_tensor() && result.tensor().raw() == bound_[k].tensor().raw();
-    if (program.slots()[static_cast<size_t>(slots[k])].placement == Placement::constant && result.is_tensor())
-      result = result.tensor().clone();
-    else if (!fed_.empty() && !is_in_place)
-      result = apart_from_feeds(std::move(result));
-    outputs[k] = std::move(result);
+    outputs[k] = fed_.empty() || is_in_place ? std::move(result) : apart_from_feeds(std::move(result));
   }
   for (size_t k = 0; k < slots.size(); ++k) {
-    const Slot& slot = program.slots()[static_cast<size_t>(slots[k])];
     Datum& result = outputs[k];
-    if (is_bound(k)) {
-      Tensor own = bound_[k].tensor();
-      if (!result.is_tensor() || result.tensor().dtype() != own.dtype() || result.tensor().shape() != own.shape())
-        throw Error(ErrorCode::invalid_argument, fmt::format("output \"{}\" is bound to {}, it is {}", program.graph().output_names[k],
-                                                             describe(own), describe(result)));
-      if (result.tensor().raw() != own.raw()) own.copy_from(result.tensor());
-      result = own;
-    } else if (k < memory_.size() && memory_[k].allocator && slot.placement == Placement::held && result.is_tensor() &&
-               slot.dtype != DType::string && allocator_of(result.tensor().storage()) != memory_[k].allocator.get()) {
-      Tensor own = allocate_from(memory_[k].allocator, slot.dtype, result.tensor().shape());  // its extents came out in the run
-      own.copy_from(result.tensor());
-      result = own;
-    } else if (result.is_tensor()) {
-      static const OutputMemory kAnywhere;
-      put_where_wanted(result, k < memory_.size() ? memory_[k] : kAnywhere);
+    if (!is_bound(k)) {
+      result = where_wanted(k, std::move(result));
+      continue;
     }
+    Tensor own = bound_[k].tensor();
+    if (!result.is_tensor() || result.tensor().dtype() != own.dtype() || result.tensor().shape() != own.shape())
+      throw Error(ErrorCode::invalid_argument,
+                  fmt::format("output \"{}\" is bound to {}, it is {}", program.graph().output_names[k], describe(own), describe(result)));
+    if (result.tensor().raw() != own.raw()) own.copy_from(result.tensor());
+    result = own;
   }
 }
 
-// An output that has come to lie elsewhere is copied.
-void OutputStore::put_where_wanted(Datum& output, const OutputMemory& memory) {
-  const Tensor& result = output.tensor();
+// A copy of the program's own.
+Datum OutputStore::value(size_t k) const {
+  const int32_t slot = state_.program().output_slots()[k];
+  Datum result = state_.value(slot, /*shared=*/true);
+  const bool is_programs = state_.program().slots()[static_cast<size_t>(slot)].placement == Placement::constant;
+  return is_programs && result.is_tensor() ? Datum(result.tensor().clone()) : result;
+}
+
+// An output that has come to lie elsewhere is copied: for one whose extents came out in the run, there was no memory ahead.
+Datum OutputStore::where_wanted(size_t k, Datum value) const {
+  static const OutputMemory kAnywhere;
+  const OutputMemory& memory = k < memory_.size() ? memory_[k] : kAnywhere;
+  if (!value.is_tensor()) return value;
+  const Tensor& result = value.tensor();
   const std::shared_ptr<Device>& lies_on = result.storage()->device();
-  if (!memory.device) {
-    if (lies_on && !memory.stays) output = result.clone();
-    return;
+  const Slot& slot = state_.program().slots()[static_cast<size_t>(state_.program().output_slots()[k])];
+  if (memory.allocator && slot.placement == Placement::held && slot.dtype != DType::string &&
+      allocator_of(result.storage()) != memory.allocator.get()) {
+    Tensor own = allocate_from(memory.allocator, result.dtype(), result.shape());
+    own.copy_from(result);
+    return own;
   }
-  if (result.dtype() == DType::string) return;
-  if (lies_on && lies_on->reaches(*memory.device) && lies_on->name() == memory.device->name()) return;
+  if (!memory.device) return lies_on && !memory.stays ? Datum(result.clone()) : value;
+  if (result.dtype() == DType::string) return value;
+  if (lies_on && lies_on->reaches(*memory.device) && lies_on->name() == memory.device->name()) return value;
   Tensor copy(result.dtype(), result.shape(), memory.device->allocate(result.size_bytes()));
   copy.copy_from(result);
-  output = std::move(copy);
+  return copy;
 }
 
 void OutputStore::restore_feeds(size_t pc) {

@@ -38,6 +38,8 @@ class OutputStore {
   /// Whether no output is bound to fed bytes but next versions of feeds, each to the whole of its own.
   bool binds_next_versions() const;
 
+  /// One of them while the run goes on, where the caller wants it: from its allocator, on its device.
+  Datum output(size_t k) const { return where_wanted(k, value(k)); }
   /// @throws Error(invalid_argument) for an output that is bound to another dtype or shape than came out.
   void hand_over(std::span<Datum> outputs);
   /// After an error before the instruction `pc`: feeds whose rows have been moved within their memory are as they were.
@@ -66,7 +68,8 @@ class OutputStore {
   Tensor beside_feed(int32_t slot, const RunControl& control);
   Tensor in_arena(size_t preallocated) const;
   Tensor in_own_memory(int32_t slot) const;
-  static void put_where_wanted(Datum& output, const OutputMemory& memory);
+  Datum value(size_t k) const;
+  Datum where_wanted(size_t k, Datum value) const;
   void verify_over_feeds() const;
 
   RunState& state_;

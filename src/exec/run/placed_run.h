@@ -30,7 +30,7 @@ class PlacedRun final : public Run {
   void feed(size_t input, const Datum& value) override;
   void move_feed(size_t input, const Datum& value) override;
   bool has_output(size_t k) const override;
-  Datum output(size_t k) const override { return from_device(frame_.output(k)); }
+  Datum output(size_t k) const override { return frame_.output(k); }
   Datum take_output(size_t k) override;
   /// Steps are kernels and copies, in the order in which they are issued. All devices have reached where it stops.
   bool advance(size_t steps = SIZE_MAX) override;
