@@ -212,7 +212,6 @@ void Runtime::set_monitor(Monitor made) {
 }
 
 exec::RunControl Runtime::control(const RunOptions* run_options) const {
-  if (job) attached.follow(*this);
   exec::RunControl control;
   ThreadPool* threads = run_options && run_options->thread_pool ? run_options->thread_pool.get() : pool.get();
   control.pool = threads->num_threads() > 1 ? threads : nullptr;
@@ -221,12 +220,7 @@ exec::RunControl Runtime::control(const RunOptions* run_options) const {
   if (intra_limit == 0 && threads->num_threads() > control.max_threads) control.intra_op_threads = control.max_threads;
   control.inter_op_threads = inter_limit;
   control.denormals_as_zero = options.set_denormal_as_zero;
-  if (num_recording.load(std::memory_order_acquire) > 0) {
-    control.recorder = &Recorder::of_process();
-    control.recorder->anchor_if_due();
-    control.record_run = Recorder::next_run();
-    control.kernel_phases = phases_wanted();
-  }
+  set_recorder(control);
   control.run_id = num_runs.fetch_add(1, std::memory_order_relaxed);
   control.counts_nodes = options.node_counters;
   control.closing = &in_flight->closing();
@@ -239,6 +233,17 @@ exec::RunControl Runtime::control(const RunOptions* run_options) const {
       control.deadline = std::chrono::steady_clock::now() + std::chrono::milliseconds(run_options->deadline_ms);
   }
   return control;
+}
+
+void Runtime::set_recorder(exec::RunControl& control) const {
+  if (job) attached.follow(*this);
+  control.recorder = nullptr;
+  control.kernel_phases = false;
+  if (num_recording.load(std::memory_order_acquire) == 0) return;
+  control.recorder = &Recorder::of_process();
+  control.recorder->anchor_if_due();
+  if (control.record_run == 0) control.record_run = Recorder::next_run();
+  control.kernel_phases = phases_wanted();
 }
 
 // What leaves the session is not its memory any more.

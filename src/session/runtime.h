@@ -88,6 +88,8 @@ struct Runtime {
   std::shared_ptr<const Monitor> current_monitor() const;
 
   exec::RunControl control(const RunOptions* run_options) const;
+  /// Of a run that begins, or goes on: it is recorded from now on if a profile of this client is on.
+  void set_recorder(exec::RunControl& control) const;
 
   /// A whole run: hooks, monitor, checks, dumps, metadata, deadline.
   void execute(const std::shared_ptr<const Executable>& executable, std::span<const Datum> feeds, std::span<Datum> results,
@@ -158,7 +160,7 @@ struct Runtime {
     uint32_t run = Recorder::reserve_names(2), initialization = run + 1;
   };
   const RecordNames records;
-  mutable std::atomic<int> num_recording{0};  // profiles of this client that are on: while there are any, runs that begin are recorded
+  mutable std::atomic<int> num_recording{0};  // profiles of this client that are on: while there are any, runs are recorded
   std::shared_ptr<Profiling> own_profiling;   // of start_profiling() and enable_profiling
   mutable AttachedProfile attached;           // that another process asked for
   std::atomic<uint64_t> monitor_number{0};    // of the one that is set; 0: none

@@ -53,6 +53,8 @@ exec::Run& StoppableRun::run() const {
 
 bool StoppableRun::advance(size_t steps) {
   run();
+  runtime_->set_recorder(control_);
+  run_->set_recorder(control_);
   bool at_end = false;
   const HookedRun hooked{.run_id = control_.run_id, .graph_id = executable_->id, .tag = tag_};
   try {

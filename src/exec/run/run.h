@@ -35,6 +35,9 @@ class Run {
   /// Before the first step. Outlives the run; null: none.
   virtual void set_cache(std::shared_ptr<ValueCache> cache) = 0;
 
+  /// Between two steps: the next ones are recorded as `of` says, which otherwise is the control that the run has.
+  virtual void set_recorder(const RunControl& of) = 0;
+
   /// Gives an input that was not fed at the start. @throws Error(invalid_argument) for one that was, and as start()
   virtual void feed(size_t input, const Datum& value) = 0;
   /// At a Yield: the input's elements lie elsewhere from now on. @throws Error(invalid_argument) for another dtype or shape.

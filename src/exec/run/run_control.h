@@ -94,6 +94,12 @@ struct RunControl {
   bool kernel_phases = false;                 ///< recorded too
   int inter_op_threads = 0;                   ///< nodes at once, in the parallel executor; 0: as many as the pool has threads, 1: in order
 
+  /// Records go where those of the other run do, or nowhere.
+  void set_recorder(const RunControl& other) {
+    recorder = other.recorder;
+    record_run = other.record_run;
+    kernel_phases = other.kernel_phases;
+  }
   /// @pre there is a recorder
   void record_node(uint32_t name, uint64_t start, uint64_t end, double flops = 0, double bytes = 0) const {
     recorder->record(name, RecordKind::node, start, end, static_cast<int64_t>(flops), static_cast<int64_t>(bytes), record_run);
