@@ -6,12 +6,14 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cmath>
 #include <cstdio>
 #include <future>
 #include <limits>
+#include <optional>
 #include <semaphore>
 #include <thread>
 
@@ -22,8 +24,10 @@
 #include "sharing/turn.h"
 #include "tests/onnx/wire_builder.h"
 #include "tests/sanitizers.h"
+#include "tests/session/faults.h"
 #include "tests/sharing/jobs.h"
 #include "treadle/plugin.h"
+#include "treadle/profile.h"
 
 namespace treadle {
 namespace {
@@ -223,6 +227,45 @@ TEST(Jobs, OpportunisticOnesGiveWayWithinANode) {
   }
   node.join();
   EXPECT_EQ(done, kChunks);
+}
+
+// A guaranteed run begins in the first chunk of the only node's loop.
+TEST(Jobs, OpportunisticOnesGiveWayWithinANodeThatIsWatched) {
+  testing::register_fault_operators();
+  testing::ModelBuilder b;
+  b.input("x", {-1}).output("y", {-1}).node("WideStep", {"x"}, {"y"}, "wide", "test.fault");
+  b.def().opset_imports.push_back({"test.fault", 1});
+  for (const std::string watched_by : {"nobody", "a profile", "a monitor", "a deadline", "counters"}) {
+    auto guaranteed = std::make_shared<Job>(JobOptions{.name = "first"});
+    auto opportunistic = std::make_shared<Job>(JobOptions{.name = "second", .job_class = JobClass::opportunistic});
+    SessionOptions options = in_job(opportunistic);
+    options.node_counters = watched_by == "counters";
+    Session session(b.model(), options);
+    std::optional<Profiler> profiler;
+    if (watched_by == "a profile") profiler.emplace(session.profiler({}));
+    if (watched_by == "a monitor") session.set_monitor({.callback = [](const MonitorEvent&) {}});
+    RunOptions run;
+    if (watched_by == "a deadline") run.deadline_ms = 60'000;
+    std::promise<void> begun;
+    std::thread other;
+    testing::set_fault(0, [&] {
+      other = std::thread([&] {
+        const sharing::Interruption none{[](const void*) {}, nullptr};
+        sharing::Turn turn(guaranteed->state().get(), nullptr, 0, none);
+        begun.set_value();
+        EXPECT_TRUE(eventually([&] { return opportunistic->status().active == 0; })) << watched_by;
+      });
+      begun.get_future().wait();
+    });
+    const std::vector<float> y = values_of(session.run({{"x", testing::floats(std::vector<float>(300, 1.0F))}}, {}, &run)[0]);
+    other.join();
+    EXPECT_EQ(y, std::vector<float>(300, 2.0F));
+    EXPECT_GT(opportunistic->status().gave_way_ns, 0U) << watched_by;
+    if (profiler) {
+      const std::vector<ProfiledEvent> events = profiler->profile().slowest_run;
+      EXPECT_GE(std::ranges::count(events, -1, &ProfiledEvent::node), 1) << "the pause is a wait";
+    }
+  }
 }
 
 TEST(Jobs, OpportunisticOnesGiveWayToGuaranteedOnes) {

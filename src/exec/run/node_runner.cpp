@@ -46,8 +46,16 @@ void NodeRunner::record(const Instruction& instruction, uint64_t start, uint64_t
   control_.record_node(instruction.record_name, start, end, cost.flops, cost.bytes);
 }
 
+// It may have locks, and holds the caller's: its loops give way to nobody.
+template <typename Tell>
+void NodeRunner::tell_observer(Tell&& tell) const {
+  if (!control_.observer) return;
+  const LoopBreakScope stays(nullptr);
+  control_.call(tell);
+}
+
 void NodeRunner::execute_watched(const Instruction& instruction, Evaluator& evaluator) {
-  if (control_.observer) control_.call([&] { control_.observer->before(state_, instruction); });
+  tell_observer([&] { control_.observer->before(state_, instruction); });
   const UnderWay node(control_.caller, instruction.node);
   const bool timed = control_.recorder || control_.counts_nodes;
   const uint64_t start = timed ? read_ticks() : 0;
@@ -55,7 +63,7 @@ void NodeRunner::execute_watched(const Instruction& instruction, Evaluator& eval
   const uint64_t end = timed ? read_ticks() : 0;
   if (control_.counts_nodes) count(instruction, end - start);
   if (control_.recorder) record(instruction, start, end);
-  if (control_.observer) control_.call([&] { control_.observer->after(state_, instruction); });
+  tell_observer([&] { control_.observer->after(state_, instruction); });
 }
 
 void NodeRunner::renew_buffers(size_t index) {

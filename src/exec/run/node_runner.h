@@ -49,7 +49,7 @@ class NodeRunner {
   /// Gives way for other jobs. @param breaks  of loops in the node; ends with it.
   void take_turn(size_t index, sharing::Turn& turn, std::optional<LoopBreakScope>& breaks) {
     turn.before_node(state_.binding().hint(index));
-    if (!program_.instructions()[index].dynamic && !control_.watched()) breaks.emplace(turn.within_node());
+    if (!program_.instructions()[index].dynamic) breaks.emplace(turn.within_node());
   }
   void execute(const Instruction& instruction, Evaluator& evaluator) {
     const PhaseNode phases(control_.kernel_phases, instruction.record_name, control_.record_run, instruction.whole_phase());
@@ -74,6 +74,8 @@ class NodeRunner {
   class Operands;
   void execute_dynamic(const Instruction& instruction, Evaluator& evaluator);
   void record(const Instruction& instruction, uint64_t start, uint64_t end) const;
+  template <typename Tell>
+  void tell_observer(Tell&& tell) const;
 
   const Program& program_;
   RunState& state_;
