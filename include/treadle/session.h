@@ -123,9 +123,10 @@ class TREADLE_API CancelToken {
   CancelToken() : flag_(std::make_shared<std::atomic<bool>>(false)) {}
   void cancel() const noexcept { flag_->store(true); }
   bool cancelled() const noexcept { return flag_->load(); }
+  /// What runs look at; it lives as long as any copy of the token.
+  const std::atomic<bool>& flag() const noexcept { return *flag_; }
 
  private:
-  friend struct Runtime;
   std::shared_ptr<std::atomic<bool>> flag_;
 };
 
@@ -406,8 +407,8 @@ class TREADLE_API Session {
   std::pair<std::string, std::vector<PeakTensor>> memory_peak() const;
   /// Writes the profile so far and returns its path; profiling goes off.
   std::string end_profiling();
-  /// Begins a profile: runs that begin from now on are recorded, also where enable_profiling was false. What was recorded before is
-  /// forgotten.
+  /// Begins a profile: runs, and parts of runs, that begin from now on are recorded, also where enable_profiling was false. What was
+  /// recorded before is forgotten.
   void start_profiling();
   /// Runs that begin while it is paused are not recorded. @throws Error(invalid_argument) without start_profiling() or enable_profiling
   void pause_profiling();

@@ -228,7 +228,7 @@ exec::RunControl Runtime::control(const RunOptions* run_options) const {
   control.job = job ? job->state().get() : nullptr;
   if (run_options) {
     control.cancel = &run_options->terminate;
-    if (run_options->cancel_token) control.token = run_options->cancel_token->flag_.get();
+    if (run_options->cancel_token) control.token = &run_options->cancel_token->flag();
     if (run_options->deadline_ms > 0)
       control.deadline = std::chrono::steady_clock::now() + std::chrono::milliseconds(run_options->deadline_ms);
   }
