@@ -86,7 +86,7 @@ void JointModule::Impl::make(const JointOptions& given) {
                                     std::move(of_runner));
   is_random = draws_numbers(runner->graph());
   copied = read_behind_yield(runner->graph());
-  find_fed_states(given.states);
+  find_states();
 }
 
 JointModule::Impl::~Impl() { let_limits_go(); }
@@ -211,25 +211,48 @@ void JointModule::Impl::bind_gradients(const NamedTensors& given, Feeds& feeds, 
   }
 }
 
-// Running statistics are the last outputs, in the memory of those before: this module's own, or what is fed.
+// Running statistics are the last outputs. Their memory is this module's own, or what is fed.
 void JointModule::Impl::keep_states(const TrainingGraph& made) {
   const std::vector<std::string>& fed = joint_options.states;
-  bound.resize(num_results);
   std::vector<std::string> own;
-  auto is_fed = [&](const std::string& name) { return std::find(fed.begin(), fed.end(), name) != fed.end(); };
   for (const TrainingGraph::State& state : made.states)
-    if (!is_fed(state.name)) own.push_back(state.name);
+    if (std::find(fed.begin(), fed.end(), state.name) == fed.end()) own.push_back(state.name);
   states = copy_initializers(model, own);
-  for (const TrainingGraph::State& state : made.states) bound.push_back(is_fed(state.name) ? Datum() : Datum(states.at(state.name)));
 }
 
-void JointModule::Impl::find_fed_states(const std::vector<std::string>& names) {
+void JointModule::Impl::find_states() {
   const std::vector<std::string>& inputs = runner->executable()->input_names;
   for (size_t result = num_results; result < runner->graph().output_names.size(); ++result) {
     const std::string& name = runner->graph().output_names[result];
-    if (std::find(names.begin(), names.end(), name) == names.end()) continue;
-    fed_states.push_back({position_of(inputs, name), result});
+    kept_states.push_back({position_of(inputs, name), result, !states.contains(name)});
   }
+  late = find_late(*runner->executable());
+}
+
+std::vector<bool> JointModule::Impl::find_late(const Executable& executable) const {
+  const exec::Program& program = *executable.program;
+  const auto instructions = program.instructions();
+  const auto is_yield = [](const exec::Instruction& instruction) { return instruction.is_yield; };
+  const auto yield = std::find_if(instructions.begin(), instructions.end(), is_yield);
+  const auto root_of = [&](int32_t slot) { return slot < 0 ? -1 : program.slots()[static_cast<size_t>(slot)].root; };
+  std::set<int32_t> read_behind;
+  for (auto at = yield; at != instructions.end(); ++at)
+    for (int32_t slot : program.operands(*at).first(at->num_inputs)) read_behind.insert(root_of(slot));
+  std::vector<bool> found;
+  for (const KeptState& state : kept_states) {
+    const int result = static_cast<int>(state.result);
+    found.push_back(made_by(program, std::span(&result, 1)) > yield - instructions.begin() ||
+                    read_behind.contains(root_of(program.input_slots()[state.feed])));
+  }
+  return found;
+}
+
+std::vector<StateUpdate> JointModule::Impl::updates(const Executable& executable, std::span<const Datum> inputs) const {
+  const std::vector<bool> are_late = &executable == runner->executable().get() ? late : find_late(executable);
+  std::vector<StateUpdate> made;
+  for (size_t k = 0; k < kept_states.size(); ++k)
+    made.push_back({kept_states[k].result, inputs[kept_states[k].feed].tensor(), are_late[k]});
+  return made;
 }
 
 /// @throws Error(not_found) for what is neither held nor a parameter.
@@ -250,17 +273,22 @@ void JointModule::Impl::check_unread(const std::string& fed) const {
   refuse_feed(model, fed, runner->fed_names());
 }
 
-Datum* JointModule::Impl::memory_of_state(const std::string& name) {
-  if (!states.contains(name)) return nullptr;
-  const std::vector<std::string>& outputs = runner->graph().output_names;
-  for (size_t result = num_results; result < outputs.size(); ++result)
-    if (outputs[result] == name) return &bound[result];
-  return nullptr;
+std::unique_ptr<JointModule::Run::Impl> JointModule::Impl::begin_run(const std::shared_ptr<Impl>& self, std::vector<Datum> inputs,
+                                                                     std::span<const Datum> bound, const RunOptions* options,
+                                                                     const Feeding& feeding) {
+  const std::shared_ptr<const Monitor> monitor = self->current_monitor();
+  auto made = std::make_unique<Run::Impl>();
+  made->module = self;
+  made->run = std::make_shared<StoppableRun>(self, self->runner->executable(monitor), options, monitor, "joint module");
+  if (feeding.draw) made->run->draw_by(*feeding.draw);
+  if (feeding.update_states) made->updates = self->updates(made->run->executable(), inputs);
+  made->run->start(std::move(inputs), bound, nullptr, /*compiled=*/false);
+  return made;
 }
 
-std::shared_ptr<StoppableRun> JointModule::Impl::make_run(const std::shared_ptr<Impl>& self, const RunOptions* options) {
-  const std::shared_ptr<const Monitor> monitor = self->current_monitor();
-  return std::make_shared<StoppableRun>(self, self->runner->executable(monitor), options, monitor, "joint module");
+void JointModule::Impl::refuse_fed_states() const {
+  if (std::ranges::any_of(kept_states, &KeptState::is_fed))
+    throw Error(ErrorCode::invalid_argument, "running statistics are fed: call forward_in_order(), which says where they lie");
 }
 
 JointModule::JointModule(const Model& model, const JointOptions& options) : impl_(std::make_shared<Impl>(model, options)) {}
@@ -268,39 +296,24 @@ JointModule::~JointModule() = default;
 JointModule::JointModule(JointModule&&) noexcept = default;
 JointModule& JointModule::operator=(JointModule&&) noexcept = default;
 
-namespace {
-
-void refuse_fed_states() {
-  throw Error(ErrorCode::invalid_argument, "running statistics are fed: call forward_in_order(), which says where they lie");
-}
-
-}  // namespace
-
 JointModule::Run JointModule::begin(const Feeds& feeds, const RunOptions* options) {
   check_run_options(options);
   for (const auto& [name, request] : impl_->joint_options.gradient_requests)
     if (request == GradientRequest::add)
       throw Error(ErrorCode::invalid_argument, fmt::format("the gradient of \"{}\" is added to memory: call begin_with_memory()", name));
-  if (!impl_->fed_states.empty()) refuse_fed_states();
-  auto run = std::make_unique<Run::Impl>();
-  run->module = impl_;
-  run->run = JointModule::Impl::make_run(impl_, options);
-  run->run->start(impl_->runner->arrange(feeds, {}), impl_->bound, nullptr, /*compiled=*/false);
-  return Run(std::move(run));
+  impl_->refuse_fed_states();
+  return Run(Impl::begin_run(impl_, impl_->runner->arrange(feeds, {}), {}, options, {}));
 }
 
 JointModule::Run JointModule::begin_with_memory(const Feeds& feeds, const NamedTensors& gradients, const RunOptions* options) {
   check_run_options(options);
-  if (!impl_->fed_states.empty()) refuse_fed_states();
+  impl_->refuse_fed_states();
   if (impl_->forward_only) throw Error(ErrorCode::invalid_argument, "the module was made without a backward pass");
   Feeds all = feeds;
-  std::vector<Datum> bound = impl_->bound;
+  std::vector<Datum> bound(impl_->num_results);
   impl_->bind_gradients(gradients, all, bound);
-  auto run = std::make_unique<Run::Impl>();
-  run->module = impl_;
+  auto run = Impl::begin_run(impl_, impl_->runner->arrange(all, {}), bound, options, {});
   run->has_memory = true;
-  run->run = JointModule::Impl::make_run(impl_, options);
-  run->run->start(impl_->runner->arrange(all, {}), bound, nullptr, /*compiled=*/false);
   return Run(std::move(run));
 }
 
@@ -313,19 +326,12 @@ JointModule::Run JointModule::forward(const Feeds& feeds, const RunOptions* opti
 
 JointModule::Run JointModule::forward_in_order(std::vector<Datum> feeds, const Feeding& feeding) {
   const exec::PartMark mark("treadle forward");
-  auto run = std::make_unique<Run::Impl>();
-  run->module = impl_;
   feeds = impl_->runner->arrange_in_order(std::move(feeds));
-  std::vector<Datum> bound = impl_->bound;
-  if (feeding.update_states)
-    for (const auto& [feed, result] : impl_->fed_states) bound[result] = feeds[feed];
-  else
-    bound.assign(bound.size(), Datum());
+  std::vector<const Storage*> callers;
   if (!impl_->forward_only)
-    for (const Datum& feed : feeds) run->callers.push_back(storage_of(feed));
-  run->run = JointModule::Impl::make_run(impl_, nullptr);
-  if (feeding.draw) run->run->draw_by(*feeding.draw);
-  run->run->start(std::move(feeds), bound, nullptr, /*compiled=*/false);
+    for (const Datum& feed : feeds) callers.push_back(storage_of(feed));
+  auto run = Impl::begin_run(impl_, std::move(feeds), {}, nullptr, feeding);
+  run->callers = std::move(callers);
   Run forward(std::move(run));
   forward.advance_steps(SIZE_MAX);
   return forward;
@@ -393,7 +399,6 @@ void JointModule::hold(const NamedTensors& tensors) {
       impl_->held->set(found->second, tensor);
       continue;
     }
-    if (Datum* const memory = impl_->memory_of_state(name)) *memory = tensor;
     (impl_->states.contains(name) ? impl_->states : impl_->parameters).at(name) = tensor;
     impl_->runner->keep(name, tensor);
   }

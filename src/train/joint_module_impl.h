@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 #include <set>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -20,6 +21,13 @@
 namespace treadle::train {
 
 inline const Storage* storage_of(const Datum& datum) { return datum.is_tensor() ? datum.tensor().storage().get() : nullptr; }
+
+/// A running statistic that is to have a new value.
+struct StateUpdate {
+  size_t result;  // its place among the outputs of the graph
+  Tensor memory;
+  bool is_late;  // when the backward pass has ended; otherwise the forward pass
+};
 
 struct JointModule::Impl : Runtime {
   Impl(const Model& source, const JointOptions& given);
@@ -44,19 +52,25 @@ struct JointModule::Impl : Runtime {
   void check_requests(const TrainingGraph& training) const;
   GradientRequest request_of(const std::string& name) const;
   void keep_states(const TrainingGraph& made);
-  void find_fed_states(const std::vector<std::string>& names);
+  void find_states();
   Tensor held_now(const std::string& name) const;
   /// Of a feed that the graph has no input for. @throws Error(invalid_argument) unless the model has one
   void check_unread(const std::string& name) const;
-  /// Where a state's new value goes to; null: it is none of the module's own.
-  Datum* memory_of_state(const std::string& name);
+  /// By place in `kept_states`: whether the executable makes the new value behind the Yield, or reads the one before there.
+  std::vector<bool> find_late(const Executable& executable) const;
+  /// What a run with these inputs, all of them, is to write.
+  std::vector<StateUpdate> updates(const Executable& executable, std::span<const Datum> inputs) const;
   /// @param feeds    that of a sum is added. @param bound  memory of a gradient is added.
   void bind_gradients(const NamedTensors& memory, Feeds& feeds, std::vector<Datum>& bound) const;
 
-  static std::shared_ptr<StoppableRun> make_run(const std::shared_ptr<Impl>& self, const RunOptions* options);
+  void refuse_fed_states() const;
+  /// @param inputs  all of them. @param bound  memory of results, or none
+  static std::unique_ptr<Run::Impl> begin_run(const std::shared_ptr<Impl>& self, std::vector<Datum> inputs, std::span<const Datum> bound,
+                                              const RunOptions* options, const Feeding& feeding);
 
-  struct FedState {
+  struct KeptState {
     size_t feed, result;  // places among all inputs, and all outputs of the graph
+    bool is_fed;          // by the caller, whose memory it is
   };
 
   Model model;
@@ -67,8 +81,8 @@ struct JointModule::Impl : Runtime {
   NamedTensors parameters, states;
   const std::shared_ptr<exec::Variables> held = std::make_shared<exec::Variables>();
   std::map<std::string, size_t> places_of_held;
-  std::vector<Datum> bound;  // per result: memory that it is written to
-  std::vector<FedState> fed_states;
+  std::vector<KeptState> kept_states;   // running statistics
+  std::vector<bool> late;               // of the runner's executable: find_late()
   std::vector<int> result_of, rows_of;  // per gradient; -1: there is none, or it is dense
   std::vector<bool> copied;             // per output
   size_t num_differentiable = 0, num_results = 0;
@@ -77,9 +91,13 @@ struct JointModule::Impl : Runtime {
 
 struct JointModule::Run::Impl {
   void take_yielded();
+  /// @param value_of  an output of the graph
+  template <typename ValueOf>
+  void write_states(bool is_late, const ValueOf& value_of);
 
   std::shared_ptr<JointModule::Impl> module;
   std::shared_ptr<StoppableRun> run;  // null after the backward pass
+  std::vector<StateUpdate> updates;
   std::vector<Tensor> outputs;
   bool has_outputs = false;
   std::vector<const Storage*> callers;  // memory that is the caller's: fed, handed in, and of the outputs; sorted before the backward pass

@@ -14,9 +14,20 @@
 #include "treadle/error.h"
 
 namespace treadle::train {
+
+// When the pass that makes them has ended: one that fails has changed nothing.
+template <typename ValueOf>
+void JointModule::Run::Impl::write_states(bool is_late, const ValueOf& value_of) {
+  std::vector<std::pair<Tensor, Datum>> made;
+  for (const StateUpdate& update : updates)
+    if (update.is_late == is_late) made.emplace_back(update.memory, value_of(update.result));
+  for (auto& [memory, value] : made) memory.copy_from(value.tensor());
+}
+
 void JointModule::Run::Impl::take_yielded() {
   has_outputs = true;
   const std::vector<Datum> values = module->forward_only ? run->take_outputs() : run->run().yielded();
+  write_states(/*is_late=*/false, [&](size_t result) { return module->forward_only ? values[result] : run->output(result); });
   for (size_t i = 0; i < module->output_names.size(); ++i)
     outputs.push_back(i < module->copied.size() && module->copied[i] ? values[i].tensor().clone() : values[i].tensor());
   if (module->forward_only) run.reset();
@@ -110,7 +121,8 @@ std::vector<Tensor> JointModule::Run::advance_backward(std::span<const size_t> g
     return made;
   }
   if (!run->run().finished() && !run->advance()) throw Error(ErrorCode::internal, "a second Yield");
-  run->take_outputs();  // running statistics
+  const std::vector<Datum> values = run->take_outputs();
+  impl_->write_states(/*is_late=*/true, [&](size_t result) { return values[result]; });
   return made;
 }
 
@@ -122,6 +134,7 @@ Feeds JointModule::Run::backward_to_memory(std::span<const Tensor> grad_outputs)
   const std::shared_ptr<StoppableRun> run = std::move(impl_->run);
   if (!run->run().finished() && !run->advance()) throw Error(ErrorCode::internal, "a second Yield");
   const std::vector<Datum> results = run->take_outputs();
+  impl_->write_states(/*is_late=*/true, [&](size_t result) { return results[result]; });
   Feeds by_rows;
   for (size_t g = 0; g < module.gradient_names.size(); ++g) {
     if (module.rows_of[g] < 0) continue;
