@@ -503,7 +503,7 @@ class TREADLE_API JointModule {
     std::unique_ptr<Impl> impl_;
   };
 
-  /// Runs to the Yield. Running statistics are updated here, as PyTorch does it.
+  /// Runs to the Yield. Then running statistics are updated, as PyTorch does it: a pass that fails leaves them as they are.
   /// @param options  as in Trainer::step(); must live as long as the run. The deadline counts from here.
   Run forward(const Feeds& feeds, const RunOptions* options = nullptr);
   /// A run that has not done anything yet.
@@ -514,6 +514,7 @@ class TREADLE_API JointModule {
   struct Feeding {
     std::optional<uint64_t> draw = std::nullopt;  ///< what random operators draw depends on this number; none: on how many runs there were
     bool update_states = true;
+    const RunOptions* options = nullptr;  ///< as forward()
   };
   /// As forward(), by position. @param feeds  in the order of input_names().
   /// Outputs that the backward pass reads are copies: the caller may write to all of them.

@@ -79,18 +79,22 @@ NamedTensors held_from_dict(const nb::dict& values) {
 nb::object capsule_of(const Tensor& tensor) { return capsule_from_tensor(tensor.storage()->writable() ? tensor : tensor.clone(), false); }
 
 // @return the run, and its outputs as capsules
-nb::tuple forward_in_order(JointModule& module, const nb::list& feeds, std::optional<uint64_t> draw, bool update_states) {
+nb::tuple forward_in_order(JointModule& module, const nb::list& feeds, std::optional<uint64_t> draw, bool update_states,
+                           nb::handle options) {
+  const RunOptions* of_run = options.is_none() ? nullptr : &nb::cast<const PyRunOptions&>(options);
   std::vector<Datum> made;
   made.reserve(feeds.size());
   for (nb::handle value : feeds) made.push_back(datum_from_feed(value));
   std::optional<JointModule::Run> run;
   {
     nb::gil_scoped_release release;
-    run.emplace(module.forward_in_order(std::move(made), {.draw = draw, .update_states = update_states}));
+    run.emplace(module.forward_in_order(std::move(made), {.draw = draw, .update_states = update_states, .options = of_run}));
   }
   nb::list outputs;
   for (const Tensor& output : run->outputs()) outputs.append(capsule_of(output));
-  return nb::make_tuple(std::move(*run), outputs);
+  nb::object made_run = nb::cast(std::move(*run));
+  if (of_run) nb::keep_alive_obj(made_run, options);
+  return nb::make_tuple(made_run, outputs);
 }
 
 // @param grad_outputs  capsules, None for zeros.
@@ -187,7 +191,8 @@ void register_joint_module(nb::module_& module) {
           "inference"_a = false, "held"_a = nb::dict(), "sparse_gradients"_a = std::vector<std::string>())
       .def("forward", &forward, "feeds"_a, "options"_a.none() = nb::none(), nb::keep_alive<0, 3>())
       .def("begin", &begin, "feeds"_a, "options"_a.none() = nb::none(), nb::keep_alive<0, 3>())
-      .def("forward_in_order", &forward_in_order, "feeds"_a, "draw"_a.none() = nb::none(), "update_states"_a = true)
+      .def("forward_in_order", &forward_in_order, "feeds"_a, "draw"_a.none() = nb::none(), "update_states"_a = true,
+           "options"_a.none() = nb::none())
       .def(
           "hold", [](JointModule& self, const nb::dict& tensors) { self.hold(held_from_dict(tensors)); }, "tensors"_a)
       .def_prop_ro("held_names", &JointModule::held_names)

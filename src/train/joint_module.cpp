@@ -274,12 +274,12 @@ void JointModule::Impl::check_unread(const std::string& fed) const {
 }
 
 std::unique_ptr<JointModule::Run::Impl> JointModule::Impl::begin_run(const std::shared_ptr<Impl>& self, std::vector<Datum> inputs,
-                                                                     std::span<const Datum> bound, const RunOptions* options,
-                                                                     const Feeding& feeding) {
+                                                                     std::span<const Datum> bound, const Feeding& feeding) {
+  check_run_options(feeding.options);
   const std::shared_ptr<const Monitor> monitor = self->current_monitor();
   auto made = std::make_unique<Run::Impl>();
   made->module = self;
-  made->run = std::make_shared<StoppableRun>(self, self->runner->executable(monitor), options, monitor, "joint module");
+  made->run = std::make_shared<StoppableRun>(self, self->runner->executable(monitor), feeding.options, monitor, "joint module");
   if (feeding.draw) made->run->draw_by(*feeding.draw);
   if (feeding.update_states) made->updates = self->updates(made->run->executable(), inputs);
   made->run->start(std::move(inputs), bound, nullptr, /*compiled=*/false);
@@ -297,22 +297,20 @@ JointModule::JointModule(JointModule&&) noexcept = default;
 JointModule& JointModule::operator=(JointModule&&) noexcept = default;
 
 JointModule::Run JointModule::begin(const Feeds& feeds, const RunOptions* options) {
-  check_run_options(options);
   for (const auto& [name, request] : impl_->joint_options.gradient_requests)
     if (request == GradientRequest::add)
       throw Error(ErrorCode::invalid_argument, fmt::format("the gradient of \"{}\" is added to memory: call begin_with_memory()", name));
   impl_->refuse_fed_states();
-  return Run(Impl::begin_run(impl_, impl_->runner->arrange(feeds, {}), {}, options, {}));
+  return Run(Impl::begin_run(impl_, impl_->runner->arrange(feeds, {}), {}, {.options = options}));
 }
 
 JointModule::Run JointModule::begin_with_memory(const Feeds& feeds, const NamedTensors& gradients, const RunOptions* options) {
-  check_run_options(options);
   impl_->refuse_fed_states();
   if (impl_->forward_only) throw Error(ErrorCode::invalid_argument, "the module was made without a backward pass");
   Feeds all = feeds;
   std::vector<Datum> bound(impl_->num_results);
   impl_->bind_gradients(gradients, all, bound);
-  auto run = Impl::begin_run(impl_, impl_->runner->arrange(all, {}), bound, options, {});
+  auto run = Impl::begin_run(impl_, impl_->runner->arrange(all, {}), bound, {.options = options});
   run->has_memory = true;
   return Run(std::move(run));
 }
@@ -330,7 +328,7 @@ JointModule::Run JointModule::forward_in_order(std::vector<Datum> feeds, const F
   std::vector<const Storage*> callers;
   if (!impl_->forward_only)
     for (const Datum& feed : feeds) callers.push_back(storage_of(feed));
-  auto run = Impl::begin_run(impl_, std::move(feeds), {}, nullptr, feeding);
+  auto run = Impl::begin_run(impl_, std::move(feeds), {}, feeding);
   run->callers = std::move(callers);
   Run forward(std::move(run));
   forward.advance_steps(SIZE_MAX);

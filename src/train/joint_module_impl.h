@@ -66,7 +66,7 @@ struct JointModule::Impl : Runtime {
   void refuse_fed_states() const;
   /// @param inputs  all of them. @param bound  memory of results, or none
   static std::unique_ptr<Run::Impl> begin_run(const std::shared_ptr<Impl>& self, std::vector<Datum> inputs, std::span<const Datum> bound,
-                                              const RunOptions* options, const Feeding& feeding);
+                                              const Feeding& feeding);
 
   struct KeptState {
     size_t feed, result;  // places among all inputs, and all outputs of the graph

@@ -8,5 +8,6 @@
 from ._distributed import communicator
 from ._manager import Event, FallbackWarning
 from ._module import Explanation, Module, explain
+from ._plan import run_options
 
-__all__ = ["Event", "Explanation", "FallbackWarning", "Module", "communicator", "explain"]
+__all__ = ["Event", "Explanation", "FallbackWarning", "Module", "communicator", "explain", "run_options"]

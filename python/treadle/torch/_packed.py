@@ -10,7 +10,7 @@ import torch
 from onnx import numpy_helper
 from torch._C import _from_dlpack, _to_dlpack
 
-from .._treadle import OrtValue, SessionOptions
+from .._treadle import OrtValue, RunOptions, SessionOptions
 from ..session import InferenceSession
 from ._export import Exported
 from ._state import State
@@ -33,7 +33,7 @@ class Packing:
         self.observers: list[Callable[[Any], None]] = []  # called with each session as it is made
         self._outputs: list[str] = []
 
-    def run(self, leaves: Sequence[torch.Tensor], state: State) -> list[torch.Tensor] | None:
+    def run(self, leaves: Sequence[torch.Tensor], state: State, options: RunOptions | None = None) -> list[torch.Tensor] | None:
         """The graph's outputs; None where the tensors have changed since the last call, so that packing them would not pay yet."""
         stamp = _stamp(state)
         if stamp is None or stamp != self._stamp:
@@ -45,7 +45,7 @@ class Packing:
                 observer(self.session)
             self._outputs = [value.name for value in self.session.get_outputs()]
         feeds = {value.name: OrtValue.from_dlpack(_to_dlpack(leaves[int(value.name[6:])])) for value in self.session.get_inputs()}
-        results = self.session.run_with_ort_values(self._outputs, feeds)
+        results = self.session.run_with_ort_values(self._outputs, feeds, options)
         return [_from_dlpack(result.__dlpack__()) for result in results]
 
     def forget(self) -> None:

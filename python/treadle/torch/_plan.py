@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Hashable, Sequence
+import threading
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,7 +15,7 @@ from torch._C import _from_dlpack, _to_dlpack
 from torch.autograd.graph import increment_version
 
 from .. import _treadle
-from .._treadle import OrtValue, SessionOptions
+from .._treadle import OrtValue, RunOptions, SessionOptions
 from ._export import Exported
 from ._packed import Packing
 from ._state import State
@@ -39,6 +41,37 @@ def in_range(name: str, call: Callable[..., Any], *arguments: Any) -> Any:
         return call(*arguments)
     with torch.profiler.record_function(name):
         return call(*arguments)
+
+
+class _Current(threading.local):
+    """Of a thread: the options of run_options()."""
+
+    options: RunOptions | None = None
+
+
+_current = _Current()
+
+
+@contextmanager
+def run_options(options: RunOptions | None) -> Iterator[RunOptions | None]:
+    """Options for the graphs of every `treadle.torch.Module` that this thread calls within the block, and for the backward passes of these calls,
+    wherever those take place: cancellation, a deadline, checks for NaN, dumps, metadata.
+
+    ::
+
+        options = treadle.RunOptions()
+        options.check_finite = "nan"
+        with treadle.torch.run_options(options):
+            loss = criterion(model(images), labels)
+        loss.backward()
+
+    :param options: None lifts those of a block around this one.
+    """
+    before, _current.options = _current.options, options
+    try:
+        yield options
+    finally:
+        _current.options = before
 
 
 @dataclass(frozen=True)
@@ -167,9 +200,11 @@ class Plan:
             self.joint.hold({name: _held(tensor) for name, tensor in self.loose_held.items()})
         return made
 
-    def forward(self, leaves: Sequence[torch.Tensor], draw: int | None, update: bool = True) -> tuple[Any, list[torch.Tensor]]:
+    def forward(
+        self, leaves: Sequence[torch.Tensor], draw: int | None, update: bool = True, options: RunOptions | None = None
+    ) -> tuple[Any, list[torch.Tensor]]:
         """To the outputs."""
-        run, capsules = in_range("treadle::forward", self.joint.forward_in_order, self.feeds(leaves), draw, update)
+        run, capsules = in_range("treadle::forward", self.joint.forward_in_order, self.feeds(leaves), draw, update, options)
         if update and self.statistics:
             for tensor in self.statistics:
                 increment_version(tensor)
@@ -189,21 +224,21 @@ class Plan:
 
     def run(self, leaves: Sequence[torch.Tensor]) -> Any:
         """The module's outputs; with a graph behind them where gradients are wanted."""
-        description = self.description
-        packed = in_range("treadle::forward", self.packing.run, leaves, self.state) if self.packing is not None else None
+        description, options = self.description, _current.options
+        packed = in_range("treadle::forward", self.packing.run, leaves, self.state, options) if self.packing is not None else None
         if packed is not None:
             return unflatten(description.structure, iter(self.cast(packed)))
         # From PyTorch's generator, so that torch.manual_seed() and checkpoint() decide over dropout.
         draw = int(torch.empty((), dtype=torch.int64).random_()) if description.random else None
         if not description.wanted:
-            outputs: Sequence[torch.Tensor] = self.forward(leaves, draw)[1]
+            outputs: Sequence[torch.Tensor] = self.forward(leaves, draw, options=options)[1]
         else:
             wanted = self.wanted.copy()
             for place, index in self.wanted_inputs:
                 wanted[place] = leaves[index]
             others = [leaf for leaf in leaves if not leaf.requires_grad]
             groups = self.groups()
-            call = _Call(self, leaves, draw, groups[0])
+            call = _Call(self, leaves, draw, groups[0], options)
             behind: list[torch.Tensor] = []
             for group in groups[:0:-1]:
                 behind = [_apply_later(call, group, *behind, *[wanted[place] for place in group])]
@@ -271,11 +306,11 @@ _top_hooks: Callable[[bool], Any] = getattr(torch._C._autograd, "_top_saved_tens
 class _Call:
     """One forward pass, until its graph is freed."""
 
-    __slots__ = ("addresses", "draw", "first", "has_note", "in_groups", "is_checkpointed", "leaves", "plan", "run", "state", "under_way")
+    __slots__ = ("addresses", "draw", "first", "has_note", "in_groups", "is_checkpointed", "leaves", "options", "plan", "run", "state", "under_way")
 
-    def __init__(self, plan: Plan, leaves: Sequence[torch.Tensor], draw: int | None, first: list[int]) -> None:
+    def __init__(self, plan: Plan, leaves: Sequence[torch.Tensor], draw: int | None, first: list[int], options: RunOptions | None) -> None:
         """:param first: the group of gradients that reaches autograd first; all, or there are others behind."""
-        self.plan, self.leaves, self.draw, self.first = plan, leaves, draw, first
+        self.plan, self.leaves, self.draw, self.first, self.options = plan, leaves, draw, first, options
         self.in_groups = len(first) < len(plan.wanted)
         self.has_note = False
         self.run: Any = None
@@ -298,7 +333,7 @@ class _Call:
         """The run, in a pass of autograd's; a second one (retain_graph) computes the forward pass again."""
         run, self.run = self.run, None
         if run is None:
-            run, _ = self.plan.forward(self.leaves, self.draw, update=False)
+            run, _ = self.plan.forward(self.leaves, self.draw, update=False, options=self.options)
         elif list(map(_data_ptr, self.state)) != self.addresses:
             self.move_feeds(run)
         grads = grad_outputs[: self.plan.description.num_differentiable]
@@ -339,7 +374,7 @@ class _Step(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, call: _Call, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """:param tensors: the value of the groups behind, if there are any; those of the first group; other inputs."""
-        call.run, outputs = call.plan.forward(call.leaves, call.draw)
+        call.run, outputs = call.plan.forward(call.leaves, call.draw, options=call.options)
         call.state, call.addresses = call.plan.watched, call.plan.addresses
         ctx.call = call
         if hook := _checkpointed.hook():
