@@ -12,6 +12,7 @@
 #include "exec/run/frame.h"
 #include "exec/schedule/parallel_plan.h"
 #include "tests/exec/random_graphs.h"
+#include "tests/session/faults.h"
 #include "treadle/error.h"
 
 namespace treadle {
@@ -407,6 +408,27 @@ TEST(Parallel, StatesThatGrowTakeNoOrder) {
       for (int64_t row = 0; row <= kRows; ++row)
         EXPECT_EQ(present.data<float>()[(head * (kRows + 1) + row) * 4 + 1], element(head, row)) << head << ", " << row;
   }
+}
+
+TEST(Parallel, ANodeFromOutsideIsUnderWayUntilItsEnd) {
+  testing::register_fault_operators();
+  ThreadPool pool(3);
+  GraphBuilder b;
+  const ValueId x = b.input("x", DType::float32, {4});
+  b.output(b.node("DynamicStep", {x}, {}, "outside", "test.fault"), "y");
+  b.output(b.node("Abs", {x}), "z");
+  const Program program(b.finish(), kParallel);
+  exec::Caller caller;
+  exec::RunControl control = on(pool);
+  control.caller = &caller;
+  exec::Frame frame(program);
+  std::string seen;
+  testing::set_fault(0, [&] { seen = caller.under_way.load() ? caller.under_way.load()->name : "none"; });
+  frame.start(std::vector<Datum>{Tensor::vector<float>(std::vector<float>{1, 2, 3, 4})}, {}, control, {});
+  EXPECT_TRUE(frame.goes_by_readiness());
+  EXPECT_TRUE(frame.advance());
+  EXPECT_EQ(seen, "outside");
+  EXPECT_EQ(caller.under_way.load(), nullptr);
 }
 
 TEST(Parallel, ACacheKeepsValuesAndReplacesNodes) {

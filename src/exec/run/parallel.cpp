@@ -264,10 +264,10 @@ class ParallelRun final : public TaskSource {
       if (shared->error) std::rethrow_exception(std::exchange(shared->error, nullptr));
       take(instruction, std::move(shared->outputs), start);
     } catch (...) {
-      leave_pending();
+      leave_pending(instruction);
       nodes_.rethrow_from(instruction);
     }
-    leave_pending();
+    leave_pending(instruction);
     return true;
   }
 
@@ -303,7 +303,7 @@ class ParallelRun final : public TaskSource {
       if (news) tell();
       remaining_.fetch_sub(1);
     }
-    leave_pending();
+    leave_pending(instruction);
   }
 
   // A kernel that goes on elsewhere still has the frame.
@@ -317,7 +317,9 @@ class ParallelRun final : public TaskSource {
     ++pending_;
   }
   // The last thing that a thread does here: the run may be gone afterwards.
-  void leave_pending() {
+  void leave_pending(const Instruction& instruction) {
+    const Node* ended = instruction.node;
+    if (control_.caller) control_.caller->under_way.compare_exchange_strong(ended, nullptr);
     std::lock_guard lock(pending_mutex_);
     if (attached_) control_.pool->nudge();
     --pending_;
