@@ -31,7 +31,7 @@ void PlacedRun::find_memory() {
     } catch (const OutOfMemory&) {
       if (!owner_.has_bus()) throw;
     }
-    owner_.is_full_.store(true, std::memory_order_relaxed);
+    owner_.note_full();
     trim();
     constants_.reset();
     become_resident();
@@ -40,7 +40,7 @@ void PlacedRun::find_memory() {
     if (residency) residency->begin(binding(), planned_);
   place();
   if (constants_) return;
-  constants_ = std::make_shared<DeviceConstants>(binding(), plan_, owner_.devices_, streams_, /*anywhere=*/true);
+  constants_ = std::make_shared<DeviceConstants>(binding(), plan_, owner_.devices(), streams_, /*anywhere=*/true);
   for (size_t l = 0; l < plan_.locations.size(); ++l) {
     const Tensor& constant = constants_->at(static_cast<int32_t>(l));
     if (Residency* of = residency(plan_.locations[l].device); of && constant.defined())
@@ -50,11 +50,11 @@ void PlacedRun::find_memory() {
 
 void PlacedRun::become_resident() {
   residencies_.clear();
-  residencies_.resize(owner_.devices_.size());
+  residencies_.resize(owner_.devices().size());
   for (size_t d = 1; d < residencies_.size(); ++d)
     if (device(static_cast<int>(d)).bus())
       residencies_[d] =
-          std::make_unique<Residency>(program_, plan_, static_cast<int>(d), device(static_cast<int>(d)), owner_.memory_, residencies_);
+          std::make_unique<Residency>(program_, plan_, static_cast<int>(d), device(static_cast<int>(d)), owner_.memory(), residencies_);
 }
 
 void PlacedRun::trim() noexcept {

@@ -38,11 +38,11 @@ class GivenOperands final : public OperandSource {
 
 PlacedRun::PlacedRun(PlacedProgram& owner)
     : owner_(owner),
-      program_(owner.program_),
-      plan_(owner.plan_),
+      program_(owner.program()),
+      plan_(owner.plan()),
       frame_(program_),
       events_(plan_.steps.size()),
-      arenas_(owner.devices_.size()),
+      arenas_(owner.devices().size()),
       planned_(plan_.locations.size()),
       places_(plan_.locations.size()) {
   evaluator_.stop_requested = [this] { return failed_.load() || control_.stopping(); };
@@ -133,7 +133,7 @@ bool PlacedRun::advance(size_t steps) {
   if (next_ == starved_ && !finished() && steps > 0) FeedBinder::refuse_missing(frame_.state());
   const size_t stop = next_ + std::min(steps, steps_left());
   std::optional<Governor::Turn> of_session;
-  if (DeviceMemory& memory = *owner_.memory_; memory.has_limit && !residencies_.empty())
+  if (DeviceMemory& memory = *owner_.memory(); memory.has_limit && !residencies_.empty())
     of_session.emplace(memory.governor(), &memory, control_);
   auto go_on = [&](bool runs) {
     for (const auto& residency : residencies_)

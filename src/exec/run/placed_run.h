@@ -76,7 +76,7 @@ class PlacedRun final : public Run {
     return program_.instructions()[static_cast<size_t>(step.instruction)];
   }
   const Slot& slot_info(int32_t slot) const { return program_.slots()[static_cast<size_t>(slot)]; }
-  Device& device(int i) const { return *owner_.devices_[static_cast<size_t>(i)]; }
+  Device& device(int i) const { return *owner_.devices()[static_cast<size_t>(i)]; }
   int device_of(const StreamPlan::Step& step) const { return plan_.streams[static_cast<size_t>(step.stream)].device; }
   std::span<const int32_t> locations_of(const StreamPlan::Step& step) const;
   bool is_yield(size_t position) const {

@@ -12,11 +12,11 @@ Datum PlacedRun::taken_feed(size_t input, const Datum& feed) {
   if (!feed.is_tensor() || !feed.tensor().storage()->device()) return feed;
   const Device& lies_on = *feed.tensor().storage()->device();
   const auto slot = program_.input_slots()[input];
-  bool may_stay = owner_.only_for_devices_[index(slot)] != 0 && !control_.observer && !owner_.keeps_limits();
-  for (size_t d = 1; d < owner_.devices_.size(); ++d) may_stay &= owner_.devices_[d]->reaches(lies_on);
+  bool may_stay = owner_.is_only_for_devices(slot) && !control_.observer && !owner_.keeps_limits();
+  for (size_t d = 1; d < owner_.devices().size(); ++d) may_stay &= owner_.devices()[d]->reaches(lies_on);
   if (!may_stay) return from_device(feed);
   const Tensor contiguous = feed.tensor().contiguous();
-  for (size_t d = 1; d < owner_.devices_.size(); ++d) watch(static_cast<int>(d), contiguous);
+  for (size_t d = 1; d < owner_.devices().size(); ++d) watch(static_cast<int>(d), contiguous);
   return contiguous;
 }
 
@@ -40,7 +40,7 @@ void PlacedRun::choose_staying(std::span<const Datum> bound, std::vector<OutputM
   };
   const auto outputs = program_.output_slots();
   for (size_t k = 0; k < outputs.size(); ++k) {
-    const int32_t root = slot_info(outputs[k]).root, at = owner_.only_for_caller_[index(root)];
+    const int32_t root = slot_info(outputs[k]).root, at = owner_.only_for_caller(root);
     if (at < 0 || outputs[k] != root || !is_wanted(k)) continue;
     if (std::count_if(outputs.begin(), outputs.end(), [&](int32_t other) { return slot_info(other).root == root; }) > 1) continue;
     if (owner_.keeps_limits()) continue;

@@ -72,25 +72,33 @@ class PlacedProgram final : public Executor {
   /// For tests: a fence that is gone must be found missing.
   StreamPlan& mutable_plan() { return plan_; }
 
- private:
-  friend class PlacedRun;
-  void find_crossings();
-  void name_copies();
+  // For its runs.
+
+  std::span<const std::shared_ptr<Device>> devices() const { return devices_; }
+  const std::shared_ptr<DeviceMemory>& memory() const { return memory_; }
+  /// Whether nothing on the host reads the feed, a root slot.
+  bool is_only_for_devices(int32_t slot) const { return only_for_devices_[static_cast<size_t>(slot)] != 0; }
+  /// The host's location of an output, a root slot, that one copy makes and nothing reads; -1: there is none.
+  int32_t only_for_caller(int32_t slot) const { return only_for_caller_[static_cast<size_t>(slot)]; }
   uint32_t record_name(int32_t step) const;
   bool has_bus() const;
   /// True if runs keep to limits from the beginning.
   bool keeps_limits() const;
+  /// From now on runs do.
+  void note_full() { is_full_.store(true, std::memory_order_relaxed); }
   /// For runs that keep to none. @throws Error(resource_exhausted)
   std::shared_ptr<DeviceConstants> constants(const Binding& binding, std::span<const std::unique_ptr<Stream>> streams);
+
+ private:
+  void find_crossings();
+  void name_copies();
 
   const Program& program_;
   const std::vector<std::shared_ptr<Device>> devices_;
   StreamPlan plan_;
   const std::shared_ptr<DeviceMemory> memory_;
-  // Per root slot: whether nothing on the host reads the feed, and the host's location of an output that one copy makes and nothing reads;
-  // -1: there is none.
-  std::vector<uint8_t> only_for_devices_;
-  std::vector<int32_t> only_for_caller_;
+  std::vector<uint8_t> only_for_devices_;  // per root slot
+  std::vector<int32_t> only_for_caller_;   // likewise
   std::vector<DeviceCopy> copies_;
   std::vector<int32_t> copy_of_;             // per step: an index into copies_; -1: it is a kernel
   std::atomic<bool> is_full_{false};         // a device had no room for all of a run
