@@ -13,6 +13,7 @@
 #include "exec/memory/residency.h"
 #include "exec/schedule/placed_program.h"
 #include "session/model.h"
+#include "session/refusals.h"
 #include "treadle/error.h"
 
 namespace treadle {
@@ -123,9 +124,7 @@ DeviceKernel SessionDevices::kernel_for(const Graph& graph, const Node& node) co
 
 void SessionDevices::set_memory_limit(size_t limit_bytes) {
   for (size_t d = 1; d < devices_.size(); ++d)
-    if (!devices_[d]->bus())
-      throw Error(ErrorCode::not_implemented,
-                  fmt::format("a memory limit does not hold on {}, which does not reach the host's memory", devices_[d]->name()));
+    if (!devices_[d]->bus()) refuse("a device without a bus", "memory_limit_bytes", devices_[d]->name());
   memory_->set_limit(limit_bytes);
 }
 

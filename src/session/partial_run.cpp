@@ -6,6 +6,7 @@
 #include <string>
 
 #include "core/nearest.h"
+#include "session/refusals.h"
 #include "session/session_impl.h"
 #include "session/stoppable_run.h"
 #include "treadle/error.h"
@@ -77,9 +78,7 @@ std::vector<Datum> PartialRun::fetch(std::span<const std::string> names) const {
   std::vector<Datum> values;
   for (const std::string& name : names) {
     const size_t k = position_of(outputs, name);
-    if (k == outputs.size())
-      throw Error(ErrorCode::invalid_argument,
-                  fmt::format("\"{}\" is no output of the run, and no target; its outputs are: {}", name, fmt::join(outputs, ", ")));
+    if (k == outputs.size()) refuse("a partial run", "fetches of other values", name);
     if (!impl_->run->has_output(k))
       throw Error(ErrorCode::invalid_argument, fmt::format("the run has not come as far as to make \"{}\"", name));
     values.push_back(impl_->run->output(k));

@@ -13,7 +13,16 @@ constexpr std::string_view kTraining = "training";
 
 constexpr std::string_view kArtifacts = "training from artifacts";
 
+constexpr std::string_view kDevices = "execution on devices", kParallel = "parallel execution";
+
 constexpr Refusal kRefusals[] = {
+    {kDevices, "memory_fraction", "memory_limit_bytes limits a device's memory"},
+    {kDevices, "recompute_fraction", "memory_limit_bytes limits a device's memory"},
+    {kDevices, "early_updates", "streams keep no order of updates"},
+    {kParallel, "recompute_fraction", "values are computed again in the program's order"},
+    {kParallel, "early_updates", "updates are put in the program's order"},
+    {"a device without a bus", "memory_limit_bytes", "what it has no room for cannot stay with the host"},
+    {"a partial run", "fetches of other values", "its outputs can be fetched, and what RunOptions::targets names"},
     {kTraining, "feeds of inner values", "make the value an input of the model"},
     {kTraining, "adapters", "train the model with the adapter merged in"},
     {kTraining, "targets", "watch the value with a monitor, or choose it as an output"},

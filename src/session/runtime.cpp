@@ -15,6 +15,7 @@
 #include "session/model.h"
 #include "session/observe.h"
 #include "session/options.h"
+#include "session/refusals.h"
 #include "session/run_names.h"
 #include "sharing/turn.h"
 #include "treadle/error.h"
@@ -92,15 +93,12 @@ Runtime::Runtime(const SessionOptions& session_options, std::string owner)
   const std::pair<const char*, double> fractions[] = {{"memory_fraction", options.memory_fraction},
                                                       {"recompute_fraction", options.recompute_fraction}};
   for (const auto& [name, fraction] : fractions)
-    if (fraction > 0 && devices.any())
-      throw Error(ErrorCode::invalid_argument, fmt::format("{} goes with no device; memory_limit_bytes holds for a device's memory", name));
+    if (fraction > 0 && devices.any()) refuse("execution on devices", name);
   // On a device the limit is of its memory.
   const size_t host_limit = devices.any() ? 0 : options.memory_limit_bytes;
   memory.account = std::make_shared<MemoryAccount>(name, host_limit, job_memory ? job_memory->account() : options.memory_account);
   choose_threads();
-  if (options.recompute_fraction > 0 && parallel)
-    throw Error(ErrorCode::invalid_argument,
-                "recompute_fraction goes with no parallel execution, as values are computed again in an order");
+  if (options.recompute_fraction > 0 && parallel) refuse("parallel execution", "recompute_fraction");
   if (options.memory_limit_bytes > 0 && devices.any()) devices.set_memory_limit(options.memory_limit_bytes);
   if (!options.enable_profiling) return;
   start_profiling({});

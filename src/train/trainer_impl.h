@@ -15,6 +15,7 @@
 #include "exec/run/frame.h"
 #include "graph/infer.h"
 #include "graph/op_def.h"
+#include "session/refusals.h"
 #include "train/data_parallel.h"
 #include "train/joined_parameters.h"
 #include "train/optimizers.h"
@@ -47,9 +48,8 @@ struct Trainer::Impl : Runtime, TrainerGraphs {
       scalars.emplace(kLearningRate, Tensor::scalar(static_cast<float>(options.learning_rate)));
       scalars.emplace(kUpdateCount, Tensor::scalar<int64_t>(1));
       if (scaler) scalars.emplace(kLossScale, scaler->scalar());
-      if (options.early_updates && (parallel || devices.any()))
-        throw Error(ErrorCode::invalid_argument,
-                    "early_updates goes with no devices and no parallel execution: updates are put in an order");
+      if (options.early_updates && devices.any()) refuse("execution on devices", "early_updates");
+      if (options.early_updates && parallel) refuse("parallel execution", "early_updates");
       devices.read_groups(model);
       make_step();
       if (options.accumulation_steps > 1) make_update();

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <fstream>
 #include <iterator>
@@ -28,6 +29,24 @@ TEST(Options, TheDocumentSaysWhatIsRefused) {
   std::ifstream file(TREADLE_SOURCE_DIR "/docs/sessions.md");
   const std::string text(std::istreambuf_iterator<char>(file), {});
   EXPECT_NE(text.find(refusals_markdown()), std::string::npos) << "docs/sessions.md lacks this table:\n" << refusals_markdown();
+}
+
+TEST(Options, WhatAWayOfRunningLacksIsRefusedInTheWordsOfThatTable) {
+  auto expect_refused = [](void (*set)(SessionOptions&)) {
+    SessionOptions options;
+    set(options);
+    try {
+      const Session session(testing::two_outputs().model(), options);
+      ADD_FAILURE() << "it was made";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::invalid_argument);
+      EXPECT_TRUE(std::ranges::any_of(refusals(), [&](const Refusal& refusal) { return refusal.message() == error.what(); }))
+          << error.what();
+    }
+  };
+  expect_refused([](SessionOptions& o) { o.device = "sim", o.memory_fraction = 0.5; });
+  expect_refused([](SessionOptions& o) { o.device = "sim", o.recompute_fraction = 0.5; });
+  expect_refused([](SessionOptions& o) { o.execution_mode = ExecutionMode::parallel, o.recompute_fraction = 0.5; });
 }
 
 TEST(Options, EveryOptionThatATextCanSetTakesItsDefault) {
