@@ -57,8 +57,10 @@ ValueId add_empty(Graph& body, const Type& type) {
 class BackwardBody {
  public:
   BackwardBody(const Node& node, const Body& source) : attribute_(source.attribute), graph_(source.graph->clone()) {
-    for (NodeId id : graph_->order())
+    for (NodeId id : graph_->order()) {
       for (const Body& inner : graph_->node(id).bodies) refuse_random(*inner.graph);
+      if (is_random(graph_->node(id))) draws_.push_back(id);
+    }
     for (const auto& [inside, place] : source.captures)
       captures_.emplace_back(inside, node.inputs[static_cast<size_t>(node.num_formal_inputs + place)]);
     forward_outputs_ = graph_->outputs;
@@ -110,8 +112,8 @@ class BackwardBody {
   /// @param kept  gives for output i of a node of the forward body, whose ids are this one's, an input that holds it
   template <typename Kept>
   void replay_draws(Kept&& kept) {
-    for (NodeId id : graph_->order()) {
-      if (!is_random(graph_->node(id))) continue;
+    for (NodeId id : draws_) {
+      if (!graph_->is_alive(id)) continue;
       const std::vector<ValueId> drawn = graph_->node(id).outputs;
       for (size_t i = 0; i < drawn.size(); ++i)
         if (drawn[i] != kNoValue && (!graph_->value(drawn[i]).uses.empty() || graph_->is_output(drawn[i])))
@@ -156,6 +158,7 @@ class BackwardBody {
   std::unique_ptr<Graph> graph_;
   std::vector<std::pair<ValueId, ValueId>> captures_;  // inside, outside
   std::vector<ValueId> forward_outputs_, ys_, grads_;
+  std::vector<NodeId> draws_;  // of the forward body, at random
   size_t num_formal_ = 0;
 };
 
