@@ -24,6 +24,7 @@ constexpr Refusal kRefusals[] = {
     {"a device without a bus", "memory_limit_bytes", "what it has no room for cannot stay with the host"},
     {"a partial run", "fetches of other values", "its outputs can be fetched, and what RunOptions::targets names"},
     {kTraining, "feeds of inner values", "make the value an input of the model"},
+    {kTraining, "Yields", "run the model as a partial run"},
     {kTraining, "adapters", "train the model with the adapter merged in"},
     {kTraining, "targets", "watch the value with a monitor, or choose it as an output"},
     {kTraining, "output_allocators", "use the option allocator, which serves all memory of a trainer or module"},

@@ -17,6 +17,7 @@
 #include "passes/infer_storage.h"
 #include "passes/pipeline.h"
 #include "session/options.h"
+#include "session/refusals.h"
 #include "train/batch.h"
 #include "train/head.h"
 #include "treadle/error.h"
@@ -261,6 +262,8 @@ TrainingGraph make_training_graph(const Model& model, const Selection& selection
   if (auto missing = onnx::list_unsupported(graph); !missing.empty())
     throw Error(ErrorCode::not_implemented,
                 fmt::format("this build cannot run the model; it lacks:\n    {}", fmt::join(missing, "\n    ")));
+  for (NodeId id : graph.order())
+    if (graph.node(id).op && graph.node(id).op->barrier) refuse("training", "Yields", graph.node(id).name);
   std::vector<std::string> initializers;
   for (const onnx::TensorDef& initializer : model.impl().def.graph.initializers) initializers.push_back(initializer.name);
   for (const auto* names : {&selection.parameters, &selection.frozen})
