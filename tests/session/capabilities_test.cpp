@@ -1,4 +1,6 @@
 // The table of capabilities: each of them in every way of running, on every schedule. What does not exist is refused in the same words.
+#include "tests/session/capabilities.h"
+
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -6,280 +8,21 @@
 #include <cmath>
 #include <filesystem>
 #include <fstream>
-#include <functional>
+#include <future>
 #include <limits>
 #include <set>
 #include <stdexcept>
 #include <thread>
 
-#include "tests/session/faults.h"
-#include "treadle/profile.h"
-#include "treadle/sharing.h"
-#include "treadle/train.h"
+#include "sharing/turn.h"
+#include "tests/sharing/jobs.h"
 
 namespace treadle::testing {
 namespace {
 
 namespace fs = std::filesystem;
 
-// y = -(x * w + 1) + 0, by rows of four. The 0 comes out of two branches that take long enough to run at once: without them a parallel
-// session would run in order.
-const std::vector<float> kWeights{1, -2, 0.5F, 3};
-
-Model make_model() {
-  ModelBuilder b;
-  b.input("x", {-1, 4}).output("y", {-1, 4});
-  Tensor w(DType::float32, {4});
-  std::copy(kWeights.begin(), kWeights.end(), w.data<float>());
-  b.constant("w", w).node("Mul", {"x", "w"}, {"product"}, "multiply");
-  b.last_node().metadata_props.emplace_back("ctx_group", "left");
-  b.node("Step", {"product"}, {"sum"}, "step", "test.fault");
-  b.node("Neg", {"sum"}, {"negated"}, "negate");
-  b.last_node().metadata_props.emplace_back("ctx_group", "right");
-  Tensor zeros(DType::float32, {1 << 14});
-  std::fill_n(zeros.data<float>(), zeros.num_elements(), 0.0F);
-  b.node("ReduceSum", {"product"}, {"total"});
-  for (const std::string branch : {"one", "two"}) {
-    b.constant("zeros_" + branch, zeros.clone()).node("Mul", {"zeros_" + branch, "total"}, {"many_" + branch});
-    b.node("ReduceSum", {"many_" + branch}, {"zero_" + branch});
-  }
-  b.node("Add", {"zero_one", "zero_two"}, {"zero"}).node("Add", {"negated", "zero"}, {"y"});
-  b.def().opset_imports.push_back({"test.fault", 1});
-  return b.model();
-}
-
-Tensor rows(int64_t count, float first = 1) {
-  Tensor x(DType::float32, {count, 4});
-  for (int64_t i = 0; i < x.num_elements(); ++i) x.data<float>()[i] = first + static_cast<float>(i);
-  return x;
-}
-
-float result_of(float x, int64_t column) { return -(x * kWeights[static_cast<size_t>(column)] + 1); }
-
-std::vector<float> outputs_for(const Tensor& x) {
-  std::vector<float> y;
-  for (int64_t i = 0; i < x.num_elements(); ++i) y.push_back(result_of(x.data<float>()[i], i % 4));
-  return y;
-}
-
-std::vector<float> floats(const Datum& datum) {
-  const Tensor tensor = datum.tensor().contiguous();
-  return {tensor.data<float>(), tensor.data<float>() + tensor.num_elements()};
-}
-
-struct Schedule {
-  const char* name;
-  void (*choose)(SessionOptions&);
-};
-
-constexpr Schedule kSchedules[] = {
-    {"in_order", [](SessionOptions& o) { o.intra_op_num_threads = 1; }},
-    {"by_readiness",
-     [](SessionOptions& o) {
-       o.intra_op_num_threads = o.inter_op_num_threads = 2;
-       o.execution_mode = ExecutionMode::parallel;
-     }},
-    {"on_a_device", [](SessionOptions& o) { o.device = "sim"; }},
-    {"on_streams", [](SessionOptions& o) { o.device = "sim", o.compute_streams = 2; }},
-    {"on_devices",
-     [](SessionOptions& o) {
-       o.device = "sim:one";
-       o.group2ctx = {{"left", "sim:two"}, {"right", "cpu"}};
-     }},
-    {"in_a_job", [](SessionOptions& o) { o.job = std::make_shared<Job>(JobOptions{.name = "capabilities"}); }},
-    {"in_a_job_on_a_device",
-     [](SessionOptions& o) {
-       o.job = std::make_shared<Job>(JobOptions{.name = "capabilities"});
-       o.device = "sim";
-     }},
-};
-
-/// A way of running the model. What run() gives is compared with expected().
-class Client {
- public:
-  virtual ~Client() = default;
-  virtual std::vector<float> run(const Tensor& x, const RunOptions* options) = 0;
-  virtual std::vector<float> expected(const Tensor& x) const { return outputs_for(x); }
-  virtual std::string end_profiling() = 0;
-  virtual MemoryStatistics memory_statistics() const = 0;
-  virtual void set_memory_limit(size_t bytes) = 0;
-  virtual void set_monitor(Monitor monitor) = 0;
-  virtual std::vector<NodeCounter> node_counters() const = 0;
-  virtual void reset_node_counters() = 0;
-  /// For those that have one.
-  virtual Session* session() { return nullptr; }
-  /// For the others: whatever takes feeds by name, once each.
-  using Feeding = std::function<void()>;
-  virtual std::vector<Feeding> fed_by_name(const train::Feeds& /*feeds*/) { return {}; }
-};
-
-class SessionClient : public Client {
- public:
-  explicit SessionClient(const SessionOptions& options) : session_(make_model(), options) {}
-  std::vector<float> run(const Tensor& x, const RunOptions* options) override {
-    return floats(session_.run({{"x", x}}, std::vector<std::string>{"y"}, options)[0]);
-  }
-  std::string end_profiling() override { return session_.end_profiling(); }
-  MemoryStatistics memory_statistics() const override { return session_.memory_statistics(); }
-  void set_memory_limit(size_t bytes) override { session_.set_memory_limit(bytes); }
-  void set_monitor(Monitor monitor) override { session_.set_monitor(std::move(monitor)); }
-  std::vector<NodeCounter> node_counters() const override { return session_.node_counters(); }
-  void reset_node_counters() override { session_.reset_node_counters(); }
-  Session* session() override { return &session_; }
-
- protected:
-  Session session_;
-};
-
-class BoundClient final : public SessionClient {
- public:
-  using SessionClient::SessionClient;
-  std::vector<float> run(const Tensor& x, const RunOptions* options) override {
-    IoBinding binding(session_);
-    binding.bind_input("x", x);
-    binding.bind_output("y");
-    session_.run(binding, options);
-    return floats(binding.outputs()[0]);
-  }
-};
-
-class PartialClient final : public SessionClient {
- public:
-  using SessionClient::SessionClient;
-  std::vector<float> run(const Tensor& x, const RunOptions* options) override {
-    PartialRun run = session_.partial_run({{"x", x}}, nullptr, options);
-    while (run.advance_steps(1) > 0) {
-    }
-    run.advance();
-    return floats(run.outputs()[0]);
-  }
-};
-
-class StatefulClient final : public SessionClient {
- public:
-  using SessionClient::SessionClient;
-  std::vector<float> run(const Tensor& x, const RunOptions* options) override {
-    StatefulRun runs(session_, {});
-    return floats(runs.run({{"x", x}}, {}, options)[0]);
-  }
-};
-
-// Gradients of ones: of w, the negated sums of its column.
-class JointClient final : public Client {
- public:
-  explicit JointClient(const SessionOptions& options) : module_(make_model(), {.session = options}) {}
-  std::vector<float> run(const Tensor& x, const RunOptions* options) override {
-    train::JointModule::Run run = module_.forward({{"x", x}}, options);
-    std::vector<float> result = floats(run.outputs()[0]);
-    Tensor ones(DType::float32, x.shape());
-    std::fill_n(ones.data<float>(), ones.num_elements(), 1.0F);
-    const std::vector<float> gradient = floats(run.backward(std::vector<Tensor>{ones}).at("w"));
-    result.insert(result.end(), gradient.begin(), gradient.end());
-    return result;
-  }
-  std::vector<float> expected(const Tensor& x) const override {
-    std::vector<float> result = outputs_for(x), sums(4, 0.0F);
-    for (int64_t i = 0; i < x.num_elements(); ++i) sums[static_cast<size_t>(i % 4)] -= x.data<float>()[i];
-    result.insert(result.end(), sums.begin(), sums.end());
-    return result;
-  }
-  std::string end_profiling() override { return module_.end_profiling(); }
-  MemoryStatistics memory_statistics() const override { return module_.memory_statistics(); }
-  void set_memory_limit(size_t bytes) override { module_.set_memory_limit(bytes); }
-  void set_monitor(Monitor monitor) override { module_.set_monitor(std::move(monitor)); }
-  std::vector<NodeCounter> node_counters() const override { return module_.node_counters(); }
-  void reset_node_counters() override { module_.reset_node_counters(); }
-  std::vector<Feeding> fed_by_name(const train::Feeds& feeds) override {
-    return {[=, this] { module_.forward(feeds); }, [=, this] { module_.begin(feeds); }};
-  }
-
- private:
-  train::JointModule module_;
-};
-
-// The mean square of the outputs, with a rate of 0: a step leaves everything as it was.
-class TrainerClient final : public Client {
- public:
-  explicit TrainerClient(const SessionOptions& options)
-      : trainer_(make_model(), {.loss = train::Loss::mean_squared_error, .learning_rate = 0, .session = options}) {}
-  std::vector<float> run(const Tensor& x, const RunOptions* options) override {
-    Tensor zeros(DType::float32, x.shape());
-    std::fill_n(zeros.data<float>(), zeros.num_elements(), 0.0F);
-    const double loss = trainer_.step({{"x", x}}, zeros, options);
-    EXPECT_EQ(floats(trainer_.parameters().at("w")), kWeights);
-    return {static_cast<float>(loss)};
-  }
-  std::vector<float> expected(const Tensor& x) const override {
-    double sum = 0;
-    for (float y : outputs_for(x)) sum += static_cast<double>(y) * static_cast<double>(y);
-    return {static_cast<float>(sum / static_cast<double>(x.num_elements()))};
-  }
-  std::string end_profiling() override { return trainer_.end_profiling(); }
-  MemoryStatistics memory_statistics() const override { return trainer_.memory_statistics(); }
-  void set_memory_limit(size_t bytes) override { trainer_.set_memory_limit(bytes); }
-  void set_monitor(Monitor monitor) override { trainer_.set_monitor(std::move(monitor)); }
-  std::vector<NodeCounter> node_counters() const override { return trainer_.node_counters(); }
-  void reset_node_counters() override { trainer_.reset_node_counters(); }
-  std::vector<Feeding> fed_by_name(const train::Feeds& feeds) override {
-    Tensor zeros(DType::float32, {3, 4});
-    std::fill_n(zeros.data<float>(), zeros.num_elements(), 0.0F);
-    return {[=, this] { trainer_.step(feeds, zeros); }, [=, this] { trainer_.predict(feeds); },
-            [=, this] { trainer_.evaluate(feeds, zeros); }, [=, this] { trainer_.evaluate_with_outputs(feeds, zeros); },
-            [=, this] { trainer_.gradients(feeds, zeros); }};
-  }
-
- private:
-  train::Trainer trainer_;
-};
-
-struct Way {
-  const char* name;
-  std::unique_ptr<Client> (*make)(const SessionOptions&);
-};
-template <typename T>
-std::unique_ptr<Client> make(const SessionOptions& options) {
-  return std::make_unique<T>(options);
-}
-constexpr Way kWays[] = {{"whole", make<SessionClient>},     {"bound", make<BoundClient>}, {"partial", make<PartialClient>},
-                         {"stateful", make<StatefulClient>}, {"joint", make<JointClient>}, {"trainer", make<TrainerClient>}};
-
-class Capabilities : public ::testing::TestWithParam<std::tuple<Schedule, Way>> {
- protected:
-  void SetUp() override {
-    register_fault_operators();
-    std::get<0>(GetParam()).choose(options_);
-  }
-  void TearDown() override { set_fault(-1, {}); }
-
-  Client& client() {
-    if (!client_) client_ = std::get<1>(GetParam()).make(options_);
-    return *client_;
-  }
-  bool on_device() const { return !options_.device.empty(); }
-  bool is_way(std::string_view name) const { return name == std::get<1>(GetParam()).name; }
-
-  void expect_right(const RunOptions* run = nullptr, int64_t count = 3) {
-    const Tensor x = rows(count);
-    const std::vector<float> got = client().run(x, run), expected = client().expected(x);
-    ASSERT_EQ(got.size(), expected.size());
-    for (size_t i = 0; i < got.size(); ++i) EXPECT_NEAR(got[i], expected[i], 1e-4F * (1 + std::abs(expected[i]))) << i;
-  }
-  Error failure(const RunOptions* run = nullptr, int64_t count = 3) {
-    try {
-      client().run(rows(count), run);
-    } catch (const Error& error) {
-      return error;
-    }
-    ADD_FAILURE() << "it did not fail";
-    return Error(ErrorCode::internal, "none");
-  }
-
-  SessionOptions options_;
-  std::unique_ptr<Client> client_;
-};
-
-INSTANTIATE_TEST_SUITE_P(All, Capabilities, ::testing::Combine(::testing::ValuesIn(kSchedules), ::testing::ValuesIn(kWays)),
-                         [](const auto& info) { return std::string(std::get<0>(info.param).name) + "_" + std::get<1>(info.param).name; });
+INSTANTIATE_TEST_SUITE_P(All, Capabilities, ::testing::Combine(::testing::ValuesIn(kSchedules), ::testing::ValuesIn(kWays)), name_of_case);
 
 TEST_P(Capabilities, ExtentsMayDifferFromRunToRun) {
   for (int64_t count : {3, 1, 8, 3}) expect_right(nullptr, count);
@@ -376,7 +119,12 @@ TEST_P(Capabilities, MetadataSayWhenNodesRan) {
   expect_right(&run);
   ASSERT_EQ(all.size(), 1U);
   bool found = false;
+  int64_t end_of_step = INT64_MAX;
   for (const NodeStatistics& node : all[0].nodes) {
+    if (node.name == "step") end_of_step = node.end_ns;
+    if (node.name == "negate") {
+      EXPECT_GE(node.scheduled_ns, end_of_step) << "its operand was not there before";
+    }
     EXPECT_LE(node.scheduled_ns, node.start_ns);
     EXPECT_LE(node.start_ns, node.end_ns);
     EXPECT_LE(node.end_ns, all[0].duration_ns);
@@ -385,6 +133,30 @@ TEST_P(Capabilities, MetadataSayWhenNodesRan) {
     EXPECT_EQ(node.output_bytes, 3U * 4 * 4);
   }
   EXPECT_TRUE(found);
+}
+
+TEST_P(Capabilities, MetadataTellWaitingFromRunning) {
+  if (!options_.job) GTEST_SKIP() << "a node that may run runs at once";
+  RunOptions run;
+  std::vector<RunMetadata> all;
+  run.on_metadata = [&](const RunMetadata& metadata) { all.push_back(metadata); };
+  expect_right();
+  constexpr auto kPause = std::chrono::milliseconds(20);
+  std::thread resuming;
+  set_fault(0, [&] {
+    options_.job->suspend();
+    resuming = std::thread([&] {
+      EXPECT_TRUE(eventually([&] { return options_.job->status().active == 0; })) << "the next node waits for its turn";
+      std::this_thread::sleep_for(kPause);
+      options_.job->resume();
+    });
+  });
+  expect_right(&run);
+  resuming.join();
+  ASSERT_EQ(all.size(), 1U);
+  int64_t longest = 0;
+  for (const NodeStatistics& node : all[0].nodes) longest = std::max(longest, node.start_ns - node.scheduled_ns);
+  EXPECT_GE(longest, std::chrono::nanoseconds(kPause).count() / 2);
 }
 
 TEST_P(Capabilities, RunsAreRecorded) {
@@ -422,16 +194,19 @@ TEST_P(Capabilities, MemoryComesFromTheAllocator) {
 TEST_P(Capabilities, OutputsComeToLieOnADevice) {
   RunOptions run;
   run.output_devices["y"] = "sim";
-  if (is_way("joint") || is_way("trainer")) {
+  if (trains()) {
     EXPECT_NE(std::string(failure(&run).what()).find("training has no output_devices"), std::string::npos);
     return;
   }
   expect_right(&run);
+  EXPECT_EQ(client().device, "sim");
+  expect_right();
+  EXPECT_EQ(client().device, "cpu");
 }
 
 TEST_P(Capabilities, OutputsComeFromTheirAllocator) {
   auto allocator = std::make_shared<FaultyAllocator>();
-  if (is_way("joint") || is_way("trainer")) {
+  if (trains()) {
     RunOptions run;
     run.output_allocators["y"] = allocator;
     EXPECT_NE(std::string(failure(&run).what()).find("training has no output_allocators"), std::string::npos);
@@ -454,13 +229,12 @@ TEST_P(Capabilities, NamesThatMeanNothingAreErrors) {
     EXPECT_EQ(error.code(), ErrorCode::invalid_argument);
     for (const char* part : parts) EXPECT_NE(std::string(error.what()).find(part), std::string::npos) << error.what();
   };
-  const bool trains = is_way("joint") || is_way("trainer");
-  if (!trains) {
+  if (!trains()) {
     RunOptions allocated, placed, aimed;
     allocated.output_allocators["yy"] = std::make_shared<FaultyAllocator>();
-    expect_message(&allocated, {"output_allocators", "\"yy\"", "is it y?"});
+    expect_message(&allocated, {"output_allocators", "\"yy\"", "is it y"});
     placed.output_devices["sum"] = "sim";  // a value that the run does not fetch
-    expect_message(&placed, {"output_devices", "\"sum\"", "is it y?"});
+    expect_message(&placed, {"output_devices", "\"sum\"", "is it y"});
     aimed.targets = {"produkt"};
     expect_message(&aimed, {"\"produkt\"", "is it product"});
   }
@@ -525,6 +299,39 @@ TEST_P(Capabilities, AJobKnowsOfItsRuns) {
   expect_right();
 }
 
+// A node takes 20 ms, at half of the machine's time.
+TEST_P(Capabilities, AJobKeepsToItsShare) {
+  if (!options_.job) GTEST_SKIP() << "not in a job";
+  expect_right();
+  options_.job->set_share(50);
+  EXPECT_EQ(options_.job->status().idle_ns, 0U);
+  set_fault(0, [] { std::this_thread::sleep_for(std::chrono::milliseconds(20)); });
+  expect_right();
+  EXPECT_GE(options_.job->status().idle_ns, 15'000'000U) << "before the next node";
+}
+
+TEST_P(Capabilities, AJobGivesWay) {
+  if (!options_.job) GTEST_SKIP() << "not in a job";
+  options_.job = std::make_shared<Job>(JobOptions{.name = "second", .job_class = JobClass::opportunistic});
+  expect_right();
+  Job guaranteed(JobOptions{.name = "first"});
+  std::thread other;
+  std::promise<void> begun;
+  const uint64_t before = options_.job->status().gave_way_ns;
+  set_fault(0, [&] {
+    other = std::thread([&] {
+      const sharing::Interruption none{[](const void*) {}, nullptr};
+      sharing::Turn turn(guaranteed.state().get(), nullptr, 0, none);
+      begun.set_value();
+      EXPECT_TRUE(eventually([&] { return options_.job->status().active == 0; }));
+    });
+    begun.get_future().wait();
+  });
+  expect_right();
+  other.join();
+  EXPECT_GT(options_.job->status().gave_way_ns, before);
+}
+
 TEST_P(Capabilities, MemoryLimitsAreKept) {
   options_.memory_limit_bytes = size_t{1} << 20;
   expect_right();
@@ -572,7 +379,7 @@ TEST_P(Capabilities, CountersThatNobodyAskedForAreAnError) {
 TEST_P(Capabilities, TargetsAreComputed) {
   RunOptions run;
   run.targets = {"product"};
-  if (is_way("joint") || is_way("trainer")) {
+  if (trains()) {
     EXPECT_NE(std::string(failure(&run).what()).find("training has no targets"), std::string::npos);
     return;
   }
@@ -676,7 +483,7 @@ TEST_P(Capabilities, AnyValueIsFed) {
     run.advance();
     y = floats(run.outputs()[0]);
   } else {
-    StatefulRun runs(*client().session(), {});
+    StatefulRun runs = StatefulClient::begin(*client().session());
     y = floats(runs.run({{"product", product}})[0]);
   }
   EXPECT_EQ(y, std::vector<float>(8, -5.0F));
@@ -701,7 +508,7 @@ TEST_P(Capabilities, AnyValueIsFetched) {
     partial.advance();
     values = partial.fetch(wanted);
   } else if (is_way("joint")) {
-    train::JointModule module(make_model(), {.outputs = {"y"}, .plain_outputs = {"sum"}, .session = options_});
+    train::JointModule module(build_().model(), {.outputs = {"y"}, .plain_outputs = {"sum"}, .session = options_});
     const train::JointModule::Run run = module.forward({{"x", x}});
     values = {run.outputs()[1], run.outputs()[0]};
   } else if (is_way("trainer")) {
@@ -710,7 +517,7 @@ TEST_P(Capabilities, AnyValueIsFetched) {
     EXPECT_NE(std::string(failure(&run).what()).find("training has no targets: watch the value with a monitor"), std::string::npos);
     return;
   } else {
-    StatefulRun runs(*client().session(), {});
+    StatefulRun runs = StatefulClient::begin(*client().session());
     values = runs.run({{"x", x}}, wanted);
   }
   std::vector<float> sum = outputs_for(x);
