@@ -133,6 +133,13 @@ class TREADLE_API CancelToken {
 /// Which values in floating-point outputs of nodes end a run.
 enum class FiniteCheck : int { off = 0, nan = 1, nan_and_infinity = 2 };
 
+/// Bytes of values in the memory of one device, by what they come from.
+struct NodeMemory {
+  std::string device;     ///< "cpu", "sim"; where the node ran
+  std::string allocator;  ///< its name
+  size_t bytes = 0;
+};
+
 /// What one node did in a run. Times in nanoseconds since the run began.
 struct NodeStatistics {
   std::string name, op_type;
@@ -140,6 +147,7 @@ struct NodeStatistics {
   int64_t start_ns = 0, end_ns = 0;
   uint64_t thread = 0;  ///< the system's id
   size_t output_bytes = 0;
+  std::vector<NodeMemory> memory;  ///< where the output bytes are
 };
 
 struct RunMetadata {

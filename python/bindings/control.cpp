@@ -162,6 +162,10 @@ void register_control(nb::module_& module) {
           "__init__", [](PyThreadPool* self, int num_threads) { new (self) PyThreadPool{make_thread_pool(num_threads)}; },
           "num_threads"_a = 0, "The caller of a run included; 0: the CPUs that the process may use.");
 
+  nb::class_<NodeMemory>(module, "NodeMemory", "Bytes of values in the memory of one device, by what they come from.")
+      .def_ro("device", &NodeMemory::device)
+      .def_ro("allocator", &NodeMemory::allocator, "Its name.")
+      .def_ro("bytes", &NodeMemory::bytes);
   nb::class_<NodeStatistics>(module, "NodeStatistics", "What one node did in a run; times in nanoseconds since its begin.")
       .def_ro("name", &NodeStatistics::name)
       .def_ro("op_type", &NodeStatistics::op_type)
@@ -169,7 +173,8 @@ void register_control(nb::module_& module) {
       .def_ro("start_ns", &NodeStatistics::start_ns)
       .def_ro("end_ns", &NodeStatistics::end_ns)
       .def_ro("thread", &NodeStatistics::thread)
-      .def_ro("output_bytes", &NodeStatistics::output_bytes);
+      .def_ro("output_bytes", &NodeStatistics::output_bytes)
+      .def_ro("memory", &NodeStatistics::memory, "Where the output bytes are.");
   nb::class_<RunMetadata>(module, "RunMetadata")
       .def_ro("run_id", &RunMetadata::run_id)
       .def_ro("graph_id", &RunMetadata::graph_id)

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <filesystem>
@@ -10,6 +11,8 @@
 #include <thread>
 #include <type_traits>
 
+#include "core/allocation.h"
+#include "core/device.h"
 #include "core/file.h"
 #include "core/pattern.h"
 #include "onnx/serialize.h"
@@ -92,8 +95,9 @@ std::string file_name(std::string name) {
 
 }  // namespace
 
-RunObserver::RunObserver(const Executable& executable, const RunOptions* options, const Monitor* monitor, uint64_t run_id)
-    : executable_(executable), options_(options), monitor_(monitor), run_id_(run_id) {
+RunObserver::RunObserver(const Executable& executable, const RunOptions* options, const Monitor* monitor, uint64_t run_id,
+                         const AllocationContext& memory)
+    : executable_(executable), options_(options), monitor_(monitor), run_id_(run_id), memory_(memory) {
   metadata_.run_id = run_id;
   metadata_.graph_id = executable.id;
 }
@@ -126,19 +130,36 @@ void RunObserver::before(const exec::RunState& state, const exec::Instruction& i
   if (options_->on_metadata) starts_[{&state, &instruction}] = now_ns();
 }
 
-void RunObserver::after(const exec::RunState& state, const exec::Instruction& instruction) {
-  int64_t end = now_ns();
+// Observers see what lies on a device on the host.
+NodeStatistics RunObserver::statistics_of(const exec::RunState& state, const exec::Instruction& instruction, const Device* device) {
+  NodeStatistics node{.name = instruction.node->name,
+                      .op_type = instruction.node->op_type,
+                      .start_ns = starts_.extract({&state, &instruction}).mapped(),
+                      .thread = thread_id()};
+  if (auto scheduled = ready_.extract({&state, &instruction})) node.scheduled_ns = scheduled.mapped();
+  const Allocator& usual = memory_.allocator ? *memory_.allocator : *plain_allocator();
+  for (int32_t slot : state.program().operands(instruction).subspan(instruction.num_inputs)) {
+    if (slot < 0) continue;
+    const Datum value = state.value(slot, /*shared=*/false);
+    if (!value.is_tensor()) continue;
+    const size_t bytes = value.tensor().size_bytes();
+    const Allocator* own = device ? nullptr : allocator_of(value.tensor().storage());
+    const NodeMemory in{.device = device ? device->name() : "cpu", .allocator = std::string((own ? *own : usual).name())};
+    auto same = [&](const NodeMemory& other) { return other.device == in.device && other.allocator == in.allocator; };
+    auto found = std::ranges::find_if(node.memory, same);
+    if (found == node.memory.end()) found = node.memory.insert(found, in);
+    found->bytes += bytes;
+    node.output_bytes += bytes;
+  }
+  return node;
+}
+
+void RunObserver::after(const exec::RunState& state, const exec::Instruction& instruction, const Device* device) {
+  const int64_t end = now_ns();
   std::lock_guard lock(mutex_);
   if (options_ && options_->on_metadata) {
-    auto start = starts_.extract({&state, &instruction});
-    NodeStatistics node{instruction.node->name, instruction.node->op_type, 0, start.mapped(), end, thread_id(), 0};
-    if (auto scheduled = ready_.extract({&state, &instruction})) node.scheduled_ns = scheduled.mapped();
-    for (int32_t slot : state.program().operands(instruction).subspan(instruction.num_inputs)) {
-      if (slot < 0) continue;
-      Datum value = state.value(slot, /*shared=*/false);
-      if (value.is_tensor()) node.output_bytes += value.tensor().size_bytes();
-    }
-    metadata_.nodes.push_back(std::move(node));
+    metadata_.nodes.push_back(statistics_of(state, instruction, device));
+    metadata_.nodes.back().end_ns = end;
   }
   if (monitor_ && &state.program() == executable_.program.get())
     for (int32_t slot : state.program().operands(instruction).subspan(instruction.num_inputs))

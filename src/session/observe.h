@@ -17,7 +17,9 @@ namespace treadle {
 class RunObserver final : public exec::Observer {
  public:
   /// @param options  may be null. @param monitor  may be null.
-  RunObserver(const Executable& executable, const RunOptions* options, const Monitor* monitor, uint64_t run_id);
+  /// @param memory  of the client.
+  RunObserver(const Executable& executable, const RunOptions* options, const Monitor* monitor, uint64_t run_id,
+              const AllocationContext& memory);
 
   static bool needed(const RunOptions* options, const Monitor* monitor) {
     return monitor || (options && (options->check_finite != FiniteCheck::off || !options->dump_folder.empty() || options->on_metadata));
@@ -25,7 +27,7 @@ class RunObserver final : public exec::Observer {
 
   void ready(const exec::RunState& state, const exec::Instruction& instruction) override;
   void before(const exec::RunState& state, const exec::Instruction& instruction) override;
-  void after(const exec::RunState& state, const exec::Instruction& instruction) override;
+  void after(const exec::RunState& state, const exec::Instruction& instruction, const Device* device) override;
 
   /// Hands the statistics over, if they are wanted.
   void finish(bool compiled);
@@ -36,11 +38,13 @@ class RunObserver final : public exec::Observer {
   void check_finite(const exec::RunState& state, const exec::Instruction& instruction) const;
   void dump(const exec::RunState& state, const exec::Instruction& instruction, bool inputs);
   int64_t now_ns() const;
+  NodeStatistics statistics_of(const exec::RunState& state, const exec::Instruction& instruction, const Device* device);
 
   const Executable& executable_;
   const RunOptions* options_;
   const Monitor* monitor_;
   const uint64_t run_id_;
+  const AllocationContext& memory_;
   const std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
 
   std::mutex mutex_;  // a parallel executor calls from several threads

@@ -351,7 +351,7 @@ void Runtime::execute(const std::shared_ptr<const Executable>& executable, std::
   if (!run_control.deadline) {
     auto on_this_thread = [&] {
       std::optional<RunObserver> observer;
-      if (observed) run_control.observer = &observer.emplace(*executable, run_options, request.monitor.get(), hooked.run_id);
+      if (observed) run_control.observer = &observer.emplace(*executable, run_options, request.monitor.get(), hooked.run_id, memory);
       compute(*executable, feeds, results, request.bound, run_control, output_memory);
       if (observer) observer->finish(request.compiled);
     };
@@ -374,7 +374,8 @@ void Runtime::execute(const std::shared_ptr<const Executable>& executable, std::
   detached->control = run_control;
   detached->control.caller = &detached->caller;
   detached->pool = run_options->thread_pool;
-  if (observed) detached->control.observer = &detached->observer.emplace(*executable, run_options, request.monitor.get(), hooked.run_id);
+  if (observed)
+    detached->control.observer = &detached->observer.emplace(*executable, run_options, request.monitor.get(), hooked.run_id, memory);
   call(detached->control, detached->caller, hooked, [this, run = detached, compiled = request.compiled] {
     compute(*run->executable, run->feeds, run->results, run->bound, run->control, run->memory);
     if (run->observer) run->control.call([&] { run->observer->finish(compiled); });

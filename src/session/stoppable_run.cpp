@@ -21,7 +21,7 @@ StoppableRun::StoppableRun(std::shared_ptr<const Runtime> runtime, std::shared_p
   if (runtime_->gate) control_.pass = &pass_.emplace(*runtime_->gate, /*waits=*/false);
   if (control_.deadline) control_.caller = &caller_;
   if (RunObserver::needed(options, monitor_.get()))
-    control_.observer = &observer_.emplace(*executable_, options, monitor_.get(), control_.run_id);
+    control_.observer = &observer_.emplace(*executable_, options, monitor_.get(), control_.run_id, runtime_->memory);
 }
 
 StoppableRun::~StoppableRun() = default;

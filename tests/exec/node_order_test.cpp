@@ -158,7 +158,7 @@ class Noted final : public exec::Observer {
   std::vector<const exec::Instruction*> ran;
   void ready(const exec::RunState&, const exec::Instruction&) override {}
   void before(const exec::RunState&, const exec::Instruction&) override {}
-  void after(const exec::RunState&, const exec::Instruction& instruction) override { ran.push_back(&instruction); }
+  void after(const exec::RunState&, const exec::Instruction& instruction, const Device*) override { ran.push_back(&instruction); }
 };
 
 TEST(NodeOrder, StopsBehindTheNodeThatIsAskedForInAnyOrder) {

@@ -107,7 +107,7 @@ class Counter final : public exec::Observer {
     std::lock_guard lock(mutex);
     threads.insert(std::this_thread::get_id());
   }
-  void after(const exec::RunState&, const exec::Instruction&) override {
+  void after(const exec::RunState&, const exec::Instruction&, const Device*) override {
     std::this_thread::sleep_for(std::chrono::microseconds(200));  // room for the other threads to come in
     --running;
   }
@@ -207,7 +207,7 @@ class Ran final : public exec::Observer {
   explicit Ran(const Program& program) : program_(program) {}
   void ready(const exec::RunState&, const exec::Instruction&) override {}
   void before(const exec::RunState&, const exec::Instruction&) override {}
-  void after(const exec::RunState&, const exec::Instruction& instruction) override {
+  void after(const exec::RunState&, const exec::Instruction& instruction, const Device*) override {
     std::lock_guard lock(mutex_);
     indices.insert(static_cast<size_t>(&instruction - program_.instructions().data()));
   }

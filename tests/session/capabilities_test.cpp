@@ -112,7 +112,8 @@ TEST_P(Capabilities, ValuesAreDumped) {
   fs::remove_all(folder);
 }
 
-TEST_P(Capabilities, MetadataSayWhenNodesRan) {
+TEST_P(Capabilities, MetadataSayWhenAndInWhatMemoryNodesRan) {
+  options_.allocator = std::make_shared<FaultyAllocator>();
   RunOptions run;
   std::vector<RunMetadata> all;
   run.on_metadata = [&](const RunMetadata& metadata) { all.push_back(metadata); };
@@ -131,6 +132,10 @@ TEST_P(Capabilities, MetadataSayWhenNodesRan) {
     if (node.name != "step") continue;
     found = true;
     EXPECT_EQ(node.output_bytes, 3U * 4 * 4);
+    ASSERT_EQ(node.memory.size(), 1U);
+    EXPECT_EQ(node.memory[0].bytes, node.output_bytes);
+    EXPECT_EQ(node.memory[0].allocator, "faulty");
+    EXPECT_EQ(node.memory[0].device.starts_with("sim"), on_device()) << node.memory[0].device;
   }
   EXPECT_TRUE(found);
 }

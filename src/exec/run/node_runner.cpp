@@ -63,7 +63,7 @@ void NodeRunner::execute_watched(const Instruction& instruction, Evaluator& eval
   const uint64_t end = timed ? read_ticks() : 0;
   if (control_.counts_nodes) count(instruction, end - start);
   if (control_.recorder) record(instruction, start, end);
-  tell_observer([&] { control_.observer->after(state_, instruction); });
+  tell_observer([&] { control_.observer->after(state_, instruction, nullptr); });
 }
 
 void NodeRunner::renew_buffers(size_t index) {

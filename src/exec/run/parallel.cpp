@@ -277,7 +277,7 @@ class ParallelRun final : public TaskSource {
       if (slots[i] >= 0) nodes_.state().hold(slots[i], std::move(outputs[i]));
     if (control_.counts_nodes) nodes_.count(instruction, read_ticks() - start);
     if (control_.recorder) control_.record_node(instruction.record_name, start, read_ticks());
-    if (control_.observer) control_.call([&] { control_.observer->after(nodes_.state(), instruction); });
+    if (control_.observer) control_.call([&] { control_.observer->after(nodes_.state(), instruction, nullptr); });
   }
 
   // On whatever thread the kernel ended: nothing else is run here, ready nodes go to the queue.

@@ -478,7 +478,9 @@ void PlacedRun::take_up(const StreamPlan::Step& step) {
         (location(at[i]).device == DevicePlacement::kHost && slot_info(location(at[i]).slot).is_output && instruction.dynamic))
       frame_.state().put(location(at[i]).slot, on_host(at[i], location(at[i]).slot));
   }
-  if (control_.observer) control_.call([&] { control_.observer->after(frame_.state(), instruction); });
+  if (!control_.observer) return;
+  const Device* const ran_on = device_of(step) == DevicePlacement::kHost ? nullptr : &device(device_of(step));
+  control_.call([&] { control_.observer->after(frame_.state(), instruction, ran_on); });
 }
 
 }  // namespace treadle::exec

@@ -37,7 +37,8 @@ class Observer {
   /// The instruction may run: nothing that it waits for is left but its turn.
   virtual void ready(const RunState& state, const Instruction& instruction) = 0;
   virtual void before(const RunState& state, const Instruction& instruction) = 0;
-  virtual void after(const RunState& state, const Instruction& instruction) = 0;
+  /// @param device  that it ran on; null: the host
+  virtual void after(const RunState& state, const Instruction& instruction, const Device* device) = 0;
 };
 
 /// Between a run and a caller who may leave before it ends, because a kernel does not return.
