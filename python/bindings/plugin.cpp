@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "bindings.h"
+#include "core/allocation.h"
 #include "numpy.h"
 #include "treadle/out_of_memory.h"
 
@@ -68,10 +69,18 @@ int called(const treadle_host* host, Body&& body) {
   return 0;
 }
 
+// What Python holds is no memory of the run's: its limit does not count it.
+template <typename Make>
+auto outside_of_run(Make&& make) {
+  const AllocationScope none(nullptr, MemoryClass::other);
+  return make();
+}
+
 nb::object array_of(const treadle_host* host, const treadle_call* call, size_t index) {
   treadle_tensor_view view;
   if (!host->call_input(call, index, &view)) return nb::none();
-  Tensor tensor(static_cast<DType>(view.dtype), Shape(std::span(view.dims, static_cast<size_t>(view.rank))));
+  const Shape shape(std::span(view.dims, static_cast<size_t>(view.rank)));
+  Tensor tensor = outside_of_run([&] { return Tensor(static_cast<DType>(view.dtype), shape); });
   if (view.data) {
     std::memcpy(tensor.raw(), view.data, tensor.size_bytes());
   } else {
@@ -81,12 +90,12 @@ nb::object array_of(const treadle_host* host, const treadle_call* call, size_t i
       tensor.data<std::string>()[i].assign(text, length);
     }
   }
-  return array_from_tensor(tensor);
+  return outside_of_run([&] { return array_from_tensor(tensor); });
 }
 
 void give_output(const treadle_host* host, treadle_call* call, size_t index, nb::handle value) {
   BufferScope scope;
-  const Tensor tensor = tensor_from_array(value, &scope).contiguous();
+  const Tensor tensor = outside_of_run([&] { return tensor_from_array(value, &scope).contiguous(); });
   void* data = host->call_output(call, index, static_cast<int32_t>(tensor.dtype()), tensor.shape().begin(),
                                  static_cast<size_t>(tensor.shape().rank()));
   if (!data && tensor.num_elements() > 0) throw Error(ErrorCode::internal, "an output could not be made");
@@ -105,7 +114,7 @@ int run_python(void* user, void* state, const treadle_host* host, treadle_call* 
     nb::list inputs;
     for (size_t i = 0; i < host->call_num_inputs(call); ++i) inputs.append(array_of(host, call, i));
     const auto& attributes = *static_cast<nb::dict*>(state);
-    nb::object result = static_cast<PythonOperator*>(user)->function(*inputs, **attributes);
+    nb::object result = outside_of_run([&] { return static_cast<PythonOperator*>(user)->function(*inputs, **attributes); });
     if (!nb::isinstance<nb::tuple>(result) && !nb::isinstance<nb::list>(result)) result = nb::make_tuple(result);
     const size_t count = nb::len(result);
     if (count < host->call_num_outputs(call))

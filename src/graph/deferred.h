@@ -22,6 +22,8 @@ class Completion {
 /// Operands of evaluate_node(), which outlive run() if the kernel defers.
 class DeferringOperands : public DynamicOperands {
  public:
+  /// As input(), but never a copy: nobody keeps it beyond the kernel's end.
+  virtual const Datum& borrowed_input(int i) const = 0;
   /// Called in run(): the kernel will end later, and says so to what this returns. Operands are valid until then.
   virtual std::shared_ptr<Completion> defer() = 0;
   /// True if the run is to stop: nobody will look at the outputs.

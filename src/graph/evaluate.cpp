@@ -92,12 +92,14 @@ class Evaluation final : public DeferringOperands {
     bind.max_threads_ = e_.pool ? e_.pool->num_threads() : 1;
     void* state = aligned(e_.state, kernel_.state_bytes, alignof(std::max_align_t));
     kernel_.bind(state, bind);
-    if (!e_.scratch || e_.scratch->size_bytes() < bind.scratch_bytes()) {
+    const size_t scratch_bytes = bind.scratch_bytes();
+    if (scratch_bytes > 0 && (!e_.scratch || e_.scratch->size_bytes() < scratch_bytes)) {
       AllocationScope scope(AllocationScope::current(), MemoryClass::scratch);
       e_.scratch.reset();
-      e_.scratch = allocate_large(bind.scratch_bytes());
+      e_.scratch = allocate_large(scratch_bytes);
     }
-    RunContext context(e_.pointers.data(), static_cast<int>(inputs_.size()), e_.scratch->data(), e_.pool, packed);
+    RunContext context(e_.pointers.data(), static_cast<int>(inputs_.size()), scratch_bytes > 0 ? e_.scratch->data() : nullptr, e_.pool,
+                       packed);
     context.run_id = e_.run_id;
     context.dynamic_ = this;
     kernel_.run(state, context);
@@ -124,6 +126,8 @@ class Evaluation final : public DeferringOperands {
     if (!kept_[k].defined()) kept_[k] = inputs_[k].tensor().clone();
     return kept_[k];
   }
+
+  const Datum& borrowed_input(int i) const override { return inputs_[static_cast<size_t>(i)]; }
 
   Tensor allocate_output(int i, const Shape& shape) override {
     auto k = static_cast<size_t>(i);

@@ -18,7 +18,7 @@ const OrtValue* input_at(OrtKernelContext& context, size_t index) {
   if (!context.call.node->has_input(index)) return nullptr;
   std::unique_ptr<OrtValue>& value = context.inputs[index];
   if (!value) {
-    const Datum& datum = context.call.context.input(static_cast<int>(index));
+    const Datum& datum = context.call.operands().borrowed_input(static_cast<int>(index));
     value.reset(new_value(datum.is_tensor() ? Datum(datum.tensor().contiguous()) : datum));
   }
   return value.get();

@@ -33,6 +33,20 @@ Result guarded(Result otherwise, Fn&& fn) noexcept {
   }
 }
 
+// Of a call: its failure is the node's, as what the plugin says of it knows no types of errors, and zero may mean something else to it.
+template <typename Result, typename Fn>
+Result guarded(const treadle_call* call, Result otherwise, Fn&& fn) noexcept {
+  return guarded(otherwise, [&] {
+    try {
+      return fn();
+    } catch (...) {
+      std::lock_guard lock(call->mutex);
+      if (!call->failure) call->failure = std::current_exception();
+      throw;
+    }
+  });
+}
+
 void fail(const char* message) {
   guarded(0, [&] {
     failure = message ? message : "";
@@ -90,7 +104,7 @@ const Tensor* call_tensor(const treadle_call* call, size_t index) {
   if (index >= call->inputs.size()) return nullptr;
   Tensor& tensor = call->inputs[index];
   if (!tensor.defined()) {
-    const Datum& datum = call->context.input(static_cast<int>(index));
+    const Datum& datum = call->operands().borrowed_input(static_cast<int>(index));
     if (!datum.is_tensor()) return nullptr;
     tensor = datum.tensor().contiguous();
   }
@@ -98,7 +112,7 @@ const Tensor* call_tensor(const treadle_call* call, size_t index) {
 }
 
 int call_input(const treadle_call* call, size_t index, treadle_tensor_view* out) {
-  return guarded(0, [&] {
+  return guarded(call, 0, [&] {
     const Tensor* tensor = call_tensor(call, index);
     if (!tensor) return 0;
     *out = view(*tensor);
@@ -107,7 +121,7 @@ int call_input(const treadle_call* call, size_t index, treadle_tensor_view* out)
 }
 
 const char* call_string(const treadle_call* call, size_t index, size_t element, size_t* length) {
-  return guarded<const char*>(nullptr, [&]() -> const char* {
+  return guarded<const char*>(call, nullptr, [&]() -> const char* {
     const Tensor* tensor = call_tensor(call, index);
     if (!tensor || tensor->dtype() != DType::string || element >= static_cast<size_t>(tensor->num_elements())) return nullptr;
     const std::string& text = tensor->data<std::string>()[element];
@@ -117,7 +131,7 @@ const char* call_string(const treadle_call* call, size_t index, size_t element, 
 }
 
 void* call_output(treadle_call* call, size_t index, int32_t dtype, const int64_t* dims, size_t rank) {
-  return guarded<void*>(nullptr, [&]() -> void* {
+  return guarded<void*>(call, nullptr, [&]() -> void* {
     if (index >= call->outputs.size()) throw Error(ErrorCode::invalid_argument, fmt::format("there is no output {}", index));
     if (dtype <= 0 || dtype >= kNumDTypes) throw Error(ErrorCode::invalid_argument, fmt::format("{} is no dtype", dtype));
     // A pending call's own thread knows nothing of the run's account.
@@ -139,7 +153,7 @@ int call_set_string(treadle_call* call, size_t index, size_t element, const char
 }
 
 void run_parallel(treadle_call* call, int64_t count, int64_t grain, void (*fn)(void*, int64_t, int64_t), void* context) {
-  guarded(0, [&] {
+  guarded(call, 0, [&] {
     parallel_for(call->context.pool(), count, grain, [&](int64_t begin, int64_t end) { fn(context, begin, end); });
     return 0;
   });
@@ -155,6 +169,7 @@ void call_complete(treadle_call* call, int ok, const char* message) {
     {
       std::lock_guard lock(call->mutex);
       if (call->completed) return 0;
+      if (call->failure) error = call->failure;
       call->completed = true;
       if (!call->returned) {  // run_call() goes on
         call->error = std::move(error);
@@ -175,10 +190,7 @@ void call_complete(treadle_call* call, int ok, const char* message) {
 }
 
 int call_cancelled(const treadle_call* call) {
-  return guarded(0, [&] {
-    const auto* operands = dynamic_cast<const DeferringOperands*>(call->context.dynamic_);
-    return operands && operands->stop_requested() ? 1 : 0;
-  });
+  return guarded(0, [&] { return call->operands().stop_requested() ? 1 : 0; });
 }
 
 treadle_graph_value handle_of(ValueId id) { return static_cast<treadle_graph_value>(id); }
@@ -295,7 +307,13 @@ treadle_call::treadle_call(const treadle::RunContext& run, const treadle::Node& 
   outputs.resize(of.outputs.size());
 }
 
+void treadle_call::rethrow_failure() const {
+  std::lock_guard lock(mutex);
+  if (failure) std::rethrow_exception(failure);
+}
+
 void treadle_call::take_outputs() {
+  rethrow_failure();
   for (size_t i = 0; i < outputs.size(); ++i) {
     if (!node->has_output(i)) continue;
     if (!outputs[i].defined()) throw treadle::Error(treadle::ErrorCode::internal, fmt::format("the plugin did not make output {}", i));
@@ -350,6 +368,7 @@ void run_call(const Node& node, RunContext& context, int (*run)(void*, void*, co
   clear_failure();
   const int result = run(user, state, &kHost, call.get());
   if (result == 0) {
+    call->rethrow_failure();
     std::string text = take_failure();
     throw Error(ErrorCode::internal, text.empty() ? "the plugin failed without a text" : text);
   }
@@ -357,7 +376,7 @@ void run_call(const Node& node, RunContext& context, int (*run)(void*, void*, co
     std::lock_guard lock(call->mutex);
     call->returned = true;
     if (!call->completed) {
-      call->completion = dynamic_cast<DeferringOperands&>(*context.dynamic_).defer();
+      call->completion = call->operands().defer();
       call->self = call;
       return;
     }

@@ -41,22 +41,26 @@ struct treadle_gradient {
 
 struct treadle_call {
   treadle_call(const treadle::RunContext& run, const treadle::Node& of, const treadle::AllocationContext* charged);
+  treadle::DeferringOperands& operands() const { return dynamic_cast<treadle::DeferringOperands&>(*context.dynamic_); }
+
   treadle::RunContext context;
   const treadle::Node* node = nullptr;
   const treadle::AllocationContext* memory = nullptr;  // of the thread that began it
   std::thread::id thread;
-  mutable std::vector<treadle::Tensor> inputs;  // contiguous; made when asked for
+  mutable std::vector<treadle::Tensor> inputs;  // contiguous; looked up when asked for
   std::vector<treadle::Tensor> outputs;
 
-  // Between the thread that called run and the one that completes.
-  std::mutex mutex;
+  // Between the threads of the plugin: the one that called run, the one that completes, and those that ask for operands.
+  mutable std::mutex mutex;
+  mutable std::exception_ptr failure;        // the first of what a function of the host could not do, whatever the plugin makes of that
   bool returned = false, completed = false;  // run has returned "pending"; call_complete has been called
   std::exception_ptr error;
   std::shared_ptr<treadle::Completion> completion;
   std::shared_ptr<treadle_call> self;  // while it is pending
 
-  /// Hands the outputs over. @throws Error for one that was not made.
+  /// Hands the outputs over. @throws the failure, or Error for an output that was not made.
   void take_outputs();
+  void rethrow_failure() const;
 };
 
 namespace treadle::plugin {

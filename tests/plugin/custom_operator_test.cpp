@@ -9,6 +9,7 @@
 #include "onnx/serialize.h"
 #include "tests/exec/graphs.h"
 #include "treadle/error.h"
+#include "treadle/out_of_memory.h"
 #include "treadle/session.h"
 
 namespace treadle {
@@ -99,6 +100,85 @@ TEST(CustomOperator, RunsBetweenOperatorsOfTheLibrary) {
   }
   EXPECT_GT(counters.created, 0);
   EXPECT_EQ(counters.created, counters.destroyed);
+}
+
+// What a value of the model's takes, and four more that the nodes around it keep alive.
+Model scaled_late(int64_t elements) {
+  GraphBuilder builder;
+  builder.graph().opsets["test.custom"] = 1;
+  std::vector<ValueId> values{builder.input("x", DType::float32, {elements})};
+  for (int i = 0; i < 4; ++i) values.push_back(builder.node("Neg", {values.back()}));
+  values.push_back(builder.node("Scale", {values.back()}, {{"factor", 2.0F}}, "", "test.custom"));
+  for (size_t i = 4; i > 0; --i) values.push_back(builder.node("Add", {values.back(), values[i]}));
+  builder.output(values.back(), "y");
+  const std::string bytes = onnx::serialize_model(onnx::export_model(*builder.finish()));
+  return Model::from_bytes(std::as_bytes(std::span(bytes)));
+}
+
+TEST(CustomOperator, FindsItsInputsUnderTheLeastLimit) {
+  static Counters counters;
+  plugin::register_operator(scale(counters));
+  constexpr int64_t kElements = 1 << 15;
+  Tensor x(DType::float32, {kElements});
+  for (int64_t i = 0; i < kElements; ++i) x.data<float>()[i] = static_cast<float>(i % 100);
+  SessionOptions options;
+  options.graph_optimization_level = GraphOptimizationLevel::disable_all;
+  options.memory_limit_bytes = 4096;
+  Session session(scaled_late(kElements), options);
+  size_t least = 0;
+  try {
+    session.run({{"x", x}});
+  } catch (const Error& error) {
+    const std::string text = error.what(), before = "at least ";
+    ASSERT_NE(text.find(before), std::string::npos) << text;
+    least = std::stoull(text.substr(text.find(before) + before.size()));
+  }
+  session.set_memory_limit(least);
+  const Datum y = session.run({{"x", x}})[0];
+  // x -> -x, x, -x, x; twice the last; 2x + x - x + x - x
+  for (int64_t i = 0; i < kElements; ++i) ASSERT_EQ(y.tensor().data<float>()[i], 2 * x.data<float>()[i]);
+}
+
+// Asks for an output of a billion elements. What it makes of the answer is its `user`.
+int run_greedy(void* user, void*, const treadle_host* host, treadle_call* call) {
+  treadle_tensor_view x;
+  host->call_input(call, 0, &x);
+  const int64_t many = int64_t{1} << 30, few = 1;
+  if (!host->call_output(call, 0, x.dtype, &many, 1)) {
+    if (*static_cast<const bool*>(user)) {
+      host->fail("it is all the same to me");
+      return 0;
+    }
+    *static_cast<float*>(host->call_output(call, 0, x.dtype, &few, 1)) = 0;
+  }
+  return 1;
+}
+
+TEST(CustomOperator, MemoryThatRunsOutIsTheNodesErrorWhateverThePluginMakesOfIt) {
+  static Counters counters;
+  for (bool fails : {false, true}) {
+    treadle_operator op = scale(counters);
+    op.user = &fails;
+    op.create = nullptr;
+    op.destroy = nullptr;
+    op.infer = nullptr;
+    op.run = run_greedy;
+    op.op_type = "Greedy";
+    plugin::register_operator(op);
+    GraphBuilder builder;
+    builder.graph().opsets["test.custom"] = 1;
+    builder.output(builder.node("Greedy", {builder.input("x", DType::float32, {3})}, {}, "greedy", "test.custom"), "y");
+    const std::string bytes = onnx::serialize_model(onnx::export_model(*builder.finish()));
+    SessionOptions options;
+    options.memory_limit_bytes = 1 << 20;
+    const Session session(Model::from_bytes(std::as_bytes(std::span(bytes))), options);
+    try {
+      session.run({{"x", Tensor::vector<float>(std::vector<float>{1, -2, 4})}});
+      FAIL() << "there is no such memory";
+    } catch (const OutOfMemory& error) {
+      EXPECT_NE(std::string(error.what()).find(std::to_string(int64_t{4} << 30)), std::string::npos) << error.what();
+    }
+  }
 }
 
 TEST(CustomOperator, AnInferenceThatFailsNamesTheNode) {

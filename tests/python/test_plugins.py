@@ -1,6 +1,7 @@
 """Operators written in Python, and the subgraph backend over oneDNN."""
 
 import os
+import re
 
 import numpy as np
 import pytest
@@ -53,6 +54,24 @@ def test_an_exception_of_a_python_operator_reaches_the_caller_with_its_text():
     session = treadle.InferenceSession(model_with(helper.make_node("Broken", ["x"], ["y"], domain="test.python")))
     with pytest.raises(treadle.Error, match="no luck today"):
         session.run(None, {"x": np.zeros(2, np.float32)})
+
+
+def test_a_python_operator_finds_its_inputs_under_the_least_limit():
+    rows = 1 << 15
+    treadle.register_operator("test.python", "Present", lambda x: np.zeros(rows, np.float32) if x is None else x + 1, infer=lambda x: [x])
+    nodes = [helper.make_node("Neg", ["x"], ["a"]), helper.make_node("Exp", ["a"], ["b"])]
+    nodes += [helper.make_node("Present", ["b"], ["c"], domain="test.python"), helper.make_node("Mul", ["b", "c"], ["y"])]
+    values = [[helper.make_tensor_value_info(name, TensorProto.FLOAT, [rows])] for name in "xy"]
+    opsets = [helper.make_opsetid("", 20), helper.make_opsetid("test.python", 1)]
+    model = helper.make_model(helper.make_graph(nodes, "g", *values), opset_imports=opsets, ir_version=10).SerializeToString()
+    options = treadle.SessionOptions()
+    options.memory_limit_bytes = 1000
+    session = treadle.InferenceSession(model, options)
+    x = np.linspace(0, 4, rows, dtype=np.float32)
+    with pytest.raises(treadle.errors.OutOfMemory, match="at least") as refused:
+        session.run(None, {"x": x})
+    session.set_memory_limit(int(re.search(r"at least (\d+)", str(refused.value))[1]))
+    np.testing.assert_allclose(session.run(None, {"x": x})[0], np.exp(-x) * (np.exp(-x) + 1), rtol=1e-5)
 
 
 def test_a_plugin_that_does_not_exist_is_an_error():

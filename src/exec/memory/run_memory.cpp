@@ -6,6 +6,7 @@
 
 #include "core/checked.h"
 #include "core/thread_pool.h"
+#include "graph/custom_ops.h"
 #include "graph/dim_bounds.h"
 #include "graph/op_def.h"
 #include "treadle/error.h"
@@ -121,7 +122,7 @@ class Estimate {
         release(instruction, held, alive);
         continue;
       }
-      const Bytes during = instruction.bodies.empty() ? Bytes{} : of_control_flow(instruction);
+      const Bytes during = instruction.bodies.empty() ? of_kernel(instruction) : of_control_flow(instruction);
       if (at_once_) {
         most_ += during;
       } else {
@@ -148,6 +149,19 @@ class Estimate {
     }
   }
 
+  // A kernel from outside may go on elsewhere while other nodes run: then it has operands of its own.
+  Bytes of_kernel(const Instruction& instruction) {
+    return at_once_ && instruction.kernel && is_custom_op(*instruction.node->op) ? copies_for(instruction) : Bytes{};
+  }
+
+  Bytes copies_for(const Instruction& instruction) {
+    Bytes copies;
+    for (int i = 0; i < instruction.node->num_formal_inputs; ++i)
+      if (const int32_t index = program_.operands(instruction)[static_cast<size_t>(i)]; index >= 0 && is_copied(index))
+        copies += size_of(index, instruction.node);
+    return copies;
+  }
+
   Bytes of_control_flow(const Instruction& instruction) {
     std::vector<BodyNeed> bodies;
     for (size_t b = 0; b < instruction.bodies.size(); ++b) {
@@ -162,11 +176,7 @@ class Estimate {
       }
       bodies.push_back(std::move(*need));
     }
-    Bytes copies;
-    const int formal = instruction.node->num_formal_inputs;
-    for (int i = 0; i < formal; ++i)
-      if (const int32_t index = program_.operands(instruction)[static_cast<size_t>(i)]; index >= 0 && is_copied(index))
-        copies += size_of(index, instruction.node);
+    const Bytes copies = copies_for(instruction);
     switch (instruction.node->op->control_flow) {
       case ControlFlow::if_: {
         Bytes branch = bodies.front().total;
