@@ -147,6 +147,8 @@ class TREADLE_API MemoryAccount {
   /// @throws Error(resource_exhausted) naming the account whose limit would be passed, the bytes wanted, and those in use.
   void charge(MemoryClass memory_class, size_t size_bytes);
   void discharge(MemoryClass memory_class, size_t size_bytes) noexcept;
+  /// Charged whatever the limits say: for a run under way whose limit has become a lower one.
+  void charge_beyond_limits(MemoryClass memory_class, size_t size_bytes) noexcept;
 
   const std::string& name() const noexcept { return name_; }
   const std::shared_ptr<MemoryAccount>& parent() const noexcept { return parent_; }

@@ -121,10 +121,21 @@ void MemoryAccount::charge(MemoryClass memory_class, size_t size_bytes) {
                     held_memory(this));
 }
 
+void MemoryAccount::charge_beyond_limits(MemoryClass memory_class, size_t size_bytes) noexcept {
+  classes_[static_cast<size_t>(memory_class)].add(size_bytes);
+  total_.add(size_bytes);
+  if (parent_) parent_->charge_beyond_limits(memory_class, size_bytes);
+}
+
 void MemoryAccount::discharge(MemoryClass memory_class, size_t size_bytes) noexcept {
   classes_[static_cast<size_t>(memory_class)].bytes.fetch_sub(size_bytes, std::memory_order_relaxed);
   total_.bytes.fetch_sub(size_bytes, std::memory_order_relaxed);
   if (parent_) parent_->discharge(memory_class, size_bytes);
+}
+
+void AllocationContext::charge(MemoryClass memory_class, size_t size_bytes) const {
+  if (!account || account->try_charge(memory_class, size_bytes)) return;
+  if (!room || !room->charge(*account, memory_class, size_bytes)) account->charge(memory_class, size_bytes);
 }
 
 MemoryStatistics MemoryAccount::statistics() const {

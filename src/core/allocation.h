@@ -11,10 +11,24 @@
 
 namespace treadle {
 
+/// Finds room for what a node of a run allocates where a limit has none.
+class MemoryRoom {
+ public:
+  /// @return whether the account has been charged; false: there is no room. @throws what ends the run meanwhile
+  virtual bool charge(MemoryAccount& account, MemoryClass memory_class, size_t size_bytes) = 0;
+
+ protected:
+  ~MemoryRoom() = default;
+};
+
 /// What a session, a job, or a run allocates from.
 struct AllocationContext {
   std::shared_ptr<Allocator> allocator;    ///< null: the system's
   std::shared_ptr<MemoryAccount> account;  ///< null: nobody is charged
+  MemoryRoom* room = nullptr;              ///< null: where a limit has no room, that is an error at once
+
+  /// Charges the account, if there is one. @throws Error(resource_exhausted) as MemoryAccount::charge().
+  void charge(MemoryClass memory_class, size_t size_bytes) const;
 };
 
 /// While it lives, Storage::allocate() on this thread takes memory from `context` and charges it under `memory_class`. Scopes nest.

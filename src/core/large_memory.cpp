@@ -159,7 +159,7 @@ const std::shared_ptr<HugePages>& huge_pages() {
 std::shared_ptr<Storage> allocate_large(size_t size_bytes) {
   const AllocationContext* around = AllocationScope::current();
   if (size_bytes < kHugePage || (around && around->allocator)) return Storage::allocate(size_bytes);
-  const AllocationContext own{huge_pages(), around ? around->account : nullptr};
+  const AllocationContext own{huge_pages(), around ? around->account : nullptr, around ? around->room : nullptr};
   AllocationScope scope(&own, AllocationScope::current_class());
   return Storage::allocate(size_bytes);
 }
@@ -181,7 +181,7 @@ LargeBlock::LargeBlock(size_t size_bytes) : size_bytes_(size_bytes) {
   class_ = AllocationScope::current_class();
   MemoryAccount* account = around ? around->account.get() : nullptr;
   try {
-    if (account) account->charge(class_, charged());
+    if (around) around->charge(class_, charged());
   } catch (...) {
     BlockRecord::refused(account, class_, charged());
     throw;

@@ -38,9 +38,10 @@ struct Accounted {
         data(std::exchange(other.data, nullptr)),
         record(other.record) {}
 
-  void charge() {
-    if (!account) return;
-    account->charge(memory_class, size_bytes);
+  void charge(const AllocationContext& context) {
+    if (!context.account) return;
+    context.charge(memory_class, size_bytes);
+    account = context.account;
     charged.store(true);
     record.taken(account.get(), memory_class, size_bytes);
   }
@@ -77,12 +78,11 @@ std::shared_ptr<Storage> Storage::allocate(size_t size_bytes) {
   }
   Accounted block;
   block.allocator = context->allocator ? context->allocator : plain_allocator();
-  block.account = context->account;
   block.size_bytes = rounded;
   block.memory_class = AllocationScope::current_class();
   Storage* made = nullptr;
   try {
-    block.charge();
+    block.charge(*context);
     block.data = static_cast<std::byte*>(block.allocator->allocate(rounded, block.memory_class));
     if (!block.data) {
       block.discharge();  // what was refused is not held

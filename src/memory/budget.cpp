@@ -86,6 +86,10 @@ class Chooser {
       auto& breaks = open[b];
       std::sort(breaks.begin(), breaks.end(), [](const Gap* x, const Gap* y) { return x->before < y->before; });
       int32_t first = uses_[b].front().step, last_saved = -1;
+      if (buffers_[b].begins_away) {
+        last_saved = first - 1;
+        plan.transfers.push_back({first, BudgetPlan::Move::load, static_cast<int32_t>(b), static_cast<int32_t>(plan.segments.size())});
+      }
       for (const Gap* gap : breaks) {
         const auto leaving = static_cast<int32_t>(plan.segments.size());
         plan.segments.push_back({static_cast<int32_t>(b), first, gap->before, 0});

@@ -15,8 +15,9 @@ struct BudgetBuffer {
     bool writes;  ///< the content is another one afterwards
   };
   size_t size_bytes = 0;
-  std::vector<Use> uses;  ///< ascending by step; the first one writes
-  bool stays = false;     ///< from the first use to the last
+  std::vector<Use> uses;     ///< ascending by step; the first one writes
+  bool stays = false;        ///< from the first use to the last
+  bool begins_away = false;  ///< what was there before the first use has been written to the file: it is loaded for the first use
 };
 
 /// A way to make a buffer's content anew for one of its uses, instead of keeping it since the use before.

@@ -29,9 +29,9 @@ size_t standing_bytes(const MemoryAccount& account) {
 
 }  // namespace
 
-MemoryGate::MemoryGate(std::shared_ptr<MemoryAccount> account, std::string spill_folder, std::function<void()> trim,
+MemoryGate::MemoryGate(const AllocationContext& memory, std::string spill_folder, std::function<void()> trim,
                        std::shared_ptr<exec::JobMemory> job)
-    : account_(std::move(account)),
+    : memory_(memory),
       spill_folder_(std::move(spill_folder)),
       trim_(std::move(trim)),
       job_(std::move(job)),
@@ -59,8 +59,12 @@ void MemoryGate::set_limit(size_t limit_bytes) {
   governor().keep_limit(*account_);
 }
 
-MemoryGate::Pass::Pass(MemoryGate& gate, bool waits) : gate_(gate), waits_(waits && runs_inside == 0) {
-  if (!waits_) return;
+MemoryGate::Pass::Pass(MemoryGate& gate, bool ends_by_itself)
+    : gate_(gate),
+      is_within_run_(runs_inside > 0),
+      ends_by_itself_(ends_by_itself && !is_within_run_),
+      in_nodes_{gate.memory_.allocator, gate.account_, this} {
+  if (!ends_by_itself_) return;
   ++runs_inside;
   gate_.governor().arriving.fetch_add(1);
 }
@@ -72,12 +76,12 @@ MemoryGate::Pass::~Pass() {
     auto own = governor.later_bytes.find(gate_.account_.get());
     if (own != governor.later_bytes.end() && (own->second -= later_bytes_) == 0) governor.later_bytes.erase(own);
   }
-  if (waits_) {
+  if (ends_by_itself_) {
     --runs_inside;
     if (!arrived_) governor.arriving.fetch_sub(1);
     if (inside_) governor.inside.fetch_sub(1);
   }
-  if ((waits_ || later_bytes_ > 0) && gate_.limited()) governor.left.notify_all();  // who waits looks every few milliseconds anyway
+  if (gate_.limited()) governor.left.notify_all();  // who waits looks every few milliseconds anyway
   if (gate_.job_) gate_.job_->report();
 }
 
@@ -98,7 +102,46 @@ size_t MemoryGate::Pass::others_later_bytes(const MemoryAccount& account) const 
   return bytes - later_bytes_;
 }
 
+void MemoryGate::Pass::see_limits() const {
+  auto highest = highest_limits_.begin();
+  for (const MemoryAccount* at = gate_.account_.get(); at && highest != highest_limits_.end(); at = at->parent().get(), ++highest) {
+    const size_t limit = at->limit_bytes() == 0 ? SIZE_MAX : at->limit_bytes();
+    if (limit > *highest) *highest = limit;
+  }
+}
+
+// The limits that the run has had at their highest leave so much room.
+bool MemoryGate::Pass::had_room(size_t size_bytes) const {
+  auto highest = highest_limits_.begin();
+  for (const MemoryAccount* at = gate_.account_.get(); at && highest != highest_limits_.end(); at = at->parent().get(), ++highest)
+    if (at->bytes() > *highest || size_bytes > *highest - at->bytes()) return false;
+  return true;
+}
+
+// Of a node: first who is idle makes room, then runs that leave by themselves, unless all that are under way wait for one another here.
+// A limit that shrank under the run does not end it.
+bool MemoryGate::Pass::charge(MemoryAccount& account, MemoryClass memory_class, size_t size_bytes) {
+  exec::Governor& governor = gate_.governor();
+  const auto is_charged = [&] { return account.try_charge(memory_class, size_bytes); };
+  std::unique_lock lock(governor.mutex);
+  const auto is_settled = [&] {
+    const MemoryAccount* full = exec::account_without_room(account, size_bytes);
+    return full ? governor.make_room(*full, is_charged) : is_charged();
+  };
+  if (is_settled()) return true;
+  bool is_in = false;
+  if (control_ && !is_within_run_) {
+    const exec::Governor::Waiting waiting(governor, inside_ ? &waiting_nodes_ : nullptr);
+    const auto others_leave = [&] { return governor.inside > governor.waiting_inside; };
+    if (others_leave()) governor.wait(lock, *control_, [&] { return (is_in = is_settled()) || !others_leave(); });
+  }
+  if (is_in || !had_room(size_bytes)) return is_in;
+  account.charge_beyond_limits(memory_class, size_bytes);
+  return true;
+}
+
 size_t MemoryGate::Pass::arena_capacity(size_t output_bytes) const {
+  see_limits();
   size_t capacity = SIZE_MAX;
   for (const MemoryAccount* account = gate_.account_.get(); account; account = account->parent().get()) {
     const size_t limit = account->limit_bytes();
@@ -122,7 +165,7 @@ std::pair<const MemoryAccount*, size_t> MemoryGate::Pass::full_account(size_t by
 // Nothing becomes free by itself: the run is the only one, or nobody can tell when there will be room for it.
 bool MemoryGate::Pass::nobody_leaves() const {
   const exec::Governor& governor = gate_.governor();
-  return !waits_ || (governor.inside == (inside_ ? 1 : 0) && governor.arriving == 0);
+  return !ends_by_itself_ || (governor.inside == (inside_ ? 1 : 0) && governor.arriving == 0);
 }
 
 std::optional<std::unique_lock<std::mutex>> MemoryGate::Pass::admit_now(size_t bytes) {
@@ -134,13 +177,14 @@ std::optional<std::unique_lock<std::mutex>> MemoryGate::Pass::admit_now(size_t b
 
 std::unique_lock<std::mutex> MemoryGate::Pass::admit(size_t bytes, size_t later_bytes, const exec::RunControl& control) {
   exec::Governor& governor = gate_.governor();
+  control_ = &control;
   auto arrive = [&] {
-    if (waits_ && !arrived_) governor.arriving.fetch_sub(1);
+    if (ends_by_itself_ && !arrived_) governor.arriving.fetch_sub(1);
     arrived_ = true;
   };
   auto enter = [&] {
-    if (!inside_ && waits_) governor.inside.fetch_add(1);
-    inside_ = true;
+    if (!inside_ && ends_by_itself_) governor.inside.fetch_add(1);
+    inside_ = ends_by_itself_;
   };
   if (!gate_.limited() || (bytes == 0 && later_bytes == 0)) {
     enter();

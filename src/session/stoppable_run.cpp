@@ -18,7 +18,7 @@ StoppableRun::StoppableRun(std::shared_ptr<const Runtime> runtime, std::shared_p
       tag_(options && !options->tag.empty() ? options->tag : std::move(tag)),
       control_(runtime_->control(options)) {
   if (options) pool_ = options->thread_pool;
-  if (runtime_->gate) control_.pass = &pass_.emplace(*runtime_->gate, /*waits=*/false);
+  if (runtime_->gate) control_.pass = &pass_.emplace(*runtime_->gate, /*ends_by_itself=*/false);
   if (control_.deadline) control_.caller = &caller_;
   if (RunObserver::needed(options, monitor_.get()))
     control_.observer = &observer_.emplace(*executable_, options, monitor_.get(), control_.run_id, runtime_->memory);

@@ -42,14 +42,12 @@ class ChangingRoom final : public exec::MemoryPass {
   ChangingRoom(std::array<size_t, 3> values, int first_change) : values_(values), left_(first_change) {}
   bool may_reorder() const override { return false; }
   size_t arena_capacity(size_t) const override { return values_[stage_] * kValueBytes; }
-  std::unique_lock<std::mutex> admit(size_t, size_t, const exec::RunControl&) override {
-    if (stage_ == 1) {
-      stage_ = 2;
-      throw OutOfMemory("the limit is another one");
-    }
-    return std::unique_lock(mutex_);
+  std::unique_lock<std::mutex> admit(size_t, size_t, const exec::RunControl&) override { return std::unique_lock(mutex_); }
+  std::optional<std::unique_lock<std::mutex>> admit_now(size_t) override {
+    if (stage_ != 1) return std::unique_lock(mutex_);
+    if (++refused_ == 2) stage_ = 2;  // first of a second arena, then of one in its place
+    return std::nullopt;
   }
-  std::optional<std::unique_lock<std::mutex>> admit_now(size_t) override { return std::unique_lock(mutex_); }
   void refuse(size_t, size_t, const exec::RunMemory&) const override { throw Error(ErrorCode::resource_exhausted, "too little room"); }
   uint64_t generation() const override {  // asked for before every node
     if (stage_ == 0 && left_-- == 0) stage_ = 1;
@@ -62,6 +60,7 @@ class ChangingRoom final : public exec::MemoryPass {
   const std::array<size_t, 3> values_;
   mutable int left_;
   mutable size_t stage_ = 0;
+  int refused_ = 0;
   std::mutex mutex_;
 };
 

@@ -74,6 +74,19 @@ def test_a_python_operator_finds_its_inputs_under_the_least_limit():
     np.testing.assert_allclose(session.run(None, {"x": x})[0], np.exp(-x) * (np.exp(-x) + 1), rtol=1e-5)
 
 
+def test_a_limit_that_falls_within_a_python_operator_does_not_end_the_run():
+    def shrinks(x):
+        session.set_memory_limit(1)
+        return x + 1
+
+    treadle.register_operator("test.python", "Shrinks", shrinks)
+    options = treadle.SessionOptions()
+    options.memory_limit_bytes = 1 << 30
+    session = treadle.InferenceSession(model_with(helper.make_node("Shrinks", ["x"], ["y"], domain="test.python")), options)
+    x = np.arange(100_000, dtype=np.float32)
+    np.testing.assert_array_equal(session.run(None, {"x": x})[0], x + 1)
+
+
 def test_a_plugin_that_does_not_exist_is_an_error():
     with pytest.raises(Exception, match="nowhere.so"):
         treadle.load_plugin("/nowhere.so")

@@ -50,6 +50,38 @@ class Budgeting {
     describe();
   }
 
+  // The instructions before the step have run: the plan begins there.
+  void begin_at(int32_t step, size_t capacity, const std::vector<bool>& is_away) {
+    carried_.assign(buffers_.size(), false);
+    size_t in_memory = 0;
+    std::vector<std::pair<int32_t, size_t>> idle;  // by next use
+    for (size_t b = 0; b < buffers_.size(); ++b) {
+      auto& uses = buffers_[b].uses;
+      const auto next = std::find_if(uses.begin(), uses.end(), [&](const auto& use) { return use.step >= step; });
+      carried_[b] = next != uses.begin() && next != uses.end() && sizes_[b] > 0;
+      uses.erase(uses.begin(), next);
+      if (uses.empty()) continue;
+      const bool is_idle = carried_[b] && uses.front().step > step;
+      buffers_[b].begins_away = is_idle && is_away[b];
+      if (is_idle && !is_away[b]) idle.emplace_back(uses.front().step, b);
+      if ((is_idle && !is_away[b]) || uses.front().step == step) in_memory += align_up(sizes_[b], Storage::kAlignment);
+    }
+    std::sort(idle.begin(), idle.end(), std::greater<>());
+    for (const auto& [next, b] : idle) {
+      buffers_[b].begins_away = in_memory > capacity;
+      if (buffers_[b].begins_away)
+        in_memory -= align_up(sizes_[b], Storage::kAlignment);
+      else
+        buffers_[b].uses.insert(buffers_[b].uses.begin(), {step, /*writes=*/false});
+    }
+    std::erase_if(recipes_, [&](const memory::Recipe& recipe) {
+      return recipe.step <= step || std::any_of(recipe.reads.begin(), recipe.reads.end(), [&](int32_t read) {
+               const auto& uses = buffers_[static_cast<size_t>(read)].uses;
+               return uses.empty() || uses.front().step > recipe.step;
+             });
+    });
+  }
+
   memory::BudgetEstimate estimate(size_t capacity, const memory::BudgetOptions& options) const {
     return memory::estimate_budget(program_.instructions().size(), buffers_, recipes_, capacity, options);
   }
@@ -83,6 +115,7 @@ class Budgeting {
       result->file_offsets.push_back(file_bytes);
       file_bytes += align_up(size, size_t{4096});
     }
+    result->carried = carried_;
     result->basis = std::make_shared<BudgetBasis>(plan, std::vector(sizes_.begin(), sizes_.end()), recipes_);
     return result;
   }
@@ -339,6 +372,7 @@ class Budgeting {
   std::map<std::pair<int32_t, int32_t>, std::vector<int32_t>> chains_;  // steps of recipes, by buffer and step
   std::map<int32_t, int32_t> outer_version_;                            // by root slot, of those that have been written
   const std::vector<int32_t> order_;
+  std::vector<bool> carried_;           // as BudgetedPlan's
   std::vector<int32_t> next_versions_;  // empty: outputs may be bound to the memory of any feed
 };
 
@@ -360,6 +394,21 @@ std::shared_ptr<const BudgetedPlan> plan_for_budget(const Binding& binding, size
   for (size_t k = 1; k < orders.size(); ++k)  // the first one is the program's
     if (auto plan = Budgeting(binding, std::move(orders[k]), order.binds_next_versions).plan(capacity_bytes); is_better(*plan, *best))
       best = std::move(plan);
+  return best;
+}
+
+std::shared_ptr<const BudgetedPlan> plan_rest(const Binding& binding, size_t capacity_bytes, const OrderChoice& order, int32_t step,
+                                              const std::vector<bool>& is_away) {
+  constexpr int kTries = 3;  // an arena with holes is larger than what it holds: then less stays in it
+  std::shared_ptr<const BudgetedPlan> best;
+  size_t stays = capacity_bytes;
+  for (int k = 0; k < kTries; ++k, stays -= stays / 8) {
+    Budgeting budgeting(binding, order.fixed, order.binds_next_versions);
+    budgeting.begin_at(step, stays, is_away);
+    auto plan = budgeting.plan(capacity_bytes);
+    if (!best || plan->arena_bytes < best->arena_bytes) best = std::move(plan);
+    if (best->arena_bytes <= capacity_bytes) break;
+  }
   return best;
 }
 

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "core/allocation.h"
 #include "exec/program/program.h"
 
 namespace treadle::exec {
@@ -62,12 +63,14 @@ struct BudgetedPlan {
   std::vector<Extra> extras;
   std::vector<std::vector<int32_t>> drops;  ///< per buffer: steps after which it is away without having been written to the file
   std::vector<size_t> file_offsets;         ///< per buffer; the same in all plans of a binding
+  std::vector<bool> carried;                ///< per buffer, of a plan that begins in mid-run: it has its content from before; else empty
   std::shared_ptr<const BudgetBasis> basis;
 
   size_t instruction_at(size_t step) const { return order.empty() ? step : static_cast<size_t>(order[step]); }
   bool is_alive_around(size_t buffer, int32_t step) const {  ///< used before the step, and at it or later
     const auto& list = stays[buffer];
-    return !list.empty() && list.front().first < step && step <= list.back().last;
+    if (list.empty() || step > list.back().last) return false;
+    return list.front().first < step || (!carried.empty() && carried[buffer]);
   }
 };
 
@@ -83,6 +86,12 @@ struct OrderChoice {
 /// The plan for this binding and an arena of at most `capacity_bytes` whose moves are estimated to cost the least; where there is none, one
 /// with the smallest arena that was found.
 std::shared_ptr<const BudgetedPlan> plan_for_budget(const Binding& binding, size_t capacity_bytes, const OrderChoice& order);
+
+/// The same from a step of the order on, for a run that is there: what comes before needs no room any more. What is in memory at the step
+/// stays there as far as the capacity reaches, of what is not needed at once the first that is needed soonest.
+/// @param is_away  per buffer: it is in the file at the moment
+std::shared_ptr<const BudgetedPlan> plan_rest(const Binding& binding, size_t capacity_bytes, const OrderChoice& order, int32_t step,
+                                              const std::vector<bool>& is_away);
 
 /// The plan with the smallest arena, below `own_arena_bytes`, whose recomputation is estimated to take at most this share of the time that
 /// all nodes take; in the program's order, without spilling, for runs that bind outputs to no feeds' memory but next versions to their own.
@@ -109,6 +118,8 @@ class MemoryPass {
   virtual std::optional<std::unique_lock<std::mutex>> admit_now(size_t bytes) = 0;
   /// @throws Error(resource_exhausted) that says the least limit that this run could keep.
   [[noreturn]] virtual void refuse(size_t arena_bytes, size_t output_bytes, const RunMemory& beside) const = 0;
+  /// What nodes allocate from while the run is under way; null: what the run does.
+  virtual const AllocationContext* in_nodes() const { return nullptr; }
   /// Changes with the limit.
   virtual uint64_t generation() const = 0;
   /// Folder for spilled values.
@@ -116,5 +127,11 @@ class MemoryPass {
   /// So many bytes went to a file, came back, or changed their place in memory, in that time.
   virtual void moved(size_t size_bytes, uint64_t took_ns) { (void)size_bytes, (void)took_ns; }
 };
+
+/// For the scope of what nodes allocate. @param pass  null: there is no limit
+inline const AllocationContext* context_in_nodes(const MemoryPass* pass) {
+  const AllocationContext* own = pass ? pass->in_nodes() : nullptr;
+  return own ? own : AllocationScope::current();
+}
 
 }  // namespace treadle::exec

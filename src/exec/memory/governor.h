@@ -39,6 +39,7 @@ struct Governor {
   std::condition_variable left;         // told when a run has left, or a limit is another one
   std::atomic<int> arriving{0};         // runs on their way in: their frames may hold memory that they let go, or come in with
   std::atomic<int> inside{0};           // runs that will leave by themselves
+  int waiting_inside = 0;               // of those, runs with a node that waits for the others. Under the mutex
   std::atomic<uint64_t> generation{0};  // of the limits: another one tells runs to look at them
   // By session's account: what runs that were let in may yet take; some of it may be in use already. Under the mutex.
   std::map<const MemoryAccount*, size_t> later_bytes;
@@ -58,6 +59,23 @@ struct Governor {
     constexpr std::chrono::milliseconds kLook{5};  // at what else may end the run: nobody tells of it
     for (; !ready(); control.check()) left.wait_for(lock, kLook);
   }
+  /// A node waits for runs that leave by themselves. Made and ended under the mutex.
+  class Waiting {
+   public:
+    /// @param nodes  of the run that wait; null: it is none that leaves by itself
+    Waiting(Governor& governor, int* nodes) : governor_(governor), nodes_(nodes) {
+      if (nodes_ && (*nodes_)++ == 0) ++governor_.waiting_inside;
+    }
+    ~Waiting() {
+      if (nodes_ && --*nodes_ == 0) --governor_.waiting_inside;
+    }
+    Waiting(const Waiting&) = delete;
+    Waiting& operator=(const Waiting&) = delete;
+
+   private:
+    Governor& governor_;
+    int* const nodes_;
+  };
   /// A run that goes on while no other one of the same owner, a program or a session, does.
   class Turn {
    public:
@@ -82,7 +100,7 @@ struct Governor {
     renew_in_child(left);
     renew_in_child(later_bytes);
     renew_in_child(alone_);
-    arriving = inside = 0;
+    arriving = inside = waiting_inside = 0;
   }};
 };
 

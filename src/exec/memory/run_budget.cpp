@@ -1,7 +1,9 @@
 #include "exec/memory/run_budget.h"
 
 #include <algorithm>
+#include <cstring>
 
+#include "core/allocation.h"
 #include "core/checked.h"
 #include "exec/memory/budget.h"
 #include "exec/memory/run_memory.h"
@@ -36,8 +38,15 @@ RunBudget::~RunBudget() = default;
 
 std::unique_lock<std::mutex> RunBudget::begin() {
   moved_before_ = kNeverMoved;
-  choose(/*begins=*/true);
-  return wait_for_room(/*begins=*/true, [&] { return make_room(); });
+  // The limit may become another one between the choice of a plan and its room: then the choice is made again.
+  for (;;) {
+    choose();
+    try {
+      return make_room();
+    } catch (const OutOfMemory&) {
+      if (!is_outdated()) throw;
+    }
+  }
 }
 
 void RunBudget::begin_without_limit() {
@@ -49,34 +58,37 @@ bool RunBudget::is_outdated() const { return control_.pass->generation() != limi
 
 size_t RunBudget::instruction_at(size_t step) const { return state_.budget() ? state_.budget()->instruction_at(step) : step; }
 
-// @param begins  false: some nodes have run already, in the order of the present plan.
-void RunBudget::choose(bool begins) {
+size_t RunBudget::capacity_beside(size_t bytes) const {
+  return std::min(share_of_arena(state_.binding()), control_.pass->arena_capacity(bytes));
+}
+
+RunMemory RunBudget::memory_beside(bool at_once) const {
+  const auto is_lent = [&](size_t input) {
+    const Datum& feed = state_.held(state_.program().input_slots()[input]);
+    return feed.is_tensor() && feed.tensor().storage()->lent();
+  };
+  return memory_beside_arena(state_.binding(), control_, is_lent, at_once);
+}
+
+// Of a run that begins.
+void RunBudget::choose() {
   limit_generation_ = control_.pass->generation();
-  if (!begins) state_.set_lodges(false);  // what can be in the arena has its place there
   const Program& program = state_.program();
   const Binding& binding = state_.binding();
   const size_t outputs = outputs_.bytes_to_allocate(), arena = rounded(binding.offsets().arena_bytes);
-  const auto is_lent = [&](size_t input) {
-    const Datum& feed = state_.held(program.input_slots()[input]);
-    return feed.is_tensor() && feed.tensor().storage()->lent();
-  };
   std::shared_ptr<const BudgetedPlan> plan;
-  const size_t share = share_of_arena(binding);
-  const auto capacity_beside = [&](size_t bytes) { return std::min(share, control_.pass->arena_capacity(bytes)); };
   // Where an output is bound to memory that a feed lies in, the planner knows which nodes may be meant by the bytes that they have; parts
   // of a feed it would not find.
-  OrderChoice order{.free = begins && control_.pass->may_reorder() && outputs_.is_bound_to_whole_feeds(), .fixed = {}};
-  if (!begins && state_.budget()) order.fixed = state_.budget()->order;
+  OrderChoice order{.free = control_.pass->may_reorder() && outputs_.is_bound_to_whole_feeds(), .fixed = {}};
   order.binds_next_versions = outputs_.binds_next_versions();
-  if (order.fixed.empty() && order.binds_next_versions) plan = binding.affordable();
+  if (order.binds_next_versions) plan = binding.affordable();
   capped_ = capacity_beside(outputs) != SIZE_MAX;
   RunMemory beside;
-  if (capped_) beside = memory_beside_arena(binding, control_, is_lent, /*at_once=*/program.parallel() != nullptr);
+  if (capped_) beside = memory_beside(/*at_once=*/program.parallel() != nullptr);
   later_bytes_ = beside.possible_bytes;
   if (plan && rounded(plan->arena_bytes) > capacity_beside(outputs + later_bytes_)) plan = nullptr;
-  // Offsets for the program's own order are of no use in another one.
-  if (!plan && (arena > capacity_beside(outputs + later_bytes_) || !order.fixed.empty())) {
-    if (capped_ && program.parallel()) beside = memory_beside_arena(binding, control_, is_lent, /*at_once=*/false);
+  if (!plan && arena > capacity_beside(outputs + later_bytes_)) {
+    if (capped_ && program.parallel()) beside = memory_beside(/*at_once=*/false);
     // Room for all that may come out in the run, or else for what surely does.
     for (size_t bytes : {beside.possible_bytes, beside.certain_bytes}) {
       later_bytes_ = bytes;
@@ -86,24 +98,47 @@ void RunBudget::choose(bool begins) {
       if (rounded(plan->arena_bytes) <= limit) break;  // the share is kept where it can be
       if (bytes > beside.certain_bytes) continue;
       const size_t arena_bytes = rounded(plan->arena_bytes);
-      if (begins) state_.set_budget(std::move(plan));  // for who says what needs so much
+      state_.set_budget(std::move(plan));  // for who says what needs so much
       control_.pass->refuse(arena_bytes, outputs, beside);
     }
   }
-  if (begins || plan != state_.budget()) state_.set_budget(std::move(plan));
+  state_.set_budget(std::move(plan));
 }
 
-// The limit may become another one between the choice of a plan and its room: then the choice is made again.
-template <typename Admit>
-std::unique_lock<std::mutex> RunBudget::wait_for_room(bool begins, Admit&& admit) {
-  for (;;) {
-    try {
-      return admit();
-    } catch (const OutOfMemory&) {
-      if (!is_outdated()) throw;
-    }
-    choose(begins);
+// Of a run whose limit has changed, in the order of its present plan: one for all of the run where that fits, as such plans are kept, or
+// else one for the rest. Where the rest does not fit either, it goes on in the least that it can: the limit came after the run.
+void RunBudget::choose_rest(int32_t step, std::span<const Kept> kept) {
+  limit_generation_ = control_.pass->generation();
+  state_.set_lodges(false);  // what can be in the arena has its place there
+  const Program& program = state_.program();
+  const Binding& binding = state_.binding();
+  const size_t outputs = outputs_.bytes_to_allocate();
+  OrderChoice order;
+  if (const auto& present = state_.budget()) order.fixed = present->order;
+  order.binds_next_versions = outputs_.binds_next_versions();
+  capped_ = capacity_beside(outputs) != SIZE_MAX;
+  RunMemory beside;
+  if (capped_) beside = memory_beside(/*at_once=*/program.parallel() != nullptr);
+  later_bytes_ = beside.possible_bytes;
+  // Offsets for the program's own order are of no use in another one.
+  if (order.fixed.empty() && rounded(binding.offsets().arena_bytes) <= capacity_beside(outputs + later_bytes_))
+    return state_.set_budget(nullptr);
+  if (capped_ && program.parallel()) beside = memory_beside(/*at_once=*/false);
+  std::shared_ptr<const BudgetedPlan> plan;
+  for (size_t bytes : {beside.possible_bytes, beside.certain_bytes}) {
+    later_bytes_ = bytes;
+    const size_t capacity = capacity_beside(outputs + bytes);
+    if (capacity == 0 && bytes > beside.certain_bytes) continue;
+    plan = binding.budgeted(capacity, order);
+    if (rounded(plan->arena_bytes) <= control_.pass->arena_capacity(outputs + bytes)) break;
+    plan = nullptr;
   }
+  if (!plan) {
+    std::vector<bool> is_away(program.num_buffers(), false);
+    for (const Kept& value : kept) is_away[value.buffer] = value.from == RunState::kAway;
+    plan = plan_rest(binding, capacity_beside(outputs + later_bytes_), order, step, is_away);
+  }
+  if (plan != state_.budget()) state_.set_budget(std::move(plan));
 }
 
 // For the arena and the outputs of a run that begins.
@@ -135,9 +170,13 @@ void RunBudget::move_values(size_t step) {
 
 // Between the arena and the spill file, timed for the report.
 void RunBudget::write_out(size_t file_offset, size_t offset, size_t size_bytes) {
+  write_out(file_offset, state_.arena() + offset, size_bytes);
+}
+
+void RunBudget::write_out(size_t file_offset, const std::byte* data, size_t size_bytes) {
   if (!spill_file_) spill_file_ = std::make_unique<memory::SpillFile>(control_.pass->spill_folder());
   const uint64_t start = sharing::now_ns();
-  spill_file_->write(file_offset, state_.arena() + offset, size_bytes);
+  spill_file_->write(file_offset, data, size_bytes);
   control_.pass->moved(size_bytes, sharing::now_ns() - start);
 }
 
@@ -198,11 +237,11 @@ void RunBudget::follow_limit(int32_t step) {
   const auto before = state_.budget();
   std::vector<Kept> kept;
   if (!find_kept(step, kept)) return;
-  choose(/*begins=*/false);
+  choose_rest(step, kept);
   if (before == state_.budget()) return;
   const auto any_plan = state_.budget() ? state_.budget() : before;
   aim(step, kept);
-  if (is_better_left(kept, before.get(), step) || !make_arena_hold(kept, *any_plan)) {
+  if (is_better_left(kept, before.get(), step) || !make_arena_hold(step, kept, *any_plan)) {
     state_.set_budget(before);
     for (const Kept& value : kept)
       if (before) state_.set_place(value.buffer, value.from);
@@ -237,23 +276,55 @@ bool RunBudget::is_better_left(const std::vector<Kept>& kept, const BudgetedPlan
   return left <= to_move;
 }
 
-// Room for old and new places. Of an arena that cannot be resized, what it holds goes to the file.
+// Room for old and new places. Of an arena that cannot be resized, what it holds comes to a second one, or to the file where there is no
+// room for both.
 // @return false if there is none for a larger one.
-bool RunBudget::make_arena_hold(std::vector<Kept>& kept, const BudgetedPlan& any_plan) {
+bool RunBudget::make_arena_hold(int32_t step, std::vector<Kept>& kept, const BudgetedPlan& any_plan) {
   const size_t needed = state_.needed_arena_bytes(), held = state_.arena_bytes();
   if (state_.can_resize_arena()) {
     if (needed <= held) return true;
     const auto room = control_.pass->admit_now(needed - held);
     return room && state_.resize_arena(needed);
   }
+  if (copy_to_second_arena(kept, any_plan)) return true;
+  if (needed > held && !control_.pass->admit_now(needed - held)) return false;
   for (Kept& value : kept) {
     if (value.from == RunState::kAway) continue;
     write_out(any_plan.file_offsets[value.buffer], value.from, size_of(value));
     value.from = RunState::kAway;
   }
   state_.drop_arena();
-  const auto room = wait_for_room(/*begins=*/false, [&] { return control_.pass->admit(state_.needed_arena_bytes(), 0, control_); });
+  while (!control_.pass->admit_now(state_.needed_arena_bytes()) && is_outdated()) choose_rest(step, kept);
+  // The run had as much before: where others have taken it meanwhile, it goes on all the same.
+  const AllocationScope room(context_in_nodes(control_.pass), AllocationScope::current_class());
   state_.place(/*exact=*/capped_);
+  return true;
+}
+
+bool RunBudget::copy_to_second_arena(std::vector<Kept>& kept, const BudgetedPlan& any_plan) {
+  const auto room = control_.pass->admit_now(state_.needed_arena_bytes());
+  if (!room) return false;
+  std::shared_ptr<LargeBlock> before = state_.take_arena();
+  try {
+    state_.place(/*exact=*/capped_);
+  } catch (const OutOfMemory&) {
+    state_.give_arena(std::move(before));
+    return false;
+  }
+  const uint64_t start = sharing::now_ns();
+  size_t bytes = 0;
+  for (Kept& value : kept) {
+    if (value.from == RunState::kAway) continue;
+    if (value.to != RunState::kAway) {
+      std::memcpy(state_.arena() + value.to, before->data() + value.from, size_of(value));
+      bytes += size_of(value);
+    } else if (value.is_wanted) {
+      write_out(any_plan.file_offsets[value.buffer], before->data() + value.from, size_of(value));
+    }
+    value.from = value.to;
+  }
+  control_.pass->moved(bytes, sharing::now_ns() - start);
+  state_.drop_former(std::move(before));
   return true;
 }
 

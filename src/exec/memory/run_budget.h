@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <vector>
 
 #include "exec/run/output_store.h"
@@ -18,6 +19,8 @@ class SpillFile;
 }  // namespace treadle
 
 namespace treadle::exec {
+
+struct RunMemory;
 
 class RunBudget {
  public:
@@ -42,27 +45,30 @@ class RunBudget {
   void move_values(size_t step);
 
  private:
-  void choose(bool begins);
-  template <typename Admit>
-  std::unique_lock<std::mutex> wait_for_room(bool begins, Admit&& admit);
+  void choose();
   std::unique_lock<std::mutex> make_room();
+  size_t capacity_beside(size_t bytes) const;
+  RunMemory memory_beside(bool at_once) const;
   /// A value that is needed when the limit changes.
   struct Kept {
     size_t buffer;
     size_t from, to = 0;    ///< in the arena, or kAway: in the file
     bool is_wanted = true;  ///< by the new plan, which otherwise makes it anew
   };
+  void choose_rest(int32_t step, std::span<const Kept> kept);
   size_t size_of(const Kept& value) const;
   void follow_limit(int32_t step);
   bool find_kept(int32_t step, std::vector<Kept>& kept) const;
   void aim(int32_t step, std::vector<Kept>& kept) const;
   bool is_better_left(const std::vector<Kept>& kept, const BudgetedPlan* before, int32_t step) const;
-  bool make_arena_hold(std::vector<Kept>& kept, const BudgetedPlan& any_plan);
+  bool make_arena_hold(int32_t step, std::vector<Kept>& kept, const BudgetedPlan& any_plan);
+  bool copy_to_second_arena(std::vector<Kept>& kept, const BudgetedPlan& any_plan);
   void arrange(const std::vector<Kept>& kept, const BudgetedPlan& any_plan);
   bool is_needed(const BudgetedPlan* plan, size_t buffer, int32_t step) const;
   static bool is_away_without_copy(const BudgetedPlan& plan, size_t buffer, int32_t step);
   void recompute(const BudgetedPlan& plan, size_t first, size_t count);
   void write_out(size_t file_offset, size_t offset, size_t size_bytes);
+  void write_out(size_t file_offset, const std::byte* data, size_t size_bytes);
   void read_back(size_t file_offset, size_t offset, size_t size_bytes);
 
   static constexpr size_t kNeverMoved = SIZE_MAX;

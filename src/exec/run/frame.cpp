@@ -140,6 +140,7 @@ Datum Frame::take_output(size_t k) {
 void Frame::take_outputs(std::span<Datum> outputs) {
   for (int32_t slot : program_.input_slots())
     if (control_.takes_feeds_later && !state_.held(slot).defined()) refuse_feed(program_, slot, {}, "it is missing");
+  const AllocationScope room(context_in_nodes(control_.pass), AllocationScope::current_class());
   outputs_.hand_over(outputs);
 }
 

@@ -33,7 +33,7 @@ bool is_prefix(const Shape& part, const Shape& whole) {
 
 Tensor allocate_from(const std::shared_ptr<Allocator>& allocator, DType dtype, const Shape& shape) {
   const AllocationContext* around = AllocationScope::current();
-  const AllocationContext own{allocator, around ? around->account : nullptr};
+  const AllocationContext own{allocator, around ? around->account : nullptr, around ? around->room : nullptr};
   AllocationScope scope(&own, MemoryClass::io);
   return Tensor(dtype, shape);
 }

@@ -16,6 +16,7 @@
 #include "core/float_mode.h"
 #include "core/recorder.h"
 #include "core/thread_pool.h"
+#include "exec/memory/budget.h"
 #include "exec/memory/run_budget.h"
 #include "graph/custom_ops.h"
 #include "graph/deferred.h"
@@ -220,6 +221,7 @@ class ParallelRun final : public TaskSource {
     };
     auto shared = std::make_shared<Shared>();
     uint64_t start = 0;
+    const AllocationScope room(context_in_nodes(control_.pass), MemoryClass::activations);
     enter_pending();
     try {
       control_.check();

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "core/memory_events.h"
+#include "exec/memory/budget.h"
 #include "exec/run/frame.h"
 #include "graph/op_def.h"
 #include "treadle/out_of_memory.h"
@@ -82,6 +83,7 @@ std::vector<Datum> run_dynamic(const Program& program, const Instruction& instru
                                const OperandSource& operands, Evaluator& evaluator) {
   const NodeMark mark(*instruction.node);
   const MemoryHolder holder(instruction.record_name);
+  const AllocationScope room(context_in_nodes(control.pass), AllocationScope::current_class());
   if (instruction.node->op->control_flow != ControlFlow::none) {
     ControlFlowCall call(instruction, binding, control, operands);
     run_control_flow(call);

@@ -157,6 +157,22 @@ void RunState::drop_arena() noexcept {
   generation_ = 0;
 }
 
+std::shared_ptr<LargeBlock> RunState::take_arena() noexcept {
+  generation_ = 0;
+  return std::move(arena_);
+}
+
+void RunState::give_arena(std::shared_ptr<LargeBlock> arena) noexcept {
+  generation_ = 0;
+  arena_ = std::move(arena);
+}
+
+void RunState::drop_former(std::shared_ptr<LargeBlock> arena) noexcept {
+  std::swap(arena, arena_);
+  drop_arena();
+  arena_ = std::move(arena);
+}
+
 bool RunState::arena_is_lent() const {
   if (!arena_ || lodged_.empty() || arena_.use_count() == 1) {
     std::atomic_thread_fence(std::memory_order_acquire);  // what others did with it comes before what is done now

@@ -88,6 +88,11 @@ class RunState {
   size_t needed_arena_bytes() const;
   /// Who has a part of it keeps that, and nothing else of it.
   void drop_arena() noexcept;
+  /// The arena as it is, for who copies values out of it; there is none then.
+  std::shared_ptr<LargeBlock> take_arena() noexcept;
+  void give_arena(std::shared_ptr<LargeBlock> arena) noexcept;
+  /// Of an arena that was taken: as drop_arena().
+  void drop_former(std::shared_ptr<LargeBlock> arena) noexcept;
   /// Of a run that begins: an arena of which somebody has a part since the run before is dropped. @return whether that was so
   bool drop_lent_arena() noexcept;
   /// Whether the arena can have another size and keep what is in it.
