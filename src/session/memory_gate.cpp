@@ -165,7 +165,7 @@ std::pair<const MemoryAccount*, size_t> MemoryGate::Pass::full_account(size_t by
 // Nothing becomes free by itself: the run is the only one, or nobody can tell when there will be room for it.
 bool MemoryGate::Pass::nobody_leaves() const {
   const exec::Governor& governor = gate_.governor();
-  return !ends_by_itself_ || (governor.inside == (inside_ ? 1 : 0) && governor.arriving == 0);
+  return is_within_run_ || (governor.inside == (inside_ ? 1 : 0) && governor.arriving == 0);
 }
 
 std::optional<std::unique_lock<std::mutex>> MemoryGate::Pass::admit_now(size_t bytes) {

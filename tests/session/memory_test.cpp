@@ -5,10 +5,12 @@
 #include <atomic>
 #include <cmath>
 #include <cstring>
+#include <future>
 #include <thread>
 
 #include "tests/session/faults.h"
 #include "tests/session/model_bytes.h"
+#include "treadle/out_of_memory.h"
 
 namespace treadle::testing {
 namespace {
@@ -450,6 +452,29 @@ TEST(SessionMemory, RunsAtOnceWaitForRoom) {
   EXPECT_EQ(right, 40);
   EXPECT_LE(session.memory_statistics().total.peak_bytes, options.memory_limit_bytes);
   EXPECT_LE(measuring->peak(), options.memory_limit_bytes + clients.size() * kValueBytes) << "each client may hold an output";
+}
+
+TEST(SessionMemory, APartialRunWaitsForWholeRuns) {
+  SessionOptions options = as_written();
+  options.memory_limit_bytes = 14 * kValueBytes;
+  const Session session(there_and_back().model(), options);
+  Gate gate;
+  set_fault(kLinks - 1, [&] { gate.wait(); });
+  auto whole = std::async(std::launch::async, [&] { return run_for(session); });
+  while (!gate.reached()) std::this_thread::yield();
+  auto partial = std::async(std::launch::async, [&] {
+    PartialRun run = session.partial_run({{"x", numbers()}});
+    run.advance();
+    return values_of(run.outputs()[0]);
+  });
+  EXPECT_EQ(partial.wait_for(std::chrono::milliseconds(50)), std::future_status::timeout) << "there is no room for both";
+  gate.open();
+  EXPECT_EQ(partial.get(), truth());
+  EXPECT_EQ(whole.get(), truth());
+  // Nobody leaves by himself who is stopped: no run waits for it.
+  PartialRun stopped = session.partial_run({{"x", numbers()}});
+  stopped.advance_steps(1);
+  EXPECT_THROW(session.partial_run({{"x", numbers()}}), OutOfMemory);
 }
 
 TEST(SessionMemory, ARunFollowsALimitThatChangesUnderWay) {
