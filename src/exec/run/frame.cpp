@@ -64,7 +64,8 @@ void Frame::find_memory() {
   else
     budget_.begin_without_limit();
   if (!state_.is_placed()) state_.place(/*exact=*/budget_.is_capped());
-  if (control_.memory && control_.memory->allocator) control_.memory->allocator->renew(state_.arena(), state_.arena_bytes());
+  if (control_.memory && control_.memory->allocator && state_.has_arena())
+    control_.memory->allocator->renew(state_.arena(), state_.arena_bytes());
   FeedBinder::point_at_feeds(state_);
   by_readiness_ = !state_.budget() && worth_parallel(program_, state_.binding(), control_);
   outputs_.place(control_, by_readiness_);

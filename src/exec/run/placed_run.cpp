@@ -102,6 +102,7 @@ void PlacedRun::start(std::span<const Datum> feeds, std::span<const Datum> bound
     std::vector<Datum> taken;
     for (size_t i = 0; i < feeds.size(); ++i) taken.push_back(taken_feed(i, feeds[i]));
     choose_staying(bound, beside_feeds);
+    frame_.state().set_uses_arena(control_.observer != nullptr);  // for what is shown to it
     frame_.start(taken, bound, control_, beside_feeds);  // checks the feeds, finds the binding, makes the outputs
     try {
       find_memory();

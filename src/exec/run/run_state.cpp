@@ -73,7 +73,7 @@ Datum RunState::value(int32_t index, bool shared) const {
     case Placement::known: return shared ? binding_->known(index).clone() : binding_->known(index);
     case Placement::arena: break;
   }
-  if (place_of(static_cast<size_t>(slot.buffer)) == kAway) return {};
+  if (!uses_arena_ || place_of(static_cast<size_t>(slot.buffer)) == kAway) return {};
   const Tensor view = in_arena(index);
   return shared ? view.clone() : view;
 }
@@ -135,6 +135,12 @@ bool RunState::is_fed(const Tensor& memory) const {
 size_t RunState::needed_arena_bytes() const {
   if (lodges_) return lodgings().arena_bytes;
   return budget_ ? budget_->arena_bytes : binding_->offsets().arena_bytes;
+}
+
+void RunState::set_uses_arena(bool on) {
+  if (on == uses_arena_) return;
+  drop_arena();
+  uses_arena_ = on;
 }
 
 void RunState::set_lodges(bool on) {
@@ -212,9 +218,9 @@ void RunState::set_budget(std::shared_ptr<const BudgetedPlan> plan) {
 }
 
 void RunState::place(bool exact) {
-  const size_t needed = needed_arena_bytes();
+  const size_t needed = uses_arena_ ? needed_arena_bytes() : 0;
   if (budget_ && !exact && arena_ && arena_bytes() > needed) resize_arena(needed);  // what a run of other extents took goes back
-  if (!arena_ || arena_bytes() < needed || (exact && arena_bytes() > needed)) {
+  if (uses_arena_ && (!arena_ || arena_bytes() < needed || (exact && arena_bytes() > needed))) {
     drop_arena();  // first, should the machine have no more
     const MemoryHolder holder(RecordWindow::any_for_memory() ? Recorder::of_process().intern("arena") : MemoryHolder::kNobody);
     arena_ = std::make_shared<LargeBlock>(needed);
@@ -227,7 +233,7 @@ void RunState::place(bool exact) {
     if (operands[k] < 0) continue;
     const Slot& slot = slots[static_cast<size_t>(operands[k])];
     if (slot.placement == Placement::arena) {
-      if (slot.buffer < 0) continue;
+      if (slot.buffer < 0 || !arena_) continue;
       const size_t offset = budget_ ? budget_->operand_offsets[k]
                                     : binding_->offsets().offsets[static_cast<size_t>(slot.buffer)] + binding_->part_offset(operands[k]);
       if (offset != BudgetedPlan::kNowhere) pointers_[k] = arena_->data() + offset;

@@ -68,6 +68,8 @@ class RunState {
 
   /// Whether all pointers into the arena and to constants are right.
   bool is_placed() const { return generation_ == binding_->places_generation(); }
+  /// Whether anything comes to lie in the arena; false: all of it is computed elsewhere, and nobody looks. There is none then.
+  void set_uses_arena(bool on);
   /// Makes them right; the arena is renewed if it is too small.
   /// @param exact  also if it is too large.
   void place(bool exact);
@@ -123,7 +125,7 @@ class RunState {
   std::vector<Datum> held_;      // per slot
   std::shared_ptr<LargeBlock> arena_;
   const Lodgings& lodgings() const;
-  bool lodges_ = false;
+  bool uses_arena_ = true, lodges_ = false;
   mutable std::optional<Lodgings> lodgings_;  // of the binding's places_generation() and the budget as follows
   mutable uint64_t lodgings_generation_ = 0;
   mutable std::shared_ptr<const BudgetedPlan> lodgings_budget_;
