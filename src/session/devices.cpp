@@ -66,6 +66,11 @@ std::string group_of(const Node& node) {
   return {};
 }
 
+const Device* SessionDevices::with_own_memory() const {
+  const auto found = std::find_if(devices_.begin(), devices_.end(), [](const auto& device) { return !device->memory_is_hosts(); });
+  return found == devices_.end() ? nullptr : found->get();
+}
+
 SessionDevices::SessionDevices(const SessionOptions& options, const std::shared_ptr<Job>& job)
     : compute_streams_(std::max(1, options.compute_streams)) {
   register_sim_type();

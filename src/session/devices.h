@@ -31,6 +31,8 @@ class SessionDevices {
 
   /// True if anything runs elsewhere than on the host.
   bool any() const { return devices_.size() > 1; }
+  /// The first that has memory which the host cannot reach; null: none.
+  const Device* with_own_memory() const;
   /// True if some of them compute by kernels of their own.
   bool have_kernels() const;
   /// Of the device that the node is to run on; none if that has the host's, or none for the node.

@@ -94,6 +94,8 @@ Runtime::Runtime(const SessionOptions& session_options, std::string owner)
                                                       {"recompute_fraction", options.recompute_fraction}};
   for (const auto& [name, fraction] : fractions)
     if (fraction > 0 && devices.any()) refuse("execution on devices", name);
+  if (const Device* apart = devices.with_own_memory(); apart && options.allocator)
+    refuse("a device with memory of its own", "allocator", apart->name());
   // On a device the limit is of its memory.
   const size_t host_limit = devices.any() ? 0 : options.memory_limit_bytes;
   memory.account = std::make_shared<MemoryAccount>(name, host_limit, job_memory ? job_memory->account() : options.memory_account);

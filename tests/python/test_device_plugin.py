@@ -242,6 +242,13 @@ def test_a_memory_limit_is_refused(tin: ctypes.CDLL) -> None:
         treadle.InferenceSession(network(), options)
 
 
+def test_an_allocator_is_refused(tin: ctypes.CDLL) -> None:
+    options = on("tin")
+    options.allocator = "guard"
+    with pytest.raises(Exception, match='"tin": a device with memory of its own has no allocator'):
+        treadle.InferenceSession(network(), options)
+
+
 def test_training_on_the_device(tin: ctypes.CDLL) -> None:
     from treadle.train import Trainer
 

@@ -58,6 +58,90 @@ void expect_right(const Session& session) {
   }
 }
 
+/// Says what is asked of it.
+class WatchedAllocator final : public Allocator {
+ public:
+  std::string_view name() const noexcept override { return "watched"; }
+  void* allocate(size_t size_bytes, MemoryClass memory_class) override {
+    std::lock_guard lock(mutex_);
+    allocated_ += size_bytes;
+    live_ += size_bytes;
+    return plain_allocator()->allocate(size_bytes, memory_class);
+  }
+  void free(void* data, size_t size_bytes, MemoryClass memory_class) noexcept override {
+    std::lock_guard lock(mutex_);
+    live_ -= size_bytes;
+    plain_allocator()->free(data, size_bytes, memory_class);
+  }
+  void renew(void* data, size_t size_bytes) noexcept override {
+    std::lock_guard lock(mutex_);
+    renewed_ += size_bytes;
+    std::memset(data, 0xFF, size_bytes);  // NaN
+  }
+  size_t allocated() const { return allocated_; }
+  size_t renewed() const { return renewed_; }
+  size_t live() const { return live_; }
+
+ private:
+  std::mutex mutex_;
+  size_t allocated_ = 0, renewed_ = 0, live_ = 0;
+};
+
+TEST(DeviceMemory, ComesFromTheSessionsAllocator) {
+  for (const char* device : {"", "sim"}) {
+    SCOPED_TRACE(device);
+    auto allocator = std::make_shared<WatchedAllocator>();
+    {
+      SessionOptions options = options_for(device);
+      options.allocator = allocator;
+      const Session session(links(), options);
+      expect_right(session);
+      EXPECT_GE(allocator->allocated(), (kLinks + 1) * kValueBytes);
+      for (int again = 0; again < 2; ++again) {
+        const size_t before = allocator->renewed();
+        expect_right(session);
+        EXPECT_GE(allocator->renewed() - before, size_t{2} * (kLinks - 1) * kValueBytes)
+            << "the arena, and each value before it is written";
+      }
+    }
+    EXPECT_EQ(allocator->live(), 0U);
+  }
+}
+
+TEST(DeviceMemory, AllocatorsByNameServeADevice) {
+  for (const char* name : {"arena", "guard", "nan", "pattern", "nan+guard", "recording"}) {
+    SessionOptions options = options_for("sim");
+    options.allocator = make_allocator(name);
+    const Session session(links(), options);
+    for (int again = 0; again < 2; ++again) expect_right(session);
+  }
+}
+
+TEST(DeviceMemory, AGuardFindsAKernelThatWritesTooFar) {
+  for (const char* device : {"", "sim"}) {
+    SessionOptions options = options_for(device);
+    options.allocator = make_allocator("guard");
+    Session session(links(), options);
+    expect_right(session);
+    std::byte* end = nullptr;
+    size_t largest = 0;
+    options.allocator->visit_regions([&](const MemoryRegion& region) {
+      if (!region.used || region.size_bytes < largest) return;
+      largest = region.size_bytes;
+      end = static_cast<std::byte*>(const_cast<void*>(region.data)) + region.size_bytes;
+    });
+    ASSERT_GE(largest, 2 * kValueBytes) << device;
+    set_fault(0, [&] { *end = std::byte{1}; });
+    try {
+      expect_right(session);
+      FAIL() << device;
+    } catch (const Error& error) {
+      EXPECT_NE(std::string(error.what()).find("memory behind a block was written"), std::string::npos) << error.what();
+    }
+    expect_right(session);
+  }
+}
+
 TEST(DeviceMemory, TheHostHasNoArenaForWhatADeviceComputes) {
   Session on_host(links(), options_for("")), on_device(links(), options_for("sim"));
   expect_right(on_host);

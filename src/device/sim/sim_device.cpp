@@ -17,6 +17,7 @@
 #include <thread>
 #include <utility>
 
+#include "core/allocation.h"
 #include "core/checked.h"
 #include "core/futex.h"
 #include "device/sim/engine.h"
@@ -267,7 +268,7 @@ class SimDeviceImpl final : public SimDevice, private Bus, private SharedEngine,
       : SimDevice(options.name), options_(options), checker_(options.checker ? options.checker : std::make_shared<AccessChecker>()) {}
 
   ~SimDeviceImpl() override {
-    for (void* data : quarantine_) std::free(data);
+    for (const Block& block : quarantine_) block.give_back();
   }
 
   Bus* bus() noexcept override { return this; }
@@ -275,10 +276,9 @@ class SimDeviceImpl final : public SimDevice, private Bus, private SharedEngine,
   AccessChecks* access_checks() noexcept override { return this; }
 
   std::shared_ptr<Storage> allocate_anywhere(size_t size_bytes) override {
-    const size_t rounded = align_up(std::max<size_t>(size_bytes, 1), Storage::kAlignment);
-    void* data = rounded >= size_bytes ? std::aligned_alloc(Storage::kAlignment, rounded) : nullptr;
-    if (!data) throw OutOfMemory(name() + ": the host cannot allocate " + std::to_string(size_bytes) + " bytes");
-    return wrap(data, size_bytes, rounded, /*reserved=*/0);
+    Block block = take(size_bytes);
+    if (!block.data) throw OutOfMemory(name() + ": the host cannot allocate " + std::to_string(size_bytes) + " bytes");
+    return wrap(block, size_bytes);
   }
 
   bool reserve(size_t size_bytes) override {
@@ -305,17 +305,23 @@ class SimDeviceImpl final : public SimDevice, private Bus, private SharedEngine,
   }
 
   std::shared_ptr<Storage> allocate(size_t size_bytes) override {
-    size_t rounded = align_up(std::max<size_t>(size_bytes, 1), Storage::kAlignment);
-    size_t before = allocated_.fetch_add(rounded);
-    void* data =
-        rounded >= size_bytes && before + rounded <= options_.memory_bytes ? std::aligned_alloc(Storage::kAlignment, rounded) : nullptr;
-    if (!data) {
+    const size_t rounded = align_up(std::max<size_t>(size_bytes, 1), Storage::kAlignment);
+    const size_t before = allocated_.fetch_add(rounded);
+    Block block;
+    try {
+      if (rounded >= size_bytes && before + rounded <= options_.memory_bytes) block = take(size_bytes);
+    } catch (...) {
+      allocated_ -= rounded;
+      throw;
+    }
+    if (!block.data) {
       allocated_ -= rounded;
       throw OutOfMemory(name() + " cannot allocate " + std::to_string(size_bytes) + " bytes: " + std::to_string(before) + " of " +
                         std::to_string(options_.memory_bytes) + " are in use");
     }
     note_peak(before + rounded);
-    return wrap(data, size_bytes, rounded, rounded);
+    block.reserved_bytes = rounded;
+    return wrap(block, size_bytes);
   }
 
   std::unique_ptr<Stream> create_stream(std::string_view name) override {
@@ -350,23 +356,51 @@ class SimDeviceImpl final : public SimDevice, private Bus, private SharedEngine,
     }
   }
 
-  /// @param reserved  bytes of the device's own memory that go with it.
-  std::shared_ptr<Storage> wrap(void* data, size_t size_bytes, size_t rounded, size_t reserved) {
-    std::memset(data, kNewMemory, rounded);
-    checker_->add_memory(data, rounded);
-    auto self = std::static_pointer_cast<SimDeviceImpl>(shared_from_this());
-    auto release = [self, data, rounded, reserved] { self->release(data, rounded, reserved); };
-    return options_.host_accessible ? Storage::borrow(data, size_bytes, release) : Storage::of_device(self, data, size_bytes, release);
+  /// Memory of the host's, from the allocator of the scope that asks for it.
+  struct Block {
+    void* data = nullptr;
+    size_t size_bytes = 0;
+    size_t reserved_bytes = 0;  // of the device's own memory that go with it
+    std::shared_ptr<Allocator> allocator;
+    MemoryClass memory_class = MemoryClass::other;
+    void give_back() const { allocator->free(data, size_bytes, memory_class); }
+  };
+
+  static Block take(size_t size_bytes) {
+    Block block;
+    block.size_bytes = align_up(std::max<size_t>(size_bytes, 1), Storage::kAlignment);
+    const AllocationContext* context = AllocationScope::current();
+    const bool is_own = context && context->allocator;
+    block.allocator = is_own ? context->allocator : plain_allocator();
+    block.memory_class = AllocationScope::current_class();
+    if (block.size_bytes >= size_bytes) block.data = block.allocator->allocate(block.size_bytes, block.memory_class);
+    if (block.data && !is_own) std::memset(block.data, kNewMemory, block.size_bytes);
+    return block;
   }
 
-  void release(void* data, size_t rounded, size_t reserved) {
-    allocated_ -= reserved;
-    if (checker_->remove_memory(data, !on_stream_thread)) {
-      std::memset(data, kFreedMemory, rounded);
-      std::free(data);
+  std::shared_ptr<Storage> wrap(const Block& block, size_t size_bytes) {
+    try {
+      checker_->add_memory(block.data, block.size_bytes);
+      auto self = std::static_pointer_cast<SimDeviceImpl>(shared_from_this());
+      auto release = [self, block] { self->release(block); };
+      return options_.host_accessible ? Storage::borrow(block.data, size_bytes, release)
+                                      : Storage::of_device(self, block.data, size_bytes, release);
+    } catch (...) {
+      checker_->remove_memory(block.data, /*check=*/false);
+      allocated_ -= block.reserved_bytes;
+      block.give_back();
+      throw;
+    }
+  }
+
+  void release(const Block& block) {
+    allocated_ -= block.reserved_bytes;
+    if (checker_->remove_memory(block.data, !on_stream_thread)) {
+      std::memset(block.data, kFreedMemory, block.size_bytes);
+      block.give_back();
     } else {  // work under way may still touch it: keep it, the error is reported without a crash
       std::lock_guard lock(mutex_);
-      quarantine_.push_back(data);
+      quarantine_.push_back(block);
     }
   }
 
@@ -376,7 +410,7 @@ class SimDeviceImpl final : public SimDevice, private Bus, private SharedEngine,
   std::atomic<uint64_t> num_streams_{0};
   SimEngine engine_;
   std::mutex mutex_;
-  std::vector<void*> quarantine_;
+  std::vector<Block> quarantine_;
 };
 
 }  // namespace

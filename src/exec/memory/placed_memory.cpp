@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "core/allocation.h"
 #include "exec/memory/out_of_memory.h"
 #include "exec/program/index.h"
 #include "exec/run/placed_run.h"
@@ -165,6 +166,31 @@ void PlacedRun::place() {
   }
   if (program_.verifies_plans()) verify();
   generation_ = binding().generation();
+}
+
+Allocator* PlacedRun::allocator() const { return control_.memory && residencies_.empty() ? control_.memory->allocator.get() : nullptr; }
+
+// What the run before has left there, where the host can write it.
+void PlacedRun::renew_arenas() {
+  Allocator* const own = allocator();
+  if (!own) return;
+  for (size_t d = 0; d < arenas_.size(); ++d)
+    if (arenas_[d].storage && device(static_cast<int>(d)).memory_is_hosts())
+      own->renew(arenas_[d].storage->data(), arenas_[d].storage->size_bytes());
+}
+
+// Bytes in the arena that nothing of this run has written before the step: for the session's allocator, before it writes them.
+std::vector<std::span<std::byte>> PlacedRun::newly_used(const StreamPlan::Step& step) const {
+  std::vector<std::span<std::byte>> ranges;
+  if (!allocator() || !device(device_of(step)).memory_is_hosts()) return ranges;
+  const auto s = static_cast<int32_t>(&step - plan_.steps.data());
+  const auto add = [&](int32_t at) {
+    if (at < 0 || location(at).memory != Memory::planned || location(at).uses.front() != s) return;
+    ranges.emplace_back(planned_[index(at)], binding().buffer_sizes()[index(location(at).buffer)]);
+  };
+  for (const int32_t at : locations_of(step).subspan(instruction_of(step).num_inputs)) add(at);
+  add(step.scratch);
+  return ranges;
 }
 
 void PlacedRun::verify() const {

@@ -103,9 +103,10 @@ void PlacedRun::start(std::span<const Datum> feeds, std::span<const Datum> bound
     for (size_t i = 0; i < feeds.size(); ++i) taken.push_back(taken_feed(i, feeds[i]));
     choose_staying(bound, beside_feeds);
     frame_.state().set_uses_arena(control_.observer != nullptr);  // for what is shown to it
-    frame_.start(taken, bound, control_, beside_feeds);  // checks the feeds, finds the binding, makes the outputs
+    frame_.start(taken, bound, control_, beside_feeds);           // checks the feeds, finds the binding, makes the outputs
     try {
       find_memory();
+      renew_arenas();
     } catch (...) {
       rethrow_with_memory([&](const OutOfMemory&) { return describe_memory(nullptr); });
     }
@@ -434,7 +435,8 @@ Stream::Work PlacedRun::static_work(const StreamPlan::Step& step, Stream& queue)
   if (step.scratch >= 0)
     declare(queue, scratch, binding().buffer_sizes()[index(instruction.scratch_buffer)], Access::write, instruction.node->name);
   return guarded(instruction, device_of(step),
-                 [this, &instruction, scratch, pointers = std::move(pointers), keep = std::move(keep)]() mutable {
+                 [this, &instruction, scratch, pointers = std::move(pointers), keep = std::move(keep), fresh = newly_used(step)]() mutable {
+                   for (const auto bytes : fresh) allocator()->renew(bytes.data(), bytes.size());
                    run_static(instruction, binding(), pointers.data(), scratch, control_);
                  });
 }

@@ -101,6 +101,10 @@ class PlacedRun final : public Run {
   std::vector<size_t> sizes_in(const Arena& arena, std::span<const size_t> buffer_sizes) const;
   memory::ArenaPlan plan_arena(const Arena& arena, std::span<const size_t> sizes) const;
   void place();
+  /// Of the session, if it has one of its own and nothing is moved between memories.
+  Allocator* allocator() const;
+  void renew_arenas();
+  std::vector<std::span<std::byte>> newly_used(const StreamPlan::Step& step) const;
   void verify() const;
   std::shared_ptr<Storage> allocate_bytes(int where, size_t size_bytes);
   Tensor allocate(int where, DType dtype, const Shape& shape);
