@@ -219,7 +219,9 @@ struct treadle_host {
   const char* (*subgraph_input)(const treadle_subgraph* subgraph, size_t index);
   const char* (*subgraph_output)(const treadle_subgraph* subgraph, size_t index);
 
-  /* Executions: operands in the order of the node's or the subgraph's inputs and outputs. */
+  /* Executions: operands in the order of the node's or the subgraph's inputs and outputs. Inputs are the run's own memory: they are valid
+   * until the call ends, and must not be written. Where one of these functions fails, the node fails with that error, whatever `run`
+   * returns. */
   size_t (*call_num_inputs)(const treadle_call* call);
   size_t (*call_num_outputs)(const treadle_call* call);
   int (*call_input)(const treadle_call* call, size_t index, treadle_tensor_view* out); /* 0 if it is absent or no tensor */
