@@ -19,7 +19,7 @@ extern "C" {
 #endif
 
 /* Grows with every addition to this header. */
-#define TREADLE_ABI_VERSION 17
+#define TREADLE_ABI_VERSION 18
 
 typedef struct treadle_status treadle_status;
 typedef struct treadle_model treadle_model;
@@ -296,6 +296,9 @@ TREADLE_C_API void treadle_run_options_set_terminate(treadle_run_options* option
 TREADLE_C_API void treadle_run_options_set_deadline_ms(treadle_run_options* options, int64_t deadline_ms);
 /* Name of the run in reports of unfinished runs. */
 TREADLE_C_API treadle_status* treadle_run_options_set_tag(treadle_run_options* options, const char* tag);
+/* Since version 18 of the ABI: any option of runs that a text can set, by the key "treadle." and its name (docs/options.md), such as
+ * "treadle.check_finite" and "treadle.dump_folder". Keys of others are kept. */
+TREADLE_C_API treadle_status* treadle_run_options_add_config_entry(treadle_run_options* options, const char* key, const char* value);
 /* Nodes or values to compute without fetching them; may be called several times. */
 TREADLE_C_API treadle_status* treadle_run_options_add_target(treadle_run_options* options, const char* name);
 

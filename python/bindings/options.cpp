@@ -1,8 +1,11 @@
 // SessionOptions and RunOptions, with ONNX Runtime's names and defaults.
+#include "session/options.h"
+
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/variant.h>
 
+#include <cctype>
 #include <stdexcept>
 #include <variant>
 
@@ -25,13 +28,107 @@ std::string config_entry(const std::map<std::string, std::string>& config, const
   return found->second;
 }
 
-const char* finite_check_name(FiniteCheck check) { return check == FiniteCheck::off ? "off" : check == FiniteCheck::nan ? "nan" : "all"; }
-
-FiniteCheck finite_check_from(const std::string& name) {
-  for (FiniteCheck check : {FiniteCheck::off, FiniteCheck::nan, FiniteCheck::nan_and_infinity})
-    if (name == finite_check_name(check)) return check;
-  throw Error(ErrorCode::invalid_argument, "check_finite is \"off\", \"nan\" or \"all\", not \"" + name + "\"");
+// The text of a row as a docstring.
+std::string sentence(const OptionInfo& row) {
+  std::string text(row.text);
+  if (!row.type.empty() || row.form == OptionForm::integer || row.form == OptionForm::choice) text += " (" + row.type_text() + ")";
+  text[0] = static_cast<char>(std::toupper(static_cast<unsigned char>(text[0])));
+  return text + ".";
 }
+
+template <typename T>
+nb::object read_only(const T& list) {
+  if constexpr (std::is_same_v<T, std::vector<std::string>>)
+    return nb::tuple(nb::cast(list));
+  else
+    return nb::module_::import_("types").attr("MappingProxyType")(nb::cast(list));
+}
+
+// Lists and maps are handed out read-only: a change of a copy would be lost.
+template <typename T>
+constexpr const char* view_type() {
+  if constexpr (std::is_same_v<T, std::vector<std::string>>)
+    return "collections.abc.Sequence[str]";
+  else if constexpr (std::is_same_v<T, std::map<std::string, int64_t>>)
+    return "collections.abc.Mapping[str, int]";
+  else
+    return "collections.abc.Mapping[str, str]";
+}
+
+std::string signature(std::string_view name, std::string_view type) {
+  return "def " + std::string(name) + "(self) -> " + std::string(type);
+}
+
+/// Attributes for the rows of a table that `cls` does not have yet. @tparam Object  the options as Python has them
+template <typename O, typename Object>
+class Attributes {
+ public:
+  Attributes(nb::class_<Object>& cls, const OptionTable<O>& table) : cls_(cls), table_(table) {}
+
+  std::string doc(std::string_view name) const {
+    for (const Option<O>& row : table_.rows())
+      if (row.name == name) return sentence(row);
+    throw Error(ErrorCode::internal, "there is no option " + std::string(name));
+  }
+
+  void add_rows() {
+    for (const Option<O>& row : table_.rows()) {
+      const std::string name(row.python.empty() ? row.name : row.python);
+      if (name == "-" || name.ends_with("()") || nb::hasattr(cls_, name.c_str())) continue;
+      std::visit([&](const auto& member) { add(name, row, member); }, row.member);
+    }
+  }
+
+ private:
+  template <typename M>
+  void add(const std::string& name, const Option<O>& row, const M& member) {
+    const std::string doc = sentence(row);
+    if constexpr (std::is_same_v<M, ChoiceMember<O>>) {
+      add_choice(name, row, member);
+    } else if constexpr (std::is_member_object_pointer_v<M>) {
+      using T = std::remove_cvref_t<decltype(std::declval<O&>().*member)>;
+      if constexpr (std::is_arithmetic_v<T> || std::is_same_v<T, std::string>) {
+        cls_.def_prop_rw(
+            name.c_str(), [member](const Object& options) { return options.*member; },
+            [member, &row](Object& options, T value) {
+              T before = std::exchange(options.*member, std::move(value));
+              try {
+                row.check_member(options);
+              } catch (...) {
+                options.*member = std::move(before);
+                throw;
+              }
+            },
+            doc.c_str());
+      } else {
+        cls_.def_prop_rw(
+            name.c_str(), [member](const Object& options) { return read_only(options.*member); },
+            [member](Object& options, T value) { options.*member = std::move(value); },
+            nb::for_getter(nb::sig(signature(name, view_type<T>()).c_str())), doc.c_str());
+      }
+    } else {
+      throw Error(ErrorCode::internal, "no attribute is made of the option " + name);
+    }
+  }
+
+  void add_choice(const std::string& name, const Option<O>& row, const ChoiceMember<O>& member) {
+    const std::string doc = sentence(row);
+    if (row.python_enum.empty()) {
+      cls_.def_prop_rw(
+          name.c_str(), [&row](const Object& options) { return row.get(options); },
+          [&row](Object& options, const std::string& value) { row.set(options, value); }, doc.c_str());
+      return;
+    }
+    const char* enum_name = row.python_enum.data();
+    cls_.def_prop_rw(
+        name.c_str(), [member, enum_name](const Object& options) { return enum_value(enum_name, member.get(options)); },
+        [member, enum_name](Object& options, nb::handle value) { member.set(options, enum_number(enum_name, value)); },
+        nb::for_getter(nb::sig(signature(name, "treadle.enums." + std::string(enum_name)).c_str())), doc.c_str());
+  }
+
+  nb::class_<Object>& cls_;
+  const OptionTable<O>& table_;
+};
 
 // The options hold the callback, and a run holds the options.
 void set_metadata_callback(PyRunOptions& options, nb::object callback) {
@@ -80,71 +177,9 @@ void add_provider_for_devices(PySessionOptions&, nb::sequence devices, nb::handl
   for (nb::handle device : devices) expect_provider(nb::cast<std::string>(device.attr("ep_name")));
 }
 
-}  // namespace
-
-void register_options(nb::module_& module) {
+// Those that are no attributes of one number, text or list.
+void register_methods(nb::class_<PySessionOptions>& session) {
   using namespace nb::literals;
-  nb::class_<PySessionOptions> session(module, "SessionOptions");
-  session.def(nb::init<>())
-      .def(nb::init<const PySessionOptions&>(), "other"_a)
-      .def_rw("intra_op_num_threads", &PySessionOptions::intra_op_num_threads,
-              "Threads of one node; 0: the process's shared pool, sized by affinity and cgroup.")
-      .def_rw("inter_op_num_threads", &PySessionOptions::inter_op_num_threads)
-      .def_rw("enable_mem_reuse", &PySessionOptions::reuse_memory, "False: every value has bytes of its own.")
-      .def_prop_rw(
-          "allocator", [](const PySessionOptions& options) { return std::string(options.allocator ? options.allocator->name() : "plain"); },
-          [](PySessionOptions& options, const std::variant<std::string, PyAllocator>& given) {
-            const auto* kinds = std::get_if<std::string>(&given);
-            options.allocator = kinds ? make_allocator(*kinds) : std::get<PyAllocator>(given).allocator;
-          },
-          "Where memory comes from: plain, arena, guard, nan, pattern, recording, joined by \"+\"; or a treadle.memory.Allocator, which "
-          "several "
-          "sessions "
-          "may have.")
-      .def_rw("memory_limit_bytes", &PySessionOptions::memory_limit_bytes,
-              "Of weights, activations and outputs until they are handed over; runs spill and compute twice to keep to it. 0: none.")
-      .def_rw("memory_fraction", &PySessionOptions::memory_fraction,
-              "Share of a run's activations and scratch that it may have, where a plan can do with it. 0: no limit.")
-      .def_rw("recompute_fraction", &PySessionOptions::recompute_fraction,
-              "Share of a run's time that it may spend on computing values a second time, so that it needs less memory.\n\n"
-              "-1: up to 0.1 of what learns on the host in order, as far as a percent of the time frees four of that memory; 0 otherwise.")
-      .def_rw("spill_folder", &PySessionOptions::spill_folder)
-      .def_rw("device", &PySessionOptions::device, "Default device: \"cpu\", \"sim\" or \"sim:NAME\".")
-      .def_rw("group2ctx", &PySessionOptions::group2ctx, "Devices of groups of nodes, by the \"ctx_group\" of their metadata.")
-      .def_rw("argument_devices", &PySessionOptions::argument_devices, "Devices of inputs and initializers, by name.")
-      .def_rw("compute_streams", &PySessionOptions::compute_streams, "Of every device: independent branches on different ones.")
-      .def_rw("enable_profiling", &PySessionOptions::enable_profiling)
-      .def_rw("node_counters", &PySessionOptions::node_counters, "Count how long each node takes, in every run: `node_counters()`.")
-      .def_rw("profile_file_prefix", &PySessionOptions::profile_file_prefix)
-      .def_rw("optimized_model_filepath", &PySessionOptions::optimized_model_filepath)
-      .def_prop_rw(
-          "graph_optimization_level",
-          [](const PySessionOptions& options) {
-            return enum_value("GraphOptimizationLevel", static_cast<int>(options.graph_optimization_level));
-          },
-          [](PySessionOptions& options, nb::handle value) {
-            options.graph_optimization_level = static_cast<GraphOptimizationLevel>(enum_number("GraphOptimizationLevel", value));
-          },
-          nb::for_getter(nb::sig("def graph_optimization_level(self) -> treadle.enums.GraphOptimizationLevel")))
-      .def_prop_rw(
-          "execution_mode",
-          [](const PySessionOptions& options) { return enum_value("ExecutionMode", static_cast<int>(options.execution_mode)); },
-          [](PySessionOptions& options, nb::handle value) {
-            options.execution_mode = static_cast<ExecutionMode>(enum_number("ExecutionMode", value));
-          },
-          nb::for_getter(nb::sig("def execution_mode(self) -> treadle.enums.ExecutionMode")))
-      .def_prop_rw(
-          "execution_order", [](const PySessionOptions& options) { return enum_value("ExecutionOrder", options.execution_order); },
-          [](PySessionOptions& options, nb::handle value) { options.execution_order = enum_number("ExecutionOrder", value); },
-          nb::for_getter(nb::sig("def execution_order(self) -> treadle.enums.ExecutionOrder")))
-      // Without meaning here; see docs/python.md.
-      .def_rw("enable_cpu_mem_arena", &PySessionOptions::enable_cpu_mem_arena)
-      .def_rw("enable_mem_pattern", &PySessionOptions::enable_mem_pattern)
-      .def_rw("use_deterministic_compute", &PySessionOptions::use_deterministic_compute)
-      .def_rw("use_per_session_threads", &PySessionOptions::use_per_session_threads)
-      .def_rw("log_severity_level", &PySessionOptions::log_severity_level)
-      .def_rw("log_verbosity_level", &PySessionOptions::log_verbosity_level)
-      .def_rw("logid", &PySessionOptions::logid);
   session
       .def(
           "add_session_config_entry",
@@ -175,9 +210,28 @@ void register_options(nb::module_& module) {
       .def(
           "set_load_cancellation_flag", [](PySessionOptions& options, bool value) { options.load_cancelled = value; }, "value"_a,
           "A session made with these options is refused.")
-      .def_ro("_load_cancelled", &PySessionOptions::load_cancelled);
-  // What chooses among execution providers and devices: there is one of each.
-  session.def("has_providers", [](const PySessionOptions&) { return false; })
+      .def_ro("_load_cancelled", &PySessionOptions::load_cancelled)
+      .def(
+          "register_custom_ops_library", [](PySessionOptions&, const std::string& path) { load_plugin(path); }, "path"_a,
+          "Loads custom operators of a library that was built for ONNX Runtime; all sessions that are made afterwards have them.");
+}
+
+// What is accepted and has no meaning here; see docs/python.md. Of execution providers and devices to choose among there is one.
+void register_kept(nb::class_<PySessionOptions>& session) {
+  using namespace nb::literals;
+  session
+      .def_prop_rw(
+          "execution_order", [](const PySessionOptions& options) { return enum_value("ExecutionOrder", options.execution_order); },
+          [](PySessionOptions& options, nb::handle value) { options.execution_order = enum_number("ExecutionOrder", value); },
+          nb::for_getter(nb::sig("def execution_order(self) -> treadle.enums.ExecutionOrder")))
+      .def_rw("enable_cpu_mem_arena", &PySessionOptions::enable_cpu_mem_arena)
+      .def_rw("enable_mem_pattern", &PySessionOptions::enable_mem_pattern)
+      .def_rw("use_deterministic_compute", &PySessionOptions::use_deterministic_compute)
+      .def_rw("use_per_session_threads", &PySessionOptions::use_per_session_threads)
+      .def_rw("log_severity_level", &PySessionOptions::log_severity_level)
+      .def_rw("log_verbosity_level", &PySessionOptions::log_verbosity_level)
+      .def_rw("logid", &PySessionOptions::logid)
+      .def("has_providers", [](const PySessionOptions&) { return false; })
       .def(
           "add_provider",
           [](PySessionOptions&, const std::string& name, const std::map<std::string, std::string>&) { expect_provider(name); }, "name"_a,
@@ -191,101 +245,98 @@ void register_options(nb::module_& module) {
       .def(
           "set_ep_context_data_read_func", [](PySessionOptions&, nb::handle) {}, "function"_a, "Accepted.")
       .def(
-          "clear_ep_context_data_read_func", [](PySessionOptions&) {}, "Accepted.")
-      .def(
-          "register_custom_ops_library", [](PySessionOptions&, const std::string& path) { load_plugin(path); }, "path"_a,
-          "Loads custom operators of a library that was built for ONNX Runtime; all sessions that are made afterwards have them.");
-  // Treadle's own.
+          "clear_ep_context_data_read_func", [](PySessionOptions&) {}, "Accepted.");
+}
+
+void register_session_options(nb::module_& module) {
+  using namespace nb::literals;
+  nb::class_<PySessionOptions> session(module, "SessionOptions");
+  session.def(nb::init<>()).def(nb::init<const PySessionOptions&>(), "other"_a);
+  Attributes<SessionOptions, PySessionOptions> attributes(session, session_option_table());
   session
-      .def_rw("job", &PySessionOptions::job, nb::arg().none(),
-              "The Job that runs belong to; None: the one that the environment names, if any.")
+      .def_prop_rw(
+          "allocator", [](const PySessionOptions& options) { return std::string(options.allocator ? options.allocator->name() : "plain"); },
+          [](PySessionOptions& options, const std::variant<std::string, PyAllocator>& given) {
+            const auto* kinds = std::get_if<std::string>(&given);
+            options.allocator = kinds ? make_allocator(*kinds) : std::get<PyAllocator>(given).allocator;
+          },
+          (attributes.doc("allocator") + " Or a treadle.memory.Allocator, which several sessions may have.").c_str())
+      .def_rw("job", &PySessionOptions::job, nb::arg().none(), attributes.doc("job").c_str())
       .def_prop_rw(
           "thread_pool", [](const PySessionOptions& options) { return pool_object(options.thread_pool); },
           [](PySessionOptions& options, nb::handle pool) { options.thread_pool = pool_of(pool); }, nb::arg().none(),
-          "A ThreadPool to use instead of the shared one.")
-      .def_rw("set_denormal_as_zero", &PySessionOptions::set_denormal_as_zero, "Treat denormal numbers as zero.")
-      .def_rw("strict_symbols", &PySessionOptions::strict_symbols,
-              "Feeds that contradict a symbol of the model are an error, and not only a warning.")
-      .def_rw("verify_plans", &PySessionOptions::verify_plans,
-              "Prove before a run with new extents that every node will read what was written for it.")
-      .def_rw("use_mmap", &PySessionOptions::use_mmap, "Map the model's files and use weights in place.")
-      .def_rw("share_weights", &PySessionOptions::share_weights,
-              "Hold weights and packed weights once that several sessions of the process have.")
-      .def_rw("cache_dir", &PySessionOptions::cache_dir,
-              "Folder of compiled models: the first session of a model writes one, later sessions map it; \"\": none.")
-      .def_rw("compiled_model_filepath", &PySessionOptions::compiled_model_filepath, "File to write the compiled model to; \"\": none.")
-      .def_rw("precision", &PySessionOptions::precision,
-              "Arithmetic of products and convolutions: \"float32\", \"bfloat16\", \"bfloat16x3\", \"float16\", \"int8_weights\", or "
-              "\";\"-separated "
-              "entries "
-              "PATTERN=PRECISION; see docs/precision.md.")
-      .def_rw("max_weight_expansion", &PySessionOptions::max_weight_expansion,
-              "Largest size of a convolution's transformed weights, relative to the weights: from 1 on, or math.inf.")
-      .def_rw("conv_rates", &PySessionOptions::conv_rates,
-              "File with the speeds by which convolutions choose their algorithm, from `bench_conv --calibrate`; \"\": built-in speeds.")
-      .def_rw("disabled_passes", &PySessionOptions::disabled_passes, "Names of passes of the graph optimiser to leave out.")
-      .def_rw("max_patches", &PySessionOptions::max_patches, "Stop the graph optimiser after that many patches.")
-      .def_rw("config", &PySessionOptions::config)
+          attributes.doc("thread_pool").c_str())
+      .def_prop_rw(
+          "config", [](const PySessionOptions& options) { return read_only(options.config); },
+          [](PySessionOptions& options, const std::map<std::string, std::string>& config) {
+            for (const auto& [key, value] : config) session_option_table().check_key(key);
+            options.config = config;
+          },
+          nb::for_getter(nb::sig("def config(self) -> collections.abc.Mapping[str, str]")), attributes.doc("config").c_str())
       .def_prop_rw(
           "training_mode", [](const PySessionOptions& options) { return options.mode == SessionMode::training; },
           [](PySessionOptions& options, bool training) { options.mode = training ? SessionMode::training : SessionMode::inference; },
           "Leave out the passes that are valid for inference only.");
+  attributes.add_rows();
+  register_methods(session);
+  register_kept(session);
+}
 
-  nb::class_<PyRunOptions>(module, "RunOptions")
-      .def(nb::init<>())
+void register_run_options(nb::module_& module) {
+  using namespace nb::literals;
+  nb::class_<PyRunOptions> run(module, "RunOptions");
+  Attributes<RunOptions, PyRunOptions> attributes(run, run_option_table());
+  run.def(nb::init<>())
       .def_rw("log_severity_level", &PyRunOptions::log_severity_level)
       .def_rw("log_verbosity_level", &PyRunOptions::log_verbosity_level)
-      .def_rw("logid", &PyRunOptions::tag)
       .def_rw("only_execute_path_to_fetches", &PyRunOptions::only_execute_path_to_fetches, "No effect: nothing else is ever run.")
       .def_prop_rw(
           "terminate", [](const PyRunOptions& options) { return options.terminate.load(); },
-          [](PyRunOptions& options, bool value) { options.terminate = value; },
-          "Ends the runs that use these options; may be set from any thread.")
-      .def_rw("cancel_token", &PyRunOptions::cancel_token, nb::arg().none(), "A CancelToken, or None.")
-      .def_rw("targets", &PyRunOptions::targets, "Nodes or values to compute without fetching them.")
-      .def_prop_rw(
-          "check_finite", [](const PyRunOptions& options) { return finite_check_name(options.check_finite); },
-          [](PyRunOptions& options, const std::string& name) { options.check_finite = finite_check_from(name); },
-          "\"off\", \"nan\" or \"all\": end the run at the first node with NaN, or with NaN or an infinity, among its outputs.")
-      .def_rw("dump_folder", &PyRunOptions::dump_folder, "Folder to write inputs and outputs of nodes to, as ONNX tensors.")
-      .def_rw("dump_pattern", &PyRunOptions::dump_pattern, "Pattern of the names of nodes to dump: * and ?")
+          [](PyRunOptions& options, bool value) { options.terminate = value; }, attributes.doc("terminate").c_str())
+      .def_rw("cancel_token", &PyRunOptions::cancel_token, nb::arg().none(), attributes.doc("cancel_token").c_str())
       .def_prop_rw(
           "on_metadata", [](const PyRunOptions& options) { return options.metadata_callback; },
           [](PyRunOptions& options, nb::object callback) { set_metadata_callback(options, std::move(callback)); }, nb::arg().none(),
-          "Called with a RunMetadata at the end of each run.")
+          attributes.doc("on_metadata").c_str())
       .def_prop_rw(
           "thread_pool", [](const PyRunOptions& options) { return pool_object(options.thread_pool); },
           [](PyRunOptions& options, nb::handle pool) { options.thread_pool = pool_of(pool); }, nb::arg().none(),
-          "A ThreadPool for these runs, which use at most as many of its threads as the session has.")
+          attributes.doc("thread_pool").c_str())
       .def_prop_rw(
           "output_allocators",
           [](const PyRunOptions& options) {
             std::map<std::string, PyAllocator> allocators;
             for (const auto& [name, allocator] : options.output_allocators) allocators[name] = {allocator};
-            return allocators;
+            return read_only(allocators);
           },
           [](PyRunOptions& options, const std::map<std::string, PyAllocator>& allocators) {
             options.output_allocators.clear();
             for (const auto& [name, given] : allocators) options.output_allocators[name] = given.allocator;
           },
-          "The treadle.memory.Allocator of outputs, by name; one that is no output of the run, or is bound to memory, is an error.")
-      .def_rw("output_devices", &PyRunOptions::output_devices,
-              "Where outputs are after the run, by name: a device as sessions call it. run_with_ort_values gives them. A name that is no "
-              "output of the run, or is bound to memory, is an error.")
-      .def_rw("deadline_ms", &PyRunOptions::deadline_ms, "Milliseconds from the start of a run after which it fails; 0: none.")
-      .def(
-          "add_active_adapter",
-          [](PyRunOptions& options, const LoraAdapter& adapter) {
-            if (!adapter.adapter) throw Error(ErrorCode::invalid_argument, "the adapter is empty: Load() reads one");
-            options.adapters.push_back(adapter.adapter);
-          },
-          "adapter"_a, "Feeds the adapter's parameters to runs with these options, besides their own feeds.")
+          nb::for_getter(nb::sig("def output_allocators(self) -> collections.abc.Mapping[str, Allocator]")),
+          attributes.doc("output_allocators").c_str());
+  attributes.add_rows();
+  run.def(
+         "add_active_adapter",
+         [](PyRunOptions& options, const LoraAdapter& adapter) {
+           if (!adapter.adapter) throw Error(ErrorCode::invalid_argument, "the adapter is empty: Load() reads one");
+           options.adapters.push_back(adapter.adapter);
+         },
+         "adapter"_a, "Feeds the adapter's parameters to runs with these options, besides their own feeds.")
       .def(
           "add_run_config_entry",
-          [](PyRunOptions& options, const std::string& key, const std::string& value) { options.config[key] = value; }, "key"_a, "value"_a)
+          [](PyRunOptions& options, const std::string& key, const std::string& value) { add_config_entry(options, key, value); }, "key"_a,
+          "value"_a)
       .def(
           "get_run_config_entry", [](const PyRunOptions& options, const std::string& key) { return config_entry(options.config, key); },
           "key"_a);
+}
+
+}  // namespace
+
+void register_options(nb::module_& module) {
+  register_session_options(module);
+  register_run_options(module);
 }
 
 }  // namespace treadle::python

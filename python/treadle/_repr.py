@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 _LONGEST = 60  # characters of a value
@@ -14,6 +14,8 @@ def _readable(value: object) -> str | None:
     """Numbers, names and short collections as text; None for what would fill the screen."""
     if callable(value) or "__repr__" not in _inherited(type(value)):
         return None
+    if isinstance(value, Mapping):
+        value = dict(value)
     if isinstance(value, (list, tuple, dict, set)) and (len(value) > _MOST or len(repr(value)) > _LONGEST):
         return f"<{len(value)} items>"
     text = repr(value)

@@ -440,7 +440,7 @@ class InferenceSession(Session):
         self._model_path = None
         options = SessionOptions(sess_options) if sess_options is not None else SessionOptions()
         if kwargs.get("disabled_optimizers"):
-            options.disabled_passes = [*options.disabled_passes, *kwargs["disabled_optimizers"]]
+            options.add_session_config_entry("optimization.disable_specified_optimizers", ";".join(kwargs["disabled_optimizers"]))
         self.set_providers(providers, provider_options)
         if getattr(options, "_load_cancelled", False):
             raise ModelLoadCanceled("loading was cancelled by the options' flag", code="cancelled")

@@ -13,6 +13,7 @@
 #include "c_api/job.h"
 #include "c_api/status.h"
 #include "c_api/values.h"
+#include "session/options.h"
 #include "treadle/error.h"
 #include "treadle/session.h"
 #include "treadle/treadle.h"
@@ -171,6 +172,9 @@ treadle_status* treadle_run_options_set_output_allocator(treadle_run_options* op
 treadle_status* treadle_run_options_set_output_device(treadle_run_options* options, const char* output_name, const char* device) {
   return guarded(
       [&] { require(options, "options").options.output_devices[&require(output_name, "output_name")] = &require(device, "device"); });
+}
+treadle_status* treadle_run_options_add_config_entry(treadle_run_options* options, const char* key, const char* value) {
+  return guarded([&] { add_config_entry(require(options, "options").options, &require(key, "key"), &require(value, "value")); });
 }
 treadle_status* treadle_run_options_add_target(treadle_run_options* options, const char* name) {
   return guarded([&] { require(options, "options").options.targets.emplace_back(&require(name, "name")); });

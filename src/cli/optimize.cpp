@@ -50,33 +50,57 @@ struct ListOptions {
   bool markdown = false, json = false;
 };
 
+template <typename O>
+nlohmann::json options_json(const OptionTable<O>& table) {
+  const O defaults;
+  auto options = nlohmann::json::array();
+  for (const Option<O>& row : table.rows())
+    options.push_back({{"name", row.name},
+                       {"python", row.python.empty() ? row.name : row.python},
+                       {"key", row.key},
+                       {"alias", row.alias},
+                       {"type", row.type_text()},
+                       {"default", row.get(defaults)},
+                       {"text", row.text}});
+  return options;
+}
+
 void print_options_json() {
-  const SessionOptions defaults;
-  auto options = nlohmann::json::array(), passes = nlohmann::json::array();
-  for (const OptionInfo& info : option_table())
-    options.push_back({{"name", info.name}, {"key", info.key}, {"type", info.type}, {"default", info.get(defaults)}, {"text", info.text}});
+  auto passes = nlohmann::json::array();
   for (const passes::PassInfo& pass : passes::list_passes())
     passes.push_back({{"name", pass.name}, {"text", pass.description}, {"inference_only", pass.conditions.inference_only()}});
-  fmt::print("{}\n", nlohmann::json{{"options", options}, {"passes", passes}}.dump(2));
+  const nlohmann::json all{{"options", options_json(session_option_table())},
+                           {"run_options", options_json(run_option_table())},
+                           {"passes", passes}};
+  fmt::print("{}\n", all.dump(2));
+}
+
+template <typename O>
+void print_options(const OptionTable<O>& table) {
+  const O defaults;
+  for (const Option<O>& row : table.rows()) {
+    const std::string value = row.get(defaults), type = row.type_text();
+    fmt::print("  {:26} {} ({}{}{})\n", row.name, row.text, type, value.empty() ? "" : "; default " + value,
+               row.alias.empty() ? "" : fmt::format("; key {}", row.alias));
+    if (!row.python.empty() && row.python != "-") fmt::print("  {:26} in Python: {}\n", "", row.python);
+  }
 }
 
 int list_options(const ListOptions& list) {
   if (list.markdown) {
-    std::fputs(options_markdown().c_str(), stdout);
+    fmt::print("{}\n{}", options_markdown(), run_options_markdown());
     return 0;
   }
   if (list.json) {
     print_options_json();
     return 0;
   }
-  const SessionOptions defaults;
-  fmt::print("session options (--option NAME=VALUE; in Python attributes of SessionOptions; keys are session config entries):\n");
-  for (const OptionInfo& info : option_table()) {
-    const std::string value = info.get(defaults);
-    fmt::print("  {:26} {} ({}{}{})\n", info.name, info.text, info.type, value.empty() ? "" : "; default " + value,
-               info.key.empty() ? "" : fmt::format("; key {}", info.key));
-    if (!info.python.empty() && info.python != "-") fmt::print("  {:26} in Python: {}\n", "", info.python);
-  }
+  fmt::print(
+      "session options (--option NAME=VALUE; in Python attributes of SessionOptions; as session config entries: treadle.NAME, and keys of "
+      "onnxruntime):\n");
+  print_options(session_option_table());
+  fmt::print("run options (in Python attributes of RunOptions; as run config entries: treadle.NAME):\n");
+  print_options(run_option_table());
   fmt::print(
       "environment variables: TREADLE_JOB_CLASS, TREADLE_JOB_NAME, TREADLE_JOB_SHARE, TREADLE_JOB_MEMORY and TREADLE_JOB_HOST_MEMORY put "
       "sessions in a job,\n"
@@ -106,7 +130,7 @@ Command add_optimize(CLI::App& app) {
 Command add_options(CLI::App& app) {
   auto options = std::make_shared<ListOptions>();
   app.add_flag("--json", options->json, "Print JSON");
-  app.add_flag("--markdown", options->markdown, "The session options as the table of docs/options.md");
+  app.add_flag("--markdown", options->markdown, "The tables of docs/options.md");
   return [options] { return list_options(*options); };
 }
 

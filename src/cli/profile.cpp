@@ -73,9 +73,8 @@ int compare_files(const ProfileArguments& a) {
 std::string options_text(const SessionOptions& options) {
   const SessionOptions defaults;
   std::string text;
-  for (const OptionInfo& option : option_table())
-    if (option.get && option.get(options) != option.get(defaults))
-      text += fmt::format("{}{}={}", text.empty() ? "" : ", ", option.name, option.get(options));
+  for (const Option<SessionOptions>& option : session_option_table().rows())
+    if (option.is_set(options, defaults)) text += fmt::format("{}{}={}", text.empty() ? "" : ", ", option.name, option.get(options));
   return text;
 }
 

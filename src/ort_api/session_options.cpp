@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "ort_api/api.h"
+#include "session/options.h"
 
 namespace treadle::ort {
 namespace {
@@ -23,13 +24,12 @@ OrtStatus* no_provider(const char* name) {
 }
 
 void add_threads(OrtApi& table) {
-  // Negative numbers are the default, too.
   table.SetIntraOpNumThreads = [](OrtSessionOptions* options, int threads) {
-    return guarded([&] { set_option(options->options, "intra_op_num_threads", std::to_string(std::max(threads, 0))); });
+    return guarded([&] { set_option(options->options, "intra_op_num_threads", std::to_string(threads)); });
   };
   // Alone it changes nothing: how many nodes run at once matters where the execution mode says that several do.
   table.SetInterOpNumThreads = [](OrtSessionOptions* options, int threads) {
-    return guarded([&] { set_option(options->options, "inter_op_num_threads", std::to_string(std::max(threads, 0))); });
+    return guarded([&] { set_option(options->options, "inter_op_num_threads", std::to_string(threads)); });
   };
   table.SetSessionExecutionMode = [](OrtSessionOptions* options, OrtExecutionMode mode) {
     return guarded([&] {
@@ -212,7 +212,7 @@ void add_run_options(OrtApi& table) {
     return guarded([&] { required(options, "options").profile_file_prefix.clear(); });
   };
   table.AddRunConfigEntry = [](OrtRunOptions* options, const char* key, const char* value) {
-    return guarded([&] { options->options.config[chars_of(key, "key")] = chars_of(value, "value"); });
+    return guarded([&] { add_config_entry(options->options, chars_of(key, "key"), chars_of(value, "value")); });
   };
   table.GetRunConfigEntry = [](const OrtRunOptions* options, const char* key) -> const char* {
     const auto found = options->options.config.find(key);

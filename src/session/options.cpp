@@ -4,345 +4,420 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <charconv>
-#include <cmath>
-#include <cstdlib>
-#include <limits>
+#include <set>
 
 #include "core/nearest.h"
-#include "passes/pipeline.h"
+#include "passes/conv_choice.h"
 #include "passes/precision.h"
 #include "treadle/error.h"
 
 namespace treadle {
 namespace {
 
-[[noreturn]] void throw_value(const std::string& value, std::string_view expected) {
-  throw Error(ErrorCode::invalid_argument, fmt::format("\"{}\" is given, {} is expected", value, expected));
+using Options = SessionOptions;
+
+constexpr OptionChoice kModes[] = {{"sequential", static_cast<int>(ExecutionMode::sequential)},
+                                   {"parallel", static_cast<int>(ExecutionMode::parallel)}};
+constexpr OptionChoice kLevels[] = {{"disable_all", static_cast<int>(GraphOptimizationLevel::disable_all)},
+                                    {"basic", static_cast<int>(GraphOptimizationLevel::basic)},
+                                    {"extended", static_cast<int>(GraphOptimizationLevel::extended)},
+                                    {"layout", static_cast<int>(GraphOptimizationLevel::layout)},
+                                    {"all", static_cast<int>(GraphOptimizationLevel::all)}};
+constexpr OptionChoice kPurposes[] = {{"inference", static_cast<int>(SessionMode::inference)},
+                                      {"training", static_cast<int>(SessionMode::training)}};
+constexpr std::string_view kOnDevices = "nodes run on devices other than the host";
+constexpr double kMostOptionThreads = 4096, kMostStreams = 64;
+
+// An object that only a program can set.
+TextMember<Options> only_in_programs() {
+  return {[](const Options&) { return std::string(); }, nullptr};
 }
 
-int64_t number_of(const std::string& value) {
-  int64_t number = 0;
-  auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), number);
-  if (error != std::errc() || end != value.data() + value.size() || number < 0) throw_value(value, "a number from 0 on");
-  return number;
+std::string initializer_names(const Options& options) {
+  std::vector<std::string> names;
+  for (const auto& [name, tensor] : options.initializers) names.push_back(name);
+  return names_text(names);
 }
 
-bool switch_of(const std::string& value) {
-  if (value == "1" || value == "true") return true;
-  if (value == "0" || value == "false") return false;
-  throw_value(value, "0 or 1");
-}
-
-std::string text_of(bool value) { return value ? "1" : "0"; }
-
-// ONNX Runtime's option of the same meaning takes a list of names, separated by ";" or ",".
-void add_names(std::vector<std::string>& names, const std::string& list) {
-  for (size_t start = 0; start < list.size();) {
-    const size_t end = std::min(list.find_first_of(";,", start), list.size());
-    if (end > start) names.push_back(list.substr(start, end - start));
-    start = end + 1;
-  }
-}
-
-void add_extent(std::map<std::string, int64_t>& extents, const std::string& value) {
-  const size_t equals = value.find('=');
-  if (equals == std::string::npos || equals == 0) throw_value(value, "NAME=EXTENT");
-  extents[value.substr(0, equals)] = number_of(value.substr(equals + 1));
-}
-
-// KEY=DEVICE pairs, separated by ";" or ",".
-void add_devices(std::map<std::string, std::string>& devices, const std::string& value) {
-  std::vector<std::string> pairs;
-  add_names(pairs, value);
-  for (const std::string& pair : pairs) {
-    const size_t equals = pair.find('=');
-    if (equals == std::string::npos || equals == 0 || equals + 1 == pair.size()) throw_value(value, "NAME=DEVICE");
-    devices[pair.substr(0, equals)] = pair.substr(equals + 1);
-  }
-}
-
-std::string level_name(const SessionOptions& options) {
-  switch (options.graph_optimization_level) {
-    case GraphOptimizationLevel::disable_all: return "disable_all";
-    case GraphOptimizationLevel::basic: return "basic";
-    case GraphOptimizationLevel::extended: return "extended";
-    case GraphOptimizationLevel::layout: return "layout";
-    case GraphOptimizationLevel::all: break;
-  }
-  return "all";
-}
-
-void set_level(SessionOptions& options, const std::string& value) {
-  for (auto level : {GraphOptimizationLevel::disable_all, GraphOptimizationLevel::basic, GraphOptimizationLevel::extended,
-                     GraphOptimizationLevel::layout, GraphOptimizationLevel::all}) {
-    SessionOptions candidate;
-    candidate.graph_optimization_level = level;
-    if (level_name(candidate) != value) continue;
-    options.graph_optimization_level = level;
-    return;
-  }
-  throw_value(value, "disable_all, basic, extended, layout or all");
+// What no other row shows.
+std::string entries_of_others(const Options& options) {
+  std::map<std::string, std::string> others;
+  for (const auto& [key, value] : options.config)
+    if (!key.starts_with("treadle.")) others[key] = value;
+  return devices_text(others);
 }
 
 // A list for ONNX Runtime names its optimizers, in camel case: they leave out nothing here.
-bool is_optimizer_of_others(const std::string& name) { return !name.empty() && name[0] >= 'A' && name[0] <= 'Z'; }
-
-// @param expected  what to say of others
-double real_of(const std::string& value, double least, double most, const char* expected) {
-  char* end = nullptr;
-  const double number = std::strtod(value.c_str(), &end);
-  if (value.empty() || *end != '\0' || !(number >= least && number <= most)) throw_value(value, expected);
-  return number;
+std::string without_optimizers_of_others(const std::string& list) {
+  std::vector<std::string> names;
+  add_names(names, list);
+  std::erase_if(names, [](const std::string& name) { return name[0] >= 'A' && name[0] <= 'Z'; });
+  return names_text(names);
 }
 
-double expansion_of(const std::string& value) {
-  constexpr double kUnlimited = std::numeric_limits<double>::infinity();
-  return value == "unlimited" ? kUnlimited : real_of(value, 1, kUnlimited, "a number from 1 on, or unlimited");
+std::string speeds_in(const std::string& path) {
+  return path.empty() ? path : fmt::format("{}", fmt::join(passes::read_conv_rates(path), " "));
 }
 
-using Options = SessionOptions;
-using Text = const std::string&;
+void check_precision(const std::string& text) { passes::PrecisionRules::parse(text); }
 
-std::string no_default(const Options&) { return {}; }
-
-// What is no member of SessionOptions.
-constexpr OptionInfo config_entry(std::string_view key, std::string_view type, std::string_view text) {
-  return {"config", "add_session_config_entry()", key, type, text, no_default, nullptr};
+std::vector<Option<Options>> rows_of_running() {
+  return {
+      {{.name = "intra_op_num_threads",
+        .text = "threads per node, including the caller; 0 or less: the process's shared pool, sized by affinity and the cgroup's quota",
+        .most = kMostOptionThreads,
+        .leaves_graph = true},
+       &Options::intra_op_num_threads},
+      {{.name = "inter_op_num_threads",
+        .text = "number of nodes to run concurrently with execution_mode parallel; 0 or less: as many as threads",
+        .most = kMostOptionThreads,
+        .leaves_graph = true},
+       &Options::inter_op_num_threads},
+      {{.name = "execution_mode",
+        .text = "parallel runs independent expensive nodes at once; the results are the same bits",
+        .choices = kModes,
+        .python_enum = "ExecutionMode",
+        .leaves_graph = true},
+       choice_member<&Options::execution_mode, Options>()},
+      {{.name = "thread_pool",
+        .type = "ThreadPool",
+        .text = "pool to use instead of the process's shared one; the numbers above limit how many of its threads a run uses",
+        .leaves_graph = true},
+       only_in_programs()},
+      {{.name = "device",
+        .type = "cpu, sim, TYPE, TYPE:NAME",
+        .text = "default device; sim is a simulated accelerator that checks every access; plugins add other types",
+        .empty_means = "cpu",
+        .leaves_graph = true,
+        .never_compiled = kOnDevices},
+       &Options::device},
+      {{.name = "group2ctx",
+        .type = "GROUP=DEVICE, separated by \";\"",
+        .text = "device for each group of nodes; a node names its group by the metadata entry ctx_group",
+        .leaves_graph = true,
+        .never_compiled = kOnDevices},
+       &Options::group2ctx},
+      {{.name = "argument_devices",
+        .text = "device for an input or initializer; nodes that read it follow",
+        .leaves_graph = true,
+        .never_compiled = kOnDevices},
+       &Options::argument_devices},
+      {{.name = "compute_streams",
+        .text = "compute streams per device; with several, independent branches run concurrently",
+        .least = 1,
+        .most = kMostStreams,
+        .leaves_graph = true},
+       &Options::compute_streams},
+      {{.name = "strict_symbols",
+        .text = "feeds that contradict a symbol of the model are an error; 0: a warning, and a program of their own",
+        .leaves_graph = true},
+       &Options::strict_symbols},
+      {{.name = "set_denormal_as_zero",
+        .alias = "session.set_denormal_as_zero",
+        .text = "treat denormal numbers as zero, on the host: some processors compute slowly with them",
+        .leaves_graph = true},
+       &Options::set_denormal_as_zero},
+      {{.name = "enable_profiling", .text = "record every node; the trace is written when profiling ends", .leaves_graph = true},
+       &Options::enable_profiling},
+      {{.name = "node_counters", .text = "count how long each node takes, in every run; about 10 ns a node", .leaves_graph = true},
+       &Options::node_counters},
+      {{.name = "profile_file_prefix", .text = "prefix of the trace's file name", .leaves_graph = true}, &Options::profile_file_prefix},
+      {{.name = "job",
+        .type = "Job",
+        .text = "job that runs belong to; default: the one in the environment (docs/sharing.md)",
+        .leaves_graph = true},
+       only_in_programs()},
+  };
 }
 
-const OptionInfo kTable[] = {
-    {"intra_op_num_threads", "", "", "number",
-     "threads per node, including the caller; 0: the process's shared pool, sized by affinity and the cgroup's quota",
-     [](const Options& o) { return std::to_string(o.intra_op_num_threads); },
-     [](Options& o, Text v) { o.intra_op_num_threads = static_cast<int>(std::min<int64_t>(number_of(v), 4096)); }},
-    {"inter_op_num_threads", "", "", "number", "number of nodes to run concurrently with execution_mode parallel; 0: as many as threads",
-     [](const Options& o) { return std::to_string(o.inter_op_num_threads); },
-     [](Options& o, Text v) { o.inter_op_num_threads = static_cast<int>(std::min<int64_t>(number_of(v), 4096)); }},
-    {"execution_mode", "", "", "sequential, parallel", "parallel runs independent expensive nodes at once; the results are the same bits",
-     [](const Options& o) { return std::string(o.execution_mode == ExecutionMode::parallel ? "parallel" : "sequential"); },
-     [](Options& o, Text v) {
-       if (v != "sequential" && v != "parallel") throw_value(v, "sequential or parallel");
-       o.execution_mode = v == "parallel" ? ExecutionMode::parallel : ExecutionMode::sequential;
-     }},
-    {"thread_pool", "", "", "ThreadPool",
-     "pool to use instead of the process's shared one; the numbers above limit how many of its threads a run uses",
-     [](const Options&) { return std::string(); }, nullptr},
-    {"graph_optimization_level", "", "", "disable_all, basic, extended, layout, all",
-     "disable_all runs the graph as written; basic folds constants and removes what is redundant; extended also fuses operators; layout "
-     "also puts "
-     "channels innermost; all runs every pass",
-     level_name, set_level},
-    {"mode", "training_mode", "", "inference, training", "training leaves out the passes that hold for inference only",
-     [](const Options& o) { return std::string(o.mode == SessionMode::training ? "training" : "inference"); },
-     [](Options& o, Text v) {
-       if (v != "training" && v != "inference") throw_value(v, "inference or training");
-       o.mode = v == "training" ? SessionMode::training : SessionMode::inference;
-     }},
-    {"precision", "", "treadle.precision", "float32, bfloat16, bfloat16x3, float16, int8_weights; PATTERN=PRECISION, separated by \";\"",
-     "arithmetic of convolutions and of products by constant weights, for all nodes or by name pattern (docs/precision.md)",
-     [](const Options& o) { return o.precision.empty() ? std::string("float32") : o.precision; },
-     [](Options& o, Text v) {
-       passes::PrecisionRules::parse(v);
-       o.precision = v;
-     }},
-    {"max_weight_expansion", "", "treadle.max_weight_expansion", "number from 1 on, or unlimited",
-     "largest size of a convolution's transformed weights, relative to the weights; 1 forbids Winograd (1.8 and 4 times)",
-     [](const Options& o) {
-       return std::isinf(o.max_weight_expansion) ? std::string("unlimited") : fmt::format("{}", o.max_weight_expansion);
-     },
-     [](Options& o, Text v) { o.max_weight_expansion = expansion_of(v); }},
-    {"conv_rates", "", "treadle.conv_rates", "path",
-     "file with the speeds by which convolutions choose their algorithm; bench_conv --calibrate writes it; empty: built-in speeds",
-     [](const Options& o) { return o.conv_rates; }, [](Options& o, Text v) { o.conv_rates = v; }},
-    {"device", "", "treadle.device", "cpu, sim, TYPE, TYPE:NAME",
-     "default device; sim is a simulated accelerator that checks every access; plugins add other types",
-     [](const Options& o) { return o.device; }, [](Options& o, Text v) { o.device = v; }},
-    {"group2ctx", "", "treadle.group2ctx", "GROUP=DEVICE, separated by \";\"",
-     "device for each group of nodes; a node names its group by the metadata entry ctx_group", [](const Options&) { return std::string(); },
-     [](Options& o, Text v) { add_devices(o.group2ctx, v); }},
-    {"argument_devices", "", "treadle.argument_devices", "NAME=DEVICE, separated by \";\"",
-     "device for an input or initializer; nodes that read it follow", [](const Options&) { return std::string(); },
-     [](Options& o, Text v) { add_devices(o.argument_devices, v); }},
-    {"compute_streams", "", "treadle.compute_streams", "number",
-     "compute streams per device; with several, independent branches run concurrently",
-     [](const Options& o) { return std::to_string(o.compute_streams); },
-     [](Options& o, Text v) { o.compute_streams = static_cast<int>(std::clamp<int64_t>(number_of(v), 1, 64)); }},
-    {"reuse_memory", "enable_mem_reuse", "", "0 or 1", "0: every value has its own bytes (for debugging)",
-     [](const Options& o) { return text_of(o.reuse_memory); }, [](Options& o, Text v) { o.reuse_memory = switch_of(v); }},
-    {"verify_plans", "", "treadle.verify_plans", "0 or 1",
-     "prove of every new memory plan, and of a sample of runs with new extents, that each node reads what was written for it; debug "
-     "builds and TREADLE_VERIFY_PLANS=1 prove all",
-     [](const Options& o) { return text_of(o.verify_plans); }, [](Options& o, Text v) { o.verify_plans = switch_of(v); }},
-    {"allocator", "", "treadle.allocator", "names, joined by \"+\"",
-     "source of memory: plain, arena, guard, nan, pattern, recording; \"nan+guard\" fills the guard's memory with NaN",
-     [](const Options& o) { return std::string(o.allocator ? o.allocator->name() : "plain"); },
-     [](Options& o, Text v) { o.allocator = make_allocator(v); }},
-    {"memory_limit_bytes", "", "treadle.memory_limit_bytes", "number",
-     "limit for weights, packed weights, activations, scratch and outputs until they are handed over, on a device for its memory; runs "
-     "reorder, spill and recompute to keep it; 0: no limit",
-     [](const Options& o) { return std::to_string(o.memory_limit_bytes); },
-     [](Options& o, Text v) { o.memory_limit_bytes = static_cast<size_t>(number_of(v)); }},
-    {"memory_fraction", "", "treadle.memory_fraction", "number from 0 to 1",
-     "share of the activations and scratch of a run that it may have, where a plan can do with it: runs reorder, spill and recompute; "
-     "of what learns, its training steps; 0: no limit",
-     [](const Options& o) { return fmt::format("{}", o.memory_fraction); },
-     [](Options& o, Text v) { o.memory_fraction = real_of(v, 0, 1, "a number from 0 to 1"); }},
-    {"recompute_fraction", "", "treadle.recompute_fraction", "number from 0 to 1, or -1",
-     "share of a run's time, as estimated, that it may spend on computing values a second time so that it needs less memory; of what "
-     "learns, its training steps; -1: up to 0.1 of what learns on the host in order, as far as a percent of the time frees four of the "
-     "memory; 0 otherwise",
-     [](const Options& o) { return fmt::format("{}", o.recompute_fraction); },
-     [](Options& o, Text v) { o.recompute_fraction = v == "-1" ? -1 : real_of(v, 0, 1, "a number from 0 to 1, or -1"); }},
-    {"memory_account", "-", "", "MemoryAccount", "account that is charged with everything the session is charged with",
-     [](const Options&) { return std::string(); }, nullptr},
-    {"spill_folder", "", "treadle.spill_folder", "path", "folder for values that do not fit; empty: the one for temporary files",
-     [](const Options& o) { return o.spill_folder; }, [](Options& o, Text v) { o.spill_folder = v; }},
-    {"use_mmap", "", "treadle.use_mmap", "0 or 1", "map the model's files and use weights in place; 0 reads them into memory",
-     [](const Options& o) { return text_of(o.use_mmap); }, [](Options& o, Text v) { o.use_mmap = switch_of(v); }},
-    {"share_weights", "", "treadle.share_weights", "0 or 1",
-     "hold weights and packed weights that several sessions of the process have once; 0: every session has its own",
-     [](const Options& o) { return text_of(o.share_weights); }, [](Options& o, Text v) { o.share_weights = switch_of(v); }},
-    {"strict_symbols", "", "treadle.strict_symbols", "0 or 1",
-     "feeds that contradict a symbol of the model are an error; 0: a warning, and a program of their own",
-     [](const Options& o) { return text_of(o.strict_symbols); }, [](Options& o, Text v) { o.strict_symbols = switch_of(v); }},
-    {"set_denormal_as_zero", "", "session.set_denormal_as_zero", "0 or 1",
-     "treat denormal numbers as zero, on the host: some processors compute slowly with them",
-     [](const Options& o) { return text_of(o.set_denormal_as_zero); }, [](Options& o, Text v) { o.set_denormal_as_zero = switch_of(v); }},
-    {"enable_profiling", "", "", "0 or 1", "record every node; the trace is written when profiling ends",
-     [](const Options& o) { return text_of(o.enable_profiling); }, [](Options& o, Text v) { o.enable_profiling = switch_of(v); }},
-    {"node_counters", "", "treadle.node_counters", "0 or 1", "count how long each node takes, in every run; about 10 ns a node",
-     [](const Options& o) { return text_of(o.node_counters); }, [](Options& o, Text v) { o.node_counters = switch_of(v); }},
-    {"profile_file_prefix", "", "", "text", "prefix of the trace's file name", [](const Options& o) { return o.profile_file_prefix; },
-     [](Options& o, Text v) { o.profile_file_prefix = v; }},
-    {"optimized_model_filepath", "", "", "path", "file to write the optimised ONNX model to; empty: none",
-     [](const Options& o) { return o.optimized_model_filepath; }, [](Options& o, Text v) { o.optimized_model_filepath = v; }},
-    {"optimized_model_data_file", "", "session.optimized_model_external_initializers_file_name", "file name",
-     "file beside the optimised model that takes its large initializers; empty: they stay in the model",
-     [](const Options& o) { return o.optimized_model_data_file; }, [](Options& o, Text v) { o.optimized_model_data_file = v; }},
-    {"optimized_model_data_threshold", "", "session.optimized_model_external_initializers_min_size_in_bytes", "bytes",
-     "smallest initializer that goes to optimized_model_data_file",
-     [](const Options& o) { return std::to_string(o.optimized_model_data_threshold); },
-     [](Options& o, Text v) { o.optimized_model_data_threshold = number_of(v); }},
-    {"cache_dir", "", "treadle.cache_dir", "path",
-     "folder of compiled models: the first session of a model writes one, later sessions map it (docs/compiled-models.md); empty: none",
-     [](const Options& o) { return o.cache_dir; }, [](Options& o, Text v) { o.cache_dir = v; }},
-    {"compiled_model_filepath", "", "", "path", "file to write the compiled model to; empty: none",
-     [](const Options& o) { return o.compiled_model_filepath; }, [](Options& o, Text v) { o.compiled_model_filepath = v; }},
-    {"disabled_passes", "", "optimization.disable_specified_optimizers", "names, separated by \";\"",
-     "passes of the graph optimiser to leave out", [](const Options& o) { return fmt::format("{}", fmt::join(o.disabled_passes, ";")); },
-     [](Options& o, Text v) { add_names(o.disabled_passes, v); }},
-    {"max_patches", "", "", "number", "stop the graph optimiser after this many changes (to bisect a fault)",
-     [](const Options& o) { return o.max_patches == INT64_MAX ? std::string("unlimited") : std::to_string(o.max_patches); },
-     [](Options& o, Text v) { o.max_patches = number_of(v); }},
-    {"free_dimension_overrides", "add_free_dimension_override_by_name()", "", "SYMBOL=EXTENT",
-     "fixed extent for a symbol of the inputs' shapes", [](const Options&) { return std::string(); },
-     [](Options& o, Text v) { add_extent(o.free_dimension_overrides, v); }},
-    {"denotation_overrides", "add_free_dimension_override_by_denotation()", "", "DENOTATION=EXTENT",
-     "fixed extent for dimensions of this denotation (\"DATA_BATCH\")", [](const Options&) { return std::string(); },
-     [](Options& o, Text v) { add_extent(o.denotation_overrides, v); }},
-    {"initializers", "add_initializer()", "", "tensors by name", "tensors that replace initializers of the model",
-     [](const Options&) { return std::string(); }, nullptr},
-    {"config", "add_session_config_entry()", "", "texts by key",
-     "config entries; the keys in this table set the option beside them, others are kept", [](const Options&) { return std::string(); },
-     nullptr},
-    config_entry("treadle.storage", "NAME=csr, coo or row_sparse, separated by \";\"", "storage types of inputs (docs/executor.md)"),
-    config_entry("treadle.backends", "names", "subgraph backends, with their properties (docs/add-a-backend.md)"),
-    config_entry("treadle.sim.memory", "bytes", "memory of the simulated device"),
-    config_entry("treadle.sim.bus_per_second", "bytes", "bytes per second of the simulated device's bus"),
-    config_entry("treadle.sim.max_delay_us", "number",
-                 "largest random delay before each piece of the simulated device's work, in microseconds"),
-    config_entry("treadle.sim.shared_engine", "0 or 1",
-                 "all streams of the simulated device compute on one engine, one piece of work at a time"),
-    config_entry("treadle.sim.engine_pace", "number", "slow-down of the shared engine relative to the host"),
-    {"job", "", "", "Job", "job that runs belong to; default: the one in the environment (docs/sharing.md)",
-     [](const Options&) { return std::string(); }, nullptr},
-    {"on_pass", "-", "", "function", "called with what every pass did, and how long it took", [](const Options&) { return std::string(); },
-     nullptr},
-    {"on_warning", "-", "", "function", "called with warnings about the model; in Python they go to `logging`",
-     [](const Options&) { return std::string(); }, nullptr},
-};
+std::vector<Option<Options>> rows_of_passes() {
+  return {
+      {{.name = "graph_optimization_level",
+        .text = "disable_all runs the graph as written; basic folds constants and removes what is redundant; extended also fuses "
+                "operators; layout also puts channels innermost; all runs every pass",
+        .choices = kLevels,
+        .python_enum = "GraphOptimizationLevel"},
+       choice_member<&Options::graph_optimization_level, Options>()},
+      {{.name = "mode",
+        .python = "training_mode",
+        .text = "training leaves out the passes that hold for inference only",
+        .choices = kPurposes,
+        .never_compiled = "it is for training"},
+       choice_member<&Options::mode, Options>()},
+      {{.name = "precision",
+        .type = "float32, bfloat16, bfloat16x3, float16, int8_weights; PATTERN=PRECISION, separated by \";\"",
+        .text = "arithmetic of convolutions and of products by constant weights, for all nodes or by name pattern (docs/precision.md)",
+        .empty_means = "float32",
+        .check_text = check_precision},
+       &Options::precision},
+      {{.name = "max_weight_expansion",
+        .text = "largest size of a convolution's transformed weights, relative to the weights; 1 forbids Winograd (1.8 and 4 times)",
+        .least = 1,
+        .may_be_unlimited = true},
+       &Options::max_weight_expansion},
+      {{.name = "conv_rates",
+        .type = "path",
+        .text = "file with the speeds by which convolutions choose their algorithm; bench_conv --calibrate writes it; empty: built-in "
+                "speeds",
+        .content = speeds_in},
+       &Options::conv_rates},
+      {{.name = "disabled_passes",
+        .alias = "optimization.disable_specified_optimizers",
+        .text = "passes of the graph optimiser to leave out",
+        .from_alias = without_optimizers_of_others},
+       &Options::disabled_passes},
+      {{.name = "max_patches",
+        .text = "stop the graph optimiser after this many changes (to bisect a fault)",
+        .least = 0,
+        .may_be_unlimited = true},
+       &Options::max_patches},
+      {{.name = "free_dimension_overrides",
+        .python = "add_free_dimension_override_by_name()",
+        .type = "SYMBOL=EXTENT, separated by \";\"",
+        .text = "fixed extent for a symbol of the inputs' shapes"},
+       &Options::free_dimension_overrides},
+      {{.name = "denotation_overrides",
+        .python = "add_free_dimension_override_by_denotation()",
+        .type = "DENOTATION=EXTENT, separated by \";\"",
+        .text = "fixed extent for dimensions of this denotation (\"DATA_BATCH\")"},
+       &Options::denotation_overrides},
+      {{.name = "initializers",
+        .python = "add_initializer()",
+        .type = "tensors by name",
+        .text = "tensors that replace initializers of the model",
+        .never_compiled = "initializers are replaced"},
+       TextMember<Options>{initializer_names, nullptr}},
+  };
+}
+
+std::vector<Option<Options>> rows_of_files() {
+  return {
+      {{.name = "optimized_model_filepath",
+        .type = "path",
+        .text = "file to write the optimised ONNX model to; empty: none",
+        .leaves_graph = true},
+       &Options::optimized_model_filepath},
+      {{.name = "optimized_model_data_file",
+        .alias = "session.optimized_model_external_initializers_file_name",
+        .type = "file name",
+        .text = "file beside the optimised model that takes its large initializers; empty: they stay in the model",
+        .leaves_graph = true},
+       &Options::optimized_model_data_file},
+      {{.name = "optimized_model_data_threshold",
+        .alias = "session.optimized_model_external_initializers_min_size_in_bytes",
+        .text = "smallest initializer that goes to optimized_model_data_file, in bytes",
+        .least = 0,
+        .form = OptionForm::bytes,
+        .leaves_graph = true},
+       &Options::optimized_model_data_threshold},
+      {{.name = "cache_dir",
+        .type = "path",
+        .text = "folder of compiled models: the first session of a model writes one, later sessions map it (docs/compiled-models.md); "
+                "empty: none",
+        .leaves_graph = true},
+       &Options::cache_dir},
+      {{.name = "compiled_model_filepath",
+        .type = "path",
+        .text = "file to write the compiled model to; empty: none",
+        .leaves_graph = true},
+       &Options::compiled_model_filepath},
+      {{.name = "on_pass",
+        .python = "-",
+        .type = "function",
+        .text = "called with what every pass did, and how long it took",
+        .leaves_graph = true},
+       only_in_programs()},
+      {{.name = "on_warning",
+        .python = "-",
+        .type = "function",
+        .text = "called with warnings about the model; in Python they go to `logging`",
+        .leaves_graph = true},
+       only_in_programs()},
+  };
+}
+
+std::vector<Option<Options>> rows_of_memory() {
+  return {
+      {{.name = "reuse_memory",
+        .python = "enable_mem_reuse",
+        .text = "0: every value has its own bytes (for debugging)",
+        .leaves_graph = true},
+       &Options::reuse_memory},
+      {{.name = "verify_plans",
+        .text = "prove of every new memory plan, and of a sample of runs with new extents, that each node reads what was written for it; "
+                "debug builds and TREADLE_VERIFY_PLANS=1 prove all",
+        .leaves_graph = true},
+       &Options::verify_plans},
+      {{.name = "allocator",
+        .type = "names, joined by \"+\"",
+        .text = "source of memory: plain, arena, guard, nan, pattern, recording; \"nan+guard\" fills the guard's memory with NaN",
+        .leaves_graph = true,
+        .never_compiled = "its weights come from an allocator of its own"},
+       TextMember<Options>{[](const Options& o) { return std::string(o.allocator ? o.allocator->name() : "plain"); },
+                           [](Options& o, const std::string& text) { o.allocator = make_allocator(text); },
+                           [](const Options& o) { return o.allocator != nullptr; }}},
+      {{.name = "memory_limit_bytes",
+        .text = "limit for weights, packed weights, activations, scratch and outputs until they are handed over, on a device for its "
+                "memory; runs reorder, spill and recompute to keep it; 0: no limit",
+        .form = OptionForm::bytes,
+        .leaves_graph = true},
+       &Options::memory_limit_bytes},
+      {{.name = "memory_fraction",
+        .text = "share of the activations and scratch of a run that it may have, where a plan can do with it: runs reorder, spill and "
+                "recompute; of what learns, its training steps; 0: no limit",
+        .least = 0,
+        .most = 1,
+        .leaves_graph = true},
+       &Options::memory_fraction},
+      {{.name = "recompute_fraction",
+        .text = "share of a run's time, as estimated, that it may spend on computing values a second time so that it needs less memory; "
+                "of what learns, its training steps; -1: up to 0.1 of what learns on the host in order, as far as a percent of the time "
+                "frees four of the memory; 0 otherwise",
+        .least = 0,
+        .most = 1,
+        .also = -1,
+        .leaves_graph = true},
+       &Options::recompute_fraction},
+      {{.name = "memory_account",
+        .python = "-",
+        .type = "MemoryAccount",
+        .text = "account that is charged with everything the session is charged with",
+        .leaves_graph = true},
+       only_in_programs()},
+      {{.name = "spill_folder",
+        .type = "path",
+        .text = "folder for values that do not fit; empty: the one for temporary files",
+        .leaves_graph = true},
+       &Options::spill_folder},
+      {{.name = "use_mmap", .text = "map the model's files and use weights in place; 0 reads them into memory", .leaves_graph = true},
+       &Options::use_mmap},
+      {{.name = "share_weights",
+        .text = "hold weights and packed weights that several sessions of the process have once; 0: every session has its own",
+        .leaves_graph = true},
+       &Options::share_weights},
+  };
+}
+
+std::vector<Option<Options>> rows_of_entries() {
+  constexpr std::string_view kMethod = "add_session_config_entry()";
+  constexpr double kMostDelay = 1'000'000, kMostPace = 1000;
+  return {
+      {{.name = "config",
+        .type = "texts by key",
+        .text = "config entries; the keys in this table set the option beside them, others are kept",
+        .leaves_graph = true},
+       TextMember<Options>{entries_of_others, nullptr}},
+      {{.name = "storage",
+        .python = kMethod,
+        .type = "NAME=csr, coo or row_sparse, separated by \";\"",
+        .text = "storage types of inputs (docs/executor.md)"},
+       ConfigMember{}},
+      {{.name = "backends",
+        .python = kMethod,
+        .type = "names",
+        .text = "subgraph backends, with their properties (docs/add-a-backend.md)",
+        .never_compiled = "subgraphs go to backends"},
+       ConfigMember{}},
+      {{.name = "sim.memory", .python = kMethod, .text = "memory of the simulated device", .form = OptionForm::bytes, .leaves_graph = true},
+       ConfigMember{}},
+      {{.name = "sim.bus_per_second",
+        .python = kMethod,
+        .text = "bytes per second of the simulated device's bus",
+        .form = OptionForm::bytes,
+        .leaves_graph = true},
+       ConfigMember{}},
+      {{.name = "sim.max_delay_us",
+        .python = kMethod,
+        .text = "largest random delay before each piece of the simulated device's work, in microseconds",
+        .least = 0,
+        .most = kMostDelay,
+        .form = OptionForm::integer,
+        .leaves_graph = true},
+       ConfigMember{}},
+      {{.name = "sim.shared_engine",
+        .python = kMethod,
+        .text = "all streams of the simulated device compute on one engine, one piece of work at a time",
+        .form = OptionForm::flag,
+        .leaves_graph = true},
+       ConfigMember{}},
+      {{.name = "sim.engine_pace",
+        .python = kMethod,
+        .text = "slow-down of the shared engine relative to the host",
+        .least = 0,
+        .most = kMostPace,
+        .form = OptionForm::integer,
+        .leaves_graph = true},
+       ConfigMember{}},
+  };
+}
+
+std::vector<Option<Options>> all_option_rows() {
+  std::vector<Option<Options>> rows = rows_of_running();
+  for (auto part : {rows_of_passes, rows_of_files, rows_of_memory, rows_of_entries})
+    for (Option<Options>& row : part()) rows.push_back(std::move(row));
+  return rows;
+}
+
+const SessionOptions& session_defaults() {
+  static const SessionOptions kDefaults;
+  return kDefaults;
+}
 
 }  // namespace
 
-std::span<const OptionInfo> option_table() { return kTable; }
+const OptionTable<SessionOptions>& session_option_table() {
+  static const OptionTable<SessionOptions> table(all_option_rows());
+  return table;
+}
 
 void set_option(SessionOptions& options, std::string_view name, const std::string& value) {
-  for (const OptionInfo& info : kTable) {
-    if (info.name != name || !info.set) continue;
-    try {
-      return info.set(options, value);
-    } catch (Error& error) {
-      throw Error(error.code(), fmt::format("the option {}: {}", name, error.what()));
-    }
-  }
-  std::vector<std::string> names;
-  for (const OptionInfo& info : kTable)
-    if (info.set) names.emplace_back(info.name);
-  throw Error(ErrorCode::not_found, fmt::format("there is no option \"{}\"; the options are: {}; is it {}?", name, fmt::join(names, ", "),
-                                                nearest_names(name, names)));
+  session_option_table().set(options, name, value);
 }
 
 void add_config_entry(SessionOptions& options, const std::string& key, const std::string& value) {
-  if (key.empty()) throw Error(ErrorCode::invalid_argument, "the key of a configuration entry is empty");
-  check_config_key(key);
-  for (const OptionInfo& info : kTable)
-    if (info.key == key && info.set) set_option(options, info.name, value);
-  options.config[key] = value;
+  session_option_table().add_entry(options, key, value);
 }
 
 passes::Level optimizer_level(GraphOptimizationLevel level) {
   return static_cast<passes::Level>(std::min(static_cast<int>(level), static_cast<int>(passes::Level::layout)));
 }
 
-void check_config_key(const std::string& key) {
-  if (key.rfind("treadle.", 0) != 0) return;  // of others: kept
-  std::vector<std::string> keys;
-  for (const OptionInfo& info : kTable) {
-    if (info.key == key) return;
-    if (info.key.rfind("treadle.", 0) == 0) keys.emplace_back(info.key);
-  }
-  throw Error(ErrorCode::not_found, fmt::format("there is no config entry \"{}\"; is it {}?", key, nearest_names(key, keys)));
-}
-
 SessionOptions complete(const SessionOptions& given) {
-  static const SessionOptions kDefaults;
   SessionOptions options = given;
-  for (const auto& [key, value] : given.config) {
-    check_config_key(key);
-    for (const OptionInfo& info : kTable)
-      if (info.key == key && info.set && info.get(given) == info.get(kDefaults)) set_option(options, info.name, value);
-  }
+  session_option_table().complete(options, session_defaults());
   if (!options.optimized_model_data_file.empty() && options.optimized_model_filepath.empty())
     throw Error(ErrorCode::invalid_argument,
                 fmt::format("optimized_model_data_file is \"{}\", but no optimized_model_filepath says where the model goes",
                             options.optimized_model_data_file));
-  if (options.optimized_model_data_file.empty() && options.optimized_model_data_threshold != kDefaults.optimized_model_data_threshold)
+  if (options.optimized_model_data_file.empty() &&
+      options.optimized_model_data_threshold != session_defaults().optimized_model_data_threshold)
     throw Error(ErrorCode::invalid_argument,
                 fmt::format("optimized_model_data_threshold is {}, but no optimized_model_data_file says where initializers go",
                             options.optimized_model_data_threshold));
-  if (!(options.memory_fraction >= 0 && options.memory_fraction <= 1))
-    throw Error(ErrorCode::invalid_argument, fmt::format("memory_fraction is {}; it must be from 0 to 1", options.memory_fraction));
-  if (!(options.recompute_fraction >= 0 && options.recompute_fraction <= 1) && options.recompute_fraction != -1)
-    throw Error(ErrorCode::invalid_argument,
-                fmt::format("recompute_fraction is {}; it must be from 0 to 1, or -1", options.recompute_fraction));
   std::vector<std::string> passes;
   for (const auto& pass : passes::list_passes()) passes.emplace_back(pass.name);
   for (const std::string& name : options.disabled_passes)
-    if (std::find(passes.begin(), passes.end(), name) == passes.end() && !is_optimizer_of_others(name))
+    if (std::find(passes.begin(), passes.end(), name) == passes.end())
       throw Error(ErrorCode::not_found, fmt::format("there is no pass \"{}\"; is it {}?", name, nearest_names(name, passes)));
   return options;
 }
 
-std::string options_markdown() {
-  const SessionOptions defaults;
-  std::string text = "| option | in Python | config entry | type | default | meaning |\n|---|---|---|---|---|---|\n";
-  for (const OptionInfo& info : kTable) {
-    const std::string value = info.get(defaults);
-    text += fmt::format("| {} | {} | {} | {} | {} | {} |\n", info.name, info.python.empty() ? info.name : info.python, info.key, info.type,
-                        value, info.text);
+void check_symbols(std::span<const ValueInfo> inputs, const SessionOptions& options) {
+  if (options.free_dimension_overrides.empty()) return;
+  std::set<std::string> known;
+  for (const ValueInfo& info : inputs)
+    for (const auto& extent : info.shape)
+      if (const auto* symbol = std::get_if<std::string>(&extent); symbol && !symbol->empty()) known.insert(*symbol);
+  const std::vector<std::string> names(known.begin(), known.end());
+  for (const auto& [symbol, extent] : options.free_dimension_overrides) {
+    if (known.contains(symbol)) continue;
+    const std::string text = fmt::format("free_dimension_overrides: no input has the symbol \"{}\"{}", symbol,
+                                         names.empty() ? std::string() : fmt::format("; is it {}?", nearest_names(symbol, names)));
+    if (!options.on_warning) throw Error(ErrorCode::not_found, text);
+    options.on_warning(text);
   }
-  return text;
 }
+
+std::string options_markdown() { return session_option_table().markdown(session_defaults()); }
 
 }  // namespace treadle

@@ -1,38 +1,34 @@
-// The options of a session as a table: for `treadle options`, docs/options.md, and whoever sets options by name.
+// The options of sessions and of runs as tables: for `treadle options`, docs/options.md, Python, C, and whoever sets options by name.
 #pragma once
 
-#include <functional>
-#include <span>
 #include <string>
-#include <string_view>
 
 #include "passes/pipeline.h"
+#include "session/option_table.h"
 #include "treadle/session.h"
 
 namespace treadle {
 
-struct OptionInfo {
-  std::string_view name;    ///< the member of SessionOptions
-  std::string_view python;  ///< its name in Python, where it differs; for what is no attribute: the method
-  std::string_view key;     ///< the session config entry that sets it, if there is one
-  std::string_view type;
-  std::string_view text;
-  std::string (*get)(const SessionOptions&) = nullptr;
-  void (*set)(SessionOptions&, const std::string& value) = nullptr;  ///< throws Error(invalid_argument); null: only the program can set it
-};
+const OptionTable<SessionOptions>& session_option_table();
+const OptionTable<RunOptions>& run_option_table();
 
-std::span<const OptionInfo> option_table();
+/// As for sessions (treadle/session.h).
+void set_option(RunOptions& options, std::string_view name, const std::string& value);
+void add_config_entry(RunOptions& options, const std::string& key, const std::string& value);
 
 /// @pre the level is not disable_all
 passes::Level optimizer_level(GraphOptimizationLevel level);
 
-/// @throws Error(not_found) for a key of ours that does not exist, with the nearest ones.
-void check_config_key(const std::string& key);
 /// The options with what their config entries set, where nothing else has. @throws Error(not_found) naming the nearest for a config entry
-/// of ours, or a pass, that does not exist.
+/// of ours, or a pass, that does not exist; Error(invalid_argument) for a value out of its range.
 SessionOptions complete(const SessionOptions& given);
 
-/// The table as docs/options.md has it.
+/// Tells of symbols in free_dimension_overrides that no input has, with the nearest. Where there is an on_warning it is called: ONNX
+/// Runtime ignores such names, and programs that were written for it go on. @throws Error(not_found) otherwise
+void check_symbols(std::span<const ValueInfo> inputs, const SessionOptions& options);
+
+/// The tables as docs/options.md has them.
 std::string options_markdown();
+std::string run_options_markdown();
 
 }  // namespace treadle

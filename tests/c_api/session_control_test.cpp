@@ -62,6 +62,39 @@ treadle_session_options defaults() {
   return options;
 }
 
+TEST(CApi, EveryOptionHasAConfigEntry) {
+  treadle_session_options options = defaults();
+  const treadle_config_entry right[] = {{"treadle.execution_mode", "parallel"}, {"treadle.graph_optimization_level", "basic"},
+                                        {"treadle.reuse_memory", "0"},          {"treadle.max_patches", "3"},
+                                        {"treadle.memory_limit_bytes", "1GiB"}, {"session.intra_op.allow_spinning", "0"}};
+  options.config_entries = right;
+  options.num_config_entries = std::size(right);
+  EXPECT_EQ(Opened(options).run(), "");
+  for (const auto& [key, said] : {std::pair{"execution_mode", "treadle.execution_mode"},
+                                  {"session.device", "treadle.device"},
+                                  {"treadle.max_patchs", "treadle.max_patches"}}) {
+    const treadle_config_entry wrong[] = {{key, "1"}};
+    options.config_entries = wrong;
+    options.num_config_entries = 1;
+    std::string error;
+    const Opened opened(options, &error);
+    EXPECT_NE(error.find(said), std::string::npos) << key << ": " << error;
+  }
+}
+
+TEST(CApi, RunsHaveConfigEntries) {
+  Opened opened(defaults());
+  treadle_run_options* options = nullptr;
+  EXPECT_EQ(message_of(treadle_run_options_create(&options)), "");
+  EXPECT_NE(message_of(treadle_run_options_add_config_entry(options, "treadle.check_finit", "all")).find("treadle.check_finite"),
+            std::string::npos);
+  EXPECT_EQ(message_of(treadle_run_options_add_config_entry(options, "treadle.check_finite", "all")), "");
+  EXPECT_EQ(opened.run(options), "");
+  EXPECT_EQ(message_of(treadle_run_options_add_config_entry(options, "treadle.terminate", "1")), "");
+  EXPECT_NE(opened.run(options), "");
+  treadle_run_options_release(options);
+}
+
 TEST(CApi, AProfileIsSavedByTheEndOfItsName) {
   Opened opened(defaults());
   const std::string folder = ::testing::TempDir();

@@ -66,6 +66,8 @@ def product(tmp_path):
         (["run", DIGITS, "--shapes", "image:1x1x9x8"], "[batch, 1, 8, 8]"),
         (["run", DIGITS, "--shapes", "image:1xa"], "extents joined by x"),
         (["run", DIGITS, "--dim", "bath=2"], "is it batch"),
+        (["run", DIGITS, "--skip-pass", "ConstantFolding"], "no pass"),
+        (["run", DIGITS, "--option", "treadle.devise=sim"], "is it treadle.device"),
         (["run", DIGITS, "--labels", "absent.txt", "--top", "1"], "absent.txt"),
         (["operators", "--domain", "com.none"], "com.none"),
         (["quantize", DIGITS, "-o", "out.onnx", "--mode", "dynamc"], '--mode takes dynamic, qdq, weights, not "dynamc"'),
@@ -78,6 +80,19 @@ def test_wrong_calls_end_with_a_message(program, arguments, expected):
     run = subprocess.run([program, *arguments], capture_output=True, text=True)
     assert run.returncode > 0, "an error, not a signal"
     assert expected in run.stderr
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["run", DIGITS, "--option", "treadle.device=sim", "--option", "treadle.sim.memory=512MiB"],
+        ["run", DIGITS, "--option", "device=sim", "--option", "sim.memory=512MiB", "--option", "memory_limit_bytes=1GiB"],
+        ["run", DIGITS, "--option", "session.set_denormal_as_zero=1"],
+    ],
+)
+def test_options_are_taken_wherever_there_is_a_session(treadle, arguments):
+    run = treadle(*arguments)
+    assert run.returncode == 0, run.stderr
 
 
 def test_the_bare_program_shows_its_help(treadle):
@@ -229,7 +244,7 @@ def test_commands_print_json(program, tmp_path, arguments):
 
 def test_lists_print_json(as_json):
     assert {"domain", "name", "versions"} <= set(as_json("operators")[0])
-    assert {"options", "passes"} == set(as_json("options"))
+    assert {"options", "run_options", "passes"} == set(as_json("options"))
 
 
 class TestPictures:

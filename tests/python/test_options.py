@@ -1,5 +1,8 @@
 """Options, enums and the module's functions: names, defaults and values are those of ONNX Runtime."""
 
+import json
+import subprocess
+
 import numpy as np
 import pytest
 
@@ -75,6 +78,75 @@ def test_classes_have_all_public_names(ort, kind):
 def test_unknown_attributes_are_refused():
     with pytest.raises(AttributeError):
         treadle.SessionOptions().no_such_option = 1
+
+
+@pytest.mark.parametrize(("kind", "table"), [("SessionOptions", "options"), ("RunOptions", "run_options")])
+def test_every_row_of_the_tables_is_in_python(program, kind, table):
+    listed = json.loads(subprocess.run([program, "options", "--json"], capture_output=True, text=True, check=True).stdout)
+    for row in listed[table]:
+        name = row["python"]
+        if name == "-":
+            continue
+        options = getattr(treadle, kind)()
+        if name.endswith("()"):
+            assert callable(getattr(options, name[:-2])), name
+            continue
+        value = getattr(options, name)
+        setattr(options, name, value)
+        assert getattr(options, name) == value, name
+        assert getattr(type(options), name).__doc__, name
+        if isinstance(value, bool):
+            setattr(options, name, not value)
+            assert getattr(options, name) is not value, name
+
+
+def test_options_of_numbers_keep_to_their_range():
+    options = treadle.SessionOptions()
+    options.compute_streams = 2
+    with pytest.raises(errors.InvalidArgument, match="the option compute_streams: .*from 1 to 64"):
+        options.compute_streams = 65
+    assert options.compute_streams == 2
+    with pytest.raises(errors.InvalidArgument, match="memory_fraction"):
+        options.memory_fraction = 1.5
+    with pytest.raises(errors.InvalidArgument, match="precision.*bfloat17"):
+        options.precision = "bfloat17"
+    options.optimized_model_data_file, options.optimized_model_data_threshold = "weights.bin", 10
+    assert (options.optimized_model_data_file, options.optimized_model_data_threshold) == ("weights.bin", 10)
+    options.intra_op_num_threads = -1  # as packages for onnxruntime do
+
+
+def test_lists_and_maps_are_read_only():
+    options, run_options = treadle.SessionOptions(), treadle.RunOptions()
+    for holder, name, key, value in [
+        (options, "config", "treadle.device", "sim"),
+        (options, "group2ctx", "left", "sim"),
+        (options, "argument_devices", "x", "sim"),
+        (run_options, "output_devices", "y", "sim"),
+        (run_options, "output_allocators", "y", None),
+    ]:
+        with pytest.raises(TypeError):
+            getattr(holder, name)[key] = value
+    for holder, name in [(options, "disabled_passes"), (run_options, "targets")]:
+        with pytest.raises(AttributeError):
+            getattr(holder, name).append("remove-dead")
+        setattr(holder, name, ["one", "two"])
+        assert list(getattr(holder, name)) == ["one", "two"]
+    options.group2ctx = {"left": "sim"}
+    assert dict(options.group2ctx) == {"left": "sim"}
+    with pytest.raises(errors.NotFound, match="treadle.device"):
+        options.config = {"treadle.devic": "sim"}
+
+
+def test_config_entries_that_do_not_exist_are_errors_with_the_nearest():
+    with pytest.raises(errors.NotFound, match="treadle.execution_mode"):
+        treadle.SessionOptions().add_session_config_entry("treadle.execution_mod", "parallel")
+    with pytest.raises(errors.NotFound, match='the option\'s is "treadle.execution_mode"'):
+        treadle.SessionOptions().add_session_config_entry("execution_mode", "parallel")
+    options = treadle.RunOptions()
+    with pytest.raises(errors.NotFound, match="treadle.check_finite"):
+        options.add_run_config_entry("treadle.check_finit", "nan")
+    options.add_run_config_entry("treadle.check_finite", "nan")
+    assert options.check_finite == "nan"
 
 
 def test_config_entries_are_kept():

@@ -23,6 +23,7 @@ TEST(Options, TheDocumentHasTheTableOfTheCode) {
   EXPECT_NE(text.find(options_markdown()), std::string::npos)
       << "docs/options.md lacks the table that `treadle options --markdown` prints:\n"
       << options_markdown();
+  EXPECT_NE(text.find(run_options_markdown()), std::string::npos) << "and this one:\n" << run_options_markdown();
 }
 
 TEST(Options, TheDocumentSaysWhatIsRefused) {
@@ -50,12 +51,14 @@ TEST(Options, WhatAWayOfRunningLacksIsRefusedInTheWordsOfThatTable) {
 }
 
 TEST(Options, EveryOptionThatATextCanSetTakesItsDefault) {
-  for (const OptionInfo& info : option_table()) {
+  for (const Option<SessionOptions>& row : session_option_table().rows()) {
     SessionOptions options;
-    const std::string text = info.get(options);
-    if (!info.set || text.empty() || text == "unlimited") continue;
-    set_option(options, info.name, text);
-    EXPECT_EQ(info.get(options), text) << info.name;
+    const std::string text = row.get(options);
+    if (!row.settable || text.empty()) continue;
+    for (const std::string& name : {std::string(row.name), row.key}) {
+      set_option(options, name, text);
+      EXPECT_EQ(row.get(options), text) << name;
+    }
   }
 }
 
@@ -104,21 +107,126 @@ TEST(Options, AreSetByNameAndByConfigEntry) {
   EXPECT_EQ(options.config.at("of.somebody.else"), "kept");
 }
 
+template <typename F>
+std::string message_of(F&& function) {
+  try {
+    function();
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return {};
+}
+
 TEST(Options, WrongNamesAndValuesAreNamed) {
-  SessionOptions options;
-  auto message = [&](const std::string& name, const std::string& value) {
-    try {
-      set_option(options, name, value);
-    } catch (const Error& error) {
-      return std::string(error.what());
-    }
-    return std::string();
+  auto message = [](const std::string& name, const std::string& value) {
+    SessionOptions options;
+    return message_of([&] { set_option(options, name, value); });
   };
-  EXPECT_NE(message("threads", "1").find("there is no option \"threads\"; the options are: intra_op_num_threads"), std::string::npos);
-  EXPECT_NE(message("memory_limit", "1").find("is it memory_limit_bytes"), std::string::npos);
-  EXPECT_NE(message("intra_op_num_threads", "-1").find("\"-1\" is given, a number from 0 on is expected"), std::string::npos);
+  EXPECT_EQ(message("memory_limit", "1").find("there is no option \"memory_limit\"; is it memory_limit_bytes"), 0U);
+  EXPECT_EQ(message("treadle.devise", "sim").find("there is no option \"treadle.devise\"; is it treadle.device"), 0U);
+  EXPECT_NE(
+      message("max_patches", "-1").find("the option max_patches: \"-1\" is given, a whole number from 0 on, or unlimited is expected"),
+      std::string::npos);
   EXPECT_NE(message("use_mmap", "maybe").find("0 or 1 is expected"), std::string::npos);
+  EXPECT_NE(message("execution_mode", "both").find("sequential or parallel is expected"), std::string::npos);
   EXPECT_NE(message("free_dimension_overrides", "4").find("NAME=EXTENT is expected"), std::string::npos);
+}
+
+Model negation() {
+  testing::ModelBuilder model;
+  model.input("x", {-1}).output("y", {-1}).node("Neg", {"x"}, {"y"});
+  return model.model();
+}
+
+TEST(Options, EveryOptionOfATextHasAConfigEntry) {
+  for (const Option<SessionOptions>& row : session_option_table().rows()) {
+    if (!row.settable) continue;
+    EXPECT_EQ(row.key, "treadle." + std::string(row.name));
+    SessionOptions entered, usual;
+    const std::string text = row.form == OptionForm::extents   ? "n=3"
+                             : row.form == OptionForm::devices ? "a=sim"
+                             : row.form == OptionForm::choice  ? std::string(row.choices[row.choices[0].name == row.get(usual)].name)
+                             : row.form == OptionForm::flag    ? (row.get(usual) == "1" ? "0" : "1")
+                             : row.form == OptionForm::names   ? "one;two"
+                             : row.name == "allocator"         ? "arena"
+                             : row.name == "precision"         ? "bfloat16"
+                             : row.form == OptionForm::text    ? "text"
+                             : row.form == OptionForm::real    ? "1"
+                                                               : "7";
+    add_config_entry(entered, row.key, text);
+    EXPECT_EQ(row.get(entered), text) << row.key;
+    EXPECT_TRUE(row.is_set(entered, usual)) << row.key;
+    SessionOptions kept;
+    kept.config[row.key] = text;
+    session_option_table().complete(kept, usual);
+    EXPECT_EQ(row.get(kept), text) << row.key << " of a map";
+  }
+}
+
+TEST(Options, ABareNameIsNoConfigEntry) {
+  SessionOptions options;
+  for (const char* key : {"execution_mode", "session.device", "device", "session.use_mmap"}) {
+    const std::string said = message_of([&] { add_config_entry(options, key, "1"); });
+    EXPECT_NE(said.find("\"treadle."), std::string::npos) << key << ": " << said;
+    SessionOptions direct;
+    direct.config[key] = "1";
+    EXPECT_THROW(Session(negation(), direct), Error) << key;
+  }
+  for (const char* key : {"session.intra_op.allow_spinning", "session.load_model_format", "ep.device", "session.set_denormal_as_zero"})
+    add_config_entry(options, key, "1");
+  EXPECT_TRUE(options.set_denormal_as_zero);
+}
+
+TEST(Options, TheRangeIsTheSameForTextsAndMembers) {
+  SessionOptions options;
+  auto refused = [](const SessionOptions& given) { return message_of([&] { Session(negation(), given); }); };
+  EXPECT_NE(message_of([&] { set_option(options, "compute_streams", "1000"); }).find("a whole number from 1 to 64"), std::string::npos);
+  options.compute_streams = 1000;
+  EXPECT_NE(refused(options).find("the option compute_streams: \"1000\" is given, a whole number from 1 to 64"), std::string::npos);
+  options = {};
+  options.intra_op_num_threads = 5000;
+  EXPECT_NE(refused(options).find("up to 4096"), std::string::npos);
+  // Packages pass -1, as for onnxruntime.
+  options.intra_op_num_threads = options.inter_op_num_threads = -1;
+  EXPECT_EQ(refused(options), "");
+  set_option(options, "intra_op_num_threads", "-1");
+  EXPECT_EQ(options.intra_op_num_threads, -1);
+  options = {};
+  options.recompute_fraction = -0.5;
+  EXPECT_NE(refused(options).find("a number from 0 to 1, or -1"), std::string::npos);
+  options = {};
+  options.precision = "bfloat17";
+  EXPECT_NE(refused(options).find("the option precision: \"bfloat17\""), std::string::npos);
+}
+
+TEST(Options, SizesHaveUnits) {
+  SessionOptions options;
+  set_option(options, "memory_limit_bytes", "1GiB");
+  EXPECT_EQ(options.memory_limit_bytes, size_t{1} << 30U);
+  set_option(options, "optimized_model_data_threshold", "2KiB");
+  EXPECT_EQ(options.optimized_model_data_threshold, 2048);
+  set_option(options, "treadle.sim.memory", "512MiB");
+  EXPECT_EQ(options.config.at("treadle.sim.memory"), "512MiB");
+  EXPECT_THROW(set_option(options, "sim.memory", "much"), Error);
+  EXPECT_THROW(add_config_entry(options, "treadle.sim.engine_pace", "5000"), Error);
+}
+
+TEST(RunOptions, AreSetByNameAndByConfigEntry) {
+  RunOptions options;
+  add_config_entry(options, "treadle.check_finite", "nan");
+  add_config_entry(options, "treadle.deadline_ms", "100");
+  add_config_entry(options, "treadle.output_devices", "y=sim");
+  add_config_entry(options, "memory.enable_memory_arena_shrinkage", "cpu:0");
+  set_option(options, "targets", "a;b");
+  EXPECT_EQ(options.check_finite, FiniteCheck::nan);
+  EXPECT_EQ(options.deadline_ms, 100);
+  EXPECT_EQ(options.output_devices.at("y"), "sim");
+  EXPECT_EQ(options.targets, (std::vector<std::string>{"a", "b"}));
+  EXPECT_EQ(options.config.at("memory.enable_memory_arena_shrinkage"), "cpu:0");
+  EXPECT_NE(message_of([&] { add_config_entry(options, "treadle.dump_foldr", "x"); }).find("is it treadle.dump_folder"), std::string::npos);
+  EXPECT_NE(message_of([&] { add_config_entry(options, "check_finite", "nan"); }).find("\"treadle.check_finite\""), std::string::npos);
+  EXPECT_NE(message_of([&] { set_option(options, "check_finite", "most"); }).find("off, nan or all is expected"), std::string::npos);
+  EXPECT_NE(message_of([&] { set_option(options, "deadline_ms", "-1"); }).find("a whole number from 0 on"), std::string::npos);
 }
 
 TEST(Options, AFileOfInitializersNeedsAModelThatNamesIt) {
@@ -158,7 +266,11 @@ TEST(Options, ConfigEntriesAndPassesThatDoNotExistAreErrorsWithTheNearest) {
   options.disabled_passes = {"remove-deed"};
   EXPECT_NE(message(options).find("there is no pass \"remove-deed\"; is it remove-dead"), std::string::npos);
   options.disabled_passes = {"remove-dead", "ConstantFolding"};
+  EXPECT_NE(message(options).find("there is no pass \"ConstantFolding\""), std::string::npos);
+  options.disabled_passes.clear();
+  add_config_entry(options, "optimization.disable_specified_optimizers", "remove-dead;ConstantFolding");
   EXPECT_EQ(message(options), "") << "what lists for ONNX Runtime name";
+  EXPECT_EQ(options.disabled_passes, (std::vector<std::string>{"remove-dead"}));
 }
 
 Model convolution() {

@@ -1,7 +1,5 @@
 #include "device/sim/sim_type.h"
 
-#include <algorithm>
-
 #include "core/device_registry.h"
 #include "device/sim/sim_device.h"
 #include "sharing/quantities.h"
@@ -19,11 +17,9 @@ SimOptions options_of(const DeviceRequest& request) {
   if (const std::string* text = given("treadle.sim.memory")) sim.memory_bytes = sharing::parse_bytes(*text);
   if (const std::string* text = given("treadle.sim.bus_per_second"))
     sim.bus_bytes_per_second = static_cast<double>(sharing::parse_bytes(*text));
-  if (const std::string* text = given("treadle.sim.max_delay_us"))
-    sim.max_delay_us = static_cast<int>(std::min<uint64_t>(sharing::parse_bytes(*text), 1'000'000));
-  if (const std::string* text = given("treadle.sim.shared_engine")) sim.shared_engine = *text == "1";
-  if (const std::string* text = given("treadle.sim.engine_pace"))
-    sim.engine_pace = static_cast<double>(std::min<uint64_t>(sharing::parse_bytes(*text), 1000));
+  if (const std::string* text = given("treadle.sim.max_delay_us")) sim.max_delay_us = static_cast<int>(sharing::parse_bytes(*text));
+  if (const std::string* text = given("treadle.sim.shared_engine")) sim.shared_engine = *text == "1" || *text == "true";
+  if (const std::string* text = given("treadle.sim.engine_pace")) sim.engine_pace = static_cast<double>(sharing::parse_bytes(*text));
   for (const std::shared_ptr<Device>& device : request.beside)
     if (const auto* other = dynamic_cast<const SimDevice*>(device.get())) sim.checker = other->checker();
   return sim;

@@ -1,0 +1,302 @@
+// Tables of options: what a member is called in C++, Python and config entries, what it takes, and what it means. Every way in and every
+// list of options is made from the rows.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <map>
+#include <span>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "treadle/error.h"
+
+namespace treadle {
+
+enum class OptionForm { by_member, object, flag, integer, bytes, real, text, names, extents, devices, choice };
+
+struct OptionChoice {
+  std::string_view name;
+  int value;
+};
+
+/// What is known of an option beside its member.
+struct OptionInfo {
+  std::string_view name{};    ///< the member
+  std::string_view python{};  ///< its name in Python, where it differs; for what is no attribute the method, "name()"; "-": there is none
+  std::string_view alias{};   ///< onnxruntime's config entry of the same meaning
+  std::string_view type{};    ///< for readers; empty: as the form and the range say
+  std::string_view text{};
+  double least = -std::numeric_limits<double>::infinity(), most = std::numeric_limits<double>::infinity();  ///< of numbers
+  double also = std::numeric_limits<double>::quiet_NaN();  ///< a number outside of the range that is taken, too
+  bool may_be_unlimited = false;                           ///< the largest number of the type is written "unlimited"
+  std::string_view empty_means{};                          ///< how an empty text is written
+  std::span<const OptionChoice> choices{};
+  std::string_view python_enum{};                          ///< class of treadle.enums of the choices; empty: Python takes their names
+  void (*check_text)(const std::string& value) = nullptr;  ///< throws for a text that has no meaning
+  std::string (*from_alias)(const std::string& value) = nullptr;  ///< what a value of the alias stands for
+  OptionForm form = OptionForm::by_member;
+  bool leaves_graph = false;          ///< a compiled model holds for every value of it
+  std::string_view never_compiled{};  ///< why a session that has it set neither reads nor writes compiled models
+  /// What a value stands for, where that is not the text itself: the contents of a file.
+  std::string (*content)(const std::string& value) = nullptr;
+
+  // Set by finish().
+  bool settable = false;  ///< from a text; otherwise only a program can set it
+  std::string key{};      ///< the config entry that sets it, "treadle." and the name; empty: none
+
+  bool is_called(std::string_view given) const { return given == name || (settable && (given == key || given == alias)); }
+  /// "number from 1 to 64"
+  std::string type_text() const;
+  /// @throws Error(invalid_argument) for a number out of the range, or a text that has no meaning
+  void check(double value) const;
+  void check(const std::string& value) const;
+};
+
+/// Texts have no larger number than those of int64_t, whatever the member's type.
+template <typename T>
+inline constexpr int64_t kLargest =
+    std::in_range<int64_t>(std::numeric_limits<T>::max()) ? static_cast<int64_t>(std::numeric_limits<T>::max())
+                                                          : std::numeric_limits<int64_t>::max();
+
+/// Where an enumeration is: values are numbers.
+template <typename O>
+struct ChoiceMember {
+  int (*get)(const O&);
+  void (*set)(O&, int value);
+};
+template <auto Member, typename O>
+ChoiceMember<O> choice_member() {
+  return {[](const O& o) { return static_cast<int>(o.*Member); },
+          [](O& o, int value) { o.*Member = static_cast<std::remove_reference_t<decltype(o.*Member)>>(value); }};
+}
+/// Where an object is that a text can name. Without `set` only a program can.
+template <typename O>
+struct TextMember {
+  std::string (*get)(const O&);
+  void (*set)(O&, const std::string&);
+  bool (*is_set)(const O&) = nullptr;  ///< null: if its text is not that of the default
+};
+/// There is no member: the config entry itself is kept, for the part of the library that it is for.
+struct ConfigMember {};
+
+template <typename O>
+using OptionMember = std::variant<bool O::*, int O::*, int64_t O::*, size_t O::*, double O::*, std::string O::*,
+                                  std::vector<std::string> O::*, std::map<std::string, int64_t> O::*,
+                                  std::map<std::string, std::string> O::*, ChoiceMember<O>, TextMember<O>, ConfigMember>;
+
+// Values from texts. @throws Error(invalid_argument) saying what is expected
+bool parse_flag(const std::string& text);
+int64_t parse_integer(const OptionInfo& info, const std::string& text, int64_t largest);
+double parse_real(const OptionInfo& info, const std::string& text);
+int parse_choice(const OptionInfo& info, const std::string& text);
+void add_names(std::vector<std::string>& names, const std::string& list);
+void add_extents(std::map<std::string, int64_t>& extents, const std::string& list);
+void add_devices(std::map<std::string, std::string>& devices, const std::string& list);
+// And texts from values.
+std::string number_text(const OptionInfo& info, int64_t value, int64_t largest);
+std::string number_text(const OptionInfo& info, double value);
+std::string choice_text(const OptionInfo& info, int value);
+std::string names_text(const std::vector<std::string>& names);
+std::string extents_text(const std::map<std::string, int64_t>& extents);
+std::string devices_text(const std::map<std::string, std::string>& devices);
+
+/// A value of the config entry that is kept as it is. @throws Error(invalid_argument)
+void check_entry(const OptionInfo& info, const std::string& text);
+
+template <typename O>
+struct Option : OptionInfo {
+  OptionMember<O> member;
+
+  std::string get(const O& options) const {
+    return std::visit([&](const auto& m) { return get_member(options, m); }, member);
+  }
+  /// Whether it is not what `defaults` have.
+  bool is_set(const O& options, const O& defaults) const {
+    const auto* text = std::get_if<TextMember<O>>(&member);
+    return text && text->is_set ? text->is_set(options) : get(options) != get(defaults);
+  }
+  /// Lists grow. @throws Error naming the option
+  void set(O& options, const std::string& value) const {
+    named([&] { std::visit([&](const auto& m) { set_member(options, value, m); }, member); });
+  }
+  /// What a program has written to the member. @throws Error(invalid_argument) naming the option
+  void check_member(const O& options) const {
+    named([&] { std::visit([&](const auto& m) { check_value(options, m); }, member); });
+  }
+
+ private:
+  template <typename F>
+  void named(const F& function) const {
+    try {
+      function();
+    } catch (const Error& error) {
+      throw Error(error.code(), "the option " + std::string(name) + ": " + error.what());
+    }
+  }
+
+  template <typename M>
+  std::string get_member(const O& o, const M& m) const {
+    if constexpr (std::is_same_v<M, ChoiceMember<O>>) {
+      return choice_text(*this, m.get(o));
+    } else if constexpr (std::is_same_v<M, TextMember<O>>) {
+      return m.get(o);
+    } else if constexpr (std::is_same_v<M, ConfigMember>) {
+      const auto found = o.config.find(key);
+      return found == o.config.end() ? std::string() : found->second;
+    } else {
+      using T = std::remove_cvref_t<decltype(o.*m)>;
+      if constexpr (std::is_same_v<T, bool>)
+        return o.*m ? "1" : "0";
+      else if constexpr (std::is_integral_v<T>)
+        return number_text(*this, static_cast<int64_t>(o.*m), kLargest<T>);
+      else if constexpr (std::is_same_v<T, double>)
+        return number_text(*this, o.*m);
+      else if constexpr (std::is_same_v<T, std::string>)
+        return (o.*m).empty() ? std::string(empty_means) : o.*m;
+      else if constexpr (std::is_same_v<T, std::vector<std::string>>)
+        return names_text(o.*m);
+      else if constexpr (std::is_same_v<T, std::map<std::string, int64_t>>)
+        return extents_text(o.*m);
+      else
+        return devices_text(o.*m);
+    }
+  }
+
+  template <typename M>
+  void set_member(O& o, const std::string& text, const M& m) const {
+    if constexpr (std::is_same_v<M, ChoiceMember<O>>) {
+      m.set(o, parse_choice(*this, text));
+    } else if constexpr (std::is_same_v<M, TextMember<O>>) {
+      m.set(o, text);
+    } else if constexpr (std::is_same_v<M, ConfigMember>) {
+      check_entry(*this, text);
+      o.config[key] = text;
+    } else {
+      using T = std::remove_cvref_t<decltype(o.*m)>;
+      if constexpr (std::is_same_v<T, bool>)
+        o.*m = parse_flag(text);
+      else if constexpr (std::is_integral_v<T>)
+        o.*m = static_cast<T>(parse_integer(*this, text, kLargest<T>));
+      else if constexpr (std::is_same_v<T, double>)
+        o.*m = parse_real(*this, text);
+      else if constexpr (std::is_same_v<T, std::string>)
+        check(text), o.*m = text;
+      else if constexpr (std::is_same_v<T, std::vector<std::string>>)
+        add_names(o.*m, text);
+      else if constexpr (std::is_same_v<T, std::map<std::string, int64_t>>)
+        add_extents(o.*m, text);
+      else
+        add_devices(o.*m, text);
+    }
+  }
+
+  template <typename M>
+  void check_value(const O& o, const M& m) const {
+    if constexpr (std::is_same_v<M, ConfigMember>) {
+      if (const auto found = o.config.find(key); found != o.config.end()) check_entry(*this, found->second);
+    } else if constexpr (std::is_member_object_pointer_v<M>) {
+      using T = std::remove_cvref_t<decltype(o.*m)>;
+      if constexpr (std::is_same_v<T, std::string>)
+        check(o.*m);
+      else if constexpr (std::is_arithmetic_v<T> && !std::is_same_v<T, bool>)
+        check_number(o.*m);
+    }
+  }
+  template <typename T>
+  void check_number(T value) const {
+    if (may_be_unlimited && value == std::numeric_limits<T>::max()) return;
+    check(static_cast<double>(value));
+  }
+};
+
+/// Fills in what the rows leave to their members.
+template <typename O>
+std::vector<Option<O>> finish(std::vector<Option<O>> rows) {
+  // In the order of OptionMember.
+  constexpr OptionForm kForms[] = {OptionForm::flag,    OptionForm::integer, OptionForm::integer, OptionForm::integer,
+                                   OptionForm::real,    OptionForm::text,    OptionForm::names,   OptionForm::extents,
+                                   OptionForm::devices, OptionForm::choice,  OptionForm::object,  OptionForm::text};
+  static_assert(std::size(kForms) == std::variant_size_v<OptionMember<O>>);
+  for (Option<O>& row : rows) {
+    const auto* text = std::get_if<TextMember<O>>(&row.member);
+    row.settable = row.form != OptionForm::object && !(text && !text->set);
+    if (row.form == OptionForm::by_member) row.form = kForms[row.member.index()];
+    if (row.settable) row.key = "treadle." + std::string(row.name);
+  }
+  return rows;
+}
+
+/// The rows, for what needs no members.
+using OptionInfos = std::vector<const OptionInfo*>;
+
+/// @throws Error(not_found) for a key of ours that the table does not have, with the nearest, and for an option's name without "treadle.",
+/// which would set nothing.
+void check_config_key(const OptionInfos& table, std::string_view key);
+/// Place of the option that the command line or a program names. @throws Error(not_found) with the nearest
+size_t option_named(const OptionInfos& table, std::string_view name);
+/// As docs/options.md has a table. @param defaults  a text for each row
+std::string options_markdown(const OptionInfos& table, const std::vector<std::string>& defaults);
+
+/// All options of O.
+template <typename O>
+class OptionTable {
+ public:
+  explicit OptionTable(std::vector<Option<O>> rows) : rows_(finish(std::move(rows))) {
+    for (const Option<O>& row : rows_) infos_.push_back(&row);
+  }
+  OptionTable(const OptionTable&) = delete;
+  OptionTable& operator=(const OptionTable&) = delete;
+
+  std::span<const Option<O>> rows() const { return rows_; }
+
+  void set(O& options, std::string_view name, const std::string& value) const {
+    const Option<O>& row = rows_[option_named(infos_, name)];
+    row.set(options, name == row.alias && row.from_alias ? row.from_alias(value) : value);
+  }
+
+  /// Keeps the entry, and sets the option that it stands for, if there is one.
+  void add_entry(O& options, const std::string& key, const std::string& value) const {
+    if (key.empty()) throw Error(ErrorCode::invalid_argument, "the key of a configuration entry is empty");
+    if (const Option<O>* row = row_of(key)) set(options, key, value);
+    options.config[key] = value;
+  }
+
+  /// Sets what config entries of `options` stand for, where nothing else has, and checks every member.
+  void complete(O& options, const O& defaults) const {
+    const std::map<std::string, std::string> config = options.config;
+    for (const auto& [key, value] : config)
+      if (const Option<O>* row = row_of(key); row && !row->is_set(options, defaults)) set(options, key, value);
+    for (const Option<O>& row : rows_) row.check_member(options);
+  }
+
+  /// @throws Error(not_found) for a key of ours that there is not
+  void check_key(std::string_view key) const { check_config_key(infos_, key); }
+
+  /// As docs/options.md has it.
+  std::string markdown(const O& defaults) const {
+    std::vector<std::string> texts;
+    for (const Option<O>& row : rows_) texts.push_back(row.get(defaults));
+    return options_markdown(infos_, texts);
+  }
+
+ private:
+  // Null for an entry of others.
+  const Option<O>* row_of(std::string_view key) const {
+    check_key(key);
+    for (const Option<O>& row : rows_)
+      if (row.settable && (row.key == key || row.alias == key)) return &row;
+    return nullptr;
+  }
+
+ private:
+  std::vector<Option<O>> rows_;
+  OptionInfos infos_;
+};
+
+}  // namespace treadle
