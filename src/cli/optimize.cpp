@@ -11,6 +11,7 @@
 #include "cli/terminal.h"
 #include "graph/op_def.h"
 #include "passes/pipeline.h"
+#include "session/environment.h"
 #include "session/model.h"
 #include "session/options.h"
 #include "treadle/error.h"
@@ -69,8 +70,12 @@ void print_options_json() {
   auto passes = nlohmann::json::array();
   for (const passes::PassInfo& pass : passes::list_passes())
     passes.push_back({{"name", pass.name}, {"text", pass.description}, {"inference_only", pass.conditions.inference_only()}});
+  auto variables = nlohmann::json::array();
+  for (const EnvironmentVariable& variable : environment_variables())
+    variables.push_back({{"name", variable.name}, {"type", variable.type}, {"text", variable.text}});
   const nlohmann::json all{{"options", options_json(session_option_table())},
                            {"run_options", options_json(run_option_table())},
+                           {"environment", variables},
                            {"passes", passes}};
   fmt::print("{}\n", all.dump(2));
 }
@@ -88,7 +93,7 @@ void print_options(const OptionTable<O>& table) {
 
 int list_options(const ListOptions& list) {
   if (list.markdown) {
-    fmt::print("{}\n{}", options_markdown(), run_options_markdown());
+    fmt::print("{}\n{}\n{}", options_markdown(), run_options_markdown(), environment_markdown());
     return 0;
   }
   if (list.json) {
@@ -101,11 +106,9 @@ int list_options(const ListOptions& list) {
   print_options(session_option_table());
   fmt::print("run options (in Python attributes of RunOptions; as run config entries: treadle.NAME):\n");
   print_options(run_option_table());
-  fmt::print(
-      "environment variables: TREADLE_JOB_CLASS, TREADLE_JOB_NAME, TREADLE_JOB_SHARE, TREADLE_JOB_MEMORY and TREADLE_JOB_HOST_MEMORY put "
-      "sessions in a job,\n"
-      "  TREADLE_SHARING_DIR says where jobs meet (docs/sharing.md), TREADLE_MPI_PLUGIN which file connects to MPI\n"
-      "  (docs/data-parallel.md); what a run computes depends on its options only\n");
+  fmt::print("environment variables; nothing else in the environment changes what a run does:\n");
+  for (const EnvironmentVariable& variable : environment_variables())
+    fmt::print("  {:26} {} ({})\n", variable.name, variable.text, variable.type);
   fmt::print("passes of the graph optimiser, in order (--skip-pass NAME, SessionOptions::disabled_passes):\n");
   for (const passes::PassInfo& pass : passes::list_passes())
     fmt::print("  {:32} {}{}\n", pass.name, pass.description, pass.conditions.inference_only() ? " (inference only)" : "");

@@ -4,11 +4,15 @@
 
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <regex>
+#include <set>
 #include <string>
 #include <tuple>
 
+#include "session/environment.h"
 #include "session/refusals.h"
 #include "tests/session/models.h"
 #include "treadle/error.h"
@@ -24,6 +28,20 @@ TEST(Options, TheDocumentHasTheTableOfTheCode) {
       << "docs/options.md lacks the table that `treadle options --markdown` prints:\n"
       << options_markdown();
   EXPECT_NE(text.find(run_options_markdown()), std::string::npos) << "and this one:\n" << run_options_markdown();
+  EXPECT_NE(text.find(environment_markdown()), std::string::npos) << "and this one:\n" << environment_markdown();
+}
+
+TEST(Options, EveryEnvironmentVariableThatIsReadIsInTheTable) {
+  std::set<std::string> listed, read;
+  for (const EnvironmentVariable& variable : environment_variables()) listed.emplace(variable.name);
+  const std::regex name("\"(TREADLE_[A-Z_]+)\"");
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(TREADLE_SOURCE_DIR "/src")) {
+    if (entry.path().extension() != ".cpp" || entry.path().filename() == "environment.cpp") continue;
+    std::ifstream file(entry.path());
+    const std::string text(std::istreambuf_iterator<char>(file), {});
+    for (auto it = std::sregex_iterator(text.begin(), text.end(), name); it != std::sregex_iterator(); ++it) read.insert((*it)[1]);
+  }
+  EXPECT_EQ(listed, read);
 }
 
 TEST(Options, TheDocumentSaysWhatIsRefused) {
