@@ -9,6 +9,7 @@
 
 #include "cli/commands.h"
 #include "cli/inputs.h"
+#include "session/options.h"
 #include "treadle/error.h"
 #include "treadle/out_of_memory.h"
 #include "treadle/session.h"
@@ -65,6 +66,9 @@ bool check_plans(const CheckOptions& options, const Model& model, nlohmann::json
 
 int check(const CheckOptions& options) {
   const Model model = Model::load(options.model);
+  // Without --plans nothing else reads them.
+  check_symbols(model.inputs(), complete(options.session));
+  check_extents(model.inputs(), options.inputs);
   const std::vector<std::string> problems = model.unsupported();
   if (!options.json) {
     for (const std::string& text : problems) fmt::print("{}\n", text);

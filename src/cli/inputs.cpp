@@ -275,12 +275,14 @@ void add_session_options(CLI::App& app, SessionOptions& options) {
              set_option(options, pair.substr(0, equals), pair.substr(equals + 1));
            }
          },
-         "NAME=VALUE: any session option; `treadle options` lists them; may be repeated")
+         "NAME=VALUE: any session option, or its config entry; `treadle options` lists them; may be repeated")
       ->allow_extra_args(false)
       ->take_all();
   app.add_flag_callback(
       "--strict-symbols", [&options] { options.strict_symbols = true; }, "Inputs that give a symbol different extents are an error");
 }
+
+void check_extents(const std::vector<ValueInfo>& inputs, const InputOptions& options) { (void)given_dimensions(inputs, options); }
 
 std::map<std::string, Datum> make_feeds(const std::vector<ValueInfo>& inputs, const InputOptions& options) {
   const std::map<std::string, Shape> shapes = given_shapes(inputs, options);

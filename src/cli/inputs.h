@@ -30,6 +30,9 @@ void add_input_options(CLI::App& app, InputOptions& options);
 /// What random inputs and pictures are made of: for commands that take their files otherwise.
 void add_sample_options(CLI::App& app, InputOptions& options);
 
+/// @throws Error naming what --dim and --shapes say of no input, or wrongly.
+void check_extents(const std::vector<ValueInfo>& inputs, const InputOptions& options);
+
 /// One value per input of the model: from its file or literal, or random (floats in [0, 1), integers 0 or 1, bools, empty strings).
 /// @throws Error naming the input or the file.
 std::map<std::string, Datum> make_feeds(const std::vector<ValueInfo>& inputs, const InputOptions& options);

@@ -9,6 +9,7 @@
 
 #include "core/nearest.h"
 #include "core/pattern.h"
+#include "session/options.h"
 #include "treadle/error.h"
 
 namespace treadle {
@@ -24,13 +25,6 @@ void check_output(const Executable& executable, std::string_view option, const s
   if (k < bound.size() && bound[k].defined())
     throw Error(ErrorCode::invalid_argument,
                 fmt::format("{}: the output \"{}\" is bound to memory; leave out the option, or bind the name alone", option, name));
-}
-
-void add_nodes(const Graph& graph, std::vector<std::string>& names) {
-  for (NodeId id = graph.first(); id != kNoNode; id = graph.next(id)) {
-    names.push_back(graph.node(id).name);
-    for (const Body& body : graph.node(id).bodies) add_nodes(*body.graph, names);
-  }
 }
 
 void check_pattern(std::string_view what, const std::string& pattern, std::span<const std::string> names, std::string_view of) {
@@ -56,9 +50,27 @@ void throw_no_input(std::string_view name, std::span<const std::string> inputs) 
   throw Error(ErrorCode::invalid_argument, fmt::format("there is no input \"{}\"; the inputs are: {}", name, fmt::join(inputs, ", ")));
 }
 
+void add_nodes(const Graph& graph, std::vector<std::string>& names) {
+  for (NodeId id = graph.first(); id != kNoNode; id = graph.next(id)) {
+    names.push_back(graph.node(id).name);
+    for (const Body& body : graph.node(id).bodies) add_nodes(*body.graph, names);
+  }
+}
+
+void check_precision_patterns(const std::string& precision, std::span<const std::string> nodes) {
+  for (size_t begin = 0; begin < precision.size();) {
+    const size_t end = std::min(precision.find(';', begin), precision.size());
+    const std::string entry = precision.substr(begin, end - begin);
+    begin = end + 1;
+    if (const size_t equals = entry.rfind('='); equals != std::string::npos)
+      check_pattern("the option precision: the pattern", entry.substr(0, equals), nodes, "node");
+  }
+}
+
 void check_names(const Executable& executable, const RunOptions* options, const Monitor* monitor, std::span<const Datum> bound) {
   if (monitor && !executable.watches_any()) check_pattern("the monitor's pattern", monitor->pattern, values_of(executable), "value");
   if (!options) return;
+  for (const auto& [key, value] : options->config) run_option_table().check_key(key);
   for (const auto& [name, allocator] : options->output_allocators) check_output(executable, "output_allocators", name, bound);
   for (const auto& [name, device] : options->output_devices) check_output(executable, "output_devices", name, bound);
   if (options->dump_folder.empty()) return;

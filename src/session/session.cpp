@@ -18,6 +18,7 @@
 #include "passes/infer_storage.h"
 #include "passes/pipeline.h"
 #include "session/options.h"
+#include "session/run_names.h"
 #include "session/session_impl.h"
 #include "session/support.h"
 #include "treadle/error.h"
@@ -162,9 +163,10 @@ Session::Impl::CompiledSubgraphs Session::Impl::optimise(Graph& graph, bool for_
   if (devices.have_kernels()) pipeline.level = std::min(pipeline.level, optimizer_level(GraphOptimizationLevel::basic));
   pipeline.for_file = for_file;
   if (!for_file) pipeline.precision = passes::PrecisionRules::parse(options.precision);
-  if (!(options.max_weight_expansion >= 1))
-    throw Error(ErrorCode::invalid_argument,
-                fmt::format("max_weight_expansion is {}, not a number from 1 on", options.max_weight_expansion));
+  // Programs of other fetches have fewer nodes.
+  const bool names_nodes = !for_file && !main && options.precision.find('=') != std::string::npos;
+  std::vector<std::string> nodes;
+  if (names_nodes) add_nodes(graph, nodes);
   if (!for_file) {
     pipeline.conv_choice.max_weight_expansion = options.max_weight_expansion;
     if (!options.conv_rates.empty()) pipeline.conv_choice.rates = passes::read_conv_rates(options.conv_rates);
@@ -176,6 +178,10 @@ Session::Impl::CompiledSubgraphs Session::Impl::optimise(Graph& graph, bool for_
     passes::optimize(graph, pipeline);
   } catch (const OutOfMemory&) {
     exec::rethrow_with_graph(graph);
+  }
+  if (names_nodes) {
+    add_nodes(graph, nodes);
+    check_precision_patterns(options.precision, nodes);
   }
   return compiled;
 }
@@ -197,6 +203,7 @@ Session::Impl::Impl(const Model& source, const SessionOptions& session_options) 
 }
 
 void Session::Impl::make() {
+  if (!model.impl().compiled) check_symbols(model.inputs(), options);
   if (!options.optimized_model_filepath.empty())
     onnx::write_model_file(optimized(), options.optimized_model_filepath,
                            {.external_data_file = options.optimized_model_data_file,

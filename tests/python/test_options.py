@@ -191,6 +191,14 @@ def test_free_dimensions_may_be_fixed_by_name():
         session.run(None, {"x": np.vstack([X, X])})
 
 
+def test_a_free_dimension_that_no_input_has_is_a_warning(caplog):
+    options = treadle.SessionOptions()
+    options.add_free_dimension_override_by_name("M", 1)
+    session = treadle.InferenceSession(small.affine(), options)
+    session.run(None, {"x": np.vstack([X, X])})  # as onnxruntime, which ignores it
+    assert "is it N" in caplog.text
+
+
 def test_free_dimensions_may_be_fixed_by_denotation():
     import onnx
 

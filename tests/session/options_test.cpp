@@ -229,6 +229,32 @@ TEST(Options, SizesHaveUnits) {
   EXPECT_THROW(add_config_entry(options, "treadle.sim.engine_pace", "5000"), Error);
 }
 
+TEST(Options, SymbolsAndPatternsThatMeanNothingAreErrorsWithTheNearest) {
+  SessionOptions options;
+  set_option(options, "free_dimension_overrides", "batch=3");
+  EXPECT_NE(message_of([&] { Session(negation(), options); }).find("no input has the symbol \"batch\"; is it n"), std::string::npos);
+  std::string warned;
+  options.on_warning = [&](const std::string& text) { warned = text; };
+  Session(negation(), options);
+  EXPECT_NE(warned.find("is it n"), std::string::npos) << "onnxruntime ignores such names, so clients that take warnings go on";
+  options = {};
+  options.free_dimension_overrides = {{"n", 3}};
+  EXPECT_EQ(std::get<int64_t>(Session(negation(), options).inputs()[0].shape[0]), 3);
+  testing::ModelBuilder model;
+  const std::vector<float> weights{1, 2, 3, 4};
+  model.input("x", {1, 2}).output("y", {1, 2}).constant("w", Tensor::of<float>(Shape{2, 2}, weights));
+  model.node("MatMul", {"x", "w"}, {"y"}, "layer/product");
+  for (const char* right : {"layer/*=bfloat16", "bfloat16", "float32;*product=bfloat16"}) {
+    SessionOptions given;
+    given.precision = right;
+    Session(model.model(), given);
+  }
+  options = {};
+  options.precision = "bfloat16;layr/*=float32";
+  EXPECT_NE(message_of([&] { Session(model.model(), options); }).find("\"layr/*\" matches no node; is it layer/product"),
+            std::string::npos);
+}
+
 TEST(RunOptions, AreSetByNameAndByConfigEntry) {
   RunOptions options;
   add_config_entry(options, "treadle.check_finite", "nan");
