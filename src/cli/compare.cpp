@@ -16,6 +16,7 @@
 #include "passes/pipeline.h"
 #include "session/intermediate.h"
 #include "session/model.h"
+#include "session/options.h"
 #include "treadle/error.h"
 
 namespace treadle::cli {
@@ -24,6 +25,7 @@ namespace {
 struct CompareOptions {
   std::string model, with = "onnxruntime", python = "python3";
   InputOptions inputs;
+  SessionOptions session;  // of the optimised stage
   double rtol = 1e-3, atol = 1e-5;
   bool all = false, json = false;
 };
@@ -92,7 +94,7 @@ std::map<std::string, Tensor> values_to_compare_with(const Model& model, const C
   names = surviving_names(model, ours);
   for (const ValueInfo& info : model.outputs())
     if (std::find(names.begin(), names.end(), info.name) == names.end()) names.push_back(info.name);
-  const std::vector<Datum> values = Session(model).run(feeds, names);
+  const std::vector<Datum> values = Session(model, options.session).run(feeds, names);
   std::map<std::string, Tensor> theirs;
   for (size_t i = 0; i < values.size(); ++i)
     if (values[i].is_tensor()) theirs[names[i]] = values[i].tensor();
@@ -127,8 +129,20 @@ void print_json(const std::vector<ComparedValue>& values, const std::string& fir
   fmt::print("{}\n", nlohmann::json{{"compared", values.size()}, {"first_node_that_differs", first}, {"values", list}}.dump(2));
 }
 
+// The stage that onnxruntime is compared with is the graph as written, on which session options have no influence.
+void check_options(const CompareOptions& options) {
+  if (options.with == "optimised") return;
+  const SessionOptions defaults;
+  for (const Option<SessionOptions>& row : session_option_table().rows())
+    if (row.is_set(options.session, defaults))
+      throw Error(ErrorCode::invalid_argument,
+                  fmt::format("the option {} holds for the optimised stage: add --with optimised, or leave it out", row.name));
+}
+
 int compare(const CompareOptions& options) {
+  check_options(options);
   const Model model = Model::load(options.model);
+  check_symbols(model.inputs(), complete(options.session));
   const std::map<std::string, Datum> feeds = make_feeds(model.inputs(), options.inputs);
   std::vector<std::pair<std::string, Datum>> ours;
   with_assumed_extents(model.inputs(), options.inputs, [&] { ours = run_intermediates(model, feeds); });
@@ -169,6 +183,7 @@ Command add_compare(CLI::App& app) {
   auto options = std::make_shared<CompareOptions>();
   app.add_option("model", options->model, "ONNX file")->required();
   add_input_options(app, options->inputs);
+  add_session_options(app, options->session);
   app.add_option("--with", options->with, "onnxruntime, or the optimised stage of the same model")
       ->check(CLI::IsMember({"onnxruntime", "optimised"}))
       ->capture_default_str();

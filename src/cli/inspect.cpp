@@ -13,6 +13,7 @@
 #include "onnx/import.h"
 #include "passes/pipeline.h"
 #include "session/model.h"
+#include "session/options.h"
 #include "treadle/error.h"
 
 namespace treadle::cli {
@@ -22,6 +23,7 @@ struct InspectOptions {
   std::string model, stage;
   bool json = false;
   InputOptions inputs;
+  SessionOptions session;
 };
 
 nlohmann::json to_json(const std::vector<ValueInfo>& infos) {
@@ -50,7 +52,7 @@ struct Inspection {
 // Cost and memory for the extents of the feeds. Random inputs do not suit every model (indices out of range, extents that must agree): what
 // fails then is told, and the cost is that of the nodes whose shapes are known without.
 void measure(const Model& model, const InspectOptions& options, Inspection& found) {
-  const Session session(model);
+  const Session session(model, options.session);
   std::map<std::string, Datum> feeds = make_feeds(session.inputs(), options.inputs);
   found.assumed = assumed_extents(session.inputs(), options.inputs);
   auto optimised_for = [&](bool with_extents) {
@@ -59,7 +61,12 @@ void measure(const Model& model, const InspectOptions& options, Inspection& foun
       if (auto feed = feeds.find(graph->value(id).name); with_extents && feed != feeds.end())
         graph->value(id).type = Type::of(feed->second);
     onnx::upgrade(*graph);
-    passes::optimize(*graph);
+    if (options.session.graph_optimization_level == GraphOptimizationLevel::disable_all)
+      passes::canonicalise(*graph);
+    else
+      passes::optimize(*graph, {.level = optimizer_level(options.session.graph_optimization_level),
+                                .skip = options.session.disabled_passes,
+                                .max_patches = options.session.max_patches});
     return totals_of(*graph);
   };
   try {
@@ -163,7 +170,7 @@ void print_model(const std::string& path, const Model& model, const Inspection& 
 int inspect(const InspectOptions& options) {
   const Model model = Model::load(options.model);
   if (!options.stage.empty()) {
-    const std::string text = options.stage == "onnx" ? model.to_text() : Session(model).to_text(options.stage);
+    const std::string text = options.stage == "onnx" ? model.to_text() : Session(model, options.session).to_text(options.stage);
     if (options.json)
       fmt::print("{}\n", nlohmann::json{{"stage", options.stage}, {"graph", text}}.dump(2));
     else
@@ -185,6 +192,7 @@ Command add_inspect(CLI::App& app) {
   auto options = std::make_shared<InspectOptions>();
   app.add_option("model", options->model, "ONNX file")->required();
   add_input_options(app, options->inputs);
+  add_session_options(app, options->session);
   app.add_flag("--json", options->json, "Print JSON");
   app.add_option("--stage", options->stage, "Print the whole graph at this stage")->check(CLI::IsMember({"onnx", "optimised", "planned"}));
   app.footer("Example: treadle inspect model.onnx --stage planned");

@@ -9,6 +9,7 @@
 
 #include "cli/commands.h"
 #include "cli/inputs.h"
+#include "treadle/error.h"
 
 namespace treadle::cli {
 namespace {
@@ -23,6 +24,8 @@ struct PrecisionArguments {
 };
 
 int choose(const PrecisionArguments& a) {
+  if (!a.options.session.precision.empty())
+    throw Error(ErrorCode::invalid_argument, "the option precision is what `treadle precision` chooses: leave it out");
   const Model model = Model::load(a.model);
   const std::vector<std::string> files = sample_files(a.data);
   const int64_t count = files.empty() ? a.random_samples : static_cast<int64_t>(files.size());
@@ -64,8 +67,7 @@ Command add_precision(CLI::App& app) {
   app.add_option("--random", a->random_samples, "Number of random samples if there are no others")->capture_default_str();
   app.add_flag("--json", a->json, "Print JSON");
   add_sample_options(app, a->inputs);
-  app.add_option("--threads", a->options.session.intra_op_num_threads, "Threads per node; 0: sized by affinity and cgroup quota")
-      ->capture_default_str();
+  add_session_options(app, a->options.session);
   app.add_option("--groups", a->options.max_groups, "Number of parts of the model to try separately")->capture_default_str();
   return [a] { return choose(*a); };
 }

@@ -71,9 +71,11 @@ def product(tmp_path):
         (["check", DIGITS, "--option", "free_dimension_overrides=bath=2"], "is it batch"),
         (["run", DIGITS, "--option", "free_dimension_overrides=bath=2"], "is it batch"),
         (["run", DIGITS, "--option", "precision=conv9*=bfloat16"], "matches no node; is it"),
-        (["run", DIGITS, "--fetch", "scors"], "is it"),
         (["run", DIGITS, "--skip-pass", "ConstantFolding"], "no pass"),
         (["run", DIGITS, "--option", "treadle.devise=sim"], "is it treadle.device"),
+        (["run", DIGITS, "--fetch", "scors"], "is it"),
+        (["compare", DIGITS, "--option", "device=sim"], "--with optimised"),
+        (["precision", DIGITS, "--option", "precision=bfloat16"], "what `treadle precision` chooses"),
         (["run", DIGITS, "--labels", "absent.txt", "--top", "1"], "absent.txt"),
         (["operators", "--domain", "com.none"], "com.none"),
         (["quantize", DIGITS, "-o", "out.onnx", "--mode", "dynamc"], '--mode takes dynamic, qdq, weights, not "dynamc"'),
@@ -94,11 +96,19 @@ def test_wrong_calls_end_with_a_message(program, arguments, expected):
         ["run", DIGITS, "--option", "treadle.device=sim", "--option", "treadle.sim.memory=512MiB"],
         ["run", DIGITS, "--option", "device=sim", "--option", "sim.memory=512MiB", "--option", "memory_limit_bytes=1GiB"],
         ["run", DIGITS, "--option", "session.set_denormal_as_zero=1"],
+        ["inspect", DIGITS, "--option", "treadle.compute_streams=2"],
+        ["compare", DIGITS, "--with", "optimised", "--option", "precision=bfloat16", "--rtol", "0.1", "--atol", "0.1"],
+        ["precision", DIGITS, "--option", "share_weights=0"],
     ],
 )
 def test_options_are_taken_wherever_there_is_a_session(treadle, arguments):
     run = treadle(*arguments)
     assert run.returncode == 0, run.stderr
+
+
+def test_inspect_shows_the_graph_of_the_options(treadle):
+    usual, written = (treadle("inspect", DIGITS, "--stage", "optimised", *more).stdout for more in ([], ["--no-optimize"]))
+    assert "Relu" in written and written != usual
 
 
 def test_the_bare_program_shows_its_help(treadle):
