@@ -13,7 +13,7 @@
 #include "core/sha1.h"
 #include "core/thread_pool.h"
 #include "exec/program/binding.h"
-#include "passes/conv_choice.h"
+#include "session/options.h"
 #include "treadle/error.h"
 
 namespace treadle {
@@ -84,24 +84,21 @@ auto texts_of(M& metadata) {
 }  // namespace
 
 std::string compiling_declines(const SessionOptions& options) {
-  if (options.mode == SessionMode::training) return "it is for training";
-  if (options.allocator) return "its weights come from an allocator of its own";
-  if (!options.initializers.empty()) return "initializers are replaced";
-  if (options.config.contains("treadle.backends")) return "subgraphs go to backends";
-  if ((!options.device.empty() && options.device != "cpu") || !options.group2ctx.empty() || !options.argument_devices.empty())
-    return "nodes run on devices other than the host";
+  const SessionOptions defaults;
+  for (const Option<SessionOptions>& row : session_option_table().rows())
+    if (!row.never_compiled.empty() && row.is_set(options, defaults)) return std::string(row.never_compiled);
   return {};
 }
 
+// An option counts unless its row says otherwise: one too many costs a compilation, one too few gives another session's graph.
 std::string graph_options(const SessionOptions& options) {
-  std::string text = fmt::format("level={}\nmax_patches={}\n", static_cast<int>(options.graph_optimization_level), options.max_patches);
-  if (!options.precision.empty()) text += fmt::format("precision={}\n", options.precision);
-  if (std::isfinite(options.max_weight_expansion)) text += fmt::format("max_weight_expansion={}\n", options.max_weight_expansion);
-  if (!options.conv_rates.empty()) text += fmt::format("conv_rates={}\n", fmt::join(passes::read_conv_rates(options.conv_rates), " "));
-  for (const std::string& pass : options.disabled_passes) text += fmt::format("without {}\n", pass);
-  for (const auto& [symbol, extent] : options.free_dimension_overrides) text += fmt::format("{}={}\n", symbol, extent);
-  for (const auto& [denotation, extent] : options.denotation_overrides) text += fmt::format("denotation {}={}\n", denotation, extent);
-  if (auto storage = options.config.find("treadle.storage"); storage != options.config.end()) text += "storage " + storage->second + "\n";
+  const SessionOptions defaults;
+  std::string text;
+  for (const Option<SessionOptions>& row : session_option_table().rows()) {
+    if (row.leaves_graph || !row.is_set(options, defaults)) continue;
+    const std::string value = row.get(options);
+    text += fmt::format("{}={}\n", row.name, row.content ? row.content(value) : value);
+  }
   return text;
 }
 

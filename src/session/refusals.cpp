@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "session/options.h"
 #include "treadle/error.h"
 
 namespace treadle {
@@ -60,6 +61,15 @@ void refuse(std::string_view where, std::string_view what, std::string_view name
       std::find_if(std::begin(kRefusals), std::end(kRefusals), [&](const Refusal& r) { return r.where == where && r.what == what; });
   if (found == std::end(kRefusals)) throw Error(ErrorCode::internal, fmt::format("no words for {} in {}", what, where));
   throw Error(ErrorCode::invalid_argument, name.empty() ? found->message() : fmt::format("\"{}\": {}", name, found->message()));
+}
+
+void refuse_set(std::string_view where, const SessionOptions& options) {
+  const SessionOptions defaults;
+  for (const Refusal& refusal : kRefusals) {
+    if (refusal.where != where) continue;
+    for (const Option<SessionOptions>& row : session_option_table().rows())
+      if ((row.name == refusal.what || row.key == refusal.what) && row.is_set(options, defaults)) refuse(where, refusal.what);
+  }
 }
 
 std::string refusals_markdown() {

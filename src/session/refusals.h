@@ -5,6 +5,8 @@
 #include <string>
 #include <string_view>
 
+#include "treadle/session.h"
+
 namespace treadle {
 
 struct Refusal {
@@ -19,6 +21,9 @@ std::span<const Refusal> refusals();
 /// @param name  of what is refused; empty: the words say it.
 /// @throws Error(invalid_argument) in the words of the list. @pre it is there
 [[noreturn]] void refuse(std::string_view where, std::string_view what, std::string_view name = {});
+
+/// @throws Error(invalid_argument) for the first option of the list that is set. @param options  complete()
+void refuse_set(std::string_view where, const SessionOptions& options);
 
 /// The table as docs/sessions.md has it.
 std::string refusals_markdown();

@@ -12,6 +12,7 @@
 #include "onnx/import.h"
 #include "passes/pipeline.h"
 #include "session/model.h"
+#include "session/options.h"
 #include "session/refusals.h"
 #include "train/artifact_files.h"
 #include "train/optimizers.h"
@@ -24,19 +25,6 @@ namespace {
 
 [[noreturn]] void throw_bad(const std::string& path, const std::string& what) {
   throw Error(ErrorCode::invalid_model, fmt::format("{}: {}", path, what));
-}
-
-void check_session(const SessionOptions& session) {
-  const SessionOptions usual;
-  const std::pair<bool, const char*> shaping[] = {
-      {session.graph_optimization_level != usual.graph_optimization_level, "graph_optimization_level"},
-      {!session.disabled_passes.empty(), "disabled_passes"},
-      {session.max_patches != usual.max_patches, "max_patches"},
-      {session.max_weight_expansion != usual.max_weight_expansion, "max_weight_expansion"},
-      {!session.precision.empty(), "precision"},
-      {session.config.contains("treadle.storage"), "treadle.storage"}};
-  for (const auto& [is_set, name] : shaping)
-    if (is_set) refuse("training from artifacts", name);
 }
 
 // What a model says in its metadata of the artifacts that it is part of.
@@ -64,7 +52,7 @@ void make_parameter(Graph& graph, const std::string& name, const TrainedValues& 
 }  // namespace
 
 Artifacts::Artifacts(const std::string& folder, const SessionOptions& session) : folder_(folder) {
-  check_session(session);
+  refuse_set("training from artifacts", complete(session));
   if (!std::filesystem::is_directory(folder)) throw Error(ErrorCode::not_found, fmt::format("{}: there is no such folder", folder));
   auto load = [&](const char* file) { models_.emplace(file, Model::load(artifact_path(folder, file))); };
   load(kTrainingModel);

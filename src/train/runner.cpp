@@ -10,6 +10,7 @@
 #include "exec/run/frame.h"
 #include "passes/precision.h"
 #include "session/model.h"
+#include "session/options.h"
 #include "session/refusals.h"
 #include "session/run_names.h"
 #include "treadle/error.h"
@@ -133,18 +134,7 @@ void Runner::keep(const std::string& name, const Datum& value) {
 size_t Runner::place_of_fed(size_t fed) const { return position_of(executable_->input_names, fed_names_[fed]); }
 
 SessionOptions in_training(const SessionOptions& options) {
-  const std::pair<bool, const char*> refused[] = {
-      {!options.optimized_model_filepath.empty(), "optimized_model_filepath"},
-      {!options.compiled_model_filepath.empty(), "compiled_model_filepath"},
-      {!options.cache_dir.empty(), "cache_dir"},
-      {!options.free_dimension_overrides.empty(), "free_dimension_overrides"},
-      {!options.denotation_overrides.empty(), "denotation_overrides"},
-      {!options.initializers.empty(), "initializers"},
-      {!options.conv_rates.empty(), "conv_rates"},
-      {options.config.contains("treadle.backends"), "treadle.backends"},
-  };
-  for (const auto& [is_set, name] : refused)
-    if (is_set) refuse("training", name);
+  refuse_set("training", complete(options));
   const auto precision = passes::PrecisionRules::parse(options.precision);
   if (precision.names(ops::Precision::int8_weights)) refuse("training", "precision of int8_weights");
   if (!precision.empty() && options.graph_optimization_level < GraphOptimizationLevel::extended)

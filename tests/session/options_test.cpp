@@ -12,6 +12,7 @@
 #include <string>
 #include <tuple>
 
+#include "session/compile_cache.h"
 #include "session/environment.h"
 #include "session/refusals.h"
 #include "tests/session/models.h"
@@ -327,6 +328,32 @@ Model convolution() {
   pads.name = "pads", pads.type = onnx::AttributeType::ints, pads.ints = {1, 1, 1, 1};
   model.last_node().attributes.push_back(std::move(pads));
   return model.model();
+}
+
+// Compiled models are found again by what graph_options() says.
+TEST(Options, ThoseThatLeaveTheGraphAloneAreNotInTheCachesKey) {
+  const Model model = convolution();
+  const SessionOptions usual;
+  const std::string graph = Session(model, usual).to_text("optimised");
+  for (const Option<SessionOptions>& row : session_option_table().rows()) {
+    if (!row.settable || !row.never_compiled.empty() || std::holds_alternative<ConfigMember>(row.member)) continue;
+    const bool is_extents = row.form == OptionForm::extents, is_names = row.form == OptionForm::names;
+    const bool is_number = row.form == OptionForm::integer || row.form == OptionForm::real;
+    if (row.form != OptionForm::flag && row.form != OptionForm::choice && !is_number && !is_extents && !is_names) continue;
+    SessionOptions options;
+    set_option(options, row.name,
+               is_extents  ? "n=3"
+               : is_names  ? "fuse-conv"
+               : is_number ? "1"
+               : row.form == OptionForm::choice
+                   ? std::string(row.choices[0].name == row.get(usual) ? row.choices[1].name : row.choices[0].name)
+                   : std::string(row.get(usual) == "1" ? "0" : "1"));
+    if (!row.is_set(options, usual)) continue;  // its default is 1
+    EXPECT_EQ(graph_options(options) == graph_options(usual), row.leaves_graph) << row.name;
+    if (row.leaves_graph) {
+      EXPECT_EQ(Session(model, options).to_text("optimised"), graph) << row.name;
+    }
+  }
 }
 
 struct Packing {
