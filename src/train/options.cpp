@@ -1,12 +1,13 @@
-// Options of trainers by name, from text.
+#include "train/options.h"
+
 #include <fmt/format.h>
 
 #include <charconv>
-#include <functional>
+#include <type_traits>
+#include <utility>
 
 #include "core/nearest.h"
 #include "treadle/error.h"
-#include "treadle/train.h"
 
 namespace treadle::train {
 namespace {
@@ -84,83 +85,157 @@ void set_loss(TrainerOptions& options, const std::string& value) {
   options.loss = is_file ? Loss::graph : loss_named(value);
 }
 
-struct TextOption {
-  std::string name;
-  std::function<void(TrainerOptions&, const std::string& value)> set;
+using O = TrainerOptions;
+
+// Makes rows of members. `sub` leads to the struct that the member is of.
+struct TrainerRows {
+  std::vector<TrainerOptionInfo> all;
+
+  void add(std::string_view name, std::string_view text, void (*set)(O&, const std::string&)) { all.push_back({name, text, set}); }
+  template <auto Member, typename Sub>
+  void add_of(std::string_view name, std::string_view text, Sub) {
+    all.push_back({name, text, [name = std::string(name)](O& o, const std::string& value) { set_member(name, Sub()(o).*Member, value); }});
+    using T = std::remove_cvref_t<decltype(Sub()(std::declval<O&>()).*Member)>;
+    all.back().is_flag = std::is_same_v<T, bool>;
+  }
+  template <auto Member>
+  void add(std::string_view name, std::string_view text) {
+    add_of<Member>(name, text, [](O& o) -> O& { return o; });
+  }
+
+  template <typename T>
+  static void set_member(std::string_view name, T& member, const std::string& value) {
+    if constexpr (std::is_same_v<T, bool>) {
+      member = trainer_flag(name, value);
+    } else if constexpr (std::is_same_v<T, std::string>) {
+      member = value;
+    } else if constexpr (std::is_same_v<T, std::vector<std::string>>) {
+      for (std::string& part : parts_of(value, ',')) member.push_back(std::move(part));
+    } else if constexpr (requires { member.value(); }) {
+      member = trainer_number<typename T::value_type>(name, value);
+    } else {
+      member = trainer_number<T>(name, value);
+    }
+  }
 };
 
-std::vector<TextOption> make_text_options() {
-  using O = TrainerOptions;
+void loss_rows(TrainerRows& rows) {
+  rows.add("loss",
+           "softmax_cross_entropy (default), negative_log_likelihood, mean_squared_error, l1, huber, "
+           "binary_cross_entropy_with_logits, kl_divergence, ctc, output, or an ONNX file: a graph of the loss, "
+           "whose first input takes the scores and the next the labels",
+           set_loss);
+  rows.add<&O::output>("output", "Output, or another value, to compute the loss from; the first output if not given");
+  rows.all.back().argument = "--loss-of";
+  rows.add<&O::int32_labels>("int32_labels", "Labels are int32");
+  rows.all.back().argument = "";
+  rows.add<&O::class_axis>("class_axis", "Axis of the classes in the scores; -1 for language models");
+  rows.add<&O::ignore_index>("ignore_index", "Label that does not count");
+  rows.add("class_weights", "A weight for each class, separated by commas", [](O& o, const std::string& value) {
+    o.class_weights.clear();
+    for (const std::string& part : parts_of(value, ',')) o.class_weights.push_back(trainer_number<float>("class_weights", part));
+  });
+  rows.add<&O::label_smoothing>("label_smoothing", "Label smoothing, from 0 to 1");
+  rows.add<&O::huber_delta>("huber_delta", "Distance at which huber changes from squared to absolute");
+  rows.add<&O::blank>("blank", "Class that is no label, of ctc; default 0");
+}
+
+void optimizer_rows(TrainerRows& rows) {
+  constexpr auto kScaling = [](O& o) -> LossScaling& { return o.loss_scaling; };
+  rows.add("optimizer", "Optimizer: sgd (default), adam, adamw, adagrad, rmsprop, lion or lamb",
+           [](O& o, const std::string& value) { o.optimizer = optimizer_named(value); });
+  rows.add<&O::learning_rate>("learning_rate", "Learning rate; default 0.01");
+  rows.add<&O::momentum>("momentum", "Momentum of sgd and rmsprop");
+  rows.add<&O::weight_decay>("weight_decay", "Weight decay; default 0, for adamw 0.01");
+  rows.add<&O::nesterov>("nesterov", "Nesterov momentum, for sgd");
+  rows.add<&O::beta1>("beta1", "First beta of adam, adamw, lion and lamb");
+  rows.add<&O::beta2>("beta2", "Second beta of adam, adamw, lion and lamb");
+  rows.add<&O::epsilon>("epsilon", "Epsilon of adam, adamw, adagrad, rmsprop and lamb");
+  rows.add<&O::smoothing>("smoothing", "Smoothing of rmsprop (PyTorch's alpha)");
+  rows.add_of<&LossScaling::init_scale>("init_scale", "First scale of the loss, with --option precision=float16; default 65536", kScaling);
+  rows.add_of<&LossScaling::growth_factor>("growth_factor", "Factor by which that scale grows; default 2", kScaling);
+  rows.add_of<&LossScaling::backoff_factor>(
+      "backoff_factor", "Factor of the scale after a step with an infinite or NaN gradient, which is skipped; default 0.5", kScaling);
+  rows.add_of<&LossScaling::growth_interval>("growth_interval", "Updates without such a step before the scale grows; default 2000",
+                                             kScaling);
+  rows.add<&O::clip_value>("clip_value", "Clip each gradient to -VALUE..VALUE");
+  rows.add<&O::clip_norm>("clip_norm", "Scale all gradients together down to this norm");
+  rows.add<&O::accumulation_steps>("accumulation_steps", "Number of steps that make one update");
+  rows.add<&O::ema_decay>("ema_decay",
+                          "Decay, from 0 to 1, of an exponential average of the parameters, which is then validated and saved");
+  rows.add<&O::ema_statistics>("ema_statistics", "Average running statistics as well");
+}
+
+void schedule_rows(TrainerRows& rows) {
   using S = Schedule;
-  std::vector<TextOption> all;
-  auto number = [&]<typename T>(const char* name, T O::*member) {
-    all.push_back({name, [=](O& o, const std::string& value) { o.*member = trainer_number<T>(name, value); }});
-  };
-  auto maybe = [&]<typename T>(const char* name, std::optional<T> O::*member) {
-    all.push_back({name, [=](O& o, const std::string& value) { o.*member = trainer_number<T>(name, value); }});
-  };
-  auto flag = [&](const char* name, bool O::*member) {
-    all.push_back({name, [=](O& o, const std::string& value) { o.*member = trainer_flag(name, value); }});
-  };
-  auto list = [&](const char* name, std::vector<std::string> O::*member) {
-    all.push_back({name, [=](O& o, const std::string& value) {
-                     for (std::string& part : parts_of(value, ',')) (o.*member).push_back(std::move(part));
-                   }});
-  };
-  all.push_back({"output", [](O& o, const std::string& value) { o.output = value; }});
-  all.push_back({"loss", [](O& o, const std::string& value) { set_loss(o, value); }});
-  all.push_back({"optimizer", [](O& o, const std::string& value) { o.optimizer = optimizer_named(value); }});
-  all.push_back({"schedule", [](O& o, const std::string& value) { o.schedule.kind = schedule_named(value); }});
-  for (const auto& [name, member] :
-       {std::pair{"warmup_steps", &S::warmup_steps}, std::pair{"total_steps", &S::total_steps}, std::pair{"step_size", &S::step_size}})
-    all.push_back({name, [name = name, member = member](O& o, const std::string& value) {
-                     o.schedule.*member = trainer_number<int64_t>(name, value);
-                   }});
-  for (const auto& [name, member] : {std::pair{"gamma", &S::gamma}, std::pair{"final_factor", &S::final_factor}})
-    all.push_back({name, [name = name, member = member](O& o, const std::string& value) {
-                     o.schedule.*member = trainer_number<double>(name, value);
-                   }});
-  all.push_back({"class_weights", [](O& o, const std::string& value) {
-                   o.class_weights.clear();
-                   for (const std::string& part : parts_of(value, ','))
-                     o.class_weights.push_back(trainer_number<float>("class_weights", part));
-                 }});
-  all.push_back({"group", [](O& o, const std::string& value) { o.groups.push_back(parse_group(value)); }});
-  all.push_back({"initialize", [](O& o, const std::string& value) { o.initialization.push_back(parse_initialization(value)); }});
-  number("initialization_seed", &O::initialization_seed), number("head", &O::head_classes);
-  all.push_back({"lora_rank", [](O& o, const std::string& value) { o.lora.rank = trainer_number<int64_t>("lora_rank", value); }});
-  all.push_back({"lora_alpha", [](O& o, const std::string& value) { o.lora.alpha = trainer_number<double>("lora_alpha", value); }});
-  all.push_back({"lora_dropout", [](O& o, const std::string& value) { o.lora.dropout = trainer_number<double>("lora_dropout", value); }});
-  all.push_back({"lora_seed", [](O& o, const std::string& value) { o.lora.seed = trainer_number<uint64_t>("lora_seed", value); }});
-  all.push_back({"lora_targets", [](O& o, const std::string& value) {
-                   for (std::string& part : parts_of(value, ',')) o.lora.targets.push_back(std::move(part));
-                 }});
-  auto scaling = [&]<typename T>(const char* name, std::optional<T> LossScaling::*member) {
-    all.push_back({name, [=](O& o, const std::string& value) { o.loss_scaling.*member = trainer_number<T>(name, value); }});
-  };
-  scaling("init_scale", &LossScaling::init_scale), scaling("growth_factor", &LossScaling::growth_factor);
-  scaling("backoff_factor", &LossScaling::backoff_factor), scaling("growth_interval", &LossScaling::growth_interval);
-  flag("int32_labels", &O::int32_labels), flag("nesterov", &O::nesterov), flag("fused_update", &O::fused_update);
-  flag("early_updates", &O::early_updates);
-  flag("dynamic_batch", &O::dynamic_batch), flag("ema_statistics", &O::ema_statistics);
-  all.push_back({"communicator", [](O& o, const std::string& value) { o.communicator_name = value; }});
-  all.push_back({"reduction", [](O& o, const std::string& value) {
-                   o.reduction = dtype_from_name(value);
-                   if (o.reduction == DType::undefined) throw_bad_value("reduction", value, "float32 or bfloat16");
-                 }});
-  number("communicator_deadline_s", &O::communicator_deadline_s), number("bucket_bytes", &O::bucket_bytes);
-  flag("shard_optimizer", &O::shard_optimizer);
-  number("class_axis", &O::class_axis), number("accumulation_steps", &O::accumulation_steps);
-  number("label_smoothing", &O::label_smoothing), number("learning_rate", &O::learning_rate);
-  number("clip_value", &O::clip_value), number("clip_norm", &O::clip_norm), number("ema_decay", &O::ema_decay);
-  for (const char* name : {"memory_fraction", "recompute_fraction"})
-    all.push_back({name, [name](O& o, const std::string& value) { treadle::set_option(o.session, name, value); }});
-  maybe("ignore_index", &O::ignore_index), maybe("huber_delta", &O::huber_delta), maybe("blank", &O::blank),
-      maybe("momentum", &O::momentum);
-  maybe("weight_decay", &O::weight_decay), maybe("beta1", &O::beta1), maybe("beta2", &O::beta2);
-  maybe("epsilon", &O::epsilon), maybe("smoothing", &O::smoothing);
-  list("parameters", &O::parameters), list("frozen", &O::frozen), list("untied", &O::untied), list("lazy_updates", &O::lazy_updates);
-  return all;
+  constexpr auto kSchedule = [](O& o) -> S& { return o.schedule; };
+  rows.add("schedule", "Schedule of the learning rate: constant (default), step, cosine, linear, one_cycle",
+           [](O& o, const std::string& value) { o.schedule.kind = schedule_named(value); });
+  rows.add_of<&S::warmup_steps>("warmup_steps", "Updates during which the rate rises", kSchedule);
+  rows.add_of<&S::total_steps>("total_steps", "Updates of cosine, linear and one_cycle; all of --epochs if not given", kSchedule);
+  rows.add_of<&S::step_size>("step_size", "Updates between two reductions by the schedule step", kSchedule);
+  rows.add_of<&S::gamma>("gamma", "Factor of each reduction by the schedule step", kSchedule);
+  rows.add_of<&S::final_factor>("final_factor", "Final factor of cosine and linear", kSchedule);
+}
+
+void parameter_rows(TrainerRows& rows) {
+  constexpr auto kLora = [](O& o) -> LoraOptions& { return o.lora; };
+  rows.add("group", "PATTERN,PATTERN;rate_factor=F;weight_decay=W: settings for these parameters; may be repeated",
+           [](O& o, const std::string& value) { o.groups.push_back(parse_group(value)); });
+  rows.add<&O::parameters>("parameters", "Names or patterns of initializers to train, separated by commas; all if not given");
+  rows.add<&O::frozen>("frozen", "Names or patterns of initializers not to train");
+  rows.add<&O::untied>("untied", "Names or patterns of initializers that an exporter merged: each node that reads one gets its own");
+  rows.add(
+      "initialize",
+      "PATTERN,PATTERN;initializer=NAME;scale=F: parameters that begin with random values (zeros, ones, normal, uniform, xavier_normal, "
+      "xavier_uniform, kaiming_normal, kaiming_uniform); may be repeated",
+      [](O& o, const std::string& value) { o.initialization.push_back(parse_initialization(value)); });
+  rows.add<&O::initialization_seed>("initialization_seed", "Seed of these values");
+  rows.add<&O::dynamic_batch>("dynamic_batch", "Let a model that states one batch size take any");
+  rows.add<&O::head_classes>(
+      "head", "Replace the last layer by a new one of this many classes, which begins with random values (--initialization-seed)");
+  rows.add_of<&LoraOptions::rank>("lora_rank", "Train adapters of this rank beside frozen weights; the output has them merged", kLora);
+  rows.add_of<&LoraOptions::alpha>("lora_alpha", "Factor of the adapters, divided by the rank; the rank by default", kLora);
+  rows.add_of<&LoraOptions::dropout>("lora_dropout", "Dropout of what the adapters read", kLora);
+  rows.add_of<&LoraOptions::targets>(
+      "lora_targets", "Names or patterns of weights, or of nodes that read them, separated by commas; by default all of MatMul and Gemm",
+      kLora);
+  rows.add_of<&LoraOptions::seed>("lora_seed", "Seed of the adapters' first values", kLora);
+}
+
+void step_rows(TrainerRows& rows) {
+  rows.add<&O::lazy_updates>("lazy_updates",
+                             "Tables of which an update touches only the rows that were read: names or patterns, separated by commas");
+  rows.add("memory_fraction",
+           "Share, up to 1, of what a step's activations take otherwise; steps compute values twice or write them to a file",
+           [](O& o, const std::string& value) { treadle::set_option(o.session, "memory_fraction", value); });
+  rows.add(
+      "recompute_fraction",
+      "Share, up to 1, of a step's time, as estimated, that may go into values which are computed twice, for less memory; by default up "
+      "to 0.1, as far as it pays",
+      [](O& o, const std::string& value) { treadle::set_option(o.session, "recompute_fraction", value); });
+  rows.add<&O::fused_update>("fused_update", "Update all parameters in one node");
+  rows.add<&O::early_updates>("early_updates", "Update each parameter as soon as its gradient is there");
+}
+
+// Commands have arguments of their own for them: they find out whether there are several processes.
+void rank_rows(TrainerRows& rows) {
+  const size_t first = rows.all.size();
+  rows.add<&O::communicator_name>("communicator", "How processes that train together find each other");
+  rows.add<&O::communicator_deadline_s>("communicator_deadline_s", "Seconds after which a process that does not answer ends the others");
+  rows.add<&O::bucket_bytes>("bucket_bytes", "Size of the parts in which gradients are reduced");
+  rows.add("reduction", "Dtype in which gradients travel and are added: float32 (default) or bfloat16", [](O& o, const std::string& value) {
+    o.reduction = dtype_from_name(value);
+    if (o.reduction == DType::undefined) throw_bad_value("reduction", value, "float32 or bfloat16");
+  });
+  rows.add<&O::shard_optimizer>("shard_optimizer", "Each process keeps the optimizer's state of its share of the parameters");
+  for (size_t i = first; i < rows.all.size(); ++i) rows.all[i].argument = "";
+}
+
+std::vector<TrainerOptionInfo> make_trainer_rows() {
+  TrainerRows rows;
+  for (auto add : {loss_rows, optimizer_rows, schedule_rows, parameter_rows, step_rows, rank_rows}) add(rows);
+  return std::move(rows.all);
 }
 
 [[noreturn]] void throw_no_option(std::string_view who, std::string_view name, const std::vector<std::string>& names) {
@@ -171,13 +246,18 @@ constexpr std::string_view kOfSession = "session.";
 
 }  // namespace
 
+std::span<const TrainerOptionInfo> trainer_option_table() {
+  static const std::vector<TrainerOptionInfo> rows = make_trainer_rows();
+  return rows;
+}
+
 void set_option(TrainerOptions& options, std::string_view name, const std::string& value) {
-  static const std::vector<TextOption> all = make_text_options();
   if (name.starts_with(kOfSession)) return treadle::set_option(options.session, name.substr(kOfSession.size()), value);
-  for (const TextOption& option : all)
-    if (option.name == name) return option.set(options, value);
   std::vector<std::string> names;
-  for (const TextOption& option : all) names.push_back(option.name);
+  for (const TrainerOptionInfo& option : trainer_option_table()) {
+    if (option.name == name) return option.set(options, value);
+    names.emplace_back(option.name);
+  }
   throw_no_option("a trainer", name, names);
 }
 
