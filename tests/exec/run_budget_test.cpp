@@ -94,8 +94,9 @@ TEST(RunBudget, FollowsALimitThatChangesAgainWhileTheRunWaitsForRoom) {
 /// An arena of so many bytes; of fewer from the `change`-th question on.
 class ShrinkingRoom final : public exec::MemoryPass {
  public:
-  ShrinkingRoom(size_t before, size_t after, int change) : before_(before), after_(after), left_(change) {}
-  bool may_reorder() const override { return false; }
+  ShrinkingRoom(size_t before, size_t after, int change, bool reorders = false)
+      : before_(before), after_(after), reorders_(reorders), left_(change) {}
+  bool may_reorder() const override { return reorders_; }
   size_t arena_capacity(size_t) const override { return has_shrunk() ? after_ : before_; }
   std::unique_lock<std::mutex> admit(size_t, size_t, const exec::RunControl&) override { return std::unique_lock(mutex_); }
   std::optional<std::unique_lock<std::mutex>> admit_now(size_t) override { return std::unique_lock(mutex_); }
@@ -106,9 +107,45 @@ class ShrinkingRoom final : public exec::MemoryPass {
 
  private:
   const size_t before_, after_;
+  const bool reorders_;
   mutable std::atomic<int> left_;
   std::mutex mutex_;
 };
+
+TEST(RunBudget, ALimitThatShrinksInFrontOfAnyNodeOfARandomGraphEndsNoRun) {
+  int changed = 0;
+  for (uint32_t seed = 0; seed < 12; ++seed) {
+    const std::vector<Datum> feeds = testing::random_feeds(seed);
+    const exec::Program program(testing::random_graph(seed, /*data_dependent=*/seed % 3 == 0));
+    std::vector<Datum> expected(program.output_slots().size()), outputs(expected.size());
+    exec::run(program, feeds, expected, {});
+    const size_t arena = exec::rounded(program.bindings().latest_plan()->arena_bytes);
+    const int steps = static_cast<int>(program.instructions().size());
+    for (const bool reorders : {false, true})
+      for (const size_t before : {arena, arena * 8 / 10 / 64 * 64})
+        for (const size_t after : {size_t{0}, arena / 4 / 64 * 64, arena / 2 / 64 * 64})
+          for (int at = 1; at < steps + 2; at += 1 + steps / 20) {
+            SCOPED_TRACE(std::to_string(seed) + ", from " + std::to_string(before) + " to " + std::to_string(after) + " at " +
+                         std::to_string(at));
+            ShrinkingRoom room(before, after, at, reorders);
+            exec::RunControl control;
+            control.pass = &room;
+            exec::Frame frame(program);
+            try {
+              frame.start(feeds, {}, control, {});
+            } catch (const Error& error) {
+              EXPECT_EQ(error.code(), ErrorCode::resource_exhausted) << error.what();  // some graphs need more from their beginning
+              continue;
+            }
+            const size_t held = frame.state().arena_bytes();
+            EXPECT_TRUE(frame.advance());
+            changed += frame.state().arena_bytes() < held;
+            frame.take_outputs(outputs);
+            testing::expect_same_bits(outputs, expected);
+          }
+  }
+  EXPECT_GT(changed, 200);
+}
 
 TEST(RunBudget, ARunByReadinessGoesOnInOrderWhenTheLimitChanges) {
   ThreadPool pool(3);

@@ -216,6 +216,15 @@ bool RunBudget::is_away_without_copy(const BudgetedPlan& plan, size_t buffer, in
   return std::find(drops.begin(), drops.end(), left) != drops.end();
 }
 
+// True if the plan finds it in the file once it is at the step: a plan of the whole run may have written it before that.
+bool RunBudget::is_loaded_later(const BudgetedPlan& plan, size_t buffer, int32_t step) {
+  for (size_t m = plan.first_move[static_cast<size_t>(step) + 1]; m < plan.moves.size(); ++m) {
+    if (static_cast<size_t>(plan.moves[m].buffer) != buffer || plan.moves[m].kind == BudgetedPlan::Kind::recompute) continue;
+    return plan.moves[m].kind == BudgetedPlan::Kind::load;
+  }
+  return false;
+}
+
 // Where everything is that is needed at the step or later.
 // @return false if a value is nowhere at the moment, because it is to be made anew.
 bool RunBudget::find_kept(int32_t step, std::vector<Kept>& kept) const {
@@ -260,7 +269,7 @@ void RunBudget::aim(int32_t step, std::vector<Kept>& kept) const {
   for (Kept& value : kept) {
     const BudgetedPlan::Stay* stay = plan ? stay_at(*plan, value.buffer, step) : nullptr;
     value.to = !plan ? state_.place_of(value.buffer) : stay ? stay->offset : RunState::kAway;
-    value.is_wanted = value.to != RunState::kAway || !is_away_without_copy(*plan, value.buffer, step);
+    value.is_wanted = plan && is_loaded_later(*plan, value.buffer, step);
   }
 }
 
@@ -336,10 +345,8 @@ void RunBudget::arrange(const std::vector<Kept>& kept, const BudgetedPlan& any_p
   for (const Kept& value : kept) {
     const size_t in_file = any_plan.file_offsets[value.buffer];
     if (value.from == RunState::kAway) continue;
-    if (value.to == RunState::kAway) {
-      if (value.is_wanted) write_out(in_file, value.from, size_of(value));
-      continue;
-    }
+    if (value.is_wanted) write_out(in_file, value.from, size_of(value));
+    if (value.to == RunState::kAway) continue;
     moves.push_back({value.from, value.to, size_of(value)});
     file_offsets.push_back(in_file);
     if (value.from != value.to) bytes += size_of(value);

@@ -53,7 +53,7 @@ class RunBudget {
   struct Kept {
     size_t buffer;
     size_t from, to = 0;    ///< in the arena, or kAway: in the file
-    bool is_wanted = true;  ///< by the new plan, which otherwise makes it anew
+    bool is_wanted = true;  ///< in the file, by the new plan
   };
   void choose_rest(int32_t step, std::span<const Kept> kept);
   size_t size_of(const Kept& value) const;
@@ -65,6 +65,7 @@ class RunBudget {
   bool copy_to_second_arena(std::vector<Kept>& kept, const BudgetedPlan& any_plan);
   void arrange(const std::vector<Kept>& kept, const BudgetedPlan& any_plan);
   bool is_needed(const BudgetedPlan* plan, size_t buffer, int32_t step) const;
+  static bool is_loaded_later(const BudgetedPlan& plan, size_t buffer, int32_t step);
   static bool is_away_without_copy(const BudgetedPlan& plan, size_t buffer, int32_t step);
   void recompute(const BudgetedPlan& plan, size_t first, size_t count);
   void write_out(size_t file_offset, size_t offset, size_t size_bytes);
