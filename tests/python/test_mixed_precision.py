@@ -202,10 +202,10 @@ def test_adapters_beside_a_frozen_base_in_bfloat16(sorting) -> None:
     ("bfloat16", treadle.GraphOptimizationLevel.ORT_ENABLE_BASIC, "graph_optimization_level"),
 ])
 def test_what_cannot_be_is_refused(sorting, precision: str, level, message: str) -> None:
-    made = options(precision)
-    if level is not None:
-        made.graph_optimization_level = level
     with pytest.raises(Exception, match=message):
+        made = options(precision)
+        if level is not None:
+            made.graph_optimization_level = level
         Trainer(sorting[0], class_axis=-1, sess_options=made)
 
 
