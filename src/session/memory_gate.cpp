@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <tuple>
 #include <utility>
 
 #include "core/allocation.h"
@@ -131,9 +130,16 @@ bool MemoryGate::Pass::charge(MemoryAccount& account, MemoryClass memory_class, 
   if (is_settled()) return true;
   bool is_in = false;
   if (control_ && !is_within_run_) {
-    const exec::Governor::Waiting waiting(governor, inside_ ? &waiting_nodes_ : nullptr);
-    const auto others_leave = [&] { return governor.inside > governor.waiting_inside; };
-    if (others_leave()) governor.wait(lock, *control_, [&] { return (is_in = is_settled()) || !others_leave(); });
+    const bool goes_on = had_room(size_bytes);
+    const exec::Governor::Waiting waiting(governor, inside_ ? &waiting_nodes_ : nullptr, goes_on);
+    governor.wait(lock, *control_, [&] {
+      // Asked before, as a run that leaves meanwhile makes room. One that goes on all the same will leave, and one that comes lets go of
+      // what it brings.
+      const bool others_leave =
+          governor.inside > governor.waiting_inside || governor.arriving > governor.waiting_for_turn || (!goes_on && governor.going_on > 0);
+      is_in = is_settled();
+      return is_in || !others_leave;
+    });
   }
   if (is_in || !had_room(size_bytes)) return is_in;
   account.charge_beyond_limits(memory_class, size_bytes);
@@ -175,7 +181,8 @@ std::optional<std::unique_lock<std::mutex>> MemoryGate::Pass::admit_now(size_t b
   return lock;
 }
 
-std::unique_lock<std::mutex> MemoryGate::Pass::admit(size_t bytes, size_t later_bytes, const exec::RunControl& control) {
+std::unique_lock<std::mutex> MemoryGate::Pass::admit(size_t bytes, size_t later_bytes, const exec::RunControl& control,
+                                                     const std::function<size_t()>& let_go) {
   exec::Governor& governor = gate_.governor();
   control_ = &control;
   auto arrive = [&] {
@@ -192,12 +199,18 @@ std::unique_lock<std::mutex> MemoryGate::Pass::admit(size_t bytes, size_t later_
     return {};
   }
   std::unique_lock lock(governor.mutex);
+  const auto has_room = [&] {
+    const MemoryAccount* full = full_account(bytes, later_bytes).first;
+    return !full || governor.make_room(*full, [&] { return !full_account(bytes, later_bytes).first; });
+  };
+  if (!has_room()) bytes += let_go();
   arrive();
   governor.wait(lock, control, [&] {
-    auto [full, used] = full_account(bytes, later_bytes);
-    if (!full || governor.make_room(*full, [&] { return !full_account(bytes, later_bytes).first; })) return true;
-    std::tie(full, used) = full_account(bytes, later_bytes);
-    if (full && nobody_leaves())
+    // Asked before and after: a run that leaves meanwhile makes room, one that comes may have taken an idle frame.
+    const bool alone = nobody_leaves();
+    if (has_room()) return true;
+    const auto [full, used] = full_account(bytes, later_bytes);
+    if (full && alone && nobody_leaves())
       throw_limit_reached(full->limit_bytes(), full->name(), bytes, "the run", used,
                           " or to be left for runs under way, also by partial runs that have not ended or by sizes that came out in a run");
     return !full;

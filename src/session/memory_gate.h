@@ -43,7 +43,8 @@ class MemoryGate final : exec::MemoryKeeper {
 
     bool may_reorder() const override { return ends_by_itself_; }
     size_t arena_capacity(size_t output_bytes) const override;
-    std::unique_lock<std::mutex> admit(size_t bytes, size_t later_bytes, const exec::RunControl& control) override;
+    std::unique_lock<std::mutex> admit(size_t bytes, size_t later_bytes, const exec::RunControl& control,
+                                       const std::function<size_t()>& let_go) override;
     std::optional<std::unique_lock<std::mutex>> admit_now(size_t bytes) override;
     [[noreturn]] void refuse(size_t arena_bytes, size_t output_bytes, const exec::RunMemory& beside) const override;
     uint64_t generation() const override;

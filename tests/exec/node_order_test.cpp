@@ -140,7 +140,9 @@ class Room final : public exec::MemoryPass {
   Room(size_t arena_bytes, bool may_reorder) : arena_bytes_(arena_bytes), may_reorder_(may_reorder) {}
   bool may_reorder() const override { return may_reorder_; }
   size_t arena_capacity(size_t) const override { return arena_bytes_; }
-  std::unique_lock<std::mutex> admit(size_t, size_t, const exec::RunControl&) override { return std::unique_lock(mutex_); }
+  std::unique_lock<std::mutex> admit(size_t, size_t, const exec::RunControl&, const std::function<size_t()>&) override {
+    return std::unique_lock(mutex_);
+  }
   std::optional<std::unique_lock<std::mutex>> admit_now(size_t) override { return std::unique_lock(mutex_); }
   void refuse(size_t, size_t, const exec::RunMemory&) const override { throw Error(ErrorCode::resource_exhausted, "too little room"); }
   uint64_t generation() const override { return 0; }

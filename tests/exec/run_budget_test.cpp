@@ -42,7 +42,9 @@ class ChangingRoom final : public exec::MemoryPass {
   ChangingRoom(std::array<size_t, 3> values, int first_change) : values_(values), left_(first_change) {}
   bool may_reorder() const override { return false; }
   size_t arena_capacity(size_t) const override { return values_[stage_] * kValueBytes; }
-  std::unique_lock<std::mutex> admit(size_t, size_t, const exec::RunControl&) override { return std::unique_lock(mutex_); }
+  std::unique_lock<std::mutex> admit(size_t, size_t, const exec::RunControl&, const std::function<size_t()>&) override {
+    return std::unique_lock(mutex_);
+  }
   std::optional<std::unique_lock<std::mutex>> admit_now(size_t) override {
     if (stage_ != 1) return std::unique_lock(mutex_);
     if (++refused_ == 2) stage_ = 2;  // first of a second arena, then of one in its place
@@ -98,7 +100,9 @@ class ShrinkingRoom final : public exec::MemoryPass {
       : before_(before), after_(after), reorders_(reorders), left_(change) {}
   bool may_reorder() const override { return reorders_; }
   size_t arena_capacity(size_t) const override { return has_shrunk() ? after_ : before_; }
-  std::unique_lock<std::mutex> admit(size_t, size_t, const exec::RunControl&) override { return std::unique_lock(mutex_); }
+  std::unique_lock<std::mutex> admit(size_t, size_t, const exec::RunControl&, const std::function<size_t()>&) override {
+    return std::unique_lock(mutex_);
+  }
   std::optional<std::unique_lock<std::mutex>> admit_now(size_t) override { return std::unique_lock(mutex_); }
   void refuse(size_t, size_t, const exec::RunMemory&) const override { throw Error(ErrorCode::resource_exhausted, "too little room"); }
   uint64_t generation() const override { return --left_ < 0 ? 1 : 0; }  // asked for before every node, by several threads

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -112,8 +113,11 @@ class MemoryPass {
   virtual size_t arena_capacity(size_t output_bytes) const = 0;
   /// Waits until so many bytes more are free, and keeps others from taking them until the lock is let go.
   /// @param later_bytes  that the run will take when its nodes ask for them: runs that are let in after it leave it so many.
+  /// @param let_go  gives back what the run holds, before it waits: who waits holds nothing that others could wait for. @return how many
+  /// bytes more it needs then
   /// @throws Error(resource_exhausted) if there is nobody to wait for; what ends the run meanwhile.
-  virtual std::unique_lock<std::mutex> admit(size_t bytes, size_t later_bytes, const RunControl& control) = 0;
+  virtual std::unique_lock<std::mutex> admit(size_t bytes, size_t later_bytes, const RunControl& control,
+                                             const std::function<size_t()>& let_go) = 0;
   /// The same for a run that can go on as it is: nothing if there is no room at the moment.
   virtual std::optional<std::unique_lock<std::mutex>> admit_now(size_t bytes) = 0;
   /// @throws Error(resource_exhausted) that says the least limit that this run could keep.

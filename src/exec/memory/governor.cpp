@@ -47,6 +47,12 @@ void Governor::keep_limit(const MemoryAccount& account) {
 
 Governor::Turn::Turn(Governor& governor, const void* owner, const RunControl& control) : governor_(governor), owner_(owner) {
   std::unique_lock lock(governor.mutex);
+  if (governor.alone_.insert(owner).second) return;
+  struct Waits {
+    int& count;
+    explicit Waits(int& of) : count(of) { ++count; }
+    ~Waits() { --count; }
+  } const waits(governor.waiting_for_turn);
   governor.wait(lock, control, [&] { return governor.alone_.insert(owner).second; });
 }
 

@@ -40,6 +40,8 @@ struct Governor {
   std::atomic<int> arriving{0};         // runs on their way in: their frames may hold memory that they let go, or come in with
   std::atomic<int> inside{0};           // runs that will leave by themselves
   int waiting_inside = 0;               // of those, runs with a node that waits for the others. Under the mutex
+  int waiting_for_turn = 0;             // runs on their way in that a run under way may keep from it. Under the mutex
+  int going_on = 0;                     // waiting nodes that take their memory all the same when nobody leaves any more. Under the mutex
   std::atomic<uint64_t> generation{0};  // of the limits: another one tells runs to look at them
   // By session's account: what runs that were let in may yet take; some of it may be in use already. Under the mutex.
   std::map<const MemoryAccount*, size_t> later_bytes;
@@ -62,12 +64,15 @@ struct Governor {
   /// A node waits for runs that leave by themselves. Made and ended under the mutex.
   class Waiting {
    public:
-    /// @param nodes  of the run that wait; null: it is none that leaves by itself
-    Waiting(Governor& governor, int* nodes) : governor_(governor), nodes_(nodes) {
+    /// @param nodes    of the run that wait; null: it is none that leaves by itself
+    /// @param goes_on  all the same, when nobody leaves any more
+    Waiting(Governor& governor, int* nodes, bool goes_on) : governor_(governor), nodes_(nodes), goes_on_(goes_on) {
       if (nodes_ && (*nodes_)++ == 0) ++governor_.waiting_inside;
+      if (goes_on_) ++governor_.going_on;
     }
     ~Waiting() {
       if (nodes_ && --*nodes_ == 0) --governor_.waiting_inside;
+      if (goes_on_) --governor_.going_on;
     }
     Waiting(const Waiting&) = delete;
     Waiting& operator=(const Waiting&) = delete;
@@ -75,6 +80,7 @@ struct Governor {
    private:
     Governor& governor_;
     int* const nodes_;
+    const bool goes_on_;
   };
   /// A run that goes on while no other one of the same owner, a program or a session, does.
   class Turn {
@@ -100,7 +106,7 @@ struct Governor {
     renew_in_child(left);
     renew_in_child(later_bytes);
     renew_in_child(alone_);
-    arriving = inside = waiting_inside = 0;
+    arriving = inside = waiting_inside = waiting_for_turn = going_on = 0;
   }};
 };
 

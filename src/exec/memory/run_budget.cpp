@@ -143,11 +143,15 @@ void RunBudget::choose_rest(int32_t step, std::span<const Kept> kept) {
 
 // For the arena and the outputs of a run that begins.
 std::unique_lock<std::mutex> RunBudget::make_room() {
-  if (!capped_) return control_.pass->admit(0, 0, control_);
+  if (!capped_) return control_.pass->admit(0, 0, control_, [] { return size_t{0}; });
   const size_t arena = rounded(state_.needed_arena_bytes());
   const bool again = state_.has_arena() && rounded(state_.arena_bytes()) == arena;
   if (!again) state_.drop_arena();
-  return control_.pass->admit((again ? 0 : arena) + outputs_.bytes_to_allocate(), later_bytes_, control_);
+  const auto let_go = [&] {
+    state_.drop_arena();
+    return again ? arena : 0;
+  };
+  return control_.pass->admit((again ? 0 : arena) + outputs_.bytes_to_allocate(), later_bytes_, control_, let_go);
 }
 
 void RunBudget::move_values(size_t step) {
