@@ -6,7 +6,7 @@
 #include <string>
 
 #include "core/checked.h"
-#include "memory/placement.h"
+#include "memory/placed_blocks.h"
 #include "treadle/out_of_memory.h"
 
 namespace treadle::memory {
@@ -14,7 +14,7 @@ namespace {
 
 using BufferOrder = std::vector<uint32_t>;
 
-// A buffer as the placement sees it: sizes are multiples of the alignment.
+// A buffer as placing sees it: sizes are multiples of the alignment.
 struct Item {
   size_t size;
   int32_t first, last;
@@ -58,7 +58,7 @@ class Planner {
   }
 
  private:
-  // In units of Placement::work(), some 25 ms; the first order is always finished.
+  // In units of PlacedBlocks::work(), some 25 ms; the first order is always finished.
   static constexpr uint64_t kWorkLimit = 10'000'000;
 
   void add(const Buffer& buffer, uint32_t index, int64_t& total) {
@@ -90,17 +90,17 @@ class Planner {
 
   // Places everything in this order; true if the arena became the smallest so far. Gives up once it cannot.
   bool try_order(const BufferOrder& order, Fit fit, std::string_view strategy) {
-    placement_.clear();
+    placed_.clear();
     // A fixed block may begin and end anywhere; the others see it widened to the alignment.
     for (const FixedBlock& block : fixed_) {
       size_t begin = block.offset & ~(options_.alignment - 1);
-      placement_.insert(begin, align_up(block.end, options_.alignment) - begin, block.first, block.last);
+      placed_.insert(begin, align_up(block.end, options_.alignment) - begin, block.first, block.last);
     }
     height_ = fixed_end_;
     for (uint32_t position : order) {
       const Item& item = items_[position];
-      size_t offset = placement_.find_gap(item.size, item.first, item.last, fit);
-      placement_.insert(offset, item.size, item.first, item.last);
+      size_t offset = placed_.find_gap(item.size, item.first, item.last, fit);
+      placed_.insert(offset, item.size, item.first, item.last);
       offsets_[position] = offset;
       height_ = std::max(height_, offset + item.size);
     }
@@ -113,7 +113,7 @@ class Planner {
     return true;
   }
 
-  bool done() const { return best_.size_bytes == best_.lower_bound_bytes || placement_.work() > kWorkLimit; }
+  bool done() const { return best_.size_bytes == best_.lower_bound_bytes || placed_.work() > kWorkLimit; }
 
   template <typename Before>
   BufferOrder sorted(Before&& before) const {
@@ -213,7 +213,7 @@ class Planner {
   std::vector<Item> items_;
   std::vector<FixedBlock> fixed_;
   size_t fixed_end_ = 0;
-  Placement placement_;
+  PlacedBlocks placed_;
   std::vector<size_t> offsets_;  // of the order under trial, by item
   size_t height_ = 0;
   ArenaPlan best_;
@@ -258,14 +258,14 @@ size_t best_fit_in_order_bytes(std::span<const Buffer> buffers, size_t alignment
   BufferOrder order(buffers.size());
   std::iota(order.begin(), order.end(), 0U);
   std::stable_sort(order.begin(), order.end(), [&](uint32_t a, uint32_t b) { return buffers[a].first < buffers[b].first; });
-  Placement placement;
+  PlacedBlocks placed;
   size_t height = 0;
   for (uint32_t index : order) {
     const Buffer& buffer = buffers[index];
     size_t size = checked_align(buffer.size_bytes, alignment);
     if (size == 0) continue;
-    size_t offset = placement.find_gap(size, buffer.first, buffer.last, Fit::best);
-    placement.insert(offset, size, buffer.first, buffer.last);
+    size_t offset = placed.find_gap(size, buffer.first, buffer.last, Fit::best);
+    placed.insert(offset, size, buffer.first, buffer.last);
     height = std::max(height, offset + size);
   }
   return height;

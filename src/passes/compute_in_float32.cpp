@@ -154,8 +154,8 @@ class Float32Pass {
 
 }  // namespace
 
-int64_t compute_in_float32(Graph& graph, const FoldBudget& budget, int64_t limit) {
-  const int64_t count = Rewriter(graph, limit).for_each_graph([&](Rewriter& inside) { Float32Pass(inside, budget.max_bytes_each).run(); });
+int64_t compute_in_float32(Graph& graph, const FoldLimits& limits, int64_t limit) {
+  const int64_t count = Rewriter(graph, limit).for_each_graph([&](Rewriter& inside) { Float32Pass(inside, limits.max_bytes_each).run(); });
   if (count > 0) remove_dead_nodes(graph);
   return count;
 }

@@ -15,7 +15,7 @@ namespace {
 
 class ConstantFolder {
  public:
-  ConstantFolder(Rewriter& rewriter, FoldBudget& budget) : rewriter_(rewriter), graph_(rewriter.graph()), budget_(budget) {}
+  ConstantFolder(Rewriter& rewriter, FoldLimits& limits) : rewriter_(rewriter), graph_(rewriter.graph()), limits_(limits) {}
 
   void run() {
     for (NodeId id : graph_.order())
@@ -26,7 +26,7 @@ class ConstantFolder {
   bool is_candidate(const Node& node) const {
     if (!node.op || !node.op->deterministic || node.op->control_flow != ControlFlow::none || !node.bodies.empty() || node.op->barrier)
       return false;
-    if (budget_.keep_quantisation && node.op->quantisation == Quantisation::dequantizes) return false;
+    if (limits_.keep_quantisation && node.op->quantisation == Quantisation::dequantizes) return false;
     bool read = false;
     for (ValueId output : node.outputs) read |= output != kNoValue && (!graph_.value(output).uses.empty() || graph_.is_output(output));
     if (!read) return false;
@@ -34,7 +34,7 @@ class ConstantFolder {
                        [&](ValueId id) { return id == kNoValue || graph_.stored_tensor(id) != nullptr; });
   }
 
-  // Takes the node's cost out of the budget, if it is there. Where the outputs' shapes are unknown, the inputs' sizes must do.
+  // Takes the node's cost out of the limits, if it is there. Where the outputs' shapes are unknown, the inputs' sizes must do.
   bool afford(const Node& node) {
     std::vector<Shape> shapes(node.inputs.size() + node.outputs.size());
     std::vector<const Shape*> pointers;
@@ -57,7 +57,7 @@ class ConstantFolder {
       size_t bytes = type.dtype == DType::string ? 0 : size_bytes(type.dtype, shapes[k].num_elements());
       if (!is_output) continue;
       made_bytes += static_cast<double>(bytes);
-      if (bytes > budget_.max_bytes_each) return false;
+      if (bytes > limits_.max_bytes_each) return false;
     }
     double operations = elements;
     if (node.op->cost && all_static) {
@@ -66,8 +66,8 @@ class ConstantFolder {
       context.dtypes_ = dtypes;
       operations = std::max(operations, node.op->cost(context).flops);
     }
-    if (operations > budget_.operations || made_bytes > budget_.bytes) return false;
-    budget_.operations -= operations;
+    if (operations > limits_.operations || made_bytes > limits_.bytes) return false;
+    limits_.operations -= operations;
     return true;
   }
 
@@ -85,7 +85,7 @@ class ConstantFolder {
       }
       std::vector<DType> dtypes;
       for (ValueId output : node.outputs) dtypes.push_back(output == kNoValue ? DType::undefined : graph_.type(output).dtype);
-      evaluator_.max_output_bytes = budget_.max_bytes_each;
+      evaluator_.max_output_bytes = limits_.max_bytes_each;
       results = evaluate_node(node, kernel, packed.get(), inputs, dtypes, evaluator_);
     } catch (const Error&) {
       return false;  // a kernel that declines, indices out of range: the run says so, with the node's name, if it ever comes here
@@ -115,7 +115,7 @@ class ConstantFolder {
       value.constant = results[i].tensor().contiguous();
       value.type = Type::of(value.constant);
       value.known.reset();
-      if (value.type.dtype != DType::string) budget_.bytes -= static_cast<double>(results[i].tensor().size_bytes());
+      if (value.type.dtype != DType::string) limits_.bytes -= static_cast<double>(results[i].tensor().size_bytes());
     }
   }
 
@@ -133,7 +133,7 @@ class ConstantFolder {
 
   Rewriter& rewriter_;
   Graph& graph_;
-  FoldBudget& budget_;
+  FoldLimits& limits_;
   Evaluator evaluator_;
 };
 
@@ -149,8 +149,8 @@ void release_unused_in(Graph& graph) {
 
 }  // namespace
 
-int64_t fold_constants(Graph& graph, FoldBudget& budget, int64_t limit) {
-  return Rewriter(graph, limit).for_each_graph_inside_out([&](Rewriter& inside) { ConstantFolder(inside, budget).run(); });
+int64_t fold_constants(Graph& graph, FoldLimits& limits, int64_t limit) {
+  return Rewriter(graph, limit).for_each_graph_inside_out([&](Rewriter& inside) { ConstantFolder(inside, limits).run(); });
 }
 
 void release_unused_constants(Graph& graph) {

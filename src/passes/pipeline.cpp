@@ -29,7 +29,7 @@ namespace {
 /// What passes are given besides the graph.
 struct PassContext {
   const PipelineOptions& options;
-  FoldBudget budget;
+  FoldLimits fold_limits;
 };
 
 /// An entry of the list: a rule, or a function over the whole graph.
@@ -62,11 +62,11 @@ constexpr Pass kRounds[] = {
           [](Graph& graph, PassContext&, int64_t) { return copy_captured_constants(graph); }),
     entry<fold_shapes>({"fold-shapes", kBasic, kAlways, "values that follow from constant extents become constants"}),
     entry({"fold-constants", kBasic, kAlways, "nodes with constant inputs are computed once"},
-          [](Graph& graph, PassContext& context, int64_t limit) { return fold_constants(graph, context.budget, limit); }),
+          [](Graph& graph, PassContext& context, int64_t limit) { return fold_constants(graph, context.fold_limits, limit); }),
     entry<inline_constant_if>({"inline-constant-if", kBasic, kAlways, "an If with a constant condition becomes the branch that it takes"}),
     entry({"compute-in-float32", kExtended, kInMemory,
            "16-bit floats -> float32 between Casts, constants converted once, outside of training"},
-          [](Graph& graph, PassContext& context, int64_t limit) { return compute_in_float32(graph, context.budget, limit); }),
+          [](Graph& graph, PassContext& context, int64_t limit) { return compute_in_float32(graph, context.fold_limits, limit); }),
     entry({"remove-identity", kBasic, kAlways, "Identity(x) -> x"}, remove_identity),
     entry({"remove-dropout", kBasic, kNotBeforeAutodiff, "Dropout(x) -> x outside of training"}, remove_dropout),
     entry({"remove-no-op", kBasic, kAlways, "Reshape, Cast, Slice, Pad, Transpose … that give back their input -> x"}, remove_no_op),
@@ -140,9 +140,10 @@ constexpr Pass kLast[] = {
     entry<merge_movements>(
         {"merge-movements", kExtended, kNotBeforeAutodiff, "Transposes with nothing but views between them -> one Transpose"}),
     entry<split_inputs>({"split-inputs", kExtended, kNotBeforeAutodiff, "Gathers that take an input apart along its first axis -> Split"}),
-    entry(
-        {"fuse-elementwise", kExtended, kNotBeforeAutodiff, "pointwise operators behind one another -> FusedElementwise"},
-        [](Graph& graph, PassContext& context, int64_t limit) { return fuse_elementwise(graph, limit, context.budget.keep_quantisation); }),
+    entry({"fuse-elementwise", kExtended, kNotBeforeAutodiff, "pointwise operators behind one another -> FusedElementwise"},
+          [](Graph& graph, PassContext& context, int64_t limit) {
+            return fuse_elementwise(graph, limit, context.fold_limits.keep_quantisation);
+          }),
     entry<fuse_chain_into_reader>({"fuse-chain-into-reader",
                                    kLayout,
                                    {.not_before_autodiff = true, .only_in_memory = true},
@@ -173,8 +174,8 @@ class Pipeline {
   Pipeline(Graph& graph, const PipelineOptions& options)
       : graph_(graph), context_{options, {}}, left_(options.max_patches), verifies_(options.verify || verifies_passes()) {
     settled_at_.fill(-1);
-    context_.budget.max_bytes_each = options.max_folded_bytes;
-    context_.budget.keep_quantisation = true;
+    context_.fold_limits.max_bytes_each = options.max_folded_bytes;
+    context_.fold_limits.keep_quantisation = true;
   }
 
   void run() {
@@ -185,7 +186,7 @@ class Pipeline {
     for (int round = 0; round < kMaxRounds && left_ > 0; ++round) {
       int64_t before = left_;
       apply_round();
-      const bool has_folded_weights = context_.budget.keep_quantisation == options.keep_quantisation;
+      const bool has_folded_weights = context_.fold_limits.keep_quantisation == options.keep_quantisation;
       if (left_ == before && has_folded_weights) break;
       if (!has_folded_weights) set_keep_quantisation(options.keep_quantisation);
       // Constants that were computed values say more about what reads them.
@@ -218,9 +219,9 @@ class Pipeline {
     }
   }
 
-  // Rules do not see the budget.
+  // Rules do not see the limits.
   void set_keep_quantisation(bool keep) {
-    context_.budget.keep_quantisation = keep;
+    context_.fold_limits.keep_quantisation = keep;
     for (size_t i = 0; i < std::size(kRounds); ++i)
       if (kRounds[i].run) settled_at_[i] = -1;
   }

@@ -10,7 +10,7 @@
 namespace treadle::passes {
 
 /// What folding may still spend, over all rounds and bodies: a small model must not take minutes, or all memory, to load.
-struct FoldBudget {
+struct FoldLimits {
   size_t max_bytes_each = 64U << 20U;  ///< of one constant
   double bytes = 512e6;                ///< of all constants that folding makes
   double operations = 4e9;             ///< floating-point operations and elements, by the operators' cost
@@ -19,7 +19,7 @@ struct FoldBudget {
 
 /// Computes nodes whose inputs are constants. Never nodes that draw random numbers, have bodies or yield; a node that fails is left to fail
 /// when it runs.
-int64_t fold_constants(Graph& graph, FoldBudget& budget, int64_t limit);
+int64_t fold_constants(Graph& graph, FoldLimits& limits, int64_t limit);
 
 /// Values whose elements inference knows as integers (of Shape, Gather, Concat … chains) become constants.
 int64_t fold_shapes(Graph& graph, int64_t limit);
@@ -34,7 +34,7 @@ int64_t inline_constant_if(Graph& graph, int64_t limit);
 int64_t merge_common_nodes(Graph& graph, int64_t limit);
 
 /// Nodes of 16-bit floats compute in float32 from converted constants; Casts stand where such a region begins and ends. Inference only.
-int64_t compute_in_float32(Graph& graph, const FoldBudget& budget, int64_t limit);
+int64_t compute_in_float32(Graph& graph, const FoldLimits& limits, int64_t limit);
 
 /// Groups of pointwise operators become FusedElementwise nodes. Inference only.
 /// @param keep_quantisation  QuantizeLinear and DequantizeLinear stay

@@ -135,8 +135,8 @@ bool MemoryGate::Pass::charge(MemoryAccount& account, MemoryClass memory_class, 
     governor.wait(lock, *control_, [&] {
       // Asked before, as a run that leaves meanwhile makes room. One that goes on all the same will leave, and one that comes lets go of
       // what it brings.
-      const bool others_leave =
-          governor.inside > governor.waiting_inside || governor.arriving > governor.waiting_for_turn || (!goes_on && governor.going_on > 0);
+      const bool others_leave = governor.inside > governor.waiting_inside || governor.arriving > governor.waiting_exclusive ||
+                                (!goes_on && governor.going_on > 0);
       is_in = is_settled();
       return is_in || !others_leave;
     });

@@ -23,13 +23,13 @@ TEST(SimEngine, WorkThatGivesWayLeavesBetweenTheChunksOfItsLoop) {
   std::atomic<int64_t> chunks{0}, chunks_before{-1};
   std::thread guaranteed([&] {
     while (!under_way) rest();
-    SimEngine::Turn turn(engine, kFirst);
+    SimEngine::Occupation occupation(engine, kFirst);
     chunks_before = chunks.load();
     rest();
     EXPECT_EQ(chunks, chunks_before) << "one at a time";
   });
   {
-    SimEngine::Turn turn(engine, kLast);
+    SimEngine::Occupation occupation(engine, kLast);
     parallel_for(nullptr, kManyChunks, 1, [&](int64_t, int64_t) {
       under_way = true;
       ++chunks;
@@ -46,11 +46,11 @@ TEST(SimEngine, OtherWorkStaysUntilItsEnd) {
   std::atomic<bool> waits{false}, ended{false};
   std::thread other;
   {
-    SimEngine::Turn turn(engine, kFirst);
+    SimEngine::Occupation occupation(engine, kFirst);
     EXPECT_EQ(LoopBreakScope::current(), nullptr);
     other = std::thread([&] {
       waits = true;
-      SimEngine::Turn second(engine, kFirst);
+      SimEngine::Occupation second(engine, kFirst);
       EXPECT_TRUE(ended);
     });
     while (!waits) rest();
@@ -66,12 +66,12 @@ TEST(SimEngine, WorkThatGivesWayBeginsLast) {
   std::atomic<int> waiting{0};
   std::vector<std::thread> threads;
   {
-    SimEngine::Turn turn(engine, kFirst);
+    SimEngine::Occupation occupation(engine, kFirst);
     auto add = [&](const std::function<void()>& gives_way, char name) {
       const int before = waiting;
       threads.emplace_back([&engine, &order, &waiting, &gives_way, name] {
         ++waiting;
-        SimEngine::Turn own(engine, gives_way);
+        SimEngine::Occupation own(engine, gives_way);
         order += name;
       });
       while (waiting == before) rest();
@@ -89,11 +89,11 @@ TEST(SimEngine, AWaitThatIsEndedLeavesTheLine) {
   SimEngine engine;
   const std::function<void()> cancelled = [] { throw std::runtime_error("cancelled"); };
   {
-    SimEngine::Turn turn(engine, kFirst);
-    std::thread other([&] { EXPECT_THROW(SimEngine::Turn(engine, cancelled), std::runtime_error); });
+    SimEngine::Occupation occupation(engine, kFirst);
+    std::thread other([&] { EXPECT_THROW(SimEngine::Occupation(engine, cancelled), std::runtime_error); });
     other.join();
   }
-  SimEngine::Turn next(engine, kLast);
+  SimEngine::Occupation next(engine, kLast);
 }
 
 // Ended in the middle of its loop, while it is away.
@@ -102,7 +102,7 @@ TEST(SimEngine, WorkMayEndWhileItGivesWay) {
   std::atomic<bool> under_way{false}, computes{false}, stop{false};
   std::thread guaranteed([&] {
     while (!under_way) rest();
-    SimEngine::Turn turn(engine, kFirst);
+    SimEngine::Occupation occupation(engine, kFirst);
     computes = true;
     while (!stop) rest();
   });
@@ -110,7 +110,7 @@ TEST(SimEngine, WorkMayEndWhileItGivesWay) {
     if (computes) throw std::runtime_error("cancelled");
   };
   auto work = [&] {
-    SimEngine::Turn turn(engine, ends);
+    SimEngine::Occupation occupation(engine, ends);
     parallel_for(nullptr, kManyChunks, 1, [&](int64_t, int64_t) {
       under_way = true;
       if (!computes) rest();
@@ -119,7 +119,7 @@ TEST(SimEngine, WorkMayEndWhileItGivesWay) {
   EXPECT_THROW(work(), std::runtime_error);
   stop = true;
   guaranteed.join();
-  SimEngine::Turn next(engine, kLast);
+  SimEngine::Occupation next(engine, kLast);
 }
 
 }  // namespace

@@ -3,11 +3,11 @@
 namespace treadle {
 namespace {
 
-using passes::FoldBudget;
+using passes::FoldLimits;
 using testing::GraphBuilder;
 
-std::function<int64_t(Graph&)> fold(FoldBudget budget = {}) {
-  return [=](Graph& graph) mutable { return passes::fold_constants(graph, budget, INT64_MAX); };
+std::function<int64_t(Graph&)> fold(FoldLimits limits = {}) {
+  return [=](Graph& graph) mutable { return passes::fold_constants(graph, limits, INT64_MAX); };
 }
 
 TEST(FoldConstants, ChainsOfConstantsBecomeConstants) {
@@ -42,8 +42,8 @@ TEST(FoldConstants, ShapesThatOnlyTheElementsTellAreFoldedToo) {
   ValueId where = b.op("where", "NonZero", {b.floats("a", {0, 2, 0, 4})});
   b.output(b.op("y", "Gather", {x, where}));
   auto graph = b.take();
-  FoldBudget budget;
-  EXPECT_EQ(passes::fold_constants(*graph, budget, INT64_MAX), 1);
+  FoldLimits limits;
+  EXPECT_EQ(passes::fold_constants(*graph, limits, INT64_MAX), 1);
   infer(*graph);
   EXPECT_EQ(print(*graph), R"(graph g(%x f32[n]) {
   %where = constant i64[1,2] {1,3}
@@ -68,15 +68,15 @@ TEST(FoldConstants, StaysWithinItsBudget) {
   GraphBuilder b;
   b.output(b.op("large", "ConstantOfShape", {b.ints("shape", {1 << 20})}));
   auto graph = b.take();
-  FoldBudget small;
+  FoldLimits small;
   small.max_bytes_each = (4U << 20U) - 1;
   testing::expect_unchanged(*graph, fold(small));
-  FoldBudget slow;
+  FoldLimits slow;
   slow.operations = 1000;
   testing::expect_unchanged(*graph, fold(slow));
-  FoldBudget enough;
+  FoldLimits enough;
   EXPECT_EQ(passes::fold_constants(*graph, enough, INT64_MAX), 1);
-  EXPECT_EQ(enough.bytes, FoldBudget().bytes - (4U << 20U));
+  EXPECT_EQ(enough.bytes, FoldLimits().bytes - (4U << 20U));
 }
 
 TEST(FoldConstants, StopsAtTheLimit) {
@@ -85,8 +85,8 @@ TEST(FoldConstants, StopsAtTheLimit) {
   for (int i = 0; i < 5; ++i) y = b.op("y" + std::to_string(i), "Neg", {y});
   b.output(y);
   auto graph = b.take();
-  FoldBudget budget;
-  EXPECT_EQ(passes::fold_constants(*graph, budget, 2), 2);
+  FoldLimits limits;
+  EXPECT_EQ(passes::fold_constants(*graph, limits, 2), 2);
   EXPECT_EQ(graph->num_nodes(), 3U);
 }
 
@@ -95,8 +95,8 @@ TEST(FoldConstants, UnusedConstantsAreLetGo) {
   ValueId a = b.floats("a", {1, 2, 3});
   b.output(b.op("y", "Neg", {a}));
   auto graph = b.take();
-  FoldBudget budget;
-  passes::fold_constants(*graph, budget, INT64_MAX);
+  FoldLimits limits;
+  passes::fold_constants(*graph, limits, INT64_MAX);
   passes::release_unused_constants(*graph);
   EXPECT_FALSE(graph->value(a).constant.defined());
   EXPECT_TRUE(graph->value(graph->outputs[0]).constant.defined());

@@ -17,7 +17,7 @@ constexpr auto kOversleep = std::chrono::microseconds(20);  // sleeping takes so
 
 }  // namespace
 
-SimEngine::Turn::Turn(SimEngine& engine, const std::function<void()>& gives_way) : engine_(engine), gives_way_(gives_way) {
+SimEngine::Occupation::Occupation(SimEngine& engine, const std::function<void()>& gives_way) : engine_(engine), gives_way_(gives_way) {
   if (!gives_way_) {
     engine_.enter();
   } else {
@@ -28,11 +28,11 @@ SimEngine::Turn::Turn(SimEngine& engine, const std::function<void()>& gives_way)
   start_ = Clock::now();
 }
 
-SimEngine::Turn::~Turn() {
+SimEngine::Occupation::~Occupation() {
   if (inside_) engine_.leave(static_cast<bool>(gives_way_));
 }
 
-void SimEngine::Turn::take() {
+void SimEngine::Occupation::take() {
   const auto left = Clock::now();
   engine_.leave(/*gave_way=*/true);
   inside_ = false;
@@ -41,7 +41,7 @@ void SimEngine::Turn::take() {
   start_ += Clock::now() - left;
 }
 
-void SimEngine::Turn::keep(double pace, std::chrono::nanoseconds& shortest) {
+void SimEngine::Occupation::keep(double pace, std::chrono::nanoseconds& shortest) {
   shortest = std::min<std::chrono::nanoseconds>(shortest, Clock::now() - start_);
   const auto whole = std::chrono::nanoseconds(static_cast<int64_t>(pace * static_cast<double>(shortest.count())));
   for (Clock::time_point now; (now = Clock::now()) < start_ + whole;) {

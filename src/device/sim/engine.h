@@ -20,15 +20,15 @@ namespace treadle {
 class SimEngine {
  public:
   /// The calling thread computes, for as long as it lives.
-  class Turn final : LoopBreak {
+  class Occupation final : LoopBreak {
    public:
     /// @param gives_way  empty: it does not; else called now and then while it waits, and may throw.
-    Turn(SimEngine& engine, const std::function<void()>& gives_way);
-    ~Turn();
-    Turn(const Turn&) = delete;
-    Turn& operator=(const Turn&) = delete;
+    Occupation(SimEngine& engine, const std::function<void()>& gives_way);
+    ~Occupation();
+    Occupation(const Occupation&) = delete;
+    Occupation& operator=(const Occupation&) = delete;
 
-    /// Keeps the engine until the turn has taken `pace` times the shortest time that the same work has had; work that gives way leaves in
+    /// Keeps the engine until the work has taken `pace` times the shortest time that the same work has had; work that gives way leaves in
     /// between, and goes on later.
     void keep(double pace, std::chrono::nanoseconds& shortest);
 
@@ -44,7 +44,7 @@ class SimEngine {
     std::optional<LoopBreakScope> breaks_;
   };
 
-  /// That work which does not give way has waited for its turn, all together.
+  /// That work which does not give way has waited for the engine, all together.
   uint64_t waited_ns() const { return waited_ns_.load(std::memory_order_relaxed); }
 
  private:

@@ -116,9 +116,9 @@ class SimStream final : public Stream {
       auto* shortest =
           engine_pace_ > 1 ? &shortest_.try_emplace(std::string(name), std::chrono::nanoseconds::max()).first->second : nullptr;
       work = [engine = engine_, check = gives_way_, pace = engine_pace_, shortest, inner = std::move(work)] {
-        SimEngine::Turn turn(*engine, check);
+        SimEngine::Occupation occupation(*engine, check);
         inner();
-        if (shortest) turn.keep(pace, *shortest);
+        if (shortest) occupation.keep(pace, *shortest);
       };
     }
     issue(std::move(work));

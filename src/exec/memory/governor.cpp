@@ -45,18 +45,18 @@ void Governor::keep_limit(const MemoryAccount& account) {
   left.notify_all();
 }
 
-Governor::Turn::Turn(Governor& governor, const void* owner, const RunControl& control) : governor_(governor), owner_(owner) {
+Governor::Exclusive::Exclusive(Governor& governor, const void* owner, const RunControl& control) : governor_(governor), owner_(owner) {
   std::unique_lock lock(governor.mutex);
   if (governor.alone_.insert(owner).second) return;
   struct Waits {
     int& count;
     explicit Waits(int& of) : count(of) { ++count; }
     ~Waits() { --count; }
-  } const waits(governor.waiting_for_turn);
+  } const waits(governor.waiting_exclusive);
   governor.wait(lock, control, [&] { return governor.alone_.insert(owner).second; });
 }
 
-Governor::Turn::~Turn() {
+Governor::Exclusive::~Exclusive() {
   std::lock_guard lock(governor_.mutex);
   governor_.alone_.erase(owner_);
   governor_.left.notify_all();

@@ -40,7 +40,7 @@ struct Governor {
   std::atomic<int> arriving{0};         // runs on their way in: their frames may hold memory that they let go, or come in with
   std::atomic<int> inside{0};           // runs that will leave by themselves
   int waiting_inside = 0;               // of those, runs with a node that waits for the others. Under the mutex
-  int waiting_for_turn = 0;             // runs on their way in that a run under way may keep from it. Under the mutex
+  int waiting_exclusive = 0;            // runs on their way in that a run under way may keep from it. Under the mutex
   int going_on = 0;                     // waiting nodes that take their memory all the same when nobody leaves any more. Under the mutex
   std::atomic<uint64_t> generation{0};  // of the limits: another one tells runs to look at them
   // By session's account: what runs that were let in may yet take; some of it may be in use already. Under the mutex.
@@ -83,13 +83,13 @@ struct Governor {
     const bool goes_on_;
   };
   /// A run that goes on while no other one of the same owner, a program or a session, does.
-  class Turn {
+  class Exclusive {
    public:
     /// @throws Error(cancelled or timed_out)
-    Turn(Governor& governor, const void* owner, const RunControl& control);
-    ~Turn();
-    Turn(const Turn&) = delete;
-    Turn& operator=(const Turn&) = delete;
+    Exclusive(Governor& governor, const void* owner, const RunControl& control);
+    ~Exclusive();
+    Exclusive(const Exclusive&) = delete;
+    Exclusive& operator=(const Exclusive&) = delete;
 
    private:
     Governor& governor_;
@@ -98,7 +98,7 @@ struct Governor {
 
  private:
   std::list<MemoryKeeper*> holders_;
-  std::set<const void*> alone_;  // owners of turns
+  std::set<const void*> alone_;  // owners of runs that are exclusive
   ForkMutex holders_mutex_;      // a fork waits until the list is whole
   // A forked child lacks the threads whose runs were counted, and the one that held the mutex.
   const ForkReset reset_{[this] {
@@ -106,7 +106,7 @@ struct Governor {
     renew_in_child(left);
     renew_in_child(later_bytes);
     renew_in_child(alone_);
-    arriving = inside = waiting_inside = waiting_for_turn = going_on = 0;
+    arriving = inside = waiting_inside = waiting_exclusive = going_on = 0;
   }};
 };
 

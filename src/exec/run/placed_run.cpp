@@ -134,7 +134,7 @@ bool PlacedRun::goes_one_by_one(const sharing::Turn& turn) const {
 bool PlacedRun::advance(size_t steps) {
   if (next_ == starved_ && !finished() && steps > 0) FeedBinder::refuse_missing(frame_.state());
   const size_t stop = next_ + std::min(steps, steps_left());
-  std::optional<Governor::Turn> of_session;
+  std::optional<Governor::Exclusive> of_session;
   if (DeviceMemory& memory = *owner_.memory(); memory.has_limit && !residencies_.empty())
     of_session.emplace(memory.governor(), &memory, control_);
   auto go_on = [&](bool runs) {

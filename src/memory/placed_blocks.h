@@ -1,4 +1,4 @@
-// One greedy placement: buffers come one after another, each gets a gap between those that are alive with it.
+// Blocks that have their offsets: buffers come one after another, each gets a gap between those that are alive with it.
 #pragma once
 
 #include <cstddef>
@@ -15,7 +15,7 @@ enum class Fit : uint8_t {
 
 /// Blocks placed so far, sorted by offset. Kept in chunks, whose combined lifetime lets a search skip them, and whose lifetimes lie side
 /// by side, so that the compiler compares several at once.
-class Placement {
+class PlacedBlocks {
  public:
   /// The offset of a gap for `size_bytes` (a multiple of the alignment, as all sizes and ends here) that no block alive in
   /// [first, last) touches.

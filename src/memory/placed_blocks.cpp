@@ -1,4 +1,4 @@
-#include "memory/placement.h"
+#include "memory/placed_blocks.h"
 
 #include <algorithm>
 #include <bit>
@@ -6,7 +6,7 @@
 
 namespace treadle::memory {
 
-uint64_t Placement::overlapping(const Chunk& chunk, int32_t first, int32_t last) {
+uint64_t PlacedBlocks::overlapping(const Chunk& chunk, int32_t first, int32_t last) {
   uint8_t alive[kCapacity];
   for (int i = 0; i < kCapacity; ++i) alive[i] = static_cast<uint8_t>((chunk.first[i] < last) & (chunk.last[i] > first));
   uint64_t mask = 0;
@@ -21,7 +21,7 @@ uint64_t Placement::overlapping(const Chunk& chunk, int32_t first, int32_t last)
   return mask;
 }
 
-size_t Placement::find_gap(size_t size_bytes, int32_t first, int32_t last, Fit fit) {
+size_t PlacedBlocks::find_gap(size_t size_bytes, int32_t first, int32_t last, Fit fit) {
   size_t free_from = 0;  // everything alive below this offset has been seen
   size_t best_offset = 0, best_gap = std::numeric_limits<size_t>::max();
   for (const auto& chunk : chunks_) {
@@ -44,13 +44,13 @@ size_t Placement::find_gap(size_t size_bytes, int32_t first, int32_t last, Fit f
   return best_gap == std::numeric_limits<size_t>::max() ? free_from : best_offset;
 }
 
-size_t Placement::chunk_for(size_t offset) const {
+size_t PlacedBlocks::chunk_for(size_t offset) const {
   auto after =
       std::upper_bound(chunks_.begin(), chunks_.end(), offset, [](size_t value, const auto& chunk) { return value < chunk->offset[0]; });
   return after == chunks_.begin() ? 0 : static_cast<size_t>(after - chunks_.begin()) - 1;
 }
 
-void Placement::summarise(Chunk& chunk) {
+void PlacedBlocks::summarise(Chunk& chunk) {
   constexpr int32_t kLowest = std::numeric_limits<int32_t>::min(), kHighest = std::numeric_limits<int32_t>::max();
   chunk.min_first = kHighest;
   chunk.max_last = kLowest;
@@ -61,7 +61,7 @@ void Placement::summarise(Chunk& chunk) {
   for (int i = chunk.count; i < kCapacity; ++i) chunk.first[i] = kHighest, chunk.last[i] = kLowest;  // empty places are never alive
 }
 
-void Placement::insert(size_t offset, size_t size_bytes, int32_t first, int32_t last) {
+void PlacedBlocks::insert(size_t offset, size_t size_bytes, int32_t first, int32_t last) {
   if (chunks_.empty()) {
     chunks_.push_back(std::make_unique<Chunk>());
     summarise(*chunks_.back());
