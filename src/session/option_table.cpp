@@ -213,7 +213,7 @@ std::string options_markdown(const OptionInfos& table, const std::vector<std::st
   for (size_t i = 0; i < table.size(); ++i) {
     const OptionInfo& info = *table[i];
     text += fmt::format("| {} | {} | {}{}{} | {} | {} | {} |\n", info.name, info.python.empty() ? info.name : info.python, info.key,
-                        info.alias.empty() ? "" : ", ", info.alias, info.type_text(), defaults[i], info.text);
+                        info.alias.empty() ? "" : ", ", info.alias, info.type_text(), defaults[i], std::string_view(info.text));
   }
   return text;
 }

@@ -14,6 +14,7 @@
 #include <variant>
 #include <vector>
 
+#include "core/option_text.h"
 #include "treadle/error.h"
 
 namespace treadle {
@@ -31,7 +32,7 @@ struct OptionInfo {
   std::string_view python{};  ///< its name in Python, where it differs; for what is no attribute the method, "name()"; "-": there is none
   std::string_view alias{};   ///< onnxruntime's config entry of the same meaning
   std::string_view type{};    ///< for readers; empty: as the form and the range say
-  std::string_view text{};
+  OptionText text{};
   double least = -std::numeric_limits<double>::infinity(), most = std::numeric_limits<double>::infinity();  ///< of numbers
   double also = std::numeric_limits<double>::quiet_NaN();  ///< a number outside of the range that is taken, too
   bool may_be_unlimited = false;                           ///< the largest number of the type is written "unlimited"
@@ -294,7 +295,6 @@ class OptionTable {
     return nullptr;
   }
 
- private:
   std::vector<Option<O>> rows_;
   OptionInfos infos_;
 };

@@ -79,7 +79,7 @@ Initialization parse_initialization(const std::string& value) {
   return made;
 }
 
-void set_loss(TrainerOptions& options, const std::string& value) {
+void set_loss(std::string_view /*name*/, TrainerOptions& options, const std::string& value) {
   const bool is_file = value.find_first_of("./") != std::string::npos;
   options.loss_model = is_file ? std::optional(Model::load(value)) : std::nullopt;
   options.loss = is_file ? Loss::graph : loss_named(value);
@@ -91,15 +91,17 @@ using O = TrainerOptions;
 struct TrainerRows {
   std::vector<TrainerOptionInfo> all;
 
-  void add(std::string_view name, std::string_view text, void (*set)(O&, const std::string&)) { all.push_back({name, text, set}); }
+  void add(std::string_view name, OptionText text, void (*write)(std::string_view, O&, const std::string&)) {
+    all.push_back({name, text, write});
+  }
   template <auto Member, typename Sub>
-  void add_of(std::string_view name, std::string_view text, Sub) {
-    all.push_back({name, text, [name = std::string(name)](O& o, const std::string& value) { set_member(name, Sub()(o).*Member, value); }});
+  void add_of(std::string_view name, OptionText text, Sub) {
+    all.push_back({name, text, [](std::string_view own, O& o, const std::string& value) { set_member(own, Sub()(o).*Member, value); }});
     using T = std::remove_cvref_t<decltype(Sub()(std::declval<O&>()).*Member)>;
     all.back().is_flag = std::is_same_v<T, bool>;
   }
   template <auto Member>
-  void add(std::string_view name, std::string_view text) {
+  void add(std::string_view name, OptionText text) {
     add_of<Member>(name, text, [](O& o) -> O& { return o; });
   }
 
@@ -131,7 +133,7 @@ void loss_rows(TrainerRows& rows) {
   rows.all.back().argument = "";
   rows.add<&O::class_axis>("class_axis", "Axis of the classes in the scores; -1 for language models");
   rows.add<&O::ignore_index>("ignore_index", "Label that does not count");
-  rows.add("class_weights", "A weight for each class, separated by commas", [](O& o, const std::string& value) {
+  rows.add("class_weights", "A weight for each class, separated by commas", [](std::string_view, O& o, const std::string& value) {
     o.class_weights.clear();
     for (const std::string& part : parts_of(value, ',')) o.class_weights.push_back(trainer_number<float>("class_weights", part));
   });
@@ -143,7 +145,7 @@ void loss_rows(TrainerRows& rows) {
 void optimizer_rows(TrainerRows& rows) {
   constexpr auto kScaling = [](O& o) -> LossScaling& { return o.loss_scaling; };
   rows.add("optimizer", "Optimizer: sgd (default), adam, adamw, adagrad, rmsprop, lion or lamb",
-           [](O& o, const std::string& value) { o.optimizer = optimizer_named(value); });
+           [](std::string_view, O& o, const std::string& value) { o.optimizer = optimizer_named(value); });
   rows.add<&O::learning_rate>("learning_rate", "Learning rate; default 0.01");
   rows.add<&O::momentum>("momentum", "Momentum of sgd and rmsprop");
   rows.add<&O::weight_decay>("weight_decay", "Weight decay; default 0, for adamw 0.01");
@@ -170,7 +172,7 @@ void schedule_rows(TrainerRows& rows) {
   using S = Schedule;
   constexpr auto kSchedule = [](O& o) -> S& { return o.schedule; };
   rows.add("schedule", "Schedule of the learning rate: constant (default), step, cosine, linear, one_cycle",
-           [](O& o, const std::string& value) { o.schedule.kind = schedule_named(value); });
+           [](std::string_view, O& o, const std::string& value) { o.schedule.kind = schedule_named(value); });
   rows.add_of<&S::warmup_steps>("warmup_steps", "Updates during which the rate rises", kSchedule);
   rows.add_of<&S::total_steps>("total_steps", "Updates of cosine, linear and one_cycle; all of --epochs if not given", kSchedule);
   rows.add_of<&S::step_size>("step_size", "Updates between two reductions by the schedule step", kSchedule);
@@ -181,7 +183,7 @@ void schedule_rows(TrainerRows& rows) {
 void parameter_rows(TrainerRows& rows) {
   constexpr auto kLora = [](O& o) -> LoraOptions& { return o.lora; };
   rows.add("group", "PATTERN,PATTERN;rate_factor=F;weight_decay=W: settings for these parameters; may be repeated",
-           [](O& o, const std::string& value) { o.groups.push_back(parse_group(value)); });
+           [](std::string_view, O& o, const std::string& value) { o.groups.push_back(parse_group(value)); });
   rows.add<&O::parameters>("parameters", "Names or patterns of initializers to train, separated by commas; all if not given");
   rows.add<&O::frozen>("frozen", "Names or patterns of initializers not to train");
   rows.add<&O::untied>("untied", "Names or patterns of initializers that an exporter merged: each node that reads one gets its own");
@@ -189,7 +191,7 @@ void parameter_rows(TrainerRows& rows) {
       "initialize",
       "PATTERN,PATTERN;initializer=NAME;scale=F: parameters that begin with random values (zeros, ones, normal, uniform, xavier_normal, "
       "xavier_uniform, kaiming_normal, kaiming_uniform); may be repeated",
-      [](O& o, const std::string& value) { o.initialization.push_back(parse_initialization(value)); });
+      [](std::string_view, O& o, const std::string& value) { o.initialization.push_back(parse_initialization(value)); });
   rows.add<&O::initialization_seed>("initialization_seed", "Seed of these values");
   rows.add<&O::dynamic_batch>("dynamic_batch", "Let a model that states one batch size take any");
   rows.add<&O::head_classes>(
@@ -208,12 +210,12 @@ void step_rows(TrainerRows& rows) {
                              "Tables of which an update touches only the rows that were read: names or patterns, separated by commas");
   rows.add("memory_fraction",
            "Share, up to 1, of what a step's activations take otherwise; steps compute values twice or write them to a file",
-           [](O& o, const std::string& value) { treadle::set_option(o.session, "memory_fraction", value); });
+           [](std::string_view, O& o, const std::string& value) { treadle::set_option(o.session, "memory_fraction", value); });
   rows.add(
       "recompute_fraction",
       "Share, up to 1, of a step's time, as estimated, that may go into values which are computed twice, for less memory; by default up "
       "to 0.1, as far as it pays",
-      [](O& o, const std::string& value) { treadle::set_option(o.session, "recompute_fraction", value); });
+      [](std::string_view, O& o, const std::string& value) { treadle::set_option(o.session, "recompute_fraction", value); });
   rows.add<&O::fused_update>("fused_update", "Update all parameters in one node");
   rows.add<&O::early_updates>("early_updates", "Update each parameter as soon as its gradient is there");
 }
@@ -224,10 +226,11 @@ void rank_rows(TrainerRows& rows) {
   rows.add<&O::communicator_name>("communicator", "How processes that train together find each other");
   rows.add<&O::communicator_deadline_s>("communicator_deadline_s", "Seconds after which a process that does not answer ends the others");
   rows.add<&O::bucket_bytes>("bucket_bytes", "Size of the parts in which gradients are reduced");
-  rows.add("reduction", "Dtype in which gradients travel and are added: float32 (default) or bfloat16", [](O& o, const std::string& value) {
-    o.reduction = dtype_from_name(value);
-    if (o.reduction == DType::undefined) throw_bad_value("reduction", value, "float32 or bfloat16");
-  });
+  rows.add("reduction", "Dtype in which gradients travel and are added: float32 (default) or bfloat16",
+           [](std::string_view, O& o, const std::string& value) {
+             o.reduction = dtype_from_name(value);
+             if (o.reduction == DType::undefined) throw_bad_value("reduction", value, "float32 or bfloat16");
+           });
   rows.add<&O::shard_optimizer>("shard_optimizer", "Each process keeps the optimizer's state of its share of the parameters");
   for (size_t i = first; i < rows.all.size(); ++i) rows.all[i].argument = "";
 }

@@ -259,8 +259,8 @@ OpDef gelu_slope() {
                             built_kernel<VectorisedUnary<float, Unary::gelu_slope, no_parameters>, float>("vectors") +
                                 built_kernel<UnaryKernel<GeluSlopeFn, double>, double>());
   op.domain = "treadle";
-  op.write_function = [](FunctionBody& b) { b.give(0, write_gelu_slope(b, b.in(0))); };
-  op.function_opset = [](const Node&) { return 9; };
+  op.write_function = +[](FunctionBody& b) { b.give(0, write_gelu_slope(b, b.in(0))); };  // +: the small library has no member for it
+  op.function_opset = +[](const Node&) { return 9; };
   return op;
 }
 

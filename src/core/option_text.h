@@ -1,0 +1,18 @@
+// What an option means, for those who list options. The small library that trains from artifacts lists none, and has no texts.
+#pragma once
+
+#include <string_view>
+
+namespace treadle {
+
+#ifdef TREADLE_TRAINING_RUNTIME
+struct OptionText {
+  constexpr OptionText() = default;
+  constexpr OptionText(const char* /*text*/) {}
+  constexpr operator std::string_view() const { return {}; }
+};
+#else
+using OptionText = std::string_view;
+#endif
+
+}  // namespace treadle
