@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "tests/session/faults.h"
+#include "tests/session/schedules.h"
 #include "treadle/profile.h"
 #include "treadle/sharing.h"
 #include "treadle/train.h"
@@ -82,20 +83,11 @@ inline std::vector<float> floats(const Datum& datum) {
   return {tensor.data<float>(), tensor.data<float>() + tensor.num_elements()};
 }
 
-struct Schedule {
-  const char* name;
-  void (*choose)(SessionOptions&);
-};
-
 inline constexpr Schedule kSchedules[] = {
-    {"in_order", [](SessionOptions& o) { o.intra_op_num_threads = 1; }},
-    {"by_readiness",
-     [](SessionOptions& o) {
-       o.intra_op_num_threads = o.inter_op_num_threads = 2;
-       o.execution_mode = ExecutionMode::parallel;
-     }},
-    {"on_a_device", [](SessionOptions& o) { o.device = "sim"; }},
-    {"on_streams", [](SessionOptions& o) { o.device = "sim", o.compute_streams = 2; }},
+    kInOrder,
+    kByReadiness,
+    kOnADevice,
+    kOnStreams,
     {"on_devices",
      [](SessionOptions& o) {
        o.device = "sim:one";

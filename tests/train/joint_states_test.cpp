@@ -6,6 +6,7 @@
 #include <stdexcept>
 
 #include "tests/session/faults.h"
+#include "tests/session/schedules.h"
 #include "treadle/sharing.h"
 #include "treadle/train.h"
 
@@ -15,20 +16,11 @@ namespace {
 using train::JointModule;
 using train::JointOptions;
 
-struct Schedule {
-  const char* name;
-  void (*choose)(SessionOptions&);
-};
-
 constexpr Schedule kSchedules[] = {
-    {"in_order", [](SessionOptions& o) { o.intra_op_num_threads = 1; }},
-    {"by_readiness",
-     [](SessionOptions& o) {
-       o.intra_op_num_threads = o.inter_op_num_threads = 2;
-       o.execution_mode = ExecutionMode::parallel;
-     }},
-    {"on_a_device", [](SessionOptions& o) { o.device = "sim"; }},
-    {"on_streams", [](SessionOptions& o) { o.device = "sim", o.compute_streams = 2; }},
+    kInOrder,
+    kByReadiness,
+    kOnADevice,
+    kOnStreams,
     {"within_a_limit", [](SessionOptions& o) { o.memory_limit_bytes = size_t{1} << 24; }},
     {"in_a_job", [](SessionOptions& o) { o.job = std::make_shared<Job>(JobOptions{.name = "states"}); }},
 };
