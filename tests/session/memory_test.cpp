@@ -6,11 +6,13 @@
 #include <cmath>
 #include <cstring>
 #include <future>
+#include <set>
 #include <thread>
 
 #include "tests/session/faults.h"
 #include "tests/session/model_bytes.h"
 #include "treadle/out_of_memory.h"
+#include "treadle/profile.h"
 
 namespace treadle::testing {
 namespace {
@@ -207,6 +209,57 @@ TEST(SessionMemory, ValuesThatCostLittleAreComputedTwice) {
   EXPECT_LT(some, whole);
   EXPECT_LT(most, some);
   EXPECT_GE(most, 3 * kValueBytes);  // the sum, a value and their result
+}
+
+// Where a run's time goes is not told without them.
+TEST(SessionMemory, ValuesComputedTwiceAreRecordedTwice) {
+  SessionOptions options = as_written();
+  options.recompute_fraction = 0.2;
+  options.node_counters = true;
+  Session session(there_and_back().model(), options);
+  session.run({{"x", numbers()}});
+  session.reset_node_counters();
+  Profiler profiler = session.profiler({});
+  EXPECT_EQ(run_for(session), truth());
+  int64_t twice = 0;
+  std::map<std::string, int64_t> calls;
+  const Profile profile = profiler.profile();
+  for (const ProfiledNode& node : profile.nodes) {
+    EXPECT_TRUE(node.calls == 1 || node.calls == 2) << node.name << " " << node.calls;
+    twice += node.calls == 2;
+    calls[node.name] = node.calls;
+  }
+  EXPECT_GE(twice, 2);
+  for (const NodeCounter& counter : session.node_counters()) EXPECT_EQ(counter.calls, calls[counter.name]) << counter.name;
+}
+
+TEST(SessionMemory, BlocksOfKernelsFromOutsideAreRecordedOnEverySchedule) {
+  register_fault_operators();
+  ModelBuilder b;
+  b.def().opset_imports.push_back({"test.fault", 1});
+  b.input("x", {256});
+  for (const std::string name : {"left", "right"}) {
+    b.node("DynamicStep", {"x"}, {name + "_made"}, name, "test.fault");
+    onnx::AttributeDef id;
+    id.name = "id";
+    id.type = onnx::AttributeType::i;
+    b.last_node().attributes.push_back(std::move(id));
+    b.node("Neg", {name + "_made"}, {name + "_y"}).output(name + "_y", {-1});
+  }
+  for (const ExecutionMode mode : {ExecutionMode::sequential, ExecutionMode::parallel}) {
+    SessionOptions options = as_written();
+    options.execution_mode = mode;
+    options.intra_op_num_threads = 2;
+    Session session(b.model(), options);
+    Profiler profiler = session.profiler({.memory = true});
+    session.run({{"x", Tensor(DType::float32, Shape{256})}});
+    const Profile profile = profiler.profile();
+    std::set<std::string> holders;
+    for (const ProfiledBlock& block : profile.measured_memory->blocks) holders.insert(block.holder);
+    for (const std::string name : {"left", "right"})
+      EXPECT_TRUE(holders.contains("DynamicStep " + name))
+          << ::testing::PrintToString(holders) << ", in parallel: " << (mode == ExecutionMode::parallel);
+  }
 }
 
 // Its run has no plan for computing twice yet. A plan of the larger extents without one would take an arena that nobody has.

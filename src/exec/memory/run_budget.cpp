@@ -7,7 +7,7 @@
 #include "core/checked.h"
 #include "exec/memory/budget.h"
 #include "exec/memory/run_memory.h"
-#include "exec/run/run_instruction.h"
+#include "exec/run/node_runner.h"
 #include "memory/relocate.h"
 #include "memory/spill_file.h"
 #include "sharing/job_table.h"
@@ -31,8 +31,8 @@ size_t share_of_arena(const Binding& binding) {
 
 }  // namespace
 
-RunBudget::RunBudget(RunState& state, const OutputStore& outputs, const RunControl& control)
-    : state_(state), outputs_(outputs), control_(control) {}
+RunBudget::RunBudget(RunState& state, const OutputStore& outputs, const RunControl& control, NodeRunner& nodes)
+    : state_(state), outputs_(outputs), control_(control), nodes_(nodes) {}
 
 RunBudget::~RunBudget() = default;
 
@@ -154,7 +154,7 @@ std::unique_lock<std::mutex> RunBudget::make_room() {
   return control_.pass->admit((again ? 0 : arena) + outputs_.bytes_to_allocate(), later_bytes_, control_, let_go);
 }
 
-void RunBudget::move_values(size_t step) {
+void RunBudget::move_values(size_t step, sharing::Turn& turn) {
   if (is_outdated()) follow_limit(static_cast<int32_t>(step));
   if (!state_.budget() || moved_before_ == step) return;
   moved_before_ = step;
@@ -166,7 +166,7 @@ void RunBudget::move_values(size_t step) {
     switch (move.kind) {
       case BudgetedPlan::Kind::spill: write_out(plan.file_offsets[buffer], move.offset, size); break;
       case BudgetedPlan::Kind::load: read_back(plan.file_offsets[buffer], move.offset, size); break;
-      case BudgetedPlan::Kind::recompute: recompute(plan, move.first_replay, move.num_replays); break;
+      case BudgetedPlan::Kind::recompute: recompute(plan, move.first_replay, move.num_replays, turn); break;
     }
     state_.set_place(buffer, move.kind == BudgetedPlan::Kind::spill ? RunState::kAway : move.offset);
   }
@@ -190,7 +190,7 @@ void RunBudget::read_back(size_t file_offset, size_t offset, size_t size_bytes) 
   control_.pass->moved(size_bytes, sharing::now_ns() - start);
 }
 
-void RunBudget::recompute(const BudgetedPlan& plan, size_t first, size_t count) {
+void RunBudget::recompute(const BudgetedPlan& plan, size_t first, size_t count, sharing::Turn& turn) {
   for (size_t r = first; r < first + count; ++r) {
     const BudgetedPlan::Replay& replay = plan.replays[r];
     const Instruction& instruction = state_.program().instructions()[static_cast<size_t>(replay.instruction)];
@@ -200,7 +200,7 @@ void RunBudget::recompute(const BudgetedPlan& plan, size_t first, size_t count) 
       const size_t offset = plan.replay_offsets[replay.first_offset + k];
       replay_pointers_[k] = offset == BudgetedPlan::kNowhere ? state_.pointers(instruction)[k] : state_.arena() + offset;
     }
-    run_static(instruction, state_.binding(), replay_pointers_.data(), state_.arena() + replay.scratch_offset, control_);
+    nodes_.run_again(instruction, replay_pointers_.data(), state_.arena() + replay.scratch_offset, turn);
   }
 }
 

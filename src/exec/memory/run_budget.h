@@ -16,16 +16,21 @@ namespace treadle {
 namespace memory {
 class SpillFile;
 }
+namespace sharing {
+class Turn;
+}
 }  // namespace treadle
 
 namespace treadle::exec {
 
+class NodeRunner;
 struct RunMemory;
 
 class RunBudget {
  public:
-  /// All three outlive it; `control` is the one of the present run, whose `pass` knows the limit.
-  RunBudget(RunState& state, const OutputStore& outputs, const RunControl& control);
+  /// All outlive it; `control` is the one of the present run, whose `pass` knows the limit.
+  /// @param nodes  runs what is to be made anew.
+  RunBudget(RunState& state, const OutputStore& outputs, const RunControl& control, NodeRunner& nodes);
   ~RunBudget();
 
   /// Of a run that begins and has a limit: chooses its plan and waits for room.
@@ -42,7 +47,8 @@ class RunBudget {
   /// In the plan's order.
   size_t instruction_at(size_t step) const;
   /// Before every step: what the plan moves there.
-  void move_values(size_t step);
+  /// @param turn  the job's: values that are made anew take it as any node does
+  void move_values(size_t step, sharing::Turn& turn);
 
  private:
   void choose();
@@ -67,7 +73,7 @@ class RunBudget {
   bool is_needed(const BudgetedPlan* plan, size_t buffer, int32_t step) const;
   static bool is_loaded_later(const BudgetedPlan& plan, size_t buffer, int32_t step);
   static bool is_away_without_copy(const BudgetedPlan& plan, size_t buffer, int32_t step);
-  void recompute(const BudgetedPlan& plan, size_t first, size_t count);
+  void recompute(const BudgetedPlan& plan, size_t first, size_t count, sharing::Turn& turn);
   void write_out(size_t file_offset, size_t offset, size_t size_bytes);
   void write_out(size_t file_offset, const std::byte* data, size_t size_bytes);
   void read_back(size_t file_offset, size_t offset, size_t size_bytes);
@@ -77,6 +83,7 @@ class RunBudget {
   RunState& state_;
   const OutputStore& outputs_;
   const RunControl& control_;
+  NodeRunner& nodes_;
   uint64_t limit_generation_ = 0;  // of the limit that the plan was chosen for
   size_t later_bytes_ = 0;         // beside arena and outputs, when nodes ask for them
   bool capped_ = false;

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "exec/memory/out_of_memory.h"
 #include "exec/run/run_control.h"
 #include "treadle/error.h"
 
@@ -45,8 +46,18 @@ std::span<const int32_t> slots_handed_to(const Program& program, const Instructi
   return slots;
 }
 
-std::span<const int64_t> FeedBinder::bind(std::span<const Datum> feeds, std::span<const int64_t> parent_values, const RunControl& control,
-                                          RunState& state) {
+void FeedBinder::bind(std::span<const Datum> feeds, std::span<const int64_t> parent_values, const RunControl& control, RunState& state) {
+  try {
+    take(feeds, parent_values, control, state);
+    state.take_binding(symbol_values_, control);
+  } catch (...) {
+    if (state.program().is_body()) throw;  // the node that it is of is named first
+    rethrow_with_memory([&](const OutOfMemory&) { return describe_unbound(state.program(), control); },
+                        "while the extents of a run were bound");
+  }
+}
+
+void FeedBinder::take(std::span<const Datum> feeds, std::span<const int64_t> parent_values, const RunControl& control, RunState& state) {
   const Program& program = state.program();
   const bool some_later = control.takes_feeds_later;
   takes_device_feeds_ = control.takes_device_feeds;
@@ -59,7 +70,6 @@ std::span<const int64_t> FeedBinder::bind(std::span<const Datum> feeds, std::spa
     state.set_feed(inputs[i], some_later && !feeds[i].defined() ? Datum() : checked(program, inputs[i], feeds[i]));
   for (size_t i = 0; some_later && i < inputs.size(); ++i)
     if (!feeds[i].defined()) check_may_be_later(program, inputs[i]);
-  return symbol_values_;
 }
 
 void FeedBinder::bind_later(int32_t slot, const Datum& feed, RunState& state) {
@@ -86,6 +96,11 @@ void FeedBinder::refuse_missing(const RunState& state) {
   for (int32_t slot : state.program().input_slots())
     if (!state.held(slot).defined()) refuse_feed(state.program(), slot, {}, "the run has come to what reads it, and it has not been fed");
   throw Error(ErrorCode::internal, "a run that waits for an input, though all have been fed");
+}
+
+void FeedBinder::check_complete(const RunState& state) {
+  for (int32_t slot : state.program().input_slots())
+    if (!state.held(slot).defined()) refuse_feed(state.program(), slot, {}, "it is missing");
 }
 
 // The plan is made for its extents before it is there.

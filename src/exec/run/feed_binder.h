@@ -20,14 +20,13 @@ class FeedBinder {
  public:
   explicit FeedBinder(const Program& program) : symbol_values_(program.num_expressions()) {}
 
-  /// Puts the feeds into the state.
+  /// A run begins: puts the feeds into the state, and the binding for their extents.
   /// @param parent_values  of a body: the symbols' values of the run around it.
   /// @param control        `takes_feeds_later`: feeds may be undefined, where the extents of the others and the declarations tell theirs;
   ///                       `takes_device_feeds`.
-  /// @return the symbols' values, -1 for those that no feed tells.
-  /// @throws Error(invalid_argument) for a missing feed, another kind, dtype, rank or extent, and symbols that two feeds contradict.
-  std::span<const int64_t> bind(std::span<const Datum> feeds, std::span<const int64_t> parent_values, const RunControl& control,
-                                RunState& state);
+  /// @throws Error(invalid_argument) for a missing feed, another kind, dtype, rank or extent, and symbols that two feeds contradict; as
+  /// Binding::bind
+  void bind(std::span<const Datum> feeds, std::span<const int64_t> parent_values, const RunControl& control, RunState& state);
   /// One that bind() left out. @throws Error(invalid_argument) as bind(), and if it was fed.
   void bind_later(int32_t slot, const Datum& feed, RunState& state);
 
@@ -37,15 +36,19 @@ class FeedBinder {
   /// A run is told to go on where it reads what was to be fed later. @throws Error(invalid_argument) naming the input
   [[noreturn]] static void refuse_missing(const RunState& state);
 
+  /// At the end of a run that took feeds later. @throws Error(invalid_argument) naming an input that was never fed
+  static void check_complete(const RunState& state);
+
   /// Once the state has its binding: kernels find the feeds. @throws Error(invalid_argument) for extents other than the binding's.
   static void point_at_feeds(RunState& state);
 
  private:
+  void take(std::span<const Datum> feeds, std::span<const int64_t> parent_values, const RunControl& control, RunState& state);
   static void point_at_feed(int32_t slot, RunState& state);
   Datum checked(const Program& program, int32_t slot, const Datum& feed);
   void check_may_be_later(const Program& program, int32_t slot) const;
 
-  std::vector<int64_t> symbol_values_;  // per expression of the symbol table
+  std::vector<int64_t> symbol_values_;  // per expression of the symbol table; -1: no feed tells
   bool takes_device_feeds_ = false;
 };
 

@@ -24,8 +24,8 @@ Frame::Frame(const Program& program)
       state_(program),
       feeds_(program),
       outputs_(state_),
-      budget_(state_, outputs_, control_),
-      nodes_(state_, control_) {}
+      nodes_(state_, control_),
+      budget_(state_, outputs_, control_, nodes_) {}
 
 Frame::~Frame() = default;
 
@@ -34,13 +34,7 @@ void Frame::start(std::span<const Datum> feeds, std::span<const Datum> bound, co
   control_ = control;
   pc_ = 0;
   nodes_.begin();
-  try {
-    state_.take_binding(feeds_.bind(feeds, parent_values, control, state_), control);
-  } catch (...) {
-    if (program_.is_body()) throw;  // the node that it is of is named first
-    exec::rethrow_with_memory([&](const OutOfMemory&) { return describe_unbound(program_, control_); },
-                              "while the extents of a run were bound");
-  }
+  feeds_.bind(feeds, parent_values, control_, state_);
   outputs_.begin(bound, memory, control.keeps_feeds);
   try {
     find_memory();
@@ -139,8 +133,7 @@ Datum Frame::take_output(size_t k) {
 }
 
 void Frame::take_outputs(std::span<Datum> outputs) {
-  for (int32_t slot : program_.input_slots())
-    if (control_.takes_feeds_later && !state_.held(slot).defined()) refuse_feed(program_, slot, {}, "it is missing");
+  if (control_.takes_feeds_later) FeedBinder::check_complete(state_);
   const AllocationScope room(context_in_nodes(control_.pass), AllocationScope::current_class());
   outputs_.hand_over(outputs);
 }
@@ -204,7 +197,7 @@ void Frame::advance_in_order(size_t end) {
       const size_t index = limited ? budget_.instruction_at(pc_) : pc_;
       const Instruction& instruction = instructions[index];
       if (instruction.is_yield) [[unlikely]] {
-        if (limited) budget_.move_values(pc_);
+        if (limited) budget_.move_values(pc_, turn);
         return;
       }
       if (control_.observer) [[unlikely]]
@@ -218,7 +211,7 @@ void Frame::advance_in_order(size_t end) {
       }
       if (limited) [[unlikely]] {
         boundary = 0;
-        budget_.move_values(pc_);
+        budget_.move_values(pc_, turn);
       }
       if (renews) [[unlikely]]
         nodes_.renew_buffers(index);

@@ -85,8 +85,8 @@ class Frame final : public Run {
   RunState state_;
   FeedBinder feeds_;
   OutputStore outputs_;
-  RunBudget budget_;
   NodeRunner nodes_;
+  RunBudget budget_;
   Evaluator evaluator_;        // for instructions bound in the run
   size_t pc_ = 0;              // steps done: instructions, in the order of the budget's plan if there is one
   size_t starved_ = SIZE_MAX;  // the first step that reads an input which is still to be fed

@@ -26,7 +26,16 @@ void NodeRunner::execute_dynamic(const Instruction& instruction, Evaluator& eval
   evaluator.pool = control_.pool;
   evaluator.run_id = control_.run_id;
   evaluator.stop_requested = [control = &control_] { return control->stopping(); };
-  std::vector<Datum> made = run_dynamic(program_, instruction, state_.binding(), control_, Operands(state_, instruction), evaluator);
+  take(instruction, run_dynamic(program_, instruction, state_.binding(), control_, Operands(state_, instruction), evaluator));
+}
+
+void NodeRunner::execute_deferred(const Instruction& instruction, std::function<bool()> stop_requested,
+                                  std::function<void(std::vector<Datum> outputs, std::exception_ptr error)> done) const {
+  run_deferred(program_, instruction, state_.binding(), control_, Operands(state_, instruction), std::move(stop_requested),
+               std::move(done));
+}
+
+void NodeRunner::take(const Instruction& instruction, std::vector<Datum> made) {
   const auto slots = program_.operands(instruction).subspan(instruction.num_inputs);
   for (size_t i = 0; i < slots.size(); ++i) {
     if (slots[i] < 0) continue;
@@ -35,8 +44,12 @@ void NodeRunner::execute_dynamic(const Instruction& instruction, Evaluator& eval
   }
 }
 
-// Of a node that is bound in the run only the run knows what it costs.
-void NodeRunner::record(const Instruction& instruction, uint64_t start, uint64_t end) const {
+// Other threads may count at the same time. Of a node that is bound in the run only the run knows what it costs.
+void NodeRunner::record(const Instruction& instruction, uint64_t start) const {
+  if (!is_timed()) return;
+  const uint64_t end = read_ticks();
+  if (control_.counts_nodes) counters_->add_shared(program_.index_of(instruction), end - start);
+  if (!control_.recorder) return;
   Cost cost;
   if (instruction.dynamic && instruction.bodies.empty()) {
     std::vector<Datum> operands;
@@ -54,16 +67,37 @@ void NodeRunner::tell_observer(Tell&& tell) const {
   control_.call(tell);
 }
 
-void NodeRunner::execute_watched(const Instruction& instruction, Evaluator& evaluator) {
+uint64_t NodeRunner::begin_watched(const Instruction& instruction) const {
   tell_observer([&] { control_.observer->before(state_, instruction); });
-  const UnderWay node(control_.caller, instruction.node);
-  const bool timed = control_.recorder || control_.counts_nodes;
-  const uint64_t start = timed ? read_ticks() : 0;
-  execute(instruction, evaluator);
-  const uint64_t end = timed ? read_ticks() : 0;
-  if (control_.counts_nodes) count(instruction, end - start);
-  if (control_.recorder) record(instruction, start, end);
+  return is_timed() ? read_ticks() : 0;
+}
+
+void NodeRunner::end_watched(const Instruction& instruction, uint64_t start) const {
+  record(instruction, start);
   tell_observer([&] { control_.observer->after(state_, instruction, nullptr); });
+}
+
+void NodeRunner::execute_watched(const Instruction& instruction, Evaluator& evaluator) {
+  const uint64_t start = begin_watched(instruction);
+  {
+    const UnderWay node(control_.caller, instruction.node);
+    execute(instruction, evaluator);
+  }
+  end_watched(instruction, start);
+}
+
+void NodeRunner::run_again(const Instruction& instruction, void** pointers, void* scratch, sharing::Turn& turn) {
+  try {
+    if (!committed_.load(std::memory_order_relaxed)) control_.check();
+    std::optional<LoopBreakScope> breaks;
+    if (turn.has_duty()) take_turn(program_.index_of(instruction), turn, breaks);
+    const UnderWay node(control_.caller, instruction.node);
+    const uint64_t start = is_timed() ? read_ticks() : 0;
+    run_static(instruction, state_.binding(), pointers, scratch, control_);
+    record(instruction, start);
+  } catch (...) {
+    rethrow_from(instruction);
+  }
 }
 
 void NodeRunner::renew_buffers(size_t index) {

@@ -4,11 +4,13 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <exception>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <utility>
+#include <vector>
 
-#include "core/kernel_phases.h"
 #include "core/thread_pool.h"
 #include "exec/run/run.h"
 #include "exec/run/run_control.h"
@@ -52,15 +54,23 @@ class NodeRunner {
     if (!program_.instructions()[index].dynamic) breaks.emplace(turn.within_node());
   }
   void execute(const Instruction& instruction, Evaluator& evaluator) {
-    const PhaseNode phases(control_.kernel_phases, instruction.record_name, control_.record_run, instruction.whole_phase());
     if (instruction.dynamic) [[unlikely]]
       return execute_dynamic(instruction, evaluator);
     run_static(instruction, state_.binding(), state_.pointers(instruction), state_.scratch(instruction), control_);
   }
-  /// With observer and recorder around it.
+  /// With observer, counters and recorder around it.
   void execute_watched(const Instruction& instruction, Evaluator& evaluator);
-  /// In the counters; other threads may count at the same time. @pre the run counts
-  void count(const Instruction& instruction, uint64_t ticks) { counters_->add_shared(program_.index_of(instruction), ticks); }
+  /// Before and behind the kernel of a node that is watched; it may end on another thread. @return what end_watched() is to have
+  uint64_t begin_watched(const Instruction& instruction) const;
+  void end_watched(const Instruction& instruction, uint64_t start) const;
+  /// Another time, for a value that is to be made anew: counted and recorded like any run of the node, but no news for an observer.
+  /// @throws Error naming the node
+  void run_again(const Instruction& instruction, void** pointers, void* scratch, sharing::Turn& turn);
+  /// For a kernel that may go on elsewhere.
+  void execute_deferred(const Instruction& instruction, std::function<bool()> stop_requested,
+                        std::function<void(std::vector<Datum> outputs, std::exception_ptr error)> done) const;
+  /// What a kernel that is bound in the run has made. @throws Error(internal) if an output is missing
+  void take(const Instruction& instruction, std::vector<Datum> made);
   NodeCounters* counters() const { return control_.counts_nodes ? counters_ : nullptr; }
   bool has_cache() const { return cache_ && !cache_->empty(); }
   /// A value of the cache in place of the computation, or the other way round.
@@ -73,7 +83,8 @@ class NodeRunner {
  private:
   class Operands;
   void execute_dynamic(const Instruction& instruction, Evaluator& evaluator);
-  void record(const Instruction& instruction, uint64_t start, uint64_t end) const;
+  bool is_timed() const { return control_.recorder || control_.counts_nodes; }
+  void record(const Instruction& instruction, uint64_t start) const;
   template <typename Tell>
   void tell_observer(Tell&& tell) const;
 

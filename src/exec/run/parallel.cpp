@@ -19,7 +19,6 @@
 #include "exec/memory/budget.h"
 #include "exec/memory/run_budget.h"
 #include "graph/custom_ops.h"
-#include "graph/deferred.h"
 #include "sharing/turn.h"
 
 namespace treadle::exec {
@@ -221,26 +220,14 @@ class ParallelRun final : public TaskSource {
     };
     auto shared = std::make_shared<Shared>();
     uint64_t start = 0;
-    const AllocationScope room(context_in_nodes(control_.pass), MemoryClass::activations);
     enter_pending();
     try {
-      control_.check();
-      if (turn.has_duty()) turn.before_node(binding_.hint(static_cast<size_t>(index)));
-      if (control_.observer) control_.call([&] { control_.observer->before(nodes_.state(), instruction); });
+      nodes_.check_before(static_cast<size_t>(index));
+      std::optional<LoopBreakScope> breaks;
+      if (turn.has_duty()) nodes_.take_turn(static_cast<size_t>(index), turn, breaks);
+      start = nodes_.begin_watched(instruction);
       if (control_.caller) control_.caller->under_way = instruction.node;
-      start = control_.recorder || control_.counts_nodes ? read_ticks() : 0;
-      const auto operands = program_.operands(instruction);
-      DeferredNode node{.node = instruction.node,
-                        .kernel = instruction.kernel,
-                        .packed = binding_.packed(instruction),
-                        .pool = control_.pool,
-                        .run_id = control_.run_id};
-      for (int32_t slot : operands.first(instruction.num_inputs))
-        node.inputs.push_back(slot < 0 ? Datum() : nodes_.state().value(slot, /*shared=*/true));
-      for (int32_t slot : operands.subspan(instruction.num_inputs))
-        node.output_dtypes.push_back(slot < 0 ? DType::undefined : program_.slots()[static_cast<size_t>(slot)].dtype);
-      node.stop_requested = [this] { return failed_.load() || control_.stopping(); };
-      node.done = [this, shared, &instruction, index, start](std::vector<Datum> outputs, std::exception_ptr error) {
+      const auto done = [this, shared, &instruction, index, start](std::vector<Datum> outputs, std::exception_ptr error) {
         {
           std::lock_guard lock(shared->mutex);
           if (!shared->left) {
@@ -252,10 +239,8 @@ class ParallelRun final : public TaskSource {
         }
         end_pending(instruction, index, std::move(outputs), std::move(error), start);
       };
-      {
-        const PhaseNode phases(control_.kernel_phases, instruction.record_name, control_.record_run, instruction.whole_phase());
-        evaluate_deferred(std::move(node));
-      }
+      nodes_.execute_deferred(
+          instruction, [this] { return failed_.load() || control_.stopping(); }, done);
       {
         std::lock_guard lock(shared->mutex);
         if (!shared->ended) {
@@ -274,12 +259,8 @@ class ParallelRun final : public TaskSource {
   }
 
   void take(const Instruction& instruction, std::vector<Datum> outputs, uint64_t start) {
-    const auto slots = program_.operands(instruction).subspan(instruction.num_inputs);
-    for (size_t i = 0; i < slots.size(); ++i)
-      if (slots[i] >= 0) nodes_.state().hold(slots[i], std::move(outputs[i]));
-    if (control_.counts_nodes) nodes_.count(instruction, read_ticks() - start);
-    if (control_.recorder) control_.record_node(instruction.record_name, start, read_ticks());
-    if (control_.observer) control_.call([&] { control_.observer->after(nodes_.state(), instruction, nullptr); });
+    nodes_.take(instruction, std::move(outputs));
+    nodes_.end_watched(instruction, start);
   }
 
   // On whatever thread the kernel ended: nothing else is run here, ready nodes go to the queue.

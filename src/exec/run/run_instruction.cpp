@@ -6,6 +6,7 @@
 #include "core/memory_events.h"
 #include "exec/memory/budget.h"
 #include "exec/run/frame.h"
+#include "graph/deferred.h"
 #include "graph/op_def.h"
 #include "treadle/out_of_memory.h"
 
@@ -79,11 +80,41 @@ std::vector<Datum> ControlFlowCall::run_body(size_t b, std::vector<Datum> formal
   return results;
 }
 
+namespace {
+
+// Of a kernel that is bound in the run: marks for tools outside, whose memory it is and where that comes from, its phases.
+struct NodeSurroundings {
+  NodeSurroundings(const Instruction& instruction, const RunControl& control)
+      : mark(*instruction.node),
+        holder(instruction.record_name),
+        room(context_in_nodes(control.pass), AllocationScope::current_class()),
+        phases(control.kernel_phases, instruction.record_name, control.record_run, instruction.whole_phase()) {}
+  const NodeMark mark;
+  const MemoryHolder holder;
+  const AllocationScope room;
+  const PhaseNode phases;
+};
+
+// @param kept  they may outlive the call.
+std::vector<Datum> inputs_of(const Instruction& instruction, const OperandSource& operands, bool kept) {
+  std::vector<Datum> inputs(instruction.num_inputs);
+  for (size_t i = 0; i < inputs.size(); ++i) inputs[i] = operands.operand(i, kept);
+  return inputs;
+}
+
+std::vector<DType> output_dtypes(const Program& program, const Instruction& instruction) {
+  const auto slots = program.operands(instruction).subspan(instruction.num_inputs);
+  std::vector<DType> dtypes(slots.size(), DType::undefined);
+  for (size_t i = 0; i < dtypes.size(); ++i)
+    if (slots[i] >= 0) dtypes[i] = program.slots()[static_cast<size_t>(slots[i])].dtype;
+  return dtypes;
+}
+
+}  // namespace
+
 std::vector<Datum> run_dynamic(const Program& program, const Instruction& instruction, const Binding& binding, const RunControl& control,
                                const OperandSource& operands, Evaluator& evaluator) {
-  const NodeMark mark(*instruction.node);
-  const MemoryHolder holder(instruction.record_name);
-  const AllocationScope room(context_in_nodes(control.pass), AllocationScope::current_class());
+  const NodeSurroundings around(instruction, control);
   if (instruction.node->op->control_flow != ControlFlow::none) {
     ControlFlowCall call(instruction, binding, control, operands);
     run_control_flow(call);
@@ -91,18 +122,28 @@ std::vector<Datum> run_dynamic(const Program& program, const Instruction& instru
       for (const auto& body : instruction.bodies) body->frames().trim();
     return call.take_outputs();
   }
-  std::vector<Datum> inputs(instruction.num_inputs);
-  const auto slots = program.operands(instruction);
-  for (size_t i = 0; i < inputs.size(); ++i)
-    if (slots[i] >= 0) inputs[i] = operands.operand(i, /*kept=*/false);
-  std::vector<DType> dtypes(instruction.num_outputs, DType::undefined);
-  for (size_t i = 0; i < dtypes.size(); ++i)
-    if (const int32_t slot = slots[inputs.size() + i]; slot >= 0) dtypes[i] = program.slots()[static_cast<size_t>(slot)].dtype;
+  const std::vector<Datum> inputs = inputs_of(instruction, operands, /*kept=*/false);
+  const std::vector<DType> dtypes = output_dtypes(program, instruction);
   try {
     return evaluate_node(*instruction.node, *instruction.kernel, binding.packed(instruction), inputs, dtypes, evaluator);
   } catch (...) {
     rethrow_of_kernel();
   }
+}
+
+void run_deferred(const Program& program, const Instruction& instruction, const Binding& binding, const RunControl& control,
+                  const OperandSource& operands, std::function<bool()> stop_requested,
+                  std::function<void(std::vector<Datum> outputs, std::exception_ptr error)> done) {
+  const NodeSurroundings around(instruction, control);
+  evaluate_deferred({.node = instruction.node,
+                     .kernel = instruction.kernel,
+                     .packed = binding.packed(instruction),
+                     .inputs = inputs_of(instruction, operands, /*kept=*/true),
+                     .output_dtypes = output_dtypes(program, instruction),
+                     .pool = control.pool,
+                     .run_id = control.run_id,
+                     .stop_requested = std::move(stop_requested),
+                     .done = std::move(done)});
 }
 
 }  // namespace treadle::exec

@@ -2,9 +2,11 @@
 #pragma once
 
 #include <exception>
+#include <functional>
 #include <string>
 #include <vector>
 
+#include "core/kernel_phases.h"
 #include "exec/program/binding.h"
 #include "exec/program/program.h"
 #include "exec/run/run_control.h"
@@ -22,6 +24,7 @@ namespace treadle::exec {
 /// Of an instruction that is bound ahead. @param pointers  one an operand, inputs first.
 inline void run_static(const Instruction& instruction, const Binding& binding, void** pointers, void* scratch, const RunControl& control) {
   const NodeMark mark(*instruction.node);
+  const PhaseNode phases(control.kernel_phases, instruction.record_name, control.record_run, instruction.whole_phase());
   RunContext context(pointers, instruction.num_inputs, scratch, control.pool, binding.packed(instruction));
   context.run_id = control.run_id;
   try {
@@ -44,6 +47,13 @@ class OperandSource {
 /// @return one value per output; undefined for an absent one.
 std::vector<Datum> run_dynamic(const Program& program, const Instruction& instruction, const Binding& binding, const RunControl& control,
                                const OperandSource& operands, Evaluator& evaluator);
+
+/// The same for a kernel that may go on elsewhere when this returns.
+/// @param stop_requested  whether it need not end.
+/// @param done            called once, with the outputs or an error: here, or later on the thread on which the kernel ends.
+void run_deferred(const Program& program, const Instruction& instruction, const Binding& binding, const RunControl& control,
+                  const OperandSource& operands, std::function<bool()> stop_requested,
+                  std::function<void(std::vector<Datum> outputs, std::exception_ptr error)> done);
 
 /// What an instruction costs for these operands, inputs first; nothing if its operator does not say, or one of them is no plain tensor.
 Cost cost_of(const Program& program, const Instruction& instruction, std::span<const Datum> operands);
