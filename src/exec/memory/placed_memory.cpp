@@ -16,6 +16,25 @@ namespace treadle::exec {
 
 using Memory = StreamPlan::Location::Memory;
 
+// Checks the feeds, finds the binding, makes the outputs.
+void PlacedRun::begin_on_host(std::span<const Datum> feeds, std::span<const Datum> bound, std::span<const OutputMemory> memory) {
+  state_.set_uses_arena(control_.observer != nullptr);  // for what is shown to it
+  binder_.bind(feeds, {}, control_, state_);
+  outputs_.begin(bound, memory, control_.keeps_feeds);
+  try {
+    if (!state_.is_placed()) state_.place(/*exact=*/false);
+    FeedBinder::point_at_feeds(state_);
+    outputs_.place(control_, /*by_readiness=*/false);
+  } catch (...) {
+    rethrow_with_memory([&](const OutOfMemory&) { return exec::describe_memory(state_, control_, {.begun = false}); });
+  }
+}
+
+void PlacedRun::take_outputs(std::span<Datum> outputs) {
+  if (control_.takes_feeds_later) FeedBinder::check_complete(state_);
+  outputs_.hand_over(outputs);
+}
+
 // A device without room for all of it is no error where it reaches the host's memory.
 void PlacedRun::find_memory() {
   if (constants_ && constants_->parameters() != binding().parameters()) {
@@ -79,16 +98,16 @@ void PlacedRun::find_starved() {
 }
 
 void PlacedRun::feed(size_t input, const Datum& value) {
-  frame_.feed(input, taken_feed(input, value));
-  feeds_[program_.input_slots()[input]] = frame_.value(program_.input_slots()[input]);
+  binder_.bind_later(program_.input_slots()[input], taken_feed(input, value), state_);
+  feeds_[program_.input_slots()[input]] = state_.value(program_.input_slots()[input], /*shared=*/false);
   find_starved();
 }
 
 void PlacedRun::move_feed(size_t input, const Datum& value) {
   expect_yield(*this);
   const int32_t slot = program_.input_slots()[input];
-  FeedBinder::move(slot, from_device(value), frame_.state());
-  feeds_[slot] = frame_.value(slot);
+  FeedBinder::move(slot, from_device(value), state_);
+  feeds_[slot] = state_.value(slot, /*shared=*/false);
 }
 
 // Outputs are copied to the host as soon as they are made.
@@ -230,7 +249,7 @@ void PlacedRun::make_place(int32_t at, DType dtype, const Shape& shape) {
   Place& place = places_[index(at)];
   const Slot& info = slot_info(made.slot);
   if (made.device == DevicePlacement::kHost && info.is_output && info.placement == Placement::held && info.static_shape) {
-    if (Datum own = frame_.value(made.slot); own.is_tensor()) {
+    if (Datum own = state_.value(made.slot, /*shared=*/false); own.is_tensor()) {
       place.datum = own;
       AccessChecks* checks = device(made.device).access_checks();
       if (checks) place.watch = checks->watch(own.tensor().raw(), own.tensor().size_bytes());
@@ -330,8 +349,8 @@ void PlacedRun::issue_copy(const StreamPlan::Step& copy, Stream& queue) {
   if (from.memory == Memory::held || to.memory == Memory::held)
     queue.enqueue_release([source = places_[index(copy.source)].datum, target = places_[index(copy.target)].datum] {});
   // An output of a node that is bound in the run gets its memory here, not from the frame.
-  if (to.device == DevicePlacement::kHost && slot_info(to.slot).is_output && !frame_.value(to.slot).defined())
-    frame_.state().put(to.slot, target);
+  if (to.device == DevicePlacement::kHost && slot_info(to.slot).is_output && !state_.value(to.slot, /*shared=*/false).defined())
+    state_.put(to.slot, target);
 }
 
 // When no step that touches a value is yet to be issued, its memory goes with the last work that uses it. Bulks are issued ahead of steps

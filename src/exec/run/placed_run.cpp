@@ -40,7 +40,9 @@ PlacedRun::PlacedRun(PlacedProgram& owner)
     : owner_(owner),
       program_(owner.program()),
       plan_(owner.plan()),
-      frame_(program_),
+      state_(program_),
+      binder_(program_),
+      outputs_(state_),
       events_(plan_.steps.size()),
       arenas_(owner.devices().size()),
       planned_(plan_.locations.size()),
@@ -79,7 +81,8 @@ void PlacedRun::clear() noexcept {
   made_.clear();
   cache_.reset();
   if (program_.parameters() && residencies_.empty()) constants_.reset();  // of a version that may be outdated
-  frame_.clear();
+  state_.drop_all();
+  outputs_.clear();
   error_ = nullptr;
   failed_at_ = nullptr;
 }
@@ -102,8 +105,7 @@ void PlacedRun::start(std::span<const Datum> feeds, std::span<const Datum> bound
     std::vector<Datum> taken;
     for (size_t i = 0; i < feeds.size(); ++i) taken.push_back(taken_feed(i, feeds[i]));
     choose_staying(bound, beside_feeds);
-    frame_.state().set_uses_arena(control_.observer != nullptr);  // for what is shown to it
-    frame_.start(taken, bound, control_, beside_feeds);           // checks the feeds, finds the binding, makes the outputs
+    begin_on_host(taken, bound, beside_feeds);
     try {
       find_memory();
       renew_arenas();
@@ -115,7 +117,7 @@ void PlacedRun::start(std::span<const Datum> feeds, std::span<const Datum> bound
     throw;
   }
   for (size_t i = 0; i < feeds.size(); ++i)
-    if (feeds[i].defined()) feeds_[program_.input_slots()[i]] = frame_.value(program_.input_slots()[i]);
+    if (feeds[i].defined()) feeds_[program_.input_slots()[i]] = state_.value(program_.input_slots()[i], /*shared=*/false);
   starved_ = SIZE_MAX;
   if (control_.takes_feeds_later) find_starved();
   failed_ = false;
@@ -132,7 +134,7 @@ bool PlacedRun::goes_one_by_one(const sharing::Turn& turn) const {
 }
 
 bool PlacedRun::advance(size_t steps) {
-  if (next_ == starved_ && !finished() && steps > 0) FeedBinder::refuse_missing(frame_.state());
+  if (next_ == starved_ && !finished() && steps > 0) FeedBinder::refuse_missing(state_);
   const size_t stop = next_ + std::min(steps, steps_left());
   std::optional<Governor::Exclusive> of_session;
   if (DeviceMemory& memory = *owner_.memory(); memory.has_limit && !residencies_.empty())
@@ -181,8 +183,8 @@ void PlacedRun::resume(std::span<const Datum> values) {
   const auto outputs = slots_handed_to(program_, instruction, values);
   for (size_t i = 0; i < outputs.size(); ++i) {
     if (outputs[i] < 0) continue;
-    frame_.state().put(outputs[i], values[i].tensor().contiguous());  // checks the shape
-    hold(at[instruction.num_inputs + i], frame_.value(outputs[i]));
+    state_.put(outputs[i], values[i].tensor().contiguous());  // checks the shape
+    hold(at[instruction.num_inputs + i], state_.value(outputs[i], /*shared=*/false));
   }
   const int32_t stopped = order_[next_];
   Stream& queue = stream(step(stopped).stream);
@@ -256,7 +258,7 @@ void PlacedRun::rethrow_on_device(const StreamPlan::Step& step) {
 // Nothing else is under way: for jobs that share the machine, and where a limit is kept.
 void PlacedRun::issue_alone(sharing::Turn& turn, int32_t s) {
   const StreamPlan::Step& alone = step(s);
-  if (control_.observer && alone.instruction >= 0) control_.call([&] { control_.observer->ready(frame_.state(), instruction_of(alone)); });
+  if (control_.observer && alone.instruction >= 0) control_.call([&] { control_.observer->ready(state_, instruction_of(alone)); });
   const bool has_limit = !residencies_.empty();
   if (turn.has_duty() || has_limit) {
     wait_for_all();
@@ -385,9 +387,8 @@ Stream::Work PlacedRun::guarded(const Instruction& instruction, int where, Body 
     if (control_.denormals_as_zero) mode.emplace();
     try {
       control_.check();
-      if (control_.observer) control_.call([&] { control_.observer->before(frame_.state(), instruction); });
+      if (control_.observer) control_.call([&] { control_.observer->before(state_, instruction); });
       const UnderWay node(control_.caller, instruction.node);
-      const PhaseNode phases(control_.kernel_phases, instruction.record_name, control_.record_run, instruction.whole_phase());
       const bool timed = control_.recorder || control_.counts_nodes;
       const uint64_t start = timed ? read_ticks() : 0;
       body();
@@ -479,11 +480,11 @@ void PlacedRun::take_up(const StreamPlan::Step& step) {
     // What is handed out by the host's frame, and what observers look at.
     if (control_.observer ||
         (location(at[i]).device == DevicePlacement::kHost && slot_info(location(at[i]).slot).is_output && instruction.dynamic))
-      frame_.state().put(location(at[i]).slot, on_host(at[i], location(at[i]).slot));
+      state_.put(location(at[i]).slot, on_host(at[i], location(at[i]).slot));
   }
   if (!control_.observer) return;
   const Device* const ran_on = device_of(step) == DevicePlacement::kHost ? nullptr : &device(device_of(step));
-  control_.call([&] { control_.observer->after(frame_.state(), instruction, ran_on); });
+  control_.call([&] { control_.observer->after(state_, instruction, ran_on); });
 }
 
 }  // namespace treadle::exec

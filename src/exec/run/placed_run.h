@@ -12,8 +12,12 @@
 #include <utility>
 #include <vector>
 
-#include "exec/run/frame.h"
+#include "exec/run/executor.h"
+#include "exec/run/feed_binder.h"
+#include "exec/run/output_store.h"
+#include "exec/run/run_state.h"
 #include "exec/schedule/placed_program.h"
+#include "graph/evaluate.h"
 #include "memory/planner.h"
 
 namespace treadle::exec {
@@ -31,7 +35,7 @@ class PlacedRun final : public Run {
   void feed(size_t input, const Datum& value) override;
   void move_feed(size_t input, const Datum& value) override;
   bool has_output(size_t k) const override;
-  Datum output(size_t k) const override { return frame_.output(k); }
+  Datum output(size_t k) const override { return outputs_.output(k); }
   Datum take_output(size_t k) override;
   /// Steps are kernels and copies, in the order in which they are issued. All devices have reached where it stops.
   bool advance(size_t steps = SIZE_MAX) override;
@@ -41,7 +45,7 @@ class PlacedRun final : public Run {
   const Instruction* yield() const override { return !finished() && is_yield(next_) ? &instruction_of(step(order_[next_])) : nullptr; }
   std::vector<Datum> yielded() override;
   void resume(std::span<const Datum> values) override;
-  void take_outputs(std::span<Datum> outputs) override { frame_.take_outputs(outputs); }
+  void take_outputs(std::span<Datum> outputs) override;
   void clear() noexcept override;
   void trim() noexcept override;
   const RunControl& control() const override { return control_; }
@@ -69,7 +73,7 @@ class PlacedRun final : public Run {
     bool planned_before = false;
   };
 
-  const Binding& binding() const { return frame_.binding(); }
+  const Binding& binding() const { return state_.binding(); }
   const StreamPlan::Step& step(int32_t i) const { return plan_.steps[static_cast<size_t>(i)]; }
   const StreamPlan::Location& location(int32_t i) const { return plan_.locations[static_cast<size_t>(i)]; }
   const Instruction& instruction_of(const StreamPlan::Step& step) const {
@@ -96,6 +100,7 @@ class PlacedRun final : public Run {
   static Datum from_device(Datum value);
 
   // Memory (placed_memory.cpp)
+  void begin_on_host(std::span<const Datum> feeds, std::span<const Datum> bound, std::span<const OutputMemory> memory);
   void find_memory();
   void become_resident();
   std::vector<size_t> sizes_in(const Arena& arena, std::span<const size_t> buffer_sizes) const;
@@ -146,11 +151,13 @@ class PlacedRun final : public Run {
   const StreamPlan& plan_;
   RunControl control_;
   NodeCounters* counters_ = nullptr;  // null until a run counts
-  Frame frame_;                       // the host's view: feeds, binding, outputs
-  std::vector<int32_t> order_;        // of the steps, as they are issued
-  std::vector<size_t> bulk_ends_;     // per position: where its bulk ends
-  size_t next_ = 0;                   // position
-  size_t starved_ = SIZE_MAX;         // the first position that reads an input which is still to be fed
+  RunState state_;                    // the host's view: feeds, binding, outputs
+  FeedBinder binder_;
+  OutputStore outputs_;
+  std::vector<int32_t> order_;     // of the steps, as they are issued
+  std::vector<size_t> bulk_ends_;  // per position: where its bulk ends
+  size_t next_ = 0;                // position
+  size_t starved_ = SIZE_MAX;      // the first position that reads an input which is still to be fed
   Evaluator evaluator_;
   std::shared_ptr<ValueCache> cache_;
 

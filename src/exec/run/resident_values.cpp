@@ -58,7 +58,7 @@ Tensor PlacedRun::memory_of_staying(int32_t at, int maker, DType dtype, const Sh
   const Tensor& given = staying_.at(at);
   const size_t bytes = size_bytes(dtype, shape.num_elements());
   if (given.defined() && given.storage()->device() && device(maker).reaches(*given.storage()->device()) && given.size_bytes() >= bytes &&
-      !frame_.state().is_fed(given)) {
+      !state_.is_fed(given)) {
     watch(maker, given);
     return Tensor(dtype, shape, given.storage(), static_cast<size_t>(given.raw() - given.storage()->data()));
   }
