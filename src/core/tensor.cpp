@@ -22,7 +22,9 @@ namespace {
 struct Accounted {
   std::shared_ptr<Allocator> allocator;
   std::shared_ptr<MemoryAccount> account;
-  mutable std::atomic<bool> charged{false};  // false once the memory was handed over
+  /// False once the memory was handed over. Nobody else has the block before it is in its shared_ptr: what happens until then, some six
+  /// moves among it, needs no locked instructions.
+  mutable std::atomic<bool> charged{false};
   size_t size_bytes = 0;
   MemoryClass memory_class = MemoryClass::other;
   std::byte* data = nullptr;
@@ -32,17 +34,19 @@ struct Accounted {
   Accounted(Accounted&& other) noexcept
       : allocator(std::move(other.allocator)),
         account(std::move(other.account)),
-        charged(other.charged.exchange(false)),
+        charged(other.charged.load(std::memory_order_relaxed)),
         size_bytes(other.size_bytes),
         memory_class(other.memory_class),
         data(std::exchange(other.data, nullptr)),
-        record(other.record) {}
+        record(other.record) {
+    other.charged.store(false, std::memory_order_relaxed);
+  }
 
   void charge(const AllocationContext& context) {
     if (!context.account) return;
     context.charge(memory_class, size_bytes);
     account = context.account;
-    charged.store(true);
+    charged.store(true, std::memory_order_relaxed);
     record.taken(account.get(), memory_class, size_bytes);
   }
   void discharge() const noexcept {
