@@ -50,15 +50,6 @@ int64_t unix_now_ns() {
 constexpr size_t kMostLateBegins = 1U << 16U;  // as many as nobody has calls open at once; not more, however often they are told
 constexpr size_t kMostAnchors = 1024;          // then every second goes, and they become rarer
 
-uint64_t end_of(const RecordEvent& event) {  // of a block of memory, `end` is the account
-  return event.kind == RecordKind::memory || event.kind == RecordKind::out_of_memory ? event.start : event.end;
-}
-
-uint64_t last_end_of(std::span<const RecordEvent> events) {
-  if (events.size() >= 2 && events[events.size() - 2].has_arguments) return end_of(events[events.size() - 2]);
-  return events.empty() ? 0 : end_of(events.back());
-}
-
 uint64_t blocks_for(uint64_t records, uint32_t block_events) { return records / block_events + (records % block_events != 0); }
 
 }  // namespace
@@ -263,21 +254,14 @@ Recorder::ThreadLog* Recorder::register_thread() noexcept {
 
 Recorder::Block* Recorder::next_block(ThreadLog& log, uint64_t lost_from) noexcept {
   Block* block = new_block();
-  const uint32_t used = log.last->used.load(std::memory_order_relaxed);
   if (!block) {
     // A thread's records are in the order of their ends: all is there up to the last one, however long ago the lost one began.
-    if (lost_from >= wanted_from_.load(std::memory_order_acquire)) lost_from = std::max(lost_from, last_end_of({log.last->events, used}));
+    if (lost_from >= wanted_from_.load(std::memory_order_acquire)) lost_from = std::max(lost_from, log.last_end);
     lose(lost_from);
     return nullptr;
   }
-  uint64_t end = 0;
-  for (uint32_t i = 0; i < used; ++i) {
-    const RecordEvent& event = log.last->events[i];
-    end = std::max(end, end_of(event));
-    if (event.has_arguments) ++i;
-  }
   anchor_if_due();
-  log.last->last_end = end;
+  log.last->last_end = log.last_end;
   log.last->next.store(block, std::memory_order_release);
   log.last->full.store(true, std::memory_order_release);
   log.last = block;

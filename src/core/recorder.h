@@ -5,6 +5,7 @@
 //   RecordScope scope(recorder, name_of_node, RecordKind::node);
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstdint>
@@ -226,7 +227,7 @@ class Recorder {
     std::atomic<uint32_t> used{0};
     std::atomic<bool> full{false};  // its thread has gone on to the next, and does not touch it any more
     std::atomic<Block*> next{nullptr};
-    uint64_t last_end = 0;  // of a full one
+    uint64_t last_end = 0;  // of a full one, and of all before it
     RecordEvent events[kBlockEvents];
   };
   struct ThreadLog {
@@ -234,6 +235,7 @@ class Recorder {
     std::string name;
     Block* first = nullptr;
     Block* last = nullptr;           // the owner's
+    uint64_t last_end = 0;           // of all events so far: the owner's
     uint64_t first_number = 0;       // how many blocks went before the first
     std::atomic<bool> ended{false};  // the thread is no more
   };
@@ -258,6 +260,11 @@ class Recorder {
     block->events[used] = {start, end, name, kind, has_arguments, static_cast<uint8_t>(phase), run};
     if (has_arguments) block->events[used + 1] = {static_cast<uint64_t>(arg0), static_cast<uint64_t>(arg1), name, kind, false, 0, run};
     block->used.store(used + 1 + has_arguments, std::memory_order_release);
+    log.last_end = std::max(log.last_end, end_of(kind, start, end));
+  }
+  /// In ticks. Of a block of memory, `end` is the account.
+  static constexpr uint64_t end_of(RecordKind kind, uint64_t start, uint64_t end) noexcept {
+    return kind == RecordKind::memory || kind == RecordKind::out_of_memory ? start : end;
   }
 
   friend class RecordWriter;
