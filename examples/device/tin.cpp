@@ -22,7 +22,8 @@
 
 namespace {
 
-std::atomic<int64_t> launches{0}, allocated_bytes{0}, copied_bytes[3];  // of copies in, out, and within
+std::atomic<int64_t> launches{0}, allocated_bytes{0}, peak_bytes{0};
+std::atomic<int64_t> copied_bytes[3], moved_bytes[3];  // by kind
 
 // Memory
 
@@ -54,20 +55,52 @@ void* create_device(void*, const treadle_host* host, const char* name, const tre
 
 void destroy_device(void*, void* device) { delete static_cast<Tin*>(device); }
 
-void* allocate(void* device, size_t size_bytes) {
-  Tin& tin = *static_cast<Tin*>(device);
-  const auto asked = static_cast<int64_t>(size_bytes);
-  if (tin.used_bytes.fetch_add(asked) > tin.memory_bytes - asked) return tin.used_bytes -= asked, nullptr;
+// Addresses are one thing, room in the device's memory another: values for which there is no room stay with the host.
+void* allocate_anywhere(void*, size_t size_bytes) {
   void* memory = std::aligned_alloc(64, (size_bytes + 63) / 64 * 64);
-  if (!memory) return tin.used_bytes -= asked, nullptr;
-  allocated_bytes += asked;
+  if (!memory) return nullptr;
+  allocated_bytes += static_cast<int64_t>(size_bytes);
   return to_device(memory);
 }
 
-void free_memory(void* device, void* memory, size_t size_bytes) {
-  static_cast<Tin*>(device)->used_bytes -= static_cast<int64_t>(size_bytes);
+void free_anywhere(void*, void* memory, size_t size_bytes) {
   allocated_bytes -= static_cast<int64_t>(size_bytes);
   std::free(to_host(memory));
+}
+
+int reserve(void* device, size_t size_bytes) {
+  Tin& tin = *static_cast<Tin*>(device);
+  const auto asked = static_cast<int64_t>(size_bytes);
+  int64_t used = tin.used_bytes;
+  do {
+    if (asked > tin.memory_bytes - used) return 0;
+  } while (!tin.used_bytes.compare_exchange_weak(used, used + asked));
+  for (int64_t peak = peak_bytes; peak < used + asked && !peak_bytes.compare_exchange_weak(peak, used + asked);) {
+  }
+  return 1;
+}
+
+void unreserve(void* device, size_t size_bytes) { static_cast<Tin*>(device)->used_bytes -= static_cast<int64_t>(size_bytes); }
+
+// What reads it all the same finds NaN.
+void discard(void*, void* data, size_t size_bytes) { std::memset(to_host(data), 0xFF, size_bytes); }
+
+// Both memories are the host's, so that there is nothing to do.
+int move(void*, void*, void*, size_t size_bytes, int32_t kind) {
+  moved_bytes[kind] += static_cast<int64_t>(size_bytes);
+  return 1;
+}
+
+void* allocate(void* device, size_t size_bytes) {
+  if (!reserve(device, size_bytes)) return nullptr;
+  void* memory = allocate_anywhere(device, size_bytes);
+  if (!memory) unreserve(device, size_bytes);
+  return memory;
+}
+
+void free_memory(void* device, void* memory, size_t size_bytes) {
+  unreserve(device, size_bytes);
+  free_anywhere(device, memory, size_bytes);
 }
 
 // Events and streams
@@ -290,13 +323,15 @@ int launch_conv(void*, void* stream, const treadle_host* host, const treadle_dev
 
 extern "C" {
 
-// For tests: what the device has done so far, and what it holds.
+// For tests: what all devices have done so far, what they hold, and the most that one has had in its memory since this was last asked.
 __attribute__((visibility("default"))) int64_t tin_launches() { return launches; }
 __attribute__((visibility("default"))) int64_t tin_allocated_bytes() { return allocated_bytes; }
+__attribute__((visibility("default"))) int64_t tin_peak_bytes() { return peak_bytes.exchange(0); }
 __attribute__((visibility("default"))) int64_t tin_copied_bytes(int32_t kind) { return copied_bytes[kind]; }
+__attribute__((visibility("default"))) int64_t tin_moved_bytes(int32_t kind) { return moved_bytes[kind]; }
 
 __attribute__((visibility("default"))) int treadle_plugin_main(const treadle_host* host) {
-  if (host->version < 5) return host->fail("this plugin needs version 5 of treadle/plugin.h"), 0;
+  if (host->version < 6) return host->fail("this plugin needs version 6 of treadle/plugin.h"), 0;
   static const treadle_device_kernel kernels[] = {
       {"MatMul", "", TREADLE_FLOAT32, takes_matmul, launch_matmul},
       {"Add", "", TREADLE_FLOAT32, nullptr, launch_add},
@@ -310,6 +345,12 @@ __attribute__((visibility("default"))) int treadle_plugin_main(const treadle_hos
   device.destroy_device = destroy_device;
   device.allocate = allocate;
   device.free = free_memory;
+  device.allocate_anywhere = allocate_anywhere;
+  device.free_anywhere = free_anywhere;
+  device.reserve = reserve;
+  device.unreserve = unreserve;
+  device.discard = discard;
+  device.move = move;
   device.create_stream = [](void*) -> void* { return new Stream; };
   device.destroy_stream = [](void*, void* stream) { delete static_cast<Stream*>(stream); };
   device.copy = copy;

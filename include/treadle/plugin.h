@@ -15,7 +15,7 @@
 extern "C" {
 #endif
 
-#define TREADLE_PLUGIN_VERSION 5U
+#define TREADLE_PLUGIN_VERSION 6U
 #define TREADLE_PLUGIN_MAX_RANK 16
 /* Returned by an operator's `run` in place of 1 if it is not done yet. The parallel executor goes on with other nodes. */
 #define TREADLE_PENDING 2
@@ -128,7 +128,7 @@ typedef struct treadle_device_kernel {
 
 /* A kind of device with memory, streams and kernels of its own. A session names it ("tin", or "tin:NAME" for one of several) as the device
  * of all its nodes or of some. What the device has no kernel for, and nodes whose extents only a run tells, are computed on the host
- * between copies. All callbacks are needed but for `takes` of a kernel. */
+ * between copies. All callbacks are needed but for `takes` of a kernel and what later versions added. */
 typedef struct treadle_device {
   uint32_t size; /* sizeof(treadle_device) */
   const char* name;
@@ -145,7 +145,7 @@ typedef struct treadle_device {
   int (*synchronize)(void* user, void* stream);
   /* A point in a stream's work. It may be recorded again; a wait means the record before it. */
   void* (*create_event)(void* user);
-  void (*destroy_event)(void* user, void* event);
+  void (*destroy_event)(void* user, void* event); /* perhaps before its stream has come to its record */
   int (*record_event)(void* user, void* stream, void* event);
   int (*stream_wait)(void* user, void* stream, void* event); /* later work of the stream waits for the event's last record */
   int (*event_complete)(void* user, void* event);            /* 1 also if it was never recorded */
@@ -159,6 +159,22 @@ typedef struct treadle_device {
    * Two sessions that name one device have one each; `copy` of kind 2 may lead from one to another. */
   void* (*create_device)(void* user, const treadle_host* host, const char* name, const treadle_config_entry* entries, size_t num_entries);
   void (*destroy_device)(void* user, void* device); /* when its last session and tensor have gone */
+
+  /* From version 6 on. Optional, all or none: kernels and copies reach the host's memory over a bus, under the device's own addresses (as
+   * with unified memory). What does not fit the device's memory then stays with the host, and memory limits hold on the device. Without
+   * them a run that does not fit fails. */
+  /* Addresses without room in the device's memory, at multiples of 64 bytes. NULL: there are none. */
+  void* (*allocate_anywhere)(void* user, size_t size_bytes);
+  void (*free_anywhere)(void* user, void* memory, size_t size_bytes);
+  /* Room in the device's memory, of which `allocate` takes its share, too. 0 if there is none for so many bytes; that is no failure. */
+  int (*reserve)(void* user, size_t size_bytes);
+  void (*unreserve)(void* user, size_t size_bytes);
+  /* What lies there, in memory of allocate_anywhere that no work is using, is not needed until it is written again. */
+  void (*discard)(void* user, void* data, size_t size_bytes);
+  /* Enqueues a prefetch of what lies there, in memory of allocate_anywhere: to the device's memory, for which room has been reserved, or to
+   * the host's; other work may read there meanwhile. Contents that a kernel writes for the first time are not announced. kind: 0 to the
+   * device, 1 to the host, 2 to the host if they have not changed since they came from there. 0 after `fail` is an error. */
+  int (*move)(void* user, void* stream, void* data, size_t size_bytes, int32_t kind);
 } treadle_device;
 
 /* One rank among several that train together (treadle/communicator.h says what each call means). One thread at a time calls it. */

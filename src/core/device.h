@@ -55,17 +55,26 @@ class Stream {
 };
 
 /// The way to the host's memory of a device that works on it under the device's own addresses: what does not fit its memory can stay there.
-/// Addresses and room in the device's memory are then two things.
+/// Addresses and room in the device's memory are then two things. Work and copies find contents in either memory.
 class Bus {
  public:
+  enum class Move : uint8_t {
+    to_device,
+    to_host,
+    back_to_host,  ///< contents that have not changed since they came from there
+  };
+
   virtual std::shared_ptr<Storage> allocate_anywhere(size_t size_bytes) = 0;  ///< addresses, without room
   /// Room in the device's own memory. False if there is none for so many bytes.
   virtual bool reserve(size_t size_bytes) = 0;
   virtual void unreserve(size_t size_bytes) noexcept = 0;
   /// What is there is not needed until it is written again: of memory that allocate_anywhere() gave, the host's may go back to the system.
   virtual void discard(void* data, size_t size_bytes) = 0;
-  /// Takes the time that so many bytes take, in the order of the stream's work; moves none.
-  virtual void transfer(Stream& stream, size_t size_bytes) = 0;
+  /// Moves contents to the other memory, under the addresses that they have and in the order of the stream's work: a prefetch. What has no
+  /// contents yet is not moved. Memory that allocate_anywhere() gave; null for what the host's kernels have packed.
+  virtual void move(Stream& stream, void* data, size_t size_bytes, Move where) = 0;
+  /// The work that comes next uses so many bytes where they lie, in the host's memory. For devices on which that takes no time by itself.
+  virtual void use_over_bus(Stream& /*stream*/, size_t /*size_bytes*/) {}
 
  protected:
   ~Bus() = default;

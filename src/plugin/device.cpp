@@ -132,6 +132,10 @@ class PluginStream final : public Stream {
     check(of_->registration(), "copy",
           [&] { return (*of_)->copy(of_->user(), handle_, dst, src, size_bytes, static_cast<int32_t>(kind)); });
   }
+  void move(void* data, size_t size_bytes, Bus::Move where) {
+    check(of_->registration(), "move memory",
+          [&] { return (*of_)->move(of_->user(), handle_, data, size_bytes, static_cast<int32_t>(where)); });
+  }
   void record(Event& event) override {
     auto* own = dynamic_cast<PluginEvent*>(&event);
     if (!own || &own->registration() != &of_->registration())
@@ -159,27 +163,14 @@ class PluginStream final : public Stream {
   std::vector<Work> kept_, done_;  // what work under way uses; what is to be done when it has ended
 };
 
-class PluginDevice final : public Device {
+class PluginDevice final : public Device, private Bus {
  public:
   PluginDevice(std::string name, InstancePtr of) : Device(DeviceKind::plugin, std::move(name)), of_(std::move(of)) {}
 
-  std::shared_ptr<Storage> allocate(size_t size_bytes) override {
-    const size_t asked = std::max<size_t>(size_bytes, 1);
-    clear_failure();
-    void* data = (*of_)->allocate(of_->user(), asked);
-    if (!data) {
-      const std::string text = take_failure();
-      throw OutOfMemory(fmt::format("cannot allocate {} bytes on {}{}{}", size_bytes, name(), text.empty() ? "" : ": ", text));
-    }
-    auto release = [of = of_, self = shared_from_this(), data, asked] { (*of)->free(of->user(), data, asked); };
-    if (reinterpret_cast<uintptr_t>(data) % Storage::kAlignment != 0) {
-      release();
-      throw Error(ErrorCode::internal, fmt::format("memory of {} is not aligned to {} bytes", name(), Storage::kAlignment));
-    }
-    return Storage::of_device(shared_from_this(), data, size_bytes, release);
-  }
+  std::shared_ptr<Storage> allocate(size_t size_bytes) override { return take(size_bytes, (*of_)->allocate, (*of_)->free); }
   std::unique_ptr<Stream> create_stream(std::string_view) override { return std::make_unique<PluginStream>(shared_from_this(), of_); }
   std::shared_ptr<Event> create_event() override { return std::make_shared<PluginEvent>(of_); }
+  Bus* bus() noexcept override { return (*of_)->move ? this : nullptr; }
   bool host_accessible() const noexcept override { return false; }
   bool reaches(const Device& other) const noexcept override {
     const auto* plugin = dynamic_cast<const PluginDevice*>(&other);
@@ -187,6 +178,34 @@ class PluginDevice final : public Device {
   }
 
  private:
+  std::shared_ptr<Storage> allocate_anywhere(size_t size_bytes) override {
+    return take(size_bytes, (*of_)->allocate_anywhere, (*of_)->free_anywhere);
+  }
+  bool reserve(size_t size_bytes) override { return (*of_)->reserve(of_->user(), size_bytes) != 0; }
+  void unreserve(size_t size_bytes) noexcept override { (*of_)->unreserve(of_->user(), size_bytes); }
+  void discard(void* data, size_t size_bytes) override { (*of_)->discard(of_->user(), data, size_bytes); }
+  void move(Stream& stream, void* data, size_t size_bytes, Move where) override {
+    if (size_bytes > 0) dynamic_cast<PluginStream&>(stream).move(data, size_bytes, where);
+  }
+
+  using Allocate = void* (*)(void* user, size_t size_bytes);
+  using Free = void (*)(void* user, void* memory, size_t size_bytes);
+  std::shared_ptr<Storage> take(size_t size_bytes, Allocate allocate, Free free) {
+    const size_t asked = std::max<size_t>(size_bytes, 1);
+    clear_failure();
+    void* data = allocate(of_->user(), asked);
+    if (!data) {
+      const std::string text = take_failure();
+      throw OutOfMemory(fmt::format("cannot allocate {} bytes on {}{}{}", size_bytes, name(), text.empty() ? "" : ": ", text));
+    }
+    auto release = [of = of_, self = shared_from_this(), data, asked, free] { free(of->user(), data, asked); };
+    if (reinterpret_cast<uintptr_t>(data) % Storage::kAlignment != 0) {
+      release();
+      throw Error(ErrorCode::internal, fmt::format("memory of {} is not aligned to {} bytes", name(), Storage::kAlignment));
+    }
+    return Storage::of_device(shared_from_this(), data, size_bytes, release);
+  }
+
   const InstancePtr of_;
 };
 
@@ -273,6 +292,11 @@ void check_complete(const treadle_device& device) {
   if (!complete) throw Error(ErrorCode::invalid_argument, "a device needs a name and all of its callbacks");
   if (!device.create_device != !device.destroy_device)
     throw Error(ErrorCode::invalid_argument, "a device has both of create_device and destroy_device, or neither");
+  const bool of_bus[] = {device.allocate_anywhere != nullptr, device.free_anywhere != nullptr, device.reserve != nullptr,
+                         device.unreserve != nullptr,         device.discard != nullptr,       device.move != nullptr};
+  if (std::count(std::begin(of_bus), std::end(of_bus), of_bus[0]) != std::ssize(of_bus))
+    throw Error(ErrorCode::invalid_argument,
+                "a device has all of allocate_anywhere, free_anywhere, reserve, unreserve, discard and move, or none");
 }
 
 }  // namespace

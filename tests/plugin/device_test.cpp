@@ -4,9 +4,12 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <climits>
 #include <cstddef>
 #include <cstdlib>
 #include <cstring>
+#include <iterator>
 #include <map>
 #include <mutex>
 #include <set>
@@ -18,6 +21,7 @@
 #include "tests/exec/graphs.h"
 #include "treadle/error.h"
 #include "treadle/session.h"
+#include "treadle/sharing.h"
 
 namespace treadle {
 namespace {
@@ -35,6 +39,7 @@ struct Probe {
   std::map<std::string, std::set<std::string>> calls;  // by device
   std::map<std::string, std::map<std::string, std::string>> entries;
   std::string refused;
+  const treadle_host* host = nullptr;
   int alive = 0;
 
   static int note(void* device, const char* call) {
@@ -50,6 +55,7 @@ struct Probe {
     auto* made = new Made{self, name, {}};
     for (size_t i = 0; i < num_entries; ++i) made->entries[entries[i].key] = entries[i].value;
     self.entries[name] = made->entries;
+    self.host = host;
     ++self.alive;
     return made;
   }
@@ -144,6 +150,116 @@ TEST(PluginDevice, OneThatIsNotThereIsAnErrorWithThePluginsText) {
   EXPECT_EQ(probe.alive, 0);
 }
 
+// One whose work reaches the host's memory. It sees that what it is told is of memory that it has given.
+struct UnifiedProbe : Probe {
+  size_t room = 0, reserved = 0, peak = 0, discarded = 0;
+  size_t moved[3] = {0, 0, 0};
+  int moves_left = INT_MAX;
+  std::map<std::byte*, size_t> blocks;
+  std::string problem;
+
+  static UnifiedProbe& of(void* device) { return static_cast<UnifiedProbe&>(static_cast<Made*>(device)->of); }
+
+  void expect_in_blocks(const char* what, void* data, size_t size_bytes) {
+    auto* const begin = static_cast<std::byte*>(data);
+    const auto after = blocks.upper_bound(begin);
+    const bool is_in = after != blocks.begin() && begin + size_bytes <= std::prev(after)->first + std::prev(after)->second;
+    if (!is_in) problem = std::string(what) + " of memory that is not there";
+  }
+  static void* take_addresses(void* device, size_t size_bytes) {
+    void* memory = std::aligned_alloc(64, (size_bytes + 63) / 64 * 64);
+    std::lock_guard lock(of(device).mutex);
+    of(device).blocks[static_cast<std::byte*>(memory)] = size_bytes;
+    return memory;
+  }
+  static void give_addresses(void* device, void* memory, size_t size_bytes) {
+    std::lock_guard lock(of(device).mutex);
+    const auto found = of(device).blocks.find(static_cast<std::byte*>(memory));
+    if (found == of(device).blocks.end() || found->second != size_bytes) return void(of(device).problem = "a block that is not there");
+    of(device).blocks.erase(found);
+    std::free(memory);
+  }
+  static int take_room(void* device, size_t size_bytes) {
+    UnifiedProbe& self = of(device);
+    std::lock_guard lock(self.mutex);
+    if (size_bytes > self.room - self.reserved) return 0;
+    self.reserved += size_bytes;
+    self.peak = std::max(self.peak, self.reserved);
+    return 1;
+  }
+  static void give_room(void* device, size_t size_bytes) {
+    std::lock_guard lock(of(device).mutex);
+    if (size_bytes > of(device).reserved) of(device).problem = "more given back than was taken";
+    of(device).reserved -= size_bytes;
+  }
+
+  treadle_device description(const char* name) {
+    static const treadle_device_kernel kernels[] = {
+        {.op_type = "Add", .domain = "", .dtype = TREADLE_FLOAT32, .takes = nullptr, .launch = launch_add}};
+    treadle_device device = Probe::description(name);
+    device.kernels = kernels;
+    device.allocate = [](void* user, size_t bytes) { return take_room(user, bytes) ? take_addresses(user, bytes) : nullptr; };
+    device.free = [](void* user, void* memory, size_t bytes) { give_room(user, bytes), give_addresses(user, memory, bytes); };
+    device.allocate_anywhere = take_addresses;
+    device.free_anywhere = give_addresses;
+    device.reserve = take_room;
+    device.unreserve = give_room;
+    device.discard = [](void* user, void* data, size_t bytes) {
+      UnifiedProbe& self = of(user);
+      std::lock_guard lock(self.mutex);
+      self.expect_in_blocks("a discard", data, bytes);
+      self.discarded += bytes;
+      std::memset(data, 0xFF, bytes);
+    };
+    device.move = [](void* user, void*, void* data, size_t bytes, int32_t kind) {
+      UnifiedProbe& self = of(user);
+      std::lock_guard lock(self.mutex);
+      if (self.moves_left-- <= 0) return self.host->fail("the bus is down"), 0;
+      self.expect_in_blocks("a move", data, bytes);
+      self.moved[kind] += bytes;
+      return 1;
+    };
+    return device;
+  }
+
+  static int launch_add(void* user, void*, const treadle_host*, const treadle_device_call* call) {
+    note(user, "launch");
+    const auto *a = static_cast<const float*>(call->inputs[0].data), *b = static_cast<const float*>(call->inputs[1].data);
+    auto* y = static_cast<float*>(const_cast<void*>(call->outputs[0].data));
+    for (int64_t i = 0; i < call->outputs[0].dims[0]; ++i) y[i] = a[i] + b[call->inputs[1].dims[0] == 1 ? 0 : i];
+    return 1;
+  }
+};
+
+constexpr int64_t kElements = 1024;
+constexpr size_t kValueBytes = kElements * sizeof(float);
+constexpr int kLinks = 6;
+
+Tensor counted(float from) {
+  Tensor x(DType::float32, Shape{kElements});
+  for (int64_t i = 0; i < kElements; ++i) x.data<float>()[i] = from + static_cast<float>(i % 64);
+  return x;
+}
+
+// v0 = x + 1, v1 = v0 + 1, …; y is the sum of them all and of a constant, from the last to the first.
+Model there_and_back() {
+  GraphBuilder builder;
+  ValueId last = builder.input("x", DType::float32, {Dim(kElements)});
+  const ValueId one = builder.constant("one", Tensor::of<float>(Shape{1}, std::vector<float>{1}));
+  const ValueId weights = builder.constant("weights", counted(0));
+  std::vector<ValueId> links;
+  for (int i = 0; i < kLinks; ++i) links.push_back(last = builder.node("Add", {last, one}));
+  for (int i = kLinks - 1; i-- > 0;) last = builder.node("Add", {last, links[static_cast<size_t>(i)]});
+  builder.output(builder.node("Add", {last, weights}), "y");
+  const std::string bytes = onnx::serialize_model(onnx::export_model(*builder.finish()));
+  return Model::from_bytes(std::as_bytes(std::span(bytes)));
+}
+
+// Whole numbers: float32 is exact.
+float expected_of(const Tensor& x, int64_t i) {
+  return static_cast<float>(kLinks) * x.data<float>()[i] + static_cast<float>(kLinks * (kLinks + 1) / 2) + counted(0).data<float>()[i];
+}
+
 // A plugin that was built against an earlier version gives a smaller struct, and has one device.
 TEST(PluginDevice, OlderPluginsRegister) {
   Probe probe;
@@ -161,6 +277,73 @@ TEST(PluginDevice, OlderPluginsRegister) {
   EXPECT_EQ(probe.alive, 0);
 }
 
+struct Case {
+  size_t room_values;   // the device's memory
+  size_t limit_values;  // of the session; 0: none
+  size_t job_values;    // of the job on its devices; 0: no job
+  bool in_files;        // the job's host has next to no memory
+};
+
+// With values that are read again, last ones first, after others have been made.
+TEST(PluginDevice, ABusIsToldWhatMovesAndItsMemoryIsNeverOverfull) {
+  for (const Case& c : {Case{1000, 0, 0, false}, Case{4, 0, 0, false}, Case{1, 0, 0, false}, Case{0, 0, 0, false}, Case{1000, 4, 0, false},
+                        Case{5, 4, 0, false}, Case{1000, 0, 4, false}, Case{4, 0, 3, true}}) {
+    SCOPED_TRACE(std::to_string(c.room_values) + " " + std::to_string(c.limit_values) + " " + std::to_string(c.job_values));
+    UnifiedProbe probe;
+    probe.room = c.room_values * kValueBytes;
+    plugin::register_device(probe.description("unified"));
+    {
+      SessionOptions options;
+      options.device = "unified";
+      options.memory_limit_bytes = c.limit_values * kValueBytes;
+      options.graph_optimization_level = GraphOptimizationLevel::disable_all;
+      if (c.job_values > 0)
+        options.job = std::make_shared<Job>(JobOptions{.name = "unified", .memory_limit_bytes = c.job_values * kValueBytes});
+      if (c.in_files) options.job->set_host_limit(2 * kValueBytes);
+      const Session session(there_and_back(), options);
+      for (int run = 0; run < 3; ++run) {
+        const Tensor x = counted(static_cast<float>(run));
+        const Datum y = session.run({{"x", x}})[0];
+        for (int64_t i = 0; i < kElements; ++i) ASSERT_EQ(y.tensor().data<float>()[i], expected_of(x, i)) << run;
+      }
+      EXPECT_LE(probe.peak, probe.room);
+      const size_t limit = c.limit_values + c.job_values > 0 ? c.limit_values + c.job_values : SIZE_MAX;
+      EXPECT_LE(probe.peak / kValueBytes, limit);
+      EXPECT_EQ(probe.moved[0] > 0, c.room_values > 0 && std::min(c.room_values, limit) < 10);
+      EXPECT_EQ(probe.moved[1] > 0, c.room_values > 1 && std::min(c.room_values, limit) < 10) << "written values go";
+      EXPECT_EQ(probe.discarded > 0, c.in_files);
+    }
+    EXPECT_EQ(probe.problem, "");
+    EXPECT_EQ(probe.reserved, 0U);
+    EXPECT_TRUE(probe.blocks.empty());
+    EXPECT_EQ(probe.alive, 0);
+  }
+}
+
+TEST(PluginDevice, AMoveThatFailsIsTheRunsErrorWithThePluginsText) {
+  UnifiedProbe probe;
+  probe.room = 4 * kValueBytes;
+  probe.moves_left = 3;
+  plugin::register_device(probe.description("unified"));
+  {
+    SessionOptions options;
+    options.device = "unified";
+    options.graph_optimization_level = GraphOptimizationLevel::disable_all;
+    const Session session(there_and_back(), options);
+    try {
+      session.run({{"x", counted(0)}});
+      FAIL() << "a move failed";
+    } catch (const Error& error) {
+      EXPECT_NE(std::string(error.what()).find("the device unified failed to move memory: the bus is down"), std::string::npos)
+          << error.what();
+    }
+    probe.moves_left = INT_MAX;
+    EXPECT_EQ(session.run({{"x", counted(0)}})[0].tensor().data<float>()[1], expected_of(counted(0), 1));
+  }
+  EXPECT_EQ(probe.problem, "");
+  EXPECT_EQ(probe.reserved, 0U);
+}
+
 TEST(PluginDevice, SizesOfNoVersionAndHalfADeviceAreErrors) {
   Probe probe;
   treadle_device device = probe.description("wrong");
@@ -170,6 +353,9 @@ TEST(PluginDevice, SizesOfNoVersionAndHalfADeviceAreErrors) {
   }
   device.size = sizeof(treadle_device);
   device.destroy_device = nullptr;
+  EXPECT_THROW(plugin::register_device(device), Error);
+  device = UnifiedProbe().description("wrong");
+  device.reserve = nullptr;
   EXPECT_THROW(plugin::register_device(device), Error);
 }
 

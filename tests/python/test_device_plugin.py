@@ -7,6 +7,7 @@ import gc
 import importlib
 import subprocess
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -22,15 +23,42 @@ import treadle
 ROOT = Path(__file__).resolve().parents[2]
 
 
-@pytest.fixture(scope="module")
-def tin(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
-    library = tmp_path_factory.mktemp("tin") / "libtin.so"
-    subprocess.run(["c++", "-std=c++17", "-O2", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", f"-I{ROOT / 'include'}", str(ROOT / "examples/device/tin.cpp"),
-                    "-o", str(library), "-pthread"], check=True)
+def load(source: Path, library: Path) -> ctypes.CDLL:
+    subprocess.run(["c++", "-std=c++17", "-O2", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", f"-I{ROOT / 'include'}", str(source), "-o", str(library), "-pthread"],
+                   check=True)
     treadle.load_plugin(str(library))
     loaded = ctypes.CDLL(str(library))
-    loaded.tin_launches.restype = loaded.tin_allocated_bytes.restype = loaded.tin_copied_bytes.restype = ctypes.c_int64
+    for function in (loaded.tin_launches, loaded.tin_allocated_bytes, loaded.tin_peak_bytes, loaded.tin_copied_bytes, loaded.tin_moved_bytes):
+        function.restype = ctypes.c_int64
     return loaded
+
+
+@pytest.fixture(scope="module")
+def tin(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
+    return load(ROOT / "examples/device/tin.cpp", tmp_path_factory.mktemp("tin") / "libtin.so")
+
+
+@pytest.fixture(scope="module")
+def zinc(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
+    """Tin as a plugin of version 5 would have it: without a bus."""
+    folder = tmp_path_factory.mktemp("zinc")
+    (folder / "zinc.cpp").write_text(f"""
+        #define treadle_plugin_main tin_main
+        #include "{ROOT / "examples/device/tin.cpp"}"
+        #undef treadle_plugin_main
+        static const treadle_host* library;
+        extern "C" __attribute__((visibility("default"))) int treadle_plugin_main(const treadle_host* host) {{
+          library = host;
+          static treadle_host changed = *host;
+          changed.register_device = [](const treadle_device* device) {{
+            treadle_device older = *device;
+            older.size = offsetof(treadle_device, allocate_anywhere);
+            older.name = "zinc";
+            return library->register_device(&older);
+          }};
+          return tin_main(&changed);
+        }}""")
+    return load(folder / "zinc.cpp", folder / "libzinc.so")
 
 
 def on(device: str, **entries: str) -> treadle.SessionOptions:
@@ -120,13 +148,13 @@ def test_nodes_run_where_their_kernels_are_wherever_operands_lie(tin: ctypes.CDL
         np.testing.assert_allclose(one, want, rtol=2e-5, atol=2e-5)
 
 
-def test_each_name_is_a_device_of_its_own_with_the_sessions_entries(tin: ctypes.CDLL) -> None:
+def test_each_name_is_a_device_of_its_own_with_the_sessions_entries(tin: ctypes.CDLL, zinc: ctypes.CDLL) -> None:
     feeds = {"x": values(2, 3, 9, 9)}
-    options = on("tin:small")
+    options = on("zinc:small")
     options.add_session_config_entry("tin.memory", "4000")
-    with pytest.raises(Exception, match="cannot allocate [0-9]+ bytes on tin:small"):
+    with pytest.raises(treadle.errors.OutOfMemory, match="cannot allocate [0-9]+ bytes on zinc:small"):
         treadle.InferenceSession(network(), options).run(None, feeds)
-    options = on("tin:large")
+    options = on("zinc:large")
     options.add_session_config_entry("tin.memory", "400000")
     got = treadle.InferenceSession(network(), options).run(None, feeds)
     np.testing.assert_allclose(got[0], expected(network(), feeds)[0], rtol=2e-5, atol=2e-5)
@@ -235,10 +263,10 @@ def test_what_cannot_be_is_refused(tin: ctypes.CDLL, make: Callable[[], object],
         make()
 
 
-def test_a_memory_limit_is_refused(tin: ctypes.CDLL) -> None:
-    options = on("tin")
+def test_a_memory_limit_is_refused_without_a_bus(zinc: ctypes.CDLL) -> None:
+    options = on("zinc")
     options.memory_limit_bytes = 1 << 20
-    with pytest.raises(Exception, match='"tin": a device without a bus has no memory_limit_bytes'):
+    with pytest.raises(Exception, match='"zinc": a device without a bus has no memory_limit_bytes'):
         treadle.InferenceSession(network(), options)
 
 
@@ -265,6 +293,221 @@ def test_training_on_the_device(tin: ctypes.CDLL) -> None:
     assert tin.tin_launches() > before
     for name, value in trainers[0].parameters.items():
         np.testing.assert_allclose(value, trainers[1].parameters[name], rtol=1e-4, atol=1e-6)
+
+
+LINKS, WIDTH, ROWS = 6, 32, 48
+VALUE, WEIGHT = 4 * ROWS * WIDTH, 4 * WIDTH * WIDTH  # bytes of an activation and of a weight
+
+
+def deep() -> bytes:
+    """Layers whose results are all added up from the last to the first, so that they are read again after all have been made."""
+    node = helper.make_node
+    nodes, constants, last = [], {}, "x"
+    for k in range(LINKS):
+        constants |= {f"w{k}": np.roll(values(WIDTH, WIDTH), k) / 6, f"b{k}": np.roll(values(WIDTH), k)}
+        nodes += [node("MatMul", [last, f"w{k}"], [f"p{k}"]), node("Add", [f"p{k}", f"b{k}"], [f"a{k}"]), node("Relu", [f"a{k}"], [f"h{k}"])]
+        last = f"h{k}"
+    for k in reversed(range(LINKS - 1)):
+        nodes.append(node("Add", [last, f"h{k}"], [f"s{k}"]))
+        last = f"s{k}"
+    nodes.append(node("Relu", [last], ["y"]))
+    return model_of(nodes, {"x": ["n", WIDTH]}, ["y"], **constants)
+
+
+def of_deep(x: np.ndarray) -> np.ndarray:
+    return expected(deep(), {"x": x})[0]
+
+
+def small(memory_bytes: int, device: str = "tin") -> treadle.SessionOptions:
+    options = on(device)
+    options.add_session_config_entry("tin.memory", str(memory_bytes))
+    return options
+
+
+# Nothing fits; one node's values do; some do; all but some; all.
+ROOMS = [1, 3 * VALUE + WEIGHT, 5 * VALUE, LINKS * (VALUE + WEIGHT), 1 << 20]
+
+
+@pytest.mark.parametrize("memory_bytes", ROOMS)
+@pytest.mark.parametrize("way", ["whole", "partial", "steps", "inner"])
+def test_what_does_not_fit_stays_with_the_host(tin: ctypes.CDLL, memory_bytes: int, way: str) -> None:
+    gc.collect()
+    held, _, moved = tin.tin_allocated_bytes(), tin.tin_peak_bytes(), tin.tin_moved_bytes(1)
+    options = small(memory_bytes)
+    if way == "inner":
+        options.graph_optimization_level = treadle.GraphOptimizationLevel.ORT_DISABLE_ALL
+    session = treadle.InferenceSession(deep(), options)
+    for rows in (ROWS, 7, ROWS + 1, ROWS):
+        feeds = {"x": values(rows, WIDTH)}
+        if way == "whole":
+            got = session.run(None, feeds)
+        elif way == "inner":
+            inner, *got = session.run(["h2", "y"], feeds)
+            assert inner.shape == (rows, WIDTH) and (inner >= 0).all()
+        else:
+            run = session.partial_run(feeds)
+            while way == "steps" and run.step(3) > 0:
+                pass
+            assert run.advance()
+            got = run.outputs()
+        np.testing.assert_allclose(got[0], of_deep(feeds["x"]), rtol=1e-4, atol=1e-4)
+    assert tin.tin_peak_bytes() <= memory_bytes
+    if 3 * VALUE <= memory_bytes <= 5 * VALUE:
+        assert tin.tin_moved_bytes(1) > moved, "values that are read again later went to the host"
+    session = run = None
+    gc.collect()
+    assert tin.tin_allocated_bytes() == held
+
+
+@pytest.mark.parametrize("memory_bytes", ROOMS)
+def test_over_two_devices_what_does_not_fit_stays_with_the_host(tin: ctypes.CDLL, memory_bytes: int) -> None:
+    tin.tin_peak_bytes()
+    model = onnx.load_from_string(deep())
+    for k, node in enumerate(model.graph.node):
+        node.metadata_props.add(key="ctx_group", value="even" if k % 4 < 2 else "odd")
+    options = small(memory_bytes, "tin:0")
+    options.add_session_config_entry("treadle.group2ctx", "even=tin:0;odd=tin:1")
+    session = treadle.InferenceSession(model.SerializeToString(), options)
+    for _ in range(3):
+        x = values(ROWS, WIDTH)
+        np.testing.assert_allclose(session.run(None, {"x": x})[0], of_deep(x), rtol=1e-4, atol=1e-4)
+    assert tin.tin_peak_bytes() <= memory_bytes
+
+
+def test_a_memory_limit_holds_also_if_it_shrinks(tin: ctypes.CDLL) -> None:
+    x = values(ROWS, WIDTH)
+    options = on("tin")
+    options.memory_limit_bytes = LINKS * (VALUE + WEIGHT)
+    session = treadle.InferenceSession(deep(), options)
+    for limit in (LINKS * (VALUE + WEIGHT), 4 * VALUE, 3 * VALUE, LINKS * VALUE, 1 << 20):
+        session.set_memory_limit(limit)
+        for _ in range(2):
+            tin.tin_peak_bytes()
+            np.testing.assert_allclose(session.run(None, {"x": x})[0], of_deep(x), rtol=1e-4, atol=1e-4)
+            assert tin.tin_peak_bytes() <= limit
+    run = session.partial_run({"x": x})
+    run.step(2 * LINKS)
+    session.set_memory_limit(3 * VALUE)
+    tin.tin_peak_bytes()
+    while run.step(2) > 0:
+        assert tin.tin_peak_bytes() <= 3 * VALUE
+    assert run.advance()
+    np.testing.assert_allclose(run.outputs()[0], of_deep(x), rtol=1e-4, atol=1e-4)
+    session.set_memory_limit(100)
+    with pytest.raises(treadle.errors.OutOfMemory, match="too low: this run needs at least .* on tin"):
+        session.run(None, {"x": x})
+
+
+def test_a_job_limits_the_device_and_the_host_behind_it(tin: ctypes.CDLL) -> None:
+    x = values(ROWS, WIDTH)
+    job = treadle.Job("on-tin", memory_limit=4 * VALUE)
+    options = small(5 * VALUE)
+    options.job = job
+    session = treadle.InferenceSession(deep(), options)
+    tin.tin_peak_bytes()
+    for device_limit, host_limit in [(4 * VALUE, 0), (1, 0), (2 * VALUE, 12 * VALUE), (0, 0), (3 * VALUE, 0)]:
+        job.memory_limit, job.host_limit = device_limit, host_limit
+        before = job.status().moved_bytes
+        np.testing.assert_allclose(session.run(None, {"x": x})[0], of_deep(x), rtol=1e-4, atol=1e-4)
+        status = job.status()
+        assert status.moved_bytes > before
+        assert status.device_bytes <= (device_limit or 5 * VALUE)
+        assert tin.tin_peak_bytes() <= 5 * VALUE
+
+
+def test_data_dependent_values_that_do_not_fit(tin: ctypes.CDLL) -> None:
+    """Their sizes are known when the run comes to them; the device goes on with what has a known shape again."""
+    node = helper.make_node
+    model = model_of(
+        [node("Relu", ["x"], ["r"]), node("NonZero", ["r"], ["found"]), node("Cast", ["found"], ["floats"], to=TensorProto.FLOAT),
+         node("Reshape", ["floats", "shape"], ["shaped"]), node("MatMul", ["shaped", "w"], ["p"]), node("Add", ["p", "shaped"], ["a"]), node("Relu", ["a"], ["y"])],
+        {"x": [ROWS, WIDTH]}, ["y", "floats"], w=values(WIDTH, WIDTH), shape=np.array([ROWS, WIDTH], np.int64))
+    x = values(ROWS, WIDTH)
+    x[np.unravel_index(np.argsort(x, axis=None)[:ROWS * WIDTH // 2], x.shape)] = -1
+    x[x >= 0] += 1  # as many as half of its elements, with two indices each
+    assert (x > 0).sum() == ROWS * WIDTH // 2
+    for memory_bytes in (1, 2 * VALUE, 4 * VALUE):
+        tin.tin_peak_bytes()
+        launched = tin.tin_launches()
+        session = treadle.InferenceSession(model, small(memory_bytes))
+        for _ in range(2):
+            for got, want in zip(session.run(None, {"x": x}), expected(model, {"x": x}), strict=True):
+                np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-4)
+        assert tin.tin_peak_bytes() <= memory_bytes
+        assert tin.tin_launches() >= launched + 2 * 4
+
+
+@pytest.mark.parametrize("memory_bytes", ROOMS)
+@pytest.mark.parametrize("limited", [False, True])
+def test_training_that_does_not_fit(tin: ctypes.CDLL, memory_bytes: int, limited: bool) -> None:
+    from treadle.train import Trainer
+
+    if limited and memory_bytes < 3 * VALUE:
+        return
+    options = small(memory_bytes)
+    if limited:
+        options.memory_limit_bytes = memory_bytes
+    labels = np.arange(ROWS) % WIDTH
+    trainers = [Trainer(deep(), learning_rate=0.01, momentum=0.9, sess_options=o) for o in (treadle.SessionOptions(), options)]
+    tin.tin_peak_bytes()
+    for _ in range(4):
+        losses = [trainer.step({"x": values(ROWS, WIDTH)}, labels) for trainer in trainers]
+        np.testing.assert_allclose(losses[0], losses[1], rtol=1e-4)
+    assert tin.tin_peak_bytes() <= memory_bytes
+    for name, value in trainers[0].parameters.items():
+        np.testing.assert_allclose(value, trainers[1].parameters[name], rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("memory_bytes", ROOMS)
+def test_joint_modules_that_do_not_fit(tin: ctypes.CDLL, memory_bytes: int) -> None:
+    from treadle.train import JointModule
+
+    x, ones = values(ROWS, WIDTH), np.ones((ROWS, WIDTH), np.float32)
+    modules = [JointModule(deep(), sess_options=options) for options in (treadle.SessionOptions(), small(memory_bytes))]
+    tin.tin_peak_bytes()
+    for _ in range(2):
+        runs = [module.forward({"x": x}) for module in modules]
+        np.testing.assert_allclose(runs[1].outputs[0], of_deep(x), rtol=1e-4, atol=1e-4)
+        want, got = (run.backward([ones]) for run in runs)
+        for name in want:
+            np.testing.assert_allclose(got[name], want[name], rtol=1e-3, atol=1e-3)
+    assert tin.tin_peak_bytes() <= memory_bytes
+
+
+@pytest.mark.parametrize("memory_bytes", ROOMS)
+def test_several_streams_and_threads_of_a_session_that_does_not_fit(tin: ctypes.CDLL, memory_bytes: int) -> None:
+    options = small(memory_bytes)
+    options.add_session_config_entry("treadle.compute_streams", "3")
+    session = treadle.InferenceSession(deep(), options)
+    tin.tin_peak_bytes()
+    inputs = [values(rows, WIDTH) for rows in (3, ROWS, ROWS, 20)]
+    with ThreadPoolExecutor() as threads:
+        for x, got in zip(inputs * 4, threads.map(lambda x: session.run(None, {"x": x})[0], inputs * 4), strict=True):
+            np.testing.assert_allclose(got, of_deep(x), rtol=1e-4, atol=1e-4)
+    assert tin.tin_peak_bytes() <= memory_bytes
+
+
+def test_a_monitor_sees_what_lies_on_either_side_of_the_bus(tin: ctypes.CDLL) -> None:
+    session = treadle.InferenceSession(deep(), small(4 * VALUE))
+    seen: dict[str, np.ndarray] = {}
+    session.set_monitor(lambda event: seen.update({event.value: np.array(event.array)}), "h*")
+    x = want = values(ROWS, WIDTH)
+    np.testing.assert_allclose(session.run(None, {"x": x})[0], of_deep(x), rtol=1e-4, atol=1e-4)
+    for k in range(LINKS):
+        want = np.maximum(want @ (np.roll(values(WIDTH, WIDTH), k) / 6) + np.roll(values(WIDTH), k), 0)
+        np.testing.assert_allclose(seen[f"h{k}"], want, rtol=1e-4, atol=1e-4)
+
+
+def test_without_a_bus_a_run_that_does_not_fit_fails(zinc: ctypes.CDLL) -> None:
+    session = treadle.InferenceSession(deep(), small(3 * VALUE + WEIGHT, "zinc"))
+    for _ in range(2):
+        with pytest.raises(treadle.errors.OutOfMemory, match="cannot allocate [0-9]+ bytes on zinc"):
+            session.run(None, {"x": values(ROWS, WIDTH)})
+    x = values(1, WIDTH)
+    with pytest.raises(treadle.errors.OutOfMemory, match="cannot allocate [0-9]+ bytes on zinc"):
+        treadle.InferenceSession(deep(), small(WEIGHT, "zinc")).run(None, {"x": x})
+    large = treadle.InferenceSession(deep(), small(1 << 20, "zinc"))
+    np.testing.assert_allclose(large.run(None, {"x": x})[0], of_deep(x), rtol=1e-4, atol=1e-4)
 
 
 def layer(rows: int | str = 4) -> bytes:

@@ -290,7 +290,11 @@ class SimDeviceImpl final : public SimDevice, private Bus, private SharedEngine,
     return true;
   }
   void unreserve(size_t size_bytes) noexcept override { allocated_ -= size_bytes; }
-  void transfer(Stream& stream, size_t size_bytes) override { own(stream).transfer(size_bytes); }
+  // Its memory is the host's: moving takes the time, and what the host has already takes none.
+  void move(Stream& stream, void*, size_t size_bytes, Move where) override {
+    if (where != Move::back_to_host) own(stream).transfer(size_bytes);
+  }
+  void use_over_bus(Stream& stream, size_t size_bytes) override { own(stream).transfer(size_bytes); }
   void set_gives_way(Stream& stream, std::function<void()> check) override { own(stream).set_gives_way(std::move(check)); }
   void check(Stream& stream, const void* data, size_t size_bytes, Access access, std::string_view name) override {
     own(stream).check(data, size_bytes, access, name);

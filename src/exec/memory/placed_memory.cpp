@@ -38,8 +38,8 @@ void PlacedRun::take_outputs(std::span<Datum> outputs) {
 // A device without room for all of it is no error where it reaches the host's memory.
 void PlacedRun::find_memory() {
   if (constants_ && constants_->parameters() != binding().parameters()) {
+    if (!residencies_.empty()) become_resident();  // before the memory goes that may still be on its way
     constants_.reset();
-    if (!residencies_.empty()) become_resident();
   }
   if (residencies_.empty()) {
     try {

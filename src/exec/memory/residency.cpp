@@ -154,11 +154,11 @@ void Residency::fetch_ahead(size_t position) {
       if (unit.size_bytes == 0) continue;
       if (!reserve(unit.size_bytes + others)) return;
       unreserve(others);
+      put(index, Place::device);
       unit.arrival = device_.create_event();
-      bus().transfer(*transfers_, unit.size_bytes);
+      bus().move(*transfers_, unit.data, unit.size_bytes, Bus::Move::to_device);
       transfers_->record(*unit.arrival);
       count_move(unit.size_bytes, sharing::now_ns());
-      put(index, Place::device);
     }
   }
 }
@@ -174,10 +174,10 @@ bool Residency::let_one_go(const Choice& choice) {
     if (const int64_t next = next_use(u, choice.position); next > farthest) farthest = next, victim = u;
   }
   if (victim == units_.size()) return false;
-  if (choice.from == Place::device)
-    move_out(victim);
-  else if (farthest == INT64_MAX)
+  if (farthest == INT64_MAX)
     drop(victim);  // nobody reads it any more, and its memory may be gone
+  else if (choice.from == Place::device)
+    move_out(victim);
   else
     spill(victim);
   return true;
@@ -282,10 +282,10 @@ void Residency::bring(size_t index, size_t position) {
   const bool must = memory_->has_limit;
   if (make_room(account_without_room(memory_->account, unit.size_bytes), [&] { return reserve(unit.size_bytes); },
                 {.from = Place::device, .position = position, .used_after = must ? -1 : next_use(index, position)})) {
-    if (unit.written) transfer(unit.size_bytes);
     put(index, Place::device);
+    if (unit.written) move(unit, Bus::Move::to_device);
   } else if (!must) {
-    transfer(unit.size_bytes);  // the step reads or writes it over the bus
+    use_over_bus(unit.size_bytes);
   } else {
     const MemoryAccount& account = memory_->account;
     throw_limit_reached(account.limit_bytes(), account.name(), unit.size_bytes, "a value", account.bytes(),

@@ -107,7 +107,8 @@ class Residency final : MemoryKeeper {
   void put(size_t unit, Place place);
   MemoryAccount* account_of(size_t unit, Place place) const;
   Bus& bus() const { return *device_.bus(); }
-  void transfer(size_t size_bytes);
+  void move(const Unit& unit, Bus::Move where);
+  void use_over_bus(size_t size_bytes);
   void count_move(size_t size_bytes, uint64_t since_ns) const;
   const StreamPlan::Location& location(size_t unit) const { return plan_.locations[unit]; }
   bool is_packed(size_t unit) const { return unit >= plan_.locations.size(); }

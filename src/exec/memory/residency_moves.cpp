@@ -15,9 +15,18 @@ void Residency::count_move(size_t size_bytes, uint64_t since_ns) const {
   if (memory_->job) memory_->job->moved(size_bytes, sharing::now_ns() - since_ns);
 }
 
-void Residency::transfer(size_t size_bytes) {
+// Waits for it, as the memory may go. A constant's stays: moving back what has not changed may take its time.
+void Residency::move(const Unit& unit, Bus::Move where) {
   const uint64_t start = sharing::now_ns();
-  bus().transfer(*transfers_, size_bytes);
+  bus().move(*transfers_, unit.data, unit.size_bytes, where);
+  const bool is_back = where == Bus::Move::back_to_host;
+  if (!is_back || !unit.lasting) transfers_->synchronize();
+  if (!is_back) count_move(unit.size_bytes, start);
+}
+
+void Residency::use_over_bus(size_t size_bytes) {
+  const uint64_t start = sharing::now_ns();
+  bus().use_over_bus(*transfers_, size_bytes);
   transfers_->synchronize();
   count_move(size_bytes, start);
 }
@@ -45,7 +54,7 @@ void Residency::put(size_t index, Place place) {
 
 void Residency::move_out(size_t index) {
   Unit& unit = units_[index];
-  if (unit.written && !unit.on_host) transfer(unit.size_bytes);
+  if (unit.written) move(unit, unit.on_host ? Bus::Move::back_to_host : Bus::Move::to_host);
   unit.arrival = nullptr;
   unit.on_host = true;
   put(index, Place::host);
@@ -83,6 +92,7 @@ void Residency::spill(size_t index) {
     where.end += unit.size_bytes;
     unit.in_file = true;
   }
+  transfers_->synchronize();  // it may be on its way from the device still
   bus().discard(unit.data, unit.size_bytes);
   put(index, Place::file);
 }

@@ -44,7 +44,7 @@ DeviceConstants::DeviceConstants(const Binding& binding, const StreamPlan& plan,
       const Tensor source = constant.tensor().contiguous();
       Device& device = *devices_[static_cast<size_t>(location.device)];
       copy = Tensor(source.dtype(), source.shape(),
-                    anywhere ? device.bus()->allocate_anywhere(source.size_bytes()) : device.allocate(source.size_bytes()));
+                    anywhere && device.bus() ? device.bus()->allocate_anywhere(source.size_bytes()) : device.allocate(source.size_bytes()));
       Stream& queue = *streams[static_cast<size_t>(step.stream)];
       queue.copy(copy.raw(), source.raw(), source.size_bytes(), CopyKind::host_to_device);
       queue.synchronize();
