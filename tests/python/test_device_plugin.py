@@ -359,6 +359,15 @@ def test_what_does_not_fit_stays_with_the_host(tin: ctypes.CDLL, memory_bytes: i
     assert tin.tin_allocated_bytes() == held
 
 
+def test_weights_of_runs_that_fit_make_room_for_one_that_does_not(tin: ctypes.CDLL) -> None:
+    session = treadle.InferenceSession(deep(), small(LINKS * (WEIGHT + 4 * WIDTH) + 4096))
+    before = tin.tin_moved_bytes(1)
+    for rows in (1, ROWS):
+        x = values(rows, WIDTH)
+        np.testing.assert_allclose(session.run(None, {"x": x})[0], of_deep(x), rtol=1e-4, atol=1e-4)
+        assert (tin.tin_moved_bytes(1) > before) == (rows == ROWS), "values were in the device's memory and went to the host"
+
+
 @pytest.mark.parametrize("memory_bytes", ROOMS)
 def test_over_two_devices_what_does_not_fit_stays_with_the_host(tin: ctypes.CDLL, memory_bytes: int) -> None:
     tin.tin_peak_bytes()

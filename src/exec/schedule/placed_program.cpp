@@ -129,6 +129,12 @@ uint32_t PlacedProgram::record_name(int32_t step) const {
 
 bool PlacedProgram::keeps_limits() const { return (memory_->job || memory_->has_limit) && any_has_bus(devices_); }
 
+void PlacedProgram::note_full() {
+  is_full_.store(true, std::memory_order_relaxed);
+  std::lock_guard lock(mutex_);
+  shared_.reset();
+}
+
 bool PlacedProgram::has_bus() const { return any_has_bus(devices_); }
 
 std::shared_ptr<DeviceConstants> PlacedProgram::constants(const Binding& binding, std::span<const std::unique_ptr<Stream>> streams) {

@@ -84,8 +84,8 @@ class PlacedProgram final : public Executor {
   bool has_bus() const;
   /// True if runs keep to limits from the beginning.
   bool keeps_limits() const;
-  /// From now on runs do.
-  void note_full() { is_full_.store(true, std::memory_order_relaxed); }
+  /// From now on runs do, and constants that were for those that fit make room.
+  void note_full();
   /// For runs that keep to none. @throws Error(resource_exhausted)
   std::shared_ptr<DeviceConstants> constants(const Binding& binding, std::span<const std::unique_ptr<Stream>> streams);
 
