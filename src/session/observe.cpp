@@ -176,8 +176,8 @@ void RunObserver::after(const exec::RunState& state, const exec::Instruction& in
 void RunObserver::monitor_outside_nodes(const exec::RunState& state) {
   const auto slots = state.program().slots();
   for (size_t s = 0; s < slots.size(); ++s)
-    if (slots[s].placement == exec::Placement::constant || slots[s].placement == exec::Placement::known ||
-        slots[s].placement == exec::Placement::feed)
+    if (slots[s].location == exec::LocationKind::constant || slots[s].location == exec::LocationKind::known ||
+        slots[s].location == exec::LocationKind::feed)
       call_monitor(state, nullptr, static_cast<int32_t>(s), /*is_input=*/false);
 }
 

@@ -215,8 +215,8 @@ class Budgeting {
       const int32_t slot = operands[k];
       if (slot < 0 || is_of_others_only(instruction, k, buffer)) continue;
       const Slot& root = program_.slots()[static_cast<size_t>(program_.slots()[static_cast<size_t>(slot)].root)];
-      repeatable &= root.placement != Placement::held || root.is_output;
-      if (root.placement != Placement::held && root.placement != Placement::feed) continue;
+      repeatable &= root.location != LocationKind::held || root.is_output;
+      if (root.location != LocationKind::held && root.location != LocationKind::feed) continue;
       const int32_t outer = program_.slots()[static_cast<size_t>(slot)].root;
       auto [known, inserted] = chain.outer.emplace(outer, outer_version(outer));
       repeatable &= inserted || known->second == outer_version(outer);

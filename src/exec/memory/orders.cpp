@@ -44,11 +44,11 @@ class Dependencies {
   void add(const Instruction& instruction, int32_t step) {
     const auto operands = program_.operands(instruction);
     for (int32_t index : operands.first(instruction.num_inputs))
-      if (index >= 0 && slot(index).placement != Placement::constant) read(unit_of(index), step);
+      if (index >= 0 && slot(index).location != LocationKind::constant) read(unit_of(index), step);
     for (int32_t index : operands.subspan(instruction.num_inputs)) {
       if (index < 0) continue;
       write(unit_of(index), step);
-      if (slot(index).placement == Placement::held && slot(index).static_shape) write_over_feeds(index, step);
+      if (slot(index).location == LocationKind::held && slot(index).static_shape) write_over_feeds(index, step);
     }
     if (instruction.scratch_buffer >= 0) write(static_cast<size_t>(instruction.scratch_buffer), step);
     // The reader that lets go of a held value stays the last one.
@@ -97,7 +97,7 @@ class Dependencies {
     const auto bytes = [&](int32_t index) { return size_bytes(slot(index).dtype, binding_.shape(index).num_elements()); };
     const auto inputs = program_.input_slots();
     for (size_t i = 0; i < inputs.size(); ++i)
-      if (slot(inputs[i]).placement == Placement::feed && slot(inputs[i]).static_shape && bytes(inputs[i]) == bytes(output))
+      if (slot(inputs[i]).location == LocationKind::feed && slot(inputs[i]).static_shape && bytes(inputs[i]) == bytes(output))
         write(feeds_[i], step);
   }
 

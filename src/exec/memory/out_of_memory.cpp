@@ -195,16 +195,16 @@ class HostMemory {
     }
     for (size_t s = 0; s < program_.slots().size(); ++s) {
       const auto index = static_cast<int32_t>(s);
-      const Placement placement = slot(index).placement;
-      if (slot(index).root != index || (placement != Placement::held && placement != Placement::feed)) continue;
+      const LocationKind location = slot(index).location;
+      if (slot(index).root != index || (location != LocationKind::held && location != LocationKind::feed)) continue;
       const Datum& value = state_.held(index);
       if (!value.is_tensor() || !value.tensor().defined()) continue;
       const size_t bytes = value.tensor().size_bytes();
-      if (placement == Placement::held && !slot(index).is_output) held_bytes_ += aligned(bytes);
-      const std::string_view what = placement == Placement::feed ? "fed"
-                                    : slot(index).is_gradient    ? memory_class_name(MemoryClass::gradients)
-                                    : slot(index).is_output      ? "output"
-                                                                 : memory_class_name(MemoryClass::activations);
+      if (location == LocationKind::held && !slot(index).is_output) held_bytes_ += aligned(bytes);
+      const std::string_view what = location == LocationKind::feed ? "fed"
+                                    : slot(index).is_gradient      ? memory_class_name(MemoryClass::gradients)
+                                    : slot(index).is_output        ? "output"
+                                                                   : memory_class_name(MemoryClass::activations);
       add(program_.name(index), what, bytes, nullptr, nullptr);
     }
     for (LiveBytes& weights : held_weights(program_)) live_.push_back(std::move(weights));

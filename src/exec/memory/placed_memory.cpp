@@ -84,7 +84,7 @@ void PlacedRun::trim() noexcept {
 
 bool PlacedRun::waits_for_feed(const StreamPlan::Step& step) const {
   auto is_missing = [&](int32_t at) {
-    return at >= 0 && location(at).memory == Memory::given && slot_info(location(at).slot).placement == Placement::feed &&
+    return at >= 0 && location(at).memory == Memory::given && slot_info(location(at).slot).location == LocationKind::feed &&
            !feeds_.contains(location(at).slot);
   };
   if (step.instruction < 0) return is_missing(step.source);
@@ -113,7 +113,7 @@ void PlacedRun::move_feed(size_t input, const Datum& value) {
 // Outputs are copied to the host as soon as they are made.
 bool PlacedRun::has_output(size_t k) const {
   const int32_t root = slot_info(program_.output_slots()[k]).root;
-  if (slot_info(root).placement == Placement::feed) return feeds_.contains(root);
+  if (slot_info(root).location == LocationKind::feed) return feeds_.contains(root);
   auto is_of_host = [&](int32_t at) { return at >= 0 && location(at).slot == root && location(at).device == DevicePlacement::kHost; };
   for (size_t position = next_; position < order_.size(); ++position) {
     const StreamPlan::Step& later = step(order_[position]);
@@ -248,7 +248,7 @@ void PlacedRun::make_place(int32_t at, DType dtype, const Shape& shape) {
   const StreamPlan::Location& made = location(at);
   Place& place = places_[index(at)];
   const Slot& info = slot_info(made.slot);
-  if (made.device == DevicePlacement::kHost && info.is_output && info.placement == Placement::held && info.static_shape) {
+  if (made.device == DevicePlacement::kHost && info.is_output && info.location == LocationKind::held && info.static_shape) {
     if (Datum own = state_.value(made.slot, /*shared=*/false); own.is_tensor()) {
       place.datum = own;
       AccessChecks* checks = device(made.device).access_checks();
@@ -281,7 +281,7 @@ Datum PlacedRun::value_at(int32_t at, int32_t slot) {
       return Tensor(info.dtype, shape, Storage::lend(planned_[index(at)], size_bytes(info.dtype, shape.num_elements())));
     }
     case Memory::held: return viewed(places_[index(at)].datum);
-    case Memory::given: return info.placement == Placement::known ? Datum(binding().known(slot)) : viewed(feeds_.at(found.slot));
+    case Memory::given: return info.location == LocationKind::known ? Datum(binding().known(slot)) : viewed(feeds_.at(found.slot));
     case Memory::constant: break;
   }
   const Datum& constant = binding().constant(found.slot);

@@ -49,8 +49,8 @@ Bytes exactly(size_t bytes) { return {bytes, bytes}; }
 
 // An output that no node makes.
 bool is_found(const Program& program, int32_t output) {
-  const Placement placement = program.slots()[static_cast<size_t>(program.slots()[static_cast<size_t>(output)].root)].placement;
-  return placement == Placement::feed || placement == Placement::constant || placement == Placement::known;
+  const LocationKind location = program.slots()[static_cast<size_t>(program.slots()[static_cast<size_t>(output)].root)].location;
+  return location == LocationKind::feed || location == LocationKind::constant || location == LocationKind::known;
 }
 
 const Bytes kScalar = exactly(Storage::kAlignment);
@@ -80,8 +80,8 @@ class Estimate {
   bool is_copied(int32_t index) const {
     const Slot& root = slot(slot(index).root);
     if (slot(index).rewritten) return true;
-    if (root.placement == Placement::arena || root.placement == Placement::known) return true;
-    if (root.placement != Placement::feed) return false;
+    if (root.location == LocationKind::arena || root.location == LocationKind::known) return true;
+    if (root.location != LocationKind::feed) return false;
     const auto inputs = program_.input_slots();
     return is_lent_(static_cast<size_t>(std::find(inputs.begin(), inputs.end(), slot(index).root) - inputs.begin()));
   }
@@ -114,7 +114,7 @@ class Estimate {
       for (int32_t index : program_.preallocated()) alive += size_of(index, nullptr);
     else
       for (int32_t index : program_.output_slots())  // of what is handed out as it was found
-        if (is_found(program_, index) && (slot(slot(index).root).placement != Placement::feed || is_copied(index)))
+        if (is_found(program_, index) && (slot(slot(index).root).location != LocationKind::feed || is_copied(index)))
           alive += size_of(index, nullptr);
     most_ = alive;
     for (const Instruction& instruction : program_.instructions()) {
@@ -129,7 +129,7 @@ class Estimate {
         most_.raise_to(alive + during);
       }
       for (int32_t index : program_.operands(instruction).subspan(instruction.num_inputs)) {
-        if (index < 0 || slot(index).placement != Placement::held || slot(index).root != index) continue;
+        if (index < 0 || slot(index).location != LocationKind::held || slot(index).root != index) continue;
         const Bytes bytes = size_of(index, instruction.node);
         alive += bytes;
         if (at_once_) most_ += bytes;
@@ -220,9 +220,10 @@ class Estimate {
     need.total = need.arena + inside.most();
     for (int32_t output : body.output_slots()) {
       need.results.push_back(inside.size_of(output, instruction.node));
-      const Placement placement = body.slots()[static_cast<size_t>(body.slots()[static_cast<size_t>(output)].root)].placement;
+      const LocationKind location = body.slots()[static_cast<size_t>(body.slots()[static_cast<size_t>(output)].root)].location;
       // What is no result of the body's own is copied, unless it was handed in and may be handed on.
-      if (placement == Placement::constant || (placement != Placement::held && inside.is_copied(output))) need.total += need.results.back();
+      if (location == LocationKind::constant || (location != LocationKind::held && inside.is_copied(output)))
+        need.total += need.results.back();
     }
     return need;
   }
@@ -244,8 +245,8 @@ class Estimate {
     const Slot& root = slot(slot(index).root);
     if (slot(index).dtype != DType::int64) return std::nullopt;
     const Tensor* tensor = nullptr;
-    if (slot(index).placement == Placement::known) tensor = &binding_.known(index);
-    if (root.placement == Placement::constant && binding_.constant(slot(index).root).is_tensor())
+    if (slot(index).location == LocationKind::known) tensor = &binding_.known(index);
+    if (root.location == LocationKind::constant && binding_.constant(slot(index).root).is_tensor())
       tensor = &binding_.constant(slot(index).root).tensor();
     if (!tensor || tensor->num_elements() != 1) return std::nullopt;
     return *tensor->data<int64_t>();

@@ -75,7 +75,7 @@ Binding::Binding(const Program& program) : program_(program) {
       shapes_[s] = value.type.static_shape();
     else if (slots[s].static_shape)
       shapes_[s].resize(value.type.rank());
-    if (slots[s].placement == Placement::known) known_[s] = Tensor(slots[s].dtype, value.type.static_shape());
+    if (slots[s].location == LocationKind::known) known_[s] = Tensor(slots[s].dtype, value.type.static_shape());
   }
   std::vector<bool> varies(slots.size());
   for (const Program::SymbolicExtent& extent : program.symbolic_extents()) varies[static_cast<size_t>(extent.slot)] = true;
@@ -95,8 +95,8 @@ Binding::Binding(const Program& program) : program_(program) {
 const Tensor* Binding::elements_of(int32_t slot) const {
   if (slot < 0) return nullptr;
   const Slot& s = program_.slots()[static_cast<size_t>(slot)];
-  if (s.placement == Placement::known) return &known_[static_cast<size_t>(slot)];
-  return s.placement == Placement::constant && constant(s.root).is_tensor() ? &constant(s.root).tensor() : nullptr;
+  if (s.location == LocationKind::known) return &known_[static_cast<size_t>(slot)];
+  return s.location == LocationKind::constant && constant(s.root).is_tensor() ? &constant(s.root).tensor() : nullptr;
 }
 
 // States that were bound for another version point into what that one had packed.
@@ -106,7 +106,7 @@ void Binding::take_parameters(std::shared_ptr<const ParameterVersion> parameters
   parameters_ = std::move(parameters);
   const auto operands = program_.operands();
   for (size_t k = 0; k < operands.size(); ++k)
-    if (operands[k] >= 0 && program_.slots()[static_cast<size_t>(operands[k])].placement == Placement::constant)
+    if (operands[k] >= 0 && program_.slots()[static_cast<size_t>(operands[k])].location == LocationKind::constant)
       operand_values_[k] = elements_of(operands[k]);
 }
 
@@ -181,7 +181,7 @@ void Binding::pack_ahead(int max_threads, ThreadPool* pool) {
     if (!packed(instruction) || instruction.dynamic) continue;
     size_t weight_bytes = 0;
     for (int32_t slot : program_.operands(instruction))
-      if (slot >= 0 && program_.slots()[static_cast<size_t>(slot)].placement == Placement::constant)
+      if (slot >= 0 && program_.slots()[static_cast<size_t>(slot)].location == LocationKind::constant)
         weight_bytes += size_bytes(program_.slots()[static_cast<size_t>(slot)].dtype, shape(slot).num_elements());
     if (weight_bytes == 0) continue;
     packing.push_back(&instruction);
@@ -381,7 +381,7 @@ bool Binding::place_parts() {
                                                    "\" do not fit into it: \"" + program_.name(part.slot) + "\" has the shape " +
                                                    to_string(shape(part.slot)));
     size_t& own = part_offsets_[static_cast<size_t>(part.slot)];
-    moved |= own != offset && slots[static_cast<size_t>(part.slot)].placement == Placement::arena;
+    moved |= own != offset && slots[static_cast<size_t>(part.slot)].location == LocationKind::arena;
     own = offset;
   }
   return moved;

@@ -129,7 +129,7 @@ class Binding {
   std::shared_ptr<const ParameterVersion> parameters_;
   std::vector<int64_t> values_;  // per expression of the symbol table
   std::vector<Shape> shapes_;    // per slot
-  std::vector<Tensor> known_;    // per slot of placement known
+  std::vector<Tensor> known_;    // per slot, where its location is `known`
   // What depends on the symbols at all: the rest is bound once.
   std::vector<const Instruction*> varying_;
   std::vector<size_t> varying_buffers_;

@@ -79,16 +79,16 @@ class Choice {
           if (alias.input >= instruction.num_inputs || alias.output >= instruction.num_outputs) continue;
           int32_t in = program_.operands(instruction)[static_cast<size_t>(alias.input)];
           int32_t out = program_.operands(instruction)[static_cast<size_t>(instruction.num_inputs + alias.output)];
-          if (in < 0 || out < 0 || slot(out).root != out || slot(out).placement == Placement::known || slot(in).row_step != 0) continue;
+          if (in < 0 || out < 0 || slot(out).root != out || slot(out).location == LocationKind::known || slot(in).row_step != 0) continue;
           int32_t root = slot(in).root;
           if (alias.kind == Alias::Kind::view) {
             if (!can_view(in, out)) continue;
             slot(out).root = root;
-            slot(out).placement = slot(root).placement;
+            slot(out).location = slot(root).location;
             if (instruction.num_outputs == 1) result.viewed[static_cast<size_t>(out)] = in;
             result.elided[i] = instruction.num_outputs == 1;
           } else {
-            if (!options_.reuse_memory || slot(root).placement != Placement::arena || slot(out).placement != Placement::arena) continue;
+            if (!options_.reuse_memory || slot(root).location != LocationKind::arena || slot(out).location != LocationKind::arena) continue;
             if (root_last_use[static_cast<size_t>(root)] > step || !same_size(program_.type(in), program_.type(out))) continue;
             if (is_split[static_cast<size_t>(root)] && reads_another_part(instruction, in)) continue;
             if (reads_elsewhere(instruction, alias, root)) continue;
@@ -110,7 +110,7 @@ class Choice {
     }
     // A root may have become an output after others came to share its bytes.
     for (Slot& shared : slots_)
-      if (shared.root >= 0) shared.placement = slot(shared.root).placement;
+      if (shared.root >= 0) shared.location = slot(shared.root).location;
     place_in_outputs(program_, slots_, result.places, result.elided, order_ ? &*order_ : nullptr, [&](size_t i) { return in_pieces[i]; });
     result.peak_bytes = peak_of(result.elided);
     result.slots = std::move(slots_);
@@ -138,7 +138,8 @@ class Choice {
     const int32_t in = operands[0];
     if (in < 0) return;
     const int32_t root = slot(in).root;
-    if (slot(root).placement != Placement::arena && slot(root).placement != Placement::feed && slot(root).placement != Placement::held)
+    if (slot(root).location != LocationKind::arena && slot(root).location != LocationKind::feed &&
+        slot(root).location != LocationKind::held)
       return;
     const auto outputs = operands.subspan(split.num_inputs);
     const bool by_rows = join_of(program_.graph(), *split.node) == Join::by_rows;
@@ -147,10 +148,10 @@ class Choice {
     for (size_t k = 0; k < outputs.size(); ++k) {
       const int32_t out = outputs[k];
       if (out < 0) return;  // how much lies before the next one is not known
-      if (slot(out).root != out || slot(out).placement != Placement::arena || (by_rows && !all_take_steps(out))) continue;
+      if (slot(out).root != out || slot(out).location != LocationKind::arena || (by_rows && !all_take_steps(out))) continue;
       slot(out).root = root;
       slot(out).row_step = row_step;
-      slot(out).placement = slot(root).placement;
+      slot(out).location = slot(root).location;
       places.base[static_cast<size_t>(out)] = in;
       places.preceding[static_cast<size_t>(out)] = {split.first_operand + split.num_inputs, static_cast<uint32_t>(k)};
       int32_t& last = root_last_use[static_cast<size_t>(root)];
@@ -184,7 +185,7 @@ class Choice {
       for (int32_t operand : program_.operands(instructions_[i])) {
         if (operand < 0) continue;
         const auto root = static_cast<size_t>(slots_[static_cast<size_t>(operand)].root);
-        if (slots_[root].placement != Placement::arena) continue;
+        if (slots_[root].location != LocationKind::arena) continue;
         if (first[root] < 0) first[root] = static_cast<int32_t>(i);
         last[root] = static_cast<int32_t>(i);
       }
@@ -221,13 +222,13 @@ class Choice {
 
   // An output needs bytes of its own, and a known value has none; a view of anything else may lie where its input lies.
   bool can_view(int32_t in, int32_t out) {
-    if (slot(slot(in).root).placement == Placement::known) return false;
+    if (slot(slot(in).root).location == LocationKind::known) return false;
     if (!slot(out).is_output) return true;
     // The root, not handed over itself, can be computed straight into the output.
     const int32_t root = slot(in).root;
-    if (slot(root).placement != Placement::arena || slot(root).is_output || !same_size(program_.type(in), program_.type(root)))
+    if (slot(root).location != LocationKind::arena || slot(root).is_output || !same_size(program_.type(in), program_.type(root)))
       return false;
-    slot(root).placement = Placement::held;
+    slot(root).location = LocationKind::held;
     slot(root).is_output = true;
     return true;
   }

@@ -11,12 +11,12 @@ std::string operand_text(const Program& program, int32_t index) {
   if (index < 0) return "-";
   const Slot& slot = program.slots()[static_cast<size_t>(index)];
   std::string where;
-  switch (slot.placement) {
-    case Placement::constant: where = "constant"; break;
-    case Placement::feed: where = "feed"; break;
-    case Placement::known: where = "known"; break;
-    case Placement::arena: where = fmt::format("buffer {}", slot.buffer); break;
-    case Placement::held: where = slot.is_output ? "output" : "held"; break;
+  switch (slot.location) {
+    case LocationKind::constant: where = "constant"; break;
+    case LocationKind::feed: where = "feed"; break;
+    case LocationKind::known: where = "known"; break;
+    case LocationKind::arena: where = fmt::format("buffer {}", slot.buffer); break;
+    case LocationKind::held: where = slot.is_output ? "output" : "held"; break;
   }
   if (slot.root != index) where += " of %" + program.name(slot.root);
   return fmt::format("%{} {} <{}>", program.name(index), to_string(program.type(index)), where);

@@ -139,13 +139,13 @@ class Lowering {
       made.constant_shape = value.type.is_static();
       made.root = static_cast<int32_t>(p_.slots_.size());
       if (value.kind == Value::Kind::constant || value.kind == Value::Kind::parameter || follows_parameters(id))
-        made.placement = Placement::constant;
+        made.location = LocationKind::constant;
       else if (is_known(value))
-        made.placement = Placement::known;  // also a body's captured shape
+        made.location = LocationKind::known;  // also a body's captured shape
       else if (value.kind == Value::Kind::input)
-        made.placement = Placement::feed;
+        made.location = LocationKind::feed;
       else if (!made.static_shape || made.dtype == DType::string)
-        made.placement = Placement::held;
+        made.location = LocationKind::held;
       slot_of_value_[index_of(id)] = made.root;
       p_.slots_.push_back(made);
       return made.root;
@@ -165,14 +165,14 @@ class Lowering {
   // An output is handed over: it must be reference-counted. Feeds, constants and known values are handed over as they are.
   void mark_output(int32_t index) {
     slot(index).is_output = true;
-    if (slot(index).placement == Placement::arena) slot(index).placement = Placement::held;
+    if (slot(index).location == LocationKind::arena) slot(index).location = LocationKind::held;
   }
 
   // A known value is written when binding, once for all runs. A node that has other outputs as well writes it to where nobody reads it.
   int32_t written_slot(int32_t index) {
-    if (slot(index).placement != Placement::known) return index;
+    if (slot(index).location != LocationKind::known) return index;
     Slot made = slot(index);
-    made.placement = Placement::arena;
+    made.location = LocationKind::arena;
     made.root = static_cast<int32_t>(p_.slots_.size());
     p_.slots_.push_back(made);
     return made.root;
@@ -181,7 +181,7 @@ class Lowering {
   void lower(const Node& node) {
     // Nothing to run if every output is written when binding.
     bool all_known = !node.outputs.empty();
-    for (ValueId output : node.outputs) all_known &= output == kNoValue || slot(slot_of(output)).placement == Placement::known;
+    for (ValueId output : node.outputs) all_known &= output == kNoValue || slot(slot_of(output)).location == LocationKind::known;
     if (all_known && node.bodies.empty()) return;
 
     Instruction made;
@@ -222,8 +222,8 @@ class Lowering {
       made.dynamic |= made.kernel->allocates;
       for (int input : node.op->value_inputs) {
         if (!node.has_input(static_cast<size_t>(input))) continue;
-        Placement placement = slot(slot_of(node.inputs[static_cast<size_t>(input)])).placement;
-        made.dynamic |= placement != Placement::constant && placement != Placement::known;
+        LocationKind location = slot(slot_of(node.inputs[static_cast<size_t>(input)])).location;
+        made.dynamic |= location != LocationKind::constant && location != LocationKind::known;
       }
       if (!made.dynamic) note_comparisons(node, made);
       if (!made.dynamic && options_.device_kernel) take_device_kernel(node, made);
@@ -233,7 +233,7 @@ class Lowering {
     }
     if (made.dynamic) {
       for (int32_t output : p_.operands(made).subspan(made.num_inputs))
-        if (output >= 0) slot(output).placement = Placement::held;
+        if (output >= 0) slot(output).location = LocationKind::held;
     }
     if (made.is_yield) {
       for (ValueId input : node.inputs)
@@ -292,7 +292,7 @@ class Lowering {
       for (int32_t output : p_.operands(p_.instructions_[i]).subspan(p_.instructions_[i].num_inputs))
         if (output >= 0) made[static_cast<size_t>(output)] = last_write[static_cast<size_t>(slot(output).root)] = static_cast<int32_t>(i);
     for (size_t s = 0; s < p_.slots_.size(); ++s) {
-      if (p_.slots_[s].placement != Placement::held) continue;
+      if (p_.slots_[s].location != LocationKind::held) continue;
       auto maker = static_cast<int32_t>(s);  // of a view: what it is a view of
       while (made[static_cast<size_t>(maker)] < 0 && places.base[static_cast<size_t>(maker)] >= 0)
         maker = places.base[static_cast<size_t>(maker)];
@@ -337,7 +337,7 @@ class Lowering {
       for (int32_t operand : p_.operands(instruction)) {
         if (operand < 0) continue;
         Slot& root = slot(slot(operand).root);
-        if (root.placement != Placement::arena) continue;
+        if (root.location != LocationKind::arena) continue;
         if (root.buffer < 0) {
           root.buffer = static_cast<int32_t>(p_.buffers_.size());
           p_.buffers_.push_back({slot(operand).root, -1, step, step});
@@ -360,7 +360,7 @@ class Lowering {
     std::vector<std::vector<int32_t>> at(p_.instructions_.size());
     for (size_t s = 0; s < p_.slots_.size(); ++s) {
       const Slot& candidate = p_.slots_[s];
-      if (candidate.placement != Placement::held || candidate.is_output || candidate.root != static_cast<int32_t>(s) || last[s] < 0)
+      if (candidate.location != LocationKind::held || candidate.is_output || candidate.root != static_cast<int32_t>(s) || last[s] < 0)
         continue;
       at[static_cast<size_t>(last[s])].push_back(static_cast<int32_t>(s));
     }
@@ -373,11 +373,11 @@ class Lowering {
 
   void find_held() {
     for (size_t s = 0; s < p_.slots_.size(); ++s)
-      if (p_.slots_[s].placement == Placement::held) p_.held_slots_.push_back(static_cast<int32_t>(s));
+      if (p_.slots_[s].location == LocationKind::held) p_.held_slots_.push_back(static_cast<int32_t>(s));
     for (const Instruction& instruction : p_.instructions_) {
       if (instruction.dynamic) continue;
       for (int32_t output : p_.operands(instruction).subspan(instruction.num_inputs))
-        if (output >= 0 && slot(output).placement == Placement::held && slot(output).root == output) p_.preallocated_.push_back(output);
+        if (output >= 0 && slot(output).location == LocationKind::held && slot(output).root == output) p_.preallocated_.push_back(output);
     }
   }
 
@@ -388,8 +388,8 @@ class Lowering {
       for (size_t k = 0; k < operands.size(); ++k) {
         if (operands[k] < 0) continue;
         int32_t root = slot(operands[k]).root;
-        Placement placement = slot(root).placement;
-        if (placement == Placement::feed || placement == Placement::held)
+        LocationKind location = slot(root).location;
+        if (location == LocationKind::feed || location == LocationKind::held)
           positions[static_cast<size_t>(root)].push_back(instruction.first_operand + static_cast<uint32_t>(k));
       }
     }
@@ -422,7 +422,7 @@ class Lowering {
           p_.symbolic_extents_.push_back(extent_of(s, axis, (*value.type.shape)[axis]));
         }
       }
-      if (candidate.placement != Placement::known) continue;
+      if (candidate.location != LocationKind::known) continue;
       for (size_t i = 0; i < value.known->size(); ++i) {
         need(need, (*value.known)[i]);
         p_.known_elements_.push_back(extent_of(s, i, (*value.known)[i]));

@@ -13,7 +13,7 @@ std::vector<int32_t> find_next_versions(const Program& program) {
     const auto note = [&](int output, int input) {
       if (input < 0 || input >= instruction.num_inputs || output >= instruction.num_outputs) return;
       const int32_t from = operands[static_cast<size_t>(input)], to = operands[static_cast<size_t>(instruction.num_inputs + output)];
-      if (from >= 0 && to >= 0 && program.slots()[static_cast<size_t>(from)].placement == Placement::feed)
+      if (from >= 0 && to >= 0 && program.slots()[static_cast<size_t>(from)].location == LocationKind::feed)
         found[static_cast<size_t>(to)] = program.slots()[static_cast<size_t>(from)].root;
     };
     for (const Alias& alias : op->alias)

@@ -142,7 +142,7 @@ void ProgramParameters::take_instructions(const Program& program, std::span<Inst
     instructions_.push_back(&instruction);
   }
   for (size_t s = 0; s < slots.size(); ++s)
-    if (slots[s].placement == Placement::constant && slots[s].root == static_cast<int32_t>(s) && has(slots[s].value))
+    if (slots[s].location == LocationKind::constant && slots[s].root == static_cast<int32_t>(s) && has(slots[s].value))
       slots_.push_back({static_cast<int32_t>(s), slots[s].value, is_read[s]});
 }
 

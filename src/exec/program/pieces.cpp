@@ -43,7 +43,7 @@ class Placing {
     const Slot& host = slots_[at(out)];
     if (host.row_step != 0 && !by_rows) return;
     const int64_t row_step = !by_rows ? 0 : host.row_step != 0 ? host.row_step : row_length(program_, out);
-    if (host.placement != Placement::arena && host.placement != Placement::held) return;
+    if (host.location != LocationKind::arena && host.location != LocationKind::held) return;
     // What writes over the whole output, or over what it is a part of: nobody may want an input then any more.
     for (const Access& access : accesses_[at(out)])
       if (access.writes && access.step != step) late_[at(out)].push_back(access.step);
@@ -93,7 +93,7 @@ class Placing {
   bool may_move(int32_t in, int32_t step, int32_t out, bool by_rows) const {
     const int32_t root = slots_[at(in)].root;
     const Slot& own = slots_[at(root)];
-    return own.root == root && root != slots_[at(out)].root && own.placement == Placement::arena && own.static_shape &&
+    return own.root == root && root != slots_[at(out)].root && own.location == LocationKind::arena && own.static_shape &&
            same_size(in, root) && written_before(root, step) && all_before(accesses_[at(root)], late_[at(out)]) &&
            (!by_rows || may_have_steps(root));
   }
@@ -113,7 +113,7 @@ class Placing {
     std::vector<int32_t> members = std::move(members_[at(root)]);
     for (int32_t member : members) {
       slots_[at(member)].root = other.root;
-      slots_[at(member)].placement = other.placement;
+      slots_[at(member)].location = other.location;
       if (row_step != 0) slots_[at(member)].row_step = row_step;
     }
     auto& joined = members_[at(other.root)];
@@ -128,7 +128,7 @@ class Placing {
 
   bool view_of_neighbours(int32_t step, std::span<const int32_t> inputs, int32_t out, bool by_rows) {
     const Slot& own = slots_[at(out)];
-    if (own.root != out || own.placement != Placement::arena || inputs.empty()) return false;
+    if (own.root != out || own.location != LocationKind::arena || inputs.empty()) return false;
     Host host;
     for (size_t k = 0; k < inputs.size(); ++k) {
       const int32_t root = inputs[k] < 0 ? -1 : moved_root(inputs[k]);

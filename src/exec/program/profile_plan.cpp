@@ -32,7 +32,7 @@ std::string value_of(const Program& program, const Binding* binding, int32_t ind
   const Slot& slot = program.slots()[static_cast<size_t>(index)];
   const int32_t root = slot.root < 0 ? index : slot.root;
   Tensor tensor;
-  if (slot.placement == Placement::known && binding)
+  if (slot.location == LocationKind::known && binding)
     tensor = binding->known(root);
   else if (program.graph().value(slot.value).is_constant() && program.constant(root).is_tensor())
     tensor = program.constant(root).tensor();
@@ -54,7 +54,7 @@ ProfiledOperand operand_of(const Program& program, const Binding* binding, int32
   operand.name = program.name(index);
   operand.dtype = slot.dtype;
   if (slot.root != index && slot.root >= 0) operand.shares = program.name(slot.root);
-  operand.constant = slot.placement == Placement::constant;
+  operand.constant = slot.location == LocationKind::constant;
   operand.row_step = slot.row_step;
   operand.value = value_of(program, binding, index);
   if (slot.static_shape && binding)
@@ -151,7 +151,7 @@ void add_held_weights(const Program& program, std::vector<MemoryHolding>& holdin
   for (size_t s = 0; s < program.slots().size(); ++s) {
     const Slot& slot = program.slots()[s];
     const auto index = static_cast<int32_t>(s);
-    if (slot.placement != Placement::constant || (slot.root >= 0 && slot.root != index)) continue;
+    if (slot.location != LocationKind::constant || (slot.root >= 0 && slot.root != index)) continue;
     const Datum& constant = program.constant(index);
     if (constant.is_tensor() && constant.tensor().defined() && constant.tensor().size_bytes() > 0)
       holdings.push_back({program.name(index), MemoryClass::weights, constant.tensor().size_bytes()});

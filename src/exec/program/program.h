@@ -37,7 +37,7 @@ class FramePool;
 struct ParallelPlan;
 
 /// Where a value's bytes live while a run is in flight.
-enum class Placement : uint8_t {
+enum class LocationKind : uint8_t {
   constant,  ///< in the graph's constant, or in a parameter's memory as of the binding's version (Binding::constant)
   feed,      ///< in the caller's tensor
   known,     ///< small integers that the feeds' shapes determine: computed when binding, no instruction runs
@@ -49,7 +49,7 @@ enum class Placement : uint8_t {
 struct Slot {
   ValueId value = kNoValue;
   DType dtype = DType::undefined;
-  Placement placement = Placement::arena;
+  LocationKind location = LocationKind::arena;
   bool static_shape = false;    ///< a plain tensor whose extents the feeds' shapes determine
   bool constant_shape = false;  ///< all extents are integers
   bool in_pieces = false;       ///< a root: some values are parts of it, so that it is written before the node that makes it runs

@@ -224,7 +224,7 @@ void ProgramWeights::place_constants(const Program& program, const ProgramOption
   constants_.resize(slots.size());
   for (size_t s = 0; s < slots.size(); ++s) {
     const Slot& constant = slots[s];
-    if (constant.placement != Placement::constant || constant.root != static_cast<int32_t>(s)) continue;
+    if (constant.location != LocationKind::constant || constant.root != static_cast<int32_t>(s)) continue;
     if (program.parameters() && program.parameters()->has(constant.value)) continue;
     const Tensor* tensor = graph.stored_tensor(constant.value);
     if (!tensor || is_aligned(*tensor) || !is_read[s]) {

@@ -151,7 +151,7 @@ Datum FeedBinder::checked(const Program& program, int32_t slot, const Datum& fee
 void FeedBinder::point_at_feed(int32_t slot, RunState& state) {
   const Slot& info = state.program().slots()[static_cast<size_t>(slot)];
   const Datum& feed = state.held(slot);
-  if (info.placement == Placement::known || !feed.is_tensor()) return;
+  if (info.location == LocationKind::known || !feed.is_tensor()) return;
   if (info.static_shape && feed.tensor().shape() != state.binding().shape(slot))
     refuse_feed(state.program(), slot, feed, "another shape than " + to_string(state.binding().shape(slot)));
   state.point_at(slot, feed.tensor());

@@ -79,7 +79,7 @@ void Frame::find_starved() {
     return std::any_of(inputs.begin(), inputs.end(), [&](int32_t slot) {
       if (slot < 0) return false;
       const int32_t root = program_.slots()[static_cast<size_t>(slot)].root;
-      return program_.slots()[static_cast<size_t>(root)].placement == Placement::feed && !state_.held(root).defined();
+      return program_.slots()[static_cast<size_t>(root)].location == LocationKind::feed && !state_.held(root).defined();
     });
   };
   starved_ = pc_;
@@ -112,7 +112,7 @@ bool Frame::is_touched_later(int32_t root, bool written) const {
 bool Frame::has_output(size_t k) const {
   const auto slots = program_.slots();
   const int32_t root = slots[static_cast<size_t>(program_.output_slots()[k])].root;
-  if (slots[static_cast<size_t>(root)].placement == Placement::feed) return state_.held(root).defined();
+  if (slots[static_cast<size_t>(root)].location == LocationKind::feed) return state_.held(root).defined();
   return !is_touched_later(root, /*written=*/true);
 }
 
@@ -122,7 +122,7 @@ Datum Frame::take_output(size_t k) {
   auto root_of = [&](int32_t slot) { return slots[static_cast<size_t>(slot)].root; };
   const int32_t root = root_of(outputs[k]);
   Datum value = output(k);
-  const bool is_own = slots[static_cast<size_t>(root)].placement == Placement::held &&
+  const bool is_own = slots[static_cast<size_t>(root)].location == LocationKind::held &&
                       std::count_if(outputs.begin(), outputs.end(), [&](int32_t slot) { return root_of(slot) == root; }) == 1 &&
                       !is_touched_later(root, /*written=*/false);
   if (is_own)

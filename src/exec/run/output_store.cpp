@@ -135,7 +135,7 @@ std::vector<OutputStore::Touched> OutputStore::find_touched() const {
         continue;
       }
       touched.read_until = std::max(touched.read_until, instruction.dynamic ? INT32_MAX : at);
-      if (slots[root].placement == Placement::feed) touched.readers.push_back(at);
+      if (slots[root].location == LocationKind::feed) touched.readers.push_back(at);
     }
   }
   return found;
@@ -355,7 +355,7 @@ void OutputStore::hand_over(std::span<Datum> outputs) {
 Datum OutputStore::value(size_t k) const {
   const int32_t slot = state_.program().output_slots()[k];
   Datum result = state_.value(slot, /*shared=*/true);
-  const bool is_programs = state_.program().slots()[static_cast<size_t>(slot)].placement == Placement::constant;
+  const bool is_programs = state_.program().slots()[static_cast<size_t>(slot)].location == LocationKind::constant;
   return is_programs && result.is_tensor() ? Datum(result.tensor().clone()) : result;
 }
 
@@ -367,7 +367,7 @@ Datum OutputStore::where_wanted(size_t k, Datum value) const {
   const Tensor& result = value.tensor();
   const std::shared_ptr<Device>& lies_on = result.storage()->device();
   const Slot& slot = state_.program().slots()[static_cast<size_t>(state_.program().output_slots()[k])];
-  if (memory.allocator && slot.placement == Placement::held && slot.dtype != DType::string &&
+  if (memory.allocator && slot.location == LocationKind::held && slot.dtype != DType::string &&
       allocator_of(result.storage()) != memory.allocator.get()) {
     Tensor own = allocate_from(memory.allocator, result.dtype(), result.shape());
     own.copy_from(result);

@@ -66,12 +66,12 @@ Datum RunState::value(int32_t index, bool shared) const {
     if (shared && datum.tensor().storage()->lent()) datum = datum.tensor().clone();
     return datum;
   };
-  switch (slot.placement) {
-    case Placement::constant: return viewed(binding_->constant(slot.root));
-    case Placement::feed:
-    case Placement::held: return viewed(held(slot.root));
-    case Placement::known: return shared ? binding_->known(index).clone() : binding_->known(index);
-    case Placement::arena: break;
+  switch (slot.location) {
+    case LocationKind::constant: return viewed(binding_->constant(slot.root));
+    case LocationKind::feed:
+    case LocationKind::held: return viewed(held(slot.root));
+    case LocationKind::known: return shared ? binding_->known(index).clone() : binding_->known(index);
+    case LocationKind::arena: break;
   }
   if (!uses_arena_ || place_of(static_cast<size_t>(slot.buffer)) == kAway) return {};
   const Tensor view = in_arena(index);
@@ -232,19 +232,19 @@ void RunState::place(bool exact) {
     pointers_[k] = nullptr;
     if (operands[k] < 0) continue;
     const Slot& slot = slots[static_cast<size_t>(operands[k])];
-    if (slot.placement == Placement::arena) {
+    if (slot.location == LocationKind::arena) {
       if (slot.buffer < 0 || !arena_) continue;
       const size_t offset = budget_ ? budget_->operand_offsets[k]
                                     : binding_->offsets().offsets[static_cast<size_t>(slot.buffer)] + binding_->part_offset(operands[k]);
       if (offset != BudgetedPlan::kNowhere) pointers_[k] = arena_->data() + offset;
-    } else if (slot.placement == Placement::known) {
+    } else if (slot.location == LocationKind::known) {
       pointers_[k] = binding_->known(operands[k]).raw();
-    } else if (slot.placement == Placement::constant) {
+    } else if (slot.location == LocationKind::constant) {
       if (const Datum& constant = binding_->constant(slot.root); constant.is_tensor()) pointers_[k] = constant.tensor().raw();
     }
   }
   for (size_t s = 0; s < held_.size(); ++s)
-    if (held_[s].is_tensor() && slots[s].placement != Placement::known) point_at(static_cast<int32_t>(s), held_[s].tensor());
+    if (held_[s].is_tensor() && slots[s].location != LocationKind::known) point_at(static_cast<int32_t>(s), held_[s].tensor());
   generation_ = binding_->places_generation();
 }
 

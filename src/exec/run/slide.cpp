@@ -10,7 +10,7 @@ namespace treadle::exec {
 Slide::Slide(const Program& program, int32_t feed, int32_t output) : program_(&program), feed_(feed), output_(output) {
   const auto slots = program.slots();
   const Slot &from = slots[static_cast<size_t>(feed)], &to = slots[static_cast<size_t>(output)];
-  possible_ = from.placement == Placement::feed && from.static_shape && to.static_shape && from.dtype == to.dtype &&
+  possible_ = from.location == LocationKind::feed && from.static_shape && to.static_shape && from.dtype == to.dtype &&
               from.dtype != DType::string && bits_of(from.dtype) % 8 == 0 &&
               std::none_of(slots.begin(), slots.end(),
                            [&](const Slot& slot) { return slot.row_step != 0 && (slot.root == feed || slot.root == output); });

@@ -31,7 +31,7 @@ DevicePlacement place_instructions(const Program& program, const PlacementReques
   if (!request.of_argument.empty()) {
     for (size_t s = 0; s < program.slots().size(); ++s) {
       const Slot& slot = program.slots()[s];
-      if (slot.placement != Placement::feed && slot.placement != Placement::constant) continue;
+      if (slot.location != LocationKind::feed && slot.location != LocationKind::constant) continue;
       auto found = request.of_argument.find(program.name(static_cast<int32_t>(s)));
       if (found == request.of_argument.end() || !is_plain(program, static_cast<int32_t>(s))) continue;
       of_root[root_of(static_cast<int32_t>(s))] = found->second;

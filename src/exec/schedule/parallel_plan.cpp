@@ -65,7 +65,7 @@ void find_touches(const Program& program, ParallelPlan& plan) {
       if (operand < 0) continue;
       const int32_t root = program.slots()[static_cast<size_t>(operand)].root;
       const Slot& slot = program.slots()[static_cast<size_t>(root)];
-      if (slot.placement != Placement::held || slot.is_output) continue;
+      if (slot.location != LocationKind::held || slot.is_output) continue;
       if (std::any_of(plan.touches.begin() + static_cast<ptrdiff_t>(first), plan.touches.end(),
                       [&](const ParallelPlan::Touch& touch) { return touch.slot == root; }))
         continue;
@@ -94,7 +94,7 @@ void find_accesses(const Program& program, ParallelPlan& plan) {
     for (int32_t operand : program.operands(instruction)) {
       if (operand < 0) continue;
       const Slot& slot = slots[static_cast<size_t>(slots[static_cast<size_t>(operand)].root)];
-      if (slot.placement == Placement::arena && slot.buffer >= 0) access(slot.buffer, static_cast<int32_t>(i));
+      if (slot.location == LocationKind::arena && slot.buffer >= 0) access(slot.buffer, static_cast<int32_t>(i));
     }
     if (instruction.scratch_buffer >= 0) access(instruction.scratch_buffer, static_cast<int32_t>(i));
   }

@@ -55,19 +55,19 @@ class StreamPlanner {
 
   const Slot& slot_of(int32_t slot) const { return program_.slots()[static_cast<size_t>(slot)]; }
   // Known values have bytes of their own, whatever they are views of.
-  int32_t key_of(int32_t slot) const { return slot_of(slot).placement == Placement::known ? slot : slot_of(slot).root; }
+  int32_t key_of(int32_t slot) const { return slot_of(slot).location == LocationKind::known ? slot : slot_of(slot).root; }
 
   int32_t make_location(int32_t slot, int device) {
     StreamPlan::Location made{.slot = slot, .device = device};
-    switch (slot_of(slot).placement) {
-      case Placement::constant: made.memory = Memory::constant; break;
-      case Placement::arena:
+    switch (slot_of(slot).location) {
+      case LocationKind::constant: made.memory = Memory::constant; break;
+      case LocationKind::arena:
         made.memory = Memory::planned;
         made.buffer = slot_of(slot).buffer;
         break;
-      case Placement::held: made.memory = Memory::held; break;
-      case Placement::feed:
-      case Placement::known: made.memory = device == DevicePlacement::kHost ? Memory::given : Memory::held; break;
+      case LocationKind::held: made.memory = Memory::held; break;
+      case LocationKind::feed:
+      case LocationKind::known: made.memory = device == DevicePlacement::kHost ? Memory::given : Memory::held; break;
     }
     plan_.locations.push_back(std::move(made));
     history_.emplace_back();
@@ -78,18 +78,18 @@ class StreamPlanner {
   int32_t location_on(int32_t slot, int device) {
     const int32_t key = key_of(slot);
     auto& places = where_[static_cast<size_t>(key)];
-    const Placement kind = slot_of(slot).placement;
+    const LocationKind kind = slot_of(slot).location;
     if (places.empty()) {
-      if (kind == Placement::arena || kind == Placement::held)
+      if (kind == LocationKind::arena || kind == LocationKind::held)
         throw Error(ErrorCode::internal, fmt::format("\"{}\" is read before it is made", program_.name(slot)));
       places.emplace_back(DevicePlacement::kHost, make_location(key, DevicePlacement::kHost));
-      if (auto home = placement_.of_argument.find(key); home != placement_.of_argument.end() && kind == Placement::feed)
+      if (auto home = placement_.of_argument.find(key); home != placement_.of_argument.end() && kind == LocationKind::feed)
         location_on(slot, home->second);
     }
     for (const auto& [where, location] : places)
       if (where == device) return location;
     const int32_t target = make_location(key, device);
-    if (kind != Placement::constant) {
+    if (kind != LocationKind::constant) {
       // From where the value was made, or from an argument's home, if it has one.
       const bool at_home = placement_.of_argument.contains(key) && places.size() > 1;
       const auto [from, source] = places[at_home ? 1 : 0];

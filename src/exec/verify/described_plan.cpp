@@ -13,13 +13,13 @@ namespace {
 using Act = DescribedPlan::Act;
 using Home = DescribedPlan::Home;
 
-Home home_of(Placement placement) {
-  switch (placement) {
-    case Placement::constant: return Home::constant;
-    case Placement::feed: return Home::feed;
-    case Placement::known: return Home::known;
-    case Placement::held: return Home::held;
-    case Placement::arena: break;
+Home home_of(LocationKind location) {
+  switch (location) {
+    case LocationKind::constant: return Home::constant;
+    case LocationKind::feed: return Home::feed;
+    case LocationKind::known: return Home::known;
+    case LocationKind::held: return Home::held;
+    case LocationKind::arena: break;
   }
   return Home::planned;
 }
@@ -52,11 +52,11 @@ class Describing {
     for (size_t s = 0; s < slots_.size(); ++s) {
       const Slot& slot = slots_[s];
       DescribedPlan::Place& place = plan_.places[s];
-      place = {.root = static_cast<int32_t>(s), .home = home_of(slot.placement), .offset = DescribedPlan::kNowhere};
-      place.ready = place.filled = slot.placement != Placement::arena && slot.placement != Placement::held;
+      place = {.root = static_cast<int32_t>(s), .home = home_of(slot.location), .offset = DescribedPlan::kNowhere};
+      place.ready = place.filled = slot.location != LocationKind::arena && slot.location != LocationKind::held;
       if (slot.root != static_cast<int32_t>(s)) continue;
       place.size_bytes = size_in(slot, s);
-      if (slot.placement == Placement::arena && slot.buffer >= 0) place.offset = binding_.offsets().offsets[index(slot.buffer)];
+      if (slot.location == LocationKind::arena && slot.buffer >= 0) place.offset = binding_.offsets().offsets[index(slot.buffer)];
     }
     for (int32_t slot : program_.preallocated()) plan_.places[index(slot)].ready = true;
     plan_.memories = {binding_.offsets().arena_bytes};
@@ -80,8 +80,8 @@ class Describing {
         const Slot& slot = slots_[index(made.value)];
         made.place = place_of(made.value);
         describe_reader(instruction, k, position, made);
-        if (slot.placement == Placement::known || slot.placement == Placement::constant) made.at = 0;
-        if (slot.placement == Placement::arena && slot.buffer >= 0)
+        if (slot.location == LocationKind::known || slot.location == LocationKind::constant) made.at = 0;
+        if (slot.location == LocationKind::arena && slot.buffer >= 0)
           made.at = binding_.offsets().offsets[index(slot.buffer)] + binding_.part_offset(made.value);
       }
     }
@@ -123,18 +123,18 @@ class Describing {
   DescribedPlan on_streams(const StreamPlan& plan, std::span<const size_t> offsets, std::span<const size_t> arena_bytes);
 
  private:
-  int32_t place_of(int32_t slot) const { return slots_[index(slot)].placement == Placement::known ? slot : slots_[index(slot)].root; }
+  int32_t place_of(int32_t slot) const { return slots_[index(slot)].location == LocationKind::known ? slot : slots_[index(slot)].root; }
 
   size_t bytes_of(size_t slot) const { return size_bytes(slots_[slot].dtype, binding_.shape(static_cast<int32_t>(slot)).num_elements()); }
 
   size_t size_in(const Slot& slot, size_t s) const {
     const auto number = static_cast<int32_t>(s);
-    if (slot.placement == Placement::constant) {
+    if (slot.location == LocationKind::constant) {
       const Datum& constant = binding_.constant(number);
       return constant.is_tensor() ? constant.tensor().size_bytes() : 0;
     }
-    if (slot.placement == Placement::known) return binding_.known(number).defined() ? binding_.known(number).size_bytes() : 0;
-    if (slot.placement == Placement::arena && slot.buffer >= 0)
+    if (slot.location == LocationKind::known) return binding_.known(number).defined() ? binding_.known(number).size_bytes() : 0;
+    if (slot.location == LocationKind::arena && slot.buffer >= 0)
       return std::min(binding_.buffer_sizes()[index(slot.buffer)], binding_.offsets().sizes[index(slot.buffer)]);
     return slot.static_shape ? bytes_of(s) : 0;
   }
@@ -144,10 +144,10 @@ class Describing {
     const Value& value = program_.graph().value(slot.value);
     DescribedPlan::Value& made = plan_.values[s];
     made.name = value.name;
-    made.root = slot.placement == Placement::known ? static_cast<int32_t>(s) : slot.root;
+    made.root = slot.location == LocationKind::known ? static_cast<int32_t>(s) : slot.root;
     made.sized = slot.static_shape && slot.dtype != DType::string;
     const ProgramParameters* parameters = program_.parameters();
-    made.given = slot.placement == Placement::known
+    made.given = slot.location == LocationKind::known
                      ? value.known.has_value()
                      : value.is_constant() || value.kind == Value::Kind::parameter || (parameters && parameters->has(slot.value));
     if (binding_.parameters()) made.version = binding_.parameters()->made_of[s];
@@ -188,7 +188,7 @@ class Describing {
     made.takes_steps = (asks >> std::min<size_t>(is_input ? k : k - instruction.num_inputs, 31) & 1U) != 0;
     const Slot& slot = slots_[index(made.value)];
     made.by_reference =
-        instruction.dynamic && is_input && !slot.rewritten && (slot.placement == Placement::held || slot.placement == Placement::feed);
+        instruction.dynamic && is_input && !slot.rewritten && (slot.location == LocationKind::held || slot.location == LocationKind::feed);
     made.unread = k < instruction.num_inputs && k < 32 && instruction.kernel && (instruction.kernel->packs >> k & 1U) != 0;
     made.packed_version = packed_version(instruction, k);
     if (!instruction.dynamic) made.told_step_bytes = size_bytes(slots_[index(made.value)].dtype, binding_.operand_step(position));
@@ -308,7 +308,7 @@ DescribedPlan Describing::on_streams(const StreamPlan& streams, std::span<const 
       place.size_bytes = binding_.buffer_sizes()[index(location.buffer)];
     } else {
       const Slot& slot = slots_[index(location.slot)];
-      place.home = location.memory == Memory::held ? Home::held : home_of(slot.placement);
+      place.home = location.memory == Memory::held ? Home::held : home_of(slot.location);
       place.ready = place.filled = location.memory != Memory::held;
       place.size_bytes = slot.static_shape ? size_in(slot, index(location.slot)) : 0;
       if (location.memory == Memory::held) place.uses = location.num_steps;
@@ -317,7 +317,7 @@ DescribedPlan Describing::on_streams(const StreamPlan& streams, std::span<const 
     plan_.places.push_back(place);
   }
   for (int32_t slot : program_.output_slots()) {
-    if (slots_[index(slot)].placement != Placement::held) continue;
+    if (slots_[index(slot)].location != LocationKind::held) continue;
     DescribedPlan::Operand output{.value = slot, .at = 0};
     for (size_t l = 0; l < streams.locations.size(); ++l)
       if (streams.locations[l].slot == slots_[index(slot)].root && streams.locations[l].device == DevicePlacement::kHost)

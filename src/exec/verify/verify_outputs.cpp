@@ -14,7 +14,7 @@ void OutputStore::verify_over_feeds() const {
     for (int32_t input : program.input_slots()) {
       const Datum& fed = state_.held(input);
       const Slot& slot = program.slots()[static_cast<size_t>(input)];
-      if (!fed.is_tensor() || !slot.static_shape || slot.placement != Placement::feed) continue;
+      if (!fed.is_tensor() || !slot.static_shape || slot.location != LocationKind::feed) continue;
       const Tensor& feed = fed.tensor();
       if (!before(feed.raw(), made.raw() + made.size_bytes()) || !before(made.raw(), feed.raw() + feed.size_bytes())) continue;
       if (!plan) {
