@@ -47,7 +47,7 @@ void expect_same_bits(const std::vector<Datum>& a, const std::vector<Datum>& b, 
 size_t arena_of(const Program& program) { return program.bindings().latest_plan()->arena_bytes; }
 
 // The number of values that lie in others.
-size_t num_parts(const Program& program) { return program.parts().size(); }
+size_t num_pieces(const Program& program) { return program.pieces().size(); }
 
 TEST(Pieces, AConcatsInputsAreWrittenIntoItsOutput) {
   GraphBuilder b;
@@ -59,8 +59,8 @@ TEST(Pieces, AConcatsInputsAreWrittenIntoItsOutput) {
   const std::vector<Datum> feeds{numbers({4, 256}, 2)};
   expect_same_bits(run(pieces, feeds), run(apart, feeds));
   run(copies, feeds);
-  EXPECT_EQ(num_parts(pieces), 3U);
-  EXPECT_EQ(num_parts(copies), 0U);
+  EXPECT_EQ(num_pieces(pieces), 3U);
+  EXPECT_EQ(num_pieces(copies), 0U);
   // Three inputs and the output, against the output alone.
   EXPECT_GE(arena_of(copies), arena_of(pieces) + 3 * 4 * 256 * sizeof(float) - 1024) << "but for scratch";
 }
@@ -173,7 +173,7 @@ TEST(Pieces, ASplitsOutputsAreViewsOfItsInput) {
       expect_same_bits(run(pieces, feeds), run(apart, feeds));
       EXPECT_EQ(std::memcmp(before.raw(), feeds[0].tensor().raw(), before.size_bytes()), 0) << "a feed was written to";
     }
-    EXPECT_GE(num_parts(pieces), 3U);
+    EXPECT_GE(num_pieces(pieces), 3U);
   }
 }
 
@@ -202,7 +202,7 @@ TEST(Pieces, ADenseBlockHoldsEveryLayerOnce) {
     expect_same_bits(run(pieces, feeds), run(apart, feeds));
     run(copies, feeds);
     EXPECT_LE(arena_of(pieces), arena_of(copies));
-    EXPECT_GE(num_parts(pieces), 7U);
+    EXPECT_GE(num_pieces(pieces), 7U);
   }
 }
 
@@ -247,7 +247,7 @@ TEST(Pieces, ImagesAreJoinedByTheirChannels) {
     run(copies, feeds);
     EXPECT_LE(arena_of(pieces), arena_of(copies));
   }
-  EXPECT_GE(num_parts(pieces), 8U);
+  EXPECT_GE(num_pieces(pieces), 8U);
 }
 
 // What a partial run's cache puts in the place of a value, or keeps of one, whose rows lie between others'.
@@ -262,7 +262,7 @@ TEST(Pieces, CachedValuesLieBetweenOthersRows) {
   const std::string name = b.graph().value(right).name;
   auto graph = b.finish();
   Program pieces(graph, kPieces), apart(graph, kApart);
-  ASSERT_EQ(num_parts(pieces), 2U);
+  ASSERT_EQ(num_pieces(pieces), 2U);
   const std::vector<Datum> feeds{numbers({1, 4, 4, 8}, 3)};
   std::vector<Datum> results[2];
   Tensor kept[2];
@@ -296,7 +296,7 @@ TEST(Pieces, KernelsThatDoNotAskWhereRowsAreGetCopies) {
   Program pieces(graph, kPieces);
   const std::vector<Datum> feeds{numbers({3, 4}, 7)};
   expect_same_bits(run(pieces, feeds), run(Program(graph, kApart), feeds));
-  EXPECT_EQ(num_parts(pieces), 0U);
+  EXPECT_EQ(num_pieces(pieces), 0U);
 }
 
 // Concats of Concats, Splits of what was joined, updates in place, views, values read again much later, and several outputs.
@@ -356,7 +356,7 @@ TEST(Pieces, RandomGraphsGiveTheSameBits) {
     auto graph = random_graph(seed);
     Program apart(graph, kApart), pieces(graph, kPieces);
     Program parallel(graph, {.parallel = true, .always_parallel = true, .pieces_in_place = true});
-    parts += num_parts(pieces);
+    parts += num_pieces(pieces);
     for (int64_t n : {6, 7, 20, 1}) {
       if (seed % 2 == 1 && n != 6) continue;
       const std::vector<Datum> feeds{numbers({n, 8}, seed), numbers({n, 8}, seed + 1000)};

@@ -160,18 +160,18 @@ TEST(VerifyPlan, WhatIsWrongWithPiecesIsFound) {
       if (operand.value == value) operand.at += static_cast<size_t>(bytes);
   };
   expect_found([] { return testing::pieces(); },
-               {{"a part lies elsewhere", [&](auto& b) { shift(b, "right_out", -64); }, "was written over by"},
-                {"what precedes a part is lost", [&](auto& b) { shift(b, "right_out", -1024); }, "was written over by"},
-                {"a part is written late",
+               {{"a piece lies elsewhere", [&](auto& b) { shift(b, "right_out", -64); }, "was written over by"},
+                {"what precedes a piece is lost", [&](auto& b) { shift(b, "right_out", -1024); }, "was written over by"},
+                {"a piece is written late",
                  [](auto& b) {
                    auto step = b.plan.steps[b.step("right")];
                    erase_step(b.plan, b.step("right"));
                    b.plan.steps.insert(b.plan.steps.begin() + static_cast<ptrdiff_t>(b.step("join")) + 1, step);
                  },
                  "which no step has written"},
-                {"a part is shorter", [](auto& b) { b.value_of("right_out").bytes.row_bytes -= 64; }, "bytes a row"},
-                {"a part is beyond the whole", [&](auto& b) { shift(b, "right_out", 64); }, "the memory that it is in has"},
-                {"the whole is copied over its parts", [](auto& b) { b.output("join").at += 64; }, "its place is byte"}});
+                {"a piece is shorter", [](auto& b) { b.value_of("right_out").bytes.row_bytes -= 64; }, "bytes a row"},
+                {"a piece is beyond the whole", [&](auto& b) { shift(b, "right_out", 64); }, "the memory that it is in has"},
+                {"the whole is copied over its pieces", [](auto& b) { b.output("join").at += 64; }, "its place is byte"}});
   expect_found([] { return testing::rows(); },
                {{"a step is lost", [](auto& b) { b.output("left").told_step_bytes = 0; }, "is told of rows every 0 bytes"},
                 {"a step is doubled", [](auto& b) { b.output("right").told_step_bytes *= 2; }, "is told of rows every 256 bytes"},

@@ -199,7 +199,7 @@ class Budgeting {
 
   void extend(Chain& chain, const Instruction& instruction, int32_t step, const std::vector<int32_t>& reads, int32_t buffer, bool in_place,
               const std::vector<int32_t>& version) const {
-    // Several nodes write a buffer of pieces, each a part of it.
+    // Several nodes write a buffer of pieces, each a piece of it.
     const bool in_pieces = program_.slots()[static_cast<size_t>(program_.buffers()[static_cast<size_t>(buffer)].slot)].in_pieces;
     if (!in_place) chain = {.repeatable = !in_pieces};
     chain.steps.push_back(step);
@@ -298,7 +298,7 @@ class Budgeting {
       const auto operands = program_.operands(instruction);
       for (size_t k = 0; k < operands.size(); ++k)
         if (int32_t buffer = buffer_of(operands[k]); buffer >= 0)
-          result.operand_offsets[instruction.first_operand + k] = offset_at(result, buffer, step) + binding_.part_offset(operands[k]);
+          result.operand_offsets[instruction.first_operand + k] = offset_at(result, buffer, step) + binding_.piece_offset(operands[k]);
       if (instruction.scratch_buffer >= 0)
         result.scratch_offsets[static_cast<size_t>(&instruction - instructions.data())] =
             offset_at(result, instruction.scratch_buffer, step);
@@ -353,12 +353,12 @@ class Budgeting {
       const int32_t other = buffer_of(operands[k]);
       size_t at = BudgetedPlan::kNowhere;
       if (other == buffer && other >= 0) {
-        at = offset + binding_.part_offset(operands[k]);
+        at = offset + binding_.piece_offset(operands[k]);
       } else if (k >= instruction.num_inputs && operands[k] >= 0) {
         at = extra;
         extra += align_up(size_of(operands[k]), Storage::kAlignment);
       } else if (other >= 0) {
-        at = offset_at(result, other, step) + binding_.part_offset(operands[k]);
+        at = offset_at(result, other, step) + binding_.piece_offset(operands[k]);
       }
       result.replay_offsets.push_back(at);
     }

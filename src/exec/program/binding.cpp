@@ -242,7 +242,7 @@ void Binding::bind(std::span<const int64_t> symbol_values, int max_threads, bool
   else
     bind_all(pool);
   const std::shared_ptr<const OffsetPlan> before = offsets_;
-  const bool moved = place_parts();
+  const bool moved = place_pieces();
   place(bucketed);
   if (program_.parallel() || program_.shared()) estimate_costs();
   if (program_.parallel()) judge_costs();
@@ -349,7 +349,7 @@ size_t Binding::bytes_of(int32_t slot) const {
   return size_bytes(program_.slots()[static_cast<size_t>(slot)].dtype, shape(slot).num_elements());
 }
 
-bool Binding::place_parts() {
+bool Binding::place_pieces() {
   bool moved = false;
   const auto slots = program_.slots();
   auto row_of = [&](int32_t slot) {
@@ -362,26 +362,26 @@ bool Binding::place_parts() {
     if (own.row_step == 0 || shape(slot).num_elements() == 0) return bytes_of(slot);
     return size_bytes(own.dtype, (shape(slot).num_elements() / row_of(slot) - 1) * own.row_step + row_of(slot));
   };
-  if (part_offsets_.empty() && !program_.parts().empty()) part_offsets_.resize(slots.size());
+  if (piece_offsets_.empty() && !program_.pieces().empty()) piece_offsets_.resize(slots.size());
   uint32_t first = 0, count = 0;  // operands added up already: those of pieces of one node grow one by one
   size_t preceding_bytes = 0;
-  for (const Program::Part& part : program_.parts()) {
-    if (part.first_preceding != first || part.num_preceding < count) first = part.first_preceding, count = 0, preceding_bytes = 0;
-    for (; count < part.num_preceding; ++count)
+  for (const Program::Piece& piece : program_.pieces()) {
+    if (piece.first_preceding != first || piece.num_preceding < count) first = piece.first_preceding, count = 0, preceding_bytes = 0;
+    for (; count < piece.num_preceding; ++count)
       if (const int32_t slot = program_.operands()[first + count]; slot >= 0) {
-        const bool by_rows = slots[static_cast<size_t>(part.slot)].row_step != 0;
+        const bool by_rows = slots[static_cast<size_t>(piece.slot)].row_step != 0;
         preceding_bytes += by_rows ? size_bytes(slots[static_cast<size_t>(slot)].dtype, row_of(slot)) : bytes_of(slot);
       }
-    const size_t reach = reach_of(part.slot), whole = bytes_of(slots[static_cast<size_t>(part.slot)].root);
-    size_t offset = (part.base < 0 ? 0 : part_offsets_[static_cast<size_t>(part.base)]) + preceding_bytes;
+    const size_t reach = reach_of(piece.slot), whole = bytes_of(slots[static_cast<size_t>(piece.slot)].root);
+    size_t offset = (piece.base < 0 ? 0 : piece_offsets_[static_cast<size_t>(piece.base)]) + preceding_bytes;
     // Without elements it has a place all the same, where others may begin; there may be rows before it, but none in the whole.
     if (reach == 0) offset = std::min(offset, whole);
     if (offset + reach > whole)
-      throw Error(ErrorCode::invalid_argument, "the pieces of \"" + program_.name(slots[static_cast<size_t>(part.slot)].root) +
-                                                   "\" do not fit into it: \"" + program_.name(part.slot) + "\" has the shape " +
-                                                   to_string(shape(part.slot)));
-    size_t& own = part_offsets_[static_cast<size_t>(part.slot)];
-    moved |= own != offset && slots[static_cast<size_t>(part.slot)].location == LocationKind::arena;
+      throw Error(ErrorCode::invalid_argument, "the pieces of \"" + program_.name(slots[static_cast<size_t>(piece.slot)].root) +
+                                                   "\" do not fit into it: \"" + program_.name(piece.slot) + "\" has the shape " +
+                                                   to_string(shape(piece.slot)));
+    size_t& own = piece_offsets_[static_cast<size_t>(piece.slot)];
+    moved |= own != offset && slots[static_cast<size_t>(piece.slot)].location == LocationKind::arena;
     own = offset;
   }
   return moved;

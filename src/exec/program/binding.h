@@ -70,7 +70,7 @@ class Binding {
   /// Elements from row to row that an operand's kernel is told; 0: rows follow each other.
   int64_t operand_step(size_t operand) const { return operand_steps_.empty() ? 0 : operand_steps_[operand]; }
   /// In bytes, from where the slot's root begins.
-  size_t part_offset(int32_t slot) const { return part_offsets_.empty() ? 0 : part_offsets_[static_cast<size_t>(slot)]; }
+  size_t piece_offset(int32_t slot) const { return piece_offsets_.empty() ? 0 : piece_offsets_[static_cast<size_t>(slot)]; }
   const OffsetPlan& offsets() const { return *offsets_; }
   std::span<const size_t> buffer_sizes() const { return sizes_; }
   /// Bytes of an arena for other values of the symbols, at most: scratch memory counts as it is, what it would be is the kernels' secret.
@@ -114,7 +114,7 @@ class Binding {
   void bind_again();
   void bind_instruction(const Instruction& instruction, int max_threads);
   size_t bytes_of(int32_t slot) const;
-  bool place_parts();  // true if a part of a buffer in the arena has another place than before
+  bool place_pieces();  // true if a piece of a buffer in the arena has another place than before
   void place(bool bucketed);
   size_t bytes_of_buffer(int32_t slot, std::span<const int64_t> values) const;
   void add_offsets(OffsetPlan& plan) const;
@@ -139,8 +139,8 @@ class Binding {
   std::vector<const Tensor*> operand_values_;
   std::vector<int64_t> operand_steps_;  // Slot::row_step; empty if there are none
   std::unique_ptr<std::byte[]> state_;
-  std::vector<size_t> sizes_;         // bytes, per buffer
-  std::vector<size_t> part_offsets_;  // bytes, per slot; empty if no slot is a part of another
+  std::vector<size_t> sizes_;          // bytes, per buffer
+  std::vector<size_t> piece_offsets_;  // bytes, per slot; empty if no slot is a piece of another
   std::shared_ptr<const OffsetPlan> offsets_;
   uint64_t generation_ = 0, places_generation_ = 0;
   bool bound_before_ = false;

@@ -69,7 +69,7 @@ class Choice {
     Sharing result{{}, std::vector<int32_t>(num_slots, -1), std::vector<bool>(instructions_.size()), Places(num_slots)};
     std::vector<std::vector<int32_t>> accesses(order_ ? num_slots : 0);  // per root
     std::vector<int32_t> root_last_use = last_use_;                      // of all slots that share a root's bytes so far
-    std::vector<bool> is_split(num_slots);                               // per root: values are parts of it
+    std::vector<bool> is_split(num_slots);                               // per root: values are pieces of it
     for (size_t i = 0; i < instructions_.size(); ++i) {
       const Instruction& instruction = instructions_[i];
       const auto step = static_cast<int32_t>(i);
@@ -90,7 +90,7 @@ class Choice {
           } else {
             if (!options_.reuse_memory || slot(root).location != LocationKind::arena || slot(out).location != LocationKind::arena) continue;
             if (root_last_use[static_cast<size_t>(root)] > step || !same_size(program_.type(in), program_.type(out))) continue;
-            if (is_split[static_cast<size_t>(root)] && reads_another_part(instruction, in)) continue;
+            if (is_split[static_cast<size_t>(root)] && reads_another_piece(instruction, in)) continue;
             if (reads_elsewhere(instruction, alias, root)) continue;
             // Where instructions run at once, all others that touch the bytes must have ended.
             if (order_ && !std::all_of(accesses[static_cast<size_t>(root)].begin(), accesses[static_cast<size_t>(root)].end(),
@@ -170,7 +170,7 @@ class Choice {
   }
 
   // The bytes of another operand may begin elsewhere in those of the input that is to be written over.
-  bool reads_another_part(const Instruction& instruction, int32_t in) {
+  bool reads_another_piece(const Instruction& instruction, int32_t in) {
     const auto inputs = program_.operands(instruction).first(instruction.num_inputs);
     return std::any_of(inputs.begin(), inputs.end(),
                        [&](int32_t other) { return other >= 0 && other != in && slot(other).root == slot(in).root; });

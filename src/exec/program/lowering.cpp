@@ -281,11 +281,11 @@ class Lowering {
     for (size_t i = 0; i < p_.instructions_.size(); ++i)
       if (!sharing.elided[i]) kept.push_back(std::move(p_.instructions_[i]));
     p_.instructions_ = std::move(kept);
-    note_parts(sharing.places);
+    note_pieces(sharing.places);
     note_rewritten(sharing.places);
   }
 
-  // Held values are kept by reference, in a sequence for example: not those over which, or over a part of whose root, others are written.
+  // Held values are kept by reference, in a sequence for example: not those over which, or over a piece of whose root, others are written.
   void note_rewritten(const Places& places) {
     std::vector<int32_t> made(p_.slots_.size(), -1), last_write(p_.slots_.size(), -1);
     for (size_t i = 0; i < p_.instructions_.size(); ++i)
@@ -301,7 +301,7 @@ class Lowering {
   }
 
   // Values whose bytes do not begin where their root's do, each behind what it lies in.
-  void note_parts(const Places& places) {
+  void note_pieces(const Places& places) {
     enum class State : uint8_t { unknown, at_root, behind };
     std::vector<State> states(p_.slots_.size(), State::unknown);
     std::vector<int32_t> chain;
@@ -317,7 +317,7 @@ class Lowering {
         const bool behind = count > 0 || (base >= 0 && states[static_cast<size_t>(base)] == State::behind);
         states[static_cast<size_t>(at)] = behind ? State::behind : State::at_root;
         if (!behind && !is_smaller(at)) continue;
-        p_.parts_.push_back({at, base, first, count});
+        p_.pieces_.push_back({at, base, first, count});
         slot(slot(at).root).in_pieces = true;
       }
     }

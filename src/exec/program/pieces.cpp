@@ -44,7 +44,7 @@ class Placing {
     if (host.row_step != 0 && !by_rows) return;
     const int64_t row_step = !by_rows ? 0 : host.row_step != 0 ? host.row_step : row_length(program_, out);
     if (host.location != LocationKind::arena && host.location != LocationKind::held) return;
-    // What writes over the whole output, or over what it is a part of: nobody may want an input then any more.
+    // What writes over the whole output, or over what it is a piece of: nobody may want an input then any more.
     for (const Access& access : accesses_[at(out)])
       if (access.writes && access.step != step) late_[at(out)].push_back(access.step);
     for (size_t k = 0; k < inputs.size(); ++k)
@@ -108,7 +108,7 @@ class Placing {
   }
 
   // All that share the bytes of a root have some of another one's now. Where the root's rows follow each other there too, those that are
-  // parts of its rows stay so.
+  // pieces of its rows stay so.
   void join(int32_t root, Slot other, int64_t row_step) {
     std::vector<int32_t> members = std::move(members_[at(root)]);
     for (int32_t member : members) {
@@ -171,13 +171,14 @@ Join join_of(const Graph& graph, const Node& node) {
   if (axis < 0 || axis >= rank) return Join::none;
   if (std::all_of(type.shape->begin(), type.shape->begin() + axis, [](const Dim& dim) { return dim.is_const() && dim.value() == 1; }))
     return Join::whole;
-  const auto& parts = node.op->pieces == Pieces::concat ? node.inputs : node.outputs;
+  const auto& pieces = node.op->pieces == Pieces::concat ? node.inputs : node.outputs;
   auto has_known_rows = [&](ValueId value) {
     if (value == kNoValue) return true;
     const auto& shape = graph.type(value).shape;
     return shape && static_cast<int64_t>(shape->size()) == rank && shape->back().is_const() && shape->back().value() > 0;
   };
-  return axis + 1 == rank && has_known_rows(whole) && std::all_of(parts.begin(), parts.end(), has_known_rows) ? Join::by_rows : Join::none;
+  return axis + 1 == rank && has_known_rows(whole) && std::all_of(pieces.begin(), pieces.end(), has_known_rows) ? Join::by_rows
+                                                                                                                : Join::none;
 }
 
 bool takes_steps(const Graph& graph, const Instruction& instruction, size_t operand) {

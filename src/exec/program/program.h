@@ -52,16 +52,16 @@ struct Slot {
   LocationKind location = LocationKind::arena;
   bool static_shape = false;    ///< a plain tensor whose extents the feeds' shapes determine
   bool constant_shape = false;  ///< all extents are integers
-  bool in_pieces = false;       ///< a root: some values are parts of it, so that it is written before the node that makes it runs
+  bool in_pieces = false;       ///< a root: some values are pieces of it, so that it is written before the node that makes it runs
   bool is_output = false;       ///< outlives the run: a fetched or yielded value
   bool is_gradient = false;     ///< of a training step: the backward part makes it
   bool rewritten = false;       ///< held, and bytes of its root are written after it is made: whoever keeps the value keeps a copy
-  /// For a view, an output written over its input, or a piece of a Concat or Split (see Program::parts): the slot whose bytes it shares, or
-  /// some of them; itself otherwise.
+  /// For a view, an output written over its input, or a piece of a Concat or Split (see Program::pieces): the slot whose bytes it shares,
+  /// or some of them; itself otherwise.
   int32_t root = -1;
   int32_t buffer = -1;  ///< arena: index of the planned buffer
   int64_t row_step =
-      0;  ///< elements from row to row (runs along the last axis) of a part of another value's rows; 0: rows follow each other
+      0;  ///< elements from row to row (runs along the last axis) of a piece of another value's rows; 0: rows follow each other
 };
 
 /// Of a training step, which part of it an instruction is.
@@ -204,12 +204,12 @@ class Program {
   const std::string& name_of_buffer(size_t buffer) const;
   /// A value that lies behind the first bytes of another one's: those of `base`, and behind all of `preceding`, or the first row of each if
   /// it has a row_step.
-  struct Part {
+  struct Piece {
     int32_t slot, base;
     uint32_t first_preceding, num_preceding;  // into operands()
   };
   /// Bases come before what lies in them.
-  std::span<const Part> parts() const { return parts_; }
+  std::span<const Piece> pieces() const { return pieces_; }
   /// What binding evaluates, and where the results go.
   const ExtentCode& extent_code() const { return extent_code_; }
   size_t num_expressions() const { return num_expressions_; }
@@ -250,7 +250,7 @@ class Program {
   std::vector<int32_t> input_slots_, output_slots_, releases_;
   std::vector<uint32_t> patch_positions_, patch_begin_;  // per slot: [patch_begin_[s], patch_begin_[s + 1])
   std::vector<BufferInfo> buffers_;
-  std::vector<Part> parts_;
+  std::vector<Piece> pieces_;
   ExtentCode extent_code_;
   size_t num_expressions_ = 0;  // in the symbol table, when the program was made
   std::vector<SymbolicExtent> symbolic_extents_, known_elements_;

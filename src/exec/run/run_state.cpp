@@ -16,7 +16,7 @@ namespace treadle::exec {
 namespace {
 
 // Rows of the shape that lie as far apart as the slot says.
-Tensor part_of_rows(const Slot& slot, const Shape& shape, std::shared_ptr<Storage> storage, size_t offset_bytes) {
+Tensor piece_of_rows(const Slot& slot, const Shape& shape, std::shared_ptr<Storage> storage, size_t offset_bytes) {
   std::vector<int64_t> strides(static_cast<size_t>(shape.rank()), 1);
   int64_t stride = slot.row_step;
   for (int axis = shape.rank() - 2; axis >= 0; stride *= shape[axis--]) strides[static_cast<size_t>(axis)] = stride;
@@ -62,7 +62,7 @@ Datum RunState::value(int32_t index, bool shared) const {
   const Slot& slot = program_.slots()[static_cast<size_t>(index)];
   auto viewed = [&](const Datum& root) {
     if (!root.is_tensor()) return root;
-    Datum datum = for_node(slot, slot.root == index ? root.tensor() : part_of(index, root.tensor()));
+    Datum datum = for_node(slot, slot.root == index ? root.tensor() : piece_of(index, root.tensor()));
     if (shared && datum.tensor().storage()->lent()) datum = datum.tensor().clone();
     return datum;
   };
@@ -78,11 +78,11 @@ Datum RunState::value(int32_t index, bool shared) const {
   return shared ? view.clone() : view;
 }
 
-Tensor RunState::part_of(int32_t index, const Tensor& root) const {
+Tensor RunState::piece_of(int32_t index, const Tensor& root) const {
   const Slot& slot = program_.slots()[static_cast<size_t>(index)];
   const Shape& shape = binding_->shape(index);
-  const size_t offset = binding_->part_offset(index);
-  if (slot.row_step != 0) return part_of_rows(slot, shape, root.storage(), offset_in_storage(root) + offset);
+  const size_t offset = binding_->piece_offset(index);
+  if (slot.row_step != 0) return piece_of_rows(slot, shape, root.storage(), offset_in_storage(root) + offset);
   if (offset == 0 && shape.num_elements() == root.num_elements()) return whole_as(root, slot.dtype, shape);
   return {slot.dtype, shape, root.storage(), offset_in_storage(root) + offset};
 }
@@ -90,12 +90,12 @@ Tensor RunState::part_of(int32_t index, const Tensor& root) const {
 Tensor RunState::in_arena(int32_t index) const {
   const Slot& slot = program_.slots()[static_cast<size_t>(index)];
   const Shape& shape = binding_->shape(index);
-  auto* data = arena_->data() + place_of(static_cast<size_t>(slot.buffer)) + binding_->part_offset(index);
+  auto* data = arena_->data() + place_of(static_cast<size_t>(slot.buffer)) + binding_->piece_offset(index);
   const bool by_rows = slot.row_step != 0 && shape.num_elements() > 0;
   const int64_t row = by_rows ? shape[shape.rank() - 1] : 0;
   const int64_t reach = by_rows ? (shape.num_elements() / row - 1) * slot.row_step + row : shape.num_elements();
   const auto storage = Storage::lend(data, size_bytes(slot.dtype, reach));
-  return by_rows ? part_of_rows(slot, shape, storage, 0) : Tensor(slot.dtype, shape, storage);
+  return by_rows ? piece_of_rows(slot, shape, storage, 0) : Tensor(slot.dtype, shape, storage);
 }
 
 void RunState::hold(int32_t slot, Datum datum) {
@@ -235,7 +235,7 @@ void RunState::place(bool exact) {
     if (slot.location == LocationKind::arena) {
       if (slot.buffer < 0 || !arena_) continue;
       const size_t offset = budget_ ? budget_->operand_offsets[k]
-                                    : binding_->offsets().offsets[static_cast<size_t>(slot.buffer)] + binding_->part_offset(operands[k]);
+                                    : binding_->offsets().offsets[static_cast<size_t>(slot.buffer)] + binding_->piece_offset(operands[k]);
       if (offset != BudgetedPlan::kNowhere) pointers_[k] = arena_->data() + offset;
     } else if (slot.location == LocationKind::known) {
       pointers_[k] = binding_->known(operands[k]).raw();
@@ -254,7 +254,7 @@ void* RunState::budgeted_scratch(const Instruction& instruction) const {
 
 void RunState::point_at(int32_t slot, const Tensor& tensor) {
   for (uint32_t position : program_.patches(slot))
-    pointers_[position] = tensor.raw() + binding_->part_offset(program_.operands()[position]);
+    pointers_[position] = tensor.raw() + binding_->piece_offset(program_.operands()[position]);
 }
 
 }  // namespace treadle::exec

@@ -115,7 +115,7 @@ class RunState {
 
  private:
   bool arena_is_lent() const;
-  Tensor part_of(int32_t slot, const Tensor& root) const;
+  Tensor piece_of(int32_t slot, const Tensor& root) const;
   Tensor in_arena(int32_t slot) const;
   void* budgeted_scratch(const Instruction& instruction) const;
 

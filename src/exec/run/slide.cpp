@@ -65,9 +65,9 @@ bool Slide::plan(const Binding& binding) {
 
 bool Slide::is_in_place(const Binding& binding, const Instruction& concat) const {
   const auto operands = program_->operands(concat);
-  size_t offset = binding.part_offset(operands[concat.num_inputs]);
+  size_t offset = binding.piece_offset(operands[concat.num_inputs]);
   return std::all_of(operands.begin(), operands.begin() + concat.num_inputs, [&](int32_t input) {
-    const bool here = binding.part_offset(input) == offset;
+    const bool here = binding.piece_offset(input) == offset;
     offset += bytes_of(binding, input);
     return here;
   });
@@ -85,7 +85,7 @@ bool Slide::add_blocks(const Binding& binding, size_t index) {
   if (count == 0) return false;
   const size_t length = bytes_of(binding, in) / count, pitch = bytes_of(binding, out) / count;
   for (size_t i = 0; i < count; ++i) {
-    const size_t from = binding.part_offset(in) + i * length, to = binding.part_offset(out) + i * pitch;
+    const size_t from = binding.piece_offset(in) + i * length, to = binding.piece_offset(out) + i * pitch;
     if (to > from + distance_) return false;
     if (!blocks_.empty()) {
       const Block& last = blocks_.back();

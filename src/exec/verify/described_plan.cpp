@@ -70,7 +70,7 @@ class Describing {
     plan_.operands.resize(operands.size());
     for (size_t s = 0; s < slots_.size(); ++s)
       for (uint32_t position : program_.patches(static_cast<int32_t>(s)))
-        plan_.operands[position].at = binding_.part_offset(operands[position]);
+        plan_.operands[position].at = binding_.piece_offset(operands[position]);
     for (const Instruction& instruction : program_.instructions()) {
       for (size_t k = 0; k < program_.operands(instruction).size(); ++k) {
         const size_t position = instruction.first_operand + k;
@@ -82,7 +82,7 @@ class Describing {
         describe_reader(instruction, k, position, made);
         if (slot.location == LocationKind::known || slot.location == LocationKind::constant) made.at = 0;
         if (slot.location == LocationKind::arena && slot.buffer >= 0)
-          made.at = binding_.offsets().offsets[index(slot.buffer)] + binding_.part_offset(made.value);
+          made.at = binding_.offsets().offsets[index(slot.buffer)] + binding_.piece_offset(made.value);
       }
     }
   }
@@ -153,7 +153,7 @@ class Describing {
     if (binding_.parameters()) made.version = binding_.parameters()->made_of[s];
     if (!made.sized) return;
     const Shape& shape = binding_.shape(static_cast<int32_t>(s));
-    made.bytes = {.begin = binding_.part_offset(static_cast<int32_t>(s)), .row_bytes = bytes_of(s)};
+    made.bytes = {.begin = binding_.piece_offset(static_cast<int32_t>(s)), .row_bytes = bytes_of(s)};
     if (slot.row_step == 0 || made.bytes.row_bytes == 0) return;
     const int64_t row = shape[shape.rank() - 1];
     made.bytes.rows = static_cast<size_t>(shape.num_elements() / row);

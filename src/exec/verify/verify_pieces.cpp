@@ -1,4 +1,4 @@
-// Joins and splits: parts that lie where they belong, and those that are copied.
+// Joins and splits: pieces that lie where they belong, and those that are copied.
 #include "exec/verify/verify_walk.h"
 
 namespace treadle::exec {
@@ -14,16 +14,16 @@ void Walk::join(const Step& step) {
   bool copies = false;
   for (size_t k = 0; k < step.num_inputs; ++k) {
     if (operands[k].value < 0) continue;
-    const Stretch part{whole.at + position, block_of(step, operands[k]), pitch, step.blocks};
-    position += part.row_bytes;
-    if (is_in_place(step, operands[k], whole, part)) {
+    const Stretch there{whole.at + position, block_of(step, operands[k]), pitch, step.blocks};
+    position += there.row_bytes;
+    if (is_in_place(step, operands[k], whole, there)) {
       read(step, k);
       continue;
     }
     if (!copies && !open(step, step.num_inputs)) return define(whole);
     copies = true;
     read(step, k);
-    move(step, operands[k], k, whole, part);
+    move(step, operands[k], k, whole, there);
   }
   if (position != block_of(step, whole))
     fault(fmt::format("its inputs have {} bytes a row, its output has {}", position, block_of(step, whole)));

@@ -152,7 +152,7 @@ bool Walk::open(const Step& step, size_t k) {
   check_rows(step, k);
   State& state = states_[index(operand.place)];
   if (place.home != Home::planned && place.home != Home::held) {
-    if (value.sized && value.bytes.empty()) return false;  // an empty part of a feed
+    if (value.sized && value.bytes.empty()) return false;  // an empty piece of a feed
     fault(fmt::format("{} into {}", who(), describe_bytes(plan_, operand.place, value.bytes)));
     return false;
   }
