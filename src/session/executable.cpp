@@ -287,7 +287,7 @@ std::shared_ptr<const Executable> Session::Impl::make_further(const Request& req
     made->watched.resize(made->program->slots().size());
     for (size_t i = 0; i < made->output_names.size(); ++i)
       if (matches(monitor->pattern, made->output_names[i]))
-        made->watched[static_cast<size_t>(made->program->output_slots()[i])].push_back(made->output_names[i]);
+        made->watched[made->program->output_slots()[i]].push_back(made->output_names[i]);
   }
   return made;
 }

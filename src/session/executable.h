@@ -27,9 +27,9 @@ struct Executable {
   std::shared_ptr<const Graph> graph;
   std::unique_ptr<exec::Program> program;
   std::vector<std::string> input_names, output_names;
-  size_t num_fetched = 0;                         ///< the outputs after these are kept for targets and monitors
-  uint64_t id = 0;                                ///< differs over all of the process
-  std::vector<std::vector<std::string>> watched;  ///< names that a monitor wants, per slot; empty without a monitor
+  size_t num_fetched = 0;                                    ///< the outputs after these are kept for targets and monitors
+  uint64_t id = 0;                                           ///< differs over all of the process
+  IdVector<exec::SlotId, std::vector<std::string>> watched;  ///< names that a monitor wants; empty without a monitor
   bool watches_any() const {
     return std::any_of(watched.begin(), watched.end(), [](const auto& names) { return !names.empty(); });
   }

@@ -14,10 +14,10 @@ namespace treadle {
 namespace {
 
 void add_counted(const exec::Program& program, int32_t parent, CountedNodes& counted) {
-  for (size_t i = 0; i < program.instructions().size(); ++i) {
-    const exec::Instruction& instruction = program.instructions()[i];
+  for (const exec::Instruction& instruction : program.instructions()) {
     const auto index = static_cast<int32_t>(counted.size());
-    counted.push_back({instruction.node->name, instruction.node->op_type, parent, program.counters().sum(i)});
+    counted.push_back(
+        {instruction.node->name, instruction.node->op_type, parent, program.counters().sum(index_of(program.id_of(instruction)))});
     for (const auto& body : instruction.bodies) add_counted(*body, index, counted);
   }
 }

@@ -118,7 +118,7 @@ void RunObserver::before(const exec::RunState& state, const exec::Instruction& i
   if (monitor_ && main_graph) {
     if (!begun_) monitor_outside_nodes(state);
     if (monitor_->inputs)
-      for (int32_t slot : state.program().operands(instruction).first(instruction.num_inputs))
+      for (exec::SlotId slot : state.program().operands(instruction).first(instruction.num_inputs))
         call_monitor(state, &instruction, slot, /*is_input=*/true);
   }
   begun_ = true;
@@ -138,8 +138,8 @@ NodeStatistics RunObserver::statistics_of(const exec::RunState& state, const exe
                       .thread = thread_id()};
   if (auto scheduled = ready_.extract({&state, &instruction})) node.scheduled_ns = scheduled.mapped();
   const Allocator& usual = memory_.allocator ? *memory_.allocator : *plain_allocator();
-  for (int32_t slot : state.program().operands(instruction).subspan(instruction.num_inputs)) {
-    if (slot < 0) continue;
+  for (exec::SlotId slot : state.program().operands(instruction).subspan(instruction.num_inputs)) {
+    if (slot == exec::kNoSlot) continue;
     const Datum value = state.value(slot, /*shared=*/false);
     if (!value.is_tensor()) continue;
     const size_t bytes = value.tensor().size_bytes();
@@ -162,7 +162,7 @@ void RunObserver::after(const exec::RunState& state, const exec::Instruction& in
     metadata_.nodes.back().end_ns = end;
   }
   if (monitor_ && &state.program() == executable_.program.get())
-    for (int32_t slot : state.program().operands(instruction).subspan(instruction.num_inputs))
+    for (exec::SlotId slot : state.program().operands(instruction).subspan(instruction.num_inputs))
       call_monitor(state, &instruction, slot, /*is_input=*/false);
   if (!options_) return;
   if (steps_.contains({&state, &instruction})) {
@@ -175,15 +175,15 @@ void RunObserver::after(const exec::RunState& state, const exec::Instruction& in
 // Values that no instruction makes: feeds, constants, and what the feeds' shapes determine.
 void RunObserver::monitor_outside_nodes(const exec::RunState& state) {
   const auto slots = state.program().slots();
-  for (size_t s = 0; s < slots.size(); ++s)
+  for (exec::SlotId s : slots.ids())
     if (slots[s].location == exec::LocationKind::constant || slots[s].location == exec::LocationKind::known ||
         slots[s].location == exec::LocationKind::feed)
-      call_monitor(state, nullptr, static_cast<int32_t>(s), /*is_input=*/false);
+      call_monitor(state, nullptr, s, /*is_input=*/false);
 }
 
-void RunObserver::call_monitor(const exec::RunState& state, const exec::Instruction* instruction, int32_t slot, bool is_input) {
-  if (slot < 0) return;
-  for (const std::string& name : executable_.watched[static_cast<size_t>(slot)]) {
+void RunObserver::call_monitor(const exec::RunState& state, const exec::Instruction* instruction, exec::SlotId slot, bool is_input) {
+  if (slot == exec::kNoSlot) return;
+  for (const std::string& name : executable_.watched[slot]) {
     Datum value = state.value(slot, /*shared=*/false);
     if (!value.defined()) continue;
     monitor_->callback({run_id_, name, instruction ? std::string_view(instruction->node->name) : "",
@@ -195,7 +195,7 @@ void RunObserver::check_finite(const exec::RunState& state, const exec::Instruct
   bool infinity_too = options_->check_finite == FiniteCheck::nan_and_infinity;
   const auto operands = state.program().operands(instruction);
   for (size_t k = instruction.num_inputs; k < operands.size(); ++k) {
-    if (operands[k] < 0) continue;
+    if (operands[k] == exec::kNoSlot) continue;
     Datum value = state.value(operands[k], /*shared=*/false);
     if (!value.is_tensor()) continue;
     Finding finding = Finding::finite;
@@ -215,7 +215,7 @@ void RunObserver::dump(const exec::RunState& state, const exec::Instruction& ins
   const auto operands = state.program().operands(instruction);
   size_t first = inputs ? 0 : instruction.num_inputs, last = inputs ? instruction.num_inputs : operands.size();
   for (size_t k = first; k < last; ++k) {
-    if (operands[k] < 0) continue;
+    if (operands[k] == exec::kNoSlot) continue;
     Datum value = state.value(operands[k], /*shared=*/false);
     if (!value.is_tensor()) continue;
     onnx::TensorDef def;

@@ -34,7 +34,7 @@ class RunObserver final : public exec::Observer {
 
  private:
   void monitor_outside_nodes(const exec::RunState& state);
-  void call_monitor(const exec::RunState& state, const exec::Instruction* instruction, int32_t slot, bool is_input);
+  void call_monitor(const exec::RunState& state, const exec::Instruction* instruction, exec::SlotId slot, bool is_input);
   void check_finite(const exec::RunState& state, const exec::Instruction& instruction) const;
   void dump(const exec::RunState& state, const exec::Instruction& instruction, bool inputs);
   int64_t now_ns() const;

@@ -18,22 +18,24 @@ struct PartialRun::Impl {
   std::shared_ptr<ValueCache> cache;
   std::shared_ptr<const Session::Impl> session;
 
-  std::span<const exec::Instruction> instructions() const { return run->executable().program->instructions(); }
-  std::vector<size_t> ends_of(std::string_view node) const;
+  IdSpan<exec::InstructionId, const exec::Instruction> instructions() const { return run->executable().program->instructions(); }
+  std::vector<exec::InstructionId> ends_of(std::string_view node) const;
 };
 
 // The instructions with which a node of the model, or of the optimised graph, ends: those of its name, and those that make its values, as a
 // node that becomes several hands the names of its values on. Neither is left of one that is part of others: it ends with the last of
 // those.
-std::vector<size_t> PartialRun::Impl::ends_of(std::string_view name) const {
+std::vector<exec::InstructionId> PartialRun::Impl::ends_of(std::string_view name) const {
   std::span<const std::string> values;
   for (const onnx::NodeDef& def : session->model.impl().def.graph.nodes)
     if (def.name == name || (def.name.empty() && !def.outputs.empty() && def.outputs[0] == name)) values = def.outputs;
   const exec::Program& program = *run->executable().program;
-  auto is_value = [&](int32_t slot) { return slot >= 0 && std::find(values.begin(), values.end(), program.name(slot)) != values.end(); };
-  std::vector<size_t> ends, stand_for_it;
+  auto is_value = [&](exec::SlotId slot) {
+    return slot != exec::kNoSlot && std::find(values.begin(), values.end(), program.name(slot)) != values.end();
+  };
+  std::vector<exec::InstructionId> ends, stand_for_it;
   std::vector<std::string> names;
-  for (size_t i = 0; i < instructions().size(); ++i) {
+  for (exec::InstructionId i : instructions().ids()) {
     const exec::Instruction& instruction = instructions()[i];
     const Node& node = *instruction.node;
     const auto outputs = program.operands(instruction).subspan(instruction.num_inputs);
@@ -97,7 +99,7 @@ bool PartialRun::advance() { return impl_->run->advance(); }
 
 bool PartialRun::advance_until(std::string_view name) {
   size_t steps = 0;
-  for (size_t end : impl_->ends_of(name)) steps = std::max(steps, impl_->run->run().steps_through(end));
+  for (exec::InstructionId end : impl_->ends_of(name)) steps = std::max(steps, impl_->run->run().steps_through(end));
   return impl_->run->advance(steps);
 }
 

@@ -307,20 +307,21 @@ MemoryReport Session::Impl::memory_report() const {
     report.arena_bytes = plan->arena_bytes;
     report.arena_lower_bound_bytes = plan->lower_bound_bytes;
     std::vector<memory::Buffer> buffers;
-    for (size_t b = 0; b < plan->sizes.size(); ++b) {
-      buffers.push_back({plan->sizes[b], program.buffers()[b].first, program.buffers()[b].last + 1});
+    for (exec::BufferId b : plan->sizes.ids()) {
+      const auto& [slot, instruction, first, last] = program.buffers()[b];
+      buffers.push_back({plan->sizes[b], static_cast<int32_t>(first), static_cast<int32_t>(last) + 1});
       report.arena_sum_bytes += align_up(plan->sizes[b], Storage::kAlignment);
     }
-    std::vector<int32_t> touched;
+    std::vector<exec::BufferId> touched;
     for (const exec::Instruction& instruction : program.instructions()) {
       touched.assign(1, instruction.scratch_buffer);
-      for (int32_t operand : program.operands(instruction))
-        touched.push_back(operand < 0 ? -1 : program.slots()[static_cast<size_t>(operand)].buffer);
+      for (exec::SlotId operand : program.operands(instruction))
+        touched.push_back(operand == exec::kNoSlot ? exec::kNoBuffer : program.slots()[operand].buffer);
       std::sort(touched.begin(), touched.end());
       touched.erase(std::unique(touched.begin(), touched.end()), touched.end());
       size_t bytes = 0;
-      for (int32_t buffer : touched)
-        if (buffer >= 0) bytes += align_up(plan->sizes[static_cast<size_t>(buffer)], Storage::kAlignment);
+      for (exec::BufferId buffer : touched)
+        if (buffer != exec::kNoBuffer) bytes += align_up(plan->sizes[buffer], Storage::kAlignment);
       report.largest_node_bytes = std::max(report.largest_node_bytes, bytes);
     }
     report.arena_in_order_bytes = memory::best_fit_in_order_bytes(buffers, Storage::kAlignment);
@@ -355,14 +356,14 @@ std::pair<std::string, std::vector<PeakTensor>> Session::memory_peak() const {
   auto plan = program.bindings().latest_plan();
   if (!plan || program.instructions().empty()) return result;
   const auto buffers = program.buffers();
-  std::vector<size_t> live(program.instructions().size(), 0);
-  for (size_t b = 0; b < buffers.size(); ++b)
-    for (int32_t step = buffers[b].first; step <= buffers[b].last; ++step)
-      live[static_cast<size_t>(step)] += align_up(plan->sizes[b], Storage::kAlignment);
-  const auto peak = static_cast<int32_t>(std::max_element(live.begin(), live.end()) - live.begin());
-  const auto& instructions = program.instructions();
-  result.first = instructions[static_cast<size_t>(peak)].node->name;
-  for (size_t b = 0; b < buffers.size(); ++b) {
+  const auto instructions = program.instructions();
+  IdVector<exec::InstructionId, size_t> live(instructions.size(), 0);
+  for (exec::BufferId b : buffers.ids())
+    for (size_t i = index_of(buffers[b].first); i <= index_of(buffers[b].last); ++i)
+      live[id_at<exec::InstructionId>(i)] += align_up(plan->sizes[b], Storage::kAlignment);
+  const exec::InstructionId peak = live.id_of(*std::max_element(live.begin(), live.end()));
+  result.first = instructions[peak].node->name;
+  for (exec::BufferId b : buffers.ids()) {
     if (plan->sizes[b] == 0 || peak < buffers[b].first || peak > buffers[b].last) continue;
     result.second.push_back({program.name_of_buffer(b), plan->sizes[b], program.class_of_buffer(b)});
   }

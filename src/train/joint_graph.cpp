@@ -49,20 +49,18 @@ bool draws_numbers(const Graph& graph) {
   return false;
 }
 
-int32_t made_by(const exec::Program& program, std::span<const int> results) {
+exec::InstructionId made_by(const exec::Program& program, std::span<const int> results) {
   const auto slots = program.slots();
-  auto root_of = [&](int32_t slot) { return slots[static_cast<size_t>(slot)].root; };
-  std::vector<bool> is_wanted(slots.size());
-  for (int result : results) is_wanted[static_cast<size_t>(root_of(program.output_slots()[static_cast<size_t>(result)]))] = true;
-  auto last = static_cast<int32_t>(program.instructions().size());
-  while (--last >= 0) {
-    const exec::Instruction& instruction = program.instructions()[static_cast<size_t>(last)];
+  auto root_of = [&](exec::SlotId slot) { return slots[slot].root; };
+  IdVector<exec::SlotId, bool> is_wanted(slots.size());
+  for (int result : results) is_wanted[root_of(program.output_slots()[static_cast<size_t>(result)])] = true;
+  for (exec::InstructionId id : program.instructions().ids().reversed()) {
+    const exec::Instruction& instruction = program.instructions()[id];
     const auto outputs = program.operands(instruction).subspan(instruction.num_inputs);
-    if (std::any_of(outputs.begin(), outputs.end(),
-                    [&](int32_t slot) { return slot >= 0 && is_wanted[static_cast<size_t>(root_of(slot))]; }))
-      break;
+    if (std::any_of(outputs.begin(), outputs.end(), [&](exec::SlotId slot) { return slot != exec::kNoSlot && is_wanted[root_of(slot)]; }))
+      return id;
   }
-  return last;
+  return exec::kNoInstruction;
 }
 
 }  // namespace treadle::train

@@ -16,7 +16,7 @@ std::vector<bool> read_behind_yield(const Graph& graph);
 /// Whether a run draws random numbers.
 bool draws_numbers(const Graph& graph);
 
-/// The last instruction that writes bytes of one of the results; -1: none does.
-int32_t made_by(const exec::Program& program, std::span<const int> results);
+/// The last instruction that writes bytes of one of the results; kNoInstruction: none does.
+exec::InstructionId made_by(const exec::Program& program, std::span<const int> results);
 
 }  // namespace treadle::train

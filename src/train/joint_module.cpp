@@ -234,14 +234,15 @@ std::vector<bool> JointModule::Impl::find_late(const Executable& executable) con
   const auto instructions = program.instructions();
   const auto is_yield = [](const exec::Instruction& instruction) { return instruction.is_yield; };
   const auto yield = std::find_if(instructions.begin(), instructions.end(), is_yield);
-  const auto root_of = [&](int32_t slot) { return slot < 0 ? -1 : program.slots()[static_cast<size_t>(slot)].root; };
-  std::set<int32_t> read_behind;
+  const auto root_of = [&](exec::SlotId slot) { return slot == exec::kNoSlot ? exec::kNoSlot : program.slots()[slot].root; };
+  std::set<exec::SlotId> read_behind;
   for (auto at = yield; at != instructions.end(); ++at)
-    for (int32_t slot : program.operands(*at).first(at->num_inputs)) read_behind.insert(root_of(slot));
+    for (exec::SlotId slot : program.operands(*at).first(at->num_inputs)) read_behind.insert(root_of(slot));
   std::vector<bool> found;
   for (const KeptState& state : kept_states) {
     const int result = static_cast<int>(state.result);
-    found.push_back(made_by(program, std::span(&result, 1)) > yield - instructions.begin() ||
+    found.push_back(made_by(program, std::span(&result, 1)) >
+                        id_at<exec::InstructionId>(static_cast<size_t>(yield - instructions.begin())) ||
                     read_behind.contains(root_of(program.input_slots()[state.feed])));
   }
   return found;
@@ -339,9 +340,9 @@ const std::vector<std::string>& JointModule::input_names() const { return impl_-
 const std::vector<std::string>& JointModule::gradient_names() const { return impl_->gradient_names; }
 std::vector<std::vector<size_t>> JointModule::gradient_groups(size_t group_bytes) const {
   const exec::Program& program = impl_->runner->program();
-  std::vector<std::pair<int32_t, size_t>> order;  // made by, gradient
+  std::vector<std::pair<exec::InstructionId, size_t>> order;  // made by, gradient
   for (size_t g = 0; g < impl_->result_of.size(); ++g)
-    order.emplace_back(impl_->result_of[g] < 0 ? -1 : made_by(program, std::span(&impl_->result_of[g], 1)), g);
+    order.emplace_back(impl_->result_of[g] < 0 ? exec::kNoInstruction : made_by(program, std::span(&impl_->result_of[g], 1)), g);
   std::sort(order.begin(), order.end());
   std::vector<std::vector<size_t>> groups;
   size_t bytes = 0;  // of the last group

@@ -101,8 +101,8 @@ std::vector<Tensor> JointModule::Run::advance_backward(std::span<const size_t> g
       if (result >= 0) results.push_back(result);
   }
   std::shared_ptr<StoppableRun> run = std::move(impl_->run);  // after an error there is none
-  if (const int32_t last = made_by(*run->executable().program, results); last >= 0)
-    if (const size_t steps = run->run().steps_through(static_cast<size_t>(last)); steps > 0) run->advance(steps);
+  if (const exec::InstructionId last = made_by(*run->executable().program, results); last != exec::kNoInstruction)
+    if (const size_t steps = run->run().steps_through(last); steps > 0) run->advance(steps);
   // A gradient may be what was handed in or fed, as it is; each is the caller's to change.
   std::vector<Tensor> made;
   for (size_t gradient : gradients) {

@@ -66,14 +66,14 @@ std::shared_ptr<const Executable> Runner::executable(const std::shared_ptr<const
       runtime_.making("the graph for a monitor", [&] { return lower(std::move(graph), /*observable=*/true); });
   made->num_fetched = num_fetched;
   made->watched.resize(made->program->slots().size());
-  auto watch = [&](int32_t slot, const std::string& name) {
-    if (treadle::matches(monitor->pattern, name)) made->watched[static_cast<size_t>(slot)].push_back(name);
+  auto watch = [&](exec::SlotId slot, const std::string& name) {
+    if (treadle::matches(monitor->pattern, name)) made->watched[slot].push_back(name);
   };
   for (size_t k = 0; k < names.size(); ++k) watch(made->program->output_slots()[k], names[k]);
-  for (int32_t slot : made->program->input_slots()) watch(slot, made->program->name(slot));
-  for (size_t s = 0; s < made->program->slots().size(); ++s)
+  for (exec::SlotId slot : made->program->input_slots()) watch(slot, made->program->name(slot));
+  for (exec::SlotId s : made->program->slots().ids())
     if (const Value& value = made->graph->value(made->program->slots()[s].value); value.kind == Value::Kind::parameter)
-      watch(static_cast<int32_t>(s), value.name);
+      watch(s, value.name);
   monitor_ = monitor;
   watched_ = made;
   return watched_;

@@ -28,20 +28,20 @@ class BreakablePlan {
     plan = exec::describe_plan(*binding);
   }
 
-  int32_t value(const std::string& name) const {
-    for (size_t v = 0; v < plan.values.size(); ++v)
-      if (plan.values[v].name == name) return static_cast<int32_t>(v);
+  exec::SlotId value(const std::string& name) const {
+    for (exec::SlotId v : plan.values.ids())
+      if (plan.values[v].name == name) return v;
     throw std::out_of_range(name);
   }
-  Plan::Value& value_of(const std::string& name) { return plan.values[static_cast<size_t>(value(name))]; }
+  Plan::Value& value_of(const std::string& name) { return plan.values[value(name)]; }
   /// Of the value's root.
-  int32_t place(const std::string& name) const {
-    const int32_t root = plan.values[static_cast<size_t>(value(name))].root;
-    for (size_t p = 0; p < plan.places.size(); ++p)
-      if (plan.places[p].root == root) return static_cast<int32_t>(p);
+  exec::PlaceId place(const std::string& name) const {
+    const exec::SlotId root = plan.values[value(name)].root;
+    for (exec::PlaceId p : plan.places.ids())
+      if (plan.places[p].root == root) return p;
     throw std::out_of_range(name);
   }
-  Plan::Place& place_of(const std::string& name) { return plan.places[static_cast<size_t>(place(name))]; }
+  Plan::Place& place_of(const std::string& name) { return plan.places[place(name)]; }
   size_t step(const std::string& node) const {
     for (size_t s = 0; s < plan.steps.size(); ++s)
       if (plan.steps[s].node && plan.steps[s].node->name == node) return s;
@@ -52,19 +52,20 @@ class BreakablePlan {
 
   /// The value lies in the bytes of another one, from the first on.
   void put_into(const std::string& name, const std::string& other) {
-    const int32_t moved = value(name), root = value_of(other).root, at = place(other);
-    const size_t begin = plan.places[static_cast<size_t>(at)].offset;
+    const exec::SlotId moved = value(name), root = value_of(other).root;
+    const exec::PlaceId at = place(other);
+    const size_t begin = plan.places[at].offset;
     value_of(name).root = root;
     for (Plan::Operand& operand : plan.operands)
       if (operand.value == moved) operand.place = at, operand.at = begin;
   }
   /// The root's place, and all that points into it.
   void move_place(const std::string& name, size_t offset) {
-    const int32_t moved = place(name);
-    const size_t before = plan.places[static_cast<size_t>(moved)].offset;
+    const exec::PlaceId moved = place(name);
+    const size_t before = plan.places[moved].offset;
     for (Plan::Operand& operand : plan.operands)
       if (operand.place == moved) operand.at = operand.at - before + offset;
-    plan.places[static_cast<size_t>(moved)].offset = offset;
+    plan.places[moved].offset = offset;
   }
 
   std::unique_ptr<exec::Program> program;
@@ -150,12 +151,13 @@ inline BreakablePlan on_streams(std::shared_ptr<Graph> graph = branches()) {
     return node.name == "both" ? 0 : node.name.starts_with("left") ? 1 : 2;
   }});
   const exec::StreamPlan streams = exec::plan_streams(*made.program, placement, 3, {.max_bulk = 1});
-  std::vector<size_t> offsets(streams.locations.size(), 0), arena_bytes(3, 0);
-  for (size_t l = 0; l < offsets.size(); ++l) {
+  IdVector<exec::LocationId, size_t> offsets(streams.locations.size(), 0);
+  std::vector<size_t> arena_bytes(3, 0);
+  for (exec::LocationId l : offsets.ids()) {
     if (streams.locations[l].memory != exec::StreamPlan::Location::Memory::planned) continue;
     size_t& end = arena_bytes[static_cast<size_t>(streams.locations[l].device)];
     offsets[l] = end;
-    end += (made.binding->buffer_sizes()[static_cast<size_t>(streams.locations[l].buffer)] + 63) / 64 * 64;
+    end += (made.binding->buffer_sizes()[streams.locations[l].buffer] + 63) / 64 * 64;
   }
   made.plan = exec::describe_plan(*made.binding, streams, offsets, arena_bytes);
   return made;

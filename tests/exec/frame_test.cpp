@@ -154,7 +154,7 @@ TEST(Frame, ViewsAndInPlaceUpdatesShareBytes) {
   Program program(b.finish());
   EXPECT_EQ(program.instructions().size(), 3U);  // the reshapes are views
   size_t values_in_arena = 0;
-  for (const auto& buffer : program.buffers()) values_in_arena += buffer.slot >= 0;
+  for (const auto& buffer : program.buffers()) values_in_arena += buffer.slot != exec::kNoSlot;
   EXPECT_EQ(values_in_arena, 1U);  // both sums lie in the same bytes; the last is the output
   Tensor x_value = floats({4, 6});
   Tensor y_value = run_all(program, {x_value})[0].tensor();

@@ -171,7 +171,7 @@ TEST(NodeOrder, StopsBehindTheNodeThatIsAskedForInAnyOrder) {
     std::vector<Datum> expected(program.output_slots().size());
     exec::run(program, feeds, expected, {});
     Room room(program.bindings().latest_plan()->arena_bytes * 7 / 10 / 64 * 64, /*may_reorder=*/true);
-    for (size_t i = 0; i < program.instructions().size(); ++i) {
+    for (exec::InstructionId i : program.instructions().ids()) {
       Noted noted;
       exec::RunControl control;
       control.pass = &room;
@@ -184,10 +184,10 @@ TEST(NodeOrder, StopsBehindTheNodeThatIsAskedForInAnyOrder) {
       }
       const exec::BudgetedPlan* plan = frame.state().budget().get();
       if (!plan || plan->order.empty()) break;
-      moved += plan->order[i] != static_cast<int32_t>(i);
+      moved += plan->order[index_of(i)] != i;
       frame.advance(frame.steps_through(i));
       ASSERT_FALSE(noted.ran.empty());
-      EXPECT_EQ(noted.ran.back(), &program.instructions()[i]) << seed << ", " << i;
+      EXPECT_EQ(noted.ran.back(), &program.instructions()[i]) << seed << ", " << index_of(i);
       EXPECT_EQ(std::count(noted.ran.begin(), noted.ran.end(), &program.instructions()[i]), 1);
       EXPECT_EQ(frame.steps_through(i), 0U);
       EXPECT_TRUE(frame.advance());
@@ -271,9 +271,9 @@ TEST(NodeOrder, WithLittleRoomIsTheOneThatMovesLess) {
         costs[free] = plan ? plan->cost_ns : 0;
         if (free && plan && !plan->order.empty()) {
           ++reordered;
-          std::vector<int32_t> sorted = plan->order;
+          std::vector<exec::InstructionId> sorted = plan->order;
           std::sort(sorted.begin(), sorted.end());
-          for (size_t k = 0; k < sorted.size(); ++k) EXPECT_EQ(sorted[k], static_cast<int32_t>(k));
+          for (size_t k = 0; k < sorted.size(); ++k) EXPECT_EQ(index_of(sorted[k]), k);
         }
       }
       EXPECT_LE(costs[true], costs[false]) << seed << ", " << part << " tenths";

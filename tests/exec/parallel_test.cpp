@@ -58,20 +58,20 @@ TEST(Parallel, BuffersOfInstructionsThatMayRunTogetherDoNotOverlap) {
     auto plan = program.bindings().latest_plan();
     const exec::ParallelPlan& order = *program.parallel();
     // The truth by brute force: everything that touches one of the buffers comes before everything that touches the other.
-    auto all_before = [&](size_t a, size_t b) {
-      for (uint32_t i = order.first_access[a]; i < order.first_access[a + 1]; ++i)
-        for (uint32_t j = order.first_access[b]; j < order.first_access[b + 1]; ++j)
+    auto all_before = [&](exec::BufferId a, exec::BufferId b) {
+      for (uint32_t i = order.first_access[index_of(a)]; i < order.first_access[index_of(a) + 1]; ++i)
+        for (uint32_t j = order.first_access[index_of(b)]; j < order.first_access[index_of(b) + 1]; ++j)
           if (!order.reach.before(order.accesses[i], order.accesses[j])) return false;
       return true;
     };
     int sharing = 0;
-    for (size_t a = 0; a < plan->sizes.size(); ++a) {
-      for (size_t b = 0; b < a; ++b) {
+    for (exec::BufferId a : plan->sizes.ids()) {
+      for (exec::BufferId b : IdRange(exec::BufferId{}, a)) {
         if (plan->sizes[a] == 0 || plan->sizes[b] == 0) continue;
         bool overlap = plan->offsets[a] < plan->offsets[b] + plan->sizes[b] && plan->offsets[b] < plan->offsets[a] + plan->sizes[a];
         if (!overlap) continue;
         ++sharing;
-        EXPECT_TRUE(all_before(a, b) || all_before(b, a)) << a << " and " << b;
+        EXPECT_TRUE(all_before(a, b) || all_before(b, a)) << index_of(a) << " and " << index_of(b);
       }
     }
     EXPECT_GT(sharing, 0);
@@ -209,7 +209,7 @@ class Ran final : public exec::Observer {
   void before(const exec::RunState&, const exec::Instruction&) override {}
   void after(const exec::RunState&, const exec::Instruction& instruction, const Device*) override {
     std::lock_guard lock(mutex_);
-    indices.insert(static_cast<size_t>(&instruction - program_.instructions().data()));
+    indices.insert(index_of(program_.id_of(instruction)));
   }
   std::set<size_t> indices;
 
@@ -349,9 +349,10 @@ TEST(Parallel, UpdatesComeAfterAllElseAndAreWrittenInPlace) {
   b.output(b.node("Assign", {second, x}, {}, "b", "treadle"), "new_second");
   b.output(b.node("Sub", {product, state}), "y");
   const Program program(b.finish(), kParallel);
-  ASSERT_EQ(program.commit_from(), 3U);
+  ASSERT_EQ(index_of(program.commit_from()), 3U);
   for (int32_t update : {3, 4})
-    for (int32_t other = 0; other < 3; ++other) EXPECT_TRUE(program.parallel()->reach.before(other, update));
+    for (int32_t other = 0; other < 3; ++other)
+      EXPECT_TRUE(program.parallel()->reach.before(exec::InstructionId{other}, exec::InstructionId{update}));
   auto filled = [](float value) {
     Tensor made(DType::float32, {4});
     for (float& element : made.span<float>()) element = value;

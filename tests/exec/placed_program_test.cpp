@@ -94,15 +94,16 @@ TEST(PlacedProgram, EveryFenceThatIsRemovedIsMissed) {
     const StreamPlan plan =
         exec::plan_streams(program, random_placement(program, seed), 3, {.compute_streams = 1 + static_cast<int>(seed % 3)});
     const std::vector<Datum> feeds = random_feeds(seed);
-    for (size_t s = 0; s < plan.steps.size(); ++s) {
+    for (exec::StepId s : plan.steps.ids()) {
       for (size_t w = 0; w < plan.steps[s].waits.size(); ++w) {
         PlacedProgram placed(program, three_devices(seed, 0), plan);
-        std::vector<int32_t>& waits = placed.mutable_plan().steps[s].waits;
+        std::vector<exec::StepId>& waits = placed.mutable_plan().steps[s].waits;
         waits.erase(waits.begin() + static_cast<ptrdiff_t>(w));
         ++removed;
         try {
           run(placed, feeds);
-          ADD_FAILURE() << "seed " << seed << ": step " << s << " need not have waited for step " << plan.steps[s].waits[w];
+          ADD_FAILURE() << "seed " << seed << ": step " << index_of(s) << " need not have waited for step "
+                        << index_of(plan.steps[s].waits[w]);
         } catch (const Error& error) {
           EXPECT_EQ(error.code(), ErrorCode::internal);
           EXPECT_NE(std::string(error.what()).find("is not ordered after"), std::string::npos) << error.what();
@@ -118,34 +119,31 @@ TEST(StreamPlan, NoFenceIsImpliedByOthers) {
   for (uint32_t seed = 0; seed < 12; ++seed) {
     Program program(random_graph(seed), kPlaced);
     const StreamPlan plan = exec::plan_streams(program, random_placement(program, seed), 3, {.compute_streams = 2});
-    const size_t count = plan.steps.size();
-    std::vector<std::vector<int32_t>> before(count);
-    std::vector<int32_t> tail(plan.streams.size(), -1);
-    for (size_t s = 0; s < count; ++s) {
+    IdVector<exec::StepId, std::vector<exec::StepId>> before(plan.steps.size());
+    std::vector<exec::StepId> tail(plan.streams.size(), exec::kNoStep);
+    for (exec::StepId s : plan.steps.ids()) {
       before[s] = plan.steps[s].waits;
-      int32_t& last = tail[static_cast<size_t>(plan.steps[s].stream)];
-      if (last >= 0) before[s].push_back(last);
-      last = static_cast<int32_t>(s);
+      exec::StepId& last = tail[static_cast<size_t>(plan.steps[s].stream)];
+      if (last != exec::kNoStep) before[s].push_back(last);
+      last = s;
     }
-    auto reaches = [&](int32_t from, int32_t to, bool directly) {
-      std::vector<int32_t> open;
-      for (int32_t p : before[static_cast<size_t>(to)])
+    auto reaches = [&](exec::StepId from, exec::StepId to, bool directly) {
+      std::vector<exec::StepId> open;
+      for (exec::StepId p : before[to])
         if (directly || p != from) open.push_back(p);
-      for (std::vector<bool> seen(count); !open.empty();) {
-        const int32_t at = open.back();
+      for (IdVector<exec::StepId, bool> seen(plan.steps.size()); !open.empty();) {
+        const exec::StepId at = open.back();
         open.pop_back();
         if (at == from) return true;
-        if (seen[static_cast<size_t>(at)]) continue;
-        seen[static_cast<size_t>(at)] = true;
-        open.insert(open.end(), before[static_cast<size_t>(at)].begin(), before[static_cast<size_t>(at)].end());
+        if (seen[at]) continue;
+        seen[at] = true;
+        open.insert(open.end(), before[at].begin(), before[at].end());
       }
       return false;
     };
-    for (size_t s = 0; s < count; ++s) {
-      for (int32_t wait : plan.steps[s].waits) EXPECT_FALSE(reaches(wait, static_cast<int32_t>(s), false)) << wait << " before " << s;
-      for (size_t a = 0; a < s; ++a)
-        EXPECT_EQ(plan.happens_before(static_cast<int32_t>(a), static_cast<int32_t>(s)),
-                  reaches(static_cast<int32_t>(a), static_cast<int32_t>(s), true));
+    for (exec::StepId s : plan.steps.ids()) {
+      for (exec::StepId wait : plan.steps[s].waits) EXPECT_FALSE(reaches(wait, s, false)) << index_of(wait) << " before " << index_of(s);
+      for (exec::StepId a : IdRange(exec::StepId{}, s)) EXPECT_EQ(plan.happens_before(a, s), reaches(a, s, true));
     }
   }
 }
@@ -179,8 +177,7 @@ TEST(PlacedProgram, AValueIsSentFromOneDeviceAndReceivedByAnother) {
   StreamPlan plan = exec::plan_streams(program, placement_of(program, {{"left", 1}, {"right", 2}, {"both", 0}}), 3);
   ASSERT_EQ(plan.num_copies(), 4);  // x in; x + 1 across and to the host; its square to the host
   const auto send = std::find_if(plan.steps.begin(), plan.steps.end(), [&](const StreamPlan::Step& step) {
-    return step.instruction < 0 && plan.locations[static_cast<size_t>(step.source)].device == 1 &&
-           plan.locations[static_cast<size_t>(step.target)].device == 2;
+    return step.instruction == exec::kNoInstruction && plan.locations[step.source].device == 1 && plan.locations[step.target].device == 2;
   });
   ASSERT_NE(send, plan.steps.end());
   EXPECT_EQ(send->waits.size(), 1U);
@@ -355,8 +352,8 @@ TEST(StreamPlan, AYieldStandsAlone) {
   Program program(b.finish(), kPlaced);
   const StreamPlan plan = exec::plan_streams(program, exec::place_instructions(program, {}), 1);
   for (const auto& bulk : plan.bulks)
-    for (int32_t s : bulk)
-      if (program.instructions()[static_cast<size_t>(plan.steps[static_cast<size_t>(s)].instruction)].is_yield) {
+    for (exec::StepId s : bulk)
+      if (program.instructions()[plan.steps[s].instruction].is_yield) {
         EXPECT_EQ(bulk.size(), 1U);
       }
   EXPECT_LT(plan.bulks.size(), plan.steps.size());
@@ -397,7 +394,7 @@ TEST(StreamPlan, IndependentBranchesGoToDifferentStreams) {
   const StreamPlan plan = exec::plan_streams(program, exec::place_instructions(program, {.default_device = 1}), 2, {.compute_streams = 2});
   std::map<std::string, int> stream;
   for (const StreamPlan::Step& step : plan.steps)
-    if (step.instruction >= 0) stream[program.instructions()[static_cast<size_t>(step.instruction)].node->name] = step.stream;
+    if (step.instruction != exec::kNoInstruction) stream[program.instructions()[step.instruction].node->name] = step.stream;
   EXPECT_EQ(stream.at("a0"), stream.at("a1"));
   EXPECT_EQ(stream.at("b0"), stream.at("b1"));
   EXPECT_NE(stream.at("a0"), stream.at("b0"));
@@ -444,7 +441,7 @@ TEST(DevicePlacement, NodesFollowTheirOperandsThenTheirReaders) {
   Program program(b.finish(), kPlaced);
   auto device_of = [&](const DevicePlacement& placement) {
     std::map<std::string, int> result;
-    for (size_t i = 0; i < program.instructions().size(); ++i) result[program.instructions()[i].node->name] = placement.of_instruction[i];
+    for (exec::InstructionId i : program.instructions().ids()) result[program.instructions()[i].node->name] = placement.of_instruction[i];
     return result;
   };
   EXPECT_EQ(device_of(placement_of(program, {{"placed", 2}})),

@@ -109,7 +109,7 @@ TEST(ResidentProgram, ALimitCountsAllDevices) {
   b.output(sum, "y");
   const exec::Program program(b.finish());
   exec::DevicePlacement placement = exec::place_instructions(program, {.default_device = 1});
-  for (size_t i = 0; i < placement.of_instruction.size(); ++i) placement.of_instruction[i] = 1 + static_cast<int>(i % 2);
+  for (exec::InstructionId i : placement.of_instruction.ids()) placement.of_instruction[i] = 1 + static_cast<int>(index_of(i) % 2);
   const auto checker = std::make_shared<AccessChecker>();
   const auto memory = std::make_shared<exec::DeviceMemory>(nullptr, /*limited=*/true);
   std::vector<std::shared_ptr<Device>> devices{SimDevice::create({.name = "cpu", .host_accessible = true, .checker = checker})};

@@ -90,14 +90,14 @@ TEST(VerifyPlan, WhatIsWrongInAnArenaIsFound) {
        {"scratch lies over an operand",
         [](auto& b) {
           auto& step = b.plan.steps[b.step("again")];
-          b.plan.places[static_cast<size_t>(step.scratch)].size_bytes = 64;
+          b.plan.places[step.scratch].size_bytes = 64;
           step.scratch_at = b.operand("again", 1).at;
         },
         "was written over by bytes"},
        {"scratch lies over an output",
         [](auto& b) {
           auto& step = b.plan.steps[b.step("product")];
-          b.plan.places[static_cast<size_t>(step.scratch)].size_bytes = 64;
+          b.plan.places[step.scratch].size_bytes = 64;
           step.scratch_at = b.output("product").at;
         },
         "it uses its scratch"},
@@ -107,7 +107,7 @@ TEST(VerifyPlan, WhatIsWrongInAnArenaIsFound) {
        {"a product is written over its operand", [](auto& b) { b.put_into("product_out", "first_out"); }, "over input 0 \"first_out\""},
        {"a view is one of something else", [](auto& b) { b.value_of("view2_out").viewed = b.value("product_out"); },
         "is to be a view of \"product_out\""},
-       {"a view is of nothing", [](auto& b) { b.value_of("view2_out").viewed = -1; }, "which no step has written"},
+       {"a view is of nothing", [](auto& b) { b.value_of("view2_out").viewed = exec::kNoSlot; }, "which no step has written"},
        {"a view has more bytes", [](auto& b) { b.value_of("view3_out").bytes.row_bytes += 4; }, "is to be a view of"},
        {"a step is left out", [](auto& b) { erase_step(b.plan, b.step("product")); }, "nothing has been written to"},
        {"a step is done twice", [](auto& b) { b.plan.steps.push_back(b.plan.steps[b.step("first")]); }, "once more"},
@@ -154,7 +154,7 @@ TEST(VerifyPlan, WhatIsWrongInLettingGoIsFound) {
 
 TEST(VerifyPlan, WhatIsWrongWithPiecesIsFound) {
   auto shift = [](BreakablePlan& b, const char* name, ptrdiff_t bytes) {
-    const int32_t value = b.value(name);
+    const exec::SlotId value = b.value(name);
     b.value_of(name).bytes.begin += static_cast<size_t>(bytes);
     for (auto& operand : b.plan.operands)
       if (operand.value == value) operand.at += static_cast<size_t>(bytes);
@@ -188,7 +188,7 @@ TEST(VerifyPlan, WhatIsWrongInTheOrderByReadinessIsFound) {
   auto remove_edge = [](DescribedPlan& plan, size_t from, size_t to, bool counted) {
     auto& ready = plan.readiness;
     for (uint32_t k = ready.first_successor[from]; k < ready.first_successor[from + 1]; ++k) {
-      if (ready.successors[k] != static_cast<int32_t>(to)) continue;
+      if (index_of(ready.successors[k]) != to) continue;
       ready.successors.erase(ready.successors.begin() + k);
       for (size_t s = from + 1; s < ready.first_successor.size(); ++s) --ready.first_successor[s];
       if (counted) --ready.counters[to];
@@ -264,11 +264,11 @@ TEST(VerifyPlan, WhatIsWrongOnStreamsIsFound) {
                 {"values of a device share bytes",
                  [](auto& b) {
                    for (auto& place : b.plan.places)
-                     if (place.root >= 0 && place.home == Home::planned) {
+                     if (place.root != exec::kNoSlot && place.home == Home::planned) {
                        const size_t before = place.offset;
                        place.offset = 0;
                        for (auto& operand : b.plan.operands)
-                         if (operand.place >= 0 && &b.plan.places[static_cast<size_t>(operand.place)] == &place) operand.at -= before;
+                         if (operand.place != exec::kNoPlace && &b.plan.places[operand.place] == &place) operand.at -= before;
                      }
                  },
                  "was written over by"},
@@ -322,8 +322,8 @@ TEST(VerifyPlan, WhatIsWrongUnderABudgetIsFound) {
                    while (b.plan.steps[reader].act != Act::compute) ++reader;
                    for (size_t k = 0; k < b.plan.steps[reader].num_inputs; ++k) {
                      const auto& operand = b.plan.operands[b.plan.steps[reader].first_operand + k];
-                     if (operand.value >= 0 && operand.place != b.plan.steps[load].place &&
-                         b.plan.places[static_cast<size_t>(operand.place)].home == Home::planned)
+                     if (operand.value != exec::kNoSlot && operand.place != b.plan.steps[load].place &&
+                         b.plan.places[operand.place].home == Home::planned)
                        b.plan.steps[load].offset = operand.at;
                    }
                    b.plan.steps[load].offset += b.plan.steps[load].offset == 0 ? 64 : 0;

@@ -60,8 +60,9 @@ class ProgramRunner : public Runner {
     for (int d = 0; d < others; ++d) devices.push_back(SimDevice::create({.checker = checker}));
     exec::DevicePlacement placement = exec::place_instructions(*program_, {.default_device = 1});
     if (others > 1)
-      for (size_t i = 0; i < placement.of_instruction.size(); ++i)
-        if (placement.of_instruction[i] != exec::DevicePlacement::kHost) placement.of_instruction[i] = static_cast<int>(i * 2 + 1) % 3;
+      for (exec::InstructionId i : placement.of_instruction.ids())
+        if (placement.of_instruction[i] != exec::DevicePlacement::kHost)
+          placement.of_instruction[i] = static_cast<int>(index_of(i) * 2 + 1) % 3;
     const auto count = static_cast<int>(devices.size());
     auto memory = std::make_shared<exec::DeviceMemory>(nullptr, keeps_limits);
     placed_ = std::make_unique<exec::PlacedProgram>(*program_, devices,

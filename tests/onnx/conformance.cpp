@@ -62,8 +62,9 @@ std::unique_ptr<exec::Executor> place(const exec::Program& program, const std::s
   for (int d = 0; d < (where == "several" ? 2 : 1); ++d) devices.push_back(SimDevice::create({.checker = checker}));
   exec::DevicePlacement placement = exec::place_instructions(program, {.default_device = 1});
   if (where == "several")
-    for (size_t i = 0; i < placement.of_instruction.size(); ++i)
-      if (placement.of_instruction[i] != exec::DevicePlacement::kHost) placement.of_instruction[i] = static_cast<int>(i * 2 + 1) % 3;
+    for (exec::InstructionId i : placement.of_instruction.ids())
+      if (placement.of_instruction[i] != exec::DevicePlacement::kHost)
+        placement.of_instruction[i] = static_cast<int>(index_of(i) * 2 + 1) % 3;
   const auto count = static_cast<int>(devices.size());
   auto memory = std::make_shared<exec::DeviceMemory>(nullptr, /*limited=*/where == "job");  // node by node, as where a limit holds
   return std::make_unique<exec::PlacedProgram>(program, devices, exec::plan_streams(program, placement, count, {.compute_streams = 2}),

@@ -177,7 +177,7 @@ TEST(Gemm, AddsToCWhereItLies) {
       if (instruction.node->is("Gemm")) {
         const auto operands = in_place.operands(instruction);
         const auto slots = in_place.slots();
-        shared += slots[static_cast<size_t>(operands[3])].root == slots[static_cast<size_t>(operands[2])].root;
+        shared += slots[operands[3]].root == slots[operands[2]].root;
       }
     EXPECT_EQ(shared, 1);
     std::vector<Datum> feeds;

@@ -30,7 +30,8 @@ TEST(SplitInputs, AStackedCacheIsReadWhereItLies) {
   testing::expect_unchanged(*graph, kPass);
   // All layers lie in the input: nothing of the cache has a place in the arena.
   const exec::Program program(std::shared_ptr<const Graph>(std::move(graph)), {.pieces_in_place = true});
-  for (const auto& buffer : program.buffers()) EXPECT_TRUE(buffer.slot < 0 || program.name(buffer.slot).find("layer") == std::string::npos);
+  for (const auto& buffer : program.buffers())
+    EXPECT_TRUE(buffer.slot == exec::kNoSlot || program.name(buffer.slot).find("layer") == std::string::npos);
 }
 
 TEST(SplitInputs, LeavesOthersAlone) {

@@ -15,7 +15,7 @@ namespace treadle::exec {
 
 struct BudgetBasis {
   memory::BudgetPlan plan;
-  std::vector<size_t> sizes;  // bytes, per buffer
+  IdVector<BufferId, size_t> sizes;  // bytes
   std::vector<memory::Recipe> recipes;
 };
 
@@ -43,19 +43,19 @@ Repetition repetition_of(const Node& node) {
 class Budgeting {
  public:
   /// @param order  of instructions; empty: the program's. @param binds_next_versions  as OrderChoice's
-  Budgeting(const Binding& binding, std::vector<int32_t> order, bool binds_next_versions)
+  Budgeting(const Binding& binding, std::vector<InstructionId> order, bool binds_next_versions)
       : binding_(binding), program_(binding.program()), sizes_(binding.buffer_sizes()), buffers_(sizes_.size()), order_(std::move(order)) {
     if (binds_next_versions) next_versions_ = find_next_versions(program_);
-    for (size_t b = 0; b < sizes_.size(); ++b) buffers_[b].size_bytes = sizes_[b];
+    for (BufferId b : sizes_.ids()) buffers_[b].size_bytes = sizes_[b];
     describe();
   }
 
   // The instructions before the step have run: the plan begins there.
-  void begin_at(int32_t step, size_t capacity, const std::vector<bool>& is_away) {
+  void begin_at(int32_t step, size_t capacity, const IdVector<BufferId, bool>& is_away) {
     carried_.assign(buffers_.size(), false);
     size_t in_memory = 0;
-    std::vector<std::pair<int32_t, size_t>> idle;  // by next use
-    for (size_t b = 0; b < buffers_.size(); ++b) {
+    std::vector<std::pair<int32_t, BufferId>> idle;  // by next use
+    for (BufferId b : buffers_.ids()) {
       auto& uses = buffers_[b].uses;
       const auto next = std::find_if(uses.begin(), uses.end(), [&](const auto& use) { return use.step >= step; });
       carried_[b] = next != uses.begin() && next != uses.end() && sizes_[b] > 0;
@@ -76,7 +76,7 @@ class Budgeting {
     }
     std::erase_if(recipes_, [&](const memory::Recipe& recipe) {
       return recipe.step <= step || std::any_of(recipe.reads.begin(), recipe.reads.end(), [&](int32_t read) {
-               const auto& uses = buffers_[static_cast<size_t>(read)].uses;
+               const auto& uses = buffers_[BufferId{read}].uses;
                return uses.empty() || uses.front().step > recipe.step;
              });
     });
@@ -116,56 +116,56 @@ class Budgeting {
       file_bytes += align_up(size, size_t{4096});
     }
     result->carried = carried_;
-    result->basis = std::make_shared<BudgetBasis>(plan, std::vector(sizes_.begin(), sizes_.end()), recipes_);
+    result->basis = std::make_shared<BudgetBasis>(plan, IdVector<BufferId, size_t>(sizes_.begin(), sizes_.end()), recipes_);
     return result;
   }
 
   struct Chain {
-    std::vector<int32_t> steps;        // of the instructions that wrote the buffer's content, from nothing on
-    std::map<int32_t, int32_t> reads;  // other buffers, and the version that was read
-    std::map<int32_t, int32_t> outer;  // the same of root slots outside of the arena
+    std::vector<int32_t> steps;         // of the instructions that wrote the buffer's content, from nothing on
+    std::map<BufferId, int32_t> reads;  // other buffers, and the version that was read
+    std::map<SlotId, int32_t> outer;    // the same of root slots outside of the arena
     bool repeatable = false;
   };
 
   const Instruction& instruction_at(size_t step) const {
-    return program_.instructions()[order_.empty() ? step : static_cast<size_t>(order_[step])];
+    return program_.instructions()[order_.empty() ? id_at<InstructionId>(step) : order_[step]];
   }
 
-  int32_t buffer_of(int32_t slot) const { return slot < 0 ? -1 : program_.slots()[static_cast<size_t>(slot)].buffer; }
+  BufferId buffer_of(SlotId slot) const { return slot == kNoSlot ? kNoBuffer : program_.slots()[slot].buffer; }
 
   void describe() {
     const auto instructions = program_.instructions();
-    std::vector<Chain> chains(buffers_.size());
-    std::vector<int32_t> version(buffers_.size(), 0);
+    IdVector<BufferId, Chain> chains(buffers_.size());
+    IdVector<BufferId, int32_t> version(buffers_.size(), 0);
     for (size_t i = 0; i < instructions.size(); ++i) {
       const Instruction& instruction = instruction_at(i);
       const auto step = static_cast<int32_t>(i);
       const auto operands = program_.operands(instruction);
-      std::vector<int32_t> reads, writes;
+      std::vector<BufferId> reads, writes;
       for (size_t k = 0; k < operands.size(); ++k) {
-        const int32_t buffer = buffer_of(operands[k]);
-        if (buffer < 0) continue;
+        const BufferId buffer = buffer_of(operands[k]);
+        if (buffer == kNoBuffer) continue;
         auto& list = k < instruction.num_inputs ? reads : writes;
         if (std::find(list.begin(), list.end(), buffer) == list.end()) list.push_back(buffer);
       }
-      for (int32_t buffer : reads) {
+      for (BufferId buffer : reads) {
         offer(buffer, step, chains, version);
         use(buffer, step, /*is_write=*/false);
       }
-      for (int32_t buffer : writes) {
-        Chain& chain = chains[static_cast<size_t>(buffer)];
+      for (BufferId buffer : writes) {
+        Chain& chain = chains[buffer];
         const bool in_place = std::find(reads.begin(), reads.end(), buffer) != reads.end();
         extend(chain, instruction, step, reads, buffer, in_place, version);
         use(buffer, step, /*is_write=*/true);
-        ++version[static_cast<size_t>(buffer)];
+        ++version[buffer];
       }
-      if (instruction.scratch_buffer >= 0) use(instruction.scratch_buffer, step, /*is_write=*/true);
+      if (instruction.scratch_buffer != kNoBuffer) use(instruction.scratch_buffer, step, /*is_write=*/true);
       note_outputs(instruction);
     }
     // A recipe reads only what is alive when it is followed.
     std::erase_if(recipes_, [&](const memory::Recipe& recipe) {
       return std::any_of(recipe.reads.begin(), recipe.reads.end(), [&](int32_t read) {
-        const auto& uses = buffers_[static_cast<size_t>(read)].uses;
+        const auto& uses = buffers_[BufferId{read}].uses;
         return uses.back().step < recipe.step;
       });
     });
@@ -176,48 +176,48 @@ class Budgeting {
 
   // Outputs may be written over in place, and bound to the memory of a feed of as many bytes.
   void note_outputs(const Instruction& instruction) {
-    for (int32_t slot : program_.operands(instruction).subspan(instruction.num_inputs)) {
-      if (slot < 0 || buffer_of(slot) >= 0) continue;
-      ++outer_version_[program_.slots()[static_cast<size_t>(slot)].root];
+    for (SlotId slot : program_.operands(instruction).subspan(instruction.num_inputs)) {
+      if (slot == kNoSlot || buffer_of(slot) != kNoBuffer) continue;
+      ++outer_version_[program_.slots()[slot].root];
       if (!next_versions_.empty()) {
-        if (const int32_t feed = next_versions_[static_cast<size_t>(slot)]; feed >= 0) ++outer_version_[feed];
+        if (const SlotId feed = next_versions_[slot]; feed != kNoSlot) ++outer_version_[feed];
         continue;
       }
-      if (!program_.slots()[static_cast<size_t>(slot)].static_shape) continue;
-      for (int32_t feed : program_.input_slots())
-        if (program_.slots()[static_cast<size_t>(feed)].static_shape && size_of(feed) == size_of(slot)) ++outer_version_[feed];
+      if (!program_.slots()[slot].static_shape) continue;
+      for (SlotId feed : program_.input_slots())
+        if (program_.slots()[feed].static_shape && size_of(feed) == size_of(slot)) ++outer_version_[feed];
     }
   }
 
-  void use(int32_t buffer, int32_t step, bool is_write) {
-    auto& uses = buffers_[static_cast<size_t>(buffer)].uses;
+  void use(BufferId buffer, int32_t step, bool is_write) {
+    auto& uses = buffers_[buffer].uses;
     if (!uses.empty() && uses.back().step == step)
       uses.back().writes |= is_write;
     else
       uses.push_back({step, is_write});
   }
 
-  void extend(Chain& chain, const Instruction& instruction, int32_t step, const std::vector<int32_t>& reads, int32_t buffer, bool in_place,
-              const std::vector<int32_t>& version) const {
+  void extend(Chain& chain, const Instruction& instruction, int32_t step, const std::vector<BufferId>& reads, BufferId buffer,
+              bool in_place, const IdVector<BufferId, int32_t>& version) const {
     // Several nodes write a buffer of pieces, each a piece of it.
-    const bool in_pieces = program_.slots()[static_cast<size_t>(program_.buffers()[static_cast<size_t>(buffer)].slot)].in_pieces;
+    const bool in_pieces = program_.slots()[program_.buffers()[buffer].slot].in_pieces;
     if (!in_place) chain = {.repeatable = !in_pieces};
     chain.steps.push_back(step);
     bool repeatable = chain.repeatable && !instruction.dynamic && instruction.run && chain.steps.size() <= kLongestReplay;
-    for (int32_t read : reads) {
+    for (BufferId read : reads) {
       if (read == buffer) continue;
-      auto [known, inserted] = chain.reads.emplace(read, version[static_cast<size_t>(read)]);
-      repeatable &= inserted || known->second == version[static_cast<size_t>(read)];
+      auto [known, inserted] = chain.reads.emplace(read, version[read]);
+      repeatable &= inserted || known->second == version[read];
     }
     // Held values may be gone by then, unless they are outputs.
     const auto operands = program_.operands(instruction);
     for (size_t k = 0; k < instruction.num_inputs; ++k) {
-      const int32_t slot = operands[k];
-      if (slot < 0 || is_of_others_only(instruction, k, buffer)) continue;
-      const Slot& root = program_.slots()[static_cast<size_t>(program_.slots()[static_cast<size_t>(slot)].root)];
+      const SlotId slot = operands[k];
+      if (slot == kNoSlot || is_of_others_only(instruction, k, buffer)) continue;
+      const Slot& root = program_.slots()[program_.slots()[slot].root];
       repeatable &= root.location != LocationKind::held || root.is_output;
       if (root.location != LocationKind::held && root.location != LocationKind::feed) continue;
-      const int32_t outer = program_.slots()[static_cast<size_t>(slot)].root;
+      const SlotId outer = program_.slots()[slot].root;
       auto [known, inserted] = chain.outer.emplace(outer, outer_version(outer));
       repeatable &= inserted || known->second == outer_version(outer);
     }
@@ -225,24 +225,25 @@ class Budgeting {
   }
 
   // Whether what the instruction writes to the buffer does not depend on its input `k`: a statistic that has moved on by then.
-  bool is_of_others_only(const Instruction& instruction, size_t k, int32_t buffer) const {
+  bool is_of_others_only(const Instruction& instruction, size_t k, BufferId buffer) const {
     const auto outputs = program_.operands(instruction).subspan(instruction.num_inputs);
     return std::any_of(instruction.node->op->alias.begin(), instruction.node->op->alias.end(), [&](const Alias& alias) {
       if (!alias.alone || static_cast<size_t>(alias.input) != k || static_cast<size_t>(alias.output) >= outputs.size()) return false;
-      const int32_t updated = outputs[static_cast<size_t>(alias.output)];
-      return updated >= 0 && buffer_of(updated) != buffer;
+      const SlotId updated = outputs[static_cast<size_t>(alias.output)];
+      return updated != kNoSlot && buffer_of(updated) != buffer;
     });
   }
 
   // Of a buffer that a step reads, or that one reads which is made anew before the step.
-  void offer(int32_t buffer, int32_t step, const std::vector<Chain>& chains, const std::vector<int32_t>& version, size_t depth = 0) {
-    const auto& uses = buffers_[static_cast<size_t>(buffer)].uses;
-    const Chain& chain = chains[static_cast<size_t>(buffer)];
+  void offer(BufferId buffer, int32_t step, const IdVector<BufferId, Chain>& chains, const IdVector<BufferId, int32_t>& version,
+             size_t depth = 0) {
+    const auto& uses = buffers_[buffer].uses;
+    const Chain& chain = chains[buffer];
     if (!chain.repeatable || uses.empty() || step - uses.back().step < 2 || chains_.contains({buffer, step})) return;
-    memory::Recipe recipe{buffer, step};
+    memory::Recipe recipe{static_cast<int32_t>(buffer), step};
     for (auto [read, read_version] : chain.reads) {
-      if (version[static_cast<size_t>(read)] != read_version) return;  // written over since
-      recipe.reads.push_back(read);
+      if (version[read] != read_version) return;  // written over since
+      recipe.reads.push_back(static_cast<int32_t>(read));
     }
     for (auto [slot, read_version] : chain.outer)
       if (outer_version(slot) != read_version) return;
@@ -257,27 +258,24 @@ class Budgeting {
     }
     chains_[{buffer, step}] = chain.steps;
     if (depth < kMostInTurn)
-      for (int32_t read : recipe.reads) offer(read, step, chains, version, depth + 1);
+      for (int32_t read : recipe.reads) offer(BufferId{read}, step, chains, version, depth + 1);
     recipes_.push_back(std::move(recipe));
   }
 
-  int32_t outer_version(int32_t slot) const {
+  int32_t outer_version(SlotId slot) const {
     const auto found = outer_version_.find(slot);
     return found == outer_version_.end() ? 0 : found->second;
   }
 
-  const std::vector<int32_t>& chain_of(const memory::Recipe& recipe) const { return chains_.at({recipe.buffer, recipe.step}); }
+  const std::vector<int32_t>& chain_of(const memory::Recipe& recipe) const { return chains_.at({BufferId{recipe.buffer}, recipe.step}); }
 
-  size_t size_of(int32_t slot) const {
-    return size_bytes(program_.slots()[static_cast<size_t>(slot)].dtype, binding_.shape(slot).num_elements());
-  }
+  size_t size_of(SlotId slot) const { return size_bytes(program_.slots()[slot].dtype, binding_.shape(slot).num_elements()); }
 
   // Scratch, and room for results that nobody wants a second time.
-  size_t extra_of(const Instruction& instruction, int32_t buffer) const {
-    size_t bytes =
-        instruction.scratch_buffer >= 0 ? align_up(sizes_[static_cast<size_t>(instruction.scratch_buffer)], Storage::kAlignment) : 0;
-    for (int32_t slot : program_.operands(instruction).subspan(instruction.num_inputs))
-      if (slot >= 0 && buffer_of(slot) != buffer) bytes += align_up(size_of(slot), Storage::kAlignment);
+  size_t extra_of(const Instruction& instruction, BufferId buffer) const {
+    size_t bytes = instruction.scratch_buffer != kNoBuffer ? align_up(sizes_[instruction.scratch_buffer], Storage::kAlignment) : 0;
+    for (SlotId slot : program_.operands(instruction).subspan(instruction.num_inputs))
+      if (slot != kNoSlot && buffer_of(slot) != buffer) bytes += align_up(size_of(slot), Storage::kAlignment);
     return bytes;
   }
 
@@ -285,7 +283,7 @@ class Budgeting {
     result.stays.resize(buffers_.size());
     for (const auto& segment : plan.segments) {
       if (segment.buffer >= 0)
-        result.stays[static_cast<size_t>(segment.buffer)].push_back({segment.first, segment.last, segment.offset});
+        result.stays[BufferId{segment.buffer}].push_back({segment.first, segment.last, segment.offset});
       else
         result.extras.push_back({segment.first, segment.offset, recipes_[static_cast<size_t>(-1 - segment.buffer)].extra_bytes});
     }
@@ -297,16 +295,15 @@ class Budgeting {
       const Instruction& instruction = instruction_at(i);
       const auto operands = program_.operands(instruction);
       for (size_t k = 0; k < operands.size(); ++k)
-        if (int32_t buffer = buffer_of(operands[k]); buffer >= 0)
+        if (BufferId buffer = buffer_of(operands[k]); buffer != kNoBuffer)
           result.operand_offsets[instruction.first_operand + k] = offset_at(result, buffer, step) + binding_.piece_offset(operands[k]);
-      if (instruction.scratch_buffer >= 0)
-        result.scratch_offsets[static_cast<size_t>(&instruction - instructions.data())] =
-            offset_at(result, instruction.scratch_buffer, step);
+      if (instruction.scratch_buffer != kNoBuffer)
+        result.scratch_offsets[instructions.id_of(instruction)] = offset_at(result, instruction.scratch_buffer, step);
     }
   }
 
-  static size_t offset_at(const BudgetedPlan& plan, int32_t buffer, int32_t step) {
-    for (const auto& stay : plan.stays[static_cast<size_t>(buffer)])
+  static size_t offset_at(const BudgetedPlan& plan, BufferId buffer, int32_t step) {
+    for (const auto& stay : plan.stays[buffer])
       if (stay.first <= step && step <= stay.last) return stay.offset;
     return 0;  // an empty buffer
   }
@@ -318,16 +315,17 @@ class Budgeting {
       result.first_move.push_back(static_cast<uint32_t>(result.moves.size()));
       for (; next < plan.transfers.size() && plan.transfers[next].step == static_cast<int32_t>(i); ++next) {
         const auto& transfer = plan.transfers[next];
+        const BufferId buffer{transfer.buffer};
         const auto& segment = plan.segments[static_cast<size_t>(transfer.segment)];
-        BudgetedPlan::Move move{static_cast<BudgetedPlan::Kind>(transfer.move), transfer.buffer, segment.offset};
+        BudgetedPlan::Move move{static_cast<BudgetedPlan::Kind>(transfer.move), buffer, segment.offset};
         if (transfer.move == memory::BudgetPlan::Move::recompute) {
           const auto& recipe = recipes_[static_cast<size_t>(transfer.recipe)];
           const size_t extra = plan.segments[static_cast<size_t>(transfer.extra)].offset;
           move.first_replay = static_cast<uint32_t>(result.replays.size());
-          for (int32_t j : chain_of(recipe)) add_replay(j, transfer.buffer, segment.offset, extra, static_cast<int32_t>(i), result);
+          for (int32_t j : chain_of(recipe)) add_replay(j, buffer, segment.offset, extra, static_cast<int32_t>(i), result);
           move.num_replays = static_cast<uint32_t>(result.replays.size()) - move.first_replay;
           ++result.num_recomputed;
-          result.drops[static_cast<size_t>(transfer.buffer)].push_back(previous_stay(result, transfer.buffer, static_cast<int32_t>(i)));
+          result.drops[buffer].push_back(previous_stay(result, buffer, static_cast<int32_t>(i)));
         }
         result.moves.push_back(move);
       }
@@ -336,28 +334,27 @@ class Budgeting {
   }
 
   // The last step of the stay before the one that begins at `step`.
-  static int32_t previous_stay(const BudgetedPlan& plan, int32_t buffer, int32_t step) {
+  static int32_t previous_stay(const BudgetedPlan& plan, BufferId buffer, int32_t step) {
     int32_t last = -1;
-    for (const auto& stay : plan.stays[static_cast<size_t>(buffer)])
+    for (const auto& stay : plan.stays[buffer])
       if (stay.last < step) last = std::max(last, stay.last);
     return last;
   }
 
-  void add_replay(int32_t repeated, int32_t buffer, size_t offset, size_t extra, int32_t step, BudgetedPlan& result) const {
+  void add_replay(int32_t repeated, BufferId buffer, size_t offset, size_t extra, int32_t step, BudgetedPlan& result) const {
     const Instruction& instruction = instruction_at(static_cast<size_t>(repeated));
-    const auto index = static_cast<int32_t>(&instruction - program_.instructions().data());
-    result.replays.push_back({index, extra, static_cast<uint32_t>(result.replay_offsets.size())});
-    if (instruction.scratch_buffer >= 0) extra += align_up(sizes_[static_cast<size_t>(instruction.scratch_buffer)], Storage::kAlignment);
+    result.replays.push_back({program_.id_of(instruction), extra, static_cast<uint32_t>(result.replay_offsets.size())});
+    if (instruction.scratch_buffer != kNoBuffer) extra += align_up(sizes_[instruction.scratch_buffer], Storage::kAlignment);
     const auto operands = program_.operands(instruction);
     for (size_t k = 0; k < operands.size(); ++k) {
-      const int32_t other = buffer_of(operands[k]);
+      const BufferId other = buffer_of(operands[k]);
       size_t at = BudgetedPlan::kNowhere;
-      if (other == buffer && other >= 0) {
+      if (other == buffer && other != kNoBuffer) {
         at = offset + binding_.piece_offset(operands[k]);
-      } else if (k >= instruction.num_inputs && operands[k] >= 0) {
+      } else if (k >= instruction.num_inputs && operands[k] != kNoSlot) {
         at = extra;
         extra += align_up(size_of(operands[k]), Storage::kAlignment);
-      } else if (other >= 0) {
+      } else if (other != kNoBuffer) {
         at = offset_at(result, other, step) + binding_.piece_offset(operands[k]);
       }
       result.replay_offsets.push_back(at);
@@ -366,14 +363,14 @@ class Budgeting {
 
   const Binding& binding_;
   const Program& program_;
-  const std::span<const size_t> sizes_;
-  std::vector<memory::BudgetBuffer> buffers_;
+  const IdSpan<BufferId, const size_t> sizes_;
+  IdVector<BufferId, memory::BudgetBuffer> buffers_;
   std::vector<memory::Recipe> recipes_;
-  std::map<std::pair<int32_t, int32_t>, std::vector<int32_t>> chains_;  // steps of recipes, by buffer and step
-  std::map<int32_t, int32_t> outer_version_;                            // by root slot, of those that have been written
-  const std::vector<int32_t> order_;
-  std::vector<bool> carried_;           // as BudgetedPlan's
-  std::vector<int32_t> next_versions_;  // empty: outputs may be bound to the memory of any feed
+  std::map<std::pair<BufferId, int32_t>, std::vector<int32_t>> chains_;  // steps of recipes, by buffer and step
+  std::map<SlotId, int32_t> outer_version_;                              // by root slot, of those that have been written
+  const std::vector<InstructionId> order_;
+  IdVector<BufferId, bool> carried_;        // as BudgetedPlan's
+  IdVector<SlotId, SlotId> next_versions_;  // empty: outputs may be bound to the memory of any feed
 };
 
 }  // namespace
@@ -390,7 +387,7 @@ std::shared_ptr<const BudgetedPlan> plan_for_budget(const Binding& binding, size
     if (fits != other_fits) return fits;
     return fits ? a.cost_ns < b.cost_ns : a.arena_bytes < b.arena_bytes;
   };
-  std::vector<std::vector<int32_t>> orders = orders_to_try(binding);
+  std::vector<std::vector<InstructionId>> orders = orders_to_try(binding);
   for (size_t k = 1; k < orders.size(); ++k)  // the first one is the program's
     if (auto plan = Budgeting(binding, std::move(orders[k]), order.binds_next_versions).plan(capacity_bytes); is_better(*plan, *best))
       best = std::move(plan);
@@ -398,7 +395,7 @@ std::shared_ptr<const BudgetedPlan> plan_for_budget(const Binding& binding, size
 }
 
 std::shared_ptr<const BudgetedPlan> plan_rest(const Binding& binding, size_t capacity_bytes, const OrderChoice& order, int32_t step,
-                                              const std::vector<bool>& is_away) {
+                                              const IdVector<BufferId, bool>& is_away) {
   constexpr int kTries = 3;  // an arena with holes is larger than what it holds: then less stays in it
   std::shared_ptr<const BudgetedPlan> best;
   size_t stays = capacity_bytes;

@@ -28,13 +28,13 @@ struct BudgetedPlan {
   enum class Kind : uint8_t { spill, load, recompute };
   struct Move {
     Kind kind;
-    int32_t buffer;
+    BufferId buffer;
     size_t offset;  ///< in the arena: where it was, or where it comes to
     uint32_t first_replay = 0, num_replays = 0;
   };
   /// One instruction, run again to make a value anew.
   struct Replay {
-    int32_t instruction;
+    InstructionId instruction;
     size_t scratch_offset;
     uint32_t first_offset;  ///< into replay_offsets: one per operand
   };
@@ -50,25 +50,25 @@ struct BudgetedPlan {
   };
 
   /// Instructions in the order in which they run; empty: the program's. Steps below are positions in it.
-  std::vector<int32_t> order;
+  std::vector<InstructionId> order;
   size_t arena_bytes = 0;
   size_t spilled_bytes = 0, num_recomputed = 0;
   double cost_ns = 0;                   ///< of the moves, estimated
   std::vector<size_t> operand_offsets;  ///< per operand: in the arena; kNowhere for what lies elsewhere
-  std::vector<size_t> scratch_offsets;  ///< per instruction
+  IdVector<InstructionId, size_t> scratch_offsets;
   std::vector<Move> moves;
   std::vector<uint32_t> first_move;  ///< per step, and one more: what happens before it
   std::vector<Replay> replays;
-  std::vector<size_t> replay_offsets;    ///< kNowhere: where the operand usually is
-  std::vector<std::vector<Stay>> stays;  ///< per buffer: when it is in memory, and where
+  std::vector<size_t> replay_offsets;           ///< kNowhere: where the operand usually is
+  IdVector<BufferId, std::vector<Stay>> stays;  ///< when each is in memory, and where
   std::vector<Extra> extras;
-  std::vector<std::vector<int32_t>> drops;  ///< per buffer: steps after which it is away without having been written to the file
-  std::vector<size_t> file_offsets;         ///< per buffer; the same in all plans of a binding
-  std::vector<bool> carried;                ///< per buffer, of a plan that begins in mid-run: it has its content from before; else empty
+  IdVector<BufferId, std::vector<int32_t>> drops;  ///< steps after which it is away without having been written to the file
+  IdVector<BufferId, size_t> file_offsets;         ///< the same in all plans of a binding
+  IdVector<BufferId, bool> carried;                ///< of a plan that begins in mid-run: it has its content from before; else empty
   std::shared_ptr<const BudgetBasis> basis;
 
-  size_t instruction_at(size_t step) const { return order.empty() ? step : static_cast<size_t>(order[step]); }
-  bool is_alive_around(size_t buffer, int32_t step) const {  ///< used before the step, and at it or later
+  InstructionId instruction_at(size_t step) const { return order.empty() ? id_at<InstructionId>(step) : order[step]; }
+  bool is_alive_around(BufferId buffer, int32_t step) const {  ///< used before the step, and at it or later
     const auto& list = stays[buffer];
     if (list.empty() || step > list.back().last) return false;
     return list.front().first < step || (!carried.empty() && carried[buffer]);
@@ -77,8 +77,8 @@ struct BudgetedPlan {
 
 /// Which orders of instructions a plan may have.
 struct OrderChoice {
-  bool free = false;           ///< any in which every instruction finds what it finds in the program's order
-  std::vector<int32_t> fixed;  ///< if not free: this one; empty: the program's
+  bool free = false;                 ///< any in which every instruction finds what it finds in the program's order
+  std::vector<InstructionId> fixed;  ///< if not free: this one; empty: the program's
   /// No output is bound to memory of a feed but the next versions of feeds, each to its own.
   bool binds_next_versions = false;
   bool operator==(const OrderChoice&) const = default;
@@ -90,9 +90,9 @@ std::shared_ptr<const BudgetedPlan> plan_for_budget(const Binding& binding, size
 
 /// The same from a step of the order on, for a run that is there: what comes before needs no room any more. What is in memory at the step
 /// stays there as far as the capacity reaches, of what is not needed at once the first that is needed soonest.
-/// @param is_away  per buffer: it is in the file at the moment
+/// @param is_away  it is in the file at the moment
 std::shared_ptr<const BudgetedPlan> plan_rest(const Binding& binding, size_t capacity_bytes, const OrderChoice& order, int32_t step,
-                                              const std::vector<bool>& is_away);
+                                              const IdVector<BufferId, bool>& is_away);
 
 /// The plan with the smallest arena, below `own_arena_bytes`, whose recomputation is estimated to take at most this share of the time that
 /// all nodes take; in the program's order, without spilling, for runs that bind outputs to no feeds' memory but next versions to their own.

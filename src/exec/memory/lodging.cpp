@@ -28,9 +28,9 @@ class Arena {
     const auto add = [&](size_t offset, size_t size_bytes, int32_t until) {
       if (size_bytes > 0) taken_.push_back({offset, align_up(offset + size_bytes, Storage::kAlignment), until});
     };
-    for (size_t b = 0; b < program_.num_buffers(); ++b) {
+    for (BufferId b : program_.buffers().ids()) {
       if (!plan) {
-        add(binding.offsets().offsets[b], binding.offsets().sizes[b], program_.buffers()[b].last);
+        add(binding.offsets().offsets[b], binding.offsets().sizes[b], static_cast<int32_t>(program_.buffers()[b].last));
         continue;
       }
       for (const BudgetedPlan::Stay& stay : plan->stays[b]) add(stay.offset, binding.buffer_sizes()[b], stay.last);
@@ -49,13 +49,13 @@ class Arena {
     const auto slots = program_.preallocated();
     Lodgings found{std::vector<Lodgings::Place>(slots.size()), size_bytes_};
     if (plan_ && !plan_->order.empty()) return found;
-    const std::vector<int32_t> made_at = first_writes();
+    const IdVector<SlotId, int32_t> made_at = first_writes();
     std::vector<Guest> guests;
     for (size_t k = 0; k < slots.size(); ++k) {
-      const Slot& slot = program_.slots()[static_cast<size_t>(slots[k])];
+      const Slot& slot = program_.slots()[slots[k]];
       if (!slot.is_gradient || !slot.is_output || slot.dtype == DType::string) continue;
       const size_t size = size_bytes(slot.dtype, binding_.shape(slots[k]).num_elements());
-      if (size > 0) guests.push_back({k, made_at[static_cast<size_t>(slots[k])], align_up(size, Storage::kAlignment)});
+      if (size > 0) guests.push_back({k, made_at[slots[k]], align_up(size, Storage::kAlignment)});
     }
     std::stable_sort(guests.begin(), guests.end(), [](const Guest& a, const Guest& b) { return a.size_bytes > b.size_bytes; });
     for (const Guest& guest : guests) found.places[guest.place] = {take(guest.made_at, guest.size_bytes), guest.made_at};
@@ -64,14 +64,14 @@ class Arena {
   }
 
  private:
-  // Per root slot: the first step that writes it.
-  std::vector<int32_t> first_writes() const {
-    std::vector<int32_t> first(program_.slots().size(), INT32_MAX);
+  // The first step that writes a root slot.
+  IdVector<SlotId, int32_t> first_writes() const {
+    IdVector<SlotId, int32_t> first(program_.slots().size(), INT32_MAX);
     const auto instructions = program_.instructions();
-    for (size_t i = 0; i < instructions.size(); ++i)
-      for (int32_t slot : program_.operands(instructions[i]).subspan(instructions[i].num_inputs)) {
-        if (slot < 0) continue;
-        int32_t& own = first[static_cast<size_t>(program_.slots()[static_cast<size_t>(slot)].root)];
+    for (InstructionId i : instructions.ids())
+      for (SlotId slot : program_.operands(instructions[i]).subspan(instructions[i].num_inputs)) {
+        if (slot == kNoSlot) continue;
+        int32_t& own = first[program_.slots()[slot].root];
         own = std::min(own, static_cast<int32_t>(i));
       }
     return first;

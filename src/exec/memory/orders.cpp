@@ -18,11 +18,18 @@ class Dependencies {
     units_.resize(program_.num_buffers() + program_.slots().size());
     const auto instructions = program_.instructions();
     steps_.resize(instructions.size());
-    for (int32_t slot : program_.input_slots()) feeds_.push_back(unit_of(slot));
-    for (size_t i = 0; i < instructions.size(); ++i) add(instructions[i], static_cast<int32_t>(i));
+    for (SlotId slot : program_.input_slots()) feeds_.push_back(unit_of(slot));
+    for (InstructionId i : instructions.ids()) add(instructions[i], static_cast<int32_t>(i));
   }
 
-  std::vector<std::vector<int32_t>> orders() const { return memory::orders_to_try(steps_, bytes_); }
+  std::vector<std::vector<InstructionId>> orders() const {
+    std::vector<std::vector<InstructionId>> orders;
+    for (const std::vector<int32_t>& order : memory::orders_to_try(steps_, bytes_)) {
+      auto& made = orders.emplace_back();
+      for (int32_t step : order) made.push_back(InstructionId{step});
+    }
+    return orders;
+  }
 
  private:
   struct Unit {
@@ -31,28 +38,28 @@ class Dependencies {
     std::vector<int32_t> users;    // of all contents so far
   };
 
-  const Slot& slot(int32_t index) const { return program_.slots()[static_cast<size_t>(index)]; }
-  size_t unit_of(int32_t index) const {
-    if (slot(index).buffer >= 0) return static_cast<size_t>(slot(index).buffer);
-    return program_.num_buffers() + static_cast<size_t>(slot(index).root);
+  const Slot& slot(SlotId index) const { return program_.slots()[index]; }
+  size_t unit_of(SlotId index) const {
+    if (slot(index).buffer != kNoBuffer) return index_of(slot(index).buffer);
+    return program_.num_buffers() + index_of(slot(index).root);
   }
   size_t bytes_of(size_t unit) const {
-    if (unit < program_.num_buffers()) return align_up(binding_.buffer_sizes()[unit], Storage::kAlignment);
+    if (unit < program_.num_buffers()) return align_up(binding_.buffer_sizes()[id_at<BufferId>(unit)], Storage::kAlignment);
     return 0;
   }
 
   void add(const Instruction& instruction, int32_t step) {
     const auto operands = program_.operands(instruction);
-    for (int32_t index : operands.first(instruction.num_inputs))
-      if (index >= 0 && slot(index).location != LocationKind::constant) read(unit_of(index), step);
-    for (int32_t index : operands.subspan(instruction.num_inputs)) {
-      if (index < 0) continue;
+    for (SlotId index : operands.first(instruction.num_inputs))
+      if (index != kNoSlot && slot(index).location != LocationKind::constant) read(unit_of(index), step);
+    for (SlotId index : operands.subspan(instruction.num_inputs)) {
+      if (index == kNoSlot) continue;
       write(unit_of(index), step);
       if (slot(index).location == LocationKind::held && slot(index).static_shape) write_over_feeds(index, step);
     }
-    if (instruction.scratch_buffer >= 0) write(static_cast<size_t>(instruction.scratch_buffer), step);
+    if (instruction.scratch_buffer != kNoBuffer) write(index_of(instruction.scratch_buffer), step);
     // The reader that lets go of a held value stays the last one.
-    for (int32_t index : program_.releases().subspan(instruction.first_release, instruction.num_releases))
+    for (SlotId index : program_.releases().subspan(instruction.first_release, instruction.num_releases))
       follow(units_[unit_of(index)].users, step);
     // An optimiser's results may be bound to the memory of what it reads: whoever else reads that, or computes it anew, comes before.
     const bool updates = is_update(*instruction.node);
@@ -93,8 +100,8 @@ class Dependencies {
   }
 
   // An output may be bound to the memory of a feed of as many bytes.
-  void write_over_feeds(int32_t output, int32_t step) {
-    const auto bytes = [&](int32_t index) { return size_bytes(slot(index).dtype, binding_.shape(index).num_elements()); };
+  void write_over_feeds(SlotId output, int32_t step) {
+    const auto bytes = [&](SlotId index) { return size_bytes(slot(index).dtype, binding_.shape(index).num_elements()); };
     const auto inputs = program_.input_slots();
     for (size_t i = 0; i < inputs.size(); ++i)
       if (slot(inputs[i]).location == LocationKind::feed && slot(inputs[i]).static_shape && bytes(inputs[i]) == bytes(output))
@@ -118,6 +125,6 @@ class Dependencies {
 
 }  // namespace
 
-std::vector<std::vector<int32_t>> orders_to_try(const Binding& binding) { return Dependencies(binding).orders(); }
+std::vector<std::vector<InstructionId>> orders_to_try(const Binding& binding) { return Dependencies(binding).orders(); }
 
 }  // namespace treadle::exec

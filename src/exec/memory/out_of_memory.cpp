@@ -65,9 +65,9 @@ class HostMemory {
       : state_(state), program_(state.program()), binding_(state.binding()), control_(control), at_(at) {
     if (!at_.begun) {
       at_.step = fullest_step();
-      at_.instruction = state_.budget() ? state_.budget()->instruction_at(at_.step) : at_.step;
+      at_.instruction = state_.budget() ? state_.budget()->instruction_at(at_.step) : id_at<InstructionId>(at_.step);
     }
-    for (size_t b = 0; b < program_.num_buffers(); ++b)
+    for (BufferId b : program_.buffers().ids())
       if (is_alive(b, at_.step)) alive_.push_back(b);
   }
 
@@ -86,39 +86,40 @@ class HostMemory {
 
  private:
   const Node& node() const { return *program_.instructions()[at_.instruction].node; }
-  const Slot& slot(int32_t index) const { return program_.slots()[static_cast<size_t>(index)]; }
-  size_t size_of(size_t buffer) const { return binding_.buffer_sizes()[buffer]; }
+  const Slot& slot(SlotId index) const { return program_.slots()[index]; }
+  size_t size_of(BufferId buffer) const { return binding_.buffer_sizes()[buffer]; }
 
-  bool is_alive(size_t buffer, size_t step) const {
+  bool is_alive(BufferId buffer, size_t step) const {
     if (size_of(buffer) == 0) return false;
     const auto at = static_cast<int32_t>(step);
     if (const BudgetedPlan* plan = state_.budget().get())
       return std::any_of(plan->stays[buffer].begin(), plan->stays[buffer].end(),
                          [&](const BudgetedPlan::Stay& stay) { return stay.first <= at && at <= stay.last; });
     const Program::BufferInfo& info = program_.buffers()[buffer];
-    if (!at_.begun || !at_.by_readiness || !program_.parallel()) return info.first <= at && at <= info.last;
+    if (!at_.begun || !at_.by_readiness || !program_.parallel()) return info.first <= InstructionId{at} && InstructionId{at} <= info.last;
     // Neither over before the instruction begins, nor begun after its end.
     const ParallelPlan& plan = *program_.parallel();
-    const auto index = static_cast<int32_t>(at_.instruction);
-    const auto accesses =
-        std::span(plan.accesses).subspan(plan.first_access[buffer], plan.first_access[buffer + 1] - plan.first_access[buffer]);
-    const bool is_over = std::all_of(accesses.begin(), accesses.end(), [&](int32_t a) { return plan.reach.before(a, index); });
-    const bool is_later = std::all_of(accesses.begin(), accesses.end(), [&](int32_t a) { return plan.reach.before(index, a); });
+    const size_t b = index_of(buffer);
+    const auto accesses = std::span(plan.accesses).subspan(plan.first_access[b], plan.first_access[b + 1] - plan.first_access[b]);
+    const bool is_over =
+        std::all_of(accesses.begin(), accesses.end(), [&](InstructionId a) { return plan.reach.before(a, at_.instruction); });
+    const bool is_later =
+        std::all_of(accesses.begin(), accesses.end(), [&](InstructionId a) { return plan.reach.before(at_.instruction, a); });
     return !is_over && !is_later;
   }
 
   // Bytes in the arena, step by step, one step after the other.
   std::vector<size_t> bytes_by_step() const {
     std::vector<size_t> begins(program_.instructions().size() + 1, 0), ends(begins);
-    const auto add = [&](size_t buffer, int32_t first, int32_t last) {
+    const auto add = [&](BufferId buffer, int32_t first, int32_t last) {
       begins[static_cast<size_t>(first)] += aligned(size_of(buffer));
       ends[static_cast<size_t>(last) + 1] += aligned(size_of(buffer));
     };
-    for (size_t b = 0; b < program_.num_buffers(); ++b) {
+    for (BufferId b : program_.buffers().ids()) {
       if (const BudgetedPlan* plan = state_.budget().get())
         for (const BudgetedPlan::Stay& stay : plan->stays[b]) add(b, stay.first, stay.last);
       else
-        add(b, program_.buffers()[b].first, program_.buffers()[b].last);
+        add(b, static_cast<int32_t>(program_.buffers()[b].first), static_cast<int32_t>(program_.buffers()[b].last));
     }
     std::vector<size_t> live(program_.instructions().size(), 0);
     size_t now = 0;
@@ -133,15 +134,15 @@ class HostMemory {
   // Operands and scratch of the node that needs most: they have to be in memory at the same time.
   size_t largest_node_bytes() const {
     size_t most = 0;
-    std::vector<int32_t> touched;
+    std::vector<BufferId> touched;
     for (const Instruction& instruction : program_.instructions()) {
       touched.assign(1, instruction.scratch_buffer);
-      for (int32_t operand : program_.operands(instruction)) touched.push_back(operand < 0 ? -1 : slot(operand).buffer);
+      for (SlotId operand : program_.operands(instruction)) touched.push_back(operand == kNoSlot ? kNoBuffer : slot(operand).buffer);
       std::sort(touched.begin(), touched.end());
       touched.erase(std::unique(touched.begin(), touched.end()), touched.end());
       size_t bytes = 0;
-      for (int32_t buffer : touched)
-        if (buffer >= 0) bytes += aligned(size_of(static_cast<size_t>(buffer)));
+      for (BufferId buffer : touched)
+        if (buffer != kNoBuffer) bytes += aligned(size_of(buffer));
       most = std::max(most, bytes);
     }
     return most;
@@ -152,7 +153,7 @@ class HostMemory {
     const size_t planned = state_.needed_arena_bytes();
     size_t in_use = 0;
     std::vector<std::pair<size_t, size_t>> places;  // offset, size
-    for (size_t b : alive_) {
+    for (BufferId b : alive_) {
       in_use += aligned(size_of(b));
       // Of the plan: the run may not have come so far.
       size_t offset = at_.begun ? state_.place_of(b) : RunState::kAway;
@@ -185,16 +186,15 @@ class HostMemory {
 
   void find_live() {
     const auto instructions = program_.instructions();
-    for (size_t b : alive_) {
+    for (BufferId b : alive_) {
       const Program::BufferInfo& info = program_.buffers()[b];
-      const Node& maker = *instructions[static_cast<size_t>(info.slot < 0 ? info.instruction : info.first)].node;
-      if (info.slot < 0)
+      const Node& maker = *instructions[info.slot == kNoSlot ? info.instruction : info.first].node;
+      if (info.slot == kNoSlot)
         add(maker.name, "scratch", size_of(b), nullptr, &maker);
       else
         add(program_.name(info.slot), memory_class_name(program_.class_of_buffer(b)), size_of(b), &maker, &maker);
     }
-    for (size_t s = 0; s < program_.slots().size(); ++s) {
-      const auto index = static_cast<int32_t>(s);
+    for (SlotId index : program_.slots().ids()) {
       const LocationKind location = slot(index).location;
       if (slot(index).root != index || (location != LocationKind::held && location != LocationKind::feed)) continue;
       const Datum& value = state_.held(index);
@@ -252,7 +252,7 @@ class HostMemory {
   const Binding& binding_;
   const RunControl& control_;
   RunPoint at_;
-  std::vector<size_t> alive_;  // buffers
+  std::vector<BufferId> alive_;
   std::vector<LiveBytes> live_;
   size_t held_bytes_ = 0;  // of activations apart from the arena
 };
@@ -264,7 +264,8 @@ namespace {
 // The symbol that is the first extent of most inputs, and these.
 std::pair<int32_t, std::vector<std::string>> batch_of(const Program& program) {
   std::map<int32_t, std::vector<std::string>> inputs;
-  const std::span<const int32_t> own = program.input_slots(), symbols = program.symbols();
+  const auto own = program.input_slots();
+  const auto symbols = program.symbols();
   for (const Program::SymbolicExtent& extent : program.symbolic_extents()) {
     const bool is_symbol = std::find(symbols.begin(), symbols.end(), extent.expression) != symbols.end();
     if (is_symbol && extent.position == 0 && std::find(own.begin(), own.end(), extent.slot) != own.end())

@@ -25,10 +25,10 @@ struct LiveBytes {
 
 /// Where a run on the host was.
 struct RunPoint {
-  size_t step = 0;            ///< in the order in which instructions run
-  size_t instruction = 0;     ///< at that step
-  bool begun = true;          ///< false: memory ran out before the first step
-  bool by_readiness = false;  ///< instructions run at the same time: all that may be alive beside this one counts
+  size_t step = 0;              ///< in the order in which instructions run
+  InstructionId instruction{};  ///< at that step
+  bool begun = true;            ///< false: memory ran out before the first step
+  bool by_readiness = false;    ///< instructions run at the same time: all that may be alive beside this one counts
 };
 
 /// A node whose kernel packs weights when the program is made.

@@ -5,7 +5,6 @@
 
 #include "core/allocation.h"
 #include "exec/memory/out_of_memory.h"
-#include "exec/program/index.h"
 #include "exec/run/placed_run.h"
 #include "exec/verify/verify_plan.h"
 #include "memory/planner.h"
@@ -61,10 +60,10 @@ void PlacedRun::find_memory() {
   place();
   if (constants_) return;
   constants_ = std::make_shared<DeviceConstants>(binding(), plan_, owner_.devices(), streams_, /*anywhere=*/true);
-  for (size_t l = 0; l < plan_.locations.size(); ++l) {
-    const Tensor& constant = constants_->at(static_cast<int32_t>(l));
+  for (LocationId l : plan_.locations.ids()) {
+    const Tensor& constant = constants_->at(l);
     if (Residency* of = residency(plan_.locations[l].device); of && constant.defined())
-      of->add(static_cast<int32_t>(l), constant.raw(), constant.size_bytes(), /*from_host=*/true);
+      of->add(l, constant.raw(), constant.size_bytes(), /*from_host=*/true);
   }
 }
 
@@ -83,11 +82,11 @@ void PlacedRun::trim() noexcept {
 }
 
 bool PlacedRun::waits_for_feed(const StreamPlan::Step& step) const {
-  auto is_missing = [&](int32_t at) {
-    return at >= 0 && location(at).memory == Memory::given && slot_info(location(at).slot).location == LocationKind::feed &&
+  auto is_missing = [&](LocationId at) {
+    return at != kNoLocation && location(at).memory == Memory::given && slot_info(location(at).slot).location == LocationKind::feed &&
            !feeds_.contains(location(at).slot);
   };
-  if (step.instruction < 0) return is_missing(step.source);
+  if (step.instruction == kNoInstruction) return is_missing(step.source);
   const auto at = locations_of(step).first(instruction_of(step).num_inputs);
   return std::any_of(at.begin(), at.end(), is_missing);
 }
@@ -105,20 +104,22 @@ void PlacedRun::feed(size_t input, const Datum& value) {
 
 void PlacedRun::move_feed(size_t input, const Datum& value) {
   expect_yield(*this);
-  const int32_t slot = program_.input_slots()[input];
+  const SlotId slot = program_.input_slots()[input];
   FeedBinder::move(slot, from_device(value), state_);
   feeds_[slot] = state_.value(slot, /*shared=*/false);
 }
 
 // Outputs are copied to the host as soon as they are made.
 bool PlacedRun::has_output(size_t k) const {
-  const int32_t root = slot_info(program_.output_slots()[k]).root;
+  const SlotId root = slot_info(program_.output_slots()[k]).root;
   if (slot_info(root).location == LocationKind::feed) return feeds_.contains(root);
-  auto is_of_host = [&](int32_t at) { return at >= 0 && location(at).slot == root && location(at).device == DevicePlacement::kHost; };
+  auto is_of_host = [&](LocationId at) {
+    return at != kNoLocation && location(at).slot == root && location(at).device == DevicePlacement::kHost;
+  };
   for (size_t position = next_; position < order_.size(); ++position) {
     const StreamPlan::Step& later = step(order_[position]);
-    if (later.instruction < 0 && is_of_host(later.target)) return false;
-    if (later.instruction < 0) continue;
+    if (later.instruction == kNoInstruction && is_of_host(later.target)) return false;
+    if (later.instruction == kNoInstruction) continue;
     const auto made = locations_of(later).subspan(instruction_of(later).num_inputs);
     if (std::any_of(made.begin(), made.end(), is_of_host)) return false;
   }
@@ -131,32 +132,29 @@ Datum PlacedRun::take_output(size_t k) {
 }
 
 // Outputs of the run are to be on the host then.
-size_t PlacedRun::steps_through(size_t instruction) const {
+size_t PlacedRun::steps_through(InstructionId instruction) const {
   size_t end = next_;
-  std::span<const int32_t> made;
+  std::span<const LocationId> made;
   for (size_t position = next_; position < order_.size(); ++position) {
     const StreamPlan::Step& at = step(order_[position]);
-    const bool runs = at.instruction == static_cast<int32_t>(instruction);
+    const bool runs = at.instruction == instruction;
     if (runs) made = locations_of(at).subspan(instruction_of(at).num_inputs);
-    const bool hands_out = at.instruction < 0 && location(at.target).device == DevicePlacement::kHost &&
+    const bool hands_out = at.instruction == kNoInstruction && location(at.target).device == DevicePlacement::kHost &&
                            slot_info(location(at.target).slot).is_output && std::find(made.begin(), made.end(), at.source) != made.end();
     if (runs || hands_out) end = position + 1;
   }
   return end - next_;
 }
 
-std::vector<size_t> PlacedRun::sizes_in(const Arena& arena, std::span<const size_t> buffer_sizes) const {
+std::vector<size_t> PlacedRun::sizes_in(const Arena& arena, IdSpan<BufferId, const size_t> buffer_sizes) const {
   std::vector<size_t> sizes;
-  for (int32_t at : arena.locations) sizes.push_back(buffer_sizes[index(plan_.locations[index(at)].buffer)]);
+  for (LocationId at : arena.locations) sizes.push_back(buffer_sizes[plan_.locations[at].buffer]);
   return sizes;
 }
 
 memory::ArenaPlan PlacedRun::plan_arena(const Arena& arena, std::span<const size_t> sizes) const {
   return memory::plan_arena(
-      sizes,
-      [&](size_t a, size_t b) {
-        return plan_.conflict(plan_.locations[index(arena.locations[a])], plan_.locations[index(arena.locations[b])]);
-      },
+      sizes, [&](size_t a, size_t b) { return plan_.conflict(plan_.locations[arena.locations[a]], plan_.locations[arena.locations[b]]); },
       Storage::kAlignment);
 }
 
@@ -181,7 +179,7 @@ void PlacedRun::place() {
         arena.storage = residency(static_cast<int>(d)) ? on.bus()->allocate_anywhere(made.size_bytes) : on.allocate(made.size_bytes);
       }
     }
-    for (size_t k = 0; k < arena.locations.size(); ++k) planned_[index(arena.locations[k])] = arena.storage->data() + arena.offsets[k];
+    for (size_t k = 0; k < arena.locations.size(); ++k) planned_[arena.locations[k]] = arena.storage->data() + arena.offsets[k];
   }
   if (program_.verifies_plans()) verify();
   generation_ = binding().generation();
@@ -202,20 +200,21 @@ void PlacedRun::renew_arenas() {
 std::vector<std::span<std::byte>> PlacedRun::newly_used(const StreamPlan::Step& step) const {
   std::vector<std::span<std::byte>> ranges;
   if (!allocator() || !device(device_of(step)).memory_is_hosts()) return ranges;
-  const auto s = static_cast<int32_t>(&step - plan_.steps.data());
-  const auto add = [&](int32_t at) {
-    if (at < 0 || location(at).memory != Memory::planned || location(at).uses.front() != s) return;
-    ranges.emplace_back(planned_[index(at)], binding().buffer_sizes()[index(location(at).buffer)]);
+  const StepId s = plan_.steps.id_of(step);
+  const auto add = [&](LocationId at) {
+    if (at == kNoLocation || location(at).memory != Memory::planned || location(at).uses.front() != s) return;
+    ranges.emplace_back(planned_[at], binding().buffer_sizes()[location(at).buffer]);
   };
-  for (const int32_t at : locations_of(step).subspan(instruction_of(step).num_inputs)) add(at);
+  for (const LocationId at : locations_of(step).subspan(instruction_of(step).num_inputs)) add(at);
   add(step.scratch);
   return ranges;
 }
 
 void PlacedRun::verify() const {
-  std::vector<size_t> offsets(plan_.locations.size(), DescribedPlan::kNowhere), arena_bytes;
+  IdVector<LocationId, size_t> offsets(plan_.locations.size(), DescribedPlan::kNowhere);
+  std::vector<size_t> arena_bytes;
   for (const Arena& arena : arenas_) {
-    for (size_t k = 0; k < arena.locations.size(); ++k) offsets[index(arena.locations[k])] = arena.offsets[k];
+    for (size_t k = 0; k < arena.locations.size(); ++k) offsets[arena.locations[k]] = arena.offsets[k];
     arena_bytes.push_back(arena.storage ? arena.storage->size_bytes() : 0);
   }
   verify_plan(describe_plan(binding(), plan_, offsets, arena_bytes));
@@ -244,9 +243,9 @@ bool PlacedRun::lies_on(const Tensor& tensor, int where) const {
 }
 
 // Memory for a value that a step is about to write. On the host an output lies where the caller gets it.
-void PlacedRun::make_place(int32_t at, DType dtype, const Shape& shape) {
+void PlacedRun::make_place(LocationId at, DType dtype, const Shape& shape) {
   const StreamPlan::Location& made = location(at);
-  Place& place = places_[index(at)];
+  Place& place = places_[at];
   const Slot& info = slot_info(made.slot);
   if (made.device == DevicePlacement::kHost && info.is_output && info.location == LocationKind::held && info.static_shape) {
     if (Datum own = state_.value(made.slot, /*shared=*/false); own.is_tensor()) {
@@ -260,8 +259,8 @@ void PlacedRun::make_place(int32_t at, DType dtype, const Shape& shape) {
   set_place(at, allocate(made.device, dtype, shape), /*tracked=*/true, /*from_host=*/false);
 }
 
-void PlacedRun::set_place(int32_t at, Datum datum, bool tracked, bool from_host) {
-  Place& place = places_[index(at)];
+void PlacedRun::set_place(LocationId at, Datum datum, bool tracked, bool from_host) {
+  Place& place = places_[at];
   place.datum = std::move(datum);
   place.tracked = tracked;
   if (Residency* of = residency(location(at).device); of && place.datum.is_tensor())
@@ -269,7 +268,7 @@ void PlacedRun::set_place(int32_t at, Datum datum, bool tracked, bool from_host)
 }
 
 // The value of `slot` as the location has it.
-Datum PlacedRun::value_at(int32_t at, int32_t slot) {
+Datum PlacedRun::value_at(LocationId at, SlotId slot) {
   const StreamPlan::Location& found = location(at);
   const Slot& info = slot_info(slot);
   auto viewed = [&](const Datum& root) -> Datum {
@@ -278,9 +277,9 @@ Datum PlacedRun::value_at(int32_t at, int32_t slot) {
   switch (found.memory) {
     case Memory::planned: {
       const Shape& shape = binding().shape(slot);
-      return Tensor(info.dtype, shape, Storage::lend(planned_[index(at)], size_bytes(info.dtype, shape.num_elements())));
+      return Tensor(info.dtype, shape, Storage::lend(planned_[at], size_bytes(info.dtype, shape.num_elements())));
     }
-    case Memory::held: return viewed(places_[index(at)].datum);
+    case Memory::held: return viewed(places_[at].datum);
     case Memory::given: return info.location == LocationKind::known ? Datum(binding().known(slot)) : viewed(feeds_.at(found.slot));
     case Memory::constant: break;
   }
@@ -295,7 +294,7 @@ int PlacedRun::copy_in_of(int where) const {
   throw Error(ErrorCode::internal, "a device without a stream for copies");
 }
 
-void PlacedRun::hold(int32_t at, Datum made) {
+void PlacedRun::hold(LocationId at, Datum made) {
   const int where = location(at).device;
   if (where == DevicePlacement::kHost || !made.is_tensor() || lies_on(made.tensor(), where)) {
     set_place(at, std::move(made), where != DevicePlacement::kHost, /*from_host=*/false);
@@ -310,7 +309,7 @@ void PlacedRun::hold(int32_t at, Datum made) {
 }
 
 // A copy that nothing orders but the host, which has waited for the value.
-Datum PlacedRun::on_host(int32_t at, int32_t slot) {
+Datum PlacedRun::on_host(LocationId at, SlotId slot) {
   Datum datum = value_at(at, slot);
   if (location(at).device == DevicePlacement::kHost || !datum.is_tensor()) return datum;
   Tensor copy(datum.tensor().dtype(), datum.tensor().shape());
@@ -342,12 +341,12 @@ void PlacedRun::issue_copy(const StreamPlan::Step& copy, Stream& queue) {
   queue.copy(target.tensor().raw(), tensor.raw(), tensor.size_bytes(), kind);
   if (start)
     queue.enqueue_release([start, recorder = control_.recorder, run = control_.record_run, bytes = 2 * tensor.size_bytes(),
-                           name = owner_.record_name(static_cast<int32_t>(&copy - plan_.steps.data()))] {
+                           name = owner_.record_name(plan_.steps.id_of(copy))] {
       recorder->record(name, RecordKind::copy, *start, read_ticks(), 0, static_cast<int64_t>(bytes), run);
     });
   // Both sides stay until the copy is done; what value_at gives may be lent.
   if (from.memory == Memory::held || to.memory == Memory::held)
-    queue.enqueue_release([source = places_[index(copy.source)].datum, target = places_[index(copy.target)].datum] {});
+    queue.enqueue_release([source = places_[copy.source].datum, target = places_[copy.target].datum] {});
   // An output of a node that is bound in the run gets its memory here, not from the frame.
   if (to.device == DevicePlacement::kHost && slot_info(to.slot).is_output && !state_.value(to.slot, /*shared=*/false).defined())
     state_.put(to.slot, target);
@@ -355,12 +354,12 @@ void PlacedRun::issue_copy(const StreamPlan::Step& copy, Stream& queue) {
 
 // When no step that touches a value is yet to be issued, its memory goes with the last work that uses it. Bulks are issued ahead of steps
 // between their own, so that only counting tells.
-void PlacedRun::let_go(int32_t s, Stream& queue) {
-  auto drop = [&](int32_t at) {
-    if (at < 0 || location(at).memory != Memory::held) return;
-    if (--places_[index(at)].steps_left > 0) return;
+void PlacedRun::let_go(StepId s, Stream& queue) {
+  auto drop = [&](LocationId at) {
+    if (at == kNoLocation || location(at).memory != Memory::held) return;
+    if (--places_[at].steps_left > 0) return;
     if (location(at).device == DevicePlacement::kHost && slot_info(location(at).slot).is_output) return;  // waited for at the end
-    Place& place = places_[index(at)];
+    Place& place = places_[at];
     if (place.datum.defined()) {
       auto datum = std::make_shared<Datum>(std::move(place.datum));
       try {
@@ -373,7 +372,7 @@ void PlacedRun::let_go(int32_t s, Stream& queue) {
     place = {};
   };
   const StreamPlan::Step& done = step(s);
-  if (done.instruction < 0) {
+  if (done.instruction == kNoInstruction) {
     drop(done.source);
     drop(done.target);
   } else {
@@ -383,47 +382,46 @@ void PlacedRun::let_go(int32_t s, Stream& queue) {
   }
 }
 
-bool PlacedRun::may_be_in_use(const StreamPlan::Location& location, int32_t s) const {
-  auto is_before = [&](int32_t use) { return plan_.happens_before(use, s); };
+bool PlacedRun::may_be_in_use(const StreamPlan::Location& location, StepId s) const {
+  auto is_before = [&](StepId use) { return plan_.happens_before(use, s); };
   return !std::all_of(location.uses.begin(), location.uses.end(), is_before) && !plan_.happens_before(s, location.uses.front());
 }
 
 // Of the devices, and of the host's account. Nothing is under way.
 std::string PlacedRun::describe_memory(const Instruction* failed) const {
-  int32_t at = -1;
+  StepId at = kNoStep;
   if (failed)
-    for (size_t s = 0; s < plan_.steps.size(); ++s)
-      if (const StreamPlan::Step& step = plan_.steps[s]; step.instruction >= 0 && &instruction_of(step) == failed)
-        at = static_cast<int32_t>(s);
+    for (StepId s : plan_.steps.ids())
+      if (const StreamPlan::Step& step = plan_.steps[s]; step.instruction != kNoInstruction && &instruction_of(step) == failed) at = s;
   std::string text = (failed ? describe_origin(*failed->node) : "") + describe_account(control_);
   std::vector<LiveBytes> live;
   for (size_t d = 0; d < arenas_.size(); ++d) {
     size_t in_use = 0, held = 0, constant = 0;
-    for (size_t l = 0; l < plan_.locations.size(); ++l) {
+    for (LocationId l : plan_.locations.ids()) {
       const StreamPlan::Location& location = plan_.locations[l];
       if (location.device != static_cast<int>(d)) continue;
       size_t bytes = 0;
       const char* what = "";
-      if (location.memory == Memory::planned && (at < 0 || may_be_in_use(location, at))) {
-        in_use += bytes = binding().buffer_sizes()[index(location.buffer)];
-        what = location.slot < 0 ? "scratch" : "activations";
+      if (location.memory == Memory::planned && (at == kNoStep || may_be_in_use(location, at))) {
+        in_use += bytes = binding().buffer_sizes()[location.buffer];
+        what = location.slot == kNoSlot ? "scratch" : "activations";
       } else if (location.memory == Memory::held && places_[l].datum.is_tensor()) {
         held += bytes = places_[l].datum.tensor().size_bytes();
         what = slot_info(location.slot).is_output ? "output" : "activations";
-      } else if (location.memory == Memory::constant && constants_ && constants_->at(static_cast<int32_t>(l)).defined()) {
-        constant += bytes = constants_->at(static_cast<int32_t>(l)).size_bytes();
+      } else if (location.memory == Memory::constant && constants_ && constants_->at(l).defined()) {
+        constant += bytes = constants_->at(l).size_bytes();
         what = "weights";
       }
       if (bytes == 0) continue;
-      const std::string& name = location.slot >= 0
+      const std::string& name = location.slot != kNoSlot
                                     ? program_.name(location.slot)
-                                    : program_.instructions()[index(program_.buffers()[index(location.buffer)].instruction)].node->name;
+                                    : program_.instructions()[program_.buffers()[location.buffer].instruction].node->name;
       live.push_back({fmt::format("\"{}\" ({} on {})", name, what, device(static_cast<int>(d)).name()), bytes});
     }
     const size_t arena = arena_bytes(static_cast<int>(d));
     if (arena + held + constant > 0)
       text += fmt::format("{}: arena {} bytes, of which {} {}; values apart from it {}, weights {}\n", device(static_cast<int>(d)).name(),
-                          arena, in_use, at < 0 ? "are planned" : "may be in use at this node", held, constant);
+                          arena, in_use, at == kNoStep ? "are planned" : "may be in use at this node", held, constant);
   }
   text += describe_largest(std::move(live));
   std::string remedies;

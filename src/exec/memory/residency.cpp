@@ -51,41 +51,39 @@ struct Residency::Choice {
 Residency::Residency(const Program& program, const StreamPlan& plan, int device, Device& on, std::shared_ptr<DeviceMemory> memory,
                      const std::vector<std::unique_ptr<Residency>>& of_run)
     : program_(program), plan_(plan), device_(on), transfers_(on.create_stream("bus")), memory_(std::move(memory)), siblings_(of_run) {
-  const size_t num_locations = plan_.locations.size();
-  uses_.resize(num_locations);
+  uses_.resize(plan_.locations.size());
   position_.resize(plan_.steps.size());
-  std::unordered_map<const PackedState*, int32_t> found;
-  for (const std::vector<int32_t>& bulk : plan_.bulks) {
-    for (const int32_t s : bulk) {
-      position_[static_cast<size_t>(s)] = at_.size();
+  std::unordered_map<const PackedState*, UnitId> found;
+  for (const std::vector<StepId>& bulk : plan_.bulks) {
+    for (const StepId s : bulk) {
+      position_[s] = at_.size();
       Position& at = at_.emplace_back();
       at.step = s;
-      const StreamPlan::Step& step = plan_.steps[static_cast<size_t>(s)];
-      auto add = [&](int32_t unit) {
-        if (unit >= 0 && (is_packed(static_cast<size_t>(unit)) || location(static_cast<size_t>(unit)).device == device))
-          at.units.push_back(unit);
+      const StreamPlan::Step& step = plan_.steps[s];
+      auto add = [&](LocationId used) {
+        if (used != kNoLocation && plan_.locations[used].device == device) at.units.push_back(unit_of(used));
       };
-      if (step.instruction < 0) {
+      if (step.instruction == kNoInstruction) {
         add(step.source);
         add(step.target);
       } else if (plan_.streams[static_cast<size_t>(step.stream)].device == device) {
-        const Instruction& instruction = program_.instructions()[static_cast<size_t>(step.instruction)];
+        const Instruction& instruction = program_.instructions()[step.instruction];
         for (size_t k = 0; k < program_.operands(instruction).size(); ++k)
           if (!has_own_copy(instruction, k)) add(plan_.operands[step.first_operand + k]);
         add(step.scratch);
         if (instruction.versioned >= 0) {  // begin() finds out where it is
           versioned_.emplace_back(packed_.size(), &instruction);
-          packed_.push_back(nullptr), uses_.emplace_back();
-          add(static_cast<int32_t>(num_locations + packed_.size()) - 1);
+          packed_.push_back(nullptr);
+          at.units.push_back(uses_.add({}));
         } else if (const PackedState* packed = instruction.packed.get(); packed && instruction.node->bodies.empty()) {
-          auto [entry, is_new] = found.try_emplace(packed, static_cast<int32_t>(num_locations + packed_.size()));
+          auto [entry, is_new] = found.try_emplace(packed, uses_.next_id());
           if (is_new) packed_.push_back(packed), uses_.emplace_back();
-          add(entry->second);
+          at.units.push_back(entry->second);
         }
       }
       std::sort(at.units.begin(), at.units.end());
       at.units.erase(std::unique(at.units.begin(), at.units.end()), at.units.end());
-      for (int32_t unit : at.units) uses_[static_cast<size_t>(unit)].push_back(static_cast<int32_t>(at_.size()) - 1);
+      for (UnitId unit : at.units) uses_[unit].push_back(static_cast<int32_t>(at_.size()) - 1);
     }
   }
   units_.resize(uses_.size());
@@ -95,24 +93,24 @@ Residency::Residency(const Program& program, const StreamPlan& plan, int device,
 Residency::~Residency() {
   memory_->governor().remove(*this);
   const Guard guard(*this);
-  for (size_t u = 0; u < units_.size(); ++u) drop(u);
+  for (UnitId u : units_.ids()) drop(u);
 }
 
 // Values of extents that only the run knows: 0.
-size_t Residency::size_of(size_t unit) const {
+size_t Residency::size_of(UnitId unit) const {
   if (is_packed(unit)) {
-    const PackedState* packed = packed_[unit - plan_.locations.size()];
+    const PackedState* packed = packed_[index_of(unit) - plan_.locations.size()];
     return packed ? packed->size_bytes() : 0;
   }
   const StreamPlan::Location& found = location(unit);
-  if (found.memory == StreamPlan::Location::Memory::planned) return binding_->buffer_sizes()[static_cast<size_t>(found.buffer)];
-  const Slot& slot = program_.slots()[static_cast<size_t>(found.slot)];
+  if (found.memory == StreamPlan::Location::Memory::planned) return binding_->buffer_sizes()[found.buffer];
+  const Slot& slot = program_.slots()[found.slot];
   if (!slot.static_shape || slot.dtype == DType::string) return 0;
   return size_bytes(slot.dtype, binding_->shape(found.slot).num_elements());
 }
 
 // A constant is used again in the next run.
-int64_t Residency::next_use(size_t unit, size_t position) const {
+int64_t Residency::next_use(UnitId unit, size_t position) const {
   const std::vector<int32_t>& uses = uses_[unit];
   auto next = std::upper_bound(uses.begin(), uses.end(), static_cast<int32_t>(position));
   if (next != uses.end()) return *next;
@@ -120,9 +118,9 @@ int64_t Residency::next_use(size_t unit, size_t position) const {
   return INT64_MAX;
 }
 
-bool Residency::is_used_at(size_t position, size_t unit) const {
-  const std::vector<int32_t>& used = at_[position].units;
-  return std::binary_search(used.begin(), used.end(), static_cast<int32_t>(unit));
+bool Residency::is_used_at(size_t position, UnitId unit) const {
+  const std::vector<UnitId>& used = at_[position].units;
+  return std::binary_search(used.begin(), used.end(), unit);
 }
 
 // In the limits, and on the device.
@@ -143,8 +141,7 @@ void Residency::fetch_ahead(size_t position) {
   size_t others = 0;
   const size_t end = std::min(position + 1 + kFetchAhead, at_.size());
   for (size_t next = position + 1; next < end; ++next) {
-    for (int32_t u : at_[next].units) {
-      const auto index = static_cast<size_t>(u);
+    for (UnitId index : at_[next].units) {
       Unit& unit = units_[index];
       if (unit.place == Place::device) continue;
       if (unit.place != Place::host || !unit.lasting) {
@@ -165,15 +162,15 @@ void Residency::fetch_ahead(size_t position) {
 
 // @return false if there is none.
 bool Residency::let_one_go(const Choice& choice) {
-  size_t victim = units_.size();
+  UnitId victim = units_.next_id();
   int64_t farthest = choice.used_after;
-  for (size_t u = 0; u < units_.size(); ++u) {
+  for (UnitId u : units_.ids()) {
     const Unit& unit = units_[u];
     if (unit.place != choice.from || unit.size_bytes == 0 || (choice.from == Place::host && is_packed(u))) continue;
     if (choice.keeps_step && is_used_at(choice.position, u)) continue;
     if (const int64_t next = next_use(u, choice.position); next > farthest) farthest = next, victim = u;
   }
-  if (victim == units_.size()) return false;
+  if (victim == units_.next_id()) return false;
   if (farthest == INT64_MAX)
     drop(victim);  // nobody reads it any more, and its memory may be gone
   else if (choice.from == Place::device)
@@ -214,7 +211,7 @@ bool Residency::give_way(const MemoryAccount& full, const std::function<bool()>&
   return false;
 }
 
-void Residency::begin(const Binding& binding, std::span<std::byte* const> planned) {
+void Residency::begin(const Binding& binding, IdSpan<LocationId, std::byte* const> planned) {
   const Guard guard(*this);
   binding_ = &binding;
   planned_ = planned;
@@ -227,7 +224,7 @@ void Residency::begin(const Binding& binding, std::span<std::byte* const> planne
   }
   at_position_ = 0;
   of_run_.end = 0;
-  for (size_t u = plan_.locations.size(); u < units_.size(); ++u) {  // kernels may have packed more forms since
+  for (UnitId u : packed_units()) {  // kernels may have packed more forms since
     const size_t bytes = size_of(u);
     if (units_[u].place != Place::nowhere && units_[u].size_bytes == bytes) continue;
     drop(u);
@@ -247,21 +244,20 @@ void Residency::check_limit() const {
   if (limit == 0) return;
   size_t least = 0, largest = 0;
   for (size_t p = 0; p < at_.size(); ++p) {
-    if (plan_.steps[static_cast<size_t>(at_[p].step)].instruction < 0) continue;
+    if (plan_.steps[at_[p].step].instruction == kNoInstruction) continue;
     size_t bytes = 0;
-    for (int32_t u : at_[p].units) bytes += size_of(static_cast<size_t>(u));
+    for (UnitId u : at_[p].units) bytes += size_of(u);
     if (bytes > least) least = bytes, largest = p;
   }
   if (least <= limit) return;
-  const StreamPlan::Step& step = plan_.steps[static_cast<size_t>(at_[largest].step)];
+  const StreamPlan::Step& step = plan_.steps[at_[largest].step];
   throw_limit_too_low(limit, account.name(), least,
-                      fmt::format(", for what {} uses on {}",
-                                  describe(*program_.instructions()[static_cast<size_t>(step.instruction)].node), device_.name()));
+                      fmt::format(", for what {} uses on {}", describe(*program_.instructions()[step.instruction].node), device_.name()));
 }
 
-void Residency::add(int32_t at, std::byte* data, size_t size_bytes, bool from_host) {
+void Residency::add(LocationId at, std::byte* data, size_t size_bytes, bool from_host) {
   const Guard guard(*this);
-  const auto index = static_cast<size_t>(at);
+  const UnitId index = unit_of(at);
   Unit& unit = units_[index];
   drop(index);
   unit = {.size_bytes = size_bytes,
@@ -274,7 +270,7 @@ void Residency::add(int32_t at, std::byte* data, size_t size_bytes, bool from_ho
 
 // Into the device's memory, if there is or can be room: by the job's limit after values went that are used later than it is, by the
 // session's after all that the step does not use.
-void Residency::bring(size_t index, size_t position) {
+void Residency::bring(UnitId index, size_t position) {
   Unit& unit = units_[index];
   await_arrival(unit);
   if (unit.place == Place::nowhere || unit.place == Place::device || unit.size_bytes == 0) return;  // nowhere: its step makes its memory
@@ -293,8 +289,8 @@ void Residency::bring(size_t index, size_t position) {
   }
 }
 
-void Residency::before(int32_t s) {
-  const size_t position = position_[static_cast<size_t>(s)];
+void Residency::before(StepId s) {
+  const size_t position = position_[s];
   if (memory_->job) memory_->job->follow();
   const Guard guard(*this);
   at_position_ = position;
@@ -302,12 +298,11 @@ void Residency::before(int32_t s) {
   if (const MemoryAccount* full = account_without_room(memory_->account, 0))
     make_room(full, [this] { return !account_without_room(memory_->account, 0); },
               {.from = Place::device, .position = position, .keeps_step = false});
-  const bool is_copy = plan_.steps[static_cast<size_t>(s)].instruction < 0;
-  for (int32_t u : at_[position].units) {
-    const auto index = static_cast<size_t>(u);
+  const bool is_copy = plan_.steps[s].instruction == kNoInstruction;
+  for (UnitId index : at_[position].units) {
     if (Unit& unit = units_[index];
         unit.place == Place::nowhere && !is_packed(index) && location(index).memory == StreamPlan::Location::Memory::planned) {
-      unit = {.size_bytes = size_of(index), .data = planned_[index]};
+      unit = {.size_bytes = size_of(index), .data = planned_[id_at<LocationId>(index_of(index))]};
       put(index, Place::host);
     }
     if (is_copy)
@@ -319,33 +314,32 @@ void Residency::before(int32_t s) {
   fetch_ahead(position);
 }
 
-void Residency::after(int32_t s) {
-  const size_t position = position_[static_cast<size_t>(s)];
-  const StreamPlan::Step& step = plan_.steps[static_cast<size_t>(s)];
+void Residency::after(StepId s) {
+  const size_t position = position_[s];
+  const StreamPlan::Step& step = plan_.steps[s];
   const Guard guard(*this);
-  auto note_written = [&](int32_t at, bool by_host) {
-    if (at < 0 || !is_used_at(position, static_cast<size_t>(at))) return;  // absent, or on another device
-    Unit& unit = units_[static_cast<size_t>(at)];
+  auto note_written = [&](LocationId at, bool by_host) {
+    if (at == kNoLocation || !is_used_at(position, unit_of(at))) return;  // absent, or on another device
+    Unit& unit = units_[unit_of(at)];
     unit.written = true;
     unit.on_host = by_host || unit.place != Place::device;
     unit.in_file = false;
   };
-  if (step.instruction < 0) {
+  if (step.instruction == kNoInstruction) {
     note_written(step.target, /*by_host=*/true);
   } else {
-    const Instruction& instruction = program_.instructions()[static_cast<size_t>(step.instruction)];
+    const Instruction& instruction = program_.instructions()[step.instruction];
     for (size_t k = instruction.num_inputs; k < program_.operands(instruction).size(); ++k)
       note_written(plan_.operands[step.first_operand + k], /*by_host=*/false);
   }
-  for (int32_t u : at_[position].units) {
-    const auto index = static_cast<size_t>(u);
+  for (UnitId index : at_[position].units) {
     if (!units_[index].lasting && next_use(index, position) == INT64_MAX) drop(index);
   }
 }
 
 void Residency::end() {
   const Guard guard(*this);
-  for (size_t u = 0; u < units_.size(); ++u)
+  for (UnitId u : units_.ids())
     if (!units_[u].lasting) drop(u);
   binding_ = nullptr;
   runs_ = false;
@@ -355,9 +349,8 @@ void Residency::end() {
 void Residency::check_room(size_t position) const {
   const JobMemory& job = *memory_->job;
   uint64_t needed = 0;
-  for (int32_t u : at_[position].units)
-    if (const Unit& unit = units_[static_cast<size_t>(u)]; unit.place != Place::device && !is_packed(static_cast<size_t>(u)))
-      needed += unit.size_bytes;
+  for (UnitId u : at_[position].units)
+    if (const Unit& unit = units_[u]; unit.place != Place::device && !is_packed(u)) needed += unit.size_bytes;
   if (needed > job.host_limit())
     throw_limit_too_low(job.host_limit(), job.on_host()->name(), needed, " for a node, as the device has no room for it");
 }

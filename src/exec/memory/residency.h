@@ -55,20 +55,21 @@ class Residency final : MemoryKeeper {
   ~Residency();
 
   /// A run begins.
-  /// @param planned  per location of the plan: where it lies, if it is planned. Stays valid until the end.
+  /// @param planned  where each location lies, if it is planned. Stays valid until the end.
   /// @throws Error(resource_exhausted) if the session's limit does not hold what the largest step uses, saying how much that is.
-  void begin(const Binding& binding, std::span<std::byte* const> planned);
+  void begin(const Binding& binding, IdSpan<LocationId, std::byte* const> planned);
   /// The run goes on, or stops for a while: then others may have its memory moved out.
   void go_on(bool runs);
   /// A location that is held, or a constant's, has got its memory. @param from_host  it has the elements that the host has: of a feed, or a
   /// constant.
-  void add(int32_t location, std::byte* data, size_t size_bytes, bool from_host);
+  void add(LocationId location, std::byte* data, size_t size_bytes, bool from_host);
   /// @throws Error(resource_exhausted) if both limits leave no room for what the step uses, Error(io_error) if a file cannot be written.
-  void before(int32_t step);
-  void after(int32_t step);
+  void before(StepId step);
+  void after(StepId step);
   void end();
 
  private:
+  enum class UnitId : int32_t {};  // the plan's locations, by their numbers, then what is packed
   enum class Place : uint8_t { nowhere, device, host, file };
   struct Unit {
     size_t size_bytes = 0;
@@ -83,9 +84,9 @@ class Residency final : MemoryKeeper {
   };
   struct Guard;
 
-  size_t size_of(size_t unit) const;  // as far as it is known before the run
-  int64_t next_use(size_t unit, size_t position) const;
-  bool is_used_at(size_t position, size_t unit) const;
+  size_t size_of(UnitId unit) const;  // as far as it is known before the run
+  int64_t next_use(UnitId unit, size_t position) const;
+  bool is_used_at(size_t position, UnitId unit) const;
   void check_limit() const;
   void check_room(size_t position) const;
   // Who lets go of what.
@@ -97,23 +98,25 @@ class Residency final : MemoryKeeper {
   bool make_room(const MemoryAccount* full, const std::function<bool()>& enough, const Choice& choice);
   bool keep_host_limit(size_t position);
   // How it moves.
-  void bring(size_t unit, size_t position);
+  void bring(UnitId unit, size_t position);
   void fetch_ahead(size_t position);
   void await_arrival(Unit& unit);
-  void move_out(size_t unit);
-  void spill(size_t unit);
-  void read_back(size_t unit);
-  void drop(size_t unit);
-  void put(size_t unit, Place place);
-  MemoryAccount* account_of(size_t unit, Place place) const;
+  void move_out(UnitId unit);
+  void spill(UnitId unit);
+  void read_back(UnitId unit);
+  void drop(UnitId unit);
+  void put(UnitId unit, Place place);
+  MemoryAccount* account_of(UnitId unit, Place place) const;
   Bus& bus() const { return *device_.bus(); }
   void move(const Unit& unit, Bus::Move where);
   void use_over_bus(size_t size_bytes);
   void count_move(size_t size_bytes, uint64_t since_ns) const;
-  const StreamPlan::Location& location(size_t unit) const { return plan_.locations[unit]; }
-  bool is_packed(size_t unit) const { return unit >= plan_.locations.size(); }
+  static UnitId unit_of(LocationId location) { return UnitId{static_cast<int32_t>(location)}; }
+  const StreamPlan::Location& location(UnitId unit) const { return plan_.locations[id_at<LocationId>(index_of(unit))]; }
+  bool is_packed(UnitId unit) const { return index_of(unit) >= plan_.locations.size(); }
+  IdRange<UnitId> packed_units() const { return {id_at<UnitId>(plan_.locations.size()), units_.next_id()}; }
   template <typename Piece>
-  void exchange(size_t unit, Piece&& piece);
+  void exchange(UnitId unit, Piece&& piece);
 
   const Program& program_;
   const StreamPlan& plan_;
@@ -122,19 +125,19 @@ class Residency final : MemoryKeeper {
   const std::shared_ptr<DeviceMemory> memory_;
   const std::vector<std::unique_ptr<Residency>>& siblings_;
   const Binding* binding_ = nullptr;  // of the run, also while it stops
-  std::span<std::byte* const> planned_;
+  IdSpan<LocationId, std::byte* const> planned_;
   bool runs_ = false;
   std::vector<const PackedState*> packed_;                        // for instructions on the device, each once
   std::vector<std::pair<size_t, const Instruction*>> versioned_;  // those of them that each version of the parameters has anew
-  std::vector<Unit> units_;                                       // the plan's locations, then what is packed
+  IdVector<UnitId, Unit> units_;
   // Positions are steps in the order in which they are issued.
   struct Position {
-    int32_t step = -1;
-    std::vector<int32_t> units;  // that it uses on the device, ascending
+    StepId step = kNoStep;
+    std::vector<UnitId> units;  // that it uses on the device, ascending
   };
   std::vector<Position> at_;
-  std::vector<size_t> position_;            // per step
-  std::vector<std::vector<int32_t>> uses_;  // per unit: positions, ascending
+  IdVector<StepId, size_t> position_;
+  IdVector<UnitId, std::vector<int32_t>> uses_;  // positions, ascending
   size_t at_position_ = 0;
   // Constants have a file of their own: their places in it last.
   struct File {

@@ -39,12 +39,12 @@ void Residency::await_arrival(Unit& unit) {
 }
 
 // Of the job, but for devices: there reserve() counts. What is packed lies in the host's memory in any case: that copy is the session's.
-MemoryAccount* Residency::account_of(size_t index, Place place) const {
+MemoryAccount* Residency::account_of(UnitId index, Place place) const {
   if (!memory_->job || is_packed(index)) return nullptr;
   return place == Place::host ? memory_->job->on_host().get() : place == Place::file ? memory_->job->in_files().get() : nullptr;
 }
 
-void Residency::put(size_t index, Place place) {
+void Residency::put(UnitId index, Place place) {
   Unit& unit = units_[index];
   if (unit.place == Place::device) unreserve(unit.size_bytes);
   if (MemoryAccount* before = account_of(index, unit.place)) before->discharge(MemoryClass::other, unit.size_bytes);
@@ -52,7 +52,7 @@ void Residency::put(size_t index, Place place) {
   unit.place = place;
 }
 
-void Residency::move_out(size_t index) {
+void Residency::move_out(UnitId index) {
   Unit& unit = units_[index];
   if (unit.written) move(unit, unit.on_host ? Bus::Move::back_to_host : Bus::Move::to_host);
   unit.arrival = nullptr;
@@ -60,14 +60,14 @@ void Residency::move_out(size_t index) {
   put(index, Place::host);
 }
 
-void Residency::drop(size_t index) {
+void Residency::drop(UnitId index) {
   put(index, Place::nowhere);
   units_[index] = {};
 }
 
 // Calls piece(memory of the host, offset in the unit, bytes) for the contents of a unit, part by part.
 template <typename Piece>
-void Residency::exchange(size_t index, Piece&& piece) {
+void Residency::exchange(UnitId index, Piece&& piece) {
   const uint64_t start = sharing::now_ns();
   Unit& unit = units_[index];
   bounce_.resize(std::min(unit.size_bytes, kBounceBytes));
@@ -78,7 +78,7 @@ void Residency::exchange(size_t index, Piece&& piece) {
 }
 
 // From the host's memory to the file. A file that cannot be written leaves everything as it was.
-void Residency::spill(size_t index) {
+void Residency::spill(UnitId index) {
   Unit& unit = units_[index];
   if (unit.written && !unit.in_file) {
     File& where = unit.lasting ? of_constants_ : of_run_;
@@ -97,7 +97,7 @@ void Residency::spill(size_t index) {
   put(index, Place::file);
 }
 
-void Residency::read_back(size_t index) {
+void Residency::read_back(UnitId index) {
   Unit& unit = units_[index];
   if (unit.place != Place::file) return;
   if (unit.written) {

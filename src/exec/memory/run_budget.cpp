@@ -16,7 +16,7 @@
 namespace treadle::exec {
 namespace {
 
-const BudgetedPlan::Stay* stay_at(const BudgetedPlan& plan, size_t buffer, int32_t step) {
+const BudgetedPlan::Stay* stay_at(const BudgetedPlan& plan, BufferId buffer, int32_t step) {
   for (const BudgetedPlan::Stay& stay : plan.stays[buffer])
     if (stay.first <= step && step <= stay.last) return &stay;
   return nullptr;
@@ -56,7 +56,9 @@ void RunBudget::begin_without_limit() {
 
 bool RunBudget::is_outdated() const { return control_.pass->generation() != limit_generation_; }
 
-size_t RunBudget::instruction_at(size_t step) const { return state_.budget() ? state_.budget()->instruction_at(step) : step; }
+InstructionId RunBudget::instruction_at(size_t step) const {
+  return state_.budget() ? state_.budget()->instruction_at(step) : id_at<InstructionId>(step);
+}
 
 size_t RunBudget::capacity_beside(size_t bytes) const {
   return std::min(share_of_arena(state_.binding()), control_.pass->arena_capacity(bytes));
@@ -134,7 +136,7 @@ void RunBudget::choose_rest(int32_t step, std::span<const Kept> kept) {
     plan = nullptr;
   }
   if (!plan) {
-    std::vector<bool> is_away(program.num_buffers(), false);
+    IdVector<BufferId, bool> is_away(program.num_buffers(), false);
     for (const Kept& value : kept) is_away[value.buffer] = value.from == RunState::kAway;
     plan = plan_rest(binding, capacity_beside(outputs + later_bytes_), order, step, is_away);
   }
@@ -161,7 +163,7 @@ void RunBudget::move_values(size_t step, sharing::Turn& turn) {
   const BudgetedPlan& plan = *state_.budget();
   for (uint32_t m = plan.first_move[step]; m < plan.first_move[step + 1]; ++m) {
     const BudgetedPlan::Move& move = plan.moves[m];
-    const auto buffer = static_cast<size_t>(move.buffer);
+    const BufferId buffer = move.buffer;
     const size_t size = state_.binding().buffer_sizes()[buffer];
     switch (move.kind) {
       case BudgetedPlan::Kind::spill: write_out(plan.file_offsets[buffer], move.offset, size); break;
@@ -193,7 +195,7 @@ void RunBudget::read_back(size_t file_offset, size_t offset, size_t size_bytes) 
 void RunBudget::recompute(const BudgetedPlan& plan, size_t first, size_t count, sharing::Turn& turn) {
   for (size_t r = first; r < first + count; ++r) {
     const BudgetedPlan::Replay& replay = plan.replays[r];
-    const Instruction& instruction = state_.program().instructions()[static_cast<size_t>(replay.instruction)];
+    const Instruction& instruction = state_.program().instructions()[replay.instruction];
     const size_t operands = static_cast<size_t>(instruction.num_inputs) + instruction.num_outputs;
     replay_pointers_.resize(std::max(replay_pointers_.size(), operands));
     for (size_t k = 0; k < operands; ++k) {
@@ -205,14 +207,14 @@ void RunBudget::recompute(const BudgetedPlan& plan, size_t first, size_t count, 
 }
 
 // @param plan  null: the program's own order, in which nothing moves.
-bool RunBudget::is_needed(const BudgetedPlan* plan, size_t buffer, int32_t step) const {
+bool RunBudget::is_needed(const BudgetedPlan* plan, BufferId buffer, int32_t step) const {
   const Program::BufferInfo& info = state_.program().buffers()[buffer];
-  const bool alive = plan ? plan->is_alive_around(buffer, step) : info.first < step && step <= info.last;
+  const bool alive = plan ? plan->is_alive_around(buffer, step) : info.first < InstructionId{step} && InstructionId{step} <= info.last;
   return alive && state_.binding().buffer_sizes()[buffer] > 0;
 }
 
 // True if the value, which is away at the step, will be made anew, or could have been: nobody has written it to the file.
-bool RunBudget::is_away_without_copy(const BudgetedPlan& plan, size_t buffer, int32_t step) {
+bool RunBudget::is_away_without_copy(const BudgetedPlan& plan, BufferId buffer, int32_t step) {
   int32_t left = -1;
   for (const BudgetedPlan::Stay& stay : plan.stays[buffer])
     if (stay.last < step) left = std::max(left, stay.last);
@@ -221,9 +223,9 @@ bool RunBudget::is_away_without_copy(const BudgetedPlan& plan, size_t buffer, in
 }
 
 // True if the plan finds it in the file once it is at the step: a plan of the whole run may have written it before that.
-bool RunBudget::is_loaded_later(const BudgetedPlan& plan, size_t buffer, int32_t step) {
+bool RunBudget::is_loaded_later(const BudgetedPlan& plan, BufferId buffer, int32_t step) {
   for (size_t m = plan.first_move[static_cast<size_t>(step) + 1]; m < plan.moves.size(); ++m) {
-    if (static_cast<size_t>(plan.moves[m].buffer) != buffer || plan.moves[m].kind == BudgetedPlan::Kind::recompute) continue;
+    if (plan.moves[m].buffer != buffer || plan.moves[m].kind == BudgetedPlan::Kind::recompute) continue;
     return plan.moves[m].kind == BudgetedPlan::Kind::load;
   }
   return false;
@@ -234,7 +236,7 @@ bool RunBudget::is_loaded_later(const BudgetedPlan& plan, size_t buffer, int32_t
 bool RunBudget::find_kept(int32_t step, std::vector<Kept>& kept) const {
   const BudgetedPlan* plan = state_.budget().get();
   const bool moved = moved_before_ == static_cast<size_t>(step);  // the plan's moves before the step have been done
-  for (size_t b = 0; b < state_.program().num_buffers(); ++b) {
+  for (BufferId b : state_.program().buffers().ids()) {
     if (!is_needed(plan, b, step)) continue;
     const bool stays = !plan || stay_at(*plan, b, moved ? step : step - 1);
     if (!stays && is_away_without_copy(*plan, b, step)) return false;
@@ -284,8 +286,7 @@ bool RunBudget::is_better_left(const std::vector<Kept>& kept, const BudgetedPlan
   size_t to_move = 0, left = 0;
   for (const Kept& value : kept)
     if (value.from != value.to) to_move += size_of(value);
-  for (size_t m = before->first_move[static_cast<size_t>(step)]; m < before->moves.size(); ++m)
-    left += sizes[static_cast<size_t>(before->moves[m].buffer)];
+  for (size_t m = before->first_move[static_cast<size_t>(step)]; m < before->moves.size(); ++m) left += sizes[before->moves[m].buffer];
   return left <= to_move;
 }
 

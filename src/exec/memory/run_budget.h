@@ -45,7 +45,7 @@ class RunBudget {
   /// The limit is another one than the plan was chosen for.
   bool is_outdated() const;
   /// In the plan's order.
-  size_t instruction_at(size_t step) const;
+  InstructionId instruction_at(size_t step) const;
   /// Before every step: what the plan moves there.
   /// @param turn  the job's: values that are made anew take it as any node does
   void move_values(size_t step, sharing::Turn& turn);
@@ -57,7 +57,7 @@ class RunBudget {
   RunMemory memory_beside(bool at_once) const;
   /// A value that is needed when the limit changes.
   struct Kept {
-    size_t buffer;
+    BufferId buffer;
     size_t from, to = 0;    ///< in the arena, or kAway: in the file
     bool is_wanted = true;  ///< in the file, by the new plan
   };
@@ -70,9 +70,9 @@ class RunBudget {
   bool make_arena_hold(int32_t step, std::vector<Kept>& kept, const BudgetedPlan& any_plan);
   bool copy_to_second_arena(std::vector<Kept>& kept, const BudgetedPlan& any_plan);
   void arrange(const std::vector<Kept>& kept, const BudgetedPlan& any_plan);
-  bool is_needed(const BudgetedPlan* plan, size_t buffer, int32_t step) const;
-  static bool is_loaded_later(const BudgetedPlan& plan, size_t buffer, int32_t step);
-  static bool is_away_without_copy(const BudgetedPlan& plan, size_t buffer, int32_t step);
+  bool is_needed(const BudgetedPlan* plan, BufferId buffer, int32_t step) const;
+  static bool is_loaded_later(const BudgetedPlan& plan, BufferId buffer, int32_t step);
+  static bool is_away_without_copy(const BudgetedPlan& plan, BufferId buffer, int32_t step);
   void recompute(const BudgetedPlan& plan, size_t first, size_t count, sharing::Turn& turn);
   void write_out(size_t file_offset, size_t offset, size_t size_bytes);
   void write_out(size_t file_offset, const std::byte* data, size_t size_bytes);

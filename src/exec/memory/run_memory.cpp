@@ -48,8 +48,8 @@ struct Bytes {
 Bytes exactly(size_t bytes) { return {bytes, bytes}; }
 
 // An output that no node makes.
-bool is_found(const Program& program, int32_t output) {
-  const LocationKind location = program.slots()[static_cast<size_t>(program.slots()[static_cast<size_t>(output)].root)].location;
+bool is_found(const Program& program, SlotId output) {
+  const LocationKind location = program.slots()[program.slots()[output].root].location;
   return location == LocationKind::feed || location == LocationKind::constant || location == LocationKind::known;
 }
 
@@ -66,7 +66,7 @@ class Estimate {
   const Node* unbounded() const { return unbounded_; }
 
   /// Of a value that has memory of its own.
-  Bytes size_of(int32_t index, const Node* node) {
+  Bytes size_of(SlotId index, const Node* node) {
     const Slot& slot = this->slot(index);
     if (slot.static_shape && slot.dtype != DType::string)
       return exactly(rounded(size_bytes(slot.dtype, binding_.shape(index).num_elements())));
@@ -77,7 +77,7 @@ class Estimate {
   }
 
   /// True if a node that keeps the value beyond its own end gets a copy.
-  bool is_copied(int32_t index) const {
+  bool is_copied(SlotId index) const {
     const Slot& root = slot(slot(index).root);
     if (slot(index).rewritten) return true;
     if (root.location == LocationKind::arena || root.location == LocationKind::known) return true;
@@ -93,9 +93,9 @@ class Estimate {
     std::vector<Bytes> results;
   };
 
-  const Slot& slot(int32_t index) const { return program_.slots()[static_cast<size_t>(index)]; }
+  const Slot& slot(SlotId index) const { return program_.slots()[index]; }
 
-  std::optional<int64_t> most_elements(int32_t index) {
+  std::optional<int64_t> most_elements(SlotId index) {
     const Type& type = program_.type(index);
     if (!type.is_tensor() || !type.shape) return std::nullopt;
     int64_t elements = 1;
@@ -108,12 +108,12 @@ class Estimate {
   }
 
   void run() {
-    std::map<int32_t, Bytes> held;  // by root slot
+    std::map<SlotId, Bytes> held;  // by root slot
     Bytes alive;
     if (program_.is_body())
-      for (int32_t index : program_.preallocated()) alive += size_of(index, nullptr);
+      for (SlotId index : program_.preallocated()) alive += size_of(index, nullptr);
     else
-      for (int32_t index : program_.output_slots())  // of what is handed out as it was found
+      for (SlotId index : program_.output_slots())  // of what is handed out as it was found
         if (is_found(program_, index) && (slot(slot(index).root).location != LocationKind::feed || is_copied(index)))
           alive += size_of(index, nullptr);
     most_ = alive;
@@ -128,8 +128,8 @@ class Estimate {
       } else {
         most_.raise_to(alive + during);
       }
-      for (int32_t index : program_.operands(instruction).subspan(instruction.num_inputs)) {
-        if (index < 0 || slot(index).location != LocationKind::held || slot(index).root != index) continue;
+      for (SlotId index : program_.operands(instruction).subspan(instruction.num_inputs)) {
+        if (index == kNoSlot || slot(index).location != LocationKind::held || slot(index).root != index) continue;
         const Bytes bytes = size_of(index, instruction.node);
         alive += bytes;
         if (at_once_) most_ += bytes;
@@ -140,8 +140,8 @@ class Estimate {
     }
   }
 
-  void release(const Instruction& instruction, std::map<int32_t, Bytes>& held, Bytes& alive) const {
-    for (int32_t index : program_.releases().subspan(instruction.first_release, instruction.num_releases)) {
+  void release(const Instruction& instruction, std::map<SlotId, Bytes>& held, Bytes& alive) const {
+    for (SlotId index : program_.releases().subspan(instruction.first_release, instruction.num_releases)) {
       auto found = held.find(index);
       if (found == held.end()) continue;
       alive -= found->second;
@@ -157,7 +157,7 @@ class Estimate {
   Bytes copies_for(const Instruction& instruction) {
     Bytes copies;
     for (int i = 0; i < instruction.node->num_formal_inputs; ++i)
-      if (const int32_t index = program_.operands(instruction)[static_cast<size_t>(i)]; index >= 0 && is_copied(index))
+      if (const SlotId index = program_.operands(instruction)[static_cast<size_t>(i)]; index != kNoSlot && is_copied(index))
         copies += size_of(index, instruction.node);
     return copies;
   }
@@ -218,9 +218,9 @@ class Estimate {
     if (!unbounded_) unbounded_ = inside.unbounded();
     BodyNeed need{exactly(rounded(bound->offsets().arena_bytes)), {}, {}};
     need.total = need.arena + inside.most();
-    for (int32_t output : body.output_slots()) {
+    for (SlotId output : body.output_slots()) {
       need.results.push_back(inside.size_of(output, instruction.node));
-      const LocationKind location = body.slots()[static_cast<size_t>(body.slots()[static_cast<size_t>(output)].root)].location;
+      const LocationKind location = body.slots()[body.slots()[output].root].location;
       // What is no result of the body's own is copied, unless it was handed in and may be handed on.
       if (location == LocationKind::constant || (location != LocationKind::held && inside.is_copied(output)))
         need.total += need.results.back();
@@ -241,7 +241,7 @@ class Estimate {
   }
 
   /// The first element of an int64 operand whose value is known before the run.
-  std::optional<int64_t> known_value(int32_t index) const {
+  std::optional<int64_t> known_value(SlotId index) const {
     const Slot& root = slot(slot(index).root);
     if (slot(index).dtype != DType::int64) return std::nullopt;
     const Tensor* tensor = nullptr;
@@ -256,10 +256,10 @@ class Estimate {
     const auto operands = program_.operands(instruction);
     // A scan output's extent is known where the condition stays true.
     for (size_t k = instruction.num_inputs + num_carried(instruction); k < operands.size(); ++k)
-      if (operands[k] >= 0 && slot(operands[k]).static_shape && binding_.shape(operands[k]).rank() > 0)
+      if (operands[k] != kNoSlot && slot(operands[k]).static_shape && binding_.shape(operands[k]).rank() > 0)
         return exactly(static_cast<size_t>(binding_.shape(operands[k])[0]));
     constexpr int64_t kMany = 1 << 30;
-    const auto limit = operands[0] >= 0 ? known_value(operands[0]) : std::nullopt;
+    const auto limit = operands[0] != kNoSlot ? known_value(operands[0]) : std::nullopt;
     const bool stacks = instruction.bodies[0]->output_slots().size() > 1 + num_carried(instruction);
     if (limit && *limit <= 0) return {};
     if (!stacks) return {1, limit ? static_cast<size_t>(std::min<int64_t>(*limit, 2)) : 2};  // a third one needs no more
@@ -270,14 +270,14 @@ class Estimate {
     return {1, static_cast<size_t>(*limit)};
   }
 
-  int32_t scanned(const Instruction& instruction, size_t k) const { return program_.operands(instruction)[num_carried(instruction) + k]; }
+  SlotId scanned(const Instruction& instruction, size_t k) const { return program_.operands(instruction)[num_carried(instruction) + k]; }
   static int64_t axis_of(const Instruction& instruction, size_t k) {
     const auto& axes = instruction.node->attributes.get_ints("scan_input_axes");
     return k < axes.size() ? axes[k] : 0;
   }
 
   Bytes trips_of_scan(const Instruction& instruction) {
-    const int32_t first = scanned(instruction, 0);
+    const SlotId first = scanned(instruction, 0);
     if (slot(first).static_shape) {
       const Shape& shape = binding_.shape(first);
       return exactly(static_cast<size_t>(shape[normalise_axis(axis_of(instruction, 0), shape.rank(), "scan_input_axes")]));
@@ -291,7 +291,7 @@ class Estimate {
     Bytes bytes;
     const auto count = static_cast<size_t>(instruction.node->attributes.get_int("num_scan_inputs"));
     for (size_t k = 0; k < count; ++k) {
-      const int32_t index = scanned(instruction, k);
+      const SlotId index = scanned(instruction, k);
       if (!slot(index).static_shape) continue;
       Shape shape = binding_.shape(index);
       const int axis = normalise_axis(axis_of(instruction, k), shape.rank(), "scan_input_axes");
@@ -319,7 +319,7 @@ RunMemory memory_beside_arena(const Binding& binding, const RunControl& control,
   const auto instructions = program.instructions();
   const auto outputs = program.output_slots();
   if (std::none_of(instructions.begin(), instructions.end(), [](const Instruction& instruction) { return instruction.dynamic; }) &&
-      std::none_of(outputs.begin(), outputs.end(), [&](int32_t output) { return is_found(program, output); }))
+      std::none_of(outputs.begin(), outputs.end(), [&](SlotId output) { return is_found(program, output); }))
     return {};
   const Estimate estimate(binding, control, is_lent, at_once);
   return {estimate.most().certain, estimate.most().possible, estimate.unbounded()};

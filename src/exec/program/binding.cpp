@@ -62,14 +62,14 @@ Binding::Binding(const Program& program) : program_(program) {
   // Bound states are aligned within the block as the block is: operator new gives the strictest fundamental alignment.
   state_ = std::make_unique<std::byte[]>(program.state_bytes() + 1);
   static const Shape scalar;
-  for (int32_t slot : program.operands()) {
-    operand_shapes_.push_back(slot < 0 ? &scalar : &shapes_[static_cast<size_t>(slot)]);
-    operand_dtypes_.push_back(slot < 0 ? DType::undefined : slots[static_cast<size_t>(slot)].dtype);
+  for (SlotId slot : program.operands()) {
+    operand_shapes_.push_back(slot == kNoSlot ? &scalar : &shapes_[slot]);
+    operand_dtypes_.push_back(slot == kNoSlot ? DType::undefined : slots[slot].dtype);
   }
   if (std::any_of(slots.begin(), slots.end(), [](const Slot& slot) { return slot.row_step != 0; })) {
-    for (int32_t slot : program.operands()) operand_steps_.push_back(slot < 0 ? 0 : slots[static_cast<size_t>(slot)].row_step);
+    for (SlotId slot : program.operands()) operand_steps_.push_back(slot == kNoSlot ? 0 : slots[slot].row_step);
   }
-  for (size_t s = 0; s < slots.size(); ++s) {
+  for (SlotId s : slots.ids()) {
     const Value& value = program.graph().value(slots[s].value);
     if (slots[s].constant_shape)
       shapes_[s] = value.type.static_shape();
@@ -77,25 +77,25 @@ Binding::Binding(const Program& program) : program_(program) {
       shapes_[s].resize(value.type.rank());
     if (slots[s].location == LocationKind::known) known_[s] = Tensor(slots[s].dtype, value.type.static_shape());
   }
-  std::vector<bool> varies(slots.size());
-  for (const Program::SymbolicExtent& extent : program.symbolic_extents()) varies[static_cast<size_t>(extent.slot)] = true;
-  for (const Program::SymbolicExtent& element : program.known_elements()) varies[static_cast<size_t>(element.slot)] = true;
-  auto is_varying = [&](int32_t slot) { return slot >= 0 && varies[static_cast<size_t>(slot)]; };
+  IdVector<SlotId, bool> varies(slots.size());
+  for (const Program::SymbolicExtent& extent : program.symbolic_extents()) varies[extent.slot] = true;
+  for (const Program::SymbolicExtent& element : program.known_elements()) varies[element.slot] = true;
+  auto is_varying = [&](SlotId slot) { return slot != kNoSlot && varies[slot]; };
   for (const Instruction& instruction : program.instructions()) {
     const auto operands = program.operands(instruction);
     if (!instruction.dynamic && std::any_of(operands.begin(), operands.end(), is_varying)) varying_.push_back(&instruction);
   }
-  for (size_t b = 0; b < program.num_buffers(); ++b)
+  for (BufferId b : program.buffers().ids())
     if (is_varying(program.buffers()[b].slot)) varying_buffers_.push_back(b);
-  for (int32_t slot : program.operands()) operand_values_.push_back(elements_of(slot));
+  for (SlotId slot : program.operands()) operand_values_.push_back(elements_of(slot));
 }
 
 // Where they are known before the run; null otherwise. A view of a constant has the constant's elements, but another shape: kernels read
 // elements only.
-const Tensor* Binding::elements_of(int32_t slot) const {
-  if (slot < 0) return nullptr;
-  const Slot& s = program_.slots()[static_cast<size_t>(slot)];
-  if (s.location == LocationKind::known) return &known_[static_cast<size_t>(slot)];
+const Tensor* Binding::elements_of(SlotId slot) const {
+  if (slot == kNoSlot) return nullptr;
+  const Slot& s = program_.slots()[slot];
+  if (s.location == LocationKind::known) return &known_[slot];
   return s.location == LocationKind::constant && constant(s.root).is_tensor() ? &constant(s.root).tensor() : nullptr;
 }
 
@@ -106,7 +106,7 @@ void Binding::take_parameters(std::shared_ptr<const ParameterVersion> parameters
   parameters_ = std::move(parameters);
   const auto operands = program_.operands();
   for (size_t k = 0; k < operands.size(); ++k)
-    if (operands[k] >= 0 && program_.slots()[static_cast<size_t>(operands[k])].location == LocationKind::constant)
+    if (operands[k] != kNoSlot && program_.slots()[operands[k]].location == LocationKind::constant)
       operand_values_[k] = elements_of(operands[k]);
 }
 
@@ -114,12 +114,13 @@ void Binding::evaluate() {
   program_.extent_code().run(values_);
   const auto slots = program_.slots();
   std::fill(changed_.begin(), changed_.end(), uint8_t{0});
-  auto set = [&](auto& target, int64_t value, size_t slot) {
+  auto set = [&](auto& target, int64_t value, SlotId slot) {
     changed_[slot] |= target != value;
     target = static_cast<std::remove_reference_t<decltype(target)>>(value);
   };
   for (const Program::SymbolicExtent& element : program_.known_elements()) {
-    auto s = static_cast<size_t>(element.slot), i = static_cast<size_t>(element.position);
+    const SlotId s = element.slot;
+    const auto i = static_cast<size_t>(element.position);
     if (slots[s].dtype == DType::int64)
       set(known_[s].data<int64_t>()[i], element.value(values_), s);
     else
@@ -130,7 +131,7 @@ void Binding::evaluate() {
     if (value < 0)
       throw Error(ErrorCode::invalid_argument,
                   "the extent " + to_string(extent.dim) + " of \"" + program_.name(extent.slot) + "\" is " + std::to_string(value));
-    set(shapes_[static_cast<size_t>(extent.slot)][extent.position], value, static_cast<size_t>(extent.slot));
+    set(shapes_[extent.slot][extent.position], value, extent.slot);
   }
 }
 
@@ -166,7 +167,7 @@ void Binding::bind_instruction(const Instruction& instruction, int max_threads) 
     error.add_context(describe(*instruction.node) + ", binding shapes", "inputs of shapes " + shapes);
     throw;
   }
-  sizes_[static_cast<size_t>(instruction.scratch_buffer)] = context.scratch_bytes();
+  sizes_[instruction.scratch_buffer] = context.scratch_bytes();
 }
 
 // Some kernels pack their weights in the form that the extents ask for when they are bound, which takes longer than anything else here:
@@ -180,9 +181,9 @@ void Binding::pack_ahead(int max_threads, ThreadPool* pool) {
   for (const Instruction& instruction : program_.instructions()) {
     if (!packed(instruction) || instruction.dynamic) continue;
     size_t weight_bytes = 0;
-    for (int32_t slot : program_.operands(instruction))
-      if (slot >= 0 && program_.slots()[static_cast<size_t>(slot)].location == LocationKind::constant)
-        weight_bytes += size_bytes(program_.slots()[static_cast<size_t>(slot)].dtype, shape(slot).num_elements());
+    for (SlotId slot : program_.operands(instruction))
+      if (slot != kNoSlot && program_.slots()[slot].location == LocationKind::constant)
+        weight_bytes += size_bytes(program_.slots()[slot].dtype, shape(slot).num_elements());
     if (weight_bytes == 0) continue;
     packing.push_back(&instruction);
     total_bytes += weight_bytes;
@@ -209,8 +210,8 @@ void Binding::bind_all(ThreadPool* pool) {
   const LoadPhases::Phase phase("bind kernels");
   for (const Instruction& instruction : program_.instructions()) bind_instruction(instruction, max_threads_);
   program_.weights().charge_shared();
-  for (size_t b = 0; b < sizes_.size(); ++b)
-    if (program_.buffers()[b].slot >= 0) sizes_[b] = bytes_of(program_.buffers()[b].slot);
+  for (BufferId b : sizes_.ids())
+    if (program_.buffers()[b].slot != kNoSlot) sizes_[b] = bytes_of(program_.buffers()[b].slot);
 }
 
 // A kernel's bind() depends on shapes and known elements only: what reads none that differ stays as it is. Of a model whose cache grows by
@@ -219,13 +220,12 @@ void Binding::bind_again() {
   bool may_have_packed = false;
   for (const Instruction* instruction : varying_) {
     const auto operands = program_.operands(*instruction);
-    if (std::none_of(operands.begin(), operands.end(), [&](int32_t slot) { return slot >= 0 && changed_[static_cast<size_t>(slot)] != 0; }))
-      continue;
+    if (std::none_of(operands.begin(), operands.end(), [&](SlotId slot) { return slot != kNoSlot && changed_[slot] != 0; })) continue;
     bind_instruction(*instruction, max_threads_);
     may_have_packed |= instruction->packed_is_shared;
   }
   if (may_have_packed) program_.weights().charge_shared();
-  for (size_t b : varying_buffers_) sizes_[b] = bytes_of(program_.buffers()[b].slot);
+  for (BufferId b : varying_buffers_) sizes_[b] = bytes_of(program_.buffers()[b].slot);
 }
 
 void Binding::bind(std::span<const int64_t> symbol_values, int max_threads, bool bucketed, ThreadPool* pool,
@@ -297,7 +297,7 @@ std::shared_ptr<const BudgetedPlan> Binding::affordable() const {
 void Binding::estimate_costs() {
   const auto instructions = program_.instructions();
   hints_.assign(instructions.size(), {});
-  for (size_t i = 0; i < instructions.size(); ++i) {
+  for (InstructionId i : instructions.ids()) {
     if (!instructions[i].bodies.empty() || instructions[i].dynamic) continue;
     const auto [computing_ns, moving_ns] = estimate_cost(instructions[i]);
     hints_[i].estimated_ns = static_cast<uint32_t>(std::clamp(computing_ns + moving_ns, 1.0, 4e9));
@@ -315,9 +315,8 @@ std::pair<double, double> Binding::estimate_cost(const Instruction& instruction)
   if (instruction.node->op->cost) {
     cost = instruction.node->op->cost(context);
   } else {
-    for (int32_t slot : program_.operands(instruction))
-      if (slot >= 0)
-        cost.bytes += static_cast<double>(size_bytes(program_.slots()[static_cast<size_t>(slot)].dtype, shape(slot).num_elements()));
+    for (SlotId slot : program_.operands(instruction))
+      if (slot != kNoSlot) cost.bytes += static_cast<double>(size_bytes(program_.slots()[slot].dtype, shape(slot).num_elements()));
   }
   return {cost.flops / kFlopsPerNs, cost.bytes / kBytesPerNs};
 }
@@ -325,8 +324,8 @@ std::pair<double, double> Binding::estimate_cost(const Instruction& instruction)
 void Binding::judge_costs() {
   const auto instructions = program_.instructions();
   expensive_.assign(instructions.size(), 0);
-  std::vector<int32_t> candidates;
-  for (size_t i = 0; i < instructions.size(); ++i) {
+  std::vector<InstructionId> candidates;
+  for (InstructionId i : instructions.ids()) {
     const bool custom = instructions[i].dynamic && instructions[i].kernel && is_custom_op(*instructions[i].node->op);
     if (!instructions[i].bodies.empty() || custom)
       expensive_[i] = 1;
@@ -334,7 +333,7 @@ void Binding::judge_costs() {
       expensive_[i] = 2;
     else
       expensive_[i] = hints_[i].estimated_ns > kExpensiveNs;
-    if (expensive_[i] != 0) candidates.push_back(static_cast<int32_t>(i));
+    if (expensive_[i] != 0) candidates.push_back(i);
   }
   // A kernel from outside may go on elsewhere, so that one is enough for others to run beside it.
   wide_ = instructions.size() > 1 && std::any_of(instructions.begin(), instructions.end(), [](const Instruction& instruction) {
@@ -345,20 +344,15 @@ void Binding::judge_costs() {
     for (size_t b = a + 1; b < candidates.size() && !wide_; ++b) wide_ = !reach.before(candidates[a], candidates[b]);
 }
 
-size_t Binding::bytes_of(int32_t slot) const {
-  return size_bytes(program_.slots()[static_cast<size_t>(slot)].dtype, shape(slot).num_elements());
-}
+size_t Binding::bytes_of(SlotId slot) const { return size_bytes(program_.slots()[slot].dtype, shape(slot).num_elements()); }
 
 bool Binding::place_pieces() {
   bool moved = false;
   const auto slots = program_.slots();
-  auto row_of = [&](int32_t slot) {
-    const auto s = static_cast<size_t>(slot);
-    return shapes_[s][shapes_[s].rank() - 1];
-  };
+  auto row_of = [&](SlotId slot) { return shapes_[slot][shapes_[slot].rank() - 1]; };
   // From its first byte to behind its last one.
-  auto reach_of = [&](int32_t slot) {
-    const Slot& own = slots[static_cast<size_t>(slot)];
+  auto reach_of = [&](SlotId slot) {
+    const Slot& own = slots[slot];
     if (own.row_step == 0 || shape(slot).num_elements() == 0) return bytes_of(slot);
     return size_bytes(own.dtype, (shape(slot).num_elements() / row_of(slot) - 1) * own.row_step + row_of(slot));
   };
@@ -368,20 +362,19 @@ bool Binding::place_pieces() {
   for (const Program::Piece& piece : program_.pieces()) {
     if (piece.first_preceding != first || piece.num_preceding < count) first = piece.first_preceding, count = 0, preceding_bytes = 0;
     for (; count < piece.num_preceding; ++count)
-      if (const int32_t slot = program_.operands()[first + count]; slot >= 0) {
-        const bool by_rows = slots[static_cast<size_t>(piece.slot)].row_step != 0;
-        preceding_bytes += by_rows ? size_bytes(slots[static_cast<size_t>(slot)].dtype, row_of(slot)) : bytes_of(slot);
+      if (const SlotId slot = program_.operands()[first + count]; slot != kNoSlot) {
+        const bool by_rows = slots[piece.slot].row_step != 0;
+        preceding_bytes += by_rows ? size_bytes(slots[slot].dtype, row_of(slot)) : bytes_of(slot);
       }
-    const size_t reach = reach_of(piece.slot), whole = bytes_of(slots[static_cast<size_t>(piece.slot)].root);
-    size_t offset = (piece.base < 0 ? 0 : piece_offsets_[static_cast<size_t>(piece.base)]) + preceding_bytes;
+    const size_t reach = reach_of(piece.slot), whole = bytes_of(slots[piece.slot].root);
+    size_t offset = (piece.base == kNoSlot ? 0 : piece_offsets_[piece.base]) + preceding_bytes;
     // Without elements it has a place all the same, where others may begin; there may be rows before it, but none in the whole.
     if (reach == 0) offset = std::min(offset, whole);
     if (offset + reach > whole)
-      throw Error(ErrorCode::invalid_argument, "the pieces of \"" + program_.name(slots[static_cast<size_t>(piece.slot)].root) +
-                                                   "\" do not fit into it: \"" + program_.name(piece.slot) + "\" has the shape " +
-                                                   to_string(shape(piece.slot)));
-    size_t& own = piece_offsets_[static_cast<size_t>(piece.slot)];
-    moved |= own != offset && slots[static_cast<size_t>(piece.slot)].location == LocationKind::arena;
+      throw Error(ErrorCode::invalid_argument, "the pieces of \"" + program_.name(slots[piece.slot].root) + "\" do not fit into it: \"" +
+                                                   program_.name(piece.slot) + "\" has the shape " + to_string(shape(piece.slot)));
+    size_t& own = piece_offsets_[piece.slot];
+    moved |= own != offset && slots[piece.slot].location == LocationKind::arena;
     own = offset;
   }
   return moved;
@@ -409,9 +402,9 @@ void Binding::place(bool bucketed) {
     } catch (const Error&) {
       upper = values_;  // bounds that do not broadcast: plan for the extents as they are
     }
-    for (size_t b = 0; b < plan->sizes.size(); ++b) {
-      int32_t slot = program_.buffers()[b].slot;
-      if (slot < 0) {
+    for (BufferId b : plan->sizes.ids()) {
+      SlotId slot = program_.buffers()[b].slot;
+      if (slot == kNoSlot) {
         plan->sizes[b] += plan->sizes[b] / 8;  // scratch: what the extents would need is the kernel's secret
         continue;
       }
@@ -423,17 +416,17 @@ void Binding::place(bool bucketed) {
   offsets_ = std::move(plan);
 }
 
-size_t Binding::bytes_of_buffer(int32_t slot, std::span<const int64_t> values) const {
+size_t Binding::bytes_of_buffer(SlotId slot, std::span<const int64_t> values) const {
   int64_t elements = 1;
   for (const Dim& dim : *program_.type(slot).shape) elements = checked_mul(elements, std::max<int64_t>(0, treadle::evaluate(dim, values)));
-  return size_bytes(program_.slots()[static_cast<size_t>(slot)].dtype, elements);
+  return size_bytes(program_.slots()[slot].dtype, elements);
 }
 
-std::vector<size_t> Binding::buffer_sizes_for(std::vector<int64_t> values) const {
+IdVector<BufferId, size_t> Binding::buffer_sizes_for(std::vector<int64_t> values) const {
   program_.extent_code().run(values);
-  std::vector<size_t> sizes = sizes_;
-  for (size_t b = 0; b < sizes.size(); ++b)
-    if (const int32_t slot = program_.buffers()[b].slot; slot >= 0) sizes[b] = bytes_of_buffer(slot, values);
+  IdVector<BufferId, size_t> sizes = sizes_;
+  for (BufferId b : sizes.ids())
+    if (const SlotId slot = program_.buffers()[b].slot; slot != kNoSlot) sizes[b] = bytes_of_buffer(slot, values);
   return sizes;
 }
 
@@ -456,19 +449,21 @@ size_t Binding::own_arena_bytes() const {
 void Binding::add_offsets(OffsetPlan& plan) const {
   if (const ParallelPlan* parallel = program_.parallel()) {
     memory::ArenaPlan arena = memory::plan_arena(
-        plan.sizes, [&](size_t a, size_t b) { return parallel->conflict(a, b); }, Storage::kAlignment);
-    plan.offsets = std::move(arena.offsets);
+        plan.sizes, [&](size_t a, size_t b) { return parallel->conflict(id_at<BufferId>(a), id_at<BufferId>(b)); }, Storage::kAlignment);
+    plan.offsets = IdVector<BufferId, size_t>(std::move(arena.offsets));
     plan.arena_bytes = arena.size_bytes;
     plan.lower_bound_bytes = arena.lower_bound_bytes;
     return;
   }
   std::vector<memory::Buffer> buffers;
   buffers.reserve(plan.sizes.size());
-  for (size_t b = 0; b < plan.sizes.size(); ++b)
-    buffers.push_back({plan.sizes[b], program_.buffers()[b].first, program_.buffers()[b].last + 1});
+  for (BufferId b : plan.sizes.ids()) {
+    const Program::BufferInfo& info = program_.buffers()[b];
+    buffers.push_back({plan.sizes[b], static_cast<int32_t>(info.first), static_cast<int32_t>(info.last) + 1});
+  }
   memory::ArenaPlan arena = memory::plan_arena_exactly(
       buffers, {.alignment = Storage::kAlignment, .time_limit_seconds = kNoLimitSeconds, .max_steps = search_steps(buffers.size())});
-  plan.offsets = std::move(arena.offsets);
+  plan.offsets = IdVector<BufferId, size_t>(std::move(arena.offsets));
   plan.arena_bytes = arena.size_bytes;
   plan.lower_bound_bytes = arena.lower_bound_bytes;
 }

@@ -28,7 +28,7 @@ struct OrderChoice;
 
 /// Offsets of a program's buffers, good for every binding whose buffers are not larger than those it was made for.
 struct OffsetPlan {
-  std::vector<size_t> sizes, offsets;  // bytes, per buffer
+  IdVector<BufferId, size_t> sizes, offsets;  // bytes
   size_t arena_bytes = 0;
   size_t lower_bound_bytes = 0;  // the largest sum of bytes alive at one step
 };
@@ -52,7 +52,7 @@ class Binding {
   bool came_back() const { return came_back_.load(std::memory_order_relaxed); }
 
   const Program& program() const { return program_; }
-  const Shape& shape(int32_t slot) const { return shapes_[static_cast<size_t>(slot)]; }
+  const Shape& shape(SlotId slot) const { return shapes_[slot]; }
   const void* state(const Instruction& instruction) const { return state_.get() + instruction.state_offset; }
   /// What kernels have packed for the instruction, as of parameters(); null if nothing.
   const PackedState* packed(const Instruction& instruction) const {
@@ -60,26 +60,26 @@ class Binding {
                                      : parameters_->packed[static_cast<size_t>(instruction.versioned)].state.get();
   }
   /// The elements of a root slot that is constant or a parameter.
-  const Datum& constant(int32_t slot) const {
-    const bool is_parameter = parameters_ && parameters_->constants[static_cast<size_t>(slot)].defined();
-    return is_parameter ? parameters_->constants[static_cast<size_t>(slot)] : program_.constant(slot);
+  const Datum& constant(SlotId slot) const {
+    const bool is_parameter = parameters_ && parameters_->constants[slot].defined();
+    return is_parameter ? parameters_->constants[slot] : program_.constant(slot);
   }
   /// The version of the program's parameters that runs of this binding read; null where there are none.
   const std::shared_ptr<const ParameterVersion>& parameters() const { return parameters_; }
-  const Tensor& known(int32_t slot) const { return known_[static_cast<size_t>(slot)]; }
+  const Tensor& known(SlotId slot) const { return known_[slot]; }
   /// Elements from row to row that an operand's kernel is told; 0: rows follow each other.
   int64_t operand_step(size_t operand) const { return operand_steps_.empty() ? 0 : operand_steps_[operand]; }
   /// In bytes, from where the slot's root begins.
-  size_t piece_offset(int32_t slot) const { return piece_offsets_.empty() ? 0 : piece_offsets_[static_cast<size_t>(slot)]; }
+  size_t piece_offset(SlotId slot) const { return piece_offsets_.empty() ? 0 : piece_offsets_[slot]; }
   const OffsetPlan& offsets() const { return *offsets_; }
-  std::span<const size_t> buffer_sizes() const { return sizes_; }
+  IdSpan<BufferId, const size_t> buffer_sizes() const { return sizes_; }
   /// Bytes of an arena for other values of the symbols, at most: scratch memory counts as it is, what it would be is the kernels' secret.
   /// @throws Error for values that no run could have
   size_t arena_bytes_for(std::vector<int64_t> values) const;
   /// Of an arena for just these extents: offsets() may be of larger ones. Found when first asked for.
   size_t own_arena_bytes() const;
   /// The buffers of such an arena.
-  std::vector<size_t> buffer_sizes_for(std::vector<int64_t> values) const;
+  IdVector<BufferId, size_t> buffer_sizes_for(std::vector<int64_t> values) const;
   /// The plan for an arena of so many bytes, or for the least that can be reached: made when first asked for, the last few are kept.
   std::shared_ptr<const BudgetedPlan> budgeted(size_t capacity_bytes, const OrderChoice& order) const;
   /// The plan with the smallest arena whose recomputation takes no more of a run's time than the program's recompute_fraction, or the one
@@ -91,13 +91,12 @@ class Binding {
   std::pair<double, double> estimate_cost(const Instruction& instruction) const;
   std::span<const int64_t> values() const { return values_; }
   /// Of a program for parallel execution: worth another thread.
-  bool expensive(int32_t instruction) const {
-    const uint8_t kind = expensive_[static_cast<size_t>(instruction)];
-    return kind == 1 ||
-           (kind == 2 && program_.measured_ns(static_cast<size_t>(instruction)).load(std::memory_order_relaxed) > kExpensiveNs);
+  bool expensive(InstructionId instruction) const {
+    const uint8_t kind = expensive_[instruction];
+    return kind == 1 || (kind == 2 && program_.measured_ns(instruction).load(std::memory_order_relaxed) > kExpensiveNs);
   }
   /// What a run that shares its device needs to know of a node; nothing is known in programs that are not shared.
-  sharing::NodeHint hint(size_t instruction) const { return hints_.empty() ? sharing::NodeHint{} : hints_[instruction]; }
+  sharing::NodeHint hint(InstructionId instruction) const { return hints_.empty() ? sharing::NodeHint{} : hints_[instruction]; }
   /// True if two instructions that are or may be expensive need not wait for each other.
   bool wide() const { return wide_; }
   /// Differs after every bind(), over all bindings of the process.
@@ -113,41 +112,41 @@ class Binding {
   void bind_all(ThreadPool* pool);
   void bind_again();
   void bind_instruction(const Instruction& instruction, int max_threads);
-  size_t bytes_of(int32_t slot) const;
+  size_t bytes_of(SlotId slot) const;
   bool place_pieces();  // true if a piece of a buffer in the arena has another place than before
   void place(bool bucketed);
-  size_t bytes_of_buffer(int32_t slot, std::span<const int64_t> values) const;
+  size_t bytes_of_buffer(SlotId slot, std::span<const int64_t> values) const;
   void add_offsets(OffsetPlan& plan) const;
   void estimate_costs();
   void judge_costs();
   static constexpr double kExpensiveNs = 5'000;  // several times what it takes to hand a node to another thread
 
-  const Tensor* elements_of(int32_t slot) const;
+  const Tensor* elements_of(SlotId slot) const;
   void take_parameters(std::shared_ptr<const ParameterVersion> parameters);
 
   const Program& program_;
   std::shared_ptr<const ParameterVersion> parameters_;
   std::vector<int64_t> values_;  // per expression of the symbol table
-  std::vector<Shape> shapes_;    // per slot
-  std::vector<Tensor> known_;    // per slot, where its location is `known`
+  IdVector<SlotId, Shape> shapes_;
+  IdVector<SlotId, Tensor> known_;  // where the location is `known`
   // What depends on the symbols at all: the rest is bound once.
   std::vector<const Instruction*> varying_;
-  std::vector<size_t> varying_buffers_;
-  std::vector<uint8_t> changed_;  // per slot: its shape, or known elements, differ from when the object was bound before
+  std::vector<BufferId> varying_buffers_;
+  IdVector<SlotId, uint8_t> changed_;  // its shape, or known elements, differ from when the object was bound before
   std::vector<const Shape*> operand_shapes_;
   std::vector<DType> operand_dtypes_;
   std::vector<const Tensor*> operand_values_;
   std::vector<int64_t> operand_steps_;  // Slot::row_step; empty if there are none
   std::unique_ptr<std::byte[]> state_;
-  std::vector<size_t> sizes_;          // bytes, per buffer
-  std::vector<size_t> piece_offsets_;  // bytes, per slot; empty if no slot is a piece of another
+  IdVector<BufferId, size_t> sizes_;        // bytes
+  IdVector<SlotId, size_t> piece_offsets_;  // bytes; empty if no slot is a piece of another
   std::shared_ptr<const OffsetPlan> offsets_;
   uint64_t generation_ = 0, places_generation_ = 0;
   bool bound_before_ = false;
   mutable std::atomic<bool> came_back_ = false;
   int max_threads_ = 0;
-  std::vector<sharing::NodeHint> hints_;
-  std::vector<uint8_t> expensive_;  // per instruction: 0 no, 1 yes, 2 if its measured time says so
+  IdVector<InstructionId, sharing::NodeHint> hints_;
+  IdVector<InstructionId, uint8_t> expensive_;  // 0 no, 1 yes, 2 if its measured time says so
   bool wide_ = false;
   static constexpr size_t kMaxBudgets = 4;
   mutable ForkMutex budgets_mutex_;  // of what follows

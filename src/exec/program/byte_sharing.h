@@ -14,9 +14,9 @@ namespace treadle::exec {
 inline constexpr size_t kMaxParallelInstructions = 16'384;
 
 struct Sharing {
-  std::vector<Slot> slots;
-  std::vector<int32_t> viewed;  ///< per slot: what it is a view of, if no instruction makes it; -1
-  std::vector<bool> elided;     ///< per instruction: it makes a view, and need not run
+  IdVector<SlotId, Slot> slots;
+  IdVector<SlotId, SlotId> viewed;       ///< what each is a view of, if no instruction makes it
+  IdVector<InstructionId, bool> elided;  ///< it makes a view, and need not run
   Places places;
   size_t peak_bytes = 0;  ///< of the arena, for extents that may be made up
 };

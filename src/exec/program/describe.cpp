@@ -7,15 +7,15 @@
 namespace treadle::exec {
 namespace {
 
-std::string operand_text(const Program& program, int32_t index) {
-  if (index < 0) return "-";
-  const Slot& slot = program.slots()[static_cast<size_t>(index)];
+std::string operand_text(const Program& program, SlotId index) {
+  if (index == kNoSlot) return "-";
+  const Slot& slot = program.slots()[index];
   std::string where;
   switch (slot.location) {
     case LocationKind::constant: where = "constant"; break;
     case LocationKind::feed: where = "feed"; break;
     case LocationKind::known: where = "known"; break;
-    case LocationKind::arena: where = fmt::format("buffer {}", slot.buffer); break;
+    case LocationKind::arena: where = fmt::format("buffer {}", index_of(slot.buffer)); break;
     case LocationKind::held: where = slot.is_output ? "output" : "held"; break;
   }
   if (slot.root != index) where += " of %" + program.name(slot.root);
@@ -24,10 +24,10 @@ std::string operand_text(const Program& program, int32_t index) {
 
 void describe(const Program& program, std::string& out, int indent) {
   std::string pad(static_cast<size_t>(indent), ' ');
-  for (size_t i = 0; i < program.instructions().size(); ++i) {
+  for (InstructionId i : program.instructions().ids()) {
     const Instruction& instruction = program.instructions()[i];
     auto operands = program.operands(instruction);
-    out += fmt::format("{}{:4}  {} [{}{}]", pad, i, instruction.node->op_type,
+    out += fmt::format("{}{:4}  {} [{}{}]", pad, index_of(i), instruction.node->op_type,
                        instruction.kernel ? instruction.kernel->name : "control flow", instruction.dynamic ? ", bound in the run" : "");
     for (size_t k = 0; k < operands.size(); ++k)
       out += (k == instruction.num_inputs ? " -> " : k ? ", " : " ") + operand_text(program, operands[k]);

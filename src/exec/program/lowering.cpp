@@ -55,16 +55,19 @@ class Lowering {
     find_held();
     make_patches();
     collect_expressions();
-    if (p_.parameters_) p_.parameters_->take_instructions(p_, p_.instructions_);
-    p_.weights_.place(p_, p_.instructions_, options_);
-    p_.commit_from_ = p_.instructions_.size();
-    while (p_.commit_from_ > 0 && is_update(*p_.instructions_[p_.commit_from_ - 1].node)) --p_.commit_from_;
+    if (p_.parameters_) p_.parameters_->take_instructions(p_, std::span(p_.instructions_));
+    p_.weights_.place(p_, std::span(p_.instructions_), options_);
+    p_.commit_from_ = p_.instructions_.next_id();
+    for (InstructionId i : p_.instructions_.ids().reversed()) {
+      if (!is_update(*p_.instructions_[i].node)) break;
+      p_.commit_from_ = i;
+    }
     if (options_.early_updates)
-      for (size_t i = p_.commit_from_; i-- > 0;)
+      for (InstructionId i : IdRange(InstructionId{}, p_.commit_from_).reversed())
         if (is_update(*p_.instructions_[i].node) && is_behind(graph_, *p_.instructions_[i].node, forward)) p_.commit_from_ = i;
     name_phases();
     const auto handed_out = std::find_if(p_.preallocated_.begin(), p_.preallocated_.end(),
-                                         [&](int32_t index) { return slot(index).is_gradient && slot(index).is_output; });
+                                         [&](SlotId index) { return slot(index).is_gradient && slot(index).is_output; });
     if (handed_out != p_.preallocated_.end()) p_.first_gradient_ = *handed_out;
     if (options_.parallel && p_.instructions_.size() <= kMaxParallelInstructions) p_.plan_parallel(viewed_);
     p_.always_parallel_ = options_.always_parallel;
@@ -79,18 +82,18 @@ class Lowering {
  private:
   void name_phases() {
     if (!options_.forward_outputs) return;
-    const std::vector<StepPhase> phases = step_phases(graph_, p_.instructions_, p_.commit_from_, *options_.forward_outputs);
-    for (size_t i = 0; i < phases.size(); ++i) {
+    const IdVector<InstructionId, StepPhase> phases = step_phases(graph_, p_.instructions_, p_.commit_from_, *options_.forward_outputs);
+    for (InstructionId i : phases.ids()) {
       Instruction& instruction = p_.instructions_[i];
       instruction.phase = phases[i];
       if (phases[i] != StepPhase::backward) continue;
-      for (int32_t output : p_.operands(instruction).subspan(instruction.num_inputs))
-        if (output >= 0) slot(output).is_gradient = true;
+      for (SlotId output : p_.operands(instruction).subspan(instruction.num_inputs))
+        if (output != kNoSlot) slot(output).is_gradient = true;
     }
   }
 
-  Slot& slot(int32_t index) { return p_.slots_[static_cast<size_t>(index)]; }
-  int32_t slot_of(ValueId id) const { return id == kNoValue ? -1 : slot_of_value_[index_of(id)]; }
+  Slot& slot(SlotId index) { return p_.slots_[index]; }
+  SlotId slot_of(ValueId id) const { return id == kNoValue ? kNoSlot : slot_of_value_[index_of(id)]; }
 
   // True if the feeds' shapes (and the run around a body) determine the extent.
   bool is_determined(const Dim& dim) {
@@ -128,16 +131,16 @@ class Lowering {
   }
 
   void make_slots() {
-    slot_of_value_.assign(graph_.num_values(), -1);
+    slot_of_value_.assign(graph_.num_values(), kNoSlot);
     auto add = [&](ValueId id) {
-      if (id == kNoValue || slot_of_value_[index_of(id)] >= 0) return slot_of(id);
+      if (id == kNoValue || slot_of_value_[index_of(id)] != kNoSlot) return slot_of(id);
       const Value& value = graph_.value(id);
       Slot made;
       made.value = id;
       made.dtype = value.type.dtype;
       made.static_shape = extents_are_static(value.type);
       made.constant_shape = value.type.is_static();
-      made.root = static_cast<int32_t>(p_.slots_.size());
+      made.root = p_.slots_.next_id();
       if (value.kind == Value::Kind::constant || value.kind == Value::Kind::parameter || follows_parameters(id))
         made.location = LocationKind::constant;
       else if (is_known(value))
@@ -146,9 +149,7 @@ class Lowering {
         made.location = LocationKind::feed;
       else if (!made.static_shape || made.dtype == DType::string)
         made.location = LocationKind::held;
-      slot_of_value_[index_of(id)] = made.root;
-      p_.slots_.push_back(made);
-      return made.root;
+      return slot_of_value_[index_of(id)] = p_.slots_.add(made);
     };
     for (ValueId input : graph_.inputs) p_.input_slots_.push_back(add(input));
     for (NodeId id = graph_.first(); id != kNoNode; id = graph_.next(id)) {
@@ -156,26 +157,25 @@ class Lowering {
       for (ValueId output : graph_.node(id).outputs) add(output);
     }
     for (ValueId output : graph_.outputs) {
-      int32_t index = add(output);
+      SlotId index = add(output);
       p_.output_slots_.push_back(index);
       mark_output(index);
     }
   }
 
   // An output is handed over: it must be reference-counted. Feeds, constants and known values are handed over as they are.
-  void mark_output(int32_t index) {
+  void mark_output(SlotId index) {
     slot(index).is_output = true;
     if (slot(index).location == LocationKind::arena) slot(index).location = LocationKind::held;
   }
 
   // A known value is written when binding, once for all runs. A node that has other outputs as well writes it to where nobody reads it.
-  int32_t written_slot(int32_t index) {
+  SlotId written_slot(SlotId index) {
     if (slot(index).location != LocationKind::known) return index;
     Slot made = slot(index);
     made.location = LocationKind::arena;
-    made.root = static_cast<int32_t>(p_.slots_.size());
-    p_.slots_.push_back(made);
-    return made.root;
+    made.root = p_.slots_.next_id();
+    return p_.slots_.add(made);
   }
 
   void lower(const Node& node) {
@@ -192,15 +192,15 @@ class Lowering {
     made.is_yield = node.op && node.op->barrier;
     made.moves = node.op && node.op->moves != Moves::no;
     auto operand = [&](ValueId id) {
-      int32_t index = slot_of(id);
+      SlotId index = slot_of(id);
       p_.operands_.push_back(index);
-      if (index < 0) return;
+      if (index == kNoSlot) return;
       made.dynamic |= !slot(index).static_shape || slot(index).dtype == DType::string;
     };
     for (ValueId input : node.inputs) operand(input);
     for (ValueId output : node.outputs) {
       operand(output);
-      if (int32_t& made_here = p_.operands_.back(); made_here >= 0) made_here = written_slot(made_here);
+      if (SlotId& made_here = p_.operands_.back(); made_here != kNoSlot) made_here = written_slot(made_here);
     }
 
     if (node.op->control_flow != ControlFlow::none || made.is_yield) {
@@ -232,8 +232,8 @@ class Lowering {
       p_.state_bytes_ += made.kernel->state_bytes;
     }
     if (made.dynamic) {
-      for (int32_t output : p_.operands(made).subspan(made.num_inputs))
-        if (output >= 0) slot(output).location = LocationKind::held;
+      for (SlotId output : p_.operands(made).subspan(made.num_inputs))
+        if (output != kNoSlot) slot(output).location = LocationKind::held;
     }
     if (made.is_yield) {
       for (ValueId input : node.inputs)
@@ -270,15 +270,15 @@ class Lowering {
   }
 
   void compare(const Node& node, const Dim& a, const Dim& b, std::string what) {
-    p_.comparisons_.push_back({&node, extent_of(0, 0, a), extent_of(0, 0, b), std::move(what)});
+    p_.comparisons_.push_back({&node, extent_of(kNoSlot, 0, a), extent_of(kNoSlot, 0, b), std::move(what)});
   }
 
   void share_bytes() {
     Sharing sharing = choose_sharing(p_, options_);
     p_.slots_ = std::move(sharing.slots);
     viewed_ = std::move(sharing.viewed);
-    std::vector<Instruction> kept;
-    for (size_t i = 0; i < p_.instructions_.size(); ++i)
+    IdVector<InstructionId, Instruction> kept;
+    for (InstructionId i : p_.instructions_.ids())
       if (!sharing.elided[i]) kept.push_back(std::move(p_.instructions_[i]));
     p_.instructions_ = std::move(kept);
     note_pieces(sharing.places);
@@ -287,35 +287,32 @@ class Lowering {
 
   // Held values are kept by reference, in a sequence for example: not those over which, or over a piece of whose root, others are written.
   void note_rewritten(const Places& places) {
-    std::vector<int32_t> made(p_.slots_.size(), -1), last_write(p_.slots_.size(), -1);
-    for (size_t i = 0; i < p_.instructions_.size(); ++i)
-      for (int32_t output : p_.operands(p_.instructions_[i]).subspan(p_.instructions_[i].num_inputs))
-        if (output >= 0) made[static_cast<size_t>(output)] = last_write[static_cast<size_t>(slot(output).root)] = static_cast<int32_t>(i);
-    for (size_t s = 0; s < p_.slots_.size(); ++s) {
+    IdVector<SlotId, InstructionId> made(p_.slots_.size(), kNoInstruction), last_write = made;
+    for (InstructionId i : p_.instructions_.ids())
+      for (SlotId output : p_.operands(p_.instructions_[i]).subspan(p_.instructions_[i].num_inputs))
+        if (output != kNoSlot) made[output] = last_write[slot(output).root] = i;
+    for (SlotId s : p_.slots_.ids()) {
       if (p_.slots_[s].location != LocationKind::held) continue;
-      auto maker = static_cast<int32_t>(s);  // of a view: what it is a view of
-      while (made[static_cast<size_t>(maker)] < 0 && places.base[static_cast<size_t>(maker)] >= 0)
-        maker = places.base[static_cast<size_t>(maker)];
-      p_.slots_[s].rewritten = made[static_cast<size_t>(maker)] < last_write[static_cast<size_t>(p_.slots_[s].root)];
+      SlotId maker = s;  // of a view: what it is a view of
+      while (made[maker] == kNoInstruction && places.base[maker] != kNoSlot) maker = places.base[maker];
+      p_.slots_[s].rewritten = made[maker] < last_write[p_.slots_[s].root];
     }
   }
 
   // Values whose bytes do not begin where their root's do, each behind what it lies in.
   void note_pieces(const Places& places) {
     enum class State : uint8_t { unknown, at_root, behind };
-    std::vector<State> states(p_.slots_.size(), State::unknown);
-    std::vector<int32_t> chain;
-    for (size_t s = 0; s < p_.slots_.size(); ++s) {
+    IdVector<SlotId, State> states(p_.slots_.size(), State::unknown);
+    std::vector<SlotId> chain;
+    for (SlotId s : p_.slots_.ids()) {
       // From the slot to the first one that is known, or has bytes of its own; then back.
       chain.clear();
-      for (auto at = static_cast<int32_t>(s); at >= 0 && states[static_cast<size_t>(at)] == State::unknown;
-           at = places.base[static_cast<size_t>(at)])
-        chain.push_back(at);
+      for (SlotId at = s; at != kNoSlot && states[at] == State::unknown; at = places.base[at]) chain.push_back(at);
       for (; !chain.empty(); chain.pop_back()) {
-        const int32_t at = chain.back(), base = places.base[static_cast<size_t>(at)];
-        const auto [first, count] = places.preceding[static_cast<size_t>(at)];
-        const bool behind = count > 0 || (base >= 0 && states[static_cast<size_t>(base)] == State::behind);
-        states[static_cast<size_t>(at)] = behind ? State::behind : State::at_root;
+        const SlotId at = chain.back(), base = places.base[at];
+        const auto [first, count] = places.preceding[at];
+        const bool behind = count > 0 || (base != kNoSlot && states[base] == State::behind);
+        states[at] = behind ? State::behind : State::at_root;
         if (!behind && !is_smaller(at)) continue;
         p_.pieces_.push_back({at, base, first, count});
         slot(slot(at).root).in_pieces = true;
@@ -324,47 +321,39 @@ class Lowering {
   }
 
   // Than its root: the first piece begins with it, but is not all of it.
-  bool is_smaller(int32_t index) const {
-    const int32_t root = p_.slots_[static_cast<size_t>(index)].root;
+  bool is_smaller(SlotId index) const {
+    const SlotId root = p_.slots_[index].root;
     const Type& own = p_.type(index);
     return root != index && own.shape && p_.type(root).shape && !same_size(p_.type(index), p_.type(root));
   }
 
   void make_buffers() {
-    for (size_t i = 0; i < p_.instructions_.size(); ++i) {
-      Instruction& instruction = p_.instructions_[i];
-      auto step = static_cast<int32_t>(i);
-      for (int32_t operand : p_.operands(instruction)) {
-        if (operand < 0) continue;
+    for (InstructionId step : p_.instructions_.ids()) {
+      Instruction& instruction = p_.instructions_[step];
+      for (SlotId operand : p_.operands(instruction)) {
+        if (operand == kNoSlot) continue;
         Slot& root = slot(slot(operand).root);
         if (root.location != LocationKind::arena) continue;
-        if (root.buffer < 0) {
-          root.buffer = static_cast<int32_t>(p_.buffers_.size());
-          p_.buffers_.push_back({slot(operand).root, -1, step, step});
-        }
+        if (root.buffer == kNoBuffer) root.buffer = p_.buffers_.add({slot(operand).root, kNoInstruction, step, step});
         slot(operand).buffer = root.buffer;  // a view's, too
-        p_.buffers_[static_cast<size_t>(root.buffer)].last = step;
+        p_.buffers_[root.buffer].last = step;
       }
-      if (!instruction.dynamic) {
-        instruction.scratch_buffer = static_cast<int32_t>(p_.buffers_.size());
-        p_.buffers_.push_back({-1, step, step, step});
-      }
+      if (!instruction.dynamic) instruction.scratch_buffer = p_.buffers_.add({kNoSlot, step, step, step});
     }
   }
 
   void make_releases() {
-    std::vector<int32_t> last(p_.slots_.size(), -1);
-    for (size_t i = 0; i < p_.instructions_.size(); ++i)
-      for (int32_t operand : p_.operands(p_.instructions_[i]))
-        if (operand >= 0) last[static_cast<size_t>(slot(operand).root)] = static_cast<int32_t>(i);
-    std::vector<std::vector<int32_t>> at(p_.instructions_.size());
-    for (size_t s = 0; s < p_.slots_.size(); ++s) {
+    IdVector<SlotId, InstructionId> last(p_.slots_.size(), kNoInstruction);
+    for (InstructionId i : p_.instructions_.ids())
+      for (SlotId operand : p_.operands(p_.instructions_[i]))
+        if (operand != kNoSlot) last[slot(operand).root] = i;
+    IdVector<InstructionId, std::vector<SlotId>> at(p_.instructions_.size());
+    for (SlotId s : p_.slots_.ids()) {
       const Slot& candidate = p_.slots_[s];
-      if (candidate.location != LocationKind::held || candidate.is_output || candidate.root != static_cast<int32_t>(s) || last[s] < 0)
-        continue;
-      at[static_cast<size_t>(last[s])].push_back(static_cast<int32_t>(s));
+      if (candidate.location != LocationKind::held || candidate.is_output || candidate.root != s || last[s] == kNoInstruction) continue;
+      at[last[s]].push_back(s);
     }
-    for (size_t i = 0; i < at.size(); ++i) {
+    for (InstructionId i : at.ids()) {
       p_.instructions_[i].first_release = static_cast<uint32_t>(p_.releases_.size());
       p_.instructions_[i].num_releases = static_cast<uint32_t>(at[i].size());
       p_.releases_.insert(p_.releases_.end(), at[i].begin(), at[i].end());
@@ -372,25 +361,26 @@ class Lowering {
   }
 
   void find_held() {
-    for (size_t s = 0; s < p_.slots_.size(); ++s)
-      if (p_.slots_[s].location == LocationKind::held) p_.held_slots_.push_back(static_cast<int32_t>(s));
+    for (SlotId s : p_.slots_.ids())
+      if (p_.slots_[s].location == LocationKind::held) p_.held_slots_.push_back(s);
     for (const Instruction& instruction : p_.instructions_) {
       if (instruction.dynamic) continue;
-      for (int32_t output : p_.operands(instruction).subspan(instruction.num_inputs))
-        if (output >= 0 && slot(output).location == LocationKind::held && slot(output).root == output) p_.preallocated_.push_back(output);
+      for (SlotId output : p_.operands(instruction).subspan(instruction.num_inputs))
+        if (output != kNoSlot && slot(output).location == LocationKind::held && slot(output).root == output)
+          p_.preallocated_.push_back(output);
     }
   }
 
   void make_patches() {
-    std::vector<std::vector<uint32_t>> positions(p_.slots_.size());
+    IdVector<SlotId, std::vector<uint32_t>> positions(p_.slots_.size());
     for (const Instruction& instruction : p_.instructions_) {
       auto operands = p_.operands(instruction);
       for (size_t k = 0; k < operands.size(); ++k) {
-        if (operands[k] < 0) continue;
-        int32_t root = slot(operands[k]).root;
+        if (operands[k] == kNoSlot) continue;
+        SlotId root = slot(operands[k]).root;
         LocationKind location = slot(root).location;
         if (location == LocationKind::feed || location == LocationKind::held)
-          positions[static_cast<size_t>(root)].push_back(instruction.first_operand + static_cast<uint32_t>(k));
+          positions[root].push_back(instruction.first_operand + static_cast<uint32_t>(k));
       }
     }
     for (const auto& list : positions) {
@@ -400,8 +390,8 @@ class Lowering {
     p_.patch_begin_.push_back(static_cast<uint32_t>(p_.patch_positions_.size()));
   }
 
-  static Program::SymbolicExtent extent_of(size_t slot, size_t position, const Dim& dim) {
-    return {static_cast<int32_t>(slot), static_cast<int32_t>(position), dim.is_const() ? -1 : dim.expr()->index, dim};
+  static Program::SymbolicExtent extent_of(SlotId slot, size_t position, const Dim& dim) {
+    return {slot, static_cast<int32_t>(position), dim.is_const() ? -1 : dim.expr()->index, dim};
   }
 
   void collect_expressions() {
@@ -413,7 +403,7 @@ class Lowering {
       for (const Expr::Term& term : dim.expr()->terms)
         for (const Expr* factor : term.factors) self(self, Dim(factor));
     };
-    for (size_t s = 0; s < p_.slots_.size(); ++s) {
+    for (SlotId s : p_.slots_.ids()) {
       const Slot& candidate = p_.slots_[s];
       const Value& value = graph_.value(candidate.value);
       if (candidate.static_shape && !candidate.constant_shape) {
@@ -439,7 +429,7 @@ class Lowering {
       if (table[static_cast<size_t>(index)].kind == Expr::Kind::symbol) p_.symbols_.push_back(index);
     }
     // Symbols of the feeds that nothing else reads: the feeds are checked against them.
-    for (int32_t input : p_.input_slots_) {
+    for (SlotId input : p_.input_slots_) {
       const Type& type = p_.type(input);
       if (!type.is_tensor() || !type.shape) continue;
       for (const Dim& dim : *type.shape)
@@ -452,9 +442,9 @@ class Lowering {
   Program& p_;
   const Graph& graph_;
   const ProgramOptions& options_;
-  std::vector<int32_t> slot_of_value_;
-  std::vector<int32_t> viewed_;  // per slot: what it is a view of, if no instruction makes it
-  std::set<int32_t> available_;  // symbols whose values a run knows when it starts
+  std::vector<SlotId> slot_of_value_;
+  IdVector<SlotId, SlotId> viewed_;  // what each is a view of, if no instruction makes it
+  std::set<int32_t> available_;      // symbols whose values a run knows when it starts
   std::unordered_map<int32_t, bool> determined_;
 };
 
@@ -473,8 +463,8 @@ std::shared_ptr<PackedState> Program::latest_packed(const Instruction& instructi
   return version ? version->packed[static_cast<size_t>(instruction.versioned)].state : nullptr;
 }
 
-std::span<const uint32_t> Program::patches(int32_t slot) const {
-  auto s = static_cast<size_t>(slot);
+std::span<const uint32_t> Program::patches(SlotId slot) const {
+  const size_t s = index_of(slot);
   return std::span(patch_positions_).subspan(patch_begin_[s], patch_begin_[s + 1] - patch_begin_[s]);
 }
 

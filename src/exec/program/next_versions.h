@@ -8,7 +8,7 @@
 
 namespace treadle::exec {
 
-/// Per slot: the feed whose next version it is, by the node that makes it; -1: it is none. A caller may bind it to the feed's memory.
-std::vector<int32_t> find_next_versions(const Program& program);
+/// The feed whose next version a slot is, by the node that makes it; kNoSlot: it is none. A caller may bind it to the feed's memory.
+IdVector<SlotId, SlotId> find_next_versions(const Program& program);
 
 }  // namespace treadle::exec

@@ -125,14 +125,14 @@ void ProgramParameters::derive(const Graph& graph, const std::vector<bool>& chan
 
 void ProgramParameters::take_instructions(const Program& program, std::span<Instruction> instructions) {
   const auto slots = program.slots();
-  std::vector<bool> is_read(slots.size());
-  for (int32_t output : program.output_slots()) is_read[static_cast<size_t>(slots[static_cast<size_t>(output)].root)] = true;
+  IdVector<SlotId, bool> is_read(slots.size());
+  for (SlotId output : program.output_slots()) is_read[slots[output].root] = true;
   for (Instruction& instruction : instructions) {
     const auto operands = program.operands(instruction).first(instruction.num_inputs);
     bool reads_parameters = false;
     for (size_t k = 0; k < operands.size(); ++k) {
-      if (operands[k] < 0) continue;
-      const auto root = static_cast<size_t>(slots[static_cast<size_t>(operands[k])].root);
+      if (operands[k] == kNoSlot) continue;
+      const SlotId root = slots[operands[k]].root;
       reads_parameters |= has(slots[root].value);
       const bool packs = instruction.kernel && k < 32 && (instruction.kernel->packs >> k & 1U) != 0 && !instruction.dynamic;
       if (!packs) is_read[root] = true;
@@ -141,9 +141,9 @@ void ProgramParameters::take_instructions(const Program& program, std::span<Inst
     instruction.versioned = static_cast<int32_t>(instructions_.size());
     instructions_.push_back(&instruction);
   }
-  for (size_t s = 0; s < slots.size(); ++s)
-    if (slots[s].location == LocationKind::constant && slots[s].root == static_cast<int32_t>(s) && has(slots[s].value))
-      slots_.push_back({static_cast<int32_t>(s), slots[s].value, is_read[s]});
+  for (SlotId s : slots.ids())
+    if (slots[s].location == LocationKind::constant && slots[s].root == s && has(slots[s].value))
+      slots_.push_back({s, slots[s].value, is_read[s]});
 }
 
 std::shared_ptr<const ParameterVersion> ProgramParameters::latest() const {
@@ -229,7 +229,7 @@ void ProgramParameters::keep_elements(const Program& program, ParameterVersion& 
   for (const auto& [slot, value, is_read] : slots_) {
     const Value& parameter = graph.value(value);
     const bool is_own = parameter.kind == Value::Kind::parameter;
-    if (is_read || is_own) version.constants[static_cast<size_t>(slot)] = Datum(readable(parameter.constant.tensor()));
+    if (is_read || is_own) version.constants[slot] = Datum(readable(parameter.constant.tensor()));
     if (!is_read && !is_own) parameter.constant = Datum();
   }
 }

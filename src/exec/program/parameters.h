@@ -7,6 +7,7 @@
 #include <span>
 #include <vector>
 
+#include "exec/program/ids.h"
 #include "exec/program/variables.h"
 #include "graph/graph.h"
 #include "graph/kernel.h"
@@ -28,10 +29,10 @@ struct ParameterVersion {
     std::shared_ptr<PackedState> state;
     std::vector<uint64_t> versions;  ///< per input of the node: of the elements that the kernel saw
   };
-  std::vector<uint64_t> numbers;  ///< per variable of the program
-  std::vector<Datum> constants;   ///< per slot; undefined where it is no parameter, and follows from none
-  std::vector<uint64_t> made_of;  ///< per slot: the sum of the numbers of what it depends on
-  std::vector<Packed> packed;     ///< by Instruction::versioned
+  std::vector<uint64_t> numbers;       ///< per variable of the program
+  IdVector<SlotId, Datum> constants;   ///< undefined where it is no parameter, and follows from none
+  IdVector<SlotId, uint64_t> made_of;  ///< the sum of the numbers of what it depends on
+  std::vector<Packed> packed;          ///< by Instruction::versioned
 };
 
 /// Parameters that the program's graph does not update. Kernels pack them as they pack constants, and nodes that read nothing else are
@@ -62,7 +63,7 @@ class ProgramParameters {
     size_t place;  // in variables_
   };
   struct StoredSlot {
-    int32_t slot;
+    SlotId slot;
     ValueId value;
     bool is_read;  // in runs: not only by kernels that have packed it
   };

@@ -12,14 +12,14 @@
 
 namespace treadle::exec {
 
-/// Per slot: it lies in the bytes of `base` (-1: it has bytes of its own), behind as many bytes as the operands `preceding` have.
+/// A slot lies in the bytes of `base` (kNoSlot: it has bytes of its own), behind as many bytes as the operands `preceding` have.
 struct Places {
   struct Operands {
     uint32_t first = 0, count = 0;  ///< of Program::operands()
   };
-  explicit Places(size_t num_slots) : base(num_slots, -1), preceding(num_slots) {}
-  std::vector<int32_t> base;
-  std::vector<Operands> preceding;
+  explicit Places(size_t num_slots) : base(num_slots, kNoSlot), preceding(num_slots) {}
+  IdVector<SlotId, SlotId> base;
+  IdVector<SlotId, Operands> preceding;
 };
 
 /// How what a node joins or splits lies in the whole.
@@ -34,7 +34,7 @@ Join join_of(const Graph& graph, const Node& node);
 bool takes_steps(const Graph& graph, const Instruction& instruction, size_t operand);
 
 /// Elements of a row, a run along the last axis. @pre the extent is known, as those of operands of a node that joins by rows are.
-int64_t row_length(const Program& program, int32_t slot);
+int64_t row_length(const Program& program, SlotId slot);
 
 /// Moves values that a Concat reads into the Concat's output, and makes views of Concats whose inputs lie one after the other already, from
 /// the last one to the first: of Concats that have an input in common (a dense block) the last one gets it, and the others become views of
@@ -45,7 +45,7 @@ int64_t row_length(const Program& program, int32_t slot);
 /// @param elided   instructions that will not run.
 /// @param order    of instructions that may run at once; null: they run one after the other.
 /// @param allowed  whether a Concat may take its inputs.
-void place_in_outputs(const Program& program, std::span<Slot> slots, Places& places, const std::vector<bool>& elided,
-                      const Reachability* order, const std::function<bool(size_t instruction)>& allowed);
+void place_in_outputs(const Program& program, IdSpan<SlotId, Slot> slots, Places& places, const IdVector<InstructionId, bool>& elided,
+                      const Reachability* order, const std::function<bool(InstructionId)>& allowed);
 
 }  // namespace treadle::exec

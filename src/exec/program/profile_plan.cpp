@@ -27,10 +27,10 @@ class LatestBinding {
 };
 
 // Of a number, or a short list of them, that is known without running. Parameters change.
-std::string value_of(const Program& program, const Binding* binding, int32_t index) {
+std::string value_of(const Program& program, const Binding* binding, SlotId index) {
   constexpr int64_t kLongest = 16;
-  const Slot& slot = program.slots()[static_cast<size_t>(index)];
-  const int32_t root = slot.root < 0 ? index : slot.root;
+  const Slot& slot = program.slots()[index];
+  const SlotId root = slot.root == kNoSlot ? index : slot.root;
   Tensor tensor;
   if (slot.location == LocationKind::known && binding)
     tensor = binding->known(root);
@@ -47,13 +47,13 @@ std::string value_of(const Program& program, const Binding* binding, int32_t ind
   return text + "]";
 }
 
-ProfiledOperand operand_of(const Program& program, const Binding* binding, int32_t index) {
+ProfiledOperand operand_of(const Program& program, const Binding* binding, SlotId index) {
   ProfiledOperand operand;
-  if (index < 0) return operand;
-  const Slot& slot = program.slots()[static_cast<size_t>(index)];
+  if (index == kNoSlot) return operand;
+  const Slot& slot = program.slots()[index];
   operand.name = program.name(index);
   operand.dtype = slot.dtype;
-  if (slot.root != index && slot.root >= 0) operand.shares = program.name(slot.root);
+  if (slot.root != index && slot.root != kNoSlot) operand.shares = program.name(slot.root);
   operand.constant = slot.location == LocationKind::constant;
   operand.row_step = slot.row_step;
   operand.value = value_of(program, binding, index);
@@ -136,7 +136,7 @@ void add_profiled_nodes(const Program& program, int32_t parent, std::vector<Prof
   if (parent < 0) find_forward_nodes(std::span(nodes).subspan(first), static_cast<int32_t>(first));
 }
 
-ProfiledNode profiled_copy(const Program& program, int32_t slot, const std::string& from, const std::string& to) {
+ProfiledNode profiled_copy(const Program& program, SlotId slot, const std::string& from, const std::string& to) {
   const LatestBinding binding(program);
   ProfiledNode node;
   node.name = program.name(slot) + ": " + from + " to " + to;
@@ -148,10 +148,9 @@ ProfiledNode profiled_copy(const Program& program, int32_t slot, const std::stri
 }
 
 void add_held_weights(const Program& program, std::vector<MemoryHolding>& holdings) {
-  for (size_t s = 0; s < program.slots().size(); ++s) {
-    const Slot& slot = program.slots()[s];
-    const auto index = static_cast<int32_t>(s);
-    if (slot.location != LocationKind::constant || (slot.root >= 0 && slot.root != index)) continue;
+  for (SlotId index : program.slots().ids()) {
+    const Slot& slot = program.slots()[index];
+    if (slot.location != LocationKind::constant || (slot.root != kNoSlot && slot.root != index)) continue;
     const Datum& constant = program.constant(index);
     if (constant.is_tensor() && constant.tensor().defined() && constant.tensor().size_bytes() > 0)
       holdings.push_back({program.name(index), MemoryClass::weights, constant.tensor().size_bytes()});
@@ -168,7 +167,7 @@ namespace {
 // Where the values of a run lie that keeps to a plan of its own.
 std::vector<ProfiledBuffer> buffers_of(const Program& program, const Binding& binding, const BudgetedPlan& plan) {
   std::vector<ProfiledBuffer> buffers;
-  for (size_t b = 0; b < plan.stays.size(); ++b)
+  for (BufferId b : plan.stays.ids())
     for (const BudgetedPlan::Stay& stay : plan.stays[b])
       buffers.push_back({.name = program.name_of_buffer(b),
                          .memory_class = program.class_of_buffer(b),
@@ -181,13 +180,13 @@ std::vector<ProfiledBuffer> buffers_of(const Program& program, const Binding& bi
 
 std::vector<ProfiledBuffer> buffers_of(const Program& program, const OffsetPlan& plan) {
   std::vector<ProfiledBuffer> buffers;
-  for (size_t b = 0; b < plan.sizes.size(); ++b)
+  for (BufferId b : plan.sizes.ids())
     buffers.push_back({.name = program.name_of_buffer(b),
                        .memory_class = program.class_of_buffer(b),
                        .size_bytes = plan.sizes[b],
                        .offset_bytes = plan.offsets[b],
-                       .first = program.buffers()[b].first,
-                       .last = program.buffers()[b].last});
+                       .first = static_cast<int32_t>(program.buffers()[b].first),
+                       .last = static_cast<int32_t>(program.buffers()[b].last)});
   return buffers;
 }
 
@@ -197,10 +196,10 @@ void add_lodged(const Program& program, const Binding& binding, const BudgetedPl
   for (size_t k = 0; k < lodgings.places.size(); ++k) {
     const Lodgings::Place& place = lodgings.places[k];
     if (!place.found()) continue;
-    const int32_t slot = program.preallocated()[k];
+    const SlotId slot = program.preallocated()[k];
     arena.buffers.push_back({.name = program.name(slot),
                              .memory_class = MemoryClass::gradients,
-                             .size_bytes = size_bytes(program.slots()[static_cast<size_t>(slot)].dtype, binding.shape(slot).num_elements()),
+                             .size_bytes = size_bytes(program.slots()[slot].dtype, binding.shape(slot).num_elements()),
                              .offset_bytes = place.offset,
                              .first = place.made_at,
                              .last = static_cast<int32_t>(program.instructions().size()) - 1});

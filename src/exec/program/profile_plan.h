@@ -20,7 +20,7 @@ void add_profiled_nodes(const Program& program, int32_t parent, std::vector<Prof
                         std::unordered_map<uint32_t, int32_t>& index_of);
 
 /// A copy of a value to another device. @param slot  the value's
-ProfiledNode profiled_copy(const Program& program, int32_t slot, const std::string& from, const std::string& to);
+ProfiledNode profiled_copy(const Program& program, SlotId slot, const std::string& from, const std::string& to);
 
 /// Appends the program's constants and packed weights, bodies' too, by name.
 void add_held_weights(const Program& program, std::vector<MemoryHolding>& holdings);

@@ -17,6 +17,7 @@
 #include "core/load_phases.h"
 #include "core/node_counters.h"
 #include "exec/program/extents.h"
+#include "exec/program/ids.h"
 #include "exec/program/parameters.h"
 #include "exec/program/program_weights.h"
 #include "graph/graph.h"
@@ -58,8 +59,8 @@ struct Slot {
   bool rewritten = false;       ///< held, and bytes of its root are written after it is made: whoever keeps the value keeps a copy
   /// For a view, an output written over its input, or a piece of a Concat or Split (see Program::pieces): the slot whose bytes it shares,
   /// or some of them; itself otherwise.
-  int32_t root = -1;
-  int32_t buffer = -1;  ///< arena: index of the planned buffer
+  SlotId root = kNoSlot;
+  BufferId buffer = kNoBuffer;  ///< arena: the planned buffer
   int64_t row_step =
       0;  ///< elements from row to row (runs along the last axis) of a piece of another value's rows; 0: rows follow each other
 };
@@ -74,9 +75,9 @@ struct Instruction {
   const KernelDef* kernel = nullptr;
   uint32_t first_operand = 0;  ///< into Program::operands: inputs (captures included), then outputs
   uint16_t num_inputs = 0, num_outputs = 0;
-  uint32_t state_offset = 0;    ///< of the bound state in the binding
-  int32_t scratch_buffer = -1;  ///< index of the planned buffer
-  bool dynamic = false;         ///< bound in the run, over Datums
+  uint32_t state_offset = 0;  ///< of the bound state in the binding
+  BufferId scratch_buffer = kNoBuffer;
+  bool dynamic = false;  ///< bound in the run, over Datums
   bool is_yield = false;
   bool moves = false;                            ///< it computes nothing: elements go to other places
   StepPhase phase = StepPhase::none;             ///< none: the program is no training step
@@ -144,30 +145,30 @@ class Program {
   Program& operator=(const Program&) = delete;
 
   const Graph& graph() const { return *graph_; }
-  std::span<const Instruction> instructions() const { return instructions_; }
-  size_t index_of(const Instruction& instruction) const { return static_cast<size_t>(&instruction - instructions_.data()); }
-  std::span<const int32_t> operands() const { return operands_; }  // slot, or -1 for an absent operand
-  std::span<const int32_t> operands(const Instruction& instruction) const {
+  IdSpan<InstructionId, const Instruction> instructions() const { return instructions_; }
+  InstructionId id_of(const Instruction& instruction) const { return instructions().id_of(instruction); }
+  std::span<const SlotId> operands() const { return operands_; }  // kNoSlot: an absent operand
+  std::span<const SlotId> operands(const Instruction& instruction) const {
     return std::span(operands_).subspan(instruction.first_operand, static_cast<size_t>(instruction.num_inputs) + instruction.num_outputs);
   }
-  std::span<const Slot> slots() const { return slots_; }
-  const Type& type(int32_t slot) const { return graph_->type(slots_[static_cast<size_t>(slot)].value); }
+  IdSpan<SlotId, const Slot> slots() const { return slots_; }
+  const Type& type(SlotId slot) const { return graph_->type(slots_[slot].value); }
   /// A constant as a run reads it (of a root slot: views have its elements), but for parameters: see Binding::constant.
-  const Datum& constant(int32_t slot) const { return weights_.constant(slot); }
-  const std::string& name(int32_t slot) const { return graph_->value(slots_[static_cast<size_t>(slot)].value).name; }
-  std::span<const int32_t> input_slots() const { return input_slots_; }
-  std::span<const int32_t> output_slots() const { return output_slots_; }
-  std::span<const int32_t> releases() const { return releases_; }
+  const Datum& constant(SlotId slot) const { return weights_.constant(slot); }
+  const std::string& name(SlotId slot) const { return graph_->value(slots_[slot].value).name; }
+  std::span<const SlotId> input_slots() const { return input_slots_; }
+  std::span<const SlotId> output_slots() const { return output_slots_; }
+  std::span<const SlotId> releases() const { return releases_; }
   /// Operand positions that point into a feed or a held slot's bytes (views of it included), so that a run patches just these.
-  std::span<const uint32_t> patches(int32_t slot) const;
-  std::span<const int32_t> held_slots() const { return held_slots_; }
+  std::span<const uint32_t> patches(SlotId slot) const;
+  std::span<const SlotId> held_slots() const { return held_slots_; }
   /// Held slots that statically bound instructions write: a run gives them memory before it starts.
-  std::span<const int32_t> preallocated() const { return preallocated_; }
+  std::span<const SlotId> preallocated() const { return preallocated_; }
   FramePool& frames() const { return *frames_; }
   /// The schedule by readiness. Null unless instructions may run at once; very large programs run in order.
   const ParallelPlan* parallel() const { return parallel_.get(); }
   /// From this instruction on there are only updates of state: a run that has begun them ends them.
-  size_t commit_from() const { return commit_from_; }
+  InstructionId commit_from() const { return commit_from_; }
   bool always_parallel() const { return always_parallel_; }
   bool verifies_plans() const { return verifies_plans_; }
   double arena_share() const { return arena_share_; }
@@ -175,13 +176,13 @@ class Program {
   bool recompute_pays() const { return recompute_pays_; }
   /// Whether gradients that a run hands out may lie in its arena. Not once a run has begun while somebody had those of the run before: each
   /// run would need another arena.
-  bool lodges_gradients() const { return first_gradient_ >= 0 && !parallel_ && lodges_gradients_.load(std::memory_order_relaxed); }
+  bool lodges_gradients() const { return first_gradient_ != kNoSlot && !parallel_ && lodges_gradients_.load(std::memory_order_relaxed); }
   void note_kept_gradients() const { lodges_gradients_.store(false, std::memory_order_relaxed); }
-  /// One of preallocated(): a gradient that is handed out; -1: there is none.
-  int32_t first_gradient() const { return first_gradient_; }
+  /// One of preallocated(): a gradient that is handed out; kNoSlot: there is none.
+  SlotId first_gradient() const { return first_gradient_; }
   bool shared() const { return shared_; }
   /// Time that a dynamic instruction took, averaged over recent parallel runs. Decides where it runs, never what it computes.
-  std::atomic<uint32_t>& measured_ns(size_t instruction) const { return measured_ns_[instruction]; }
+  std::atomic<uint32_t>& measured_ns(InstructionId instruction) const { return measured_ns_[index_of(instruction)]; }
   /// A body of If, Loop or Scan: its outputs stay with the run around it.
   bool is_body() const { return is_body_; }
   const ProgramWeights& weights() const { return weights_; }
@@ -193,19 +194,19 @@ class Program {
   size_t state_bytes() const { return state_bytes_; }
 
   struct BufferInfo {
-    int32_t slot;         // the slot whose size it has; -1: scratch of an instruction
-    int32_t instruction;  // scratch: whose
-    int32_t first, last;  // instructions, both inclusive
+    SlotId slot;                // whose size it has; kNoSlot: scratch of an instruction
+    InstructionId instruction;  // scratch: whose
+    InstructionId first, last;  // that use it, both inclusive
   };
-  std::span<const BufferInfo> buffers() const { return buffers_; }
+  IdSpan<BufferId, const BufferInfo> buffers() const { return buffers_; }
   /// What a buffer is for: of a training step, by the part that writes it first.
-  MemoryClass class_of_buffer(size_t buffer) const;
+  MemoryClass class_of_buffer(BufferId buffer) const;
   /// Its value's; of scratch, the node's.
-  const std::string& name_of_buffer(size_t buffer) const;
+  const std::string& name_of_buffer(BufferId buffer) const;
   /// A value that lies behind the first bytes of another one's: those of `base`, and behind all of `preceding`, or the first row of each if
   /// it has a row_step.
   struct Piece {
-    int32_t slot, base;
+    SlotId slot, base;
     uint32_t first_preceding, num_preceding;  // into operands()
   };
   /// Bases come before what lies in them.
@@ -214,7 +215,7 @@ class Program {
   const ExtentCode& extent_code() const { return extent_code_; }
   size_t num_expressions() const { return num_expressions_; }
   struct SymbolicExtent {
-    int32_t slot;
+    SlotId slot;
     int32_t position;    // axis, or element of a known value
     int32_t expression;  // whose value it is; -1: the constant `dim`. Binding touches nothing of the symbol table
     Dim dim;
@@ -239,23 +240,24 @@ class Program {
 
  private:
   friend class Lowering;
-  /// @param viewed  per slot: the slot that it is a view of, where no instruction makes it; -1.
-  void plan_parallel(std::span<const int32_t> viewed);
+  /// @param viewed  the slot that each is a view of, where no instruction makes it.
+  void plan_parallel(const IdVector<SlotId, SlotId>& viewed);
   std::shared_ptr<const Graph> graph_;
-  std::vector<Instruction> instructions_;
-  std::vector<int32_t> operands_;
-  std::vector<Slot> slots_;
+  IdVector<InstructionId, Instruction> instructions_;
+  std::vector<SlotId> operands_;
+  IdVector<SlotId, Slot> slots_;
   ProgramWeights weights_;
   std::unique_ptr<ProgramParameters> parameters_;
-  std::vector<int32_t> input_slots_, output_slots_, releases_;
+  std::vector<SlotId> input_slots_, output_slots_, releases_;
   std::vector<uint32_t> patch_positions_, patch_begin_;  // per slot: [patch_begin_[s], patch_begin_[s + 1])
-  std::vector<BufferInfo> buffers_;
+  IdVector<BufferId, BufferInfo> buffers_;
   std::vector<Piece> pieces_;
   ExtentCode extent_code_;
   size_t num_expressions_ = 0;  // in the symbol table, when the program was made
   std::vector<SymbolicExtent> symbolic_extents_, known_elements_;
   std::vector<Comparison> comparisons_;
-  std::vector<int32_t> expressions_, symbols_, held_slots_, preallocated_;
+  std::vector<int32_t> expressions_, symbols_;
+  std::vector<SlotId> held_slots_, preallocated_;
   size_t state_bytes_ = 0;
   mutable LoadPhases first_binding_;
   mutable NodeCounterList counters_;
@@ -263,10 +265,10 @@ class Program {
   std::unique_ptr<FramePool> frames_;  // after the bindings, which its frames hold
   std::unique_ptr<ParallelPlan> parallel_;
   std::unique_ptr<std::atomic<uint32_t>[]> measured_ns_;
-  size_t commit_from_ = 0;
+  InstructionId commit_from_{};
   bool always_parallel_ = false, verifies_plans_ = false, shared_ = false, is_body_ = false;
   mutable std::atomic<bool> lodges_gradients_ = true;
-  int32_t first_gradient_ = -1;
+  SlotId first_gradient_ = kNoSlot;
   double arena_share_ = 1, recompute_fraction_ = 0;
   bool recompute_pays_ = false;
 };

@@ -76,23 +76,23 @@ std::string describe_tasks(std::span<const Task> tasks, const Node* failed, cons
   throw OutOfMemory(error);
 }
 
-int32_t root_of(const Program& program, int32_t slot) { return program.slots()[static_cast<size_t>(slot)].root; }
+SlotId root_of(const Program& program, SlotId slot) { return program.slots()[slot].root; }
 
-// Per slot: operands that have yet to pack it; where one reads it in the run, too many for that number ever to become 0.
-std::vector<std::atomic<int64_t>> count_readers(const Program& program, const ProgramOptions& options) {
+// Operands that have yet to pack it; where one reads it in the run, too many for that number ever to become 0.
+IdVector<SlotId, std::atomic<int64_t>> count_readers(const Program& program, const ProgramOptions& options) {
   constexpr int64_t kNever = int64_t{1} << 32;
-  std::vector<std::atomic<int64_t>> readers(program.slots().size());
+  IdVector<SlotId, std::atomic<int64_t>> readers(program.slots().size());
   for (const Instruction& instruction : program.instructions()) {
     const auto operands = program.operands(instruction);
     for (size_t k = 0; k < operands.size(); ++k) {
-      if (operands[k] < 0) continue;
+      if (operands[k] == kNoSlot) continue;
       bool is_packed = packs(instruction, k) && instruction.kernel->create;
       if (options.keep_for_file) is_packed = is_packed && instruction.kernel->restore;
       // What is bound in the run asks for the shape of the value, which the constant has.
-      readers[static_cast<size_t>(root_of(program, operands[k]))] += is_packed && !instruction.dynamic ? 1 : kNever;
+      readers[root_of(program, operands[k])] += is_packed && !instruction.dynamic ? 1 : kNever;
     }
   }
-  for (int32_t output : program.output_slots()) readers[static_cast<size_t>(root_of(program, output))] += kNever;
+  for (SlotId output : program.output_slots()) readers[root_of(program, output)] += kNever;
   return readers;
 }
 
@@ -157,7 +157,7 @@ void ProgramWeights::pack(const Program& program, std::span<Instruction> instruc
     total_bytes += task.size_bytes;
     tasks.push_back(std::move(task));
   }
-  std::vector<std::atomic<int64_t>> readers;
+  IdVector<SlotId, std::atomic<int64_t>> readers;
   if (options.release_packed) readers = count_readers(program, options);
   auto run = [&](Task& task) {
     AllocationScope scope(options.memory, MemoryClass::packed);  // the thread is one of the pool's
@@ -169,7 +169,7 @@ void ProgramWeights::pack(const Program& program, std::span<Instruction> instruc
       const Tensor* constant = packs(*task.instruction, k) ? graph.stored_tensor(node.inputs[k]) : nullptr;
       if (!constant) continue;
       if (!restored) drop_mapped_pages(constant->raw(), constant->size_bytes());  // else they are the packed form's own
-      if (!readers.empty() && --readers[static_cast<size_t>(root_of(program, operands[k]))] == 0)
+      if (!readers.empty() && --readers[root_of(program, operands[k])] == 0)
         options.release_packed->value(node.inputs[k]).constant = Datum();
     }
   };
@@ -215,16 +215,16 @@ void ProgramWeights::pack(const Program& program, std::span<Instruction> instruc
 void ProgramWeights::place_constants(const Program& program, const ProgramOptions& options) {
   const Graph& graph = program.graph();
   const auto slots = program.slots();
-  std::vector<bool> is_read(slots.size());
+  IdVector<SlotId, bool> is_read(slots.size());
   for (const Instruction& instruction : program.instructions()) {
     const auto operands = program.operands(instruction);
     for (size_t k = 0; k < operands.size(); ++k)
-      if (operands[k] >= 0 && !packs(instruction, k)) is_read[static_cast<size_t>(root_of(program, operands[k]))] = true;
+      if (operands[k] != kNoSlot && !packs(instruction, k)) is_read[root_of(program, operands[k])] = true;
   }
   constants_.resize(slots.size());
-  for (size_t s = 0; s < slots.size(); ++s) {
+  for (SlotId s : slots.ids()) {
     const Slot& constant = slots[s];
-    if (constant.location != LocationKind::constant || constant.root != static_cast<int32_t>(s)) continue;
+    if (constant.location != LocationKind::constant || constant.root != s) continue;
     if (program.parameters() && program.parameters()->has(constant.value)) continue;
     const Tensor* tensor = graph.stored_tensor(constant.value);
     if (!tensor || is_aligned(*tensor) || !is_read[s]) {

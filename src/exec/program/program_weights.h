@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "exec/program/ids.h"
 #include "graph/graph.h"
 #include "graph/kernel.h"
 #include "treadle/allocator.h"
@@ -36,7 +37,7 @@ class ProgramWeights {
   void add_body(const ProgramWeights& body);
 
   /// A constant as a run reads it, of a root slot.
-  const Datum& constant(int32_t slot) const { return constants_[static_cast<size_t>(slot)]; }
+  const Datum& constant(SlotId slot) const { return constants_[slot]; }
   /// What no account was charged with while the program was made: constants that stay in memory (the model's), and packed copies that
   /// did not come from Storage::allocate(). Bodies included.
   size_t foreign_constant_bytes() const { return foreign_constant_bytes_; }
@@ -56,7 +57,7 @@ class ProgramWeights {
   void pack(const Program& program, std::span<Instruction> instructions, const ProgramOptions& options);
   void place_constants(const Program& program, const ProgramOptions& options);
 
-  std::vector<Datum> constants_;  // per slot
+  IdVector<SlotId, Datum> constants_;
   size_t foreign_constant_bytes_ = 0, foreign_packed_bytes_ = 0;
   std::vector<const PackedState*> shared_packed_;  // each once
   mutable SharedCharge shared_charge_;

@@ -19,7 +19,8 @@ std::vector<ValueId> outputs_of(const Graph& graph, std::span<const std::string>
 }
 
 // Among several ranks the loss is known when all gradients are. The first values that they exchange are the end of the forward part.
-std::vector<ValueId> ends_of_forward(const Graph& graph, std::span<const Instruction> instructions, std::span<const std::string> names) {
+std::vector<ValueId> ends_of_forward(const Graph& graph, IdSpan<InstructionId, const Instruction> instructions,
+                                     std::span<const std::string> names) {
   const auto exchange = std::find_if(instructions.begin(), instructions.end(), communicates);
   if (exchange != instructions.end()) return exchange->node->inputs;
   return outputs_of(graph, names);
@@ -54,16 +55,16 @@ std::string_view name_of(StepPhase phase) {
   return "";
 }
 
-std::vector<StepPhase> step_phases(const Graph& graph, std::span<const Instruction> instructions, size_t commit_from,
-                                   std::span<const std::string> forward) {
+IdVector<InstructionId, StepPhase> step_phases(const Graph& graph, IdSpan<InstructionId, const Instruction> instructions,
+                                               InstructionId commit_from, std::span<const std::string> forward) {
   const auto yield = std::find_if(instructions.begin(), instructions.end(), [](const Instruction& i) { return i.is_yield; });
   std::unordered_set<const Node*> of_forward;
   if (yield != instructions.end())
     for (auto it = instructions.begin(); it != yield; ++it) of_forward.insert(it->node);
   else
     of_forward = ancestors(graph, ends_of_forward(graph, instructions, forward));
-  std::vector<StepPhase> phases;
-  for (size_t i = 0; i < instructions.size(); ++i)
+  IdVector<InstructionId, StepPhase> phases;
+  for (InstructionId i : instructions.ids())
     phases.push_back(communicates(instructions[i])                          ? StepPhase::communication
                      : i >= commit_from && is_update(*instructions[i].node) ? StepPhase::optimizer
                      : of_forward.contains(instructions[i].node)            ? StepPhase::forward
@@ -72,15 +73,15 @@ std::vector<StepPhase> step_phases(const Graph& graph, std::span<const Instructi
 }
 
 // The bytes of a value may be written over: they count as what was there first.
-const std::string& Program::name_of_buffer(size_t buffer) const {
+const std::string& Program::name_of_buffer(BufferId buffer) const {
   const BufferInfo& info = buffers_[buffer];
-  return info.slot < 0 ? instructions_[static_cast<size_t>(info.instruction)].node->name : name(info.slot);
+  return info.slot == kNoSlot ? instructions_[info.instruction].node->name : name(info.slot);
 }
 
-MemoryClass Program::class_of_buffer(size_t buffer) const {
+MemoryClass Program::class_of_buffer(BufferId buffer) const {
   const BufferInfo& info = buffers_[buffer];
-  if (info.slot < 0) return MemoryClass::scratch;
-  switch (instructions_[static_cast<size_t>(info.first)].phase) {
+  if (info.slot == kNoSlot) return MemoryClass::scratch;
+  switch (instructions_[info.first].phase) {
     case StepPhase::backward:
     case StepPhase::communication: return MemoryClass::gradients;
     case StepPhase::optimizer: return MemoryClass::optimizer_state;

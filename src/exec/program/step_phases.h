@@ -16,7 +16,7 @@ std::unordered_set<const Node*> forward_part(const Graph& graph, std::span<const
 /// Of each instruction: what stands before a Yield is forward, or without one what the outputs named `forward` depend on; what other ranks
 /// take part in is communication; updates of state are the optimizer's; the rest is backward.
 /// @param commit_from  the first update of state
-std::vector<StepPhase> step_phases(const Graph& graph, std::span<const Instruction> instructions, size_t commit_from,
-                                   std::span<const std::string> forward);
+IdVector<InstructionId, StepPhase> step_phases(const Graph& graph, IdSpan<InstructionId, const Instruction> instructions,
+                                               InstructionId commit_from, std::span<const std::string> forward);
 
 }  // namespace treadle::exec

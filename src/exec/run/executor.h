@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "core/fork_mutex.h"
+#include "exec/program/ids.h"
 #include "exec/run/run.h"
 
 namespace treadle::exec {
@@ -26,7 +27,7 @@ using RunHandle = std::unique_ptr<Run, GiveBack>;
 /// A copy of a value between devices, as profiles know it.
 struct DeviceCopy {
   uint32_t record_name = 0;  ///< of its records
-  int32_t slot = 0;          ///< the value's
+  SlotId slot = kNoSlot;     ///< the value's
   std::string from, to;      ///< names of devices
 };
 

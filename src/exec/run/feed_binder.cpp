@@ -12,7 +12,7 @@ namespace treadle::exec {
 namespace {
 
 // Nodes that read it are bound in the run, so that its extents bind no symbols.
-void check_sparse_feed(const Program& program, int32_t slot, const Datum& feed) {
+void check_sparse_feed(const Program& program, SlotId slot, const Datum& feed) {
   const Type& type = program.type(slot);
   const SparseTensor& sparse = feed.sparse_tensor();
   if (sparse.values.dtype() != type.dtype) refuse_feed(program, slot, feed, "another dtype");
@@ -27,19 +27,19 @@ void check_sparse_feed(const Program& program, int32_t slot, const Datum& feed) 
 
 }  // namespace
 
-void refuse_feed(const Program& program, int32_t slot, const Datum& datum, const std::string& what) {
+void refuse_feed(const Program& program, SlotId slot, const Datum& datum, const std::string& what) {
   throw Error(ErrorCode::invalid_argument, fmt::format("input \"{}\": {}; got {}, expected {}", program.name(slot), what, describe(datum),
                                                        to_string(program.type(slot))));
 }
 
-std::span<const int32_t> slots_handed_to(const Program& program, const Instruction& yield, std::span<const Datum> values) {
+std::span<const SlotId> slots_handed_to(const Program& program, const Instruction& yield, std::span<const Datum> values) {
   const auto slots = program.operands(yield).subspan(yield.num_inputs);
   if (values.size() != slots.size())
     throw Error(ErrorCode::invalid_argument,
                 fmt::format("the Yield \"{}\" takes {} values back, got {}", yield.node->name, slots.size(), values.size()));
   for (size_t i = 0; i < slots.size(); ++i) {
-    if (slots[i] < 0) continue;
-    if (!values[i].is_tensor() || values[i].tensor().dtype() != program.slots()[static_cast<size_t>(slots[i])].dtype)
+    if (slots[i] == kNoSlot) continue;
+    if (!values[i].is_tensor() || values[i].tensor().dtype() != program.slots()[slots[i]].dtype)
       throw Error(ErrorCode::invalid_argument, fmt::format("the Yield \"{}\": {} is handed in for \"{}\", which is {}", yield.node->name,
                                                            describe(values[i]), program.name(slots[i]), to_string(program.type(slots[i]))));
   }
@@ -72,7 +72,7 @@ void FeedBinder::take(std::span<const Datum> feeds, std::span<const int64_t> par
     if (!feeds[i].defined()) check_may_be_later(program, inputs[i]);
 }
 
-void FeedBinder::bind_later(int32_t slot, const Datum& feed, RunState& state) {
+void FeedBinder::bind_later(SlotId slot, const Datum& feed, RunState& state) {
   if (state.held(slot).defined()) refuse_feed(state.program(), slot, feed, "it has been fed");
   state.set_feed(slot, checked(state.program(), slot, feed));
   try {
@@ -83,7 +83,7 @@ void FeedBinder::bind_later(int32_t slot, const Datum& feed, RunState& state) {
   }
 }
 
-void FeedBinder::move(int32_t slot, const Datum& feed, RunState& state) {
+void FeedBinder::move(SlotId slot, const Datum& feed, RunState& state) {
   const Datum& before = state.held(slot);
   if (!before.is_tensor() || !feed.is_tensor() || feed.tensor().dtype() != before.tensor().dtype() ||
       feed.tensor().shape() != before.tensor().shape() || !feed.tensor().is_contiguous())
@@ -93,18 +93,18 @@ void FeedBinder::move(int32_t slot, const Datum& feed, RunState& state) {
 }
 
 void FeedBinder::refuse_missing(const RunState& state) {
-  for (int32_t slot : state.program().input_slots())
+  for (SlotId slot : state.program().input_slots())
     if (!state.held(slot).defined()) refuse_feed(state.program(), slot, {}, "the run has come to what reads it, and it has not been fed");
   throw Error(ErrorCode::internal, "a run that waits for an input, though all have been fed");
 }
 
 void FeedBinder::check_complete(const RunState& state) {
-  for (int32_t slot : state.program().input_slots())
+  for (SlotId slot : state.program().input_slots())
     if (!state.held(slot).defined()) refuse_feed(state.program(), slot, {}, "it is missing");
 }
 
 // The plan is made for its extents before it is there.
-void FeedBinder::check_may_be_later(const Program& program, int32_t slot) const {
+void FeedBinder::check_may_be_later(const Program& program, SlotId slot) const {
   const Type& type = program.type(slot);
   const bool is_told = type.is_tensor() && type.dtype != DType::undefined && type.shape &&
                        std::all_of(type.shape->begin(), type.shape->end(), [&](const Dim& dim) {
@@ -115,7 +115,7 @@ void FeedBinder::check_may_be_later(const Program& program, int32_t slot) const 
 }
 
 // The feed as the run takes it: contiguous.
-Datum FeedBinder::checked(const Program& program, int32_t slot, const Datum& feed) {
+Datum FeedBinder::checked(const Program& program, SlotId slot, const Datum& feed) {
   const Type& type = program.type(slot);
   if (!feed.defined()) refuse_feed(program, slot, feed, "it is missing");
   if (!feed.is_tensor() || !type.is_tensor()) {
@@ -148,8 +148,8 @@ Datum FeedBinder::checked(const Program& program, int32_t slot, const Datum& fee
   return tensor.is_contiguous() ? feed : Datum(tensor.contiguous());
 }
 
-void FeedBinder::point_at_feed(int32_t slot, RunState& state) {
-  const Slot& info = state.program().slots()[static_cast<size_t>(slot)];
+void FeedBinder::point_at_feed(SlotId slot, RunState& state) {
+  const Slot& info = state.program().slots()[slot];
   const Datum& feed = state.held(slot);
   if (info.location == LocationKind::known || !feed.is_tensor()) return;
   if (info.static_shape && feed.tensor().shape() != state.binding().shape(slot))
@@ -158,7 +158,7 @@ void FeedBinder::point_at_feed(int32_t slot, RunState& state) {
 }
 
 void FeedBinder::point_at_feeds(RunState& state) {
-  for (int32_t slot : state.program().input_slots()) point_at_feed(slot, state);
+  for (SlotId slot : state.program().input_slots()) point_at_feed(slot, state);
 }
 
 }  // namespace treadle::exec

@@ -11,10 +11,10 @@
 namespace treadle::exec {
 
 /// @throws Error(invalid_argument) naming the input, what was given and what was expected.
-[[noreturn]] void refuse_feed(const Program& program, int32_t slot, const Datum& datum, const std::string& what);
+[[noreturn]] void refuse_feed(const Program& program, SlotId slot, const Datum& datum, const std::string& what);
 
 /// The slots that a Yield's values come back into. @throws Error(invalid_argument) for another count, kind or dtype than they take.
-std::span<const int32_t> slots_handed_to(const Program& program, const Instruction& yield, std::span<const Datum> values);
+std::span<const SlotId> slots_handed_to(const Program& program, const Instruction& yield, std::span<const Datum> values);
 
 class FeedBinder {
  public:
@@ -28,10 +28,10 @@ class FeedBinder {
   /// Binding::bind
   void bind(std::span<const Datum> feeds, std::span<const int64_t> parent_values, const RunControl& control, RunState& state);
   /// One that bind() left out. @throws Error(invalid_argument) as bind(), and if it was fed.
-  void bind_later(int32_t slot, const Datum& feed, RunState& state);
+  void bind_later(SlotId slot, const Datum& feed, RunState& state);
 
   /// One that has been fed lies elsewhere. @throws Error(invalid_argument) for another dtype or shape, or elements that are not contiguous.
-  static void move(int32_t slot, const Datum& feed, RunState& state);
+  static void move(SlotId slot, const Datum& feed, RunState& state);
 
   /// A run is told to go on where it reads what was to be fed later. @throws Error(invalid_argument) naming the input
   [[noreturn]] static void refuse_missing(const RunState& state);
@@ -44,9 +44,9 @@ class FeedBinder {
 
  private:
   void take(std::span<const Datum> feeds, std::span<const int64_t> parent_values, const RunControl& control, RunState& state);
-  static void point_at_feed(int32_t slot, RunState& state);
-  Datum checked(const Program& program, int32_t slot, const Datum& feed);
-  void check_may_be_later(const Program& program, int32_t slot) const;
+  static void point_at_feed(SlotId slot, RunState& state);
+  Datum checked(const Program& program, SlotId slot, const Datum& feed);
+  void check_may_be_later(const Program& program, SlotId slot) const;
 
   std::vector<int64_t> symbol_values_;  // per expression of the symbol table; -1: no feed tells
   bool takes_device_feeds_ = false;

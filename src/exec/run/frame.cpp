@@ -76,10 +76,10 @@ void Frame::choose_schedule() {
 void Frame::find_starved() {
   auto is_starved = [&](const Instruction& instruction) {
     const auto inputs = program_.operands(instruction).first(instruction.num_inputs);
-    return std::any_of(inputs.begin(), inputs.end(), [&](int32_t slot) {
-      if (slot < 0) return false;
-      const int32_t root = program_.slots()[static_cast<size_t>(slot)].root;
-      return program_.slots()[static_cast<size_t>(root)].location == LocationKind::feed && !state_.held(root).defined();
+    return std::any_of(inputs.begin(), inputs.end(), [&](SlotId slot) {
+      if (slot == kNoSlot) return false;
+      const SlotId root = program_.slots()[slot].root;
+      return program_.slots()[root].location == LocationKind::feed && !state_.held(root).defined();
     });
   };
   starved_ = pc_;
@@ -97,13 +97,12 @@ void Frame::move_feed(size_t input, const Datum& value) {
 }
 
 // @param written  whether reading does not count
-bool Frame::is_touched_later(int32_t root, bool written) const {
+bool Frame::is_touched_later(SlotId root, bool written) const {
   const auto slots = program_.slots();
   for (size_t step = pc_; step < program_.instructions().size(); ++step) {
     const Instruction& instruction = program_.instructions()[budget_.instruction_at(step)];
     const auto operands = program_.operands(instruction).subspan(written ? instruction.num_inputs : 0);
-    if (std::any_of(operands.begin(), operands.end(),
-                    [&](int32_t slot) { return slot >= 0 && slots[static_cast<size_t>(slot)].root == root; }))
+    if (std::any_of(operands.begin(), operands.end(), [&](SlotId slot) { return slot != kNoSlot && slots[slot].root == root; }))
       return true;
   }
   return false;
@@ -111,19 +110,19 @@ bool Frame::is_touched_later(int32_t root, bool written) const {
 
 bool Frame::has_output(size_t k) const {
   const auto slots = program_.slots();
-  const int32_t root = slots[static_cast<size_t>(program_.output_slots()[k])].root;
-  if (slots[static_cast<size_t>(root)].location == LocationKind::feed) return state_.held(root).defined();
+  const SlotId root = slots[program_.output_slots()[k]].root;
+  if (slots[root].location == LocationKind::feed) return state_.held(root).defined();
   return !is_touched_later(root, /*written=*/true);
 }
 
 Datum Frame::take_output(size_t k) {
   const auto slots = program_.slots();
   const auto outputs = program_.output_slots();
-  auto root_of = [&](int32_t slot) { return slots[static_cast<size_t>(slot)].root; };
-  const int32_t root = root_of(outputs[k]);
+  auto root_of = [&](SlotId slot) { return slots[slot].root; };
+  const SlotId root = root_of(outputs[k]);
   Datum value = output(k);
-  const bool is_own = slots[static_cast<size_t>(root)].location == LocationKind::held &&
-                      std::count_if(outputs.begin(), outputs.end(), [&](int32_t slot) { return root_of(slot) == root; }) == 1 &&
+  const bool is_own = slots[root].location == LocationKind::held &&
+                      std::count_if(outputs.begin(), outputs.end(), [&](SlotId slot) { return root_of(slot) == root; }) == 1 &&
                       !is_touched_later(root, /*written=*/false);
   if (is_own)
     state_.drop(root);
@@ -139,12 +138,12 @@ void Frame::take_outputs(std::span<Datum> outputs) {
 }
 
 size_t Frame::steps_left() const {
-  const auto rest = program_.instructions().subspan(pc_);
+  const auto rest = std::span(program_.instructions()).subspan(pc_);
   const auto stop = std::find_if(rest.begin(), rest.end(), [](const Instruction& instruction) { return instruction.is_yield; });
   return std::min(static_cast<size_t>(stop - rest.begin()), starved_ - pc_);
 }
 
-size_t Frame::steps_through(size_t instruction) const {
+size_t Frame::steps_through(InstructionId instruction) const {
   const size_t end = program_.instructions().size();
   size_t step = pc_;
   while (step < end && budget_.instruction_at(step) != instruction) ++step;
@@ -167,15 +166,18 @@ bool Frame::advance(size_t steps) {
 void Frame::rethrow_with_memory() const {
   exec::rethrow_with_memory([&](const OutOfMemory&) {
     RunPoint at{.step = pc_, .instruction = budget_.instruction_at(pc_), .by_readiness = by_readiness_};
-    if (by_readiness_ && parallel_->failed_at >= 0) at.step = at.instruction = static_cast<size_t>(parallel_->failed_at);
+    if (by_readiness_ && parallel_->failed_at != kNoInstruction) {
+      at.instruction = parallel_->failed_at;
+      at.step = index_of(at.instruction);
+    }
     return describe_memory(state_, control_, at);
   });
 }
 
 void Frame::advance_by_readiness(size_t end) {
-  const std::vector<int32_t>& yields = program_.parallel()->yields;
-  if (const auto yield = std::lower_bound(yields.begin(), yields.end(), static_cast<int32_t>(pc_)); yield != yields.end())
-    end = std::min(end, static_cast<size_t>(*yield));
+  const std::vector<InstructionId>& yields = program_.parallel()->yields;
+  if (const auto yield = std::lower_bound(yields.begin(), yields.end(), id_at<InstructionId>(pc_)); yield != yields.end())
+    end = std::min(end, index_of(*yield));
   const bool limited = control_.pass && !program_.is_body();
   pc_ = run_parallel(nodes_, *parallel_, limited ? &budget_ : nullptr, pc_, end);
   if (pc_ < end) by_readiness_ = false;  // a plan within another limit has an order of its own
@@ -194,8 +196,8 @@ void Frame::advance_in_order(size_t end) {
   uint64_t boundary = 0;  // 0: the step before is not recorded, or something else lies between
   try {
     for (; pc_ < end; ++pc_) {
-      const size_t index = limited ? budget_.instruction_at(pc_) : pc_;
-      const Instruction& instruction = instructions[index];
+      const InstructionId id = limited ? budget_.instruction_at(pc_) : id_at<InstructionId>(pc_);
+      const Instruction& instruction = instructions[id];
       if (instruction.is_yield) [[unlikely]] {
         if (limited) budget_.move_values(pc_, turn);
         return;
@@ -203,18 +205,18 @@ void Frame::advance_in_order(size_t end) {
       if (control_.observer) [[unlikely]]
         control_.call([&] { control_.observer->ready(state_, instruction); });
       phases.enter(instruction.phase);
-      nodes_.check_before(index);
+      nodes_.check_before(id);
       std::optional<LoopBreakScope> breaks;
       if (turn.has_duty()) [[unlikely]] {
         boundary = 0;
-        nodes_.take_turn(index, turn, breaks);
+        nodes_.take_turn(id, turn, breaks);
       }
       if (limited) [[unlikely]] {
         boundary = 0;
         budget_.move_values(pc_, turn);
       }
       if (renews) [[unlikely]]
-        nodes_.renew_buffers(index);
+        nodes_.renew_buffers(id);
       if (nodes_.has_cache()) [[unlikely]]
         nodes_.execute_cached(instruction, evaluator_);
       else if (!watched) [[likely]]
@@ -223,7 +225,7 @@ void Frame::advance_in_order(size_t end) {
         const uint64_t start = boundary != 0 ? boundary : read_ticks();
         nodes_.execute(instruction, evaluator_);
         boundary = read_ticks();
-        counts.add(index, boundary - start);
+        counts.add(index_of(id), boundary - start);
         writer.record(instruction.record_name, RecordKind::node, start, boundary);
       } else {
         boundary = 0;
@@ -232,15 +234,15 @@ void Frame::advance_in_order(size_t end) {
       state_.release(instruction);
     }
   } catch (...) {
-    nodes_.rethrow_from(instructions[limited ? budget_.instruction_at(pc_) : pc_]);
+    nodes_.rethrow_from(instructions[limited ? budget_.instruction_at(pc_) : id_at<InstructionId>(pc_)]);
   }
 }
 
 std::vector<Datum> Frame::yielded() {
   const Instruction& instruction = expect_yield(*this);
   std::vector<Datum> values;
-  for (int32_t slot : program_.operands(instruction).first(instruction.num_inputs))
-    values.push_back(slot < 0 ? Datum() : state_.value(slot, /*shared=*/true));
+  for (SlotId slot : program_.operands(instruction).first(instruction.num_inputs))
+    values.push_back(slot == kNoSlot ? Datum() : state_.value(slot, /*shared=*/true));
   return values;
 }
 
@@ -248,12 +250,12 @@ void Frame::resume(std::span<const Datum> values) {
   const Instruction& instruction = expect_yield(*this);
   const auto outputs = slots_handed_to(program_, instruction, values);
   for (size_t i = 0; i < outputs.size(); ++i) {
-    if (outputs[i] < 0) continue;
+    if (outputs[i] == kNoSlot) continue;
     state_.hold(outputs[i], values[i].tensor().is_contiguous() ? values[i] : Datum(values[i].tensor().contiguous()));
   }
   if (by_readiness_)
     parallel_->cursor.finish(
-        static_cast<int32_t>(pc_), [&](int32_t slot) { state_.drop(slot); }, [](int32_t) {});
+        id_at<InstructionId>(pc_), [&](SlotId slot) { state_.drop(slot); }, [](InstructionId) {});
   else
     state_.release(instruction);
   ++pc_;

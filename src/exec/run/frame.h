@@ -46,18 +46,20 @@ class Frame final : public Run {
 
   bool advance(size_t steps = SIZE_MAX) override;
   size_t steps_left() const override;
-  size_t steps_through(size_t instruction) const override;
+  size_t steps_through(InstructionId instruction) const override;
   bool finished() const override { return pc_ == program_.instructions().size(); }
 
   const Instruction* yield() const override {
-    return !finished() && program_.instructions()[pc_].is_yield ? &program_.instructions()[pc_] : nullptr;
+    if (finished()) return nullptr;
+    const Instruction& next = program_.instructions()[id_at<InstructionId>(pc_)];  // programs with a Yield keep their order
+    return next.is_yield ? &next : nullptr;
   }
   std::vector<Datum> yielded() override;
   void resume(std::span<const Datum> values) override;
 
   void take_outputs(std::span<Datum> outputs) override;
   /// After an error: feeds whose rows have been moved within their memory are as they were.
-  void restore_feeds() { outputs_.restore_feeds(pc_); }
+  void restore_feeds() { outputs_.restore_feeds(id_at<InstructionId>(pc_)); }
   void clear() noexcept override;
   void trim() noexcept override { state_.drop_arena(); }
 
@@ -67,7 +69,7 @@ class Frame final : public Run {
   const RunState& state() const { return state_; }
   const RunControl& control() const override { return control_; }
   /// The value as it is now; it lies in memory that the run uses again. Undefined if nothing has been computed.
-  Datum value(int32_t slot) const { return state_.value(slot, /*shared=*/false); }
+  Datum value(SlotId slot) const { return state_.value(slot, /*shared=*/false); }
   /// Whether instructions run by readiness until the run's end, a Yield, or another memory limit.
   bool goes_by_readiness() const { return by_readiness_; }
 
@@ -78,7 +80,7 @@ class Frame final : public Run {
   void advance_by_readiness(size_t end);
   void advance_in_order(size_t end);
   void find_starved();
-  bool is_touched_later(int32_t root, bool written) const;
+  bool is_touched_later(SlotId root, bool written) const;
 
   const Program& program_;
   RunControl control_;

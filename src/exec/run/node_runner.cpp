@@ -15,11 +15,11 @@ namespace treadle::exec {
 class NodeRunner::Operands final : public OperandSource {
  public:
   Operands(const RunState& state, const Instruction& instruction) : state_(state), slots_(state.program().operands(instruction)) {}
-  Datum operand(size_t input, bool kept) const override { return slots_[input] < 0 ? Datum() : state_.value(slots_[input], kept); }
+  Datum operand(size_t input, bool kept) const override { return slots_[input] == kNoSlot ? Datum() : state_.value(slots_[input], kept); }
 
  private:
   const RunState& state_;
-  std::span<const int32_t> slots_;
+  std::span<const SlotId> slots_;
 };
 
 void NodeRunner::execute_dynamic(const Instruction& instruction, Evaluator& evaluator) {
@@ -38,7 +38,7 @@ void NodeRunner::execute_deferred(const Instruction& instruction, std::function<
 void NodeRunner::take(const Instruction& instruction, std::vector<Datum> made) {
   const auto slots = program_.operands(instruction).subspan(instruction.num_inputs);
   for (size_t i = 0; i < slots.size(); ++i) {
-    if (slots[i] < 0) continue;
+    if (slots[i] == kNoSlot) continue;
     if (!made[i].defined()) throw Error(ErrorCode::internal, fmt::format("output {} was not made", i));
     state_.hold(slots[i], std::move(made[i]));
   }
@@ -48,12 +48,12 @@ void NodeRunner::take(const Instruction& instruction, std::vector<Datum> made) {
 void NodeRunner::record(const Instruction& instruction, uint64_t start) const {
   if (!is_timed()) return;
   const uint64_t end = read_ticks();
-  if (control_.counts_nodes) counters_->add_shared(program_.index_of(instruction), end - start);
+  if (control_.counts_nodes) counters_->add_shared(index_of(program_.id_of(instruction)), end - start);
   if (!control_.recorder) return;
   Cost cost;
   if (instruction.dynamic && instruction.bodies.empty()) {
     std::vector<Datum> operands;
-    for (int32_t slot : program_.operands(instruction)) operands.push_back(slot < 0 ? Datum() : state_.value(slot, /*shared=*/false));
+    for (SlotId slot : program_.operands(instruction)) operands.push_back(slot == kNoSlot ? Datum() : state_.value(slot, /*shared=*/false));
     cost = cost_of(program_, instruction, operands);
   }
   control_.record_node(instruction.record_name, start, end, cost.flops, cost.bytes);
@@ -90,7 +90,7 @@ void NodeRunner::run_again(const Instruction& instruction, void** pointers, void
   try {
     if (!committed_.load(std::memory_order_relaxed)) control_.check();
     std::optional<LoopBreakScope> breaks;
-    if (turn.has_duty()) take_turn(program_.index_of(instruction), turn, breaks);
+    if (turn.has_duty()) take_turn(program_.id_of(instruction), turn, breaks);
     const UnderWay node(control_.caller, instruction.node);
     const uint64_t start = is_timed() ? read_ticks() : 0;
     run_static(instruction, state_.binding(), pointers, scratch, control_);
@@ -100,12 +100,11 @@ void NodeRunner::run_again(const Instruction& instruction, void** pointers, void
   }
 }
 
-void NodeRunner::renew_buffers(size_t index) {
+void NodeRunner::renew_buffers(InstructionId id) {
   const auto buffers = program_.buffers();  // in the order of their first instructions
-  auto buffer = std::partition_point(buffers.begin(), buffers.end(),
-                                     [&](const Program::BufferInfo& b) { return static_cast<size_t>(b.first) < index; });
-  for (; buffer != buffers.end() && static_cast<size_t>(buffer->first) == index; ++buffer) {
-    const auto b = static_cast<size_t>(buffer - buffers.begin());
+  auto buffer = std::partition_point(buffers.begin(), buffers.end(), [&](const Program::BufferInfo& b) { return b.first < id; });
+  for (; buffer != buffers.end() && buffer->first == id; ++buffer) {
+    const BufferId b = buffers.id_of(*buffer);
     if (const size_t bytes = state_.binding().buffer_sizes()[b]; bytes > 0)
       control_.memory->allocator->renew(state_.arena() + state_.place_of(b), bytes);
   }
@@ -113,10 +112,10 @@ void NodeRunner::renew_buffers(size_t index) {
 
 void NodeRunner::execute_cached(const Instruction& instruction, Evaluator& evaluator) {
   auto entry = cache_->end();
-  int32_t slot = -1;
+  SlotId slot = kNoSlot;
   if (instruction.num_outputs == 1) {
     slot = program_.operands(instruction)[instruction.num_inputs];
-    if (slot >= 0) entry = cache_->find(program_.name(slot));
+    if (slot != kNoSlot) entry = cache_->find(program_.name(slot));
   }
   if (entry == cache_->end()) return execute_watched(instruction, evaluator);
   if (!entry->second.defined()) {
@@ -125,7 +124,7 @@ void NodeRunner::execute_cached(const Instruction& instruction, Evaluator& evalu
     entry->second = made.is_tensor() ? Datum(made.tensor().clone()) : made;
     return;
   }
-  const Slot& info = program_.slots()[static_cast<size_t>(slot)];
+  const Slot& info = program_.slots()[slot];
   if (!info.static_shape || instruction.dynamic) return state_.hold(slot, entry->second);
   Tensor target = state_.value(slot, /*shared=*/false).tensor();
   if (!entry->second.is_tensor() || entry->second.tensor().dtype() != target.dtype() || entry->second.tensor().shape() != target.shape())
@@ -134,13 +133,13 @@ void NodeRunner::execute_cached(const Instruction& instruction, Evaluator& evalu
   target.copy_from(entry->second.tensor());
 }
 
-void NodeRunner::run(size_t index, Evaluator& evaluator, sharing::Turn& turn) {
-  const Instruction& instruction = program_.instructions()[index];
+void NodeRunner::run(InstructionId id, Evaluator& evaluator, sharing::Turn& turn) {
+  const Instruction& instruction = program_.instructions()[id];
   try {
-    check_before(index);
+    check_before(id);
     std::optional<LoopBreakScope> breaks;
     if (turn.has_duty()) [[unlikely]]
-      take_turn(index, turn, breaks);
+      take_turn(id, turn, breaks);
     if (has_cache()) [[unlikely]]
       return execute_cached(instruction, evaluator);
     if (!instruction.dynamic && !control_.watched()) [[likely]]
@@ -149,7 +148,7 @@ void NodeRunner::run(size_t index, Evaluator& evaluator, sharing::Turn& turn) {
     execute_watched(instruction, evaluator);
     if (!instruction.dynamic) return;
     const auto elapsed = std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now() - start).count();
-    std::atomic<uint32_t>& average = program_.measured_ns(index);
+    std::atomic<uint32_t>& average = program_.measured_ns(id);
     const auto before = static_cast<int64_t>(average.load(std::memory_order_relaxed));
     average.store(static_cast<uint32_t>(std::min<int64_t>((3 * before + elapsed) / 4, UINT32_MAX)), std::memory_order_relaxed);
   } catch (...) {
@@ -160,9 +159,9 @@ void NodeRunner::run(size_t index, Evaluator& evaluator, sharing::Turn& turn) {
 void NodeRunner::rethrow_from(const Instruction& instruction) const {
   std::string operands;
   for (int i = 0; i < instruction.node->num_formal_inputs; ++i) {
-    int32_t slot = program_.operands(instruction)[static_cast<size_t>(i)];
-    if (slot < 0) continue;
-    const Slot& info = program_.slots()[static_cast<size_t>(slot)];
+    SlotId slot = program_.operands(instruction)[static_cast<size_t>(i)];
+    if (slot == kNoSlot) continue;
+    const Slot& info = program_.slots()[slot];
     std::string type = info.static_shape ? std::string(short_name_of(info.dtype)) + to_string(state_.binding().shape(slot))
                                          : describe(state_.held(info.root));
     operands += (operands.empty() ? "" : ", ") + program_.name(slot) + " " + type;

@@ -38,20 +38,20 @@ class NodeRunner {
   const RunControl& control() const { return control_; }
 
   /// One instruction of those that may run at once. @throws Error naming the node
-  void run(size_t index, Evaluator& evaluator, sharing::Turn& turn);
+  void run(InstructionId id, Evaluator& evaluator, sharing::Turn& turn);
 
   // The parts of it, for walks that do more in between. What they throw names no node yet: rethrow_from().
 
   /// Cancellation and deadline, but not between updates.
-  void check_before(size_t index) {
-    if (index < program_.commit_from()) [[likely]]
+  void check_before(InstructionId id) {
+    if (id < program_.commit_from()) [[likely]]
       return control_.check();
     if (!committed_.exchange(true, std::memory_order_relaxed)) control_.commit();
   }
   /// Gives way for other jobs. @param breaks  of loops in the node; ends with it.
-  void take_turn(size_t index, sharing::Turn& turn, std::optional<LoopBreakScope>& breaks) {
-    turn.before_node(state_.binding().hint(index));
-    if (!program_.instructions()[index].dynamic) breaks.emplace(turn.within_node());
+  void take_turn(InstructionId id, sharing::Turn& turn, std::optional<LoopBreakScope>& breaks) {
+    turn.before_node(state_.binding().hint(id));
+    if (!program_.instructions()[id].dynamic) breaks.emplace(turn.within_node());
   }
   void execute(const Instruction& instruction, Evaluator& evaluator) {
     if (instruction.dynamic) [[unlikely]]
@@ -76,7 +76,7 @@ class NodeRunner {
   /// A value of the cache in place of the computation, or the other way round.
   void execute_cached(const Instruction& instruction, Evaluator& evaluator);
   /// For allocators that show what is read without having been written: of what the instruction is the first to touch, nothing is wanted.
-  void renew_buffers(size_t index);
+  void renew_buffers(InstructionId id);
   /// The error under way goes on with the node's name and its operands' types. Called in a catch clause.
   [[noreturn]] void rethrow_from(const Instruction& instruction) const;
 

@@ -59,12 +59,12 @@ void OutputStore::begin(std::span<const Datum> bound, std::span<const OutputMemo
 }
 
 // Whether the output is the root, or a view of it.
-bool OutputStore::is_of(size_t output, int32_t root) const {
+bool OutputStore::is_of(size_t output, SlotId root) const {
   const Program& program = state_.program();
-  return program.slots()[static_cast<size_t>(program.output_slots()[output])].root == root;
+  return program.slots()[program.output_slots()[output]].root == root;
 }
 
-bool OutputStore::is_handed_over(int32_t root) const {
+bool OutputStore::is_handed_over(SlotId root) const {
   for (size_t k = 0; k < state_.program().output_slots().size(); ++k)
     if (is_of(k, root)) return true;
   return false;
@@ -73,7 +73,7 @@ bool OutputStore::is_handed_over(int32_t root) const {
 void OutputStore::place(const RunControl& control, bool by_readiness) {
   const auto preallocated = state_.program().preallocated();
   for (size_t p = 0; p < preallocated.size(); ++p) {
-    const int32_t slot = preallocated[p];
+    const SlotId slot = preallocated[p];
     const auto is_made_in_run = [&](size_t k) { return memory_[k].made_in_run && is_of(k, slot); };
     if (std::ranges::any_of(std::views::iota(size_t{0}, memory_.size()), is_made_in_run)) continue;
     Tensor tensor = in_bound_memory(slot);
@@ -86,15 +86,15 @@ void OutputStore::place(const RunControl& control, bool by_readiness) {
   if (state_.program().verifies_plans()) verify_over_feeds();
 }
 
-Tensor OutputStore::in_bound_memory(int32_t slot) const {
+Tensor OutputStore::in_bound_memory(SlotId slot) const {
   const Program& program = state_.program();
-  const Slot& info = program.slots()[static_cast<size_t>(slot)];
+  const Slot& info = program.slots()[slot];
   for (size_t k = 0; k < bound_.size(); ++k) {
     if (!bound_[k].defined() || !is_of(k, slot)) continue;
     const Tensor& memory = bound_[k].tensor();
-    const int32_t output = program.output_slots()[k];
+    const SlotId output = program.output_slots()[k];
     const Shape& shape = state_.binding().shape(output);
-    const DType dtype = program.slots()[static_cast<size_t>(output)].dtype;
+    const DType dtype = program.slots()[output].dtype;
     if (memory.dtype() != dtype || memory.shape() != shape)
       throw Error(ErrorCode::invalid_argument, fmt::format("output \"{}\" is bound to {}, it has {}{}", program.graph().output_names[k],
                                                            describe(memory), short_name_of(dtype), to_string(shape)));
@@ -107,7 +107,7 @@ Tensor OutputStore::in_bound_memory(int32_t slot) const {
 
 void OutputStore::find_fed_bytes() {
   const Program& program = state_.program();
-  for (int32_t input : program.input_slots()) {
+  for (SlotId input : program.input_slots()) {
     const Datum& feed = state_.held(input);
     if (!feed.is_tensor() || feed.tensor().size_bytes() == 0) continue;
     fed_.push_back({feed.tensor().raw(), feed.tensor().raw() + feed.tensor().size_bytes(), nullptr, input});
@@ -118,23 +118,22 @@ void OutputStore::find_fed_bytes() {
   if (touched_.empty()) touched_ = find_touched();
 }
 
-std::vector<OutputStore::Touched> OutputStore::find_touched() const {
+IdVector<SlotId, OutputStore::Touched> OutputStore::find_touched() const {
   const Program& program = state_.program();
   const auto slots = program.slots();
-  std::vector<Touched> found(slots.size());
-  for (size_t i = 0; i < program.instructions().size(); ++i) {
-    const Instruction& instruction = program.instructions()[i];
-    const auto at = static_cast<int32_t>(i);
+  IdVector<SlotId, Touched> found(slots.size());
+  for (InstructionId at : program.instructions().ids()) {
+    const Instruction& instruction = program.instructions()[at];
     const auto operands = program.operands(instruction);
     for (size_t k = 0; k < operands.size(); ++k) {
-      if (operands[k] < 0) continue;
-      const auto root = static_cast<size_t>(slots[static_cast<size_t>(operands[k])].root);
+      if (operands[k] == kNoSlot) continue;
+      const SlotId root = slots[operands[k]].root;
       Touched& touched = found[root];
       if (k >= instruction.num_inputs) {
         touched.made_at = std::min(touched.made_at, at);
         continue;
       }
-      touched.read_until = std::max(touched.read_until, instruction.dynamic ? INT32_MAX : at);
+      touched.read_until = std::max(touched.read_until, instruction.dynamic ? kBehindAll : at);
       if (slots[root].location == LocationKind::feed) touched.readers.push_back(at);
     }
   }
@@ -155,31 +154,28 @@ bool OutputStore::any_feed_in(const Tensor& memory, F f) const {
 }
 
 // Whether no feed that has bytes in the memory is read after the slot's root has been written to, nor handed over.
-bool OutputStore::may_be_made_in(int32_t slot, const Tensor& memory) const {
-  const bool in_pieces = state_.program().slots()[static_cast<size_t>(slot)].in_pieces;
+bool OutputStore::may_be_made_in(SlotId slot, const Tensor& memory) const {
+  const bool in_pieces = state_.program().slots()[slot].in_pieces;
   return !any_feed_in(memory, [&](const FedBytes& feed) {
     if (in_pieces || keeps_feeds_ || is_handed_over(feed.input)) return true;
-    const int32_t made = touched_[static_cast<size_t>(slot)].made_at, read = touched_[static_cast<size_t>(feed.input)].read_until;
+    const InstructionId made = touched_[slot].made_at, read = touched_[feed.input].read_until;
     if (read != made) return read > made;
     return feed.begin != memory.raw() || feed.end != memory.raw() + memory.size_bytes() || !may_take_over(slot, feed.input);
   });
 }
 
 // Whether the instruction that makes the slot's root may write it over the input, which it reads.
-bool OutputStore::may_take_over(int32_t slot, int32_t input) const {
+bool OutputStore::may_take_over(SlotId slot, SlotId input) const {
   const Program& program = state_.program();
-  const Instruction& instruction = program.instructions()[static_cast<size_t>(touched_[static_cast<size_t>(slot)].made_at)];
+  const Instruction& instruction = program.instructions()[touched_[slot].made_at];
   const auto operands = program.operands(instruction);
-  auto is_of_root = [&](int32_t operand, int32_t root) {
-    return operand >= 0 && program.slots()[static_cast<size_t>(operand)].root == root;
-  };
+  auto is_of_root = [&](SlotId operand, SlotId root) { return operand != kNoSlot && program.slots()[operand].root == root; };
   const auto inputs = operands.first(instruction.num_inputs);
-  if (instruction.dynamic || std::count_if(inputs.begin(), inputs.end(), [&](int32_t k) { return is_of_root(k, input); }) != 1)
-    return false;
+  if (instruction.dynamic || std::count_if(inputs.begin(), inputs.end(), [&](SlotId k) { return is_of_root(k, input); }) != 1) return false;
   return std::any_of(instruction.node->op->alias.begin(), instruction.node->op->alias.end(), [&](const Alias& alias) {
     if (alias.input >= instruction.num_inputs || alias.output >= instruction.num_outputs) return false;
-    const int32_t from = operands[static_cast<size_t>(alias.input)],
-                  to = operands[static_cast<size_t>(instruction.num_inputs + alias.output)];
+    const SlotId from = operands[static_cast<size_t>(alias.input)],
+                 to = operands[static_cast<size_t>(instruction.num_inputs + alias.output)];
     return is_of_root(from, input) && is_of_root(to, slot) &&
            state_.binding().shape(from).num_elements() == state_.binding().shape(to).num_elements() &&
            program.type(from).dtype == program.type(to).dtype;
@@ -187,21 +183,21 @@ bool OutputStore::may_take_over(int32_t slot, int32_t input) const {
 }
 
 // Whether by readiness, too, whatever reads a feed that has bytes in the memory comes before the instruction that makes the slot's root.
-bool OutputStore::is_ordered_by_readiness(int32_t slot, const Tensor& memory) const {
+bool OutputStore::is_ordered_by_readiness(SlotId slot, const Tensor& memory) const {
   const ParallelPlan* plan = state_.program().parallel();
   return !any_feed_in(memory, [&](const FedBytes& feed) {
-    const int32_t made = touched_[static_cast<size_t>(slot)].made_at;
-    const std::vector<int32_t>& readers = touched_[static_cast<size_t>(feed.input)].readers;
-    return !plan ||
-           std::any_of(readers.begin(), readers.end(), [&](int32_t reader) { return reader != made && !plan->reach.before(reader, made); });
+    const InstructionId made = touched_[slot].made_at;
+    const std::vector<InstructionId>& readers = touched_[feed.input].readers;
+    return !plan || std::any_of(readers.begin(), readers.end(),
+                                [&](InstructionId reader) { return reader != made && !plan->reach.before(reader, made); });
   });
 }
 
 // Of Program::preallocated(), where it is a gradient that the arena has room for and nobody wants elsewhere; undefined otherwise.
 Tensor OutputStore::in_arena(size_t preallocated) const {
   const Program& program = state_.program();
-  const int32_t slot = program.preallocated()[preallocated];
-  const Slot& info = program.slots()[static_cast<size_t>(slot)];
+  const SlotId slot = program.preallocated()[preallocated];
+  const Slot& info = program.slots()[slot];
   if (!info.is_gradient) return {};
   for (size_t k = 0; k < memory_.size(); ++k)
     if (is_of(k, slot) && (memory_[k].allocator || memory_[k].device || memory_[k].reusable)) return {};
@@ -210,14 +206,14 @@ Tensor OutputStore::in_arena(size_t preallocated) const {
   return memory ? Tensor(info.dtype, shape, std::move(memory)) : Tensor();
 }
 
-Tensor OutputStore::in_own_memory(int32_t slot) const {
+Tensor OutputStore::in_own_memory(SlotId slot) const {
   const Program& program = state_.program();
-  const DType dtype = program.slots()[static_cast<size_t>(slot)].dtype;
+  const DType dtype = program.slots()[slot].dtype;
   const Shape& shape = state_.binding().shape(slot);
   std::optional<MemoryHolder> holder;
   if (RecordWindow::any_for_memory()) [[unlikely]]
     holder.emplace(Recorder::of_process().intern(program.name(slot)));
-  const bool is_gradient = program.slots()[static_cast<size_t>(slot)].is_gradient;
+  const bool is_gradient = program.slots()[slot].is_gradient;
   AllocationScope scope(AllocationScope::current(), program.is_body() ? MemoryClass::activations
                                                     : is_gradient     ? MemoryClass::gradients
                                                                       : MemoryClass::io);
@@ -228,7 +224,7 @@ Tensor OutputStore::in_own_memory(int32_t slot) const {
     if (!memory.reusable) continue;
     const size_t needed = size_bytes(dtype, shape.num_elements());
     if (memory.appends_to >= 0) {
-      const int32_t input = program.input_slots()[static_cast<size_t>(memory.appends_to)];
+      const SlotId input = program.input_slots()[static_cast<size_t>(memory.appends_to)];
       const Datum& feed = state_.held(input);
       if (!is_handed_over(input) && feed.is_tensor() && feed.tensor().raw() == feed.tensor().storage()->data() &&
           feed.tensor().storage()->size_bytes() >= needed && is_prefix(feed.tensor().shape(), shape))
@@ -243,17 +239,17 @@ Tensor OutputStore::in_own_memory(int32_t slot) const {
 
 // An output that grows from a feed, before it in the same memory, or at the end of new memory: the next one will be before it. Undefined if
 // that is not to be. Nobody must look at the feed while the run is under way, and the run must end before the caller goes on.
-Tensor OutputStore::beside_feed(int32_t slot, const RunControl& control) {
+Tensor OutputStore::beside_feed(SlotId slot, const RunControl& control) {
   if (control.observer || control.deadline || control.caller || control.pass || state_.budget()) return {};
   const Program& program = state_.program();
   for (size_t k = 0; k < memory_.size(); ++k) {
     if (memory_[k].grows_from < 0 || memory_[k].allocator || !is_of(k, slot)) continue;
-    const int32_t input = program.input_slots()[static_cast<size_t>(memory_[k].grows_from)];
+    const SlotId input = program.input_slots()[static_cast<size_t>(memory_[k].grows_from)];
     if (is_handed_over(input)) return {};
     auto slide = std::find_if(slides_.begin(), slides_.end(), [&](const Slide& s) { return s.feed() == input && s.output() == slot; });
     if (slide == slides_.end()) slide = slides_.emplace(slides_.end(), program, input, slot);
     if (!slide->plan(state_.binding())) return {};
-    const DType dtype = program.slots()[static_cast<size_t>(slot)].dtype;
+    const DType dtype = program.slots()[slot].dtype;
     const Shape& shape = state_.binding().shape(slot);
     const Tensor& feed = state_.held(input).tensor();
     const auto room = static_cast<size_t>(feed.raw() - feed.storage()->data());
@@ -273,18 +269,18 @@ Tensor OutputStore::beside_feed(int32_t slot, const RunControl& control) {
 size_t OutputStore::bytes_to_allocate() const {
   const Program& program = state_.program();
   size_t bytes = 0;
-  for (int32_t slot : program.preallocated()) {
+  for (SlotId slot : program.preallocated()) {
     bool is_bound = false;
     for (size_t k = 0; k < bound_.size(); ++k)
       is_bound |= bound_[k].defined() && is_of(k, slot) && may_be_made_in(slot, bound_[k].tensor());
-    const DType dtype = program.slots()[static_cast<size_t>(slot)].dtype;
+    const DType dtype = program.slots()[slot].dtype;
     const size_t needed = size_bytes(dtype, state_.binding().shape(slot).num_elements());
     if (!is_bound) bytes += align_up(std::max<size_t>(needed, 1), Storage::kAlignment);
   }
   return bytes;
 }
 
-bool OutputStore::is_bound(int32_t root) const {
+bool OutputStore::is_bound(SlotId root) const {
   for (size_t k = 0; k < bound_.size(); ++k)
     if (bound_[k].defined() && is_of(k, root)) return true;
   return false;
@@ -295,7 +291,7 @@ bool OutputStore::is_bound_to_whole_feeds() const {
   return std::all_of(bound_.begin(), bound_.end(), [&](const Datum& bound) {
     if (!bound.is_tensor() || !state_.is_fed(bound.tensor())) return true;
     const Tensor& memory = bound.tensor();
-    return std::any_of(inputs.begin(), inputs.end(), [&](int32_t slot) {
+    return std::any_of(inputs.begin(), inputs.end(), [&](SlotId slot) {
       const Datum& feed = state_.held(slot);
       return feed.is_tensor() && feed.tensor().raw() == memory.raw() && feed.tensor().size_bytes() == memory.size_bytes();
     });
@@ -307,8 +303,8 @@ bool OutputStore::binds_next_versions() const {
   for (size_t k = 0; k < bound_.size(); ++k) {
     if (!bound_[k].is_tensor() || !bound_[k].tensor().defined() || !state_.is_fed(bound_[k].tensor())) continue;
     if (next_versions_.empty()) next_versions_ = find_next_versions(state_.program());
-    const int32_t feed = next_versions_[static_cast<size_t>(outputs[k])];
-    if (feed < 0 || !state_.held(feed).is_tensor()) return false;
+    const SlotId feed = next_versions_[outputs[k]];
+    if (feed == kNoSlot || !state_.held(feed).is_tensor()) return false;
     const Tensor &own = state_.held(feed).tensor(), &memory = bound_[k].tensor();
     if (own.raw() != memory.raw() || own.size_bytes() != memory.size_bytes()) return false;
   }
@@ -353,9 +349,9 @@ void OutputStore::hand_over(std::span<Datum> outputs) {
 
 // A copy of the program's own.
 Datum OutputStore::value(size_t k) const {
-  const int32_t slot = state_.program().output_slots()[k];
+  const SlotId slot = state_.program().output_slots()[k];
   Datum result = state_.value(slot, /*shared=*/true);
-  const bool is_programs = state_.program().slots()[static_cast<size_t>(slot)].location == LocationKind::constant;
+  const bool is_programs = state_.program().slots()[slot].location == LocationKind::constant;
   return is_programs && result.is_tensor() ? Datum(result.tensor().clone()) : result;
 }
 
@@ -366,7 +362,7 @@ Datum OutputStore::where_wanted(size_t k, Datum value) const {
   if (!value.is_tensor()) return value;
   const Tensor& result = value.tensor();
   const std::shared_ptr<Device>& lies_on = result.storage()->device();
-  const Slot& slot = state_.program().slots()[static_cast<size_t>(state_.program().output_slots()[k])];
+  const Slot& slot = state_.program().slots()[state_.program().output_slots()[k]];
   if (memory.allocator && slot.location == LocationKind::held && slot.dtype != DType::string &&
       allocator_of(result.storage()) != memory.allocator.get()) {
     Tensor own = allocate_from(memory.allocator, result.dtype(), result.shape());
@@ -381,8 +377,8 @@ Datum OutputStore::where_wanted(size_t k, Datum value) const {
   return copy;
 }
 
-void OutputStore::restore_feeds(size_t pc) {
-  for (const auto& [slide, feed] : sliding_) slide->undo(feed, pc);
+void OutputStore::restore_feeds(InstructionId end) {
+  for (const auto& [slide, feed] : sliding_) slide->undo(feed, end);
   sliding_.clear();
 }
 

@@ -32,7 +32,7 @@ class OutputStore {
   /// Whether the run writes over bytes of its feeds, and nothing but the program's order has their readers come before.
   bool needs_order() const { return needs_order_; }
   /// Whether the caller has memory for an output that is the root.
-  bool is_bound(int32_t root) const;
+  bool is_bound(SlotId root) const;
   /// Whether every output that is bound to fed bytes is bound to the whole of a feed.
   bool is_bound_to_whole_feeds() const;
   /// Whether no output is bound to fed bytes but next versions of feeds, each to the whole of its own.
@@ -42,32 +42,33 @@ class OutputStore {
   Datum output(size_t k) const { return where_wanted(k, value(k)); }
   /// @throws Error(invalid_argument) for an output that is bound to another dtype or shape than came out.
   void hand_over(std::span<Datum> outputs);
-  /// After an error before the instruction `pc`: feeds whose rows have been moved within their memory are as they were.
-  void restore_feeds(size_t pc);
+  /// After an error before the instruction `end`: feeds whose rows have been moved within their memory are as they were.
+  void restore_feeds(InstructionId end);
   void clear() noexcept;
 
  private:
+  static constexpr InstructionId kBehindAll{INT32_MAX};
   // Which instructions touch a root's bytes.
   struct Touched {
-    int32_t made_at = INT32_MAX;   // the first that writes them
-    int32_t read_until = -1;       // the last that reads them; INT32_MAX: somebody may keep the value
-    std::vector<int32_t> readers;  // of a feed, ascending
+    InstructionId made_at = kBehindAll;         // the first that writes them
+    InstructionId read_until = kNoInstruction;  // the last that reads them; kBehindAll: somebody may keep the value
+    std::vector<InstructionId> readers;         // of a feed, ascending
   };
 
-  bool is_of(size_t output, int32_t root) const;
-  bool is_handed_over(int32_t root) const;  // the caller keeps the bytes: they stay as they are
-  Tensor in_bound_memory(int32_t slot) const;
+  bool is_of(size_t output, SlotId root) const;
+  bool is_handed_over(SlotId root) const;  // the caller keeps the bytes: they stay as they are
+  Tensor in_bound_memory(SlotId slot) const;
   void find_fed_bytes();
-  std::vector<Touched> find_touched() const;
+  IdVector<SlotId, Touched> find_touched() const;
   template <typename F>
   bool any_feed_in(const Tensor& memory, F f) const;
-  bool may_be_made_in(int32_t slot, const Tensor& memory) const;
-  bool may_take_over(int32_t slot, int32_t input) const;
-  bool is_ordered_by_readiness(int32_t slot, const Tensor& memory) const;
+  bool may_be_made_in(SlotId slot, const Tensor& memory) const;
+  bool may_take_over(SlotId slot, SlotId input) const;
+  bool is_ordered_by_readiness(SlotId slot, const Tensor& memory) const;
   Datum apart_from_feeds(Datum value) const;
-  Tensor beside_feed(int32_t slot, const RunControl& control);
+  Tensor beside_feed(SlotId slot, const RunControl& control);
   Tensor in_arena(size_t preallocated) const;
-  Tensor in_own_memory(int32_t slot) const;
+  Tensor in_own_memory(SlotId slot) const;
   Datum value(size_t k) const;
   Datum where_wanted(size_t k, Datum value) const;
   void verify_over_feeds() const;
@@ -77,11 +78,11 @@ class OutputStore {
   std::vector<OutputMemory> memory_;  // likewise
   struct FedBytes {
     const std::byte *begin, *end, *furthest;  // the end, and that of all before it
-    int32_t input;
+    SlotId input;
   };
-  std::vector<FedBytes> fed_;                   // in the order of addresses; empty if no output is bound
-  std::vector<Touched> touched_;                // per root; made when an output is bound
-  mutable std::vector<int32_t> next_versions_;  // likewise (find_next_versions)
+  std::vector<FedBytes> fed_;                       // in the order of addresses; empty if no output is bound
+  IdVector<SlotId, Touched> touched_;               // of roots; made when an output is bound
+  mutable IdVector<SlotId, SlotId> next_versions_;  // likewise (find_next_versions)
   bool keeps_feeds_ = false, needs_order_ = false;
   std::list<Slide> slides_;                                   // of feeds that an output may grow from
   std::vector<std::pair<const Slide*, std::byte*>> sliding_;  // of this run, and where their feeds begin

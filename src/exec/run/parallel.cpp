@@ -40,7 +40,7 @@ class ParallelRun final : public TaskSource {
     run_all();
     if (!interrupted_) return end_;
     // Everything before the last node that has run, in the arena as it is.
-    while (end_ > first_ && !state_.cursor.is_noted(end_ - 1)) --end_;
+    while (end_ > first_ && !state_.cursor.is_noted(id_at<InstructionId>(end_ - 1))) --end_;
     interrupted_ = false;
     budget_ = nullptr;
     run_all();
@@ -48,8 +48,8 @@ class ParallelRun final : public TaskSource {
   }
 
   bool run_one() override {
-    int32_t instruction = claim();
-    if (instruction < 0) return false;
+    InstructionId instruction = claim();
+    if (instruction == kNoInstruction) return false;
     try {
       auto worker = take_worker();
       work(*worker, instruction);
@@ -68,9 +68,9 @@ class ParallelRun final : public TaskSource {
     state_.head = 0;
     state_.begin_with.clear();
     int64_t left = 0;
-    for (size_t i = first_; i < end_; ++i) {
+    for (InstructionId i : IdRange(id_at<InstructionId>(first_), id_at<InstructionId>(end_))) {
       left += !state_.cursor.is_noted(i);
-      if (state_.cursor.is_ready(i)) state_.begin_with.push_back(static_cast<int32_t>(i));
+      if (state_.cursor.is_ready(i)) state_.begin_with.push_back(i);
     }
     if (left == 0) return;
     auto worker = take_worker();  // before there is anything to undo
@@ -79,9 +79,9 @@ class ParallelRun final : public TaskSource {
     remaining_ = left;
     attached_ = limit_ > 1 && left > 1 && control_.pool->attach(*this);
     ++active_;
-    int32_t kept = -1;
+    InstructionId kept = kNoInstruction;
     bool news = false;
-    for (int32_t instruction : state_.begin_with) news |= offer(instruction, *worker, kept);
+    for (InstructionId instruction : state_.begin_with) news |= offer(instruction, *worker, kept);
     if (news) tell();
     work(*worker, kept);
     give_back(std::move(worker));
@@ -108,14 +108,14 @@ class ParallelRun final : public TaskSource {
   bool stopped() const { return failed_.load() || interrupted_.load(); }
   bool something_for_the_owner() const { return over() || (queued_.load() > 0 && active_.load() < limit_); }
 
-  // The right to run a node, and an expensive node; -1 if there is either no node or no right.
-  int32_t claim() {
-    if (queued_.load() == 0 || stopped()) return -1;
+  // The right to run a node, and an expensive node; kNoInstruction if there is either no node or no right.
+  InstructionId claim() {
+    if (queued_.load() == 0 || stopped()) return kNoInstruction;
     int active = active_.load();
     do {
-      if (active >= limit_) return -1;  // one of those looks again when it is done
+      if (active >= limit_) return kNoInstruction;  // one of those looks again when it is done
     } while (!active_.compare_exchange_weak(active, active + 1));
-    int32_t instruction = -1;
+    InstructionId instruction = kNoInstruction;
     bool more = false;
     {
       std::lock_guard lock(mutex_);
@@ -123,9 +123,9 @@ class ParallelRun final : public TaskSource {
       more = state_.head < state_.queue.size();
       queued_.store(static_cast<int>(state_.queue.size() - state_.head));
     }
-    if (instruction < 0) {
+    if (instruction == kNoInstruction) {
       leave();
-      return -1;
+      return kNoInstruction;
     }
     if (more && attached_) control_.pool->announce(*this);
     return instruction;
@@ -136,7 +136,7 @@ class ParallelRun final : public TaskSource {
     if (attached_ && (queued_.load() > 0 || over())) control_.pool->nudge();
   }
 
-  void publish(int32_t instruction) {
+  void publish(InstructionId instruction) {
     std::lock_guard lock(mutex_);
     state_.queue.push_back(instruction);
     queued_.store(static_cast<int>(state_.queue.size() - state_.head));
@@ -148,20 +148,20 @@ class ParallelRun final : public TaskSource {
     if (attached_) control_.pool->announce(*this);
   }
 
-  void tell_observer(int32_t instruction) {
+  void tell_observer(InstructionId instruction) {
     try {
-      control_.call([&] { control_.observer->ready(nodes_.state(), program_.instructions()[static_cast<size_t>(instruction)]); });
+      control_.call([&] { control_.observer->ready(nodes_.state(), program_.instructions()[instruction]); });
     } catch (...) {
       fail(std::current_exception());
     }
   }
 
   // Somewhere for a ready instruction. @return true if it was published, and others are to be told.
-  bool offer(int32_t instruction, ParallelState::Worker& worker, int32_t& kept) {
+  bool offer(InstructionId instruction, ParallelState::Worker& worker, InstructionId& kept) {
     if (control_.observer) tell_observer(instruction);
     if (!binding_.expensive(instruction)) {
       worker.ready.push_back(instruction);
-    } else if (kept < 0) {
+    } else if (kept == kNoInstruction) {
       kept = instruction;
     } else {
       publish(instruction);
@@ -170,7 +170,7 @@ class ParallelRun final : public TaskSource {
     return false;
   }
 
-  void work(ParallelState::Worker& worker, int32_t kept) {
+  void work(ParallelState::Worker& worker, InstructionId kept) {
     const auto instructions = program_.instructions();
     AllocationScope scope(control_.memory, MemoryClass::activations);
     sharing::Turn turn(control_.job, control_.recorder, control_.record_run, control_.interruption());
@@ -183,18 +183,18 @@ class ParallelRun final : public TaskSource {
         interrupted_.store(true);
         break;
       }
-      int32_t index = kept;
+      InstructionId index = kept;
       if (!worker.ready.empty()) {
         index = worker.ready.back();
         worker.ready.pop_back();
       } else {
-        kept = -1;
+        kept = kNoInstruction;
       }
-      if (index < 0) break;
-      const Instruction& instruction = instructions[static_cast<size_t>(index)];
+      if (index == kNoInstruction) break;
+      const Instruction& instruction = instructions[index];
       try {
         if (!instruction.dynamic || !instruction.kernel || !is_custom_op(*instruction.node->op) || nodes_.has_cache())
-          nodes_.run(static_cast<size_t>(index), worker.evaluator, turn);
+          nodes_.run(index, worker.evaluator, turn);
         else if (!execute_custom(instruction, index, turn))
           continue;
       } catch (...) {
@@ -202,7 +202,7 @@ class ParallelRun final : public TaskSource {
         break;
       }
       bool news = false;
-      finish(index, [&](int32_t next) { news |= offer(next, worker, kept); });
+      finish(index, [&](InstructionId next) { news |= offer(next, worker, kept); });
       if (news) tell();
       ++done;
     }
@@ -211,7 +211,7 @@ class ParallelRun final : public TaskSource {
   }
 
   // A kernel from outside may go on elsewhere when this returns. @return true if it has ended.
-  bool execute_custom(const Instruction& instruction, int32_t index, sharing::Turn& turn) {
+  bool execute_custom(const Instruction& instruction, InstructionId index, sharing::Turn& turn) {
     struct Shared {
       std::mutex mutex;
       bool left = false, ended = false;  // whichever comes first
@@ -222,9 +222,9 @@ class ParallelRun final : public TaskSource {
     uint64_t start = 0;
     enter_pending();
     try {
-      nodes_.check_before(static_cast<size_t>(index));
+      nodes_.check_before(index);
       std::optional<LoopBreakScope> breaks;
-      if (turn.has_duty()) nodes_.take_turn(static_cast<size_t>(index), turn, breaks);
+      if (turn.has_duty()) nodes_.take_turn(index, turn, breaks);
       start = nodes_.begin_watched(instruction);
       if (control_.caller) control_.caller->under_way = instruction.node;
       const auto done = [this, shared, &instruction, index, start](std::vector<Datum> outputs, std::exception_ptr error) {
@@ -264,7 +264,8 @@ class ParallelRun final : public TaskSource {
   }
 
   // On whatever thread the kernel ended: nothing else is run here, ready nodes go to the queue.
-  void end_pending(const Instruction& instruction, int32_t index, std::vector<Datum> outputs, std::exception_ptr error, uint64_t start) {
+  void end_pending(const Instruction& instruction, InstructionId index, std::vector<Datum> outputs, std::exception_ptr error,
+                   uint64_t start) {
     try {
       try {
         // Nothing of the error may be left here when the run's own thread has it.
@@ -278,7 +279,7 @@ class ParallelRun final : public TaskSource {
     }
     if (!failed_.load()) {
       bool news = false;
-      finish(index, [&](int32_t next) {
+      finish(index, [&](InstructionId next) {
         if (control_.observer) tell_observer(next);
         publish(next);
         news = true;
@@ -310,16 +311,16 @@ class ParallelRun final : public TaskSource {
   }
 
   template <typename Ready>
-  void finish(int32_t index, Ready&& ready) {
+  void finish(InstructionId index, Ready&& ready) {
     if (budget_) state_.cursor.note_run(index);
     state_.cursor.finish(
-        index, [&](int32_t slot) { nodes_.state().drop(slot); },
-        [&](int32_t next) {
-          if (static_cast<size_t>(next) < end_) ready(next);
+        index, [&](SlotId slot) { nodes_.state().drop(slot); },
+        [&](InstructionId next) {
+          if (index_of(next) < end_) ready(next);
         });
   }
 
-  void fail(std::exception_ptr error, int32_t instruction = -1) {
+  void fail(std::exception_ptr error, InstructionId instruction = kNoInstruction) {
     std::lock_guard lock(mutex_);
     if (failed_.load()) return;
     error_ = std::move(error);

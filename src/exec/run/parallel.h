@@ -15,7 +15,7 @@ namespace treadle::exec {
 /// What a run by readiness keeps from stop to stop, and its memory from run to run.
 struct ParallelState {
   struct Worker {
-    std::vector<int32_t> ready;  // inexpensive ones
+    std::vector<InstructionId> ready;  // inexpensive ones
     Evaluator evaluator;
   };
 
@@ -23,7 +23,7 @@ struct ParallelState {
   /// A run begins: it allocates nothing of its own.
   void begin(size_t num_instructions, const RunControl& control) {
     cursor.begin();
-    failed_at = -1;
+    failed_at = kNoInstruction;
     queue.reserve(num_instructions);
     begin_with.reserve(num_instructions);
     prepare(num_instructions, std::clamp(nodes_at_once(control), 1, control.pool->num_threads()));
@@ -43,12 +43,12 @@ struct ParallelState {
   }
 
   ReadyCursor cursor;
-  std::vector<int32_t> begin_with;  // after a stop
-  std::vector<int32_t> queue;       // expensive ones, taken from `head` on
+  std::vector<InstructionId> begin_with;  // after a stop
+  std::vector<InstructionId> queue;       // expensive ones, taken from `head` on
   size_t head = 0;
   std::vector<std::unique_ptr<Worker>> idle;
   int num_workers = 0;
-  int32_t failed_at = -1;  // the instruction whose error ended the run, if one did
+  InstructionId failed_at = kNoInstruction;  // the instruction whose error ended the run, if one did
 };
 
 /// True if the run has something to gain: two expensive instructions that need not wait for each other.

@@ -9,7 +9,6 @@
 #include "core/recorder.h"
 #include "core/thread_pool.h"
 #include "exec/memory/out_of_memory.h"
-#include "exec/program/index.h"
 #include "exec/run/run_instruction.h"
 #include "graph/op_def.h"
 #include "sharing/turn.h"
@@ -48,17 +47,16 @@ PlacedRun::PlacedRun(PlacedProgram& owner)
       planned_(plan_.locations.size()),
       places_(plan_.locations.size()) {
   evaluator_.stop_requested = [this] { return failed_.load() || control_.stopping(); };
-  for (size_t l = 0; l < plan_.locations.size(); ++l)
-    if (plan_.locations[l].memory == Memory::planned)
-      arenas_[static_cast<size_t>(plan_.locations[l].device)].locations.push_back(static_cast<int32_t>(l));
+  for (LocationId l : plan_.locations.ids())
+    if (plan_.locations[l].memory == Memory::planned) arenas_[static_cast<size_t>(plan_.locations[l].device)].locations.push_back(l);
   static constexpr const char* kNames[] = {"compute", "copy-in", "copy-out"};
   for (size_t s = 0; s < plan_.streams.size(); ++s) {
     Device& on = device(plan_.streams[s].device);
     streams_.push_back(on.create_stream(fmt::format("{} {} {}", on.name(), kNames[static_cast<size_t>(plan_.streams[s].queue)], s)));
   }
-  for (size_t s = 0; s < plan_.steps.size(); ++s)
+  for (StepId s : plan_.steps.ids())
     if (plan_.steps[s].records) events_[s] = device(device_of(plan_.steps[s])).create_event();
-  for (const std::vector<int32_t>& bulk : plan_.bulks) {
+  for (const std::vector<StepId>& bulk : plan_.bulks) {
     order_.insert(order_.end(), bulk.begin(), bulk.end());
     bulk_ends_.resize(order_.size(), order_.size());
   }
@@ -100,7 +98,7 @@ void PlacedRun::start(std::span<const Datum> feeds, std::span<const Datum> bound
   std::vector<OutputMemory> beside_feeds(memory.begin(), memory.end());
   for (OutputMemory& output : beside_feeds) output.appends_to = output.grows_from = -1;
   next_ = 0;
-  for (size_t l = 0; l < places_.size(); ++l) places_[l].steps_left = plan_.locations[l].num_steps;
+  for (LocationId l : places_.ids()) places_[l].steps_left = plan_.locations[l].num_steps;
   try {
     std::vector<Datum> taken;
     for (size_t i = 0; i < feeds.size(); ++i) taken.push_back(taken_feed(i, feeds[i]));
@@ -153,7 +151,7 @@ bool PlacedRun::advance(size_t steps) {
         issue(bulk);
         continue;
       }
-      for (const int32_t s : bulk) issue_alone(turn, s);  // who looks at single nodes gets single nodes
+      for (const StepId s : bulk) issue_alone(turn, s);  // who looks at single nodes gets single nodes
     }
   } catch (...) {
     fail(std::current_exception());
@@ -169,8 +167,8 @@ std::vector<Datum> PlacedRun::yielded() {
   const auto at = locations_of(step(order_[next_]));
   std::vector<Datum> values;
   for (size_t k = 0; k < instruction.num_inputs; ++k) {
-    const int32_t slot = program_.operands(instruction)[k];
-    Datum value = slot < 0 ? Datum() : value_at(at[k], slot);
+    const SlotId slot = program_.operands(instruction)[k];
+    Datum value = slot == kNoSlot ? Datum() : value_at(at[k], slot);
     if (value.is_tensor() && value.tensor().storage()->lent()) value = value.tensor().clone();
     values.push_back(std::move(value));
   }
@@ -182,13 +180,13 @@ void PlacedRun::resume(std::span<const Datum> values) {
   const auto at = locations_of(step(order_[next_]));
   const auto outputs = slots_handed_to(program_, instruction, values);
   for (size_t i = 0; i < outputs.size(); ++i) {
-    if (outputs[i] < 0) continue;
+    if (outputs[i] == kNoSlot) continue;
     state_.put(outputs[i], values[i].tensor().contiguous());  // checks the shape
     hold(at[instruction.num_inputs + i], state_.value(outputs[i], /*shared=*/false));
   }
-  const int32_t stopped = order_[next_];
+  const StepId stopped = order_[next_];
   Stream& queue = stream(step(stopped).stream);
-  if (step(stopped).records) queue.record(*events_[index(stopped)]);
+  if (step(stopped).records) queue.record(*events_[stopped]);
   let_go(stopped, queue);
   ++next_;
 }
@@ -220,9 +218,9 @@ void PlacedRun::rethrow() {
   }
 }
 
-void PlacedRun::declare(Stream& on, int32_t at, const Datum& datum, Access access, const std::string& name) {
+void PlacedRun::declare(Stream& on, LocationId at, const Datum& datum, Access access, const std::string& name) {
   const StreamPlan::Location& found = location(at);
-  const bool tracked = found.memory == Memory::planned || (found.memory == Memory::held && places_[index(at)].tracked) ||
+  const bool tracked = found.memory == Memory::planned || (found.memory == Memory::held && places_[at].tracked) ||
                        (found.memory == Memory::constant && found.device != DevicePlacement::kHost);
   if (!tracked || !datum.is_tensor()) return;
   declare(on, datum.tensor().raw(), datum.tensor().size_bytes(), access, name);
@@ -233,20 +231,20 @@ void PlacedRun::declare(Stream& on, const void* data, size_t size_bytes, Access 
   if (checks) checks->check(on, data, size_bytes, access, name);
 }
 
-std::span<const int32_t> PlacedRun::locations_of(const StreamPlan::Step& step) const {
+std::span<const LocationId> PlacedRun::locations_of(const StreamPlan::Step& step) const {
   return std::span(plan_.operands).subspan(step.first_operand, program_.operands(instruction_of(step)).size());
 }
 
 template <typename Visit>
 void PlacedRun::for_residencies_of(const StreamPlan::Step& step, Visit&& visit) const {
-  const bool is_copy = step.instruction < 0;
+  const bool is_copy = step.instruction == kNoInstruction;
   const int first = is_copy ? location(step.source).device : device_of(step), second = is_copy ? location(step.target).device : first;
   if (Residency* found = residency(first)) visit(*found);
   if (Residency* found = residency(second); found && second != first) visit(*found);
 }
 
 void PlacedRun::rethrow_on_device(const StreamPlan::Step& step) {
-  if (step.instruction < 0) throw;
+  if (step.instruction == kNoInstruction) throw;
   try {
     rethrow_from(instruction_of(step), fmt::format("while running on {}", device(device_of(step)).name()), "");
   } catch (...) {
@@ -256,17 +254,18 @@ void PlacedRun::rethrow_on_device(const StreamPlan::Step& step) {
 }
 
 // Nothing else is under way: for jobs that share the machine, and where a limit is kept.
-void PlacedRun::issue_alone(sharing::Turn& turn, int32_t s) {
+void PlacedRun::issue_alone(sharing::Turn& turn, StepId s) {
   const StreamPlan::Step& alone = step(s);
-  if (control_.observer && alone.instruction >= 0) control_.call([&] { control_.observer->ready(state_, instruction_of(alone)); });
+  if (control_.observer && alone.instruction != kNoInstruction)
+    control_.call([&] { control_.observer->ready(state_, instruction_of(alone)); });
   const bool has_limit = !residencies_.empty();
   if (turn.has_duty() || has_limit) {
     wait_for_all();
     if (failed_.load()) return;
     try {
       control_.check();
-      if (alone.instruction >= 0) {
-        if (turn.has_duty()) turn.before_node(binding().hint(index(alone.instruction)));
+      if (alone.instruction != kNoInstruction) {
+        if (turn.has_duty()) turn.before_node(binding().hint(alone.instruction));
         make_outputs(alone);
       }
       Stream& on = stream(alone.stream);
@@ -283,20 +282,20 @@ void PlacedRun::issue_alone(sharing::Turn& turn, int32_t s) {
   if (!failed_.load()) for_residencies_of(alone, [&](Residency& of) { of.after(s); });
 }
 
-void PlacedRun::issue(std::span<const int32_t> bulk) {
+void PlacedRun::issue(std::span<const StepId> bulk) {
   const StreamPlan::Step& first = step(bulk.front());
   const StreamPlan::Step& last = step(bulk.back());
   Stream& queue = stream(first.stream);
   const uint64_t since = control_.recorder ? read_ticks() : 0;
-  for (int32_t other : first.waits) queue.wait(events_[index(other)]);
+  for (StepId other : first.waits) queue.wait(events_[other]);
   Datum* kept = bulk.size() == 1 ? cached(first) : nullptr;
-  if (first.instruction < 0) {
+  if (first.instruction == kNoInstruction) {
     issue_copy(first, queue);
   } else if (kept && kept->defined()) {
     issue_cached(first, *kept, queue);
   } else {
     std::vector<Stream::Work> works;
-    for (int32_t s : bulk) {
+    for (StepId s : bulk) {
       const StreamPlan::Step& kernel = step(s);
       works.push_back(instruction_of(kernel).dynamic ? dynamic_work(kernel, queue) : static_work(kernel, queue));
     }
@@ -315,14 +314,14 @@ void PlacedRun::issue(std::span<const int32_t> bulk) {
   // them: a copy into that memory is waited for as well, as the next node's operands are shown before it runs.
   const bool host_waits = last.host_waits || kept || control_.observer;
   if (last.records || host_waits) {
-    auto& event = events_[index(bulk.back())];
+    auto& event = events_[bulk.back()];
     if (!event) event = device(plan_.streams[static_cast<size_t>(last.stream)].device).create_event();
     queue.record(*event);
     if (host_waits) event->synchronize();
   }
   if (host_waits && !failed_.load())
-    for (int32_t s : bulk) {
-      if (step(s).instruction < 0) continue;
+    for (StepId s : bulk) {
+      if (step(s).instruction == kNoInstruction) continue;
       try {
         take_up(step(s));
       } catch (...) {
@@ -334,22 +333,22 @@ void PlacedRun::issue(std::span<const int32_t> bulk) {
     const Datum value = on_host(locations_of(first)[instruction.num_inputs], program_.operands(instruction)[instruction.num_inputs]);
     *kept = value.is_tensor() ? Datum(value.tensor().clone()) : value;
   }
-  for (int32_t s : bulk) let_go(s, queue);
+  for (StepId s : bulk) let_go(s, queue);
 }
 
 // What is issued to the host's own stream has been done already, and has no launch.
-void PlacedRun::record_launches(std::span<const int32_t> bulk, uint64_t since) const {
+void PlacedRun::record_launches(std::span<const StepId> bulk, uint64_t since) const {
   if (device_of(step(bulk.front())) == DevicePlacement::kHost) return;
   const uint64_t now = read_ticks();
-  for (const int32_t s : bulk) control_.recorder->record(owner_.record_name(s), RecordKind::launch, since, now, 0, 0, control_.record_run);
+  for (const StepId s : bulk) control_.recorder->record(owner_.record_name(s), RecordKind::launch, since, now, 0, 0, control_.record_run);
 }
 
 // The cache's entry for what the step makes; null if there is none.
 Datum* PlacedRun::cached(const StreamPlan::Step& step) {
-  if (!cache_ || step.instruction < 0 || instruction_of(step).num_outputs != 1) return nullptr;
+  if (!cache_ || step.instruction == kNoInstruction || instruction_of(step).num_outputs != 1) return nullptr;
   const Instruction& instruction = instruction_of(step);
-  const int32_t slot = program_.operands(instruction)[instruction.num_inputs];
-  if (slot < 0) return nullptr;
+  const SlotId slot = program_.operands(instruction)[instruction.num_inputs];
+  if (slot == kNoSlot) return nullptr;
   const auto found = cache_->find(program_.name(slot));
   return found == cache_->end() ? nullptr : &found->second;
 }
@@ -361,7 +360,8 @@ void PlacedRun::issue_cached(const StreamPlan::Step& step, const Datum& value, S
     return;
   }
   make_outputs(step);
-  const int32_t at = locations_of(step)[instruction.num_inputs], slot = program_.operands(instruction)[instruction.num_inputs];
+  const LocationId at = locations_of(step)[instruction.num_inputs];
+  const SlotId slot = program_.operands(instruction)[instruction.num_inputs];
   Datum target = value_at(at, slot);
   if (!value.is_tensor() || value.tensor().dtype() != target.tensor().dtype() || value.tensor().shape() != target.tensor().shape())
     throw Error(ErrorCode::invalid_argument,
@@ -393,7 +393,7 @@ Stream::Work PlacedRun::guarded(const Instruction& instruction, int where, Body 
       const uint64_t start = timed ? read_ticks() : 0;
       body();
       const uint64_t end = timed ? read_ticks() : 0;
-      if (control_.counts_nodes) counters_->add_shared(program_.index_of(instruction), end - start);
+      if (control_.counts_nodes) counters_->add_shared(index_of(program_.id_of(instruction)), end - start);
       if (control_.recorder) control_.record_node(instruction.record_name, start, end);
     } catch (...) {
       try {
@@ -411,8 +411,8 @@ void PlacedRun::make_outputs(const StreamPlan::Step& step) {
   if (instruction.dynamic) return;
   const auto at = locations_of(step);
   for (size_t k = instruction.num_inputs; k < at.size(); ++k) {
-    if (at[k] < 0 || location(at[k]).memory != Memory::held || places_[index(at[k])].datum.defined()) continue;
-    const int32_t root = location(at[k]).slot;
+    if (at[k] == kNoLocation || location(at[k]).memory != Memory::held || places_[at[k]].datum.defined()) continue;
+    const SlotId root = location(at[k]).slot;
     make_place(at[k], slot_info(root).dtype, binding().shape(root));
   }
 }
@@ -425,16 +425,16 @@ Stream::Work PlacedRun::static_work(const StreamPlan::Step& step, Stream& queue)
   std::vector<void*> pointers(operands.size(), nullptr);
   std::vector<Datum> keep;  // the work comes later: what it uses must not go before
   for (size_t k = 0; k < operands.size(); ++k) {
-    if (operands[k] < 0 || has_own_copy(instruction, k)) continue;
+    if (operands[k] == kNoSlot || has_own_copy(instruction, k)) continue;
     Datum datum = value_at(at[k], operands[k]);
     if (!datum.is_tensor()) continue;
     pointers[k] = datum.tensor().raw();
     declare(queue, at[k], datum, k < instruction.num_inputs ? Access::read : Access::write, instruction.node->name);
-    if (location(at[k]).memory == Memory::held) keep.push_back(places_[index(at[k])].datum);  // what a node gets may be lent
+    if (location(at[k]).memory == Memory::held) keep.push_back(places_[at[k]].datum);  // what a node gets may be lent
   }
-  std::byte* scratch = step.scratch >= 0 ? planned_[index(step.scratch)] : nullptr;
-  if (step.scratch >= 0)
-    declare(queue, scratch, binding().buffer_sizes()[index(instruction.scratch_buffer)], Access::write, instruction.node->name);
+  std::byte* scratch = step.scratch != kNoLocation ? planned_[step.scratch] : nullptr;
+  if (step.scratch != kNoLocation)
+    declare(queue, scratch, binding().buffer_sizes()[instruction.scratch_buffer], Access::write, instruction.node->name);
   return guarded(instruction, device_of(step),
                  [this, &instruction, scratch, pointers = std::move(pointers), keep = std::move(keep), fresh = newly_used(step)]() mutable {
                    for (const auto bytes : fresh) allocator()->renew(bytes.data(), bytes.size());
@@ -450,7 +450,7 @@ Stream::Work PlacedRun::dynamic_work(const StreamPlan::Step& step, Stream& queue
   const int where = device_of(step);
   std::vector<Datum> inputs(instruction.num_inputs);
   for (size_t k = 0; k < inputs.size(); ++k) {
-    if (operands[k] < 0) continue;
+    if (operands[k] == kNoSlot) continue;
     inputs[k] = for_node(slot_info(operands[k]), value_at(at[k], operands[k]));
     declare(queue, at[k], inputs[k], Access::read, instruction.node->name);
   }
@@ -471,7 +471,7 @@ void PlacedRun::take_up(const StreamPlan::Step& step) {
   const auto outputs = program_.operands(instruction).subspan(instruction.num_inputs);
   const auto at = locations_of(step).subspan(instruction.num_inputs);
   for (size_t i = 0; i < outputs.size(); ++i) {
-    if (outputs[i] < 0) continue;
+    if (outputs[i] == kNoSlot) continue;
     if (instruction.dynamic) {
       Datum& made = made_[i];
       if (!made.defined()) throw Error(ErrorCode::internal, fmt::format("output {} was not made", i));

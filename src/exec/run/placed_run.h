@@ -40,7 +40,7 @@ class PlacedRun final : public Run {
   /// Steps are kernels and copies, in the order in which they are issued. All devices have reached where it stops.
   bool advance(size_t steps = SIZE_MAX) override;
   size_t steps_left() const override;
-  size_t steps_through(size_t instruction) const override;
+  size_t steps_through(InstructionId instruction) const override;
   bool finished() const override { return next_ == order_.size(); }
   const Instruction* yield() const override { return !finished() && is_yield(next_) ? &instruction_of(step(order_[next_])) : nullptr; }
   std::vector<Datum> yielded() override;
@@ -67,25 +67,23 @@ class PlacedRun final : public Run {
     std::shared_ptr<const void> watch;
   };
   struct Arena {
-    std::vector<int32_t> locations;      // planned ones of the device
+    std::vector<LocationId> locations;   // planned ones of the device
     std::vector<size_t> sizes, offsets;  // of those, in that order; sizes are those that the offsets were made for
     std::shared_ptr<Storage> storage;
     bool planned_before = false;
   };
 
   const Binding& binding() const { return state_.binding(); }
-  const StreamPlan::Step& step(int32_t i) const { return plan_.steps[static_cast<size_t>(i)]; }
-  const StreamPlan::Location& location(int32_t i) const { return plan_.locations[static_cast<size_t>(i)]; }
-  const Instruction& instruction_of(const StreamPlan::Step& step) const {
-    return program_.instructions()[static_cast<size_t>(step.instruction)];
-  }
-  const Slot& slot_info(int32_t slot) const { return program_.slots()[static_cast<size_t>(slot)]; }
+  const StreamPlan::Step& step(StepId id) const { return plan_.steps[id]; }
+  const StreamPlan::Location& location(LocationId id) const { return plan_.locations[id]; }
+  const Instruction& instruction_of(const StreamPlan::Step& step) const { return program_.instructions()[step.instruction]; }
+  const Slot& slot_info(SlotId slot) const { return program_.slots()[slot]; }
   Device& device(int i) const { return *owner_.devices()[static_cast<size_t>(i)]; }
   int device_of(const StreamPlan::Step& step) const { return plan_.streams[static_cast<size_t>(step.stream)].device; }
-  std::span<const int32_t> locations_of(const StreamPlan::Step& step) const;
+  std::span<const LocationId> locations_of(const StreamPlan::Step& step) const;
   bool is_yield(size_t position) const {
     const StreamPlan::Step& at = step(order_[position]);
-    return at.instruction >= 0 && instruction_of(at).is_yield;
+    return at.instruction != kNoInstruction && instruction_of(at).is_yield;
   }
   bool waits_for_feed(const StreamPlan::Step& step) const;
   void find_starved();
@@ -96,14 +94,14 @@ class PlacedRun final : public Run {
   // Values that stay on devices between runs (resident_values.cpp)
   Datum taken_feed(size_t input, const Datum& feed);
   void choose_staying(std::span<const Datum> bound, std::vector<OutputMemory>& memory);
-  Tensor memory_of_staying(int32_t at, int maker, DType dtype, const Shape& shape);
+  Tensor memory_of_staying(LocationId at, int maker, DType dtype, const Shape& shape);
   static Datum from_device(Datum value);
 
   // Memory (placed_memory.cpp)
   void begin_on_host(std::span<const Datum> feeds, std::span<const Datum> bound, std::span<const OutputMemory> memory);
   void find_memory();
   void become_resident();
-  std::vector<size_t> sizes_in(const Arena& arena, std::span<const size_t> buffer_sizes) const;
+  std::vector<size_t> sizes_in(const Arena& arena, IdSpan<BufferId, const size_t> buffer_sizes) const;
   memory::ArenaPlan plan_arena(const Arena& arena, std::span<const size_t> sizes) const;
   void place();
   /// Of the session, if it has one of its own and nothing is moved between memories.
@@ -115,22 +113,22 @@ class PlacedRun final : public Run {
   Tensor allocate(int where, DType dtype, const Shape& shape);
   bool lies_on(const Tensor& tensor, int where) const;
   void make_outputs(const StreamPlan::Step& step);
-  void make_place(int32_t at, DType dtype, const Shape& shape);
-  void set_place(int32_t at, Datum datum, bool tracked, bool from_host);
-  Datum value_at(int32_t at, int32_t slot);
-  void hold(int32_t at, Datum made);
-  Datum on_host(int32_t at, int32_t slot);
+  void make_place(LocationId at, DType dtype, const Shape& shape);
+  void set_place(LocationId at, Datum datum, bool tracked, bool from_host);
+  Datum value_at(LocationId at, SlotId slot);
+  void hold(LocationId at, Datum made);
+  Datum on_host(LocationId at, SlotId slot);
   void issue_copy(const StreamPlan::Step& copy, Stream& queue);
-  void let_go(int32_t s, Stream& queue);
-  bool may_be_in_use(const StreamPlan::Location& location, int32_t step) const;
+  void let_go(StepId s, Stream& queue);
+  bool may_be_in_use(const StreamPlan::Location& location, StepId step) const;
   std::string describe_memory(const Instruction* failed) const;
 
   // Steps (placed_run.cpp)
   bool goes_one_by_one(const sharing::Turn& turn) const;
   [[noreturn]] void rethrow_on_device(const StreamPlan::Step& step);
-  void issue_alone(sharing::Turn& turn, int32_t s);
-  void issue(std::span<const int32_t> bulk);
-  void record_launches(std::span<const int32_t> bulk, uint64_t since) const;
+  void issue_alone(sharing::Turn& turn, StepId s);
+  void issue(std::span<const StepId> bulk);
+  void record_launches(std::span<const StepId> bulk, uint64_t since) const;
   void issue_cached(const StreamPlan::Step& step, const Datum& value, Stream& queue);
   Datum* cached(const StreamPlan::Step& step);
   template <typename Body>
@@ -139,7 +137,7 @@ class PlacedRun final : public Run {
   Stream::Work dynamic_work(const StreamPlan::Step& step, Stream& queue);
   void take_up(const StreamPlan::Step& step);
   int copy_in_of(int where) const;
-  void declare(Stream& on, int32_t at, const Datum& datum, Access access, const std::string& name);
+  void declare(Stream& on, LocationId at, const Datum& datum, Access access, const std::string& name);
   static void declare(Stream& on, const void* data, size_t size_bytes, Access access, const std::string& name);
   void watch(int where, const Tensor& tensor);
   void wait_for_all() noexcept;
@@ -154,7 +152,7 @@ class PlacedRun final : public Run {
   RunState state_;                    // the host's view: feeds, binding, outputs
   FeedBinder binder_;
   OutputStore outputs_;
-  std::vector<int32_t> order_;     // of the steps, as they are issued
+  std::vector<StepId> order_;      // of the steps, as they are issued
   std::vector<size_t> bulk_ends_;  // per position: where its bulk ends
   size_t next_ = 0;                // position
   size_t starved_ = SIZE_MAX;      // the first position that reads an input which is still to be fed
@@ -162,17 +160,17 @@ class PlacedRun final : public Run {
   std::shared_ptr<ValueCache> cache_;
 
   std::vector<std::unique_ptr<Stream>> streams_;
-  std::vector<std::shared_ptr<Event>> events_;           // per step; null: nobody waits for it
+  IdVector<StepId, std::shared_ptr<Event>> events_;      // null: nobody waits for it
   std::vector<Arena> arenas_;                            // per device
-  std::vector<std::byte*> planned_;                      // per location: where it is
+  IdVector<LocationId, std::byte*> planned_;             // where each is
   uint64_t generation_ = 0;                              // of the binding that the arenas are for
   std::shared_ptr<DeviceConstants> constants_;           // shared by runs that keep to no limit
   std::vector<std::unique_ptr<Residency>> residencies_;  // per device with a bus; empty: the run has no limit to keep
 
-  std::vector<Place> places_;                         // per location
-  std::unordered_map<int32_t, Datum> feeds_;          // by slot
+  IdVector<LocationId, Place> places_;
+  std::unordered_map<SlotId, Datum> feeds_;
   std::vector<std::shared_ptr<const void>> watches_;  // of memory that the caller has on devices
-  std::unordered_map<int32_t, Tensor> staying_;       // by the host's location that a copy would make; undefined: in new memory
+  std::unordered_map<LocationId, Tensor> staying_;    // by the host's location that a copy would make; undefined: in new memory
   std::unordered_map<const Storage*, std::pair<std::weak_ptr<Storage>, int>> blocks_;  // of devices, that this run has made
   std::vector<Datum> made_;                                                            // by the instruction that the host waits for
   std::atomic<bool> failed_{false};

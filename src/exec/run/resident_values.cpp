@@ -2,7 +2,6 @@
 #include <algorithm>
 
 #include "core/device.h"
-#include "exec/program/index.h"
 #include "exec/run/placed_run.h"
 
 namespace treadle::exec {
@@ -40,9 +39,10 @@ void PlacedRun::choose_staying(std::span<const Datum> bound, std::vector<OutputM
   };
   const auto outputs = program_.output_slots();
   for (size_t k = 0; k < outputs.size(); ++k) {
-    const int32_t root = slot_info(outputs[k]).root, at = owner_.only_for_caller(root);
-    if (at < 0 || outputs[k] != root || !is_wanted(k)) continue;
-    if (std::count_if(outputs.begin(), outputs.end(), [&](int32_t other) { return slot_info(other).root == root; }) > 1) continue;
+    const SlotId root = slot_info(outputs[k]).root;
+    const LocationId at = owner_.only_for_caller(root);
+    if (at == kNoLocation || outputs[k] != root || !is_wanted(k)) continue;
+    if (std::count_if(outputs.begin(), outputs.end(), [&](SlotId other) { return slot_info(other).root == root; }) > 1) continue;
     if (owner_.keeps_limits()) continue;
     if (memory.size() < outputs.size()) memory.resize(outputs.size());
     memory[k].made_in_run = true;
@@ -54,7 +54,7 @@ void PlacedRun::choose_staying(std::span<const Datum> bound, std::vector<OutputM
 }
 
 // What the caller bound or left, if the maker reaches it and it is large enough; otherwise new memory of the maker.
-Tensor PlacedRun::memory_of_staying(int32_t at, int maker, DType dtype, const Shape& shape) {
+Tensor PlacedRun::memory_of_staying(LocationId at, int maker, DType dtype, const Shape& shape) {
   const Tensor& given = staying_.at(at);
   const size_t bytes = size_bytes(dtype, shape.num_elements());
   if (given.defined() && given.storage()->device() && device(maker).reaches(*given.storage()->device()) && given.size_bytes() >= bytes &&

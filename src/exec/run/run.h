@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "exec/program/ids.h"
 #include "exec/run/run_control.h"
 #include "treadle/datum.h"
 
@@ -56,7 +57,7 @@ class Run {
   /// Steps before the next Yield, before what reads an input that is still to be fed, or before the end.
   virtual size_t steps_left() const = 0;
   /// Steps until the instruction has run; 0: it has.
-  virtual size_t steps_through(size_t instruction) const = 0;
+  virtual size_t steps_through(InstructionId instruction) const = 0;
   virtual bool finished() const = 0;
 
   /// The Yield that the run has stopped at; null if it has not.

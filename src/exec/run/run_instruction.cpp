@@ -33,7 +33,7 @@ Cost cost_of(const Program& program, const Instruction& instruction, std::span<c
   std::vector<const Shape*> pointers;
   for (size_t k = 0; k < slots.size(); ++k) {
     pointers.push_back(&shapes[k]);
-    if (slots[k] < 0) continue;
+    if (slots[k] == kNoSlot) continue;
     const bool there = operands[k].is_tensor() && operands[k].tensor().defined();
     if (!there && !program.type(slots[k]).is_static()) return {};  // a constant that has been packed has its type still
     shapes[k] = there ? operands[k].tensor().shape() : program.type(slots[k]).static_shape();
@@ -106,7 +106,7 @@ std::vector<DType> output_dtypes(const Program& program, const Instruction& inst
   const auto slots = program.operands(instruction).subspan(instruction.num_inputs);
   std::vector<DType> dtypes(slots.size(), DType::undefined);
   for (size_t i = 0; i < dtypes.size(); ++i)
-    if (slots[i] >= 0) dtypes[i] = program.slots()[static_cast<size_t>(slots[i])].dtype;
+    if (slots[i] != kNoSlot) dtypes[i] = program.slots()[slots[i]].dtype;
   return dtypes;
 }
 

@@ -58,8 +58,8 @@ void RunState::take_binding(std::span<const int64_t> symbol_values, const RunCon
   binding_ = program_.bindings().get(program_, symbol_values, threads, control.pool, std::move(binding_));
 }
 
-Datum RunState::value(int32_t index, bool shared) const {
-  const Slot& slot = program_.slots()[static_cast<size_t>(index)];
+Datum RunState::value(SlotId index, bool shared) const {
+  const Slot& slot = program_.slots()[index];
   auto viewed = [&](const Datum& root) {
     if (!root.is_tensor()) return root;
     Datum datum = for_node(slot, slot.root == index ? root.tensor() : piece_of(index, root.tensor()));
@@ -73,13 +73,13 @@ Datum RunState::value(int32_t index, bool shared) const {
     case LocationKind::known: return shared ? binding_->known(index).clone() : binding_->known(index);
     case LocationKind::arena: break;
   }
-  if (!uses_arena_ || place_of(static_cast<size_t>(slot.buffer)) == kAway) return {};
+  if (!uses_arena_ || place_of(slot.buffer) == kAway) return {};
   const Tensor view = in_arena(index);
   return shared ? view.clone() : view;
 }
 
-Tensor RunState::piece_of(int32_t index, const Tensor& root) const {
-  const Slot& slot = program_.slots()[static_cast<size_t>(index)];
+Tensor RunState::piece_of(SlotId index, const Tensor& root) const {
+  const Slot& slot = program_.slots()[index];
   const Shape& shape = binding_->shape(index);
   const size_t offset = binding_->piece_offset(index);
   if (slot.row_step != 0) return piece_of_rows(slot, shape, root.storage(), offset_in_storage(root) + offset);
@@ -87,10 +87,10 @@ Tensor RunState::piece_of(int32_t index, const Tensor& root) const {
   return {slot.dtype, shape, root.storage(), offset_in_storage(root) + offset};
 }
 
-Tensor RunState::in_arena(int32_t index) const {
-  const Slot& slot = program_.slots()[static_cast<size_t>(index)];
+Tensor RunState::in_arena(SlotId index) const {
+  const Slot& slot = program_.slots()[index];
   const Shape& shape = binding_->shape(index);
-  auto* data = arena_->data() + place_of(static_cast<size_t>(slot.buffer)) + binding_->piece_offset(index);
+  auto* data = arena_->data() + place_of(slot.buffer) + binding_->piece_offset(index);
   const bool by_rows = slot.row_step != 0 && shape.num_elements() > 0;
   const int64_t row = by_rows ? shape[shape.rank() - 1] : 0;
   const int64_t reach = by_rows ? (shape.num_elements() / row - 1) * slot.row_step + row : shape.num_elements();
@@ -98,18 +98,18 @@ Tensor RunState::in_arena(int32_t index) const {
   return by_rows ? piece_of_rows(slot, shape, storage, 0) : Tensor(slot.dtype, shape, storage);
 }
 
-void RunState::hold(int32_t slot, Datum datum) {
+void RunState::hold(SlotId slot, Datum datum) {
   if (datum.is_tensor()) {
-    const Slot& info = program_.slots()[static_cast<size_t>(slot)];
+    const Slot& info = program_.slots()[slot];
     if (info.static_shape && datum.tensor().shape() != binding_->shape(slot))
       throw Error(ErrorCode::invalid_argument, fmt::format("the value \"{}\" has the shape {}, inferred was {}", program_.name(slot),
                                                            to_string(datum.tensor().shape()), to_string(binding_->shape(slot))));
     point_at(slot, datum.tensor());
   }
-  held_[static_cast<size_t>(slot)] = std::move(datum);
+  held_[slot] = std::move(datum);
 }
 
-void RunState::put(int32_t slot, const Datum& value) {
+void RunState::put(SlotId slot, const Datum& value) {
   const Datum own = this->value(slot, /*shared=*/false);
   if (!own.is_tensor() || !value.is_tensor())
     hold(slot, value);
@@ -118,15 +118,15 @@ void RunState::put(int32_t slot, const Datum& value) {
 }
 
 void RunState::drop_all() noexcept {
-  for (int32_t slot : program_.input_slots()) drop(slot);
-  for (int32_t slot : program_.held_slots()) drop(slot);
+  for (SlotId slot : program_.input_slots()) drop(slot);
+  for (SlotId slot : program_.held_slots()) drop(slot);
   if (program_.parameters() && binding_) program_.bindings().let_go(std::move(binding_));  // what they have packed may be of no more use
 }
 
 bool RunState::is_fed(const Tensor& memory) const {
   const std::less<> before;
   const std::byte *begin = memory.raw(), *end = begin + memory.size_bytes();
-  return std::any_of(program_.input_slots().begin(), program_.input_slots().end(), [&](int32_t slot) {
+  return std::any_of(program_.input_slots().begin(), program_.input_slots().end(), [&](SlotId slot) {
     const Datum& feed = held(slot);
     return feed.is_tensor() && before(feed.tensor().raw(), end) && before(begin, feed.tensor().raw() + feed.tensor().size_bytes());
   });
@@ -213,7 +213,7 @@ void RunState::set_budget(std::shared_ptr<const BudgetedPlan> plan) {
   budget_ = std::move(plan);
   if (!budget_) return;
   places_.assign(program_.num_buffers(), kAway);
-  for (size_t b = 0; b < places_.size(); ++b)
+  for (BufferId b : places_.ids())
     if (!budget_->stays[b].empty()) places_[b] = budget_->stays[b].front().offset;
 }
 
@@ -230,12 +230,12 @@ void RunState::place(bool exact) {
   const auto slots = program_.slots();
   for (size_t k = 0; k < operands.size(); ++k) {
     pointers_[k] = nullptr;
-    if (operands[k] < 0) continue;
-    const Slot& slot = slots[static_cast<size_t>(operands[k])];
+    if (operands[k] == kNoSlot) continue;
+    const Slot& slot = slots[operands[k]];
     if (slot.location == LocationKind::arena) {
-      if (slot.buffer < 0 || !arena_) continue;
-      const size_t offset = budget_ ? budget_->operand_offsets[k]
-                                    : binding_->offsets().offsets[static_cast<size_t>(slot.buffer)] + binding_->piece_offset(operands[k]);
+      if (slot.buffer == kNoBuffer || !arena_) continue;
+      const size_t offset =
+          budget_ ? budget_->operand_offsets[k] : binding_->offsets().offsets[slot.buffer] + binding_->piece_offset(operands[k]);
       if (offset != BudgetedPlan::kNowhere) pointers_[k] = arena_->data() + offset;
     } else if (slot.location == LocationKind::known) {
       pointers_[k] = binding_->known(operands[k]).raw();
@@ -243,16 +243,16 @@ void RunState::place(bool exact) {
       if (const Datum& constant = binding_->constant(slot.root); constant.is_tensor()) pointers_[k] = constant.tensor().raw();
     }
   }
-  for (size_t s = 0; s < held_.size(); ++s)
-    if (held_[s].is_tensor() && slots[s].location != LocationKind::known) point_at(static_cast<int32_t>(s), held_[s].tensor());
+  for (SlotId s : held_.ids())
+    if (held_[s].is_tensor() && slots[s].location != LocationKind::known) point_at(s, held_[s].tensor());
   generation_ = binding_->places_generation();
 }
 
 void* RunState::budgeted_scratch(const Instruction& instruction) const {
-  return arena_->data() + budget_->scratch_offsets[static_cast<size_t>(&instruction - program_.instructions().data())];
+  return arena_->data() + budget_->scratch_offsets[program_.id_of(instruction)];
 }
 
-void RunState::point_at(int32_t slot, const Tensor& tensor) {
+void RunState::point_at(SlotId slot, const Tensor& tensor) {
   for (uint32_t position : program_.patches(slot))
     pointers_[position] = tensor.raw() + binding_->piece_offset(program_.operands()[position]);
 }

@@ -46,16 +46,16 @@ class RunState {
 
   /// Undefined if nothing has been computed.
   /// @param shared  the value outlives the node that asks: a copy where it lies in memory that the run uses again.
-  Datum value(int32_t slot, bool shared) const;
+  Datum value(SlotId slot, bool shared) const;
   /// Of a root slot; undefined unless held.
-  const Datum& held(int32_t slot) const { return held_[static_cast<size_t>(slot)]; }
+  const Datum& held(SlotId slot) const { return held_[slot]; }
   /// A feed, before there is a binding.
-  void set_feed(int32_t slot, Datum datum) { held_[static_cast<size_t>(slot)] = std::move(datum); }
+  void set_feed(SlotId slot, Datum datum) { held_[slot] = std::move(datum); }
   /// @throws Error(invalid_argument) if the shape is not the inferred one.
-  void hold(int32_t slot, Datum datum);
+  void hold(SlotId slot, Datum datum);
   /// For executors that compute elsewhere: a copy, where nodes, outputs and observers find it.
-  void put(int32_t slot, const Datum& value);
-  void drop(int32_t slot) { held_[static_cast<size_t>(slot)] = Datum(); }
+  void put(SlotId slot, const Datum& value);
+  void drop(SlotId slot) { held_[slot] = Datum(); }
   /// What nobody reads any more once the instruction has run.
   void release(const Instruction& instruction) {
     for (uint32_t r = 0; r < instruction.num_releases; ++r) drop(program_.releases()[instruction.first_release + r]);
@@ -74,14 +74,14 @@ class RunState {
   /// @param exact  also if it is too large.
   void place(bool exact);
   /// Operands that have the slot's bytes, or some of them, are found there.
-  void point_at(int32_t slot, const Tensor& tensor);
+  void point_at(SlotId slot, const Tensor& tensor);
   /// Of an instruction's operands, inputs first.
   void** pointers(const Instruction& instruction) { return pointers_.data() + instruction.first_operand; }
   /// Of an instruction that is bound ahead.
   void* scratch(const Instruction& instruction) const {
     if (budget_) [[unlikely]]
       return budgeted_scratch(instruction);
-    return arena_->data() + binding_->offsets().offsets[static_cast<size_t>(instruction.scratch_buffer)];
+    return arena_->data() + binding_->offsets().offsets[instruction.scratch_buffer];
   }
 
   std::byte* arena() const { return arena_->data(); }
@@ -110,19 +110,19 @@ class RunState {
   const std::shared_ptr<const BudgetedPlan>& budget() const { return budget_; }
   void set_budget(std::shared_ptr<const BudgetedPlan> plan);
   /// Offset of a buffer in the arena, or kAway.
-  size_t place_of(size_t buffer) const { return budget_ ? places_[buffer] : binding_->offsets().offsets[buffer]; }
-  void set_place(size_t buffer, size_t offset) { places_[buffer] = offset; }
+  size_t place_of(BufferId buffer) const { return budget_ ? places_[buffer] : binding_->offsets().offsets[buffer]; }
+  void set_place(BufferId buffer, size_t offset) { places_[buffer] = offset; }
 
  private:
   bool arena_is_lent() const;
-  Tensor piece_of(int32_t slot, const Tensor& root) const;
-  Tensor in_arena(int32_t slot) const;
+  Tensor piece_of(SlotId slot, const Tensor& root) const;
+  Tensor in_arena(SlotId slot) const;
   void* budgeted_scratch(const Instruction& instruction) const;
 
   const Program& program_;
   std::shared_ptr<const Binding> binding_;
   std::vector<void*> pointers_;  // per operand
-  std::vector<Datum> held_;      // per slot
+  IdVector<SlotId, Datum> held_;
   std::shared_ptr<LargeBlock> arena_;
   const Lodgings& lodgings() const;
   bool uses_arena_ = true, lodges_ = false;
@@ -132,7 +132,7 @@ class RunState {
   std::vector<LargeBlock::Range> lodged_;  // of the arena: what lodge() gave in this run
   uint64_t generation_ = 0;                // of the binding that the pointers were made for; 0: none
   std::shared_ptr<const BudgetedPlan> budget_;
-  std::vector<size_t> places_;  // per buffer, of a run with a budget
+  IdVector<BufferId, size_t> places_;  // of a run with a budget
 };
 
 }  // namespace treadle::exec

@@ -7,27 +7,27 @@
 
 namespace treadle::exec {
 
-Slide::Slide(const Program& program, int32_t feed, int32_t output) : program_(&program), feed_(feed), output_(output) {
+Slide::Slide(const Program& program, SlotId feed, SlotId output) : program_(&program), feed_(feed), output_(output) {
   const auto slots = program.slots();
-  const Slot &from = slots[static_cast<size_t>(feed)], &to = slots[static_cast<size_t>(output)];
+  const Slot &from = slots[feed], &to = slots[output];
   possible_ = from.location == LocationKind::feed && from.static_shape && to.static_shape && from.dtype == to.dtype &&
               from.dtype != DType::string && bits_of(from.dtype) % 8 == 0 &&
               std::none_of(slots.begin(), slots.end(),
                            [&](const Slot& slot) { return slot.row_step != 0 && (slot.root == feed || slot.root == output); });
-  for (size_t i = 0; possible_ && i < program.instructions().size(); ++i) possible_ = classify(i);
+  for (InstructionId id : program.instructions().ids()) possible_ = possible_ && classify(id);
   possible_ &= !moving_.empty();
 }
 
 // Nothing but these Concats may read the feed, or write the output. Views of both are free.
-bool Slide::classify(size_t index) {
-  const Instruction& instruction = program_->instructions()[index];
+bool Slide::classify(InstructionId id) {
+  const Instruction& instruction = program_->instructions()[id];
   const auto operands = program_->operands(instruction);
   const auto inputs = operands.first(instruction.num_inputs), outputs = operands.subspan(instruction.num_inputs);
-  auto touches = [&](std::span<const int32_t> list, int32_t wanted) {
-    return std::any_of(list.begin(), list.end(), [&](int32_t slot) { return root(slot) == wanted; });
+  auto touches = [&](std::span<const SlotId> list, SlotId wanted) {
+    return std::any_of(list.begin(), list.end(), [&](SlotId slot) { return root(slot) == wanted; });
   };
-  auto all_in = [&](std::span<const int32_t> list, int32_t wanted) {
-    return std::all_of(list.begin(), list.end(), [&](int32_t slot) { return root(slot) == wanted; });
+  auto all_in = [&](std::span<const SlotId> list, SlotId wanted) {
+    return std::all_of(list.begin(), list.end(), [&](SlotId slot) { return root(slot) == wanted; });
   };
   const bool writes = touches(outputs, output_);
   if (!touches(operands, feed_) && !writes) return true;
@@ -36,16 +36,16 @@ bool Slide::classify(size_t index) {
   if (pieces == Pieces::split && !writes && root(inputs[0]) == feed_ && all_in(outputs, feed_)) return true;
   if (pieces != Pieces::concat || !writes) return false;
   if (all_in(inputs, output_)) {
-    whole_.push_back(index);
+    whole_.push_back(id);
     return true;
   }
   if (root(inputs[0]) != feed_ || touches(inputs.subspan(1), feed_) || touches(inputs.subspan(1), output_)) return false;
-  moving_.push_back(index);
+  moving_.push_back(id);
   return true;
 }
 
-size_t Slide::bytes_of(const Binding& binding, int32_t slot) const {
-  return size_bytes(program_->slots()[static_cast<size_t>(slot)].dtype, binding.shape(slot).num_elements());
+size_t Slide::bytes_of(const Binding& binding, SlotId slot) const {
+  return size_bytes(program_->slots()[slot].dtype, binding.shape(slot).num_elements());
 }
 
 bool Slide::plan(const Binding& binding) {
@@ -55,8 +55,8 @@ bool Slide::plan(const Binding& binding) {
   distance_ = after - before;
   blocks_.clear();
   const auto instructions = program_->instructions();
-  if (!std::all_of(whole_.begin(), whole_.end(), [&](size_t i) { return is_in_place(binding, instructions[i]); }) ||
-      !std::all_of(moving_.begin(), moving_.end(), [&](size_t i) { return add_blocks(binding, i); }))
+  if (!std::all_of(whole_.begin(), whole_.end(), [&](InstructionId i) { return is_in_place(binding, instructions[i]); }) ||
+      !std::all_of(moving_.begin(), moving_.end(), [&](InstructionId i) { return add_blocks(binding, i); }))
     return false;
   size_t moved = 0;
   for (const Block& block : blocks_) moved += block.size_bytes;
@@ -66,7 +66,7 @@ bool Slide::plan(const Binding& binding) {
 bool Slide::is_in_place(const Binding& binding, const Instruction& concat) const {
   const auto operands = program_->operands(concat);
   size_t offset = binding.piece_offset(operands[concat.num_inputs]);
-  return std::all_of(operands.begin(), operands.begin() + concat.num_inputs, [&](int32_t input) {
+  return std::all_of(operands.begin(), operands.begin() + concat.num_inputs, [&](SlotId input) {
     const bool here = binding.piece_offset(input) == offset;
     offset += bytes_of(binding, input);
     return here;
@@ -74,10 +74,10 @@ bool Slide::is_in_place(const Binding& binding, const Instruction& concat) const
 }
 
 // Blocks come in the order of their addresses, each moves down, and it and its new rows end before the next one begins.
-bool Slide::add_blocks(const Binding& binding, size_t index) {
-  const Instruction& concat = program_->instructions()[index];
+bool Slide::add_blocks(const Binding& binding, InstructionId id) {
+  const Instruction& concat = program_->instructions()[id];
   const auto operands = program_->operands(concat);
-  const int32_t in = operands[0], out = operands[concat.num_inputs];
+  const SlotId in = operands[0], out = operands[concat.num_inputs];
   const Shape& shape = binding.shape(out);
   int64_t axis = concat.node->attributes.get_int("axis", 0);
   if (axis < 0) axis += shape.rank();
@@ -91,12 +91,12 @@ bool Slide::add_blocks(const Binding& binding, size_t index) {
       const Block& last = blocks_.back();
       if (last.from + last.size_bytes > from || last.end > to || last.end > from + distance_) return false;
     }
-    blocks_.push_back({index, from, to, length, to + pitch});
+    blocks_.push_back({id, from, to, length, to + pitch});
   }
   return true;
 }
 
-void Slide::undo(std::byte* feed, size_t end) const {
+void Slide::undo(std::byte* feed, InstructionId end) const {
   for (auto block = blocks_.rbegin(); block != blocks_.rend(); ++block)
     if (block->instruction < end) std::memmove(feed + block->from, feed + block->to - distance_, block->size_bytes);
 }

@@ -16,34 +16,34 @@ namespace treadle::exec {
 class Slide {
  public:
   /// @param feed, output  slots with bytes of their own.
-  Slide(const Program& program, int32_t feed, int32_t output);
+  Slide(const Program& program, SlotId feed, SlotId output);
 
-  int32_t feed() const { return feed_; }
-  int32_t output() const { return output_; }
+  SlotId feed() const { return feed_; }
+  SlotId output() const { return output_; }
   /// Whether the blocks can move down one after the other, with the binding's extents, when instructions run in their order.
   bool plan(const Binding& binding);
   /// After plan(): how many bytes before the feed the output has to begin.
   size_t distance() const { return distance_; }
   /// Moves back what the instructions before `end` have moved: the feed is as it was.
-  void undo(std::byte* feed, size_t end) const;
+  void undo(std::byte* feed, InstructionId end) const;
 
  private:
   struct Block {
-    size_t instruction;
+    InstructionId instruction;
     size_t from, to, size_bytes;  // offsets in the feed, and in the output
     size_t end;                   // in the output: of the new rows behind it
   };
-  bool classify(size_t index);
+  bool classify(InstructionId id);
   bool is_in_place(const Binding& binding, const Instruction& concat) const;
-  bool add_blocks(const Binding& binding, size_t index);
-  int32_t root(int32_t slot) const { return slot < 0 ? -1 : program_->slots()[static_cast<size_t>(slot)].root; }
-  size_t bytes_of(const Binding& binding, int32_t slot) const;
+  bool add_blocks(const Binding& binding, InstructionId id);
+  SlotId root(SlotId slot) const { return slot == kNoSlot ? kNoSlot : program_->slots()[slot].root; }
+  size_t bytes_of(const Binding& binding, SlotId slot) const;
 
   const Program* program_;
-  int32_t feed_, output_;
+  SlotId feed_, output_;
   bool possible_ = true;
-  std::vector<size_t> moving_, whole_;  // Concats that move blocks, and those whose inputs all lie in the output already
-  std::vector<Block> blocks_;           // in the order in which they move
+  std::vector<InstructionId> moving_, whole_;  // Concats that move blocks, and those whose inputs all lie in the output already
+  std::vector<Block> blocks_;                  // in the order in which they move
   size_t distance_ = 0;
 };
 

@@ -90,7 +90,7 @@ class PhaseMarks {
  public:
   explicit PhaseMarks([[maybe_unused]] const Program& program)
 #if defined(TREADLE_USDT) || defined(TREADLE_NVTX)
-      : is_step_(program.commit_from() < program.instructions().size())
+      : is_step_(index_of(program.commit_from()) < program.instructions().size())
 #endif
   {
   }

@@ -6,7 +6,7 @@
 
 namespace treadle::exec {
 
-bool is_plain(const Program& program, int32_t slot) {
+bool is_plain(const Program& program, SlotId slot) {
   const Type& type = program.type(slot);
   return type.is_tensor() && type.dtype != DType::string && type.dtype != DType::undefined;
 }
@@ -14,7 +14,7 @@ bool is_plain(const Program& program, int32_t slot) {
 bool runs_on_devices(const Program& program, const Instruction& instruction) {
   if (instruction.is_yield || instruction.node->op->control_flow != ControlFlow::none) return false;
   const auto operands = program.operands(instruction);
-  return std::all_of(operands.begin(), operands.end(), [&](int32_t slot) { return slot < 0 || is_plain(program, slot); });
+  return std::all_of(operands.begin(), operands.end(), [&](SlotId slot) { return slot == kNoSlot || is_plain(program, slot); });
 }
 
 bool has_own_copy(const Instruction& instruction, size_t operand) {
@@ -26,19 +26,19 @@ DevicePlacement place_instructions(const Program& program, const PlacementReques
   const auto instructions = program.instructions();
   DevicePlacement placement;
   placement.of_instruction.assign(instructions.size(), kUnplaced);
-  std::vector<int> of_root(program.slots().size(), kUnplaced);
-  auto root_of = [&](int32_t slot) { return static_cast<size_t>(program.slots()[static_cast<size_t>(slot)].root); };
+  IdVector<SlotId, int> of_root(program.slots().size(), kUnplaced);
+  auto root_of = [&](SlotId slot) { return program.slots()[slot].root; };
   if (!request.of_argument.empty()) {
-    for (size_t s = 0; s < program.slots().size(); ++s) {
+    for (SlotId s : program.slots().ids()) {
       const Slot& slot = program.slots()[s];
       if (slot.location != LocationKind::feed && slot.location != LocationKind::constant) continue;
-      auto found = request.of_argument.find(program.name(static_cast<int32_t>(s)));
-      if (found == request.of_argument.end() || !is_plain(program, static_cast<int32_t>(s))) continue;
-      of_root[root_of(static_cast<int32_t>(s))] = found->second;
+      auto found = request.of_argument.find(program.name(s));
+      if (found == request.of_argument.end() || !is_plain(program, s)) continue;
+      of_root[root_of(s)] = found->second;
       placement.of_argument[slot.root] = found->second;
     }
   }
-  for (size_t i = 0; i < instructions.size(); ++i) {
+  for (InstructionId i : instructions.ids()) {
     int& device = placement.of_instruction[i];
     const auto operands = program.operands(instructions[i]);
     if (!runs_on_devices(program, instructions[i])) {
@@ -49,23 +49,23 @@ DevicePlacement place_instructions(const Program& program, const PlacementReques
     // Its kernel was chosen for the device that it is on wherever its operands lie.
     if (device == kUnplaced && instructions[i].on_device) device = request.default_device;
     for (size_t k = 0; k < instructions[i].num_inputs && device == kUnplaced; ++k)
-      if (operands[k] >= 0) device = of_root[root_of(operands[k])];
-    for (int32_t output : operands.subspan(instructions[i].num_inputs))
-      if (output >= 0 && device != kUnplaced) of_root[root_of(output)] = device;
+      if (operands[k] != kNoSlot) device = of_root[root_of(operands[k])];
+    for (SlotId output : operands.subspan(instructions[i].num_inputs))
+      if (output != kNoSlot && device != kUnplaced) of_root[root_of(output)] = device;
   }
-  std::vector<int> of_reader(program.slots().size(), kUnplaced);  // of the earliest reader that is placed
-  for (size_t i = instructions.size(); i-- > 0;) {
+  IdVector<SlotId, int> of_reader(program.slots().size(), kUnplaced);  // of the earliest reader that is placed
+  for (InstructionId i : instructions.ids().reversed()) {
     int& device = placement.of_instruction[i];
     const auto operands = program.operands(instructions[i]);
-    for (int32_t output : operands.subspan(instructions[i].num_inputs))
-      if (output >= 0 && device == kUnplaced) device = of_reader[root_of(output)];
+    for (SlotId output : operands.subspan(instructions[i].num_inputs))
+      if (output != kNoSlot && device == kUnplaced) device = of_reader[root_of(output)];
     if (device == kUnplaced || !runs_on_devices(program, instructions[i])) continue;
-    for (int32_t input : operands.first(instructions[i].num_inputs))
-      if (input >= 0) of_reader[root_of(input)] = device;
+    for (SlotId input : operands.first(instructions[i].num_inputs))
+      if (input != kNoSlot) of_reader[root_of(input)] = device;
   }
   std::replace(placement.of_instruction.begin(), placement.of_instruction.end(), kUnplaced, request.default_device);
   if (request.has_own_kernels)
-    for (size_t i = 0; i < instructions.size(); ++i)
+    for (InstructionId i : instructions.ids())
       if (int& device = placement.of_instruction[i]; request.has_own_kernels(device) && !instructions[i].on_device)
         device = DevicePlacement::kHost;
   return placement;

@@ -14,8 +14,8 @@ namespace treadle::exec {
 /// Indices into a list of devices, of which the first is the host.
 struct DevicePlacement {
   static constexpr int kHost = 0;
-  std::vector<int> of_instruction;
-  std::map<int32_t, int> of_argument;  ///< by the slot of a feed or constant: where it goes first; absent: where it is read
+  IdVector<InstructionId, int> of_instruction;
+  std::map<SlotId, int> of_argument;  ///< by the slot of a feed or constant: where it goes first; absent: where it is read
 };
 
 /// What a caller says of where a program's nodes run.
@@ -35,7 +35,7 @@ struct PlacementRequest {
 DevicePlacement place_instructions(const Program& program, const PlacementRequest& request);
 
 /// True for bytes that every device can hold: a tensor of a known dtype other than strings.
-bool is_plain(const Program& program, int32_t slot);
+bool is_plain(const Program& program, SlotId slot);
 /// True if the kernel has packed a copy of the constant and does not look at the operand.
 bool has_own_copy(const Instruction& instruction, size_t operand);
 /// True if all operands are plain, and the node is neither control flow nor a Yield.

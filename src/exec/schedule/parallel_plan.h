@@ -7,6 +7,8 @@
 #include <span>
 #include <vector>
 
+#include "exec/program/ids.h"
+
 namespace treadle::exec {
 
 /// Which instructions happen before which, transitively, as a matrix of bits. Instructions are added in order.
@@ -15,11 +17,11 @@ class Reachability {
   explicit Reachability(size_t num_instructions) : words_((num_instructions + 63) / 64), bits_(words_ * num_instructions, 0) {}
 
   /// @param predecessors  earlier instructions that `instruction` waits for.
-  void add(int32_t instruction, std::span<const int32_t> predecessors);
-  bool before(int32_t a, int32_t b) const {
-    return (bits_[static_cast<size_t>(b) * words_ + static_cast<size_t>(a) / 64] >> (static_cast<size_t>(a) % 64) & 1U) != 0;
+  void add(InstructionId instruction, std::span<const InstructionId> predecessors);
+  bool before(InstructionId a, InstructionId b) const {
+    return (bits_[index_of(b) * words_ + index_of(a) / 64] >> (index_of(a) % 64) & 1U) != 0;
   }
-  bool ordered(int32_t a, int32_t b) const { return before(a, b) || before(b, a); }
+  bool ordered(InstructionId a, InstructionId b) const { return before(a, b) || before(b, a); }
 
  private:
   size_t words_;
@@ -34,28 +36,29 @@ struct ParallelPlan {
   /// Per instruction how many others it waits for; then per counted slot how many instructions still need it. A run copies the whole.
   std::vector<int32_t> counters;
   /// Instructions that wait for instruction i: successors[first_successor[i]] … up to first_successor[i + 1].
-  std::vector<int32_t> successors;
+  std::vector<InstructionId> successors;
   std::vector<uint32_t> first_successor;
   /// Held slots that instruction i touches, as (slot, index of its counter).
   struct Touch {
-    int32_t slot, counter;
+    SlotId slot;
+    int32_t counter;
   };
   std::vector<Touch> touches;
   std::vector<uint32_t> first_touch;
-  std::vector<int32_t> yields;  ///< instructions at which runs stop
+  std::vector<InstructionId> yields;  ///< instructions at which runs stop
   Reachability reach;
 
   /// Per buffer: the instructions that read or write it, ascending, and of these the ones that wait for no other: the first, which writes
   /// it, and if several instructions write a piece of it each, more of them.
-  std::vector<int32_t> accesses, beginnings;
+  std::vector<InstructionId> accesses, beginnings;
   std::vector<uint32_t> first_access, first_beginning;
   /// True if the buffers may be in use at the same time in some order of execution.
-  bool conflict(size_t a, size_t b) const { return !all_before(a, b) && !all_before(b, a); }
+  bool conflict(BufferId a, BufferId b) const { return !all_before(a, b) && !all_before(b, a); }
 
  private:
-  bool all_before(size_t a, size_t b) const {
-    for (uint32_t k = first_access[a]; k < first_access[a + 1]; ++k)
-      for (uint32_t first = first_beginning[b]; first < first_beginning[b + 1]; ++first)
+  bool all_before(BufferId a, BufferId b) const {
+    for (uint32_t k = first_access[index_of(a)]; k < first_access[index_of(a) + 1]; ++k)
+      for (uint32_t first = first_beginning[index_of(b)]; first < first_beginning[index_of(b) + 1]; ++first)
         if (!reach.before(accesses[k], beginnings[first])) return false;
     return true;
   }
@@ -69,24 +72,24 @@ class ReadyCursor {
 
   void begin() { counters_ = plan_.counters; }
   /// Waits for nothing, and has not run, if that has been noted.
-  bool is_ready(size_t instruction) const { return counters_[instruction] == 0; }
+  bool is_ready(InstructionId instruction) const { return counters_[index_of(instruction)] == 0; }
   /// Of what the walk cannot tell by its own position.
-  void note_run(int32_t instruction) { counter(instruction).store(-1, std::memory_order_relaxed); }
-  bool is_noted(size_t instruction) const { return counters_[instruction] < 0; }
+  void note_run(InstructionId instruction) { counter(index_of(instruction)).store(-1, std::memory_order_relaxed); }
+  bool is_noted(InstructionId instruction) const { return counters_[index_of(instruction)] < 0; }
 
   /// The instruction has run. @param drop  called with held slots that nobody needs any more. @param ready  with instructions that may run.
   template <typename Drop, typename Ready>
-  void finish(int32_t instruction, Drop&& drop, Ready&& ready) {
-    const auto i = static_cast<size_t>(instruction);
+  void finish(InstructionId instruction, Drop&& drop, Ready&& ready) {
+    const size_t i = index_of(instruction);
     for (uint32_t t = plan_.first_touch[i]; t < plan_.first_touch[i + 1]; ++t)
-      if (count_down(plan_.touches[t].counter)) drop(plan_.touches[t].slot);
+      if (count_down(static_cast<size_t>(plan_.touches[t].counter))) drop(plan_.touches[t].slot);
     for (uint32_t s = plan_.first_successor[i]; s < plan_.first_successor[i + 1]; ++s)
-      if (count_down(plan_.successors[s])) ready(plan_.successors[s]);
+      if (count_down(index_of(plan_.successors[s]))) ready(plan_.successors[s]);
   }
 
  private:
-  std::atomic_ref<int32_t> counter(int32_t c) { return std::atomic_ref<int32_t>(counters_[static_cast<size_t>(c)]); }
-  bool count_down(int32_t c) {
+  std::atomic_ref<int32_t> counter(size_t c) { return std::atomic_ref<int32_t>(counters_[c]); }
+  bool count_down(size_t c) {
     const std::atomic_ref<int32_t> left = counter(c);
     if (left.load(std::memory_order_acquire) != 1) return left.fetch_sub(1, std::memory_order_acq_rel) == 1;
     left.store(0, std::memory_order_relaxed);  // the last one needs no atomic subtraction: all others have done theirs

@@ -25,18 +25,18 @@ DeviceConstants::DeviceConstants(const Binding& binding, const StreamPlan& plan,
     : devices_(devices.begin(), devices.end()), parameters_(binding.parameters()), tensors_(plan.locations.size()) {
   const Program& program = binding.program();
   for (const StreamPlan::Step& step : plan.steps) {
-    if (step.instruction < 0) continue;
-    const Instruction& instruction = program.instructions()[static_cast<size_t>(step.instruction)];
+    if (step.instruction == kNoInstruction) continue;
+    const Instruction& instruction = program.instructions()[step.instruction];
     const int on = plan.streams[static_cast<size_t>(step.stream)].device;
     const PackedState* state = binding.packed(instruction);
     if (on != DevicePlacement::kHost && state && !anywhere && devices_[static_cast<size_t>(on)]->bus() &&
         std::none_of(packed_.begin(), packed_.end(), [&](const Packed& p) { return p.state == state && p.device == on; }))
       packed_.push_back({state, on});
     for (size_t k = 0; k < instruction.num_inputs; ++k) {
-      const int32_t at = plan.operands[step.first_operand + k];
-      if (at < 0 || has_own_copy(instruction, k)) continue;
-      const StreamPlan::Location& location = plan.locations[static_cast<size_t>(at)];
-      Tensor& copy = tensors_[static_cast<size_t>(at)];
+      const LocationId at = plan.operands[step.first_operand + k];
+      if (at == kNoLocation || has_own_copy(instruction, k)) continue;
+      const StreamPlan::Location& location = plan.locations[at];
+      Tensor& copy = tensors_[at];
       if (location.memory != StreamPlan::Location::Memory::constant || location.device == DevicePlacement::kHost || copy.defined())
         continue;
       const Datum& constant = binding.constant(location.slot);
@@ -90,41 +90,40 @@ PlacedProgram::~PlacedProgram() = default;
 void PlacedProgram::find_crossings() {
   const auto slots = program_.slots();
   only_for_devices_.assign(slots.size(), 1);
-  only_for_caller_.assign(slots.size(), -1);
-  auto location = [&](int32_t at) -> const StreamPlan::Location& { return plan_.locations[static_cast<size_t>(at)]; };
+  only_for_caller_.assign(slots.size(), kNoLocation);
+  auto location = [&](LocationId at) -> const StreamPlan::Location& { return plan_.locations[at]; };
   for (const StreamPlan::Step& step : plan_.steps) {
-    if (step.instruction < 0) {
+    if (step.instruction == kNoInstruction) {
       const StreamPlan::Location& to = location(step.target);
       if (to.device == DevicePlacement::kHost && to.num_steps == 1 && to.memory == StreamPlan::Location::Memory::held)
-        only_for_caller_[static_cast<size_t>(to.slot)] = step.target;
+        only_for_caller_[to.slot] = step.target;
       continue;
     }
-    const Instruction& instruction = program_.instructions()[static_cast<size_t>(step.instruction)];
+    const Instruction& instruction = program_.instructions()[step.instruction];
     const auto operands = program_.operands(instruction);
     for (size_t k = 0; k < operands.size(); ++k) {
-      const int32_t at = plan_.operands[step.first_operand + k];
-      if (operands[k] < 0 || (at >= 0 && location(at).device != DevicePlacement::kHost)) continue;
-      only_for_devices_[static_cast<size_t>(slots[static_cast<size_t>(operands[k])].root)] = 0;
+      const LocationId at = plan_.operands[step.first_operand + k];
+      if (operands[k] == kNoSlot || (at != kNoLocation && location(at).device != DevicePlacement::kHost)) continue;
+      only_for_devices_[slots[operands[k]].root] = 0;
     }
   }
 }
 
 void PlacedProgram::name_copies() {
-  auto device_name = [&](int32_t at) { return devices_[static_cast<size_t>(plan_.locations[static_cast<size_t>(at)].device)]->name(); };
+  auto device_name = [&](LocationId at) { return devices_[static_cast<size_t>(plan_.locations[at].device)]->name(); };
   for (const StreamPlan::Step& step : plan_.steps) {
-    copy_of_.push_back(step.instruction < 0 ? static_cast<int32_t>(copies_.size()) : -1);
-    if (step.instruction >= 0) continue;
-    copies_.push_back(
-        {.slot = plan_.locations[static_cast<size_t>(step.source)].slot, .from = device_name(step.source), .to = device_name(step.target)});
+    copy_of_.push_back(step.instruction == kNoInstruction ? static_cast<int32_t>(copies_.size()) : -1);
+    if (step.instruction != kNoInstruction) continue;
+    copies_.push_back({.slot = plan_.locations[step.source].slot, .from = device_name(step.source), .to = device_name(step.target)});
   }
   const uint32_t first = Recorder::reserve_names(copies_.size());
   for (size_t i = 0; i < copies_.size(); ++i) copies_[i].record_name = first + static_cast<uint32_t>(i);
 }
 
-uint32_t PlacedProgram::record_name(int32_t step) const {
-  const int32_t copy = copy_of_[static_cast<size_t>(step)];
+uint32_t PlacedProgram::record_name(StepId step) const {
+  const int32_t copy = copy_of_[step];
   if (copy >= 0) return copies_[static_cast<size_t>(copy)].record_name;
-  return program_.instructions()[static_cast<size_t>(plan_.steps[static_cast<size_t>(step)].instruction)].record_name;
+  return program_.instructions()[plan_.steps[step].instruction].record_name;
 }
 
 bool PlacedProgram::keeps_limits() const { return (memory_->job || memory_->has_limit) && any_has_bus(devices_); }

@@ -28,7 +28,7 @@ class DeviceConstants {
   DeviceConstants& operator=(const DeviceConstants&) = delete;
 
   const std::shared_ptr<const ParameterVersion>& parameters() const { return parameters_; }
-  const Tensor& at(int32_t location) const { return tensors_[static_cast<size_t>(location)]; }
+  const Tensor& at(LocationId location) const { return tensors_[location]; }
   /// Kernels may have packed more forms since. @throws Error(resource_exhausted)
   void reserve_packed();
 
@@ -41,9 +41,9 @@ class DeviceConstants {
   };
   const std::vector<std::shared_ptr<Device>> devices_;
   const std::shared_ptr<const ParameterVersion> parameters_;  // holds what is packed
-  std::vector<Tensor> tensors_;                               // per location
-  std::mutex mutex_;                                          // of packed_
-  std::vector<Packed> packed_;                                // empty where a Residency counts them
+  IdVector<LocationId, Tensor> tensors_;
+  std::mutex mutex_;            // of packed_
+  std::vector<Packed> packed_;  // empty where a Residency counts them
 };
 
 /// A program whose plan has been made. Where a limit has to be kept, or a device is full, steps are issued one by one, and what a device
@@ -77,10 +77,10 @@ class PlacedProgram final : public Executor {
   std::span<const std::shared_ptr<Device>> devices() const { return devices_; }
   const std::shared_ptr<DeviceMemory>& memory() const { return memory_; }
   /// Whether nothing on the host reads the feed, a root slot.
-  bool is_only_for_devices(int32_t slot) const { return only_for_devices_[static_cast<size_t>(slot)] != 0; }
-  /// The host's location of an output, a root slot, that one copy makes and nothing reads; -1: there is none.
-  int32_t only_for_caller(int32_t slot) const { return only_for_caller_[static_cast<size_t>(slot)]; }
-  uint32_t record_name(int32_t step) const;
+  bool is_only_for_devices(SlotId slot) const { return only_for_devices_[slot] != 0; }
+  /// The host's location of an output, a root slot, that one copy makes and nothing reads; kNoLocation: there is none.
+  LocationId only_for_caller(SlotId slot) const { return only_for_caller_[slot]; }
+  uint32_t record_name(StepId step) const;
   bool has_bus() const;
   /// True if runs keep to limits from the beginning.
   bool keeps_limits() const;
@@ -97,10 +97,10 @@ class PlacedProgram final : public Executor {
   const std::vector<std::shared_ptr<Device>> devices_;
   StreamPlan plan_;
   const std::shared_ptr<DeviceMemory> memory_;
-  std::vector<uint8_t> only_for_devices_;  // per root slot
-  std::vector<int32_t> only_for_caller_;   // likewise
+  IdVector<SlotId, uint8_t> only_for_devices_;    // of root slots
+  IdVector<SlotId, LocationId> only_for_caller_;  // likewise
   std::vector<DeviceCopy> copies_;
-  std::vector<int32_t> copy_of_;             // per step: an index into copies_; -1: it is a kernel
+  IdVector<StepId, int32_t> copy_of_;        // an index into copies_; -1: it is a kernel
   std::atomic<bool> is_full_{false};         // a device had no room for all of a run
   std::mutex mutex_;                         // of shared_
   std::shared_ptr<DeviceConstants> shared_;  // null before the first run

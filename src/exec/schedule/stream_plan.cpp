@@ -25,19 +25,19 @@ class StreamPlanner {
       plan_.streams.push_back({device, Queue::copy_in});
       plan_.streams.push_back({device, Queue::copy_out});
     }
-    tails_.assign(plan_.streams.size(), -1);
+    tails_.assign(plan_.streams.size(), kNoStep);
     lengths_.assign(plan_.streams.size(), 0);
   }
 
   StreamPlan plan() {
-    std::set<int32_t> outputs;
-    for (int32_t slot : program_.output_slots()) outputs.insert(slot_of(slot).root);
-    for (size_t i = 0; i < program_.instructions().size(); ++i) {
-      add_kernel(static_cast<int32_t>(i));
+    std::set<SlotId> outputs;
+    for (SlotId slot : program_.output_slots()) outputs.insert(slot_of(slot).root);
+    for (InstructionId i : program_.instructions().ids()) {
+      add_kernel(i);
       // Outputs leave as soon as they are there, beside what is computed next.
       const Instruction& instruction = program_.instructions()[i];
-      for (int32_t slot : program_.operands(instruction).subspan(instruction.num_inputs))
-        if (slot >= 0 && outputs.contains(slot_of(slot).root)) location_on(slot, DevicePlacement::kHost);
+      for (SlotId slot : program_.operands(instruction).subspan(instruction.num_inputs))
+        if (slot != kNoSlot && outputs.contains(slot_of(slot).root)) location_on(slot, DevicePlacement::kHost);
     }
     make_bulks();
     return std::move(plan_);
@@ -46,18 +46,18 @@ class StreamPlanner {
  private:
   // A step before it has a stream: what it touches, and what it therefore comes after.
   struct Access {
-    std::vector<int32_t> reads, writes;  // locations
+    std::vector<LocationId> reads, writes;
   };
   struct History {
-    int32_t writer = -1;
-    std::vector<int32_t> readers;  // since
+    StepId writer = kNoStep;
+    std::vector<StepId> readers;  // since
   };
 
-  const Slot& slot_of(int32_t slot) const { return program_.slots()[static_cast<size_t>(slot)]; }
+  const Slot& slot_of(SlotId slot) const { return program_.slots()[slot]; }
   // Known values have bytes of their own, whatever they are views of.
-  int32_t key_of(int32_t slot) const { return slot_of(slot).location == LocationKind::known ? slot : slot_of(slot).root; }
+  SlotId key_of(SlotId slot) const { return slot_of(slot).location == LocationKind::known ? slot : slot_of(slot).root; }
 
-  int32_t make_location(int32_t slot, int device) {
+  LocationId make_location(SlotId slot, int device) {
     StreamPlan::Location made{.slot = slot, .device = device};
     switch (slot_of(slot).location) {
       case LocationKind::constant: made.memory = Memory::constant; break;
@@ -69,15 +69,14 @@ class StreamPlanner {
       case LocationKind::feed:
       case LocationKind::known: made.memory = device == DevicePlacement::kHost ? Memory::given : Memory::held; break;
     }
-    plan_.locations.push_back(std::move(made));
     history_.emplace_back();
-    return static_cast<int32_t>(plan_.locations.size()) - 1;
+    return plan_.locations.add(std::move(made));
   }
 
   // Where the value is on the device; a copy is added if it is not there yet.
-  int32_t location_on(int32_t slot, int device) {
-    const int32_t key = key_of(slot);
-    auto& places = where_[static_cast<size_t>(key)];
+  LocationId location_on(SlotId slot, int device) {
+    const SlotId key = key_of(slot);
+    auto& places = where_[key];
     const LocationKind kind = slot_of(slot).location;
     if (places.empty()) {
       if (kind == LocationKind::arena || kind == LocationKind::held)
@@ -88,7 +87,7 @@ class StreamPlanner {
     }
     for (const auto& [where, location] : places)
       if (where == device) return location;
-    const int32_t target = make_location(key, device);
+    const LocationId target = make_location(key, device);
     if (kind != LocationKind::constant) {
       // From where the value was made, or from an argument's home, if it has one.
       const bool at_home = placement_.of_argument.contains(key) && places.size() > 1;
@@ -97,7 +96,7 @@ class StreamPlanner {
       const int queue = sends ? stream_of(from, Queue::copy_out) : stream_of(device, Queue::copy_in);
       add_step({.source = source, .target = target, .stream = queue}, {{source}, {target}});
     }
-    where_[static_cast<size_t>(key)].emplace_back(device, target);
+    where_[key].emplace_back(device, target);
     return target;
   }
 
@@ -107,16 +106,16 @@ class StreamPlanner {
     return queue == Queue::compute ? first : first + computing + (queue == Queue::copy_in ? 0 : 1);
   }
 
-  void add_kernel(int32_t index) {
-    const Instruction& instruction = program_.instructions()[static_cast<size_t>(index)];
+  void add_kernel(InstructionId index) {
+    const Instruction& instruction = program_.instructions()[index];
     const auto operands = program_.operands(instruction);
-    const int device = placement_.of_instruction[static_cast<size_t>(index)];
+    const int device = placement_.of_instruction[index];
     StreamPlan::Step step{.instruction = index, .host_waits = instruction.dynamic};
     Access access;
-    std::vector<int32_t> locations;
+    std::vector<LocationId> locations;
     for (size_t k = 0; k < operands.size(); ++k) {
-      if (operands[k] < 0) {
-        locations.push_back(-1);
+      if (operands[k] == kNoSlot) {
+        locations.push_back(kNoLocation);
       } else if (k < instruction.num_inputs) {
         // Shapes, axes and the like are read by the host's side of a kernel.
         const auto& host_inputs = instruction.node->op->value_inputs;
@@ -133,9 +132,8 @@ class StreamPlanner {
     }
     step.first_operand = static_cast<uint32_t>(plan_.operands.size());
     plan_.operands.insert(plan_.operands.end(), locations.begin(), locations.end());
-    if (instruction.scratch_buffer >= 0) {
-      step.scratch = static_cast<int32_t>(plan_.locations.size());
-      plan_.locations.push_back({.device = device, .buffer = instruction.scratch_buffer});
+    if (instruction.scratch_buffer != kNoBuffer) {
+      step.scratch = plan_.locations.add({.device = device, .buffer = instruction.scratch_buffer});
       history_.emplace_back();
       access.writes.push_back(step.scratch);
     }
@@ -144,36 +142,36 @@ class StreamPlanner {
   }
 
   // An output that lies where an input does and has its elements: nothing is written.
-  bool is_view(const Instruction& instruction, std::span<const int32_t> operands, size_t k) const {
+  bool is_view(const Instruction& instruction, std::span<const SlotId> operands, size_t k) const {
     for (const Alias& alias : instruction.node->op->alias) {
       if (alias.kind != Alias::Kind::view || alias.input >= instruction.num_inputs ||
           static_cast<size_t>(alias.output) + instruction.num_inputs != k)
         continue;
-      const int32_t input = operands[static_cast<size_t>(alias.input)];
-      if (input >= 0 && slot_of(operands[k]).root == slot_of(input).root) return true;
+      const SlotId input = operands[static_cast<size_t>(alias.input)];
+      if (input != kNoSlot && slot_of(operands[k]).root == slot_of(input).root) return true;
     }
     return false;
   }
 
   // In place, if the instruction's device has the value that is written over; copies elsewhere are of the old one.
-  int32_t location_to_write(int32_t slot, int device) {
-    const int32_t key = key_of(slot);
-    auto& places = where_[static_cast<size_t>(key)];
-    int32_t location = -1;
+  LocationId location_to_write(SlotId slot, int device) {
+    const SlotId key = key_of(slot);
+    auto& places = where_[key];
+    LocationId location = kNoLocation;
     for (const auto& [where, found] : places)
       if (where == device) location = found;
-    if (location < 0) location = make_location(key, device);
+    if (location == kNoLocation) location = make_location(key, device);
     places.assign(1, {device, location});
     return location;
   }
 
-  std::vector<int32_t> comes_after(const Access& access) const {
-    std::vector<int32_t> steps;
-    for (int32_t location : access.reads)
-      if (int32_t writer = history_[static_cast<size_t>(location)].writer; writer >= 0) steps.push_back(writer);
-    for (int32_t location : access.writes) {
-      const History& history = history_[static_cast<size_t>(location)];
-      if (history.writer >= 0) steps.push_back(history.writer);
+  std::vector<StepId> comes_after(const Access& access) const {
+    std::vector<StepId> steps;
+    for (LocationId location : access.reads)
+      if (StepId writer = history_[location].writer; writer != kNoStep) steps.push_back(writer);
+    for (LocationId location : access.writes) {
+      const History& history = history_[location];
+      if (history.writer != kNoStep) steps.push_back(history.writer);
       steps.insert(steps.end(), history.readers.begin(), history.readers.end());
     }
     std::sort(steps.begin(), steps.end());
@@ -185,10 +183,10 @@ class StreamPlanner {
   int choose_stream(int device, const Access& access) const {
     const int first = stream_of(device, Queue::compute), count = std::max(1, options_.compute_streams);
     if (count == 1) return first;
-    const std::vector<int32_t> after = comes_after(access);
+    const std::vector<StepId> after = comes_after(access);
     int best = -1;
     for (int s = first; s < first + count; ++s)
-      if (const int32_t tail = tails_[static_cast<size_t>(s)]; tail >= 0 && std::binary_search(after.begin(), after.end(), tail))
+      if (const StepId tail = tails_[static_cast<size_t>(s)]; tail != kNoStep && std::binary_search(after.begin(), after.end(), tail))
         if (best < 0 || tail > tails_[static_cast<size_t>(best)]) best = s;
     if (best >= 0) return best;
     for (int s = best = first; s < first + count; ++s)
@@ -197,63 +195,62 @@ class StreamPlanner {
   }
 
   void add_step(StreamPlan::Step step, const Access& access) {
-    const auto index = static_cast<int32_t>(plan_.steps.size());
+    const StepId index = plan_.steps.next_id();
     const auto stream = static_cast<size_t>(step.stream);
     const size_t num_streams = plan_.streams.size();
     std::vector<int32_t> clock(num_streams, -1);
-    auto join = [&](int32_t other) {
+    auto join = [&](StepId other) {
       const auto theirs = plan_.clock(other);
       for (size_t s = 0; s < num_streams; ++s) clock[s] = std::max(clock[s], theirs[s]);
     };
-    if (tails_[stream] >= 0) join(tails_[stream]);
-    std::vector<int32_t> after = comes_after(access);
-    auto position = [&](int32_t other) { return plan_.position_[static_cast<size_t>(other)]; };
-    auto stream_at = [&](int32_t other) { return static_cast<size_t>(plan_.steps[static_cast<size_t>(other)].stream); };
-    std::erase_if(after, [&](int32_t other) { return clock[stream_at(other)] >= position(other); });
-    for (int32_t other : after) {
-      const bool implied = std::any_of(after.begin(), after.end(), [&](int32_t third) { return plan_.happens_before(other, third); });
+    if (tails_[stream] != kNoStep) join(tails_[stream]);
+    std::vector<StepId> after = comes_after(access);
+    auto stream_at = [&](StepId other) { return static_cast<size_t>(plan_.steps[other].stream); };
+    std::erase_if(after, [&](StepId other) { return clock[stream_at(other)] >= plan_.position_[other]; });
+    for (StepId other : after) {
+      const bool implied = std::any_of(after.begin(), after.end(), [&](StepId third) { return plan_.happens_before(other, third); });
       if (!implied) step.waits.push_back(other);
     }
-    for (int32_t other : step.waits) {
+    for (StepId other : step.waits) {
       join(other);
-      plan_.steps[static_cast<size_t>(other)].records = true;
+      plan_.steps[other].records = true;
     }
     clock[stream] = lengths_[stream];
     plan_.clocks_.insert(plan_.clocks_.end(), clock.begin(), clock.end());
     plan_.position_.push_back(lengths_[stream]++);
     tails_[stream] = index;
-    for (int32_t location : access.reads) touch(location, index), history_[static_cast<size_t>(location)].readers.push_back(index);
-    for (int32_t location : access.writes) touch(location, index), history_[static_cast<size_t>(location)] = {index, {}};
+    for (LocationId location : access.reads) touch(location, index), history_[location].readers.push_back(index);
+    for (LocationId location : access.writes) touch(location, index), history_[location] = {index, {}};
     plan_.steps.push_back(std::move(step));
   }
 
-  void touch(int32_t location, int32_t step) {
-    last_touch_.resize(plan_.locations.size(), -1);
-    StreamPlan::Location& found = plan_.locations[static_cast<size_t>(location)];
-    if (std::exchange(last_touch_[static_cast<size_t>(location)], step) != step) ++found.num_steps;
+  void touch(LocationId location, StepId step) {
+    last_touch_.resize(plan_.locations.size(), kNoStep);
+    StreamPlan::Location& found = plan_.locations[location];
+    if (std::exchange(last_touch_[location], step) != step) ++found.num_steps;
     if (found.memory == Memory::planned && (found.uses.empty() || found.uses.back() != step)) found.uses.push_back(step);
   }
 
   // A bulk is issued where its first step stands. That is early enough for who waits for its last one, and none in between waits.
   void make_bulks() {
     auto is_yield = [&](const StreamPlan::Step& step) {
-      return step.instruction >= 0 && program_.instructions()[static_cast<size_t>(step.instruction)].is_yield;
+      return step.instruction != kNoInstruction && program_.instructions()[step.instruction].is_yield;
     };
     const bool data_dependent = std::any_of(plan_.steps.begin(), plan_.steps.end(),
                                             [&](const StreamPlan::Step& step) { return step.host_waits && !is_yield(step); });
     const size_t cap = data_dependent ? 1 : std::max<size_t>(1, options_.max_bulk);
     std::vector<int32_t> open(plan_.streams.size(), -1);  // the bulk that the stream's next kernel may join
-    for (size_t i = 0; i < plan_.steps.size(); ++i) {
+    for (StepId i : plan_.steps.ids()) {
       const StreamPlan::Step& step = plan_.steps[i];
       int32_t& bulk = open[static_cast<size_t>(step.stream)];
-      const bool joins = bulk >= 0 && step.instruction >= 0 && step.waits.empty() && !is_yield(step) &&
+      const bool joins = bulk >= 0 && step.instruction != kNoInstruction && step.waits.empty() && !is_yield(step) &&
                          plan_.bulks[static_cast<size_t>(bulk)].size() < cap;
       if (!joins) {
         bulk = static_cast<int32_t>(plan_.bulks.size());
         plan_.bulks.emplace_back();
       }
-      plan_.bulks[static_cast<size_t>(bulk)].push_back(static_cast<int32_t>(i));
-      if (step.records || step.instruction < 0) bulk = -1;
+      plan_.bulks[static_cast<size_t>(bulk)].push_back(i);
+      if (step.records || step.instruction == kNoInstruction) bulk = -1;
       if (is_yield(step)) open.assign(open.size(), -1);  // what comes after it is issued after it
     }
   }
@@ -262,12 +259,12 @@ class StreamPlanner {
   const DevicePlacement& placement_;
   const StreamOptions options_;
   StreamPlan plan_;
-  std::vector<int> first_stream_;                            // per device
-  std::vector<int32_t> tails_;                               // per stream: its last step
-  std::vector<int32_t> lengths_;                             // per stream
-  std::vector<std::vector<std::pair<int, int32_t>>> where_;  // per root slot: devices that have its present elements, and the location
-  std::vector<int32_t> last_touch_;                          // per location: a step
-  std::vector<History> history_;                             // per location
+  std::vector<int> first_stream_;                                    // per device
+  std::vector<StepId> tails_;                                        // per stream: its last step
+  std::vector<int32_t> lengths_;                                     // per stream
+  IdVector<SlotId, std::vector<std::pair<int, LocationId>>> where_;  // devices that have a root's present elements
+  IdVector<LocationId, StepId> last_touch_;
+  IdVector<LocationId, History> history_;
 };
 
 StreamPlan plan_streams(const Program& program, const DevicePlacement& placement, int num_devices, const StreamOptions& options) {
@@ -275,7 +272,7 @@ StreamPlan plan_streams(const Program& program, const DevicePlacement& placement
 }
 
 int StreamPlan::num_copies() const {
-  return static_cast<int>(std::count_if(steps.begin(), steps.end(), [](const Step& step) { return step.instruction < 0; }));
+  return static_cast<int>(std::count_if(steps.begin(), steps.end(), [](const Step& step) { return step.instruction == kNoInstruction; }));
 }
 
 int StreamPlan::num_fences() const {
@@ -286,23 +283,23 @@ int StreamPlan::num_fences() const {
 
 std::string describe(const Program& program, const StreamPlan& plan, std::span<const std::string> device_names) {
   std::string out;
-  auto place = [&](int32_t location) {
-    const StreamPlan::Location& found = plan.locations[static_cast<size_t>(location)];
+  auto place = [&](LocationId location) {
+    const StreamPlan::Location& found = plan.locations[location];
     return fmt::format("%{} on {}", program.name(found.slot), device_names[static_cast<size_t>(found.device)]);
   };
   static constexpr const char* kQueues[] = {"compute", "copy-in", "copy-out"};
-  for (size_t i = 0; i < plan.steps.size(); ++i) {
+  for (StepId i : plan.steps.ids()) {
     const StreamPlan::Step& step = plan.steps[i];
     const StreamPlan::Stream& stream = plan.streams[static_cast<size_t>(step.stream)];
-    out += fmt::format("{:4}  {} {} {}  ", i, device_names[static_cast<size_t>(stream.device)], kQueues[static_cast<size_t>(stream.queue)],
-                       step.stream);
-    if (step.instruction < 0) {
+    out += fmt::format("{:4}  {} {} {}  ", index_of(i), device_names[static_cast<size_t>(stream.device)],
+                       kQueues[static_cast<size_t>(stream.queue)], step.stream);
+    if (step.instruction == kNoInstruction) {
       out += fmt::format("copy {} -> {}", place(step.source), place(step.target));
     } else {
-      const Node& node = *program.instructions()[static_cast<size_t>(step.instruction)].node;
+      const Node& node = *program.instructions()[step.instruction].node;
       out += fmt::format("{} {}", node.op_type, node.name);
     }
-    for (int32_t wait : step.waits) out += fmt::format("  after {}", wait);
+    for (StepId wait : step.waits) out += fmt::format("  after {}", index_of(wait));
     out += "\n";
   }
   out += fmt::format("{} copies, {} fences, {} pieces of work\n", plan.num_copies(), plan.num_fences(), plan.bulks.size());

@@ -33,52 +33,48 @@ struct StreamPlan {
       constant,  ///< copied to the device once, or in the program
       given,     ///< a feed or known value, where the host has it
     };
-    int32_t slot = -1;  ///< the root slot; -1: scratch
+    SlotId slot = kNoSlot;  ///< the root slot; kNoSlot: scratch
     int device = 0;
     Memory memory = Memory::planned;
-    int32_t buffer = -1;        ///< planned: of the program, whose size it has
-    int32_t num_steps = 0;      ///< that touch it
-    std::vector<int32_t> uses;  ///< planned: all steps that touch it, ascending; the first of them writes it
+    BufferId buffer = kNoBuffer;  ///< planned: of the program, whose size it has
+    int32_t num_steps = 0;        ///< that touch it
+    std::vector<StepId> uses;     ///< planned: all steps that touch it, ascending; the first of them writes it
   };
 
   struct Step {
-    int32_t instruction = -1;          ///< -1: a copy
-    int32_t source = -1, target = -1;  ///< of a copy: locations
-    uint32_t first_operand = 0;        ///< of a kernel: into `operands`, one location an operand, -1 for an absent one
-    int32_t scratch = -1;              ///< location
+    InstructionId instruction = kNoInstruction;             ///< kNoInstruction: a copy
+    LocationId source = kNoLocation, target = kNoLocation;  ///< of a copy
+    uint32_t first_operand = 0;                             ///< of a kernel: into `operands`, one an operand, kNoLocation for an absent one
+    LocationId scratch = kNoLocation;                       ///< location
     int stream = 0;
-    bool host_waits = false;     ///< its outputs' extents are known only when it is done
-    bool records = false;        ///< its event is waited for
-    std::vector<int32_t> waits;  ///< fences: steps of other streams that it comes after, none of them implied by another
+    bool host_waits = false;    ///< its outputs' extents are known only when it is done
+    bool records = false;       ///< its event is waited for
+    std::vector<StepId> waits;  ///< fences: steps of other streams that it comes after, none of them implied by another
   };
 
   std::vector<Stream> streams;
-  std::vector<Location> locations;
-  std::vector<Step> steps;  ///< in the order of the program, every copy right before its first reader (outputs: after their writer)
-  std::vector<int32_t> operands;
-  std::vector<std::vector<int32_t>> bulks;  ///< steps that are issued as one piece of work, in the order in which they are issued
+  IdVector<LocationId, Location> locations;
+  IdVector<StepId, Step> steps;  ///< in the order of the program, every copy right before its first reader (outputs: after their writer)
+  std::vector<LocationId> operands;
+  std::vector<std::vector<StepId>> bulks;  ///< steps that are issued as one piece of work, in the order in which they are issued
 
   int num_copies() const;
   int num_fences() const;
   /// True if step a is done before step b begins, by the order of streams and the fences.
-  bool happens_before(int32_t a, int32_t b) const {
-    return a != b && clock(b)[static_cast<size_t>(steps[static_cast<size_t>(a)].stream)] >= position_[static_cast<size_t>(a)];
-  }
+  bool happens_before(StepId a, StepId b) const { return a != b && clock(b)[static_cast<size_t>(steps[a].stream)] >= position_[a]; }
   /// True if two planned locations of one device may be in use at the same time: neither is done with before the other begins.
   bool conflict(const Location& a, const Location& b) const { return !all_before(a, b) && !all_before(b, a); }
 
  private:
   friend class StreamPlanner;
-  std::span<const int32_t> clock(int32_t step) const {
-    return std::span(clocks_).subspan(static_cast<size_t>(step) * streams.size(), streams.size());
-  }
+  std::span<const int32_t> clock(StepId step) const { return std::span(clocks_).subspan(index_of(step) * streams.size(), streams.size()); }
   bool all_before(const Location& a, const Location& b) const {
-    for (int32_t use : a.uses)
+    for (StepId use : a.uses)
       if (!happens_before(use, b.uses.front())) return false;
     return true;
   }
-  std::vector<int32_t> clocks_;    // per step: of each stream the last position that happens before it, its own included
-  std::vector<int32_t> position_;  // per step: in its stream
+  std::vector<int32_t> clocks_;         // per step: of each stream the last position that happens before it, its own included
+  IdVector<StepId, int32_t> position_;  // of each step in its stream
 };
 
 /// Every step waits for the writers of what it reads, and for the readers of what it writes over; of these fences only those are kept

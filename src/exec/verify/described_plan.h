@@ -17,6 +17,13 @@ namespace treadle::exec {
 
 struct StreamPlan;
 
+/// Steps, arenas and streams of a described plan are plain numbers. @pre i >= 0
+inline size_t index(int32_t i) { return static_cast<size_t>(i); }
+
+/// DescribedPlan::places
+enum class PlaceId : int32_t {};
+inline constexpr PlaceId kNoPlace{-1};
+
 /// Rows of equal length, equally far apart; one row where they follow each other. In bytes.
 struct Stretch {
   size_t begin = 0, row_bytes = 0, step_bytes = 0, rows = 1;
@@ -36,18 +43,18 @@ struct DescribedPlan {
 
   struct Value {
     std::string_view name;
-    int32_t root = -1;     ///< the value whose bytes it has, or some of them; itself
-    int32_t viewed = -1;   ///< no step makes it: it is this one's bytes under another shape
-    Stretch bytes;         ///< within the root's
-    bool sized = false;    ///< its extents are known ahead
-    bool given = false;    ///< it is there when the run starts
-    bool kept = false;     ///< it is handed out, at the end or by a Yield
-    uint64_t version = 0;  ///< of a parameter's elements, or of what follows from parameters
+    SlotId root = kNoSlot;    ///< the value whose bytes it has, or some of them; itself
+    SlotId viewed = kNoSlot;  ///< no step makes it: it is this one's bytes under another shape
+    Stretch bytes;            ///< within the root's
+    bool sized = false;       ///< its extents are known ahead
+    bool given = false;       ///< it is there when the run starts
+    bool kept = false;        ///< it is handed out, at the end or by a Yield
+    uint64_t version = 0;     ///< of a parameter's elements, or of what follows from parameters
   };
 
   /// Where a root's bytes are; of a run on devices there may be several for one.
   struct Place {
-    int32_t root = -1;  ///< -1: scratch
+    SlotId root = kNoSlot;  ///< kNoSlot: scratch
     Home home = Home::planned;
     int32_t memory = 0;  ///< planned: the arena that it lies in; places in other homes have memory of their own
     size_t offset = 0;   ///< planned: in the arena
@@ -59,7 +66,8 @@ struct DescribedPlan {
   };
 
   struct Operand {
-    int32_t value = -1, place = -1;
+    SlotId value = kNoSlot;
+    PlaceId place = kNoPlace;
     size_t at = kNowhere;         ///< what the step is pointed at, in the place's memory
     size_t told_step_bytes = 0;   ///< what the kernel is told of how far rows are apart; 0: nothing
     bool takes_steps = false;     ///< the kernel asks
@@ -78,31 +86,36 @@ struct DescribedPlan {
     bool on_loan = false;     ///< it does not hold the memory that it is given
     size_t blocks = 0;        ///< of a join or split: rows before its axis
     bool along_rows = false;  ///< of a join or split: the axis is the last one
-    int32_t scratch = -1;     ///< a place
+    PlaceId scratch = kNoPlace;
     size_t scratch_at = 0;
-    int32_t place = -1, target = -1;  ///< copies, and moves of a budget: what they move, and where to
-    size_t offset = 0;                ///< of moves, in the arena
+    PlaceId place = kNoPlace, target = kNoPlace;  ///< copies, and moves of a budget: what they move, and where to
+    size_t offset = 0;                            ///< of moves, in the arena
     uint32_t first_release = 0, num_releases = 0;
   };
 
-  std::string schedule;  ///< for messages
-  std::vector<Value> values;
-  std::vector<Place> places;
+  std::string schedule;            ///< for messages
+  IdVector<SlotId, Value> values;  ///< of the program's slots
+  IdVector<PlaceId, Place> places;
   std::vector<Operand> operands;
   std::vector<Step> steps;
-  std::vector<int32_t> releases;     ///< places
-  std::vector<Operand> outputs;      ///< values, and the places that they are taken from
-  std::vector<size_t> memories;      ///< bytes of each arena
-  std::vector<size_t> file_offsets;  ///< per place, of runs that spill
-  bool moving = false;               ///< places come to lie elsewhere between steps
-  bool several_places = false;       ///< roots may have more than one
-  bool preallocates = true;          ///< held memory that static steps write must be ready
+  std::vector<PlaceId> releases;
+  std::vector<Operand> outputs;            ///< values, and the places that they are taken from
+  std::vector<size_t> memories;            ///< bytes of each arena
+  IdVector<PlaceId, size_t> file_offsets;  ///< of runs that spill
+  bool moving = false;                     ///< places come to lie elsewhere between steps
+  bool several_places = false;             ///< roots may have more than one
+  bool preallocates = true;                ///< held memory that static steps write must be ready
 
   /// How steps wait for each other, where they do not run one after the other.
   struct Readiness {
-    std::vector<int32_t> counters, successors;
+    struct Touch {
+      PlaceId place;
+      int32_t counter;
+    };
+    std::vector<int32_t> counters;
+    std::vector<InstructionId> successors;
     std::vector<uint32_t> first_successor, first_touch;
-    std::vector<ParallelPlan::Touch> touches;  ///< of places
+    std::vector<Touch> touches;
   };
   struct Issue {
     int32_t stream = 0;
@@ -124,14 +137,14 @@ DescribedPlan describe_plan(const Binding& binding);
 DescribedPlan describe_parallel_plan(const Binding& binding);
 /// With the moves of a budget.
 DescribedPlan describe_plan(const Binding& binding, const BudgetedPlan& budget);
-/// On streams. @param offsets  per location: in the arena of its device. @param arena_bytes  per device.
-DescribedPlan describe_plan(const Binding& binding, const StreamPlan& plan, std::span<const size_t> offsets,
+/// On streams. @param offsets  of locations in the arenas of their devices. @param arena_bytes  per device.
+DescribedPlan describe_plan(const Binding& binding, const StreamPlan& plan, IdSpan<LocationId, const size_t> offsets,
                             std::span<const size_t> arena_bytes);
 
 /// An output is made in the memory of a feed, which begins so many bytes behind the output (or before it, if it is negative).
-void lay_over(DescribedPlan& plan, int32_t feed, int32_t output, int64_t distance);
+void lay_over(DescribedPlan& plan, SlotId feed, SlotId output, int64_t distance);
 
 /// An output is made in the arena.
-void lodge(DescribedPlan& plan, int32_t output, size_t offset);
+void lodge(DescribedPlan& plan, SlotId output, size_t offset);
 
 }  // namespace treadle::exec

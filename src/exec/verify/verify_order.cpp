@@ -6,7 +6,6 @@
 #include <map>
 #include <set>
 
-#include "exec/program/index.h"
 #include "exec/verify/verify_plan.h"
 
 namespace treadle::exec {
@@ -19,15 +18,14 @@ using Before = std::function<bool(int32_t, int32_t)>;
 Reachability order_by_counts(const DescribedPlan& plan, const Report& report) {
   const DescribedPlan::Readiness& ready = plan.readiness;
   const size_t count = plan.steps.size();
-  std::vector<std::vector<int32_t>> before(count);
+  std::vector<std::vector<InstructionId>> before(count);
   for (size_t s = 0; s < count; ++s)
     for (uint32_t k = ready.first_successor[s]; k < ready.first_successor[s + 1]; ++k) {
-      const int32_t next = ready.successors[k];
-      if (index(next) <= s)
-        report(fmt::format("{} is to run before {}, which the program has before it", describe_step(plan, s),
-                           describe_step(plan, index(next))));
+      const size_t next = index_of(ready.successors[k]);
+      if (next <= s)
+        report(fmt::format("{} is to run before {}, which the program has before it", describe_step(plan, s), describe_step(plan, next)));
       else
-        before[index(next)].push_back(static_cast<int32_t>(s));
+        before[next].push_back(id_at<InstructionId>(s));
     }
   Reachability order(count);
   for (size_t s = 0; s < count; ++s) {
@@ -35,7 +33,7 @@ Reachability order_by_counts(const DescribedPlan& plan, const Report& report) {
     if (ready.counters[s] != expected)
       report(fmt::format("{} counts down from {}, it comes after {} steps", describe_step(plan, s), ready.counters[s], expected));
     // One that runs too early is ordered after nobody.
-    order.add(static_cast<int32_t>(s), ready.counters[s] < expected ? std::vector<int32_t>() : before[s]);
+    order.add(id_at<InstructionId>(s), ready.counters[s] < expected ? std::vector<InstructionId>() : before[s]);
   }
   return order;
 }
@@ -43,26 +41,27 @@ Reachability order_by_counts(const DescribedPlan& plan, const Report& report) {
 // Held memory goes with the last of the steps that touch it.
 void check_touches(const DescribedPlan& plan, const Report& report) {
   const DescribedPlan::Readiness& ready = plan.readiness;
-  std::map<int32_t, std::set<int32_t>> expected, counted;  // per place: steps
-  std::map<int32_t, int32_t> counter_of;
+  std::map<PlaceId, std::set<int32_t>> expected, counted;  // steps
+  std::map<PlaceId, int32_t> counter_of;
   for (size_t s = 0; s < plan.steps.size(); ++s) {
     const DescribedPlan::Step& step = plan.steps[s];
     for (size_t k = 0; k < static_cast<size_t>(step.num_inputs) + step.num_outputs; ++k) {
       const DescribedPlan::Operand& operand = plan.operands[step.first_operand + k];
-      if (operand.value < 0) continue;
-      const DescribedPlan::Place& place = plan.places[index(operand.place)];
-      if (place.home == Home::held && !plan.values[index(place.root)].kept) expected[operand.place].insert(static_cast<int32_t>(s));
+      if (operand.value == kNoSlot) continue;
+      const DescribedPlan::Place& place = plan.places[operand.place];
+      if (place.home == Home::held && !plan.values[place.root].kept) expected[operand.place].insert(static_cast<int32_t>(s));
     }
     for (uint32_t t = ready.first_touch[s]; t < ready.first_touch[s + 1]; ++t) {
-      const ParallelPlan::Touch& touch = ready.touches[t];
-      if (!counted[touch.slot].insert(static_cast<int32_t>(s)).second)
-        report(fmt::format("{} counts twice for letting go of \"{}\"", describe_step(plan, s), plan.values[index(touch.slot)].name));
-      if (!counter_of.emplace(touch.slot, touch.counter).second && counter_of[touch.slot] != touch.counter)
-        report(fmt::format("\"{}\" has two counters", plan.values[index(touch.slot)].name));
+      const DescribedPlan::Readiness::Touch& touch = ready.touches[t];
+      if (!counted[touch.place].insert(static_cast<int32_t>(s)).second)
+        report(fmt::format("{} counts twice for letting go of \"{}\"", describe_step(plan, s),
+                           plan.values[plan.places[touch.place].root].name));
+      if (!counter_of.emplace(touch.place, touch.counter).second && counter_of[touch.place] != touch.counter)
+        report(fmt::format("\"{}\" has two counters", plan.values[plan.places[touch.place].root].name));
     }
   }
   for (const auto& [place, steps] : expected) {
-    const auto name = plan.values[index(plan.places[index(place)].root)].name;
+    const auto name = plan.values[plan.places[place].root].name;
     for (int32_t step : steps)
       if (!counted[place].contains(step))
         report(fmt::format("{} touches \"{}\", which may be let go of before it has ended", describe_step(plan, index(step)), name));
@@ -73,7 +72,7 @@ void check_touches(const DescribedPlan& plan, const Report& report) {
   }
   for (const auto& [place, steps] : counted)
     if (!expected.contains(place) && !steps.empty())
-      report(fmt::format("\"{}\" is let go of, which is not held or is handed out", plan.values[index(place)].name));
+      report(fmt::format("\"{}\" is let go of, which is not held or is handed out", plan.values[plan.places[place].root].name));
 }
 
 // Of each step the last position in every stream that is over when it begins; its own position in its stream.
@@ -122,7 +121,7 @@ class Clocks {
 };
 
 // Two steps that touch the same bytes of a place.
-void check_within(const DescribedPlan& plan, int32_t place, const std::vector<BytesTouched>& touches, const Before& before,
+void check_within(const DescribedPlan& plan, PlaceId place, const std::vector<BytesTouched>& touches, const Before& before,
                   const Report& report) {
   if (std::none_of(touches.begin(), touches.end(), [](const BytesTouched& touch) { return touch.writes; })) return;
   for (size_t b = 0; b < touches.size(); ++b) {
@@ -141,43 +140,41 @@ void check_within(const DescribedPlan& plan, int32_t place, const std::vector<By
 }
 
 // Held memory of devices goes when the step that was issued last among those that touch it has ended; others hold it, or end before.
-void check_held(const DescribedPlan& plan, int32_t place, const std::vector<BytesTouched>& touches, const Before& before,
+void check_held(const DescribedPlan& plan, PlaceId place, const std::vector<BytesTouched>& touches, const Before& before,
                 const Report& report) {
-  if (plan.places[index(place)].uses < 0 || touches.empty()) return;
+  if (plan.places[place].uses < 0 || touches.empty()) return;
   const int32_t last = touches.back().step;
   for (const BytesTouched& touch : touches)
     if (!touch.holds && touch.step != last && !before(touch.step, last))
       return report(fmt::format("{} does not hold \"{}\", which goes with {}, and is not ordered after it",
-                                describe_step(plan, index(touch.step)), plan.values[index(plan.places[index(place)].root)].name,
+                                describe_step(plan, index(touch.step)), plan.values[plan.places[place].root].name,
                                 describe_step(plan, index(last))));
 }
 
 // Places that have bytes of an arena in common: all steps of the one are over when those of the other begin.
 void check_between(const DescribedPlan& plan, const Touches& touches, const Before& before, const Report& report) {
-  std::vector<int32_t> order;
-  for (size_t p = 0; p < plan.places.size(); ++p)
-    if (plan.places[p].home == Home::planned && plan.places[p].size_bytes > 0 && !touches[p].empty())
-      order.push_back(static_cast<int32_t>(p));
-  auto begin_of = [&](int32_t place) { return plan.places[index(place)].offset; };
-  auto end_of = [&](int32_t place) { return begin_of(place) + plan.places[index(place)].size_bytes; };
-  std::sort(order.begin(), order.end(), [&](int32_t a, int32_t b) {
-    return std::pair(plan.places[index(a)].memory, begin_of(a)) < std::pair(plan.places[index(b)].memory, begin_of(b));
+  std::vector<PlaceId> order;
+  for (PlaceId p : plan.places.ids())
+    if (plan.places[p].home == Home::planned && plan.places[p].size_bytes > 0 && !touches[p].empty()) order.push_back(p);
+  auto begin_of = [&](PlaceId place) { return plan.places[place].offset; };
+  auto end_of = [&](PlaceId place) { return begin_of(place) + plan.places[place].size_bytes; };
+  std::sort(order.begin(), order.end(), [&](PlaceId a, PlaceId b) {
+    return std::pair(plan.places[a].memory, begin_of(a)) < std::pair(plan.places[b].memory, begin_of(b));
   });
   // The first pair of steps that is out of order, if everything in `a` is to come before everything in `b`.
-  auto out_of_order = [&](int32_t a, int32_t b) -> std::pair<int32_t, int32_t> {
-    for (const BytesTouched& first : touches[index(a)])
-      for (const BytesTouched& second : touches[index(b)])
+  auto out_of_order = [&](PlaceId a, PlaceId b) -> std::pair<int32_t, int32_t> {
+    for (const BytesTouched& first : touches[a])
+      for (const BytesTouched& second : touches[b])
         if (!before(first.step, second.step)) return {first.step, second.step};
     return {-1, -1};
   };
-  std::vector<int32_t> open;
-  for (int32_t place : order) {
-    std::erase_if(open, [&](int32_t other) {
-      return plan.places[index(other)].memory != plan.places[index(place)].memory || end_of(other) <= begin_of(place);
-    });
-    for (int32_t other : open) {
-      const bool is_first = touches[index(other)].front().step < touches[index(place)].front().step;
-      const int32_t a = is_first ? other : place, b = is_first ? place : other;
+  std::vector<PlaceId> open;
+  for (PlaceId place : order) {
+    std::erase_if(
+        open, [&](PlaceId other) { return plan.places[other].memory != plan.places[place].memory || end_of(other) <= begin_of(place); });
+    for (PlaceId other : open) {
+      const bool is_first = touches[other].front().step < touches[place].front().step;
+      const PlaceId a = is_first ? other : place, b = is_first ? place : other;
       const auto [first, second] = out_of_order(a, b);
       if (first < 0) continue;
       const size_t from = begin_of(place), to = std::min(end_of(place), end_of(other));
@@ -193,18 +190,18 @@ void check_between(const DescribedPlan& plan, const Touches& touches, const Befo
 
 void check_order(const DescribedPlan& plan, const Touches& touches, const Report& report) {
   auto check = [&](const Before& before) {
-    for (size_t p = 0; p < touches.size(); ++p) check_within(plan, static_cast<int32_t>(p), touches[p], before, report);
+    for (PlaceId p : touches.ids()) check_within(plan, p, touches[p], before, report);
     check_between(plan, touches, before, report);
   };
   if (plan.order == DescribedPlan::Order::by_readiness) {
     const Reachability order = order_by_counts(plan, report);
     check_touches(plan, report);
-    check([&](int32_t a, int32_t b) { return order.before(a, b); });
+    check([&](int32_t a, int32_t b) { return order.before(InstructionId{a}, InstructionId{b}); });
   } else {
     const Clocks clocks(plan, report);
     const Before before = [&](int32_t a, int32_t b) { return clocks.before(a, b); };
     check(before);
-    for (size_t p = 0; p < touches.size(); ++p) check_held(plan, static_cast<int32_t>(p), touches[p], before, report);
+    for (PlaceId p : touches.ids()) check_held(plan, p, touches[p], before, report);
   }
 }
 

@@ -8,12 +8,12 @@ void OutputStore::verify_over_feeds() const {
   const Program& program = state_.program();
   std::optional<DescribedPlan> plan, by_readiness;
   const std::less<> before;
-  for (int32_t output : program.preallocated()) {
+  for (SlotId output : program.preallocated()) {
     if (!state_.held(output).is_tensor()) continue;  // made in the run, in memory of its own
     const Tensor& made = state_.held(output).tensor();
-    for (int32_t input : program.input_slots()) {
+    for (SlotId input : program.input_slots()) {
       const Datum& fed = state_.held(input);
-      const Slot& slot = program.slots()[static_cast<size_t>(input)];
+      const Slot& slot = program.slots()[input];
       if (!fed.is_tensor() || !slot.static_shape || slot.location != LocationKind::feed) continue;
       const Tensor& feed = fed.tensor();
       if (!before(feed.raw(), made.raw() + made.size_bytes()) || !before(made.raw(), feed.raw() + feed.size_bytes())) continue;

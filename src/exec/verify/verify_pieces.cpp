@@ -6,14 +6,14 @@ namespace treadle::exec {
 void Walk::join(const Step& step) {
   const auto operands = operands_of(step);
   const Operand& whole = operands[step.num_inputs];
-  const Value& value = plan_.values[index(whole.value)];
+  const Value& value = plan_.values[whole.value];
   if (step.blocks == 0 || value.bytes.empty()) return compute(step);  // nothing is joined
   take_scratch(step);
   const size_t pitch = pitch_of(step, whole, block_of(step, whole));
   size_t position = 0;
   bool copies = false;
   for (size_t k = 0; k < step.num_inputs; ++k) {
-    if (operands[k].value < 0) continue;
+    if (operands[k].value == kNoSlot) continue;
     const Stretch there{whole.at + position, block_of(step, operands[k]), pitch, step.blocks};
     position += there.row_bytes;
     if (is_in_place(step, operands[k], whole, there)) {
@@ -31,7 +31,7 @@ void Walk::join(const Step& step) {
     check_rows(step, step.num_inputs);
     check_place(
         whole, [&] { return "it has " + role(step, step.num_inputs); }, false);
-    use(whole.place, at_place(value, states_[index(whole.place)].base), false);
+    use(whole.place, at_place(value, states_[whole.place].base), false);
   }
   define(whole);
   check_apart(step);
@@ -53,7 +53,7 @@ void Walk::move(const Step& step, const Operand& piece, size_t k, const Operand&
     if (!behind) fault(fmt::format("it copies {} to {} over what it has yet to read", role(step, k), text_of(to)));
   }
   Stretch within = to;
-  within.begin -= states_[index(whole.place)].base;
+  within.begin -= states_[whole.place].base;
   note_written(whole, within);
 }
 
@@ -62,24 +62,24 @@ void Walk::split(const Step& step) {
   const auto operands = operands_of(step);
   for (size_t k = 0; k < step.num_inputs; ++k) read(step, k);
   const Operand& whole = operands[0];
-  if (whole.value < 0) return;
+  if (whole.value == kNoSlot) return;
   const size_t pitch = pitch_of(step, whole, block_of(step, whole));
   size_t position = 0;
   bool known = true;  // where the next piece is; not behind one that nobody wants
   for (size_t k = step.num_inputs; k < operands.size(); ++k) {
     const Operand& piece = operands[k];
-    if (piece.value < 0) {
+    if (piece.value == kNoSlot) {
       known = false;
       continue;
     }
-    const Value& value = plan_.values[index(piece.value)];
+    const Value& value = plan_.values[piece.value];
     const Stretch there{whole.at + position, block_of(step, piece), pitch, step.blocks};
     position += there.row_bytes;
     if (known && is_in_place(step, piece, whole, there)) {
       check_rows(step, k);
       check_place(
           piece, [&] { return "it has " + role(step, k); }, false);
-      use(piece.place, at_place(value, states_[index(piece.place)].base), false);
+      use(piece.place, at_place(value, states_[piece.place].base), false);
       define(piece);
     } else {
       write(step, k);

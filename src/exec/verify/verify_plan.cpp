@@ -6,7 +6,6 @@
 #include <string_view>
 
 #include "core/verify_switch.h"
-#include "exec/program/index.h"
 #include "treadle/error.h"
 
 namespace treadle::exec {
@@ -29,17 +28,17 @@ std::string describe_step(const DescribedPlan& plan, size_t step) {
   const Step& found = plan.steps[step];
   if (found.act == Act::compute || found.act == Act::join || found.act == Act::split || found.act == Act::replay)
     return fmt::format("step {}, {}{} \"{}\"", step, found.act == Act::replay ? "again " : "", found.node->op_type, found.node->name);
-  const int32_t place = found.place;
+  const PlaceId place = found.place;
   return fmt::format("step {}, {} of \"{}\"", step,
                      found.act == Act::copy    ? "copy"
                      : found.act == Act::spill ? "spill"
                                                : "load",
-                     place < 0 || plan.places[index(place)].root < 0 ? "scratch" : plan.values[index(plan.places[index(place)].root)].name);
+                     place == kNoPlace || plan.places[place].root == kNoSlot ? "scratch" : plan.values[plan.places[place].root].name);
 }
 
-std::string describe_bytes(const DescribedPlan& plan, int32_t place, const Stretch& bytes) {
-  const Place& own = plan.places[index(place)];
-  const std::string_view name = own.root < 0 ? "scratch" : plan.values[index(own.root)].name;
+std::string describe_bytes(const DescribedPlan& plan, PlaceId place, const Stretch& bytes) {
+  const Place& own = plan.places[place];
+  const std::string_view name = own.root == kNoSlot ? "scratch" : plan.values[own.root].name;
   std::string where;
   switch (own.home) {
     case Home::planned: where = fmt::format("the arena (\"{}\")", name); break;

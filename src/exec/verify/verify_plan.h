@@ -40,7 +40,7 @@ struct BytesTouched {
   bool writes;
   bool holds = true;  ///< the memory stays at least until the step has ended
 };
-using Touches = std::vector<std::vector<BytesTouched>>;  // per place
+using Touches = IdVector<PlaceId, std::vector<BytesTouched>>;
 using Report = std::function<void(std::string)>;
 
 /// One step after the other. @return what they touch, if they do not run one after the other.
@@ -50,6 +50,6 @@ Touches walk_plan(const DescribedPlan& plan, const Report& report);
 void check_order(const DescribedPlan& plan, const Touches& touches, const Report& report);
 
 std::string describe_step(const DescribedPlan& plan, size_t step);
-std::string describe_bytes(const DescribedPlan& plan, int32_t place, const Stretch& bytes);
+std::string describe_bytes(const DescribedPlan& plan, PlaceId place, const Stretch& bytes);
 
 }  // namespace treadle::exec

@@ -20,38 +20,38 @@ Touches Walk::run() {
       case Act::spill: spill(step); break;
       case Act::load: load(step); break;
     }
-    for (int32_t place : std::span(plan_.releases).subspan(step.first_release, step.num_releases)) release(place);
+    for (PlaceId place : std::span(plan_.releases).subspan(step.first_release, step.num_releases)) release(place);
   }
   end();
   return std::move(touches_);
 }
 
 void Walk::begin() {
-  for (size_t p = 0; p < plan_.places.size(); ++p) {
+  for (PlaceId p : plan_.places.ids()) {
     const Place& place = plan_.places[p];
     if (place.filled) states_[p].status = Status::here;
-    if (place.root >= 0 && place.home == Home::planned && place.offset != DescribedPlan::kNowhere &&
+    if (place.root != kNoSlot && place.home == Home::planned && place.offset != DescribedPlan::kNowhere &&
         place.offset % Storage::kAlignment != 0)
-      report_(fmt::format("\"{}\" is planned at byte {}, which is not a multiple of {}", plan_.values[index(place.root)].name, place.offset,
+      report_(fmt::format("\"{}\" is planned at byte {}, which is not a multiple of {}", plan_.values[place.root].name, place.offset,
                           Storage::kAlignment));
   }
-  for (size_t v = 0; v < plan_.values.size(); ++v) {
+  for (SlotId v : plan_.values.ids()) {
     const Value& value = plan_.values[v];
     if (value.given) defined_[v] = 0;
-    if (value.viewed < 0) continue;
-    const Value& source = plan_.values[index(value.viewed)];
+    if (value.viewed == kNoSlot) continue;
+    const Value& source = plan_.values[value.viewed];
     if (!value.sized || !source.sized || value.given) continue;
     const bool same = value.root == source.root &&
                       (value.bytes == source.bytes || (value.bytes.rows <= 1 && source.bytes.rows <= 1 &&
                                                        value.bytes.begin == source.bytes.begin && value.bytes.end() == source.bytes.end()));
     if (!same && !(value.bytes.empty() && source.bytes.empty()))
       report_(fmt::format("\"{}\" is to be a view of \"{}\": it has {} of \"{}\", which has {} of \"{}\"", value.name, source.name,
-                          text_of(value.bytes), plan_.values[index(value.root)].name, text_of(source.bytes),
-                          plan_.values[index(source.root)].name));
+                          text_of(value.bytes), plan_.values[value.root].name, text_of(source.bytes), plan_.values[source.root].name));
   }
-  for (size_t a = 0; a < plan_.file_offsets.size(); ++a)
-    if (plan_.places[a].home == Home::planned && plan_.places[a].root >= 0 && !plan_.places[a].lodged && plan_.places[a].size_bytes > 0)
-      files_.emplace_back(plan_.file_offsets[a], static_cast<int32_t>(a));
+  for (PlaceId a : plan_.file_offsets.ids())
+    if (plan_.places[a].home == Home::planned && plan_.places[a].root != kNoSlot && !plan_.places[a].lodged &&
+        plan_.places[a].size_bytes > 0)
+      files_.emplace_back(plan_.file_offsets[a], a);
   std::sort(files_.begin(), files_.end());
   for (size_t k = 1; k < files_.size(); ++k)
     if (files_[k - 1].first + place_of(files_[k - 1].second).size_bytes > files_[k].first)
@@ -62,8 +62,8 @@ void Walk::begin() {
 void Walk::end() {
   step_ = plan_.steps.size();
   for (const Operand& output : plan_.outputs) {
-    const Value& value = plan_.values[index(output.value)];
-    if (output.place < 0) {
+    const Value& value = plan_.values[output.value];
+    if (output.place == kNoPlace) {
       fault(fmt::format("the output \"{}\" is nowhere on the host", value.name));
       continue;
     }
@@ -72,21 +72,20 @@ void Walk::end() {
       fault(fmt::format("the output \"{}\" is in the arena, expected is memory of its own", value.name));
     else if (place.home == Home::feed && value.root != output.value)
       fault(fmt::format("the output \"{}\" has the bytes of the feed \"{}\", expected is memory of its own", value.name,
-                        plan_.values[index(value.root)].name));
+                        plan_.values[value.root].name));
     for (const Operand& other : plan_.outputs)
       if (&other < &output && other.value != output.value && other.place == output.place && place.home == Home::held)
-        fault(fmt::format("the outputs \"{}\" and \"{}\" have bytes in common", value.name, plan_.values[index(other.value)].name));
+        fault(fmt::format("the outputs \"{}\" and \"{}\" have bytes in common", value.name, plan_.values[other.value].name));
     check_read(output, "the caller takes the output");
   }
-  for (size_t p = 0; p < states_.size(); ++p) {
+  for (PlaceId p : states_.ids()) {
     const Place& place = plan_.places[p];
     const State& state = states_[p];
-    if (place.home != Home::held || place.root < 0) continue;
+    if (place.home != Home::held || place.root == kNoSlot) continue;
     if (place.uses >= 0 && place.uses != state.num_uses)
-      fault(fmt::format("\"{}\" is let go of after {} steps have touched it, {} do", root_name(static_cast<int32_t>(p)), place.uses,
-                        state.num_uses));
-    if (place.uses < 0 && state.status == Status::here && state.num_uses > 0 && !plan_.values[index(place.root)].kept)
-      fault(fmt::format("\"{}\" is never let go of", root_name(static_cast<int32_t>(p))));
+      fault(fmt::format("\"{}\" is let go of after {} steps have touched it, {} do", root_name(p), place.uses, state.num_uses));
+    if (place.uses < 0 && state.status == Status::here && state.num_uses > 0 && !plan_.values[place.root].kept)
+      fault(fmt::format("\"{}\" is never let go of", root_name(p)));
   }
 }
 
@@ -98,24 +97,24 @@ void Walk::compute(const Step& step) {
     read(step, k);
   }
   for (size_t k = step.num_inputs; k < operands.size(); ++k)
-    if (operands[k].value >= 0) write(step, k);
+    if (operands[k].value != kNoSlot) write(step, k);
   check_apart(step);
 }
 
 void Walk::check_packed(const Step& step, size_t k) {
   const Operand& operand = operands_of(step)[k];
-  if (operand.value < 0 || !operand.unread) return;
-  const uint64_t version = plan_.values[index(operand.value)].version;
+  if (operand.value == kNoSlot || !operand.unread) return;
+  const uint64_t version = plan_.values[operand.value].version;
   if (operand.packed_version != version)
     fault(fmt::format("its {} is packed as of version {}, the run reads version {}", role(step, k), operand.packed_version, version));
 }
 
 void Walk::write(const Step& step, size_t k) {
   const Operand& operand = operands_of(step)[k];
-  const Value& value = plan_.values[index(operand.value)];
+  const Value& value = plan_.values[operand.value];
   const bool is_view = !step.dynamic && check_in_place(step, k);
   if (is_view) {
-    use(operand.place, at_place(value, states_[index(operand.place)].base), false);
+    use(operand.place, at_place(value, states_[operand.place].base), false);
   } else {
     if (open(step, k)) note_written(operand, value.bytes);
   }
@@ -125,12 +124,12 @@ void Walk::write(const Step& step, size_t k) {
 bool Walk::check_in_place(const Step& step, size_t k) {
   const auto operands = operands_of(step);
   const Operand& output = operands[k];
-  const Value& value = plan_.values[index(output.value)];
+  const Value& value = plan_.values[output.value];
   bool is_view = false;
   for (size_t i = 0; i < operands.size(); ++i) {
     const Operand& other = operands[i];
-    if (i == k || other.value < 0 || other.place != output.place || other.unread || (i > k && i >= step.num_inputs)) continue;
-    const Value& input = plan_.values[index(other.value)];
+    if (i == k || other.value == kNoSlot || other.place != output.place || other.unread || (i > k && i >= step.num_inputs)) continue;
+    const Value& input = plan_.values[other.value];
     if (!value.sized || !input.sized || !overlap(value.bytes, input.bytes)) continue;
     bool view = false;
     const bool same = value.bytes == input.bytes;
@@ -145,12 +144,12 @@ bool Walk::check_in_place(const Step& step, size_t k) {
 
 bool Walk::open(const Step& step, size_t k) {
   const Operand& operand = operands_of(step)[k];
-  const Value& value = plan_.values[index(operand.value)];
+  const Value& value = plan_.values[operand.value];
   const Place& place = place_of(operand.place);
   auto who = [&] { return "it writes " + role(step, k); };
   if (!check_place(operand, who, step.dynamic)) return false;
   check_rows(step, k);
-  State& state = states_[index(operand.place)];
+  State& state = states_[operand.place];
   if (place.home != Home::planned && place.home != Home::held) {
     if (value.sized && value.bytes.empty()) return false;  // an empty piece of a feed
     fault(fmt::format("{} into {}", who(), describe_bytes(plan_, operand.place, value.bytes)));

@@ -10,7 +10,6 @@
 #include <utility>
 #include <vector>
 
-#include "exec/program/index.h"
 #include "exec/verify/verify_plan.h"
 
 namespace treadle::exec {
@@ -47,12 +46,13 @@ class Walk {
     bool in_file = false;
     size_t base = 0;                        // where the root begins in the place's memory
     int32_t version = 0, file_version = 0;  // how many of the root's writes its bytes, or those of the file, have seen
-    int32_t taken_by = -1, taken_at = -1;   // place and step, of what was written over
+    PlaceId taken_by = kNoPlace;            // of what was written over
+    int32_t taken_at = -1;                  // the step, of that
     int32_t last_use = -1, num_uses = 0;    // steps
   };
   // Writes of a root, the last first.
   struct Written {
-    int32_t value;
+    SlotId value;
     Stretch bytes;  // within the root
     int32_t before;
     int32_t step;
@@ -68,7 +68,7 @@ class Walk {
   void copy(const Step& step);
   void spill(const Step& step);
   void load(const Step& step);
-  void release(int32_t place);
+  void release(PlaceId place);
   void begin();
   void end();
   void compute(const Step& step);
@@ -81,9 +81,9 @@ class Walk {
   std::span<const Operand> operands_of(const Step& step) const {
     return std::span(plan_.operands).subspan(step.first_operand, static_cast<size_t>(step.num_inputs) + step.num_outputs);
   }
-  const Place& place_of(int32_t place) const { return plan_.places[index(place)]; }
-  std::string_view root_name(int32_t place) const {
-    return place_of(place).root < 0 ? std::string_view("scratch") : plan_.values[index(place_of(place).root)].name;
+  const Place& place_of(PlaceId place) const { return plan_.places[place]; }
+  std::string_view root_name(PlaceId place) const {
+    return place_of(place).root == kNoSlot ? std::string_view("scratch") : plan_.values[place_of(place).root].name;
   }
   static std::string text_of(const Stretch& bytes) {
     if (bytes.rows > 1)
@@ -101,29 +101,27 @@ class Walk {
   }
 
   // The value whose writing, or being given, a view goes back to.
-  int32_t source_of(int32_t value) const {
-    for (size_t hops = 0; plan_.values[index(value)].viewed >= 0 && hops < plan_.values.size(); ++hops)
-      value = plan_.values[index(value)].viewed;
+  SlotId source_of(SlotId value) const {
+    for (size_t hops = 0; plan_.values[value].viewed != kNoSlot && hops < plan_.values.size(); ++hops) value = plan_.values[value].viewed;
     return value;
   }
 
   std::string role(const Step& step, size_t k) const {
     const Operand& operand = operands_of(step)[k];
     const bool is_input = k < step.num_inputs;
-    return fmt::format("{} {} \"{}\"", is_input ? "input" : "output", is_input ? k : k - step.num_inputs,
-                       plan_.values[index(operand.value)].name);
+    return fmt::format("{} {} \"{}\"", is_input ? "input" : "output", is_input ? k : k - step.num_inputs, plan_.values[operand.value].name);
   }
 
-  void use(int32_t place, const Stretch& bytes, bool writes) {
-    State& state = states_[index(place)];
+  void use(PlaceId place, const Stretch& bytes, bool writes) {
+    State& state = states_[place];
     if (state.last_use != static_cast<int32_t>(step_)) ++state.num_uses;
     state.last_use = static_cast<int32_t>(step_);
-    if (!touches_.empty()) touches_[index(place)].push_back({static_cast<int32_t>(step_), bytes, writes, !plan_.steps[step_].on_loan});
+    if (!touches_.empty()) touches_[place].push_back({static_cast<int32_t>(step_), bytes, writes, !plan_.steps[step_].on_loan});
   }
 
   template <typename Who>
-  bool is_here(int32_t place, const Who& who_is) {
-    const State& state = states_[index(place)];
+  bool is_here(PlaceId place, const Who& who_is) {
+    const State& state = states_[place];
     if (state.status == Status::here) return true;
     const std::string who = who_is();
     switch (state.status) {
@@ -135,7 +133,7 @@ class Walk {
         const Stretch mine{.begin = state.base, .row_bytes = place_of(place).size_bytes};
         fault(fmt::format("{}: {} was written over by {} of {}", who, describe_bytes(plan_, place, mine),
                           describe_bytes(plan_, state.taken_by,
-                                         {.begin = states_[index(state.taken_by)].base, .row_bytes = place_of(state.taken_by).size_bytes}),
+                                         {.begin = states_[state.taken_by].base, .row_bytes = place_of(state.taken_by).size_bytes}),
                           describe_step(plan_, index(state.taken_at))));
         break;
       }
@@ -146,11 +144,11 @@ class Walk {
   // Where the operand is, and that it may be there.
   template <typename Who>
   bool check_place(const Operand& operand, const Who& who, bool made_here) {
-    const Value& value = plan_.values[index(operand.value)];
+    const Value& value = plan_.values[operand.value];
     const Place& place = place_of(operand.place);
     if (place.root != value.root) {
       fault(fmt::format("{} is looked for in the bytes of \"{}\", it has those of \"{}\"", who(), root_name(operand.place),
-                        plan_.values[index(value.root)].name));
+                        plan_.values[value.root].name));
       return false;
     }
     if (!value.sized || made_here) return true;
@@ -170,7 +168,7 @@ class Walk {
 
   void check_rows(const Step& step, size_t k) {
     const Operand& operand = operands_of(step)[k];
-    const Value& value = plan_.values[index(operand.value)];
+    const Value& value = plan_.values[operand.value];
     if (!value.sized || value.bytes.rows <= 1 || value.bytes.empty()) return;
     const bool piecewise = step.act == Act::join || step.act == Act::split;
     if (!operand.takes_steps || (piecewise && !step.along_rows))
@@ -182,9 +180,9 @@ class Walk {
 
   // That the operand is where its value is now, and that the value's bytes are its own still.
   bool check_read(const Operand& operand, const char* verb) {
-    const Value& value = plan_.values[index(operand.value)];
+    const Value& value = plan_.values[operand.value];
     auto name = [&] { return fmt::format("{} \"{}\"", verb, value.name); };
-    const State& state = states_[index(operand.place)];
+    const State& state = states_[operand.place];
     const Place& place = place_of(operand.place);
     const bool plain = place.root == value.root && value.sized && state.status == Status::here &&
                        operand.at == state.base + value.bytes.begin && value.bytes.end() <= place.size_bytes;
@@ -196,7 +194,7 @@ class Walk {
         return false;
       }
     }
-    const int32_t defined = defined_[index(source_of(operand.value))];
+    const int32_t defined = defined_[source_of(operand.value)];
     if (defined == kNever) {
       fault(fmt::format("{}, which no step has written", name()));
       return false;
@@ -205,13 +203,13 @@ class Walk {
       fault(fmt::format("{}: {} has an older content there", name(), describe_bytes(plan_, operand.place, at_place(value, state.base))));
       return false;
     }
-    int32_t number = num_written_[index(value.root)];
-    for (int32_t w = written_[index(value.root)]; number > defined; w = log_[index(w)].before, --number) {
+    int32_t number = num_written_[value.root];
+    for (int32_t w = written_[value.root]; number > defined; w = log_[index(w)].before, --number) {
       const Written& written = log_[index(w)];
       if (number > state.version || (value.sized && !overlap(written.bytes, value.bytes))) continue;
       fault(fmt::format("{}: {} was written over by {} (\"{}\" has {})", name(),
                         describe_bytes(plan_, operand.place, at_place(value, state.base)), describe_step(plan_, index(written.step)),
-                        plan_.values[index(written.value)].name, text_of(written.bytes)));
+                        plan_.values[written.value].name, text_of(written.bytes)));
       return false;
     }
     return true;
@@ -219,19 +217,19 @@ class Walk {
 
   void read(const Step& step, size_t k) {
     const Operand& operand = operands_of(step)[k];
-    if (operand.value < 0 || operand.unread) return;
+    if (operand.value == kNoSlot || operand.unread) return;
     check_rows(step, k);
     check_read(operand, "it reads");
-    const Value& value = plan_.values[index(operand.value)];
-    use(operand.place, at_place(value, states_[index(operand.place)].base), false);
+    const Value& value = plan_.values[operand.value];
+    use(operand.place, at_place(value, states_[operand.place].base), false);
     if (operand.by_reference && value.sized) kept_.push_back({operand.value, value.bytes, -1, static_cast<int32_t>(step_)});
   }
 
   // Bytes of an arena for a place; whoever had some of them has lost all.
   template <typename Who>
-  void take(int32_t place, size_t base, const Who& who) {
+  void take(PlaceId place, size_t base, const Who& who) {
     const Place& own = place_of(place);
-    State& state = states_[index(place)];
+    State& state = states_[place];
     if (own.home == Home::planned) {  // where it was before, it is no more
       auto& owners = owners_[index(own.memory)];
       if (auto old = owners.find(state.base); old != owners.end() && old->second == place) owners.erase(old);
@@ -248,7 +246,7 @@ class Walk {
       if (auto before = std::prev(next); before->first + place_of(before->second).size_bytes > base) next = before;
     while (next != owners.end() && next->first < base + own.size_bytes) {
       if (next->second != place) {
-        State& lost = states_[index(next->second)];
+        State& lost = states_[next->second];
         lost.status = Status::overwritten;
         lost.taken_by = place;
         lost.taken_at = static_cast<int32_t>(step_);
@@ -259,15 +257,15 @@ class Walk {
   }
 
   void note_written(const Operand& operand, const Stretch& bytes) {
-    const Value& value = plan_.values[index(operand.value)];
-    State& state = states_[index(operand.place)];
-    const size_t root = index(value.root);
+    const Value& value = plan_.values[operand.value];
+    State& state = states_[operand.place];
+    const SlotId root = value.root;
     if (state.version != num_written_[root] && num_written_[root] > 0)
       fault(fmt::format("it writes \"{}\" beside an older content of \"{}\"", value.name, plan_.values[root].name));
     for (const Written& kept : kept_)
-      if (plan_.values[index(kept.value)].root == value.root && overlap(kept.bytes, bytes))
+      if (plan_.values[kept.value].root == value.root && overlap(kept.bytes, bytes))
         fault(fmt::format("it writes \"{}\" over {} of \"{}\", which {} may have kept", value.name, text_of(kept.bytes),
-                          plan_.values[index(kept.value)].name, describe_step(plan_, index(kept.step))));
+                          plan_.values[kept.value].name, describe_step(plan_, index(kept.step))));
     log_.push_back({operand.value, bytes, written_[root], static_cast<int32_t>(step_)});
     written_[root] = static_cast<int32_t>(log_.size()) - 1;
     state.version = ++num_written_[root];
@@ -277,9 +275,9 @@ class Walk {
   }
 
   void define(const Operand& operand) {
-    const Value& value = plan_.values[index(operand.value)];
-    if (defined_[index(operand.value)] != kNever) fault(fmt::format("it writes \"{}\" once more", value.name));
-    defined_[index(operand.value)] = num_written_[index(value.root)];
+    const Value& value = plan_.values[operand.value];
+    if (defined_[operand.value] != kNever) fault(fmt::format("it writes \"{}\" once more", value.name));
+    defined_[operand.value] = num_written_[value.root];
   }
 
   // Whether the operator allows the output where the input is; `view`: and has its elements.
@@ -293,22 +291,22 @@ class Walk {
   }
 
   void take_scratch(const Step& step) {
-    if (step.scratch < 0 || place_of(step.scratch).size_bytes == 0) return;
+    if (step.scratch == kNoPlace || place_of(step.scratch).size_bytes == 0) return;
     take(step.scratch, step.scratch_at, [] { return std::string("its scratch"); });
     use(step.scratch, {.begin = step.scratch_at, .row_bytes = place_of(step.scratch).size_bytes}, true);
   }
 
   // Nothing that the step has used may have been taken by something else that it uses.
   void check_apart(const Step& step) {
-    auto lost = [&](int32_t place) {
-      const State& state = states_[index(place)];
+    auto lost = [&](PlaceId place) {
+      const State& state = states_[place];
       return state.status == Status::overwritten && state.taken_at == static_cast<int32_t>(step_);
     };
     const auto operands = operands_of(step);
     for (size_t k = 0; k < operands.size(); ++k)
-      if (operands[k].value >= 0 && !operands[k].unread && lost(operands[k].place))
+      if (operands[k].value != kNoSlot && !operands[k].unread && lost(operands[k].place))
         is_here(operands[k].place, [&] { return "it uses " + role(step, k); });
-    if (step.scratch >= 0 && lost(step.scratch)) is_here(step.scratch, [] { return std::string("it uses its scratch"); });
+    if (step.scratch != kNoPlace && lost(step.scratch)) is_here(step.scratch, [] { return std::string("it uses its scratch"); });
   }
 
   // From row to row of an operand of a join or split, in bytes; `length` if rows follow each other.
@@ -317,21 +315,21 @@ class Walk {
   }
 
   size_t block_of(const Step& step, const Operand& operand) const {
-    const Stretch& bytes = plan_.values[index(operand.value)].bytes;
+    const Stretch& bytes = plan_.values[operand.value].bytes;
     return step.blocks == 0 ? 0 : bytes.rows * bytes.row_bytes / step.blocks;
   }
 
   const DescribedPlan& plan_;
   const Report& report_;
   size_t step_ = 0;
-  std::vector<int32_t> defined_;      // per value: how many writes of its root there were then
-  std::vector<int32_t> written_;      // per root: the last of its writes, in log_
-  std::vector<int32_t> num_written_;  // per root
+  IdVector<SlotId, int32_t> defined_;      // of each value: how many writes of its root there were then
+  IdVector<SlotId, int32_t> written_;      // of a root: the last of its writes, in log_
+  IdVector<SlotId, int32_t> num_written_;  // of a root
   std::vector<Written> log_;
-  std::vector<Written> kept_;                      // values that a step has got by reference
-  std::vector<State> states_;                      // per place
-  std::vector<std::map<size_t, int32_t>> owners_;  // per arena: places that have bytes, by where they begin
-  std::vector<std::pair<size_t, int32_t>> files_;  // places by where they are in the file
+  std::vector<Written> kept_;  // values that a step has got by reference
+  IdVector<PlaceId, State> states_;
+  std::vector<std::map<size_t, PlaceId>> owners_;  // per arena: places that have bytes, by where they begin
+  std::vector<std::pair<size_t, PlaceId>> files_;  // places by where they are in the file
   Touches touches_;                                // empty if steps run one after the other
 };
 
