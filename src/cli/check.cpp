@@ -67,7 +67,7 @@ bool check_plans(const CheckOptions& options, const Model& model, nlohmann::json
 int check(const CheckOptions& options) {
   const Model model = Model::load(options.model);
   // Without --plans nothing else reads them.
-  check_symbols(model.inputs(), complete(options.session));
+  check_symbols(model, complete(options.session));
   check_extents(model.inputs(), options.inputs);
   const std::vector<std::string> problems = model.unsupported();
   if (!options.json) {

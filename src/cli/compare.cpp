@@ -142,7 +142,7 @@ void check_options(const CompareOptions& options) {
 int compare(const CompareOptions& options) {
   check_options(options);
   const Model model = Model::load(options.model);
-  check_symbols(model.inputs(), complete(options.session));
+  check_symbols(model, complete(options.session));
   const std::map<std::string, Datum> feeds = make_feeds(model.inputs(), options.inputs);
   std::vector<std::pair<std::string, Datum>> ours;
   with_assumed_extents(model.inputs(), options.inputs, [&] { ours = run_intermediates(model, feeds); });

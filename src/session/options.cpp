@@ -9,6 +9,7 @@
 #include "core/nearest.h"
 #include "passes/conv_choice.h"
 #include "passes/precision.h"
+#include "session/model.h"
 #include "treadle/error.h"
 
 namespace treadle {
@@ -363,6 +364,20 @@ const SessionOptions& session_defaults() {
   return kDefaults;
 }
 
+// @param kind  of what dimensions are called by, in the model `known` and in the option
+void check_overrides(std::string_view option, std::string_view kind, const std::map<std::string, int64_t>& overrides,
+                     std::set<std::string> known, const SessionOptions& options) {
+  known.erase(std::string());
+  const std::vector<std::string> names(known.begin(), known.end());
+  for (const auto& [name, extent] : overrides) {
+    if (known.contains(name)) continue;
+    const std::string text = fmt::format("{}: no input has the {} \"{}\"{}", option, kind, name,
+                                         names.empty() ? std::string() : fmt::format("; is it {}?", nearest_names(name, names)));
+    if (!options.on_warning) throw Error(ErrorCode::not_found, text);
+    options.on_warning(text);
+  }
+}
+
 }  // namespace
 
 const OptionTable<SessionOptions>& session_option_table() {
@@ -402,19 +417,20 @@ SessionOptions complete(const SessionOptions& given) {
   return options;
 }
 
-void check_symbols(std::span<const ValueInfo> inputs, const SessionOptions& options) {
-  if (options.free_dimension_overrides.empty()) return;
-  std::set<std::string> known;
-  for (const ValueInfo& info : inputs)
-    for (const auto& extent : info.shape)
-      if (const auto* symbol = std::get_if<std::string>(&extent); symbol && !symbol->empty()) known.insert(*symbol);
-  const std::vector<std::string> names(known.begin(), known.end());
-  for (const auto& [symbol, extent] : options.free_dimension_overrides) {
-    if (known.contains(symbol)) continue;
-    const std::string text = fmt::format("free_dimension_overrides: no input has the symbol \"{}\"{}", symbol,
-                                         names.empty() ? std::string() : fmt::format("; is it {}?", nearest_names(symbol, names)));
-    if (!options.on_warning) throw Error(ErrorCode::not_found, text);
-    options.on_warning(text);
+void check_symbols(const Model& model, const SessionOptions& options) {
+  if (!options.free_dimension_overrides.empty()) {
+    std::set<std::string> symbols;
+    for (const ValueInfo& info : model.inputs())
+      for (const auto& extent : info.shape)
+        if (const auto* symbol = std::get_if<std::string>(&extent)) symbols.insert(*symbol);
+    check_overrides("free_dimension_overrides", "symbol", options.free_dimension_overrides, std::move(symbols), options);
+  }
+  if (!options.denotation_overrides.empty()) {
+    std::set<std::string> denotations;
+    for (const onnx::ValueInfoDef& input : model.impl().def.graph.inputs)
+      if (input.type.shape)
+        for (const onnx::DimDef& dim : *input.type.shape) denotations.insert(dim.denotation);
+    check_overrides("denotation_overrides", "denotation", options.denotation_overrides, std::move(denotations), options);
   }
 }
 

@@ -23,9 +23,10 @@ passes::Level optimizer_level(GraphOptimizationLevel level);
 /// of ours, or a pass, that does not exist; Error(invalid_argument) for a value out of its range.
 SessionOptions complete(const SessionOptions& given);
 
-/// Tells of symbols in free_dimension_overrides that no input has, with the nearest. Where there is an on_warning it is called: ONNX
-/// Runtime ignores such names, and programs that were written for it go on. @throws Error(not_found) otherwise
-void check_symbols(std::span<const ValueInfo> inputs, const SessionOptions& options);
+/// Tells of symbols in free_dimension_overrides, and of denotations in denotation_overrides, that no input has, with the nearest. Where
+/// there is an on_warning it is called: ONNX Runtime ignores such names, and programs that were written for it go on.
+/// @throws Error(not_found) otherwise
+void check_symbols(const Model& model, const SessionOptions& options);
 
 /// The tables as docs/options.md has them.
 std::string options_markdown();

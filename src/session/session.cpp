@@ -203,7 +203,7 @@ Session::Impl::Impl(const Model& source, const SessionOptions& session_options) 
 }
 
 void Session::Impl::make() {
-  if (!model.impl().compiled) check_symbols(model.inputs(), options);
+  if (!model.impl().compiled) check_symbols(model, options);
   if (!options.optimized_model_filepath.empty())
     onnx::write_model_file(optimized(), options.optimized_model_filepath,
                            {.external_data_file = options.optimized_model_data_file,

@@ -212,6 +212,14 @@ def test_free_dimensions_may_be_fixed_by_denotation():
         session.run(None, {"x": np.vstack([X, X])})
 
 
+def test_a_denotation_that_no_input_has_is_a_warning(caplog):
+    options = treadle.SessionOptions()
+    options.add_free_dimension_override_by_denotation("DATA_BATCH", 1)
+    session = treadle.InferenceSession(small.affine(), options)
+    session.run(None, {"x": np.vstack([X, X])})
+    assert 'no input has the denotation "DATA_BATCH"' in caplog.text
+
+
 def test_initializers_may_be_replaced():
     for method in ("add_initializer", "add_external_initializers"):
         options = treadle.SessionOptions()

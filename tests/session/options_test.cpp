@@ -14,6 +14,7 @@
 
 #include "session/compile_cache.h"
 #include "session/environment.h"
+#include "session/model.h"
 #include "session/refusals.h"
 #include "tests/session/models.h"
 #include "treadle/error.h"
@@ -238,6 +239,19 @@ TEST(Options, SymbolsAndPatternsThatMeanNothingAreErrorsWithTheNearest) {
   options.on_warning = [&](const std::string& text) { warned = text; };
   Session(negation(), options);
   EXPECT_NE(warned.find("is it n"), std::string::npos) << "onnxruntime ignores such names, so clients that take warnings go on";
+  options = {};
+  set_option(options, "denotation_overrides", "DATA_BATCH=3");
+  EXPECT_NE(message_of([&] { Session(negation(), options); }).find("no input has the denotation \"DATA_BATCH\""), std::string::npos);
+  onnx::ModelDef denoted = negation().impl().def;
+  (*denoted.graph.inputs[0].type.shape)[0].denotation = "DATA_CHANNEL";
+  const Model with_denotation = make_model(denoted, "");
+  EXPECT_NE(message_of([&] { Session(with_denotation, options); }).find("is it DATA_CHANNEL?"), std::string::npos);
+  options.on_warning = [&](const std::string& text) { warned = text; };
+  Session(with_denotation, options);
+  EXPECT_NE(warned.find("is it DATA_CHANNEL?"), std::string::npos);
+  options = {};
+  options.denotation_overrides = {{"DATA_CHANNEL", 3}};
+  EXPECT_NO_THROW(Session(with_denotation, options));
   options = {};
   options.free_dimension_overrides = {{"n", 3}};
   EXPECT_EQ(std::get<int64_t>(Session(negation(), options).inputs()[0].shape[0]), 3);
