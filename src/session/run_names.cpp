@@ -29,8 +29,11 @@ void check_output(const Executable& executable, std::string_view option, const s
 
 void check_pattern(std::string_view what, const std::string& pattern, std::span<const std::string> names, std::string_view of) {
   if (pattern == "*" || std::any_of(names.begin(), names.end(), [&](const std::string& name) { return matches(pattern, name); })) return;
+  std::vector<std::string> different(names.begin(), names.end());  // nodes are listed before and after passes
+  std::ranges::sort(different);
+  different.erase(std::ranges::unique(different).begin(), different.end());
   throw Error(ErrorCode::invalid_argument,
-              fmt::format("{} \"{}\" matches no {}; is it {}?", what, pattern, of, nearest_names(pattern, names)));
+              fmt::format("{} \"{}\" matches no {}; is it {}?", what, pattern, of, nearest_names(pattern, different)));
 }
 
 std::vector<std::string> values_of(const Executable& executable) {
@@ -56,6 +59,8 @@ void add_nodes(const Graph& graph, std::vector<std::string>& names) {
     for (const Body& body : graph.node(id).bodies) add_nodes(*body.graph, names);
   }
 }
+
+bool names_nodes(const std::string& precision) { return precision.find('=') != std::string::npos; }
 
 void check_precision_patterns(const std::string& precision, std::span<const std::string> nodes) {
   for (size_t begin = 0; begin < precision.size();) {

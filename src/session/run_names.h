@@ -22,6 +22,8 @@ void check_names(const Executable& executable, const RunOptions* options, const 
 
 /// Names of the nodes, those in bodies as well.
 void add_nodes(const Graph& graph, std::vector<std::string>& names);
+/// Whether the option has patterns.
+bool names_nodes(const std::string& precision);
 /// @throws Error(invalid_argument) for a pattern of the option that none of the nodes has, with the nearest.
 void check_precision_patterns(const std::string& precision, std::span<const std::string> nodes);
 

@@ -164,9 +164,9 @@ Session::Impl::CompiledSubgraphs Session::Impl::optimise(Graph& graph, bool for_
   pipeline.for_file = for_file;
   if (!for_file) pipeline.precision = passes::PrecisionRules::parse(options.precision);
   // Programs of other fetches have fewer nodes.
-  const bool names_nodes = !for_file && !main && options.precision.find('=') != std::string::npos;
+  const bool checks_patterns = !for_file && !main && names_nodes(options.precision);
   std::vector<std::string> nodes;
-  if (names_nodes) add_nodes(graph, nodes);
+  if (checks_patterns) add_nodes(graph, nodes);
   if (!for_file) {
     pipeline.conv_choice.max_weight_expansion = options.max_weight_expansion;
     if (!options.conv_rates.empty()) pipeline.conv_choice.rates = passes::read_conv_rates(options.conv_rates);
@@ -179,7 +179,7 @@ Session::Impl::CompiledSubgraphs Session::Impl::optimise(Graph& graph, bool for_
   } catch (const OutOfMemory&) {
     exec::rethrow_with_graph(graph);
   }
-  if (names_nodes) {
+  if (checks_patterns) {
     add_nodes(graph, nodes);
     check_precision_patterns(options.precision, nodes);
   }

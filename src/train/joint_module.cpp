@@ -80,7 +80,7 @@ void JointModule::Impl::make(const JointOptions& given) {
   if (!forward_only && !made.parameters.empty()) joint_options.parameters = made.parameters;  // with gradients; also the next time
   held->watch(true);
   auto again = [this] { return make_joint(/*simplified=*/false).training.graph; };
-  RunnerOptions of_runner{.check_unread = [this](const std::string& fed) { check_unread(fed); }};
+  RunnerOptions of_runner{.nodes = std::move(made.nodes), .check_unread = [this](const std::string& fed) { check_unread(fed); }};
   if (!forward_only) of_runner.forward.emplace();
   runner = std::make_unique<Runner>(*this, std::move(made.graph), again, std::vector<const NamedTensors*>{&parameters, &states}, held,
                                     std::move(of_runner));

@@ -23,6 +23,7 @@ struct RunnerOptions {
   std::optional<std::vector<std::string>> forward = std::nullopt;  ///< as exec::ProgramOptions::forward_outputs
   bool is_ready = false;                                           ///< the graph is optimised, and so are those that are made again
   bool early_updates = false;                                      ///< as exec::ProgramOptions has it
+  std::vector<std::string> nodes = {};                             ///< as optimise() takes them
   /// Called for a feed that is no input of the graph; throws unless the client may be given it all the same. Null: anything may be fed.
   std::function<void(const std::string&)> check_unread = nullptr;
 };

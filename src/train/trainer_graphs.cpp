@@ -117,7 +117,7 @@ Outputs TrainerGraphs::add_step_outputs(Differentiated& made) const {
   return outputs;
 }
 
-std::unique_ptr<Graph> TrainerGraphs::first_step_graph(const SessionOptions& session) {
+std::unique_ptr<Graph> TrainerGraphs::first_step_graph(const SessionOptions& session, std::vector<std::string>& nodes) {
   if (opened) return first_opened_step_graph();
   Differentiated made = differentiate(session, /*simplified=*/true);
   trained = made.training.parameters, adapters = made.training.adapters;
@@ -125,6 +125,7 @@ std::unique_ptr<Graph> TrainerGraphs::first_step_graph(const SessionOptions& ses
   warn_of_merged(model, trained, session);
   make_values(made);
   set_outputs(made.graph(), add_step_outputs(made), made.training.read);
+  nodes = std::move(made.training.nodes);
   return std::move(made.training.graph);
 }
 

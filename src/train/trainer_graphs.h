@@ -38,7 +38,8 @@ struct TrainerGraphs : TrainedValues {
   // What a trainer asks for. Those of artifacts are optimised, and have no other values for who wants them.
 
   /// The first graph: it chooses what is trained, and makes the values that steps change.
-  std::unique_ptr<Graph> first_step_graph(const SessionOptions& session);
+  /// @param nodes  becomes what TrainingGraph has under that name
+  std::unique_ptr<Graph> first_step_graph(const SessionOptions& session, std::vector<std::string>& nodes);
   /// The loss, running statistics, and sums of gradients or updates.
   /// @param simplified  false: every value of the model is there.
   std::unique_ptr<Graph> step_graph(const SessionOptions& session, bool simplified) const;

@@ -95,7 +95,8 @@ struct Trainer::Impl : Runtime, TrainerGraphs {
   }
 
   void make_step() {
-    std::unique_ptr<Graph> graph = first_step_graph(Runtime::options);
+    std::vector<std::string> nodes;
+    std::unique_ptr<Graph> graph = first_step_graph(Runtime::options, nodes);
     std::vector<std::string> forward{"loss"};
     for (const auto& [name, tensor] : states) forward.push_back(name);
     NamedTensors kept = joins_parameters()
@@ -109,6 +110,7 @@ struct Trainer::Impl : Runtime, TrainerGraphs {
                                     RunnerOptions{.forward = std::move(forward),
                                                   .is_ready = opened != nullptr,
                                                   .early_updates = options.early_updates,
+                                                  .nodes = std::move(nodes),
                                                   .check_unread = checking_unread()});
     // Where a limit is kept, or a job shares the device, results come to the host. Ranks and sums of gradients are exchanged there.
     if (devices.any() && Runtime::options.memory_limit_bytes == 0 && !job && !ranks && options.accumulation_steps == 1)

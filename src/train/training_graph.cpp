@@ -18,6 +18,7 @@
 #include "passes/pipeline.h"
 #include "session/options.h"
 #include "session/refusals.h"
+#include "session/run_names.h"
 #include "train/batch.h"
 #include "train/head.h"
 #include "treadle/error.h"
@@ -140,6 +141,10 @@ bool has_parameters(const Graph& graph) {
   for (size_t i = 0; i < graph.num_values(); ++i)
     if (graph.value(ValueId{static_cast<uint32_t>(i)}).kind == Value::Kind::parameter) return true;
   return false;
+}
+
+void keep_nodes(TrainingGraph& training, const SessionOptions& options) {
+  if (names_nodes(options.precision)) add_nodes(*training.graph, training.nodes);
 }
 
 passes::PipelineOptions pipeline_options(const SessionOptions& options) {
@@ -297,7 +302,10 @@ TrainingGraph make_training_graph(const Model& model, const Selection& selection
   if (selection.lora.rank > 0) made.adapters = add_adapters(graph, initializers, selection.lora);
   for (const Adapter& adapter : made.adapters) made.parameters.insert(made.parameters.end(), {adapter.a, adapter.b});
   if (training) switch_to_training(made, fed, selection);
-  if (selection.session) store_inputs(graph, made.parameters, *selection.session);
+  if (selection.session) {
+    store_inputs(graph, made.parameters, *selection.session);
+    keep_nodes(made, *selection.session);
+  }
   return made;
 }
 
@@ -324,7 +332,9 @@ void simplify_forward(TrainingGraph& training, std::vector<ValueId>& kept, const
   pipeline.before_autodiff = true;
   // Its backward pass is computed in float32 only: with less, both products of its parts are faster.
   if (!pipeline.precision.empty()) pipeline.skip.push_back("fuse-attention");
+  keep_nodes(training, options);  // those of the loss as well
   optimise(graph, pipeline);
+  keep_nodes(training, options);
   graph.inputs = inputs;
   std::copy_n(graph.outputs.begin(), kept.size(), kept.begin());
   for (size_t i = 0; i < training.states.size(); ++i) training.states[i].updated = graph.outputs[kept.size() + i];
@@ -368,7 +378,7 @@ std::vector<ValueId> add_backward(TrainingGraph& training, const Model& model, s
   return kept;
 }
 
-void optimise(Graph& graph, const SessionOptions& options) {
+void optimise(Graph& graph, const SessionOptions& options, std::vector<std::string> nodes) {
   if (options.graph_optimization_level == GraphOptimizationLevel::disable_all) {
     passes::canonicalise(graph);
   } else {
@@ -376,6 +386,9 @@ void optimise(Graph& graph, const SessionOptions& options) {
     pipeline.weights_packed = has_parameters(graph);
     optimise(graph, pipeline);
   }
+  if (nodes.empty()) return;
+  add_nodes(graph, nodes);
+  check_precision_patterns(options.precision, nodes);
 }
 
 }  // namespace treadle::train

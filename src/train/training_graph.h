@@ -41,6 +41,8 @@ struct TrainingGraph {
   std::vector<Adapter> adapters;
   bool explicit_parameters = false;
   std::vector<ValueId> read;  ///< inputs that the model's nodes read, before simplify_forward() found that it can do without some
+  /// Nodes that there have been, for optimise(); empty if `precision` has no patterns that may name them.
+  std::vector<std::string> nodes;
 
   ValueId value(std::string_view name) const { return graph->find_value(name); }
 };
@@ -82,7 +84,9 @@ using Outputs = std::vector<std::pair<std::string, ValueId>>;
 void set_outputs(Graph& graph, const Outputs& outputs, std::span<const ValueId> read = {});
 /// Optimises as the options say. Values of kind parameter are packed when they have changed; updates go last, as they write over what
 /// others read.
-void optimise(Graph& graph, const SessionOptions& options);
+/// @param nodes  those of TrainingGraph, which the patterns of `precision` may name, like those of the optimised graph; none: the patterns
+///               have been checked. @throws Error(invalid_argument) for a pattern that no node has.
+void optimise(Graph& graph, const SessionOptions& options, std::vector<std::string> nodes = {});
 
 /// Whether the name is this one, or fits the pattern, whose * stands for dots and slashes, too.
 bool matches(const std::string& pattern, const std::string& name);

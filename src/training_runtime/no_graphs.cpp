@@ -28,7 +28,9 @@ namespace {
 }  // namespace
 
 TrainerGraphs::TrainerGraphs(const Model& source, const TrainerOptions&) : model(source) { throw_missing("a trainer of a model"); }
-std::unique_ptr<Graph> TrainerGraphs::first_step_graph(const SessionOptions&) { return first_opened_step_graph(); }
+std::unique_ptr<Graph> TrainerGraphs::first_step_graph(const SessionOptions&, std::vector<std::string>&) {
+  return first_opened_step_graph();
+}
 std::unique_ptr<Graph> TrainerGraphs::step_graph(const SessionOptions&, bool) const { return opened_step_graph(); }
 std::unique_ptr<Graph> TrainerGraphs::update_graph() const { return opened->update(); }
 std::unique_ptr<Graph> TrainerGraphs::gradient_graph(const SessionOptions&, bool) const { refuse("training from artifacts", "gradients"); }
@@ -37,7 +39,7 @@ std::unique_ptr<Graph> TrainerGraphs::inference_graph(Inference wanted) const {
 }
 std::string TrainerGraphs::description() const { throw_missing("several trainers as one"); }
 
-void optimise(Graph&, const SessionOptions&) { throw_missing("an optimiser"); }
+void optimise(Graph&, const SessionOptions&, std::vector<std::string>) { throw_missing("an optimiser"); }
 void write_artifact_models(const TrainerGraphs&, const SessionOptions&, const std::string&) { throw_missing("writing artifacts"); }
 
 }  // namespace treadle::train

@@ -10,6 +10,7 @@
 #include "tests/sharing/jobs.h"
 #include "tests/train/tiny_network.h"
 #include "treadle/error.h"
+#include "treadle/executor.h"
 #include "treadle/session.h"
 #include "treadle/sharing.h"
 #include "treadle/train.h"
@@ -50,6 +51,35 @@ TEST(Trainer, RunningStatisticsThatNothingCanKeepAreAnError) {
                        node("BatchNormalization", {"normal", "bn.scale", "bn.bias", "bn.mean", "bn.var"}, "again"));
   });
   for (const Model& model : {computed, shared}) EXPECT_THROW(Trainer(model, {}), Error);
+}
+
+// In the words of sessions, wherever the option is given.
+TEST(Trainer, PatternsOfPrecisionThatNoNodeHasAreErrors) {
+  SessionOptions wrong, of_a_node, of_the_loss;
+  wrong.precision = "normal_nod=bfloat16", of_a_node.precision = "conv*=bfloat16;scores_node=float32";
+  of_the_loss.precision = "loss*=float32";
+  const Model model = tiny_network();
+  const std::function<void(const SessionOptions&)> makes[] = {
+      [&](const SessionOptions& session) { Session(model, session); },
+      [&](const SessionOptions& session) { Trainer(model, {.session = session}); },
+      [&](const SessionOptions& session) { Trainer(model, {.accumulation_steps = 2, .session = session}); },
+      [&](const SessionOptions& session) { JointModule(model, {.session = session}); },
+      [&](const SessionOptions& session) { JointModule(model, {.forward_only = true, .session = session}); },
+      [&](const SessionOptions& session) { Executor(ExecutorGraphs(model, session), make_batch(2, 1).feeds); }};
+  for (const auto& make : makes) {
+    try {
+      make(wrong);
+      ADD_FAILURE() << "a pattern that no node has was taken";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::invalid_argument);
+      EXPECT_NE(std::string(error.what())
+                    .find("the option precision: the pattern \"normal_nod\" matches no node; is it normal_node, conv_node or flat_node?"),
+                std::string::npos)
+          << error.what();
+    }
+    EXPECT_NO_THROW(make(of_a_node));
+  }
+  EXPECT_NO_THROW(Trainer(model, {.session = of_the_loss}));
 }
 
 TEST(Trainer, LossFallsAndTheSavedModelClassifies) {
