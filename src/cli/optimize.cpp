@@ -14,6 +14,7 @@
 #include "session/environment.h"
 #include "session/model.h"
 #include "session/options.h"
+#include "train/options.h"
 #include "treadle/error.h"
 
 namespace treadle::cli {
@@ -75,6 +76,7 @@ void print_options_json() {
     variables.push_back({{"name", variable.name}, {"type", variable.type}, {"text", variable.text}});
   const nlohmann::json all{{"options", options_json(session_option_table())},
                            {"run_options", options_json(run_option_table())},
+                           {"trainer_options", options_json(train::trainer_option_table())},
                            {"environment", variables},
                            {"passes", passes}};
   fmt::print("{}\n", all.dump(2));
@@ -93,7 +95,7 @@ void print_options(const OptionTable<O>& table) {
 
 int list_options(const ListOptions& list) {
   if (list.markdown) {
-    fmt::print("{}\n{}\n{}", options_markdown(), run_options_markdown(), environment_markdown());
+    fmt::print("{}\n{}\n{}\n{}", options_markdown(), run_options_markdown(), train::trainer_options_markdown(), environment_markdown());
     return 0;
   }
   if (list.json) {
@@ -106,6 +108,8 @@ int list_options(const ListOptions& list) {
   print_options(session_option_table());
   fmt::print("run options (in Python attributes of RunOptions; as run config entries: treadle.NAME):\n");
   print_options(run_option_table());
+  fmt::print("trainer options (`treadle train`: -- and the name with dashes, --loss-of for output; in Python arguments of Trainer):\n");
+  print_options(train::trainer_option_table());
   fmt::print("environment variables; nothing else in the environment changes what a run does:\n");
   for (const EnvironmentVariable& variable : environment_variables())
     fmt::print("  {:26} {} ({})\n", variable.name, variable.text, variable.type);

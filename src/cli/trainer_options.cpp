@@ -1,22 +1,46 @@
 #include "cli/trainer_options.h"
 
+#include <fmt/format.h>
+
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <cctype>
 
 #include "train/options.h"
 
 namespace treadle::cli {
+namespace {
+
+// Arguments that are not "--" and the name with dashes. None: commands find it out, or have an argument of their own.
+constexpr std::pair<std::string_view, std::string_view> kArguments[] = {
+    {"output", "--loss-of"}, {"int32_labels", ""}, {"communicator", ""},   {"communicator_deadline_s", ""},
+    {"bucket_bytes", ""},    {"reduction", ""},    {"shard_optimizer", ""}};
+
+std::string argument_of(std::string_view name) {
+  for (const auto& [option, argument] : kArguments)
+    if (option == name) return std::string(argument);
+  std::string argument = fmt::format("--{}", name);
+  std::replace(argument.begin(), argument.end(), '_', '-');
+  return argument;
+}
+
+std::string help_of(const Option<train::TrainerOptions>& row) {
+  std::string text(row.text);
+  text[0] = static_cast<char>(std::toupper(static_cast<unsigned char>(text[0])));
+  const std::string usual = row.get({}), type = row.type.empty() ? std::string() : fmt::format(" ({})", row.type);
+  const bool is_off = usual.empty() || usual == "0";
+  return fmt::format("{}{}{}", text, type, is_off ? std::string() : fmt::format("; default {}", usual));
+}
+
+}  // namespace
 
 void add_trainer_options(CLI::App& app, train::TrainerOptions& options) {
-  for (const train::TrainerOptionInfo& row : train::trainer_option_table()) {
-    std::string argument = "--" + std::string(row.name);
-    std::replace(argument.begin() + 2, argument.end(), '_', '-');
-    if (row.argument) argument = *row.argument;
+  for (const Option<train::TrainerOptions>& row : train::trainer_option_table().rows()) {
+    const std::string argument = argument_of(row.name);
     if (argument.empty()) continue;
-    const std::string text(row.text);
-    if (row.is_flag) {
+    if (row.form == OptionForm::flag) {
       app.add_flag_callback(
-             argument, [&options, &row] { row.set(options, "1"); }, text)
+             argument, [&options, &row] { row.set(options, "1"); }, help_of(row))
           ->group(kTrainerGroup);
       continue;
     }
@@ -25,7 +49,7 @@ void add_trainer_options(CLI::App& app, train::TrainerOptions& options) {
            [&options, &row](const std::vector<std::string>& values) {
              for (const std::string& value : values) row.set(options, value);
            },
-           text)
+           help_of(row))
         ->allow_extra_args(false)
         ->take_all()
         ->group(kTrainerGroup);

@@ -21,7 +21,8 @@ std::string number_range(const OptionInfo& info) {
   std::string text;
   if (std::isfinite(info.least))
     text += std::isfinite(info.most) ? fmt::format(" from {}", info.least) : fmt::format(" from {} on", info.least);
-  if (std::isfinite(info.most)) text += fmt::format(" {} {}", std::isfinite(info.least) ? "to" : "up to", info.most);
+  const char* const until = info.below_most ? "and below" : std::isfinite(info.least) ? "to" : "up to";
+  if (std::isfinite(info.most)) text += fmt::format(" {} {}", until, info.most);
   if (!std::isnan(info.also)) text += fmt::format(", or {}", info.also);
   if (info.may_be_unlimited) text += ", or unlimited";
   return text;
@@ -39,7 +40,8 @@ std::string choices_text(const OptionInfo& info, std::string_view last) {
 }
 
 std::string expected_text(const OptionInfo& info) {
-  return info.form == OptionForm::choice ? choices_text(info, " or ") : "a " + info.type_text();
+  if (info.form == OptionForm::choice) return choices_text(info, " or ");
+  return info.form == OptionForm::reals ? info.type_text() : "a " + info.type_text();
 }
 
 // NAME=VALUE texts, separated by ";" or one of `others`.
@@ -79,6 +81,7 @@ std::string OptionInfo::type_text() const {
     case OptionForm::flag: return "0 or 1";
     case OptionForm::integer: return "whole number" + number_range(*this);
     case OptionForm::real: return "number" + number_range(*this);
+    case OptionForm::reals: return "numbers" + number_range(*this) + ", separated by \",\"";
     case OptionForm::bytes: return "size such as 1048576, 512MiB or 2GiB";
     case OptionForm::names: return "names, separated by \";\"";
     case OptionForm::extents: return "NAME=EXTENT, separated by \";\"";
@@ -92,7 +95,7 @@ std::string OptionInfo::type_text() const {
 }
 
 void OptionInfo::check(double value) const {
-  if (value == also || (value >= least && value <= most)) return;
+  if (value == also || (value >= least && (below_most ? value < most : value <= most))) return;
   throw_option_value(fmt::format("{}", value), expected_text(*this));
 }
 
@@ -130,6 +133,20 @@ int parse_choice(const OptionInfo& info, const std::string& text) {
   throw_option_value(text, expected_text(info));
 }
 
+void check_choice(const OptionInfo& info, int value) {
+  for (const OptionChoice& choice : info.choices)
+    if (choice.value == value) return;
+  throw_option_value(std::to_string(value), expected_text(info));
+}
+
+std::vector<float> parse_reals(const OptionInfo& info, const std::string& list) {
+  std::vector<std::string> texts;
+  add_names(texts, list);
+  std::vector<float> numbers;
+  for (const std::string& text : texts) numbers.push_back(static_cast<float>(parse_real(info, text)));
+  return numbers;
+}
+
 void add_names(std::vector<std::string>& names, const std::string& list) {
   for (size_t start = 0; start < list.size();) {
     const size_t end = std::min(list.find_first_of(";,", start), list.size());
@@ -165,6 +182,7 @@ std::string choice_text(const OptionInfo& info, int value) {
   return std::to_string(value);
 }
 
+std::string reals_text(const std::vector<float>& numbers) { return fmt::format("{}", fmt::join(numbers, ",")); }
 std::string names_text(const std::vector<std::string>& names) { return fmt::format("{}", fmt::join(names, ";")); }
 std::string extents_text(const std::map<std::string, int64_t>& extents) { return pairs_text(extents); }
 std::string devices_text(const std::map<std::string, std::string>& devices) { return pairs_text(devices); }
@@ -209,11 +227,14 @@ size_t option_named(const OptionInfos& table, std::string_view name) {
 }
 
 std::string options_markdown(const OptionInfos& table, const std::vector<std::string>& defaults) {
-  std::string text = "| option | in Python | config entry | type | default | meaning |\n|---|---|---|---|---|---|\n";
+  const bool has_entries = std::ranges::any_of(table, [](const OptionInfo* info) { return !info->key.empty(); });
+  std::string text = fmt::format("| option | in Python |{} type | default | meaning |\n|---|---|{}---|---|---|\n",
+                                 has_entries ? " config entry |" : "", has_entries ? "---|" : "");
   for (size_t i = 0; i < table.size(); ++i) {
     const OptionInfo& info = *table[i];
-    text += fmt::format("| {} | {} | {}{}{} | {} | {} | {} |\n", info.name, info.python.empty() ? info.name : info.python, info.key,
-                        info.alias.empty() ? "" : ", ", info.alias, info.type_text(), defaults[i], std::string_view(info.text));
+    const std::string entry = fmt::format(" {}{}{} |", info.key, info.alias.empty() ? "" : ", ", info.alias);
+    text += fmt::format("| {} | {} |{} {} | {} | {} |\n", info.name, info.python.empty() ? info.name : info.python,
+                        has_entries ? entry : "", info.type_text(), defaults[i], std::string_view(info.text));
   }
   return text;
 }

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <limits>
 #include <map>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -19,7 +20,7 @@
 
 namespace treadle {
 
-enum class OptionForm { by_member, object, flag, integer, bytes, real, text, names, extents, devices, choice };
+enum class OptionForm { by_member, object, flag, integer, bytes, real, reals, text, names, extents, devices, choice };
 
 struct OptionChoice {
   std::string_view name;
@@ -34,6 +35,7 @@ struct OptionInfo {
   std::string_view type{};    ///< for readers; empty: as the form and the range say
   OptionText text{};
   double least = -std::numeric_limits<double>::infinity(), most = std::numeric_limits<double>::infinity();  ///< of numbers
+  bool below_most = false;                                 ///< `most` itself is out of the range
   double also = std::numeric_limits<double>::quiet_NaN();  ///< a number outside of the range that is taken, too
   bool may_be_unlimited = false;                           ///< the largest number of the type is written "unlimited"
   std::string_view empty_means{};                          ///< how an empty text is written
@@ -49,9 +51,9 @@ struct OptionInfo {
 
   // Set by finish().
   bool settable = false;  ///< from a text; otherwise only a program can set it
-  std::string key{};      ///< the config entry that sets it, "treadle." and the name; empty: none
+  std::string key{};      ///< the config entry that sets it, "treadle." and the name; empty: none, or O has none
 
-  bool is_called(std::string_view given) const { return given == name || (settable && (given == key || given == alias)); }
+  bool is_called(std::string_view given) const { return given == name || (settable && !given.empty() && (given == key || given == alias)); }
   /// "number from 1 to 64"
   std::string type_text() const;
   /// @throws Error(invalid_argument) for a number out of the range, or a text that has no meaning
@@ -83,19 +85,85 @@ struct TextMember {
   void (*set)(O&, const std::string&);
   bool (*is_set)(const O&) = nullptr;  ///< null: if its text is not that of the default
 };
+/// Where a value is that is a member of a part of O.
+template <typename O, typename T>
+struct PartMember {
+  T& (*in)(O&);
+};
 /// There is no member: the config entry itself is kept, for the part of the library that it is for.
 struct ConfigMember {};
 
+/// The members that options of O are. To be specialised for an O with parts.
 template <typename O>
-using OptionMember = std::variant<bool O::*, int O::*, int64_t O::*, size_t O::*, double O::*, std::string O::*,
-                                  std::vector<std::string> O::*, std::map<std::string, int64_t> O::*,
-                                  std::map<std::string, std::string> O::*, ChoiceMember<O>, TextMember<O>, ConfigMember>;
+struct OptionMembers {
+  using Any = std::variant<bool O::*, int O::*, int64_t O::*, size_t O::*, double O::*, std::string O::*, std::vector<std::string> O::*,
+                           std::map<std::string, int64_t> O::*, std::map<std::string, std::string> O::*, ChoiceMember<O>, TextMember<O>,
+                           ConfigMember>;
+};
+template <typename O>
+using OptionMember = typename OptionMembers<O>::Any;
+
+template <typename M>
+struct MemberValue {
+  using Type = void;
+};
+template <typename O, typename T>
+struct MemberValue<T O::*> {
+  using Type = T;
+};
+template <typename O, typename T>
+struct MemberValue<PartMember<O, T>> {
+  using Type = T;
+};
+/// What the member holds; void where functions read and write it.
+template <typename M>
+using ValueOf = typename MemberValue<M>::Type;
+template <typename O, typename T>
+T& value_in(O& options, T O::*member) {
+  return options.*member;
+}
+template <typename O, typename T>
+T& value_in(O& options, PartMember<O, T> member) {
+  return member.in(options);
+}
+template <typename O, typename M>
+const ValueOf<M>& value_in(const O& options, M member) {
+  return value_in(const_cast<O&>(options), member);  // only to read
+}
+
+template <typename T>
+inline constexpr bool is_optional = false;
+template <typename T>
+inline constexpr bool is_optional<std::optional<T>> = true;
+
+template <typename M>
+constexpr OptionForm form_of() {
+  using T = ValueOf<M>;
+  if constexpr (std::is_same_v<M, ConfigMember> || std::is_same_v<T, std::string>)
+    return OptionForm::text;
+  else if constexpr (std::is_void_v<T>)
+    return requires(M member) { member.is_set; } ? OptionForm::object : OptionForm::choice;
+  else if constexpr (is_optional<T>)
+    return std::is_integral_v<typename T::value_type> ? OptionForm::integer : OptionForm::real;
+  else if constexpr (std::is_same_v<T, bool>)
+    return OptionForm::flag;
+  else if constexpr (std::is_arithmetic_v<T>)
+    return std::is_integral_v<T> ? OptionForm::integer : OptionForm::real;
+  else if constexpr (std::is_same_v<T, std::vector<std::string>>)
+    return OptionForm::names;
+  else if constexpr (std::is_same_v<T, std::vector<float>>)
+    return OptionForm::reals;
+  else
+    return std::is_same_v<T, std::map<std::string, int64_t>> ? OptionForm::extents : OptionForm::devices;
+}
 
 // Values from texts. @throws Error(invalid_argument) saying what is expected
 bool parse_flag(const std::string& text);
 int64_t parse_integer(const OptionInfo& info, const std::string& text, int64_t largest);
 double parse_real(const OptionInfo& info, const std::string& text);
 int parse_choice(const OptionInfo& info, const std::string& text);
+void check_choice(const OptionInfo& info, int value);
+std::vector<float> parse_reals(const OptionInfo& info, const std::string& list);
 void add_names(std::vector<std::string>& names, const std::string& list);
 void add_extents(std::map<std::string, int64_t>& extents, const std::string& list);
 void add_devices(std::map<std::string, std::string>& devices, const std::string& list);
@@ -103,6 +171,7 @@ void add_devices(std::map<std::string, std::string>& devices, const std::string&
 std::string number_text(const OptionInfo& info, int64_t value, int64_t largest);
 std::string number_text(const OptionInfo& info, double value);
 std::string choice_text(const OptionInfo& info, int value);
+std::string reals_text(const std::vector<float>& numbers);
 std::string names_text(const std::vector<std::string>& names);
 std::string extents_text(const std::map<std::string, int64_t>& extents);
 std::string devices_text(const std::map<std::string, std::string>& devices);
@@ -151,22 +220,29 @@ struct Option : OptionInfo {
       const auto found = o.config.find(key);
       return found == o.config.end() ? std::string() : found->second;
     } else {
-      using T = std::remove_cvref_t<decltype(o.*m)>;
-      if constexpr (std::is_same_v<T, bool>)
-        return o.*m ? "1" : "0";
-      else if constexpr (std::is_integral_v<T>)
-        return number_text(*this, static_cast<int64_t>(o.*m), kLargest<T>);
-      else if constexpr (std::is_same_v<T, double>)
-        return number_text(*this, o.*m);
-      else if constexpr (std::is_same_v<T, std::string>)
-        return (o.*m).empty() ? std::string(empty_means) : o.*m;
-      else if constexpr (std::is_same_v<T, std::vector<std::string>>)
-        return names_text(o.*m);
-      else if constexpr (std::is_same_v<T, std::map<std::string, int64_t>>)
-        return extents_text(o.*m);
-      else
-        return devices_text(o.*m);
+      return text_of(value_in(o, m));
     }
+  }
+  template <typename T>
+  std::string text_of(const T& value) const {
+    if constexpr (is_optional<T>)
+      return value ? text_of(*value) : std::string();
+    else if constexpr (std::is_same_v<T, bool>)
+      return value ? "1" : "0";
+    else if constexpr (std::is_integral_v<T>)
+      return number_text(*this, static_cast<int64_t>(value), kLargest<T>);
+    else if constexpr (std::is_same_v<T, double>)
+      return number_text(*this, value);
+    else if constexpr (std::is_same_v<T, std::string>)
+      return value.empty() ? std::string(empty_means) : value;
+    else if constexpr (std::is_same_v<T, std::vector<std::string>>)
+      return names_text(value);
+    else if constexpr (std::is_same_v<T, std::vector<float>>)
+      return reals_text(value);
+    else if constexpr (std::is_same_v<T, std::map<std::string, int64_t>>)
+      return extents_text(value);
+    else
+      return devices_text(value);
   }
 
   template <typename M>
@@ -179,21 +255,31 @@ struct Option : OptionInfo {
       check_entry(*this, text);
       o.config[key] = text;
     } else {
-      using T = std::remove_cvref_t<decltype(o.*m)>;
-      if constexpr (std::is_same_v<T, bool>)
-        o.*m = parse_flag(text);
-      else if constexpr (std::is_integral_v<T>)
-        o.*m = static_cast<T>(parse_integer(*this, text, kLargest<T>));
-      else if constexpr (std::is_same_v<T, double>)
-        o.*m = parse_real(*this, text);
-      else if constexpr (std::is_same_v<T, std::string>)
-        check(text), o.*m = text;
-      else if constexpr (std::is_same_v<T, std::vector<std::string>>)
-        add_names(o.*m, text);
-      else if constexpr (std::is_same_v<T, std::map<std::string, int64_t>>)
-        add_extents(o.*m, text);
-      else
-        add_devices(o.*m, text);
+      take_text(value_in(o, m), text);
+    }
+  }
+  template <typename T>
+  void take_text(T& value, const std::string& text) const {
+    if constexpr (is_optional<T>) {
+      typename T::value_type given{};
+      take_text(given, text);
+      value = given;
+    } else if constexpr (std::is_same_v<T, bool>) {
+      value = parse_flag(text);
+    } else if constexpr (std::is_integral_v<T>) {
+      value = static_cast<T>(parse_integer(*this, text, kLargest<T>));
+    } else if constexpr (std::is_same_v<T, double>) {
+      value = parse_real(*this, text);
+    } else if constexpr (std::is_same_v<T, std::string>) {
+      check(text), value = text;
+    } else if constexpr (std::is_same_v<T, std::vector<std::string>>) {
+      add_names(value, text);
+    } else if constexpr (std::is_same_v<T, std::vector<float>>) {
+      value = parse_reals(*this, text);
+    } else if constexpr (std::is_same_v<T, std::map<std::string, int64_t>>) {
+      add_extents(value, text);
+    } else {
+      add_devices(value, text);
     }
   }
 
@@ -201,34 +287,43 @@ struct Option : OptionInfo {
   void check_value(const O& o, const M& m) const {
     if constexpr (std::is_same_v<M, ConfigMember>) {
       if (const auto found = o.config.find(key); found != o.config.end()) check_entry(*this, found->second);
-    } else if constexpr (std::is_member_object_pointer_v<M>) {
-      using T = std::remove_cvref_t<decltype(o.*m)>;
-      if constexpr (std::is_same_v<T, std::string>)
-        check(o.*m);
-      else if constexpr (std::is_arithmetic_v<T> && !std::is_same_v<T, bool>)
-        check_number(o.*m);
+    } else if constexpr (std::is_same_v<M, ChoiceMember<O>>) {
+      check_choice(*this, m.get(o));
+    } else if constexpr (!std::is_void_v<ValueOf<M>>) {
+      check_one(value_in(o, m));
     }
   }
   template <typename T>
-  void check_number(T value) const {
-    if (may_be_unlimited && value == std::numeric_limits<T>::max()) return;
-    check(static_cast<double>(value));
+  void check_one(const T& value) const {
+    if constexpr (is_optional<T>) {
+      if (value) check_one(*value);
+    } else if constexpr (std::is_same_v<T, std::vector<float>>) {
+      for (float each : value) check(static_cast<double>(each));
+    } else if constexpr (std::is_same_v<T, std::string>) {
+      check(value);
+    } else if constexpr (std::is_arithmetic_v<T> && !std::is_same_v<T, bool>) {
+      if (!may_be_unlimited || value != std::numeric_limits<T>::max()) check(static_cast<double>(value));
+    }
   }
 };
 
 /// Fills in what the rows leave to their members.
 template <typename O>
 std::vector<Option<O>> finish(std::vector<Option<O>> rows) {
-  // In the order of OptionMember.
-  constexpr OptionForm kForms[] = {OptionForm::flag,    OptionForm::integer, OptionForm::integer, OptionForm::integer,
-                                   OptionForm::real,    OptionForm::text,    OptionForm::names,   OptionForm::extents,
-                                   OptionForm::devices, OptionForm::choice,  OptionForm::object,  OptionForm::text};
-  static_assert(std::size(kForms) == std::variant_size_v<OptionMember<O>>);
   for (Option<O>& row : rows) {
-    const auto* text = std::get_if<TextMember<O>>(&row.member);
-    row.settable = row.form != OptionForm::object && !(text && !text->set);
-    if (row.form == OptionForm::by_member) row.form = kForms[row.member.index()];
-    if (row.settable) row.key = "treadle." + std::string(row.name);
+    const bool has_setter = std::visit(
+        [](const auto& member) {
+          if constexpr (requires { member.set; })
+            return member.set != nullptr;
+          else
+            return true;
+        },
+        row.member);
+    row.settable = row.form != OptionForm::object && has_setter;
+    if (row.form == OptionForm::by_member)
+      row.form = std::visit([](const auto& member) { return form_of<std::remove_cvref_t<decltype(member)>>(); }, row.member);
+    if constexpr (requires(O& options) { options.config; })
+      if (row.settable) row.key = "treadle." + std::string(row.name);
   }
   return rows;
 }
@@ -261,6 +356,11 @@ class OptionTable {
     row.set(options, name == row.alias && row.from_alias ? row.from_alias(value) : value);
   }
 
+  /// Checks every member. @throws Error(invalid_argument) naming the option
+  void check(const O& options) const {
+    for (const Option<O>& row : rows_) row.check_member(options);
+  }
+
   /// Keeps the entry, and sets the option that it stands for, if there is one.
   void add_entry(O& options, const std::string& key, const std::string& value) const {
     if (key.empty()) throw Error(ErrorCode::invalid_argument, "the key of a configuration entry is empty");
@@ -273,7 +373,7 @@ class OptionTable {
     const std::map<std::string, std::string> config = options.config;
     for (const auto& [key, value] : config)
       if (const Option<O>* row = row_of(key); row && !row->is_set(options, defaults)) set(options, key, value);
-    for (const Option<O>& row : rows_) row.check_member(options);
+    check(options);
   }
 
   /// @throws Error(not_found) for a key of ours that there is not

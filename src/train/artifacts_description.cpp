@@ -7,6 +7,7 @@
 
 #include "train/artifacts.h"
 #include "train/optimizers.h"
+#include "train/options.h"
 #include "treadle/error.h"
 
 namespace treadle::train {
@@ -118,7 +119,7 @@ ArtifactsDescription ArtifactsDescription::from_json(const std::string& text, co
                                shapes[1].second, each.at("transposed").get<bool>()});
     }
     json.at("outputs").get_to(made.outputs), json.at("variables").get_to(made.variables);
-    check_optimizer(made.options);
+    check_options(made.options);
     if (settings_of(made.options) != json.at("settings").get<std::vector<std::pair<std::string, std::string>>>())
       throw Error(ErrorCode::invalid_model, "its options contradict its settings");
   } catch (const nlohmann::json::exception& error) {

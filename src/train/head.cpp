@@ -158,7 +158,6 @@ void declare_outputs(onnx::ModelDef& def, const Layer& layer, const Model& made)
 
 Model with_head(const Model& model, const TrainerOptions& options) {
   if (options.head_classes == 0) return model;
-  if (options.head_classes < 0) throw Error(ErrorCode::invalid_argument, fmt::format("head: {} classes", options.head_classes));
   const std::unique_ptr<Graph> graph = inferred(model);
   const Layer layer = find_layer(*graph, options);
   onnx::ModelDef def = model.impl().def;

@@ -66,9 +66,14 @@ Initializer initializer_named(std::string_view name) {
                                                        nearest_names(name, names), fmt::join(names, ", ")));
 }
 
+std::string_view name_of(Initializer initializer) {
+  for (const auto& [name, each] : kInitializers)
+    if (each == initializer) return name;
+  throw Error(ErrorCode::invalid_argument, fmt::format("there is no initializer {}", static_cast<int>(initializer)));
+}
+
 void initialize(const NamedTensors& parameters, const TrainerOptions& options, const std::set<std::string>& transposed) {
   for (const Initialization& how : options.initialization) {
-    if (!(std::abs(how.scale) <= 1e30)) throw Error(ErrorCode::invalid_argument, fmt::format("initialization: scale is {}", how.scale));
     for (const std::string& pattern : how.parameters) {
       if (std::any_of(parameters.begin(), parameters.end(), [&](const auto& named) { return matches(pattern, named.first); })) continue;
       std::vector<std::string> names;
@@ -77,8 +82,6 @@ void initialize(const NamedTensors& parameters, const TrainerOptions& options, c
                                                     nearest_names(pattern, names)));
     }
   }
-  if (options.initialization.empty() && options.head_classes == 0 && options.initialization_seed != 0)
-    throw Error(ErrorCode::invalid_argument, "initialization_seed is given without an initialization or a new head");
   RandomNumbers random(options.initialization_seed);
   for (const auto& [name, tensor] : parameters) {
     const auto how = std::find_if(options.initialization.begin(), options.initialization.end(),

@@ -8,6 +8,8 @@
 
 namespace treadle::train {
 
+std::string_view name_of(Initializer initializer);
+
 /// Writes over the parameters that the options name. The bits depend on the seed, the names and the shapes only.
 /// @param transposed  names of weights that are [inputs, outputs], not [outputs, inputs, ...]
 /// @throws Error(not_found) for a pattern that fits no parameter; Error(invalid_argument) for a vector that is to have inputs and outputs.

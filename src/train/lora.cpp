@@ -189,20 +189,6 @@ double factor_of(const LoraOptions& options) {
   return options.alpha.value_or(rank) / rank;
 }
 
-void check_lora(const LoraOptions& o) {
-  auto refuse = [](const std::string& what) { throw Error(ErrorCode::invalid_argument, what); };
-  constexpr int64_t kMostRank = 1 << 16;
-  if (o.rank < 0 || o.rank > kMostRank) refuse(fmt::format("lora_rank is {}; it must be from 0 to {}", o.rank, kMostRank));
-  const std::pair<bool, const char*> given[] = {{o.alpha.has_value(), "lora_alpha"},
-                                                {o.dropout != 0, "lora_dropout"},
-                                                {!o.targets.empty(), "lora_targets"},
-                                                {o.seed != 0, "lora_seed"}};
-  for (const auto& [is_given, name] : given)
-    if (is_given && o.rank == 0) refuse(fmt::format("{} is given without a lora_rank", name));
-  if (o.alpha && !(std::abs(*o.alpha) <= 1e30)) refuse(fmt::format("lora_alpha is {}; it must be a finite number", *o.alpha));
-  if (!(o.dropout >= 0 && o.dropout < 1)) refuse(fmt::format("lora_dropout is {}; it must be from 0 to 1, and less", o.dropout));
-}
-
 std::set<std::string> transposed_weights(const Graph& graph, std::span<const std::string> initializers) {
   std::set<std::string> transposed;
   for (const auto& [name, uses] : find_candidates(graph, initializers))

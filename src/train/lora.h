@@ -21,9 +21,6 @@ struct Adapter {
 /// alpha / rank
 double factor_of(const LoraOptions& options);
 
-/// @throws Error(invalid_argument) for numbers that make no sense, or that are given without a rank.
-void check_lora(const LoraOptions& options);
-
 /// Those of the initializers that MatMul and Gemm read as [inputs, outputs], not as [outputs, inputs].
 std::set<std::string> transposed_weights(const Graph& graph, std::span<const std::string> initializers);
 

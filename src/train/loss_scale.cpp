@@ -29,32 +29,6 @@ bool scales_loss(const TrainerOptions& options) {
   return passes::PrecisionRules::parse(options.session.precision).names(ops::Precision::float16);
 }
 
-void check_loss_scaling(const TrainerOptions& o) {
-  auto refuse = [](const std::string& what) { throw Error(ErrorCode::invalid_argument, what); };
-  const LossScaling& s = o.loss_scaling;
-  if (!scales_loss(o)) {
-    const std::pair<bool, const char*> given[] = {{s.init_scale.has_value(), "init_scale"},
-                                                  {s.growth_factor.has_value(), "growth_factor"},
-                                                  {s.backoff_factor.has_value(), "backoff_factor"},
-                                                  {s.growth_interval.has_value(), "growth_interval"}};
-    for (const auto& [is_given, name] : given)
-      if (is_given) refuse(fmt::format("{} is given, but only training with precision float16 scales the loss", name));
-    return;
-  }
-  auto within = [&](const char* name, double value, double least, double most) {
-    if (!(value >= least && value <= most)) refuse(fmt::format("{} is {}; it must be from {} to {}", name, value, least, most));
-  };
-  within("init_scale", s.init_scale.value_or(kInitScale), kLeast, kMost);
-  within("growth_factor", s.growth_factor.value_or(kGrowthFactor), 1, kMost);
-  within("backoff_factor", s.backoff_factor.value_or(kBackoffFactor), kLeast, 1);
-  if (s.growth_interval.value_or(kGrowthInterval) < 1)
-    refuse(fmt::format("growth_interval is {}; it must be 1 or more", *s.growth_interval));
-  if (o.communicator && o.accumulation_steps > 1)
-    refuse("precision float16 with accumulation_steps does not go with several processes: each would skip other steps");
-  if (o.shard_optimizer)
-    refuse("precision float16 does not go with shard_optimizer: each process would see its own gradients overflow only");
-}
-
 std::vector<std::pair<std::string, std::string>> loss_scaling_settings(const TrainerOptions& o) {
   const LossScaling& s = o.loss_scaling;
   return {{"init_scale", fmt::format("{}", s.init_scale.value_or(kInitScale))},

@@ -15,8 +15,6 @@ namespace treadle::train {
 
 /// Whether `precision` has products in float16.
 bool scales_loss(const TrainerOptions& options);
-/// @throws Error(invalid_argument) for numbers that make no sense, or that nothing uses.
-void check_loss_scaling(const TrainerOptions& options);
 /// With what it is by default.
 std::vector<std::pair<std::string, std::string>> loss_scaling_settings(const TrainerOptions& options);
 

@@ -64,12 +64,6 @@ constexpr std::pair<std::string_view, Schedule::Kind> kSchedules[] = {{"constant
                                                                       {"linear", Schedule::Kind::linear},
                                                                       {"one_cycle", Schedule::Kind::one_cycle}};
 
-std::string_view name_of(Schedule::Kind kind) {
-  for (const auto& [name, each] : kSchedules)
-    if (each == kind) return name;
-  throw Error(ErrorCode::invalid_argument, fmt::format("there is no schedule {}", static_cast<int>(kind)));
-}
-
 [[noreturn]] void throw_unknown(std::string_view what, std::string_view name, const std::vector<std::string>& names) {
   throw Error(ErrorCode::invalid_argument, fmt::format("there is no {} \"{}\"; the nearest: {}; all: {}", what, name,
                                                        nearest_names(name, names), fmt::join(names, ", ")));
@@ -128,6 +122,14 @@ Attributes attributes_of(const TrainerOptions& options, std::optional<double> gr
 
 }  // namespace
 
+std::string_view name_of(Optimizer optimizer) { return known(optimizer).name; }
+
+std::string_view name_of(Schedule::Kind kind) {
+  for (const auto& [name, each] : kSchedules)
+    if (each == kind) return name;
+  throw Error(ErrorCode::invalid_argument, fmt::format("there is no schedule {}", static_cast<int>(kind)));
+}
+
 Optimizer optimizer_named(std::string_view name) {
   std::vector<std::string> names;
   for (const Known& each : all_known()) {
@@ -165,40 +167,6 @@ double Schedule::factor(int64_t index) const {
   }
 }
 
-namespace {
-
-void check_ranks(const TrainerOptions& o) {
-  auto refuse = [](const std::string& what) { throw Error(ErrorCode::invalid_argument, what); };
-  if (o.bucket_bytes < 1) refuse(fmt::format("bucket_bytes is {}; it must be 1 or more", o.bucket_bytes));
-  if (o.reduction != DType::float32 && o.reduction != DType::bfloat16)
-    refuse(fmt::format("reduction is {}; it must be float32 or bfloat16", name_of(o.reduction)));
-  if (!o.communicator) {
-    if (o.reduction != DType::float32) refuse("reduction is given without a communicator: nothing is reduced");
-    if (o.shard_optimizer) refuse("shard_optimizer is given without a communicator: there is nobody to share with");
-    const TrainerOptions usual;
-    if (o.bucket_bytes != usual.bucket_bytes) refuse("bucket_bytes is given without a communicator: nothing is reduced");
-    if (o.communicator_deadline_s != usual.communicator_deadline_s)
-      refuse("communicator_deadline_s is given without a communicator: there is nobody to wait for");
-  }
-  if (o.communicator && !o.lazy_updates.empty()) refuse("lazy_updates does not go with a communicator: whole gradients are averaged");
-  if (o.shard_optimizer && o.fused_update)
-    refuse("shard_optimizer does not go with fused_update, which updates all parameters in one node");
-  if (o.shard_optimizer && o.ema_decay > 0) refuse("shard_optimizer does not go with ema_decay: averages are used by all ranks");
-}
-
-void check_early_updates(const TrainerOptions& o) {
-  if (!o.early_updates) return;
-  const std::pair<bool, const char*> all_first[] = {{o.clip_norm > 0, "clip_norm"},
-                                                    {scales_loss(o), "float16"},
-                                                    {o.accumulation_steps > 1, "accumulation_steps"},
-                                                    {o.fused_update, "fused_update"},
-                                                    {o.communicator != nullptr, "communicator"}};
-  for (const auto& [given, option] : all_first)
-    if (given) throw Error(ErrorCode::invalid_argument, fmt::format("early_updates goes with no {}: it needs all gradients first", option));
-}
-
-}  // namespace
-
 std::string state_name(const std::string& parameter, std::string_view what) { return fmt::format("{}/{}", parameter, what); }
 
 std::vector<std::string> state_names(const TrainerOptions& options) {
@@ -207,81 +175,11 @@ std::vector<std::string> state_names(const TrainerOptions& options) {
   return names;
 }
 
-void check_optimizer(const TrainerOptions& o) {
-  auto refuse = [](const std::string& what) { throw Error(ErrorCode::invalid_argument, what); };
-  auto within = [&](const char* name, double value, double most, bool most_included) {
-    if (!(value >= 0) || value > most || (!most_included && value == most))
-      refuse(fmt::format("{} is {}; it must be from 0 to {}{}", name, value, most, most_included ? "" : ", and less"));
-  };
-  auto unused = [&](bool given, std::string_view owner, const char* option) {
-    if (given) refuse(fmt::format("the {} has no use for {}", owner, option));
-  };
-  constexpr double kMost = 1e30;
-  within("learning_rate", o.learning_rate, kMost, true);
-  within("clip_value", o.clip_value, kMost, true), within("clip_norm", o.clip_norm, kMost, true);
-  within("ema_decay", o.ema_decay, 1, false);
-  if (o.ema_statistics && (o.ema_decay == 0 || o.accumulation_steps > 1))
-    refuse("ema_statistics needs ema_decay, and does not go with accumulation_steps: statistics move with each step");
-  if (o.accumulation_steps < 1) refuse(fmt::format("accumulation_steps is {}; it must be 1 or more", o.accumulation_steps));
-
-  const std::string optimizer = fmt::format("optimizer {}", known(o.optimizer).name);
-  for (const Number& number : {kWeightDecay, kMomentum, kBeta1, kBeta2, kEpsilon, kSmoothing}) {
-    unused((o.*number.given).has_value() && !(known(o.optimizer).usual.*number.usual), optimizer, number.name);
-    const bool is_beta = number.given == kBeta1.given || number.given == kBeta2.given;
-    const bool is_share = is_beta || number.given == kSmoothing.given;
-    within(number.name, number_of(o, number), is_share ? 1 : kMost, !is_beta);
-  }
-  unused(o.nesterov && o.optimizer != Optimizer::sgd, optimizer, "nesterov");
-  if (o.nesterov && number_of(o, kMomentum) == 0) refuse("nesterov needs a momentum above 0");
-
-  const std::string loss = fmt::format("loss {}", name_of(o.loss));
-  within("label_smoothing", o.label_smoothing, 1, true), within("huber_delta", o.huber_delta.value_or(1), kMost, true);
-  unused(o.huber_delta.has_value() && o.loss != Loss::huber, loss, "huber_delta");
-  unused(o.blank.has_value() && o.loss != Loss::ctc, loss, "blank");
-  unused(o.loss_model.has_value() && o.loss != Loss::graph, loss, "loss_model");
-  if (o.loss == Loss::graph && !o.loss_model) refuse("the loss graph needs loss_model, or the path of an ONNX file in its place");
-  if (o.blank.value_or(0) < 0) refuse(fmt::format("blank is {}; it must be 0 or more", *o.blank));
-  const bool is_ctc = o.loss == Loss::ctc;
-  const bool of_classes = o.loss == Loss::softmax_cross_entropy || o.loss == Loss::negative_log_likelihood || is_ctc;
-  unused(is_ctc && !o.class_weights.empty(), loss, "class_weights"), unused(is_ctc && o.label_smoothing != 0, loss, "label_smoothing");
-  const std::pair<bool, const char*> for_classes[] = {{o.ignore_index.has_value(), "ignore_index"},
-                                                      {!o.class_weights.empty(), "class_weights"},
-                                                      {o.label_smoothing != 0, "label_smoothing"},
-                                                      {o.class_axis != 1, "class_axis"},
-                                                      {o.int32_labels, "int32_labels"}};
-  for (const auto& [given, option] : for_classes) unused(given && !of_classes, loss, option);
-  for (float weight : o.class_weights) within("a class's weight", static_cast<double>(weight), kMost, true);
-
-  const Schedule& s = o.schedule;
-  const std::string schedule = fmt::format("schedule {}", name_of(s.kind));
-  const bool needs_total = s.kind == Schedule::Kind::cosine || s.kind == Schedule::Kind::linear || s.kind == Schedule::Kind::one_cycle;
-  unused(s.total_steps != 0 && !needs_total, schedule, "total_steps");
-  unused(s.step_size != 0 && s.kind != Schedule::Kind::step, schedule, "step_size");
-  unused(s.gamma.has_value() && s.kind != Schedule::Kind::step, schedule, "gamma");
-  unused(s.final_factor.has_value() && s.kind != Schedule::Kind::cosine && s.kind != Schedule::Kind::linear, schedule, "final_factor");
-  unused(s.warmup_steps != 0 && s.kind == Schedule::Kind::one_cycle, schedule, "warmup_steps, it has a warm-up of its own");
-  if (s.warmup_steps < 0) refuse(fmt::format("the schedule's warmup_steps is {}; it must be 0 or more", s.warmup_steps));
-  if (needs_total && s.total_steps <= s.warmup_steps)
-    refuse(fmt::format("the schedule has total_steps {}, warm-up of {} included", s.total_steps, s.warmup_steps));
-  if (s.kind == Schedule::Kind::step && s.step_size < 1)
-    refuse(fmt::format("the schedule's step_size is {}; it must be 1 or more", s.step_size));
-  within("the schedule's gamma", s.gamma.value_or(0), kMost, true);
-  within("the schedule's final_factor", s.final_factor.value_or(0), kMost, true);
-
-  for (const ParameterGroup& group : o.groups) {
-    within("a group's rate_factor", group.rate_factor, kMost, true);
-    if (group.weight_decay) within("a group's weight_decay", *group.weight_decay, kMost, true);
-  }
-  check_lora(o.lora), check_loss_scaling(o);
-  if (!o.lazy_updates.empty()) {
-    unused(o.optimizer == Optimizer::lamb, optimizer, "lazy_updates: its step depends on all of a parameter");
-    if (o.accumulation_steps > 1 || o.fused_update)
-      refuse(fmt::format("lazy_updates does not go with {}, which has whole gradients",
-                         o.fused_update ? "fused_update" : "accumulation_steps"));
-  }
-  check_ranks(o), check_early_updates(o);
-  if (o.fused_update && (!o.groups.empty() || o.accumulation_steps > 1 || o.optimizer == Optimizer::lamb || o.clip_norm > 0))
-    refuse("fused_update goes with no groups, no accumulation, no clip_norm, and not with lamb, which look at parameters one by one");
+void check_numbers(const TrainerOptions& options) {
+  for (const Number& number : {kWeightDecay, kMomentum, kBeta1, kBeta2, kEpsilon, kSmoothing})
+    if ((options.*number.given).has_value() && !(known(options.optimizer).usual.*number.usual))
+      throw Error(ErrorCode::invalid_argument,
+                  fmt::format("the optimizer {} has no use for {}", known(options.optimizer).name, number.name));
 }
 
 void check_groups(const TrainerOptions& options, const std::vector<std::string>& parameters) {

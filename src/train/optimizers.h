@@ -23,8 +23,11 @@ std::vector<std::string> state_names(const TrainerOptions& options);
 /// Of a part of a parameter's state, among those of all.
 std::string state_name(const std::string& parameter, std::string_view what);
 
-/// @throws Error(invalid_argument) for numbers that make no sense, and options that do not go together.
-void check_optimizer(const TrainerOptions& options);
+std::string_view name_of(Optimizer optimizer);
+std::string_view name_of(Schedule::Kind kind);
+
+/// @throws Error(invalid_argument) for a number that the optimizer has no use for.
+void check_numbers(const TrainerOptions& options);
 
 /// @throws Error(not_found) for a group's pattern that fits none of the parameters.
 void check_groups(const TrainerOptions& options, const std::vector<std::string>& parameters);

@@ -1,28 +1,45 @@
-// The options of a trainer as a table: set_option() and the command line are made from it.
+// The options of a trainer as a table: set_option(), the command line, Python and docs/options.md are made from it.
 #pragma once
 
-#include <optional>
-#include <span>
 #include <string>
-#include <string_view>
+#include <variant>
+#include <vector>
 
-#include "core/option_text.h"
+#include "session/option_table.h"
 #include "treadle/train.h"
 
-namespace treadle::train {
+namespace treadle {
 
-struct TrainerOptionInfo {
-  std::string_view name;  ///< as set_option() takes it
-  OptionText text;
-  void (*write)(std::string_view name, TrainerOptions&, const std::string& value);
-  bool is_flag = false;
-  std::optional<std::string_view> argument =
-      std::nullopt;  ///< on the command line; none: "--" and the name with dashes; empty: no argument of a trainer
-
-  /// Lists grow. @throws Error(invalid_argument)
-  void set(TrainerOptions& options, const std::string& value) const { write(name, options, value); }
+// Parts of them have members of their own.
+template <>
+struct OptionMembers<train::TrainerOptions> {
+  template <typename T>
+  using Part = PartMember<train::TrainerOptions, T>;
+  using Any = std::variant<Part<bool>, Part<int>, Part<int64_t>, Part<uint64_t>, Part<double>, Part<std::optional<int64_t>>,
+                           Part<std::optional<double>>, Part<std::string>, Part<std::vector<std::string>>, Part<std::vector<float>>,
+                           ChoiceMember<train::TrainerOptions>, TextMember<train::TrainerOptions>>;
+};
+template <>
+struct OptionMembers<train::ParameterGroup> {
+  using Any = std::variant<double train::ParameterGroup::*, std::optional<double> train::ParameterGroup::*>;
+};
+template <>
+struct OptionMembers<train::Initialization> {
+  using Any = std::variant<double train::Initialization::*, TextMember<train::Initialization>>;
 };
 
-std::span<const TrainerOptionInfo> trainer_option_table();
+namespace train {
 
-}  // namespace treadle::train
+const OptionTable<TrainerOptions>& trainer_option_table();
+/// What is said of parameters besides their names: an entry of `groups`, and of `initialization`.
+const OptionTable<ParameterGroup>& group_table();
+const OptionTable<Initialization>& initialization_table();
+
+/// @throws Error(invalid_argument) for numbers out of their ranges, options that nothing uses, and options that do not go together.
+void check_options(const TrainerOptions& options);
+
+/// The table as docs/options.md has it.
+std::string trainer_options_markdown();
+
+}  // namespace train
+}  // namespace treadle

@@ -101,7 +101,7 @@ double Trainer::learning_rate() const { return impl_->options.learning_rate; }
 void Trainer::set_learning_rate(double rate) {
   TrainerOptions changed = impl_->options;
   changed.learning_rate = rate;
-  check_optimizer(changed);
+  check_options(changed);
   impl_->options.learning_rate = rate;
 }
 

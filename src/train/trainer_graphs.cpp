@@ -12,6 +12,7 @@
 #include "train/initialization.h"
 #include "train/joined_parameters.h"
 #include "train/optimizers.h"
+#include "train/options.h"
 #include "train/untied.h"
 #include "treadle/error.h"
 
@@ -26,12 +27,18 @@ TrainerOptions with_communicator(TrainerOptions options) {
   return options;
 }
 
+// Before the model is changed by them.
+const TrainerOptions& in_range(const TrainerOptions& options) {
+  trainer_option_table().check(options);
+  return options;
+}
+
 }  // namespace
 
 TrainerGraphs::TrainerGraphs(const Model& source, const TrainerOptions& given)
-    : model(prepared(source, given)), options(with_communicator(given)) {
+    : model(prepared(source, in_range(given))), options(with_communicator(given)) {
   for (const ValueInfo& info : model.outputs()) output_names.push_back(info.name);
-  check_optimizer(options);
+  check_options(options);
   if (scales_loss(options)) scaler = std::make_unique<LossScaler>(options);
   if (options.communicator) ranks = std::make_unique<DataParallel>(options.communicator, options);
 }

@@ -19,6 +19,7 @@
 #include "train/data_parallel.h"
 #include "train/joined_parameters.h"
 #include "train/optimizers.h"
+#include "train/options.h"
 #include "train/runner.h"
 #include "train/staying_values.h"
 #include "train/trainer_graphs.h"

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "tests/c_api/status.h"
+#include "train/options.h"
 #include "treadle/model.h"
 #include "treadle/plugin.h"
 #include "treadle/train.h"
@@ -188,12 +189,35 @@ TEST(CApiTrainer, AdaptersAndAveragesAreSaved) {
   std::filesystem::remove(path), std::filesystem::remove(model);
 }
 
+TEST(CApiTrainer, EveryOptionOfTheTableIsSetByItsName) {
+  const OpenedTrainer opened(kAdam);
+  const std::string missing = "there is no option";
+  treadle_trainer* none = nullptr;
+  auto create = [&](const std::string& name, const std::string& value) {
+    const treadle_config_entry option{name.c_str(), value.c_str()};
+    return message_of(treadle_trainer_create(opened.model, &option, 1, &none));
+  };
+  for (const treadle::Option<treadle::train::TrainerOptions>& row : treadle::train::trainer_option_table().rows()) {
+    const std::string name(row.name), text = row.get({});
+    if (!text.empty()) {
+      EXPECT_EQ(create(name, text), "") << name;
+      treadle_trainer_release(none), none = nullptr;
+    }
+    if (row.form == treadle::OptionForm::integer || row.form == treadle::OptionForm::real) {
+      EXPECT_NE(create(name, "many").find("the option " + name + ": \"many\" is given, a " + row.type_text()), std::string::npos) << name;
+    }
+    EXPECT_EQ(create(name, "?").find(missing), std::string::npos) << name;
+    EXPECT_NE(create(name + "_", "1").find(missing), std::string::npos) << name;
+  }
+}
+
 TEST(CApiTrainer, WrongCallsAreStatuses) {
   const OpenedTrainer opened(kAdam);
   treadle_trainer* none = nullptr;
   auto create = [&](treadle_config_entry option) { return message_of(treadle_trainer_create(opened.model, &option, 1, &none)); };
-  EXPECT_NE(create({"optimiser", "adam"}).find("the nearest: optimizer"), std::string::npos);
-  EXPECT_NE(create({"learning_rate", "fast"}).find("a number is expected"), std::string::npos);
+  EXPECT_NE(create({"optimiser", "adam"}).find("is it optimizer"), std::string::npos);
+  EXPECT_NE(create({"learning_rate", "fast"}).find("the option learning_rate: \"fast\" is given, a number from 0 to 1e+30 is expected"),
+            std::string::npos);
   EXPECT_NE(create({"learning_rate", nullptr}).find("NULL"), std::string::npos);
   EXPECT_NE(create({"session.intra_op_num_threads", "many"}), "");
   EXPECT_NE(create({"group", "layer1.*;rate=2"}).find("rate_factor"), std::string::npos);
@@ -325,7 +349,7 @@ TEST(CApiJointModule, GivesTheGradientsOfTheLibrarysModule) {
   treadle_profiler_release(profiler);
   treadle_joint_module_release(module);
   const treadle_config_entry wrong = {"output", "scores"};
-  EXPECT_NE(message_of(treadle_joint_module_create(opened.model, &wrong, 1, &module)).find("the nearest: outputs"), std::string::npos);
+  EXPECT_NE(message_of(treadle_joint_module_create(opened.model, &wrong, 1, &module)).find("is it outputs"), std::string::npos);
 }
 
 }  // namespace

@@ -139,9 +139,9 @@ def test_the_first_adapters_are_as_documented(images: torch.Tensor) -> None:
 
 
 @pytest.mark.parametrize(("lora", "message"), [
-    ({"rank": -1}, "lora_rank is -1"),
-    ({"alpha": 3.0}, "lora_alpha is given without a lora_rank"),
-    ({"rank": 2, "dropout": 1.0}, "lora_dropout is 1"),
+    ({"rank": -1}, 'the option lora_rank: "-1" is given, a whole number from 0 to 65536'),
+    ({"alpha": 3.0}, "lora_alpha needs lora_rank"),
+    ({"rank": 2, "dropout": 1.0}, 'the option lora_dropout: "1" is given'),
     ({"rank": 2, "targets": ["wide.wieght"]}, "wide.wieght.*nearest: wide.weight"),
     ({"rank": 2, "targets": ["head.bias"]}, "head.bias"),
     ({"rank": 2, "target": []}, "no setting 'target'"),

@@ -210,7 +210,7 @@ def test_what_cannot_be_is_refused(sorting, precision: str, level, message: str)
 
 
 def test_numbers_of_the_scale_without_float16_are_refused(sorting) -> None:
-    with pytest.raises(Exception, match="init_scale is given, but only training with precision float16"):
+    with pytest.raises(Exception, match="init_scale needs precision float16"):
         Trainer(sorting[0], class_axis=-1, loss_scaling={"init_scale": 8.0}, sess_options=options("bfloat16"))
     with pytest.raises(ValueError, match="growth_rate"):
         Trainer(sorting[0], class_axis=-1, loss_scaling={"growth_rate": 8.0}, sess_options=options("float16"))

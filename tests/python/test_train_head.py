@@ -74,7 +74,7 @@ def test_the_seed_decides_the_new_numbers() -> None:
 def test_what_no_new_head_fits_is_refused() -> None:
     gemm, weights = HEADS["gemm"][0], HEADS["gemm"][1]
     cases = [
-        (model(gemm, "float[n, 6] x", "n, 7", **weights), {"head": -1}, "-1 classes"),
+        (model(gemm, "float[n, 6] x", "n, 7", **weights), {"head": -1}, 'the option head: "-1" is given, a whole number from 0 on'),
         (model(gemm, "float[n, 6] x", "n, 7", **weights), {"head": 3, "frozen": ["w"]}, '"w" is new'),
         (model(gemm, "float[n, 6] x", "n, 7", **weights), {"head": 3, "parameters": ["w"]}, '"b" is new'),
         (model("m = MatMul(x, w) y = Mul(m, x)", "float[n, 7] x", "n, 7", w=normal(7, 7)), {"head": 3}, "Mul node.*stands between"),

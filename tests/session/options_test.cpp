@@ -17,6 +17,7 @@
 #include "session/model.h"
 #include "session/refusals.h"
 #include "tests/session/models.h"
+#include "train/options.h"
 #include "treadle/error.h"
 #include "treadle/session.h"
 
@@ -30,6 +31,7 @@ TEST(Options, TheDocumentHasTheTableOfTheCode) {
       << "docs/options.md lacks the table that `treadle options --markdown` prints:\n"
       << options_markdown();
   EXPECT_NE(text.find(run_options_markdown()), std::string::npos) << "and this one:\n" << run_options_markdown();
+  EXPECT_NE(text.find(train::trainer_options_markdown()), std::string::npos) << "and this one:\n" << train::trainer_options_markdown();
   EXPECT_NE(text.find(environment_markdown()), std::string::npos) << "and this one:\n" << environment_markdown();
 }
 

@@ -227,10 +227,10 @@ TEST(EarlyUpdates, AreRefusedWhereAllGradientsComeFirst) {
       EXPECT_NE(std::string(error.what()).find(words), std::string::npos) << error.what();
     }
   };
-  expect_refused("early_updates goes with no clip_norm", [](TrainerOptions& o) { o.clip_norm = 1; });
-  expect_refused("early_updates goes with no accumulation_steps", [](TrainerOptions& o) { o.accumulation_steps = 2; });
-  expect_refused("early_updates goes with no fused_update", [](TrainerOptions& o) { o.fused_update = true; });
-  expect_refused("early_updates goes with no float16", [](TrainerOptions& o) { o.session.precision = "float16"; });
+  expect_refused("early_updates does not go with clip_norm", [](TrainerOptions& o) { o.clip_norm = 1; });
+  expect_refused("early_updates does not go with accumulation_steps", [](TrainerOptions& o) { o.accumulation_steps = 2; });
+  expect_refused("early_updates does not go with fused_update", [](TrainerOptions& o) { o.fused_update = true; });
+  expect_refused("early_updates does not go with precision float16", [](TrainerOptions& o) { o.session.precision = "float16"; });
   expect_refused("execution on devices has no early_updates", [](TrainerOptions& o) { o.session.device = "sim"; });
   expect_refused("parallel execution has no early_updates", [](TrainerOptions& o) { o.session.execution_mode = ExecutionMode::parallel; });
 }

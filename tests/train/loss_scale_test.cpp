@@ -204,17 +204,21 @@ TEST(LossScale, WhatMakesNoSenseIsRefused) {
     return std::string();
   };
   TrainerOptions unused{.loss_scaling = {.growth_interval = 7}};
-  EXPECT_EQ(message(unused), "growth_interval is given, but only training with precision float16 scales the loss");
-  EXPECT_NE(message(in_float16({.init_scale = std::nan("")})).find("init_scale is nan"), std::string::npos);
-  EXPECT_NE(message(in_float16({.growth_factor = 0.5})).find("growth_factor is 0.5; it must be from 1"), std::string::npos);
-  EXPECT_NE(message(in_float16({.backoff_factor = 2})).find("backoff_factor is 2"), std::string::npos);
-  EXPECT_NE(message(in_float16({.growth_interval = 0})).find("growth_interval is 0"), std::string::npos);
+  EXPECT_EQ(message(unused), "growth_interval needs precision float16: the loss is not scaled otherwise");
+  EXPECT_NE(message(in_float16({.init_scale = std::nan("")})).find("the option init_scale: \"nan\" is given"), std::string::npos);
+  EXPECT_NE(
+      message(in_float16({.growth_factor = 0.5})).find("the option growth_factor: \"0.5\" is given, a number from 1 to 1e+37 is expected"),
+      std::string::npos);
+  EXPECT_NE(message(in_float16({.backoff_factor = 2})).find("the option backoff_factor: \"2\" is given"), std::string::npos);
+  EXPECT_NE(
+      message(in_float16({.growth_interval = 0})).find("the option growth_interval: \"0\" is given, a whole number from 1 on is expected"),
+      std::string::npos);
   TrainerOptions shared = in_float16();
   shared.communicator = make_thread_communicators(2, 60)[0];
   shared.accumulation_steps = 2;
   EXPECT_NE(message(shared).find("accumulation_steps does not go with several processes"), std::string::npos);
   shared.accumulation_steps = 1, shared.shard_optimizer = true;
-  EXPECT_NE(message(shared).find("precision float16 does not go with shard_optimizer"), std::string::npos);
+  EXPECT_NE(message(shared).find("shard_optimizer does not go with precision float16"), std::string::npos);
   Trainer exact(tiny_network(), {});
   EXPECT_FALSE(exact.loss_scale());
   EXPECT_THROW(exact.set_loss_scale({}), Error);
