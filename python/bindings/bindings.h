@@ -80,6 +80,7 @@ void register_joint_module(nb::module_& module);
 void register_executor(nb::module_& module);
 void register_communicator(nb::module_& module);
 void register_train(nb::module_& module);
+void register_trainer_options(nb::module_& module);
 void register_plugin(nb::module_& module);
 void register_quantize(nb::module_& module);
 void register_command_line(nb::module_& module);

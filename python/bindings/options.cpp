@@ -6,129 +6,37 @@
 #include <nanobind/stl/variant.h>
 
 #include <cctype>
+#include <cmath>
 #include <stdexcept>
 #include <variant>
 
 #include "datum.h"
+#include "option_attributes.h"
 #include "treadle/sharing.h"
 
 namespace treadle::python {
-namespace {
 
 nb::object enum_value(const char* name, int value) { return nb::module_::import_("treadle.enums").attr(name)(value); }
 
-// ONNX Runtime takes its own enums only; plain numbers are as clear.
 int enum_number(const char* name, nb::handle value) {
   return nb::cast<int>(nb::object(nb::module_::import_("treadle.enums").attr(name)(value).attr("value")));
 }
+
+std::string sentence(const OptionInfo& row) {
+  std::string text(row.text);
+  const bool says_type = row.form == OptionForm::integer || row.form == OptionForm::choice || row.least > -INFINITY || row.most < INFINITY;
+  if (!row.type.empty() || says_type) text += " (" + row.type_text() + ")";
+  text[0] = static_cast<char>(std::toupper(static_cast<unsigned char>(text[0])));
+  return text + ".";
+}
+
+namespace {
 
 std::string config_entry(const std::map<std::string, std::string>& config, const std::string& key) {
   auto found = config.find(key);
   if (found == config.end()) throw std::runtime_error("there is no configuration entry \"" + key + "\"");
   return found->second;
 }
-
-// The text of a row as a docstring.
-std::string sentence(const OptionInfo& row) {
-  std::string text(row.text);
-  if (!row.type.empty() || row.form == OptionForm::integer || row.form == OptionForm::choice) text += " (" + row.type_text() + ")";
-  text[0] = static_cast<char>(std::toupper(static_cast<unsigned char>(text[0])));
-  return text + ".";
-}
-
-template <typename T>
-nb::object read_only(const T& list) {
-  if constexpr (std::is_same_v<T, std::vector<std::string>>)
-    return nb::tuple(nb::cast(list));
-  else
-    return nb::module_::import_("types").attr("MappingProxyType")(nb::cast(list));
-}
-
-// Lists and maps are handed out read-only: a change of a copy would be lost.
-template <typename T>
-constexpr const char* view_type() {
-  if constexpr (std::is_same_v<T, std::vector<std::string>>)
-    return "collections.abc.Sequence[str]";
-  else if constexpr (std::is_same_v<T, std::map<std::string, int64_t>>)
-    return "collections.abc.Mapping[str, int]";
-  else
-    return "collections.abc.Mapping[str, str]";
-}
-
-std::string signature(std::string_view name, std::string_view type) {
-  return "def " + std::string(name) + "(self) -> " + std::string(type);
-}
-
-/// Attributes for the rows of a table that `cls` does not have yet. @tparam Object  the options as Python has them
-template <typename O, typename Object>
-class Attributes {
- public:
-  Attributes(nb::class_<Object>& cls, const OptionTable<O>& table) : cls_(cls), table_(table) {}
-
-  std::string doc(std::string_view name) const {
-    for (const Option<O>& row : table_.rows())
-      if (row.name == name) return sentence(row);
-    throw Error(ErrorCode::internal, "there is no option " + std::string(name));
-  }
-
-  void add_rows() {
-    for (const Option<O>& row : table_.rows()) {
-      const std::string name(row.python.empty() ? row.name : row.python);
-      if (name == "-" || name.ends_with("()") || nb::hasattr(cls_, name.c_str())) continue;
-      std::visit([&](const auto& member) { add(name, row, member); }, row.member);
-    }
-  }
-
- private:
-  template <typename M>
-  void add(const std::string& name, const Option<O>& row, const M& member) {
-    const std::string doc = sentence(row);
-    if constexpr (std::is_same_v<M, ChoiceMember<O>>) {
-      add_choice(name, row, member);
-    } else if constexpr (std::is_member_object_pointer_v<M>) {
-      using T = std::remove_cvref_t<decltype(std::declval<O&>().*member)>;
-      if constexpr (std::is_arithmetic_v<T> || std::is_same_v<T, std::string>) {
-        cls_.def_prop_rw(
-            name.c_str(), [member](const Object& options) { return options.*member; },
-            [member, &row](Object& options, T value) {
-              T before = std::exchange(options.*member, std::move(value));
-              try {
-                row.check_member(options);
-              } catch (...) {
-                options.*member = std::move(before);
-                throw;
-              }
-            },
-            doc.c_str());
-      } else {
-        cls_.def_prop_rw(
-            name.c_str(), [member](const Object& options) { return read_only(options.*member); },
-            [member](Object& options, T value) { options.*member = std::move(value); },
-            nb::for_getter(nb::sig(signature(name, view_type<T>()).c_str())), doc.c_str());
-      }
-    } else {
-      throw Error(ErrorCode::internal, "no attribute is made of the option " + name);
-    }
-  }
-
-  void add_choice(const std::string& name, const Option<O>& row, const ChoiceMember<O>& member) {
-    const std::string doc = sentence(row);
-    if (row.python_enum.empty()) {
-      cls_.def_prop_rw(
-          name.c_str(), [&row](const Object& options) { return row.get(options); },
-          [&row](Object& options, const std::string& value) { row.set(options, value); }, doc.c_str());
-      return;
-    }
-    const char* enum_name = row.python_enum.data();
-    cls_.def_prop_rw(
-        name.c_str(), [member, enum_name](const Object& options) { return enum_value(enum_name, member.get(options)); },
-        [member, enum_name](Object& options, nb::handle value) { member.set(options, enum_number(enum_name, value)); },
-        nb::for_getter(nb::sig(signature(name, "treadle.enums." + std::string(enum_name)).c_str())), doc.c_str());
-  }
-
-  nb::class_<Object>& cls_;
-  const OptionTable<O>& table_;
-};
 
 // The options hold the callback, and a run holds the options.
 void set_metadata_callback(PyRunOptions& options, nb::object callback) {

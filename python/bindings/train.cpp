@@ -121,117 +121,26 @@ void register_loader(nb::module_& module) {
       "path"_a, "label"_a, "features"_a, "separator"_a, "classes"_a);
 }
 
-}  // namespace
+// Its job, limits and threads win over those of `session`.
+void make_trainer(Trainer* self, const Model& model, const train::TrainerOptions& given, int num_threads, size_t memory_limit_bytes,
+                  const std::string& spill_folder, std::shared_ptr<Job> job, const PySessionOptions* session) {
+  train::TrainerOptions options = given;
+  if (session) options.session = with_warnings(*session);
+  if (given.session.memory_fraction != 0) options.session.memory_fraction = given.session.memory_fraction;
+  if (given.session.recompute_fraction >= 0) options.session.recompute_fraction = given.session.recompute_fraction;
+  if (num_threads > 0) options.session.intra_op_num_threads = num_threads;
+  if (memory_limit_bytes > 0) options.session.memory_limit_bytes = memory_limit_bytes;
+  if (!spill_folder.empty()) options.session.spill_folder = spill_folder;
+  if (job) options.session.job = std::move(job);
+  nb::gil_scoped_release release;  // the other ranks may be threads of this process
+  new (self) Trainer(model, options);
+}
 
-void register_train(nb::module_& module) {
+void register_making(nb::class_<Trainer>& trainer) {
   using namespace nb::literals;
-  using train::TrainerOptions;
-  module.def("untied", &train::untied, "model"_a, "patterns"_a);
-  nb::class_<TrainerOptions>(module, "TrainerOptions")
-      .def(nb::init<>())
-      .def_rw("output", &TrainerOptions::output)
-      .def("set_loss", [](TrainerOptions& self, const std::string& name) { train::set_option(self, "loss", name); })
-      .def("set_loss_model",
-           [](TrainerOptions& self, const Model& model) {
-             self.loss = train::Loss::graph;
-             self.loss_model = model;
-           })
-      .def_rw("int32_labels", &TrainerOptions::int32_labels)
-      .def_rw("class_axis", &TrainerOptions::class_axis)
-      .def_rw("ignore_index", &TrainerOptions::ignore_index, nb::arg().none())
-      .def_rw("class_weights", &TrainerOptions::class_weights)
-      .def_rw("label_smoothing", &TrainerOptions::label_smoothing)
-      .def_rw("huber_delta", &TrainerOptions::huber_delta, nb::arg().none())
-      .def_prop_rw(
-          "memory_fraction", [](const TrainerOptions& options) { return options.session.memory_fraction; },
-          [](TrainerOptions& options, double fraction) { options.session.memory_fraction = fraction; })
-      .def_prop_rw(
-          "recompute_fraction", [](const TrainerOptions& options) { return options.session.recompute_fraction; },
-          [](TrainerOptions& options, double fraction) { options.session.recompute_fraction = fraction; })
-      .def_rw("blank", &TrainerOptions::blank, nb::arg().none())
-      .def("set_optimizer", [](TrainerOptions& self, const std::string& name) { self.optimizer = train::optimizer_named(name); })
-      .def_rw("learning_rate", &TrainerOptions::learning_rate)
-      .def(
-          "set_schedule",
-          [](TrainerOptions& self, const std::string& kind, int64_t warmup_steps, int64_t total_steps, int64_t step_size,
-             std::optional<double> gamma, std::optional<double> final_factor) {
-            self.schedule = {train::schedule_named(kind), warmup_steps, total_steps, step_size, gamma, final_factor};
-          },
-          "kind"_a, "warmup_steps"_a, "total_steps"_a, "step_size"_a, "gamma"_a.none(), "final_factor"_a.none())
-      .def_rw("momentum", &TrainerOptions::momentum, nb::arg().none())
-      .def_rw("weight_decay", &TrainerOptions::weight_decay, nb::arg().none())
-      .def_rw("nesterov", &TrainerOptions::nesterov)
-      .def_rw("beta1", &TrainerOptions::beta1, nb::arg().none())
-      .def_rw("beta2", &TrainerOptions::beta2, nb::arg().none())
-      .def_rw("epsilon", &TrainerOptions::epsilon, nb::arg().none())
-      .def_rw("smoothing", &TrainerOptions::smoothing, nb::arg().none())
-      .def_rw("clip_value", &TrainerOptions::clip_value)
-      .def_rw("clip_norm", &TrainerOptions::clip_norm)
-      .def_rw("accumulation_steps", &TrainerOptions::accumulation_steps)
-      .def_rw("ema_decay", &TrainerOptions::ema_decay)
-      .def_rw("ema_statistics", &TrainerOptions::ema_statistics)
-      .def(
-          "add_group",
-          [](TrainerOptions& self, std::vector<std::string> patterns, double rate_factor, std::optional<double> weight_decay) {
-            self.groups.push_back({std::move(patterns), rate_factor, weight_decay});
-          },
-          "parameters"_a, "rate_factor"_a, "weight_decay"_a.none())
-      .def(
-          "add_initialization",
-          [](TrainerOptions& self, std::vector<std::string> patterns, const std::string& initializer, double scale) {
-            self.initialization.push_back({std::move(patterns), train::initializer_named(initializer), scale});
-          },
-          "parameters"_a, "initializer"_a, "scale"_a)
-      .def_rw("initialization_seed", &TrainerOptions::initialization_seed)
-      .def_rw("head_classes", &TrainerOptions::head_classes)
-      .def_rw("dynamic_batch", &TrainerOptions::dynamic_batch)
-      .def_rw("untied", &TrainerOptions::untied)
-      .def(
-          "set_lora",
-          [](TrainerOptions& self, int64_t rank, std::optional<double> alpha, double dropout, std::vector<std::string> targets,
-             uint64_t seed) {
-            self.lora = {rank, alpha, dropout, std::move(targets), seed};
-          },
-          "rank"_a, "alpha"_a.none(), "dropout"_a, "targets"_a, "seed"_a)
-      .def(
-          "set_loss_scaling",
-          [](TrainerOptions& self, std::optional<double> init_scale, std::optional<double> growth_factor,
-             std::optional<double> backoff_factor, std::optional<int64_t> growth_interval) {
-            self.loss_scaling = {init_scale, growth_factor, backoff_factor, growth_interval};
-          },
-          "init_scale"_a.none(), "growth_factor"_a.none(), "backoff_factor"_a.none(), "growth_interval"_a.none())
-      .def_rw("parameters", &TrainerOptions::parameters)
-      .def_rw("frozen", &TrainerOptions::frozen)
-      .def_rw("lazy_updates", &TrainerOptions::lazy_updates)
-      .def_rw("fused_update", &TrainerOptions::fused_update)
-      .def_rw("early_updates", &TrainerOptions::early_updates)
-      .def(
-          "set_ranks",
-          [](TrainerOptions& self, std::shared_ptr<Communicator> communicator, int64_t bucket_bytes, const std::string& reduction,
-             bool shard_optimizer) {
-            self.communicator = std::move(communicator);
-            self.bucket_bytes = bucket_bytes;
-            train::set_option(self, "reduction", reduction);
-            self.shard_optimizer = shard_optimizer;
-          },
-          "communicator"_a.none(), "bucket_bytes"_a, "reduction"_a, "shard_optimizer"_a);
-  nb::class_<Trainer>(module, "Trainer")
-      .def(
-          "__init__",
-          [](Trainer* self, const Model& model, const TrainerOptions& given, int num_threads, size_t memory_limit_bytes,
-             const std::string& spill_folder, std::shared_ptr<Job> job, const PySessionOptions* session) {
-            TrainerOptions options = given;
-            if (session) options.session = with_warnings(*session);
-            if (given.session.memory_fraction != 0) options.session.memory_fraction = given.session.memory_fraction;
-            if (given.session.recompute_fraction >= 0) options.session.recompute_fraction = given.session.recompute_fraction;
-            if (num_threads > 0) options.session.intra_op_num_threads = num_threads;
-            if (memory_limit_bytes > 0) options.session.memory_limit_bytes = memory_limit_bytes;
-            if (!spill_folder.empty()) options.session.spill_folder = spill_folder;
-            if (job) options.session.job = std::move(job);
-            nb::gil_scoped_release release;  // the other ranks may be threads of this process
-            new (self) Trainer(model, options);
-          },
-          "model"_a, "options"_a, "num_threads"_a, "memory_limit_bytes"_a, "spill_folder"_a, "job"_a.none(), "session"_a.none())
+  trainer
+      .def("__init__", &make_trainer, "model"_a, "options"_a, "num_threads"_a, "memory_limit_bytes"_a, "spill_folder"_a, "job"_a.none(),
+           "session"_a.none())
       .def_static(
           "open_artifacts",
           [](const std::string& folder, const PySessionOptions* session) {
@@ -243,7 +152,12 @@ void register_train(nb::module_& module) {
       .def("write_artifacts", &Trainer::write_artifacts, "folder"_a, nb::call_guard<nb::gil_scoped_release>())
       .def_prop_ro("model", &Trainer::model)
       .def("memory_statistics", [](const Trainer& self) { return memory_dict(self.memory_statistics()); })
-      .def("set_memory_limit", &Trainer::set_memory_limit, "limit_bytes"_a)
+      .def("set_memory_limit", &Trainer::set_memory_limit, "limit_bytes"_a);
+}
+
+void register_steps(nb::class_<Trainer>& trainer) {
+  using namespace nb::literals;
+  trainer
       .def(
           "step",
           [](Trainer& self, const nb::dict& feeds, nb::handle labels, const PyRunOptions* options) {
@@ -265,9 +179,13 @@ void register_train(nb::module_& module) {
           },
           "feeds"_a, "labels"_a.none(), "options"_a.none() = nb::none())
       .def("evaluate_with_outputs", &evaluate_with_outputs, "feeds"_a, "labels"_a.none(), "options"_a.none() = nb::none())
-      .def_prop_ro("averages", [](const Trainer& self) { return to_dict(self.averages()); })
+      .def("predict", &predict, "feeds"_a, "options"_a.none() = nb::none());
+}
+
+void register_values(nb::class_<Trainer>& trainer) {
+  using namespace nb::literals;
+  trainer.def_prop_ro("averages", [](const Trainer& self) { return to_dict(self.averages()); })
       .def("use_averages", &Trainer::use_averages, "use"_a)
-      .def("predict", &predict, "feeds"_a, "options"_a.none() = nb::none())
       .def("end_profiling", &Trainer::end_profiling)
       .def_prop_ro("parameters", [](const Trainer& self) { return to_dict(self.parameter_views()); })
       .def_prop_ro("states", [](const Trainer& self) { return to_dict(self.state_views()); })
@@ -281,8 +199,12 @@ void register_train(nb::module_& module) {
       .def_prop_ro("num_skipped", [](const Trainer& self) { return self.loss_scale().value_or(train::LossScale()).num_skipped; })
       .def_prop_ro("scheduled_rate", &Trainer::scheduled_rate)
       .def_prop_rw("learning_rate", &Trainer::learning_rate, &Trainer::set_learning_rate)
-      .def_prop_ro("output_names", &Trainer::output_names)
-      .def("save", &Trainer::save, "path"_a, "metadata"_a, nb::call_guard<nb::gil_scoped_release>())
+      .def_prop_ro("output_names", &Trainer::output_names);
+}
+
+void register_files(nb::class_<Trainer>& trainer) {
+  using namespace nb::literals;
+  trainer.def("save", &Trainer::save, "path"_a, "metadata"_a, nb::call_guard<nb::gil_scoped_release>())
       .def(
           "to_bytes", [](const Trainer& self, const train::Metadata& metadata) { return to_bytes(self.to_bytes(metadata)); }, "metadata"_a)
       .def("save_adapters", &Trainer::save_adapters, "path"_a, nb::call_guard<nb::gil_scoped_release>())
@@ -296,7 +218,10 @@ void register_train(nb::module_& module) {
             return self.load_checkpoint(path, checkpoint_settings(own_settings));
           },
           "path"_a, "own_settings"_a, nb::call_guard<nb::gil_scoped_release>());
+}
 
+void register_checkpoints(nb::module_& module) {
+  using namespace nb::literals;
   using train::CheckpointFolder;
   nb::class_<CheckpointFolder>(module, "CheckpointFolder")
       .def(
@@ -322,7 +247,20 @@ void register_train(nb::module_& module) {
       .def(nb::init<const std::string&>(), "folder"_a)
       .def("write", &EventFile::write, "step"_a, "scalars"_a, nb::call_guard<nb::gil_scoped_release>())
       .def_prop_ro("path", &EventFile::path);
+}
 
+}  // namespace
+
+void register_train(nb::module_& module) {
+  using namespace nb::literals;
+  module.def("untied", &train::untied, "model"_a, "patterns"_a);
+  register_trainer_options(module);
+  nb::class_<Trainer> trainer(module, "Trainer");
+  register_making(trainer);
+  register_steps(trainer);
+  register_values(trainer);
+  register_files(trainer);
+  register_checkpoints(module);
   register_loader(module);
 }
 

@@ -5,16 +5,20 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from . import _clients, _treadle, communicator as _communicator, counters, fitting
+from . import _clients, _treadle, counters, fitting
+from ._trainer_options import TrainerKeywords, trainer_options, with_table
 from ._training_arguments import as_array, as_feeds, as_metadata, dtype_hints, load_model
 from ._treadle import Job, RunOptions, SessionOptions
 from .counters import NodeCounter
 from .fitting import Callback, EarlyStopping, Fit
 from .joint_module import JointModule, JointRun
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 __all__ = [
     "Callback",
@@ -44,24 +48,12 @@ def untied(model: Any, patterns: Iterable[str]) -> _treadle.Model:
     return _treadle.untied(load_model(model), list(patterns))
 
 
-_SCHEDULE = {"kind": "constant", "warmup_steps": 0, "total_steps": 0, "step_size": 0, "gamma": None, "final_factor": None}
-_LORA: dict[str, Any] = {"rank": 0, "alpha": None, "dropout": 0.0, "targets": [], "seed": 0}
-_LOSS_SCALING: dict[str, Any] = {"init_scale": None, "growth_factor": None, "backoff_factor": None, "growth_interval": None}
-_GROUP = {"parameters": [], "rate_factor": 1.0, "weight_decay": None}
-
-
-def _settings(what: str, given: Mapping[str, Any], known: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings given, and the others as they are otherwise."""
-    if unknown := [name for name in given if name not in known]:
-        raise ValueError(f"a {what} has no setting {unknown[0]!r}; it has {', '.join(known)}")
-    return {**known, **given}
-
-
 class Trainer:
     """Trains a model by gradient descent, with PyTorch's losses and optimizers.
 
     The model is one for inference: its float32 initializers of rank 1 or more are the parameters, BatchNormalization's running statistics
-    are states. Not for use by several threads at once.
+    are states. Not for use by several threads at once. Keywords are the options of the table "Trainers" in docs/options.md; None is the default.
+    `schedule`, `loss_scaling` and `lora` take several of them as a dict, `betas` two.
 
     :param model: a path, bytes, a `treadle.Model` or an `onnx.ModelProto`.
     :param output: the output, or another value by name, that the loss is taken of; the first output by default.
@@ -85,7 +77,7 @@ class Trainer:
     :param betas: of adam, adamw and lamb, (0.9, 0.999) by default, and of lion, (0.9, 0.99).
     :param epsilon: of adam, adamw and rmsprop, 1e-8 by default, of adagrad, 1e-10, and of lamb, 1e-6.
     :param smoothing: of rmsprop (PyTorch's alpha); 0.99 by default.
-    :param schedule: of the learning rate: {"kind": "constant", "step", "cosine", "linear" or "one_cycle", "warmup_steps": 0, "total_steps": 0,
+    :param schedule: of the learning rate: its kind, or {"kind": "constant", "step", "cosine", "linear" or "one_cycle", "warmup_steps": 0, "total_steps": 0,
         "step_size": 0, "gamma": 0.1, "final_factor": 0.0}, of which each kind takes its own; counted in updates. See docs/training.md.
     :param loss_scaling: where `sess_options.precision` has float16, how the loss is scaled: {"init_scale": 65536.0, "growth_factor": 2.0,
         "backoff_factor": 0.5, "growth_interval": 2000}, as of PyTorch's GradScaler. A step with an infinite or NaN gradient is skipped.
@@ -143,105 +135,21 @@ class Trainer:
         self,
         model: Any,
         *,
-        output: str = "",
-        loss: str | os.PathLike[str] | bytes | Any = "softmax_cross_entropy",
-        class_axis: int = 1,
-        ignore_index: int | None = None,
-        class_weights: Iterable[float] = (),
-        label_smoothing: float = 0.0,
-        huber_delta: float | None = None,
-        blank: int | None = None,
-        optimizer: str = "sgd",
-        learning_rate: float = 0.01,
-        momentum: float | None = None,
-        weight_decay: float | None = None,
-        nesterov: bool = False,
         betas: tuple[float, float] | None = None,
-        epsilon: float | None = None,
-        smoothing: float | None = None,
-        schedule: Mapping[str, Any] | None = None,
         loss_scaling: Mapping[str, Any] | None = None,
-        clip_value: float = 0.0,
-        clip_norm: float = 0.0,
-        accumulation_steps: int = 1,
-        ema_decay: float = 0.0,
-        ema_statistics: bool = False,
-        groups: Iterable[Mapping[str, Any]] = (),
-        parameters: Iterable[str] = (),
-        frozen: Iterable[str] = (),
-        initialize: Mapping[str, str | tuple[str, float]] | None = None,
-        initialization_seed: int = 0,
-        head: int = 0,
-        dynamic_batch: bool = False,
-        untied: Iterable[str] = (),
         lora: Mapping[str, Any] | None = None,
-        int32_labels: bool = False,
         num_threads: int = 0,
-        lazy_updates: bool | Iterable[str] = (),
-        fused_update: bool = False,
-        early_updates: bool = False,
-        communicator: Any = None,
-        communicator_deadline_s: float = _communicator.DEADLINE_S,
-        bucket_bytes: int = 4 << 20,
-        reduction: str = "float32",
-        shard_optimizer: bool = False,
         memory_limit_bytes: int = 0,
-        memory_fraction: float = 0.0,
-        recompute_fraction: float | None = None,
         spill_folder: str = "",
         job: Job | None = None,
         sess_options: SessionOptions | None = None,
+        **options: Unpack[TrainerKeywords],
     ) -> None:
-        options = _treadle.TrainerOptions()
-        options.output = output
-        if isinstance(loss, str):
-            options.set_loss(loss)
-        else:
-            options.set_loss_model(load_model(loss))
-        options.class_axis = class_axis
-        options.ignore_index = ignore_index
-        options.class_weights = [float(weight) for weight in class_weights]
-        options.label_smoothing = label_smoothing
-        options.huber_delta = huber_delta
-        options.blank = blank
-        options.memory_fraction = memory_fraction
-        if recompute_fraction is not None:
-            options.recompute_fraction = recompute_fraction
-        options.set_optimizer(optimizer)
-        options.learning_rate = learning_rate
-        options.momentum = momentum
-        options.weight_decay = weight_decay
-        options.nesterov = nesterov
-        options.beta1, options.beta2 = betas or (None, None)
-        options.epsilon = epsilon
-        options.smoothing = smoothing
-        options.set_schedule(**_settings("schedule", schedule or {}, _SCHEDULE))
-        options.set_loss_scaling(**_settings("loss scaling", loss_scaling or {}, _LOSS_SCALING))
-        options.clip_value = clip_value
-        options.clip_norm = clip_norm
-        options.accumulation_steps = accumulation_steps
-        options.ema_decay = ema_decay
-        options.ema_statistics = ema_statistics
-        for group in groups:
-            options.add_group(**_settings("group", group, _GROUP))
-        options.parameters = list(parameters)
-        options.frozen = list(frozen)
-        options.untied = list(untied)
-        for pattern, initializer in (initialize or {}).items():
-            name, scale = (initializer, 1.0) if isinstance(initializer, str) else initializer
-            options.add_initialization([pattern], name, scale)
-        options.initialization_seed = initialization_seed
-        options.head_classes = head
-        options.dynamic_batch = dynamic_batch
-        options.set_lora(**_settings("lora", lora or {}, _LORA))
-        options.int32_labels = int32_labels
-        options.lazy_updates = (["*"] if lazy_updates else []) if isinstance(lazy_updates, bool) else list(lazy_updates)
-        options.fused_update = fused_update
-        options.early_updates = early_updates
-        options.set_ranks(_communicator.of(communicator, communicator_deadline_s), bucket_bytes, reduction, shard_optimizer)
+        together = {"betas": betas, "loss_scaling": loss_scaling, "lora": lora}
+        made = trainer_options({**together, **options}, Trainer.__init__.__kwdefaults__ or ())
         model = load_model(model)
         self._inputs = model.inputs
-        self._trainer = _treadle.Trainer(model, options, num_threads, memory_limit_bytes, spill_folder, job, sess_options)
+        self._trainer = _treadle.Trainer(model, made, num_threads, memory_limit_bytes, spill_folder, job, sess_options)
         _clients.add(self)
 
     @classmethod
@@ -474,6 +382,9 @@ class Trainer:
     def to_text(self) -> str:
         """The forward, backward and update graph, one node a line."""
         return self._trainer.to_text()
+
+
+Trainer.__doc__ = with_table(Trainer.__doc__)
 
 
 def generate_artifacts(model: Any, folder: str | os.PathLike[str], **options: Any) -> None:

@@ -1,0 +1,125 @@
+// Attributes for the options of a table, so that Python has all of them.
+#pragma once
+
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/vector.h>
+
+#include <cctype>
+#include <string>
+#include <utility>
+
+#include "bindings.h"
+#include "session/option_table.h"
+
+namespace treadle::python {
+
+nb::object enum_value(const char* name, int value);
+/// ONNX Runtime takes its own enums only; plain numbers are as clear.
+int enum_number(const char* name, nb::handle value);
+
+/// The text of a row as a docstring.
+std::string sentence(const OptionInfo& row);
+inline std::string python_name(const OptionInfo& row) { return std::string(row.python.empty() ? row.name : row.python); }
+
+template <typename T>
+inline constexpr bool is_list = std::is_same_v<T, std::vector<std::string>> || std::is_same_v<T, std::vector<float>>;
+
+template <typename T>
+nb::object read_only(const T& list) {
+  if constexpr (is_list<T>)
+    return nb::tuple(nb::cast(list));
+  else
+    return nb::module_::import_("types").attr("MappingProxyType")(nb::cast(list));
+}
+
+// Lists and maps are handed out read-only: a change of a copy would be lost.
+template <typename T>
+constexpr const char* view_type() {
+  if constexpr (std::is_same_v<T, std::vector<std::string>>)
+    return "collections.abc.Sequence[str]";
+  else if constexpr (std::is_same_v<T, std::vector<float>>)
+    return "collections.abc.Sequence[float]";
+  else if constexpr (std::is_same_v<T, std::map<std::string, int64_t>>)
+    return "collections.abc.Mapping[str, int]";
+  else
+    return "collections.abc.Mapping[str, str]";
+}
+
+inline std::string signature(std::string_view name, std::string_view type) {
+  return "def " + std::string(name) + "(self) -> " + std::string(type);
+}
+
+/// Attributes for the rows of a table that `cls` does not have yet. @tparam Object  the options as Python has them
+template <typename O, typename Object>
+class Attributes {
+ public:
+  Attributes(nb::class_<Object>& cls, const OptionTable<O>& table) : cls_(cls), table_(table) {}
+
+  std::string doc(std::string_view name) const {
+    for (const Option<O>& row : table_.rows())
+      if (row.name == name) return sentence(row);
+    throw Error(ErrorCode::internal, "there is no option " + std::string(name));
+  }
+
+  void add_rows() {
+    for (const Option<O>& row : table_.rows()) {
+      const std::string name = python_name(row);
+      if (name == "-" || name.ends_with("()") || nb::hasattr(cls_, name.c_str())) continue;
+      std::visit([&](const auto& member) { add(name, row, member); }, row.member);
+    }
+  }
+
+ private:
+  template <typename M>
+  void add(const std::string& name, const Option<O>& row, const M& member) {
+    using T = ValueOf<M>;
+    if constexpr (std::is_same_v<M, ChoiceMember<O>>)
+      add_choice(name, row, member);
+    else if constexpr (std::is_same_v<M, TextMember<O>>)
+      add_text(name, row);
+    else if constexpr (std::is_void_v<T>)
+      throw Error(ErrorCode::internal, "no attribute is made of the option " + name);
+    else if constexpr (std::is_arithmetic_v<T> || is_optional<T> || std::is_same_v<T, std::string>)
+      cls_.def_prop_rw(
+          name.c_str(), [member](const Object& options) { return value_in<O>(options, member); }, setter<T>(row, member),
+          sentence(row).c_str());
+    else
+      cls_.def_prop_rw(
+          name.c_str(), [member](const Object& options) { return read_only(value_in<O>(options, member)); }, setter<T>(row, member),
+          nb::for_getter(nb::sig(signature(name, view_type<T>()).c_str())), sentence(row).c_str());
+  }
+
+  // A value out of its range leaves the one before.
+  template <typename T, typename M>
+  static auto setter(const Option<O>& row, const M& member) {
+    return [member, &row](Object& options, T value) {
+      T& place = value_in<O>(options, member);
+      T before = std::exchange(place, std::move(value));
+      try {
+        row.check_member(options);
+      } catch (...) {
+        place = std::move(before);
+        throw;
+      }
+    };
+  }
+  void add_text(const std::string& name, const Option<O>& row) {
+    cls_.def_prop_rw(
+        name.c_str(), [&row](const Object& options) { return row.get(options); },
+        [&row](Object& options, const std::string& value) { row.set(options, value); }, sentence(row).c_str());
+  }
+
+  void add_choice(const std::string& name, const Option<O>& row, const ChoiceMember<O>& member) {
+    if (row.python_enum.empty()) return add_text(name, row);
+    const char* enum_name = row.python_enum.data();
+    cls_.def_prop_rw(
+        name.c_str(), [member, enum_name](const Object& options) { return enum_value(enum_name, member.get(options)); },
+        [member, enum_name](Object& options, nb::handle value) { member.set(options, enum_number(enum_name, value)); },
+        nb::for_getter(nb::sig(signature(name, "treadle.enums." + std::string(enum_name)).c_str())), sentence(row).c_str());
+  }
+
+  nb::class_<Object>& cls_;
+  const OptionTable<O>& table_;
+};
+
+}  // namespace treadle::python

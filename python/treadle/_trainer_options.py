@@ -1,0 +1,151 @@
+"""The options of trainers: their keywords, and what the core makes of them. The core's table says which there are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, TypedDict
+
+from . import _treadle, communicator as _communicator
+from ._training_arguments import load_model
+
+
+class TrainerKeywords(TypedDict, total=False):
+    """Keywords of `treadle.train.Trainer`, for type checkers: a test compares them with the table. None: the default."""
+
+    loss: Any
+    output: str
+    int32_labels: bool
+    class_axis: int
+    ignore_index: int | None
+    class_weights: Iterable[float]
+    label_smoothing: float
+    huber_delta: float | None
+    blank: int | None
+    optimizer: str
+    learning_rate: float
+    momentum: float | None
+    weight_decay: float | None
+    nesterov: bool
+    beta1: float | None
+    beta2: float | None
+    epsilon: float | None
+    smoothing: float | None
+    init_scale: float | None
+    growth_factor: float | None
+    backoff_factor: float | None
+    growth_interval: int | None
+    clip_value: float
+    clip_norm: float
+    accumulation_steps: int
+    ema_decay: float
+    ema_statistics: bool
+    schedule: str | Mapping[str, Any] | None
+    warmup_steps: int
+    total_steps: int
+    step_size: int
+    gamma: float | None
+    final_factor: float | None
+    groups: Iterable[Mapping[str, Any]]
+    parameters: Iterable[str]
+    frozen: Iterable[str]
+    untied: Iterable[str]
+    initialize: Mapping[str, str | tuple[str, float]] | None
+    initialization_seed: int
+    dynamic_batch: bool
+    head: int
+    lora_rank: int
+    lora_alpha: float | None
+    lora_dropout: float
+    lora_targets: Iterable[str]
+    lora_seed: int
+    lazy_updates: bool | Iterable[str]
+    memory_fraction: float
+    recompute_fraction: float | None
+    fused_update: bool
+    early_updates: bool
+    communicator: Any
+    communicator_deadline_s: float
+    bucket_bytes: int
+    reduction: str
+    shard_optimizer: bool
+
+
+# By keyword.
+TABLE = {row["keyword"]: row for row in _treadle.trainer_options()}
+
+# Options that may be given together, in a dict: its keys, and the options that they stand for.
+_TOGETHER = {
+    "schedule": {"kind": "schedule"} | {name: name for name in ("warmup_steps", "total_steps", "step_size", "gamma", "final_factor")},
+    "loss_scaling": {name: name for name in ("init_scale", "growth_factor", "backoff_factor", "growth_interval")},
+    "lora": {name: f"lora_{name}" for name in ("rank", "alpha", "dropout", "targets", "seed")},
+    "betas": {"beta1": "beta1", "beta2": "beta2"},
+}
+
+
+def _one_by_one(given: Mapping[str, Any]) -> dict[str, Any]:
+    """The options alone, without those that nobody gave."""
+    options: dict[str, Any] = {}
+    for name, value in given.items():
+        settings = {name: value}
+        if name == "betas" and value is not None:
+            value = dict(zip(("beta1", "beta2"), value, strict=True))
+        if name in _TOGETHER and not isinstance(value, str):
+            names = _TOGETHER[name]
+            if unknown := [key for key in value or {} if key not in names]:
+                raise ValueError(f"a {name.replace('_', ' ')} has no setting {unknown[0]!r}; it has {', '.join(names)}")
+            settings = {names[key]: setting for key, setting in (value or {}).items()}
+        for option, setting in settings.items():
+            if setting is None:
+                continue
+            if option in options:
+                raise TypeError(f"the option {option} is given twice")
+            options[option] = setting
+    return options
+
+
+def _natural(options: _treadle.TrainerOptions, name: str, value: Any) -> Any:
+    """The value as the core takes it."""
+    if name == "groups":
+        return [dict(group) for group in value]
+    if name == "initialize":
+        return dict(value)
+    if name == "lazy_updates" and isinstance(value, bool):
+        return ["*"] if value else []
+    if name == "class_weights":
+        return [float(weight) for weight in value]
+    return list(value) if isinstance(getattr(options, name), tuple) else value
+
+
+def trainer_options(given: Mapping[str, Any], keywords: Iterable[str]) -> _treadle.TrainerOptions:
+    """What the core takes for the keywords given.
+
+    :param keywords: of `Trainer` besides those of the table.
+    """
+    for name in given:
+        if name not in TABLE and name not in _TOGETHER:
+            nearest = _treadle.nearest_names(name, [*TABLE, *keywords])
+            raise TypeError(f"Trainer() got an unexpected keyword argument {name!r}; is it {nearest}?")
+    options = _treadle.TrainerOptions()
+    values = _one_by_one(given)
+    communicator, deadline_s = values.pop("communicator", None), values.pop("communicator_deadline_s", _communicator.DEADLINE_S)
+    for name, value in values.items():
+        if name == "loss" and not isinstance(value, str):
+            options.set_loss_model(load_model(value))
+            continue
+        natural = _natural(options, name, value)
+        try:
+            setattr(options, name, natural)
+        except TypeError:
+            if name in ("groups", "initialize"):  # which say what of them is wrong
+                raise
+            expected = TABLE[name]["type"].replace("0 or 1", "True or False")
+            raise TypeError(f"{name} is {value!r}; {expected} is expected") from None
+    options.communicator = _communicator.of(communicator, deadline_s)
+    return options
+
+
+def with_table(doc: str | None) -> str | None:
+    """The docstring with a line for each option of the table that it does not explain."""
+    missing = [name for name in TABLE if f":param {name}:" not in (doc or "")]
+    lines = "".join(f"    :param {name}: {TABLE[name]['text']}\n" for name in missing)
+    return doc and doc.replace("    :param sess_options:", f"{lines}    :param sess_options:", 1)
