@@ -100,7 +100,7 @@ list(APPEND TREADLE_SOURCES ${CMAKE_CURRENT_SOURCE_DIR}/src/passes/captured_cons
 list(FILTER TREADLE_SOURCES EXCLUDE REGEX "/src/onnx/(export|export_opset|opset_history)\\.cpp$")
 list(FILTER TREADLE_SOURCES EXCLUDE REGEX "/src/c_api/(engine|executor|job|joint_module|partial_run|plugin_api|profile|quantize)\\.cpp$")
 list(FILTER TREADLE_SOURCES EXCLUDE REGEX
-  "/src/train/(batch|executor|executor_bind|executor_graphs|head|joint_graph|joint_module|joint_run|row_gradients|trainer_graphs|training_graph|untied|write_artifacts)\\.cpp$")
+  "/src/train/(batch|executor|executor_bind|executor_graphs|head|joint_graph|joint_module|joint_run|row_gradients|set_option|trainer_graphs|training_graph|untied|write_artifacts)\\.cpp$")
 file(GLOB stubs CONFIGURE_DEPENDS src/training_runtime/*.cpp)
 list(APPEND TREADLE_SOURCES ${stubs})
 

@@ -35,6 +35,14 @@ const OptionTable<TrainerOptions>& trainer_option_table();
 const OptionTable<ParameterGroup>& group_table();
 const OptionTable<Initialization>& initialization_table();
 
+inline constexpr const char* kGroupForm = "PATTERN,PATTERN;rate_factor=F;weight_decay=W";
+inline constexpr const char* kInitializeForm = "PATTERN,PATTERN;initializer=NAME;scale=F";
+
+// What texts of those rows do. @throws Error
+void set_loss(TrainerOptions& options, const std::string& name_or_path);
+void add_group(TrainerOptions& options, const std::string& text);
+void add_initialization(TrainerOptions& options, const std::string& text);
+
 /// @throws Error(invalid_argument) for numbers out of their ranges, options that nothing uses, and options that do not go together.
 void check_options(const TrainerOptions& options);
 

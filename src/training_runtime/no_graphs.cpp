@@ -3,6 +3,7 @@
 #include "graph/op_def.h"
 #include "ops/training/gradient_operator.h"
 #include "session/refusals.h"
+#include "train/options.h"
 #include "train/trainer_graphs.h"
 #include "treadle/error.h"
 
@@ -38,6 +39,12 @@ std::unique_ptr<Graph> TrainerGraphs::inference_graph(Inference wanted) const {
   return opened->evaluation(wanted.loss, wanted.outputs, *this);
 }
 std::string TrainerGraphs::description() const { throw_missing("several trainers as one"); }
+
+void set_option(TrainerOptions&, std::string_view, const std::string&) { throw_missing("a trainer of a model"); }
+void set_option(JointOptions&, std::string_view, const std::string&) { throw_missing("a joint module"); }
+void set_loss(TrainerOptions&, const std::string&) { throw_missing("a trainer of a model"); }
+void add_group(TrainerOptions&, const std::string&) { throw_missing("a trainer of a model"); }
+void add_initialization(TrainerOptions&, const std::string&) { throw_missing("a trainer of a model"); }
 
 void optimise(Graph&, const SessionOptions&, std::vector<std::string>) { throw_missing("an optimiser"); }
 void write_artifact_models(const TrainerGraphs&, const SessionOptions&, const std::string&) { throw_missing("writing artifacts"); }
