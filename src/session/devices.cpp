@@ -11,15 +11,12 @@
 #include "device/cpu/cpu_device.h"
 #include "device/sim/sim_type.h"
 #include "exec/memory/residency.h"
-#include "exec/schedule/placed_program.h"
 #include "session/model.h"
 #include "session/refusals.h"
 #include "treadle/error.h"
 
 namespace treadle {
 namespace {
-
-constexpr size_t kTrainingBulk = 15;  // MXNet's MXNET_EXEC_BULK_EXEC_MAX_NODE_TRAIN
 
 [[noreturn]] void throw_no_device(std::string_view name) {
   const std::vector<std::string> types = device_type_names();
@@ -165,26 +162,6 @@ void SessionDevices::read_groups(const Model& model) {
                     ? fmt::format("group2ctx: \"{}\" is the ctx_group of no node, and no node has one", group)
                     : fmt::format("group2ctx: \"{}\" is the ctx_group of no node; is it {}?", group, nearest_names(group, names)));
   }
-}
-
-exec::DevicePlacement SessionDevices::placement(const exec::Program& program) const {
-  exec::PlacementRequest request{.default_device = default_device_, .of_argument = of_argument_};
-  request.of_node = [this](const Node& node) { return device_of(node); };
-  request.has_own_kernels = [this](int device) { return types_[static_cast<size_t>(device)].kernels != nullptr; };
-  return exec::place_instructions(program, request);
-}
-
-std::unique_ptr<exec::Executor> SessionDevices::place(const exec::Program& program, bool training) const {
-  const exec::StreamOptions streams{.compute_streams = compute_streams_, .max_bulk = training ? kTrainingBulk : SIZE_MAX};
-  return std::make_unique<exec::PlacedProgram>(
-      program, devices_, exec::plan_streams(program, placement(program), static_cast<int>(devices_.size()), streams), memory_);
-}
-
-std::string SessionDevices::describe(const exec::Program& program) const {
-  std::vector<std::string> names(devices_.size());
-  for (const auto& [name, index] : by_name_) names[static_cast<size_t>(index)] = name;
-  const exec::StreamOptions streams{.compute_streams = compute_streams_};
-  return exec::describe(program, exec::plan_streams(program, placement(program), static_cast<int>(devices_.size()), streams), names);
 }
 
 }  // namespace treadle

@@ -1,8 +1,20 @@
-// Devices of a library that has the host alone, and what plugins bring.
+// Devices of a library that has the host alone, and no plugins that bring others: no session has any.
 #include "device/sim/sim_type.h"
+#include "session/devices.h"
+#include "treadle/error.h"
 
 namespace treadle {
+namespace {
+
+[[noreturn]] void throw_no_devices() {
+  throw Error(ErrorCode::not_implemented, "devices: this is a build for training from artifacts, which has the host alone");
+}
+
+}  // namespace
 
 void register_sim_type() {}
+
+std::unique_ptr<exec::Executor> SessionDevices::place(const exec::Program&, bool) const { throw_no_devices(); }
+std::string SessionDevices::describe(const exec::Program&) const { throw_no_devices(); }
 
 }  // namespace treadle
