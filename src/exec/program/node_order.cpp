@@ -170,6 +170,15 @@ std::vector<NodeId> with_updates_placed(const Graph& graph, const std::set<NodeI
   return order;
 }
 
+// Each node reads what the one before it makes: there is no other order.
+bool is_chain(const Graph& graph, std::span<const NodeId> order) {
+  for (size_t i = 1; i < order.size(); ++i)
+    if (std::ranges::none_of(graph.node(order[i]).inputs,
+                             [&](ValueId input) { return input != kNoValue && graph.value(input).producer == order[i - 1]; }))
+      return false;
+  return true;
+}
+
 }  // namespace
 
 bool is_update(const Node& node) { return node.op && node.op->updated_input; }
@@ -188,7 +197,7 @@ std::vector<NodeId> choose_order(const Graph& graph, bool saves_memory, const st
   for (NodeId id : updates)
     if (forward && is_behind(graph, graph.node(id), *forward)) early.insert(id);
   std::vector<NodeId> order = with_updates_placed(graph, updates, early);
-  if (!saves_memory || order.size() > kMaxReordered) return order;
+  if (!saves_memory || order.size() > kMaxReordered || is_chain(graph, order)) return order;
   const Description description(graph, order, kSomeExtent, early);
   if (!description.is_known()) return order;
   std::vector<int32_t> as_it_is(order.size());
