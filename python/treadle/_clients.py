@@ -11,17 +11,28 @@ _Observer = Callable[[Any], None]
 
 # The lock is held by nobody who calls something: a module has a lock of its own, and tells of its graphs under it.
 _lock = threading.Lock()
-_known: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()  # by id
+# By id. What is gone is taken out now and then, not as it goes: callbacks would be a twentieth of the start of a small session.
+_known: dict[int, weakref.ref[Any]] = {}
+_crowded = 64  # so many entries, and those that are gone are taken out
 _watchers: list[_Observer] = []
 
 
 def add(client: Any) -> None:
     """From now on the client is one of the process's, for as long as somebody else holds it."""
+    global _crowded
     with _lock:
-        _known[id(client)] = client
+        if len(_known) >= _crowded:
+            for number in [number for number, known in _known.items() if known() is None]:
+                del _known[number]
+            _crowded = max(64, 2 * len(_known))
+        _known[id(client)] = weakref.ref(client)
         watchers = list(_watchers)
     for watcher in watchers:
         _tell_of(client, watcher)
+
+
+def _all() -> list[Any]:
+    return [client for known in list(_known.values()) if (client := known()) is not None]
 
 
 def _tell_of(client: Any, watcher: _Observer) -> None:
@@ -52,7 +63,7 @@ class Process:
         with _lock:
             self._tellers[observer] = tell
             _watchers.append(tell)
-            clients = list(_known.values())
+            clients = _all()
         for client in clients:
             _tell_of(client, tell)
 
@@ -61,7 +72,7 @@ class Process:
         with _lock:
             tell = self._tellers.pop(observer)
             _watchers.remove(tell)
-            clients = list(_known.values())
+            clients = _all()
         for client in clients:
             while tell in getattr(client, "observers", ()):
                 client.unwatch(tell)
