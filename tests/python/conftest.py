@@ -22,6 +22,12 @@ def _find_shared_data():
 SHARED_DATA = _find_shared_data()
 
 
+@pytest.fixture(autouse=True, scope="session")
+def own_sharing_folder(tmp_path_factory):
+    # Read once, by the first job of the process: those of whatever test.
+    os.environ.setdefault("TREADLE_SHARING_DIR", str(tmp_path_factory.mktemp("jobs")))
+
+
 @pytest.fixture(scope="session")
 def ort():
     """ONNX Runtime itself."""

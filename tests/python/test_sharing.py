@@ -15,14 +15,9 @@ from treadle import errors
 import small_models as small
 
 
-@pytest.fixture(autouse=True, scope="module")
-def own_folder(tmp_path_factory):
-    # Read once, by the first job of the process.
-    os.environ.setdefault("TREADLE_SHARING_DIR", str(tmp_path_factory.mktemp("jobs")))
-
-
 def eventually(condition):
-    for _ in range(30_000):
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
         if condition():
             return True
         time.sleep(0.001)
