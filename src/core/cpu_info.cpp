@@ -229,6 +229,10 @@ CpuInfo detect() {
   info.memory_limit_bytes = physical_memory_bytes();
   if (limits.memory_bytes) info.memory_limit_bytes = std::min<size_t>(info.memory_limit_bytes, *limits.memory_bytes);
   info.features = detect_features();
+#if defined(HWY_COMPILE_ONLY_STATIC) && defined(__x86_64__) && !defined(__AVX512F__)
+  // Panels are as wide as the vectors of the one instruction set that was built. Tiles take panels of sixteen floats.
+  info.features.amx_bf16 = info.features.amx_int8 = false;
+#endif
   if (const char* isa = std::getenv("TREADLE_ISA"); isa && *isa) info.features = limited_features(info.features, isa);
   info.caches = cache_sizes();
   return info;
