@@ -40,8 +40,8 @@ std::unique_lock<std::mutex> RunBudget::begin() {
   moved_before_ = kNeverMoved;
   // The limit may become another one between the choice of a plan and its room: then the choice is made again.
   for (;;) {
-    choose();
     try {
+      choose();
       return make_room();
     } catch (const OutOfMemory&) {
       if (!is_outdated()) throw;
@@ -96,7 +96,7 @@ void RunBudget::choose() {
       later_bytes_ = bytes;
       const size_t limit = control_.pass->arena_capacity(outputs + bytes);
       if (limit == 0 && bytes > beside.certain_bytes) continue;
-      plan = binding.budgeted(capacity_beside(outputs + bytes), order);
+      plan = binding.budgeted(std::min(share_of_arena(binding), limit), order);
       if (rounded(plan->arena_bytes) <= limit) break;  // the share is kept where it can be
       if (bytes > beside.certain_bytes) continue;
       const size_t arena_bytes = rounded(plan->arena_bytes);
