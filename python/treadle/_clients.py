@@ -32,7 +32,8 @@ def add(client: Any) -> None:
 
 
 def _all() -> list[Any]:
-    return [client for known in list(_known.values()) if (client := known()) is not None]
+    """Those that are still there. The caller has the lock."""
+    return [client for known in _known.values() if (client := known()) is not None]
 
 
 def _tell_of(client: Any, watcher: _Observer) -> None:
