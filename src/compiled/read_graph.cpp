@@ -142,8 +142,8 @@ class GraphReader {
     return made;
   }
 
-  std::vector<std::pair<std::string, std::string>> pairs() {
-    std::vector<std::pair<std::string, std::string>> made;
+  Properties pairs() {
+    Properties made;
     for (size_t i = in_.count(16); i > 0; --i) {
       std::string key = in_.text();
       made.emplace_back(std::move(key), in_.text());

@@ -102,7 +102,7 @@ class GraphWriter {
     return kept;
   }
 
-  void pairs(const std::vector<std::pair<std::string, std::string>>& items) {
+  void pairs(const Properties& items) {
     out_.count(items.size());
     for (const auto& [key, text] : items) out_.text(key), out_.text(text);
   }

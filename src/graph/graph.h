@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/properties.h"
 #include "graph/attributes.h"
 #include "graph/dim.h"
 #include "graph/name_index.h"
@@ -79,7 +80,7 @@ struct Node {
   std::vector<Body> bodies;
   std::vector<std::string> sources;  // names of the nodes of the model as read that this node stands for
   std::string doc;
-  std::vector<std::pair<std::string, std::string>> metadata;
+  Properties metadata;
 
   bool is(std::string_view type, std::string_view in_domain = "") const { return op_type == type && domain == in_domain; }
   bool has_input(size_t i) const { return i < static_cast<size_t>(num_formal_inputs) && inputs[i] != kNoValue; }
@@ -145,7 +146,7 @@ class Graph {
 
   std::string name, doc;
   std::map<std::string, int> opsets;  // domain → version that the nodes were written for
-  std::vector<std::pair<std::string, std::string>> metadata;
+  Properties metadata;
 
   SymbolTable& symbols() const { return *symbols_; }
   const std::shared_ptr<SymbolTable>& symbol_table() const { return symbols_; }

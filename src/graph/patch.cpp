@@ -160,7 +160,7 @@ class PatchDriver {
   const PatchOptions& options_;
   std::string_view last_rule_;
   std::vector<std::vector<std::string>> removed_sources_;  // of the nodes that the patch in hand has made superfluous
-  std::vector<std::vector<std::pair<std::string, std::string>>> removed_metadata_;  // of the same
+  std::vector<Properties> removed_metadata_;               // of the same
   std::vector<NodeId> queue_;
   std::vector<bool> queued_;
 };

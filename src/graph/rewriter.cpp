@@ -6,8 +6,9 @@
 
 namespace treadle {
 
-void Provenance::merge_metadata(std::span<const std::pair<std::string, std::string>> more) {
-  if (metadata.empty()) return metadata.assign(more.begin(), more.end());
+void Provenance::merge_metadata(const Properties& more) {
+  if (metadata.empty()) metadata = more;
+  if (metadata.shares_with(more)) return;
   for (const auto& entry : more) {
     const bool known = std::any_of(metadata.begin(), metadata.end(), [&](const auto& have) { return have.first == entry.first; });
     if (!known) metadata.push_back(entry);

@@ -15,11 +15,11 @@ namespace treadle {
 /// What a node stands for: nodes of the model as read, and their metadata_props (marks such as treadle.recompute).
 struct Provenance {
   std::vector<std::string> sources;
-  std::vector<std::pair<std::string, std::string>> metadata;
+  Properties metadata;
 
   /// Takes the node's into the list. Of two entries with one key the first stays.
   void merge(const Node& node);
-  void merge_metadata(std::span<const std::pair<std::string, std::string>> more);
+  void merge_metadata(const Properties& more);
 };
 
 class Rewriter {

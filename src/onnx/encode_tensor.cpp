@@ -19,7 +19,7 @@ void encode_external(const EncodeContext& context, const ExternalDataDef& extern
   Properties entries{{"location", external.location}, {"offset", std::to_string(external.offset)}};
   if (external.length) entries.emplace_back("length", std::to_string(*external.length));
   if (!external.checksum.empty()) entries.emplace_back("checksum", external.checksum);
-  entries.insert(entries.end(), external.other.begin(), external.other.end());
+  entries.append(external.other);
   encode_properties(context, 13, entries);
   context.out.varint(14, 1);
 }

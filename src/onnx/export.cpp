@@ -412,7 +412,7 @@ class Exporter {
       def.attributes.push_back(std::move(attribute));
     }
     if (options_.own_operators && !node.op->deterministic) {
-      std::erase_if(def.metadata_props, [](const auto& property) { return property.first == kRandomId; });
+      erase_if(def.metadata_props, [](const auto& property) { return property.first == kRandomId; });
       def.metadata_props.emplace_back(kRandomId, std::to_string(random_id(node)));
     }
     if (node.domain == kOwnDomain && !options_.own_operators) def.op_type = function_for(scope.graph, node, def);

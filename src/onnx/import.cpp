@@ -129,7 +129,7 @@ class Importer {
     Graph& graph = *scope.graph;
     graph.name = def.name;
     graph.doc = def.doc_string;
-    if (!is_body) graph.metadata.insert(graph.metadata.end(), def.metadata_props.begin(), def.metadata_props.end());
+    if (!is_body) graph.metadata.append(def.metadata_props);
     std::unordered_map<std::string, const ValueInfoDef*> input_of;
     for (const ValueInfoDef& input : def.inputs) input_of.emplace(input.name, &input);
     std::unordered_set<std::string> initialized;

@@ -12,15 +12,13 @@
 #include <utility>
 #include <vector>
 
+#include "core/properties.h"
 #include "treadle/tensor.h"
 
 namespace treadle::onnx {
 
 /// The newest IR version whose fields are all known here; a file of a newer one is refused rather than half read.
 inline constexpr int64_t kMaxIrVersion = 14;
-
-/// metadata_props and the like: order and repeated keys are kept.
-using Properties = std::vector<std::pair<std::string, std::string>>;
 
 /// What a struct owns and may be without: a copy owns a copy.
 template <typename T>

@@ -114,7 +114,7 @@ uint64_t parse_number(const Place& place, std::string_view key, std::string_view
 void parse_external_entry(ParseContext& context, WireReader reader, ExternalDataDef& out) {
   Properties entry;
   parse_property(context, reader, entry);
-  auto& [key, value] = entry.front();
+  const auto& [key, value] = entry[0];
   if (key == "location")
     out.location = value;
   else if (key == "offset")
@@ -124,7 +124,7 @@ void parse_external_entry(ParseContext& context, WireReader reader, ExternalData
   else if (key == "checksum")
     out.checksum = value;
   else
-    out.other.push_back(std::move(entry.front()));
+    out.other.append(entry);
 }
 
 Outline read_outline(ParseContext& context, WireReader reader, TensorDef& out) {

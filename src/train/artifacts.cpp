@@ -63,7 +63,7 @@ Artifacts::Artifacts(const std::string& folder, const SessionOptions& session) :
                             TREADLE_VERSION));
   auto without_key = [&](const char* file) {  // what is saved says nothing of artifacts
     onnx::ModelDef def = models_.at(file).impl().def;
-    std::erase_if(def.metadata_props, [](const auto& property) { return property.first == kArtifactsKey; });
+    erase_if(def.metadata_props, [](const auto& property) { return property.first == kArtifactsKey; });
     return make_model(std::move(def), artifact_path(folder, file));
   };
   std::optional<Model> loss;

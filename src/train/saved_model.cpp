@@ -22,7 +22,7 @@ onnx::ModelDef copy_with(const Model& model, std::span<const NamedTensors* const
     for (const NamedTensors* named : values)
       if (auto found = named->find(initializer.name); found != named->end()) initializer.value = found->second;
   for (const auto& [key, value] : metadata) {
-    std::erase_if(def.metadata_props, [&key = key](const auto& property) { return property.first == key; });
+    erase_if(def.metadata_props, [&key = key](const auto& property) { return property.first == key; });
     def.metadata_props.emplace_back(key, value);
   }
   return def;

@@ -185,7 +185,7 @@ void remove_other_weights(const std::string& folder, const std::string& kept) {
 }
 
 void set_property(onnx::ModelDef& def, const char* key, std::string value) {
-  std::erase_if(def.metadata_props, [&](const auto& property) { return property.first == key; });
+  erase_if(def.metadata_props, [&](const auto& property) { return property.first == key; });
   def.metadata_props.emplace_back(key, std::move(value));
 }
 

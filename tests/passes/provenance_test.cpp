@@ -139,7 +139,7 @@ TEST(Rewriter, NewNodesStandForWhatTheyReplace) {
   verify(*graph);
   const Node& made = graph->node(graph->first());
   EXPECT_EQ(made.sources, (std::vector<std::string>{"first", "second"}));
-  EXPECT_EQ(made.metadata, (std::vector<std::pair<std::string, std::string>>{{kMark, "always"}, {"a", "1"}}));
+  EXPECT_EQ(made.metadata, (Properties{{kMark, "always"}, {"a", "1"}}));
   EXPECT_EQ(graph->value(graph->outputs[0]).name, "second");
 }
 

@@ -166,7 +166,7 @@ TEST(Backend, SubgraphsStandForWhatTheyReplace) {
   const Node& made = graph->node(graph->first());
   EXPECT_EQ(made.op_type, "Subgraph");
   EXPECT_EQ(made.sources, (std::vector<std::string>{"first", "second"}));
-  EXPECT_EQ(made.metadata, (std::vector<std::pair<std::string, std::string>>{{"treadle.recompute", "always"}}));
+  EXPECT_EQ(made.metadata, (Properties{{"treadle.recompute", "always"}}));
   const auto limited = make();
   EXPECT_EQ(plugin::partition(*limited, {.backends = "kept"}, 1).size(), 1U);
   EXPECT_EQ(backend.compiled, 3);

@@ -204,8 +204,8 @@ TEST(Artifacts, OthersAreRefused) {
   auto set = [&](const char* key, const std::string& value) {
     one.write_artifacts(folder.path.string());
     edit(training, [&](onnx::ModelDef& def) {
-      for (auto& [name, text] : def.metadata_props)
-        if (name == key) text = value;
+      erase_if(def.metadata_props, [&](const auto& entry) { return entry.first == key; });
+      def.metadata_props.emplace_back(key, value);
     });
   };
   set("treadle.artifacts.version", "0.0.9");
