@@ -6,6 +6,8 @@
 #include <cstring>
 #include <optional>
 #include <set>
+#include <span>
+#include <string_view>
 #include <unordered_map>
 #include <unordered_set>
 
@@ -19,7 +21,7 @@ namespace {
 // Nodes of the file cost it bytes; those that calls of functions repeat do not.
 constexpr int64_t kMaxFunctionNodes = 250'000;
 
-std::string normalised_domain(const std::string& domain) { return domain == "ai.onnx" ? "" : domain; }
+std::string_view normalised_domain(std::string_view domain) { return domain == "ai.onnx" ? "" : domain; }
 
 [[noreturn]] void fail(std::string message) { throw Error(ErrorCode::invalid_model, std::move(message)); }
 
@@ -28,11 +30,13 @@ std::string describe_def(const NodeDef& def) {
                      def.domain.empty() ? "ai.onnx" : def.domain);
 }
 
+using Names = std::unordered_set<std::string_view>;  // which the definitions own, as all that is a view here
+
 /// The names of one graph while it is read, and the graph around it.
 struct Scope {
   Graph* graph;
   Scope* parent;
-  std::unordered_map<std::string, ValueId> names;
+  std::unordered_map<std::string_view, ValueId> names;
   /// Values of the parent that this body reads: (inside, outside).
   std::vector<std::pair<ValueId, ValueId>> captures;
 };
@@ -40,7 +44,7 @@ struct Scope {
 /// What a local function's nodes see in place of the file's: names, attributes, opsets.
 struct FunctionFrame {
   const FunctionDef* function = nullptr;
-  std::unordered_map<std::string, const AttributeDef*> attributes;
+  std::unordered_map<std::string_view, const AttributeDef*> attributes;
   std::string prefix;  // of the names of its values and nodes
   int depth = 0;
 };
@@ -54,9 +58,10 @@ class Importer {
 
   std::unique_ptr<Graph> run() {
     auto graph = std::make_unique<Graph>(symbols_);
-    for (const OpsetImport& opset : model_.opset_imports) opsets_[normalised_domain(opset.domain)] = static_cast<int>(opset.version);
-    check_opsets(opsets_);
-    graph->opsets = opsets_;
+    for (const OpsetImport& opset : model_.opset_imports)
+      opsets_[std::string(normalised_domain(opset.domain))] = static_cast<int>(opset.version);
+    check_opsets();
+    graph->opsets = {opsets_.begin(), opsets_.end()};
     graph->metadata = model_.metadata_props;
     Scope scope{graph.get(), nullptr, {}, {}};
     import_graph_def(model_.graph, scope, FunctionFrame{}, /*is_body=*/false);
@@ -65,11 +70,11 @@ class Importer {
 
  private:
   static std::string key(const std::string& domain, const std::string& name, const std::string& overload) {
-    return normalised_domain(domain) + "\n" + name + "\n" + overload;
+    return fmt::format("{}\n{}\n{}", normalised_domain(domain), name, overload);
   }
 
-  static void check_opsets(const std::map<std::string, int>& opsets) {
-    for (const auto& [domain, version] : opsets) {
+  void check_opsets() const {
+    for (const auto& [domain, version] : opsets_) {
       int newest = newest_opset(domain);
       if (newest > 0 && (version < 1 || version > newest))
         throw Error(ErrorCode::not_implemented, fmt::format("the model needs opset {} of {}; this build knows 1 to {}", version,
@@ -130,9 +135,8 @@ class Importer {
     graph.name = def.name;
     graph.doc = def.doc_string;
     if (!is_body) graph.metadata.append(def.metadata_props);
-    std::unordered_map<std::string, const ValueInfoDef*> input_of;
-    for (const ValueInfoDef& input : def.inputs) input_of.emplace(input.name, &input);
-    std::unordered_set<std::string> initialized;
+    Names inputs, initialized;
+    for (const ValueInfoDef& input : def.inputs) inputs.insert(input.name);
     for (const TensorDef& tensor : def.initializers) initialized.insert(tensor.name);
     for (const SparseTensorDef& tensor : def.sparse_initializers) initialized.insert(tensor.values.name);
     for (const ValueInfoDef& input : def.inputs) {
@@ -143,7 +147,7 @@ class Importer {
     for (const TensorDef& tensor : def.initializers) {
       if (!tensor.value.defined())
         fail(fmt::format("the initializer \"{}\" has no elements here: its external data was not read", tensor.name));
-      add_initializer(scope, tensor.name, tensor.value, input_of.contains(tensor.name), is_body);
+      add_initializer(scope, tensor.name, tensor.value, inputs.contains(tensor.name), is_body);
     }
     for (const SparseTensorDef& tensor : def.sparse_initializers)
       add_initializer(scope, tensor.values.name, to_dense(tensor), false, is_body);
@@ -206,11 +210,11 @@ class Importer {
   }
 
   // Names that a node reads from its graph, those that its bodies read from around them included.
-  static void collect_reads(const NodeDef& def, std::unordered_set<std::string>& reads) {
+  static void collect_reads(const NodeDef& def, Names& reads) {
     for (const std::string& input : def.inputs)
       if (!input.empty()) reads.insert(input);
     auto body = [&](const GraphDef& graph) {
-      std::unordered_set<std::string> inner;
+      Names inner;
       for (const NodeDef& node : graph.nodes) collect_reads(node, inner);
       for (const ValueInfoDef& output : graph.outputs) inner.insert(output.name);
       for (const NodeDef& node : graph.nodes)
@@ -227,21 +231,20 @@ class Importer {
 
   // The nodes in an order in which values are made before they are read. Files should have it; some do not.
   static std::vector<const NodeDef*> sorted(const std::vector<NodeDef>& nodes) {
-    std::unordered_map<std::string, size_t> producer;
+    std::unordered_map<std::string_view, size_t> producer;
     for (size_t i = 0; i < nodes.size(); ++i)
       for (const std::string& output : nodes[i].outputs)
         if (!output.empty()) producer.emplace(output, i);
-    std::vector<std::vector<size_t>> readers(nodes.size());
-    std::vector<size_t> missing(nodes.size(), 0);
+    std::vector<std::pair<size_t, size_t>> reads;  // (reader, producer), by readers
     bool in_order = true;
+    Names names;
     for (size_t i = 0; i < nodes.size(); ++i) {
-      std::unordered_set<std::string> reads;
-      collect_reads(nodes[i], reads);
-      for (const std::string& name : reads) {
+      names.clear();
+      collect_reads(nodes[i], names);
+      for (std::string_view name : names) {
         auto found = producer.find(name);
         if (found == producer.end()) continue;
-        readers[found->second].push_back(i);
-        ++missing[i];
+        reads.emplace_back(i, found->second);
         in_order &= found->second < i;
       }
     }
@@ -250,6 +253,12 @@ class Importer {
     if (in_order) {
       for (const NodeDef& node : nodes) order.push_back(&node);
       return order;
+    }
+    std::vector<std::vector<size_t>> readers(nodes.size());
+    std::vector<size_t> missing(nodes.size(), 0);
+    for (auto [reader, made_by] : reads) {
+      readers[made_by].push_back(reader);
+      ++missing[reader];
     }
     std::set<size_t> ready;  // the earliest in the file first, so that the order stays close to the file's
     for (size_t i = 0; i < nodes.size(); ++i)
@@ -274,12 +283,17 @@ class Importer {
         throw Error(ErrorCode::resource_exhausted, fmt::format("the model unfolds into more than {} nodes", options_.max_nodes));
       if (frame.function && ++num_function_nodes_ > kMaxFunctionNodes)
         throw Error(ErrorCode::resource_exhausted, fmt::format("local functions unfold into more than {} nodes", kMaxFunctionNodes));
-      auto function = functions_.find(key(def->domain, def->op_type, def->overload));
-      if (function != functions_.end())
-        import_call(*def, *function->second, scope, frame);
+      if (const FunctionDef* function = find_function(*def))
+        import_call(*def, *function, scope, frame);
       else
         import_node(*def, scope, frame);
     }
+  }
+
+  const FunctionDef* find_function(const NodeDef& def) const {
+    if (functions_.empty()) return nullptr;
+    auto found = functions_.find(key(def.domain, def.op_type, def.overload));
+    return found == functions_.end() ? nullptr : found->second;
   }
 
   ValueId resolve_input(Scope& scope, const NodeDef& def, const std::string& name) {
@@ -297,18 +311,20 @@ class Importer {
     node.overload = def.overload;
     node.op = find_op(node.domain, node.op_type);
     node.version = version_for(def, frame);
-    std::string own_name = def.name.empty() && !def.outputs.empty() ? def.outputs[0] : def.name;
-    node.name = graph.unique_node_name(frame.prefix + own_name);
-    node.sources = {frame.prefix + own_name};
+    std::string name = frame.prefix + (def.name.empty() && !def.outputs.empty() ? def.outputs[0] : def.name);
+    node.name = graph.unique_node_name(name);
+    node.sources.push_back(std::move(name));
     node.doc = def.doc_string;
     node.metadata = def.metadata_props;
+    node.inputs.reserve(def.inputs.size());
     for (const std::string& input : def.inputs) node.inputs.push_back(resolve_input(scope, def, input));
     while (!node.inputs.empty() && node.inputs.back() == kNoValue) node.inputs.pop_back();
     node.num_formal_inputs = static_cast<int>(node.inputs.size());
     std::vector<std::vector<std::pair<ValueId, ValueId>>> captures;
     for (const AttributeDef& attribute : def.attributes) import_attribute(attribute, node, scope, frame, captures);
-    std::vector<std::string> outputs = def.outputs;
-    while (!outputs.empty() && outputs.back().empty()) outputs.pop_back();
+    std::span<const std::string> outputs = def.outputs;
+    while (!outputs.empty() && outputs.back().empty()) outputs = outputs.first(outputs.size() - 1);
+    node.outputs.reserve(outputs.size());
     for (const std::string& output : outputs) {
       if (output.empty()) {
         node.outputs.push_back(kNoValue);
@@ -327,7 +343,7 @@ class Importer {
   }
 
   int version_for(const NodeDef& def, const FunctionFrame& frame) const {
-    std::string domain = normalised_domain(def.domain);
+    const std::string_view domain = normalised_domain(def.domain);
     if (frame.function) {
       for (const OpsetImport& opset : frame.function->opset_imports)
         if (normalised_domain(opset.domain) == domain) return static_cast<int>(opset.version);
@@ -433,7 +449,7 @@ class Importer {
   const ModelDef& model_;
   const ImportOptions& options_;
   std::shared_ptr<SymbolTable> symbols_;
-  std::map<std::string, int> opsets_;
+  std::map<std::string, int, std::less<>> opsets_;
   std::unordered_map<std::string, const FunctionDef*> functions_;
   int64_t num_nodes_ = 0, num_function_nodes_ = 0;
   int64_t dense_bytes_ = 0, stored_bytes_ = 0;  // of sparse tensors

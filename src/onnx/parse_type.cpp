@@ -48,6 +48,7 @@ void parse_tensor_type(ParseContext& context, WireReader reader, TypeDef& out) {
     for (WireReader shape = reader.message(); shape.next();) {
       if (shape.field() != 1) continue;
       context.count_message();
+      if (out.shape->empty()) out.shape->reserve(4);
       Place::Step step(context.place, "shape.dim", out.shape->size(), nullptr);
       parse_dim(shape.message(), out.shape->emplace_back());
     }

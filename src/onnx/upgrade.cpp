@@ -20,6 +20,13 @@ int since_of(const OpDef& op, int version) {
   return result;
 }
 
+// Whether rewrite_once() may replace the node. Most have their operator's newest form already, and nothing of them is noted.
+bool may_be_rewritten(const Node& node) {
+  const OpDef& op = *node.op;
+  const int since = op.since.empty() ? 1 : since_of(op, node.version);
+  return op.decompose || std::any_of(op.upgrade.begin(), op.upgrade.end(), [&](const UpgradeStep& step) { return step.from >= since; });
+}
+
 // Applies the next step that changes the node, or its decomposition. Returns false if the node is what it should be.
 bool rewrite_once(Graph& graph, NodeId id) {
   Node& node = graph.node(id);
@@ -114,10 +121,11 @@ void upgrade_graph(Graph& graph, const InferOptions& infer_options, Inference in
       id = graph.next(id);
       continue;
     }
-    NodeId previous = graph.previous(id);
-    const std::vector<std::string> sources = node.sources;
-    const auto metadata = node.metadata;
-    std::string context = describe(node);
+    const NodeId previous = graph.previous(id);
+    const bool may_go = may_be_rewritten(node);
+    const std::vector<std::string> sources = may_go ? node.sources : std::vector<std::string>();
+    const Properties metadata = node.metadata;
+    const std::string context = may_go ? describe(node) : std::string();
     try {
       if (rewrite_once(graph, id)) {
         // Look at what stands in its place: new nodes stand for the same nodes of the model.
@@ -129,7 +137,7 @@ void upgrade_graph(Graph& graph, const InferOptions& infer_options, Inference in
         continue;
       }
     } catch (Error& error) {
-      error.add_context(context + ", during the opset upgrade");
+      error.add_context((may_go ? context : describe(graph.node(id))) + ", during the opset upgrade");
       if (!errors) throw;  // as what it is
       errors->push_back(error);
       id = graph.next(id);
