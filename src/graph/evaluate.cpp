@@ -177,7 +177,7 @@ class Evaluation final : public DeferringOperands {
     if (node_.op->infer) node_.op->infer(context);
     for (size_t i = 0; i < output_dtypes_.size(); ++i) {
       if (!node_.has_output(i)) continue;
-      const Type& type = context.outputs[i];
+      const Type& type = context.outputs[i].type;
       if (!type.is_static()) throw Error(ErrorCode::internal, fmt::format("inference left output {} as {}", i, to_string(type)));
       Tensor made = allocate_output(static_cast<int>(i), type.static_shape());
       e_.shapes[inputs_.size() + i] = made.shape();

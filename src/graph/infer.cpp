@@ -48,17 +48,17 @@ Dim merge_dims(const Dim& inferred, const Dim& declared, bool* contradiction) {
   return inferred.data_dependent() && !declared.data_dependent() ? declared : inferred;
 }
 
-std::vector<InferContext::Operand> operands_of(const Graph& graph, const Node& node) {
-  std::vector<InferContext::Operand> operands(node.inputs.size());
-  for (size_t i = 0; i < operands.size(); ++i) {
-    if (node.inputs[i] == kNoValue) continue;
-    const Value& value = graph.value(node.inputs[i]);
-    // What lies at an odd address is large: weights, of which inference wants no elements.
-    const Tensor* content = graph.stored_tensor(node.inputs[i]);
-    operands[i] = {&value.type, content && is_aligned(*content) ? content : nullptr, &value.known};
+struct Operands : ShortVector<InferContext::Operand> {
+  Operands(const Graph& graph, const Node& node) : ShortVector(node.inputs.size()) {
+    for (size_t i = 0; i < size(); ++i) {
+      if (node.inputs[i] == kNoValue) continue;
+      const Value& value = graph.value(node.inputs[i]);
+      // What lies at an odd address is large: weights, of which inference wants no elements.
+      const Tensor* content = graph.stored_tensor(node.inputs[i]);
+      (*this)[i] = {&value.type, content && is_aligned(*content) ? content : nullptr, &value.known};
+    }
   }
-  return operands;
-}
+};
 
 // A tensor of this dtype holds the integer as it is: it neither wraps around nor is it rounded.
 bool holds(DType dtype, int64_t value) {
@@ -121,12 +121,7 @@ std::optional<KnownValues> InferContext::Operand::known_values() const {
 }
 
 InferContext::InferContext(const Node& node, SymbolTable& symbols, std::span<const Operand> inputs, InferBody infer_body)
-    : outputs(node.outputs.size()),
-      known_outputs(node.outputs.size()),
-      node_(node),
-      symbols_(symbols),
-      inputs_(inputs),
-      infer_body_(std::move(infer_body)) {}
+    : outputs(node.outputs.size()), node_(node), symbols_(symbols), inputs_(inputs), infer_body_(std::move(infer_body)) {}
 
 const Type& InferContext::input(int i) const { return has_input(i) ? *inputs_[static_cast<size_t>(i)].type : kUnknownType; }
 const Tensor* InferContext::constant(int i) const { return has_input(i) ? inputs_[static_cast<size_t>(i)].constant : nullptr; }
@@ -153,12 +148,12 @@ int InferContext::axis(std::string_view name, int64_t otherwise, int rank) const
 }
 
 void InferContext::set_output(int i, Type type) {
-  if (i < static_cast<int>(outputs.size())) outputs[static_cast<size_t>(i)] = std::move(type);
+  if (i < static_cast<int>(outputs.size())) outputs[static_cast<size_t>(i)].type = std::move(type);
 }
 
 void InferContext::set_known(int i, KnownValues values) {
   if (i < static_cast<int>(outputs.size()) && static_cast<int64_t>(values.size()) <= kMaxKnownValues)
-    known_outputs[static_cast<size_t>(i)] = std::move(values);
+    outputs[static_cast<size_t>(i)].known = std::move(values);
 }
 
 SymbolicShape InferContext::data_dependent_shape(std::string_view hint, int rank) {
@@ -221,7 +216,8 @@ void check_schema(const Graph& graph, const Node& node) {
     fail(fmt::format("{} inputs given, at most {} expected", node.num_formal_inputs, op.inputs.size()));
   if (!variadic_out && node.outputs.size() > op.outputs.size())
     fail(fmt::format("{} outputs named, at most {} exist", node.outputs.size(), op.outputs.size()));
-  std::vector<std::pair<std::string_view, std::pair<std::string_view, DType>>> bound;  // type_name → (port, dtype)
+  ShortVector<std::pair<std::string_view, std::pair<std::string_view, DType>>> bound;  // type_name → (port, dtype)
+  bound.reserve(op.inputs.size());
   for (size_t i = 0; i < std::max<size_t>(op.inputs.size(), static_cast<size_t>(node.num_formal_inputs)); ++i) {
     const Port& port = op.inputs[std::min(i, op.inputs.size() - 1)];
     if (!node.has_input(i)) {
@@ -260,7 +256,7 @@ bool infer_node(Graph& graph, NodeId id, const InferOptions& options) {
   try {
     graph.symbols().charge_inference();
     check_schema(graph, node);
-    const std::vector<InferContext::Operand> operands = operands_of(graph, node);
+    const Operands operands(graph, node);
     std::map<const Body*, Knowledge> before_loop;
     bool changed = false;
     auto set = [&](auto& known, auto now) {
@@ -291,20 +287,21 @@ bool infer_node(Graph& graph, NodeId id, const InferOptions& options) {
       for (ValueId output : inside.outputs) result.push_back(inside.type(output));
       return result;
     };
-    InferContext context(node, graph.symbols(), operands, infer_body);
+    InferContext context(node, graph.symbols(), operands, std::ref(infer_body));
     if (node.op->infer) node.op->infer(context);
     for (size_t i = 0; i < node.outputs.size(); ++i) {
       if (node.outputs[i] == kNoValue) continue;
       Value& output = graph.value(node.outputs[i]);
-      if (!(context.outputs[i] == output.type)) {
+      auto& [type, known] = context.outputs[i];
+      if (!(type == output.type)) {
         bool contradiction = false;
-        Type merged = merge(context.outputs[i], output.type, &contradiction);
+        Type merged = merge(type, output.type, &contradiction);
         if (contradiction && options.warn)
           options.warn(fmt::format("{}: output \"{}\" is declared {}, inferred {}; the inferred type is taken", describe(node), output.name,
-                                   to_string(output.type), to_string(context.outputs[i])));
+                                   to_string(output.type), to_string(type)));
         set(output.type, std::move(merged));
       }
-      if (context.known_outputs[i] && fits(*context.known_outputs[i], output.type)) set(output.known, std::move(context.known_outputs[i]));
+      if (known && fits(*known, output.type)) set(output.known, std::move(known));
     }
     return changed;
   } catch (Error& error) {
@@ -314,7 +311,7 @@ bool infer_node(Graph& graph, NodeId id, const InferOptions& options) {
 }
 
 Inferred infer_alone(const Graph& graph, const Node& node) {
-  const std::vector<InferContext::Operand> operands = operands_of(graph, node);
+  const Operands operands(graph, node);
   InferContext context(node, graph.symbols(), operands, {});
   std::vector<Assumption> assumptions;
   struct Noting {
@@ -326,7 +323,10 @@ Inferred infer_alone(const Graph& graph, const Node& node) {
     const Noting noting(assumptions);
     if (node.op->infer) node.op->infer(context);
   }
-  return {std::move(context.outputs), std::move(assumptions)};
+  Inferred result{{}, std::move(assumptions)};
+  result.outputs.reserve(context.outputs.size());
+  for (InferContext::Output& output : context.outputs) result.outputs.push_back(std::move(output.type));
+  return result;
 }
 
 void assume_equal(const Dim& a, const Dim& b, std::string_view what) {

@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include "core/short_vector.h"
 #include "graph/op_def.h"
 
 namespace treadle {
@@ -77,8 +78,11 @@ class InferContext {
   std::vector<Type> infer_body(const Body& body, std::span<const Type> formal_inputs);
 
   // Results, for the driver.
-  std::vector<Type> outputs;
-  std::vector<std::optional<KnownValues>> known_outputs;
+  struct Output {
+    Type type;
+    std::optional<KnownValues> known;
+  };
+  ShortVector<Output> outputs;
 
  private:
   const Node& node_;

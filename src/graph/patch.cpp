@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <iterator>
 
+#include "core/short_vector.h"
 #include "graph/dead_nodes.h"
 #include "graph/infer.h"
 #include "graph/op_def.h"
@@ -26,14 +27,22 @@ ValueId Patch::constant(std::string name, Tensor content) {
   return ValueId{kPendingBit | first};
 }
 
-/// Applies patches to one graph and keeps the list of nodes to look at again.
+/// The nodes to look at again. One serves a graph and all its bodies, in turn: a model may have hundreds of small ones.
+struct PatchQueue {
+  std::vector<NodeId> nodes;
+  std::vector<bool> holds;  // by node: it stands in the part that is still to come
+};
+
+/// Applies patches to one graph.
 class PatchDriver {
  public:
-  PatchDriver(Rewriter& rewriter, std::span<const Rule* const> rules, const PatchOptions& options)
-      : rewriter_(rewriter), graph_(rewriter.graph()), rules_(rules), options_(options) {}
+  PatchDriver(Rewriter& rewriter, std::span<const Rule* const> rules, const PatchOptions& options, PatchQueue& queue)
+      : rewriter_(rewriter), graph_(rewriter.graph()), rules_(rules), options_(options), queue_(queue.nodes), queued_(queue.holds) {}
 
   void run() {
-    queue_ = graph_.order();
+    queue_.clear();
+    queue_.reserve(static_cast<size_t>(graph_.num_nodes()));
+    for (NodeId id = graph_.first(); id != kNoNode; id = graph_.next(id)) queue_.push_back(id);
     queued_.assign(graph_.node_capacity(), true);
     // Every rule brings a graph closer to a form that no rule matches; more patches than this say that two of them undo each other.
     const int64_t limit = rewriter_.count() + 1000 + 50 * static_cast<int64_t>(graph_.num_nodes());
@@ -107,9 +116,13 @@ class PatchDriver {
     Provenance stands_for;
     if (graph_.is_alive(matched)) stands_for.metadata = graph_.node(matched).metadata;
     for (auto it = removed_metadata_.rbegin(); it != removed_metadata_.rend(); ++it) stands_for.merge_metadata(*it);
-    for (NodeId made_node : made_nodes) graph_.node(made_node).metadata = stands_for.metadata;
-    for (size_t i = 0; i + 1 < made_nodes.size(); ++i) graph_.node(made_nodes[i]).sources = sources;
-    if (!made_nodes.empty()) graph_.node(made_nodes.back()).sources = std::move(sources);
+    if (made_nodes.empty()) return;
+    for (NodeId made_node : std::span(made_nodes).first(made_nodes.size() - 1)) {
+      graph_.node(made_node).sources = sources;
+      graph_.node(made_node).metadata = stands_for.metadata;
+    }
+    graph_.node(made_nodes.back()).sources = std::move(sources);
+    graph_.node(made_nodes.back()).metadata = std::move(stands_for.metadata);
   }
 
   // The names of values survive: people look for them.
@@ -161,18 +174,20 @@ class PatchDriver {
   std::string_view last_rule_;
   std::vector<std::vector<std::string>> removed_sources_;  // of the nodes that the patch in hand has made superfluous
   std::vector<Properties> removed_metadata_;               // of the same
-  std::vector<NodeId> queue_;
-  std::vector<bool> queued_;
+  std::vector<NodeId>& queue_;
+  std::vector<bool>& queued_;
 };
 
 int64_t apply_rules(Graph& graph, std::span<const std::unique_ptr<Rule>> rules, const PatchOptions& options) {
-  std::vector<const Rule*> active;
+  ShortVector<const Rule*> active;
+  active.reserve(rules.size());
   for (const auto& rule : rules) {
     bool skipped = std::find(options.skip.begin(), options.skip.end(), rule->name()) != options.skip.end();
     if (!skipped) active.push_back(rule.get());
   }
+  PatchQueue queue;
   return Rewriter(graph, options.max_patches).for_each_graph_inside_out([&](Rewriter& inside) {
-    PatchDriver(inside, active, options).run();
+    PatchDriver(inside, active, options, queue).run();
   });
 }
 
