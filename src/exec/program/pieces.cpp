@@ -1,7 +1,9 @@
 #include "exec/program/pieces.h"
 
 #include <algorithm>
+#include <utility>
 
+#include "core/grouped.h"
 #include "exec/program/byte_sharing.h"
 #include "graph/op_def.h"
 
@@ -17,20 +19,21 @@ class Placing {
         places_(places),
         order_(order),
         members_(slots.size()),
+        next_(slots.size(), kNoSlot),
         accesses_(slots.size()),
         late_(slots.size()),
         hosts_(slots.size()) {
     for (SlotId s : slots.ids())
-      if (slots[s].root != kNoSlot) members_[slots[s].root].push_back(s);
+      if (slots[s].root != kNoSlot) append(members_[slots[s].root], {s, s});
     const auto instructions = program.instructions();
     for (InstructionId i : instructions.ids()) {
       if (elided[i]) continue;
       const auto operands = program.operands(instructions[i]);
       for (size_t k = 0; k < operands.size(); ++k)
         if (operands[k] != kNoSlot)
-          accesses_[slots[operands[k]].root].push_back(
-              {i, k >= instructions[i].num_inputs, takes_steps(program.graph(), instructions[i], k)});
+          accesses_.add(slots[operands[k]].root, {i, k >= instructions[i].num_inputs, takes_steps(program.graph(), instructions[i], k)});
     }
+    accesses_.group();
   }
 
   void take_inputs(InstructionId step) {
@@ -64,13 +67,28 @@ class Placing {
     size_t position = 0;
   };
 
+  struct List {  // of slots, linked by `next_`
+    SlotId first = kNoSlot, last = kNoSlot;
+  };
+
+  void append(List& list, const List& more) {
+    if (more.first == kNoSlot) return;
+    (list.first == kNoSlot ? list.first : next_[list.last]) = more.first;
+    list.last = more.last;
+  }
+  bool all_members(SlotId root, const auto& holds) const {
+    for (SlotId member = members_[root].first; member != kNoSlot; member = next_[member])
+      if (!holds(member)) return false;
+    return true;
+  }
+
   bool before(InstructionId a, InstructionId b) const { return order_ ? order_->before(a, b) : a < b; }
 
   bool same_size(SlotId a, SlotId b) const {
     return exec::same_size(program_.graph().type(slots_[a].value), program_.graph().type(slots_[b].value));
   }
 
-  bool all_before(const std::vector<Access>& accesses, const std::vector<InstructionId>& steps) const {
+  bool all_before(std::span<const Access> accesses, const std::vector<InstructionId>& steps) const {
     return std::all_of(accesses.begin(), accesses.end(), [&](const Access& access) {
       return std::all_of(steps.begin(), steps.end(), [&](InstructionId step) { return before(access.step, step); });
     });
@@ -82,7 +100,7 @@ class Placing {
 
   // All that share the root's bytes have its rows, and whoever touches them asks where they are.
   bool may_have_steps(SlotId root) const {
-    return std::all_of(members_[root].begin(), members_[root].end(),
+    return all_members(root,
                        [&](SlotId member) {
                          const auto& shape = program_.type(member).shape;
                          return same_size(member, root) && !shape->empty() && shape->back() == program_.type(root).shape->back();
@@ -109,14 +127,12 @@ class Placing {
   // All that share the bytes of a root have some of another one's now. Where the root's rows follow each other there too, those that are
   // pieces of its rows stay so.
   void join(SlotId root, Slot other, int64_t row_step) {
-    std::vector<SlotId> members = std::move(members_[root]);
-    for (SlotId member : members) {
+    for (SlotId member = members_[root].first; member != kNoSlot; member = next_[member]) {
       slots_[member].root = other.root;
       slots_[member].location = other.location;
       if (row_step != 0) slots_[member].row_step = row_step;
     }
-    auto& joined = members_[other.root];
-    joined.insert(joined.end(), members.begin(), members.end());
+    append(members_[other.root], std::exchange(members_[root], {}));
   }
 
   // The root, moved into an output, whose bytes a value has, all of them; kNoSlot if there is none.
@@ -151,8 +167,9 @@ class Placing {
   const IdSpan<SlotId, Slot> slots_;
   Places& places_;
   const Reachability* const order_;
-  IdVector<SlotId, std::vector<SlotId>> members_;      // of a root: who shares its bytes
-  IdVector<SlotId, std::vector<Access>> accesses_;     // of a root as it was at first: what has moved keeps its own
+  IdVector<SlotId, List> members_;                     // of a root: who shares its bytes
+  IdVector<SlotId, SlotId> next_;                      // of a root's members
+  Grouped<SlotId, Access> accesses_;                   // of a root as it was at first: what has moved keeps its own
   IdVector<SlotId, std::vector<InstructionId>> late_;  // of a Concat's output, and a root moved into one: who writes over all of it
   IdVector<SlotId, Host> hosts_;                       // of a root
 };
@@ -192,13 +209,16 @@ int64_t row_length(const Program& program, SlotId slot) { return program.type(sl
 
 void place_in_outputs(const Program& program, IdSpan<SlotId, Slot> slots, Places& places, const IdVector<InstructionId, bool>& elided,
                       const Reachability* order, const std::function<bool(InstructionId)>& allowed) {
-  Placing placing(program, slots, places, elided, order);
   const auto instructions = program.instructions();
+  std::vector<InstructionId> joins;  // from the last to the first
   for (InstructionId i : instructions.ids().reversed()) {
     const Instruction& instruction = instructions[i];
     if (elided[i] || instruction.dynamic || instruction.node->op->pieces != Pieces::concat || !allowed(i)) continue;
-    if (join_of(program.graph(), *instruction.node) != Join::none) placing.take_inputs(i);
+    if (join_of(program.graph(), *instruction.node) != Join::none) joins.push_back(i);
   }
+  if (joins.empty()) return;
+  Placing placing(program, slots, places, elided, order);
+  for (InstructionId i : joins) placing.take_inputs(i);
 }
 
 }  // namespace treadle::exec
