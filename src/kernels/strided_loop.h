@@ -87,4 +87,38 @@ inline void for_each_run(const StridedLoop<kOperands>& loop, int64_t begin, int6
   }
 }
 
+/// What one operand walks, which takes fewer dimensions where only others repeat.
+template <int kOperands>
+StridedLoop<1> loop_of(const StridedLoop<kOperands>& loop, int operand) {
+  const auto rank = static_cast<size_t>(loop.rank);
+  return collapse<1>(std::span(loop.dims, rank), {std::span(loop.strides[operand], rank)});
+}
+
+/// Innermost runs below this take longer to begin and to end than to walk.
+inline constexpr int64_t kShortRun = 16;
+
+/// Writes the operand's elements [begin, end), one after the other. For short runs.
+template <typename T, typename U>
+void gather_elements(const StridedLoop<1>& loop, int64_t begin, int64_t end, const T* src, U* dst) {
+  const int64_t length = loop.inner(), stride = loop.inner_stride(0);
+  U* const last = dst + (end - begin);
+  const auto copy = [&](const T* from, int64_t n) {
+    if (stride == 0 && n <= kShortRun && last - dst >= kShortRun) {  // a fixed number is a few vectors; the next run writes over the rest
+      const U value = static_cast<U>(*from);
+      for (int64_t i = 0; i < kShortRun; ++i) dst[i] = value;
+      dst += n;
+      return;
+    }
+    for (int64_t i = 0; i < n; ++i) *dst++ = static_cast<U>(from[i * stride]);
+  };
+  if (loop.rank > 2) return for_each_run(loop, begin, end, [&](int64_t, int64_t n, const int64_t* at) { copy(src + at[0], n); });
+  const int64_t row_stride = loop.rank == 2 ? loop.strides[0][0] : 0;
+  int64_t row = begin / length, at = begin % length;
+  for (; begin < end; ++row, at = 0) {
+    const int64_t n = std::min(length - at, end - begin);
+    copy(src + row * row_stride + at * stride, n);
+    begin += n;
+  }
+}
+
 }  // namespace treadle::kernels

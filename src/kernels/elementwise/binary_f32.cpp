@@ -1,5 +1,6 @@
 #include "kernels/elementwise/binary_f32.h"
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 
@@ -190,7 +191,33 @@ void binary_f32(Binary op, const float* a, int64_t stride_a, const float* b, int
   HWY_DYNAMIC_DISPATCH(binary_run)(op, a, stride_a, b, stride_b, dst, n);
 }
 
+namespace {
+
+// Operands of short runs: the elements of a block are brought together, where they do not lie so.
+void short_runs_f32(Binary op, const BroadcastPlan<2>& plan, const float* a, const float* b, float* dst, ThreadPool* pool) {
+  constexpr int64_t kBlock = 512;
+  const float* const operands[2] = {a, b};
+  StridedLoop<1> loops[2];
+  for (int o = 0; o < 2; ++o) loops[o] = loop_of(plan, o);
+  parallel_for(pool, plan.size, kElementwiseGrain, [&](int64_t begin, int64_t end) {
+    float buffers[2][kBlock];
+    for (int64_t n = 0; begin < end; begin += n) {
+      n = std::min(kBlock, end - begin);
+      const float* blocks[2];
+      for (int o = 0; o < 2; ++o) {
+        const bool lies_so = loops[o].rank == 1 && loops[o].inner_stride(0) == 1;
+        blocks[o] = lies_so ? operands[o] + begin : buffers[o];
+        if (!lies_so) gather_elements(loops[o], begin, begin + n, operands[o], buffers[o]);
+      }
+      binary_f32(op, blocks[0], 1, blocks[1], 1, dst + begin, n);
+    }
+  });
+}
+
+}  // namespace
+
 void binary_f32(Binary op, const BroadcastPlan<2>& plan, const float* a, const float* b, float* dst, ThreadPool* pool) {
+  if (plan.rank > 1 && plan.inner() < kShortRun) return short_runs_f32(op, plan, a, b, dst, pool);
   parallel_for(pool, plan.size, kElementwiseGrain, [&](int64_t begin, int64_t end) {
     for_each_run(plan, begin, end, [&](int64_t first, int64_t n, const int64_t* at) {
       binary_f32(op, a + at[0], plan.inner_stride(0), b + at[1], plan.inner_stride(1), dst + first, n);

@@ -72,24 +72,71 @@ HWY_INLINE void fetch_ahead(const char* block_begin, int64_t block_bytes) {
                        kToWrite);  // in integers: it may lie behind the array's end
 }
 
-/// Short periods, each as often as it takes for a block that begins anywhere in the first one to lie in one piece.
-class Wrapped {
+/// Memory for inputs whose elements are brought together for more than a block.
+class Gathered {
  public:
+  /// Of `length` floats; null: there is no room.
+  float* take(int64_t length) {
+    const int64_t begin = used_, end = begin + (length + kAlignment - 1) / kAlignment * kAlignment;
+    if (end > kRoom) return nullptr;
+    used_ = end;
+    return memory_ + begin;
+  }
+
+  /// Short periods, each as often as it takes for a block that begins anywhere in the first one to lie in one piece.
   /// Where the input lies so; null: it has no period, or there is no room.
   const float* add(const ChainInput& input, DType dtype, const void* src, int64_t block) {
     const int64_t length = input.period + block;
-    if (input.kind != ChainInput::Kind::periodic || dtype != DType::float32 || length > kRoom - used_) return nullptr;
-    float* begin = memory_ + used_;
+    if (input.kind != ChainInput::Kind::periodic || dtype != DType::float32) return nullptr;
+    float* begin = take(length);
+    if (begin == nullptr) return nullptr;
     for (int64_t at = 0; at < length; at += input.period)
       std::copy_n(static_cast<const float*>(src), std::min(input.period, length - at), begin + at);
-    used_ += (length + kAlignment - 1) / kAlignment * kAlignment;
     return begin;
   }
+
+  /// Several blocks of an input of short runs. Vectors that are read right behind the single elements that they are made of would wait for
+  /// each to reach the cache. Null: it has none.
+  float* take_ahead(const ChainInput& input, DType dtype, int64_t block) {
+    if (input.kind != ChainInput::Kind::strided || dtype != DType::float32 || input.strides.inner() >= kShortRun) return nullptr;
+    float* begin = take(kAhead * block);
+    if (begin != nullptr) std::fill_n(begin, kAhead * block, 0.0F);
+    return begin;
+  }
+  static constexpr int64_t kAhead = 8;  // blocks
 
  private:
   static constexpr int64_t kRoom = 8192, kAlignment = 16;  // floats
   HWY_ALIGN float memory_[kRoom];
   int64_t used_ = 0;
+};
+
+/// An input whose blocks are brought together.
+struct Moved {
+  size_t index = 0;
+  const ChainInput* input = nullptr;
+  DType dtype = DType::float32;
+  const void* src = nullptr;
+  float* buffer = nullptr;         // of a block
+  int64_t place = 0, stride = 0;   // within the period, and what a block adds: a division for each block would take as long as a step
+  const float* wrapped = nullptr;  // the periods, or null
+  float* ahead = nullptr;          // the elements from `first` to before `last`, or null
+  int64_t first = 0, last = 0;
+
+  /// Where the n elements of the next block lie. @param end  of all blocks
+  const float* next(int64_t at, int64_t n, int64_t block, int64_t end) {
+    if (ahead != nullptr) {
+      if (at >= last) {
+        first = at, last = std::min(end, at + Gathered::kAhead * block);
+        gather_elements(input->strides, first, last, static_cast<const float*>(src), ahead);
+      }
+      return ahead + (at - first);
+    }
+    const float* from = wrapped != nullptr ? wrapped + place : block_of(*input, dtype, src, at, place, n, block, buffer);
+    place += stride;
+    if (place >= input->period) place -= input->period;
+    return from;
+  }
 };
 
 /// No step but loads reads the input.
@@ -117,12 +164,8 @@ void chain_range(const ChainProgram& program, const ChainPlan& plan, const void*
     const char* block;
     int64_t element_size;
   } lying[kMaxChainInputs];
-  struct Moved {  // one whose blocks are brought together
-    size_t index;
-    int64_t place, stride;  // within the period, and what a block adds: a division for each block would take as long as a step
-    const float* wrapped;   // or null
-  } moved[kMaxChainInputs];
-  Wrapped wrapped;
+  Moved moved[kMaxChainInputs];
+  Gathered gathered;
   size_t num_lying = 0, num_moved = 0;
   for (size_t i = 0; i < program.inputs.size(); ++i) {
     // The end of a last, short block is computed, too, and thrown away: it shall at least be numbers.
@@ -138,7 +181,15 @@ void chain_range(const ChainProgram& program, const ChainPlan& plan, const void*
       std::fill_n(buffers[i] + 1, block - 1, buffers[i][0]);
     } else {
       const int64_t period = std::max<int64_t>(1, input.period);
-      moved[num_moved++] = {i, begin % period, block % period, wrapped.add(input, program.inputs[i], inputs[i], block)};
+      moved[num_moved++] = {.index = i,
+                            .input = &input,
+                            .dtype = program.inputs[i],
+                            .src = inputs[i],
+                            .buffer = buffers[i],
+                            .place = begin % period,
+                            .stride = block % period,
+                            .wrapped = gathered.add(input, program.inputs[i], inputs[i], block),
+                            .ahead = gathered.take_ahead(input, program.inputs[i], block)};
     }
   }
   assembly.assemble(steps);
@@ -154,12 +205,7 @@ void chain_range(const ChainProgram& program, const ChainPlan& plan, const void*
       memory.operands[input.index] = static_cast<const float*>(from);
       input.block += bytes;
     }
-    for (auto& [i, place, stride, periods] : std::span(moved, num_moved)) {
-      memory.operands[i] =
-          periods != nullptr ? periods + place : block_of(plan.inputs[i], program.inputs[i], inputs[i], at, place, n, block, buffers[i]);
-      place += stride;
-      if (place >= plan.inputs[i].period) place -= plan.inputs[i].period;
-    }
+    for (Moved& input : std::span(moved, num_moved)) memory.operands[input.index] = input.next(at, n, block, end);
     char* results = static_cast<char*>(dst) + (at - begin) * result_size;
     if (is_far && n == block) fetch_ahead<true>(results, block * result_size);
     memory.dst = n == block ? results : static_cast<void*>(result);

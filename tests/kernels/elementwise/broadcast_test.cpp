@@ -106,5 +106,24 @@ TEST(BinaryF32, EqualsTheScalarOperators) {
   }
 }
 
+TEST(BinaryF32, ShortRunsOfArraysOfManyBlocks) {
+  test::Random random(13);
+  ThreadPool pool(2);
+  const Dims out = {7, 1131, 3};  // chunks of threads begin in the middle of runs
+  for (const Dims& sa : {out, Dims{1131, 3}, Dims{7, 1131, 1}}) {
+    for (const Dims& sb : {Dims{7, 1131, 1}, Dims{1131, 1}, Dims{3}, Dims{7, 1, 1}, Dims{1}, Dims{7, 1, 3}}) {
+      std::vector<float> a = random.vector(count(sa)), c(static_cast<size_t>(count(out))), expected(c.size());
+      const std::vector<float> b = random.vector(count(sb));
+      for (int64_t i = 0; i < count(out); ++i) {
+        const Dims at = test::coordinates(out, i);
+        expected[static_cast<size_t>(i)] = a[place(sa, at)] - b[place(sb, at)];
+      }
+      const bool in_place = sa == out;
+      binary_f32(Binary::sub, plan_broadcast<2>(out, {sa, sb}), a.data(), b.data(), in_place ? a.data() : c.data(), &pool);
+      test::expect_near(in_place ? a : c, expected, 0);
+    }
+  }
+}
+
 }  // namespace
 }  // namespace treadle::kernels

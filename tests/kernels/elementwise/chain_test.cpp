@@ -53,28 +53,31 @@ TEST(Chain, ComputesTheFormulaForEveryLength) {
 }
 
 TEST(Chain, InputsBroadcastAsInNumPy) {
-  const std::vector<int64_t> out{3, 4, 37};
-  const std::vector<std::vector<int64_t>> shapes{{3, 4, 37}, {37}, {4, 1}, {3, 1, 37}, {1}, {3, 1, 1}};
-  for (const auto& shape : shapes) {
-    size_t count = 1;
-    for (int64_t extent : shape) count *= static_cast<size_t>(extent);
-    const std::vector<float> x = random_floats(count, 5);
-    ChainProgram program;
-    program.inputs = {DType::float32};
-    program.steps = {{ChainOp::load, 0}, {ChainOp::unary, 0, 0, Unary::neg}};
-    ChainPlan plan;
-    plan.size = 3 * 4 * 37;
-    plan.inputs[0] = plan_chain_input(out, shape);
-    std::vector<float> result(static_cast<size_t>(plan.size));
-    const void* inputs[] = {x.data()};
-    run_chain(program, plan, inputs, result.data(), nullptr);
-    for (int64_t i = 0; i < plan.size; ++i) {
-      const int64_t index[3] = {i / 148, i / 37 % 4, i % 37};
-      int64_t at = 0;
-      for (size_t k = 0; k < shape.size(); ++k) at = at * shape[k] + (shape[k] == 1 ? 0 : index[3 - shape.size() + k]);
-      ASSERT_EQ(result[static_cast<size_t>(i)], -x[static_cast<size_t>(at)]);
+  using Shapes = std::vector<std::vector<int64_t>>;
+  for (const auto& [out, shapes] : std::vector<std::pair<std::vector<int64_t>, Shapes>>{
+           {{3, 4, 37}, {{3, 4, 37}, {37}, {4, 1}, {3, 1, 37}, {1}, {3, 1, 1}}},
+           {{3, 401, 3}, {{3, 401, 3}, {3}, {401, 1}, {3, 1, 3}, {1}, {3, 401, 1}}},
+       })
+    for (const auto& shape : shapes) {
+      size_t count = 1;
+      for (int64_t extent : shape) count *= static_cast<size_t>(extent);
+      const std::vector<float> x = random_floats(count, 5);
+      ChainProgram program;
+      program.inputs = {DType::float32};
+      program.steps = {{ChainOp::load, 0}, {ChainOp::unary, 0, 0, Unary::neg}};
+      ChainPlan plan;
+      plan.size = out[0] * out[1] * out[2];
+      plan.inputs[0] = plan_chain_input(out, shape);
+      std::vector<float> result(static_cast<size_t>(plan.size));
+      const void* inputs[] = {x.data()};
+      run_chain(program, plan, inputs, result.data(), nullptr);
+      for (int64_t i = 0; i < plan.size; ++i) {
+        const int64_t index[3] = {i / (out[1] * out[2]), i / out[2] % out[1], i % out[2]};
+        int64_t at = 0;
+        for (size_t k = 0; k < shape.size(); ++k) at = at * shape[k] + (shape[k] == 1 ? 0 : index[3 - shape.size() + k]);
+        ASSERT_EQ(result[static_cast<size_t>(i)], -x[static_cast<size_t>(at)]);
+      }
     }
-  }
 }
 
 TEST(Chain, NaNStaysInMaxAndBecomesTheLowestCodeInQuantize) {
