@@ -8,6 +8,7 @@
 #include "core/kernel_phases.h"
 #include "core/large_memory.h"
 #include "kernels/gemm/gemm_split.h"
+#include "kernels/gemm/outer.h"
 #include "kernels/gemm/tile.h"
 #include "kernels/movement/transpose_plane.h"
 #include "kernels/scratch_slots.h"
@@ -406,6 +407,7 @@ void gemm_batched(const GemmShape& s, const BatchStrides& batch, const T* A, con
                   int max_threads, ThreadPool* pool) {
   const int64_t products = num_products(batch);
   if (s.M <= 0 || s.N <= 0 || products <= 0) return;
+  if (is_outer(s, epilogue)) return outer_products(s, batch, A, B, C, pool);
   const Method method = method_of(s);
   if (method == Method::dot || method == Method::row) {
     const PhaseScope phase(KernelPhase::compute);

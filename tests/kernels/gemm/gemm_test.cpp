@@ -169,6 +169,29 @@ TEST(Gemm, BatchesBroadcast) {
   }
 }
 
+// Gradients of weights in small batches.
+TEST(Gemm, FewTermsAreWrittenRowByRow) {
+  test::Random random(18);
+  ThreadPool threads(2);
+  for (int64_t K : {1, 2, 3, 4})
+    for (int64_t M : {5, 37})
+      for (int64_t N : {7, 256, 261, 1000})
+        for (bool a_transposed : {false, true}) {
+          const int64_t dims[] = {2}, one[] = {1};
+          const auto A = random.vector(2 * M * K), B = random.vector(K * N);
+          const BatchStrides batch = broadcast_batches(dims, one, M * K, K * N, M * N);
+          const int64_t a_row = a_transposed ? 1 : K, a_col = a_transposed ? M : 1;
+          const GemmShape shape{.M = M, .N = N, .K = K, .a_row = a_row, .a_col = a_col, .ldb = N, .ldc = N, .batch = 2};
+          std::vector<float> C(static_cast<size_t>(2 * M * N), 77.0F);
+          std::vector<char> scratch(gemm_scratch_bytes<float>(shape, 2) + 64);
+          gemm_batched(shape, batch, A.data(), B.data(), C.data(), {}, scratch.data(), 2, &threads);
+          for (int64_t i : {0, 1}) {
+            const auto expected = reference<float>(M, N, K, A.data() + i * M * K, a_row, a_col, B.data(), N, 1, {});
+            expect_near(std::vector<float>(C.begin() + i * M * N, C.begin() + (i + 1) * M * N), expected, 1e-6);
+          }
+        }
+}
+
 // A whose rows are long is brought together first, as gradients of weights have it: turned, or in blocks of rows where all panels of B are
 // as wide as there are registers.
 TEST(Gemm, LargeTransposedAIsBroughtTogether) {
