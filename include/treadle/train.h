@@ -415,6 +415,7 @@ enum class GradientRequest : int {
   add = 2,    ///< it is added to what its memory has
 };
 TREADLE_API GradientRequest gradient_request_named(std::string_view name);
+TREADLE_API std::string_view name_of(GradientRequest request);
 
 struct TREADLE_API JointOptions {
   std::vector<std::string> outputs;     ///< that are handed out, floating-point; empty: all
@@ -445,8 +446,7 @@ struct TREADLE_API JointOptions {
   SessionOptions session = {};
 };
 
-/// As of a trainer, from text: "outputs", "inputs", "parameters", "frozen", "plain_outputs", "sparse_gradients" (separated by commas),
-/// "zero_gradients", "session.NAME".
+/// As of a trainer, from text: a member's name, or "session.NAME". Lists are separated by commas and grow. docs/options.md has all.
 TREADLE_API void set_option(JointOptions& options, std::string_view name, const std::string& value);
 
 /// A model's forward and backward graph with a Yield between: the outputs are handed out, the caller computes a loss and its gradient

@@ -550,8 +550,8 @@ TREADLE_C_API treadle_status* treadle_trainer_evaluate_batch(treadle_trainer* tr
                                                              const treadle_data_loader* loader, double* loss);
 
 /* Joint modules, since version 10 of the ABI: a model's forward and backward graph, with the loss left to the caller (docs/training.md).
- * Options are text: "outputs", "inputs" (whose gradients are wanted, too), "parameters", "frozen", "plain_outputs", "sparse_gradients"
- * (separated by commas), "zero_gradients", "session.NAME". One thread at a time may use a module. */
+ * Options are text: those of docs/options.md ("outputs", "inputs" and so on; lists are separated by commas), and "session.NAME". One
+ * thread at a time may use a module. */
 TREADLE_C_API treadle_status* treadle_joint_module_create(const treadle_model* model, const treadle_config_entry* options,
                                                           size_t num_options, treadle_joint_module** out);
 TREADLE_C_API void treadle_joint_module_release(treadle_joint_module* module); /* runs in flight stay valid */

@@ -77,6 +77,7 @@ void print_options_json() {
   const nlohmann::json all{{"options", options_json(session_option_table())},
                            {"run_options", options_json(run_option_table())},
                            {"trainer_options", options_json(train::trainer_option_table())},
+                           {"joint_options", options_json(train::joint_option_table())},
                            {"environment", variables},
                            {"passes", passes}};
   fmt::print("{}\n", all.dump(2));
@@ -95,7 +96,8 @@ void print_options(const OptionTable<O>& table) {
 
 int list_options(const ListOptions& list) {
   if (list.markdown) {
-    fmt::print("{}\n{}\n{}\n{}", options_markdown(), run_options_markdown(), train::trainer_options_markdown(), environment_markdown());
+    fmt::print("{}\n{}\n{}\n{}\n{}", options_markdown(), run_options_markdown(), train::trainer_options_markdown(),
+               train::joint_options_markdown(), environment_markdown());
     return 0;
   }
   if (list.json) {
@@ -110,6 +112,8 @@ int list_options(const ListOptions& list) {
   print_options(run_option_table());
   fmt::print("trainer options (`treadle train`: -- and the name with dashes, --loss-of for output; in Python arguments of Trainer):\n");
   print_options(train::trainer_option_table());
+  fmt::print("options of joint modules (in C entries of treadle_joint_module_create):\n");
+  print_options(train::joint_option_table());
   fmt::print("environment variables; nothing else in the environment changes what a run does:\n");
   for (const EnvironmentVariable& variable : environment_variables())
     fmt::print("  {:26} {} ({})\n", variable.name, variable.text, variable.type);

@@ -67,7 +67,7 @@ int64_t whole_number(const std::string& text, std::string_view expected) {
 }
 
 template <typename M>
-std::string pairs_text(const M& pairs) {
+std::string text_of_pairs(const M& pairs) {
   std::string text;
   for (const auto& [name, value] : pairs) text += fmt::format("{}{}={}", text.empty() ? "" : ";", name, value);
   return text;
@@ -164,8 +164,8 @@ void add_extents(std::map<std::string, int64_t>& extents, const std::string& lis
   }
 }
 
-void add_devices(std::map<std::string, std::string>& devices, const std::string& list) {
-  for (auto& [name, device] : pairs_of(list, ";,", "NAME=DEVICE")) devices[name] = device;
+void add_pairs(std::map<std::string, std::string>& pairs, const std::string& list, std::string_view form) {
+  for (auto& [name, value] : pairs_of(list, ";,", form)) pairs[name] = value;
 }
 
 std::string number_text(const OptionInfo& info, int64_t value, int64_t largest) {
@@ -184,8 +184,8 @@ std::string choice_text(const OptionInfo& info, int value) {
 
 std::string reals_text(const std::vector<float>& numbers) { return fmt::format("{}", fmt::join(numbers, ",")); }
 std::string names_text(const std::vector<std::string>& names) { return fmt::format("{}", fmt::join(names, ";")); }
-std::string extents_text(const std::map<std::string, int64_t>& extents) { return pairs_text(extents); }
-std::string devices_text(const std::map<std::string, std::string>& devices) { return pairs_text(devices); }
+std::string extents_text(const std::map<std::string, int64_t>& extents) { return text_of_pairs(extents); }
+std::string pairs_text(const std::map<std::string, std::string>& pairs) { return text_of_pairs(pairs); }
 
 void check_entry(const OptionInfo& info, const std::string& text) {
   switch (info.form) {

@@ -166,7 +166,8 @@ void check_choice(const OptionInfo& info, int value);
 std::vector<float> parse_reals(const OptionInfo& info, const std::string& list);
 void add_names(std::vector<std::string>& names, const std::string& list);
 void add_extents(std::map<std::string, int64_t>& extents, const std::string& list);
-void add_devices(std::map<std::string, std::string>& devices, const std::string& list);
+/// @param form  what each is, as in "NAME=DEVICE"
+void add_pairs(std::map<std::string, std::string>& pairs, const std::string& list, std::string_view form);
 // And texts from values.
 std::string number_text(const OptionInfo& info, int64_t value, int64_t largest);
 std::string number_text(const OptionInfo& info, double value);
@@ -174,7 +175,7 @@ std::string choice_text(const OptionInfo& info, int value);
 std::string reals_text(const std::vector<float>& numbers);
 std::string names_text(const std::vector<std::string>& names);
 std::string extents_text(const std::map<std::string, int64_t>& extents);
-std::string devices_text(const std::map<std::string, std::string>& devices);
+std::string pairs_text(const std::map<std::string, std::string>& pairs);
 
 /// A value of the config entry that is kept as it is. @throws Error(invalid_argument)
 void check_entry(const OptionInfo& info, const std::string& text);
@@ -242,7 +243,7 @@ struct Option : OptionInfo {
     else if constexpr (std::is_same_v<T, std::map<std::string, int64_t>>)
       return extents_text(value);
     else
-      return devices_text(value);
+      return pairs_text(value);
   }
 
   template <typename M>
@@ -279,7 +280,7 @@ struct Option : OptionInfo {
     } else if constexpr (std::is_same_v<T, std::map<std::string, int64_t>>) {
       add_extents(value, text);
     } else {
-      add_devices(value, text);
+      add_pairs(value, text, "NAME=DEVICE");
     }
   }
 

@@ -45,7 +45,7 @@ std::string entries_of_others(const Options& options) {
   std::map<std::string, std::string> others;
   for (const auto& [key, value] : options.config)
     if (!key.starts_with("treadle.")) others[key] = value;
-  return devices_text(others);
+  return pairs_text(others);
 }
 
 // A list for ONNX Runtime names its optimizers, in camel case: they leave out nothing here.

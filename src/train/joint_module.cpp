@@ -42,6 +42,10 @@ GradientRequest gradient_request_named(std::string_view name) {
   throw Error(ErrorCode::invalid_argument, fmt::format("there is no gradient request \"{}\"; there are {}", name, fmt::join(names, ", ")));
 }
 
+std::string_view name_of(GradientRequest request) {
+  return std::find_if(std::begin(kRequests), std::end(kRequests), [&](const auto& each) { return each.second == request; })->first;
+}
+
 JointModule::Impl::Impl(const Model& source, const JointOptions& given)
     : Runtime(in_training(given.session), "the module"),
       model(with_own_initializers(source)),

@@ -1,4 +1,4 @@
-// The options of a trainer as a table: set_option(), the command line, Python and docs/options.md are made from it.
+// The options of trainers and joint modules as tables: set_option(), the command line, Python and docs/options.md are made from them.
 #pragma once
 
 #include <string>
@@ -24,6 +24,10 @@ struct OptionMembers<train::ParameterGroup> {
   using Any = std::variant<double train::ParameterGroup::*, std::optional<double> train::ParameterGroup::*>;
 };
 template <>
+struct OptionMembers<train::JointOptions> {
+  using Any = std::variant<bool train::JointOptions::*, std::vector<std::string> train::JointOptions::*, TextMember<train::JointOptions>>;
+};
+template <>
 struct OptionMembers<train::Initialization> {
   using Any = std::variant<double train::Initialization::*, TextMember<train::Initialization>>;
 };
@@ -31,6 +35,7 @@ struct OptionMembers<train::Initialization> {
 namespace train {
 
 const OptionTable<TrainerOptions>& trainer_option_table();
+const OptionTable<JointOptions>& joint_option_table();
 /// What is said of parameters besides their names: an entry of `groups`, and of `initialization`.
 const OptionTable<ParameterGroup>& group_table();
 const OptionTable<Initialization>& initialization_table();
@@ -46,8 +51,9 @@ void add_initialization(TrainerOptions& options, const std::string& text);
 /// @throws Error(invalid_argument) for numbers out of their ranges, options that nothing uses, and options that do not go together.
 void check_options(const TrainerOptions& options);
 
-/// The table as docs/options.md has it.
+/// The tables as docs/options.md has them.
 std::string trainer_options_markdown();
+std::string joint_options_markdown();
 
 }  // namespace train
 }  // namespace treadle

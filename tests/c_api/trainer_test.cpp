@@ -350,6 +350,27 @@ TEST(CApiJointModule, GivesTheGradientsOfTheLibrarysModule) {
   treadle_joint_module_release(module);
   const treadle_config_entry wrong = {"output", "scores"};
   EXPECT_NE(message_of(treadle_joint_module_create(opened.model, &wrong, 1, &module)).find("is it outputs"), std::string::npos);
+  const treadle_config_entry no_request = {"gradient_requests", "layer1.weight=sum"};
+  EXPECT_NE(message_of(treadle_joint_module_create(opened.model, &no_request, 1, &module)).find("write"), std::string::npos);
+  const treadle_config_entry inference = {"inference", "1"};  // which needs forward_only
+  EXPECT_NE(message_of(treadle_joint_module_create(opened.model, &inference, 1, &module)).find("backward"), std::string::npos);
+}
+
+TEST(CApiJointModule, TakesEveryOptionAsText) {
+  treadle::train::JointOptions set;
+  treadle::train::set_option(set, "gradient_requests", "point=null,layer1.weight=add");
+  using treadle::train::GradientRequest;
+  EXPECT_EQ(set.gradient_requests,
+            (std::map<std::string, GradientRequest>{{"point", GradientRequest::null}, {"layer1.weight", GradientRequest::add}}));
+  const OpenedTrainer opened(kAdam);
+  treadle_joint_module* module = nullptr;
+  const treadle_config_entry options[] = {{"forward_only", "1"}, {"inference", "1"}};
+  ASSERT_EQ(message_of(treadle_joint_module_create(opened.model, options, 2, &module)), "");
+  EXPECT_EQ(treadle_joint_module_num_gradients(module), 0U);
+  treadle_joint_module_release(module);
+  const treadle_config_entry requests[] = {{"inputs", "point"}, {"gradient_requests", "point=null"}};
+  ASSERT_EQ(message_of(treadle_joint_module_create(opened.model, requests, 2, &module)), "");
+  treadle_joint_module_release(module);
 }
 
 }  // namespace

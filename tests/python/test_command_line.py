@@ -260,7 +260,7 @@ def test_commands_print_json(program, tmp_path, arguments):
 
 def test_lists_print_json(as_json):
     assert {"domain", "name", "versions"} <= set(as_json("operators")[0])
-    assert {"options", "run_options", "trainer_options", "environment", "passes"} == set(as_json("options"))
+    assert {"options", "run_options", "trainer_options", "joint_options", "environment", "passes"} == set(as_json("options"))
 
 
 class TestPictures:

@@ -32,6 +32,7 @@ TEST(Options, TheDocumentHasTheTableOfTheCode) {
       << options_markdown();
   EXPECT_NE(text.find(run_options_markdown()), std::string::npos) << "and this one:\n" << run_options_markdown();
   EXPECT_NE(text.find(train::trainer_options_markdown()), std::string::npos) << "and this one:\n" << train::trainer_options_markdown();
+  EXPECT_NE(text.find(train::joint_options_markdown()), std::string::npos) << "and this one:\n" << train::joint_options_markdown();
   EXPECT_NE(text.find(environment_markdown()), std::string::npos) << "and this one:\n" << environment_markdown();
 }
 
