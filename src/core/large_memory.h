@@ -18,6 +18,9 @@ namespace treadle {
 /// @throws Error(resource_exhausted)
 std::shared_ptr<Storage> allocate_large(size_t size_bytes);
 
+/// Tensor::clone() in such memory. @pre no strings
+Tensor clone_large(const Tensor& tensor);
+
 /// A block of the same kind for one owner, who may make it larger or smaller while it keeps what is in it.
 class LargeBlock {
  public:

@@ -5,6 +5,7 @@
 #include <map>
 #include <utility>
 
+#include "core/large_memory.h"
 #include "graph/infer.h"
 #include "graph/unused_kernels.h"
 #include "treadle/error.h"
@@ -54,7 +55,7 @@ const Tensor* CreateContext::constant(int input) const {
   const Tensor* tensor = stored(input);
   if (!tensor || is_aligned(*tensor)) return tensor;
   auto [found, inserted] = aligned_.try_emplace(input);
-  if (inserted) found->second = tensor->clone();
+  if (inserted) found->second = clone_large(*tensor);
   return &found->second;
 }
 

@@ -1,11 +1,13 @@
 #include "core/large_memory.h"
 
 #include <gtest/gtest.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include <array>
 #include <cstring>
 #include <fstream>
+#include <span>
 #include <vector>
 
 #include "core/allocation.h"
@@ -83,6 +85,38 @@ TEST(LargeMemory, WhatIsKeptDoesNotMakeTheProcessLarger) {
   }
   give_back_kept_memory();
   EXPECT_LE(resident_bytes(), before + 4 * kMegabyte);
+}
+
+TEST(LargeMemory, PackedWeightsHaveTheirPagesFromTheStart) {
+  constexpr size_t kMegabyte = size_t{1} << 20;
+  const auto page = static_cast<size_t>(::sysconf(_SC_PAGESIZE));
+  auto pages_of = [&](std::byte* data, size_t size) {
+    const size_t before = (page - reinterpret_cast<uintptr_t>(data) % page) % page;
+    return std::span(data + before, (size - before) / page * page);
+  };
+  constexpr int kPopulateWrite = 23;
+  std::vector<std::byte> probe(2 * page);
+  if (::madvise(pages_of(probe.data(), probe.size()).data(), page, kPopulateWrite) != 0) GTEST_SKIP() << "this system cannot be told";
+  const AllocationScope scope(nullptr, MemoryClass::packed);
+  std::vector<std::shared_ptr<Storage>> blocks;
+  size_t missing = 0;
+  for (int i = 0; i < 8; ++i) {
+    const auto pages = pages_of(blocks.emplace_back(allocate_large(kMegabyte))->data(), kMegabyte);
+    std::vector<unsigned char> are_there(pages.size() / page);
+    ASSERT_EQ(::mincore(pages.data(), pages.size(), are_there.data()), 0);
+    for (unsigned char is_there : are_there) missing += (is_there & 1U) == 0 ? 1 : 0;
+  }
+  EXPECT_LT(missing, kMegabyte / page);  // of one that begins in what others have let go
+}
+
+TEST(LargeMemory, AClonedTensorHasTheElementsWhereverTheyLay) {
+  std::vector<std::byte> bytes(4 * 12 + 1);
+  for (size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<std::byte>(i);
+  const Tensor odd(DType::int32, Shape{3, 4}, Storage::borrow(bytes.data(), bytes.size(), nullptr), 1);
+  const Tensor copy = clone_large(odd);
+  EXPECT_EQ(copy.shape(), odd.shape());
+  EXPECT_EQ(std::memcmp(copy.raw(), bytes.data() + 1, 48), 0);
+  EXPECT_EQ(reinterpret_cast<uintptr_t>(copy.raw()) % Storage::kAlignment, 0U);
 }
 
 TEST(LargeMemory, WhatTheMachineDoesNotHaveIsAnError) {
