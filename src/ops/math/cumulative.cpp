@@ -54,12 +54,18 @@ struct Cumulative {
       std::fill_n(total, columns, static_cast<C>(kProduct ? 1 : 0));
       for (int64_t i = 0; i < rows.length; ++i) {
         int64_t at = offset + (reverse ? rows.length - 1 - i : i) * rows.inner;
-        for (int64_t j = 0; j < columns; ++j) {
-          C before = total[j];
-          auto x = static_cast<C>(in[at + j]);
-          total[j] = kProduct ? before * x : before + x;
-          out[at + j] = static_cast<T>(exclusive ? before : total[j]);
-        }
+        const auto add = [&](int64_t j) {
+          const auto x = static_cast<C>(in[at + j]);
+          total[j] = kProduct ? total[j] * x : total[j] + x;
+        };
+        if (exclusive)
+          for (int64_t j = 0; j < columns; ++j) {
+            const C before = total[j];
+            add(j);
+            out[at + j] = static_cast<T>(before);
+          }
+        else
+          for (int64_t j = 0; j < columns; ++j) add(j), out[at + j] = static_cast<T>(total[j]);
       }
     });
   }
