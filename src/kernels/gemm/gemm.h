@@ -3,7 +3,8 @@
 // B is packed into panels: the N columns, rounded up to whole vectors, are split evenly into panels of at most four vectors, and a panel
 // stores its K rows one after the other, so that the micro-kernel reads it as one stream. A is read in place with any strides, so A
 // transposed costs nothing. Every element of C is one chain of sums over k in order, whatever the tile it falls in and the number of
-// threads, but for parts of some 1,500 terms of a deep product; only M == 1 has an order of its own (two chains).
+// threads, but for parts of some 1,500 terms of a deep product. Only a row by itself, M == 1 or the last one of a product whose rows do not
+// fill the tiles, has an order of its own (two chains).
 #pragma once
 
 #include <cstddef>
