@@ -14,7 +14,8 @@ namespace treadle {
 /// As Storage::allocate; the contents are not set. From 2 MB on the memory comes straight from the system, in huge pages where it has them
 /// (a page of 4 KB costs half a microsecond when it is first touched, and a large model touches some ten thousand). What runs let
 /// go (activations, scratch) is kept for the next that asks, up to 128 MB; the system may take it whenever it is short of memory. Where a
-/// scope has an allocator of its own, that one is asked.
+/// scope has an allocator of its own, that one is asked. Weights, and what is packed of them, will be written whole: below 2 MB they have
+/// their pages from the start.
 /// @throws Error(resource_exhausted)
 std::shared_ptr<Storage> allocate_large(size_t size_bytes);
 
