@@ -224,12 +224,12 @@ struct LinesPlan {
   bool copies_dy;  // whose rows are no whole vectors
 
   static bool fits(const ConvParams& p) {
-    constexpr int64_t kMostRows = 32;
+    constexpr int64_t kMostRows = 32, kLeastFilters = 4;
     constexpr int64_t kLeastPixels = 16;  // of a line of a pointwise one: its sums would be read and written for few products
     const Window& w = p.window;
     if (w.kernel_size() == 1 && w.out[2] < kLeastPixels) return false;
     return p.group == 1 && w.kernel[0] == 1 && w.in[0] == 1 && w.out[0] == 1 && w.dilation[2] == 1 && p.C * w.kernel[2] <= kMostRows &&
-           p.M >= kLineFloats;
+           p.M >= kLeastFilters;
   }
   explicit LinesPlan(const ConvParams& p) {
     const Window& w = p.window;
