@@ -139,10 +139,39 @@ HWY_INLINE double run(const float* x, int64_t n, double total) {
   return total;
 }
 
+#if HWY_TARGET != HWY_SCALAR
+// Rows of kLength elements, one behind the other: a vector of rows at once, as far as there are whole ones. Returns how many rows that are.
+template <class F, int kLength>
+int64_t short_rows(const float* x, int64_t count, double* totals) {
+  const D d;
+  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
+  HWY_ALIGN float joined[hn::MaxLanes(D())];
+  int64_t i = 0;
+  for (; i + lanes <= count; i += lanes) {
+    const float* from = x + i * kLength;
+    V first, second, third, fourth;
+    if constexpr (kLength == 2) hn::LoadInterleaved2(d, from, first, second);
+    if constexpr (kLength == 3) hn::LoadInterleaved3(d, from, first, second, third);
+    if constexpr (kLength == 4) hn::LoadInterleaved4(d, from, first, second, third, fourth);
+    V total = F::join(F::map(first), F::map(second));
+    if constexpr (kLength >= 3) total = F::join(total, F::map(third));
+    if constexpr (kLength >= 4) total = F::join(total, F::map(fourth));
+    hn::Store(total, d, joined);
+    for (int64_t j = 0; j < lanes; ++j) totals[i + j] = F::join(totals[i + j], static_cast<double>(joined[j]));
+  }
+  return i;
+}
+#endif
+
 template <class F>
 void rows(const float* x, int64_t count, int64_t row_stride, int64_t n, double* totals) {
   int64_t i = 0;
 #if HWY_TARGET != HWY_SCALAR
+  if (row_stride == n) {
+    if (n == 2) i = short_rows<F, 2>(x, count, totals);
+    if (n == 3) i = short_rows<F, 3>(x, count, totals);
+    if (n == 4) i = short_rows<F, 4>(x, count, totals);
+  }
   if (n <= kBlock) {
     // The last four lanes of four rows are joined at once.
     const hn::CappedTag<float, 4> d;

@@ -134,6 +134,16 @@ TEST(Reduce, ExtremesOfRowsOfEveryLength) {
   }
 }
 
+TEST(Reduce, RowsOfFewElements) {
+  Random random(55);
+  for (int64_t length = 1; length <= 6; ++length) {
+    for (int64_t rows : {1, 15, 16, 17, 40, 255, 300, 1000}) {
+      check<float>(random, {rows, length}, 2, 3e-6);
+      check_extremes<float>(random, rows, length);
+    }
+  }
+}
+
 TEST(Reduce, LongFloatSumsKeepSevenDigits) {
   Random random(52);
   const int64_t n = 3'000'001;
