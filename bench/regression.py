@@ -157,7 +157,8 @@ def work_of(what: str, case: models.Case, threads: int) -> Callable[[], object]:
         return lambda: session.run(None, case.feeds)
     first = session.get_outputs()[0].name
     zeros = np.zeros_like(session.run([first], case.feeds)[0])
-    trainer = treadle.train.Trainer(path, output=first, loss="mean_squared_error", learning_rate=1e-6, momentum=0.9, num_threads=threads)
+    # Updates that rounding swallows: a model that moved would go to where numbers overflow or are denormal, and be timed there.
+    trainer = treadle.train.Trainer(path, output=first, loss="mean_squared_error", learning_rate=1e-20, momentum=0.9, num_threads=threads)
     return lambda: trainer.step(case.feeds, zeros)
 
 
