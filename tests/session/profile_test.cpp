@@ -495,7 +495,7 @@ TEST(SessionProfile, TheReportsSharesSumToOne) {
 TEST(MachinePeaks, AreWithinReason) {
   const MachinePeaks peaks = measure_machine_peaks(1);
   EXPECT_EQ(peaks.threads, 1);
-  EXPECT_GT(peaks.flops_per_second, 1e8);
+  EXPECT_GT(peaks.flops_per_second, 1e6);  // without optimisation and under a sanitizer 2e7
   EXPECT_LT(peaks.flops_per_second, 1e12);
   ASSERT_GE(peaks.bytes_per_second.size(), 2U);
   for (const auto& [bytes, rate] : peaks.bytes_per_second) {
