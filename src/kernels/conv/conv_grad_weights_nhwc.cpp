@@ -224,7 +224,8 @@ struct LinesPlan {
   bool copies_dy;  // whose rows are no whole vectors
 
   static bool fits(const ConvParams& p) {
-    constexpr int64_t kMostRows = 32, kLeastFilters = 4;
+    constexpr int64_t kMostRows = 32;
+    constexpr int64_t kLeastFilters = 4;  // of a vector of 16, whose other lanes would compute nothing
     constexpr int64_t kLeastPixels = 16;  // of a line of a pointwise one: its sums would be read and written for few products
     const Window& w = p.window;
     if (w.kernel_size() == 1 && w.out[2] < kLeastPixels) return false;
