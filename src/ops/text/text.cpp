@@ -1,6 +1,7 @@
 // StringNormalizer (opset 10), TfIdfVectorizer (opset 9).
 #include <algorithm>
 #include <array>
+#include <numeric>
 #include <unordered_map>
 #include <unordered_set>
 
@@ -86,8 +87,10 @@ struct TfIdfVectorizer {
 
   struct Model : PackedState {
     kernels::NgramIndex<std::conditional_t<std::is_same_v<Token, std::string>, std::string, int64_t>> index;
-    std::vector<float> weights;  // of the output's columns; empty: 1
-    bool truncate = false;       // counts above 1 count as 1
+    std::vector<float> weights;    // of the n-grams; empty: 1
+    std::vector<int64_t> columns;  // of the n-grams that have weights; empty: 0, 1, 2 …
+    bool shared = false;           // n-grams share a column, so that each is weighted by itself: the index has their places in the pool
+    bool truncate = false;         // counts above 1 count as 1
     kernels::NgramWindow window;
   };
 
@@ -118,16 +121,28 @@ struct TfIdfVectorizer {
       throw Error(ErrorCode::invalid_model, fmt::format("mode = \"{}\"; expected TF, IDF or TFIDF", mode));
     model->truncate = mode == "IDF";
     if (mode != "TF") model->weights = a.get_floats("weights");
-    // The weights are the output columns', as in the operator's reference; the specification's "of the n-grams" is the same for the usual
-    // pool, whose n-grams have the columns 0, 1, 2 ….
-    if (!model->weights.empty() && static_cast<int64_t>(model->weights.size()) < output_width(a))
-      throw Error(ErrorCode::invalid_model, fmt::format("{} weights for {} output columns", model->weights.size(), output_width(a)));
     const auto& starts = a.get_ints("ngram_counts");
+    const std::vector<int64_t> numbers = place_weights(*model, a.get_ints("ngram_indexes"));
     if constexpr (std::is_same_v<Token, std::string>)
-      model->index.build(a.get_strings("pool_strings"), starts, a.get_ints("ngram_indexes"), w);
+      model->index.build(a.get_strings("pool_strings"), starts, numbers, w);
     else
-      model->index.build(a.get_ints("pool_int64s"), starts, a.get_ints("ngram_indexes"), w);
+      model->index.build(a.get_ints("pool_int64s"), starts, numbers, w);
     return model;
+  }
+
+  // Returns the number that the index gives each n-gram: its column, or its place in the pool.
+  static std::vector<int64_t> place_weights(Model& model, const std::vector<int64_t>& columns) {
+    if (model.weights.empty()) return columns;
+    if (model.weights.size() != columns.size())
+      throw Error(ErrorCode::invalid_model, fmt::format("weights has {} elements for {} n-grams", model.weights.size(), columns.size()));
+    std::vector<int64_t> places(columns.size());
+    std::iota(places.begin(), places.end(), 0);
+    if (columns == places) return columns;
+    model.columns = columns;
+    std::vector<int64_t> sorted = columns;
+    std::sort(sorted.begin(), sorted.end());
+    model.shared = std::adjacent_find(sorted.begin(), sorted.end()) != sorted.end();
+    return model.shared ? places : columns;
   }
 
   static TfIdfVectorizer bind(BindContext& c) {
@@ -144,13 +159,24 @@ struct TfIdfVectorizer {
       for (int64_t row = begin; row < end; ++row) {
         float* counts = y + row * width;
         std::fill_n(counts, width, 0.0F);
+        if (model.shared) {
+          add_ngrams(model, x + row * columns, counts);
+          continue;
+        }
         model.index.count(x + row * columns, columns, model.window, [&](int64_t column) { counts[column] += 1; });
         if (model.truncate)
           for (int64_t k = 0; k < width; ++k) counts[k] = std::min(counts[k], 1.0F);
-        if (!model.weights.empty())
-          for (int64_t k = 0; k < width; ++k) counts[k] *= model.weights[static_cast<size_t>(k)];
+        for (size_t i = 0; i < model.weights.size(); ++i)
+          counts[model.columns.empty() ? static_cast<int64_t>(i) : model.columns[i]] *= model.weights[i];
       }
     });
+  }
+  // Each n-gram of the row, counted and weighted by itself, is added to its column.
+  void add_ngrams(const Model& model, const Token* row, float* sums) const {
+    std::vector<float> counts(model.columns.size());
+    model.index.count(row, columns, model.window, [&](int64_t ngram) { counts[static_cast<size_t>(ngram)] += 1; });
+    for (size_t i = 0; i < counts.size(); ++i)
+      sums[model.columns[i]] += (model.truncate ? std::min(counts[i], 1.0F) : counts[i]) * model.weights[i];
   }
 };
 
