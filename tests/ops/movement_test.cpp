@@ -157,6 +157,19 @@ TEST(Pad, RepeatsReflectionsAndTiles) {
   EXPECT_EQ(values<float>(wrapped), (std::vector<float>{3, 1, 2, 3, 1, 2, 3, 1, 2, 3, 1, 2, 6, 4, 5, 6, 4, 5, 6, 4, 5, 6, 4, 5}));
 }
 
+// As PyTorch's circular padding: what a negative pad removes does not come back on the other side.
+TEST(Pad, RepeatsNothingThatANegativePadHasRemoved) {
+  auto padded = [](const char* mode, int64_t before, int64_t after) {
+    return values<float>(run_op({"Pad", 19, {counting({5}), ints({before, after})}, {{"mode", std::string(mode)}}})[0]);
+  };
+  EXPECT_EQ(padded("wrap", -2, 1), (std::vector<float>{2, 3, 4, 2}));
+  EXPECT_EQ(padded("wrap", 2, -3), (std::vector<float>{0, 1, 0, 1}));
+  EXPECT_EQ(padded("wrap", -2, -1), (std::vector<float>{2, 3}));
+  EXPECT_EQ(padded("reflect", -2, 3), (std::vector<float>{2, 3, 4, 3, 2, 3}));
+  EXPECT_EQ(padded("edge", -2, 1), (std::vector<float>{2, 3, 4, 4}));
+  EXPECT_NE(error_of({"Pad", 19, {counting({2}), ints({-2, 1})}, {{"mode", std::string("wrap")}}}).find("repeated"), std::string::npos);
+}
+
 TEST(Pad, OfAnAxisThatIsNamedTwiceIsAnError) {
   EXPECT_EQ(error_of({"Pad", 19, {counting({2, 3}), ints({1, 1, 0, 0}), Tensor(), ints({1, -1})}}), "axes names axis -1 twice");
 }

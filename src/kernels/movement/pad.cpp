@@ -9,7 +9,7 @@
 namespace treadle::kernels {
 namespace {
 
-/// The source index of output index i along an axis of n elements with `before` added in front; -1 where the constant goes.
+/// The source index of output index i along n elements with `before` added in front; -1 where the constant goes.
 int64_t source_index(PadMode mode, int64_t i, int64_t before, int64_t n) {
   int64_t at = i - before;
   if (at >= 0 && at < n) return at;
@@ -31,7 +31,7 @@ int64_t source_index(PadMode mode, int64_t i, int64_t before, int64_t n) {
 template <typename T>
 void pad_row(const PadPlan& plan, const T* row, const T& value, T* dst) {
   const int last = plan.rank - 1;
-  const int64_t n = plan.in_dims[last], before = plan.before[last], out = plan.out_dims[last];
+  const int64_t n = plan.kept[last], before = plan.before[last], out = plan.out_dims[last];
   // Inside the source the row is copied whole.
   const int64_t begin = std::clamp<int64_t>(before, 0, out), end = std::clamp<int64_t>(before + n, begin, out);
   auto fill_pads = [&](int64_t from, int64_t to) {
@@ -63,15 +63,15 @@ void pad_elements(const PadPlan& plan, const T* src, const T& value, T* dst, Thr
       int64_t offset = 0;
       bool outside = false;
       for (int i = 0; i < last; ++i) {
-        const int64_t at = source_index(plan.mode, index[i], plan.before[i], plan.in_dims[i]);
+        const int64_t at = source_index(plan.mode, index[i], plan.before[i], plan.kept[i]);
         outside |= at < 0;
-        offset = (offset + at) * plan.in_dims[i + 1];
+        offset = (offset + plan.first[i] + at) * plan.in_dims[i + 1];
       }
       for (int i = last - 1; i >= 0 && ++index[i] == plan.out_dims[i]; --i) index[i] = 0;
       if (outside) {
         std::fill(dst + r * length, dst + (r + 1) * length, value);
       } else {
-        pad_row(plan, src + offset, value, dst + r * length);
+        pad_row(plan, src + offset + plan.first[last], value, dst + r * length);
       }
     }
   });
@@ -93,8 +93,13 @@ PadPlan plan_pad(PadMode mode, std::span<const int64_t> dims, std::span<const in
                                                    " remove more than the " + std::to_string(dims[i]) + " elements of axis " +
                                                    std::to_string(i));
     }
-    if (mode != PadMode::constant && dims[i] == 0 && out > 0) {
-      throw Error(ErrorCode::invalid_argument, "axis " + std::to_string(i) + " is empty, so there is nothing to repeat");
+    const bool repeats = mode != PadMode::constant;
+    const int64_t removed = repeats ? std::min<int64_t>(before[i], 0) : 0, removed_behind = repeats ? std::min<int64_t>(after[i], 0) : 0;
+    const int64_t kept = checked_add(checked_add(dims[i], removed), removed_behind);
+    if (repeats && kept <= 0 && out > 0) {
+      throw Error(ErrorCode::invalid_argument, "axis " + std::to_string(i) + " has " + std::to_string(dims[i]) +
+                                                   " elements, of which pads " + std::to_string(before[i]) + " and " +
+                                                   std::to_string(after[i]) + " leave none to repeat");
     }
     plan.in_size *= dims[i];
     plan.out_size = checked_mul(plan.out_size, out);
@@ -102,18 +107,23 @@ PadPlan plan_pad(PadMode mode, std::span<const int64_t> dims, std::span<const in
     const int at = plan.rank - 1;
     const bool whole = before[i] == 0 && after[i] == 0;
     if (whole && at >= 0 &&
-        (mode == PadMode::constant || dims[i] == 1 || (plan.before[at] == 0 && plan.out_dims[at] == plan.in_dims[at]))) {
+        (!repeats || dims[i] == 1 ||
+         (plan.before[at] == 0 && plan.out_dims[at] == plan.in_dims[at] && plan.kept[at] == plan.in_dims[at]))) {
       plan.in_dims[at] = checked_mul(plan.in_dims[at], dims[i]);
       plan.out_dims[at] = checked_mul(plan.out_dims[at], dims[i]);
+      plan.first[at] = checked_mul(plan.first[at], dims[i]);
+      plan.kept[at] = checked_mul(plan.kept[at], dims[i]);
       plan.before[at] = checked_mul(plan.before[at], dims[i]);
     } else {
       plan.in_dims[plan.rank] = dims[i];
       plan.out_dims[plan.rank] = out;
-      plan.before[plan.rank] = before[i];
+      plan.first[plan.rank] = kept > 0 ? -removed : 0;
+      plan.kept[plan.rank] = kept;
+      plan.before[plan.rank] = repeats ? std::max<int64_t>(before[i], 0) : before[i];
       ++plan.rank;
     }
   }
-  if (plan.rank == 0) plan.rank = 1, plan.in_dims[0] = plan.out_dims[0] = 1;
+  if (plan.rank == 0) plan.rank = 1, plan.in_dims[0] = plan.out_dims[0] = plan.kept[0] = 1;
   return plan;
 }
 

@@ -15,7 +15,10 @@ enum class PadMode : uint8_t { constant, reflect, edge, wrap };
 struct PadPlan {
   PadMode mode = PadMode::constant;
   int rank = 0;  ///< at least 1
-  int64_t in_dims[kMaxRank] = {}, out_dims[kMaxRank] = {}, before[kMaxRank] = {};
+  int64_t in_dims[kMaxRank] = {}, out_dims[kMaxRank] = {};
+  /// What is padded, elements [first, first + kept) of each axis, and how many elements stand in front of it. The modes that repeat
+  /// elements repeat none that a negative pad has removed; the constant's mode keeps the whole axis, and `before` may be negative.
+  int64_t first[kMaxRank] = {}, kept[kMaxRank] = {}, before[kMaxRank] = {};
   int64_t in_size = 0, out_size = 0;
 };
 

@@ -51,8 +51,11 @@ void infer_pad(InferContext& c) {
     if (padded.is_const() && padded.value() < 0)
       throw Error(ErrorCode::invalid_argument,
                   fmt::format("pads remove more than the {} elements of axis {}", to_string(extent), (*axes)[i]));
-    if (mode != kernels::PadMode::constant && extent.is_const(0) && padded.is_const() && padded.value() > 0)
-      throw Error(ErrorCode::invalid_argument, fmt::format("axis {} is empty: there is nothing to repeat", (*axes)[i]));
+    if (mode != kernels::PadMode::constant && padded.is_const() && padded.value() > 0) {
+      const Dim kept = extent + minimum((*pads)[i], Dim(0)) + minimum((*pads)[i + count], Dim(0));
+      if (kept.is_const() && kept.value() <= 0)
+        throw Error(ErrorCode::invalid_argument, fmt::format("axis {} has no elements that could be repeated", (*axes)[i]));
+    }
     extent = padded;
   }
   c.set_output(0, c.dtype(0), std::move(out));

@@ -183,7 +183,7 @@ TEST(Copy, BlocksThatMoveDownMayOverlap) {
   EXPECT_TRUE(std::equal(before.begin() + kRow, before.begin() + kBlock, memory.begin()));
 }
 
-// numpy.pad, one axis at a time, index by index.
+// numpy.pad of what negative pads leave, one axis at a time, index by index.
 int64_t pad_source(PadMode mode, int64_t i, int64_t n) {
   if (mode == PadMode::edge) return std::clamp<int64_t>(i, 0, n - 1);
   if (mode == PadMode::wrap) {
@@ -221,7 +221,8 @@ TEST(Pad, FollowsNumPyInEveryMode) {
       int64_t offset = 0;
       bool outside = false;
       for (size_t d = 0; d < dims.size(); ++d) {
-        const int64_t from = pad_source(mode, at[d] - before[d], dims[d]);
+        const int64_t first = std::max<int64_t>(-before[d], 0), kept = dims[d] - first - std::max<int64_t>(-after[d], 0);
+        const int64_t from = mode == PadMode::constant ? at[d] - before[d] : first + pad_source(mode, at[d] - before[d] - first, kept);
         outside |= from < 0 || from >= dims[d];
         offset = offset * dims[d] + from;
       }
@@ -234,6 +235,9 @@ TEST(Pad, ImpossiblePadsAreRefused) {
   const int64_t two[] = {2}, none[] = {0}, minus[] = {-3}, one[] = {1};
   EXPECT_THROW(plan_pad(PadMode::constant, two, minus, none), Error);
   EXPECT_THROW(plan_pad(PadMode::edge, none, one, none), Error);
+  EXPECT_THROW(plan_pad(PadMode::wrap, two, minus, two), Error);
+  const int64_t least[] = {INT64_MIN}, most[] = {INT64_MAX};
+  EXPECT_THROW(plan_pad(PadMode::wrap, two, least, most), Error);
   plan_pad(PadMode::constant, none, one, none);
 }
 
