@@ -88,6 +88,8 @@ RULINGS = [
     Ruling("reference", "BatchNormalization", "takes statistics of the batch below opset 14; its outputs of training have the input's dtype"),
     Ruling("reference", "GlobalMaxPool", "gives another rank than the input's"),
     Ruling("reference", "LRN", "begins one channel late: the region is c - floor((size - 1) / 2) to c + ceil((size - 1) / 2)"),
+    Ruling("reference", "MaxUnpool", "takes indices for places in the shape that the attributes give, where output_shape gives another", _operand(2)),
+    Ruling("onnxruntime", "TreeEnsembleRegressor", "leaves the score of a lone target as it is, whatever post_transform asks for", lambda c: c.attributes.get("n_targets") == 1 and c.attributes.get("post_transform", "NONE") != "NONE"),
     Ruling("reference", "LpNormalization", "sums x and not |x| for p = 1"),
     Ruling("reference", "Unsqueeze", "inserts axes in the order given", _below(13)),
     Ruling("reference", "RoiAlign", "samples another grid with sampling_ratio = 0, and borders differently"),

@@ -179,6 +179,23 @@ TEST(MaxUnpool, RefusesPlacesOutsideOfItsOutput) {
   EXPECT_THROW(run_op({"MaxUnpool", 11, {x, tensor<int64_t>({1, 1, 1}, {-1})}, attributes}), Error);
 }
 
+// PyTorch's max_pool2d(x, 2, 2, return_indices=True) of a picture of 3 x 5, undone by max_unpool2d(…, output_size=(3, 5)).
+TEST(MaxUnpool, PlacesCountInTheShapeThatIsAskedFor) {
+  Attributes attributes{{"kernel_shape", Ints{2, 2}}, {"strides", Ints{2, 2}}};
+  auto unpooled = [&](std::vector<int64_t> places, const Shape& shape) {
+    const std::vector<int64_t> extents(shape.begin(), shape.end());
+    return run_op({"MaxUnpool",
+                   11,
+                   {floats({1, 1, 1, 2}, {1, 2}), tensor<int64_t>({1, 1, 1, 2}, places), tensor<int64_t>({4}, extents)},
+                   attributes})[0];
+  };
+  Tensor y = unpooled({5, 2}, {1, 1, 3, 5});
+  EXPECT_EQ(y.shape(), (Shape{1, 1, 3, 5}));
+  EXPECT_EQ(values<float>(y), (std::vector<float>{0, 0, 2, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0}));
+  EXPECT_EQ(values<float>(unpooled({0, 2}, {1, 1, 1, 3})), (std::vector<float>{1, 0, 2}));  // as a pool that rounds up leaves it
+  EXPECT_THROW(unpooled({0, 15}, {1, 1, 3, 5}), Error);
+}
+
 // With offsets of zero a deformable convolution is a convolution; an offset of one is a shift.
 TEST(DeformConv, LooksWhereItsOffsetsPoint) {
   const Shape xs{1, 2, 5, 4}, ws{4, 1, 2, 2};

@@ -23,6 +23,7 @@ NOT_PASSED = {
     r"^test_image_decoder_decode_\w+_cpu$": "the wheel has no codecs; treadle_conformance runs these",
     r"^test_loop16_seq_none_cpu$": "the case's optional sequence reaches the backend as an array without a length",
     r"^test_gradient_of_\w+_cpu$": "there is no Gradient operator: treadle.train makes gradients",
+    r"^test_maxunpool_export_with_output_shape_cpu$": "its indices count in another shape than output_shape, which is none that a MaxPool gives",
     "_cuda$": "there is no CUDA device",
 }
 # Cases that are compared more widely than ONNX's 1e-3 and 1e-7: sums of hundreds that should be 0, and half precision rounded step by step.

@@ -172,9 +172,8 @@ struct GlobalLpPool {
 
 // MaxUnpool.
 
-// The shape that the pool with these attributes would have had as its input.
-template <typename Extents>
-auto unpooled_extent(const Attributes& attributes, const Extents& pooled, size_t axis, size_t rank) {
+// The extent that the pool with these attributes would have had as its input.
+Dim unpooled_extent(const Attributes& attributes, const Dim& pooled, size_t axis, size_t rank) {
   const auto strides = spatial_ints(attributes, "strides", rank, 1), kernel = spatial_ints(attributes, "kernel_shape", rank, 1);
   const std::vector<int64_t>& pads = attributes.get_ints("pads");
   if (!pads.empty() && pads.size() != 2 * rank)
@@ -201,41 +200,16 @@ void infer_max_unpool(InferContext& c) {
   c.set_output(0, c.dtype(0), std::move(out));
 }
 
-// The indices count in the shape that the attributes give; where output_shape asks for more, that stands in the corner at the origin.
+// The indices are places in the output: where output_shape gives its shape, in that one. They count like those of the MaxPool that is
+// undone.
 struct MaxUnpool {
   DType dtype;
-  int64_t count, inner_count, total;
-  int rank;
-  int64_t inner[kMaxRank], outer[kMaxRank];
-  bool same = true;  // both shapes: an index is a place
+  int64_t count, total;
 
   static MaxUnpool bind(BindContext& c) {
-    const Shape &x = c.shape(0), &y = c.output_shape(0);
-    MaxUnpool k{c.dtype(0), x.num_elements(), 1, y.num_elements(), x.rank(), {}, {}};
+    const Shape& x = c.shape(0);
     if (!(c.shape(1) == x)) throw Error(ErrorCode::invalid_argument, fmt::format("I is {}, X is {}", to_string(c.shape(1)), to_string(x)));
-    const auto spatial_rank = static_cast<size_t>(x.rank() - 2);
-    for (int i = 0; i < x.rank(); ++i) {
-      k.inner[i] = i < 2 ? x[i] : unpooled_extent(c.node().attributes, x[i], static_cast<size_t>(i - 2), spatial_rank);
-      k.outer[i] = y[i];
-      if (k.inner[i] > k.outer[i])
-        throw Error(ErrorCode::invalid_argument,
-                    fmt::format("output_shape has an extent of {} where X unpools to {}", k.outer[i], k.inner[i]));
-      k.inner_count *= k.inner[i];
-      k.same &= k.inner[i] == k.outer[i];
-    }
-    return k;
-  }
-  int64_t place(int64_t index) const {
-    if (index < 0 || index >= inner_count)
-      throw Error(ErrorCode::invalid_argument, fmt::format("I contains {}; the output has {} places", index, inner_count));
-    if (same) return index;
-    int64_t at = 0, stride = 1;
-    for (int i = rank - 1; i >= 0; --i) {
-      at += index % inner[i] * stride;
-      index /= inner[i];
-      stride *= outer[i];
-    }
-    return at;
+    return {c.dtype(0), x.num_elements(), c.output_shape(0).num_elements()};
   }
   void run(RunContext& c) const {
     const int64_t* indices = c.in<int64_t>(1);
@@ -243,7 +217,11 @@ struct MaxUnpool {
       const T* x = c.in<T>(0);
       T* y = c.out<T>(0);
       std::fill_n(y, total, T{});
-      for (int64_t i = 0; i < count; ++i) y[place(indices[i])] = x[i];
+      for (int64_t i = 0; i < count; ++i) {
+        if (indices[i] < 0 || indices[i] >= total)
+          throw Error(ErrorCode::invalid_argument, fmt::format("I contains {}; the output has {} places", indices[i], total));
+        y[indices[i]] = x[i];
+      }
     });
   }
 };
@@ -284,24 +262,8 @@ OpDef float_pool(std::string_view name, std::vector<int> since, void (*infer)(In
 
 namespace gradients {
 
-// What lies at the places, which count in the shape that the attributes give.
-Result max_unpool(GradientContext& g) {
-  ValueId dy = g.grad_output(0);
-  if (g.input(2) != kNoValue) {
-    const auto rank = static_cast<size_t>(rank_of(g, g.input(0)));
-    const SymbolicShape x = *g.type(g.input(0)).shape;
-    std::vector<int64_t> axes, starts, ends;
-    for (size_t i = 2; i < rank; ++i) {
-      const Dim extent = unpooled_extent(g.attributes(), x[i], i - 2, rank - 2);
-      if (!extent.is_const())
-        throw Error(ErrorCode::not_implemented,
-                    fmt::format("the gradient of a MaxUnpool with output_shape needs the extent of axis {}", i));
-      axes.push_back(static_cast<int64_t>(i)), starts.push_back(0), ends.push_back(extent.value());
-    }
-    dy = g.op("Slice", {dy, g.ints(std::move(starts)), g.ints(std::move(ends)), g.ints(std::move(axes))});
-  }
-  return {g.op("Gather", {g.op("Reshape", {dy, g.ints({-1})}), g.input(1)})};
-}
+// What lies at the places.
+Result max_unpool(GradientContext& g) { return {g.op("Gather", {g.op("Reshape", {g.grad_output(0), g.ints({-1})}), g.input(1)})}; }
 
 }  // namespace gradients
 
