@@ -148,6 +148,25 @@ TEST(MaxPool, RoundsUpWithoutWindowsThatStartOutside) {
   EXPECT_EQ(run_op({"MaxPool", 12, {x}, attributes})[0].shape(), (Shape{1, 1, 1}));
 }
 
+// PyTorch's pools with ceil_mode: rounded up, one window is left that is larger than the input.
+TEST(Pools, RoundUpToAWindowThatIsLargerThanTheInput) {
+  Attributes attributes{{"kernel_shape", Ints{3}}, {"strides", Ints{2}}, {"ceil_mode", int64_t{1}}};
+  Tensor x = floats({1, 1, 2}, {3, 5});
+  EXPECT_EQ(values<float>(run_op({"MaxPool", 12, {x}, attributes})[0]), (std::vector<float>{5}));
+  EXPECT_EQ(values<float>(run_op({"AveragePool", 19, {x}, attributes})[0]), (std::vector<float>{4}));
+  EXPECT_EQ(values<float>(run_op({"LpPool", 18, {floats({1, 1, 2}, {3, 4})}, attributes})[0]), (std::vector<float>{5}));
+  Attributes square{{"kernel_shape", Ints{2, 2}}, {"strides", Ints{2, 2}}, {"ceil_mode", int64_t{1}}};
+  EXPECT_EQ(values<float>(run_op({"MaxPool", 12, {floats({1, 1, 3, 1}, {1, 2, 3})}, square})[0]), (std::vector<float>{2, 3}));
+  EXPECT_THROW(
+      run_op({"MaxPool", 12, {floats({1, 1, 1}, {3})}, {{"kernel_shape", Ints{3}}, {"strides", Ints{2}}, {"ceil_mode", int64_t{1}}}}),
+      Error);
+  EXPECT_THROW(
+      run_op({"MaxPool", 12, {floats({1, 1, 0}, {})}, {{"kernel_shape", Ints{1}}, {"strides", Ints{2}}, {"ceil_mode", int64_t{1}}}}),
+      Error);
+  attributes.set("ceil_mode", int64_t{0});
+  EXPECT_THROW(run_op({"MaxPool", 12, {x}, attributes}), Error);
+}
+
 TEST(AveragePool, CountsThePadsIfToldTo) {
   Tensor x = tensor<double>({1, 1, 3}, {3, 6, 9});
   Attributes attributes{{"kernel_shape", Ints{3}}, {"pads", Ints{1, 1}}};

@@ -111,9 +111,9 @@ void max_plane_indices(const Window& w, int64_t plane, const T* x, T* y, int64_t
 int64_t pool_elements(const Window& w, int axis, int64_t o, bool include_pad) { return counted(w, axis, o, include_pad); }
 
 int64_t pool_out_extent(int64_t in, int64_t kernel, int64_t stride, int64_t dilation, int64_t pad_begin, int64_t pad_end, bool ceil_mode) {
-  const int64_t reach = in + pad_begin + pad_end - dilation * (kernel - 1) - 1;
-  if (reach < 0) return 0;
-  int64_t out = (ceil_mode ? reach + stride - 1 : reach) / stride + 1;
+  const int64_t room = in + pad_begin + pad_end - dilation * (kernel - 1) - 1 + (ceil_mode ? stride - 1 : 0);
+  if (room < 0) return 0;
+  int64_t out = room / stride + 1;
   if (ceil_mode && (out - 1) * stride >= in + pad_begin) --out;
   return out;
 }

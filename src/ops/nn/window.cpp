@@ -49,7 +49,12 @@ void check_rank(size_t rank) {
     throw Error(ErrorCode::not_implemented, fmt::format("a window over {} spatial axes; there is one for 1 to 3", rank));
 }
 
-[[noreturn]] void refuse_window(const Dim& reach, const Dim& extent, const Pads& pads, size_t axis) {
+/// @param overhang  how far the window may stand out behind the end pad: ceil_mode rounds a part of a stride up to one more window, if it
+///                  begins in the input or its begin pad
+void check_fits(const Dim& reach, const Dim& extent, const Pads& pads, size_t axis, int64_t overhang) {
+  const Dim begins = extent + pads.begin[axis], room = begins + pads.end[axis] + overhang - reach;
+  const bool fits = !(room.is_const() && room.value() < 0) && !(overhang > 0 && begins.is_const() && begins.value() <= 0);
+  if (fits) return;
   throw Error(ErrorCode::invalid_argument, fmt::format("a window that spans {} does not fit into an extent of {} with pads {} and {}",
                                                        to_string(reach), to_string(extent), pads.begin[axis], pads.end[axis]));
 }
@@ -86,7 +91,7 @@ SymbolicShape infer_window(const Attributes& attributes, const SymbolicShape& in
     }
     const Dim reach = (kernel[i] - 1) * dilations[i] + 1;
     const Dim room = in[i] + pads.begin[i] + pads.end[i] - reach;
-    if (room.is_const() && room.value() < 0) refuse_window(reach, in[i], pads, i);
+    check_fits(reach, in[i], pads, i, ceil_mode ? strides[i] - 1 : 0);
     if (!ceil_mode || strides[i] == 1) {
       out.push_back(floor_div(room, strides[i]) + 1);
     } else {
@@ -102,6 +107,7 @@ kernels::Window bind_window(const Attributes& attributes, std::span<const int64_
   const size_t rank = in.size();
   const auto strides = spatial_ints(attributes, "strides", rank, 1), dilations = spatial_ints(attributes, "dilations", rank, 1);
   const AutoPad auto_pad = auto_pad_of(attributes);
+  const bool ceil_mode = attributes.get_int("ceil_mode") != 0;
   Pads pads;
   if (auto_pad == AutoPad::notset) {
     pads = explicit_pads(attributes, rank);
@@ -113,8 +119,7 @@ kernels::Window bind_window(const Attributes& attributes, std::span<const int64_
     }
   }
   for (size_t i = 0; i < rank && (auto_pad == AutoPad::notset || auto_pad == AutoPad::valid); ++i) {
-    const int64_t reach = (kernel[i] - 1) * dilations[i] + 1;
-    if (in[i] + pads.begin[i] + pads.end[i] < reach) refuse_window(reach, in[i], pads, i);
+    check_fits((kernel[i] - 1) * dilations[i] + 1, in[i], pads, i, ceil_mode ? strides[i] - 1 : 0);
   }
   int64_t both[6];
   std::copy_n(pads.begin, rank, both), std::copy_n(pads.end, rank, both + rank);

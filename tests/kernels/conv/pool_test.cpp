@@ -76,6 +76,8 @@ TEST(Pool, OutputExtentsFollowPyTorch) {
   EXPECT_EQ(pool_out_extent(1, 1, 2, 1, 0, 0, true), 1);
   EXPECT_EQ(pool_out_extent(2, 1, 2, 1, 0, 0, true), 1);  // a second window would start behind the input
   EXPECT_EQ(pool_out_extent(2, 3, 1, 1, 0, 0, false), 0);
+  EXPECT_EQ(pool_out_extent(2, 3, 2, 1, 0, 0, true), 1);
+  EXPECT_EQ(pool_out_extent(1, 3, 2, 1, 0, 0, true), 0);
 }
 
 TEST(Pool, NaNWinsAMaximum) {
