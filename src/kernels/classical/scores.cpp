@@ -69,7 +69,6 @@ void post_transform(PostTransform transform, T* scores, int64_t count) {
   if (transform == PostTransform::probit) {
     for (int64_t i = 0; i < count; ++i) scores[i] = static_cast<T>(probit(static_cast<double>(scores[i])));
   }
-  if (count < 2) return;
   if (transform == PostTransform::softmax) softmax(scores, count);
   if (transform == PostTransform::softmax_zero) softmax_zero(scores, count);
   if (transform == PostTransform::logistic) {
@@ -80,8 +79,8 @@ void post_transform(PostTransform transform, T* scores, int64_t count) {
 template <typename T>
 void post_transform(PostTransform transform, T* scores, int64_t rows, int64_t count) {
   if constexpr (std::is_same_v<T, float>) {
-    if (count > 1 && transform == PostTransform::softmax) return kernels::softmax<float>(rows, count, 1, scores, scores, nullptr);
-    if (count > 1 && transform == PostTransform::logistic) return unary_f32(Unary::sigmoid, 0, 0, scores, scores, rows * count);
+    if (transform == PostTransform::softmax) return kernels::softmax<float>(rows, count, 1, scores, scores, nullptr);
+    if (transform == PostTransform::logistic) return unary_f32(Unary::sigmoid, 0, 0, scores, scores, rows * count);
   }
   if (transform != PostTransform::none)
     for (int64_t row = 0; row < rows; ++row) post_transform(transform, scores + row * count, count);

@@ -12,8 +12,8 @@ enum class PostTransform : uint8_t { none = 0, softmax = 1, logistic = 2, softma
 /// @throws Error(invalid_model) for anything but NONE, SOFTMAX, LOGISTIC, SOFTMAX_ZERO and PROBIT.
 PostTransform parse_post_transform(std::string_view name);
 
-/// Applies the transform to `count` scores of one row, in place. A lone score is only touched by PROBIT: the operators' reference
-/// treats it as a score and not as a distribution.
+/// Applies the transform to `count` scores of one row, in place. A lone score is transformed like any row: SOFTMAX makes it 1.
+/// @pre count > 0
 template <typename T>
 void post_transform(PostTransform transform, T* scores, int64_t count);
 

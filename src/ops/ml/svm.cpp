@@ -272,6 +272,7 @@ struct SvmRegressor {
       else
         sum += similarity[0];
       if (model.one_class) sum = sum > 0 ? T{1} : T{-1};
+      kernels::post_transform(model.transform, &sum, 1);
       c.out<float>(0)[row] = static_cast<float>(sum);
     });
   }

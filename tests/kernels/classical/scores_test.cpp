@@ -27,10 +27,11 @@ TEST(PostTransform, OfARow) {
   EXPECT_EQ(transformed(PostTransform::none, {3, 4}), (std::vector<float>{3, 4}));
 }
 
-TEST(PostTransform, LeavesALoneScoreButForProbit) {
-  for (PostTransform transform : {PostTransform::softmax, PostTransform::logistic, PostTransform::softmax_zero})
-    EXPECT_EQ(transformed(transform, {0.25F}), (std::vector<float>{0.25F}));
+TEST(PostTransform, OfALoneScoreIsThatOfARow) {
+  EXPECT_NEAR(transformed(PostTransform::logistic, {0.25F})[0], 0.562177F, 1e-6);
   EXPECT_NEAR(transformed(PostTransform::probit, {0.1F})[0], -1.281713F, 1e-5);
+  for (PostTransform transform : {PostTransform::softmax, PostTransform::softmax_zero})
+    EXPECT_EQ(transformed(transform, {0.25F}), (std::vector<float>{1}));
 }
 
 TEST(PostTransform, NamesWhatItExpects) {
