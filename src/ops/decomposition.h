@@ -61,6 +61,14 @@ class NodeWriter {
     return type(like).dtype == DType::float32 ? value : op("CastLike", {value, like});
   }
   ValueId cast(ValueId value, DType dtype) { return op("Cast", {value}, {{"to", static_cast<int64_t>(dtype)}}); }
+  /// The rank as int64[1], which the run tells where the model does not.
+  ValueId rank_of(ValueId value) { return rank(value) >= 0 ? ints({rank(value)}) : op("Shape", {op("Shape", {value})}); }
+  /// The value with axes of extent 1 behind its own. @param count  int64[1]
+  ValueId with_axes_behind(ValueId value, ValueId count) {
+    const ValueId ones = op("ConstantOfShape", {count}, {{"value", Datum(Tensor::vector<int64_t>(std::vector<int64_t>{1}))}});
+    const ValueId shape = op("Concat", {op("Shape", {value}), ones}, {{"axis", int64_t{0}}});
+    return op("Reshape", {value, shape}, {{"allowzero", int64_t{1}}});
+  }
   /// `number` times the value; the value itself for 1.
   ValueId scaled(ValueId value, float number, ValueId like) { return number == 1 ? value : op("Mul", {value, scalar(number, like)}); }
 

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "ops/checks.h"
+#include "ops/decomposition.h"
 #include "treadle/error.h"
 
 namespace treadle::ops {
@@ -96,10 +97,13 @@ void upgrade_broadcast_axis(Graph& graph, NodeId id) {
   require_inputs(node, 2);
   const Type& a = graph.type(node.inputs[0]);
   const Type& b = graph.type(node.inputs[1]);
-  if (!a.has_rank() || !b.has_rank())
-    throw Error(ErrorCode::not_implemented,
-                fmt::format("broadcasting from axis {} on, as opset 6 has it, needs both operands' ranks; A is {}, B is {}", axis,
-                            to_string(a), to_string(b)));
+  if (axis < -kMaxRank || axis > kMaxRank) throw Error(ErrorCode::invalid_model, fmt::format("axis is {}", axis));
+  if (!a.has_rank() || !b.has_rank()) {
+    NodeWriter writer(graph, id, node.name);
+    const ValueId behind = axis < 0 ? writer.ints({-axis}) : writer.op("Sub", {writer.rank_of(node.inputs[0]), writer.ints({axis})});
+    const ValueId missing = writer.op("Sub", {behind, writer.rank_of(node.inputs[1])});
+    return graph.set_input(id, 1, writer.with_axes_behind(node.inputs[1], missing));
+  }
   int first = normalise_axis(axis, a.rank());
   int missing = a.rank() - first - b.rank();
   if (missing < 0)

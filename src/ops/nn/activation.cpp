@@ -5,6 +5,7 @@
 
 #include "graph/op_def.h"
 #include "ops/checks.h"
+#include "ops/decomposition.h"
 #include "ops/functions.h"
 #include "ops/gradients.h"
 #include "ops/list.h"
@@ -212,14 +213,17 @@ void infer_prelu(InferContext& c) {
 // Opset 6: one slope for all, or one per channel, given as [C].
 void prelu_channel_slopes(Graph& graph, NodeId id) {
   require_inputs(graph.node(id), 2);
-  const Type& x = graph.type(graph.node(id).inputs[0]);
-  const Type& slope = graph.type(graph.node(id).inputs[1]);
-  if (!slope.has_rank() || slope.rank() != 1 || (*slope.shape)[0].is_const(1) || !x.has_rank() || x.rank() <= 2) return;
-  std::vector<int64_t> axes;
-  for (int axis = 1; axis < x.rank() - 1; ++axis) axes.push_back(axis);
-  ValueId axes_value = graph.add_constant("axes", Tensor::vector<int64_t>(axes));
-  NodeId unsqueeze = graph.add_node({.op_type = "Unsqueeze", .inputs = {graph.node(id).inputs[1], axes_value}}, id);
-  graph.set_input(id, 1, graph.node(unsqueeze).outputs[0]);
+  NodeWriter writer(graph, id, graph.node(id).name);
+  const ValueId x = graph.node(id).inputs[0], slope = graph.node(id).inputs[1];
+  const int x_rank = writer.rank(x), slope_rank = writer.rank(slope);
+  if ((slope_rank >= 0 && slope_rank != 1) || writer.extent(slope, 0) == 1 || (x_rank >= 0 && x_rank <= 2)) return;
+  // Where only the run tells ranks, so does it how many axes stand behind the channels.
+  ValueId missing = writer.op("Max", {writer.op("Sub", {writer.rank_of(x), writer.ints({2})}), writer.ints({0})});
+  if (slope_rank < 0) {
+    const ValueId is_vector = writer.op("Equal", {writer.rank_of(slope), writer.ints({1})});
+    missing = writer.op("Mul", {missing, writer.cast(is_vector, DType::int64)});
+  }
+  graph.set_input(id, 1, writer.with_axes_behind(slope, missing));
 }
 
 void decompose_swiglu(Graph& graph, NodeId id) {

@@ -12,6 +12,7 @@
 #include "kernels/movement/copy.h"
 #include "kernels/normalization/norm.h"
 #include "ops/checks.h"
+#include "ops/decomposition.h"
 #include "ops/gradients.h"
 #include "ops/list.h"
 #include "ops/math/elementwise.h"
@@ -47,7 +48,6 @@ struct RowParameter {
     int64_t length = 1;
     for (int64_t extent : row) length *= extent;
     p.wide = reserve_wide<T>(layout, shape.num_elements());
-    if (shape.num_elements() == length) return p;
     // Leading extents of 1 stand for axes that are not normalised.
     auto own = shape.dims();
     while (own.size() > row.size() && own[0] == 1) own = own.subspan(1);
@@ -55,6 +55,8 @@ struct RowParameter {
       throw Error(ErrorCode::not_implemented,
                   fmt::format("a scale or bias {} that differs between the rows of {} normalised from axis {} on", to_string(shape),
                               to_string(x), axis));
+    // A vector may hold the elements of several axes, as onnxruntime takes it.
+    if (std::ranges::equal(own, row) || (own.size() == 1 && own[0] == length)) return p;
     p.stretched = true;
     p.plan = kernels::plan_expand(own, row);
     p.stretched_offset = layout.take(static_cast<size_t>(length) * sizeof(compute_type_t<T>));
@@ -204,29 +206,30 @@ void cast_to_scale(Graph& graph, NodeId id) {
   graph.remove_node(id);
 }
 
-// A scale or bias that differs between rows is multiplied or added behind the normalisation, whose own scale is then 1. `normalised` says
-// along how many of the last axes.
-bool differs_between_rows(const Graph& graph, ValueId parameter, size_t normalised) {
-  if (parameter == kNoValue || !graph.type(parameter).has_rank()) return false;
-  const SymbolicShape& shape = *graph.type(parameter).shape;
-  return shape.size() > normalised && std::any_of(shape.begin(), shape.end() - static_cast<ptrdiff_t>(normalised),
-                                                  [](const Dim& extent) { return !extent.is_const(1); });
+// Whether a scale or bias differs between rows, or may do so. `normalised` says along how many of the last axes; 0 if that is not known.
+bool may_differ_between_rows(const Graph& graph, ValueId parameter, int normalised) {
+  if (parameter == kNoValue) return false;
+  const Type& type = graph.type(parameter);
+  if (!type.has_rank()) return true;
+  const int leading = type.rank() - std::max(normalised, 1);
+  return leading > 0 && (normalised == 0 || std::any_of(type.shape->begin(), type.shape->begin() + leading,
+                                                        [](const Dim& extent) { return !extent.is_const(1); }));
 }
 
+// Such a scale or bias is multiplied or added behind the normalisation, whose own scale is then 1.
 void part_from_parameters_of_rows(Graph& graph, NodeId id) {
   const Node& node = graph.node(id);
-  const Type x = graph.type(node.inputs[0]);
-  if (!x.has_rank()) return;
-  const int rank = static_cast<int>(x.shape->size());
-  const auto normalised = static_cast<size_t>(rank - normalise_axis(node.attributes.get_int("axis", -1), rank));
+  const Type& x = graph.type(node.inputs[0]);
+  const int64_t axis = node.attributes.get_int("axis", -1);
+  const int normalised = x.has_rank()                    ? x.rank() - normalise_axis(axis, x.rank())
+                         : axis < 0 && axis >= -kMaxRank ? static_cast<int>(-axis)
+                                                         : 0;
   const std::vector<ValueId> parameters(node.inputs.begin() + 1, node.inputs.end()), outputs = node.outputs;
-  const DType dtype = graph.type(parameters[0]).dtype;
-  if (dtype == DType::undefined) return;
-  if (std::ranges::none_of(parameters, [&](ValueId v) { return differs_between_rows(graph, v, normalised); })) return;
-  Tensor one;
-  visit_dtype<FloatTypes>(dtype, [&]<typename T>() { one = Tensor::scalar(static_cast<T>(1.0F)); });
+  if (std::ranges::none_of(parameters, [&](ValueId v) { return may_differ_between_rows(graph, v, normalised); })) return;
+  NodeWriter writer(graph, id, node.name);
+  const ValueId plain_scale = writer.scalar(1, parameters[0]);
   const NodeId plain = graph.add_node({.op_type = node.op_type,
-                                       .inputs = {node.inputs[0], graph.add_constant("one", std::move(one))},
+                                       .inputs = {node.inputs[0], plain_scale},
                                        .attributes = node.attributes,
                                        .num_outputs = static_cast<int>(outputs.size())},
                                       id);

@@ -4,6 +4,7 @@
 #include "graph/infer.h"
 #include "graph/op_def.h"
 #include "ops/checks.h"
+#include "ops/decomposition.h"
 #include "ops/gradients.h"
 #include "ops/list.h"
 #include "ops/tensor/movement.h"
@@ -66,26 +67,16 @@ struct Tile {
 
 // Tile-1 repeats one axis: (input, tiles, axis), both scalars of the input's dtype.
 void scalars_to_repeats(Graph& graph, NodeId id) {
-  const Node& node = graph.node(id);
-  require_inputs(node, 3);
-  const Tensor *tiles = graph.constant_tensor(node.inputs[1]), *axis = graph.constant_tensor(node.inputs[2]);
-  const Type& type = graph.type(node.inputs[0]);
-  if (!tiles || !axis || !type.has_rank())
-    throw Error(ErrorCode::not_implemented, "Tile-1 needs constants `tiles` and `axis`, and an input of known rank");
-  auto integer = [](const Tensor& tensor) {
-    switch (tensor.dtype()) {
-      case DType::float32: return static_cast<int64_t>(*tensor.data<float>());
-      case DType::float64: return static_cast<int64_t>(*tensor.data<double>());
-      case DType::int32: return int64_t{*tensor.data<int32_t>()};
-      case DType::int64: return *tensor.data<int64_t>();
-      default: throw Error(ErrorCode::not_implemented, fmt::format("Tile-1 with {} repeats", name_of(tensor.dtype())));
-    }
+  require_inputs(graph.node(id), 3);
+  NodeWriter writer(graph, id, graph.node(id).name);
+  auto integer = [&](size_t input) {
+    return writer.op("Reshape", {writer.cast(graph.node(id).inputs[input], DType::int64), writer.ints({1})});
   };
-  std::vector<int64_t> repeats(static_cast<size_t>(type.rank()), 1);
-  repeats[static_cast<size_t>(normalise_axis(integer(*axis), type.rank()))] = integer(*tiles);
-  ValueId constant = graph.add_constant("repeats", Tensor::vector<int64_t>(repeats));
+  const ValueId once = writer.op("ConstantOfShape", {writer.rank_of(graph.node(id).inputs[0])},
+                                 {{"value", Datum(Tensor::vector<int64_t>(std::vector<int64_t>{1}))}});
+  const ValueId repeats = writer.op("ScatterElements", {once, integer(2), integer(1)});
   graph.resize_inputs(id, 2);
-  graph.set_input(id, 1, constant);
+  graph.set_input(id, 1, repeats);
 }
 
 }  // namespace

@@ -1,0 +1,92 @@
+"""Values whose rank a model does not say: what old opsets and normalisations count from the front is settled by the run."""
+
+import numpy as np
+import pytest
+
+pytest.importorskip("onnx")
+
+from onnx import TensorProto, helper, numpy_helper  # noqa: E402
+
+import treadle  # noqa: E402
+
+RNG = np.random.default_rng(0)
+X = RNG.standard_normal((2, 3, 4, 3)).astype(np.float32)
+C = RNG.standard_normal(3).astype(np.float32)
+
+
+def run(node, feeds, constants=None, opset=6, output=TensorProto.FLOAT, optimized=True):
+    inputs = [helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(value.dtype), None) for name, value in feeds.items()]
+    initializers = [numpy_helper.from_array(value, name) for name, value in (constants or {}).items()]
+    graph = helper.make_graph([node], "unknown_ranks", inputs, [helper.make_tensor_value_info("y", output, None)], initializers)
+    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
+    options = treadle.SessionOptions()
+    if not optimized:
+        options.graph_optimization_level = treadle.GraphOptimizationLevel.ORT_DISABLE_ALL
+    return treadle.InferenceSession(made.SerializeToString(), options).run(None, feeds)[0]
+
+
+@pytest.mark.parametrize("x", [X, X[0], X[0, 0].T[:, :3]], ids=lambda x: f"rank {x.ndim}")
+@pytest.mark.parametrize("declared", [True, False])
+def test_slopes_of_old_prelu_belong_to_channels(x, declared):
+    slope = C if x.ndim == 4 else C[: x.shape[1]] if x.shape[1] <= 3 else np.append(C, C[:1])
+    stretched = slope.reshape(-1, *[1] * max(x.ndim - 2, 0))
+    expected = np.where(x < 0, x * stretched, x)
+    feeds = {"x": x} if declared else {"x": x, "k": slope}
+    actual = run(helper.make_node("PRelu", ["x", "k"], ["y"]), feeds, {"k": slope} if declared else {})
+    np.testing.assert_array_equal(actual, expected)
+
+
+def test_slopes_of_old_prelu_may_have_axes_behind_their_channels():
+    slope = C.reshape(3, 1, 1)
+    actual = run(helper.make_node("PRelu", ["x", "k"], ["y"]), {"x": X, "k": slope})
+    np.testing.assert_array_equal(actual, np.where(X < 0, X * slope, X))
+
+
+@pytest.mark.parametrize("constant", [True, False])
+@pytest.mark.parametrize(("axis", "b"), [(1, C), (0, X[:, 0, 0, 0]), (1, X[0, :, :, 0]), (3, C), (-3, C), (-1, C), (0, X)])
+def test_old_broadcasting_counts_axes_in_the_run(axis, b, constant):
+    stretched = b.reshape(*b.shape, *[1] * (4 - axis % 4 - b.ndim))
+    feeds, constants = ({"x": X}, {"b": b}) if constant else ({"x": X, "b": b}, {})
+    for op, function in (("Add", np.add), ("Mul", np.multiply)):
+        actual = run(helper.make_node(op, ["x", "b"], ["y"], broadcast=1, axis=axis), feeds, constants)
+        np.testing.assert_array_equal(actual, function(X, stretched))
+    actual = run(helper.make_node("Greater", ["x", "b"], ["y"], broadcast=1, axis=axis), feeds, constants, output=TensorProto.BOOL)
+    np.testing.assert_array_equal(actual, stretched < X)
+
+
+def test_old_broadcasting_that_does_not_fit_is_refused_by_the_run():
+    with pytest.raises(treadle.InvalidArgument):
+        run(helper.make_node("Add", ["x", "b"], ["y"], broadcast=1, axis=3), {"x": X, "b": X[0]})
+
+
+@pytest.mark.parametrize("constant", [True, False])
+def test_the_oldest_tile_repeats_an_axis(constant):
+    operands = {"tiles": np.array(2, np.float32), "axis": np.array(1, np.float32)}
+    feeds, constants = ({"x": X}, operands) if constant else ({"x": X, **operands}, {})
+    actual = run(helper.make_node("Tile", ["x", "tiles", "axis"], ["y"]), feeds, constants, opset=1)
+    np.testing.assert_array_equal(actual, np.tile(X, (1, 2, 1, 1)))
+
+
+def normalised(op, x, scale, bias, axis):
+    axes, x = tuple(range(axis, x.ndim)), x.astype(np.float64)
+    centred = x - x.mean(axes, keepdims=True) if op == "LayerNormalization" else x
+    return centred / np.sqrt((centred**2).mean(axes, keepdims=True) + 1e-5) * scale + bias
+
+
+@pytest.mark.parametrize("optimized", [True, False])
+@pytest.mark.parametrize(("op", "opset"), [("LayerNormalization", 17), ("RMSNormalization", 23)])
+@pytest.mark.parametrize(
+    ("x", "scale", "axis"),
+    [((2, 1, 2, 2), (2, 1, 1, 2), 2), ((2, 3, 4), (2, 1, 4), 2), ((2, 3, 4), (1, 3, 4), 1), ((2, 3, 4), (3, 1), 1), ((3, 4), (4,), 1), ((2, 3, 4), (2, 1, 4), -1)],
+)
+def test_scales_that_differ_between_rows(op, opset, x, scale, axis, optimized):
+    x, scale = RNG.standard_normal(x).astype(np.float32), RNG.standard_normal(scale).astype(np.float32)
+    names, feeds = ["x", "s"], {"x": x, "s": scale}
+    if op == "LayerNormalization":
+        names, feeds["b"] = [*names, "b"], RNG.standard_normal(scale.shape).astype(np.float32)
+    node = helper.make_node(op, names, ["y"], axis=axis, epsilon=1e-5)
+    expected = normalised(op, x, scale, feeds.get("b", 0), axis % x.ndim)
+    for constants in ([], ["s"], ["s", "b"]):
+        fed = {name: value for name, value in feeds.items() if name not in constants}
+        actual = run(node, fed, {name: feeds[name] for name in constants if name in feeds}, opset, optimized=optimized)
+        np.testing.assert_allclose(actual, expected, rtol=1e-4, atol=1e-5)
