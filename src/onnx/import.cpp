@@ -186,10 +186,10 @@ class Importer {
     Shape shape{std::span<const int64_t>(sparse.dims)};
     const Tensor& values = sparse.values.value;
     const Tensor& indices = sparse.indices.value;
-    if (!values.defined() || !indices.defined()) fail("a sparse initializer has no elements");
+    if (!values.defined() || !indices.defined()) fail("a sparse tensor has no elements");
     count_dense(sparse, static_cast<int64_t>(size_bytes(values.dtype(), shape.num_elements())),
                 static_cast<int64_t>(values.size_bytes() + indices.size_bytes()));
-    if (is_sub_byte(values.dtype()) || values.dtype() == DType::string) fail("a sparse initializer of packed or string elements");
+    if (is_sub_byte(values.dtype()) || values.dtype() == DType::string) fail("a sparse tensor of packed or string elements");
     Tensor dense(values.dtype(), shape);
     std::memset(dense.raw(), 0, dense.size_bytes());
     size_t element = bits_of(values.dtype()) / 8;
@@ -203,7 +203,7 @@ class Importer {
         for (int64_t axis = 0; axis < rank; ++axis)
           position = position * shape[static_cast<int>(axis)] + indices.data<int64_t>()[i * rank + axis];
       if (position < 0 || position >= dense.num_elements())
-        fail(fmt::format("a sparse initializer's index {} is outside {}", position, to_string(shape)));
+        fail(fmt::format("a sparse tensor's index {} is outside {}", position, to_string(shape)));
       std::memcpy(dense.raw() + static_cast<size_t>(position) * element, values.raw() + static_cast<size_t>(i) * element, element);
     }
     return dense;

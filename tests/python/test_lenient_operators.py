@@ -59,3 +59,22 @@ def test_sparse_constants_may_have_their_indices_in_any_order(ort):
         expected = np.array([[2, 0, 0, 0], [0, 3, 0, 1]], np.float32)
         np.testing.assert_array_equal(ort.InferenceSession(made.SerializeToString()).run(None, feeds)[0], expected)
         np.testing.assert_array_equal(run(made.SerializeToString(), feeds)[0], expected)
+
+
+@pytest.mark.parametrize("in_a_branch", [False, True])
+@pytest.mark.parametrize("indices", [[1, 4, 5], [[0, 1], [1, 1], [1, 2]], []], ids=["linear", "pairs", "none"])
+@pytest.mark.parametrize("dtype", [np.float32, np.int64])
+def test_constants_may_be_sparse(indices, dtype, in_a_branch):
+    stored = np.arange(1, len(indices) + 1).astype(dtype)
+    indices = np.array(indices, np.int64)
+    expected = np.zeros((2, 3), dtype)
+    expected.reshape(-1)[indices if indices.ndim == 1 else indices[:, 0] * 3 + indices[:, 1]] = stored
+    sparse = helper.make_sparse_tensor(numpy_helper.from_array(stored, "v"), numpy_helper.from_array(indices, "i"), [2, 3])
+    node, y = helper.make_node("Constant", [], ["y"], sparse_value=sparse), helper.make_tensor_value_info("y", helper.np_dtype_to_tensor_dtype(np.dtype(dtype)), [2, 3])
+    inputs, feeds = [], {}
+    if in_a_branch:
+        branch = helper.make_graph([node], "branch", [], [y])
+        node, feeds = helper.make_node("If", ["c"], ["y"], then_branch=branch, else_branch=branch), {"c": np.array(True)}
+        inputs = [helper.make_tensor_value_info("c", TensorProto.BOOL, [])]
+    made = helper.make_model(helper.make_graph([node], "g", inputs, [y]), opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
+    np.testing.assert_array_equal(run(made.SerializeToString(), feeds)[0], expected)

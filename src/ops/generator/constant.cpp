@@ -52,7 +52,8 @@ Datum constant_content(const Attributes& attributes) {
     if (const auto* datum = std::get_if<Datum>(value)) return *datum;
   }
   if (const Attribute* value = attributes.find("sparse_value")) {
-    if (const auto* datum = std::get_if<Datum>(value)) return dense(datum->sparse_tensor());
+    // What is read from a file is dense already.
+    if (const auto* datum = std::get_if<Datum>(value)) return datum->is_tensor() ? *datum : Datum(dense(datum->sparse_tensor()));
   }
   if (attributes.has("value_int")) return Tensor::scalar<int64_t>(attributes.get_int("value_int"));
   if (attributes.has("value_float")) return Tensor::scalar<float>(attributes.get_float("value_float"));
