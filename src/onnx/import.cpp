@@ -59,8 +59,7 @@ class Importer {
   std::unique_ptr<Graph> run() {
     auto graph = std::make_unique<Graph>(symbols_);
     for (const OpsetImport& opset : model_.opset_imports)
-      opsets_[std::string(normalised_domain(opset.domain))] = static_cast<int>(opset.version);
-    check_opsets();
+      opsets_[std::string(normalised_domain(opset.domain))] = checked_version(opset);
     graph->opsets = {opsets_.begin(), opsets_.end()};
     graph->metadata = model_.metadata_props;
     Scope scope{graph.get(), nullptr, {}, {}};
@@ -73,13 +72,13 @@ class Importer {
     return fmt::format("{}\n{}\n{}", normalised_domain(domain), name, overload);
   }
 
-  void check_opsets() const {
-    for (const auto& [domain, version] : opsets_) {
-      int newest = newest_opset(domain);
-      if (newest > 0 && (version < 1 || version > newest))
-        throw Error(ErrorCode::not_implemented, fmt::format("the model needs opset {} of {}; this build knows 1 to {}", version,
-                                                            domain.empty() ? "ai.onnx" : domain, newest));
-    }
+  static int checked_version(const OpsetImport& opset) {
+    const std::string_view domain = normalised_domain(opset.domain);
+    const int newest = newest_opset(domain);
+    if (newest > 0 && (opset.version < 1 || opset.version > newest))
+      throw Error(ErrorCode::not_implemented, fmt::format("the model needs opset {} of {}; this build knows 1 to {}", opset.version,
+                                                          domain.empty() ? "ai.onnx" : domain, newest));
+    return static_cast<int>(opset.version);
   }
 
   // Types. An extent without name or value is a symbol of its own, or one that the run tells, where the type is a mere declaration.
@@ -346,7 +345,7 @@ class Importer {
     const std::string_view domain = normalised_domain(def.domain);
     if (frame.function) {
       for (const OpsetImport& opset : frame.function->opset_imports)
-        if (normalised_domain(opset.domain) == domain) return static_cast<int>(opset.version);
+        if (normalised_domain(opset.domain) == domain) return checked_version(opset);
     }
     auto found = opsets_.find(domain);
     if (found != opsets_.end()) return found->second;

@@ -13,11 +13,13 @@ namespace treadle::onnx {
 namespace fs = std::filesystem;
 namespace {
 
-void parse_opset_import(ParseContext&, WireReader reader, OpsetImport& out) {
+void parse_opset_import(ParseContext& context, WireReader reader, OpsetImport& out) {
   while (reader.next()) {
     if (reader.field() == 1) out.domain = reader.string();
     if (reader.field() == 2) out.version = reader.int64();
   }
+  // Everything behind this reader counts opsets in 32 bits.
+  if (out.version != static_cast<int32_t>(out.version)) context.place.fail("an opset version of " + std::to_string(out.version));
 }
 
 void parse_function(ParseContext& context, WireReader reader, FunctionDef& out) {

@@ -22,4 +22,11 @@ inline void require_inputs(const Node& node, size_t count) {
     if (!node.has_input(i)) throw Error(ErrorCode::invalid_model, fmt::format("the input {} is missing", i));
 }
 
+/// The element type that an attribute names; `otherwise` if it is absent. @throws Error(invalid_model) for a number that is none.
+inline DType dtype_attribute(const Attributes& attributes, std::string_view name, DType otherwise) {
+  const int64_t number = attributes.get_int(name, static_cast<int64_t>(otherwise));
+  if (number < 0 || number >= kNumDTypes) throw Error(ErrorCode::invalid_model, fmt::format("{} = {} is no element type", name, number));
+  return static_cast<DType>(number);
+}
+
 }  // namespace treadle::ops

@@ -10,6 +10,7 @@
 #include "graph/infer.h"
 #include "graph/op_def.h"
 #include "kernels/movement/copy.h"
+#include "ops/checks.h"
 #include "ops/gradients.h"
 #include "ops/list.h"
 #include "ops/tensor/movement.h"
@@ -220,7 +221,7 @@ struct Range {
 // EyeLike: ones on diagonal k of a matrix.
 
 DType eye_dtype(const Attributes& attributes, DType input) {
-  return attributes.has("dtype") ? static_cast<DType>(attributes.get_int("dtype")) : input;
+  return dtype_attribute(attributes, "dtype", input);
 }
 
 void infer_eye_like(InferContext& c) {

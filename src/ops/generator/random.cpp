@@ -7,6 +7,7 @@
 #include "core/dispatch.h"
 #include "graph/infer.h"
 #include "graph/op_def.h"
+#include "ops/checks.h"
 #include "ops/generator/random_key.h"
 #include "ops/gradients.h"
 #include "ops/list.h"
@@ -20,24 +21,17 @@ using kernels::RandomStream;
 
 constexpr int64_t kBlock = 256;  // even: elements come in pairs
 
-/// The attribute `dtype`, or `otherwise` if it is absent.
-DType dtype_attribute(const InferContext& c, DType otherwise) {
-  int64_t dtype = c.get_int("dtype", static_cast<int64_t>(otherwise));
-  if (dtype < 0 || dtype >= kNumDTypes) throw Error(ErrorCode::invalid_model, fmt::format("dtype = {} is no element type", dtype));
-  return static_cast<DType>(dtype);
-}
-
 void infer_shape_attribute(InferContext& c) {
   SymbolicShape shape;
   for (int64_t extent : c.get_ints("shape")) {
     if (extent < 0) throw Error(ErrorCode::invalid_model, fmt::format("shape holds {}; extents are at least 0", extent));
     shape.emplace_back(extent);
   }
-  c.set_output(0, dtype_attribute(c, DType::float32), std::move(shape));
+  c.set_output(0, dtype_attribute(c.attributes(), "dtype", DType::float32), std::move(shape));
 }
 
 void infer_like(InferContext& c) {
-  DType dtype = dtype_attribute(c, c.dtype(0));
+  DType dtype = dtype_attribute(c.attributes(), "dtype", c.dtype(0));
   if (!c.has_rank(0)) return c.set_output_dtype(0, dtype);
   c.set_output(0, dtype, c.shape(0));
 }
@@ -46,7 +40,7 @@ void infer_multinomial(InferContext& c) {
   if (c.has_rank(0) && c.rank(0) != 2)
     throw Error(ErrorCode::invalid_argument, "input has the shape " + to_string(c.shape(0)) + "; it must be [batch, classes]");
   Dim batch = c.has_rank(0) ? c.shape(0)[0] : c.data_dependent_dim("batch");
-  const DType dtype = dtype_attribute(c, DType::int32);
+  const DType dtype = dtype_attribute(c.attributes(), "dtype", DType::int32);
   if (dtype != DType::int32 && dtype != DType::int64)
     throw Error(ErrorCode::invalid_model, fmt::format("dtype is {}; expected int32 or int64", name_of(dtype)));
   c.set_output(0, dtype, {batch, Dim(c.get_int("sample_size", 1))});

@@ -8,6 +8,7 @@
 #include "core/checked.h"
 #include "core/dispatch.h"
 #include "graph/infer.h"
+#include "ops/checks.h"
 #include "ops/list.h"
 #include "treadle/error.h"
 
@@ -15,7 +16,7 @@ namespace treadle::ops {
 namespace {
 
 DType output_dtype(const Attributes& attributes) {
-  auto dtype = static_cast<DType>(attributes.get_int("output_datatype", static_cast<int64_t>(DType::float32)));
+  const DType dtype = dtype_attribute(attributes, "output_datatype", DType::float32);
   if (!kNumeric.has(dtype))
     throw Error(ErrorCode::invalid_model, fmt::format("output_datatype = {} is no numeric type", static_cast<int>(dtype)));
   return dtype;

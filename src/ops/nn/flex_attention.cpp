@@ -3,6 +3,7 @@
 
 #include "graph/infer.h"
 #include "graph/op_def.h"
+#include "ops/checks.h"
 #include "ops/controlflow/inline_body.h"
 #include "ops/list.h"
 #include "treadle/error.h"
@@ -33,7 +34,7 @@ void decompose_flex_attention(Graph& graph, NodeId id) {
     return add({.op_type = "Cast", .inputs = {value}, .attributes = {{"to", static_cast<int64_t>(to)}}});
   };
   const DType dtype = graph.type(q).dtype;
-  DType precision = static_cast<DType>(attributes.get_int("softmax_precision"));
+  DType precision = dtype_attribute(attributes, "softmax_precision", DType::undefined);
   if (precision == DType::undefined) precision = dtype == DType::float64 ? DType::float64 : DType::float32;
 
   // The query heads that share keys are neighbours, so that they are rows of one product.

@@ -10,6 +10,7 @@
 #include "core/dispatch.h"
 #include "graph/infer.h"
 #include "graph/op_def.h"
+#include "ops/checks.h"
 #include "ops/decomposition.h"
 #include "ops/functions.h"
 #include "ops/gradients.h"
@@ -228,13 +229,8 @@ struct Scales {
   }
 };
 
-DType dtype_attribute(const InferContext& c, std::string_view name) {
-  const int64_t value = c.get_int(name);
-  return value > 0 && value < kNumDTypes ? static_cast<DType>(value) : DType::undefined;
-}
-
 void infer_quantize(InferContext& c) {
-  DType dtype = dtype_attribute(c, "output_dtype");
+  DType dtype = dtype_attribute(c.attributes(), "output_dtype", DType::undefined);
   if (c.has_input(2) && c.dtype(2) != DType::undefined) {
     if (dtype != DType::undefined && dtype != c.dtype(2))
       throw Error(ErrorCode::invalid_argument,
@@ -251,7 +247,7 @@ void infer_quantize(InferContext& c) {
 }
 
 void infer_dequantize(InferContext& c) {
-  DType dtype = dtype_attribute(c, "output_dtype");
+  DType dtype = dtype_attribute(c.attributes(), "output_dtype", DType::undefined);
   // A power of two is a scale, but no type to compute in.
   if (dtype == DType::undefined) dtype = c.dtype(1) == DType::float8e8m0 ? DType::float32 : c.dtype(1);
   Type type = c.input(0);
@@ -280,7 +276,8 @@ struct QuantizeLinear {
                      false,
                      DType::float32};
     k.to_integers = integer_range(c.output_dtype(0), k.range);
-    k.precision = c.get_int("precision") != 0 ? static_cast<DType>(c.get_int("precision")) : c.dtype(1);
+    k.precision = dtype_attribute(c.node().attributes, "precision", DType::undefined);
+    if (k.precision == DType::undefined) k.precision = c.dtype(1);
     const DType codes = c.output_dtype(0);
     if (c.dtype(0) == DType::float32 && k.precision == DType::float32 && (codes == DType::uint8 || codes == DType::int8)) k.bytes = codes;
     c.request_scratch(layout.total());
