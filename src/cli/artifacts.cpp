@@ -3,10 +3,10 @@
 
 #include <CLI/CLI.hpp>
 #include <filesystem>
-#include <iostream>
 
 #include "cli/commands.h"
 #include "cli/inputs.h"
+#include "cli/terminal.h"
 #include "cli/trainer_options.h"
 #include "treadle/error.h"
 
@@ -22,7 +22,7 @@ int write(const ArtifactsArguments& a) {
   const train::Trainer trainer(Model::load(a.model), a.trainer);
   trainer.write_artifacts(a.output);
   for (const auto& entry : std::filesystem::directory_iterator(a.output))
-    std::cout << fmt::format("{:>10.1f} KB  {}\n", static_cast<double>(entry.file_size()) / 1e3, entry.path().string());
+    show("{:>10.1f} KB  {}\n", static_cast<double>(entry.file_size()) / 1e3, entry.path().string());
   return 0;
 }
 

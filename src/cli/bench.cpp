@@ -62,9 +62,9 @@ void time_runs(Session& session, const Options& options, Measurement& m) {
     const double t = now_ms();
     session.run(binding);
     m.times_ms.push_back(now_ms() - t);
-    if (terminal && m.times_ms.size() % 64 == 0) fmt::print(stderr, "\r{} runs", m.times_ms.size());
+    if (terminal && m.times_ms.size() % 64 == 0) show_on(stderr, "\r{} runs", m.times_ms.size());
   }
-  if (terminal) fmt::print(stderr, "\r\x1b[K");
+  if (terminal) clear_line(stderr);
   for (const double time : m.times_ms) m.total_ms += time;
   std::sort(m.times_ms.begin(), m.times_ms.end());
 }
@@ -114,7 +114,7 @@ void print_json(const Options& options, const Measurement& m) {
                            {"packed_bytes", m.memory.packed_bytes},
                            {"arena_bytes", m.memory.arena_bytes},
                            {"peers", peers}};
-  fmt::print("{}\n", out.dump(2));
+  show_json(out);
 }
 
 int bench(const Options& options) {
@@ -123,19 +123,19 @@ int bench(const Options& options) {
     print_json(options, m);
     return 0;
   }
-  fmt::print("{}  ({} thread{}, {} runs)\n", styled(options.model, Style::bold), m.threads, m.threads == 1 ? "" : "s", m.times_ms.size());
-  for (const auto& [name, value] : m.feeds) fmt::print("  input       {} {}\n", name, describe(value));
-  if (!m.assumed.empty()) fmt::print("  assumed     {}; --dim NAME=EXTENT or --shapes INPUT:EXTENTS sets others\n", m.assumed);
-  fmt::print("  latency     median {:.3f} ms, p90 {:.3f}, p99 {:.3f}, min {:.3f}, max {:.3f}\n", m.percentile(0.5), m.percentile(0.9),
-             m.percentile(0.99), m.times_ms.front(), m.times_ms.back());
-  fmt::print("  throughput  {:.1f} runs/s\n", m.runs_per_second());
-  fmt::print("  load        {:.2f} ms, first run {:.3f} ms\n", m.load_ms, m.first_ms);
-  fmt::print("  memory      peak {:.1f} MB over the program's {:.1f}; weights {:.2f} MB, packed {:.2f} MB, arena {:.2f} MB\n", m.peak_mb,
-             m.before_mb, static_cast<double>(m.memory.weight_bytes) / 1e6, static_cast<double>(m.memory.packed_bytes) / 1e6,
-             static_cast<double>(m.memory.arena_bytes) / 1e6);
+  show("{}  ({} thread{}, {} runs)\n", styled(options.model, Style::bold), m.threads, m.threads == 1 ? "" : "s", m.times_ms.size());
+  for (const auto& [name, value] : m.feeds) show("  input       {} {}\n", name, describe(value));
+  if (!m.assumed.empty()) show("  assumed     {}; --dim NAME=EXTENT or --shapes INPUT:EXTENTS sets others\n", m.assumed);
+  show("  latency     median {:.3f} ms, p90 {:.3f}, p99 {:.3f}, min {:.3f}, max {:.3f}\n", m.percentile(0.5), m.percentile(0.9),
+       m.percentile(0.99), m.times_ms.front(), m.times_ms.back());
+  show("  throughput  {:.1f} runs/s\n", m.runs_per_second());
+  show("  load        {:.2f} ms, first run {:.3f} ms\n", m.load_ms, m.first_ms);
+  show("  memory      peak {:.1f} MB over the program's {:.1f}; weights {:.2f} MB, packed {:.2f} MB, arena {:.2f} MB\n", m.peak_mb,
+       m.before_mb, static_cast<double>(m.memory.weight_bytes) / 1e6, static_cast<double>(m.memory.packed_bytes) / 1e6,
+       static_cast<double>(m.memory.arena_bytes) / 1e6);
   for (const auto& [name, peer] : m.peers)
-    fmt::print("  {} {}  median {:.3f} ms ({:.2f}x ours), load {:.2f} ms ({:.2f}x ours)\n", name, peer.version, peer.median_ms,
-               peer.median_ms / m.percentile(0.5), peer.load_ms, peer.load_ms / m.load_ms);
+    show("  {} {}  median {:.3f} ms ({:.2f}x ours), load {:.2f} ms ({:.2f}x ours)\n", name, peer.version, peer.median_ms,
+         peer.median_ms / m.percentile(0.5), peer.load_ms, peer.load_ms / m.load_ms);
   return 0;
 }
 

@@ -9,6 +9,7 @@
 
 #include "cli/commands.h"
 #include "cli/inputs.h"
+#include "cli/terminal.h"
 #include "session/options.h"
 #include "treadle/error.h"
 #include "treadle/out_of_memory.h"
@@ -29,7 +30,7 @@ bool check_schedule(const CheckOptions& options, const Model& model, const char*
                     nlohmann::json& found) {
   auto say = [&](bool right, const std::string& text) {
     found[name] = {{"right", right}, {"text", text}};
-    if (!options.json) fmt::print("{}: {}\n", name, text);
+    if (!options.json) show("{}: {}\n", name, text);
     return right;
   };
   session_options.verify_plans = true;
@@ -71,16 +72,15 @@ int check(const CheckOptions& options) {
   check_extents(model.inputs(), options.inputs);
   const std::vector<std::string> problems = model.unsupported();
   if (!options.json) {
-    for (const std::string& text : problems) fmt::print("{}\n", text);
+    for (const std::string& text : problems) show("{}\n", text);
     if (problems.empty())
-      fmt::print("{}: everything in it is supported\n", options.model);
+      show("{}: everything in it is supported\n", options.model);
     else
-      fmt::print("{}: {} thing{} to see to before this build can run it\n", options.model, problems.size(),
-                 problems.size() == 1 ? "" : "s");
+      show("{}: {} thing{} to see to before this build can run it\n", options.model, problems.size(), problems.size() == 1 ? "" : "s");
   }
   nlohmann::json plans = nlohmann::json::object();
   const bool right = problems.empty() && (!options.plans || check_plans(options, model, plans));
-  if (options.json) fmt::print("{}\n", nlohmann::json{{"model", options.model}, {"unsupported", problems}, {"plans", plans}}.dump(2));
+  if (options.json) show_json(nlohmann::json{{"model", options.model}, {"unsupported", problems}, {"plans", plans}});
   return right ? 0 : 1;
 }
 

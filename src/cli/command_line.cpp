@@ -1,7 +1,6 @@
 // All commands, and what is said to those that do not exist.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
@@ -10,6 +9,7 @@
 #include <map>
 
 #include "cli/commands.h"
+#include "cli/terminal.h"
 #include "core/nearest.h"
 #include "treadle/session.h"
 
@@ -87,11 +87,7 @@ std::string refused_value_text(std::string_view said) {
   return fmt::format("{} takes {}, not \"{}\"{}", name, fmt::join(values, ", "), value, nearest);
 }
 
-void say_error(std::string_view text) {
-  const char* no_color = std::getenv("NO_COLOR");
-  const bool colour = isatty(STDERR_FILENO) != 0 && !(no_color && *no_color);
-  fmt::print(stderr, "{}treadle:{} {}\n", colour ? "\x1b[31m" : "", colour ? "\x1b[0m" : "", text);
-}
+void say_error(std::string_view text) { show_on(stderr, "{} {}\n", styled("treadle:", Style::bad, stderr), text); }
 
 constexpr int kWrongUse = 2;
 
@@ -116,7 +112,7 @@ int run_command_line(int argc, char** argv) {
     app.parse(argc, argv);
     for (auto& [sub, command] : commands)
       if (sub->parsed()) return command();
-    fmt::print("{}", app.help());
+    show("{}", app.help());
   } catch (const CLI::ExtrasError& error) {
     const std::string text = unexpected_text(app);
     say_error(text.empty() ? error.what() : text);

@@ -126,7 +126,7 @@ void print_json(const std::vector<ComparedValue>& values, const std::string& fir
     list.push_back({{"name", value.name}, {"treadle", value.ours}, {"other", value.theirs}, {"differs", value.differs}});
     if (value.difference.comparable) list.back()["largest_difference"] = value.difference.largest;
   }
-  fmt::print("{}\n", nlohmann::json{{"compared", values.size()}, {"first_node_that_differs", first}, {"values", list}}.dump(2));
+  show_json(nlohmann::json{{"compared", values.size()}, {"first_node_that_differs", first}, {"values", list}});
 }
 
 // The stage that onnxruntime is compared with is the graph as written, on which session options have no influence.
@@ -168,12 +168,12 @@ int compare(const CompareOptions& options) {
       table.add({value.differs ? "DIFFERS" : "", value.name, d.comparable ? fmt::format("{:.3g}", d.largest) : "-",
                  d.comparable ? fmt::format("{:.3g}", d.magnitude) : "-", value.ours, value.theirs});
     }
-  if (!table.empty()) fmt::print("{}", table.to_text());
+  if (!table.empty()) show("{}", table.to_text());
   if (first.empty())
-    fmt::print("{} of {} values compared, none differs by more than {} + {} * |reference|\n", values.size(), ours.size(), options.atol,
-               options.rtol);
+    show("{} of {} values compared, none differs by more than {} + {} * |reference|\n", values.size(), ours.size(), options.atol,
+         options.rtol);
   else
-    fmt::print("{}: {}, in its output \"{}\"\n", styled("the first node that differs", Style::bad), first, bad->name);
+    show("{}: {}, in its output \"{}\"\n", styled("the first node that differs", Style::bad), first, bad->name);
   return first.empty() ? 0 : 1;
 }
 

@@ -7,6 +7,7 @@
 
 #include "cli/commands.h"
 #include "cli/inputs.h"
+#include "cli/terminal.h"
 #include "compiled/file.h"
 #include "treadle/error.h"
 
@@ -27,16 +28,15 @@ int verify(const CompileOptions& options) {
   // The program checks what no checksum can: that the packed weights are those that the kernels of this machine expect.
   Session session(options.model, options.session);
   if (options.json) {
-    fmt::print("{}\n", nlohmann::json{{"file", options.model},
-                                      {"bytes", file.size_bytes()},
-                                      {"blocks", file.num_blocks()},
-                                      {"intact", true},
-                                      {"machine", compiled::machine_identity()}}
-                           .dump(2));
+    show_json(nlohmann::json{{"file", options.model},
+                             {"bytes", file.size_bytes()},
+                             {"blocks", file.num_blocks()},
+                             {"intact", true},
+                             {"machine", compiled::machine_identity()}});
     return 0;
   }
-  fmt::print("{}: {:.1f} MB in {} blocks, all as they were written; {}\n", options.model, megabytes(file.size_bytes()), file.num_blocks(),
-             compiled::machine_identity());
+  show("{}: {:.1f} MB in {} blocks, all as they were written; {}\n", options.model, megabytes(file.size_bytes()), file.num_blocks(),
+       compiled::machine_identity());
   return 0;
 }
 
@@ -49,9 +49,9 @@ int compile(const CompileOptions& options) {
   Session made(options.model, session);
   const auto bytes = std::filesystem::file_size(session.compiled_model_filepath);
   if (options.json)
-    fmt::print("{}\n", nlohmann::json{{"output", session.compiled_model_filepath}, {"bytes", bytes}}.dump(2));
+    show_json(nlohmann::json{{"output", session.compiled_model_filepath}, {"bytes", bytes}});
   else
-    fmt::print("{}: {:.1f} MB\n", session.compiled_model_filepath, megabytes(bytes));
+    show("{}: {:.1f} MB\n", session.compiled_model_filepath, megabytes(bytes));
   return 0;
 }
 

@@ -5,6 +5,7 @@
 #include <CLI/CLI.hpp>
 
 #include "cli/commands.h"
+#include "cli/terminal.h"
 
 namespace treadle::cli {
 namespace {
@@ -80,9 +81,9 @@ Command add_completion(CLI::App& app) {
   return [shell, &app] {
     const CLI::App& root = *app.get_parent();
     if (*shell == "fish")
-      fmt::print("{}", fish_script(root));
+      show("{}", fish_script(root));
     else  // zsh completes by bash's functions
-      fmt::print("{}{}", *shell == "zsh" ? "autoload -U +X bashcompinit && bashcompinit\n" : "", bash_script(root));
+      show("{}{}", *shell == "zsh" ? "autoload -U +X bashcompinit && bashcompinit\n" : "", bash_script(root));
     return 0;
   };
 }

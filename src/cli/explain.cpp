@@ -265,7 +265,10 @@ int explain(const ExplainOptions& a) {
   const Json document = explain_document(Model::load(a.request.name), a.request);
   if (!a.node.empty()) {
     const Json history = node_history(document, a.node);
-    fmt::print("{}\n", a.json ? dumped(history) : history_text(history));
+    if (a.json)
+      show_json_text(dumped(history));
+    else
+      show("{}\n", history_text(history));
     return 0;
   }
   if (!a.output.empty()) {
@@ -274,8 +277,11 @@ int explain(const ExplainOptions& a) {
     file.write(std::as_bytes(std::span(text)));
     file.commit();
   }
-  std::fputs(a.json ? (dumped(document) + "\n").c_str() : document_text(document, a.top).c_str(), stdout);
-  if (!a.output.empty() && !a.json) fmt::print("\nwritten to {}\n", a.output);
+  if (a.json)
+    show_json_text(dumped(document));
+  else
+    show_text(stdout, document_text(document, a.top));
+  if (!a.output.empty() && !a.json) show("\nwritten to {}\n", a.output);
   return 0;
 }
 
@@ -283,7 +289,7 @@ int explain(const ExplainOptions& a) {
 
 std::string explain_model(const Model& model, const ExplainRequest& request) { return dumped(explain_document(model, request)); }
 std::string explain_node(std::string_view document, const std::string& node) { return dumped(node_history(Json::parse(document), node)); }
-std::string explanation_text(std::string_view document, int top) { return document_text(Json::parse(document), top); }
+std::string explanation_text(std::string_view document, int top) { return for_terminal(document_text(Json::parse(document), top)); }
 void check_explanation_file(std::string_view path) {
   if (!path.ends_with(".html") && !path.ends_with(".json"))
     throw Error(ErrorCode::invalid_argument, fmt::format("{}: a name that ends in .html or .json is expected", path));
@@ -292,7 +298,7 @@ std::string explanation_file(std::string_view path, std::string_view document) {
   check_explanation_file(path);
   return path.ends_with(".html") ? profile_to_html(document) : std::string(document);
 }
-std::string node_history_text(std::string_view history) { return history_text(Json::parse(history)); }
+std::string node_history_text(std::string_view history) { return for_terminal(history_text(Json::parse(history))); }
 
 Command add_explain(CLI::App& app) {
   auto a = std::make_shared<ExplainOptions>();

@@ -111,9 +111,7 @@ nlohmann::json to_json(const Model& model, const Inspection& found) {
 
 double megabytes_of(size_t bytes) { return static_cast<double>(bytes) / 1e6; }
 
-void print_line(std::string_view what, const std::string& text) {
-  fmt::print("  {} {}\n", styled(fmt::format("{:9}", what), Style::bold), text);
-}
+void print_line(std::string_view what, const std::string& text) { show("  {} {}\n", styled(fmt::format("{:9}", what), Style::bold), text); }
 
 void print_costs(const Inspection& found) {
   const ModelTotals& totals = found.optimised;
@@ -137,7 +135,7 @@ void print_costs(const Inspection& found) {
 
 void print_model(const std::string& path, const Model& model, const Inspection& found) {
   const ModelMetadata& metadata = model.metadata();
-  fmt::print("{}\n", styled(path, Style::bold));
+  show("{}\n", styled(path, Style::bold));
   std::string producer = metadata.producer_name;
   if (!metadata.producer_version.empty()) producer += " " + metadata.producer_version;
   print_line("producer", fmt::format("{}{}IR {}", producer, producer.empty() ? "" : ", ", metadata.ir_version));
@@ -162,7 +160,7 @@ void print_model(const std::string& path, const Model& model, const Inspection& 
   print_line("nodes", nodes);
   TextTable table({"count", "operator"});
   for (const auto& [name, count] : found.as_read.operators) table.add({std::to_string(count), name});
-  fmt::print("{}", table.to_text(4));
+  show("{}", table.to_text(4));
   if (found.missing.empty()) print_costs(found);
   for (const std::string& line : found.missing) print_line("missing", line);
 }
@@ -172,15 +170,15 @@ int inspect(const InspectOptions& options) {
   if (!options.stage.empty()) {
     const std::string text = options.stage == "onnx" ? model.to_text() : Session(model, options.session).to_text(options.stage);
     if (options.json)
-      fmt::print("{}\n", nlohmann::json{{"stage", options.stage}, {"graph", text}}.dump(2));
+      show_json(nlohmann::json{{"stage", options.stage}, {"graph", text}});
     else
-      std::fputs(text.c_str(), stdout);
+      show_text(stdout, text);
     return 0;
   }
   Inspection found{.missing = model.unsupported(), .as_read = totals_of(*model.impl().import())};
   if (found.missing.empty()) measure(model, options, found);
   if (options.json)
-    fmt::print("{}\n", to_json(model, found).dump(2));
+    show_json(to_json(model, found));
   else
     print_model(options.model, model, found);
   return 0;

@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/commands.h"
+#include "cli/terminal.h"
 #include "sharing/coordinator.h"
 #include "sharing/job_table.h"
 #include "sharing/policy.h"
@@ -53,7 +54,7 @@ std::string table_text(const std::vector<JobStatus>& jobs) {
   return text;
 }
 
-std::string json_text(const std::vector<JobStatus>& jobs) {
+nlohmann::json json_of(const std::vector<JobStatus>& jobs) {
   auto list = nlohmann::json::array();
   for (const JobStatus& job : jobs)
     list.push_back({{"id", job.id},
@@ -80,7 +81,7 @@ std::string json_text(const std::vector<JobStatus>& jobs) {
                     {"moved_bytes", job.moved_bytes},
                     {"moves", job.moves},
                     {"moving_ns", job.moving_ns}});
-  return list.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + '\n';
+  return list;
 }
 
 // Screen codes only where somebody looks.
@@ -88,7 +89,8 @@ int watch() {
   stop_at_signals();
   const bool terminal = isatty(STDOUT_FILENO) != 0;
   while (!interrupted) {
-    fmt::print("{}{}", terminal ? "\x1b[H\x1b[J" : "", table_text(list_jobs()));
+    if (terminal) clear_screen();
+    show_text(stdout, table_text(list_jobs()));
     std::fflush(stdout);
     for (int i = 0; i < 10 && !interrupted; ++i) usleep(50'000);
   }
@@ -145,7 +147,10 @@ Command add_jobs(CLI::App& app) {
   return [options, json, live, set] {
     if (set->parsed()) return set_jobs(*options);
     if (*live) return watch();
-    fmt::print("{}", *json ? json_text(list_jobs()) : table_text(list_jobs()));
+    if (*json)
+      show_json(json_of(list_jobs()));
+    else
+      show_text(stdout, table_text(list_jobs()));
     return 0;
   };
 }
@@ -162,7 +167,7 @@ Command add_coordinator(CLI::App& app) {
   return [options] {
     stop_at_signals();
     sharing::Coordinator coordinator(*options);
-    fmt::print("coordinator of {} with policy {}\n", sharing::coordinator_socket(), options->policy);
+    show("coordinator of {} with policy {}\n", sharing::coordinator_socket(), options->policy);
     std::fflush(stdout);
     coordinator.run(interrupted);
     return 0;

@@ -68,7 +68,10 @@ int list_operators(const OperatorsOptions& options) {
                 fmt::format("this build has no operators of the domain \"{}\"; it has ai.onnx, ai.onnx.ml and others: "
                             "`treadle operators` lists all",
                             options.domain));
-  fmt::print("{}", options.json ? list.dump(1) + "\n" : table.to_text());
+  if (options.json)
+    show_json(list, 1);
+  else
+    show_text(stdout, table.to_text());
   return 0;
 }
 

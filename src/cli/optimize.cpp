@@ -42,9 +42,9 @@ int optimize(const OptimizeOptions& options) {
   model.save(options.output, /*optimised=*/true, options.opset);
   const auto bytes = std::filesystem::file_size(options.output);
   if (options.json)
-    fmt::print("{}\n", nlohmann::json{{"output", options.output}, {"bytes", bytes}, {"passes", passes}}.dump(2));
+    show_json(nlohmann::json{{"output", options.output}, {"bytes", bytes}, {"passes", passes}});
   else
-    fmt::print("{}{}: {:.2f} MB\n", options.verbose ? table.to_text() : "", options.output, static_cast<double>(bytes) / 1e6);
+    show("{}{}: {:.2f} MB\n", options.verbose ? table.to_text() : "", options.output, static_cast<double>(bytes) / 1e6);
   return 0;
 }
 
@@ -80,7 +80,7 @@ void print_options_json() {
                            {"joint_options", options_json(train::joint_option_table())},
                            {"environment", variables},
                            {"passes", passes}};
-  fmt::print("{}\n", all.dump(2));
+  show_json(all);
 }
 
 template <typename O>
@@ -88,41 +88,41 @@ void print_options(const OptionTable<O>& table) {
   const O defaults;
   for (const Option<O>& row : table.rows()) {
     const std::string value = row.get(defaults), type = row.type_text();
-    fmt::print("  {:26} {} ({}{}{})\n", row.name, row.text, type, value.empty() ? "" : "; default " + value,
-               row.alias.empty() ? "" : fmt::format("; key {}", row.alias));
-    if (!row.python.empty() && row.python != "-") fmt::print("  {:26} in Python: {}\n", "", row.python);
+    show("  {:26} {} ({}{}{})\n", row.name, row.text, type, value.empty() ? "" : "; default " + value,
+         row.alias.empty() ? "" : fmt::format("; key {}", row.alias));
+    if (!row.python.empty() && row.python != "-") show("  {:26} in Python: {}\n", "", row.python);
   }
 }
 
 int list_options(const ListOptions& list) {
   if (list.markdown) {
-    fmt::print("{}\n{}\n{}\n{}\n{}", options_markdown(), run_options_markdown(), train::trainer_options_markdown(),
-               train::joint_options_markdown(), environment_markdown());
+    show("{}\n{}\n{}\n{}\n{}", options_markdown(), run_options_markdown(), train::trainer_options_markdown(),
+         train::joint_options_markdown(), environment_markdown());
     return 0;
   }
   if (list.json) {
     print_options_json();
     return 0;
   }
-  fmt::print(
+  show(
       "session options (--option NAME=VALUE; in Python attributes of SessionOptions; as session config entries: treadle.NAME, and keys of "
       "onnxruntime):\n");
   print_options(session_option_table());
-  fmt::print("run options (in Python attributes of RunOptions; as run config entries: treadle.NAME):\n");
+  show("run options (in Python attributes of RunOptions; as run config entries: treadle.NAME):\n");
   print_options(run_option_table());
-  fmt::print("trainer options (`treadle train`: -- and the name with dashes, --loss-of for output; in Python arguments of Trainer):\n");
+  show("trainer options (`treadle train`: -- and the name with dashes, --loss-of for output; in Python arguments of Trainer):\n");
   print_options(train::trainer_option_table());
-  fmt::print("options of joint modules (in C entries of treadle_joint_module_create):\n");
+  show("options of joint modules (in C entries of treadle_joint_module_create):\n");
   print_options(train::joint_option_table());
-  fmt::print("environment variables; nothing else in the environment changes what a run does:\n");
+  show("environment variables; nothing else in the environment changes what a run does:\n");
   for (const EnvironmentVariable& variable : environment_variables())
-    fmt::print("  {:26} {} ({})\n", variable.name, variable.text, variable.type);
-  fmt::print("passes of the graph optimiser, in order (--skip-pass NAME, SessionOptions::disabled_passes):\n");
+    show("  {:26} {} ({})\n", variable.name, variable.text, variable.type);
+  show("passes of the graph optimiser, in order (--skip-pass NAME, SessionOptions::disabled_passes):\n");
   for (const passes::PassInfo& pass : passes::list_passes())
-    fmt::print("  {:32} {}{}\n", pass.name, pass.description, pass.conditions.inference_only() ? " (inference only)" : "");
+    show("  {:32} {}{}\n", pass.name, pass.description, pass.conditions.inference_only() ? " (inference only)" : "");
   size_t standard = 0;
   for (const OpDef& op : all_ops()) standard += op.domain.empty();
-  fmt::print("operators: {} of ai.onnx (opset {}), {} of other domains\n", standard, newest_opset(""), all_ops().size() - standard);
+  show("operators: {} of ai.onnx (opset {}), {} of other domains\n", standard, newest_opset(""), all_ops().size() - standard);
   return 0;
 }
 

@@ -9,6 +9,7 @@
 #include <span>
 
 #include "cli/commands.h"
+#include "cli/terminal.h"
 #include "core/file.h"
 #include "treadle/error.h"
 #include "treadle/memory.h"
@@ -91,24 +92,22 @@ int plan(const PlanOptions& options) {
   const size_t capacity = options.search.capacity_bytes;
   const bool fits = capacity == 0 || arena.size_bytes <= capacity;
   if (options.json) {
-    fmt::print("{}\n", nlohmann::json{{"buffers", table.buffers.size()},
-                                      {"size_bytes", arena.size_bytes},
-                                      {"lower_bound_bytes", arena.lower_bound_bytes},
-                                      {"strategy", arena.strategy},
-                                      {"seconds", seconds},
-                                      {"fits", fits},
-                                      {"offsets", arena.offsets}}
-                           .dump(2));
+    show_json(nlohmann::json{{"buffers", table.buffers.size()},
+                             {"size_bytes", arena.size_bytes},
+                             {"lower_bound_bytes", arena.lower_bound_bytes},
+                             {"strategy", arena.strategy},
+                             {"seconds", seconds},
+                             {"fits", fits},
+                             {"offsets", arena.offsets}});
     return fits ? 0 : 1;
   }
   const double bound = static_cast<double>(std::max<size_t>(arena.lower_bound_bytes, 1));
-  fmt::print(
-      "{}\n  buffers      {}\n  height       {} bytes ({})\n  lower bound  {} bytes\n  gap          {:.3f} %\n  time         {:.3f} s\n",
-      options.input, table.buffers.size(), arena.size_bytes, arena.strategy, arena.lower_bound_bytes,
-      100.0 * static_cast<double>(arena.size_bytes - arena.lower_bound_bytes) / bound, seconds);
+  show("{}\n  buffers      {}\n  height       {} bytes ({})\n  lower bound  {} bytes\n  gap          {:.3f} %\n  time         {:.3f} s\n",
+       options.input, table.buffers.size(), arena.size_bytes, arena.strategy, arena.lower_bound_bytes,
+       100.0 * static_cast<double>(arena.size_bytes - arena.lower_bound_bytes) / bound, seconds);
   if (fits) return 0;
-  fmt::print("  does not fit {} bytes{}\n", capacity,
-             arena.lower_bound_bytes > capacity ? ": no plan does" : "; a longer --time-limit may find a plan that does");
+  show("  does not fit {} bytes{}\n", capacity,
+       arena.lower_bound_bytes > capacity ? ": no plan does" : "; a longer --time-limit may find a plan that does");
   return 1;
 }
 

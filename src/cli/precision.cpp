@@ -9,6 +9,7 @@
 
 #include "cli/commands.h"
 #include "cli/inputs.h"
+#include "cli/terminal.h"
 #include "treadle/error.h"
 
 namespace treadle::cli {
@@ -39,15 +40,13 @@ int choose(const PrecisionArguments& a) {
       },
       a.options);
   if (!a.json) {
-    std::fputs(choice.to_text().c_str(), stdout);
+    show_text(stdout, choice.to_text());
     return 0;
   }
   auto tried = nlohmann::json::array();
   for (const TriedPrecision& one : choice.tried)
     tried.push_back({{"precision", one.precision}, {"error", one.error}, {"milliseconds", one.milliseconds}});
-  fmt::print(
-      "{}\n",
-      nlohmann::json{{"precision", choice.precision}, {"error", choice.error}, {"speedup", choice.speedup}, {"tried", tried}}.dump(2));
+  show_json(nlohmann::json{{"precision", choice.precision}, {"error", choice.error}, {"speedup", choice.speedup}, {"tried", tried}});
   return 0;
 }
 

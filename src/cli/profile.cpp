@@ -19,6 +19,7 @@
 #include "cli/inputs.h"
 #include "cli/profile_output.h"
 #include "cli/remedies.h"
+#include "cli/terminal.h"
 #include "core/file.h"
 #include "session/model.h"
 #include "session/options.h"
@@ -59,13 +60,18 @@ bool ends_with(const std::string& text, std::string_view end) {
 }
 
 void progress(const std::string& text) {
-  if (isatty(STDERR_FILENO) != 0) fmt::print(stderr, "\r\x1b[K{}", text);
+  if (isatty(STDERR_FILENO) == 0) return;
+  clear_line(stderr);
+  show_on(stderr, "{}", text);
 }
 
 int compare_files(const ProfileArguments& a) {
   const std::string before = read_text(a.diff[0]), after = read_text(a.diff[1]);
   const ProfileDifference difference = compare_profiles(before, after, a.tolerance, a.table);
-  fmt::print("{}\n", a.json ? difference.json : difference.text);
+  if (a.json)
+    show_json_text(difference.json);
+  else
+    show("{}\n", difference.text);
   return difference.run == Change::slower ? kSlower : difference.run == Change::unclear ? kUnclear : 0;
 }
 
@@ -162,11 +168,10 @@ MadeProfile profile_of_others(const ProfileArguments& a) {
   measure_peaks_for(clients[0].profile, context);
   progress("");
   if (attached.all_ended)
-    fmt::print(stderr, "{} ended after {:.1f} of {} s: what was written until then is shown\n", clients[0].job, attached.seconds,
-               a.seconds);
+    show_on(stderr, "{} ended after {:.1f} of {} s: what was written until then is shown\n", clients[0].job, attached.seconds, a.seconds);
   for (size_t i = 1; i < clients.size(); ++i)
-    fmt::print(stderr, "also ran, but less: {} ({} runs, {} nodes)\n", clients[i].job, clients[i].profile.runs.size(),
-               clients[i].profile.nodes.size());
+    show_on(stderr, "also ran, but less: {} ({} runs, {} nodes)\n", clients[i].job, clients[i].profile.runs.size(),
+            clients[i].profile.nodes.size());
   std::string json = profile_to_json(clients[0].profile, context);
   return {std::move(clients[0].profile), std::move(json)};
 }
@@ -193,8 +198,11 @@ int profile_command(const ProfileArguments& a) {
   const std::string table = a.tree ? profile_to_tree(json, {.depth = a.depth})
                                    : profile_to_table(json, a.table);  // it checks the document, before anything is written
   if (!a.output.empty()) write_profile_output(a.output, json, &made.profile);
-  std::fputs(a.json ? (json + "\n").c_str() : table.c_str(), stdout);
-  if (!a.output.empty() && !a.json) fmt::print("\nwritten to {}\n", a.output);
+  if (a.json)
+    show_json_text(std::move(json));
+  else
+    show_text(stdout, table);
+  if (!a.output.empty() && !a.json) show("\nwritten to {}\n", a.output);
   return 0;
 }
 

@@ -13,6 +13,7 @@
 #include "cli/commands.h"
 #include "cli/inputs.h"
 #include "cli/profile_output.h"
+#include "cli/terminal.h"
 #include "onnx/serialize.h"
 #include "session/model.h"
 #include "treadle/error.h"
@@ -130,15 +131,15 @@ int run_quantize(QuantizeArguments& a) {
   refuse_nothing(model, a, result.report);
   save(result.model, a.output, result.report.bytes_after);
   nlohmann::json json = to_json(result.report);
-  if (!a.quiet && !a.json) std::fputs(result.report.to_text().c_str(), stdout);
+  if (!a.quiet && !a.json) show_text(stdout, result.report.to_text());
   if (a.verify) {
     const Session before(model), after(Model::load(a.output));
     const auto feeds = sample(0);
     const double slow = median_ms(before, feeds), fast = median_ms(after, feeds);
     json["median_ms_before"] = slow, json["median_ms_after"] = fast;
-    if (!a.json) fmt::print("median of 15 runs: {:.3f} ms before, {:.3f} ms after, {:.2f} times as fast\n", slow, fast, slow / fast);
+    if (!a.json) show("median of 15 runs: {:.3f} ms before, {:.3f} ms after, {:.2f} times as fast\n", slow, fast, slow / fast);
   }
-  if (a.json) fmt::print("{}\n", json.dump(2));
+  if (a.json) show_json(json);
   return 0;
 }
 

@@ -101,8 +101,8 @@ nlohmann::json to_json(const std::string& name, const Datum& output, const std::
 }
 
 void print_output(const std::string& name, const Datum& output, const std::vector<Score>& scores) {
-  fmt::print("{}  {}\n", styled(name, Style::bold), summary(output));
-  for (const Score& score : scores) fmt::print("    {:10.6f}  {:>6}  {}\n", score.score, score.index, score.label);
+  show("{}  {}\n", styled(name, Style::bold), summary(output));
+  for (const Score& score : scores) show("    {:10.6f}  {:>6}  {}\n", score.score, score.index, score.label);
 }
 
 // Names of values may hold what names of files may not.
@@ -134,14 +134,14 @@ int run(RunArguments& options) {
       write_npy((std::filesystem::path(options.output_folder) / (file_name_of(names[i]) + ".npy")).string(), results[i].tensor());
     }
   }
-  if (options.json) fmt::print("{}\n", nlohmann::json{{"outputs", list}}.dump(2, ' ', false, nlohmann::json::error_handler_t::replace));
+  if (options.json) show_json(nlohmann::json{{"outputs", list}});
   if (!options.profile.empty()) {
     const TraceFormat format = options.profile.ends_with(".pftrace") ? TraceFormat::perfetto : TraceFormat::chrome;
     const std::string trace = profile_to_trace(session.profile(), format);
     AtomicFile file(options.profile);
     file.write(std::as_bytes(std::span(trace)));
     file.commit();
-    if (!options.json) fmt::print("profile written to {}: open it in ui.perfetto.dev\n", options.profile);
+    if (!options.json) show("profile written to {}: open it in ui.perfetto.dev\n", options.profile);
   }
   return 0;
 }

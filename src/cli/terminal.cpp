@@ -5,7 +5,11 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cstdlib>
+#include <random>
+
+#include "core/utf8.h"
 
 namespace treadle::cli {
 namespace {
@@ -30,6 +34,12 @@ std::string cut_to(const std::string& text, size_t columns) {
 
 bool is_number(const std::string& text) { return !text.empty() && text.find_first_not_of("0123456789.,+-eE% ") == std::string::npos; }
 
+// Stands around styled text until it is sent. A name in a file cannot know it.
+const std::string& style_mark() {
+  static const std::string mark = fmt::format("\x0e{:08x}", std::random_device{}());
+  return mark;
+}
+
 }  // namespace
 
 int terminal_width() {
@@ -38,12 +48,48 @@ int terminal_width() {
   return size.ws_col;
 }
 
-std::string styled(std::string_view text, Style style) {
+std::string styled(std::string_view text, Style style, std::FILE* on) {
   const char* no_color = std::getenv("NO_COLOR");
-  if (style == Style::plain || isatty(STDOUT_FILENO) == 0 || (no_color && *no_color)) return std::string(text);
-  static constexpr int kCodes[] = {0, 1, 2, 32, 31};
-  return fmt::format("\x1b[{}m{}\x1b[0m", kCodes[static_cast<size_t>(style)], text);
+  if (style == Style::plain || isatty(fileno(on)) == 0 || (no_color && *no_color)) return std::string(text);
+  return fmt::format("{}{}{}{}{}", style_mark(), static_cast<int>(style), text, style_mark(), 0);
 }
+
+std::string for_terminal(std::string text) {
+  static constexpr std::array<int, 5> kCodes = {0, 1, 2, 32, 31};
+  const std::string& mark = style_mark();
+  std::string shown;
+  size_t from = 0;
+  for (size_t at = text.find(mark); at != std::string::npos && at + mark.size() < text.size(); at = text.find(mark, from)) {
+    shown += printable(text.substr(from, at - from));
+    const auto style = static_cast<size_t>(text[at + mark.size()] - '0');
+    shown += fmt::format("\x1b[{}m", kCodes.at(style));
+    from = at + mark.size() + 1;
+  }
+  return shown + printable(from == 0 ? std::move(text) : text.substr(from));
+}
+
+void show_text(std::FILE* to, std::string text) {
+  const std::string shown = for_terminal(std::move(text));
+  std::fwrite(shown.data(), 1, shown.size(), to);
+}
+
+// JSON has escaped all control characters but these, which it has another notation for.
+void show_json_text(std::string text) {
+  std::string shown;
+  for (size_t at = 0; at < text.size(); ++at) {
+    const auto byte = [&](size_t i) { return i < text.size() ? static_cast<unsigned char>(text[i]) : 0U; };
+    if (byte(at) == 0x7F)
+      shown += "\\u007f";
+    else if (byte(at) == 0xC2 && byte(at + 1) < 0xA0)
+      shown += fmt::format("\\u{:04x}", byte(++at));
+    else
+      shown += text[at];
+  }
+  show_text(stdout, shown + '\n');
+}
+
+void clear_line(std::FILE* on) { std::fputs("\r\x1b[K", on); }
+void clear_screen() { std::fputs("\x1b[H\x1b[J", stdout); }
 
 std::string TextTable::to_text(int indent) const {
   std::vector<size_t> widths;

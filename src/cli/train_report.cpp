@@ -9,6 +9,7 @@
 #include <cstring>
 #include <nlohmann/json.hpp>
 
+#include "cli/terminal.h"
 #include "treadle/error.h"
 
 namespace treadle::cli {
@@ -86,7 +87,7 @@ TrainProgress::TrainProgress(int64_t num_epochs, int64_t steps_an_epoch, bool qu
       last_(start_) {}
 
 void TrainProgress::clear() {
-  if (drawn_) std::fputs("\r\x1b[K", stdout);
+  if (drawn_) clear_line(stdout);
   drawn_ = false;
 }
 
@@ -99,8 +100,8 @@ void TrainProgress::step(int64_t epoch, int64_t batch, double loss) {
   const double eta = seconds_since(start_) / static_cast<double>(steps_done_) * static_cast<double>(left);
   const auto filled = static_cast<size_t>(std::clamp<int64_t>(batch * kBarWidth / steps_an_epoch_, 0, kBarWidth));
   clear();
-  fmt::print("epoch {}/{} [{}{}] {}/{}  loss {:.4f}  {} left", epoch, num_epochs_, std::string(filled, '='),
-             std::string(static_cast<size_t>(kBarWidth) - filled, ' '), batch, steps_an_epoch_, loss, duration_text(eta));
+  show("epoch {}/{} [{}{}] {}/{}  loss {:.4f}  {} left", epoch, num_epochs_, std::string(filled, '='),
+       std::string(static_cast<size_t>(kBarWidth) - filled, ' '), batch, steps_an_epoch_, loss, duration_text(eta));
   std::fflush(stdout);
   drawn_ = true;
 }
@@ -115,7 +116,7 @@ void TrainProgress::epoch(const EpochReport& r) {
 void TrainProgress::say(const std::string& line) {
   if (quiet_ || line.empty()) return;
   clear();
-  fmt::print("{}\n", line);
+  show("{}\n", line);
   std::fflush(stdout);
 }
 

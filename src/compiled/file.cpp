@@ -117,8 +117,8 @@ File::File(const std::string& path) : path_(path), storage_(map_file(path)) {
   if (identity != machine_identity())
     throw Error(ErrorCode::not_implemented, fmt::format("\"{}\" was compiled by or for another one: {}; this is {}; compile it again", path,
                                                         identity, machine_identity()));
-  key_ = in.text();
-  const std::string interface = in.text();
+  key_ = in.bytes();
+  const std::string interface = in.bytes();
   const auto* begin = reinterpret_cast<const std::byte*>(interface.data());
   interface_.assign(begin, begin + interface.size());
   const size_t num_blocks = in.count(3 * sizeof(uint64_t));

@@ -178,7 +178,7 @@ class GraphReader {
     if (dtype == DType::string) {
       if (!empty && static_cast<uint64_t>(num_elements) > in_.count_left() / 8) Reader::fail("it counts more strings than it holds");
       Tensor made(dtype, shape);
-      for (std::string& element : made.span<std::string>()) element = in_.text();
+      for (std::string& element : made.span<std::string>()) element = in_.bytes();
       return made;
     }
     const auto block = in_.get<uint64_t>();
@@ -216,7 +216,7 @@ class GraphReader {
     if constexpr (std::is_arithmetic_v<T>) {
       return in_.get<T>();
     } else if constexpr (std::is_same_v<T, std::string>) {
-      return in_.text();
+      return in_.bytes();
     } else if constexpr (std::is_same_v<T, Datum>) {
       return datum();
     } else if constexpr (std::is_same_v<T, Type>) {

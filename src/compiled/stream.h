@@ -10,6 +10,7 @@
 #include <type_traits>
 #include <vector>
 
+#include "core/utf8.h"
 #include "treadle/error.h"
 
 namespace treadle::compiled {
@@ -65,9 +66,15 @@ class Reader {
     if (value > (bytes_.size() - at_) / least_bytes) fail("it counts more elements than it holds");
     return static_cast<size_t>(value);
   }
+  std::string bytes() {
+    const auto taken = take(count());
+    return {reinterpret_cast<const char*>(taken.data()), taken.size()};
+  }
+  /// A name or another text, which is UTF-8.
   std::string text() {
-    const auto bytes = take(count());
-    return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+    std::string read = bytes();
+    if (find_not_utf8(read) != std::string::npos) fail("a text in it is not UTF-8: \"" + read + "\"");
+    return read;
   }
   size_t count_left() const { return bytes_.size() - at_; }
   bool at_end() const { return at_ == bytes_.size(); }

@@ -1,5 +1,7 @@
 #include "treadle/error.h"
 
+#include "core/utf8.h"
+
 namespace treadle {
 
 std::string_view error_code_name(ErrorCode code) noexcept {
@@ -18,16 +20,20 @@ std::string_view error_code_name(ErrorCode code) noexcept {
   return "unknown";
 }
 
+// Errors quote names and cells of files and go to terminals: what those may not show is escaped here, for all of them.
 Error::Error(ErrorCode code, std::string message)
-    : std::runtime_error(message), code_(code), message_(std::move(message)), text_(message_) {}
+    : std::runtime_error(""),  // what() is ours
+      code_(code),
+      message_(printable(std::move(message))),
+      text_(message_) {}
 
 Error::~Error() = default;
 
 Error& Error::add_context(std::string context, std::string details) {
   if (!context_.empty()) return *this;
-  context_ = std::move(context);
+  context_ = printable(std::move(context));
   text_ = context_ + ":\n  " + message_;
-  if (!details.empty()) text_ += "\n  " + std::move(details);
+  if (!details.empty()) text_ += "\n  " + printable(std::move(details));
   return *this;
 }
 
@@ -35,7 +41,7 @@ Error& Error::add_details(std::string_view details) {
   while (details.ends_with('\n')) details.remove_suffix(1);
   if (details.empty()) return *this;
   text_ += "\n  ";
-  for (char c : details) c == '\n' ? text_ += "\n  " : text_ += c;
+  for (char c : printable(std::string(details))) c == '\n' ? text_ += "\n  " : text_ += c;
   return *this;
 }
 

@@ -2,10 +2,11 @@
 
 #include <cstdio>
 #include <exception>
-#include <iterator>
 #include <memory>
 #include <mutex>
 #include <utility>
+
+#include "core/utf8.h"
 
 namespace treadle {
 namespace {
@@ -57,13 +58,12 @@ void set_log_level(LogLevel level) noexcept { detail::lowest_log_level.store(lev
 
 void detail::log(LogLevel level, const char* file, int line, fmt::string_view format, fmt::format_args arguments) noexcept {
   try {
-    fmt::memory_buffer text;
-    fmt::vformat_to(std::back_inserter(text), format, arguments);
+    const std::string text = printable(fmt::vformat(format, arguments));
     std::lock_guard lock(state().mutex);  // one message at a time
     if (state().sink)
-      (*state().sink)(level, {text.data(), text.size()}, relative(file), line);
+      (*state().sink)(level, text, relative(file), line);
     else
-      default_sink(level, {text.data(), text.size()});
+      default_sink(level, text);
   } catch (const std::exception&) {
     // A message that cannot be written must not end the work that it is about.
   }

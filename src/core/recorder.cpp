@@ -19,6 +19,7 @@
 #endif
 
 #include "core/record_filter.h"
+#include "core/utf8.h"
 
 namespace treadle {
 namespace {
@@ -148,7 +149,7 @@ uint32_t Recorder::intern(std::string_view text, std::string_view arg0_label, st
   if (found == ids_.end() && names_.size() >= kMaxInternedNames) found = ids_.find("(other)");
   if (found != ids_.end()) return found->second;
   if (names_.size() + 1 == kMaxInternedNames) text = "(other)";
-  names_.push_back({std::string(text), std::string(arg0_label), std::string(arg1_label)});
+  names_.push_back({printable(std::string(text)), std::string(arg0_label), std::string(arg1_label)});
   return ids_[std::string(text)] = static_cast<uint32_t>(names_.size() - 1);
 }
 
@@ -220,7 +221,7 @@ Recorder::ThreadLog* Recorder::register_thread() noexcept {
 #if defined(__linux__)
     log->system_id = syscall(SYS_gettid);
     char name[16] = {};
-    if (pthread_getname_np(pthread_self(), name, sizeof name) == 0) log->name = name;
+    if (pthread_getname_np(pthread_self(), name, sizeof name) == 0) log->name = printable(name);
 #endif
     std::vector<std::shared_ptr<ThreadLog>>& own = OwnLogs::of_thread().logs;
     std::erase_if(own, [](const auto& other) { return other.use_count() == 1; });  // their recorders are gone

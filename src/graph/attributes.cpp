@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "core/utf8.h"
 #include "treadle/error.h"
 
 namespace treadle {
@@ -116,7 +117,7 @@ std::string to_string(const Attribute& attribute) {
   struct Printer {
     std::string operator()(int64_t value) const { return std::to_string(value); }
     std::string operator()(float value) const { return fmt::format("{}", value); }
-    std::string operator()(const std::string& value) const { return "\"" + value + "\""; }
+    std::string operator()(const std::string& value) const { return "\"" + printable(value) + "\""; }
     std::string operator()(const Datum& value) const { return describe(value); }
     std::string operator()(const Type& value) const { return to_string(value); }
     std::string operator()(const std::vector<int64_t>& values) const { return fmt::format("[{}]", fmt::join(values, ",")); }
@@ -126,7 +127,7 @@ std::string to_string(const Attribute& attribute) {
     }
     std::string operator()(const std::vector<std::string>& values) const {
       if (values.size() > 8) return fmt::format("[{} strings]", values.size());
-      return fmt::format("[\"{}\"]", fmt::join(values, "\",\""));
+      return printable(fmt::format("[\"{}\"]", fmt::join(values, "\",\"")));
     }
     std::string operator()(const std::vector<Datum>& values) const { return fmt::format("[{} tensors]", values.size()); }
     std::string operator()(const std::vector<Type>& values) const { return fmt::format("[{} types]", values.size()); }

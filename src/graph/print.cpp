@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include "core/elements_text.h"
+#include "core/utf8.h"
 #include "graph/graph.h"
 #include "graph/op_def.h"
 
@@ -88,7 +89,7 @@ std::string describe_operands(const Graph& graph, const Node& node) {
 std::string print(const Graph& graph) {
   std::string out;
   print_graph(graph, out, 0);
-  return out;
+  return printable(std::move(out));  // names come from files
 }
 
 }  // namespace treadle

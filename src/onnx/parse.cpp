@@ -84,9 +84,9 @@ void parse_model(ParseContext& context, WireReader reader, ModelDef& out) {
       }
       case 8: parse_element(context, reader, "opset_import", out.opset_imports, parse_opset_import); break;
       case 14: parse_property(context, reader.message(), out.metadata_props); break;
-      case 20: out.training_info.push_back(reader.string()); break;
+      case 20: out.training_info.emplace_back(reader.bytes()); break;
       case 25: parse_element(context, reader, "functions", out.functions, parse_function); break;
-      case 26: out.configuration.push_back(reader.string()); break;
+      case 26: out.configuration.emplace_back(reader.bytes()); break;
       default: break;
     }
   }

@@ -47,7 +47,7 @@ void parse_attribute_value(ParseContext& context, WireReader& reader, AttributeD
   switch (reader.field()) {
     case 2: out.f = reader.float32(); break;
     case 3: out.i = reader.int64(); break;
-    case 4: out.s = reader.string(); break;
+    case 4: out.s = reader.bytes(); break;
     case 5: parse_single(context, reader, "t", out.t, parse_tensor); break;
     case 6: parse_single(context, reader, "g", out.g, parse_graph); break;
     case 7:
@@ -132,7 +132,7 @@ void parse_node(ParseContext& context, WireReader reader, NodeDef& out) {
       case 7: out.domain = reader.string(); break;
       case 8: out.overload = reader.string(); break;
       case 9: parse_property(context, reader.message(), out.metadata_props); break;
-      case 10: out.device_configurations.push_back(reader.string()); break;
+      case 10: out.device_configurations.emplace_back(reader.bytes()); break;
       default: break;
     }
   }

@@ -96,7 +96,7 @@ void parse_type(ParseContext& context, WireReader reader, TypeDef& out) {
     if (kind == TypeDef::Kind::tensor || kind == TypeDef::Kind::sparse_tensor)
       parse_tensor_type(context, reader.message(), out);
     else if (kind == TypeDef::Kind::opaque)
-      out.opaque = reader.string();
+      out.opaque = reader.bytes();
     else
       parse_container_type(context, reader.message(), kind == TypeDef::Kind::map ? 2 : 1, out);
   }

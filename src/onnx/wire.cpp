@@ -1,22 +1,24 @@
 #include "onnx/wire.h"
 
+#include <algorithm>
+
+#include "core/utf8.h"
 #include "treadle/out_of_memory.h"
 
 namespace treadle::onnx {
 
 std::string in_quotes(std::string_view text) {
   constexpr size_t kLongest = 120;
+  size_t end = std::min(text.size(), kLongest);
+  while (end > 0 && end < text.size() && (static_cast<unsigned char>(text[end]) & 0xC0U) == 0x80) --end;  // within a character
   std::string result = "\"";
-  for (char c : text.substr(0, kLongest)) {
-    auto code = static_cast<unsigned char>(c);
-    if (code >= 0x20 && code != 0x7f) {
+  for (char c : printable(std::string(text.substr(0, end)))) {
+    if (c == '\n' || c == '\t')
+      result += c == '\n' ? "\\n" : "\\t";
+    else
       result += c;
-    } else {
-      constexpr char kDigits[] = "0123456789abcdef";
-      result += {'\\', 'x', kDigits[code >> 4], kDigits[code & 15]};
-    }
   }
-  return result + (text.size() > kLongest ? "…\"" : "\"");
+  return result + (end < text.size() ? "…\"" : "\"");
 }
 
 std::string Place::text() const {
@@ -87,6 +89,14 @@ size_t WireReader::count_row() const {
     at += length;
   }
   return count;
+}
+
+std::string WireReader::string() const {
+  const std::string_view text = bytes();
+  if (const size_t at = find_not_utf8(text); at != std::string_view::npos)
+    place_.fail("field " + std::to_string(field_) + " is text that is not UTF-8, from byte " + std::to_string(at) +
+                " on: " + in_quotes(text));
+  return std::string(text);
 }
 
 bool WireReader::next() {

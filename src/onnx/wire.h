@@ -74,7 +74,8 @@ class WireReader {
   int32_t int32() const { return narrow(varint()); }
   float float32() const { return expect(WireType::fixed32), std::bit_cast<float>(static_cast<uint32_t>(number_)); }
   std::string_view bytes() const { return expect(WireType::length_delimited), view_; }
-  std::string string() const { return std::string(bytes()); }
+  /// Text, which is UTF-8; `bytes` are for what may be anything. @throws Error(invalid_model) for other bytes.
+  std::string string() const;
   bool is_packed() const noexcept { return type_ == WireType::length_delimited; }
   /// Bytes of the value, or 8 for a number: an upper bound on what a repeated field holds.
   size_t payload_bytes() const noexcept { return type_ == WireType::length_delimited ? view_.size() : sizeof(uint64_t); }

@@ -7,6 +7,7 @@
 
 #include "core/file.h"
 #include "core/memory_events.h"
+#include "core/utf8.h"
 #include "profile/document.h"
 #include "profile/stream_file.h"
 #include "profile/stream_sections.h"
@@ -147,7 +148,7 @@ class StreamReader {
     const auto [found, is_new] = threads_.try_emplace(head.system_id, recording_.threads.size());
     if (is_new)
       recording_.threads.push_back(
-          {static_cast<uint32_t>(found->second), head.system_id, std::string(rest.substr(0, head.name_bytes)), {}});
+          {static_cast<uint32_t>(found->second), head.system_id, printable(std::string(rest.substr(0, head.name_bytes))), {}});
     return found->second;
   }
 

@@ -10,6 +10,7 @@
 #include <cstring>
 
 #include "core/file.h"
+#include "core/utf8.h"
 #include "treadle/error.h"
 
 namespace treadle {
@@ -95,6 +96,8 @@ Adapter Adapter::from_bytes(std::span<const std::byte> bytes) {
   for (const ParameterTable* parameter : *table.parameters()) {
     const std::string name = parameter->name() ? parameter->name()->str() : "";
     if (name.empty()) throw Error(ErrorCode::invalid_argument, "the adapter has a parameter without a name");
+    if (find_not_utf8(name) != std::string::npos)
+      throw Error(ErrorCode::invalid_argument, fmt::format("the adapter's parameter \"{}\" has a name that is not UTF-8", name));
     if (!made.parameters.emplace(name, tensor_from(*parameter, name)).second)
       throw Error(ErrorCode::invalid_argument, fmt::format("the adapter has the parameter \"{}\" twice", name));
   }

@@ -9,6 +9,7 @@
 
 #include "core/file.h"
 #include "core/nearest.h"
+#include "core/utf8.h"
 #include "train/training_graph.h"
 #include "treadle/data.h"
 #include "treadle/error.h"
@@ -139,7 +140,13 @@ CsvColumns choose_columns(const std::vector<std::string>& names, const CsvOption
 
 CsvTable read_csv(const std::string& path, const CsvOptions& options, const std::vector<std::string>& classes) {
   const auto file = map_file(path);
-  CsvLines lines({reinterpret_cast<const char*>(file->data()), file->size_bytes()}, options.separator, path);
+  const std::string_view text(reinterpret_cast<const char*>(file->data()), file->size_bytes());
+  if (const size_t at = find_not_utf8(text); at != std::string_view::npos)
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("{}, line {}: the byte 0x{:02x} is no part of UTF-8, which tables are read in", path,
+                            std::count(text.begin(), text.begin() + static_cast<std::ptrdiff_t>(at), '\n') + 1,
+                            static_cast<unsigned char>(text[at])));
+  CsvLines lines(text, options.separator, path);
   std::vector<std::string> names, fields, labels;
   if (!lines.next(names))
     throw Error(ErrorCode::invalid_argument, fmt::format("{}: the file is empty; its first line names the columns", path));

@@ -103,6 +103,17 @@ TEST(Structure, FunctionsAreShort) {
   }
 }
 
+// cli/terminal.cpp escapes what names could do to a terminal.
+TEST(Structure, CommandsPrintThroughOnePlace) {
+  const std::regex prints("fmt::print|std::c(out|err|log)|f?puts\\(|printf\\(");
+  for (const auto& entry : fs::recursive_directory_iterator(fs::path(TREADLE_SOURCE_DIR) / "src" / "cli")) {
+    if (entry.path().extension() != ".cpp" || entry.path().filename() == "terminal.cpp") continue;
+    std::ifstream in(entry.path());
+    for (std::string line; std::getline(in, line);)
+      EXPECT_FALSE(std::regex_search(line, prints)) << entry.path().string() << " prints by itself: " << line;
+  }
+}
+
 TEST(Structure, HeadersSayWhatTheyAreFor) {
   for (const auto& entry : fs::recursive_directory_iterator(fs::path(TREADLE_SOURCE_DIR) / "src")) {
     if (!entry.is_regular_file() || entry.path().extension() != ".h") continue;
