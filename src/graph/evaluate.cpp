@@ -171,6 +171,13 @@ class Evaluation final : public DeferringOperands {
     for (size_t i = 0; i < output_dtypes_.size(); ++i) e_.dtypes[num_inputs + i] = output_dtypes_[i];
   }
 
+  std::string operands_text() const {
+    std::string text;
+    for (size_t i = 0; i < inputs_.size(); ++i)
+      text += fmt::format("{}input {} {}", i == 0 ? "" : ", ", i, inputs_[i].defined() ? to_string(e_.types[i]) : "absent");
+    return text;
+  }
+
   void make_outputs() {
     SymbolTable symbols;
     InferContext context(node_, symbols, e_.operands, {});
@@ -178,7 +185,10 @@ class Evaluation final : public DeferringOperands {
     for (size_t i = 0; i < output_dtypes_.size(); ++i) {
       if (!node_.has_output(i)) continue;
       const Type& type = context.outputs[i].type;
-      if (!type.is_static()) throw Error(ErrorCode::internal, fmt::format("inference left output {} as {}", i, to_string(type)));
+      // Inference has seen all operands, elements included: what it cannot use is theirs.
+      if (!type.is_static())
+        throw Error(ErrorCode::invalid_argument,
+                    fmt::format("the operands do not say what output {} is, only {}: {}", i, to_string(type), operands_text()));
       Tensor made = allocate_output(static_cast<int>(i), type.static_shape());
       e_.shapes[inputs_.size() + i] = made.shape();
       e_.pointers[inputs_.size() + i] = made.raw();

@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "graph/graph.h"
+#include "graph/infer.h"
 #include "treadle/error.h"
 
 namespace treadle::ops {
@@ -14,6 +15,14 @@ namespace treadle::ops {
 /// @throws Error(invalid_argument) naming `what` if the two differ.
 inline void check_equal(int64_t a, int64_t b, std::string_view what) {
   if (a != b) throw Error(ErrorCode::invalid_argument, fmt::format("{}: {} and {} differ", what, a, b));
+}
+
+/// @throws Error(invalid_argument) for an operand that is known to have more or fewer elements than one.
+inline void check_one_element(const InferContext& c, int input, std::string_view name) {
+  if (!c.has_input(input) || !c.has_rank(input)) return;
+  const Dim count = product(c.shape(input));
+  if (count.is_const() && !count.is_const(1))
+    throw Error(ErrorCode::invalid_argument, fmt::format("{} is {}; expected a scalar", name, to_string(c.input(input))));
 }
 
 /// @throws Error(invalid_model) unless the first `count` inputs are there.

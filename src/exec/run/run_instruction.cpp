@@ -1,6 +1,7 @@
 #include "exec/run/run_instruction.h"
 
 #include <new>
+#include <stdexcept>
 #include <utility>
 
 #include "core/memory_events.h"
@@ -19,6 +20,8 @@ void rethrow_of_kernel() {
     throw;
   } catch (const std::bad_alloc&) {
     throw OutOfMemory("out of memory");
+  } catch (const std::length_error&) {
+    throw OutOfMemory("more elements than memory can have");
   } catch (const std::exception& error) {
     throw Error(ErrorCode::internal, error.what());
   }

@@ -183,6 +183,7 @@ using RangeTypes = TypeList<float, double, Float16, BFloat16, int16_t, int32_t, 
 
 void infer_range(InferContext& c) {
   const DType dtype = c.dtype(0);
+  check_one_element(c, 0, "start"), check_one_element(c, 1, "limit"), check_one_element(c, 2, "delta");
   const auto start = c.known(0), limit = c.known(1), delta = c.known(2);
   if (start && limit && delta && start->size() == 1 && limit->size() == 1 && delta->size() == 1) {
     const Dim first = (*start)[0], last = (*limit)[0], step = (*delta)[0];
@@ -220,9 +221,7 @@ struct Range {
 
 // EyeLike: ones on diagonal k of a matrix.
 
-DType eye_dtype(const Attributes& attributes, DType input) {
-  return dtype_attribute(attributes, "dtype", input);
-}
+DType eye_dtype(const Attributes& attributes, DType input) { return dtype_attribute(attributes, "dtype", input); }
 
 void infer_eye_like(InferContext& c) {
   if (c.has_rank(0) && c.rank(0) != 2) throw Error(ErrorCode::invalid_argument, fmt::format("the input is of rank {}, not 2", c.rank(0)));

@@ -60,6 +60,7 @@ struct CosineWindow {
 };
 
 void infer_window(InferContext& c) {
+  check_one_element(c, 0, "size");
   auto size = c.known(0);
   if (size && size->size() == 1 && (*size)[0].is_const()) checked_size((*size)[0].value(), "size");
   c.set_output(0, output_dtype(c.attributes()), {size && size->size() == 1 ? (*size)[0] : c.data_dependent_dim("size")});
@@ -112,6 +113,8 @@ struct MelWeightMatrix {
 };
 
 void infer_mel(InferContext& c) {
+  constexpr std::string_view kNames[] = {"num_mel_bins", "dft_length", "sample_rate", "lower_edge_hertz", "upper_edge_hertz"};
+  for (int i = 0; i < 5; ++i) check_one_element(c, i, kNames[i]);
   auto mels = c.known(0), length = c.known(1);
   Dim columns = mels && mels->size() == 1 ? (*mels)[0] : c.data_dependent_dim("mels");
   Dim rows = length && length->size() == 1 ? floor_div((*length)[0], 2) + Dim(1) : c.data_dependent_dim("bins");

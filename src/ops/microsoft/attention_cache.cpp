@@ -17,7 +17,9 @@ namespace {
 
 void infer_cache_positions(InferContext& c) {
   enum : int { kQuery, kPast, kLengths, kTotal };
-  const bool known = c.has_rank(kQuery) && c.rank(kQuery) >= 2;
+  const bool known = c.has_rank(kQuery);
+  if (known && c.rank(kQuery) != 3) throw Error(ErrorCode::invalid_argument, fmt::format("the query is of rank {}, not 3", c.rank(kQuery)));
+  check_one_element(c, kTotal, "total_sequence_length");
   const Dim batch = known ? c.shape(kQuery)[0] : c.data_dependent_dim("batch"),
             length = known ? c.shape(kQuery)[1] : c.data_dependent_dim("length");
   c.set_output(0, DType::int64, {batch}), c.set_output(1, DType::int64, {batch});
@@ -83,7 +85,8 @@ struct CachePositions {
 
 void infer_update_cache(InferContext& c) {
   const int64_t heads = c.get_int("num_heads", 1);
-  if (!c.has_rank(0) || c.rank(0) != 3) return c.set_output_dtype(0, c.dtype(0));
+  if (!c.has_rank(0)) return c.set_output_dtype(0, c.dtype(0));
+  if (c.rank(0) != 3) throw Error(ErrorCode::invalid_argument, fmt::format("keys or values are of rank {}, not 3", c.rank(0)));
   const SymbolicShape& update = c.shape(0);
   Dim length = update[1];
   if (c.has_input(2)) {

@@ -41,7 +41,8 @@ void infer_gather_elements(InferContext& c) {
 }
 
 void infer_gather_nd(InferContext& c) {
-  if (!c.has_rank(0) || !c.has_rank(1) || c.rank(1) == 0 || !c.shape(1).back().is_const()) return c.set_output_dtype(0, c.dtype(0));
+  if (c.has_rank(1) && c.rank(1) == 0) throw Error(ErrorCode::invalid_argument, "indices is a scalar; its last axis holds index tuples");
+  if (!c.has_rank(0) || !c.has_rank(1) || !c.shape(1).back().is_const()) return c.set_output_dtype(0, c.dtype(0));
   const SymbolicShape &data = c.shape(0), &indices = c.shape(1);
   const int64_t batch = c.get_int("batch_dims"), depth = indices.back().value();
   if (batch < 0 || batch >= c.rank(1) || batch + depth > c.rank(0))
