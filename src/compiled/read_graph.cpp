@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "compiled/graph_stream.h"
+#include "core/boolean_bytes.h"
 #include "core/checked.h"
 #include "graph/infer.h"
 #include "graph/op_def.h"
@@ -185,7 +186,7 @@ class GraphReader {
     if (block >= blocks_.size()) Reader::fail("a tensor's elements are nowhere");
     const Tensor& memory = blocks_[block];
     if (size_bytes(dtype, empty ? 0 : num_elements) != memory.size_bytes()) Reader::fail("a tensor has another size than its elements");
-    return empty ? Tensor(dtype, shape) : Tensor(dtype, shape, memory.storage(), offset_of(memory));
+    return empty ? Tensor(dtype, shape) : with_valid_booleans(Tensor(dtype, shape, memory.storage(), offset_of(memory)));
   }
   static size_t offset_of(const Tensor& memory) { return static_cast<size_t>(memory.raw() - memory.storage()->data()); }
 

@@ -11,6 +11,7 @@
 #include <unordered_map>
 #include <unordered_set>
 
+#include "core/boolean_bytes.h"
 #include "core/checked.h"
 #include "graph/op_def.h"
 #include "treadle/error.h"
@@ -58,8 +59,7 @@ class Importer {
 
   std::unique_ptr<Graph> run() {
     auto graph = std::make_unique<Graph>(symbols_);
-    for (const OpsetImport& opset : model_.opset_imports)
-      opsets_[std::string(normalised_domain(opset.domain))] = checked_version(opset);
+    for (const OpsetImport& opset : model_.opset_imports) opsets_[std::string(normalised_domain(opset.domain))] = checked_version(opset);
     graph->opsets = {opsets_.begin(), opsets_.end()};
     graph->metadata = model_.metadata_props;
     Scope scope{graph.get(), nullptr, {}, {}};
@@ -164,7 +164,7 @@ class Importer {
     if (is_body && scope.names.contains(name)) {
       fail(fmt::format("the initializer \"{}\" is also an input of a body", name));
     }
-    ValueId id = scope.graph->add_constant(name, tensor);
+    ValueId id = scope.graph->add_constant(name, with_valid_booleans(tensor));
     define(scope, name, id);
     // Below IR 4 every initializer had to be listed among the inputs, so that it says nothing about being replaced.
     if (is_input && model_.ir_version >= 4) scope.graph->overridable_initializers.push_back(id);
@@ -385,15 +385,15 @@ class Importer {
       case AttributeType::f: return def.f;
       case AttributeType::i: return def.i;
       case AttributeType::s: return def.s;
-      case AttributeType::tensor: return Datum(def.t->value);
-      case AttributeType::sparse_tensor: return Datum(to_dense(*def.sparse_tensor));
+      case AttributeType::tensor: return with_valid_booleans(Datum(def.t->value));
+      case AttributeType::sparse_tensor: return with_valid_booleans(Datum(to_dense(*def.sparse_tensor)));
       case AttributeType::type_proto: return to_type(*def.tp);
       case AttributeType::floats: return def.floats;
       case AttributeType::ints: return def.ints;
       case AttributeType::strings: return def.strings;
       case AttributeType::tensors: {
         std::vector<Datum> tensors;
-        for (const TensorDef& tensor : def.tensors) tensors.emplace_back(tensor.value);
+        for (const TensorDef& tensor : def.tensors) tensors.push_back(with_valid_booleans(Datum(tensor.value)));
         return tensors;
       }
       case AttributeType::type_protos: {

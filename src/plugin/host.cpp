@@ -7,6 +7,7 @@
 #include <optional>
 #include <utility>
 
+#include "core/boolean_bytes.h"
 #include "core/thread_pool.h"
 #include "plugin/backend.h"
 #include "plugin/communicator.h"
@@ -317,7 +318,7 @@ void treadle_call::take_outputs() {
   for (size_t i = 0; i < outputs.size(); ++i) {
     if (!node->has_output(i)) continue;
     if (!outputs[i].defined()) throw treadle::Error(treadle::ErrorCode::internal, fmt::format("the plugin did not make output {}", i));
-    context.set_output(static_cast<int>(i), treadle::Datum(std::move(outputs[i])));
+    context.set_output(static_cast<int>(i), treadle::with_valid_booleans(treadle::Datum(std::move(outputs[i]))));
   }
 }
 

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <set>
 
+#include "core/boolean_bytes.h"
 #include "core/checked.h"
 #include "exec/memory/out_of_memory.h"
 #include "exec/program/describe.h"
@@ -115,7 +116,7 @@ std::unique_ptr<Graph> Session::Impl::prepare(const std::function<void(Graph&)>&
     ValueId id = graph->find_value(name);
     if (id == kNoValue || !graph->value(id).is_constant())
       throw Error(ErrorCode::not_found, fmt::format("the model has no initializer \"{}\"", name));
-    graph->value(id).constant = tensor;
+    graph->value(id).constant = with_valid_booleans(tensor);
     graph->value(id).type = Type::of(tensor);
   }
   if (edit) edit(*graph);

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "core/boolean_bytes.h"
 #include "exec/memory/out_of_memory.h"
 #include "exec/run/run_control.h"
 #include "treadle/error.h"
@@ -88,7 +89,7 @@ void FeedBinder::move(SlotId slot, const Datum& feed, RunState& state) {
   if (!before.is_tensor() || !feed.is_tensor() || feed.tensor().dtype() != before.tensor().dtype() ||
       feed.tensor().shape() != before.tensor().shape() || !feed.tensor().is_contiguous())
     refuse_feed(state.program(), slot, feed, "where it lies now, it differs from what was fed");
-  state.set_feed(slot, feed.tensor().storage()->device() ? Datum(feed.tensor().clone()) : feed);
+  state.set_feed(slot, with_valid_booleans(feed.tensor().storage()->device() ? Datum(feed.tensor().clone()) : feed));
   point_at_feed(slot, state);
 }
 
@@ -121,14 +122,14 @@ Datum FeedBinder::checked(const Program& program, SlotId slot, const Datum& feed
   if (!feed.is_tensor() || !type.is_tensor()) {
     if (type.kind != Type::Kind::unknown && type.kind != Type::of(feed).kind) refuse_feed(program, slot, feed, "another kind of value");
     if (type.kind == Type::Kind::sparse_tensor) check_sparse_feed(program, slot, feed);
-    return feed;
+    return program.is_body() ? feed : with_valid_booleans(feed);
   }
   if (feed.tensor().storage()->device() && !takes_device_feeds_) return checked(program, slot, feed.tensor().clone());
   const Tensor& tensor = feed.tensor();
   if (type.dtype != DType::undefined && tensor.dtype() != type.dtype) refuse_feed(program, slot, feed, "another dtype");
   // Clients of ONNX Runtime, which does not look at the rank then, feed one number as a vector where the model says a scalar.
   if (type.shape && type.shape->empty() && tensor.shape().rank() > 0 && tensor.num_elements() == 1)
-    return tensor.contiguous().reshaped(Shape{});
+    return with_valid_booleans(tensor).contiguous().reshaped(Shape{});
   if (type.shape) {
     if (static_cast<int>(type.shape->size()) != tensor.shape().rank()) refuse_feed(program, slot, feed, "another rank");
     for (size_t axis = 0; axis < type.shape->size(); ++axis) {
@@ -145,6 +146,7 @@ Datum FeedBinder::checked(const Program& program, SlotId slot, const Datum& feed
       }
     }
   }
+  if (tensor.dtype() == DType::boolean && !program.is_body()) return with_valid_booleans(tensor.contiguous());
   return tensor.is_contiguous() ? feed : Datum(tensor.contiguous());
 }
 

@@ -14,6 +14,7 @@
 #include "graph/op_def.h"
 #include "kernels/elementwise/compare.h"
 #include "kernels/elementwise/convert.h"
+#include "ops/decomposition.h"
 #include "ops/functions.h"
 #include "ops/gradients.h"
 #include "ops/list.h"
@@ -421,6 +422,17 @@ std::vector<ValueId> bit_cast_gradient(GradientContext& g) {
   return {g.grad_output(0)};
 }
 
+// Bits of another type may be a boolean that is neither 0 nor 1: it becomes 1, as everywhere where booleans come in.
+void decompose_bit_cast(Graph& graph, NodeId id) {
+  const Attributes& attributes = graph.node(id).attributes;
+  const DType from = graph.type(graph.node(id).inputs[0]).dtype;
+  if (attributes.get_int("to") != static_cast<int64_t>(DType::boolean) || from == DType::boolean) return;
+  Decomposition d(graph, id);
+  const ValueId bytes = d.op("BitCast", {d.in(0)}, {{"to", static_cast<int64_t>(DType::uint8)}});
+  d.give(0, d.cast(bytes, DType::boolean));
+  d.finish();
+}
+
 OpDef bit_cast() {
   constexpr TypeSet kTypes = kNumeric | kBool | kComplex | kFloat8 | kSubByte;
   return {.name = "BitCast",
@@ -433,6 +445,7 @@ OpDef bit_cast() {
           .alias = {is_view(0, 0)},
           .kernels = {kernel<CopyBytes>()},
           .gradient = bit_cast_gradient,
+          .decompose = decompose_bit_cast,
           .quantisation = Quantisation::quantizes};  // so that the rule sees what is lost in its integers
 }
 
