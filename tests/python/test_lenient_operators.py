@@ -70,7 +70,8 @@ def test_constants_may_be_sparse(indices, dtype, in_a_branch):
     expected = np.zeros((2, 3), dtype)
     expected.reshape(-1)[indices if indices.ndim == 1 else indices[:, 0] * 3 + indices[:, 1]] = stored
     sparse = helper.make_sparse_tensor(numpy_helper.from_array(stored, "v"), numpy_helper.from_array(indices, "i"), [2, 3])
-    node, y = helper.make_node("Constant", [], ["y"], sparse_value=sparse), helper.make_tensor_value_info("y", helper.np_dtype_to_tensor_dtype(np.dtype(dtype)), [2, 3])
+    node = helper.make_node("Constant", [], ["y"], sparse_value=sparse)
+    y = helper.make_tensor_value_info("y", helper.np_dtype_to_tensor_dtype(np.dtype(dtype)), [2, 3])
     inputs, feeds = [], {}
     if in_a_branch:
         branch = helper.make_graph([node], "branch", [], [y])

@@ -108,7 +108,17 @@ def is_harmless(said: bytes) -> bool:
 
 @pytest.mark.parametrize(
     "arguments",
-    [["inspect"], ["inspect", "--stage", "planned"], ["run"], ["run", "--shapes", "absent:3"], ["bench", "--runs", "3"], ["explain"], ["profile"], ["check"], ["run", "--option", f"x{TITLE}=1"]],
+    [
+        ["inspect"],
+        ["inspect", "--stage", "planned"],
+        ["run"],
+        ["run", "--shapes", "absent:3"],
+        ["run", "--option", f"x{TITLE}=1"],
+        ["bench", "--runs", "3"],
+        ["explain"],
+        ["profile"],
+        ["check"],
+    ],
     ids=lambda arguments: " ".join(arguments[:2]),
 )
 def test_names_do_not_drive_the_terminal(program, hostile_model, arguments):

@@ -77,7 +77,14 @@ def normalised(op, x, scale, bias, axis):
 @pytest.mark.parametrize(("op", "opset"), [("LayerNormalization", 17), ("RMSNormalization", 23)])
 @pytest.mark.parametrize(
     ("x", "scale", "axis"),
-    [((2, 1, 2, 2), (2, 1, 1, 2), 2), ((2, 3, 4), (2, 1, 4), 2), ((2, 3, 4), (1, 3, 4), 1), ((2, 3, 4), (3, 1), 1), ((3, 4), (4,), 1), ((2, 3, 4), (2, 1, 4), -1)],
+    [
+        ((2, 1, 2, 2), (2, 1, 1, 2), 2),
+        ((2, 3, 4), (2, 1, 4), 2),
+        ((2, 3, 4), (1, 3, 4), 1),
+        ((2, 3, 4), (3, 1), 1),
+        ((3, 4), (4,), 1),
+        ((2, 3, 4), (2, 1, 4), -1),
+    ],
 )
 def test_scales_that_differ_between_rows(op, opset, x, scale, axis, optimized):
     x, scale = RNG.standard_normal(x).astype(np.float32), RNG.standard_normal(scale).astype(np.float32)
