@@ -91,6 +91,12 @@ void show_json_text(std::string text) {
 void clear_line(std::FILE* on) { std::fputs("\r\x1b[K", on); }
 void clear_screen() { std::fputs("\x1b[H\x1b[J", stdout); }
 
+// Escaped here, so that columns are as wide as what is shown.
+void TextTable::add(std::vector<std::string> row) {
+  for (std::string& cell : row) cell = printable(std::move(cell));
+  rows_.push_back(std::move(row));
+}
+
 std::string TextTable::to_text(int indent) const {
   std::vector<size_t> widths;
   std::vector<bool> right(header_.size(), true);

@@ -47,7 +47,7 @@ void clear_screen();
 class TextTable {
  public:
   explicit TextTable(std::vector<std::string> header) : header_(std::move(header)) {}
-  void add(std::vector<std::string> row) { rows_.push_back(std::move(row)); }
+  void add(std::vector<std::string> row);
   bool empty() const { return rows_.empty(); }
   /// With `indent` spaces before each line.
   std::string to_text(int indent = 0) const;
