@@ -263,7 +263,7 @@ Values pad(Call& c) {
   const Array& x = c.in(0);
   const std::string mode = c.text("mode", "constant");
   const size_t rank = x.dims.size();
-  std::vector<int64_t> axes(rank), before(rank, 0), after(rank, 0);
+  std::vector<int64_t> axes(rank), before(rank, 0), after(rank, 0), first(rank, 0), kept = x.dims;  // what negative pads leave
   std::iota(axes.begin(), axes.end(), 0);
   if (c.has(3)) axes = c.ints_in(3);
   require(c.ints_in(1).size() == 2 * axes.size(), "two pads per axis");
@@ -273,22 +273,25 @@ Values pad(Call& c) {
     before[d] = c.ints_in(1)[i];
     after[d] = c.ints_in(1)[i + axes.size()];
     dims[d] += before[d] + after[d];
-    require(dims[d] >= 0 && x.dims[d] + std::min<int64_t>(before[d], 0) + std::min<int64_t>(after[d], 0) >= 0, "more is cut than there is");
-    if (mode == "reflect") require(std::max(before[d], after[d]) < std::max<int64_t>(x.dims[d], 1), "reflect beyond the extent");
-    if (mode != "constant") require(x.dims[d] > 0 || dims[d] == 0, "nothing to repeat");
+    first[d] = std::max<int64_t>(-before[d], 0);
+    kept[d] -= first[d] + std::max<int64_t>(-after[d], 0);
+    require(dims[d] >= 0 && kept[d] >= 0, "more is cut than there is");
+    if (mode == "reflect") require(std::max(before[d], after[d]) < std::max<int64_t>(kept[d], 1), "reflect beyond the extent");
+    if (mode != "constant") require(kept[d] > 0 || dims[d] == 0, "nothing to repeat");
   }
   Array y(x.dtype, dims);
   for (size_t k = 0; k < y.size(); ++k) {
     Dims at = coordinates(k, dims);
     bool inside = true;
     for (size_t d = 0; d < rank; ++d) {
-      at[d] -= before[d];
-      const int64_t last = x.dims[d] - 1;
+      at[d] -= std::max<int64_t>(before[d], 0);
+      const int64_t last = kept[d] - 1;
       if (mode == "edge") at[d] = std::clamp<int64_t>(at[d], 0, last);
-      if (mode == "wrap") at[d] = ((at[d] % x.dims[d]) + x.dims[d]) % x.dims[d];
+      if (mode == "wrap") at[d] = ((at[d] % kept[d]) + kept[d]) % kept[d];
       if (mode == "reflect" && at[d] < 0) at[d] = -at[d];
       if (mode == "reflect" && at[d] > last) at[d] = 2 * last - at[d];
       inside = inside && at[d] >= 0 && at[d] <= last;
+      at[d] += first[d];
     }
     if (inside)
       y.copy(k, x, place(at, x.dims));
