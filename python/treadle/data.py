@@ -37,7 +37,7 @@ class Pictures(NamedTuple):
 def read_csv(
     path: str | os.PathLike[str], label: str = "", *, features: Iterable[str] = (), separator: str = ",", classes: Iterable[str] = ()
 ) -> Table:
-    """A text table whose first line names its columns.
+    """A text table in UTF-8 whose first line names its columns.
 
     :param label: the column of the labels; "": there is none.
     :param features: names or patterns of columns, in the file's order; all but the label by default.
