@@ -1,10 +1,11 @@
 """Quantised and fused operators of com.microsoft compared with ONNX Runtime; TREADLE_TEST_ROUNDS sets over how many random cases."""
 
+import ml_dtypes
 import numpy as np
 import pytest
 import treadle
 
-from onnx import helper, numpy_helper
+from onnx import TensorProto, helper, numpy_helper
 from conftest import need_exact_bytes
 from contrib import compare, model
 from test_microsoft_operators import ROUNDS, floats, pick, small, window
@@ -219,6 +220,81 @@ def test_results_are_those_of_onnxruntime(ort, case):
     for seed in range(ROUNDS):
         op_type, inputs, options = case(np.random.default_rng(seed))
         compare(ort, op_type, inputs, **options)
+
+
+def packed_codes(codes, bits):
+    """Codes of the last axis, 8 / bits of them in a byte, the low ones first; the last byte of a row may have room left."""
+    codes = np.pad(codes, [(0, 0)] * (codes.ndim - 1) + [(0, -codes.shape[-1] % (8 // bits))]).astype(np.uint8)
+    parts = codes.reshape(*codes.shape[:-1], -1, 8 // bits)
+    return np.bitwise_or.reduce([parts[..., i] << (bits * i) for i in range(8 // bits)]).astype(np.uint8)
+
+
+def gather_block_quantized(rng, bits):
+    """Codes in bytes (`bits`), or of 4 bits each; what its definition gives stands beside the inputs."""
+    block, blocks, rank = pick(rng, 16, 32), small(rng, 1, 6), small(rng, 2, 4)
+    gather_axis, axis = (0, rank - 1) if bits else tuple(int(i) for i in rng.permutation(rank)[:2])
+    extents = [small(rng, 2, 6) for _ in range(rank)]
+    grid = [blocks if i == axis else n for i, n in enumerate(extents)]
+    extents[axis] = block * blocks
+    signed = bits is None and bool(rng.integers(2))
+    low, high = (-8, 8) if signed else (0, 2 ** (bits or 4))
+    codes, scales = rng.integers(low, high, extents), rng.random(grid).astype(np.float32) + 0.5
+    zeros = rng.integers(low, high, grid) if rng.integers(2) else None
+    store = (lambda x: packed_codes(x, bits)) if bits else (lambda x: x.astype(ml_dtypes.int4 if signed else ml_dtypes.uint4))
+    count = extents[gather_axis]
+    indices = rng.integers(-count, count, (2, 3)[: small(rng, 1, 3)]).astype(pick(rng, np.int32, np.int64))
+    inputs = {"data": store(codes), "indices": indices, "scales": scales, "zero_points": None if zeros is None else store(zeros)}
+    middle = zeros if zeros is not None else 2 ** (bits - 1) if bits else 0
+    spread = lambda x: np.repeat(x, block, axis) if np.ndim(x) else x  # noqa: E731
+    table = ((codes - spread(middle)) * spread(scales)).astype(np.float32)
+    attributes = {"block_size": block, "gather_axis": gather_axis, "quantize_axis": axis - rank if rng.integers(2) else axis}
+    return inputs, attributes | ({"bits": bits} if bits else {}), table.take(indices, gather_axis)
+
+
+@pytest.mark.parametrize("bits", [2, 4, 8, None], ids=lambda bits: f"{bits} bits in bytes" if bits else "int4 and uint4")
+def test_quantised_rows_are_those_of_the_table(ort, bits):
+    for seed in range(ROUNDS):
+        inputs, attributes, expected = gather_block_quantized(np.random.default_rng(seed), bits)
+        constants = ("data", "scales", "zero_points")
+        for static in (True, False):
+            ours = compare(ort, "GatherBlockQuantized", inputs, 1, attributes, constants, static=static)
+            np.testing.assert_allclose(ours[0], expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize("index", [6, -7, 2**31 - 1, -(2**31)])
+def test_quantised_rows_that_there_are_not_are_zeros(ort, index):
+    rng = np.random.default_rng(0)
+    inputs = {"data": rng.integers(0, 256, (6, 16)).astype(np.uint8), "indices": np.array([0, index, 5], np.int32), "scales": np.ones((6, 1), np.float32)}
+    ours = compare(ort, "GatherBlockQuantized", inputs, 1, {"bits": 8, "block_size": 16}, ("data", "scales"))
+    assert not ours[0][1].any()
+    assert ours[0][[0, 2]].any(1).all()
+
+
+def test_a_table_shared_with_the_last_product_is_gathered_by_rows(ort):
+    """What onnxruntime-genai writes for tied embeddings: the weights of the product, reshaped, are the table."""
+    rng, (vocabulary, width, block) = np.random.default_rng(3), (24, 64, 32)
+    weights = {
+        "q": rng.integers(0, 256, (vocabulary, width // block, block // 2)).astype(np.uint8),
+        "s": rng.random(vocabulary * width // block).astype(np.float32),
+    }
+    constants = {**weights, "rows": np.array([vocabulary, width // 2]), "blocks": np.array([vocabulary, width // block])}
+    nodes = [
+        helper.make_node("Reshape", ["q", "rows"], ["table"]),
+        helper.make_node("Reshape", ["s", "blocks"], ["scales"]),
+        helper.make_node("GatherBlockQuantized", ["table", "ids", "scales"], ["x"], domain="com.microsoft", bits=4, block_size=block, quantize_axis=1),
+        helper.make_node("MatMulNBits", ["x", "q", "s"], ["y"], domain="com.microsoft", K=width, N=vocabulary, bits=4, block_size=block),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "tied",
+        [helper.make_tensor_value_info("ids", TensorProto.INT64, ["batch", "length"])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["batch", "length", vocabulary])],
+        [numpy_helper.from_array(x, name) for name, x in constants.items()],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21), helper.make_opsetid("com.microsoft", 1)], ir_version=10).SerializeToString()
+    ids = np.array([[0, 5, 23]])
+    expected = ort.InferenceSession(model, providers=["CPUExecutionProvider"]).run(None, {"ids": ids})[0]
+    np.testing.assert_allclose(treadle.InferenceSession(model).run(None, {"ids": ids})[0], expected, rtol=1e-4, atol=1e-3)
 
 
 def quantised_lstm(rng):

@@ -246,22 +246,85 @@ void decompose_matmul_nbits(Graph& graph, NodeId id) {
   d.finish();
 }
 
-// Rows are gathered before they are dequantised: an embedding is never expanded as a whole.
+int64_t axis_of(const Decomposition& d, std::string_view name, int64_t otherwise, int rank) {
+  const int64_t axis = d.attributes().get_int(name, otherwise);
+  if (axis < -rank || axis >= rank) throw Error(ErrorCode::invalid_model, fmt::format("{} is {}, for data of rank {}", name, axis, rank));
+  return axis < 0 ? axis + rank : axis;
+}
+
+/// Codes of `bits` bits as bytes of their own: each byte holds 8 / bits codes of the last axis, the low ones first.
+ValueId unpacked(Decomposition& d, ValueId bytes, int64_t bits) {
+  if (bits == 8) return bytes;
+  std::vector<uint8_t> shifts;
+  for (int64_t shift = 0; shift < 8; shift += bits) shifts.push_back(static_cast<uint8_t>(shift));
+  ValueId codes = d.op("BitShift", {d.op("Unsqueeze", {bytes, d.ints({-1})}), d.constant(Tensor::vector<uint8_t>(shifts))},
+                       {{"direction", std::string("RIGHT")}});
+  codes = d.op("BitwiseAnd", {codes, d.constant(Tensor::scalar<uint8_t>(static_cast<uint8_t>((1 << bits) - 1)))});
+  const ValueId leading = d.op("Shape", {bytes}, {{"end", int64_t{-1}}}), last = d.op("Shape", {bytes}, {{"start", int64_t{-1}}});
+  const ValueId shape = d.op("Concat", {leading, d.op("Mul", {last, d.ints({8 / bits})})}, {{"axis", int64_t{0}}});
+  return d.op("Reshape", {codes, shape}, {{"allowzero", int64_t{1}}});
+}
+
+/// What GatherBlockQuantized dequantises: data, scales and zero points of one dtype, whose axes correspond.
+struct Blocks {
+  ValueId data, scales, zero_points;
+};
+
+/// Bytes are codes of `bits` bits, and their zero points are packed as they are. Without any, zero is the middle of all codes.
+void unpack(Decomposition& d, Blocks& blocks, int64_t bits) {
+  blocks.data = unpacked(d, blocks.data, bits);
+  const ValueId shape = d.op("Shape", {blocks.scales});
+  if (blocks.zero_points == kNoValue) {
+    blocks.zero_points = d.op("Expand", {d.constant(Tensor::scalar<uint8_t>(static_cast<uint8_t>(1 << (bits - 1)))), shape});
+  } else if (bits != 8) {  // the last byte of a row may hold codes too many
+    const ValueId last = d.op("Shape", {blocks.scales}, {{"start", int64_t{-1}}});
+    blocks.zero_points = d.op("Slice", {unpacked(d, blocks.zero_points, bits), d.ints({0}), last, d.ints({-1})});
+  }
+}
+
+/// Indices, and which of them name something: the others give zeros.
+struct Indices {
+  ValueId within, inside;
+};
+
+Indices indices_of(Decomposition& d, int64_t axis) {
+  const auto as_index = [&](ValueId x) { return d.op("CastLike", {x, d.in(1)}); };
+  const ValueId length = d.op("Squeeze", {d.op("Shape", {d.in(0)}, {{"start", axis}, {"end", axis + 1}}), d.ints({0})});
+  const ValueId first = as_index(d.op("Neg", {length})), end = as_index(length);
+  const ValueId inside = d.op("And", {d.op("GreaterOrEqual", {d.in(1), first}), d.op("Less", {d.in(1), end})});
+  return {d.op("Where", {inside, d.in(1), as_index(d.constant(Tensor::scalar<int64_t>(0)))}), inside};
+}
+
+// Slices are gathered before they are dequantised, so that an embedding is never expanded as a whole; along the axis of the blocks it is.
 void decompose_gather_quantized(Graph& graph, NodeId id) {
   Decomposition d(graph, id);
-  int rank = d.rank(d.in(0));
-  DType dtype = d.type(d.in(0)).dtype;
-  if (rank < 2 || dtype == DType::uint8)
-    throw Error(ErrorCode::not_implemented, "the data must be 4-bit codes of known rank of at least 2");
-  int64_t gather_axis = d.attributes().get_int("gather_axis", 0), axis = d.attributes().get_int("quantize_axis", 1);
-  if (gather_axis < 0) gather_axis += rank;
-  if (axis < 0) axis += rank;
-  if (gather_axis != 0 || axis != rank - 1)
+  const int rank = d.rank(d.in(0));
+  const bool bytes = d.type(d.in(0)).dtype == DType::uint8;
+  if (rank < 1) throw Error(ErrorCode::not_implemented, fmt::format("the data must be of known rank of at least 1; it is {}", rank));
+  const int64_t bits = d.attributes().get_int("bits", 4), block = d.attributes().get_int("block_size", 128);
+  const int64_t gather_axis = axis_of(d, "gather_axis", 0, rank), axis = axis_of(d, "quantize_axis", 1, rank);
+  if (block < 1) throw Error(ErrorCode::invalid_model, fmt::format("block_size is {}; it has to be positive", block));
+  if (bytes && bits != 2 && bits != 4 && bits != 8)
+    throw Error(ErrorCode::invalid_model, fmt::format("bits is {}; codes in uint8 have 2, 4 or 8", bits));
+  if (bytes && (gather_axis != 0 || (bits != 8 && axis != rank - 1)))
     throw Error(ErrorCode::not_implemented,
-                fmt::format("gather_axis = {} and quantize_axis = {}; implemented are the first and the last axis", gather_axis, axis));
-  auto gathered = [&](ValueId x) { return x == kNoValue ? x : d.op("Gather", {x, d.in(1)}, {{"axis", int64_t{0}}}); };
-  d.give(0, dequantized(d, gathered(d.in(0)), gathered(d.in(2)), gathered(d.in(3)),
-                        {{"axis", int64_t{-1}}, {"block_size", d.attributes().get_int("block_size", 128)}}));
+                fmt::format("gather_axis = {} and quantize_axis = {}; for codes in uint8 they have to be the first and the last axis",
+                            gather_axis, axis));
+  const Indices indices = indices_of(d, gather_axis);
+  Blocks blocks{d.in(0), d.in(2), d.in(3)};
+  const auto along = [&](int64_t i) { return Attributes{{"axis", i}}; };
+  const auto gathered = [&](ValueId x) { return x == kNoValue ? x : d.op("Gather", {x, indices.within}, along(gather_axis)); };
+  const bool rows = axis != gather_axis;
+  if (rows) blocks = {gathered(blocks.data), gathered(blocks.scales), gathered(blocks.zero_points)};
+  if (bytes) unpack(d, blocks, bits);
+  Attributes attributes = along(axis > gather_axis ? axis - rank : axis);  // indices may have any rank
+  attributes.set("block_size", block);
+  ValueId y = dequantized(d, blocks.data, blocks.scales, blocks.zero_points, std::move(attributes));
+  if (!rows) y = gathered(y);
+  std::vector<int64_t> behind;
+  for (int64_t i = 1; i < rank - gather_axis; ++i) behind.push_back(-i);
+  const ValueId given = behind.empty() ? indices.inside : d.op("Unsqueeze", {indices.inside, d.ints(std::move(behind))});
+  d.give(0, d.op("Where", {given, y, d.scalar(0, d.in(2))}));
   d.finish();
 }
 
