@@ -162,6 +162,56 @@ def group_query(r):
     return Case("GroupQueryAttention", inputs, outputs, compared, 2e-2 if dtype == np.float16 else 2e-5, **attributes)
 
 
+def resident(total, capacity, window):
+    """How many keys a windowed cache holds, as the operator's schema defines it."""
+    gap = capacity - window + 1
+    return total if total <= capacity else total - gap * -(-(total - capacity) // gap)
+
+
+def windowed_query(r):
+    """GroupQueryAttention over caches that are no longer than their window has to be."""
+    kv_heads, group, size, window = r.between(1, 2), r.between(1, 3), r.one_of(16, 32), r.between(1, 5)
+    heads, capacity = kv_heads * group, window + r.one_of(0, 0, r.between(1, 4))
+    form = r.one_of("prompt", "decode", "more")
+    batch = 1 if form == "more" else r.between(1, 3)
+    length = 1 if form == "decode" else r.between(2, 12)
+    ends = r.rng.integers(length, length + 12, batch) if form != "prompt" else np.array([length] * batch)
+    total, dtype = int(ends.max()), np.float16 if r.coin(0.15) else np.float32
+    floats = lambda *shape: r.floats(*shape, dtype=dtype)  # noqa: E731
+    packed = r.coin(0.3)
+    attributes = {"num_heads": heads, "kv_num_heads": kv_heads, "local_window_size": window, "sliding_window_cache": 1}
+    rotary = r.coin()
+    if rotary:
+        attributes.update(do_rotary=1, rotary_interleaved=int(r.coin()))
+    if r.coin(0.3):
+        attributes["softcap"] = 5.0
+    if r.coin(0.15):
+        attributes["smooth_softmax"] = 1
+    inputs = [
+        ("query", floats(batch, length, (heads + 2 * kv_heads if packed else heads) * size)),
+        ("key", None if packed else floats(batch, length, kv_heads * size)),
+        ("value", None if packed else floats(batch, length, kv_heads * size)),
+        ("past_key", floats(batch, kv_heads, capacity, size)),
+        ("past_value", floats(batch, kv_heads, capacity, size)),
+        ("seqlens_k", (ends - 1).astype(np.int32)),
+        ("total", np.array(total, np.int32)),
+        ("cos", floats(40, size // 2) if rotary else None),
+        ("sin", floats(40, size // 2) if rotary else None),
+        ("position_ids", r.rng.integers(0, 26, (batch, length)).astype(np.int64) if rotary and r.coin(0.3) else None),
+        ("attention_bias", floats(r.one_of(1, batch), r.one_of(1, heads), length, total) if r.coin(0.25) else None),
+        ("head_sink", floats(heads) if r.coin(0.2) else None),
+    ]
+
+    def compared(results):
+        """Without the rows of caches that no key has."""
+        assert results[1].shape == results[2].shape == (batch, kv_heads, capacity, size)
+        rows = [resident(int(end), capacity, window) for end in ends]
+        return [results[0], *(cache[b, :, :n] for cache in results[1:] for b, n in enumerate(rows))]
+
+    outputs = ["output", "present_key", "present_value"]
+    return Case("GroupQueryAttention", inputs, outputs, compared, 2e-2 if dtype == np.float16 else 2e-5, **attributes)
+
+
 def key_mask(r, batch, length, keys, lengths_only=()):
     """A mask of every rank, and none."""
     rank = r.one_of(0, 1, 2, 3)
@@ -374,7 +424,7 @@ def skip_norm(r):
     return Case(("SkipSimplifiedLayerNormalization" if simplified else "SkipLayerNormalization"), inputs, outputs, tolerance=1e-4)
 
 
-MAKERS = [group_query, multi_head, rotary, self_attention, decoder_masked, quantized_attention, quantized_embed, skip_norm]
+MAKERS = [group_query, windowed_query, multi_head, rotary, self_attention, decoder_masked, quantized_attention, quantized_embed, skip_norm]
 
 
 @pytest.mark.parametrize("make", MAKERS, ids=lambda make: make.__name__)
@@ -435,6 +485,42 @@ def test_a_cache_that_past_and_present_share_is_onnxruntimes(ort, form):
         np.testing.assert_allclose(ours, theirs, rtol=2e-5, atol=2e-5)
 
 
+@pytest.mark.parametrize("slack", [0, 3])
+@pytest.mark.parametrize("shared", [False, True], ids=["apart", "in place"])
+def test_a_windowed_cache_gives_what_a_whole_one_gives(ort, shared, slack):
+    """However the tokens are cut into steps, and in memory that past and present share; onnxruntime's whole cache is the truth."""
+    window, capacity, steps = 4, 4 + slack, [7, 1, 1, 1, 3, 1, 6, 1, 1, 1, 1, 2]
+    r, total = Source(17), sum(steps)
+    q, k, v = (r.floats(1, total, heads * 16) for heads in (4, 2, 2))
+    attributes = {"num_heads": 4, "kv_num_heads": 2, "local_window_size": window}
+
+    def inputs(first, last, past_key, past_value):
+        rows = [(name, x[:, first:last]) for name, x in (("q", q), ("k", k), ("v", v))]
+        return [*rows, ("pk", past_key), ("pv", past_value), ("ends", np.array([last - 1], np.int32)), ("total", np.array(last, np.int32))]
+
+    names = ["y", "present_key", "present_value"]
+    expected = Case("GroupQueryAttention", inputs(0, total, None, None), names, **attributes).ort(ort)
+    caches = [treadle.OrtValue.ortvalue_from_numpy(np.full((1, 2, capacity, 16), np.nan, np.float32)) for _ in range(2)]
+    done, session = 0, None
+    for step in steps:
+        case = Case("GroupQueryAttention", inputs(done, done + step, *(cache.numpy() for cache in caches)), names, sliding_window_cache=1, **attributes)
+        session = session or treadle.InferenceSession(case.model())
+        binding = session.io_binding()
+        for name, value in case.feeds().items():
+            binding.bind_cpu_input(name, np.ascontiguousarray(value))
+        binding.bind_output("y")
+        for cache, past, present in zip(caches, ("pk", "pv"), names[1:], strict=True):
+            binding.bind_ortvalue_input(past, cache)
+            binding.bind_ortvalue_output(present, cache) if shared else binding.bind_output(present)
+        session.run_with_iobinding(binding)
+        y, *caches = binding.get_outputs()
+        np.testing.assert_allclose(y.numpy(), expected[0][:, done : done + step], rtol=2e-5, atol=2e-5)
+        done += step
+        rows = resident(done, capacity, window)
+        for cache, whole in zip(caches, expected[1:], strict=True):
+            np.testing.assert_array_equal(cache.numpy()[:, :, :rows], whole[:, :, done - rows : done])
+
+
 def multi_head_inputs(r, batch=2, length=3, heads=2, size=4):
     rows = [r.floats(batch, length, heads * size) for _ in range(3)]
     return rows, [row.reshape(batch, length, heads, size) for row in rows]
@@ -490,7 +576,13 @@ def rotary_case(ids=(0, 1, 2), **attributes):
 
 
 REFUSED = [
-    (group(sliding_window_cache=1, local_window_size=2), "sliding_window_cache"),
+    (group(sliding_window_cache=1), "positive local_window_size; it is -1"),
+    (group(sliding_window_cache=2, local_window_size=2), "sliding_window_cache is 2"),
+    (group(sliding_window_cache=1, local_window_size=5), "room for 4 keys, fewer than local_window_size = 5"),
+    (group(sliding_window_cache=1, local_window_size=2, ends=[7]), r"seqlens_k\[0\] = 7"),
+    (group(sliding_window_cache=1, local_window_size=2, length=3, ends=[1]), r"seqlens_k\[0\] = 1"),
+    (group(sliding_window_cache=1, local_window_size=2, batch=2, length=3), "either has to be 1"),
+    (group(sliding_window_cache=1, local_window_size=2, length=0), "of no token"),
     (group(k_quant_type="PER_TENSOR"), "k_quant_type"),
     (group(causal=0, local_window_size=2), "local_window_size"),
     (group(causal=2), "causal"),

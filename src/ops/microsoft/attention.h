@@ -23,6 +23,8 @@ OpDef rotary_op();
 OpDef sparse_attention_op();
 OpDef sparse_blocks_op();  // of the domain treadle
 OpDef sectioned_rotary_op();
+OpDef update_window_op();     // of the domain treadle
+OpDef window_positions_op();  // likewise
 
 /// An attribute that must be positive.
 int64_t positive(const Decomposition& d, std::string_view name);

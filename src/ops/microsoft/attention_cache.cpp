@@ -154,6 +154,8 @@ struct UpdateCache {
 std::vector<OpDef> cache_ops() {
   constexpr TypeSet kInt32{DType::int32};
   return {sparse_blocks_op(),
+          update_window_op(),
+          window_positions_op(),
           {.name = "CachePositions",
            .domain = "treadle",
            .since = {1},

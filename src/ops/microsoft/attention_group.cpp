@@ -42,7 +42,13 @@ void check_group(const Decomposition& d, Heads heads) {
     throw Error(ErrorCode::invalid_model, fmt::format("local_window_size is {}; it has to be -1 where causal is 0", window));
   if (shown < 0 || shown > 2) throw Error(ErrorCode::invalid_model, fmt::format("qk_output is {}, not 0 to 2", shown));
   if (shown == 0 && d.wants(3)) throw Error(ErrorCode::invalid_model, "the output 3 (output_qk) needs qk_output = 1 or 2");
-  refuse_attribute(d, "sliding_window_cache");
+  if (const int64_t windowed = a.get_int("sliding_window_cache", 0); windowed != 0) {
+    if (windowed != 1) throw Error(ErrorCode::invalid_model, fmt::format("sliding_window_cache is {}, not 0 or 1", windowed));
+    if (window < 1)
+      throw Error(ErrorCode::invalid_model, fmt::format("sliding_window_cache = 1 needs a positive local_window_size; it is {}", window));
+    if (!d.has(kPastKey)) throw Error(ErrorCode::invalid_model, "sliding_window_cache = 1 needs past_key and past_value");
+    if (d.wants(3)) throw Error(ErrorCode::not_implemented, "the output 3 (output_qk) is not implemented with sliding_window_cache = 1");
+  }
   refuse_attribute(d, "kv_cache_bit_width");
   for (std::string_view name : {"k_quant_type", "v_quant_type"})
     if (a.get_string(name, "NONE") != "NONE")
@@ -84,38 +90,74 @@ void give_scores(Decomposition& d, ValueId scores, bool probabilities) {
   d.give(3, sliced(d, scores, d.ints({0}), total, 3));
 }
 
+/// What queries see of the keys and values, how many rows of them count, and what is kept of them for the next run.
+struct Cache {
+  ValueId positions, rows, bias;
+  ValueId k, v, present_key, present_value;
+};
+
+/// A cache that holds the whole sequence, or has room for it.
+Cache whole_cache(Decomposition& d, const std::vector<ValueId>& parts, Heads heads) {
+  auto places = d.op_n("CachePositions", {d.in(kQuery), d.in(kPastKey), d.in(kLengths), d.in(kTotal), d.in(kPositions)}, 4,
+                       {{"causal", d.attributes().get_int("causal", 1)}}, "treadle");
+  auto updated = [&](ValueId x, size_t past) {
+    return d.op_n("UpdateCache", {x, places[0], d.has(past) ? places[3] : kNoValue, d.in(past)}, 1, {{"num_heads", heads.shared}},
+                  "treadle")[0];
+  };
+  const ValueId k = updated(rotated(d, parts[1], places[2], heads.shared), kPastKey), v = updated(parts[2], kPastValue);
+  return {places[2], places[1], d.in(kBias), k, v, k, v};
+}
+
+/// The columns of a bias [batch or 1, heads or 1, queries, total] that belong to the rows of `keys`, the first of which is at `origin`.
+ValueId bias_of_rows(Decomposition& d, ValueId bias, ValueId keys, ValueId origin) {
+  if (bias == kNoValue) return bias;
+  const ValueId last = d.op("Squeeze", {d.op("Sub", {extents(d, bias, 3), d.ints({1})}), d.ints({0})});
+  ValueId columns = d.op("Add", {d.op("Unsqueeze", {origin, d.ints({1, 2, 3})}), counted(d, extents(d, keys, 2))});
+  columns = d.op("Clip", {columns, integer(d, 0), last});  // rows behind the last key are not seen
+  bias = d.op("Expand", {bias, joined(d, {extents(d, origin, 0), d.ints({1, 1, 1})})});
+  columns = d.op("Expand", {columns, joined(d, {d.ints({1}), extents(d, bias, 1, 2), d.ints({1})})});
+  return d.op("GatherElements", {bias, columns}, {{"axis", int64_t{3}}});
+}
+
+/// A cache that is no longer than the window has to be.
+Cache window_cache(Decomposition& d, const std::vector<ValueId>& parts, Heads heads) {
+  auto places = d.op_n("WindowPositions", {d.in(kQuery), d.in(kPastKey), d.in(kLengths), d.in(kTotal), d.in(kPositions)}, 5,
+                       {{"window", d.attributes().get_int("local_window_size")}}, "treadle");
+  auto updated = [&](ValueId x, size_t past) {
+    return d.op_n("UpdateWindow", {x, places[0], places[1], places[3], d.in(past)}, 2, {}, "treadle");
+  };
+  const auto k = updated(rotated(d, parts[1], places[2], heads.shared), kPastKey), v = updated(parts[2], kPastValue);
+  return {places[2], places[1], bias_of_rows(d, d.in(kBias), k[1], places[4]), k[1], v[1], k[0], v[0]};
+}
+
 void decompose_group_query(Graph& graph, NodeId id) {
   Decomposition d(graph, id);
   const Heads heads{positive(d, "num_heads"), positive(d, "kv_num_heads")};
   check_group(d, heads);
   const Attributes& a = d.attributes();
-  const bool causal = a.get_int("causal", 1) != 0, smooth = a.get_int("smooth_softmax", -1) == 1 || d.has(kSink);
+  const bool smooth = a.get_int("smooth_softmax", -1) == 1 || d.has(kSink);
   const int64_t window = a.get_int("local_window_size", -1), shown = d.wants(3) ? a.get_int("qk_output", 0) : 0;
   auto parts = separate(d, heads);
-  auto places = d.op_n("CachePositions", {d.in(kQuery), d.in(kPastKey), d.in(kLengths), d.in(kTotal), d.in(kPositions)}, 4,
-                       {{"causal", static_cast<int64_t>(causal)}}, "treadle");
-  auto cache = [&](ValueId x, size_t past) {
-    return d.op_n("UpdateCache", {x, places[0], d.has(past) ? places[3] : kNoValue, d.in(past)}, 1, {{"num_heads", heads.shared}},
-                  "treadle")[0];
-  };
-  ValueId q = split_heads(d, rotated(d, parts[0], places[2], heads.query), heads.query);
-  ValueId k = cache(rotated(d, parts[1], places[2], heads.shared), kPastKey), v = cache(parts[2], kPastValue);
+  const Cache cache = a.get_int("sliding_window_cache", 0) != 0 ? window_cache(d, parts, heads) : whole_cache(d, parts, heads);
+  ValueId q = split_heads(d, rotated(d, parts[0], cache.positions, heads.query), heads.query);
 
   Attributes attributes = attention_attributes(d);
-  attributes.set("is_causal", static_cast<int64_t>(causal));
+  attributes.set("is_causal", a.get_int("causal", 1));
   if (window > 0) attributes.set("left_window_size", window - 1);
   if (smooth || shown == 1) attributes.set("qk_matmul_output_mode", static_cast<int64_t>(Shown::biased));
   if (!smooth && shown == 2) attributes.set("qk_matmul_output_mode", static_cast<int64_t>(Shown::probabilities));
-  auto attention = d.op_n("Attention", {q, k, v, d.in(kBias), kNoValue, kNoValue, places[1]}, smooth || shown != 0 ? 4 : 1, attributes);
+  auto attention =
+      d.op_n("Attention", {q, cache.k, cache.v, cache.bias, kNoValue, kNoValue, cache.rows}, smooth || shown != 0 ? 4 : 1, attributes);
   ValueId y = attention[0], scores = attention.size() == 4 ? attention[3] : kNoValue;
   if (smooth) {
     ValueId weights = softmax_with_sink(d, scores);
-    y = d.op("MatMul", {d.op("Reshape", {weights, d.ints({0, heads.shared, -1, 0})}), v});  // heads that share keys are rows of a product
+    y = d.op("MatMul",
+             {d.op("Reshape", {weights, d.ints({0, heads.shared, -1, 0})}), cache.v});  // heads that share keys are rows of a product
     y = d.op("Reshape", {y, d.ints({0, heads.query, -1, 0})});
     if (shown == 2) scores = weights;
   }
   d.give(0, merge_heads(d, y));
-  d.give(1, k), d.give(2, v);
+  d.give(1, cache.present_key), d.give(2, cache.present_value);
   give_scores(d, scores, shown == 2);
   d.finish();
 }
