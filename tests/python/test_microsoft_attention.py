@@ -320,10 +320,43 @@ def self_attention(r):
     return Case("Attention", inputs, outputs, tolerance=5e-3 if mask is not None else 1e-4, **attributes)
 
 
+def shared_heads(r):
+    """MultiHeadAttention whose past and present are one buffer, that beams may share."""
+    beams = r.between(2, 3) if r.coin(0.3) else 0
+    groups, heads, size = r.between(1, 3), r.between(1, 3), r.one_of(4, 8)
+    batch, length = groups * max(beams, 1), 1 if beams else r.between(1, 4)
+    room = length + r.between(1, 5)
+    past, D = r.between(0, room - length), heads * size
+    total = past + length
+    attributes = {"num_heads": heads, "unidirectional": int(r.coin())}
+    mask = key_mask(r, batch, length, total, [3 * batch + 2])
+    inputs = [
+        ("query", r.floats(batch, length, D)),
+        ("key", r.floats(batch, length, D)),
+        ("value", r.floats(batch, length, D)),
+        ("bias", r.floats(3 * D) if r.coin() else None),
+        ("mask", mask),
+        ("attention_bias", r.floats(r.one_of(1, batch), r.one_of(1, heads), length, total) if r.coin(0.3) else None),
+        ("past_key", r.floats(batch, heads, room, size)),
+        ("past_value", r.floats(batch, heads, room, size)),
+        ("past_length", np.array([past], np.int32)),
+        ("cache_indirection", r.rng.integers(0, beams, (groups, beams, room)).astype(np.int32) if beams else None),
+    ]
+
+    def compared(results):
+        """Without the rows of the buffers behind the last key."""
+        return [results[0], *(cache[:, :, :total] for cache in results[1:3]), *results[3:]]
+
+    outputs = ["output", "present_key", "present_value", "qk"][: r.one_of(3, 4)]
+    return Case("MultiHeadAttention", inputs, outputs, compared, 2e-3 if mask is not None else 2e-5, **attributes)
+
+
 def decoder_masked(r):
-    batch, heads, size = r.between(1, 3), r.between(1, 3), r.one_of(4, 8)
+    beams, heads, size = r.between(2, 3) if r.coin(0.3) else 0, r.between(1, 3), r.one_of(4, 8)
+    groups = r.between(1, 3)
+    batch = groups * max(beams, 1)
     D, room = heads * size, r.between(1, 8)
-    cross = r.coin(0.3)
+    cross = not beams and r.coin(0.3)
     past = r.between(0, room - 1)
     keys = room if cross else past + 1
     mask = (r.rng.random((batch, keys)) < 0.7).astype(np.int32) if r.coin() else None
@@ -347,8 +380,8 @@ def decoder_masked(r):
         ("past_key", None if cross else apart()),
         ("past_value", None if cross else apart()),
         ("past_length", None if cross else np.array([past], np.int32)),
-        ("beam_width", None),
-        ("cache_indirection", None),
+        ("beam_width", np.array([beams], np.int32) if beams else None),
+        ("cache_indirection", r.rng.integers(0, beams, (groups, beams, room)).astype(np.int32) if beams else None),
         ("bias", r.floats(3 * D) if r.coin() else None),
     ]
     outputs = ["output"] if cross else ["output", "present_key", "present_value"]
@@ -424,7 +457,7 @@ def skip_norm(r):
     return Case(("SkipSimplifiedLayerNormalization" if simplified else "SkipLayerNormalization"), inputs, outputs, tolerance=1e-4)
 
 
-MAKERS = [group_query, windowed_query, multi_head, rotary, self_attention, decoder_masked, quantized_attention, quantized_embed, skip_norm]
+MAKERS = [group_query, windowed_query, multi_head, shared_heads, rotary, self_attention, decoder_masked, quantized_attention, quantized_embed, skip_norm]
 
 
 @pytest.mark.parametrize("make", MAKERS, ids=lambda make: make.__name__)
@@ -483,6 +516,24 @@ def test_a_cache_that_past_and_present_share_is_onnxruntimes(ort, form):
         found.append(steps)
     for theirs, ours in zip(*found, strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=2e-5, atol=2e-5)
+
+
+@pytest.mark.parametrize("past", [0, 2])
+def test_a_mask_of_rank_four_holds_a_row_for_each_query_that_there_may_be(ort, past):
+    """onnxruntime's CPU kernel takes none; the rows and columns of the queries and keys that there are make its mask of rank 3."""
+    r, batch, length, most = Source(19), 2, 3, 7
+    total = past + length
+    mask = (r.rng.random((batch, 1, most, most)) < 0.6).astype(np.int32)
+    mask[..., 0] = 1
+    inputs = [("x", r.floats(batch, length, 5)), ("w", r.floats(5, 24)), ("b", r.floats(24)), ("m", mask)]
+    inputs += [("past", r.floats(2, batch, 2, past, 4))] if past else []
+    rank3 = [(name, mask[:, 0, past:total, :total] if name == "m" else x) for name, x in inputs]
+    names = ["y", "present"] if past else ["y"]
+    for unidirectional in (0, 1):
+        attributes = {"num_heads": 2, "unidirectional": unidirectional}
+        expected = Case("Attention", rank3, names, **attributes).ort(ort)
+        for a, e in zip(Case("Attention", inputs, names, **attributes).treadle(), expected, strict=True):
+            np.testing.assert_allclose(a, e, rtol=2e-3, atol=2e-3)
 
 
 @pytest.mark.parametrize("slack", [0, 3])
@@ -558,9 +609,9 @@ def group(batch=1, length=1, past=4, total=None, ends=None, key=True, value=True
     return Case("GroupQueryAttention", inputs, ["y", "present_key", "present_value"], num_heads=heads, kv_num_heads=2, **attributes)
 
 
-def heads_case(mask=None, indirection=None, **attributes):
+def heads_case(mask=None, indirection=None, past=None, **attributes):
     (q, k, v), _ = multi_head_inputs(Source(7))
-    inputs = [("q", q), ("k", k), ("v", v), ("b", None), ("m", mask), ("a", None), ("pk", None), ("pv", None), ("l", None), ("i", indirection)]
+    inputs = [("q", q), ("k", k), ("v", v), ("b", None), ("m", mask), ("a", None), ("pk", None), ("pv", None), ("l", None if past is None else np.array([past], np.int32)), ("i", indirection)]
     return Case("MultiHeadAttention", inputs, ["y"], **{"num_heads": 2, **attributes})
 
 
@@ -605,7 +656,8 @@ REFUSED = [
     (heads_case(num_heads=0), "num_heads is 0"),
     (self_case(do_rotary=1), "do_rotary"),
     (self_case(past_present_share_buffer=1), "past_present_share_buffer"),
-    (self_case(mask=np.ones((2, 1, 3, 3), np.int32)), "mask_index of rank 4"),
+    (self_case(mask=np.ones((2, 1, 2, 2), np.int32)), "Reshape|elements"),
+    (heads_case(past=2), "past_sequence_length is given without past_key"),
     (self_case(weights=22), "heads|Split"),
     (self_case(qkv_hidden_sizes=[8, 8]), "qkv_hidden_sizes"),
     (self_case(qkv_hidden_sizes=[8, 8, 7]), "qkv_hidden_sizes contains 7"),

@@ -78,6 +78,11 @@ ValueId padding_mask(Decomposition& d, ValueId mask, ValueId q, ValueId num_keys
     keep = d.op("Unsqueeze", {d.op("Greater", {mask, d.constant(Tensor::scalar<int32_t>(0))}), rank == 2 ? d.ints({1, 2}) : d.ints({1})});
     // A mask that is too short would mask what it does not name.
     keep = d.op("Expand", {keep, joined(d, {d.ints({1, 1, 1}), num_keys})});
+  } else if (rank == 4 && starts) {  // of as many queries and keys as there may be: the rows and columns of those that there are
+    const ValueId num_queries = extents(d, q, 1), first = d.op("Sub", {num_keys, num_queries});
+    const ValueId own = sliced(d, sliced(d, mask, first, num_keys, 2), d.ints({0}), num_keys, 3);
+    keep = d.op("Greater",
+                {d.op("Reshape", {own, joined(d, {d.ints({0, 1}), num_queries, num_keys})}), d.constant(Tensor::scalar<int32_t>(0))});
   } else {
     throw Error(ErrorCode::not_implemented, fmt::format("{} of rank {} is not implemented", name, rank));
   }

@@ -51,7 +51,8 @@ ValueId merge_heads(Decomposition& d, ValueId x);
 /// Zeros, where `keep` is true, and mask_filter_value.
 ValueId added_mask(Decomposition& d, ValueId keep, ValueId like);
 /// The mask of padded keys that com.microsoft describes as lengths [batch] (with starts behind them, if `starts`), or by an element per key
-/// [batch, keys] or per query and key [batch, queries, keys], as something to add to scores [batch, heads, queries, keys].
+/// [batch, keys] or per query and key [batch, queries, keys] or, if `starts`, [batch, 1, most, most], as something to add to scores [batch,
+/// heads, queries, keys].
 ValueId padding_mask(Decomposition& d, ValueId mask, ValueId q, ValueId num_keys, bool starts, std::string_view name);
 /// The sum of two masks, each of which may be absent.
 ValueId both(Decomposition& d, ValueId a, ValueId b);

@@ -72,38 +72,95 @@ void give_scores(Decomposition& d, ValueId scores) {
   if (d.wants(3)) d.give(3, d.op("Max", {scores, d.scalar(std::numeric_limits<float>::lowest(), d.in(0))}));
 }
 
+/// Keys and values in buffers that past and present share.
+struct SharedCache {
+  ValueId k = kNoValue, v = kNoValue;  ///< what the queries attend to
+  ValueId present_key = kNoValue, present_value = kNoValue;
+  ValueId num_past = kNoValue, num_keys = kNoValue;
+  ValueId valid = kNoValue;  ///< how many rows of k and v count, for each sample; kNoValue: all
+};
+
+/// Rows [0, past) of a cache [batch * beams, heads, rows, size], each from the beam that `beams` [batch, beams, rows] names.
+ValueId rows_of_beams(Decomposition& d, ValueId cache, ValueId beams, ValueId past) {
+  const Attributes zeros_too{{"allowzero", int64_t{1}}};
+  const ValueId rows = sliced(d, cache, d.ints({0}), past, 2);
+  const ValueId grouped = d.op("Reshape", {rows, joined(d, {extents(d, beams, 0, 2), extents(d, rows, 1, 3)})}, zeros_too);
+  const ValueId chosen = d.op("Unsqueeze", {sliced(d, beams, d.ints({0}), past, 2), d.ints({2, 4})});
+  const ValueId gathered = d.op("GatherElements", {grouped, d.op("Expand", {chosen, d.op("Shape", {grouped})})}, {{"axis", int64_t{1}}});
+  return d.op("Reshape", {gathered, d.op("Shape", {rows})}, zeros_too);
+}
+
+/// The new keys and values are written behind those of the past, as many as `length` says.
+SharedCache shared_cache(Decomposition& d, const Projections& p, size_t past_key, size_t length, size_t indirection, int64_t heads) {
+  SharedCache c{};
+  const ValueId batch = extents(d, p.q, 0);
+  c.num_past = d.op("Reshape", {d.cast(d.in(length), DType::int64), d.ints({1})});
+  c.num_keys = d.op("Add", {c.num_past, extents(d, p.k, 1)});
+  const ValueId places = d.op("Expand", {c.num_past, batch}), rows = extents(d, d.in(past_key), 2);
+  auto updated = [&](ValueId x, size_t past) {
+    return d.op_n("UpdateCache", {x, places, rows, d.in(past)}, 1, {{"num_heads", heads}}, "treadle")[0];
+  };
+  c.present_key = updated(p.k, past_key), c.present_value = updated(p.v, past_key + 1);
+  if (!d.has(indirection)) {
+    c.k = c.present_key, c.v = c.present_value;
+    c.valid = d.op("Expand", {c.num_keys, batch});
+    return c;
+  }
+  auto attended = [&](ValueId x, ValueId cache) {
+    return joined(d, {rows_of_beams(d, cache, d.in(indirection), c.num_past), split_heads(d, x, heads)}, 2);
+  };
+  c.k = attended(p.k, c.present_key), c.v = attended(p.v, c.present_value);
+  return c;
+}
+
+void check_shared(const Decomposition& d, size_t past_key, size_t length, size_t indirection) {
+  if (d.has(length) && !d.has(past_key)) throw Error(ErrorCode::invalid_model, "past_sequence_length is given without past_key");
+  if (d.has(indirection) && !d.has(length))
+    throw Error(ErrorCode::invalid_model, "cache_indirection is given without past_key and past_sequence_length");
+}
+
 void decompose_multi_head(Graph& graph, NodeId id) {
   enum Input : size_t { kBias = 3, kMask, kAttentionBias, kPastKey, kPastValue, kPastLength, kIndirection };
   Decomposition d(graph, id);
   const int64_t heads = positive(d, "num_heads");
   check_together(d, kPastKey, kPastValue, "past_key and past_value");
-  refuse_input(d, kPastLength, "past_sequence_length"), refuse_input(d, kIndirection, "cache_indirection");
+  check_shared(d, kPastKey, kPastLength, kIndirection);
   Projections p = projections(d);
   if (p.heads_apart && d.has(kPastKey)) throw Error(ErrorCode::invalid_model, "past_key stands beside a key of rank 4, which is a past");
   bool causal = d.attributes().get_int("unidirectional", 0) != 0;
   const bool square = !d.has(1) || same_length(d, p.q, p.k);
   add_bias(d, p, kBias);
 
-  ValueId num_past = d.has(kPastKey) ? extents(d, d.in(kPastKey), 2) : d.ints({0});
-  ValueId num_keys = extents(d, p.k, p.heads_apart ? 2 : 1);
-  if (d.has(kPastKey)) num_keys = d.op("Add", {num_keys, num_past});
+  const bool shared = d.has(kPastLength);
+  const SharedCache cache = shared ? shared_cache(d, p, kPastKey, kPastLength, kIndirection, heads) : SharedCache{};
+  ValueId num_past = cache.num_past, num_keys = cache.num_keys;
+  if (!shared) {
+    num_past = d.has(kPastKey) ? extents(d, d.in(kPastKey), 2) : d.ints({0});
+    num_keys = extents(d, p.k, p.heads_apart ? 2 : 1);
+    if (d.has(kPastKey)) num_keys = d.op("Add", {num_keys, num_past});
+  }
   ValueId mask = both(d, padding_mask(d, d.in(kMask), p.q, num_keys, false, "key_padding_mask"), d.in(kAttentionBias));
-  if (causal && !square) {
+  if (causal && (!square || (shared && cache.valid == kNoValue))) {
     mask = both(d, causal_mask(d, p, num_past, num_keys), mask);
     causal = false;
   }
   Attributes attributes = attention_attributes(d);
   attributes.set("is_causal", static_cast<int64_t>(causal));
   attributes.set("qk_matmul_output_mode", static_cast<int64_t>(Shown::biased));
-  if (p.heads_apart)
+  const bool apart = p.heads_apart || shared;
+  if (apart)
     p.q = split_heads(d, p.q, heads);
   else
     attributes.set("q_num_heads", heads), attributes.set("kv_num_heads", heads);
-  const int count = d.wants(3) ? 4 : d.wants(1) || d.wants(2) ? 3 : 1;
-  auto outputs = d.op_n("Attention", {p.q, p.k, p.v, mask, d.in(kPastKey), d.in(kPastValue)}, count, attributes);
-  d.give(0, p.heads_apart ? merge_heads(d, outputs[0]) : outputs[0]);
-  if (count >= 3) d.give(1, outputs[1]), d.give(2, outputs[2]);
-  if (count == 4) give_scores(d, outputs[3]);
+  const int count = d.wants(3) ? 4 : !shared && (d.wants(1) || d.wants(2)) ? 3 : 1;
+  auto outputs = shared ? d.op_n("Attention", {p.q, cache.k, cache.v, mask, kNoValue, kNoValue, cache.valid}, count, attributes)
+                        : d.op_n("Attention", {p.q, p.k, p.v, mask, d.in(kPastKey), d.in(kPastValue)}, count, attributes);
+  d.give(0, apart ? merge_heads(d, outputs[0]) : outputs[0]);
+  if (shared)
+    d.give(1, cache.present_key), d.give(2, cache.present_value);
+  else if (count >= 3)
+    d.give(1, outputs[1]), d.give(2, outputs[2]);
+  if (count == 4) give_scores(d, shared ? sliced(d, outputs[3], d.ints({0}), num_keys, 3) : outputs[3]);
   d.finish();
 }
 
@@ -113,7 +170,6 @@ void decompose_decoder_masked(Graph& graph, NodeId id) {
   Decomposition d(graph, id);
   const int64_t heads = positive(d, "num_heads");
   check_together(d, kPastKey, kPastValue, "past_key and past_value");
-  refuse_input(d, kIndirection, "cache_indirection");
   if (!d.has(1) || !d.has(2)) throw Error(ErrorCode::not_implemented, "a packed query is not implemented: key and value have to be given");
   Projections p = projections(d);
   if (p.heads_apart == d.has(kPastKey))
@@ -124,26 +180,16 @@ void decompose_decoder_masked(Graph& graph, NodeId id) {
   if (d.has(kMask) && known_rank(d, d.in(kMask), "mask_index") != 2)
     throw Error(ErrorCode::not_implemented, fmt::format("mask_index of rank {} is not implemented", d.rank(d.in(kMask))));
   add_bias(d, p, kBias);
-  ValueId num_keys, valid = kNoValue, k = p.k, v = p.v;
-  if (p.heads_apart) {
-    num_keys = extents(d, p.k, 2);
-  } else {
-    ValueId past = d.op("Reshape", {d.cast(d.in(kPastLength), DType::int64), d.ints({1})}), batch = extents(d, p.q, 0);
-    num_keys = d.op("Add", {past, d.ints({1})});
-    valid = d.op("Expand", {num_keys, batch});
-    ValueId places = d.op("Expand", {past, batch}), length = extents(d, d.in(kPastKey), 2);
-    auto cache = [&](ValueId x, size_t input) {
-      return d.op_n("UpdateCache", {x, places, length, d.in(input)}, 1, {{"num_heads", heads}}, "treadle")[0];
-    };
-    k = cache(p.k, kPastKey), v = cache(p.v, kPastValue);
-  }
-  ValueId mask = both(d, padding_mask(d, d.in(kMask), p.q, num_keys, false, "mask_index"), d.in(kAttentionBias));
+  const SharedCache cache = p.heads_apart ? SharedCache{.k = p.k, .v = p.v, .num_keys = extents(d, p.k, 2)}
+                                          : shared_cache(d, p, kPastKey, kPastLength, kIndirection, heads);
+  ValueId mask = both(d, padding_mask(d, d.in(kMask), p.q, cache.num_keys, false, "mask_index"), d.in(kAttentionBias));
   Attributes attributes = attention_attributes(d);
   attributes.set("qk_matmul_output_mode", static_cast<int64_t>(Shown::biased));
-  auto outputs = d.op_n("Attention", {split_heads(d, p.q, heads), k, v, mask, kNoValue, kNoValue, valid}, d.wants(3) ? 4 : 1, attributes);
+  auto outputs = d.op_n("Attention", {split_heads(d, p.q, heads), cache.k, cache.v, mask, kNoValue, kNoValue, cache.valid},
+                        d.wants(3) ? 4 : 1, attributes);
   d.give(0, merge_heads(d, outputs[0]));
-  if (!p.heads_apart) d.give(1, k), d.give(2, v);
-  if (d.wants(3)) d.give(3, sliced(d, outputs[3], d.ints({0}), num_keys, 3));
+  if (!p.heads_apart) d.give(1, cache.present_key), d.give(2, cache.present_value);
+  if (d.wants(3)) d.give(3, sliced(d, outputs[3], d.ints({0}), cache.num_keys, 3));
   d.finish();
 }
 
