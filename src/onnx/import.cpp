@@ -10,9 +10,11 @@
 #include <string_view>
 #include <unordered_map>
 #include <unordered_set>
+#include <utility>
 
 #include "core/boolean_bytes.h"
 #include "core/checked.h"
+#include "core/logging.h"
 #include "graph/op_def.h"
 #include "treadle/error.h"
 
@@ -143,14 +145,16 @@ class Importer {
       if (initialized.contains(input.name) && !is_body) continue;
       define(scope, input.name, graph.add_input(input.name, to_type(input.type, is_body)));
     }
+    const Constants constants(def.initializers, def.nodes);
     for (const TensorDef& tensor : def.initializers) {
+      if (constants.replaces(tensor.name, &tensor)) continue;
       if (!tensor.value.defined())
         fail(fmt::format("the initializer \"{}\" has no elements here: its external data was not read", tensor.name));
       add_initializer(scope, tensor.name, tensor.value, inputs.contains(tensor.name), is_body);
     }
     for (const SparseTensorDef& tensor : def.sparse_initializers)
       add_initializer(scope, tensor.values.name, to_dense(tensor), false, is_body);
-    import_nodes(def.nodes, scope, frame);
+    import_nodes(def.nodes, scope, frame, constants);
     for (const ValueInfoDef& output : def.outputs) {
       std::optional<ValueId> id = resolve(scope, output.name);
       if (!id) fail(fmt::format("the output \"{}\" of graph \"{}\" is never made", output.name, def.name));
@@ -228,18 +232,47 @@ class Importer {
     }
   }
 
+  // Of initializers and Constant nodes of one name the last one holds, nodes being behind initializers, as in onnxruntime.
+  class Constants {
+   public:
+    Constants(const std::vector<TensorDef>& initializers, const std::vector<NodeDef>& nodes) {
+      for (const TensorDef& tensor : initializers) add(tensor.name, &tensor);
+      for (const NodeDef& node : nodes)
+        if (is_constant(node)) add(node.outputs[0], &node);
+    }
+    static bool is_constant(const NodeDef& node) {
+      return node.op_type == "Constant" && node.outputs.size() == 1 && normalised_domain(node.domain).empty();
+    }
+    /// Whether there is a later one. @param definition  the tensor or node
+    bool replaces(std::string_view name, const void* definition) const {
+      const auto found = last_.find(name);
+      return found != last_.end() && found->second != definition;
+    }
+
+   private:
+    void add(std::string_view name, const void* definition) {
+      const auto [place, is_new] = last_.try_emplace(name, definition);
+      if (is_new) return;
+      place->second = definition;
+      if (!std::exchange(warned_, true))
+        TREADLE_LOG(warning, "the graph has several constants \"{}\"; of each name the last one holds", name);
+    }
+    std::unordered_map<std::string_view, const void*> last_;
+    bool warned_ = false;
+  };
+
   // The nodes in an order in which values are made before they are read. Files should have it; some do not.
-  static std::vector<const NodeDef*> sorted(const std::vector<NodeDef>& nodes) {
+  static std::vector<const NodeDef*> sorted(std::vector<const NodeDef*> nodes) {
     std::unordered_map<std::string_view, size_t> producer;
     for (size_t i = 0; i < nodes.size(); ++i)
-      for (const std::string& output : nodes[i].outputs)
+      for (const std::string& output : nodes[i]->outputs)
         if (!output.empty()) producer.emplace(output, i);
     std::vector<std::pair<size_t, size_t>> reads;  // (reader, producer), by readers
     bool in_order = true;
     Names names;
     for (size_t i = 0; i < nodes.size(); ++i) {
       names.clear();
-      collect_reads(nodes[i], names);
+      collect_reads(*nodes[i], names);
       for (std::string_view name : names) {
         auto found = producer.find(name);
         if (found == producer.end()) continue;
@@ -247,12 +280,9 @@ class Importer {
         in_order &= found->second < i;
       }
     }
+    if (in_order) return nodes;
     std::vector<const NodeDef*> order;
     order.reserve(nodes.size());
-    if (in_order) {
-      for (const NodeDef& node : nodes) order.push_back(&node);
-      return order;
-    }
     std::vector<std::vector<size_t>> readers(nodes.size());
     std::vector<size_t> missing(nodes.size(), 0);
     for (auto [reader, made_by] : reads) {
@@ -265,19 +295,23 @@ class Importer {
     while (!ready.empty()) {
       size_t i = *ready.begin();
       ready.erase(ready.begin());
-      order.push_back(&nodes[i]);
+      order.push_back(nodes[i]);
       for (size_t reader : readers[i])
         if (--missing[reader] == 0) ready.insert(reader);
     }
     if (order.size() != nodes.size()) {
       for (size_t i = 0; i < nodes.size(); ++i)
-        if (missing[i] > 0) fail(fmt::format("the graph has a cycle through the {}", describe_def(nodes[i])));
+        if (missing[i] > 0) fail(fmt::format("the graph has a cycle through the {}", describe_def(*nodes[i])));
     }
     return order;
   }
 
-  void import_nodes(const std::vector<NodeDef>& nodes, Scope& scope, const FunctionFrame& frame) {
-    for (const NodeDef* def : sorted(nodes)) {
+  void import_nodes(const std::vector<NodeDef>& nodes, Scope& scope, const FunctionFrame& frame, const Constants& constants) {
+    std::vector<const NodeDef*> kept;
+    kept.reserve(nodes.size());
+    for (const NodeDef& node : nodes)
+      if (!Constants::is_constant(node) || !constants.replaces(node.outputs[0], &node)) kept.push_back(&node);
+    for (const NodeDef* def : sorted(std::move(kept))) {
       if (++num_nodes_ > options_.max_nodes)
         throw Error(ErrorCode::resource_exhausted, fmt::format("the model unfolds into more than {} nodes", options_.max_nodes));
       if (frame.function && ++num_function_nodes_ > kMaxFunctionNodes)
@@ -432,7 +466,7 @@ class Importer {
       ValueId argument = i < call.inputs.size() ? resolve_input(scope, call, call.inputs[i]) : kNoValue;
       define(local, function.inputs[i], argument);
     }
-    import_nodes(function.nodes, local, inner);
+    import_nodes(function.nodes, local, inner, Constants({}, function.nodes));
     for (size_t i = 0; i < call.outputs.size(); ++i) {
       if (call.outputs[i].empty()) continue;
       if (i >= function.outputs.size())

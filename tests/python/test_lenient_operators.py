@@ -79,3 +79,38 @@ def test_constants_may_be_sparse(indices, dtype, in_a_branch):
         inputs = [helper.make_tensor_value_info("c", TensorProto.BOOL, [])]
     made = helper.make_model(helper.make_graph([node], "g", inputs, [y]), opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
     np.testing.assert_array_equal(run(made.SerializeToString(), feeds)[0], expected)
+
+
+def constants_of_one_name(initializers, nodes):
+    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [2]) for name in "xy")
+    given = [numpy_helper.from_array(np.array(value, np.float32), "k") for value in initializers]
+    constants = [helper.make_node("Constant", [], ["k"], f"k{i}", value=numpy_helper.from_array(np.array(v, np.float32))) for i, v in enumerate(nodes)]
+    order = [*constants[:1], helper.make_node("Add", ["x", "k"], ["z"]), *constants[1:], helper.make_node("Mul", ["z", "k"], ["y"])]
+    graph = helper.make_graph(order, "constants", [x], [y], given)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8).SerializeToString()
+
+
+@pytest.mark.parametrize(
+    ("initializers", "nodes"),
+    [([], [[1, 2], [5, 7]]), ([], [[1, 2], [5, 7], [3, 3]]), ([[1, 2], [5, 7]], []), ([[9, 9]], [[1, 2]]), ([[9, 9], [8, 8]], [[1, 2], [4, 5]])],
+    ids=["two nodes", "three nodes", "two initializers", "one of both", "two of both"],
+)
+def test_of_constants_of_one_name_the_last_one_holds(ort, initializers, nodes):
+    made, feeds = constants_of_one_name(initializers, nodes), {"x": np.array([1, -1], np.float32)}
+    options = ort.SessionOptions()
+    options.log_severity_level = 4
+    expected = ort.InferenceSession(made, options, providers=["CPUExecutionProvider"]).run(None, feeds)
+    np.testing.assert_array_equal(run(made, feeds)[0], expected[0])
+
+
+def test_a_value_that_is_made_twice_is_refused_unless_it_is_a_constant(ort):
+    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [2]) for name in "xy")
+    constant = helper.make_node("Constant", [], ["k"], value_floats=[1.0, 2.0])
+    made = [helper.make_node("Neg", ["x"], ["k"]), helper.make_node("Abs", ["x"], ["k"])]
+    for twice in (made, [made[0], constant], [constant, made[0]]):
+        graph = helper.make_graph([*twice, helper.make_node("Add", ["x", "k"], ["y"])], "twice", [x], [y])
+        model_bytes = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8).SerializeToString()
+        with pytest.raises(Exception, match="Duplicate definition"):
+            ort.InferenceSession(model_bytes)
+        with pytest.raises(treadle.Error, match='"k" is defined twice'):
+            treadle.InferenceSession(model_bytes)
