@@ -81,6 +81,35 @@ def test_constants_may_be_sparse(indices, dtype, in_a_branch):
     np.testing.assert_array_equal(run(made.SerializeToString(), feeds)[0], expected)
 
 
+@pytest.mark.parametrize("fed", [False, True], ids=["constants", "fed"])
+@pytest.mark.parametrize("limits", [(1, 3), (1, 3, 1), (3, 0, 1, -1), (-2, 9, -1, 1)], ids=str)
+def test_slice_takes_scalars_for_vectors_of_one_element(limits, fed):
+    x = np.arange(12, dtype=np.float32).reshape(3, 4)
+    start, end, axis, step = (*limits, 0, 1)[:4] if len(limits) != 3 else (*limits, 1)
+    expected = x[(slice(None),) * (axis % 2) + (slice(start, end, step),)]
+    inputs = {"x": x} | {name: np.array(value) for name, value in zip(("starts", "ends", "axes", "steps"), limits)}
+    constants = () if fed else tuple(inputs)[1:]
+    for static in (True, False):
+        made = model("Slice", inputs, 1, constants=constants, domain="", static=static)
+        np.testing.assert_array_equal(run(made, {name: value for name, value in inputs.items() if name not in constants})[0], expected)
+
+
+@pytest.mark.parametrize("opset", [11, 13, 21])
+@pytest.mark.parametrize("axis", [0, -1])
+def test_squeeze_takes_a_scalar_for_a_row_of_one_element(axis, opset):
+    """As NumPy's and PyTorch's."""
+    x = np.array(3, np.float32)
+    inputs = {"x": x} | ({"axes": np.array([axis])} if opset >= 13 else {})
+    attributes = None if opset >= 13 else {"axes": [axis]}
+    for constants in ((), ("axes",)):
+        made = model("Squeeze", inputs, 1, attributes, constants, domain="", opset=opset)
+        result = run(made, {name: value for name, value in inputs.items() if name not in constants})[0]
+        assert result.shape == np.squeeze(x, axis).shape and result == 3
+    inputs["axes"] = np.array([1])
+    with pytest.raises(treadle.Error, match="axes = 1|axis 1|axes"):
+        run(model("Squeeze", inputs, 1, None, ("axes",), domain="", opset=max(opset, 13)), {"x": x})
+
+
 def constants_of_one_name(initializers, nodes):
     x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [2]) for name in "xy")
     given = [numpy_helper.from_array(np.array(value, np.float32), "k") for value in initializers]

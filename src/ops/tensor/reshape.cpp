@@ -179,19 +179,23 @@ void infer_flatten(InferContext& c) {
   c.set_output(0, c.dtype(0), {product(c.shape(0), 0, split), product(c.shape(0), split, c.shape(0).size())});
 }
 
+// How many axes there are; a scalar is one.
+std::optional<int64_t> count_of_axes(InferContext& c) { return c.has_rank(1) && c.rank(1) == 0 ? 1 : known_length(c, 1); }
+
 void infer_squeeze(InferContext& c) {
   keep_known(c);
   const auto axes = c.known_ints(1);
   if (!c.has_rank(0)) return c.set_output_dtype(0, c.dtype(0));
   const SymbolicShape& in = c.shape(0);
   if (c.has_input(1) && !axes) {
-    auto count = known_length(c, 1);
+    const auto count = count_of_axes(c);
     if (!count || *count > c.rank(0)) return c.set_output_dtype(0, c.dtype(0));
     return c.set_output(0, c.dtype(0), c.data_dependent_shape("squeeze", c.rank(0) - static_cast<int>(*count)));
   }
   std::vector<bool> removed(in.size(), false);
   if (axes) {
     for (int64_t axis : *axes) {
+      if (in.empty() && (axis == 0 || axis == -1)) continue;  // a scalar counts as a row of one element, as in NumPy
       const auto at = static_cast<size_t>(normalise_axis(axis, c.rank(0), "axes"));
       if (in[at].is_const() && !in[at].is_const(1))
         throw Error(ErrorCode::invalid_argument, fmt::format("axis {} of {} has {} elements, not 1", axis, to_string(in), in[at].value()));
@@ -216,7 +220,7 @@ void infer_unsqueeze(InferContext& c) {
   if (!c.has_rank(0)) return c.set_output_dtype(0, c.dtype(0));
   const auto axes = c.known_ints(1);
   if (!axes) {
-    auto count = c.has_rank(1) && c.rank(1) == 0 ? std::optional<int64_t>(1) : known_length(c, 1);
+    const auto count = count_of_axes(c);
     if (!count) return c.set_output_dtype(0, c.dtype(0));
     return c.set_output(0, c.dtype(0), c.data_dependent_shape("unsqueeze", c.rank(0) + static_cast<int>(*count)));
   }

@@ -100,7 +100,7 @@ void infer_slice(InferContext& c) {
   const auto starts = c.known(1), ends = c.known(2), steps = c.known(4);
   std::optional<std::vector<int64_t>> axes = c.known_ints(3);
   if (!c.has_input(3)) {
-    std::optional<int64_t> count = starts ? static_cast<int64_t>(starts->size()) : known_length(c, 1);
+    std::optional<int64_t> count = starts ? static_cast<int64_t>(starts->size()) : c.has_rank(1) && c.rank(1) == 0 ? 1 : known_length(c, 1);
     if (!count && ends) count = static_cast<int64_t>(ends->size());
     if (count) {
       axes.emplace();
