@@ -274,10 +274,45 @@ std::vector<ValueInfo> overridden(std::vector<ValueInfo> values, const std::map<
   return values;
 }
 
+std::set<std::string, std::less<>> symbols_of(const std::vector<ValueInfo>& values) {
+  std::set<std::string, std::less<>> symbols;
+  for (const ValueInfo& value : values)
+    for (const auto& extent : value.shape)
+      if (const auto* symbol = std::get_if<std::string>(&extent); symbol && !symbol->empty()) symbols.insert(*symbol);
+  return symbols;
+}
+
+// What inference knows where the model says nothing of an output: its type, its rank, its extents; and numbers for symbols.
+// @param symbols  that the model has; inference makes others, which tell nobody anything
+void add_inferred(ValueInfo& value, const Type& inferred, const std::set<std::string, std::less<>>& symbols) {
+  if (value.type.empty()) value.type = type_text(inferred), value.dtype = inferred.dtype;
+  if (!inferred.is_tensor() || !inferred.shape) return;
+  if (!value.has_rank) value.shape.assign(inferred.shape->size(), std::string()), value.has_rank = true;
+  if (value.shape.size() != inferred.shape->size()) return;
+  for (size_t axis = 0; axis < value.shape.size(); ++axis) {
+    auto* declared = std::get_if<std::string>(&value.shape[axis]);
+    if (!declared) continue;
+    const Dim& extent = (*inferred.shape)[axis];
+    if (extent.is_const())
+      value.shape[axis] = extent.value();
+    else if (declared->empty() && extent.expr()->kind == Expr::Kind::symbol && symbols.contains(extent.expr()->symbol))
+      *declared = extent.expr()->symbol;
+  }
+}
+
 }  // namespace
 
 std::vector<ValueInfo> Session::inputs() const { return overridden(impl_->model.inputs(), options().free_dimension_overrides); }
-std::vector<ValueInfo> Session::outputs() const { return overridden(impl_->model.outputs(), options().free_dimension_overrides); }
+std::vector<ValueInfo> Session::outputs() const {
+  std::vector<ValueInfo> values = overridden(impl_->model.outputs(), options().free_dimension_overrides);
+  std::set<std::string, std::less<>> symbols = symbols_of(values);
+  symbols.merge(symbols_of(inputs()));
+  const Graph& graph = *impl_->main->graph;
+  for (ValueInfo& value : values)
+    if (const size_t k = position_of(graph.output_names, value.name); k < graph.outputs.size())
+      add_inferred(value, graph.type(graph.outputs[k]), symbols);
+  return values;
+}
 std::vector<ValueInfo> Session::overridable_initializers() const {
   return overridden(impl_->model.overridable_initializers(), options().free_dimension_overrides);
 }

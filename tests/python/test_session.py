@@ -7,6 +7,7 @@ import threading
 
 import numpy as np
 import onnx
+import onnx.numpy_helper
 import pytest
 from onnx import TensorProto, helper
 
@@ -233,6 +234,68 @@ def test_a_terminated_run_fails(session):
     assert caught.value.code == "cancelled"
     options.terminate = False
     session.run(None, {"x": X}, options)
+
+
+FLOATS = TensorProto.FLOAT
+SHAPES = {
+    "by an operator of pixels": ([("Conv", ["x", "w"], {"pads": [1, 1, 1, 1]})], {"x": ["N", 3, 8, 8]}, {"w": (4, 3, 3, 3)}),
+    "symbols that stay": ([("Add", ["x", "w"], {})], {"x": ["N", "M"]}, {"w": (1,)}),
+    "unnamed extents": ([("Add", ["x", "w"], {})], {"x": [None, 3]}, {"w": (1,)}),
+    "a product": ([("MatMul", ["x", "w"], {})], {"x": ["batch", "length", 6]}, {"w": (6, 5)}),
+    "a scalar": ([("ReduceSum", ["x"], {"keepdims": 0})], {"x": ["N", 3]}, {}),
+    "numbers alone": ([("Transpose", ["x"], {"perm": [1, 0]})], {"x": [2, 3]}, {}),
+    "behind several": ([("Relu", ["x"], {}), ("Concat", ["", "x"], {"axis": 1}), ("Softmax", [""], {})], {"x": ["N", 3]}, {}),
+    "symbols of two inputs": ([("Concat", ["x", "z"], {"axis": 0})], {"x": ["N", 3], "z": ["M", 3]}, {}),
+    "as data say": ([("NonZero", ["x"], {})], {"x": ["N", 3]}, {}),
+    "of unknown rank": ([("Relu", ["x"], {})], {"x": None}, {}),
+    "a pool": ([("MaxPool", ["x"], {"kernel_shape": [2, 2], "strides": [2, 2]})], {"x": ["N", 3, "H", 9]}, {}),
+    "flat": ([("Flatten", ["x"], {"axis": 1})], {"x": ["N", 3, 4]}, {}),
+}
+
+
+def undeclared(nodes, inputs, weights, declared):
+    made, last = [], None
+    for i, (op_type, operands, attributes) in enumerate(nodes):
+        output = "y" if i + 1 == len(nodes) else f"v{i}"
+        made.append(helper.make_node(op_type, [name or last for name in operands], [output], **attributes))
+        last = output
+    elem_type = TensorProto.INT64 if nodes[-1][0] == "NonZero" else FLOATS
+    output = helper.make_empty_tensor_value_info("y") if declared == "nothing" else helper.make_tensor_value_info("y", elem_type, declared)
+    given = [onnx.numpy_helper.from_array(np.ones(shape, np.float32), name) for name, shape in weights.items()]
+    graph = helper.make_graph(made, "graph", [helper.make_tensor_value_info(name, FLOATS, shape) for name, shape in inputs.items()], [output], given)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8).SerializeToString()
+
+
+@pytest.mark.parametrize("declared", ["nothing", "a type", "symbols"])
+@pytest.mark.parametrize("what", SHAPES)
+def test_outputs_have_the_extents_that_onnxruntime_infers(ort, what, declared):
+    """Where onnxruntime knows nothing of an extent there may be something to know."""
+    nodes, inputs, weights = SHAPES[what]
+    shape = "nothing" if declared == "nothing" else None
+    theirs = ort.InferenceSession(undeclared(nodes, inputs, weights, shape)).get_outputs()[0]
+    if declared == "symbols":
+        if not theirs.shape:
+            pytest.skip("no extent to name")
+        shape = [f"d{axis}" for axis in range(len(theirs.shape))]
+        theirs = ort.InferenceSession(undeclared(nodes, inputs, weights, shape)).get_outputs()[0]
+    made = undeclared(nodes, inputs, weights, shape)
+    for level in (treadle.GraphOptimizationLevel.ORT_DISABLE_ALL, treadle.GraphOptimizationLevel.ORT_ENABLE_ALL):
+        options = treadle.SessionOptions()
+        options.graph_optimization_level = level
+        ours = treadle.InferenceSession(made, options).get_outputs()[0]
+        assert (ours.name, ours.type, len(ours.shape)) == (theirs.name, theirs.type, len(theirs.shape))
+        assert [mine for mine, extent in zip(ours.shape, theirs.shape) if extent is not None] == [extent for extent in theirs.shape if extent is not None]
+
+
+def test_extents_that_options_give_symbols_reach_the_outputs(ort):
+    nodes, inputs, weights = SHAPES["a product"]
+    made = undeclared(nodes, inputs, weights, None)
+    found = []
+    for module in (ort, treadle):
+        options = module.SessionOptions()
+        options.add_free_dimension_override_by_name("length", 7)
+        found.append(module.InferenceSession(made, options).get_outputs()[0].shape)
+    assert found[0] == found[1] == ["batch", 7, 5]
 
 
 def test_outputs_stay_valid_after_session_and_later_runs():
