@@ -298,6 +298,24 @@ def test_extents_that_options_give_symbols_reach_the_outputs(ort):
     assert found[0] == found[1] == ["batch", 7, 5]
 
 
+@pytest.mark.parametrize("what", ["a constant", "an input as it is", "a folded value"])
+def test_a_terminated_run_fails_where_nothing_is_left_to_run(what):
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [2])
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, [2])
+    constant = helper.make_node("Constant", [], ["y" if what == "a constant" else "c"], value_floats=[1.0, 2.0])
+    nodes = {"a constant": [constant], "an input as it is": [], "a folded value": [constant, helper.make_node("Neg", ["c"], ["y"])]}[what]
+    graph = helper.make_graph(nodes, "graph", [x], [y] if nodes else [x])
+    session = treadle.InferenceSession(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8).SerializeToString())
+    feeds, options = {"x": np.zeros(2, np.float32)}, treadle.RunOptions()
+    for execution in (lambda: session.run(None, feeds, options), lambda: session.partial_run(feeds, run_options=options).advance()):
+        options.terminate = True
+        with pytest.raises(errors.Fail) as caught:
+            execution()
+        assert caught.value.code == "cancelled"
+        options.terminate = False
+        execution()
+
+
 def test_outputs_stay_valid_after_session_and_later_runs():
     session = treadle.InferenceSession(small.affine())
     first = session.run(["z"], {"x": X})[0]

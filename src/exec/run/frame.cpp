@@ -32,6 +32,7 @@ Frame::~Frame() = default;
 void Frame::start(std::span<const Datum> feeds, std::span<const Datum> bound, const RunControl& control,
                   std::span<const OutputMemory> memory, std::span<const int64_t> parent_values) {
   control_ = control;
+  control_.check();  // there may be no instruction that does
   pc_ = 0;
   nodes_.begin();
   feeds_.bind(feeds, parent_values, control_, state_);

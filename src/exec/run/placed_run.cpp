@@ -89,6 +89,7 @@ void PlacedRun::start(std::span<const Datum> feeds, std::span<const Datum> bound
                       std::span<const OutputMemory> memory) {
   clear();
   control_ = control;
+  control_.check();
   control_.pass = nullptr;      // of the host's arena
   control_.keeps_feeds = true;  // they are read while outputs arrive
   control_.takes_device_feeds = true;

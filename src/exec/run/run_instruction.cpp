@@ -69,7 +69,6 @@ const Datum& ControlFlowCall::input(int i) {
 }
 
 std::vector<Datum> ControlFlowCall::run_body(size_t b, std::vector<Datum> formal_inputs) {
-  control_.check();  // a body may have no instruction at all
   const Program& body = *instruction_.bodies[b];
   for (const auto& capture : instruction_.node->bodies[b].captures)
     formal_inputs.push_back(operands_.operand(static_cast<size_t>(instruction_.node->num_formal_inputs + capture.second), /*kept=*/false));
