@@ -72,7 +72,7 @@ IoBinding::IoBinding(IoBinding&&) noexcept = default;
 IoBinding& IoBinding::operator=(IoBinding&&) noexcept = default;
 
 void IoBinding::bind_input(std::string_view name, Datum value) {
-  impl_->session->expect_value(name, "input");
+  impl_->session->expect_input(name);
   auto found = impl_->inputs.find(name);
   if (found == impl_->inputs.end()) {
     impl_->inputs.emplace(std::string(name), std::move(value));
@@ -88,7 +88,6 @@ void IoBinding::bind_input(std::string_view name, Datum value) {
 }
 
 void IoBinding::bind_output(std::string_view name, std::optional<Tensor> memory) {
-  impl_->session->expect_value(name, "output");
   const auto known = impl_->find_output(name);
   if (known == impl_->outputs.end()) {
     impl_->outputs.push_back({std::string(name), std::move(memory), nullptr});

@@ -47,13 +47,13 @@ ChosenProgram Session::Impl::choose_program(const Wanted& wanted, const RunFeeds
   return chosen;
 }
 
-void Session::Impl::expect_value(std::string_view name, std::string_view what) const {
+void Session::Impl::expect_input(std::string_view name) const {
   auto is_name = [&](const std::string& other) { return other == name; };
   if (known_inputs.contains(std::string(name)) || std::any_of(main->output_names.begin(), main->output_names.end(), is_name)) return;
   for (const onnx::NodeDef& node : model.impl().def.graph.nodes)
     if (std::any_of(node.outputs.begin(), node.outputs.end(), is_name)) return;
-  throw Error(ErrorCode::invalid_argument, fmt::format("there is no {} \"{}\"; the {}s are: {}", what, name, what,
-                                                       fmt::join(what == "input" ? main->input_names : main->output_names, ", ")));
+  throw Error(ErrorCode::invalid_argument,
+              fmt::format("there is no input \"{}\"; the inputs are: {}", name, fmt::join(main->input_names, ", ")));
 }
 
 std::vector<Datum> Session::run(const std::map<std::string, Datum>& feeds, std::span<const std::string> outputs,

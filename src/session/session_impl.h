@@ -103,8 +103,8 @@ struct Session::Impl : Runtime {
     auto found = known_inputs.find(name);
     return found == known_inputs.end() || found->second >= main->input_names.size();
   }
-  /// @throws Error(invalid_argument) unless the main graph has an input, output or other value of this name. @param what  it is to be.
-  void expect_value(std::string_view name, std::string_view what) const;
+  /// @throws Error(invalid_argument) unless the main graph has an input or other value of this name.
+  void expect_input(std::string_view name) const;
   /// Names the node that cannot take the feeds' shapes: inference again, on a fresh graph, with the real extents.
   [[noreturn]] void explain(const Executable& executable, std::span<const Datum> feeds, const Error& error) const;
   /// A graph of the model, upgraded and with the options' overrides; `edit` changes it as it is written, before the upgrade.
