@@ -12,11 +12,23 @@
 
 namespace treadle {
 
+namespace {
+
+// ONNX's operators have sequences of tensors, and optionals of tensors and of such sequences; ai.onnx.ml's have sequences of maps.
+bool nests_too_deep(const Type& type) {
+  if (!type.element) return false;
+  const Type& element = *type.element;
+  if (type.kind == Type::Kind::optional && element.kind == Type::Kind::sequence) return nests_too_deep(element);
+  return element.kind == Type::Kind::sequence || element.kind == Type::Kind::optional;
+}
+
+}  // namespace
+
 bool TypeSet::accepts(const Type& type) const {
   switch (type.kind) {
     case Type::Kind::unknown: return true;
     case Type::Kind::tensor: return type.dtype == DType::undefined || has(type.dtype);
-    default: return (bits_ >> (kFirstKind + static_cast<unsigned>(type.kind)) & 1U) != 0;
+    default: return (bits_ >> (kFirstKind + static_cast<unsigned>(type.kind)) & 1U) != 0 && !nests_too_deep(type);
   }
 }
 
@@ -24,7 +36,7 @@ std::string TypeSet::to_string() const {
   std::string text;
   for (int i = 1; i < kNumDTypes; ++i)
     if (has(static_cast<DType>(i))) text += fmt::format("{}{}", text.empty() ? "" : ", ", name_of(static_cast<DType>(i)));
-  constexpr std::string_view kinds[] = {"sparse tensor", "sequence", "optional", "map"};
+  constexpr std::string_view kinds[] = {"sparse tensor", "sequence of tensors", "optional", "map"};
   for (unsigned k = 0; k < 4; ++k)
     if (bits_ >> (kFirstKind + 2 + k) & 1U) text += fmt::format("{}{}", text.empty() ? "" : ", ", kinds[k]);
   return text;

@@ -1,6 +1,8 @@
 """Values of every type on their way in and out, compared with ONNX Runtime where it has the type."""
 
 import numpy as np
+import onnx
+import onnx.numpy_helper
 import pytest
 from onnx import TensorProto, helper
 
@@ -219,3 +221,28 @@ def test_none_is_an_empty_optional():
     for feeds in ({"x": None}, {}):
         has, value = session.run(None, feeds)
         assert (bool(has), value) == (False, None)
+
+
+@pytest.mark.parametrize("op_type", ["Identity", "SequenceAt", "SequenceLength", "SequenceConstruct", "Optional", "If"])
+def test_operators_take_no_sequences_of_sequences(ort, op_type):
+    """The type constraints of ONNX have none; a graph may still hand one on."""
+    tensors = helper.make_sequence_type_proto(helper.make_tensor_type_proto(TensorProto.FLOAT, None))
+    nested = helper.make_sequence_type_proto(tensors)
+    s, i = helper.make_value_info("s", nested if op_type != "SequenceConstruct" else tensors), helper.make_tensor_value_info("i", TensorProto.INT64, [])
+    out = helper.make_value_info("out", onnx.TypeProto())
+    inputs = {"SequenceAt": ["s", "i"], "SequenceConstruct": ["s", "s"]}.get(op_type, ["s"])
+    if op_type == "If":
+        body = helper.make_graph([helper.make_node("Identity", ["s"], ["inner"])], "body", [], [helper.make_value_info("inner", onnx.TypeProto())])
+        given = [onnx.numpy_helper.from_array(np.array(True), "yes")]
+        node = helper.make_node("If", ["yes"], ["out"], then_branch=body, else_branch=body)
+    else:
+        given, node = [], helper.make_node(op_type, inputs, ["out"])
+    graph = helper.make_graph([node], "nested", [s, i], [out], given)
+    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8).SerializeToString()
+    with pytest.raises(Exception, match=r"seq\(seq\(|seq\(tensor\(float\)\)' of input"):
+        ort.InferenceSession(made)
+    with pytest.raises(treadle.Error, match=r"is seq\("):
+        treadle.InferenceSession(made)
+    whole = helper.make_graph([], "nested", [helper.make_value_info("s", nested)], [helper.make_value_info("s", nested)])
+    session = treadle.InferenceSession(helper.make_model(whole, opset_imports=[helper.make_opsetid("", 18)], ir_version=8).SerializeToString())
+    assert session.get_inputs()[0].type == "seq(seq(tensor(float)))"
