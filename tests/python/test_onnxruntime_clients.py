@@ -125,6 +125,107 @@ def test_genai_generates_the_same_tokens(tmp_path: pathlib.Path, llama: pathlib.
     assert ours["result"] == theirs["result"]
 
 
+# What transformers' small configurations of families add to `small`, and what genai's builder writes of them by default: weights of 4 bits that the last
+# product shares with the table of tokens (GatherBlockQuantized), caches as long as a window (sliding_window_cache).
+BUILD = """
+    import json, pathlib, runpy, sys
+    import tokenizers, torch, transformers
+    from safetensors.torch import load_file, save_file
+
+    small = dict(hidden_size=64, num_hidden_layers=2, intermediate_size=64, vocab_size=256, num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=256,
+                 bos_token_id=1, eos_token_id=2, pad_token_id=0)
+    window = dict(head_dim=16, sliding_window=8)
+    kinds = ["sliding_attention", "full_attention", "sliding_attention"]
+    families = {
+        "Llama": dict(tie_word_embeddings=True),
+        "Qwen2": dict(tie_word_embeddings=True),
+        "Qwen3": dict(tie_word_embeddings=True, head_dim=16),
+        "SmolLM3": dict(tie_word_embeddings=True),
+        "Gemma2": dict(window, query_pre_attn_scalar=16),
+        "Gemma3": dict(window, num_hidden_layers=3, layer_types=kinds),
+        "GptOss": dict(window, num_local_experts=4, num_experts_per_tok=2, tie_word_embeddings=False),
+    }
+
+    def experts_of_four_bits(folder):
+        path = folder / "model.safetensors"
+        tensors = load_file(path)
+        for layer in range(small["num_hidden_layers"]):
+            for name, rows in (("gate_up_proj", 128), ("down_proj", 64)):
+                prefix = f"model.layers.{layer}.mlp.experts.{name}"
+                tensors[prefix + "_blocks"] = torch.randint(0, 256, (4, rows, 2, 16), dtype=torch.uint8)
+                tensors[prefix + "_scales"] = torch.randint(120, 125, (4, rows, 2), dtype=torch.uint8)
+        save_file(tensors, path, metadata={"format": "pt"})
+
+    folder = pathlib.Path(sys.argv[1])
+    for family, more in families.items():
+        source = folder / family
+        torch.manual_seed(0)
+        config = getattr(transformers, {"Gemma3": "Gemma3TextConfig"}.get(family, family + "Config"))(**{**small, **more})
+        getattr(transformers, family + "ForCausalLM")(config).save_pretrained(source)
+        if family == "GptOss":
+            experts_of_four_bits(source)
+        if family == "Gemma3":  # the builder knows no others
+            saved = json.loads((source / "config.json").read_text())
+            saved["rope_parameters"] = {"rope_type": "default", "rope_theta": 1e6, "rope_local_base_freq": 1e4}
+            (source / "config.json").write_text(json.dumps(saved))
+        tokenizers.Tokenizer(tokenizers.models.WordLevel({f"t{i}": i for i in range(256)}, unk_token="t0")).save(str(source / "tokenizer.json"))
+        (source / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "PreTrainedTokenizerFast", "bos_token": "t1", "eos_token": "t2", "pad_token": "t0"}))
+        for precision in ("fp32", "int4"):
+            sys.argv = ["builder", "-i", str(source), "-o", str(folder / f"{family}-{precision}"), "-p", precision, "-e", "cpu", "-c", str(folder / "cache")]
+            runpy.run_module("onnxruntime_genai.models.builder", run_name="__main__")
+    """
+
+GENERATE_FAMILIES = """
+    import pathlib, sys
+    import numpy as np
+    import onnxruntime_genai as og
+
+    result = {}
+    for folder in sorted(pathlib.Path(sys.argv[1]).glob("*-*/genai_config.json")):
+        model = og.Model(str(folder.parent))
+        for length in (5, 21):  # shorter and longer than the window
+            params = og.GeneratorParams(model)
+            params.set_search_options(min_length=length + 20, max_length=length + 20)
+            generator = og.Generator(model, params)
+            generator.append_tokens(np.random.default_rng(length).integers(3, 250, (1, length)).astype(np.int32))
+            while not generator.is_done():
+                generator.generate_next_token()
+            result[f"{folder.parent.name} {length}"] = [int(token) for token in generator.get_sequence(0)]
+    """
+
+FAMILIES = ("Llama", "Qwen2", "Qwen3", "SmolLM3", "Gemma2", "Gemma3", "GptOss")
+
+
+@pytest.fixture(scope="module")
+def families(tmp_path_factory: pytest.TempPathFactory) -> tuple[pathlib.Path, dict, dict]:
+    """The folder of models, and the tokens of each by onnxruntime and here."""
+    folder = tmp_path_factory.mktemp("families")
+    script = folder / "build.py"
+    script.write_text(textwrap.dedent(BUILD))
+    built = subprocess.run([sys.executable, str(script), str(folder)], capture_output=True, text=True, check=False, timeout=600)
+    assert built.returncode == 0, built.stderr[-2000:]
+    theirs, ours = (answers(folder, GENERATE_FAMILIES, str(folder), shim=shim) for shim in (False, True))
+    assert [pathlib.Path(path).resolve() for path in ours["libraries"]] == [pathlib.Path(treadle.onnxruntime_library()).resolve()]
+    return folder, theirs["result"], ours["result"]
+
+
+@needs("onnxruntime_genai", "onnx_ir", "transformers", "torch", "tokenizers", "safetensors")
+@pytest.mark.parametrize("precision", ["fp32", "int4"])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_families_generate_the_same_tokens(families: tuple[pathlib.Path, dict, dict], family: str, precision: str) -> None:
+    folder, theirs, ours = families
+    model = onnx.load(folder / f"{family}-{precision}" / "model.onnx", load_external_data=False)
+    nodes = [(node.op_type, {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}) for node in model.graph.node]
+    if precision == "int4" and family != "GptOss":
+        assert "GatherBlockQuantized" in dict(nodes)
+    if family in ("Gemma2", "Gemma3", "GptOss"):
+        assert any(attributes.get("sliding_window_cache") == 1 for _, attributes in nodes)
+    for length in (5, 21):
+        name = f"{family}-{precision} {length}"
+        assert len(theirs[name]) == length + 20
+        assert ours[name] == theirs[name]
+
+
 CUSTOM_OPERATORS = """
     import numpy as np
     import onnxruntime
