@@ -3,6 +3,7 @@
 
 #include "bindings.h"
 #include "datum.h"
+#include "graph/internal_attributes.h"
 #include "graph/op_def.h"
 
 namespace treadle::python {
@@ -60,9 +61,11 @@ nb::list operators() {
   for (const OpDef& op : all_ops()) {
     if (op.domain == "treadle") continue;
     nb::list attributes;
-    for (const AttributeDef& attribute : op.attributes)
+    for (const AttributeDef& attribute : op.attributes) {
+      if (is_internal_attribute(op.domain, attribute.name)) continue;
       attributes.append(nb::make_tuple(std::string(attribute.name), type_of(attribute), default_of(attribute),
                                        std::holds_alternative<AttributeDef::Required>(attribute.value)));
+    }
     nb::dict entry;
     entry["name"] = std::string(op.name);
     entry["domain"] = std::string(op.domain);

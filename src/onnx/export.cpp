@@ -11,6 +11,7 @@
 
 #include "graph/function_body.h"
 #include "graph/infer.h"
+#include "graph/internal_attributes.h"
 #include "graph/op_def.h"
 #include "graph/random_id.h"
 #include "treadle/error.h"
@@ -389,6 +390,7 @@ class Exporter {
 
   // Nodes.
   NodeDef write_node(Scope& scope, const Node& node) {
+    refuse_internal_attributes(node);
     NodeDef def;
     def.op_type = node.op_type;
     def.domain = node.domain;

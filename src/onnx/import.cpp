@@ -15,6 +15,7 @@
 #include "core/boolean_bytes.h"
 #include "core/checked.h"
 #include "core/logging.h"
+#include "graph/internal_attributes.h"
 #include "graph/op_def.h"
 #include "treadle/error.h"
 
@@ -355,6 +356,7 @@ class Importer {
     node.num_formal_inputs = static_cast<int>(node.inputs.size());
     std::vector<std::vector<std::pair<ValueId, ValueId>>> captures;
     for (const AttributeDef& attribute : def.attributes) import_attribute(attribute, node, scope, frame, captures);
+    refuse_internal_attributes(node);
     std::span<const std::string> outputs = def.outputs;
     while (!outputs.empty() && outputs.back().empty()) outputs = outputs.first(outputs.size() - 1);
     node.outputs.reserve(outputs.size());

@@ -10,6 +10,7 @@
 #include "core/built_types.h"
 #include "core/float_types.h"
 #include "graph/attributes.h"
+#include "graph/graph.h"
 #include "graph/op_def.h"
 #include "kernels/gemm/gemm_bf16.h"
 #include "treadle/error.h"
@@ -28,6 +29,12 @@ inline std::optional<Precision> precision_named(std::string_view name) {
 
 /// Empty: float32.
 inline constexpr std::string_view kPrecision = "precision";
+
+/// What the optimiser has written into the node; empty: nothing. ONNX's QuantizeLinear has an attribute of the same name, which says the
+/// dtype of a division.
+inline std::string_view precision_of(const Node& node) {
+  return node.domain == "treadle" ? node.attributes.get_string(kPrecision) : std::string_view();
+}
 
 /// How operands are represented, if the node is to be computed in 16 bits.
 /// @throws Error(not_implemented) in a small library that is built without the type.

@@ -1,5 +1,6 @@
-// MatMul, Gemm and FusedMatMul by constant weights, and operators that have an attribute `precision` -> the same with this attribute, by
-// the names of nodes; products by what were 8-bit weights keep them so. Where weights change, products of computed matrices as well.
+// MatMul, Gemm and FusedMatMul by constant weights, and operators of ours that have an attribute `precision` -> the same with this
+// attribute, by the names of nodes; products by what were 8-bit weights keep them so. Where weights change, products of computed matrices
+// as well.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -22,14 +23,14 @@ class AssignPrecision final : public Rule {
   std::string_view name() const override { return "assign-precision"; }
 
   std::optional<Patch> match(const Graph& graph, const Node& node) const override {
-    if (node.outputs.empty() || !node.attributes.get_string(ops::kPrecision).empty()) return std::nullopt;
+    if (node.outputs.empty() || !ops::precision_of(node).empty()) return std::nullopt;
     ops::Precision precision = rules_.of(node);
     if (precision == ops::Precision::float32) {
       if (!has_int8_weights(graph, node)) return std::nullopt;
       precision = ops::Precision::int8_weights;
     }
     std::optional<ProductParts> parts = product_parts(graph, node);
-    if (!parts && has_attribute(node, ops::kPrecision)) return same_operator(node, node.op_type, node.domain, precision);
+    if (!parts && has_internal_attribute(node, ops::kPrecision)) return same_operator(node, node.op_type, node.domain, precision);
     if (!parts && weights_change_ && (node.is("MatMul") || node.is("Gemm")) && graph.type(node.outputs[0]).dtype == DType::float32)
       return same_operator(node, "Rounded" + node.op_type, "treadle", precision);
     if (!parts) return std::nullopt;

@@ -20,7 +20,7 @@ constexpr std::array<std::string_view, 5> kNames = {"direct", "winograd", "trans
 
 // What may be told its ways: convolutions and, in training, their gradients, of the weights, which are the output, and of the input.
 bool has_window_of_3(const Graph& graph, const Node& node) {
-  if (!has_attribute(node, "rates")) return false;
+  if (!has_internal_attribute(node, "rates")) return false;
   const std::optional<size_t> operand = input_named(node, "W");
   const Type& weights = graph.type(operand ? node.inputs[*operand] : node.outputs[0]);
   return weights.has_rank() && weights.rank() == 4 && (*weights.shape)[2].is_const(3) && (*weights.shape)[3].is_const(3) &&

@@ -53,9 +53,9 @@ class ConvFusion {
     return node.domain == "treadle" && (takes_any(node) || takes_relu_only(node) || takes_table(node));
   }
   static bool takes_any(const Node& node) {
-    return has_attribute(node, "activation") && has_attribute(node, "alpha") && has_attribute(node, "beta");
+    return has_internal_attribute(node, "activation") && has_internal_attribute(node, "alpha") && has_internal_attribute(node, "beta");
   }
-  static bool takes_relu_only(const Node& node) { return has_attribute(node, "relu"); }
+  static bool takes_relu_only(const Node& node) { return has_internal_attribute(node, "relu"); }
   // ByteTable itself has nothing but the table.
   static bool takes_table(const Node& node) { return input_named(node, "table") && input_named(node, "w"); }
 

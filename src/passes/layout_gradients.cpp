@@ -1,6 +1,7 @@
 // What training adds: convolutions of weights that change, and gradients, which stand behind the forward part in the same graph.
 #include <algorithm>
 
+#include "graph/internal_attributes.h"
 #include "passes/layout_pass.h"
 #include "passes/matching.h"
 
@@ -72,7 +73,7 @@ bool LayoutPass::batch_statistics(const Node& node) {
                 .num_outputs = 5};
   spec.attributes.set("epsilon", node.attributes.get_float("epsilon", 1e-5F));
   spec.attributes.set("momentum", node.attributes.get_float("momentum", 0.9F));
-  spec.attributes.set("unbiased_variance", node.attributes.get_int("unbiased_variance", 0));
+  spec.attributes.set("unbiased_variance", node.attributes.get_int(kUnbiasedVariance, 0));
   const NodeId statistics = g_.add_node(std::move(spec), before);
   const std::vector<ValueId> found = g_.node(statistics).outputs;
   for (ValueId value : found) g_.value(value).type = g_.type(inputs[1]);

@@ -5,6 +5,7 @@
 
 #include "core/float_types.h"
 #include "graph/infer.h"
+#include "graph/internal_attributes.h"
 #include "graph/op_def.h"
 
 namespace treadle::passes {
@@ -17,8 +18,9 @@ const Node* producer_of(const Graph& graph, ValueId id) {
 
 bool is_used_once(const Graph& graph, ValueId id) { return graph.value(id).uses.size() == 1 && !graph.is_output(id); }
 
-bool has_attribute(const Node& node, std::string_view name) {
-  return node.op && std::ranges::find(node.op->attributes, name, &AttributeDef::name) != node.op->attributes.end();
+bool has_internal_attribute(const Node& node, std::string_view name) {
+  return node.op && is_internal_attribute(node.op->domain, name) &&
+         std::ranges::find(node.op->attributes, name, &AttributeDef::name) != node.op->attributes.end();
 }
 
 std::optional<size_t> input_named(const Node& node, std::string_view name) {

@@ -15,8 +15,9 @@ namespace treadle::passes {
 const Node* producer_of(const Graph& graph, ValueId id);
 /// True if one operand reads the value, and no output is it.
 bool is_used_once(const Graph& graph, ValueId id);
-/// True if the operator has an attribute of this name, which its nodes may be given.
-bool has_attribute(const Node& node, std::string_view name);
+/// True if passes may give the operator's nodes this attribute: it is one of an operator of ours, or an internal one. ONNX's operators may
+/// have one of the same name and another meaning.
+bool has_internal_attribute(const Node& node, std::string_view name);
 /// The place of the operand that the operator calls so; nothing if it has none.
 std::optional<size_t> input_named(const Node& node, std::string_view name);
 /// Elements of a constant int64 or int32 tensor.

@@ -55,7 +55,7 @@ std::vector<std::string> nodes_of(const Model& model) {
   std::vector<std::string> names;
   for (NodeId id : graph->order()) {
     const Node& node = graph->node(id);
-    if (node.attributes.get_string(ops::kPrecision) != ops::name_of(ops::Precision::bfloat16)) continue;
+    if (ops::precision_of(node) != ops::name_of(ops::Precision::bfloat16)) continue;
     const std::string& name = node.sources.empty() ? node.name : node.sources.front();  // its own may be one that this pass made
     if (!name.empty() && name.find(';') == std::string::npos) names.push_back(name);
   }

@@ -12,6 +12,7 @@
 #include "exec/memory/out_of_memory.h"
 #include "graph/dead_nodes.h"
 #include "graph/infer.h"
+#include "graph/internal_attributes.h"
 #include "graph/op_def.h"
 #include "onnx/import.h"
 #include "passes/infer_storage.h"
@@ -81,7 +82,7 @@ std::set<std::string> running_statistics(const Graph& graph) {
 void keep_statistics(TrainingGraph& training, NodeId id, bool unbiased_variance) {
   Graph& graph = *training.graph;
   graph.node(id).attributes.set("training_mode", int64_t{1});
-  if (unbiased_variance) graph.node(id).attributes.set("unbiased_variance", int64_t{1});
+  if (unbiased_variance) graph.node(id).attributes.set(kUnbiasedVariance, int64_t{1});
   for (size_t i : {1U, 2U}) {
     const std::string name = graph.value(graph.node(id).inputs[i + 2]).name;
     if (graph.value(graph.node(id).inputs[i + 2]).kind != Value::Kind::input)

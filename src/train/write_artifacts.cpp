@@ -13,6 +13,7 @@
 #include "onnx/export.h"
 #include "onnx/import.h"
 #include "onnx/serialize.h"
+#include "ops/precision.h"
 #include "session/model.h"
 #include "train/artifact_files.h"
 #include "train/trainer_graphs.h"
@@ -88,7 +89,7 @@ void add_required(const Graph& graph, Required& required) {
   for (NodeId id = graph.first(); id != kNoNode; id = graph.next(id)) {
     const Node& node = graph.node(id);
     all[node.domain.empty() ? "ai.onnx" : node.domain].insert(node.op_type);
-    if (node.attributes.has("precision")) required.types.insert(type_name(DType::bfloat16));  // operands are rounded
+    if (!ops::precision_of(node).empty()) required.types.insert(type_name(DType::bfloat16));  // operands are rounded
     if (node.is("FusedElementwise", kOwnDomain))
       for (const std::string& step : node.attributes.get_strings("steps")) {
         const std::string name = step.substr(0, step.find(' '));

@@ -11,6 +11,7 @@
 #include "onnx/serialize.h"
 #include "passes/pipeline.h"
 #include "tests/graph/graph_builder.h"
+#include "tests/onnx/model_difference.h"
 #include "treadle/error.h"
 
 namespace treadle::onnx {
@@ -44,6 +45,31 @@ std::unique_ptr<Graph> simple() {
   auto graph = b.take();
   graph->rename_value(graph->outputs[0], "result");
   return graph;
+}
+
+// BatchNormalization in training mode; its variance is the biased one, in files.
+std::unique_ptr<Graph> normalisation(bool unbiased) {
+  GraphBuilder b;
+  std::vector<ValueId> inputs{b.input("x", {4, 3})};
+  for (const char* name : {"scale", "shift", "mean", "variance"}) inputs.push_back(b.floats(name, {1, 2, 3}));
+  Attributes attributes{{"training_mode", int64_t{1}}};
+  if (unbiased) attributes.set("treadle.unbiased_variance", int64_t{1});
+  b.output(b.node("y", "BatchNormalization", inputs, attributes, 3)[0]);
+  return b.take();
+}
+
+TEST(Export, InternalAttributesAreNoPartOfFiles) {
+  ModelDef model = written(*normalisation(false));
+  EXPECT_NO_THROW(import_graph(model));
+  EXPECT_NE(test::error_of([&] { written(*normalisation(true)); }).find("treadle.unbiased_variance"), std::string::npos);
+  AttributeDef attribute;
+  attribute.name = "treadle.unbiased_variance";
+  attribute.type = AttributeType::i;
+  attribute.i = 1;
+  model.graph.nodes.at(0).attributes.push_back(std::move(attribute));
+  const std::string error = test::error_of([&] { import_graph(model); });
+  EXPECT_NE(error.find("the attribute \"treadle.unbiased_variance\" is not one of the operator's"), std::string::npos) << error;
+  EXPECT_NE(error.find("BatchNormalization"), std::string::npos) << error;
 }
 
 TEST(Export, AGraphComesBackAsItWas) {

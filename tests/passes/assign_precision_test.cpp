@@ -34,6 +34,20 @@ TEST(AssignPrecision, ProductsByConstantWeightsBecomeFusedOnesOfThePrecision) {
 )");
 }
 
+// ONNX's attribute of this name says in which dtype the division takes place.
+TEST(AssignPrecision, QuantizeLinearKeepsItsOwnPrecision) {
+  GraphBuilder b;
+  const ValueId scale = b.scalar("scale", 0.1F), zero = b.constant<uint8_t>("zero", Shape{}, {128});
+  const ValueId x = b.input("x", {6, 7});
+  const ValueId given = b.op("given", "QuantizeLinear", {x, scale, zero}, {{"precision", int64_t{1}}});
+  b.output(b.op("y", "DequantizeLinear", {given, scale, zero}));
+  b.output(b.op("z", "QuantizeLinear", {x, scale, zero}));
+  auto graph = b.take();
+  const std::string before = print(*graph);
+  EXPECT_EQ(testing::changed(*graph, assign("bfloat16"), 0), before);
+  EXPECT_EQ(ops::precision_of(graph->node(graph->value(given).producer)), "");
+}
+
 TEST(AssignPrecision, WhereWeightsChangeComputedProductsGetItToo) {
   for (bool weights_change : {false, true}) {
     GraphBuilder b;

@@ -52,6 +52,20 @@ def test_a_convolution_has_the_error_of_its_precision(precision, least, most):
     assert least <= error(run(conv_model(), x, precision), exact) <= most
 
 
+@pytest.mark.parametrize("opset", [13, 23])
+def test_quantize_linear_keeps_its_own_attribute_precision(opset):
+    """It says in which dtype the division takes place; the optimiser's has the same name."""
+    scale, zero = numpy_helper.from_array(np.float32(0.25), "scale"), numpy_helper.from_array(np.uint8(128), "zero")
+    own = {"precision": TensorProto.FLOAT} if opset == 23 else {}
+    nodes = [helper.make_node("QuantizeLinear", ["x", "scale", "zero"], ["q"], **own), helper.make_node("DequantizeLinear", ["q", "scale", "zero"], ["y"])]
+    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [64]) for name in "xy")
+    model = helper.make_model(helper.make_graph(nodes, "g", [x], [y], [scale, zero]), opset_imports=[helper.make_opsetid("", opset)], ir_version=10)
+    values = np.linspace(-40, 40, 64, dtype=np.float32)
+    expected = (np.clip(np.rint(values / np.float32(0.25)) + 128, 0, 255) - 128) * 0.25
+    for precision in ("float32", "bfloat16", "float16", "int8_weights", "*=bfloat16x3"):
+        assert np.array_equal(run(model.SerializeToString(), values, precision), expected), precision
+
+
 def test_patterns_choose_nodes_and_the_last_one_counts():
     x = np.random.default_rng(5).standard_normal((5, 200)).astype(np.float32)
     results = {text: run(product_model(), x, text) for text in ("float32", "bfloat16", "/first/*=bfloat16", "bfloat16;*MatMul=float32;*Relu=float32")}

@@ -14,6 +14,7 @@
 #include "exec/memory/out_of_memory.h"
 #include "exec/program/program.h"
 #include "exec/program/shared_packed.h"
+#include "ops/precision.h"
 #include "treadle/out_of_memory.h"
 
 namespace treadle::exec {
@@ -151,8 +152,9 @@ void ProgramWeights::pack(const Program& program, std::span<Instruction> instruc
     for (ValueId input : instruction.node->inputs)
       if (const Tensor* constant = graph.stored_tensor(input)) {
         task.size_bytes += constant->size_bytes();
-        const std::string_view precision = instruction.node->attributes.get_string("precision", "float32");
-        if (constant->dtype() == DType::float32 && precision == "float32") task.float_bytes += constant->size_bytes();
+        const std::string_view precision = ops::precision_of(*instruction.node);
+        if (constant->dtype() == DType::float32 && (precision.empty() || precision == "float32"))
+          task.float_bytes += constant->size_bytes();
       }
     total_bytes += task.size_bytes;
     tasks.push_back(std::move(task));

@@ -3,6 +3,7 @@
 
 #include "core/dispatch.h"
 #include "graph/infer.h"
+#include "graph/internal_attributes.h"
 #include "graph/op_def.h"
 #include "kernels/normalization/norm.h"
 #include "ops/checks.h"
@@ -66,7 +67,7 @@ struct BatchNormalization {
     k.momentum = c.get_float("momentum", 0.9f);
     k.training = c.get_int("training_mode") != 0;
     k.has_running_mean = c.has_output(1), k.has_running_var = c.has_output(2);
-    k.unbiased = c.get_int("unbiased_variance") != 0;
+    k.unbiased = c.get_int(kUnbiasedVariance) != 0;
     ScratchLayout layout;
     k.x = reserve_wide<T>(layout, shape.num_elements());
     k.y = reserve_wide<T>(layout, shape.num_elements());
@@ -182,7 +183,7 @@ std::vector<OpDef> batch_normalization_ops() {
            .outputs = {{"Y", kFloats, "T"},
                        {"running_mean", kFloats, "T2", Presence::optional},
                        {"running_var", kFloats, "T2", Presence::optional}},
-           .attributes = {{"epsilon", 1e-5f}, {"momentum", 0.9f}, {"training_mode", int64_t{0}}, {"unbiased_variance", int64_t{0}}},
+           .attributes = {{"epsilon", 1e-5f}, {"momentum", 0.9f}, {"training_mode", int64_t{0}}, {kUnbiasedVariance, int64_t{0}}},
            .infer = infer_batch_norm,
            .cost = elementwise_cost<4>,
            .alias = {may_reuse(0, 0), updates_statistic(1, 3), updates_statistic(2, 4)},  // these outputs exist in training mode only
