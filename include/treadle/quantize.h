@@ -66,6 +66,7 @@ struct QuantizedNode {
 };
 struct QuantizedOutput {
   std::string name;
+  /// As QuantizedNode::output_sqnr_db. NaN: the output has other extents than the float model's.
   double sqnr_db = 0, largest_difference = 0, largest_value = 0;
 };
 struct QuantizeReport {
@@ -73,7 +74,10 @@ struct QuantizeReport {
   std::vector<QuantizedOutput> outputs;      ///< float ones, if there were samples
   size_t bytes_before = 0, bytes_after = 0;  ///< of the weights
   int64_t calibration_samples = 0, compared_samples = 0;
-  /// A table, worst node first.
+  /// What makes the new model unfit for use, a sentence each: outputs, or if none were compared weights, whose error exceeds a third of the
+  /// signal (10 dB), and the node where it begins.
+  TREADLE_API std::vector<std::string> warnings() const;
+  /// A table, worst node first, and the warnings.
   TREADLE_API std::string to_text() const;
 };
 

@@ -119,6 +119,8 @@ void register_quantize(nb::module_& module) {
       .def_ro("bytes_after", &QuantizeReport::bytes_after)
       .def_ro("calibration_samples", &QuantizeReport::calibration_samples)
       .def_ro("compared_samples", &QuantizeReport::compared_samples)
+      .def_prop_ro("warnings", &QuantizeReport::warnings,
+                   "What makes the new model unfit for use: outputs with less than 10 dB, and the node where the error begins.")
       .def("__str__", &QuantizeReport::to_text);
   nb::class_<QuantizeOptions>(module, "QuantizeOptions", "treadle.quantize makes these.")
       .def(nb::init<>())

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import os
 import pathlib
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal, Union
 
@@ -74,6 +75,8 @@ def _run(model: Path | Model, samples: Samples | None, output: Path | None, opti
         setattr(chosen, name, list(value) if isinstance(value, (list, tuple)) else value)
     loaded = model if isinstance(model, Model) else Model.load(os.fspath(model))
     result = quantize_model(loaded, chosen, _source(samples))
+    for text in result.report.warnings:
+        warnings.warn(text, stacklevel=3)
     if output is not None:
         result.model.save(os.fspath(output))
     return result

@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "c_api/values.h"
+#include "core/logging.h"
 #include "treadle/precision.h"
 
 struct treadle_precision_choice {
@@ -85,6 +86,7 @@ treadle_status* treadle_model_quantize(const treadle_model* model, const treadle
   return guarded([&] {
     require(out, "out");
     treadle::QuantizeResult result = treadle::quantize(require(model, "model").model, quantize_options(options), source_of(samples));
+    for (const std::string& warning : result.report.warnings()) TREADLE_LOG(warning, "quantised model: {}", warning);
     if (num_quantized)
       *num_quantized = static_cast<size_t>(std::count_if(result.report.nodes.begin(), result.report.nodes.end(),
                                                          [](const treadle::QuantizedNode& node) { return node.quantized; }));

@@ -110,16 +110,29 @@ std::vector<Histogram> calibrate(const Model& base, const std::vector<std::strin
   return histograms;
 }
 
+// Less, and the error is more than a third of the signal: the model computes something else.
+constexpr double kPoorSqnrDb = 10;
+bool is_poor(double sqnr_db) { return sqnr_db < kPoorSqnrDb; }  // false for NaN
+
 struct Compared {
   Noise noise;
   double largest_difference = 0, largest_value = 0;
+  bool other_extents = false;
+
+  double sqnr_db() const { return other_extents ? std::numeric_limits<double>::quiet_NaN() : noise.sqnr_db(); }
 
   void add(const Datum& expected, const Datum& actual) {
     if (!expected.is_tensor() || !actual.is_tensor()) return;
     const Tensor a = expected.tensor().contiguous(), b = actual.tensor().contiguous();
-    if (a.dtype() != DType::float32 || b.dtype() != DType::float32 || a.shape() != b.shape()) return;
-    for (int64_t i = 0; i < a.num_elements(); ++i) {
+    if (a.dtype() != DType::float32 || b.dtype() != DType::float32) return;
+    other_extents |= a.shape() != b.shape();
+    for (int64_t i = 0; !other_extents && i < a.num_elements(); ++i) {
       const double x = a.data<float>()[i], y = b.data<float>()[i];
+      if (!std::isfinite(x) && (x == y || (std::isnan(x) && std::isnan(y)))) continue;
+      if (!std::isfinite(x - y)) {  // no signal makes up for it
+        largest_difference = noise.noise = std::numeric_limits<double>::infinity();
+        continue;
+      }
       noise.add(x, y);
       largest_difference = std::max(largest_difference, std::fabs(x - y)), largest_value = std::max(largest_value, std::fabs(x));
     }
@@ -139,10 +152,10 @@ void compare(const Model& base, const Model& quantised, const Plan& plan, const 
     for (size_t i = 0; i < results.size(); ++i) results[i].add(expected[i], actual[i]);
   }
   for (size_t i = 0; i < num_outputs; ++i)
-    if (results[i].noise.signal > 0 || results[i].noise.noise > 0)
-      report.outputs.push_back({before[i], results[i].noise.sqnr_db(), results[i].largest_difference, results[i].largest_value});
+    if (results[i].noise.signal > 0 || results[i].noise.noise > 0 || results[i].other_extents)
+      report.outputs.push_back({before[i], results[i].sqnr_db(), results[i].largest_difference, results[i].largest_value});
   for (size_t i = 0; i < nodes.size(); ++i)
-    if (results[num_outputs + i].noise.signal > 0) report.nodes[nodes[i]].output_sqnr_db = results[num_outputs + i].noise.sqnr_db();
+    if (results[num_outputs + i].noise.signal > 0) report.nodes[nodes[i]].output_sqnr_db = results[num_outputs + i].sqnr_db();
   report.compared_samples = static_cast<int64_t>(samples.size());
 }
 
@@ -174,6 +187,28 @@ QuantizeResult quantize(const Model& model, const QuantizeOptions& options, cons
   return {std::move(quantised), std::move(report)};
 }
 
+std::vector<std::string> QuantizeReport::warnings() const {
+  std::vector<std::string> list;
+  for (const QuantizedOutput& output : outputs) {
+    if (std::isnan(output.sqnr_db))
+      list.push_back(fmt::format("the output \"{}\" has other extents than the float model's", output.name));
+    else if (is_poor(output.sqnr_db))
+      list.push_back(fmt::format("the output \"{}\" has an error of {:.0f} % of the signal ({:.1f} dB) against the float model",
+                                 output.name, 100 * std::pow(10, -output.sqnr_db / 20), output.sqnr_db));
+  }
+  const bool of_weights = compared_samples == 0;
+  const auto worse = std::find_if(nodes.begin(), nodes.end(), [&](const QuantizedNode& node) {
+    return node.quantized && is_poor(of_weights ? node.weight_sqnr_db : node.output_sqnr_db);
+  });
+  if ((list.empty() && !of_weights) || worse == nodes.end()) return list;
+  list.push_back(
+      fmt::format("{} node \"{}\" is the first whose {} exceeds a third of the signal ({:.1f} dB): leave it float, or try another "
+                  "{}",
+                  worse->op_type, worse->name, of_weights ? "weights' rounding" : "error",
+                  of_weights ? worse->weight_sqnr_db : worse->output_sqnr_db, of_weights ? "number of bits" : "method or other samples"));
+  return list;
+}
+
 std::string QuantizeReport::to_text() const {
   std::vector<const QuantizedNode*> order;
   for (const QuantizedNode& node : nodes) order.push_back(&node);
@@ -191,13 +226,14 @@ std::string QuantizeReport::to_text() const {
                         node->name, node->quantized ? "" : "  left float: " + node->reason);
   }
   for (const QuantizedOutput& output : outputs)
-    text += fmt::format("output {}: {:.1f} dB, largest difference {:.3g} of {:.3g}\n", output.name, output.sqnr_db,
+    text += fmt::format("output {}: {} dB, largest difference {:.3g} of {:.3g}\n", output.name, decibels(output.sqnr_db),
                         output.largest_difference, output.largest_value);
   text += fmt::format("{} of {} nodes quantised; weights {:.2f} MB -> {:.2f} MB", taken, nodes.size(),
                       static_cast<double>(bytes_before) / 1e6, static_cast<double>(bytes_after) / 1e6);
   if (calibration_samples > 0) text += fmt::format("; {} calibration samples", calibration_samples);
-  if (compared_samples > 0) text += fmt::format("; compared on {}", compared_samples);
-  return text + "\n";
+  text += compared_samples > 0 ? fmt::format("; compared on {}\n", compared_samples) : "; not compared with the float model\n";
+  for (const std::string& warning : warnings()) text += fmt::format("warning: {}\n", warning);
+  return text;
 }
 
 }  // namespace treadle
