@@ -54,6 +54,7 @@ bool Histogram::add(const float* values, int64_t n) {
   while (largest > limit_) widen();
   const double bins_per_unit = limit_ > 0 ? kBinsPerSide / limit_ : 0;
   for (int64_t i = 0; i < n; ++i) {
+    zeros_ += values[i] == 0 ? 1 : 0;
     const auto bin = static_cast<int64_t>((double{values[i]} * bins_per_unit) + kBinsPerSide);
     ++counts_[static_cast<size_t>(std::clamp<int64_t>(bin, 0, 2 * kBinsPerSide - 1))];
   }
@@ -61,10 +62,11 @@ bool Histogram::add(const float* values, int64_t n) {
 }
 
 void Histogram::merge(const Histogram& other) {
-  low_ = std::min(low_, other.low_), high_ = std::max(high_, other.high_), count_ += other.count_;
-  if (counts_.empty() || other.limit_ == 0) return;
-  if (limit_ == 0) limit_ = other.limit_;
+  low_ = std::min(low_, other.low_), high_ = std::max(high_, other.high_), count_ += other.count_, zeros_ += other.zeros_;
+  if (counts_.empty()) return;
   Histogram added = other;
+  if (limit_ == 0) limit_ = other.limit_;  // zeros alone have one bin under every limit
+  if (added.limit_ == 0) added.limit_ = limit_;
   while (limit_ < added.limit_) widen();
   while (added.limit_ < limit_) added.widen();
   for (size_t i = 0; i < counts_.size(); ++i) counts_[i] += added.counts_[i];
@@ -97,17 +99,21 @@ Range Histogram::percentile_range(double percentile) const {
   return {edge(begin), edge(end)};
 }
 
+// TensorRT's calibration: of the ranges that cut the tail off, the one whose codes are least far from the histogram by KL divergence.
+// Zeros do not count: the zero point is their code in every range. A Relu leaves so many that their bin would outweigh all others, and any
+// range whose first code spans more than this bin would look worse than one that cuts off most of the values.
 Range Histogram::entropy_range() const {
   std::vector<double> magnitudes(kBinsPerSide);
   for (size_t i = 0; i < magnitudes.size(); ++i)
     magnitudes[i] = static_cast<double>(counts_[kBinsPerSide + i] + counts_[kBinsPerSide - 1 - i]);
+  magnitudes[0] -= static_cast<double>(zeros_);
   size_t filled = magnitudes.size();
   while (filled > 1 && magnitudes[filled - 1] == 0) --filled;
   // One-sided values have all 256 codes for their magnitudes, others half of them.
   const size_t levels = low_ >= 0 || high_ <= 0 ? 256 : 128;
   // Few values leave most bins empty, and a divergence of gaps says nothing.
   constexpr int64_t kLeastPerCode = 32;
-  if (count_ < kLeastPerCode * static_cast<int64_t>(levels)) return {low_, high_};
+  if (count_ - zeros_ < kLeastPerCode * static_cast<int64_t>(levels)) return {low_, high_};
   constexpr size_t kCandidates = 100;
   size_t best = filled;
   double least = std::numeric_limits<double>::infinity();

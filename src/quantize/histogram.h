@@ -35,7 +35,7 @@ class Histogram {
 
   std::vector<int64_t> counts_;
   double limit_ = 0;
-  int64_t count_ = 0;
+  int64_t count_ = 0, zeros_ = 0;
   double low_ = std::numeric_limits<double>::infinity(), high_ = -std::numeric_limits<double>::infinity();
 };
 

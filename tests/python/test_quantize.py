@@ -1,5 +1,6 @@
 """treadle.quantize: files that onnx.checker passes, that ONNX Runtime runs as we do, and that are near the float model."""
 
+import json
 import subprocess
 
 import numpy as np
@@ -225,6 +226,78 @@ def test_an_outlier_widens_the_range_of_minmax_only(tmp_path):
     assert found["minmax"] > 3.9
     assert 6 / 255 < found["percentile"] < 12 / 255
     assert found["entropy"] < 1
+
+
+def divergence(magnitudes, bins, levels):
+    """KL divergence of the tensor from its codes, if the first `bins` bins share `levels` codes evenly and the last code takes the rest."""
+    reference = magnitudes[:bins].copy()
+    reference[-1] += magnitudes[bins:].sum()
+    edges = np.arange(levels + 1) * bins // levels
+    coded = np.zeros(bins)
+    for begin, end in zip(edges[:-1], edges[1:], strict=True):
+        counts = magnitudes[begin:end]
+        coded[begin:end][counts > 0] = counts.sum() / max((counts > 0).sum(), 1)
+    p, q = reference / reference.sum(), np.maximum(coded / coded.sum(), 1e-9)
+    return np.sum(p[p > 0] * np.log(p[p > 0] / q[p > 0]))
+
+
+@pytest.mark.parametrize("signed", [False, True])
+@pytest.mark.parametrize("zeros", [0, 0.7])
+def test_entropy_finds_the_range_of_least_divergence(tmp_path, zeros, signed):
+    """As TensorRT publishes it (S. Migacz, 8-bit Inference with TensorRT, 2017), over all ranges; zeros, which every range has a code for,
+    do not count."""
+    node = helper.make_node("MatMul", ["x", "w"], ["y"])
+    model = make([node], [("x", ["n", 64])], [("y", ["n", 32])], [weights("w", 64, 32)], 13)
+    x = np.random.default_rng(5).laplace(size=(4000, 64)).astype(np.float32)
+    x = x if signed else np.abs(x)
+    x[np.random.default_rng(6).random(x.shape) < zeros] = 0
+    quantize.static(load(model, tmp_path), [{"x": part} for part in np.split(x, 8)], tmp_path / "q.onnx", method="entropy", activations="int8")
+    scale = next(numpy_helper.to_array(i) for i in onnx.load(tmp_path / "q.onnx").graph.initializer if i.name == "x_scale")
+    found = float(scale) * 255 / (2 if signed else 1)
+    bins, levels, limit = 4096, 128 if signed else 256, 2 ** np.ceil(np.log2(np.abs(x).max()))
+    magnitudes = np.bincount((np.abs(x[x != 0]) / limit * bins).astype(int), minlength=bins).astype(float)
+    filled = np.flatnonzero(magnitudes)[-1] + 1
+    all_ranges = {count: divergence(magnitudes, count, levels) for count in range(levels, filled + 1, 8)}
+    assert found > 0.5 * np.abs(x).max(), "most of the values lie inside"
+    assert divergence(magnitudes, min(int(np.ceil(found / limit * bins)), filled), levels) < 1.1 * min(all_ranges.values()) + 1e-4
+
+
+def test_entropy_on_a_relu_is_as_near_as_minmax(tmp_path, ort):
+    """Most of the values that a Relu gives are zeros."""
+    model = convolutions()
+    samples = [{"x": RANDOM.standard_normal((2, 3, 32, 32)).astype(np.float32)} for _ in range(8)]
+    errors = {}
+    for method in ("minmax", "entropy"):
+        result = quantize.static(load(model, tmp_path), samples, method=method)
+        errors[method] = result.report.outputs[0].sqnr_db
+    assert errors["entropy"] > errors["minmax"] - 3
+    assert result.report.warnings == []
+
+
+def test_a_model_that_is_far_from_the_float_one_is_told(tmp_path, program):
+    node = helper.make_node("MatMul", ["x", "w"], ["y"], name="product")
+    w = np.ones((32, 32), np.float32)
+    w[0] = 1e6  # the other rows have no code but 0 beside it
+    broken = load(make([node], [("x", ["n", 32])], [("y", ["n", 32])], [numpy_helper.from_array(w, "w")], 13), tmp_path)
+    x = np.ones((4, 32), np.float32)
+    x[:, 0] = 0
+    with pytest.warns(UserWarning, match='the output "y" has an error of 100 % of the signal'):
+        report = quantize.dynamic(broken, samples=[{"x": x}]).report
+    assert any('MatMul node "product" is the first whose error exceeds' in text for text in report.warnings)
+    assert str(report).count("\nwarning: ") == len(report.warnings)
+    np.save(tmp_path / "x.npy", x)
+    command = [program, "quantize", broken, "-o", tmp_path / "q.onnx", "--data", tmp_path / "x.npy"]
+    shown = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert 'warning: the output "y" has an error of 100 %' in shown.stdout and shown.stderr == ""
+    quiet = subprocess.run([*command, "--quiet"], capture_output=True, text=True, check=True)
+    assert 'warning: the output "y" has an error of 100 %' in quiet.stderr and quiet.stdout == ""
+    as_json = subprocess.run([*command, "--json"], capture_output=True, text=True, check=True)
+    assert json.loads(as_json.stdout)["warnings"] == report.warnings and "warning" in as_json.stderr
+
+
+def test_a_report_without_a_comparison_says_so(tmp_path):
+    report = quantize.dynamic(load(products(), tmp_path)).report
+    assert report.warnings == [] and "not compared with the float model" in str(report)
 
 
 def test_an_old_model_is_brought_to_the_opset_that_the_result_needs(tmp_path, ort):

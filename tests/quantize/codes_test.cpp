@@ -100,6 +100,33 @@ TEST(Histogram, EntropyCutsFarTailsAndLeavesEvenOnes) {
   EXPECT_GT(even.range(CalibrationMethod::entropy, 0).high, 0.45);
 }
 
+// What a Relu leaves: zeros have a code of their own whatever the range is, so that their number says nothing about it.
+TEST(Histogram, ZerosDoNotMoveTheRangeOfEntropy) {
+  std::vector<float> values = normal_numbers(100'000), with_zeros;
+  for (float& x : values) x = std::fabs(x);
+  for (size_t i = 0; i < values.size(); ++i) {
+    with_zeros.push_back(values[i]);
+    with_zeros.insert(with_zeros.end(), {0.0F, -0.0F, 0.0F});
+  }
+  Histogram plain(true), spiked(true), parts(true), zeros(true);
+  plain.add(values.data(), std::ssize(values));
+  spiked.add(with_zeros.data(), std::ssize(with_zeros));
+  const Range expected = plain.range(CalibrationMethod::entropy, 0);
+  EXPECT_GT(expected.high, 3);  // of 100'000 normal numbers next to none are larger than 4
+  EXPECT_EQ(spiked.range(CalibrationMethod::entropy, 0).high, expected.high);
+  const std::vector<float> none(50'000, 0.0F);
+  zeros.add(none.data(), std::ssize(none));
+  parts.merge(zeros);
+  parts.merge(plain);
+  parts.merge(zeros);
+  EXPECT_EQ(parts.count(), 200'000);
+  EXPECT_EQ(parts.range(CalibrationMethod::entropy, 0).high, expected.high);
+  // A percentage of all values, zeros among them.
+  Range half = parts.range(CalibrationMethod::percentile, 75);
+  const int64_t above = std::count_if(values.begin(), values.end(), [&](float x) { return x > half.high; });
+  EXPECT_NEAR(static_cast<double>(above), 50'000, 500);
+}
+
 TEST(Histogram, RefusesWhatIsNotFinite) {
   for (float bad : {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()}) {
     Histogram histogram(true);
