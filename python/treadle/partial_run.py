@@ -21,7 +21,7 @@ class PartialRun:
 
         :param feeds: inputs that were left out when the run began, of declared extents or of those that other inputs tell.
         :raises NotFound: the optimised graph has no such node.
-        :raises InvalidArgument: a feed is unknown, was fed before, or is of another type.
+        :raises InvalidArgument: a feed is unknown, was fed before, or is of another type; or the run waits for an input already.
         """
         for name, value in (feeds or {}).items():
             self._native.feed(name, value)

@@ -93,6 +93,7 @@ bool PlacedRun::waits_for_feed(const StreamPlan::Step& step) const {
 
 void PlacedRun::find_starved() {
   starved_ = next_;
+  is_told_ = false;
   while (starved_ < order_.size() && !waits_for_feed(step(order_[starved_]))) ++starved_;
 }
 

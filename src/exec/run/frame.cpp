@@ -84,6 +84,7 @@ void Frame::find_starved() {
     });
   };
   starved_ = pc_;
+  is_told_ = false;
   while (starved_ < program_.instructions().size() && !is_starved(program_.instructions()[budget_.instruction_at(starved_)])) ++starved_;
 }
 
@@ -152,7 +153,10 @@ size_t Frame::steps_through(InstructionId instruction) const {
 }
 
 bool Frame::advance(size_t steps) {
-  if (pc_ == starved_ && !finished() && steps > 0) FeedBinder::refuse_missing(state_);
+  if (pc_ == starved_ && !finished() && steps > 0) {
+    if (std::exchange(is_told_, true)) FeedBinder::refuse_missing(state_);
+    return false;
+  }
   const size_t end = std::min(starved_, pc_ + std::min(steps, program_.instructions().size() - pc_));
   try {
     if (by_readiness_) advance_by_readiness(end);
@@ -160,6 +164,7 @@ bool Frame::advance(size_t steps) {
   } catch (...) {
     rethrow_with_memory();
   }
+  is_told_ = pc_ == starved_;
   return finished();
 }
 

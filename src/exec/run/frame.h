@@ -92,6 +92,7 @@ class Frame final : public Run {
   Evaluator evaluator_;        // for instructions bound in the run
   size_t pc_ = 0;              // steps done: instructions, in the order of the budget's plan if there is one
   size_t starved_ = SIZE_MAX;  // the first step that reads an input which is still to be fed
+  bool is_told_ = false;       // advance() has come to it and said so: to ask again is an error
   bool by_readiness_ = false;
   std::unique_ptr<ParallelState> parallel_;
 };

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "core/allocation.h"
 #include "core/float_mode.h"
@@ -133,7 +134,10 @@ bool PlacedRun::goes_one_by_one(const sharing::Turn& turn) const {
 }
 
 bool PlacedRun::advance(size_t steps) {
-  if (next_ == starved_ && !finished() && steps > 0) FeedBinder::refuse_missing(state_);
+  if (next_ == starved_ && !finished() && steps > 0) {
+    if (std::exchange(is_told_, true)) FeedBinder::refuse_missing(state_);
+    return false;
+  }
   const size_t stop = next_ + std::min(steps, steps_left());
   std::optional<Governor::Exclusive> of_session;
   if (DeviceMemory& memory = *owner_.memory(); memory.has_limit && !residencies_.empty())
@@ -160,6 +164,7 @@ bool PlacedRun::advance(size_t steps) {
   wait_for_all();
   go_on(false);
   rethrow();
+  is_told_ = next_ == starved_;
   return finished();
 }
 

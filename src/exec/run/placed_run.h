@@ -156,6 +156,7 @@ class PlacedRun final : public Run {
   std::vector<size_t> bulk_ends_;  // per position: where its bulk ends
   size_t next_ = 0;                // position
   size_t starved_ = SIZE_MAX;      // the first position that reads an input which is still to be fed
+  bool is_told_ = false;           // advance() has come to it and said so: to ask again is an error
   Evaluator evaluator_;
   std::shared_ptr<ValueCache> cache_;
 
