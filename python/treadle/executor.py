@@ -100,6 +100,21 @@ def _by_name(values: Any, names: Sequence[str], what: str) -> dict[str, Any]:
     return dict(zip(names, values, strict=True))
 
 
+def _flag(value: Any, name: str, what: str) -> bool:
+    """A dict in place of keywords would be taken for True."""
+    if not isinstance(value, (bool, np.bool_, int)):
+        raise TypeError(f"{name} is True or False, got {type(value).__name__}; {what} are given by name: x=..., or **{{'input.1': ...}}")
+    return bool(value)
+
+
+def _check_input_names(given: Mapping[str, Any], core: _Core, what: str) -> None:
+    for name in given:
+        if name in core.parameters:
+            raise ValueError(f"{what} is given for {name!r}, which is a parameter and has the model's")
+        if name not in core.input_names:
+            raise ValueError(f"{what} is given for {name!r}, which is no input; the inputs are {', '.join(core.input_names)}")
+
+
 def _determined_shapes(inputs: Sequence[NodeArg], given: Mapping[str, Sequence[int]]) -> dict[str, tuple[int, ...]]:
     """The shapes of the inputs that follow from those given, by the symbols that they share; without the inputs whose do not."""
     extents: dict[Any, int] = {}
@@ -272,6 +287,7 @@ class Executor:
         :param is_train: keep what backward() needs; normalisations use the batch's statistics and update the running ones.
         :param inputs: copied into the arrays of these arguments first.
         """
+        is_train = _flag(is_train, "is_train", "inputs")
         self._copy_inputs(inputs)
         self._hand_over(is_train)
         self._awaits_backward = False
@@ -293,6 +309,7 @@ class Executor:
         :returns: how many steps are left; 0 for a step behind the last.
         :raises ValueError: a step is left out or done twice.
         """
+        is_train = _flag(is_train, "is_train", "inputs")
         if step == 0:
             self._copy_inputs(inputs)
             self._hand_over(is_train)
@@ -351,10 +368,11 @@ class Executor:
         :param allow_up_sizing: new memory may be made for inputs that grow.
         :raises ValueError: an input that is not named changes or cannot be told, or one grows, without leave.
         """
+        partial_shaping, allow_up_sizing = (
+            _flag(value, name, "shapes") for name, value in (("partial_shaping", partial_shaping), ("allow_up_sizing", allow_up_sizing))
+        )
         args, grads = dict(self.arg_dict), dict(self.grad_dict)
-        unknown = sorted(set(shapes) - set(self._core.input_names))
-        if unknown:
-            raise ValueError(f"{', '.join(unknown)}: no input; the inputs are {', '.join(self._core.input_names)}")
+        _check_input_names(shapes, self._core, "a shape")
         determined = _determined_shapes(self._core.inputs, shapes)
         for name in self._core.input_names:
             old_shape, shape = _shape(self.arg_dict[name]), determined.get(name)
@@ -592,11 +610,13 @@ def simple_bind(
 
     Parameters have the model's values. The other arguments are those of bind().
 
-    :param dtypes: of inputs, by name; the model's by default.
+    :param dtypes: of inputs, by name; the model's by default. Parameters have the model's.
     :param shared_buffer: arrays by name in which inputs, and gradients of inputs under "grad of NAME", are laid where they fit; new ones are put
         into it. Executors that take turns share its memory.
     """
     core = _core_of(model, shared_exec, options, device, group2ctx, argument_devices, storage, grad_storage)
+    _check_input_names(shapes, core, "a shape")
+    _check_input_names(dtypes or {}, core, "a dtype")
     types = {"float": np.float32, "double": np.float64, "int64": np.int64, "int32": np.int32, "bool": np.bool_}
     types = {f"tensor({name})": dtype for name, dtype in types.items()}
     args = {}

@@ -143,6 +143,27 @@ def test_gradients_are_written_added_or_left_alone():
         treadle.simple_bind(linear(), "sometimes", x=(4, 3))
 
 
+def test_what_simple_bind_and_reshape_do_not_know_is_refused():
+    with pytest.raises(ValueError, match="a dtype is given for 'y', which is no input; the inputs are x"):
+        treadle.simple_bind(linear(), dtypes={"y": np.float32}, x=(4, 3))
+    with pytest.raises(ValueError, match="a dtype is given for 'w', which is a parameter"):
+        treadle.simple_bind(linear(), dtypes={"w": np.float64}, x=(4, 3))
+    assert treadle.simple_bind(linear(), dtypes={"x": np.float32}, x=(4, 3)).arg_dict["x"].dtype == np.float32
+    with pytest.raises(ValueError, match="a shape is given for 'y', which is no input"):
+        treadle.simple_bind(linear(), x=(4, 3), y=(4, 2))
+    with pytest.raises(ValueError, match="a shape is given for 'w', which is a parameter"):
+        treadle.simple_bind(linear(), x=(4, 3), w=(3, 2))
+    executor = treadle.simple_bind(linear(), x=(4, 3))
+    with pytest.raises(TypeError, match="partial_shaping is True or False, got dict; shapes are given by name"):
+        executor.reshape({"x": (2, 3)})
+    with pytest.raises(TypeError, match="allow_up_sizing is True or False, got tuple"):
+        executor.reshape(True, (2, 3))
+    for call in (executor.forward, lambda inputs: executor.partial_forward(0, inputs)):
+        with pytest.raises(TypeError, match="is_train is True or False, got dict; inputs are given by name"):
+            call({"x": X})
+    assert executor.reshape(**{"x": (2, 3)}).forward()[0].shape == (2, 2)
+
+
 @pytest.mark.parametrize("request_", ["write", "add"])
 def test_gradients_reach_arrays_that_the_library_cannot_write_to(request_):
     to_w, own_x = np.ones((2, 3), np.float32).T, np.asfortranarray(X)  # with strides
