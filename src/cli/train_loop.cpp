@@ -15,6 +15,7 @@
 #include "cli/train_curve.h"
 #include "cli/train_profile.h"
 #include "core/dispatch.h"
+#include "train/training_graph.h"
 #include "treadle/communicator.h"
 #include "treadle/error.h"
 
@@ -62,8 +63,8 @@ void fit_batch(const std::vector<ValueInfo>& inputs, train::LoaderOptions& loade
       const int64_t joint = *batch * loader.num_ranks;
       if (joint != loader.batch_size)
         throw Error(ErrorCode::invalid_argument,
-                    fmt::format("the input \"{}\" takes batches of {} only, {} over all ranks, not {}: --batch-size {}, or give its first "
-                                "extent a symbol",
+                    fmt::format("the input \"{}\" takes batches of {} only, {} over all ranks, not {}: --batch-size {}, or --dynamic-batch "
+                                "for batches of any size",
                                 info.name, *batch, joint, loader.batch_size, joint));
       loader.drop_last = true;
     }
@@ -112,10 +113,12 @@ class TrainingRun {
         trainer_(open_if_artifacts(a)),
         model_(trainer_ ? trainer_->model() : Model::load(a.model)) {
     if (ranks_) a_.loader.rank = ranks_->rank(), a_.loader.num_ranks = ranks_->size();
-    const std::vector<ValueInfo> inputs = train::fed_inputs(a_.trainer, model_);
-    check_options_have_effect(a_, model_);
+    // With the batch and the classes that options give it, which are the data's.
+    const Model trained = trainer_ ? model_ : train::prepared(model_, a_.trainer);
+    const std::vector<ValueInfo> inputs = train::fed_inputs(a_.trainer, trained);
+    check_options_have_effect(a_, trained);
     if (!is_first()) a_.quiet = true, a_.log.clear(), a_.curve.clear();
-    open_all();
+    open_all(inputs, train::label_form(a_.trainer, trained));
     fit_batch(inputs, a_.loader);
     loader_.emplace(training_, a_.loader);
     if (validation_) {
@@ -163,9 +166,7 @@ class TrainingRun {
   }
 
  private:
-  void open_all() {
-    const std::vector<ValueInfo> inputs = train::fed_inputs(a_.trainer, model_);
-    const train::LabelForm form = train::label_form(a_.trainer, model_);
+  void open_all(const std::vector<ValueInfo>& inputs, const train::LabelForm& form) {
     a_.data.read_picture = [](const ValueInfo& input, const std::string& path) { return image_for(input, path); };
     train::OpenedData opened = train::open_data(a_.data, inputs, form);
     classes_ = opened.classes;

@@ -353,6 +353,33 @@ def test_steps_that_overflow_in_float16_are_left_out(train, tmp_path):
     assert run.returncode == 1 and "the option growth_factor: \"0.5\" is given" in run.stderr
 
 
+def test_a_model_of_one_batch_takes_any_with_dynamic_batch(train, folder, ort, tmp_path):
+    model = onnx.load(folder / "cnn.onnx")
+    for info in (*model.graph.input, *model.graph.output):
+        info.type.tensor_type.shape.dim[0].dim_value = 2
+    onnx.save(model, tmp_path / "fixed.onnx")
+    arguments = ["--data", "digits.csv", *CSV, "--validation", 0.2, *SETTINGS, "--epochs", 1]
+    refused = train(*arguments, "-o", tmp_path / "out.onnx", model=tmp_path / "fixed.onnx", ok=False)
+    assert refused.returncode == 1 and 'the input "image" takes batches of 2 only' in refused.stderr and "--dynamic-batch" in refused.stderr
+    train(*arguments, "--dynamic-batch", "-o", tmp_path / "out.onnx", model=tmp_path / "fixed.onnx")
+    train(*arguments, "-o", tmp_path / "symbolic.onnx")
+    trained = onnx.load(tmp_path / "out.onnx")
+    assert [info.type.tensor_type.shape.dim[0].dim_value for info in (*trained.graph.input, *trained.graph.output)] == [0, 0]
+    assert initializers(tmp_path / "out.onnx") == initializers(tmp_path / "symbolic.onnx"), "trained as the model with a symbol"
+    images = np.zeros((5, 1, 8, 8), np.float32)
+    assert ort.InferenceSession(tmp_path / "out.onnx").run(None, {"image": images})[0].shape == (5, 10)
+
+
+def test_labels_are_of_the_new_heads_classes(train, folder, tmp_path):
+    """A loss whose labels are like the output: as it is with the new last layer, not as the model has it."""
+    digits = datasets.load_digits()
+    labels = (digits.target[:, None] == np.arange(3)).astype(np.float32)
+    np.savez(tmp_path / "three.npz", image=digits.images[:, None].astype(np.float32), labels=labels)
+    made = train("--data", tmp_path / "three.npz", "--head", 3, "--loss", "binary_cross_entropy_with_logits", "--epochs", 1, "-o", tmp_path / "out.onnx")
+    assert "steps" in made.stdout
+    assert onnx.load(tmp_path / "out.onnx").graph.output[0].type.tensor_type.shape.dim[1].dim_value == 3
+
+
 def test_folders_of_pictures(train, folder, program, ort, tmp_path):
     image = pytest.importorskip("PIL.Image")
     digits = datasets.load_digits()
