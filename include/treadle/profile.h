@@ -348,7 +348,8 @@ struct ProfileContext {
   std::vector<double> call_ns;           ///< per recorded run: the whole call of the session, seen from outside
   std::vector<double> plain_ns;          ///< calls between them that were not recorded
   MachinePeaks peaks;
-  bool peaks_hold = true;  ///< false: products are computed in other numbers than the float32 of the peaks
+  bool peaks_hold = true;       ///< false: products are computed in other numbers than the float32 of the peaks
+  std::string assumed_extents;  ///< of the inputs, which nobody gave: "N=1, images axis 2=1"
   bool remedies_tried = false;
   std::vector<ProfileRemedy> remedies;  ///< those with the largest effect first
 };

@@ -14,6 +14,7 @@ void register_explain(nb::module_& module) {
         request.inputs.dimensions = std::move(dimensions);
         request.inputs.shapes = std::move(shapes);
         request.inputs.default_extent = default_extent;
+        request.inputs.setters = "dimensions={NAME: EXTENT} or shapes={INPUT: EXTENTS}";
         nb::gil_scoped_release released;
         return cli::explain_model(model, request);
       },

@@ -60,6 +60,11 @@ class Explanation:
         return dict(json.loads(self._document))
 
     @property
+    def assumed_extents(self) -> str:
+        """Extents that neither the model nor `dimensions` or `shapes` say, for which memory and times are: "N=1, images axis 2=1"."""
+        return str(self.data["assumed_extents"])
+
+    @property
     def passes(self) -> list[str]:
         """Passes that changed something, in order; one may come several times."""
         return [step["pass"] for step in self.data["passes"]]

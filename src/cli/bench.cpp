@@ -41,8 +41,7 @@ struct Measurement {
   std::vector<double> times_ms;  // sorted
   double total_ms = 0, load_ms = 0, first_ms = 0, peak_mb = 0, before_mb = 0;
   MemoryReport memory;
-  std::string assumed;
-  std::map<std::string, Datum> feeds;
+  MadeFeeds feeds;
   std::vector<std::pair<std::string, PeerTimes>> peers;
 
   double percentile(double p) const {
@@ -53,7 +52,7 @@ struct Measurement {
 
 void time_runs(Session& session, const Options& options, Measurement& m) {
   IoBinding binding(session);
-  for (const auto& [name, value] : m.feeds) binding.bind_input(name, value);
+  for (const auto& [name, value] : m.feeds.values) binding.bind_input(name, value);
   for (const ValueInfo& info : session.outputs()) binding.bind_output(info.name);
   const bool terminal = isatty(STDERR_FILENO) != 0;
   const double begin = now_ms();
@@ -75,31 +74,30 @@ Measurement measure(const Options& options) {
   Session session(options.model, options.session);
   m.load_ms = now_ms() - start;
   const std::vector<ValueInfo> inputs = session.inputs();
-  m.assumed = assumed_extents(inputs, options.inputs);
   m.feeds = make_feeds(inputs, options.inputs);
   start = now_ms();
-  with_assumed_extents(inputs, options.inputs, [&] { session.run(m.feeds); });
+  with_assumed_extents(m.feeds.assumed, options.inputs, [&] { session.run(m.feeds.values); });
   m.first_ms = now_ms() - start;
   time_runs(session, options, m);
   m.peak_mb = peak_mb() - m.before_mb;
   m.memory = session.memory();
   m.threads = options.session.intra_op_num_threads ? options.session.intra_op_num_threads : ThreadPool::shared()->num_threads();
   for (const std::string& name : options.peers)
-    m.peers.emplace_back(name, time_peer(name, options.python, options.model, m.feeds, options.session.intra_op_num_threads ? m.threads : 0,
-                                         static_cast<int>(m.times_ms.size())));
+    m.peers.emplace_back(name, time_peer(name, options.python, options.model, m.feeds.values,
+                                         options.session.intra_op_num_threads ? m.threads : 0, static_cast<int>(m.times_ms.size())));
   return m;
 }
 
 void print_json(const Options& options, const Measurement& m) {
   nlohmann::json inputs = nlohmann::json::object(), peers = nlohmann::json::object();
-  for (const auto& [name, value] : m.feeds) inputs[name] = describe(value);
+  for (const auto& [name, value] : m.feeds.values) inputs[name] = describe(value);
   for (const auto& [name, peer] : m.peers)
     peers[name] = {{"version", peer.version}, {"median_ms", peer.median_ms}, {"load_ms", peer.load_ms}};
   const nlohmann::json out{{"model", options.model},
                            {"threads", m.threads},
                            {"runs", m.times_ms.size()},
                            {"inputs", inputs},
-                           {"assumed_extents", m.assumed},
+                           {"assumed_extents", joined(m.feeds.assumed)},
                            {"latency_ms",
                             {{"median", m.percentile(0.5)},
                              {"p90", m.percentile(0.9)},
@@ -124,8 +122,8 @@ int bench(const Options& options) {
     return 0;
   }
   show("{}  ({} thread{}, {} runs)\n", styled(options.model, Style::bold), m.threads, m.threads == 1 ? "" : "s", m.times_ms.size());
-  for (const auto& [name, value] : m.feeds) show("  input       {} {}\n", name, describe(value));
-  if (!m.assumed.empty()) show("  assumed     {}; --dim NAME=EXTENT or --shapes INPUT:EXTENTS sets others\n", m.assumed);
+  for (const auto& [name, value] : m.feeds.values) show("  input       {} {}\n", name, describe(value));
+  if (!m.feeds.assumed.empty()) show("  assumed     {}\n", assumed_text(m.feeds.assumed, options.inputs));
   show("  latency     median {:.3f} ms, p90 {:.3f}, p99 {:.3f}, min {:.3f}, max {:.3f}\n", m.percentile(0.5), m.percentile(0.9),
        m.percentile(0.99), m.times_ms.front(), m.times_ms.back());
   show("  throughput  {:.1f} runs/s\n", m.runs_per_second());

@@ -25,18 +25,25 @@ struct CheckOptions {
   SessionOptions session;
 };
 
+struct PlanChecks {
+  nlohmann::json plans = nlohmann::json::object();
+  AssumedExtents assumed;
+};
+
 // @return false if a plan is wrong, or a run fails for another reason.
 bool check_schedule(const CheckOptions& options, const Model& model, const char* name, SessionOptions session_options, MemoryReport* memory,
-                    nlohmann::json& found) {
+                    PlanChecks& found) {
   auto say = [&](bool right, const std::string& text) {
-    found[name] = {{"right", right}, {"text", text}};
+    found.plans[name] = {{"right", right}, {"text", text}};
     if (!options.json) show("{}: {}\n", name, text);
     return right;
   };
   session_options.verify_plans = true;
   try {
     Session session(model, session_options);
-    session.run(make_feeds(session.inputs(), options.inputs));
+    const MadeFeeds feeds = make_feeds(session.inputs(), options.inputs);
+    found.assumed = feeds.assumed;
+    with_assumed_extents(feeds.assumed, options.inputs, [&] { session.run(feeds.values); });
     if (memory) *memory = session.memory();
     return say(true, "every node reads what was written for it");
   } catch (const OutOfMemory& error) {
@@ -47,7 +54,7 @@ bool check_schedule(const CheckOptions& options, const Model& model, const char*
   }
 }
 
-bool check_plans(const CheckOptions& options, const Model& model, nlohmann::json& found) {
+bool check_plans(const CheckOptions& options, const Model& model, PlanChecks& found) {
   MemoryReport memory;
   bool right = check_schedule(options, model, "in order", options.session, &memory, found);
   SessionOptions parallel = options.session;
@@ -78,9 +85,13 @@ int check(const CheckOptions& options) {
     else
       show("{}: {} thing{} to see to before this build can run it\n", options.model, problems.size(), problems.size() == 1 ? "" : "s");
   }
-  nlohmann::json plans = nlohmann::json::object();
-  const bool right = problems.empty() && (!options.plans || check_plans(options, model, plans));
-  if (options.json) show_json(nlohmann::json{{"model", options.model}, {"unsupported", problems}, {"plans", plans}});
+  PlanChecks found;
+  const bool right = problems.empty() && (!options.plans || check_plans(options, model, found));
+  if (options.json)
+    show_json(nlohmann::json{
+        {"model", options.model}, {"unsupported", problems}, {"plans", found.plans}, {"assumed_extents", joined(found.assumed)}});
+  else
+    print_assumed(found.assumed, options.inputs);
   return right ? 0 : 1;
 }
 

@@ -120,13 +120,14 @@ std::vector<ComparedValue> compared_values(const std::vector<std::pair<std::stri
   return values;
 }
 
-void print_json(const std::vector<ComparedValue>& values, const std::string& first) {
+void print_json(const std::vector<ComparedValue>& values, const std::string& first, const AssumedExtents& assumed) {
   auto list = nlohmann::json::array();
   for (const ComparedValue& value : values) {
     list.push_back({{"name", value.name}, {"treadle", value.ours}, {"other", value.theirs}, {"differs", value.differs}});
     if (value.difference.comparable) list.back()["largest_difference"] = value.difference.largest;
   }
-  show_json(nlohmann::json{{"compared", values.size()}, {"first_node_that_differs", first}, {"values", list}});
+  show_json(nlohmann::json{
+      {"compared", values.size()}, {"first_node_that_differs", first}, {"assumed_extents", joined(assumed)}, {"values", list}});
 }
 
 // The stage that onnxruntime is compared with is the graph as written, on which session options have no influence.
@@ -143,10 +144,10 @@ int compare(const CompareOptions& options) {
   check_options(options);
   const Model model = Model::load(options.model);
   check_symbols(model, complete(options.session));
-  const std::map<std::string, Datum> feeds = make_feeds(model.inputs(), options.inputs);
+  const MadeFeeds feeds = make_feeds(model.inputs(), options.inputs);
   std::vector<std::pair<std::string, Datum>> ours;
-  with_assumed_extents(model.inputs(), options.inputs, [&] { ours = run_intermediates(model, feeds); });
-  const std::vector<ComparedValue> values = compared_values(ours, values_to_compare_with(model, options, ours, feeds), options);
+  with_assumed_extents(feeds.assumed, options.inputs, [&] { ours = run_intermediates(model, feeds.values); });
+  const std::vector<ComparedValue> values = compared_values(ours, values_to_compare_with(model, options, ours, feeds.values), options);
   if (values.empty())
     throw Error(ErrorCode::invalid_argument,
                 fmt::format("nothing was compared: no value of \"{}\" is a tensor that {} has as well", options.model,
@@ -158,7 +159,7 @@ int compare(const CompareOptions& options) {
     first = describe(graph->node(graph->value(graph->find_value(bad->name)).producer));
   }
   if (options.json) {
-    print_json(values, first);
+    print_json(values, first, feeds.assumed);
     return first.empty() ? 0 : 1;
   }
   TextTable table({"", "value", "difference", "largest", options.with == "onnxruntime" ? "treadle" : "as written", options.with});
@@ -169,6 +170,7 @@ int compare(const CompareOptions& options) {
                  d.comparable ? fmt::format("{:.3g}", d.magnitude) : "-", value.ours, value.theirs});
     }
   if (!table.empty()) show("{}", table.to_text());
+  print_assumed(feeds.assumed, options.inputs);
   if (first.empty())
     show("{} of {} values compared, none differs by more than {} + {} * |reference|\n", values.size(), ours.size(), options.atol,
          options.rtol);

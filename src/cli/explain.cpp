@@ -37,12 +37,13 @@ struct ExplainOptions {
 // The session is planned for the inputs' extents; no node runs.
 Json planned_profile(Session& session, const ExplainRequest& a, const MachinePeaks& peaks) {
   Profile profile;
-  with_assumed_extents(session.inputs(), a.inputs, [&] {
+  const MadeFeeds feeds = make_feeds(session.inputs(), a.inputs);
+  with_assumed_extents(feeds.assumed, a.inputs, [&] {
     const Profiler profiler = session.profiler({.passes = !session.model().impl().compiled});
-    const PartialRun not_begun = session.partial_run(make_feeds(session.inputs(), a.inputs));
+    const PartialRun not_begun = session.partial_run(feeds.values);
     profile = profiler.profile();
   });
-  Json json = Json::parse(profile_to_json(profile, {.model = a.name, .peaks = peaks}));
+  Json json = Json::parse(profile_to_json(profile, {.model = a.name, .peaks = peaks, .assumed_extents = joined(feeds.assumed)}));
   for (size_t i = 0; i < profile.nodes.size(); ++i) {
     const ProfiledNode& node = profile.nodes[i];
     if (!node.flops || !node.bytes) continue;
@@ -85,7 +86,7 @@ Json explain_document(const Model& model, const ExplainRequest& a) {
   Json planned = planned_profile(session, a, peaks);
   Json json{
       {"format", "treadle-explain"}, {"version", 1}, {"model", a.name}, {"nodes_as_read", totals_of(*model.impl().import()).num_nodes()}};
-  if (const std::string assumed = assumed_extents(session.inputs(), a.inputs); !assumed.empty()) json["assumed"] = assumed;
+  json["assumed_extents"] = planned.at("assumed_extents");
   json["environment"] = planned.at("environment");
   json["peaks"] = planned.at("peaks");
   json["passes"] = passes_json(trace);
@@ -210,7 +211,8 @@ bool concerns(const Json& change, const std::string& name) {
 
 // What became of a node of the model, or where one that runs comes from. @throws Error(not_found)
 Json node_history(const Json& document, const std::string& name) {
-  Json history{{"node", name}, {"steps", Json::array()}, {"runs_as", Json::array()}};
+  Json history{
+      {"node", name}, {"assumed_extents", document.value("assumed_extents", "")}, {"steps", Json::array()}, {"runs_as", Json::array()}};
   for (const Json& node : document.at("nodes")) {
     const Json sources = node.value("sources", Json::array());
     if (node.at("name") != name && !contains(sources, name)) continue;
@@ -227,8 +229,13 @@ Json node_history(const Json& document, const std::string& name) {
   return history;
 }
 
+std::string assumed_line(const Json& document) {
+  const std::string assumed = document.value("assumed_extents", "");
+  return assumed.empty() ? assumed : "  dimensions that were not given: " + assumed + "\n";
+}
+
 std::string history_text(const Json& history) {
-  std::string text = history.at("node").get<std::string>() + "\n";
+  std::string text = history.at("node").get<std::string>() + "\n" + assumed_line(history);
   for (const Json& step : history.at("steps"))
     text += fmt::format("  {}: {}\n", step.at("pass").get<std::string>(), step.at("what").get<std::string>());
   if (history.at("steps").empty()) text += "  no pass changed it\n";
@@ -253,7 +260,7 @@ std::string history_text(const Json& history) {
 std::string document_text(const Json& document, int top) {
   std::string text = fmt::format("{}: {} nodes as read, {} as they run\n", document.at("model").get<std::string>(),
                                  document.at("nodes_as_read").get<size_t>(), document.at("nodes").size());
-  if (document.contains("assumed")) text += "  dimensions that were not given: " + document.at("assumed").get<std::string>() + "\n";
+  text += assumed_line(document);
   return text + passes_text(document) + nodes_text(document, top) + memory_text(document);
 }
 

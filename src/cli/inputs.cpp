@@ -12,6 +12,7 @@
 #include <set>
 
 #include "cli/media.h"
+#include "cli/terminal.h"
 #include "core/dispatch.h"
 #include "core/file.h"
 #include "core/float_types.h"
@@ -165,15 +166,19 @@ Tensor literal_numbers(const ValueInfo& info, const std::string& text, const Sha
   return tensor;
 }
 
-Datum read_input(const ValueInfo& info, const std::string& given, const Shape& shape, const PictureOptions& pictures) {
+bool is_literal(const ValueInfo& info, const std::string& given) {
+  return !is_known_file(given) || (info.dtype == DType::string && !std::filesystem::exists(given));
+}
+
+Tensor literal(const ValueInfo& info, const std::string& given, const Shape& shape) {
+  if (info.dtype != DType::string) return literal_numbers(info, given, shape);
+  Tensor tensor(DType::string, shape);
+  std::fill_n(tensor.data<std::string>(), tensor.num_elements(), given);
+  return tensor;
+}
+
+Datum read_input(const ValueInfo& info, const std::string& given, const PictureOptions& pictures) {
   const std::string extension = extension_of(given);
-  const bool is_text = info.dtype == DType::string;
-  if (!is_known_file(given) || (is_text && !std::filesystem::exists(given))) {
-    if (!is_text) return literal_numbers(info, given, shape);
-    Tensor tensor(DType::string, shape);
-    std::fill_n(tensor.data<std::string>(), tensor.num_elements(), given);
-    return tensor;
-  }
   if (extension == ".npy") return train::map_npy(given);
   if (extension == ".wav") return sound_for(info, given);
   if (extension == ".pb") {
@@ -183,25 +188,54 @@ Datum read_input(const ValueInfo& info, const std::string& given, const Shape& s
   return image_for(info, given, pictures);
 }
 
-// The extents of an input that no file gives, and what had to be assumed for them.
-Shape shape_for(const ValueInfo& info, const std::map<std::string, int64_t>& dimensions, const std::map<std::string, Shape>& shapes,
-                int64_t default_extent, std::set<std::string>* assumed = nullptr) {
-  if (auto found = shapes.find(info.name); found != shapes.end()) return found->second;
-  Shape shape;
-  for (size_t axis = 0; axis < info.shape.size(); ++axis) {
-    if (const auto* value = std::get_if<int64_t>(&info.shape[axis])) {
-      shape.push_back(*value);
-      continue;
-    }
-    const auto& symbol = std::get<std::string>(info.shape[axis]);
-    auto found = dimensions.find(symbol);
-    if (found == dimensions.end() && assumed)
-      assumed->insert(symbol.empty() ? fmt::format("{} axis {}={}", info.name, axis, default_extent)
-                                     : fmt::format("{}={}", symbol, default_extent));
-    shape.push_back(found == dimensions.end() ? default_extent : found->second);
+// The extents of inputs that no file gives.
+class Extents {
+ public:
+  Extents(const std::vector<ValueInfo>& inputs, const InputOptions& options)
+      : shapes_(given_shapes(inputs, options)), dimensions_(given_dimensions(inputs, options)), default_extent_(options.default_extent) {}
+
+  // A value that is given says what its symbols are, in the other inputs as well.
+  void learn(const ValueInfo& info, const Datum& value) {
+    if (!value.is_tensor() || value.tensor().shape().rank() != static_cast<int>(info.shape.size())) return;
+    for (size_t axis = 0; axis < info.shape.size(); ++axis)
+      if (const std::string* symbol = open_at(info, axis); symbol && !symbol->empty())
+        dimensions_.emplace(*symbol, value.tensor().shape()[static_cast<int>(axis)]);
   }
-  return shape;
-}
+
+  Shape of(const ValueInfo& info) const {
+    if (auto found = shapes_.find(info.name); found != shapes_.end()) return found->second;
+    Shape shape;
+    for (const auto& extent : info.shape) {
+      const auto* symbol = std::get_if<std::string>(&extent);
+      const auto found = symbol ? dimensions_.find(*symbol) : dimensions_.end();
+      shape.push_back(!symbol ? std::get<int64_t>(extent) : found == dimensions_.end() ? default_extent_ : found->second);
+    }
+    return shape;
+  }
+
+  // @param shape  of the value that was made: a list of numbers has the extent that it needs.
+  void note_assumed(const ValueInfo& info, const Shape& shape, AssumedExtents& assumed) const {
+    if (shapes_.contains(info.name)) return;
+    if (!info.has_rank) assumed.insert(fmt::format("{} is a scalar", info.name));
+    for (size_t axis = 0; axis < info.shape.size(); ++axis) {
+      const std::string* symbol = open_at(info, axis);
+      if (!symbol || shape[static_cast<int>(axis)] != default_extent_) continue;
+      assumed.insert(symbol->empty() ? fmt::format("{} axis {}={}", info.name, axis, default_extent_)
+                                     : fmt::format("{}={}", *symbol, default_extent_));
+    }
+  }
+
+ private:
+  // The symbol, which may be empty, of an extent that nothing says; else null.
+  const std::string* open_at(const ValueInfo& info, size_t axis) const {
+    const auto* symbol = std::get_if<std::string>(&info.shape[axis]);
+    return symbol && !dimensions_.contains(*symbol) ? symbol : nullptr;
+  }
+
+  std::map<std::string, Shape> shapes_;
+  std::map<std::string, int64_t> dimensions_;
+  int64_t default_extent_;
+};
 
 Tensor random_tensor(const ValueInfo& info, const Shape& shape, std::mt19937_64& random) {
   Tensor tensor(info.dtype, shape);
@@ -252,6 +286,7 @@ void add_sample_options(CLI::App& app, InputOptions& options) {
       ->allow_extra_args(false)
       ->take_all();
   app.add_option("--default-dim", options.default_extent, "Extent of dimensions that neither --shapes nor --dim sets")
+      ->check(CLI::NonNegativeNumber)
       ->capture_default_str();
   app.add_option("--seed", options.seed, "Seed for random inputs")->capture_default_str();
   add_picture_options(app, options.pictures);
@@ -284,11 +319,14 @@ void add_session_options(CLI::App& app, SessionOptions& options) {
 
 void check_extents(const std::vector<ValueInfo>& inputs, const InputOptions& options) { (void)given_dimensions(inputs, options); }
 
-std::map<std::string, Datum> make_feeds(const std::vector<ValueInfo>& inputs, const InputOptions& options) {
-  const std::map<std::string, Shape> shapes = given_shapes(inputs, options);
-  const std::map<std::string, int64_t> dimensions = given_dimensions(inputs, options);
-  auto shape_of = [&](const ValueInfo& info) { return shape_for(info, dimensions, shapes, options.default_extent); };
-  std::map<std::string, Datum> feeds;
+MadeFeeds make_feeds(const std::vector<ValueInfo>& inputs, const InputOptions& options) {
+  Extents extents(inputs, options);
+  MadeFeeds made;
+  std::vector<std::pair<const ValueInfo*, std::string>> literals;  // behind the files, which tell extents
+  auto add_read = [&](const ValueInfo& info, Datum value) {
+    extents.learn(info, value);
+    made.values[info.name] = std::move(value);
+  };
   size_t position = 0;
   for (const std::string& argument : options.files) {
     const size_t equals = std::filesystem::exists(argument) ? std::string::npos : argument.find('=');
@@ -296,52 +334,53 @@ std::map<std::string, Datum> make_feeds(const std::vector<ValueInfo>& inputs, co
     if (extension_of(given) == ".npz") {
       for (auto& [name, tensor] : train::read_npz(given)) {
         std::string input = name.rfind("in:", 0) == 0 ? name.substr(3) : name;  // reference files keep inputs and outputs apart by a prefix
-        if (name.rfind("out:", 0) != 0) feeds[input_of(inputs, input).name] = tensor;
+        if (name.rfind("out:", 0) != 0) add_read(input_of(inputs, input), tensor);
       }
       continue;
     }
     if (equals == std::string::npos && position >= inputs.size())
       throw Error(ErrorCode::invalid_argument, fmt::format("\"{}\": the model has {} inputs only", given, inputs.size()));
     const ValueInfo& info = equals == std::string::npos ? inputs[position++] : input_of(inputs, argument.substr(0, equals));
-    feeds[info.name] = read_input(info, given, shape_of(info), options.pictures);
+    if (is_literal(info, given))
+      literals.emplace_back(&info, given);
+    else
+      add_read(info, read_input(info, given, options.pictures));
+  }
+  auto add_made = [&](const ValueInfo& info, Tensor value) {
+    extents.note_assumed(info, value.shape(), made.assumed);
+    made.values[info.name] = std::move(value);
+  };
+  for (const auto& [info, text] : literals) {
+    add_made(*info, literal(*info, text, extents.of(*info)));
+    extents.learn(*info, made.values.at(info->name));
   }
   std::mt19937_64 random(options.seed);
   for (const ValueInfo& info : inputs) {
-    if (feeds.contains(info.name)) continue;
+    if (made.values.contains(info.name)) continue;
     if (info.type.rfind("tensor", 0) != 0)
       throw Error(ErrorCode::invalid_argument, fmt::format("the input \"{}\" is {}: give it a file", info.name, info.type));
-    feeds[info.name] = random_tensor(info, shape_of(info), random);
+    add_made(info, random_tensor(info, extents.of(info), random));
   }
-  return feeds;
+  return made;
 }
 
-std::string assumed_extents(const std::vector<ValueInfo>& inputs, const InputOptions& options) {
-  std::set<std::string> named, assumed;
-  size_t position = 0;
-  for (const std::string& argument : options.files) {
-    if (extension_of(argument) == ".npz") return {};
-    const size_t equals = argument.find('=');
-    if (equals != std::string::npos)
-      named.insert(argument.substr(0, equals));
-    else if (position < inputs.size())
-      named.insert(inputs[position++].name);
-  }
-  const auto shapes = given_shapes(inputs, options);
-  const auto dimensions = given_dimensions(inputs, options);
-  for (const ValueInfo& info : inputs)
-    if (!named.contains(info.name)) shape_for(info, dimensions, shapes, options.default_extent, &assumed);
-  return fmt::format("{}", fmt::join(assumed, ", "));
+std::string joined(const AssumedExtents& assumed) { return fmt::format("{}", fmt::join(assumed, ", ")); }
+
+std::string assumed_text(const AssumedExtents& assumed, const InputOptions& options) {
+  return assumed.empty() ? std::string() : fmt::format("{}; {} sets others", joined(assumed), options.setters);
 }
 
-void with_assumed_extents(const std::vector<ValueInfo>& inputs, const InputOptions& options, const std::function<void()>& run) {
+void print_assumed(const AssumedExtents& assumed, const InputOptions& options) {
+  if (!assumed.empty()) show("assumed: {}\n", assumed_text(assumed, options));
+}
+
+void with_assumed_extents(const AssumedExtents& assumed, const InputOptions& options, const std::function<void()>& run) {
   try {
     run();
-  } catch (const Error& error) {
-    const std::string assumed = assumed_extents(inputs, options);
-    if (assumed.empty()) throw;
-    throw Error(error.code(),
-                fmt::format("{}\n  Dimensions that were not given: {}. Set them by --dim NAME=EXTENT or --shapes INPUT:EXTENTS.",
-                            error.what(), assumed));
+  } catch (Error& error) {
+    if (!assumed.empty())
+      error.add_details(fmt::format("Dimensions that were not given: {}. Set them by {}.", joined(assumed), options.setters));
+    throw;
   }
 }
 
@@ -381,11 +420,13 @@ std::string summary(const Datum& datum, int64_t max_elements) {
 }
 
 std::map<std::string, Datum> make_sample(const std::vector<ValueInfo>& infos, const InputOptions& options,
-                                         const std::vector<std::string>& files, int64_t i) {
+                                         const std::vector<std::string>& files, int64_t i, AssumedExtents& assumed) {
   InputOptions inputs = options;
   inputs.seed += static_cast<uint64_t>(i);
   if (i < static_cast<int64_t>(files.size())) inputs.files = {files[static_cast<size_t>(i)]};
-  return make_feeds(infos, inputs);
+  MadeFeeds made = make_feeds(infos, inputs);
+  assumed.merge(made.assumed);
+  return std::move(made.values);
 }
 
 std::vector<std::string> sample_files(const std::vector<std::string>& paths) {

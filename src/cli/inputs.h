@@ -4,7 +4,9 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <set>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "cli/pictures.h"
@@ -24,6 +26,7 @@ struct InputOptions {
   PictureOptions pictures;
   int64_t default_extent = 1;
   uint64_t seed = 0;
+  std::string_view setters = "--dim NAME=EXTENT or --shapes INPUT:EXTENTS";  // what sets extents, for texts
 };
 
 void add_input_options(CLI::App& app, InputOptions& options);
@@ -33,14 +36,27 @@ void add_sample_options(CLI::App& app, InputOptions& options);
 /// @throws Error naming what --dim and --shapes say of no input, or wrongly.
 void check_extents(const std::vector<ValueInfo>& inputs, const InputOptions& options);
 
-/// One value per input of the model: from its file or literal, or random (floats in [0, 1), integers 0 or 1, bools, empty strings).
-/// @throws Error naming the input or the file.
-std::map<std::string, Datum> make_feeds(const std::vector<ValueInfo>& inputs, const InputOptions& options);
+/// Extents that neither the model, nor a file, nor an option says: "N=1", "images axis 2=1".
+using AssumedExtents = std::set<std::string>;
 
-/// Extents of random inputs that neither the model nor an option says: "N=1, images axis 2=1". Empty if there are none.
-std::string assumed_extents(const std::vector<ValueInfo>& inputs, const InputOptions& options);
-/// Calls `run`; an error is followed by the extents that were assumed, which are the usual cause.
-void with_assumed_extents(const std::vector<ValueInfo>& inputs, const InputOptions& options, const std::function<void()>& run);
+struct MadeFeeds {
+  std::map<std::string, Datum> values;
+  AssumedExtents assumed;  ///< results and figures hold for these: every command tells them
+};
+
+/// One value per input of the model: from its file or literal, or random (floats in [0, 1), integers 0 or 1, bools, empty strings).
+/// Symbols have the extents that files give them.
+/// @throws Error naming the input or the file.
+MadeFeeds make_feeds(const std::vector<ValueInfo>& inputs, const InputOptions& options);
+
+/// "N=1, images axis 2=1", as JSON has it; empty if there are none.
+std::string joined(const AssumedExtents& assumed);
+/// The same, and what sets others.
+std::string assumed_text(const AssumedExtents& assumed, const InputOptions& options);
+/// Prints a line with this text, if there are any.
+void print_assumed(const AssumedExtents& assumed, const InputOptions& options);
+/// Calls `run`; an error is followed by the extents that were assumed until then, which are the usual cause.
+void with_assumed_extents(const AssumedExtents& assumed, const InputOptions& options, const std::function<void()>& run);
 
 /// "[N, 3, 224, 224]"; "?" where an extent has no name, "[...]" where the rank is unknown.
 std::string shape_text(const ValueInfo& info);
@@ -55,8 +71,9 @@ void add_session_options(CLI::App& app, SessionOptions& options);
 std::string summary(const Datum& datum, int64_t max_elements = 8);
 
 /// The feeds of sample i: from files[i], or random where there are no so many files, each with a seed of its own.
+/// @param assumed  gets what was assumed for this sample.
 std::map<std::string, Datum> make_sample(const std::vector<ValueInfo>& infos, const InputOptions& options,
-                                         const std::vector<std::string>& files, int64_t i);
+                                         const std::vector<std::string>& files, int64_t i, AssumedExtents& assumed);
 /// The files of the arguments and folders, one sample each, in order of their names.
 /// @throws Error(not_found) for a folder without any
 std::vector<std::string> sample_files(const std::vector<std::string>& paths);

@@ -46,15 +46,16 @@ struct Inspection {
   ModelTotals as_read, optimised;
   std::optional<MemoryReport> memory;  // of a run
   std::string unplanned;               // why there is none
-  std::string assumed;                 // extents that nobody gave
+  AssumedExtents assumed;
 };
 
 // Cost and memory for the extents of the feeds. Random inputs do not suit every model (indices out of range, extents that must agree): what
 // fails then is told, and the cost is that of the nodes whose shapes are known without.
 void measure(const Model& model, const InspectOptions& options, Inspection& found) {
   const Session session(model, options.session);
-  std::map<std::string, Datum> feeds = make_feeds(session.inputs(), options.inputs);
-  found.assumed = assumed_extents(session.inputs(), options.inputs);
+  const MadeFeeds made = make_feeds(session.inputs(), options.inputs);
+  const std::map<std::string, Datum>& feeds = made.values;
+  found.assumed = made.assumed;
   auto optimised_for = [&](bool with_extents) {
     std::unique_ptr<Graph> graph = model.impl().import();
     for (ValueId id : graph->inputs)
@@ -92,7 +93,7 @@ nlohmann::json to_json(const Model& model, const Inspection& found) {
                      {"weight_bytes_by_dtype", found.as_read.weight_bytes},
                      {"unsupported", found.missing}};
   if (!found.missing.empty()) return out;
-  out["assumed_extents"] = found.assumed;
+  out["assumed_extents"] = joined(found.assumed);
   out["optimised"] = {{"operators", found.optimised.operators},
                       {"flops", found.optimised.flops},
                       {"bytes_moved", found.optimised.bytes_moved},
@@ -113,7 +114,7 @@ double megabytes_of(size_t bytes) { return static_cast<double>(bytes) / 1e6; }
 
 void print_line(std::string_view what, const std::string& text) { show("  {} {}\n", styled(fmt::format("{:9}", what), Style::bold), text); }
 
-void print_costs(const Inspection& found) {
+void print_costs(const Inspection& found, const InputOptions& inputs) {
   const ModelTotals& totals = found.optimised;
   std::string cost = fmt::format("{:.3f} GFLOP, {:.2f} MB moved", totals.flops / 1e9, totals.bytes_moved / 1e6);
   if (totals.nodes_without_cost > 0)
@@ -130,12 +131,12 @@ void print_costs(const Inspection& found) {
     print_line("memory", "unknown: a run with random inputs fails");
     print_line("", found.unplanned);
   }
-  if (!found.assumed.empty()) print_line("assumed", found.assumed + "; --dim NAME=EXTENT or --shapes INPUT:EXTENTS sets others");
+  if (!found.assumed.empty()) print_line("assumed", assumed_text(found.assumed, inputs));
 }
 
-void print_model(const std::string& path, const Model& model, const Inspection& found) {
+void print_model(const InspectOptions& options, const Model& model, const Inspection& found) {
   const ModelMetadata& metadata = model.metadata();
-  show("{}\n", styled(path, Style::bold));
+  show("{}\n", styled(options.model, Style::bold));
   std::string producer = metadata.producer_name;
   if (!metadata.producer_version.empty()) producer += " " + metadata.producer_version;
   print_line("producer", fmt::format("{}{}IR {}", producer, producer.empty() ? "" : ", ", metadata.ir_version));
@@ -161,7 +162,7 @@ void print_model(const std::string& path, const Model& model, const Inspection& 
   TextTable table({"count", "operator"});
   for (const auto& [name, count] : found.as_read.operators) table.add({std::to_string(count), name});
   show("{}", table.to_text(4));
-  if (found.missing.empty()) print_costs(found);
+  if (found.missing.empty()) print_costs(found, options.inputs);
   for (const std::string& line : found.missing) print_line("missing", line);
 }
 
@@ -180,7 +181,7 @@ int inspect(const InspectOptions& options) {
   if (options.json)
     show_json(to_json(model, found));
   else
-    print_model(options.model, model, found);
+    print_model(options, model, found);
   return 0;
 }
 

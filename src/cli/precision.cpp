@@ -31,22 +31,31 @@ int choose(const PrecisionArguments& a) {
   const std::vector<std::string> files = sample_files(a.data);
   const int64_t count = files.empty() ? a.random_samples : static_cast<int64_t>(files.size());
   int64_t next = 0;
-  const PrecisionChoice choice = choose_precision(
-      model,
-      [&](std::map<std::string, Datum>& feeds) {
-        if (next == count) return false;
-        feeds = make_sample(model.inputs(), a.inputs, files, next++);
-        return true;
-      },
-      a.options);
+  AssumedExtents assumed;
+  PrecisionChoice choice;
+  with_assumed_extents(assumed, a.inputs, [&] {
+    choice = choose_precision(
+        model,
+        [&](std::map<std::string, Datum>& feeds) {
+          if (next == count) return false;
+          feeds = make_sample(model.inputs(), a.inputs, files, next++, assumed);
+          return true;
+        },
+        a.options);
+  });
   if (!a.json) {
+    print_assumed(assumed, a.inputs);
     show_text(stdout, choice.to_text());
     return 0;
   }
   auto tried = nlohmann::json::array();
   for (const TriedPrecision& one : choice.tried)
     tried.push_back({{"precision", one.precision}, {"error", one.error}, {"milliseconds", one.milliseconds}});
-  show_json(nlohmann::json{{"precision", choice.precision}, {"error", choice.error}, {"speedup", choice.speedup}, {"tried", tried}});
+  show_json(nlohmann::json{{"precision", choice.precision},
+                           {"error", choice.error},
+                           {"speedup", choice.speedup},
+                           {"assumed_extents", joined(assumed)},
+                           {"tried", tried}});
   return 0;
 }
 

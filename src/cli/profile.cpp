@@ -136,9 +136,11 @@ MadeProfile profile_model(const ProfileArguments& a) {
   double start = profile_clock_ns();
   Session session(a.model, a.session);
   context.load_ms = (profile_clock_ns() - start) / 1e6;
-  const std::map<std::string, Datum> feeds = make_feeds(session.inputs(), a.inputs);
+  const MadeFeeds made = make_feeds(session.inputs(), a.inputs);
+  const std::map<std::string, Datum>& feeds = made.values;
+  context.assumed_extents = joined(made.assumed);
   start = profile_clock_ns();
-  session.run(feeds);
+  with_assumed_extents(made.assumed, a.inputs, [&] { session.run(feeds); });
   context.first_run_ms = (profile_clock_ns() - start) / 1e6;
   IoBinding binding(session);
   for (const auto& [name, value] : feeds) binding.bind_input(name, value);

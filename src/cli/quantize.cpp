@@ -9,6 +9,7 @@
 #include <cstdio>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "cli/commands.h"
 #include "cli/inputs.h"
@@ -69,7 +70,8 @@ void refuse_nothing(const Model& model, const QuantizeArguments& a, const Quanti
     bool is_given = false;
     auto one_sample = [&](std::map<std::string, Datum>& feeds) {
       if (std::exchange(is_given, true)) return false;
-      feeds = make_sample(model.inputs(), a.inputs, {}, 0);
+      AssumedExtents not_reported;
+      feeds = make_sample(model.inputs(), a.inputs, {}, 0, not_reported);
       return true;
     };
     try {
@@ -98,6 +100,8 @@ nlohmann::json to_json(const QuantizeReport& report) {
   return {{"bytes_before", report.bytes_before},
           {"bytes_after", report.bytes_after},
           {"calibration_samples", report.calibration_samples},
+          {"compared_samples", report.compared_samples},
+          {"warnings", report.warnings()},
           {"nodes", nodes},
           {"outputs", outputs}};
 }
@@ -121,17 +125,26 @@ int run_quantize(QuantizeArguments& a) {
   if (o.mode == QuantizeMode::qdq && count == 0)
     throw Error(ErrorCode::invalid_argument,
                 "mode qdq needs values that the inputs take in use: --data FILE or FOLDER, or --random 8 to try the command");
-  auto sample = [&](int64_t i) { return make_sample(model.inputs(), a.inputs, files, i); };
+  AssumedExtents assumed;
+  auto sample = [&](int64_t i) { return make_sample(model.inputs(), a.inputs, files, i, assumed); };
   int64_t next = 0;
-  const QuantizeResult result = quantize(model, o, [&](std::map<std::string, Datum>& feeds) {
-    if (next == count) return false;
-    feeds = sample(next++);
-    return true;
+  std::optional<QuantizeResult> made;
+  with_assumed_extents(assumed, a.inputs, [&] {
+    made = quantize(model, o, [&](std::map<std::string, Datum>& feeds) {
+      if (next == count) return false;
+      feeds = sample(next++);
+      return true;
+    });
   });
+  const QuantizeResult& result = *made;
   refuse_nothing(model, a, result.report);
   save(result.model, a.output, result.report.bytes_after);
   nlohmann::json json = to_json(result.report);
-  if (!a.quiet && !a.json) show_text(stdout, result.report.to_text());
+  json["assumed_extents"] = joined(assumed);
+  if (!a.quiet && !a.json)
+    show_text(stdout, result.report.to_text()), print_assumed(assumed, a.inputs);
+  else
+    for (const std::string& warning : result.report.warnings()) show_on(stderr, "treadle quantize: warning: {}\n", warning);
   if (a.verify) {
     const Session before(model), after(Model::load(a.output));
     const auto feeds = sample(0);

@@ -192,7 +192,7 @@ class Trials {
     if (!symbol) return;
     InputOptions inputs = t_.inputs;
     inputs.dimensions.push_back(fmt::format("{}={}", *symbol, kBatch));
-    Subject changed(t_.model, t_.options, make_feeds(plain_.session().inputs(), inputs));
+    Subject changed(t_.model, t_.options, make_feeds(plain_.session().inputs(), inputs).values);
     Measured m = measure(plain_, changed, t_.seconds);
     for (double* value : {&m.changed.median, &m.changed.interval->first, &m.changed.interval->second}) *value /= kBatch;
     if (m.faster())

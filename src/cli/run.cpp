@@ -115,10 +115,10 @@ std::string file_name_of(std::string name) {
 int run(RunArguments& options) {
   options.session.enable_profiling = !options.profile.empty();
   Session session(options.model, options.session);
-  std::map<std::string, Datum> feeds = make_feeds(session.inputs(), options.inputs);
+  const MadeFeeds feeds = make_feeds(session.inputs(), options.inputs);
   const std::vector<std::string> labels = read_labels(options.labels);
   std::vector<Datum> results;
-  with_assumed_extents(session.inputs(), options.inputs, [&] { results = session.run(feeds, options.fetches); });
+  with_assumed_extents(feeds.assumed, options.inputs, [&] { results = session.run(feeds.values, options.fetches); });
   std::vector<std::string> names = options.fetches;
   if (names.empty())
     for (const ValueInfo& info : session.outputs()) names.push_back(info.name);
@@ -134,7 +134,10 @@ int run(RunArguments& options) {
       write_npy((std::filesystem::path(options.output_folder) / (file_name_of(names[i]) + ".npy")).string(), results[i].tensor());
     }
   }
-  if (options.json) show_json(nlohmann::json{{"outputs", list}});
+  if (options.json)
+    show_json(nlohmann::json{{"outputs", list}, {"assumed_extents", joined(feeds.assumed)}});
+  else
+    print_assumed(feeds.assumed, options.inputs);
   if (!options.profile.empty()) {
     const TraceFormat format = options.profile.ends_with(".pftrace") ? TraceFormat::perfetto : TraceFormat::chrome;
     const std::string trace = profile_to_trace(session.profile(), format);

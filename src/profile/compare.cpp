@@ -202,6 +202,8 @@ class Comparison {
       if (const std::string was = text(a, field), is = text(b, field);
           was != is && (std::string_view(field) == "options" || (!was.empty() && !is.empty())))
         list.emplace_back(title, fmt::format("{} -> {}", was.empty() ? "none" : was, is.empty() ? "none" : is));
+    if (const std::string was = text(before_, "assumed_extents"), is = text(after_, "assumed_extents"); was != is)
+      list.emplace_back("assumed extents", fmt::format("{} -> {}", was.empty() ? "none" : was, is.empty() ? "none" : is));
     return list;
   }
 

@@ -105,6 +105,7 @@ class ReportBuilder {
   void add_headline(Json& json) {
     if (!context_.model.empty()) json["model"] = context_.model;
     if (!context_.command.empty()) json["command"] = context_.command;
+    json["assumed_extents"] = context_.assumed_extents;
     const CpuInfo& cpu = cpu_info();
     json["environment"] = {
         {"cpu", profile_.cpu.empty() ? cpu.model_name : profile_.cpu},

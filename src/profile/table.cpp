@@ -35,6 +35,8 @@ std::string headline(const Document& document) {
                       runs.value("warmup", 0));
   if (environment.contains("threads")) text += ", " + threads_text(environment.at("threads"));
   text += ")\n";
+  if (const std::string assumed = document.value("assumed_extents", ""); !assumed.empty())
+    text += fmt::format("  assumed    {}; --dim NAME=EXTENT or --shapes INPUT:EXTENTS sets others\n", assumed);
   if (runs.contains("ms"))
     text += fmt::format("  run        median {:.3f} ms, p10 {:.3f}, p90 {:.3f}\n", runs.at("ms").at("median").get<double>(),
                         runs.at("ms").at("p10").get<double>(), runs.at("ms").at("p90").get<double>());

@@ -77,10 +77,13 @@ class TreeText {
         outside_.push_back(i);
     }
     add_run(document);
+    if (const std::string assumed = document.value("assumed_extents", ""); !assumed.empty())
+      assumed_ = fmt::format("dimensions that were not given: {}\n", assumed);
   }
 
   std::string text() const {
-    return "\ntree of a run  (ms: mean of a run, all threads together; own: without the layers in it, or the nodes of its bodies)\n" +
+    return assumed_ +
+           "\ntree of a run  (ms: mean of a run, all threads together; own: without the layers in it, or the nodes of its bodies)\n" +
            table_.to_text();
   }
 
@@ -127,6 +130,7 @@ class TreeText {
   const ProfileTreeOptions options_;
   std::vector<std::vector<size_t>> in_node_, in_branch_;  // nodes: of bodies; of no layer further in
   std::vector<size_t> outside_;
+  std::string assumed_;
   TextTable table_{{{"", false, 72}, {"nodes", true}, {"ms", true}, {"own ms", true}, {"%", true}}};
 };
 

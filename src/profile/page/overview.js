@@ -6,7 +6,8 @@ function showHeadline() {
   $('title').textContent = name;
   document.title = `Profile of ${name}`;
   $('subtitle').textContent = plural(runs.recorded || 0, 'recorded run') + (runs.warmup ? ` after ${runs.warmup} to warm up` : '') +
-    (environment.threads ? `, ${plural(environment.threads, 'thread')}` : '') + (environment.options ? `; ${environment.options}` : '');
+    (environment.threads ? `, ${plural(environment.threads, 'thread')}` : '') + (environment.options ? `; ${environment.options}` : '') +
+    (profile.assumed_extents ? `. Dimensions that were not given: ${profile.assumed_extents}` : '');
   const figure = (value, title, text) =>
     $('headline').append(make('div', { class: 'figure' }, make('h2', {}, title), make('b', {}, value), make('span', {}, text)));
   if (runs.ms) figure(time(runs.ms.median), 'A run, median', `p10 ${time(runs.ms.p10)}, p90 ${time(runs.ms.p90)}`);

@@ -5,7 +5,7 @@ function showPlanHeadline() {
   $('environment-title').textContent = 'Environment';
   $('path-hint').hidden = true;
   document.title = `Plan of ${name}`;
-  $('subtitle').textContent = 'Optimised and planned; no node ran' + (profile.assumed ? `. Dimensions that were not given: ${profile.assumed}` : '');
+  $('subtitle').textContent = 'Optimised and planned; no node ran' + (profile.assumed_extents ? `. Dimensions that were not given: ${profile.assumed_extents}` : '');
   const figure = (value, title, text) => $('headline').append(make('div', { class: 'figure' }, make('h2', {}, title), make('b', {}, value), make('span', {}, text)));
   figure(nodes.length.toLocaleString('en'), 'Nodes', `of ${profile.nodes_as_read.toLocaleString('en')} as read, by ${profile.passes.length === 1 ? '1 pass' : `${profile.passes.length} passes`}`);
   figure(time(estimated) || '0 ms', 'A run, at least', 'one node after the other, at the peaks of this machine' + (unknown ? `; ${plural(unknown, 'node')} of unknown cost` : ''));
