@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/commands.h"
+#include "cli/given_options.h"
 #include "cli/inputs.h"
 #include "cli/peer.h"
 #include "cli/terminal.h"
@@ -144,7 +145,7 @@ Command add_bench(CLI::App& app) {
   app.add_option("model", options->model, "ONNX file")->required();
   add_input_options(app, options->inputs);
   add_session_options(app, options->session);
-  app.add_option("--runs", options->runs, "Number of timed runs; by default as many as --seconds holds");
+  app.add_option("--runs", options->runs, "Number of timed runs; by default as many as --seconds holds")->check(CLI::NonNegativeNumber);
   app.add_option("--seconds", options->seconds, "Length of the measurement")->capture_default_str();
   app.add_option("--compare", options->peers, "Measure this runtime as well, right after; may be repeated")
       ->allow_extra_args(false)
@@ -153,7 +154,12 @@ Command add_bench(CLI::App& app) {
   app.add_option("--python", options->python, "Interpreter that has the runtimes of --compare")->capture_default_str();
   app.add_flag("--json", options->json, "Print JSON");
   app.footer("Example: treadle bench model.onnx --dim batch=8 --threads 1 --compare onnxruntime");
-  return [options] { return bench(*options); };
+  return [options, &app] {
+    const GivenOptions given(app);
+    given.need(options->runs <= 0, "no --runs, which says how many", {"--seconds"});
+    given.need(!options->peers.empty(), "--compare", {"--python"});
+    return bench(*options);
+  };
 }
 
 }  // namespace treadle::cli

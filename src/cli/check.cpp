@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "cli/commands.h"
+#include "cli/given_options.h"
 #include "cli/inputs.h"
 #include "cli/terminal.h"
 #include "session/options.h"
@@ -72,11 +73,14 @@ bool check_plans(const CheckOptions& options, const Model& model, PlanChecks& fo
   return right;
 }
 
-int check(const CheckOptions& options) {
+int check(const CheckOptions& options, const GivenOptions& given) {
   const Model model = Model::load(options.model);
-  // Without --plans nothing else reads them.
   check_symbols(model, complete(options.session));
   check_extents(model.inputs(), options.inputs);
+  constexpr std::string_view kPlans = "--plans, which runs the model";
+  given.need(options.plans, kPlans, {"inputs"});
+  given.need(options.plans, kPlans, sample_options());
+  given.need(options.plans, kPlans, session_options());
   const std::vector<std::string> problems = model.unsupported();
   if (!options.json) {
     for (const std::string& text : problems) show("{}\n", text);
@@ -107,7 +111,7 @@ Command add_check(CLI::App& app) {
   app.add_flag("--json", options->json, "Print JSON");
   add_input_options(app, options->inputs);
   add_session_options(app, options->session);
-  return [options] { return check(*options); };
+  return [options, &app] { return check(*options, GivenOptions(app)); };
 }
 
 }  // namespace treadle::cli

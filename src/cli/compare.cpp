@@ -8,6 +8,7 @@
 #include <set>
 
 #include "cli/commands.h"
+#include "cli/given_options.h"
 #include "cli/inputs.h"
 #include "cli/peer.h"
 #include "cli/terminal.h"
@@ -194,7 +195,10 @@ Command add_compare(CLI::App& app) {
   app.add_option("--atol", options->atol, "Absolute tolerance")->capture_default_str();
   app.add_flag("--json", options->json, "Print JSON");
   app.add_flag("--all", options->all, "Print every value, not only those that differ");
-  return [options] { return compare(*options); };
+  return [options, &app] {
+    GivenOptions(app).need(options->with == "onnxruntime", "--with onnxruntime", {"--python"});
+    return compare(*options);
+  };
 }
 
 }  // namespace treadle::cli

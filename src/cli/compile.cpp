@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/commands.h"
+#include "cli/given_options.h"
 #include "cli/inputs.h"
 #include "cli/terminal.h"
 #include "compiled/file.h"
@@ -75,7 +76,10 @@ Command add_compile(CLI::App& app) {
                "Check a compiled model: every block against its checksum, and that a session can be made of it");
   app.add_flag("--json", options->json, "Print JSON");
   add_session_options(app, options->session);
-  return [options] { return compile(*options); };
+  return [options, &app] {
+    GivenOptions(app).need(!options->verify, "no --verify, which writes no file", {"--output"});
+    return compile(*options);
+  };
 }
 
 }  // namespace treadle::cli

@@ -10,6 +10,7 @@
 #include <span>
 
 #include "cli/commands.h"
+#include "cli/given_options.h"
 #include "cli/inputs.h"
 #include "cli/model_totals.h"
 #include "cli/profile_output.h"
@@ -317,7 +318,10 @@ Command add_explain(CLI::App& app) {
   app.add_option("-o,--output", a->output, "Also write a page with the drawn graph (.html), or all of it (.json)")->excludes("--node");
   app.add_flag("--json", a->json, "Print JSON");
   app.footer("No node runs: times are estimates. `treadle profile` measures.\nExample: treadle explain model.onnx --node conv1");
-  return [a] { return explain(*a); };
+  return [a, &app] {
+    GivenOptions(app).need(!a->json && a->node.empty(), "the table: neither --json nor --node", {"--top"});
+    return explain(*a);
+  };
 }
 
 }  // namespace treadle::cli

@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "cli/commands.h"
+#include "cli/given_options.h"
 #include "cli/inputs.h"
 #include "cli/model_totals.h"
 #include "cli/terminal.h"
@@ -195,7 +196,14 @@ Command add_inspect(CLI::App& app) {
   app.add_flag("--json", options->json, "Print JSON");
   app.add_option("--stage", options->stage, "Print the whole graph at this stage")->check(CLI::IsMember({"onnx", "optimised", "planned"}));
   app.footer("Example: treadle inspect model.onnx --stage planned");
-  return [options] { return inspect(*options); };
+  return [options, &app] {
+    const GivenOptions given(app);
+    constexpr std::string_view kNoStage = "no --stage, which prints the graph for all extents";
+    given.need(options->stage.empty(), kNoStage, {"inputs"});
+    given.need(options->stage.empty(), kNoStage, sample_options());
+    given.need(options->stage != "onnx", "another --stage than onnx, which is the graph as written", session_options());
+    return inspect(*options);
+  };
 }
 
 }  // namespace treadle::cli

@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/commands.h"
+#include "cli/given_options.h"
 #include "cli/inputs.h"
 #include "cli/terminal.h"
 #include "treadle/error.h"
@@ -77,7 +78,10 @@ Command add_precision(CLI::App& app) {
   add_sample_options(app, a->inputs);
   add_session_options(app, a->options.session);
   app.add_option("--groups", a->options.max_groups, "Number of parts of the model to try separately")->capture_default_str();
-  return [a] { return choose(*a); };
+  return [a, &app] {
+    GivenOptions(app).need(a->data.empty(), "no --data, whose samples are taken", {"--random"});
+    return choose(*a);
+  };
 }
 
 }  // namespace treadle::cli

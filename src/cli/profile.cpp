@@ -16,6 +16,7 @@
 
 #include "cli/attach.h"
 #include "cli/commands.h"
+#include "cli/given_options.h"
 #include "cli/inputs.h"
 #include "cli/profile_output.h"
 #include "cli/remedies.h"
@@ -216,6 +217,10 @@ void refuse_others(const CLI::App& app, const std::set<std::string>& fit, const 
 
 // What would be ignored.
 void check_options(const CLI::App& app, const ProfileArguments& a) {
+  const GivenOptions given(app);
+  given.need(!a.json || !a.diff.empty(), "the tables: no --json", {"--top", "--sort", "--tree"});
+  given.need(!a.tree, "the tables: no --tree", {"--top", "--sort"});
+  given.need(a.runs <= 0, "no --runs, which says how many", {"--seconds"});
   if (!a.attach.empty())  // the model, its inputs and its options are the other process's
     return refuse_others(
         app, {"--attach", "--output", "--json", "--memory", "--kernel-phases", "--top", "--sort", "--seconds", "--tree", "--depth"},

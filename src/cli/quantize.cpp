@@ -12,6 +12,7 @@
 #include <optional>
 
 #include "cli/commands.h"
+#include "cli/given_options.h"
 #include "cli/inputs.h"
 #include "cli/profile_output.h"
 #include "cli/terminal.h"
@@ -104,6 +105,20 @@ nlohmann::json to_json(const QuantizeReport& report) {
           {"warnings", report.warnings()},
           {"nodes", nodes},
           {"outputs", outputs}};
+}
+
+// Each mode has its own; without samples nothing is run.
+void check_options(const CLI::App& app, const QuantizeArguments& a) {
+  const GivenOptions given(app);
+  given.need(a.mode != "weights", "--mode dynamic or qdq", {"--per-tensor", "--reduce-range"});
+  given.need(a.mode == "qdq", "--mode qdq", {"--activations", "--method", "--percentile"});
+  given.need(a.method == "percentile", "--method percentile", {"--percentile"});
+  given.need(a.mode == "weights", "--mode weights", {"--bits", "--block", "--asymmetric", "--format"});
+  const bool has_samples = !a.data.empty() || a.random_samples > 0 || a.verify;
+  constexpr std::string_view kSamples = "samples: --data, --random or --verify";
+  given.need(has_samples, kSamples, {"--compared"});
+  given.need(has_samples, kSamples, sample_options());
+  given.need(!a.json, "the table: no --json", {"--quiet"});
 }
 
 int run_quantize(QuantizeArguments& a) {
@@ -210,7 +225,10 @@ Command add_quantize(CLI::App& app) {
   app.add_flag("--verify", a->verify, "Compare both models, on random inputs if there are no samples, and measure them");
   app.add_flag("--json", a->json, "Print JSON");
   app.add_flag("-q,--quiet", a->quiet, "No table");
-  return [a] { return run_quantize(*a); };
+  return [a, &app] {
+    check_options(app, *a);
+    return run_quantize(*a);
+  };
 }
 
 }  // namespace treadle::cli

@@ -51,6 +51,36 @@ def product(tmp_path):
     return save(tmp_path / "product.onnx", nodes, [("x", TensorProto.FLOAT, ["N", None, 6])], [("y", TensorProto.FLOAT, ["N", None, 4])])
 
 
+# Options that nothing would read, behind the command and the model.
+WITHOUT_EFFECT = [
+    (["run", DIGITS, "--labels", "classes.txt"], "--top"),
+    (["bench", DIGITS, "--seconds", "3", "--runs", "2"], "no --runs"),
+    (["bench", DIGITS, "--python", "python3"], "--compare"),
+    (["compare", DIGITS, "--python", "python3", "--with", "optimised"], "--with onnxruntime"),
+    (["inspect", DIGITS, "--dim", "batch=2", "--stage", "planned"], "no --stage"),
+    (["inspect", DIGITS, "image=0", "--stage", "optimised"], "no --stage"),
+    (["inspect", DIGITS, "--no-optimize", "--stage", "onnx"], "another --stage"),
+    (["check", DIGITS, "--dim", "batch=2"], "--plans"),
+    (["check", DIGITS, "--threads", "1"], "--plans"),
+    (["check", DIGITS, "image=0"], "--plans"),
+    (["compile", DIGITS, "--output", "x.treadle", "--verify"], "no --verify"),
+    (["explain", DIGITS, "--top", "3", "--json"], "the table"),
+    (["precision", DIGITS, "--random", "3", "--data", "x.npz"], "no --data"),
+    (["profile", DIGITS, "--seconds", "3", "--runs", "2"], "no --runs"),
+    (["profile", DIGITS, "--sort", "name", "--json"], "the tables"),
+    (["profile", DIGITS, "--top", "3", "--tree"], "the tables"),
+    (["quantize", DIGITS, "--method", "entropy", "-o", "q.onnx"], "--mode qdq"),
+    (["quantize", DIGITS, "--activations", "int8", "-o", "q.onnx", "--mode", "weights"], "--mode qdq"),
+    (["quantize", DIGITS, "--percentile", "99", "-o", "q.onnx", "--mode", "qdq", "--random", "1"], "--method percentile"),
+    (["quantize", DIGITS, "--bits", "8", "-o", "q.onnx"], "--mode weights"),
+    (["quantize", DIGITS, "--block", "32", "-o", "q.onnx", "--mode", "qdq"], "--mode weights"),
+    (["quantize", DIGITS, "--per-tensor", "-o", "q.onnx", "--mode", "weights"], "--mode dynamic or qdq"),
+    (["quantize", DIGITS, "--compared", "8", "-o", "q.onnx"], "samples"),
+    (["quantize", DIGITS, "--dim", "batch=2", "-o", "q.onnx"], "samples"),
+    (["quantize", DIGITS, "--quiet", "-o", "q.onnx", "--json"], "the table"),
+]
+
+
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
@@ -81,6 +111,7 @@ def product(tmp_path):
         (["quantize", DIGITS, "-o", "out.onnx", "--mode", "dynamc"], '--mode takes dynamic, qdq, weights, not "dynamc"'),
         (["quantize", DIGITS, "-o", "absent/out.onnx"], "--output absent/out.onnx: there is no such folder"),
         (["explain", DIGITS, "-o", "absent/page.html"], "--output absent/page.html: there is no such folder"),
+        *((arguments, f"{arguments[2] if arguments[2].startswith('-') else 'inputs'} needs {what}") for arguments, what in WITHOUT_EFFECT),
         (["inspect", DIGITS, "--stage", "plannd"], '--stage takes onnx, optimised, planned, not "plannd"'),
     ],
 )

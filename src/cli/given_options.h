@@ -1,0 +1,33 @@
+// Options that a call gives and that nothing would read are errors.
+#pragma once
+
+#include <initializer_list>
+#include <span>
+#include <string_view>
+
+namespace CLI {
+class App;
+}
+
+namespace treadle::cli {
+
+/// What the call of a command has on its command line, as opposed to defaults.
+class GivenOptions {
+ public:
+  explicit GivenOptions(const CLI::App& command) : command_(command) {}
+
+  /// @throws Error(invalid_argument), as "--bits needs --mode weights", if one of the options is given and `is_met` is false.
+  void need(bool is_met, std::string_view what, std::span<const std::string_view> options) const;
+  void need(bool is_met, std::string_view what, std::initializer_list<std::string_view> options) const {
+    need(is_met, what, std::span(options.begin(), options.size()));
+  }
+
+ private:
+  const CLI::App& command_;
+};
+
+/// The options of add_sample_options() and add_input_options(), and of add_session_options().
+std::span<const std::string_view> sample_options();
+std::span<const std::string_view> session_options();
+
+}  // namespace treadle::cli
