@@ -3,16 +3,24 @@
 
 namespace treadle::test {
 
-#if defined(__SANITIZE_THREAD__)
-inline constexpr bool kThreadSanitizer = true;
-#elif defined(__has_feature)
-#if __has_feature(thread_sanitizer)
+#if defined(__has_feature)
+#define TREADLE_HAS_FEATURE(name) __has_feature(name)
+#else
+#define TREADLE_HAS_FEATURE(name) 0
+#endif
+
+#if defined(__SANITIZE_THREAD__) || TREADLE_HAS_FEATURE(thread_sanitizer)
 inline constexpr bool kThreadSanitizer = true;
 #else
 inline constexpr bool kThreadSanitizer = false;
 #endif
+
+#if defined(__SANITIZE_ADDRESS__) || TREADLE_HAS_FEATURE(address_sanitizer)
+inline constexpr bool kAddressSanitizer = true;
 #else
-inline constexpr bool kThreadSanitizer = false;
+inline constexpr bool kAddressSanitizer = false;
 #endif
+
+#undef TREADLE_HAS_FEATURE
 
 }  // namespace treadle::test

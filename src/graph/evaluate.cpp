@@ -10,7 +10,9 @@
 
 #include "core/allocation.h"
 #include "core/large_memory.h"
+#include "core/short_vector.h"
 #include "core/thread_pool.h"
+#include "graph/contract.h"
 #include "graph/deferred.h"
 #include "treadle/error.h"
 
@@ -81,6 +83,7 @@ class Evaluation final : public DeferringOperands {
   /// Everything but finish(), unless the kernel defers: then until its ending().
   void begin(const PackedState* packed) {
     describe_inputs();
+    check_inputs();
     if (!kernel_.allocates) make_outputs();
     e_.shape_pointers.clear();
     for (const Shape& shape : e_.shapes) e_.shape_pointers.push_back(&shape);
@@ -98,8 +101,8 @@ class Evaluation final : public DeferringOperands {
       e_.scratch.reset();
       e_.scratch = allocate_large(scratch_bytes);
     }
-    RunContext context(e_.pointers.data(), static_cast<int>(inputs_.size()), scratch_bytes > 0 ? e_.scratch->data() : nullptr, e_.pool,
-                       packed);
+    RunContext context(e_.pointers.data(), static_cast<int>(inputs_.size()), static_cast<int>(outputs_.size()),
+                       scratch_bytes > 0 ? e_.scratch->data() : nullptr, e_.pool, packed);
     context.run_id = e_.run_id;
     context.dynamic_ = this;
     kernel_.run(state, context);
@@ -131,7 +134,9 @@ class Evaluation final : public DeferringOperands {
 
   Tensor allocate_output(int i, const Shape& shape) override {
     auto k = static_cast<size_t>(i);
-    DType dtype = output_dtypes_[k] == DType::undefined ? DType::uint8 : output_dtypes_[k];
+    if (!node_.has_output(k) || output_dtypes_[k] == DType::undefined)
+      throw Error(ErrorCode::internal, fmt::format("the kernel makes output {}, which the node does not have, or of no known dtype", i));
+    const DType dtype = output_dtypes_[k];
     size_t bytes = size_bytes(dtype, shape.num_elements());
     if (bytes > e_.max_output_bytes)
       throw Error(ErrorCode::resource_exhausted,
@@ -148,6 +153,13 @@ class Evaluation final : public DeferringOperands {
   }
 
  private:
+  // A dtype or rank that the graph could not tell is held against the operator's contract here.
+  void check_inputs() {
+    ShortVector<const Type*> types(static_cast<size_t>(node_.num_formal_inputs));
+    for (size_t i = 0; i < types.size(); ++i) types[i] = e_.operands[i].type;
+    check_input_types(node_, types, ErrorCode::invalid_argument);
+  }
+
   void describe_inputs() {
     size_t num_inputs = inputs_.size(), num_operands = num_inputs + output_dtypes_.size();
     e_.shapes.assign(num_operands, Shape());

@@ -332,6 +332,14 @@ void Graph::add_operand(NodeId id, ValueId operand) {
   set_input(id, position, operand);
 }
 
+void Graph::add_output(NodeId id, size_t output, ValueId made) {
+  std::vector<ValueId>& outputs = node(id).outputs;
+  if (output >= outputs.size()) outputs.resize(output + 1, kNoValue);
+  outputs[output] = made;
+  value(made).producer = id;
+  value(made).output = static_cast<int>(output);
+}
+
 int Graph::add_capture(NodeId id, ValueId captured) {
   Node& capturing = node(id);
   int formal = capturing.num_formal_inputs;

@@ -189,10 +189,11 @@ class Graph {
   void remove_node(NodeId id);  // its outputs must be unused
   void move_before(NodeId id, NodeId before);
   void set_input(NodeId id, size_t input, ValueId value);
-  void add_operand(NodeId id, ValueId value);               // appends a formal input (grows over absent ones); the node must have no bodies
-  void resize_inputs(NodeId id, size_t count);              // formal inputs; new ones are absent
-  int add_capture(NodeId id, ValueId value);                // returns its position, counted from num_formal_inputs
-  void replace_uses(ValueId old_value, ValueId new_value);  // by nodes and as outputs
+  void add_operand(NodeId id, ValueId value);   // appends a formal input (grows over absent ones); the node must have no bodies
+  void resize_inputs(NodeId id, size_t count);  // formal inputs; new ones are absent
+  void add_output(NodeId id, size_t output, ValueId value);  // at a place that is absent; `value` is new
+  int add_capture(NodeId id, ValueId value);                 // returns its position, counted from num_formal_inputs
+  void replace_uses(ValueId old_value, ValueId new_value);   // by nodes and as outputs
 
   /// Content of a dense constant; null for anything else. A large one at an odd address of its file is copied, once and for good:
   /// whoever needs no elements asks for stored_tensor(). Not to be called once the graph is shared between threads.

@@ -8,7 +8,7 @@
 #include <tuple>
 #include <utility>
 
-#include "graph/custom_ops.h"
+#include "graph/contract.h"
 #include "graph/inferred_types.h"
 #include "treadle/error.h"
 
@@ -207,55 +207,12 @@ Type merge(const Type& inferred, const Type& declared, bool* contradiction) {
   return result;
 }
 
-void check_schema(const Graph& graph, const Node& node) {
-  const OpDef& op = *node.op;
-  auto fail = [](std::string text) { throw Error(ErrorCode::invalid_model, std::move(text)); };
-  bool variadic_in = !op.inputs.empty() && op.inputs.back().presence == Presence::variadic;
-  bool variadic_out = !op.outputs.empty() && op.outputs.back().presence == Presence::variadic;
-  if (!variadic_in && node.num_formal_inputs > static_cast<int>(op.inputs.size()))
-    fail(fmt::format("{} inputs given, at most {} expected", node.num_formal_inputs, op.inputs.size()));
-  if (!variadic_out && node.outputs.size() > op.outputs.size())
-    fail(fmt::format("{} outputs named, at most {} exist", node.outputs.size(), op.outputs.size()));
-  ShortVector<std::pair<std::string_view, std::pair<std::string_view, DType>>> bound;  // type_name → (port, dtype)
-  bound.reserve(op.inputs.size());
-  for (size_t i = 0; i < std::max<size_t>(op.inputs.size(), static_cast<size_t>(node.num_formal_inputs)); ++i) {
-    const Port& port = op.inputs[std::min(i, op.inputs.size() - 1)];
-    if (!node.has_input(i)) {
-      // A list of operands has no gaps, and an operator that takes nothing else wants at least one.
-      const bool wanted = port.presence == Presence::variadic && (i == 0 || static_cast<int>(i) < node.num_formal_inputs);
-      if (wanted || port.presence == Presence::required) fail(fmt::format("the input {} ({}) is missing", i, port.name));
-      continue;
-    }
-    const Type& type = graph.type(node.inputs[i]);
-    if (!port.types.accepts(type)) fail(fmt::format("the input {} is {}; allowed: {}", port.name, to_string(type), port.types.to_string()));
-    if (port.type_name.empty() || !type.is_tensor() || type.dtype == DType::undefined) continue;
-    auto same = std::find_if(bound.begin(), bound.end(), [&](const auto& entry) { return entry.first == port.type_name; });
-    if (same == bound.end())
-      bound.push_back({port.type_name, {port.name, type.dtype}});
-    else if (same->second.second != type.dtype && port.presence != Presence::variadic)
-      fail(fmt::format("the inputs {} and {} must have one type, they are {} and {}", same->second.first, port.name,
-                       name_of(same->second.second), name_of(type.dtype)));
-  }
-  for (size_t i = 0; i < op.outputs.size(); ++i)
-    if (op.outputs[i].presence == Presence::required && !node.has_output(i) && i == 0)
-      fail(fmt::format("the output {} is missing", op.outputs[i].name));
-  for (const AttributeDef& attribute : op.attributes)
-    if (std::holds_alternative<AttributeDef::Required>(attribute.value) && !node.attributes.has(attribute.name) &&
-        !node.body(attribute.name))
-      fail(fmt::format("the attribute \"{}\" is required", attribute.name));
-  for (const auto& item : node.attributes) {
-    bool known = std::any_of(op.attributes.begin(), op.attributes.end(),
-                             [&](const AttributeDef& def) { return def.name == item.first || def.name == kAnyAttribute; });
-    if (!known) throw Error(ErrorCode::not_implemented, fmt::format("the attribute \"{}\" is not one of the operator's", item.first));
-  }
-}
-
 bool infer_node(Graph& graph, NodeId id, const InferOptions& options) {
   Node& node = graph.node(id);
   if (!node.op) throw Error(ErrorCode::not_implemented, "unknown operator").add_context(describe(node));
   try {
     graph.symbols().charge_inference();
-    check_schema(graph, node);
+    check_contract(graph, node);
     const Operands operands(graph, node);
     std::map<const Body*, Knowledge> before_loop;
     bool changed = false;
@@ -301,6 +258,7 @@ bool infer_node(Graph& graph, NodeId id, const InferOptions& options) {
                                    to_string(output.type), to_string(type)));
         set(output.type, std::move(merged));
       }
+      check_output_type(graph, node, i, output.type);
       if (known && fits(*known, output.type)) set(output.known, std::move(known));
     }
     return changed;

@@ -105,9 +105,6 @@ bool infer(Graph& graph, const InferOptions& options = {});
 /// Infers one node from its inputs' types; what the graph knew of its outputs is merged in. @return as infer()
 bool infer_node(Graph& graph, NodeId id, const InferOptions& options = {});
 
-/// Checks arity, attributes and types of a node against its operator's schema. @throws Error(invalid_model or not_implemented).
-void check_schema(const Graph& graph, const Node& node);
-
 /// The more exact of two types, extent by extent; integers beat symbols, and `inferred` wins a contradiction.
 Type merge(const Type& inferred, const Type& declared, bool* contradiction = nullptr);
 

@@ -145,17 +145,18 @@ class DynamicOperands {
 /// For `run`: pointers only. Allocates nothing, looks nothing up.
 class RunContext {
  public:
-  RunContext(void* const* operands, int num_inputs, void* scratch, ThreadPool* pool, const PackedState* packed)
-      : operands_(operands), outputs_(operands + num_inputs), scratch_(scratch), pool_(pool), packed_(packed) {}
+  RunContext(void* const* operands, int num_inputs, int num_outputs, void* scratch, ThreadPool* pool, const PackedState* packed)
+      : operands_(operands), num_inputs_(num_inputs), num_outputs_(num_outputs), scratch_(scratch), pool_(pool), packed_(packed) {}
 
   /// Null for an absent operand, also for one beyond the node's last input.
   template <typename T>
   const T* in(int i) const {
-    return i < outputs_ - operands_ ? static_cast<const T*>(operands_[i]) : nullptr;
+    return i < num_inputs_ ? static_cast<const T*>(operands_[i]) : nullptr;
   }
+  /// Null for an optional output that the node does not have.
   template <typename T>
   T* out(int i) const {
-    return static_cast<T*>(outputs_[i]);
+    return i < num_outputs_ ? static_cast<T*>(operands_[num_inputs_ + i]) : nullptr;
   }
   template <typename T>
   T* scratch() const {
@@ -179,7 +180,7 @@ class RunContext {
 
  private:
   void* const* operands_;
-  void* const* outputs_;
+  int num_inputs_, num_outputs_;
   void* scratch_;
   ThreadPool* pool_;
   const PackedState* packed_;

@@ -73,7 +73,7 @@ const Tensor* CreateContext::constant(int input) const {
 
 int64_t BindContext::value_at(int input, int64_t index) const {
   const Tensor& tensor = *value(input);
-  if (index >= tensor.num_elements())
+  if (index < 0 || index >= tensor.num_elements())
     throw Error(ErrorCode::invalid_argument,
                 fmt::format("the input {} has the shape {}; its element {} is asked for", input, to_string(tensor.shape()), index));
   if (tensor.dtype() == DType::int32) return tensor.data<int32_t>()[index];

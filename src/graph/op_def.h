@@ -1,6 +1,7 @@
 // What the runtime knows of an operator: one OpDef in its family's file under ops/.
 #pragma once
 
+#include <climits>
 #include <cstdint>
 #include <functional>
 #include <initializer_list>
@@ -42,6 +43,7 @@ class TypeSet {
   }
   constexpr bool has(DType dtype) const { return (bits_ >> static_cast<unsigned>(dtype) & 1U) != 0; }
   bool accepts(const Type& type) const;
+  constexpr bool operator==(const TypeSet&) const = default;
   std::string to_string() const;
 
  private:
@@ -70,20 +72,43 @@ inline constexpr TypeSet kAnything = kAllTensors | kSequences | kOptionals | kMa
 
 enum class Presence : uint8_t { required, optional, variadic };
 
+/// How many axes a tensor may have.
+struct Ranks {
+  int least = 0, most = INT_MAX;
+};
+inline constexpr Ranks of_rank(int exactly) { return {exactly, exactly}; }
+inline constexpr Ranks of_ranks(int least, int most = INT_MAX) { return {least, most}; }
+
 /// A formal input or output. Ports with the same `type_name` ("T") must have the same dtype (kind and dtype for non-tensors).
+/// A node has every required operand: the reader makes a value for a required output that a file leaves out.
 struct Port {
   std::string_view name;
   TypeSet types;
   std::string_view type_name = "";
   Presence presence = Presence::required;
+  Ranks ranks = {};  ///< of each tensor, for a variadic port too
 };
+
+/// What an attribute may be: bounds for an integer, or for each of a list; or a text out of `words`.
+struct Allowed {
+  int64_t least = INT64_MIN, most = INT64_MAX;
+  std::string_view words = "";  ///< "constant|edge|wrap"; empty: any text
+  TypeSet dtypes = {};          ///< of an integer that names a dtype, as ONNX numbers them; none: it names no dtype
+  constexpr bool any() const { return least == INT64_MIN && most == INT64_MAX && words.empty() && dtypes == TypeSet{}; }
+};
+inline constexpr Allowed at_least(int64_t least) { return {.least = least}; }
+inline constexpr Allowed between(int64_t least, int64_t most) { return {.least = least, .most = most}; }
+inline constexpr Allowed zero_or_one() { return between(0, 1); }
+inline constexpr Allowed one_of(std::string_view words) { return {.words = words}; }
+inline constexpr Allowed dtype_among(TypeSet dtypes) { return {.dtypes = dtypes}; }
 
 struct AttributeDef {
   struct Required {};
   struct NoDefault {};
   std::string_view name;
-  /// The default, whose type is the attribute's; or Required / NoDefault with the type as `type_index` of Attribute.
+  /// The default, whose type is the attribute's; without one, what reads the attribute says its type.
   std::variant<NoDefault, Required, int64_t, float, std::string_view> value = NoDefault{};
+  Allowed allowed = {};
 };
 
 /// How an output may share bytes with an input. `view`: same bytes, same order, nothing is computed (Reshape).
@@ -221,6 +246,9 @@ struct OpDef {
   /// The kernels leave a piece alone that lies where it belongs: in the output's memory, or in the input's.
   Pieces pieces = Pieces::none;
   bool deterministic = true;  ///< false: random numbers; never folded or merged
+
+  /// An operator of the treadle domain that a model's file may name. The others are the optimiser's and the trainer's own.
+  bool in_files = false;
 
   // What passes and planners ask.
 

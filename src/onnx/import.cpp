@@ -15,6 +15,7 @@
 #include "core/boolean_bytes.h"
 #include "core/checked.h"
 #include "core/logging.h"
+#include "graph/contract.h"
 #include "graph/internal_attributes.h"
 #include "graph/op_def.h"
 #include "treadle/error.h"
@@ -125,7 +126,7 @@ class Importer {
     if (auto found = scope.names.find(name); found != scope.names.end()) return found->second;
     if (!scope.parent) return std::nullopt;
     std::optional<ValueId> outside = resolve(*scope.parent, name);
-    if (!outside) return std::nullopt;
+    if (!outside || *outside == kNoValue) return outside;  // kNoValue: an input of a local function that its caller leaves out
     ValueId inside = scope.graph->add_input(name, {});
     scope.names.emplace(name, inside);
     scope.captures.emplace_back(inside, *outside);
@@ -156,9 +157,10 @@ class Importer {
     for (const SparseTensorDef& tensor : def.sparse_initializers)
       add_initializer(scope, tensor.values.name, to_dense(tensor), false, is_body);
     import_nodes(def.nodes, scope, frame, constants);
+    for (const NodeId id : graph.order()) complete_outputs(graph, id);  // behind all names of the file
     for (const ValueInfoDef& output : def.outputs) {
       std::optional<ValueId> id = resolve(scope, output.name);
-      if (!id) fail(fmt::format("the output \"{}\" of graph \"{}\" is never made", output.name, def.name));
+      if (!id || *id == kNoValue) fail(fmt::format("the output \"{}\" of graph \"{}\" is never made", output.name, def.name));
       graph.outputs.push_back(*id);
       graph.output_names.push_back(output.name);
       graph.declared_outputs.push_back(to_type(output.type));
@@ -344,6 +346,8 @@ class Importer {
     node.domain = normalised_domain(def.domain);
     node.overload = def.overload;
     node.op = find_op(node.domain, node.op_type);
+    // To a file of a model, the optimiser's and the trainer's own operators do not exist.
+    if (node.op && node.domain == "treadle" && !node.op->in_files && !options_.internal_operators) node.op = nullptr;
     node.version = version_for(def, frame);
     std::string name = frame.prefix + (def.name.empty() && !def.outputs.empty() ? def.outputs[0] : def.name);
     node.name = graph.unique_node_name(name);

@@ -18,6 +18,8 @@ struct ImportOptions {
   /// Sparse tensors are made dense: altogether into at most this, and this many times their own bytes.
   int64_t max_dense_bytes = int64_t{256} << 20, max_dense_ratio = 256;
   int max_function_depth = 64;
+  /// Nodes may be of operators of the treadle domain that model files cannot name: graphs that this library wrote for itself.
+  bool internal_operators = false;
   /// The table that the graph's symbols go to, under names that begin so; null: one of its own. For a graph that becomes part of another.
   std::shared_ptr<SymbolTable> symbols = nullptr;
   std::string symbol_prefix = {};

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <set>
 
+#include "graph/contract.h"
 #include "graph/infer.h"
 #include "graph/op_def.h"
 #include "onnx/import.h"
@@ -50,7 +51,7 @@ bool rewrite_once(Graph& graph, NodeId id) {
   }
   node.version = newest;
   if (!op.decompose) return false;
-  check_schema(graph, node);
+  check_contract(graph, node);
   op.decompose(graph, id);
   return !graph.is_alive(id);  // a decomposition that declines leaves everything as it is
 }

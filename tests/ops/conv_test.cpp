@@ -63,6 +63,24 @@ void check_conv(double tolerance) {
           EXPECT_NEAR(static_cast<double>(y.data<T>()[i]), reference(x, xs, w, ws, n, m, oh, ow) + b[static_cast<size_t>(m)], tolerance);
 }
 
+// Negative pads cut the image: scalar sums over what is left.
+TEST(Conv, NegativePadsCutTheImage) {
+  for (const int64_t group : {int64_t{1}, int64_t{2}, int64_t{4}}) {
+    const Shape xs{1, 4, 8, 8}, ws{4, 4 / group, 3, 3};
+    const std::vector<double> x = wave(xs.num_elements(), 0.7), w = wave(ws.num_elements(), 1.3);
+    for (const Ints& pads : {Ints{-1, 0, 0, 0}, Ints{0, -1, 0, 0}, Ints{0, 0, -1, 0}, Ints{0, 0, 0, -1}, Ints{-1, 2, 1, -3}}) {
+      const Tensor y = run_op({"Conv", 22, {as<float>(xs, x), as<float>(ws, w)}, {{"group", group}, {"pads", pads}}})[0];
+      ASSERT_EQ(y.shape(), (Shape{1, 4, 6 + pads[0] + pads[2], 6 + pads[1] + pads[3]}));
+      // Beyond a cut there is nothing either: windows that begin behind it meet no element before it.
+      const Scalar2d reference{.group = group, .pad_top = pads[0], .pad_left = pads[1]};
+      for (int64_t m = 0, i = 0; m < 4; ++m)
+        for (int64_t oh = 0; oh < y.shape()[2]; ++oh)
+          for (int64_t ow = 0; ow < y.shape()[3]; ++ow, ++i)
+            EXPECT_NEAR(static_cast<double>(y.data<float>()[i]), reference(x, xs, w, ws, 0, m, oh, ow), 1e-5);
+    }
+  }
+}
+
 TEST(Conv, OfEveryFloatTypeFollowsItsDefinition) {
   check_conv<float>(1e-5);
   check_conv<double>(1e-12);

@@ -187,6 +187,9 @@ class Lowering {
     Instruction made;
     made.node = &node;
     made.first_operand = static_cast<uint32_t>(p_.operands_.size());
+    if (std::max(node.inputs.size(), node.outputs.size()) > UINT16_MAX)
+      throw Error(ErrorCode::not_implemented, fmt::format("{} inputs and {} outputs; a node may have at most {} of each",
+                                                          node.inputs.size(), node.outputs.size(), UINT16_MAX));
     made.num_inputs = static_cast<uint16_t>(node.inputs.size());
     made.num_outputs = static_cast<uint16_t>(node.outputs.size());
     made.is_yield = node.op && node.op->barrier;

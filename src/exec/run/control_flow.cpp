@@ -19,6 +19,12 @@ bool truth(const Datum& datum, std::string_view what) {
   return *tensor.data<bool>();
 }
 
+int64_t only_element(const Tensor& tensor, std::string_view what) {
+  if (tensor.num_elements() != 1)
+    throw Error(ErrorCode::invalid_argument, fmt::format("{} must be one element, it is {}", what, describe(tensor)));
+  return *tensor.data<int64_t>();
+}
+
 /// Collects slices of equal shape and dtype along a new or given axis.
 class Stack {
  public:
@@ -91,7 +97,7 @@ void run_loop(ControlFlowCall& instruction) {
   const Node& node = *instruction.instruction().node;
   const Program& body = *instruction.instruction().bodies[0];
   int64_t trips = INT64_MAX;
-  if (instruction.has_input(0)) trips = *instruction.input(0).tensor().data<int64_t>();
+  if (instruction.has_input(0)) trips = only_element(instruction.input(0).tensor(), "the number of trips");
   bool condition = !instruction.has_input(1) || truth(instruction.input(1), "the condition");
   size_t num_carried = node.num_formal_inputs > 2 ? static_cast<size_t>(node.num_formal_inputs) - 2 : 0;
   size_t num_outputs = instruction.num_body_outputs(0);

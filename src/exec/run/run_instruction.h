@@ -25,7 +25,7 @@ namespace treadle::exec {
 inline void run_static(const Instruction& instruction, const Binding& binding, void** pointers, void* scratch, const RunControl& control) {
   const NodeMark mark(*instruction.node);
   const PhaseNode phases(control.kernel_phases, instruction.record_name, control.record_run, instruction.whole_phase());
-  RunContext context(pointers, instruction.num_inputs, scratch, control.pool, binding.packed(instruction));
+  RunContext context(pointers, instruction.num_inputs, instruction.num_outputs, scratch, control.pool, binding.packed(instruction));
   context.run_id = control.run_id;
   try {
     instruction.run(binding.state(instruction), context);

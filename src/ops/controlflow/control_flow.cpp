@@ -89,6 +89,10 @@ std::optional<bool> known_condition(InferContext& c, int input) {
 
 void infer_if(InferContext& c) {
   const Body &then_body = c.body("then_branch"), &else_body = c.body("else_branch");
+  const size_t num_then = then_body.graph->outputs.size(), num_else = else_body.graph->outputs.size();
+  if (num_then != num_else || static_cast<int>(num_then) < c.num_outputs())
+    throw Error(ErrorCode::invalid_model,
+                fmt::format("the branches have {} and {} outputs, the node {}", num_then, num_else, c.num_outputs()));
   if (auto condition = known_condition(c, 0)) {
     std::vector<Type> types = c.infer_body(*condition ? then_body : else_body, {});
     try {
@@ -100,9 +104,6 @@ void infer_if(InferContext& c) {
     return;
   }
   const std::vector<Type> then_types = c.infer_body(then_body, {}), else_types = c.infer_body(else_body, {});
-  if (then_types.size() != else_types.size() || static_cast<int>(then_types.size()) < c.num_outputs())
-    throw Error(ErrorCode::invalid_model,
-                fmt::format("the branches have {} and {} outputs, the node {}", then_types.size(), else_types.size(), c.num_outputs()));
   Joiner joiner(c, "if");
   for (int i = 0; i < c.num_outputs(); ++i)
     c.set_output(i, joiner.join(then_types[static_cast<size_t>(i)], else_types[static_cast<size_t>(i)]));
@@ -243,11 +244,11 @@ std::vector<OpDef> control_flow_ops() {
        .inputs = {{"initial_state_and_scan_inputs", kAnything, "", Presence::variadic}},
        .outputs = any_outputs,
        .attributes = {{"body", Required{}},
-                      {"num_scan_inputs", Required{}},
+                      {"num_scan_inputs", Required{}, at_least(1)},
                       {"scan_input_axes", None{}},
-                      {"scan_input_directions", None{}},
+                      {"scan_input_directions", None{}, zero_or_one()},
                       {"scan_output_axes", None{}},
-                      {"scan_output_directions", None{}}},
+                      {"scan_output_directions", None{}, zero_or_one()}},
        .infer = infer_scan,
        .control_flow = ControlFlow::scan},
   };

@@ -97,7 +97,8 @@ OpDef sparse_blocks_op() {
                      {"key_total_sequence_lengths", kInt32},
                      {"total_sequence_length", kInt32}},
           .outputs = {{"bias", {DType::float32}}},
-          .attributes = {{"num_heads", AttributeDef::Required{}}, {"sparse_block_size", AttributeDef::Required{}}},
+          .attributes = {{"num_heads", AttributeDef::Required{}, between(1, INT32_MAX)},
+                         {"sparse_block_size", AttributeDef::Required{}, between(1, INT32_MAX)}},
           .infer = infer_sparse_blocks,
           .kernels = {kernel<SparseBlocks>()}};
 }

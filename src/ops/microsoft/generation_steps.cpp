@@ -78,6 +78,7 @@ struct SearchScores {
         throw Error(ErrorCode::invalid_argument,
                     fmt::format("the mask {} is {}; expected a row of {} for each sample of the batch",
                                 i == kPrefixMask ? "prefix_vocab_mask" : "presence_mask", to_string(mask), k.vocabulary));
+      if (i == kPresenceMask && c.has_input(kPrefixMask)) check_equal(mask[0], c.shape(kPrefixMask)[0], "rows of the two masks");
       k.batch = mask[0];
     }
     if (k.vocabulary < 1) throw Error(ErrorCode::invalid_argument, "the decoder's logits have no tokens");
@@ -196,7 +197,6 @@ struct SampleTokens {
                    random_key(c, 0)};
     check_equal(c.num_elements(1), 1, "elements of the round");
     if (c.has_input(2)) check_equal(c.num_elements(2), 1, "elements of seed");
-    if (k.keep < 0) throw Error(ErrorCode::invalid_argument, fmt::format("min_tokens_to_keep is {}; expected 0 or more", k.keep));
     if (k.vocabulary < 1) throw Error(ErrorCode::invalid_argument, "there are no tokens to draw from");
     c.request_scratch(static_cast<size_t>(k.vocabulary) * (sizeof(double) + sizeof(int64_t)));
     return k;
@@ -280,9 +280,12 @@ struct BeamGeometry {
     if (g.beams < 1) throw Error(ErrorCode::invalid_argument, fmt::format("num_beams is {}; expected 1 or more", g.beams));
     return g;
   }
-  void check_fits() const {
+  void check_fits(const int32_t* found_lengths) const {
     if (length > room)
       throw Error(ErrorCode::invalid_argument, fmt::format("max_length is {}, and the sequences have {} tokens already", room, length));
+    for (int64_t i = 0; i < batch * beams; ++i)
+      if (found_lengths[i] < 0 || found_lengths[i] > room)
+        throw Error(ErrorCode::invalid_argument, fmt::format("a hypothesis has {} tokens; 0 to {} expected", found_lengths[i], room));
   }
 };
 
@@ -321,7 +324,7 @@ struct BeamStep {
   }
 
   void run(RunContext& c) const {
-    g.check_fits();
+    g.check_fits(c.in<int32_t>(kFoundLengths));
     const int64_t beams = g.batch * g.beams;
     auto keep = [&]<typename T>(int input, int output, int64_t count, T*) {
       if (c.out<T>(output) != c.in<T>(input)) std::copy_n(c.in<T>(input), count, c.out<T>(output));
@@ -396,7 +399,7 @@ struct BeamSequences {
     return k;
   }
   void run(RunContext& c) const {
-    g.check_fits();
+    g.check_fits(c.in<int32_t>(kFoundLengths));
     if (const int32_t returned = *c.in<int32_t>(kReturned); returned < 1 || returned > g.beams)
       throw Error(ErrorCode::invalid_argument, fmt::format("num_return_sequences is {}; expected 1 to num_beams, {}", returned, g.beams));
     for (int64_t sample = 0; sample < g.batch; ++sample) {
@@ -420,72 +423,77 @@ struct BeamSequences {
 }  // namespace
 
 std::vector<OpDef> generation_steps_ops() {
-  const std::vector<Port> beams = {
-      {"scores", kFloat32},      {"sequences", kInt32}, {"found_scores", kFloat32},       {"found_tokens", kInt32},
-      {"found_lengths", kInt32}, {"done", kBool},       maybe("length_penalty", kFloat32)};
+  const std::vector<Port> beams = {{"scores", kFloat32},
+                                   {"sequences", kInt32, "", Presence::required, of_rank(2)},
+                                   {"found_scores", kFloat32},
+                                   {"found_tokens", kInt32, "", Presence::required, of_rank(3)},
+                                   {"found_lengths", kInt32},
+                                   {"done", kBool},
+                                   maybe("length_penalty", kFloat32)};
   std::vector<Port> finished = beams;
   finished.push_back({"num_return_sequences", kInt32});
-  return {{.name = "SearchScores",
-           .domain = "treadle",
-           .since = {1},
-           .inputs = {{"scores", kFloat32},
-                      {"sequences", kInt32},
-                      {"round", kInt64},
-                      {"max_length", kInt32},
-                      maybe("min_length", kInt32),
-                      maybe("repetition_penalty", kFloat32),
-                      maybe("vocab_mask", kInt32),
-                      maybe("prefix_vocab_mask", kInt32),
-                      maybe("presence_mask", kInt32),
-                      maybe("temperature", kFloat32),
-                      maybe("logits_processor", kInt32)},
-           .outputs = {{"processed_scores", kFloat32}},
-           .attributes = {{"eos_token_id", int64_t{-1}},
-                          {"no_repeat_ngram_size", int64_t{0}},
-                          {"temperature", 1.0F},
-                          {"presence_penalty", 0.0F},
-                          {"timestamp_tokens"}},
-           .infer = infer_scores,
-           .cost = elementwise_cost<4>,
-           .alias = {may_reuse(0, 0)},
-           .kernels = {kernel<SearchScores>()}},
-          {.name = "SampleTokens",
-           .domain = "treadle",
-           .since = {1},
-           .inputs = {{"scores", kFloat32}, {"round", kInt64}, maybe("seed", kInt32)},
-           .outputs = {{"tokens", kInt32}, {"filtered_scores", kFloat32}},
-           .attributes = {{"top_p", 0.0F}, {"filter_value", -1e20F}, {"min_tokens_to_keep", int64_t{0}}, {"custom", int64_t{0}}},
-           .infer = infer_sample,
-           .cost = elementwise_cost<32>,
-           .alias = {may_reuse(1, 0)},
-           .kernels = {kernel<SampleTokens>()},
-           .deterministic = false},
-          {.name = "BeamStep",
-           .domain = "treadle",
-           .since = {1},
-           .inputs = beams,
-           .outputs = {{"next_scores", kFloat32},
-                       {"next_tokens", kInt32},
-                       {"parents", kInt64},
-                       {"found_scores", kFloat32},
-                       {"found_tokens", kInt32},
-                       {"found_lengths", kInt32},
-                       {"done", kBool},
-                       {"goes_on", kBool}},
-           .attributes = {{"eos_token_id", int64_t{-1}}, {"pad_token_id", int64_t{0}}, {"early_stopping", int64_t{0}}},
-           .infer = infer_beam_step,
-           .cost = elementwise_cost<8>,
-           .alias = {may_reuse(3, kFoundScores), may_reuse(4, kFoundTokens), may_reuse(5, kFoundLengths), may_reuse(6, kDone)},
-           .kernels = {kernel<BeamStep>()}},
-          {.name = "BeamSequences",
-           .domain = "treadle",
-           .since = {1},
-           .inputs = finished,
-           .outputs = {{"sequences", kInt32}, {"sequences_scores", kFloat32}},
-           .attributes = {{"pad_token_id", int64_t{0}}},
-           .infer = infer_beam_sequences,
-           .cost = elementwise_cost<1>,
-           .kernels = {kernel<BeamSequences>()}}};
+  return {
+      {.name = "SearchScores",
+       .domain = "treadle",
+       .since = {1},
+       .inputs = {{"scores", kFloat32, "", Presence::required, of_rank(2)},
+                  {"sequences", kInt32, "", Presence::required, of_rank(2)},
+                  {"round", kInt64},
+                  {"max_length", kInt32},
+                  maybe("min_length", kInt32),
+                  maybe("repetition_penalty", kFloat32),
+                  maybe("vocab_mask", kInt32),
+                  maybe("prefix_vocab_mask", kInt32),
+                  maybe("presence_mask", kInt32),
+                  maybe("temperature", kFloat32),
+                  maybe("logits_processor", kInt32)},
+       .outputs = {{"processed_scores", kFloat32}},
+       .attributes = {{"eos_token_id", int64_t{-1}},
+                      {"no_repeat_ngram_size", int64_t{0}, at_least(0)},
+                      {"temperature", 1.0F},
+                      {"presence_penalty", 0.0F},
+                      {"timestamp_tokens"}},
+       .infer = infer_scores,
+       .cost = elementwise_cost<4>,
+       .alias = {may_reuse(0, 0)},
+       .kernels = {kernel<SearchScores>()}},
+      {.name = "SampleTokens",
+       .domain = "treadle",
+       .since = {1},
+       .inputs = {{"scores", kFloat32, "", Presence::required, of_rank(2)}, {"round", kInt64}, maybe("seed", kInt32)},
+       .outputs = {{"tokens", kInt32}, {"filtered_scores", kFloat32}},
+       .attributes = {{"top_p", 0.0F}, {"filter_value", -1e20F}, {"min_tokens_to_keep", int64_t{0}, at_least(0)}, {"custom", int64_t{0}}},
+       .infer = infer_sample,
+       .cost = elementwise_cost<32>,
+       .alias = {may_reuse(1, 0)},
+       .kernels = {kernel<SampleTokens>()},
+       .deterministic = false},
+      {.name = "BeamStep",
+       .domain = "treadle",
+       .since = {1},
+       .inputs = beams,
+       .outputs = {{"next_scores", kFloat32},
+                   {"next_tokens", kInt32},
+                   {"parents", kInt64},
+                   {"found_scores", kFloat32},
+                   {"found_tokens", kInt32},
+                   {"found_lengths", kInt32},
+                   {"done", kBool},
+                   {"goes_on", kBool}},
+       .attributes = {{"eos_token_id", int64_t{-1}}, {"pad_token_id", int64_t{0}}, {"early_stopping", int64_t{0}}},
+       .infer = infer_beam_step,
+       .cost = elementwise_cost<8>,
+       .alias = {may_reuse(3, kFoundScores), may_reuse(4, kFoundTokens), may_reuse(5, kFoundLengths), may_reuse(6, kDone)},
+       .kernels = {kernel<BeamStep>()}},
+      {.name = "BeamSequences",
+       .domain = "treadle",
+       .since = {1},
+       .inputs = finished,
+       .outputs = {{"sequences", kInt32}, {"sequences_scores", kFloat32}},
+       .attributes = {{"pad_token_id", int64_t{0}}},
+       .infer = infer_beam_sequences,
+       .cost = elementwise_cost<1>,
+       .kernels = {kernel<BeamSequences>()}}};
 }
 
 }  // namespace treadle::ops

@@ -149,12 +149,17 @@ std::vector<OpDef> conv_ops() {
            .since = {1, 11, 22},
            .inputs = {{"X", kFloats, "T"}, {"W", kFloats, "T"}, {"B", kFloats, "T", Presence::optional}},
            .outputs = {{"Y", kFloats, "T"}},
-           .attributes =
-               {{"auto_pad", std::string_view("NOTSET")}, {"dilations"}, {"group", int64_t{1}}, {"kernel_shape"}, {"pads"}, {"strides"}},
+           .attributes = {{"auto_pad", std::string_view("NOTSET")},
+                          {"dilations"},
+                          {"group", int64_t{1}, at_least(1)},
+                          {"kernel_shape"},
+                          {"pads"},
+                          {"strides"}},
            .infer = infer_conv,
            .cost = conv_cost,
            .kernels = typed<Conv, float, Float16, BFloat16>() + built_kernel<ConvDouble, double>(),
            .gradient = gradients::conv,
+           .decompose = crop_negative_pads,
            .half = HalfFloats::float32_by_itself,
            .channels_last = {ChannelsLast::How::convolution, "NhwcConv"}}};
 }

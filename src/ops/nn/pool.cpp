@@ -282,6 +282,7 @@ std::vector<OpDef> pool_ops() {
   OpDef lp_pool = float_pool("LpPool", {1, 2, 11, 18, 22}, infer_pool, pool_cost, typed<LpPool, float, double, Float16, BFloat16>());
   lp_pool.upgrade = {{1, order_to_int}};
   lp_pool.attributes = window_attributes({{"p", int64_t{2}}});
+  for (OpDef* pool : {&max_pool, &average_pool, &lp_pool}) pool->decompose = crop_negative_pads;
   OpDef global_average = float_pool("GlobalAveragePool", {1, 22}, infer_global, elementwise_cost<1>,
                                     typed<GlobalAveragePool, float, double, Float16, BFloat16>());
   OpDef global_max =

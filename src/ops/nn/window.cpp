@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
+#include <vector>
 
 #include "core/checked.h"
 #include "treadle/error.h"
@@ -38,8 +40,10 @@ Pads explicit_pads(const Attributes& attributes, size_t rank) {
     throw Error(ErrorCode::invalid_argument, fmt::format("pads has {} elements for {} spatial axes", values.size(), rank));
   for (size_t i = 0; i < rank; ++i) {
     pads.begin[i] = values[i], pads.end[i] = values[rank + i];
-    if (std::max(std::abs(values[i]), std::abs(values[rank + i])) > INT32_MAX)
-      throw Error(ErrorCode::invalid_argument, fmt::format("pads contains {} and {}", values[i], values[rank + i]));
+    // Negative ones are a Slice in front of the node by now (crop_negative_pads).
+    if (std::min(values[i], values[rank + i]) < 0 || std::max(values[i], values[rank + i]) > INT32_MAX)
+      throw Error(ErrorCode::invalid_argument,
+                  fmt::format("pads contains {} and {}; 0 to {} expected", values[i], values[rank + i], INT32_MAX));
   }
   return pads;
 }
@@ -124,6 +128,34 @@ kernels::Window bind_window(const Attributes& attributes, std::span<const int64_
   int64_t both[6];
   std::copy_n(pads.begin, rank, both), std::copy_n(pads.end, rank, both + rank);
   return kernels::make_window(in, out, kernel, {strides.data(), rank}, {both, 2 * rank}, {dilations.data(), rank});
+}
+
+void crop_negative_pads(Graph& graph, NodeId id) {
+  const Node& node = graph.node(id);
+  std::vector<int64_t> pads = node.attributes.get_ints("pads");
+  const size_t rank = pads.size() / 2;
+  if (pads.size() % 2 != 0 || auto_pad_of(node.attributes) != AutoPad::notset ||
+      std::ranges::none_of(pads, [](int64_t p) { return p < 0; }))
+    return;
+  std::vector<int64_t> starts, ends, axes;
+  for (size_t i = 0; i < rank; ++i) {
+    int64_t &begin = pads[i], &end = pads[rank + i];
+    if (std::min(begin, end) < -INT32_MAX) throw Error(ErrorCode::invalid_argument, fmt::format("pads contains {} and {}", begin, end));
+    axes.push_back(static_cast<int64_t>(2 + i));
+    starts.push_back(begin < 0 ? -begin : 0);
+    ends.push_back(end < 0 ? end : INT64_MAX);
+    begin = std::max<int64_t>(begin, 0), end = std::max<int64_t>(end, 0);
+  }
+  if (node.has_output(1)) throw Error(ErrorCode::not_implemented, "indices of a pool whose negative pads cut the image");
+  NodeSpec spec{.op_type = node.op_type, .inputs = node.inputs, .attributes = node.attributes, .domain = node.domain, .name = node.name};
+  spec.attributes.set("pads", std::move(pads));
+  auto ints = [&](const std::vector<int64_t>& values) { return graph.add_constant(spec.name + "/crop", Tensor::vector<int64_t>(values)); };
+  const NodeId crop = graph.add_node(
+      {.op_type = "Slice", .inputs = {spec.inputs[0], ints(starts), ints(ends), ints(axes)}, .name = spec.name + "/crop"}, id);
+  spec.inputs[0] = graph.node(crop).outputs[0];
+  const NodeId cropped = graph.add_node(std::move(spec), id);
+  graph.replace_uses(graph.node(id).outputs[0], graph.node(cropped).outputs[0]);
+  graph.remove_node(id);
 }
 
 void check_kernel_shape(const Attributes& attributes, std::span<const int64_t> kernel) {

@@ -22,6 +22,10 @@ SymbolicShape infer_window(const Attributes& attributes, const SymbolicShape& in
 kernels::Window bind_window(const Attributes& attributes, std::span<const int64_t> in, std::span<const int64_t> out,
                             std::span<const int64_t> kernel);
 
+/// A decomposition: negative `pads` of a convolution or a pool cut the image, which a Slice in front of the node does. Windows and kernels
+/// know no others than those from 0 on.
+void crop_negative_pads(Graph& graph, NodeId id);
+
 /// @throws Error(invalid_argument) if the attribute kernel_shape, where it is there, differs from the weights' extents.
 void check_kernel_shape(const Attributes& attributes, std::span<const int64_t> kernel);
 

@@ -13,6 +13,7 @@
 #include "ops/list.h"
 #include "ops/math/product.h"
 #include "ops/nn/convolution.h"
+#include "ops/nn/window.h"
 #include "ops/quantization/qlinear_gradient.h"
 #include "ops/widen.h"
 #include "treadle/error.h"
@@ -341,7 +342,7 @@ struct QLinearConv {
 };
 
 const std::vector<AttributeDef> kConvAttributes{
-    {"auto_pad", std::string_view("NOTSET")}, {"dilations"}, {"group", int64_t{1}}, {"kernel_shape"}, {"pads"}, {"strides"}};
+    {"auto_pad", std::string_view("NOTSET")}, {"dilations"}, {"group", int64_t{1}, at_least(1)}, {"kernel_shape"}, {"pads"}, {"strides"}};
 
 }  // namespace
 
@@ -371,6 +372,7 @@ std::vector<OpDef> quantized_product_ops() {
            .cost = conv_integer_cost,
            .kernels = {kernel<ConvInteger>()},
            .gradient = gradients::conv_integer,
+           .decompose = crop_negative_pads,
            .channels_last = {ChannelsLast::How::quantised_convolution, "NhwcConvInteger"}},
           {.name = "QLinearMatMul",
            .since = {10, 21},
@@ -405,6 +407,7 @@ std::vector<OpDef> quantized_product_ops() {
            .cost = qlinear_conv_cost,
            .kernels = {kernel<QLinearConv>()},
            .gradient = gradients::qlinear_conv,
+           .decompose = crop_negative_pads,
            .channels_last = {ChannelsLast::How::quantised_convolution, "NhwcQLinearConv"}}};
 }
 

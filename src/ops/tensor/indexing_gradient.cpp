@@ -157,10 +157,10 @@ struct SliceGrad {
     int64_t stride = 1;
     for (int axis = k.rank - 1; axis >= 0; --axis) {
       k.extents[axis] = y[axis];
-      const int64_t last = starts[axis] + (y[axis] - 1) * strides[axis];
+      const int64_t last = checked_add(starts[axis], checked_mul(std::max<int64_t>(y[axis] - 1, 0), strides[axis]));
       if (y[axis] > 0 && (last < 0 || last >= x[axis] || starts[axis] >= x[axis]))
         throw Error(ErrorCode::invalid_argument, fmt::format("the gradient {} is of no slice of {}", to_string(y), to_string(x)));
-      k.steps[axis] = strides[axis] * stride;
+      k.steps[axis] = y[axis] > 1 ? strides[axis] * stride : 0;  // within X, as the last element is
       k.first += starts[axis] * stride;
       stride *= x[axis];
     }
@@ -222,7 +222,7 @@ std::vector<OpDef> indexing_gradient_ops() {
           {.name = "GatherGradRows",
            .domain = "treadle",
            .since = {1},
-           .inputs = {{"dY", kTypes, "T"}, {"indices", kInt32Or64}, {"shape", kInt64}},
+           .inputs = {{"dY", kTypes, "T"}, {"indices", kInt32Or64}, {"shape", kInt64, "", Presence::required, of_rank(1)}},
            .outputs = {{"rows", kTypes, "T"}, {"places", kInt64}},
            .infer = infer_rows,
            .cost = cost,

@@ -29,6 +29,9 @@ void infer(InferContext& c) {
   if (tensors <= 0 || tensors % (2 + kStates) != 0)
     throw Error(ErrorCode::invalid_model, fmt::format("{} tensors after R and T; {} are expected for each X", tensors, 2 + kStates));
   int count = tensors / (2 + kStates);
+  if (c.num_outputs() != count * (1 + kStates))
+    throw Error(ErrorCode::invalid_model,
+                fmt::format("{} outputs for {} tensors X; {} are expected", c.num_outputs(), count, count * (1 + kStates)));
   for (int k = 0; k < count; ++k) {
     c.set_output(k, c.input(2 + k));
     for (int s = 0; s < kStates; ++s) c.set_output(count * (1 + s) + k, c.input(2 + count * (2 + s) + k));
@@ -43,6 +46,7 @@ void split_tensors(Graph& graph, NodeId id) {
   int tensors = size(inputs) - 2;
   if (tensors <= 2 + kStates || tensors % (2 + kStates) != 0) return;
   int count = tensors / (2 + kStates);
+  if (size(outputs) != count * (1 + kStates)) return;  // which inference refuses
   for (int k = 0; k < count; ++k) {
     std::vector<ValueId> operands = {inputs[0], inputs[1]};
     for (int part = 0; part < 2 + kStates; ++part) operands.push_back(inputs[static_cast<size_t>(2 + part * count + k)]);

@@ -1,5 +1,7 @@
 // BlockedMatMul (treadle): y = A times constant weights of 4 or 8 bits with a scale for each block of the inner dimension: what
 // MatMul of DequantizeLinear is, and MatMulNBits.
+#include <fmt/format.h>
+
 #include <vector>
 
 #include "core/file.h"
@@ -115,7 +117,21 @@ struct BlockedMatMul {
 void infer_blocked_matmul(InferContext& c) {
   const int64_t inner_axis = c.attributes().get_int("axis", 0);
   const Type &a = c.input(kActivations), &codes = c.input(kCodes);
-  if (!a.has_rank() || !codes.has_rank()) return c.set_output(0, Type::tensor(DType::float32));
+  if (!codes.is_static()) throw Error(ErrorCode::invalid_argument, "the extents of the weights must be known");
+  const BlockedGeometry g = BlockedGeometry::of(c.attributes(), codes.static_shape(), codes.dtype);
+  if (g.shape.block_size % 8 != 0)
+    throw Error(ErrorCode::invalid_argument, fmt::format("blocks of {}, no multiple of 8", g.shape.block_size));
+  const int64_t wanted = g.shape.blocks() * g.shape.N;
+  for (const int input : {kScales, kZeros}) {
+    if (!c.has_input(input)) continue;
+    const Type& type = c.input(input);
+    const int64_t count = type.is_static() ? type.static_shape().num_elements() : -1;
+    const int64_t other = input == kZeros && c.input(kScales).is_static() ? c.input(kScales).static_shape().num_elements() : count;
+    if ((count != 1 && count != wanted) || count != other)
+      throw Error(ErrorCode::invalid_argument, fmt::format("{} is {}; one element or {}, a block of a column, expected, as many as scales",
+                                                           input == kZeros ? "zero_points" : "scales", to_string(type), wanted));
+  }
+  if (!a.has_rank()) return c.set_output(0, Type::tensor(DType::float32));
   SymbolicShape shape = *a.shape;
   shape.back() = (*codes.shape)[static_cast<size_t>(1 - inner_axis)];
   c.set_output(0, Type::tensor(DType::float32, std::move(shape)));
@@ -144,9 +160,14 @@ std::vector<OpDef> blocked_matmul_ops() {
   return {{.name = "BlockedMatMul",
            .domain = "treadle",
            .since = {1},
-           .inputs = {{"A", kFloat}, {"B", kCodeTypes, "TB"}, {"scales", kFloat}, {"zero_points", kCodeTypes, "TB", Presence::optional}},
+           .inputs = {{"A", kFloat, "", Presence::required, of_ranks(1)},
+                      {"B", kCodeTypes, "TB", Presence::required, of_rank(2)},
+                      {"scales", kFloat},
+                      {"zero_points", kCodeTypes, "TB", Presence::optional}},
            .outputs = {{"Y", kFloat}},
-           .attributes = {{"axis", int64_t{0}}, {"block_size", int64_t{0}}, {"int8_activations", int64_t{0}}},
+           .attributes = {{"axis", int64_t{0}, zero_or_one()},
+                          {"block_size", int64_t{0}, between(0, int64_t{1} << 30)},
+                          {"int8_activations", int64_t{0}, zero_or_one()}},
            .infer = infer_blocked_matmul,
            .cost = blocked_matmul_cost,
            .kernels = {kernel<BlockedMatMul>("blocks")},

@@ -33,6 +33,7 @@ std::vector<OpDef> treadle_domain_ops() {
            .outputs = {{"handed_in", kAnything, "", Presence::variadic}},
            .infer = infer_yield,
            .deterministic = false,
+           .in_files = true,
            .barrier = true,
            .write_function = write_yield}};
 }

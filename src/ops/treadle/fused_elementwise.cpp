@@ -276,7 +276,7 @@ std::vector<OpDef> fused_elementwise_ops() {
            .since = {1},
            .inputs = {{"inputs", kInputs, "", Presence::variadic}},
            .outputs = {{"output", kOutputs}},
-           .attributes = {{"dtype", int64_t{1}}, {"steps"}},
+           .attributes = {{"dtype", int64_t{1}, dtype_among(kOutputs)}, {"steps"}},
            .infer = infer,
            .cost = cost,
            .alias = over_chain_inputs(0),

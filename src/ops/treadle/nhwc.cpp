@@ -39,6 +39,7 @@ void infer_conv(InferContext& c) {
   check_image_rank(c, 0), check_image_rank(c, 1);
   const SymbolicShape &x = c.shape(0), &w = c.shape(1);
   if (x.size() != w.size()) throw Error(ErrorCode::invalid_argument, fmt::format("X is of rank {} and W of rank {}", x.size(), w.size()));
+  check_groups(c, reads_planes(c.attributes()) ? x[1] : x.back(), w);
   SymbolicShape out = infer_window(c.attributes(), reads_planes(c.attributes()) ? spatial(x) : inner(x), spatial(w));
   out.insert(out.begin(), x[0]);
   out.push_back(w[0]);
@@ -76,6 +77,7 @@ void infer_conv_depthwise(InferContext& c) {
 void infer_conv_transpose(InferContext& c) {
   check_image_rank(c, 0), check_image_rank(c, 1);
   const SymbolicShape &x = c.shape(0), &w = c.shape(1);
+  if (x.size() != w.size()) throw Error(ErrorCode::invalid_argument, fmt::format("X is of rank {} and W of rank {}", x.size(), w.size()));
   SymbolicShape out{x[0]};
   for (size_t i = 1; i + 1 < x.size(); ++i) out.push_back(x[i] * w[i + 1]);
   out.push_back(w[1]);
@@ -345,67 +347,68 @@ std::vector<OpDef> nhwc_ops() {
     a.insert(a.end(), b.begin(), b.end());
     return a;
   };
-  return {
-      {.name = "NhwcConv",
-       .domain = "treadle",
-       .since = {1},
-       .inputs =
-           {{"X", kFloat32}, {"W", kFloat32}, {"B", kFloat32, "", Presence::optional}, {"residual", kFloat32, "", Presence::optional}},
-       .outputs = {{"Y", kFloat32}},
-       .attributes = joined(
-           joined(window, activation),
-           {{"group", int64_t{1}}, {"planes", int64_t{0}}, {kPrecision, std::string_view("")}, {"max_weight_expansion", 0.0F}, {"rates"}}),
-       .infer = infer_conv,
-       .cost = conv_cost,
-       .kernels = {kernel<NhwcConvBf16>("nhwc bfloat16", DType::float32), kernel<NhwcConv>("nhwc", DType::float32),
-                   nhwc_conv_of_computed_weights()},
-       .write_function = write_nhwc_conv,
-       .function_opset = activation_opset},
-      {.name = "NhwcScaledPointwise",
-       .domain = "treadle",
-       .since = {1},
-       .inputs = {{"X", kFloat32},
-                  {"scale", kFloat32},
-                  {"W", kFloat32},
-                  {"B", kFloat32, "", Presence::optional},
-                  {"residual", kFloat32, "", Presence::optional}},
-       .outputs = {{"Y", kFloat32}},
-       .attributes = activation,
-       .infer = infer_scaled_pointwise,
-       .cost = scaled_pointwise_cost,
-       .kernels = {kernel<NhwcScaledPointwise>("nhwc", DType::float32)}},
-      {.name = "NhwcConvDepthwise",
-       .domain = "treadle",
-       .since = {1},
-       .inputs = {{"X", kFloat32},
-                  {"W", kFloat32},
-                  {"B", kFloat32, "", Presence::optional},
-                  {"D", kFloat32},
-                  {"E", kFloat32, "", Presence::optional},
-                  {"residual", kFloat32, "", Presence::optional}},
-       .outputs = {{"Y", kFloat32}},
-       .attributes = joined(joined(window, activation), {{"inner_activation", std::string_view("none")},
-                                                         {"inner_alpha", 0.0F},
-                                                         {"inner_beta", 0.0F},
-                                                         {"inner_auto_pad", std::string_view("NOTSET")},
-                                                         {"inner_dilations"},
-                                                         {"inner_pads"},
-                                                         {"inner_strides"},
-                                                         {"planes", int64_t{0}}}),
-       .infer = infer_conv_depthwise,
-       .cost = pair_cost,
-       .kernels = {kernel<NhwcConvDepthwise>("rows", DType::float32)}},
-      {.name = "NhwcConvTranspose",
-       .domain = "treadle",
-       .since = {1},
-       .inputs = {{"X", kFloat32}, {"W", kFloat32}, {"B", kFloat32, "", Presence::optional}},
-       .outputs = {{"Y", kFloat32}},
-       .attributes = activation,
-       .infer = infer_conv_transpose,
-       .cost = transpose_cost,
-       .kernels = {kernel<NhwcConvTranspose>("nhwc", DType::float32)},
-       .write_function = write_nhwc_conv_transpose,
-       .function_opset = activation_opset}};
+  return {{.name = "NhwcConv",
+           .domain = "treadle",
+           .since = {1},
+           .inputs =
+               {{"X", kFloat32}, {"W", kFloat32}, {"B", kFloat32, "", Presence::optional}, {"residual", kFloat32, "", Presence::optional}},
+           .outputs = {{"Y", kFloat32}},
+           .attributes = joined(joined(window, activation), {{"group", int64_t{1}, at_least(1)},
+                                                             {"planes", int64_t{0}, zero_or_one()},
+                                                             {kPrecision, std::string_view("")},
+                                                             {"max_weight_expansion", 0.0F},
+                                                             {"rates"}}),
+           .infer = infer_conv,
+           .cost = conv_cost,
+           .kernels = {kernel<NhwcConvBf16>("nhwc bfloat16", DType::float32), kernel<NhwcConv>("nhwc", DType::float32),
+                       nhwc_conv_of_computed_weights()},
+           .write_function = write_nhwc_conv,
+           .function_opset = activation_opset},
+          {.name = "NhwcScaledPointwise",
+           .domain = "treadle",
+           .since = {1},
+           .inputs = {{"X", kFloat32},
+                      {"scale", kFloat32},
+                      {"W", kFloat32},
+                      {"B", kFloat32, "", Presence::optional},
+                      {"residual", kFloat32, "", Presence::optional}},
+           .outputs = {{"Y", kFloat32}},
+           .attributes = activation,
+           .infer = infer_scaled_pointwise,
+           .cost = scaled_pointwise_cost,
+           .kernels = {kernel<NhwcScaledPointwise>("nhwc", DType::float32)}},
+          {.name = "NhwcConvDepthwise",
+           .domain = "treadle",
+           .since = {1},
+           .inputs = {{"X", kFloat32},
+                      {"W", kFloat32},
+                      {"B", kFloat32, "", Presence::optional},
+                      {"D", kFloat32},
+                      {"E", kFloat32, "", Presence::optional},
+                      {"residual", kFloat32, "", Presence::optional}},
+           .outputs = {{"Y", kFloat32}},
+           .attributes = joined(joined(window, activation), {{"inner_activation", std::string_view("none")},
+                                                             {"inner_alpha", 0.0F},
+                                                             {"inner_beta", 0.0F},
+                                                             {"inner_auto_pad", std::string_view("NOTSET")},
+                                                             {"inner_dilations"},
+                                                             {"inner_pads"},
+                                                             {"inner_strides"},
+                                                             {"planes", int64_t{0}, zero_or_one()}}),
+           .infer = infer_conv_depthwise,
+           .cost = pair_cost,
+           .kernels = {kernel<NhwcConvDepthwise>("rows", DType::float32)}},
+          {.name = "NhwcConvTranspose",
+           .domain = "treadle",
+           .since = {1},
+           .inputs = {{"X", kFloat32}, {"W", kFloat32}, {"B", kFloat32, "", Presence::optional}},
+           .outputs = {{"Y", kFloat32}},
+           .attributes = activation,
+           .infer = infer_conv_transpose,
+           .cost = transpose_cost,
+           .kernels = {kernel<NhwcConvTranspose>("nhwc", DType::float32)},
+           .write_function = write_nhwc_conv_transpose,
+           .function_opset = activation_opset}};
 }
 
 }  // namespace treadle::ops

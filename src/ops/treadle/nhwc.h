@@ -23,6 +23,16 @@ inline void check_image_rank(const InferContext& c, int input) {
     throw Error(ErrorCode::invalid_argument, "the image has a batch, one or two spatial axes, and channels");
 }
 
+/// Of a convolution's weights in ONNX's order, [filters, channels of a group, spatial...].
+inline void check_groups(const InferContext& c, const Dim& channels, const SymbolicShape& w) {
+  const int64_t group = c.get_int("group", 1);
+  if (w[0].is_const() && w[0].value() % group != 0)
+    throw Error(ErrorCode::invalid_argument, fmt::format("{} filters cannot be split into {} groups", w[0].value(), group));
+  if (channels.is_const() && w[1].is_const() && (channels.value() % group != 0 || channels.value() / group != w[1].value()))
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("W has {} input channels, X has {} (group={})", w[1].value(), channels.value(), group));
+}
+
 inline Cost stream_cost(const ShapeContext& c) {
   return {static_cast<double>(c.num_elements(0)), c.size_bytes(0) + 4 * static_cast<double>(c.output_shape(0).num_elements())};
 }

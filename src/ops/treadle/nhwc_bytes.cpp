@@ -14,6 +14,7 @@
 #include "ops/nn/convolution.h"
 #include "ops/nn/window.h"
 #include "ops/packed_parts.h"
+#include "ops/treadle/nhwc.h"
 #include "ops/widen.h"
 #include "treadle/error.h"
 
@@ -21,9 +22,7 @@ namespace treadle::ops {
 namespace {
 
 constexpr TypeSet kBytes{DType::int8, DType::uint8}, kFloat32{DType::float32};
-
-SymbolicShape inner(const SymbolicShape& shape) { return {shape.begin() + 1, shape.end() - 1}; }
-std::span<const int64_t> inner(const Shape& shape) { return shape.dims().subspan(1, static_cast<size_t>(shape.rank()) - 2); }
+constexpr TypeSet kBytesOrNone{DType::undefined, DType::int8, DType::uint8};  // of `dtype`; undefined: that of the operands
 
 DType result_type(const InferContext& c, DType otherwise) {
   const int64_t asked = c.get_int("dtype");
@@ -37,6 +36,7 @@ SymbolicShape infer_extents(InferContext& c, int weights) {
       throw Error(ErrorCode::invalid_argument, "the image has a batch, one or two spatial axes, and channels");
   const SymbolicShape &x = c.shape(0), &w = c.shape(weights);
   if (x.size() != w.size()) throw Error(ErrorCode::invalid_argument, fmt::format("X is of rank {} and W of rank {}", x.size(), w.size()));
+  check_groups(c, x.back(), w);
   SymbolicShape out = infer_window(c.attributes(), inner(x), spatial(w));
   out.insert(out.begin(), x[0]);
   out.push_back(w[0]);
@@ -212,8 +212,8 @@ std::vector<OpDef> nhwc_bytes_ops() {
   const std::vector<AttributeDef> window = {
       {"auto_pad", std::string_view("NOTSET")}, {"dilations"}, {"kernel_shape"}, {"pads"}, {"strides"}};
   std::vector<AttributeDef> conv = window, pool = window;
-  conv.push_back({"group", int64_t{1}});
-  conv.push_back({"dtype", int64_t{0}});
+  conv.push_back({"group", int64_t{1}, at_least(1)});
+  conv.push_back({"dtype", int64_t{0}, dtype_among(kBytesOrNone)});
   pool.push_back({"ceil_mode", int64_t{0}});
   return {{.name = "NhwcQLinearConv",
            .domain = "treadle",
@@ -259,7 +259,7 @@ std::vector<OpDef> nhwc_bytes_ops() {
            .since = {1},
            .inputs = {{"X", kBytes}, {"table", TypeSet{DType::uint8}}},
            .outputs = {{"Y", kBytes}},
-           .attributes = {{"dtype", int64_t{0}}},
+           .attributes = {{"dtype", int64_t{0}, dtype_among(kBytesOrNone)}},
            .infer = infer_table,
            .cost = table_cost,
            .alias = {may_reuse(0, 0)},

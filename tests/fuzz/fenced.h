@@ -1,0 +1,36 @@
+// Memory that ends where the process's memory ends, for values that are reference-counted.
+#pragma once
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <memory>
+#include <new>
+
+#include "treadle/tensor.h"
+
+namespace treadle::fuzz {
+
+/// A tensor of uninitialised elements before a page that nobody may touch: an access behind the last element ends the process, at once if
+/// the elements' size is a multiple of the instruction set's alignment, else within `align` bytes. Strings lie in ordinary memory.
+inline Tensor fenced(DType dtype, const Shape& shape) {
+  if (dtype == DType::string) return {dtype, shape};
+  const size_t bytes = size_bytes(dtype, shape.num_elements());
+  const auto page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
+  const size_t inside = (bytes + page - 1) / page * page, mapped_bytes = inside + page;
+  void* mapped = mmap(nullptr, mapped_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (mapped == MAP_FAILED) throw std::bad_alloc();
+  mprotect(static_cast<std::byte*>(mapped) + inside, page, PROT_NONE);
+  auto release = [mapped, mapped_bytes] { munmap(mapped, mapped_bytes); };
+  return {dtype, shape, Storage::borrow(static_cast<std::byte*>(mapped) + inside - bytes, bytes, release)};
+}
+
+inline Tensor fenced(const Tensor& tensor) {
+  if (tensor.dtype() == DType::string || tensor.num_elements() == 0) return tensor;
+  Tensor copy = fenced(tensor.dtype(), tensor.shape());
+  std::memcpy(copy.raw(), tensor.raw(), tensor.size_bytes());
+  return copy;
+}
+
+}  // namespace treadle::fuzz
