@@ -1,7 +1,14 @@
 /* Treadle's C ABI: opaque handles, status codes with messages, no exceptions across the border. Binary-stable: functions are only added,
  * and structs carry their size. Every function that returns `treadle_status*` returns NULL on success; a status is released by the caller.
  * Handles of one session may be used from several threads at once, other handles from one thread at a time.
- * Strings that functions return live as long as the handle they were asked of. */
+ * Strings that functions return live as long as the handle they were asked of.
+ *
+ * Arguments. A pointer may be NULL where that is said, and a list whose count is 0; contexts of callbacks always may. NULL elsewhere, a
+ * handle of another kind, a number that its enum does not have and a count that no memory could hold end with TREADLE_INVALID_ARGUMENT and
+ * a message that names the function and the argument, before anything has happened. Functions that return no status then return 0 or NULL,
+ * and those that release leave the handle alone.
+ * What the library cannot see is up to the caller: a handle that is not NULL is one that was handed out and is not released yet; a list has
+ * as many elements as its count says; a text ends with a 0; memory has the size that is said, and the alignment of its elements' type. */
 #ifndef TREADLE_TREADLE_H_
 #define TREADLE_TREADLE_H_
 
@@ -56,7 +63,7 @@ typedef enum treadle_code {
   TREADLE_INTERNAL = 9
 } treadle_code;
 
-/* ONNX's numbers (TensorProto.DataType). */
+/* ONNX's numbers (TensorProto.DataType). Types of 8 bits and fewer that have a number above 16 there, up to 28, are taken as well. */
 typedef enum treadle_dtype {
   TREADLE_UNDEFINED = 0,
   TREADLE_FLOAT32 = 1,
@@ -93,7 +100,7 @@ TREADLE_C_API uint32_t treadle_abi_version(void);
 TREADLE_C_API treadle_code treadle_status_code(const treadle_status* status);
 TREADLE_C_API const char* treadle_status_message(const treadle_status* status);
 TREADLE_C_API void treadle_status_release(treadle_status* status);
-/* For callbacks that fail. `message` may be NULL. */
+/* For callbacks that fail. `message` may be NULL. A code that is none of an error becomes TREADLE_INTERNAL. */
 TREADLE_C_API treadle_status* treadle_status_create(treadle_code code, const char* message);
 /* Since version 16 of the ABI: which TREADLE_RESOURCE_EXHAUSTED are memory that ran out, at a limit or for good. The others are limits of
  * other things: nodes of a model, states of a pattern. 0 for NULL. */
@@ -166,6 +173,7 @@ TREADLE_C_API treadle_status* treadle_jobs_list(treadle_job_status* out, size_t 
 /* A job of any process of this user. */
 TREADLE_C_API treadle_status* treadle_jobs_set_share(uint64_t id, double share_percent);
 
+/* `options` NULL: the defaults. */
 TREADLE_C_API treadle_status* treadle_session_create(const treadle_model* model, const treadle_session_options* options,
                                                      treadle_session** out);
 TREADLE_C_API void treadle_session_release(treadle_session* session);
@@ -203,12 +211,14 @@ typedef struct treadle_profiler_options {
 /* Records runs from now on. `options` NULL: the defaults. The session may be released before the profiler. */
 TREADLE_C_API treadle_status* treadle_profiler_start(treadle_session* session, const treadle_profiler_options* options,
                                                      treadle_profiler** out);
-/* Steps of a trainer, and forward and backward runs of a joint module. It must be released before them. Since version 14. */
+/* Steps of a trainer, and forward and backward runs of a joint module. `options` NULL: the defaults. The profiler must be released before
+ * them. Since version 14. */
 TREADLE_C_API treadle_status* treadle_trainer_start_profiler(treadle_trainer* trainer, const treadle_profiler_options* options,
                                                              treadle_profiler** out);
 TREADLE_C_API treadle_status* treadle_joint_module_start_profiler(treadle_joint_module* module, const treadle_profiler_options* options,
                                                                   treadle_profiler** out);
-/* Passes of an executor: forward and backward ones of training, or those that are not for training. Since version 16. */
+/* Passes of an executor: forward and backward ones of training, or those that are not for training. `options` NULL: the defaults. Since
+ * version 16. */
 TREADLE_C_API treadle_status* treadle_executor_start_profiler(treadle_executor* executor, int is_train,
                                                               const treadle_profiler_options* options, treadle_profiler** out);
 /* Non-zero: runs that begin from now on are recorded; 0: they are not. */
@@ -268,7 +278,8 @@ typedef struct treadle_allocator_callbacks {
 /* On an error `release` is not called. */
 TREADLE_C_API treadle_status* treadle_allocator_create(const treadle_allocator_callbacks* callbacks, treadle_allocator** out);
 TREADLE_C_API void treadle_allocator_release(treadle_allocator* allocator);
-/* Bytes that came from it and are in use now, the most so far, and how often it was asked. Each pointer may be NULL. */
+/* Bytes that came from it and are in use now, the most so far, and how often it was asked. `bytes`, `peak_bytes` and `num_allocations` may
+ * be NULL. */
 TREADLE_C_API treadle_status* treadle_allocator_statistics(const treadle_allocator* allocator, int32_t memory_class, uint64_t* bytes,
                                                            uint64_t* peak_bytes, uint64_t* num_allocations);
 /* Allocator of an output. A run that has no output of this name, or has it bound to memory, ends with an error. */
@@ -279,7 +290,7 @@ TREADLE_C_API treadle_status* treadle_run_options_set_output_allocator(treadle_r
 TREADLE_C_API treadle_status* treadle_run_options_set_output_device(treadle_run_options* options, const char* output_name,
                                                                     const char* device);
 
-/* Bytes that the session holds now, and the most so far. Either pointer may be NULL. */
+/* Bytes that the session holds now, and the most so far. `bytes` and `peak_bytes` may be NULL. */
 TREADLE_C_API treadle_status* treadle_session_memory(const treadle_session* session, int32_t memory_class, uint64_t* bytes,
                                                      uint64_t* peak_bytes);
 /* Takes effect at once for later runs, and at the next node for runs under way. The session must have been made with a limit. */
@@ -368,7 +379,8 @@ TREADLE_C_API treadle_status* treadle_engine_wait_for(treadle_engine* engine, co
 TREADLE_C_API treadle_status* treadle_engine_wait_all(treadle_engine* engine);
 TREADLE_C_API treadle_status* treadle_engine_num_pending(const treadle_engine* engine, size_t* out);
 
-/* Values. A borrowed tensor does not copy: `data` must stay alive and unchanged until `release(context)` is called (may be NULL). */
+/* Values. A borrowed tensor does not copy: `data` must stay alive and unchanged until `release(context)` is called (may be NULL); it is not
+ * called if this fails. */
 TREADLE_C_API treadle_status* treadle_tensor_create(treadle_dtype dtype, const int64_t* shape, size_t rank, treadle_value** out);
 TREADLE_C_API treadle_status* treadle_tensor_borrow(treadle_dtype dtype, const int64_t* shape, size_t rank, void* data, size_t size_bytes,
                                                     void (*release)(void* context), void* context, treadle_value** out);
@@ -449,11 +461,12 @@ TREADLE_C_API void treadle_trainer_release(treadle_trainer* trainer);
 TREADLE_C_API treadle_status* treadle_trainer_step(treadle_trainer* trainer, const treadle_run_options* run_options,
                                                    const char* const* input_names, const treadle_value* const* inputs, size_t num_inputs,
                                                    const treadle_value* labels, double* loss);
-/* The loss with running statistics and without Dropout; changes nothing. */
+/* The loss with running statistics and without Dropout; changes nothing. `labels` and `run_options` may be NULL, and `loss`. */
 TREADLE_C_API treadle_status* treadle_trainer_evaluate(treadle_trainer* trainer, const treadle_run_options* run_options,
                                                        const char* const* input_names, const treadle_value* const* inputs,
                                                        size_t num_inputs, const treadle_value* labels, double* loss);
-/* The model's outputs, in order; num_outputs must be treadle_trainer_num_outputs(). New values, which the caller releases. */
+/* The model's outputs, in order; num_outputs must be treadle_trainer_num_outputs(). New values, which the caller releases. `run_options`
+ * may be NULL. */
 TREADLE_C_API treadle_status* treadle_trainer_predict(treadle_trainer* trainer, const treadle_run_options* run_options,
                                                       const char* const* input_names, const treadle_value* const* inputs, size_t num_inputs,
                                                       size_t num_outputs, treadle_value** outputs);
@@ -534,7 +547,7 @@ TREADLE_C_API void treadle_data_loader_release(treadle_data_loader* loader);
  * next one. */
 TREADLE_C_API treadle_status* treadle_data_loader_next(treadle_data_loader* loader, int* has_batch);
 TREADLE_C_API int64_t treadle_data_loader_batch_samples(const treadle_data_loader* loader); /* of the batch; 0: there is none */
-/* An input of the batch, or with NULL its labels: a new value. */
+/* An input of the batch, or with `name` NULL its labels: a new value. */
 TREADLE_C_API treadle_status* treadle_data_loader_value(const treadle_data_loader* loader, const char* name, treadle_value** out);
 TREADLE_C_API int64_t treadle_data_loader_batches_per_epoch(const treadle_data_loader* loader);
 TREADLE_C_API int64_t treadle_data_loader_epoch(const treadle_data_loader* loader); /* of the next batch, from 0 */
@@ -543,7 +556,7 @@ TREADLE_C_API treadle_status* treadle_data_loader_position(treadle_data_loader* 
                                                            size_t* num_entries);
 /* Goes on where the checkpoint says that the trainer loaded last. The data and options must be the same. */
 TREADLE_C_API treadle_status* treadle_data_loader_resume(treadle_data_loader* loader, const treadle_trainer* trainer);
-/* treadle_trainer_step and treadle_trainer_evaluate with the loader's batch. */
+/* treadle_trainer_step and treadle_trainer_evaluate with the loader's batch. `run_options` and `loss` may be NULL. */
 TREADLE_C_API treadle_status* treadle_trainer_step_batch(treadle_trainer* trainer, const treadle_run_options* run_options,
                                                          const treadle_data_loader* loader, double* loss);
 TREADLE_C_API treadle_status* treadle_trainer_evaluate_batch(treadle_trainer* trainer, const treadle_run_options* run_options,
@@ -627,7 +640,7 @@ TREADLE_C_API size_t treadle_shared_buffer_size(const treadle_shared_buffer* buf
  * `row_gradients` are that executor's, and must not be given. */
 TREADLE_C_API treadle_status* treadle_executor_bind(const treadle_model* model, const treadle_named_value* arguments, size_t num_arguments,
                                                     const treadle_bind_options* options, treadle_executor** out);
-/* With zeros for inputs of these shapes, and of those that follow from the symbols they share. */
+/* With zeros for inputs of these shapes, and of those that follow from the symbols they share. `options` may be NULL. */
 TREADLE_C_API treadle_status* treadle_executor_simple_bind(const treadle_model* model, const treadle_named_shape* shapes, size_t num_shapes,
                                                            const treadle_bind_options* options, treadle_executor** out);
 TREADLE_C_API void treadle_executor_release(treadle_executor* executor);
@@ -635,7 +648,8 @@ TREADLE_C_API void treadle_executor_release(treadle_executor* executor);
  * NULL, and must live until the backward pass has ended. */
 TREADLE_C_API treadle_status* treadle_executor_forward(treadle_executor* executor, int is_train, const treadle_run_options* run_options);
 /* One step of the forward pass, a node of the optimised graph: step 0 begins a pass, the others follow in order. `*steps_left` (may be
- * NULL) is how many are left; the outputs are there when none is. */
+ * NULL) is how many are left; the outputs are there when none is. `run_options` may be NULL, and must live as treadle_executor_forward()
+ * says. */
 TREADLE_C_API treadle_status* treadle_executor_partial_forward(treadle_executor* executor, size_t step, int is_train,
                                                                const treadle_run_options* run_options, size_t* steps_left);
 /* Once for each forward pass for training. One head gradient for each output, NULL for zeros; num_head_gradients 0: all are ones. */
@@ -664,9 +678,9 @@ TREADLE_C_API treadle_status* treadle_executor_gradient_rows(const treadle_execu
  * may change by the symbols they share, or keep their shapes; `allow_up_sizing` non-zero: new memory may be made for inputs that grow. */
 TREADLE_C_API treadle_status* treadle_executor_reshape(const treadle_executor* executor, const treadle_named_shape* shapes,
                                                        size_t num_shapes, int partial_shaping, int allow_up_sizing, treadle_executor** out);
-/* Calls back with every value that matches (* and ?; NULL: all) in forward and backward passes, before its memory is used again. An error
- * ends the run. `release(context)` is called (may be NULL) when the executor and those that share its graphs have no more use for it; not
- * if this fails. `callback` NULL: nothing is watched any more. */
+/* Calls back with every value that matches `pattern` (* and ?; NULL: all) in forward and backward passes, before its memory is used again.
+ * An error ends the run. `release(context)` is called (may be NULL) when the executor and those that share its graphs have no more use for
+ * it; not if this fails. `callback` NULL: nothing is watched any more. */
 TREADLE_C_API treadle_status* treadle_executor_set_monitor(treadle_executor* executor,
                                                            treadle_status* (*callback)(void* context, const char* name,
                                                                                        const treadle_value* value),

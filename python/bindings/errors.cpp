@@ -1,4 +1,6 @@
 // treadle::Error as Python exceptions: the classes are ONNX Runtime's, defined in treadle/errors.py.
+#include <filesystem>
+
 #include "bindings.h"
 #include "treadle/out_of_memory.h"
 
@@ -39,6 +41,8 @@ void register_errors(nb::module_&) {
       set_python_error("OutOfMemory", error);
     } catch (const Error& error) {
       set_python_error(exception_name(error.code()), error);
+    } catch (const std::filesystem::filesystem_error& error) {
+      set_python_error(exception_name(ErrorCode::io_error), Error(ErrorCode::io_error, error.what()));
     }
   });
 }

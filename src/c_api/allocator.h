@@ -3,10 +3,11 @@
 
 #include <memory>
 
+#include "c_api/arguments.h"
 #include "treadle/allocator.h"
 #include "treadle/treadle.h"
 
-struct treadle_allocator {
+struct treadle_allocator : treadle::c_api::Handle<treadle_allocator> {
   std::shared_ptr<treadle::CallbackAllocator> allocator;
 };
 

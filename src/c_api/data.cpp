@@ -6,38 +6,38 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <tuple>
 #include <utility>
 #include <vector>
 
+#include "c_api/arguments.h"
 #include "c_api/status.h"
 #include "c_api/trainer.h"
 #include "c_api/values.h"
 #include "treadle/error.h"
 #include "treadle/treadle.h"
 
-struct treadle_dataset {
+struct treadle_dataset : treadle::c_api::Handle<treadle_dataset> {
   treadle::train::OpenedData opened;
 };
 
-struct treadle_data_loader {
+struct treadle_data_loader : treadle::c_api::Handle<treadle_data_loader> {
   treadle::train::DataLoader loader;
-  std::optional<treadle::train::NamedTensors> batch;  // as read: feeds and labels
-  treadle::train::Feeds feeds;
-  treadle::Tensor labels;
-  treadle::train::Metadata position;  // what the entries point to
-  std::vector<treadle_config_entry> entries;
+  std::optional<treadle::train::NamedTensors> batch = {};  // as read: feeds and labels
+  treadle::train::Feeds feeds = {};
+  treadle::Tensor labels = {};
+  treadle::train::Metadata position = {};  // what the entries point to
+  std::vector<treadle_config_entry> entries = {};
 };
 
 namespace {
 
+using namespace treadle::c_api;
 using treadle::Error;
 using treadle::ErrorCode;
-using treadle::c_api::guarded;
-using treadle::c_api::options_of;
-using treadle::c_api::require;
 
 template <typename T>
-T number_of(std::string_view name, std::string_view text) {
+T number_in(std::string_view name, std::string_view text) {
   T number{};
   const auto [end, failure] = std::from_chars(text.data(), text.data() + text.size(), number);
   if (failure != std::errc() || end != text.data() + text.size())
@@ -46,7 +46,7 @@ T number_of(std::string_view name, std::string_view text) {
 }
 
 bool flag_of(std::string_view name, std::string_view text) {
-  const int flag = number_of<int>(name, text);
+  const int flag = number_in<int>(name, text);
   if (flag != 0 && flag != 1)
     throw Error(ErrorCode::invalid_argument, std::string(name) + " is \"" + std::string(text) + "\"; it is 0 or 1");
   return flag == 1;
@@ -55,9 +55,8 @@ bool flag_of(std::string_view name, std::string_view text) {
 /// set(name, value) tells whether there is such an option.
 template <typename Set>
 void read_options(const treadle_config_entry* options, size_t num_options, const char* known, const Set& set) {
-  if (num_options) (void)require(options, "options");
   for (size_t i = 0; i < num_options; ++i) {
-    const std::string_view name = &require(options[i].key, "an option's key"), value = &require(options[i].value, "an option's value");
+    const std::string_view name = options[i].key, value = options[i].value;
     if (!set(name, value))
       throw Error(ErrorCode::not_found, "there is no option \"" + std::string(name) + "\"; all: " + std::string(known));
   }
@@ -71,7 +70,7 @@ treadle::train::DataFiles files_of(const treadle_config_entry* options, size_t n
     } else if (name == "labels") {
       files.labels = value;
     } else if (name == "scale") {
-      files.scale = number_of<double>(name, value);
+      files.scale = number_in<double>(name, value);
     } else if (name == "features") {
       for (size_t at = 0; at < value.size();) {
         const size_t end = std::min(value.find(',', at), value.size());
@@ -91,15 +90,15 @@ treadle::train::LoaderOptions loader_options(const treadle_config_entry* options
   treadle::train::LoaderOptions made;
   read_options(options, num_options, "batch_size, shuffle, seed, drop_last, prefetch", [&](std::string_view name, std::string_view value) {
     if (name == "batch_size")
-      made.batch_size = number_of<int64_t>(name, value);
+      made.batch_size = number_in<int64_t>(name, value);
     else if (name == "shuffle")
       made.shuffle = flag_of(name, value);
     else if (name == "seed")
-      made.seed = number_of<uint64_t>(name, value);
+      made.seed = number_in<uint64_t>(name, value);
     else if (name == "drop_last")
       made.drop_last = flag_of(name, value);
     else if (name == "prefetch")
-      made.prefetch = number_of<int>(name, value);
+      made.prefetch = number_in<int>(name, value);
     else
       return false;
     return true;
@@ -107,10 +106,8 @@ treadle::train::LoaderOptions loader_options(const treadle_config_entry* options
   return made;
 }
 
-const treadle_data_loader& with_batch(const treadle_data_loader* loader) {
-  const treadle_data_loader& given = require(loader, "loader");
-  if (!given.batch) throw Error(ErrorCode::invalid_argument, "the loader holds no batch: treadle_data_loader_next reads one");
-  return given;
+void expect_batch(const treadle_data_loader& loader) {
+  if (!loader.batch) throw Error(ErrorCode::invalid_argument, "the loader holds no batch: treadle_data_loader_next reads one");
 }
 
 }  // namespace
@@ -119,99 +116,105 @@ extern "C" {
 
 treadle_status* treadle_dataset_open(const treadle_trainer* trainer, const treadle_config_entry* options, size_t num_options,
                                      const treadle_dataset* like, treadle_dataset** out) {
-  return guarded([&] {
-    const treadle::train::Trainer& opened = require(trainer, "trainer").trainer;
-    const treadle::train::LabelForm labels = treadle::train::label_form(opened.options(), opened.model());
-    const std::vector<std::string> classes = like ? like->opened.classes : std::vector<std::string>();
-    const std::vector<treadle::ValueInfo> inputs = treadle::train::fed_inputs(opened.options(), opened.model());
-    require(out, "out") = new treadle_dataset{treadle::train::open_data(files_of(options, num_options), inputs, labels, classes)};
-  });
+  return call(__func__,
+              {handle(trainer, "trainer"), each_entry(options, num_options, "options"), handle_or_null(like, "like"), needed(out, "out")},
+              [&] {
+                const treadle::train::Trainer& opened = trainer->trainer;
+                const treadle::train::LabelForm labels = treadle::train::label_form(opened.options(), opened.model());
+                const std::vector<std::string> classes = like ? like->opened.classes : std::vector<std::string>();
+                const std::vector<treadle::ValueInfo> inputs = treadle::train::fed_inputs(opened.options(), opened.model());
+                auto data = treadle::train::open_data(files_of(options, num_options), inputs, labels, classes);
+                *out = make<treadle_dataset>(std::move(data)).release();
+              });
 }
-void treadle_dataset_release(treadle_dataset* dataset) { delete dataset; }
-int64_t treadle_dataset_num_samples(const treadle_dataset* dataset) { return dataset ? dataset->opened.data->num_samples() : 0; }
+void treadle_dataset_release(treadle_dataset* dataset) { dispose(dataset); }
+int64_t treadle_dataset_num_samples(const treadle_dataset* dataset) {
+  return asked<int64_t>(dataset, 0, [](const treadle_dataset& d) { return d.opened.data->num_samples(); });
+}
 const char* treadle_dataset_class_name(const treadle_dataset* dataset, size_t index) {
-  return dataset && index < dataset->opened.classes.size() ? dataset->opened.classes[index].c_str() : nullptr;
+  return asked<const char*>(dataset, nullptr, [&](const treadle_dataset& d) {
+    return index < d.opened.classes.size() ? d.opened.classes[index].c_str() : nullptr;
+  });
 }
 treadle_status* treadle_dataset_split(const treadle_dataset* dataset, double fraction, uint64_t seed, treadle_dataset** training,
                                       treadle_dataset** validation) {
-  return guarded([&] {
-    (void)require(training, "training"), (void)require(validation, "validation");
-    const treadle::train::OpenedData& opened = require(dataset, "dataset").opened;
+  return call(__func__, {handle(dataset, "dataset"), needed(training, "training"), needed(validation, "validation")}, [&] {
+    const treadle::train::OpenedData& opened = dataset->opened;
     treadle::train::SplitData parts = treadle::train::split(opened.data, fraction, seed);
-    std::unique_ptr<treadle_dataset> first(new treadle_dataset{{std::move(parts.training), opened.classes}});
-    *validation = new treadle_dataset{{std::move(parts.validation), opened.classes}};
+    auto first = make<treadle_dataset>(treadle::train::OpenedData{std::move(parts.training), opened.classes});
+    auto second = make<treadle_dataset>(treadle::train::OpenedData{std::move(parts.validation), opened.classes});
     *training = first.release();
+    *validation = second.release();
   });
 }
 
 treadle_status* treadle_data_loader_create(const treadle_dataset* dataset, const treadle_config_entry* options, size_t num_options,
                                            treadle_data_loader** out) {
-  return guarded([&] {
-    const treadle::train::LoaderOptions made = loader_options(options, num_options);
-    require(out, "out") =
-        new treadle_data_loader{treadle::train::DataLoader(require(dataset, "dataset").opened.data, made), {}, {}, {}, {}, {}};
+  return call(__func__, {handle(dataset, "dataset"), each_entry(options, num_options, "options"), needed(out, "out")}, [&] {
+    treadle::train::DataLoader loader(dataset->opened.data, loader_options(options, num_options));
+    *out = make<treadle_data_loader>(std::move(loader)).release();
   });
 }
-void treadle_data_loader_release(treadle_data_loader* loader) { delete loader; }
+void treadle_data_loader_release(treadle_data_loader* loader) { dispose(loader); }
 
 treadle_status* treadle_data_loader_next(treadle_data_loader* loader, int* has_batch) {
   if (has_batch) *has_batch = 0;
-  return guarded([&] {
-    treadle_data_loader& given = require(loader, "loader");
-    (void)require(has_batch, "has_batch");
-    given.batch.reset(), given.feeds.clear(), given.labels = {};
-    given.batch = given.loader.next();
-    if (!given.batch) return;
-    std::tie(given.feeds, given.labels) = treadle::train::feeds_and_labels(*given.batch);
+  return call(__func__, {handle(loader, "loader"), needed(has_batch, "has_batch")}, [&] {
+    loader->batch.reset(), loader->feeds.clear(), loader->labels = {};
+    loader->batch = loader->loader.next();
+    if (!loader->batch) return;
+    std::tie(loader->feeds, loader->labels) = treadle::train::feeds_and_labels(*loader->batch);
     *has_batch = 1;
   });
 }
 int64_t treadle_data_loader_batch_samples(const treadle_data_loader* loader) {
-  return loader && loader->batch && !loader->batch->empty() ? loader->batch->begin()->second.shape()[0] : 0;
+  return asked<int64_t>(
+      loader, 0, [](const treadle_data_loader& l) { return l.batch && !l.batch->empty() ? l.batch->begin()->second.shape()[0] : 0; });
 }
 treadle_status* treadle_data_loader_value(const treadle_data_loader* loader, const char* name, treadle_value** out) {
-  return guarded([&] {
-    const treadle_data_loader& given = with_batch(loader);
-    const auto found = given.batch->find(name ? name : treadle::train::kBatchLabels);
-    if (found == given.batch->end())
+  return call(__func__, {handle(loader, "loader"), needed(out, "out")}, [&] {
+    expect_batch(*loader);
+    const auto found = loader->batch->find(name ? name : treadle::train::kBatchLabels);
+    if (found == loader->batch->end())
       throw Error(ErrorCode::not_found, name ? "the batch has no input \"" + std::string(name) + "\"" : "the batch has no labels");
-    require(out, "out") = new treadle_value{found->second};
+    *out = make<treadle_value>(found->second).release();
   });
 }
-int64_t treadle_data_loader_batches_per_epoch(const treadle_data_loader* loader) { return loader ? loader->loader.batches_per_epoch() : 0; }
-int64_t treadle_data_loader_epoch(const treadle_data_loader* loader) { return loader ? loader->loader.position().epoch : 0; }
+int64_t treadle_data_loader_batches_per_epoch(const treadle_data_loader* loader) {
+  return asked<int64_t>(loader, 0, [](const treadle_data_loader& l) { return l.loader.batches_per_epoch(); });
+}
+int64_t treadle_data_loader_epoch(const treadle_data_loader* loader) {
+  return asked<int64_t>(loader, 0, [](const treadle_data_loader& l) { return l.loader.position().epoch; });
+}
 
 treadle_status* treadle_data_loader_position(treadle_data_loader* loader, const treadle_config_entry** metadata, size_t* num_entries) {
-  return guarded([&] {
-    treadle_data_loader& given = require(loader, "loader");
-    (void)require(metadata, "metadata"), (void)require(num_entries, "num_entries");
-    given.position = given.loader.to_metadata();
-    given.entries.clear();
-    for (const auto& [key, value] : given.position) given.entries.push_back({key.c_str(), value.c_str()});
-    *metadata = given.entries.data(), *num_entries = given.entries.size();
+  return call(__func__, {handle(loader, "loader"), needed(metadata, "metadata"), needed(num_entries, "num_entries")}, [&] {
+    loader->position = loader->loader.to_metadata();
+    loader->entries.clear();
+    for (const auto& [key, value] : loader->position) loader->entries.push_back({key.c_str(), value.c_str()});
+    *metadata = loader->entries.data(), *num_entries = loader->entries.size();
   });
 }
 treadle_status* treadle_data_loader_resume(treadle_data_loader* loader, const treadle_trainer* trainer) {
-  return guarded([&] {
-    treadle_data_loader& given = require(loader, "loader");
-    given.loader.resume(require(trainer, "trainer").metadata);
-    given.batch.reset(), given.feeds.clear(), given.labels = {};
+  return call(__func__, {handle(loader, "loader"), handle(trainer, "trainer")}, [&] {
+    loader->loader.resume(trainer->metadata);
+    loader->batch.reset(), loader->feeds.clear(), loader->labels = {};
   });
 }
 
 treadle_status* treadle_trainer_step_batch(treadle_trainer* trainer, const treadle_run_options* run_options,
                                            const treadle_data_loader* loader, double* loss) {
-  return guarded([&] {
-    const treadle_data_loader& given = with_batch(loader);
-    const double value = require(trainer, "trainer").trainer.step(given.feeds, given.labels, options_of(run_options));
+  return call(__func__, {handle(trainer, "trainer"), handle_or_null(run_options, "run_options"), handle(loader, "loader")}, [&] {
+    expect_batch(*loader);
+    const double value = trainer->trainer.step(loader->feeds, loader->labels, options_of(run_options));
     if (loss) *loss = value;
   });
 }
 treadle_status* treadle_trainer_evaluate_batch(treadle_trainer* trainer, const treadle_run_options* run_options,
                                                const treadle_data_loader* loader, double* loss) {
-  return guarded([&] {
-    const treadle_data_loader& given = with_batch(loader);
-    const double value = require(trainer, "trainer").trainer.evaluate(given.feeds, given.labels, options_of(run_options));
+  return call(__func__, {handle(trainer, "trainer"), handle_or_null(run_options, "run_options"), handle(loader, "loader")}, [&] {
+    expect_batch(*loader);
+    const double value = trainer->trainer.evaluate(loader->feeds, loader->labels, options_of(run_options));
     if (loss) *loss = value;
   });
 }

@@ -4,38 +4,38 @@
 #include <memory>
 #include <vector>
 
+#include "c_api/arguments.h"
 #include "c_api/context.h"
 #include "c_api/status.h"
 
 using treadle::Engine;
-using treadle::Error;
-using treadle::ErrorCode;
-using treadle::c_api::CallbackContext;
-using treadle::c_api::guarded;
-using treadle::c_api::require;
+using namespace treadle::c_api;
 
-struct treadle_engine {
+struct treadle_engine : Handle<treadle_engine> {
   Engine engine;
 };
 
-struct treadle_variable {
+struct treadle_variable : Handle<treadle_variable> {
   Engine::Variable variable;
 };
 
-struct treadle_scratch {
+struct treadle_scratch : Handle<treadle_scratch> {
   Engine::Scratch scratch;
 };
 
-struct treadle_random_stream {
+struct treadle_random_stream : Handle<treadle_random_stream> {
   Engine::RandomStream stream;
 };
 
 namespace {
 
-std::vector<Engine::Variable> list(const treadle_variable* const* variables, size_t count) {
-  if (count) require(variables, "variables");
+Argument each_variable(const treadle_variable* const* variables, size_t count, const char* name) {
+  return list_of(variables, count, name, [](const treadle_variable* variable) { return handle(variable, ""); });
+}
+
+std::vector<Engine::Variable> to_variables(const treadle_variable* const* variables, size_t count) {
   std::vector<Engine::Variable> made;
-  for (size_t i = 0; i < count; ++i) made.push_back(require(variables[i], "a variable").variable);
+  for (size_t i = 0; i < count; ++i) made.push_back(variables[i]->variable);
   return made;
 }
 
@@ -44,90 +44,90 @@ std::vector<Engine::Variable> list(const treadle_variable* const* variables, siz
 extern "C" {
 
 treadle_status* treadle_engine_create(int naive, int32_t num_threads, treadle_engine** out) {
-  return guarded([&] {
-    if (num_threads < 0) throw Error(ErrorCode::invalid_argument, std::to_string(num_threads) + " threads");
-    require(out, "out") = new treadle_engine{Engine({.naive = naive != 0, .num_threads = num_threads})};
+  return call(__func__, {within(num_threads, 0, INT32_MAX, "num_threads", "0 or more"), needed(out, "out")}, [&] {
+    *out = new treadle_engine{{}, Engine({.naive = naive != 0, .num_threads = num_threads})};
   });
 }
 
-void treadle_engine_release(treadle_engine* engine) { delete engine; }
+void treadle_engine_release(treadle_engine* engine) { dispose(engine); }
 
 treadle_status* treadle_engine_variable(treadle_engine* engine, treadle_variable** out) {
-  return guarded([&] { require(out, "out") = new treadle_variable{require(engine, "engine").engine.variable()}; });
+  return call(__func__, {handle(engine, "engine"), needed(out, "out")},
+              [&] { *out = make<treadle_variable>(engine->engine.variable()).release(); });
 }
 
-void treadle_variable_release(treadle_variable* variable) { delete variable; }
+void treadle_variable_release(treadle_variable* variable) { dispose(variable); }
 
-uint64_t treadle_variable_version(const treadle_variable* variable) { return variable ? variable->variable.version() : 0; }
+uint64_t treadle_variable_version(const treadle_variable* variable) {
+  return asked<uint64_t>(variable, 0, [](const treadle_variable& v) { return v.variable.version(); });
+}
 
 treadle_status* treadle_engine_push(treadle_engine* engine, treadle_operation operation, void* context, void (*release)(void* context),
                                     const treadle_variable* const* reads, size_t num_reads, const treadle_variable* const* writes,
                                     size_t num_writes, int32_t priority) {
-  return guarded([&] {
-    Engine& its = require(engine, "engine").engine;
-    if (!operation) throw Error(ErrorCode::invalid_argument, "the operation is NULL");
-    const std::vector<Engine::Variable> read = list(reads, num_reads), written = list(writes, num_writes);
-    auto kept = std::make_shared<CallbackContext>();
-    kept->context = context;
-    kept->release = release;
-    auto body = [kept, operation] { treadle::c_api::check(operation(kept->context)); };
-    try {
-      its.push(std::move(body), read, written, priority);
-    } catch (...) {
-      kept->release = nullptr;
-      throw;
-    }
-  });
+  return call(__func__,
+              {handle(engine, "engine"), needed(operation != nullptr, "operation"), each_variable(reads, num_reads, "reads"),
+               each_variable(writes, num_writes, "writes")},
+              [&] {
+                auto kept = std::make_shared<CallbackContext>();
+                kept->context = context;
+                kept->release = release;
+                auto body = [kept, operation] { check(operation(kept->context)); };
+                try {
+                  engine->engine.push(std::move(body), to_variables(reads, num_reads), to_variables(writes, num_writes), priority);
+                } catch (...) {
+                  kept->release = nullptr;
+                  throw;
+                }
+              });
 }
 
 treadle_status* treadle_engine_scratch(treadle_engine* engine, treadle_scratch** out) {
-  return guarded([&] { require(out, "out") = new treadle_scratch{require(engine, "engine").engine.scratch()}; });
+  return call(__func__, {handle(engine, "engine"), needed(out, "out")},
+              [&] { *out = make<treadle_scratch>(engine->engine.scratch()).release(); });
 }
 
 treadle_status* treadle_scratch_variable(const treadle_scratch* scratch, treadle_variable** out) {
-  return guarded([&] { require(out, "out") = new treadle_variable{require(scratch, "scratch").scratch.variable()}; });
+  return call(__func__, {handle(scratch, "scratch"), needed(out, "out")},
+              [&] { *out = make<treadle_variable>(scratch->scratch.variable()).release(); });
 }
 
 treadle_status* treadle_scratch_get(const treadle_scratch* scratch, size_t size_bytes, void** out) {
-  return guarded([&] { require(out, "out") = require(scratch, "scratch").scratch.get(size_bytes); });
+  return call(__func__, {handle(scratch, "scratch"), needed(out, "out")}, [&] { *out = scratch->scratch.get(size_bytes); });
 }
 
-void treadle_scratch_release(treadle_scratch* scratch) { delete scratch; }
+void treadle_scratch_release(treadle_scratch* scratch) { dispose(scratch); }
 
 treadle_status* treadle_engine_random_stream(treadle_engine* engine, uint64_t seed, treadle_random_stream** out) {
-  return guarded([&] { require(out, "out") = new treadle_random_stream{require(engine, "engine").engine.random_stream(seed)}; });
+  return call(__func__, {handle(engine, "engine"), needed(out, "out")},
+              [&] { *out = make<treadle_random_stream>(engine->engine.random_stream(seed)).release(); });
 }
 
 treadle_status* treadle_random_stream_variable(const treadle_random_stream* stream, treadle_variable** out) {
-  return guarded([&] { require(out, "out") = new treadle_variable{require(stream, "stream").stream.variable()}; });
+  return call(__func__, {handle(stream, "stream"), needed(out, "out")},
+              [&] { *out = make<treadle_variable>(stream->stream.variable()).release(); });
 }
 
 treadle_status* treadle_random_stream_uniform(const treadle_random_stream* stream, double* values, size_t count) {
-  return guarded([&] {
-    if (count) require(values, "values");
-    require(stream, "stream").stream.uniform({values, count});
-  });
+  return call(__func__, {handle(stream, "stream"), list(values, count, "values")}, [&] { stream->stream.uniform({values, count}); });
 }
 
 treadle_status* treadle_random_stream_normal(const treadle_random_stream* stream, double* values, size_t count) {
-  return guarded([&] {
-    if (count) require(values, "values");
-    require(stream, "stream").stream.normal({values, count});
-  });
+  return call(__func__, {handle(stream, "stream"), list(values, count, "values")}, [&] { stream->stream.normal({values, count}); });
 }
 
-void treadle_random_stream_release(treadle_random_stream* stream) { delete stream; }
+void treadle_random_stream_release(treadle_random_stream* stream) { dispose(stream); }
 
 treadle_status* treadle_engine_wait_for(treadle_engine* engine, const treadle_variable* variable) {
-  return guarded([&] { require(engine, "engine").engine.wait_for(require(variable, "variable").variable); });
+  return call(__func__, {handle(engine, "engine"), handle(variable, "variable")}, [&] { engine->engine.wait_for(variable->variable); });
 }
 
 treadle_status* treadle_engine_wait_all(treadle_engine* engine) {
-  return guarded([&] { require(engine, "engine").engine.wait_all(); });
+  return call(__func__, {handle(engine, "engine")}, [&] { engine->engine.wait_all(); });
 }
 
 treadle_status* treadle_engine_num_pending(const treadle_engine* engine, size_t* out) {
-  return guarded([&] { require(out, "out") = require(engine, "engine").engine.num_pending(); });
+  return call(__func__, {handle(engine, "engine"), needed(out, "out")}, [&] { *out = engine->engine.num_pending(); });
 }
 
 }  // extern "C"

@@ -1,28 +1,24 @@
 // Jobs in the C ABI.
 #include "c_api/job.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <cstddef>
 #include <cstring>
 #include <string>
 #include <vector>
 
+#include "c_api/arguments.h"
 #include "c_api/status.h"
 
 namespace {
 
-using treadle::Error;
-using treadle::ErrorCode;
+using namespace treadle::c_api;
 using treadle::JobStatus;
-using treadle::c_api::guarded;
-using treadle::c_api::require;
+
+constexpr size_t kFirstVersion = offsetof(treadle_job_status, share_percent);
 
 // A program that was built against an older header has a shorter struct, and gets what fits.
 void fill(treadle_job_status& out, const JobStatus& status) {
-  if (out.struct_size < offsetof(treadle_job_status, share_percent))
-    throw Error(ErrorCode::invalid_argument, "the status's struct_size is not set");
   treadle_job_status all{};
   all.struct_size = out.struct_size;
   all.id = status.id;
@@ -53,50 +49,49 @@ extern "C" {
 
 treadle_status* treadle_job_create(const char* name, int32_t job_class, double share_percent, uint64_t memory_limit_bytes,
                                    treadle_job** out) {
-  return guarded([&] {
-    if (job_class != TREADLE_GUARANTEED && job_class != TREADLE_OPPORTUNISTIC)
-      throw Error(ErrorCode::invalid_argument, fmt::format("the class of a job is {}; 0 and 1 are expected", job_class));
-    treadle::JobOptions options{.name = name ? name : "",
-                                .job_class = static_cast<treadle::JobClass>(job_class),
-                                .share_percent = share_percent,
-                                .memory_limit_bytes = memory_limit_bytes};
-    treadle_job*& made = require(out, "out");
-    made = new treadle_job{std::make_shared<treadle::Job>(options)};
+  return call(__func__, {within(job_class, TREADLE_GUARANTEED, TREADLE_OPPORTUNISTIC, "job_class", "0 or 1"), needed(out, "out")}, [&] {
+    const treadle::JobOptions options{.name = name ? name : "",
+                                      .job_class = static_cast<treadle::JobClass>(job_class),
+                                      .share_percent = share_percent,
+                                      .memory_limit_bytes = memory_limit_bytes};
+    *out = make<treadle_job>(std::make_shared<treadle::Job>(options)).release();
   });
 }
 
-void treadle_job_release(treadle_job* job) { delete job; }
+void treadle_job_release(treadle_job* job) { dispose(job); }
 
 treadle_status* treadle_job_get_status(const treadle_job* job, treadle_job_status* out) {
-  return guarded([&] { fill(require(out, "out"), require(job, "job").job->status()); });
+  return call(__func__, {handle(job, "job"), needed(out, "out"), sized(out, kFirstVersion, "out")},
+              [&] { fill(*out, job->job->status()); });
 }
 
 treadle_status* treadle_job_set_share(treadle_job* job, double share_percent) {
-  return guarded([&] { require(job, "job").job->set_share(share_percent); });
+  return call(__func__, {handle(job, "job")}, [&] { job->job->set_share(share_percent); });
 }
 
 treadle_status* treadle_job_set_suspended(treadle_job* job, int suspended) {
-  return guarded([&] { require(job, "job").job->set({.suspended = suspended != 0}); });
+  return call(__func__, {handle(job, "job")}, [&] { job->job->set({.suspended = suspended != 0}); });
 }
 
 treadle_status* treadle_job_set_memory_limit(treadle_job* job, uint64_t bytes) {
-  return guarded([&] { require(job, "job").job->set_memory_limit(bytes); });
+  return call(__func__, {handle(job, "job")}, [&] { job->job->set_memory_limit(bytes); });
 }
 
 treadle_status* treadle_job_set_host_limit(treadle_job* job, uint64_t bytes) {
-  return guarded([&] { require(job, "job").job->set_host_limit(bytes); });
+  return call(__func__, {handle(job, "job")}, [&] { job->job->set_host_limit(bytes); });
 }
 
 treadle_status* treadle_jobs_list(treadle_job_status* out, size_t capacity, size_t* num_jobs) {
-  return guarded([&] {
+  const auto entry = [](const treadle_job_status& one) { return sized(&one, kFirstVersion, ""); };
+  return call(__func__, {list_of(out, capacity, "out", entry), needed(num_jobs, "num_jobs")}, [&] {
     const std::vector<JobStatus> jobs = treadle::list_jobs();
-    for (size_t i = 0; i < std::min(capacity, jobs.size()); ++i) fill(require(out + i, "out"), jobs[i]);
-    require(num_jobs, "num_jobs") = jobs.size();
+    for (size_t i = 0; i < std::min(capacity, jobs.size()); ++i) fill(out[i], jobs[i]);
+    *num_jobs = jobs.size();
   });
 }
 
 treadle_status* treadle_jobs_set_share(uint64_t id, double share_percent) {
-  return guarded([&] { treadle::set_job(id, {.share_percent = share_percent}); });
+  return call(__func__, {}, [&] { treadle::set_job(id, {.share_percent = share_percent}); });
 }
 
 }  // extern "C"

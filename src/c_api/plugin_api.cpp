@@ -1,4 +1,5 @@
 // The part of the C ABI that registers plugins.
+#include "c_api/arguments.h"
 #include "c_api/status.h"
 #include "ort_api/api.h"
 #include "plugin/backend.h"
@@ -6,30 +7,29 @@
 #include "plugin/custom_operator.h"
 #include "plugin/device.h"
 
-using treadle::c_api::guarded;
-using treadle::c_api::require;
+using namespace treadle::c_api;
 
 extern "C" {
 
 treadle_status* treadle_register_operator(const treadle_operator* op) {
-  return guarded([&] { treadle::plugin::register_operator(require(op, "op")); });
+  return call(__func__, {needed(op, "op")}, [&] { treadle::plugin::register_operator(*op); });
 }
 
 treadle_status* treadle_register_backend(const treadle_backend* backend) {
-  return guarded([&] { treadle::plugin::register_backend(require(backend, "backend")); });
+  return call(__func__, {needed(backend, "backend")}, [&] { treadle::plugin::register_backend(*backend); });
 }
 
 treadle_status* treadle_register_device(const treadle_device* device) {
-  return guarded([&] { treadle::plugin::register_device(require(device, "device")); });
+  return call(__func__, {needed(device, "device")}, [&] { treadle::plugin::register_device(*device); });
 }
 
 treadle_status* treadle_register_communicator(const treadle_communicator_type* type) {
-  return guarded([&] { treadle::plugin::register_communicator(require(type, "type")); });
+  return call(__func__, {needed(type, "type")}, [&] { treadle::plugin::register_communicator(*type); });
 }
 
 treadle_status* treadle_load_plugin(const char* path) {
-  return guarded([&] {
-    if (!treadle::ort::load_operators(&require(path, "path"))) treadle::plugin::load_plugin(path);
+  return call(__func__, {needed(path, "path")}, [&] {
+    if (!treadle::ort::load_operators(path)) treadle::plugin::load_plugin(path);
   });
 }
 

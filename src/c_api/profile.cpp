@@ -1,11 +1,10 @@
 // Profiles in C.
 #include "treadle/profile.h"
 
-#include <algorithm>
 #include <cstddef>
-#include <cstring>
 #include <span>
 
+#include "c_api/arguments.h"
 #include "c_api/profiler.h"
 #include "c_api/trainer.h"
 #include "c_api/values.h"
@@ -17,7 +16,7 @@
 using namespace treadle::c_api;
 
 treadle_status* treadle_session_start_profiling(treadle_session* session) {
-  return guarded([&] { require(session, "session").session.start_profiling(); });
+  return call(__func__, {handle(session, "session")}, [&] { session->session.start_profiling(); });
 }
 
 namespace {
@@ -29,9 +28,9 @@ void write_text(const std::string& path, const std::string& text) {
 }
 
 template <typename Take>
-treadle_status* save(const char* path, const Take& take) {
-  return guarded([&] {
-    const std::string name = &require(path, "path");
+treadle_status* save(const char* function, const Argument& source, const char* path, const Take& take) {
+  return call(function, {source, needed(path, "path")}, [&] {
+    const std::string name = path;
     treadle::check_profile_file(name);
     const treadle::Profile profile = take();
     std::string json;
@@ -46,13 +45,17 @@ treadle_status* save(const char* path, const Take& take) {
 
 }  // namespace
 
+namespace {
+constexpr size_t kFirstVersion = offsetof(treadle_profiler_options, kernel_phases);
+}
+
+treadle::c_api::Argument treadle::c_api::profiler_options(const treadle_profiler_options* options) noexcept {
+  return sized(options, kFirstVersion, "options");
+}
+
 treadle::ProfilerOptions treadle::c_api::profiler_options_of(const treadle_profiler_options* options) {
   ProfilerOptions made;
-  if (!options) return made;
-  treadle_profiler_options given{};
-  constexpr size_t kFirstVersion = offsetof(treadle_profiler_options, kernel_phases);
-  if (options->struct_size < kFirstVersion) throw Error(ErrorCode::invalid_argument, "struct_size of the profiler's options is not set");
-  std::memcpy(&given, options, std::min(options->struct_size, sizeof given));
+  const treadle_profiler_options given = whole(options, kFirstVersion);
   if (given.max_events > 0) made.max_events = given.max_events;
   made.keep_last = given.keep_last != 0;
   made.memory = given.memory != 0;
@@ -63,54 +66,45 @@ treadle::ProfilerOptions treadle::c_api::profiler_options_of(const treadle_profi
 }
 
 treadle_status* treadle_session_save_profile(treadle_session* session, const char* path) {
-  return save(path, [&] { return require(session, "session").session.profile(); });
+  return save(__func__, handle(session, "session"), path, [&] { return session->session.profile(); });
 }
 
 treadle_status* treadle_session_save_node_counters(const treadle_session* session, const char* path) {
-  return guarded([&] {
-    const std::string name = &require(path, "path");
-    write_text(name, treadle::node_counters_to_json(require(session, "session").session.node_counters()));
-  });
+  return call(__func__, {handle(session, "session"), needed(path, "path")},
+              [&] { write_text(path, treadle::node_counters_to_json(session->session.node_counters())); });
 }
 
 treadle_status* treadle_session_reset_node_counters(const treadle_session* session) {
-  return guarded([&] { require(session, "session").session.reset_node_counters(); });
+  return call(__func__, {handle(session, "session")}, [&] { session->session.reset_node_counters(); });
 }
 
 treadle_status* treadle_trainer_start_profiler(treadle_trainer* trainer, const treadle_profiler_options* options, treadle_profiler** out) {
-  return guarded([&] {
-    (void)require(out, "out");
-    *out = new treadle_profiler{require(trainer, "trainer").trainer.profiler(treadle::c_api::profiler_options_of(options))};
-  });
+  return call(__func__, {handle(trainer, "trainer"), profiler_options(options), needed(out, "out")},
+              [&] { *out = make<treadle_profiler>(trainer->trainer.profiler(profiler_options_of(options))).release(); });
 }
 
 treadle_status* treadle_profiler_start(treadle_session* session, const treadle_profiler_options* options, treadle_profiler** out) {
-  return guarded([&] {
-    require(out, "out");
-    *out = new treadle_profiler{require(session, "session").session.profiler(profiler_options_of(options))};
-  });
+  return call(__func__, {handle(session, "session"), profiler_options(options), needed(out, "out")},
+              [&] { *out = make<treadle_profiler>(session->session.profiler(profiler_options_of(options))).release(); });
 }
 
 treadle_status* treadle_profiler_set_recording(treadle_profiler* profiler, int recording) {
-  return guarded([&] {
-    treadle::Profiler& of = require(profiler, "profiler").profiler;
-    recording != 0 ? of.resume() : of.pause();
-  });
+  return call(__func__, {handle(profiler, "profiler")}, [&] { recording != 0 ? profiler->profiler.resume() : profiler->profiler.pause(); });
 }
 
 treadle_status* treadle_profiler_save(const treadle_profiler* profiler, const char* path) {
-  return save(path, [&] { return require(profiler, "profiler").profiler.profile(); });
+  return save(__func__, handle(profiler, "profiler"), path, [&] { return profiler->profiler.profile(); });
 }
 
 treadle_status* treadle_profiler_flush(treadle_profiler* profiler) {
-  return guarded([&] { require(profiler, "profiler").profiler.flush(); });
+  return call(__func__, {handle(profiler, "profiler")}, [&] { profiler->profiler.flush(); });
 }
 
 treadle_status* treadle_profile_convert(const char* recording, const char* path) {
-  return save(path, [&] { return treadle::read_profile_recording(&require(recording, "recording")); });
+  return save(__func__, needed(recording, "recording"), path, [&] { return treadle::read_profile_recording(recording); });
 }
 
-void treadle_profiler_release(treadle_profiler* profiler) { delete profiler; }
+void treadle_profiler_release(treadle_profiler* profiler) { dispose(profiler); }
 
 namespace {
 constexpr const char* kUnnamed = "(unnamed)";
@@ -137,7 +131,13 @@ uint64_t treadle_profile_range_begin_named(const char* name) {
   }
 }
 
-void treadle_profile_mark(const char* name) { treadle::mark_profile(name ? name : kUnnamed); }
+void treadle_profile_mark(const char* name) {
+  try {
+    treadle::mark_profile(name ? name : kUnnamed);
+  } catch (const std::exception&) {
+    // no memory for the name
+  }
+}
 
 void treadle_profile_range_end(const char* name, uint64_t begin) {
   if (begin == 0) return;

@@ -1,16 +1,19 @@
 // Profilers of the C ABI.
 #pragma once
 
+#include "c_api/arguments.h"
 #include "treadle/profile.h"
 #include "treadle/treadle.h"
 
-struct treadle_profiler {
+struct treadle_profiler : treadle::c_api::Handle<treadle_profiler> {
   treadle::Profiler profiler;
 };
 
 namespace treadle::c_api {
 
-/// @param options  of the version that the caller was built with; null: the defaults
+/// May be NULL, or of the version that the caller was built with.
+Argument profiler_options(const treadle_profiler_options* options) noexcept;
+/// Null: the defaults.
 ProfilerOptions profiler_options_of(const treadle_profiler_options* options);
 
 }  // namespace treadle::c_api

@@ -1,7 +1,10 @@
 // Shapes of a session's inputs and outputs in the C ABI.
+#include "c_api/arguments.h"
 #include "c_api/values.h"
 
 namespace {
+
+using namespace treadle::c_api;
 
 const treadle::ValueInfo* value_at(const std::vector<treadle::ValueInfo>& values, size_t index) {
   return index < values.size() ? &values[index] : nullptr;
@@ -26,22 +29,22 @@ const char* symbol_of(const treadle::ValueInfo* info, size_t axis) {
 extern "C" {
 
 int64_t treadle_session_input_rank(const treadle_session* session, size_t index) {
-  return session ? rank_of(value_at(session->inputs, index)) : -1;
+  return asked<int64_t>(session, -1, [&](const treadle_session& s) { return rank_of(value_at(s.inputs, index)); });
 }
 int64_t treadle_session_input_extent(const treadle_session* session, size_t index, size_t axis) {
-  return session ? extent_of(value_at(session->inputs, index), axis) : -1;
+  return asked<int64_t>(session, -1, [&](const treadle_session& s) { return extent_of(value_at(s.inputs, index), axis); });
 }
 const char* treadle_session_input_symbol(const treadle_session* session, size_t index, size_t axis) {
-  return session ? symbol_of(value_at(session->inputs, index), axis) : nullptr;
+  return asked<const char*>(session, nullptr, [&](const treadle_session& s) { return symbol_of(value_at(s.inputs, index), axis); });
 }
 int64_t treadle_session_output_rank(const treadle_session* session, size_t index) {
-  return session ? rank_of(value_at(session->outputs, index)) : -1;
+  return asked<int64_t>(session, -1, [&](const treadle_session& s) { return rank_of(value_at(s.outputs, index)); });
 }
 int64_t treadle_session_output_extent(const treadle_session* session, size_t index, size_t axis) {
-  return session ? extent_of(value_at(session->outputs, index), axis) : -1;
+  return asked<int64_t>(session, -1, [&](const treadle_session& s) { return extent_of(value_at(s.outputs, index), axis); });
 }
 const char* treadle_session_output_symbol(const treadle_session* session, size_t index, size_t axis) {
-  return session ? symbol_of(value_at(session->outputs, index), axis) : nullptr;
+  return asked<const char*>(session, nullptr, [&](const treadle_session& s) { return symbol_of(value_at(s.outputs, index), axis); });
 }
 
 }  // extern "C"

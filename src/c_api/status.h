@@ -2,34 +2,41 @@
 #pragma once
 
 #include <exception>
+#include <filesystem>
+#include <initializer_list>
 #include <new>
 #include <string>
 #include <utility>
 
+#include "c_api/arguments.h"
 #include "treadle/error.h"
 #include "treadle/out_of_memory.h"
 #include "treadle/treadle.h"
 
-struct treadle_status {
-  treadle_code code;
+struct treadle_status : treadle::c_api::Handle<treadle_status> {
+  treadle_code code = TREADLE_INTERNAL;
   std::string message;
   bool out_of_memory = false;
 };
 
 namespace treadle::c_api {
 
+inline bool is_error(treadle_code code) noexcept {
+  return !within(as_number(code), TREADLE_INVALID_ARGUMENT, TREADLE_INTERNAL, "", "").faulty();
+}
+
 // Given out when not even a status can be allocated; never released.
-inline treadle_status last_resort{TREADLE_RESOURCE_EXHAUSTED, "out of memory", /*out_of_memory=*/true};
+inline treadle_status last_resort{{}, TREADLE_RESOURCE_EXHAUSTED, "out of memory", /*out_of_memory=*/true};
 
 inline treadle_status* status_of(treadle_code code, const char* message, bool out_of_memory = false) noexcept {
   try {
-    return new treadle_status{code, message, out_of_memory};
+    return new treadle_status{{}, code, message, out_of_memory};
   } catch (...) {
     return &last_resort;
   }
 }
 
-/// Runs `body`; whatever it throws becomes a status.
+/// Runs `body`; whatever it throws becomes a status. For call(), which looks at arguments before.
 template <typename Body>
 treadle_status* guarded(Body&& body) noexcept {
   try {
@@ -39,6 +46,8 @@ treadle_status* guarded(Body&& body) noexcept {
     return status_of(TREADLE_RESOURCE_EXHAUSTED, error.what(), /*out_of_memory=*/true);
   } catch (const Error& error) {
     return status_of(static_cast<treadle_code>(error.code()), error.what());
+  } catch (const std::filesystem::filesystem_error& error) {
+    return status_of(TREADLE_IO_ERROR, error.what());
   } catch (const std::bad_alloc&) {
     return &last_resort;
   } catch (const std::exception& error) {
@@ -48,19 +57,23 @@ treadle_status* guarded(Body&& body) noexcept {
   }
 }
 
+/// A function of the ABI: looks at its arguments, then runs `body`.
+template <typename Body>
+treadle_status* call(const char* function, std::initializer_list<Argument> arguments, Body&& body) noexcept {
+  return guarded([&] {
+    expect(function, arguments);
+    body();
+  });
+}
+
 /// What a callback's status says, as an exception. Releases it. NULL is none.
 inline void check(treadle_status* status) {
   if (!status) return;
+  if (!is_of_kind(status)) throw Error(ErrorCode::invalid_argument, "a callback returned something that is no treadle_status");
   const treadle_status held = status == &last_resort ? last_resort : std::move(*status);
   if (status != &last_resort) delete status;
   if (held.out_of_memory) throw OutOfMemory(held.message);
   throw Error(static_cast<ErrorCode>(held.code), held.message);
-}
-
-template <typename T>
-T& require(T* pointer, const char* what) {
-  if (!pointer) throw Error(ErrorCode::invalid_argument, std::string(what) + " is NULL");
-  return *pointer;
 }
 
 }  // namespace treadle::c_api

@@ -8,42 +8,67 @@
 #include <utility>
 #include <vector>
 
+#include "c_api/arguments.h"
 #include "c_api/status.h"
 #include "treadle/datum.h"
 #include "treadle/model.h"
 #include "treadle/session.h"
 #include "treadle/treadle.h"
 
-struct treadle_model {
+struct treadle_model : treadle::c_api::Handle<treadle_model> {
   treadle::Model model;
 };
 
-struct treadle_session {
+struct treadle_session : treadle::c_api::Handle<treadle_session> {
   treadle::Session session;
   std::vector<treadle::ValueInfo> inputs, outputs;
-  std::string profile_path;
+  std::string profile_path = {};
 };
 
-struct treadle_run_options {
-  treadle::RunOptions options;
+struct treadle_run_options : treadle::c_api::Handle<treadle_run_options> {
+  treadle::RunOptions options = {};
 };
 
-struct treadle_value {
+struct treadle_value : treadle::c_api::Handle<treadle_value> {
   treadle::Datum datum;
 };
 
 namespace treadle::c_api {
 
+/// Null: what is usual.
+inline const RunOptions* options_of(const treadle_run_options* options) { return options ? &options->options : nullptr; }
+
+/// Of a function that takes feeds by name.
+inline Argument feeds(const char* const* names, const treadle_value* const* values, size_t count) noexcept {
+  return first_fault({each_text(names, count, "input_names"), each_value(values, count, "inputs")});
+}
+
 inline std::map<std::string, Datum> to_feeds(const char* const* names, const treadle_value* const* values, size_t count) {
   std::map<std::string, Datum> feeds;
-  if (count) require(names, "input_names"), require(values, "inputs");
-  for (size_t i = 0; i < count; ++i) feeds[&require(names[i], "an input's name")] = require(values[i], "an input").datum;
+  for (size_t i = 0; i < count; ++i) feeds[names[i]] = values[i]->datum;
   return feeds;
 }
 
-inline void hand_out(std::vector<Datum> results, treadle_value** outputs) {
+inline std::vector<std::string> to_strings(const char* const* texts, size_t count) { return {texts, texts + count}; }
+
+/// Null: none. @throws Error(invalid_argument) for what is no tensor.
+inline Tensor to_tensor(const treadle_value* value, const char* what) {
+  if (!value) return {};
+  if (!value->datum.is_tensor()) throw Error(ErrorCode::invalid_argument, std::string(what) + " is no tensor");
+  return value->datum.tensor();
+}
+inline std::vector<Tensor> to_tensors(const treadle_value* const* values, size_t count, const char* what) {
+  std::vector<Tensor> tensors;
+  for (size_t i = 0; i < count; ++i) tensors.push_back(to_tensor(values[i], what));
+  return tensors;
+}
+
+/// @throws Error(invalid_argument) unless there is room for all of them.
+inline void hand_out(std::vector<Datum> results, size_t room, treadle_value** outputs) {
+  if (results.size() != room)
+    throw Error(ErrorCode::invalid_argument, "room for " + std::to_string(room) + " outputs, there are " + std::to_string(results.size()));
   std::vector<std::unique_ptr<treadle_value>> made;
-  for (Datum& result : results) made.push_back(std::make_unique<treadle_value>(treadle_value{std::move(result)}));
+  for (Datum& result : results) made.push_back(make<treadle_value>(std::move(result)));
   for (size_t i = 0; i < made.size(); ++i) outputs[i] = made[i].release();
 }
 

@@ -1,0 +1,149 @@
+// The arguments of the C ABI. What can be wrong with one is found here, before its function does anything.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <initializer_list>
+#include <memory>
+#include <type_traits>
+#include <utility>
+
+#include "treadle/treadle.h"
+
+namespace treadle::c_api {
+
+/// What every handle begins with, so that one of another kind is told apart.
+template <typename T>
+struct Handle {
+  static constexpr char kKind = 0;  // its address is the kind
+  const void* kind = &kKind;
+};
+
+/// A new handle around `parts`.
+template <typename T, typename... Parts>
+std::unique_ptr<T> make(Parts&&... parts) {
+  return std::unique_ptr<T>(new T{{}, std::forward<Parts>(parts)...});
+}
+
+/// Handles begin with their kind whatever they are, so that much of any may be read.
+template <typename T>
+bool is_of_kind(const T* handle) noexcept {
+  const void* kind = nullptr;
+  std::memcpy(&kind, static_cast<const void*>(handle), sizeof kind);
+  return kind == &Handle<T>::kKind;
+}
+
+/// For functions without a status: what `body` tells of the handle; `otherwise` for NULL, another kind, and where that fails.
+template <typename Result, typename T, typename Body>
+Result asked(T* handle, std::type_identity_t<Result> otherwise, Body&& body) noexcept {
+  if (!handle || !is_of_kind(handle)) return otherwise;
+  try {
+    return body(*handle);
+  } catch (...) {
+    return otherwise;
+  }
+}
+
+/// For functions that release a handle. One of another kind is left alone.
+template <typename T>
+void dispose(T* handle) noexcept {
+  if (handle && is_of_kind(handle)) delete handle;
+}
+
+/// What a function found of one of its arguments. Holds no memory, so that to look at arguments cannot fail.
+struct Argument {
+  enum class Fault : uint8_t { none, null, other_kind, too_many, number, struct_size };
+
+  const char* name = "";
+  Fault fault = Fault::none;
+  int64_t place = -1;         ///< of the element at fault in a list
+  const char* field = "";     ///< of that element, or of a struct: ".key"
+  int64_t number = 0;         ///< what was given
+  const char* expected = "";  ///< in place of it
+  bool faulty() const noexcept { return fault != Fault::none; }
+};
+
+/// @throws Error(invalid_argument) that names the function and the first argument at fault.
+void expect(const char* function, std::initializer_list<Argument> arguments);
+
+/// Any pointer that must not be NULL: a text, room for a result, a callback.
+inline Argument needed(bool given, const char* name) noexcept {
+  return {.name = name, .fault = given ? Argument::Fault::none : Argument::Fault::null};
+}
+template <typename T>
+Argument needed(const T* pointer, const char* name) noexcept {
+  return needed(pointer != nullptr, name);
+}
+
+template <typename T>
+Argument handle_or_null(const T* handle, const char* name) noexcept {
+  return {.name = name, .fault = !handle || is_of_kind(handle) ? Argument::Fault::none : Argument::Fault::other_kind};
+}
+template <typename T>
+Argument handle(const T* given, const char* name) noexcept {
+  return given ? handle_or_null(given, name) : needed(given, name);
+}
+
+/// So many elements of this size; NULL only if there are none.
+Argument list_of_bytes(const void* elements, size_t count, size_t element_bytes, const char* name) noexcept;
+template <typename T>
+Argument list(const T* elements, size_t count, const char* name) noexcept {
+  return list_of_bytes(elements, count, sizeof(T), name);
+}
+
+/// A list whose elements `look` looks at, too: it returns one's Argument.
+template <typename T, typename Look>
+Argument list_of(const T* elements, size_t count, const char* name, const Look& look) noexcept {
+  Argument found = list(elements, count, name);
+  for (size_t i = 0; i < count && !found.faulty(); ++i) {
+    found = look(elements[i]);
+    found.name = name;
+    found.place = static_cast<int64_t>(i);
+  }
+  return found;
+}
+Argument each_text(const char* const* elements, size_t count, const char* name) noexcept;
+Argument each_entry(const treadle_config_entry* elements, size_t count, const char* name) noexcept;
+Argument each_value(const treadle_value* const* elements, size_t count, const char* name) noexcept;
+Argument each_value_or_null(const treadle_value* const* elements, size_t count, const char* name) noexcept;
+
+/// The first of several that is at fault, or one without a fault.
+Argument first_fault(std::initializer_list<Argument> arguments) noexcept;
+
+/// @param expected  such as "0 or 1"
+Argument within(int64_t number, int64_t low, int64_t high, const char* name, const char* expected) noexcept;
+/// C takes any number for an enum; C++ does not read others than its own as one.
+template <typename Enum>
+int32_t as_number(const Enum& given) noexcept {
+  int32_t number = 0;
+  static_assert(sizeof number == sizeof given);
+  std::memcpy(&number, &given, sizeof number);
+  return number;
+}
+Argument known_dtype(const treadle_dtype& given, const char* name) noexcept;
+Argument known_memory_class(int32_t given) noexcept;
+
+constexpr size_t kMaxStructSize = 4096;  // far above every struct of the header; above it, the size was not set
+
+/// A struct whose size its caller has set: at least that of its first version. NULL is for needed().
+template <typename Struct>
+Argument sized(const Struct* given, size_t first_version, const char* name) noexcept {
+  if (!given || (given->struct_size >= first_version && given->struct_size <= kMaxStructSize && given->struct_size % alignof(Struct) == 0))
+    return {.name = name};
+  return {.name = name, .fault = Argument::Fault::struct_size, .field = ".struct_size", .number = static_cast<int64_t>(given->struct_size)};
+}
+
+/// The caller's struct. A program that was built against an older header has a shorter one: what it lacks is zero.
+template <typename Struct>
+Struct whole(const Struct* given, size_t first_version) noexcept {
+  Struct all{};
+  if (given && !sized(given, first_version, "").faulty())
+    std::memcpy(static_cast<void*>(&all), given, given->struct_size < sizeof all ? given->struct_size : sizeof all);
+  return all;
+}
+
+/// Room for results: NULL until they are there.
+void clear(treadle_value** outputs, size_t count) noexcept;
+
+}  // namespace treadle::c_api
