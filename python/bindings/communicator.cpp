@@ -52,12 +52,12 @@ class PyCommunicator final : public Communicator {
 };
 
 void all_reduce(Communicator& self, nb::handle array) {
-  const Tensor data = tensor_from_array(array);
+  const Tensor data = written_array(array, "what is summed");
   nb::gil_scoped_release release;
   self.all_reduce(data.raw(), static_cast<size_t>(data.num_elements()), data.dtype());
 }
 void broadcast(Communicator& self, nb::handle array, int root) {
-  const Tensor data = tensor_from_array(array);
+  const Tensor data = written_array(array, "what is broadcast");
   nb::gil_scoped_release release;
   self.broadcast(data.raw(), data.size_bytes(), root);
 }

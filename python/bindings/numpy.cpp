@@ -8,6 +8,7 @@
 #include <memory>
 #include <utility>
 
+#include "core/writable.h"
 #include "treadle/error.h"
 #include "treadle/session.h"
 
@@ -195,6 +196,15 @@ Tensor tensor_from_array(nb::handle array, BufferScope* scope, DType dtype) {
   if (kind == tensor.dtype()) return tensor;
   if (is_sub_byte(kind)) return pack(tensor, kind);
   return Tensor(kind, tensor.shape(), tensor.storage());
+}
+
+Tensor written_array(nb::handle array, const char* what) {
+  Tensor tensor = tensor_from_array(array);
+  const bool is_array = nb::hasattr(array, "ctypes");
+  if (!is_array || nb::cast<uintptr_t>(array.attr("ctypes").attr("data")) != reinterpret_cast<uintptr_t>(tensor.raw()))
+    throw Error(ErrorCode::invalid_argument, std::string(what) + " has to be a contiguous array that may be written to");
+  expect_writable(tensor, what);
+  return tensor;
 }
 
 std::shared_ptr<Storage> storage_from_buffer(nb::handle bytes) {

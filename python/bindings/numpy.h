@@ -29,6 +29,10 @@ class BufferScope {
 /// @param dtype  what to make of an object that is no array (a list, a number); `undefined`: as NumPy sees it.
 Tensor tensor_from_array(nb::handle array, BufferScope* scope = nullptr, DType dtype = DType::undefined);
 
+/// An array that is written to where it lies: a copy of it would swallow what is written.
+/// @throws Error(invalid_argument) if it would have to be copied, or is read-only.
+Tensor written_array(nb::handle array, const char* what);
+
 /// The bytes of a bytes-like object, which they keep alive; read-only.
 std::shared_ptr<Storage> storage_from_buffer(nb::handle bytes);
 

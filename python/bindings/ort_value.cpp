@@ -1,4 +1,5 @@
 // OrtValue: a value of any ONNX type that Python holds without converting it.
+#include "core/writable.h"
 #include "datum.h"
 #include "dlpack.h"
 #include "treadle/dlpack.h"
@@ -90,7 +91,7 @@ void update(OrtValue& self, nb::handle source) {
   const Tensor& to = tensor_of(self);
   if (from.dtype() != to.dtype() || from.num_elements() != to.num_elements())
     throw Error(ErrorCode::invalid_argument, "update_inplace: the new value is " + describe(from) + ", the old one " + describe(to));
-  if (!to.storage()->writable()) throw Error(ErrorCode::invalid_argument, "update_inplace: the value's memory is read-only");
+  expect_writable(to, "update_inplace: the value");
   Tensor target = to;
   target.copy_from(from.reshaped(to.shape()));
 }

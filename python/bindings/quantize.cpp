@@ -48,21 +48,11 @@ PrecisionChoice choose(const Model& model, const nb::object& next, double bound,
   return choose_precision(model, source, {.bound = bound, .session = session, .max_groups = max_groups, .timed_runs = timed_runs});
 }
 
-// An array that is written to. A copy of it would swallow what is written.
-Tensor written_to(nb::handle array, const char* name) {
-  Tensor tensor = tensor_from_array(array);
-  const bool is_array = nb::hasattr(array, "ctypes");
-  if (!is_array || nb::cast<uintptr_t>(array.attr("ctypes").attr("data")) != reinterpret_cast<uintptr_t>(tensor.raw()) ||
-      !tensor.storage()->writable())
-    throw Error(ErrorCode::invalid_argument, std::string(name) + " has to be a contiguous array that may be written to");
-  return tensor;
-}
-
 bool cut_matmul(nb::handle codes, nb::handle weights, nb::handle scales, nb::handle zeros, int64_t block_size, int64_t N, int64_t K,
                 bool symmetric, int bits, bool linear) {
   const quantization::MatmulBlocks blocks{N, K, block_size, bits, symmetric};
-  const Tensor to = written_to(codes, "the codes"), to_scales = written_to(scales, "the scales"),
-               to_zeros = written_to(zeros, "the zero points"), from = tensor_from_array(weights);
+  const Tensor to = written_array(codes, "the codes"), to_scales = written_array(scales, "the scales"),
+               to_zeros = written_array(zeros, "the zero points"), from = tensor_from_array(weights);
   nb::gil_scoped_release release;
   if (linear) return quantization::cut_for_dequantize_linear(blocks, from, to, to_scales, to_zeros);
   quantization::cut_for_matmul_nbits(blocks, from, to, to_scales, to_zeros);
@@ -73,7 +63,7 @@ void cut_bnb4(nb::handle codes, nb::handle weights, nb::handle largest, int64_t 
   if (quant_type != 0 && quant_type != 1)
     throw Error(ErrorCode::invalid_argument, "quant_type is " + std::to_string(quant_type) + "; possible are 0 (FP4) and 1 (NF4)");
   if (N < 0 || K < 0) throw Error(ErrorCode::invalid_argument, "N = " + std::to_string(N) + ", K = " + std::to_string(K));
-  const Tensor to = written_to(codes, "the codes"), to_largest = written_to(largest, "absmax"), from = tensor_from_array(weights);
+  const Tensor to = written_array(codes, "the codes"), to_largest = written_array(largest, "absmax"), from = tensor_from_array(weights);
   const int64_t num_elements = Shape{N, K}.num_elements();
   nb::gil_scoped_release release;
   quantization::cut_for_matmul_bnb4(num_elements, block_size, quant_type == 1, from, to, to_largest);

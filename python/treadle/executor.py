@@ -74,6 +74,11 @@ def _ready(value: Any) -> np.ndarray:
     return np.array(_to_dense(value), np.float32, order="C")
 
 
+def _expect_writable(value: Any, what: str) -> None:
+    if isinstance(value, np.ndarray) and not value.flags.writeable:
+        raise ValueError(f"{what} is written to, and its array is read-only")
+
+
 def _shape(value: Any) -> tuple[int, ...]:
     return tuple(np.asarray(value.dense_shape()).tolist()) if isinstance(value, SparseTensor) else tuple(np.shape(value))
 
@@ -228,6 +233,8 @@ class Executor:
         self.grad_dict = grads
         self.aux_dict = states
         self._requests = {name: requests.get(name, "null") for name in (*core.input_names, *core.parameters)}
+        for name, value in grads.items():
+            _expect_writable(value, f"the gradient of {name!r}")
         # What the library has: the arrays themselves where it can use them as they lie, otherwise copies that are made for each pass.
         self._bound = {name: value if self._is_ready(name, value) else None for name, value in args.items()}
         self._bound_grads = {name: value if _lies_ready(value) else None for name, value in grads.items()}
@@ -262,9 +269,12 @@ class Executor:
                 self._bound_states[name] = value if ready else None
         if not is_train:
             return
+        for name, value in self.aux_dict.items():
+            _expect_writable(value, f"the state {name!r}")
         self._core.training(self._requests)  # profiles of the process know of it from now on
         for name, value in self.grad_dict.items():
             if self._bound_grads[name] is not value:
+                _expect_writable(value, f"the gradient of {name!r}")
                 self._executor.set_gradient(name, value if _lies_ready(value) else _ready(value))
                 self._bound_grads[name] = value if _lies_ready(value) else None
 

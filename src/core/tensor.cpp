@@ -12,6 +12,7 @@
 #include "core/device.h"
 #include "core/held_memory.h"
 #include "core/memory_events.h"
+#include "core/writable.h"
 
 namespace treadle {
 
@@ -263,6 +264,7 @@ void Tensor::copy_from(const Tensor& other) {
   if (other.dtype_ != dtype_ || other.num_elements_ != num_elements_ || (!contiguous_ && other.shape_ != shape_))
     throw Error(ErrorCode::invalid_argument, "cannot copy " + describe(other) + " into " + describe(*this));
   if (num_elements_ == 0) return;
+  expect_writable(*this, "what a tensor is copied into");
   Device *to = beyond_reach(*this), *from = beyond_reach(other);
   if (to || from) {
     if (!contiguous_ || (from && !other.contiguous_))

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "core/writable.h"
 #include "session/session_impl.h"
 #include "treadle/error.h"
 
@@ -88,6 +89,7 @@ void IoBinding::bind_input(std::string_view name, Datum value) {
 }
 
 void IoBinding::bind_output(std::string_view name, std::optional<Tensor> memory) {
+  if (memory) expect_writable(*memory, fmt::format("output \"{}\"", name));
   const auto known = impl_->find_output(name);
   if (known == impl_->outputs.end()) {
     impl_->outputs.push_back({std::string(name), std::move(memory), nullptr});

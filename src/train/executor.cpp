@@ -8,6 +8,7 @@
 #include <set>
 
 #include "core/nearest.h"
+#include "core/writable.h"
 #include "train/executor_impl.h"
 #include "train/sparse_values.h"
 #include "treadle/error.h"
@@ -187,6 +188,7 @@ void Executor::Impl::check_gradient(const std::string& name, const Datum& gradie
   if (!fits)
     throw Error(ErrorCode::invalid_argument, fmt::format("the memory for the gradient of \"{}\" is {}; contiguous f32{} is expected", name,
                                                          describe(gradient), to_string(dense_shape(argument))));
+  expect_writable(gradient.tensor(), fmt::format("the gradient of \"{}\"", name));
 }
 
 void Executor::Impl::check_state(const std::string& name, const Tensor& state) const {
@@ -245,6 +247,7 @@ void Executor::copy_from(const NamedTensors& values, bool allow_extra) {
     const Tensor to = argument != impl_->arguments.end() ? argument->second.tensor() : state->second;
     if (to.dtype() != value.dtype() || to.shape() != value.shape())
       throw Error(ErrorCode::invalid_argument, fmt::format("\"{}\" is {}, the value is {}", name, describe(to), describe(value)));
+    expect_writable(to, fmt::format("\"{}\"", name));
     copies.emplace_back(to, value);
   }
   for (auto& [to, from] : copies) to.copy_from(from);

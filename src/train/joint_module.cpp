@@ -11,6 +11,7 @@
 
 #include "core/allocation.h"
 #include "core/nearest.h"
+#include "core/writable.h"
 #include "exec/program/profile_plan.h"
 #include "exec/run/frame.h"
 #include "exec/run/trace_marks.h"
@@ -206,10 +207,11 @@ void JointModule::Impl::bind_gradients(const NamedTensors& given, Feeds& feeds, 
     const Tensor& of = parameter != parameters.end()                     ? parameter->second
                        : feed != feeds.end() && feed->second.is_tensor() ? feed->second.tensor()
                                                                          : own;
-    if (own.dtype() != of.dtype() || own.shape() != of.shape() || !own.is_contiguous() || !own.storage()->writable())
+    if (own.dtype() != of.dtype() || own.shape() != of.shape() || !own.is_contiguous())
       throw Error(ErrorCode::invalid_argument,
                   fmt::format("the memory for the gradient of \"{}\" is {}; contiguous memory of {} is expected", name, describe(own),
                               describe(of)));
+    expect_writable(own, fmt::format("the gradient of \"{}\"", name));
     to[static_cast<size_t>(result_of[g])] = own;
     if (request_of(name) == GradientRequest::add) feeds.insert_or_assign(sum_name(name), own);
   }
@@ -396,6 +398,7 @@ void JointModule::hold(const NamedTensors& tensors) {
       throw Error(ErrorCode::invalid_argument, fmt::format("\"{}\" is {}, the module holds {}", name, describe(tensor), describe(before)));
     if (!tensor.is_contiguous())
       throw Error(ErrorCode::invalid_argument, fmt::format("\"{}\" is not contiguous, and is read where it lies", name));
+    if (!impl_->forward_only && impl_->states.contains(name)) expect_writable(tensor, fmt::format("the state \"{}\"", name));
   }
   for (const auto& [name, tensor] : tensors) {
     if (const auto found = impl_->places_of_held.find(name); found != impl_->places_of_held.end()) {

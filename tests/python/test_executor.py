@@ -621,3 +621,31 @@ def test_a_joint_module_holds_what_it_is_given():
         with pytest.raises((treadle.Error, ValueError), match=message):
             module.hold({"w": W * 7, **wrong})
     np.testing.assert_allclose(module.forward({"x": X}).outputs[0], X @ w + B, rtol=1e-5)  # a call that fails changes nothing
+
+
+def test_gradients_are_not_written_to_read_only_arrays():
+    frozen = np.frombuffer(np.zeros_like(W).tobytes(), np.float32).reshape(W.shape)
+    with pytest.raises(ValueError, match="'w'.*read-only"):
+        treadle.bind(linear(), {"x": X}, {"w": frozen}, {"w": "write"})
+    executor = treadle.bind(linear(), {"x": X}, {"w": np.zeros_like(W)}, {"w": "write"})
+    executor.grad_dict["w"] = frozen
+    with pytest.raises(ValueError, match="'w'.*read-only"):
+        executor.forward(is_train=True)
+    np.testing.assert_array_equal(frozen, 0)
+
+
+def test_read_only_arguments_and_states_are_read():
+    x, mean = (np.frombuffer(value.tobytes(), np.float32).reshape(value.shape) for value in (X[:, :2], B))
+    variance = np.full(2, 4, np.float32)
+    normalised = small.model(
+        [small.node("BatchNormalization", ["x", "scale", "bias", "mean", "variance"], ["y"], epsilon=0.0)],
+        [small.tensor("x", ["N", 2])],
+        [small.tensor("y", ["N", 2])],
+        [numpy_helper.from_array(np.full(2, value, np.float32), name) for name, value in (("scale", 1), ("bias", 0), ("mean", 0), ("variance", 1))],
+    )
+    executor = treadle.bind(normalised, {"x": x}, aux_states={"mean": mean, "variance": variance})
+    (y,) = executor.forward()
+    np.testing.assert_allclose(y, (x - B) / 2, rtol=1e-5)
+    with pytest.raises(ValueError, match="'mean'.*read-only"):
+        executor.forward(is_train=True)
+    np.testing.assert_array_equal(mean, B)

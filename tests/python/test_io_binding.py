@@ -162,3 +162,49 @@ def test_outputs_that_are_constants_or_inputs_are_written_into_bound_memory():
     binding.bind_output("y", "cpu", 0, np.float32, [3], y.ctypes.data)
     session.run_with_iobinding(binding)
     np.testing.assert_array_equal(y, X[1])
+
+
+def read_only_arrays(tmp_path):
+    """Float32 arrays of X's shape that must not be written to, by how they came about."""
+    path = tmp_path / "mapped"
+    path.write_bytes(X.tobytes())
+    marked = X.copy()
+    marked.flags.writeable = False
+    return {
+        "over bytes": np.frombuffer(X.tobytes(), np.float32).reshape(X.shape),
+        "a read-only mapping": np.memmap(path, np.float32, "r", shape=X.shape),
+        "marked": marked,
+        "a memoryview": memoryview(X.tobytes()).cast("f", X.shape),
+        "broadcast": np.broadcast_to(np.float32(1), X.shape),
+    }
+
+
+def test_read_only_memory_is_no_place_for_outputs(session, tmp_path):
+    for how, array in read_only_arrays(tmp_path).items():
+        before = np.array(array)
+        value = treadle.OrtValue.ortvalue_from_numpy(array)
+        binding = session.io_binding()
+        binding.bind_cpu_input("x", array)  # to be read
+        if how != "broadcast":  # it has no memory of its own for each element: the value is a copy
+            with pytest.raises(errors.InvalidArgument, match='output "z".*read-only'):
+                binding.bind_ortvalue_output("z", value)
+            with pytest.raises(errors.InvalidArgument, match="read-only"):
+                value.update_inplace(X + 1)
+        binding.bind_output("z")
+        session.run_with_iobinding(binding)
+        np.testing.assert_array_equal(binding.copy_outputs_to_cpu()[0], 2 * before, err_msg=how)
+        np.testing.assert_array_equal(array, before, err_msg=how)
+
+
+def test_what_dlpack_calls_read_only_is_no_place_for_outputs(session):
+    marked = X.copy()
+    marked.flags.writeable = False
+    # NumPy lends a read-only array to those who ask for a version that can say so.
+    value = treadle.OrtValue.from_dlpack(marked)
+    binding = session.io_binding()
+    with pytest.raises(errors.InvalidArgument, match='output "z".*read-only'):
+        binding.bind_ortvalue_output("z", value)
+    binding.bind_ortvalue_input("x", value)
+    binding.bind_output("z")
+    session.run_with_iobinding(binding)
+    np.testing.assert_array_equal(binding.copy_outputs_to_cpu()[0], 2 * X)
