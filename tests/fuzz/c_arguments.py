@@ -1,0 +1,178 @@
+"""Arguments for functions of treadle.h, right ones and wrong ones: NULL, handles of other kinds, impossible counts, numbers outside of an enum."""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import random
+from collections.abc import Callable
+from typing import Any
+
+import c_header
+
+HUGE = (1 << 63, (1 << 63) + 7, (1 << 64) - 1, (1 << 64) - 5)  # counts that no memory can hold, as int64_t negative
+OUTSIDE = (-1, 99, 257, 1 << 16, -(1 << 31), (1 << 31) - 1)  # of every enum
+ROOM = 16  # elements that every list has, whatever its count says
+
+_SCALARS: dict[str, Any] = {
+    "int": ctypes.c_int, "int32_t": ctypes.c_int32, "int64_t": ctypes.c_int64, "uint32_t": ctypes.c_uint32, "uint64_t": ctypes.c_uint64,
+    "size_t": ctypes.c_size_t, "double": ctypes.c_double,
+}  # fmt: skip
+_DOUBLES = (0.0, 1.0, 0.5, -1.0, 100.0, 1e-3, 1e308, math.inf, -math.inf, math.nan)
+_INTEGERS = (0, 1, 2, 3, 4, 7, 32, 1000)
+_ODD_TEXTS = (b"", b"nope", b"\xff\xfe\x80", b"x" * 5000, b"*", b"[", b"%s%n", b"../", b"a\x1b[2J")
+
+Operation = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)
+Release = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+Watch = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)
+Allocate = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int32)
+Free = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int32)
+Trim = ctypes.CFUNCTYPE(ctypes.c_size_t, ctypes.c_void_p)
+
+_libc = ctypes.CDLL(None)
+_libc.aligned_alloc.restype = ctypes.c_void_p
+_libc.aligned_alloc.argtypes = [ctypes.c_size_t, ctypes.c_size_t]
+_libc.free.argtypes = [ctypes.c_void_p]
+_CALLBACKS = {
+    "operation": Operation(lambda context: None),
+    "release": Release(lambda context: None),
+    "callback": Watch(lambda context, name, value: None),
+    "allocate": Allocate(lambda context, size, memory_class: _libc.aligned_alloc(64, (size + 63) // 64 * 64)),
+    "free": Free(lambda context, data, size, memory_class: _libc.free(data)),
+    "trim": Trim(lambda context: 0),
+}
+
+
+class Argument:
+    """What a parameter is given."""
+
+    def __init__(self, value: Any, text: str, wrong: str = "", cell: Any = None) -> None:
+        self.value, self.text = value, text
+        self.wrong = wrong  # "null", "kind", "huge" or "enum": what the library has to refuse
+        self.cell = cell  # where it writes to
+
+
+class Arguments:
+    """Makes arguments by a header's types. What they point to lives as long as this."""
+
+    def __init__(self, header: c_header.Header, rng: random.Random, texts: dict[str, list[bytes]], handle: Callable[[str], int]) -> None:
+        self.header, self.random, self.texts, self.handle = header, rng, texts, handle
+        self.kept: list[Any] = []
+        self.structs: dict[str, Any] = {}
+        for name, fields in header.structs.items():
+            self.structs[name] = type(name, (ctypes.Structure,), {"_fields_": [(f.name, self.field_type(f)) for f in fields]})
+
+    def field_type(self, field: c_header.Parameter) -> Any:
+        if field.type.startswith("char["):
+            return ctypes.c_char * int(field.type[5:-1])
+        return _SCALARS.get(field.type, ctypes.c_void_p)
+
+    def c_type(self, parameter: c_header.Parameter) -> Any:
+        """Of a call. Raises KeyError for a type that this fuzzer does not know."""
+        if parameter.depth or parameter.type in ("callback", "treadle_operation"):
+            return ctypes.c_void_p
+        return ctypes.c_int32 if parameter.type in self.header.enums else _SCALARS[parameter.type]
+
+    def keep(self, what: Any) -> int:
+        self.kept.append(what)
+        return ctypes.addressof(what)
+
+    def wrongs(self, parameter: c_header.Parameter) -> list[str]:
+        """What can be wrong with it."""
+        found = []
+        if parameter.depth or parameter.type in ("callback", "treadle_operation"):
+            found.append("null")
+        if self.header.is_handle(parameter):
+            found.append("kind")
+        if parameter.counts:
+            found.append("huge")
+        if parameter.type in self.header.enums or parameter.name in ("job_class", "memory_class"):
+            found.append("enum")
+        return found
+
+    def make(self, parameter: c_header.Parameter, wrong: str = "") -> Argument:
+        if wrong == "null":
+            return Argument(None, "NULL", wrong)
+        if wrong == "kind":
+            kind = self.random.choice(sorted(self.header.handles - {parameter.base}))
+            return Argument(self.handle(kind), f"({kind})", wrong)
+        if wrong in ("huge", "enum"):
+            number = self.random.choice(HUGE if wrong == "huge" else OUTSIDE)
+            return Argument(number, str(number), wrong)
+        return self.pointer(parameter) if self.c_type(parameter) is ctypes.c_void_p else self.scalar(parameter)
+
+    def scalar(self, parameter: c_header.Parameter) -> Argument:
+        if parameter.type == "double":
+            value = self.random.choice(_DOUBLES)
+        elif parameter.type in self.header.enums:
+            value = self.random.choice(sorted(self.header.enums[parameter.type].values()))
+        elif parameter.counts:
+            value = self.random.choice((0, 1, 1, 1, 2, 2, 3, 4))
+        elif parameter.type in ("int", "int32_t", "int64_t") and self.random.random() < 0.2:
+            value = self.random.choice((-1, -7, -(1 << 31), (1 << 31) - 1))
+        elif parameter.type in ("size_t", "uint64_t") and self.random.random() < 0.2:
+            value = self.random.choice((*HUGE, 1 << 32, (1 << 31) - 1))
+        else:
+            value = self.random.choice(_INTEGERS)
+        return Argument(value, str(value))
+
+    def text(self, name: str) -> bytes:
+        known = next((texts for words, texts in self.texts.items() if name in words.split()), self.texts["name"])
+        return self.random.choice(known if self.random.random() < 0.85 else _ODD_TEXTS)
+
+    def pointer(self, parameter: c_header.Parameter) -> Argument:
+        base, name = parameter.base, parameter.name
+        if parameter.type in ("callback", "treadle_operation"):
+            callback = _CALLBACKS["operation" if parameter.type == "treadle_operation" else name]
+            return Argument(ctypes.cast(callback, ctypes.c_void_p).value, name)
+        if self.header.is_handle(parameter):
+            return Argument(self.handle(base), f"a {base}")
+        if parameter.type == "const char*":
+            text = self.text(name)
+            return Argument(self.keep(ctypes.create_string_buffer(text)), repr(text[:40]))
+        if base in self.structs and parameter.depth == 1:
+            return self.struct_list(base)
+        if parameter.type.endswith("* const*"):
+            return self.pointer_list(parameter)
+        if parameter.type in ("const void*", "void*"):
+            content = self.random.choice(self.texts["bytes"])
+            return Argument(self.keep(ctypes.create_string_buffer(content, max(len(content), 4096))), f"{len(content)} bytes")
+        if parameter.type == "const int64_t*":
+            extents = [self.random.choice((0, 1, 2, 2, 2, 4, 4, 3, -1, 1 << 20)) for _ in range(ROOM)]
+            return Argument(self.keep((ctypes.c_int64 * ROOM)(*extents)), str(extents[:4]))
+        cell = (ctypes.c_uint64 * 4096)()  # room for what is written, whatever it is
+        return Argument(self.keep(cell), "room", cell=cell)
+
+    def pointer_list(self, parameter: c_header.Parameter) -> Argument:
+        makes_text = parameter.base == "char"
+        element = c_header.Parameter(parameter.name, "const char*" if makes_text else f"{parameter.base}*")
+        made = [self.make(element, self.random.choices(("", *self.wrongs(element)), (30, *[1] * len(self.wrongs(element))))[0]) for _ in range(ROOM)]
+        described = ", ".join(argument.text for argument in made[:4])
+        return Argument(self.keep((ctypes.c_void_p * ROOM)(*[argument.value for argument in made])), f"{{{described}, ...}}")
+
+    def struct_list(self, name: str) -> Argument:
+        """ROOM structs one behind the other: a list of them, or the first for who wants one."""
+        made = (self.structs[name] * ROOM)()
+        described = []
+        for k in range(ROOM):
+            texts = self.fill(made[k], name, sparse=k > 0)
+            if k < 2:
+                described.append(f"{{{', '.join(texts)}}}")
+        return Argument(self.keep(made), f"{name}[{', '.join(described)}]")
+
+    def fill(self, struct: Any, name: str, sparse: bool) -> list[str]:
+        """Most fields stay zero, as callers have it; names and values of entries do not."""
+        texts = []
+        always = {"key", "value", "name", "extents", "rank", "allocate", "free"}
+        for field in self.header.structs[name]:
+            if field.name == "struct_size":
+                size = ctypes.sizeof(struct)
+                value: Any = size if self.random.random() < 0.9 else self.random.choice((0, 8, size - 8, size + 8, size + 1, 1 << 20, (1 << 64) - 1))
+            elif field.type.startswith("char[") or (field.name not in always and (sparse or self.random.random() < 0.7)):
+                continue
+            else:
+                wrongs = self.wrongs(field)
+                value = self.make(field, self.random.choices(("", *wrongs), (20, *[1] * len(wrongs)))[0]).value
+            setattr(struct, field.name, value)
+            texts.append(f".{field.name} = {value}")
+        return texts
