@@ -88,6 +88,9 @@ class ModelCompiler:
         contents = self.compile_to_bytes()
         partial = output.with_name(f"{output.name}.{os.getpid()}.partial")
         try:
+            if output.exists():  # who could not read it cannot read what takes its place
+                partial.touch(0o600)
+                partial.chmod(output.stat().st_mode & 0o777)
             partial.write_bytes(contents)
             partial.replace(output)
         finally:

@@ -65,6 +65,14 @@ void drop(const std::pair<uintptr_t, uintptr_t>& range) {
   if (begin < end) ::madvise(reinterpret_cast<void*>(begin), end - begin, MADV_DONTNEED);
 }
 
+// Who could not read a file cannot read the one that takes its place. A group that cannot be kept has no other rights than everybody.
+void take_permissions(int fd, const struct stat& old) {
+  mode_t mode = old.st_mode & 0777;
+  const bool keeps_group = ::fchown(fd, old.st_uid, old.st_gid) == 0 || ::fchown(fd, static_cast<uid_t>(-1), old.st_gid) == 0;
+  if (!keeps_group) mode &= ~mode_t{0070} | (mode & 0007) << 3;
+  ::fchmod(fd, mode);  // some file systems have none
+}
+
 /// The files that are mapped now: pages of any other memory would lose their contents.
 class Mappings {
  public:
@@ -191,12 +199,15 @@ AtomicFile::AtomicFile(const std::string& path) : path_(path) {
   }
   if (std::filesystem::exists(status) && !std::filesystem::is_regular_file(status) && !std::filesystem::is_symlink(status))
     throw Error(ErrorCode::io_error, "\"" + path + "\" is not a regular file");
+  struct stat old {};
+  const bool replaces = ::stat(path_.c_str(), &old) == 0 && S_ISREG(old.st_mode);
   static std::atomic<unsigned> counter{0};
   do {
     temporary_path_ = path_ + ".tmp-" + std::to_string(::getpid()) + "-" + std::to_string(counter++);
-    fd_ = ::open(temporary_path_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    fd_ = ::open(temporary_path_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, replaces ? 0600 : 0666);
   } while (fd_ < 0 && errno == EEXIST);
   if (fd_ < 0) throw Error(ErrorCode::io_error, "cannot create \"" + temporary_path_ + "\": " + reason(errno));
+  if (replaces) take_permissions(fd_, old);
 }
 
 AtomicFile::~AtomicFile() {

@@ -38,6 +38,7 @@ std::optional<FileRange> mapped_range(const void* data, size_t size_bytes);
 std::shared_ptr<Storage> read_file(const std::string& path);
 
 /// Writes to a temporary name beside `path`; commit() renames. Without a commit the temporary file is removed and `path` left as it was.
+/// A file that is replaced hands on its permissions, and its owner where the system lets it; a new one has what the umask leaves.
 class AtomicFile {
  public:
   /// @throws Error(io_error) if the folder cannot be written, or `path` is something else than a regular file.

@@ -1,6 +1,7 @@
 #include "core/file.h"
 
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <cstdlib>
 #include <cstring>
@@ -93,6 +94,45 @@ TEST_F(File, ALinkIsKeptAndItsTargetReplaced) {
   file.commit();
   EXPECT_TRUE(fs::is_symlink(folder_ / "link"));
   EXPECT_EQ(get("target"), "new");
+}
+
+int permissions(const std::string& path) {
+  struct stat info {};
+  return ::stat(path.c_str(), &info) == 0 ? static_cast<int>(info.st_mode & 07777) : -1;
+}
+
+TEST_F(File, AReplacedFileKeepsItsPermissions) {
+  for (const int mode : {0600, 0640, 0664, 0444, 0755}) {
+    put("a", "old");
+    ASSERT_EQ(::chmod(path("a").c_str(), static_cast<mode_t>(mode)), 0);
+    AtomicFile file(path("a"));
+    for (const auto& entry : fs::directory_iterator(folder_))
+      EXPECT_EQ(permissions(entry.path().string()), mode);  // while it is written, too
+    file.write(bytes("new"));
+    file.commit();
+    EXPECT_EQ(get("a"), "new");
+    EXPECT_EQ(permissions(path("a")), mode);
+    fs::remove(folder_ / "a");
+  }
+}
+
+TEST_F(File, ANewFileHasWhatTheUmaskLeaves) {
+  const mode_t before = ::umask(0027);
+  {
+    AtomicFile file(path("a"));
+    file.commit();
+  }
+  ::umask(before);
+  EXPECT_EQ(permissions(path("a")), 0640);
+}
+
+TEST_F(File, ALinksTargetKeepsItsPermissions) {
+  put("target", "old");
+  fs::create_symlink("target", folder_ / "link");
+  ASSERT_EQ(::chmod(path("target").c_str(), 0600), 0);
+  AtomicFile file(path("link"));
+  file.commit();
+  EXPECT_EQ(permissions(path("target")), 0600);
 }
 
 TEST_F(File, PagesThatWereDroppedHoldWhatTheyHeld) {
