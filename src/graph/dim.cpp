@@ -274,15 +274,20 @@ std::string to_string(const Dim& dim) {
   return text;
 }
 
+// Symbols are no one's equal but their own: a model may call one as those are called that inference makes.
 Dim SymbolTable::symbol(std::string_view name) {
   auto [found, inserted] = symbols_.try_emplace(std::string(name), nullptr);
-  if (inserted) found->second = intern({Expr::Kind::symbol, false, 0, this, std::string(name), {}, {}, {}});
+  if (inserted) {
+    exprs_.push_back({Expr::Kind::symbol, false, static_cast<int32_t>(exprs_.size()), this, std::string(name), {}, {}, {}});
+    found->second = &exprs_.back();
+  }
   return Dim(found->second);
 }
 
 Dim SymbolTable::fresh_symbol(std::string_view hint, bool data_dependent) {
   std::string name = std::string(hint) + "#" + std::to_string(exprs_.size());
-  return Dim(intern({Expr::Kind::symbol, data_dependent, 0, this, std::move(name), {}, {}, {}}));
+  exprs_.push_back({Expr::Kind::symbol, data_dependent, static_cast<int32_t>(exprs_.size()), this, std::move(name), {}, {}, {}});
+  return Dim(&exprs_.back());
 }
 
 const Expr* SymbolTable::intern(Expr expr) {

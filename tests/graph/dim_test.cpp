@@ -31,6 +31,18 @@ TEST_F(DimTest, EqualNamesAreOneSymbol) {
   EXPECT_EQ(table.symbol("a"), a);
   EXPECT_NE(a, b);
   EXPECT_NE(table.fresh_symbol("a", false), table.fresh_symbol("a", false));
+  // Models may call a symbol as inference does.
+  for (const bool data_dependent : {false, true}) {
+    const std::string name = "n#" + std::to_string(table.size() + 1);
+    const Dim named = table.symbol(name), fresh = table.fresh_symbol("n", data_dependent);
+    EXPECT_EQ(to_string(fresh), name);
+    EXPECT_NE(named, fresh);
+    const std::string later = "n#" + std::to_string(table.size());
+    const Dim first = table.fresh_symbol("n", data_dependent);
+    EXPECT_EQ(to_string(first), later);
+    EXPECT_NE(table.symbol(later), first);
+    EXPECT_EQ(table.symbol(later), table.symbol(later));
+  }
 }
 
 TEST_F(DimTest, SumsAndProductsAreEqualWhateverTheOrder) {
