@@ -22,7 +22,9 @@ const char* exception_name(ErrorCode code) {
 
 void set_python_error(const char* name, const Error& error) {
   nb::object type = nb::module_::import_("treadle.errors").attr(name);
-  nb::object exception = type(nb::cast(std::string(error.what())), nb::arg("code") = nb::cast(std::string(error_code_name(error.code()))));
+  const std::string_view what = error.what();  // it may repeat bytes of a file that are no text
+  nb::object text = nb::steal(PyUnicode_DecodeUTF8(what.data(), static_cast<Py_ssize_t>(what.size()), "replace"));
+  nb::object exception = type(text, nb::arg("code") = nb::cast(std::string(error_code_name(error.code()))));
   PyErr_SetObject(type.ptr(), exception.ptr());
 }
 

@@ -9,13 +9,14 @@
 
 #include "core/checked.h"
 #include "core/file.h"
+#include "core/utf8.h"
 #include "treadle/error.h"
 
 namespace treadle {
 namespace {
 
 [[noreturn]] void bad_npy(const std::string& where, std::string_view what) {
-  throw Error(ErrorCode::invalid_argument, fmt::format("{}: {}", where, what));
+  throw Error(ErrorCode::invalid_argument, fmt::format("{}: {}", where, as_utf8(what)));
 }
 
 struct DescrEntry {
@@ -68,6 +69,7 @@ Tensor parse_npy_strings(std::string_view data, const Shape& shape, size_t width
       uint32_t code;
       std::memcpy(&code, data.data() + (static_cast<size_t>(i) * width + k) * 4, 4);
       if (code == 0) break;
+      if (code > 0x10FFFF || (code >= 0xD800 && code < 0xE000)) bad_npy(where, fmt::format("{:#x} is no character", code));
       append_utf8(text, code);
     }
   }

@@ -34,6 +34,7 @@ inline CodePoint decode_utf8(std::string_view text, size_t at) {
 
 /// The place of the first byte that is no part of UTF-8; npos if there is none.
 size_t find_not_utf8(std::string_view text);
+inline bool is_utf8(std::string_view text) { return find_not_utf8(text) == std::string_view::npos; }
 
 /// The text as terminals, logs and errors show it: control characters but tabs and ends of lines, and bytes that are not UTF-8, become
 /// \xNN. Names and cells of files may hold anything, sequences that drive a terminal among it.

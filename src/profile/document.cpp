@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <numeric>
 
+#include "core/json_depth.h"
+
 namespace treadle::profile {
 namespace {
 
@@ -82,8 +84,13 @@ std::string without_timeline(std::string_view text) {
 
 }  // namespace
 
+Document parse_json(std::string_view text, bool throws) {
+  if (!is_shallow_json(text)) throw Error(ErrorCode::invalid_argument, "the profile is damaged: it has lists in lists too deep");
+  return Document::parse(text, nullptr, throws);
+}
+
 Document parse_document(std::string_view text) {
-  return checked_profile(Document::parse(without_timeline(text), nullptr, /*allow_exceptions=*/false));
+  return reading([&] { return checked_profile(parse_json(without_timeline(text), /*throws=*/false)); });
 }
 
 Document checked_profile(Document document) {

@@ -12,6 +12,9 @@ namespace treadle::profile {
 
 using Document = nlohmann::ordered_json;
 
+/// @param throws  false: text that is no JSON gives a discarded document instead of Document::parse_error.
+/// @throws Error(invalid_argument) for text whose lists lie too deep in lists
+Document parse_json(std::string_view text, bool throws = true);
 /// @throws Error(invalid_argument) for a document that is no profile, or one of another version.
 Document checked_profile(Document document);
 /// Of a profile's text, without its timeline: null stands for it.
@@ -24,6 +27,8 @@ template <typename Read>
 auto reading(const Read& read) {
   try {
     return read();
+  } catch (const Document::parse_error& error) {  // whose text repeats bytes that need not be UTF-8
+    throw Error(ErrorCode::invalid_argument, "the profile is damaged: it is no JSON at byte " + std::to_string(error.byte));
   } catch (const Document::exception& error) {
     throw Error(ErrorCode::invalid_argument, std::string("the profile is damaged: ") + error.what());
   }

@@ -65,7 +65,7 @@ Document pack_timeline(const Document& timeline) {
 
 // Also what `treadle explain --json` prints: nodes, passes and memory of a plan that did not run.
 Document parse_profile_or_plan(std::string_view text) {
-  Document document = Document::parse(text, nullptr, /*allow_exceptions=*/false);
+  Document document = parse_json(text, /*throws=*/false);
   if (!document.is_object() || document.value("format", Document()) != "treadle-explain") return checked_profile(std::move(document));
   for (const char* part : {"nodes", "passes"})
     if (!document.contains(part) || !document[part].is_array())
@@ -86,8 +86,11 @@ void pack_timelines(Document& document) {
 }  // namespace profile
 
 std::string profile_to_html(std::string_view json) {
-  profile::Document document = profile::parse_profile_or_plan(json);
-  profile::reading([&] { profile::pack_timelines(document); });
+  profile::Document document = profile::reading([&] {
+    profile::Document read = profile::parse_profile_or_plan(json);
+    profile::pack_timelines(read);
+    return read;
+  });
   // No "<" stays in the document: text of a model cannot end the script that holds it.
   std::string text;
   for (char c : document.dump(-1, ' ', false, profile::Document::error_handler_t::replace)) {

@@ -163,7 +163,7 @@ std::string plan_to_json(const ProfilePlan& plan) {
 
 ProfilePlan plan_from_json(std::string_view text) {
   return reading([&] {
-    const Document json = Document::parse(text);
+    const Document json = parse_json(text);
     ProfilePlan plan;
     Profile& p = plan.profile;
     plan.run = json.at("run"), plan.initialization = json.at("initialization"), plan.account = json.at("account");

@@ -67,7 +67,7 @@ class StreamReader {
   }
 
   void read_header(std::string_view payload) {
-    const Document json = Document::parse(payload);
+    const Document json = parse_json(payload);
     const Document& version = json.at("version");
     if (version < kOldestStreamVersion || version > kStreamVersion)
       throw Error(ErrorCode::invalid_argument, fmt::format("this is a recording of version {}; this build reads versions {} to {}",
@@ -76,9 +76,9 @@ class StreamReader {
   }
 
   void take(const StreamPart& part, std::string_view payload) {
-    const Document mark = Document::parse(payload);
+    const Document mark = parse_json(payload);
     if (part.plan) plan_ = *part.plan;
-    for (std::string_view names : part.names) add_names(Document::parse(names));
+    for (std::string_view names : part.names) add_names(parse_json(names));
     events_.insert(events_.end(), part.events.begin(), part.events.end());
     const uint64_t from = mark.at("from"), until = mark.at("until"), dropped = mark.at("dropped");
     recording_.dropped += dropped;

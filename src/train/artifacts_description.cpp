@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
+#include "core/json_depth.h"
 #include "train/artifacts.h"
 #include "train/optimizers.h"
 #include "train/options.h"
@@ -102,6 +103,7 @@ std::string ArtifactsDescription::to_json() const {
 
 ArtifactsDescription ArtifactsDescription::from_json(const std::string& text, const std::optional<Model>& loss_model) {
   ArtifactsDescription made;
+  if (!is_shallow_json(text)) throw Error(ErrorCode::invalid_model, "it has lists in lists too deep");
   try {
     const Json json = Json::parse(text);
     const Json& options = json.at("options");
@@ -122,6 +124,8 @@ ArtifactsDescription ArtifactsDescription::from_json(const std::string& text, co
     check_options(made.options);
     if (settings_of(made.options) != json.at("settings").get<std::vector<std::pair<std::string, std::string>>>())
       throw Error(ErrorCode::invalid_model, "its options contradict its settings");
+  } catch (const nlohmann::json::parse_error& error) {  // whose text repeats bytes that need not be UTF-8
+    throw Error(ErrorCode::invalid_model, fmt::format("it is no JSON at byte {}", error.byte));
   } catch (const nlohmann::json::exception& error) {
     throw Error(ErrorCode::invalid_model, error.what());
   } catch (const std::out_of_range&) {

@@ -11,6 +11,7 @@
 
 #include "compiled/checksum.h"
 #include "core/file.h"
+#include "core/json_depth.h"
 #include "core/sha1.h"
 #include "session/model.h"
 #include "train/data_parallel.h"
@@ -208,8 +209,13 @@ class CheckpointReader {
 
   void check_settings(const std::vector<std::pair<std::string, std::string>>& here, CheckpointSettings settings) const {
     std::vector<std::pair<std::string, std::string>> there;
+    const std::string& settings_text = text("treadle.settings");
+    if (!is_shallow_json(settings_text))
+      throw Error(ErrorCode::invalid_model, fmt::format("{}: the checkpoint's settings are no list of pairs", path_));
     try {
-      there = nlohmann::json::parse(text("treadle.settings")).get<decltype(there)>();
+      there = nlohmann::json::parse(settings_text).get<decltype(there)>();
+    } catch (const nlohmann::json::parse_error& error) {  // whose text repeats bytes that need not be UTF-8
+      throw Error(ErrorCode::invalid_model, fmt::format("{}: the checkpoint's settings are no JSON at byte {}", path_, error.byte));
     } catch (const nlohmann::json::exception& error) {
       throw Error(ErrorCode::invalid_model, fmt::format("{}: the checkpoint's settings: {}", path_, error.what()));
     }

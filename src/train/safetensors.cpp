@@ -9,6 +9,7 @@
 #include <set>
 
 #include "core/checked.h"
+#include "core/json_depth.h"
 #include "treadle/error.h"
 
 namespace treadle::train {
@@ -49,6 +50,7 @@ std::string_view name_in_file(DType dtype) {
 
 // The parser alone would take the last of two entries with one name.
 json parse_header(std::string_view text, const std::string& where) {
+  if (!is_shallow_json(text)) throw_broken(where, "the header has lists in lists too deep");
   std::set<std::string> names;
   auto each = [&](int depth, json::parse_event_t event, json& parsed) {
     if (event == json::parse_event_t::key && depth == 1 && !names.insert(parsed.get<std::string>()).second)

@@ -57,5 +57,19 @@ TEST(Printable, LeavesNothingElse) {
       }
 }
 
+TEST(Utf8, TakesWhatTheStandardAllows) {
+  for (const char* text : {"", "plain", "\u00e4\u00f6", "\u0800", "\uffff", "\U00010000", "\U0010ffff", "a\u20acb"})
+    EXPECT_TRUE(is_utf8(text)) << text;
+  EXPECT_TRUE(is_utf8(std::string_view("a\0b", 3)));
+}
+
+// The Unicode Standard, table 3-7: each lead byte beside its limits.
+TEST(Utf8, RefusesTheRest) {
+  for (const char* text :
+       {"\x80", "\xbf", "\xc0\x80", "\xc1\xbf", "\xc2", "\xc2\x41", "\xc2\xc2", "\xe0\x9f\xbf", "\xe2\x82", "\xed\xa0\x80", "\xed\xbf\xbf",
+        "\xf0\x8f\xbf\xbf", "\xf4\x90\x80\x80", "\xf5\x80\x80\x80", "\xff", "\xfe", "a\xe9z", "\xf0\x9f\x98"})
+    EXPECT_FALSE(is_utf8(text)) << text;
+}
+
 }  // namespace
 }  // namespace treadle

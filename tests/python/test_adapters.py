@@ -122,6 +122,17 @@ def test_wrong_adapters_are_refused(tmp_path: pathlib.Path) -> None:
         treadle.LoraAdapter().Load(str(tmp_path / "nothing.onnx_adapter"))
 
 
+def test_names_are_text(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "whole.onnx_adapter"
+    written_by(treadle, path, {"name": np.zeros(3, np.float32)})
+    whole = path.read_bytes()
+    assert whole.count(b"name") == 1
+    for name in (b"n\xe9me", b"\xff\xff\xff\xff", b"na\xc3("):
+        path.write_bytes(whole.replace(b"name", name))
+        with pytest.raises(treadle.errors.InvalidArgument, match="not in UTF-8"):
+            treadle.AdapterFormat.read_adapter(str(path))
+
+
 def test_no_part_of_a_file_is_believed(tmp_path: pathlib.Path) -> None:
     path = tmp_path / "whole.onnx_adapter"
     written_by(treadle, path, {"a": RNG.standard_normal((3, 5)).astype(np.float32), "b": np.arange(7)})

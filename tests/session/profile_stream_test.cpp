@@ -320,6 +320,36 @@ TEST_F(ProfileStream, ADamagedFileIsAnErrorOrAProfile) {
   }
 }
 
+TEST_F(ProfileStream, WhatIsNoTextOrTooDeepIsAnErrorOfTheLibrary) {
+  Session session = chain_session();
+  {
+    const Profiler profiler = session.profiler({.stream_to = path_});
+    session.run(feeds_of());
+  }
+  const std::string whole = contents();
+  const size_t plan = whole.find("{\"run\":");
+  ASSERT_NE(plan, std::string::npos);
+  std::string bad = whole;
+  bad[plan + 3] = '\xe9';
+  replace(bad);
+  try {
+    read_profile_recording(path_);
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find("no JSON at byte"), std::string::npos) << error.what();
+    EXPECT_EQ(std::string(error.what()).find('\xe9'), std::string::npos);
+  }
+  uint64_t size = 0;
+  std::memcpy(&size, whole.data() + plan - sizeof size, sizeof size);
+  const std::string deep = "{\"run\":" + std::string(200'000, '[') + std::string(200'000, ']') + "}";
+  const uint64_t deep_size = deep.size();
+  bad = whole.substr(0, plan - sizeof size) + std::string(reinterpret_cast<const char*>(&deep_size), sizeof deep_size) + deep +
+        whole.substr(plan + size);
+  replace(bad);
+  EXPECT_THROW(read_profile_recording(path_), Error);
+  EXPECT_THROW(profile_to_html(R"({"format":"treadle-profile","version":1,"nodes":[],"runs":{},"more":)" + deep + "}"), Error);
+}
+
 // The limit of a file's size stands for the disk's.
 TEST_F(ProfileStream, AFullDiskEndsTheRecordingAndNotTheRuns) {
   Session session = chain_session();

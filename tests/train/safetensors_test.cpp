@@ -86,6 +86,14 @@ TEST(Safetensors, WhatTheFormatForbidsIsRefused) {
     EXPECT_NE(failure_of(header, data_bytes).find(expected), std::string::npos) << header << "\n" << failure_of(header, data_bytes);
 }
 
+TEST(Safetensors, ListsThatLieTooDeepInListsAreRefused) {
+  const std::string deep = std::string(200'000, '[') + std::string(200'000, ']');
+  for (const std::string& header :
+       {R"({"a":{"dtype":"F32","shape":[)" + deep + R"(],"data_offsets":[0,4]}})",
+        R"({"a":{"dtype":)" + deep + R"(,"shape":[1],"data_offsets":[0,4]}})", R"({"__metadata__":{"a":)" + deep + "}}"})
+    EXPECT_NE(failure_of(header, 4).find("too deep"), std::string::npos);
+}
+
 TEST(Safetensors, LengthsBeyondTheFileAreRefused) {
   for (const size_t size : {0U, 7U, 8U, 20U}) {
     const auto file = Storage::allocate(size);

@@ -1,0 +1,34 @@
+// How deep JSON lies in JSON: what writes it, and what walks through it, calls itself for each level.
+#pragma once
+
+#include <cstddef>
+#include <string_view>
+
+namespace treadle {
+
+inline constexpr size_t kMaxJsonDepth = 100;  // reports have 8 levels
+
+/// Whether arrays and objects lie in each other no deeper than kMaxJsonDepth. Of text that is no JSON it may say either.
+inline bool is_shallow_json(std::string_view text) {
+  size_t depth = 0;
+  for (size_t i = 0; i < text.size(); ++i) {
+    switch (text[i]) {
+      case '"':
+        for (++i; i < text.size() && text[i] != '"'; ++i)
+          if (text[i] == '\\') ++i;
+        break;
+      case '[':
+      case '{':
+        if (++depth > kMaxJsonDepth) return false;
+        break;
+      case ']':
+      case '}':
+        if (depth > 0) --depth;
+        break;
+      default: break;
+    }
+  }
+  return true;
+}
+
+}  // namespace treadle
