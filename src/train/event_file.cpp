@@ -3,13 +3,14 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
-#include <array>
 #include <cerrno>
 #include <chrono>
 #include <cstring>
 #include <filesystem>
 #include <protozero/pbf_writer.hpp>
+#include <span>
 
+#include "core/crc32.h"
 #include "treadle/error.h"
 
 namespace treadle::train {
@@ -21,23 +22,9 @@ constexpr protozero::pbf_tag_type kValue = 1;                                   
 constexpr protozero::pbf_tag_type kTag = 1, kSimpleValue = 2;                                // of Summary.Value
 constexpr const char* kVersion = "brain.Event:2";
 
-// Castagnoli's polynomial, reflected.
-constexpr std::array<uint32_t, 256> crc32c_table() {
-  std::array<uint32_t, 256> table{};
-  for (uint32_t i = 0; i < 256; ++i) {
-    uint32_t crc = i;
-    for (int bit = 0; bit < 8; ++bit) crc = (crc >> 1U) ^ ((crc & 1U) != 0 ? 0x82F63B78U : 0U);
-    table[i] = crc;
-  }
-  return table;
-}
-
 // As TFRecord files have it: rotated and shifted, so that a checksum over bytes with checksums in them is not always the same.
 uint32_t masked_crc32c(std::string_view bytes) {
-  static constexpr std::array<uint32_t, 256> kTable = crc32c_table();
-  uint32_t crc = ~0U;
-  for (char byte : bytes) crc = (crc >> 8U) ^ kTable[(crc ^ static_cast<uint8_t>(byte)) & 0xFFU];
-  crc = ~crc;
+  const uint32_t crc = crc32<CrcPolynomial::castagnoli>(std::as_bytes(std::span(bytes)));
   return ((crc >> 15U) | (crc << 17U)) + 0xA282EAD8U;
 }
 

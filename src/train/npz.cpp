@@ -5,8 +5,10 @@
 #include <cstring>
 #include <string_view>
 
+#include "core/crc32.h"
 #include "core/file.h"
 #include "core/npy.h"
+#include "core/utf8.h"
 #include "treadle/data.h"
 #include "treadle/error.h"
 
@@ -18,11 +20,14 @@ namespace treadle::train {
 namespace {
 
 [[noreturn]] void bad_npy(const std::string& where, std::string_view what) {
-  throw Error(ErrorCode::invalid_argument, fmt::format("{}: {}", where, what));
+  throw Error(ErrorCode::invalid_argument, fmt::format("{}: {}", where, as_utf8(what)));
 }
 
 #ifdef TREADLE_WITH_ZLIB
 std::shared_ptr<Storage> inflate_entry(std::string_view compressed, size_t size, const std::string& where) {
+  constexpr size_t kMostPerByte = 1032;  // that deflate can make: 258 bytes of two bits
+  if (size / kMostPerByte > compressed.size())
+    bad_npy(where, fmt::format("{} bytes cannot hold the {} that it counts", compressed.size(), size));
   auto out = Storage::allocate(size);
   z_stream stream{};
   if (inflateInit2(&stream, -MAX_WBITS) != Z_OK) throw Error(ErrorCode::internal, "zlib cannot start");
@@ -41,6 +46,9 @@ std::shared_ptr<Storage> inflate_entry(std::string_view, size_t, const std::stri
               fmt::format("{}: it is deflated, and this build has no zlib; numpy.savez, without compression, writes what it reads", where));
 }
 #endif
+
+constexpr uint16_t kEncrypted = 1;              // a flag
+constexpr uint16_t kStored = 0, kDeflated = 8;  // methods
 
 template <typename T>
 T read_at(std::string_view bytes, size_t offset, const std::string& where) {
@@ -72,6 +80,8 @@ NamedTensors read_npz(const std::string& path) {
   NamedTensors tensors;
   for (int i = 0; i < count; ++i) {
     if (read_at<uint32_t>(bytes, at, path) != 0x02014b50) bad_npy(path, "the archive's directory is damaged");
+    const auto flags = read_at<uint16_t>(bytes, at + 8, path);
+    const auto crc = read_at<uint32_t>(bytes, at + 16, path);
     auto method = read_at<uint16_t>(bytes, at + 10, path);
     size_t compressed = read_at<uint32_t>(bytes, at + 20, path), size = read_at<uint32_t>(bytes, at + 24, path);
     size_t name_length = read_at<uint16_t>(bytes, at + 28, path), extra = read_at<uint16_t>(bytes, at + 30, path),
@@ -79,18 +89,22 @@ NamedTensors read_npz(const std::string& path) {
     size_t local = read_at<uint32_t>(bytes, at + 42, path);
     if (compressed == UINT32_MAX || size == UINT32_MAX || local == UINT32_MAX) bad_npy(path, "archives beyond 4 GiB are not supported");
     std::string name(slice(bytes, at + 46, name_length, path));
+    if (!is_utf8(name)) bad_npy(path, "the name of an array is not in UTF-8");
     at += 46 + name_length + extra + comment;
     size_t data = local + 30 + read_at<uint16_t>(bytes, local + 26, path) + read_at<uint16_t>(bytes, local + 28, path);
     std::string_view packed = slice(bytes, data, compressed, path);
     if (name.size() > 4 && name.substr(name.size() - 4) == ".npy") name.resize(name.size() - 4);
-    std::string where = path;
-    where.append(":").append(name);
-    if (method == 0)
-      tensors.emplace(name, parse_npy(file, data, compressed, where));
-    else if (method == 8)
-      tensors.emplace(name, parse_npy(inflate_entry(packed, size, where), 0, size, where));
-    else
+    const std::string where = path + ":" + name;
+    if ((flags & kEncrypted) != 0) bad_npy(where, "it is encrypted");
+    std::shared_ptr<Storage> entry = file;
+    if (method == kDeflated)
+      entry = inflate_entry(packed, size, where), data = 0;
+    else if (method != kStored)
       bad_npy(where, "an unknown compression");
+    else if (size != compressed)
+      bad_npy(where, fmt::format("it is stored as it is, in {} bytes, and has {}", compressed, size));
+    if (crc32<CrcPolynomial::ieee>({entry->data() + data, size}) != crc) bad_npy(where, "it is damaged: it differs from its checksum");
+    if (!tensors.emplace(name, parse_npy(entry, data, size, where)).second) bad_npy(where, "the archive has two of that name");
   }
   return tensors;
 }

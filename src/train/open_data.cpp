@@ -7,6 +7,7 @@
 #include <cmath>
 #include <cstring>
 #include <filesystem>
+#include <limits>
 #include <numeric>
 #include <set>
 
@@ -36,7 +37,16 @@ std::string names_of(const NamedTensors& arrays) {
   return fmt::format("{}", fmt::join(names, ", "));
 }
 
-// Numbers of one dtype as another. @throws Error for a fraction that would be lost.
+// Whether a number is one of the dtype's: it would be rounded or wrap around otherwise.
+template <typename T>
+bool is_integer_of(double number, DType dtype) {
+  constexpr double kExact = 9e15;  // integers up to here are exact in double
+  if (!(std::abs(number) < kExact) || number != std::floor(number)) return false;
+  if (dtype == DType::boolean) return number == 0 || number == 1;
+  return number >= static_cast<double>(std::numeric_limits<T>::min()) && number <= static_cast<double>(std::numeric_limits<T>::max());
+}
+
+// Numbers of one dtype as another. @throws Error for an integer that the dtype does not have, and a fraction that would be lost.
 Tensor converted(const Tensor& from, DType dtype, double scale, const std::string& what) {
   if (from.dtype() == dtype && scale == 1) return from;
   Tensor to(dtype, from.shape());
@@ -45,7 +55,9 @@ Tensor converted(const Tensor& from, DType dtype, double scale, const std::strin
   visit_any_dtype<NumericTypes>(read_as, [&]<typename T>() {
     const T* elements = reinterpret_cast<const T*>(from.raw());
     for (size_t i = 0; i < numbers.size(); ++i) {
-      if constexpr (std::is_integral_v<T> || std::is_same_v<T, double>)
+      if (from.dtype() == DType::boolean)
+        numbers[i] = static_cast<float>(elements[i]) != 0 ? scale : 0;
+      else if constexpr (std::is_integral_v<T> || std::is_same_v<T, double>)
         numbers[i] = static_cast<double>(elements[i]) * scale;
       else
         numbers[i] = static_cast<double>(static_cast<float>(elements[i])) * scale;
@@ -54,8 +66,7 @@ Tensor converted(const Tensor& from, DType dtype, double scale, const std::strin
   visit_any_dtype<NumericTypes>(dtype == DType::boolean ? DType::uint8 : dtype, [&]<typename T>() {
     for (size_t i = 0; i < numbers.size(); ++i) {
       if constexpr (std::is_integral_v<T>) {
-        if (!(std::abs(numbers[i]) < 9e15) || numbers[i] != std::floor(numbers[i]))
-          refuse_data(fmt::format("{}: {} is no {}", what, numbers[i], name_of(dtype)));
+        if (!is_integer_of<T>(numbers[i], dtype)) refuse_data(fmt::format("{}: {} is no {}", what, numbers[i], name_of(dtype)));
         reinterpret_cast<T*>(to.raw())[i] = static_cast<T>(static_cast<int64_t>(numbers[i]));
       } else if constexpr (std::is_same_v<T, double>) {
         reinterpret_cast<T*>(to.raw())[i] = numbers[i];

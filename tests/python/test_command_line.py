@@ -232,6 +232,24 @@ def test_numbers_that_the_input_cannot_hold_are_refused(treadle, tmp_path, dtype
     assert "integers from" in run.stderr
 
 
+@pytest.mark.parametrize("compressed", [False, True])
+def test_damaged_archives_are_refused(treadle, tmp_path, compressed):
+    model = save(tmp_path / "m.onnx", [helper.make_node("Identity", ["x"], ["y"])], [("x", TensorProto.INT64, [64])], [("y", TensorProto.INT64, [64])])
+    archive = tmp_path / "x.npz"
+    (np.savez_compressed if compressed else np.savez)(archive, x=np.arange(64) * 12345678901)
+    assert treadle("run", model, str(archive)).returncode == 0
+    whole = archive.read_bytes()
+    end = whole.index(b"PK\x01\x02")  # the directory
+    refused = 0
+    for at in range(end - 40, end - 4):  # of the elements, near their end
+        archive.write_bytes(whole[:at] + bytes([whole[at] ^ 0x10]) + whole[at + 1 :])
+        run = treadle("run", model, str(archive))
+        assert run.returncode == 1, at
+        assert "x.npz" in run.stderr, at
+        refused += "checksum" in run.stderr
+    assert refused > 0
+
+
 def test_json_has_the_elements(as_json, tmp_path):
     nodes = [helper.make_node("Identity", [name], [name + "2"]) for name in ("x", "flag", "text", "large")]
     inputs = [("x", TensorProto.INT64, [2, 2]), ("flag", TensorProto.BOOL, [2]), ("text", TensorProto.STRING, [1]), ("large", TensorProto.FLOAT, [1001])]

@@ -211,6 +211,33 @@ TEST_F(DataFiles, MappedArraysAreThoseOfTheFile) {
   EXPECT_NE(failure_of([&] { map_npy((folder_ / "absent").string()); }), "");
 }
 
+TEST_F(DataFiles, NumbersThatTheModelsDTypeLacksAreRefused) {
+  auto read = [&](DType dtype, double number, DType from = DType::float64) {
+    const std::string path = (folder_ / "x.npy").string();
+    Tensor given = Tensor::of<double>({1, 1}, std::vector<double>{number});
+    if (from == DType::int64) given = Tensor::of<int64_t>({1, 1}, std::vector<int64_t>{static_cast<int64_t>(number)});
+    write_npy(path, given);
+    const ValueInfo input{.name = "x", .type = "tensor", .dtype = dtype, .shape = {}, .has_rank = false};
+    const OpenedData opened = open_data({.paths = {"x=" + path}}, {input}, {.dtype = DType::undefined});
+    return opened.data->read(std::vector<int64_t>{0}).at("x");
+  };
+  EXPECT_EQ(read(DType::int32, 2147483647).data<int32_t>()[0], 2147483647);
+  EXPECT_EQ(read(DType::int32, -2147483648.0, DType::int64).data<int32_t>()[0], INT32_MIN);
+  EXPECT_EQ(read(DType::uint8, 255).data<uint8_t>()[0], 255);
+  EXPECT_EQ(read(DType::boolean, 1).data<bool>()[0], true);
+  for (const DType from : {DType::float64, DType::int64})
+    for (const auto& [dtype, number] : {std::pair{DType::int32, 4294967301.0},
+                                        {DType::int32, 2147483648.0},
+                                        {DType::int32, -2147483649.0},
+                                        {DType::int8, 128.0},
+                                        {DType::int16, -32769.0},
+                                        {DType::uint8, 256.0},
+                                        {DType::uint8, -1.0},
+                                        {DType::uint64, -1.0},
+                                        {DType::boolean, 2.0}})
+      EXPECT_NE(failure_of([&] { read(dtype, number, from); }).find("is no " + std::string(name_of(dtype))), std::string::npos) << number;
+}
+
 TEST_F(DataFiles, BrokenArraysAreRefused) {
   auto npy = [&](const std::string& header, size_t data_bytes = 0) {
     std::string bytes("\x93NUMPY\x01\x00", 8);
