@@ -1,4 +1,5 @@
 #include <fmt/format.h>
+#include <sys/mman.h>
 
 #include <algorithm>
 #include <utility>
@@ -6,6 +7,7 @@
 #include "compiled/graph_stream.h"
 #include "core/boolean_bytes.h"
 #include "core/checked.h"
+#include "graph/custom_ops.h"
 #include "graph/infer.h"
 #include "graph/op_def.h"
 
@@ -13,19 +15,70 @@ namespace treadle::compiled {
 namespace {
 
 constexpr uint32_t kAbsent = UINT32_MAX;
-constexpr int kMaxDepth = 64;  // of bodies in bodies, and of types in types
+constexpr int kMaxDepth = 64;             // of bodies in bodies, and of types in types
+constexpr int kMaxDepthOfExtents = 1000;  // of expressions in expressions: what asks about them asks about their operands first
+constexpr size_t kMostPacked = 8;         // bytes of weights in a byte of their packed form
 constexpr DType kLastDType{kNumDTypes - 1};
+
+// Memory that takes none as long as nobody reads it.
+std::shared_ptr<Storage> zero_pages(size_t size_bytes) {
+  void* const data = ::mmap(nullptr, size_bytes, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (data == MAP_FAILED) throw Error(ErrorCode::resource_exhausted, fmt::format("no room for {} bytes of addresses", size_bytes));
+  return Storage::borrow(
+      data, size_bytes, [data, size_bytes] { ::munmap(data, size_bytes); }, /*writable=*/false);
+}
+
+// The expression as the functions make it that inference makes them by: what they would have made otherwise is something else, which the
+// caller sees. Sums are checked here, as theirs come in many ways.
+Dim again(SymbolTable& table, Expr expr) {
+  const bool has_operands = !expr.a.is_const() || !expr.b.is_const();
+  if (expr.kind == Expr::Kind::symbol) {
+    if (expr.symbol.empty() || !expr.terms.empty() || !expr.b.is_const(0) || (!expr.data_dependent && !expr.a.is_const(0)))
+      Reader::fail("a symbol is none");
+    // Symbols with a name of the model are found by it; the others were made during inference and equal none.
+    const bool named = !expr.data_dependent && expr.symbol.find('#') == std::string::npos;
+    return named ? table.symbol(expr.symbol) : Dim(table.intern(std::move(expr)));
+  }
+  if (!expr.symbol.empty() || (expr.kind == Expr::Kind::sum ? has_operands || expr.terms.empty() : !has_operands || !expr.terms.empty()))
+    Reader::fail("an extent is no expression");
+  switch (expr.kind) {
+    case Expr::Kind::product: return expr.a * expr.b;
+    case Expr::Kind::floor_div: return floor_div(expr.a, expr.b);
+    case Expr::Kind::modulo: return modulo(expr.a, expr.b);
+    case Expr::Kind::maximum: return maximum(expr.a, expr.b);
+    case Expr::Kind::minimum: return minimum(expr.a, expr.b);
+    case Expr::Kind::broadcast: return broadcast(expr.a, expr.b);
+    default: break;
+  }
+  auto by_index = [](const Expr* x, const Expr* y) { return x->index < y->index; };
+  const std::vector<const Expr*>* before = nullptr;
+  expr.data_dependent = false;
+  for (const Expr::Term& term : expr.terms) {
+    const std::vector<const Expr*>& factors = term.factors;
+    const bool is_factor = expr.terms.size() == 1 && term.coefficient == 1 && factors.size() == 1;
+    if (term.coefficient == 0 || is_factor || (expr.terms.size() == 1 && factors.empty()) ||
+        !std::is_sorted(factors.begin(), factors.end(), by_index) ||
+        (before && !std::lexicographical_compare(before->begin(), before->end(), factors.begin(), factors.end(), by_index)))
+      Reader::fail("an extent is no sum of products");
+    for (const Expr* factor : factors) {
+      if (factor->kind == Expr::Kind::sum) Reader::fail("an extent is a product of sums");
+      expr.data_dependent |= factor->data_dependent;
+    }
+    before = &factors;
+  }
+  return Dim(table.intern(std::move(expr)));
+}
 
 class GraphReader {
  public:
   GraphReader(Reader& in, std::span<const Tensor> blocks, LoadedGraph& loaded) : in_(in), blocks_(blocks), loaded_(loaded) {}
 
-  // Interned in the order in which they were made, every expression gets the index it had; operands come before what is made of them.
-  std::shared_ptr<SymbolTable> symbols() {
+  // Made in the order in which they were made, every expression gets the index it had; operands come before what is made of them.
+  void symbols() {
     table_ = std::make_shared<SymbolTable>();
     const size_t count = in_.count(36);
     for (size_t i = 0; i < count; ++i) {
-      Expr expr{in_.pick(Expr::Kind::broadcast), in_.flag(), 0, table_.get(), in_.text(), {}, {}, {}};
+      Expr expr{in_.pick(Expr::Kind::broadcast), in_.flag(), 0, table_.get(), in_.name(), {}, {}, {}};
       const size_t num_terms = in_.count(16);
       for (size_t t = 0; t < num_terms; ++t) {
         Expr::Term term{in_.get<int64_t>(), {}};
@@ -35,26 +88,22 @@ class GraphReader {
       }
       expr.a = dim();
       expr.b = dim();
-      const bool is_symbol = expr.kind == Expr::Kind::symbol, is_sum = expr.kind == Expr::Kind::sum;
-      const bool has_operands = !expr.a.is_const() || !expr.b.is_const();
-      const bool is_bounded = is_symbol && expr.data_dependent && has_operands;
-      if (is_symbol == expr.symbol.empty() || is_sum == expr.terms.empty() || (!is_bounded && (!is_symbol && !is_sum) != has_operands))
-        Reader::fail("an extent is no expression");
-      // Symbols with a name of the model are found by it; the others were made during inference and equal none.
-      const bool named = is_symbol && !expr.data_dependent && expr.symbol.find('#') == std::string::npos;
-      const Dim made = named ? table_->symbol(expr.symbol) : Dim(table_->intern(std::move(expr)));
-      if (static_cast<size_t>(made.expr()->index) != i) Reader::fail("an extent is there twice");
+      const Dim made = again(*table_, std::move(expr));
+      if (made.is_const() || static_cast<size_t>(made.expr()->index) != i || table_->size() != i + 1)
+        Reader::fail("an extent is no expression, or one that is there already");
+      depths_.push_back(depth_of(*made.expr()));
+      if (depths_.back() > kMaxDepthOfExtents) Reader::fail("an extent is too deep");
     }
-    return table_;
   }
 
   std::unique_ptr<Graph> graph(int depth = 0) {
     if (depth > kMaxDepth) Reader::fail("bodies lie in bodies too deep");
     auto made = std::make_unique<Graph>(table_);
-    made->name = in_.text();
+    made->name = in_.name();
     for (size_t i = in_.count(12); i > 0; --i) {
-      std::string domain = in_.text();
-      made->opsets[domain] = in_.get<int>();
+      std::string domain = in_.name();
+      const int version = in_.get<int>();
+      if (version < 1 || !made->opsets.emplace(std::move(domain), version).second) Reader::fail("an operator set is none, or one twice");
     }
     made->metadata = pairs();
     const size_t num_values = in_.count(14);
@@ -69,6 +118,7 @@ class GraphReader {
     for (ValueId input : made->inputs) {
       if (input == kNoValue || made->value(input).kind != Value::Kind::input || available[index_of(input)])
         Reader::fail("an input is none, or one twice");
+      if (depth == 0) check_declared(made->type(input));
       available[index_of(input)] = true;
     }
     made->overridable_initializers = values(*made);
@@ -78,8 +128,11 @@ class GraphReader {
     made->outputs = values(*made);
     for (ValueId output : made->outputs)
       if (output == kNoValue || !available[index_of(output)]) Reader::fail("an output is never made");
-    for (size_t i = in_.count(8); i > 0; --i) made->output_names.push_back(in_.text());
-    for (size_t i = in_.count(5); i > 0; --i) made->declared_outputs.push_back(type());
+    for (size_t i = in_.count(8); i > 0; --i) made->output_names.push_back(in_.name());
+    for (size_t i = in_.count(5); i > 0; --i) {
+      made->declared_outputs.push_back(type());
+      check_declared(made->declared_outputs.back());
+    }
     if (made->output_names.size() > made->outputs.size() || made->declared_outputs.size() > made->outputs.size() ||
         (depth == 0 && made->output_names.size() != made->outputs.size()))
       Reader::fail("outputs and their names differ in number");
@@ -120,6 +173,16 @@ class GraphReader {
     if (index < 0 || static_cast<size_t>(index) >= table_->size()) Reader::fail("an extent is made of unknown ones");
     return &(*table_)[static_cast<size_t>(index)];
   }
+  int depth_of(const Expr& expr) const {
+    int deepest = 0;
+    auto take = [&](const Expr* operand) {
+      if (operand) deepest = std::max(deepest, depths_[static_cast<size_t>(operand->index)]);
+    };
+    take(expr.a.expr()), take(expr.b.expr());
+    for (const Expr::Term& term : expr.terms)
+      for (const Expr* factor : term.factors) take(factor);
+    return deepest + 1;
+  }
   Dim dim() {
     const bool symbolic = in_.flag();
     const auto number = in_.get<int64_t>();
@@ -140,13 +203,34 @@ class GraphReader {
       }
     }
     if (in_.flag()) made.element = std::make_shared<const Type>(type(depth + 1));
+    check_parts(made);
     return made;
+  }
+
+  // Each kind of types has its own parts, and no others.
+  static void check_parts(const Type& type) {
+    const bool is_tensor = type.kind == Type::Kind::tensor || type.kind == Type::Kind::sparse_tensor, is_map = type.kind == Type::Kind::map;
+    const bool is_nested = type.kind == Type::Kind::sequence || type.kind == Type::Kind::optional;
+    const bool is_key = type.key_dtype == DType::string || (type.key_dtype != DType::undefined && is_integer(type.key_dtype));
+    if ((type.shape && !is_tensor) || (type.element != nullptr) != is_nested || (type.dtype != DType::undefined && !is_tensor && !is_map) ||
+        (is_map ? !is_key : type.key_dtype != DType::undefined))
+      Reader::fail("a type is of no kind");
+    if (type.shape && type.shape->size() > static_cast<size_t>(kMaxRank)) Reader::fail("a type has too many extents");
+  }
+
+  // What a model declares are integers and symbols: runs take a feed's extents for the symbols of an input.
+  static void check_declared(const Type& type) {
+    if (type.element) check_declared(*type.element);
+    if (!type.shape) return;
+    for (const Dim& extent : *type.shape)
+      if (!extent.is_const() && (extent.expr()->kind != Expr::Kind::symbol || extent.data_dependent()))
+        Reader::fail("an input or an output is declared with an extent that no model can declare");
   }
 
   Properties pairs() {
     Properties made;
     for (size_t i = in_.count(16); i > 0; --i) {
-      std::string key = in_.text();
+      std::string key = in_.name();
       made.emplace_back(std::move(key), in_.text());
     }
     return made;
@@ -195,7 +279,7 @@ class GraphReader {
   // A type that inference does not confirm would be memory of the wrong size: only the model's inputs, which runs compare with what is fed,
   // and constants have theirs from the file.
   ValueId value(Graph& graph, std::vector<ValueId>& let_go, int depth) {
-    std::string name = in_.text();
+    std::string name = in_.name();
     const auto kind = in_.pick(Value::Kind::constant);
     Type read = type();
     const ValueId id = graph.add_value(name, std::move(read), kind);
@@ -219,7 +303,9 @@ class GraphReader {
     } else if constexpr (std::is_same_v<T, std::string>) {
       return in_.bytes();
     } else if constexpr (std::is_same_v<T, Datum>) {
-      return datum();
+      Datum made = datum();
+      if (!made.defined()) Reader::fail("an attribute lacks its tensor");
+      return made;
     } else if constexpr (std::is_same_v<T, Type>) {
       return type();
     } else {
@@ -238,22 +324,31 @@ class GraphReader {
     }
   }
 
-  void node(Graph& graph, std::vector<bool>& available, int depth) {
+  // What the file calls the node, and that it is an operator which files of compiled models have.
+  Node named_node() {
     Node made;
-    made.name = in_.text();
-    made.op_type = in_.text();
-    made.domain = in_.text();
-    made.overload = in_.text();
+    made.name = in_.name();
+    made.op_type = in_.name();
+    made.domain = in_.name();
+    made.overload = in_.name();
     made.version = in_.get<int>();
     made.op = find_op(made.domain, made.op_type);
     if (!made.op) Reader::fail(fmt::format("the operator {}.{} does not exist", made.domain, made.op_type));
+    if (is_custom_op(*made.op) || made.op->communicates)
+      Reader::fail(fmt::format("the operator {}.{} is in no compiled model", made.domain, made.op_type));
     if (made.version != (made.op->since.empty() ? 1 : made.op->since.back()))
       Reader::fail(fmt::format("the node {} is of an older operator set", made.name));
+    return made;
+  }
+
+  void node(Graph& graph, std::vector<bool>& available, int depth) {
+    Node made = named_node();
     for (size_t i = in_.count(10); i > 0; --i) {
-      std::string name = in_.text();
+      std::string name = in_.name();
+      if (made.attributes.has(name)) Reader::fail(fmt::format("the node {} has an attribute twice", made.name));
       made.attributes.set(name, attribute(in_.get<uint8_t>()));
     }
-    for (size_t i = in_.count(8); i > 0; --i) made.sources.push_back(in_.text());
+    for (size_t i = in_.count(8); i > 0; --i) made.sources.push_back(in_.name());
     made.metadata = pairs();
     made.inputs = values(graph);
     for (ValueId input : made.inputs)
@@ -268,8 +363,17 @@ class GraphReader {
         Reader::fail(fmt::format("the node {} makes what is there already", made.name));
       available[index_of(output)] = true;
     }
-    const size_t num_captured = made.inputs.size() - static_cast<size_t>(made.num_formal_inputs);
-    for (size_t i = in_.count(60); i > 0; --i) made.bodies.push_back(body(num_captured, depth));
+    const size_t num_formal = static_cast<size_t>(made.num_formal_inputs), num_captured = made.inputs.size() - num_formal;
+    if (std::find(made.inputs.begin() + made.num_formal_inputs, made.inputs.end(), kNoValue) != made.inputs.end())
+      Reader::fail(fmt::format("a body of the node {} reads an operand that is left out", made.name));
+    for (size_t i = in_.count(60); i > 0; --i) {
+      Body inside = body(num_captured, depth);
+      const std::vector<AttributeDef>& known = made.op->attributes;
+      if (made.op->control_flow == ControlFlow::none || made.body(inside.attribute) || made.attributes.has(inside.attribute) ||
+          std::none_of(known.begin(), known.end(), [&](const AttributeDef& def) { return def.name == inside.attribute; }))
+        Reader::fail(fmt::format("the node {} has a body \"{}\" too many", made.name, inside.attribute));
+      made.bodies.push_back(std::move(inside));
+    }
     if (num_captured > 0 && made.bodies.empty()) Reader::fail(fmt::format("the node {} has operands for no body", made.name));
     exec::StoredState state = this->state();
     const NodeId id = graph.append(std::move(made));
@@ -279,7 +383,7 @@ class GraphReader {
   // The captures are the last inputs of a body.
   Body body(size_t num_captured, int depth) {
     Body made;
-    made.attribute = in_.text();
+    made.attribute = in_.name();
     made.graph = graph(depth + 1);
     for (size_t i = in_.count(8); i > 0; --i) {
       const auto inside = in_.get<uint32_t>();
@@ -299,7 +403,7 @@ class GraphReader {
     exec::StoredState made;
     const size_t count = in_.count(20);
     if (count == 0) return made;
-    made.kernel = in_.text();
+    made.kernel = in_.name();
     for (size_t i = 0; i < count; ++i) {
       const auto id = in_.get<int32_t>();
       made.parts.push_back({id, tensor()});
@@ -307,40 +411,31 @@ class GraphReader {
     return made;
   }
 
-  // A constant that all of its readers have packed: kernels ask for its type and shape only, until lowering takes it out of the graph. Its
-  // elements are those of a packed form.
+  // A constant that all of its readers have packed: kernels ask for its type and shape only, until lowering takes it out of the graph.
+  // Should one read it all the same, before lowering finds that, it reads zeros.
   void stand_in(Graph& graph, ValueId id) {
     Value& value = graph.value(id);
     if (value.type.kind != Type::Kind::tensor || !value.type.is_static() || value.type.dtype == DType::undefined ||
         value.type.dtype == DType::string)
       Reader::fail(fmt::format("the constant \"{}\" has no extents", value.name));
-    int64_t num_elements = 1;
-    for (const Dim& extent : *value.type.shape) num_elements = checked_mul(num_elements, extent.value());
-    const size_t needed = size_bytes(value.type.dtype, num_elements);
-    if (needed == 0) return void(value.constant = Tensor(value.type.dtype, value.type.static_shape()));
+    const Shape shape = value.type.static_shape();
+    const size_t needed = size_bytes(value.type.dtype, shape.num_elements());
+    if (needed == 0) return void(value.constant = Tensor(value.type.dtype, shape));
     loaded_.stand_ins.emplace_back(&graph, id);
-    for (const Use& use : value.uses) {
-      auto found = loaded_.states.find(&graph.node(use.node));
-      if (found == loaded_.states.end()) continue;
-      for (const PackedPart& part : found->second.parts) {
-        if (part.tensor.size_bytes() < needed) {
-          // One element in all places will do.
-          if (part.tensor.size_bytes() < needed / static_cast<size_t>(num_elements) || bits_of(value.type.dtype) < 8) continue;
-          const std::vector<int64_t> strides(value.type.shape->size(), 0);
-          value.constant = Tensor(value.type.dtype, value.type.static_shape(), strides, part.tensor.storage(), offset_of(part.tensor));
-        } else {
-          value.constant = Tensor(value.type.dtype, value.type.static_shape(), part.tensor.storage(), offset_of(part.tensor));
-        }
-        return;
-      }
-    }
-    Reader::fail(fmt::format("the constant \"{}\" is not there", value.name));
+    size_t packed_bytes = 0;
+    for (const Use& use : value.uses)
+      if (auto found = loaded_.states.find(&graph.node(use.node)); found != loaded_.states.end())
+        for (const PackedPart& part : found->second.parts) packed_bytes += part.tensor.size_bytes();
+    // Weights of 32 bits are packed in 8 at the least, with scales beside them.
+    if (needed / kMostPacked > packed_bytes) Reader::fail(fmt::format("the constant \"{}\" is not there", value.name));
+    value.constant = Tensor(value.type.dtype, shape, zero_pages(needed));
   }
 
   Reader& in_;
   std::span<const Tensor> blocks_;
   LoadedGraph& loaded_;
   std::shared_ptr<SymbolTable> table_;
+  std::vector<int> depths_;  // of the table's expressions
   std::vector<Hint> hints_;
 };
 

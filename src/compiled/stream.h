@@ -76,6 +76,12 @@ class Reader {
     if (find_not_utf8(read) != std::string::npos) fail("a text in it is not UTF-8: \"" + read + "\"");
     return read;
   }
+  /// Text in UTF-8.
+  std::string name() {
+    std::string text = this->text();
+    if (!is_utf8(text)) fail("a name is not in UTF-8");
+    return text;
+  }
   size_t count_left() const { return bytes_.size() - at_; }
   bool at_end() const { return at_ == bytes_.size(); }
 

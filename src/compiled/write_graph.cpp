@@ -169,7 +169,7 @@ class GraphWriter {
 
   void node(const Node& written) {
     if (is_custom_op(*written.op)) throw Error(ErrorCode::not_implemented, describe(written) + " is a custom operator");
-    if (written.is("Subgraph", "treadle")) throw Error(ErrorCode::not_implemented, describe(written) + " runs what a backend compiled");
+    if (written.op->communicates) throw Error(ErrorCode::not_implemented, describe(written) + " trains over several processes");
     out_.text(written.name);
     out_.text(written.op_type);
     out_.text(written.domain);

@@ -60,18 +60,48 @@ void write_infos(compiled::Writer& out, const std::vector<ValueInfo>& infos) {
 std::vector<ValueInfo> read_infos(compiled::Reader& in) {
   std::vector<ValueInfo> infos(in.count(26));
   for (ValueInfo& info : infos) {
-    info.name = in.text();
-    info.type = in.text();
+    info.name = in.name();
+    info.type = in.name();
     info.dtype = in.pick(DType{kNumDTypes - 1});
     info.has_rank = in.flag();
     for (size_t i = in.count(9); i > 0; --i) {
-      if (in.flag())
-        info.shape.emplace_back(in.get<int64_t>());
+      if (!in.flag())
+        info.shape.emplace_back(in.name());
+      else if (const auto extent = in.get<int64_t>(); extent >= 0)
+        info.shape.emplace_back(extent);
       else
-        info.shape.emplace_back(in.text());
+        compiled::Reader::fail("an extent is negative");
     }
+    if ((!info.has_rank && !info.shape.empty()) || info.shape.size() > static_cast<size_t>(kMaxRank))
+      compiled::Reader::fail("an input or an output is of no rank");
   }
   return infos;
+}
+
+// How ONNX's text of a type begins.
+std::string_view begin_of_text(Type::Kind kind) {
+  switch (kind) {
+    case Type::Kind::tensor: return "tensor(";
+    case Type::Kind::sparse_tensor: return "sparse_tensor(";
+    case Type::Kind::sequence: return "seq(";
+    case Type::Kind::optional: return "optional(";
+    case Type::Kind::map: return "map(";
+    case Type::Kind::unknown: break;
+  }
+  return "";
+}
+
+// What a model tells of an input, and the type that the graph has for it: options may have set extents that the model leaves open.
+bool may_be(const ValueInfo& told, const Type& type) {
+  if (!told.type.starts_with(begin_of_text(type.kind))) return false;
+  if (type.dtype != DType::undefined && type.kind != Type::Kind::map && told.dtype != type.dtype) return false;
+  if (!told.has_rank || !type.shape) return true;
+  if (told.shape.size() != type.shape->size()) return false;
+  for (size_t axis = 0; axis < told.shape.size(); ++axis) {
+    const auto* extent = std::get_if<int64_t>(&told.shape[axis]);
+    if (extent && !(*type.shape)[axis].is_const(*extent)) return false;
+  }
+  return true;
 }
 
 // The texts of the metadata, in a fixed order.
@@ -156,19 +186,34 @@ std::shared_ptr<Model::Impl> open_compiled(const std::string& path) {
   compiled::Reader in(model->compiled->interface());
   for (auto* infos : {&model->inputs, &model->outputs, &model->overridable}) *infos = read_infos(in);
   ModelMetadata& metadata = model->metadata;
-  for (std::string* text : texts_of(metadata)) *text = in.text();
+  for (std::string* text : texts_of(metadata)) *text = in.name();
   metadata.version = in.get<int64_t>();
   metadata.ir_version = in.get<int64_t>();
   for (size_t i = in.count(12); i > 0; --i) {
-    const std::string domain = in.text();
+    const std::string domain = in.name();
     metadata.opsets[domain] = in.get<int>();
   }
   for (size_t i = in.count(16); i > 0; --i) {
-    const std::string key = in.text();
-    metadata.custom[key] = in.text();
+    const std::string key = in.name();
+    metadata.custom[key] = in.name();
   }
   if (!in.at_end()) compiled::Reader::fail("its interface is too long");
   return model;
+}
+
+void check_interface(const Model::Impl& model, const Graph& graph) {
+  auto fail = [](std::string_view what, const std::string& name) {
+    compiled::Reader::fail(fmt::format("the {} \"{}\" is not the one that the graph has", what, name));
+  };
+  if (model.inputs.size() != graph.inputs.size() || model.outputs.size() != graph.outputs.size())
+    compiled::Reader::fail("the graph has another number of inputs or outputs than it tells of");
+  for (size_t i = 0; i < graph.inputs.size(); ++i) {
+    const ValueInfo& told = model.inputs[i];
+    const Value& input = graph.value(graph.inputs[i]);
+    if (told.name != input.name || !may_be(told, input.type)) fail("input", told.name);
+  }
+  for (size_t i = 0; i < graph.outputs.size(); ++i)
+    if (model.outputs[i].name != graph.output_names[i]) fail("output", model.outputs[i].name);
 }
 
 void pack_for_file(const exec::Program& program, ThreadPool* pool) {

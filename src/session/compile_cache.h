@@ -31,6 +31,9 @@ std::vector<std::byte> encode_interface(const Model::Impl& model);
 /// A model that is a compiled file. @throws Errors of compiled::File
 std::shared_ptr<Model::Impl> open_compiled(const std::string& path);
 
+/// @throws Error(invalid_model) unless the graph has the inputs and outputs that the model tells of: callers go by those.
+void check_interface(const Model::Impl& model, const Graph& graph);
+
 /// Binds the program once, with 1 for every extent that it does not know, so that what convolutions pack for an image is there.
 void pack_for_file(const exec::Program& program, ThreadPool* pool);
 

@@ -21,6 +21,7 @@ std::shared_ptr<Executable> Session::Impl::load_main(const compiled::File& file)
     const LoadPhases::Phase phase("read compiled graph");
     loaded = file.read();
   }
+  check_interface(model.impl(), *loaded.graph);
   auto made = finish(std::move(loaded.graph), {.restored = &loaded.states});
   for (const auto& [graph, id] : loaded.stand_ins)
     if (graph->value(id).constant.defined())

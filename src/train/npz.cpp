@@ -20,7 +20,7 @@ namespace treadle::train {
 namespace {
 
 [[noreturn]] void bad_npy(const std::string& where, std::string_view what) {
-  throw Error(ErrorCode::invalid_argument, fmt::format("{}: {}", where, as_utf8(what)));
+  throw Error(ErrorCode::invalid_argument, fmt::format("{}: {}", where, printable(std::string(what))));
 }
 
 #ifdef TREADLE_WITH_ZLIB

@@ -11,7 +11,7 @@
 
 #include "compiled/checksum.h"
 #include "compiled/file.h"
-#include "tests/session/models.h"
+#include "tests/session/packing_model.h"
 #include "treadle/error.h"
 #include "treadle/session.h"
 
@@ -43,47 +43,6 @@ class CompiledModel : public ::testing::Test {
   std::vector<std::string> warnings;
   int num_passes = 0;
 };
-
-Tensor numbers(const Shape& shape, int64_t seed) {
-  Tensor w(DType::float32, shape);
-  for (int64_t i = 0; i < w.num_elements(); ++i)
-    w.data<float>()[i] =
-        static_cast<float>((i * 7 + seed * 13) % 31 - 15) / 16 + static_cast<float>(i % 5) * 0.00137F;  // not 8-bit weights
-  return w;
-}
-
-// Everything that packs: products, an LSTM, convolutions (Winograd's, pointwise, depthwise) of images of any batch; what is folded; a body.
-ModelBuilder model(int64_t seed = 1) {
-  ModelBuilder b;
-  b.input("image", {-1, 16, 12, 12}).input("x", {-1, 48}).input("steps", {5, 2, 8});
-  b.output("y", {-1, 32, 12, 12}).output("p", {-1, 40}).output("h", {5, 1, 2, 16}).output("s", {3});
-  b.constant("w3", numbers(Shape{32, 16, 3, 3}, seed)).constant("w1", numbers(Shape{32, 32, 1, 1}, seed + 1));
-  b.constant("wd", numbers(Shape{32, 1, 3, 3}, seed + 2)).constant("bias", numbers(Shape{32}, seed + 3));
-  auto with_pads = [&](int64_t group) {
-    for (const auto& [name, values] : {std::pair{"pads", std::vector<int64_t>{1, 1, 1, 1}}, {"kernel_shape", {3, 3}}}) {
-      onnx::AttributeDef attribute;
-      attribute.name = name, attribute.type = onnx::AttributeType::ints, attribute.ints = values;
-      b.last_node().attributes.push_back(std::move(attribute));
-    }
-    onnx::AttributeDef attribute;
-    attribute.name = "group", attribute.type = onnx::AttributeType::i, attribute.i = group;
-    b.last_node().attributes.push_back(std::move(attribute));
-  };
-  b.node("Conv", {"image", "w3", "bias"}, {"c3"}), with_pads(1);
-  b.node("Relu", {"c3"}, {"r3"}).node("Conv", {"r3", "w1"}, {"c1"}).node("Relu", {"c1"}, {"r1"});
-  b.node("Conv", {"r1", "wd"}, {"y"}), with_pads(32);
-  b.constant("a", numbers(Shape{48, 64}, seed + 4)).constant("b", numbers(Shape{64, 40}, seed + 5));
-  b.constant("c", numbers(Shape{64}, seed + 6)).constant("half", Tensor::scalar(0.5F));
-  b.node("Mul", {"b", "half"}, {"folded"}).node("MatMul", {"x", "a"}, {"xa"}).node("Add", {"xa", "c"}, {"xac"});
-  b.node("Tanh", {"xac"}, {"t"}).node("MatMul", {"t", "folded"}, {"p"});
-  b.constant("W", numbers(Shape{1, 64, 8}, seed + 7)).constant("R", numbers(Shape{1, 64, 16}, seed + 8));
-  b.node("LSTM", {"steps", "W", "R"}, {"h"});
-  onnx::AttributeDef hidden;
-  hidden.name = "hidden_size", hidden.type = onnx::AttributeType::i, hidden.i = 16;
-  b.last_node().attributes.push_back(std::move(hidden));
-  b.constant("three", Tensor::vector<float>(std::vector<float>{1, 2, 3})).node("Identity", {"three"}, {"s"});
-  return b;
-}
 
 std::map<std::string, Datum> feeds_of(int64_t batch = 1) {
   return {{"image", numbers(Shape{batch, 16, 12, 12}, 50)}, {"x", numbers(Shape{batch, 48}, 51)}, {"steps", numbers(Shape{5, 2, 8}, 52)}};
@@ -118,7 +77,7 @@ void mend_checksums(std::string& file) {
 }
 
 TEST_F(CompiledModel, RunsToTheSameBits) {
-  model().model().save(folder / "m.onnx");
+  packing_model().model().save(folder / "m.onnx");
   const Session plain(folder / "m.onnx");
   options.cache_dir.clear();
   options.compiled_model_filepath = folder / "m.treadle";
@@ -137,7 +96,7 @@ TEST_F(CompiledModel, RunsToTheSameBits) {
 }
 
 TEST_F(CompiledModel, IsNeitherOptimisedNorPackedAgain) {
-  model().model().save(folder / "m.onnx");
+  packing_model().model().save(folder / "m.onnx");
   options.cache_dir.clear();
   options.compiled_model_filepath = folder / "m.treadle";
   const Session writing(folder / "m.onnx", options);
@@ -153,7 +112,7 @@ TEST_F(CompiledModel, IsNeitherOptimisedNorPackedAgain) {
 }
 
 TEST_F(CompiledModel, ComesFromTheCacheTheSecondTime) {
-  model().model().save(folder / "m.onnx");
+  packing_model().model().save(folder / "m.onnx");
   const Session first(folder / "m.onnx", options);
   ASSERT_EQ(cached().size(), 1U);
   const auto written = fs::last_write_time(cached()[0]);
@@ -169,10 +128,10 @@ TEST_F(CompiledModel, ComesFromTheCacheTheSecondTime) {
 }
 
 TEST_F(CompiledModel, ChangedFilesAndOptionsHaveOthersInTheCache) {
-  model().model().save(folder / "m.onnx");
+  packing_model().model().save(folder / "m.onnx");
   const Session first(folder / "m.onnx", options);
   const std::string before = bits(first);
-  model(2).model().save(folder / "m.onnx");
+  packing_model(2).model().save(folder / "m.onnx");
   const Session changed(folder / "m.onnx", options);
   EXPECT_EQ(cached().size(), 2U);
   EXPECT_TRUE(bits(changed) == bits(Session(folder / "m.onnx")));
@@ -183,7 +142,7 @@ TEST_F(CompiledModel, ChangedFilesAndOptionsHaveOthersInTheCache) {
 }
 
 TEST_F(CompiledModel, KeepsThePrecisionItWasCompiledFor) {
-  model().model().save(folder / "m.onnx");
+  packing_model().model().save(folder / "m.onnx");
   const std::string exact = bits(Session(folder / "m.onnx", options), 2);
   for (const char* precision : {"bfloat16", "bfloat16x3", "int8_weights"}) {
     SessionOptions plain;
@@ -197,7 +156,7 @@ TEST_F(CompiledModel, KeepsThePrecisionItWasCompiledFor) {
 }
 
 TEST_F(CompiledModel, IsLeftAloneWhereItsOptionsCannotBeKept) {
-  model().model().save(folder / "m.onnx");
+  packing_model().model().save(folder / "m.onnx");
   options.initializers["half"] = Tensor::scalar(2.0F);
   const Session replaced(folder / "m.onnx", options);
   EXPECT_FALSE(fs::exists(folder / "cache"));
@@ -206,7 +165,7 @@ TEST_F(CompiledModel, IsLeftAloneWhereItsOptionsCannotBeKept) {
 }
 
 TEST_F(CompiledModel, TellsWhatItCannotDo) {
-  model().model().save(folder / "m.onnx");
+  packing_model().model().save(folder / "m.onnx");
   SessionOptions writing;
   writing.compiled_model_filepath = folder / "m.treadle";
   const Session made(folder / "m.onnx", writing);
@@ -236,7 +195,7 @@ TEST_F(CompiledModel, TellsWhatItCannotDo) {
 }
 
 TEST_F(CompiledModel, CheckFindsEveryChangedByte) {
-  model().model().save(folder / "m.onnx");
+  packing_model().model().save(folder / "m.onnx");
   SessionOptions writing;
   writing.compiled_model_filepath = folder / "m.treadle";
   const Session made(folder / "m.onnx", writing);
@@ -257,7 +216,7 @@ TEST_F(CompiledModel, CheckFindsEveryChangedByte) {
 
 // The first extent of y, the symbol n, becomes the number 0: memory for nothing, where three images are written.
 TEST_F(CompiledModel, TypesInItsDescriptionAreInferredAgain) {
-  model().model().save(folder / "m.onnx");
+  packing_model().model().save(folder / "m.onnx");
   SessionOptions writing;
   writing.compiled_model_filepath = folder / "m.treadle";
   const Session made(folder / "m.onnx", writing);
@@ -271,9 +230,39 @@ TEST_F(CompiledModel, TypesInItsDescriptionAreInferredAgain) {
   EXPECT_TRUE(bits(Session(folder / "m.treadle"), 3) == bits(Session(folder / "m.onnx"), 3));
 }
 
+// The input "x", and what the file says of it elsewhere.
+TEST_F(CompiledModel, InputsAreOfTheKindThatItTellsOf) {
+  packing_model().model().save(folder / "m.onnx");
+  SessionOptions writing;
+  writing.compiled_model_filepath = folder / "m.treadle";
+  const Session made(folder / "m.onnx", writing);
+  const std::string bytes = contents(folder / "m.treadle");
+  const char record[] = {1, 0, 0, 0, 0, 0, 0, 0, 'x', 1, 1, 1, 0, 1, 2};  // name, kind, type: kind, dtype, key, "has a rank", rank
+  const size_t at = bytes.find(std::string(record, sizeof(record)));
+  ASSERT_NE(at, std::string::npos);
+  auto with = [&](size_t place, char value) {
+    std::string changed = bytes;
+    changed[at + place] = value;
+    mend_checksums(changed);
+    overwrite(folder / "m.treadle", changed);
+    try {
+      const Session session(folder / "m.treadle");
+    } catch (const Error& error) {
+      return error.code();
+    }
+    return ErrorCode::ok;
+  };
+  EXPECT_EQ(with(10, 1), ErrorCode::ok);
+  for (char kind : {0, 2, 3, 4, 5, 6}) EXPECT_EQ(with(10, kind), ErrorCode::invalid_model) << int{kind};
+  for (char dtype : {0, 2, 7, 8, 11, 99}) EXPECT_EQ(with(11, dtype), ErrorCode::invalid_model) << int{dtype};
+  EXPECT_EQ(with(12, 7), ErrorCode::invalid_model) << "a key, of a tensor";
+  EXPECT_EQ(with(8, 'z'), ErrorCode::invalid_model) << "another name";
+  EXPECT_EQ(with(8, '\xe9'), ErrorCode::invalid_model) << "no UTF-8";
+}
+
 // A file of somebody who means harm: every check but the last is passed. What is made of it may compute nonsense, but keeps to its memory.
 TEST_F(CompiledModel, NeverCrashesWhateverItsDescriptionSays) {
-  model().model().save(folder / "m.onnx");
+  packing_model().model().save(folder / "m.onnx");
   SessionOptions writing;
   writing.compiled_model_filepath = folder / "m.treadle";
   const Session made(folder / "m.onnx", writing);
@@ -310,7 +299,7 @@ TEST_F(CompiledModel, NeverCrashesWhateverItsDescriptionSays) {
 }
 
 TEST_F(CompiledModel, DamagedOnesInTheCacheAreMadeAnew) {
-  model().model().save(folder / "m.onnx");
+  packing_model().model().save(folder / "m.onnx");
   const std::string truth = bits(Session(folder / "m.onnx"));
   { const Session first(folder / "m.onnx", options); }
   const fs::path file = cached().at(0);
@@ -326,7 +315,7 @@ TEST_F(CompiledModel, DamagedOnesInTheCacheAreMadeAnew) {
 }
 
 TEST_F(CompiledModel, IsWrittenByManyAtOnce) {
-  model().model().save(folder / "m.onnx");
+  packing_model().model().save(folder / "m.onnx");
   const std::string truth = bits(Session(folder / "m.onnx"));
   SessionOptions quiet;
   quiet.cache_dir = options.cache_dir;
@@ -341,7 +330,7 @@ TEST_F(CompiledModel, IsWrittenByManyAtOnce) {
 }
 
 TEST_F(CompiledModel, CannotBeKeptInAFolderThatIsNone) {
-  model().model().save(folder / "m.onnx");
+  packing_model().model().save(folder / "m.onnx");
   overwrite(folder / "cache", "a file");
   EXPECT_TRUE(bits(Session(folder / "m.onnx", options)) == bits(Session(folder / "m.onnx")));
   EXPECT_EQ(warnings.size(), 1U);
