@@ -73,6 +73,11 @@ void StreamWriter::end_awaited() noexcept {
   } catch (const std::exception& error) {
     fail(error.what());
   }
+  if (!awaited_.is_wanted()) {
+    window_.close();
+    unlink(path_.c_str());
+    return has_ended_.store(true, std::memory_order_release);
+  }
   described_ = false;  // extents and memory as they are now
   write_all();
   window_.close();

@@ -26,6 +26,7 @@ namespace treadle::profile {
 /// A recording that another process waits for: it ends by itself, nobody else can read it, and it gets its name when it is complete.
 struct AwaitedFile {
   std::function<bool()> is_over;     ///< asked on the writer's thread, ten times a second; empty: nobody waits
+  std::function<bool()> is_wanted;   ///< asked at the end: the file is removed if the process that waited is gone
   std::function<void()> stop;        ///< called once: no more runs are to be recorded
   std::string complete, incomplete;  ///< names of the file when all of it is written, and when there was no room for the rest
 };

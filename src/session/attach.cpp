@@ -1,12 +1,18 @@
 #include "session/attach.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <charconv>
+#include <cstring>
 #include <filesystem>
+#include <optional>
+#include <utility>
 
 #include "core/fork_mutex.h"
 #include "core/logging.h"
@@ -24,25 +30,69 @@ namespace fs = std::filesystem;
 constexpr uint64_t kMemory = 1, kKernelPhases = 2, kOneRequest = 4;  // a request: its number, and what is wanted
 constexpr const char* kComplete = ".recording";
 constexpr const char* kIncomplete = ".incomplete";
-constexpr const char* kBegin = "profile-";
+constexpr const char *kBegin = "profile-", *kAsker = "asker-";
 
-std::string files_of(uint64_t job, uint64_t request) { return fmt::format("{}{}-{}-", kBegin, job, request / kOneRequest); }
+std::string files_of(uint64_t job, uint64_t number) { return fmt::format("{}{}-{}-", kBegin, job, number); }
 
-// The job of "profile-12-3-0.part"; 0: it is another file.
-uint64_t job_of(const std::string& file) {
-  uint64_t job = 0;
-  if (!file.starts_with(kBegin)) return 0;
-  const char* const first = file.data() + std::char_traits<char>::length(kBegin);
-  const auto [end, error] = std::from_chars(first, file.data() + file.size(), job);
-  return error == std::errc() && end != file.data() + file.size() && *end == '-' ? job : 0;
+std::string asker_path(const std::string& folder, uint64_t job, uint64_t number) {
+  return fmt::format("{}/{}{}-{}", folder, kAsker, job, number);
 }
 
-// Of jobs that are no more, or of one that nobody else asks: their askers have been killed.
-void remove_left_over(const std::string& folder, uint64_t job) {
+// Whether the process that made the file is still there: it has a lock on it, which goes with the process, however that ends.
+bool is_asked(const std::string& asker) noexcept {
+  const int file = open(asker.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+  if (file < 0) return false;
+  const bool is_locked = flock(file, LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK;
+  close(file);
+  return is_locked;
+}
+
+// Job and number of "profile-12-3-0.part", or of "asker-12-3"; nothing: it is another file.
+std::optional<std::pair<uint64_t, uint64_t>> request_of(const std::string& file) {
+  const bool is_asker = file.starts_with(kAsker);
+  if (!is_asker && !file.starts_with(kBegin)) return std::nullopt;
+  const char *at = file.data() + std::char_traits<char>::length(is_asker ? kAsker : kBegin), *const end = file.data() + file.size();
+  uint64_t job = 0, number = 0;
+  auto read = [&](uint64_t& value) {
+    const auto [next, error] = std::from_chars(at, end, value);
+    at = next;
+    return error == std::errc();
+  };
+  if (!read(job) || at == end || *at++ != '-' || !read(number)) return std::nullopt;
+  if (is_asker ? at != end : at == end || *at != '-') return std::nullopt;
+  return std::pair{job, number};
+}
+
+// What askers that have been killed have left.
+void remove_left_over(const std::string& folder) {
   std::error_code error;
   for (const auto& entry : fs::directory_iterator(folder, error)) {
-    const uint64_t of = job_of(entry.path().filename().string());
-    if (of != 0 && (of == job || sharing::JobTable::get().find(of) < 0)) fs::remove(entry.path(), error);
+    const auto request = request_of(entry.path().filename().string());
+    if (!request) continue;
+    const std::string asker = asker_path(folder, request->first, request->second);
+    if (entry.path().string() != asker) {
+      if (!is_asked(asker)) fs::remove(entry.path(), error);
+      continue;
+    }
+    // Removed while it is locked: who is about to lock it sees that it is gone.
+    const int file = open(asker.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+    if (file < 0) continue;
+    if (flock(file, LOCK_EX | LOCK_NB) == 0) fs::remove(entry.path(), error);
+    close(file);
+  }
+}
+
+// A locked file, whose process asks as long as the descriptor is open.
+int make_asker(const std::string& path) {
+  while (true) {
+    const int file = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+    if (file < 0) throw Error(ErrorCode::io_error, fmt::format("cannot write {}: {}", path, std::strerror(errno)));
+    struct stat info {};
+    if (flock(file, LOCK_EX) == 0 && fstat(file, &info) == 0 && info.st_nlink > 0) return file;
+    const int failure = errno;
+    close(file);
+    if (info.st_nlink == 0 && info.st_ino != 0) continue;  // another asker took it for what a killed one had left
+    throw Error(ErrorCode::io_error, fmt::format("cannot lock {}: {}", path, std::strerror(failure)));
   }
 }
 
@@ -90,15 +140,18 @@ void AttachedProfile::begin(const Runtime& runtime, uint64_t request) {
   followed_ = request;
   try {
     const std::shared_ptr<sharing::JobState>& job = runtime.job->state();
-    const std::string file =
-        fmt::format("{}/{}{}", sharing_folder(), files_of(job->slot().id, request), clients.fetch_add(1, std::memory_order_relaxed));
+    const uint64_t id = job->slot().id, number = request / kOneRequest;
+    const std::string folder = sharing_folder(), asker = asker_path(folder, id, number);
+    if (!is_asked(asker)) return;
+    const std::string file = fmt::format("{}/{}{}", folder, files_of(id, number), clients.fetch_add(1, std::memory_order_relaxed));
     const ProfilerOptions options{
         .memory = (request & kMemory) != 0, .kernel_phases = (request & kKernelPhases) != 0, .stream_to = file + AttachRequest::kPart};
     profile::AwaitedFile ends{.is_over =
-                                  [&slot = job->slot(), request] {
+                                  [&slot = job->slot(), request, asker] {
                                     return slot.profile_request.load(std::memory_order_relaxed) != request ||
-                                           sharing::now_ns() >= slot.profile_until_ns.load(std::memory_order_acquire);
+                                           sharing::now_ns() >= slot.profile_until_ns.load(std::memory_order_acquire) || !is_asked(asker);
                                   },
+                              .is_wanted = [asker] { return is_asked(asker); },
                               .complete = file + kComplete,
                               .incomplete = file + kIncomplete};
     auto plan = [&runtime](const Profiling& of) { return runtime.profile_plan(of); };
@@ -115,20 +168,39 @@ AttachRequest::AttachRequest(uint64_t job, const AttachOptions& options) : job_(
   table.sweep();
   const int index = table.find(job);
   if (index < 0) throw Error(ErrorCode::not_found, fmt::format("there is no job {}", job));
-  sharing::JobSlot& slot = table.page().slots[index];
-  const uint64_t now = sharing::now_ns();
-  uint64_t taken_until = slot.profile_taken_until_ns;
-  until_ns_ = now + static_cast<uint64_t>(options.seconds * 1e9);
-  if (taken_until > now || !slot.profile_taken_until_ns.compare_exchange_strong(taken_until, until_ns_))
-    throw Error(ErrorCode::resource_exhausted, fmt::format("another process records job {} ({}) already; try again in {:.1f} s", job,
-                                                           sharing::status_of(slot).name, static_cast<double>(taken_until - now) / 1e9));
   slot_ = index;
-  remove_left_over(folder_, job);
-  const uint64_t request = (table.page().last_profile.fetch_add(1) + 1) * kOneRequest + (options.memory ? kMemory : 0) +
-                           (options.kernel_phases ? kKernelPhases : 0);
-  begin_ = files_of(job, request);
-  slot.profile_request.store(request);
+  remove_left_over(folder_);
+  const uint64_t number = table.page().last_profile.fetch_add(1) + 1;
+  begin_ = files_of(job, number);
+  asker_path_ = asker_path(folder_, job, number);
+  asker_ = make_asker(asker_path_);
+  try {
+    ask(number * kOneRequest + (options.memory ? kMemory : 0) + (options.kernel_phases ? kKernelPhases : 0), options.seconds);
+  } catch (...) {
+    end_asking();
+    throw;
+  }
+}
+
+// Whose request stands in the slot asks until it goes: its files are read behind the end of the recording.
+void AttachRequest::ask(uint64_t request, double seconds) {
+  sharing::JobSlot& slot = sharing::JobTable::get().page().slots[slot_];
+  uint64_t others = slot.profile_request;
+  if ((others != 0 && is_asked(asker_path(folder_, job_, others / kOneRequest))) ||
+      !slot.profile_request.compare_exchange_strong(others, request)) {
+    const uint64_t until = slot.profile_taken_until_ns, now = sharing::now_ns();
+    throw Error(ErrorCode::resource_exhausted,
+                fmt::format("another process records job {} ({}) already; try again{}", job_, sharing::status_of(slot).name,
+                            until > now ? fmt::format(" in {:.1f} s", static_cast<double>(until - now) / 1e9) : ""));
+  }
+  until_ns_ = sharing::now_ns() + static_cast<uint64_t>(seconds * 1e9);
+  slot.profile_taken_until_ns.store(until_ns_);
   slot.profile_until_ns.store(until_ns_, std::memory_order_release);
+}
+
+void AttachRequest::end_asking() noexcept {
+  unlink(asker_path_.c_str());
+  close(asker_);
 }
 
 AttachRequest::~AttachRequest() {
@@ -137,6 +209,7 @@ AttachRequest::~AttachRequest() {
     std::error_code error;
     fs::remove(file, error);
   }
+  end_asking();
 }
 
 void AttachRequest::stop() noexcept {

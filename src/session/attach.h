@@ -64,12 +64,16 @@ class AttachRequest {
   static constexpr const char* kPart = ".part";
 
  private:
+  void ask(uint64_t request, double seconds);
+  void end_asking() noexcept;
   std::vector<std::string> files(const std::string& end) const;
 
   const uint64_t job_;
   int slot_ = -1;
   uint64_t until_ns_ = 0;
   std::string folder_, begin_;  // of the files' names
+  std::string asker_path_;
+  int asker_ = -1;  // locked as long as this process waits
 };
 
 }  // namespace treadle

@@ -121,26 +121,42 @@ def test_one_process_at_a_time_asks(server: Server) -> None:
     assert not list(server.sharing.glob("profile-*"))
 
 
-def test_what_a_killed_asker_leaves_is_removed_by_the_next(server: Server) -> None:
-    command = [sys.executable, "-m", "treadle", "profile", "--attach", "serve", "--seconds", "2"]
+def left_in(server: Server) -> list[str]:
+    return sorted(file.name for file in server.sharing.iterdir() if file.name.startswith(("profile-", "asker-")))
+
+
+def test_a_job_stops_recording_for_an_asker_that_is_killed(server: Server) -> None:
+    command = [sys.executable, "-m", "treadle", "profile", "--attach", "serve", "--seconds", "3000"]
     asker = subprocess.Popen(command, stdout=subprocess.DEVNULL, env=server.environment)
-    while not list(server.sharing.glob("profile-*")):
+    deadline = time.monotonic() + 60
+    while not list(server.sharing.glob("profile-*")) and time.monotonic() < deadline:
         time.sleep(0.01)
+    assert list(server.sharing.glob("profile-*"))
     asker.kill()
     asker.wait()
-    left = {file.name.split(".")[0] for file in server.sharing.glob("profile-*")}
-    assert left
-    while "already" in (text := server.attach("--attach", "serve", "--seconds", "0.3", "--json", status=None)):
-        time.sleep(0.1)
-    assert profile_of(text)["runs"]["recorded"] >= 1
+    while list(server.sharing.glob("profile-*")) and time.monotonic() < deadline:
+        time.sleep(0.05)
     assert not list(server.sharing.glob("profile-*"))
+    time.sleep(0.5)
+    assert not list(server.sharing.glob("profile-*")), "runs that begin later are not recorded either"
+    # Nothing keeps the next one from asking.
+    assert profile_of(server.attach("--attach", "serve", "--seconds", "0.3", "--json"))["runs"]["recorded"] >= 1
+    assert left_in(server) == []
+
+
+def test_what_both_have_left_is_removed_by_the_next(server: Server) -> None:
+    for name in ("profile-999999-7-0.part", "profile-999999-7-1.recording", "profile-1-8-0.incomplete", "asker-999999-7"):
+        (server.sharing / name).write_text("left")
+    server.attach("--attach", "serve", "--seconds", "0.2", "--json")
+    assert left_in(server) == []
 
 
 def test_files_of_others_are_left_alone(server: Server) -> None:
-    for name in ("profile-", "profile-x-1", "profile", "other"):
+    names = ("profile-", "profile-x-1", "profile-1-2", "profile", "asker-", "asker-1", "asker-1-2-3", "other")
+    for name in names:
         (server.sharing / name).write_text("mine")
     server.attach("--attach", "serve", "--seconds", "0.2", "--json")
-    for name in ("profile-", "profile-x-1", "profile", "other"):
+    for name in names:
         assert (server.sharing / name).read_text() == "mine"
         (server.sharing / name).unlink()
 
