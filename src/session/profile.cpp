@@ -12,6 +12,7 @@
 
 #include "core/cpu_info.h"
 #include "core/file.h"
+#include "core/logging.h"
 #include "exec/program/binding.h"
 #include "exec/program/profile_plan.h"
 #include "graph/op_def.h"
@@ -45,6 +46,7 @@ std::vector<LoadPhase> phases_of_load(const Runtime& runtime, const Runtime::Exe
 Profile recorded_profile(profile::ProfilePlan plan, const Profiling& profiling) {
   profile::PlanFilter filter = profile::filter_of(plan, profiling.window().start());
   Recording recording = Recorder::of_process().collect(filter.filter, profiling.window());
+  profiling.note_read();
   return profile::profile_of(std::move(plan), std::move(recording), std::move(filter.node_of), profiling.intervals());
 }
 
@@ -231,6 +233,16 @@ std::string Runtime::end_profiling(const Executables& executables, TraceFormat f
   file.write(std::as_bytes(std::span(text)));
   file.commit();
   return path;
+}
+
+void Runtime::leave_profile(const Executables& executables, TraceFormat format) noexcept {
+  if (!options.enable_profiling || !own_profiling || own_profiling->is_read()) return;
+  try {
+    own_profiling->set(true);  // also if it was paused
+    end_profiling(executables, format);
+  } catch (const std::exception& error) {
+    TREADLE_LOG(warning, "the profile of {} could not be written: {}", name, error.what());
+  }
 }
 
 profile::ProfilePlan Session::Impl::profile_plan(const Profiling& of) const {

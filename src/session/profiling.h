@@ -1,6 +1,7 @@
 // One profile of a client while it is taken: a window on the process's recorder, and when it was on.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -29,6 +30,9 @@ class Profiling {
   /// Runs that begin from now on are of the profile, or are not.
   void set(bool on);
   bool is_on() const;
+  /// Somebody has what was recorded.
+  void note_read() const { is_read_.store(true, std::memory_order_relaxed); }
+  bool is_read() const { return is_read_.load(std::memory_order_relaxed); }
 
   const RecordWindow& window() const { return window_; }
   RecordWindow& window() { return window_; }
@@ -43,6 +47,7 @@ class Profiling {
   const bool names_passes_;
   RecordWindow window_;
   MemoryStatistics memory_before_;
+  mutable std::atomic<bool> is_read_{false};
   mutable std::mutex mutex_;
   bool on_ = false;
   std::vector<std::pair<uint64_t, uint64_t>> intervals_;

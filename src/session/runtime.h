@@ -81,6 +81,8 @@ struct Runtime {
   void reset_node_counters(const Executables& executables) const;
   /// Writes what has been recorded, as a trace. @return the file's path
   std::string end_profiling(const Executables& executables, TraceFormat format);
+  /// At the client's end: writes what enable_profiling has recorded and nobody has asked for.
+  void leave_profile(const Executables& executables, TraceFormat format) noexcept;
 
   /// From the next run on; one without a callback watches nothing.
   void set_monitor(Monitor made);

@@ -227,6 +227,7 @@ onnx::ModelDef Session::Impl::optimized() const {
 
 Session::Impl::~Impl() {
   let_limits_go();
+  leave_profile(compiled_now(), TraceFormat::onnxruntime);
   main.reset();
   others.clear();
   weight_charges.clear();

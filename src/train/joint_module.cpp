@@ -94,7 +94,10 @@ void JointModule::Impl::make(const JointOptions& given) {
   find_states();
 }
 
-JointModule::Impl::~Impl() { let_limits_go(); }
+JointModule::Impl::~Impl() {
+  let_limits_go();
+  leave_profile(runner->executables(), TraceFormat::chrome);
+}
 
 JointModule::Impl::Joint JointModule::Impl::make_joint(bool simplified) const {
   NamedTensors held_now = joint_options.held;

@@ -62,6 +62,7 @@ struct Trainer::Impl : Runtime, TrainerGraphs {
   ~Impl() {
     in_flight->close(-1);  // what a caller has left behind still uses all that follows
     let_limits_go();
+    leave_profile(executables(), TraceFormat::chrome);
     staying.reset();
     for (std::unique_ptr<Runner>* runner : {&step, &update, &gradients, &inference, &loss, &evaluation}) runner->reset();
     for (NamedTensors* tensors : {&parameters, &states, &momentum, &optimizer_state}) tensors->clear();

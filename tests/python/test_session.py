@@ -3,6 +3,8 @@
 import json
 import logging
 import pathlib
+import subprocess
+import sys
 import threading
 
 import numpy as np
@@ -370,6 +372,38 @@ def test_profiles_are_written_where_asked(tmp_path):
     again = treadle.InferenceSession(small.affine(), options)
     assert pathlib.Path(again.end_profiling()) != path, "also within a second"
     assert "Mul" in path.read_text()
+
+
+UNENDED = """
+import sys, numpy as np, {package} as package
+options = package.SessionOptions()
+options.enable_profiling, options.profile_file_prefix = True, sys.argv[2]
+session = package.InferenceSession(sys.argv[1], options, providers=["CPUExecutionProvider"])
+session.run(None, {{"x": np.ones((2, 3), np.float32)}})
+if sys.argv[3] == "del":
+    del session
+"""
+
+
+@pytest.mark.parametrize("how", ["del", "the process ends"])
+@pytest.mark.parametrize("package", ["treadle", "onnxruntime"])
+def test_a_session_that_is_never_ended_leaves_its_profile(tmp_path, ort, package, how):
+    (tmp_path / "m.onnx").write_bytes(small.identity(TensorProto.FLOAT, ("n", 3)))
+    subprocess.run([sys.executable, "-c", UNENDED.format(package=package), str(tmp_path / "m.onnx"), str(tmp_path / "profile_"), how], check=True, timeout=120)
+    (path,) = tmp_path.glob("profile_*")
+    events = json.loads(path.read_text())
+    assert [event["name"] for event in events].count("model_run") == 1
+
+
+def test_a_profile_that_was_asked_for_is_not_written_again(tmp_path):
+    options = treadle.SessionOptions()
+    options.enable_profiling = True
+    options.profile_file_prefix = str(tmp_path / "profile_")
+    session = treadle.InferenceSession(small.affine(), options)
+    session.run(None, {"x": X})
+    session.end_profiling()
+    del session
+    assert len(list(tmp_path.glob("profile_*"))) == 1
 
 
 def test_a_profile_has_events_of_the_session_its_runs_and_their_nodes(tmp_path):
