@@ -29,6 +29,8 @@ struct treadle_random_stream : Handle<treadle_random_stream> {
 
 namespace {
 
+constexpr int kMostThreads = 4096;  // as for sessions
+
 Argument each_variable(const treadle_variable* const* variables, size_t count, const char* name) {
   return list_of(variables, count, name, [](const treadle_variable* variable) { return handle(variable, ""); });
 }
@@ -44,7 +46,7 @@ std::vector<Engine::Variable> to_variables(const treadle_variable* const* variab
 extern "C" {
 
 treadle_status* treadle_engine_create(int naive, int32_t num_threads, treadle_engine** out) {
-  return call(__func__, {within(num_threads, 0, INT32_MAX, "num_threads", "0 or more"), needed(out, "out")}, [&] {
+  return call(__func__, {within(num_threads, 0, kMostThreads, "num_threads", "0 to 4096"), needed(out, "out")}, [&] {
     *out = new treadle_engine{{}, Engine({.naive = naive != 0, .num_threads = num_threads})};
   });
 }

@@ -69,13 +69,13 @@ Argument fields_of(const treadle_bind_options& o) {
 
 std::map<std::string, Datum> values_of(const treadle_named_value* values, size_t count) {
   std::map<std::string, Datum> made;
-  for (size_t i = 0; i < count; ++i) made[values[i].name] = values[i].value->datum;
+  for (size_t i = 0; i < count; ++i) add_once(made, values[i].name, values[i].value->datum);
   return made;
 }
 
 std::map<std::string, Shape> shapes_of(const treadle_named_shape* shapes, size_t count) {
   std::map<std::string, Shape> made;
-  for (size_t i = 0; i < count; ++i) made.emplace(shapes[i].name, Shape(std::span<const int64_t>(shapes[i].extents, shapes[i].rank)));
+  for (size_t i = 0; i < count; ++i) add_once(made, shapes[i].name, Shape(std::span<const int64_t>(shapes[i].extents, shapes[i].rank)));
   return made;
 }
 
@@ -84,7 +84,7 @@ std::map<std::string, DType> dtypes_of(const treadle_bind_options& o) {
   for (size_t i = 0; i < o.num_dtypes; ++i) {
     const DType dtype = treadle::dtype_from_name(o.dtypes[i].value);
     if (dtype == DType::undefined) throw Error(ErrorCode::invalid_argument, "there is no dtype \"" + std::string(o.dtypes[i].value) + "\"");
-    made[o.dtypes[i].key] = dtype;
+    add_once(made, o.dtypes[i].key, dtype);
   }
   return made;
 }
@@ -103,7 +103,7 @@ ExecutorGraphs graphs_of(const treadle_model& model, const treadle_bind_options&
 void fill(BindOptions& made, const treadle_bind_options& o) {
   if (o.request) made.request = treadle::train::gradient_request_named(o.request);
   for (size_t i = 0; i < o.num_requests; ++i)
-    made.requests[o.requests[i].key] = treadle::train::gradient_request_named(o.requests[i].value);
+    add_once(made.requests, o.requests[i].key, treadle::train::gradient_request_named(o.requests[i].value));
   made.gradients = values_of(o.gradients, o.num_gradients);
   for (const auto& [name, value] : values_of(o.states, o.num_states)) made.states.emplace(name, value.tensor());
   made.shared = o.shared ? &o.shared->executor : nullptr;

@@ -43,9 +43,16 @@ inline Argument feeds(const char* const* names, const treadle_value* const* valu
   return first_fault({each_text(names, count, "input_names"), each_value(values, count, "inputs")});
 }
 
+/// @throws Error(invalid_argument) for a name that there was before: one of the two values would be ignored.
+template <typename Values, typename Value>
+void add_once(Values& values, const char* name, Value&& value) {
+  if (!values.emplace(name, std::forward<Value>(value)).second)
+    throw Error(ErrorCode::invalid_argument, "\"" + std::string(name) + "\" is given twice");
+}
+
 inline std::map<std::string, Datum> to_feeds(const char* const* names, const treadle_value* const* values, size_t count) {
   std::map<std::string, Datum> feeds;
-  for (size_t i = 0; i < count; ++i) feeds[names[i]] = values[i]->datum;
+  for (size_t i = 0; i < count; ++i) add_once(feeds, names[i], values[i]->datum);
   return feeds;
 }
 

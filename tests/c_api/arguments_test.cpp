@@ -4,7 +4,9 @@
 #include <cstdint>
 #include <string>
 
+#include "onnx/serialize.h"
 #include "tests/c_api/status.h"
+#include "tests/session/models.h"
 #include "treadle/treadle.h"
 
 namespace {
@@ -17,6 +19,16 @@ treadle_value* four_floats() {
   treadle_value* value = nullptr;
   EXPECT_EQ(message_of(treadle_tensor_create(TREADLE_FLOAT32, kFour, 1, &value)), "");
   return value;
+}
+
+// y = -x
+treadle_model* negation() {
+  treadle::testing::ModelBuilder b;
+  b.input("x", {-1}).output("y", {-1}).node("Neg", {"x"}, {"y"});
+  const std::string bytes = treadle::onnx::serialize_model(b.def());
+  treadle_model* model = nullptr;
+  EXPECT_EQ(message_of(treadle_model_from_bytes(bytes.data(), bytes.size(), nullptr, &model)), "");
+  return model;
 }
 
 // Of another kind than the function expects.
@@ -47,8 +59,7 @@ TEST(CArguments, ElementsOfListsAreNamedByTheirPlace) {
   options.struct_size = sizeof options;
   options.config_entries = entries;
   options.num_config_entries = 2;
-  treadle_model* model = nullptr;
-  ASSERT_EQ(message_of(treadle_model_from_bytes("", 0, nullptr, &model)), "");
+  treadle_model* model = negation();
   treadle_session* session = nullptr;
   EXPECT_EQ(message_of(treadle_session_create(model, &options, &session)),
             "treadle_session_create: options.config_entries[1].value is NULL");
@@ -111,6 +122,20 @@ TEST(CArguments, BorrowedMemoryIsReleasedOnceAndNotAfterAnError) {
   EXPECT_EQ(released, 1);
 }
 
+TEST(CArguments, AnInputIsGivenOnce) {
+  treadle_model* model = negation();
+  treadle_session* session = nullptr;
+  ASSERT_EQ(message_of(treadle_session_create(model, nullptr, &session)), "");
+  treadle_value *value = four_floats(), *output = nullptr;
+  const char* names[] = {"x", "x"};
+  const treadle_value* inputs[] = {value, value};
+  EXPECT_EQ(message_of(treadle_session_run(session, nullptr, names, inputs, 2, nullptr, 1, &output)), "\"x\" is given twice");
+  EXPECT_EQ(output, nullptr);
+  treadle_value_release(value);
+  treadle_session_release(session);
+  treadle_model_release(model);
+}
+
 TEST(CArguments, AStatusHasACodeOfAnError) {
   for (const int code : {0, 12}) {
     treadle_status* status = treadle_status_create(static_cast<treadle_code>(code), "odd");
@@ -120,8 +145,7 @@ TEST(CArguments, AStatusHasACodeOfAnError) {
 }
 
 TEST(CArguments, StructsWhoseSizeIsNotSetAreRefused) {
-  treadle_model* model = nullptr;
-  ASSERT_EQ(message_of(treadle_model_from_bytes("", 0, nullptr, &model)), "");
+  treadle_model* model = negation();
   treadle_executor* executor = nullptr;
   treadle_bind_options options{};
   for (const size_t size : {size_t{0}, size_t{8}, size_t{1} << 20}) {

@@ -110,7 +110,7 @@ TEST(CJob, CountsTheRunsOfItsSessions) {
 
 TEST(CJob, RefusesWhatHasNoMeaning) {
   treadle_job* job = nullptr;
-  EXPECT_NE(message_of(treadle_job_create("bad", 7, 100, 0, &job)).find("class of a job is 7"), std::string::npos);
+  EXPECT_NE(message_of(treadle_job_create("bad", 7, 100, 0, &job)).find("job_class is 7"), std::string::npos);
   EXPECT_NE(message_of(treadle_job_create("bad", TREADLE_GUARANTEED, 101, 0, &job)).find("101"), std::string::npos);
   EXPECT_NE(message_of(treadle_job_create("two words", TREADLE_GUARANTEED, 100, 0, &job)), "");
   EXPECT_NE(message_of(treadle_job_create("bad", TREADLE_GUARANTEED, 100, 0, nullptr)), "");
