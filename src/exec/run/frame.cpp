@@ -164,7 +164,7 @@ bool Frame::advance(size_t steps) {
   } catch (...) {
     rethrow_with_memory();
   }
-  is_told_ = pc_ == starved_;
+  if (steps > 0 && pc_ == starved_) is_told_ = true;
   return finished();
 }
 

@@ -164,7 +164,7 @@ bool PlacedRun::advance(size_t steps) {
   wait_for_all();
   go_on(false);
   rethrow();
-  is_told_ = next_ == starved_;
+  if (steps > 0 && next_ == starved_) is_told_ = true;
   return finished();
 }
 
