@@ -21,6 +21,9 @@ inline constexpr bool kAddressSanitizer = true;
 inline constexpr bool kAddressSanitizer = false;
 #endif
 
+/// Memory that a test measures is the sanitizer's, too.
+inline constexpr bool kSanitized = kThreadSanitizer || kAddressSanitizer;
+
 #undef TREADLE_HAS_FEATURE
 
 }  // namespace treadle::test

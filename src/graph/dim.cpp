@@ -14,6 +14,11 @@ using Polynomial = std::vector<Term>;
 // A product of two sums longer than this stays an opaque factor: polynomials of hostile models must not grow without bound.
 constexpr size_t kMaxTerms = 24;
 constexpr size_t kMaxFactors = 16;
+// And so does a sum longer than this in what is added to it: the partial sums of n extents would have n * n / 2 terms.
+constexpr size_t kMaxOpenTerms = 64;
+// Expressions share their operands, so that as trees they grow exponentially: what looks into one gives up after so many, and a text ends.
+constexpr int kMaxVisits = 1000;
+constexpr size_t kMaxText = 1000;
 
 bool factors_less(const std::vector<const Expr*>& a, const std::vector<const Expr*>& b) {
   return std::lexicographical_compare(a.begin(), a.end(), b.begin(), b.end(), [](auto* x, auto* y) { return x->index < y->index; });
@@ -21,7 +26,7 @@ bool factors_less(const std::vector<const Expr*>& a, const std::vector<const Exp
 
 Polynomial to_polynomial(const Dim& dim) {
   if (dim.is_const()) return dim.value() == 0 ? Polynomial{} : Polynomial{{dim.value(), {}}};
-  if (dim.expr()->kind == Expr::Kind::sum) return dim.expr()->terms;
+  if (dim.expr()->kind == Expr::Kind::sum && dim.expr()->terms.size() <= kMaxOpenTerms) return dim.expr()->terms;
   return {{1, {dim.expr()}}};
 }
 
@@ -203,10 +208,14 @@ Dim minimum(const Dim& a, const Dim& b) {
 namespace {
 
 // True if `dim` is what broadcasting `part` with other extents gave: broadcasting it with `part` once more changes nothing.
-bool is_broadcast_of(const Dim& dim, const Dim& part) {
+bool is_broadcast_of(const Dim& dim, const Dim& part, int& visits) {
   if (dim == part) return true;
-  if (dim.is_const() || dim.expr()->kind != Expr::Kind::broadcast) return false;
-  return is_broadcast_of(dim.expr()->a, part) || is_broadcast_of(dim.expr()->b, part);
+  if (dim.is_const() || dim.expr()->kind != Expr::Kind::broadcast || --visits < 0) return false;
+  return is_broadcast_of(dim.expr()->a, part, visits) || is_broadcast_of(dim.expr()->b, part, visits);
+}
+bool is_broadcast_of(const Dim& dim, const Dim& part) {
+  int visits = kMaxVisits;
+  return is_broadcast_of(dim, part, visits);
 }
 
 }  // namespace
@@ -222,8 +231,11 @@ Dim broadcast(const Dim& a, const Dim& b) {
   return commutative(Expr::Kind::broadcast, a, b);
 }
 
-bool is_nonnegative(const Dim& dim) {
+namespace {
+
+bool is_nonnegative(const Dim& dim, int& visits) {
   if (dim.is_const()) return dim.value() >= 0;
+  if (--visits < 0) return false;
   const Expr& e = *dim.expr();
   switch (e.kind) {
     case Expr::Kind::symbol: return true;
@@ -231,48 +243,97 @@ bool is_nonnegative(const Dim& dim) {
       for (const Expr::Term& term : e.terms) {
         if (term.coefficient < 0) return false;
         for (const Expr* factor : term.factors)
-          if (!is_nonnegative(Dim(factor))) return false;
+          if (!is_nonnegative(Dim(factor), visits)) return false;
       }
       return true;
     case Expr::Kind::product:
     case Expr::Kind::minimum:
-    case Expr::Kind::broadcast: return is_nonnegative(e.a) && is_nonnegative(e.b);
-    case Expr::Kind::maximum: return is_nonnegative(e.a) || is_nonnegative(e.b);
-    case Expr::Kind::floor_div: return is_nonnegative(e.a) && is_nonnegative(e.b);
-    case Expr::Kind::modulo: return is_nonnegative(e.b);
+    case Expr::Kind::broadcast: return is_nonnegative(e.a, visits) && is_nonnegative(e.b, visits);
+    case Expr::Kind::maximum: return is_nonnegative(e.a, visits) || is_nonnegative(e.b, visits);
+    case Expr::Kind::floor_div: return is_nonnegative(e.a, visits) && is_nonnegative(e.b, visits);
+    case Expr::Kind::modulo: return is_nonnegative(e.b, visits);
   }
   return false;
 }
 
-std::string to_string(const Dim& dim) {
-  if (dim.is_const()) return std::to_string(dim.value());
-  const Expr& e = *dim.expr();
-  auto call = [&](const char* name) { return std::string(name) + "(" + to_string(e.a) + ", " + to_string(e.b) + ")"; };
-  switch (e.kind) {
-    case Expr::Kind::symbol: return e.symbol;
-    case Expr::Kind::product: return "(" + to_string(e.a) + ")*(" + to_string(e.b) + ")";
-    case Expr::Kind::floor_div: return call("floor_div");
-    case Expr::Kind::modulo: return call("mod");
-    case Expr::Kind::maximum: return call("max");
-    case Expr::Kind::minimum: return call("min");
-    case Expr::Kind::broadcast: return call("broadcast");
-    case Expr::Kind::sum: break;
+// The text of an expression, until it is long.
+class DimText {
+ public:
+  std::string of(const Dim& dim) {
+    add(dim);
+    if (is_full()) text_ += "...";
+    return std::move(text_);
   }
-  // The constant term sorts first; it reads better last.
-  std::vector<const Term*> terms;
-  for (const Term& term : e.terms) terms.push_back(&term);
-  std::stable_partition(terms.begin(), terms.end(), [](const Term* term) { return !term->factors.empty(); });
-  std::string text;
-  for (const Term* term : terms) {
-    int64_t c = term->coefficient;
-    text += text.empty() ? (c < 0 ? "-" : "") : (c < 0 ? " - " : " + ");
-    std::string body;
-    if ((c != 1 && c != -1) || term->factors.empty()) body = std::to_string(c < 0 ? -c : c);
-    for (const Expr* factor : term->factors) body += (body.empty() ? "" : "*") + to_string(Dim(factor));
-    text += body;
+
+ private:
+  bool is_full() const { return text_.size() > kMaxText; }
+
+  void add(const Dim& dim) {
+    if (is_full()) return;
+    if (dim.is_const()) {
+      text_ += std::to_string(dim.value());
+      return;
+    }
+    const Expr& e = *dim.expr();
+    switch (e.kind) {
+      case Expr::Kind::symbol: text_ += e.symbol; break;
+      case Expr::Kind::product: add_operands(e, "(", ")*("); break;
+      case Expr::Kind::floor_div: add_operands(e, "floor_div(", ", "); break;
+      case Expr::Kind::modulo: add_operands(e, "mod(", ", "); break;
+      case Expr::Kind::maximum: add_operands(e, "max(", ", "); break;
+      case Expr::Kind::minimum: add_operands(e, "min(", ", "); break;
+      case Expr::Kind::broadcast: add_operands(e, "broadcast(", ", "); break;
+      case Expr::Kind::sum: add_sum(e); break;
+    }
   }
-  return text;
+
+  void add_operands(const Expr& e, std::string_view before, std::string_view between) {
+    text_ += before;
+    add(e.a);
+    text_ += between;
+    add(e.b);
+    text_ += ')';
+  }
+
+  void add_sum(const Expr& e) {
+    // The constant term sorts first; it reads better last.
+    std::vector<const Term*> terms;
+    for (const Term& term : e.terms) terms.push_back(&term);
+    std::stable_partition(terms.begin(), terms.end(), [](const Term* term) { return !term->factors.empty(); });
+    bool first = true;
+    for (const Term* term : terms) {
+      if (is_full()) return;
+      const int64_t c = term->coefficient;
+      text_ += first ? (c < 0 ? "-" : "") : (c < 0 ? " - " : " + ");
+      first = false;
+      const bool is_plain = (c == 1 || c == -1) && !term->factors.empty();
+      if (!is_plain) text_ += std::to_string(c < 0 ? 0 - static_cast<uint64_t>(c) : static_cast<uint64_t>(c));
+      add_factors(*term, is_plain);
+    }
+  }
+
+  void add_factors(const Term& term, bool is_first) {
+    for (const Expr* factor : term.factors) {
+      if (!is_first) text_ += '*';
+      is_first = false;
+      const bool is_sum = factor->kind == Expr::Kind::sum;  // one that was too long to be opened
+      if (is_sum) text_ += '(';
+      add(Dim(factor));
+      if (is_sum) text_ += ')';
+    }
+  }
+
+  std::string text_;
+};
+
+}  // namespace
+
+bool is_nonnegative(const Dim& dim) {
+  int visits = kMaxVisits;
+  return is_nonnegative(dim, visits);
 }
+
+std::string to_string(const Dim& dim) { return DimText().of(dim); }
 
 // Symbols are no one's equal but their own: a model may call one as those are called that inference makes.
 Dim SymbolTable::symbol(std::string_view name) {

@@ -11,25 +11,35 @@ namespace {
 
 using Zeros = std::vector<const Expr*>;
 
+// Expressions share their operands: as a tree, one may be exponentially large. After so many visits nothing is known of it.
+constexpr int kMaxVisits = 1000;
+
 // Whether `dim` is 0 if all of `zeros` are.
-bool vanishes(const Dim& dim, const Zeros& zeros) {
+bool vanishes(const Dim& dim, const Zeros& zeros, int& visits) {
   if (dim.is_const()) return dim.is_const(0);
+  if (--visits < 0) return false;
   const Expr& e = *dim.expr();
   if (std::find(zeros.begin(), zeros.end(), &e) != zeros.end()) return true;
   switch (e.kind) {
     case Expr::Kind::sum:
       return std::all_of(e.terms.begin(), e.terms.end(), [&](const Expr::Term& term) {
-        return std::any_of(term.factors.begin(), term.factors.end(), [&](const Expr* factor) { return vanishes(Dim(factor), zeros); });
+        return std::any_of(term.factors.begin(), term.factors.end(),
+                           [&](const Expr* factor) { return vanishes(Dim(factor), zeros, visits); });
       });
     case Expr::Kind::product:
-    case Expr::Kind::minimum: return vanishes(e.a, zeros) || vanishes(e.b, zeros);
-    case Expr::Kind::broadcast: return vanishes(e.a, zeros) || vanishes(e.b, zeros);  // 0 goes with 0 and 1 only
-    case Expr::Kind::maximum: return vanishes(e.a, zeros) && vanishes(e.b, zeros);
+    case Expr::Kind::minimum: return vanishes(e.a, zeros, visits) || vanishes(e.b, zeros, visits);
+    case Expr::Kind::broadcast: return vanishes(e.a, zeros, visits) || vanishes(e.b, zeros, visits);  // 0 goes with 0 and 1 only
+    case Expr::Kind::maximum: return vanishes(e.a, zeros, visits) && vanishes(e.b, zeros, visits);
     case Expr::Kind::floor_div:
-    case Expr::Kind::modulo: return vanishes(e.a, zeros);
+    case Expr::Kind::modulo: return vanishes(e.a, zeros, visits);
     case Expr::Kind::symbol: break;
   }
   return false;
+}
+
+bool vanishes(const Dim& dim, const Zeros& zeros) {
+  int visits = kMaxVisits;
+  return vanishes(dim, zeros, visits);
 }
 
 }  // namespace
@@ -68,9 +78,22 @@ std::optional<int64_t> UpperBounds::of(const Dim& dim) {
 std::optional<UpperBounds::Interval> UpperBounds::interval(const Dim& dim) {
   if (dim.is_const()) return Interval{dim.value(), dim.value()};
   if (auto found = known_.find(dim.expr()->index); found != known_.end()) return found->second;
-  const auto result = compute(*dim.expr());
-  known_.emplace(dim.expr()->index, result);
-  return result;
+  // Operands first: compute() finds them all known. Expressions may be as deep as the graph: no recursion.
+  std::vector<const Expr*> open{dim.expr()};
+  while (!open.empty()) {
+    const Expr& expr = *open.back();
+    const size_t before = open.size();
+    auto want = [&](const Dim& operand) {
+      if (!operand.is_const() && !known_.contains(operand.expr()->index)) open.push_back(operand.expr());
+    };
+    want(expr.a), want(expr.b);
+    for (const Expr::Term& term : expr.terms)
+      for (const Expr* factor : term.factors) want(Dim(factor));
+    if (open.size() > before) continue;
+    if (!known_.contains(expr.index)) known_.emplace(expr.index, compute(expr));
+    open.pop_back();
+  }
+  return known_.at(dim.expr()->index);
 }
 
 std::optional<UpperBounds::Interval> UpperBounds::compute(const Expr& expr) {

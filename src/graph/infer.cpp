@@ -6,6 +6,7 @@
 #include <limits>
 #include <map>
 #include <tuple>
+#include <unordered_map>
 #include <utility>
 
 #include "graph/contract.h"
@@ -18,6 +19,21 @@ namespace {
 const Type kUnknownType;
 
 thread_local std::vector<Assumption>* noted_assumptions = nullptr;  // of the infer_alone() under way
+
+// Inference of nodes with bodies, within one another.
+struct Nest {
+  int depth = 0;
+  std::unordered_map<const Body*, CarriedTypes> carried;
+};
+thread_local Nest nest;
+
+struct Nested {
+  const bool has_bodies;
+  explicit Nested(const Node& node) : has_bodies(!node.bodies.empty()) { nest.depth += has_bodies ? 1 : 0; }
+  ~Nested() {
+    if (has_bodies && --nest.depth == 0) nest.carried.clear();
+  }
+};
 
 std::optional<KnownValues> integers_of(const Tensor& tensor) {
   if (tensor.num_elements() > kMaxKnownValues) return std::nullopt;
@@ -82,6 +98,12 @@ bool holds(DType dtype, int64_t value) {
 bool fits(const KnownValues& values, const Type& type) {
   return type.is_static() && type.static_shape().num_elements() == static_cast<int64_t>(values.size()) &&
          std::all_of(values.begin(), values.end(), [&](const Dim& value) { return !value.is_const() || holds(type.dtype, value.value()); });
+}
+
+// No value of a run has more axes than a Shape: a type that has is refused before others are made of it.
+void check_rank(int64_t rank) {
+  if (rank > kMaxRank)
+    throw Error(ErrorCode::invalid_argument, fmt::format("a shape of rank {}; at most {} axes are supported", rank, kMaxRank));
 }
 
 // What a graph's values, and those of the bodies in it, are known to be.
@@ -157,6 +179,7 @@ void InferContext::set_known(int i, KnownValues values) {
 }
 
 SymbolicShape InferContext::data_dependent_shape(std::string_view hint, int rank) {
+  check_rank(rank);
   SymbolicShape shape;
   for (int axis = 0; axis < rank; ++axis) shape.push_back(data_dependent_dim(hint));
   return shape;
@@ -214,6 +237,7 @@ bool infer_node(Graph& graph, NodeId id, const InferOptions& options) {
     graph.symbols().charge_inference();
     check_contract(graph, node);
     const Operands operands(graph, node);
+    const Nested nested(node);
     std::map<const Body*, Knowledge> before_loop;
     bool changed = false;
     auto set = [&](auto& known, auto now) {
@@ -230,9 +254,14 @@ bool infer_node(Graph& graph, NodeId id, const InferOptions& options) {
         if (again) knowledge->second.restore(inside);
       }
       const size_t num_formal = inside.inputs.size() - body.captures.size();
+      const auto settled = nest.carried.find(&body);
+      auto is_settled = [&](size_t i) {  // what is declared has given way already
+        return settled != nest.carried.end() && i >= settled->second.first_input &&
+               i - settled->second.first_input < settled->second.types.size();
+      };
       for (size_t i = 0; i < types.size(); ++i) {
         Value& input = inside.value(inside.inputs[i]);
-        set(input.type, again && i < num_formal ? types[i] : merge(types[i], input.type));
+        set(input.type, (again && i < num_formal) || is_settled(i) ? types[i] : merge(types[i], input.type));
       }
       for (const auto& capture : body.captures) {
         const auto& operand = operands[static_cast<size_t>(node.num_formal_inputs + capture.second)];
@@ -250,6 +279,7 @@ bool infer_node(Graph& graph, NodeId id, const InferOptions& options) {
       if (node.outputs[i] == kNoValue) continue;
       Value& output = graph.value(node.outputs[i]);
       auto& [type, known] = context.outputs[i];
+      if (type.has_rank()) check_rank(type.rank());
       if (!(type == output.type)) {
         bool contradiction = false;
         Type merged = merge(type, output.type, &contradiction);
@@ -286,6 +316,8 @@ Inferred infer_alone(const Graph& graph, const Node& node) {
   for (InferContext::Output& output : context.outputs) result.outputs.push_back(std::move(output.type));
   return result;
 }
+
+CarriedTypes& carried_types(const Body& body) { return nest.carried[&body]; }
 
 void assume_equal(const Dim& a, const Dim& b, std::string_view what) {
   if (noted_assumptions && a != b) noted_assumptions->push_back({a, b, std::string(what)});

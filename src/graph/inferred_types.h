@@ -23,6 +23,15 @@ struct Inferred {
 /// What inference alone says of the outputs of a node without bodies. @throws Error of inference.
 Inferred infer_alone(const Graph& graph, const Node& node);
 
+/// What the values that a loop's body carries have settled to.
+struct CarriedTypes {
+  size_t first_input = 0;
+  std::vector<Type> types;  // empty: not yet
+};
+/// Of a body in the outermost inference under way in this thread. A loop around it asks again with weaker types: going on from here, and not
+/// from the start, nests of loops take no exponential time.
+CarriedTypes& carried_types(const Body& body);
+
 /// For operators' inference: noted for the infer_alone() under way in this thread, if there is one, so that a binding can compare.
 void assume_equal(const Dim& a, const Dim& b, std::string_view what);
 /// Whether there is one: else nobody need compute what is assumed.

@@ -72,8 +72,9 @@ std::string describe(const Node& node) {
 }
 
 std::string describe_operands(const Graph& graph, const Node& node) {
+  constexpr size_t kMost = 2000;  // errors of nodes with thousands of operands, or long lists, are to be read
   std::string text;
-  for (size_t i = 0; i < static_cast<size_t>(node.num_formal_inputs); ++i) {
+  for (size_t i = 0; i < static_cast<size_t>(node.num_formal_inputs) && text.size() <= kMost; ++i) {
     if (node.inputs[i] == kNoValue) continue;
     std::string port = fmt::format("input {}", i);
     if (node.op && i < node.op->inputs.size() && node.op->inputs[i].presence != Presence::variadic) port = node.op->inputs[i].name;
@@ -81,8 +82,9 @@ std::string describe_operands(const Graph& graph, const Node& node) {
   }
   std::string attributes;
   for (const auto& [key, value] : node.attributes)
-    attributes += fmt::format("{}{}={}", attributes.empty() ? "" : ", ", key, to_string(value));
+    if (attributes.size() <= kMost) attributes += fmt::format("{}{}={}", attributes.empty() ? "" : ", ", key, to_string(value));
   if (!attributes.empty()) text += "; " + attributes;
+  if (text.size() > 2 * kMost) text = text.substr(0, 2 * kMost) + "...";
   return text;
 }
 

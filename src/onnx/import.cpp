@@ -18,13 +18,11 @@
 #include "graph/contract.h"
 #include "graph/internal_attributes.h"
 #include "graph/op_def.h"
+#include "onnx/unfolding.h"
 #include "treadle/error.h"
 
 namespace treadle::onnx {
 namespace {
-
-// Nodes of the file cost it bytes; those that calls of functions repeat do not.
-constexpr int64_t kMaxFunctionNodes = 250'000;
 
 std::string_view normalised_domain(std::string_view domain) { return domain == "ai.onnx" ? "" : domain; }
 
@@ -57,7 +55,7 @@ struct FunctionFrame {
 class Importer {
  public:
   Importer(const ModelDef& model, const ImportOptions& options)
-      : model_(model), options_(options), symbols_(options.symbols ? options.symbols : std::make_shared<SymbolTable>()) {
+      : model_(model), options_(options), symbols_(options.symbols ? options.symbols : std::make_shared<SymbolTable>()), unfolding_(model) {
     for (const FunctionDef& function : model.functions) functions_[key(function.domain, function.name, function.overload)] = &function;
   }
 
@@ -95,6 +93,9 @@ class Importer {
         Type type = Type::tensor(def.elem_type);
         if (def.kind == TypeDef::Kind::sparse_tensor) type.kind = Type::Kind::sparse_tensor;
         if (!def.shape) return type;
+        if (def.shape->size() > static_cast<size_t>(kMaxRank))
+          throw Error(ErrorCode::not_implemented,
+                      fmt::format("a declared rank of {}; at most {} is supported", def.shape->size(), kMaxRank));
         SymbolicShape shape;
         for (const DimDef& dim : *def.shape) {
           if (dim.kind == DimDef::Kind::value && dim.value >= 0)
@@ -188,7 +189,14 @@ class Importer {
                               sparse.values.name, stored, dense, limit));
   }
 
+  // Once for each of the file's: calls of a function share what its nodes hold.
   Tensor to_dense(const SparseTensorDef& sparse) {
+    Tensor& dense = dense_[&sparse];
+    if (!dense.defined()) dense = made_dense(sparse);
+    return dense;
+  }
+
+  Tensor made_dense(const SparseTensorDef& sparse) {
     Shape shape{std::span<const int64_t>(sparse.dims)};
     const Tensor& values = sparse.values.value;
     const Tensor& indices = sparse.indices.value;
@@ -317,8 +325,7 @@ class Importer {
     for (const NodeDef* def : sorted(std::move(kept))) {
       if (++num_nodes_ > options_.max_nodes)
         throw Error(ErrorCode::resource_exhausted, fmt::format("the model unfolds into more than {} nodes", options_.max_nodes));
-      if (frame.function && ++num_function_nodes_ > kMaxFunctionNodes)
-        throw Error(ErrorCode::resource_exhausted, fmt::format("local functions unfold into more than {} nodes", kMaxFunctionNodes));
+      if (frame.function) unfolding_.charge(*def, frame.prefix.size());
       if (const FunctionDef* function = find_function(*def))
         import_call(*def, *function, scope, frame);
       else
@@ -400,6 +407,7 @@ class Importer {
       auto found = frame.attributes.find(attribute.ref_attr_name);
       if (found == frame.attributes.end()) return;  // the caller leaves it out, and the function has no default
       source = found->second;
+      unfolding_.charge(*source);
     }
     if (source->type == AttributeType::graph) {
       auto body = std::make_unique<Graph>(symbols_);
@@ -490,8 +498,10 @@ class Importer {
   std::shared_ptr<SymbolTable> symbols_;
   std::map<std::string, int, std::less<>> opsets_;
   std::unordered_map<std::string, const FunctionDef*> functions_;
-  int64_t num_nodes_ = 0, num_function_nodes_ = 0;
+  int64_t num_nodes_ = 0;
+  UnfoldingBudget unfolding_;
   int64_t dense_bytes_ = 0, stored_bytes_ = 0;  // of sparse tensors
+  std::unordered_map<const SparseTensorDef*, Tensor> dense_;
 };
 
 }  // namespace

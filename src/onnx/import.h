@@ -16,7 +16,7 @@ struct ImportOptions {
   /// A small file must not become a huge graph through nested functions.
   int64_t max_nodes = 1'000'000;
   /// Sparse tensors are made dense: altogether into at most this, and this many times their own bytes.
-  int64_t max_dense_bytes = int64_t{256} << 20, max_dense_ratio = 256;
+  int64_t max_dense_bytes = int64_t{8} << 20, max_dense_ratio = 64;
   int max_function_depth = 64;
   /// Nodes may be of operators of the treadle domain that model files cannot name: graphs that this library wrote for itself.
   bool internal_operators = false;

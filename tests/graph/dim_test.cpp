@@ -2,8 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include <numeric>
 #include <random>
 
+#include "graph/dim_bounds.h"
 #include "treadle/error.h"
 
 namespace treadle {
@@ -141,6 +143,48 @@ TEST_F(DimTest, TextReadsLikeArithmetic) {
   EXPECT_EQ(to_string(a - b - Dim(3)), "a - b - 3");
   EXPECT_EQ(to_string(floor_div(a - Dim(1), Dim(2)) + Dim(1)), "floor_div(a + 1, 2)");
   EXPECT_EQ(to_string(Dim(64)), "64");
+}
+
+// As a tree, what reads its predecessor twice grows exponentially.
+TEST_F(DimTest, ExpressionsThatShareTheirOperandsAreLookedIntoForALimitedTime) {
+  Dim shared = a, repeated = broadcast(a, b);
+  for (int i = 0; i < 300; ++i) {
+    shared = maximum(floor_div(shared, Dim(2)), minimum(shared, b + Dim(i)));
+    repeated =
+        broadcast(broadcast(repeated, table.symbol("n" + std::to_string(i))), broadcast(repeated, table.symbol("m" + std::to_string(i))));
+  }
+  EXPECT_LT(to_string(shared).size(), 5000U);
+  EXPECT_LT(to_string(repeated).size(), 5000U);
+  EXPECT_TRUE(is_nonnegative(minimum(a, b)));
+  is_nonnegative(shared);
+  is_zero_with(shared, a);
+  broadcast(repeated, c);
+}
+
+TEST_F(DimTest, SumsOfManyExtentsTakeLittleEach) {
+  constexpr int64_t kCount = 2000;
+  Dim sum = 0;
+  std::vector<Dim> extents;
+  for (int64_t i = 0; i < kCount; ++i) sum = sum + extents.emplace_back(table.symbol("n" + std::to_string(i)));
+  size_t terms = 0;
+  for (size_t i = 0; i < table.size(); ++i) terms += table[i].terms.size();
+  EXPECT_LT(terms, 200U * kCount);
+  std::vector<int64_t> values(table.size(), 0);
+  std::vector<int32_t> all(table.size());
+  std::iota(all.begin(), all.end(), 0);
+  int64_t expected = 0;
+  for (int64_t i = 0; i < kCount; ++i) expected += values[static_cast<size_t>(extents[static_cast<size_t>(i)].expr()->index)] = i % 7;
+  table.evaluate(all, values);
+  EXPECT_EQ(evaluate(sum, values), expected);
+  EXPECT_TRUE(is_nonnegative(extents[0] + extents[1]));
+}
+
+TEST_F(DimTest, BoundsOfDeepExpressionsAreFound) {
+  Dim deep = a;
+  for (int i = 0; i < 300'000; ++i) deep = maximum(floor_div(deep, Dim(2)), b);
+  std::vector<int64_t> values(table.size(), 0);
+  values[static_cast<size_t>(a.expr()->index)] = 1000, values[static_cast<size_t>(b.expr()->index)] = 3;
+  EXPECT_EQ(UpperBounds(values).of(deep), 3);
 }
 
 // Whatever the simplification, an expression keeps its value: random expressions against plain arithmetic.

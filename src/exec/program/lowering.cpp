@@ -95,19 +95,37 @@ class Lowering {
   Slot& slot(SlotId index) { return p_.slots_[index]; }
   SlotId slot_of(ValueId id) const { return id == kNoValue ? kNoSlot : slot_of_value_[index_of(id)]; }
 
-  // True if the feeds' shapes (and the run around a body) determine the extent.
+  template <typename Fn>
+  static void for_each_operand(const Expr& expr, Fn&& fn) {
+    if (!expr.a.is_const()) fn(*expr.a.expr());
+    if (!expr.b.is_const()) fn(*expr.b.expr());
+    for (const Expr::Term& term : expr.terms)
+      for (const Expr* factor : term.factors) fn(*factor);
+  }
+
+  // True if the feeds' shapes (and the run around a body) determine the extent. Expressions may be as deep as the graph: no recursion.
   bool is_determined(const Dim& dim) {
     if (dim.is_const()) return true;
-    const Expr& expr = *dim.expr();
-    if (expr.data_dependent) return false;
-    if (expr.kind == Expr::Kind::symbol) return available_.contains(expr.index);
-    auto [found, inserted] = determined_.try_emplace(expr.index, false);
-    if (!inserted) return found->second;
-    bool result = is_determined(expr.a) && is_determined(expr.b);
-    for (const Expr::Term& term : expr.terms)
-      for (const Expr* factor : term.factors) result = result && is_determined(Dim(factor));
-    determined_[expr.index] = result;
-    return result;
+    if (const auto found = determined_.find(dim.expr()->index); found != determined_.end()) return found->second;
+    std::vector<const Expr*> open{dim.expr()};
+    while (!open.empty()) {
+      const Expr& expr = *open.back();
+      const size_t before = open.size();
+      bool result = !expr.data_dependent;
+      if (result && expr.kind == Expr::Kind::symbol) {
+        result = available_.contains(expr.index);
+      } else if (result) {
+        for_each_operand(expr, [&](const Expr& operand) {
+          const auto found = determined_.find(operand.index);
+          if (found == determined_.end()) open.push_back(&operand);
+          result = result && found != determined_.end() && found->second;
+        });
+      }
+      if (open.size() > before) continue;
+      determined_[expr.index] = result;
+      open.pop_back();
+    }
+    return determined_[dim.expr()->index];
   }
 
   bool extents_are_static(const Type& type) {
@@ -399,34 +417,33 @@ class Lowering {
 
   void collect_expressions() {
     std::set<int32_t> needed;
-    auto need = [&](auto& self, const Dim& dim) -> void {
-      if (dim.is_const() || !needed.insert(dim.expr()->index).second) return;
-      self(self, dim.expr()->a);
-      self(self, dim.expr()->b);
-      for (const Expr::Term& term : dim.expr()->terms)
-        for (const Expr* factor : term.factors) self(self, Dim(factor));
+    auto need = [&](const Dim& dim) {
+      if (!dim.is_const()) needed.insert(dim.expr()->index);
     };
     for (SlotId s : p_.slots_.ids()) {
       const Slot& candidate = p_.slots_[s];
       const Value& value = graph_.value(candidate.value);
       if (candidate.static_shape && !candidate.constant_shape) {
         for (size_t axis = 0; axis < value.type.shape->size(); ++axis) {
-          need(need, (*value.type.shape)[axis]);
+          need((*value.type.shape)[axis]);
           p_.symbolic_extents_.push_back(extent_of(s, axis, (*value.type.shape)[axis]));
         }
       }
       if (candidate.location != LocationKind::known) continue;
       for (size_t i = 0; i < value.known->size(); ++i) {
-        need(need, (*value.known)[i]);
+        need((*value.known)[i]);
         p_.known_elements_.push_back(extent_of(s, i, (*value.known)[i]));
       }
     }
-    for (const Program::Comparison& comparison : p_.comparisons_) need(need, comparison.a.dim), need(need, comparison.b.dim);
+    for (const Program::Comparison& comparison : p_.comparisons_) need(comparison.a.dim), need(comparison.b.dim);
     for (const Instruction& instruction : p_.instructions_)
       for (const auto& body : instruction.bodies)
         for (int32_t symbol : body->symbols_)
           if (available_.contains(symbol)) needed.insert(symbol);
     const SymbolTable& table = graph_.symbols();
+    // Operands have smaller indices: those of the largest first, what they need is met on the way down.
+    for (auto next = needed.rbegin(); next != needed.rend(); ++next)
+      for_each_operand(table[static_cast<size_t>(*next)], [&](const Expr& operand) { needed.insert(operand.index); });
     for (int32_t index : needed) {
       p_.expressions_.push_back(index);
       if (table[static_cast<size_t>(index)].kind == Expr::Kind::symbol) p_.symbols_.push_back(index);

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "graph/infer.h"
+#include "graph/inferred_types.h"
 #include "graph/op_def.h"
 #include "ops/controlflow/control_flow_upgrade.h"
 #include "ops/list.h"
@@ -114,6 +115,9 @@ void infer_if(InferContext& c) {
 std::vector<Type> infer_carried(InferContext& c, const Body& body, std::vector<Type>& types, size_t first_input, size_t first_output,
                                 size_t num_carried) {
   Joiner joiner(c, "carried");
+  CarriedTypes& settled = carried_types(body);
+  for (size_t i = 0; i < settled.types.size() && i < num_carried; ++i)
+    types[first_input + i] = joiner.join(types[first_input + i], settled.types[i]);
   // Each round takes a rank or an extent away for good; more rounds than that cannot be.
   for (int round = 0;; ++round) {
     std::vector<Type> outputs = c.infer_body(body, types);
@@ -126,7 +130,11 @@ std::vector<Type> infer_carried(InferContext& c, const Body& body, std::vector<T
       const Type before = body.graph->type(body.graph->inputs[first_input + i]);
       if (before.kind != Type::Kind::unknown) types[first_input + i] = joiner.join(before, outputs[first_output + i]);
     }
-    if (!joiner.changed()) return outputs;
+    if (!joiner.changed()) {
+      settled = {first_input,
+                 {types.begin() + static_cast<int64_t>(first_input), types.begin() + static_cast<int64_t>(first_input + num_carried)}};
+      return outputs;
+    }
     if (round == 1000) throw Error(ErrorCode::internal, "the types of loop-carried values do not settle");
   }
 }

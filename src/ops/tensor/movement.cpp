@@ -66,8 +66,12 @@ Dim unify(const Dim& a, const Dim& b, std::string_view what) {
 std::optional<int64_t> known_length(InferContext& c, int input) {
   if (!c.has_input(input) || !c.has_rank(input)) return std::nullopt;
   if (c.rank(input) != 1) throw Error(ErrorCode::invalid_argument, fmt::format("the input {} is of rank {}, not 1", input, c.rank(input)));
-  if (!c.shape(input)[0].is_const()) return std::nullopt;
-  return c.shape(input)[0].value();
+  const Dim& length = c.shape(input)[0];
+  if (!length.is_const()) return std::nullopt;
+  if (length.value() > kMaxRank)
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("the input {} has {} elements; at most {} axes are supported", input, length.value(), kMaxRank));
+  return length.value();
 }
 
 void ints_to_input(Graph& graph, NodeId id, std::string_view attribute, int input) {

@@ -82,7 +82,8 @@ inline Dim at_most(const Dim& dim, const Dim& limit) { return is_nonnegative(lim
 /// The same extent seen from two operands. @throws Error(invalid_argument) naming `what` if two integers differ.
 Dim unify(const Dim& a, const Dim& b, std::string_view what);
 
-/// Number of elements of a 1-D input if that is an integer.
+/// Number of elements of a 1-D input that holds extents or axes, if that is an integer. @throws Error(invalid_argument) beyond kMaxRank:
+/// what a file declares costs it nothing.
 std::optional<int64_t> known_length(InferContext& c, int input);
 /// Passes known small values of input 0 on to output 0, for operators that only change the shape.
 inline void keep_known(InferContext& c) {
