@@ -6,6 +6,8 @@
 // A graph without a product, convolution or the like is left alone, as are operators that decide by their operands (comparisons, ArgMax):
 // they read the rounded values. What only moves elements follows where all that it reads is in float32 already.
 #include <algorithm>
+#include <map>
+#include <tuple>
 
 #include "core/file.h"
 #include "graph/dead_nodes.h"
@@ -22,9 +24,13 @@ bool is_half(DType dtype) { return dtype == DType::float16 || dtype == DType::bf
 bool only_moves(const Node& node) { return node.op && node.op->moves != Moves::no; }
 bool is_worth_while(const Node& node) { return node.op && node.op->half == HalfFloats::float32_by_itself; }
 
+/// Converted constants by where the original's elements lie, their number and dtype: bodies share what they capture.
+using WidenedConstants = std::map<std::tuple<const std::byte*, int64_t, DType>, Tensor>;
+
 class Float32Pass {
  public:
-  Float32Pass(Rewriter& rewriter, size_t max_bytes) : rewriter_(rewriter), g_(rewriter.graph()), max_bytes_(max_bytes) {}
+  Float32Pass(Rewriter& rewriter, size_t max_bytes, WidenedConstants& constants)
+      : rewriter_(rewriter), g_(rewriter.graph()), max_bytes_(max_bytes), constants_(constants) {}
 
   void run() {
     const std::vector<NodeId> order = g_.order();
@@ -90,6 +96,13 @@ class Float32Pass {
 
   ValueId widened_constant(ValueId id) {
     const Tensor stored = *g_.stored_tensor(id);
+    Tensor strided;
+    Tensor& result = stored.is_contiguous() ? constants_[{stored.raw(), stored.num_elements(), stored.dtype()}] : strided;
+    if (!result.defined()) result = widened_elements(stored);
+    return g_.add_constant(g_.value(id).name + "/float32", result.reshaped(stored.shape()));
+  }
+
+  static Tensor widened_elements(const Tensor& stored) {
     const Tensor dense = is_aligned(stored) ? stored.contiguous() : stored.clone();
     Tensor result(DType::float32, dense.shape());
     if (dense.dtype() == DType::float16)
@@ -97,7 +110,7 @@ class Float32Pass {
     else
       kernels::widen(dense.data<BFloat16>(), result.data<float>(), dense.num_elements());
     drop_mapped_pages(stored.raw(), stored.size_bytes());
-    return g_.add_constant(g_.value(id).name + "/float32", result);
+    return result;
   }
 
   /// The value in float32; made before `before` if there is none yet.
@@ -149,13 +162,16 @@ class Float32Pass {
   Rewriter& rewriter_;
   Graph& g_;
   size_t max_bytes_;
+  WidenedConstants& constants_;
   std::vector<ValueId> wide_;  // by value of 16 bits: the same in float32
 };
 
 }  // namespace
 
 int64_t compute_in_float32(Graph& graph, const FoldLimits& limits, int64_t limit) {
-  const int64_t count = Rewriter(graph, limit).for_each_graph([&](Rewriter& inside) { Float32Pass(inside, limits.max_bytes_each).run(); });
+  WidenedConstants constants;
+  const int64_t count =
+      Rewriter(graph, limit).for_each_graph([&](Rewriter& inside) { Float32Pass(inside, limits.max_bytes_each, constants).run(); });
   if (count > 0) remove_dead_nodes(graph);
   return count;
 }

@@ -1,8 +1,12 @@
 // Constant folding: nodes whose inputs are all constants are computed once, now.
 #include <algorithm>
+#include <span>
+#include <string>
 #include <unordered_set>
+#include <variant>
 #include <vector>
 
+#include "core/content_bytes.h"
 #include "core/file.h"
 #include "graph/evaluate.h"
 #include "graph/op_def.h"
@@ -12,6 +16,19 @@
 
 namespace treadle::passes {
 namespace {
+
+size_t longest(std::span<const std::string> texts) {
+  size_t most = 0;
+  for (const std::string& text : texts) most = std::max(most, text.size());
+  return most;
+}
+size_t longest_text(const Tensor& tensor) {
+  const Tensor dense = tensor.contiguous();
+  return longest({dense.data<std::string>(), static_cast<size_t>(dense.num_elements())});
+}
+
+// How much this computes, the elements of its operands decide: the regions of RoiAlign may be of any size.
+bool computes_by_elements(const Node& node) { return node.is("RoiAlign"); }
 
 class ConstantFolder {
  public:
@@ -26,12 +43,28 @@ class ConstantFolder {
   bool is_candidate(const Node& node) const {
     if (!node.op || !node.op->deterministic || node.op->control_flow != ControlFlow::none || !node.bodies.empty() || node.op->barrier)
       return false;
+    if (computes_by_elements(node)) return false;
     if (limits_.keep_quantisation && node.op->quantisation == Quantisation::dequantizes) return false;
     bool read = false;
     for (ValueId output : node.outputs) read |= output != kNoValue && (!graph_.value(output).uses.empty() || graph_.is_output(output));
     if (!read) return false;
     return std::all_of(node.inputs.begin(), node.inputs.end(),
                        [&](ValueId id) { return id == kNoValue || graph_.stored_tensor(id) != nullptr; });
+  }
+
+  // The most bytes that an element of a string output takes: it is made of the operands' texts and those of attributes, or of a number.
+  size_t text_bytes_each(const Node& node) const {
+    constexpr size_t kOfNumber = 32;
+    size_t bytes = sizeof(std::string) + kOfNumber;
+    for (ValueId input : node.inputs)
+      if (input != kNoValue && graph_.type(input).dtype == DType::string) bytes += longest_text(*graph_.stored_tensor(input));
+    for (const auto& [name, attribute] : node.attributes) {
+      if (const auto* text = std::get_if<std::string>(&attribute)) bytes += text->size();
+      if (const auto* texts = std::get_if<std::vector<std::string>>(&attribute)) bytes += longest(*texts);
+      const auto* datum = std::get_if<Datum>(&attribute);
+      if (datum && datum->is_tensor() && datum->tensor().dtype() == DType::string) bytes += longest_text(datum->tensor());
+    }
+    return bytes;
   }
 
   // Takes the node's cost out of the limits, if it is there. Where the outputs' shapes are unknown, the inputs' sizes must do.
@@ -53,20 +86,23 @@ class ConstantFolder {
         continue;
       }
       shapes[k] = type.static_shape();
-      elements += static_cast<double>(shapes[k].num_elements());
-      size_t bytes = type.dtype == DType::string ? 0 : size_bytes(type.dtype, shapes[k].num_elements());
+      const auto count = static_cast<double>(shapes[k].num_elements());
+      elements += count;
       if (!is_output) continue;
-      made_bytes += static_cast<double>(bytes);
-      if (bytes > limits_.max_bytes_each) return false;
+      const double bytes = type.dtype == DType::string ? count * static_cast<double>(text_bytes_each(node))
+                                                       : static_cast<double>(size_bytes(type.dtype, shapes[k].num_elements()));
+      made_bytes += bytes;
+      if (bytes > static_cast<double>(limits_.max_bytes_each)) return false;
     }
-    double operations = elements;
+    // What only the elements tell, such as the boxes that are kept, is searched for by comparing them.
+    double operations = all_static ? elements : elements * elements;
     if (node.op->cost && all_static) {
       ShapeContext context(node);
       context.shapes_ = pointers;
       context.dtypes_ = dtypes;
       operations = std::max(operations, node.op->cost(context).flops);
     }
-    if (operations > limits_.operations || made_bytes > limits_.bytes) return false;
+    if (limits_.bytes < 0 || operations > limits_.operations || made_bytes > limits_.bytes) return false;
     limits_.operations -= operations;
     return true;
   }
@@ -85,7 +121,7 @@ class ConstantFolder {
       }
       std::vector<DType> dtypes;
       for (ValueId output : node.outputs) dtypes.push_back(output == kNoValue ? DType::undefined : graph_.type(output).dtype);
-      evaluator_.max_output_bytes = limits_.max_bytes_each;
+      evaluator_.max_output_bytes = std::min(limits_.max_bytes_each, static_cast<size_t>(limits_.bytes));
       results = evaluate_node(node, kernel, packed.get(), inputs, dtypes, evaluator_);
     } catch (const Error&) {
       return false;  // a kernel that declines, indices out of range: the run says so, with the node's name, if it ever comes here
@@ -115,7 +151,8 @@ class ConstantFolder {
       value.constant = results[i].tensor().contiguous();
       value.type = Type::of(value.constant);
       value.known.reset();
-      if (value.type.dtype != DType::string) limits_.bytes -= static_cast<double>(results[i].tensor().size_bytes());
+      limits_.bytes -= static_cast<double>(content_bytes(value.constant.tensor()));
+      folded_.insert(outputs[i]);
     }
   }
 
@@ -128,6 +165,7 @@ class ConstantFolder {
     const auto& overridable = graph_.overridable_initializers;
     if (std::find(overridable.begin(), overridable.end(), id) != overridable.end()) return;
     drop_mapped_pages(tensor->raw(), tensor->size_bytes());
+    if (folded_.erase(id) > 0) limits_.bytes += static_cast<double>(content_bytes(*tensor));
     value.constant = Datum();
   }
 
@@ -135,6 +173,7 @@ class ConstantFolder {
   Graph& graph_;
   FoldLimits& limits_;
   Evaluator evaluator_;
+  std::unordered_set<ValueId> folded_;  // what this round has made
 };
 
 void release_unused_in(Graph& graph) {
@@ -147,7 +186,30 @@ void release_unused_in(Graph& graph) {
   }
 }
 
+// Bytes of the constants of a graph and its bodies; what several share counts once.
+void add_stored_bytes(const Graph& graph, std::unordered_set<const std::byte*>& seen, double& bytes) {
+  for (size_t i = 0; i < graph.num_values(); ++i) {
+    const Tensor* tensor = graph.stored_tensor(ValueId{static_cast<uint32_t>(i)});
+    if (tensor && seen.insert(tensor->raw()).second) bytes += static_cast<double>(content_bytes(*tensor));
+  }
+  for (NodeId id = graph.first(); id != kNoNode; id = graph.next(id))
+    for (const Body& body : graph.node(id).bodies) add_stored_bytes(*body.graph, seen, bytes);
+}
+
 }  // namespace
+
+// The floors are what a small file may cost. What is large has its bytes in the file: weights may be folded a few times over.
+FoldLimits FoldLimits::of(const Graph& graph) {
+  constexpr double kSmall = 16e6, kLeastBytes = 24e6, kBytesPerByte = 8, kLeastOperations = 1e8, kOperationsPerByte = 256;
+  double stored = 0;
+  std::unordered_set<const std::byte*> seen;
+  add_stored_bytes(graph, seen, stored);
+  const double large = std::max(0.0, stored - kSmall);
+  FoldLimits limits;
+  limits.bytes = std::min(limits.bytes, kLeastBytes + kBytesPerByte * large);
+  limits.operations = std::min(limits.operations, kLeastOperations + kOperationsPerByte * large);
+  return limits;
+}
 
 int64_t fold_constants(Graph& graph, FoldLimits& limits, int64_t limit) {
   return Rewriter(graph, limit).for_each_graph_inside_out([&](Rewriter& inside) { ConstantFolder(inside, limits).run(); });

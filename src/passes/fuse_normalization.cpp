@@ -144,6 +144,9 @@ class FuseNormalization final : public Rule {
     if (bias != kNoValue && !is_row(graph, bias, length)) return no_row("addend", bias, length);
     if (scale == kNoValue && goes_on(graph, node.outputs[0], "Mul", length)) return std::nullopt;
     if (scale != kNoValue && bias == kNoValue && layer_norm && goes_on(graph, node.outputs[0], "Add", length)) return std::nullopt;
+    constexpr int64_t kMostOnes = 8192;  // the constant is no one's in the file: an extent that is only declared must not become memory
+    if (scale == kNoValue && length > kMostOnes)
+      return no_patch(node, [&] { return fmt::format("it has no factor, and {} ones would have to be made", length); });
     Patch patch;
     if (scale == kNoValue) {
       std::vector<float> ones(static_cast<size_t>(length), 1.0F);

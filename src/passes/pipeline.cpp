@@ -172,7 +172,10 @@ std::atomic<bool>& verifies_all() {
 class Pipeline {
  public:
   Pipeline(Graph& graph, const PipelineOptions& options)
-      : graph_(graph), context_{options, {}}, left_(options.max_patches), verifies_(options.verify || verifies_passes()) {
+      : graph_(graph),
+        context_{options, FoldLimits::of(graph)},
+        left_(options.max_patches),
+        verifies_(options.verify || verifies_passes()) {
     settled_at_.fill(-1);
     context_.fold_limits.max_bytes_each = options.max_folded_bytes;
     context_.fold_limits.keep_quantisation = true;

@@ -9,12 +9,16 @@
 
 namespace treadle::passes {
 
-/// What folding may still spend, over all rounds and bodies: a small model must not take minutes, or all memory, to load.
+/// What folding may still spend, over all rounds and bodies: a small model must not take minutes, or all memory, to load. Strings count
+/// with their texts.
 struct FoldLimits {
   size_t max_bytes_each = 64U << 20U;  ///< of one constant
   double bytes = 512e6;                ///< of all constants that folding makes
   double operations = 4e9;             ///< floating-point operations and elements, by the operators' cost
   bool keep_quantisation = false;      ///< DequantizeLinear stays
+
+  /// The limits above for a large model; less for one whose constants are few bytes.
+  static FoldLimits of(const Graph& graph);
 };
 
 /// Computes nodes whose inputs are constants. Never nodes that draw random numbers, have bodies or yield; a node that fails is left to fail

@@ -79,6 +79,49 @@ TEST(FoldConstants, StaysWithinItsBudget) {
   EXPECT_EQ(enough.bytes, FoldLimits().bytes - (4U << 20U));
 }
 
+Tensor one_text(const std::string& text) { return Tensor::strings({1}, std::vector<std::string>{text}); }
+
+TEST(FoldConstants, CountsStringsWithTheirTexts) {
+  auto doubled = [](size_t length) {
+    GraphBuilder b;
+    const ValueId text = b.graph().add_constant("text", one_text(std::string(length, 'x')));
+    b.output(b.op("y", "StringConcat", {text, text}));
+    return b.take();
+  };
+  FoldLimits limits;
+  limits.bytes = 1000;
+  auto large = doubled(600);
+  EXPECT_EQ(passes::fold_constants(*large, limits, INT64_MAX), 0);
+  auto small = doubled(400);
+  EXPECT_EQ(passes::fold_constants(*small, limits, INT64_MAX), 1);
+  EXPECT_LE(limits.bytes, 200);
+  auto next = doubled(200);
+  EXPECT_EQ(passes::fold_constants(*next, limits, INT64_MAX), 0);
+}
+
+TEST(FoldConstants, WhatIsLetGoMayBeSpentAgain) {
+  GraphBuilder b;
+  ValueId y = b.op("large", "ConstantOfShape", {b.ints("shape", {1 << 10})});
+  for (int i = 0; i < 20; ++i) y = b.op("y" + std::to_string(i), "Neg", {y});
+  b.output(y);
+  auto graph = b.take();
+  FoldLimits limits;
+  limits.bytes = 10'000;
+  EXPECT_EQ(passes::fold_constants(*graph, limits, INT64_MAX), 21);
+  EXPECT_EQ(limits.bytes, 10'000 - 4096);
+}
+
+TEST(FoldConstants, ASmallModelMaySpendLittle) {
+  auto with = [](int64_t elements) {
+    GraphBuilder b;
+    b.output(b.op("y", "Neg", {b.graph().add_constant("x", Tensor(DType::uint8, {elements}))}));
+    return FoldLimits::of(b.graph());
+  };
+  EXPECT_LE(with(100'000).bytes, 24e6);
+  EXPECT_LE(with(100'000).operations, 1e8);
+  EXPECT_EQ(with(200'000'000).bytes, FoldLimits().bytes);
+}
+
 TEST(FoldConstants, StopsAtTheLimit) {
   GraphBuilder b;
   ValueId y = b.scalar("x", 1);

@@ -96,7 +96,7 @@ class NgramIndex {
   void count(const Given* row, int64_t length, const NgramWindow& window, Found found) const {
     std::vector<uint32_t> tokens(static_cast<size_t>(length));
     for (int64_t i = 0; i < length; ++i) tokens[static_cast<size_t>(i)] = tokens_.find(row[i]);
-    for (int64_t distance = 1; distance <= window.max_skips + 1 && distance <= std::max<int64_t>(length, 1); ++distance) {
+    for (int64_t distance = 1; distance - 1 <= window.max_skips && distance <= std::max<int64_t>(length, 1); ++distance) {
       int64_t shortest = distance == 1 ? window.shortest : std::max<int64_t>(window.shortest, 2);
       if (shortest > window.longest) return;
       for (int64_t start = 0; start < length; ++start) {

@@ -56,10 +56,11 @@ std::vector<int64_t> position_of_frequencies(const std::vector<int64_t>& section
 void decompose_sectioned_rotary(Graph& graph, NodeId id) {
   Decomposition d(graph, id);
   const Attributes& a = d.attributes();
-  constexpr int64_t kMostFrequencies = 65'536;
+  constexpr int64_t kMostFrequencies = 512;  // a head has 64; a constant of as many as are given is made in each node
   const std::vector<int64_t>& sections = a.get_ints("mrope_section");
   if (sections.size() != 3 || std::any_of(sections.begin(), sections.end(), [](int64_t n) { return n < 0 || n > kMostFrequencies; }))
-    throw Error(ErrorCode::invalid_model, "mrope_section must have three extents, none of them negative");
+    throw Error(ErrorCode::invalid_model,
+                fmt::format("mrope_section must have three extents, each from 0 to {} frequencies", kMostFrequencies));
   const int64_t layout = a.get_int("mrope_layout", 0);
   if (layout != 0 && layout != 1) throw Error(ErrorCode::invalid_model, fmt::format("mrope_layout = {}; expected 0 or 1", layout));
   ValueId x = d.in(0), positions = d.in(1);

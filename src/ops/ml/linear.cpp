@@ -45,7 +45,7 @@ struct LinearModel : PackedState {
   LinearModel(const Attributes& attributes, int64_t num_scores) : scores(num_scores) {
     const auto& coefficients = attributes.get_floats("coefficients");
     const auto& given = attributes.get_floats("intercepts");
-    if (scores < 1 || coefficients.size() % static_cast<size_t>(scores) != 0)
+    if (scores < 1 || coefficients.empty() || coefficients.size() % static_cast<size_t>(scores) != 0)
       throw Error(ErrorCode::invalid_model, fmt::format("{} coefficients cannot be split among {} scores", coefficients.size(), scores));
     if (!given.empty() && static_cast<int64_t>(given.size()) != scores)
       throw Error(ErrorCode::invalid_model, fmt::format("{} intercepts for {} scores", given.size(), scores));

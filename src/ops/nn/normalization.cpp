@@ -130,6 +130,12 @@ struct LRN {
   }
 };
 
+Cost lrn_cost(const ShapeContext& c) {
+  const auto elements = static_cast<double>(c.num_elements(0));
+  const double channels = c.shape(0).rank() < 2 ? 1 : static_cast<double>(c.shape(0)[1]);
+  return {(16 + 2 * std::min(channels, static_cast<double>(c.get_int("size")))) * elements, 2 * c.size_bytes(0)};
+}
+
 template <typename T>
 struct LpNormalization {
   using C = compute_type_t<T>;
@@ -236,7 +242,7 @@ std::vector<OpDef> normalization_ops() {
            .outputs = {{"Y", kFloats, "T"}},
            .attributes = {{"alpha", 1e-4f}, {"beta", 0.75f}, {"bias", 1.0f}, {"size", AttributeDef::Required{}}},
            .infer = infer_same_as_input,
-           .cost = elementwise_cost<20>,
+           .cost = lrn_cost,
            .kernels = typed<LRN, float, double, Float16, BFloat16>(),
            .gradient = gradients::lrn,
            .half = HalfFloats::float32_by_itself},

@@ -189,6 +189,14 @@ void infer_vectorizer(InferContext& c) {
 
 Cost cost(const ShapeContext& c) { return {.flops = 100 * static_cast<double>(c.num_elements(0)), .bytes = 2 * c.size_bytes(0)}; }
 
+// Once for each distance between the tokens of an n-gram.
+Cost vectorizer_cost(const ShapeContext& c) {
+  const Shape& x = c.shape(0);
+  const auto columns = static_cast<double>(x.rank() == 0 ? 1 : x.back());
+  const double distances = std::min(static_cast<double>(c.get_int("max_skip_count", 0)) + 1, std::max(columns, 1.0));
+  return {.flops = 100 * distances * static_cast<double>(c.num_elements(0)), .bytes = 2 * c.size_bytes(0)};
+}
+
 }  // namespace
 
 std::vector<OpDef> text_ops() {
@@ -216,7 +224,7 @@ std::vector<OpDef> text_ops() {
                       {"pool_strings"},
                       {"weights"}},
        .infer = infer_vectorizer,
-       .cost = cost,
+       .cost = vectorizer_cost,
        .kernels = typed<TfIdfVectorizer, std::string, int32_t, int64_t>()},
   };
 }

@@ -1,0 +1,27 @@
+// What tensors hold, strings with their texts.
+#pragma once
+
+#include <cstddef>
+#include <string>
+
+#include "treadle/tensor.h"
+
+namespace treadle {
+
+/// Bytes of the heap that a string's text takes: none where it fits into the string itself.
+inline size_t text_bytes(const std::string& text) noexcept {
+  static const size_t inner = std::string().capacity();
+  return text.capacity() > inner ? text.capacity() + 1 : 0;
+}
+/// Of all elements; 0 where they are no strings.
+inline size_t text_bytes(const Tensor& tensor) {
+  if (!tensor.defined() || tensor.dtype() != DType::string) return 0;
+  const Tensor dense = tensor.contiguous();
+  size_t bytes = 0;
+  for (int64_t i = 0; i < dense.num_elements(); ++i) bytes += text_bytes(dense.data<std::string>()[i]);
+  return bytes;
+}
+/// The elements' bytes, and those of their texts.
+inline size_t content_bytes(const Tensor& tensor) { return tensor.size_bytes() + text_bytes(tensor); }
+
+}  // namespace treadle
