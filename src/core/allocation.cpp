@@ -93,7 +93,9 @@ bool MemoryAccount::try_charge(MemoryClass memory_class, size_t size_bytes) noex
   return true;
 }
 
-void throw_limit_too_low(size_t limit_bytes, std::string_view whose, size_t least_bytes, std::string_view details) {
+void throw_limit_too_low(const MemoryAccount* asker, size_t limit_bytes, std::string_view whose, size_t least_bytes,
+                         std::string_view details) {
+  BlockRecord::refused(asker, MemoryClass::other, least_bytes);
   throw OutOfMemory(
       fmt::format("the memory limit of {} bytes of {} is too low: this run needs at least {}{}", limit_bytes, whose, least_bytes, details));
 }
@@ -106,13 +108,15 @@ std::string limit_reached(size_t limit_bytes, std::string_view whose, size_t siz
 }
 }  // namespace
 
-void throw_limit_reached(size_t limit_bytes, std::string_view whose, size_t size_bytes, std::string_view what, size_t used_bytes,
-                         std::string_view details) {
+void throw_limit_reached(const MemoryAccount* asker, size_t limit_bytes, std::string_view whose, size_t size_bytes, std::string_view what,
+                         size_t used_bytes, std::string_view details) {
+  BlockRecord::refused(asker, MemoryClass::other, size_bytes);
   throw OutOfMemory(limit_reached(limit_bytes, whose, size_bytes, what, used_bytes, details));
 }
 
 void MemoryAccount::charge(MemoryClass memory_class, size_t size_bytes) {
   if (try_charge(memory_class, size_bytes)) return;
+  BlockRecord::refused(this, memory_class, size_bytes);
   const MemoryAccount* full = this;
   for (const MemoryAccount* account = this; account; account = account->parent_.get())
     if (size_t limit = account->limit_bytes(); limit > 0 && account->bytes() + size_bytes > limit) full = account;

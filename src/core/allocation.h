@@ -56,18 +56,23 @@ class AllocationScope {
 /// Memory that leaves the library: its account is not charged with it any more, though the block lives on. Does nothing for memory that
 /// nobody is charged for.
 void hand_over(const std::shared_ptr<Storage>& storage) noexcept;
+/// Charges the account of a tensor of strings with their texts, as they are now; it is no longer charged with those of before. Does nothing
+/// for other tensors, and where nobody is charged for the strings themselves. @throws Error(resource_exhausted) as MemoryAccount::charge().
+void charge_texts(const Tensor& tensor);
 /// The allocator that a block came from; null where no scope gave one.
 const Allocator* allocator_of(const std::shared_ptr<Storage>& storage) noexcept;
 /// The account that is charged for a block; null if there is none.
 const MemoryAccount* account_of(const std::shared_ptr<Storage>& storage) noexcept;
 
 /// What every limit of memory says where only a larger one helps: "the memory limit of 1000 bytes of the session is too low: this run needs
-/// at least 2000, of which …".
+/// at least 2000, of which …". Leaves a record of the refusal.
+/// @param asker    the account that was to be charged; the limit is its own, or of one above it
 /// @param whose    as the name of an account. @param details  behind the bytes: ", of which …"
-[[noreturn]] void throw_limit_too_low(size_t limit_bytes, std::string_view whose, size_t least_bytes, std::string_view details);
+[[noreturn]] void throw_limit_too_low(const MemoryAccount* asker, size_t limit_bytes, std::string_view whose, size_t least_bytes,
+                                      std::string_view details);
 /// And where others have what is wanted: "the memory limit of 1000 bytes of the session leaves no 200 bytes for io: 900 are in use; …".
-[[noreturn]] void throw_limit_reached(size_t limit_bytes, std::string_view whose, size_t size_bytes, std::string_view what,
-                                      size_t used_bytes, std::string_view details);
+[[noreturn]] void throw_limit_reached(const MemoryAccount* asker, size_t limit_bytes, std::string_view whose, size_t size_bytes,
+                                      std::string_view what, size_t used_bytes, std::string_view details);
 
 /// Bytes that an account is charged with while this lives: for memory that Storage::allocate() did not make.
 class MemoryCharge {

@@ -212,12 +212,7 @@ LargeBlock::LargeBlock(size_t size_bytes) : size_bytes_(size_bytes) {
   if (limit > 0 && size_bytes > limit) refuse();
   class_ = AllocationScope::current_class();
   MemoryAccount* account = around ? around->account.get() : nullptr;
-  try {
-    if (around) around->charge(class_, charged());
-  } catch (...) {
-    BlockRecord::refused(account, class_, charged());
-    throw;
-  }
+  if (around) around->charge(class_, charged());
   data_ = static_cast<std::byte*>(huge_pages()->allocate(size_bytes, class_));
   if (around) account_ = around->account;
   if (!data_) {

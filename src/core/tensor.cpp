@@ -8,6 +8,7 @@
 
 #include "core/allocation.h"
 #include "core/checked.h"
+#include "core/content_bytes.h"
 #include "core/cpu_info.h"
 #include "core/device.h"
 #include "core/held_memory.h"
@@ -30,6 +31,9 @@ struct Accounted {
   MemoryClass memory_class = MemoryClass::other;
   std::byte* data = nullptr;
   BlockRecord record;
+  // Of strings, beside the block. Whoever writes them is alone.
+  mutable std::atomic<size_t> text_bytes{0};
+  mutable BlockRecord text_record;
 
   Accounted() = default;
   Accounted(Accounted&& other) noexcept
@@ -39,8 +43,11 @@ struct Accounted {
         size_bytes(other.size_bytes),
         memory_class(other.memory_class),
         data(std::exchange(other.data, nullptr)),
-        record(other.record) {
+        record(other.record),
+        text_bytes(other.text_bytes.load(std::memory_order_relaxed)),
+        text_record(other.text_record) {
     other.charged.store(false, std::memory_order_relaxed);
+    other.text_bytes.store(0, std::memory_order_relaxed);
   }
 
   void charge(const AllocationContext& context) {
@@ -54,6 +61,25 @@ struct Accounted {
     if (!charged.exchange(false)) return;
     account->discharge(memory_class, size_bytes);
     record.given_back(account.get(), memory_class, size_bytes);
+    const size_t texts = text_bytes.load(std::memory_order_relaxed);
+    if (texts == 0) return;
+    text_bytes.store(0, std::memory_order_relaxed);
+    account->discharge(memory_class, texts);
+    text_record.given_back(account.get(), memory_class, texts);
+  }
+  void charge_texts(size_t bytes) const {
+    const size_t before = text_bytes.load();
+    if (!charged.load() || bytes == before) return;
+    if (bytes < before) {
+      account->discharge(memory_class, before - bytes);
+    } else if (const AllocationContext* context = AllocationScope::current(); context && context->account == account) {
+      context->charge(memory_class, bytes - before);
+    } else {
+      account->charge(memory_class, bytes - before);
+    }
+    if (before > 0) text_record.given_back(account.get(), memory_class, before);
+    if (bytes > 0) text_record.taken(account.get(), memory_class, bytes);
+    text_bytes.store(bytes);
   }
   void operator()(Storage* storage) const noexcept {
     delete storage;
@@ -91,12 +117,12 @@ std::shared_ptr<Storage> Storage::allocate(size_t size_bytes) {
     block.data = static_cast<std::byte*>(block.allocator->allocate(rounded, block.memory_class));
     if (!block.data) {
       block.discharge();  // what was refused is not held
+      BlockRecord::refused(context->account.get(), block.memory_class, rounded);
       throw exhausted();
     }
     made = new Storage;
   } catch (...) {
     block(nullptr);
-    BlockRecord::refused(context->account.get(), block.memory_class, rounded);
     throw;
   }
   AllocationScope::count_allocation(rounded);
@@ -107,6 +133,16 @@ std::shared_ptr<Storage> Storage::allocate(size_t size_bytes) {
 
 void hand_over(const std::shared_ptr<Storage>& storage) noexcept {
   if (const auto* block = std::get_deleter<Accounted>(storage)) block->discharge();
+}
+
+void charge_texts(const Tensor& tensor) {
+  if (!tensor.defined() || tensor.dtype() != DType::string) return;
+  const auto* block = std::get_deleter<Accounted>(tensor.storage());
+  if (!block || !block->charged.load()) return;
+  const auto* strings = reinterpret_cast<const std::string*>(tensor.storage()->data());
+  size_t bytes = 0;
+  for (size_t i = 0; i < tensor.storage()->size_bytes() / sizeof(std::string); ++i) bytes += text_bytes(strings[i]);
+  block->charge_texts(bytes);
 }
 
 const Allocator* allocator_of(const std::shared_ptr<Storage>& storage) noexcept {
@@ -251,6 +287,7 @@ Tensor Tensor::clone() const {
   if (!defined()) return {};
   Tensor result(dtype_, shape_);
   result.copy_from(*this);
+  charge_texts(result);
   return result;
 }
 

@@ -25,6 +25,14 @@ void* aligned(std::vector<std::byte>& block, size_t bytes, size_t alignment) {
   return reinterpret_cast<void*>((address + alignment - 1) & ~(alignment - 1));
 }
 
+// Strings are empty when their memory is charged; now that they are made, their texts are.
+void charge_texts_in(const Datum& datum) {
+  if (datum.is_tensor())
+    charge_texts(datum.tensor());
+  else if (datum.kind() == Datum::Kind::sequence)
+    for (const Datum& element : datum.sequence().elements) charge_texts_in(element);
+}
+
 // The end of a kernel that deferred.
 class Ending final : public Completion {
  public:
@@ -115,6 +123,7 @@ class Evaluation final : public DeferringOperands {
         outputs_[i] = Datum();
       else if (!outputs_[i].defined())
         throw Error(ErrorCode::internal, fmt::format("output {} was not made", i));
+      charge_texts_in(outputs_[i]);
     }
     return std::move(outputs_);
   }

@@ -211,7 +211,7 @@ std::unique_lock<std::mutex> MemoryGate::Pass::admit(size_t bytes, size_t later_
     if (has_room()) return true;
     const auto [full, used] = full_account(bytes, later_bytes);
     if (full && alone && nobody_leaves())
-      throw_limit_reached(full->limit_bytes(), full->name(), bytes, "the run", used,
+      throw_limit_reached(gate_.account_.get(), full->limit_bytes(), full->name(), bytes, "the run", used,
                           " or to be left for runs under way, also by partial runs that have not ended or by sizes that came out in a run");
     return !full;
   });
@@ -236,7 +236,7 @@ void MemoryGate::Pass::refuse(size_t arena_bytes, size_t output_bytes, const exe
   if (beside.possible_bytes > beside.certain_bytes)
     parts += fmt::format("; with the largest sizes that can come out, {}", least - beside.certain_bytes + beside.possible_bytes);
   if (beside.unbounded) parts += fmt::format("; not counted is what comes out of {}", describe(*beside.unbounded));
-  throw_limit_too_low(tight->limit_bytes(), tight->name(), least, parts);
+  throw_limit_too_low(gate_.account_.get(), tight->limit_bytes(), tight->name(), least, parts);
 }
 
 }  // namespace treadle

@@ -123,6 +123,30 @@ TEST(SessionMemory, StatisticsTellWhatMemoryIsFor) {
   EXPECT_EQ(tensors[0].name[0], 'v');
 }
 
+// y = (x, x): each text twice as long as the one that is fed.
+ModelBuilder doubled_text() {
+  ModelBuilder b;
+  b.input("x", {-1}, DType::string).output("y", {-1}, DType::string);
+  return b.node("StringConcat", {"x", "x"}, {"t"}).node("StringConcat", {"t", "x"}, {"y"});
+}
+
+TEST(SessionMemory, StringsCountWithTheirTexts) {
+  constexpr size_t kLength = 1 << 20;
+  const Feeds feeds{{"x", Tensor::strings({1}, std::vector<std::string>{std::string(kLength, 'x')})}};
+  Session session(doubled_text().model(), as_written());
+  session.run(feeds);
+  EXPECT_GE(session.memory_statistics().total.peak_bytes, 5 * kLength) << "t, and y of three";
+  EXPECT_LT(session.memory_statistics().total.bytes, kLength) << "nothing is left of them";
+
+  SessionOptions options = as_written();
+  options.memory_limit_bytes = 4 * kLength;
+  Session limited(doubled_text().model(), options);
+  EXPECT_THROW(limited.run(feeds), OutOfMemory);
+  options.memory_limit_bytes = 6 * kLength;
+  Session enough(doubled_text().model(), options);
+  EXPECT_EQ(enough.run(feeds)[0].tensor().data<std::string>()->size(), 3 * kLength);
+}
+
 TEST(SessionMemory, AllocatorsAreChosenByName) {
   for (const char* name : {"plain", "arena", "guard", "nan+arena", "recording+guard"}) {
     SessionOptions options = as_written();
@@ -260,6 +284,30 @@ TEST(SessionMemory, BlocksOfKernelsFromOutsideAreRecordedOnEverySchedule) {
       EXPECT_TRUE(holders.contains("DynamicStep " + name))
           << ::testing::PrintToString(holders) << ", in parallel: " << (mode == ExecutionMode::parallel);
   }
+}
+
+TEST(SessionMemory, ARefusalByALimitIsRecorded) {
+  SessionOptions options = as_written();
+  options.memory_limit_bytes = 2 * kValueBytes;
+  Session session(there_and_back().model(), options);
+  Profiler profiler = session.profiler({.memory = true});
+  const std::string message = refusal(session);
+  const Profile profile = profiler.profile();
+  ASSERT_TRUE(profile.measured_memory);
+  ASSERT_EQ(profile.measured_memory->refused.size(), 1U);
+  EXPECT_EQ(profile.measured_memory->refused[0].size_bytes, least_named_by(message));
+}
+
+TEST(SessionMemory, ARefusalOfTextsIsRecorded) {
+  SessionOptions options = as_written();
+  options.memory_limit_bytes = 1 << 20;
+  Session session(doubled_text().model(), options);
+  Profiler profiler = session.profiler({.memory = true});
+  EXPECT_THROW(session.run({{"x", Tensor::strings({1}, std::vector<std::string>{std::string(1 << 20, 'x')})}}), OutOfMemory);
+  const Profile profile = profiler.profile();
+  ASSERT_TRUE(profile.measured_memory);
+  ASSERT_EQ(profile.measured_memory->refused.size(), 1U);
+  EXPECT_GE(profile.measured_memory->refused[0].size_bytes, size_t{2} << 20);
 }
 
 // Its run has no plan for computing twice yet. A plan of the larger extents without one would take an arena that nobody has.

@@ -251,7 +251,7 @@ void Residency::check_limit() const {
   }
   if (least <= limit) return;
   const StreamPlan::Step& step = plan_.steps[at_[largest].step];
-  throw_limit_too_low(limit, account.name(), least,
+  throw_limit_too_low(&account, limit, account.name(), least,
                       fmt::format(", for what {} uses on {}", describe(*program_.instructions()[step.instruction].node), device_.name()));
 }
 
@@ -284,7 +284,7 @@ void Residency::bring(UnitId index, size_t position) {
     use_over_bus(unit.size_bytes);
   } else {
     const MemoryAccount& account = memory_->account;
-    throw_limit_reached(account.limit_bytes(), account.name(), unit.size_bytes, "a value", account.bytes(),
+    throw_limit_reached(&account, account.limit_bytes(), account.name(), unit.size_bytes, "a value", account.bytes(),
                         ", also by sizes that came out in the run, and others may use " + device_.name());
   }
 }
@@ -352,7 +352,8 @@ void Residency::check_room(size_t position) const {
   for (UnitId u : at_[position].units)
     if (const Unit& unit = units_[u]; unit.place != Place::device && !is_packed(u)) needed += unit.size_bytes;
   if (needed > job.host_limit())
-    throw_limit_too_low(job.host_limit(), job.on_host()->name(), needed, " for a node, as the device has no room for it");
+    throw_limit_too_low(job.on_host().get(), job.host_limit(), job.on_host()->name(), needed,
+                        " for a node, as the device has no room for it");
 }
 
 }  // namespace treadle::exec
