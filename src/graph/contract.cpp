@@ -136,7 +136,7 @@ void check_input_types(const Node& node, std::span<const Type* const> types, Err
     auto same = std::find_if(bound.begin(), bound.end(), [&](const auto& entry) { return entry.first->type_name == port.type_name; });
     if (same == bound.end())
       bound.push_back({&port, type.dtype});
-    else if (same->second != type.dtype && port.presence != Presence::variadic)
+    else if (same->second != type.dtype)
       fail(fmt::format("the inputs {} and {} must have one type, they are {} and {}", same->first->name, port.name, name_of(same->second),
                        name_of(type.dtype)),
            code);

@@ -28,6 +28,16 @@ bool may_be_rewritten(const Node& node) {
   return op.decompose || std::any_of(op.upgrade.begin(), op.upgrade.end(), [&](const UpgradeStep& step) { return step.from >= since; });
 }
 
+// A step knows the outputs that its operator has. A further one of a file would be read, and made by nobody.
+void check_outputs_made(const Graph& graph, const std::vector<ValueId>& outputs) {
+  for (size_t i = 0; i < outputs.size(); ++i) {
+    if (outputs[i] == kNoValue) continue;
+    const Value& value = graph.value(outputs[i]);
+    if (value.kind == Value::Kind::computed && value.producer == kNoNode && (!value.uses.empty() || graph.is_output(outputs[i])))
+      throw Error(ErrorCode::invalid_model, fmt::format("the operator has no output {}, which the node names \"{}\"", i, value.name));
+  }
+}
+
 // Applies the next step that changes the node, or its decomposition. Returns false if the node is what it should be.
 bool rewrite_once(Graph& graph, NodeId id) {
   Node& node = graph.node(id);
@@ -46,13 +56,17 @@ bool rewrite_once(Graph& graph, NodeId id) {
     if (!node.has_input(0) && !op.inputs.empty() && op.inputs.front().presence == Presence::required)
       throw Error(ErrorCode::invalid_model, fmt::format("the input 0 ({}) is missing", op.inputs.front().name));
     if (!node.has_output(0)) throw Error(ErrorCode::invalid_model, "the first output is missing");
+    const std::vector<ValueId> outputs = node.outputs;
     step->rewrite(graph, id);
+    check_outputs_made(graph, outputs);
     return true;
   }
   node.version = newest;
   if (!op.decompose) return false;
   check_contract(graph, node);
+  const std::vector<ValueId> outputs = node.outputs;
   op.decompose(graph, id);
+  check_outputs_made(graph, outputs);
   return !graph.is_alive(id);  // a decomposition that declines leaves everything as it is
 }
 

@@ -56,6 +56,21 @@ TEST(Contract, ARankThatTheOperatorDoesNotHaveIsRefused) {
   EXPECT_TRUE(says(error, "the input B is u8[16]; 2 axes expected")) << error;
 }
 
+TEST(Contract, OperandsOfAListHaveOneType) {
+  GraphBuilder b;
+  const std::string error = error_of([&] { b.op("y", "Max", {b.input("a", {33}), b.input("b", {16, 33}, DType::int8)}); });
+  EXPECT_TRUE(says(error, "the inputs data_0 and data_0 must have one type, they are float32 and int8")) << error;
+}
+
+TEST(Contract, AnOutputThatAnOldOperatorNeverHadIsRefused) {
+  GraphBuilder b;
+  const NodeId id = b.graph().add_node({.op_type = "Hardmax", .inputs = {b.input("x", {4, 2})}, .num_outputs = 2});
+  b.graph().node(id).version = 11;
+  for (const ValueId output : b.graph().node(id).outputs) b.graph().outputs.push_back(output);
+  const std::string error = error_of([&] { onnx::upgrade(b.graph()); });
+  EXPECT_TRUE(says(error, "the operator has no output 1")) << error;
+}
+
 // Only control flow has bodies, whose captures are operands behind the formal ones: another operator would take these for its own.
 TEST(Contract, ABodyOfAnOperatorThatHasNoneIsRefused) {
   GraphBuilder b;

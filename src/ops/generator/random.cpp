@@ -147,7 +147,7 @@ Cost cost(const ShapeContext& c) {
 template <typename K>
 OpDef generator(std::string_view name, std::vector<AttributeDef> attributes) {
   attributes.push_back({"shape", AttributeDef::Required{}});
-  attributes.push_back({"dtype", int64_t{1}});
+  attributes.push_back({"dtype", int64_t{1}, dtype_among(kFloats)});
   attributes.push_back({"seed"});
   return {.name = name,
           .since = {1, 22},
@@ -161,7 +161,7 @@ OpDef generator(std::string_view name, std::vector<AttributeDef> attributes) {
 
 template <typename K>
 OpDef generator_like(std::string_view name, std::vector<AttributeDef> attributes) {
-  attributes.push_back({"dtype"});
+  attributes.push_back({"dtype", AttributeDef::NoDefault{}, dtype_among(kFloats)});
   attributes.push_back({"seed"});
   return {.name = name,
           .since = {1, 22},
@@ -180,7 +180,7 @@ OpDef bernoulli() {
           .since = {15, 22},
           .inputs = {{"input", kFloats, "T1"}},
           .outputs = {{"output", kNumeric | kBool, "T2"}},
-          .attributes = {{"dtype"}, {"seed"}},
+          .attributes = {{"dtype", AttributeDef::NoDefault{}, dtype_among(kNumeric | kBool)}, {"seed"}},
           .infer = infer_like,
           .cost = cost,
           .kernels = {kernel<Bernoulli>()},
@@ -193,7 +193,7 @@ OpDef multinomial() {
           .since = {7, 22},
           .inputs = {{"input", kFloats, "T1"}},
           .outputs = {{"output", kInt32Or64, "T2"}},
-          .attributes = {{"dtype", static_cast<int64_t>(DType::int32)}, {"sample_size", int64_t{1}}, {"seed"}},
+          .attributes = {{"dtype", static_cast<int64_t>(DType::int32), dtype_among(kInt32Or64)}, {"sample_size", int64_t{1}}, {"seed"}},
           .infer = infer_multinomial,
           .cost = cost,
           .kernels = {kernel<Multinomial>()},

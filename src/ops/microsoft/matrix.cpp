@@ -288,8 +288,6 @@ struct DynamicTimeWarping {
 };
 
 void infer_time_warping(InferContext& c) {
-  if (c.has_rank(0) && c.rank(0) != 2 && c.rank(0) != 3)
-    throw Error(ErrorCode::invalid_argument, fmt::format("the costs are of rank {}; expected [M,N] or [1,M,N]", c.rank(0)));
   if (c.has_rank(0) && c.rank(0) == 3) unify(c.shape(0)[0], 1, "the first extent of the costs");
   c.set_output(0, DType::int32, {2, c.data_dependent_dim("path")});
 }
@@ -379,7 +377,7 @@ std::vector<OpDef> microsoft_matrix_ops() {
       {.name = "DynamicTimeWarping",
        .domain = kMicrosoft,
        .since = {1},
-       .inputs = {{"input", {DType::float32}}},
+       .inputs = {{"input", {DType::float32}, "", Presence::required, of_ranks(2, 3)}},
        .outputs = {{"output", {DType::int32}}},
        .infer = infer_time_warping,
        .kernels = {kernel<DynamicTimeWarping>()}},

@@ -18,9 +18,10 @@ struct MakeOptional {
 
 void infer_make(InferContext& c) {
   if (c.has_input(0)) return c.set_output(0, Type::optional(c.input(0)));
-  const Attribute* type = c.attributes().find("type");
-  if (!type) throw Error(ErrorCode::invalid_model, "neither the input nor the attribute \"type\" is given");
-  c.set_output(0, Type::optional(std::get<Type>(*type)));
+  const Attribute* attribute = c.attributes().find("type");
+  const auto* type = attribute ? std::get_if<Type>(attribute) : nullptr;
+  if (!type) throw Error(ErrorCode::invalid_model, "neither the input nor the attribute \"type\", a type, is given");
+  c.set_output(0, Type::optional(*type));
 }
 
 struct HasElement {

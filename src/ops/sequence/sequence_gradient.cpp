@@ -77,7 +77,10 @@ struct SplitLikeSequence {
     int64_t place = 0;
     for (const Datum& element : sequence.elements) {
       const Shape& shape = element.tensor().shape();
+      check_equal(shape.rank() + (new_axis ? 1 : 0), joined.shape().rank(), "axes of a part of a gradient, and of what was joined");
       const int64_t length = new_axis ? 1 : shape[at];
+      if (length > joined.shape()[at] - place)
+        throw Error(ErrorCode::invalid_argument, fmt::format("the gradient {} is shorter than its parts", describe(joined)));
       check_equal(shape.num_elements(), outer * length * inner, "elements of a part of a gradient, and of what was joined");
       Tensor part(joined.dtype(), shape);
       move_blocks(joined.dtype(), outer, length * inner, joined.raw(), place * inner, joined.shape()[at] * inner, part.raw(), 0,

@@ -64,7 +64,9 @@ void infer_pad(InferContext& c) {
 kernels::PadPlan bind_plan(BindContext& c) {
   const Shape& in = c.shape(0);
   int64_t before[kMaxRank] = {}, after[kMaxRank] = {};
-  const int64_t count = c.value_count(1) / 2;
+  const int64_t count = c.has_input(3) ? c.value_count(3) : in.rank();
+  if (c.value_count(1) != 2 * count)
+    throw Error(ErrorCode::invalid_argument, fmt::format("pads has {} elements for {} axes", c.value_count(1), count));
   for (int64_t i = 0; i < count; ++i) {
     const int axis = c.has_input(3) ? normalise_axis(c.value_at(3, i), in.rank(), "axes") : static_cast<int>(i);
     before[axis] = c.value_at(1, i), after[axis] = c.value_at(1, i + count);

@@ -33,6 +33,10 @@ void infer(InferContext& c) {
     throw Error(ErrorCode::invalid_model,
                 fmt::format("{} outputs for {} tensors X; {} are expected", c.num_outputs(), count, count * (1 + kStates)));
   for (int k = 0; k < count; ++k) {
+    for (int part = 1; part < 2 + kStates; ++part)
+      if (c.dtype(2 + part * count + k) != c.dtype(2 + k))
+        throw Error(ErrorCode::invalid_model, fmt::format("X is {}, its gradient or a state {}", to_string(c.input(2 + k)),
+                                                          to_string(c.input(2 + part * count + k))));
     c.set_output(k, c.input(2 + k));
     for (int s = 0; s < kStates; ++s) c.set_output(count * (1 + s) + k, c.input(2 + count * (2 + s) + k));
   }
@@ -380,8 +384,8 @@ OpDef optimizer(std::string_view name, std::vector<AttributeDef> attributes, std
   OpDef op{.name = name,
            .domain = domain,
            .since = {1},
-           .inputs = {{"R", kTypes, "T1"}, {"T", kInt64, "T2"}, {"inputs", kTypes, "T3", Presence::variadic}},
-           .outputs = {{"outputs", kTypes, "T3", Presence::variadic}},
+           .inputs = {{"R", kTypes, "T1"}, {"T", kInt64, "T2"}, {"inputs", kTypes, "", Presence::variadic}},
+           .outputs = {{"outputs", kTypes, "", Presence::variadic}},
            .attributes = std::move(attributes),
            .infer = infer<kStates>,
            .cost = cost,
