@@ -55,8 +55,15 @@ class Argument:
 class Arguments:
     """Makes arguments by a header's types. What they point to lives as long as this."""
 
-    def __init__(self, header: c_header.Header, rng: random.Random, texts: dict[str, list[bytes]], handle: Callable[[str], int]) -> None:
-        self.header, self.random, self.texts, self.handle = header, rng, texts, handle
+    def __init__(
+        self,
+        header: c_header.Header,
+        rng: random.Random,
+        texts: dict[str, list[bytes]],
+        pairs: tuple[tuple[bytes, bytes], ...],
+        handle: Callable[[str], int],
+    ) -> None:
+        self.header, self.random, self.texts, self.pairs, self.handle = header, rng, texts, pairs, handle
         self.kept: list[Any] = []
         self.structs: dict[str, Any] = {}
         for name, fields in header.structs.items():
@@ -155,10 +162,19 @@ class Arguments:
         made = (self.structs[name] * ROOM)()
         described = []
         for k in range(ROOM):
-            texts = self.fill(made[k], name, sparse=k > 0)
+            if name == "treadle_config_entry" and self.random.random() < 0.7:
+                texts = self.fill_pair(made[k])
+            else:
+                texts = self.fill(made[k], name, sparse=k > 0)
             if k < 2:
                 described.append(f"{{{', '.join(texts)}}}")
         return Argument(self.keep(made), f"{name}[{', '.join(described)}]")
+
+    def fill_pair(self, struct: Any) -> list[str]:
+        """A key with a value that has a meaning."""
+        key, value = self.random.choice(self.pairs)
+        struct.key, struct.value = (self.keep(ctypes.create_string_buffer(text)) for text in (key, value))
+        return [repr(key), repr(value)]
 
     def fill(self, struct: Any, name: str, sparse: bool) -> list[str]:
         """Most fields stay zero, as callers have it; names and values of entries do not."""

@@ -18,20 +18,30 @@ OWN = b"own-"
 AT_MOST = 4  # of a kind; then one of them is used again
 
 
+def _model(nodes: list[Any], outputs: list[Any], **initializers: Any) -> bytes:
+    constants = [numpy_helper.from_array(np.float32(value), name) for name, value in initializers.items()]
+    graph = helper.make_graph(nodes, "small", [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["N", 3])], outputs, constants)
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("treadle", 1)]
+    return helper.make_model(graph, opset_imports=opsets, ir_version=8).SerializeToString()
+
+
 @functools.cache
-def model_bytes() -> bytes:
-    """y = relu(x w + b), with a loss that can be trained."""
-    rng = np.random.default_rng(0)
-    w, b = rng.standard_normal((3, 2)).astype(np.float32), np.zeros(2, np.float32)
-    nodes = [helper.make_node("MatMul", ["x", "w"], ["product"], "first"), helper.make_node("Add", ["product", "b"], ["y"], "second")]
-    graph = helper.make_graph(
-        nodes,
-        "linear",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["N", 3])],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["N", 2])],
-        [numpy_helper.from_array(w, "w"), numpy_helper.from_array(b, "b")],
-    )
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8).SerializeToString()
+def models() -> dict[bytes, bytes]:
+    """By their files. All have the input x of [N, 3]."""
+    node, y = helper.make_node, helper.make_tensor_value_info("y", TensorProto.FLOAT, ["N", 2])
+    weights = {"w": np.arange(6).reshape(3, 2) / 7, "b": [0, 0]}
+    linear = [node("MatMul", ["x", "w"], ["product"], "first"), node("Add", ["product", "b"], ["y"], "second")]
+    statistics = {"scale": [1, 1], "mean": [0, 0], "variance": [1, 1]}
+    normalised = [linear[0], node("BatchNormalization", ["product", "scale", "b", "mean", "variance"], ["y"], "second")]
+    stops = [linear[0], node("Yield", ["product"], ["sum"], "stop", domain="treadle"), node("Add", ["sum", "b"], ["y"], "second")]
+    listed = [node("SequenceConstruct", ["x", "x"], ["y"], "first")]
+    sequence = helper.make_tensor_sequence_value_info("y", TensorProto.FLOAT, None)
+    return {
+        b"linear.onnx": _model(linear, [y], **weights),
+        b"normalised.onnx": _model(normalised, [y], **weights, **statistics),
+        b"stops.onnx": _model(stops, [y], **weights),
+        b"listed.onnx": _model(listed, [sequence]),
+    }
 
 
 @functools.cache
@@ -49,7 +59,7 @@ _OPTIONS = "key value"
 def texts() -> dict[str, list[bytes]]:
     """Texts that mean something, by the names of parameters. `bytes`: contents of memory."""
     return {
-        "bytes": [model_bytes(), model_bytes()[:60], b"", bytes(4096)],
+        "bytes": [models()[b"linear.onnx"], models()[b"linear.onnx"][:60], b"", bytes(4096)],
         _PATHS: [
             b"model.onnx",
             b"out.onnx",
@@ -59,9 +69,9 @@ def texts() -> dict[str, list[bytes]]:
             b"/dev/null",
             b"/dev/full",
             b".",
-            b"p.json",
-            b"p.html",
-            b"p.csv",
+            b"p.trace.json",
+            b"p.folded",
+            b"p.speedscope.json",
             b"p.pftrace",
         ],
         "device": [b"cpu", b"sim", b"sim:1", b"abacus"],
@@ -89,6 +99,18 @@ def texts() -> dict[str, list[bytes]]:
     }
 
 
+PAIRS = (
+    (b"data", b"own-data.npz"), (b"batch_size", b"2"), (b"seed", b"3"), (b"optimizer", b"adamw"), (b"learning_rate", b"0.1"), (b"loss", b"mse"),
+    (b"session.precision", b"bfloat16"), (b"treadle.device", b"sim"), (b"treadle.node_counters", b"1"), (b"treadle.check_finite", b"1"),
+    (b"outputs", b"y"), (b"ema_decay", b"0.9"), (b"w", b"write"), (b"x", b"float32"), (b"epoch", b"1"),
+)  # fmt: skip
+TRAINERS = (
+    {"loss": b"softmax_cross_entropy"},
+    {"loss": b"softmax_cross_entropy", "ema_decay": b"0.9", "optimizer": b"adamw"},
+    {"loss": b"softmax_cross_entropy", "lora_rank": b"1"},
+)
+
+
 class Objects:
     """What is alive, and what of it must outlive what."""
 
@@ -98,7 +120,8 @@ class Objects:
         self.of_kind: dict[str, list[int]] = {kind: [] for kind in header.handles}
         self.needed: dict[int, set[int]] = {}  # by what lives shorter
         self.kept: list[Any] = []
-        for name, content in ((b"model.onnx", model_bytes()), (b"data.npz", data_bytes())):
+        self.arguments = Arguments(header, rng, texts(), PAIRS, self.one)
+        for name, content in {**models(), b"data.npz": data_bytes()}.items():
             for path in (name, OWN + name):  # those that calls are given may be written over
                 Path(path.decode()).write_bytes(content)
 
@@ -179,6 +202,35 @@ class Objects:
         ctypes.memset(self.library.treadle_tensor_data(made), 0, 24)
         return made
 
+    def model(self, name: bytes) -> int:
+        made = self.made("treadle_model_load", self.text(OWN + name))
+        self.add("treadle_model", made)
+        return made
+
+    def session(self) -> int:
+        """With a limit of memory and counters of nodes, or without."""
+        options = None
+        if self.random.random() < 0.5:
+            struct = self.arguments.structs["treadle_session_options"]()
+            struct.struct_size = ctypes.sizeof(struct)
+            struct.memory_limit_bytes = 1 << 30
+            struct.config_entries, struct.num_config_entries = self.entries(**{"treadle.node_counters": b"1"})
+            self.kept.append(struct)
+            options = ctypes.addressof(struct)
+        return self.made("treadle_session_create", self.fresh("treadle_model"), options)
+
+    def value(self) -> int:
+        """The tensor that the models take, classes for a loss, strings."""
+        kind = self.random.choice(("input", "input", "classes", "strings"))
+        if kind == "input":
+            return self.tensor()
+        self.kept.append((ctypes.c_int64 * 1)(2))
+        shape = ctypes.addressof(self.kept[-1])
+        if kind == "strings":
+            return self.made("treadle_tensor_from_strings", shape, 1, self.list_of(self.text(b"a"), self.text(b"\xff")), 2)
+        self.kept.append((ctypes.c_int64 * 2)(0, 1))
+        return self.made("treadle_tensor_borrow", 7, shape, 1, ctypes.addressof(self.kept[-1]), 16, None, None)
+
     def fed(self) -> tuple[int, int, int]:
         """The list of names, that of values, and their number."""
         value = self.tensor()
@@ -191,27 +243,25 @@ class Objects:
         return ctypes.addressof(self.kept[-1])
 
     def allocator(self) -> int:
-        arguments = Arguments(self.header, self.random, texts(), self.one)
-        self.kept.append(arguments)
-        struct = arguments.structs["treadle_allocator_callbacks"]()
+        struct = self.arguments.structs["treadle_allocator_callbacks"]()
         struct.struct_size = ctypes.sizeof(struct)
         for name in ("allocate", "free"):
-            setattr(struct, name, arguments.pointer(c_header.Parameter(name, "callback")).value)
+            setattr(struct, name, self.arguments.pointer(c_header.Parameter(name, "callback")).value)
         self.kept.append(struct)
         return self.made("treadle_allocator_create", ctypes.addressof(struct))
 
     def executor(self) -> int:
         names, values, _ = self.fed()
         pair = self.list_of(ctypes.c_void_p.from_address(names).value, ctypes.c_void_p.from_address(values).value)
-        return self.made("treadle_executor_bind", self.fresh("treadle_model"), pair, 1, None)
+        return self.made("treadle_executor_bind", self.model(self.random.choice((b"linear.onnx", b"normalised.onnx"))), pair, 1, None)
 
 
 RECIPES: dict[str, Any] = {
     "treadle_status": lambda o: o.library.treadle_status_create(4, o.text(b"made up")),
-    "treadle_model": lambda o: o.made("treadle_model_load", o.text(OWN + b"model.onnx")),
-    "treadle_session": lambda o: o.made("treadle_session_create", o.fresh("treadle_model"), None),
+    "treadle_model": lambda o: o.model(o.random.choice(list(models()))),
+    "treadle_session": lambda o: o.session(),
     "treadle_run_options": lambda o: o.made("treadle_run_options_create"),
-    "treadle_value": lambda o: o.tensor(),
+    "treadle_value": lambda o: o.value(),
     "treadle_partial_run": lambda o: o.made("treadle_partial_run_create", o.fresh("treadle_session"), *o.fed()),
     "treadle_job": lambda o: o.made("treadle_job_create", None, 0, 100.0, 0),
     "treadle_allocator": lambda o: o.allocator(),
@@ -219,15 +269,15 @@ RECIPES: dict[str, Any] = {
     "treadle_variable": lambda o: o.made("treadle_engine_variable", o.fresh("treadle_engine")),
     "treadle_scratch": lambda o: o.made("treadle_engine_scratch", o.fresh("treadle_engine")),
     "treadle_random_stream": lambda o: o.made("treadle_engine_random_stream", o.fresh("treadle_engine"), 1),
-    "treadle_trainer": lambda o: o.made("treadle_trainer_create", o.fresh("treadle_model"), *o.entries(loss=b"softmax_cross_entropy")),
+    "treadle_trainer": lambda o: o.made("treadle_trainer_create", o.model(b"linear.onnx"), *o.entries(**o.random.choice(TRAINERS))),
     "treadle_checkpoint_folder": lambda o: o.made("treadle_checkpoint_folder_open", o.text(b"checkpoints"), 2, 0),
     "treadle_dataset": lambda o: o.made("treadle_dataset_open", o.fresh("treadle_trainer"), *o.entries(data=OWN + b"data.npz"), None),
     "treadle_data_loader": lambda o: o.made("treadle_data_loader_create", o.fresh("treadle_dataset"), *o.entries(batch_size=b"2")),
-    "treadle_joint_module": lambda o: o.made("treadle_joint_module_create", o.fresh("treadle_model"), None, 0),
+    "treadle_joint_module": lambda o: o.made("treadle_joint_module_create", o.model(b"linear.onnx"), None, 0),
     "treadle_joint_run": lambda o: o.made("treadle_joint_module_forward", o.fresh("treadle_joint_module"), None, *o.fed()),
     "treadle_executor": lambda o: o.executor(),
     "treadle_shared_buffer": lambda o: o.made("treadle_shared_buffer_create"),
-    "treadle_precision_choice": lambda o: o.made("treadle_choose_precision", o.fresh("treadle_model"), 0.1, o.samples()),
+    "treadle_precision_choice": lambda o: o.made("treadle_choose_precision", o.model(b"linear.onnx"), 0.1, o.samples()),
     "treadle_profiler": lambda o: o.made("treadle_profiler_start", o.fresh("treadle_session"), None),
 }
 
