@@ -114,8 +114,8 @@ std::string file_name_of(std::string name) {
 }
 
 int run(RunArguments& options) {
-  options.session.enable_profiling = !options.profile.empty();
   Session session(options.model, options.session);
+  if (!options.profile.empty()) session.start_profiling();
   const MadeFeeds feeds = make_feeds(session.inputs(), options.inputs);
   const std::vector<std::string> labels = read_labels(options.labels);
   std::vector<Datum> results;

@@ -426,7 +426,8 @@ class GraphReader {
     for (const Use& use : value.uses)
       if (auto found = loaded_.states.find(&graph.node(use.node)); found != loaded_.states.end())
         for (const PackedPart& part : found->second.parts) packed_bytes += part.tensor.size_bytes();
-    // Weights of 32 bits are packed in 8 at the least, with scales beside them.
+    // Weights of 32 bits are packed in 8 at the least, with scales beside them. Parts may lie in the same bytes of the file.
+    if (!blocks_.empty()) packed_bytes = std::min(packed_bytes, blocks_.front().storage()->size_bytes());
     if (needed / kMostPacked > packed_bytes) Reader::fail(fmt::format("the constant \"{}\" is not there", value.name));
     value.constant = Tensor(value.type.dtype, shape, zero_pages(needed));
   }

@@ -186,7 +186,7 @@ std::shared_ptr<Model::Impl> open_compiled(const std::string& path) {
   compiled::Reader in(model->compiled->interface());
   for (auto* infos : {&model->inputs, &model->outputs, &model->overridable}) *infos = read_infos(in);
   ModelMetadata& metadata = model->metadata;
-  for (std::string* text : texts_of(metadata)) *text = in.name();
+  for (std::string* text : texts_of(metadata)) *text = in.text();
   metadata.version = in.get<int64_t>();
   metadata.ir_version = in.get<int64_t>();
   for (size_t i = in.count(12); i > 0; --i) {
@@ -195,7 +195,7 @@ std::shared_ptr<Model::Impl> open_compiled(const std::string& path) {
   }
   for (size_t i = in.count(16); i > 0; --i) {
     const std::string key = in.name();
-    metadata.custom[key] = in.name();
+    metadata.custom[key] = in.text();
   }
   if (!in.at_end()) compiled::Reader::fail("its interface is too long");
   return model;

@@ -7,6 +7,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cmath>
 #include <cstdlib>
@@ -21,6 +22,7 @@
 #include "core/fork_mutex.h"
 #include "core/futex.h"
 #include "core/logging.h"
+#include "core/utf8.h"
 #include "treadle/error.h"
 #include "treadle/out_of_memory.h"
 
@@ -290,12 +292,16 @@ void end_grants(Page& page) {
   }
 }
 
+// Other processes write the page, too: a name is text for a terminal, and a class one of the two, whatever stands there.
 JobStatus status_of(const JobSlot& slot) {
   JobStatus status;
   status.id = slot.id;
-  status.name.assign(slot.name, strnlen(slot.name, kNameBytes));
+  status.name = printable(std::string(slot.name, strnlen(slot.name, kNameBytes)));
+  std::replace_if(
+      status.name.begin(), status.name.end(), [](unsigned char c) { return c <= 0x20; }, '?');
   status.pid = slot.pid;
-  status.job_class = static_cast<JobClass>(slot.job_class.load());
+  const bool is_opportunistic = slot.job_class.load() == static_cast<uint32_t>(JobClass::opportunistic);
+  status.job_class = is_opportunistic ? JobClass::opportunistic : JobClass::guaranteed;
   status.share_percent = slot.share_percent();
   status.granted_percent = slot.granted.load() / 100.0;
   status.suspended = slot.suspended.load() != 0;

@@ -3,7 +3,9 @@
 
 #include <cstring>
 #include <memory>
+#include <stdexcept>
 
+#include "core/utf8.h"
 #include "session/attach.h"
 #include "sharing/job_table.h"
 #include "tests/fuzz/file_kinds.h"
@@ -81,7 +83,11 @@ void use(const fs::path& file, uint64_t number) {
   options.deadline_ms = kDeadlineMs;
   const std::map<std::string, Datum> feeds{{"x", Tensor(DType::float32, Shape{2, 4})}};
   try_to([&] { session.run(feeds, {}, &options); });
-  try_to([] { list_jobs(); });
+  try_to([] {
+    for (const JobStatus& status : list_jobs())
+      if (!is_utf8(status.name) || (status.job_class != JobClass::guaranteed && status.job_class != JobClass::opportunistic))
+        throw std::runtime_error("a job whose name is no text, or whose class is none");
+  });
   try_to([&] { job->status(); });
   try_to([&] { job->set_share(50); });
   try_to([&] { set_job(id, {.share_percent = 100, .suspended = false}); });

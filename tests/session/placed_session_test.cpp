@@ -218,8 +218,8 @@ TEST(PlacedSession, GroupsGoToTheirDevicesAndStringsStayOnTheHost) {
     set_option(options, "group2ctx", "left=sim:0;right=sim:1");
     set_option(options, "compute_streams", std::to_string(streams));
     options.config["treadle.sim.max_delay_us"] = "30";
-    options.enable_profiling = streams == 2;
     Session session(Model::from_bytes(onnx::test::bytes_of(grouped())), options);
+    if (streams == 2) session.start_profiling();
     const std::string plan = session.to_text("planned");
     EXPECT_NE(plan.find("copy %s on sim:0 -> %s on sim:1"), std::string::npos) << plan;
     EXPECT_NE(plan.find("sim:1 compute"), std::string::npos) << plan;
