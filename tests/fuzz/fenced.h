@@ -6,21 +6,22 @@
 
 #include <cstring>
 #include <memory>
-#include <new>
 
+#include "treadle/error.h"
+#include "treadle/out_of_memory.h"
 #include "treadle/tensor.h"
 
 namespace treadle::fuzz {
 
-/// A tensor of uninitialised elements before a page that nobody may touch: an access behind the last element ends the process, at once if
-/// the elements' size is a multiple of the instruction set's alignment, else within `align` bytes. Strings lie in ordinary memory.
+/// A tensor of uninitialised elements that end before a page that nobody may touch: an access behind the last one ends the process. Strings
+/// lie in ordinary memory.
 inline Tensor fenced(DType dtype, const Shape& shape) {
   if (dtype == DType::string) return {dtype, shape};
   const size_t bytes = size_bytes(dtype, shape.num_elements());
   const auto page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
   const size_t inside = (bytes + page - 1) / page * page, mapped_bytes = inside + page;
   void* mapped = mmap(nullptr, mapped_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (mapped == MAP_FAILED) throw std::bad_alloc();
+  if (mapped == MAP_FAILED) throw OutOfMemory("no memory for a fenced tensor");
   mprotect(static_cast<std::byte*>(mapped) + inside, page, PROT_NONE);
   auto release = [mapped, mapped_bytes] { munmap(mapped, mapped_bytes); };
   return {dtype, shape, Storage::borrow(static_cast<std::byte*>(mapped) + inside - bytes, bytes, release)};

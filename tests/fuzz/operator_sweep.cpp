@@ -1,6 +1,5 @@
 // Sweeps over every operator and attribute, the optimiser's and the trainer's own included: docs/fuzzing.md.
 #include <sys/mman.h>
-#include <sys/resource.h>
 #include <sys/time.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -15,7 +14,6 @@
 #include <string>
 
 #include "tests/fuzz/sweep_run.h"
-#include "tests/sanitizers.h"
 
 using namespace treadle;
 using namespace treadle::fuzz;
@@ -25,7 +23,6 @@ namespace {
 constexpr const char* kUsage =
     "treadle_operator_sweep [--seed FIRST] [--count CASES] [--seconds TIME] [--op NAME]... [--domain DOMAIN] | --print SEED | --one SEED\n";
 constexpr unsigned kSecondsOfACase = 10;  // of processor time
-constexpr size_t kBytesOfAWorker = size_t{6} << 30;
 
 struct Options {
   uint64_t seed = 1;
@@ -55,17 +52,9 @@ void limit_case() {
   setitimer(ITIMER_PROF, &time, nullptr);
 }
 
-void limit_worker() {
-  const rlimit none{0, 0};
-  setrlimit(RLIMIT_CORE, &none);
-  if (test::kAddressSanitizer || test::kThreadSanitizer) return;  // shadow memory takes terabytes of addresses
-  const rlimit room{kBytesOfAWorker, kBytesOfAWorker};
-  setrlimit(RLIMIT_AS, &room);
-}
-
 void work(const std::vector<const OpDef*>& ops, uint64_t first, uint64_t last, std::chrono::steady_clock::time_point end,
           Progress& progress) {
-  limit_worker();
+  limit_memory();
   for (uint64_t seed = first; seed != last && std::chrono::steady_clock::now() < end; ++seed) {
     progress.seed = seed;
     limit_case();

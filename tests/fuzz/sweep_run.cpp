@@ -1,5 +1,7 @@
 #include "tests/fuzz/sweep_run.h"
 
+#include <sys/resource.h>
+
 #include <chrono>
 #include <map>
 #include <memory>
@@ -10,11 +12,13 @@
 #include "onnx/import.h"
 #include "passes/pipeline.h"
 #include "tests/fuzz/fenced.h"
+#include "tests/sanitizers.h"
 #include "treadle/error.h"
 
 namespace treadle::fuzz {
 namespace {
 
+constexpr size_t kBytesOfAProcess = size_t{3} << 29;  // of addresses, a gigabyte and a half
 constexpr auto kTimeOfARun = std::chrono::milliseconds(300);  // of loops that do not end
 
 Datum fenced_datum(const Datum& datum) { return datum.is_tensor() ? Datum(fenced(datum.tensor())) : datum; }
@@ -123,6 +127,12 @@ Verdict verdict_of(F&& run) {
 }
 
 }  // namespace
+
+void limit_memory() {
+  const rlimit none{0, 0}, room{kBytesOfAProcess, kBytesOfAProcess};
+  setrlimit(RLIMIT_CORE, &none);
+  if (!test::kSanitized) setrlimit(RLIMIT_AS, &room);  // shadow memory takes terabytes of addresses
+}
 
 Verdict run_case(const SweepCase& c) {
   std::shared_ptr<Graph> graph;

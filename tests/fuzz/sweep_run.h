@@ -14,6 +14,9 @@ struct Verdict {
   std::string text;  ///< of an error
 };
 
+/// Of the calling process, from now on: sizes that a case asks for end in errors, not in a full machine.
+void limit_memory();
+
 /// Whatever the case does, short of ending the process. It failed if an error is one of the library's own faults (`internal`), or none of
 /// its errors.
 Verdict run_case(const SweepCase& c);

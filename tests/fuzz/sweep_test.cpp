@@ -24,6 +24,7 @@ TEST(Sweep, NoCaseOfAnyOperatorEndsTheProcessOrIsAFaultOfTheLibrary) {
   ASSERT_NE(found, MAP_FAILED);
   const pid_t child = fork();
   if (child == 0) {
+    limit_memory();
     std::vector<const OpDef*> ops;
     for (const OpDef& op : all_ops()) ops.push_back(&op);
     for (uint64_t seed = kFirst; seed <= kLast; ++seed) {
