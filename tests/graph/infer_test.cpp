@@ -18,6 +18,24 @@ std::string known_of(GraphBuilder& b, ValueId id) {
   return known ? to_string(SymbolicShape(known->begin(), known->end())) : "unknown";
 }
 
+// ONNX, IR.md: "homogeneous" lists of operands have one type.
+TEST(Infer, ListsOfOperandsHaveOneType) {
+  for (const char* op : {"Concat", "Max", "Min", "Sum", "Mean", "SequenceConstruct"}) {
+    GraphBuilder b;
+    const ValueId x = b.input("x", {2, 2}), same = b.input("same", {2, 2}), other = b.input("other", {2, 2}, DType::float64);
+    Attributes attributes;
+    if (std::string_view(op) == "Concat") attributes.set("axis", int64_t{0});
+    EXPECT_NO_THROW(b.op("good", op, {x, same, x}, attributes)) << op;
+    try {
+      b.op("bad", op, {x, same, other}, attributes);
+      FAIL() << op;
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::invalid_model) << op;
+      EXPECT_NE(std::string(error.what()).find("must have one type"), std::string::npos) << error.what();
+    }
+  }
+}
+
 // What a cache has is the difference of two lengths: an extent, though it is 0 where both are equal.
 TEST(Infer, ADifferenceOfSymbolsIsAnExtent) {
   GraphBuilder b;
