@@ -53,7 +53,8 @@ UnfoldingBudget::UnfoldingBudget(const ModelDef& model) {
 
 void UnfoldingBudget::charge(const NodeDef& node, size_t name_bytes) {
   ++nodes_;
-  bytes_ += kNodeBytes + static_cast<int64_t>(name_bytes * (2 + node.outputs.size())) + copied_bytes(node);
+  // The node has its name twice, once as where it comes from.
+  bytes_ += kNodeBytes + static_cast<int64_t>(name_bytes * (2 + node.outputs.size()) + node.name.size()) + copied_bytes(node);
   check();
 }
 

@@ -29,8 +29,8 @@ using WidenedConstants = std::map<std::tuple<const std::byte*, int64_t, DType>, 
 
 class Float32Pass {
  public:
-  Float32Pass(Rewriter& rewriter, size_t max_bytes, WidenedConstants& constants)
-      : rewriter_(rewriter), g_(rewriter.graph()), max_bytes_(max_bytes), constants_(constants) {}
+  Float32Pass(Rewriter& rewriter, FoldLimits& limits, WidenedConstants& constants)
+      : rewriter_(rewriter), g_(rewriter.graph()), limits_(limits), constants_(constants) {}
 
   void run() {
     const std::vector<NodeId> order = g_.order();
@@ -74,8 +74,10 @@ class Float32Pass {
   }
   // Kernels pack larger weights in float32 themselves, but do not hold them twice on the way.
   bool is_affordable(ValueId constant) const {
+    if (is_wide(constant)) return true;
     const Tensor* tensor = g_.stored_tensor(constant);
-    return tensor && tensor->size_bytes() <= max_bytes_ / 2;
+    return tensor && tensor->size_bytes() <= limits_.max_bytes_each / 2 &&
+           2 * static_cast<double>(tensor->size_bytes()) <= limits_.widened_bytes;
   }
 
   /// A Cast to a wider type reads what float32 computed. False if it does not.
@@ -98,7 +100,10 @@ class Float32Pass {
     const Tensor stored = *g_.stored_tensor(id);
     Tensor strided;
     Tensor& result = stored.is_contiguous() ? constants_[{stored.raw(), stored.num_elements(), stored.dtype()}] : strided;
-    if (!result.defined()) result = widened_elements(stored);
+    if (!result.defined()) {
+      result = widened_elements(stored);
+      limits_.widened_bytes -= static_cast<double>(result.size_bytes());
+    }
     return g_.add_constant(g_.value(id).name + "/float32", result.reshaped(stored.shape()));
   }
 
@@ -161,17 +166,16 @@ class Float32Pass {
 
   Rewriter& rewriter_;
   Graph& g_;
-  size_t max_bytes_;
+  FoldLimits& limits_;
   WidenedConstants& constants_;
   std::vector<ValueId> wide_;  // by value of 16 bits: the same in float32
 };
 
 }  // namespace
 
-int64_t compute_in_float32(Graph& graph, const FoldLimits& limits, int64_t limit) {
+int64_t compute_in_float32(Graph& graph, FoldLimits& limits, int64_t limit) {
   WidenedConstants constants;
-  const int64_t count =
-      Rewriter(graph, limit).for_each_graph([&](Rewriter& inside) { Float32Pass(inside, limits.max_bytes_each, constants).run(); });
+  const int64_t count = Rewriter(graph, limit).for_each_graph([&](Rewriter& inside) { Float32Pass(inside, limits, constants).run(); });
   if (count > 0) remove_dead_nodes(graph);
   return count;
 }

@@ -27,6 +27,13 @@ size_t longest_text(const Tensor& tensor) {
   return longest({dense.data<std::string>(), static_cast<size_t>(dense.num_elements())});
 }
 
+// What a loop over the extents takes: a kernel may go through the rows of [1000000, 0].
+double steps_over(const Shape& shape) {
+  double steps = 1;
+  for (int64_t extent : shape) steps *= static_cast<double>(std::max<int64_t>(extent, 1));
+  return steps;
+}
+
 // How much this computes, the elements of its operands decide: the regions of RoiAlign may be of any size.
 bool computes_by_elements(const Node& node) { return node.is("RoiAlign"); }
 
@@ -87,7 +94,7 @@ class ConstantFolder {
       }
       shapes[k] = type.static_shape();
       const auto count = static_cast<double>(shapes[k].num_elements());
-      elements += count;
+      elements += steps_over(shapes[k]);
       if (!is_output) continue;
       const double bytes = type.dtype == DType::string ? count * static_cast<double>(text_bytes_each(node))
                                                        : static_cast<double>(size_bytes(type.dtype, shapes[k].num_elements()));
@@ -200,13 +207,15 @@ void add_stored_bytes(const Graph& graph, std::unordered_set<const std::byte*>& 
 
 // The floors are what a small file may cost. What is large has its bytes in the file: weights may be folded a few times over.
 FoldLimits FoldLimits::of(const Graph& graph) {
-  constexpr double kSmall = 16e6, kLeastBytes = 24e6, kBytesPerByte = 8, kLeastOperations = 1e8, kOperationsPerByte = 256;
+  constexpr double kSmall = 16e6, kLeastBytes = 24e6, kLeastWidened = 4e6, kBytesPerByte = 8, kLeastOperations = 1e8,
+                   kOperationsPerByte = 256;
   double stored = 0;
   std::unordered_set<const std::byte*> seen;
   add_stored_bytes(graph, seen, stored);
   const double large = std::max(0.0, stored - kSmall);
   FoldLimits limits;
   limits.bytes = std::min(limits.bytes, kLeastBytes + kBytesPerByte * large);
+  limits.widened_bytes = kLeastWidened + 2 * stored;
   limits.operations = std::min(limits.operations, kLeastOperations + kOperationsPerByte * large);
   return limits;
 }

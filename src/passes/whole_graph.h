@@ -14,6 +14,7 @@ namespace treadle::passes {
 struct FoldLimits {
   size_t max_bytes_each = 64U << 20U;  ///< of one constant
   double bytes = 512e6;                ///< of all constants that folding makes
+  double widened_bytes = 1e18;         ///< of constants that are converted from 16 bits
   double operations = 4e9;             ///< floating-point operations and elements, by the operators' cost
   bool keep_quantisation = false;      ///< DequantizeLinear stays
 
@@ -38,7 +39,7 @@ int64_t inline_constant_if(Graph& graph, int64_t limit);
 int64_t merge_common_nodes(Graph& graph, int64_t limit);
 
 /// Nodes of 16-bit floats compute in float32 from converted constants; Casts stand where such a region begins and ends. Inference only.
-int64_t compute_in_float32(Graph& graph, const FoldLimits& limits, int64_t limit);
+int64_t compute_in_float32(Graph& graph, FoldLimits& limits, int64_t limit);
 
 /// Groups of pointwise operators become FusedElementwise nodes. Inference only.
 /// @param keep_quantisation  QuantizeLinear and DequantizeLinear stay

@@ -355,6 +355,17 @@ def many_convolutions(draw):
 
 
 @chain
+def packed_fills(draw):
+    """What is folded is packed for each kind of reader."""
+    n, value = draw.choice([1000, 2400]), helper.make_tensor("v", FLOAT, [1], [0.5])
+    nodes = [_node("ConstantOfShape", ["s"], "w", value=value), _node("ConstantOfShape", ["f"], "k", value=value)]
+    nodes += [_node("MatMul", ["x", "w"], "a"), _node("Gemm", ["x", "w"], "b", transB=1), _node("MatMul", ["w", "x"], "c")]
+    nodes += [_node("Conv", ["p", "k"], "d"), _node("ConvTranspose", ["p", "k"], "e"), _node("Sum", ["a", "b", "c"], "y"), _node("Sum", ["d", "e"], "z")]
+    nodes += [_node("Size", ["z"], "i"), _node("Cast", ["i"], "j", to=FLOAT), _node("Add", ["y", "j"], "r")]
+    return _model(nodes, [("x", FLOAT, [n, n]), ("p", FLOAT, [1, n, 1, 1])], {"s": np.array([n, n]), "f": np.array([n, n, 1, 1])})
+
+
+@chain
 def many_inputs(draw):
     count = 2500
     return _model([_node("Relu", ["x0"], "y")], [(f"x{i}", FLOAT, [f"n{i}", "m"]) for i in range(count)])

@@ -30,7 +30,9 @@ import onnx  # noqa: E402
 from onnx import AttributeProto, TensorProto, defs, helper, numpy_helper  # noqa: E402
 
 import fuzz_operators  # noqa: E402
+import microsoft_makers  # noqa: E402
 import treadle  # noqa: E402
+from draft import Case, Choices, Rejected  # noqa: E402
 from hostile_chains import CHAINS  # noqa: E402
 from judges import model_of  # noqa: E402
 
@@ -255,12 +257,23 @@ def repeat_operands(model: onnx.ModelProto, draw: random.Random) -> None:
 MUTATIONS = [change_attribute, change_attribute, add_attribute, change_declared_extent, change_declared_extent, change_constant, change_constant, declare_constant, make_large, make_large, make_sparse, make_empty, repeat_operands]
 
 
+def drawn_case(draw: random.Random) -> Case | None:
+    domain = draw.choice(["", "", "", "ai.onnx.ml", microsoft_makers.DOMAIN])
+    if domain == microsoft_makers.DOMAIN:
+        try:
+            return microsoft_makers.make_case(draw.choice(sorted(microsoft_makers.MAKERS)), 1, Choices(draw.randrange(1 << 30)))
+        except Rejected:
+            return None
+    newest = fuzz_operators.NEWEST[domain]
+    opset = newest if draw.random() < 0.5 else draw.randint(1, newest)
+    names = fuzz_operators.names_of(domain, opset, frozenset())
+    return fuzz_operators.make_case(draw.choice(names), domain, opset, draw.randrange(1 << 30)) if names else None
+
+
 def mutated(seed: int) -> bytes | None:
     """A node of a maker with one to four things made huge."""
     draw = random.Random(seed)
-    domain = draw.choice(["", "", "", "ai.onnx.ml"])
-    names = fuzz_operators.names_of(domain, fuzz_operators.NEWEST[domain], frozenset())
-    case = fuzz_operators.make_case(draw.choice(names), domain, fuzz_operators.NEWEST[domain], draw.randrange(1 << 30))
+    case = drawn_case(draw)
     if case is None:
         return None
     constant = draw.randrange(3)

@@ -10,7 +10,10 @@ namespace {
 using testing::GraphBuilder;
 using Ints = std::vector<int64_t>;
 
-int64_t convert(Graph& graph) { return passes::compute_in_float32(graph, passes::FoldLimits{}, INT64_MAX); }
+int64_t convert(Graph& graph) {
+  passes::FoldLimits limits;
+  return passes::compute_in_float32(graph, limits, INT64_MAX);
+}
 
 /// Uniform in [-1, 1), rounded.
 template <typename Half>

@@ -125,7 +125,8 @@ TEST_F(PointwiseOperator, ComputesIn16Bits) {
   ValueId product = b.op("product", "MatMul", {x, b.constant<Float16>("w", Shape{3, 4}, numbers)});
   b.output(b.op("y", "Relu", {b.cubed("cube", product)}));
   auto graph = b.take();
-  passes::compute_in_float32(*graph, passes::FoldLimits{}, INT64_MAX);
+  passes::FoldLimits limits;
+  passes::compute_in_float32(*graph, limits, INT64_MAX);
   verify(*graph);
   const std::string text = print(*graph);
   EXPECT_NE(text.find("%cube/float32 f32[2,4] = test.pointwise.Cube(%product/float32)"), std::string::npos) << text;
