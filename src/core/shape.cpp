@@ -43,7 +43,7 @@ int64_t Shape::num_elements() const {
   int64_t count = 1;
   bool empty = false;
   for (int64_t extent : *this) {
-    if (extent < 0) throw Error(ErrorCode::resource_exhausted, "a negative extent in the shape " + to_string(*this));
+    if (extent < 0) throw Error(ErrorCode::invalid_argument, "a negative extent in the shape " + to_string(*this));
     if (extent == 0)
       empty = true;
     else

@@ -91,6 +91,7 @@ struct Dft {
             .inverse = c.get_int("inverse") != 0,
             .onesided = c.get_int("onesided") != 0};
     dft.length = c.has_input(1) ? c.value_at(1, 0) : dft.inverse && dft.onesided ? 2 * (dft.extent - 1) : dft.extent;
+    if (dft.length < 1) throw Error(ErrorCode::invalid_argument, fmt::format("a transform of {} elements", dft.length));
     dft.transform = Transform<T>::bind(c, dft.length, dft.inverse, dft.before * dft.after, lines_per_task(dft.length));
     return dft;
   }
@@ -159,6 +160,8 @@ void infer_dft(InferContext& c) {
   }
   Dim& extent = shape[static_cast<size_t>(Dft<float>::signal_axis(axis->value(), c.rank(0)))];
   std::optional<Dim> length = c.has_input(1) ? known_scalar(c, 1) : inverse && onesided ? Dim(2) * (extent - Dim(1)) : extent;
+  if (length && length->is_const() && length->value() < 1)
+    throw Error(ErrorCode::invalid_argument, fmt::format("a transform of {} elements", length->value()));
   if (!length)
     extent = c.data_dependent_dim("frequencies");
   else

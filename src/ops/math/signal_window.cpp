@@ -84,7 +84,7 @@ struct MelWeightMatrix {
 
   int64_t corner(double low_mel, double mel_step, int64_t i) const {
     double hertz = 700 * std::expm1((low_mel + mel_step * static_cast<double>(i)) / 2595 * std::numbers::ln10);
-    double bin = std::floor(static_cast<double>(dft_length + 1) * hertz / static_cast<double>(sample_rate));
+    double bin = std::floor((static_cast<double>(dft_length) + 1) * hertz / static_cast<double>(sample_rate));
     if (!(bin >= 0 && bin < static_cast<double>(num_bins)))
       throw Error(ErrorCode::invalid_argument, fmt::format("a band of {} Hz needs the bin {}, there are {}", hertz, bin, num_bins));
     return static_cast<int64_t>(bin);
@@ -92,7 +92,7 @@ struct MelWeightMatrix {
 
   void run(RunContext& c) const {
     auto mel = [](double hertz) { return 2595 * std::log1p(hertz / 700) / std::numbers::ln10; };
-    double low = mel(edge(c, 3)), step = (mel(edge(c, 4)) - low) / static_cast<double>(num_mels + 2);
+    double low = mel(edge(c, 3)), step = (mel(edge(c, 4)) - low) / (static_cast<double>(num_mels) + 2);
     if (sample_rate <= 0) throw Error(ErrorCode::invalid_argument, fmt::format("sample_rate = {}", sample_rate));
     visit_dtype<NumericTypes>(dtype, [&]<typename T>() {
       T* y = c.out<T>(0);
@@ -119,7 +119,7 @@ void infer_mel(InferContext& c) {
   Dim columns = mels && mels->size() == 1 ? (*mels)[0] : c.data_dependent_dim("mels");
   Dim rows = length && length->size() == 1 ? floor_div((*length)[0], 2) + Dim(1) : c.data_dependent_dim("bins");
   if (columns.is_const()) checked_size(columns.value(), "num_mel_bins");
-  if (rows.is_const()) checked_size(rows.value(), "the number of frequencies");
+  if (length && length->size() == 1 && (*length)[0].is_const()) checked_size((*length)[0].value(), "dft_length");
   c.set_output(0, output_dtype(c.attributes()), {rows, columns});
 }
 

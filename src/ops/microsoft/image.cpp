@@ -105,28 +105,26 @@ void decompose_bias_split_gelu(Graph& graph, NodeId id) {
   d.finish();
 }
 
-// Pads are rows and columns cut off the result, so that ones which only the run knows are a Slice.
+// Pads are rows and columns that a Pad removes from the result, or adds where they are negative, so that only the run need know them. The
+// bias belongs to what is added, too.
 void decompose_conv_transpose(Graph& graph, NodeId id) {
   Decomposition d(graph, id);
   Attributes attributes = d.copied({"auto_pad", "dilations", "group", "kernel_shape", "output_padding", "strides"});
-  std::vector<ValueId> inputs{d.in(0), d.in(1), d.in(3)};
-  if (!d.has(2) || d.graph().constant_tensor(d.in(2))) {
-    if (d.has(2)) {
-      const Tensor& pads = *d.graph().constant_tensor(d.in(2));
-      auto values = pads.contiguous();
-      attributes.set("pads", std::vector<int64_t>(values.data<int64_t>(), values.data<int64_t>() + values.num_elements()));
-    }
-    d.give(0, d.op("ConvTranspose", inputs, std::move(attributes)));
+  if (!d.has(2)) {
+    d.give(0, d.op("ConvTranspose", {d.in(0), d.in(1), d.in(3)}, std::move(attributes)));
     return d.finish();
   }
-  int axes = image_rank(d, d.in(0)) - 2;
-  ValueId y = d.op("ConvTranspose", inputs, std::move(attributes));
+  const int64_t numbers = d.rank(d.in(2)) == 1 ? d.extent(d.in(2), 0) : -1, axes = numbers >= 0 ? numbers / 2 : image_rank(d, d.in(0)) - 2;
+  if (axes > kMaxRank) throw Error(ErrorCode::invalid_model, fmt::format("Pads has {} elements", numbers));
   std::vector<int64_t> spatial;
-  for (int i = 0; i < axes; ++i) spatial.push_back(i + 2);
-  ValueId begins = d.op("Slice", {d.in(2), d.ints({0}), d.ints({axes})});
-  ValueId ends = d.op("Slice", {d.in(2), d.ints({axes}), d.ints({2 * axes})});
-  ends = d.op("Sub", {d.op("Shape", {y}, {{"start", int64_t{2}}}), ends});
-  d.give(0, d.op("Slice", {y, begins, ends, d.ints(spatial)}));
+  for (int64_t i = 0; i < axes; ++i) spatial.push_back(i + 2);
+  ValueId y = d.op("ConvTranspose", {d.in(0), d.in(1)}, std::move(attributes));
+  y = d.op("Pad", {y, d.op("Neg", {d.in(2)}), kNoValue, d.ints(spatial)});
+  if (d.has(3)) {
+    for (int64_t& axis : spatial) --axis;
+    y = d.op("Add", {y, d.op("Unsqueeze", {d.in(3), d.ints(spatial)})});
+  }
+  d.give(0, y);
   d.finish();
 }
 

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "core/checked.h"
 #include "core/dispatch.h"
 #include "graph/infer.h"
 #include "graph/op_def.h"
@@ -29,6 +30,9 @@ void infer_col2im(InferContext& c) {
   if (c.has_rank(0)) {
     out[0] = c.shape(0)[0];
     if (block) {
+      for (const Dim& extent : *block)
+        if (extent.is_const() && extent.value() < 1)
+          throw Error(ErrorCode::invalid_argument, fmt::format("block_shape holds {}; expected 1 or more", extent.value()));
       const Dim area = product(SymbolicShape(*block));
       if (c.shape(0)[1].is_const() && area.is_const() && (area.value() <= 0 || c.shape(0)[1].value() % area.value() != 0))
         throw Error(ErrorCode::invalid_argument,
@@ -80,12 +84,19 @@ struct Col2Im {
       k.strides[i] = entry_or(c.get_ints("strides"), at, 1), k.dilations[i] = entry_or(c.get_ints("dilations"), at, 1);
       k.pads[i] = entry_or(c.get_ints("pads"), at, 0);
       const int64_t after = entry_or(c.get_ints("pads"), at + static_cast<size_t>(k.rank), 0);
+      if (k.image[i] < 0 || k.block[i] < 1)
+        throw Error(ErrorCode::invalid_argument,
+                    fmt::format("axis {} of the image has {} elements, and a block of it {}; expected 0 or more, "
+                                "and 1 or more",
+                                i, k.image[i], k.block[i]));
       if (k.strides[i] <= 0 || k.dilations[i] <= 0)
         throw Error(ErrorCode::invalid_argument,
                     fmt::format("strides[{0}] = {1} and dilations[{0}] = {2} must be positive", i, k.strides[i], k.dilations[i]));
-      const int64_t room = k.image[i] + k.pads[i] + after - k.dilations[i] * (k.block[i] - 1) - 1;
+      const int64_t padded = checked_add(checked_add(k.image[i], k.pads[i]), after);
+      const int64_t room = padded - checked_add(checked_mul(k.dilations[i], k.block[i] - 1), 1);
       k.grid[i] = room < 0 ? 0 : room / k.strides[i] + 1;
-      k.image_size *= k.image[i], k.block_size *= k.block[i], k.num_blocks *= k.grid[i];
+      k.image_size = checked_mul(k.image_size, k.image[i]), k.block_size = checked_mul(k.block_size, k.block[i]);
+      k.num_blocks = checked_mul(k.num_blocks, k.grid[i]);
     }
     if (columns[2] != k.num_blocks)
       throw Error(ErrorCode::invalid_argument, fmt::format("the input has {} blocks, the image {}", columns[2], k.num_blocks));

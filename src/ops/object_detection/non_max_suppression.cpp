@@ -78,6 +78,8 @@ struct Nms {
     check_equal(c.shape(0)[2], 4, "coordinates of a box, and four");
     check_equal(c.shape(0)[0], c.shape(1)[0], "batches of boxes and scores");
     check_equal(c.shape(0)[1], c.shape(1)[2], "boxes of boxes and scores");
+    for (int i : {2, 3, 4})
+      if (c.has_input(i)) check_equal(c.num_elements(i), 1, "elements of a limit or threshold, and 1");
     k.batches = c.shape(0)[0], k.boxes = c.shape(0)[1], k.classes = c.shape(1)[1];
     if (k.boxes > INT32_MAX) throw Error(ErrorCode::not_implemented, fmt::format("{} boxes; at most {}", k.boxes, INT32_MAX));
     // Without the input nothing is kept: its default is 0.

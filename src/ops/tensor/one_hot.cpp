@@ -5,6 +5,7 @@
 #include "core/to_integer.h"
 #include "graph/infer.h"
 #include "graph/op_def.h"
+#include "ops/checks.h"
 #include "ops/gradients.h"
 #include "ops/list.h"
 #include "ops/tensor/movement.h"
@@ -23,6 +24,11 @@ int64_t depth_of(const Tensor& depth) {
 }
 
 void infer_one_hot(InferContext& c) {
+  if (c.has_rank(2)) {
+    const Dim count = product(c.shape(2));
+    if (count.is_const() && !count.is_const(2))
+      throw Error(ErrorCode::invalid_argument, fmt::format("values is {}; expected two numbers, off and on", to_string(c.input(2))));
+  }
   if (!c.has_rank(0)) return c.set_output_dtype(0, c.dtype(2));
   const int axis = c.axis("axis", -1, c.rank(0) + 1);
   Dim depth;
@@ -44,6 +50,7 @@ struct OneHot {
   static OneHot bind(BindContext& c) {
     const Shape& out = c.output_shape(0);
     const int axis = c.axis("axis", -1, out.rank());
+    check_equal(c.num_elements(2), 2, "elements of values and 2");
     return {c.dtype(2), out.product(0, axis), out[axis], out.product(axis + 1, out.rank())};
   }
   void run(RunContext& c) const {

@@ -50,7 +50,8 @@ void infer_pad(InferContext& c) {
     const Dim padded = extent + (*pads)[i] + (*pads)[i + count];
     if (padded.is_const() && padded.value() < 0)
       throw Error(ErrorCode::invalid_argument,
-                  fmt::format("pads remove more than the {} elements of axis {}", to_string(extent), (*axes)[i]));
+                  fmt::format("pads {} and {} remove more than the {} elements of axis {}", to_string((*pads)[i]),
+                              to_string((*pads)[i + count]), to_string(extent), (*axes)[i]));
     if (mode != kernels::PadMode::constant && padded.is_const() && padded.value() > 0) {
       const Dim kept = extent + minimum((*pads)[i], Dim(0)) + minimum((*pads)[i + count], Dim(0));
       if (kept.is_const() && kept.value() <= 0)

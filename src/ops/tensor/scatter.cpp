@@ -181,7 +181,7 @@ struct TensorScatter {
       if (first < 0 || (!circular && first > extent - length))
         throw Error(ErrorCode::invalid_argument,
                     fmt::format("write_indices[{}] = {}: {} elements from there on leave a cache of {}", b, first, length, extent));
-      const int64_t start = circular ? first % extent : first;
+      const int64_t start = circular && extent > 0 ? first % extent : first;
       const int64_t fits = std::min(length, extent - start);
       for (int64_t m = 0; m < middle; ++m) {
         const int64_t row = b * middle + m;

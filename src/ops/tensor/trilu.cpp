@@ -5,6 +5,7 @@
 
 #include "graph/infer.h"
 #include "graph/op_def.h"
+#include "ops/checks.h"
 #include "ops/gradients.h"
 #include "ops/list.h"
 #include "ops/tensor/movement.h"
@@ -90,6 +91,7 @@ struct ReverseSequence {
   static ReverseSequence bind(BindContext& c) {
     const Shape& shape = c.shape(0);
     const bool batch_first = c.get_int("batch_axis", 1) == 0;
+    check_equal(c.num_elements(1), shape[batch_first ? 0 : 1], "elements of sequence_lens and the batch");
     const int64_t inner = shape.product(2, shape.rank());
     if (batch_first) return {c.dtype(0), shape[1], shape[0], inner, inner, shape[1] * inner};
     return {c.dtype(0), shape[0], shape[1], inner, shape[1] * inner, inner};

@@ -1,0 +1,163 @@
+// Bounds of com.microsoft's operators, as onnxruntime has them.
+#include <cmath>
+#include <cstring>
+
+#include "tests/ops/data_bounds.h"
+
+namespace treadle::testing {
+namespace {
+
+using Numbers = std::vector<double>;
+constexpr int64_t kMin = std::numeric_limits<int64_t>::min(), kMax = std::numeric_limits<int64_t>::max();
+
+int64_t from_front(int64_t index, int64_t extent) { return index < 0 ? index + extent : index; }
+int32_t narrow(int64_t v) { return static_cast<int32_t>(v); }
+Datum narrow_of(const Shape& shape, std::vector<int32_t> x) { return tensor<int32_t>(shape, std::move(x)); }
+
+std::vector<BoundsRow> image_rows() {
+  auto crop = [](int64_t image, int64_t height) {
+    return BoundsCase{{tensor<float>({2, 1, 2, 2}, {3, 3, 3, 3, 5, 5, 5, 5}), tensor<float>({1, 4}, {0, 0, 1, 1}), ints32({narrow(image)}),
+                       ints({height, 1})}};
+  };
+  return {
+      {"com.microsoft", "CropAndResize", 2, [crop](int64_t v) { return crop(v, 1); }, 0, 1, Beyond::refused,
+       [](int64_t v) { return Numbers{v == 0 ? 3.0 : 5.0}; }},
+      {"com.microsoft", "CropAndResize", 3, [crop](int64_t v) { return crop(0, v); }, 1, 4, Beyond::too_large,
+       [](int64_t v) { return Numbers(static_cast<size_t>(v), 3); }},
+  };
+}
+
+// Rows of a table, normalised: -1 and 1, or 1 and -1. Numbers from the end are taken as Gather takes them.
+std::vector<BoundsRow> embedding_rows() {
+  std::vector<BoundsRow> rows;
+  auto embed = [](size_t operand) {
+    return [operand](int64_t v) {
+      auto table = [](bool used) { return used ? tensor<float>({3, 2}, {0, 1, 1, 0, 0, 2}) : tensor<float>({3, 2}, {0, 0, 0, 0, 0, 0}); };
+      std::vector<Datum> inputs(9);
+      inputs[0] = narrow_of({1, 1}, {operand == 0 ? narrow(v) : 0}), inputs[1] = narrow_of({1, 1}, {operand == 1 ? narrow(v) : 0});
+      inputs[2] = table(operand == 0), inputs[3] = table(operand == 8), inputs[4] = table(operand == 1);
+      inputs[5] = tensor<float>({2}, {1, 1}), inputs[6] = tensor<float>({2}, {0, 0});
+      inputs[8] = narrow_of({1, 1}, {operand == 8 ? narrow(v) : 0});
+      return BoundsCase{inputs};
+    };
+  };
+  auto normalised = [](int64_t v) { return from_front(v, 3) == 1 ? Numbers{1, -1} : Numbers{-1, 1}; };
+  for (const size_t operand : {0, 1, 8})
+    rows.push_back({"com.microsoft", "EmbedLayerNormalization", operand, embed(operand), -3, 2, Beyond::refused, normalised});
+  auto quantised = [](size_t operand) {
+    return [operand](int64_t v) {
+      auto bytes = [](const Shape& shape, std::vector<uint8_t> x) { return tensor<uint8_t>(shape, std::move(x)); };
+      auto table = [&](bool used) { return used ? bytes({3, 2}, {0, 1, 1, 0, 0, 2}) : bytes({3, 2}, {0, 0, 0, 0, 0, 0}); };
+      std::vector<Datum> inputs(13);
+      inputs[0] = narrow_of({1, 1}, {operand == 0 ? narrow(v) : 0}), inputs[1] = narrow_of({1, 1}, {operand == 1 ? narrow(v) : 0});
+      inputs[2] = table(operand == 0), inputs[3] = bytes({1, 2}, {0, 0}), inputs[4] = table(operand == 1);
+      inputs[5] = bytes({2}, {1, 1}), inputs[6] = bytes({2}, {0, 0});
+      for (size_t i = 8; i < 13; ++i) inputs[i] = Tensor::scalar(1.0F);
+      return BoundsCase{inputs};
+    };
+  };
+  for (const size_t operand : {0, 1})
+    rows.push_back({"com.microsoft", "QEmbedLayerNormalization", operand, quantised(operand), -3, 2, Beyond::refused, normalised});
+
+  auto blocks = [](int64_t v) {
+    Tensor codes(DType::uint4, Shape{3, 16}), zero_points(DType::uint4, Shape{3, 1});
+    for (int row = 0; row < 3; ++row) std::memset(codes.raw() + 8 * row, 0x11 * (row + 1), 8);
+    std::memset(zero_points.raw(), 0, zero_points.size_bytes());
+    return BoundsCase{{codes, ints({v}), tensor<float>({3, 1}, {1, 1, 1}), zero_points}, {{"block_size", int64_t{16}}}};
+  };
+  rows.push_back({"com.microsoft", "GatherBlockQuantized", 1, blocks, -3, 2, Beyond::refused,
+                  [](int64_t v) { return Numbers(16, static_cast<double>(from_front(v, 3) + 1)); }});
+  auto word = [](int64_t v) {
+    BoundsCase c{
+        {narrow_of({1, 1}, {narrow(v)}), tensor<float>({1, 1, 1, 1}, {1}), tensor<float>({1}, {0}), tensor<float>({3, 1}, {1, 2, 3})}};
+    c.whole_rank_known = true;
+    return c;
+  };
+  // The character 0 ends a word.
+  rows.push_back({"com.microsoft",
+                  "WordConvEmbedding",
+                  0,
+                  word,
+                  -3,
+                  2,
+                  Beyond::refused,
+                  [](int64_t v) { return Numbers{v <= 0 ? 0 : std::tanh(static_cast<double>(v + 1))}; },
+                  {0}});
+  return rows;
+}
+
+std::vector<BoundsRow> token_rows() {
+  constexpr double kNever = -std::numeric_limits<double>::infinity();
+  auto repeated = [](int64_t v) {
+    return BoundsCase{{tensor<int64_t>({1, 3}, {1, v, 1}), counting({1, 4})}, {{"ngram_size", int64_t{2}}}};
+  };
+  auto banned = [](int64_t v) {
+    Numbers scores{1, 2, 3, 4};
+    scores[static_cast<size_t>(v)] = kNever;
+    return scores;
+  };
+  auto matched = [](int64_t v) {
+    BoundsCase c{
+        {ints({1, 2, 3}), ints({9}), ints({v}), Datum(ints(std::vector<int64_t>(static_cast<size_t>(v < 0 || v > 3 ? 1 : 4 - v), 7)))}};
+    c.num_outputs = 2;
+    return c;
+  };
+  auto packed = [](int64_t end, int64_t captured) {
+    BoundsCase c{{ints({1, 2, 3}), ints({1, 0}), ints({100}), ints32({0, narrow(end)})},
+                 {{"max_ngram_size", int64_t{2}}, {"n_head_per_ngram", int64_t{1}}, {"pad_id", int64_t{50}}}};
+    if (captured == kMin) return c;
+    c.inputs.resize(10);
+    c.inputs[9] = ints32({narrow(captured)});
+    c.attributes.set("state_update_capacity", int64_t{2});
+    c.num_outputs = 4;
+    return c;
+  };
+  auto states = [](int64_t v) {
+    const auto count = std::clamp<int64_t>(v, 0, 2);
+    return Numbers{1, 2, 3, 3, 0, count > 0 ? 1.0 : 50.0, count > 1 ? 2.0 : 50.0};
+  };
+  return {
+      {"com.microsoft", "NGramRepeatBlock", 0, repeated, 0, 3, Beyond::refused, banned, {1, 2}},
+      {"com.microsoft", "BifurcationDetector", 2, matched, 0, 3, Beyond::refused,
+       [](int64_t) {
+         return Numbers{9, 7, -1};
+       }},
+      {"com.microsoft", "VarlenNGramHashMapping", 3, [packed](int64_t v) { return packed(v, kMin); }, 3, 3, Beyond::refused,
+       [](int64_t) {
+         return Numbers{1, 2, 3};
+       }},
+      {"com.microsoft", "VarlenNGramHashMapping", 9, [packed](int64_t v) { return packed(3, v); }, 0, 2, Beyond::defined, states},
+  };
+}
+
+// A [1, 16] of ones times a row of codes less 8, each column times the scale of its group.
+std::vector<BoundsRow> product_rows() {
+  auto grouped = [](int64_t v) {
+    Tensor codes(DType::uint8, Shape{1, 2, 8});
+    std::memset(codes.raw(), 0x99, 16);  // 9 - 8
+    std::vector<int32_t> groups(32, 0);
+    groups[5] = narrow(v);
+    return BoundsCase{{filled({1, 32}, 1), codes, tensor<float>({2}, {1, 100}), Datum(), ints32(groups)},
+                      {{"K", int64_t{32}}, {"N", int64_t{1}}, {"bits", int64_t{4}}, {"block_size", int64_t{16}}}};
+  };
+  std::vector<BoundsRow> rows = {{"com.microsoft", "MatMulNBits", 4, grouped, -2, 1, Beyond::refused,
+                                  [](int64_t v) { return Numbers{from_front(v, 2) == 0 ? 32.0 : 131.0}; }}};
+  auto make = rows[0].make;
+  rows[0].make = [make](int64_t v) {
+    BoundsCase c = make(v);
+    c.constant_operands = {1};
+    return c;
+  };
+  return rows;
+}
+
+}  // namespace
+
+std::vector<BoundsRow> microsoft_rows() {
+  std::vector<BoundsRow> all;
+  for (auto* rows : {image_rows, embedding_rows, token_rows, product_rows})
+    for (BoundsRow& row : rows()) all.push_back(std::move(row));
+  return all;
+}
+
+}  // namespace treadle::testing
