@@ -64,6 +64,7 @@ class Arguments:
         handle: Callable[[str], int],
     ) -> None:
         self.header, self.random, self.texts, self.pairs, self.handle = header, rng, texts, pairs, handle
+        self.fitting: Callable[[str], int] = lambda name: handle("treadle_value")  # a value that makes sense
         self.kept: list[Any] = []
         self.structs: dict[str, Any] = {}
         for name, fields in header.structs.items():
@@ -114,7 +115,7 @@ class Arguments:
         elif parameter.type in self.header.enums:
             value = self.random.choice(sorted(self.header.enums[parameter.type].values()))
         elif parameter.counts:
-            value = self.random.choice((0, 1, 1, 1, 2, 2, 3, 4))
+            value = self.random.choice((0, 1, 1, 1, 1, 1, 1, 2, 3, 4))
         elif parameter.type in ("int", "int32_t", "int64_t") and self.random.random() < 0.2:
             value = self.random.choice((-1, -7, -(1 << 31), (1 << 31) - 1))
         elif parameter.type in ("size_t", "uint64_t") and self.random.random() < 0.2:
@@ -132,6 +133,8 @@ class Arguments:
         if parameter.type in ("callback", "treadle_operation"):
             callback = _CALLBACKS["operation" if parameter.type == "treadle_operation" else name]
             return Argument(ctypes.cast(callback, ctypes.c_void_p).value, name)
+        if base == "treadle_value" and parameter.depth == 1 and self.random.random() < 0.5:
+            return Argument(self.fitting(name), "a fitting treadle_value")
         if self.header.is_handle(parameter):
             return Argument(self.handle(base), f"a {base}")
         if parameter.type == "const char*":
@@ -154,6 +157,9 @@ class Arguments:
         makes_text = parameter.base == "char"
         element = c_header.Parameter(parameter.name, "const char*" if makes_text else f"{parameter.base}*")
         made = [self.make(element, self.random.choices(("", *self.wrongs(element)), (30, *[1] * len(self.wrongs(element))))[0]) for _ in range(ROOM)]
+        if self.random.random() < 0.7 and (parameter.base == "treadle_value" or parameter.name == "input_names"):
+            fits = self.keep(ctypes.create_string_buffer(b"x")) if makes_text else self.fitting(parameter.name)
+            made[0] = Argument(fits, "b'x'" if makes_text else "a fitting treadle_value")
         described = ", ".join(argument.text for argument in made[:4])
         return Argument(self.keep((ctypes.c_void_p * ROOM)(*[argument.value for argument in made])), f"{{{described}, ...}}")
 
@@ -162,19 +168,26 @@ class Arguments:
         made = (self.structs[name] * ROOM)()
         described = []
         for k in range(ROOM):
-            if name == "treadle_config_entry" and self.random.random() < 0.7:
-                texts = self.fill_pair(made[k])
+            if name in ("treadle_config_entry", "treadle_named_value", "treadle_named_shape") and self.random.random() < 0.7:
+                texts = self.fill_fitting(made[k], name)
             else:
                 texts = self.fill(made[k], name, sparse=k > 0)
             if k < 2:
                 described.append(f"{{{', '.join(texts)}}}")
         return Argument(self.keep(made), f"{name}[{', '.join(described)}]")
 
-    def fill_pair(self, struct: Any) -> list[str]:
-        """A key with a value that has a meaning."""
-        key, value = self.random.choice(self.pairs)
-        struct.key, struct.value = (self.keep(ctypes.create_string_buffer(text)) for text in (key, value))
-        return [repr(key), repr(value)]
+    def fill_fitting(self, struct: Any, name: str) -> list[str]:
+        """A key with a value that has a meaning, or the models' input."""
+        if name == "treadle_config_entry":
+            key, value = self.random.choice(self.pairs)
+            struct.key, struct.value = (self.keep(ctypes.create_string_buffer(text)) for text in (key, value))
+            return [repr(key), repr(value)]
+        struct.name = self.keep(ctypes.create_string_buffer(b"x"))
+        if name == "treadle_named_value":
+            struct.value = self.fitting("x")
+        else:
+            struct.extents, struct.rank = self.keep((ctypes.c_int64 * ROOM)(2, 3)), 2
+        return ["x", "..."]
 
     def fill(self, struct: Any, name: str, sparse: bool) -> list[str]:
         """Most fields stay zero, as callers have it; names and values of entries do not."""

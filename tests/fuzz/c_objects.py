@@ -121,6 +121,7 @@ class Objects:
         self.needed: dict[int, set[int]] = {}  # by what lives shorter
         self.kept: list[Any] = []
         self.arguments = Arguments(header, rng, texts(), PAIRS, self.one)
+        self.arguments.fitting = self.fitting
         for name, content in {**models(), b"data.npz": data_bytes()}.items():
             for path in (name, OWN + name):  # those that calls are given may be written over
                 Path(path.decode()).write_bytes(content)
@@ -137,16 +138,26 @@ class Objects:
         self.add(kind, address)
         return address
 
+    def fitting(self, name: str) -> int:
+        """A value that the models take under a parameter of this name."""
+        address = self.value_of("classes" if name == "labels" else "input")
+        self.add("treadle_value", address)
+        return address
+
     def add(self, kind: str, address: int | None) -> list[int]:
-        """Takes over a new object. Of too many, older ones go."""
+        """Takes over a new object."""
         if not address or address in self.alive:  # a status of memory that ran out is one for all
             return []
         self.alive[address] = kind
         self.of_kind[kind].append(address)
-        for old in self.of_kind[kind][:-AT_MOST]:
-            if self.may_be_released(old):
-                self.release(old)
         return [address]
+
+    def trim(self) -> None:
+        """Of too many of a kind, older ones go. Between calls: what a call is given lives until it returns."""
+        for addresses in self.of_kind.values():
+            for old in addresses[:-AT_MOST]:
+                if self.may_be_released(old):
+                    self.release(old)
 
     def needs(self, short: int | None, keepers: list[int | None]) -> None:
         if short in self.alive:
@@ -220,8 +231,10 @@ class Objects:
         return self.made("treadle_session_create", self.fresh("treadle_model"), options)
 
     def value(self) -> int:
+        return self.value_of(self.random.choice(("input", "input", "classes", "strings")))
+
+    def value_of(self, kind: str) -> int:
         """The tensor that the models take, classes for a loss, strings."""
-        kind = self.random.choice(("input", "input", "classes", "strings"))
         if kind == "input":
             return self.tensor()
         self.kept.append((ctypes.c_int64 * 1)(2))
