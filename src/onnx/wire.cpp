@@ -14,7 +14,7 @@ std::string in_quotes(std::string_view text) {
   std::string result = "\"";
   for (char c : printable(std::string(text.substr(0, end)))) {
     if (c == '\n' || c == '\t')
-      result += c == '\n' ? "\\n" : "\\t";
+      result += c == '\n' ? "\\x0a" : "\\x09";
     else
       result += c;
   }
