@@ -132,7 +132,8 @@ TEST(ComputeInFloat32, LargeWeightsStay) {
   ValueId x = b.input("x", {2, 3}, DType::float16);
   b.output(b.op("y", "MatMul", {x, b.constant<Float16>("w", Shape{3, 4}, halves<Float16>(12, 1))}));
   auto graph = b.take();
-  testing::expect_unchanged(*graph, [](Graph& g) { return passes::compute_in_float32(g, {.max_bytes_each = 40}, INT64_MAX); });
+  passes::FoldLimits limits{.max_bytes_each = 40};
+  testing::expect_unchanged(*graph, [&](Graph& g) { return passes::compute_in_float32(g, limits, INT64_MAX); });
 }
 
 TEST(ComputeInFloat32, ConvolutionsGetTheirChannelsInnermostUnlessSkipped) {
