@@ -15,7 +15,6 @@ Numbers counted(int64_t first, int64_t count) {
   for (int64_t i = 0; i < count; ++i) x.push_back(static_cast<double>(first + i));
   return x;
 }
-Datum one_of(const Shape& shape, int64_t value) { return tensor<int64_t>(shape, {value}); }
 
 std::vector<BoundsRow> filling_rows() {
   std::vector<BoundsRow> rows = {

@@ -115,10 +115,12 @@ TEST(DataBoundsOf, GridsMayPointAnywhere) {
         const OpCase test{"GridSample", 20, {of_floats({1, 1, 2, 2}, {4, 4, 4, 4}), of_floats({1, 1, 2, 2}, {at, 0, 0, at})}, attributes};
         const std::vector<float> y = values<float>(run_in_fences(test)[0]);
         const bool far = !(std::abs(at) < 5), zeros = std::string_view(padding) == "zeros";
-        if (std::isfinite(at))
+        if (std::isfinite(at)) {
           for (const float element : y) EXPECT_NEAR(element, zeros && far ? 0 : element, 1e-5) << mode << ' ' << padding << ' ' << at;
-        if (!zeros && std::isfinite(at) && std::abs(at) < 5)
+        }
+        if (!zeros && std::isfinite(at) && std::abs(at) < 5) {
           for (const float element : y) EXPECT_NEAR(element, 4, 1e-4) << mode << ' ' << padding << ' ' << at;
+        }
       }
     }
   }
@@ -131,8 +133,9 @@ TEST(DataBoundsOf, OffsetsOfDeformableConvolutionsMayPointAnywhere) {
         19,
         {of_floats({1, 1, 2, 2}, {4, 4, 4, 4}), of_floats({1, 1, 1, 1}, {1}), of_floats({1, 2, 2, 2}, std::vector<float>(8, at))}};
     const std::vector<float> y = values<float>(run_in_fences(test)[0]);
-    if (std::isfinite(at) && std::abs(at) >= 2)
+    if (std::isfinite(at) && std::abs(at) >= 2) {
       for (const float element : y) EXPECT_EQ(element, 0) << at;
+    }
   }
 }
 
@@ -148,13 +151,16 @@ TEST(DataBoundsOf, RegionsMayLieAnywhere) {
       crop.domain = "com.microsoft";
       EXPECT_EQ(code_of(crop), ErrorCode::ok);
       // Parts that span as many elements as none has are refused: their samples would take for ever.
-      if (!(std::abs(at) < 1e3F))
+      if (!(std::abs(at) < 1e3F)) {
         EXPECT_NE(code_of({"RoiAlign", 16, {image, of_floats({1, 4}, corners), ints({0}).tensor()}}), ErrorCode::internal);
+      }
     }
     // The image that a region lies in is a number among the corners.
     const Attributes pooled{{"pooled_shape", std::vector<int64_t>{1, 1}}};
     const OpCase test{"MaxRoiPool", 1, {of_floats({1, 1, 2, 2}, {4, 4, 4, 4}), of_floats({1, 5}, {at, 0, 0, 1, 1})}, pooled};
-    if (at <= -1 || at >= 1) EXPECT_EQ(code_of(test), ErrorCode::invalid_argument) << at;
+    if (at <= -1 || at >= 1) {
+      EXPECT_EQ(code_of(test), ErrorCode::invalid_argument) << at;
+    }
   }
 }
 
