@@ -18,7 +18,7 @@
 namespace treadle::fuzz {
 namespace {
 
-constexpr size_t kBytesOfAProcess = size_t{3} << 29;  // of addresses, a gigabyte and a half
+constexpr size_t kBytesOfAProcess = size_t{5} << 27;  // of addresses
 constexpr auto kTimeOfARun = std::chrono::milliseconds(300);  // of loops that do not end
 
 Datum fenced_datum(const Datum& datum) { return datum.is_tensor() ? Datum(fenced(datum.tensor())) : datum; }
