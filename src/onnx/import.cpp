@@ -18,6 +18,7 @@
 #include "graph/contract.h"
 #include "graph/internal_attributes.h"
 #include "graph/op_def.h"
+#include "onnx/node_sorting.h"
 #include "onnx/unfolding.h"
 #include "treadle/error.h"
 
@@ -27,11 +28,6 @@ namespace {
 std::string_view normalised_domain(std::string_view domain) { return domain == "ai.onnx" ? "" : domain; }
 
 [[noreturn]] void fail(std::string message) { throw Error(ErrorCode::invalid_model, std::move(message)); }
-
-std::string describe_def(const NodeDef& def) {
-  return fmt::format("{} node \"{}\" ({})", def.op_type, def.name.empty() && !def.outputs.empty() ? def.outputs[0] : def.name,
-                     def.domain.empty() ? "ai.onnx" : def.domain);
-}
 
 using Names = std::unordered_set<std::string_view>;  // which the definitions own, as all that is a view here
 
@@ -223,26 +219,6 @@ class Importer {
     return dense;
   }
 
-  // Names that a node reads from its graph, those that its bodies read from around them included.
-  static void collect_reads(const NodeDef& def, Names& reads) {
-    for (const std::string& input : def.inputs)
-      if (!input.empty()) reads.insert(input);
-    auto body = [&](const GraphDef& graph) {
-      Names inner;
-      for (const NodeDef& node : graph.nodes) collect_reads(node, inner);
-      for (const ValueInfoDef& output : graph.outputs) inner.insert(output.name);
-      for (const NodeDef& node : graph.nodes)
-        for (const std::string& output : node.outputs) inner.erase(output);
-      for (const ValueInfoDef& input : graph.inputs) inner.erase(input.name);
-      for (const TensorDef& initializer : graph.initializers) inner.erase(initializer.name);
-      reads.merge(inner);
-    };
-    for (const AttributeDef& attribute : def.attributes) {
-      if (attribute.g) body(*attribute.g);
-      for (const GraphDef& graph : attribute.graphs) body(graph);
-    }
-  }
-
   // Of initializers and Constant nodes of one name the last one holds, nodes being behind initializers, as in onnxruntime.
   class Constants {
    public:
@@ -272,57 +248,12 @@ class Importer {
     bool warned_ = false;
   };
 
-  // The nodes in an order in which values are made before they are read. Files should have it; some do not.
-  static std::vector<const NodeDef*> sorted(std::vector<const NodeDef*> nodes) {
-    std::unordered_map<std::string_view, size_t> producer;
-    for (size_t i = 0; i < nodes.size(); ++i)
-      for (const std::string& output : nodes[i]->outputs)
-        if (!output.empty()) producer.emplace(output, i);
-    std::vector<std::pair<size_t, size_t>> reads;  // (reader, producer), by readers
-    bool in_order = true;
-    Names names;
-    for (size_t i = 0; i < nodes.size(); ++i) {
-      names.clear();
-      collect_reads(*nodes[i], names);
-      for (std::string_view name : names) {
-        auto found = producer.find(name);
-        if (found == producer.end()) continue;
-        reads.emplace_back(i, found->second);
-        in_order &= found->second < i;
-      }
-    }
-    if (in_order) return nodes;
-    std::vector<const NodeDef*> order;
-    order.reserve(nodes.size());
-    std::vector<std::vector<size_t>> readers(nodes.size());
-    std::vector<size_t> missing(nodes.size(), 0);
-    for (auto [reader, made_by] : reads) {
-      readers[made_by].push_back(reader);
-      ++missing[reader];
-    }
-    std::set<size_t> ready;  // the earliest in the file first, so that the order stays close to the file's
-    for (size_t i = 0; i < nodes.size(); ++i)
-      if (missing[i] == 0) ready.insert(i);
-    while (!ready.empty()) {
-      size_t i = *ready.begin();
-      ready.erase(ready.begin());
-      order.push_back(nodes[i]);
-      for (size_t reader : readers[i])
-        if (--missing[reader] == 0) ready.insert(reader);
-    }
-    if (order.size() != nodes.size()) {
-      for (size_t i = 0; i < nodes.size(); ++i)
-        if (missing[i] > 0) fail(fmt::format("the graph has a cycle through the {}", describe_def(*nodes[i])));
-    }
-    return order;
-  }
-
   void import_nodes(const std::vector<NodeDef>& nodes, Scope& scope, const FunctionFrame& frame, const Constants& constants) {
     std::vector<const NodeDef*> kept;
     kept.reserve(nodes.size());
     for (const NodeDef& node : nodes)
       if (!Constants::is_constant(node) || !constants.replaces(node.outputs[0], &node)) kept.push_back(&node);
-    for (const NodeDef* def : sorted(std::move(kept))) {
+    for (const NodeDef* def : in_order(std::move(kept))) {
       if (++num_nodes_ > options_.max_nodes)
         throw Error(ErrorCode::resource_exhausted, fmt::format("the model unfolds into more than {} nodes", options_.max_nodes));
       if (frame.function) unfolding_.charge(*def, frame.prefix.size());

@@ -192,13 +192,13 @@ NodeId LayoutPass::replace(const Node& node, NodeSpec spec) {
 }
 
 // Conv.
-// Windows whose taps the kernels list on their stack, with pads that add pixels.
+// Windows whose taps the kernels list on their stack.
 bool LayoutPass::fits_window(const Node& node, const Shape& weights) const {
-  const Ints dilations = node.attributes.get_ints("dilations"), pads = node.attributes.get_ints("pads");
+  const Ints dilations = node.attributes.get_ints("dilations");
   int64_t taps = weights.product(2, weights.rank());
   if (node.attributes.get_int("group", 1) == 1 && (dilations.empty() || dilations.back() == 1))
     taps /= std::max<int64_t>(1, weights[weights.rank() - 1]);
-  return taps <= kMaxTaps && weights.num_elements() > 0 && std::none_of(pads.begin(), pads.end(), [](int64_t pad) { return pad < 0; });
+  return taps <= kMaxTaps && weights.num_elements() > 0;
 }
 
 bool LayoutPass::conv(const Node& node) {
@@ -213,7 +213,7 @@ bool LayoutPass::conv(const Node& node) {
              "; constants of the input's rank are needed, or computed ones whose shape is known";
     });
   if (!fits_window(node, *shape))
-    return declined(node, [&] { return "its window of " + to_string(*shape) + " is too large, or its pads take pixels away"; });
+    return declined(node, [&] { return "its window of " + to_string(*shape) + " is too large"; });
   NodeSpec spec = layout_operator(node);
   spec.inputs[0] = channels_last(node.inputs[0], node.id);
   replace(node, std::move(spec));

@@ -69,7 +69,7 @@ std::vector<BoundsRow> cache_rows() {
        [](int64_t v) { return group_query(0, v); },
        1,
        3,
-       Beyond::refused,
+       Beyond::too_large,
        [](int64_t) { return Numbers{9}; },
        {2}},
       {"com.microsoft", "GroupQueryAttention", 9, turned_query, 0, 2, Beyond::refused,
@@ -167,11 +167,12 @@ std::vector<BoundsRow> layout_rows() {
                     bias,
                     {},
                     named_less});
+    if (operand == 2) return;
     rows.push_back({"com.microsoft",
                     "SparseAttention",
                     operand_of_attention,
                     [layout](int64_t v) { return sparse_attention(layout(v)); },
-                    std::max<int64_t>(lowest, operand == 2 ? 2 : lowest),
+                    lowest,
                     highest,
                     Beyond::refused,
                     attended,

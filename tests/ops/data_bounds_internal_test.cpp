@@ -70,18 +70,32 @@ std::vector<BoundsRow> slice_gradient_rows() {
        [](int64_t v) {
          return zeros_with(v, {{0, 1}, {1, 2}});
        }},
-      {"treadle", "SliceGrad", 2, starts, 0, 2, Beyond::refused,
-       [](int64_t v) {
-         return zeros_with(4, {{v, 1}, {v + 1, 2}});
-       }},
-      {"treadle", "SliceGrad", 4, axes, 0, 0, Beyond::refused,
+      {"treadle",
+       "SliceGrad",
+       4,
+       axes,
+       0,
+       0,
+       Beyond::refused,
        [](int64_t) {
          return Numbers{0, 0, 1, 2};
-       }},
-      {"treadle", "SliceGrad", 5, steps, 1, 3, Beyond::refused,
+       },
+       {},
+       0,
+       /*is_named=*/false},
+      {"treadle",
+       "SliceGrad",
+       5,
+       steps,
+       1,
+       3,
+       Beyond::refused,
        [](int64_t v) {
          return zeros_with(4, {{0, 1}, {v, 2}});
-       }},
+       },
+       {},
+       0,
+       /*is_named=*/false},
   };
 }
 
@@ -95,7 +109,9 @@ std::vector<BoundsRow> pool_gradient_rows() {
     return [operand](int64_t v) {
       std::vector<Datum> inputs{filled({2, 1, 2, 2}, 1), tensor<float>({1, 4}, {0, 0, 0, 0}), operand == 2 ? ints({v}) : Datum(),
                                 filled({1, 1, 1, 1}, 8)};
-      return BoundsCase{inputs};
+      BoundsCase c{inputs};
+      c.num_compared = 0;
+      return c;
     };
   };
   auto crop = [](int64_t v) {
@@ -108,7 +124,7 @@ std::vector<BoundsRow> pool_gradient_rows() {
        [](int64_t v) {
          return zeros_with(v, {{0, 1}, {1, 2}});
        }},
-      {"treadle", "RoiAlignGrad", 2, region(2), 0, 1, Beyond::refused, of_image},
+      {"treadle", "RoiAlignGrad", 2, region(2), 0, 1, Beyond::refused, [](int64_t) { return Numbers{}; }},
       {"treadle", "CropAndResizeGrad", 2, crop, 0, 1, Beyond::refused, of_image},
   };
 }
@@ -141,7 +157,6 @@ std::vector<BoundsRow> given_shape_rows() {
   add("AveragePoolGrad", 1, {filled({1, 1, 2}, 2), Datum()}, {1, 1, 3}, 2, window, {1, 2, 1});
   add("ConvGradInput", 2, {filled({1, 1, 2}, 2), filled({1, 1, 2}, 1), Datum()}, {1, 1, 3}, 2, window, {2, 4, 2});
   add("ConvGradWeights", 2, {filled({1, 1, 2}, 2), filled({1, 1, 3}, 1), Datum()}, {1, 1, 2}, 2, window, {4, 4});
-  add("BroadcastGrad", 1, {filled({2, 3}, 1), Datum()}, {2, 3}, 0, {}, {1, 1, 1, 1, 1, 1});
   add("Col2ImGrad", 3, {counting({1, 1, 3}), ints({3}), ints({2}), Datum()}, {1, 2, 2}, 2, {}, {1, 2, 2, 3});
   add("Col2ImGrad", 1, {counting({1, 1, 3}), Datum(), ints({2}), ints({1, 2, 2})}, {3}, 0, {}, {1, 2, 2, 3});
   add("Col2ImGrad", 2, {counting({1, 1, 3}), ints({3}), Datum(), ints({1, 2, 2})}, {2}, 0, {}, {1, 2, 2, 3});
@@ -214,7 +229,10 @@ std::vector<BoundsRow> sparse_update_rows() {
       std::vector<Datum> inputs{Tensor::scalar(0.0F), scalar(1), counting({3, 1}), filled({1, 1}, 1)};
       for (size_t i = 0; i < o.states; ++i) inputs.push_back(filled({3, 1}, 0));
       inputs.push_back(ints({v}));
-      return BoundsCase{inputs, o.attributes};
+      BoundsCase c{inputs, o.attributes};
+      c.num_outputs = 1 + static_cast<int>(o.states);
+      c.num_compared = 1;
+      return c;
     };
     // Places of rows that there are not are negative.
     rows.push_back({"treadle", o.name, 4 + o.states, make, kMin, 2, Beyond::refused, [](int64_t) { return Numbers{1, 2, 3}; }, {-1, 0}});

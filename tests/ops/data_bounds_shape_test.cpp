@@ -27,13 +27,13 @@ std::vector<BoundsRow> filling_rows() {
        [](int64_t v) {
          return BoundsCase{{counting({2, 3}), ints({v, 3})}};
        },
-       -1, 0, Beyond::refused, [](int64_t) { return counted(1, 6); }},
+       -1, 0, Beyond::too_large, [](int64_t) { return counted(1, 6); }},
       // Without elements, a product that wraps to 0 would be as good as any.
       {"ai.onnx", "Reshape", 1,
        [](int64_t v) {
          return BoundsCase{{counting({0, 4}), ints({v, 4})}, {{"allowzero", int64_t{1}}}};
        },
-       0, 0, Beyond::too_large, [](int64_t) { return Numbers{}; }},
+       -1, 0, Beyond::too_large, [](int64_t) { return Numbers{}; }},
   };
   auto downwards = [](int64_t v) { return BoundsCase{{scalar(v), scalar(-6), scalar(-1)}}; };
   auto from = [](int64_t v) {

@@ -166,9 +166,6 @@ TEST(BadModel, NamesThatAreDefinedTwiceAreNamed) {
                {"\"x\"", "twice"});
   expect_error(model(graph({.nodes = {node("Split", {"x"}, {"y", "y"}, {int_attribute("num_outputs", 2)})}, .inputs = x, .outputs = y})),
                ErrorCode::invalid_model, {"\"y\"", "twice"});
-  std::string w = int64_tensor("w", {1});
-  expect_error(model(graph({.nodes = {node("Relu", {"x"}, {"y"})}, .initializers = {w, w}, .inputs = x, .outputs = y})),
-               ErrorCode::invalid_model, {"\"w\"", "twice"});
 }
 
 TEST(BadModel, ValuesThatNothingMakesAreNamed) {

@@ -105,7 +105,7 @@ TEST(Structure, FunctionsAreShort) {
 
 // cli/terminal.cpp escapes what names could do to a terminal.
 TEST(Structure, CommandsPrintThroughOnePlace) {
-  const std::regex prints("fmt::print|std::c(out|err|log)|f?puts\\(|printf\\(");
+  const std::regex prints("fmt::print|std::c(out|err|log)|\\bf?puts\\(|printf\\(");
   for (const auto& entry : fs::recursive_directory_iterator(fs::path(TREADLE_SOURCE_DIR) / "src" / "cli")) {
     if (entry.path().extension() != ".cpp" || entry.path().filename() == "terminal.cpp") continue;
     std::ifstream in(entry.path());

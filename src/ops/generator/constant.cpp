@@ -301,7 +301,7 @@ std::vector<OpDef> constant_ops() {
        .since = {9, 22},
        .inputs = {{"input", kEyeTypes}},
        .outputs = {{"output", kEyeTypes}},
-       .attributes = {{"dtype", None{}}, {"k", int64_t{0}}},
+       .attributes = {{"dtype", None{}, dtype_among(kNumeric | kBool)}, {"k", int64_t{0}}},
        .infer = infer_eye_like,
        .kernels = {kernel<EyeLike>()},
        .gradient = gradients::none},

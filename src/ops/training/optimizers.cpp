@@ -34,7 +34,7 @@ void infer(InferContext& c) {
                 fmt::format("{} outputs for {} tensors X; {} are expected", c.num_outputs(), count, count * (1 + kStates)));
   for (int k = 0; k < count; ++k) {
     for (int part = 1; part < 2 + kStates; ++part)
-      if (c.dtype(2 + part * count + k) != c.dtype(2 + k))
+      if (const DType dtype = c.dtype(2 + part * count + k); dtype != DType::undefined && dtype != c.dtype(2 + k))
         throw Error(ErrorCode::invalid_model, fmt::format("X is {}, its gradient or a state {}", to_string(c.input(2 + k)),
                                                           to_string(c.input(2 + part * count + k))));
     c.set_output(k, c.input(2 + k));

@@ -39,10 +39,11 @@ struct NhwcGroupNormalization {
     norm.x_pixel = c.input_step(0), norm.y_pixel = c.output_step(0);
     norm.epsilon = c.get_float("epsilon", 1e-5F);
     norm.low = c.get_int("relu") != 0 ? 0 : -std::numeric_limits<float>::infinity();
-    c.request_scratch(kernels::norm_nhwc_scratch_bytes(norm));
+    if (norm.C > 0) c.request_scratch(kernels::norm_nhwc_scratch_bytes(norm));
     return k;
   }
   void run(RunContext& c) const {
+    if (norm.C == 0) return;
     kernels::norm_nhwc(norm, c.in<float>(0), c.in<float>(1), c.in<float>(2), c.out<float>(0), c.scratch<void>(), c.pool());
   }
 };
@@ -56,7 +57,7 @@ std::vector<OpDef> nhwc_normalization_ops() {
            .since = {1},
            .inputs = {{"X", kFloat32}, {"scale", kFloat32}, {"bias", kFloat32}},
            .outputs = {{"Y", kFloat32}},
-           .attributes = {{"num_groups", int64_t{0}}, {"epsilon", 1e-5F}, {"relu", int64_t{0}}},
+           .attributes = {{"num_groups", int64_t{0}, at_least(0)}, {"epsilon", 1e-5F}, {"relu", int64_t{0}}},
            .infer = infer,
            .cost = elementwise_cost<8>,
            .alias = {may_reuse(0, 0)},
