@@ -52,6 +52,7 @@ class Importer {
  public:
   Importer(const ModelDef& model, const ImportOptions& options)
       : model_(model), options_(options), symbols_(options.symbols ? options.symbols : std::make_shared<SymbolTable>()), unfolding_(model) {
+    for (const auto& property : model.metadata_props) is_artifact_ |= property.first == kArtifactsKey;
     for (const FunctionDef& function : model.functions) functions_[key(function.domain, function.name, function.overload)] = &function;
   }
 
@@ -285,7 +286,7 @@ class Importer {
     node.overload = def.overload;
     node.op = find_op(node.domain, node.op_type);
     // To a file of a model, the optimiser's and the trainer's own operators do not exist.
-    if (node.op && node.domain == "treadle" && !node.op->in_files && !options_.internal_operators) node.op = nullptr;
+    if (node.op && node.domain == "treadle" && !node.op->in_files && !is_artifact_) node.op = nullptr;
     node.version = version_for(def, frame);
     std::string name = frame.prefix + (def.name.empty() && !def.outputs.empty() ? def.outputs[0] : def.name);
     node.name = graph.unique_node_name(name);
@@ -429,6 +430,7 @@ class Importer {
   std::shared_ptr<SymbolTable> symbols_;
   std::map<std::string, int, std::less<>> opsets_;
   std::unordered_map<std::string, const FunctionDef*> functions_;
+  bool is_artifact_ = false;
   int64_t num_nodes_ = 0;
   UnfoldingBudget unfolding_;
   int64_t dense_bytes_ = 0, stored_bytes_ = 0;  // of sparse tensors

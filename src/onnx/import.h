@@ -12,14 +12,16 @@
 
 namespace treadle::onnx {
 
+/// A key of the metadata of trainers' artifacts (docs/training.md). Models that have it may name the optimiser's and the trainer's own
+/// operators, which are held against their contracts like all others.
+inline constexpr const char* kArtifactsKey = "treadle.artifacts";
+
 struct ImportOptions {
   /// A small file must not become a huge graph through nested functions.
   int64_t max_nodes = 1'000'000;
   /// Sparse tensors are made dense: altogether into at most this, and this many times their own bytes.
   int64_t max_dense_bytes = int64_t{8} << 20, max_dense_ratio = 64;
   int max_function_depth = 64;
-  /// Nodes may be of operators of the treadle domain that model files cannot name: graphs that this library wrote for itself.
-  bool internal_operators = false;
   /// The table that the graph's symbols go to, under names that begin so; null: one of its own. For a graph that becomes part of another.
   std::shared_ptr<SymbolTable> symbols = nullptr;
   std::string symbol_prefix = {};

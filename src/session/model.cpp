@@ -111,13 +111,13 @@ std::string type_text(const Type& type) {
   return "";
 }
 
-std::unique_ptr<Graph> Model::Impl::import(const onnx::ImportOptions& options) const {
+std::unique_ptr<Graph> Model::Impl::import() const {
   if (compiled)
     throw Error(ErrorCode::not_implemented,
                 fmt::format("\"{}\" is a compiled model: its graph is optimised for its inputs and outputs; what asks for the graph as "
                             "written (other fed or fetched values, monitors, devices, training, files) needs the ONNX model",
                             path));
-  return onnx::import_graph(def, options);
+  return onnx::import_graph(def);
 }
 
 Model::Model(std::shared_ptr<const Impl> impl) : impl_(std::move(impl)) {}

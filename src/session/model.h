@@ -8,7 +8,6 @@
 #include "compiled/file.h"
 #include "core/load_phases.h"
 #include "graph/graph.h"
-#include "onnx/import.h"
 #include "onnx/model_def.h"
 #include "treadle/model.h"
 
@@ -24,7 +23,7 @@ struct Model::Impl {
   LoadPhases load;                                 // reading it
 
   /// The graph as written, freshly imported. @throws Error(not_implemented) for a compiled model, which has it no more.
-  std::unique_ptr<Graph> import(const onnx::ImportOptions& options = {}) const;
+  std::unique_ptr<Graph> import() const;
 };
 
 /// @param path     of the file it comes from; may be empty.

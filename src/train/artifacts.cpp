@@ -111,7 +111,7 @@ void Artifacts::check_kept(const Graph& graph, const std::string& file) const {
 
 std::unique_ptr<Graph> Artifacts::graph(const std::string& file, const TrainedValues* values) const {
   try {
-    std::unique_ptr<Graph> made = models_.at(file).impl().import({.internal_operators = true});
+    std::unique_ptr<Graph> made = models_.at(file).impl().import();
     if (const auto missing = onnx::list_unsupported(*made); !missing.empty())
       throw Error(ErrorCode::not_implemented, fmt::format("this build lacks {}", fmt::join(missing, "; ")));
     if (values)

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "graph/graph.h"
+#include "onnx/import.h"
 #include "train/lora.h"
 #include "train/trained_values.h"
 #include "treadle/model.h"
@@ -29,7 +30,7 @@ inline constexpr const char* kFirstCheckpoint = "checkpoint.safetensors";       
 inline constexpr const char* kRequiredOperators = "required_operators.config";  ///< for the build of a library that trains from it
 
 /// In the metadata of each of these models.
-inline constexpr const char* kArtifactsKey = "treadle.artifacts";
+using onnx::kArtifactsKey;
 
 /// What the training model says of the trainer: the part of its metadata that is read back.
 struct ArtifactsDescription {

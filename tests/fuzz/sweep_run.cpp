@@ -1,8 +1,10 @@
 #include "tests/fuzz/sweep_run.h"
 
 #include <sys/resource.h>
+#include <unistd.h>
 
 #include <chrono>
+#include <fstream>
 #include <map>
 #include <memory>
 
@@ -18,7 +20,7 @@
 namespace treadle::fuzz {
 namespace {
 
-constexpr size_t kBytesOfAProcess = size_t{5} << 27;  // of addresses
+constexpr size_t kBytesBesideTheProgram = size_t{1} << 29;    // of addresses
 constexpr auto kTimeOfARun = std::chrono::milliseconds(300);  // of loops that do not end
 
 Datum fenced_datum(const Datum& datum) { return datum.is_tensor() ? Datum(fenced(datum.tensor())) : datum; }
@@ -129,7 +131,10 @@ Verdict verdict_of(F&& run) {
 }  // namespace
 
 void limit_memory() {
-  const rlimit none{0, 0}, room{kBytesOfAProcess, kBytesOfAProcess};
+  size_t pages = 0;
+  std::ifstream("/proc/self/statm") >> pages;
+  const rlim_t bytes = pages * static_cast<size_t>(sysconf(_SC_PAGESIZE)) + kBytesBesideTheProgram;
+  const rlimit none{0, 0}, room{bytes, bytes};
   setrlimit(RLIMIT_CORE, &none);
   if (!test::kSanitized) setrlimit(RLIMIT_AS, &room);  // shadow memory takes terabytes of addresses
 }

@@ -61,7 +61,6 @@ std::vector<BoundsRow> gather_gradient_rows() {
 
 std::vector<BoundsRow> slice_gradient_rows() {
   // Of a slice of two elements of four.
-  auto starts = [](int64_t v) { return BoundsCase{{counting({2}), ints({4}), ints({v})}}; };
   auto axes = [](int64_t v) { return BoundsCase{{counting({1, 2}), ints({2, 2}), ints({1}), Datum(), ints({v})}}; };
   auto steps = [](int64_t v) { return BoundsCase{{counting({2}), ints({4}), ints({0}), Datum(), ints({0}), ints({v})}}; };
   auto shape = [](int64_t v) { return BoundsCase{{counting({2}), ints({v}), ints({0})}}; };

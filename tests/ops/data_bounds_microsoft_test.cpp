@@ -104,19 +104,9 @@ std::vector<BoundsRow> token_rows() {
     c.num_outputs = 2;
     return c;
   };
-  auto packed = [](int64_t end, int64_t captured) {
-    BoundsCase c{{ints({1, 2, 3}), ints({1, 0}), ints({100}), ints32({0, narrow(end)})},
-                 {{"max_ngram_size", int64_t{2}}, {"n_head_per_ngram", int64_t{1}}, {"pad_id", int64_t{50}}}};
-    if (captured == kMin) return c;
-    c.inputs.resize(10);
-    c.inputs[9] = ints32({narrow(captured)});
-    c.attributes.set("state_update_capacity", int64_t{2});
-    c.num_outputs = 4;
-    return c;
-  };
-  auto states = [](int64_t v) {
-    const auto count = std::clamp<int64_t>(v, 0, 2);
-    return Numbers{1, 2, 3, 3, 0, count > 0 ? 1.0 : 50.0, count > 1 ? 2.0 : 50.0};
+  auto packed = [](int64_t end) {
+    return BoundsCase{{ints({1, 2, 3}), ints({1, 0}), ints({100}), ints32({0, narrow(end)})},
+                      {{"max_ngram_size", int64_t{2}}, {"n_head_per_ngram", int64_t{1}}, {"pad_id", int64_t{50}}}};
   };
   return {
       {"com.microsoft", "NGramRepeatBlock", 0, repeated, 0, 3, Beyond::refused, banned, {1, 2}},
@@ -124,7 +114,7 @@ std::vector<BoundsRow> token_rows() {
        [](int64_t) {
          return Numbers{9, 7, -1};
        }},
-      {"com.microsoft", "VarlenNGramHashMapping", 3, [packed](int64_t v) { return packed(v, kMin); }, 3, 3, Beyond::refused,
+      {"com.microsoft", "VarlenNGramHashMapping", 3, packed, 3, 3, Beyond::refused,
        [](int64_t) {
          return Numbers{1, 2, 3};
        }},

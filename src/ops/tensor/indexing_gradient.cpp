@@ -150,6 +150,7 @@ struct SliceGrad {
       const int axis = normalise_axis(c.has_input(4) ? c.value_at(4, i) : i, k.rank, "axes");
       const int64_t step = c.has_input(5) ? c.value_at(5, i) : 1, extent = x[axis];
       int64_t start = c.value_at(2, i);
+      if (step == 0) throw Error(ErrorCode::invalid_argument, "a step is 0");
       if (start < 0) start += extent;
       strides[axis] = step;
       starts[axis] = step > 0 ? std::clamp<int64_t>(start, 0, extent) : std::clamp<int64_t>(start, 0, std::max<int64_t>(extent - 1, 0));

@@ -131,7 +131,7 @@ std::vector<OpDef> nhwc_pool_ops() {
           {.name = "NhwcAffine",
            .domain = "treadle",
            .since = {1},
-           .inputs = {{"X", kPoolType}, {"scale", kPoolType}, {"shift", kPoolType}},
+           .inputs = {{"X", kPoolType, "", Presence::required, of_ranks(1)}, {"scale", kPoolType}, {"shift", kPoolType}},
            .outputs = {{"Y", kPoolType}},
            .attributes = {{"relu", int64_t{0}}},
            .infer = infer_scaled,
