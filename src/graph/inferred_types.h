@@ -28,8 +28,8 @@ struct CarriedTypes {
   size_t first_input = 0;
   std::vector<Type> types;  // empty: not yet
 };
-/// Of a body in the outermost inference under way in this thread. A loop around it asks again with weaker types: going on from here, and not
-/// from the start, nests of loops take no exponential time.
+/// Of a body in the outermost inference under way in this thread. A loop around it asks again with weaker types: going on from here, and
+/// not from the start, nests of loops take no exponential time.
 CarriedTypes& carried_types(const Body& body);
 
 /// For operators' inference: noted for the infer_alone() under way in this thread, if there is one, so that a binding can compare.

@@ -212,8 +212,7 @@ bool LayoutPass::conv(const Node& node) {
       return "its weights are " + found(g_, node.inputs[1]) +
              "; constants of the input's rank are needed, or computed ones whose shape is known";
     });
-  if (!fits_window(node, *shape))
-    return declined(node, [&] { return "its window of " + to_string(*shape) + " is too large"; });
+  if (!fits_window(node, *shape)) return declined(node, [&] { return "its window of " + to_string(*shape) + " is too large"; });
   NodeSpec spec = layout_operator(node);
   spec.inputs[0] = channels_last(node.inputs[0], node.id);
   replace(node, std::move(spec));

@@ -64,7 +64,8 @@ TEST(Contract, OperandsOfAListHaveOneType) {
 
 TEST(Contract, AnOutputThatAnOldOperatorNeverHadIsRefused) {
   GraphBuilder b;
-  const NodeId id = b.graph().add_node({.op_type = "Hardmax", .inputs = {b.graph().add_input("x", Type::tensor(DType::float32))}, .num_outputs = 2});
+  const NodeId id =
+      b.graph().add_node({.op_type = "Hardmax", .inputs = {b.graph().add_input("x", Type::tensor(DType::float32))}, .num_outputs = 2});
   b.graph().node(id).version = 11;
   for (const ValueId output : b.graph().node(id).outputs) b.graph().outputs.push_back(output);
   const std::string error = error_of([&] { onnx::upgrade(b.graph()); });
