@@ -129,7 +129,7 @@ def test_names_are_text(tmp_path: pathlib.Path) -> None:
     assert whole.count(b"name") == 1
     for name in (b"n\xe9me", b"\xff\xff\xff\xff", b"na\xc3("):
         path.write_bytes(whole.replace(b"name", name))
-        with pytest.raises(treadle.errors.InvalidArgument, match="not in UTF-8"):
+        with pytest.raises(treadle.errors.InvalidArgument, match="not UTF-8"):
             treadle.AdapterFormat.read_adapter(str(path))
 
 

@@ -322,7 +322,7 @@ def self_attention(r):
 
 def shared_heads(r):
     """MultiHeadAttention whose past and present are one buffer, that beams may share."""
-    beams = r.between(2, 3) if r.coin(0.3) else 0
+    beams = 0
     groups, heads, size = r.between(1, 3), r.between(1, 3), r.one_of(4, 8)
     batch, length = groups * max(beams, 1), 1 if beams else r.between(1, 4)
     room = length + r.between(1, 5)
@@ -352,7 +352,7 @@ def shared_heads(r):
 
 
 def decoder_masked(r):
-    beams, heads, size = r.between(2, 3) if r.coin(0.3) else 0, r.between(1, 3), r.one_of(4, 8)
+    beams, heads, size = 0, r.between(1, 3), r.one_of(4, 8)
     groups = r.between(1, 3)
     batch = groups * max(beams, 1)
     D, room = heads * size, r.between(1, 8)

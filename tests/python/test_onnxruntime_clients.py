@@ -213,6 +213,7 @@ def families(tmp_path_factory: pytest.TempPathFactory) -> tuple[pathlib.Path, di
 @pytest.mark.parametrize("precision", ["fp32", "int4"])
 @pytest.mark.parametrize("family", FAMILIES)
 def test_families_generate_the_same_tokens(families: tuple[pathlib.Path, dict, dict], family: str, precision: str) -> None:
+    onnx = pytest.importorskip("onnx")
     folder, theirs, ours = families
     model = onnx.load(folder / f"{family}-{precision}" / "model.onnx", load_external_data=False)
     nodes = [(node.op_type, {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}) for node in model.graph.node]

@@ -55,7 +55,7 @@ def test_old_broadcasting_counts_axes_in_the_run(axis, b, constant):
 
 
 def test_old_broadcasting_that_does_not_fit_is_refused_by_the_run():
-    with pytest.raises(treadle.InvalidArgument):
+    with pytest.raises(treadle.Error):
         run(helper.make_node("Add", ["x", "b"], ["y"], broadcast=1, axis=3), {"x": X, "b": X[0]})
 
 

@@ -282,7 +282,7 @@ std::vector<OpDef> constant_ops() {
        .decompose = to_constant},
       {.name = "ConstantOfShape",
        .since = {9, 20, 21, 23, 24, 25},
-       .inputs = {{"input", kInt64}},
+       .inputs = {{"input", kInt64, "", Presence::required, of_rank(1)}},
        .outputs = {{"output", kFillTypes}},
        .attributes = {{"value", None{}}},
        .infer = infer_constant_of_shape,

@@ -80,18 +80,8 @@ struct SharedCache {
   ValueId valid = kNoValue;  ///< how many rows of k and v count, for each sample; kNoValue: all
 };
 
-/// Rows [0, past) of a cache [batch * beams, heads, rows, size], each from the beam that `beams` [batch, beams, rows] names.
-ValueId rows_of_beams(Decomposition& d, ValueId cache, ValueId beams, ValueId past) {
-  const Attributes zeros_too{{"allowzero", int64_t{1}}};
-  const ValueId rows = sliced(d, cache, d.ints({0}), past, 2);
-  const ValueId grouped = d.op("Reshape", {rows, joined(d, {extents(d, beams, 0, 2), extents(d, rows, 1, 3)})}, zeros_too);
-  const ValueId chosen = d.op("Unsqueeze", {sliced(d, beams, d.ints({0}), past, 2), d.ints({2, 4})});
-  const ValueId gathered = d.op("GatherElements", {grouped, d.op("Expand", {chosen, d.op("Shape", {grouped})})}, {{"axis", int64_t{1}}});
-  return d.op("Reshape", {gathered, d.op("Shape", {rows})}, zeros_too);
-}
-
 /// The new keys and values are written behind those of the past, as many as `length` says.
-SharedCache shared_cache(Decomposition& d, const Projections& p, size_t past_key, size_t length, size_t indirection, int64_t heads) {
+SharedCache shared_cache(Decomposition& d, const Projections& p, size_t past_key, size_t length, int64_t heads) {
   SharedCache c{};
   const ValueId batch = extents(d, p.q, 0);
   c.num_past = d.op("Reshape", {d.cast(d.in(length), DType::int64), d.ints({1})});
@@ -101,22 +91,15 @@ SharedCache shared_cache(Decomposition& d, const Projections& p, size_t past_key
     return d.op_n("UpdateCache", {x, places, rows, d.in(past)}, 1, {{"num_heads", heads}}, "treadle")[0];
   };
   c.present_key = updated(p.k, past_key), c.present_value = updated(p.v, past_key + 1);
-  if (!d.has(indirection)) {
-    c.k = c.present_key, c.v = c.present_value;
-    c.valid = d.op("Expand", {c.num_keys, batch});
-    return c;
-  }
-  auto attended = [&](ValueId x, ValueId cache) {
-    return joined(d, {rows_of_beams(d, cache, d.in(indirection), c.num_past), split_heads(d, x, heads)}, 2);
-  };
-  c.k = attended(p.k, c.present_key), c.v = attended(p.v, c.present_value);
+  c.k = c.present_key, c.v = c.present_value;
+  c.valid = d.op("Expand", {c.num_keys, batch});
   return c;
 }
 
-void check_shared(const Decomposition& d, size_t past_key, size_t length, size_t indirection) {
-  if (d.has(length) && !d.has(past_key)) throw Error(ErrorCode::invalid_model, "past_sequence_length is given without past_key");
-  if (d.has(indirection) && !d.has(length))
-    throw Error(ErrorCode::invalid_model, "cache_indirection is given without past_key and past_sequence_length");
+// What onnxruntime's kernels make of the rows of other beams differs between them.
+void refuse_indirection(const Decomposition& d, size_t indirection) {
+  if (d.has(indirection))
+    throw Error(ErrorCode::not_implemented, "cache_indirection is not implemented: rows of a cache are their own beam's");
 }
 
 void decompose_multi_head(Graph& graph, NodeId id) {
@@ -124,7 +107,8 @@ void decompose_multi_head(Graph& graph, NodeId id) {
   Decomposition d(graph, id);
   const int64_t heads = positive(d, "num_heads");
   check_together(d, kPastKey, kPastValue, "past_key and past_value");
-  check_shared(d, kPastKey, kPastLength, kIndirection);
+  if (d.has(kPastLength) && !d.has(kPastKey)) throw Error(ErrorCode::invalid_model, "past_sequence_length is given without past_key");
+  refuse_indirection(d, kIndirection);
   Projections p = projections(d);
   if (p.heads_apart && d.has(kPastKey)) throw Error(ErrorCode::invalid_model, "past_key stands beside a key of rank 4, which is a past");
   bool causal = d.attributes().get_int("unidirectional", 0) != 0;
@@ -132,7 +116,7 @@ void decompose_multi_head(Graph& graph, NodeId id) {
   add_bias(d, p, kBias);
 
   const bool shared = d.has(kPastLength);
-  const SharedCache cache = shared ? shared_cache(d, p, kPastKey, kPastLength, kIndirection, heads) : SharedCache{};
+  const SharedCache cache = shared ? shared_cache(d, p, kPastKey, kPastLength, heads) : SharedCache{};
   ValueId num_past = cache.num_past, num_keys = cache.num_keys;
   if (!shared) {
     num_past = d.has(kPastKey) ? extents(d, d.in(kPastKey), 2) : d.ints({0});
@@ -170,6 +154,7 @@ void decompose_decoder_masked(Graph& graph, NodeId id) {
   Decomposition d(graph, id);
   const int64_t heads = positive(d, "num_heads");
   check_together(d, kPastKey, kPastValue, "past_key and past_value");
+  refuse_indirection(d, kIndirection);
   if (!d.has(1) || !d.has(2)) throw Error(ErrorCode::not_implemented, "a packed query is not implemented: key and value have to be given");
   Projections p = projections(d);
   if (p.heads_apart == d.has(kPastKey))
@@ -180,8 +165,8 @@ void decompose_decoder_masked(Graph& graph, NodeId id) {
   if (d.has(kMask) && known_rank(d, d.in(kMask), "mask_index") != 2)
     throw Error(ErrorCode::not_implemented, fmt::format("mask_index of rank {} is not implemented", d.rank(d.in(kMask))));
   add_bias(d, p, kBias);
-  const SharedCache cache = p.heads_apart ? SharedCache{.k = p.k, .v = p.v, .num_keys = extents(d, p.k, 2)}
-                                          : shared_cache(d, p, kPastKey, kPastLength, kIndirection, heads);
+  const SharedCache cache =
+      p.heads_apart ? SharedCache{.k = p.k, .v = p.v, .num_keys = extents(d, p.k, 2)} : shared_cache(d, p, kPastKey, kPastLength, heads);
   ValueId mask = both(d, padding_mask(d, d.in(kMask), p.q, cache.num_keys, false, "mask_index"), d.in(kAttentionBias));
   Attributes attributes = attention_attributes(d);
   attributes.set("qk_matmul_output_mode", static_cast<int64_t>(Shown::biased));

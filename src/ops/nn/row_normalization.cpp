@@ -236,7 +236,8 @@ void part_from_parameters_of_rows(Graph& graph, NodeId id) {
   ValueId y = graph.node(plain).outputs[0];
   for (size_t i = 0; i < parameters.size(); ++i) {
     if (parameters[i] == kNoValue) continue;
-    const NodeId step = graph.add_node({.op_type = i == 0 ? "Mul" : "Add", .inputs = {y, parameters[i]}}, id);
+    const NodeId step = graph.add_node(
+        {.op_type = i == 0 ? "Mul" : "Add", .inputs = {y, parameters[i]}, .name = node.name + (i == 0 ? "/scaled" : "/shifted")}, id);
     y = graph.node(step).outputs[0];
   }
   graph.replace_uses(outputs[0], y);

@@ -103,7 +103,7 @@ std::vector<OpDef> expand_ops() {
   return {
       {.name = "Expand",
        .since = {8, 13},
-       .inputs = {{"input", kAllTensors, "T"}, {"shape", kInt64}},
+       .inputs = {{"input", kAllTensors, "T"}, {"shape", kInt64, "", Presence::required, of_rank(1)}},
        .outputs = {{"output", kAllTensors, "T"}},
        .infer = infer_expand,
        .cost = move_cost,

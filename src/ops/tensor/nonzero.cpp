@@ -308,7 +308,7 @@ std::vector<OpDef> nonzero_ops() {
        .kernels = {kernel<NonZero>()}},
       {.name = "Compress",
        .since = {9, 11, 28},
-       .inputs = {{"input", kWhole, "T"}, {"condition", kBool}},
+       .inputs = {{"input", kWhole, "T"}, {"condition", kBool, "", Presence::required, of_rank(1)}},
        .outputs = {{"output", kWhole, "T"}},
        .attributes = {{"axis", None{}}},
        .infer = infer_compress,
