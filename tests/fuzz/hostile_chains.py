@@ -381,9 +381,9 @@ def many_parts(draw):
 @chain
 def long_names(draw):
     """Names that errors, notes and prefixes repeat."""
-    name = "x" * 40_000
-    model = _model([_node(draw.choice(["Relu", "Reshape", "Nothing", "Concat"]), [name, name], "y")], [(name, FLOAT, ["n" * 20_000, 3])])
-    model.graph.node[0].name = name[: 30_000]
+    name = "x" * 20_000
+    model = _model([_node(draw.choice(["Relu", "Reshape", "Nothing", "Concat"]), [name, name], "y")], [(name, FLOAT, ["n" * 10_000, 3])])
+    model.graph.node[0].name = name[: 15_000]
     return model
 
 
