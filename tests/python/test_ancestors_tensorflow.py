@@ -108,6 +108,10 @@ def test_a_partial_run():
         assert not run.advance()
         return run, run.yielded["a"].numpy().copy()
 
+    def advance_twice(run):
+        assert not run.advance()  # it waits for its input
+        run.advance()
+
     def raises(fact, match, function, *arguments):
         assert facts[fact][0] == "InvalidArgumentError"
         with pytest.raises((errors.InvalidArgument, ValueError), match=match):
@@ -122,7 +126,7 @@ def test_a_partial_run():
     run, out = begin()
     raises("before_its_feed", "not at its end", run.outputs)
     raises("undeclared_feed", "takes 1 values back, got 2", run.resume, [out, out])
-    raises("set_up_without_a_needed_feed", '"x"', lambda: session.partial_run({}).advance())
+    raises("set_up_without_a_needed_feed", '"x"', lambda: advance_twice(session.partial_run({})))
     raises("undeclared_feed", '"other"', lambda: session.partial_run({"x": x, "other": x}).advance())
     # A fetch is consumed in TensorFlow; what a Yield hands out can be read until the run goes on.
     assert facts["fetched_again"] == ["InvalidArgumentError", "The fetch a:0 has already been fetched."]

@@ -420,7 +420,7 @@ OTHER_COUNTS = {
     "com.microsoft::QLinearConcat", "com.microsoft::QLinearGlobalAveragePool", "com.microsoft::QLinearSoftmax", "com.microsoft::QLinearWhere",
 }
 OTHER_ATTRIBUTES = {
-    "::BatchNormalization", "ai.onnx.ml::LabelEncoder", "com.microsoft::DequantizeLinear", "com.microsoft::QuantizeLinear",
+    "ai.onnx.ml::LabelEncoder", "com.microsoft::DequantizeLinear", "com.microsoft::QuantizeLinear",
     "com.microsoft::TransposeMatMul", "com.microsoft::WhisperBeamSearch",
 }
 
