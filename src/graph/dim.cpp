@@ -111,7 +111,12 @@ std::optional<Polynomial> divide_exactly(const Polynomial& p, const Term& diviso
   return quotient;
 }
 
-size_t mix(size_t seed, size_t value) { return seed ^ (value + 0x9e3779b97f4a7c15ULL + (seed << 6) + (seed >> 2)); }
+// Operands are addresses a fixed distance apart: every bit of theirs has to reach every bit of the hash, or whole chains collide.
+size_t mix(size_t seed, size_t value) {
+  uint64_t hash = (uint64_t{seed} ^ uint64_t{value}) * 0x9e3779b97f4a7c15U;
+  hash = (hash ^ hash >> 32U) * 0xd6e8feb86659fd93U;
+  return static_cast<size_t>(hash ^ hash >> 32U);
+}
 
 size_t hash_of(const Dim& dim) { return dim.is_const() ? std::hash<int64_t>()(dim.value()) : std::hash<const void*>()(dim.expr()); }
 
