@@ -104,6 +104,9 @@ class Evaluation final : public DeferringOperands {
     void* state = aligned(e_.state, kernel_.state_bytes, alignof(std::max_align_t));
     kernel_.bind(state, bind);
     const size_t scratch_bytes = bind.scratch_bytes();
+    if (scratch_bytes > e_.max_output_bytes)
+      throw Error(ErrorCode::resource_exhausted,
+                  fmt::format("scratch of {} bytes; at most {} are allowed here", scratch_bytes, e_.max_output_bytes));
     if (scratch_bytes > 0 && (!e_.scratch || e_.scratch->size_bytes() < scratch_bytes)) {
       AllocationScope scope(AllocationScope::current(), MemoryClass::scratch);
       e_.scratch.reset();

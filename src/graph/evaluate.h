@@ -18,7 +18,7 @@ namespace treadle {
 struct Evaluator {
   ThreadPool* pool = nullptr;
   uint64_t run_id = 0;
-  size_t max_output_bytes = SIZE_MAX;  ///< of one output; more is Error(resource_exhausted)
+  size_t max_output_bytes = SIZE_MAX;  ///< of one output, and of the scratch; more is Error(resource_exhausted)
   /// What a kernel that goes on elsewhere (graph/deferred.h) may ask: true if the run is to stop. Empty: it is not.
   std::function<bool()> stop_requested;
   /// Where outputs lie: a device's memory; empty: the host's.

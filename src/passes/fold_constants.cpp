@@ -96,6 +96,7 @@ class ConstantFolder {
       const auto count = static_cast<double>(shapes[k].num_elements());
       elements += steps_over(shapes[k]);
       if (!is_output) continue;
+      elements += count * static_cast<double>(graph_.value(id).uses.size());  // each reader will look through it: to pack it, to compare it
       const double bytes = type.dtype == DType::string ? count * static_cast<double>(text_bytes_each(node))
                                                        : static_cast<double>(size_bytes(type.dtype, shapes[k].num_elements()));
       made_bytes += bytes;

@@ -111,6 +111,22 @@ TEST(FoldConstants, WhatIsLetGoMayBeSpentAgain) {
   EXPECT_EQ(limits.bytes, 10'000 - 4096);
 }
 
+// A kernel looks through a constant that it packs, for each of its nodes.
+TEST(FoldConstants, WhatManyReadCostsThemAll) {
+  auto with = [](int readers) {
+    GraphBuilder b;
+    const ValueId x = b.input("x", {1000}), large = b.op("large", "ConstantOfShape", {b.ints("shape", {1000})});
+    for (int i = 0; i < readers; ++i) b.output(b.op("y" + std::to_string(i), "Add", {x, large}));
+    return b.take();
+  };
+  FoldLimits limits;
+  limits.operations = 50'000;
+  auto many = with(100);
+  EXPECT_EQ(passes::fold_constants(*many, limits, INT64_MAX), 0);
+  auto few = with(10);
+  EXPECT_EQ(passes::fold_constants(*few, limits, INT64_MAX), 1);
+}
+
 TEST(FoldConstants, ASmallModelMaySpendLittle) {
   auto with = [](int64_t elements) {
     GraphBuilder b;
