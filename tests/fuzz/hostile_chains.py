@@ -379,11 +379,66 @@ def many_parts(draw):
 
 
 @chain
+def equal_names(draw):
+    nodes = _repeat(draw.choice(["Relu", "Gelu", "Identity"]), 3500, lambda x: [x])
+    for node in nodes:
+        node.name = "n"
+    return _model(nodes, [("x", FLOAT, ["n"])])
+
+
+@chain
+def empty_messages(draw):
+    """Two bytes each in the file."""
+    model = _model([_node("Relu", ["x"], "y")], [("x", FLOAT, ["n"])])
+    kind = draw.randrange(9)
+    if kind < 3:
+        lists = [model.graph.value_info, model.graph.input, model.graph.initializer, model.graph.sparse_initializer, model.graph.quantization_annotation]
+        field = draw.choice(lists)
+        field.extend([type(field.add())()] * 49_000)
+    elif kind < 6:
+        field = draw.choice([model.functions, model.opset_import, model.metadata_props, model.graph.node[0].attribute, model.graph.node[0].metadata_props])
+        field.extend([type(field.add())()] * 49_000)
+    elif kind == 6:
+        model.graph.node[0].op_type = draw.choice(["Relu", "Concat", "Sum", "Loop", "Clip"])
+        model.graph.node[0].input.extend([""] * 49_000)
+    elif kind == 7:
+        model.graph.node[0].op_type = draw.choice(["Relu", "Split", "If"])
+        model.graph.node[0].output.extend([""] * 49_000)
+    else:
+        model.graph.initializer.append(helper.make_tensor("t", STRING, [45_000], [b""] * 45_000))
+    return model
+
+
+@chain
+def long_lists(draw):
+    """An attribute of as many numbers as the file has room for."""
+    op, attribute = draw.choice([("Transpose", "perm"), ("MaxPool", "kernel_shape"), ("TreeEnsembleRegressor", "nodes_treeids"), ("TfIdfVectorizer", "ngram_counts")])
+    opset = {"domain": "ai.onnx.ml"} if op.startswith("Tree") else {}
+    model = _model([helper.make_node(op, ["x"], ["y"], **opset, **{attribute: [draw.choice([0, 1])] * 45_000})], [("x", FLOAT, ["n", 3, "h", "w"])])
+    model.opset_import.append(helper.make_opsetid("ai.onnx.ml", 3))
+    return model
+
+
+@chain
+def long_equations(draw):
+    kind = draw.randrange(3)
+    if kind == 0:
+        count = draw.choice([10, 2500])
+        inputs = [(f"x{i}", FLOAT, ["n", "n"]) for i in range(count)]
+        return _model([_node("Einsum", [name for name, _, _ in inputs], "y", equation=",".join(["ij", "jk", "kl"][i % 3] for i in range(count)) + "->il")], inputs)
+    if kind == 1:
+        pattern = draw.choice(["(a{1000}){1000}", "(a|b)*a" + "(a|b)" * 5000, "(" * 20_000 + ")" * 20_000, "[a-z]{9999}" * 1000, "(a*)*" * 5000])
+        model = _model([_node("RegexFullMatch", ["x"], "y", pattern=pattern)], [("x", STRING, ["n"])])
+        return model
+    return _model([_node("StringNormalizer", ["x"], "y", stopwords=["a"] * 20_000)], [("x", STRING, ["n"])])
+
+
+@chain
 def long_names(draw):
     """Names that errors, notes and prefixes repeat."""
-    name = "x" * 20_000
-    model = _model([_node(draw.choice(["Relu", "Reshape", "Nothing", "Concat"]), [name, name], "y")], [(name, FLOAT, ["n" * 10_000, 3])])
-    model.graph.node[0].name = name[: 15_000]
+    name = "x" * 15_000
+    model = _model([_node(draw.choice(["Relu", "Reshape", "Nothing", "Concat"]), [name, name], "y")], [(name, FLOAT, ["n" * 15_000, 3])])
+    model.graph.node[0].name = name
     return model
 
 

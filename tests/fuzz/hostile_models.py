@@ -39,7 +39,7 @@ from judges import model_of  # noqa: E402
 MEMORY_LIMIT = 64 << 20  # beyond what the process has before the load
 FILE_LIMIT = 100_000
 CPU_LIMIT = 20  # seconds; only what never ends meets it
-ADDRESS_LIMIT = 6 << 30  # beyond the process's own
+ADDRESS_LIMIT = 2 << 30  # beyond the process's own
 NUMBERS = [0, 1, -1, 2, 7, 64, 1000, 65_536, 1_000_003, 100_000_007, 1_000_000_007, 2**31 - 1, 2**31, -(2**31), 2**32, 2**40, 2**62, 2**63 - 1, -(2**63)]
 HUGE_FLOATS = [0.0, -1.0, 1e9, 1e30, float("inf"), float("nan")]
 
