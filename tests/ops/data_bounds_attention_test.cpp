@@ -69,7 +69,7 @@ std::vector<BoundsRow> cache_rows() {
        [](int64_t v) { return group_query(0, v); },
        1,
        3,
-       Beyond::too_large,
+       Beyond::refused,
        [](int64_t) { return Numbers{9}; },
        {2}},
       {"com.microsoft", "GroupQueryAttention", 9, turned_query, 0, 2, Beyond::refused,

@@ -48,6 +48,12 @@ ValueId integer(Decomposition& d, int64_t number);
 ValueId split_heads(Decomposition& d, ValueId x, int64_t heads);
 ValueId merge_heads(Decomposition& d, ValueId x);
 
+/// The position of a prompt's token `s`: they follow the first one of `ids`, which may be null. Those that wrap are refused where they are
+/// looked up.
+inline int64_t prompt_position(const int64_t* ids, int64_t s) {
+  return static_cast<int64_t>((ids ? static_cast<uint64_t>(ids[0]) : 0) + static_cast<uint64_t>(s));
+}
+
 /// Zeros, where `keep` is true, and mask_filter_value.
 ValueId added_mask(Decomposition& d, ValueId keep, ValueId like);
 /// The mask of padded keys that com.microsoft describes as lengths [batch] (with starts behind them, if `starts`), or by an element per key

@@ -15,6 +15,13 @@
 namespace treadle::ops {
 namespace {
 
+void check_total(int64_t total, int64_t past, int64_t length) {
+  if (total < length || (total > past && total != past + length))
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("total_sequence_length is {}; with {} new tokens and a cache of {} it has to be {}, or at most the cache's {}",
+                            total, length, past, past + length, past));
+}
+
 void infer_cache_positions(InferContext& c) {
   enum : int { kQuery, kPast, kLengths, kTotal };
   const bool known = c.has_rank(kQuery);
@@ -26,8 +33,11 @@ void infer_cache_positions(InferContext& c) {
   c.set_output(2, DType::int64, {batch, length});
   c.set_output(3, DType::int64, {Dim(1)});
   const auto total = c.known(kTotal);
-  if (total && total->size() == 1 && c.has_input(kPast) && c.has_rank(kPast) && c.rank(kPast) == 4)
-    c.set_known(3, {maximum((*total)[0], c.shape(kPast)[2])});
+  if (!total || total->size() != 1 || !c.has_input(kPast) || !c.has_rank(kPast) || c.rank(kPast) != 4) return;
+  const Dim &all = (*total)[0], &past = c.shape(kPast)[2];
+  // A number that no run takes is refused before memory is asked for it.
+  if (all.is_const() && past.is_const() && length.is_const()) check_total(all.value(), past.value(), length.value());
+  c.set_known(3, {maximum(all, past)});
 }
 
 // Where GroupQueryAttention writes new keys, how many keys are valid then, which positions its queries have, and how long its caches are.
@@ -50,11 +60,7 @@ struct CachePositions {
   }
 
   void check(int64_t total) const {
-    if (total < length || (total > past && total != past + length))
-      throw Error(
-          ErrorCode::invalid_argument,
-          fmt::format("total_sequence_length is {}; with {} new tokens and a cache of {} it has to be {}, or at most the cache's {}", total,
-                      length, past, past + length, past));
+    check_total(total, past, length);
     if (length > 1 && total != length && batch != 1)
       throw Error(ErrorCode::invalid_argument,
                   fmt::format("{} new tokens behind a past, for a batch of {}: either has to be 1", length, batch));
@@ -76,7 +82,7 @@ struct CachePositions {
       for (int64_t s = 0; s < length; ++s) {
         const int64_t own = b * length + s;
         // The positions of a prompt follow the first one that is given.
-        c.out<int64_t>(2)[own] = prompt ? (ids ? ids[0] : 0) + s : ids ? ids[own] : first + s;
+        c.out<int64_t>(2)[own] = prompt ? prompt_position(ids, s) : ids ? ids[own] : first + s;
       }
     }
     *c.out<int64_t>(3) = present;

@@ -77,7 +77,7 @@ struct WindowPositions {
       for (int64_t s = 0; s < length; ++s) {
         const int64_t own = b * length + s;
         // The positions of a prompt follow the first one that is given.
-        c.out<int64_t>(kPositionIds)[own] = prompt ? (ids ? ids[0] : 0) + s : ids ? ids[own] : past + s;
+        c.out<int64_t>(kPositionIds)[own] = prompt ? prompt_position(ids, s) : ids ? ids[own] : past + s;
       }
     }
   }
