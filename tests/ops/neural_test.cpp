@@ -1,6 +1,7 @@
 // Normalisations, resizing, sampling, recurrent layers and attention, where ONNX's own cases leave something out.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 
@@ -185,6 +186,60 @@ TEST(RoiAlign, RefusesImagesThatAreNotThere) {
   EXPECT_EQ(values<float>(run_op({"RoiAlign", 16, {x, rois, tensor<int64_t>({1}, {0})}})[0]), (std::vector<float>{2.5F}));
   EXPECT_THROW(run_op({"RoiAlign", 16, {x, rois, tensor<int64_t>({1}, {1})}}), Error);
   EXPECT_THROW(run_op({"RoiAlign", 16, {x, floats({1, 4}, {0, 0, 1e30F, 1e30F}), tensor<int64_t>({1}, {0})}}), Error);
+}
+
+// Every sample of the region one by one: ONNX's definition. Those far outside of the image count as 0.
+double pooled_by_samples(const std::vector<float>& x, int64_t extent, const std::vector<float>& roi, int64_t ratio, bool maximum) {
+  const double top = roi[1] - 0.5, left = roi[0] - 0.5, height = roi[3] - roi[1], width = roi[2] - roi[0];
+  const auto along = [&](double size) { return ratio > 0 ? ratio : static_cast<int64_t>(std::ceil(size)); };
+  const int64_t rows = along(height), columns = along(width);
+  double sum = 0, largest = -1e30;
+  for (int64_t i = 0; i < rows; ++i) {
+    for (int64_t k = 0; k < columns; ++k) {
+      const double h = top + (static_cast<double>(i) + 0.5) * height / static_cast<double>(rows);
+      const double w = left + (static_cast<double>(k) + 0.5) * width / static_cast<double>(columns), end = static_cast<double>(extent);
+      const bool inside = h >= -1 && h <= end && w >= -1 && w <= end;
+      const double y = std::clamp(h, 0.0, end - 1), z = std::clamp(w, 0.0, end - 1);
+      if (y == std::floor(y) || z == std::floor(z)) largest = std::max(largest, 0.0);  // two of its four neighbours weigh nothing
+      for (int64_t r = 0; r < extent; ++r) {
+        for (int64_t c = 0; c < extent; ++c) {
+          const double weight =
+              std::max(0.0, 1 - std::abs(y - static_cast<double>(r))) * std::max(0.0, 1 - std::abs(z - static_cast<double>(c)));
+          const double part = inside ? weight * x[static_cast<size_t>(r * extent + c)] : 0;
+          sum += part;
+          if (weight > 0 || !inside) largest = std::max(largest, part);
+        }
+      }
+    }
+  }
+  return maximum ? largest : sum / static_cast<double>(rows * columns);
+}
+
+TEST(RoiAlign, CountsSamplesOutsideOfTheImageAsZeros) {
+  const std::vector<float> x{-1, -2, -3, -4, -5, -6, -7, -8, -9.5F};
+  const std::vector<std::vector<float>> regions{{0, 0, 3, 3},         {-40.25F, -17, 60, 44.5F}, {1.25F, 0.5F, 90, 2.75F},
+                                                {-70, -90, -20, -30}, {20, 1, 23.5F, 80},        {0.75F, 1.5F, 2.25F, 2}};
+  for (const auto& roi : regions) {
+    for (int64_t ratio : {0, 1, 7, 50}) {
+      for (const char* mode : {"avg", "max"}) {
+        SCOPED_TRACE(std::string(mode) + ", sampling_ratio " + std::to_string(ratio) + ", left " + std::to_string(roi[0]));
+        Tensor y = run_op({"RoiAlign",
+                           16,
+                           {floats({1, 1, 3, 3}, x), floats({1, 4}, roi), tensor<int64_t>({1}, {0})},
+                           {{"sampling_ratio", ratio}, {"mode", std::string(mode)}}})[0];
+        EXPECT_NEAR(y.data<float>()[0], pooled_by_samples(x, 3, roi, ratio, mode == std::string("max")), 1e-5);
+      }
+    }
+  }
+}
+
+// A run would not end that looked at each of the 10^10 samples.
+TEST(RoiAlign, ARegionFarLargerThanTheImageCostsNoMoreThanTheImage) {
+  Tensor y =
+      run_op({"RoiAlign",
+              16,
+              {floats({1, 1, 2, 2}, {1, 1, 1, 1}), floats({1, 4}, {-50'000, -50'000, 49'999, 49'999}), tensor<int64_t>({1}, {0})}})[0];
+  EXPECT_NEAR(y.data<float>()[0], 9e-10, 1e-9);
 }
 
 // torch.nn.LSTM and torch.nn.GRU; their gates stand in the order i f g o and r z n.

@@ -112,6 +112,29 @@ struct RoiAlign {
             bin_height,
             bin_width};
   }
+  /// The samples of a part that may lie inside of the image: a region far larger than the image costs no more than the image.
+  struct Inside {
+    int64_t first_row, rows, first_column, columns;
+    int64_t count() const { return rows * columns; }
+  };
+  static void inside_along(C start, C bin, int64_t samples, int64_t extent, int64_t& first, int64_t& count) {
+    first = 0, count = samples;
+    if (!(bin > 0)) return;
+    const C each = bin / static_cast<C>(samples), most = static_cast<C>(samples);
+    // One more on either side, for rounding; a start that is no number keeps all, which sample_at sorts out.
+    const C low = (-1 - start) / each - C{2}, high = (static_cast<C>(extent) - start) / each + C{2};
+    if (low > 0) first = static_cast<int64_t>(std::min(low, most));
+    if (high < most) count = static_cast<int64_t>(std::max(high, C{0}));
+    count = std::max<int64_t>(count - first, 0);
+  }
+  Inside inside_of(const Region& region, int64_t bin) const {
+    Inside inside;
+    inside_along(region.top + static_cast<C>(bin / out_width) * region.bin_height, region.bin_height, region.rows, height, inside.first_row,
+                 inside.rows);
+    inside_along(region.left + static_cast<C>(bin % out_width) * region.bin_width, region.bin_width, region.columns, width,
+                 inside.first_column, inside.columns);
+    return inside;
+  }
   /// Sample (i, k) of a part; false if it lies outside of the image.
   bool sample_of(const Region& region, int64_t bin, int64_t i, int64_t k, Sample& s) const {
     const C top = region.top + static_cast<C>(bin / out_width) * region.bin_height;
@@ -126,11 +149,12 @@ struct RoiAlign {
     Sample at[kSamples];
     bool inside[kSamples];
   };
-  // Samples [first, first + kSamples) of a part, which are the same for all channels.
-  void find_samples(const Region& region, int64_t bin, int64_t first, Samples& samples) const {
-    samples.count = std::min(kSamples, region.rows * region.columns - first);
+  // Samples [first, first + kSamples) of those inside of the image, which are the same for all channels.
+  void find_samples(const Region& region, const Inside& inside, int64_t bin, int64_t first, Samples& samples) const {
+    samples.count = std::min(kSamples, inside.count() - first);
     for (int64_t n = 0; n < samples.count; ++n)
-      samples.inside[n] = sample_of(region, bin, (first + n) / region.columns, (first + n) % region.columns, samples.at[n]);
+      samples.inside[n] = sample_of(region, bin, inside.first_row + (first + n) / inside.columns,
+                                    inside.first_column + (first + n) % inside.columns, samples.at[n]);
   }
   // The sum of the samples on top of `total`, or the largest of the weighted neighbours, as the reference has it.
   C pooled(const Samples& samples, const T* src, bool first, C total) const {
@@ -157,12 +181,14 @@ struct RoiAlign {
     T* y = c.out<T>(0) + r * channels * bins;
     Samples samples;
     for (int64_t bin = 0; bin < bins; ++bin) {
+      const Inside inside = inside_of(region, bin);
+      const bool outside = inside.count() < num_samples;  // a sample out there counts as 0
       for (int64_t channel = 0; channel < channels; channel += kChannels) {
         const int64_t some = std::min(kChannels, channels - channel);
         C totals[kChannels] = {};
-        for (int64_t first = 0; first < num_samples; first += kSamples) {
-          if (channel == 0 || num_samples > kSamples) find_samples(region, bin, first, samples);
-          for (int64_t i = 0; i < some; ++i) totals[i] = pooled(samples, x + (channel + i) * plane, first == 0, totals[i]);
+        for (int64_t first = 0; first < inside.count(); first += kSamples) {
+          if (channel == 0 || inside.count() > kSamples) find_samples(region, inside, bin, first, samples);
+          for (int64_t i = 0; i < some; ++i) totals[i] = pooled(samples, x + (channel + i) * plane, first == 0 && !outside, totals[i]);
         }
         for (int64_t i = 0; i < some; ++i) {
           const C mean = totals[i] / static_cast<C>(std::max<int64_t>(num_samples, 1));
@@ -193,9 +219,10 @@ struct RoiAlignGrad {
     typename RoiAlign<T>::Sample s;
     T largest = 0, best_weight = 0;
     int64_t best_at = -1;
-    bool first = true;
-    for (int64_t i = 0; i < region.rows; ++i) {
-      for (int64_t k = 0; k < region.columns; ++k) {
+    const auto box = forward.inside_of(region, bin);
+    bool first = box.count() == region.rows * region.columns;  // otherwise there is a sample outside, which counts as 0
+    for (int64_t i = box.first_row; i < box.first_row + box.rows; ++i) {
+      for (int64_t k = box.first_column; k < box.first_column + box.columns; ++k) {
         const bool inside = forward.sample_of(region, bin, i, k, s);
         if (!forward.takes_maximum) {
           const T share = flow / static_cast<T>(region.rows * region.columns);
