@@ -316,6 +316,24 @@ TEST(Frame, CancelledAndLateRunsStopAndTheProgramStaysUsable) {
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ErrorCode::cancelled);
   }
+  // During the last instruction.
+  struct Canceller final : exec::Observer {
+    std::atomic<bool>& cancel;
+    int left;
+    Canceller(std::atomic<bool>& c, int n) : cancel(c), left(n) {}
+    void ready(const exec::RunState&, const exec::Instruction&) override {}
+    void before(const exec::RunState&, const exec::Instruction&) override { cancel = --left == 0; }
+    void after(const exec::RunState&, const exec::Instruction&, const Device*) override {}
+  } canceller(cancel, static_cast<int>(program.instructions().size()));
+  control.observer = &canceller;
+  cancel = false;
+  try {
+    exec::run(program, feeds, outputs, control);
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::cancelled);
+  }
+  control.observer = nullptr;
   control.cancel = nullptr;
   control.deadline = std::chrono::steady_clock::now() - std::chrono::seconds(1);
   try {

@@ -30,6 +30,7 @@ void PlacedRun::begin_on_host(std::span<const Datum> feeds, std::span<const Datu
 }
 
 void PlacedRun::take_outputs(std::span<Datum> outputs) {
+  check_at_end(program_, control_);
   if (control_.takes_feeds_later) FeedBinder::check_complete(state_);
   outputs_.hand_over(outputs);
 }

@@ -29,6 +29,10 @@ class HostExecutor final : public Executor {
 
 }  // namespace
 
+void check_at_end(const Program& program, const RunControl& control) {
+  if (index_of(program.commit_from()) == program.instructions().size()) control.check();
+}
+
 std::unique_ptr<Executor> make_host_executor(const Program& program) { return std::make_unique<HostExecutor>(program); }
 
 const Instruction& expect_yield(const Run& run) {

@@ -47,6 +47,10 @@ class Executor {
 
 inline void GiveBack::operator()(Run* run) const noexcept { executor->give_back(std::unique_ptr<Run>(run)); }
 
+/// Behind the last instruction: who asked for an end has one, whenever it was, but a run that has updated state says that it did.
+/// @throws Error(cancelled or timed_out)
+void check_at_end(const Program& program, const RunControl& control);
+
 /// On the host. @param program  must outlive the executor.
 std::unique_ptr<Executor> make_host_executor(const Program& program);
 

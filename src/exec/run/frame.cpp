@@ -134,6 +134,7 @@ Datum Frame::take_output(size_t k) {
 }
 
 void Frame::take_outputs(std::span<Datum> outputs) {
+  check_at_end(program_, control_);
   if (control_.takes_feeds_later) FeedBinder::check_complete(state_);
   const AllocationScope room(context_in_nodes(control_.pass), AllocationScope::current_class());
   outputs_.hand_over(outputs);
