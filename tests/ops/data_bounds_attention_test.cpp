@@ -55,6 +55,12 @@ std::vector<BoundsRow> cache_rows() {
                   counting({1, 1, 3, 1}), ints32({narrow(v)})},
                  attributes);
   };
+  auto masked_multi_head = [masked](int64_t v) {
+    BoundsCase c = masked(v);
+    c.attributes = one_head(false);
+    c.inputs.insert(c.inputs.begin() + 3, Datum());  // the bias
+    return c;
+  };
   auto seen_by_decoder = [](int64_t v) {
     Numbers values;
     for (int64_t i = 1; i <= v; ++i) values.push_back(static_cast<double>(i));
@@ -77,6 +83,7 @@ std::vector<BoundsRow> cache_rows() {
          return Numbers{9, 9};
        }},
       {"com.microsoft", "DecoderMaskedMultiHeadAttention", 7, masked, 0, 2, Beyond::refused, seen_by_decoder, {1}},
+      {"com.microsoft", "MultiHeadAttention", 8, masked_multi_head, 0, 2, Beyond::refused, seen_by_decoder, {1}},
   };
 }
 

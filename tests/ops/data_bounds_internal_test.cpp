@@ -270,6 +270,24 @@ std::vector<BoundsRow> loss_and_search_rows() {
     y[static_cast<size_t>(v)] /= 2;
     return y;
   };
+  // A beam of one token, beside a hypothesis of the tokens 5 and 6 or less.
+  auto beams = [](int64_t num_found, bool is_done) {
+    return std::vector<Datum>{tensor<float>({1, 2}, {1, 2}),      tensor<int32_t>({1, 1}, {4}), filled({1}, 1),
+                              tensor<int32_t>({1, 1, 2}, {5, 6}), ints32({narrow(num_found)}),  tensor<bool>({1}, {is_done})};
+  };
+  auto step = [beams](int64_t v) {
+    BoundsCase c{beams(v, false)};
+    c.num_outputs = 8, c.num_compared = 1;
+    return c;
+  };
+  auto sequences = [beams](int64_t found, int64_t returned) {
+    BoundsCase c{beams(found, true)};
+    c.inputs[0] = filled({1}, 1);
+    c.inputs.insert(c.inputs.end(), {Datum(), ints32({narrow(returned)})});
+    c.num_outputs = 2, c.num_compared = 1;
+    return c;
+  };
+  auto padded = [](int64_t v) { return Numbers{v > 0 ? 5.0 : 0, v > 1 ? 6.0 : 0}; };
   auto most = [](int64_t v) { return BoundsCase{{counting({1, 3}), tensor<int32_t>({1, 1}, {0}), scalar(0), ints32({narrow(v)})}}; };
   return {
       {"treadle", "CtcLoss", 1, labels, kMin, 2, Beyond::refused, loss, {-1, 1}},
@@ -277,6 +295,10 @@ std::vector<BoundsRow> loss_and_search_rows() {
       {"treadle", "CumProdGrad", 2, running, -2, 1, Beyond::refused, summed},
       {"treadle", "SparseGather", 1, gathered, -4, 3, Beyond::refused, stored},
       {"treadle", "SearchScores", 1, scores, 0, 2, Beyond::refused, penalised},
+      {"treadle", "BeamStep", 4, step, 0, 2, Beyond::refused, [](int64_t) { return Numbers{2}; }, {1}},
+      {"treadle", "BeamSequences", 4, [sequences](int64_t v) { return sequences(v, 1); }, 0, 2, Beyond::refused, padded, {1}},
+      {"treadle", "BeamSequences", 7, [sequences](int64_t v) { return sequences(2, v); }, 1, 1, Beyond::refused,
+       [padded](int64_t) { return padded(2); }},
       {"treadle", "SearchScores", 3, most, 2, kMax, Beyond::refused,
        [](int64_t) {
          return Numbers{1, 2, 3};

@@ -350,14 +350,15 @@ Model convolution() {
 // Compiled models are found again by what graph_options() says.
 TEST(Options, ThoseThatLeaveTheGraphAloneAreNotInTheCachesKey) {
   const Model model = convolution();
-  const SessionOptions usual;
+  SessionOptions usual;
+  usual.profile_file_prefix = ::testing::TempDir() + "treadle_options_";  // for the session that profiles, which is not asked to end it
   const std::string graph = Session(model, usual).to_text("optimised");
   for (const Option<SessionOptions>& row : session_option_table().rows()) {
     if (!row.settable || !row.never_compiled.empty() || std::holds_alternative<ConfigMember>(row.member)) continue;
     const bool is_extents = row.form == OptionForm::extents, is_names = row.form == OptionForm::names;
     const bool is_number = row.form == OptionForm::integer || row.form == OptionForm::real;
     if (row.form != OptionForm::flag && row.form != OptionForm::choice && !is_number && !is_extents && !is_names) continue;
-    SessionOptions options;
+    SessionOptions options = usual;
     set_option(options, row.name,
                is_extents  ? "n=3"
                : is_names  ? "fuse-conv"
