@@ -48,9 +48,28 @@ Tensor sound_for(const ValueInfo& info, const std::string& path) {
   return Tensor(DType::float32, shape, samples.storage());
 }
 
+bool is_picture(const std::string& path) {
+  const std::string extension = extension_of(path);
+  return extension == ".png" || extension == ".jpg" || extension == ".jpeg";
+}
+
 bool is_known_file(const std::string& path) {
-  static const std::vector<std::string> kKnown{".npz", ".npy", ".pb", ".png", ".jpg", ".jpeg", ".wav"};
-  return std::find(kKnown.begin(), kKnown.end(), extension_of(path)) != kKnown.end();
+  static const std::vector<std::string> kOthers{".npz", ".npy", ".pb", ".wav"};
+  return is_picture(path) || std::find(kOthers.begin(), kOthers.end(), extension_of(path)) != kOthers.end();
+}
+
+// Where the inputs come from.
+struct Sources {
+  bool pictures = false, numbers = false, random = false;  // files of pictures, values in the call, and what is drawn
+};
+
+void refuse_unread(const InputOptions& options, const Sources& sources) {
+  if (const std::string_view option = options.pictures.any(); !option.empty() && !sources.pictures)
+    throw Error(ErrorCode::invalid_argument, fmt::format("{} needs a picture: a .png or .jpg", option));
+  if (options.seed && !sources.random) throw Error(ErrorCode::invalid_argument, "--seed needs random inputs: all are given");
+  if (sources.random || sources.numbers || (options.shapes.empty() && options.dimensions.empty())) return;
+  throw Error(ErrorCode::invalid_argument,
+              fmt::format("{} needs an input that no file gives", options.shapes.empty() ? "--dim" : "--shapes"));
 }
 
 // "1x576" as extents. @throws Error naming the option
@@ -288,7 +307,7 @@ void add_sample_options(CLI::App& app, InputOptions& options) {
   app.add_option("--default-dim", options.default_extent, "Extent of dimensions that neither --shapes nor --dim sets")
       ->check(CLI::NonNegativeNumber)
       ->capture_default_str();
-  app.add_option("--seed", options.seed, "Seed for random inputs")->capture_default_str();
+  app.add_option("--seed", options.seed, "Seed for random inputs")->default_str("0");
   add_picture_options(app, options.pictures);
 }
 
@@ -319,7 +338,9 @@ void add_session_options(CLI::App& app, SessionOptions& options) {
 
 void check_extents(const std::vector<ValueInfo>& inputs, const InputOptions& options) { (void)given_dimensions(inputs, options); }
 
-MadeFeeds make_feeds(const std::vector<ValueInfo>& inputs, const InputOptions& options) {
+namespace {
+
+MadeFeeds make_feeds(const std::vector<ValueInfo>& inputs, const InputOptions& options, Sources& sources) {
   Extents extents(inputs, options);
   MadeFeeds made;
   std::vector<std::pair<const ValueInfo*, std::string>> literals;  // behind the files, which tell extents
@@ -341,10 +362,13 @@ MadeFeeds make_feeds(const std::vector<ValueInfo>& inputs, const InputOptions& o
     if (equals == std::string::npos && position >= inputs.size())
       throw Error(ErrorCode::invalid_argument, fmt::format("\"{}\": the model has {} inputs only", given, inputs.size()));
     const ValueInfo& info = equals == std::string::npos ? inputs[position++] : input_of(inputs, argument.substr(0, equals));
-    if (is_literal(info, given))
+    if (is_literal(info, given)) {
       literals.emplace_back(&info, given);
-    else
-      add_read(info, read_input(info, given, options.pictures));
+      sources.numbers = true;
+      continue;
+    }
+    sources.pictures |= is_picture(given);
+    add_read(info, read_input(info, given, options.pictures));
   }
   auto add_made = [&](const ValueInfo& info, Tensor value) {
     extents.note_assumed(info, value.shape(), made.assumed);
@@ -354,13 +378,23 @@ MadeFeeds make_feeds(const std::vector<ValueInfo>& inputs, const InputOptions& o
     add_made(*info, literal(*info, text, extents.of(*info)));
     extents.learn(*info, made.values.at(info->name));
   }
-  std::mt19937_64 random(options.seed);
+  std::mt19937_64 random(options.seed.value_or(0));
   for (const ValueInfo& info : inputs) {
     if (made.values.contains(info.name)) continue;
     if (info.type.rfind("tensor", 0) != 0)
       throw Error(ErrorCode::invalid_argument, fmt::format("the input \"{}\" is {}: give it a file", info.name, info.type));
     add_made(info, random_tensor(info, extents.of(info), random));
+    sources.random = true;
   }
+  return made;
+}
+
+}  // namespace
+
+MadeFeeds make_feeds(const std::vector<ValueInfo>& inputs, const InputOptions& options) {
+  Sources sources;
+  MadeFeeds made = make_feeds(inputs, options, sources);
+  refuse_unread(options, sources);
   return made;
 }
 
@@ -422,11 +456,19 @@ std::string summary(const Datum& datum, int64_t max_elements) {
 std::map<std::string, Datum> make_sample(const std::vector<ValueInfo>& infos, const InputOptions& options,
                                          const std::vector<std::string>& files, int64_t i, AssumedExtents& assumed) {
   InputOptions inputs = options;
-  inputs.seed += static_cast<uint64_t>(i);
+  inputs.seed = options.seed.value_or(0) + static_cast<uint64_t>(i);
   if (i < static_cast<int64_t>(files.size())) inputs.files = {files[static_cast<size_t>(i)]};
-  MadeFeeds made = make_feeds(infos, inputs);
+  Sources sources;
+  MadeFeeds made = make_feeds(infos, inputs, sources);
   assumed.merge(made.assumed);
   return std::move(made.values);
+}
+
+void check_sample_options(const std::vector<ValueInfo>& infos, const InputOptions& options, const std::vector<std::string>& files,
+                          int64_t count) {
+  // What a file leaves out is random as well.
+  refuse_unread(options, {.pictures = std::any_of(files.begin(), files.end(), is_picture),
+                          .random = infos.size() > 1 || count > static_cast<int64_t>(files.size())});
 }
 
 std::vector<std::string> sample_files(const std::vector<std::string>& paths) {

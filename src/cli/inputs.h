@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <optional>
 #include <set>
 #include <string>
 #include <string_view>
@@ -25,7 +26,7 @@ struct InputOptions {
   std::vector<std::string> shapes;      // NAME:1x576
   PictureOptions pictures;
   int64_t default_extent = 1;
-  uint64_t seed = 0;
+  std::optional<uint64_t> seed;
   std::string_view setters = "--dim NAME=EXTENT or --shapes INPUT:EXTENTS";  // what sets extents, for texts
 };
 
@@ -46,7 +47,7 @@ struct MadeFeeds {
 
 /// One value per input of the model: from its file or literal, or random (floats in [0, 1), integers 0 or 1, bools, empty strings).
 /// Symbols have the extents that files give them.
-/// @throws Error naming the input or the file.
+/// @throws Error naming the input or the file, or an option that nothing reads (of pictures, seeds, extents).
 MadeFeeds make_feeds(const std::vector<ValueInfo>& inputs, const InputOptions& options);
 
 /// "N=1, images axis 2=1", as JSON has it; empty if there are none.
@@ -74,6 +75,9 @@ std::string summary(const Datum& datum, int64_t max_elements = 8);
 /// @param assumed  gets what was assumed for this sample.
 std::map<std::string, Datum> make_sample(const std::vector<ValueInfo>& infos, const InputOptions& options,
                                          const std::vector<std::string>& files, int64_t i, AssumedExtents& assumed);
+/// @throws Error naming an option that none of `count` samples reads, the first of which are the files'.
+void check_sample_options(const std::vector<ValueInfo>& infos, const InputOptions& options, const std::vector<std::string>& files,
+                          int64_t count);
 /// The files of the arguments and folders, one sample each, in order of their names.
 /// @throws Error(not_found) for a folder without any
 std::vector<std::string> sample_files(const std::vector<std::string>& paths);

@@ -105,6 +105,16 @@ std::vector<int64_t> parse_size(const std::string& text, const char* option) {
 
 }  // namespace
 
+std::string_view PictureOptions::any() const {
+  if (!preset.empty()) return "--preset";
+  if (!mean.empty()) return "--mean";
+  if (!std.empty()) return "--std";
+  if (range) return "--range";
+  if (bgr) return *bgr ? "--bgr" : "--rgb";
+  if (!resize.empty()) return "--resize";
+  return crop.empty() ? "" : "--crop";
+}
+
 void add_picture_options(CLI::App& app, PictureOptions& options) {
   const std::string group = "Pictures";
   std::vector<std::string> names;
@@ -122,7 +132,9 @@ void add_picture_options(CLI::App& app, PictureOptions& options) {
   app.add_option("--range", options.range, "Value of a white pixel before --mean and --std: 1 (default) or 255")
       ->check(CLI::PositiveNumber)
       ->group(group);
-  app.add_flag("--bgr,!--rgb", options.bgr, "Order of the channels")->group(group);
+  app.add_flag_function(
+         "--bgr,!--rgb", [&options](int64_t count) { options.bgr = count > 0; }, "Order of the channels")
+      ->group(group);
   auto size = [&](const char* name, std::vector<int64_t>& extents, const char* what) {
     app.add_option_function<std::string>(
            name, [name, &extents](const std::string& given) { extents = parse_size(given, name); }, what)

@@ -3,6 +3,7 @@
 
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "treadle/model.h"
@@ -21,6 +22,8 @@ struct PictureOptions {
   std::optional<double> range;        // a white pixel's value, before mean and std: 1 or 255
   std::optional<bool> bgr;            // the order of channels; absent: RGB
   std::vector<int64_t> resize, crop;  // one number: the shorter side, or a square; two: height, width
+  /// The name of an option that was given; empty if none was.
+  std::string_view any() const;
 };
 
 void add_picture_options(CLI::App& app, PictureOptions& options);

@@ -31,6 +31,7 @@ int choose(const PrecisionArguments& a) {
   const Model model = Model::load(a.model);
   const std::vector<std::string> files = sample_files(a.data);
   const int64_t count = files.empty() ? a.random_samples : static_cast<int64_t>(files.size());
+  check_sample_options(model.inputs(), a.inputs, files, count);
   int64_t next = 0;
   AssumedExtents assumed;
   PrecisionChoice choice;

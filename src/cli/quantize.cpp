@@ -140,6 +140,7 @@ int run_quantize(QuantizeArguments& a) {
   if (o.mode == QuantizeMode::qdq && count == 0)
     throw Error(ErrorCode::invalid_argument,
                 "mode qdq needs values that the inputs take in use: --data FILE or FOLDER, or --random 8 to try the command");
+  check_sample_options(model.inputs(), a.inputs, files, count);
   AssumedExtents assumed;
   auto sample = [&](int64_t i) { return make_sample(model.inputs(), a.inputs, files, i, assumed); };
   int64_t next = 0;

@@ -140,6 +140,9 @@ class TrainingRun {
           std::max<int64_t>(a_.epochs * loader_->batches_per_epoch() / std::max(a_.trainer.accumulation_steps, 1), 1);
     if (!trainer_) trainer_.emplace(model_, a_.trainer);
     // With a scaled loss, the trainer itself skips steps whose gradients are not finite.
+    if (a_.unchecked && trainer_->loss_scale())
+      throw Error(ErrorCode::invalid_argument,
+                  "--no-check needs a loss that is not scaled: no step of a scaled one looks for NaN in each node");
     if (!a_.unchecked && !trainer_->loss_scale()) run_options_.check_finite = FiniteCheck::nan;
     resume();
     log_.emplace(a_.log, resumed_, a_.tensorboard);

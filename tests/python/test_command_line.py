@@ -54,6 +54,10 @@ def product(tmp_path):
 # Options that nothing would read, behind the command and the model.
 WITHOUT_EFFECT = [
     (["run", DIGITS, "--labels", "classes.txt"], "--top"),
+    (["run", DIGITS, "--mean", "0.5"], "a picture"),
+    (["run", DIGITS, "--rgb", "image=0"], "a picture"),
+    (["run", DIGITS, "--seed", "3", "image=0"], "random inputs"),
+    (["bench", DIGITS, "--crop", "8", "--runs", "1"], "a picture"),
     (["bench", DIGITS, "--seconds", "3", "--runs", "2"], "no --runs"),
     (["bench", DIGITS, "--python", "python3"], "--compare"),
     (["compare", DIGITS, "--python", "python3", "--with", "optimised"], "--with onnxruntime"),
@@ -66,6 +70,7 @@ WITHOUT_EFFECT = [
     (["compile", DIGITS, "--output", "x.treadle", "--verify"], "no --verify"),
     (["explain", DIGITS, "--top", "3", "--json"], "the table"),
     (["precision", DIGITS, "--random", "3", "--data", "x.npz"], "no --data"),
+    (["precision", DIGITS, "--preset", "imagenet", "--random", "1"], "a picture"),
     (["profile", DIGITS, "--seconds", "3", "--runs", "2"], "no --runs"),
     (["profile", DIGITS, "--sort", "name", "--json"], "the tables"),
     (["profile", DIGITS, "--top", "3", "--tree"], "the tables"),
@@ -78,6 +83,7 @@ WITHOUT_EFFECT = [
     (["quantize", DIGITS, "--compared", "8", "-o", "q.onnx"], "samples"),
     (["quantize", DIGITS, "--dim", "batch=2", "-o", "q.onnx"], "samples"),
     (["quantize", DIGITS, "--quiet", "-o", "q.onnx", "--json"], "the table"),
+    (["quantize", DIGITS, "--bgr", "-o", "q.onnx", "--mode", "qdq", "--random", "1"], "a picture"),
 ]
 
 
@@ -119,6 +125,15 @@ def test_wrong_calls_end_with_a_message(program, arguments, expected):
     run = subprocess.run([program, *arguments], capture_output=True, text=True)
     assert run.returncode > 0, "an error, not a signal"
     assert expected in run.stderr
+
+
+@pytest.mark.parametrize(("option", "value"), [("--dim", "batch=2"), ("--shapes", "image:2x1x8x8"), ("--seed", "1"), ("--bgr", None)])
+@pytest.mark.parametrize("command", [["run"], ["precision", "--data"], ["quantize", "-o", "q.onnx", "--mode", "qdq", "--data"]])
+def test_options_of_inputs_that_files_give_are_refused(treadle, tmp_path, command, option, value):
+    np.save(tmp_path / "image.npy", np.zeros((2, 1, 8, 8), np.float32))
+    call = [command[0], DIGITS, *command[1:], tmp_path / "image.npy"]
+    run = treadle(*call, option, *([] if value is None else [value]))
+    assert run.returncode == 1 and f"{option} needs" in run.stderr
 
 
 @pytest.mark.parametrize(
@@ -339,6 +354,13 @@ class TestPictures:
         path, pixels = picture
         found = self.fed(program, tmp_path, path, "--bgr", "--range", "255", "--mean", "100,110,120")
         np.testing.assert_allclose(found[0], (pixels[..., ::-1] - np.array([100.0, 110, 120])).transpose(2, 0, 1), atol=1e-4)
+
+    @pytest.mark.parametrize(("order", "option"), [(slice(None, None, -1), []), (slice(None), ["--rgb"])])
+    def test_a_preset_has_an_order_that_an_option_changes(self, program, tmp_path, picture, order, option):
+        path, pixels = picture
+        found = self.fed(program, tmp_path, path, "--preset", "imagenet-caffe", "--crop", "4x6", *option)
+        expected = pixels[2:6, 2:8, order] - np.array([103.939, 116.779, 123.68])
+        np.testing.assert_allclose(found[0], expected.transpose(2, 0, 1), atol=1e-4)
 
     def test_crop_takes_the_middle(self, program, tmp_path, picture):
         path, pixels = picture

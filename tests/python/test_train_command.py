@@ -468,6 +468,7 @@ def test_labels_of_text_and_of_numbers(train, ort, tmp_path):
         (["--data", "digits.npz", "--keep-last", "5"], "--keep-last requires --checkpoint"),
         (["--data", "digits.npz", "--asynchronous"], "--asynchronous requires --checkpoint"),
         (["--data", "digits.npz", "--skip-nan", "--no-check"], "--skip-nan excludes --no-check"),
+        (["--data", "digits.npz", "--option", "precision=float16", "--no-check"], "--no-check needs a loss that is not scaled"),
         (["--data", "digits.npz", "--curve", "nowhere/curve.svg"], "--curve nowhere/curve.svg: there is no such folder"),
         (["--data", "digits.npz", "--adapters", "nowhere/a.safetensors", "--lora-rank", "2"], "there is no such folder"),
         (["--data", "digits.npz", "--blank", "1"], "the loss softmax_cross_entropy has no use for blank"),
