@@ -163,6 +163,11 @@ class Exporter {
     model.producer_name = "treadle";
     model.producer_version = TREADLE_VERSION;
     if (original) {
+      // Other tools choose by it what they look for in the model.
+      if (!original->producer_name.empty()) {
+        model.producer_name = original->producer_name;
+        model.producer_version = original->producer_version;
+      }
       model.domain = original->domain;
       model.model_version = original->model_version;
       model.doc_string = original->doc_string;

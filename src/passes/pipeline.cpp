@@ -48,7 +48,7 @@ constexpr Pass entry(PassInfo info) {
 }
 
 constexpr Level kBasic = Level::basic, kExtended = Level::extended, kLayout = Level::layout;
-constexpr PassConditions kAlways{}, kNotBeforeAutodiff{.not_before_autodiff = true},
+constexpr PassConditions kAlways{}, kHidesPatterns{.hides_patterns = true}, kNotBeforeAutodiff{.not_before_autodiff = true},
     kInMemory{.frozen_weights = true, .not_before_autodiff = true, .only_in_memory = true},
     kPacked{.packed_weights = true, .not_before_autodiff = true, .only_in_memory = true},
     kPackedFloat32{.packed_weights = true, .not_before_autodiff = true, .only_in_memory = true, .only_float32 = true};
@@ -69,14 +69,14 @@ constexpr Pass kRounds[] = {
           [](Graph& graph, PassContext& context, int64_t limit) { return compute_in_float32(graph, context.fold_limits, limit); }),
     entry({"remove-identity", kBasic, kAlways, "Identity(x) -> x"}, remove_identity),
     entry({"remove-dropout", kBasic, kNotBeforeAutodiff, "Dropout(x) -> x outside of training"}, remove_dropout),
-    entry({"remove-no-op", kBasic, kAlways, "Reshape, Cast, Slice, Pad, Transpose … that give back their input -> x"}, remove_no_op),
-    entry({"remove-neutral-operand", kBasic, kAlways, "x * 1, x / 1, x - 0 … -> x"}, remove_neutral_operand),
-    entry({"static-reshape", kBasic, kAlways, "Reshape to a computed shape -> Reshape to a constant with 0 and -1"}, static_reshape),
-    entry({"merge-views", kBasic, kAlways, "Reshape, Flatten, Squeeze, Unsqueeze of one another -> one Reshape"}, merge_views),
+    entry({"remove-no-op", kBasic, kHidesPatterns, "Reshape, Cast, Slice, Pad, Transpose … that give back their input -> x"}, remove_no_op),
+    entry({"remove-neutral-operand", kBasic, kHidesPatterns, "x * 1, x / 1, x - 0 … -> x"}, remove_neutral_operand),
+    entry({"static-reshape", kBasic, kHidesPatterns, "Reshape to a computed shape -> Reshape to a constant with 0 and -1"}, static_reshape),
+    entry({"merge-views", kBasic, kHidesPatterns, "Reshape, Flatten, Squeeze, Unsqueeze of one another -> one Reshape"}, merge_views),
     entry({"merge-transposes", kBasic, kAlways, "Transpose(Transpose(x)) -> Transpose(x) or x"}, merge_transposes),
     entry({"merge-casts", kBasic, kAlways, "Cast(Cast(x)) -> Cast(x) or x, where the first loses nothing"}, merge_casts),
-    entry({"merge-constant-operands", kBasic, kAlways, "(x * c1) * c2 -> x * c, where exact"}, merge_constant_operands),
-    entry({"divide-to-multiply", kBasic, kAlways, "x / 2^k -> x * 2^-k"}, divide_to_multiply),
+    entry({"merge-constant-operands", kBasic, kHidesPatterns, "(x * c1) * c2 -> x * c, where exact"}, merge_constant_operands),
+    entry({"divide-to-multiply", kBasic, kHidesPatterns, "x / 2^k -> x * 2^-k"}, divide_to_multiply),
     entry({"stack-to-pairs", kExtended, kNotBeforeAutodiff, "ReduceMax(Concat(x, y)) along an axis that they lack -> Max(x, y)"},
           stack_to_pairs),
     entry({"absorb-pad", kBasic, kAlways, "Pad of zeros -> the pads of the convolution or pool that reads it"}, absorb_pad),
@@ -244,6 +244,7 @@ class Pipeline {
     if (options.weights_change && conditions.packed_weights && !options.weights_packed) return false;
     if (options.before_autodiff && conditions.not_before_autodiff) return false;
     if (options.for_file && conditions.only_in_memory) return false;
+    if (options.for_file && options.level == Level::basic && conditions.hides_patterns) return false;
     if (options.keep_quantisation && conditions.removes_quantisation) return false;
     if (!options.precision.empty() && conditions.only_float32) return false;
     return left_ > 0 && std::find(options.skip.begin(), options.skip.end(), info.name) == options.skip.end();

@@ -28,6 +28,8 @@ struct PassConditions {
   bool only_in_memory = false;        ///< what it makes is for this library's kernels: not for a file
   bool removes_quantisation = false;  ///< not where QuantizeLinear and DequantizeLinear are to stay
   bool only_float32 = false;          ///< not where a precision below float32 is asked for
+  /// It rewrites what other tools look for, such as the fusions of ONNX Runtime's transformers: not for a file of the basic level.
+  bool hides_patterns = false;
 
   bool inference_only() const { return frozen_weights || packed_weights || not_before_autodiff; }
 };

@@ -98,6 +98,10 @@ TEST(Export, TakesTheMetadataOfTheOriginal) {
   EXPECT_EQ(model.model_version, 7);
   EXPECT_EQ(model.doc_string, "text");
   EXPECT_EQ(model.metadata_props, original.metadata_props);
+  EXPECT_EQ(model.producer_name, "treadle") << "it names none";
+  original.producer_name = "a maker", original.producer_version = "1.2";
+  model = written(*simple(), &original);
+  EXPECT_EQ(model.producer_name + " " + model.producer_version, "a maker 1.2");
 }
 
 TEST(Export, InputsConstantsAndSecondOutputsAreCopied) {
