@@ -20,8 +20,8 @@ using V = hn::Vec<D>;
 
 // NaN stays NaN: x is the second operand of bounds.
 
-// exp(x) - 1 for x <= 0, without the cancellation near 0: there tanh(x / 2) = (exp(x) - 1) / (exp(x) + 1) helps.
-HWY_INLINE V expm1_negative(D d, V x) {
+// exp(x) - 1, without the cancellation near 0: there tanh(x / 2) = (exp(x) - 1) / (exp(x) + 1) helps, which is no worse for larger x.
+HWY_INLINE V expm1(D d, V x) {
   const V e = exp(d, x);
   const V one = hn::Set(d, 1.0f);
   const V near_zero = hn::Mul(tanh(d, hn::Mul(x, hn::Set(d, 0.5f))), hn::Add(e, one));
@@ -30,7 +30,7 @@ HWY_INLINE V expm1_negative(D d, V x) {
 
 HWY_INLINE V elu(D d, V a, V x) {
   const V zero = hn::Zero(d);
-  return hn::IfThenElse(hn::Lt(x, zero), hn::Mul(a, expm1_negative(d, at_most(zero, x))), x);
+  return hn::IfThenElse(hn::Lt(x, zero), hn::Mul(a, expm1(d, at_most(zero, x))), x);
 }
 
 #define TREADLE_UNARY(NAME, EXPRESSION)                         \
@@ -51,7 +51,7 @@ TREADLE_UNARY(Tanh, tanh(d, x));
 TREADLE_UNARY(ScaledTanh, hn::Mul(a, tanh(d, hn::Mul(b, x))));
 TREADLE_UNARY(Elu, elu(d, a, x));
 TREADLE_UNARY(Selu, hn::Mul(b, elu(d, a, x)));
-TREADLE_UNARY(Celu, hn::IfThenElse(hn::Lt(x, ZERO), hn::Mul(a, expm1_negative(d, at_most(ZERO, hn::Div(x, a)))), x));
+TREADLE_UNARY(Celu, hn::IfThenElse(hn::Lt(x, ZERO), hn::Mul(a, expm1(d, hn::Div(x, a))), x));
 TREADLE_UNARY(Softplus, softplus(d, x));
 TREADLE_UNARY(Softsign, hn::Div(x, hn::Add(ONE, hn::Abs(x))));
 TREADLE_UNARY(Affine, hn::MulAdd(a, x, b));
