@@ -27,3 +27,43 @@ def test_celu_takes_a_negative_alpha(alpha, dtype):
     for static in (True, None):
         actual = run(model("Celu", {"x": x}, 1, {"alpha": alpha}, static=static, domain="", opset=28 if dtype == np.float64 else 12), {"x": x})[0]
         np.testing.assert_allclose(actual, expected, rtol=1e-6, atol=1e-7)
+
+
+def codes(*shape, dtype=np.uint8):
+    return RNG.integers(0, 200 if dtype == np.uint8 else 100, shape).astype(dtype)
+
+
+ZERO_POINTS = [((2, 3, 4), (2, 4, 5), (2, 3, 1), (2, 1, 5)), ((2, 3, 4), (2, 4, 5), None, (2, 1, 5)), ((2, 2, 3, 4), (2, 2, 4, 4), (2, 2, 3, 1), (2, 2, 1, 4)), ((3, 4), (4, 5), (3,), (5,)), ((2, 3, 4), (4, 5), (2, 3, 1), (1, 5)), ((2, 3, 4), (4, 5), (), (5,))]
+
+
+@pytest.mark.parametrize(("a", "b", "a_zero", "b_zero"), ZERO_POINTS)
+@pytest.mark.parametrize("constants", [(), ("b", "b_zero")], ids=["fed", "constant"])
+def test_each_matrix_of_a_stack_may_have_zero_points_of_its_own(a, b, a_zero, b_zero, constants):
+    inputs = {"a": codes(*a), "b": codes(*b), "a_zero": None if a_zero is None else codes(*a_zero), "b_zero": codes(*b_zero)}
+    lines = lambda x: 0 if x is None else x.astype(np.int64) if x.ndim != 1 else x.astype(np.int64)  # noqa: E731
+    of_a = lines(inputs["a_zero"])
+    expected = (inputs["a"] - (of_a[:, None] if np.ndim(of_a) == 1 else of_a)) @ (inputs["b"] - lines(inputs["b_zero"]))
+    fed = {name: x for name, x in inputs.items() if x is not None and name not in constants}
+    for static in (True, None):
+        actual = run(model("MatMulInteger", inputs, 1, {}, constants, static, domain=""), fed)[0]
+        np.testing.assert_array_equal(actual, expected)
+
+
+def test_one_zero_point_for_each_matrix_is_not_one_for_each_column():
+    inputs = {"a": codes(4, 3, 4), "b": codes(4, 4, 4), "a_zero": None, "b_zero": codes(4, 1, 1)}
+    feeds = {name: x for name, x in inputs.items() if x is not None}
+    for static in (True, None):
+        with pytest.raises(treadle.Error, match="b_zero_point"):
+            run(model("MatMulInteger", inputs, 1, {}, (), static, domain=""), feeds)
+
+
+def test_each_matrix_of_a_stack_may_have_scales_of_its_own():
+    a, b, y_scale = codes(2, 3, 4), codes(2, 4, 5), np.float32(0.5)
+    a_scale, b_scale = RNG.random((2, 3, 1)).astype(np.float32) * 0.01, RNG.random((2, 1, 5)).astype(np.float32) * 0.01
+    a_zero, b_zero, y_zero = codes(2, 3, 1), codes(2, 1, 5), np.uint8(10)
+    exact = ((a - a_zero.astype(np.float64)) * a_scale) @ ((b - b_zero.astype(np.float64)) * b_scale) / y_scale
+    inputs = {"a": a, "a_scale": a_scale, "a_zero": a_zero, "b": b, "b_scale": b_scale, "b_zero": b_zero, "y_scale": y_scale, "y_zero": y_zero}
+    inputs = {name: np.asarray(x) for name, x in inputs.items()}
+    for static in (True, None):
+        actual = run(model("QLinearMatMul", inputs, 1, {}, (), static, domain=""), inputs)[0]
+        assert np.abs(actual.astype(np.int64) - np.clip(np.rint(exact) + 10, 0, 255)).max() <= 1

@@ -15,6 +15,7 @@ constexpr int64_t kMinMacsPerChunk = 100'000;
 
 ByteMatrix moved(ByteMatrix m, int64_t offset) {
   m.data = static_cast<const uint8_t*>(m.data) + offset;
+  if (m.elements > 0) m.zero = static_cast<const uint8_t*>(m.zero) + offset / m.elements * m.lines;
   return m;
 }
 

@@ -17,6 +17,7 @@ struct ByteMatrix {
   bool is_signed = false;
   const void* zero = nullptr;
   bool zero_per_line = false;
+  int64_t elements = 0, lines = 0;  ///< of each matrix of a stack that has zero points for itself; 0: they are all matrices'
 };
 int32_t zero_of(const ByteMatrix& matrix, int64_t line);
 
@@ -37,7 +38,7 @@ PackedI16 pack_b_i16(const ByteMatrix& B, int64_t K, int64_t N, int64_t ldb, boo
 /// C (M x N, row stride ldc) = A B.
 void gemm_i16(int64_t M, const int16_t* packed_a, const PackedI16& B, int32_t* C, int64_t ldc, ThreadPool* pool);
 
-/// MatMulInteger with operands packed during the run. Zero points per line count within one matrix and are shared by all of a batch.
+/// MatMulInteger with operands packed during the run. Zero points per line count within one matrix.
 size_t gemm_int_scratch_bytes(const GemmShape& shape);
 void gemm_int(const GemmShape& shape, const BatchStrides& batch, const ByteMatrix& A, const ByteMatrix& B, int32_t* C, void* scratch,
               ThreadPool* pool);

@@ -1,6 +1,9 @@
 // Products and convolutions of 8-bit integers: MatMulInteger, ConvInteger, QLinearMatMul, QLinearConv.
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 #include "core/file.h"
@@ -34,26 +37,36 @@ struct PackedBytes final : PackedState {
   size_t size_bytes() const override { return values.size() * sizeof(int16_t); }
 };
 
-/// Zero points of a matrix: none, one, or one for each of `lines`.
-struct Zeros {
-  bool present = false, per_line = false;
+/// Scales or zero points of an operand: none, one, or one for each of its lines, which are those of every matrix of a stack, or of each
+/// matrix for itself.
+struct Lines {
+  bool present = false, per_line = false, per_matrix = false;
 
-  static Zeros of(int64_t count, bool present, int64_t lines, std::string_view what) {
-    if (!present) return {};
+  /// @param axis     the axis of lines, counted from the last: 1 for columns, 2 for rows; 0: there are no matrices
+  /// @param operand  the matrices
+  static Lines of(const Shape& shape, int64_t lines, int axis, const Shape& operand, std::string_view what) {
     // An empty one is what some exporters write for "none".
-    if (count == 0) return {};
-    if (count != 1 && count != lines)
-      throw Error(ErrorCode::not_implemented,
-                  fmt::format("{} has {} elements; there is an implementation for 1 and {}", what, count, lines));
-    return {true, count != 1};
+    if (shape.num_elements() == 0) return {};
+    if (shape.num_elements() == 1) return {true, false, false};
+    const int rank = shape.rank();
+    const bool shared = axis == 0 || rank < 3 || shape.product(0, rank - 2) == 1;
+    if (shared && shape.num_elements() == lines) return {true, true, false};
+    const bool own = axis > 0 && rank > 2 && rank == operand.rank() && shape[rank - axis] == lines && shape[rank - 3 + axis] == 1;
+    if (!own || !std::ranges::equal(shape.dims().first(static_cast<size_t>(rank - 2)), operand.dims().first(static_cast<size_t>(rank - 2))))
+      throw Error(ErrorCode::invalid_argument,
+                  fmt::format("{} is {}; one element, {}{} are expected", what, to_string(shape), lines,
+                              axis > 0 ? fmt::format(", or as many for each matrix of {}", to_string(operand)) : ""));
+    return {true, true, true};
   }
-  static Zeros bind(const BindContext& c, int input, int64_t lines, std::string_view what) {
-    return of(c.has_input(input) ? c.num_elements(input) : 0, c.has_input(input), lines, what);
+  static Lines bind(const BindContext& c, int input, int64_t lines, int axis, const Shape& operand, std::string_view what) {
+    return c.has_input(input) ? of(c.shape(input), lines, axis, operand, what) : Lines{};
   }
 };
 
-ByteMatrix byte_matrix(const void* data, bool is_signed, const Zeros& zeros, const void* zero) {
-  return {data, is_signed, zeros.present ? zero : nullptr, zeros.per_line};
+ByteMatrix byte_matrix(const void* data, bool is_signed, const Lines& zeros, const void* zero, int64_t elements = 0, int64_t lines = 0) {
+  ByteMatrix matrix{data, is_signed, zeros.present ? zero : nullptr, zeros.per_line};
+  if (zeros.per_matrix) matrix.elements = elements, matrix.lines = lines;
+  return matrix;
 }
 
 /// The inputs of an integer product or convolution, and of its quantised form: data, zero points; -1 where there are none.
@@ -71,15 +84,14 @@ bool weights_are_constant(const CreateContext& c, const Places& at) {
 /// y = saturate(round(acc * x_scale * w_scale / y_scale) + y_zero) over rows of `n` accumulators.
 struct Requantize {
   DType scale_dtype;
-  bool is_signed = false, x_per_line = false, w_per_line = false;
+  bool is_signed = false;
+  Lines x, w;
 
-  static Requantize bind(const BindContext& c, const Places& at, int64_t x_lines, int64_t w_lines) {
-    Requantize r{c.dtype(at.x_scale), c.output_dtype(0) == DType::int8, c.num_elements(at.x_scale) != 1, c.num_elements(at.w_scale) != 1};
-    if (r.x_per_line) check_equal(c.num_elements(at.x_scale), x_lines, "scales of the first operand and its lines");
-    if (r.w_per_line) check_equal(c.num_elements(at.w_scale), w_lines, "scales of the second operand and its lines");
+  static Requantize bind(const BindContext& c, const Places& at, Lines x, Lines w) {
+    if (!x.present || !w.present) throw Error(ErrorCode::invalid_argument, "the scales of the operands are empty");
     check_equal(c.num_elements(at.y_scale), 1, "scales of the result");
     check_equal(c.num_elements(at.y_zero), 1, "zero points of the result");
-    return r;
+    return {c.dtype(at.x_scale), c.output_dtype(0) == DType::int8, x, w};
   }
   static float scale_at(const RunContext& c, int input, DType dtype, int64_t i) {
     if (dtype == DType::float16) return static_cast<float>(c.in<Float16>(input)[i]);
@@ -87,9 +99,9 @@ struct Requantize {
     return c.in<float>(input)[i];
   }
   float scale(const RunContext& c, const Places& at, int64_t x_line, int64_t w_line) const {
-    const float x = scale_at(c, at.x_scale, scale_dtype, x_per_line ? x_line : 0),
-                w = scale_at(c, at.w_scale, scale_dtype, w_per_line ? w_line : 0);
-    return x * w / scale_at(c, at.y_scale, scale_dtype, 0);
+    const float of_x = scale_at(c, at.x_scale, scale_dtype, x.per_line ? x_line : 0),
+                of_w = scale_at(c, at.w_scale, scale_dtype, w.per_line ? w_line : 0);
+    return of_x * of_w / scale_at(c, at.y_scale, scale_dtype, 0);
   }
   int32_t zero(const RunContext& c, const Places& at) const {
     return is_signed ? static_cast<int32_t>(*c.in<int8_t>(at.y_zero)) : static_cast<int32_t>(*c.in<uint8_t>(at.y_zero));
@@ -112,7 +124,7 @@ Cost qlinear_matmul_cost(const ShapeContext& c) { return product_cost(c, kQLinea
 /// The product into int32, for both operators.
 struct IntegerProduct {
   Product product;
-  Zeros a_zeros, b_zeros;
+  Lines a_zeros, b_zeros;
   bool a_signed, b_signed;
   int64_t work;
 
@@ -124,7 +136,7 @@ struct IntegerProduct {
     if (shape.rank() < 1 || b.num_elements() == 0 || (shape.rank() > 2 && shape.product(0, shape.rank() - 2) != 1)) return state;
     const int64_t K = shape.rank() == 1 ? shape[0] : shape[shape.rank() - 2], N = shape.rank() == 1 ? 1 : shape.back();
     const Tensor zero = c.has_input(at.w_zero) ? c.constant(at.w_zero)->contiguous() : Tensor();
-    const Zeros zeros = Zeros::of(zero.defined() ? zero.num_elements() : 0, zero.defined(), N, "b_zero_point");
+    const Lines zeros = zero.defined() ? Lines::of(zero.shape(), N, 1, shape, "b_zero_point") : Lines{};
     state->values.resize(static_cast<size_t>(kernels::packed_b_i16_size(K, N)));
     kernels::pack_b_i16(byte_matrix(b.raw(), b.dtype() == DType::int8, zeros, zero.raw()), K, N, N, false, state->values.data());
     drop_mapped_pages(b.raw(), b.size_bytes());
@@ -134,8 +146,8 @@ struct IntegerProduct {
     const Shape &a = c.shape(at.x), &b = c.shape(at.w);
     const int64_t rows = a.rank() == 1 ? 1 : a[a.rank() - 2], columns = b.rank() == 1 ? 1 : b.back();
     IntegerProduct p{{},
-                     Zeros::bind(c, at.x_zero, rows, "a_zero_point"),
-                     Zeros::bind(c, at.w_zero, columns, "b_zero_point"),
+                     Lines::bind(c, at.x_zero, rows, 2, a, "a_zero_point"),
+                     Lines::bind(c, at.w_zero, columns, 1, b, "b_zero_point"),
                      c.dtype(at.x) == DType::int8,
                      c.dtype(at.w) == DType::int8,
                      0};
@@ -147,13 +159,14 @@ struct IntegerProduct {
     return p;
   }
   void run(RunContext& c, const Places& at, int32_t* y) const {
-    const ByteMatrix a = byte_matrix(c.in<void>(at.x), a_signed, a_zeros, c.in<void>(at.x_zero));
+    const kernels::GemmShape& s = product.shape;
+    const ByteMatrix a = byte_matrix(c.in<void>(at.x), a_signed, a_zeros, c.in<void>(at.x_zero), s.M * s.K, s.M);
     const std::vector<int16_t>& packed = c.packed<PackedBytes>().values;
     if (!packed.empty()) {
       const PackedI16 b{product.shape.K, product.shape.N, packed.data()};
       return kernels::gemm_int(product.shape, product.batch, a, b, y, scratch_at(c, work), c.pool());
     }
-    const ByteMatrix b = byte_matrix(c.in<void>(at.w), b_signed, b_zeros, c.in<void>(at.w_zero));
+    const ByteMatrix b = byte_matrix(c.in<void>(at.w), b_signed, b_zeros, c.in<void>(at.w_zero), s.K * s.N, s.N);
     kernels::gemm_int(product.shape, product.batch, a, b, y, scratch_at(c, work), c.pool());
   }
 };
@@ -185,7 +198,11 @@ struct QLinearMatMul {
     QLinearMatMul k{IntegerProduct::bind(c, kQLinear, layout), {}, c.output_shape(0).num_elements(), 0, 0, 0};
     const Shape &a = c.shape(0), &b = c.shape(3);
     k.rows = a.rank() == 1 ? 1 : a[a.rank() - 2], k.columns = b.rank() == 1 ? 1 : b.back();
-    k.requantize = Requantize::bind(c, kQLinear, k.rows, k.columns);
+    k.requantize = Requantize::bind(c, kQLinear, Lines::bind(c, 1, k.rows, 2, a, "a_scale"), Lines::bind(c, 4, k.columns, 1, b, "b_scale"));
+    const int64_t matrices = k.count / std::max<int64_t>(1, k.rows * k.columns);
+    for (const auto& [scales, of] : {std::pair(k.requantize.x, &a), std::pair(k.requantize.w, &b)})
+      if (scales.per_matrix)
+        check_equal(of->product(0, of->rank() - 2), matrices, "matrices with scales of their own, and those of the result");
     k.accumulators = layout.take(static_cast<size_t>(k.count) * sizeof(int32_t));
     c.request_scratch(layout.total());
     return k;
@@ -196,12 +213,13 @@ struct QLinearMatMul {
     product.run(c, kQLinear, sums);
     const int32_t zero = requantize.zero(c, kQLinear);
     uint8_t* y = c.out<uint8_t>(0);
-    const int64_t run = requantize.w_per_line ? 1 : columns;
+    const int64_t run = requantize.w.per_line ? 1 : columns;
     parallel_for(c.pool(), count / run, std::max<int64_t>(1, 16384 / run), [&](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i) {
-        const int64_t first = i * run;
-        kernels::requantize(sums + first, run, requantize.scale(c, kQLinear, first / columns % rows, first % columns), zero,
-                            requantize.is_signed, y + first);
+        const int64_t first = i * run, row = first / columns, matrix = row / rows;
+        const float scale = requantize.scale(c, kQLinear, requantize.x.per_matrix ? row : row % rows,
+                                             first % columns + (requantize.w.per_matrix ? matrix * columns : 0));
+        kernels::requantize(sums + first, run, scale, zero, requantize.is_signed, y + first);
       }
     });
   }
@@ -241,7 +259,7 @@ Cost qlinear_conv_cost(const ShapeContext& c) { return conv_cost(c, kQLinear); }
 
 struct IntegerConvolution {
   kernels::ConvParams params;
-  Zeros x_zeros, w_zeros;
+  Lines x_zeros, w_zeros;
   bool x_signed, w_signed, packed;
   int64_t work, weights;
   int max_threads;
@@ -258,7 +276,7 @@ struct IntegerConvolution {
     params.M = shape[0], params.C = shape[1] * params.group;
     for (int i = 2; i < shape.rank(); ++i) params.window.kernel[3 - (shape.rank() - i)] = shape[i];
     const Tensor zero = c.has_input(at.w_zero) ? c.constant(at.w_zero)->contiguous() : Tensor();
-    const Zeros zeros = Zeros::of(zero.defined() ? zero.num_elements() : 0, zero.defined(), shape[0], "w_zero_point");
+    const Lines zeros = zero.defined() ? Lines::of(zero.shape(), shape[0], 0, shape, "w_zero_point") : Lines{};
     state->values.resize(static_cast<size_t>(kernels::conv_int_weights_size(params)));
     kernels::pack_conv_int_weights(params, byte_matrix(w.raw(), w.dtype() == DType::int8, zeros, zero.raw()), state->values.data());
     drop_mapped_pages(w.raw(), w.size_bytes());
@@ -267,8 +285,8 @@ struct IntegerConvolution {
   static IntegerConvolution bind(BindContext& c, const Places& at, const ConvolutionInputs& inputs, ScratchLayout& layout) {
     const kernels::ConvParams params = bind_convolution(c, inputs);
     IntegerConvolution k{params,
-                         Zeros::bind(c, at.x_zero, 1, "x_zero_point"),
-                         Zeros::bind(c, at.w_zero, params.M, "w_zero_point"),
+                         Lines::bind(c, at.x_zero, 1, 0, c.shape(at.x), "x_zero_point"),
+                         Lines::bind(c, at.w_zero, params.M, 0, c.shape(at.w), "w_zero_point"),
                          c.dtype(at.x) == DType::int8,
                          c.dtype(at.w) == DType::int8,
                          !c.packed<PackedBytes>().values.empty(),
@@ -316,7 +334,8 @@ struct QLinearConv {
   static QLinearConv bind(BindContext& c) {
     ScratchLayout layout;
     QLinearConv k{IntegerConvolution::bind(c, kQLinear, kConvQLinear, layout), {}, 0, 0, 0};
-    k.requantize = Requantize::bind(c, kQLinear, 1, k.conv.params.M);
+    k.requantize = Requantize::bind(c, kQLinear, Lines::bind(c, kQLinear.x_scale, 1, 0, c.shape(0), "x_scale"),
+                                    Lines::bind(c, kQLinear.w_scale, k.conv.params.M, 0, c.shape(3), "w_scale"));
     k.planes = k.conv.params.N * k.conv.params.M, k.plane = k.conv.params.window.out_size();
     k.accumulators = layout.take(static_cast<size_t>(k.planes * k.plane) * sizeof(int32_t));
     c.request_scratch(layout.total());
