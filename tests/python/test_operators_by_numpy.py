@@ -17,6 +17,12 @@ def floats(*shape):
     return RNG.standard_normal(shape).astype(np.float32)
 
 
+def refused(op_type, inputs, attributes=None, match=None, opset=21, domain=""):
+    for static in (True, False, None):
+        with pytest.raises(treadle.Error, match=match):
+            run(model(op_type, inputs, 1, attributes, static=static, domain=domain, opset=opset), inputs)
+
+
 @pytest.mark.parametrize("alpha", [-0.5, -2.0, 0.5, 3.0])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_celu_takes_a_negative_alpha(alpha, dtype):
@@ -67,3 +73,17 @@ def test_each_matrix_of_a_stack_may_have_scales_of_its_own():
     for static in (True, None):
         actual = run(model("QLinearMatMul", inputs, 1, {}, (), static, domain=""), inputs)[0]
         assert np.abs(actual.astype(np.int64) - np.clip(np.rint(exact) + 10, 0, 255)).max() <= 1
+
+
+@pytest.mark.parametrize("block", [-1, -16])
+@pytest.mark.parametrize("op", ["QuantizeLinear", "DequantizeLinear"])
+def test_a_block_is_not_of_a_negative_size(op, block):
+    x = floats(2, 4) if op == "QuantizeLinear" else codes(2, 4)
+    refused(op, {"x": x, "scale": np.ones((2, 2), np.float32)}, {"block_size": block, "axis": 1}, "block_size is -")
+
+
+@pytest.mark.parametrize("threshold", [1.5, -0.1, np.nan])
+def test_overlaps_are_fractions(threshold):
+    inputs = {"boxes": RNG.random((1, 4, 4)).astype(np.float32), "scores": RNG.random((1, 1, 4)).astype(np.float32)}
+    inputs |= {"most": np.array([3]), "iou": np.array([threshold], np.float32)}
+    refused("NonMaxSuppression", inputs, match="iou_threshold is")

@@ -119,6 +119,8 @@ struct Nms {
   void run(RunContext& c) const {
     const float *all_boxes = c.in<float>(0), *scores = c.in<float>(1), *iou = c.in<float>(3), *score_threshold = c.in<float>(4);
     const float iou_threshold = iou ? *iou : 0;
+    if (!(iou_threshold >= 0 && iou_threshold <= 1))
+      throw Error(ErrorCode::invalid_argument, fmt::format("iou_threshold is {}; 0 to 1 expected", iou_threshold));
     auto* selected = c.scratch<int32_t>();
     auto* counts = reinterpret_cast<int64_t*>(c.scratch<std::byte>() + selected_bytes);
     kernels::ScratchSlots slots(c.scratch<std::byte>() + selected_bytes + counts_bytes, slot_bytes, num_slots);
