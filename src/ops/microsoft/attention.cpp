@@ -1,6 +1,7 @@
 #include "ops/microsoft/attention.h"
 
 #include "ops/microsoft/microsoft.h"
+#include "ops/rank_branches.h"
 
 namespace treadle::ops {
 
@@ -23,75 +24,77 @@ void check_together(const Decomposition& d, size_t a, size_t b, std::string_view
   if (d.has(a) != d.has(b)) throw Error(ErrorCode::invalid_model, fmt::format("{} must be given together", names));
 }
 
-int known_rank(const Decomposition& d, ValueId value, std::string_view name) {
-  const int rank = d.rank(value);
-  if (rank < 0) throw Error(ErrorCode::not_implemented, fmt::format("{} must be of known rank", name));
-  return rank;
+ValueId extents(NodeWriter& w, ValueId x, int64_t axis, int64_t count) {
+  return w.op("Shape", {x}, {{"start", axis}, {"end", axis + count}});
 }
 
-ValueId extents(Decomposition& d, ValueId x, int64_t axis, int64_t count) {
-  return d.op("Shape", {x}, {{"start", axis}, {"end", axis + count}});
+ValueId joined(NodeWriter& w, std::vector<ValueId> parts, int64_t axis) { return w.op("Concat", std::move(parts), {{"axis", axis}}); }
+
+ValueId sliced(NodeWriter& w, ValueId x, ValueId begin, ValueId end, int64_t axis) {
+  return w.op("Slice", {x, begin, end, w.ints({axis})});
 }
 
-ValueId joined(Decomposition& d, std::vector<ValueId> parts, int64_t axis) { return d.op("Concat", std::move(parts), {{"axis", axis}}); }
+ValueId integer(NodeWriter& w, int64_t number) { return w.constant(Tensor::scalar<int64_t>(number)); }
 
-ValueId sliced(Decomposition& d, ValueId x, ValueId begin, ValueId end, int64_t axis) {
-  return d.op("Slice", {x, begin, end, d.ints({axis})});
+ValueId counted(NodeWriter& w, ValueId length) {
+  return w.op("Range", {integer(w, 0), w.op("Reshape", {length, w.ints({})}), integer(w, 1)});
 }
 
-ValueId integer(Decomposition& d, int64_t number) { return d.constant(Tensor::scalar<int64_t>(number)); }
-
-ValueId counted(Decomposition& d, ValueId length) {
-  return d.op("Range", {integer(d, 0), d.op("Reshape", {length, d.ints({})}), integer(d, 1)});
+ValueId split_heads(NodeWriter& w, ValueId x, int64_t heads) {
+  ValueId split = w.op("Reshape", {x, w.ints({0, 0, heads, -1})});
+  return w.op("Transpose", {split}, {{"perm", std::vector<int64_t>{0, 2, 1, 3}}});
 }
 
-ValueId split_heads(Decomposition& d, ValueId x, int64_t heads) {
-  ValueId split = d.op("Reshape", {x, d.ints({0, 0, heads, -1})});
-  return d.op("Transpose", {split}, {{"perm", std::vector<int64_t>{0, 2, 1, 3}}});
+ValueId merge_heads(NodeWriter& w, ValueId x) {
+  ValueId rows = w.op("Transpose", {x}, {{"perm", std::vector<int64_t>{0, 2, 1, 3}}});
+  return w.op("Reshape", {rows, w.ints({0, 0, -1})});
 }
 
-ValueId merge_heads(Decomposition& d, ValueId x) {
-  ValueId rows = d.op("Transpose", {x}, {{"perm", std::vector<int64_t>{0, 2, 1, 3}}});
-  return d.op("Reshape", {rows, d.ints({0, 0, -1})});
+namespace {
+
+/// Which keys are no padding, by a mask of known rank.
+ValueId keys_kept(NodeWriter& w, ValueId mask, ValueId q, ValueId num_keys, bool starts, std::string_view name) {
+  const int rank = w.rank(mask);
+  if (rank == 1) {
+    ValueId lengths = w.cast(mask, DType::int64), batch = extents(w, q, 0), keys = counted(w, num_keys);
+    auto column = [&](ValueId x) { return w.op("Unsqueeze", {x, w.ints({1, 2, 3})}); };
+    ValueId keep = w.op("Less", {keys, column(sliced(w, lengths, w.ints({0}), batch, 0))});
+    if (!starts) return keep;
+    // The ends, then the starts: 2 * batch elements.
+    ValueId twice = w.op("Mul", {batch, w.ints({2})}),
+            zeros = w.op("ConstantOfShape", {batch}, {{"value", Datum(Tensor::vector<int64_t>(std::vector<int64_t>{0}))}});
+    ValueId second = sliced(w, joined(w, {sliced(w, lengths, batch, twice, 0), zeros}), w.ints({0}), batch, 0);
+    ValueId first = w.op("Where", {w.op("Equal", {extents(w, mask, 0), twice}), second, zeros});
+    return w.op("And", {keep, w.op("GreaterOrEqual", {keys, column(first)})});
+  }
+  const ValueId zero = w.constant(Tensor::scalar<int32_t>(0));
+  if (rank == 2 || rank == 3) {
+    ValueId keep = w.op("Unsqueeze", {w.op("Greater", {mask, zero}), rank == 2 ? w.ints({1, 2}) : w.ints({1})});
+    // A mask that is too short would mask what it does not name.
+    return w.op("Expand", {keep, joined(w, {w.ints({1, 1, 1}), num_keys})});
+  }
+  if (rank != 4 || !starts) throw Error(ErrorCode::not_implemented, fmt::format("{} of rank {} is not implemented", name, rank));
+  // Of as many queries and keys as there may be: the rows and columns of those that there are.
+  const ValueId num_queries = extents(w, q, 1), first = w.op("Sub", {num_keys, num_queries});
+  const ValueId own = sliced(w, sliced(w, mask, first, num_keys, 2), w.ints({0}), num_keys, 3);
+  return w.op("Greater", {w.op("Reshape", {own, joined(w, {w.ints({0, 1}), num_queries, num_keys})}), zero});
 }
 
-ValueId added_mask(Decomposition& d, ValueId keep, ValueId like) {
-  return d.op("Where", {keep, d.scalar(0, like), d.scalar(d.attributes().get_float("mask_filter_value", -10000.0F), like)});
-}
+}  // namespace
 
 ValueId padding_mask(Decomposition& d, ValueId mask, ValueId q, ValueId num_keys, bool starts, std::string_view name) {
   if (mask == kNoValue) return kNoValue;
-  const int rank = known_rank(d, mask, name);
-  ValueId keep;
-  if (rank == 1) {
-    ValueId lengths = d.cast(mask, DType::int64), batch = extents(d, q, 0), keys = counted(d, num_keys);
-    auto column = [&](ValueId x) { return d.op("Unsqueeze", {x, d.ints({1, 2, 3})}); };
-    keep = d.op("Less", {keys, column(sliced(d, lengths, d.ints({0}), batch, 0))});
-    if (starts) {  // the ends, then the starts: 2 * batch elements
-      ValueId twice = d.op("Mul", {batch, d.ints({2})}),
-              zeros = d.op("ConstantOfShape", {batch}, {{"value", Datum(Tensor::vector<int64_t>(std::vector<int64_t>{0}))}});
-      ValueId second = sliced(d, joined(d, {sliced(d, lengths, batch, twice, 0), zeros}), d.ints({0}), batch, 0);
-      ValueId first = d.op("Where", {d.op("Equal", {extents(d, mask, 0), twice}), second, zeros});
-      keep = d.op("And", {keep, d.op("GreaterOrEqual", {keys, column(first)})});
-    }
-  } else if (rank == 2 || rank == 3) {
-    keep = d.op("Unsqueeze", {d.op("Greater", {mask, d.constant(Tensor::scalar<int32_t>(0))}), rank == 2 ? d.ints({1, 2}) : d.ints({1})});
-    // A mask that is too short would mask what it does not name.
-    keep = d.op("Expand", {keep, joined(d, {d.ints({1, 1, 1}), num_keys})});
-  } else if (rank == 4 && starts) {  // of as many queries and keys as there may be: the rows and columns of those that there are
-    const ValueId num_queries = extents(d, q, 1), first = d.op("Sub", {num_keys, num_queries});
-    const ValueId own = sliced(d, sliced(d, mask, first, num_keys, 2), d.ints({0}), num_keys, 3);
-    keep = d.op("Greater",
-                {d.op("Reshape", {own, joined(d, {d.ints({0, 1}), num_queries, num_keys})}), d.constant(Tensor::scalar<int32_t>(0))});
-  } else {
-    throw Error(ErrorCode::not_implemented, fmt::format("{} of rank {} is not implemented", name, rank));
-  }
-  return added_mask(d, keep, q);
+  const float hidden = d.attributes().get_float("mask_filter_value", -10000.0F);
+  return by_rank(d, {mask, q, num_keys}, {0}, starts ? std::vector<int>{2, 1, 3, 4} : std::vector<int>{2, 1, 3},
+                 [&](NodeWriter& w, const std::vector<ValueId>& v) {
+                   const ValueId keep = keys_kept(w, v[0], v[1], v[2], starts, name);
+                   return std::vector{w.op("Where", {keep, w.scalar(0, v[1]), w.scalar(hidden, v[1])})};
+                 })[0];
 }
 
-ValueId both(Decomposition& d, ValueId a, ValueId b) {
+ValueId both(NodeWriter& w, ValueId a, ValueId b) {
   if (a == kNoValue) return b;
-  return b == kNoValue ? a : d.op("Add", {a, b});
+  return b == kNoValue ? a : w.op("Add", {a, b});
 }
 
 Attributes attention_attributes(const Decomposition& d) {

@@ -34,19 +34,17 @@ void refuse_attribute(const Decomposition& d, std::string_view name, int64_t oth
 void refuse_input(const Decomposition& d, size_t i, std::string_view name);
 /// @throws Error(invalid_model) unless both inputs are there, or neither.
 void check_together(const Decomposition& d, size_t a, size_t b, std::string_view names);
-/// The rank. @throws Error(not_implemented) if it is not known.
-int known_rank(const Decomposition& d, ValueId value, std::string_view name);
 
 /// Elements [axis, axis + count) of the shape, as int64.
-ValueId extents(Decomposition& d, ValueId x, int64_t axis, int64_t count = 1);
-ValueId joined(Decomposition& d, std::vector<ValueId> parts, int64_t axis = 0);
-ValueId sliced(Decomposition& d, ValueId x, ValueId begin, ValueId end, int64_t axis);
+ValueId extents(NodeWriter& w, ValueId x, int64_t axis, int64_t count = 1);
+ValueId joined(NodeWriter& w, std::vector<ValueId> parts, int64_t axis = 0);
+ValueId sliced(NodeWriter& w, ValueId x, ValueId begin, ValueId end, int64_t axis);
 /// 0, 1, … as many as `length`, of one element, says.
-ValueId counted(Decomposition& d, ValueId length);
-ValueId integer(Decomposition& d, int64_t number);
+ValueId counted(NodeWriter& w, ValueId length);
+ValueId integer(NodeWriter& w, int64_t number);
 /// [batch, length, heads * size] as [batch, heads, length, size], and back.
-ValueId split_heads(Decomposition& d, ValueId x, int64_t heads);
-ValueId merge_heads(Decomposition& d, ValueId x);
+ValueId split_heads(NodeWriter& w, ValueId x, int64_t heads);
+ValueId merge_heads(NodeWriter& w, ValueId x);
 
 /// The position of a prompt's token `s`: they follow the first one of `ids`, which may be null. Those that wrap are refused where they are
 /// looked up.
@@ -54,14 +52,12 @@ inline int64_t prompt_position(const int64_t* ids, int64_t s) {
   return static_cast<int64_t>((ids ? static_cast<uint64_t>(ids[0]) : 0) + static_cast<uint64_t>(s));
 }
 
-/// Zeros, where `keep` is true, and mask_filter_value.
-ValueId added_mask(Decomposition& d, ValueId keep, ValueId like);
 /// The mask of padded keys that com.microsoft describes as lengths [batch] (with starts behind them, if `starts`), or by an element per key
 /// [batch, keys] or per query and key [batch, queries, keys] or, if `starts`, [batch, 1, most, most], as something to add to scores [batch,
 /// heads, queries, keys].
 ValueId padding_mask(Decomposition& d, ValueId mask, ValueId q, ValueId num_keys, bool starts, std::string_view name);
 /// The sum of two masks, each of which may be absent.
-ValueId both(Decomposition& d, ValueId a, ValueId b);
+ValueId both(NodeWriter& w, ValueId a, ValueId b);
 
 /// What ONNX's Attention shows of the scores: its qk_matmul_output_mode.
 enum class Shown : int64_t { capped = 1, biased = 2, probabilities = 3 };

@@ -2,6 +2,7 @@
 #include <limits>
 
 #include "ops/microsoft/attention.h"
+#include "ops/rank_branches.h"
 
 namespace treadle::ops {
 namespace {
@@ -20,15 +21,21 @@ struct Projections {
   bool heads_apart = false;  ///< keys and values are [batch, heads, length, size] already
 };
 
+/// Makes the ranks of query, key and value known. @return true if the node has become branches, one for each rank
+bool settle_ranks(Decomposition& d, const std::vector<int>& of_key_and_value) {
+  branch_by_rank(d, {0}, {d.has(1) ? 3 : 5});
+  return d.has(1) && branch_by_rank(d, {1, 2}, d.has(2) ? of_key_and_value : std::vector<int>{5});
+}
+
 Projections projections(Decomposition& d) {
-  const int rank = known_rank(d, d.in(0), "query");
+  const int rank = d.rank(d.in(0));
   if (!d.has(1)) {
     if (rank != 5 || d.has(2))
       throw Error(ErrorCode::invalid_model, fmt::format("without key there is no value, and query is of rank 5; it is of rank {}", rank));
     auto parts = unpacked(d, d.in(0), 3);
     return {parts[0], parts[1], parts[2]};
   }
-  const int key_rank = known_rank(d, d.in(1), "key");
+  const int key_rank = d.rank(d.in(1));
   if (rank != 3) throw Error(ErrorCode::invalid_model, fmt::format("query is of rank {}, not 3, beside a key", rank));
   if (key_rank == 5) {
     if (d.has(2)) throw Error(ErrorCode::invalid_model, "a key of rank 5 holds the values; there can be no value");
@@ -36,7 +43,7 @@ Projections projections(Decomposition& d) {
     return {d.in(0), parts[0], parts[1]};
   }
   if (!d.has(2)) throw Error(ErrorCode::invalid_model, fmt::format("value is missing beside a key of rank {}", key_rank));
-  const int value_rank = known_rank(d, d.in(2), "value");
+  const int value_rank = d.rank(d.in(2));
   if (value_rank != key_rank || (key_rank != 3 && key_rank != 4))
     throw Error(ErrorCode::invalid_model, fmt::format("key is of rank {} and value of rank {}, not 3 or 4", key_rank, value_rank));
   return {d.in(0), d.in(1), d.in(2), key_rank == 4};
@@ -109,6 +116,7 @@ void decompose_multi_head(Graph& graph, NodeId id) {
   check_together(d, kPastKey, kPastValue, "past_key and past_value");
   if (d.has(kPastLength) && !d.has(kPastKey)) throw Error(ErrorCode::invalid_model, "past_sequence_length is given without past_key");
   refuse_indirection(d, kIndirection);
+  if (settle_ranks(d, d.has(kPastKey) ? std::vector<int>{3} : std::vector<int>{3, 4})) return;
   Projections p = projections(d);
   if (p.heads_apart && d.has(kPastKey)) throw Error(ErrorCode::invalid_model, "past_key stands beside a key of rank 4, which is a past");
   bool causal = d.attributes().get_int("unidirectional", 0) != 0;
@@ -156,16 +164,18 @@ void decompose_decoder_masked(Graph& graph, NodeId id) {
   check_together(d, kPastKey, kPastValue, "past_key and past_value");
   refuse_indirection(d, kIndirection);
   if (!d.has(1) || !d.has(2)) throw Error(ErrorCode::not_implemented, "a packed query is not implemented: key and value have to be given");
+  settle_ranks(d, {d.has(kPastKey) ? 3 : 4});
   Projections p = projections(d);
   if (p.heads_apart == d.has(kPastKey))
     throw Error(ErrorCode::invalid_model, "key and value are of rank 4, or past_key and past_value are given: one of both");
   if (!p.heads_apart && d.attributes().get_int("past_present_share_buffer", 0) == 0)
     throw Error(ErrorCode::not_implemented, "past_present_share_buffer = 0 is not implemented with a past");
   if (!p.heads_apart && !d.has(kPastLength)) throw Error(ErrorCode::invalid_model, "past_sequence_length is missing");
-  if (d.has(kMask) && known_rank(d, d.in(kMask), "mask_index") != 2)
+  branch_by_rank(d, {kMask}, {2});
+  if (d.has(kMask) && d.rank(d.in(kMask)) != 2)
     throw Error(ErrorCode::not_implemented, fmt::format("mask_index of rank {} is not implemented", d.rank(d.in(kMask))));
   add_bias(d, p, kBias);
-  const SharedCache cache =
+  SharedCache cache =
       p.heads_apart ? SharedCache{.k = p.k, .v = p.v, .num_keys = extents(d, p.k, 2)} : shared_cache(d, p, kPastKey, kPastLength, heads);
   ValueId mask = both(d, padding_mask(d, d.in(kMask), p.q, cache.num_keys, false, "mask_index"), d.in(kAttentionBias));
   Attributes attributes = attention_attributes(d);

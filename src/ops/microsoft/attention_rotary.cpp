@@ -3,14 +3,18 @@
 #include <algorithm>
 
 #include "ops/microsoft/attention.h"
+#include "ops/rank_branches.h"
 
 namespace treadle::ops {
 namespace {
 
-/// The positions [batch, length] that follow one that is given.
-ValueId following(Decomposition& d, ValueId first, ValueId batch, ValueId length) {
-  ValueId row = d.op("Add", {counted(d, length), d.op("Reshape", {first, d.ints({1})})});
-  return d.op("Expand", {row, joined(d, {batch, length})});
+/// The positions [batch, length], of which perhaps only the one is given that they follow.
+ValueId all_positions(Decomposition& d, ValueId given, ValueId batch, ValueId length) {
+  return by_rank(d, {given, batch, length}, {0}, {2, kAnyRank}, [](NodeWriter& w, const std::vector<ValueId>& v) {
+    if (w.rank(v[0]) >= 2) return std::vector{v[0]};
+    const ValueId row = w.op("Add", {counted(w, v[2]), w.op("Reshape", {v[0], w.ints({1})})});
+    return std::vector{w.op("Expand", {row, joined(w, {v[1], v[2]})})};
+  })[0];
 }
 
 void decompose_rotary(Graph& graph, NodeId id) {
@@ -22,10 +26,11 @@ void decompose_rotary(Graph& graph, NodeId id) {
                 fmt::format("rotary_embedding_dim is {} and num_heads {}; the first needs the second", rotated, heads));
   if (a.get_float("scale", 1) != 1)
     throw Error(ErrorCode::not_implemented, fmt::format("scale = {} is not implemented", a.get_float("scale")));
-  ValueId x = d.in(0), positions = d.in(1);
-  const int rank = known_rank(d, x, "input");
+  if (branch_by_rank(d, {0}, {3, 4})) return;
+  ValueId x = d.in(0);
+  const int rank = d.rank(x);
   if (rank != 3 && rank != 4) throw Error(ErrorCode::invalid_model, fmt::format("input is of rank {}, not 3 or 4", rank));
-  if (known_rank(d, positions, "position_ids") < 2) positions = following(d, positions, extents(d, x, 0), extents(d, x, rank == 4 ? 2 : 1));
+  const ValueId positions = all_positions(d, d.in(1), extents(d, x, 0), extents(d, x, rank == 4 ? 2 : 1));
   const bool open = rank == 3 && heads == 0;  // the caches' width is that of half a head
   if (open) {
     ValueId size = d.op("Mul", {extents(d, d.in(2), 1), d.ints({2})});
@@ -63,8 +68,9 @@ void decompose_sectioned_rotary(Graph& graph, NodeId id) {
                 fmt::format("mrope_section must have three extents, each from 0 to {} frequencies", kMostFrequencies));
   const int64_t layout = a.get_int("mrope_layout", 0);
   if (layout != 0 && layout != 1) throw Error(ErrorCode::invalid_model, fmt::format("mrope_layout = {}; expected 0 or 1", layout));
+  if (branch_by_rank(d, {0}, a.get_int("num_heads", 0) > 0 ? std::vector<int>{3, 4} : std::vector<int>{4})) return;
   ValueId x = d.in(0), positions = d.in(1);
-  const int rank = known_rank(d, x, "input");
+  const int rank = d.rank(x);
   if (rank != 3 && rank != 4) throw Error(ErrorCode::invalid_model, fmt::format("input is of rank {}, not 3 or 4", rank));
   // [3, batch, length, frequencies], of which each frequency takes the one that it turns by.
   const std::vector<int64_t> which = position_of_frequencies(sections, layout == 1);

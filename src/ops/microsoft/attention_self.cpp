@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "ops/microsoft/attention.h"
+#include "ops/rank_branches.h"
 
 namespace treadle::ops {
 namespace {
@@ -41,6 +42,7 @@ void decompose_quantized_attention(Graph& graph, NodeId id) {
 }  // namespace
 
 void give_self_attention(Decomposition& d, ValueId qkv, size_t mask_input, size_t past_input, size_t bias_input) {
+  if (d.rank(d.in(0)) < 0) qkv = with_rank(d, qkv, 3);
   const int64_t heads = positive(d, "num_heads");
   std::vector<ValueId> parts;
   if (const auto& sizes = d.attributes().get_ints("qkv_hidden_sizes"); !sizes.empty()) {

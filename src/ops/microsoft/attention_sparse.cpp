@@ -6,6 +6,7 @@
 #include "graph/infer.h"
 #include "ops/checks.h"
 #include "ops/microsoft/attention.h"
+#include "ops/rank_branches.h"
 #include "ops/tensor/movement.h"
 
 namespace treadle::ops {
@@ -16,7 +17,8 @@ enum Input : size_t { kQuery, kKey, kValue, kPastKey, kPastValue, kRows, kColumn
 void decompose_sparse_attention(Graph& graph, NodeId id) {
   Decomposition d(graph, id);
   const int64_t heads = positive(d, "num_heads"), shared = positive(d, "kv_num_heads"), block = positive(d, "sparse_block_size");
-  if (known_rank(d, d.in(kPastKey), "past_key") != 4) throw Error(ErrorCode::invalid_model, "past_key is not of rank 4");
+  branch_by_rank(d, {kPastKey}, {4});
+  if (d.rank(d.in(kPastKey)) != 4) throw Error(ErrorCode::invalid_model, "past_key is not of rank 4");
   ValueId bias = d.op_n("SparseBlocks", {d.in(kQuery), d.in(kPastKey), d.in(kRows), d.in(kColumns), d.in(kLengths), d.in(kTotal)}, 1,
                         {{"num_heads", heads}, {"sparse_block_size", block}}, "treadle")[0];
   if (d.type(d.in(kQuery)).dtype != DType::float32) bias = d.op("CastLike", {bias, d.in(kQuery)});

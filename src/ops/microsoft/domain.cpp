@@ -7,6 +7,7 @@
 #include "ops/list.h"
 #include "ops/microsoft/attention.h"
 #include "ops/microsoft/microsoft.h"
+#include "ops/rank_branches.h"
 
 namespace treadle::ops {
 namespace {
@@ -47,24 +48,36 @@ std::vector<int64_t> product_order(int rank, bool batch, bool last) {
   return order;
 }
 
+/// An operand of a product with its axes in that order. A vector has nothing to transpose. Where the rank is not known, the axes in front
+/// are one meanwhile.
+ValueId turned(Decomposition& d, ValueId operand, bool batch, bool last) {
+  if (!batch && !last) return operand;
+  return by_rank(d, {operand}, {0}, {1, kAnyRank}, [&](NodeWriter& w, const std::vector<ValueId>& v) {
+    const ValueId x = v[0];
+    const int rank = w.rank(x);
+    if (rank >= 0 && rank < 2) return std::vector{w.op("Identity", {x})};
+    if (rank >= 0) return std::vector{w.op("Transpose", {x}, {{"perm", product_order(rank, batch, last)}})};
+    auto extents = [&](int64_t begin, int64_t end) { return w.op("Shape", {x}, {{"start", begin}, {"end", end}}); };
+    const ValueId rows = batch ? extents(0, 1) : extents(-2, -1), columns = w.op("Shape", {x}, {{"start", int64_t{-1}}}),
+                  others = batch ? extents(1, -1) : extents(0, -2);
+    const ValueId count = w.op("ReduceProd", {others}, {{"keepdims", int64_t{1}}});
+    const auto reshaped = [&](ValueId y, std::vector<ValueId> parts) {
+      return w.op("Reshape", {y, w.op("Concat", std::move(parts), {{"axis", int64_t{0}}})}, {{"allowzero", int64_t{1}}});
+    };
+    ValueId y = batch ? reshaped(x, {rows, count, columns}) : reshaped(x, {count, rows, columns});
+    const std::vector<int64_t> order = !batch ? std::vector<int64_t>{0, 2, 1}
+                                       : last ? std::vector<int64_t>{1, 2, 0}
+                                              : std::vector<int64_t>{1, 0, 2};
+    y = w.op("Transpose", {y}, {{"perm", order}});
+    return std::vector{last ? reshaped(y, {others, columns, rows}) : reshaped(y, {others, rows, columns})};
+  })[0];
+}
+
 void decompose_fused_matmul(Graph& graph, NodeId id) {
   Decomposition d(graph, id);
   auto flag = [&](std::string_view name) { return d.attributes().get_int(name, 0) != 0; };
-  auto turned = [&](ValueId x, bool batch, bool last) {
-    int rank = d.rank(x);
-    if (rank >= 0 && rank < 2) return x;  // a vector has nothing to transpose
-    if (rank >= 0 && (batch || last)) return d.op("Transpose", {x}, {{"perm", product_order(rank, batch, last)}});
-    if (batch) throw Error(ErrorCode::not_implemented, "transBatchA and transBatchB need inputs of known rank");
-    return x;
-  };
-  bool trans_a = flag("transA"), trans_b = flag("transB");
-  ValueId a = turned(d.in(0), flag("transBatchA"), trans_a), b = turned(d.in(1), flag("transBatchB"), trans_b), product;
-  bool open_a = trans_a && d.rank(d.in(0)) < 0, open_b = trans_b && d.rank(d.in(1)) < 0;
-  if (open_a || open_b)
-    product =
-        d.op("Einsum", {a, b}, {{"equation", std::string(open_a ? "...km," : "...mk,") + (open_b ? "...nk->...mn" : "...kn->...mn")}});
-  else
-    product = d.op("MatMul", {a, b});
+  ValueId product =
+      d.op("MatMul", {turned(d, d.in(0), flag("transBatchA"), flag("transA")), turned(d, d.in(1), flag("transBatchB"), flag("transB"))});
   product = d.scaled(product, d.attributes().get_float("alpha", 1), d.in(0));
   d.give(0, activate(d, product));
   d.finish();

@@ -5,6 +5,7 @@
 
 #include "ops/list.h"
 #include "ops/microsoft/microsoft.h"
+#include "ops/rank_branches.h"
 
 namespace treadle::ops {
 namespace {
@@ -27,15 +28,10 @@ ValueId rms_normalised(Decomposition& d, ValueId x, float epsilon) {
 
 ValueId silu(Decomposition& d, ValueId x) { return d.op("Mul", {x, d.op("Sigmoid", {x})}); }
 
-int known_rank(const Decomposition& d, size_t input, std::string_view name) {
-  int rank = d.rank(d.in(input));
-  if (rank < 1) throw Error(ErrorCode::not_implemented, fmt::format("{} must be of known rank of at least 1", name));
-  return rank;
-}
-
 /// The shape of x up to its last axis, and then `more`.
-ValueId leading_shape(Decomposition& d, ValueId x, std::vector<int64_t> more) {
-  return d.op("Concat", {d.op("Shape", {x}, {{"end", int64_t{-1}}}), d.ints(std::move(more))}, {{"axis", int64_t{0}}});
+ValueId leading_shape(Decomposition& d, ValueId x, std::vector<ValueId> more) {
+  more.insert(more.begin(), d.op("Shape", {x}, {{"end", int64_t{-1}}}));
+  return d.op("Concat", std::move(more), {{"axis", int64_t{0}}});
 }
 
 // Y = X / rms(X) * scale * activation(gate), the mean being taken over as many elements as scale has.
@@ -77,16 +73,28 @@ void decompose_scaled_silu(Graph& graph, NodeId id) {
 /// Streams [.., C, H], whatever way the input 0 holds them.
 struct Streams {
   ValueId grouped = kNoValue;
-  int rank = 0;  ///< of the grouped form
-  int64_t branches = 0;
+  int rank = 0;          ///< of the grouped form
+  int64_t branches = 0;  ///< -1: only the run tells
   bool flattened = false;
+  /// How many branches there are, as int64[1].
+  ValueId count(Decomposition& d) const {
+    return branches >= 0 ? d.ints({branches}) : d.op("Shape", {grouped}, {{"start", int64_t{-2}}, {"end", int64_t{-1}}});
+  }
 };
+
+/// Makes the ranks of streams, and of gates, known. @return true if the node has become branches, one for each rank
+bool settle_ranks(Decomposition& d, std::initializer_list<size_t> gates) {
+  const int joined = d.attributes().get_int("num_branches", 0) != 0 ? 1 : 0;  // axes that are one in the file
+  if (branch_by_rank(d, {0}, {4 - joined, 3 - joined, 2 - joined})) return true;
+  const int rank = d.rank(d.in(0)) + joined;
+  return std::any_of(gates.begin(), gates.end(), [&](size_t i) { return branch_by_rank(d, {i}, {rank, rank - 1}); });
+}
 
 Streams grouped_streams(Decomposition& d) {
   Streams s;
   s.branches = d.attributes().get_int("num_branches", 0);
   s.flattened = s.branches != 0;
-  s.rank = known_rank(d, 0, "the input") + (s.flattened ? 1 : 0);
+  s.rank = d.rank(d.in(0)) + (s.flattened ? 1 : 0);
   if (s.branches < 0) throw Error(ErrorCode::invalid_model, fmt::format("num_branches = {}", s.branches));
   if (s.rank < 2) throw Error(ErrorCode::invalid_model, "the streams have no axis of branches");
   s.grouped = widened(d, d.in(0));
@@ -97,29 +105,29 @@ Streams grouped_streams(Decomposition& d) {
   }
   if (width >= 0 && width % s.branches != 0)
     throw Error(ErrorCode::invalid_model, fmt::format("the last extent is {}, not a multiple of the {} branches", width, s.branches));
-  s.grouped = d.op("Reshape", {s.grouped, leading_shape(d, d.in(0), {s.branches, width >= 0 ? width / s.branches : -1})});
+  s.grouped = d.op("Reshape", {s.grouped, leading_shape(d, d.in(0), {d.ints({s.branches, width >= 0 ? width / s.branches : -1})})});
   return s;
 }
 
 /// Gates of shape [.., C], [.., C, 1], [.., C, H] or [.., C * H] in a form that broadcasts against the grouped streams.
 ValueId broadcast_gates(Decomposition& d, size_t input, const Streams& streams) {
   ValueId gates = widened(d, d.in(input));
-  int rank = known_rank(d, input, "the gates");
+  const int rank = d.rank(d.in(input));
   if (rank == streams.rank) return gates;
   if (rank != streams.rank - 1)
     throw Error(ErrorCode::invalid_model, fmt::format("the gates are of rank {}, the grouped streams of rank {}", rank, streams.rank));
-  int64_t width = d.extent(d.in(input), -1);
-  if (width < 0 || streams.branches < 0)
-    throw Error(ErrorCode::not_implemented, "the last extent of the gates and the number of branches must be known");
+  const int64_t width = d.extent(d.in(input), -1);
+  if (width < 0 || streams.branches < 0) return d.op("Reshape", {gates, leading_shape(d, d.in(input), {streams.count(d), d.ints({-1})})});
   if (width == streams.branches) return d.op("Unsqueeze", {gates, d.ints({-1})});
   if (streams.branches == 0 || width % streams.branches != 0)
     throw Error(ErrorCode::invalid_model, fmt::format("{} gates for {} branches", width, streams.branches));
-  return d.op("Reshape", {gates, leading_shape(d, d.in(input), {streams.branches, width / streams.branches})});
+  return d.op("Reshape", {gates, leading_shape(d, d.in(input), {d.ints({streams.branches, width / streams.branches})})});
 }
 
 // Y[.., h] = reduction_scale * sum over c of X[.., c, h] * gate[.., c, h].
 void decompose_pre_mix(Graph& graph, NodeId id) {
   Decomposition d(graph, id);
+  if (settle_ranks(d, {1})) return;
   Streams streams = grouped_streams(d);
   ValueId product = d.op("Mul", {streams.grouped, broadcast_gates(d, 1, streams)});
   ValueId y = d.op("ReduceSum", {product, d.ints({-2})}, {{"keepdims", int64_t{0}}});
@@ -132,6 +140,7 @@ void decompose_pre_mix(Graph& graph, NodeId id) {
 // Y[.., k, h] = sum over c of mix[.., c, k] * X[.., c, h], plus gate[.., k, h] * block[.., h].
 void decompose_post_mix(Graph& graph, NodeId id) {
   Decomposition d(graph, id);
+  if (settle_ranks(d, {2})) return;
   Streams streams = grouped_streams(d);
   ValueId mixed = streams.grouped;
   if (d.has(3)) {
@@ -149,17 +158,16 @@ void decompose_post_mix(Graph& graph, NodeId id) {
 
 void decompose_branchwise_rms_norm(Graph& graph, NodeId id) {
   Decomposition d(graph, id);
+  if (settle_ranks(d, {}) || branch_by_rank(d, {1}, {1, 2})) return;
   Streams streams = grouped_streams(d);
   ValueId y = rms_normalised(d, streams.grouped, d.attributes().get_float("epsilon", 1e-5F));
   if (d.has(1)) {
     ValueId scale = widened(d, d.in(1));
-    int64_t length = d.extent(d.in(1), -1), width = d.extent(d.in(0), -1);
-    if (known_rank(d, 1, "scale") == 1) {  // [H], or [C * H] for all branches
-      if (length < 0 || width < 0 || streams.branches < 1)
-        throw Error(ErrorCode::not_implemented, "the extents of scale, branches and features must be known");
-      int64_t features = streams.flattened ? width / streams.branches : width;
-      if (length != features) scale = d.op("Reshape", {scale, d.ints({streams.branches, features})});
-    }
+    // [H], or [C * H] for all branches
+    if (d.rank(d.in(1)) == 1)
+      scale =
+          d.op("Reshape",
+               {scale, d.op("Concat", {d.ints({-1}), d.op("Shape", {streams.grouped}, {{"start", int64_t{-1}}})}, {{"axis", int64_t{0}}})});
     y = d.op("Mul", {y, scale});
   }
   if (streams.flattened) y = d.op("Reshape", {y, d.op("Shape", {d.in(0)})});

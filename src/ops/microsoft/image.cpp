@@ -7,6 +7,7 @@
 #include "ops/list.h"
 #include "ops/microsoft/microsoft.h"
 #include "ops/nn/window.h"
+#include "ops/rank_branches.h"
 
 namespace treadle::ops {
 namespace {
@@ -14,8 +15,13 @@ namespace {
 /// The rank of an image with channels innermost.
 int image_rank(const Decomposition& d, ValueId x) {
   int rank = d.rank(x);
-  if (rank < 3) throw Error(ErrorCode::not_implemented, "the input must be of known rank of at least 3");
+  if (rank < 3) throw Error(ErrorCode::invalid_model, fmt::format("the input is of rank {}, at least 3 expected", rank));
   return rank;
+}
+
+/// Makes the rank of images known: that of their windows, or filters. @return true if the node has become branches, one for each rank
+bool settle_rank(Decomposition& d, const std::vector<size_t>& images, int window_axes) {
+  return branch_by_rank(d, images, window_axes > 0 ? std::vector<int>{window_axes + 2} : std::vector<int>{4, 3, 5});
 }
 
 ValueId channels_first(Decomposition& d, ValueId x, int rank) {
@@ -33,6 +39,7 @@ ValueId channels_last(Decomposition& d, ValueId x, int rank) {
 
 void decompose_max_pool(Graph& graph, NodeId id) {
   Decomposition d(graph, id);
+  settle_rank(d, {0}, static_cast<int>(d.attributes().get_ints("kernel_shape").size()));
   int rank = image_rank(d, d.in(0));
   ValueId y = d.op("MaxPool", {channels_first(d, d.in(0), rank)},
                    d.copied({"auto_pad", "ceil_mode", "dilations", "kernel_shape", "pads", "strides"}));
@@ -44,10 +51,12 @@ void decompose_max_pool(Graph& graph, NodeId id) {
 void decompose_conv(Graph& graph, NodeId id) {
   Decomposition d(graph, id);
   bool quantised = d.node().op_type == "QLinearConv", last = !quantised || d.attributes().get_int("channels_last", 0) != 0;
+  const std::vector<size_t> images = d.node().op_type == "NhwcFusedConv" ? std::vector<size_t>{0, 3} : std::vector<size_t>{0};
+  if (last && settle_rank(d, images, d.rank(d.in(quantised ? 3 : 1)) - 2)) return;
   int rank = last ? image_rank(d, d.in(0)) : 0;
   std::vector<ValueId> inputs;
   for (size_t i = 0; i < static_cast<size_t>(d.node().num_formal_inputs); ++i) {
-    bool image = i == 0 || (d.node().op_type == "NhwcFusedConv" && i == 3);
+    const bool image = std::find(images.begin(), images.end(), i) != images.end();
     inputs.push_back(last && image && d.has(i) ? channels_first(d, d.in(i), rank) : d.in(i));
   }
   Attributes attributes =
@@ -61,7 +70,7 @@ void decompose_conv(Graph& graph, NodeId id) {
 /// x plus the skip connection [N, .., C], [N, 1, 1, C] or [N, C], and a bias [C].
 ValueId with_skip(Decomposition& d, int rank) {
   ValueId skip = d.in(3), sum = d.in(0);
-  int skip_rank = d.rank(skip);
+  const int skip_rank = d.rank(skip);
   if (skip_rank != rank && skip_rank != 2) throw Error(ErrorCode::not_implemented, "skip must be of the rank of X, or [N, C]");
   std::vector<int64_t> axes;
   for (int i = 1; i + 1 < rank; ++i) axes.push_back(i);
@@ -78,7 +87,9 @@ void decompose_group_norm(Graph& graph, NodeId id) {
   if (activation != 0 && activation != 1)
     throw Error(ErrorCode::invalid_model, fmt::format("activation = {}; expected 0 or 1", activation));
   if (skips && !last) throw Error(ErrorCode::not_implemented, "SkipGroupNorm is implemented for channels_last = 1");
+  if (last && settle_rank(d, {0}, 0)) return;
   int rank = last ? image_rank(d, d.in(0)) : 0;
+  if (skips && branch_by_rank(d, {3}, {rank, 2})) return;
   ValueId x = skips ? with_skip(d, rank) : d.in(0);
   d.give(1, x);
   if (last) x = channels_first(d, x, rank);
@@ -114,7 +125,10 @@ void decompose_conv_transpose(Graph& graph, NodeId id) {
     d.give(0, d.op("ConvTranspose", {d.in(0), d.in(1), d.in(3)}, std::move(attributes)));
     return d.finish();
   }
-  const int64_t numbers = d.rank(d.in(2)) == 1 ? d.extent(d.in(2), 0) : -1, axes = numbers >= 0 ? numbers / 2 : image_rank(d, d.in(0)) - 2;
+  const auto window_axes = static_cast<int>(attributes.get_ints("kernel_shape").size());
+  const int64_t numbers = d.rank(d.in(2)) == 1 ? d.extent(d.in(2), 0) : -1;
+  if (numbers < 0 && settle_rank(d, {0}, std::max(window_axes, d.rank(d.in(1)) - 2))) return;
+  const int64_t axes = numbers >= 0 ? numbers / 2 : image_rank(d, d.in(0)) - 2;
   if (axes > kMaxRank) throw Error(ErrorCode::invalid_model, fmt::format("Pads has {} elements", numbers));
   std::vector<int64_t> spatial;
   for (int64_t i = 0; i < axes; ++i) spatial.push_back(i + 2);

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <optional>
 #include <string>
 
 #include "core/checked.h"
@@ -105,27 +106,35 @@ void decompose_sample(Graph& graph, NodeId id) {
   d.finish();
 }
 
-// Windows of `size` elements along an axis, `step` apart, become a new last axis.
+// Windows of `size` elements along an axis, `step` apart, become a new last axis. The axes in front of `dim` are one meanwhile, and so are
+// those behind it, so that only the run need know how many there are.
 void decompose_unfold(Graph& graph, NodeId id) {
   Decomposition d(graph, id);
   const Attributes& a = d.attributes();
-  int rank = d.rank(d.in(0));
-  if (rank < 1) throw Error(ErrorCode::not_implemented, "the input must be of known rank of at least 1");
-  int64_t size = a.get_int("size"), step = a.get_int("step", 1);
-  int dim = normalise_axis(a.get_int("dim", -1), rank, "dim");
-  int64_t extent = d.extent(d.in(0), dim);
+  const int rank = d.rank(d.in(0));
+  const int64_t size = a.get_int("size"), step = a.get_int("step", 1);
+  int64_t dim = a.get_int("dim", -1);
+  if (rank >= 0) dim = normalise_axis(dim, rank, "dim");
+  if (dim < -kMaxRank || dim >= kMaxRank) throw Error(ErrorCode::invalid_model, fmt::format("dim = {}", dim));
+  const int64_t extent = rank < 0 ? -1 : d.extent(d.in(0), static_cast<int>(dim));
   if (size < 1 || step < 1 || (extent >= 0 && extent < size))
     throw Error(ErrorCode::invalid_model, fmt::format("size = {} and step = {} along an extent of {}", size, step, extent));
-  ValueId length = d.op("Squeeze", {d.op("Shape", {d.in(0)}, {{"start", int64_t{dim}}, {"end", int64_t{dim} + 1}})});
+  auto extents = [&](int64_t begin, std::optional<int64_t> end) {
+    Attributes range{{"start", begin}};
+    if (end) range.set("end", *end);
+    return d.op("Shape", {d.in(0)}, std::move(range));
+  };
+  auto joined = [&](std::vector<ValueId> parts) { return d.op("Concat", std::move(parts), {{"axis", int64_t{0}}}); };
+  auto count = [&](ValueId some) { return d.op("ReduceProd", {some}, {{"keepdims", int64_t{1}}}); };
+  auto reshaped = [&](ValueId x, ValueId shape) { return d.op("Reshape", {x, shape}, {{"allowzero", int64_t{1}}}); };
   auto number = [&](int64_t value) { return d.constant(Tensor::scalar(value)); };
-  ValueId first = d.op("Range", {number(0), d.op("Sub", {length, number(size - 1)}), number(step)});
-  ValueId places = d.op("Add", {d.op("Unsqueeze", {first, d.ints({1})}), d.op("Range", {number(0), number(size), number(1)})});
-  ValueId y = d.op("Gather", {d.in(0), places}, {{"axis", int64_t{dim}}});
-  std::vector<int64_t> order;
-  for (int i = 0; i <= rank; ++i)
-    if (i != dim + 1) order.push_back(i);
-  order.push_back(dim + 1);
-  d.give(0, d.op("Transpose", {y}, {{"perm", order}}));
+  const std::optional<int64_t> behind = dim == -1 ? std::nullopt : std::optional(dim + 1);
+  const ValueId front = extents(0, dim), back = behind ? extents(*behind, {}) : d.ints({}), along = extents(dim, behind);
+  const ValueId first = d.op("Range", {number(0), d.op("Sub", {d.op("Squeeze", {along}), number(size - 1)}), number(step)});
+  const ValueId places = d.op("Add", {d.op("Unsqueeze", {first, d.ints({1})}), d.op("Range", {number(0), number(size), number(1)})});
+  ValueId y = d.op("Gather", {reshaped(d.in(0), joined({count(front), along, count(back)})), places}, {{"axis", int64_t{1}}});
+  y = d.op("Transpose", {y}, {{"perm", std::vector<int64_t>{0, 1, 3, 2}}});
+  d.give(0, reshaped(y, joined({front, d.op("Shape", {first}), back, d.ints({size})})));
   d.finish();
 }
 

@@ -15,6 +15,7 @@
 #include "ops/checks.h"
 #include "ops/list.h"
 #include "ops/microsoft/microsoft.h"
+#include "ops/rank_branches.h"
 #include "ops/tensor/movement.h"
 
 namespace treadle::ops {
@@ -24,12 +25,24 @@ namespace {
 // its first character 0; windows reach beyond that only for words shorter than a window. Empty words are zeros.
 void decompose_word_conv(Graph& graph, NodeId id) {
   Decomposition d(graph, id);
+  const std::vector<int> ranks{2, 4, 1, 2};
+  for (size_t i = 0; i < ranks.size(); ++i) branch_by_rank(d, {i}, {ranks[i]});
   ValueId sequence = d.in(0), weights = d.in(1);
-  int rank = d.rank(sequence);
-  int64_t window = d.extent(weights, 2);
-  if (rank >= 0 && rank != 2)
-    throw Error(ErrorCode::invalid_model, fmt::format("Sequence is of rank {}; expected [words, characters]", rank));
-  if (window < 1) throw Error(ErrorCode::not_implemented, "the window of the filters must be known");
+  // What the attributes say of the weights is what the convolution is to find.
+  const auto said = [&](std::string_view name, ValueId x, int axis) {
+    const int64_t declared = d.attributes().get_int(name, -1), extent = d.extent(x, axis);
+    if (declared >= 0 && extent >= 0 && declared != extent)
+      throw Error(ErrorCode::invalid_model, fmt::format("{} is {}, the weights have {}", name, declared, extent));
+    return declared >= 0 ? declared : extent;
+  };
+  const int64_t filters = said("embedding_size", weights, 0), window = said("conv_window_size", weights, 2),
+                letter = said("char_embedding_size", weights, 3);
+  Attributes kernel;
+  const bool both = window >= 0 && letter >= 0;
+  if (both) kernel.set("kernel_shape", std::vector<int64_t>{window, letter});
+  const auto or_copied = [&](int64_t extent, bool compared) { return extent >= 0 && !compared ? extent : 0; };
+  weights = d.op("Reshape", {weights, d.ints({or_copied(filters, false), 1, or_copied(window, both), or_copied(letter, both)})});
+  const ValueId width = window >= 0 ? d.ints({window}) : d.op("Shape", {weights}, {{"start", int64_t{2}}, {"end", int64_t{3}}});
   ValueId zero = d.constant(Tensor::scalar<int32_t>(0)), last = d.ints({-1});
   // The length of each word: the place of its first 0, or all of it.
   ValueId letters = d.cast(d.op("Greater", {sequence, zero}), DType::int32);
@@ -40,9 +53,9 @@ void decompose_word_conv(Graph& graph, NodeId id) {
   // One image of one channel for each word.
   ValueId letters_shape = d.op("Shape", {d.op("Gather", {d.in(3), zero})});
   ValueId images = d.op("Concat", {d.ints({-1, 1}), longest, letters_shape}, {{"axis", int64_t{0}}});
-  ValueId sums = d.op("Conv", {d.op("Reshape", {d.op("Gather", {d.in(3), sequence}), images}), weights, d.in(2)});
+  ValueId sums = d.op("Conv", {d.op("Reshape", {d.op("Gather", {d.in(3), sequence}), images}), weights, d.in(2)}, std::move(kernel));
   sums = d.op("Squeeze", {sums, d.ints({3})});  // [words, filters, places]
-  ValueId places = d.op("Max", {d.op("Sub", {length, d.ints({window})}), d.ints({0})});
+  ValueId places = d.op("Max", {d.op("Sub", {length, width}), d.ints({0})});
   ValueId place = d.op("Range", {d.constant(Tensor::scalar<int64_t>(0)), d.op("Squeeze", {d.op("Shape", {sums}, {{"start", int64_t{2}}})}),
                                  d.constant(Tensor::scalar<int64_t>(1))});
   ValueId counts = d.op("LessOrEqual", {place, d.op("Reshape", {places, d.ints({-1, 1, 1})})});
@@ -272,8 +285,16 @@ std::vector<OpDef> microsoft_words_ops() {
   using Required = AttributeDef::Required;
   const TypeSet hashed = TypeSet{DType::int32, DType::uint32, DType::int64, DType::uint64, DType::float32, DType::float64} | kString;
   return {
-      op("WordConvEmbedding", {{"Sequence", {DType::int32}}, {"W", kFloats, "T1"}, {"B", kFloats, "T1"}, {"C", kFloats, "T1"}},
-         {{"Y", kFloats, "T1"}}, {{"char_embedding_size"}, {"conv_window_size"}, {"embedding_size"}}, decompose_word_conv),
+      op("WordConvEmbedding",
+         {{"Sequence", {DType::int32}, "", Presence::required, of_rank(2)},
+          {"W", kFloats, "T1", Presence::required, of_rank(4)},
+          {"B", kFloats, "T1", Presence::required, of_rank(1)},
+          {"C", kFloats, "T1", Presence::required, of_rank(2)}},
+         {{"Y", kFloats, "T1"}},
+         {{"char_embedding_size", int64_t{-1}, at_least(-1)},
+          {"conv_window_size", int64_t{-1}, at_least(-1)},
+          {"embedding_size", int64_t{-1}, at_least(-1)}},
+         decompose_word_conv),
       {.name = "MurmurHash3",
        .domain = kMicrosoft,
        .since = {1},
