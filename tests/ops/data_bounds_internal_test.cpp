@@ -190,6 +190,9 @@ std::vector<BoundsRow> update_rows() {
     };
   };
   auto places = [](double first, double length) { return Numbers{first, first + 1, first, length}; };
+  auto beams = [](int32_t beam, int64_t past) {
+    return BoundsCase{{counting({2, 1, 2, 1}), tensor<int32_t>({1, 2, 2}, {beam, 1, 0, 0}), ints({past})}};
+  };
   auto ids = [](int64_t v) {
     BoundsCase c{{filled({1, 1, 1}, 1), filled({1, 1, 2, 1}, 0), ints32({0}), ints32({2}), tensor<int64_t>({1, 1}, {v})}};
     c.num_outputs = 4;
@@ -198,6 +201,14 @@ std::vector<BoundsRow> update_rows() {
   return {
       {"treadle", "UpdateCache", 1, [cache](int64_t v) { return cache(v, 3); }, 0, 2, Beyond::refused, written, {1}},
       {"treadle", "UpdateCache", 2, [cache](int64_t v) { return cache(0, v); }, 1, 5, Beyond::too_large, of_length},
+      {"treadle", "GatherBeams", 1, [beams](int64_t v) { return beams(narrow(v), 2); }, 0, 1, Beyond::refused,
+       [](int64_t v) {
+         return Numbers{v == 0 ? 1.0 : 3.0, 4, 1, 2};
+       }},
+      {"treadle", "GatherBeams", 2, [beams](int64_t v) { return beams(1, v); }, 0, 2, Beyond::refused,
+       [](int64_t v) {
+         return v == 0 ? Numbers{1, 2, 3, 4} : v == 1 ? Numbers{3, 2, 1, 4} : Numbers{3, 4, 1, 2};
+       }},
       {"treadle", "CachePositions", 2, positions(2), 0, 1, Beyond::refused,
        [places](int64_t v) { return places(static_cast<double>(v), 2); }},
       {"treadle", "CachePositions", 3, positions(3), 1, 3, Beyond::refused, [places](int64_t v) { return places(0, v == 3 ? 3 : 2); }, {2}},

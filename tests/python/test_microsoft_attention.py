@@ -327,7 +327,7 @@ def shared_heads(r):
     With beams, onnxruntime's kernel takes the biases of other samples than a query's own, and is wrong for several new tokens, and for masks
     of ranks 1 and 3.
     """
-    beams = 0
+    beams = r.one_of(0, 0, 1, 2, 3)
     groups, heads, size = r.between(1, 3), r.between(1, 3), r.one_of(4, 8)
     batch, length = groups * max(beams, 1), 1 if beams else r.between(1, 4)
     room = length + r.between(1, 5)
@@ -359,7 +359,7 @@ def shared_heads(r):
 
 
 def decoder_masked(r):
-    beams, heads, size = 0, r.between(1, 3), r.one_of(4, 8)
+    beams, heads, size = r.one_of(0, 0, 1, 2, 3), r.between(1, 3), r.one_of(4, 8)
     groups = r.between(1, 3)
     batch = groups * max(beams, 1)
     D, room = heads * size, r.between(1, 8)
@@ -617,6 +617,35 @@ def group(batch=1, length=1, past=4, total=None, ends=None, key=True, value=True
     return Case("GroupQueryAttention", inputs, ["y", "present_key", "present_value"], num_heads=heads, kv_num_heads=2, **attributes)
 
 
+def attended(q, k, v, bias):
+    """softmax(q k' / sqrt(size) + bias) v, [batch, heads, ...] each."""
+    scores = q @ k.swapaxes(-1, -2) / np.sqrt(q.shape[-1]) + bias
+    weights = np.exp(scores - scores.max(-1, keepdims=True))
+    return weights / weights.sum(-1, keepdims=True) @ v
+
+
+@pytest.mark.parametrize("fixed", [True, False, None])
+@pytest.mark.parametrize("buffer", [True, False], ids=["in a buffer", "grows"])
+@pytest.mark.parametrize("length", [1, 3])
+def test_rows_of_the_past_are_those_of_the_beams_that_an_indirection_names(length, buffer, fixed):
+    """By NumPy: where onnxruntime is wrong, too, which are several new tokens and a bias for each sample."""
+    r, groups, beams, heads, size, past = Source(3), 2, 3, 2, 4, 4
+    batch, room = groups * beams, past + (3 if buffer else 0)
+    q, k, v = (r.floats(batch, heads, length, size) for _ in range(3))
+    past_key, past_value = r.floats(batch, heads, room, size), r.floats(batch, heads, room, size)
+    indirection, bias = r.rng.integers(0, beams, (groups, beams, room)).astype(np.int32), r.floats(batch, 1, length, past + length)
+    joined = lambda x: x.transpose(0, 2, 1, 3).reshape(batch, length, heads * size)  # noqa: E731
+    inputs = [("q", joined(q)), ("k", joined(k)), ("v", joined(v)), ("b", None), ("m", None), ("a", bias), ("pk", past_key), ("pv", past_value)]
+    inputs += [("l", np.array([past], np.int32) if buffer else None), ("i", indirection)]
+    y, present_key, present_value = Case("MultiHeadAttention", inputs, ["y", "present_key", "present_value"], num_heads=heads).treadle(fixed)
+    rows = np.arange(batch)[:, None] // beams * beams + indirection.reshape(batch, room)[:, :past]
+    seen = lambda cache, new: np.concatenate([cache[rows, :, np.arange(past)].transpose(0, 2, 1, 3), new], 2)  # noqa: E731
+    np.testing.assert_allclose(y, joined(attended(q, seen(past_key, k), seen(past_value, v), bias)), rtol=2e-5, atol=2e-5)
+    for present, cache, new in ((present_key, past_key, k), (present_value, past_value, v)):
+        np.testing.assert_array_equal(present[:, :, :past], cache[:, :, :past])
+        np.testing.assert_array_equal(present[:, :, past : past + length], new)
+
+
 def heads_case(mask=None, indirection=None, past=None, **attributes):
     (q, k, v), _ = multi_head_inputs(Source(7))
     inputs = [("q", q), ("k", k), ("v", v), ("b", None), ("m", mask), ("a", None), ("pk", None), ("pv", None), ("l", None if past is None else np.array([past], np.int32)), ("i", indirection)]
@@ -657,7 +686,7 @@ REFUSED = [
     (group(batch=2, length=3), "either has to be 1"),
     (group(do_rotary=1, cos=np.ones((3, 8), np.float32)), "position_ids contains 4"),
     (group(bias=np.ones((1, 2, 2, 5), np.float32)), "attn_mask"),
-    (heads_case(indirection=np.zeros((2, 1, 3), np.int32)), "cache_indirection"),
+    (heads_case(indirection=np.zeros((3, 1, 3), np.int32)), "cache_indirection, and the batch"),
     (heads_case(mask=np.ones((2, 2), np.int32)), "MultiHeadAttention|do not broadcast"),
     (heads_case(mask=np.ones((2, 1, 3, 3), np.int32)), "key_padding_mask of rank 4"),
     (heads_case(num_heads=3), "heads"),

@@ -2,6 +2,7 @@
 // its own.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstring>
 
 #include "core/thread_pool.h"
@@ -155,6 +156,46 @@ struct UpdateCache {
   }
 };
 
+void infer_gather_beams(InferContext& c) { c.set_output(0, c.input(0)); }
+
+// A cache [batch * beams, heads, length, size] whose rows of the past are those of the beams that indirection [batch, beams, at least the
+// past] names, each within its sample. Further rows stay.
+struct GatherBeams {
+  size_t element;
+  int64_t planes, heads, length, size, beams, columns;
+
+  static GatherBeams bind(BindContext& c) {
+    const Shape &cache = c.shape(0), &from = c.shape(1);
+    check_equal(from[0] * from[1], cache[0], "samples and beams of cache_indirection, and the batch");
+    check_equal(c.num_elements(2), 1, "elements of the past's length, and one");
+    return {static_cast<size_t>(element_bytes(c.dtype(0))), cache[0] * cache[1], cache[1], cache[2], cache[3], from[1], from[2]};
+  }
+
+  void run(RunContext& c) const {
+    const int64_t past = *c.in<int64_t>(2), kept = std::min(past, length);
+    const int32_t* from = c.in<int32_t>(1);
+    if (past < 0 || past > columns || past > length)
+      throw Error(ErrorCode::invalid_argument,
+                  fmt::format("cache_indirection names rows for {} keys, the cache has {}, the past {}", columns, length, past));
+    for (int64_t b = 0; b < planes / std::max<int64_t>(1, heads); ++b)
+      for (int64_t t = 0; t < past; ++t)
+        if (const int32_t beam = from[b * columns + t]; beam < 0 || beam >= beams)
+          throw Error(ErrorCode::invalid_argument, fmt::format("cache_indirection has {}, there are {} beams", beam, beams));
+    const size_t row = static_cast<size_t>(size) * element;
+    if (row == 0) return;
+    const auto* src = c.in<std::byte>(0);
+    auto* dst = c.out<std::byte>(0);
+    parallel_for(c.pool(), planes, 1, [&](int64_t begin, int64_t end) {
+      for (int64_t plane = begin; plane < end; ++plane) {
+        const int64_t b = plane / heads, h = plane % heads, sample = b / beams * beams;
+        auto at = [&](int64_t batch, int64_t t) { return static_cast<size_t>((batch * heads + h) * length + t) * row; };
+        for (int64_t t = 0; t < kept; ++t) std::memcpy(dst + at(b, t), src + at(sample + from[b * columns + t], t), row);
+        std::memcpy(dst + at(b, kept), src + at(b, kept), static_cast<size_t>(length - kept) * row);
+      }
+    });
+  }
+};
+
 }  // namespace
 
 std::vector<OpDef> cache_ops() {
@@ -186,7 +227,16 @@ std::vector<OpDef> cache_ops() {
            .infer = infer_update_cache,
            .alias = {may_reuse(0, 3)},
            .kernels = {kernel<UpdateCache>()},
-           .value_inputs = {2}}};
+           .value_inputs = {2}},
+          {.name = "GatherBeams",
+           .domain = "treadle",
+           .since = {1},
+           .inputs = {{"cache", kFloats, "T", Presence::required, of_rank(4)},
+                      {"indirection", kInt32, "", Presence::required, of_rank(3)},
+                      {"past", kInt64}},
+           .outputs = {{"cache_of_beams", kFloats, "T"}},
+           .infer = infer_gather_beams,
+           .kernels = {kernel<GatherBeams>()}}};
 }
 
 }  // namespace treadle::ops

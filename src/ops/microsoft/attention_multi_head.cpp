@@ -103,10 +103,23 @@ SharedCache shared_cache(Decomposition& d, const Projections& p, size_t past_key
   return c;
 }
 
-// What onnxruntime's kernels make of the rows of other beams differs between them.
-void refuse_indirection(const Decomposition& d, size_t indirection) {
-  if (d.has(indirection))
-    throw Error(ErrorCode::not_implemented, "cache_indirection is not implemented: rows of a cache are their own beam's");
+/// A cache that grows: the new keys and values behind those of the past, if there is one.
+SharedCache growing_cache(Decomposition& d, const Projections& p, size_t past_key, int64_t heads) {
+  SharedCache c{};
+  const bool past = d.has(past_key);
+  c.num_past = past ? extents(d, d.in(past_key), 2) : d.ints({0});
+  auto grown = [&](ValueId x, size_t from) {
+    x = split_heads(d, x, heads);
+    return past ? joined(d, {d.in(from), x}, 2) : x;
+  };
+  c.k = c.present_key = grown(p.k, past_key), c.v = c.present_value = grown(p.v, past_key + 1);
+  c.num_keys = extents(d, c.k, 2);
+  return c;
+}
+
+/// In a beam search a row of the past may be that of another beam of the same sample.
+void read_beams(Decomposition& d, SharedCache& c, size_t indirection) {
+  for (ValueId* cache : {&c.k, &c.v}) *cache = d.op_n("GatherBeams", {*cache, d.in(indirection), c.num_past}, 1, {}, "treadle")[0];
 }
 
 void decompose_multi_head(Graph& graph, NodeId id) {
@@ -115,16 +128,22 @@ void decompose_multi_head(Graph& graph, NodeId id) {
   const int64_t heads = positive(d, "num_heads");
   check_together(d, kPastKey, kPastValue, "past_key and past_value");
   if (d.has(kPastLength) && !d.has(kPastKey)) throw Error(ErrorCode::invalid_model, "past_sequence_length is given without past_key");
-  refuse_indirection(d, kIndirection);
-  if (settle_ranks(d, d.has(kPastKey) ? std::vector<int>{3} : std::vector<int>{3, 4})) return;
+  const bool beams = d.has(kIndirection);
+  if (settle_ranks(d, d.has(kPastKey) || beams ? std::vector<int>{3} : std::vector<int>{3, 4})) return;
   Projections p = projections(d);
   if (p.heads_apart && d.has(kPastKey)) throw Error(ErrorCode::invalid_model, "past_key stands beside a key of rank 4, which is a past");
+  if (p.heads_apart && beams) throw Error(ErrorCode::not_implemented, "cache_indirection beside a key of rank 4 is not implemented");
   bool causal = d.attributes().get_int("unidirectional", 0) != 0;
   const bool square = !d.has(1) || same_length(d, p.q, p.k);
   add_bias(d, p, kBias);
 
-  const bool shared = d.has(kPastLength);
-  const SharedCache cache = shared ? shared_cache(d, p, kPastKey, kPastLength, heads) : SharedCache{};
+  const bool shared = d.has(kPastLength) || beams;
+  SharedCache cache;
+  if (d.has(kPastLength))
+    cache = shared_cache(d, p, kPastKey, kPastLength, heads);
+  else if (beams)
+    cache = growing_cache(d, p, kPastKey, heads);
+  if (beams) read_beams(d, cache, kIndirection);
   ValueId num_past = cache.num_past, num_keys = cache.num_keys;
   if (!shared) {
     num_past = d.has(kPastKey) ? extents(d, d.in(kPastKey), 2) : d.ints({0});
@@ -162,7 +181,6 @@ void decompose_decoder_masked(Graph& graph, NodeId id) {
   Decomposition d(graph, id);
   const int64_t heads = positive(d, "num_heads");
   check_together(d, kPastKey, kPastValue, "past_key and past_value");
-  refuse_indirection(d, kIndirection);
   if (!d.has(1) || !d.has(2)) throw Error(ErrorCode::not_implemented, "a packed query is not implemented: key and value have to be given");
   settle_ranks(d, {d.has(kPastKey) ? 3 : 4});
   Projections p = projections(d);
@@ -177,6 +195,10 @@ void decompose_decoder_masked(Graph& graph, NodeId id) {
   add_bias(d, p, kBias);
   SharedCache cache =
       p.heads_apart ? SharedCache{.k = p.k, .v = p.v, .num_keys = extents(d, p.k, 2)} : shared_cache(d, p, kPastKey, kPastLength, heads);
+  if (d.has(kIndirection)) {
+    if (p.heads_apart) throw Error(ErrorCode::not_implemented, "cache_indirection is not implemented without past_key and past_value");
+    read_beams(d, cache, kIndirection);
+  }
   ValueId mask = both(d, padding_mask(d, d.in(kMask), p.q, cache.num_keys, false, "mask_index"), d.in(kAttentionBias));
   Attributes attributes = attention_attributes(d);
   attributes.set("qk_matmul_output_mode", static_cast<int64_t>(Shown::biased));
