@@ -46,9 +46,8 @@ ZERO_POINTS = [((2, 3, 4), (2, 4, 5), (2, 3, 1), (2, 1, 5)), ((2, 3, 4), (2, 4, 
 @pytest.mark.parametrize("constants", [(), ("b", "b_zero")], ids=["fed", "constant"])
 def test_each_matrix_of_a_stack_may_have_zero_points_of_its_own(a, b, a_zero, b_zero, constants):
     inputs = {"a": codes(*a), "b": codes(*b), "a_zero": None if a_zero is None else codes(*a_zero), "b_zero": codes(*b_zero)}
-    lines = lambda x: 0 if x is None else x.astype(np.int64) if x.ndim != 1 else x.astype(np.int64)  # noqa: E731
-    of_a = lines(inputs["a_zero"])
-    expected = (inputs["a"] - (of_a[:, None] if np.ndim(of_a) == 1 else of_a)) @ (inputs["b"] - lines(inputs["b_zero"]))
+    of_a = 0 if inputs["a_zero"] is None else inputs["a_zero"].astype(np.int64)
+    expected = (inputs["a"] - (of_a[:, None] if np.ndim(of_a) == 1 else of_a)) @ (inputs["b"] - inputs["b_zero"].astype(np.int64))
     fed = {name: x for name, x in inputs.items() if x is not None and name not in constants}
     for static in (True, None):
         actual = run(model("MatMulInteger", inputs, 1, {}, constants, static, domain=""), fed)[0]
@@ -87,3 +86,27 @@ def test_overlaps_are_fractions(threshold):
     inputs = {"boxes": RNG.random((1, 4, 4)).astype(np.float32), "scores": RNG.random((1, 1, 4)).astype(np.float32)}
     inputs |= {"most": np.array([3]), "iou": np.array([threshold], np.float32)}
     refused("NonMaxSuppression", inputs, match="iou_threshold is")
+
+
+@pytest.mark.parametrize("groups", ["of all columns", "of the padding, too", None])
+@pytest.mark.parametrize("zeros", ["codes", "floats", None])
+@pytest.mark.parametrize("fed", [("b",), ("z",), ("b", "z"), ()], ids=str)
+@pytest.mark.parametrize("bits", [2, 4, 8])
+def test_weights_of_some_bits_may_be_computed(bits, fed, zeros, groups):
+    k, n, block = 40, 6, 16
+    blocks, padded, most = 3, 48, 2**bits
+    values, middle = RNG.integers(0, most, (n, padded)), RNG.integers(0, most, (n, blocks))
+    pack = lambda x: sum(x.reshape(*x.shape[:-1], -1, 8 // bits)[..., i] << (bits * i) for i in range(8 // bits)).astype(np.uint8)  # noqa: E731
+    scales, x = RNG.random((n, blocks)).astype(np.float32), floats(3, k)
+    row = np.zeros((n, -(-blocks * bits // 8) * 8 // bits), np.int64)
+    row[:, :blocks] = middle
+    z = {"codes": pack(row).reshape(-1), "floats": middle.astype(np.float32).reshape(-1), None: None}[zeros]
+    group = None if groups is None else (np.arange(k if groups == "of all columns" else padded) // block).astype(np.int32)
+    inputs = {"x": x, "b": pack(values).reshape(n, blocks, -1), "s": scales.reshape(-1), "z": z, "g": group}
+    own = np.arange(k) // block
+    expected = x.astype(np.float64) @ ((values[:, :k] - (middle if zeros else np.full((n, blocks), most // 2))[:, own]) * scales[:, own]).T
+    constants = [name for name in ("b", "s", "z", "g") if name not in fed]
+    for static in (True, None):
+        made = model("MatMulNBits", inputs, 1, {"K": k, "N": n, "bits": bits, "block_size": block}, constants, static)
+        actual = run(made, {name: a for name, a in inputs.items() if a is not None and name not in constants})[0]
+        np.testing.assert_allclose(actual, expected, rtol=1e-4, atol=1e-3)

@@ -7,6 +7,7 @@
 #include "core/float_types.h"
 #include "ops/list.h"
 #include "ops/microsoft/microsoft.h"
+#include "ops/rank_branches.h"
 
 namespace treadle::ops {
 namespace {
@@ -14,6 +15,8 @@ namespace {
 constexpr TypeSet kBytes{DType::uint8, DType::int8};
 constexpr TypeSet kQuantized{DType::uint8, DType::int8, DType::uint16, DType::int16, DType::int32,
                              DType::uint4, DType::int4, DType::uint2,  DType::int2};
+
+constexpr TypeSet kFloatCodes{DType::float8e4m3fn, DType::float8e4m3fnuz, DType::float8e5m2, DType::float8e5m2fnuz, DType::float4e2m1};
 
 ValueId dequantized(Decomposition& d, ValueId x, ValueId scale, ValueId zero_point, Attributes attributes = {}) {
   return d.op("DequantizeLinear", {x, scale, zero_point}, std::move(attributes));
@@ -58,16 +61,20 @@ void decompose_unary(Graph& graph, NodeId id) {
   give_quantized(d, y, 3, d.in(0));
 }
 
+// As onnxruntime has it, a code of the result stands for a whole fraction of 1: codes are softmax * floor(1 / y_scale) + y_zero.
 void decompose_softmax(Graph& graph, NodeId id) {
   Decomposition d(graph, id);
   ValueId x = dequantized(d, 0), y;
-  int64_t axis = d.attributes().get_int("axis", -1);
-  if (d.attributes().get_int("opset", 13) >= 13) {
+  const bool one_axis = d.attributes().get_int("opset", 13) >= 13;
+  const int64_t axis = d.attributes().get_int("axis", one_axis ? -1 : 1);
+  if (one_axis) {
     y = d.op("Softmax", {x}, {{"axis", axis}});
   } else {  // before opset 13 all axes from `axis` on are one
     y = d.op("Reshape", {d.op("Softmax", {d.op("Flatten", {x}, {{"axis", axis}})}, {{"axis", int64_t{-1}}}), d.op("Shape", {x})});
   }
-  give_quantized(d, y, 3, d.in(0));
+  const ValueId one = d.op("CastLike", {d.constant(Tensor::scalar(1.0F)), d.in(3)});
+  y = d.op("Mul", {y, d.op("Floor", {d.op("Div", {one, d.in(3)})})});
+  give_quantized(d, y, one, d.in(4), d.in(0));
 }
 
 void decompose_concat(Graph& graph, NodeId id) {
@@ -91,10 +98,13 @@ void decompose_reduce_mean(Graph& graph, NodeId id) {
 
 void decompose_pool(Graph& graph, NodeId id) {
   Decomposition d(graph, id);
-  ValueId x = dequantized(d, 0);
   bool channels_last = d.attributes().get_int("channels_last", 0) != 0;
+  const auto window_axes = static_cast<int>(d.attributes().get_ints("kernel_shape").size());
+  if (channels_last && branch_by_rank(d, {0}, window_axes > 0 ? std::vector<int>{window_axes + 2} : std::vector<int>{4, 3, 5})) return;
+  ValueId x = dequantized(d, 0);
   int rank = d.rank(d.in(0));
-  if (channels_last && rank < 3) throw Error(ErrorCode::not_implemented, "channels_last needs an input of known rank");
+  if (channels_last && rank < 3)
+    throw Error(ErrorCode::invalid_model, fmt::format("X is of rank {}; channels_last needs at least 3", rank));
   std::vector<int64_t> to_front{0, rank - 1}, to_back{0};
   for (int i = 1; i + 1 < rank; ++i) to_front.push_back(i), to_back.push_back(i + 1);
   to_back.push_back(1);
@@ -187,25 +197,52 @@ Tensor repacked(const Tensor& bytes, int64_t rows, int64_t columns, int64_t padd
   return packed;
 }
 
+/// Codes of `bits` bits as bytes of their own: each byte holds 8 / bits codes of the last axis, the low ones first.
+ValueId unpacked(Decomposition& d, ValueId bytes, int64_t bits) {
+  if (bits == 8) return bytes;
+  std::vector<uint8_t> shifts;
+  for (int64_t shift = 0; shift < 8; shift += bits) shifts.push_back(static_cast<uint8_t>(shift));
+  ValueId codes = d.op("BitShift", {d.op("Unsqueeze", {bytes, d.ints({-1})}), d.constant(Tensor::vector<uint8_t>(shifts))},
+                       {{"direction", std::string("RIGHT")}});
+  codes = d.op("BitwiseAnd", {codes, d.constant(Tensor::scalar<uint8_t>(static_cast<uint8_t>((1 << bits) - 1)))});
+  const ValueId leading = d.op("Shape", {bytes}, {{"end", int64_t{-1}}}), last = d.op("Shape", {bytes}, {{"start", int64_t{-1}}});
+  const ValueId shape = d.op("Concat", {leading, d.op("Mul", {last, d.ints({8 / bits})})}, {{"axis", int64_t{0}}});
+  return d.op("Reshape", {codes, shape}, {{"allowzero", int64_t{1}}});
+}
+
+/// `rows` rows of `columns` codes, padded to `padded`, as repacked() has them; where only the run tells the bytes, as bytes of their own.
+ValueId codes_of(Decomposition& d, size_t input, bool constant, int64_t rows, int64_t columns, int64_t padded, int64_t bits,
+                 std::string_view name) {
+  if (constant) return d.constant(repacked(constant_bytes(d, input, name), rows, columns, padded, bits, name));
+  const ValueId bytes = d.op("Reshape", {d.in(input), d.ints({rows, ceil_div(checked_mul(padded, bits), 8)})});
+  packed_dtype(bits);  // which refuses others
+  return d.op("Slice", {unpacked(d, bytes, bits), d.ints({0}), d.ints({columns}), d.ints({1})});
+}
+
 /// Zero points of MatMulNBits [N, blocks]: codes, which are the middle of all codes unless the model gives others, and numbers of a float
 /// type that the model gives instead.
 struct ZeroPoints {
   ValueId codes = kNoValue, floats = kNoValue;
 };
 
-ZeroPoints zero_points_of(Decomposition& d, int64_t N, int64_t blocks, int64_t bits) {
-  if (d.has(3) && d.type(d.in(3)).dtype == DType::uint8)
-    return {.codes = d.constant(repacked(constant_bytes(d, 3, "zero_points"), N, blocks, blocks, bits, "zero_points"))};
-  Tensor middle(packed_dtype(bits), Shape{N, blocks});
-  std::memset(middle.raw(), bits == 8 ? 0x80 : bits == 4 ? 0x88 : 0xAA, middle.size_bytes());
-  ZeroPoints zero_points{.codes = d.constant(std::move(middle))};
+ZeroPoints zero_points_of(Decomposition& d, ValueId scales, bool constant, int64_t N, int64_t blocks, int64_t bits) {
+  if (d.has(3) && d.type(d.in(3)).dtype == DType::uint8) return {.codes = codes_of(d, 3, constant, N, blocks, blocks, bits, "zero_points")};
+  ZeroPoints zero_points;
+  if (constant) {
+    Tensor middle(packed_dtype(bits), Shape{N, blocks});
+    std::memset(middle.raw(), bits == 8 ? 0x80 : bits == 4 ? 0x88 : 0xAA, middle.size_bytes());
+    zero_points.codes = d.constant(std::move(middle));
+  } else {
+    zero_points.codes = d.op("Expand", {d.constant(Tensor::scalar(static_cast<uint8_t>(1 << (bits - 1)))), d.op("Shape", {scales})});
+  }
   if (d.has(3)) zero_points.floats = d.op("Reshape", {d.in(3), d.ints({N, blocks})});
   return zero_points;
 }
 
 /// (codes - zero points) * scales, where g_idx says for each of the K columns which scale and zero point are its own.
-ValueId grouped_weights(Decomposition& d, ValueId codes, ValueId scales, const ZeroPoints& zero_points) {
-  auto of_column = [&](ValueId x) { return d.op("Gather", {x, d.in(4)}, {{"axis", int64_t{1}}}); };
+ValueId grouped_weights(Decomposition& d, ValueId codes, ValueId scales, const ZeroPoints& zero_points, int64_t K) {
+  const ValueId groups = d.op("Slice", {d.in(4), d.ints({0}), d.ints({K}), d.ints({0})});  // it may name those of the padding, too
+  auto of_column = [&](ValueId x) { return d.op("Gather", {x, groups}, {{"axis", int64_t{1}}}); };
   auto as_scales = [&](ValueId x) { return d.op("CastLike", {x, scales}); };
   ValueId zero = zero_points.floats != kNoValue ? zero_points.floats : as_scales(zero_points.codes);
   return d.op("Mul", {d.op("Sub", {as_scales(codes), of_column(zero)}), of_column(scales)});
@@ -230,10 +267,12 @@ void decompose_matmul_nbits(Graph& graph, NodeId id) {
           block = d.attributes().get_int("block_size");
   if (K < 1 || N < 1 || block < 1) throw Error(ErrorCode::invalid_model, fmt::format("K = {}, N = {}, block_size = {}", K, N, block));
   int64_t blocks = ceil_div(K, block), padded = checked_mul(blocks, block);
-  ValueId codes = d.constant(repacked(constant_bytes(d, 1, "B"), N, K, padded, bits, "B"));
+  const bool coded_zeros = d.has(3) && d.type(d.in(3)).dtype == DType::uint8;
+  const bool constant = d.graph().constant_tensor(d.in(1)) && (!coded_zeros || d.graph().constant_tensor(d.in(3)));
+  ValueId codes = codes_of(d, 1, constant, N, K, padded, bits, "B");
   ValueId scales = d.op("Reshape", {d.in(2), d.ints({N, blocks})});
-  ZeroPoints zero_points = zero_points_of(d, N, blocks, bits);
-  ValueId weights = d.has(4) ? grouped_weights(d, codes, scales, zero_points)
+  ZeroPoints zero_points = zero_points_of(d, scales, constant, N, blocks, bits);
+  ValueId weights = d.has(4) ? grouped_weights(d, codes, scales, zero_points, K)
                              : dequantized(d, codes, scales, zero_points.codes, {{"axis", int64_t{1}}, {"block_size", block}});
   ValueId y = d.op("MatMul", {d.in(0), d.op("Transpose", {weights}, {{"perm", std::vector<int64_t>{1, 0}}})});
   constexpr int64_t kInt8 = 4;  // accuracy_level: the activations may be rounded to 8 bits
@@ -250,19 +289,6 @@ int64_t axis_of(const Decomposition& d, std::string_view name, int64_t otherwise
   const int64_t axis = d.attributes().get_int(name, otherwise);
   if (axis < -rank || axis >= rank) throw Error(ErrorCode::invalid_model, fmt::format("{} is {}, for data of rank {}", name, axis, rank));
   return axis < 0 ? axis + rank : axis;
-}
-
-/// Codes of `bits` bits as bytes of their own: each byte holds 8 / bits codes of the last axis, the low ones first.
-ValueId unpacked(Decomposition& d, ValueId bytes, int64_t bits) {
-  if (bits == 8) return bytes;
-  std::vector<uint8_t> shifts;
-  for (int64_t shift = 0; shift < 8; shift += bits) shifts.push_back(static_cast<uint8_t>(shift));
-  ValueId codes = d.op("BitShift", {d.op("Unsqueeze", {bytes, d.ints({-1})}), d.constant(Tensor::vector<uint8_t>(shifts))},
-                       {{"direction", std::string("RIGHT")}});
-  codes = d.op("BitwiseAnd", {codes, d.constant(Tensor::scalar<uint8_t>(static_cast<uint8_t>((1 << bits) - 1)))});
-  const ValueId leading = d.op("Shape", {bytes}, {{"end", int64_t{-1}}}), last = d.op("Shape", {bytes}, {{"start", int64_t{-1}}});
-  const ValueId shape = d.op("Concat", {leading, d.op("Mul", {last, d.ints({8 / bits})})}, {{"axis", int64_t{0}}});
-  return d.op("Reshape", {codes, shape}, {{"allowzero", int64_t{1}}});
 }
 
 /// What GatherBlockQuantized dequantises: data, scales and zero points of one dtype, whose axes correspond.
@@ -295,31 +321,63 @@ Indices indices_of(Decomposition& d, int64_t axis) {
   return {d.op("Where", {inside, d.in(1), as_index(d.constant(Tensor::scalar<int64_t>(0)))}), inside};
 }
 
-// Slices are gathered before they are dequantised, so that an embedding is never expanded as a whole; along the axis of the blocks it is.
-void decompose_gather_quantized(Graph& graph, NodeId id) {
-  Decomposition d(graph, id);
-  const int rank = d.rank(d.in(0));
-  const bool bytes = d.type(d.in(0)).dtype == DType::uint8;
-  if (rank < 1) throw Error(ErrorCode::not_implemented, fmt::format("the data must be of known rank of at least 1; it is {}", rank));
+/// The ranks of data that the axes leave open.
+std::vector<int> ranks_of_data(const Attributes& attributes, bool bytes) {
+  const int64_t last = attributes.get_int("quantize_axis", 1);
+  if (bytes && last >= 0) return {static_cast<int>(std::min<int64_t>(last, kMaxRank)) + 1};
+  int64_t least = 2;
+  for (int64_t axis : {attributes.get_int("gather_axis", 0), last}) least = std::max(least, axis < 0 ? -axis : axis + 1);
+  std::vector<int> ranks;
+  for (int64_t rank = least; rank <= std::max<int64_t>(least, 6); ++rank) ranks.push_back(static_cast<int>(rank));
+  return ranks;
+}
+
+void check_blocks(const Decomposition& d, int rank, int64_t gather_axis, int64_t axis) {
+  const DType dtype = d.type(d.in(0)).dtype;
+  const bool bytes = dtype == DType::uint8, floats = kFloatCodes.has(dtype);
   const int64_t bits = d.attributes().get_int("bits", 4), block = d.attributes().get_int("block_size", 128);
-  const int64_t gather_axis = axis_of(d, "gather_axis", 0, rank), axis = axis_of(d, "quantize_axis", 1, rank);
-  if (block < 1) throw Error(ErrorCode::invalid_model, fmt::format("block_size is {}; it has to be positive", block));
-  if (bytes && bits != 2 && bits != 4 && bits != 8)
-    throw Error(ErrorCode::invalid_model, fmt::format("bits is {}; codes in uint8 have 2, 4 or 8", bits));
+  if (block < (floats ? 0 : 1) || (block & (block - 1)) != 0 || (block > 0 && block < 16))
+    throw Error(ErrorCode::invalid_model,
+                fmt::format("block_size is {}; a power of 2 of at least 16 expected, or 0 for floats of 8 or 4 bits", block));
+  if (!floats && bits != 4 && (!bytes || (bits != 2 && bits != 8)))
+    throw Error(ErrorCode::invalid_model, fmt::format("bits is {}; codes in uint8 have 2, 4 or 8, others 4", bits));
+  if (floats && d.has(3)) throw Error(ErrorCode::invalid_model, "there are zero_points beside floats of 8 or 4 bits, which have none");
   if (bytes && (gather_axis != 0 || (bits != 8 && axis != rank - 1)))
     throw Error(ErrorCode::not_implemented,
                 fmt::format("gather_axis = {} and quantize_axis = {}; for codes in uint8 they have to be the first and the last axis",
                             gather_axis, axis));
+}
+
+/// The scales of floats, which may have an extent of 1 for a whole axis beside that of the blocks.
+ValueId spread_scales(Decomposition& d, int rank, int64_t axis) {
+  auto extents = [&](size_t input, int64_t begin, int64_t end) { return d.op("Shape", {d.in(input)}, {{"start", begin}, {"end", end}}); };
+  const ValueId shape =
+      d.op("Concat", {extents(0, 0, axis), extents(2, axis, axis + 1), extents(0, axis + 1, rank)}, {{"axis", int64_t{0}}});
+  return d.op("Expand", {d.in(2), shape});
+}
+
+// Slices are gathered before they are dequantised, so that an embedding is never expanded as a whole; along the axis of the blocks it is.
+void decompose_gather_quantized(Graph& graph, NodeId id) {
+  Decomposition d(graph, id);
+  const DType dtype = d.type(d.in(0)).dtype;
+  const bool bytes = dtype == DType::uint8;
+  if (branch_by_rank(d, {0, 2, 3}, ranks_of_data(d.attributes(), bytes))) return;
+  const int rank = d.rank(d.in(0));
+  if (rank < 1) throw Error(ErrorCode::invalid_model, fmt::format("the data are of rank {}, at least 1 expected", rank));
+  const int64_t block = d.attributes().get_int("block_size", 128);
+  const int64_t gather_axis = axis_of(d, "gather_axis", 0, rank), axis = axis_of(d, "quantize_axis", 1, rank);
+  check_blocks(d, rank, gather_axis, axis);
   const Indices indices = indices_of(d, gather_axis);
-  Blocks blocks{d.in(0), d.in(2), d.in(3)};
+  Blocks blocks{d.in(0), kFloatCodes.has(dtype) ? spread_scales(d, rank, axis) : d.in(2), d.in(3)};
   const auto along = [&](int64_t i) { return Attributes{{"axis", i}}; };
   const auto gathered = [&](ValueId x) { return x == kNoValue ? x : d.op("Gather", {x, indices.within}, along(gather_axis)); };
   const bool rows = axis != gather_axis;
   if (rows) blocks = {gathered(blocks.data), gathered(blocks.scales), gathered(blocks.zero_points)};
-  if (bytes) unpack(d, blocks, bits);
+  if (bytes) unpack(d, blocks, d.attributes().get_int("bits", 4));
   Attributes attributes = along(axis > gather_axis ? axis - rank : axis);  // indices may have any rank
   attributes.set("block_size", block);
-  ValueId y = dequantized(d, blocks.data, blocks.scales, blocks.zero_points, std::move(attributes));
+  ValueId y = block == 0 ? d.op("Mul", {d.op("CastLike", {blocks.data, blocks.scales}), blocks.scales})
+                         : dequantized(d, blocks.data, blocks.scales, blocks.zero_points, std::move(attributes));
   if (!rows) y = gathered(y);
   std::vector<int64_t> behind;
   for (int64_t i = 1; i < rank - gather_axis; ++i) behind.push_back(-i);
@@ -344,7 +402,7 @@ std::vector<OpDef> microsoft_quantized_ops() {
       op("QLinearMul", binary, {y}, {}, decompose_binary),
       op("QLinearSigmoid", unary, {y}, {}, decompose_unary),
       op("QLinearLeakyRelu", unary, {y}, {{"alpha", 0.01F}}, decompose_unary),
-      op("QLinearSoftmax", unary, {y}, {{"axis", int64_t{-1}}, {"opset", Required{}}}, decompose_softmax),
+      op("QLinearSoftmax", unary, {y}, {{"axis"}, {"opset", Required{}}}, decompose_softmax),
       op("QLinearConcat", {{"Y_scale", floats}, {"Y_zero_point", kBytes}, {"inputs", kBytes | floats, "", Presence::variadic}}, {y},
          {{"axis", Required{}}}, decompose_concat),
       op("QLinearWhere",
@@ -399,8 +457,11 @@ std::vector<OpDef> microsoft_quantized_ops() {
          {{"Y", floats}},
          {{"K", Required{}}, {"N", Required{}}, {"accuracy_level"}, {"bits"}, {"block_size", Required{}}, {"weight_prepacked"}},
          decompose_matmul_nbits),
-      op("GatherBlockQuantized", {{"data", kQuantized}, {"indices", kInt32Or64}, {"scales", floats}, maybe("zero_points", kQuantized)},
-         {{"output", floats}}, {{"bits"}, {"block_size"}, {"gather_axis"}, {"quantize_axis"}}, decompose_gather_quantized),
+      op("GatherBlockQuantized",
+         {{"data", kQuantized | kFloatCodes}, {"indices", kInt32Or64}, {"scales", floats}, maybe("zero_points", kQuantized)},
+         {{"output", floats}},
+         {{"bits", int64_t{4}, between(2, 8)}, {"block_size", int64_t{128}, at_least(0)}, {"gather_axis"}, {"quantize_axis"}},
+         decompose_gather_quantized),
   };
 }
 
