@@ -64,6 +64,7 @@ inline constexpr ExemptOperand kExemptOperands[] = {
     {"treadle:BeamSequences.sequences", "tokens that are copied and compared"},
     {"treadle:BeamStep.found_tokens", "tokens that are copied and compared"},
     {"treadle:BeamStep.sequences", "tokens that are copied and compared"},
+    {"treadle:LSTMOfBytes.sequence_lens", "lengths as those of LSTM, whose kernel it has"},
     {"treadle:LambUpdate", "the number of a step"},
     {"treadle:LazyAdagrad.T", "the number of a step"},
     {"treadle:LazyAdamUpdate.T", "the number of a step"},

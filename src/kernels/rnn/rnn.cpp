@@ -1,10 +1,12 @@
 #include "kernels/rnn/rnn.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <string>
 
 #include "core/kernel_phases.h"
+#include "kernels/elementwise/quantize.h"
 #include "kernels/rnn/cell.h"
 #include "kernels/scratch_slots.h"
 #include "treadle/error.h"
@@ -73,6 +75,14 @@ void store_state(const Run& r, const float* state, float* dst) {
     std::memcpy(dst + r.state_place(b), state + b * r.p.hidden, static_cast<size_t>(r.p.hidden) * sizeof(float));
 }
 
+/// x as DynamicQuantizeLinear and DequantizeLinear leave it.
+void round_to_bytes(const float* x, int64_t n, float* rounded) {
+  const auto [low, high] = range_around_zero(x, n);
+  const float scale = high == low ? 1.0f : (high - low) / 255.0f;
+  const float zero = std::nearbyint(std::clamp(-low / scale, 0.0f, 255.0f));
+  for (int64_t i = 0; i < n; ++i) rounded[i] = (std::clamp(std::nearbyint(x[i] / scale) + zero, 0.0f, 255.0f) - zero) * scale;
+}
+
 /// gates = this step's share of the inputs, and with `first` gates the state's product.
 void gate_products(const Run& r, const Layout& layout, int64_t step, int64_t first) {
   const RnnParams& p = r.p;
@@ -90,7 +100,8 @@ void gate_products(const Run& r, const Layout& layout, int64_t step, int64_t fir
     }
   }
   const PackedB<float> weights{.K = p.hidden, .N = first * p.hidden, .data = r.packed + layout.R, .backwards = step % 2 != 0};
-  gemm<float>(p.batch, {r.h, p.hidden, 1}, weights, r.gates, gh, add, r.pool);
+  if (p.bytes) round_to_bytes(r.h, p.batch * p.hidden, r.work);
+  gemm<float>(p.batch, {p.bytes ? r.work : r.h, p.hidden, 1}, weights, r.gates, gh, add, r.pool);
 }
 
 void lstm_step(const Run& r, const Layout& layout, int64_t step) {

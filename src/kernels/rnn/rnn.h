@@ -28,6 +28,7 @@ struct RnnParams {
   float clip = 0;                    ///< bound of the activations' arguments; 0 for none
   bool linear_before_reset = false;  ///< GRU
   bool input_forget = false;         ///< LSTM: the forget gate is 1 - the input gate
+  bool bytes = false;                ///< LSTM: for its product the state of the batch is rounded as DynamicQuantizeLinear rounds
   /// Per direction: f; f, g; or f, g, h.
   RnnActivation activations[2][3];
 

@@ -1,5 +1,5 @@
-// DynamicQuantizeLSTM (com.microsoft 1): an LSTM whose weights are bytes. Inputs and states stay floats: onnxruntime rounds them to bytes
-// for each product, so that its results are coarser than these by that rounding.
+// DynamicQuantizeLSTM (com.microsoft 1): an LSTM whose weights are bytes. The inputs, and in each step the states of the batch, are rounded
+// to bytes for their products, as onnxruntime does on one thread; on several it rounds the states of parts of the batch apart.
 #include <string>
 
 #include "ops/list.h"
@@ -13,20 +13,20 @@ constexpr TypeSet kBytes{DType::uint8, DType::int8};
 /// The weights [D, K, 4 * hidden] from `input` on as LSTM wants them, [D, 4 * hidden, K]. Scales and zero points are [D] or [D, 4 *
 /// hidden].
 ValueId weights(Decomposition& d, size_t input, size_t scale) {
-  auto spread = [&](size_t parameter) {
-    int rank = d.rank(d.in(parameter));
-    if (rank != 1 && rank != 2) throw Error(ErrorCode::not_implemented, "the weights' scales and zero points must be of known rank 1 or 2");
-    return d.op("Unsqueeze", {d.cast(d.in(parameter), DType::float32), rank == 1 ? d.ints({1, 2}) : d.ints({1})});
-  };
+  const ValueId directions = d.op("Shape", {d.in(input)}, {{"start", int64_t{0}}, {"end", int64_t{1}}});
+  const ValueId spread_shape = d.op("Concat", {directions, d.ints({1, -1})}, {{"axis", int64_t{0}}});
+  auto spread = [&](size_t parameter) { return d.op("Reshape", {d.cast(d.in(parameter), DType::float32), spread_shape}); };
   ValueId centred = d.op("Sub", {d.cast(d.in(input), DType::float32), spread(scale + 1)});
   return d.op("Transpose", {d.op("Mul", {centred, spread(scale)})}, {{"perm", std::vector<int64_t>{0, 2, 1}}});
 }
 
 void decompose_lstm(Graph& graph, NodeId id) {
   Decomposition d(graph, id);
-  auto outputs =
-      d.op_n("LSTM", {d.in(0), weights(d, 1, 8), weights(d, 2, 10), d.in(3), d.in(4), d.in(5), d.in(6), d.in(7)}, 3,
-             d.copied({"activation_alpha", "activation_beta", "activations", "clip", "direction", "hidden_size", "input_forget"}));
+  const auto x = d.op_n("DynamicQuantizeLinear", {d.in(0)}, 3);
+  auto outputs = d.op_n(
+      "LSTMOfBytes",
+      {d.op("DequantizeLinear", {x[0], x[1], x[2]}), weights(d, 1, 8), weights(d, 2, 10), d.in(3), d.in(4), d.in(5), d.in(6), d.in(7)}, 3,
+      d.copied({"activation_alpha", "activation_beta", "activations", "clip", "direction", "hidden_size", "input_forget"}), "treadle");
   for (size_t i = 0; i < outputs.size(); ++i) d.give(i, outputs[i]);
   d.finish();
 }

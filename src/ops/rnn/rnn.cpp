@@ -36,6 +36,9 @@ using kernels::Unary;
 using enum RnnInput;
 using enum RnnOutput;
 
+/// The LSTM whose products have states of bytes, which com.microsoft's DynamicQuantizeLSTM becomes.
+constexpr std::string_view kLstmOfBytes = "LSTMOfBytes";
+
 /// A function that a cell may apply, in any case of letters.
 const ScalarFunction& find_activation(std::string_view name) {
   const ScalarFunction* function = find_function_ignoring_case(name);
@@ -220,6 +223,7 @@ struct Recurrent {
     k.params = make_rnn_params(kKind, c.node().attributes, c.shape(kW), c.shape(kR));
     const Shape& x = c.shape(kX);
     k.params.steps = x[k.params.batch_first ? 1 : 0], k.params.batch = x[k.params.batch_first ? 0 : 1];
+    k.params.bytes = c.node().op_type == kLstmOfBytes;
     check_equal(x[2], k.params.input, "features of X and W");
     check_sizes(c, k.params);
     ScratchLayout layout;
@@ -383,7 +387,10 @@ std::vector<OpDef> rnn_ops() {
   lstm.outputs.push_back({"Y_c", kFloats, "T", Presence::optional});
   lstm.attributes.push_back({"input_forget", int64_t{0}});
   rnn.gradient = gradients::rnn, gru.gradient = gradients::gru, lstm.gradient = gradients::lstm;
-  return {rnn, gru, lstm};
+  OpDef of_bytes = lstm;
+  of_bytes.name = kLstmOfBytes, of_bytes.domain = "treadle", of_bytes.since = {1}, of_bytes.upgrade.clear();
+  of_bytes.kernels = {kernel<LstmKernel<float>>("plain", DType::float32)};
+  return {rnn, gru, lstm, of_bytes};
 }
 
 }  // namespace treadle::ops
