@@ -88,6 +88,25 @@ def test_overlaps_are_fractions(threshold):
     refused("NonMaxSuppression", inputs, match="iou_threshold is")
 
 
+@pytest.mark.parametrize("domain", ["", "com.microsoft"])
+def test_simplified_normalisations_give_their_statistics(ort, domain):
+    x, skip, gamma = floats(2, 3, 8), floats(2, 3, 8), floats(8)
+    if domain:
+        sums = (x + skip).astype(np.float64)
+        deviation = 1 / np.sqrt((sums**2).mean(-1, keepdims=True) + 1e-12)
+        inputs, names, expected = {"x": x, "s": skip, "g": gamma}, ["y", "mean", "deviation", "sum"], [sums * deviation * gamma, 0 * deviation, deviation, sums]
+        compare(ort, "SkipSimplifiedLayerNormalization", inputs, names, domain=domain)
+        made = [model("SkipSimplifiedLayerNormalization", inputs, names, static=static, domain=domain) for static in (True, None)]
+    else:
+        deviation = 1 / np.sqrt((x.astype(np.float64) ** 2).mean((1, 2), keepdims=True) + 1e-5)
+        inputs, names, expected = {"x": x, "g": floats(3, 8)}, ["y", "deviation"], [None, deviation]
+        expected[0] = x * deviation * inputs["g"]
+        made = [model("SimplifiedLayerNormalization", inputs, names, {"axis": axis, "epsilon": 1e-5}, static=static, domain=domain) for static in (True, None) for axis in (1, -2)]
+    for one in made:
+        for a, e in zip(run(one, inputs), expected, strict=True):
+            np.testing.assert_allclose(a, e, rtol=1e-5, atol=1e-6)
+
+
 @pytest.mark.parametrize("groups", ["of all columns", "of the padding, too", None])
 @pytest.mark.parametrize("zeros", ["codes", "floats", None])
 @pytest.mark.parametrize("fed", [("b",), ("z",), ("b", "z"), ()], ids=str)

@@ -112,6 +112,22 @@ void decompose_quick_gelu(Graph& graph, NodeId id) {
   d.finish();
 }
 
+/// 1 / sqrt(mean(x^2) + epsilon) over the axes from `axis` on, which it keeps.
+ValueId reciprocal_root_mean_square(Decomposition& d, ValueId x, int64_t axis, int rank, float epsilon) {
+  if (axis < -kMaxRank || axis >= kMaxRank) throw Error(ErrorCode::invalid_model, fmt::format("axis is {}", axis));
+  ValueId axes;
+  if (axis < 0 || rank >= 0) {
+    std::vector<int64_t> known;
+    for (int64_t i = axis; i < (axis < 0 ? 0 : rank); ++i) known.push_back(i);
+    axes = d.ints(std::move(known));
+  } else {
+    axes = d.op("Range", {integer(d, axis), d.op("Squeeze", {d.rank_of(x)}), integer(d, 1)});
+  }
+  x = d.cast(x, DType::float32);
+  const ValueId mean = d.op("ReduceMean", {d.op("Mul", {x, x}), axes});
+  return d.op("Reciprocal", {d.op("Sqrt", {d.op("Add", {mean, d.constant(Tensor::scalar(epsilon))})})});
+}
+
 // output = norm(input + skip + bias); the sum is output 3.
 void decompose_skip_norm(Graph& graph, NodeId id) {
   Decomposition d(graph, id);
@@ -119,11 +135,13 @@ void decompose_skip_norm(Graph& graph, NodeId id) {
   size_t bias = simplified ? 3 : 4;
   ValueId sum = d.op("Add", {d.in(0), d.in(1)});
   if (d.has(bias)) sum = d.op("Add", {sum, d.in(bias)});
-  Attributes attributes{{"axis", int64_t{-1}}, {"epsilon", d.attributes().get_float("epsilon", simplified ? 1e-5F : 1e-12F)}};
+  const float epsilon = d.attributes().get_float("epsilon", 1e-12F);
+  Attributes attributes{{"axis", int64_t{-1}}, {"epsilon", epsilon}};
   if (simplified) {
-    d.refuse(1, "mean");
-    d.refuse(2, "inv_std_var");
     d.give(0, d.op("RMSNormalization", {sum, d.in(2)}, attributes));
+    const ValueId root = d.wants(1) || d.wants(2) ? reciprocal_root_mean_square(d, sum, -1, -1, epsilon) : kNoValue;
+    if (d.wants(1)) d.give(1, d.op("Mul", {root, d.constant(Tensor::scalar(0.0F))}));  // nothing is subtracted
+    if (d.wants(2)) d.give(2, root);
   } else {
     auto outputs = d.op_n("LayerNormalization", {sum, d.in(2), d.in(3)}, 3, attributes);
     for (size_t i = 0; i < 3; ++i) d.give(i, outputs[i]);
@@ -134,8 +152,12 @@ void decompose_skip_norm(Graph& graph, NodeId id) {
 
 void decompose_simplified_norm(Graph& graph, NodeId id) {
   Decomposition d(graph, id);
-  d.refuse(1, "inv_std_var");
+  const Attributes& a = d.attributes();
   d.give(0, d.op("RMSNormalization", {d.in(0), d.in(1)}, d.copied({"axis", "epsilon", "stash_type"})));
+  if (d.wants(1)) {
+    const ValueId x = d.in(0);
+    d.give(1, reciprocal_root_mean_square(d, x, a.get_int("axis", -1), d.rank(x), a.get_float("epsilon", 1e-5F)));
+  }
   d.finish();
 }
 
@@ -248,7 +270,7 @@ std::vector<OpDef> microsoft_domain_ops() {
          {y, maybe("mean", kFloats), maybe("inv_std_var", kFloats), maybe("input_skip_bias_sum", kFloats, "T")}, {{"epsilon", 1e-12F}},
          decompose_skip_norm),
       op("SkipSimplifiedLayerNormalization", {x, {"skip", kFloats, "T"}, {"gamma", kFloats, "T"}, maybe("bias", kFloats, "T")},
-         {y, maybe("mean", kFloats), maybe("inv_std_var", kFloats), maybe("input_skip_bias_sum", kFloats, "T")}, {{"epsilon", 1e-5F}},
+         {y, maybe("mean", kFloats), maybe("inv_std_var", kFloats), maybe("input_skip_bias_sum", kFloats, "T")}, {{"epsilon", 1e-12F}},
          decompose_skip_norm),
       {.name = "SimplifiedLayerNormalization",
        .since = {1},
