@@ -17,6 +17,13 @@ def floats(*shape):
     return RNG.standard_normal(shape).astype(np.float32)
 
 
+def agree(ort, op_type, inputs, expected, attributes=None, opset=21, domain="", constants=(), rtol=1e-5, atol=1e-5):
+    """What NumPy says is what onnxruntime says, and what comes out however much of the shapes is declared."""
+    for static in (True, False):
+        ours = compare(ort, op_type, inputs, 1, attributes, constants, rtol, atol, static=static, domain=domain, opset=opset)
+        np.testing.assert_allclose(ours[0], expected, rtol=rtol, atol=atol)
+
+
 def refused(op_type, inputs, attributes=None, match=None, opset=21, domain=""):
     for static in (True, False, None):
         with pytest.raises(treadle.Error, match=match):
@@ -33,6 +40,49 @@ def test_celu_takes_a_negative_alpha(alpha, dtype):
     for static in (True, None):
         actual = run(model("Celu", {"x": x}, 1, {"alpha": alpha}, static=static, domain="", opset=28 if dtype == np.float64 else 12), {"x": x})[0]
         np.testing.assert_allclose(actual, expected, rtol=1e-6, atol=1e-7)
+
+
+EINSUMS = [
+    ("ij,jk->ik", (3, 1), (2, 2)),
+    ("ij,jk->ik", (3, 2), (1, 4)),
+    ("ij,ij->i", (3, 1), (3, 2)),
+    ("ij,ij->", (3, 2), (1, 1)),
+    ("i,i->", (1,), (4,)),
+    ("bij,bjk->bik", (1, 3, 4), (2, 1, 5)),
+    ("abc,cba->b", (1, 3, 2), (1, 3, 4)),
+    ("...ij,...jk->...ik", (1, 3, 1), (2, 2, 4)),
+    ("...ij,...jk->...ik", (2, 3, 4), (1, 4)),
+    ("ij,jk->ik", (3, 4), (4, 2)),
+    ("ij,jk->ik", (3, 0), (1, 2)),
+]
+
+
+@pytest.mark.parametrize(("equation", "a", "b"), EINSUMS)
+@pytest.mark.parametrize("constant", [(), ("b",)], ids=["fed", "constant"])
+def test_einsum_stretches_an_extent_of_one_that_it_sums_over(ort, equation, a, b, constant):
+    a, b = floats(*a), floats(*b)
+    terms, output = equation.split("->")
+    extents = {}
+    for term, x in zip(terms.split(","), (a, b)):
+        for label, extent in zip(term.replace("...", "")[::-1], x.shape[::-1]):
+            extents[label] = extent if extents.get(label, 1) == 1 else extents[label]
+    stretched = []
+    for term, x in zip(terms.split(","), (a, b)):
+        labels = term.replace("...", "")
+        stretched.append(np.broadcast_to(x, (*x.shape[: x.ndim - len(labels)], *(extents[label] for label in labels))))
+    expected = np.einsum(equation, *(x.astype(np.float64) for x in stretched))
+    for static in (True, False, None):
+        fed = {"a": a, "b": b}
+        actual = run(model("Einsum", fed, 1, {"equation": equation}, constant, static, domain=""), {n: x for n, x in fed.items() if n not in constant})
+        np.testing.assert_allclose(actual[0], expected, rtol=1e-5, atol=1e-5)
+    if 0 not in a.shape and (a.ndim == b.ndim or "..." not in equation):  # onnxruntime wants ellipses of one rank
+        compare(ort, "Einsum", {"a": a, "b": b}, 1, {"equation": equation}, constant, domain="")
+
+
+def test_einsum_of_three_operands_stretches_between_them(ort):
+    inputs = {"a": floats(2, 1), "b": floats(3, 4), "c": floats(1, 5)}
+    expected = np.einsum("ij,jk,kl->il", np.broadcast_to(inputs["a"], (2, 3)), inputs["b"], np.broadcast_to(inputs["c"], (4, 5)))
+    agree(ort, "Einsum", inputs, expected, {"equation": "ij,jk,kl->il"})
 
 
 def codes(*shape, dtype=np.uint8):

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <optional>
 #include <vector>
 
 #include "graph/infer.h"
@@ -53,6 +54,7 @@ struct Labelled {
   NodeId before;
   ValueId value;
   Term labels;
+  std::vector<std::optional<Dim>> extents_of;  ///< by label; nothing where only the run tells
 
   ValueId add(NodeSpec spec) const { return graph->node(graph->add_node(std::move(spec), before)).outputs[0]; }
   ValueId constant(const std::vector<int64_t>& values) const { return graph->add_constant("axes", Tensor::vector<int64_t>(values)); }
@@ -87,6 +89,19 @@ struct Labelled {
     if (!axes.empty()) value = add({.op_type = "Unsqueeze", .inputs = {value, constant(axes)}});
     labels = wanted;
   }
+  /// Stretches the axis of a label where it is 1 and the other's is not.
+  void stretch_to(const Labelled& other, int label) {
+    std::vector<ValueId> parts;
+    auto ones = [&](size_t count) {
+      if (count > 0) parts.push_back(constant(std::vector<int64_t>(count, 1)));
+    };
+    const auto place = static_cast<size_t>(place_of(labels, label));
+    ones(place);
+    parts.push_back(other.extents(static_cast<size_t>(place_of(other.labels, label)), 1));
+    ones(labels.size() - place - 1);
+    const ValueId shape = parts.size() == 1 ? parts[0] : add({.op_type = "Concat", .inputs = parts, .attributes = {{"axis", int64_t{0}}}});
+    value = add({.op_type = "Expand", .inputs = {value, shape}});
+  }
   /// Extents of the axes [first, first + count), as a vector.
   ValueId extents(size_t first, size_t count) const {
     return add({.op_type = "Shape",
@@ -112,10 +127,36 @@ Term operator+(Term a, const Term& b) {
   return a;
 }
 
+/// Makes the extents of both alike along the labels that are summed over: an extent of 1 goes with any other.
+void match_inner(Labelled& a, Labelled& b, const Term& output) {
+  Term summed;
+  for (int label : without(intersect(a.labels, b.labels), output)) {
+    const auto &one = a.extents_of[static_cast<size_t>(label)], &other = b.extents_of[static_cast<size_t>(label)];
+    if (one && other && *one == *other) continue;
+    if ((one && one->is_const(1)) || (other && other->is_const(1))) {
+      summed.push_back(label);  // the product of sums
+      continue;
+    }
+    const bool open_a = !one || !one->is_const(), open_b = !other || !other->is_const();
+    const Labelled before = a;
+    if (open_a) a.stretch_to(b, label);
+    if (open_b) b.stretch_to(before, label);
+  }
+  if (summed.empty()) return;
+  a.sum_all_but(without(a.labels, summed));
+  b.sum_all_but(without(b.labels, summed));
+}
+
 /// The product of a and b over the labels that `output` lacks.
 Labelled multiply(Labelled a, Labelled b, const Term& output) {
   a.sum_all_but(output + b.labels);
   b.sum_all_but(output + a.labels);
+  match_inner(a, b, output);
+  for (int label : intersect(a.labels, b.labels)) {
+    auto &one = a.extents_of[static_cast<size_t>(label)], &other = b.extents_of[static_cast<size_t>(label)];
+    one = one && other ? std::optional(broadcast(*one, *other)) : std::nullopt;
+  }
+  for (int label : without(b.labels, a.labels)) a.extents_of[static_cast<size_t>(label)] = b.extents_of[static_cast<size_t>(label)];
   const Term shared = intersect(a.labels, b.labels), batch = intersect(shared, output), inner = without(shared, output);
   if (inner.empty()) {
     const Term all = intersect(output, a.labels + b.labels);
@@ -182,8 +223,12 @@ void decompose_einsum(Graph& graph, NodeId id) {
     if (!type.has_rank() && has_ellipsis(equation.inputs[i])) return;
     const int rank = type.has_rank() ? type.rank() : static_cast<int>(equation.inputs[i].size());
     elided = std::max(elided, elided_rank(equation.inputs[i], rank));
-    operands.push_back({&graph, id, inputs[i], expand(equation.inputs[i], rank)});
-    if (repeats_label(operands.back().labels)) return;
+    operands.push_back({&graph, id, inputs[i], expand(equation.inputs[i], rank), {}});
+    Labelled& operand = operands.back();
+    if (repeats_label(operand.labels)) return;
+    operand.extents_of.resize(kNumLabels);
+    for (size_t axis = 0; type.has_rank() && axis < operand.labels.size(); ++axis)
+      operand.extents_of[static_cast<size_t>(operand.labels[axis])] = (*type.shape)[axis];
   }
   Term output;
   for (int label : equation.output) {
