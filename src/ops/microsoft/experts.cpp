@@ -76,7 +76,8 @@ ExpertLayer bind_layer(const BindContext& c, const LayerInputs& inputs, int64_t 
   ExpertLayer layer{.N = N, .K = K};
   if (c.has_input(inputs.bias)) check_shape(c, inputs.bias, {experts, N});
   if (inputs.scales < 0) {
-    check_shape(c, inputs.weights, {experts, N, K});
+    // Files of an older schema declare [experts, K, N]; onnxruntime reads the same elements in the same order from them.
+    if (c.shape(inputs.weights) != Shape{experts, K, N}) check_shape(c, inputs.weights, {experts, N, K});
     return layer;
   }
   if (bits != 2 && bits != 4 && bits != 8)
@@ -130,8 +131,10 @@ struct Experts {
       p.gate = c.get_int("swiglu_fusion") == 1 ? ExpertGate::interleaved : ExpertGate::halves;
     const auto bits = static_cast<int>(c.get_int("expert_weight_bits", 4));
     auto bits_of_layer = [&](std::string_view name) { return static_cast<int>(c.get_int(name, bits)); };
-    const int64_t rows = c.shape(inputs[0].weights)[1];
     const bool fused = p.gate == ExpertGate::interleaved || p.gate == ExpertGate::halves;
+    const Shape& second = c.shape(inputs[1].weights);
+    const int64_t width = second[1] == hidden ? second[2] : second[1];
+    const int64_t rows = e.quantised ? c.shape(inputs[0].weights)[1] : width * (fused ? 2 : 1);
     if (fused && rows % 2 != 0) throw Error(ErrorCode::invalid_argument, fmt::format("fc1 has {} rows for gates and factors", rows));
     const int64_t inner = fused ? rows / 2 : rows;
     p.first = bind_layer(c, inputs[0], p.experts, rows, hidden, bits_of_layer("fc1_expert_weight_bits"));
