@@ -138,6 +138,35 @@ def test_overlaps_are_fractions(threshold):
     refused("NonMaxSuppression", inputs, match="iou_threshold is")
 
 
+def classical(op_type, inputs, declared, attributes):
+    feeds = [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in declared.items()]
+    graph = helper.make_graph([helper.make_node(op_type, list(inputs), ["y"], domain="ai.onnx.ml", **attributes)], "g", feeds, [helper.make_empty_tensor_value_info("y")])
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17), helper.make_opsetid("ai.onnx.ml", 1)], ir_version=8).SerializeToString()
+
+
+@pytest.mark.parametrize("widths", [[6, 3], [4, 2], [8, 5]])
+@pytest.mark.parametrize("declared", [True, False])
+def test_features_of_more_axes_stand_side_by_side(ort, widths, declared):
+    inputs = {"x": floats(2, 3, 2), "z": floats(2, 3)}
+    made = classical("FeatureVectorizer", inputs, {name: list(x.shape) if declared else None for name, x in inputs.items()}, {"inputdimensions": widths})
+    cut = lambda x, n: np.pad(x.reshape(2, -1), ((0, 0), (0, 8)))[:, :n]  # noqa: E731
+    expected = np.concatenate([cut(x, n) for x, n in zip(inputs.values(), widths)], 1)
+    for session in (treadle.InferenceSession(made), ort.InferenceSession(made, providers=["CPUExecutionProvider"])):
+        np.testing.assert_array_equal(session.run(None, inputs)[0], expected)
+
+
+@pytest.mark.parametrize(("text", "number"), [("-1.0", -1), ("3.7", 3), ("+12", 12), ("5.", 5)])
+def test_a_map_of_texts_becomes_integers(text, number):
+    value = helper.make_value_info("x", helper.make_map_type_proto(TensorProto.INT64, helper.make_tensor_type_proto(TensorProto.STRING, [])))
+    graph = helper.make_graph([helper.make_node("CastMap", ["x"], ["y"], domain="ai.onnx.ml", cast_to="TO_INT64")], "g", [value], [helper.make_empty_tensor_value_info("y")])
+    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17), helper.make_opsetid("ai.onnx.ml", 1)], ir_version=8).SerializeToString()
+    session = treadle.InferenceSession(made)
+    np.testing.assert_array_equal(session.run(None, {"x": {1: text}})[0], [[number]])
+    for wrong in ("1.5e3", "1.x", "x", ""):
+        with pytest.raises(treadle.Error):
+            session.run(None, {"x": {1: wrong}})
+
+
 @pytest.mark.parametrize("domain", ["", "com.microsoft"])
 def test_simplified_normalisations_give_their_statistics(ort, domain):
     x, skip, gamma = floats(2, 3, 8), floats(2, 3, 8), floats(8)

@@ -6,6 +6,7 @@
 #include "ops/list.h"
 #include "ops/ml/common.h"
 #include "ops/ml/lookup.h"
+#include "ops/rank_branches.h"
 
 namespace treadle::ops {
 namespace {
@@ -244,24 +245,28 @@ void decompose_feature_vectorizer(Graph& graph, NodeId id) {
   std::vector<ValueId> inputs = graph.node(id).inputs, columns;
   if (!widths.empty() && widths.size() != inputs.size())
     throw Error(ErrorCode::invalid_model, fmt::format("inputdimensions has {} elements for {} inputs", widths.size(), inputs.size()));
-  auto add = [&](std::string op, std::vector<ValueId> operands, Attributes attributes = {}) {
-    NodeId added = graph.add_node({.op_type = std::move(op), .inputs = std::move(operands), .attributes = std::move(attributes)}, id);
-    return graph.node(added).outputs[0];
-  };
-  auto ints = [&](std::vector<int64_t> values) { return graph.add_constant("columns", Tensor::vector<int64_t>(values)); };
+  NodeWriter w(graph, id, graph.node(id).name);
   for (size_t i = 0; i < inputs.size(); ++i) {
     const Type type = graph.type(inputs[i]);  // NOLINT(performance-unnecessary-copy-initialization): adding nodes moves types
-    ValueId x = inputs[i];
-    if (type.dtype != DType::float32) x = add("Cast", {x}, {{"to", static_cast<int64_t>(DType::float32)}});
-    if (type.has_rank() && type.rank() == 1) x = add("Unsqueeze", {x, ints({0})});
-    bool fits = widths.empty() || (type.has_rank() && type.rank() > 0 && type.shape->back().is_const(widths[i]));
+    ValueId x = type.dtype != DType::float32 ? w.cast(inputs[i], DType::float32) : inputs[i];
+    // A vector is a row. All that belongs to a row of more axes stands side by side.
+    if (type.has_rank() && type.rank() == 1)
+      x = w.op("Unsqueeze", {x, w.ints({0})});
+    else if (type.has_rank() && type.rank() > 2)
+      x = w.op("Flatten", {x}, {{"axis", int64_t{1}}});
+    else if (!type.has_rank())
+      x = by_rank(w, {x}, {0}, {1, kAnyRank}, [](NodeWriter& inside, const std::vector<ValueId>& v) {
+        if (inside.rank(v[0]) == 1) return std::vector{inside.op("Unsqueeze", {v[0], inside.ints({0})})};
+        return std::vector{inside.op("Flatten", {v[0]}, {{"axis", int64_t{1}}})};
+      })[0];
+    bool fits = widths.empty() || (type.has_rank() && type.rank() > 0 && type.rank() < 3 && type.shape->back().is_const(widths[i]));
     if (!fits) {
-      x = add("Pad", {x, ints({0, 0, 0, widths[i]})});
-      x = add("Slice", {x, ints({0}), ints({widths[i]}), ints({1})});
+      x = w.op("Pad", {x, w.ints({0, 0, 0, widths[i]})});
+      x = w.op("Slice", {x, w.ints({0}), w.ints({widths[i]}), w.ints({1})});
     }
     columns.push_back(x);
   }
-  ValueId joined = add("Concat", columns, {{"axis", int64_t{1}}});
+  const ValueId joined = w.op("Concat", columns, {{"axis", int64_t{1}}});
   graph.replace_uses(graph.node(id).outputs[0], joined);
   graph.remove_node(id);
 }
@@ -272,7 +277,7 @@ void infer_feature_vectorizer(InferContext& c) {
   for (int i = 0; i < c.num_inputs(); ++i) {
     if (!widths.empty() && static_cast<size_t>(i) < widths.size())
       width = width + Dim(widths[static_cast<size_t>(i)]);
-    else if (c.has_rank(i) && c.rank(i) > 0)
+    else if (c.has_rank(i) && c.rank(i) > 0 && c.rank(i) < 3)
       width = width + c.shape(i).back();
     else
       return c.set_output_dtype(0, DType::float32);

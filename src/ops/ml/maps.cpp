@@ -60,12 +60,15 @@ DType cast_target(std::string_view name) {
   throw Error(ErrorCode::invalid_model, fmt::format("cast_to = \"{}\"; expected TO_FLOAT, TO_INT64 or TO_STRING", name));
 }
 
+// Of a number with a point, an integer is what stands before it.
 template <typename T>
 T parse(const std::string& text) {
   T value{};
   const char *first = text.data(), *last = first + text.size();
   while (first != last && (*first == ' ' || *first == '+')) ++first;
   auto [end, error] = std::from_chars(first, last, value);
+  if (std::is_integral_v<T> && error == std::errc() && end != last && *end == '.')
+    end = std::find_if_not(end + 1, last, [](char c) { return c >= '0' && c <= '9'; });
   if (error != std::errc() || end != last)
     throw Error(ErrorCode::invalid_argument, fmt::format("\"{}\" is not a number of type {}", text, name_of(dtype_of<T>)));
   return value;
