@@ -44,6 +44,8 @@ struct RowParameter {
     if (!c.has_input(input)) return p;
     p.present = true;
     const Shape &x = c.shape(0), &shape = c.shape(input);
+    if (shape.rank() > x.rank())
+      throw Error(ErrorCode::invalid_argument, fmt::format("a scale or bias {} has more axes than {}", to_string(shape), to_string(x)));
     const auto row = x.dims().subspan(static_cast<size_t>(axis));
     int64_t length = 1;
     for (int64_t extent : row) length *= extent;
@@ -216,6 +218,22 @@ bool may_differ_between_rows(const Graph& graph, ValueId parameter, int normalis
                                                         [](const Dim& extent) { return !extent.is_const(1); }));
 }
 
+// Whether a scale or bias surely leaves x's shape as it is. @throws Error(invalid_model) if it surely does not.
+bool keeps_shape(const Graph& graph, ValueId x_value, ValueId parameter) {
+  if (parameter == kNoValue) return true;
+  const Type &x = graph.type(x_value), &given = graph.type(parameter);
+  if (!x.has_rank() || !given.has_rank()) return false;
+  bool keeps = true, fits = given.rank() <= x.rank();
+  for (size_t behind = 1; fits && behind <= given.shape->size(); ++behind) {
+    const Dim &own = (*given.shape)[given.shape->size() - behind], &extent = (*x.shape)[x.shape->size() - behind];
+    keeps = keeps && (own.is_const(1) || own == extent);
+    fits = own.is_const(1) || !own.is_const() || !extent.is_const() || own == extent;
+  }
+  if (!fits)
+    throw Error(ErrorCode::invalid_model, fmt::format("a scale or bias {} cannot be stretched to {}", to_string(given), to_string(x)));
+  return keeps;
+}
+
 // Such a scale or bias is multiplied or added behind the normalisation, whose own scale is then 1.
 void part_from_parameters_of_rows(Graph& graph, NodeId id) {
   const Node& node = graph.node(id);
@@ -226,6 +244,9 @@ void part_from_parameters_of_rows(Graph& graph, NodeId id) {
                                                          : 0;
   const std::vector<ValueId> parameters(node.inputs.begin() + 1, node.inputs.end()), outputs = node.outputs;
   if (std::ranges::none_of(parameters, [&](ValueId v) { return may_differ_between_rows(graph, v, normalised); })) return;
+  const ValueId x_value = node.inputs[0];
+  bool keeps = true;
+  for (ValueId parameter : parameters) keeps = keeps_shape(graph, x_value, parameter) && keeps;
   NodeWriter writer(graph, id, node.name);
   const ValueId plain_scale = writer.scalar(1, parameters[0]);
   const NodeId plain = graph.add_node({.op_type = node.op_type,
@@ -240,6 +261,8 @@ void part_from_parameters_of_rows(Graph& graph, NodeId id) {
         {.op_type = i == 0 ? "Mul" : "Add", .inputs = {y, parameters[i]}, .name = node.name + (i == 0 ? "/scaled" : "/shifted")}, id);
     y = graph.node(step).outputs[0];
   }
+  // Which stretches x in no case: the run refuses another number of elements.
+  if (!keeps) y = writer.op("Reshape", {y, writer.op("Shape", {x_value})}, {{"allowzero", int64_t{1}}});
   graph.replace_uses(outputs[0], y);
   for (size_t i = 1; i < outputs.size(); ++i)
     if (outputs[i] != kNoValue) graph.replace_uses(outputs[i], graph.node(plain).outputs[i]);
