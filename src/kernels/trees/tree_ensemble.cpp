@@ -11,7 +11,8 @@
 namespace treadle::kernels {
 namespace {
 
-constexpr int kLanes = 8;             // rows, or trees, that walk together: enough loads in flight to hide the latency of one
+constexpr int kLanes = 8;  // rows, or trees, that walk together: enough loads in flight to hide the latency of one
+constexpr uint32_t kNone = UINT32_MAX;
 constexpr int64_t kRowsPerTask = 64;  // scores of so many rows stay in the first-level cache while all trees pass over them
 
 template <typename T, typename X>
@@ -30,8 +31,8 @@ TreeEnsemble<T>::TreeEnsemble(const TreeDescription& description) : num_targets_
     throw Error(ErrorCode::resource_exhausted, fmt::format("{} tree nodes, the limit is 2^29", description.nodes.size()));
   nodes_.reserve(description.nodes.size());
   roots_.reserve(description.roots.size());
-  std::vector<bool> visited(description.nodes.size());
-  for (size_t root : description.roots) build_tree(description, root, visited);
+  std::vector<uint32_t> built(description.nodes.size(), kNone);
+  for (size_t root : description.roots) build_tree(description, root, built);
   first_vote_.push_back(static_cast<uint32_t>(votes_.size()));
   single_vote_ = single_vote_ && num_targets_ == 1;
 }
@@ -77,14 +78,14 @@ uint32_t TreeEnsemble<T>::add_node(const TreeDescription& description, size_t so
 }
 
 template <typename T>
-void TreeEnsemble<T>::build_tree(const TreeDescription& description, size_t root, std::vector<bool>& visited) {
+void TreeEnsemble<T>::build_tree(const TreeDescription& description, size_t root, std::vector<uint32_t>& built) {
   struct Pending {
     size_t source;
     uint32_t parent;
     int64_t slot;      // of the parent
     bool whole_chain;  // the true child of a chain of == : `parent` is its first link and `slot` the end of its links
   };
-  constexpr uint32_t kNone = UINT32_MAX;
+  bool shares = false;
   std::vector<Pending> pending{{root, kNone, 0, false}};
   // Depth first, true child first: the order in which models and training libraries store trees, and good for locality.
   while (!pending.empty()) {
@@ -93,13 +94,13 @@ void TreeEnsemble<T>::build_tree(const TreeDescription& description, size_t root
     if (next.source >= description.nodes.size())
       throw Error(ErrorCode::invalid_model, fmt::format("a tree refers to node {}, there are {}", next.source, description.nodes.size()));
     const TreeDescription::Node& from = description.nodes[next.source];
-    if (from.mode != TreeMode::leaf) {  // a leaf may serve two parents
-      if (visited[next.source])
-        throw Error(ErrorCode::invalid_model,
-                    fmt::format("tree node {} is reached twice: a cycle, or a node with two parents", next.source));
-      visited[next.source] = true;
-    }
-    uint32_t index = add_node(description, next.source);
+    // A branch that several parents have is built once; of a leaf each may have its own.
+    const bool again = from.mode != TreeMode::leaf && built[next.source] != kNone;
+    const uint32_t index = again ? built[next.source] : add_node(description, next.source);
+    built[next.source] = index;
+    shares = shares || again;
+    if (again && index == next.parent)
+      throw Error(ErrorCode::invalid_model, fmt::format("the tree node {} leads back to itself", next.source));
     if (next.parent == kNone) {
       roots_.push_back(index);
     } else if (!next.whole_chain) {
@@ -107,7 +108,7 @@ void TreeEnsemble<T>::build_tree(const TreeDescription& description, size_t root
     } else {  // the links of a chain follow one another; each leads to the common true child
       for (uint32_t link = next.parent; link < static_cast<uint32_t>(next.slot); ++link) nodes_[link].child[0] = index;
     }
-    if (from.mode == TreeMode::leaf) continue;
+    if (again || from.mode == TreeMode::leaf) continue;
     if (from.mode == TreeMode::member) {
       // An empty set is a comparison with NaN. The flag for NaN stands in the first link only and then leads to the true child.
       size_t count = from.last - from.first;
@@ -126,6 +127,27 @@ void TreeEnsemble<T>::build_tree(const TreeDescription& description, size_t root
     pending.push_back({from.false_child, index, swapped ? 0 : 1, false});
     pending.push_back({from.true_child, index, swapped ? 1 : 0, false});
   }
+  if (shares) check_ends();
+}
+
+// Takes away, one after the other, nodes that nothing leads to any more. What is left are cycles, in which a walk would not end.
+template <typename T>
+void TreeEnsemble<T>::check_ends() const {
+  std::vector<uint32_t> parents(nodes_.size()), free;
+  auto for_each_child = [&](uint32_t node, auto&& use) {
+    for (uint32_t child : nodes_[node].child)
+      if (child != node || nodes_[node].child[0] != nodes_[node].child[1]) use(child);
+  };
+  const auto count = static_cast<uint32_t>(nodes_.size());
+  for (uint32_t node = 0; node < count; ++node) for_each_child(node, [&](uint32_t child) { ++parents[child]; });
+  for (uint32_t node = 0; node < count; ++node)
+    if (parents[node] == 0) free.push_back(node);
+  size_t taken = 0;
+  for (; taken < free.size(); ++taken)
+    for_each_child(free[taken], [&](uint32_t child) {
+      if (--parents[child] == 0) free.push_back(child);
+    });
+  if (taken != nodes_.size()) throw Error(ErrorCode::invalid_model, "some nodes of a tree lead back to themselves");
 }
 
 template <typename T>

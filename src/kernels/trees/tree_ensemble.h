@@ -47,7 +47,7 @@ struct TreeDescription {
 template <typename T>
 class TreeEnsemble {
  public:
-  /// @throws Error(invalid_model) for cycles, nodes with two parents, and indices that leave their range.
+  /// A branch may have several parents. @throws Error(invalid_model) for cycles, and indices that leave their range.
   explicit TreeEnsemble(const TreeDescription& description);
 
   int64_t num_trees() const { return static_cast<int64_t>(roots_.size()); }
@@ -74,7 +74,8 @@ class TreeEnsemble {
   };
 
   uint32_t add_node(const TreeDescription& description, size_t source);
-  void build_tree(const TreeDescription& description, size_t root, std::vector<bool>& visited);
+  void build_tree(const TreeDescription& description, size_t root, std::vector<uint32_t>& built);
+  void check_ends() const;
   template <bool plain, typename X>
   void run_rows(const X* rows, int64_t num_rows, int64_t num_columns, TreeAggregate aggregate, T* scores) const;
   void vote(uint32_t leaf, TreeAggregate aggregate, T* scores) const;

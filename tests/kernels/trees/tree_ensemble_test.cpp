@@ -160,6 +160,8 @@ TEST(TreeEnsemble, RefusesCyclesAndForeignIndices) {
   TreeDescription cycle = stump(TreeMode::leq, 0);
   cycle.nodes[0].false_child = 0;
   EXPECT_THROW(TreeEnsemble<float>{cycle}, Error);
+  cycle.nodes[0].true_child = 0;
+  EXPECT_THROW(TreeEnsemble<float>{cycle}, Error);
   TreeDescription outside = stump(TreeMode::leq, 0);
   outside.nodes[0].true_child = 3;
   EXPECT_THROW(TreeEnsemble<float>{outside}, Error);
@@ -169,6 +171,45 @@ TEST(TreeEnsemble, RefusesCyclesAndForeignIndices) {
   TreeDescription feature = stump(TreeMode::leq, 0);
   feature.nodes[0].feature = -1;
   EXPECT_THROW(TreeEnsemble<float>{feature}, Error);
+}
+
+// A chain of equalities, as converters write categories: rows 1, 2 and 3 go on to node 4, which all three have as their true child.
+TEST(TreeEnsemble, SharesABranchAmongItsParents) {
+  TreeDescription trees;
+  trees.nodes = {{.mode = TreeMode::eq, .threshold = 1, .true_child = 4, .false_child = 1},
+                 {.mode = TreeMode::eq, .threshold = 2, .true_child = 4, .false_child = 2},
+                 {.mode = TreeMode::eq, .threshold = 3, .true_child = 4, .false_child = 3},
+                 {.first = 0, .last = 1},
+                 {.mode = TreeMode::leq, .feature = 1, .threshold = 0.5, .true_child = 6, .false_child = 5},
+                 {.first = 1, .last = 2},
+                 {.first = 2, .last = 3}};
+  trees.votes = {{0, 30}, {0, 50}, {0, 60}};
+  trees.roots = {0};
+  const float x[] = {1, 0, 2, 1, 3, 0, 4, 0};
+  float scores[4];
+  TreeEnsemble<float>(trees).run(x, 4, 2, TreeAggregate::sum, scores, nullptr);
+  EXPECT_EQ(std::vector<float>(scores, scores + 4), (std::vector<float>{60, 50, 60, 30}));
+  trees.nodes[4].false_child = 0;  // from the shared branch back to the root
+  EXPECT_THROW(TreeEnsemble<float>{trees}, Error);
+}
+
+// Each level has two branches, and both lead to both of the next level: paths double from level to level, nodes do not.
+TEST(TreeEnsemble, TakesNoLongerForBranchesThatShareAllTheirBranches) {
+  constexpr size_t kLevels = 60;
+  TreeDescription trees;
+  for (size_t level = 0; level < kLevels; ++level)
+    for (size_t i = 0; i < 2; ++i)
+      trees.nodes.push_back(
+          {.mode = TreeMode::leq, .threshold = static_cast<double>(i), .true_child = 2 * level + 2, .false_child = 2 * level + 3});
+  trees.nodes.push_back({.first = 0, .last = 1});
+  trees.nodes.push_back({.first = 1, .last = 2});
+  trees.votes = {{0, 1}, {0, 2}};
+  trees.roots = {0};
+  const float x[] = {-1, 5};
+  float scores[2];
+  TreeEnsemble<float>(trees).run(x, 2, 1, TreeAggregate::sum, scores, nullptr);
+  EXPECT_EQ(scores[0], 1);
+  EXPECT_EQ(scores[1], 2);
 }
 
 TEST(TreeEnsemble, RefusesRowsThatLackAFeature) {
