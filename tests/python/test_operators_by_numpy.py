@@ -138,6 +138,51 @@ def test_overlaps_are_fractions(threshold):
     refused("NonMaxSuppression", inputs, match="iou_threshold is")
 
 
+def loop(iteration_shape, condition_shape):
+    """Collects the iteration numbers, in a body that declares number and condition in these shapes."""
+    i = helper.make_tensor_value_info("i", TensorProto.INT64, iteration_shape)
+    condition = helper.make_tensor_value_info("c", TensorProto.BOOL, condition_shape)
+    total, more = (helper.make_tensor_value_info(name, TensorProto.INT64, None) for name in ("t", "t2"))
+    body = [
+        helper.make_node("Concat", ["t", "i"], ["t2"], axis=0) if iteration_shape else helper.make_node("Add", ["t", "i"], ["t2"]),
+        helper.make_node("Identity", ["c"], ["c2"]),
+    ]
+    body = helper.make_graph(body, "body", [i, condition, total], [helper.make_tensor_value_info("c2", TensorProto.BOOL, condition_shape), more])
+    node = helper.make_node("Loop", ["n", "", "t0"], ["y"], body=body)
+    start = numpy_helper.from_array(np.array([7]), "t0")
+    graph = helper.make_graph([node], "g", [helper.make_tensor_value_info("n", TensorProto.INT64, [])], [helper.make_tensor_value_info("y", TensorProto.INT64, None)], [start])
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8).SerializeToString()
+
+
+@pytest.mark.parametrize("iteration_shape", [[1], []])
+@pytest.mark.parametrize("condition_shape", [[1], []])
+@pytest.mark.parametrize("optimized", [True, False])
+def test_a_body_may_declare_the_iteration_number_as_a_vector(ort, iteration_shape, condition_shape, optimized):
+    made, feeds = loop(iteration_shape, condition_shape), {"n": np.array(4)}
+    options = treadle.SessionOptions()
+    if not optimized:
+        options.graph_optimization_level = treadle.GraphOptimizationLevel.ORT_DISABLE_ALL
+    actual = treadle.InferenceSession(made, options).run(None, feeds)[0]
+    np.testing.assert_array_equal(actual, [7, 0, 1, 2, 3] if iteration_shape else [13])
+    np.testing.assert_array_equal(actual, ort.InferenceSession(made, providers=["CPUExecutionProvider"]).run(None, feeds)[0])
+
+
+@pytest.mark.parametrize(
+    "attributes",
+    [{"scan_input_directions": [2]}, {"scan_input_directions": [0, 0]}, {"scan_output_directions": [0, 1]}, {"scan_input_axes": [0, 0]}, {"scan_output_axes": [0, 0]}],
+    ids=str,
+)
+def test_lists_of_a_scan_name_what_it_scans_once(attributes):
+    scalar = lambda name: helper.make_tensor_value_info(name, TensorProto.FLOAT, [])  # noqa: E731
+    body = helper.make_graph([helper.make_node("Add", ["s", "x"], ["t"]), helper.make_node("Identity", ["t"], ["o"])], "body", [scalar("s"), scalar("x")], [scalar("t"), scalar("o")])
+    node = helper.make_node("Scan", ["start", "xs"], ["last", "all"], body=body, num_scan_inputs=1, **attributes)
+    xs = helper.make_tensor_value_info("xs", TensorProto.FLOAT, [4])
+    graph = helper.make_graph([node], "g", [scalar("start"), xs], [helper.make_tensor_value_info("all", TensorProto.FLOAT, None)])
+    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8).SerializeToString()
+    with pytest.raises(treadle.Error, match=next(iter(attributes))):
+        treadle.InferenceSession(made)
+
+
 def classical(op_type, inputs, declared, attributes):
     feeds = [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in declared.items()]
     graph = helper.make_graph([helper.make_node(op_type, list(inputs), ["y"], domain="ai.onnx.ml", **attributes)], "g", feeds, [helper.make_empty_tensor_value_info("y")])

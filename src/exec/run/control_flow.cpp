@@ -105,8 +105,12 @@ void run_loop(ControlFlowCall& instruction) {
   for (size_t i = 0; i < num_carried; ++i) carried.push_back(instruction.input(static_cast<int>(i) + 2));
   std::vector<Stack> scans;
   for (size_t i = 1 + num_carried; i < num_outputs; ++i) scans.emplace_back(dtype_of_output(body, i), 0, false);
+  const auto as_declared = [&](Tensor scalar, size_t i) {
+    const Type& type = body.type(body.input_slots()[i]);
+    return type.has_rank() && type.rank() == 1 ? scalar.reshaped(Shape{1}) : scalar;
+  };
   for (int64_t trip = 0; trip < trips && condition; ++trip) {
-    std::vector<Datum> inputs{Tensor::scalar<int64_t>(trip), Tensor::scalar<bool>(condition)};
+    std::vector<Datum> inputs{as_declared(Tensor::scalar<int64_t>(trip), 0), as_declared(Tensor::scalar<bool>(condition), 1)};
     for (Datum& value : carried) inputs.push_back(std::move(value));
     std::vector<Datum> results = instruction.run_body(0, std::move(inputs));
     condition = truth(results[0], "the body's condition");

@@ -164,7 +164,14 @@ bool condition_stays_true(InferContext& c, const Graph& body) {
 void infer_loop(InferContext& c) {
   const Body& body = c.body("body");
   const size_t num_carried = c.num_inputs() > 2 ? static_cast<size_t>(c.num_inputs()) - 2 : 0;
-  std::vector<Type> types{Type::tensor(DType::int64, SymbolicShape{}), Type::tensor(DType::boolean, SymbolicShape{})};
+  if (body.graph->inputs.size() < 2)
+    throw Error(ErrorCode::invalid_model, fmt::format("the body has {} inputs, at least 2 expected", body.graph->inputs.size()));
+  // Scalars, or vectors of one element where the body declares them so.
+  const auto as_declared = [&](size_t i) {
+    const Type& declared = body.graph->type(body.graph->inputs[i]);
+    return declared.has_rank() && declared.rank() == 1 ? SymbolicShape{1} : SymbolicShape{};
+  };
+  std::vector<Type> types{Type::tensor(DType::int64, as_declared(0)), Type::tensor(DType::boolean, as_declared(1))};
   for (size_t i = 0; i < num_carried; ++i) types.push_back(c.input(static_cast<int>(i) + 2));
   const std::vector<Type> outputs = infer_carried(c, body, types, 2, 1, num_carried);
 
@@ -185,6 +192,15 @@ void infer_loop(InferContext& c) {
   }
 }
 
+// The lists say something of each scanned input, or output, or they are left out.
+void check_scan_lists(const InferContext& c, const Body& body, size_t scanned, size_t num_states) {
+  const size_t stacked = body.graph->outputs.size() - std::min(body.graph->outputs.size(), num_states);
+  for (auto [name, count] : {std::pair("scan_input_axes", scanned), std::pair("scan_input_directions", scanned),
+                             std::pair("scan_output_axes", stacked), std::pair("scan_output_directions", stacked)})
+    if (const size_t given = c.get_ints(name).size(); given != 0 && given != count)
+      throw Error(ErrorCode::invalid_model, fmt::format("{} has {} elements; {} expected", name, given, count));
+}
+
 int64_t entry_or(const std::vector<int64_t>& values, size_t i, int64_t otherwise) { return i < values.size() ? values[i] : otherwise; }
 
 void infer_scan(InferContext& c) {
@@ -193,6 +209,7 @@ void infer_scan(InferContext& c) {
   if (scanned < 1 || scanned > c.num_inputs())
     throw Error(ErrorCode::invalid_argument, fmt::format("num_scan_inputs = {}, the node has {} inputs", scanned, c.num_inputs()));
   const size_t num_states = static_cast<size_t>(c.num_inputs() - scanned);
+  check_scan_lists(c, body, static_cast<size_t>(scanned), num_states);
   std::vector<Type> types;
   std::optional<Dim> length;
   for (size_t i = 0; i < static_cast<size_t>(c.num_inputs()); ++i) {
