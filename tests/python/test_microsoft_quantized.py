@@ -64,7 +64,7 @@ def unary(op_type, **attributes):
 def softmax(rng):
     dtype = byte(rng)
     inputs = operand(rng, "x", dtype, small(rng, 2), small(rng, 2), small(rng, 2))
-    inputs |= {"y_scale": np.array(1 / 256, np.float32), "y_zero": np.array(np.iinfo(dtype).min, dtype)}
+    inputs |= {"y_scale": np.array(pick(rng, 1 / 256, 1 / 255, 0.0039, 0.01), np.float32), "y_zero": np.array(np.iinfo(dtype).min, dtype)}
     attributes = {"axis": int(rng.integers(-3, 3)), "opset": int(pick(rng, 9, 13))}
     return "QLinearSoftmax", inputs, {"steps": 1, "attributes": attributes, "constants": parameters_of(inputs)}
 

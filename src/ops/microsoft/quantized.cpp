@@ -66,7 +66,7 @@ void decompose_softmax(Graph& graph, NodeId id) {
   Decomposition d(graph, id);
   ValueId x = dequantized(d, 0), y;
   const bool one_axis = d.attributes().get_int("opset", 13) >= 13;
-  const int64_t axis = d.attributes().get_int("axis", one_axis ? -1 : 1);
+  const int64_t axis = d.attributes().get_int("axis", -1);
   if (one_axis) {
     y = d.op("Softmax", {x}, {{"axis", axis}});
   } else {  // before opset 13 all axes from `axis` on are one
@@ -402,7 +402,7 @@ std::vector<OpDef> microsoft_quantized_ops() {
       op("QLinearMul", binary, {y}, {}, decompose_binary),
       op("QLinearSigmoid", unary, {y}, {}, decompose_unary),
       op("QLinearLeakyRelu", unary, {y}, {{"alpha", 0.01F}}, decompose_unary),
-      op("QLinearSoftmax", unary, {y}, {{"axis"}, {"opset", Required{}}}, decompose_softmax),
+      op("QLinearSoftmax", unary, {y}, {{"axis", int64_t{-1}}, {"opset", Required{}}}, decompose_softmax),
       op("QLinearConcat", {{"Y_scale", floats}, {"Y_zero_point", kBytes}, {"inputs", kBytes | floats, "", Presence::variadic}}, {y},
          {{"axis", Required{}}}, decompose_concat),
       op("QLinearWhere",
