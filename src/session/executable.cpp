@@ -96,8 +96,9 @@ size_t choose_outputs(Graph& graph, const Request& request, const Monitor* monit
     const size_t position = position_of(graph.output_names, name);
     ValueId value = position < graph.outputs.size() ? graph.outputs[position] : graph.find_value(name);
     if (value == kNoValue)
-      throw Error(ErrorCode::invalid_argument, fmt::format("there is no output or other value \"{}\"; is it {}? The outputs are: {}", name,
-                                                           nearest_names(name, all_names(graph)), fmt::join(graph.output_names, ", ")));
+      throw Error(ErrorCode::invalid_argument,
+                  fmt::format("Invalid output name: {}: there is no output or other value \"{}\"; is it {}? The outputs are: {}", name,
+                              name, nearest_names(name, all_names(graph)), fmt::join(graph.output_names, ", ")));
     add(value, name);
   }
   size_t num_fetched = values.size();

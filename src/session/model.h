@@ -31,7 +31,5 @@ struct Model::Impl {
 Model make_model(onnx::ModelDef def, std::string path, bool as_read = false, const LoadPhases& load = {});
 
 ValueInfo to_value_info(const onnx::ValueInfoDef& def);
-/// As ValueInfo::type says it; empty for one that is not known.
-std::string type_text(const Type& type);
 
 }  // namespace treadle

@@ -197,6 +197,14 @@ void check_entry(const OptionInfo& info, const std::string& text) {
   }
 }
 
+void check_key_length(const std::string& key) {
+  constexpr size_t kMaxLength = 1024;  // ONNX Runtime's
+  if (key.empty() || key.size() > kMaxLength)
+    throw Error(ErrorCode::invalid_argument, fmt::format("Config key is empty or longer than maximum length {}: the key of a configuration "
+                                                         "entry has {} bytes",
+                                                         kMaxLength, key.size()));
+}
+
 void check_config_key(const OptionInfos& table, std::string_view key) {
   constexpr std::string_view kOurs = "treadle.", kOfSession = "session.";
   if (!key.starts_with(kOurs)) {  // of others: kept

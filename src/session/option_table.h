@@ -337,6 +337,9 @@ using OptionInfos = std::vector<const OptionInfo*>;
 void check_config_key(const OptionInfos& table, std::string_view key);
 /// Place of the option that the command line or a program names. @throws Error(not_found) with the nearest
 size_t option_named(const OptionInfos& table, std::string_view name);
+/// Of a configuration entry. @throws Error(invalid_argument) for one that is empty or too long
+void check_key_length(const std::string& key);
+
 /// As docs/options.md has a table. @param defaults  a text for each row
 std::string options_markdown(const OptionInfos& table, const std::vector<std::string>& defaults);
 
@@ -364,7 +367,7 @@ class OptionTable {
 
   /// Keeps the entry, and sets the option that it stands for, if there is one.
   void add_entry(O& options, const std::string& key, const std::string& value) const {
-    if (key.empty()) throw Error(ErrorCode::invalid_argument, "the key of a configuration entry is empty");
+    check_key_length(key);
     if (const Option<O>* row = row_of(key)) set(options, key, value);
     options.config[key] = value;
   }

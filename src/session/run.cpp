@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "exec/run/feed_binder.h"
+#include "session/run_names.h"
 #include "session/session_impl.h"
 #include "treadle/error.h"
 
@@ -35,9 +37,9 @@ ChosenProgram Session::Impl::choose_program(const Wanted& wanted, const RunFeeds
     chosen.feeds.clear();
     for (const std::string& name : chosen.executable->input_names) {
       const Datum* value = feeds.find(name);
-      if (!value && !wanted.takes_feeds_later)
-        throw Error(ErrorCode::invalid_argument,
-                    fmt::format("the input \"{}\" is missing; the inputs are: {}", name, fmt::join(chosen.executable->input_names, ", ")));
+      const exec::Program& program = *chosen.executable->program;
+      if (!value && !wanted.takes_feeds_later && exec::needs_feed(program, program.input_slots()[chosen.feeds.size()]))
+        throw exec::MissingInput(name, fmt::format("the inputs are: {}", fmt::join(chosen.executable->input_names, ", ")));
       chosen.feeds.push_back(value ? *value : Datum());
     }
   };
@@ -52,8 +54,7 @@ void Session::Impl::expect_input(std::string_view name) const {
   if (known_inputs.contains(std::string(name)) || std::any_of(main->output_names.begin(), main->output_names.end(), is_name)) return;
   for (const onnx::NodeDef& node : model.impl().def.graph.nodes)
     if (std::any_of(node.outputs.begin(), node.outputs.end(), is_name)) return;
-  throw Error(ErrorCode::invalid_argument,
-              fmt::format("there is no input \"{}\"; the inputs are: {}", name, fmt::join(main->input_names, ", ")));
+  throw_no_input(name, main->input_names);
 }
 
 std::vector<Datum> Session::run(const std::map<std::string, Datum>& feeds, std::span<const std::string> outputs,

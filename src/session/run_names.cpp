@@ -50,7 +50,8 @@ std::vector<std::string> values_of(const Executable& executable) {
 }  // namespace
 
 void throw_no_input(std::string_view name, std::span<const std::string> inputs) {
-  throw Error(ErrorCode::invalid_argument, fmt::format("there is no input \"{}\"; the inputs are: {}", name, fmt::join(inputs, ", ")));
+  throw Error(ErrorCode::invalid_argument,
+              fmt::format("Invalid input name: {}: there is no input \"{}\"; the inputs are: {}", name, name, fmt::join(inputs, ", ")));
 }
 
 void add_nodes(const Graph& graph, std::vector<std::string>& names) {

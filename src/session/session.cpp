@@ -12,6 +12,7 @@
 #include "exec/program/describe.h"
 #include "exec/run/frame.h"
 #include "graph/infer.h"
+#include "graph/type_text.h"
 #include "memory/planner.h"
 #include "onnx/export.h"
 #include "onnx/import.h"

@@ -467,7 +467,7 @@ TEST_P(Capabilities, AnyValueIsFed) {
       for (const auto& feed : client().fed_by_name({{"x", x}, {inner, x}}))
         EXPECT_EQ(message_of(feed).find(fmt::format("\"{}\": training has no feeds of inner values", inner)), 0U) << message_of(feed);
     for (const auto& feed : client().fed_by_name({{"x", x}, {"produkt", x}}))
-      EXPECT_EQ(message_of(feed), "there is no input \"produkt\"; the inputs are: x");
+      EXPECT_EQ(message_of(feed), "Invalid input name: produkt: there is no input \"produkt\"; the inputs are: x");
     for (const auto& feed : client().fed_by_name({{"x", x}})) feed();
     return;
   }

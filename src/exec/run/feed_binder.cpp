@@ -7,30 +7,100 @@
 #include "core/boolean_bytes.h"
 #include "exec/memory/out_of_memory.h"
 #include "exec/run/run_control.h"
+#include "graph/type_text.h"
 #include "treadle/error.h"
 
 namespace treadle::exec {
 namespace {
 
+// What programs look for in errors of ONNX Runtime stands in front of what is wrong.
+[[noreturn]] void refuse_type(const Program& program, SlotId slot, const Datum& feed, const std::string& what) {
+  refuse_feed(
+      program, slot, feed, what,
+      fmt::format("Unexpected input data type. Actual: ({}) , expected: ({}): ", type_text(Type::of(feed)), type_text(program.type(slot))));
+}
+
+// @throws Error naming the axes whose extents are not those that the model says
+void check_extents(const Program& program, SlotId slot, const Datum& feed, const Shape& shape) {
+  const SymbolicShape& declared = *program.type(slot).shape;
+  if (static_cast<int>(declared.size()) != shape.rank())
+    refuse_feed(program, slot, feed, "another rank",
+                fmt::format("Invalid rank for input: {} Got: {} Expected: {} Please fix either the inputs/outputs or the model: ",
+                            program.name(slot), shape.rank(), declared.size()));
+  auto differs = [&](int axis) {
+    const Dim& dim = declared[static_cast<size_t>(axis)];
+    return dim.is_const() && dim.value() != shape[axis];
+  };
+  std::string axes, indices;
+  for (int axis = 0; axis < shape.rank(); ++axis) {
+    if (!differs(axis)) continue;
+    const int64_t expected = declared[static_cast<size_t>(axis)].value();
+    axes += fmt::format("{}axis {} is {}, not {}", axes.empty() ? "" : ", ", axis, shape[axis], expected);
+    indices += fmt::format(" index: {} Got: {} Expected: {}\n", axis, shape[axis], expected);
+  }
+  if (!axes.empty())
+    refuse_feed(
+        program, slot, feed, axes,
+        fmt::format("Got invalid dimensions for input: {} for the following indices\n{} Please fix either the inputs/outputs or the "
+                    "model: ",
+                    program.name(slot), indices));
+}
+
 // Nodes that read it are bound in the run, so that its extents bind no symbols.
 void check_sparse_feed(const Program& program, SlotId slot, const Datum& feed) {
   const Type& type = program.type(slot);
   const SparseTensor& sparse = feed.sparse_tensor();
-  if (sparse.values.dtype() != type.dtype) refuse_feed(program, slot, feed, "another dtype");
-  if (!type.shape) return;
-  if (static_cast<int>(type.shape->size()) != sparse.dense_shape.rank()) refuse_feed(program, slot, feed, "another rank");
-  for (int axis = 0; axis < sparse.dense_shape.rank(); ++axis) {
-    const Dim& dim = (*type.shape)[static_cast<size_t>(axis)];
-    if (dim.is_const() && dim.value() != sparse.dense_shape[axis])
-      refuse_feed(program, slot, feed, fmt::format("axis {} is {}, not {}", axis, sparse.dense_shape[axis], dim.value()));
-  }
+  if (sparse.values.dtype() != type.dtype) refuse_type(program, slot, feed, "another dtype");
+  if (type.shape) check_extents(program, slot, feed, sparse.dense_shape);
+}
+
+bool mentions(const Dim& dim, const Expr& symbol);
+bool mentions(const Expr& expr, const Expr& symbol) {
+  auto in_term = [&](const Expr::Term& term) {
+    return std::ranges::any_of(term.factors, [&](const Expr* factor) { return mentions(*factor, symbol); });
+  };
+  return &expr == &symbol || mentions(expr.a, symbol) || mentions(expr.b, symbol) || std::ranges::any_of(expr.terms, in_term);
+}
+bool mentions(const Dim& dim, const Expr& symbol) { return !dim.is_const() && mentions(*dim.expr(), symbol); }
+
+// Whether extents or known elements of other values do.
+bool depends_on(const Program& program, SlotId input, const Expr& symbol) {
+  auto does = [&](const Program::SymbolicExtent& extent) { return extent.slot != input && mentions(extent.dim, symbol); };
+  if (std::ranges::any_of(program.symbolic_extents(), does) || std::ranges::any_of(program.known_elements(), does)) return true;
+  auto compares = [&](const Program::Comparison& two) { return mentions(two.a.dim, symbol) || mentions(two.b.dim, symbol); };
+  if (std::ranges::any_of(program.comparisons(), compares)) return true;
+  for (const Instruction& instruction : program.instructions())
+    for (const auto& body : instruction.bodies)
+      if (depends_on(*body, kNoSlot, symbol)) return true;
+  return false;
+}
+
+[[noreturn]] void throw_missing(const Program& program, SlotId slot) {
+  throw MissingInput(program.name(slot), fmt::format("it is {}", to_string(program.type(slot))));
+}
+
+// What is inside: the dtypes of a map, of an optional's value, and of a sequence's tensors, if it has any.
+bool fits(const Type& declared, const Type& fed) {
+  if (declared.kind == Type::Kind::unknown || fed.kind == Type::Kind::unknown) return true;
+  auto same = [](DType a, DType b) { return a == b || a == DType::undefined || b == DType::undefined; };
+  return declared.kind == fed.kind && same(declared.dtype, fed.dtype) && same(declared.key_dtype, fed.key_dtype) &&
+         (!declared.element || !fed.element || fits(*declared.element, *fed.element));
 }
 
 }  // namespace
 
-void refuse_feed(const Program& program, SlotId slot, const Datum& datum, const std::string& what) {
-  throw Error(ErrorCode::invalid_argument, fmt::format("input \"{}\": {}; got {}, expected {}", program.name(slot), what, describe(datum),
-                                                       to_string(program.type(slot))));
+void refuse_feed(const Program& program, SlotId slot, const Datum& datum, const std::string& what, const std::string& words) {
+  throw Error(ErrorCode::invalid_argument, fmt::format("{}input \"{}\": {}; got {}, expected {}", words, program.name(slot), what,
+                                                       describe(datum), to_string(program.type(slot))));
+}
+
+MissingInput::MissingInput(const std::string& name, const std::string& more)
+    : Error(ErrorCode::invalid_argument, fmt::format("Missing Input: {}: the input \"{}\" is missing; {}", name, name, more)) {}
+
+bool needs_feed(const Program& program, SlotId input) {
+  if (program.type(input).kind == Type::Kind::optional) return false;
+  const ValueId value = program.slots()[input].value;
+  return !program.graph().value(value).uses.empty() || program.graph().is_output(value);
 }
 
 std::span<const SlotId> slots_handed_to(const Program& program, const Instruction& yield, std::span<const Datum> values) {
@@ -69,8 +139,24 @@ void FeedBinder::take(std::span<const Datum> feeds, std::span<const int64_t> par
   std::copy_n(parent_values.begin(), std::min(parent_values.size(), symbol_values_.size()), symbol_values_.begin());
   for (size_t i = 0; i < inputs.size(); ++i)
     state.set_feed(inputs[i], some_later && !feeds[i].defined() ? Datum() : checked(program, inputs[i], feeds[i]));
-  for (size_t i = 0; some_later && i < inputs.size(); ++i)
-    if (!feeds[i].defined()) check_may_be_later(program, inputs[i]);
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    if (feeds[i].defined()) continue;
+    if (some_later && needs_feed(program, inputs[i]))
+      check_may_be_later(program, inputs[i]);
+    else
+      leave_out(program, inputs[i]);
+  }
+}
+
+// Its symbols that no other feed has: nothing else may depend on them.
+void FeedBinder::leave_out(const Program& program, SlotId slot) {
+  const Type& type = program.type(slot);
+  if (!type.shape) return;
+  for (const Dim& dim : *type.shape) {
+    if (dim.is_const() || symbol_values_[static_cast<size_t>(dim.expr()->index)] >= 0) continue;
+    if (depends_on(program, slot, *dim.expr())) throw_missing(program, slot);
+    symbol_values_[static_cast<size_t>(dim.expr()->index)] = 0;
+  }
 }
 
 void FeedBinder::bind_later(SlotId slot, const Datum& feed, RunState& state) {
@@ -95,13 +181,14 @@ void FeedBinder::move(SlotId slot, const Datum& feed, RunState& state) {
 
 void FeedBinder::refuse_missing(const RunState& state) {
   for (SlotId slot : state.program().input_slots())
-    if (!state.held(slot).defined()) refuse_feed(state.program(), slot, {}, "the run has come to what reads it, and it has not been fed");
+    if (!state.held(slot).defined() && needs_feed(state.program(), slot))
+      refuse_feed(state.program(), slot, {}, "the run has come to what reads it, and it has not been fed");
   throw Error(ErrorCode::internal, "a run that waits for an input, though all have been fed");
 }
 
 void FeedBinder::check_complete(const RunState& state) {
   for (SlotId slot : state.program().input_slots())
-    if (!state.held(slot).defined()) refuse_feed(state.program(), slot, {}, "it is missing");
+    if (!state.held(slot).defined() && needs_feed(state.program(), slot)) throw_missing(state.program(), slot);
 }
 
 // The plan is made for its extents before it is there.
@@ -118,25 +205,34 @@ void FeedBinder::check_may_be_later(const Program& program, SlotId slot) const {
 // The feed as the run takes it: contiguous.
 Datum FeedBinder::checked(const Program& program, SlotId slot, const Datum& feed) {
   const Type& type = program.type(slot);
-  if (!feed.defined()) refuse_feed(program, slot, feed, "it is missing");
+  if (!feed.defined()) {
+    if (needs_feed(program, slot)) throw_missing(program, slot);
+    return type.kind == Type::Kind::optional ? Datum(Optional()) : feed;
+  }
+  if (type.kind == Type::Kind::optional && feed.kind() != Datum::Kind::optional) {
+    if (type.element && !fits(*type.element, Type::of(feed))) refuse_type(program, slot, feed, "another kind of value");
+    return Optional{std::make_shared<Datum>(with_valid_booleans(feed))};
+  }
   if (!feed.is_tensor() || !type.is_tensor()) {
-    if (type.kind != Type::Kind::unknown && type.kind != Type::of(feed).kind) refuse_feed(program, slot, feed, "another kind of value");
+    const Type fed = Type::of(feed);
+    if (type.kind != Type::Kind::unknown && type.kind != fed.kind) refuse_type(program, slot, feed, "another kind of value");
+    if (!fits(type, fed)) refuse_type(program, slot, feed, "another dtype");
     if (type.kind == Type::Kind::sparse_tensor) check_sparse_feed(program, slot, feed);
     return program.is_body() ? feed : with_valid_booleans(feed);
   }
   if (feed.tensor().storage()->device() && !takes_device_feeds_) return checked(program, slot, feed.tensor().clone());
   const Tensor& tensor = feed.tensor();
-  if (type.dtype != DType::undefined && tensor.dtype() != type.dtype) refuse_feed(program, slot, feed, "another dtype");
+  if (type.dtype != DType::undefined && tensor.dtype() != type.dtype) refuse_type(program, slot, feed, "another dtype");
   // Clients of ONNX Runtime, which does not look at the rank then, feed one number as a vector where the model says a scalar.
   if (type.shape && type.shape->empty() && tensor.shape().rank() > 0 && tensor.num_elements() == 1)
     return with_valid_booleans(tensor).contiguous().reshaped(Shape{});
   if (type.shape) {
-    if (static_cast<int>(type.shape->size()) != tensor.shape().rank()) refuse_feed(program, slot, feed, "another rank");
-    for (size_t axis = 0; axis < type.shape->size(); ++axis) {
+    bool same = static_cast<int>(type.shape->size()) == tensor.shape().rank();
+    for (size_t axis = 0; same && axis < type.shape->size(); ++axis) {
       const Dim& dim = (*type.shape)[axis];
       const int64_t extent = tensor.shape()[static_cast<int>(axis)];
       if (dim.is_const()) {
-        if (dim.value() != extent) refuse_feed(program, slot, feed, fmt::format("axis {} is {}, not {}", axis, extent, dim.value()));
+        same = dim.value() == extent;
       } else if (dim.expr()->kind == Expr::Kind::symbol && !dim.data_dependent()) {
         int64_t& known = symbol_values_[static_cast<size_t>(dim.expr()->index)];
         if (known >= 0 && known != extent)
@@ -145,6 +241,7 @@ Datum FeedBinder::checked(const Program& program, SlotId slot, const Datum& feed
         known = extent;
       }
     }
+    if (!same) check_extents(program, slot, feed, tensor.shape());
   }
   if (tensor.dtype() == DType::boolean && !program.is_body()) return with_valid_booleans(tensor.contiguous());
   return tensor.is_contiguous() ? feed : Datum(tensor.contiguous());

@@ -7,11 +7,23 @@
 #include <vector>
 
 #include "exec/run/run_state.h"
+#include "treadle/error.h"
 
 namespace treadle::exec {
 
 /// @throws Error(invalid_argument) naming the input, what was given and what was expected.
-[[noreturn]] void refuse_feed(const Program& program, SlotId slot, const Datum& datum, const std::string& what);
+/// @param words  to begin with
+[[noreturn]] void refuse_feed(const Program& program, SlotId slot, const Datum& datum, const std::string& what,
+                              const std::string& words = {});
+
+/// A run is not fed what it reads.
+class MissingInput : public Error {
+ public:
+  MissingInput(const std::string& name, const std::string& more);
+};
+
+/// Whether something reads an input, or hands it out, that is no optional: others may be left undefined.
+bool needs_feed(const Program& program, SlotId input);
 
 /// The slots that a Yield's values come back into. @throws Error(invalid_argument) for another count, kind or dtype than they take.
 std::span<const SlotId> slots_handed_to(const Program& program, const Instruction& yield, std::span<const Datum> values);
@@ -24,8 +36,8 @@ class FeedBinder {
   /// @param parent_values  of a body: the symbols' values of the run around it.
   /// @param control        `takes_feeds_later`: feeds may be undefined, where the extents of the others and the declarations tell theirs;
   ///                       `takes_device_feeds`.
-  /// @throws Error(invalid_argument) for a missing feed, another kind, dtype, rank or extent, and symbols that two feeds contradict; as
-  /// Binding::bind
+  /// @throws Error(invalid_argument), MissingInput for a missing feed, another kind, dtype, rank or extent, and symbols that two feeds
+  /// contradict; as Binding::bind
   void bind(std::span<const Datum> feeds, std::span<const int64_t> parent_values, const RunControl& control, RunState& state);
   /// One that bind() left out. @throws Error(invalid_argument) as bind(), and if it was fed.
   void bind_later(SlotId slot, const Datum& feed, RunState& state);
@@ -47,6 +59,7 @@ class FeedBinder {
   static void point_at_feed(SlotId slot, RunState& state);
   Datum checked(const Program& program, SlotId slot, const Datum& feed);
   void check_may_be_later(const Program& program, SlotId slot) const;
+  void leave_out(const Program& program, SlotId slot);
 
   std::vector<int64_t> symbol_values_;  // per expression of the symbol table; -1: no feed tells
   bool takes_device_feeds_ = false;

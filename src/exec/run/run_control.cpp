@@ -6,7 +6,8 @@
 namespace treadle::exec {
 
 void RunControl::check_closely() const {
-  if (cancel && cancel->load(std::memory_order_relaxed)) throw Error(ErrorCode::cancelled, "the run was cancelled");
+  if (cancel && cancel->load(std::memory_order_relaxed))
+    throw Error(ErrorCode::cancelled, "Exiting due to terminate flag being set to true: the run was cancelled");
   if (token && token->load(std::memory_order_relaxed)) throw Error(ErrorCode::cancelled, "the run was cancelled by its token");
   if (closing && closing->load(std::memory_order_relaxed)) throw Error(ErrorCode::cancelled, "the session was closed");
   if (deadline && std::chrono::steady_clock::now() > *deadline) throw Error(ErrorCode::timed_out, "the run passed its deadline");
