@@ -121,7 +121,7 @@ void encode_model(const EncodeContext& context, const ModelDef& model) {
   out.string(2, model.producer_name);
   out.string(3, model.producer_version);
   out.string(4, model.domain);
-  if (model.model_version != 0) out.int64(5, model.model_version);
+  if (model.model_version != ModelDef::kNoVersion) out.int64(5, model.model_version);
   out.string(6, model.doc_string);
   out.message(7, [&] { encode_graph(context, model.graph); });
   encode_list(context, 8, model.opset_imports, encode_opset_import);

@@ -17,12 +17,24 @@ bool is_inside(const fs::path& path, const fs::path& folder) {
   return std::mismatch(folder.begin(), folder.end(), path.begin(), path.end()).first == folder.end();
 }
 
+std::string canonical(const std::string& location) { return fs::path(location).lexically_normal().string(); }
+
 }  // namespace
 
 ExternalFiles::ExternalFiles(fs::path folder, std::vector<fs::path> allowed, bool use_mmap, bool share)
     : folder_(std::move(folder)), allowed_(std::move(allowed)), use_mmap_(use_mmap), share_(share) {}
 
+void ExternalFiles::add(const std::string& location, std::shared_ptr<Storage> contents) {
+  files_[canonical(location)] = File{std::move(contents)};
+  are_given_ = true;
+}
+
 fs::path ExternalFiles::resolve(const Place& place, const std::string& location) const {
+  if (are_given_) {
+    std::string given;
+    for (const auto& [name, file] : files_) given += (given.empty() ? "" : ", ") + in_quotes(name);
+    place.fail(ErrorCode::not_found, "External file: " + location + " not found from the table user provided, which has " + given);
+  }
   if (folder_.empty())
     place.fail("the data is in the external file " + in_quotes(location) + ", but no folder was given in which to look for it");
   if (location.empty() || location.find('\0') != std::string::npos)
@@ -43,12 +55,12 @@ fs::path ExternalFiles::resolve(const Place& place, const std::string& location)
 }
 
 ExternalFiles::File& ExternalFiles::open(const Place& place, const std::string& location) {
-  auto known = files_.find(location);
+  auto known = files_.find(canonical(location));
   if (known != files_.end()) return known->second;
   std::string path = resolve(place, location).string();
   try {
     auto storage = use_mmap_ ? map_file(path) : share_ ? share_storage(read_file(path)) : read_file(path);
-    return files_.emplace(location, File{std::move(storage)}).first->second;
+    return files_.emplace(canonical(location), File{std::move(storage)}).first->second;
   } catch (const Error& error) {
     place.fail(error.code(), error.message());
   }

@@ -18,8 +18,8 @@ class ExternalFiles {
   /// @param allowed folders that, besides `folder`, a location may lead into through symbolic links.
   ExternalFiles(std::filesystem::path folder, std::vector<std::filesystem::path> allowed, bool use_mmap, bool share);
 
-  /// The contents of a file that need not be opened: `location` may then be any text.
-  void add(const std::string& location, std::shared_ptr<Storage> contents) { files_[location] = File{std::move(contents)}; }
+  /// The contents of a file that need not be opened: `location` may then be any text. Those that are added are all that there are.
+  void add(const std::string& location, std::shared_ptr<Storage> contents);
 
   struct File {
     std::shared_ptr<Storage> storage;
@@ -38,8 +38,8 @@ class ExternalFiles {
 
   std::filesystem::path folder_;
   std::vector<std::filesystem::path> allowed_;
-  bool use_mmap_, share_;
-  std::map<std::string, File> files_;
+  bool use_mmap_, share_, are_given_ = false;
+  std::map<std::string, File> files_;  // by location without "." and ".." in it
 };
 
 }  // namespace treadle::onnx

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <string>
@@ -194,12 +195,13 @@ struct FunctionDef {
 };
 
 struct ModelDef {
+  static constexpr int64_t kNoVersion = std::numeric_limits<int64_t>::max();  // which ONNX Runtime tells of a model without one
   int64_t ir_version = 0;
   std::vector<OpsetImport> opset_imports;
   std::string producer_name;
   std::string producer_version;
   std::string domain;
-  int64_t model_version = 0;
+  int64_t model_version = kNoVersion;
   std::string doc_string;
   GraphDef graph;
   Properties metadata_props;

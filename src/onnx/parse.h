@@ -26,6 +26,8 @@ struct ReadOptions {
   size_t min_unaligned_bytes = 65536;
   /// Contents of external files that are in memory already, by the location that the model names.
   std::map<std::string, std::shared_ptr<Storage>> external_files = {};
+  /// Values of the graph's external initializers that take the place of their files, by name.
+  std::map<std::string, Tensor> external_values = {};
 };
 
 /// Reads a model. Tensors of at least `min_in_place_bytes` whose data lies at a multiple of its element's natural alignment, and those

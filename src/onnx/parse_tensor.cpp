@@ -351,6 +351,21 @@ void check_sparse(const ParseContext& context, const SparseTensorDef& sparse) {
   if (twice != places.end()) place.fail("a sparse tensor has two values for its element " + std::to_string(*twice));
 }
 
+// Null: the caller has given none.
+const Tensor* given_value(const ParseContext& context, const TensorDef& tensor) {
+  const auto found = context.options.external_values.find(tensor.name);
+  if (found == context.options.external_values.end() || !context.in_constant) return nullptr;
+  const Tensor& value = found->second;
+  if (value.dtype() != tensor.dtype)
+    context.place.fail(ErrorCode::invalid_argument, "Replacement tensor's data type does not match: it is " +
+                                                        std::string(name_of(value.dtype())) + ", not " +
+                                                        std::string(name_of(tensor.dtype)));
+  if (value.shape() != tensor.shape)
+    context.place.fail(ErrorCode::invalid_argument, "Replacement tensor's dimensions do not match: they are " + to_string(value.shape()) +
+                                                        ", not " + to_string(tensor.shape));
+  return &value;
+}
+
 }  // namespace
 
 void parse_tensor(ParseContext& context, WireReader reader, TensorDef& out) {
@@ -369,6 +384,8 @@ void parse_tensor(ParseContext& context, WireReader reader, TensorDef& out) {
                                                             std::to_string(context.options.max_tensor_bytes));
     if (!out.is_external)
       out.value = read_value(context, reader, outline, out, needed);
+    else if (const Tensor* given = given_value(context, out))
+      out.value = *given, out.is_external = false;
     else if (context.options.load_external)
       out.value = read_external(context, out, needed);
   } catch (Error& error) {  // overflow, or no memory: thrown by what does not know the place

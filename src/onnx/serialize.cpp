@@ -83,7 +83,7 @@ ExternalLayout plan_external(const ModelDef& model, const WriteOptions& options)
     size_t size = value.size_bytes();
     if (value.dtype() == DType::string || size == 0 || size < options.external_threshold_bytes) return;
     bool large = size >= options.external_alignment_threshold_bytes;
-    size_t offset = align_up(end, large ? options.external_alignment : Storage::kAlignment);
+    size_t offset = align_up(end, large ? options.external_alignment : options.aligns_others ? Storage::kAlignment : 1);
     auto key = std::pair(value.raw(), size);
     auto known = value.is_contiguous() ? placed.find(key) : placed.end();
     if (known != placed.end()) {
@@ -126,6 +126,14 @@ void write_external(const ExternalLayout& layout, AtomicFile& file) {
 void each_initializer(const ModelDef& model, const Visit& visit) {
   each_initializer(model.graph.nodes, model.graph.initializers, visit);
   for (const FunctionDef& function : model.functions) each_initializer(function.nodes, {}, visit);
+}
+
+WriteOptions beside_optimized(const std::string& external_data_file, size_t external_threshold_bytes) {
+  return {.locate = {},
+          .external_data_file = external_data_file,
+          .external_threshold_bytes = external_threshold_bytes,
+          .external_alignment_threshold_bytes = size_t{1} << 20,
+          .aligns_others = false};
 }
 
 std::string serialize_model(const ModelDef& model, const Locate& locate) {

@@ -25,7 +25,11 @@ struct WriteOptions {
   /// Large tensors start at a multiple of this (a page, so that they can be mapped and given back one by one), others at 64 bytes.
   size_t external_alignment = 4096;
   size_t external_alignment_threshold_bytes = 65536;
+  bool aligns_others = true;  ///< false: they follow what is before them
 };
+
+/// The places that ONNX Runtime gives the initializers of an optimised model.
+WriteOptions beside_optimized(const std::string& external_data_file, size_t external_threshold_bytes);
 
 /// The encoded ModelProto: numeric tensors as raw_data, strings as string_data; external tensors that were not loaded keep their reference.
 /// @param locate  asked for each initializer that has a value, those of inner graphs too; null: none is external.

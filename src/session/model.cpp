@@ -102,21 +102,31 @@ std::unique_ptr<Graph> Model::Impl::import() const {
 
 Model::Model(std::shared_ptr<const Impl> impl) : impl_(std::move(impl)) {}
 
-Model Model::load(const std::string& path, const LoadOptions& options) {
-  if (compiled::is_compiled(path)) return Model(open_compiled(path));
+namespace {
+
+onnx::ReadOptions read_options(const LoadOptions& options) {
   onnx::ReadOptions read;
   read.use_mmap = options.use_mmap;
   read.share = options.share_weights;
   read.external_files = options.external_files;
-  return timed_model(path, /*as_read=*/true, [&] { return onnx::parse_model_file(path, read); });
+  return read;
 }
 
-Model Model::from_bytes(std::span<const std::byte> bytes, const std::string& model_dir, const LoadOptions& options) {
-  onnx::ReadOptions read;
-  read.use_mmap = options.use_mmap;
-  read.share = options.share_weights;
-  read.external_files = options.external_files;
+}  // namespace
+
+Model load_model(const std::string& path, const onnx::ReadOptions& read) {
+  if (compiled::is_compiled(path)) return Model(open_compiled(path));
+  return timed_model(path, /*as_read=*/read.external_values.empty(), [&] { return onnx::parse_model_file(path, read); });
+}
+
+Model read_model(std::span<const std::byte> bytes, const std::string& model_dir, const onnx::ReadOptions& read) {
   return timed_model({}, /*as_read=*/false, [&] { return onnx::parse_model_bytes(bytes, nullptr, model_dir, read); });
+}
+
+Model Model::load(const std::string& path, const LoadOptions& options) { return load_model(path, read_options(options)); }
+
+Model Model::from_bytes(std::span<const std::byte> bytes, const std::string& model_dir, const LoadOptions& options) {
+  return read_model(bytes, model_dir, read_options(options));
 }
 
 std::vector<ValueInfo> Model::inputs() const { return impl_->inputs; }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -9,6 +10,7 @@
 #include "core/load_phases.h"
 #include "graph/graph.h"
 #include "onnx/model_def.h"
+#include "onnx/parse.h"
 #include "treadle/model.h"
 
 namespace treadle {
@@ -29,6 +31,10 @@ struct Model::Impl {
 /// @param path     of the file it comes from; may be empty.
 /// @param as_read, load  as Model::Impl
 Model make_model(onnx::ModelDef def, std::string path, bool as_read = false, const LoadPhases& load = {});
+
+/// As Model::load and Model::from_bytes, with all that can be said of the reading.
+Model load_model(const std::string& path, const onnx::ReadOptions& read);
+Model read_model(std::span<const std::byte> bytes, const std::string& model_dir, const onnx::ReadOptions& read);
 
 ValueInfo to_value_info(const onnx::ValueInfoDef& def);
 

@@ -208,8 +208,8 @@ void Session::Impl::make() {
   if (!model.impl().compiled) check_symbols(model, options);
   if (!options.optimized_model_filepath.empty())
     onnx::write_model_file(optimized(), options.optimized_model_filepath,
-                           {.external_data_file = options.optimized_model_data_file,
-                            .external_threshold_bytes = static_cast<size_t>(std::max<int64_t>(options.optimized_model_data_threshold, 0))});
+                           onnx::beside_optimized(options.optimized_model_data_file,
+                                                  static_cast<size_t>(std::max<int64_t>(options.optimized_model_data_threshold, 0))));
   devices.read_groups(model);
   main = make_main();
   try {
