@@ -16,8 +16,6 @@
 #include <chrono>
 #include <exception>
 #include <limits>
-#include <system_error>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -27,6 +25,7 @@
 #include "core/futex.h"
 #include "core/kernel_phases.h"
 #include "core/pool_states.h"
+#include "core/thread_factory.h"
 
 #if defined(__unix__)
 #include <pthread.h>
@@ -171,13 +170,15 @@ struct ThreadPool::Impl {
   alignas(64) std::array<Slot, kNumSlots> slots;
   alignas(64) std::atomic<uint32_t> generation{kNotStarted};  // fork_generation() for which the workers run
   int num_threads = 1;
-  std::vector<std::thread>* workers = nullptr;
+  ThreadFactory factory;
+  PoolThreads* workers = nullptr;
 
   ~Impl() { stop(); }
 
   bool ready();
   void start(uint32_t current);
   void stop();
+  void end_workers();
   void work(unsigned index);
   // Threads that may take part beside the one that asks.
   int helpers() const { return num_threads - std::max(1, callers.load(std::memory_order_relaxed)); }
@@ -214,23 +215,28 @@ void ThreadPool::Impl::start(uint32_t current) {
     slot.users = 0;
     slot.owned = false;
   }
-  workers = new std::vector<std::thread>;  // the handles of a parent's threads are left alone: they can be neither joined nor detached
-  workers->reserve(static_cast<size_t>(num_threads - 1));
+  workers = new PoolThreads(factory);  // the handles of a parent's threads are left alone: they can be neither joined nor detached
   [[maybe_unused]] SignalsBlocked blocked;
   try {
-    for (int i = 1; i < num_threads; ++i) workers->emplace_back([this, i] { work(static_cast<unsigned>(i)); });
-  } catch (const std::system_error&) {
-    // Fewer threads than asked for, or none, still compute everything.
+    workers->start(
+        num_threads - 1, [](void* self, unsigned index) { static_cast<Impl*>(self)->work(index); }, this);
+  } catch (...) {
+    end_workers();
+    throw;
   }
+}
+
+void ThreadPool::Impl::end_workers() {
+  stopping.store(true);
+  wakeups.fetch_add(1);
+  futex_wake(wakeups);
+  workers->join();
+  delete std::exchange(workers, nullptr);
 }
 
 void ThreadPool::Impl::stop() {
   if (generation.load(std::memory_order_acquire) != fork_generation()) return;
-  stopping.store(true);
-  wakeups.fetch_add(1);
-  futex_wake(wakeups);
-  for (std::thread& worker : *workers) worker.join();
-  delete workers;
+  end_workers();
 }
 
 void ThreadPool::Impl::work(unsigned index) {
@@ -436,6 +442,10 @@ ThreadPool::ThreadPool(int num_threads) : impl_(std::make_unique<Impl>()) {
   fork_generation();  // a fork counts from here on
   constexpr int kMaxThreads = 1 << 14;
   impl_->num_threads = std::clamp(num_threads > 0 ? num_threads : cpu_info().usable_cpus, 1, kMaxThreads);
+  if (const ThreadFactory* factory = ThreadFactoryScope::current()) {
+    impl_->factory = *factory;
+    impl_->ready();
+  }
 }
 
 ThreadPool::~ThreadPool() = default;
