@@ -2,20 +2,33 @@
 #include "ort_api/api.h"
 
 namespace treadle::ort {
+namespace {
+
+// Bytes that are none are a failure, a file that is not there is a wrong argument: ONNX Runtime's way.
+template <typename Load>
+OrtStatus* load(OrtLoraAdapter** out, const void* given, Load&& read) {
+  return guarded([&] {
+    required(static_cast<const std::byte*>(given), "the adapter");
+    try {
+      required(out, "out") = new OrtLoraAdapter{std::make_shared<const Adapter>(read())};
+    } catch (const Error& error) {
+      if (error.code() == ErrorCode::not_found) throw StatusError(ORT_INVALID_ARGUMENT, error.what());
+      if (error.code() == ErrorCode::invalid_argument)
+        throw StatusError(ORT_FAIL, std::string("The buffer does not appear to be a valid lora parameter format: ") + error.what());
+      throw;
+    }
+  });
+}
+
+}  // namespace
 
 void add_adapters(OrtApi& table) {
   // Tensors are in the library's memory; an allocator, of a device, is only asked for by other providers.
   table.CreateLoraAdapter = [](const char* path, OrtAllocator*, OrtLoraAdapter** out) {
-    return guarded([&] {
-      auto adapter = std::make_shared<const Adapter>(Adapter::load(chars_of(path, "adapter_file_path")));
-      required(out, "out") = new OrtLoraAdapter{std::move(adapter)};
-    });
+    return load(out, path, [&] { return Adapter::load(path); });
   };
   table.CreateLoraAdapterFromArray = [](const void* bytes, size_t size, OrtAllocator*, OrtLoraAdapter** out) {
-    return guarded([&] {
-      const auto* data = &required(static_cast<const std::byte*>(bytes), "bytes");
-      required(out, "out") = new OrtLoraAdapter{std::make_shared<const Adapter>(Adapter::from_bytes({data, size}))};
-    });
+    return load(out, bytes, [&] { return Adapter::from_bytes({static_cast<const std::byte*>(bytes), size}); });
   };
   table.ReleaseLoraAdapter = [](OrtLoraAdapter* adapter) { delete adapter; };
   table.RunOptionsAddActiveLoraAdapter = [](OrtRunOptions* options, const OrtLoraAdapter* adapter) {

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <array>
+#include <condition_variable>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -13,7 +14,9 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <stdexcept>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "treadle/error.h"
@@ -46,14 +49,19 @@ enum ONNXType {
   ONNX_TYPE_SPARSETENSOR,
   ONNX_TYPE_OPTIONAL,
 };
-using ONNXTensorElementDataType = int;  // ONNX's numbers, as treadle::DType
+using ONNXTensorElementDataType = int;  // not ONNX's numbers for all: number_of
 using OrtOptimizationLevel = int;       // as treadle::GraphOptimizationLevel
 using OrtExecutionMode = int;           // as treadle::ExecutionMode
 enum OrtAllocatorType { OrtInvalidAllocator = -1, OrtDeviceAllocator = 0, OrtArenaAllocator = 1, OrtReadOnlyAllocator = 2 };
 enum OrtMemType { OrtMemTypeCPUInput = -2, OrtMemTypeCPUOutput = -1, OrtMemTypeDefault = 0 };
-enum OrtMemoryInfoDeviceType { OrtMemoryInfoDeviceType_CPU };
+enum OrtMemoryInfoDeviceType {
+  OrtMemoryInfoDeviceType_CPU,
+  OrtMemoryInfoDeviceType_GPU,
+  OrtMemoryInfoDeviceType_FPGA,
+  OrtMemoryInfoDeviceType_NPU
+};
 enum OrtDeviceMemoryType { OrtDeviceMemoryType_DEFAULT = 0, OrtDeviceMemoryType_HOST_ACCESSIBLE = 5 };
-enum OrtHardwareDeviceType { OrtHardwareDeviceType_CPU };
+enum OrtHardwareDeviceType { OrtHardwareDeviceType_CPU, OrtHardwareDeviceType_GPU, OrtHardwareDeviceType_NPU };
 enum OrtSparseFormat { ORT_SPARSE_UNDEFINED = 0, ORT_SPARSE_COO = 1, ORT_SPARSE_CSRC = 2, ORT_SPARSE_BLOCK_SPARSE = 4 };
 enum OrtSparseIndicesFormat {
   ORT_SPARSE_COO_INDICES,
@@ -81,6 +89,17 @@ using OrtCustomCreateThreadFn = void* (*)(void* options, void (*worker)(void* pa
 using OrtCustomJoinThreadFn = void (*)(const void* handle);
 using OrtExperimentalFnPtr = void (*)();
 
+namespace treadle::ort {
+/// What is behind a handle that others use: it lives until its Release, and as long as they keep it.
+template <typename Handle>
+struct Kept {
+  std::shared_ptr<Handle> self;  // empty once it is released
+  Kept() = default;
+  Kept(const Kept&) noexcept {}
+  Kept& operator=(const Kept&) noexcept { return *this; }
+};
+}  // namespace treadle::ort
+
 struct OrtStatus {
   OrtErrorCode code;
   std::string message;
@@ -94,6 +113,7 @@ struct OrtMemoryInfo {
   OrtMemType mem_type = OrtMemTypeDefault;
   OrtDeviceMemoryType device_mem_type = OrtDeviceMemoryType_DEFAULT;
   uint32_t vendor_id = 0;
+  OrtMemoryInfoDeviceType device = OrtMemoryInfoDeviceType_CPU;
   bool operator==(const OrtMemoryInfo&) const = default;
 };
 
@@ -116,13 +136,24 @@ struct OrtLogger {
   void log(OrtLoggingLevel severity, const char* location, const char* message) const;
 };
 
+// Who makes a pool's threads, and where they run.
+struct OrtThreads {
+  OrtCustomCreateThreadFn create = nullptr;  // null: the library
+  void* creation_options = nullptr;
+  OrtCustomJoinThreadFn join = nullptr;
+  std::optional<std::string> affinities;  // as the client writes them; nothing: anywhere
+  bool asked() const { return create != nullptr || affinities; }
+};
+
 struct OrtThreadingOptions {
+  OrtThreads threads;
   int intra_op_num_threads = 0, inter_op_num_threads = 0;
   bool set_denormal_as_zero = false, allow_spinning = true;
 };
 
 struct OrtArenaCfg {
   std::map<std::string, size_t> settings;
+  bool valid = true;
 };
 
 struct OrtKeyValuePairs {
@@ -174,7 +205,8 @@ struct OrtEnv {
   OrtLogger logger;
   std::shared_ptr<treadle::ThreadPool> pool;  // for sessions without threads of their own
   OrtThreadingOptions threading;
-  std::shared_ptr<treadle::Allocator> allocator;  // for sessions with session.use_env_allocators
+  std::shared_ptr<treadle::Allocator> allocator;  // for sessions with session.use_env_allocators; null: none
+  std::shared_ptr<OrtAllocator> registered;       // the client's own that it is; null: ours
 };
 
 using EpSelectionDelegate = OrtStatus* (*)(const OrtEpDevice** devices, size_t num_devices, const OrtKeyValuePairs* model_metadata,
@@ -188,11 +220,13 @@ struct OrtSessionOptions {
   EpSelectionDelegate select_devices = nullptr;  // null: the CPU, without asking
   void* select_devices_state = nullptr;
   bool mem_pattern = true, cpu_mem_arena = true, per_session_threads = true, load_cancelled = false;
-  std::map<std::string, std::shared_ptr<treadle::Storage>> external_files;
-  std::vector<struct OrtCustomOpDomain*> custom_op_domains;
+  std::map<std::string, std::shared_ptr<treadle::Storage>> external_files;  // instead of what lies beside the model
+  std::map<std::string, treadle::Tensor> external_values;                   // instead of what external initializers name
+  OrtThreads threads;
+  std::vector<std::shared_ptr<struct OrtCustomOpDomain>> custom_op_domains;
 };
 
-struct OrtRunOptions {
+struct OrtRunOptions : treadle::ort::Kept<OrtRunOptions> {
   treadle::RunOptions options;
   std::string profile_file_prefix;  // empty: no profile
   int log_severity_level = -1, log_verbosity_level = 0;
@@ -220,6 +254,7 @@ struct OrtValue {
   treadle::Datum datum;
   std::shared_ptr<treadle::SparseTensor> filled;  // a sparse tensor that the client is still making
   OrtMemoryInfo memory;
+  treadle::Tensor blocks;  // the indices of a sparse tensor of blocks; undefined: it is none
 };
 
 namespace treadle::onnx {
@@ -231,14 +266,21 @@ struct OrtSession {
   std::shared_ptr<treadle::onnx::ModelDef> editing;  // of a model editor's session, until it is finalised
   std::shared_ptr<const OrtSessionOptions> editing_options;
   std::unique_ptr<OrtEpAssignedSubgraph> assigned;  // with session.record_ep_graph_assignment_info
+  bool cpu_mem_arena = true;                        // as its options say
+  std::shared_ptr<OrtAllocator> allocator;          // the environment's that it uses; null: none, or one of ours
+
+  // Runs on threads of their own, up to the ends of their callbacks. A release waits for them; one out of a callback leaves the end to it.
+  std::mutex mutex;
+  std::condition_variable run_ended;
+  size_t asynchronous_runs = 0;
+  bool released = false;
 
   /// @throws Error(invalid_argument) for one that is still edited.
   treadle::Session& running() const;
 };
 
 struct OrtIoBinding {
-  explicit OrtIoBinding(const OrtSession& owner) : session(owner), binding(owner.running()) {}
-  const OrtSession& session;
+  explicit OrtIoBinding(const OrtSession& owner) : binding(owner.running()) {}
   treadle::IoBinding binding;
   std::map<std::string, bool> has_memory;  // outputs: the client's
 };
@@ -306,6 +348,7 @@ std::string missing_text(std::string_view name);
 void add_statuses(OrtApi& table);
 void add_environment(OrtApi& table);
 void add_session_options(OrtApi& table);
+void add_custom_threads(OrtApi& table);
 void add_sessions(OrtApi& table);
 void add_bindings(OrtApi& table);
 void add_types(OrtApi& table);
@@ -323,12 +366,15 @@ void add_model_editor(OrtApi& table);
 void add_graph_readers(OrtApi& table);
 void add_compiler(OrtApi& table);
 
+/// @param of  which pool it is, for errors. @throws StatusError for affinities that are none, or too few, and threads that cannot be made
+std::shared_ptr<ThreadPool> make_pool(const OrtThreads& threads, int num_threads, const std::string& of = {});
+
 /// The one device.
 const OrtEpDevice& cpu_device();
 
 /// Those of a client that gives none.
 const OrtSessionOptions& default_session_options();
-/// Makes the session and says what its model has. @throws Error, LoadCancelled
+/// Makes the session and says what its model has. @throws Error, StatusError
 void begin_session(OrtSession& session, const OrtEnv& environment, const OrtSessionOptions& options, const Model& model);
 
 /// Outputs that the client has memory for are written there; the others, null in `outputs`, are made.
@@ -343,7 +389,22 @@ void register_operators(const OrtSessionOptions& options);
 /// Of a library that was built for ONNX Runtime, for all sessions from then on. @return false if the library is none. @throws Error
 bool load_operators(const std::string& path);
 
-struct LoadCancelled {};
+/// A failure for which there is a status code, but no ErrorCode.
+struct StatusError : std::runtime_error {
+  StatusError(OrtErrorCode status, const std::string& message) : std::runtime_error(message), code(status) {}
+  OrtErrorCode code;
+};
+
+template <typename Handle, typename... Arguments>
+Handle* make_handle(Arguments&&... arguments) {
+  auto made = std::make_shared<Handle>(std::forward<Arguments>(arguments)...);
+  made->self = made;
+  return made.get();
+}
+template <typename Handle>
+void release_handle(Handle* handle) {
+  if (handle != nullptr) std::exchange(handle->self, nullptr).reset();
+}
 
 OrtStatus* make_status(OrtErrorCode code, const char* message) noexcept;
 OrtStatus* status_of_current_exception() noexcept;
@@ -372,24 +433,36 @@ inline const char* chars_of(const char* pointer, const char* what) { return &req
 
 /// Ours, of plain memory. Never released.
 OrtAllocator& default_allocator();
+/// What a session says of its memory.
+const OrtMemoryInfo& memory_of(const OrtSession& session);
+/// @throws Error(invalid_argument) for memory of another device than the CPU
+void expect_cpu(const OrtMemoryInfo& info);
 /// A NUL-terminated copy in memory of the client's allocator. @throws Error(resource_exhausted)
 char* copy_text(OrtAllocator* allocator, std::string_view text);
 void* allocate(OrtAllocator* allocator, size_t size_bytes);
 /// Copies text to the client's memory as ONNX Runtime does: `size` is the room, and then what it takes with its NUL; `out` may be null, to
 /// ask for that. @throws Error(invalid_argument) if there is too little room.
 void give_text(const std::string& text, char* out, size_t* size);
-/// What a session can take its memory from. The client's allocator has to outlive it.
+/// To use it later. One of ours stays, though it is released; a client's own has to.
+std::shared_ptr<OrtAllocator> keep(OrtAllocator& allocator);
+/// What a session can take its memory from.
 std::shared_ptr<Allocator> wrap_allocator(OrtAllocator& allocator);
 
 std::unique_ptr<OrtTypeInfo> type_of(const ValueInfo& info);
 std::unique_ptr<OrtTypeInfo> type_of(const Datum& datum);
 OrtTensorTypeAndShapeInfo tensor_type(DType dtype, const Shape& shape);
 
-OrtValue* new_value(Datum datum);
+/// @param memory  null: ours
+OrtValue* new_value(Datum datum, const OrtMemoryInfo* memory = nullptr);
 /// A tensor that the client may write to and keep: a copy where its memory is somebody else's too (a feed, a weight).
 Datum owned_by_client(Datum datum);
 /// @throws Error for dimensions that make no shape.
 Shape shape_from(const int64_t* dims, size_t rank);
+/// ONNX Runtime's number of a dtype. It has its own for what came after float4e2m1.
+ONNXTensorElementDataType number_of(DType dtype);
+/// 0 is DType::undefined. @throws StatusError for a number of no dtype.
+DType dtype_of(ONNXTensorElementDataType type);
+/// Of a tensor's elements. @throws StatusError as dtype_of(), and for 0
 DType dtype_from(ONNXTensorElementDataType type);
 
 }  // namespace treadle::ort

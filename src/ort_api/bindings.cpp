@@ -11,7 +11,15 @@ void add_bindings(OrtApi& table) {
   };
   table.ReleaseIoBinding = [](OrtIoBinding* binding) { delete binding; };
   table.BindInput = [](OrtIoBinding* binding, const char* name, const OrtValue* value) {
-    return guarded([&] { required(binding, "binding_ptr").binding.bind_input(chars_of(name, "name"), required(value, "val_ptr").datum); });
+    return guarded([&] {
+      OrtIoBinding& bound = required(binding, "binding_ptr");
+      const Datum& datum = required(value, "val_ptr").datum;
+      try {
+        bound.binding.bind_input(chars_of(name, "name"), datum);
+      } catch (const Error& error) {
+        throw StatusError(ORT_FAIL, std::string("Failed to find input name in the mapping: ") + name + ": " + error.what());
+      }
+    });
   };
   table.BindOutput = [](OrtIoBinding* binding, const char* name, const OrtValue* value) {
     return guarded([&] {
@@ -21,7 +29,7 @@ void add_bindings(OrtApi& table) {
   };
   table.BindOutputToDevice = [](OrtIoBinding* binding, const char* name, const OrtMemoryInfo* info) {
     return guarded([&] {
-      required(info, "mem_info_ptr");
+      expect_cpu(required(info, "mem_info_ptr"));
       required(binding, "binding_ptr").binding.bind_output(chars_of(name, "name"));
       binding->has_memory[name] = false;
     });
@@ -64,6 +72,7 @@ void add_bindings(OrtApi& table) {
     return guarded([&] {
       const Session& running = required(session, "session").running();
       auto& bound = const_cast<OrtIoBinding&>(required(binding, "binding_ptr")).binding;
+      if (bound.output_names().empty()) throw Error(ErrorCode::invalid_argument, "At least one output should be requested.");
       profiled(running, options, [&] { running.run(bound, options != nullptr ? &options->options : nullptr); });
     });
   };

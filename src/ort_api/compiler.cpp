@@ -94,9 +94,7 @@ void compile(const OrtEnv& environment, const Options& options) {
       with.options.optimized_model_data_threshold = static_cast<int64_t>(options.data_threshold_bytes);
     }
     begin_session(session, environment, with, model);  // it shows that the model runs
-    if (as_read)
-      onnx::write_model_file(model.impl().def, path,
-                             {.external_data_file = data_file, .external_threshold_bytes = options.data_threshold_bytes});
+    if (as_read) onnx::write_model_file(model.impl().def, path, onnx::beside_optimized(data_file, options.data_threshold_bytes));
     return;
   }
   begin_session(session, environment, with, model);
@@ -138,7 +136,7 @@ void add_inputs(OrtCompileApi& table) {
   };
   table.ModelCompilationOptions_SetInputModel = [](Options* options, const OrtModel* model) {
     return guarded([&] {
-      required(options, "options").load = [&given = required(model, "model")] { return make_model(model_def(given), {}); };
+      required(options, "options").load = [given = required(model, "model").self] { return make_model(model_def(*given), {}); };
       options->input_path.clear();
     });
   };

@@ -41,7 +41,8 @@ struct OrtCustomOp {
   int (*GetEndVersion)(const OrtCustomOp* op);
 };
 
-struct OrtCustomOpDomain {
+struct OrtCustomOpDomain : treadle::ort::Kept<OrtCustomOpDomain> {
+  explicit OrtCustomOpDomain(std::string named) : name(std::move(named)) {}
   std::string name;
   std::vector<const OrtCustomOp*> operators;
 };

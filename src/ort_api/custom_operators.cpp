@@ -62,7 +62,7 @@ bool takes(const OrtCustomOp& op, const treadle_node& node) {
       (operands.max_inputs >= 0 && node.input_types.size() > static_cast<size_t>(operands.max_inputs)))
     return false;
   for (size_t i = 0; i < node.input_types.size(); ++i) {
-    const auto wanted = static_cast<DType>(op.GetInputType(&op, std::min(i, declared - 1)));
+    const auto wanted = dtype_of(op.GetInputType(&op, std::min(i, declared - 1)));
     const DType have = node.input_types[i].dtype;
     if (wanted != DType::undefined && have != DType::undefined && wanted != have) return false;
   }
@@ -101,13 +101,13 @@ const OrtCustomOp& chosen(const Group& group, const treadle_node& node) {
 
 DType output_dtype(const OrtCustomOp& op, const treadle_node& node, size_t index) {
   const size_t declared = op.GetOutputTypeCount(&op);
-  const auto said = static_cast<DType>(op.GetOutputType(&op, std::min(index, declared - 1)));
+  const auto said = dtype_of(op.GetOutputType(&op, std::min(index, declared - 1)));
   return said != DType::undefined ? said : index < node.output_types.size() ? node.output_types[index].dtype : DType::undefined;
 }
 
 std::unique_ptr<OrtTensorTypeAndShapeInfo> info_of(const Type& type) {
   auto made = std::make_unique<OrtTensorTypeAndShapeInfo>();
-  made->dtype = static_cast<int>(type.dtype);
+  made->dtype = number_of(type.dtype);
   made->has_shape = type.has_rank();
   for (int axis = 0; type.has_rank() && axis < type.rank(); ++axis) {
     const Dim& dim = (*type.shape)[static_cast<size_t>(axis)];
@@ -233,15 +233,20 @@ struct Registered {
   }
 };
 
+using Register = OrtStatus* (*)(OrtSessionOptions*, const OrtApiBase*);
+
+Register registering(void* library, const char* name) {
+  const auto function = reinterpret_cast<Register>(dlsym(library, name));
+  if (function == nullptr) throw StatusError(ORT_FAIL, std::string("Failed to get symbol ") + name + " with error: " + dlerror());
+  return function;
+}
+
 OrtStatus* register_library(OrtSessionOptions* options, const char* path, void** handle) {
   return guarded([&] {
     void* library = dlopen(chars_of(path, "library_path"), RTLD_NOW | RTLD_LOCAL);
-    if (library == nullptr) throw Error(ErrorCode::not_found, dlerror());
-    using Register = OrtStatus* (*)(OrtSessionOptions*, const OrtApiBase*);
-    const auto entry = reinterpret_cast<Register>(dlsym(library, "RegisterCustomOps"));
-    if (entry == nullptr) throw Error(ErrorCode::invalid_argument, std::string(path) + " has no RegisterCustomOps");
+    if (library == nullptr) throw StatusError(ORT_FAIL, std::string("Failed to load library ") + path + " with error: " + dlerror());
     if (handle != nullptr) *handle = library;
-    check(entry(options, treadle_ort_api_base()));
+    check(registering(library, "RegisterCustomOps")(options, treadle_ort_api_base()));
   });
 }
 
@@ -250,8 +255,12 @@ OrtStatus* register_library(OrtSessionOptions* options, const char* path, void**
 void register_operators(const OrtSessionOptions& options) {
   Registered& all = Registered::get();
   std::lock_guard lock(all.mutex);
-  for (const OrtCustomOpDomain* domain : options.custom_op_domains)
+  for (const auto& domain : options.custom_op_domains) {
+    if (!domain->self)  // and its operators may be gone
+      throw Error(ErrorCode::invalid_argument,
+                  "the custom operators' domain \"" + domain->name + "\", which the options have, is released");
     for (const OrtCustomOp* op : domain->operators) all.add(domain->name, *op);
+  }
 }
 
 bool load_operators(const std::string& path) {
@@ -265,29 +274,24 @@ bool load_operators(const std::string& path) {
 
 void add_custom_operators(OrtApi& table) {
   table.CreateCustomOpDomain = [](const char* name, OrtCustomOpDomain** out) {
-    return guarded([&] { required(out, "out") = new OrtCustomOpDomain{chars_of(name, "domain"), {}}; });
+    return guarded([&] { required(out, "out") = make_handle<OrtCustomOpDomain>(chars_of(name, "domain")); });
   };
   // Sessions with its operators have ended by now.
   table.ReleaseCustomOpDomain = [](OrtCustomOpDomain* domain) {
     if (domain == nullptr) return;
     Released::get().add(*domain);
-    delete domain;
+    release_handle(domain);
   };
   table.CustomOpDomain_Add = [](OrtCustomOpDomain* domain, const OrtCustomOp* op) {
     return guarded([&] { required(domain, "custom_op_domain").operators.push_back(&required(op, "op")); });
   };
   table.AddCustomOpDomain = [](OrtSessionOptions* options, OrtCustomOpDomain* domain) {
-    return guarded([&] { required(options, "options").custom_op_domains.push_back(&required(domain, "custom_op_domain")); });
+    return guarded([&] { required(options, "options").custom_op_domains.push_back(required(domain, "custom_op_domain").self); });
   };
   table.RegisterCustomOpsLibrary = register_library;
   table.RegisterCustomOpsLibrary_V2 = [](OrtSessionOptions* options, const char* path) { return register_library(options, path, nullptr); };
   table.RegisterCustomOpsUsingFunction = [](OrtSessionOptions* options, const char* name) {
-    return guarded([&] {
-      using Register = OrtStatus* (*)(OrtSessionOptions*, const OrtApiBase*);
-      const auto entry = reinterpret_cast<Register>(dlsym(RTLD_DEFAULT, chars_of(name, "registration_func_name")));
-      if (entry == nullptr) throw Error(ErrorCode::not_found, std::string("the process has no function ") + name);
-      check(entry(options, treadle_ort_api_base()));
-    });
+    return guarded([&] { check(registering(RTLD_DEFAULT, chars_of(name, "registration_func_name"))(options, treadle_ort_api_base())); });
   };
 }
 

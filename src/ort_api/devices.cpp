@@ -1,5 +1,10 @@
 // The devices that there are: the CPU.
+#include <algorithm>
+#include <functional>
+#include <set>
+
 #include "ort_api/api.h"
+#include "session/model.h"
 
 void OrtKeyValuePairs::index() {
   keys.clear();
@@ -27,9 +32,25 @@ Vendor vendor() {
   return {"", 0};
 }
 
-const OrtMemoryInfo& cpu_memory() {
-  static const OrtMemoryInfo info;
-  return info;
+// Room for more is as it was: null.
+void check_room(const char* what, size_t count, size_t room) {
+  if (room < count)
+    throw Error(ErrorCode::invalid_argument,
+                std::string("Number of ") + what + " " + std::to_string(count) + " exceeds the provided size of " + std::to_string(room));
+}
+
+// Which of the model's inputs some node reads, or some output is.
+std::set<std::string> read_values(const OrtSession& session) {
+  std::set<std::string> read;
+  const std::function<void(const onnx::GraphDef&)> add = [&](const onnx::GraphDef& graph) {
+    for (const onnx::NodeDef& node : graph.nodes) {
+      read.insert(node.inputs.begin(), node.inputs.end());
+      for (const onnx::AttributeDef& attribute : node.attributes)
+        if (attribute.g) add(*attribute.g);
+    }
+  };
+  add(session.running().model().impl().def.graph);
+  return read;
 }
 
 void add_pairs(OrtApi& table) {
@@ -202,18 +223,36 @@ void add_devices(OrtApi& table) {
   table.HardwareDevice_DeviceId = [](const OrtHardwareDevice*) { return uint32_t{0}; };
   table.HardwareDevice_Vendor = [](const OrtHardwareDevice* device) { return device->vendor.c_str(); };
   table.HardwareDevice_Metadata = [](const OrtHardwareDevice* device) -> const OrtKeyValuePairs* { return &device->metadata; };
-  table.SessionGetMemoryInfoForInputs =
-      table.SessionGetMemoryInfoForOutputs = [](const OrtSession*, const OrtMemoryInfo** infos, size_t count) {
-        return guarded([&] {
-          for (size_t i = 0; i < count; ++i) infos[i] = &cpu_memory();
-        });
-      };
-  table.SessionGetEpDeviceForInputs =
-      table.SessionGetEpDeviceForOutputs = [](const OrtSession*, const OrtEpDevice** devices, size_t count) {
-        return guarded([&] {
-          for (size_t i = 0; i < count; ++i) devices[i] = &cpu_device();
-        });
-      };
+  table.SessionGetMemoryInfoForInputs = [](const OrtSession* session, const OrtMemoryInfo** infos, size_t room) {
+    return guarded([&] {
+      const size_t count = required(session, "session").inputs.size();
+      check_room("inputs", count, room);
+      std::fill_n(infos, count, &memory_of(*session));
+    });
+  };
+  table.SessionGetMemoryInfoForOutputs = [](const OrtSession* session, const OrtMemoryInfo** infos, size_t room) {
+    return guarded([&] {
+      const size_t count = required(session, "session").outputs.size();
+      check_room("outputs", count, room);
+      std::fill_n(infos, count, &memory_of(*session));
+    });
+  };
+  // An input that no node reads is on none.
+  table.SessionGetEpDeviceForInputs = [](const OrtSession* session, const OrtEpDevice** devices, size_t room) {
+    return guarded([&] {
+      const std::vector<ValueInfo>& inputs = required(session, "session").inputs;
+      check_room("inputs", inputs.size(), room);
+      const std::set<std::string> read = read_values(*session);
+      for (size_t i = 0; i < room; ++i) devices[i] = i < inputs.size() && read.contains(inputs[i].name) ? &cpu_device() : nullptr;
+    });
+  };
+  table.SessionGetEpDeviceForOutputs = [](const OrtSession* session, const OrtEpDevice** devices, size_t room) {
+    return guarded([&] {
+      const size_t count = required(session, "session").outputs.size();
+      check_room("outputs", count, room);
+      for (size_t i = 0; i < room; ++i) devices[i] = i < count ? &cpu_device() : nullptr;
+    });
+  };
 }
 
 }  // namespace treadle::ort

@@ -37,7 +37,7 @@ struct OrtGraph {
   void add_initializer(const std::string& name, std::unique_ptr<OrtValue> value);
   void set(std::optional<Values>& to, Values values);
 };
-struct OrtModel {
+struct OrtModel : treadle::ort::Kept<OrtModel> {
   std::vector<treadle::onnx::OpsetImport> opsets;
   std::unique_ptr<OrtGraph> graph;
 };

@@ -1,4 +1,6 @@
 // The environment: logging, and a pool of threads for the sessions that have none of their own.
+#include <algorithm>
+
 #include "ort_api/api.h"
 
 void OrtLogger::log(OrtLoggingLevel severity, const char* location, const char* message) const {
@@ -19,17 +21,33 @@ OrtStatus* make_environment(Logging logging, OrtLoggingLevel level, const char* 
     made->logger = {logging.function, logging.param, level, logid != nullptr ? logid : ""};
     if (threading != nullptr) {
       made->threading = *threading;
-      made->pool = make_thread_pool(threading->intra_op_num_threads);
+      made->pool = make_pool(threading->threads, threading->intra_op_num_threads);
     }
     required(out, "out") = made.release();
   });
 }
 
+// A client's struct is as long as its version says.
+const OrtEnvCreationOptions& checked(const OrtEnvCreationOptions* options) {
+  constexpr uint32_t kFirstVersion = 24;
+  if (options == nullptr)
+    throw Error(ErrorCode::invalid_argument, "CreateEnvWithOptions requires a valid (non-null) OrtEnvCreationOptions argument");
+  auto refuse = [](const std::string& what) {
+    throw Error(ErrorCode::invalid_argument, "CreateEnvWithOptions requires a OrtEnvCreationOptions argument with " + what);
+  };
+  if (options->version < kFirstVersion)
+    refuse("the version set equal to ORT_API_VERSION, of 24 or later, not " + std::to_string(options->version));
+  if (options->logging_severity_level < ORT_VERBOSE || options->logging_severity_level > ORT_FATAL)
+    refuse("a valid logging severity level value from the OrtLoggingLevel enumeration, not " +
+           std::to_string(options->logging_severity_level));
+  if (options->log_id == nullptr) refuse("a valid (non-null) log identifier string");
+  return *options;
+}
+
+// Below 1: as the library sees fit.
 OrtStatus* set_threads(int& to, int threads) {
-  return guarded([&] {
-    if (threads < 0) throw Error(ErrorCode::invalid_argument, "a number of threads is " + std::to_string(threads));
-    to = threads;
-  });
+  to = std::max(threads, 0);
+  return nullptr;
 }
 
 }  // namespace
@@ -48,12 +66,10 @@ void add_environment(OrtApi& table) {
   };
   table.CreateEnvWithOptions = [](const OrtEnvCreationOptions* options, OrtEnv** out) {
     return guarded([&] {
-      const OrtEnvCreationOptions& given = required(options, "options");
-      if (given.logging_severity_level < ORT_VERBOSE || given.logging_severity_level > ORT_FATAL)
-        throw Error(ErrorCode::invalid_argument, "there is no severity " + std::to_string(given.logging_severity_level));
-      const char* id = chars_of(given.log_id, "log_id");
+      const OrtEnvCreationOptions& given = checked(options);
       const auto level = static_cast<OrtLoggingLevel>(given.logging_severity_level);
-      check(make_environment({given.custom_logging_function, given.custom_logging_param}, level, id, given.threading_options, out));
+      check(
+          make_environment({given.custom_logging_function, given.custom_logging_param}, level, given.log_id, given.threading_options, out));
     });
   };
   table.ReleaseEnv = [](OrtEnv* environment) { delete environment; };
@@ -76,6 +92,8 @@ void add_environment(OrtApi& table) {
     return set_threads(options->inter_op_num_threads, threads);
   };
   table.SetGlobalSpinControl = [](OrtThreadingOptions* options, int allow) -> OrtStatus* {
+    if (allow != 0 && allow != 1)
+      return make_status(ORT_INVALID_ARGUMENT, "Received invalid value for allow_spinning. Valid values are 0 or 1");
     options->allow_spinning = allow != 0;
     return nullptr;
   };

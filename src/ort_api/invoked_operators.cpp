@@ -92,7 +92,7 @@ void check_node(const OpDef& op, const OrtOp& made, const std::vector<Constraint
     if (said == constraints.end()) return;
     auto type = std::make_unique<OrtTypeInfo>();
     type->type = ONNX_TYPE_TENSOR;
-    type->tensor.dtype = static_cast<int>(said->dtype);
+    type->tensor.dtype = number_of(said->dtype);
     type->tensor.has_shape = false;
     types.push_back(std::move(type));
   }

@@ -42,7 +42,7 @@ OrtTypeInfo* info_at(const std::vector<Type>& types, size_t index) {
   auto made = std::make_unique<OrtTypeInfo>();
   if (type.is_tensor()) {
     made->type = ONNX_TYPE_TENSOR;
-    made->tensor.dtype = static_cast<int>(type.dtype);
+    made->tensor.dtype = number_of(type.dtype);
     made->tensor.has_shape = type.has_rank();
     for (int axis = 0; type.has_rank() && axis < type.rank(); ++axis) {
       const Dim& dim = (*type.shape)[static_cast<size_t>(axis)];

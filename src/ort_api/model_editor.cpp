@@ -1,5 +1,6 @@
 // Models that a client puts together, alone or in front of and behind one that it has.
 #include <algorithm>
+#include <set>
 
 #include "onnx/export.h"
 #include "onnx/parse.h"
@@ -127,7 +128,12 @@ T& element(T* array, size_t i, const char* what) {
 }
 
 OrtGraph::Values taken(OrtValueInfo** values, size_t count) {
-  for (size_t i = 0; i < count; ++i) required(element(values, i, "values"), "a value");
+  std::set<const OrtValueInfo*> different;
+  for (size_t i = 0; i < count; ++i) {
+    const OrtValueInfo& value = required(element(values, i, "values"), "a value");
+    if (value.graph != nullptr || !different.insert(&value).second)
+      throw Error(ErrorCode::invalid_argument, "the value \"" + value.name + "\" belongs to a graph already");
+  }
   OrtGraph::Values made;
   for (size_t i = 0; i < count; ++i) made.emplace_back(values[i]);
   return made;
@@ -228,15 +234,18 @@ void add_graphs(OrtModelEditorApi& table) {
 void add_models(OrtModelEditorApi& table) {
   table.CreateModel = [](const char* const* domains, const int* versions, size_t count, OrtModel** out) {
     return guarded([&] {
-      auto made = std::make_unique<OrtModel>();
+      auto made = std::make_shared<OrtModel>();
       for (size_t i = 0; i < count; ++i)
         made->opsets.push_back({chars_of(element(domains, i, "domain_names"), "a domain"), element(versions, i, "opset_versions")});
-      required(out, "model") = made.release();
+      required(out, "model") = made.get();
+      made->self = made;
     });
   };
   table.AddGraphToModel = [](OrtModel* model, OrtGraph* graph) {
     return guarded([&] {
-      required(model, "model").graph.reset(&required(graph, "graph"));
+      if (required(graph, "graph").model != nullptr) throw Error(ErrorCode::invalid_argument, "the graph is in a model already");
+      if (required(model, "model").graph) throw Error(ErrorCode::invalid_argument, "the model has a graph already");
+      model->graph.reset(graph);
       graph->model = model;
     });
   };
@@ -316,7 +325,7 @@ void add_model_editor(OrtApi& table) {
   table.ReleaseValueInfo = [](OrtValueInfo* value) { delete value; };
   table.ReleaseNode = [](OrtNode* node) { delete node; };
   table.ReleaseGraph = [](OrtGraph* graph) { delete graph; };
-  table.ReleaseModel = [](OrtModel* model) { delete model; };
+  table.ReleaseModel = [](OrtModel* model) { release_handle(model); };
   table.GetValueInfoName = [](const OrtValueInfo* value, const char** out) {
     return guarded([&] { required(out, "name") = required(value, "value_info").name.c_str(); });
   };

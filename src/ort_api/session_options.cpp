@@ -8,9 +8,12 @@
 namespace treadle::ort {
 namespace {
 
-void add_initializers(SessionOptions& options, const char* const* names, const OrtValue* const* values, size_t count) {
-  for (size_t i = 0; i < count; ++i)
-    options.initializers[chars_of(names[i], "an initializer's name")] = required(values[i], "an initializer").datum.tensor();
+void add_initializers(std::map<std::string, Tensor>& to, const char* const* names, const OrtValue* const* values, size_t count) {
+  for (size_t i = 0; i < count; ++i) {
+    const char* name = chars_of(names[i], "an initializer's name");
+    if (!to.try_emplace(name, required(values[i], "an initializer").datum.tensor()).second)
+      throw Error(ErrorCode::invalid_argument, std::string("An OrtValue for this name has already been added: ") + name);
+  }
 }
 
 OrtStatus* set_flag(bool& flag, bool value) {
@@ -18,9 +21,9 @@ OrtStatus* set_flag(bool& flag, bool value) {
   return nullptr;
 }
 
-OrtStatus* no_provider(const char* name) {
-  return make_status(ORT_INVALID_ARGUMENT,
-                     (std::string("the execution provider \"") + name + "\" is not available; CPUExecutionProvider is").c_str());
+// A function of its own fails where the provider's library is not there.
+OrtStatus* no_provider(const std::string& name, OrtErrorCode code = ORT_FAIL) {
+  return make_status(code, (name + " execution provider is not supported in this build. CPUExecutionProvider is the only one").c_str());
 }
 
 void add_threads(OrtApi& table) {
@@ -33,7 +36,7 @@ void add_threads(OrtApi& table) {
   };
   table.SetSessionExecutionMode = [](OrtSessionOptions* options, OrtExecutionMode mode) {
     return guarded([&] {
-      if (mode != 0 && mode != 1) throw Error(ErrorCode::invalid_argument, "there is no execution mode " + std::to_string(mode));
+      if (mode != 0 && mode != 1) throw Error(ErrorCode::invalid_argument, "execution_mode is not valid: " + std::to_string(mode));
       options->options.execution_mode = static_cast<treadle::ExecutionMode>(mode);
     });
   };
@@ -48,7 +51,7 @@ void add_model_options(OrtApi& table) {
     return guarded([&] {
       const int levels[] = {0, 1, 2, 3, 99};
       if (std::find(std::begin(levels), std::end(levels), level) == std::end(levels))
-        throw Error(ErrorCode::invalid_argument, "there is no graph optimization level " + std::to_string(level));
+        throw Error(ErrorCode::invalid_argument, "graph_optimization_level is not valid: " + std::to_string(level));
       options->options.graph_optimization_level = static_cast<treadle::GraphOptimizationLevel>(level);
     });
   };
@@ -62,16 +65,19 @@ void add_model_options(OrtApi& table) {
     return guarded([&] { options->options.free_dimension_overrides[chars_of(name, "name")] = extent; });
   };
   table.AddInitializer = [](OrtSessionOptions* options, const char* name, const OrtValue* value) {
-    return guarded([&] { add_initializers(options->options, &name, &value, 1); });
+    return guarded([&] { add_initializers(options->options.initializers, &name, &value, 1); });
   };
   table.AddExternalInitializers = [](OrtSessionOptions* options, const char* const* names, const OrtValue* const* values, size_t count) {
-    return guarded([&] { add_initializers(options->options, names, values, count); });
+    return guarded([&] { add_initializers(options->external_values, names, values, count); });
   };
   table.AddExternalInitializersFromFilesInMemory = [](OrtSessionOptions* options, const char* const* names, char* const* buffers,
                                                       const size_t* lengths, size_t count) {
     return guarded([&] {
-      for (size_t i = 0; i < count; ++i)
-        options->external_files[chars_of(names[i], "a file's name")] = Storage::borrow(buffers[i], lengths[i], {}, false);
+      for (size_t i = 0; i < count; ++i) {
+        if (names[i] == nullptr || buffers[i] == nullptr)
+          throw Error(ErrorCode::invalid_argument, "Input index: " + std::to_string(i) + " contains null pointers");
+        options->external_files[names[i]] = Storage::borrow(buffers[i], lengths[i], {}, false);
+      }
     });
   };
 }
@@ -87,7 +93,7 @@ void add_config(OrtApi& table) {
     return guarded([&] {
       const auto found = options->options.config.find(chars_of(key, "key"));
       if (found == options->options.config.end())
-        throw Error(ErrorCode::invalid_argument, std::string("there is no config entry \"") + key + "\"");
+        throw Error(ErrorCode::invalid_argument, std::string("Session config entry '") + key + "' was not found.");
       give_text(found->second, out, size);
     });
   };
@@ -112,7 +118,7 @@ void add_kept(OrtApi& table) {
   table.DisableCpuMemArena = [](OrtSessionOptions* options) { return set_flag(options->cpu_mem_arena, false); };
   table.SetDeterministicCompute = [](OrtSessionOptions*, bool) -> OrtStatus* { return nullptr; };
   table.EnableOrtCustomOps = [](OrtSessionOptions*) {
-    return make_status(ORT_FAIL, "onnxruntime-extensions is not built in; register its library");
+    return make_status(ORT_FAIL, "Custom operators in onnxruntime-extensions are not enabled: register its library");
   };
   table.SetSessionLogId = [](OrtSessionOptions* options, const char* id) {
     return guarded([&] { options->logger.id = chars_of(id, "logid"); });
@@ -121,12 +127,10 @@ void add_kept(OrtApi& table) {
     options->log_verbosity_level = level;
     return nullptr;
   };
-  table.SetSessionLogSeverityLevel = [](OrtSessionOptions* options, int level) {
-    return guarded([&] {
-      if (level < ORT_VERBOSE || level > ORT_FATAL)
-        throw Error(ErrorCode::invalid_argument, "there is no severity " + std::to_string(level));
-      options->log_severity_level = level;
-    });
+  // Below 0: the environment's; above FATAL: nobody is told.
+  table.SetSessionLogSeverityLevel = [](OrtSessionOptions* options, int level) -> OrtStatus* {
+    options->log_severity_level = level;
+    return nullptr;
   };
   table.SetUserLoggingFunction = [](OrtSessionOptions* options, OrtLoggingFunction function, void* param) -> OrtStatus* {
     options->logger.function = function;
@@ -138,8 +142,9 @@ void add_kept(OrtApi& table) {
 void add_providers(OrtApi& table) {
   table.SessionOptionsAppendExecutionProvider = [](OrtSessionOptions*, const char* name, const char* const*, const char* const*,
                                                    size_t) -> OrtStatus* {
-    const std::string_view provider = name != nullptr ? name : "";
-    return provider == "CPU" || provider == "CPUExecutionProvider" ? nullptr : no_provider(name != nullptr ? name : "");
+    const std::string provider = name != nullptr ? name : "";
+    if (provider == "CPU" || provider == "CPUExecutionProvider") return nullptr;
+    return no_provider("Unknown provider name '" + provider + "': " + provider, ORT_INVALID_ARGUMENT);
   };
   table.SessionOptionsAppendExecutionProvider_CUDA = [](OrtSessionOptions*, const OrtCUDAProviderOptions*) { return no_provider("CUDA"); };
   table.SessionOptionsAppendExecutionProvider_CUDA_V2 = [](OrtSessionOptions*, const OrtCUDAProviderOptionsV2*) {
@@ -169,8 +174,8 @@ void add_providers(OrtApi& table) {
 }
 
 void add_run_options(OrtApi& table) {
-  table.CreateRunOptions = [](OrtRunOptions** out) { return guarded([&] { required(out, "out") = new OrtRunOptions(); }); };
-  table.ReleaseRunOptions = [](OrtRunOptions* options) { delete options; };
+  table.CreateRunOptions = [](OrtRunOptions** out) { return guarded([&] { required(out, "out") = make_handle<OrtRunOptions>(); }); };
+  table.ReleaseRunOptions = [](OrtRunOptions* options) { release_handle(options); };
   table.RunOptionsSetRunLogVerbosityLevel = [](OrtRunOptions* options, int level) -> OrtStatus* {
     options->log_verbosity_level = level;
     return nullptr;

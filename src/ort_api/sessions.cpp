@@ -2,11 +2,14 @@
 #include <algorithm>
 #include <atomic>
 #include <ctime>
+#include <filesystem>
 #include <thread>
 
 #include "core/file.h"
+#include "graph/op_def.h"
 #include "onnx/parse.h"
 #include "ort_api/api.h"
+#include "session/model.h"
 #include "treadle/profile.h"
 
 treadle::Session& OrtSession::running() const {
@@ -20,24 +23,35 @@ namespace {
 
 using Values = std::vector<ValueInfo> OrtSession::*;
 
+bool uses_environment_allocator(const OrtSessionOptions& options) {
+  const auto use = options.options.config.find("session.use_env_allocators");
+  return use != options.options.config.end() && use->second == "1";
+}
+
 // The client's options, and what it said of the environment.
 SessionOptions options_for(const OrtEnv& environment, const OrtSessionOptions& given) {
-  if (given.load_cancelled) throw LoadCancelled();
+  if (given.load_cancelled) throw StatusError(ORT_MODEL_LOAD_CANCELED, "loading was canceled due to user request");
   register_operators(given);
   SessionOptions options = given.options;
   OrtLogger logger = given.logger.function != nullptr ? given.logger : environment.logger;
   logger.level = given.log_severity_level >= 0 ? static_cast<OrtLoggingLevel>(given.log_severity_level) : environment.logger.level;
   if (!given.logger.id.empty()) logger.id = given.logger.id;
   options.on_warning = [logger](const std::string& warning) { logger.log(ORT_WARNING, "", warning.c_str()); };
-  if (!given.per_session_threads) {
+  OrtThreads threads = given.threads;
+  if (const auto found = options.config.find("session.intra_op_thread_affinities"); found != options.config.end())
+    threads.affinities = found->second;
+  if (given.per_session_threads) {
+    if (threads.asked()) options.thread_pool = make_pool(threads, options.intra_op_num_threads, " for intra op thread pool");
+  } else {
     if (!environment.pool)
-      throw Error(ErrorCode::invalid_argument, "the session is to use the environment's threads, and the environment has none");
+      throw StatusError(ORT_FAIL,
+                        "When the session is not configured to use per session threadpools, the env must be created with the the "
+                        "CreateEnvWithGlobalThreadPools API.");
     options.thread_pool = environment.pool;
     options.intra_op_num_threads = options.inter_op_num_threads = 0;
     options.set_denormal_as_zero = options.set_denormal_as_zero || environment.threading.set_denormal_as_zero;
   }
-  const auto use = options.config.find("session.use_env_allocators");
-  if (environment.allocator && use != options.config.end() && use->second == "1") options.allocator = environment.allocator;
+  if (environment.allocator && uses_environment_allocator(given)) options.allocator = environment.allocator;
   return options;
 }
 
@@ -61,41 +75,110 @@ void ask_for_devices(const OrtSessionOptions& options) {
     throw Error(ErrorCode::invalid_argument, "the function that selects devices has not selected the CPU, the only one");
 }
 
+onnx::ReadOptions reading(const OrtSessionOptions& options) {
+  onnx::ReadOptions read;
+  read.use_mmap = options.options.use_mmap;
+  read.share = options.options.share_weights;
+  read.external_files = options.external_files;
+  read.external_values = options.external_values;
+  return read;
+}
+
+// Values were given for external initializers. Those that took them are external no more.
+void check_given_values(const Model& model, const OrtSessionOptions& options) {
+  if (model.impl().compiled) return;
+  for (const auto& [name, value] : options.external_values) {
+    const auto& all = model.impl().def.graph.initializers;
+    const auto found = std::find_if(all.begin(), all.end(), [&](const onnx::TensorDef& tensor) { return tensor.name == name; });
+    if (found == all.end()) throw StatusError(ORT_FAIL, "Failed to find existing initializer with name " + name + ".");
+    if (found->value.raw() != value.raw())
+      throw StatusError(ORT_FAIL, "Trying to replace non-external initializer with external data: " + name);
+  }
+}
+
+// Bytes that are no model have a status of their own.
+[[noreturn]] void refuse_model(const Error& error) {
+  switch (error.code()) {
+    case ErrorCode::invalid_model: throw StatusError(ORT_INVALID_PROTOBUF, error.what());
+    case ErrorCode::not_found:  // external data
+    case ErrorCode::not_implemented: throw StatusError(ORT_FAIL, error.what());
+    case ErrorCode::invalid_argument:
+      if (!error.context().empty()) throw StatusError(ORT_FAIL, error.what());  // a value that does not fit
+      throw;
+    default: throw;
+  }
+}
+
+// Where an operator that nobody has is of ONNX, or of a domain that the model does not import, the graph is wrong.
+[[noreturn]] void refuse_operators(const Error& error, const Model& model) {
+  const onnx::ModelDef& def = model.impl().def;
+  for (const onnx::NodeDef& node : def.graph.nodes) {
+    const bool is_onnx = node.domain.empty() || node.domain == "ai.onnx";
+    const bool is_local = std::any_of(def.functions.begin(), def.functions.end(), [&](const onnx::FunctionDef& function) {
+      return function.name == node.op_type && function.domain == node.domain;
+    });
+    if (is_local || find_op(is_onnx ? "" : node.domain, node.op_type) != nullptr) continue;
+    const bool is_imported = std::any_of(def.opset_imports.begin(), def.opset_imports.end(),
+                                         [&](const onnx::OpsetImport& opset) { return opset.domain == node.domain; });
+    if (is_onnx)
+      throw StatusError(ORT_INVALID_GRAPH, "This is an invalid model. No Op registered for " + node.op_type + ": " + error.what());
+    if (!is_imported)
+      throw StatusError(ORT_INVALID_GRAPH, "This is an invalid model. No opset import for domain '" + node.domain + "': " + error.what());
+    throw StatusError(ORT_FAIL, "Fatal error: " + node.domain + ":" + node.op_type + " is not a registered function/op: " + error.what());
+  }
+  throw;
+}
+
+// Of a node that does not fit its operands.
+[[noreturn]] void refuse_graph(const Error& error, const Model& model) {
+  if (error.code() == ErrorCode::not_implemented && !model.impl().compiled) refuse_operators(error, model);
+  if (error.code() == ErrorCode::invalid_argument && !error.context().empty()) throw StatusError(ORT_FAIL, error.what());
+  throw;
+}
+
 template <typename Load>
 OrtStatus* create_session(const OrtEnv* environment, const OrtSessionOptions* options, OrtSession** out, Load&& load) {
-  const OrtSessionOptions& given = options != nullptr ? *options : default_session_options();
-  std::optional<Model> model;
-  try {
-    model = load(given);
-  } catch (const Error& error) {
-    // Bytes that are no model have a status of their own; those that are read and make no graph have another.
-    const bool unreadable = error.code() == ErrorCode::invalid_model;
-    return unreadable ? make_status(ORT_INVALID_PROTOBUF, error.what()) : status_of_current_exception();
-  } catch (...) {
-    return status_of_current_exception();
-  }
   return guarded([&] {
+    const OrtSessionOptions& given = options != nullptr ? *options : default_session_options();
+    std::optional<Model> model;
+    try {
+      model = load(given);
+    } catch (const Error& error) {
+      refuse_model(error);
+    }
+    check_given_values(*model, given);
     auto made = std::make_unique<OrtSession>();
-    begin_session(*made, required(environment, "env"), given, *model);
+    try {
+      begin_session(*made, required(environment, "env"), given, *model);
+    } catch (const Error& error) {
+      refuse_graph(error, *model);
+    }
     required(out, "out") = made.release();
   });
 }
 
 OrtStatus* session_from_path(const OrtEnv* environment, const char* path, const OrtSessionOptions* options, OrtSession** out) {
   return create_session(environment, options, out, [&](const OrtSessionOptions& given) {
-    return Model::load(
-        chars_of(path, "model_path"),
-        {.use_mmap = given.options.use_mmap, .share_weights = given.options.share_weights, .external_files = given.external_files});
+    const std::filesystem::path file = chars_of(path, "model_path");
+    std::error_code ignored;
+    if (!std::filesystem::exists(file, ignored))
+      throw StatusError(ORT_NO_SUCHFILE, "Load model from " + file.string() + " failed: the file doesn't exist");
+    if (std::filesystem::is_directory(file, ignored))
+      throw Error(ErrorCode::invalid_argument, "The model path is a directory: " + file.string());
+    if (std::filesystem::is_regular_file(file, ignored) && std::filesystem::is_empty(file, ignored))
+      throw Error(ErrorCode::invalid_argument, "No graph was found in the protobuf: " + file.string() + " is empty");
+    return load_model(path, reading(given));
   });
 }
 
 OrtStatus* session_from_bytes(const OrtEnv* environment, const void* data, size_t length, const OrtSessionOptions* options,
                               OrtSession** out) {
   return create_session(environment, options, out, [&](const OrtSessionOptions& given) {
-    const auto* bytes = &required(static_cast<const std::byte*>(data), "model_data");
+    const auto* bytes = &required(static_cast<const std::byte*>(data), "Model data pointer");
+    if (length == 0) throw Error(ErrorCode::invalid_argument, "No graph was found in the protobuf, of no bytes");
     const auto folder = given.options.config.find("session.model_external_initializers_file_folder_path");
-    return Model::from_bytes({bytes, length}, folder != given.options.config.end() ? folder->second : "",
-                             {.external_files = given.external_files});
+    const bool is_given = folder != given.options.config.end() && !folder->second.empty();
+    return read_model({bytes, length}, is_given ? folder->second : ".", reading(given));
   });
 }
 
@@ -105,7 +188,7 @@ OrtStatus* count(const OrtSession* session, size_t* out) {
 }
 const ValueInfo& at(const std::vector<ValueInfo>& infos, size_t index) {
   if (index >= infos.size())
-    throw Error(ErrorCode::invalid_argument, "index " + std::to_string(index) + " of " + std::to_string(infos.size()));
+    throw StatusError(ORT_FAIL, "out of index range: index " + std::to_string(index) + " of " + std::to_string(infos.size()));
   return infos[index];
 }
 template <Values values>
@@ -117,40 +200,96 @@ OrtStatus* type(const OrtSession* session, size_t index, OrtTypeInfo** out) {
   return guarded([&] { required(out, "type_info") = type_of(at(required(session, "session").*values, index)).release(); });
 }
 
-void run(OrtSession* session, const OrtRunOptions* options, const char* const* input_names, const OrtValue* const* inputs,
-         size_t num_inputs, const char* const* output_names, size_t num_outputs, OrtValue** outputs) {
+// What a run is given.
+struct Arguments {
   std::map<std::string, Datum> feeds;
-  for (size_t i = 0; i < num_inputs; ++i) feeds[chars_of(input_names[i], "an input's name")] = required(inputs[i], "an input").datum;
-  std::vector<std::string> names;
-  for (size_t i = 0; i < num_outputs; ++i) names.emplace_back(chars_of(output_names[i], "an output's name"));
-  if (names.empty()) throw Error(ErrorCode::invalid_argument, "at least one output should be requested");
+  std::vector<std::string> outputs;
+};
+
+Arguments arguments_of(const char* const* input_names, const OrtValue* const* inputs, size_t num_inputs, const char* const* output_names,
+                       size_t num_outputs) {
+  Arguments given;
+  for (size_t i = 0; i < num_inputs; ++i) {
+    std::string name = chars_of(input_names[i], "an input's name");
+    if (name.empty()) throw Error(ErrorCode::invalid_argument, "input name cannot be empty");
+    if (inputs[i] == nullptr) throw Error(ErrorCode::invalid_argument, "NULL input supplied for input " + name);
+    given.feeds.insert_or_assign(std::move(name), inputs[i]->datum);
+  }
+  for (size_t i = 0; i < num_outputs; ++i) {
+    given.outputs.emplace_back(chars_of(output_names[i], "an output's name"));
+    if (given.outputs.back().empty()) throw Error(ErrorCode::invalid_argument, "output name cannot be empty");
+  }
+  if (given.outputs.empty()) throw Error(ErrorCode::invalid_argument, "At least one output should be requested.");
+  return given;
+}
+
+void run(const Session& session, const OrtRunOptions* options, const Arguments& given, OrtValue** outputs) {
+  const size_t num_outputs = given.outputs.size();
   const RunOptions* with = options != nullptr ? &options->options : nullptr;
-  const Session& running = required(session, "session").running();
   if (std::any_of(outputs, outputs + num_outputs, [](const OrtValue* output) { return output != nullptr && output->datum.is_tensor(); }))
-    return profiled(running, options, [&] { run_into(running, feeds, names, outputs, with); });
+    return profiled(session, options, [&] { run_into(session, given.feeds, given.outputs, outputs, with); });
   std::vector<Datum> values;
-  profiled(running, options, [&] { values = running.run(feeds, names, with); });
+  profiled(session, options, [&] { values = session.run(given.feeds, given.outputs, with); });
   std::vector<std::unique_ptr<OrtValue>> made;
   for (Datum& value : values) made.emplace_back(new_value(owned_by_client(std::move(value))));
   for (size_t i = 0; i < num_outputs; ++i) outputs[i] = made[i].release();
 }
 
+// The session of the asynchronous run that this thread is for.
+thread_local const OrtSession* running_here = nullptr;
+
+// Keeps what the client may release, or free, before the run has ended.
 struct AsyncRun {
-  OrtSession* session;
-  const OrtRunOptions* options;
-  std::vector<const char*> input_names, output_names;
-  std::vector<const OrtValue*> inputs;
+  OrtSession& session;
+  std::shared_ptr<const OrtRunOptions> options;
+  Arguments given;
   OrtValue** outputs;
   RunAsyncCallbackFn callback;
   void* user_data;
 
-  void operator()() const {
-    OrtStatus* status = guarded([&] {
-      run(session, options, input_names.data(), inputs.data(), inputs.size(), output_names.data(), output_names.size(), outputs);
-    });
-    callback(user_data, outputs, output_names.size(), status);
+  void operator()() {
+    running_here = &session;
+    OrtStatus* status = guarded([&] { run(session.running(), options.get(), given, outputs); });
+    const size_t num_outputs = given.outputs.size();
+    given = {}, options = nullptr;
+    callback(user_data, outputs, num_outputs, status);
+    bool is_last = false;
+    {
+      const std::lock_guard lock(session.mutex);
+      is_last = --session.asynchronous_runs == 0 && session.released;
+      session.run_ended.notify_all();  // under the lock: behind it the session may be gone
+    }
+    if (is_last) delete &session;
   }
 };
+
+void release_session(OrtSession* session) {
+  if (session == nullptr) return;
+  {
+    std::unique_lock lock(session->mutex);
+    if (running_here == session) {
+      session->released = true;
+      return;
+    }
+    session->run_ended.wait(lock, [&] { return session->asynchronous_runs == 0; });
+  }
+  delete session;
+}
+
+void begin_run(OrtSession& session, AsyncRun run) {
+  {
+    const std::lock_guard lock(session.mutex);
+    ++session.asynchronous_runs;
+  }
+  try {
+    std::thread(std::move(run)).detach();
+  } catch (...) {
+    const std::lock_guard lock(session.mutex);
+    --session.asynchronous_runs;
+    session.run_ended.notify_all();
+    throw;
+  }
+}
 
 void add_creating(OrtApi& table) {
   table.CreateSession = session_from_path;
@@ -166,7 +305,7 @@ void add_creating(OrtApi& table) {
   table.CreateSessionFromArrayWithPrepackedWeightsContainer =
       [](const OrtEnv* environment, const void* data, size_t length, const OrtSessionOptions* options, OrtPrepackedWeightsContainer*,
          OrtSession** out) { return session_from_bytes(environment, data, length, options, out); };
-  table.ReleaseSession = [](OrtSession* session) { delete session; };
+  table.ReleaseSession = release_session;
   table.SessionOptionsSetLoadCancellationFlag = [](OrtSessionOptions* options, bool cancel) -> OrtStatus* {
     options->load_cancelled = cancel;
     return nullptr;
@@ -187,7 +326,16 @@ void add_description(OrtApi& table) {
     return guarded([&] { required(out, "out") = static_cast<uint64_t>(required(session, "session").running().profiling_start_ns()); });
   };
   table.SessionEndProfiling = [](OrtSession* session, OrtAllocator* allocator, char** out) {
-    return guarded([&] { required(out, "out") = copy_text(allocator, required(session, "session").running().end_profiling()); });
+    return guarded([&] {
+      Session& running = required(session, "session").running();
+      std::string path;  // of a session that has no profile, or none any more: empty
+      try {
+        path = running.end_profiling();
+      } catch (const Error& error) {
+        if (error.code() != ErrorCode::invalid_argument) throw;
+      }
+      required(out, "out") = copy_text(allocator, path);
+    });
   };
 }
 
@@ -272,6 +420,8 @@ void run_into(const Session& session, const std::map<std::string, Datum>& feeds,
 void begin_session(OrtSession& session, const OrtEnv& environment, const OrtSessionOptions& options, const Model& model) {
   ask_for_devices(options);
   session.session = std::make_unique<Session>(model, options_for(environment, options));
+  session.cpu_mem_arena = options.cpu_mem_arena;
+  if (uses_environment_allocator(options)) session.allocator = environment.registered;
   session.inputs = session.session->inputs();
   session.outputs = session.session->outputs();
   session.overridable = session.session->overridable_initializers();
@@ -285,22 +435,22 @@ void add_sessions(OrtApi& table) {
   add_metadata(table);
   table.Run = [](OrtSession* session, const OrtRunOptions* options, const char* const* input_names, const OrtValue* const* inputs,
                  size_t num_inputs, const char* const* output_names, size_t num_outputs, OrtValue** outputs) {
-    return guarded([&] { run(session, options, input_names, inputs, num_inputs, output_names, num_outputs, outputs); });
+    return guarded([&] {
+      run(required(session, "session").running(), options, arguments_of(input_names, inputs, num_inputs, output_names, num_outputs),
+          outputs);
+    });
   };
   table.RunAsync = [](OrtSession* session, const OrtRunOptions* options, const char* const* input_names, const OrtValue* const* inputs,
                       size_t num_inputs, const char* const* output_names, size_t num_outputs, OrtValue** outputs,
                       RunAsyncCallbackFn callback, void* user_data) {
     return guarded([&] {
       if (callback == nullptr) throw Error(ErrorCode::invalid_argument, "run_async_callback is null");
-      std::thread(AsyncRun{session,
-                           options,
-                           {input_names, input_names + num_inputs},
-                           {output_names, output_names + num_outputs},
-                           {inputs, inputs + num_inputs},
-                           outputs,
-                           callback,
-                           user_data})
-          .detach();
+      begin_run(required(session, "session"), {.session = *session,
+                                               .options = options != nullptr ? options->self : nullptr,
+                                               .given = arguments_of(input_names, inputs, num_inputs, output_names, num_outputs),
+                                               .outputs = outputs,
+                                               .callback = callback,
+                                               .user_data = user_data});
     });
   };
 }

@@ -1,21 +1,27 @@
-// Sparse tensors in the formats COO and CSR.
+// Sparse tensors: in COO and CSR, which operators take, and in blocks.
 #include <cstring>
+#include <functional>
 
 #include "ort_api/api.h"
 
 namespace treadle::ort {
 namespace {
 
-constexpr const char* kNoBlocks = "sparse tensors of blocks";
-
 const SparseTensor& sparse_of(const OrtValue* value) { return required(value, "value").datum.sparse_tensor(); }
 
-SparseTensor& being_filled(OrtValue* value) {
+const SparseTensor& being_filled(const OrtValue* value) {
   if (!required(value, "value").filled) throw Error(ErrorCode::invalid_argument, "the value is no sparse tensor that is being made");
+  if (value->filled->indices.num_elements() > 0 || value->blocks.defined())
+    throw StatusError(ORT_FAIL, "this tensor already has populated sparse_indices");
   return *value->filled;
 }
 
 void show(OrtValue& value) { value.datum = SparseTensor(*value.filled); }
+
+void fill(OrtValue& value, SparseTensor sparse) {
+  *value.filled = std::move(sparse);
+  show(value);
+}
 
 Tensor copy_of(DType dtype, const Shape& shape, const void* data) {
   Tensor made(dtype, shape);
@@ -27,12 +33,25 @@ Tensor copy_of(DType dtype, const Shape& shape, const void* data) {
   return made;
 }
 
+void check_index(int64_t index, int64_t extent, const std::string& what) {
+  if (index < 0 || index >= extent)
+    throw Error(ErrorCode::invalid_argument,
+                what + " index out of bounds: " + std::to_string(index) + " must be in [0, " + std::to_string(extent) + ")");
+}
+
 // COO: one index an element, or one for each axis.
-Shape coo_shape(const SparseTensor& sparse, size_t num_indices) {
+void use_coo(SparseTensor& sparse, const int64_t* indices, size_t num_indices, const std::function<Tensor(const Shape&)>& make) {
   const int64_t count = sparse.values.num_elements(), given = static_cast<int64_t>(num_indices);
-  if (given == count) return Shape{count};
-  if (given == 2 * count && sparse.dense_shape.rank() == 2) return Shape{count, 2};
-  throw Error(ErrorCode::invalid_argument, std::to_string(given) + " indices for " + std::to_string(count) + " values");
+  const bool is_linear = given == count;
+  if (!is_linear && (given != 2 * count || sparse.dense_shape.rank() != 2))
+    throw Error(ErrorCode::invalid_argument, "COO indices count must be equal to or twice the values count: " + std::to_string(given) +
+                                                 " indices for " + std::to_string(count) + " values");
+  if (given > 0) required(indices, "indices");
+  for (int64_t i = 0; i < given; ++i)
+    check_index(indices[i], is_linear ? sparse.dense_shape.num_elements() : sparse.dense_shape[static_cast<int>(i % 2)],
+                is_linear ? "COO linear" : "COO 2-D");
+  sparse.indices = make(is_linear ? Shape{count} : Shape{count, 2});
+  sparse.format = SparseTensor::Format::coo;
 }
 
 void use_csr(SparseTensor& sparse, const Tensor& inner, const Tensor& outer) {
@@ -41,9 +60,30 @@ void use_csr(SparseTensor& sparse, const Tensor& inner, const Tensor& outer) {
     throw Error(ErrorCode::invalid_argument, "indices of CSR are one for each value, and one more than rows: not " + describe(inner) +
                                                  " and " + describe(outer) + " for " + describe(sparse.values) + " in " +
                                                  to_string(sparse.dense_shape));
+  const int64_t *columns = inner.data<int64_t>(), *ends = outer.data<int64_t>();
+  for (int64_t i = 0; i < inner.num_elements(); ++i) check_index(columns[i], sparse.dense_shape[1], "CSR inner");
+  for (int64_t row = 0; row < outer.num_elements(); ++row)
+    if (ends[row] < (row > 0 ? ends[row - 1] : 0) || (row == 0 && ends[0] != 0))
+      throw Error(ErrorCode::invalid_argument,
+                  "CSR outer indices begin with 0 and do not fall, not " + std::to_string(ends[row]) + " at " + std::to_string(row));
+  if (outer.num_elements() > 0 && ends[outer.num_elements() - 1] != inner.num_elements())
+    throw Error(ErrorCode::invalid_argument, "CSR outer index last element must equal inner index count (" +
+                                                 std::to_string(inner.num_elements()) +
+                                                 "), got: " + std::to_string(ends[outer.num_elements() - 1]));
   sparse.format = SparseTensor::Format::csr;
   sparse.indices = inner;
   sparse.row_offsets = outer;
+}
+
+// Blocks of values, [blocks, rows, columns] or more; their indices are [2, blocks]. No operator takes them.
+Shape blocks_shape(const SparseTensor& sparse, const int64_t* dims, size_t rank) {
+  const Shape shape = shape_from(dims, rank);
+  if (sparse.values.shape().rank() < 3)
+    throw StatusError(ORT_FAIL, "Expecting to have at least 3-D shape of block values, not " + to_string(sparse.values.shape()));
+  if (shape.rank() != 2 || shape[0] != 2 || shape[1] != sparse.values.shape()[0])
+    throw StatusError(ORT_FAIL,
+                      "Expecting block indices of shape [2, " + std::to_string(sparse.values.shape()[0]) + "], not " + to_string(shape));
+  return shape;
 }
 
 Tensor ints_around(int64_t* data, size_t count) {
@@ -71,6 +111,9 @@ void add_making_sparse(OrtApi& table) {
       made->filled->dense_shape = shape_from(dims, rank);
       const Shape shape = shape_from(values_dims, values_rank);
       const DType dtype = dtype_from(type);
+      if (dtype == DType::string)
+        throw Error(ErrorCode::invalid_argument, "Can not use strings in pre-allocated memory. Use CreateSparseTensorAsOrtValue()");
+      made->filled->indices = Tensor(DType::int64, Shape{0});
       made->filled->values = Tensor(dtype, shape, Storage::borrow(data, size_bytes(dtype, shape.num_elements()), {}));
       show(*made);
       required(out, "out") = made.release();
@@ -79,35 +122,34 @@ void add_making_sparse(OrtApi& table) {
   table.FillSparseTensorCoo = [](OrtValue* value, const OrtMemoryInfo*, const int64_t* dims, size_t rank, const void* data,
                                  const int64_t* indices, size_t count) {
     return guarded([&] {
-      SparseTensor& sparse = being_filled(value);
+      SparseTensor sparse = being_filled(value);
       sparse.values = copy_of(sparse.values.dtype(), shape_from(dims, rank), data);
-      sparse.indices = copy_of(DType::int64, coo_shape(sparse, count), indices);
-      sparse.format = SparseTensor::Format::coo;
-      show(*value);
+      use_coo(sparse, indices, count, [&](const Shape& shape) { return copy_of(DType::int64, shape, indices); });
+      fill(*value, std::move(sparse));
     });
   };
   table.FillSparseTensorCsr = [](OrtValue* value, const OrtMemoryInfo*, const int64_t* dims, size_t rank, const void* data,
                                  const int64_t* inner, size_t num_inner, const int64_t* outer, size_t num_outer) {
     return guarded([&] {
-      SparseTensor& sparse = being_filled(value);
+      SparseTensor sparse = being_filled(value);
       sparse.values = copy_of(sparse.values.dtype(), shape_from(dims, rank), data);
       use_csr(sparse, copy_of(DType::int64, Shape{static_cast<int64_t>(num_inner)}, inner),
               copy_of(DType::int64, Shape{static_cast<int64_t>(num_outer)}, outer));
-      show(*value);
+      fill(*value, std::move(sparse));
     });
   };
   table.UseCooIndices = [](OrtValue* value, int64_t* indices, size_t count) {
     return guarded([&] {
-      SparseTensor& sparse = being_filled(value);
-      sparse.indices = ints_around(indices, count).reshaped(coo_shape(sparse, count));
-      sparse.format = SparseTensor::Format::coo;
-      show(*value);
+      SparseTensor sparse = being_filled(value);
+      use_coo(sparse, indices, count, [&](const Shape& shape) { return ints_around(indices, count).reshaped(shape); });
+      fill(*value, std::move(sparse));
     });
   };
   table.UseCsrIndices = [](OrtValue* value, int64_t* inner, size_t num_inner, int64_t* outer, size_t num_outer) {
     return guarded([&] {
-      use_csr(being_filled(value), ints_around(inner, num_inner), ints_around(outer, num_outer));
-      show(*value);
+      SparseTensor sparse = being_filled(value);
+      use_csr(sparse, ints_around(inner, num_inner), ints_around(outer, num_outer));
+      fill(*value, std::move(sparse));
     });
   };
 }
@@ -115,10 +157,15 @@ void add_making_sparse(OrtApi& table) {
 const Tensor& indices_of(const OrtValue* value, OrtSparseIndicesFormat format) {
   const SparseTensor& sparse = sparse_of(value);
   const bool is_csr = sparse.format == SparseTensor::Format::csr;
-  if (format == ORT_SPARSE_COO_INDICES && !is_csr) return sparse.indices;
+  if (format == ORT_SPARSE_BLOCK_SPARSE_INDICES && value->blocks.defined()) return value->blocks;
+  if (format == ORT_SPARSE_COO_INDICES && !is_csr && !value->blocks.defined()) return sparse.indices;
   if (format == ORT_SPARSE_CSR_INNER_INDICES && is_csr) return sparse.indices;
   if (format == ORT_SPARSE_CSR_OUTER_INDICES && is_csr) return sparse.row_offsets;
-  throw Error(ErrorCode::invalid_argument, std::string("the sparse tensor is in ") + (is_csr ? "CSR" : "COO") + ", it has no such indices");
+  throw StatusError(ORT_FAIL, std::string("the sparse tensor is in ") +
+                                  (value->blocks.defined() ? "blocks"
+                                   : is_csr                ? "CSR"
+                                                           : "COO") +
+                                  ", it has no such indices");
 }
 
 }  // namespace
@@ -132,7 +179,11 @@ void add_sparse_tensors(OrtApi& table) {
     return guarded([&] {
       const SparseTensor& sparse = sparse_of(value);
       const bool is_csr = sparse.format == SparseTensor::Format::csr;
-      required(out, "out") = is_csr ? ORT_SPARSE_CSRC : sparse.indices.defined() ? ORT_SPARSE_COO : ORT_SPARSE_UNDEFINED;
+      const bool is_coo = sparse.indices.defined() && (value->filled == nullptr || sparse.indices.num_elements() > 0);
+      required(out, "out") = value->blocks.defined() ? ORT_SPARSE_BLOCK_SPARSE
+                             : is_csr                ? ORT_SPARSE_CSRC
+                             : is_coo                ? ORT_SPARSE_COO
+                                                     : ORT_SPARSE_UNDEFINED;
     });
   };
   table.GetSparseTensorValuesTypeAndShape = [](const OrtValue* value, OrtTensorTypeAndShapeInfo** out) {
@@ -142,7 +193,11 @@ void add_sparse_tensors(OrtApi& table) {
     });
   };
   table.GetSparseTensorValues = [](const OrtValue* value, const void** out) {
-    return guarded([&] { required(out, "out") = sparse_of(value).values.raw(); });
+    return guarded([&] {
+      if (sparse_of(value).values.dtype() == DType::string)
+        throw Error(ErrorCode::invalid_argument, "Use GetStringTensor*() API to retrieve strings");
+      required(out, "out") = sparse_of(value).values.raw();
+    });
   };
   table.GetSparseTensorIndicesTypeShape = [](const OrtValue* value, OrtSparseIndicesFormat format, OrtTensorTypeAndShapeInfo** out) {
     return guarded([&] {
@@ -157,9 +212,24 @@ void add_sparse_tensors(OrtApi& table) {
       required(out, "indices") = indices.raw();
     });
   };
-  table.FillSparseTensorBlockSparse = [](OrtValue*, const OrtMemoryInfo*, const int64_t*, size_t, const void*, const int64_t*, size_t,
-                                         const int32_t*) { return make_status(ORT_NOT_IMPLEMENTED, kNoBlocks); };
-  table.UseBlockSparseIndices = [](OrtValue*, const int64_t*, size_t, int32_t*) { return make_status(ORT_NOT_IMPLEMENTED, kNoBlocks); };
+  table.FillSparseTensorBlockSparse = [](OrtValue* value, const OrtMemoryInfo*, const int64_t* dims, size_t rank, const void* data,
+                                         const int64_t* indices_dims, size_t indices_rank, const int32_t* indices) {
+    return guarded([&] {
+      SparseTensor sparse = being_filled(value);
+      sparse.values = copy_of(sparse.values.dtype(), shape_from(dims, rank), data);
+      const Shape shape = blocks_shape(sparse, indices_dims, indices_rank);
+      value->blocks = copy_of(DType::int32, shape, indices);
+      fill(*value, std::move(sparse));
+    });
+  };
+  table.UseBlockSparseIndices = [](OrtValue* value, const int64_t* indices_dims, size_t indices_rank, int32_t* indices) {
+    return guarded([&] {
+      SparseTensor sparse = being_filled(value);
+      const Shape shape = blocks_shape(sparse, indices_dims, indices_rank);
+      value->blocks = Tensor(DType::int32, shape, Storage::borrow(indices, size_bytes(DType::int32, shape.num_elements()), {}));
+      fill(*value, std::move(sparse));
+    });
+  };
 }
 
 }  // namespace treadle::ort

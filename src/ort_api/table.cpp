@@ -2,6 +2,7 @@
 #include <cstring>
 #include <utility>
 
+#include "exec/run/feed_binder.h"
 #include "ort_api/api.h"
 
 namespace treadle::ort {
@@ -42,6 +43,7 @@ OrtApi make_table() {
   add_statuses(table);
   add_environment(table);
   add_session_options(table);
+  add_custom_threads(table);
   add_sessions(table);
   add_bindings(table);
   add_types(table);
@@ -92,6 +94,8 @@ OrtStatus* make_status(OrtErrorCode code, const char* message) noexcept {
 OrtStatus* status_of_current_exception() noexcept {
   try {
     throw;
+  } catch (const exec::MissingInput& error) {
+    return make_status(ORT_FAIL, error.what());
   } catch (const Error& error) {
     switch (error.code()) {
       case ErrorCode::invalid_argument: return make_status(ORT_INVALID_ARGUMENT, error.what());
@@ -102,8 +106,8 @@ OrtStatus* status_of_current_exception() noexcept {
       case ErrorCode::internal: return make_status(ORT_RUNTIME_EXCEPTION, error.what());
       default: return make_status(ORT_FAIL, error.what());
     }
-  } catch (const LoadCancelled&) {
-    return make_status(ORT_MODEL_LOAD_CANCELED, "loading was cancelled");
+  } catch (const StatusError& error) {
+    return make_status(error.code, error.what());
   } catch (const std::bad_alloc&) {
     return make_status(ORT_RUNTIME_EXCEPTION, "out of memory");
   } catch (const std::exception& error) {
@@ -116,7 +120,7 @@ OrtStatus* status_of_current_exception() noexcept {
 void check(OrtStatus* status) {
   if (status == nullptr) return;
   const std::unique_ptr<OrtStatus, void (*)(OrtStatus*)> owner(status, [](OrtStatus* s) { api().ReleaseStatus(s); });
-  throw Error(status->code == ORT_NOT_IMPLEMENTED ? ErrorCode::not_implemented : ErrorCode::invalid_argument, status->message);
+  throw StatusError(status->code, status->message);
 }
 
 void give_text(const std::string& text, char* out, size_t* size) {

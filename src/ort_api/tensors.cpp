@@ -10,7 +10,8 @@ namespace {
 const Tensor& tensor_of(const OrtValue* value) { return required(value, "value").datum.tensor(); }
 
 std::span<std::string> strings_of(const OrtValue* value) {
-  const Tensor& tensor = tensor_of(value);
+  const Datum& datum = required(value, "value").datum;
+  const Tensor& tensor = datum.kind() == Datum::Kind::sparse_tensor ? datum.sparse_tensor().values : datum.tensor();
   if (tensor.dtype() != DType::string)
     throw Error(ErrorCode::invalid_argument, "a tensor of strings was expected, this is " + describe(tensor));
   return tensor.span<std::string>();
@@ -26,7 +27,7 @@ std::string& string_at(const OrtValue* value, size_t index) {
 // Memory of the client's allocator, given back with the last tensor that has it.
 std::shared_ptr<Storage> storage_of(OrtAllocator& allocator, size_t size_bytes) {
   void* data = allocate(&allocator, std::max<size_t>(size_bytes, 1));
-  return Storage::borrow(data, size_bytes, [&allocator, data] { allocator.Free(&allocator, data); });
+  return Storage::borrow(data, size_bytes, [kept = keep(allocator), data] { kept->Free(kept.get(), data); });
 }
 
 Tensor around(void* data, size_t length, const Shape& shape, DType dtype, std::function<void()> release) {
@@ -44,22 +45,22 @@ void add_making(OrtApi& table) {
       const bool is_ours = &required(allocator, "allocator") == &default_allocator() || dtype == DType::string;
       Tensor tensor =
           is_ours ? Tensor(dtype, shape) : Tensor(dtype, shape, storage_of(*allocator, size_bytes(dtype, shape.num_elements())));
-      required(out, "out") = new_value(std::move(tensor));
+      required(out, "out") = new_value(std::move(tensor), allocator->Info(allocator));
     });
   };
   table.CreateTensorWithDataAsOrtValue = [](const OrtMemoryInfo* info, void* data, size_t length, const int64_t* dims, size_t rank,
                                             ONNXTensorElementDataType type, OrtValue** out) {
     return guarded([&] {
-      required(info, "info");
-      required(out, "out") = new_value(around(data, length, shape_from(dims, rank), dtype_from(type), {}));
+      expect_cpu(required(info, "info"));
+      required(out, "out") = new_value(around(data, length, shape_from(dims, rank), dtype_from(type), {}), info);
     });
   };
   table.CreateTensorWithDataAndDeleterAsOrtValue = [](OrtAllocator* deleter, void* data, size_t length, const int64_t* dims, size_t rank,
                                                       ONNXTensorElementDataType type, OrtValue** out) {
     return guarded([&] {
-      required(deleter, "deleter");
+      const std::shared_ptr<OrtAllocator> kept = keep(required(deleter, "deleter"));
       required(out, "out") =
-          new_value(around(data, length, shape_from(dims, rank), dtype_from(type), [deleter, data] { deleter->Free(deleter, data); }));
+          new_value(around(data, length, shape_from(dims, rank), dtype_from(type), [kept, data] { kept->Free(kept.get(), data); }));
     });
   };
   table.ReleaseValue = [](OrtValue* value) { delete value; };
@@ -115,7 +116,7 @@ void add_reading(OrtApi& table) {
                                                        size_t* rank) {
     return guarded([&] {
       const Tensor& tensor = tensor_of(value);
-      required(type, "elem_type") = static_cast<int>(tensor.dtype());
+      required(type, "elem_type") = number_of(tensor.dtype());
       required(dims, "shape_data") = tensor.shape().rank() > 0 ? tensor.shape().begin() : nullptr;
       required(rank, "shape_data_count") = static_cast<size_t>(tensor.shape().rank());
     });
@@ -191,7 +192,9 @@ void add_strings(OrtApi& table) {
 
 }  // namespace
 
-OrtValue* new_value(Datum datum) { return new OrtValue{std::move(datum), nullptr, {}}; }
+OrtValue* new_value(Datum datum, const OrtMemoryInfo* memory) {
+  return new OrtValue{std::move(datum), nullptr, memory != nullptr ? *memory : OrtMemoryInfo(), {}};
+}
 
 Datum owned_by_client(Datum datum) {
   if (!datum.is_tensor()) return datum;
@@ -208,9 +211,25 @@ Shape shape_from(const int64_t* dims, size_t rank) {
   return shape;
 }
 
+// ONNX gave float8e8m0 a number before uint2 and int2, ONNX Runtime one behind them.
+static_assert(static_cast<int>(DType::float4e2m1) == 23 && static_cast<int>(DType::int2) == 26);
+constexpr DType kRenumbered[] = {DType::uint2, DType::int2, DType::float8e8m0};
+constexpr int kFirstRenumbered = 24, kNumNumbers = 27;
+
+ONNXTensorElementDataType number_of(DType dtype) {
+  const auto found = std::find(std::begin(kRenumbered), std::end(kRenumbered), dtype);
+  return found != std::end(kRenumbered) ? kFirstRenumbered + static_cast<int>(found - std::begin(kRenumbered)) : static_cast<int>(dtype);
+}
+
+DType dtype_of(ONNXTensorElementDataType type) {
+  if (type < 0 || type >= kNumNumbers) throw StatusError(ORT_NOT_IMPLEMENTED, "tensor type " + std::to_string(type) + " is not supported");
+  return type < kFirstRenumbered ? static_cast<DType>(type) : kRenumbered[type - kFirstRenumbered];
+}
+
 DType dtype_from(ONNXTensorElementDataType type) {
-  if (type <= 0 || type >= kNumDTypes) throw Error(ErrorCode::invalid_argument, "there is no element type " + std::to_string(type));
-  return static_cast<DType>(type);
+  const DType dtype = dtype_of(type);
+  if (dtype == DType::undefined) throw StatusError(ORT_NOT_IMPLEMENTED, "tensor type 0 is not supported");
+  return dtype;
 }
 
 void add_tensors(OrtApi& table) {

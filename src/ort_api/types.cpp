@@ -21,7 +21,7 @@ std::unique_ptr<OrtTypeInfo> parse(std::string_view text) {
   auto element = [&](std::string_view type) { made->element = parse(type); };
   if (kind == "tensor" || kind == "sparse_tensor") {
     made->type = kind == "tensor" ? ONNX_TYPE_TENSOR : ONNX_TYPE_SPARSETENSOR;
-    made->tensor.dtype = static_cast<int>(dtype_of_name(inner));
+    made->tensor.dtype = number_of(dtype_of_name(inner));
     made->tensor.has_shape = false;
   } else if (kind == "seq") {
     made->type = ONNX_TYPE_SEQUENCE;
@@ -32,7 +32,7 @@ std::unique_ptr<OrtTypeInfo> parse(std::string_view text) {
   } else if (kind == "map") {
     const size_t comma = inner.find(',');
     made->type = ONNX_TYPE_MAP;
-    made->key_type = static_cast<int>(dtype_of_name(inner.substr(0, comma)));
+    made->key_type = number_of(dtype_of_name(inner.substr(0, comma)));
     element(inner.substr(std::min(comma + 1, inner.size())));
   }
   return made;
@@ -148,8 +148,8 @@ std::unique_ptr<OrtTypeInfo> type_of(const ValueInfo& info) {
 }
 
 OrtTensorTypeAndShapeInfo tensor_type(DType dtype, const Shape& shape) {
-  return {static_cast<int>(dtype), std::vector<int64_t>(shape.begin(), shape.end()),
-          std::vector<std::string>(static_cast<size_t>(shape.rank())), true};
+  return {number_of(dtype), std::vector<int64_t>(shape.begin(), shape.end()), std::vector<std::string>(static_cast<size_t>(shape.rank())),
+          true};
 }
 
 std::unique_ptr<OrtTypeInfo> type_of(const Datum& datum) {
@@ -167,14 +167,14 @@ std::unique_ptr<OrtTypeInfo> type_of(const Datum& datum) {
       made->type = ONNX_TYPE_SEQUENCE;
       const Sequence& sequence = datum.sequence();
       std::unique_ptr<OrtTypeInfo> element = sequence.elements.empty() ? std::make_unique<OrtTypeInfo>() : type_of(sequence.elements[0]);
-      if (sequence.elements.empty()) element->type = ONNX_TYPE_TENSOR, element->tensor.dtype = static_cast<int>(sequence.element_dtype);
+      if (sequence.elements.empty()) element->type = ONNX_TYPE_TENSOR, element->tensor.dtype = number_of(sequence.element_dtype);
       if (element->type == ONNX_TYPE_TENSOR) element->tensor = {element->tensor.dtype, {}, {}, false};  // each has its own
       made->element = std::move(element);
       break;
     }
     case Datum::Kind::map: {
       made->type = ONNX_TYPE_MAP;
-      made->key_type = static_cast<int>(std::holds_alternative<std::vector<int64_t>>(datum.map().keys) ? DType::int64 : DType::string);
+      made->key_type = number_of(std::holds_alternative<std::vector<int64_t>>(datum.map().keys) ? DType::int64 : DType::string);
       auto element = std::make_unique<OrtTypeInfo>();
       element->type = ONNX_TYPE_TENSOR;
       element->tensor = tensor_type(datum.map().values.dtype(), Shape());

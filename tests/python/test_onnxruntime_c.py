@@ -48,7 +48,7 @@ def test_the_table_is_full_and_starts_at_any_version(ours: Api) -> None:
 
 
 def test_what_is_missing_says_so(ours: Api) -> None:
-    for name, why in {"CreateTensorRTProviderOptions": "the only execution provider", "SetGlobalCustomCreateThreadFn": "threads are the library's own", "SetCurrentGpuDeviceId": "the only device"}.items():
+    for name, why in {"CreateTensorRTProviderOptions": "the only execution provider", "RegisterExecutionProviderLibrary": "plugins of Treadle", "SetCurrentGpuDeviceId": "the only device"}.items():
         with pytest.raises(StatusError, match=f"does not have {name}: .*{why}") as error:
             ours.call(name, c_void_p(), c_void_p())
         assert error.value.code == 9

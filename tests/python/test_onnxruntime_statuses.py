@@ -1,0 +1,276 @@
+"""Failing calls of libonnxruntime.so.1 have onnxruntime's status codes, and the words that programs look for in their messages."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from ctypes import byref, c_char_p, c_int32, c_int64, c_size_t, c_uint32, c_void_p
+from pathlib import Path
+
+import numpy as np
+import pytest
+from onnx import helper, numpy_helper
+from onnxruntime_c import LIBRARY, Api, StatusError, handles, model, strings, tensor, their_api
+
+pytestmark = pytest.mark.skipif(not LIBRARY.exists(), reason="libonnxruntime.so.1 is not built; set TREADLE_ORT_LIBRARY")
+
+FAIL, INVALID_ARGUMENT, NO_SUCHFILE, INVALID_PROTOBUF, INVALID_GRAPH = 1, 2, 3, 7, 10
+
+
+@pytest.fixture(scope="module")
+def ours() -> Api:
+    return Api(str(LIBRARY))
+
+
+@pytest.fixture(scope="module")
+def theirs() -> Api:
+    return their_api()
+
+
+def relu() -> bytes:
+    return model([helper.make_node("Relu", ["x"], ["y"])], [tensor("x", 1, ["rows", 3])], [tensor("y", 1, ["rows", 3])])
+
+
+def unread() -> bytes:
+    return model([helper.make_node("Relu", ["x"], ["y"])], [tensor("x", 1, [2]), tensor("u", 1, [3])], [tensor("y", 1, [2])])
+
+
+def node(op_type: str, domain: str = "", domains: tuple[str, ...] = (), **attributes: object) -> bytes:
+    return model([helper.make_node(op_type, ["x"], ["y"], domain=domain, **attributes)], [tensor("x", 1, [2])], [tensor("y", 1, [2])], domains=domains)
+
+
+def run(api: Api, feeds: dict[str, np.ndarray], outputs: list[str] = ["y"]) -> list:  # noqa: B006
+    return api.run_arrays(api.session(relu()), feeds, outputs)
+
+
+def terminated(api: Api) -> None:
+    options = api.made("CreateRunOptions")
+    api.call("RunOptionsSetTerminate", options)
+    api.run_arrays(api.session(relu()), {"x": ones(2, 3)}, ["y"], options)
+
+
+def null_value(api: Api) -> None:
+    api.call("Run", api.session(relu()), c_void_p(), strings(b"x"), handles(None), c_size_t(1), strings(b"y"), c_size_t(1), handles(None))
+
+
+def bound(api: Api, inputs: dict[str, np.ndarray], outputs: list[str]) -> None:
+    session = api.session(relu())
+    binding = api.made("CreateIoBinding", session)
+    for name, array in inputs.items():
+        api.call("BindInput", binding, name.encode(), api.value(array))
+    for name in outputs:
+        api.call("BindOutputToDevice", binding, name.encode(), api.memory)
+    api.call("RunWithBinding", session, c_void_p(), binding)
+
+
+def ones(*shape: int, dtype: type = np.float32) -> np.ndarray:
+    return np.ones(shape, dtype)
+
+
+class EnvironmentOptions(ctypes.Structure):
+    _fields_ = [("version", c_uint32), ("level", c_int32), ("id", c_char_p), ("function", c_void_p), ("param", c_void_p), ("threading", c_void_p), ("entries", c_void_p)]
+
+
+def environment(api: Api, version: int, level: int = 3, log_id: bytes | None = b"id") -> c_void_p:
+    return api.made("CreateEnvWithOptions", byref(EnvironmentOptions(version, level, log_id, None, None, None, None)))
+
+
+def added_twice(api: Api) -> None:
+    options, value = api.options(), api.value(ones(3, 2))
+    for _ in range(2):
+        api.call("AddInitializer", options, b"w", value)
+
+
+def room_for(api: Api, function: str, room: int) -> None:
+    api.call(function, api.session(unread()), (c_void_p * 4)(), c_size_t(room))
+
+
+def registered(api: Api, info: c_void_p, environment_too: bool = True) -> None:
+    api.call("CreateAndRegisterAllocator", api.made("CreateEnv", 4, b"one") if environment_too else c_void_p(), info, c_void_p())
+
+
+def arena(api: Api, key: bytes, value: int) -> c_void_p:
+    return api.made("CreateArenaCfgV2", strings(key), (c_size_t * 1)(value), c_size_t(1))
+
+
+def wrong_arena(api: Api) -> None:
+    api.call("CreateAndRegisterAllocator", api.made("CreateEnv", 4, b"one"), api.memory, arena(api, b"arena_extend_strategy", 7))
+
+
+def unregistered(api: Api) -> None:
+    api.call("UnregisterAllocator", api.env, api.memory)
+
+
+def cancelled(api: Api) -> None:
+    options = api.options()
+    api.call("SessionOptionsSetLoadCancellationFlag", options, ctypes.c_bool(True))
+    api.session(relu(), options)
+
+
+def external(api: Api) -> None:
+    made = numpy_helper.from_array(ones(2), "w")
+    made.ClearField("raw_data")
+    made.data_location = 1
+    made.external_data.add(key="location", value="no_such_file.bin")
+    api.session(model([helper.make_node("Add", ["x", "w"], ["y"])], [tensor("x", 1, [2])], [tensor("y", 1, [2])], [made]))
+
+
+# What is called, the code, and words that both messages have.
+FAULTS: dict[str, tuple[Callable[[Api], object], int, str]] = {
+    "an input is missing": (lambda api: run(api, {}), FAIL, "Missing Input: x"),
+    "an unknown input": (lambda api: run(api, {"x": ones(2, 3), "z": ones(2)}), INVALID_ARGUMENT, "Invalid input name: z"),
+    "an input without a name": (lambda api: run(api, {"": ones(2, 3)}), INVALID_ARGUMENT, "input name cannot be empty"),
+    "an input of null": (null_value, INVALID_ARGUMENT, "NULL input supplied for input x"),
+    "an input of another dtype": (
+        lambda api: run(api, {"x": ones(2, 3, dtype=np.float64)}), INVALID_ARGUMENT, "Unexpected input data type. Actual: (tensor(double)) , expected: (tensor(float))"),
+    "an input of another rank": (lambda api: run(api, {"x": ones(3)}), INVALID_ARGUMENT, "Invalid rank for input: x Got: 1 Expected: 2 Please fix either the inputs/outputs or the model"),
+    "an input of another extent": (
+        lambda api: run(api, {"x": ones(2, 4)}), INVALID_ARGUMENT,
+        "Got invalid dimensions for input: x for the following indices\n index: 1 Got: 4 Expected: 3\n Please fix either the inputs/outputs or the model"),
+    "an unread input of another extent": (
+        lambda api: api.run_arrays(api.session(unread()), {"x": ones(2), "u": ones(4)}, ["y"]), INVALID_ARGUMENT, "Got invalid dimensions for input: u"),
+    "an unknown output": (lambda api: run(api, {"x": ones(2, 3)}, ["q"]), INVALID_ARGUMENT, "Invalid output name: q"),
+    "an output without a name": (lambda api: run(api, {"x": ones(2, 3)}, [""]), INVALID_ARGUMENT, "output name cannot be empty"),
+    "no output": (lambda api: run(api, {"x": ones(2, 3)}, []), INVALID_ARGUMENT, "At least one output should be requested."),
+    "terminated before it ran": (terminated, FAIL, "Exiting due to terminate flag being set to true"),
+    "a binding without an input": (lambda api: bound(api, {}, ["y"]), FAIL, "Missing Input: x"),
+    "a binding without an output": (lambda api: bound(api, {"x": ones(2, 3)}, []), INVALID_ARGUMENT, "At least one output should be requested."),
+    "a binding of an unknown input": (lambda api: bound(api, {"q": ones(2, 3)}, ["y"]), FAIL, "Failed to find input name in the mapping: q"),
+    "a binding of an unknown output": (lambda api: bound(api, {"x": ones(2, 3)}, ["q"]), INVALID_ARGUMENT, "Invalid output name: q"),
+    "a binding of another dtype": (lambda api: bound(api, {"x": ones(2, 3, dtype=np.int64)}, ["y"]), INVALID_ARGUMENT, "Unexpected input data type. Actual: (tensor(int64))"),
+    "no such file": (lambda api: api.session("/nowhere/model.onnx"), NO_SUCHFILE, "Load model from /nowhere/model.onnx failed"),
+    "a folder": (lambda api: api.session(str(Path(__file__).parent)), INVALID_ARGUMENT, "The model path is a directory"),
+    "bytes that are no model": (lambda api: api.session(b"\0\1\2 no model"), INVALID_PROTOBUF, ""),
+    "no bytes": (lambda api: api.session(b""), INVALID_ARGUMENT, "No graph was found in the protobuf"),
+    "an operator that ONNX has not": (lambda api: api.session(node("NoSuch")), INVALID_GRAPH, "No Op registered for NoSuch"),
+    "an operator that another domain has not": (lambda api: api.session(node("NoSuch", "foo", ("foo",))), FAIL, "is not a registered function/op"),
+    "an operator of a domain that is not imported": (lambda api: api.session(node("NoSuch", "foo")), INVALID_GRAPH, "No opset import for domain 'foo'"),
+    "an attribute that is not there": (lambda api: api.session(node("Cast")), INVALID_GRAPH, ""),
+    "shapes that do not fit": (
+        lambda api: api.session(model([helper.make_node("MatMul", ["x", "z"], ["y"])], [tensor("x", 1, [1, 2]), tensor("z", 1, [3, 1])], [tensor("y", 1, [1, 1])])), FAIL, ""),
+    "external data that is not there": (external, FAIL, ""),
+    "loading that is cancelled": (cancelled, 12, "canceled due to user request"),
+    "an index beyond the inputs": (lambda api: api.made("SessionGetInputTypeInfo", api.session(relu()), c_size_t(9)), FAIL, "out of index"),
+    "a name beyond the outputs": (lambda api: api.text("SessionGetOutputName", api.session(relu()), c_size_t(9)), FAIL, "index"),
+    "a library that is not there": (lambda api: api.call("RegisterCustomOpsLibrary_V2", api.options(), b"/nowhere/lib.so"), FAIL, "Failed to load library /nowhere/lib.so with error: "),
+    "a library without operators": (lambda api: api.call("RegisterCustomOpsLibrary_V2", api.options(), b"libm.so.6"), FAIL, "Failed to get symbol RegisterCustomOps with error: "),
+    "a function that is not there": (lambda api: api.call("RegisterCustomOpsUsingFunction", api.options(), b"nosuch"), FAIL, "Failed to get symbol nosuch with error: "),
+    "an adapter that is not there": (lambda api: api.made("CreateLoraAdapter", b"/nowhere/adapter", c_void_p()), INVALID_ARGUMENT, ""),
+    "bytes that are no adapter": (
+        lambda api: api.made("CreateLoraAdapterFromArray", b"abc", c_size_t(3), c_void_p()), FAIL, "The buffer does not appear to be a valid lora parameter format"),
+    "an unknown provider": (
+        lambda api: api.call("SessionOptionsAppendExecutionProvider", api.options(), b"NoSuch", c_void_p(), c_void_p(), c_size_t(0)), INVALID_ARGUMENT, "Unknown provider name 'NoSuch'"),
+    "a provider that is not built in": (
+        lambda api: api.call("SessionOptionsAppendExecutionProvider", api.options(), b"XNNPACK", c_void_p(), c_void_p(), c_size_t(0)), INVALID_ARGUMENT,
+        "XNNPACK execution provider is not supported in this build."),
+    "a provider's library that is not there": (lambda api: api.call("SessionOptionsAppendExecutionProvider_CUDA_V2", api.options(), ctypes.create_string_buffer(1024)), FAIL, ""),
+    "an environment of an old version": (
+        lambda api: environment(api, 23), INVALID_ARGUMENT, "CreateEnvWithOptions requires a OrtEnvCreationOptions argument with the version set equal to ORT_API_VERSION"),
+    "an environment of an unknown level": (lambda api: environment(api, 29, level=9), INVALID_ARGUMENT, "with a valid logging severity level value from the OrtLoggingLevel enumeration"),
+    "an environment without a log id": (lambda api: environment(api, 29, log_id=None), INVALID_ARGUMENT, "with a valid (non-null) log identifier string"),
+    "an environment of null": (lambda api: api.made("CreateEnvWithOptions", c_void_p()), INVALID_ARGUMENT, "requires a valid (non-null) OrtEnvCreationOptions argument"),
+    "a key that is too long": (lambda api: api.call("AddSessionConfigEntry", api.options(), b"k" * 1025, b"1"), INVALID_ARGUMENT, "Config key is empty or longer than maximum length 1024"),
+    "a key of a run that is too long": (
+        lambda api: api.call("AddRunConfigEntry", api.made("CreateRunOptions"), b"k" * 1025, b"1"), INVALID_ARGUMENT, "Config key is empty or longer than maximum length 1024"),
+    "an empty key": (lambda api: api.call("AddSessionConfigEntry", api.options(), b"", b"1"), INVALID_ARGUMENT, "Config key is empty or longer than maximum length 1024"),
+    "a key that is not there": (lambda api: api.number("GetSessionConfigEntry", api.options(), b"none", c_void_p()), INVALID_ARGUMENT, "Session config entry 'none' was not found."),
+    "an execution mode that there is not": (lambda api: api.call("SetSessionExecutionMode", api.options(), 2), INVALID_ARGUMENT, "execution_mode is not valid"),
+    "a level that there is not": (lambda api: api.call("SetSessionGraphOptimizationLevel", api.options(), 4), INVALID_ARGUMENT, "graph_optimization_level is not valid"),
+    "an initializer that is added twice": (added_twice, INVALID_ARGUMENT, "An OrtValue for this name has already been added: w"),
+    "memory that has no name": (lambda api: api.made("CreateMemoryInfo", b"NoSuch", 0, 0, 0), INVALID_ARGUMENT, "Specified device is not supported. Try CreateMemoryInfo_V2."),
+    "no room for the inputs' devices": (lambda api: room_for(api, "SessionGetEpDeviceForInputs", 1), INVALID_ARGUMENT, "Number of inputs 2 exceeds the provided size of 1"),
+    "no room for the inputs' memory": (lambda api: room_for(api, "SessionGetMemoryInfoForInputs", 1), INVALID_ARGUMENT, "Number of inputs 2 exceeds the provided size of 1"),
+    "an allocator of other memory": (
+        lambda api: api.made("CreateAllocator", api.session(relu()), api.made("CreateMemoryInfo", b"Cuda", 0, 0, 0)), INVALID_ARGUMENT, "No requested allocator available"),
+    "an arena of other memory": (lambda api: registered(api, api.made("CreateMemoryInfo", b"Cuda", 1, 0, 0)), INVALID_ARGUMENT, "Only CPU devices are supported"),
+    "an arena in no environment": (lambda api: registered(api, api.memory, environment_too=False), INVALID_ARGUMENT, "Env is null"),
+    "an arena of no memory": (lambda api: registered(api, c_void_p()), INVALID_ARGUMENT, "OrtMemoryInfo is null"),
+    "an arena's key that there is not": (lambda api: arena(api, b"nosuch", 1), INVALID_ARGUMENT, "Invalid key found: nosuch"),
+    "an arena's strategy that there is not": (wrong_arena, INVALID_ARGUMENT, "Invalid configuration value was provided"),
+    "an allocator that is not registered": (unregistered, INVALID_ARGUMENT, "No allocator for this device has been registered for sharing."),
+    "a null allocator": (lambda api: api.call("RegisterAllocator", api.env, c_void_p()), INVALID_ARGUMENT, "Provided allocator is null"),
+    "memory of the CPU's own": (
+        lambda api: api.call("ReleaseSharedAllocator", api.env, first_device(api), 0), INVALID_ARGUMENT, "Invalid memory type for OrtEpDevice."),
+}
+
+
+def first_device(api: Api) -> c_void_p:
+    devices, count = ctypes.POINTER(c_void_p)(), c_size_t()
+    api.call("GetEpDevices", api.env, byref(devices), byref(count))
+    return c_void_p(devices[0])
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("library", ["ours", "theirs"])
+def test_a_fault_has_its_code_and_words(library: str, fault: str, request: pytest.FixtureRequest) -> None:
+    call, code, words = FAULTS[fault]
+    with pytest.raises(StatusError) as error:
+        call(request.getfixturevalue(library))
+    assert (error.value.code, error.value.message) == (code, error.value.message)
+    assert words in error.value.message
+
+
+@pytest.mark.parametrize("library", ["ours", "theirs"])
+def test_what_is_no_fault(library: str, request: pytest.FixtureRequest) -> None:
+    api: Api = request.getfixturevalue(library)
+    session = api.session(relu())
+    assert api.text("SessionEndProfiling", session) == ""
+    metadata = api.made("SessionGetModelMetadata", session)
+    assert api.number("ModelMetadataGetVersion", metadata, kind=c_int64) == 2**63 - 1
+    given = api.made("SessionGetModelMetadata", api.session(model([helper.make_node("Relu", ["x"], ["y"])], [tensor("x", 1, [2])], [tensor("y", 1, [2])], model_version=0)))
+    assert api.number("ModelMetadataGetVersion", given, kind=c_int64) == 0
+    for version in (24, 32, 99):
+        assert environment(api, version)
+    for level in (-1, 5):
+        api.call("SetSessionLogSeverityLevel", api.options(), level)
+    api.call("AddSessionConfigEntry", api.options(), b"k" * 1024, b"v" * 5000)
+
+
+def unread_cases() -> dict[str, tuple[bytes, dict[str, np.ndarray]]]:
+    x, relu_node = ones(2), helper.make_node("Relu", ["x"], ["y"])
+    branches = {
+        "then_branch": helper.make_graph([helper.make_node("Relu", ["x"], ["o"])], "then", [], [tensor("o", 1, [2])]),
+        "else_branch": helper.make_graph([helper.make_node("Neg", ["u"], ["p"])], "else", [], [tensor("p", 1, [2])]),
+    }
+    condition = helper.make_node("Constant", [], ["c"], value=numpy_helper.from_array(np.array(True)))
+    y = [tensor("y", 1, [2])]
+    return {
+        "no node reads it": (model([relu_node], [tensor("x", 1, [2]), tensor("u", 1, [3])], y), {"x": x}),
+        "its extents are not known": (model([relu_node], [tensor("x", 1, [2]), tensor("u", 1, ["n", None])], y), {"x": x}),
+        "its extents are another one's": (model([relu_node], [tensor("x", 1, ["n"]), tensor("u", 1, ["n", 7])], [tensor("y", 1, ["n"])]), {"x": x}),
+        "it is a sequence": (model([relu_node], [tensor("x", 1, [2]), helper.make_tensor_sequence_value_info("u", 1, None)], y), {"x": x}),
+        "its branch is never taken": (model([condition, helper.make_node("If", ["c"], ["y"], **branches)], [tensor("x", 1, [2]), tensor("u", 1, [2])], y), {"x": x}),
+        "only its shape matters, which is known": (
+            model([helper.make_node("Shape", ["u"], ["s"]), helper.make_node("Reshape", ["x", "s"], ["y"])], [tensor("x", 1, [2]), tensor("u", 1, [2])], y), {"x": x}),
+    }
+
+
+@pytest.mark.parametrize("case", unread_cases())
+def test_an_input_that_no_node_reads_needs_no_feed(ours: Api, theirs: Api, case: str) -> None:
+    data, feeds = unread_cases()[case]
+    for api in (ours, theirs):
+        session = api.session(data)
+        for _ in range(2):
+            assert api.run_arrays(session, feeds, ["y"])[0].tolist() == [1, 1]
+        binding = api.made("CreateIoBinding", session)
+        api.call("BindInput", binding, b"x", api.value(feeds["x"]))
+        api.call("BindOutputToDevice", binding, b"y", api.memory)
+        api.call("RunWithBinding", session, c_void_p(), binding)
+
+
+def test_an_input_whose_shape_matters_needs_one(ours: Api, theirs: Api) -> None:
+    nodes = [helper.make_node("Shape", ["u"], ["s"]), helper.make_node("Expand", ["x", "s"], ["y"])]
+    data = model(nodes, [tensor("x", 1, [1]), tensor("u", 1, ["n"])], [tensor("y", 1, ["n"])])
+    for api in (ours, theirs):
+        session = api.session(data)
+        assert api.run_arrays(session, {"x": ones(1), "u": ones(3)}, ["y"])[0].tolist() == [1, 1, 1]
+        with pytest.raises(StatusError, match="Missing Input: u") as error:
+            api.run_arrays(session, {"x": ones(1)}, ["y"])
+        assert error.value.code == FAIL
+
+
+def test_an_input_that_no_node_reads_is_on_no_device(ours: Api, theirs: Api) -> None:
+    for api in (ours, theirs):
+        devices = (c_void_p * 3)()
+        api.call("SessionGetEpDeviceForInputs", api.session(unread()), devices, c_size_t(3))
+        assert [bool(device) for device in devices] == [True, False, False]
