@@ -39,6 +39,7 @@ struct PySessionOptions : SessionOptions {
   std::string logid;
   bool load_cancelled = false;
   std::map<std::string, std::shared_ptr<Storage>> external_files;
+  std::map<std::string, Tensor> external_values;  // instead of what external initializers name
 };
 
 /// Warnings about the model go to Python's logging.

@@ -3,6 +3,7 @@
 
 #include "bindings.h"
 #include "numpy.h"
+#include "session/model.h"
 
 namespace treadle::python {
 namespace {
@@ -37,18 +38,31 @@ Model load(const std::function<Model()>& read) {
   }
 }
 
-LoadOptions load_options(const PySessionOptions* options) {
-  if (!options) return {};
-  return {.use_mmap = options->use_mmap, .share_weights = options->share_weights, .external_files = options->external_files};
+onnx::ReadOptions read_options(const PySessionOptions* options) {
+  onnx::ReadOptions read;
+  if (!options) return read;
+  read.use_mmap = options->use_mmap;
+  read.share = options->share_weights;
+  read.external_files = options->external_files;
+  read.external_values = options->external_values;
+  return read;
+}
+
+Model with_values_used(Model model, const onnx::ReadOptions& read) {
+  const std::string why = unused_value(model, read.external_values);
+  if (!why.empty()) raise_as("Fail", Error(ErrorCode::invalid_argument, why));
+  return model;
 }
 
 Model load_file(const std::string& path, const PySessionOptions* options) {
-  return load([&, read = load_options(options)] { return Model::load(path, read); });
+  const onnx::ReadOptions read = read_options(options);
+  return with_values_used(load([&] { return load_model(path, read); }), read);
 }
 
 Model load_bytes(nb::bytes bytes, const std::string& folder, const PySessionOptions* options) {
   std::span<const std::byte> span(reinterpret_cast<const std::byte*>(bytes.c_str()), bytes.size());
-  return load([&, read = load_options(options)] { return Model::from_bytes(span, folder, read); });
+  const onnx::ReadOptions read = read_options(options);
+  return with_values_used(load([&] { return read_model(span, folder, read); }), read);
 }
 
 }  // namespace

@@ -55,11 +55,11 @@ nb::object pool_object(const std::shared_ptr<ThreadPool>& pool) { return pool ? 
 
 std::shared_ptr<ThreadPool> pool_of(nb::handle object) { return object.is_none() ? nullptr : nb::cast<PyThreadPool&>(object).pool; }
 
-void add_initializers(PySessionOptions& options, const std::vector<std::string>& names, const std::vector<OrtValue>& values) {
+void add_external_values(PySessionOptions& options, const std::vector<std::string>& names, const std::vector<OrtValue>& values) {
   if (names.size() != values.size())
     throw Error(ErrorCode::invalid_argument,
                 std::to_string(names.size()) + " names for " + std::to_string(values.size()) + " initializers");
-  for (size_t i = 0; i < names.size(); ++i) options.initializers[names[i]] = values[i].datum.tensor();
+  for (size_t i = 0; i < names.size(); ++i) options.external_values[names[i]] = values[i].datum.tensor();
 }
 
 void add_external_files(PySessionOptions& options, const std::vector<std::string>& names, const nb::list& buffers,
@@ -106,7 +106,8 @@ void register_methods(nb::class_<PySessionOptions>& session) {
             options.initializers[name] = value.datum.tensor();
           },
           "name"_a, "value"_a, "Replaces the model's initializer of that name.")
-      .def("add_external_initializers", &add_initializers, "names"_a, "values"_a)
+      .def("add_external_initializers", &add_external_values, "names"_a, "values"_a,
+           "Values that external initializers of the model take, whose files are not looked for.")
       .def(
           "add_free_dimension_override_by_denotation",
           [](PySessionOptions& options, const std::string& denotation, int64_t extent) {

@@ -1,8 +1,11 @@
 // Session: a model made ready to run.
 #include "session.h"
 
+#include <nanobind/stl/tuple.h>
+
 #include "datum.h"
 #include "session/initializer_locations.h"
+#include "session/model.h"
 
 namespace treadle::python {
 
@@ -203,6 +206,14 @@ void register_session(nb::module_& module) {
           nb::arg("locate").none() = nb::none(),
           "`locate(name, value, read_from)` says where an initializer's bytes are, as a tuple of file, offset and size; None: in the "
           "model.")
+      .def(
+          "optimised_nodes",
+          [](const PySession& self) {
+            std::vector<std::tuple<std::string, std::string, std::string>> nodes;
+            for (const onnx::NodeDef& node : optimised_nodes(self.session)) nodes.emplace_back(node.name, node.domain, node.op_type);
+            return nodes;
+          },
+          "Name, domain and operator of each node of the optimised graph, as its file has them.")
       .def(
           "memory_statistics", [](const PySession& self) { return memory_dict(self.session.memory_statistics()); },
           "Bytes by class (weights, packed, activations, scratch, io, other, total): now, and the most so far.")

@@ -73,7 +73,7 @@ def onnx_dtype(dtype: Any) -> int:
             return dtype
         raise ValueError(f"there is no ONNX type {dtype}")
     found = np.dtype(dtype)
-    if found.kind in "OUS":
+    if found.kind in "OUS" or (found.type is np.void and found.names is None):  # bytes, with or without a length
         return _STRING
     if found.name not in _CODES:
         raise ValueError(f"ONNX has no element type like NumPy's {found.name}")

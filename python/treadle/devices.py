@@ -212,9 +212,22 @@ class OrtSyncStream(_Unsupported):
     """A stream of a device."""
 
 
-class OrtEpAssignedNode(_Unsupported):
+class OrtEpAssignedNode:
     """A node assigned to an execution provider."""
 
+    def __init__(self, name: str, domain: str, op_type: str) -> None:
+        self.name = name
+        self.domain = domain
+        self.op_type = op_type
 
-class OrtEpAssignedSubgraph(_Unsupported):
+
+class OrtEpAssignedSubgraph:
     """A subgraph assigned to an execution provider."""
+
+    def __init__(self, ep_name: str, nodes: list[OrtEpAssignedNode]) -> None:
+        self.ep_name = ep_name
+        self._nodes = nodes
+
+    def get_nodes(self) -> list[OrtEpAssignedNode]:
+        """Its nodes, in order."""
+        return list(self._nodes)

@@ -6,7 +6,7 @@ import functools
 import logging
 import os
 import platform
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,6 +20,11 @@ _LEVELS = (logging.DEBUG, logging.INFO, logging.WARNING, logging.ERROR, logging.
 _default_severity = 2
 
 CPU_PROVIDER = "CPUExecutionProvider"
+_PROVIDERS = (
+    "Tensorrt", "CUDA", "MIGraphX", "OpenVINO", "Dnnl", "VitisAI", "QNN", "Nnapi", "VSINPU", "Js", "CoreML", "Dml", "Rknpu", "WebNN", "WebGpu", "Xnnpack",
+    "CANN", "Azure",
+)  # fmt: skip
+_callback: logging.Handler | None = None
 
 
 def _warn(text: str, severity: int) -> None:
@@ -38,6 +43,37 @@ def set_default_logger_severity(severity: int) -> None:
     _logger.setLevel(_LEVELS[severity])
 
 
+class _Callback(logging.Handler):
+    def __init__(self, function: Callable[[int, str, str, str, str], None]) -> None:
+        super().__init__()
+        self.function = function
+
+    def emit(self, record: logging.LogRecord) -> None:
+        severity = max(i for i, level in enumerate(_LEVELS) if level <= max(record.levelno, _LEVELS[0]))
+        self.function(severity, record.name, "", f"{record.filename}:{record.lineno} {record.funcName}", record.getMessage())
+
+
+def set_default_logger_callback(callback: Callable[[int, str, str, str, str], None] | None, severity: int = 2) -> None:
+    """Has messages go to `callback(severity, category, logid, code_location, message)` instead of the usual handlers; None takes it away.
+
+    :param severity: the lowest that is logged, as in set_default_logger_severity; only checked where the callback is taken away.
+    """
+    global _callback
+    if not 0 <= severity < len(_LEVELS):
+        raise ValueError(f"the severity is {severity}, outside [0, 4]")
+    if callback is not None and not callable(callback):
+        raise TypeError(f"the callback is a {type(callback).__name__}, which cannot be called")
+    if _callback is not None:
+        _logger.removeHandler(_callback)
+        _callback, _logger.propagate = None, True
+    if callback is None:
+        return
+    _callback = _Callback(callback)
+    _logger.addHandler(_callback)
+    _logger.propagate = False
+    set_default_logger_severity(severity)
+
+
 def set_default_logger_verbosity(verbosity: int) -> None:
     """Accepted, without meaning."""
 
@@ -48,8 +84,8 @@ def get_available_providers() -> list[str]:
 
 
 def get_all_providers() -> list[str]:
-    """The execution providers that any build may have."""
-    return [CPU_PROVIDER]
+    """The execution providers that any build of ONNX Runtime may have, in the order in which it prefers them."""
+    return [f"{name}ExecutionProvider" for name in _PROVIDERS] + [CPU_PROVIDER]
 
 
 def get_device() -> str:

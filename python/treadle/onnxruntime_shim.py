@@ -27,7 +27,7 @@ import treadle
 from treadle import _onnxruntime_state, devices, enums, errors, session
 
 #: The version of ONNX Runtime that this interface follows.
-ONNXRUNTIME_VERSION = "1.31.1"
+ONNXRUNTIME_VERSION = "1.32.0"
 
 _PYBIND_MODULES = ("onnxruntime_pybind11_state", "_pybind_state")
 _NAMES = (
@@ -78,7 +78,7 @@ def _contents(name: str) -> dict[str, object]:
         version = {"__version__": ONNXRUNTIME_VERSION, "version": ONNXRUNTIME_VERSION, "__author__": "Treadle"}
         own = {key: getattr(treadle, key) for key in treadle.__all__ if key not in ("errors", "Error")}
         context = {name: getattr(_onnxruntime_state, name) for name in ("OrtEpContextData", "OrtEpContextDataBuffer")}
-        about = {"package_name": "onnxruntime", "cuda_version": "", "get_version_string": lambda: ONNXRUNTIME_VERSION}
+        about = {"package_name": "onnxruntime", "cuda_version": "", "get_version_string": lambda: ONNXRUNTIME_VERSION, "import_capi_exception": None}
         return own | version | context | about
     if name == "onnxruntime.backend":
         from treadle import backend
@@ -87,7 +87,8 @@ def _contents(name: str) -> dict[str, object]:
     if leaf in _PYBIND_MODULES:
         return _state_contents() | {"get_version_string": lambda: ONNXRUNTIME_VERSION}
     if leaf == "onnxruntime_inference_collection":
-        own = {"SparseTensor": treadle.SparseTensor, "OrtValue": treadle.OrtValue, "copy_tensors": treadle.copy_tensors}
+        names = ("SparseTensor", "OrtValue", "copy_tensors", "AdapterFormat", "ModelCompiler")
+        own = {name: getattr(treadle, name) for name in names}
         return _public(devices) | _public(enums) | _public(session) | own
     if leaf == "onnxruntime_validation":
         return {

@@ -11,15 +11,17 @@ from typing import Any
 from . import _clients, _treadle, counters
 from ._treadle import ModelMetadata, NodeArg, OrtValue, RunOptions, SessionOptions
 from .counters import NodeCounter
-from .devices import OrtMemoryInfo
-from .environment import CPU_PROVIDER, get_available_providers
-from .errors import InvalidArgument, ModelLoadCanceled, NoModel
+from .devices import OrtEpAssignedNode, OrtEpAssignedSubgraph, OrtMemoryInfo
+from .environment import CPU_PROVIDER, get_all_providers, get_available_providers
+from .errors import Fail, InvalidArgument, ModelLoadCanceled, NoModel
 from .partial_run import PartialRun
 
 ProviderArgs = Sequence["str | tuple[str, dict[Any, Any]]"]
 
 # Where ONNX Runtime looks for the external data of a model given as bytes.
 _MODEL_FOLDER_KEY = "session.model_external_initializers_file_folder_path"
+# Whether a session keeps which nodes belong to which execution provider.
+_ASSIGNMENT_KEY = "session.record_ep_graph_assignment_info"
 
 
 def _as_dict(feeds: Mapping[str, Any], inputs: Sequence[NodeArg]) -> dict[str, Any]:
@@ -194,12 +196,27 @@ class Session:
         """The options of the execution providers in use."""
         return {name: dict(options) for name, options in self._provider_options.items()}
 
-    def get_provider_graph_assignment_info(self) -> list[Any]:
-        """Subgraphs assigned to execution providers: none are."""
-        return []
+    def get_provider_graph_assignment_info(self) -> list[OrtEpAssignedSubgraph]:
+        """The nodes of the optimised graph, which all belong to the CPU.
+
+        :raises Fail: the options do not ask for it: their entry session.record_ep_graph_assignment_info has to be "1".
+        """
+        if self._sess_options.config.get(_ASSIGNMENT_KEY) != "1":
+            raise Fail(f"Session configuration entry '{_ASSIGNMENT_KEY}' must be set to \"1\" to retrieve EP graph assignment information.", code="fail")
+        return [OrtEpAssignedSubgraph(CPU_PROVIDER, [OrtEpAssignedNode(*names) for names in self._sess.optimised_nodes()])]
 
     def set_providers(self, providers: ProviderArgs | None = None, provider_options: Sequence[dict[Any, Any]] | None = None) -> None:
-        """Checks and keeps the arguments; unknown providers are warned about and ignored."""
+        """Keeps the arguments. Providers that ONNX Runtime has elsewhere are warned about and ignored.
+
+        :raises RuntimeError: no build of ONNX Runtime has such a provider.
+        """
+        for provider in providers or ():
+            name = provider if isinstance(provider, str) else provider[0]
+            if name not in get_all_providers():
+                raise RuntimeError(f"Unknown Provider Type: {name}")
+        self._keep_providers(providers, provider_options)
+
+    def _keep_providers(self, providers: ProviderArgs | None, provider_options: Sequence[dict[Any, Any]] | None) -> None:
         names, options = check_and_normalize_provider_args(providers, provider_options, get_available_providers())
         self._provider_options = dict(zip(names, options, strict=True)) or {CPU_PROVIDER: {}}
 
@@ -232,6 +249,9 @@ class Session:
         try:
             return self._sess.run(names, feeds, run_options)
         except InvalidArgument as error:
+            missing = [info.name for info in self._inputs_meta if info.name not in feeds and not info.type.startswith("optional")]
+            if missing:
+                raise ValueError(f"Required inputs ({missing}) are missing from input feed ({list(feeds)}).") from None
             hint = dtype_hint(feeds, self._inputs_meta)
             if not hint:
                 raise
@@ -441,7 +461,7 @@ class InferenceSession(Session):
         options = SessionOptions(sess_options) if sess_options is not None else SessionOptions()
         if kwargs.get("disabled_optimizers"):
             options.add_session_config_entry("optimization.disable_specified_optimizers", ";".join(kwargs["disabled_optimizers"]))
-        self.set_providers(providers, provider_options)
+        self._keep_providers(providers, provider_options)
         if getattr(options, "_load_cancelled", False):
             raise ModelLoadCanceled("loading was cancelled by the options' flag", code="cancelled")
         if isinstance(path_or_bytes, (str, os.PathLike)):
@@ -450,7 +470,7 @@ class InferenceSession(Session):
                 raise NoModel("the path of the model is empty", code="not_found")
             model = _treadle.Model.load(self._model_path, options)
         elif isinstance(path_or_bytes, (bytes, bytearray, memoryview)):
-            folder = options.config.get(_MODEL_FOLDER_KEY, "")
+            folder = options.config.get(_MODEL_FOLDER_KEY) or os.getcwd()
             model = _treadle.Model.from_bytes(bytes(path_or_bytes), folder, options)
         else:
             raise TypeError(f"Unable to load from type '{type(path_or_bytes)}'")

@@ -159,6 +159,40 @@ void add_assignment(OrtApi& table) {
   };
 }
 
+// Where a session wants its inputs, and leaves its outputs.
+void add_places(OrtApi& table) {
+  table.SessionGetMemoryInfoForInputs = [](const OrtSession* session, const OrtMemoryInfo** infos, size_t room) {
+    return guarded([&] {
+      const size_t count = required(session, "session").inputs.size();
+      check_room("inputs", count, room);
+      std::fill_n(infos, count, &memory_of(*session));
+    });
+  };
+  table.SessionGetMemoryInfoForOutputs = [](const OrtSession* session, const OrtMemoryInfo** infos, size_t room) {
+    return guarded([&] {
+      const size_t count = required(session, "session").outputs.size();
+      check_room("outputs", count, room);
+      std::fill_n(infos, count, &memory_of(*session));
+    });
+  };
+  // An input that no node reads is on none.
+  table.SessionGetEpDeviceForInputs = [](const OrtSession* session, const OrtEpDevice** devices, size_t room) {
+    return guarded([&] {
+      const std::vector<ValueInfo>& inputs = required(session, "session").inputs;
+      check_room("inputs", inputs.size(), room);
+      const std::set<std::string> read = read_values(*session);
+      for (size_t i = 0; i < room; ++i) devices[i] = i < inputs.size() && read.contains(inputs[i].name) ? &cpu_device() : nullptr;
+    });
+  };
+  table.SessionGetEpDeviceForOutputs = [](const OrtSession* session, const OrtEpDevice** devices, size_t room) {
+    return guarded([&] {
+      const size_t count = required(session, "session").outputs.size();
+      check_room("outputs", count, room);
+      for (size_t i = 0; i < room; ++i) devices[i] = i < count ? &cpu_device() : nullptr;
+    });
+  };
+}
+
 }  // namespace
 
 const OrtEpDevice& cpu_device() {
@@ -175,6 +209,7 @@ void add_devices(OrtApi& table) {
   add_pairs(table);
   add_compatibility(table);
   add_assignment(table);
+  add_places(table);
   table.GetAvailableProviders = [](char*** out, int* count) {
     return guarded([&] {
       auto names = std::make_unique<char*[]>(1);
@@ -223,36 +258,6 @@ void add_devices(OrtApi& table) {
   table.HardwareDevice_DeviceId = [](const OrtHardwareDevice*) { return uint32_t{0}; };
   table.HardwareDevice_Vendor = [](const OrtHardwareDevice* device) { return device->vendor.c_str(); };
   table.HardwareDevice_Metadata = [](const OrtHardwareDevice* device) -> const OrtKeyValuePairs* { return &device->metadata; };
-  table.SessionGetMemoryInfoForInputs = [](const OrtSession* session, const OrtMemoryInfo** infos, size_t room) {
-    return guarded([&] {
-      const size_t count = required(session, "session").inputs.size();
-      check_room("inputs", count, room);
-      std::fill_n(infos, count, &memory_of(*session));
-    });
-  };
-  table.SessionGetMemoryInfoForOutputs = [](const OrtSession* session, const OrtMemoryInfo** infos, size_t room) {
-    return guarded([&] {
-      const size_t count = required(session, "session").outputs.size();
-      check_room("outputs", count, room);
-      std::fill_n(infos, count, &memory_of(*session));
-    });
-  };
-  // An input that no node reads is on none.
-  table.SessionGetEpDeviceForInputs = [](const OrtSession* session, const OrtEpDevice** devices, size_t room) {
-    return guarded([&] {
-      const std::vector<ValueInfo>& inputs = required(session, "session").inputs;
-      check_room("inputs", inputs.size(), room);
-      const std::set<std::string> read = read_values(*session);
-      for (size_t i = 0; i < room; ++i) devices[i] = i < inputs.size() && read.contains(inputs[i].name) ? &cpu_device() : nullptr;
-    });
-  };
-  table.SessionGetEpDeviceForOutputs = [](const OrtSession* session, const OrtEpDevice** devices, size_t room) {
-    return guarded([&] {
-      const size_t count = required(session, "session").outputs.size();
-      check_room("outputs", count, room);
-      for (size_t i = 0; i < room; ++i) devices[i] = i < count ? &cpu_device() : nullptr;
-    });
-  };
 }
 
 }  // namespace treadle::ort

@@ -57,9 +57,7 @@ SessionOptions options_for(const OrtEnv& environment, const OrtSessionOptions& g
 
 std::unique_ptr<OrtEpAssignedSubgraph> assigned_nodes(const Session& session) {
   auto made = std::make_unique<OrtEpAssignedSubgraph>();
-  const std::string bytes = session.optimized_model();
-  const onnx::ModelDef def = onnx::parse_model_bytes(std::as_bytes(std::span(bytes)), nullptr, {});
-  for (const onnx::NodeDef& node : def.graph.nodes) made->nodes.push_back({node.name, node.domain, node.op_type});
+  for (const onnx::NodeDef& node : optimised_nodes(session)) made->nodes.push_back({node.name, node.domain, node.op_type});
   for (const OrtEpAssignedNode& node : made->nodes) made->pointers.push_back(&node);
   return made;
 }
@@ -82,18 +80,6 @@ onnx::ReadOptions reading(const OrtSessionOptions& options) {
   read.external_files = options.external_files;
   read.external_values = options.external_values;
   return read;
-}
-
-// Values were given for external initializers. Those that took them are external no more.
-void check_given_values(const Model& model, const OrtSessionOptions& options) {
-  if (model.impl().compiled) return;
-  for (const auto& [name, value] : options.external_values) {
-    const auto& all = model.impl().def.graph.initializers;
-    const auto found = std::find_if(all.begin(), all.end(), [&](const onnx::TensorDef& tensor) { return tensor.name == name; });
-    if (found == all.end()) throw StatusError(ORT_FAIL, "Failed to find existing initializer with name " + name + ".");
-    if (found->value.raw() != value.raw())
-      throw StatusError(ORT_FAIL, "Trying to replace non-external initializer with external data: " + name);
-  }
 }
 
 // Bytes that are no model have a status of their own.
@@ -146,7 +132,7 @@ OrtStatus* create_session(const OrtEnv* environment, const OrtSessionOptions* op
     } catch (const Error& error) {
       refuse_model(error);
     }
-    check_given_values(*model, given);
+    if (const std::string why = unused_value(*model, given.external_values); !why.empty()) throw StatusError(ORT_FAIL, why);
     auto made = std::make_unique<OrtSession>();
     try {
       begin_session(*made, required(environment, "env"), given, *model);

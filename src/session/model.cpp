@@ -129,6 +129,22 @@ Model Model::from_bytes(std::span<const std::byte> bytes, const std::string& mod
   return read_model(bytes, model_dir, read_options(options));
 }
 
+std::string unused_value(const Model& model, const std::map<std::string, Tensor>& external_values) {
+  if (model.impl().compiled) return "";
+  const auto& all = model.impl().def.graph.initializers;
+  for (const auto& [name, value] : external_values) {
+    const auto found = std::find_if(all.begin(), all.end(), [&](const onnx::TensorDef& tensor) { return tensor.name == name; });
+    if (found == all.end()) return "Failed to find existing initializer with name " + name + ".";
+    if (found->value.raw() != value.raw()) return "Trying to replace non-external initializer with external data: " + name;
+  }
+  return "";
+}
+
+std::vector<onnx::NodeDef> optimised_nodes(const Session& session) {
+  const std::string bytes = session.optimized_model();
+  return onnx::parse_model_bytes(std::as_bytes(std::span(bytes)), nullptr, {}).graph.nodes;
+}
+
 std::vector<ValueInfo> Model::inputs() const { return impl_->inputs; }
 std::vector<ValueInfo> Model::outputs() const { return impl_->outputs; }
 std::vector<ValueInfo> Model::overridable_initializers() const { return impl_->overridable; }

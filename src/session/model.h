@@ -1,6 +1,7 @@
 // What a Model holds.
 #pragma once
 
+#include <map>
 #include <memory>
 #include <span>
 #include <string>
@@ -14,6 +15,8 @@
 #include "treadle/model.h"
 
 namespace treadle {
+
+class Session;
 
 struct Model::Impl {
   onnx::ModelDef def;  // as read
@@ -35,6 +38,12 @@ Model make_model(onnx::ModelDef def, std::string path, bool as_read = false, con
 /// As Model::load and Model::from_bytes, with all that can be said of the reading.
 Model load_model(const std::string& path, const onnx::ReadOptions& read);
 Model read_model(std::span<const std::byte> bytes, const std::string& model_dir, const onnx::ReadOptions& read);
+
+/// Why a value that was given for an external initializer has not taken its place: there is none of that name, or it is not external. Empty
+/// if all have.
+std::string unused_value(const Model& model, const std::map<std::string, Tensor>& external_values);
+/// Of the main graph, as optimized_model() has them.
+std::vector<onnx::NodeDef> optimised_nodes(const Session& session);
 
 ValueInfo to_value_info(const onnx::ValueInfoDef& def);
 

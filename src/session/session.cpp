@@ -66,6 +66,13 @@ void override_denotations(Graph& graph, const onnx::ModelDef& def, const std::ma
   }
 }
 
+void override_denotations(ValueInfo& value, const onnx::ValueInfoDef& input, const std::map<std::string, int64_t>& overrides) {
+  for (size_t axis = 0; input.type.shape && axis < value.shape.size(); ++axis) {
+    const auto found = overrides.find((*input.type.shape)[axis].denotation);
+    if (found != overrides.end() && std::holds_alternative<std::string>(value.shape[axis])) value.shape[axis] = found->second;
+  }
+}
+
 // True if a feed of type `fed` breaks what the model declares by itself, symbols apart.
 bool contradicts(const Type& declared, const Type& fed) {
   if (declared.kind == Type::Kind::unknown) return false;
@@ -304,7 +311,14 @@ void add_inferred(ValueInfo& value, const Type& inferred, const std::set<std::st
 
 }  // namespace
 
-std::vector<ValueInfo> Session::inputs() const { return overridden(impl_->model.inputs(), options().free_dimension_overrides); }
+std::vector<ValueInfo> Session::inputs() const {
+  std::vector<ValueInfo> values = overridden(impl_->model.inputs(), options().free_dimension_overrides);
+  if (options().denotation_overrides.empty() || impl_->model.impl().compiled) return values;
+  for (const onnx::ValueInfoDef& input : impl_->model.impl().def.graph.inputs)
+    for (ValueInfo& value : values)
+      if (value.name == input.name) override_denotations(value, input, options().denotation_overrides);
+  return values;
+}
 std::vector<ValueInfo> Session::outputs() const {
   std::vector<ValueInfo> values = overridden(impl_->model.outputs(), options().free_dimension_overrides);
   std::set<std::string, std::less<>> symbols = symbols_of(values);

@@ -43,7 +43,7 @@ Parts parts_of(const std::string& file) {
   const std::string description = file.substr(kHeaderBytes, number_at(file, 24));
   parts.graph = description.substr(description.size() - number_at(file, 32));
   compiled::Reader in(as_bytes(description));
-  parts.identity = in.text(), parts.key = in.text(), parts.interface = in.text();
+  parts.identity = in.text(), parts.key = in.text(), parts.interface = in.bytes();
   for (size_t count = in.count(24); count > 0; --count) {
     const auto offset = in.get<uint64_t>(), size = in.get<uint64_t>();
     in.get<uint64_t>();

@@ -4,6 +4,7 @@ import json
 import subprocess
 
 import numpy as np
+import onnx
 import pytest
 
 import treadle
@@ -221,13 +222,32 @@ def test_a_denotation_that_no_input_has_is_a_warning(caplog):
 
 
 def test_initializers_may_be_replaced():
-    for method in ("add_initializer", "add_external_initializers"):
-        options = treadle.SessionOptions()
-        value = treadle.OrtValue.ortvalue_from_numpy(np.float32([10, 10, 10]))
-        getattr(options, method)(*(("scale", value) if method == "add_initializer" else (["scale"], [value])))
-        del value
-        session = treadle.InferenceSession(small.affine(), options)
-        np.testing.assert_array_equal(session.run(["y"], {"x": X})[0], X * 10 + np.float32([0.5, -1, 0]))
+    options = treadle.SessionOptions()
+    options.add_initializer("scale", treadle.OrtValue.ortvalue_from_numpy(np.float32([10, 10, 10])))
+    session = treadle.InferenceSession(small.affine(), options)
+    np.testing.assert_array_equal(session.run(["y"], {"x": X})[0], X * 10 + np.float32([0.5, -1, 0]))
+
+
+@pytest.mark.parametrize("from_bytes", [False, True])
+def test_external_initializers_take_values_instead_of_files(tmp_path, from_bytes):
+    model = onnx.load_from_string(small.affine())
+    onnx.save_model(model, tmp_path / "m.onnx", save_as_external_data=True, location="weights.bin", size_threshold=0)
+    (tmp_path / "weights.bin").unlink()
+    source = (tmp_path / "m.onnx").read_bytes() if from_bytes else str(tmp_path / "m.onnx")
+    scale, shift = treadle.OrtValue.ortvalue_from_numpy(np.float32([10, 10, 10])), treadle.OrtValue.ortvalue_from_numpy(np.float32([1, 2, 3]))
+    options = treadle.SessionOptions()
+    options.add_external_initializers(["scale", "shift"], [scale, shift])
+    del scale, shift
+    session = treadle.InferenceSession(source, options)
+    np.testing.assert_array_equal(session.run(["y"], {"x": X})[0], X * 10 + np.float32([1, 2, 3]))
+
+
+@pytest.mark.parametrize(("name", "why"), [("scale", "Trying to replace non-external initializer"), ("nowhere", "Failed to find existing initializer")])
+def test_values_for_initializers_that_are_not_external_are_refused(name, why):
+    options = treadle.SessionOptions()
+    options.add_external_initializers([name], [treadle.OrtValue.ortvalue_from_numpy(np.float32([10, 10, 10]))])
+    with pytest.raises(errors.Fail, match=why):
+        treadle.InferenceSession(small.affine(), options)
 
 
 def test_initializers_that_the_model_lacks_are_refused():
