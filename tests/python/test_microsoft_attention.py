@@ -37,7 +37,7 @@ class Case:
                 name,
                 helper.np_dtype_to_tensor_dtype(value.dtype),
                 # The caches of a rotary embedding are constants in models.
-                list(value.shape) if fixed or name in ("cos", "sin") else None if fixed is None else [f"{name}{i}" for i in range(value.ndim)],
+                None if fixed is None else list(value.shape) if fixed or name in ("cos", "sin") else [f"{name}{i}" for i in range(value.ndim)],
             )
             for name, value in self.inputs
             if value is not None
@@ -167,6 +167,41 @@ def resident(total, capacity, window):
     """How many keys a windowed cache holds, as the operator's schema defines it."""
     gap = capacity - window + 1
     return total if total <= capacity else total - gap * -(-(total - capacity) // gap)
+
+
+def coded_query(r):
+    """GroupQueryAttention whose caches are codes of 8 or 4 bits."""
+    kv_heads, group, size, bits = r.between(1, 3), r.between(1, 3), r.one_of(16, 32), r.one_of(8, 4)
+    heads, form = kv_heads * group, r.one_of("prompt", "decode", "more")
+    batch, length = 1 if form == "more" else r.between(1, 3), 1 if form == "decode" else r.between(2, 5)
+    past = 0 if form == "prompt" else r.between(1, 6)
+    total = past + length
+    room = r.one_of(past, total + r.between(0, 4)) if form != "prompt" else total + r.between(0, 4)
+    kind, dtype = r.one_of("PER_TENSOR", "PER_CHANNEL"), np.int8 if bits == 8 else np.uint8
+    scale = lambda: ((r.rng.random(kv_heads * size if kind == "PER_CHANNEL" else 1) * 0.04 + 0.01) * (1 if bits == 8 else 8)).astype(np.float32)  # noqa: E731
+    cache = lambda: r.rng.integers(np.iinfo(dtype).min, np.iinfo(dtype).max + 1, (batch, kv_heads, room, size * bits // 8)).astype(dtype)  # noqa: E731
+    rotary = r.coin()
+    inputs = [
+        ("query", r.floats(batch, length, heads * size)),
+        ("key", r.floats(batch, length, kv_heads * size)),
+        ("value", r.floats(batch, length, kv_heads * size)),
+        ("past_key", cache()),
+        ("past_value", cache()),
+        ("seqlens_k", np.full(batch, total - 1, np.int32)),
+        ("total", np.array(total, np.int32)),
+        ("cos", r.floats(16, size // 2) if rotary else None),
+        ("sin", r.floats(16, size // 2) if rotary else None),
+        ("ids", None),
+        ("bias", None),
+        ("sink", None),
+        ("k_scale", scale()),
+        ("v_scale", scale()),
+    ]
+    attributes = {"num_heads": heads, "kv_num_heads": kv_heads, "k_quant_type": kind, "v_quant_type": kind, "kv_cache_bit_width": bits}
+    if rotary:
+        attributes["do_rotary"] = 1
+    compared = lambda results: [results[0], *(codes[:, :, :total] for codes in results[1:])]  # noqa: E731
+    return Case("GroupQueryAttention", inputs, ["y", "present_key", "present_value"], compared, **attributes)
 
 
 def windowed_query(r):
@@ -464,7 +499,7 @@ def skip_norm(r):
     return Case(("SkipSimplifiedLayerNormalization" if simplified else "SkipLayerNormalization"), inputs, outputs, tolerance=1e-4)
 
 
-MAKERS = [group_query, windowed_query, multi_head, shared_heads, rotary, self_attention, decoder_masked, quantized_attention, quantized_embed, skip_norm]
+MAKERS = [group_query, coded_query, windowed_query, multi_head, shared_heads, rotary, self_attention, decoder_masked, quantized_attention, quantized_embed, skip_norm]
 
 
 @pytest.mark.parametrize("make", MAKERS, ids=lambda make: make.__name__)
@@ -671,7 +706,10 @@ REFUSED = [
     (group(sliding_window_cache=1, local_window_size=2, length=3, ends=[1]), r"seqlens_k\[0\] = 1"),
     (group(sliding_window_cache=1, local_window_size=2, batch=2, length=3), "either has to be 1"),
     (group(sliding_window_cache=1, local_window_size=2, length=0), "of no token"),
-    (group(k_quant_type="PER_TENSOR"), "k_quant_type"),
+    (group(k_quant_type="PER_TENSOR"), "for keys alone"),
+    (group(k_quant_type="PER_TENSOR", v_quant_type="PER_TENSOR", kv_cache_bit_width=2), "kv_cache_bit_width = 2"),
+    (group(k_quant_type="PER_TENSOR", v_quant_type="PER_TENSOR", kv_cache_bit_width=8), "k_scale and v_scale"),
+    (group(k_quant_type="EACH"), "k_quant_type is"),
     (group(causal=0, local_window_size=2), "local_window_size"),
     (group(causal=2), "causal"),
     (group(do_rotary=1), "cos_cache"),

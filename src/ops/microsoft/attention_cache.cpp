@@ -199,7 +199,7 @@ struct GatherBeams {
 }  // namespace
 
 std::vector<OpDef> cache_ops() {
-  constexpr TypeSet kInt32{DType::int32};
+  constexpr TypeSet kInt32{DType::int32}, kKept = kFloats | TypeSet{DType::int8, DType::uint8};
   return {sparse_blocks_op(),
           update_window_op(),
           window_positions_op(),
@@ -207,7 +207,7 @@ std::vector<OpDef> cache_ops() {
            .domain = "treadle",
            .since = {1},
            .inputs = {{"query", kFloats, "", Presence::required, of_rank(3)},
-                      maybe("past_key", kFloats),
+                      maybe("past_key", kKept),
                       {"seqlens_k", kInt32},
                       {"total_sequence_length", kInt32},
                       maybe("position_ids", kInt64)},
@@ -218,11 +218,11 @@ std::vector<OpDef> cache_ops() {
           {.name = "UpdateCache",
            .domain = "treadle",
            .since = {1},
-           .inputs = {{"update", kFloats, "T", Presence::required, of_rank(3)},
+           .inputs = {{"update", kKept, "T", Presence::required, of_rank(3)},
                       {"write_indices", kInt64},
                       maybe("length", kInt64),
-                      maybe("past", kFloats, "T")},
-           .outputs = {{"present", kFloats, "T"}},
+                      maybe("past", kKept, "T")},
+           .outputs = {{"present", kKept, "T"}},
            .attributes = {{"num_heads", int64_t{1}, between(1, INT32_MAX)}},
            .infer = infer_update_cache,
            .alias = {may_reuse(0, 3)},

@@ -1,4 +1,6 @@
 // GroupQueryAttention.
+#include <cstdint>
+
 #include "ops/microsoft/attention.h"
 
 namespace treadle::ops {
@@ -27,6 +29,28 @@ struct Heads {
   int64_t query, shared;
 };
 
+/// How keys or values are kept: "NONE" as they are, or as codes with one scale ("PER_TENSOR"), or one for each head's each feature.
+std::string_view coding(const Decomposition& d, bool values) {
+  return d.attributes().get_string(values ? "v_quant_type" : "k_quant_type", "NONE");
+}
+
+void check_codes(const Decomposition& d) {
+  const int64_t bits = d.attributes().get_int("kv_cache_bit_width", 0);
+  if (coding(d, false) == "NONE" && coding(d, true) == "NONE") {
+    refuse_attribute(d, "kv_cache_bit_width");
+    return refuse_input(d, kKeyScale, "k_scale"), refuse_input(d, kValueScale, "v_scale");
+  }
+  if (coding(d, false) == "NONE" || coding(d, true) == "NONE")
+    throw Error(ErrorCode::not_implemented, "codes for keys alone, or for values alone, are not implemented");
+  if (bits != 8 && bits != 4) throw Error(ErrorCode::not_implemented, fmt::format("kv_cache_bit_width = {} is not implemented", bits));
+  if (!d.has(kKeyScale) || !d.has(kValueScale)) throw Error(ErrorCode::invalid_model, "codes of keys and values need k_scale and v_scale");
+  if (d.attributes().get_int("sliding_window_cache", 0) != 0)
+    throw Error(ErrorCode::not_implemented, "codes of keys and values are not implemented with sliding_window_cache = 1");
+  const DType dtype = d.type(d.in(kPastKey)).dtype, expected = bits == 8 ? DType::int8 : DType::uint8;
+  if (dtype != expected && dtype != DType::undefined)
+    throw Error(ErrorCode::invalid_model, fmt::format("past_key is {}; codes of {} bits are {}", name_of(dtype), bits, name_of(expected)));
+}
+
 void check_group(const Decomposition& d, Heads heads) {
   const Attributes& a = d.attributes();
   if (heads.query % heads.shared != 0)
@@ -49,11 +73,7 @@ void check_group(const Decomposition& d, Heads heads) {
     if (!d.has(kPastKey)) throw Error(ErrorCode::invalid_model, "sliding_window_cache = 1 needs past_key and past_value");
     if (d.wants(3)) throw Error(ErrorCode::not_implemented, "the output 3 (output_qk) is not implemented with sliding_window_cache = 1");
   }
-  refuse_attribute(d, "kv_cache_bit_width");
-  for (std::string_view name : {"k_quant_type", "v_quant_type"})
-    if (a.get_string(name, "NONE") != "NONE")
-      throw Error(ErrorCode::not_implemented, fmt::format("{} = \"{}\" is not implemented", name, a.get_string(name)));
-  refuse_input(d, kKeyScale, "k_scale"), refuse_input(d, kValueScale, "v_scale");
+  check_codes(d);
   refuse_input(d, kQueryNorm, "q_norm_weight"), refuse_input(d, kKeyNorm, "k_norm_weight");
 }
 
@@ -65,13 +85,24 @@ std::vector<ValueId> separate(Decomposition& d, Heads heads) {
   return d.op_n("Split", {d.in(kQuery), parts}, 3, {{"axis", int64_t{2}}});
 }
 
+/// [batch, length, heads, size] as [batch, length, heads * size].
+ValueId merge_features(Decomposition& d, ValueId x) { return d.op("Reshape", {x, d.ints({0, 0, -1})}); }
+
 ValueId rotated(Decomposition& d, ValueId x, ValueId positions, int64_t heads) {
   if (d.attributes().get_int("do_rotary", 0) == 0) return x;
   Attributes attributes{{"num_heads", heads}, {"interleaved", d.attributes().get_int("rotary_interleaved", 0)}};
-  const Type& cache = d.type(d.in(kCos));
-  if (cache.has_rank() && cache.rank() == 2 && (*cache.shape)[1].is_const())
-    attributes.set("rotary_embedding_dim", 2 * (*cache.shape)[1].value());
-  return d.op("RotaryEmbedding", {x, d.in(kCos), d.in(kSin), positions}, std::move(attributes));
+  auto turned = [&](ValueId features) {
+    return d.op("RotaryEmbedding", {features, d.in(kCos), d.in(kSin), positions}, std::move(attributes));
+  };
+  if (const int64_t pairs = d.extent(d.in(kCos), 1); pairs >= 0) {
+    attributes.set("rotary_embedding_dim", 2 * pairs);
+    return turned(x);
+  }
+  // Only the run tells how many features of a head turn: they turn apart from the others.
+  const ValueId apart = d.op("Reshape", {x, d.ints({0, 0, heads, -1})}), width = d.op("Mul", {extents(d, d.in(kCos), 1), d.ints({2})});
+  const ValueId turning = turned(merge_features(d, sliced(d, apart, d.ints({0}), width, 3)));
+  const ValueId others = sliced(d, apart, width, d.ints({INT64_MAX}), 3);
+  return merge_features(d, joined(d, {d.op("Reshape", {turning, d.ints({0, 0, heads, -1})}), others}, 3));
 }
 
 /// The weights of the keys where each head has one more, whose score is its sink and whose value is zero.
@@ -96,16 +127,52 @@ struct Cache {
   ValueId k, v, present_key, present_value;
 };
 
+/// New keys or values [batch, length, heads * size] as codes: int8, or two of 4 bits in a byte, the first one in the lower half, 8 standing
+/// for 0.
+ValueId coded(Decomposition& d, ValueId x, size_t scale) {
+  const bool bytes = d.attributes().get_int("kv_cache_bit_width") == 8;
+  const ValueId scales = d.op("Reshape", {d.cast(d.in(scale), DType::float32), d.ints({-1})});
+  auto number = [&](float value) { return d.constant(Tensor::scalar(value)); };
+  x = d.op("Round", {d.op("Div", {d.cast(x, DType::float32), scales})});
+  x = d.op("Clip", {x, number(bytes ? -128 : -8), number(bytes ? 127 : 7)});
+  if (bytes) return d.cast(x, DType::int8);
+  const ValueId pairs = d.op("Reshape", {d.cast(d.op("Add", {x, number(8)}), DType::uint8), d.ints({0, 0, -1, 2})});
+  auto half = [&](int64_t i) { return d.op("Gather", {pairs, integer(d, i)}, {{"axis", int64_t{3}}}); };
+  const ValueId upper = d.op("BitShift", {half(1), d.constant(Tensor::scalar<uint8_t>(4))}, {{"direction", std::string("LEFT")}});
+  return d.op("BitwiseOr", {half(0), upper});
+}
+
+/// What codes [batch, heads, length, size] stand for.
+ValueId decoded(Decomposition& d, ValueId codes, size_t scale, int64_t heads) {
+  const bool per_feature = coding(d, scale == kValueScale) == "PER_CHANNEL";
+  const ValueId scales = d.op("Reshape", {d.cast(d.in(scale), DType::float32), per_feature ? d.ints({1, heads, 1, -1}) : d.ints({1})});
+  ValueId numbers;
+  if (d.attributes().get_int("kv_cache_bit_width") == 4) {
+    const ValueId four = d.constant(Tensor::scalar<uint8_t>(4)), mask = d.constant(Tensor::scalar<uint8_t>(15));
+    auto apart = [&](ValueId half) { return d.op("Unsqueeze", {half, d.ints({-1})}); };
+    const ValueId lower = d.op("BitwiseAnd", {codes, mask}), upper = d.op("BitShift", {codes, four}, {{"direction", std::string("RIGHT")}});
+    numbers = d.cast(d.op("Reshape", {joined(d, {apart(lower), apart(upper)}, -1), d.ints({0, 0, 0, -1})}), DType::float32);
+    numbers = d.op("Sub", {numbers, d.constant(Tensor::scalar(8.0F))});
+  } else {
+    numbers = d.cast(codes, DType::float32);
+  }
+  return d.op("CastLike", {d.op("Mul", {numbers, scales}), d.in(kQuery)});
+}
+
 /// A cache that holds the whole sequence, or has room for it.
 Cache whole_cache(Decomposition& d, const std::vector<ValueId>& parts, Heads heads) {
   auto places = d.op_n("CachePositions", {d.in(kQuery), d.in(kPastKey), d.in(kLengths), d.in(kTotal), d.in(kPositions)}, 4,
                        {{"causal", d.attributes().get_int("causal", 1)}}, "treadle");
-  auto updated = [&](ValueId x, size_t past) {
+  const bool codes = coding(d, false) != "NONE";
+  auto updated = [&](ValueId x, size_t past, size_t scale) {
+    if (codes) x = coded(d, x, scale);
     return d.op_n("UpdateCache", {x, places[0], d.has(past) ? places[3] : kNoValue, d.in(past)}, 1, {{"num_heads", heads.shared}},
                   "treadle")[0];
   };
-  const ValueId k = updated(rotated(d, parts[1], places[2], heads.shared), kPastKey), v = updated(parts[2], kPastValue);
-  return {places[2], places[1], d.in(kBias), k, v, k, v};
+  const ValueId k = updated(rotated(d, parts[1], places[2], heads.shared), kPastKey, kKeyScale),
+                v = updated(parts[2], kPastValue, kValueScale);
+  if (!codes) return {places[2], places[1], d.in(kBias), k, v, k, v};
+  return {places[2], places[1], d.in(kBias), decoded(d, k, kKeyScale, heads.shared), decoded(d, v, kValueScale, heads.shared), k, v};
 }
 
 /// The columns of a bias [batch or 1, heads or 1, queries, total] that belong to the rows of `keys`, the first of which is at `origin`.
@@ -190,7 +257,7 @@ OpDef group_query_attention_op() {
              maybe("output_qk", kFloats, "T")},
             {{"causal", int64_t{1}},
              {"do_rotary", int64_t{0}},
-             {"k_quant_type"},
+             {"k_quant_type", std::string_view("NONE"), one_of("NONE|PER_TENSOR|PER_CHANNEL")},
              {"kv_cache_bit_width"},
              {"kv_num_heads", Required{}},
              {"local_window_size", int64_t{-1}},
@@ -202,7 +269,7 @@ OpDef group_query_attention_op() {
              {"sliding_window_cache", int64_t{0}},
              {"smooth_softmax", int64_t{-1}},
              {"softcap"},
-             {"v_quant_type"}},
+             {"v_quant_type", std::string_view("NONE"), one_of("NONE|PER_TENSOR|PER_CHANNEL")}},
             decompose_group_query);
 }
 
