@@ -419,6 +419,37 @@ def test_results_are_those_of_onnxruntime(ort, case):
             pytest.skip("ONNX Runtime has no kernel for this processor")
 
 
+@pytest.mark.parametrize("static", [True, False, None], ids=["known extents", "symbols", "nothing declared"])
+def test_packed_causal_convolutions_are_those_of_each_sequence(static):
+    """By NumPy, from the schema: not every onnxruntime has a kernel for the CPU."""
+    for seed in range(ROUNDS):
+        rng = np.random.default_rng(seed)
+        channels, taps, dilation, slots = small(rng), small(rng, 1, 5), small(rng, 1, 4), pick(rng, 0, 3)
+        lengths, past = rng.integers(1, 6, small(rng)), (taps - 1) * dilation
+        ends = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
+        x, w, state = floats(rng, ends[-1], channels), floats(rng, channels, 1, taps), floats(rng, len(lengths), channels, past)
+        bias, counts = floats(rng, channels) if rng.integers(2) else None, rng.integers(-1, 5, len(lengths)).astype(np.int32)
+        activation = pick(rng, "none", "silu")
+        y, states, update = np.zeros_like(x), np.zeros_like(state), np.zeros((len(lengths), slots, channels), np.float32)
+        for b, (begin, end) in enumerate(zip(ends[:-1], ends[1:])):
+            seen = np.concatenate([state[b].T, x[begin:end]])
+            for t in range(begin, end):
+                taken = seen[t - begin : t - begin + past + 1 : dilation] if taps > 1 else seen[t - begin : t - begin + 1]
+                y[t] = (taken * w[:, 0].T).sum(0) + (0 if bias is None else bias)
+            states[b] = seen[len(seen) - past :].T
+            captured = int(np.clip(counts[b], 0, min(slots, end - begin)))
+            update[b, :captured] = x[begin : begin + captured]
+        expected = [y / (1 + np.exp(-y)) if activation == "silu" else y, states] + ([update] if slots else [])
+        inputs = {"x": x, "w": w, "ends": ends, "b": bias, "state": state, "counts": counts if slots else None}
+        attributes = {"dilation": dilation, "activation": activation} | ({"state_update_capacity": slots} if slots else {})
+        constants = ("w",) if static is not True else ()
+        made = model("VarlenCausalConvWithState", inputs, len(expected), attributes, constants, static)
+        fed = {name: array for name, array in inputs.items() if array is not None and name not in constants}
+        for a, e in zip(run(made, fed), expected, strict=True):
+            assert a.shape == e.shape
+            np.testing.assert_allclose(a, e, rtol=1e-5, atol=1e-5)
+
+
 def group_norm(x, gamma, beta, groups, epsilon):
     """NumPy's, of channels innermost."""
     n, h, w, c = x.shape

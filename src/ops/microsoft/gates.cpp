@@ -254,6 +254,80 @@ void decompose_causal_conv(Graph& graph, NodeId id) {
   d.finish();
 }
 
+/// The rows that a packed batch of sequences reads, of which each goes on from a state: those of the states, then those of the input.
+struct PackedRows {
+  ValueId all, begins, lengths, sequence;  ///< `sequence` counts them
+  int64_t past;
+
+  /// The row at a place [sequences, n] of each sequence, which is in its state where it is negative.
+  ValueId at(Decomposition& d, ValueId place, ValueId own_begins, ValueId own_sequence) const {
+    const ValueId states = d.op("Mul", {d.op("Shape", {begins}), d.ints({past})});
+    const ValueId in_input = d.op("Add", {d.op("Add", {place, own_begins}), states});
+    const ValueId in_state = d.op("Add", {d.op("Mul", {own_sequence, d.ints({past})}), d.op("Add", {place, d.ints({past})})});
+    return d.op("Gather", {all, d.op("Where", {d.op("Less", {place, d.ints({0})}), in_state, in_input})});
+  }
+};
+
+ValueId counted(Decomposition& d, ValueId length) {
+  const auto number = [&](int64_t value) { return d.constant(Tensor::scalar(value)); };
+  return d.op("Range", {number(0), d.op("Squeeze", {length}), number(1)});
+}
+
+PackedRows packed_rows(Decomposition& d, int64_t past) {
+  const ValueId ends = d.cast(d.in(2), DType::int64);
+  PackedRows rows{};
+  rows.past = past;
+  rows.begins = d.op("Slice", {ends, d.ints({0}), d.ints({-1})});
+  rows.lengths = d.op("Sub", {d.op("Slice", {ends, d.ints({1}), d.ints({kToTheEnd})}), rows.begins});
+  rows.sequence = counted(d, d.op("Shape", {rows.begins}));
+  const ValueId states = d.op("Transpose", {d.in(4)}, {{"perm", std::vector<int64_t>{0, 2, 1}}});
+  const ValueId channels = d.op("Shape", {d.in(0)}, {{"start", int64_t{1}}});
+  const ValueId count = d.op("Mul", {d.op("Shape", {rows.begins}), d.ints({past})});
+  const ValueId shape = d.op("Concat", {count, channels}, {{"axis", int64_t{0}}});
+  rows.all = d.op("Concat", {d.op("Reshape", {states, shape}, {{"allowzero", int64_t{1}}}), d.in(0)}, {{"axis", int64_t{0}}});
+  return rows;
+}
+
+// CausalConvWithState of sequences that stand one after the other, tokens in front of channels.
+void decompose_packed_causal_conv(Graph& graph, NodeId id) {
+  enum Input : size_t { kInput, kWeight, kEnds, kBias, kState, kCaptured };
+  Decomposition d(graph, id);
+  const Attributes& a = d.attributes();
+  const int64_t dilation = a.get_int("dilation", 1), taps = d.extent(d.in(kWeight), -1), slots = a.get_int("state_update_capacity", 0);
+  if (taps < 0) throw Error(ErrorCode::not_implemented, "the number of the weight's taps must be known");
+  if (taps < 1 || taps > 1024 || dilation > 1024)
+    throw Error(ErrorCode::invalid_model, fmt::format("dilation = {}, {} taps", dilation, taps));
+  if (d.has(kCaptured) != (slots > 0))
+    throw Error(ErrorCode::invalid_model, fmt::format("capture_count goes with a state_update_capacity above 0; it is {}", slots));
+  const PackedRows rows = packed_rows(d, (taps - 1) * dilation);
+  auto column = [&](ValueId x) { return d.op("Unsqueeze", {x, d.ints({1})}); };
+  // Each token's sequence is that of the last begin at or in front of it.
+  const ValueId token = column(counted(d, d.op("Shape", {d.in(kInput)}, {{"end", int64_t{1}}})));
+  const ValueId begun = d.cast(d.op("LessOrEqual", {rows.begins, token}), DType::int64);
+  const ValueId sequence = d.op("Sub", {d.op("ReduceSum", {begun, d.ints({1})}), d.ints({1})}),
+                begin = d.op("Gather", {rows.begins, sequence});
+  std::vector<int64_t> behind;
+  for (int64_t tap = 0; tap < taps; ++tap) behind.push_back((taps - 1 - tap) * dilation);
+  const ValueId place = d.op("Sub", {d.op("Sub", {token, begin}), d.ints(std::move(behind))});
+  const ValueId weights =
+      d.op("Transpose", {d.op("Reshape", {widened(d, d.in(kWeight)), d.ints({0, -1})})}, {{"perm", std::vector<int64_t>{1, 0}}});
+  const ValueId products = d.op("Mul", {widened(d, rows.at(d, place, begin, sequence)), weights});
+  ValueId y = d.op("ReduceSum", {products, d.ints({1})}, {{"keepdims", int64_t{0}}});
+  if (d.has(kBias)) y = d.op("Add", {y, widened(d, d.in(kBias))});
+  d.give(0, rounded(d, a.get_string("activation", "none") == "none" ? y : silu(d, y), d.in(kInput)));
+  const ValueId last = d.op("Add", {column(rows.lengths), counted(d, d.ints({rows.past}))});
+  const ValueId state = rows.at(d, d.op("Sub", {last, d.ints({rows.past})}), column(rows.begins), column(rows.sequence));
+  d.give(1, d.op("Transpose", {state}, {{"perm", std::vector<int64_t>{0, 2, 1}}}));
+  if (d.wants(2)) {
+    const ValueId slot = counted(d, d.ints({slots})),
+                  count = d.op("Min", {column(d.cast(d.in(kCaptured), DType::int64)), column(rows.lengths)});
+    const ValueId taken = d.op("Min", {slot, d.op("Sub", {column(rows.lengths), d.ints({1})})});
+    const ValueId given = d.op("Unsqueeze", {d.op("Less", {slot, count}), d.ints({2})});
+    d.give(2, d.op("Where", {given, rows.at(d, taken, column(rows.begins), column(rows.sequence)), d.scalar(0, d.in(kInput))}));
+  }
+  d.finish();
+}
+
 // ONNX's own, unless its state has a window.
 void decompose_linear_attention(Graph& graph, NodeId id) {
   Decomposition d(graph, id);
@@ -308,6 +382,18 @@ std::vector<OpDef> microsoft_gates_ops() {
           {"query_norm_scale", kFloats, "T"},
           maybe("conv_norm_scale", kFloats, "T")},
          {output, maybe("gated_value_normed", kFloats, "T")}, {{"epsilon"}}, decompose_engram_gate),
+      op("VarlenCausalConvWithState",
+         {{"input", kFloats, "T", Presence::required, of_rank(2)},
+          {"weight", kFloats, "T", Presence::required, of_rank(3)},
+          {"cumulative_sequence_length", {DType::int32}, "", Presence::required, of_rank(1)},
+          maybe("bias", kFloats, "T"),
+          {"initial_state", kFloats, "T", Presence::required, of_rank(3)},
+          maybe("capture_count", {DType::int32})},
+         {output, maybe("final_state", kFloats, "T"), maybe("state_update", kFloats, "T")},
+         {{"activation", std::string_view("none"), one_of("none|silu|swish")},
+          {"dilation", int64_t{1}, at_least(1)},
+          {"state_update_capacity", int64_t{0}, between(0, 4096)}},
+         decompose_packed_causal_conv),
       op("CausalConvWithState",
          {{"input", kFloats, "T"}, {"weight", kFloats, "T"}, maybe("bias", kFloats, "T"), maybe("past_state", kFloats, "T")},
          {output, maybe("present_state", kFloats, "T")}, {{"activation"}, {"channels_last"}, {"dilation"}, {"ndim"}, {"state_window"}},
