@@ -86,6 +86,8 @@ inline constexpr ExemptOperand kExemptOperands[] = {
     {"com.microsoft:SparseAttention.block_row_indices", "SparseBlocks', which it becomes"},
     {"com.microsoft:VarlenNGramHashMapping.capture_count", "clipped to the sequence's length and the capacity"},
     {"com.microsoft:SparseAttention.total_sequence_length", "GroupQueryAttention's, which it becomes"},
+    {"com.microsoft:VarlenCausalConvWithState.capture_count", "held between 0 and the slots, as its schema says"},
+    {"com.microsoft:VarlenCausalConvWithState.cumulative_sequence_length", "what indices of Gather are made of, which has rows"},
     {"treadle:BroadcastGrad.shape", "an extent of the gradient's, or 1, along which it is summed"},
     {"treadle:SearchScores.presence_mask", "factors of a penalty"},
     {"treadle:SearchScores.logits_processor", "0 or 1: whether Whisper's rules hold"},
