@@ -45,23 +45,64 @@ std::string_view realisation_of(const OpDef& op) {
   return op.decompose ? "kernel, or decomposed" : "kernel";
 }
 
+std::string_view presence_of(const Port& port) {
+  switch (port.presence) {
+    case Presence::required: return "required";
+    case Presence::optional: return "optional";
+    default: return "variadic";
+  }
+}
+
+nlohmann::json contract_of(const std::vector<Port>& ports) {
+  auto list = nlohmann::json::array();
+  for (const Port& port : ports)
+    list.push_back({{"name", port.name},
+                    {"types", port.types.to_string()},
+                    {"type_name", port.type_name},
+                    {"presence", presence_of(port)},
+                    {"least_rank", port.ranks.least},
+                    {"most_rank", port.ranks.most}});
+  return list;
+}
+
+nlohmann::json contract_of(const AttributeDef& def) {
+  nlohmann::json contract = {{"name", def.name}, {"required", std::holds_alternative<AttributeDef::Required>(def.value)}};
+  if (const auto* integer = std::get_if<int64_t>(&def.value)) contract["default"] = *integer;
+  if (const auto* number = std::get_if<float>(&def.value)) contract["default"] = *number;
+  if (const auto* text = std::get_if<std::string_view>(&def.value)) contract["default"] = *text;
+  if (def.allowed.least != INT64_MIN) contract["least"] = def.allowed.least;
+  if (def.allowed.most != INT64_MAX) contract["most"] = def.allowed.most;
+  if (!def.allowed.words.empty()) contract["words"] = def.allowed.words;
+  if (def.allowed.dtypes != TypeSet{}) contract["dtypes"] = def.allowed.dtypes.to_string();
+  return contract;
+}
+
+nlohmann::json description_of(const OpDef& op) {
+  auto attributes = nlohmann::json::array();
+  for (const AttributeDef& def : op.attributes) attributes.push_back(contract_of(def));
+  return {{"domain", domain_of(op)},
+          {"name", op.name},
+          {"versions", op.since},
+          {"dtypes", dtypes_of(op)},
+          {"realisation", realisation_of(op)},
+          {"gradient", op.gradient != nullptr},
+          {"inputs", contract_of(op.inputs)},
+          {"outputs", contract_of(op.outputs)},
+          {"attributes", attributes}};
+}
+
 int list_operators(const OperatorsOptions& options) {
   auto list = nlohmann::json::array();
   TextTable table({"domain", "operator", "versions", "computed by", "dtypes"});
   for (const OpDef& op : all_ops()) {
     if (!options.domain.empty() && options.domain != domain_of(op)) continue;
-    const std::vector<std::string> dtypes = dtypes_of(op);
     if (options.json) {
-      list.push_back({{"domain", domain_of(op)},
-                      {"name", op.name},
-                      {"versions", op.since},
-                      {"dtypes", dtypes},
-                      {"realisation", realisation_of(op)},
-                      {"gradient", op.gradient != nullptr}});
+      list.push_back(description_of(op));
       continue;
     }
     table.add({std::string(domain_of(op)), std::string(op.name), fmt::format("{}", fmt::join(op.since, ",")),
-               fmt::format("{}{}", realisation_of(op), op.gradient ? ", gradient" : ""), fmt::format("{}", fmt::join(dtypes, ", "))});
+               fmt::format("{}{}", realisation_of(op), op.gradient ? ", gradient" : ""),
+               fmt::format("{}", fmt::join(dtypes_of(op), ", "))});
   }
   if (list.empty() && table.empty())
     throw Error(ErrorCode::not_found,

@@ -324,6 +324,9 @@ def test_commands_print_json(program, tmp_path, arguments):
 
 def test_lists_print_json(as_json):
     assert {"domain", "name", "versions"} <= set(as_json("operators")[0])
+    gather = next(op for op in as_json("operators", "--domain", "ai.onnx") if op["name"] == "Gather")
+    assert [(port["name"], port["presence"], port["types"]) for port in gather["inputs"]][1] == ("indices", "required", "int32, int64")
+    assert gather["attributes"] == [{"name": "axis", "required": False, "default": 0}]
     assert {"options", "run_options", "trainer_options", "joint_options", "environment", "passes"} == set(as_json("options"))
 
 
