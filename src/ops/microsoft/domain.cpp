@@ -171,7 +171,8 @@ void decompose_embed_norm(Graph& graph, NodeId id) {
     positions = d.op("Slice", {d.in(3), d.ints({0}), length, d.ints({0})});
   }
   ValueId sum = d.op("Add", {words, positions});
-  if (d.has(1) && d.has(4)) sum = d.op("Add", {sum, d.op("Gather", {d.in(4), d.in(1)})});
+  // Without ids, all are of segment 0, as in onnxruntime.
+  if (d.has(4)) sum = d.op("Add", {sum, d.op("Gather", {d.in(4), d.has(1) ? d.in(1) : d.ints({0})})});
   d.give(0, d.op("LayerNormalization", {sum, d.in(5), d.in(6)},
                  {{"axis", int64_t{-1}}, {"epsilon", d.attributes().get_float("epsilon", 1e-12F)}}));
   if (d.wants(1)) {

@@ -164,14 +164,16 @@ struct Experts {
   }
 };
 
-// 16-bit floats are computed in float32.
+// Other floats, of any operand, are computed in float32.
 void widen_floats(Graph& graph, NodeId id) {
   Decomposition d(graph, id);
-  const DType dtype = d.type(d.in(0)).dtype;
-  if (dtype == DType::float32 || dtype == DType::undefined) return;
+  auto is_other = [&](size_t i) { return d.has(i) && kFloats.has(d.type(d.in(i)).dtype) && d.type(d.in(i)).dtype != DType::float32; };
+  const auto count = static_cast<size_t>(d.node().num_formal_inputs);
+  bool any = false;
+  for (size_t i = 0; i < count; ++i) any = any || is_other(i);
+  if (!any) return;
   std::vector<ValueId> inputs;
-  for (size_t i = 0; i < static_cast<size_t>(d.node().num_formal_inputs); ++i)
-    inputs.push_back(d.has(i) && kFloats.has(d.type(d.in(i)).dtype) ? d.cast(d.in(i), DType::float32) : d.in(i));
+  for (size_t i = 0; i < count; ++i) inputs.push_back(is_other(i) ? d.cast(d.in(i), DType::float32) : d.in(i));
   ValueId y = d.microsoft_op(d.node().op_type, inputs, d.node().attributes);
   d.give(0, d.op("CastLike", {y, d.in(0)}));
   d.finish();

@@ -128,8 +128,10 @@ void decompose_gemm(Graph& graph, NodeId id) {
   attributes.set("alpha", alpha);
   attributes.set("beta", alpha);
   ValueId y = d.op("Gemm", {a, b, c}, std::move(attributes));
-  if (d.has(7)) return give_quantized(d, y, 7, d.in(0));
-  d.give(0, y);
+  // As in onnxruntime, the zero point says whether the result is quantised.
+  const ValueId scale = d.has(7) ? d.in(7) : d.constant(Tensor::scalar<float>(1));
+  if (d.has(8)) return give_quantized(d, y, scale, d.in(8), d.in(0));
+  d.give(0, d.has(7) ? d.op("Div", {y, scale}) : y);
   d.finish();
 }
 
