@@ -83,19 +83,28 @@ struct Dropout {
 // Opsets 1 and 6 had `is_test`; whoever ran such a model for its result meant the identity, which is what opset 7 defines.
 void drop_is_test(Graph& graph, NodeId id) { graph.node(id).attributes.erase("is_test"); }
 
+/// The mask of a node that drops nothing. What it is, the text leaves open: all false, as in onnxruntime.
+ValueId mask_of_nothing(Graph& graph, NodeId id) {
+  const NodeId shape = graph.add_node({.op_type = "Shape", .inputs = {graph.node(id).inputs[0]}}, id);
+  const NodeId none = graph.add_node({.op_type = "ConstantOfShape", .inputs = {graph.node(shape).outputs[0]}}, id);
+  const bool never = false;
+  graph.node(none).attributes.set("value", Datum(Tensor::vector<bool>(std::span(&never, 1))));
+  return graph.node(none).outputs[0];
+}
+
 // Up to opset 7 the mask had the data's type.
 void mask_becomes_bool(Graph& graph, NodeId id) {
   if (!graph.node(id).has_output(1)) return;
-  ValueId data = graph.node(id).inputs[0], mask = graph.node(id).outputs[1];
-  NodeId dropout = graph.add_node({.op_type = "Dropout", .inputs = {data}, .num_outputs = 2}, id);
-  NodeId cast = graph.add_node({.op_type = "CastLike", .inputs = {graph.node(dropout).outputs[1], data}}, id);
-  graph.replace_uses(graph.node(id).outputs[0], graph.node(dropout).outputs[0]);
-  graph.replace_uses(mask, graph.node(cast).outputs[0]);
-  graph.remove_node(id);
+  const ValueId mask = mask_of_nothing(graph, id);
+  const NodeId cast = graph.add_node({.op_type = "CastLike", .inputs = {mask, graph.node(id).inputs[0]}}, id);
+  graph.replace_uses(graph.node(id).outputs[1], graph.node(cast).outputs[0]);
 }
 
 // The attribute became an input, with the training mode beside it, which none of the older nodes asks for.
-void drop_ratio(Graph& graph, NodeId id) { graph.node(id).attributes.erase("ratio"); }
+void drop_ratio(Graph& graph, NodeId id) {
+  graph.node(id).attributes.erase("ratio");
+  if (graph.node(id).has_output(1)) graph.replace_uses(graph.node(id).outputs[1], mask_of_nothing(graph, id));
+}
 
 }  // namespace
 

@@ -124,6 +124,8 @@ void store(DType dtype, const Wide* in, void* out, int64_t first, int64_t n, Nar
     for (int64_t i = 0; i < n; ++i) {
       if constexpr (!std::is_integral_v<typename P::value_type>)
         P::set_packed(out, first + i, typename P::value_type(in[i]));
+      else if constexpr (std::is_floating_point_v<Wide>)  // the nearest one, where wider integers have the fraction cut off: as onnxruntime
+        P::set_packed(out, first + i, static_cast<typename P::value_type>(convert<int64_t>(std::round(in[i]))));
       else
         P::set_packed(out, first + i, static_cast<typename P::value_type>(convert<int64_t>(in[i])));
     }
@@ -199,31 +201,19 @@ Wide from_string(const std::string& string, DType to) {
   return convert<Wide>(number);
 }
 
-/// As NumPy prints it: the shortest text that reads back as the same number, with a point or an exponent.
-template <typename T>
-std::string float_to_string(T value) {
-  if (std::isnan(value)) return "nan";
-  if (std::isinf(value)) return value < 0 ? "-inf" : "inf";
-  T magnitude = std::fabs(value);
-  bool scientific = magnitude != 0 && (magnitude < T(1e-4) || magnitude >= T(1e16));
-  char buffer[64];
-  auto result =
-      std::to_chars(buffer, buffer + sizeof(buffer), value, scientific ? std::chars_format::scientific : std::chars_format::fixed);
-  std::string text(buffer, result.ptr);
-  if (!scientific && text.find('.') == std::string::npos) text += ".0";
-  return text;
+/// ONNX gives the names of what is no finite number, and leaves open how others look: eight digits, as in onnxruntime.
+std::string float_to_string(double value) {
+  if (std::isnan(value)) return "NaN";
+  if (std::isinf(value)) return value < 0 ? "-INF" : "INF";
+  return fmt::format("{:.8g}", value);
 }
 
 void to_strings(DType from, const void* in, std::string* out, int64_t n) {
   for (int64_t i = 0; i < n; ++i) {
-    if (from == DType::float64) {
-      out[i] = float_to_string(static_cast<const double*>(in)[i]);
-    } else if (is_float(from)) {
+    if (is_float(from)) {
       double value;
       load(from, in, i, &value, 1);
-      out[i] = float_to_string(static_cast<float>(value));
-    } else if (from == DType::boolean) {
-      out[i] = static_cast<const bool*>(in)[i] ? "True" : "False";
+      out[i] = float_to_string(value);
     } else if (from == DType::uint64) {
       out[i] = std::to_string(static_cast<const uint64_t*>(in)[i]);
     } else {

@@ -187,13 +187,13 @@ void infer_squeeze(InferContext& c) {
   const auto axes = c.known_ints(1);
   if (!c.has_rank(0)) return c.set_output_dtype(0, c.dtype(0));
   const SymbolicShape& in = c.shape(0);
-  if (c.has_input(1) && !axes) {
-    const auto count = count_of_axes(c);
+  const auto count = c.has_input(1) ? count_of_axes(c) : 0;
+  if (count != 0 && !axes) {
     if (!count || *count > c.rank(0)) return c.set_output_dtype(0, c.dtype(0));
     return c.set_output(0, c.dtype(0), c.data_dependent_shape("squeeze", c.rank(0) - static_cast<int>(*count)));
   }
   std::vector<bool> removed(in.size(), false);
-  if (axes) {
+  if (count != 0) {
     for (int64_t axis : *axes) {
       if (in.empty() && (axis == 0 || axis == -1)) continue;  // a scalar counts as a row of one element, as in NumPy
       const auto at = static_cast<size_t>(normalise_axis(axis, c.rank(0), "axes"));
@@ -203,7 +203,8 @@ void infer_squeeze(InferContext& c) {
       removed[at] = true;
     }
   } else {
-    // Which extents are 1 must be known, or else not even the rank is.
+    // Axes that are given but none are as good as not given, as in onnxruntime. Which extents are 1 must be known, or else not even the
+    // rank is.
     for (size_t i = 0; i < in.size(); ++i) {
       if (!in[i].is_const()) return c.set_output_dtype(0, c.dtype(0));
       removed[i] = in[i].is_const(1);

@@ -358,10 +358,9 @@ struct ResizeFilter {
     c.request_scratch(layout.total());
     return k;
   }
-  static T finish(C value) {
+  static T finish(C value, bool antialias) {
     if constexpr (std::is_integral_v<T>) {
-      // Half to even, as NumPy rounds.
-      const C rounded = std::nearbyint(value);
+      const C rounded = antialias ? std::nearbyint(value) : std::trunc(value);  // ONNX leaves it open; as onnxruntime
       if (!(rounded >= static_cast<C>(std::numeric_limits<T>::lowest()))) return std::numeric_limits<T>::lowest();
       if (rounded >= static_cast<C>(std::numeric_limits<T>::max())) return std::numeric_limits<T>::max();
       return static_cast<T>(rounded);
@@ -402,7 +401,7 @@ struct ResizeFilter {
     }
     if constexpr (!std::is_same_v<T, C>) {
       parallel_for(c.pool(), total, kElementwiseGrain, [&](int64_t begin, int64_t end) {
-        for (int64_t i = begin; i < end; ++i) y[i] = finish(from[i]);
+        for (int64_t i = begin; i < end; ++i) y[i] = finish(from[i], plan.options.antialias);
       });
     }
   }

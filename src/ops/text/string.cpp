@@ -28,9 +28,11 @@ void infer_concat(InferContext& c) {
 
 bool is_space(char c) { return c == ' ' || (c >= '\t' && c <= '\r'); }
 
-/// Calls fn(piece) for every piece of the text, as Python's str.split does it. An empty delimiter stands for runs of white space.
+/// Calls fn(piece) for every piece of the text, as Python's str.split does it. An empty delimiter stands for runs of white space. An empty
+/// text has no piece, with any delimiter, as in onnxruntime.
 template <typename Fn>
 void for_pieces(std::string_view text, std::string_view delimiter, int64_t max_splits, Fn fn) {
+  if (text.empty()) return;
   if (!delimiter.empty()) {
     for (int64_t splits = 0; splits < max_splits; ++splits) {
       size_t end = text.find(delimiter);
@@ -66,7 +68,8 @@ struct StringSplit {
   static std::unique_ptr<PackedState> create(const CreateContext& c) {
     auto options = std::make_unique<Options>();
     options->delimiter = c.attributes().get_string("delimiter");
-    if (c.attributes().has("maxsplit")) options->max_splits = std::max<int64_t>(0, c.attributes().get_int("maxsplit"));
+    const int64_t most = c.attributes().get_int("maxsplit", -1);
+    if (most >= 0) options->max_splits = most;
     return options;
   }
   bool wants_pieces, wants_counts;
