@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
+import onnx
 
 from draft import Case
 
@@ -63,6 +64,25 @@ def _is_softmax_zero(case: Case) -> bool:
 
 def _below(since: int) -> Callable[[Case], bool]:
     return lambda case: case.since < since
+
+
+def _target(case: Case) -> str:
+    """What Cast and CastLike convert to."""
+    if "to" in case.attributes:
+        return onnx.TensorProto.DataType.Name(case.attributes["to"]).lower()
+    return "string" if case.inputs[1].dtype == np.object_ else case.inputs[1].dtype.name
+
+
+def _has_nan(value: np.ndarray) -> bool:
+    return value.dtype.kind not in "iubO" and bool(np.isnan(value.astype(np.float32)).any())
+
+
+def _larger_skip(case: Case) -> bool:
+    return np.ndim(case.inputs[1]) == 3 and case.inputs[1].shape[0] > case.inputs[0].shape[0]
+
+
+def _has_empty_text(case: Case) -> bool:
+    return "" in case.inputs[0].reshape(-1).tolist()
 
 
 def _operand(index: int) -> Callable[[Case], bool]:
@@ -149,12 +169,10 @@ RULINGS = [
     Ruling("onnxruntime", "ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp ReduceMax ReduceMean ReduceMin ReduceProd ReduceSum ReduceSumSquare ArgMax ArgMin",
            "gives an empty operand a wrong shape", _is_empty),
     Ruling("onnxruntime", "ReduceLogSumExp", "computes integers in integers"),
-    Ruling("onnxruntime", "StringSplit", "splits an empty string into none with a delimiter of one space", _with("delimiter")),
     Ruling("onnxruntime", "Shrink", "computes float64 in single precision, and saturates integers", lambda c: _is_double(c) or _is_integral(c)),
     Ruling("onnxruntime", "ReduceMax ReduceMin", "misses some NaN", _not_finite),
     Ruling("onnxruntime", "Slice", "takes an end of 2^63 - 1 as the first element for negative steps", lambda c: c.since >= 10),
     Ruling("onnxruntime", "Gelu", "computes float64 with factors of single precision", _is_double),
-    Ruling("onnxruntime", "Cast CastLike", "gives the bits of 8-bit floats"),
     Ruling("onnxruntime", "DFT STFT Attention", "computes float64 with factors of single precision", _is_double),
     Ruling("onnxruntime", "LRN", "refuses even sizes"),
     Ruling("onnxruntime", "AveragePool QLinearConv", "refuses auto_pad with dilations, and with strides beyond the kernel", _with("auto_pad")),
@@ -184,7 +202,30 @@ RULINGS = [
            lambda c: _is_integral(c) and c.inputs[0].size > 0 and np.abs(c.inputs[0].astype(np.float64)).max() > 2**24),
     Ruling("both", "Sum Mean", "rounds 16-bit floats after each sum", _is_half),
     Ruling("both", "ReduceMean ReduceMax ReduceMin", "no elements: integers have no NaN or infinity", lambda c: _is_empty(c) and _is_integral(c)),
-    Ruling("both", "Resize Upsample", "integers between two values: rounding is left open", _is_integral),
+    Ruling("reference", "Resize Upsample", "rounds integers between two values, which is left open: onnxruntime cuts the fraction off", _is_integral),
+    Ruling("reference", "Cast CastLike", "cuts the fraction off for integers of 4 and 2 bits, which is left open: onnxruntime rounds to the nearest",
+           lambda c: _target(c) in ("int4", "uint4", "int2", "uint2")),
+    Ruling("reference", "Cast CastLike", "writes nan and 1.0, where ONNX names NaN and leaves digits open: onnxruntime gives NaN and 1", lambda c: _target(c) == "string"),
+    Ruling("reference", "StringSplit", "has one part of an empty text with a delimiter, which is left open: onnxruntime has none", _has_empty_text),
+    Ruling("reference", "Squeeze", "keeps all axes where `axes` is empty, which is left open: onnxruntime takes it for absent",
+           lambda c: (len(c.inputs) > 1 and c.inputs[1] is not None and c.inputs[1].size == 0) or c.attributes.get("axes") == []),
+    Ruling("reference", "Dropout", "has a mask of true below opset 12, which is left open: onnxruntime's is false", _below(12)),
+    Ruling("both", "TopK", "order that is not asked for", lambda c: c.attributes.get("sorted") == 0),
+    Ruling("both", "Dropout", "draws, with training_mode", _operand(2)),
+    Ruling("onnxruntime", "FusedMatMul TransposeMatMul", "turns a vector, and then takes other elements", lambda c: any(x is not None and x.ndim == 1 for x in c.inputs)),
+    Ruling("onnxruntime", "Imputer", "takes the second axis for the features of operands of more than two axes", lambda c: c.inputs[0].ndim > 2),
+    Ruling("onnxruntime", "DynamicQuantizeLSTM", "leaves the states as they were in memory after no step", lambda c: c.inputs[0].shape[0] == 0),
+    Ruling("both", "Cast CastLike", "NaN as an integer, which is undefined", lambda c: "int" in _target(c) and _has_nan(c.inputs[0])),
+    Ruling("onnxruntime", "FastGelu", "has factors of single precision", _is_double),
+    Ruling("onnxruntime", "MoE", "mixes up 16-bit weights", _is_half),
+    Ruling("onnxruntime", "BifurcationDetector", "gives suffix_match_idx the shape of another operand", lambda c: c.inputs[2].ndim > 0),
+    Ruling("onnxruntime", "SkipLayerNormalization SkipSimplifiedLayerNormalization", "takes a skip of a larger batch, whose rest it ignores", _larger_skip),
+    Ruling("onnxruntime", "QLinearSoftmax", "has 0 along an axis of one element that is not the last, and no shape without elements",
+           lambda c: 0 in c.inputs[0].shape or 1 in c.inputs[0].shape[:-1]),
+    Ruling("both", "BlackmanWindow HammingWindow HannWindow", "integers: a peak may be 1, or a rounding error less", lambda c: c.attributes.get("output_datatype", 1) not in (1, 10, 11, 16)),
+    Ruling("reference", "CumSum CumProd Scaler Tile Clip", "gives scalars, or operands that are to be, an axis", lambda c: any(x is not None and x.ndim == 0 for x in c.inputs)),
+    Ruling("onnxruntime", "ReduceLogSum", "converts -inf or NaN to integers", _is_integral),
+    Ruling("onnxruntime", "ConvTranspose", "gives SAME another extent where strides are larger than windows", _with("auto_pad")),
     Ruling("onnxruntime", "Bernoulli", "draws 1 with the probability of 0"),
     Ruling("reference", "Loop", "concatenates slices of scan outputs that it should stack, and takes a missing condition for false"),
     Ruling("reference", "Scan", "ignores scan_output_axes", _with("scan_output_axes")),

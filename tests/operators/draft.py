@@ -46,6 +46,10 @@ WORDS = ["a", "bc", "", "Ab 1", "the", "a b", "é", "x1,y2", "中文", "0"]
 EXTENTS = [1, 2, 3, 2, 3, 4, 5, 1, 2, 3, 4, 6, 7, 8, 0, 9, 16, 17, 33]
 
 
+# How much a model says of an operand's shape.
+DECLARED = ["all", "symbols", "rank", "nothing"]
+
+
 class Rejected(Exception):
     """The choices make no case."""
 
@@ -87,6 +91,15 @@ class Case:
     tolerance: float = 1.0  # multiple of a comparison's usual tolerance
     captured: list[np.ndarray] = field(default_factory=list)  # what bodies read of the graph around the node: @c0, @c1 …
     is_random: bool = False  # outputs are compared by their distribution
+    declared: list[str] = field(default_factory=list)  # of DECLARED, for each operand; empty: all of every one
+    unwanted: frozenset[int] = frozenset()  # outputs that have no name
+    optimised: bool = True
+    steps: int = 0  # by which integers may differ
+    compared: Callable[[list[Any]], list[Any]] | None = None  # cuts outputs to what is defined
+    changes: list[str] = field(default_factory=list)  # what varying.py has made of it
+
+    def declared_of(self, operand: int) -> str:
+        return self.declared[operand] if operand < len(self.declared) else "all"
 
     def arrays(self) -> list[np.ndarray]:
         """All arrays that it reads, elements of sequences too."""
@@ -99,9 +112,14 @@ class Case:
         def text(x: Any) -> str:
             return "-" if x is None else f"seq({', '.join(map(text, x))})" if isinstance(x, list) else f"{x.dtype}{list(x.shape)}"
 
-        operands = ", ".join(text(x) + ("c" if c else "") for x, c in zip(self.inputs, self.constant))
+        def known(i: int) -> str:
+            return "c" if self.constant[i] else "" if self.inputs[i] is None or self.declared_of(i) == "all" else f" known: {self.declared_of(i)}"
+
+        operands = ", ".join(text(x) + known(i) for i, x in enumerate(self.inputs))
         attributes = ", ".join(f"{k}={onnx.printer.to_text(v) if isinstance(v, onnx.GraphProto) else v}" for k, v in self.attributes.items())
-        return f"{self.domain or 'ai.onnx'}.{self.op} opset {self.opset} ({operands}) {{{attributes}}}"
+        outputs = ", ".join("-" if i in self.unwanted else f"y{i}" for i in range(self.num_outputs))
+        more = ("" if self.optimised else " not optimised") + (f" varied: {', '.join(self.changes)}" if self.changes else "")
+        return f"{self.domain or 'ai.onnx'}.{self.op} opset {self.opset} ({operands}) {{{attributes}}} -> {outputs}{more}"
 
 
 class Draft:
@@ -285,7 +303,18 @@ class Draft:
             self.inputs.pop()
         kind = self.below(4)  # all inputs; all but the first constant; any; all constant
         constant = [isinstance(x, np.ndarray) and (kind == 3 or (kind == 1 and i > 0) or (kind == 2 and self.flip())) for i, x in enumerate(self.inputs)]
+        declared = draw_declared(self.choices, len(self.inputs))
         return Case(
             self.schema.name, self.schema.domain, opset, self.since, self.inputs, self.attributes, self.num_outputs, constant,
-            list(self.choices.made), tolerance=self.tolerance, captured=self.captured, is_random=self.is_random,
+            list(self.choices.made), tolerance=self.tolerance, captured=self.captured, is_random=self.is_random, declared=declared,
         )
+
+
+def draw_declared(choices: Choices, count: int) -> list[str]:
+    """All shapes in a third of the cases, the same of every operand in another, and else of each its own."""
+    kind = choices.below(3)
+    if kind == 0:
+        return []
+    if kind == 1:
+        return [DECLARED[1 + choices.below(3)]] * count
+    return [DECLARED[choices.below(4)] for _ in range(count)]

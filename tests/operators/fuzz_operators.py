@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
 """Fuzzes operators: random cases of every operator, with Treadle against onnxruntime and ONNX's reference.
 
-    tests/operators/fuzz_operators.py [--cases 10000] [--seed 0] [--ops Gather,Slice] [--bad] [--shrink] [--reference 4]
+    tests/operators/fuzz_operators.py [--cases 10000] [--seed 0] [--ops Gather,Slice] [--vary] [--bad] [--shrink] [--reference 4]
 
 A case is a node of a random opset with operands and attributes that its maker draws (the *_makers.py beside this file). Treadle has to agree with
 both judges; the reference, which is slow, is asked about one in four of the cases on which onnxruntime agrees (--reference). Where only one agrees,
-disagreements.py must say which is right and why; where none does, Treadle is wrong. `--bad` breaks attributes, indices and shapes
+disagreements.py must say which is right and why; where none does, Treadle is wrong. Models declare all of an operand's shape, symbols, the rank or
+nothing, and are optimised or not. `--vary` changes cases within the operators' contracts (varying.py); then some are right and some are not, and
+every runtime has to say so alike. `--bad` breaks attributes, indices and shapes
 instead: such a case may end in an error or in a value, never in the death of the process.
 Runs in child processes; a case that kills one is named.
 """
@@ -24,26 +26,31 @@ import traceback
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
 from onnx import defs
 
 import classical_makers
+import contrib_makers
 import control_makers
 import elementwise_makers
 import movement_makers
 import neural_makers
 import sequence_makers
 from breaking import broken
+from contract import contracts
 from disagreements import heard
 from draft import Case, Choices, Draft, Rejected
 from judges import Result, all_same, can_widen, explained_by_rounding, no_kernel, onnxruntime_run, reference_run, same_as_either, same_distributions, treadle_run
+from varying import varied
 
 TRAINING = "ai.onnx.preview.training"
 MAKERS = {
     **{("", op): make for makers in (elementwise_makers, movement_makers, neural_makers, sequence_makers, control_makers) for op, make in makers.MAKERS.items()},
     **{("ai.onnx.ml", op): make for op, make in classical_makers.MAKERS.items()},
     **{(TRAINING, op): make for op, make in sequence_makers.TRAINING_MAKERS.items()},
+    **{(contrib_makers.DOMAIN, op): contrib_makers.make_case for op in contrib_makers.NAMES},
 }
-NEWEST = {"": defs.onnx_opset_version(), "ai.onnx.ml": 5, TRAINING: 1}
+NEWEST = {"": defs.onnx_opset_version(), "ai.onnx.ml": 5, TRAINING: 1, contrib_makers.DOMAIN: 1}
 BATCH = 12
 reference_every = 4
 MEMORY_LIMIT = 4 << 30  # of a process that runs broken cases
@@ -76,27 +83,35 @@ class Tally:
         self.findings += other.findings
 
 
-def make_case(op: str, domain: str, opset: int, seed: int, replay: Sequence[int] | None = None, bad: bool = False) -> Case | None:
+def make_case(op: str, domain: str, opset: int, seed: int, replay: Sequence[int] | None = None, mode: str = "plain") -> Case | None:
     """The case of a seed, or of choices made before; None where they make none."""
     choices = Choices(seed, replay)
     try:
-        draft = Draft(defs.get_schema(op, opset, domain), choices, opset)
-        MAKERS[domain, op](draft)
-        case = draft.finish(opset)
+        if domain == contrib_makers.DOMAIN:
+            case = contrib_makers.make_case(op, choices)
+        else:
+            draft = Draft(defs.get_schema(op, opset, domain), choices, opset)
+            MAKERS[domain, op](draft)
+            case = draft.finish(opset)
     except Rejected:
         return None
     case.seed = seed
-    return broken(case, choices) if bad else case
+    if mode == "bad":
+        return broken(case, choices)
+    if mode == "vary" and case.compared is None and not case.captured:
+        varied(case, choices, contracts()[domain, op])
+    case.choices = list(choices.made)
+    return case
 
 
 @functools.lru_cache
 def names_of(domain: str, opset: int, chosen: frozenset[str]) -> list[str]:
     """Operators of an opset that have a maker."""
-    found = []
-    for maker_domain, op in sorted(MAKERS):
-        if maker_domain == domain and (not chosen or op in chosen) and defs.has(op, opset, domain) and not defs.get_schema(op, opset, domain).deprecated:
-            found.append(op)
-    return found
+
+    def known(op: str) -> bool:
+        return domain == contrib_makers.DOMAIN or (defs.has(op, opset, domain) and not defs.get_schema(op, opset, domain).deprecated)
+
+    return [op for maker_domain, op in sorted(MAKERS) if maker_domain == domain and (not chosen or op in chosen) and known(op)]
 
 
 @functools.lru_cache
@@ -104,8 +119,8 @@ def choices_of_domain(chosen: frozenset[str]) -> list[str]:
     return [domain for domain, op in sorted(MAKERS) if not chosen or op in chosen]
 
 
-def batch_of(seed: int, chosen: frozenset[str], bad: bool) -> list[Case]:
-    """Cases of one opset: half of the batches are of the newest."""
+def batch_of(seed: int, chosen: frozenset[str], mode: str) -> list[Case]:
+    """Cases of one opset, optimised alike: half of the batches are of the newest."""
     choices = Choices(seed)
     # Domains in proportion to their operators.
     domain = choices_of_domain(chosen)[choices.below(len(choices_of_domain(chosen)))]
@@ -114,8 +129,9 @@ def batch_of(seed: int, chosen: frozenset[str], bad: bool) -> list[Case]:
     names = names_of(domain, opset, chosen)
     cases = []
     for i in range(BATCH if names else 0):
-        case = make_case(names[choices.below(len(names))], domain, opset, seed * 1000 + i, bad=bad)
+        case = make_case(names[choices.below(len(names))], domain, opset, seed * 1000 + i, mode=mode)
         if case is not None:
+            case.optimised = seed % 3 != 0
             cases.append(case)
     return cases
 
@@ -124,10 +140,25 @@ def missing(result: Result) -> bool:
     return any(text in result.error for text in _MISSING)
 
 
+def is_float8(value) -> bool:
+    return isinstance(value, np.ndarray) and value.dtype.name.startswith("float8")
+
+
+def is_bytes(value) -> bool:
+    return isinstance(value, np.ndarray) and value.dtype == np.uint8
+
+
 def compared(case: Case, ours: list, theirs: list, judge_name: str) -> str:
     if case.is_random:
         return same_distributions(ours, theirs)
-    return all_same(ours, theirs, case.tolerance, any_float=judge_name == "reference")
+    if case.compared is not None:
+        try:
+            ours, theirs = case.compared(ours), case.compared(theirs)
+        except (AssertionError, IndexError) as error:
+            return f"not the shapes of the operator's definition {error}"
+    if judge_name == "onnxruntime":  # its binding gives floats of 8 bits as bytes
+        ours = [a.view(np.uint8) if is_float8(a) and is_bytes(b) else a for a, b in zip(ours, theirs)]
+    return all_same(ours, theirs, case.tolerance, any_float=judge_name == "reference", steps=case.steps)
 
 
 def judge(case: Case, ours: Result, theirs: Result) -> tuple[str, str]:
@@ -135,6 +166,8 @@ def judge(case: Case, ours: Result, theirs: Result) -> tuple[str, str]:
     agree = ours.outputs is not None and theirs.outputs is not None and not compared(case, ours.outputs, theirs.outputs, "onnxruntime")
     if agree and case.seed % reference_every != 0:
         return "same", ""
+    if case.changes and ours.outputs is None and theirs.outputs is None:
+        return "error everywhere", ""
     reference = reference_run(case)
     judges = {"onnxruntime": theirs, "reference": reference}
     given = {name: r.outputs for name, r in judges.items() if r.outputs is not None}
@@ -145,7 +178,8 @@ def judge(case: Case, ours: Result, theirs: Result) -> tuple[str, str]:
     if not given:
         why = "; ".join(f"{name}: {r.error[:200]}" for name, r in judges.items())
         refusing = [name for name, r in judges.items() if not missing(r) and heard(case, name)]
-        return ("accepted" if len(refusing) == 2 else "unjudged"), why
+        asked = ["onnxruntime"] if case.domain == contrib_makers.DOMAIN else list(judges)  # the reference has none of those
+        return ("accepted" if all(name in refusing for name in asked) else "unjudged"), why
     # The reference is free in the widths of floats that it returns.
     against = {name: compared(case, ours.outputs, outputs, name) for name, outputs in given.items()}
     if any(against.values()) and can_widen(case):
@@ -165,27 +199,29 @@ def judge(case: Case, ours: Result, theirs: Result) -> tuple[str, str]:
     return ("disputed" if not all(against.values()) else "wrong"), differing
 
 
-def run_batch(cases: Sequence[Case], bad: bool) -> Tally:
+def run_batch(cases: Sequence[Case], mode: str) -> Tally:
     tally = Tally()
     if not cases:
         return tally
-    if bad:  # the question is whether the process lives
+    if mode == "bad":  # the question is whether the process lives
         tally.verdicts.update("error" if treadle_run([case])[0].outputs is None else "value" for case in cases)
         return tally
-    mine = treadle_run(cases)
-    theirs = onnxruntime_run(cases)
+    together = [cases] if mode == "plain" else [[case] for case in cases]  # a case that is refused costs all of its batch another run
+    mine = [result for some in together for result in treadle_run(some)]
+    theirs = [result for some in together for result in onnxruntime_run(some)]
     for case, ours, other in zip(cases, mine, theirs):
         verdict, text = judge(case, ours, other)
         tally.verdicts[verdict] += 1
         tally.ops[case.op] += 1
         if verdict in ("wrong", "disputed", "refused", "accepted", "lacking"):
+            case.compared = None  # a function, which no pipe takes
             tally.findings.append(Finding(verdict, case, text))
     return tally
 
 
-def worker(seeds: Iterable[int], chosen: frozenset[str], bad: bool, results, until: float) -> None:
+def worker(seeds: Iterable[int], chosen: frozenset[str], mode: str, results, until: float) -> None:
     """Runs batches; says which one before it begins, so that the parent knows what killed a child."""
-    if bad:
+    if mode != "plain":
         limit_memory()
     for seed in seeds:
         if time.time() > until:
@@ -193,7 +229,7 @@ def worker(seeds: Iterable[int], chosen: frozenset[str], bad: bool, results, unt
         results.send(("begin", seed))
         try:
             known = set(no_kernel)
-            results.send(("done", (run_batch(batch_of(seed, chosen, bad), bad), no_kernel - known)))
+            results.send(("done", (run_batch(batch_of(seed, chosen, mode), mode), no_kernel - known)))
         except Exception:
             results.send(("broken", f"batch {seed}\n{traceback.format_exc()}"))
     results.send(("end", None))
@@ -220,22 +256,22 @@ def dies(run: Callable[[Sequence[Case]], list[Result]], cases: Sequence[Case]) -
     return f"exit status {child.exitcode}" if child.exitcode else ""
 
 
-def crash_of(seed: int, chosen: frozenset[str], bad: bool) -> list[Finding]:
+def crash_of(seed: int, chosen: frozenset[str], mode: str) -> list[Finding]:
     """The cases of a batch that kill a process: Treadle's, alone and together. Nothing if a judge died."""
-    cases = batch_of(seed, chosen, bad)
+    cases = batch_of(seed, chosen, mode)
     found = [Finding("crashed", case, how) for case in cases if (how := dies(treadle_run, [case]))]
-    if not found and not bad and (how := dies(treadle_run, cases)):
+    if not found and mode == "plain" and (how := dies(treadle_run, cases)):
         found.append(Finding("crashed", cases[0], f"the whole batch {seed}: {how}"))
     return found
 
 
-def fuzz(seeds: range, chosen: frozenset[str] = frozenset(), bad: bool = False, seconds: float = 1e9) -> Tally:
+def fuzz(seeds: range, chosen: frozenset[str] = frozenset(), mode: str = "plain", seconds: float = 1e9) -> Tally:
     """Runs the batches of these seeds in a child; a new one takes over where one dies."""
     tally, done, until = Tally(), seeds.start, time.time() + seconds
     context = multiprocessing.get_context("fork")
     while done < seeds.stop and time.time() < until:
         receiver, sender = context.Pipe(False)
-        child = context.Process(target=worker, args=(range(done, seeds.stop), chosen, bad, sender, until))
+        child = context.Process(target=worker, args=(range(done, seeds.stop), chosen, mode, sender, until))
         child.start()
         sender.close()
         ended = False
@@ -255,7 +291,7 @@ def fuzz(seeds: range, chosen: frozenset[str] = frozenset(), bad: bool = False, 
                 else:
                     ended = True
         except EOFError:
-            found = crash_of(done, chosen, bad)
+            found = crash_of(done, chosen, mode)
             tally.verdicts["crashed" if found else "a judge died"] += max(1, len(found))
             tally.findings += found
             done += 1
@@ -269,7 +305,7 @@ def verdict_of(case: Case) -> tuple[str, str]:
     return judge(case, treadle_run([case])[0], onnxruntime_run([case])[0])
 
 
-def shrunk(finding: Finding) -> Finding:
+def shrunk(finding: Finding, mode: str = "plain") -> Finding:
     """The same failure of the fewest and smallest choices: each is tried at 0, halved, and one less."""
     best, choices = finding, list(finding.case.choices)
     improved = True
@@ -280,9 +316,10 @@ def shrunk(finding: Finding) -> Finding:
                 if not 0 <= smaller < choices[i]:
                     continue
                 attempt = [*choices[:i], smaller, *choices[i + 1 :]]
-                case = make_case(best.case.op, best.case.domain, best.case.opset, 0, attempt)
+                case = make_case(best.case.op, best.case.domain, best.case.opset, finding.case.seed, attempt, mode)
                 if case is None:
                     continue
+                case.optimised = finding.case.optimised
                 verdict, text = verdict_of(case)
                 if verdict == finding.verdict:
                     best, choices, improved = Finding(verdict, case, text), case.choices, True
@@ -292,14 +329,14 @@ def shrunk(finding: Finding) -> Finding:
     return best
 
 
-def report(tally: Tally, shrink: bool, per_group: int) -> None:
+def report(tally: Tally, shrink: bool, per_group: int, mode: str) -> None:
     groups = collections.defaultdict(list)
     for finding in tally.findings:
         groups[finding.verdict, finding.case.op].append(finding)
     for (verdict, op), found in sorted(groups.items()):
         print(f"\n{verdict} {op}: {len(found)}")
         for finding in found[:per_group]:
-            best = shrunk(finding) if shrink and verdict != "crashed" else finding
+            best = shrunk(finding, mode) if shrink and verdict != "crashed" else finding
             print(f"  {best.case} seed {finding.case.seed}\n    {best.text}")
             if sum(x.size for x in best.case.arrays()) <= 24:
                 print("    " + "; ".join(str(x.tolist()) for x in best.case.arrays()))
@@ -313,7 +350,8 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0, help="of the first batch")
     parser.add_argument("--seconds", type=float, default=1e9)
     parser.add_argument("--ops", default="", help="only these operators, separated by commas")
-    parser.add_argument("--bad", action="store_true", help="broken cases: the process has to survive them")
+    parser.add_argument("--vary", action="store_const", dest="mode", const="vary", default="plain", help="cases changed within the operators' contracts")
+    parser.add_argument("--bad", action="store_const", dest="mode", const="bad", help="broken cases: the process has to survive them")
     parser.add_argument("--shrink", action="store_true", help="show failing cases in their smallest form")
     parser.add_argument("--show", type=int, default=2, help="cases shown of each operator and verdict")
     parser.add_argument("--reference", type=int, default=reference_every, metavar="N", help="ask the reference about one in N of the cases on which onnxruntime agrees")
@@ -321,8 +359,8 @@ def main() -> int:
     reference_every = options.reference
     chosen = frozenset(options.ops.split(",")) - {""}
     started = time.time()
-    tally = fuzz(range(options.seed, options.seed + -(-options.cases // BATCH)), chosen, options.bad, options.seconds)
-    report(tally, options.shrink, options.show)
+    tally = fuzz(range(options.seed, options.seed + -(-options.cases // BATCH)), chosen, options.mode, options.seconds)
+    report(tally, options.shrink, options.show, options.mode)
     print(f"{time.time() - started:.0f} s")
     return 1 if any(f.verdict in ("wrong", "disputed", "refused", "accepted", "crashed") for f in tally.findings) else 0
 

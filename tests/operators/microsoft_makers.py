@@ -15,16 +15,17 @@ SINGLE = {"CropAndResize", "RotaryEmbedding"}  # which have no float64
 
 
 class MicrosoftDraft(Draft):
-    """All floats are float64, without edge values."""
+    """All floats are of one dtype, without edge values."""
 
-    def __init__(self, name: str, choices: Choices, opset: int) -> None:
+    def __init__(self, name: str, choices: Choices, opset: int, floats: Any = np.float64) -> None:
         schema = SimpleNamespace(name=name, domain=DOMAIN, since_version=1, min_output=1, type_constraints=[], attributes={}, inputs=[])
         super().__init__(schema, choices, opset)  # type: ignore[arg-type]
         self.edges = False
+        self.floats = np.float32 if name in SINGLE else floats
 
     def put(self, *shape: int, low: float = -2, high: float = 2) -> np.ndarray:
         values = np.random.default_rng(self.below(1 << 16)).uniform(low, high, shape)
-        return self.add(np.asarray(values, np.float32 if self.schema.name in SINGLE else np.float64))
+        return self.add(np.asarray(values, self.floats))
 
     def put_or_none(self, *shape: int, chance: float = 0.5, low: float = -2, high: float = 2) -> None:
         if self.flip(chance):
