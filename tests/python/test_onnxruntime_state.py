@@ -418,6 +418,7 @@ def schemas():
 OTHER_COUNTS = {
     "::CausalConvWithState", "::LinearAttention", "com.microsoft::CausalConvWithState", "com.microsoft::QEmbedLayerNormalization",
     "com.microsoft::QLinearConcat", "com.microsoft::QLinearGlobalAveragePool", "com.microsoft::QLinearSoftmax", "com.microsoft::QLinearWhere",
+    "com.microsoft::VarlenCausalConvWithState",
 }
 OTHER_ATTRIBUTES = {
     "ai.onnx.ml::LabelEncoder", "com.microsoft::DequantizeLinear", "com.microsoft::QuantizeLinear",
