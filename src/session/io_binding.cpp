@@ -5,6 +5,7 @@
 
 #include "core/writable.h"
 #include "session/session_impl.h"
+#include "session/sparse_outputs.h"
 #include "treadle/error.h"
 
 namespace treadle {
@@ -123,7 +124,9 @@ void IoBinding::clear_outputs() {
 
 std::vector<Datum> IoBinding::outputs() const {
   if (!impl_->chosen.executable || impl_->results.empty()) return {};
-  return in_order_of(impl_->fetched, *impl_->chosen.executable, impl_->results);
+  std::vector<Datum> ordered = in_order_of(impl_->fetched, *impl_->chosen.executable, impl_->results);
+  make_sparse(impl_->session->sparse_outputs, impl_->fetched, ordered);
+  return ordered;
 }
 
 std::vector<std::string> IoBinding::output_names() const {

@@ -7,6 +7,7 @@
 #include "exec/run/feed_binder.h"
 #include "session/run_names.h"
 #include "session/session_impl.h"
+#include "session/sparse_outputs.h"
 #include "treadle/error.h"
 
 namespace treadle {
@@ -62,7 +63,10 @@ std::vector<Datum> Session::run(const std::map<std::string, Datum>& feeds, std::
   const ChosenProgram chosen = impl_->choose_program({.outputs = outputs, .options = options}, RunFeeds(feeds, options));
   std::vector<Datum> results(chosen.executable->output_names.size());
   impl_->execute(chosen.executable, chosen.feeds, results, {.options = options, .monitor = chosen.monitor, .compiled = chosen.compiled});
-  return in_order_of(outputs, *chosen.executable, std::move(results));
+  std::vector<Datum> ordered = in_order_of(outputs, *chosen.executable, std::move(results));
+  if (!impl_->sparse_outputs.empty())
+    make_sparse(impl_->sparse_outputs, outputs.empty() ? std::span<const std::string>(chosen.executable->output_names) : outputs, ordered);
+  return ordered;
 }
 
 std::future<std::vector<Datum>> Session::run_async(std::map<std::string, Datum> feeds, std::vector<std::string> outputs) const {

@@ -22,6 +22,7 @@
 #include "session/options.h"
 #include "session/run_names.h"
 #include "session/session_impl.h"
+#include "session/sparse_outputs.h"
 #include "session/support.h"
 #include "treadle/error.h"
 
@@ -206,6 +207,7 @@ Session::Impl::Impl(const Model& source, const SessionOptions& session_options) 
   if (source.impl().compiled) names_no_passes = "a compiled model holds the optimised graph only";
   making(name, [&] { make(); });
   if (own_profiling) Recorder::of_process().record(records.initialization, RecordKind::compile, start, read_ticks());
+  sparse_outputs = treadle::sparse_outputs(model);
   for (const std::string& input : main->input_names) known_inputs.emplace(input, known_inputs.size());
   for (const ValueInfo& info : model.overridable_initializers()) known_inputs.emplace(info.name, known_inputs.size());
   keep_limits([this] { trim(); });

@@ -7,6 +7,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <span>
 #include <string>
 #include <unordered_map>
@@ -141,6 +142,7 @@ struct Session::Impl : Runtime {
   std::vector<MemoryCharge> weight_charges;
   std::shared_ptr<const Executable> main;
   std::unordered_map<std::string, size_t> known_inputs;  // inputs and overridable initializers
+  std::set<std::string> sparse_outputs;                  // that the model declares so
 
   // Other sets of feeds and fetches, most recent first.
   static constexpr size_t kMaxExecutables = 8;
