@@ -6,6 +6,7 @@
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
@@ -219,9 +220,10 @@ struct OrtSessionOptions {
   int log_severity_level = -1, log_verbosity_level = 0;
   EpSelectionDelegate select_devices = nullptr;  // null: the CPU, without asking
   void* select_devices_state = nullptr;
-  bool mem_pattern = true, cpu_mem_arena = true, per_session_threads = true, load_cancelled = false;
-  std::map<std::string, std::shared_ptr<treadle::Storage>> external_files;  // instead of what lies beside the model
-  std::map<std::string, treadle::Tensor> external_values;                   // instead of what external initializers name
+  bool mem_pattern = true, cpu_mem_arena = true, per_session_threads = true;
+  std::shared_ptr<std::atomic<bool>> load_cancelled = std::make_shared<std::atomic<bool>>(false);  // of copies, too: set at any time
+  std::map<std::string, std::shared_ptr<treadle::Storage>> external_files;                         // instead of what lies beside the model
+  std::map<std::string, treadle::Tensor> external_values;  // instead of what external initializers name
   OrtThreads threads;
   std::vector<std::shared_ptr<struct OrtCustomOpDomain>> custom_op_domains;
 };
@@ -374,6 +376,13 @@ const OrtEpDevice& cpu_device();
 
 /// Those of a client that gives none.
 const OrtSessionOptions& default_session_options();
+/// Whether there is such a GraphOptimizationLevel.
+bool is_level(int64_t level);
+/// With ORT_LOAD_CONFIG_FROM_MODEL=1: what the model's metadata says of the session. @throws StatusError for what it says wrongly
+void apply_model_config(const ModelMetadata& metadata, SessionOptions& options);
+
+/// @throws what ONNX Runtime's status is for bytes that are no model: StatusError, or the error itself
+[[noreturn]] void refuse_model(const Error& error);
 /// Makes the session and says what its model has. @throws Error, StatusError
 void begin_session(OrtSession& session, const OrtEnv& environment, const OrtSessionOptions& options, const Model& model);
 
@@ -452,6 +461,8 @@ std::unique_ptr<OrtTypeInfo> type_of(const ValueInfo& info);
 std::unique_ptr<OrtTypeInfo> type_of(const Datum& datum);
 OrtTensorTypeAndShapeInfo tensor_type(DType dtype, const Shape& shape);
 
+/// Of a value of another kind than is asked for: the statuses that ONNX Runtime has.
+[[noreturn]] void refuse_kind(const Datum& datum, const std::string& expected);
 /// @param memory  null: ours
 OrtValue* new_value(Datum datum, const OrtMemoryInfo* memory = nullptr);
 /// A tensor that the client may write to and keep: a copy where its memory is somebody else's too (a feed, a weight).

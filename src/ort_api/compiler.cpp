@@ -39,7 +39,8 @@ using Options = OrtModelCompilationOptions;
 // Beside the input, with "_ctx" in its name: where ONNX Runtime writes if nobody says.
 std::string output_path(const Options& options) {
   if (!options.output_path.empty()) return options.output_path;
-  if (options.input_path.empty()) throw Error(ErrorCode::invalid_argument, "neither an output nor a path of the input is given");
+  if (options.input_path.empty())
+    throw StatusError(ORT_FAIL, "compiling a model from bytes needs a valid location (e.g., file or buffer) for the output model");
   const fs::path input(options.input_path);
   return (input.parent_path() / (input.stem().string() + "_ctx.onnx")).string();
 }
@@ -50,16 +51,25 @@ std::string data_file_beside(const std::string& model, const fs::path& given) {
 }
 
 void check_options(const Options& options) {
-  if (!options.load) throw Error(ErrorCode::invalid_argument, "no input model is given");
+  if (!options.load)
+    throw Error(ErrorCode::invalid_argument, "Input model to compile must be specified via file path, memory buffer, or OrtModel");
+  if (!options.input_path.empty() && !fs::exists(options.input_path))
+    throw Error(ErrorCode::invalid_argument, "Input model path does not exist: \"" + options.input_path + "\"");
   if ((options.flags & kErrorIfNothingCompiled) != 0)
-    throw Error(ErrorCode::invalid_argument, "no node was compiled: the CPU runs ONNX's nodes as they are");
+    throw StatusError(
+        ORT_FAIL,
+        "Unable to compile any nodes. Check that the session EPs support compilation and can execute at least one subgraph in "
+        "the model. The CPU runs ONNX's nodes as they are");
   const bool to_file = options.buffer == nullptr && options.write == nullptr;
   if (!to_file && !options.data_file.empty())
     throw Error(ErrorCode::invalid_argument, "a file of initializers goes with an output file, not with a buffer or a function");
   if (options.locate != nullptr && !options.data_file.empty())
     throw Error(ErrorCode::invalid_argument, "initializers go to a file, or where a function says, not both");
   if (to_file && (options.flags & kErrorIfOutputExists) != 0 && fs::exists(output_path(options)))
-    throw Error(ErrorCode::invalid_argument, "the file " + output_path(options) + " exists already");
+    throw StatusError(ORT_FAIL, "Failed to generate EP context model since the file '" + output_path(options) + "' exists already.");
+  if (std::error_code ignored;
+      to_file && !fs::exists(fs::path(output_path(options)).parent_path(), ignored) && fs::path(output_path(options)).has_parent_path())
+    throw Error(ErrorCode::invalid_argument, "open file \"" + output_path(options) + "\" failed: No such file or directory");
 }
 
 // Asks the client's function.
@@ -106,11 +116,7 @@ void compile(const OrtEnv& environment, const Options& options) {
     return;
   }
   if (options.write != nullptr) {
-    if (OrtStatus* status = options.write(options.write_state, bytes.data(), bytes.size()); status != nullptr) {
-      const std::string message = status->message;
-      delete status;
-      throw Error(ErrorCode::io_error, "the function that takes the model failed: " + message);
-    }
+    check(options.write(options.write_state, bytes.data(), bytes.size()));
     return;
   }
   void* memory = allocate(options.allocator, bytes.size());
@@ -119,18 +125,35 @@ void compile(const OrtEnv& environment, const Options& options) {
   *options.buffer_size = bytes.size();
 }
 
+const char* filled(const char* text, const char* otherwise) {
+  if (text == nullptr || *text == '\0') throw Error(ErrorCode::invalid_argument, otherwise);
+  return text;
+}
+
+template <typename Read>
+Model readable(Read&& read) {
+  try {
+    return read();
+  } catch (const Error& error) {
+    refuse_model(error);
+  }
+}
+
 void add_inputs(OrtCompileApi& table) {
   table.ModelCompilationOptions_SetInputModelPath = [](Options* options, const char* path) {
     return guarded([&] {
       Options& given = required(options, "options");
-      given.input_path = chars_of(path, "input_model_path");
-      given.load = [path = given.input_path] { return Model::load(path); };
+      given.input_path = filled(path, "Invalid input model: path string is empty");
+      given.load = [file = given.input_path] { return readable([&] { return Model::load(file); }); };
     });
   };
   table.ModelCompilationOptions_SetInputModelFromBuffer = [](Options* options, const void* data, size_t size) {
     return guarded([&] {
-      const auto* bytes = &required(static_cast<const std::byte*>(data), "input_model_data");
-      required(options, "options").load = [bytes, size] { return Model::from_bytes({bytes, size}); };
+      if (data == nullptr) throw Error(ErrorCode::invalid_argument, "Invalid input model: data pointer is null");
+      if (size == 0) throw Error(ErrorCode::invalid_argument, "Invalid input model: data size is 0");
+      required(options, "options").load = [data, size] {
+        return readable([&] { return Model::from_bytes({static_cast<const std::byte*>(data), size}); });
+      };
       options->input_path.clear();
     });
   };
@@ -144,25 +167,27 @@ void add_inputs(OrtCompileApi& table) {
 
 void add_outputs(OrtCompileApi& table) {
   table.ModelCompilationOptions_SetOutputModelPath = [](Options* options, const char* path) {
-    return guarded([&] { required(options, "options").output_path = chars_of(path, "output_model_path"); });
+    return guarded([&] { required(options, "options").output_path = filled(path, "Invalid output model path: path is empty"); });
   };
   table.ModelCompilationOptions_SetOutputModelExternalInitializersFile = [](Options* options, const char* path, size_t threshold_bytes) {
     return guarded([&] {
-      required(options, "options").data_file = chars_of(path, "external_initializers_file_path");
+      required(options, "options").data_file = filled(path, "Invalid external initializer file: path is empty");
       options->data_threshold_bytes = threshold_bytes;
     });
   };
   table.ModelCompilationOptions_SetOutputModelBuffer = [](Options* options, OrtAllocator* allocator, void** buffer, size_t* size) {
     return guarded([&] {
       Options& given = required(options, "options");
-      given.allocator = &required(allocator, "allocator");
+      if (allocator == nullptr)
+        throw Error(ErrorCode::invalid_argument, "Invalid allocator for output model buffer: allocator pointer is null");
+      given.allocator = allocator;
       given.buffer = &required(buffer, "output_model_buffer_ptr");
       given.buffer_size = &required(size, "output_model_buffer_size_ptr");
     });
   };
   table.ModelCompilationOptions_SetOutputModelWriteFunc = [](Options* options, OrtWriteBufferFunc write, void* state) {
     return guarded([&] {
-      if (write == nullptr) throw Error(ErrorCode::invalid_argument, "write_func is null");
+      if (write == nullptr) throw Error(ErrorCode::invalid_argument, "OrtWriteBufferFunc function for output model is null");
       required(options, "options").write = write;
       options->write_state = state;
     });
@@ -170,7 +195,7 @@ void add_outputs(OrtCompileApi& table) {
   table.ModelCompilationOptions_SetOutputModelGetInitializerLocationFunc = [](Options* options, OrtGetInitializerLocationFunc locate,
                                                                               void* state) {
     return guarded([&] {
-      if (locate == nullptr) throw Error(ErrorCode::invalid_argument, "get_initializer_location_func is null");
+      if (locate == nullptr) throw Error(ErrorCode::invalid_argument, "OrtGetInitializerLocationFunc function for output model is null");
       required(options, "options").locate = locate;
       options->locate_state = state;
     });
@@ -180,16 +205,24 @@ void add_outputs(OrtCompileApi& table) {
 void add_settings(OrtCompileApi& table) {
   // There is no context of an execution provider that these could be about.
   table.ModelCompilationOptions_SetEpContextEmbedMode = [](Options*, bool) -> OrtStatus* { return nullptr; };
-  table.ModelCompilationOptions_SetEpContextBinaryInformation = [](Options*, const char*, const char*) -> OrtStatus* { return nullptr; };
-  table.ModelCompilationOptions_SetFlags = [](Options* options, uint32_t flags) {
+  table.ModelCompilationOptions_SetEpContextBinaryInformation = [](Options*, const char* folder, const char* name) {
     return guarded([&] {
-      if ((flags & ~(kErrorIfNothingCompiled | kErrorIfOutputExists)) != 0)
-        throw Error(ErrorCode::invalid_argument, "flags " + std::to_string(flags) + ", of which some are not known");
-      required(options, "options").flags = flags;
+      if (!fs::is_directory(filled(folder, "Invalid output directory: path is empty")))
+        throw Error(ErrorCode::invalid_argument, std::string("output_dir is not a valid directory: ") + folder);
+      filled(name, "Invalid model name: it is empty");
     });
   };
+  table.ModelCompilationOptions_SetFlags = [](Options* options, uint32_t flags) {
+    return guarded([&] { required(options, "options").flags = flags; });
+  };
   table.ModelCompilationOptions_SetGraphOptimizationLevel = [](Options* options, OrtOptimizationLevel level) {
-    return guarded([&] { required(options, "options").level = static_cast<GraphOptimizationLevel>(level); });
+    return guarded([&] {
+      if (!is_level(level))
+        throw Error(ErrorCode::invalid_argument, "graph_optimization_level with value " + std::to_string(level) +
+                                                     " is invalid. Valid values are: ORT_DISABLE_ALL (0), ORT_ENABLE_BASIC (1), "
+                                                     "ORT_ENABLE_EXTENDED (2), ORT_ENABLE_LAYOUT (3), and ORT_ENABLE_ALL (99).");
+      required(options, "options").level = static_cast<GraphOptimizationLevel>(level);
+    });
   };
 }
 
@@ -201,7 +234,7 @@ void add_compiler(OrtApi& table) {
       OrtCompileApi made{};
       made.ReleaseModelCompilationOptions = [](Options* options) { delete options; };
       made.CreateModelCompilationOptionsFromSessionOptions = [](const OrtEnv*, const OrtSessionOptions* session, Options** out) {
-        return guarded([&] { required(out, "out") = new Options{.session = required(session, "session_options")}; });
+        return guarded([&] { required(out, "out") = new Options{.session = required(session, "The session_options argument")}; });
       };
       made.CompileModel = [](const OrtEnv* environment, const Options* options) {
         return guarded([&] { compile(required(environment, "env"), required(options, "model_options")); });

@@ -42,11 +42,38 @@ Operands operands_of(const OrtCustomOp& op) {
     if (kind == kRequired) made.min_inputs = i + 1;
     if (kind != kVariadic) continue;
     made.max_inputs = -1;
-    made.min_inputs = i + (op.version >= kWithVariadic && op.GetVariadicInputMinArity ? op.GetVariadicInputMinArity(&op) : 1);
+    made.min_inputs = i + std::max(0, op.version >= kWithVariadic && op.GetVariadicInputMinArity ? op.GetVariadicInputMinArity(&op) : 1);
   }
   made.num_outputs = static_cast<int>(op.GetOutputTypeCount(&op));
   if (has_variadic_outputs(op)) made.num_outputs += kMostVariadicOutputs - 1;
   return made;
+}
+
+// @throws StatusError for a variadic operand that is not the last
+void check_operands(const OrtCustomOp& op) {
+  if (op.version < kWithCharacteristics) return;
+  auto check_last = [](size_t count, const char* what, auto&& kind) {
+    for (size_t i = 0; i + 1 < count; ++i)
+      if (kind(i) == kVariadic)
+        throw StatusError(ORT_FAIL, std::string("Only the last ") + what + " to a custom op may be marked variadic.");
+  };
+  check_last(op.GetInputTypeCount(&op), "input", [&](size_t i) { return input_kind(op, i); });
+  if (op.GetOutputCharacteristic)
+    check_last(op.GetOutputTypeCount(&op), "output", [&](size_t i) { return op.GetOutputCharacteristic(&op, i); });
+}
+
+// @throws StatusError where operands of one type have several
+void check_homogeneous(const OrtCustomOp& op, const treadle_node& node) {
+  const size_t declared = op.GetInputTypeCount(&op);
+  if (declared == 0 || input_kind(op, declared - 1) != kVariadic || op.version < kWithVariadic || !op.GetVariadicInputHomogeneity ||
+      op.GetVariadicInputHomogeneity(&op) == 0)
+    return;
+  for (size_t i = declared; i < node.input_types.size(); ++i) {
+    const DType first = node.input_types[declared - 1].dtype, other = node.input_types[i].dtype;
+    if (first != DType::undefined && other != DType::undefined && first != other)
+      throw StatusError(ORT_FAIL, std::string("Type Error: the variadic inputs of ") + op.GetName(&op) + " are bound to different types (" +
+                                      std::string(name_of(first)) + " and " + std::string(name_of(other)) + ")");
+  }
 }
 
 // The operators of one name, the newest first.
@@ -99,10 +126,22 @@ const OrtCustomOp& chosen(const Group& group, const treadle_node& node) {
   throw Error(ErrorCode::not_implemented, "no custom operator " + group.domain + ":" + group.name + " takes these inputs");
 }
 
+// Of an input that may have any; undefined for others.
+DType free_dtype(const OrtCustomOp& op, const treadle_node& node, size_t index) {
+  const size_t declared = op.GetInputTypeCount(&op);
+  if (index >= node.input_types.size() || declared == 0) return DType::undefined;
+  const bool is_free = dtype_of(op.GetInputType(&op, std::min(index, declared - 1))) == DType::undefined;
+  return is_free ? node.input_types[index].dtype : DType::undefined;
+}
+
+// An output of any dtype has that of the input of any dtype at its place, or else of the first one.
 DType output_dtype(const OrtCustomOp& op, const treadle_node& node, size_t index) {
   const size_t declared = op.GetOutputTypeCount(&op);
-  const auto said = dtype_of(op.GetOutputType(&op, std::min(index, declared - 1)));
-  return said != DType::undefined ? said : index < node.output_types.size() ? node.output_types[index].dtype : DType::undefined;
+  DType said = dtype_of(op.GetOutputType(&op, std::min(index, declared - 1)));
+  if (said == DType::undefined && index < node.output_types.size()) said = node.output_types[index].dtype;
+  if (said == DType::undefined) said = free_dtype(op, node, index);
+  for (size_t i = 0; said == DType::undefined && i < node.input_types.size(); ++i) said = free_dtype(op, node, i);
+  return said;
 }
 
 std::unique_ptr<OrtTensorTypeAndShapeInfo> info_of(const Type& type) {
@@ -111,18 +150,24 @@ std::unique_ptr<OrtTensorTypeAndShapeInfo> info_of(const Type& type) {
   made->has_shape = type.has_rank();
   for (int axis = 0; type.has_rank() && axis < type.rank(); ++axis) {
     const Dim& dim = (*type.shape)[static_cast<size_t>(axis)];
+    // Those that inference makes up are called "…#N".
+    const bool is_symbol = !dim.is_const() && dim.expr()->kind == Expr::Kind::symbol && dim.expr()->symbol.find('#') == std::string::npos;
     made->dims.push_back(dim.is_const() ? dim.value() : -1);
-    made->symbols.emplace_back();
+    made->symbols.emplace_back(is_symbol ? dim.expr()->symbol : std::string());
   }
   return made;
 }
 
 void infer(const Group& group, const treadle_node& node, treadle_value_type* outputs) {
   const OrtCustomOp& op = chosen(group, node);
+  check_homogeneous(op, node);
   OrtShapeInferContext context{node, {}, {}, {}};
   for (const Type& type : node.input_types) context.inputs.push_back(info_of(type));
   context.outputs.resize(node.node->outputs.size());
-  if (op.version >= kWithShapes && op.InferOutputShapeFn) check(op.InferOutputShapeFn(&op, &context));
+  // As in ONNX Runtime, an operator that fails to tell shapes tells none.
+  if (op.version >= kWithShapes && op.InferOutputShapeFn)
+    if (OrtStatus* failed = op.InferOutputShapeFn(&op, &context); failed != nullptr) api().ReleaseStatus(failed), context.outputs.clear();
+  context.outputs.resize(node.node->outputs.size());
   for (size_t i = 0; i < context.outputs.size(); ++i) {
     outputs[i].dtype = static_cast<int>(output_dtype(op, node, i));
     const OrtTensorTypeAndShapeInfo* said = context.outputs[i].get();
@@ -158,10 +203,18 @@ struct Kernel {
     OrtKernelContext context{call, {}, {}, {}, output_dtypes};
     context.inputs.resize(call.inputs.size());
     context.outputs.resize(call.outputs.size());
-    if (op.version >= kWithStatus && op.KernelComputeV2)
+    if (op.version < kWithStatus || !op.KernelComputeV2) return op.KernelCompute(kernel, &context);
+    try {
       check(op.KernelComputeV2(kernel, &context));
-    else
-      op.KernelCompute(kernel, &context);
+    } catch (const StatusError& error) {
+      const Node& node = *info.node.node;
+      const ErrorCode code = error.code == ORT_INVALID_ARGUMENT  ? ErrorCode::invalid_argument
+                             : error.code == ORT_NOT_IMPLEMENTED ? ErrorCode::not_implemented
+                                                                 : ErrorCode::io_error;  // FAIL
+      call.failure = std::make_exception_ptr(Error(code, "Non-zero status code returned while running " + node.op_type + " node. Name:'" +
+                                                             node.name + "' Status Message: " + error.what()));
+      throw;
+    }
   }
 };
 
@@ -220,6 +273,7 @@ struct Registered {
   }
 
   void add(const std::string& domain, const OrtCustomOp& op) {
+    check_operands(op);
     const std::string name = op.GetName(&op);
     std::vector<std::unique_ptr<Group>>& versions = groups[{domain, name}];
     auto group = std::make_unique<Group>(Group{domain, name, {&op}});
@@ -255,7 +309,9 @@ OrtStatus* register_library(OrtSessionOptions* options, const char* path, void**
 void register_operators(const OrtSessionOptions& options) {
   Registered& all = Registered::get();
   std::lock_guard lock(all.mutex);
+  std::set<std::string> names;
   for (const auto& domain : options.custom_op_domains) {
+    if (!names.insert(domain->name).second) throw StatusError(ORT_FAIL, "Domain already set in registry: \"" + domain->name + "\"");
     if (!domain->self)  // and its operators may be gone
       throw Error(ErrorCode::invalid_argument,
                   "the custom operators' domain \"" + domain->name + "\", which the options have, is released");

@@ -128,8 +128,9 @@ void add_assignment(OrtApi& table) {
     return guarded([&] {
       const OrtEpAssignedSubgraph* assigned = required(session, "session").assigned.get();
       if (assigned == nullptr)
-        throw Error(ErrorCode::internal,
-                    "the session keeps no assignment of its nodes: its config entry session.record_ep_graph_assignment_info has to be 1");
+        throw StatusError(ORT_FAIL,
+                          "Session configuration entry 'session.record_ep_graph_assignment_info' must be set to \"1\" to retrieve EP "
+                          "graph assignment information.");
       required(out, "ep_subgraphs") = &assigned->self;
       required(count, "num_ep_subgraphs") = 1;
     });

@@ -3,6 +3,7 @@
 #include <map>
 #include <mutex>
 
+#include "graph/custom_ops.h"
 #include "graph/op_def.h"
 #include "ort_api/editor_api.h"
 #include "session/model.h"
@@ -131,6 +132,11 @@ OrtStatus* create(const OrtKernelInfo* info, const char* name, const char* domai
     if (version < 1 || (newest > 0 && version > newest))
       throw Error(ErrorCode::invalid_argument, "the operator " + made->node.op_type + " in version " + std::to_string(version) +
                                                    "; the domain \"" + made->node.domain + "\" has 1 to " + std::to_string(newest));
+    // What the operator has not is of no meaning.
+    std::erase_if(made->node.attributes, [&](const OrtOpAttr& given) {
+      return std::none_of(op->attributes.begin(), op->attributes.end(),
+                          [&](const auto& known) { return known.name == given.name || known.name == kAnyAttribute; });
+    });
     check_constraints(*op, constraints);
     check_node(*op, *made, constraints);
     required(out, "ort_op") = made.release();

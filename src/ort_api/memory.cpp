@@ -100,11 +100,13 @@ struct NamedMemory {
   std::string_view name;
   OrtMemoryInfoDeviceType device;
   OrtDeviceMemoryType type = OrtDeviceMemoryType_DEFAULT;
+  uint32_t vendor = 0;  // of PCI
 };
+constexpr uint32_t kNvidia = 0x10DE;
 constexpr NamedMemory kMemories[] = {
     {"Cpu", OrtMemoryInfoDeviceType_CPU},
-    {"Cuda", OrtMemoryInfoDeviceType_GPU},
-    {"CudaPinned", OrtMemoryInfoDeviceType_GPU, OrtDeviceMemoryType_HOST_ACCESSIBLE},
+    {"Cuda", OrtMemoryInfoDeviceType_GPU, OrtDeviceMemoryType_DEFAULT, kNvidia},
+    {"CudaPinned", OrtMemoryInfoDeviceType_GPU, OrtDeviceMemoryType_HOST_ACCESSIBLE, kNvidia},
     {"HipPinned", OrtMemoryInfoDeviceType_GPU, OrtDeviceMemoryType_HOST_ACCESSIBLE},
     {"DML", OrtMemoryInfoDeviceType_GPU},
     {"WebGPU_Buffer", OrtMemoryInfoDeviceType_GPU},
@@ -125,6 +127,7 @@ void add_memory_info(OrtApi& table) {
                                                .id = id,
                                                .mem_type = mem_type,
                                                .device_mem_type = found->type,
+                                               .vendor_id = found->vendor,
                                                .device = found->device};
     });
   };

@@ -85,8 +85,9 @@ void add_opsets(std::vector<onnx::OpsetImport>& to, const std::vector<onnx::Opse
     if (found == to.end())
       to.push_back(opset);
     else if (found->version != opset.version)
-      throw Error(ErrorCode::invalid_argument, "the domain \"" + opset.domain + "\" is of version " + std::to_string(found->version) +
-                                                   " in the model, and of version " + std::to_string(opset.version) + " in what is added");
+      throw Error(ErrorCode::invalid_argument, "Domain version can not be changed for '" + opset.domain +
+                                                   "'. Current version: " + std::to_string(found->version) + "; of version " +
+                                                   std::to_string(opset.version) + " in what is added");
   }
 }
 
@@ -115,9 +116,19 @@ OrtSession* new_editing(onnx::ModelDef def, const OrtSessionOptions* options) {
   return made.release();
 }
 
+template <typename Read>
+onnx::ModelDef readable(Read&& read) {
+  try {
+    return read();
+  } catch (const Error& error) {
+    if (error.code() == ErrorCode::not_found) throw;
+    refuse_model(error);
+  }
+}
+
 onnx::ModelDef& edited(OrtSession* session) {
   if (!required(session, "session").editing)
-    throw Error(ErrorCode::invalid_argument, "the session is no model editor's, or it has been finalised");
+    throw StatusError(ORT_MODEL_LOADED, "This session has already been initialized: it is no model editor's, or it has been finalised");
   return *session->editing;
 }
 
@@ -176,8 +187,9 @@ void add_editor_types(OrtModelEditorApi& table) {
   };
   table.CreateValueInfo = [](const char* name, const OrtTypeInfo* type, OrtValueInfo** out) {
     return guarded([&] {
-      if (*chars_of(name, "name") == '\0') throw Error(ErrorCode::invalid_argument, "a value without a name");
-      required(out, "value_info") = new OrtValueInfo{.name = name, .type = std::make_unique<OrtTypeInfo>(required(type, "type_info"))};
+      if (name == nullptr || *name == '\0') throw Error(ErrorCode::invalid_argument, "name cannot be null or empty string");
+      if (type == nullptr) throw Error(ErrorCode::invalid_argument, "type_info cannot be null");
+      required(out, "value_info") = new OrtValueInfo{.name = name, .type = std::make_unique<OrtTypeInfo>(*type)};
     });
   };
 }
@@ -215,9 +227,10 @@ void add_graphs(OrtModelEditorApi& table) {
     return guarded([&] {
       if (!required(value, "tensor").datum.is_tensor()) throw Error(ErrorCode::invalid_argument, "an initializer is a dense tensor");
       const auto& all = required(graph, "graph").initializers;
-      const std::string wanted = chars_of(name, "name");
+      if (name == nullptr || *name == '\0') throw Error(ErrorCode::invalid_argument, "name cannot be null or empty");
+      const std::string wanted = name;
       if (std::any_of(all.begin(), all.end(), [&](const auto& other) { return other.first == wanted; }))
-        throw Error(ErrorCode::invalid_argument, "the graph has an initializer \"" + wanted + "\" already");
+        throw Error(ErrorCode::invalid_argument, "An initializer with this name has already been added to the graph: " + wanted);
       if (!data_is_external) value->datum = owned_by_client(value->datum);
       graph->add_initializer(wanted, std::unique_ptr<OrtValue>(value));
     });
@@ -253,6 +266,9 @@ void add_models(OrtModelEditorApi& table) {
     return guarded([&] {
       auto made = std::make_unique<OrtSession>();
       const OrtSessionOptions& with = options != nullptr ? *options : default_session_options();
+      const std::vector<onnx::OpsetImport>& opsets = required(model, "model").opsets;
+      if (std::none_of(opsets.begin(), opsets.end(), [](const auto& opset) { return canonical(opset.domain).empty(); }))
+        throw Error(ErrorCode::invalid_argument, "The opset for the ONNX domain must be explicitly specified.");
       begin_session(*made, required(env, "env"), with, make_model(model_def(required(model, "model")), {}));
       required(out, "out") = made.release();
     });
@@ -261,13 +277,16 @@ void add_models(OrtModelEditorApi& table) {
 
 void add_editing(OrtModelEditorApi& table) {
   table.CreateModelEditorSession = [](const OrtEnv*, const char* path, const OrtSessionOptions* options, OrtSession** out) {
-    return guarded([&] { required(out, "out") = new_editing(onnx::parse_model_file(chars_of(path, "model_path")), options); });
+    return guarded([&] {
+      chars_of(path, "model_path");
+      required(out, "out") = new_editing(readable([&] { return onnx::parse_model_file(path); }), options);
+    });
   };
   table.CreateModelEditorSessionFromArray = [](const OrtEnv*, const void* data, size_t size, const OrtSessionOptions* options,
                                                OrtSession** out) {
     return guarded([&] {
       const auto* bytes = &required(static_cast<const std::byte*>(data), "model_data");
-      required(out, "out") = new_editing(onnx::parse_model_bytes({bytes, size}, nullptr, {}), options);
+      required(out, "out") = new_editing(readable([&] { return onnx::parse_model_bytes({bytes, size}, nullptr, {}); }), options);
     });
   };
   table.SessionGetOpsetForDomain = [](const OrtSession* session, const char* domain, int* out) {
@@ -277,8 +296,7 @@ void add_editing(OrtModelEditorApi& table) {
       const std::string wanted = canonical(chars_of(domain, "domain"));
       const auto found = std::find_if(def.opset_imports.begin(), def.opset_imports.end(),
                                       [&](const auto& opset) { return canonical(opset.domain) == wanted; });
-      if (found == def.opset_imports.end())
-        throw Error(ErrorCode::invalid_argument, "the model does not use the domain \"" + wanted + "\"");
+      if (found == def.opset_imports.end()) throw StatusError(ORT_FAIL, "Domain not used by model: \"" + wanted + "\"");
       required(out, "opset") = static_cast<int>(found->version);
     });
   };
@@ -292,6 +310,7 @@ void add_editing(OrtModelEditorApi& table) {
   };
   table.FinalizeModelEditorSession = [](OrtSession* session, const OrtSessionOptions* options, OrtPrepackedWeightsContainer*) {
     return guarded([&] {
+      if (!required(session, "session").editing) return;  // it is ready
       Model model = make_model(std::move(edited(session)), {});
       session->editing = nullptr;
       begin_session(*session, OrtEnv(), options != nullptr ? *options : *session->editing_options, model);

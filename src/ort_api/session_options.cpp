@@ -49,9 +49,7 @@ void add_threads(OrtApi& table) {
 void add_model_options(OrtApi& table) {
   table.SetSessionGraphOptimizationLevel = [](OrtSessionOptions* options, OrtOptimizationLevel level) {
     return guarded([&] {
-      const int levels[] = {0, 1, 2, 3, 99};
-      if (std::find(std::begin(levels), std::end(levels), level) == std::end(levels))
-        throw Error(ErrorCode::invalid_argument, "graph_optimization_level is not valid: " + std::to_string(level));
+      if (!is_level(level)) throw Error(ErrorCode::invalid_argument, "graph_optimization_level is not valid: " + std::to_string(level));
       options->options.graph_optimization_level = static_cast<treadle::GraphOptimizationLevel>(level);
     });
   };

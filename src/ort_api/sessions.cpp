@@ -14,7 +14,7 @@
 
 treadle::Session& OrtSession::running() const {
   if (!session)
-    throw treadle::Error(treadle::ErrorCode::invalid_argument, "the session's model is still edited: FinalizeModelEditorSession ends that");
+    throw treadle::ort::StatusError(ORT_FAIL, "Session not initialized: its model is still edited, FinalizeModelEditorSession ends that");
   return *session;
 }
 
@@ -28,11 +28,16 @@ bool uses_environment_allocator(const OrtSessionOptions& options) {
   return use != options.options.config.end() && use->second == "1";
 }
 
+void check_not_cancelled(const std::atomic<bool>& cancelled) {
+  if (cancelled.load()) throw StatusError(ORT_MODEL_LOAD_CANCELED, "loading was canceled due to user request");
+}
+
 // The client's options, and what it said of the environment.
-SessionOptions options_for(const OrtEnv& environment, const OrtSessionOptions& given) {
-  if (given.load_cancelled) throw StatusError(ORT_MODEL_LOAD_CANCELED, "loading was canceled due to user request");
+SessionOptions options_for(const OrtEnv& environment, const OrtSessionOptions& given, const Model& model) {
+  check_not_cancelled(*given.load_cancelled);
   register_operators(given);
   SessionOptions options = given.options;
+  apply_model_config(model.metadata(), options);
   OrtLogger logger = given.logger.function != nullptr ? given.logger : environment.logger;
   logger.level = given.log_severity_level >= 0 ? static_cast<OrtLoggingLevel>(given.log_severity_level) : environment.logger.level;
   if (!given.logger.id.empty()) logger.id = given.logger.id;
@@ -82,22 +87,11 @@ onnx::ReadOptions reading(const OrtSessionOptions& options) {
   return read;
 }
 
-// Bytes that are no model have a status of their own.
-[[noreturn]] void refuse_model(const Error& error) {
-  switch (error.code()) {
-    case ErrorCode::invalid_model: throw StatusError(ORT_INVALID_PROTOBUF, error.what());
-    case ErrorCode::not_found:  // external data
-    case ErrorCode::not_implemented: throw StatusError(ORT_FAIL, error.what());
-    case ErrorCode::invalid_argument:
-      if (!error.context().empty()) throw StatusError(ORT_FAIL, error.what());  // a value that does not fit
-      throw;
-    default: throw;
-  }
-}
-
 // Where an operator that nobody has is of ONNX, or of a domain that the model does not import, the graph is wrong.
 [[noreturn]] void refuse_operators(const Error& error, const Model& model) {
   const onnx::ModelDef& def = model.impl().def;
+  for (const onnx::OpsetImport& opset : def.opset_imports)
+    if ((opset.domain.empty() || opset.domain == "ai.onnx") && opset.version > newest_opset("")) throw StatusError(ORT_FAIL, error.what());
   for (const onnx::NodeDef& node : def.graph.nodes) {
     const bool is_onnx = node.domain.empty() || node.domain == "ai.onnx";
     const bool is_local = std::any_of(def.functions.begin(), def.functions.end(), [&](const onnx::FunctionDef& function) {
@@ -113,6 +107,17 @@ onnx::ReadOptions reading(const OrtSessionOptions& options) {
     throw StatusError(ORT_FAIL, "Fatal error: " + node.domain + ":" + node.op_type + " is not a registered function/op: " + error.what());
   }
   throw;
+}
+
+// Clients may give values for initializers that a model has not.
+void leave_out_unknown(SessionOptions& options, const Model& model) {
+  if (model.impl().compiled) return;
+  std::erase_if(options.initializers, [&](const auto& given) {
+    const auto& all = model.impl().def.graph.initializers;
+    if (std::any_of(all.begin(), all.end(), [&](const onnx::TensorDef& tensor) { return tensor.name == given.first; })) return false;
+    options.on_warning("the model has no initializer \"" + given.first + "\", for which a value was given");
+    return true;
+  });
 }
 
 // Of a node that does not fit its operands.
@@ -134,11 +139,7 @@ OrtStatus* create_session(const OrtEnv* environment, const OrtSessionOptions* op
     }
     if (const std::string why = unused_value(*model, given.external_values); !why.empty()) throw StatusError(ORT_FAIL, why);
     auto made = std::make_unique<OrtSession>();
-    try {
-      begin_session(*made, required(environment, "env"), given, *model);
-    } catch (const Error& error) {
-      refuse_graph(error, *model);
-    }
+    begin_session(*made, required(environment, "env"), given, *model);
     required(out, "out") = made.release();
   });
 }
@@ -293,7 +294,7 @@ void add_creating(OrtApi& table) {
          OrtSession** out) { return session_from_bytes(environment, data, length, options, out); };
   table.ReleaseSession = release_session;
   table.SessionOptionsSetLoadCancellationFlag = [](OrtSessionOptions* options, bool cancel) -> OrtStatus* {
-    options->load_cancelled = cancel;
+    options->load_cancelled->store(cancel);
     return nullptr;
   };
 }
@@ -403,9 +404,33 @@ void run_into(const Session& session, const std::map<std::string, Datum>& feeds,
     if (made[i]) outputs[i] = made[i].release();
 }
 
+// Bytes that are no model have a status of their own.
+void refuse_model(const Error& error) {
+  switch (error.code()) {
+    case ErrorCode::invalid_model: throw StatusError(ORT_INVALID_PROTOBUF, error.what());
+    case ErrorCode::not_found:  // external data
+    case ErrorCode::not_implemented: throw StatusError(ORT_FAIL, error.what());
+    case ErrorCode::invalid_argument:
+      if (!error.context().empty()) throw StatusError(ORT_FAIL, error.what());  // a value that does not fit
+      throw;
+    default: throw;
+  }
+}
+
 void begin_session(OrtSession& session, const OrtEnv& environment, const OrtSessionOptions& options, const Model& model) {
   ask_for_devices(options);
-  session.session = std::make_unique<Session>(model, options_for(environment, options));
+  SessionOptions with = options_for(environment, options, model);
+  leave_out_unknown(with, model);
+  const auto loading = std::make_shared<std::atomic<bool>>(true);
+  with.on_pass = [loading, cancelled = options.load_cancelled](std::string_view, const std::string&, int64_t) {
+    if (loading->load()) check_not_cancelled(*cancelled);
+  };
+  try {
+    session.session = std::make_unique<Session>(model, with);
+  } catch (const Error& error) {
+    refuse_graph(error, model);
+  }
+  loading->store(false);
   session.cpu_mem_arena = options.cpu_mem_arena;
   if (uses_environment_allocator(options)) session.allocator = environment.registered;
   session.inputs = session.session->inputs();

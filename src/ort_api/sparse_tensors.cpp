@@ -7,7 +7,11 @@
 namespace treadle::ort {
 namespace {
 
-const SparseTensor& sparse_of(const OrtValue* value) { return required(value, "value").datum.sparse_tensor(); }
+const SparseTensor& sparse_of(const OrtValue* value) {
+  const Datum& datum = required(value, "value").datum;
+  if (datum.kind() != Datum::Kind::sparse_tensor) refuse_kind(datum, "a sparse tensor");
+  return datum.sparse_tensor();
+}
 
 const SparseTensor& being_filled(const OrtValue* value) {
   if (!required(value, "value").filled) throw Error(ErrorCode::invalid_argument, "the value is no sparse tensor that is being made");

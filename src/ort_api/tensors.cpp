@@ -7,7 +7,11 @@
 namespace treadle::ort {
 namespace {
 
-const Tensor& tensor_of(const OrtValue* value) { return required(value, "value").datum.tensor(); }
+const Tensor& tensor_of(const OrtValue* value) {
+  const Datum& datum = required(value, "value").datum;
+  if (!datum.is_tensor()) refuse_kind(datum, "a tensor");
+  return datum.tensor();
+}
 
 std::span<std::string> strings_of(const OrtValue* value) {
   const Datum& datum = required(value, "value").datum;
@@ -82,8 +86,10 @@ void add_reading(OrtApi& table) {
   };
   table.GetTensorSizeInBytes = [](const OrtValue* value, size_t* size) {
     return guarded([&] {
-      if (tensor_of(value).dtype() == DType::string) throw Error(ErrorCode::invalid_argument, "strings have no size in bytes");
-      required(size, "size") = tensor_of(value).size_bytes();
+      const Tensor& tensor = required(value, "value").datum.tensor();
+      if (tensor.dtype() == DType::string)
+        throw Error(ErrorCode::invalid_argument, "String tensors are not supported by this API: strings have no size in bytes");
+      required(size, "size") = tensor.size_bytes();
     });
   };
   table.TensorAt = [](OrtValue* value, const int64_t* location, size_t count, void** out) {
@@ -107,6 +113,7 @@ void add_reading(OrtApi& table) {
     return guarded([&] {
       const Datum& datum = required(value, "value").datum;
       const bool sparse = datum.kind() == Datum::Kind::sparse_tensor;
+      if (!sparse && !datum.is_tensor()) throw StatusError(ORT_FAIL, "expected a tensor, got " + describe(datum));
       required(out, "out") =
           new OrtTensorTypeAndShapeInfo(sparse ? tensor_type(datum.sparse_tensor().values.dtype(), datum.sparse_tensor().dense_shape)
                                                : tensor_type(datum.tensor().dtype(), datum.tensor().shape()));
@@ -115,14 +122,19 @@ void add_reading(OrtApi& table) {
   table.GetTensorElementTypeAndShapeDataReference = [](const OrtValue* value, ONNXTensorElementDataType* type, const int64_t** dims,
                                                        size_t* rank) {
     return guarded([&] {
-      const Tensor& tensor = tensor_of(value);
-      required(type, "elem_type") = number_of(tensor.dtype());
-      required(dims, "shape_data") = tensor.shape().rank() > 0 ? tensor.shape().begin() : nullptr;
-      required(rank, "shape_data_count") = static_cast<size_t>(tensor.shape().rank());
+      const Datum& datum = required(value, "value").datum;
+      const bool is_sparse = datum.kind() == Datum::Kind::sparse_tensor;
+      const Shape& shape = is_sparse ? datum.sparse_tensor().dense_shape : datum.tensor().shape();
+      required(type, "elem_type") = number_of(is_sparse ? datum.sparse_tensor().values.dtype() : datum.tensor().dtype());
+      required(dims, "shape_data") = shape.rank() > 0 ? shape.begin() : nullptr;
+      required(rank, "shape_data_count") = static_cast<size_t>(shape.rank());
     });
   };
   table.GetTensorMemoryInfo = [](const OrtValue* value, const OrtMemoryInfo** out) {
-    return guarded([&] { required(out, "out") = &required(value, "value").memory; });
+    return guarded([&] {
+      (void)tensor_of(value);
+      required(out, "out") = &value->memory;
+    });
   };
   table.CopyTensors = [](const OrtEnv*, const OrtValue* const* from, OrtValue* const* to, OrtSyncStream*, size_t count) {
     return guarded([&] {
@@ -191,6 +203,11 @@ void add_strings(OrtApi& table) {
 }
 
 }  // namespace
+
+void refuse_kind(const Datum& datum, const std::string& expected) {
+  throw StatusError(datum.kind() == Datum::Kind::map ? ORT_FAIL : ORT_RUNTIME_EXCEPTION,
+                    "expected " + expected + ", got " + describe(datum));
+}
 
 OrtValue* new_value(Datum datum, const OrtMemoryInfo* memory) {
   return new OrtValue{std::move(datum), nullptr, memory != nullptr ? *memory : OrtMemoryInfo(), {}};

@@ -88,7 +88,8 @@ void add_kinds(OrtApi& table) {
 
 void add_tensor_info(OrtApi& table) {
   table.CreateTensorTypeAndShapeInfo = [](OrtTensorTypeAndShapeInfo** out) {
-    return guarded([&] { required(out, "out") = new OrtTensorTypeAndShapeInfo(); });
+    return guarded(
+        [&] { required(out, "out") = new OrtTensorTypeAndShapeInfo{.dtype = 1, .dims = {}, .symbols = {}, .has_shape = false}; });
   };
   table.ReleaseTensorTypeAndShapeInfo = [](OrtTensorTypeAndShapeInfo* info) { delete info; };
   table.SetTensorElementType = [](OrtTensorTypeAndShapeInfo* info, ONNXTensorElementDataType type) -> OrtStatus* {
@@ -97,6 +98,9 @@ void add_tensor_info(OrtApi& table) {
   };
   table.SetDimensions = [](OrtTensorTypeAndShapeInfo* info, const int64_t* dims, size_t count) {
     return guarded([&] {
+      for (size_t i = 0; i < count; ++i)
+        if (dims[i] < -1)
+          throw Error(ErrorCode::invalid_argument, "dim_values must be -1 (symbolic dimension) or larger, not " + std::to_string(dims[i]));
       info->dims.assign(dims, dims + count);
       info->symbols.assign(count, {});
       info->has_shape = true;
@@ -126,6 +130,10 @@ void add_tensor_info(OrtApi& table) {
   };
   table.GetTensorShapeElementCount = [](const OrtTensorTypeAndShapeInfo* info, size_t* out) {
     return guarded([&] {
+      if (!info->has_shape && info->dims.empty()) {
+        required(out, "out") = 0;
+        return;
+      }
       for (int64_t extent : info->dims)
         if (extent < 0) throw Error(ErrorCode::invalid_argument, "the shape has extents that are not known");
       required(out, "out") = static_cast<size_t>(shape_from(info->dims.data(), info->dims.size()).num_elements());

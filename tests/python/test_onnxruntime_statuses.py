@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from onnx import helper, numpy_helper
-from onnxruntime_c import LIBRARY, Api, StatusError, handles, model, strings, tensor, their_api
+from onnxruntime_c import EDITOR, LIBRARY, Api, Part, StatusError, handles, model, strings, tensor, their_api, value_info
 
 pytestmark = pytest.mark.skipif(not LIBRARY.exists(), reason="libonnxruntime.so.1 is not built; set TREADLE_ORT_LIBRARY")
 
@@ -115,6 +115,67 @@ def external(api: Api) -> None:
     api.session(model([helper.make_node("Add", ["x", "w"], ["y"])], [tensor("x", 1, [2])], [tensor("y", 1, [2])], [made]))
 
 
+COMPILER = """Release Create SetInputModelPath SetInputModelFromBuffer SetOutputModelPath SetOutputModelExternalInitializersFile SetOutputModelBuffer SetEpContextEmbedMode
+CompileModel SetFlags SetEpContextBinaryInformation SetGraphOptimizationLevel SetOutputModelWriteFunc SetOutputModelGetInitializerLocationFunc""".split()
+
+
+def edited(api: Api, opsets: dict[bytes, int], op_type: bytes = b"Relu", domain: bytes = b"", source: bytes = b"x") -> c_void_p:
+    """A session of a model that is put together."""
+    editor = Part(api, "GetModelEditorApi", EDITOR)
+    graph = editor.made("CreateGraph")
+    made = editor.made("CreateNode", op_type, domain, b"node", strings(source), c_size_t(1), strings(b"y"), c_size_t(1), handles(), c_size_t(0))
+    editor.call("AddNodeToGraph", graph, made)
+    editor.call("SetGraphInputs", graph, handles(value_info(api, editor, b"x", [2])), c_size_t(1))
+    editor.call("SetGraphOutputs", graph, handles(value_info(api, editor, b"y", [2])), c_size_t(1))
+    put_together = editor.made("CreateModel", strings(*opsets), (ctypes.c_int * max(len(opsets), 1))(*opsets.values()), c_size_t(len(opsets)))
+    editor.call("AddGraphToModel", put_together, graph)
+    return editor.made("CreateSessionFromModel", api.env, put_together, api.options())
+
+
+def named(api: Api, name: bytes | None) -> c_void_p:
+    editor = Part(api, "GetModelEditorApi", EDITOR)
+    return editor.made("CreateValueInfo", c_char_p(name), editor.made("CreateTensorTypeInfo", api.made("CreateTensorTypeAndShapeInfo")))
+
+
+def editing(api: Api, data: bytes | None = None) -> tuple[Part, c_void_p]:
+    editor, data = Part(api, "GetModelEditorApi", EDITOR), data or relu()
+    return editor, editor.made("CreateModelEditorSessionFromArray", api.env, data, c_size_t(len(data)), api.options())
+
+
+def opset_of(api: Api, domain: bytes) -> None:
+    editor, session = editing(api)
+    editor.call("SessionGetOpsetForDomain", session, domain, byref(ctypes.c_int()))
+
+
+def applied(api: Api) -> None:
+    editor = Part(api, "GetModelEditorApi", EDITOR)
+    made = editor.made("CreateModel", strings(b""), (ctypes.c_int * 1)(21), c_size_t(1))
+    editor.call("AddGraphToModel", made, editor.made("CreateGraph"))
+    editor.call("ApplyModelToModelEditorSession", api.session(relu()), made)
+
+
+def compiled(api: Api, *settings: tuple, path: str | None = None) -> None:
+    compiler, data = Part(api, "GetCompileApi", COMPILER), relu()
+    options = compiler.made("Create", api.env, api.options())
+    if path:
+        compiler.call("SetInputModelPath", options, path.encode())
+    else:
+        compiler.call("SetInputModelFromBuffer", options, data, c_size_t(len(data)))
+    for name, *arguments in settings:
+        compiler.call(name, options, *arguments)
+    compiler.call("CompileModel", api.env, options)
+
+
+def set_compiler(api: Api, name: str, *arguments: object) -> None:
+    compiler = Part(api, "GetCompileApi", COMPILER)
+    compiler.call(name, compiler.made("Create", api.env, api.options()), *arguments)
+
+
+def write_fails(api: Api) -> None:
+    write = ctypes.CFUNCTYPE(c_void_p, c_void_p, c_void_p, c_size_t)(lambda *_: api.call("CreateStatus", 11, b"no space", result=c_void_p))
+    compiled(api, ("SetOutputModelWriteFunc", write, c_void_p()))
+
+
 # What is called, the code, and words that both messages have.
 FAULTS: dict[str, tuple[Callable[[Api], object], int, str]] = {
     "an input is missing": (lambda api: run(api, {}), FAIL, "Missing Input: x"),
@@ -191,6 +252,44 @@ FAULTS: dict[str, tuple[Callable[[Api], object], int, str]] = {
     "a null allocator": (lambda api: api.call("RegisterAllocator", api.env, c_void_p()), INVALID_ARGUMENT, "Provided allocator is null"),
     "memory of the CPU's own": (
         lambda api: api.call("ReleaseSharedAllocator", api.env, first_device(api), 0), INVALID_ARGUMENT, "Invalid memory type for OrtEpDevice."),
+}
+
+
+FAULTS |= {
+    "a model without ONNX's opset": (lambda api: edited(api, {}), INVALID_ARGUMENT, "The opset for the ONNX domain must be explicitly specified."),
+    "a model of another domain's opset alone": (lambda api: edited(api, {b"com.microsoft": 1}), INVALID_ARGUMENT, "The opset for the ONNX domain must be explicitly specified."),
+    "a node of an unknown domain": (lambda api: edited(api, {b"": 18}, domain=b"foo"), INVALID_GRAPH, "No opset import for domain 'foo'"),
+    "a node of a domain without operators": (lambda api: edited(api, {b"": 18, b"foo": 1}, domain=b"foo"), FAIL, "is not a registered function/op"),
+    "a node of no operator": (lambda api: edited(api, {b"": 18}, op_type=b"NoSuch"), INVALID_GRAPH, "No Op registered for NoSuch"),
+    "an opset that there is not": (lambda api: edited(api, {b"": 99}), FAIL, ""),
+    "a negative extent": (
+        lambda api: api.call("SetDimensions", api.made("CreateTensorTypeAndShapeInfo"), (c_int64 * 1)(-2), c_size_t(1)), INVALID_ARGUMENT,
+        "dim_values must be -1 (symbolic dimension) or larger"),
+    "a value without a name": (lambda api: named(api, b""), INVALID_ARGUMENT, "name cannot be null or empty string"),
+    "a value of a null name": (lambda api: named(api, None), INVALID_ARGUMENT, "name cannot be null or empty string"),
+    "bytes to edit that are no model": (lambda api: editing(api, b"\0\1\2"), INVALID_PROTOBUF, ""),
+    "the opset of a domain that there is not": (lambda api: opset_of(api, b"foo"), FAIL, "Domain not used by model"),
+    "a session that is not under edit": (applied, 8, "This session has already been initialized"),
+    "a run under edit": (lambda api: api.run_arrays(editing(api)[1], {"x": ones(2, 3)}, ["y"]), FAIL, "Session not initialized"),
+    "a model to compile that is not there": (lambda api: compiled(api, path="/nowhere/m.onnx"), INVALID_ARGUMENT, "Input model path does not exist"),
+    "a compiled model that goes nowhere": (lambda api: compiled(api), FAIL, "valid location (e.g., file or buffer) for the output model"),
+    "nothing that is compiled": (lambda api: compiled(api, ("SetOutputModelPath", b"/nowhere/m.onnx"), ("SetFlags", c_uint32(1))), FAIL, "Unable to compile any nodes"),
+    "a compiled model that is there": (
+        lambda api: compiled(api, ("SetOutputModelPath", __file__.encode()), ("SetFlags", c_uint32(2))), FAIL, "Failed to generate EP context model since the file"),
+    "a compiled model in no folder": (lambda api: compiled(api, ("SetOutputModelPath", b"/nowhere/m.onnx")), INVALID_ARGUMENT, "failed: No such file or directory"),
+    "a function that does not take the compiled model": (write_fails, 11, "no space"),
+    "a compiler's level that there is not": (lambda api: set_compiler(api, "SetGraphOptimizationLevel", 4), INVALID_ARGUMENT, "graph_optimization_level with value 4 is invalid"),
+    "a compiler's empty input": (lambda api: set_compiler(api, "SetInputModelPath", b""), INVALID_ARGUMENT, "Invalid input model: path string is empty"),
+    "a compiler's input of no bytes": (lambda api: set_compiler(api, "SetInputModelFromBuffer", b"a", c_size_t(0)), INVALID_ARGUMENT, "Invalid input model: data size is 0"),
+    "a compiler's empty output": (lambda api: set_compiler(api, "SetOutputModelPath", b""), INVALID_ARGUMENT, "Invalid output model path: path is empty"),
+    "a compiler's empty data file": (
+        lambda api: set_compiler(api, "SetOutputModelExternalInitializersFile", b"", c_size_t(0)), INVALID_ARGUMENT, "Invalid external initializer file: path is empty"),
+    "a compiler's folder that is not there": (
+        lambda api: set_compiler(api, "SetEpContextBinaryInformation", b"/nowhere", b"m"), INVALID_ARGUMENT, "output_dir is not a valid directory"),
+    "a compiler's null function": (lambda api: set_compiler(api, "SetOutputModelWriteFunc", c_void_p(), c_void_p()), INVALID_ARGUMENT, "OrtWriteBufferFunc function for output model is null"),
+    "nodes whose assignment was not asked for": (
+        lambda api: api.call("Session_GetEpGraphAssignmentInfo", api.session(relu()), byref(c_void_p()), byref(c_size_t())), FAIL,
+        "'session.record_ep_graph_assignment_info' must be set to \"1\""),
 }
 
 
@@ -274,3 +373,18 @@ def test_an_input_that_no_node_reads_is_on_no_device(ours: Api, theirs: Api) -> 
         devices = (c_void_p * 3)()
         api.call("SessionGetEpDeviceForInputs", api.session(unread()), devices, c_size_t(3))
         assert [bool(device) for device in devices] == [True, False, False]
+
+
+def test_values_for_initializers_that_are_not_there_are_left_out(ours: Api, theirs: Api) -> None:
+    for api in (ours, theirs):
+        options = api.options()
+        api.call("AddInitializer", options, b"nosuch", api.value(ones(3, 2)))
+        assert api.run_arrays(api.session(relu(), options), {"x": ones(2, 3)}, ["y"])[0].tolist() == [[1, 1, 1], [1, 1, 1]]
+
+
+def test_editing_ends_more_than_once(ours: Api, theirs: Api) -> None:
+    for api in (ours, theirs):
+        editor, session = editing(api)
+        for _ in range(2):
+            editor.call("FinalizeModelEditorSession", session, api.options(), c_void_p())
+        assert api.run_arrays(session, {"x": ones(1, 3)}, ["y"])[0].tolist() == [[1, 1, 1]]
