@@ -254,9 +254,10 @@ TEST(Frame, FeedsThatBreakTheirTypesAreNamed) {
   EXPECT_EQ(message({floats({2, 7}), floats({2, 8})}),
             "Got invalid dimensions for input: x for the following indices\n index: 1 Got: 7 Expected: 8\n Please fix either the "
             "inputs/outputs or the model: input \"x\": axis 1 is 7, not 8; got f32[2,7], expected f32[n,8]");
-  EXPECT_EQ(message({floats({2}), floats({2, 8})}),
-            "Invalid rank for input: x Got: 1 Expected: 2 Please fix either the inputs/outputs or the model: input \"x\": another rank; got "
-            "f32[2], expected f32[n,8]");
+  EXPECT_EQ(
+      message({floats({2}), floats({2, 8})}),
+      "Invalid rank for input: x Got: 1 Expected: 2 Please fix either the inputs/outputs or the model: input \"x\": another rank; got "
+      "f32[2], expected f32[n,8]");
   EXPECT_EQ(message({Tensor(DType::int64, {2, 8}), floats({2, 8})}),
             "Unexpected input data type. Actual: (tensor(int64)) , expected: (tensor(float)): input \"x\": another dtype; got i64[2,8], "
             "expected f32[n,8]");
