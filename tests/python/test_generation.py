@@ -147,6 +147,20 @@ def test_texts_of_a_batch_do_not_depend_on_each_other(seed: int) -> None:
         np.testing.assert_array_equal(together[0][i], alone[0][0])
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("num_beams", 2**31 - 1), ("num_beams", 0), ("num_beams", -1), ("max_length", 2**31 - 1), ("max_length", -1), ("num_return_sequences", 2**31 - 1), ("num_return_sequences", 0)],
+)  # fmt: skip
+def test_sizes_of_a_beam_search_keep_their_bounds(name: str, value: int) -> None:
+    draw = Draw(1)
+    inputs = draw.beams(draw.length) | {name: i32(value)}
+    made = search_model("BeamSearch", inputs, 2, **draw.attributes(decoder=gpt_decoder(draw.rng, draw.sizes), early_stopping=0))
+    options = treadle.SessionOptions()
+    options.memory_limit_bytes = 1 << 28
+    with pytest.raises((errors.InvalidArgument, errors.OutOfMemory)):
+        treadle.InferenceSession(made, options).run(None, given(inputs))
+
+
 @pytest.mark.parametrize("hidden", [True, False])
 @pytest.mark.parametrize("seed", range(ROUNDS))
 def test_beam_search_of_an_encoder_and_a_decoder(ort: Any, seed: int, hidden: bool) -> None:
