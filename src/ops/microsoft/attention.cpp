@@ -52,7 +52,7 @@ ValueId merge_heads(NodeWriter& w, ValueId x) {
 
 namespace {
 
-/// Which keys are no padding, by a mask of known rank.
+/// Which keys are no padding, by a mask whose rank is known, or 2 or 3.
 ValueId keys_kept(NodeWriter& w, ValueId mask, ValueId q, ValueId num_keys, bool starts, std::string_view name) {
   const int rank = w.rank(mask);
   if (rank == 1) {
@@ -68,8 +68,12 @@ ValueId keys_kept(NodeWriter& w, ValueId mask, ValueId q, ValueId num_keys, bool
     return w.op("And", {keep, w.op("GreaterOrEqual", {keys, column(first)})});
   }
   const ValueId zero = w.constant(Tensor::scalar<int32_t>(0));
-  if (rank == 2 || rank == 3) {
-    ValueId keep = w.op("Unsqueeze", {w.op("Greater", {mask, zero}), rank == 2 ? w.ints({1, 2}) : w.ints({1})});
+  if (rank == 2 || rank == 3 || rank == kAnyRank) {
+    ValueId keep = w.op("Greater", {mask, zero});
+    if (rank == kAnyRank)  // one row for all queries, or one for each
+      keep = w.op("Reshape", {keep, joined(w, {extents(w, mask, 0), w.ints({1, -1}), w.op("Shape", {mask}, {{"start", int64_t{-1}}})})});
+    else
+      keep = w.op("Unsqueeze", {keep, rank == 2 ? w.ints({1, 2}) : w.ints({1})});
     // A mask that is too short would mask what it does not name.
     return w.op("Expand", {keep, joined(w, {w.ints({1, 1, 1}), num_keys})});
   }
@@ -85,7 +89,7 @@ ValueId keys_kept(NodeWriter& w, ValueId mask, ValueId q, ValueId num_keys, bool
 ValueId padding_mask(Decomposition& d, ValueId mask, ValueId q, ValueId num_keys, bool starts, std::string_view name) {
   if (mask == kNoValue) return kNoValue;
   const float hidden = d.attributes().get_float("mask_filter_value", -10000.0F);
-  return by_rank(d, {mask, q, num_keys}, {0}, starts ? std::vector<int>{2, 1, 3, 4} : std::vector<int>{2, 1, 3},
+  return by_rank(d, {mask, q, num_keys}, {0}, starts ? std::vector<int>{1, 4, kAnyRank} : std::vector<int>{1, kAnyRank},
                  [&](NodeWriter& w, const std::vector<ValueId>& v) {
                    const ValueId keep = keys_kept(w, v[0], v[1], v[2], starts, name);
                    return std::vector{w.op("Where", {keep, w.scalar(0, v[1]), w.scalar(hidden, v[1])})};

@@ -19,12 +19,22 @@ std::vector<ValueId> unpacked(Decomposition& d, ValueId x, int count) {
 struct Projections {
   ValueId q = kNoValue, k = kNoValue, v = kNoValue;
   bool heads_apart = false;  ///< keys and values are [batch, heads, length, size] already
+  bool open = false;         ///< only the run tells whether they are
 };
 
-/// Makes the ranks of query, key and value known. @return true if the node has become branches, one for each rank
-bool settle_ranks(Decomposition& d, const std::vector<int>& of_key_and_value) {
+/// Makes the ranks of query, key and value known, but for a key and a value that may have heads or not.
+void settle_ranks(Decomposition& d, bool perhaps_apart) {
   branch_by_rank(d, {0}, {d.has(1) ? 3 : 5});
-  return d.has(1) && branch_by_rank(d, {1, 2}, d.has(2) ? of_key_and_value : std::vector<int>{5});
+  const bool told = d.rank(d.in(1)) >= 0 || d.rank(d.in(2)) >= 0;
+  if (d.has(1) && (told || !d.has(2) || !perhaps_apart)) branch_by_rank(d, {1, 2}, {d.has(2) ? 3 : 5});
+}
+
+/// Keys and values [batch, length, heads * size], to which a bias is added, or [batch, heads, length, size]: the latter.
+ValueId apart_in_any_case(Decomposition& d, ValueId x, ValueId bias, int64_t heads) {
+  return by_rank(d, {x, bias}, {0}, {3, 4}, [&](NodeWriter& w, const std::vector<ValueId>& v) {
+    if (w.rank(v[0]) == 4) return std::vector{v[0]};
+    return std::vector{split_heads(w, v[1] == kNoValue ? v[0] : w.op("Add", {v[0], v[1]}), heads)};
+  })[0];
 }
 
 Projections projections(Decomposition& d) {
@@ -44,19 +54,26 @@ Projections projections(Decomposition& d) {
   }
   if (!d.has(2)) throw Error(ErrorCode::invalid_model, fmt::format("value is missing beside a key of rank {}", key_rank));
   const int value_rank = d.rank(d.in(2));
+  if (key_rank < 0 && value_rank < 0) return {d.in(0), d.in(1), d.in(2), false, true};
   if (value_rank != key_rank || (key_rank != 3 && key_rank != 4))
     throw Error(ErrorCode::invalid_model, fmt::format("key is of rank {} and value of rank {}, not 3 or 4", key_rank, value_rank));
   return {d.in(0), d.in(1), d.in(2), key_rank == 4};
 }
 
 /// bias is that of the queries, then that of the keys, as many elements each, then that of the values.
-void add_bias(Decomposition& d, Projections& p, size_t input) {
-  if (!d.has(input)) return;
-  ValueId bias = d.in(input), hidden = extents(d, p.q, 2), twice = d.op("Mul", {hidden, d.ints({2})});
-  p.q = d.op("Add", {p.q, sliced(d, bias, d.ints({0}), hidden, 0)});
-  if (p.heads_apart) return;
-  p.k = d.op("Add", {p.k, sliced(d, bias, hidden, twice, 0)});
-  p.v = d.op("Add", {p.v, sliced(d, bias, twice, d.ints({kEnd}), 0)});
+void add_bias(Decomposition& d, Projections& p, size_t input, int64_t heads) {
+  ValueId of_keys = kNoValue, of_values = kNoValue;
+  if (d.has(input)) {
+    ValueId bias = d.in(input), hidden = extents(d, p.q, 2), twice = d.op("Mul", {hidden, d.ints({2})});
+    p.q = d.op("Add", {p.q, sliced(d, bias, d.ints({0}), hidden, 0)});
+    if (!p.heads_apart) of_keys = sliced(d, bias, hidden, twice, 0), of_values = sliced(d, bias, twice, d.ints({kEnd}), 0);
+  }
+  if (p.open) {
+    p.k = apart_in_any_case(d, p.k, of_keys, heads), p.v = apart_in_any_case(d, p.v, of_values, heads);
+    p.heads_apart = true, p.open = false;
+  } else if (of_keys != kNoValue) {
+    p.k = d.op("Add", {p.k, of_keys}), p.v = d.op("Add", {p.v, of_values});
+  }
 }
 
 bool same_length(const Decomposition& d, ValueId a, ValueId b) {
@@ -129,13 +146,13 @@ void decompose_multi_head(Graph& graph, NodeId id) {
   check_together(d, kPastKey, kPastValue, "past_key and past_value");
   if (d.has(kPastLength) && !d.has(kPastKey)) throw Error(ErrorCode::invalid_model, "past_sequence_length is given without past_key");
   const bool beams = d.has(kIndirection);
-  if (settle_ranks(d, d.has(kPastKey) || beams ? std::vector<int>{3} : std::vector<int>{3, 4})) return;
+  settle_ranks(d, !d.has(kPastKey) && !beams);
   Projections p = projections(d);
   if (p.heads_apart && d.has(kPastKey)) throw Error(ErrorCode::invalid_model, "past_key stands beside a key of rank 4, which is a past");
   if (p.heads_apart && beams) throw Error(ErrorCode::not_implemented, "cache_indirection beside a key of rank 4 is not implemented");
   bool causal = d.attributes().get_int("unidirectional", 0) != 0;
   const bool square = !d.has(1) || same_length(d, p.q, p.k);
-  add_bias(d, p, kBias);
+  add_bias(d, p, kBias, heads);
 
   const bool shared = d.has(kPastLength) || beams;
   SharedCache cache;
@@ -182,7 +199,7 @@ void decompose_decoder_masked(Graph& graph, NodeId id) {
   const int64_t heads = positive(d, "num_heads");
   check_together(d, kPastKey, kPastValue, "past_key and past_value");
   if (!d.has(1) || !d.has(2)) throw Error(ErrorCode::not_implemented, "a packed query is not implemented: key and value have to be given");
-  settle_ranks(d, {d.has(kPastKey) ? 3 : 4});
+  branch_by_rank(d, {0}, {3}), branch_by_rank(d, {1, 2}, {d.has(kPastKey) ? 3 : 4});
   Projections p = projections(d);
   if (p.heads_apart == d.has(kPastKey))
     throw Error(ErrorCode::invalid_model, "key and value are of rank 4, or past_key and past_value are given: one of both");
@@ -192,7 +209,7 @@ void decompose_decoder_masked(Graph& graph, NodeId id) {
   branch_by_rank(d, {kMask}, {2});
   if (d.has(kMask) && d.rank(d.in(kMask)) != 2)
     throw Error(ErrorCode::not_implemented, fmt::format("mask_index of rank {} is not implemented", d.rank(d.in(kMask))));
-  add_bias(d, p, kBias);
+  add_bias(d, p, kBias, heads);
   SharedCache cache =
       p.heads_apart ? SharedCache{.k = p.k, .v = p.v, .num_keys = extents(d, p.k, 2)} : shared_cache(d, p, kPastKey, kPastLength, heads);
   if (d.has(kIndirection)) {

@@ -26,11 +26,13 @@ void decompose_rotary(Graph& graph, NodeId id) {
                 fmt::format("rotary_embedding_dim is {} and num_heads {}; the first needs the second", rotated, heads));
   if (a.get_float("scale", 1) != 1)
     throw Error(ErrorCode::not_implemented, fmt::format("scale = {} is not implemented", a.get_float("scale")));
-  if (branch_by_rank(d, {0}, {3, 4})) return;
+  // With a number of heads the kernel tells [batch, length, features] from [batch, heads, length, size] itself.
+  if (heads == 0 && branch_by_rank(d, {0}, {3, 4})) return;
   ValueId x = d.in(0);
   const int rank = d.rank(x);
-  if (rank != 3 && rank != 4) throw Error(ErrorCode::invalid_model, fmt::format("input is of rank {}, not 3 or 4", rank));
-  const ValueId positions = all_positions(d, d.in(1), extents(d, x, 0), extents(d, x, rank == 4 ? 2 : 1));
+  if (rank >= 0 && rank != 3 && rank != 4) throw Error(ErrorCode::invalid_model, fmt::format("input is of rank {}, not 3 or 4", rank));
+  const ValueId length = d.op("Shape", {x}, {{"start", int64_t{-2}}, {"end", int64_t{-1}}});
+  const ValueId positions = all_positions(d, d.in(1), extents(d, x, 0), length);
   const bool open = rank == 3 && heads == 0;  // the caches' width is that of half a head
   if (open) {
     ValueId size = d.op("Mul", {extents(d, d.in(2), 1), d.ints({2})});
@@ -38,7 +40,7 @@ void decompose_rotary(Graph& graph, NodeId id) {
     x = d.op("Transpose", {x}, {{"perm", std::vector<int64_t>{0, 2, 1, 3}}});
   }
   Attributes attributes = d.copied({"interleaved", "rotary_embedding_dim"});
-  if (rank == 3 && !open) attributes.set("num_heads", heads);
+  if (rank != 4 && !open) attributes.set("num_heads", heads);
   ValueId y = d.op("RotaryEmbedding", {x, d.in(2), d.in(3), positions}, std::move(attributes));
   d.give(0, open ? merge_heads(d, y) : y);
   d.finish();
