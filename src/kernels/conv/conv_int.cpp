@@ -187,7 +187,8 @@ void conv_int(const ConvParams& p, const ByteMatrix& x, const int16_t* packed_we
   widening.next(KernelPhase::none);
 
   const int64_t rows = p.M / p.group, taps = taps_of(p), row_bytes = 2 * taps * static_cast<int64_t>(sizeof(int16_t));
-  const int64_t in_block = std::clamp<int64_t>(kRowsBytes / row_bytes, 1, rows), blocks = (rows + in_block - 1) / in_block;
+  const int64_t in_block = std::clamp<int64_t>(kRowsBytes / std::max<int64_t>(row_bytes, 1), 1, rows),
+                blocks = (rows + in_block - 1) / in_block;
   const int64_t in_image = runs.count * panels.count, items = p.N * p.group * blocks * in_image;
   ScratchSlots slots(static_cast<std::byte*>(scratch) + room.image_bytes + room.offsets_bytes, room.slot_bytes, room.slots);
   const int64_t macs = std::max<int64_t>(1, in_block * 2 * taps * runs.widest());
