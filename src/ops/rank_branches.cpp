@@ -41,6 +41,13 @@ void attach(Graph& graph, NodeId id, Branch made, const std::vector<ValueId>& op
   graph.node(id).bodies.push_back(std::move(made.body));
 }
 
+/// Branches are many nodes in place of one: they take their part of what inference may take, so that a small file of nothing else does not
+/// keep the loader busy. Some 500 are left, more than models have nodes that need them.
+void charge(Graph& graph) {
+  constexpr int kInferences = 40'000;
+  for (int i = 0; i < kInferences; ++i) graph.symbols().charge_inference();
+}
+
 /// The dtype of an output that is an input's as well.
 DType dtype_of_output(const Decomposition& d, size_t i) {
   const OpDef& op = *d.node().op;
@@ -68,6 +75,7 @@ std::vector<ValueId> by_rank(NodeWriter& w, std::vector<ValueId> operands, const
       if (operands[i] != kNoValue && w.rank(operands[i]) < 0) operands[i] = with_rank(w, operands[i], known >= 0 ? known : ranks[0]);
     return write(w, operands);
   }
+  charge(w.graph());
   const auto rest = [&](std::vector<int> some) {
     return [&, some = std::move(some)](NodeWriter& inside, const std::vector<ValueId>& captured) {
       return by_rank(inside, captured, ranked, some, write);

@@ -387,6 +387,24 @@ def equal_names(draw):
 
 
 @chain
+def undeclared_ranks(draw):
+    """Operators that have branches for the ranks that they may meet."""
+    op, inputs, attributes = draw.choice(
+        [
+            ("MultiHeadAttention", ["x", "x", "x"], {"num_heads": 1}),
+            ("MultiHeadAttention", ["x"], {"num_heads": 1}),
+            ("RotaryEmbedding", ["x", "p", "x", "x"], {}),
+            ("Attention", ["x", "x", "", "m"], {"num_heads": 1}),
+            ("QLinearGlobalAveragePool", ["q", "x", "q", "x", "q"], {}),
+        ]
+    )
+    nodes = [helper.make_node(op, inputs, [f"y{i}"], domain="com.microsoft", **attributes) for i in range(1200)]
+    model = _model(nodes, [("x", FLOAT, None), ("p", INT64, None), ("m", TensorProto.INT32, None), ("q", TensorProto.UINT8, None)])
+    model.opset_import.append(helper.make_opsetid("com.microsoft", 1))
+    return model
+
+
+@chain
 def empty_messages(draw):
     """Two bytes each in the file."""
     model = _model([_node("Relu", ["x"], "y")], [("x", FLOAT, ["n"])])

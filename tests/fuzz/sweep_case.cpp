@@ -198,8 +198,8 @@ class CaseMaker {
     if (allowed.dtypes != TypeSet{}) return static_cast<int64_t>(dtype_of_set(allowed.dtypes));
     const int64_t number = integer();
     if (number >= allowed.least && number <= allowed.most) return number;
-    const int64_t room = allowed.most - allowed.least;
-    return allowed.least + static_cast<int64_t>(below(room < 0 || room > 4 ? 4 : static_cast<uint64_t>(room) + 1));
+    const uint64_t room = static_cast<uint64_t>(allowed.most) - static_cast<uint64_t>(allowed.least);
+    return allowed.least + static_cast<int64_t>(below(std::min<uint64_t>(room, 3) + 1));
   }
 
   std::string text(const AttributeDef& def) {

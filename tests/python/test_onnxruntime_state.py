@@ -127,7 +127,8 @@ def test_kernels_are_listed_by_operator_and_versions():
             missing.add(f"{domain}::{name}")
         elif not any(begin <= first <= end for (begin, end), _ in here[domain, name]):
             uncovered.add(f"{domain}::{name} {first}")
-    assert (missing, uncovered) == ({"::MemcpyFromHost", "::MemcpyToHost"}, set())
+    newer = {f"com.microsoft::{name}" for name in ("GatedDeltaNet", "GatherPacked", "MoEGroupRouter")}  # since 1.32; docs/onnxruntime.md
+    assert (missing - newer, uncovered) == ({"::MemcpyFromHost", "::MemcpyToHost"}, set())
 
 
 def test_sessions_behind_the_python_class_are_called_alike():
@@ -311,7 +312,7 @@ def test_values_are_made_for_devices():
             C.OrtValue.ortvalue_from_shape_and_onnx_type([4], 7, cpu),
         ):
             said.append([made.shape(), made.data_type(), made.device_name().lower()])
-        back = C.OrtValue.from_dlpack(value.to_dlpack(), False)
+        back = C.OrtValue.from_dlpack(value.to_dlpack())
         said += [back.numpy().tolist(), back.data_ptr() == value.data_ptr()]
         print(json.dumps(said))
         """
@@ -419,10 +420,14 @@ OTHER_COUNTS = {
     "::CausalConvWithState", "::LinearAttention", "com.microsoft::CausalConvWithState", "com.microsoft::QEmbedLayerNormalization",
     "com.microsoft::QLinearConcat", "com.microsoft::QLinearGlobalAveragePool", "com.microsoft::QLinearSoftmax", "com.microsoft::QLinearWhere",
     "com.microsoft::VarlenCausalConvWithState",
+    "com.microsoft::GatedAdd", "com.microsoft::GroupQueryAttention",  # 1.32 has gate_weight and query_seqlens
 }
 OTHER_ATTRIBUTES = {
     "ai.onnx.ml::LabelEncoder", "com.microsoft::DequantizeLinear", "com.microsoft::QuantizeLinear",
     "com.microsoft::TransposeMatMul", "com.microsoft::WhisperBeamSearch",
+    # 1.32 has further ones.
+    "com.microsoft::CausalConvWithState", "com.microsoft::GroupQueryAttention", "com.microsoft::MoE", "com.microsoft::QMoE",
+    "com.microsoft::VarlenCausalConvWithState",
 }
 
 
@@ -539,7 +544,7 @@ def test_the_public_value_is_made_from_the_extension_modules():
         from onnxruntime.capi import _pybind_state as C
         numbers = np.arange(6, dtype=np.float32).reshape(2, 3)
         said = []
-        for value in (ort.OrtValue(C.OrtValue.from_dlpack(numbers.__dlpack__(), False), numbers), ort.OrtValue(ortvalue=ort.OrtValue.ortvalue_from_numpy(numbers)._ortvalue)):
+        for value in (ort.OrtValue(C.OrtValue.from_dlpack(numbers.__dlpack__()), numbers), ort.OrtValue(ortvalue=ort.OrtValue.ortvalue_from_numpy(numbers)._ortvalue)):
             said.append([value.shape(), value.data_type(), value.numpy().tolist(), value.data_ptr() == numbers.ctypes.data])
         numbers[0, 0] = 9
         said.append(value.numpy()[0, 0].item())

@@ -224,7 +224,7 @@ FAULTS: dict[str, tuple[Callable[[Api], object], int, str]] = {
     "a provider that is not built in": (
         lambda api: api.call("SessionOptionsAppendExecutionProvider", api.options(), b"XNNPACK", c_void_p(), c_void_p(), c_size_t(0)), INVALID_ARGUMENT,
         "XNNPACK execution provider is not supported in this build."),
-    "a provider's library that is not there": (lambda api: api.call("SessionOptionsAppendExecutionProvider_CUDA_V2", api.options(), ctypes.create_string_buffer(1024)), FAIL, ""),
+    "a provider's library that is not there": (lambda api: api.call("SessionOptionsAppendExecutionProvider_TensorRT_V2", api.options(), ctypes.create_string_buffer(1024)), FAIL, ""),
     "an environment of an old version": (
         lambda api: environment(api, 23), INVALID_ARGUMENT, "CreateEnvWithOptions requires a OrtEnvCreationOptions argument with the version set equal to ORT_API_VERSION"),
     "an environment of an unknown level": (lambda api: environment(api, 29, level=9), INVALID_ARGUMENT, "with a valid logging severity level value from the OrtLoggingLevel enumeration"),

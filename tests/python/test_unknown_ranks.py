@@ -114,3 +114,26 @@ def test_a_scale_stretches_nothing(op, opset, x, scale, declared):
         pytest.skip("axes of extent 1 in front, which only the run tells, hold nothing")
     with pytest.raises(treadle.Error):
         treadle.InferenceSession(made.SerializeToString()).run(None, feeds)
+
+
+@pytest.mark.parametrize(
+    ("op", "inputs", "attributes"),
+    [
+        ("NhwcMaxPool", {"x": (TensorProto.FLOAT16, None)}, {"kernel_shape": [1]}),
+        ("NhwcMaxPool", {"x": (TensorProto.FLOAT16, [3, 33])}, {"kernel_shape": [1]}),
+        ("NhwcMaxPool", {"x": (TensorProto.FLOAT16, None)}, {"kernel_shape": [1] * 9}),
+        *(
+            ("GatherBlockQuantized", {"x": (TensorProto.UINT4, None), "i": (TensorProto.INT64, None), "s": (TensorProto.FLOAT, None)}, {"quantize_axis": axis})
+            for axis in (-(2**63), 2**63 - 1)
+        ),
+    ],
+)
+def test_attributes_beyond_any_rank_end_no_process(op, inputs, attributes):
+    infos = [helper.make_tensor_value_info(name, dtype, shape) for name, (dtype, shape) in inputs.items()]
+    node = helper.make_node(op, list(inputs), ["y"], domain="com.microsoft", **attributes)
+    graph = helper.make_graph([node], "g", infos, [helper.make_empty_tensor_value_info("y")])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21), helper.make_opsetid("com.microsoft", 1)], ir_version=10)
+    try:
+        treadle.InferenceSession(model.SerializeToString())
+    except treadle.Error as error:
+        assert error.code in ("invalid_argument", "invalid_model", "not_implemented"), error

@@ -355,29 +355,30 @@ Result gemm(GradientContext& g) {
 }  // namespace gradients
 
 std::vector<OpDef> matmul_ops() {
-  return {{.name = "MatMul",
-           .since = {1, 9, 13},
-           .inputs = {{"A", kProductTypes, "T"}, {"B", kProductTypes, "T"}},
-           .outputs = {{"Y", kProductTypes, "T"}},
-           .infer = infer_matmul,
-           .cost = matmul_cost,
-           .kernels = typed<MatMulPacked, float, double, Float16, BFloat16>("packed") + typed<MatMul, float, double, Float16, BFloat16>() +
-                      typed<MatMulInt, int32_t, int64_t, uint32_t, uint64_t>(),
-           .gradient = gradients::matmul,
-           .half = HalfFloats::float32_by_itself},
-          {.name = "Gemm",
-           .since = {1, 6, 7, 9, 11, 13},
-           .upgrade = {{1, drop_broadcast}, {6, drop_broadcast}},
-           .inputs = {{"A", kProductTypes, "T"}, {"B", kProductTypes, "T"}, {"C", kProductTypes, "T", Presence::optional}},
-           .outputs = {{"Y", kProductTypes, "T"}},
-           .attributes = {{"alpha", 1.0f}, {"beta", 1.0f}, {"transA", int64_t{0}}, {"transB", int64_t{0}}},
-           .infer = infer_gemm,
-           .cost = gemm_cost,
-           .alias = {may_reuse(0, 2)},
-           .kernels = typed<GemmPacked, float, double, Float16, BFloat16>("packed") +
-                      typed<GemmUnpacked, float, double, Float16, BFloat16>() + typed<GemmInt, int32_t, int64_t, uint32_t, uint64_t>(),
-           .gradient = gradients::gemm,
-           .half = HalfFloats::float32_by_itself}};
+  return {
+      {.name = "MatMul",
+       .since = {1, 9, 13},
+       .inputs = {{"A", kProductTypes, "T", Presence::required, of_ranks(1)}, {"B", kProductTypes, "T", Presence::required, of_ranks(1)}},
+       .outputs = {{"Y", kProductTypes, "T"}},
+       .infer = infer_matmul,
+       .cost = matmul_cost,
+       .kernels = typed<MatMulPacked, float, double, Float16, BFloat16>("packed") + typed<MatMul, float, double, Float16, BFloat16>() +
+                  typed<MatMulInt, int32_t, int64_t, uint32_t, uint64_t>(),
+       .gradient = gradients::matmul,
+       .half = HalfFloats::float32_by_itself},
+      {.name = "Gemm",
+       .since = {1, 6, 7, 9, 11, 13},
+       .upgrade = {{1, drop_broadcast}, {6, drop_broadcast}},
+       .inputs = {{"A", kProductTypes, "T"}, {"B", kProductTypes, "T"}, {"C", kProductTypes, "T", Presence::optional}},
+       .outputs = {{"Y", kProductTypes, "T"}},
+       .attributes = {{"alpha", 1.0f}, {"beta", 1.0f}, {"transA", int64_t{0}}, {"transB", int64_t{0}}},
+       .infer = infer_gemm,
+       .cost = gemm_cost,
+       .alias = {may_reuse(0, 2)},
+       .kernels = typed<GemmPacked, float, double, Float16, BFloat16>("packed") + typed<GemmUnpacked, float, double, Float16, BFloat16>() +
+                  typed<GemmInt, int32_t, int64_t, uint32_t, uint64_t>(),
+       .gradient = gradients::gemm,
+       .half = HalfFloats::float32_by_itself}};
 }
 
 }  // namespace treadle::ops

@@ -39,7 +39,7 @@ ValueId channels_last(Decomposition& d, ValueId x, int rank) {
 
 void decompose_max_pool(Graph& graph, NodeId id) {
   Decomposition d(graph, id);
-  settle_rank(d, {0}, static_cast<int>(d.attributes().get_ints("kernel_shape").size()));
+  if (settle_rank(d, {0}, static_cast<int>(d.attributes().get_ints("kernel_shape").size()))) return;
   int rank = image_rank(d, d.in(0));
   ValueId y = d.op("MaxPool", {channels_first(d, d.in(0), rank)},
                    d.copied({"auto_pad", "ceil_mode", "dilations", "kernel_shape", "pads", "strides"}));

@@ -328,7 +328,10 @@ std::vector<int> ranks_of_data(const Attributes& attributes, bool bytes) {
   const int64_t last = attributes.get_int("quantize_axis", 1);
   if (bytes && last >= 0) return {static_cast<int>(std::min<int64_t>(last, kMaxRank)) + 1};
   int64_t least = 2;
-  for (int64_t axis : {attributes.get_int("gather_axis", 0), last}) least = std::max(least, axis < 0 ? -axis : axis + 1);
+  for (int64_t given : {attributes.get_int("gather_axis", 0), last}) {
+    const auto axis = std::clamp<int64_t>(given, -kMaxRank, kMaxRank - 1);  // what lies beyond is refused with any rank
+    least = std::max(least, axis < 0 ? -axis : axis + 1);
+  }
   std::vector<int> ranks;
   for (int64_t rank = least; rank <= std::max<int64_t>(least, 4); ++rank) ranks.push_back(static_cast<int>(rank));
   return ranks;

@@ -6,6 +6,7 @@
 #include "core/dispatch.h"
 #include "graph/infer.h"
 #include "graph/op_def.h"
+#include "ops/checks.h"
 #include "ops/generator/random_key.h"
 #include "ops/gradients.h"
 #include "ops/list.h"
@@ -35,6 +36,8 @@ struct Dropout {
   uint64_t key;
 
   static Dropout bind(BindContext& c) {
+    if (c.has_input(1)) check_equal(c.num_elements(1), 1, "elements of ratio");
+    if (c.has_input(2)) check_equal(c.num_elements(2), 1, "elements of training_mode");
     return {c.num_elements(0),
             c.has_input(1),
             c.has_input(2),

@@ -86,6 +86,7 @@ struct Split {
     const int axis = c.axis("axis", 0, in.rank());
     k.dtype = c.dtype(0);
     k.count = c.num_outputs();
+    if (k.count == 0) throw Error(ErrorCode::invalid_argument, "there is no output");
     k.outer = in.product(0, axis);
     const int64_t inner = in.product(axis + 1, in.rank());
     const bool by_rows = axis + 1 == in.rank();
