@@ -5,6 +5,7 @@
 #include <string>
 
 #include "graph/infer.h"
+#include "treadle/error.h"
 
 namespace treadle::ops {
 namespace {
@@ -45,7 +46,12 @@ void attach(Graph& graph, NodeId id, Branch made, const std::vector<ValueId>& op
 /// keep the loader busy. Some 500 are left, more than models have nodes that need them.
 void charge(Graph& graph) {
   constexpr int kInferences = 40'000;
-  for (int i = 0; i < kInferences; ++i) graph.symbols().charge_inference();
+  try {
+    for (int i = 0; i < kInferences; ++i) graph.symbols().charge_inference();
+  } catch (const Error&) {
+    throw Error(ErrorCode::resource_exhausted,
+                "too many operators have operands of undeclared rank, and so a branch for every rank: declare the shapes of the inputs");
+  }
 }
 
 /// The dtype of an output that is an input's as well.
