@@ -253,3 +253,12 @@ def test_weights_of_some_bits_may_be_computed(bits, fed, zeros, groups):
         made = model("MatMulNBits", inputs, 1, {"K": k, "N": n, "bits": bits, "block_size": block}, constants, static)
         actual = run(made, {name: a for name, a in inputs.items() if a is not None and name not in constants})[0]
         np.testing.assert_allclose(actual, expected, rtol=1e-4, atol=1e-3)
+
+
+@pytest.mark.parametrize("constants", [(), ("w",)])
+def test_a_convolution_of_bytes_without_channels_is_a_sum_of_nothing(constants):
+    inputs = {"x": np.zeros((1, 0, 4, 4), np.uint8), "w": np.zeros((2, 0, 3, 3), np.uint8)}
+    for static in (True, None):
+        made = model("ConvInteger", inputs, 1, None, constants, static=static, domain="", opset=21)
+        (actual,) = run(made, {name: value for name, value in inputs.items() if name not in constants})
+        np.testing.assert_array_equal(actual, np.zeros((1, 2, 2, 2), np.int32))
