@@ -262,3 +262,9 @@ def test_a_convolution_of_bytes_without_channels_is_a_sum_of_nothing(constants):
         made = model("ConvInteger", inputs, 1, None, constants, static=static, domain="", opset=21)
         (actual,) = run(made, {name: value for name, value in inputs.items() if name not in constants})
         np.testing.assert_array_equal(actual, np.zeros((1, 2, 2, 2), np.int32))
+
+
+def test_shrink_keeps_integers_in_their_range():
+    x = np.array([-128, -100, -1, 0, 1, 100, 127], np.int8)
+    actual = run(model("Shrink", {"x": x}, 1, {"lambd": 50.0, "bias": -100.0}, domain="", opset=9), {"x": x})[0]
+    np.testing.assert_array_equal(actual, np.array([-128, -128, 0, 0, 0, 127, 127], np.int8))

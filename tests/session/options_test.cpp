@@ -39,7 +39,7 @@ TEST(Options, TheDocumentHasTheTableOfTheCode) {
 TEST(Options, EveryEnvironmentVariableThatIsReadIsInTheTable) {
   std::set<std::string> listed, read;
   for (const EnvironmentVariable& variable : environment_variables()) listed.emplace(variable.name);
-  const std::regex name("\"(TREADLE_[A-Z_]+)\"");
+  const std::regex name("\"(TREADLE_[A-Z_]+|ORT_LOAD_[A-Z_]+)\"");
   for (const auto& entry : std::filesystem::recursive_directory_iterator(TREADLE_SOURCE_DIR "/src")) {
     if (entry.path().extension() != ".cpp" || entry.path().filename() == "environment.cpp") continue;
     std::ifstream file(entry.path());

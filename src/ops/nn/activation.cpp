@@ -99,9 +99,18 @@ struct ShrinkFn {
   T operator()(T x) const {
     using C = std::conditional_t<std::is_same_v<T, float>, float, double>;
     auto v = static_cast<C>(x);
-    if (v < -static_cast<C>(lambd)) return static_cast<T>(v + static_cast<C>(bias));
-    if (v > static_cast<C>(lambd)) return static_cast<T>(v - static_cast<C>(bias));
+    if (v < -static_cast<C>(lambd)) return narrowed<T>(v + static_cast<C>(bias));
+    if (v > static_cast<C>(lambd)) return narrowed<T>(v - static_cast<C>(bias));
     return T{0};
+  }
+  /// Integers stay within their range: what lies beyond is no number of the type.
+  template <typename T, typename C>
+  static T narrowed(C v) {
+    if constexpr (std::is_integral_v<T>) {
+      if (!(v >= static_cast<C>(std::numeric_limits<T>::lowest()))) return std::numeric_limits<T>::lowest();
+      if (v >= static_cast<C>(std::numeric_limits<T>::max())) return std::numeric_limits<T>::max();
+    }
+    return static_cast<T>(v);
   }
 };
 

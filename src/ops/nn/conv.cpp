@@ -151,7 +151,7 @@ std::vector<OpDef> conv_ops() {
            .outputs = {{"Y", kFloats, "T"}},
            .attributes = {{"auto_pad", std::string_view("NOTSET")},
                           {"dilations"},
-                          {"group", int64_t{1}, at_least(1)},
+                          {"group", int64_t{1}, between(1, INT32_MAX)},
                           {"kernel_shape"},
                           {"pads"},
                           {"strides"}},

@@ -231,7 +231,7 @@ std::vector<OpDef> conv_transpose_ops() {
            .outputs = {{"Y", kFloats, "T"}},
            .attributes = {{"auto_pad", std::string_view("NOTSET")},
                           {"dilations"},
-                          {"group", int64_t{1}},
+                          {"group", int64_t{1}, between(1, INT32_MAX)},
                           {"kernel_shape"},
                           {"output_padding"},
                           {"output_shape"},

@@ -360,8 +360,12 @@ struct QLinearConv {
   }
 };
 
-const std::vector<AttributeDef> kConvAttributes{
-    {"auto_pad", std::string_view("NOTSET")}, {"dilations"}, {"group", int64_t{1}, at_least(1)}, {"kernel_shape"}, {"pads"}, {"strides"}};
+const std::vector<AttributeDef> kConvAttributes{{"auto_pad", std::string_view("NOTSET")},
+                                                {"dilations"},
+                                                {"group", int64_t{1}, between(1, INT32_MAX)},
+                                                {"kernel_shape"},
+                                                {"pads"},
+                                                {"strides"}};
 
 }  // namespace
 

@@ -353,7 +353,7 @@ std::vector<OpDef> nhwc_ops() {
            .inputs =
                {{"X", kFloat32}, {"W", kFloat32}, {"B", kFloat32, "", Presence::optional}, {"residual", kFloat32, "", Presence::optional}},
            .outputs = {{"Y", kFloat32}},
-           .attributes = joined(joined(window, activation), {{"group", int64_t{1}, at_least(1)},
+           .attributes = joined(joined(window, activation), {{"group", int64_t{1}, between(1, INT32_MAX)},
                                                              {"planes", int64_t{0}, zero_or_one()},
                                                              {kPrecision, std::string_view("")},
                                                              {"max_weight_expansion", 0.0F},

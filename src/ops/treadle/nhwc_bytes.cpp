@@ -212,7 +212,7 @@ std::vector<OpDef> nhwc_bytes_ops() {
   const std::vector<AttributeDef> window = {
       {"auto_pad", std::string_view("NOTSET")}, {"dilations"}, {"kernel_shape"}, {"pads"}, {"strides"}};
   std::vector<AttributeDef> conv = window, pool = window;
-  conv.push_back({"group", int64_t{1}, at_least(1)});
+  conv.push_back({"group", int64_t{1}, between(1, INT32_MAX)});
   conv.push_back({"dtype", int64_t{0}, dtype_among(kBytesOrNone)});
   pool.push_back({"ceil_mode", int64_t{0}});
   return {{.name = "NhwcQLinearConv",

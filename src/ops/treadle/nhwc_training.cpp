@@ -156,7 +156,7 @@ KernelDef nhwc_conv_of_computed_weights() { return kernel<NhwcConvComputed>("nhw
 std::vector<OpDef> nhwc_training_ops() {
   const std::vector<AttributeDef> convolution = {{"auto_pad", std::string_view("NOTSET")},
                                                  {"dilations"},
-                                                 {"group", int64_t{1}},
+                                                 {"group", int64_t{1}, between(1, INT32_MAX)},
                                                  {"kernel_shape"},
                                                  {"max_weight_expansion", 0.0F},
                                                  {"pads"},
