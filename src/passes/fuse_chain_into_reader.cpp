@@ -15,6 +15,7 @@ int64_t fuse_chain_into_reader(Graph& graph, int64_t limit) {
       const Node& reader = g.node(id);
       if (!reader.op || reader.op->chain_input < 0 || reader.attributes.has("steps")) continue;
       const auto first = static_cast<size_t>(reader.op->chain_input);
+      if (first >= reader.inputs.size()) continue;  // one that it may leave out
       const Node* chain = producer_of(g, reader.inputs[first]);
       if (!chain || !chain->is("FusedElementwise", "treadle")) continue;
       if (!is_used_once(g, reader.inputs[first]) || g.type(reader.inputs[first]).dtype != DType::float32) {

@@ -61,5 +61,14 @@ TEST(FuseChainIntoReader, WhatOthersReadStays) {
   EXPECT_EQ(fuse(*graph), 0);
 }
 
+TEST(FuseChainIntoReader, ANodeWithoutThatInputStays) {
+  GraphBuilder b;
+  const SymbolicShape image{2, kRows, kRows, kChannels}, channels{kChannels};
+  const std::vector<ValueId> inputs{b.input("x", image), b.input("scale", channels), b.input("mean", channels),
+                                    b.input("inverse", channels)};
+  for (ValueId gradient : b.node("gradient", "NhwcBatchNormalizationGrad", inputs, {}, 3, "treadle")) b.output(gradient);
+  EXPECT_EQ(passes::fuse_chain_into_reader(*b.take(), INT64_MAX), 0);
+}
+
 }  // namespace
 }  // namespace treadle
