@@ -8,6 +8,7 @@
 #include "core/nearest.h"
 #include "session/refusals.h"
 #include "session/session_impl.h"
+#include "session/sparse_outputs.h"
 #include "session/stoppable_run.h"
 #include "treadle/error.h"
 
@@ -85,6 +86,7 @@ std::vector<Datum> PartialRun::fetch(std::span<const std::string> names) const {
       throw Error(ErrorCode::invalid_argument, fmt::format("the run has not come as far as to make \"{}\"", name));
     values.push_back(impl_->run->output(k));
   }
+  make_sparse(impl_->session->sparse_outputs, names, values);
   return values;
 }
 
@@ -131,7 +133,10 @@ bool PartialRun::resume(std::span<const Datum> values) {
 }
 
 std::vector<Datum> PartialRun::outputs() {
-  return in_order_of(impl_->session->main->output_names, impl_->run->executable(), impl_->run->take_outputs());
+  const std::vector<std::string>& names = impl_->session->main->output_names;
+  std::vector<Datum> ordered = in_order_of(names, impl_->run->executable(), impl_->run->take_outputs());
+  make_sparse(impl_->session->sparse_outputs, names, ordered);
+  return ordered;
 }
 
 }  // namespace treadle

@@ -98,3 +98,16 @@ def test_a_cached_value_replaces_a_computation(session):
     assert len(other.cache) == 1 and "a" in other.cache and list(other.cache.keys()) == ["a"]
     with pytest.raises(KeyError):
         cache["b"]
+
+
+def test_an_output_that_is_declared_sparse_is_sparse():
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [4])
+    y = helper.make_sparse_tensor_value_info("y", TensorProto.FLOAT, [4])
+    graph = helper.make_graph([helper.make_node("Relu", ["x"], ["y"])], "g", [x], [y])
+    session = treadle.InferenceSession(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8).SerializeToString())
+    run = session.partial_run({"x": np.float32([-1, 2, 0, 3])})
+    assert run.advance()
+    (value,) = run.outputs()
+    assert isinstance(value, treadle.SparseTensor)
+    np.testing.assert_array_equal(value.values(), [2, 3])
+    np.testing.assert_array_equal(value.as_coo_view().indices(), [1, 3])
