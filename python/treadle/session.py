@@ -250,7 +250,7 @@ class Session:
             return self._sess.run(names, feeds, run_options)
         except InvalidArgument as error:
             missing = [info.name for info in self._inputs_meta if info.name not in feeds and not info.type.startswith("optional")]
-            if missing and str(error).find("Invalid input name") >= 0:  # as ONNX Runtime, which looks for missing ones first
+            if missing and "Invalid input name" in str(error):  # as ONNX Runtime, which looks for missing ones first
                 raise ValueError(f"Required inputs ({missing}) are missing from input feed ({list(feeds)}).") from None
             hint = dtype_hint(feeds, self._inputs_meta)
             if not hint:
