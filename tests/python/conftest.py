@@ -22,6 +22,22 @@ def _find_shared_data():
 SHARED_DATA = _find_shared_data()
 
 
+@pytest.fixture(scope="module")
+def ours():
+    """ONNX Runtime's C interface, of Treadle's library."""
+    from onnxruntime_c import LIBRARY, Api
+
+    return Api(str(LIBRARY))
+
+
+@pytest.fixture(scope="module")
+def theirs():
+    """The same of onnxruntime's own library; without it the test is skipped."""
+    from onnxruntime_c import their_api
+
+    return their_api()
+
+
 @pytest.fixture(autouse=True, scope="session")
 def own_sharing_folder(tmp_path_factory):
     # Read once, by the first job of the process: those of whatever test.

@@ -15,19 +15,9 @@ import onnx
 import pytest
 from conftest import SHARED_DATA
 from onnx import TensorProto, helper, numpy_helper
-from onnxruntime_c import EDITOR, LIBRARY, PLACES, TENSOR, Api, Part, StatusError, handles, model, strings, tensor, their_api, value_info
+from onnxruntime_c import EDITOR, LIBRARY, PLACES, TENSOR, Api, Part, StatusError, handles, model, strings, tensor, value_info
 
 pytestmark = pytest.mark.skipif(not LIBRARY.exists(), reason="libonnxruntime.so.1 is not built; set TREADLE_ORT_LIBRARY")
-
-
-@pytest.fixture(scope="module")
-def ours() -> Api:
-    return Api(str(LIBRARY))
-
-
-@pytest.fixture(scope="module")
-def theirs() -> Api:
-    return their_api()
 
 
 def affine() -> bytes:

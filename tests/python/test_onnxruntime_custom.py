@@ -10,7 +10,7 @@ import numpy as np
 import onnxruntime_operators as operators
 import pytest
 from onnx import helper
-from onnxruntime_c import LIBRARY, Api, StatusError, strings, tensor, their_api
+from onnxruntime_c import LIBRARY, Api, StatusError, strings, tensor
 
 pytestmark = pytest.mark.skipif(not LIBRARY.exists(), reason="libonnxruntime.so.1 is not built; set TREADLE_ORT_LIBRARY")
 
@@ -18,16 +18,6 @@ REQUIRED, OPTIONAL, VARIADIC = 0, 1, 2
 ANY, FLOAT, INT64, STRING = 0, 1, 7, 8
 DOMAIN = "custom.test"
 X = np.arange(3, dtype=np.float32)
-
-
-@pytest.fixture(scope="module")
-def ours() -> Api:
-    return Api(str(LIBRARY))
-
-
-@pytest.fixture(scope="module")
-def theirs() -> Api:
-    return their_api()
 
 
 class Operator(operators.Operator):

@@ -17,11 +17,6 @@ SIZE, LAYERS = 192, 24
 CALLBACK = ctypes.CFUNCTYPE(None, c_void_p, POINTER(c_void_p), c_size_t, c_void_p)
 
 
-@pytest.fixture(scope="module")
-def ours() -> Api:
-    return Api(str(LIBRARY))
-
-
 def products() -> bytes:
     """Long enough that a run has not ended when the next call is made."""
     w = numpy_helper.from_array(np.eye(SIZE, dtype=np.float32), "w")

@@ -11,23 +11,13 @@ import numpy as np
 import onnx
 import pytest
 from onnx import helper
-from onnxruntime_c import LIBRARY, Api, StatusError, tensor, their_api
+from onnxruntime_c import LIBRARY, Api, StatusError, tensor
 from onnxruntime_enums import ENUMS
 
 pytestmark = pytest.mark.skipif(not LIBRARY.exists(), reason="libonnxruntime.so.1 is not built; set TREADLE_ORT_LIBRARY")
 
 HEADER = Path(__file__).parents[2] / "src/ort_api/api.h"
 DTYPES = ENUMS["ONNXTensorElementDataType"]
-
-
-@pytest.fixture(scope="module")
-def ours() -> Api:
-    return Api(str(LIBRARY))
-
-
-@pytest.fixture(scope="module")
-def theirs() -> Api:
-    return their_api()
 
 
 def members(text: str) -> dict[str, int]:

@@ -25,11 +25,6 @@ def api(request: pytest.FixtureRequest) -> Api:
     return Api(str(LIBRARY)) if request.param == "ours" else their_api()
 
 
-@pytest.fixture(scope="module")
-def ours() -> Api:
-    return Api(str(LIBRARY))
-
-
 def int_attribute(api: Api, name: bytes, value: int) -> c_void_p:
     return api.made("CreateOpAttr", name, byref(ctypes.c_int64(value)), 1, 1)
 

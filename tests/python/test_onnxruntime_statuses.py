@@ -10,21 +10,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 from onnx import helper, numpy_helper
-from onnxruntime_c import EDITOR, LIBRARY, Api, Part, StatusError, handles, model, strings, tensor, their_api, value_info
+from onnxruntime_c import EDITOR, LIBRARY, Api, Part, StatusError, handles, model, strings, tensor, value_info
 
 pytestmark = pytest.mark.skipif(not LIBRARY.exists(), reason="libonnxruntime.so.1 is not built; set TREADLE_ORT_LIBRARY")
 
 FAIL, INVALID_ARGUMENT, NO_SUCHFILE, INVALID_PROTOBUF, INVALID_GRAPH = 1, 2, 3, 7, 10
-
-
-@pytest.fixture(scope="module")
-def ours() -> Api:
-    return Api(str(LIBRARY))
-
-
-@pytest.fixture(scope="module")
-def theirs() -> Api:
-    return their_api()
 
 
 def relu() -> bytes:

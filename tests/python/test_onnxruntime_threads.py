@@ -9,23 +9,13 @@ from ctypes import c_size_t, c_void_p
 import numpy as np
 import pytest
 from onnx import helper
-from onnxruntime_c import LIBRARY, Api, StatusError, model, tensor, their_api
+from onnxruntime_c import LIBRARY, Api, StatusError, model, tensor
 
 pytestmark = pytest.mark.skipif(not LIBRARY.exists(), reason="libonnxruntime.so.1 is not built; set TREADLE_ORT_LIBRARY")
 
 WORK = ctypes.CFUNCTYPE(None, c_void_p)
 CREATE = ctypes.CFUNCTYPE(c_void_p, c_void_p, c_void_p, c_void_p)
 JOIN = ctypes.CFUNCTYPE(None, c_void_p)
-
-
-@pytest.fixture(scope="module")
-def ours() -> Api:
-    return Api(str(LIBRARY))
-
-
-@pytest.fixture(scope="module")
-def theirs() -> Api:
-    return their_api()
 
 
 class Client:

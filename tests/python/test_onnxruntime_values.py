@@ -10,22 +10,12 @@ import numpy as np
 import onnx
 import pytest
 from onnx import helper, numpy_helper
-from onnxruntime_c import LIBRARY, MAP, SEQUENCE, Api, StatusError, handles, model, strings, tensor, their_api
+from onnxruntime_c import LIBRARY, MAP, SEQUENCE, Api, StatusError, handles, model, strings, tensor
 
 pytestmark = pytest.mark.skipif(not LIBRARY.exists(), reason="libonnxruntime.so.1 is not built; set TREADLE_ORT_LIBRARY")
 
 FAIL, INVALID_ARGUMENT = 1, 2
 COO, CSR, BLOCKS = 1, 2, 4
-
-
-@pytest.fixture(scope="module")
-def ours() -> Api:
-    return Api(str(LIBRARY))
-
-
-@pytest.fixture(scope="module")
-def theirs() -> Api:
-    return their_api()
 
 
 def floats(api: Api, *values: float) -> c_void_p:
