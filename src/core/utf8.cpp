@@ -17,6 +17,11 @@ size_t end_of_ascii(std::string_view text, size_t at) {
     if (kPrintable && stops == 0) stops = (~(eight + 0x6060606060606060U) | (eight + 0x0101010101010101U)) & kHigh;
     if (stops != 0) break;
   }
+  if (!kPrintable && at > 0 && at < text.size() && text.size() - at < sizeof(uint64_t)) {  // the last eight at once
+    uint64_t eight;
+    std::memcpy(&eight, text.data() + text.size() - sizeof eight, sizeof eight);
+    if ((eight & kHigh) == 0) return text.size();
+  }
   while (at < text.size() && static_cast<unsigned char>(text[at]) < (kPrintable ? 0x7F : 0x80) && (!kPrintable || text[at] >= 0x20)) ++at;
   return at;
 }

@@ -35,10 +35,13 @@ struct Registry {
   OpsByName by_name;
 
   Registry() {
+    std::vector<std::vector<OpDef>> families;
+    std::vector<OpDef*> sorted;  // a definition has 600 bytes: each moves just once
     for (const OperatorFamily family : operator_families())
-      for (OpDef& op : family()) ops.push_back(std::move(op));
-    std::sort(ops.begin(), ops.end(),
-              [](const OpDef& a, const OpDef& b) { return std::pair(a.domain, a.name) < std::pair(b.domain, b.name); });
+      for (OpDef& op : families.emplace_back(family())) sorted.push_back(&op);
+    std::ranges::sort(sorted, {}, [](const OpDef* op) { return std::pair(op->domain, op->name); });
+    ops.reserve(sorted.size());
+    for (OpDef* op : sorted) ops.push_back(std::move(*op));
     by_name.reserve(ops.size());
     for (const OpDef& op : ops) by_name.emplace(OpName{op.domain, op.name}, &op);
   }

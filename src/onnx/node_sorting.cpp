@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <set>
 #include <string_view>
 #include <unordered_map>
@@ -35,6 +36,24 @@ void collect_reads(const NodeDef& def, Names& reads) {
   }
 }
 
+using Producers = std::unordered_map<std::string_view, size_t>;  // a value's name, and the place of the node that makes it
+
+// Whether all that a node and its bodies read is made by nodes in front of place `i`. True for nearly every file, and cheap to find out. A
+// body that names a value of its own as a later node of the graph around it does gets false, although it does not read that one.
+bool reads_only_before(const NodeDef& def, size_t i, const Producers& producers) {
+  auto is_before = [&](const std::string& name) {
+    auto found = producers.find(name);
+    return found == producers.end() || found->second < i;
+  };
+  auto body = [&](const GraphDef& graph) {
+    return std::ranges::all_of(graph.nodes, [&](const NodeDef& node) { return reads_only_before(node, i, producers); }) &&
+           std::ranges::all_of(graph.outputs, [&](const ValueInfoDef& output) { return is_before(output.name); });
+  };
+  return std::ranges::all_of(def.inputs, is_before) && std::ranges::all_of(def.attributes, [&](const AttributeDef& attribute) {
+           return (!attribute.g || body(*attribute.g)) && std::ranges::all_of(attribute.graphs, body);
+         });
+}
+
 }  // namespace
 
 std::string describe_def(const NodeDef& def) {
@@ -43,24 +62,22 @@ std::string describe_def(const NodeDef& def) {
 }
 
 std::vector<const NodeDef*> in_order(std::vector<const NodeDef*> nodes) {
-  std::unordered_map<std::string_view, size_t> producer;
+  Producers producer;
+  producer.reserve(nodes.size());
   for (size_t i = 0; i < nodes.size(); ++i)
     for (const std::string& output : nodes[i]->outputs)
       if (!output.empty()) producer.emplace(output, i);
-  std::vector<std::pair<size_t, size_t>> reads;  // (reader, producer), by readers
   bool is_in_order = true;
+  for (size_t i = 0; i < nodes.size() && is_in_order; ++i) is_in_order = reads_only_before(*nodes[i], i, producer);
+  if (is_in_order) return nodes;
+  std::vector<std::pair<size_t, size_t>> reads;  // (reader, producer), by readers
   Names names;
   for (size_t i = 0; i < nodes.size(); ++i) {
     names.clear();
     collect_reads(*nodes[i], names);
-    for (std::string_view name : names) {
-      auto found = producer.find(name);
-      if (found == producer.end()) continue;
-      reads.emplace_back(i, found->second);
-      is_in_order &= found->second < i;
-    }
+    for (std::string_view name : names)
+      if (auto found = producer.find(name); found != producer.end()) reads.emplace_back(i, found->second);
   }
-  if (is_in_order) return nodes;
   std::vector<const NodeDef*> order;
   order.reserve(nodes.size());
   std::vector<std::vector<size_t>> readers(nodes.size());

@@ -194,11 +194,14 @@ void release_unused_in(Graph& graph) {
   }
 }
 
-// Bytes of the constants of a graph and its bodies; what several share counts once.
+// Bytes of the constants of a graph and its bodies; what several share counts once, if it is larger than what names it in a file.
 void add_stored_bytes(const Graph& graph, std::unordered_set<const std::byte*>& seen, double& bytes) {
+  constexpr size_t kNegligible = 256;
   for (size_t i = 0; i < graph.num_values(); ++i) {
     const Tensor* tensor = graph.stored_tensor(ValueId{static_cast<uint32_t>(i)});
-    if (tensor && seen.insert(tensor->raw()).second) bytes += static_cast<double>(content_bytes(*tensor));
+    if (!tensor) continue;
+    const bool negligible = tensor->dtype() != DType::string && tensor->size_bytes() <= kNegligible;
+    if (negligible || seen.insert(tensor->raw()).second) bytes += static_cast<double>(content_bytes(*tensor));
   }
   for (NodeId id = graph.first(); id != kNoNode; id = graph.next(id))
     for (const Body& body : graph.node(id).bodies) add_stored_bytes(*body.graph, seen, bytes);

@@ -56,9 +56,9 @@ void check_rank(size_t rank) {
 /// @param overhang  how far the window may stand out behind the end pad: ceil_mode rounds a part of a stride up to one more window, if it
 ///                  begins in the input or its begin pad
 void check_fits(const Dim& reach, const Dim& extent, const Pads& pads, size_t axis, int64_t overhang) {
+  if (!reach.is_const() || !extent.is_const()) return;  // what depends on symbols is known in the run
   const Dim begins = extent + pads.begin[axis], room = begins + pads.end[axis] + overhang - reach;
-  const bool fits = !(room.is_const() && room.value() < 0) && !(overhang > 0 && begins.is_const() && begins.value() <= 0);
-  if (fits) return;
+  if (room.value() >= 0 && (overhang == 0 || begins.value() > 0)) return;
   throw Error(ErrorCode::invalid_argument, fmt::format("a window that spans {} does not fit into an extent of {} with pads {} and {}",
                                                        to_string(reach), to_string(extent), pads.begin[axis], pads.end[axis]));
 }
@@ -94,7 +94,7 @@ SymbolicShape infer_window(const Attributes& attributes, const SymbolicShape& in
       continue;
     }
     const Dim reach = (kernel[i] - 1) * dilations[i] + 1;
-    const Dim room = in[i] + pads.begin[i] + pads.end[i] - reach;
+    const Dim room = in[i] + (Dim(pads.begin[i]) + pads.end[i] - reach);
     check_fits(reach, in[i], pads, i, ceil_mode ? strides[i] - 1 : 0);
     if (!ceil_mode || strides[i] == 1) {
       out.push_back(floor_div(room, strides[i]) + 1);
