@@ -7,7 +7,6 @@
 #include <utility>
 #include <variant>
 
-#include "core/short_vector.h"
 #include "graph/custom_ops.h"
 #include "treadle/error.h"
 
@@ -121,33 +120,45 @@ void check_attributes(const Node& node) {
     if (find(body.attribute) == defs.end()) unknown(body.attribute);
 }
 
-}  // namespace
+bool has_dtype(const Type* type) { return type && type->is_tensor() && type->dtype != DType::undefined; }
 
-void check_input_types(const Node& node, std::span<const Type* const> types, ErrorCode code) {
-  const OpDef& op = *node.op;
-  ShortVector<std::pair<const Port*, DType>> bound;  // the first port of each type_name, and its dtype
-  bound.reserve(op.inputs.size());
-  for (size_t i = 0; i < types.size(); ++i) {
-    if (!types[i]) continue;
+// Of inputs whose ports share a type_name, the first that has a dtype decides. `type_at(i)` is null for an absent input.
+template <typename TypeAt>
+void check_types(const OpDef& op, size_t count, TypeAt type_at, ErrorCode code) {
+  const size_t last = op.inputs.empty() ? 0 : op.inputs.size() - 1;
+  const Type* first_of_list = nullptr;
+  for (size_t i = 0; i < count; ++i) {
+    const Type* type = type_at(i);
+    if (!type) continue;
     const Port& port = port_at(op.inputs, i);
-    const Type& type = *types[i];
-    check_type(port, type, "input", code);
-    if (port.type_name.empty() || !type.is_tensor() || type.dtype == DType::undefined) continue;
-    auto same = std::find_if(bound.begin(), bound.end(), [&](const auto& entry) { return entry.first->type_name == port.type_name; });
-    if (same == bound.end())
-      bound.push_back({&port, type.dtype});
-    else if (same->second != type.dtype)
-      fail(fmt::format("the inputs {} and {} must have one type, they are {} and {}", same->first->name, port.name, name_of(same->second),
-                       name_of(type.dtype)),
+    check_type(port, *type, "input", code);
+    if (port.type_name.empty() || !has_dtype(type)) continue;
+    const Port* other = &port;
+    const Type* decides = nullptr;
+    for (size_t k = 0; k < std::min(i, last) && !decides; ++k) {
+      other = &op.inputs[k];
+      if (other->type_name == port.type_name && has_dtype(type_at(k))) decides = type_at(k);
+    }
+    if (!decides) decides = first_of_list, other = &port;
+    if (!decides && i >= last) first_of_list = type;
+    if (decides && decides->dtype != type->dtype)
+      fail(fmt::format("the inputs {} and {} must have one type, they are {} and {}", other->name, port.name, name_of(decides->dtype),
+                       name_of(type->dtype)),
            code);
   }
 }
 
+}  // namespace
+
+void check_input_types(const Node& node, std::span<const Type* const> types, ErrorCode code) {
+  check_types(
+      *node.op, types.size(), [&](size_t i) { return types[i]; }, code);
+}
+
 void check_contract(const Graph& graph, const Node& node) {
   check_presence(node);
-  ShortVector<const Type*> types(static_cast<size_t>(node.num_formal_inputs));
-  for (size_t i = 0; i < types.size(); ++i) types[i] = node.has_input(i) ? &graph.type(node.inputs[i]) : nullptr;
-  check_input_types(node, types, ErrorCode::invalid_model);
+  auto type_at = [&](size_t i) { return node.has_input(i) ? &graph.type(node.inputs[i]) : nullptr; };
+  check_types(*node.op, static_cast<size_t>(node.num_formal_inputs), type_at, ErrorCode::invalid_model);
   check_attributes(node);
 }
 

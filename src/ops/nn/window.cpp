@@ -57,8 +57,9 @@ void check_rank(size_t rank) {
 ///                  begins in the input or its begin pad
 void check_fits(const Dim& reach, const Dim& extent, const Pads& pads, size_t axis, int64_t overhang) {
   if (!reach.is_const() || !extent.is_const()) return;  // what depends on symbols is known in the run
-  const Dim begins = extent + pads.begin[axis], room = begins + pads.end[axis] + overhang - reach;
-  if (room.value() >= 0 && (overhang == 0 || begins.value() > 0)) return;
+  const int64_t begins = checked_add(extent.value(), pads.begin[axis]);
+  const int64_t room = checked_add(checked_add(begins, checked_add(pads.end[axis], overhang)), -reach.value());
+  if (room >= 0 && (overhang == 0 || begins > 0)) return;
   throw Error(ErrorCode::invalid_argument, fmt::format("a window that spans {} does not fit into an extent of {} with pads {} and {}",
                                                        to_string(reach), to_string(extent), pads.begin[axis], pads.end[axis]));
 }
