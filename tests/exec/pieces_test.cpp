@@ -65,6 +65,18 @@ TEST(Pieces, AConcatsInputsAreWrittenIntoItsOutput) {
   EXPECT_GE(arena_of(copies), arena_of(pieces) + 3 * 4 * 256 * sizeof(float) - 1024) << "but for scratch";
 }
 
+TEST(Pieces, OfElementsBelowAByteLieApart) {
+  GraphBuilder b;
+  const ValueId x = b.input("x", DType::int4, {2, 3});
+  const auto rows = b.nodes("Split", {x}, 2, {{"num_outputs", int64_t{2}}});
+  b.output(b.node("Concat", {rows[1], rows[0]}, {{"axis", int64_t{0}}}));
+  const Program program(b.finish(), {.pieces_in_place = true, .verify_plans = true});
+  Tensor feed(DType::int4, {2, 3}), swapped(DType::int4, {2, 3});
+  const uint8_t codes[] = {0x21, 0x43, 0x65}, expected[] = {0x54, 0x16, 0x32};
+  std::memcpy(feed.raw(), codes, sizeof codes), std::memcpy(swapped.raw(), expected, sizeof expected);
+  expect_same_bits(run(program, {feed}), {swapped});
+}
+
 // Row by row in plain C++: the truth for Concats of matrices.
 Tensor joined_columns(const Tensor& a, const Tensor& b) {
   const int64_t rows = a.shape()[0], left = a.shape()[1], right = b.shape()[1];

@@ -206,7 +206,7 @@ class Describing {
     if (instruction.dynamic || pieces == Pieces::none) return step;
     const auto operands = program_.operands(instruction);
     const SlotId whole = pieces == Pieces::concat ? operands[instruction.num_inputs] : operands[0];
-    if (whole == kNoSlot) return step;
+    if (whole == kNoSlot || bits_of(slots_[whole].dtype) % 8 != 0) return step;  // pieces that begin within a byte lie in no whole
     const Shape& shape = binding_.shape(whole);
     int64_t axis = instruction.node->attributes.get_int("axis", 0);
     if (axis < 0) axis += shape.rank();

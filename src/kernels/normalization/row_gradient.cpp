@@ -159,14 +159,14 @@ void norm_gradient(const NormGradient<T>& job, void* scratch, ThreadPool* pool) 
       norm_back(job, i * per_block, std::min(job.rows, (i + 1) * per_block), own, own + n);
     }
   });
-  auto join = [&](T* to, const T* from) {
+  auto join = [&](T* to, int64_t first) {
     if (to == nullptr) return;
     std::fill_n(to, n, T{0});
     for (int64_t i = 0; i < blocks; ++i)
-      for (int64_t j = 0; j < n; ++j) to[j] += from[2 * i * n + j];
+      for (int64_t j = 0; j < n; ++j) to[j] += sums[2 * i * n + first + j];
   };
-  join(job.dscale, sums);
-  join(job.dbias, sums + n);
+  join(job.dscale, 0);
+  join(job.dbias, n);
 }
 
 template <typename T>
