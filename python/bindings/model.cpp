@@ -33,16 +33,15 @@ Model load(const std::function<Model()>& read) {
     return read();
   } catch (const Error& error) {
     if (error.code() == ErrorCode::not_found) raise_as("NoSuchFile", error);
-    if (error.code() == ErrorCode::invalid_model) raise_as("InvalidProtobuf", error);
+    if (error.code() == ErrorCode::invalid_model)
+      raise_as(error.message().starts_with(onnx::kRefusedOrtModel) ? "Fail" : "InvalidProtobuf", error);
     throw;
   }
 }
 
 onnx::ReadOptions read_options(const PySessionOptions* options) {
-  onnx::ReadOptions read;
-  if (!options) return read;
-  read.use_mmap = options->use_mmap;
-  read.share = options->share_weights;
+  if (!options) return {};
+  onnx::ReadOptions read = reading_options(*options);
   read.external_files = options->external_files;
   read.external_values = options->external_values;
   return read;

@@ -1,6 +1,7 @@
 // ModelProto and FunctionProto, and the ways in: files and bytes.
 #include "onnx/parse.h"
 
+#include <cctype>
 #include <new>
 #include <stdexcept>
 #include <system_error>
@@ -18,8 +19,7 @@ void parse_opset_import(ParseContext& context, WireReader reader, OpsetImport& o
     if (reader.field() == 1) out.domain = reader.string();
     if (reader.field() == 2) out.version = reader.int64();
   }
-  // Everything behind this reader counts opsets in 32 bits.
-  if (out.version != static_cast<int32_t>(out.version)) context.place.fail("an opset version of " + std::to_string(out.version));
+  check_opset(context, out);
 }
 
 void parse_function(ParseContext& context, WireReader reader, FunctionDef& out) {
@@ -56,15 +56,36 @@ auto guarded(const ParseContext& context, Parse parse) {
 
 std::string_view view_of(std::span<const std::byte> bytes) { return {reinterpret_cast<const char*>(bytes.data()), bytes.size()}; }
 
-ModelDef parse_with(ParseContext& context, std::span<const std::byte> bytes) {
+void check_model(const ParseContext& context, const ModelDef& model, bool has_graph) {
+  if (model.ir_version > kMaxIrVersion)
+    context.place.fail(ErrorCode::not_implemented, "IR version " + std::to_string(model.ir_version) + "; versions up to " +
+                                                       std::to_string(kMaxIrVersion) + " are known");
+  if (model.ir_version < 1 || !has_graph)
+    context.place.fail(std::string(has_graph ? "no IR version" : "no graph") + ": not an ONNX model, or one that is cut off");
+}
+
+/// @param is_named  as a file in ONNX Runtime's format
+ModelDef parse_with(ParseContext& context, std::span<const std::byte> bytes, bool is_named = false) {
+  using Format = ReadOptions::Format;
   return guarded(context, [&] {
     ModelDef model;
-    parse_model(context, WireReader(view_of(bytes), context.place), model);
+    const Format format = context.options.format;
+    if (format == Format::ort || (format == Format::any && (is_named || is_ort_model(view_of(bytes))))) {
+      parse_ort_model(context, view_of(bytes), model);
+      check_model(context, model, true);
+    } else {
+      parse_model(context, WireReader(view_of(bytes), context.place), model);
+    }
     return model;
   });
 }
 
 }  // namespace
+
+void check_opset(const ParseContext& context, const OpsetImport& opset) {
+  // Everything behind this reader counts opsets in 32 bits.
+  if (opset.version != static_cast<int32_t>(opset.version)) context.place.fail("an opset version of " + std::to_string(opset.version));
+}
 
 void parse_model(ParseContext& context, WireReader reader, ModelDef& out) {
   bool has_graph = false;
@@ -90,11 +111,13 @@ void parse_model(ParseContext& context, WireReader reader, ModelDef& out) {
       default: break;
     }
   }
-  if (out.ir_version > kMaxIrVersion)
-    context.place.fail(ErrorCode::not_implemented,
-                       "IR version " + std::to_string(out.ir_version) + "; versions up to " + std::to_string(kMaxIrVersion) + " are known");
-  if (out.ir_version < 1 || !has_graph)
-    context.place.fail(std::string(has_graph ? "no IR version" : "no graph") + ": not an ONNX model, or one that is cut off");
+  check_model(context, out, has_graph);
+}
+
+bool has_ort_extension(const std::string& path) {
+  std::string extension = fs::path(path).extension().string();
+  for (char& c : extension) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  return extension == ".ort";
 }
 
 ModelDef parse_model_bytes(std::span<const std::byte> bytes, std::shared_ptr<Storage> owner, const fs::path& model_dir,
@@ -118,7 +141,7 @@ ModelDef parse_model_file(const std::string& path, const ReadOptions& options) {
       options, storage, ExternalFiles(folder.empty() ? fs::path(".") : folder, std::move(allowed), options.use_mmap, options.share), {}};
   for (const auto& [location, contents] : options.external_files) context.external.add(location, contents);
   context.place.set_source(in_quotes(path));
-  ModelDef model = parse_with(context, {storage->data(), storage->size_bytes()});
+  ModelDef model = parse_with(context, {storage->data(), storage->size_bytes()}, has_ort_extension(path));
   drop_mapped_pages(storage->data(),
                     storage->size_bytes());  // all but large tensors has been copied, and these are read when they are packed
   return model;

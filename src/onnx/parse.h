@@ -2,17 +2,27 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <filesystem>
 #include <map>
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 
 #include "onnx/model_def.h"
 
 namespace treadle::onnx {
 
+/// Which errors begin with that say what is wrong with bytes in ONNX Runtime's format: programs look for these words.
+inline constexpr std::string_view kRefusedOrtModel = "ORT model verification failed";
+
+/// Whether a file of this name is one in ONNX Runtime's format: *.ort, in any case.
+bool has_ort_extension(const std::string& path);
+
 struct ReadOptions {
+  /// ort: ONNX Runtime's flat buffers. any: these, if the file is named so or begins as one.
+  enum class Format : uint8_t { any, onnx, ort } format = Format::any;
   bool use_mmap = true;                ///< false: read files into memory
   bool share = false;                  ///< what is read into memory, or copied, is held once by all of the process (core/shared_storage.h)
   bool load_external = true;           ///< false: external tensors keep only their description
@@ -30,10 +40,10 @@ struct ReadOptions {
   std::map<std::string, Tensor> external_values = {};
 };
 
-/// Reads a model. Tensors of at least `min_in_place_bytes` whose data lies at a multiple of its element's natural alignment, and those
-/// of at least `min_unaligned_bytes`, are read-only views of the file (mapped privately; the file must not be truncated while they live);
-/// the rest is copied. External data is looked for relative to the file's folder, and must lie inside it or inside the folder of the file
-/// that `path` finally names: download caches make both symbolic links into one folder.
+/// Reads a model, in ONNX's or in ONNX Runtime's format. Tensors of at least `min_in_place_bytes` whose data lies at a multiple of its
+/// element's natural alignment, and those of at least `min_unaligned_bytes`, are read-only views of the file (mapped privately; the file
+/// must not be truncated while they live); the rest is copied. External data is looked for relative to the file's folder, and must lie
+/// inside it or inside the folder of the file that `path` finally names: download caches make both symbolic links into one folder.
 /// @throws Error(not_found, io_error) if a file cannot be read; Error(invalid_model), with the place in the model, if it breaks
 ///   protobuf's or ONNX's rules; Error(not_implemented) for a newer IR version or an unknown dtype; Error(resource_exhausted) for a limit.
 ModelDef parse_model_file(const std::string& path, const ReadOptions& options = {});

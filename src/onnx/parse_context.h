@@ -60,6 +60,35 @@ void parse_tensor(ParseContext& context, WireReader reader, TensorDef& out);
 void parse_initializer(ParseContext& context, WireReader reader, TensorDef& out);
 void parse_sparse_tensor(ParseContext& context, WireReader reader, SparseTensorDef& out);
 
+/// A model in ONNX Runtime's format, which the bytes are. @throws Error(invalid_model, not_implemented) if they are not.
+void parse_ort_model(ParseContext& context, std::string_view bytes, ModelDef& out);
+/// Whether they begin as one.
+bool is_ort_model(std::string_view bytes);
+
+// What both formats share.
+void check_opset(const ParseContext& context, const OpsetImport& opset);
+/// Sets dtype and shape. @return how many bytes the elements take
+size_t settle_type(const ParseContext& context, int32_t data_type, const std::vector<int64_t>& dims, TensorDef& out);
+void check_raw_size(const ParseContext& context, const TensorDef& tensor, size_t size, size_t needed);
+/// Checks it, and makes its indices int64.
+void settle_sparse(const ParseContext& context, SparseTensorDef& sparse);
+/// The tensor whose packed elements are `bytes`, in place where `owner` holds them and it is allowed and worth it.
+Tensor tensor_of_bytes(const ParseContext& context, DType dtype, const Shape& shape, std::string_view bytes,
+                       const std::shared_ptr<Storage>& owner, size_t& copied_bytes);
+/// The dtype of a map's keys, of its number.
+DType parse_map_key(const ParseContext& context, int32_t number);
+
+/// Adds the place to errors of what does not know it: overflow, or no memory.
+template <typename Do>
+void placed(const ParseContext& context, const Do& act) {
+  try {
+    act();
+  } catch (Error& error) {
+    error.add_context("reading " + context.place.text());
+    throw;
+  }
+}
+
 /// The dtype of an ONNX number. @throws Error(not_implemented) for a number that is not known.
 DType parse_dtype(const ParseContext& context, int32_t number);
 

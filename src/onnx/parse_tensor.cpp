@@ -160,24 +160,6 @@ bool are_booleans(std::string_view bytes) {
   return seen <= 1;
 }
 
-/// The tensor whose packed elements are `bytes`, in place where `owner` holds them and it is allowed and worth it.
-Tensor tensor_of_bytes(const ParseContext& context, DType dtype, const Shape& shape, std::string_view bytes,
-                       const std::shared_ptr<Storage>& owner, size_t& copied_bytes) {
-  const auto* data = reinterpret_cast<const std::byte*>(bytes.data());
-  bool normalise = dtype == DType::boolean && !are_booleans(bytes);
-  bool aligned = reinterpret_cast<uintptr_t>(data) % natural_alignment(dtype) == 0;
-  size_t enough = aligned ? context.options.min_in_place_bytes : context.options.min_unaligned_bytes;
-  if (owner && !normalise && !bytes.empty() && bytes.size() >= enough && (aligned || context.in_constant))
-    return Tensor(dtype, shape, owner, static_cast<size_t>(data - owner->data()));
-  copied_bytes += bytes.size();
-  if (context.options.share && context.in_constant && !normalise && bytes.size() >= kWorthSharing)
-    return Tensor(dtype, shape, shared_copy({data, bytes.size()}));
-  Tensor tensor(dtype, shape);
-  if (!bytes.empty()) std::memcpy(tensor.raw(), data, bytes.size());
-  if (normalise) std::for_each(tensor.raw(), tensor.raw() + bytes.size(), [](std::byte& b) { b = std::byte{b != std::byte{0}}; });
-  return tensor;
-}
-
 Tensor read_external(ParseContext& context, const TensorDef& tensor, size_t needed) {
   const ExternalDataDef& external = tensor.external;
   if (tensor.dtype == DType::string) context.place.fail("strings cannot be external data");
@@ -278,9 +260,7 @@ Tensor read_value(ParseContext& context, WireReader reader, const Outline& outli
   uint32_t filled = outline.filled_field(context.place);
   if (filled == kRawData) {
     if (tensor.dtype == DType::string) context.place.fail("strings in raw_data");
-    if (outline.raw.size() != needed)
-      context.place.fail("has " + std::to_string(outline.raw.size()) + " bytes of raw_data, " + std::string(short_name_of(tensor.dtype)) +
-                         to_string(tensor.shape) + " needs " + std::to_string(needed));
+    check_raw_size(context, tensor, outline.raw.size(), needed);
     size_t ignored = 0;
     return tensor_of_bytes(context, tensor.dtype, tensor.shape, outline.raw, context.owner, ignored);
   }
@@ -313,8 +293,61 @@ void check_dims(const ParseContext& context, const std::vector<int64_t>& dims) {
                        "a rank of " + std::to_string(dims.size()) + "; at most " + std::to_string(kMaxRank) + " is supported");
 }
 
-void check_sparse(const ParseContext& context, const SparseTensorDef& sparse) {
+// Null: the caller has given none.
+const Tensor* given_value(const ParseContext& context, const TensorDef& tensor) {
+  const auto found = context.options.external_values.find(tensor.name);
+  if (found == context.options.external_values.end() || !context.in_constant) return nullptr;
+  const Tensor& value = found->second;
+  if (value.dtype() != tensor.dtype)
+    context.place.fail(ErrorCode::invalid_argument, "Replacement tensor's data type does not match: it is " +
+                                                        std::string(name_of(value.dtype())) + ", not " +
+                                                        std::string(name_of(tensor.dtype)));
+  if (value.shape() != tensor.shape)
+    context.place.fail(ErrorCode::invalid_argument, "Replacement tensor's dimensions do not match: they are " + to_string(value.shape()) +
+                                                        ", not " + to_string(tensor.shape));
+  return &value;
+}
+
+}  // namespace
+
+Tensor tensor_of_bytes(const ParseContext& context, DType dtype, const Shape& shape, std::string_view bytes,
+                       const std::shared_ptr<Storage>& owner, size_t& copied_bytes) {
+  const auto* data = reinterpret_cast<const std::byte*>(bytes.data());
+  bool normalise = dtype == DType::boolean && !are_booleans(bytes);
+  bool aligned = reinterpret_cast<uintptr_t>(data) % natural_alignment(dtype) == 0;
+  size_t enough = aligned ? context.options.min_in_place_bytes : context.options.min_unaligned_bytes;
+  if (owner && !normalise && !bytes.empty() && bytes.size() >= enough && (aligned || context.in_constant))
+    return Tensor(dtype, shape, owner, static_cast<size_t>(data - owner->data()));
+  copied_bytes += bytes.size();
+  if (context.options.share && context.in_constant && !normalise && bytes.size() >= kWorthSharing)
+    return Tensor(dtype, shape, shared_copy({data, bytes.size()}));
+  Tensor tensor(dtype, shape);
+  if (!bytes.empty()) std::memcpy(tensor.raw(), data, bytes.size());
+  if (normalise) std::for_each(tensor.raw(), tensor.raw() + bytes.size(), [](std::byte& b) { b = std::byte{b != std::byte{0}}; });
+  return tensor;
+}
+
+namespace {
+
+template <typename T>
+void widen(TensorDef& indices) {
+  indices.dtype = DType::int64;
+  if (!indices.value.defined()) return;  // external, and not asked for
+  Tensor wide(DType::int64, indices.shape);
+  std::copy_n(indices.value.data<T>(), indices.value.num_elements(), wide.data<int64_t>());
+  indices.value = wide;
+}
+
+}  // namespace
+
+void settle_sparse(const ParseContext& context, SparseTensorDef& sparse) {
   const Place& place = context.place;
+  switch (sparse.indices.dtype) {  // ONNX Runtime writes the narrowest integers that hold them
+    case DType::int8: widen<int8_t>(sparse.indices); break;
+    case DType::int16: widen<int16_t>(sparse.indices); break;
+    case DType::int32: widen<int32_t>(sparse.indices); break;
+    default: break;
+  }
   check_dims(context, sparse.dims);
   if (sparse.dims.empty()) place.fail("a sparse tensor without dimensions");
   int64_t num_elements = Shape(sparse.dims).num_elements();
@@ -351,47 +384,38 @@ void check_sparse(const ParseContext& context, const SparseTensorDef& sparse) {
   if (twice != places.end()) place.fail("a sparse tensor has two values for its element " + std::to_string(*twice));
 }
 
-// Null: the caller has given none.
-const Tensor* given_value(const ParseContext& context, const TensorDef& tensor) {
-  const auto found = context.options.external_values.find(tensor.name);
-  if (found == context.options.external_values.end() || !context.in_constant) return nullptr;
-  const Tensor& value = found->second;
-  if (value.dtype() != tensor.dtype)
-    context.place.fail(ErrorCode::invalid_argument, "Replacement tensor's data type does not match: it is " +
-                                                        std::string(name_of(value.dtype())) + ", not " +
-                                                        std::string(name_of(tensor.dtype)));
-  if (value.shape() != tensor.shape)
-    context.place.fail(ErrorCode::invalid_argument, "Replacement tensor's dimensions do not match: they are " + to_string(value.shape()) +
-                                                        ", not " + to_string(tensor.shape));
-  return &value;
+size_t settle_type(const ParseContext& context, int32_t data_type, const std::vector<int64_t>& dims, TensorDef& out) {
+  out.dtype = parse_dtype(context, data_type);
+  if (out.dtype == DType::undefined) context.place.fail("a tensor without an element type");
+  check_dims(context, dims);
+  out.shape = Shape(dims);
+  const size_t needed = size_bytes(out.dtype, out.shape.num_elements());
+  if (needed > context.options.max_tensor_bytes)
+    context.place.fail(ErrorCode::resource_exhausted, std::string(short_name_of(out.dtype)) + to_string(out.shape) + " takes " +
+                                                          std::to_string(needed) + " bytes, more than max_tensor_bytes, " +
+                                                          std::to_string(context.options.max_tensor_bytes));
+  return needed;
 }
 
-}  // namespace
+void check_raw_size(const ParseContext& context, const TensorDef& tensor, size_t size, size_t needed) {
+  if (size != needed)
+    context.place.fail("has " + std::to_string(size) + " bytes of raw_data, " + std::string(short_name_of(tensor.dtype)) +
+                       to_string(tensor.shape) + " needs " + std::to_string(needed));
+}
 
 void parse_tensor(ParseContext& context, WireReader reader, TensorDef& out) {
   out = TensorDef();
   Outline outline = read_outline(context, reader, out);
-  try {
-    out.dtype = parse_dtype(context, outline.data_type);
-    if (out.dtype == DType::undefined) context.place.fail("a tensor without an element type");
-    check_dims(context, outline.dims);
-    out.shape = Shape(outline.dims);
+  placed(context, [&] {
+    const size_t needed = settle_type(context, outline.data_type, outline.dims, out);
     out.is_external = outline.is_external;
-    size_t needed = size_bytes(out.dtype, out.shape.num_elements());
-    if (needed > context.options.max_tensor_bytes)
-      context.place.fail(ErrorCode::resource_exhausted, std::string(short_name_of(out.dtype)) + to_string(out.shape) + " takes " +
-                                                            std::to_string(needed) + " bytes, more than max_tensor_bytes, " +
-                                                            std::to_string(context.options.max_tensor_bytes));
     if (!out.is_external)
       out.value = read_value(context, reader, outline, out, needed);
     else if (const Tensor* given = given_value(context, out))
       out.value = *given, out.is_external = false;
     else if (context.options.load_external)
       out.value = read_external(context, out, needed);
-  } catch (Error& error) {  // overflow, or no memory: thrown by what does not know the place
-    error.add_context("reading " + context.place.text());
-    throw;
-  }
+  });
 }
 
 void parse_initializer(ParseContext& context, WireReader reader, TensorDef& out) {
@@ -411,12 +435,7 @@ void parse_sparse_tensor(ParseContext& context, WireReader reader, SparseTensorD
       reader.each_varint([&](uint64_t dim) { out.dims.push_back(static_cast<int64_t>(dim)); });
     }
   }
-  try {
-    check_sparse(context, out);
-  } catch (Error& error) {
-    error.add_context("reading " + context.place.text());
-    throw;
-  }
+  placed(context, [&] { settle_sparse(context, out); });
 }
 
 }  // namespace treadle::onnx

@@ -11,6 +11,13 @@ DType parse_dtype(const ParseContext& context, int32_t number) {
   return static_cast<DType>(number);
 }
 
+DType parse_map_key(const ParseContext& context, int32_t number) {
+  const DType dtype = parse_dtype(context, number);
+  if (!is_integer(dtype) && dtype != DType::string)
+    context.place.fail("a map's keys must be integers or strings, not " + std::string(name_of(dtype)));
+  return dtype;
+}
+
 void parse_property(ParseContext&, WireReader reader, Properties& out) {
   auto& [key, value] = out.emplace_back();
   while (reader.next()) {
@@ -59,11 +66,7 @@ void parse_tensor_type(ParseContext& context, WireReader reader, TypeDef& out) {
 void parse_container_type(ParseContext& context, WireReader reader, uint32_t field, TypeDef& out) {
   out.elem.reset();
   while (reader.next()) {
-    if (field == 2 && reader.field() == 1) {
-      out.key_type = parse_dtype(context, reader.int32());
-      if (!is_integer(out.key_type) && out.key_type != DType::string)
-        context.place.fail("a map's keys must be integers or strings, not " + std::string(name_of(out.key_type)));
-    }
+    if (field == 2 && reader.field() == 1) out.key_type = parse_map_key(context, reader.int32());
     if (reader.field() != field) continue;
     context.count_message();
     if (!out.elem) out.elem = std::make_unique<TypeDef>();

@@ -9,6 +9,7 @@
 #include "core/checked.h"
 #include "core/file.h"
 #include "onnx/encode.h"
+#include "onnx/parse.h"
 #include "onnx/wire.h"
 
 namespace treadle::onnx {
@@ -146,6 +147,10 @@ std::string serialize_tensor(const TensorDef& tensor) {
 
 void write_model_file(const ModelDef& model, const std::string& path, const WriteOptions& options) {
   fs::path model_path(path);
+  if (has_ort_extension(path))
+    throw Error(ErrorCode::not_implemented, "cannot write " + in_quotes(path) +
+                                                ": ONNX Runtime's own format (.ort) is read, not written; " +
+                                                "choose a name that ends in .onnx");
   check_options(options, model_path);
   ExternalLayout layout{plan_located(model, options.locate), {}};
   if (!options.external_data_file.empty()) layout = plan_external(model, options);

@@ -79,9 +79,7 @@ void ask_for_devices(const OrtSessionOptions& options) {
 }
 
 onnx::ReadOptions reading(const OrtSessionOptions& options) {
-  onnx::ReadOptions read;
-  read.use_mmap = options.options.use_mmap;
-  read.share = options.options.share_weights;
+  onnx::ReadOptions read = reading_options(options.options);
   read.external_files = options.external_files;
   read.external_values = options.external_values;
   return read;
@@ -407,7 +405,8 @@ void run_into(const Session& session, const std::map<std::string, Datum>& feeds,
 // Bytes that are no model have a status of their own.
 void refuse_model(const Error& error) {
   switch (error.code()) {
-    case ErrorCode::invalid_model: throw StatusError(ORT_INVALID_PROTOBUF, error.what());
+    case ErrorCode::invalid_model:
+      throw StatusError(error.message().starts_with(onnx::kRefusedOrtModel) ? ORT_FAIL : ORT_INVALID_PROTOBUF, error.what());
     case ErrorCode::not_found:  // external data
     case ErrorCode::not_implemented: throw StatusError(ORT_FAIL, error.what());
     case ErrorCode::invalid_argument:

@@ -114,6 +114,15 @@ onnx::ReadOptions read_options(const LoadOptions& options) {
 
 }  // namespace
 
+onnx::ReadOptions reading_options(const SessionOptions& options) {
+  onnx::ReadOptions read;
+  read.use_mmap = options.use_mmap;
+  read.share = options.share_weights;
+  if (const auto format = options.config.find("session.load_model_format"); format != options.config.end() && !format->second.empty())
+    read.format = format->second == "ORT" ? onnx::ReadOptions::Format::ort : onnx::ReadOptions::Format::onnx;
+  return read;
+}
+
 Model load_model(const std::string& path, const onnx::ReadOptions& read) {
   if (compiled::is_compiled(path)) return Model(open_compiled(path));
   return timed_model(path, /*as_read=*/read.external_values.empty(), [&] { return onnx::parse_model_file(path, read); });

@@ -17,6 +17,7 @@
 namespace treadle {
 
 class Session;
+struct SessionOptions;
 
 struct Model::Impl {
   onnx::ModelDef def;  // as read
@@ -35,6 +36,8 @@ struct Model::Impl {
 /// @param as_read, load  as Model::Impl
 Model make_model(onnx::ModelDef def, std::string path, bool as_read = false, const LoadPhases& load = {});
 
+/// How these options want files to be read: `session.load_model_format`, mapped or not, shared or not.
+onnx::ReadOptions reading_options(const SessionOptions& options);
 /// As Model::load and Model::from_bytes, with all that can be said of the reading.
 Model load_model(const std::string& path, const onnx::ReadOptions& read);
 Model read_model(std::span<const std::byte> bytes, const std::string& model_dir, const onnx::ReadOptions& read);

@@ -402,6 +402,12 @@ passes::Level optimizer_level(GraphOptimizationLevel level) {
 SessionOptions complete(const SessionOptions& given) {
   SessionOptions options = given;
   session_option_table().complete(options, session_defaults());
+  if (const auto format = options.config.find("session.save_model_format");
+      format != options.config.end() && format->second == "ORT" && !options.optimized_model_filepath.empty())
+    throw Error(
+        ErrorCode::not_implemented,
+        "session.save_model_format is ORT: ONNX Runtime's own format (.ort) is read, not written; the optimised model is written as "
+        "ONNX without this entry");
   if (!options.optimized_model_data_file.empty() && options.optimized_model_filepath.empty())
     throw Error(ErrorCode::invalid_argument,
                 fmt::format("optimized_model_data_file is \"{}\", but no optimized_model_filepath says where the model goes",

@@ -259,8 +259,7 @@ void Session::Impl::explain(const Executable& failed, std::span<const Datum> fee
 }
 
 Session::Session(const Model& model, const SessionOptions& options) : impl_(std::make_shared<Impl>(model, options)) {}
-Session::Session(const std::string& path, const SessionOptions& options)
-    : Session(Model::load(path, {.use_mmap = options.use_mmap, .share_weights = options.share_weights}), options) {}
+Session::Session(const std::string& path, const SessionOptions& options) : Session(load_model(path, reading_options(options)), options) {}
 Session::~Session() {
   if (impl_) impl_->in_flight->close(-1);
 }

@@ -24,6 +24,7 @@ const std::vector<FileKind>& file_kinds();
 
 // In their own files.
 FileKind compiled_models();
+FileKind ort_models();
 std::vector<FileKind> training_files();
 std::vector<FileKind> profile_files();
 std::vector<FileKind> data_files();
