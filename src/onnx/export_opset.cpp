@@ -1,6 +1,7 @@
 // In which opset a node can be written without changing it.
 #include <algorithm>
 
+#include "graph/custom_ops.h"
 #include "graph/op_def.h"
 #include "onnx/export.h"
 #include "onnx/opset_history.h"
@@ -69,6 +70,7 @@ bool fits(const Graph& graph, const Node& node, const SchemaVersion& version) {
 
 int lowest_opset(const Graph& graph, const Node& node) {
   const OpDef& op = *node.op;
+  if (is_custom_op(op)) return node.version;
   int lowest = op.since.empty() ? 1 : op.since.back();
   // An upgrade step says that the meaning changed after the version that it takes.
   int changed = 0;

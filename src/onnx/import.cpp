@@ -16,6 +16,7 @@
 #include "core/checked.h"
 #include "core/logging.h"
 #include "graph/contract.h"
+#include "graph/custom_ops.h"
 #include "graph/internal_attributes.h"
 #include "graph/op_def.h"
 #include "onnx/node_sorting.h"
@@ -295,13 +296,15 @@ class Importer {
     node.metadata = def.metadata_props;
     node.inputs.reserve(def.inputs.size());
     for (const std::string& input : def.inputs) node.inputs.push_back(resolve_input(scope, def, input));
-    while (!node.inputs.empty() && node.inputs.back() == kNoValue) node.inputs.pop_back();
+    // Custom operators are told how many there are.
+    const bool is_custom = node.op && is_custom_op(*node.op);
+    while (!is_custom && !node.inputs.empty() && node.inputs.back() == kNoValue) node.inputs.pop_back();
     node.num_formal_inputs = static_cast<int>(node.inputs.size());
     std::vector<std::vector<std::pair<ValueId, ValueId>>> captures;
     for (const AttributeDef& attribute : def.attributes) import_attribute(attribute, node, scope, frame, captures);
     refuse_internal_attributes(node);
     std::span<const std::string> outputs = def.outputs;
-    while (!outputs.empty() && outputs.back().empty()) outputs = outputs.first(outputs.size() - 1);
+    while (!is_custom && !outputs.empty() && outputs.back().empty()) outputs = outputs.first(outputs.size() - 1);
     node.outputs.reserve(outputs.size());
     for (const std::string& output : outputs) {
       if (output.empty()) {

@@ -395,6 +395,8 @@ void profiled(const Session& session, const OrtRunOptions* options, const std::f
 
 /// Before a session is made with them: its custom operators become the process's. @throws Error
 void register_operators(const OrtSessionOptions& options);
+/// The model with those of its nodes renamed for which the options' operators stand in place of the build's.
+Model with_own_operators(const Model& model, const OrtSessionOptions& options);
 /// Of a library that was built for ONNX Runtime, for all sessions from then on. @return false if the library is none. @throws Error
 bool load_operators(const std::string& path);
 

@@ -41,6 +41,23 @@ struct OrtCustomOp {
   int (*GetEndVersion)(const OrtCustomOp* op);
 };
 
+namespace treadle::ort {
+/// The first version of its domain that it is of. ONNX Runtime asks for the last one as well, and makes nothing of it.
+inline int start_of(const OrtCustomOp& op) {
+  constexpr uint32_t kWithVersions = 17;
+  return op.version >= kWithVersions && op.GetStartVersion ? op.GetStartVersion(&op) : 1;
+}
+
+enum Characteristic { kRequired, kOptional, kVariadic };
+/// The inputs or the outputs that an operator says it has.
+struct OperandKinds {
+  std::vector<Characteristic> kinds;
+  size_t least = 0, most = 0;  // SIZE_MAX: the last one is variadic
+};
+OperandKinds inputs_of(const OrtCustomOp& op);
+OperandKinds outputs_of(const OrtCustomOp& op);
+}  // namespace treadle::ort
+
 struct OrtCustomOpDomain : treadle::ort::Kept<OrtCustomOpDomain> {
   explicit OrtCustomOpDomain(std::string named) : name(std::move(named)) {}
   std::string name;
@@ -56,6 +73,8 @@ struct OrtOpAttr {
 struct OrtKernelInfo {
   treadle_node node;
   std::vector<std::shared_ptr<const OrtValue>> constants;  // per input; null where it is none
+  std::string domain = {};                                 // as the client has named it
+  int since_version = 1;
 };
 
 struct OrtKernelContext {
@@ -66,6 +85,10 @@ struct OrtKernelContext {
 };
 
 namespace treadle::ort {
+
+/// The domain in which the process finds an operator of a client. One that the build has, too, is in a domain of its own, so that only
+/// those sessions have the client's whose options ask for it.
+std::string found_in(const std::string& domain, const std::string& name);
 
 /// Of a client's kernels: they tell nobody.
 const OrtLogger& silent_logger();

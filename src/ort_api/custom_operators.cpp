@@ -6,6 +6,7 @@
 #include <mutex>
 #include <set>
 
+#include "graph/custom_ops.h"
 #include "ort_api/custom_operator.h"
 #include "plugin/custom_operator.h"
 
@@ -14,58 +15,38 @@ extern "C" const OrtApiBase* treadle_ort_api_base() noexcept;
 namespace treadle::ort {
 namespace {
 
-enum Characteristic { kRequired, kOptional, kVariadic };
 constexpr uint32_t kWithCharacteristics = 8, kWithVariadic = 14, kWithStatus = 16, kWithShapes = 17;
 constexpr int kMostVariadicOutputs = 32;
 
-Characteristic input_kind(const OrtCustomOp& op, size_t index) {
-  return op.version >= kWithCharacteristics && op.GetInputCharacteristic
-             ? static_cast<Characteristic>(op.GetInputCharacteristic(&op, index))
-             : kRequired;
-}
-bool has_variadic_outputs(const OrtCustomOp& op) {
-  const size_t count = op.GetOutputTypeCount(&op);
-  return count > 0 && op.version >= kWithCharacteristics && op.GetOutputCharacteristic &&
-         op.GetOutputCharacteristic(&op, count - 1) == kVariadic;
-}
+using Asked = int (*OrtCustomOp::*)(const OrtCustomOp* op);
 
-// What one operator takes, as a plugin's operator says it.
-struct Operands {
-  int min_inputs = 0, max_inputs = 0, num_outputs = 0;
-};
-Operands operands_of(const OrtCustomOp& op) {
-  Operands made;
-  const auto count = static_cast<int>(op.GetInputTypeCount(&op));
-  made.max_inputs = count;
-  for (int i = 0; i < count; ++i) {
-    const Characteristic kind = input_kind(op, static_cast<size_t>(i));
-    if (kind == kRequired) made.min_inputs = i + 1;
-    if (kind != kVariadic) continue;
-    made.max_inputs = -1;
-    made.min_inputs = i + std::max(0, op.version >= kWithVariadic && op.GetVariadicInputMinArity ? op.GetVariadicInputMinArity(&op) : 1);
+OperandKinds kinds_of(const OrtCustomOp& op, size_t count, int (*OrtCustomOp::*kind)(const OrtCustomOp*, size_t), Asked least) {
+  OperandKinds made{.kinds = std::vector<Characteristic>(count, kRequired), .least = 0, .most = count};
+  for (size_t i = 0; i < count; ++i) {
+    if (op.version >= kWithCharacteristics && op.*kind) made.kinds[i] = static_cast<Characteristic>((op.*kind)(&op, i));
+    if (made.kinds[i] == kRequired) made.least = i + 1;
+    if (made.kinds[i] != kVariadic) continue;
+    made.most = SIZE_MAX;
+    made.least = i + static_cast<size_t>(op.version >= kWithVariadic && op.*least ? std::max(0, (op.*least)(&op)) : 1);
   }
-  made.num_outputs = static_cast<int>(op.GetOutputTypeCount(&op));
-  if (has_variadic_outputs(op)) made.num_outputs += kMostVariadicOutputs - 1;
   return made;
 }
 
 // @throws StatusError for a variadic operand that is not the last
 void check_operands(const OrtCustomOp& op) {
-  if (op.version < kWithCharacteristics) return;
-  auto check_last = [](size_t count, const char* what, auto&& kind) {
-    for (size_t i = 0; i + 1 < count; ++i)
-      if (kind(i) == kVariadic)
-        throw StatusError(ORT_FAIL, std::string("Only the last ") + what + " to a custom op may be marked variadic.");
+  auto check_last = [](const OperandKinds& said, const char* what) {
+    if (const auto found = std::find(said.kinds.begin(), said.kinds.end(), kVariadic);
+        found != said.kinds.end() && found + 1 != said.kinds.end())
+      throw StatusError(ORT_FAIL, std::string("Only the last ") + what + " to a custom op may be marked variadic.");
   };
-  check_last(op.GetInputTypeCount(&op), "input", [&](size_t i) { return input_kind(op, i); });
-  if (op.GetOutputCharacteristic)
-    check_last(op.GetOutputTypeCount(&op), "output", [&](size_t i) { return op.GetOutputCharacteristic(&op, i); });
+  check_last(inputs_of(op), "input");
+  check_last(outputs_of(op), "output");
 }
 
 // @throws StatusError where operands of one type have several
 void check_homogeneous(const OrtCustomOp& op, const treadle_node& node) {
   const size_t declared = op.GetInputTypeCount(&op);
-  if (declared == 0 || input_kind(op, declared - 1) != kVariadic || op.version < kWithVariadic || !op.GetVariadicInputHomogeneity ||
+  if (inputs_of(op).most != SIZE_MAX || op.version < kWithVariadic || !op.GetVariadicInputHomogeneity ||
       op.GetVariadicInputHomogeneity(&op) == 0)
     return;
   for (size_t i = declared; i < node.input_types.size(); ++i) {
@@ -76,18 +57,18 @@ void check_homogeneous(const OrtCustomOp& op, const treadle_node& node) {
   }
 }
 
-// The operators of one name, the newest first.
+// The operators of one name, those of the newest session first, in its order.
 struct Group {
+  std::string said;  // of its domain, by the client
   std::string domain, name;
   std::vector<const OrtCustomOp*> operators;
 };
 
 bool takes(const OrtCustomOp& op, const treadle_node& node) {
+  if (start_of(op) > node.node->version) return false;
   const size_t declared = op.GetInputTypeCount(&op);
-  const Operands operands = operands_of(op);
-  if (node.input_types.size() < static_cast<size_t>(operands.min_inputs) ||
-      (operands.max_inputs >= 0 && node.input_types.size() > static_cast<size_t>(operands.max_inputs)))
-    return false;
+  const OperandKinds said = inputs_of(op);
+  if (node.input_types.size() < said.least || node.input_types.size() > said.most) return false;
   for (size_t i = 0; i < node.input_types.size(); ++i) {
     const auto wanted = dtype_of(op.GetInputType(&op, std::min(i, declared - 1)));
     const DType have = node.input_types[i].dtype;
@@ -123,7 +104,8 @@ struct Released {
 const OrtCustomOp& chosen(const Group& group, const treadle_node& node) {
   for (const OrtCustomOp* op : group.operators)
     if (!Released::get().contains(op) && takes(*op, node)) return *op;
-  throw Error(ErrorCode::not_implemented, "no custom operator " + group.domain + ":" + group.name + " takes these inputs");
+  throw Error(ErrorCode::not_implemented, group.said + ":" + group.name + " is not a registered function/op of version " +
+                                              std::to_string(node.node->version) + " of its domain that takes these inputs");
 }
 
 // Of an input that may have any; undefined for others.
@@ -144,18 +126,30 @@ DType output_dtype(const OrtCustomOp& op, const treadle_node& node, size_t index
   return said;
 }
 
+// Those that inference makes up are called "…#N", and nobody's.
+std::string_view symbol_of(const Dim& dim) {
+  const bool is_symbol = !dim.is_const() && dim.expr()->kind == Expr::Kind::symbol && dim.expr()->symbol.find('#') == std::string::npos;
+  return is_symbol ? std::string_view(dim.expr()->symbol) : std::string_view();
+}
+
 std::unique_ptr<OrtTensorTypeAndShapeInfo> info_of(const Type& type) {
   auto made = std::make_unique<OrtTensorTypeAndShapeInfo>();
   made->dtype = number_of(type.dtype);
   made->has_shape = type.has_rank();
   for (int axis = 0; type.has_rank() && axis < type.rank(); ++axis) {
     const Dim& dim = (*type.shape)[static_cast<size_t>(axis)];
-    // Those that inference makes up are called "…#N".
-    const bool is_symbol = !dim.is_const() && dim.expr()->kind == Expr::Kind::symbol && dim.expr()->symbol.find('#') == std::string::npos;
     made->dims.push_back(dim.is_const() ? dim.value() : -1);
-    made->symbols.emplace_back(is_symbol ? dim.expr()->symbol : std::string());
+    made->symbols.emplace_back(symbol_of(dim));
   }
   return made;
+}
+
+// The extent that an input has under this name.
+const Dim* named_extent(const treadle_node& node, const std::string& name) {
+  for (const Type& type : node.input_types)
+    for (size_t axis = 0; type.has_rank() && axis < type.shape->size(); ++axis)
+      if (symbol_of((*type.shape)[axis]) == name) return &(*type.shape)[axis];
+  return nullptr;
 }
 
 void infer(const Group& group, const treadle_node& node, treadle_value_type* outputs) {
@@ -174,6 +168,11 @@ void infer(const Group& group, const treadle_node& node, treadle_value_type* out
     if (said == nullptr || !said->has_shape || said->dims.size() > TREADLE_PLUGIN_MAX_RANK) continue;
     outputs[i].rank = static_cast<int>(said->dims.size());
     std::copy(said->dims.begin(), said->dims.end(), outputs[i].dims);
+    for (size_t axis = 0; axis < said->dims.size(); ++axis) {
+      if (said->dims[axis] >= 0 || said->symbols[axis].empty()) continue;
+      if (const Dim* extent = named_extent(node, said->symbols[axis]))
+        node.known_extents.insert_or_assign({i, static_cast<int>(axis)}, *extent);
+    }
   }
 }
 
@@ -184,7 +183,7 @@ struct Kernel {
   void* kernel = nullptr;
   std::vector<DType> output_dtypes;
 
-  Kernel(const Group& group, const treadle_node& node) : op(chosen(group, node)), info{node, {}} {
+  Kernel(const Group& group, const treadle_node& node) : op(chosen(group, node)), info{node, {}, group.said, start_of(op)} {
     for (const Tensor* constant : node.constants)
       info.constants.push_back(constant != nullptr ? std::shared_ptr<const OrtValue>(new_value(*constant)) : nullptr);
     for (size_t i = 0; i < node.node->outputs.size(); ++i) output_dtypes.push_back(output_dtype(op, node, i));
@@ -238,10 +237,15 @@ treadle_operator plugin_operator(Group& group) {
   made.op_type = group.name.c_str();
   made.user = &group;
   for (size_t k = 0; k < group.operators.size(); ++k) {
-    const Operands operands = operands_of(*group.operators[k]);
-    made.min_inputs = k == 0 ? operands.min_inputs : std::min(made.min_inputs, operands.min_inputs);
-    made.max_inputs = operands.max_inputs < 0 || made.max_inputs < 0 ? -1 : std::max(made.max_inputs, operands.max_inputs);
-    made.num_outputs = std::max(made.num_outputs, operands.num_outputs);
+    const OperandKinds inputs = inputs_of(*group.operators[k]), outputs = outputs_of(*group.operators[k]);
+    // Of a plugin, all in front of a required input are required; what models leave out is looked at when a session begins.
+    const auto required = static_cast<int>(std::find(inputs.kinds.begin(), inputs.kinds.end(), kOptional) - inputs.kinds.begin());
+    const int least = std::min(required, static_cast<int>(inputs.least));
+    const int most = inputs.most == SIZE_MAX ? -1 : static_cast<int>(inputs.most);
+    made.min_inputs = k == 0 ? least : std::min(made.min_inputs, least);
+    made.max_inputs = most < 0 || made.max_inputs < 0 ? -1 : std::max(made.max_inputs, most);
+    const int num_outputs = static_cast<int>(outputs.kinds.size()) + (outputs.most == SIZE_MAX ? kMostVariadicOutputs - 1 : 0);
+    made.num_outputs = std::max(made.num_outputs, num_outputs);
   }
   made.infer = [](void* user, const treadle_host*, const treadle_node* node, treadle_value_type* outputs) {
     return told(0, [&] {
@@ -272,17 +276,19 @@ struct Registered {
     return *all;
   }
 
-  void add(const std::string& domain, const OrtCustomOp& op) {
-    check_operands(op);
-    const std::string name = op.GetName(&op);
+  // Of one session and name.
+  void add(const std::string& domain, const std::string& name, const std::vector<const OrtCustomOp*>& own) {
     std::vector<std::unique_ptr<Group>>& versions = groups[{domain, name}];
-    auto group = std::make_unique<Group>(Group{domain, name, {&op}});
-    const bool is_new = Released::get().erase(&op);  // another one at the same address
-    for (const OrtCustomOp* known : versions.empty() ? std::vector<const OrtCustomOp*>() : versions.back()->operators) {
-      if (known == &op && !is_new) return;
-      if (known != &op && !Released::get().contains(known)) group->operators.push_back(known);
+    auto group = std::make_unique<Group>(Group{domain, found_in(domain, name), name, own});
+    bool is_new = versions.empty();
+    for (const OrtCustomOp* op : own) {
+      check_operands(*op);
+      if (Released::get().erase(op)) is_new = true;  // another one at the same address
     }
-    plugin::register_operator(plugin_operator(*group));
+    for (const OrtCustomOp* known : versions.empty() ? std::vector<const OrtCustomOp*>() : versions.back()->operators)
+      if (std::find(own.begin(), own.end(), known) == own.end() && !Released::get().contains(known)) group->operators.push_back(known);
+    if (!is_new && versions.back()->operators == group->operators) return;
+    plugin::register_operator(plugin_operator(*group), Presence::optional);
     versions.push_back(std::move(group));
   }
 };
@@ -306,6 +312,19 @@ OrtStatus* register_library(OrtSessionOptions* options, const char* path, void**
 
 }  // namespace
 
+OperandKinds inputs_of(const OrtCustomOp& op) {
+  return kinds_of(op, op.GetInputTypeCount(&op), &OrtCustomOp::GetInputCharacteristic, &OrtCustomOp::GetVariadicInputMinArity);
+}
+OperandKinds outputs_of(const OrtCustomOp& op) {
+  return kinds_of(op, op.GetOutputTypeCount(&op), &OrtCustomOp::GetOutputCharacteristic, &OrtCustomOp::GetVariadicOutputMinArity);
+}
+
+std::string found_in(const std::string& domain, const std::string& name) {
+  const std::string normalised = domain == "ai.onnx" ? "" : domain;
+  const OpDef* known = find_op(normalised, name);
+  return known == nullptr || is_custom_op(*known) ? normalised : "custom:" + (normalised.empty() ? "ai.onnx" : normalised);
+}
+
 void register_operators(const OrtSessionOptions& options) {
   Registered& all = Registered::get();
   std::lock_guard lock(all.mutex);
@@ -315,7 +334,9 @@ void register_operators(const OrtSessionOptions& options) {
     if (!domain->self)  // and its operators may be gone
       throw Error(ErrorCode::invalid_argument,
                   "the custom operators' domain \"" + domain->name + "\", which the options have, is released");
-    for (const OrtCustomOp* op : domain->operators) all.add(domain->name, *op);
+    std::map<std::string, std::vector<const OrtCustomOp*>> named;
+    for (const OrtCustomOp* op : domain->operators) named[op->GetName(op)].push_back(op);
+    for (const auto& [name, operators] : named) all.add(domain->name, name, operators);
   }
 }
 
@@ -324,6 +345,11 @@ bool load_operators(const std::string& path) {
   if (library == nullptr || dlsym(library, "RegisterCustomOps") == nullptr) return false;
   OrtSessionOptions options;
   check(register_library(&options, path.c_str(), nullptr));
+  for (const auto& domain : options.custom_op_domains)
+    for (const OrtCustomOp* op : domain->operators)
+      if (found_in(domain->name, op->GetName(op)) != domain->name)
+        throw Error(ErrorCode::not_implemented, std::string("the library ") + path + " has an operator " + op->GetName(op) +
+                                                    " that is built in; only sessions of ONNX Runtime's C interface can replace it");
   register_operators(options);
   return true;
 }

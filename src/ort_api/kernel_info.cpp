@@ -117,13 +117,13 @@ void add_node(OrtApi& table) {
     return guarded([&] { give_text(node_of(info).name, out, size); });
   };
   table.KernelInfo_GetOperatorDomain = [](const OrtKernelInfo* info, char* out, size_t* size) {
-    return guarded([&] { give_text(node_of(info).domain, out, size); });
+    return guarded([&] { give_text(required(info, "info").domain, out, size); });
   };
   table.KernelInfo_GetOperatorType = [](const OrtKernelInfo* info, char* out, size_t* size) {
     return guarded([&] { give_text(node_of(info).op_type, out, size); });
   };
   table.KernelInfo_GetOperatorSinceVersion = [](const OrtKernelInfo* info, int* out) {
-    return guarded([&] { required(out, "since_version") = node_of(info).version; });
+    return guarded([&] { required(out, "since_version") = required(info, "info").since_version; });
   };
   table.KernelInfo_GetLogger = [](const OrtKernelInfo*, const OrtLogger** out) {
     return guarded([&] { required(out, "logger") = &silent_logger(); });

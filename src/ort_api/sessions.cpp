@@ -416,8 +416,9 @@ void refuse_model(const Error& error) {
   }
 }
 
-void begin_session(OrtSession& session, const OrtEnv& environment, const OrtSessionOptions& options, const Model& model) {
+void begin_session(OrtSession& session, const OrtEnv& environment, const OrtSessionOptions& options, const Model& given) {
   ask_for_devices(options);
+  const Model model = with_own_operators(given, options);
   SessionOptions with = options_for(environment, options, model);
   leave_out_unknown(with, model);
   const auto loading = std::make_shared<std::atomic<bool>>(true);

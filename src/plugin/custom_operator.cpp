@@ -60,8 +60,13 @@ void infer_custom(InferContext& c) {
       continue;
     }
     SymbolicShape shape;
-    for (int axis = 0; axis < output.rank; ++axis)
-      shape.push_back(output.dims[axis] < 0 ? c.data_dependent_dim(c.node().op_type) : Dim(output.dims[axis]));
+    for (int axis = 0; axis < output.rank; ++axis) {
+      const auto known = node.known_extents.find({i, axis});
+      if (known != node.known_extents.end())
+        shape.push_back(known->second);
+      else
+        shape.push_back(output.dims[axis] < 0 ? c.data_dependent_dim(c.node().op_type) : Dim(output.dims[axis]));
+    }
     c.set_output(static_cast<int>(i), static_cast<DType>(output.dtype), std::move(shape));
   }
 }
@@ -167,7 +172,7 @@ constexpr size_t kFirstVersion = offsetof(treadle_operator, facts);
 
 }  // namespace
 
-void register_operator(const treadle_operator& given) {
+void register_operator(const treadle_operator& given, Presence first_output) {
   const treadle_operator op = of_any_version(given, kFirstVersion, "treadle_operator");
   if (!op.domain || !op.op_type || !*op.op_type || (!op.run && !op.map))
     throw Error(ErrorCode::invalid_argument, "an operator needs a domain, an op_type and a run or map callback");
@@ -179,12 +184,12 @@ void register_operator(const treadle_operator& given) {
   OpDef def{.name = op.op_type, .domain = op.domain, .since = {1}, .infer = infer_custom, .kernels = {kernel<CustomKernel>("plugin")}};
   def.deterministic = op.deterministic != 0;
   def.attributes = {{kAnyAttribute}};
-  const int fixed = op.max_inputs < 0 ? op.min_inputs : op.max_inputs;
+  // A variadic one that comes first is not empty.
+  const int fixed = op.max_inputs < 0 ? std::max(op.min_inputs, 1) : op.max_inputs;
   for (int i = 0; i < fixed; ++i)
     def.inputs.push_back({"input", kAllTensors, "", i < op.min_inputs ? Presence::required : Presence::optional});
   if (op.max_inputs < 0) def.inputs.push_back({"inputs", kAllTensors, "", Presence::variadic});
-  for (int i = 0; i < op.num_outputs; ++i)
-    def.outputs.push_back({"output", kAllTensors, "", i == 0 ? Presence::required : Presence::optional});
+  for (int i = 0; i < op.num_outputs; ++i) def.outputs.push_back({"output", kAllTensors, "", i == 0 ? first_output : Presence::optional});
   Registrations& all = registrations();
   std::lock_guard lock(all.mutex);
   set_facts(def, op, all);

@@ -281,7 +281,10 @@ constexpr treadle_host kHost{
     .call_output = call_output,
     .call_set_string = call_set_string,
     .parallel_for = run_parallel,
-    .register_operator = [](const treadle_operator* op) { return add(op, register_operator); },
+    .register_operator =
+        [](const treadle_operator* op) {
+          return add<treadle_operator>(op, [](const treadle_operator& given) { register_operator(given); });
+        },
     .register_backend = [](const treadle_backend* backend) { return add(backend, register_backend); },
     .call_complete = call_complete,
     .call_cancelled = call_cancelled,

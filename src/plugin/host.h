@@ -5,11 +5,13 @@
 
 #include <cstring>
 #include <exception>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <string>
 #include <string_view>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "core/allocation.h"
@@ -26,6 +28,8 @@ struct treadle_node {
   std::vector<const char*> input_names, output_names;  // empty where the context knows no names
   std::vector<treadle::Type> input_types, output_types;
   std::vector<const treadle::Tensor*> constants;  // per input; null where it is none
+  /// Of outputs, by place and axis: extents that a callback of ours knows, and that are no numbers.
+  mutable std::map<std::pair<size_t, int>, treadle::Dim> known_extents = {};
 };
 
 struct treadle_subgraph {

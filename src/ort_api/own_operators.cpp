@@ -1,0 +1,106 @@
+// A model's nodes that are a client's operators: what they have to look like, and which stand for those of the build.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+
+#include "onnx/node_sorting.h"
+#include "ort_api/custom_operator.h"
+#include "session/model.h"
+
+namespace treadle::ort {
+namespace {
+
+using onnx::NodeDef;
+using Opsets = std::vector<onnx::OpsetImport>;
+
+std::string normalised(const std::string& domain) { return domain == "ai.onnx" ? "" : domain; }
+
+// Whether those that are required are there, and not too many.
+bool fit(const std::vector<std::string>& names, const OperandKinds& said) {
+  if (names.size() < said.least || names.size() > said.most) return false;
+  for (size_t i = 0; i < names.size() && i < said.kinds.size(); ++i)
+    if (said.kinds[i] == kRequired && names[i].empty()) return false;
+  return true;
+}
+
+// A model in a session with operators of its own. Operators of other sessions are not its concern.
+class OwnOperators {
+ public:
+  explicit OwnOperators(const OrtSessionOptions& options) {
+    for (const auto& domain : options.custom_op_domains) {
+      if (!domain->self) continue;  // released, and refused later
+      for (const OrtCustomOp* op : domain->operators) by_name_[{normalised(domain->name), op->GetName(op)}].push_back(op);
+    }
+  }
+  bool empty() const { return by_name_.empty(); }
+
+  void apply(onnx::ModelDef& def) const {
+    apply(def.graph.nodes, def.opset_imports);
+    add_domains(def.opset_imports);
+    for (onnx::FunctionDef& function : def.functions) {
+      apply(function.nodes, function.opset_imports);
+      add_domains(function.opset_imports);
+    }
+  }
+
+ private:
+  void apply(std::vector<NodeDef>& nodes, const Opsets& opsets) const {
+    for (NodeDef& node : nodes) {
+      for (onnx::AttributeDef& attribute : node.attributes) {
+        if (attribute.g) apply(attribute.g->nodes, opsets);
+        for (onnx::GraphDef& body : attribute.graphs) apply(body.nodes, opsets);
+      }
+      const auto found = by_name_.find({normalised(node.domain), node.op_type});
+      if (found == by_name_.end()) continue;
+      const std::string& domain = found->first.first;
+      const std::string within = found_in(domain, node.op_type);
+      const int64_t version = version_of(domain, opsets);
+      if (check(found->second, node, version, within != domain)) node.domain = within;
+    }
+  }
+  // @return whether one of the operators has begun at this version @throws if none has, or none of those fits the node
+  static bool check(const std::vector<const OrtCustomOp*>& operators, const NodeDef& node, int64_t version, bool is_built_in) {
+    bool has_begun = false;
+    for (const OrtCustomOp* op : operators) {
+      if (start_of(*op) > version) continue;
+      if (fit(node.inputs, inputs_of(*op)) && fit(node.outputs, outputs_of(*op))) return true;
+      has_begun = true;
+    }
+    if (!has_begun && is_built_in) return false;
+    if (!has_begun)
+      throw StatusError(ORT_FAIL, fmt::format("Fatal error: {}:{} is not a registered function/op of version {} of its domain", node.domain,
+                                              node.op_type, version));
+    throw StatusError(ORT_INVALID_GRAPH,
+                      fmt::format("This is an invalid model. The {} has {} inputs and {} outputs; the custom operator of "
+                                  "this name takes other counts, or one that is left out is required",
+                                  onnx::describe_def(node), node.inputs.size(), node.outputs.size()));
+  }
+  static int64_t version_of(const std::string& domain, const Opsets& opsets) {
+    for (const onnx::OpsetImport& opset : opsets)
+      if (normalised(opset.domain) == domain) return opset.version;
+    return 1;
+  }
+  // Of the versions of those that they stand for.
+  void add_domains(Opsets& opsets) const {
+    std::map<std::string, int64_t> added;
+    for (const auto& [name, operators] : by_name_)
+      if (const std::string within = found_in(name.first, name.second); within != name.first)
+        added[within] = version_of(name.first, opsets);
+    for (const auto& [domain, version] : added) opsets.push_back({domain, version});
+  }
+
+  std::map<std::pair<std::string, std::string>, std::vector<const OrtCustomOp*>> by_name_;
+};
+
+}  // namespace
+
+Model with_own_operators(const Model& model, const OrtSessionOptions& options) {
+  const OwnOperators own(options);
+  if (own.empty() || model.impl().compiled) return model;
+  onnx::ModelDef def = model.impl().def;
+  own.apply(def);
+  return make_model(std::move(def), model.impl().path, /*as_read=*/false, model.impl().load);
+}
+
+}  // namespace treadle::ort
