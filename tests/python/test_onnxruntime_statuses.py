@@ -25,6 +25,19 @@ def unread() -> bytes:
     return model([helper.make_node("Relu", ["x"], ["y"])], [tensor("x", 1, [2]), tensor("u", 1, [3])], [tensor("y", 1, [2])])
 
 
+def bodies() -> bytes:
+    """y = x, less k if c is false, and t times j added to it in a loop."""
+    then, other = (helper.make_graph([helper.make_node(op, reads, [op])], op, [], [tensor(op, 1, [2])]) for op, reads in (("Neg", ["x"]), ("Sub", ["x", "k"])))
+    step = helper.make_graph([helper.make_node("Add", ["a", "j"], ["b"]), helper.make_node("Identity", ["go"], ["on"])], "step", [tensor("i", 7, []), tensor("go", 9, []), tensor("a", 1, [2])],
+                             [tensor("on", 9, []), tensor("b", 1, [2])])
+    nodes = [helper.make_node("If", ["c"], ["z"], then_branch=then, else_branch=other), helper.make_node("Loop", ["t", "", "z"], ["y"], body=step)]
+    return model(nodes, [tensor("x", 1, [2]), tensor("c", 9, []), tensor("t", 7, []), tensor("k", 1, [2]), tensor("j", 1, ["n"])], [tensor("y", 1, [2])])
+
+
+def run_bodies(api: Api, c: bool, t: int, **more: np.ndarray) -> list:
+    return api.run_arrays(api.session(bodies()), {"x": ones(2), "c": np.array(c), "t": np.array(t), **more}, ["y"])[0].tolist()
+
+
 def node(op_type: str, domain: str = "", domains: tuple[str, ...] = (), **attributes: object) -> bytes:
     return model([helper.make_node(op_type, ["x"], ["y"], domain=domain, **attributes)], [tensor("x", 1, [2])], [tensor("y", 1, [2])], domains=domains)
 
@@ -169,6 +182,8 @@ def write_fails(api: Api) -> None:
 # What is called, the code, and words that both messages have.
 FAULTS: dict[str, tuple[Callable[[Api], object], int, str]] = {
     "an input is missing": (lambda api: run(api, {}), FAIL, "Missing Input: x"),
+    "an input of the branch that runs is missing": (lambda api: run_bodies(api, False, 0), FAIL, "Missing Input: k"),
+    "an input of a loop that runs is missing": (lambda api: run_bodies(api, True, 1), FAIL, "Missing Input: j"),
     "an unknown input": (lambda api: run(api, {"x": ones(2, 3), "z": ones(2)}), INVALID_ARGUMENT, "Invalid input name: z"),
     "an input without a name": (lambda api: run(api, {"": ones(2, 3)}), INVALID_ARGUMENT, "input name cannot be empty"),
     "an input of null": (null_value, INVALID_ARGUMENT, "NULL input supplied for input x"),
@@ -378,3 +393,22 @@ def test_editing_ends_more_than_once(ours: Api, theirs: Api) -> None:
         for _ in range(2):
             editor.call("FinalizeModelEditorSession", session, api.options(), c_void_p())
         assert api.run_arrays(session, {"x": ones(1, 3)}, ["y"])[0].tolist() == [[1, 1, 1]]
+
+
+def test_inputs_of_bodies_that_do_not_run_need_no_feed(ours: Api, theirs: Api) -> None:
+    for api in (ours, theirs):
+        assert run_bodies(api, True, 0) == [-1, -1]
+        assert run_bodies(api, False, 0, k=ones(2)) == [0, 0]
+        assert run_bodies(api, True, 2, j=ones(2)) == [1, 1]
+
+
+def test_an_input_whose_shape_matters_in_a_body_needs_one(ours: Api, theirs: Api) -> None:
+    then = helper.make_graph([helper.make_node("Shape", ["u"], ["s"]), helper.make_node("Expand", ["x", "s"], ["e"])], "then", [], [tensor("e", 1, ["n"])])
+    other = helper.make_graph([helper.make_node("Neg", ["x"], ["m"])], "other", [], [tensor("m", 1, [1])])
+    nodes = [helper.make_node("If", ["c"], ["y"], then_branch=then, else_branch=other)]
+    data = model(nodes, [tensor("x", 1, [1]), tensor("c", 9, []), tensor("u", 1, ["n"])], [tensor("y", 1, None)])
+    for api in (ours, theirs):
+        session = api.session(data)
+        assert api.run_arrays(session, {"x": ones(1), "c": np.array(True), "u": ones(3)}, ["y"])[0].tolist() == [1, 1, 1]
+        with pytest.raises(StatusError, match="Missing Input: u"):
+            api.run_arrays(session, {"x": ones(1), "c": np.array(True)}, ["y"])

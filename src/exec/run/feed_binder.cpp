@@ -63,16 +63,38 @@ bool mentions(const Expr& expr, const Expr& symbol) {
 }
 bool mentions(const Dim& dim, const Expr& symbol) { return !dim.is_const() && mentions(*dim.expr(), symbol); }
 
-// Whether extents or known elements of other values do.
+// The input by which a body reads a value; kNoSlot: it does not.
+SlotId captured_as(const Program& program, const Instruction& instruction, size_t body, SlotId value) {
+  const auto operands = program.operands(instruction);
+  const auto inputs = instruction.bodies[body]->input_slots();
+  const auto& captures = instruction.node->bodies[body].captures;
+  for (size_t i = 0; value != kNoSlot && i < captures.size(); ++i)
+    if (operands[static_cast<size_t>(instruction.node->num_formal_inputs + captures[i].second)] == value)
+      return inputs[inputs.size() - captures.size() + i];
+  return kNoSlot;
+}
+
+// Whether extents or known elements of other values do. A body that cannot run without the input does not count.
 bool depends_on(const Program& program, SlotId input, const Expr& symbol) {
   auto does = [&](const Program::SymbolicExtent& extent) { return extent.slot != input && mentions(extent.dim, symbol); };
   if (std::ranges::any_of(program.symbolic_extents(), does) || std::ranges::any_of(program.known_elements(), does)) return true;
   auto compares = [&](const Program::Comparison& two) { return mentions(two.a.dim, symbol) || mentions(two.b.dim, symbol); };
   if (std::ranges::any_of(program.comparisons(), compares)) return true;
   for (const Instruction& instruction : program.instructions())
-    for (const auto& body : instruction.bodies)
-      if (depends_on(*body, kNoSlot, symbol)) return true;
+    for (size_t b = 0; b < instruction.bodies.size(); ++b) {
+      const Program& body = *instruction.bodies[b];
+      const SlotId within = captured_as(program, instruction, b, input);
+      if (within != kNoSlot && needs_feed(body, within)) continue;  // it cannot run without
+      if (depends_on(body, within, symbol)) return true;
+    }
   return false;
+}
+
+// By a node, or by a body that may not run.
+bool is_read(const Program& program, SlotId input) {
+  const ValueId value = program.slots()[input].value;
+  return program.type(input).kind != Type::Kind::optional &&
+         (!program.graph().value(value).uses.empty() || program.graph().is_output(value));
 }
 
 [[noreturn]] void throw_missing(const Program& program, SlotId slot) {
@@ -99,8 +121,10 @@ MissingInput::MissingInput(const std::string& name, const std::string& more)
 
 bool needs_feed(const Program& program, SlotId input) {
   if (program.type(input).kind == Type::Kind::optional) return false;
+  const Graph& graph = program.graph();
   const ValueId value = program.slots()[input].value;
-  return !program.graph().value(value).uses.empty() || program.graph().is_output(value);
+  return graph.is_output(value) ||
+         std::ranges::any_of(graph.value(value).uses, [&](const Use& use) { return use.input < graph.node(use.node).num_formal_inputs; });
 }
 
 std::span<const SlotId> slots_handed_to(const Program& program, const Instruction& yield, std::span<const Datum> values) {
@@ -141,7 +165,7 @@ void FeedBinder::take(std::span<const Datum> feeds, std::span<const int64_t> par
     state.set_feed(inputs[i], some_later && !feeds[i].defined() ? Datum() : checked(program, inputs[i], feeds[i]));
   for (size_t i = 0; i < inputs.size(); ++i) {
     if (feeds[i].defined()) continue;
-    if (some_later && needs_feed(program, inputs[i]))
+    if (some_later && is_read(program, inputs[i]))
       check_may_be_later(program, inputs[i]);
     else
       leave_out(program, inputs[i]);
@@ -181,14 +205,14 @@ void FeedBinder::move(SlotId slot, const Datum& feed, RunState& state) {
 
 void FeedBinder::refuse_missing(const RunState& state) {
   for (SlotId slot : state.program().input_slots())
-    if (!state.held(slot).defined() && needs_feed(state.program(), slot))
+    if (!state.held(slot).defined() && is_read(state.program(), slot))
       refuse_feed(state.program(), slot, {}, "the run has come to what reads it, and it has not been fed");
   throw Error(ErrorCode::internal, "a run that waits for an input, though all have been fed");
 }
 
 void FeedBinder::check_complete(const RunState& state) {
   for (SlotId slot : state.program().input_slots())
-    if (!state.held(slot).defined() && needs_feed(state.program(), slot)) throw_missing(state.program(), slot);
+    if (!state.held(slot).defined() && is_read(state.program(), slot)) throw_missing(state.program(), slot);
 }
 
 // The plan is made for its extents before it is there.
