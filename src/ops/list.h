@@ -52,6 +52,7 @@ std::vector<OpDef> loss_gradient_ops();
 std::vector<OpDef> loss_ops();
 std::vector<OpDef> matmul_ops();
 std::vector<OpDef> microsoft_attn_lstm_ops();
+std::vector<OpDef> microsoft_delta_net_ops();
 std::vector<OpDef> microsoft_domain_ops();
 std::vector<OpDef> microsoft_experts_ops();
 std::vector<OpDef> microsoft_gates_ops();
@@ -60,7 +61,9 @@ std::vector<OpDef> microsoft_image_ops();
 std::vector<OpDef> microsoft_lstm_ops();
 std::vector<OpDef> microsoft_matrix_ops();
 std::vector<OpDef> microsoft_ngrams_ops();
+std::vector<OpDef> microsoft_packed_rows_ops();
 std::vector<OpDef> microsoft_quantized_ops();
+std::vector<OpDef> microsoft_router_ops();
 std::vector<OpDef> microsoft_tokenizer_ops();
 std::vector<OpDef> microsoft_words_ops();
 std::vector<OpDef> ml_encoders_ops();
@@ -171,6 +174,7 @@ inline constexpr Family kFamilies[] = {
     loss_ops,
     matmul_ops,
     microsoft_attn_lstm_ops,
+    microsoft_delta_net_ops,
     microsoft_domain_ops,
     microsoft_experts_ops,
     microsoft_gates_ops,
@@ -179,7 +183,9 @@ inline constexpr Family kFamilies[] = {
     microsoft_lstm_ops,
     microsoft_matrix_ops,
     microsoft_ngrams_ops,
+    microsoft_packed_rows_ops,
     microsoft_quantized_ops,
+    microsoft_router_ops,
     microsoft_tokenizer_ops,
     microsoft_words_ops,
     ml_encoders_ops,

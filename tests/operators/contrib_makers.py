@@ -15,6 +15,7 @@ import test_microsoft_attention as attention
 import test_microsoft_experts as experts
 import test_microsoft_operators as operators
 import test_microsoft_quantized as quantized
+import test_microsoft_recent as recent
 import test_microsoft_sequences as sequences
 from draft import Case, Choices, Rejected, draw_declared
 from microsoft_makers import MAKERS as DIFFERENTIABLE, MicrosoftDraft
@@ -51,7 +52,7 @@ def _attention(make: Callable[[Any], Any]) -> Callable[[np.random.Generator], Dr
 
 
 _MAKERS = [
-    *operators.CASES, *quantized.CASES.values(), experts.moe, experts.qmoe, *map(_attention, attention.MAKERS), _blocks, _quantised_lstm, _attention_lstm,
+    *operators.CASES, *recent.CASES, *quantized.CASES.values(), experts.moe, experts.qmoe, *map(_attention, attention.MAKERS), _blocks, _quantised_lstm, _attention_lstm,
 ]  # fmt: skip
 
 

@@ -32,6 +32,13 @@ BoundsCase group_query(int64_t last, int64_t total) {
                 ints32({narrow(last)}), ints32({narrow(total)})},
                one_head(true));
 }
+// A token that counts or does not, so that there are two keys in all.
+BoundsCase padded_query(int64_t count) {
+  BoundsCase c = group_query(1, 3);
+  c.inputs[3] = filled({1, 1, 3, 1}, 0), c.inputs[4] = counting({1, 1, 3, 1});
+  c.inputs.resize(16), c.inputs.push_back(ints32({narrow(count)}));
+  return c;
+}
 // Two features that a position turns.
 BoundsCase turned_query(int64_t position) {
   Attributes attributes = one_head(true);
@@ -78,6 +85,11 @@ std::vector<BoundsRow> cache_rows() {
        Beyond::refused,
        [](int64_t) { return Numbers{9}; },
        {2}},
+      // Padding sees the row of the cache that is its own.
+      {"com.microsoft", "GroupQueryAttention", 16, padded_query, 0, 1, Beyond::refused,
+       [](int64_t v) {
+         return Numbers{v == 0 ? mean({1, 2, 3}) : mean({1, 9})};
+       }},
       {"com.microsoft", "GroupQueryAttention", 9, turned_query, 0, 2, Beyond::refused,
        [](int64_t) {
          return Numbers{9, 9};

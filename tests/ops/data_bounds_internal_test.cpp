@@ -180,6 +180,11 @@ std::vector<BoundsRow> update_rows() {
     if (v > 1) y[1] = 2;
     return y;
   };
+  auto counted = [cache](int64_t v) {
+    BoundsCase c = cache(0, 3);
+    c.inputs.push_back(ints32({narrow(v)}));
+    return c;
+  };
   auto positions = [](size_t operand) {
     return [operand](int64_t v) {
       std::vector<Datum> inputs{filled({1, 1, 1}, 1), filled({1, 1, 2, 1}, 0), ints32({0}), ints32({2})};
@@ -201,6 +206,10 @@ std::vector<BoundsRow> update_rows() {
   return {
       {"treadle", "UpdateCache", 1, [cache](int64_t v) { return cache(v, 3); }, 0, 2, Beyond::refused, written, {1}},
       {"treadle", "UpdateCache", 2, [cache](int64_t v) { return cache(0, v); }, 1, 5, Beyond::too_large, of_length},
+      {"treadle", "UpdateCache", 4, counted, 0, 1, Beyond::refused,
+       [](int64_t v) {
+         return Numbers{v == 0 ? 1.0 : 9.0, 2, 0};
+       }},
       {"treadle", "GatherBeams", 1, [beams](int64_t v) { return beams(narrow(v), 2); }, 0, 1, Beyond::refused,
        [](int64_t v) {
          return Numbers{v == 0 ? 1.0 : 3.0, 4, 1, 2};

@@ -142,11 +142,64 @@ std::vector<BoundsRow> product_rows() {
   return rows;
 }
 
+// Sums of four ones, along a sequence up to `ends[1]` and one behind it.
+BoundsCase delta_net(std::vector<int32_t> ends, Datum captured = {}, Datum active = {}) {
+  const Datum ones = filled({4, 1, 1}, 1);
+  BoundsCase c{{ones, ones, ones, ints32(std::move(ends))}, {{"update_rule", std::string("linear")}, {"scale", 1.0F}}};
+  if (!captured.defined()) return c;
+  c.attributes.set("state_update_capacity", int64_t{1});
+  c.inputs.resize(9), c.inputs.push_back(std::move(captured)), c.inputs.push_back(std::move(active));
+  c.num_outputs = 3;
+  return c;
+}
+
+std::vector<BoundsRow> sequence_packing_rows() {
+  auto sums = [](int64_t v) {
+    Numbers y;
+    for (int64_t t = 0; t < 4; ++t) y.push_back(static_cast<double>(t < v ? t + 1 : t - v + 1));
+    return y;
+  };
+  // The sums, the last one, and the decay, key and value of one token, if they are kept.
+  auto kept = [](bool kept) { return kept ? Numbers{1, 2, 3, 4, 4, 1, 1, 1} : Numbers{1, 2, 3, 4, 4, 0, 0, 0}; };
+  auto packed = [](int64_t v) {
+    Tensor rows(DType::float32, {2, 1});
+    rows.data<float>()[0] = 5, rows.data<float>()[1] = 7;
+    Tensor bytes(DType::uint8, {2, 4});
+    std::memcpy(bytes.data<uint8_t>(), rows.data<float>(), 8);
+    return BoundsCase{{bytes, ints({v})}, {{"packed_type", int64_t{0}}, {"K", int64_t{1}}, {"output_dtype", int64_t{1}}}};
+  };
+  return {
+      {"com.microsoft",
+       "GatedDeltaNet",
+       3,
+       [](int64_t v) {
+         return delta_net({0, narrow(v), 4});
+       },
+       0,
+       4,
+       Beyond::refused,
+       sums,
+       {1, 2}},
+      {"com.microsoft", "GatedDeltaNet", 9,
+       [](int64_t v) {
+         return delta_net({0, 4}, ints32({narrow(v)}));
+       },
+       0, 1, Beyond::defined, [kept](int64_t v) { return kept(v > 0); }},
+      {"com.microsoft", "GatedDeltaNet", 10,
+       [](int64_t v) {
+         return delta_net({0, 4}, ints32({1}), ints32({narrow(v)}));
+       },
+       0, 1, Beyond::defined, [kept](int64_t v) { return kept(v != 0); }},
+      // A row that there is not is the first one.
+      {"com.microsoft", "GatherPacked", 1, packed, 0, 1, Beyond::defined, [](int64_t v) { return Numbers{v == 1 ? 7.0 : 5.0}; }},
+  };
+}
+
 }  // namespace
 
 std::vector<BoundsRow> microsoft_rows() {
   std::vector<BoundsRow> all;
-  for (auto* rows : {image_rows, embedding_rows, token_rows, product_rows})
+  for (auto* rows : {image_rows, embedding_rows, token_rows, product_rows, sequence_packing_rows})
     for (BoundsRow& row : rows()) all.push_back(std::move(row));
   return all;
 }

@@ -248,6 +248,50 @@ def windowed_query(r):
     return Case("GroupQueryAttention", inputs, outputs, compared, 2e-2 if dtype == np.float16 else 2e-5, **attributes)
 
 
+def padded_query(r):
+    """GroupQueryAttention over new tokens of which only the first ones count, as many for each sample as query_seqlens says."""
+    kv_heads, group, size, batch, length = r.between(1, 2), r.between(1, 3), r.one_of(16, 32), r.between(1, 3), r.between(1, 5)
+    heads, windowed, window = kv_heads * group, r.coin(0.4), r.between(1, 5)
+    counts = r.rng.integers(0, length + 1, batch)
+    before = r.rng.integers(0, 9, batch)
+    before += (counts + before) == 0
+    ends = before + counts
+    total = max(length, int(ends.max())) + r.between(0, 2)
+    room = window + r.between(0, 4) if windowed else r.one_of(int(before.max()) + length, int(before.max()) + length + r.between(0, 3), int(before.max()))
+    if not windowed and room < before.max() + length:
+        total = max(total, int(before.max()) + length)
+    packed, rotary = r.coin(0.3), r.coin()
+    attributes = {"num_heads": heads, "kv_num_heads": kv_heads} | ({"local_window_size": window} if windowed or r.coin(0.3) else {})
+    if windowed:
+        attributes["sliding_window_cache"] = 1
+    if rotary:
+        attributes.update(do_rotary=1, rotary_interleaved=int(r.coin()))
+    inputs = [
+        ("query", r.floats(batch, length, (heads + 2 * kv_heads if packed else heads) * size)),
+        ("key", None if packed else r.floats(batch, length, kv_heads * size)),
+        ("value", None if packed else r.floats(batch, length, kv_heads * size)),
+        ("past_key", r.floats(batch, kv_heads, room, size)),
+        ("past_value", r.floats(batch, kv_heads, room, size)),
+        ("seqlens_k", (ends - 1).astype(np.int32)),
+        ("total", np.array(total, np.int32)),
+        ("cos", r.floats(40, size // 2) if rotary else None),
+        ("sin", r.floats(40, size // 2) if rotary else None),
+        ("position_ids", r.rng.integers(0, 26, (batch, length)).astype(np.int64) if rotary and r.coin(0.3) else None),
+        ("attention_bias", r.floats(r.one_of(1, batch), r.one_of(1, heads), length, total) if r.coin(0.25) else None),
+        ("head_sink", r.floats(heads) if r.coin(0.2) else None),
+        *[(name, None) for name in ("k_scale", "v_scale", "q_norm", "k_norm")],
+        ("query_seqlens", counts.astype(np.int32)),
+    ]
+
+    def compared(results):
+        """Without padding, and the rows of caches that no key has."""
+        assert results[1].shape == results[2].shape == (batch, kv_heads, room if windowed else max(room, total), size)
+        rows = [resident(int(end), room, window) if windowed else int(end) for end in ends]
+        return [*(results[0][b, :n] for b, n in enumerate(counts)), *(cache[b, :, :n] for cache in results[1:] for b, n in enumerate(rows))]
+
+    return Case("GroupQueryAttention", inputs, ["output", "present_key", "present_value"], compared, **attributes)
+
+
 def key_mask(r, batch, length, keys, lengths_only=()):
     """A mask of every rank, and none."""
     rank = r.one_of(0, 1, 2, 3)
@@ -499,7 +543,7 @@ def skip_norm(r):
     return Case(("SkipSimplifiedLayerNormalization" if simplified else "SkipLayerNormalization"), inputs, outputs, tolerance=1e-4)
 
 
-MAKERS = [group_query, coded_query, windowed_query, multi_head, shared_heads, rotary, self_attention, decoder_masked, quantized_attention, quantized_embed, skip_norm]
+MAKERS = [group_query, coded_query, windowed_query, padded_query, multi_head, shared_heads, rotary, self_attention, decoder_masked, quantized_attention, quantized_embed, skip_norm]
 
 
 @pytest.mark.parametrize("make", MAKERS, ids=lambda make: make.__name__)

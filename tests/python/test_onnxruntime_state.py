@@ -420,14 +420,10 @@ OTHER_COUNTS = {
     "::CausalConvWithState", "::LinearAttention", "com.microsoft::CausalConvWithState", "com.microsoft::QEmbedLayerNormalization",
     "com.microsoft::QLinearConcat", "com.microsoft::QLinearGlobalAveragePool", "com.microsoft::QLinearSoftmax", "com.microsoft::QLinearWhere",
     "com.microsoft::VarlenCausalConvWithState",
-    "com.microsoft::GatedAdd", "com.microsoft::GroupQueryAttention",  # 1.32 has gate_weight and query_seqlens
 }
 OTHER_ATTRIBUTES = {
     "ai.onnx.ml::LabelEncoder", "com.microsoft::DequantizeLinear", "com.microsoft::QuantizeLinear",
     "com.microsoft::TransposeMatMul", "com.microsoft::WhisperBeamSearch",
-    # 1.32 has further ones.
-    "com.microsoft::CausalConvWithState", "com.microsoft::GroupQueryAttention", "com.microsoft::MoE", "com.microsoft::QMoE",
-    "com.microsoft::VarlenCausalConvWithState",
 }
 
 

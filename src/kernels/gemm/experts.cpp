@@ -91,9 +91,10 @@ void apply_gate(const ExpertsParams& p, int64_t rows, const float* first, const 
         float gate = p.gate == ExpertGate::interleaved ? own[2 * i] : own[i];
         float linear = p.gate == ExpertGate::interleaved ? own[2 * i + 1] : p.gate == ExpertGate::halves ? own[columns + i] : other[i];
         if (p.swiglu) {
-          gate = std::min(gate, p.limit);
+          if (!p.limits_activated) gate = std::min(gate, p.limit);
           linear = std::clamp(linear, -p.limit, p.limit) + p.beta;
           gate /= 1 + std::exp(-p.alpha * gate);
+          if (p.limits_activated) gate = std::min(gate, p.limit);
         }
         inner[row * columns + i] = gate * linear;
       }

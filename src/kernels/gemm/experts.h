@@ -42,7 +42,8 @@ struct ExpertsParams {
   ExpertGate gate = ExpertGate::none;
   bool normalise = false;  ///< a token's weights add up to 1
   float alpha = 1, beta = 0;
-  float limit = 0;  ///< of SwiGLU's operands; infinity for none
+  float limit = 0;                ///< of SwiGLU's operands; infinity for none
+  bool limits_activated = false;  ///< it holds for the gate behind its activation
 
   int64_t hidden() const { return second.N; }
   int64_t inner() const { return second.K; }

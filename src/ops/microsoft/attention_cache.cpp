@@ -37,7 +37,7 @@ void infer_cache_positions(InferContext& c) {
   if (!total || total->size() != 1 || !c.has_input(kPast) || !c.has_rank(kPast) || c.rank(kPast) != 4) return;
   const Dim &all = (*total)[0], &past = c.shape(kPast)[2];
   // A number that no run takes is refused before memory is asked for it.
-  if (all.is_const() && past.is_const() && length.is_const()) check_total(all.value(), past.value(), length.value());
+  if (all.is_const() && past.is_const() && length.is_const() && !c.has_input(5)) check_total(all.value(), past.value(), length.value());
   c.set_known(3, {maximum(all, past)});
 }
 
@@ -57,7 +57,19 @@ struct CachePositions {
     check_equal(c.num_elements(2), k.batch, "elements of seqlens_k and the batch");
     check_equal(c.num_elements(3), 1, "elements of total_sequence_length and 1");
     if (c.has_input(4)) check_equal(c.num_elements(4), k.batch * k.length, "elements of position_ids and tokens");
+    if (c.has_input(5)) check_equal(c.num_elements(5), k.batch, "elements of query_seqlens and the batch");
     return k;
+  }
+
+  /// Sample b is of `count` new tokens and padding; `end` keys there are then, and `total` at most.
+  void check_padded(int64_t b, int64_t count, int64_t end, int64_t total) const {
+    if (count < 0 || count > std::min(length, end))
+      throw Error(ErrorCode::invalid_argument,
+                  fmt::format("query_seqlens[{}] = {}, for {} new tokens at most and {} keys in all", b, count, length, end));
+    if (total < length || end > total || end - count > std::max(total, past) - length)
+      throw Error(ErrorCode::invalid_argument,
+                  fmt::format("seqlens_k[{}] = {} and query_seqlens[{}] = {} with {} tokens, a past of {} and total_sequence_length = {}",
+                              b, end - 1, b, count, length, past, total));
   }
 
   void check(int64_t total) const {
@@ -71,10 +83,12 @@ struct CachePositions {
     const int32_t* lengths = c.in<int32_t>(2);
     const int64_t total = *c.in<int32_t>(3), present = std::max(total, past);
     const int64_t* ids = c.in<int64_t>(4);
-    check(total);
-    const bool prompt = total == length;  // nothing is in the cache
+    const int32_t* counts = c.in<int32_t>(5);
+    if (!counts) check(total);
+    const bool prompt = !counts && total == length;  // nothing is in the cache
     for (int64_t b = 0; b < batch; ++b) {
-      const int64_t end = static_cast<int64_t>(lengths[b]) + 1, first = prompt ? 0 : end - length;
+      const int64_t end = static_cast<int64_t>(lengths[b]) + 1, first = prompt ? 0 : end - (counts ? counts[b] : length);
+      if (counts) check_padded(b, counts[b], end, total);
       if (end < 1 || end > present || first < 0)
         throw Error(ErrorCode::invalid_argument,
                     fmt::format("seqlens_k[{}] = {}, for {} new tokens and {} keys in all", b, lengths[b], length, present));
@@ -104,7 +118,7 @@ void infer_update_cache(InferContext& c) {
 }
 
 // A cache [batch, heads, length, size]: the rows of `past`, with the rows [batch, new, heads * size] of `update` from write_indices[b] on,
-// and zeros behind what both have. Over `past` itself only the new rows are written.
+// and zeros behind what both have; the first counts[b] of them where there are counts. Over `past` itself only the new rows are written.
 struct UpdateCache {
   size_t element;
   int64_t batch, heads, size, added, past, length;
@@ -118,6 +132,7 @@ struct UpdateCache {
     check_equal(update[2], k.size * k.heads, "features of keys or values, and heads times their size");
     k.length = out[2];
     check_equal(c.num_elements(1), k.batch, "elements of write_indices and the batch");
+    if (c.has_input(4)) check_equal(c.num_elements(4), k.batch, "elements of counts and the batch");
     if (c.has_input(3)) {
       const Shape& past = c.shape(3);
       if (past.rank() != 4) throw Error(ErrorCode::invalid_argument, fmt::format("the past is of rank {}, not 4", past.rank()));
@@ -131,10 +146,12 @@ struct UpdateCache {
 
   void run(RunContext& c) const {
     const int64_t* places = c.in<int64_t>(1);
+    const int32_t* counts = c.in<int32_t>(4);
+    auto new_rows = [&](int64_t b) { return counts ? counts[b] : added; };
     for (int64_t b = 0; b < batch; ++b)
-      if (places[b] < 0 || places[b] > past || places[b] > length - added)
-        throw Error(ErrorCode::invalid_argument,
-                    fmt::format("{} keys at place {} of a cache of {}, with a past of {}", added, places[b], length, past));
+      if (new_rows(b) < 0 || new_rows(b) > added || places[b] < 0 || places[b] > past || places[b] > length - new_rows(b))
+        throw Error(ErrorCode::invalid_argument, fmt::format("{} keys of {} at place {} of a cache of {}, with a past of {}", new_rows(b),
+                                                             added, places[b], length, past));
     const size_t row = static_cast<size_t>(size) * element;
     const auto rows = [&](int64_t count) { return static_cast<size_t>(count) * row; };
     const auto *from = c.in<std::byte>(0), *old = c.in<std::byte>(3);
@@ -146,11 +163,12 @@ struct UpdateCache {
         const std::byte* own = old ? old + rows(plane * past) : nullptr;
         if (dst != own) {
           if (place > 0) std::memcpy(dst, own, rows(place));
-          const int64_t done = place + added, kept = std::max(done, std::min(past, length));
+          const int64_t done = place + new_rows(b), kept = std::max(done, std::min(past, length));
           if (kept > done) std::memcpy(dst + rows(done), own + rows(done), rows(kept - done));
           if (length > kept) std::memset(dst + rows(kept), 0, rows(length - kept));
         }
-        for (int64_t s = 0; s < added && row > 0; ++s) std::memcpy(dst + rows(place + s), from + rows((b * added + s) * heads + h), row);
+        for (int64_t s = 0; s < new_rows(b) && row > 0; ++s)
+          std::memcpy(dst + rows(place + s), from + rows((b * added + s) * heads + h), row);
       }
     });
   }
@@ -210,7 +228,8 @@ std::vector<OpDef> cache_ops() {
                       maybe("past_key", kKept),
                       {"seqlens_k", kInt32},
                       {"total_sequence_length", kInt32},
-                      maybe("position_ids", kInt64)},
+                      maybe("position_ids", kInt64),
+                      maybe("query_seqlens", kInt32)},
            .outputs = {{"write_indices", kInt64}, {"valid_lengths", kInt64}, {"position_ids", kInt64}, {"length", kInt64}},
            .attributes = {{"causal", int64_t{1}, zero_or_one()}},
            .infer = infer_cache_positions,
@@ -221,7 +240,8 @@ std::vector<OpDef> cache_ops() {
            .inputs = {{"update", kKept, "T", Presence::required, of_rank(3)},
                       {"write_indices", kInt64},
                       maybe("length", kInt64),
-                      maybe("past", kKept, "T")},
+                      maybe("past", kKept, "T"),
+                      maybe("counts", kInt32)},
            .outputs = {{"present", kKept, "T"}},
            .attributes = {{"num_heads", int64_t{1}, between(1, INT32_MAX)}},
            .infer = infer_update_cache,

@@ -1,4 +1,5 @@
 // GroupQueryAttention.
+#include <cmath>
 #include <cstdint>
 
 #include "ops/microsoft/attention.h"
@@ -22,7 +23,8 @@ enum Input : size_t {
   kKeyScale,
   kValueScale,
   kQueryNorm,
-  kKeyNorm
+  kKeyNorm,
+  kCounts
 };
 
 struct Heads {
@@ -74,7 +76,22 @@ void check_group(const Decomposition& d, Heads heads) {
     if (d.wants(3)) throw Error(ErrorCode::not_implemented, "the output 3 (output_qk) is not implemented with sliding_window_cache = 1");
   }
   check_codes(d);
-  refuse_input(d, kQueryNorm, "q_norm_weight"), refuse_input(d, kKeyNorm, "k_norm_weight");
+  check_together(d, kQueryNorm, kKeyNorm, "q_norm_weight and k_norm_weight");
+  if (d.has(kCounts) && (causal == 0 || !d.has(kPastKey)))
+    throw Error(ErrorCode::invalid_model, "query_seqlens needs causal = 1, past_key and past_value");
+}
+
+/// [batch, length, heads, size] as [batch, length, heads * size].
+ValueId merge_features(Decomposition& d, ValueId x) { return d.op("Reshape", {x, d.ints({0, 0, -1})}); }
+
+/// Each head of x [batch, length, heads * size] over its root mean square, times the weights [size].
+ValueId normalised(Decomposition& d, ValueId x, size_t weight, std::string_view epsilon, int64_t heads) {
+  if (!d.has(weight)) return x;
+  const float value = d.attributes().get_float(epsilon, d.attributes().get_float("qk_norm_epsilon", 1e-6F));
+  if (!(value > 0) || std::isinf(value))
+    throw Error(ErrorCode::invalid_model, fmt::format("{} is {}; expected a positive number", epsilon, value));
+  x = d.op("Reshape", {x, d.ints({0, 0, heads, -1})});
+  return merge_features(d, d.op("RMSNormalization", {x, d.in(weight)}, {{"epsilon", value}}));
 }
 
 /// Queries, keys and values, [batch, length, heads * size] each.
@@ -84,9 +101,6 @@ std::vector<ValueId> separate(Decomposition& d, Heads heads) {
   ValueId parts = d.op("Mul", {size, d.ints({heads.query, heads.shared, heads.shared})});
   return d.op_n("Split", {d.in(kQuery), parts}, 3, {{"axis", int64_t{2}}});
 }
-
-/// [batch, length, heads, size] as [batch, length, heads * size].
-ValueId merge_features(Decomposition& d, ValueId x) { return d.op("Reshape", {x, d.ints({0, 0, -1})}); }
 
 ValueId rotated(Decomposition& d, ValueId x, ValueId positions, int64_t heads) {
   if (d.attributes().get_int("do_rotary", 0) == 0) return x;
@@ -161,13 +175,13 @@ ValueId decoded(Decomposition& d, ValueId codes, size_t scale, int64_t heads) {
 
 /// A cache that holds the whole sequence, or has room for it.
 Cache whole_cache(Decomposition& d, const std::vector<ValueId>& parts, Heads heads) {
-  auto places = d.op_n("CachePositions", {d.in(kQuery), d.in(kPastKey), d.in(kLengths), d.in(kTotal), d.in(kPositions)}, 4,
+  auto places = d.op_n("CachePositions", {d.in(kQuery), d.in(kPastKey), d.in(kLengths), d.in(kTotal), d.in(kPositions), d.in(kCounts)}, 4,
                        {{"causal", d.attributes().get_int("causal", 1)}}, "treadle");
   const bool codes = coding(d, false) != "NONE";
   auto updated = [&](ValueId x, size_t past, size_t scale) {
     if (codes) x = coded(d, x, scale);
-    return d.op_n("UpdateCache", {x, places[0], d.has(past) ? places[3] : kNoValue, d.in(past)}, 1, {{"num_heads", heads.shared}},
-                  "treadle")[0];
+    return d.op_n("UpdateCache", {x, places[0], d.has(past) ? places[3] : kNoValue, d.in(past), d.in(kCounts)}, 1,
+                  {{"num_heads", heads.shared}}, "treadle")[0];
   };
   const ValueId k = updated(rotated(d, parts[1], places[2], heads.shared), kPastKey, kKeyScale),
                 v = updated(parts[2], kPastValue, kValueScale);
@@ -188,13 +202,18 @@ ValueId bias_of_rows(Decomposition& d, ValueId bias, ValueId keys, ValueId origi
 
 /// A cache that is no longer than the window has to be.
 Cache window_cache(Decomposition& d, const std::vector<ValueId>& parts, Heads heads) {
-  auto places = d.op_n("WindowPositions", {d.in(kQuery), d.in(kPastKey), d.in(kLengths), d.in(kTotal), d.in(kPositions)}, 5,
+  auto places = d.op_n("WindowPositions", {d.in(kQuery), d.in(kPastKey), d.in(kLengths), d.in(kTotal), d.in(kPositions), d.in(kCounts)}, 5,
                        {{"window", d.attributes().get_int("local_window_size")}}, "treadle");
   auto updated = [&](ValueId x, size_t past) {
-    return d.op_n("UpdateWindow", {x, places[0], places[1], places[3], d.in(past)}, 2, {}, "treadle");
+    return d.op_n("UpdateWindow", {x, places[0], places[1], places[3], d.in(past), d.in(kCounts)}, 2, {}, "treadle");
   };
   const auto k = updated(rotated(d, parts[1], places[2], heads.shared), kPastKey), v = updated(parts[2], kPastValue);
-  return {places[2], places[1], bias_of_rows(d, d.in(kBias), k[1], places[4]), k[1], v[1], k[0], v[0]};
+  ValueId rows = places[1];
+  if (d.has(kCounts)) {  // queries of padding follow those that count
+    const ValueId padding = d.op("Sub", {extents(d, d.in(kQuery), 1), d.cast(d.in(kCounts), DType::int64)});
+    rows = d.op("Min", {d.op("Add", {rows, padding}), extents(d, k[1], 2)});
+  }
+  return {places[2], rows, bias_of_rows(d, d.in(kBias), k[1], places[4]), k[1], v[1], k[0], v[0]};
 }
 
 void decompose_group_query(Graph& graph, NodeId id) {
@@ -205,6 +224,8 @@ void decompose_group_query(Graph& graph, NodeId id) {
   const bool smooth = a.get_int("smooth_softmax", -1) == 1 || d.has(kSink);
   const int64_t window = a.get_int("local_window_size", -1), shown = d.wants(3) ? a.get_int("qk_output", 0) : 0;
   auto parts = separate(d, heads);
+  parts[0] = normalised(d, parts[0], kQueryNorm, "q_norm_epsilon", heads.query);
+  parts[1] = normalised(d, parts[1], kKeyNorm, "k_norm_epsilon", heads.shared);
   const Cache cache = a.get_int("sliding_window_cache", 0) != 0 ? window_cache(d, parts, heads) : whole_cache(d, parts, heads);
   ValueId q = split_heads(d, rotated(d, parts[0], cache.positions, heads.query), heads.query);
 
@@ -250,18 +271,21 @@ OpDef group_query_attention_op() {
              maybe("k_scale", kFloats),
              maybe("v_scale", kFloats),
              maybe("q_norm_weight", kFloats, "T"),
-             maybe("k_norm_weight", kFloats, "T")},
+             maybe("k_norm_weight", kFloats, "T"),
+             maybe("query_seqlens", kInt32)},
             {{"output", kFloats, "T"},
              maybe("present_key", kCaches, "T_CACHE"),
              maybe("present_value", kCaches, "T_CACHE"),
              maybe("output_qk", kFloats, "T")},
             {{"causal", int64_t{1}},
              {"do_rotary", int64_t{0}},
+             {"k_norm_epsilon"},
              {"k_quant_type", std::string_view("NONE"), one_of("NONE|PER_TENSOR|PER_CHANNEL")},
              {"kv_cache_bit_width"},
              {"kv_num_heads", Required{}},
              {"local_window_size", int64_t{-1}},
              {"num_heads", Required{}},
+             {"q_norm_epsilon"},
              {"qk_norm_epsilon"},
              {"qk_output", int64_t{0}},
              {"rotary_interleaved", int64_t{0}},

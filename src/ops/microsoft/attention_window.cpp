@@ -35,7 +35,7 @@ void infer_window_positions(InferContext& c) {
 // For each sample: the first row of the cache that its queries see, how many rows they see with the new ones behind it, the positions of
 // its queries, and of the rows that they see the first one that stays in the cache, and the position of the first one.
 struct WindowPositions {
-  enum Input : int { kQuery, kPast, kLengths, kTotal, kPositions };
+  enum Input : int { kQuery, kPast, kLengths, kTotal, kPositions, kCounts };
   enum Output : int { kFirst, kRows, kPositionIds, kKept, kOrigin };
   int64_t batch, length, capacity, window;
 
@@ -51,6 +51,7 @@ struct WindowPositions {
     check_equal(c.num_elements(kLengths), k.batch, "elements of seqlens_k and the batch");
     check_equal(c.num_elements(kTotal), 1, "elements of total_sequence_length and 1");
     if (c.has_input(kPositions)) check_equal(c.num_elements(kPositions), k.batch * k.length, "elements of position_ids and tokens");
+    if (c.has_input(kCounts)) check_equal(c.num_elements(kCounts), k.batch, "elements of query_seqlens and the batch");
     return k;
   }
 
@@ -58,18 +59,21 @@ struct WindowPositions {
     const int32_t* lengths = c.in<int32_t>(kLengths);
     const int64_t total = *c.in<int32_t>(kTotal);
     const int64_t* ids = c.in<int64_t>(kPositions);
-    const bool prompt = total == length;  // nothing is in the cache
-    if (length > 1 && !prompt && batch != 1)
+    const int32_t* counts = c.in<int32_t>(kCounts);
+    const bool prompt = !counts && total == length;  // nothing is in the cache
+    if (length > 1 && !prompt && !counts && batch != 1)
       throw Error(ErrorCode::invalid_argument,
                   fmt::format("{} new tokens behind a past, for a batch of {}: either has to be 1", length, batch));
     for (int64_t b = 0; b < batch; ++b) {
-      const int64_t end = static_cast<int64_t>(lengths[b]) + 1, past = end - length;
-      if (past < 0 || end > total)
+      const int64_t end = static_cast<int64_t>(lengths[b]) + 1, added = counts ? counts[b] : length, past = end - added;
+      if (added < 0 || added > length)
+        throw Error(ErrorCode::invalid_argument, fmt::format("query_seqlens[{}] = {}, of {} new tokens", b, added, length));
+      if (end < 1 || past < 0 || end > total)
         throw Error(ErrorCode::invalid_argument,
-                    fmt::format("seqlens_k[{}] = {}, for {} new tokens and total_sequence_length = {}", b, lengths[b], length, total));
+                    fmt::format("seqlens_k[{}] = {}, for {} new tokens and total_sequence_length = {}", b, lengths[b], added, total));
       // Of the past the first query sees window - 1 keys; the cache may keep more of them.
       const int64_t before = resident(past, capacity, window), after = resident(end, capacity, window);
-      const int64_t carried = std::max(after - length, std::min(before, window - 1)), rows = carried + length;
+      const int64_t carried = std::max(after - added, std::min(before, window - 1)), rows = carried + added;
       c.out<int64_t>(kFirst)[b] = before - carried;
       c.out<int64_t>(kRows)[b] = rows;
       c.out<int64_t>(kKept)[b] = rows - after;
@@ -95,10 +99,11 @@ void infer_update_window(InferContext& c) {
 }
 
 // Two buffers [batch, heads, rows, size]. The keys are the rows of `past` from first[b] on, with those [batch, new, heads * size] of
-// `update` behind them, rows[b] in all, and zeros. The present is `past` with the keys from kept[b] on at its front. With one new row both
-// are equally long; with more the keys have room for those that the present has lost.
+// `update` behind them (the first counts[b] of those, where there are counts), rows[b] in all, and zeros. The present is `past` with the
+// keys from kept[b] on at its front. With one new row both are equally long; with more the keys have room for those that the present has
+// lost.
 struct UpdateWindow {
-  enum Input : int { kUpdate, kFirst, kRows, kKept, kPast };
+  enum Input : int { kUpdate, kFirst, kRows, kKept, kPast, kCounts };
   enum Output : int { kPresent, kKeys };
   size_t element;
   int64_t batch, heads, size, added, capacity, length;
@@ -113,21 +118,24 @@ struct UpdateWindow {
     k.length = c.output_shape(kKeys)[2];
     check_equal(update[0], k.batch, "batches of new and past keys or values");
     check_equal(update[2], k.heads * k.size, "features of keys or values, and heads of the past times their size");
+    if (c.has_input(kCounts)) check_equal(c.num_elements(kCounts), k.batch, "elements of counts and the batch");
     for (int i : {kFirst, kRows, kKept}) check_equal(c.num_elements(i), k.batch, "elements of positions and the batch");
     return k;
   }
 
-  void check(int64_t first, int64_t rows, int64_t kept) const {
-    if (first < 0 || rows < added || rows > length || first > capacity - (rows - added) || kept < 0 || kept > rows ||
-        rows - kept > capacity)
+  void check(int64_t first, int64_t rows, int64_t kept, int64_t count) const {
+    if (count < 0 || count > added || first < 0 || rows < count || rows > length || first > capacity - (rows - count) || kept < 0 ||
+        kept > rows || rows - kept > capacity)
       throw Error(ErrorCode::invalid_argument,
-                  fmt::format("{} rows, {} of them new, from row {} of a cache of {} on, which keeps those from {}", rows, added, first,
+                  fmt::format("{} rows, {} of them new, from row {} of a cache of {} on, which keeps those from {}", rows, count, first,
                               capacity, kept));
   }
 
   void run(RunContext& c) const {
     const int64_t *first = c.in<int64_t>(kFirst), *rows = c.in<int64_t>(kRows), *kept = c.in<int64_t>(kKept);
-    for (int64_t b = 0; b < batch; ++b) check(first[b], rows[b], kept[b]);
+    const int32_t* counts = c.in<int32_t>(kCounts);
+    auto new_rows = [&](int64_t b) { return counts ? counts[b] : added; };
+    for (int64_t b = 0; b < batch; ++b) check(first[b], rows[b], kept[b], new_rows(b));
     const size_t row = static_cast<size_t>(size) * element;
     const auto bytes = [&](int64_t count) { return static_cast<size_t>(count) * row; };
     if (row == 0) return;
@@ -135,11 +143,11 @@ struct UpdateWindow {
     auto *present = c.out<std::byte>(kPresent), *keys = c.out<std::byte>(kKeys);
     parallel_for(c.pool(), batch * heads, 1, [&](int64_t begin, int64_t end) {
       for (int64_t plane = begin; plane < end; ++plane) {
-        const int64_t b = plane / heads, h = plane % heads, carried = rows[b] - added;
+        const int64_t b = plane / heads, h = plane % heads, carried = rows[b] - new_rows(b);
         const std::byte* own = past + bytes(plane * capacity);
         std::byte *all = keys + bytes(plane * length), *dst = present + bytes(plane * capacity);
         std::memcpy(all, own + bytes(first[b]), bytes(carried));
-        for (int64_t s = 0; s < added; ++s) std::memcpy(all + bytes(carried + s), from + bytes((b * added + s) * heads + h), row);
+        for (int64_t s = 0; s < new_rows(b); ++s) std::memcpy(all + bytes(carried + s), from + bytes((b * added + s) * heads + h), row);
         std::memset(all + bytes(rows[b]), 0, bytes(length - rows[b]));
         // Over `past` itself, rows that stay where they are need no copy.
         const bool there = dst == own && first[b] + kept[b] == 0;
@@ -162,7 +170,8 @@ OpDef window_positions_op() {
                      {"past_key", kFloats},
                      {"seqlens_k", kInt32},
                      {"total_sequence_length", kInt32},
-                     maybe("position_ids", kInt64)},
+                     maybe("position_ids", kInt64),
+                     maybe("query_seqlens", kInt32)},
           .outputs = {{"first", kInt64}, {"rows", kInt64}, {"position_ids", kInt64}, {"kept", kInt64}, {"origin", kInt64}},
           .attributes = {{"window", AttributeDef::Required{}}},
           .infer = infer_window_positions,
@@ -173,7 +182,12 @@ OpDef update_window_op() {
   return {.name = "UpdateWindow",
           .domain = "treadle",
           .since = {1},
-          .inputs = {{"update", kFloats, "T"}, {"first", kInt64}, {"rows", kInt64}, {"kept", kInt64}, {"past", kFloats, "T"}},
+          .inputs = {{"update", kFloats, "T"},
+                     {"first", kInt64},
+                     {"rows", kInt64},
+                     {"kept", kInt64},
+                     {"past", kFloats, "T"},
+                     maybe("counts", {DType::int32})},
           .outputs = {{"present", kFloats, "T"}, {"keys", kFloats, "T"}},
           .infer = infer_update_window,
           .alias = {may_reuse(0, 4)},

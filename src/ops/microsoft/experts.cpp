@@ -10,7 +10,7 @@
 #include "kernels/elementwise/unary_f32.h"
 #include "ops/checks.h"
 #include "ops/list.h"
-#include "ops/microsoft/microsoft.h"
+#include "ops/microsoft/widen_floats.h"
 
 namespace treadle::ops {
 namespace {
@@ -48,6 +48,8 @@ void infer(InferContext& c) {
   const std::string_view activation = c.get_string("activation_type", "relu");
   activation_of(activation);  // it must be one
   const bool gated = is_swiglu(activation);
+  if (!gated && c.get_int("swiglu_limit_after_activation") != 0)
+    throw Error(ErrorCode::invalid_argument, fmt::format("swiglu_limit_after_activation = 1 with activation_type = \"{}\"", activation));
   const bool third = c.has_input((is_quantised(c.node()) ? kQMoE : kMoE)[2].weights);
   if (gated && (fusion == 0) != third)
     throw Error(ErrorCode::invalid_argument, "swiglu needs its gate and its factor in fc1 (swiglu_fusion = 1 or 2) or in fc1 and fc3 (0)");
@@ -123,6 +125,7 @@ struct Experts {
     p.alpha = c.get_float("activation_alpha", 1);
     p.beta = c.get_float("activation_beta", 0);
     p.limit = c.get_float("swiglu_limit", std::numeric_limits<float>::infinity());
+    p.limits_activated = c.get_int("swiglu_limit_after_activation") != 0;
     if (!(p.limit >= 0)) throw Error(ErrorCode::invalid_argument, fmt::format("swiglu_limit = {}", p.limit));
     const bool third = c.has_input(inputs[2].weights);
     if (third)
@@ -164,21 +167,6 @@ struct Experts {
   }
 };
 
-// Other floats, of any operand, are computed in float32.
-void widen_floats(Graph& graph, NodeId id) {
-  Decomposition d(graph, id);
-  auto is_other = [&](size_t i) { return d.has(i) && kFloats.has(d.type(d.in(i)).dtype) && d.type(d.in(i)).dtype != DType::float32; };
-  const auto count = static_cast<size_t>(d.node().num_formal_inputs);
-  bool any = false;
-  for (size_t i = 0; i < count; ++i) any = any || is_other(i);
-  if (!any) return;
-  std::vector<ValueId> inputs;
-  for (size_t i = 0; i < count; ++i) inputs.push_back(is_other(i) ? d.cast(d.in(i), DType::float32) : d.in(i));
-  ValueId y = d.microsoft_op(d.node().op_type, inputs, d.node().attributes);
-  d.give(0, d.op("CastLike", {y, d.in(0)}));
-  d.finish();
-}
-
 }  // namespace
 
 std::vector<OpDef> microsoft_experts_ops() {
@@ -189,6 +177,7 @@ std::vector<OpDef> microsoft_experts_ops() {
                                                 {"normalize_routing_weights", int64_t{0}},
                                                 {"swiglu_fusion", int64_t{0}},
                                                 {"swiglu_limit"},
+                                                {"swiglu_limit_after_activation", int64_t{0}, zero_or_one()},
                                                 {"use_sparse_mixer", int64_t{0}}};
   std::vector<AttributeDef> quantised = attributes;
   quantised.insert(quantised.end(), {{"accuracy_level"},

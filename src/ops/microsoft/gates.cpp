@@ -40,23 +40,31 @@ void decompose_gated_rms_norm(Graph& graph, NodeId id) {
   std::string_view activation = d.attributes().get_string("activation", "silu");
   if (activation != "silu" && activation != "swish" && activation != "sigmoid")
     throw Error(ErrorCode::invalid_model, fmt::format("activation is \"{}\", not silu, swish or sigmoid", activation));
-  int64_t group = d.extent(d.in(1), 0), width = d.extent(d.in(0), -1);
+  const ValueId scale = d.op("Reshape", {d.in(1), d.ints({-1})});  // of any rank: its elements count
+  int64_t group = d.rank(d.in(1)) == 1 ? d.extent(d.in(1), 0) : -1, width = d.extent(d.in(0), -1);
   if (group > 0 && width >= 0 && width % group != 0)
     throw Error(ErrorCode::invalid_model, fmt::format("the last extent of X is {}, not a multiple of the {} of scale", width, group));
-  ValueId heads = d.op("Div", {d.op("Shape", {d.in(0)}, {{"start", int64_t{-1}}}), d.op("Shape", {d.in(1)})});
+  ValueId heads = d.op("Div", {d.op("Shape", {d.in(0)}, {{"start", int64_t{-1}}}), d.op("Shape", {scale})});
   ValueId grouped =
-      d.op("Concat", {d.op("Shape", {d.in(0)}, {{"end", int64_t{-1}}}), heads, d.op("Shape", {d.in(1)})}, {{"axis", int64_t{0}}});
+      d.op("Concat", {d.op("Shape", {d.in(0)}, {{"end", int64_t{-1}}}), heads, d.op("Shape", {scale})}, {{"axis", int64_t{0}}});
   auto by_group = [&](size_t i) { return d.op("Reshape", {widened(d, d.in(i)), grouped}, {{"allowzero", int64_t{1}}}); };
   ValueId x = by_group(0), gate = by_group(2);
-  ValueId y = d.op("RMSNormalization", {x, widened(d, d.in(1))}, d.copied({"epsilon"}));
+  ValueId y = d.op("RMSNormalization", {x, widened(d, scale)}, d.copied({"epsilon"}));
   y = d.op("Mul", {y, activation == "sigmoid" ? d.op("Sigmoid", {gate}) : silu(d, gate)});
   d.give(0, rounded(d, d.op("Reshape", {y, d.op("Shape", {d.in(0)})}, {{"allowzero", int64_t{1}}}), d.in(0)));
   d.finish();
 }
 
+// X + Y * gate. With a weight, the gate is the sigmoid of the last input's product with it, each step rounded to bfloat16.
 void decompose_gated_add(Graph& graph, NodeId id) {
   Decomposition d(graph, id);
-  d.give(0, d.op("Add", {d.in(0), d.op("Mul", {d.in(1), d.in(2)})}));
+  ValueId gate = d.in(2);
+  if (d.has(3)) {
+    if (d.type(d.in(0)).dtype != DType::bfloat16) throw Error(ErrorCode::not_implemented, "gate_weight goes with bfloat16 only");
+    gate = rounded(d, d.op("MatMul", {widened(d, gate), widened(d, d.in(3))}), gate);
+    gate = rounded(d, d.op("Sigmoid", {widened(d, gate)}), gate);
+  }
+  d.give(0, d.op("Add", {d.in(0), d.op("Mul", {d.in(1), gate})}));
   d.finish();
 }
 
@@ -85,7 +93,11 @@ struct Streams {
 /// Makes the ranks of streams, and of gates, known. @return true if the node has become branches, one for each rank
 bool settle_ranks(Decomposition& d, std::initializer_list<size_t> gates) {
   const int joined = d.attributes().get_int("num_branches", 0) != 0 ? 1 : 0;  // axes that are one in the file
-  if (branch_by_rank(d, {0}, {4 - joined, 3 - joined, 2 - joined})) return true;
+  std::vector<int> ranks{4 - joined, 3 - joined, 2 - joined};
+  for (size_t i : gates)  // one of them that is known leaves two
+    if (const int own = d.rank(d.in(i)); own >= 0)
+      std::erase_if(ranks, [&](int rank) { return own != rank + joined && own != rank + joined - 1; });
+  if (!ranks.empty() && branch_by_rank(d, {0}, ranks)) return true;
   const int rank = d.rank(d.in(0)) + joined;
   return std::any_of(gates.begin(), gates.end(), [&](size_t i) { return branch_by_rank(d, {i}, {rank, rank - 1}); });
 }
@@ -208,8 +220,8 @@ void decompose_engram_gate(Graph& graph, NodeId id) {
 }
 
 /// The last `window` states behind the positions, each `past` long; positions before the first new one have none, which is zeros.
-ValueId windowed_states(Decomposition& d, ValueId all, int64_t past, int64_t window) {
-  const ValueId length = d.op("Shape", {d.in(0)}, {{"start", int64_t{2}}});
+ValueId windowed_states(Decomposition& d, ValueId x, ValueId all, int64_t past, int64_t window) {
+  const ValueId length = d.op("Shape", {x}, {{"start", int64_t{2}}});
   const ValueId padded = d.op("Pad", {all, d.ints({0, 0, window, 0, 0, 0})});
   std::vector<ValueId> slots;
   for (int64_t behind = window - 1; behind >= 0; --behind) {
@@ -222,6 +234,48 @@ ValueId windowed_states(Decomposition& d, ValueId all, int64_t past, int64_t win
   return d.op("Concat", std::move(slots), {{"axis", int64_t{0}}});
 }
 
+/// [batch, length, …] as [batch, channels, length].
+ValueId channels_in_front(Decomposition& d, ValueId x) {
+  const ValueId channels = d.op("Shape", {d.in(1)}, {{"end", int64_t{1}}});
+  x = d.op("Reshape", {x, d.op("Concat", {d.ints({0, 0}), channels}, {{"axis", int64_t{0}}})});
+  return d.op("Transpose", {x}, {{"perm", std::vector<int64_t>{0, 2, 1}}});
+}
+
+/// [.., channels, length] as [.., length, …], with the axes behind the length that input 0 has.
+ValueId channels_behind(Decomposition& d, ValueId x, int leading) {
+  std::vector<int64_t> order;
+  for (int i = 0; i < leading + 2; ++i) order.push_back(i);
+  std::swap(order[order.size() - 1], order[order.size() - 2]);
+  x = d.op("Transpose", {x}, {{"perm", std::move(order)}});
+  const ValueId outer = d.op("Shape", {x}, {{"end", int64_t{-1}}}), inner = d.op("Shape", {d.in(0)}, {{"start", int64_t{2}}});
+  return d.op("Reshape", {x, d.op("Concat", {outer, inner}, {{"axis", int64_t{0}}})}, {{"allowzero", int64_t{1}}});
+}
+
+/// @throws Error(not_implemented) for what onnxruntime does on graphics cards only.
+void check_causal_conv(const Decomposition& d) {
+  const Attributes& a = d.attributes();
+  if (a.get_int("ndim", 1) != 1) throw Error(ErrorCode::not_implemented, "implemented is ndim = 1");
+  for (const auto& [name, otherwise] : std::initializer_list<std::pair<std::string_view, int64_t>>{{"input_channels", 0},
+                                                                                                   {"input_channel_offset", 0},
+                                                                                                   {"state_length", 0},
+                                                                                                   {"state_channels_last", -1},
+                                                                                                   {"state_update_capacity", 0}})
+    if (a.get_int(name, otherwise) != otherwise)
+      throw Error(ErrorCode::not_implemented, fmt::format("{} = {} is not implemented", name, a.get_int(name, otherwise)));
+  d.refuse(2, "state_update");
+}
+
+/// Where only the run tells how many taps the weight has.
+void decompose_causal_conv_of_any_taps(Decomposition& d) {
+  if (d.attributes().get_int("state_window", 0) != 0)
+    throw Error(ErrorCode::not_implemented, "with state_window the weight must be of known shape (channels, 1, taps)");
+  const bool last = d.attributes().get_int("channels_last", 0) != 0;
+  const ValueId x = last ? channels_in_front(d, d.in(0)) : d.in(0), past = last && d.has(3) ? channels_in_front(d, d.in(3)) : d.in(3);
+  const auto y = d.op_n("DilatedCausalConv", {x, d.in(1), d.in(2), past}, 2, d.copied({"activation", "dilation"}), "treadle");
+  for (size_t i = 0; i < 2; ++i) d.give(i, last ? channels_behind(d, y[i], 1) : y[i]);
+  d.finish();
+}
+
 // A depthwise convolution along the sequence over the past positions and the new ones. The state is the last of them.
 void decompose_causal_conv(Graph& graph, NodeId id) {
   Decomposition d(graph, id);
@@ -229,28 +283,29 @@ void decompose_causal_conv(Graph& graph, NodeId id) {
   int64_t dilation = a.get_int("dilation", 1), channels = d.extent(d.in(1), 0), taps = d.extent(d.in(1), -1);
   const int64_t window = a.get_int("state_window", 0);
   std::string_view activation = a.get_string("activation", "none");
-  if (a.get_int("ndim", 1) != 1 || a.get_int("channels_last", 0) != 0)
-    throw Error(ErrorCode::not_implemented, "implemented are ndim = 1 and channels_last = 0");
+  check_causal_conv(d);
+  const bool last = a.get_int("channels_last", 0) != 0;
   if (window < 0 || window > 8) throw Error(ErrorCode::invalid_model, fmt::format("state_window is {}; expected 0 to 8", window));
-  if (channels < 0 || taps < 0 || d.rank(d.in(1)) != 3)
-    throw Error(ErrorCode::not_implemented, "the weight must be of known shape (channels, 1, taps)");
+  if (channels < 0 || taps < 0) return decompose_causal_conv_of_any_taps(d);
   if (dilation < 1 || taps < 1) throw Error(ErrorCode::invalid_model, fmt::format("dilation = {}, {} taps", dilation, taps));
   if (activation != "none" && activation != "silu" && activation != "swish")
     throw Error(ErrorCode::invalid_model, fmt::format("activation is \"{}\", not silu, swish or none", activation));
   int64_t past = (taps - 1) * dilation;
+  const ValueId x = last ? channels_in_front(d, d.in(0)) : d.in(0);
   ValueId all;
   if (d.has(3)) {
-    const ValueId state = window > 0 ? d.op("Gather", {d.in(3), d.constant(Tensor::scalar(window - 1))}) : d.in(3);
-    all = d.op("Concat", {state, d.in(0)}, {{"axis", int64_t{2}}});
+    ValueId state = window > 0 ? d.op("Gather", {d.in(3), d.constant(Tensor::scalar(window - 1))}) : d.in(3);
+    if (last) state = channels_in_front(d, state);
+    all = d.op("Concat", {state, x}, {{"axis", int64_t{2}}});
   } else {
-    all = d.op("Pad", {d.in(0), d.ints({0, 0, past, 0, 0, 0})});
+    all = d.op("Pad", {x, d.ints({0, 0, past, 0, 0, 0})});
   }
   ValueId y = d.op("Conv", {all, d.in(1), d.in(2)}, {{"group", channels}, {"dilations", std::vector<int64_t>{dilation}}});
-  d.give(0, activation == "none" ? y : silu(d, y));
-  if (window > 0)
-    d.give(1, windowed_states(d, all, past, window));
-  else
-    d.give(1, d.op("Slice", {all, d.ints({past == 0 ? kToTheEnd : -past}), d.ints({kToTheEnd}), d.ints({2})}));
+  if (activation != "none") y = silu(d, y);
+  ValueId state = window > 0 ? windowed_states(d, x, all, past, window)
+                             : d.op("Slice", {all, d.ints({past == 0 ? kToTheEnd : -past}), d.ints({kToTheEnd}), d.ints({2})});
+  d.give(0, last ? channels_behind(d, y, 1) : y);
+  d.give(1, last ? channels_behind(d, state, window > 0 ? 2 : 1) : state);
   d.finish();
 }
 
@@ -290,7 +345,7 @@ PackedRows packed_rows(Decomposition& d, int64_t past) {
 
 // CausalConvWithState of sequences that stand one after the other, tokens in front of channels.
 void decompose_packed_causal_conv(Graph& graph, NodeId id) {
-  enum Input : size_t { kInput, kWeight, kEnds, kBias, kState, kCaptured };
+  enum Input : size_t { kInput, kWeight, kEnds, kBias, kState, kCaptured, kDelta, kMask };
   Decomposition d(graph, id);
   const Attributes& a = d.attributes();
   const int64_t dilation = a.get_int("dilation", 1), taps = d.extent(d.in(kWeight), -1), slots = a.get_int("state_update_capacity", 0);
@@ -299,6 +354,8 @@ void decompose_packed_causal_conv(Graph& graph, NodeId id) {
     throw Error(ErrorCode::invalid_model, fmt::format("dilation = {}, {} taps", dilation, taps));
   if (d.has(kCaptured) != (slots > 0))
     throw Error(ErrorCode::invalid_model, fmt::format("capture_count goes with a state_update_capacity above 0; it is {}", slots));
+  if (d.has(kDelta) || d.has(kMask) || a.get_int("delta_offset", 0) != 0 || a.get_int("group_size", 1) != 1)
+    throw Error(ErrorCode::not_implemented, "weights that tokens change (kernel_delta, previous_mask) are not implemented");
   const PackedRows rows = packed_rows(d, (taps - 1) * dilation);
   auto column = [&](ValueId x) { return d.op("Unsqueeze", {x, d.ints({1})}); };
   // Each token's sequence is that of the last begin at or in front of it.
@@ -350,7 +407,8 @@ std::vector<OpDef> microsoft_gates_ops() {
   return {
       op("GatedRMSNorm", {x, {"scale", kFloats, "T"}, {"gate", kFloats, "T"}}, {y},
          {{"activation", std::string_view("silu")}, {"epsilon", 1e-5F}}, decompose_gated_rms_norm),
-      op("GatedAdd", {x, {"Y", kFloats, "T"}, {"gate", kFloats, "T"}}, {output}, {}, decompose_gated_add),
+      op("GatedAdd", {x, {"Y", kFloats, "T"}, {"gate", kFloats, "T"}, maybe("gate_weight", kFloats, "T")}, {output}, {},
+         decompose_gated_add),
       op("ScaledSiLU", {x, maybe("scale", kFloats)}, {y}, {{"alpha", 1.0F}}, decompose_scaled_silu),
       op("HyperConnectionPreMix", {streams, {"pre_mix", kFloats}}, {output}, {{"num_branches"}, {"reduction_scale"}}, decompose_pre_mix),
       op("HyperConnectionPostMix", {streams, {"block_output", kFloats, "T"}, {"post_mix", kFloats, "M"}, maybe("stream_mix", kFloats, "M")},
@@ -388,15 +446,29 @@ std::vector<OpDef> microsoft_gates_ops() {
           {"cumulative_sequence_length", {DType::int32}, "", Presence::required, of_rank(1)},
           maybe("bias", kFloats, "T"),
           {"initial_state", kFloats, "T", Presence::required, of_rank(3)},
-          maybe("capture_count", {DType::int32})},
+          maybe("capture_count", {DType::int32}),
+          maybe("kernel_delta", kFloats, "T"),
+          maybe("previous_mask", kFloats, "T")},
          {output, maybe("final_state", kFloats, "T"), maybe("state_update", kFloats, "T")},
          {{"activation", std::string_view("none"), one_of("none|silu|swish")},
+          {"delta_offset", int64_t{0}},
           {"dilation", int64_t{1}, at_least(1)},
-          {"state_update_capacity", int64_t{0}, between(0, 4096)}},
+          {"group_size", int64_t{1}},
+          {"state_update_capacity", int64_t{0}, between(0, 8)}},
          decompose_packed_causal_conv),
       op("CausalConvWithState",
          {{"input", kFloats, "T"}, {"weight", kFloats, "T"}, maybe("bias", kFloats, "T"), maybe("past_state", kFloats, "T")},
-         {output, maybe("present_state", kFloats, "T")}, {{"activation"}, {"channels_last"}, {"dilation"}, {"ndim"}, {"state_window"}},
+         {output, maybe("present_state", kFloats, "T"), maybe("state_update", kFloats, "T")},
+         {{"activation"},
+          {"channels_last", int64_t{0}, zero_or_one()},
+          {"dilation"},
+          {"input_channel_offset"},
+          {"input_channels"},
+          {"ndim"},
+          {"state_channels_last"},
+          {"state_length"},
+          {"state_update_capacity"},
+          {"state_window"}},
          decompose_causal_conv),
   };
 }

@@ -5,6 +5,7 @@
 
 #include <cmath>
 
+#include "core/checked.h"
 #include "core/dispatch.h"
 #include "graph/infer.h"
 #include "graph/op_def.h"
@@ -199,24 +200,25 @@ void infer_causal_conv(InferContext& c) {
     if (c.rank(i) != 3)
       throw Error(ErrorCode::invalid_argument, fmt::format("the {} is of rank {}, not 3", i == 0 ? "input" : "weight", c.rank(i)));
   unify(c.shape(0)[1], c.shape(1)[0], "channels of input and weight");
-  c.set_output(1, c.dtype(0), {c.shape(0)[0], c.shape(0)[1], c.shape(1)[2] - 1});
+  c.set_output(1, c.dtype(0), {c.shape(0)[0], c.shape(0)[1], (c.shape(1)[2] - 1) * Dim(c.get_int("dilation", 1))});
 }
 
 template <typename T>
 struct CausalConvWithState {
-  int64_t batch, channels, length, taps;
+  int64_t batch, channels, length, taps, dilation, state;
   bool has_present, silu;
 
   static CausalConvWithState bind(BindContext& c) {
     const Shape &x = c.shape(0), &w = c.shape(1);
     if (x.rank() != 3 || w.rank() != 3)
       throw Error(ErrorCode::invalid_argument, fmt::format("the input is {}, the weight {}; both have rank 3", to_string(x), to_string(w)));
-    CausalConvWithState k{x[0], x[1], x[2], w[2], c.has_output(1), false};
+    CausalConvWithState k{x[0], x[1], x[2], w[2], c.get_int("dilation", 1), 0, c.has_output(1), false};
     check_equal(w[0], k.channels, "channels of input and weight"),
         check_equal(w[1], 1, "the weight's second extent, of a depthwise convolution");
     if (k.taps < 1) throw Error(ErrorCode::invalid_argument, "the weight has no taps");
     if (c.has_input(2)) check_equal(c.num_elements(2), k.channels, "bias and channels");
-    if (c.has_input(3)) check_equal(c.num_elements(3), k.batch * k.channels * (k.taps - 1), "elements of past_state");
+    k.state = checked_mul(k.taps - 1, k.dilation);
+    if (c.has_input(3)) check_equal(c.num_elements(3), checked_mul(k.batch * k.channels, k.state), "elements of past_state");
     const std::string_view activation = c.get_string("activation", "none");
     if (activation != "none" && activation != "silu" && activation != "swish")
       throw Error(ErrorCode::invalid_argument, fmt::format("activation is \"{}\", not none, silu or swish", activation));
@@ -226,7 +228,6 @@ struct CausalConvWithState {
   void run(RunContext& c) const {
     const T *x = c.in<T>(0), *w = c.in<T>(1), *bias = c.in<T>(2), *past = c.in<T>(3);
     T *y = c.out<T>(0), *present = has_present ? c.out<T>(1) : nullptr;
-    const int64_t state = taps - 1;
     parallel_for(c.pool(), batch * channels, std::max<int64_t>(1, kElementwiseGrain / std::max<int64_t>(1, length * taps)),
                  [&](int64_t begin, int64_t end) {
                    for (int64_t row = begin; row < end; ++row) {
@@ -239,7 +240,7 @@ struct CausalConvWithState {
                      const float start = bias ? static_cast<float>(bias[row % channels]) : 0;
                      for (int64_t t = 0; t < length; ++t) {
                        float sum = start;
-                       for (int64_t k = 0; k < taps; ++k) sum += at(t + k) * static_cast<float>(filter[k]);
+                       for (int64_t k = 0; k < taps; ++k) sum += at(t + k * dilation) * static_cast<float>(filter[k]);
                        if (silu) sum = sum / (1 + std::exp(-sum));
                        y[row * length + t] = static_cast<T>(sum);
                      }
@@ -274,20 +275,22 @@ std::vector<OpDef> linear_attention_ops() {
   OpDef windowed = linear;  // what com.microsoft's has and ONNX's has not
   windowed.name = "WindowedLinearAttention", windowed.domain = "treadle", windowed.since = {1};
   windowed.attributes.push_back({"state_window", AttributeDef::Required{}});
-  return {linear,
-          windowed,
-          {.name = "CausalConvWithState",
-           .since = {27},
-           .inputs = {{"input", kTypes, "T"},
-                      {"weight", kTypes, "T"},
-                      {"bias", kTypes, "T", Presence::optional},
-                      {"past_state", kTypes, "T", Presence::optional}},
-           .outputs = {{"output", kTypes, "T"}, {"present_state", kTypes, "T", Presence::optional}},
-           .attributes = {{"activation", std::string_view("none")}},
-           .infer = infer_causal_conv,
-           .cost = elementwise_cost<8>,
-           .kernels = typed<CausalConvWithState, float, Float16, BFloat16>(),
-           .gradient = gradients::causal_conv_with_state}};
+  OpDef conv{.name = "CausalConvWithState",
+             .since = {27},
+             .inputs = {{"input", kTypes, "T"},
+                        {"weight", kTypes, "T"},
+                        {"bias", kTypes, "T", Presence::optional},
+                        {"past_state", kTypes, "T", Presence::optional}},
+             .outputs = {{"output", kTypes, "T"}, {"present_state", kTypes, "T", Presence::optional}},
+             .attributes = {{"activation", std::string_view("none")}},
+             .infer = infer_causal_conv,
+             .cost = elementwise_cost<8>,
+             .kernels = typed<CausalConvWithState, float, Float16, BFloat16>(),
+             .gradient = gradients::causal_conv_with_state};
+  OpDef dilated = conv;  // likewise
+  dilated.name = "DilatedCausalConv", dilated.domain = "treadle", dilated.since = {1}, dilated.gradient = nullptr;
+  dilated.attributes.push_back({"dilation", int64_t{1}, between(1, INT32_MAX)});
+  return {linear, windowed, conv, dilated};
 }
 
 }  // namespace treadle::ops
