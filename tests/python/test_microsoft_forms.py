@@ -1,8 +1,10 @@
 """Forms of com.microsoft's operators that few models have, with onnxruntime's answers."""
 
 import numpy as np
+import onnx
 import pytest
 
+import treadle
 from contrib import compare, feeds_of, model, run
 
 RNG = np.random.default_rng(0)
@@ -56,3 +58,43 @@ def test_scales_and_biases_of_experts_may_be_of_another_dtype(operand):
 def test_a_skipped_rms_normalisation_has_onnxruntimes_epsilon(ort):
     inputs = {"x": 1e-3 * floats(2, 3, 4), "skip": 1e-3 * floats(2, 3, 4), "gamma": floats(4)}
     compare(ort, "SkipSimplifiedLayerNormalization", inputs)
+
+
+@pytest.mark.parametrize("static", [True, False, None])
+@pytest.mark.parametrize("shape", [(4, 1), (1, 4), (4,)])
+def test_scales_and_biases_of_columns_may_have_further_axes(ort, shape, static):
+    """Their elements count: a bias in any way, scales and zero points where something tells that they have two axes."""
+    codes, zero = RNG.integers(0, 255, (8, 4)).astype(np.uint8), RNG.integers(90, 160, 4).astype(np.uint8)
+    own = () if static is None else shape
+    scale = (abs(floats(4)) / 50).astype(np.float32)
+    inputs = {"a": floats(3, 8), "b": codes, "b_scale": scale.reshape(own or 4), "b_zero": zero, "bias": floats(*shape)}
+    compare(ort, "DynamicQuantizeMatMul", inputs, static=static, ranks=static is None, rtol=1e-4, atol=1e-4)
+    bytes_too = {"a": RNG.integers(0, 255, (3, 8)).astype(np.uint8), "b": codes, "a_scale": np.array(0.02, np.float32), "b_scale": inputs["b_scale"], "a_zero": np.array(7, np.uint8)}
+    compare(ort, "MatMulIntegerToFloat", bytes_too | {"b_zero": inputs["b_zero"], "bias": inputs["bias"]}, static=static, ranks=static is None, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (2, 1), (1, 4), (4,)])
+def test_a_gated_normalisation_goes_by_the_elements_of_its_scale(ort, shape):
+    for static in (True, False):
+        compare(ort, "GatedRMSNorm", {"x": floats(2, 3, 4), "scale": floats(*shape), "gate": floats(2, 3, 4)}, static=static)
+
+
+@pytest.mark.parametrize("axes", [(5,), (5, 1), (5, 7)])
+def test_streams_of_no_declared_rank_have_that_of_their_gates(ort, axes):
+    """Of the ranks that they may have, those that do not go with the gates' are none."""
+    streams, gates = floats(2, 3, 5, 7), floats(2, 3, *axes)
+    attributes = {"reduction_scale": 0.5}
+    expected = run(model("HyperConnectionPreMix", {"x": streams, "g": gates}, 1, attributes), {"x": streams, "g": gates})[0]
+    compare(ort, "HyperConnectionPreMix", {"x": streams, "g": gates}, attributes=attributes)
+    graph = onnx.load_from_string(model("HyperConnectionPreMix", {"x": streams, "g": gates}, 1, attributes))
+    graph.graph.input[0].type.tensor_type.ClearField("shape")
+    np.testing.assert_allclose(run(graph.SerializeToString(), {"x": streams, "g": gates})[0], expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize("op_type", ["RNN", "GRU", "LSTM"])
+@pytest.mark.parametrize("clip", [0.0, -1.0, float("nan")])
+def test_recurrent_layers_are_clipped_at_a_positive_number(op_type, clip):
+    gates = {"RNN": 1, "GRU": 3, "LSTM": 4}[op_type]
+    inputs = {"x": floats(2, 1, 3), "w": floats(1, 2 * gates, 3), "r": floats(1, 2 * gates, 2)}
+    with pytest.raises(treadle.Error, match="clip is"):
+        run(model(op_type, inputs, 1, {"hidden_size": 2, "clip": clip}, domain=""), inputs)

@@ -31,6 +31,21 @@ const Tensor& constant_input(const Decomposition& d, size_t input, std::string_v
   return *tensor;
 }
 
+/// The same where only the run tells the codes.
+ValueId weights_of_bnb4(Decomposition& d, const float* table, int64_t total, int64_t block) {
+  const int64_t blocks = ceil_div(total, block);
+  const ValueId bytes = d.op("Unsqueeze", {d.op("Reshape", {d.in(1), d.ints({ceil_div(total, 2)})}), d.ints({1})});
+  const ValueId shifts = d.constant(Tensor::vector<uint8_t>(std::vector<uint8_t>{4, 0}));
+  ValueId codes = d.op("BitShift", {bytes, shifts}, {{"direction", std::string("RIGHT")}});
+  codes = d.cast(d.op("BitwiseAnd", {codes, d.constant(Tensor::scalar<uint8_t>(15))}), DType::int32);
+  ValueId numbers = d.op("Gather", {d.constant(Tensor::vector<float>(std::vector<float>(table, table + 16))), codes});
+  numbers = d.op("Slice", {d.op("Reshape", {numbers, d.ints({-1})}), d.ints({0}), d.ints({total}), d.ints({0})});
+  if (total % block != 0) numbers = d.op("Pad", {numbers, d.ints({0, blocks * block - total})});
+  const ValueId scales = d.op("Reshape", {d.cast(d.in(2), DType::float32), d.ints({blocks, 1})});
+  numbers = d.op("Reshape", {d.op("Mul", {d.op("Reshape", {numbers, d.ints({blocks, block})}), scales}), d.ints({-1})});
+  return d.op("Slice", {numbers, d.ints({0}), d.ints({total}), d.ints({0})});
+}
+
 // B [N, K] is flattened and cut into blocks of block_size codes with one scale each; the first of two codes in a byte is the upper one.
 void decompose_matmul_bnb4(Graph& graph, NodeId id) {
   Decomposition d(graph, id);
@@ -39,17 +54,22 @@ void decompose_matmul_bnb4(Graph& graph, NodeId id) {
   if (K < 1 || N < 1 || block < 1 || quant_type < 0 || quant_type > 1)
     throw Error(ErrorCode::invalid_model, fmt::format("K = {}, N = {}, block_size = {}, quant_type = {}", K, N, block, quant_type));
   int64_t total = checked_mul(N, K), bytes = ceil_div(total, 2), blocks = ceil_div(total, block);
-  const Tensor &codes = constant_input(d, 1, "B", DType::uint8), &scales = constant_input(d, 2, "absmax", DType::float32);
-  if (codes.num_elements() != bytes || scales.num_elements() != blocks)
-    throw Error(ErrorCode::invalid_model, fmt::format("B has {} bytes and absmax {} elements, expected {} and {}", codes.num_elements(),
-                                                      scales.num_elements(), bytes, blocks));
-  Tensor weights(DType::float32, Shape{N, K});
   const float* table = quant_type == 0 ? kernels::kFp4 : kernels::kNf4;
-  for (int64_t i = 0; i < total; ++i) {
-    unsigned pair = codes.data<uint8_t>()[i / 2];
-    weights.data<float>()[i] = table[i % 2 == 0 ? pair >> 4U : pair & 15U] * scales.data<float>()[i / block];
+  ValueId b;
+  if (!d.graph().constant_tensor(d.in(1)) || !d.graph().constant_tensor(d.in(2))) {
+    b = d.op("Reshape", {weights_of_bnb4(d, table, total, block), d.ints({N, K})});
+  } else {
+    const Tensor &codes = constant_input(d, 1, "B", DType::uint8), &scales = constant_input(d, 2, "absmax", DType::float32);
+    if (codes.num_elements() != bytes || scales.num_elements() != blocks)
+      throw Error(ErrorCode::invalid_model, fmt::format("B has {} bytes and absmax {} elements, expected {} and {}", codes.num_elements(),
+                                                        scales.num_elements(), bytes, blocks));
+    Tensor weights(DType::float32, Shape{N, K});
+    for (int64_t i = 0; i < total; ++i) {
+      unsigned pair = codes.data<uint8_t>()[i / 2];
+      weights.data<float>()[i] = table[i % 2 == 0 ? pair >> 4U : pair & 15U] * scales.data<float>()[i / block];
+    }
+    b = d.constant(std::move(weights));
   }
-  ValueId b = d.constant(std::move(weights));
   if (d.type(d.in(0)).dtype != DType::float32) b = d.op("CastLike", {b, d.in(0)});
   if (a.get_int("transB", 1) != 0) b = d.op("Transpose", {b}, {{"perm", std::vector<int64_t>{1, 0}}});
   d.give(0, d.op("MatMul", {d.in(0), b}));

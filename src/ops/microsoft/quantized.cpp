@@ -135,10 +135,16 @@ void decompose_gemm(Graph& graph, NodeId id) {
   d.finish();
 }
 
+/// A scale or zero point of a matrix's columns as a vector, also where it has further axes; of more than one matrix, as it is.
+ValueId of_columns(Decomposition& d, ValueId x, ValueId matrix) {
+  if (x == kNoValue || d.rank(x) < 0 || d.rank(x) > 2 || d.rank(matrix) > 2) return x;
+  return d.rank(x) == 2 ? d.op("Reshape", {x, d.ints({-1})}) : x;
+}
+
 void give_product(Decomposition& d, ValueId a, ValueId b, ValueId a_scale, ValueId b_scale, ValueId a_zero, ValueId b_zero, ValueId bias) {
-  ValueId y = d.cast(d.op("MatMulInteger", {a, b, a_zero, b_zero}), DType::float32);
-  y = d.op("Mul", {y, d.op("Mul", {a_scale, b_scale})});
-  if (bias != kNoValue) y = d.op("Add", {y, bias});
+  ValueId y = d.cast(d.op("MatMulInteger", {a, b, a_zero, of_columns(d, b_zero, b)}), DType::float32);
+  y = d.op("Mul", {y, d.op("Mul", {a_scale, of_columns(d, b_scale, b)})});
+  if (bias != kNoValue) y = d.op("Add", {y, d.op("Reshape", {bias, d.ints({-1})})});
   d.give(0, y);
   d.finish();
 }

@@ -86,6 +86,8 @@ RnnParams make_rnn_params(RnnKind kind, const Attributes& attributes, const Shap
   p.direction = direction_of(attributes);
   p.batch_first = attributes.get_int("layout") != 0;
   p.clip = attributes.get_float("clip", 0);
+  if (attributes.has("clip") && !(p.clip > 0))
+    throw Error(ErrorCode::invalid_argument, fmt::format("clip is {}; expected a positive number", p.clip));
   p.linear_before_reset = attributes.get_int("linear_before_reset") != 0;
   p.input_forget = attributes.get_int("input_forget") != 0;
   set_activations(attributes, p);
