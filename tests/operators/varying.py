@@ -15,7 +15,7 @@ from draft import Case, Choices
 _NUMBERS = [0, 1, 2, 3, -1, -2, 4, 8, 16]
 # No file has other numbers here, and runtimes read those differently.
 _FLAGS = set(
-    """align_corners antialias causal ceil_mode center_point_box channels_last count_include_pad do_rotary exclude_outside exclusive fmod input_forget
+    """align_corners allowzero antialias causal ceil_mode center_point_box channels_last count_include_pad do_rotary exclude_outside exclusive fmod input_forget
     interleaved inverse is_causal keepdims largest layout linear_before_reset mrope_layout new_axis noop_with_empty_axes normalize_routing_weights
     onesided output_qk past_present_share_buffer periodic positive reset_on_eos reverse rotary_interleaved saturate select_last_index smooth_softmax
     sorted training_mode transA transB transBatchA transBatchB unidirectional upper""".split()

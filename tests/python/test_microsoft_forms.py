@@ -63,9 +63,9 @@ def test_a_skipped_rms_normalisation_has_onnxruntimes_epsilon(ort):
 @pytest.mark.parametrize("static", [True, False, None])
 @pytest.mark.parametrize("shape", [(4, 1), (1, 4), (4,)])
 def test_scales_and_biases_of_columns_may_have_further_axes(ort, shape, static):
-    """Their elements count: a bias in any way, scales and zero points where something tells that they have two axes."""
+    """Their elements count: of a bias always, of a scale where something tells that it has two axes."""
     codes, zero = RNG.integers(0, 255, (8, 4)).astype(np.uint8), RNG.integers(90, 160, 4).astype(np.uint8)
-    own = () if static is None else shape
+    own = () if static is None or shape[1:] == (1,) else shape  # onnxruntime refuses such a scale for several rows
     scale = (abs(floats(4)) / 50).astype(np.float32)
     inputs = {"a": floats(3, 8), "b": codes, "b_scale": scale.reshape(own or 4), "b_zero": zero, "bias": floats(*shape)}
     compare(ort, "DynamicQuantizeMatMul", inputs, static=static, ranks=static is None, rtol=1e-4, atol=1e-4)
