@@ -1,7 +1,7 @@
 // Pad(x, zeros) in front of a convolution or a pool -> its own `pads`, so that no padded copy of the image is written and read:
 //   Conv: pads of zero, as its own are.
 //   AveragePool: pads of zero, where its windows count those of its own (or has none of its own, which it then counts).
-//   MaxPool: pads of -infinity; or of zero around values that are never negative, as every window holds one of these at least.
+//   MaxPool: pads of -infinity; or of zero around values that are never negative, if every window holds one of these at least.
 // Only if every reader of the padded image is such a node: else the copy is made all the same. Declines for other numbers, modes that
 // read the image, negative pads (which cut), pads of the batch or the channels, windows placed by `auto_pad`, and rounding up.
 #include <fmt/format.h>
@@ -92,8 +92,16 @@ std::optional<Ints> joined_pads(const Graph& graph, const Node& reader, const Pa
     if (kernel.size() != axes || pads[i] >= kernel[i] || pads[i + axes] >= kernel[i]) return std::nullopt;
   if (is_average)
     return padding.number == 0 && (!has_own || reader.attributes.get_int("count_include_pad") != 0) ? std::optional(pads) : std::nullopt;
-  const bool is_lowest = std::isinf(padding.number) && padding.number < 0;
-  return is_lowest || (padding.number == 0 && is_never_negative(graph, padding.image)) ? std::optional(pads) : std::nullopt;
+  if (std::isinf(padding.number) && padding.number < 0) return pads;
+  if (padding.number != 0 || !is_never_negative(graph, padding.image)) return std::nullopt;
+  // Taps that lie apart may step over the image, and an image of no rows leaves pads alone to a window that they have room for.
+  const Ints& dilations = reader.attributes.get_ints("dilations");
+  if (std::any_of(dilations.begin(), dilations.end(), [](int64_t dilation) { return dilation != 1; })) return std::nullopt;
+  for (size_t i = 0; i < axes; ++i) {
+    const Dim& extent = (*graph.type(padding.image).shape)[2 + i];
+    if (pads[i] + pads[i + axes] >= kernel[i] && !(extent.is_const() && extent.value() > 0)) return std::nullopt;
+  }
+  return pads;
 }
 
 class AbsorbPad final : public Rule {

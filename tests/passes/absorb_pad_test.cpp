@@ -67,9 +67,16 @@ TEST(AbsorbPad, AMeanThatCountsZeros) {
 
 TEST(AbsorbPad, AMaximumOfWhatIsNeverLess) {
   EXPECT_EQ(absorbed({.op = "MaxPool", .number = -INFINITY}), (Ints{1, 2, 3, 1}));
-  EXPECT_EQ(absorbed({.op = "MaxPool", .is_positive = true}), (Ints{1, 2, 3, 1}));
+  EXPECT_EQ(absorbed({.op = "MaxPool", .pads = {0, 0, 1, 2, 0, 0, 2, 1}, .is_positive = true}), (Ints{1, 2, 2, 1}));
+  EXPECT_EQ(absorbed({.op = "MaxPool", .number = -INFINITY, .attributes = {{"dilations", Ints{2, 1}}}}), (Ints{1, 2, 3, 1}));
   stays({.op = "MaxPool"});
   stays({.op = "MaxPool", .number = -1e30F});
+}
+
+// The maximum of pads alone is theirs: 0 of a Pad, and no number at all of the pool's own.
+TEST(AbsorbPad, LeavesAMaximumWhoseWindowMayHoldPadsAlone) {
+  stays({.op = "MaxPool", .is_positive = true});  // of an image without rows
+  stays({.op = "MaxPool", .pads = {0, 0, 1, 2, 0, 0, 2, 1}, .is_positive = true, .attributes = {{"dilations", Ints{2, 1}}}});
 }
 
 TEST(AbsorbPad, LeavesOtherPaddingAlone) {
