@@ -68,6 +68,14 @@ TEST(FuseAttention, RowsOfNaNThatBecomeZeros) {
   EXPECT_EQ(op_types(*graph), "FusedAttention ");
 }
 
+TEST(FuseAttention, NoKeysGiveZeros) {
+  GraphBuilder b;
+  auto [q, k, v] = heads(b, 0);
+  b.output(b.op("y", "MatMul", {b.op("p", "Softmax", {scores(b, q, k)}), v}));
+  auto graph = b.take();
+  fused(*graph);
+}
+
 TEST(FuseAttention, HeadsOfKeysThatQueriesShare) {
   GraphBuilder b;
   ValueId q = b.input("q", {2, 6, 5, 8});

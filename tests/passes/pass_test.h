@@ -18,13 +18,16 @@
 
 namespace treadle::testing {
 
-/// The largest difference over the largest magnitude of two float tensors; infinite for another dtype or shape. Other dtypes: 0 if equal.
+/// The largest difference over the largest magnitude of two float tensors; infinite for another dtype or shape, and where only one is NaN.
+/// Other dtypes: 0 if equal.
 inline double relative_difference(const Datum& a, const Datum& b) {
   const Tensor &x = a.tensor(), &y = b.tensor();
   if (x.dtype() != y.dtype() || x.shape() != y.shape()) return INFINITY;
   if (x.dtype() != DType::float32) return equal(x, y) ? 0 : INFINITY;
   double difference = 0, magnitude = 1e-30;
   for (int64_t i = 0; i < x.num_elements(); ++i) {
+    if (std::isnan(x.data<float>()[i]) != std::isnan(y.data<float>()[i])) return INFINITY;
+    if (std::isnan(x.data<float>()[i])) continue;
     difference = std::max(difference, std::fabs(double{x.data<float>()[i]} - double{y.data<float>()[i]}));
     magnitude = std::max(magnitude, std::fabs(double{y.data<float>()[i]}));
   }

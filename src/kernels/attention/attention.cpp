@@ -153,6 +153,7 @@ namespace {
 float softmax_row(float* row, int64_t n, EmptyRows empty) { return softmax_scores(row, n, empty); }
 double softmax_row(double* row, int64_t n, EmptyRows empty) {
   constexpr double kLowest = -std::numeric_limits<double>::infinity();
+  if (n == 0) return 1;
   double largest = kLowest, sum = 0;
   for (int64_t i = 0; i < n; ++i) largest = row[i] > largest || row[i] != row[i] ? row[i] : largest;
   for (int64_t i = 0; i < n; ++i) sum += row[i] = std::exp(row[i] - largest);

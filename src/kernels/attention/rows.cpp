@@ -113,7 +113,10 @@ void add_bias_row(float* row, const float* bias, int64_t n) { HWY_DYNAMIC_DISPAT
 void mask_row_f32(float* row, const bool* mask, bool keeps, float masked, int64_t n) {
   HWY_DYNAMIC_DISPATCH(mask_by_bools)(row, reinterpret_cast<const uint8_t*>(mask), keeps ? 1 : 0, masked, n);
 }
-float softmax_scores(float* row, int64_t n, EmptyRows empty) { return HWY_DYNAMIC_DISPATCH(softmax)(row, n, empty); }
+float softmax_scores(float* row, int64_t n, EmptyRows empty) {
+  if (n == 0) return 1;  // a sum over no keys is 0, whatever it is divided by
+  return HWY_DYNAMIC_DISPATCH(softmax)(row, n, empty);
+}
 void scale_row_f32(float* row, float factor, int64_t n) { HWY_DYNAMIC_DISPATCH(scale)(row, factor, n); }
 
 }  // namespace treadle::kernels
