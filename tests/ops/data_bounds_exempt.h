@@ -36,7 +36,6 @@ inline constexpr ExemptOperand kExemptOperands[] = {
     {"com.microsoft:DynamicQuantizeLSTM.sequence_lens", "lengths as those of LSTM, which they become"},
     {"com.microsoft:EmbedLayerNormalization.mask", "a mask"},
     {"com.microsoft:GatherBlockQuantized.data", "codes, or sums of them"},
-    {"com.microsoft:GatherPacked.data", "codes, or sums of them"},
     {"com.microsoft:GatherBlockQuantized.zero_points", "codes, or sums of them"},
     {"com.microsoft:GreedySearch", "they have bodies: tests/python/test_generation.py, and the steps that they become have rows"},
     {"com.microsoft:MatMulFpQ4.B_shape", "a shape, held against those of the operands"},
