@@ -303,13 +303,13 @@ void read_node(const FlatTable& from, NodeDef& out) {
   in_constant = false;
 }
 
-/// The values of these names, with the types that the graph's list of values has for them.
-std::vector<ValueInfoDef> named(const std::vector<std::string>& names, const std::unordered_map<std::string, const ValueInfoDef*>& known) {
+/// The values of these names, with the types that the graph's list of values has for them: each once, for a type may be long.
+std::vector<ValueInfoDef> named(const std::vector<std::string>& names, std::unordered_map<std::string, const ValueInfoDef*> known) {
   std::vector<ValueInfoDef> found;
   for (const std::string& name : names) {
-    const auto info = known.find(name);
-    if (info != known.end())
-      found.push_back(*info->second);
+    const auto info = known.extract(name);
+    if (info)
+      found.push_back(*info.mapped());
     else
       found.emplace_back().name = name;
   }

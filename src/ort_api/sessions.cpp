@@ -150,7 +150,7 @@ OrtStatus* session_from_path(const OrtEnv* environment, const char* path, const 
       throw StatusError(ORT_NO_SUCHFILE, "Load model from " + file.string() + " failed: the file doesn't exist");
     if (std::filesystem::is_directory(file, ignored))
       throw Error(ErrorCode::invalid_argument, "The model path is a directory: " + file.string());
-    if (std::filesystem::is_regular_file(file, ignored) && std::filesystem::is_empty(file, ignored))
+    if (std::filesystem::is_regular_file(file, ignored) && std::filesystem::is_empty(file, ignored) && !onnx::has_ort_extension(path))
       throw Error(ErrorCode::invalid_argument, "No graph was found in the protobuf: " + file.string() + " is empty");
     return load_model(path, reading(given));
   });

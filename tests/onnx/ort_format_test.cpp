@@ -166,5 +166,16 @@ TEST(OrtFormat, WithATextThatIsUsedAgainAndAgainIsRefused) {
   EXPECT_NE(refusal(bytes).find("more often than it has bytes"), std::string::npos) << refusal(bytes);
 }
 
+// 25,000 names of 4 bytes each would otherwise have as many long types.
+TEST(OrtFormat, GivesTheTypeOfAnInputOnce) {
+  ModelDef model = full();
+  model.graph.inputs.assign(3, model.graph.inputs[0]);
+  const std::vector<ValueInfoDef> inputs = parse(OrtWriter::write(model)).graph.inputs;
+  ASSERT_EQ(inputs.size(), 3u);
+  EXPECT_TRUE(inputs[0].type.shape.has_value());
+  EXPECT_EQ(inputs[2].name, inputs[0].name);
+  EXPECT_EQ(inputs[2].type.kind, TypeDef::Kind::none);
+}
+
 }  // namespace
 }  // namespace treadle::onnx::test

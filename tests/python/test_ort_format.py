@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import pathlib
+from ctypes import c_size_t, c_void_p
 
 import numpy as np
 import onnx
 import onnxruntime
+import onnxruntime.tools.convert_onnx_models_to_ort as convert
 import pytest
 import treadle
 from conftest import SHARED_DATA
 from onnx import TensorProto, helper, numpy_helper
+from onnxruntime_c import EDITOR, LIBRARY, Api, Part, StatusError
 from treadle.errors import NotImplemented  # noqa: A004
 
 FLOAT, INT64, BOOL, STRING = TensorProto.FLOAT, TensorProto.INT64, TensorProto.BOOL, TensorProto.STRING
@@ -204,3 +207,33 @@ def test_becomes_onnx_and_is_not_written(tmp_path: pathlib.Path) -> None:
         with pytest.raises(NotImplemented, match="read, not written"):
             treadle.InferenceSession(given.SerializeToString(), options)
         assert not (tmp_path / path).exists()
+
+
+def test_what_the_converter_writes(tmp_path: pathlib.Path) -> None:
+    random = np.random.default_rng(5)
+    w, image = random.standard_normal((4, 3, 3, 3)).astype(np.float32), random.standard_normal((1, 3, 8, 8)).astype(np.float32)
+    given = model([helper.make_node("Conv", ["x", "w"], ["a"]), helper.make_node("Relu", ["a"], ["y"])], [value("x", FLOAT, [1, 3, 8, 8])], [value("y")], [constant("w", w)])
+    (tmp_path / "model.onnx").write_bytes(given.SerializeToString())
+    convert.convert_onnx_models_to_ort(tmp_path, optimization_styles=list(convert.OptimizationStyle))
+    written = sorted(path.name for path in tmp_path.glob("*.ort"))
+    assert written == ["model.ort", "model.with_runtime_opt.ort"]  # the second holds optimisations that are still to be made
+    for name in written:
+        have, want = (library.InferenceSession(tmp_path / name).run(None, {"x": image})[0] for library in (treadle, onnxruntime))
+        np.testing.assert_allclose(have, want, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.skipif(not LIBRARY.exists(), reason="libonnxruntime.so.1 is not built; set TREADLE_ORT_LIBRARY")
+def test_the_c_interface(ours: Api, theirs: Api, tmp_path: pathlib.Path) -> None:
+    content = ort_bytes(model([helper.make_node("Neg", ["x"], ["y"])], [value("x", FLOAT, [2, 3])], [value("y")]), tmp_path / "model.ort")
+    for name, data in {"cut": content[:100], "empty": b""}.items():
+        (tmp_path / f"{name}.ort").write_bytes(data)
+    for api in (ours, theirs):
+        editor = Part(api, "GetModelEditorApi", EDITOR)
+        edited = editor.made("CreateModelEditorSessionFromArray", api.env, content, c_size_t(len(content)), api.options())
+        editor.call("FinalizeModelEditorSession", edited, api.options(), c_void_p())
+        for session in (api.session(str(tmp_path / "model.ort")), api.session(content), edited):
+            assert api.run_arrays(session, {"x": X}, ["y"])[0].tolist() == (-X).tolist()
+        for source in (content[:100], str(tmp_path / "cut.ort"), str(tmp_path / "empty.ort")):
+            with pytest.raises(StatusError, match="ORT model verification failed") as error:
+                api.session(source)
+            assert error.value.code == 1
