@@ -303,15 +303,26 @@ void read_node(const FlatTable& from, NodeDef& out) {
   in_constant = false;
 }
 
-/// The values of these names, with the types that the graph's list of values has for them: each once, for a type may be long.
-std::vector<ValueInfoDef> named(const std::vector<std::string>& names, std::unordered_map<std::string, const ValueInfoDef*> known) {
+uint64_t bytes_of(const TypeDef& type) {
+  uint64_t bytes = sizeof(ValueInfoDef) + type.denotation.size();
+  if (type.shape)
+    for (const DimDef& dim : *type.shape) bytes += sizeof(DimDef) + dim.param.size() + dim.denotation.size();
+  return bytes + (type.elem ? bytes_of(*type.elem) : 0);
+}
+
+using Known = std::unordered_map<std::string, const ValueInfoDef*>;
+
+/// The values that a field names, with the types that the graph's list of values has for them.
+std::vector<ValueInfoDef> named(const FlatTable& from, int field, const Known& known) {
   std::vector<ValueInfoDef> found;
-  for (const std::string& name : names) {
-    const auto info = known.extract(name);
-    if (info)
-      found.push_back(*info.mapped());
-    else
+  for (const std::string& name : from.texts(field)) {
+    const auto info = known.find(name);
+    if (info == known.end()) {
       found.emplace_back().name = name;
+      continue;
+    }
+    from.file().count(bytes_of(info->second->type) + info->second->doc_string.size());
+    found.push_back(*info->second);
   }
   return found;
 }
@@ -324,10 +335,10 @@ void read_graph(const FlatTable& from, GraphDef& out) {
   from.each(7, "sparse_initializer", out.sparse_initializers, read_sparse_tensor);
   std::vector<ValueInfoDef> values;
   from.each(1, "value_info", values, read_value_info);
-  std::unordered_map<std::string, const ValueInfoDef*> known;
+  Known known;
   for (const ValueInfoDef& value : values) known.emplace(value.name, &value);
-  out.inputs = named(from.texts(5), known);
-  out.outputs = named(from.texts(6), known);
+  out.inputs = named(from, 5, known);
+  out.outputs = named(from, 6, known);
   std::unordered_set<std::string> made;  // others are of the graph itself, or of one around it
   for (const NodeDef& node : out.nodes) made.insert(node.outputs.begin(), node.outputs.end());
   for (const ValueInfoDef& output : out.outputs) made.erase(output.name);
