@@ -310,6 +310,12 @@ TEST(Attention, SharesKeysBetweenHeads) {
   EXPECT_NEAR(masked.data<float>()[0], -2, 1e-6);
 }
 
+TEST(Attention, AMaskOfOneColumnSaysNothingOfFurtherKeys) {
+  const Tensor q = floats({1, 1, 2, 2}, {1, 2, 3, 4}), k = floats({1, 1, 3, 2}, {1, 0, 0, 1, 1, 1}), v = floats({1, 1, 3, 1}, {5, 7, 9});
+  for (const Tensor& mask : {floats({1}, {0.5F}), floats({2, 1}, {0.5F, -3}), floats({1, 1, 1, 1}, {0})})
+    EXPECT_EQ(values<float>(run_op({"Attention", 25, {q, k, v, mask}})[0]), (std::vector<float>{5, 5}));
+}
+
 TEST(Attention, OfManyQueriesEqualsItsDefinition) {
   // More than one tile of queries, 3-D operands, and a past.
   const int64_t L = 70, P = 5, H = 2, D = 4, S = L + P;

@@ -162,8 +162,8 @@ void bind_mask(const BindContext& c, AttentionParams& p) {
   int64_t step = 1;
   for (int i = 3, own = mask.rank() - 1; own >= 0; --i, --own) {
     const int64_t extent = mask[own];
-    // A short last axis is padded with masked keys; an extent of 1 is broadcast, as everywhere.
-    if (i == 3 && extent != 1 && extent < p.kv_length)
+    // A short last axis is padded with masked keys, one of extent 1 as well.
+    if (i == 3 && extent < p.kv_length)
       p.mask_length = extent;
     else if (extent != 1 && extent != wanted[i])
       throw Error(ErrorCode::invalid_argument, fmt::format("attn_mask is {}; it has to broadcast to [{},{},{},{}]", to_string(mask),

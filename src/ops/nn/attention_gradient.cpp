@@ -94,7 +94,7 @@ struct AttentionRule {
       throw Error(ErrorCode::not_implemented, "the gradient of attn_mask needs its rank");
     // A short mask says nothing of the last keys.
     const Dim keys = type.shape->back();
-    if (!keys.is_const(1) && !(keys == g.type(dscores).shape->back()))
+    if (!(keys == g.type(dscores).shape->back()))
       dscores = g.op("Slice", {dscores, g.ints({0}), g.op("Shape", {mask}, {{"start", int64_t{-1}}}), g.ints({-1})});
     return g.unbroadcast(dscores, mask);
   }
