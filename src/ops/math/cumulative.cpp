@@ -5,6 +5,7 @@
 #include "graph/infer.h"
 #include "graph/op_def.h"
 #include "ops/gradients.h"
+#include "ops/checks.h"
 #include "ops/list.h"
 #include "ops/math/axis_rows.h"
 #include "ops/math/elementwise.h"
@@ -28,6 +29,7 @@ struct Cumulative {
 
   static Cumulative bind(BindContext& c) {
     int rank = c.shape(0).rank();
+    check_equal(c.num_elements(1), 1, "elements of axis");
     AxisRows rows = rank == 0 ? AxisRows{} : AxisRows::of(c.shape(0), normalise_axis(c.value_at(1, 0), rank));
     return {rows, c.get_int("exclusive") != 0, c.get_int("reverse") != 0};
   }

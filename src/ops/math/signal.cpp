@@ -9,6 +9,7 @@
 #include "graph/infer.h"
 #include "kernels/scratch_slots.h"
 #include "kernels/signal/fft.h"
+#include "ops/checks.h"
 #include "ops/gradients.h"
 #include "ops/list.h"
 #include "treadle/error.h"
@@ -79,6 +80,8 @@ struct Dft {
     const Shape &x = c.shape(0), &y = c.output_shape(0);
     if (x.back() != 1 && x.back() != 2)
       throw Error(ErrorCode::invalid_argument, fmt::format("the last axis has {} elements, not 1 (real) or 2 (complex)", x.back()));
+    for (int i : {1, 2})
+      if (c.has_input(i)) check_equal(c.num_elements(i), 1, i == 1 ? "elements of dft_length" : "elements of axis");
     int axis = signal_axis(c.has_input(2) ? c.value_at(2, 0) : -2, x.rank());
     Dft dft{.transform = {Fft<T>(1, false), 1},
             .before = x.product(0, axis),
@@ -187,6 +190,8 @@ struct Stft {
 
   static Stft bind(BindContext& c) {
     const Shape &x = c.shape(0), &y = c.output_shape(0);
+    for (int i : {1, 3})
+      if (c.has_input(i)) check_equal(c.num_elements(i), 1, i == 1 ? "elements of frame_step" : "elements of frame_length");
     Stft stft{.transform = {Fft<T>(1, false), 1},
               .batch = x[0],
               .signal = x[1],

@@ -72,6 +72,7 @@ struct MelWeightMatrix {
   DType edge_dtype, dtype;
 
   static MelWeightMatrix bind(BindContext& c) {
+    for (int i = 0; i < 5; ++i) check_equal(c.num_elements(i), 1, "elements of an operand of a mel matrix");
     return {c.output_shape(0)[0], c.output_shape(0)[1], c.value_at(1, 0), c.value_at(2, 0), c.dtype(3), c.output_dtype(0)};
   }
 

@@ -91,12 +91,14 @@ struct Streams {
 };
 
 /// Makes the ranks of streams, and of gates, known. @return true if the node has become branches, one for each rank
-bool settle_ranks(Decomposition& d, std::initializer_list<size_t> gates) {
+/// @param mix  an operand of the grouped streams' rank, or past the last one
+bool settle_ranks(Decomposition& d, std::initializer_list<size_t> gates, size_t mix = SIZE_MAX) {
   const int joined = d.attributes().get_int("num_branches", 0) != 0 ? 1 : 0;  // axes that are one in the file
   std::vector<int> ranks{4 - joined, 3 - joined, 2 - joined};
   for (size_t i : gates)  // one of them that is known leaves two
     if (const int own = d.rank(d.in(i)); own >= 0)
       std::erase_if(ranks, [&](int rank) { return own != rank + joined && own != rank + joined - 1; });
+  if (const int own = d.rank(d.in(mix)); own >= 0) std::erase_if(ranks, [&](int rank) { return own != rank + joined; });
   if (!ranks.empty() && branch_by_rank(d, {0}, ranks)) return true;
   const int rank = d.rank(d.in(0)) + joined;
   return std::any_of(gates.begin(), gates.end(), [&](size_t i) { return branch_by_rank(d, {i}, {rank, rank - 1}); });
@@ -152,7 +154,7 @@ void decompose_pre_mix(Graph& graph, NodeId id) {
 // Y[.., k, h] = sum over c of mix[.., c, k] * X[.., c, h], plus gate[.., k, h] * block[.., h].
 void decompose_post_mix(Graph& graph, NodeId id) {
   Decomposition d(graph, id);
-  if (settle_ranks(d, {2})) return;
+  if (settle_ranks(d, {2}, 3)) return;
   Streams streams = grouped_streams(d);
   ValueId mixed = streams.grouped;
   if (d.has(3)) {
@@ -190,7 +192,8 @@ void decompose_branchwise_rms_norm(Graph& graph, NodeId id) {
 // decay = decay_scale * softplus(a + dt_bias), beta = sigmoid(b).
 void decompose_linear_attention_gate(Graph& graph, NodeId id) {
   Decomposition d(graph, id);
-  ValueId decay = d.op("Mul", {d.in(2), d.op("Softplus", {d.op("Add", {widened(d, d.in(0)), d.in(1)})})});
+  auto of_heads = [&](size_t i) { return d.op("Reshape", {d.in(i), d.ints({-1})}); };  // of any rank: their elements count
+  ValueId decay = d.op("Mul", {of_heads(2), d.op("Softplus", {d.op("Add", {widened(d, d.in(0)), of_heads(1)})})});
   d.give(0, rounded(d, decay, d.in(0)));
   if (d.wants(1)) {
     if (!d.has(3)) throw Error(ErrorCode::invalid_model, "the output beta needs the input b");
@@ -304,7 +307,8 @@ void decompose_causal_conv(Graph& graph, NodeId id) {
   if (activation != "none") y = silu(d, y);
   ValueId state = window > 0 ? windowed_states(d, x, all, past, window)
                              : d.op("Slice", {all, d.ints({past == 0 ? kToTheEnd : -past}), d.ints({kToTheEnd}), d.ints({2})});
-  d.give(0, last ? channels_behind(d, y, 1) : y);
+  y = last ? channels_behind(d, y, 1) : y;
+  d.give(0, d.op("Reshape", {y, d.op("Shape", {d.in(0)})}, {{"allowzero", int64_t{1}}}));  // a state of another length shows here
   d.give(1, last ? channels_behind(d, state, window > 0 ? 2 : 1) : state);
   d.finish();
 }

@@ -150,7 +150,11 @@ struct Clip {
   int64_t n;
   bool has_min, has_max;
 
-  static Clip bind(BindContext& c) { return {c.num_elements(0), c.has_input(1), c.has_input(2)}; }
+  static Clip bind(BindContext& c) {
+    for (int i : {1, 2})
+      if (c.has_input(i)) check_equal(c.num_elements(i), 1, i == 1 ? "elements of min" : "elements of max");
+    return {c.num_elements(0), c.has_input(1), c.has_input(2)};
+  }
   void run(RunContext& c) const {
     const T* in = c.in<T>(0);
     T* out = c.out<T>(0);

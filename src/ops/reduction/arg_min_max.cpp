@@ -17,7 +17,10 @@ namespace {
 void infer(InferContext& c) {
   if (!c.has_rank(0)) return c.set_output_dtype(0, DType::int64);
   SymbolicShape shape = c.shape(0);
-  if (shape.empty()) return c.set_output(0, DType::int64, shape);
+  if (shape.empty()) {
+    normalise_axis(c.get_int("axis", 0), 1);  // of a scalar as of one element
+    return c.set_output(0, DType::int64, shape);
+  }
   auto axis = static_cast<size_t>(c.axis("axis", 0, c.rank(0)));
   const bool is_empty = shape[axis].is_const(0);
   const std::string whole = to_string(shape);

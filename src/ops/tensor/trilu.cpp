@@ -19,6 +19,7 @@ constexpr TypeSet kWhole = kNumeric | kBool | kString | kComplex;
 void infer_trilu(InferContext& c) {
   if (c.has_rank(0) && c.rank(0) < 2)
     throw Error(ErrorCode::invalid_argument, fmt::format("the input is of rank {}, at least 2 expected", c.rank(0)));
+  check_one_element(c, 1, "k");
   c.set_output(0, c.input(0));
 }
 
@@ -30,6 +31,7 @@ struct Trilu {
   static Trilu bind(BindContext& c) {
     const Shape& shape = c.shape(0);
     const int rank = shape.rank();
+    if (c.has_input(1)) check_equal(c.num_elements(1), 1, "elements of k");
     return {c.dtype(0),     c.get_int("upper", 1) != 0, c.has_input(1) ? c.value_at(1, 0) : 0, shape.product(0, rank - 2), shape[rank - 2],
             shape[rank - 1]};
   }

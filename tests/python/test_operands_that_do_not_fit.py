@@ -1,0 +1,40 @@
+"""Operands that a model declares with a rank only, and that turn out not to be what the operator takes: refused, as onnxruntime refuses them."""
+
+import numpy as np
+import pytest
+
+import treadle
+from contrib import feeds_of, model, run
+
+X = np.arange(9, dtype=np.float32).reshape(3, 3)
+
+
+@pytest.mark.parametrize("static", [True, False, None])
+@pytest.mark.parametrize(
+    ("op_type", "operand", "outputs"),
+    [("Clip", np.zeros(2, np.float32), 1), ("Clip", np.zeros(0, np.float32), 1), ("Trilu", np.array([1, 2]), 1), ("CumSum", np.array([0, 1]), 1), ("TopK", np.array([1, 2]), 2)],
+)
+def test_a_scalar_has_one_element(ort, op_type, operand, outputs, static):
+    inputs = {"x": X, "operand": operand}
+    made = model(op_type, inputs, outputs, static=static, domain="")
+    with pytest.raises(treadle.Error):
+        run(made, inputs)
+    with pytest.raises(Exception, match="RUNTIME_EXCEPTION|INVALID_ARGUMENT|FAIL"):
+        ort.InferenceSession(made, providers=["CPUExecutionProvider"]).run(None, feeds_of(inputs, ()))
+
+
+@pytest.mark.parametrize("axis", [1, 2, -2])
+def test_a_scalar_has_one_axis_to_look_along(axis):
+    scalar = {"x": np.array(3, np.float32)}
+    with pytest.raises(treadle.Error, match="axis"):
+        run(model("ArgMax", scalar, 1, {"axis": axis}, domain=""), scalar)
+    assert run(model("ArgMax", scalar, 1, {"axis": -1}, domain=""), scalar)[0] == 0
+
+
+@pytest.mark.parametrize("static", [True, False, None])
+@pytest.mark.parametrize("channels_last", [0, 1])
+def test_a_state_is_as_long_as_the_taps_reach(static, channels_last):
+    inputs = {"x": np.ones((2, 3, 4), np.float32), "w": np.ones((4 if channels_last else 3, 1, 2), np.float32), "b": None}
+    state = np.ones((2, 3, 4) if channels_last else (2, 3, 3), np.float32)
+    with pytest.raises(treadle.Error):
+        run(model("CausalConvWithState", inputs | {"state": state}, 2, {"channels_last": channels_last}, ("w",), static), feeds_of(inputs | {"state": state}, ("w",)))
