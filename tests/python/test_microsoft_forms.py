@@ -3,6 +3,7 @@
 import numpy as np
 import onnx
 import pytest
+from onnx import helper
 
 import treadle
 from contrib import compare, feeds_of, model, run
@@ -98,3 +99,22 @@ def test_recurrent_layers_are_clipped_at_a_positive_number(op_type, clip):
     inputs = {"x": floats(2, 1, 3), "w": floats(1, 2 * gates, 3), "r": floats(1, 2 * gates, 2)}
     with pytest.raises(treadle.Error, match="clip is"):
         run(model(op_type, inputs, 1, {"hidden_size": 2, "clip": clip}, domain=""), inputs)
+
+
+def test_a_word_is_as_long_as_it_has_characters(ort):
+    """Zeros within a word count as none of them."""
+    ids = np.array([[3, 0, 0, 1, 0], [4, 2, 1, 5, 3], [7, 0, 0, 0, 0]], np.int32)
+    for window in (1, 2, 3):
+        inputs = {"ids": ids, "w": floats(3, 1, window, 4), "b": floats(3), "c": floats(8, 4)}
+        compare(ort, "WordConvEmbedding", inputs, constants=("w", "b", "c"), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("version", [1, 2, 4])
+def test_of_labels_that_are_there_twice_one_counts(ort, version):
+    """Of keys the first one, of classes (version 1) the last one: ONNX says nothing of it."""
+    attributes = {"classes_strings": ["a", "b", "a"]} if version == 1 else {"keys_strings": ["a", "b", "a"], "values_int64s": [10, 11, 12]}
+    node = helper.make_node("LabelEncoder", ["x"], ["y"], domain="ai.onnx.ml", **attributes)
+    graph = helper.make_graph([node], "g", [helper.make_tensor_value_info("x", 8, [3])], [helper.make_tensor_value_info("y", 7, [3])])
+    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("ai.onnx.ml", version), helper.make_opsetid("", 21)], ir_version=10).SerializeToString()
+    x = {"x": np.array(["a", "b", "c"], object)}
+    assert run(made, x)[0].tolist() == ort.InferenceSession(made, providers=["CPUExecutionProvider"]).run(None, x)[0].tolist()

@@ -43,7 +43,6 @@ bool is_quantised(const Node& node) { return node.op_type == "QMoE"; }
 void infer(InferContext& c) {
   const int64_t sparse = c.get_int("use_sparse_mixer"), fusion = c.get_int("swiglu_fusion"), k = c.get_int("k", 1);
   if (sparse != 0) throw Error(ErrorCode::not_implemented, "use_sparse_mixer is not implemented");
-  if (fusion < 0 || fusion > 2) throw Error(ErrorCode::invalid_argument, fmt::format("swiglu_fusion = {}; expected 0, 1 or 2", fusion));
   if (k < 1) throw Error(ErrorCode::invalid_argument, fmt::format("k = {}; expected at least 1", k));
   const std::string_view activation = c.get_string("activation_type", "relu");
   activation_of(activation);  // it must be one
@@ -175,7 +174,7 @@ std::vector<OpDef> microsoft_experts_ops() {
                                                 {"activation_type", std::string_view("relu")},
                                                 {"k", int64_t{1}},
                                                 {"normalize_routing_weights", int64_t{0}},
-                                                {"swiglu_fusion", int64_t{0}},
+                                                {"swiglu_fusion", int64_t{0}, between(0, 2)},
                                                 {"swiglu_limit"},
                                                 {"swiglu_limit_after_activation", int64_t{0}, zero_or_one()},
                                                 {"use_sparse_mixer", int64_t{0}}};

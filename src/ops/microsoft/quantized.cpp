@@ -70,7 +70,8 @@ void decompose_softmax(Graph& graph, NodeId id) {
   if (one_axis) {
     y = d.op("Softmax", {x}, {{"axis", axis}});
   } else {  // before opset 13 all axes from `axis` on are one
-    y = d.op("Reshape", {d.op("Softmax", {d.op("Flatten", {x}, {{"axis", axis}})}, {{"axis", int64_t{-1}}}), d.op("Shape", {x})});
+    y = d.op("Reshape", {d.op("Softmax", {d.op("Flatten", {x}, {{"axis", axis}})}, {{"axis", int64_t{-1}}}), d.op("Shape", {x})},
+             {{"allowzero", int64_t{1}}});
   }
   const ValueId one = d.op("CastLike", {d.constant(Tensor::scalar(1.0F)), d.in(3)});
   y = d.op("Mul", {y, d.op("Floor", {d.op("Div", {one, d.in(3)})})});

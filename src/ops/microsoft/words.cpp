@@ -21,8 +21,8 @@
 namespace treadle::ops {
 namespace {
 
-// Characters [words, L] are embedded, convolved along the word, and the largest sum of each filter is the word's feature. A word ends with
-// its first character 0; windows reach beyond that only for words shorter than a window. Empty words are zeros.
+// Characters [words, L] are embedded, convolved along the word, and the largest sum of each filter is the word's feature. A word is as long
+// as it has characters that are not 0; windows reach beyond that only for words shorter than a window. Empty words are zeros.
 void decompose_word_conv(Graph& graph, NodeId id) {
   Decomposition d(graph, id);
   const std::vector<int> ranks{2, 4, 1, 2};
@@ -44,12 +44,10 @@ void decompose_word_conv(Graph& graph, NodeId id) {
   weights = d.op("Reshape", {weights, d.ints({or_copied(filters, false), 1, or_copied(window, both), or_copied(letter, both)})});
   const ValueId width = window >= 0 ? d.ints({window}) : d.op("Shape", {weights}, {{"start", int64_t{2}}, {"end", int64_t{3}}});
   ValueId zero = d.constant(Tensor::scalar<int32_t>(0)), last = d.ints({-1});
-  // The length of each word: the place of its first 0, or all of it.
-  ValueId letters = d.cast(d.op("Greater", {sequence, zero}), DType::int32);
-  ValueId first_zero = d.op("ArgMin", {letters}, {{"axis", int64_t{-1}}, {"keepdims", int64_t{1}}});
-  ValueId is_full = d.cast(d.op("ReduceMin", {letters, last}), DType::boolean);
+  // The length of each word: how many of its characters are not 0, if the first one is not.
+  ValueId letters = d.cast(d.op("Greater", {sequence, zero}), DType::int64);
+  ValueId length = d.op("Mul", {d.op("ReduceSum", {letters, last}), d.op("Slice", {letters, d.ints({0}), d.ints({1}), last})});
   ValueId longest = d.op("Shape", {sequence}, {{"start", int64_t{-1}}});
-  ValueId length = d.op("Where", {is_full, longest, first_zero});
   // One image of one channel for each word.
   ValueId letters_shape = d.op("Shape", {d.op("Gather", {d.in(3), zero})});
   ValueId images = d.op("Concat", {d.ints({-1, 1}), longest, letters_shape}, {{"axis", int64_t{0}}});

@@ -57,8 +57,8 @@ struct Mapping : PackedState {
   Lookup keys;
   Tensor values, otherwise;
 
-  Mapping(const Tensor& key_list, Tensor value_list, Tensor default_value)
-      : keys(key_list), values(std::move(value_list)), otherwise(std::move(default_value)) {
+  Mapping(const Tensor& key_list, Tensor value_list, Tensor default_value, bool first = false)
+      : keys(key_list, first), values(std::move(value_list)), otherwise(std::move(default_value)) {
     if (key_list.num_elements() != values.num_elements())
       throw Error(ErrorCode::invalid_model, fmt::format("{} keys for {} values", key_list.num_elements(), values.num_elements()));
   }
@@ -77,7 +77,7 @@ struct MapElements {
     }
     Tensor values = read_list(a, "values");
     Tensor otherwise = read_default(a, values.dtype());
-    auto mapping = std::make_unique<Mapping>(read_list(a, "keys"), std::move(values), std::move(otherwise));
+    auto mapping = std::make_unique<Mapping>(read_list(a, "keys"), std::move(values), std::move(otherwise), true);
     if (mapping->keys.dtype() != c.dtype(0))
       throw Error(ErrorCode::invalid_model,
                   fmt::format("the keys are {}, the input is {}", name_of(mapping->keys.dtype()), name_of(c.dtype(0))));
@@ -132,6 +132,8 @@ void upgrade_label_encoder_1(Graph& graph, NodeId id) {
   node.attributes.erase("classes_strings");
   if (dtype == DType::undefined) throw Error(ErrorCode::not_implemented, "LabelEncoder of version 1 needs an input of known type");
   bool from_string = dtype == DType::string;
+  // Of a class that is there twice the last position counts, of keys the first one.
+  if (from_string) std::reverse(classes.begin(), classes.end()), std::reverse(positions.begin(), positions.end());
   node.attributes.set(from_string ? "keys_strings" : "values_strings", std::move(classes));
   node.attributes.set(from_string ? "values_int64s" : "keys_int64s", std::move(positions));
 }

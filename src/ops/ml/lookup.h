@@ -26,15 +26,17 @@ class Lookup {
  public:
   static constexpr int64_t kAbsent = -1;
 
-  explicit Lookup(const Tensor& keys) : dtype_(keys.dtype()) {
+  /// @param first  of keys that are there more than once, the first one counts; else the last one
+  explicit Lookup(const Tensor& keys, bool first = false) : dtype_(keys.dtype()) {
+    auto put = [first](auto& map, const auto& key, int64_t place) { first ? void(map.emplace(key, place)) : void(map[key] = place); };
     visit_dtype<MlKeyTypes>(dtype_, [&]<typename K>() {
       auto list = keys.contiguous();
       int64_t position = 0;
       for (const K& key : list.span<K>()) {
         if constexpr (std::is_same_v<K, std::string>)
-          strings_[key] = position++;
+          put(strings_, key, position++);
         else
-          numbers_[bits(key)] = position++;
+          put(numbers_, bits(key), position++);
       }
     });
     make_direct();
