@@ -95,4 +95,6 @@ def _of_gradients(op: str, choices: Choices) -> Case:
     DIFFERENTIABLE[op](draft)
     draft.inputs = [x.astype(np.float32) if x is not None and x.dtype == np.float64 else x for x in draft.inputs]
     draft.tolerance = 16
+    if op == "EmbedLayerNormalization":
+        draft.num_outputs = 2  # onnxruntime asks for mask_index
     return draft.finish(1)

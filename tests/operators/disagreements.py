@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -232,8 +233,123 @@ RULINGS = [
     Ruling("onnxruntime", "LinearClassifier", "takes X of fewer columns than the model has, with coefficients of other scores",
            lambda c: c.inputs[0].shape[-1] * max(1, len(c.attributes.get("intercepts", []))) < len(c.attributes.get("coefficients", []))),
     Ruling("onnxruntime", "SplitToSequence", "drops the axis for keepdims = 0 also where split is given", _with("keepdims")),
+    Ruling("onnxruntime", "RNN GRU LSTM", "gives zeros for the state of a sequence without a step, which stays as it was",
+           lambda c: c.inputs[0].size == 0 or (len(c.inputs) > 4 and c.inputs[4] is not None and bool((c.inputs[4] == 0).any()))),
+    Ruling("both", "Attention", "takes the root of a negative scale", lambda c: c.attributes.get("scale", 1) < 0),
+    Ruling("reference", "Attention", "shows capped scores where those before the cap are asked", lambda c: "softcap" in c.attributes and c.num_outputs == 4),
+    Ruling("both", "Celu", "divides by an alpha of 0", lambda c: c.attributes.get("alpha") == 0),
+    Ruling("reference", "OneHotEncoder", "takes categories that are there twice for one", lambda c: len(set(c.attributes.get("cats_int64s", []))) < len(c.attributes.get("cats_int64s", []))),
+    Ruling("reference", "TfIdfVectorizer", "keeps the last of n-grams with one index", lambda c: len(set(c.attributes["ngram_indexes"])) < len(c.attributes["ngram_indexes"])),
+    Ruling("reference", "FeatureVectorizer SVMRegressor SVMClassifier", "takes a vector for a column", lambda c: c.inputs[0].ndim == 1),
+    Ruling("both", "TreeEnsemble", "leaves scores as they are, whatever post_transform asks for", lambda c: c.attributes.get("post_transform", 0) != 0),
+    Ruling("reference", "QuantizeLinear", "has no floats of 8 bits below opset 19", _below(19)),
+    Ruling("reference", "Shrink", "integers of 64 bits at the ends of their range", _is_integral),
+    Ruling("onnxruntime", "WordConvEmbedding", "reads in front of the table, and writes nothing for words that begin with 0",
+           lambda c: bool((c.inputs[0] < 0).any()) or (c.inputs[0].ndim > 0 and bool((c.inputs[0][..., :1] == 0).any()))),
+    Ruling("onnxruntime", "QMoE", "reads behind weights that are said to be fused, and are not", lambda c: c.attributes.get("swiglu_fusion", 0) != 0 and c.attributes.get("activation_type") != "swiglu"),
+    Ruling("onnxruntime", "BatchNormalization", "has NaN where variance and epsilon add up to 0", lambda c: c.attributes.get("epsilon", 1) < 0),
+    Ruling("reference", "CenterCropPad", "takes axes that are named twice one after the other", lambda c: "axes" in c.attributes),
+    Ruling("reference", "GroupNormalization LayerNormalization", "rounds all of it to the stash's 16 bits, or stretches X", lambda c: c.attributes.get("stash_type") == 16 or bool(c.changes)),
+    Ruling("reference", "Adam Momentum Adagrad", "gives results the shape of R or T", lambda c: bool(c.changes)),
+    Ruling("reference", "STFT", "has frames of one sample without window and frame_length", lambda c: bool(c.changes)),
+    Ruling("reference", "RotaryEmbedding", "turns by positions of one axis in another order", lambda c: len(c.inputs) > 3 and c.inputs[3] is not None and c.inputs[3].ndim == 1),
+    Ruling("reference", "DequantizeLinear", "scales of powers of two alone give NaN", lambda c: c.inputs[1].dtype.name == "float8_e8m0fnu"),
+    Ruling("onnxruntime", "NonZero", "gives a scalar an axis (docs/onnxruntime.md)", lambda c: c.inputs[0].ndim == 0),
+    Ruling("onnxruntime", "SkipLayerNormalization SkipSimplifiedLayerNormalization", "takes mean and deviation of sums that are not rounded to 16 bits", lambda c: _is_half(c) and c.num_outputs > 1),
+    Ruling("reference", "Einsum", "takes a diagonal of axes that are not equally long, where an extent of 1 stretches", lambda c: bool(c.changes)),
+    Ruling("reference", "Gemm", "multiplies integers by alpha in floats", _is_integral),
     Ruling("both", "Clip", "below opset 11 the default bounds are the largest finite floats; infinities stay", lambda c: c.since < 11 and _not_finite(c)),
 ]  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """Of some operators, errors with these words: one side refuses what the other one runs, and why that is meant."""
+
+    ops: str  # separated by spaces; or a domain; "*": any
+    words: str  # a regular expression, which is found in the error
+    reason: str
+
+    def holds(self, case: Case, error: str) -> bool:
+        return (self.ops in ("*", case.domain) or case.op in self.ops.split()) and re.search(self.words, error) is not None
+
+
+# What Treadle refuses and a judge runs.
+_POOLS = "AveragePool LpPool MaxPool NhwcMaxPool QLinearAveragePool MaxpoolWithMask"
+_LOSSES = "NegativeLogLikelihoodLoss SoftmaxCrossEntropyLoss"
+REFUSED = [
+    Refusal(_POOLS, r"a window that spans \d+ does not fit", "a window must fit; onnxruntime cuts it off, or has an empty result (docs/onnxruntime.md)"),
+    Refusal(_POOLS + " GlobalLpPool", r"p is -?\d+, not a positive integer", "a norm of p < 1, or of an empty operand, has no meaning"),
+    Refusal("Compress ConstantOfShape Expand Resize WordConvEmbedding", "1 axes expected", "a vector is asked for, whatever its elements"),
+    Refusal("GroupNormalization", "scale or bias and channels|is of rank ., not 1", "a vector with an element for each channel is asked for"),
+    Refusal("CenterCropPad", "a negative extent|elements for . axes", "no extent is negative, and each axis has one"),
+    Refusal("CropAndResize RoiAlign DynamicTimeWarping", "nothing to crop|nothing to pool|the output is|must not be empty", "there is nothing to take a result from"),
+    Refusal("CumSum CumProd Hardmax Softmax LogSoftmax QLinearSoftmax QLinearConv ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp ReduceMax ReduceMean ReduceMin ReduceProd "
+            "ReduceSum ReduceSumSquare MeanVarianceNormalization", r"(axis|axes) = -?\d+ is outside", "no such axis: onnxruntime does not look at it for scalars and empty operands, or never"),
+    Refusal("Concat QLinearConcat", "axis . of input", "onnxruntime passes over operands without elements"),
+    Refusal("GatherND", "batch axis|index tuples of", "batches differ: onnxruntime does not look where there are no elements"),
+    Refusal("Inverse", "rows and columns of X", "a matrix that is not square has no inverse: onnxruntime takes other elements"),
+    Refusal("ConvInteger", "must be positive", "a kernel without extent"),
+    Refusal("Imputer", "imputed_value has", "a value for each column, or one: onnxruntime takes the first ones"),
+    Refusal("LinearClassifier LinearRegressor", "columns, the model has", "X of fewer columns than the model has"),
+    Refusal("OneHotEncoder", "the categories are", "an operand of another kind than the categories is none of them"),
+    Refusal("TfIdfVectorizer", "ngram_counts puts", "an operand of texts with a pool of integers, or the reverse"),
+    Refusal("PRelu LayerNormalization LinearAttentionGate", "must stretch|does not broadcast|do not broadcast", "a slope or scale that stretches X"),
+    Refusal(_LOSSES, r"the target -?\d+ is outside|weights and classes|one entry for each|extents of the input and of the target|do not fit", "targets name classes, and each class has a weight"),
+    Refusal("NonMaxSuppression SequenceInsert", "elements of a limit or threshold|expected a scalar", "a scalar is asked for: onnxruntime takes the first of several"),
+    Refusal("Attention", r"qk_matmul_output_mode is|batches of Q and K|it has to broadcast to|nonpad_kv_seqlen and the batch|head sizes of Q and K", "shapes and modes that ONNX does not have"),
+    Refusal("Attention MultiHeadAttention MoE QMoE RotaryEmbedding", "is not implemented|is given without past_key", "operands without effect in onnxruntime, or for graphics cards (docs/status.md)"),
+    Refusal("LayerNormalization", "stash_type is", "no float type that may be stashed"),
+    Refusal("ReverseSequence", "one must be 0 and the other 1", "no such axes"),
+    Refusal("Split SplitToSequence", "split names|sum up to", "as many lengths as parts, which are the axis"),
+    Refusal("UnfoldTensor", "size = 0 and step", "windows of nothing"),
+    Refusal("WordConvEmbedding", "out of bounds|window's shape contains", "onnxruntime reads behind the table"),
+    Refusal("QLinearConv", "strides has", "a stride for each axis"),
+    Refusal("QLinearSoftmax", "the scale is of rank", "a scalar is asked for"),
+    Refusal("Multinomial Gemm", "must be .batch, classes|is of rank", "a matrix is asked for"),
+    Refusal("SequenceMap Scan Loop", "Got invalid dimensions|Invalid rank", "a body's operand has the shape that the body declares"),
+    Refusal("MatMulFpQ4", "must be a constant", "codes that only the run tells (docs/status.md)"),
+    Refusal("MatMulBnb4 MatMulNBits", "elements of the input and of the output|elements, .* would have|bytes, expected", "more bytes than the codes have"),
+    Refusal("BranchwiseRMSNorm HyperConnectionPreMix HyperConnectionPostMix", "elements, .* would have|gates for|perm has", "shapes that do not fit, of empty operands"),
+    Refusal("Attention", "do not fit . heads", "values of the past without features"),
+    Refusal("DFT", r"a transform of -?\d+ elements", "the inverse of one bin has no sample"),
+    Refusal("LinearRegressor", "intercepts for", "one for each score"),
+    Refusal("MatMulNBits", "must have one type", "zero points of another float type than the scales"),
+    Refusal("QGemm", "A is of rank", "a matrix is asked for"),
+    Refusal("STFT", "do not say what output", "a window is a vector"),
+    Refusal("*", "no implementation for string", "no elements, so that onnxruntime does not add strings"),
+    Refusal("Erf Col2Im GridSample", "allowed: ", "dtypes of the reference's that onnxruntime has not either"),
+]
+
+# What Treadle runs and onnxruntime refuses.
+_SHAPE = r"[Ss]hape|[Rr]ank|dimension|scalar|[Ss]calar|[0-9]-?D\b|elements|element count|last dim|suffix|length of|quantization parameter|ValidateReduced|ValidateStreamMix"
+_NO_WORDS = r"IsScalar|\.(cc|h):\d+ (virtual|static|onnxruntime|int64_t|T )|onnxruntime::[A-Za-z:<>, ]*\(|parameter out of computation|^Unsupported"
+TAKEN = [
+    Refusal("*", "No corresponding Numpy type", "onnxruntime's binding has no such array"),
+    Refusal("com.microsoft", _SHAPE, "operands of another rank or shape that have the elements, or that stretch"),
+    Refusal("com.microsoft", "Input data type does not match", "zero points that are left out"),
+    Refusal("com.microsoft", "Unsupported data type|must be float or match|output arg .* type inference failed|same hidden size|known", "dtypes and shapes that onnxruntime has no kernel or inference for"),
+    Refusal("com.microsoft", r"must be \[|shall have same|requested together|is required when|is required|must be requested|does not match|output index|index out of range|'axis' must be in|must not contain negative|"
+            "non-negative|invalid mode|out of valid range|at stream|dimension is <= 0|must be positive", "what onnxruntime wants to be told, and Treadle does not need"),
+    Refusal("com.microsoft", _NO_WORDS, "attributes and extents, of which the error does not say more"),
+    Refusal("BlackmanWindow HannWindow HammingWindow Col2Im DFT STFT Dropout TopK Tile Pad Split Unsqueeze Squeeze GatherND TfIdfVectorizer MelWeightMatrix ReverseSequence Reshape "
+            "TensorScatter TreeEnsemble Trilu Concat CenterCropPad", _SHAPE + "|" + _NO_WORDS, "a vector of one element for a scalar, and the reverse; operands of another rank that have the elements"),
+    Refusal("ArgMax ArgMin Squeeze", "'axis' must be in|Unexpected axis", "axes of scalars"),
+    Refusal("ConvTranspose QLinearConv", "output_padding|must not contain negative", "paddings that cut off"),
+    Refusal("GlobalAveragePool GlobalLpPool MaxRoiPool AveragePool LpPool MaxPool", _NO_WORDS + "|Unsupported pooling size|cannot be less than", "operands without elements"),
+    Refusal("DepthToSpace SpaceToDepth Gather", "to be a multiple|out of data bounds", "results without elements, which are not looked at"),
+    Refusal("FeatureVectorizer Scaler TreeEnsembleRegressor TreeEnsemble RegexFullMatch Einsum QLinearConv Trilu", _NO_WORDS + "|must have same type", "attributes that onnxruntime asks for"),
+    Refusal("Multinomial", "batch_size is < 1", "a batch without samples"),
+    Refusal("Split", "Both 'split' input and", "that contradict nothing"),
+    Refusal("Mean Sum Max Min", _NO_WORDS, "operands that broadcast before opset 8"),
+    Refusal("Pad", "zero effective input extent", "an axis that pads cut off, and fill again"),
+    Refusal("ReduceMax ReduceMean ReduceMin ReduceProd ReduceSum ReduceSumSquare ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp", _NO_WORDS + "|" + _SHAPE, "axes in an operand of another rank"),
+]
+
+
+def meant(case: Case, table: list[Refusal], error: str) -> bool:
+    """A row of the table says why."""
+    return any(row.holds(case, error) for row in table)
 
 
 def heard(case: Case, judge: str) -> bool:

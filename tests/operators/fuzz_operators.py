@@ -38,7 +38,7 @@ import neural_makers
 import sequence_makers
 from breaking import broken
 from contract import contracts
-from disagreements import heard
+from disagreements import REFUSED, TAKEN, heard, meant
 from draft import Case, Choices, Draft, Rejected
 from judges import Result, all_same, can_widen, explained_by_rounding, no_kernel, only_cut, onnxruntime_run, reference_run, same_as_either, same_distributions, treadle_run
 from varying import varied
@@ -174,12 +174,16 @@ def judge(case: Case, ours: Result, theirs: Result) -> tuple[str, str]:
     if ours.outputs is None:
         if not given:
             return "error everywhere", ""
+        if meant(case, REFUSED, ours.error):
+            return "meant", ""
         return ("lacking" if _LACKING.search(ours.error) else "refused"), f"{', '.join(given)} ran it: {ours.error}"
     if not given:
         why = "; ".join(f"{name}: {r.error[:200]}" for name, r in judges.items())
         refusing = [name for name, r in judges.items() if not missing(r) and heard(case, name)]
         asked = ["onnxruntime"] if case.domain == contrib_makers.DOMAIN else list(judges)  # the reference has none of those
-        return ("accepted" if all(name in refusing for name in asked) else "unjudged"), why
+        if not all(name in refusing for name in asked):
+            return "unjudged", why
+        return ("meant" if meant(case, TAKEN, judges["onnxruntime"].error) else "accepted"), why
     # The reference is free in the widths of floats that it returns.
     against = {name: compared(case, ours.outputs, outputs, name) for name, outputs in given.items()}
     if against.get("onnxruntime") and only_cut(case, ours.outputs, given["onnxruntime"]):
