@@ -3,6 +3,7 @@
 
 #include <nanobind/stl/tuple.h>
 
+#include "core/fault.h"
 #include "datum.h"
 #include "session/initializer_locations.h"
 #include "session/model.h"
@@ -22,13 +23,7 @@ SessionOptions with_warnings(const PySessionOptions& options) {
 namespace {
 
 // ONNX Runtime wants all inputs even where the wanted outputs do not need them, apart from optional ones.
-void check_complete(const PySession& self, const nb::dict& feeds, const std::set<std::string>& apart) {
-  // Where values inside the graph are fed, the library finds out what else is needed.
-  for (nb::handle key : feeds.keys()) {
-    const std::string name = string_from_python(key);
-    auto has_name = [&](const ValueInfo& info) { return info.name == name; };
-    if (!self.types.contains(name) && std::none_of(self.outputs.begin(), self.outputs.end(), has_name)) return;
-  }
+void expect_all_inputs(const PySession& self, const nb::dict& feeds, const std::set<std::string>& apart) {
   std::string missing;
   for (const ValueInfo& info : self.inputs)
     if (!apart.contains(info.name) && !feeds.contains(info.name.c_str()) && info.type.compare(0, 8, "optional") != 0)
@@ -37,6 +32,26 @@ void check_complete(const PySession& self, const nb::dict& feeds, const std::set
   std::string given;
   for (nb::handle name : feeds.keys()) given += (given.empty() ? "" : ", ") + nb::cast<std::string>(nb::repr(name));
   throw nb::value_error(("Required inputs ([" + missing + "]) are missing from input feed ([" + given + "]).").c_str());
+}
+
+// Where values inside the graph are fed, the library finds out what else is needed.
+void check_complete(const PySession& self, const nb::dict& feeds, const std::set<std::string>& apart) {
+  for (nb::handle key : feeds.keys()) {
+    const std::string name = string_from_python(key);
+    auto has_name = [&](const ValueInfo& info) { return info.name == name; };
+    if (!self.types.contains(name) && std::none_of(self.outputs.begin(), self.outputs.end(), has_name)) return;
+  }
+  expect_all_inputs(self, feeds, apart);
+}
+
+// As ONNX Runtime: without a profile, and behind its end, nothing is written.
+std::string end_profiling(PySession& self) {
+  try {
+    return self.session.end_profiling();
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::invalid_argument) throw;
+    return {};
+  }
 }
 
 }  // namespace
@@ -85,17 +100,23 @@ std::set<std::string> names_in_adapters(const RunOptions* options) {
 
 namespace {
 
-std::vector<Datum> run(const PySession& self, const std::optional<std::vector<std::string>>& outputs,
+std::vector<Datum> run(const PySession& self, const std::optional<std::vector<std::string>>& outputs, const nb::dict& given,
                        const std::map<std::string, Datum>& feeds, const PyRunOptions* options) {
-  nb::gil_scoped_release release;
-  return self.session.run(feeds, outputs ? std::span<const std::string>(*outputs) : std::span<const std::string>(), options);
+  try {
+    nb::gil_scoped_release release;
+    return self.session.run(feeds, outputs ? std::span<const std::string>(*outputs) : std::span<const std::string>(), options);
+  } catch (const Fault& fault) {
+    if (fault.kind() == Fault::Kind::unknown_input)
+      expect_all_inputs(self, given, names_in_adapters(options));  // ONNX Runtime looks for missing ones first
+    throw;
+  }
 }
 
 nb::list run_on_objects(const PySession& self, const std::optional<std::vector<std::string>>& outputs, const nb::dict& feeds,
                         const PyRunOptions* options) {
   BufferScope scope;
   std::map<std::string, Datum> made = feeds_from_python(self, feeds, &scope, names_in_adapters(options));
-  std::vector<Datum> results = run(self, outputs, made, options);
+  std::vector<Datum> results = run(self, outputs, feeds, made, options);
   made.clear();
   nb::list list;
   for (Datum& result : results) list.append(output_to_python(std::move(result)));
@@ -106,7 +127,7 @@ nb::list run_on_objects(const PySession& self, const std::optional<std::vector<s
 nb::list run_on_values(const PySession& self, const nb::dict& feeds, const std::optional<std::vector<std::string>>& outputs,
                        const PyRunOptions* options) {
   std::map<std::string, Datum> made = feeds_from_python(self, feeds, nullptr, names_in_adapters(options));
-  std::vector<Datum> results = run(self, outputs, made, options);
+  std::vector<Datum> results = run(self, outputs, feeds, made, options);
   made.clear();
   nb::list list;
   for (Datum& result : results) list.append(nb::cast(OrtValue{detach(std::move(result))}));
@@ -222,7 +243,7 @@ void register_session(nb::module_& module) {
           "set_memory_limit", [](const PySession& self, size_t limit_bytes) { self.session.set_memory_limit(limit_bytes); },
           nb::arg("limit_bytes"), "For later runs at once, for those under way at their next node.")
       .def("memory", [](const PySession& self) { return self.session.memory(); })
-      .def("end_profiling", [](PySession& self) { return self.session.end_profiling(); })
+      .def("end_profiling", end_profiling)
       .def("get_profiling_start_time_ns", [](const PySession& self) { return self.session.profiling_start_ns(); });
 }
 

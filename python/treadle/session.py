@@ -249,9 +249,6 @@ class Session:
         try:
             return self._sess.run(names, feeds, run_options)
         except InvalidArgument as error:
-            missing = [info.name for info in self._inputs_meta if info.name not in feeds and not info.type.startswith("optional")]
-            if missing and "Invalid input name" in str(error):  # as ONNX Runtime, which looks for missing ones first
-                raise ValueError(f"Required inputs ({missing}) are missing from input feed ({list(feeds)}).") from None
             hint = dtype_hint(feeds, self._inputs_meta)
             if not hint:
                 raise
@@ -301,7 +298,7 @@ class Session:
 
     def end_profiling(self) -> str:
         """Writes the profile so far, in ONNX Runtime's format; returns its path, or "" without profiling."""
-        return self._sess.end_profiling() if self._sess_options.enable_profiling else ""
+        return self._sess.end_profiling()
 
     def node_counters(self) -> list[NodeCounter]:
         """How often each node has run and how long it took, in all runs since the session was made. Needs `SessionOptions.node_counters`."""

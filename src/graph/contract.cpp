@@ -7,13 +7,20 @@
 #include <utility>
 #include <variant>
 
+#include "core/fault.h"
 #include "graph/custom_ops.h"
 #include "treadle/error.h"
 
 namespace treadle {
 namespace {
 
-[[noreturn]] void fail(std::string text, ErrorCode code = ErrorCode::invalid_model) { throw Error(code, std::move(text)); }
+[[noreturn]] void fail(std::string text, ErrorCode code = ErrorCode::invalid_model) {
+  throw Fault(Fault::Kind::schema, code, std::move(text));
+}
+
+[[noreturn]] void fail_type(std::string text, ErrorCode code = ErrorCode::invalid_model) {
+  throw Fault(Fault::Kind::operand_type, code, std::move(text));
+}
 
 bool is_variadic(const std::vector<Port>& ports) { return !ports.empty() && ports.back().presence == Presence::variadic; }
 
@@ -50,7 +57,7 @@ void check_type(const Port& port, const Type& type, std::string_view what, Error
     expected += " or more";
   else if (port.ranks.most > port.ranks.least)
     expected += fmt::format(" to {}", port.ranks.most);
-  fail(fmt::format("the {} {} is {}; {} axes expected", what, port.name, to_string(type), expected), code);
+  fail_type(fmt::format("the {} {} is {}; {} axes expected", what, port.name, to_string(type), expected), code);
 }
 
 // The integers of an attribute that is one or has a list of them.
@@ -142,9 +149,9 @@ void check_types(const OpDef& op, size_t count, TypeAt type_at, ErrorCode code) 
     if (!decides) decides = first_of_list, other = &port;
     if (!decides && i >= last) first_of_list = type;
     if (decides && decides->dtype != type->dtype)
-      fail(fmt::format("the inputs {} and {} must have one type, they are {} and {}", other->name, port.name, name_of(decides->dtype),
-                       name_of(type->dtype)),
-           code);
+      fail_type(fmt::format("the inputs {} and {} must have one type, they are {} and {}", other->name, port.name, name_of(decides->dtype),
+                            name_of(type->dtype)),
+                code);
   }
 }
 
@@ -171,8 +178,8 @@ void check_output_type(const Graph& graph, const Node& node, size_t output, cons
     if (other.type_name != port.type_name || other.presence == Presence::variadic || !node.has_input(i)) continue;
     const Type& given = graph.type(node.inputs[i]);
     if (given.is_tensor() && given.dtype != DType::undefined && given.dtype != type.dtype)
-      fail(fmt::format("the output {} and the input {} must have one type, they are {} and {}", port.name, other.name, name_of(type.dtype),
-                       name_of(given.dtype)));
+      fail_type(fmt::format("the output {} and the input {} must have one type, they are {} and {}", port.name, other.name,
+                            name_of(type.dtype), name_of(given.dtype)));
   }
 }
 

@@ -36,12 +36,12 @@ fs::path ExternalFiles::resolve(const Place& place, const std::string& location)
     place.fail(ErrorCode::not_found, "External file: " + location + " not found from the table user provided, which has " + given);
   }
   if (folder_.empty())
-    place.fail("the data is in the external file " + in_quotes(location) + ", but no folder was given in which to look for it");
+    place.fail_outside("the data is in the external file " + in_quotes(location) + ", but no folder was given in which to look for it");
   if (location.empty() || location.find('\0') != std::string::npos)
-    place.fail("the location " + in_quotes(location) + " of external data is not a file name");
+    place.fail_outside("the location " + in_quotes(location) + " of external data is not a file name");
   fs::path relative(location);
   if (relative.is_absolute() || std::find(relative.begin(), relative.end(), "..") != relative.end())
-    place.fail("the location " + in_quotes(location) + " of external data must be a relative path inside the model's folder");
+    place.fail_outside("the location " + in_quotes(location) + " of external data must be a relative path inside the model's folder");
   std::error_code failure;
   fs::path found = fs::canonical(folder_ / relative, failure);
   if (failure)
@@ -50,7 +50,8 @@ fs::path ExternalFiles::resolve(const Place& place, const std::string& location)
   fs::path root = fs::canonical(folder_, failure);
   bool inside = !failure && is_inside(found, root);
   for (const fs::path& folder : allowed_) inside = inside || is_inside(found, folder);
-  if (!inside) place.fail("the location " + in_quotes(location) + " of external data leaves the model's folder through a symbolic link");
+  if (!inside)
+    place.fail_outside("the location " + in_quotes(location) + " of external data leaves the model's folder through a symbolic link");
   return found;
 }
 
@@ -73,8 +74,8 @@ void ExternalFiles::verify(const Place& place, const std::string& location, File
   if (expected.size() != kDigits || expected.find_first_not_of("0123456789abcdef") != std::string::npos) return;
   if (file.digest.empty()) file.digest = sha1({file.storage->data(), file.storage->size_bytes()});
   if (file.digest != expected)
-    place.fail("the external file " + in_quotes(location) + " is damaged or another one: its SHA-1 is " + file.digest +
-               ", the model says " + expected);
+    place.fail_outside("the external file " + in_quotes(location) + " is damaged or another one: its SHA-1 is " + file.digest +
+                       ", the model says " + expected);
 }
 
 }  // namespace treadle::onnx

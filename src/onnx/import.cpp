@@ -14,6 +14,7 @@
 
 #include "core/boolean_bytes.h"
 #include "core/checked.h"
+#include "core/fault.h"
 #include "core/logging.h"
 #include "graph/contract.h"
 #include "graph/custom_ops.h"
@@ -275,7 +276,9 @@ class Importer {
   ValueId resolve_input(Scope& scope, const NodeDef& def, const std::string& name) {
     if (name.empty()) return kNoValue;
     std::optional<ValueId> id = resolve(scope, name);
-    if (!id) fail(fmt::format("the {} reads \"{}\", which nothing makes", describe_def(def), name));
+    if (!id)
+      throw Fault(Fault::Kind::unmade_value, ErrorCode::invalid_model,
+                  fmt::format("the {} reads \"{}\", which nothing makes", describe_def(def), name));
     return *id;
   }
 

@@ -162,15 +162,15 @@ bool are_booleans(std::string_view bytes) {
 
 Tensor read_external(ParseContext& context, const TensorDef& tensor, size_t needed) {
   const ExternalDataDef& external = tensor.external;
-  if (tensor.dtype == DType::string) context.place.fail("strings cannot be external data");
+  if (tensor.dtype == DType::string) context.place.fail_outside("strings cannot be external data");
   if (external.length && *external.length != needed)
-    context.place.fail("the external data is said to be " + std::to_string(*external.length) + " bytes long, " +
-                       std::string(short_name_of(tensor.dtype)) + to_string(tensor.shape) + " needs " + std::to_string(needed));
+    context.place.fail_outside("the external data is said to be " + std::to_string(*external.length) + " bytes long, " +
+                               std::string(short_name_of(tensor.dtype)) + to_string(tensor.shape) + " needs " + std::to_string(needed));
   ExternalFiles::File& file = context.external.open(context.place, external.location);
   size_t size = file.storage->size_bytes();
   if (external.offset > size || needed > size - external.offset)
-    context.place.fail("needs " + std::to_string(needed) + " bytes at " + std::to_string(external.offset) + " of the external file " +
-                       in_quotes(external.location) + ", which has " + std::to_string(size));
+    context.place.fail_outside("needs " + std::to_string(needed) + " bytes at " + std::to_string(external.offset) +
+                               " of the external file " + in_quotes(external.location) + ", which has " + std::to_string(size));
   ExternalFiles::verify(context.place, external.location, file, external.checksum);
   if (file.copied_bytes / kMaxCopiesOfFile > size)
     context.place.fail(ErrorCode::resource_exhausted, "the external file " + in_quotes(external.location) + " of " + std::to_string(size) +

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "core/fault.h"
 #include "core/utf8.h"
 #include "treadle/out_of_memory.h"
 
@@ -39,6 +40,12 @@ void Place::fail_for_memory() const {
   throw error;
 }
 void Place::fail(ErrorCode code, const std::string& message) const { throw Error(code, message).add_context("reading " + text()); }
+
+void Place::fail_outside(const std::string& message) const {
+  Fault fault(Fault::Kind::external_data, ErrorCode::invalid_model, message);
+  fault.add_context("reading " + text());
+  throw fault;
+}
 
 namespace {
 

@@ -43,6 +43,8 @@ class Place {
   [[noreturn]] void fail(ErrorCode code, const std::string& message) const;
   [[noreturn]] void fail_for_memory() const;
   [[noreturn]] void fail(const std::string& message) const { fail(ErrorCode::invalid_model, message); }
+  /// Of a file beside the model.
+  [[noreturn]] void fail_outside(const std::string& message) const;
 
  private:
   static constexpr size_t kNoIndex = SIZE_MAX;

@@ -45,9 +45,8 @@ Model timed_model(std::string path, bool as_read, const Read& read) {
 
 }  // namespace
 
-Model make_model(onnx::ModelDef def, std::string path, bool as_read, const LoadPhases& load) {
-  auto impl = std::make_shared<Model::Impl>();
-  ModelMetadata& metadata = impl->metadata;
+ModelMetadata metadata_of(const onnx::ModelDef& def) {
+  ModelMetadata metadata;
   metadata.producer_name = def.producer_name;
   metadata.producer_version = def.producer_version;
   metadata.graph_name = def.graph.name;
@@ -58,6 +57,12 @@ Model make_model(onnx::ModelDef def, std::string path, bool as_read, const LoadP
   metadata.ir_version = def.ir_version;
   for (const auto& opset : def.opset_imports) metadata.opsets[opset.domain] = static_cast<int>(opset.version);
   for (const auto& [key, value] : def.metadata_props) metadata.custom[key] = value;
+  return metadata;
+}
+
+Model make_model(onnx::ModelDef def, std::string path, bool as_read, const LoadPhases& load) {
+  auto impl = std::make_shared<Model::Impl>();
+  impl->metadata = metadata_of(def);
   std::unordered_set<std::string> initialized;
   for (const auto& tensor : def.graph.initializers) initialized.insert(tensor.name);
   for (const auto& tensor : def.graph.sparse_initializers) initialized.insert(tensor.values.name);

@@ -32,6 +32,9 @@ struct Model::Impl {
   std::unique_ptr<Graph> import() const;
 };
 
+/// What the model says of itself.
+ModelMetadata metadata_of(const onnx::ModelDef& def);
+
 /// @param path     of the file it comes from; may be empty.
 /// @param as_read, load  as Model::Impl
 Model make_model(onnx::ModelDef def, std::string path, bool as_read = false, const LoadPhases& load = {});

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "core/fault.h"
 #include "core/nearest.h"
 #include "core/pattern.h"
 #include "session/options.h"
@@ -50,7 +51,7 @@ std::vector<std::string> values_of(const Executable& executable) {
 }  // namespace
 
 void throw_no_input(std::string_view name, std::span<const std::string> inputs) {
-  throw Error(ErrorCode::invalid_argument,
+  throw Fault(Fault::Kind::unknown_input, ErrorCode::invalid_argument,
               fmt::format("Invalid input name: {}: there is no input \"{}\"; the inputs are: {}", name, name, fmt::join(inputs, ", ")));
 }
 

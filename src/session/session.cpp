@@ -8,6 +8,7 @@
 
 #include "core/boolean_bytes.h"
 #include "core/checked.h"
+#include "core/fault.h"
 #include "exec/memory/out_of_memory.h"
 #include "exec/program/describe.h"
 #include "exec/run/frame.h"
@@ -110,6 +111,17 @@ size_t weight_bytes(const Graph& graph, std::set<const void*>& seen) {
   return bytes;
 }
 
+// A session says what its model declares: a dtype that no run gives would mislead who makes room for it.
+void check_declared_outputs(const Graph& graph) {
+  for (size_t i = 0; i < std::min(graph.outputs.size(), graph.declared_outputs.size()); ++i) {
+    const Type &declared = graph.declared_outputs[i], &made = graph.type(graph.outputs[i]);
+    if (declared.is_tensor() && made.is_tensor() && declared.dtype != DType::undefined && made.dtype != DType::undefined &&
+        declared.dtype != made.dtype)
+      throw Fault(Fault::Kind::operand_type, ErrorCode::invalid_model,
+                  fmt::format("the output \"{}\" is declared {}, but is {}", graph.output_names[i], to_string(declared), to_string(made)));
+  }
+}
+
 }  // namespace
 
 std::unique_ptr<Graph> Session::Impl::prepare(const std::function<void(Graph&)>& edit, bool own_symbols) const {
@@ -139,8 +151,10 @@ std::unique_ptr<Graph> Session::Impl::prepare(const std::function<void(Graph&)>&
     if (error.code() != ErrorCode::not_implemented) throw;
     // Not the first thing that is missing, but all of them.
     std::vector<std::string> lines = find_unsupported(model.impl());
-    throw Error(ErrorCode::not_implemented, lines.size() < 2 ? error.what() : fmt::format("{}", fmt::join(lines, "\n")));
+    if (lines.size() < 2) throw;
+    throw Error(ErrorCode::not_implemented, fmt::format("{}", fmt::join(lines, "\n")));
   }
+  check_declared_outputs(*graph);
   return graph;
 }
 
