@@ -154,7 +154,6 @@ struct OrtThreadingOptions {
 
 struct OrtArenaCfg {
   std::map<std::string, size_t> settings;
-  bool valid = true;
 };
 
 struct OrtKeyValuePairs {
@@ -182,9 +181,8 @@ struct OrtEpAssignedNode {
   std::string name, domain, op_type;
 };
 struct OrtEpAssignedSubgraph {
-  std::vector<OrtEpAssignedNode> nodes;
-  std::vector<const OrtEpAssignedNode*> pointers;
-  const OrtEpAssignedSubgraph* self = this;  // a session's list of one
+  OrtEpAssignedNode node;
+  const OrtEpAssignedNode* pointer = &node;  // a list of one
 };
 struct OrtEpDevice {
   OrtHardwareDevice hardware;
@@ -230,7 +228,7 @@ struct OrtSessionOptions {
 
 struct OrtRunOptions : treadle::ort::Kept<OrtRunOptions> {
   treadle::RunOptions options;
-  std::string profile_file_prefix;  // empty: no profile
+  std::optional<std::string> profile_file_prefix;  // nothing: no profile
   int log_severity_level = -1, log_verbosity_level = 0;
 };
 
@@ -257,6 +255,7 @@ struct OrtValue {
   std::shared_ptr<treadle::SparseTensor> filled;  // a sparse tensor that the client is still making
   OrtMemoryInfo memory;
   treadle::Tensor blocks;  // the indices of a sparse tensor of blocks; undefined: it is none
+  bool populated = false;  // `filled` has its elements
 };
 
 namespace treadle::onnx {
@@ -267,9 +266,12 @@ struct OrtSession {
   std::vector<treadle::ValueInfo> inputs, outputs, overridable;
   std::shared_ptr<treadle::onnx::ModelDef> editing;  // of a model editor's session, until it is finalised
   std::shared_ptr<const OrtSessionOptions> editing_options;
-  std::unique_ptr<OrtEpAssignedSubgraph> assigned;  // with session.record_ep_graph_assignment_info
-  bool cpu_mem_arena = true;                        // as its options say
-  std::shared_ptr<OrtAllocator> allocator;          // the environment's that it uses; null: none, or one of ours
+  // With session.record_ep_graph_assignment_info: for each node one.
+  std::vector<std::unique_ptr<OrtEpAssignedSubgraph>> assigned;
+  std::vector<const OrtEpAssignedSubgraph*> assigned_pointers;
+  bool tells_assignment = false;
+  bool cpu_mem_arena = true;                // as its options say
+  std::shared_ptr<OrtAllocator> allocator;  // the environment's that it uses; null: none, or one of ours
 
   // Runs on threads of their own, up to the ends of their callbacks. A release waits for them; one out of a callback leaves the end to it.
   std::mutex mutex;
@@ -282,9 +284,11 @@ struct OrtSession {
 };
 
 struct OrtIoBinding {
-  explicit OrtIoBinding(const OrtSession& owner) : binding(owner.running()) {}
+  explicit OrtIoBinding(const OrtSession& owner) : of(&owner.running()), binding(*of) {}
+  const treadle::Session* of;
   treadle::IoBinding binding;
-  std::map<std::string, bool> has_memory;  // outputs: the client's
+  std::map<std::string, treadle::Datum> inputs;
+  std::map<std::string, treadle::Datum> outputs;  // the client's memory; undefined: the last run's, or nothing yet
 };
 
 struct OrtModelMetadata {
@@ -376,6 +380,10 @@ const OrtEpDevice& cpu_device();
 
 /// Those of a client that gives none.
 const OrtSessionOptions& default_session_options();
+/// Of a config entry that stands for a setting. @return false if it stands for none. @throws Error for what the setting cannot be
+bool set_by_entry(OrtSessionOptions& options, const std::string& key, const std::string& value);
+/// Of an execution provider. @throws Error(invalid_argument) for a null or empty one
+void check_provider_options(const char* const* keys, const char* const* values, size_t count);
 /// Whether there is such a GraphOptimizationLevel.
 bool is_level(int64_t level);
 /// With ORT_LOAD_CONFIG_FROM_MODEL=1: what the model's metadata says of the session. @throws StatusError for what it says wrongly
@@ -383,12 +391,19 @@ void apply_model_config(const ModelMetadata& metadata, SessionOptions& options);
 
 /// @throws what ONNX Runtime's status is for bytes that are no model: StatusError, or the error itself
 [[noreturn]] void refuse_model(const Error& error);
+/// Of a model that makes no session. @throws as refuse_model()
+[[noreturn]] void refuse_graph(const Error& error, const Model& model);
+/// @throws StatusError, Error(invalid_argument) if there is no file, or nothing in it
+void check_model_file(const std::string& path);
+/// Below 0: the environment's. @throws StatusError for a level that there is not
+void check_severity(int level, const char* option);
 /// Makes the session and says what its model has. @throws Error, StatusError
 void begin_session(OrtSession& session, const OrtEnv& environment, const OrtSessionOptions& options, const Model& model);
 
 /// Outputs that the client has memory for are written there; the others, null in `outputs`, are made.
+/// @param memory  of what is made; null: ours
 void run_into(const Session& session, const std::map<std::string, Datum>& feeds, const std::vector<std::string>& names, OrtValue** outputs,
-              const RunOptions* options);
+              const RunOptions* options, const OrtMemoryInfo* memory = nullptr);
 
 /// Runs `body` with a profile of this run alone, if its options ask for one.
 void profiled(const Session& session, const OrtRunOptions* options, const std::function<void()>& body);

@@ -5,6 +5,17 @@
 
 namespace treadle::ort {
 
+namespace {
+
+void run_bound(const Session& session, OrtIoBinding& to, IoBinding& binding, const RunOptions* options) {
+  session.run(binding, options);
+  const std::vector<std::string> names = binding.output_names();
+  const std::vector<Datum> values = binding.outputs();
+  for (size_t i = 0; i < names.size(); ++i) to.outputs.insert_or_assign(names[i], values[i]);
+}
+
+}  // namespace
+
 void add_bindings(OrtApi& table) {
   table.CreateIoBinding = [](OrtSession* session, OrtIoBinding** out) {
     return guarded([&] { required(out, "out") = new OrtIoBinding(required(session, "session")); });
@@ -14,8 +25,10 @@ void add_bindings(OrtApi& table) {
     return guarded([&] {
       OrtIoBinding& bound = required(binding, "binding_ptr");
       const Datum& datum = required(value, "val_ptr").datum;
+      chars_of(name, "name");
       try {
-        bound.binding.bind_input(chars_of(name, "name"), datum);
+        bound.binding.bind_input(name, datum);
+        bound.inputs.insert_or_assign(name, datum);
       } catch (const Error& error) {
         throw StatusError(ORT_FAIL, std::string("Failed to find input name in the mapping: ") + name + ": " + error.what());
       }
@@ -23,21 +36,25 @@ void add_bindings(OrtApi& table) {
   };
   table.BindOutput = [](OrtIoBinding* binding, const char* name, const OrtValue* value) {
     return guarded([&] {
-      required(binding, "binding_ptr").binding.bind_output(chars_of(name, "name"), required(value, "val_ptr").datum.tensor());
-      binding->has_memory[name] = true;
+      const Tensor& tensor = required(value, "val_ptr").datum.tensor();
+      required(binding, "binding_ptr").binding.bind_output(chars_of(name, "name"), tensor);
+      binding->outputs.insert_or_assign(name, tensor);
     });
   };
   table.BindOutputToDevice = [](OrtIoBinding* binding, const char* name, const OrtMemoryInfo* info) {
     return guarded([&] {
       expect_cpu(required(info, "mem_info_ptr"));
       required(binding, "binding_ptr").binding.bind_output(chars_of(name, "name"));
-      binding->has_memory[name] = false;
+      binding->outputs.insert_or_assign(name, Datum());
     });
   };
-  table.ClearBoundInputs = [](OrtIoBinding* binding) { binding->binding.clear_inputs(); };
+  table.ClearBoundInputs = [](OrtIoBinding* binding) {
+    binding->binding.clear_inputs();
+    binding->inputs.clear();
+  };
   table.ClearBoundOutputs = [](OrtIoBinding* binding) {
     binding->binding.clear_outputs();
-    binding->has_memory.clear();
+    binding->outputs.clear();
   };
   // Nothing runs ahead: a run has ended when it returns.
   table.SynchronizeBoundInputs = table.SynchronizeBoundOutputs = [](OrtIoBinding*) -> OrtStatus* { return nullptr; };
@@ -58,22 +75,30 @@ void add_bindings(OrtApi& table) {
   };
   table.GetBoundOutputValues = [](const OrtIoBinding* binding, OrtAllocator* allocator, OrtValue*** values, size_t* count) {
     return guarded([&] {
-      const std::vector<Datum> outputs = required(binding, "binding_ptr").binding.outputs();
-      const std::vector<std::string> names = binding->binding.output_names();
-      required(count, "output_count") = outputs.size();
+      const std::vector<std::string> names = required(binding, "binding_ptr").binding.output_names();
+      required(count, "output_count") = names.size();
       required(values, "output") = nullptr;
-      if (outputs.empty()) return;
-      auto** made = static_cast<OrtValue**>(allocate(allocator, outputs.size() * sizeof(OrtValue*)));
-      for (size_t i = 0; i < outputs.size(); ++i) made[i] = new_value(outputs[i]);
+      if (names.empty()) return;
+      auto** made = static_cast<OrtValue**>(allocate(allocator, names.size() * sizeof(OrtValue*)));
+      for (size_t i = 0; i < names.size(); ++i) made[i] = new_value(binding->outputs.at(names[i]));
       *values = made;
     });
   };
   table.RunWithBinding = [](OrtSession* session, const OrtRunOptions* options, const OrtIoBinding* binding) {
     return guarded([&] {
       const Session& running = required(session, "session").running();
-      auto& bound = const_cast<OrtIoBinding&>(required(binding, "binding_ptr")).binding;
-      if (bound.output_names().empty()) throw Error(ErrorCode::invalid_argument, "At least one output should be requested.");
-      profiled(running, options, [&] { running.run(bound, options != nullptr ? &options->options : nullptr); });
+      auto& given = const_cast<OrtIoBinding&>(required(binding, "binding_ptr"));
+      profiled(running, options, [&] {
+        if (given.outputs.empty()) throw Error(ErrorCode::invalid_argument, "At least one output should be requested.");
+        if (options != nullptr) check_severity(options->log_severity_level, "run_log_severity_level");
+        const RunOptions* with = options != nullptr ? &options->options : nullptr;
+        if (given.of == &running) return run_bound(running, given, given.binding, with);
+        IoBinding of_this(running);  // what is bound goes to any session
+        for (const auto& [name, value] : given.inputs) of_this.bind_input(name, value);
+        for (const auto& [name, value] : given.outputs)
+          of_this.bind_output(name, value.is_tensor() ? std::optional(value.tensor()) : std::nullopt);
+        run_bound(running, given, of_this, with);
+      });
     });
   };
 }

@@ -144,7 +144,10 @@ void add_inputs(OrtCompileApi& table) {
     return guarded([&] {
       Options& given = required(options, "options");
       given.input_path = filled(path, "Invalid input model: path string is empty");
-      given.load = [file = given.input_path] { return readable([&] { return Model::load(file); }); };
+      given.load = [file = given.input_path] {
+        check_model_file(file);
+        return readable([&] { return Model::load(file); });
+      };
     });
   };
   table.ModelCompilationOptions_SetInputModelFromBuffer = [](Options* options, const void* data, size_t size) {
@@ -152,7 +155,7 @@ void add_inputs(OrtCompileApi& table) {
       if (data == nullptr) throw Error(ErrorCode::invalid_argument, "Invalid input model: data pointer is null");
       if (size == 0) throw Error(ErrorCode::invalid_argument, "Invalid input model: data size is 0");
       required(options, "options").load = [data, size] {
-        return readable([&] { return Model::from_bytes({static_cast<const std::byte*>(data), size}); });
+        return readable([&] { return read_model({static_cast<const std::byte*>(data), size}, ".", {}); });
       };
       options->input_path.clear();
     });
@@ -165,9 +168,16 @@ void add_inputs(OrtCompileApi& table) {
   };
 }
 
+// There is one output: the one that is named last.
+void goes_to_file(Options& options, std::string path) {
+  options.output_path = std::move(path);
+  options.buffer = nullptr;
+  options.write = nullptr;
+}
+
 void add_outputs(OrtCompileApi& table) {
   table.ModelCompilationOptions_SetOutputModelPath = [](Options* options, const char* path) {
-    return guarded([&] { required(options, "options").output_path = filled(path, "Invalid output model path: path is empty"); });
+    return guarded([&] { goes_to_file(required(options, "options"), filled(path, "Invalid output model path: path is empty")); });
   };
   table.ModelCompilationOptions_SetOutputModelExternalInitializersFile = [](Options* options, const char* path, size_t threshold_bytes) {
     return guarded([&] {
@@ -180,6 +190,7 @@ void add_outputs(OrtCompileApi& table) {
       Options& given = required(options, "options");
       if (allocator == nullptr)
         throw Error(ErrorCode::invalid_argument, "Invalid allocator for output model buffer: allocator pointer is null");
+      goes_to_file(given, {});
       given.allocator = allocator;
       given.buffer = &required(buffer, "output_model_buffer_ptr");
       given.buffer_size = &required(size, "output_model_buffer_size_ptr");
@@ -188,7 +199,8 @@ void add_outputs(OrtCompileApi& table) {
   table.ModelCompilationOptions_SetOutputModelWriteFunc = [](Options* options, OrtWriteBufferFunc write, void* state) {
     return guarded([&] {
       if (write == nullptr) throw Error(ErrorCode::invalid_argument, "OrtWriteBufferFunc function for output model is null");
-      required(options, "options").write = write;
+      goes_to_file(required(options, "options"), {});
+      options->write = write;
       options->write_state = state;
     });
   };
@@ -233,8 +245,12 @@ void add_compiler(OrtApi& table) {
     static const OrtCompileApi compiler = [] {
       OrtCompileApi made{};
       made.ReleaseModelCompilationOptions = [](Options* options) { delete options; };
-      made.CreateModelCompilationOptionsFromSessionOptions = [](const OrtEnv*, const OrtSessionOptions* session, Options** out) {
-        return guarded([&] { required(out, "out") = new Options{.session = required(session, "The session_options argument")}; });
+      made.CreateModelCompilationOptionsFromSessionOptions = [](const OrtEnv* environment, const OrtSessionOptions* session,
+                                                                Options** out) {
+        return guarded([&] {
+          required(environment, "The env argument"),
+              required(out, "out") = new Options{.session = required(session, "The session_options argument")};
+        });
       };
       made.CompileModel = [](const OrtEnv* environment, const Options* options) {
         return guarded([&] { compile(required(environment, "env"), required(options, "model_options")); });

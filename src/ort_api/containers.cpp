@@ -57,6 +57,8 @@ Datum map_of(const Tensor& keys, const Tensor& elements) {
 
 Datum make_map(const OrtValue* const* values, size_t count) {
   if (count != 2) refuse("For map type num_values MUST be 2, not " + std::to_string(count));
+  for (size_t i = 0; i < count; ++i)
+    if (!datum_of(values[i]).is_tensor()) refuse_kind(datum_of(values[i]), "a tensor");
   const Tensor &keys = datum_of(values[0]).tensor(), &elements = datum_of(values[1]).tensor();
   if (keys.shape().rank() > 1 || elements.shape().rank() > 1)
     refuse("Either the key tensor or the value tensor has NumDimensions > 1: " + describe(keys) + " and " + describe(elements));

@@ -3,6 +3,7 @@
 #include <functional>
 #include <set>
 
+#include "onnx/parse.h"
 #include "ort_api/api.h"
 #include "session/model.h"
 
@@ -57,11 +58,12 @@ void add_pairs(OrtApi& table) {
   table.CreateKeyValuePairs = [](OrtKeyValuePairs** out) { *out = new (std::nothrow) OrtKeyValuePairs(); };
   table.ReleaseKeyValuePairs = [](OrtKeyValuePairs* pairs) { delete pairs; };
   table.AddKeyValuePair = [](OrtKeyValuePairs* pairs, const char* key, const char* value) {
-    if (key == nullptr || *key == '\0' || value == nullptr) return;
+    if (pairs == nullptr || key == nullptr || *key == '\0' || value == nullptr) return;
     pairs->entries[key] = value;
     pairs->index();
   };
   table.RemoveKeyValuePair = [](OrtKeyValuePairs* pairs, const char* key) {
+    if (pairs == nullptr || key == nullptr) return;
     pairs->entries.erase(key);
     pairs->index();
   };
@@ -77,9 +79,10 @@ void add_pairs(OrtApi& table) {
 }
 
 // Of an execution provider's models: the CPU's are ONNX models, which any build of it runs.
-void compatibility_of(const Model& model, const char* provider, OrtAllocator* allocator, char** out) {
-  const std::map<std::string, std::string>& custom = model.metadata().custom;
-  const auto found = custom.find(std::string("ep_compatibility_info.") + chars_of(provider, "ep_type"));
+void compatibility_of(const onnx::ModelDef& model, const char* provider, OrtAllocator* allocator, char** out) {
+  const std::map<std::string, std::string> custom = metadata_of(model).custom;
+  const auto found = custom.find(std::string("ep_compatibility_info.") + provider);
+  required(allocator, "allocator");
   required(out, "compatibility_info") = found != custom.end() ? copy_text(allocator, found->second) : nullptr;
 }
 
@@ -93,12 +96,18 @@ void add_compatibility(OrtApi& table) {
     });
   };
   table.GetCompatibilityInfoFromModel = [](const char* path, const char* provider, OrtAllocator* allocator, char** out) {
-    return guarded([&] { compatibility_of(Model::load(chars_of(path, "model_path")), provider, allocator, out); });
+    return guarded([&] {
+      if (*chars_of(path, "model_path") == '\0' || *chars_of(provider, "ep_type") == '\0')
+        throw Error(ErrorCode::invalid_argument, "Invalid argument provided: the model's path or the provider's name is empty");
+      compatibility_of(onnx::parse_model_file(path, {.load_external = false}), provider, allocator, out);
+    });
   };
   table.GetCompatibilityInfoFromModelBytes = [](const void* data, size_t size, const char* provider, OrtAllocator* allocator, char** out) {
     return guarded([&] {
       const auto* bytes = &required(static_cast<const std::byte*>(data), "model_data");
-      compatibility_of(Model::from_bytes({bytes, size}), provider, allocator, out);
+      if (size == 0 || *chars_of(provider, "ep_type") == '\0')
+        throw Error(ErrorCode::invalid_argument, "Invalid argument provided: the model has no bytes, or the provider no name");
+      compatibility_of(onnx::parse_model_bytes({bytes, size}, nullptr, {}, {.load_external = false}), provider, allocator, out);
     });
   };
   table.GetHardwareDeviceEpIncompatibilityDetails = [](const OrtEnv*, const char* provider, const OrtHardwareDevice* device,
@@ -126,13 +135,13 @@ void add_compatibility(OrtApi& table) {
 void add_assignment(OrtApi& table) {
   table.Session_GetEpGraphAssignmentInfo = [](const OrtSession* session, const OrtEpAssignedSubgraph* const** out, size_t* count) {
     return guarded([&] {
-      const OrtEpAssignedSubgraph* assigned = required(session, "session").assigned.get();
-      if (assigned == nullptr)
+      const OrtSession& of = required(session, "session");
+      if (!of.tells_assignment)
         throw StatusError(ORT_FAIL,
                           "Session configuration entry 'session.record_ep_graph_assignment_info' must be set to \"1\" to retrieve EP "
                           "graph assignment information.");
-      required(out, "ep_subgraphs") = &assigned->self;
-      required(count, "num_ep_subgraphs") = 1;
+      required(out, "ep_subgraphs") = of.assigned_pointers.data();
+      required(count, "num_ep_subgraphs") = of.assigned_pointers.size();
     });
   };
   table.EpAssignedSubgraph_GetEpName = [](const OrtEpAssignedSubgraph*, const char** out) {
@@ -140,8 +149,8 @@ void add_assignment(OrtApi& table) {
   };
   table.EpAssignedSubgraph_GetNodes = [](const OrtEpAssignedSubgraph* assigned, const OrtEpAssignedNode* const** out, size_t* count) {
     return guarded([&] {
-      required(out, "ep_nodes") = required(assigned, "ep_subgraph").pointers.data();
-      required(count, "num_ep_nodes") = assigned->pointers.size();
+      required(out, "ep_nodes") = &required(assigned, "ep_subgraph").pointer;
+      required(count, "num_ep_nodes") = 1;
     });
   };
   table.EpAssignedNode_GetName = [](const OrtEpAssignedNode* node, const char** out) {
@@ -155,23 +164,31 @@ void add_assignment(OrtApi& table) {
   };
   // No provider of these keeps anything between runs, or has options that change while it runs.
   table.SessionReleaseCapturedGraph = [](OrtSession* session, int) { return guarded([&] { required(session, "session"); }); };
-  table.SetEpDynamicOptions = [](OrtSession* session, const char* const*, const char* const*, size_t) {
-    return guarded([&] { required(session, "session"); });
+  table.SetEpDynamicOptions = [](OrtSession* session, const char* const*, const char* const*, size_t count) {
+    return guarded([&] {
+      if (count == 0) throw Error(ErrorCode::invalid_argument, "no inputs were passed");
+      required(session, "session").running();
+    });
   };
+}
+
+const OrtSession& ready(const OrtSession* session) {
+  if (!required(session, "session").session) throw Error(ErrorCode::invalid_argument, "Session has not been initialized.");
+  return *session;
 }
 
 // Where a session wants its inputs, and leaves its outputs.
 void add_places(OrtApi& table) {
   table.SessionGetMemoryInfoForInputs = [](const OrtSession* session, const OrtMemoryInfo** infos, size_t room) {
     return guarded([&] {
-      const size_t count = required(session, "session").inputs.size();
+      const size_t count = ready(session).inputs.size();
       check_room("inputs", count, room);
       std::fill_n(infos, count, &memory_of(*session));
     });
   };
   table.SessionGetMemoryInfoForOutputs = [](const OrtSession* session, const OrtMemoryInfo** infos, size_t room) {
     return guarded([&] {
-      const size_t count = required(session, "session").outputs.size();
+      const size_t count = ready(session).outputs.size();
       check_room("outputs", count, room);
       std::fill_n(infos, count, &memory_of(*session));
     });
@@ -179,7 +196,7 @@ void add_places(OrtApi& table) {
   // An input that no node reads is on none.
   table.SessionGetEpDeviceForInputs = [](const OrtSession* session, const OrtEpDevice** devices, size_t room) {
     return guarded([&] {
-      const std::vector<ValueInfo>& inputs = required(session, "session").inputs;
+      const std::vector<ValueInfo>& inputs = ready(session).inputs;
       check_room("inputs", inputs.size(), room);
       const std::set<std::string> read = read_values(*session);
       for (size_t i = 0; i < room; ++i) devices[i] = i < inputs.size() && read.contains(inputs[i].name) ? &cpu_device() : nullptr;
@@ -187,7 +204,7 @@ void add_places(OrtApi& table) {
   };
   table.SessionGetEpDeviceForOutputs = [](const OrtSession* session, const OrtEpDevice** devices, size_t room) {
     return guarded([&] {
-      const size_t count = required(session, "session").outputs.size();
+      const size_t count = ready(session).outputs.size();
       check_room("outputs", count, room);
       for (size_t i = 0; i < room; ++i) devices[i] = i < count ? &cpu_device() : nullptr;
     });
@@ -231,9 +248,18 @@ void add_devices(OrtApi& table) {
       required(count, "num_ep_devices") = 1;
     });
   };
-  table.SessionOptionsAppendExecutionProvider_V2 = [](OrtSessionOptions*, OrtEnv*, const OrtEpDevice* const*, size_t, const char* const*,
-                                                      const char* const*,
-                                                      size_t) -> OrtStatus* { return nullptr; };  // the CPU is all there is
+  table.SessionOptionsAppendExecutionProvider_V2 = [](OrtSessionOptions* options, OrtEnv*, const OrtEpDevice* const* devices, size_t count,
+                                                      const char* const*, const char* const*, size_t) {
+    return guarded([&] {
+      required(options, "session_options");
+      if (count == 0 || devices == nullptr) throw Error(ErrorCode::invalid_argument, "Must provide one or more OrtEpDevice instances.");
+      for (size_t i = 0; i < count; ++i) required(devices[i], "a device");  // the CPU: there is no other
+    });
+  };
+  table.UnregisterExecutionProviderLibrary = [](OrtEnv*, const char* name) {
+    return make_status(ORT_FAIL,
+                       ("Execution provider library: " + std::string(name != nullptr ? name : "") + " was not registered.").c_str());
+  };
   table.SessionOptionsSetEpSelectionPolicyDelegate = [](OrtSessionOptions* options, EpSelectionDelegate delegate, void* state) {
     return guarded([&] {
       required(options, "session_options").select_devices = delegate;
@@ -248,10 +274,16 @@ void add_devices(OrtApi& table) {
   table.EpDevice_Device = [](const OrtEpDevice* device) -> const OrtHardwareDevice* { return &device->hardware; };
   // Null as in ONNX Runtime: the CPU has no memory of its own beside the process's.
   table.EpDevice_MemoryInfo = [](const OrtEpDevice*, OrtDeviceMemoryType) -> const OrtMemoryInfo* { return nullptr; };
-  table.GetNumHardwareDevices = [](const OrtEnv*, size_t* count) { return guarded([&] { required(count, "num_devices") = 1; }); };
+  table.GetNumHardwareDevices = [](const OrtEnv* environment, size_t* count) {
+    return guarded([&] {
+      required(environment, "env");
+      required(count, "num_devices") = 1;
+    });
+  };
   table.GetHardwareDevices = [](const OrtEnv*, const OrtHardwareDevice** devices, size_t count) {
     return guarded([&] {
-      if (count > 0) *devices = &cpu_device().hardware;
+      check_room("hardware devices", 1, count);
+      required(devices, "devices") = &cpu_device().hardware;
     });
   };
   table.HardwareDevice_Type = [](const OrtHardwareDevice*) { return OrtHardwareDeviceType_CPU; };

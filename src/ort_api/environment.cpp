@@ -45,9 +45,8 @@ const OrtEnvCreationOptions& checked(const OrtEnvCreationOptions* options) {
 }
 
 // Below 1: as the library sees fit.
-OrtStatus* set_threads(int& to, int threads) {
-  to = std::max(threads, 0);
-  return nullptr;
+OrtStatus* set_threads(OrtThreadingOptions* options, int OrtThreadingOptions::*number, int threads) {
+  return guarded([&] { required(options, "OrtThreadingOptions").*number = std::max(threads, 0); });
 }
 
 }  // namespace
@@ -77,7 +76,7 @@ void add_environment(OrtApi& table) {
   table.EnableTelemetryEvents = table.DisableTelemetryEvents = [](const OrtEnv*) -> OrtStatus* { return nullptr; };
   table.SetLanguageProjection = [](const OrtEnv*, OrtLanguageProjection) -> OrtStatus* { return nullptr; };
   table.UpdateEnvWithCustomLogLevel = [](OrtEnv* environment, OrtLoggingLevel level) -> OrtStatus* {
-    environment->logger.level = level;
+    if (environment != nullptr) environment->logger.level = level;
     return nullptr;
   };
 
@@ -86,20 +85,20 @@ void add_environment(OrtApi& table) {
   };
   table.ReleaseThreadingOptions = [](OrtThreadingOptions* options) { delete options; };
   table.SetGlobalIntraOpNumThreads = [](OrtThreadingOptions* options, int threads) {
-    return set_threads(options->intra_op_num_threads, threads);
+    return set_threads(options, &OrtThreadingOptions::intra_op_num_threads, threads);
   };
   table.SetGlobalInterOpNumThreads = [](OrtThreadingOptions* options, int threads) {
-    return set_threads(options->inter_op_num_threads, threads);
+    return set_threads(options, &OrtThreadingOptions::inter_op_num_threads, threads);
   };
-  table.SetGlobalSpinControl = [](OrtThreadingOptions* options, int allow) -> OrtStatus* {
-    if (allow != 0 && allow != 1)
-      return make_status(ORT_INVALID_ARGUMENT, "Received invalid value for allow_spinning. Valid values are 0 or 1");
-    options->allow_spinning = allow != 0;
-    return nullptr;
+  table.SetGlobalSpinControl = [](OrtThreadingOptions* options, int allow) {
+    return guarded([&] {
+      if (allow != 0 && allow != 1)
+        throw Error(ErrorCode::invalid_argument, "Received invalid value for allow_spinning. Valid values are 0 or 1");
+      required(options, "OrtThreadingOptions").allow_spinning = allow != 0;
+    });
   };
-  table.SetGlobalDenormalAsZero = [](OrtThreadingOptions* options) -> OrtStatus* {
-    options->set_denormal_as_zero = true;
-    return nullptr;
+  table.SetGlobalDenormalAsZero = [](OrtThreadingOptions* options) {
+    return guarded([&] { required(options, "OrtThreadingOptions").set_denormal_as_zero = true; });
   };
 
   table.Logger_LogMessage = [](const OrtLogger* logger, OrtLoggingLevel severity, const char* message, const char* file, int line,

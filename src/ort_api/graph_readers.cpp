@@ -269,7 +269,8 @@ void add_parts(OrtApi& table) {
   };
   table.Graph_GetGraphView = [](const OrtGraph* graph, const OrtNode** nodes, size_t count, OrtGraph** out) {
     return guarded([&] {
-      if (count > 0) required(nodes, "nodes");
+      if (count == 0) throw Error(ErrorCode::invalid_argument, "'num_nodes' argument should be > 0");
+      required(nodes, "nodes");
       required(out, "dst_graph") = view(required(graph, "graph"), nodes, count).release();
     });
   };

@@ -126,12 +126,12 @@ OrtStatus* create(const OrtKernelInfo* info, const char* name, const char* domai
       constraints.push_back({chars_of(constraint_names[i], "a type constraint's name"), dtype_from(constraint_values[i])});
     const OpDef* op = find_op(made->node.domain, made->node.op_type);
     if (op == nullptr)
-      throw Error(ErrorCode::not_implemented,
-                  "there is no operator " + made->node.op_type + " in the domain \"" + made->node.domain + "\"");
+      throw StatusError(ORT_FAIL,
+                        "Kernel not found: there is no operator " + made->node.op_type + " in the domain \"" + made->node.domain + "\"");
     const int newest = newest_opset(made->node.domain);
     if (version < 1 || (newest > 0 && version > newest))
-      throw Error(ErrorCode::invalid_argument, "the operator " + made->node.op_type + " in version " + std::to_string(version) +
-                                                   "; the domain \"" + made->node.domain + "\" has 1 to " + std::to_string(newest));
+      throw StatusError(ORT_FAIL, "the operator " + made->node.op_type + " in version " + std::to_string(version) + "; the domain \"" +
+                                      made->node.domain + "\" has 1 to " + std::to_string(newest));
     // What the operator has not is of no meaning.
     std::erase_if(made->node.attributes, [&](const OrtOpAttr& given) {
       return std::none_of(op->attributes.begin(), op->attributes.end(),

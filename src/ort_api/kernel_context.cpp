@@ -13,9 +13,7 @@ const OrtLogger& silent_logger() {
 namespace {
 
 const OrtValue* input_at(OrtKernelContext& context, size_t index) {
-  if (index >= context.inputs.size())
-    throw Error(ErrorCode::invalid_argument, "input " + std::to_string(index) + " of " + std::to_string(context.inputs.size()));
-  if (!context.call.node->has_input(index)) return nullptr;
+  if (index >= context.inputs.size() || !context.call.node->has_input(index)) return nullptr;  // as one that is left out
   std::unique_ptr<OrtValue>& value = context.inputs[index];
   if (!value) {
     const Datum& datum = context.call.operands().borrowed_input(static_cast<int>(index));
@@ -25,9 +23,9 @@ const OrtValue* input_at(OrtKernelContext& context, size_t index) {
 }
 
 OrtValue* output_at(OrtKernelContext& context, size_t index, const int64_t* dims, size_t rank) {
-  if (index >= context.outputs.size())
-    throw Error(ErrorCode::invalid_argument, "output " + std::to_string(index) + " of " + std::to_string(context.outputs.size()));
-  if (!context.call.node->has_output(index)) return nullptr;
+  if (index >= context.outputs.size() || !context.call.node->has_output(index)) return nullptr;
+  for (size_t i = 0; i < rank; ++i)
+    if ((&required(dims, "dim_values"))[i] < 0) throw StatusError(ORT_FAIL, "a negative extent of output " + std::to_string(index));
   const Shape shape = shape_from(dims, rank);
   if (context.output_dtypes[index] == DType::undefined)
     throw Error(ErrorCode::invalid_argument,
@@ -36,6 +34,11 @@ OrtValue* output_at(OrtKernelContext& context, size_t index, const int64_t* dims
     throw Error(ErrorCode::resource_exhausted, plugin::take_failure());
   context.outputs[index].reset(new_value(context.call.outputs[index]));  // the same memory
   return context.outputs[index].get();
+}
+
+void expect_allocator_of(const OrtMemoryInfo* info) {
+  if (required(info, "mem_info").device != OrtMemoryInfoDeviceType_CPU)
+    throw Error(ErrorCode::invalid_argument, "No requested allocator available: of \"" + info->name + "\", the memory here is \"Cpu\"");
 }
 
 }  // namespace
@@ -56,8 +59,11 @@ void add_kernel_context(OrtApi& table) {
   table.KernelContext_GetLogger = [](const OrtKernelContext*, const OrtLogger** out) {
     return guarded([&] { required(out, "logger") = &silent_logger(); });
   };
-  table.KernelContext_GetAllocator = [](const OrtKernelContext*, const OrtMemoryInfo*, OrtAllocator** out) {
-    return guarded([&] { required(out, "out") = &default_allocator(); });
+  table.KernelContext_GetAllocator = [](const OrtKernelContext*, const OrtMemoryInfo* info, OrtAllocator** out) {
+    return guarded([&] {
+      expect_allocator_of(info);
+      required(out, "out") = &default_allocator();
+    });
   };
   table.KernelContext_GetGPUComputeStream = [](const OrtKernelContext*, void** out) {
     return guarded([&] { required(out, "out") = nullptr; });
@@ -73,16 +79,20 @@ void add_kernel_context(OrtApi& table) {
       required(out, "output") = context->outputs[index].get();
     });
   };
-  table.KernelContext_GetScratchBuffer = [](const OrtKernelContext* context, const OrtMemoryInfo*, size_t size, void** out) {
+  table.KernelContext_GetScratchBuffer = [](const OrtKernelContext* context, const OrtMemoryInfo* info, size_t size, void** out) {
     return guarded([&] {
+      required(out, "out") = nullptr;
+      if (size == 0) return;
+      expect_allocator_of(info);
       auto& scratch = const_cast<OrtKernelContext&>(required(context, "context")).scratch;
-      scratch.push_back(Storage::allocate(std::max<size_t>(size, 1)));
-      required(out, "out") = scratch.back()->data();
+      scratch.push_back(Storage::allocate(size));
+      *out = scratch.back()->data();
     });
   };
   table.KernelContext_ParallelFor = [](const OrtKernelContext* context, void (*fn)(void*, size_t), size_t total, size_t batches,
                                        void* data) {
     return guarded([&] {
+      if (fn == nullptr) throw Error(ErrorCode::invalid_argument, "the function to call is null");
       struct Work {
         void (*fn)(void*, size_t);
         void* data;

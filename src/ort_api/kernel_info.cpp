@@ -9,14 +9,28 @@ namespace {
 
 const Node& node_of(const OrtKernelInfo* info) { return *required(info, "info").node.node; }
 
+const Attribute& attribute_named(const OrtKernelInfo* info, const char* name) {
+  const Attribute* found = node_of(info).attributes.find(chars_of(name, "name"));
+  if (found == nullptr)
+    throw StatusError(ORT_FAIL, "No attribute with this name is defined: the node \"" + node_of(info).name + "\" has no " + name);
+  return *found;
+}
+
 template <typename T>
 const T& attribute(const OrtKernelInfo* info, const char* name) {
-  const Attribute* found = node_of(info).attributes.find(chars_of(name, "name"));
-  if (found == nullptr) throw Error(ErrorCode::invalid_argument, "the node \"" + node_of(info).name + "\" has no attribute " + name);
-  const T* value = std::get_if<T>(found);
+  const Attribute& found = attribute_named(info, name);
+  const T* value = std::get_if<T>(&found);
   if (value == nullptr)
-    throw Error(ErrorCode::invalid_argument, std::string("the attribute ") + name + " is " + to_string(*found) + ", of another type");
+    throw StatusError(ORT_FAIL, std::string("Attribute name and type don't match: ") + name + " is " + to_string(found));
   return *value;
+}
+
+// A list has no elements where the attribute is something else.
+template <typename T>
+const std::vector<T>& list_attribute(const OrtKernelInfo* info, const char* name) {
+  static const std::vector<T> none;
+  const auto* values = std::get_if<std::vector<T>>(&attribute_named(info, name));
+  return values != nullptr ? *values : none;
 }
 
 // As give_text, of numbers.
@@ -64,15 +78,15 @@ void add_kernel_attributes(OrtApi& table) {
     return guarded([&] { give_text(attribute<std::string>(info, name), out, size); });
   };
   table.KernelInfoGetAttributeArray_float = [](const OrtKernelInfo* info, const char* name, float* out, size_t* size) {
-    return guarded([&] { give_list(attribute<std::vector<float>>(info, name), out, size); });
+    return guarded([&] { give_list(list_attribute<float>(info, name), out, size); });
   };
   table.KernelInfoGetAttributeArray_int64 = [](const OrtKernelInfo* info, const char* name, int64_t* out, size_t* size) {
-    return guarded([&] { give_list(attribute<std::vector<int64_t>>(info, name), out, size); });
+    return guarded([&] { give_list(list_attribute<int64_t>(info, name), out, size); });
   };
   table.KernelInfoGetAttributeArray_string = [](const OrtKernelInfo* info, const char* name, OrtAllocator* allocator, char*** out,
                                                 size_t* size) {
     return guarded([&] {
-      const auto& texts = attribute<std::vector<std::string>>(info, name);
+      const auto& texts = list_attribute<std::string>(info, name);
       required(size, "size") = texts.size();
       required(out, "out") = texts.empty() ? nullptr : static_cast<char**>(allocate(allocator, texts.size() * sizeof(char*)));
       for (size_t i = 0; i < texts.size(); ++i) (*out)[i] = copy_text(allocator, texts[i]);
@@ -166,7 +180,7 @@ Attribute attribute_from(const void* data, int count, OrtOpAttrType type) {
       const auto* texts = static_cast<const char* const*>(data);
       return std::vector<std::string>(texts, texts + length);
     }
-    default: throw Error(ErrorCode::not_implemented, "attributes of type " + std::to_string(type));
+    default: throw StatusError(ORT_FAIL, "Attribute type not supported: " + std::to_string(type));
   }
 }
 
@@ -214,7 +228,7 @@ void add_shape_inference(OrtApi& table) {
     return guarded([&] {
       const auto& inputs = required(context, "context").inputs;
       if (index >= inputs.size())
-        throw Error(ErrorCode::invalid_argument, "input " + std::to_string(index) + " of " + std::to_string(inputs.size()));
+        throw StatusError(ORT_RUNTIME_EXCEPTION, "input " + std::to_string(index) + " of " + std::to_string(inputs.size()));
       required(out, "info") = inputs[index].get();
     });
   };
@@ -232,7 +246,7 @@ void add_shape_inference(OrtApi& table) {
     return guarded([&] {
       auto& outputs = const_cast<OrtShapeInferContext*>(&required(context, "context"))->outputs;
       if (index >= outputs.size())
-        throw Error(ErrorCode::invalid_argument, "output " + std::to_string(index) + " of " + std::to_string(outputs.size()));
+        throw StatusError(ORT_RUNTIME_EXCEPTION, "output " + std::to_string(index) + " of " + std::to_string(outputs.size()));
       outputs[index] = std::make_unique<OrtTensorTypeAndShapeInfo>(required(info, "info"));
     });
   };

@@ -102,21 +102,28 @@ struct NamedMemory {
   OrtDeviceMemoryType type = OrtDeviceMemoryType_DEFAULT;
   uint32_t vendor = 0;  // of PCI
 };
-constexpr uint32_t kNvidia = 0x10DE;
+constexpr uint32_t kNvidia = 0x10DE, kIntel = 0x8086, kMicrosoft = 0x1414, kAmd = 0x1002, kQualcomm = 0x5143;
 constexpr NamedMemory kMemories[] = {
     {"Cpu", OrtMemoryInfoDeviceType_CPU},
     {"Cuda", OrtMemoryInfoDeviceType_GPU, OrtDeviceMemoryType_DEFAULT, kNvidia},
     {"CudaPinned", OrtMemoryInfoDeviceType_GPU, OrtDeviceMemoryType_HOST_ACCESSIBLE, kNvidia},
-    {"HipPinned", OrtMemoryInfoDeviceType_GPU, OrtDeviceMemoryType_HOST_ACCESSIBLE},
-    {"DML", OrtMemoryInfoDeviceType_GPU},
-    {"WebGPU_Buffer", OrtMemoryInfoDeviceType_GPU},
-    {"QnnHtpShared", OrtMemoryInfoDeviceType_CPU, OrtDeviceMemoryType_HOST_ACCESSIBLE},
+    {"Hip", OrtMemoryInfoDeviceType_GPU, OrtDeviceMemoryType_DEFAULT, kAmd},
+    {"HipPinned", OrtMemoryInfoDeviceType_GPU, OrtDeviceMemoryType_HOST_ACCESSIBLE, kAmd},
+    {"CpuAligned4K", OrtMemoryInfoDeviceType_CPU},
+    {"OpenVINO_GPU", OrtMemoryInfoDeviceType_GPU, OrtDeviceMemoryType_DEFAULT, kIntel},
+    {"OpenVINO_RT_NPU", OrtMemoryInfoDeviceType_NPU, OrtDeviceMemoryType_DEFAULT, kIntel},
+    {"DML", OrtMemoryInfoDeviceType_GPU, OrtDeviceMemoryType_DEFAULT, kMicrosoft},
+    {"WebGPU_Buf", OrtMemoryInfoDeviceType_GPU},
+    {"WebNN_Ten", OrtMemoryInfoDeviceType_GPU},
+    {"QnnHtpShared", OrtMemoryInfoDeviceType_CPU, OrtDeviceMemoryType_HOST_ACCESSIBLE, kQualcomm},
 };
 
 void add_memory_info(OrtApi& table) {
   table.CreateMemoryInfo = [](const char* name, OrtAllocatorType type, int id, OrtMemType mem_type, OrtMemoryInfo** out) {
     return guarded([&] {
-      const std::string_view wanted = chars_of(name, "name");
+      std::string_view wanted = chars_of(name, "name");
+      if (wanted == "WebGPU_Buffer" || wanted == "WebNN_Tensor")
+        wanted = wanted == "WebNN_Tensor" ? "WebNN_Ten" : "WebGPU_Buf";  // older names
       const auto* found =
           std::find_if(std::begin(kMemories), std::end(kMemories), [&](const auto& memory) { return memory.name == wanted; });
       if (found == std::end(kMemories))
@@ -124,7 +131,7 @@ void add_memory_info(OrtApi& table) {
                                                      std::string(wanted) + "\"; the memory here is \"Cpu\"");
       required(out, "out") = new OrtMemoryInfo{.name = std::string(wanted),
                                                .allocator_type = type,
-                                               .id = id,
+                                               .id = wanted == "Cpu" ? 0 : id,
                                                .mem_type = mem_type,
                                                .device_mem_type = found->type,
                                                .vendor_id = found->vendor,
@@ -134,12 +141,14 @@ void add_memory_info(OrtApi& table) {
   table.CreateMemoryInfo_V2 = [](const char* name, OrtMemoryInfoDeviceType device, uint32_t vendor, int32_t id,
                                  OrtDeviceMemoryType mem_type, size_t, OrtAllocatorType type, OrtMemoryInfo** out) {
     return guarded([&] {
+      const bool is_plain = mem_type == OrtDeviceMemoryType_DEFAULT;
       if (device < OrtMemoryInfoDeviceType_CPU || device > OrtMemoryInfoDeviceType_NPU)
         throw Error(ErrorCode::invalid_argument, "Invalid device type specified: " + std::to_string(device));
       required(out, "out") = new OrtMemoryInfo{.name = chars_of(name, "MemoryInfo name"),
                                                .allocator_type = type,
                                                .id = id,
-                                               .device_mem_type = mem_type,
+                                               .mem_type = is_plain ? OrtMemTypeDefault : OrtMemTypeCPUOutput,
+                                               .device_mem_type = is_plain ? mem_type : OrtDeviceMemoryType_HOST_ACCESSIBLE,
                                                .vendor_id = vendor,
                                                .device = device};
     });
@@ -204,14 +213,14 @@ void add_allocators(OrtApi& table) {
   };
   table.GetSharedAllocator = [](OrtEnv* environment, const OrtMemoryInfo* info, OrtAllocator** out) {
     return guarded([&] {
-      expect_cpu(required(info, "mem_info"));
       OrtAllocator* registered = required(environment, "env").registered.get();
-      required(out, "out") = registered != nullptr ? registered : &default_allocator();
+      const bool is_ours = required(info, "mem_info").device == OrtMemoryInfoDeviceType_CPU;  // of other memory there is none
+      required(out, "out") = !is_ours ? nullptr : registered != nullptr ? registered : &default_allocator();
     });
   };
 }
 
-void check_settings(OrtArenaCfg& config) {
+void check_settings(const OrtArenaCfg& config) {
   static constexpr std::string_view kKeys[] = {"max_mem",
                                                "arena_extend_strategy",
                                                "initial_chunk_size_bytes",
@@ -221,17 +230,17 @@ void check_settings(OrtArenaCfg& config) {
   for (const auto& [key, value] : config.settings) {
     if (std::find(std::begin(kKeys), std::end(kKeys), key) == std::end(kKeys))
       throw Error(ErrorCode::invalid_argument, "Invalid key found: " + key);
-    if (key == "arena_extend_strategy") config.valid = value <= 1 || value == SIZE_MAX;  // SIZE_MAX, of -1: as it sees fit
+    if (key == "arena_extend_strategy" && value > 1 && value != SIZE_MAX)  // SIZE_MAX, of -1: as it sees fit
+      throw Error(ErrorCode::invalid_argument,
+                  "Invalid configuration value was provided: the arena's arena_extend_strategy is 0 or 1, not " + std::to_string(value));
   }
 }
 
-void register_arena(OrtEnv* environment, const OrtMemoryInfo* info, const OrtArenaCfg* config) {
+void register_arena(OrtEnv* environment, const OrtMemoryInfo* info) {
   if (environment == nullptr) throw Error(ErrorCode::invalid_argument, "Env is null");
   if (info == nullptr) throw Error(ErrorCode::invalid_argument, "OrtMemoryInfo is null");
   if (info->device != OrtMemoryInfoDeviceType_CPU)
     throw Error(ErrorCode::invalid_argument, "Only CPU devices are supported, and not the memory \"" + info->name + "\"");
-  if (config != nullptr && !config->valid)
-    throw Error(ErrorCode::invalid_argument, "Invalid configuration value was provided: the arena's arena_extend_strategy is 0 or 1");
   environment->registered = nullptr;
   environment->allocator = make_allocator("arena");
 }
@@ -259,16 +268,17 @@ void add_shared_allocators(OrtApi& table) {
     });
   };
   table.ReleaseArenaCfg = [](OrtArenaCfg* config) { delete config; };
-  table.CreateAndRegisterAllocator = [](OrtEnv* environment, const OrtMemoryInfo* info, const OrtArenaCfg* config) {
-    return guarded([&] { register_arena(environment, info, config); });
+  table.CreateAndRegisterAllocator = [](OrtEnv* environment, const OrtMemoryInfo* info, const OrtArenaCfg*) {
+    return guarded([&] { register_arena(environment, info); });
   };
-  table.CreateAndRegisterAllocatorV2 = [](OrtEnv* environment, const char* provider, const OrtMemoryInfo* info, const OrtArenaCfg* config,
-                                          const char* const*, const char* const*, size_t) {
+  table.CreateAndRegisterAllocatorV2 = [](OrtEnv* environment, const char* provider, const OrtMemoryInfo* info, const OrtArenaCfg*,
+                                          const char* const* keys, const char* const* values, size_t count) {
     return guarded([&] {
+      check_provider_options(keys, values, count);
       const std::string name = chars_of(provider, "provider_type");
       if (name != "CPUExecutionProvider")
         throw Error(ErrorCode::invalid_argument, name + " is not implemented in CreateAndRegisterAllocatorV2(): CPUExecutionProvider is");
-      register_arena(environment, info, config);
+      register_arena(environment, info);
     });
   };
   table.RegisterAllocator = [](OrtEnv* environment, OrtAllocator* allocator) {

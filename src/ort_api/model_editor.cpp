@@ -121,7 +121,6 @@ onnx::ModelDef readable(Read&& read) {
   try {
     return read();
   } catch (const Error& error) {
-    if (error.code() == ErrorCode::not_found) throw;
     refuse_model(error);
   }
 }
@@ -229,6 +228,10 @@ void add_graphs(OrtModelEditorApi& table) {
       const auto& all = required(graph, "graph").initializers;
       if (name == nullptr || *name == '\0') throw Error(ErrorCode::invalid_argument, "name cannot be null or empty");
       const std::string wanted = name;
+      constexpr size_t kMostInModel = 127;
+      if (data_is_external && value->datum.tensor().size_bytes() <= kMostInModel)
+        throw Error(ErrorCode::invalid_argument, "data_is_external=true requires the tensor to be larger than 127 bytes (got " +
+                                                     std::to_string(value->datum.tensor().size_bytes()) + " bytes)");
       if (std::any_of(all.begin(), all.end(), [&](const auto& other) { return other.first == wanted; }))
         throw Error(ErrorCode::invalid_argument, "An initializer with this name has already been added to the graph: " + wanted);
       if (!data_is_external) value->datum = owned_by_client(value->datum);
@@ -278,7 +281,7 @@ void add_models(OrtModelEditorApi& table) {
 void add_editing(OrtModelEditorApi& table) {
   table.CreateModelEditorSession = [](const OrtEnv*, const char* path, const OrtSessionOptions* options, OrtSession** out) {
     return guarded([&] {
-      chars_of(path, "model_path");
+      check_model_file(chars_of(path, "model_path"));
       required(out, "out") = new_editing(readable([&] { return onnx::parse_model_file(path); }), options);
     });
   };
@@ -286,7 +289,8 @@ void add_editing(OrtModelEditorApi& table) {
                                                OrtSession** out) {
     return guarded([&] {
       const auto* bytes = &required(static_cast<const std::byte*>(data), "model_data");
-      required(out, "out") = new_editing(readable([&] { return onnx::parse_model_bytes({bytes, size}, nullptr, {}); }), options);
+      if (size == 0) throw Error(ErrorCode::invalid_argument, "No graph was found in the protobuf, of no bytes");
+      required(out, "out") = new_editing(readable([&] { return onnx::parse_model_bytes({bytes, size}, nullptr, "."); }), options);
     });
   };
   table.SessionGetOpsetForDomain = [](const OrtSession* session, const char* domain, int* out) {

@@ -16,9 +16,8 @@ void add_initializers(std::map<std::string, Tensor>& to, const char* const* name
   }
 }
 
-OrtStatus* set_flag(bool& flag, bool value) {
-  flag = value;
-  return nullptr;
+OrtStatus* set_flag(OrtSessionOptions* options, bool OrtSessionOptions::*flag, bool value) {
+  return guarded([&] { required(options, "options").*flag = value; });
 }
 
 // A function of its own fails where the provider's library is not there.
@@ -26,47 +25,57 @@ OrtStatus* no_provider(const std::string& name, OrtErrorCode code = ORT_FAIL) {
   return make_status(code, (name + " execution provider is not supported in this build. CPUExecutionProvider is the only one").c_str());
 }
 
+std::string entry_value(const char* value) {
+  constexpr size_t kMostBytes = 8192;
+  std::string text = chars_of(value, "config_value");
+  if (text.size() > kMostBytes)
+    throw Error(ErrorCode::invalid_argument, "Config value is longer than maximum length: " + std::to_string(kMostBytes));
+  return text;
+}
+
 void add_threads(OrtApi& table) {
   table.SetIntraOpNumThreads = [](OrtSessionOptions* options, int threads) {
-    return guarded([&] { set_option(options->options, "intra_op_num_threads", std::to_string(threads)); });
+    return guarded([&] { set_option(required(options, "options").options, "intra_op_num_threads", std::to_string(threads)); });
   };
   // Alone it changes nothing: how many nodes run at once matters where the execution mode says that several do.
   table.SetInterOpNumThreads = [](OrtSessionOptions* options, int threads) {
-    return guarded([&] { set_option(options->options, "inter_op_num_threads", std::to_string(threads)); });
+    return guarded([&] { set_option(required(options, "options").options, "inter_op_num_threads", std::to_string(threads)); });
   };
   table.SetSessionExecutionMode = [](OrtSessionOptions* options, OrtExecutionMode mode) {
     return guarded([&] {
       if (mode != 0 && mode != 1) throw Error(ErrorCode::invalid_argument, "execution_mode is not valid: " + std::to_string(mode));
-      options->options.execution_mode = static_cast<treadle::ExecutionMode>(mode);
+      required(options, "options").options.execution_mode = static_cast<treadle::ExecutionMode>(mode);
     });
   };
   table.GetSessionExecutionMode = [](const OrtSessionOptions* options, OrtExecutionMode* out) {
-    return guarded([&] { required(out, "out") = static_cast<int>(options->options.execution_mode); });
+    return guarded([&] { required(out, "out") = static_cast<int>(required(options, "options").options.execution_mode); });
   };
-  table.DisablePerSessionThreads = [](OrtSessionOptions* options) { return set_flag(options->per_session_threads, false); };
+  table.DisablePerSessionThreads = [](OrtSessionOptions* options) {
+    return set_flag(options, &OrtSessionOptions::per_session_threads, false);
+  };
 }
 
 void add_model_options(OrtApi& table) {
   table.SetSessionGraphOptimizationLevel = [](OrtSessionOptions* options, OrtOptimizationLevel level) {
     return guarded([&] {
       if (!is_level(level)) throw Error(ErrorCode::invalid_argument, "graph_optimization_level is not valid: " + std::to_string(level));
-      options->options.graph_optimization_level = static_cast<treadle::GraphOptimizationLevel>(level);
+      required(options, "options").options.graph_optimization_level = static_cast<treadle::GraphOptimizationLevel>(level);
     });
   };
   table.SetOptimizedModelFilePath = [](OrtSessionOptions* options, const char* path) {
-    return guarded([&] { options->options.optimized_model_filepath = chars_of(path, "path"); });
+    return guarded([&] { required(options, "options").options.optimized_model_filepath = chars_of(path, "path"); });
   };
   table.AddFreeDimensionOverride = [](OrtSessionOptions* options, const char* denotation, int64_t extent) {
-    return guarded([&] { options->options.denotation_overrides[chars_of(denotation, "denotation")] = extent; });
+    return guarded([&] { required(options, "options").options.denotation_overrides[chars_of(denotation, "denotation")] = extent; });
   };
   table.AddFreeDimensionOverrideByName = [](OrtSessionOptions* options, const char* name, int64_t extent) {
-    return guarded([&] { options->options.free_dimension_overrides[chars_of(name, "name")] = extent; });
+    return guarded([&] { required(options, "options").options.free_dimension_overrides[chars_of(name, "name")] = extent; });
   };
   table.AddInitializer = [](OrtSessionOptions* options, const char* name, const OrtValue* value) {
-    return guarded([&] { add_initializers(options->options.initializers, &name, &value, 1); });
+    return guarded([&] { add_initializers(required(options, "options").options.initializers, &name, &value, 1); });
   };
   table.AddExternalInitializers = [](OrtSessionOptions* options, const char* const* names, const OrtValue* const* values, size_t count) {
-    return guarded([&] { add_initializers(options->external_values, names, values, count); });
+    return guarded([&] { add_initializers(required(options, "options").external_values, names, values, count); });
   };
   table.AddExternalInitializersFromFilesInMemory = [](OrtSessionOptions* options, const char* const* names, char* const* buffers,
                                                       const size_t* lengths, size_t count) {
@@ -74,7 +83,9 @@ void add_model_options(OrtApi& table) {
       for (size_t i = 0; i < count; ++i) {
         if (names[i] == nullptr || buffers[i] == nullptr)
           throw Error(ErrorCode::invalid_argument, "Input index: " + std::to_string(i) + " contains null pointers");
-        options->external_files[names[i]] = Storage::borrow(buffers[i], lengths[i], {}, false);
+        if (required(options, "options").external_files.contains(names[i]))
+          throw Error(ErrorCode::invalid_argument, std::string("An entry for this name has already been added: ") + names[i]);
+        required(options, "options").external_files[names[i]] = Storage::borrow(buffers[i], lengths[i], {}, false);
       }
     });
   };
@@ -82,15 +93,19 @@ void add_model_options(OrtApi& table) {
 
 void add_config(OrtApi& table) {
   table.AddSessionConfigEntry = [](OrtSessionOptions* options, const char* key, const char* value) {
-    return guarded([&] { add_config_entry(options->options, chars_of(key, "key"), chars_of(value, "value")); });
+    return guarded([&] {
+      OrtSessionOptions& given = required(options, "options");
+      const std::string name = chars_of(key, "config_key"), text = entry_value(value);
+      if (!set_by_entry(given, name, text)) add_config_entry(given.options, name, text);
+    });
   };
   table.HasSessionConfigEntry = [](const OrtSessionOptions* options, const char* key, int* out) {
-    return guarded([&] { required(out, "out") = options->options.config.contains(chars_of(key, "key")) ? 1 : 0; });
+    return guarded([&] { required(out, "out") = required(options, "options").options.config.contains(chars_of(key, "key")) ? 1 : 0; });
   };
   table.GetSessionConfigEntry = [](const OrtSessionOptions* options, const char* key, char* out, size_t* size) {
     return guarded([&] {
-      const auto found = options->options.config.find(chars_of(key, "key"));
-      if (found == options->options.config.end())
+      const auto found = required(options, "options").options.config.find(chars_of(key, "key"));
+      if (found == required(options, "options").options.config.end())
         throw Error(ErrorCode::invalid_argument, std::string("Session config entry '") + key + "' was not found.");
       give_text(found->second, out, size);
     });
@@ -98,7 +113,7 @@ void add_config(OrtApi& table) {
   table.GetSessionOptionsConfigEntries = [](const OrtSessionOptions* options, OrtKeyValuePairs** out) {
     return guarded([&] {
       auto made = std::make_unique<OrtKeyValuePairs>();
-      made->entries = options->options.config;
+      made->entries = required(options, "options").options.config;
       made->index();
       required(out, "out") = made.release();
     });
@@ -107,42 +122,45 @@ void add_config(OrtApi& table) {
 
 // Settings that ask for what is always so, or for a way of having memory or of telling that is not ours: they are kept.
 void add_kept(OrtApi& table) {
-  table.EnableMemPattern = [](OrtSessionOptions* options) { return set_flag(options->mem_pattern, true); };
-  table.DisableMemPattern = [](OrtSessionOptions* options) { return set_flag(options->mem_pattern, false); };
+  table.EnableMemPattern = [](OrtSessionOptions* options) { return set_flag(options, &OrtSessionOptions::mem_pattern, true); };
+  table.DisableMemPattern = [](OrtSessionOptions* options) { return set_flag(options, &OrtSessionOptions::mem_pattern, false); };
   table.GetMemPatternEnabled = [](const OrtSessionOptions* options, int* out) {
-    return guarded([&] { required(out, "out") = options->mem_pattern ? 1 : 0; });
+    return guarded([&] { required(out, "out") = required(options, "options").mem_pattern ? 1 : 0; });
   };
-  table.EnableCpuMemArena = [](OrtSessionOptions* options) { return set_flag(options->cpu_mem_arena, true); };
-  table.DisableCpuMemArena = [](OrtSessionOptions* options) { return set_flag(options->cpu_mem_arena, false); };
+  table.EnableCpuMemArena = [](OrtSessionOptions* options) { return set_flag(options, &OrtSessionOptions::cpu_mem_arena, true); };
+  table.DisableCpuMemArena = [](OrtSessionOptions* options) { return set_flag(options, &OrtSessionOptions::cpu_mem_arena, false); };
   table.SetDeterministicCompute = [](OrtSessionOptions*, bool) -> OrtStatus* { return nullptr; };
   table.EnableOrtCustomOps = [](OrtSessionOptions*) {
     return make_status(ORT_FAIL, "Custom operators in onnxruntime-extensions are not enabled: register its library");
   };
   table.SetSessionLogId = [](OrtSessionOptions* options, const char* id) {
-    return guarded([&] { options->logger.id = chars_of(id, "logid"); });
+    return guarded([&] { required(options, "options").logger.id = chars_of(id, "logid"); });
   };
-  table.SetSessionLogVerbosityLevel = [](OrtSessionOptions* options, int level) -> OrtStatus* {
-    options->log_verbosity_level = level;
-    return nullptr;
+  table.SetSessionLogVerbosityLevel = [](OrtSessionOptions* options, int level) {
+    return guarded([&] { required(options, "options").log_verbosity_level = level; });
   };
   // Below 0: the environment's; above FATAL: nobody is told.
-  table.SetSessionLogSeverityLevel = [](OrtSessionOptions* options, int level) -> OrtStatus* {
-    options->log_severity_level = level;
-    return nullptr;
+  table.SetSessionLogSeverityLevel = [](OrtSessionOptions* options, int level) {
+    return guarded([&] { required(options, "options").log_severity_level = level; });
   };
-  table.SetUserLoggingFunction = [](OrtSessionOptions* options, OrtLoggingFunction function, void* param) -> OrtStatus* {
-    options->logger.function = function;
-    options->logger.param = param;
-    return nullptr;
+  table.SetUserLoggingFunction = [](OrtSessionOptions* options, OrtLoggingFunction function, void* param) {
+    return guarded([&] {
+      required(options, "options").logger.function = function;
+      options->logger.param = param;
+    });
   };
 }
 
 void add_providers(OrtApi& table) {
-  table.SessionOptionsAppendExecutionProvider = [](OrtSessionOptions*, const char* name, const char* const*, const char* const*,
-                                                   size_t) -> OrtStatus* {
-    const std::string provider = name != nullptr ? name : "";
-    if (provider == "CPU" || provider == "CPUExecutionProvider") return nullptr;
-    return no_provider("Unknown provider name '" + provider + "': " + provider, ORT_INVALID_ARGUMENT);
+  table.SessionOptionsAppendExecutionProvider = [](OrtSessionOptions* options, const char* name, const char* const* keys,
+                                                   const char* const* values, size_t count) {
+    return guarded([&] {
+      required(options, "options");
+      const std::string provider = chars_of(name, "provider_name");
+      check_provider_options(keys, values, count);
+      if (provider != "CPU" && provider != "CPUExecutionProvider")
+        check(no_provider("Unknown provider name '" + provider + "': " + provider, ORT_INVALID_ARGUMENT));
+    });
   };
   table.SessionOptionsAppendExecutionProvider_CUDA = [](OrtSessionOptions*, const OrtCUDAProviderOptions*) { return no_provider("CUDA"); };
   table.SessionOptionsAppendExecutionProvider_CUDA_V2 = [](OrtSessionOptions*, const OrtCUDAProviderOptionsV2*) {
@@ -174,56 +192,54 @@ void add_providers(OrtApi& table) {
 void add_run_options(OrtApi& table) {
   table.CreateRunOptions = [](OrtRunOptions** out) { return guarded([&] { required(out, "out") = make_handle<OrtRunOptions>(); }); };
   table.ReleaseRunOptions = [](OrtRunOptions* options) { release_handle(options); };
-  table.RunOptionsSetRunLogVerbosityLevel = [](OrtRunOptions* options, int level) -> OrtStatus* {
-    options->log_verbosity_level = level;
-    return nullptr;
+  table.RunOptionsSetRunLogVerbosityLevel = [](OrtRunOptions* options, int level) {
+    return guarded([&] { required(options, "options").log_verbosity_level = level; });
   };
-  table.RunOptionsGetRunLogVerbosityLevel = [](const OrtRunOptions* options, int* out) -> OrtStatus* {
-    *out = options->log_verbosity_level;
-    return nullptr;
+  table.RunOptionsGetRunLogVerbosityLevel = [](const OrtRunOptions* options, int* out) {
+    return guarded([&] { required(out, "out") = required(options, "options").log_verbosity_level; });
   };
-  table.RunOptionsSetRunLogSeverityLevel = [](OrtRunOptions* options, int level) -> OrtStatus* {
-    options->log_severity_level = level;
-    return nullptr;
+  table.RunOptionsSetRunLogSeverityLevel = [](OrtRunOptions* options, int level) {
+    return guarded([&] { required(options, "options").log_severity_level = level; });
   };
-  table.RunOptionsGetRunLogSeverityLevel = [](const OrtRunOptions* options, int* out) -> OrtStatus* {
-    *out = options->log_severity_level;
-    return nullptr;
+  table.RunOptionsGetRunLogSeverityLevel = [](const OrtRunOptions* options, int* out) {
+    return guarded([&] { required(out, "out") = required(options, "options").log_severity_level; });
   };
   table.RunOptionsSetRunTag = [](OrtRunOptions* options, const char* tag) {
-    return guarded([&] { options->options.tag = chars_of(tag, "tag"); });
+    return guarded([&] { required(options, "options").options.tag = chars_of(tag, "tag"); });
   };
-  table.RunOptionsGetRunTag = [](const OrtRunOptions* options, const char** out) -> OrtStatus* {
-    *out = options->options.tag.c_str();
-    return nullptr;
+  table.RunOptionsGetRunTag = [](const OrtRunOptions* options, const char** out) {
+    return guarded([&] { required(out, "out") = required(options, "options").options.tag.c_str(); });
   };
-  table.RunOptionsSetTerminate = [](OrtRunOptions* options) -> OrtStatus* {
-    options->options.terminate = true;
-    return nullptr;
+  table.RunOptionsSetTerminate = [](OrtRunOptions* options) {
+    return guarded([&] { required(options, "options").options.terminate = true; });
   };
-  table.RunOptionsUnsetTerminate = [](OrtRunOptions* options) -> OrtStatus* {
-    options->options.terminate = false;
-    return nullptr;
+  table.RunOptionsUnsetTerminate = [](OrtRunOptions* options) {
+    return guarded([&] { required(options, "options").options.terminate = false; });
   };
   table.RunOptionsEnableProfiling = [](OrtRunOptions* options, const char* prefix) {
-    return guarded([&] {
-      if (*chars_of(prefix, "profile_file_prefix") == '\0') throw Error(ErrorCode::invalid_argument, "profile_file_prefix is empty");
-      required(options, "options").profile_file_prefix = prefix;
-    });
+    return guarded([&] { required(options, "options").profile_file_prefix = chars_of(prefix, "profile_file_prefix"); });
   };
   table.RunOptionsDisableProfiling = [](OrtRunOptions* options) {
-    return guarded([&] { required(options, "options").profile_file_prefix.clear(); });
+    return guarded([&] { required(options, "options").profile_file_prefix.reset(); });
   };
   table.AddRunConfigEntry = [](OrtRunOptions* options, const char* key, const char* value) {
-    return guarded([&] { add_config_entry(options->options, chars_of(key, "key"), chars_of(value, "value")); });
+    return guarded([&] { add_config_entry(required(options, "options").options, chars_of(key, "config_key"), entry_value(value)); });
   };
   table.GetRunConfigEntry = [](const OrtRunOptions* options, const char* key) -> const char* {
+    if (options == nullptr || key == nullptr) return nullptr;
     const auto found = options->options.config.find(key);
     return found != options->options.config.end() ? found->second.c_str() : nullptr;
   };
 }
 
 }  // namespace
+
+void check_provider_options(const char* const* keys, const char* const* values, size_t count) {
+  for (size_t i = 0; i < count; ++i)
+    if (*chars_of((&required(keys, "provider_options_keys"))[i], "a key") == '\0' ||
+        *chars_of((&required(values, "provider_options_values"))[i], "a value") == '\0')
+      throw Error(ErrorCode::invalid_argument, "Provider options key/value cannot be empty");
+}
 
 void add_session_options(OrtApi& table) {
   table.CreateSessionOptions = [](OrtSessionOptions** out) {
@@ -239,11 +255,13 @@ void add_session_options(OrtApi& table) {
   table.ReleaseSessionOptions = [](OrtSessionOptions* options) { delete options; };
   table.EnableProfiling = [](OrtSessionOptions* options, const char* prefix) {
     return guarded([&] {
-      options->options.profile_file_prefix = chars_of(prefix, "prefix");
-      options->options.enable_profiling = true;
+      required(options, "options").options.profile_file_prefix = chars_of(prefix, "prefix");
+      required(options, "options").options.enable_profiling = true;
     });
   };
-  table.DisableProfiling = [](OrtSessionOptions* options) { return set_flag(options->options.enable_profiling, false); };
+  table.DisableProfiling = [](OrtSessionOptions* options) {
+    return guarded([&] { required(options, "options").options.enable_profiling = false; });
+  };
   add_threads(table);
   add_model_options(table);
   add_config(table);

@@ -6,8 +6,6 @@
 #include <thread>
 
 #include "core/file.h"
-#include "graph/op_def.h"
-#include "onnx/parse.h"
 #include "ort_api/api.h"
 #include "session/model.h"
 #include "treadle/profile.h"
@@ -60,11 +58,13 @@ SessionOptions options_for(const OrtEnv& environment, const OrtSessionOptions& g
   return options;
 }
 
-std::unique_ptr<OrtEpAssignedSubgraph> assigned_nodes(const Session& session) {
-  auto made = std::make_unique<OrtEpAssignedSubgraph>();
-  for (const onnx::NodeDef& node : optimised_nodes(session)) made->nodes.push_back({node.name, node.domain, node.op_type});
-  for (const OrtEpAssignedNode& node : made->nodes) made->pointers.push_back(&node);
-  return made;
+void tell_assignment(OrtSession& session) {
+  for (const onnx::NodeDef& node : optimised_nodes(*session.session)) {
+    session.assigned.push_back(std::make_unique<OrtEpAssignedSubgraph>());
+    session.assigned.back()->node = {node.name, node.domain, node.op_type};
+    session.assigned_pointers.push_back(session.assigned.back().get());
+  }
+  session.tells_assignment = true;
 }
 
 // A client may choose among the devices. @throws Error if it does not choose the CPU, the only one.
@@ -75,7 +75,7 @@ void ask_for_devices(const OrtSessionOptions& options) {
   size_t count = 0;
   check(options.select_devices(&device, 1, &model, &runtime, selected, 1, &count, options.select_devices_state));
   if (count != 1 || selected[0] != device)
-    throw Error(ErrorCode::invalid_argument, "the function that selects devices has not selected the CPU, the only one");
+    throw StatusError(ORT_FAIL, "the function that selects devices has not selected the CPU, the only one");
 }
 
 onnx::ReadOptions reading(const OrtSessionOptions& options) {
@@ -83,28 +83,6 @@ onnx::ReadOptions reading(const OrtSessionOptions& options) {
   read.external_files = options.external_files;
   read.external_values = options.external_values;
   return read;
-}
-
-// Where an operator that nobody has is of ONNX, or of a domain that the model does not import, the graph is wrong.
-[[noreturn]] void refuse_operators(const Error& error, const Model& model) {
-  const onnx::ModelDef& def = model.impl().def;
-  for (const onnx::OpsetImport& opset : def.opset_imports)
-    if ((opset.domain.empty() || opset.domain == "ai.onnx") && opset.version > newest_opset("")) throw StatusError(ORT_FAIL, error.what());
-  for (const onnx::NodeDef& node : def.graph.nodes) {
-    const bool is_onnx = node.domain.empty() || node.domain == "ai.onnx";
-    const bool is_local = std::any_of(def.functions.begin(), def.functions.end(), [&](const onnx::FunctionDef& function) {
-      return function.name == node.op_type && function.domain == node.domain;
-    });
-    if (is_local || find_op(is_onnx ? "" : node.domain, node.op_type) != nullptr) continue;
-    const bool is_imported = std::any_of(def.opset_imports.begin(), def.opset_imports.end(),
-                                         [&](const onnx::OpsetImport& opset) { return opset.domain == node.domain; });
-    if (is_onnx)
-      throw StatusError(ORT_INVALID_GRAPH, "This is an invalid model. No Op registered for " + node.op_type + ": " + error.what());
-    if (!is_imported)
-      throw StatusError(ORT_INVALID_GRAPH, "This is an invalid model. No opset import for domain '" + node.domain + "': " + error.what());
-    throw StatusError(ORT_FAIL, "Fatal error: " + node.domain + ":" + node.op_type + " is not a registered function/op: " + error.what());
-  }
-  throw;
 }
 
 // Clients may give values for initializers that a model has not.
@@ -118,17 +96,11 @@ void leave_out_unknown(SessionOptions& options, const Model& model) {
   });
 }
 
-// Of a node that does not fit its operands.
-[[noreturn]] void refuse_graph(const Error& error, const Model& model) {
-  if (error.code() == ErrorCode::not_implemented && !model.impl().compiled) refuse_operators(error, model);
-  if (error.code() == ErrorCode::invalid_argument && !error.context().empty()) throw StatusError(ORT_FAIL, error.what());
-  throw;
-}
-
 template <typename Load>
 OrtStatus* create_session(const OrtEnv* environment, const OrtSessionOptions* options, OrtSession** out, Load&& load) {
   return guarded([&] {
     const OrtSessionOptions& given = options != nullptr ? *options : default_session_options();
+    check_severity(given.log_severity_level, "session_log_severity_level");
     std::optional<Model> model;
     try {
       model = load(given);
@@ -144,14 +116,7 @@ OrtStatus* create_session(const OrtEnv* environment, const OrtSessionOptions* op
 
 OrtStatus* session_from_path(const OrtEnv* environment, const char* path, const OrtSessionOptions* options, OrtSession** out) {
   return create_session(environment, options, out, [&](const OrtSessionOptions& given) {
-    const std::filesystem::path file = chars_of(path, "model_path");
-    std::error_code ignored;
-    if (!std::filesystem::exists(file, ignored))
-      throw StatusError(ORT_NO_SUCHFILE, "Load model from " + file.string() + " failed: the file doesn't exist");
-    if (std::filesystem::is_directory(file, ignored))
-      throw Error(ErrorCode::invalid_argument, "The model path is a directory: " + file.string());
-    if (std::filesystem::is_regular_file(file, ignored) && std::filesystem::is_empty(file, ignored) && !onnx::has_ort_extension(path))
-      throw Error(ErrorCode::invalid_argument, "No graph was found in the protobuf: " + file.string() + " is empty");
+    check_model_file(chars_of(path, "model_path"));
     return load_model(path, reading(given));
   });
 }
@@ -208,15 +173,16 @@ Arguments arguments_of(const char* const* input_names, const OrtValue* const* in
   return given;
 }
 
-void run(const Session& session, const OrtRunOptions* options, const Arguments& given, OrtValue** outputs) {
+void run(const OrtSession& of, const OrtRunOptions* options, const Arguments& given, OrtValue** outputs) {
+  const Session& session = of.running();
+  if (options != nullptr) check_severity(options->log_severity_level, "run_log_severity_level");
   const size_t num_outputs = given.outputs.size();
   const RunOptions* with = options != nullptr ? &options->options : nullptr;
-  if (std::any_of(outputs, outputs + num_outputs, [](const OrtValue* output) { return output != nullptr && output->datum.is_tensor(); }))
-    return profiled(session, options, [&] { run_into(session, given.feeds, given.outputs, outputs, with); });
-  std::vector<Datum> values;
-  profiled(session, options, [&] { values = session.run(given.feeds, given.outputs, with); });
+  if (std::any_of(outputs, outputs + num_outputs, [](const OrtValue* output) { return output != nullptr; }))
+    return run_into(session, given.feeds, given.outputs, outputs, with, &memory_of(of));
+  std::vector<Datum> values = session.run(given.feeds, given.outputs, with);
   std::vector<std::unique_ptr<OrtValue>> made;
-  for (Datum& value : values) made.emplace_back(new_value(owned_by_client(std::move(value))));
+  for (Datum& value : values) made.emplace_back(new_value(owned_by_client(std::move(value)), &memory_of(of)));
   for (size_t i = 0; i < num_outputs; ++i) outputs[i] = made[i].release();
 }
 
@@ -234,7 +200,7 @@ struct AsyncRun {
 
   void operator()() {
     running_here = &session;
-    OrtStatus* status = guarded([&] { run(session.running(), options.get(), given, outputs); });
+    OrtStatus* status = guarded([&] { profiled(session.running(), options.get(), [&] { run(session, options.get(), given, outputs); }); });
     const size_t num_outputs = given.outputs.size();
     given = {}, options = nullptr;
     callback(user_data, outputs, num_outputs, status);
@@ -291,9 +257,8 @@ void add_creating(OrtApi& table) {
       [](const OrtEnv* environment, const void* data, size_t length, const OrtSessionOptions* options, OrtPrepackedWeightsContainer*,
          OrtSession** out) { return session_from_bytes(environment, data, length, options, out); };
   table.ReleaseSession = release_session;
-  table.SessionOptionsSetLoadCancellationFlag = [](OrtSessionOptions* options, bool cancel) -> OrtStatus* {
-    options->load_cancelled->store(cancel);
-    return nullptr;
+  table.SessionOptionsSetLoadCancellationFlag = [](OrtSessionOptions* options, bool cancel) {
+    return guarded([&] { required(options, "options").load_cancelled->store(cancel); });
   };
 }
 
@@ -308,14 +273,17 @@ void add_description(OrtApi& table) {
   table.SessionGetOutputTypeInfo = type<&OrtSession::outputs>;
   table.SessionGetOverridableInitializerTypeInfo = type<&OrtSession::overridable>;
   table.SessionGetProfilingStartTimeNs = [](const OrtSession* session, uint64_t* out) {
-    return guarded([&] { required(out, "out") = static_cast<uint64_t>(required(session, "session").running().profiling_start_ns()); });
+    return guarded([&] {
+      const OrtSession& of = required(session, "session");
+      required(out, "out") = of.session ? static_cast<uint64_t>(of.session->profiling_start_ns()) : 0;
+    });
   };
   table.SessionEndProfiling = [](OrtSession* session, OrtAllocator* allocator, char** out) {
     return guarded([&] {
-      Session& running = required(session, "session").running();
+      const OrtSession& of = required(session, "session");
       std::string path;  // of a session that has no profile, or none any more: empty
       try {
-        path = running.end_profiling();
+        if (of.session) path = of.session->end_profiling();
       } catch (const Error& error) {
         if (error.code() != ErrorCode::invalid_argument) throw;
       }
@@ -332,7 +300,10 @@ OrtStatus* metadata_text(const OrtModelMetadata* metadata, OrtAllocator* allocat
 
 void add_metadata(OrtApi& table) {
   table.SessionGetModelMetadata = [](const OrtSession* session, OrtModelMetadata** out) {
-    return guarded([&] { required(out, "out") = new OrtModelMetadata{required(session, "session").running().model().metadata()}; });
+    return guarded([&] {
+      const OrtSession& of = required(session, "session");
+      required(out, "out") = new OrtModelMetadata{of.editing ? metadata_of(*of.editing) : of.running().model().metadata()};
+    });
   };
   table.ReleaseModelMetadata = [](OrtModelMetadata* metadata) { delete metadata; };
   table.ModelMetadataGetProducerName = metadata_text<&ModelMetadata::producer_name>;
@@ -373,47 +344,58 @@ const OrtSessionOptions& default_session_options() {
 }
 
 void profiled(const Session& session, const OrtRunOptions* options, const std::function<void()>& body) {
-  if (options == nullptr || options->profile_file_prefix.empty()) return body();
+  if (options == nullptr || !options->profile_file_prefix) return body();
   const Profiler profiler = const_cast<Session&>(session).profiler({});
-  body();
+  std::exception_ptr failure;
+  try {
+    body();
+  } catch (...) {
+    failure = std::current_exception();  // up to it there is a profile, too
+  }
   const std::string text = profile_to_trace(profiler.profile(), TraceFormat::onnxruntime);
   char time[32] = "";
   const std::time_t now = std::time(nullptr);
   std::tm local{};
   std::strftime(time, sizeof(time), "%Y-%m-%d_%H-%M-%S", localtime_r(&now, &local));
   static std::atomic<int> number{0};  // runs of one second have files of their own
-  AtomicFile file(options->profile_file_prefix + "_" + time + "_" + std::to_string(number++) + ".json");
+  AtomicFile file(*options->profile_file_prefix + "_" + time + "_" + std::to_string(number++) + ".json");
   file.write(std::as_bytes(std::span(text)));
   file.commit();
+  if (failure) std::rethrow_exception(failure);
 }
 
 void run_into(const Session& session, const std::map<std::string, Datum>& feeds, const std::vector<std::string>& names, OrtValue** outputs,
-              const RunOptions* options) {
+              const RunOptions* options, const OrtMemoryInfo* memory) {
   IoBinding binding(session);
   for (const auto& [name, value] : feeds) binding.bind_input(name, value);
+  std::map<std::string, const OrtValue*> bound;  // a name may be wanted several times
   for (size_t i = 0; i < names.size(); ++i)
-    binding.bind_output(names[i], outputs[i] != nullptr ? std::optional(outputs[i]->datum.tensor()) : std::nullopt);
+    if (const OrtValue*& value = bound.try_emplace(names[i], nullptr).first->second; value == nullptr) value = outputs[i];
+  auto memory_in = [](const OrtValue* value) {
+    return value != nullptr && value->datum.is_tensor() ? std::optional(value->datum.tensor()) : std::nullopt;
+  };
+  for (const auto& [name, value] : bound) binding.bind_output(name, memory_in(value));
   session.run(binding, options);
-  const std::vector<Datum> values = binding.outputs();
+  std::map<std::string, Datum> values;
+  const std::vector<Datum> computed = binding.outputs();
+  for (size_t i = 0; const auto& each : bound) values[each.first] = computed[i++];
   std::vector<std::unique_ptr<OrtValue>> made(names.size());
-  for (size_t i = 0; i < names.size(); ++i)
-    if (outputs[i] == nullptr) made[i].reset(new_value(owned_by_client(values[i])));
+  for (size_t i = 0; i < names.size(); ++i) {
+    const Datum& value = values[names[i]];
+    if (outputs[i] == nullptr) {
+      made[i].reset(new_value(owned_by_client(value), memory));
+    } else if (!outputs[i]->datum.is_tensor()) {
+      if (outputs[i]->datum.kind() != value.kind())
+        throw Error(ErrorCode::invalid_argument, "output with name: '" + names[i] + "' expected to be another kind of value: it is " +
+                                                     describe(value) + ", the client gave " + describe(outputs[i]->datum));
+      outputs[i]->datum = value;
+    } else if (outputs[i] != bound[names[i]]) {
+      Tensor target = outputs[i]->datum.tensor();
+      target.copy_from(value.tensor());
+    }
+  }
   for (size_t i = 0; i < names.size(); ++i)
     if (made[i]) outputs[i] = made[i].release();
-}
-
-// Bytes that are no model have a status of their own.
-void refuse_model(const Error& error) {
-  switch (error.code()) {
-    case ErrorCode::invalid_model:
-      throw StatusError(error.message().starts_with(onnx::kRefusedOrtModel) ? ORT_FAIL : ORT_INVALID_PROTOBUF, error.what());
-    case ErrorCode::not_found:  // external data
-    case ErrorCode::not_implemented: throw StatusError(ORT_FAIL, error.what());
-    case ErrorCode::invalid_argument:
-      if (!error.context().empty()) throw StatusError(ORT_FAIL, error.what());  // a value that does not fit
-      throw;
-    default: throw;
-  }
 }
 
 void begin_session(OrtSession& session, const OrtEnv& environment, const OrtSessionOptions& options, const Model& given) {
@@ -437,7 +419,7 @@ void begin_session(OrtSession& session, const OrtEnv& environment, const OrtSess
   session.outputs = session.session->outputs();
   session.overridable = session.session->overridable_initializers();
   const auto record = options.options.config.find("session.record_ep_graph_assignment_info");
-  if (record != options.options.config.end() && record->second == "1") session.assigned = assigned_nodes(*session.session);
+  if (record != options.options.config.end() && record->second == "1") tell_assignment(session);
 }
 
 void add_sessions(OrtApi& table) {
@@ -447,8 +429,9 @@ void add_sessions(OrtApi& table) {
   table.Run = [](OrtSession* session, const OrtRunOptions* options, const char* const* input_names, const OrtValue* const* inputs,
                  size_t num_inputs, const char* const* output_names, size_t num_outputs, OrtValue** outputs) {
     return guarded([&] {
-      run(required(session, "session").running(), options, arguments_of(input_names, inputs, num_inputs, output_names, num_outputs),
-          outputs);
+      const OrtSession& of = required(session, "session");
+      profiled(of.running(), options,
+               [&] { run(of, options, arguments_of(input_names, inputs, num_inputs, output_names, num_outputs), outputs); });
     });
   };
   table.RunAsync = [](OrtSession* session, const OrtRunOptions* options, const char* const* input_names, const OrtValue* const* inputs,

@@ -13,24 +13,50 @@ const SparseTensor& sparse_of(const OrtValue* value) {
   return datum.sparse_tensor();
 }
 
+// With its elements: one that the client has only begun has none.
+const SparseTensor& populated(const OrtValue* value) {
+  const SparseTensor& sparse = sparse_of(value);
+  if (value->filled && !value->populated)
+    throw StatusError(ORT_FAIL, "Sparse Tensor does not contain sparse data: it has not been filled yet");
+  return sparse;
+}
+
 const SparseTensor& being_filled(const OrtValue* value) {
-  if (!required(value, "value").filled) throw Error(ErrorCode::invalid_argument, "the value is no sparse tensor that is being made");
-  if (value->filled->indices.num_elements() > 0 || value->blocks.defined())
-    throw StatusError(ORT_FAIL, "this tensor already has populated sparse_indices");
+  sparse_of(value);
+  if (!value->filled || value->populated) throw StatusError(ORT_FAIL, "this tensor already has populated sparse_indices");
   return *value->filled;
+}
+
+// Values and indices are copied from the client's memory.
+const SparseTensor& to_copy_into(const OrtValue* value, const OrtMemoryInfo* info, const int64_t* dims, size_t rank) {
+  const SparseTensor& sparse = being_filled(value);
+  for (size_t i = 0; i < rank; ++i)
+    if ((&required(dims, "values_shape"))[i] < 0) throw StatusError(ORT_FAIL, "values shape must not have negative dimensions");
+  if (info != nullptr && info->device != OrtMemoryInfoDeviceType_CPU)
+    throw StatusError(ORT_FAIL, "there is nothing to copy sparse data with from the memory \"" + info->name + "\"");
+  return sparse;
 }
 
 void show(OrtValue& value) { value.datum = SparseTensor(*value.filled); }
 
 void fill(OrtValue& value, SparseTensor sparse) {
   *value.filled = std::move(sparse);
+  value.populated = true;
   show(value);
+}
+
+// Of a sparse tensor's elements, which have to take bytes of their own.
+DType dtype_of_elements(ONNXTensorElementDataType type) {
+  const DType dtype = dtype_from(type);
+  if (bits_of(dtype) % 8 != 0) throw StatusError(ORT_NOT_IMPLEMENTED, "sparse tensor type " + std::to_string(type) + " is not supported");
+  return dtype;
 }
 
 Tensor copy_of(DType dtype, const Shape& shape, const void* data) {
   Tensor made(dtype, shape);
   if (dtype == DType::string) {
-    for (int64_t i = 0; i < made.num_elements(); ++i) made.data<std::string>()[i] = static_cast<const char* const*>(data)[i];
+    for (int64_t i = 0; i < made.num_elements(); ++i)
+      made.data<std::string>()[i] = chars_of((&required(static_cast<const char* const*>(data), "the data"))[i], "a string");
   } else if (made.size_bytes() > 0) {
     std::memcpy(made.raw(), &required(static_cast<const std::byte*>(data), "the data"), made.size_bytes());
   }
@@ -81,6 +107,8 @@ void use_csr(SparseTensor& sparse, const Tensor& inner, const Tensor& outer) {
 
 // Blocks of values, [blocks, rows, columns] or more; their indices are [2, blocks]. No operator takes them.
 Shape blocks_shape(const SparseTensor& sparse, const int64_t* dims, size_t rank) {
+  for (size_t i = 0; i < rank; ++i)
+    if ((&required(dims, "indices_shape"))[i] < 0) throw StatusError(ORT_FAIL, "indices shape must not have negative dimensions");
   const Shape shape = shape_from(dims, rank);
   if (sparse.values.shape().rank() < 3)
     throw StatusError(ORT_FAIL, "Expecting to have at least 3-D shape of block values, not " + to_string(sparse.values.shape()));
@@ -99,8 +127,8 @@ void add_making_sparse(OrtApi& table) {
     return guarded([&] {
       auto made = std::make_unique<OrtValue>();
       made->filled = std::make_shared<SparseTensor>();
+      made->filled->values = Tensor(dtype_of_elements(type), Shape{0});
       made->filled->dense_shape = shape_from(dims, rank);
-      made->filled->values = Tensor(dtype_from(type), Shape{0});
       made->filled->indices = Tensor(DType::int64, Shape{0});
       show(*made);
       required(out, "out") = made.release();
@@ -112,30 +140,30 @@ void add_making_sparse(OrtApi& table) {
     return guarded([&] {
       auto made = std::make_unique<OrtValue>();
       made->filled = std::make_shared<SparseTensor>();
-      made->filled->dense_shape = shape_from(dims, rank);
-      const Shape shape = shape_from(values_dims, values_rank);
-      const DType dtype = dtype_from(type);
+      const DType dtype = dtype_of_elements(type);
       if (dtype == DType::string)
         throw Error(ErrorCode::invalid_argument, "Can not use strings in pre-allocated memory. Use CreateSparseTensorAsOrtValue()");
+      made->filled->dense_shape = shape_from(dims, rank);
+      const Shape shape = shape_from(values_dims, values_rank);
       made->filled->indices = Tensor(DType::int64, Shape{0});
       made->filled->values = Tensor(dtype, shape, Storage::borrow(data, size_bytes(dtype, shape.num_elements()), {}));
       show(*made);
       required(out, "out") = made.release();
     });
   };
-  table.FillSparseTensorCoo = [](OrtValue* value, const OrtMemoryInfo*, const int64_t* dims, size_t rank, const void* data,
+  table.FillSparseTensorCoo = [](OrtValue* value, const OrtMemoryInfo* info, const int64_t* dims, size_t rank, const void* data,
                                  const int64_t* indices, size_t count) {
     return guarded([&] {
-      SparseTensor sparse = being_filled(value);
+      SparseTensor sparse = to_copy_into(value, info, dims, rank);
       sparse.values = copy_of(sparse.values.dtype(), shape_from(dims, rank), data);
       use_coo(sparse, indices, count, [&](const Shape& shape) { return copy_of(DType::int64, shape, indices); });
       fill(*value, std::move(sparse));
     });
   };
-  table.FillSparseTensorCsr = [](OrtValue* value, const OrtMemoryInfo*, const int64_t* dims, size_t rank, const void* data,
+  table.FillSparseTensorCsr = [](OrtValue* value, const OrtMemoryInfo* info, const int64_t* dims, size_t rank, const void* data,
                                  const int64_t* inner, size_t num_inner, const int64_t* outer, size_t num_outer) {
     return guarded([&] {
-      SparseTensor sparse = being_filled(value);
+      SparseTensor sparse = to_copy_into(value, info, dims, rank);
       sparse.values = copy_of(sparse.values.dtype(), shape_from(dims, rank), data);
       use_csr(sparse, copy_of(DType::int64, Shape{static_cast<int64_t>(num_inner)}, inner),
               copy_of(DType::int64, Shape{static_cast<int64_t>(num_outer)}, outer));
@@ -159,7 +187,7 @@ void add_making_sparse(OrtApi& table) {
 }
 
 const Tensor& indices_of(const OrtValue* value, OrtSparseIndicesFormat format) {
-  const SparseTensor& sparse = sparse_of(value);
+  const SparseTensor& sparse = populated(value);
   const bool is_csr = sparse.format == SparseTensor::Format::csr;
   if (format == ORT_SPARSE_BLOCK_SPARSE_INDICES && value->blocks.defined()) return value->blocks;
   if (format == ORT_SPARSE_COO_INDICES && !is_csr && !value->blocks.defined()) return sparse.indices;
@@ -183,24 +211,23 @@ void add_sparse_tensors(OrtApi& table) {
     return guarded([&] {
       const SparseTensor& sparse = sparse_of(value);
       const bool is_csr = sparse.format == SparseTensor::Format::csr;
-      const bool is_coo = sparse.indices.defined() && (value->filled == nullptr || sparse.indices.num_elements() > 0);
-      required(out, "out") = value->blocks.defined() ? ORT_SPARSE_BLOCK_SPARSE
-                             : is_csr                ? ORT_SPARSE_CSRC
-                             : is_coo                ? ORT_SPARSE_COO
-                                                     : ORT_SPARSE_UNDEFINED;
+      required(out, "out") = value->filled && !value->populated ? ORT_SPARSE_UNDEFINED
+                             : value->blocks.defined()          ? ORT_SPARSE_BLOCK_SPARSE
+                             : is_csr                           ? ORT_SPARSE_CSRC
+                                                                : ORT_SPARSE_COO;
     });
   };
   table.GetSparseTensorValuesTypeAndShape = [](const OrtValue* value, OrtTensorTypeAndShapeInfo** out) {
     return guarded([&] {
-      const Tensor& values = sparse_of(value).values;
+      const Tensor& values = populated(value).values;
       required(out, "out") = new OrtTensorTypeAndShapeInfo(tensor_type(values.dtype(), values.shape()));
     });
   };
   table.GetSparseTensorValues = [](const OrtValue* value, const void** out) {
     return guarded([&] {
-      if (sparse_of(value).values.dtype() == DType::string)
+      if (populated(value).values.dtype() == DType::string)
         throw Error(ErrorCode::invalid_argument, "Use GetStringTensor*() API to retrieve strings");
-      required(out, "out") = sparse_of(value).values.raw();
+      required(out, "out") = populated(value).values.raw();
     });
   };
   table.GetSparseTensorIndicesTypeShape = [](const OrtValue* value, OrtSparseIndicesFormat format, OrtTensorTypeAndShapeInfo** out) {
@@ -216,10 +243,10 @@ void add_sparse_tensors(OrtApi& table) {
       required(out, "indices") = indices.raw();
     });
   };
-  table.FillSparseTensorBlockSparse = [](OrtValue* value, const OrtMemoryInfo*, const int64_t* dims, size_t rank, const void* data,
+  table.FillSparseTensorBlockSparse = [](OrtValue* value, const OrtMemoryInfo* info, const int64_t* dims, size_t rank, const void* data,
                                          const int64_t* indices_dims, size_t indices_rank, const int32_t* indices) {
     return guarded([&] {
-      SparseTensor sparse = being_filled(value);
+      SparseTensor sparse = to_copy_into(value, info, dims, rank);
       sparse.values = copy_of(sparse.values.dtype(), shape_from(dims, rank), data);
       const Shape shape = blocks_shape(sparse, indices_dims, indices_rank);
       value->blocks = copy_of(DType::int32, shape, indices);

@@ -13,19 +13,34 @@ const Tensor& tensor_of(const OrtValue* value) {
   return datum.tensor();
 }
 
-std::span<std::string> strings_of(const OrtValue* value) {
-  const Datum& datum = required(value, "value").datum;
-  const Tensor& tensor = datum.kind() == Datum::Kind::sparse_tensor ? datum.sparse_tensor().values : datum.tensor();
-  if (tensor.dtype() != DType::string)
-    throw Error(ErrorCode::invalid_argument, "a tensor of strings was expected, this is " + describe(tensor));
+[[noreturn]] void refuse_tensor(const std::string& what) { throw StatusError(ORT_FAIL, what); }
+
+std::span<std::string> strings_in(const Tensor& tensor) {
+  if (tensor.dtype() != DType::string) refuse_tensor("Tensor type mismatch: a tensor of strings was expected, this is " + describe(tensor));
   return tensor.span<std::string>();
 }
 
-std::string& string_at(const OrtValue* value, size_t index) {
-  const std::span<std::string> strings = strings_of(value);
+// To read them: a sparse tensor's, too.
+std::span<std::string> strings_of(const OrtValue* value) {
+  const Datum& datum = required(value, "value").datum;
+  if (value->filled && !value->populated) throw Error(ErrorCode::invalid_argument, "Sparse Tensor does not contain sparse data");
+  if (datum.kind() == Datum::Kind::sparse_tensor) return strings_in(datum.sparse_tensor().values);
+  if (!datum.is_tensor()) throw StatusError(ORT_NOT_IMPLEMENTED, "This API supports Tensors or SparseTensors, not " + describe(datum));
+  return strings_in(datum.tensor());
+}
+
+std::string& string_at(const std::span<std::string>& strings, size_t index) {
   if (index >= strings.size())
-    throw Error(ErrorCode::invalid_argument, "element " + std::to_string(index) + " of " + std::to_string(strings.size()));
+    throw Error(ErrorCode::invalid_argument,
+                "element index is out of bounds: " + std::to_string(index) + " of " + std::to_string(strings.size()));
   return strings[index];
+}
+
+// A tensor's elements are made before it takes the memory over: what fails leaves the memory to the client.
+Tensor tensor_around(void* data, size_t length, const Shape& shape, DType dtype) {
+  if (dtype == DType::string) throw Error(ErrorCode::invalid_argument, "a tensor of strings cannot be made around memory");
+  if (data == nullptr && shape.num_elements() > 0) throw Error(ErrorCode::invalid_argument, "the data is null");
+  return Tensor(dtype, shape, Storage::borrow(data, length, {}));
 }
 
 // Memory of the client's allocator, given back with the last tensor that has it.
@@ -34,18 +49,14 @@ std::shared_ptr<Storage> storage_of(OrtAllocator& allocator, size_t size_bytes) 
   return Storage::borrow(data, size_bytes, [kept = keep(allocator), data] { kept->Free(kept.get(), data); });
 }
 
-Tensor around(void* data, size_t length, const Shape& shape, DType dtype, std::function<void()> release) {
-  if (dtype == DType::string) throw Error(ErrorCode::invalid_argument, "a tensor of strings cannot be made around memory");
-  if (data == nullptr && shape.num_elements() > 0) throw Error(ErrorCode::invalid_argument, "the data is null");
-  return Tensor(dtype, shape, Storage::borrow(data, length, std::move(release)));
-}
-
 void add_making(OrtApi& table) {
   table.CreateTensorAsOrtValue = [](OrtAllocator* allocator, const int64_t* dims, size_t rank, ONNXTensorElementDataType type,
                                     OrtValue** out) {
     return guarded([&] {
-      const Shape shape = shape_from(dims, rank);
       const DType dtype = dtype_from(type);
+      for (size_t i = 0; i < rank; ++i)
+        if ((&required(dims, "shape"))[i] < 0) refuse_tensor("Tensor shape cannot contain any negative value: " + std::to_string(dims[i]));
+      const Shape shape = shape_from(dims, rank);
       const bool is_ours = &required(allocator, "allocator") == &default_allocator() || dtype == DType::string;
       Tensor tensor =
           is_ours ? Tensor(dtype, shape) : Tensor(dtype, shape, storage_of(*allocator, size_bytes(dtype, shape.num_elements())));
@@ -55,16 +66,20 @@ void add_making(OrtApi& table) {
   table.CreateTensorWithDataAsOrtValue = [](const OrtMemoryInfo* info, void* data, size_t length, const int64_t* dims, size_t rank,
                                             ONNXTensorElementDataType type, OrtValue** out) {
     return guarded([&] {
+      const DType dtype = dtype_from(type);
       expect_cpu(required(info, "info"));
-      required(out, "out") = new_value(around(data, length, shape_from(dims, rank), dtype_from(type), {}), info);
+      required(out, "out") = new_value(tensor_around(data, length, shape_from(dims, rank), dtype), info);
     });
   };
   table.CreateTensorWithDataAndDeleterAsOrtValue = [](OrtAllocator* deleter, void* data, size_t length, const int64_t* dims, size_t rank,
                                                       ONNXTensorElementDataType type, OrtValue** out) {
     return guarded([&] {
       const std::shared_ptr<OrtAllocator> kept = keep(required(deleter, "deleter"));
-      required(out, "out") =
-          new_value(around(data, length, shape_from(dims, rank), dtype_from(type), [kept, data] { kept->Free(kept.get(), data); }));
+      const DType dtype = dtype_from(type);
+      const Tensor view = tensor_around(data, length, shape_from(dims, rank), dtype);
+      required(out, "out");
+      auto storage = Storage::borrow(data, length, [kept, data] { kept->Free(kept.get(), data); });
+      *out = new_value(Tensor(dtype, view.shape(), std::move(storage)), kept->Info(kept.get()));
     });
   };
   table.ReleaseValue = [](OrtValue* value) { delete value; };
@@ -136,11 +151,18 @@ void add_reading(OrtApi& table) {
       required(out, "out") = &value->memory;
     });
   };
-  table.CopyTensors = [](const OrtEnv*, const OrtValue* const* from, OrtValue* const* to, OrtSyncStream*, size_t count) {
+  table.CopyTensors = [](const OrtEnv* environment, const OrtValue* const* from, OrtValue* const* to, OrtSyncStream*, size_t count) {
     return guarded([&] {
+      required(environment, "env");
+      if (count == 0) throw Error(ErrorCode::invalid_argument, "Invalid arguments provided to CopyTensors: there are no tensors");
       for (size_t i = 0; i < count; ++i) {
-        Tensor target = tensor_of(to[i]);
-        target.copy_from(tensor_of(from[i]));
+        const OrtValue &source = required((&required(from, "src_tensors"))[i], "a source"),
+                       &target = required((&required(to, "dst_tensors"))[i], "a target");
+        if (!source.datum.is_tensor() || !target.datum.is_tensor())
+          throw Error(ErrorCode::invalid_argument,
+                      "OrtValue must contain Tensor with data: " + describe(source.datum) + " to " + describe(target.datum));
+        Tensor tensor = target.datum.tensor();
+        tensor.copy_from(source.datum.tensor());
       }
     });
   };
@@ -149,18 +171,19 @@ void add_reading(OrtApi& table) {
 void add_strings(OrtApi& table) {
   table.FillStringTensor = [](OrtValue* value, const char* const* texts, size_t count) {
     return guarded([&] {
-      const std::span<std::string> strings = strings_of(value);
+      const std::span<std::string> strings = strings_in(tensor_of(value));
       if (count != strings.size())
-        throw Error(ErrorCode::invalid_argument, std::to_string(count) + " strings for " + std::to_string(strings.size()));
+        throw Error(ErrorCode::invalid_argument,
+                    "input array doesn't equal tensor size: " + std::to_string(count) + " strings for " + std::to_string(strings.size()));
       for (size_t i = 0; i < count; ++i) strings[i] = chars_of(texts[i], "a string");
     });
   };
   table.FillStringTensorElement = [](OrtValue* value, const char* text, size_t index) {
-    return guarded([&] { string_at(value, index) = chars_of(text, "a string"); });
+    return guarded([&] { string_at(strings_in(tensor_of(value)), index) = chars_of(text, "a string"); });
   };
   table.GetResizedStringTensorElementBuffer = [](OrtValue* value, size_t index, size_t length, char** out) {
     return guarded([&] {
-      std::string& text = string_at(value, index);
+      std::string& text = string_at(strings_in(tensor_of(value)), index);
       text.resize(length);
       required(out, "buffer") = text.data();
     });
@@ -177,26 +200,26 @@ void add_strings(OrtApi& table) {
     return guarded([&] {
       const std::span<std::string> strings = strings_of(value);
       if (count != strings.size())
-        throw Error(ErrorCode::invalid_argument, std::to_string(count) + " offsets for " + std::to_string(strings.size()) + " strings");
+        refuse_tensor("offsets buffer is not equal to tensor size: " + std::to_string(count) + " for " + std::to_string(strings.size()));
       size_t at = 0;
       for (size_t i = 0; i < count; ++i) {
         offsets[i] = at;
         if (strings[i].size() > room - at)
-          throw Error(ErrorCode::invalid_argument, "the strings take more than the " + std::to_string(room) + " bytes that are there");
+          refuse_tensor("output buffer is too small: the strings take more than " + std::to_string(room) + " bytes");
         std::memcpy(static_cast<char*>(to) + at, strings[i].data(), strings[i].size());
         at += strings[i].size();
       }
     });
   };
   table.GetStringTensorElementLength = [](const OrtValue* value, size_t index, size_t* out) {
-    return guarded([&] { required(out, "out") = string_at(value, index).size(); });
+    return guarded([&] { required(out, "out") = string_at(strings_of(value), index).size(); });
   };
   table.GetStringTensorElement = [](const OrtValue* value, size_t room, size_t index, void* out) {
     return guarded([&] {
-      const std::string& text = string_at(value, index);
+      const std::string& text = string_at(strings_of(value), index);
       if (text.size() > room)
-        throw Error(ErrorCode::invalid_argument,
-                    "the string takes " + std::to_string(text.size()) + " bytes, there are " + std::to_string(room));
+        refuse_tensor("buffer size is too small for string element: it takes " + std::to_string(text.size()) + " bytes, there are " +
+                      std::to_string(room));
       std::memcpy(out, text.data(), text.size());
     });
   };
@@ -205,12 +228,12 @@ void add_strings(OrtApi& table) {
 }  // namespace
 
 void refuse_kind(const Datum& datum, const std::string& expected) {
-  throw StatusError(datum.kind() == Datum::Kind::map ? ORT_FAIL : ORT_RUNTIME_EXCEPTION,
+  throw StatusError(datum.kind() == Datum::Kind::map || datum.kind() == Datum::Kind::none ? ORT_FAIL : ORT_RUNTIME_EXCEPTION,
                     "expected " + expected + ", got " + describe(datum));
 }
 
 OrtValue* new_value(Datum datum, const OrtMemoryInfo* memory) {
-  return new OrtValue{std::move(datum), nullptr, memory != nullptr ? *memory : OrtMemoryInfo(), {}};
+  return new OrtValue{std::move(datum), nullptr, memory != nullptr ? *memory : OrtMemoryInfo(), {}, false};
 }
 
 Datum owned_by_client(Datum datum) {
@@ -224,7 +247,12 @@ Datum owned_by_client(Datum datum) {
 Shape shape_from(const int64_t* dims, size_t rank) {
   if (rank > 0) required(dims, "shape");
   const Shape shape(std::span<const int64_t>(dims, rank));
-  shape.num_elements();  // checked
+  try {
+    shape.num_elements();  // checked
+  } catch (const Error& error) {
+    if (error.code() == ErrorCode::resource_exhausted) refuse_tensor(std::string("Integer overflow: ") + error.what());
+    throw;
+  }
   return shape;
 }
 

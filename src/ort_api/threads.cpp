@@ -33,6 +33,7 @@ std::vector<std::vector<int>> processors_of(const std::string& text) {
   std::vector<std::vector<int>> all;
   for (const std::string& thread : split(text, ';')) {
     std::vector<int>& made = all.emplace_back();
+    if (thread.empty()) refuse("a thread without a processor in the affinities " + text);
     const std::vector<std::string> ends = split(thread, '-');
     if (ends.size() == 2 && !ends[0].empty()) {
       const int first = processor_of(ends[0]), last = processor_of(ends[1]);

@@ -108,8 +108,10 @@ void add_tensor_info(OrtApi& table) {
   };
   table.SetSymbolicDimensions = [](OrtTensorTypeAndShapeInfo* info, const char** names, size_t count) {
     return guarded([&] {
+      if (count > info->dims.size()) info->dims.resize(count, -1);
+      info->has_shape = info->has_shape || count > 0;
       info->symbols.assign(info->dims.size(), {});
-      for (size_t i = 0; i < std::min(count, info->dims.size()); ++i) info->symbols[i] = names[i] != nullptr ? names[i] : "";
+      for (size_t i = 0; i < count; ++i) info->symbols[i] = names[i] != nullptr ? names[i] : "";
     });
   };
   table.GetTensorElementType = [](const OrtTensorTypeAndShapeInfo* info, ONNXTensorElementDataType* out) -> OrtStatus* {
@@ -125,7 +127,7 @@ void add_tensor_info(OrtApi& table) {
     return nullptr;
   };
   table.GetSymbolicDimensions = [](const OrtTensorTypeAndShapeInfo* info, const char** names, size_t count) -> OrtStatus* {
-    for (size_t i = 0; i < std::min(count, info->dims.size()); ++i) names[i] = i < info->symbols.size() ? info->symbols[i].c_str() : "";
+    for (size_t i = 0; i < std::min(count, info->symbols.size()); ++i) names[i] = info->symbols[i].c_str();
     return nullptr;
   };
   table.GetTensorShapeElementCount = [](const OrtTensorTypeAndShapeInfo* info, size_t* out) {
@@ -135,7 +137,7 @@ void add_tensor_info(OrtApi& table) {
         return;
       }
       for (int64_t extent : info->dims)
-        if (extent < 0) throw Error(ErrorCode::invalid_argument, "the shape has extents that are not known");
+        if (extent < 0) throw StatusError(ORT_FAIL, "the shape has extents that are not known");
       required(out, "out") = static_cast<size_t>(shape_from(info->dims.data(), info->dims.size()).num_elements());
     });
   };

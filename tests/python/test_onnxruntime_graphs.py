@@ -32,7 +32,7 @@ class Made:
         self.split = self._node(b"Split", b"split", [b"y"], [b"i", b"j"], [parts])
         self.relu = self._node(b"Relu", b"relu", [b"j"], [b"z"], [])
         self.weight = np.arange(12, dtype=np.float32).reshape(3, 4)
-        self.editor.call("AddInitializerToGraph", self.graph, b"w", api.value(self.weight), c_bool(True))
+        self.editor.call("AddInitializerToGraph", self.graph, b"w", api.value(self.weight), c_bool(False))
         self.editor.call("AddInitializerToGraph", self.graph, b"b", api.value(np.ones(4, np.float32)), c_bool(False))
         self.editor.call("SetGraphInputs", self.graph, handles(value_info(api, self.editor, b"x", [2, 3]), value_info(api, self.editor, b"b", [4])), c_size_t(2))
         self.editor.call("SetGraphOutputs", self.graph, handles(value_info(api, self.editor, b"i", [1, 4]), value_info(api, self.editor, b"z", [1, 4])), c_size_t(2))

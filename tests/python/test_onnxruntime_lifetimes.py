@@ -96,6 +96,16 @@ def test_values_outlive_the_allocator_that_they_are_of(ours: Api) -> None:
         ours.call("ReleaseAllocator", other, result=None)
 
 
+def test_what_makes_no_tensor_leaves_the_memory_to_the_client(ours: Api, theirs: Api) -> None:
+    for api in (ours, theirs):
+        out, value = c_void_p(), c_void_p()
+        api.call("AllocatorAlloc", api.allocator, c_size_t(8), byref(out))
+        with pytest.raises(StatusError):
+            api.call("CreateTensorWithDataAndDeleterAsOrtValue", api.allocator, out, c_size_t(8), (c_int64 * 1)(9), c_size_t(1), 1, byref(value))
+        ctypes.memset(out.value, 1, 8)
+        api.call("AllocatorFree", api.allocator, out)
+
+
 def test_an_environment_keeps_the_allocator_that_is_registered(ours: Api) -> None:
     environment = ours.made("CreateEnv", 4, b"of its own")
     allocator = ours.made("CreateAllocator", ours.session(products()), ours.memory)

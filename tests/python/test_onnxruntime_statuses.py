@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import tempfile
 from collections.abc import Callable
 from ctypes import byref, c_char_p, c_int32, c_int64, c_size_t, c_uint32, c_void_p
 from pathlib import Path
@@ -295,6 +296,93 @@ FAULTS |= {
     "nodes whose assignment was not asked for": (
         lambda api: api.call("Session_GetEpGraphAssignmentInfo", api.session(relu()), byref(c_void_p()), byref(c_size_t())), FAIL,
         "'session.record_ep_graph_assignment_info' must be set to \"1\""),
+}
+
+
+def chain(*nodes: tuple, initializers: tuple = ()) -> bytes:
+    return model([helper.make_node(*each) for each in nodes], [tensor("x", 1, [2])], [tensor("y", 1, [2])], initializers)
+
+
+def beside(folder: str, offset: int, length: int) -> Callable[[Api], object]:
+    """A model of external data that does not fit its file, of 8 bytes."""
+
+    def made(api: Api) -> None:
+        Path(folder, "two.bin").write_bytes(bytes(8))
+        w = numpy_helper.from_array(ones(2), "w")
+        w.ClearField("raw_data")
+        w.data_location = 1
+        for key, value in (("location", "two.bin"), ("offset", offset), ("length", length)):
+            w.external_data.add(key=key, value=str(value))
+        path = Path(folder, "model.onnx")
+        path.write_bytes(model([helper.make_node("Add", ["x", "w"], ["y"])], [tensor("x", 1, [2])], [tensor("y", 1, [2])], [w]))
+        api.session(str(path))
+
+    return made
+
+
+def entry(key: bytes, value: bytes) -> Callable[[Api], object]:
+    return lambda api: api.call("AddSessionConfigEntry", api.options(), key, value)
+
+
+def logged(api: Api, level: int) -> c_void_p:
+    options = api.options()
+    api.call("SetSessionLogSeverityLevel", options, level)
+    return options
+
+
+def run_logged(api: Api, level: int) -> None:
+    options = api.made("CreateRunOptions")
+    api.call("RunOptionsSetRunLogSeverityLevel", options, level)
+    api.run_arrays(api.session(relu()), {"x": ones(2, 3)}, ["y"], options)
+
+
+def text_in(api: Api, index: int, *, of: str = "text") -> None:
+    value = api.value(np.array(["a", "bc"], object) if of == "text" else ones(2))
+    api.call("FillStringTensorElement", value, b"x", c_size_t(index))
+
+
+def text_of_sequence(api: Api) -> None:
+    out = c_void_p()
+    api.call("CreateValue", handles(api.value(ones(2))), c_size_t(1), 2, byref(out))
+    api.number("GetStringTensorDataLength", out)
+
+
+TEMPORARY = tempfile.mkdtemp()
+FAULTS |= {
+    "a graph with a cycle": (lambda api: api.session(chain(("Add", ["x", "y"], ["z"]), ("Relu", ["z"], ["y"]))), FAIL, "This is an invalid model. Error: the graph"),
+    "a name that two nodes make": (lambda api: api.session(chain(("Relu", ["x"], ["y"]), ("Neg", ["x"], ["y"]))), FAIL, "This is an invalid model. Error: "),
+    "operands of two dtypes": (
+        lambda api: api.session(model([helper.make_node("Add", ["x", "z"], ["y"])], [tensor("x", 1, [2]), tensor("z", 7, [2])], [tensor("y", 1, [2])])), FAIL, "Type Error: "),
+    "a dtype that an operator does not take": (lambda api: api.session(model([helper.make_node("Relu", ["x"], ["y"])], [tensor("x", 9, [2])], [tensor("y", 9, [2])])), INVALID_GRAPH, ""),
+    "more operands than an operator has": (lambda api: api.session(chain(("Relu", ["x", "x"], ["y"]))), INVALID_GRAPH, "This is an invalid model. "),
+    "an attribute that an operator has not": (lambda api: api.session(node("Relu", nosuch=1)), INVALID_GRAPH, "This is an invalid model. "),
+    "an attribute of another type": (lambda api: api.session(node("Softmax", axis=0.5)), INVALID_GRAPH, "This is an invalid model. "),
+    "external data beyond the file": (beside(TEMPORARY, 4, 8), FAIL, ""),
+    "external data of another size": (beside(TEMPORARY, 0, 4), FAIL, ""),
+    "a session's log level that there is not": (lambda api: api.session(relu(), logged(api, 9)), FAIL, ""),
+    "a run's log level that there is not": (lambda api: run_logged(api, 9), FAIL, ""),
+    "a folder to edit": (lambda api: Part(api, "GetModelEditorApi", EDITOR).made("CreateModelEditorSession", api.env, TEMPORARY.encode(), api.options()), INVALID_ARGUMENT, ""),
+    "a value of an entry that is too long": (entry(b"a.key", b"v" * 8193), INVALID_ARGUMENT, "Config value is longer than maximum length: 8192"),
+    "an entry that is no number": (entry(b"session.intra_op_num_threads", b"two"), INVALID_ARGUMENT, "value for 'session.intra_op_num_threads' must be a base-10 int32; got 'two'"),
+    "an entry that is no flag": (entry(b"session.enable_mem_pattern", b"no"), INVALID_ARGUMENT, "must be a boolean ('0'/'1' or 'true'/'false'); got 'no'"),
+    "an entry that is no mode": (entry(b"session.execution_mode", b"0"), INVALID_ARGUMENT, "must be 'sequential' or 'parallel'; got '0'"),
+    "an entry that is no level": (entry(b"session.graph_optimization_level", b"99"), INVALID_ARGUMENT, "disable_all/enable_basic/enable_extended/enable_layout/enable_all; got '99'"),
+    "an entry of no options": (lambda api: api.call("AddSessionConfigEntry", c_void_p(), b"a", b"1"), INVALID_ARGUMENT, ""),
+    "threads of no options": (lambda api: api.call("SetGlobalIntraOpNumThreads", c_void_p(), 1), INVALID_ARGUMENT, "OrtThreadingOptions"),
+    "no devices to append": (
+        lambda api: api.call("SessionOptionsAppendExecutionProvider_V2", api.options(), api.env, handles(), c_size_t(0), strings(), strings(), c_size_t(0)), INVALID_ARGUMENT,
+        "Must provide one or more OrtEpDevice instances."),
+    "an empty option of a provider": (
+        lambda api: api.call("SessionOptionsAppendExecutionProvider", api.options(), b"CPU", strings(b""), strings(b"1"), c_size_t(1)), INVALID_ARGUMENT,
+        "Provider options key/value cannot be empty"),
+    "a text beyond a tensor": (lambda api: text_in(api, 2), INVALID_ARGUMENT, "element index is out of bounds"),
+    "a text in a tensor of numbers": (lambda api: text_in(api, 0, of="numbers"), FAIL, "Tensor type mismatch"),
+    "the texts of a sequence": (text_of_sequence, 9, "This API supports Tensors or SparseTensors"),
+    "a tensor of negative extents": (lambda api: api.made("CreateTensorAsOrtValue", api.allocator, (c_int64 * 1)(-1), c_size_t(1), 1), FAIL, ""),
+    "an attribute of no type": (lambda api: api.made("CreateOpAttr", b"a", (c_int64 * 1)(1), 1, 99), FAIL, "Attribute type not supported"),
+    "values that were not filled in": (
+        lambda api: api.made("GetSparseTensorValues", api.made("CreateSparseTensorAsOrtValue", api.allocator, (c_int64 * 2)(3, 3), c_size_t(2), 1)), FAIL, ""),
+    "no tensors to copy": (lambda api: api.call("CopyTensors", api.env, handles(), handles(), c_void_p(), c_size_t(0)), INVALID_ARGUMENT, "Invalid arguments provided to CopyTensors"),
 }
 
 
