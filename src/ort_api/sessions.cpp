@@ -2,7 +2,6 @@
 #include <algorithm>
 #include <atomic>
 #include <ctime>
-#include <filesystem>
 #include <thread>
 
 #include "core/file.h"

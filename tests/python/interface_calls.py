@@ -1,206 +1,392 @@
-"""Calls of ONNX Runtime's C interface with legal and illegal arguments, drawn from its table of functions: sequences, each in a process of its own.
+"""Sequences of random calls of ONNX Runtime's C interface, made on two libraries: codes, values, names and numbers are the same.
 
-    python interface_calls.py LIBRARY SEED COUNT [LENGTH]    # a line for each of COUNT sequences of LENGTH calls, else of one
+    python interface_calls.py OURS THEIRS --seed 1 --count 100000      # differences without a reason, and how far it came
 
-A call is a function of src/ort_api/entries.inc with a choice for each of its parameters, by the parameter's type. What comes of it is a status
-code, or the values that the function gives; of one that ends the process, the signal. A line has the calls with their arguments, and what came
-of those that were made.
+A sequence is drawn as it is made, in a process of its own, out of functions of one subject or of all: each argument by its type and name
+(interface_material.py), handles among those that there are by then. Both libraries draw the same as long as they answer the same. What a
+call gives goes into the next ones. Functions of kernels are called in a custom operator's.
 """
 
 from __future__ import annotations
 
+import argparse
+import collections
+import contextlib
 import ctypes
+import gc
 import json
 import os
 import random
 import re
+import shutil
 import signal
 import sys
-from collections.abc import Callable
-from ctypes import byref, c_char_p, c_int, c_int64, c_size_t, c_uint32, c_uint64, c_void_p
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from ctypes import c_char_p, c_int, c_int32, c_int64, c_size_t, c_uint32, c_uint64, c_void_p
 from typing import Any
 
-import numpy as np
-from onnx import helper, numpy_helper
-from onnxruntime_c import PLACES, Api, StatusError, handles, model, tensor
+import interface_material as material
+from interface_arguments import FITTING, GROUPS, Argument, Arguments, Handle, bare, described, environment, plan
+from interface_differences import DIES, LEFT_OUT, reason_for
+from onnxruntime_c import PLACES, Api, StatusError, type_of
 
-ENTRY = re.compile(r"^ORT_ENTRY\((\w+), ((?:[^,()]|\([^)]*\))*), \((.*)\)\)$", re.MULTILINE)
-TABLE = os.path.join(os.path.dirname(__file__), "..", "..", "src", "ort_api", "entries.inc")
-ROOM = 1 << 14  # bytes behind every pointer that a function may write to
+RESULTS = {"bool": ctypes.c_bool, "size_t": c_size_t, "int64_t": c_int64, "uint32_t": c_uint32, "uint64_t": c_uint64, "int32_t": c_int32, "const char*": c_char_p, "void": None}
+MOST_BYTES = 4000  # of what is told of one call
 
-# What is not called, and why.
-LEFT_OUT = {
-    r"^Release|^AllocatorFree$": "handles are used again",
-    r"^Kernel|^ShapeInfer|^CreateOp|^InvokeOp|^CopyKernelInfo|OpAttr$|^OpAttr_": "kernels are given what these take (test_onnxruntime_custom.py)",
-    r"^Graph_|^Node_|^ValueInfo_|^GetValueInfo|^ExternalInitializerInfo|^CreateExternalInitializerInfo": "onnxruntime reads only graphs of execution providers",
-    r"AppendExecutionProvider_|ProviderOptions|GpuDeviceId|SyncStream|^GetModelPackageApi|^EpDevice_GetNumbers": "of other devices",
-    r"CustomOp|Callback|Fn$|Delegate|ReadFunc|^RunAsync$|CustomLogger|WithOptions$|^Logger_|CustomThread|LoggingFunction$": "take functions (test_onnxruntime_threads.py, ..._lifetimes.py)",
-    r"^CreateEnv|^UpdateEnv|Allocator$|AllocatorV2$|TelemetryEvents|ExecutionProviderLibrary|^SetLanguageProjection": "change the environment, of which onnxruntime has one",
-    r"^Create(Tensor|Sparse)\w*AsOrtValue|^Fill|^Use\w+Indices|^GetString|^GetResized|^CreateValue$|Opaque|^TensorAt|^CopyTensors|^GetBound|^CreateArenaCfg|ExternalInitializers": "take arrays (test_onnxruntime_values.py)",
-    r"^Run$|^RunWithBinding$|^CreateSession|^SessionGetEp|^SessionGetMemory|EpDynamic|^GetModelCompatibility|AppendExecutionProvider|^GetCompatibilityInfo|LoraAdapter$|Optional": "test_onnxruntime_c.py",
-    r"^Get(Api|TrainingApi|ModelEditorApi|CompileApi|EpApi|InteropApi|ExperimentalFunction|BuildInfoString|ExecutionProviderApi)$": "give tables",
-    r"Weightless|^SetPerSession|^HardwareDevice_|^EpDevice_|^GetEpDevices|^GetHardware|^DeviceEp|^EpAssigned|^Session_GetEp|CapturedGraph": "test_onnxruntime_c.py",
-    r"KeyValue|^CreateStatus|^GetError|^GetAvailableProviders|^GetNumHardwareDevices|^SetDimensions|^SetSymbolic|^ModelMetadataGetCustom|^EnableOrtCustomOps|^EnableProfiling|^RunOptionsEnableProfiling": "test_onnxruntime_c.py",
+# What a sequence is about: functions whose names match, the more of them the more often a name is written.
+SUBJECTS: dict[str, str] = {
+    "all": r".",
+    "values": r"Value|Tensor|String|Allocator|MemoryInfo|TypeInfo|^Fill|^Get(Dimen|Symbol)|^Set(Dimen|Symbol)|^HasValue",
+    "sparse": r"Sparse|Indices|^GetTypeInfo|^GetValueType|^GetTensor|^IsTensor|^ReleaseValue|StringTensor",
+    "types": r"TypeInfo|TensorType|Dimension|Shape|Map|Sequence|Optional|OnnxType|ElementType|Denotation",
+    "memory": r"MemoryInfo|Allocator|Arena|^Create(Tensor|Session)|^Run",
+    "sessions": r"Session|Run|Initializer|FreeDim|Profiling|Metadata|Level|Threads|Prepacked|Cancel|Lora|Graph|Config",
+    "bindings": r"Bind|Bound|^CreateTensor|^ReleaseValue|^CreateSession$|^Run$|^GetTensor",
+    "editor": r"^editor|CreateOpAttr|ReadOpAttr|OpAttr|ValueInfo|^Create(Tensor|SessionFrom)|^Run$|^Release(Node|Graph|Model|Value)|^SetDimensions|^SetTensorElementType|^SetSymbolic",
+    "graphs": r"^editor|Graph_|Node_|ValueInfo|OpAttr|^Create(Tensor)",
+    "compiler": r"^compiler|^CreateSessionOptions|SessionGraphOpt|ConfigEntry|^Release",
+    "devices": r"Device|Provider|KeyValue|Ep|Hardware|^CreateSession|Compatib|Assign",
+    "environment": r"Env|Thread|Logg|Telemetry|Allocator|Arena|Global|^CreateSession$|^Run",
+    "custom operators": r"CustomOp|^CreateSession|^Run|SessionOptions$|^RegisterCustom",
 }
+WEIGHTS = [(r"^(CreateSession|Run|RunAsync|RunWithBinding|CreateSessionFromModel|CompileModel)$", 5), (r"^CreateSessionFromArray$|^BindInput|^BindOutput", 3),
+           (r"^(CreateNode|AddNodeToGraph|CreateValueInfo|SetGraphInputs|SetGraphOutputs|AddGraphToModel|CreateModel|CreateGraph)$", 4), (r"AppendExecutionProvider_|ProviderOptions", 0.2)]
+KERNEL_CALLS = 6
+FIRST = 25  # of so many sequences one has an environment of its own
+OF_KERNELS = ("OrtKernelInfo", "OrtKernelContext", "OrtShapeInferContext")
 
 
-class Choices:
-    """Handles of one library by type, and other arguments."""
-
-    def __init__(self, api: Api) -> None:
-        self.api = api
-        w = numpy_helper.from_array(np.ones((3, 2), np.float32), "w")
-        nodes = [helper.make_node("MatMul", ["x", "w"], ["y"]), helper.make_node("SplitToSequence", ["y"], ["s"], axis=0)]
-        outputs = [tensor("y", 1, ["rows", 2]), helper.make_tensor_sequence_value_info("s", 1, None)]
-        self.session = api.session(model(nodes, [tensor("x", 1, ["rows", 3]), tensor("w", 1, [3, 2])], outputs, [w], producer_name="a test", model_version=3))
-        values = [api.value(np.arange(4, dtype=np.float32).reshape(2, 2)), api.value(np.array(["a", "bc"], object)), api.value(np.zeros((0, 3), np.int64)), api.value(np.array(7, np.int64))]
-        values += [self.made(2, values[0], values[0]), self.made(3, api.value(np.array([1, 2], np.int64)), api.value(np.array([0.5, 2], np.float32)))]
-        values += [api.made("CreateSparseTensorAsOrtValue", api.allocator, (c_int64 * 2)(3, 3), c_size_t(2), 1)]
-        types = [api.made("GetTypeInfo", value) for value in values]
-        infos = [api.made("GetTensorTypeAndShape", value) for value in values[:4]] + [api.made("CreateTensorTypeAndShapeInfo")]
-        self.handles: dict[str, list[c_void_p]] = {
-            "OrtSession": [self.session],
-            "OrtSessionOptions": [api.options()],
-            "OrtRunOptions": [api.made("CreateRunOptions")],
-            "OrtEnv": [api.env],
-            "OrtValue": values,
-            "OrtTypeInfo": types,
-            "OrtTensorTypeAndShapeInfo": infos,
-            "OrtSequenceTypeInfo": [api.made("CastTypeInfoToSequenceTypeInfo", types[4])],
-            "OrtMapTypeInfo": [api.made("CastTypeInfoToMapTypeInfo", types[5])],
-            "OrtMemoryInfo": [api.memory, api.made("CreateCpuMemoryInfo", 1, -1), api.made("CreateMemoryInfo", b"Cuda", 0, 1, 0)],
-            "OrtAllocator": [api.allocator],
-            "OrtModelMetadata": [api.made("SessionGetModelMetadata", self.session)],
-            "OrtIoBinding": [api.made("CreateIoBinding", self.session)],
-            "OrtThreadingOptions": [api.made("CreateThreadingOptions")],
-        }
-
-    def made(self, kind: int, *parts: c_void_p) -> c_void_p:
-        out = c_void_p()
-        self.api.call("CreateValue", handles(*parts), c_size_t(len(parts)), kind, byref(out))
-        return out
+class Function:
+    def __init__(self, table: str, name: str, result: str, parameters: list[material.Parameter]) -> None:
+        self.table, self.name, self.result, self.parameters = table, name, result, parameters
+        self.full = name if table == "main" else f"{table} {name}"
+        self.plan = plan(name, parameters)
+        self.fitting = plan(name, parameters, FITTING + GROUPS) if any(re.search(pattern, name) for pattern, _, _ in FITTING) else None
+        self.deadly = [pattern for of, pattern, _ in DIES if re.search(of, self.full)]
+        is_status = result == "OrtStatus*" and name != "CreateStatus"
+        is_pointer = is_status or result.endswith(("*", "Ptr"))
+        self.is_status, self.result_type = is_status, RESULTS.get(result, c_void_p if is_pointer else c_int)
+        self.weight = next((weight for pattern, weight in WEIGHTS if re.search(pattern, name)), 1.0)
+        self.kernel = next((bare(kind)[:-1] for kind, _ in parameters if bare(kind)[:-1] in OF_KERNELS), None)
 
 
-NUMBERS: dict[str, tuple[Callable, list]] = {
-    "size_t": (c_size_t, [0, 1, 2, 9, 64]),
-    "int": (c_int, [-1, 0, 1, 2, 3, 99]),
-    "int64_t": (c_int64, [-1, 0, 1, 5]),
-    "bool": (ctypes.c_bool, [False, True]),
-    "uint32_t": (c_uint32, [0, 1]),
-    "int32_t": (c_int, [-1, 0, 1]),
-}
-TEXTS = [b"x", b"y", b"", b"nosuch", b"session.intra_op.allow_spinning", b"1", b"Cpu", b"k" * 1025]
-OUT = re.compile(r"^(?:const )?(\w+)( const)?(\*+)$")
-READ = {"size_t": c_size_t, "int": c_int, "int64_t": c_int64, "uint64_t": c_uint64, "uint32_t": c_uint32}
+FUNCTIONS = [Function(*each) for each in material.functions()]
+CALLED = [each for each in FUNCTIONS if not any(re.search(pattern, each.full) for pattern in LEFT_OUT)]
+OF_SUBJECT = {subject: [each for each in CALLED if not each.kernel and re.search(pattern, each.full)] for subject, pattern in SUBJECTS.items()}
+OF_KERNEL = {kind: [each for each in CALLED if each.kernel == kind] for kind in OF_KERNELS}
 
 
-def functions() -> list[tuple[str, str, list[tuple[str, str]]]]:
-    """Name, result, parameters as type and name."""
-    with open(TABLE) as file:
-        found = ENTRY.findall(file.read())
-    table = []
-    for name, result, parameters in found:
-        if any(re.search(pattern, name) for pattern in LEFT_OUT):
-            continue
-        split = [re.match(r"^(.*?)\s*(\w+)(\[\])?$", parameter.strip()) for parameter in parameters.split(",")] if parameters else []
-        table.append((name, result, [(match[1].replace(" *", "*") + ("*" if match[3] else ""), match[2]) for match in split if match]))
-    return table
+class Library:
+    """One of the two, with the handles that each sequence begins with."""
+
+    def __init__(self, path: str) -> None:
+        self.path = os.path.abspath(path)
+        self.prototypes: dict[str, Any] = {}
+
+    def prepare(self, make_env: Callable[[Api], c_void_p] | None = None) -> None:
+        self.machine: Machine | None = None
+        self.api = Api(self.path, version=32, make_env=make_env)
+        self.probe = material.Probe(self.api, lambda kind, handle: self.machine.look(kind, handle) if self.machine else None)
+        self.start = material.starting(self.api, self.probe)
+        self.tables = {"main": self.api.table}
+        for kind, getter in (("editor", "GetModelEditorApi"), ("compiler", "GetCompileApi")):
+            count = sum(each.table == kind for each in FUNCTIONS)
+            self.tables[kind] = (c_void_p * count).from_address(self.api.call(getter, result=c_void_p))
+        places = collections.Counter()
+        for each in FUNCTIONS:
+            place = PLACES[each.name] if each.table == "main" else places[each.table]
+            places[each.table] += 1
+            self.prototypes[each.full] = self.tables[each.table][place]
 
 
-class Call:
-    """One function with its arguments; what it writes is read back."""
+class Machine:
+    """Makes a sequence, and tells what it does."""
 
-    def __init__(self, name: str, result: str, parameters: list[tuple[str, str]], draw: random.Random, choices: Choices) -> None:
-        self.name, self.result, self.choices, self.outputs = name, result, choices, []
-        self.arguments, self.said = [], []
-        for place, (kind, parameter) in enumerate(parameters):
-            self._add(kind, parameter, draw, place == len(parameters) - 1)
+    def __init__(self, library: Library, draw: random.Random, tell: Callable[[Any], None]) -> None:
+        self.library, self.api, self.draw, self.tell = library, library.api, draw, tell
+        self.handles: dict[str, list[Handle]] = collections.defaultdict(list)
+        self.counts: collections.Counter = collections.Counter()
+        self.kept: list[Any] = []  # what calls were given
+        self.looked: set[str] = set()
+        self.seed = draw.random()
+        for kind, pointers in library.start.items():
+            for pointer in pointers:
+                is_apis = kind in ("OrtEnv", "OrtAllocator", "OrtCustomOpDomain") or pointer is self.api.memory  # the Api's own
+                self.add(kind, pointer.value or 0, keep=is_apis)
+        library.machine = self
 
-    def _add(self, kind: str, parameter: str, draw: random.Random, is_last: bool) -> None:
-        plain = kind.replace("const ", "").replace(" const", "")
-        if plain in NUMBERS or plain.startswith(("Ort", "ONNX", "enum")) and not plain.endswith("*"):
-            make, numbers = NUMBERS.get(plain, (c_int, [-1, 0, 1, 2, 99]))
-            number = draw.choice(numbers)
-            self._take(make(number), number)
-        elif plain == "char*" and kind.startswith("const"):
-            text = draw.choice(TEXTS)
-            self._take(c_char_p(text), text.decode())
-        elif plain.endswith("*") and not plain.endswith("**") and plain[:-1] in self.choices.handles:
-            number = draw.randrange(len(self.choices.handles[plain[:-1]]))
-            self._take(self.choices.handles[plain[:-1]][number], f"{plain[:-1]}[{number}]")
-        elif plain.endswith("*"):
-            room = ctypes.create_string_buffer(ROOM)
-            self.outputs.append((plain, room))
-            if plain == "size_t*":
-                c_size_t.from_buffer(room).value = draw.choice([0, 8, 64])
-            self._take(room, f"&{parameter}")
-        else:
-            raise ValueError(f"{self.name} takes a {kind}")
+    def add(self, kind: str, pointer: int, parents: tuple[Handle, ...] = (), owned: bool = True, keep: bool = False) -> str:
+        handle = Handle(kind, self.counts[kind], pointer, parents, owned, keep)
+        self.counts[kind] += 1
+        self.handles[kind].append(handle)
+        return handle.name
 
-    def _take(self, argument: Any, said: Any) -> None:
-        self.arguments.append(argument)
-        self.said.append(said)
+    def forget(self, handle: Handle) -> None:
+        """It, and what belongs to it."""
+        gone = {id(handle)}
+        while True:
+            more = {id(each) for all_of in self.handles.values() for each in all_of if any(id(parent) in gone for parent in each.parents)} - gone
+            if not more:
+                break
+            gone |= more
+        for kind, all_of in self.handles.items():
+            self.handles[kind] = [each for each in all_of if id(each) not in gone]
 
-    def outcome(self) -> Any:
-        api = self.choices.api
-        is_status = self.result == "OrtStatus*"
-        function = ctypes.CFUNCTYPE(c_void_p if is_status or self.result.endswith("*") else None if self.result == "void" else c_int,
-                                    *[c_void_p if isinstance(a, ctypes.Array) else type(a) for a in self.arguments])(api.table[PLACES[self.name]])
-        result = function(*self.arguments)
+    def make(self, function: Function, fixed: Handle | None = None) -> None:
+        arguments = Arguments(self, function, fixed).drawn()
+        if arguments is None:
+            return
+        said = [argument.said for argument in arguments]
+        if function.deadly and any(re.search(pattern, json.dumps(said)) for pattern in function.deadly):
+            return
+        self.tell(["call", function.full, said])
+        self.tell(["gave", self._outcome(function, arguments)])
+
+    def _outcome(self, function: Function, arguments: list[Argument]) -> Any:
+        is_status = function.is_status
+        prototype = ctypes.CFUNCTYPE(function.result_type, *[type_of(a.value) for a in arguments])
+        result = prototype(self.library.prototypes[function.full])(*[a.value for a in arguments])
         if is_status:
             try:
-                api.check(result)
+                self.api.check(result)
             except StatusError as error:
-                return error.code
-        given = [] if is_status or self.result == "void" else [bool(result) if self.result.endswith("*") else result & 0xFF if self.result == "bool" else result]
-        return ["ok", *given, *[self._read(kind, room) for kind, room in self.outputs]]
+                return ["failed", error.code, error.message[:300]]
+        given: list[Any] = []
+        parents = tuple(argument.handle for argument in arguments if argument.handle and argument.handle.kind != "OrtEnv")
+        if not is_status and function.result != "void":
+            given.append(self._result(function, result, parents))
+        for argument in arguments:
+            if argument.read:
+                with contextlib.suppress(StatusError):
+                    given.append(argument.read(parents))
+        for argument in arguments:
+            if argument.after:
+                argument.after()
+        return ["ok", *given]
 
-    def _read(self, kind: str, room: Any) -> Any:
-        api, pointer = self.choices.api, c_void_p.from_buffer(room)
-        if kind.endswith("**"):
-            if not pointer.value:
+    def _result(self, function: Function, result: Any, parents: tuple[Handle, ...]) -> Any:
+        if isinstance(result, bytes):
+            return result.decode(errors="replace")
+        if function.result.endswith("*"):
+            kind = bare(function.result)[:-1]
+            if not result:
                 return None
-            if kind == "char**":
-                return ctypes.string_at(pointer.value).decode(errors="replace")
-            if kind == "OrtTypeInfo**":
-                return str(api.describe_type(pointer))
-            if kind == "OrtTensorTypeAndShapeInfo**":
-                return str(api.shape_and_dtype(pointer))
-            return "a handle" if kind != "void**" else "memory"
-        if kind[:-1] in READ:
-            return READ[kind[:-1]].from_buffer(room).value if kind != "int64_t*" else list((c_int64 * 4).from_buffer(room))
-        if kind.startswith(("Ort", "ONNX", "enum")):
-            return c_int.from_buffer(room).value
-        return None
+            name = self.add(kind, result, parents, owned=False) if kind.startswith("Ort") and function.name != "CreateStatus" else kind
+            if function.name == "CreateStatus":
+                name = ["a status", self.api.call("GetErrorCode", c_void_p(result), result=c_int), self.api.call("GetErrorMessage", c_void_p(result), result=c_char_p).decode()]
+            return [name, described(self.api, kind, c_void_p(result))]
+        return bool(result) if function.result.endswith("Ptr") else result
+
+    def look(self, kind: str, pointer: int) -> None:
+        """Out of a custom operator, the first time that it is given this."""
+        if kind in self.looked:
+            return
+        self.looked.add(kind)
+        outside, self.draw = self.draw, random.Random(f"{self.seed} {kind}")
+        handle = Handle(kind, 0, pointer, (), False, True)
+        before = {each: list(all_of) for each, all_of in self.handles.items()}
+        self.handles[kind] = [handle]
+        for _ in range(KERNEL_CALLS):
+            self.make(self.draw.choice(OF_KERNEL[kind]), handle)
+        before["OrtOp"] = self.handles["OrtOp"]
+        self.handles = collections.defaultdict(list, before)  # what a kernel is given ends with it
+        self.draw = outside
+
+    def sequence(self, length: int, subject: str) -> None:
+        functions = OF_SUBJECT[subject]
+        for function in self.draw.choices(functions, [each.weight for each in functions], k=length):
+            self.make(function)
 
 
-def apart(bodies: list[Callable[[], Any]]) -> list:
-    """What they give, one after the other in a process of its own, which may die."""
+def apart(body: Callable[[Callable[[Any], None]], None], folder: str) -> list:
+    """What it tells, in a process of its own, which may die."""
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
-        signal.alarm(20)
-        for body in bodies:
+        try:
+            signal.alarm(20)
+            os.chdir(folder)
+            quiet = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(quiet, 1), os.dup2(quiet, 2)
+
+            def tell(said: Any) -> None:
+                os.write(writer, json.dumps(said, default=str)[:MOST_BYTES].encode() + b"\n")
+
             try:
-                said = json.dumps(body())
+                body(tell)
             except BaseException as error:  # noqa: BLE001
-                said = json.dumps(f"{type(error).__name__}: {error}")
-            os.write(writer, said.encode()[:60000] + b"\n")
-        os._exit(0)
+                import traceback
+
+                tell(["error", f"{type(error).__name__}: {error}", traceback.format_exc()[-800:]])
+        finally:
+            os._exit(0)
     os.close(writer)
-    with os.fdopen(reader) as file:
-        outcomes = [json.loads(line) for line in file.read().splitlines()]
+    with os.fdopen(reader, "rb") as file:
+        said = [line.decode(errors="replace") for line in file.read().splitlines()]
     _, status = os.waitpid(child, 0)
-    return outcomes + [f"died of signal {status & 0x7F}"] if status & 0x7F else outcomes
+    return [*said, f'["died", {status & 0x7F}]'] if status & 0x7F else said
 
 
-def main(library: str, seed: int, count: int, length: int) -> None:
-    choices, table = Choices(Api(library)), functions()
-    for number in range(count):
-        draw = random.Random(f"{seed} {number}")
-        calls = [Call(*(table[number % len(table)] if length == 1 else draw.choice(table)), draw, choices) for _ in range(length)]
-        print(json.dumps([[(call.name, call.said) for call in calls], apart([call.outcome for call in calls])]), flush=True)
+class Folder:
+    """With the files that sequences read; what they write is taken away."""
+
+    def __init__(self) -> None:
+        self.path = tempfile.mkdtemp(prefix="interface_calls_", dir="/dev/shm" if os.path.isdir("/dev/shm") else None)
+        material.write_files(self.path)
+        self.own = set(os.listdir(self.path))
+
+    def new_files(self) -> list[str]:
+        """Their names, without what is random in them."""
+        made = []
+        for name in sorted(set(os.listdir(self.path)) - self.own):
+            path = os.path.join(self.path, name)
+            shutil.rmtree(path) if os.path.isdir(path) else os.remove(path)
+            made.append(re.sub(r"\d+", "0", name))
+        for inner in os.listdir(os.path.join(self.path, "folder")):
+            os.remove(os.path.join(self.path, "folder", inner))
+            made.append(f"folder/{inner}")
+        return made
+
+
+def told_by(library: Library, seed: int, number: int, length: int, folder: Folder, subject: str | None, is_first: bool = False) -> list:
+    """`is_first`: the environment is the process's first, made in one of several ways."""
+    draw = random.Random(f"{seed} {number}")
+    drawn = draw.choice(list(SUBJECTS))
+
+    def body(tell: Callable[[Any], None]) -> None:
+        gc.disable()
+        if is_first:
+            library.prepare(lambda api: environment(api, draw, tell))
+        machine = Machine(library, draw, tell)
+        machine.sequence(length, subject or drawn)
+
+    said = apart(body, folder.path)
+    return [*said, json.dumps(["files", sorted(set(folder.new_files()))])]
+
+
+Difference = tuple[str, Any, Any, Any]  # function, arguments, ours, theirs
+
+
+def differences(ours: list[str], theirs: list[str]) -> Iterator[Difference]:
+    """As long as both do the same."""
+    function, said = "", None
+    outer: list[tuple[str, Any]] = []  # a custom operator calls within a call
+    died = '["died"'
+    for have, want in zip(ours, theirs):
+        if have.startswith('["call"') or want.startswith('["call"'):
+            if have != want:
+                if want.startswith('["gave"'):
+                    yield function, said, ["ok", "calls of a kernel"], json.loads(want)[1]
+                elif have.startswith('["gave"'):
+                    yield function, said, json.loads(have)[1], ["ok", "calls of a kernel"]
+                elif not want.startswith(died):
+                    yield function if have.startswith(died) else "the sequence", said, have, want
+                return
+            try:
+                _, function, said = json.loads(have)
+            except ValueError:
+                function, said = have.split('"')[3], have
+            outer.append((function, said))
+            continue
+        if outer and have.startswith('["gave"'):
+            function, said = outer.pop()
+        if have.startswith('["error"') and want.startswith('["error"'):
+            if "StatusError" not in want and "MemoryError" not in want:  # what was given could not be told
+                yield "the test", said, have, want
+            return
+        if want.startswith(died):
+            return  # of what followed nothing can be said
+        if have.startswith(died):
+            yield function, said, have, want
+            return
+        if have != want:
+            try:
+                a, b = json.loads(have)[1], json.loads(want)[1]
+            except ValueError:
+                a, b = have, want
+            if a[:2] == ["failed", b[1]] if isinstance(a, list) and isinstance(b, list) and a and b and b[0] == "failed" else a == b:
+                continue  # messages differ
+            yield function, said, a, b
+            if isinstance(a, list) and isinstance(b, list) and a and b and a[0] != b[0]:
+                return  # one has a handle more
+
+
+class Report:
+    def __init__(self) -> None:
+        self.sequences = self.calls = self.unexplained = 0
+        self.explained: collections.Counter = collections.Counter()
+        self.succeeded: collections.Counter = collections.Counter()
+        self.failed: collections.Counter = collections.Counter()
+        self.deaths: collections.Counter = collections.Counter()
+
+    def add(self, number: int, ours: list, theirs: list) -> list[str]:
+        self.sequences += 1
+        function = ""
+        for line in theirs:
+            if line.startswith('["call"'):
+                self.calls += 1
+                function = line.split('"')[3]
+            elif line.startswith('["gave", ["ok"'):
+                self.succeeded[function] += 1
+            elif line.startswith('["gave", ["failed"'):
+                self.failed[function] += 1
+            elif line.startswith('["died"'):
+                self.deaths[function] += 1
+        texts = []
+        for found in differences(ours, theirs):
+            if reason := reason_for(*found):
+                self.explained[f"{found[0]}: {reason}"] += 1
+            else:
+                self.unexplained += 1
+                texts.append(f"{number}: {found[0]}{json.dumps(found[1])[:400]}\n    have {json.dumps(found[2])[:400]}\n    want {json.dumps(found[3])[:400]}")
+        return texts
+
+
+def compare(paths: tuple[str, str], seed: int, numbers: range, length: int, subject: str | None = None) -> Iterator[tuple[int, list, list]]:
+    libraries = [Library(path) for path in paths]
+    folder = Folder()
+    try:
+        # Onnxruntime has one environment in a process: before it is there, processes can make theirs in other ways.
+        for number in (each for each in numbers if each % FIRST == 0):
+            yield (number, *[told_by(library, seed, number, length, folder, subject, is_first=True) for library in libraries])
+        for library in libraries:
+            library.prepare()
+        gc.collect()
+        gc.freeze()  # collections would copy the pages of each process
+        for number in (each for each in numbers if each % FIRST != 0):
+            yield (number, *[told_by(library, seed, number, length, folder, subject) for library in libraries])
+    finally:
+        shutil.rmtree(folder.path)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("ours")
+    parser.add_argument("theirs")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--first", type=int, default=0)
+    parser.add_argument("--count", type=int, default=1000)
+    parser.add_argument("--length", type=int, default=16)
+    parser.add_argument("--subject", choices=list(SUBJECTS))
+    parser.add_argument("--coverage", action="store_true", help="how often each function succeeded and failed")
+    parser.add_argument("--show", action="store_true", help="the sequences")
+    arguments = parser.parse_args()
+    report, start = Report(), time.perf_counter()
+    for number, ours, theirs in compare((arguments.ours, arguments.theirs), arguments.seed, range(arguments.first, arguments.first + arguments.count), arguments.length, arguments.subject):
+        if arguments.show:
+            print(*ours, "---", *theirs, sep="\n")
+        for text in report.add(number, ours, theirs):
+            print(text, flush=True)
+    print(f"{report.sequences} sequences, {report.calls} calls, {report.unexplained} differences without a reason, {time.perf_counter() - start:.0f} s")
+    print("with a reason:", *[f"  {count} {what}" for what, count in report.explained.most_common()], sep="\n")
+    print("ended onnxruntime's process:", dict(report.deaths.most_common()))
+    if arguments.coverage:
+        for each in CALLED:
+            print(f"  {each.full}: {report.succeeded[each.full]} / {report.failed[each.full]}")
+    sys.exit(report.unexplained > 0)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4]) if len(sys.argv) > 4 else 1)
+    main()

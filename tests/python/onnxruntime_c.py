@@ -7,6 +7,7 @@ import glob
 import os
 import re
 from ctypes import POINTER, byref, c_char_p, c_int, c_int64, c_size_t, c_uint32, c_void_p
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -45,12 +46,12 @@ class _Base(ctypes.Structure):
 class Api:
     """The functions of one library by name. Handles are integers."""
 
-    def __init__(self, path: str, version: int = 29) -> None:
+    def __init__(self, path: str, version: int = 29, make_env: Callable[[Api], c_void_p] | None = None) -> None:
         self.library = ctypes.CDLL(path)
         self.library.OrtGetApiBase.restype = POINTER(_Base)
         self.base = self.library.OrtGetApiBase().contents
         self.table = (c_void_p * len(PLACES)).from_address(self.base.get_api(version))
-        self.env = self.made("CreateEnv", 4, b"test")
+        self.env = make_env(self) if make_env else self.made("CreateEnv", 4, b"test")
         self.memory = self.made("CreateCpuMemoryInfo", 0, 0)
         self.allocator = self.made("GetAllocatorWithDefaultOptions")
         self.kept: list[Any] = []
@@ -58,7 +59,7 @@ class Api:
     def call(self, name: str, *args: Any, result: Any = None) -> Any:
         """Calls a function; a status becomes a StatusError. `result`: of one that returns something else."""
         is_status = RESULTS[name] == "OrtStatus*" and name != "CreateStatus"
-        function = ctypes.CFUNCTYPE(c_void_p if is_status else result, *[_type_of(a) for a in args])(self.table[PLACES[name]])
+        function = ctypes.CFUNCTYPE(c_void_p if is_status else result, *[type_of(a) for a in args])(self.table[PLACES[name]])
         value = function(*args)
         if not is_status:
             return value
@@ -66,7 +67,7 @@ class Api:
 
     def call_at(self, address: int, *args: Any) -> None:
         """Calls a function of another table, which returns a status."""
-        self.check(ctypes.CFUNCTYPE(c_void_p, *[_type_of(a) for a in args])(address)(*args))
+        self.check(ctypes.CFUNCTYPE(c_void_p, *[type_of(a) for a in args])(address)(*args))
 
     def check(self, given: int | None) -> None:
         if not given:
@@ -255,11 +256,11 @@ def value_info(api: Api, editor: Part, name: bytes, dims: list[int]) -> c_void_p
     return editor.made("CreateValueInfo", name, editor.made("CreateTensorTypeInfo", info))
 
 
-def _type_of(argument: Any) -> Any:
+def type_of(argument: Any) -> Any:
     if isinstance(argument, bytes):
         return c_char_p
     if isinstance(argument, int):
         return c_int
-    if isinstance(argument, ctypes.Array) or type(argument).__name__ == "CArgObject":
+    if isinstance(argument, (ctypes.Array, ctypes._Pointer)) or type(argument).__name__ == "CArgObject":
         return c_void_p
     return type(argument)
