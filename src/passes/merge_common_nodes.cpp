@@ -91,7 +91,7 @@ bool can_merge(const Node& node) {
   return node.op && node.op->deterministic && node.bodies.empty() && !node.outputs.empty() && !node.op->barrier;
 }
 
-void merge_constants(Rewriter& rewriter) {
+void share_constants(Rewriter& rewriter) {
   Graph& graph = rewriter.graph();
   std::unordered_multimap<size_t, ValueId> seen;
   for (size_t i = 0; i < graph.num_values() && !rewriter.is_at_limit(); ++i) {
@@ -148,11 +148,8 @@ void merge_nodes(Rewriter& rewriter) {
 
 }  // namespace
 
-int64_t merge_common_nodes(Graph& graph, int64_t limit) {
-  return Rewriter(graph, limit).for_each_graph([](Rewriter& inside) {
-    merge_constants(inside);
-    merge_nodes(inside);
-  });
-}
+int64_t merge_constants(Graph& graph, int64_t limit) { return Rewriter(graph, limit).for_each_graph(share_constants); }
+
+int64_t merge_common_nodes(Graph& graph, int64_t limit) { return Rewriter(graph, limit).for_each_graph(merge_nodes); }
 
 }  // namespace treadle::passes

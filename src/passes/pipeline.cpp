@@ -109,6 +109,7 @@ constexpr Pass kRounds[] = {
           absorb_transposes),
     entry({"rotary-layouts", kExtended, kNotBeforeAutodiff, "Transposes around FusedRotary -> its strides"}, rotary_layouts),
     entry({"attention-layouts", kExtended, kAlways, "Transposes around FusedAttention -> its strides"}, attention_layouts),
+    entry<merge_constants>({"merge-constants", kBasic, kAlways, "small constants of equal contents become one"}),
     entry<merge_common_nodes>({"merge-common-nodes", kBasic, kAlways, "nodes that compute the same thing become one"}),
     entry<remove_dead_nodes>({"remove-dead", kBasic, kAlways, "nodes and captures that nothing reads go"}),
 };

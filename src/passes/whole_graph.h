@@ -35,7 +35,10 @@ int64_t capture_loop_invariants(Graph& graph, int64_t limit);
 /// An If whose condition is a constant is replaced by the nodes of the branch that it takes.
 int64_t inline_constant_if(Graph& graph, int64_t limit);
 
-/// Nodes that compute the same thing from the same inputs become one; so do small constants of equal contents. Never random numbers.
+/// Small constants of equal contents become one.
+int64_t merge_constants(Graph& graph, int64_t limit);
+
+/// Nodes that compute the same thing from the same inputs become one. Never random numbers.
 int64_t merge_common_nodes(Graph& graph, int64_t limit);
 
 /// Nodes of 16-bit floats compute in float32 from converted constants; Casts stand where such a region begins and ends. Inference only.

@@ -48,10 +48,18 @@ std::string entries_of_others(const Options& options) {
   return pairs_text(others);
 }
 
-// A list for ONNX Runtime names its optimizers, in camel case: they leave out nothing here.
-std::string without_optimizers_of_others(const std::string& list) {
+// A list for ONNX Runtime names its optimizers, in camel case: those that do what a pass does are that pass, the others leave out nothing.
+std::string passes_of_optimizers(const std::string& list) {
+  constexpr std::pair<std::string_view, std::string_view> kSame[] = {{"CommonSubexpressionElimination", "merge-common-nodes"},
+                                                                     {"ConstantFolding", "fold-constants"},
+                                                                     {"ConstantSharing", "merge-constants"},
+                                                                     {"EliminateDropout", "remove-dropout"},
+                                                                     {"EliminateIdentity", "remove-identity"}};
   std::vector<std::string> names;
   add_names(names, list);
+  for (std::string& name : names)
+    for (auto [optimizer, pass] : kSame)
+      if (name == optimizer) name = pass;
   std::erase_if(names, [](const std::string& name) { return name[0] >= 'A' && name[0] <= 'Z'; });
   return names_text(names);
 }
@@ -167,7 +175,7 @@ std::vector<Option<Options>> rows_of_passes() {
       {{.name = "disabled_passes",
         .alias = "optimization.disable_specified_optimizers",
         .text = "passes of the graph optimiser to leave out",
-        .from_alias = without_optimizers_of_others},
+        .from_alias = passes_of_optimizers},
        &Options::disabled_passes},
       {{.name = "max_patches",
         .text = "stop the graph optimiser after this many changes (to bisect a fault)",

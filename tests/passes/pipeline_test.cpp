@@ -61,8 +61,8 @@ TEST(Pipeline, EveryPassCanBeNamedLoggedAndSkipped) {
     EXPECT_GE(elapsed_us, 0);
   };
   passes::optimize(*sample(), options);
-  EXPECT_EQ(ran, (std::set<std::string>{"fold-constants", "remove-identity", "remove-dropout", "static-reshape", "merge-common-nodes",
-                                        "remove-dead"}));
+  EXPECT_EQ(ran, (std::set<std::string>{"fold-constants", "remove-identity", "remove-dropout", "static-reshape", "merge-constants",
+                                        "merge-common-nodes", "remove-dead"}));
   for (const std::string& pass : ran) EXPECT_TRUE(names.contains(pass));
 
   ran.clear();

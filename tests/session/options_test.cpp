@@ -330,9 +330,9 @@ TEST(Options, ConfigEntriesAndPassesThatDoNotExistAreErrorsWithTheNearest) {
   options.disabled_passes = {"remove-dead", "ConstantFolding"};
   EXPECT_NE(message(options).find("there is no pass \"ConstantFolding\""), std::string::npos);
   options.disabled_passes.clear();
-  add_config_entry(options, "optimization.disable_specified_optimizers", "remove-dead;ConstantFolding");
+  add_config_entry(options, "optimization.disable_specified_optimizers", "remove-dead;ConstantFolding;QDQFusion");
   EXPECT_EQ(message(options), "") << "what lists for ONNX Runtime name";
-  EXPECT_EQ(options.disabled_passes, (std::vector<std::string>{"remove-dead"}));
+  EXPECT_EQ(options.disabled_passes, (std::vector<std::string>{"remove-dead", "fold-constants"}));
 }
 
 Model convolution() {
