@@ -17,7 +17,7 @@ from .session import InferenceSession
 class ModelCompiler:
     """Compiles a model ahead of its sessions.
 
-    No execution provider compiles nodes here, so the result is the model itself, optimised at the level that is asked for. It is ONNX, and
+    No execution provider compiles nodes here, so the result is the model itself, simplified from the level basic on. It is ONNX, and
     any runtime reads it. `SessionOptions.compiled_model_filepath` writes Treadle's own compiled form, which starts faster.
     """
 

@@ -431,7 +431,7 @@ class Executor:
         _treadle.monitor_graphs(self._core.graphs, watch, "*", monitor_all)
 
     def optimized_model(self) -> bytes:
-        """The optimised graph of the forward pass as an ONNX model, by the level and passes of the executor's options."""
+        """The forward pass, simplified by the passes of the executor's options, as an ONNX model. Fused operators are not in it."""
         return self._core.graphs.optimized_model()
 
     def end_profiling(self) -> list[str]:

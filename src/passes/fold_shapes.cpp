@@ -69,11 +69,11 @@ void fold_captures(Rewriter& rewriter, NodeId id) {
 
 }  // namespace
 
-int64_t fold_shapes(Graph& graph, int64_t limit) {
-  return Rewriter(graph, limit).for_each_graph([](Rewriter& inside) {
+int64_t fold_shapes(Graph& graph, int64_t limit, bool whole_shapes) {
+  return Rewriter(graph, limit).for_each_graph([&](Rewriter& inside) {
     for (NodeId id : inside.graph().order()) {
-      fold_captures(inside, id);
-      fold(inside, id);
+      if (!whole_shapes) fold_captures(inside, id);
+      if (!whole_shapes || inside.graph().node(id).is("Shape")) fold(inside, id);
     }
   });
 }

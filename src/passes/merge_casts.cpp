@@ -1,6 +1,6 @@
-// Cast(Cast(x, B), C) -> Cast(x, C), and Cast(Cast(x, B), A) -> x for an x of dtype A, where B holds every value of A exactly.
-// From an integer through a float to an integer only back to A itself: what is out of range is undefined in the one and wraps in the other.
-// Types of 8 bits and less in floating point, complex numbers and strings stay: they saturate, drop parts and print.
+// Cast(x, A) -> x for an x of dtype A. Cast(Cast(x, B), C) -> Cast(x, C), and Cast(Cast(x, B), A) -> x, where B holds every value of A
+// exactly. From an integer through a float to an integer only back to A itself: what is out of range is undefined in the one and wraps in
+// the other. Types of 8 bits and less in floating point, complex numbers and strings stay: they saturate, drop parts and print.
 #include <fmt/format.h>
 
 #include "graph/op_def.h"
@@ -47,6 +47,7 @@ class MergeCasts final : public Rule {
   std::string_view name() const override { return "merge-casts"; }
   std::optional<Patch> match(const Graph& graph, const Node& node) const override {
     if (!node.is("Cast")) return std::nullopt;
+    if (node.op->returns_input(graph, node)) return Patch::replacement(node.outputs[0], node.inputs[0]);
     const Node* inner = producer_of(graph, node.inputs[0]);
     if (!inner || !inner->is("Cast")) return std::nullopt;
     ValueId x = inner->inputs[0];

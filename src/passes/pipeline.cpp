@@ -60,7 +60,8 @@ constexpr Pass kRounds[] = {
         {"capture-loop-invariants", kBasic, kAlways, "what a Loop carries but never changes is captured by its body"}),
     entry({"copy-captured-constants", kBasic, kAlways, "constants that a body captures become its own"},
           [](Graph& graph, PassContext&, int64_t) { return copy_captured_constants(graph); }),
-    entry<fold_shapes>({"fold-shapes", kBasic, kAlways, "values that follow from constant extents become constants"}),
+    entry({"fold-shapes", kBasic, kAlways, "values that follow from constant extents become constants"},
+          [](Graph& graph, PassContext& context, int64_t limit) { return fold_shapes(graph, limit, context.options.keep_patterns); }),
     entry({"fold-constants", kBasic, kAlways, "nodes with constant inputs are computed once"},
           [](Graph& graph, PassContext& context, int64_t limit) { return fold_constants(graph, context.fold_limits, limit); }),
     entry<inline_constant_if>({"inline-constant-if", kBasic, kAlways, "an If with a constant condition becomes the branch that it takes"}),
@@ -70,11 +71,16 @@ constexpr Pass kRounds[] = {
     entry({"remove-identity", kBasic, kAlways, "Identity(x) -> x"}, remove_identity),
     entry({"remove-dropout", kBasic, kNotBeforeAutodiff, "Dropout(x) -> x outside of training"}, remove_dropout),
     entry({"remove-no-op", kBasic, kHidesPatterns, "Reshape, Cast, Slice, Pad, Transpose … that give back their input -> x"}, remove_no_op),
-    entry({"remove-neutral-operand", kBasic, kHidesPatterns, "x * 1, x / 1, x - 0 … -> x"}, remove_neutral_operand),
+    entry({"remove-neutral-operand", kBasic, kAlways, "x * 1, x / 1, x - 0 … -> x"},
+          [](Graph& graph, PassContext& context, int64_t limit) {
+            std::unique_ptr<Rule> rules[] = {remove_neutral_operand(/*scalars_only=*/context.options.keep_patterns)};
+            return apply_rules(graph, rules, {.max_patches = limit, .num_visits = context.options.num_visits});
+          }),
     entry({"static-reshape", kBasic, kHidesPatterns, "Reshape to a computed shape -> Reshape to a constant with 0 and -1"}, static_reshape),
     entry({"merge-views", kBasic, kHidesPatterns, "Reshape, Flatten, Squeeze, Unsqueeze of one another -> one Reshape"}, merge_views),
     entry({"merge-transposes", kBasic, kAlways, "Transpose(Transpose(x)) -> Transpose(x) or x"}, merge_transposes),
-    entry({"merge-casts", kBasic, kAlways, "Cast(Cast(x)) -> Cast(x) or x, where the first loses nothing"}, merge_casts),
+    entry({"merge-casts", kBasic, kAlways, "Cast(Cast(x)) -> Cast(x) or x, where the first loses nothing; Cast to the same dtype -> x"},
+          merge_casts),
     entry({"merge-constant-operands", kBasic, kHidesPatterns, "(x * c1) * c2 -> x * c, where exact"}, merge_constant_operands),
     entry({"divide-to-multiply", kBasic, kHidesPatterns, "x / 2^k -> x * 2^-k"}, divide_to_multiply),
     entry({"stack-to-pairs", kExtended, kNotBeforeAutodiff, "ReduceMax(Concat(x, y)) along an axis that they lack -> Max(x, y)"},
@@ -245,7 +251,7 @@ class Pipeline {
     if (options.weights_change && conditions.packed_weights && !options.weights_packed) return false;
     if (options.before_autodiff && conditions.not_before_autodiff) return false;
     if (options.for_file && conditions.only_in_memory) return false;
-    if (options.for_file && options.level == Level::basic && conditions.hides_patterns) return false;
+    if (options.keep_patterns && (info.level > kBasic || conditions.hides_patterns)) return false;
     if (options.keep_quantisation && conditions.removes_quantisation) return false;
     if (!options.precision.empty() && conditions.only_float32) return false;
     return left_ > 0 && std::find(options.skip.begin(), options.skip.end(), info.name) == options.skip.end();

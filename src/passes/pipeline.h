@@ -28,8 +28,7 @@ struct PassConditions {
   bool only_in_memory = false;        ///< what it makes is for this library's kernels: not for a file
   bool removes_quantisation = false;  ///< not where QuantizeLinear and DequantizeLinear are to stay
   bool only_float32 = false;          ///< not where a precision below float32 is asked for
-  /// It rewrites what other tools look for, such as the fusions of ONNX Runtime's transformers: not for a file of the basic level.
-  bool hides_patterns = false;
+  bool hides_patterns = false;        ///< it rewrites what other tools look for, such as the fusions of ONNX Runtime's transformers
 
   bool inference_only() const { return frozen_weights || packed_weights || not_before_autodiff; }
 };
@@ -49,6 +48,9 @@ struct PipelineOptions {
   /// operators the others are Transposes around each node, and other runtimes have layouts of their own), 16-bit floats stay (the file
   /// would be twice as large).
   bool for_file = false;
+  /// The file is for tools and sessions that fuse what they find: it is simplified, and keeps the patterns that they look for. Nothing
+  /// above the basic level is done.
+  bool keep_patterns = false;
   /// Faster arithmetic than float32 for some products and convolutions. Not for a file.
   PrecisionRules precision;
   /// Which ways convolutions may go. Not for a file.

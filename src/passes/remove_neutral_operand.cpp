@@ -9,6 +9,8 @@ namespace {
 
 class RemoveNeutralOperand final : public Rule {
  public:
+  explicit RemoveNeutralOperand(bool scalars_only) : scalars_only_(scalars_only) {}
+
   std::string_view name() const override { return "remove-neutral-operand"; }
   std::optional<Patch> match(const Graph& graph, const Node& node) const override {
     if (!node.op || node.num_formal_inputs != 2) return std::nullopt;
@@ -16,16 +18,19 @@ class RemoveNeutralOperand final : public Rule {
     for (int i = neutral.first; i < 2; ++i) {
       const Tensor* constant = graph.constant_tensor(node.inputs[static_cast<size_t>(i)]);
       ValueId x = node.inputs[static_cast<size_t>(1 - i)];
-      if (!constant || !graph.same_type_and_shape(x, node.outputs[0])) continue;
+      if (!constant || (scalars_only_ && constant->num_elements() != 1) || !graph.same_type_and_shape(x, node.outputs[0])) continue;
       if (all_elements_are(*constant, neutral.number, neutral.negative_zero && kFloats.has(constant->dtype())))
         return Patch::replacement(node.outputs[0], x);
     }
     return std::nullopt;
   }
+
+ private:
+  const bool scalars_only_;  // a normalisation's scale stays, though it is all ones
 };
 
 }  // namespace
 
-std::unique_ptr<Rule> remove_neutral_operand() { return std::make_unique<RemoveNeutralOperand>(); }
+std::unique_ptr<Rule> remove_neutral_operand(bool scalars_only) { return std::make_unique<RemoveNeutralOperand>(scalars_only); }
 
 }  // namespace treadle::passes

@@ -12,7 +12,7 @@ std::unique_ptr<Rule> absorb_transposes();
 std::unique_ptr<Rule> remove_identity();
 std::unique_ptr<Rule> remove_dropout();
 std::unique_ptr<Rule> remove_no_op();
-std::unique_ptr<Rule> remove_neutral_operand();
+std::unique_ptr<Rule> remove_neutral_operand(bool scalars_only = false);
 std::unique_ptr<Rule> merge_views();
 std::unique_ptr<Rule> merge_transposes();
 std::unique_ptr<Rule> merge_casts();

@@ -27,7 +27,8 @@ struct FoldLimits {
 int64_t fold_constants(Graph& graph, FoldLimits& limits, int64_t limit);
 
 /// Values whose elements inference knows as integers (of Shape, Gather, Concat … chains) become constants.
-int64_t fold_shapes(Graph& graph, int64_t limit);
+/// @param whole_shapes  only where the first of such a chain is known: it is an output of Shape
+int64_t fold_shapes(Graph& graph, int64_t limit, bool whole_shapes = false);
 
 /// Values that a Loop carries without ever changing them become captures of its body.
 int64_t capture_loop_invariants(Graph& graph, int64_t limit);

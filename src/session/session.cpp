@@ -185,7 +185,7 @@ Session::Impl::CompiledSubgraphs Session::Impl::optimise(Graph& graph, bool for_
   pipeline.level = optimizer_level(options.graph_optimization_level);
   // Nodes that passes make for the host's kernels are no device's own.
   if (devices.have_kernels()) pipeline.level = std::min(pipeline.level, optimizer_level(GraphOptimizationLevel::basic));
-  pipeline.for_file = for_file;
+  pipeline.for_file = pipeline.keep_patterns = pipeline.keep_quantisation = for_file;
   if (!for_file) pipeline.precision = passes::PrecisionRules::parse(options.precision);
   // Programs of other fetches have fewer nodes.
   const bool checks_patterns = !for_file && !main && names_nodes(options.precision);

@@ -48,5 +48,23 @@ TEST(FoldShapes, LeavesSymbols) {
   testing::expect_unchanged(*graph, fold());
 }
 
+TEST(FoldShapes, LeavesChainsOfPartsWhereOnlyWholeShapesAreAskedFor) {
+  GraphBuilder b;
+  const ValueId part = b.op("part", "Gather", {b.op("shape", "Shape", {b.input("x", {b.symbol("n"), 4})}), b.ints("one", {1})});
+  b.output(b.op("y", "Add", {b.op("whole", "Shape", {b.input("z", {2, 3})}), part}));
+  auto graph = b.take();
+  EXPECT_EQ(testing::changed(
+                *graph, [](Graph& g) { return passes::fold_shapes(g, INT64_MAX, /*whole_shapes=*/true); }, 1),
+            R"(graph g(%x f32[n,4], %z f32[2,3]) {
+  %one = constant i64[1] {1}
+  %whole = constant i64[2] {2,3}
+  %shape i64[2] = Shape(%x)
+  %part i64[1] = Gather(%shape, %one)
+  %y i64[2] = Add(%whole, %part)
+  return %y
+}
+)");
+}
+
 }  // namespace
 }  // namespace treadle

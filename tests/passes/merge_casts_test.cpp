@@ -25,6 +25,13 @@ TEST(MergeCasts, AWiderTypeBetweenTwoCastsGoes) {
 )");
 }
 
+TEST(MergeCasts, ACastToTheTypeThatIsThereGoes) {
+  GraphBuilder b;
+  b.output(b.op("same", "Cast", {b.input("x", {4})}, to(kFloat)));
+  auto graph = b.take();
+  EXPECT_EQ(testing::changed(*graph, testing::rule(passes::merge_casts), 1), "graph g(%x f32[4]) {\n  return %x\n}\n");
+}
+
 TEST(MergeCasts, LeavesATypeThatLosesSomething) {
   GraphBuilder b;
   ValueId x = b.input("x", {4}), i = b.input("i", {4}, DType::int32);

@@ -82,7 +82,8 @@ TEST(Pipeline, PassesStayAwayWhereTheirConditionsDoNotHold) {
     return b.take();
   };
   std::map<std::string_view, passes::PassConditions> conditions;
-  for (const passes::PassInfo& pass : passes::list_passes()) conditions[pass.name] = pass.conditions;
+  std::map<std::string_view, passes::Level> levels;
+  for (const passes::PassInfo& pass : passes::list_passes()) conditions[pass.name] = pass.conditions, levels[pass.name] = pass.level;
   auto ran = [&](PipelineOptions options) {
     std::set<std::string> names;
     options.log = [&](std::string_view name, const std::string&, int64_t) { names.emplace(name); };
@@ -94,6 +95,12 @@ TEST(Pipeline, PassesStayAwayWhereTheirConditionsDoNotHold) {
   for (const std::string& name : changing) EXPECT_FALSE(conditions.at(name).frozen_weights) << name;
   for (const std::string& name : before) EXPECT_FALSE(conditions.at(name).not_before_autodiff) << name;
   EXPECT_TRUE(changing.contains("fuse-elementwise"));
+  const std::set<std::string> for_tools = ran({.for_file = true, .keep_patterns = true});
+  EXPECT_TRUE(for_tools.contains("remove-dropout"));
+  for (const std::string& name : for_tools) {
+    EXPECT_FALSE(conditions.at(name).hides_patterns) << name;
+    EXPECT_EQ(levels.at(name), passes::Level::basic) << name;
+  }
 }
 
 TEST(Pipeline, StopsAfterTheGivenNumberOfPatches) {

@@ -5,6 +5,10 @@ namespace {
 
 using testing::GraphBuilder;
 
+std::function<int64_t(Graph&)> remove() {
+  return testing::rule([] { return passes::remove_neutral_operand(); });
+}
+
 TEST(RemoveNeutralOperand, OnesOfProductsAndZerosOfDifferencesGo) {
   GraphBuilder b;
   ValueId x = b.input("x", {b.symbol("n"), 2}), y = x;
@@ -16,7 +20,7 @@ TEST(RemoveNeutralOperand, OnesOfProductsAndZerosOfDifferencesGo) {
   y = b.op("pow", "Pow", {y, b.scalar("one3", 1)});
   b.output(b.op("y", "Relu", {y}));
   auto graph = b.take();
-  EXPECT_EQ(testing::changed(*graph, testing::rule(passes::remove_neutral_operand), 6), R"(graph g(%x f32[n,2]) {
+  EXPECT_EQ(testing::changed(*graph, remove(), 6), R"(graph g(%x f32[n,2]) {
   %y f32[n,2] = Relu(%x)
   return %y
 }
@@ -32,7 +36,7 @@ TEST(RemoveNeutralOperand, LeavesBroadcastsWrongSidesAndZerosThatChangeTheSign) 
   b.output(b.op("plus", "Add", {x, b.scalar("zero2", 0)}));  // -0 + 0 is 0
   b.output(b.op("two", "Mul", {x, b.floats("mixed", {1, 2})}));
   auto graph = b.take();
-  testing::expect_unchanged(*graph, testing::rule(passes::remove_neutral_operand));
+  testing::expect_unchanged(*graph, remove());
 }
 
 TEST(RemoveNeutralOperand, IntegersHaveOneZero) {
@@ -40,7 +44,21 @@ TEST(RemoveNeutralOperand, IntegersHaveOneZero) {
   ValueId x = b.input("x", {3}, DType::int64);
   b.output(b.op("y", "Add", {b.ints("zero", {0}), x}));
   auto graph = b.take();
-  EXPECT_EQ(testing::changed(*graph, testing::rule(passes::remove_neutral_operand), 1), "graph g(%x i64[3]) {\n  return %x\n}\n");
+  EXPECT_EQ(testing::changed(*graph, remove(), 1), "graph g(%x i64[3]) {\n  return %x\n}\n");
+}
+
+TEST(RemoveNeutralOperand, LeavesVectorsWhereOnlyScalarsAreAskedFor) {
+  GraphBuilder b;
+  ValueId x = b.input("x", {3, 2});
+  b.output(b.op("y", "Mul", {b.op("scaled", "Mul", {x, b.scalar("one", 1)}), b.floats("scale", {1, 1})}));
+  auto graph = b.take();
+  const auto scalars = testing::rule([] { return passes::remove_neutral_operand(/*scalars_only=*/true); });
+  EXPECT_EQ(testing::changed(*graph, scalars, 1), R"(graph g(%x f32[3,2]) {
+  %scale = constant f32[2] {1,1}
+  %y f32[3,2] = Mul(%x, %scale)
+  return %y
+}
+)");
 }
 
 }  // namespace

@@ -307,14 +307,16 @@ def test_monitors_and_the_optimised_graph():
     executor.forward(x=X)
     np.testing.assert_allclose(seen["product"], X @ W, rtol=1e-5)
     executor.set_monitor_callback(None)
-    optimized = onnx.load_from_string(executor.optimized_model())
-    onnx.checker.check_model(optimized)
-    assert len(optimized.graph.node) == 1
-    options = treadle.SessionOptions()
-    options.graph_optimization_level = treadle.GraphOptimizationLevel.ORT_DISABLE_ALL
-    unoptimized = onnx.load_from_string(treadle.simple_bind(linear(), options=options, x=(4, 3)).optimized_model())
-    assert [node.op_type for node in unoptimized.graph.node] == ["MatMul", "Add"]
     assert executor.memory_bytes > 0
+    model = onnx.load_from_string(linear())
+    model.graph.node[0].input[0] = "copy"
+    model.graph.node.insert(0, small.node("Identity", ["x"], ["copy"]))
+    options = treadle.SessionOptions()
+    for level, expected in (("ORT_DISABLE_ALL", ["Identity", "MatMul", "Add"]), ("ORT_ENABLE_ALL", ["MatMul", "Add"])):
+        options.graph_optimization_level = getattr(treadle.GraphOptimizationLevel, level)
+        optimized = onnx.load_from_string(treadle.simple_bind(model.SerializeToString(), options=options, x=(4, 3)).optimized_model())
+        onnx.checker.check_model(optimized)
+        assert [node.op_type for node in optimized.graph.node] == expected
 
 
 def test_monitors_see_training_passes_too():

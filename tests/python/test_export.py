@@ -21,20 +21,32 @@ def magnitude_of(reference):
     return float(np.abs(reference.astype(np.float64)).max(initial=0))
 
 
-@pytest.mark.parametrize("model", models())
-def test_an_optimised_model_runs_on_onnxruntime(model, tmp_path):
+def saved_by_a_session(model: str, path: str) -> None:
     options = treadle.SessionOptions()
-    options.optimized_model_filepath = str(tmp_path / "optimised.onnx")
-    treadle.InferenceSession(str(SHARED_DATA / model["file"]), options)
-    onnx.checker.check_model(options.optimized_model_filepath, full_check=True)
-    written = onnx.load(options.optimized_model_filepath)
+    options.optimized_model_filepath = path
+    treadle.InferenceSession(model, options)
+
+
+def saved_with_fused_operators(model: str, path: str) -> None:
+    treadle.Model.load(model).save(path, optimised=True)
+
+
+@pytest.mark.parametrize("save", [saved_by_a_session, saved_with_fused_operators])
+@pytest.mark.parametrize("model", models())
+def test_an_optimised_model_runs_on_onnxruntime(model, save, tmp_path):
+    path = str(tmp_path / "optimised.onnx")
+    save(str(SHARED_DATA / model["file"]), path)
+    onnx.checker.check_model(path, full_check=True)
+    written = onnx.load(path)
+    if save is saved_by_a_session:
+        assert not written.functions
     nodes = [*written.graph.node, *(node for function in written.functions for node in function.node)]
     if any("Integer" in node.op_type or "Quantize" in node.op_type or "QLinear" in node.op_type for node in nodes):
         need_exact_bytes()
 
     quiet = onnxruntime.SessionOptions()
     quiet.log_severity_level = 4
-    session = onnxruntime.InferenceSession(options.optimized_model_filepath, quiet, providers=["CPUExecutionProvider"])
+    session = onnxruntime.InferenceSession(path, quiet, providers=["CPUExecutionProvider"])
     with np.load(SHARED_DATA / model["refs"][0]["file"]) as arrays:
         feeds = {key[3:]: arrays[key] for key in arrays.files if key.startswith("in:")}
         references = {key[4:]: arrays[key] for key in arrays.files if key.startswith("out:")}
