@@ -51,12 +51,11 @@ struct Inspection {
 };
 
 // Cost and memory for the extents of the feeds. Random inputs do not suit every model (indices out of range, extents that must agree): what
-// fails then is told, and the cost is that of the nodes whose shapes are known without.
+// fails then is told, and the cost is that of the nodes whose shapes are known without. A file that nobody knows yet may compute for years.
 void measure(const Model& model, const InspectOptions& options, Inspection& found) {
+  constexpr int64_t kLongestMs = 10'000;
   const Session session(model, options.session);
-  const MadeFeeds made = make_feeds(session.inputs(), options.inputs);
-  const std::map<std::string, Datum>& feeds = made.values;
-  found.assumed = made.assumed;
+  std::map<std::string, Datum> feeds;
   auto optimised_for = [&](bool with_extents) {
     std::unique_ptr<Graph> graph = model.impl().import();
     for (ValueId id : graph->inputs)
@@ -72,7 +71,12 @@ void measure(const Model& model, const InspectOptions& options, Inspection& foun
     return totals_of(*graph);
   };
   try {
-    session.run(feeds);
+    MadeFeeds made = make_feeds(session.inputs(), options.inputs);
+    feeds = std::move(made.values);
+    found.assumed = std::move(made.assumed);
+    RunOptions bounded;
+    bounded.deadline_ms = kLongestMs;
+    session.run(feeds, {}, &bounded);
     found.memory = session.memory();
     found.optimised = optimised_for(true);
   } catch (const Error& error) {
@@ -107,6 +111,8 @@ nlohmann::json to_json(const Model& model, const Inspection& found) {
     out["arena_sum_bytes"] = found.memory->arena_sum_bytes;
     out["arena_in_order_bytes"] = found.memory->arena_in_order_bytes;
     out["largest_node_bytes"] = found.memory->largest_node_bytes;
+  } else if (found.missing.empty()) {
+    out["memory_unknown"] = found.unplanned;
   }
   return out;
 }

@@ -239,6 +239,27 @@ def test_inspect_costs_the_extents_that_are_given(as_json, product):
     assert as_json("inspect", product)["assumed_extents"] == "N=1, x axis 1=1"
 
 
+def test_inspect_tells_what_it_cannot_measure(as_json, tmp_path):
+    huge = save(tmp_path / "huge.onnx", [helper.make_node("Relu", ["x"], ["y"])], [("x", TensorProto.FLOAT, [1 << 40, 4])], [("y", TensorProto.FLOAT, [1 << 40, 4])])
+    found = as_json("inspect", huge)
+    assert found["operators"] == {"Relu": 1}
+    assert 'input "x"' in found["memory_unknown"]
+    body = helper.make_graph(
+        [helper.make_node("Identity", ["going"], ["goes_on"]), helper.make_node("Neg", ["v"], ["w"])],
+        "body",
+        [helper.make_tensor_value_info(name, dtype, []) for name, dtype in (("i", TensorProto.INT64), ("going", TensorProto.BOOL), ("v", TensorProto.FLOAT))],
+        [helper.make_tensor_value_info(name, dtype, []) for name, dtype in (("goes_on", TensorProto.BOOL), ("w", TensorProto.FLOAT))],
+    )
+    endless = save(
+        tmp_path / "endless.onnx",
+        [helper.make_node("Loop", ["most", "", "x"], ["y"], body=body)],
+        [("x", TensorProto.FLOAT, [])],
+        [("y", TensorProto.FLOAT, [])],
+        [numpy_helper.from_array(np.int64(1 << 62), "most")],
+    )
+    assert "deadline" in as_json("inspect", endless)["memory_unknown"]
+
+
 @pytest.mark.parametrize(("dtype", "number"), [(TensorProto.UINT8, "256"), (TensorProto.UINT8, "-1"), (TensorProto.INT8, "128"), (TensorProto.INT64, "1.5"), (TensorProto.BOOL, "2")])
 def test_numbers_that_the_input_cannot_hold_are_refused(treadle, tmp_path, dtype, number):
     model = save(tmp_path / "m.onnx", [helper.make_node("Identity", ["x"], ["y"])], [("x", dtype, [2])], [("y", dtype, [2])])
