@@ -185,12 +185,12 @@ std::vector<Option<Options>> rows_of_passes() {
       {{.name = "free_dimension_overrides",
         .python = "add_free_dimension_override_by_name()",
         .type = "SYMBOL=EXTENT, separated by \";\"",
-        .text = "fixed extent for a symbol of the inputs' shapes"},
+        .text = "fixed extent for a symbol of the inputs' shapes; one below 0 leaves it free, as in onnxruntime"},
        &Options::free_dimension_overrides},
       {{.name = "denotation_overrides",
         .python = "add_free_dimension_override_by_denotation()",
         .type = "DENOTATION=EXTENT, separated by \";\"",
-        .text = "fixed extent for dimensions of this denotation (\"DATA_BATCH\")"},
+        .text = "fixed extent for dimensions of this denotation (\"DATA_BATCH\"); one below 0 leaves it free"},
        &Options::denotation_overrides},
       {{.name = "initializers",
         .python = "add_initializer()",
@@ -410,6 +410,8 @@ passes::Level optimizer_level(GraphOptimizationLevel level) {
 SessionOptions complete(const SessionOptions& given) {
   SessionOptions options = given;
   session_option_table().complete(options, session_defaults());
+  for (auto* overrides : {&options.free_dimension_overrides, &options.denotation_overrides})
+    std::erase_if(*overrides, [](const auto& entry) { return entry.second < 0; });
   if (const auto format = options.config.find("session.save_model_format");
       format != options.config.end() && format->second == "ORT" && !options.optimized_model_filepath.empty())
     throw Error(

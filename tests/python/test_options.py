@@ -177,6 +177,15 @@ def test_free_dimensions_may_be_fixed_by_name():
         session.run(None, {"x": np.vstack([X, X])})
 
 
+def test_an_extent_below_0_leaves_a_dimension_free(ort):
+    for module in (ort, treadle):
+        options = module.SessionOptions()
+        options.add_free_dimension_override_by_name("N", -1)
+        session = module.InferenceSession(small.affine(), options)
+        for x in (X, np.vstack([X, X])):
+            assert session.run(["y"], {"x": x})[0].shape == x.shape
+
+
 def test_a_free_dimension_that_no_input_has_is_a_warning(caplog):
     options = treadle.SessionOptions()
     options.add_free_dimension_override_by_name("M", 1)
