@@ -11,8 +11,8 @@ Tensor bound_memory(nb::handle element_type, const std::vector<int64_t>& shape, 
   Shape extents(shape);
   size_t size = size_bytes(dtype, extents.num_elements());
   if (pointer == 0 && size > 0) throw Error(ErrorCode::invalid_argument, "the address of a bound buffer is null");
-  return Tensor(dtype, extents,
-                Storage::borrow(reinterpret_cast<void*>(pointer), size, {}));  // NOLINT(performance-no-int-to-ptr): the caller's address
+  // Nobody knows whose it is: a run that its caller leaves at a deadline has memory of its own.
+  return Tensor(dtype, extents, Storage::lend(reinterpret_cast<void*>(pointer), size));  // NOLINT(performance-no-int-to-ptr)
 }
 
 nb::list bound_values(const PyIoBinding& binding) {

@@ -80,7 +80,10 @@ void check_names(const Executable& executable, const RunOptions* options, const 
   for (const auto& [key, value] : options->config) run_option_table().check_key(key);
   for (const auto& [name, allocator] : options->output_allocators) check_output(executable, "output_allocators", name, bound);
   for (const auto& [name, device] : options->output_devices) check_output(executable, "output_devices", name, bound);
-  if (options->dump_folder.empty()) return;
+  if (options->dump_folder.empty()) {
+    if (options->dump_pattern == RunOptions().dump_pattern) return;
+    throw Error(ErrorCode::invalid_argument, "dump_pattern names nodes to dump, but no dump_folder says where to");
+  }
   std::vector<std::string> nodes;
   add_nodes(*executable.graph, nodes);
   check_pattern("dump_pattern", options->dump_pattern, nodes, "node of the optimised graph");

@@ -157,6 +157,13 @@ def test_dumps_are_onnx_tensors(session, tmp_path):
     np.testing.assert_array_equal(onnx.numpy_helper.to_array(tensor), X + X)
 
 
+def test_names_of_nodes_to_dump_need_a_folder(session):
+    options = treadle.RunOptions()
+    options.dump_pattern = "Mul*"
+    with pytest.raises(errors.InvalidArgument, match="no dump_folder"):
+        session.run(None, {"x": X}, options)
+
+
 def test_parallel_sessions_and_pools_of_their_own_give_the_same_bits():
     nodes = []
     for branch in range(4):
@@ -266,3 +273,24 @@ def test_a_node_that_hangs_does_not_hold_its_caller():
     while session.runs_in_flight:
         pass
     np.testing.assert_array_equal(session.run(None, {"x": x})[0], x)
+
+
+def test_memory_bound_by_its_address_is_the_callers_again_after_a_deadline():
+    let_go = threading.Event()
+    treadle.register_operator("test.control", "HangBound", lambda x: x if let_go.wait(60) else None, infer=lambda x, **_: [x])
+    session = treadle.InferenceSession(model_of_python_nodes("HangBound", 1))
+    x, y = np.arange(4, dtype=np.float32), np.full(4, -1, np.float32)
+    binding = session.io_binding()
+    binding.bind_input("x", "cpu", 0, np.float32, [4], x.ctypes.data)
+    binding.bind_output("y", "cpu", 0, np.float32, [4], y.ctypes.data)
+    run_options = treadle.RunOptions()
+    run_options.deadline_ms = 20
+    with pytest.raises(treadle.Error, match="HangBound_0"):
+        session.run_with_iobinding(binding, run_options)
+    let_go.set()
+    while session.runs_in_flight:
+        pass
+    np.testing.assert_array_equal(y, np.full(4, -1, np.float32))
+    run_options.deadline_ms = 60_000
+    session.run_with_iobinding(binding, run_options)
+    np.testing.assert_array_equal(y, x)
