@@ -80,16 +80,29 @@ def test_a_gated_normalisation_goes_by_the_elements_of_its_scale(ort, shape):
         compare(ort, "GatedRMSNorm", {"x": floats(2, 3, 4), "scale": floats(*shape), "gate": floats(2, 3, 4)}, static=static)
 
 
-@pytest.mark.parametrize("axes", [(5,), (5, 1), (5, 7)])
-def test_streams_of_no_declared_rank_have_that_of_their_gates(ort, axes):
-    """Of the ranks that they may have, those that do not go with the gates' are none."""
-    streams, gates = floats(2, 3, 5, 7), floats(2, 3, *axes)
-    attributes = {"reduction_scale": 0.5}
-    expected = run(model("HyperConnectionPreMix", {"x": streams, "g": gates}, 1, attributes), {"x": streams, "g": gates})[0]
-    compare(ort, "HyperConnectionPreMix", {"x": streams, "g": gates}, attributes=attributes)
-    graph = onnx.load_from_string(model("HyperConnectionPreMix", {"x": streams, "g": gates}, 1, attributes))
+STREAMS = [  # the operator, its operands' shapes behind the batch, num_branches
+    ("HyperConnectionPreMix", [(5, 7), (5,)], 0),
+    ("HyperConnectionPreMix", [(5, 7), (5, 1)], 0),
+    ("HyperConnectionPreMix", [(5, 7), (5, 7)], 0),
+    ("HyperConnectionPreMix", [(14,), (2,)], 2),
+    ("HyperConnectionPreMix", [(14,), (2, 1)], 2),
+    ("HyperConnectionPostMix", [(5, 7), (7,), (5,), (5, 5)], 0),
+    ("HyperConnectionPostMix", [(5, 7), (7,), (5, 1), None], 0),
+    ("HyperConnectionPostMix", [(5, 7), (7,), (5, 7), (5, 5)], 0),
+]
+
+
+@pytest.mark.parametrize("batch", [(3,), (2, 3)])
+@pytest.mark.parametrize(("op_type", "shapes", "branches"), STREAMS)
+def test_streams_of_no_declared_rank_have_that_of_the_other_operands(ort, op_type, shapes, branches, batch):
+    """Of the ranks that they may have, those that do not go with the others' are none."""
+    inputs = {f"x{i}": None if shape is None else floats(*batch, *shape) for i, shape in enumerate(shapes)}
+    attributes = {"num_branches": branches}
+    compare(ort, op_type, inputs, attributes=attributes)
+    expected = run(model(op_type, inputs, 1, attributes), feeds_of(inputs, ()))[0]
+    graph = onnx.load_from_string(model(op_type, inputs, 1, attributes))
     graph.graph.input[0].type.tensor_type.ClearField("shape")
-    np.testing.assert_allclose(run(graph.SerializeToString(), {"x": streams, "g": gates})[0], expected, rtol=1e-6)
+    np.testing.assert_allclose(run(graph.SerializeToString(), feeds_of(inputs, ()))[0], expected, rtol=1e-6)
 
 
 @pytest.mark.parametrize("op_type", ["RNN", "GRU", "LSTM"])

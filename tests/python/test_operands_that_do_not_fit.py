@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from onnx import helper
 
 import treadle
 from contrib import feeds_of, model, run
@@ -38,3 +39,14 @@ def test_a_state_is_as_long_as_the_taps_reach(static, channels_last):
     state = np.ones((2, 3, 4) if channels_last else (2, 3, 3), np.float32)
     with pytest.raises(treadle.Error):
         run(model("CausalConvWithState", inputs | {"state": state}, 2, {"channels_last": channels_last}, ("w",), static), feeds_of(inputs | {"state": state}, ("w",)))
+
+
+@pytest.mark.parametrize("branch", ["nodes_truenodeids", "nodes_falsenodeids"])
+def test_a_node_of_a_tree_is_not_its_own_child(branch):
+    nodes = {"nodes_treeids": [0, 0, 0], "nodes_nodeids": [0, 1, 2], "nodes_featureids": [0, 0, 0], "nodes_modes": ["BRANCH_LEQ", "LEAF", "LEAF"], "nodes_values": [0.5, 0.0, 0.0]}
+    nodes |= {"nodes_truenodeids": [1, 0, 0], "nodes_falsenodeids": [2, 0, 0], "target_treeids": [0, 0], "target_nodeids": [1, 2], "target_ids": [0, 0], "target_weights": [1.0, 2.0]}
+    node = helper.make_node("TreeEnsembleRegressor", ["x"], ["y"], domain="ai.onnx.ml", n_targets=1, **(nodes | {branch: [0, 0, 0]}))
+    graph = helper.make_graph([node], "g", [helper.make_tensor_value_info("x", 1, [1, 1])], [helper.make_tensor_value_info("y", 1, None)])
+    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("ai.onnx.ml", 3), helper.make_opsetid("", 21)], ir_version=10)
+    with pytest.raises(treadle.Error, match="its own child"):
+        run(made.SerializeToString(), {"x": np.ones((1, 1), np.float32)})

@@ -91,14 +91,24 @@ struct Streams {
 };
 
 /// Makes the ranks of streams, and of gates, known. @return true if the node has become branches, one for each rank
-/// @param mix  an operand of the grouped streams' rank, or past the last one
-bool settle_ranks(Decomposition& d, std::initializer_list<size_t> gates, size_t mix = SIZE_MAX) {
+/// @param others  operands with how many axes they have beside the grouped streams
+bool settle_ranks(Decomposition& d, std::initializer_list<size_t> gates, std::initializer_list<std::pair<size_t, int>> others = {}) {
   const int joined = d.attributes().get_int("num_branches", 0) != 0 ? 1 : 0;  // axes that are one in the file
+  const int64_t branches = joined != 0 ? d.attributes().get_int("num_branches", 0) : -1;
   std::vector<int> ranks{4 - joined, 3 - joined, 2 - joined};
-  for (size_t i : gates)  // one of them that is known leaves two
-    if (const int own = d.rank(d.in(i)); own >= 0)
-      std::erase_if(ranks, [&](int rank) { return own != rank + joined && own != rank + joined - 1; });
-  if (const int own = d.rank(d.in(mix)); own >= 0) std::erase_if(ranks, [&](int rank) { return own != rank + joined; });
+  // One of those that is known leaves one or two.
+  for (size_t i : gates) {
+    const int own = d.rank(d.in(i));
+    const int64_t count = own < 2 ? -1 : d.extent(d.in(i), -2), width = own < 1 ? -1 : d.extent(d.in(i), -1);
+    const bool may_be_grouped = branches < 0 || count < 0 || count == branches,
+               may_be_flat = branches < 1 || width < 0 || width % branches == 0;
+    std::erase_if(ranks, [&](int rank) {
+      const int more = own - rank - joined;
+      return own >= 0 && !(more == 0 && may_be_grouped) && !(more == -1 && may_be_flat);
+    });
+  }
+  for (const auto& [i, more] : others)
+    if (const int own = d.rank(d.in(i)); own >= 0) std::erase_if(ranks, [&, more = more](int rank) { return own != rank + joined + more; });
   if (!ranks.empty() && branch_by_rank(d, {0}, ranks)) return true;
   const int rank = d.rank(d.in(0)) + joined;
   return std::any_of(gates.begin(), gates.end(), [&](size_t i) { return branch_by_rank(d, {i}, {rank, rank - 1}); });
@@ -154,7 +164,7 @@ void decompose_pre_mix(Graph& graph, NodeId id) {
 // Y[.., k, h] = sum over c of mix[.., c, k] * X[.., c, h], plus gate[.., k, h] * block[.., h].
 void decompose_post_mix(Graph& graph, NodeId id) {
   Decomposition d(graph, id);
-  if (settle_ranks(d, {2}, 3)) return;
+  if (settle_ranks(d, {2}, {{1, -1}, {3, 0}})) return;
   Streams streams = grouped_streams(d);
   ValueId mixed = streams.grouped;
   if (d.has(3)) {

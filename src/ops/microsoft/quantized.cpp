@@ -145,7 +145,7 @@ ValueId of_columns(Decomposition& d, ValueId x, ValueId matrix) {
 void give_product(Decomposition& d, ValueId a, ValueId b, ValueId a_scale, ValueId b_scale, ValueId a_zero, ValueId b_zero, ValueId bias) {
   ValueId y = d.cast(d.op("MatMulInteger", {a, b, a_zero, of_columns(d, b_zero, b)}), DType::float32);
   y = d.op("Mul", {y, d.op("Mul", {a_scale, of_columns(d, b_scale, b)})});
-  if (bias != kNoValue) y = d.op("Add", {y, d.op("Reshape", {bias, d.ints({-1})})});
+  if (bias != kNoValue) y = d.op("Add", {y, d.rank(bias) == 0 ? bias : d.op("Reshape", {bias, d.ints({-1})})});
   d.give(0, y);
   d.finish();
 }

@@ -134,6 +134,7 @@ void read_nodes(const Attributes& a, const NodeIndex& index, LegacyTrees& trees)
     node.missing_tracks_true = !missing.empty() && missing[i] != 0;
     node.true_child = index.find(tree_ids[i], true_ids[i], "nodes_truenodeids", i);
     node.false_child = index.find(tree_ids[i], false_ids[i], "nodes_falsenodeids", i);
+    if (node.true_child == i || node.false_child == i) fail(fmt::format("the node {} of tree {} is its own child", i, tree_ids[i]));
     is_child[node.true_child] = is_child[node.false_child] = true;
   }
   std::unordered_map<int64_t, size_t> roots;
