@@ -86,6 +86,11 @@ def _has_empty_text(case: Case) -> bool:
     return "" in case.inputs[0].reshape(-1).tolist()
 
 
+def _has_float_zero(case: Case) -> bool:
+    """A zero point of floats of 8 or 4 bits: it means nothing but its dtype."""
+    return len(case.inputs) > 2 and case.inputs[2] is not None and case.inputs[2].dtype.name.startswith(("float8", "float4"))
+
+
 def _operand(index: int) -> Callable[[Case], bool]:
     return lambda case: len(case.inputs) > index and case.inputs[index] is not None
 
@@ -220,6 +225,7 @@ RULINGS = [
     Ruling("onnxruntime", "FastGelu", "has factors of single precision", _is_double),
     Ruling("onnxruntime", "MoE", "mixes up 16-bit weights", _is_half),
     Ruling("onnxruntime", "BifurcationDetector", "gives suffix_match_idx the shape of another operand", lambda c: c.inputs[2].ndim > 0),
+    Ruling("reference", "QuantizeLinear DequantizeLinear", "a zero point that floats of 8 bits do not have, and precisions that are no floats", lambda c: _has_float_zero(c) or "precision" in c.attributes),
     Ruling("onnxruntime", "SkipLayerNormalization SkipSimplifiedLayerNormalization", "takes a skip of a larger batch, whose rest it ignores", _larger_skip),
     Ruling("onnxruntime", "QLinearSoftmax", "has 0 along an axis of one element that is not the last, and no shape without elements",
            lambda c: 0 in c.inputs[0].shape or 1 in c.inputs[0].shape[:-1]),
@@ -235,6 +241,7 @@ RULINGS = [
     Ruling("onnxruntime", "SplitToSequence", "drops the axis for keepdims = 0 also where split is given", _with("keepdims")),
     Ruling("onnxruntime", "RNN GRU LSTM", "gives zeros for the state of a sequence without a step, which stays as it was",
            lambda c: c.inputs[0].size == 0 or (len(c.inputs) > 4 and c.inputs[4] is not None and bool((c.inputs[4] == 0).any()))),
+    Ruling("both", "Attention", "adds masks of integers in integers, which have no infinity", lambda c: len(c.inputs) > 3 and c.inputs[3] is not None and c.inputs[3].dtype.kind in "iu"),
     Ruling("both", "Attention", "takes the root of a negative scale", lambda c: c.attributes.get("scale", 1) < 0),
     Ruling("reference", "Attention", "shows capped scores where those before the cap are asked", lambda c: "softcap" in c.attributes and c.num_outputs == 4),
     Ruling("both", "Celu", "divides by an alpha of 0", lambda c: c.attributes.get("alpha") == 0),
@@ -255,9 +262,17 @@ RULINGS = [
     Ruling("reference", "RotaryEmbedding", "turns by positions of one axis in another order", lambda c: len(c.inputs) > 3 and c.inputs[3] is not None and c.inputs[3].ndim == 1),
     Ruling("reference", "DequantizeLinear", "scales of powers of two alone give NaN", lambda c: c.inputs[1].dtype.name == "float8_e8m0fnu"),
     Ruling("onnxruntime", "NonZero", "gives a scalar an axis (docs/onnxruntime.md)", lambda c: c.inputs[0].ndim == 0),
+    Ruling("reference", "QuantizeLinear DequantizeLinear", "a zero point that floats of 8 bits do not have, and precisions that are no floats", lambda c: _has_float_zero(c) or "precision" in c.attributes),
     Ruling("onnxruntime", "SkipLayerNormalization SkipSimplifiedLayerNormalization", "takes mean and deviation of sums that are not rounded to 16 bits", lambda c: _is_half(c) and c.num_outputs > 1),
     Ruling("reference", "Einsum", "takes a diagonal of axes that are not equally long, where an extent of 1 stretches", lambda c: bool(c.changes)),
     Ruling("reference", "Gemm", "multiplies integers by alpha in floats", _is_integral),
+    Ruling("onnxruntime", "Resize", "rounds integers after each axis, with antialias", lambda c: _is_integral(c) and c.attributes.get("antialias", 0) != 0),
+    Ruling("onnxruntime", "DynamicQuantizeMatMul MatMulIntegerToFloat", "stretches scales of several axes over rows", lambda c: any(x is not None and x.ndim > 1 and x.shape[-1] == 1 for x in c.inputs[2:4])),
+    Ruling("reference", "Clip", "casts bounds that the operand's integers do not have", _is_integral),
+    Ruling("reference", "Compress", "leaves out conditions behind the end in another way", lambda c: bool(c.changes)),
+    Ruling("both", "ReduceSumSquare", "integers whose squares add up to more than floats tell apart", lambda c: _is_integral(c) and (c.inputs[0].astype(np.float64) ** 2).sum() > 2**24),
+    Ruling("reference", "SequenceInsert", "takes places behind the end", lambda c: bool(c.changes)),
+    Ruling("both", "InstanceNormalization", "takes the root of a negative number", lambda c: c.attributes.get("epsilon", 1) < 0),
     Ruling("both", "Clip", "below opset 11 the default bounds are the largest finite floats; infinities stay", lambda c: c.since < 11 and _not_finite(c)),
 ]  # fmt: skip
 
@@ -280,16 +295,17 @@ _LOSSES = "NegativeLogLikelihoodLoss SoftmaxCrossEntropyLoss"
 REFUSED = [
     Refusal(_POOLS, r"a window that spans \d+ does not fit", "a window must fit; onnxruntime cuts it off, or has an empty result (docs/onnxruntime.md)"),
     Refusal(_POOLS + " GlobalLpPool", r"p is -?\d+, not a positive integer", "a norm of p < 1, or of an empty operand, has no meaning"),
-    Refusal("Compress ConstantOfShape Expand Resize WordConvEmbedding", "1 axes expected", "a vector is asked for, whatever its elements"),
+    Refusal("Compress ConstantOfShape Expand Resize Upsample WordConvEmbedding CumProd CumSum", r"\d axes expected|must be a scalar|elements of axis", "another rank is asked for, whatever the elements"),
     Refusal("GroupNormalization", "scale or bias and channels|is of rank ., not 1", "a vector with an element for each channel is asked for"),
     Refusal("CenterCropPad", "a negative extent|elements for . axes", "no extent is negative, and each axis has one"),
     Refusal("CropAndResize RoiAlign DynamicTimeWarping", "nothing to crop|nothing to pool|the output is|must not be empty", "there is nothing to take a result from"),
-    Refusal("CumSum CumProd Hardmax Softmax LogSoftmax QLinearSoftmax QLinearConv ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp ReduceMax ReduceMean ReduceMin ReduceProd "
+    Refusal("ArgMax ArgMin CumSum CumProd Hardmax Softmax LogSoftmax QLinearSoftmax QLinearConv ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp ReduceMax ReduceMean ReduceMin ReduceProd "
             "ReduceSum ReduceSumSquare MeanVarianceNormalization", r"(axis|axes) = -?\d+ is outside", "no such axis: onnxruntime does not look at it for scalars and empty operands, or never"),
     Refusal("Concat QLinearConcat", "axis . of input", "onnxruntime passes over operands without elements"),
-    Refusal("GatherND", "batch axis|index tuples of", "batches differ: onnxruntime does not look where there are no elements"),
+    Refusal("GatherND", "batch axis|index tuples of|out of bounds", "batches differ: onnxruntime does not look where there are no elements"),
     Refusal("Inverse", "rows and columns of X", "a matrix that is not square has no inverse: onnxruntime takes other elements"),
-    Refusal("ConvInteger", "must be positive", "a kernel without extent"),
+    Refusal("ConvInteger QLinearConv", "must be positive", "a kernel without extent"),
+    Refusal("RNN", "clip is", "a bound of 0, which GRU and LSTM of onnxruntime refuse as well"),
     Refusal("Imputer", "imputed_value has", "a value for each column, or one: onnxruntime takes the first ones"),
     Refusal("LinearClassifier LinearRegressor", "columns, the model has", "X of fewer columns than the model has"),
     Refusal("OneHotEncoder", "the categories are", "an operand of another kind than the categories is none of them"),
@@ -297,8 +313,8 @@ REFUSED = [
     Refusal("PRelu LayerNormalization LinearAttentionGate", "must stretch|does not broadcast|do not broadcast", "a slope or scale that stretches X"),
     Refusal(_LOSSES, r"the target -?\d+ is outside|weights and classes|one entry for each|extents of the input and of the target|do not fit", "targets name classes, and each class has a weight"),
     Refusal("NonMaxSuppression SequenceInsert", "elements of a limit or threshold|expected a scalar", "a scalar is asked for: onnxruntime takes the first of several"),
-    Refusal("Attention", r"qk_matmul_output_mode is|batches of Q and K|it has to broadcast to|nonpad_kv_seqlen and the batch|head sizes of Q and K", "shapes and modes that ONNX does not have"),
-    Refusal("Attention MultiHeadAttention MoE QMoE RotaryEmbedding", "is not implemented|is given without past_key", "operands without effect in onnxruntime, or for graphics cards (docs/status.md)"),
+    Refusal("Attention", r"qk_matmul_output_mode is|batches of Q and K|lengths of K and V|it has to broadcast to|nonpad_kv_seqlen and the batch|head sizes of Q and K", "shapes and modes that ONNX does not have"),
+    Refusal("Attention MultiHeadAttention MoE QMoE RotaryEmbedding", "is not implemented|is given without past_key|cannot be rotated in pairs", "operands without effect in onnxruntime, or for graphics cards (docs/status.md)"),
     Refusal("LayerNormalization", "stash_type is", "no float type that may be stashed"),
     Refusal("ReverseSequence", "one must be 0 and the other 1", "no such axes"),
     Refusal("Split SplitToSequence", "split names|sum up to", "as many lengths as parts, which are the axis"),
@@ -309,14 +325,21 @@ REFUSED = [
     Refusal("Multinomial Gemm", "must be .batch, classes|is of rank", "a matrix is asked for"),
     Refusal("SequenceMap Scan Loop", "Got invalid dimensions|Invalid rank", "a body's operand has the shape that the body declares"),
     Refusal("MatMulFpQ4", "must be a constant", "codes that only the run tells (docs/status.md)"),
-    Refusal("MatMulBnb4 MatMulNBits", "elements of the input and of the output|elements, .* would have|bytes, expected", "more bytes than the codes have"),
-    Refusal("BranchwiseRMSNorm HyperConnectionPreMix HyperConnectionPostMix", "elements, .* would have|gates for|perm has", "shapes that do not fit, of empty operands"),
+    Refusal("MatMulBnb4 MatMulNBits", "elements of the input and of the output|elements, .* would have|bytes, expected|bytes and absmax", "more bytes than the codes have"),
+    Refusal("BranchwiseRMSNorm HyperConnectionPreMix HyperConnectionPostMix", "elements, .* would have|gates for|perm has|no axis of branches", "shapes that do not fit"),
     Refusal("Attention", "do not fit . heads", "values of the past without features"),
     Refusal("DFT", r"a transform of -?\d+ elements", "the inverse of one bin has no sample"),
     Refusal("LinearRegressor", "intercepts for", "one for each score"),
     Refusal("MatMulNBits", "must have one type", "zero points of another float type than the scales"),
     Refusal("QGemm", "A is of rank", "a matrix is asked for"),
     Refusal("STFT", "do not say what output", "a window is a vector"),
+    Refusal("ConcatFromSequence", "cannot be joined", "elements without elements of their own, which differ along other axes"),
+    Refusal("FusedGemm MaxRoiPool", "is of rank", "another rank than the operator has"),
+    Refusal("Pad ReduceMax ReduceMean ReduceMin ReduceProd ReduceSum ReduceSumSquare ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp", "names axis . twice|has the shape .*, inferred was", "ONNX leaves open what an axis means that is named twice"),
+    Refusal("QLinearSoftmax QMoE Scaler", "do not broadcast|zero points for|the input . is .*, expected|offset has|scale has", "one for each scale, expert or column"),
+    Refusal("SkipLayerNormalization SkipSimplifiedLayerNormalization", "do not broadcast", "a skip of a larger batch than the input's"),
+    Refusal("WordConvEmbedding MatMulNBits", "elements, .* would have|is outside", "weights without elements"),
+    Refusal("HammingWindow HannWindow BlackmanWindow", "is no numeric type", "windows of texts"),
     Refusal("*", "no implementation for string", "no elements, so that onnxruntime does not add strings"),
     Refusal("Erf Col2Im GridSample", "allowed: ", "dtypes of the reference's that onnxruntime has not either"),
 ]
@@ -328,8 +351,8 @@ TAKEN = [
     Refusal("*", "No corresponding Numpy type", "onnxruntime's binding has no such array"),
     Refusal("com.microsoft", _SHAPE, "operands of another rank or shape that have the elements, or that stretch"),
     Refusal("com.microsoft", "Input data type does not match", "zero points that are left out"),
-    Refusal("com.microsoft", "Unsupported data type|must be float or match|output arg .* type inference failed|same hidden size|known", "dtypes and shapes that onnxruntime has no kernel or inference for"),
-    Refusal("com.microsoft", r"must be \[|shall have same|requested together|is required when|is required|must be requested|does not match|output index|index out of range|'axis' must be in|must not contain negative|"
+    Refusal("com.microsoft", "Unsupported data type|is null|gather_axis and|must be float or match|output arg .* type inference failed|same hidden size|known", "dtypes and shapes that onnxruntime has no kernel or inference for"),
+    Refusal("com.microsoft", r"must be \[|shall have same|size of|must match|is expected to be|must not exceed|requested together|is required when|is required|must be requested|does not match|output index|index out of range|'axis' must be in|must not contain negative|"
             "non-negative|invalid mode|out of valid range|at stream|dimension is <= 0|must be positive", "what onnxruntime wants to be told, and Treadle does not need"),
     Refusal("com.microsoft", _NO_WORDS, "attributes and extents, of which the error does not say more"),
     Refusal("BlackmanWindow HannWindow HammingWindow Col2Im DFT STFT Dropout TopK Tile Pad Split Unsqueeze Squeeze GatherND TfIdfVectorizer MelWeightMatrix ReverseSequence Reshape "
@@ -339,9 +362,15 @@ TAKEN = [
     Refusal("GlobalAveragePool GlobalLpPool MaxRoiPool AveragePool LpPool MaxPool", _NO_WORDS + "|Unsupported pooling size|cannot be less than", "operands without elements"),
     Refusal("DepthToSpace SpaceToDepth Gather", "to be a multiple|out of data bounds", "results without elements, which are not looked at"),
     Refusal("FeatureVectorizer Scaler TreeEnsembleRegressor TreeEnsemble RegexFullMatch Einsum QLinearConv Trilu", _NO_WORDS + "|must have same type", "attributes that onnxruntime asks for"),
+    Refusal("CategoryMapper Imputer", "is required|Empty input", "no categories, no axis"),
+    Refusal("ConvTranspose", "Output padding must be", "paddings that cut off"),
     Refusal("Multinomial", "batch_size is < 1", "a batch without samples"),
     Refusal("Split", "Both 'split' input and", "that contradict nothing"),
+    Refusal("DeformConv MatMulInteger", _NO_WORDS + "|" + _SHAPE, "offsets with a further axis; zero points of rows"),
     Refusal("Mean Sum Max Min", _NO_WORDS, "operands that broadcast before opset 8"),
+    Refusal("Attention", "must be requested together|hidden sizes must be|Unexpected axis", "outputs that are asked for apart, operands without features"),
+    Refusal("Flatten", "Invalid value", "an axis from the end before opset 11"),
+    Refusal("SequenceAt SequenceErase", "Input is not a tensor", "onnxruntime's binding makes no sequence of such elements"),
     Refusal("Pad", "zero effective input extent", "an axis that pads cut off, and fill again"),
     Refusal("ReduceMax ReduceMean ReduceMin ReduceProd ReduceSum ReduceSumSquare ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp", _NO_WORDS + "|" + _SHAPE, "axes in an operand of another rank"),
 ]

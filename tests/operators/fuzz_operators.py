@@ -283,7 +283,7 @@ def fuzz(seeds: range, chosen: frozenset[str] = frozenset(), mode: str = "plain"
         ended = False
         try:
             while not ended:
-                if not receiver.poll(120):
+                if not receiver.poll(60):
                     child.kill()
                 kind, value = receiver.recv()
                 if kind == "begin":
@@ -297,6 +297,7 @@ def fuzz(seeds: range, chosen: frozenset[str] = frozenset(), mode: str = "plain"
                 else:
                     ended = True
         except EOFError:
+            print(f"batch {done} ended its process", file=sys.stderr)
             found = crash_of(done, chosen, mode)
             tally.verdicts["crashed" if found else "a judge died"] += max(1, len(found))
             tally.findings += found
