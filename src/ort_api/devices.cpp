@@ -97,8 +97,9 @@ void add_compatibility(OrtApi& table) {
   };
   table.GetCompatibilityInfoFromModel = [](const char* path, const char* provider, OrtAllocator* allocator, char** out) {
     return guarded([&] {
-      if (*chars_of(path, "model_path") == '\0' || *chars_of(provider, "ep_type") == '\0')
-        throw Error(ErrorCode::invalid_argument, "Invalid argument provided: the model's path or the provider's name is empty");
+      chars_of(path, "model_path");
+      if (*chars_of(provider, "ep_type") == '\0')
+        throw Error(ErrorCode::invalid_argument, "Invalid argument provided: the provider has no name");
       compatibility_of(onnx::parse_model_file(path, {.load_external = false}), provider, allocator, out);
     });
   };
@@ -280,8 +281,9 @@ void add_devices(OrtApi& table) {
       required(count, "num_devices") = 1;
     });
   };
-  table.GetHardwareDevices = [](const OrtEnv*, const OrtHardwareDevice** devices, size_t count) {
+  table.GetHardwareDevices = [](const OrtEnv* environment, const OrtHardwareDevice** devices, size_t count) {
     return guarded([&] {
+      required(environment, "env");
       check_room("hardware devices", 1, count);
       required(devices, "devices") = &cpu_device().hardware;
     });

@@ -1,6 +1,7 @@
 // Session options and run options.
 #include <algorithm>
 #include <cstring>
+#include <filesystem>
 
 #include "ort_api/api.h"
 #include "session/options.h"
@@ -83,9 +84,9 @@ void add_model_options(OrtApi& table) {
       for (size_t i = 0; i < count; ++i) {
         if (names[i] == nullptr || buffers[i] == nullptr)
           throw Error(ErrorCode::invalid_argument, "Input index: " + std::to_string(i) + " contains null pointers");
-        if (required(options, "options").external_files.contains(names[i]))
-          throw Error(ErrorCode::invalid_argument, std::string("An entry for this name has already been added: ") + names[i]);
-        required(options, "options").external_files[names[i]] = Storage::borrow(buffers[i], lengths[i], {}, false);
+        const std::string name = std::filesystem::path(names[i]).lexically_normal().string();
+        if (!required(options, "options").external_files.emplace(name, Storage::borrow(buffers[i], lengths[i], {}, false)).second)
+          throw Error(ErrorCode::invalid_argument, "An entry for this name has already been added: " + name);
       }
     });
   };

@@ -60,6 +60,17 @@ def test_bound_outputs_are_told_before_the_run(ours: Api, theirs: Api) -> None:
         assert bound(api, binding) == [[1, 0], [-1, 2]]
 
 
+def test_a_binding_goes_to_the_session_that_is_named(ours: Api, theirs: Api) -> None:
+    for api in (ours, theirs):
+        relu, neg = (api.session(model([helper.make_node(each, ["x"], ["y"])], [tensor("x", 1, [2])], [tensor("y", 1, [2])])) for each in ("Relu", "Neg"))
+        binding, memory = api.made("CreateIoBinding", relu), np.zeros(2, np.float32)
+        api.call("BindInput", binding, b"x", api.value(np.array([1, -2], np.float32)))
+        api.call("BindOutput", binding, b"y", api.value(memory))
+        for session, expected in ((relu, [1, 0]), (neg, [-1, 2])):
+            api.call("RunWithBinding", session, c_void_p(), binding)
+            assert memory.tolist() == expected
+
+
 def test_a_run_that_fails_has_a_profile(ours: Api, theirs: Api, tmp_path: pathlib.Path) -> None:
     for name, api in (("ours", ours), ("theirs", theirs)):
         session, options = api.session(two()), api.made("CreateRunOptions")

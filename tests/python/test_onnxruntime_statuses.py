@@ -357,6 +357,12 @@ FAULTS |= {
     "more operands than an operator has": (lambda api: api.session(chain(("Relu", ["x", "x"], ["y"]))), INVALID_GRAPH, "This is an invalid model. "),
     "an attribute that an operator has not": (lambda api: api.session(node("Relu", nosuch=1)), INVALID_GRAPH, "This is an invalid model. "),
     "an attribute of another type": (lambda api: api.session(node("Softmax", axis=0.5)), INVALID_GRAPH, "This is an invalid model. "),
+    "an output of another dtype than is declared": (
+        lambda api: api.session(model([helper.make_node("Relu", ["x"], ["y"])], [tensor("x", 1, [2])], [tensor("y", 7, [2])])), FAIL, "Type Error: "),
+    "a value that nothing makes": (lambda api: api.session(chain(("Add", ["x", "q"], ["y"]))), INVALID_ARGUMENT, "Invalid model. Node input"),
+    "a file in memory that is given twice": (
+        lambda api: api.call("AddExternalInitializersFromFilesInMemory", api.options(), strings(b"./a", b"a"), strings(b"x", b"x"), (c_size_t * 2)(1, 1), c_size_t(2)), INVALID_ARGUMENT,
+        "An entry for this name has already been added: a"),
     "external data beyond the file": (beside(TEMPORARY, 4, 8), FAIL, ""),
     "external data of another size": (beside(TEMPORARY, 0, 4), FAIL, ""),
     "a session's log level that there is not": (lambda api: api.session(relu(), logged(api, 9)), FAIL, ""),
