@@ -3,8 +3,9 @@
     python interface_calls.py OURS THEIRS --seed 1 --count 100000      # differences without a reason, and how far it came
 
 A sequence is drawn as it is made, in a process of its own, out of functions of one subject or of all: each argument by its type and name
-(interface_material.py), handles among those that there are by then. Both libraries draw the same as long as they answer the same. What a
-call gives goes into the next ones. Functions of kernels are called in a custom operator's.
+(interface_arguments.py, interface_groups.py), handles among those that there are by then. Both libraries draw the same as long as they
+answer the same. What a call gives goes into the next ones. Functions of kernels are called in a custom operator's. A process that dies is
+told of with the call that it died of.
 """
 
 from __future__ import annotations
@@ -24,13 +25,16 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from ctypes import c_char_p, c_int, c_int32, c_int64, c_size_t, c_uint32, c_uint64, c_void_p
+from ctypes import byref, c_char_p, c_int, c_int32, c_int64, c_size_t, c_uint32, c_uint64, c_void_p
 from typing import Any
 
 import interface_material as material
-from interface_arguments import FITTING, GROUPS, Argument, Arguments, Handle, bare, described, environment, plan
+from interface_arguments import LOG, Argument, Arguments, Handle, bare
 from interface_differences import DIES, LEFT_OUT, reason_for
+from interface_groups import FITTING, GROUPS, plan
+from interface_reading import described
 from onnxruntime_c import PLACES, Api, StatusError, type_of
+from test_onnxruntime_statuses import EnvironmentOptions
 
 RESULTS = {"bool": ctypes.c_bool, "size_t": c_size_t, "int64_t": c_int64, "uint32_t": c_uint32, "uint64_t": c_uint64, "int32_t": c_int32, "const char*": c_char_p, "void": None}
 MOST_BYTES = 4000  # of what is told of one call
@@ -100,6 +104,42 @@ class Library:
             place = PLACES[each.name] if each.table == "main" else places[each.table]
             places[each.table] += 1
             self.prototypes[each.full] = self.tables[each.table][place]
+
+
+def environment(api: Api, draw: Any, tell: Callable[[Any], None]) -> c_void_p:
+    """The first one of a process."""
+    how = draw.choice(["plain", "pools", "logger", "logger and pools", "options"])
+    log, level = LOG(lambda *_: None), draw.choice([4, 4, 3, 2])
+    threads = api.made("CreateThreadingOptions")
+    said: list[Any] = [how, level]
+    for name in ("SetGlobalIntraOpNumThreads", "SetGlobalInterOpNumThreads"):
+        said.append(draw.choice([0, 1, 2]))
+        api.call(name, threads, said[-1])
+    if draw.random() < 0.2:
+        said.append(draw.choice(material.TEXTS["affinity_string"]).decode()[:20])
+        try:
+            api.call("SetGlobalIntraOpThreadAffinity", threads, said[-1].encode())
+        except StatusError as error:
+            said.append(error.code)
+    KEPT.append(log)
+    calls: dict[str, Callable[[], c_void_p]] = {
+        "plain": lambda: api.made("CreateEnv", level, b"test"),
+        "pools": lambda: api.made("CreateEnvWithGlobalThreadPools", level, b"test", threads),
+        "logger": lambda: api.made("CreateEnvWithCustomLogger", log, c_void_p(), level, b"test"),
+        "logger and pools": lambda: api.made("CreateEnvWithCustomLoggerAndGlobalThreadPools", log, c_void_p(), level, b"test", threads),
+        "options": lambda: api.made("CreateEnvWithOptions", byref(EnvironmentOptions(32, level, b"test", None, None, threads.value if draw.random() < 0.5 else None, None))),
+    }
+    tell(["call", "the environment", said])
+    try:
+        made = calls[how]()
+    except StatusError as error:
+        tell(["gave", ["failed", error.code, error.message[:300]]])
+        return api.made("CreateEnv", level, b"test")
+    tell(["gave", ["ok"]])
+    return made
+
+
+KEPT: list[Any] = []
 
 
 class Machine:
