@@ -4,10 +4,12 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
+from onnx import numpy_helper
 from test_shared_models import manifest, tolerances
 
 import treadle
 
+import small_models as small
 from conftest import SHARED_DATA, need_exact_bytes
 
 
@@ -62,3 +64,18 @@ def test_an_optimised_model_runs_on_onnxruntime(model, save, tmp_path):
             assert np.abs(value.astype(np.int64) - reference.astype(np.int64)).max(initial=0) <= 1, name
         else:
             np.testing.assert_array_equal(value, reference, err_msg=name)
+
+
+@pytest.mark.parametrize("level", ["ORT_ENABLE_BASIC", "ORT_ENABLE_EXTENDED", "ORT_ENABLE_ALL"])
+def test_a_saved_model_stays_quantised(level, tmp_path):
+    weights = numpy_helper.from_array(np.arange(-6, 6, dtype=np.int8).reshape(3, 4), "w")
+    scale = numpy_helper.from_array(np.float32(0.25), "scale")
+    nodes = [small.node("DequantizeLinear", ["w", "scale"], ["dequantised"]), small.node("MatMul", ["x", "dequantised"], ["y"])]
+    options = treadle.SessionOptions()
+    options.graph_optimization_level = getattr(treadle.GraphOptimizationLevel, level)
+    options.optimized_model_filepath = str(tmp_path / "saved.onnx")
+    treadle.InferenceSession(small.model(nodes, [small.tensor("x", [2, 3])], [small.tensor("y", [2, 4])], [weights, scale]), options)
+    saved = onnx.load(options.optimized_model_filepath).graph
+    assert [node.op_type for node in saved.node] == ["DequantizeLinear", "MatMul"]
+    stored = {tensor.name: numpy_helper.to_array(tensor) for tensor in saved.initializer}
+    np.testing.assert_array_equal(stored["w"], numpy_helper.to_array(weights))
