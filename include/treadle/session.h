@@ -400,7 +400,8 @@ class TREADLE_API Session {
 
   /// The optimised graph, or the flat list of instructions with placement and memory, as text.
   std::string to_text(std::string_view stage) const;  // "onnx", "optimised", "planned"
-  /// What the optimiser makes of the model at the session's level, as an encoded ONNX model; at disable_all the model as it was read.
+  /// The model, simplified but without fused operators (each session makes its own), as an encoded ONNX model; at disable_all the model as
+  /// it was read.
   /// @throws Error(not_implemented) for a compiled model, which has no graph as written.
   std::string optimized_model() const;
   /// After at least one run.
