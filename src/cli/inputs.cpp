@@ -256,17 +256,8 @@ class Extents {
   int64_t default_extent_;
 };
 
-Tensor made_for(const ValueInfo& info, const Shape& shape) {
-  try {
-    return Tensor(info.dtype, shape);
-  } catch (Error& error) {
-    error.add_context(fmt::format("input \"{}\" of the extents {}", info.name, to_string(shape)));
-    throw;
-  }
-}
-
-Tensor random_tensor(const ValueInfo& info, const Shape& shape, std::mt19937_64& random) {
-  Tensor tensor = made_for(info, shape);
+Tensor random_tensor(const ValueInfo& info, const Shape& shape, std::mt19937_64& random) try {
+  Tensor tensor(info.dtype, shape);
   if (info.dtype == DType::string) return tensor;
   std::uniform_real_distribution<float> uniform(0, 1);
   visit_dtype<NumericTypes>(info.dtype == DType::boolean ? DType::uint8 : info.dtype, [&]<typename T>() {
@@ -279,6 +270,9 @@ Tensor random_tensor(const ValueInfo& info, const Shape& shape, std::mt19937_64&
     }
   });
   return tensor;
+} catch (Error& error) {
+  error.add_context(fmt::format("input \"{}\" of the extents {}", info.name, to_string(shape)));
+  throw;
 }
 
 }  // namespace

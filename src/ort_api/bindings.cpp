@@ -14,9 +14,39 @@ void run_bound(const Session& session, OrtIoBinding& to, IoBinding& binding, con
   for (size_t i = 0; i < names.size(); ++i) to.outputs.insert_or_assign(names[i], values[i]);
 }
 
+void add_bound_outputs(OrtApi& table) {
+  // All names in one block without NULs, and the length of each.
+  table.GetBoundOutputNames = [](const OrtIoBinding* binding, OrtAllocator* allocator, char** buffer, size_t** lengths, size_t* count) {
+    return guarded([&] {
+      const std::vector<std::string> names = required(binding, "binding_ptr").binding.output_names();
+      required(count, "count") = names.size();
+      required(buffer, "buffer") = nullptr;
+      required(lengths, "lengths") = nullptr;
+      if (names.empty()) return;
+      std::string all;
+      for (const std::string& name : names) all += name;
+      *buffer = copy_text(allocator, all);
+      *lengths = static_cast<size_t*>(allocate(allocator, names.size() * sizeof(size_t)));
+      for (size_t i = 0; i < names.size(); ++i) (*lengths)[i] = names[i].size();
+    });
+  };
+  table.GetBoundOutputValues = [](const OrtIoBinding* binding, OrtAllocator* allocator, OrtValue*** values, size_t* count) {
+    return guarded([&] {
+      const std::vector<std::string> names = required(binding, "binding_ptr").binding.output_names();
+      required(count, "output_count") = names.size();
+      required(values, "output") = nullptr;
+      if (names.empty()) return;
+      auto** made = static_cast<OrtValue**>(allocate(allocator, names.size() * sizeof(OrtValue*)));
+      for (size_t i = 0; i < names.size(); ++i) made[i] = new_value(binding->outputs.at(names[i]));
+      *values = made;
+    });
+  };
+}
+
 }  // namespace
 
 void add_bindings(OrtApi& table) {
+  add_bound_outputs(table);
   table.CreateIoBinding = [](OrtSession* session, OrtIoBinding** out) {
     return guarded([&] { required(out, "out") = new OrtIoBinding(required(session, "session")); });
   };
@@ -58,32 +88,6 @@ void add_bindings(OrtApi& table) {
   };
   // Nothing runs ahead: a run has ended when it returns.
   table.SynchronizeBoundInputs = table.SynchronizeBoundOutputs = [](OrtIoBinding*) -> OrtStatus* { return nullptr; };
-  // All names in one block without NULs, and the length of each.
-  table.GetBoundOutputNames = [](const OrtIoBinding* binding, OrtAllocator* allocator, char** buffer, size_t** lengths, size_t* count) {
-    return guarded([&] {
-      const std::vector<std::string> names = required(binding, "binding_ptr").binding.output_names();
-      required(count, "count") = names.size();
-      required(buffer, "buffer") = nullptr;
-      required(lengths, "lengths") = nullptr;
-      if (names.empty()) return;
-      std::string all;
-      for (const std::string& name : names) all += name;
-      *buffer = copy_text(allocator, all);
-      *lengths = static_cast<size_t*>(allocate(allocator, names.size() * sizeof(size_t)));
-      for (size_t i = 0; i < names.size(); ++i) (*lengths)[i] = names[i].size();
-    });
-  };
-  table.GetBoundOutputValues = [](const OrtIoBinding* binding, OrtAllocator* allocator, OrtValue*** values, size_t* count) {
-    return guarded([&] {
-      const std::vector<std::string> names = required(binding, "binding_ptr").binding.output_names();
-      required(count, "output_count") = names.size();
-      required(values, "output") = nullptr;
-      if (names.empty()) return;
-      auto** made = static_cast<OrtValue**>(allocate(allocator, names.size() * sizeof(OrtValue*)));
-      for (size_t i = 0; i < names.size(); ++i) made[i] = new_value(binding->outputs.at(names[i]));
-      *values = made;
-    });
-  };
   table.RunWithBinding = [](OrtSession* session, const OrtRunOptions* options, const OrtIoBinding* binding) {
     return guarded([&] {
       const Session& running = required(session, "session").running();

@@ -85,6 +85,36 @@ void add_making(OrtApi& table) {
   table.ReleaseValue = [](OrtValue* value) { delete value; };
 }
 
+void add_describing(OrtApi& table) {
+  table.GetTensorTypeAndShape = [](const OrtValue* value, OrtTensorTypeAndShapeInfo** out) {
+    return guarded([&] {
+      const Datum& datum = required(value, "value").datum;
+      const bool sparse = datum.kind() == Datum::Kind::sparse_tensor;
+      if (!sparse && !datum.is_tensor()) throw StatusError(ORT_FAIL, "expected a tensor, got " + describe(datum));
+      required(out, "out") =
+          new OrtTensorTypeAndShapeInfo(sparse ? tensor_type(datum.sparse_tensor().values.dtype(), datum.sparse_tensor().dense_shape)
+                                               : tensor_type(datum.tensor().dtype(), datum.tensor().shape()));
+    });
+  };
+  table.GetTensorElementTypeAndShapeDataReference = [](const OrtValue* value, ONNXTensorElementDataType* type, const int64_t** dims,
+                                                       size_t* rank) {
+    return guarded([&] {
+      const Datum& datum = required(value, "value").datum;
+      const bool is_sparse = datum.kind() == Datum::Kind::sparse_tensor;
+      const Shape& shape = is_sparse ? datum.sparse_tensor().dense_shape : datum.tensor().shape();
+      required(type, "elem_type") = number_of(is_sparse ? datum.sparse_tensor().values.dtype() : datum.tensor().dtype());
+      required(dims, "shape_data") = shape.rank() > 0 ? shape.begin() : nullptr;
+      required(rank, "shape_data_count") = static_cast<size_t>(shape.rank());
+    });
+  };
+  table.GetTensorMemoryInfo = [](const OrtValue* value, const OrtMemoryInfo** out) {
+    return guarded([&] {
+      (void)tensor_of(value);
+      required(out, "out") = &value->memory;
+    });
+  };
+}
+
 void add_reading(OrtApi& table) {
   table.IsTensor = [](const OrtValue* value, int* out) {
     return guarded([&] { required(out, "out") = required(value, "value").datum.is_tensor() ? 1 : 0; });
@@ -122,33 +152,6 @@ void add_reading(OrtApi& table) {
         at = at * static_cast<size_t>(extent) + static_cast<size_t>(location[d]);
       }
       required(out, "out") = tensor.raw() + at * bits_of(tensor.dtype()) / 8;
-    });
-  };
-  table.GetTensorTypeAndShape = [](const OrtValue* value, OrtTensorTypeAndShapeInfo** out) {
-    return guarded([&] {
-      const Datum& datum = required(value, "value").datum;
-      const bool sparse = datum.kind() == Datum::Kind::sparse_tensor;
-      if (!sparse && !datum.is_tensor()) throw StatusError(ORT_FAIL, "expected a tensor, got " + describe(datum));
-      required(out, "out") =
-          new OrtTensorTypeAndShapeInfo(sparse ? tensor_type(datum.sparse_tensor().values.dtype(), datum.sparse_tensor().dense_shape)
-                                               : tensor_type(datum.tensor().dtype(), datum.tensor().shape()));
-    });
-  };
-  table.GetTensorElementTypeAndShapeDataReference = [](const OrtValue* value, ONNXTensorElementDataType* type, const int64_t** dims,
-                                                       size_t* rank) {
-    return guarded([&] {
-      const Datum& datum = required(value, "value").datum;
-      const bool is_sparse = datum.kind() == Datum::Kind::sparse_tensor;
-      const Shape& shape = is_sparse ? datum.sparse_tensor().dense_shape : datum.tensor().shape();
-      required(type, "elem_type") = number_of(is_sparse ? datum.sparse_tensor().values.dtype() : datum.tensor().dtype());
-      required(dims, "shape_data") = shape.rank() > 0 ? shape.begin() : nullptr;
-      required(rank, "shape_data_count") = static_cast<size_t>(shape.rank());
-    });
-  };
-  table.GetTensorMemoryInfo = [](const OrtValue* value, const OrtMemoryInfo** out) {
-    return guarded([&] {
-      (void)tensor_of(value);
-      required(out, "out") = &value->memory;
     });
   };
   table.CopyTensors = [](const OrtEnv* environment, const OrtValue* const* from, OrtValue* const* to, OrtSyncStream*, size_t count) {
@@ -279,6 +282,7 @@ DType dtype_from(ONNXTensorElementDataType type) {
 
 void add_tensors(OrtApi& table) {
   add_making(table);
+  add_describing(table);
   add_reading(table);
   add_strings(table);
 }
