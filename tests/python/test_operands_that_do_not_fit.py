@@ -50,3 +50,18 @@ def test_a_node_of_a_tree_is_not_its_own_child(branch):
     made = helper.make_model(graph, opset_imports=[helper.make_opsetid("ai.onnx.ml", 3), helper.make_opsetid("", 21)], ir_version=10)
     with pytest.raises(treadle.Error, match="its own child"):
         run(made.SerializeToString(), {"x": np.ones((1, 1), np.float32)})
+
+
+@pytest.mark.parametrize("static", [True, False, None])
+def test_offsets_of_a_deformed_convolution_have_two_for_each_tap(static):
+    """As many elements in another shape are not taken for them."""
+    inputs = {"x": np.ones((1, 2, 3, 4), np.float32), "w": np.ones((1, 2, 1, 3), np.float32), "offset": np.ones((1, 18, 1, 2), np.float32)}
+    with pytest.raises(treadle.Error, match="offset"):
+        run(model("DeformConv", inputs, 1, static=static, domain=""), inputs)
+
+
+@pytest.mark.parametrize("static", [True, False, None])
+def test_boxes_have_three_axes(static):
+    inputs = {"boxes": np.ones((1, 1, 4, 1), np.float32), "scores": np.ones((1, 3, 1), np.float32), "most": np.array(1)}
+    with pytest.raises(treadle.Error, match="boxes"):
+        run(model("NonMaxSuppression", inputs, 1, static=static, domain=""), inputs)

@@ -1,6 +1,8 @@
 // DeformConv over two spatial axes.
 #include <fmt/format.h>
 
+#include <tuple>
+
 #include "graph/infer.h"
 #include "graph/op_def.h"
 #include "kernels/conv/deform.h"
@@ -31,8 +33,14 @@ kernels::DeformParams bind_deform(const BindContext& c, const kernels::ConvParam
     throw Error(ErrorCode::invalid_argument,
                 fmt::format("{} channels cannot be split into {} groups of offsets", conv.C, params.offset_group));
   const int64_t places = conv.N * params.offset_group * conv.window.kernel_size() * conv.window.out_size();
-  check_equal(c.num_elements(2), 2 * places, "elements of offset");
-  if (c.has_input(4)) check_equal(c.num_elements(4), places, "elements of mask");
+  const int64_t taps = params.offset_group * conv.window.kernel_size();
+  for (const auto& [input, of_tap, name] : {std::tuple{2, 2, "offset"}, std::tuple{4, 1, "mask"}}) {
+    if (!c.has_input(input)) continue;
+    const Shape& shape = c.shape(input);
+    check_equal(shape.rank(), c.shape(0).rank(), fmt::format("axes of {} and of X", name));
+    check_equal(shape[1], of_tap * taps, fmt::format("channels of {}, and taps in groups of offsets", name));
+    check_equal(c.num_elements(input), of_tap * places, fmt::format("elements of {}", name));
+  }
   return params;
 }
 

@@ -151,8 +151,8 @@ std::vector<OpDef> non_max_suppression_ops() {
   constexpr TypeSet kFloat32{DType::float32};
   return {{.name = "NonMaxSuppression",
            .since = {10, 11},
-           .inputs = {{"boxes", kFloat32},
-                      {"scores", kFloat32},
+           .inputs = {{"boxes", kFloat32, "", Presence::required, of_rank(3)},
+                      {"scores", kFloat32, "", Presence::required, of_rank(3)},
                       {"max_output_boxes_per_class", kInt64, "", Presence::optional},
                       {"iou_threshold", kFloat32, "", Presence::optional},
                       {"score_threshold", kFloat32, "", Presence::optional}},
