@@ -90,7 +90,8 @@ void add_describing(OrtApi& table) {
     return guarded([&] {
       const Datum& datum = required(value, "value").datum;
       const bool sparse = datum.kind() == Datum::Kind::sparse_tensor;
-      if (!sparse && !datum.is_tensor()) throw StatusError(ORT_FAIL, "expected a tensor, got " + describe(datum));
+      if (!sparse && !datum.is_tensor())
+        throw StatusError(datum.defined() ? ORT_FAIL : ORT_INVALID_ARGUMENT, "expected a tensor, got " + describe(datum));
       required(out, "out") =
           new OrtTensorTypeAndShapeInfo(sparse ? tensor_type(datum.sparse_tensor().values.dtype(), datum.sparse_tensor().dense_shape)
                                                : tensor_type(datum.tensor().dtype(), datum.tensor().shape()));

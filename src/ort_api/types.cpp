@@ -102,7 +102,8 @@ void add_tensor_info(OrtApi& table) {
         if (dims[i] < -1)
           throw Error(ErrorCode::invalid_argument, "dim_values must be -1 (symbolic dimension) or larger, not " + std::to_string(dims[i]));
       info->dims.assign(dims, dims + count);
-      info->symbols.assign(count, {});
+      info->symbols.resize(std::max(info->symbols.size(), count));
+      info->dims.resize(info->symbols.size(), -1);  // as in ONNX Runtime: axes that had names stay
       info->has_shape = true;
     });
   };

@@ -211,3 +211,18 @@ def test_an_output_that_is_declared_sparse_is_sparse(ours: Api, theirs: Api) -> 
         assert indices_of(api, value, 0, np.int64).tolist() == [2, 3, 5]
         assert np.frombuffer(ctypes.string_at(api.made("GetSparseTensorValues", value).value, 12), np.float32).tolist() == [1.5, 2.5, 3.5]
         assert api.shape_and_dtype(api.made("GetTensorTypeAndShape", value))[:2] == (1, [3, 3])
+
+
+def test_the_axes_of_a_type_only_grow(ours: Api, theirs: Api) -> None:
+    told = []
+    for api in (ours, theirs):
+        for dims in ([], [2], [2, 3]):
+            for steps in ([[5]], [[]], [[1, 2, 3], [4]], [(b"a",)], [()], [(b"a", b"b"), [7]], [[7, 8], (b"a",), [1]]):
+                info = api.made("GetTensorTypeAndShape", api.value(np.zeros(dims, np.float32)))
+                for step in steps:
+                    if isinstance(step, tuple):
+                        api.call("SetSymbolicDimensions", info, strings(*step), c_size_t(len(step)))
+                    else:
+                        api.call("SetDimensions", info, (c_int64 * max(len(step), 1))(*step), c_size_t(len(step)))
+                told.append((dims, steps, api.shape_and_dtype(info)))
+    assert told[: len(told) // 2] == told[len(told) // 2 :]
