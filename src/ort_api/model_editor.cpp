@@ -99,12 +99,12 @@ const OrtGraph& graph_of(const OrtModel& model) {
 // For as long as it is edited, a session is a model, and has the inputs and outputs of it.
 void describe(OrtSession& session) {
   const onnx::GraphDef& graph = session.editing->graph;
-  session.inputs.clear(), session.outputs.clear();
+  session.inputs.clear(), session.outputs.clear(), session.overridable.clear();
   auto is_initializer = [&](const std::string& name) {
     return std::any_of(graph.initializers.begin(), graph.initializers.end(), [&](const auto& other) { return other.name == name; });
   };
   for (const auto& input : graph.inputs)
-    if (!is_initializer(input.name)) session.inputs.push_back(to_value_info(input));
+    (is_initializer(input.name) ? session.overridable : session.inputs).push_back(to_value_info(input));
   for (const auto& output : graph.outputs) session.outputs.push_back(to_value_info(output));
 }
 

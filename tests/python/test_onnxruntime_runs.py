@@ -84,3 +84,7 @@ def test_a_session_under_edit_tells_of_its_model(ours: Api, theirs: Api) -> None
     for api in (ours, theirs):
         session = Part(api, "GetModelEditorApi", EDITOR).made("CreateModelEditorSessionFromArray", api.env, two(), c_size_t(len(two())), api.options())
         assert api.describe(session)["ProducerName"] == "a test"
+        w = helper.make_tensor("w", 1, [2], [1, 2])
+        data = model([helper.make_node("Add", ["x", "w"], ["y"])], [tensor("x", 1, [2]), tensor("w", 1, [2])], [tensor("y", 1, [2])], [w])
+        session = Part(api, "GetModelEditorApi", EDITOR).made("CreateModelEditorSessionFromArray", api.env, data, c_size_t(len(data)), api.options())
+        assert [name for name, _ in api.describe(session)["OverridableInitializer"]] == ["w"]
