@@ -178,9 +178,10 @@ struct GatedDeltaNet {
     }
     if (c.out<float>(kUpdate)) std::fill_n(c.out<float>(kUpdate), batch * row_of_updates(), 0.0F);
     const int64_t elements = key_size * value_size;
+    const bool idle = tokens == 0 || value_size == 0;
+    if (idle && elements == 0) return;  // however many heads are declared
     parallel_for(c.pool(), batch * heads, 1, [&](int64_t first, int64_t last) {
       for (int64_t i = first; i < last; ++i) {
-        const bool idle = tokens == 0 || value_size == 0;
         float* room = idle ? nullptr : c.scratch<float>() + i * (3 * key_size + (has_final ? 0 : elements));
         float* state = has_final ? c.out<float>(kFinal) + i * elements : room ? room + 3 * key_size : nullptr;
         const float* old = c.in<float>(kState);
