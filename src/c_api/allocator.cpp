@@ -8,8 +8,6 @@
 #include "c_api/context.h"
 #include "c_api/status.h"
 
-using treadle::Error;
-using treadle::ErrorCode;
 using treadle::MemoryClass;
 
 namespace treadle::c_api {

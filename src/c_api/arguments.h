@@ -89,7 +89,7 @@ Argument handle(const T* given, const char* name) noexcept {
 Argument list_of_bytes(const void* elements, size_t count, size_t element_bytes, const char* name) noexcept;
 template <typename T>
 Argument list(const T* elements, size_t count, const char* name) noexcept {
-  return list_of_bytes(elements, count, sizeof(T), name);
+  return list_of_bytes(elements, count, sizeof(T), name);  // NOLINT(bugprone-sizeof-expression): elements may be pointers
 }
 
 /// A list whose elements `look` looks at, too: it returns one's Argument.

@@ -22,8 +22,6 @@
 namespace {
 
 using namespace treadle::c_api;
-using treadle::Error;
-using treadle::ErrorCode;
 
 constexpr size_t kFirstSessionOptions = offsetof(treadle_session_options, backends);
 

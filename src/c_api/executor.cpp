@@ -34,7 +34,6 @@ using treadle::DType;
 using treadle::Error;
 using treadle::ErrorCode;
 using treadle::Shape;
-using treadle::Tensor;
 using treadle::train::BindOptions;
 using treadle::train::Executor;
 using treadle::train::ExecutorGraphs;

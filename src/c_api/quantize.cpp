@@ -39,7 +39,8 @@ Argument fields_of(const treadle_samples& given) {
   const Argument names = each_text(given.input_names, given.num_inputs, "samples.input_names");
   if (names.faulty() || given.num_samples == 0) return names;
   if (given.num_inputs == 0) return within(0, 1, 1, "samples.num_inputs", "1 or more");
-  const Argument all = list_of_bytes(given.values, given.num_samples, given.num_inputs * sizeof *given.values, "samples.values");
+  constexpr size_t kValue = sizeof(const treadle_value*);
+  const Argument all = list_of_bytes(given.values, given.num_samples, given.num_inputs * kValue, "samples.values");
   return all.faulty() ? all : each_value(given.values, given.num_samples * given.num_inputs, "samples.values");
 }
 
