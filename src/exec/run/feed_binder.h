@@ -22,8 +22,8 @@ class MissingInput : public Error {
   MissingInput(const std::string& name, const std::string& more);
 };
 
-/// Whether a node itself reads an input, or the graph hands it out, that is no optional: others may be left undefined. A body that reads one
-/// asks for it when it runs.
+/// Whether a node itself reads an input, or the graph hands it out, that is no optional: others may be left undefined. A body that reads
+/// one asks for it when it runs.
 bool needs_feed(const Program& program, SlotId input);
 
 /// The slots that a Yield's values come back into. @throws Error(invalid_argument) for another count, kind or dtype than they take.
