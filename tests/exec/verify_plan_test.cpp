@@ -365,6 +365,20 @@ TEST(VerifyPlan, WhatIsWrongWithGrowingStatesIsFound) {
   }
 }
 
+// The length of the caches is known ahead; the node writes it for nobody beside the positions that it is run for.
+TEST(VerifyPlan, AKnownOutputOfANodeThatRunsIsLetGoOf) {
+  testing::GraphBuilder b;
+  const ValueId query = b.input("query", DType::float32, {b.symbol("batch"), b.symbol("length"), 2});
+  const ValueId past = b.constant("past", Tensor(DType::float32, {1, 4, 5, 16}));
+  const ValueId lengths = b.graph().add_input("lengths", Type::tensor(DType::int32));  // so that the run binds the node
+  const ValueId total = b.constant("total", Tensor::scalar<int32_t>(3));
+  for (ValueId output : b.nodes("CachePositions", {query, past, lengths, total}, 4, {}, {}, "treadle")) b.output(output);
+  const exec::Program program(b.finish(), {.verify_plans = true});
+  std::vector<Datum> outputs(4);
+  exec::run(program, std::vector<Datum>{Tensor(DType::float32, {1, 3, 2}), Tensor::vector<int32_t>(std::vector<int32_t>{2})}, outputs, {});
+  EXPECT_EQ(*outputs[3].tensor().data<int64_t>(), 5);
+}
+
 TEST(VerifyPlan, WhatASequenceKeepsIsNotWrittenOver) {
   auto kept = [] {
     testing::GraphBuilder b;

@@ -192,6 +192,7 @@ class Lowering {
     if (slot(index).location != LocationKind::known) return index;
     Slot made = slot(index);
     made.location = LocationKind::arena;
+    made.is_output = false;
     made.root = p_.slots_.next_id();
     return p_.slots_.add(made);
   }
