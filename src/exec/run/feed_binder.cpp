@@ -90,7 +90,7 @@ bool depends_on(const Program& program, SlotId input, const Expr& symbol) {
   return false;
 }
 
-// By a node, or by a body that may not run.
+// Whether a node or a body of one reads the input, or the graph hands it out. The body may not run.
 bool is_read(const Program& program, SlotId input) {
   const ValueId value = program.slots()[input].value;
   return program.type(input).kind != Type::Kind::optional &&
