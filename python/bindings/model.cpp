@@ -2,6 +2,7 @@
 #include "treadle/model.h"
 
 #include "bindings.h"
+#include "core/fault.h"
 #include "numpy.h"
 #include "session/model.h"
 
@@ -33,8 +34,9 @@ Model load(const std::function<Model()>& read) {
     return read();
   } catch (const Error& error) {
     if (error.code() == ErrorCode::not_found) raise_as("NoSuchFile", error);
-    if (error.code() == ErrorCode::invalid_model)
-      raise_as(error.message().starts_with(onnx::kRefusedOrtModel) ? "Fail" : "InvalidProtobuf", error);
+    const auto* fault = dynamic_cast<const Fault*>(&error);
+    if (fault && fault->kind() == Fault::Kind::ort_format) raise_as("Fail", error);
+    if (error.code() == ErrorCode::invalid_model) raise_as("InvalidProtobuf", error);
     throw;
   }
 }

@@ -12,6 +12,7 @@ class Fault : public Error {
   enum class Kind {
     unknown_input,  ///< a run is fed a name that the model has not
     external_data,  ///< a file beside the model that does not fit it
+    ort_format,     ///< bytes in ONNX Runtime's format that are damaged
     schema,         ///< a node has other operands or attributes than its operator
     operand_type,   ///< ... or operands of other types
     unmade_value,   ///< a node reads what nothing makes

@@ -49,7 +49,9 @@ class FlatFile {
     if (bytes > bytes_left_) fail("its texts and numbers are used more often than it has bytes");
     bytes_left_ -= bytes;
   }
-  [[noreturn]] void fail(const std::string& why) const { context.place.fail(std::string(kRefusedOrtModel) + ": " + why); }
+  [[noreturn]] void fail(const std::string& why) const {
+    context.place.fail(Fault::Kind::ort_format, "ORT model verification failed: " + why);  // programs look for these words
+  }
 
   ParseContext& context;
 

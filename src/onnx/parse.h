@@ -8,14 +8,10 @@
 #include <memory>
 #include <span>
 #include <string>
-#include <string_view>
 
 #include "onnx/model_def.h"
 
 namespace treadle::onnx {
-
-/// Which errors begin with that say what is wrong with bytes in ONNX Runtime's format: programs look for these words.
-inline constexpr std::string_view kRefusedOrtModel = "ORT model verification failed";
 
 /// Whether a file of this name is one in ONNX Runtime's format: *.ort, in any case.
 bool has_ort_extension(const std::string& path);

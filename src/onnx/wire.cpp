@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "core/fault.h"
 #include "core/utf8.h"
 #include "treadle/out_of_memory.h"
 
@@ -41,8 +40,8 @@ void Place::fail_for_memory() const {
 }
 void Place::fail(ErrorCode code, const std::string& message) const { throw Error(code, message).add_context("reading " + text()); }
 
-void Place::fail_outside(const std::string& message) const {
-  Fault fault(Fault::Kind::external_data, ErrorCode::invalid_model, message);
+void Place::fail(Fault::Kind kind, const std::string& message) const {
+  Fault fault(kind, ErrorCode::invalid_model, message);
   fault.add_context("reading " + text());
   throw fault;
 }

@@ -13,7 +13,7 @@
 #include <utility>
 #include <vector>
 
-#include "treadle/error.h"
+#include "core/fault.h"
 
 namespace treadle::onnx {
 
@@ -43,8 +43,8 @@ class Place {
   [[noreturn]] void fail(ErrorCode code, const std::string& message) const;
   [[noreturn]] void fail_for_memory() const;
   [[noreturn]] void fail(const std::string& message) const { fail(ErrorCode::invalid_model, message); }
-  /// Of a file beside the model.
-  [[noreturn]] void fail_outside(const std::string& message) const;
+  [[noreturn]] void fail(Fault::Kind kind, const std::string& message) const;
+  [[noreturn]] void fail_outside(const std::string& message) const { fail(Fault::Kind::external_data, message); }
 
  private:
   static constexpr size_t kNoIndex = SIZE_MAX;

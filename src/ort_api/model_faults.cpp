@@ -70,10 +70,9 @@ void check_model_file(const std::string& path) {
 
 // Bytes that are no model have a status of their own.
 void refuse_model(const Error& error) {
-  if (dynamic_cast<const Fault*>(&error) != nullptr) throw StatusError(ORT_FAIL, error.what());  // of external data
+  if (dynamic_cast<const Fault*>(&error) != nullptr) throw StatusError(ORT_FAIL, error.what());  // of external data, or of an .ort file
   switch (error.code()) {
-    case ErrorCode::invalid_model:
-      throw StatusError(error.message().starts_with(onnx::kRefusedOrtModel) ? ORT_FAIL : ORT_INVALID_PROTOBUF, error.what());
+    case ErrorCode::invalid_model: throw StatusError(ORT_INVALID_PROTOBUF, error.what());
     case ErrorCode::not_found:  // external data
     case ErrorCode::not_implemented: throw StatusError(ORT_FAIL, error.what());
     case ErrorCode::invalid_argument:
