@@ -12,7 +12,7 @@
 #include "core/file.h"
 #include "core/sha1.h"
 #include "core/thread_pool.h"
-#include "exec/program/binding.h"
+#include "exec/plan/binding.h"
 #include "session/options.h"
 #include "treadle/error.h"
 

@@ -10,7 +10,7 @@
 #include "core/nearest.h"
 #include "device/cpu/cpu_device.h"
 #include "device/sim/sim_type.h"
-#include "exec/memory/residency.h"
+#include "exec/placed/residency.h"
 #include "session/model.h"
 #include "session/refusals.h"
 #include "treadle/error.h"

@@ -8,9 +8,9 @@
 #include <vector>
 
 #include "core/device_registry.h"
+#include "exec/plan/device_placement.h"
 #include "exec/program/program.h"
 #include "exec/run/executor.h"
-#include "exec/schedule/device_placement.h"
 #include "graph/graph.h"
 #include "graph/kernel_table.h"
 #include "treadle/session.h"

@@ -7,7 +7,7 @@
 
 #include "core/nearest.h"
 #include "core/pattern.h"
-#include "exec/program/binding.h"
+#include "exec/plan/binding.h"
 #include "graph/dead_nodes.h"
 #include "session/run_names.h"
 #include "session/session_impl.h"

@@ -7,7 +7,7 @@
 
 #include "core/allocation.h"
 #include "core/checked.h"
-#include "exec/memory/run_memory.h"
+#include "exec/run/run_memory.h"
 #include "graph/graph.h"
 
 namespace treadle {

@@ -11,9 +11,9 @@
 #include <utility>
 
 #include "core/allocation.h"
-#include "exec/memory/budget.h"
 #include "exec/memory/governor.h"
 #include "exec/memory/job_memory.h"
+#include "exec/plan/budget.h"
 #include "exec/run/run_control.h"
 #include "treadle/allocator.h"
 

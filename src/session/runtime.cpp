@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "core/float_mode.h"
-#include "exec/memory/out_of_memory.h"
+#include "exec/explain/out_of_memory.h"
 #include "exec/run/trace_marks.h"
 #include "session/deadline.h"
 #include "session/hooks.h"

@@ -12,7 +12,7 @@
 #include "core/allocation.h"
 #include "core/nearest.h"
 #include "core/writable.h"
-#include "exec/program/profile_plan.h"
+#include "exec/explain/profile_plan.h"
 #include "exec/run/frame.h"
 #include "exec/run/trace_marks.h"
 #include "graph/infer.h"

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "core/allocation.h"
-#include "exec/program/profile_plan.h"
+#include "exec/explain/profile_plan.h"
 #include "exec/run/frame.h"
 #include "graph/infer.h"
 #include "graph/op_def.h"

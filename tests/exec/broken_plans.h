@@ -7,9 +7,9 @@
 #include <utility>
 #include <vector>
 
-#include "exec/memory/budget.h"
-#include "exec/schedule/device_placement.h"
-#include "exec/schedule/stream_plan.h"
+#include "exec/plan/budget.h"
+#include "exec/plan/device_placement.h"
+#include "exec/plan/stream_plan.h"
 #include "exec/verify/verify_plan.h"
 #include "tests/exec/random_graphs.h"
 #include "treadle/tensor.h"

@@ -5,7 +5,7 @@
 #include <cmath>
 #include <numeric>
 
-#include "exec/program/binding.h"
+#include "exec/plan/binding.h"
 #include "exec/verify/verify_plan.h"
 #include "tests/exec/allocation_counter.h"
 #include "tests/exec/graphs.h"

@@ -6,10 +6,10 @@
 #include <map>
 #include <string>
 
-#include "exec/memory/budget.h"
-#include "exec/memory/run_memory.h"
-#include "exec/program/binding.h"
+#include "exec/plan/binding.h"
+#include "exec/plan/budget.h"
 #include "exec/run/frame.h"
+#include "exec/run/run_memory.h"
 #include "tests/exec/graphs.h"
 #include "tests/exec/random_graphs.h"
 #include "treadle/error.h"

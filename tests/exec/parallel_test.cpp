@@ -9,8 +9,8 @@
 #include <thread>
 
 #include "core/thread_pool.h"
+#include "exec/program/parallel_plan.h"
 #include "exec/run/frame.h"
-#include "exec/schedule/parallel_plan.h"
 #include "tests/exec/random_graphs.h"
 #include "tests/session/faults.h"
 #include "treadle/error.h"

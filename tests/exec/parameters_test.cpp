@@ -7,9 +7,9 @@
 #include <thread>
 
 #include "device/sim/sim_device.h"
+#include "exec/placed/placed_run.h"
 #include "exec/program/variables.h"
 #include "exec/run/frame.h"
-#include "exec/run/placed_run.h"
 #include "tests/exec/broken_plans.h"
 
 namespace treadle {

@@ -8,8 +8,8 @@
 #include <thread>
 
 #include "device/sim/sim_device.h"
+#include "exec/placed/placed_run.h"
 #include "exec/run/frame.h"
-#include "exec/run/placed_run.h"
 #include "tests/exec/random_graphs.h"
 #include "treadle/error.h"
 

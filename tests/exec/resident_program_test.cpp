@@ -3,7 +3,7 @@
 
 #include "device/cpu/cpu_device.h"
 #include "device/sim/sim_device.h"
-#include "exec/schedule/placed_program.h"
+#include "exec/placed/placed_program.h"
 #include "tests/exec/graphs.h"
 #include "treadle/error.h"
 

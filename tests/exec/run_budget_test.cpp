@@ -1,4 +1,4 @@
-#include "exec/memory/run_budget.h"
+#include "exec/run/run_budget.h"
 
 #include <gtest/gtest.h>
 
@@ -9,9 +9,9 @@
 #include <vector>
 
 #include "core/thread_pool.h"
-#include "exec/memory/budget.h"
-#include "exec/memory/run_memory.h"
+#include "exec/plan/budget.h"
 #include "exec/run/frame.h"
+#include "exec/run/run_memory.h"
 #include "tests/exec/graphs.h"
 #include "tests/exec/random_graphs.h"
 #include "treadle/error.h"

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "exec/program/binding.h"
+#include "exec/plan/binding.h"
 #include "exec/program/program.h"
 #include "exec/verify/verify_plan.h"
 #include "onnx/import.h"

@@ -4,8 +4,8 @@
 
 #include "core/thread_pool.h"
 #include "device/sim/sim_device.h"
+#include "exec/placed/placed_program.h"
 #include "exec/run/frame.h"
-#include "exec/schedule/placed_program.h"
 #include "graph/graph.h"
 #include "onnx/import.h"
 #include "onnx/parse.h"

@@ -13,8 +13,8 @@
 #include <vector>
 
 #include "device/sim/sim_device.h"
+#include "exec/placed/placed_program.h"
 #include "exec/run/frame.h"
-#include "exec/schedule/placed_program.h"
 #include "exec/verify/verify_plan.h"
 #include "graph/graph.h"
 #include "onnx/case_data.h"

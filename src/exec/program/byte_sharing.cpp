@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <optional>
 
-#include "exec/schedule/parallel_plan.h"
+#include "exec/program/parallel_plan.h"
 #include "graph/op_def.h"
 
 namespace treadle::exec {

@@ -6,7 +6,7 @@
 
 #include "core/allocation.h"
 #include "core/thread_pool.h"
-#include "exec/program/binding.h"
+#include "exec/plan/binding.h"
 #include "exec/program/program.h"
 #include "graph/evaluate.h"
 #include "graph/op_def.h"

@@ -7,8 +7,8 @@
 #include <span>
 #include <vector>
 
+#include "exec/program/parallel_plan.h"
 #include "exec/program/program.h"
-#include "exec/schedule/parallel_plan.h"
 
 namespace treadle::exec {
 

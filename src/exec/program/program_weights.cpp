@@ -11,7 +11,7 @@
 #include "core/file.h"
 #include "core/shared_storage.h"
 #include "core/thread_pool.h"
-#include "exec/memory/out_of_memory.h"
+#include "exec/explain/out_of_memory.h"
 #include "exec/program/program.h"
 #include "exec/program/shared_packed.h"
 #include "ops/precision.h"

@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "core/boolean_bytes.h"
-#include "exec/memory/out_of_memory.h"
+#include "exec/explain/out_of_memory.h"
 #include "exec/run/run_control.h"
 #include "graph/type_text.h"
 #include "treadle/error.h"

@@ -6,12 +6,12 @@
 #include <span>
 #include <vector>
 
-#include "exec/memory/run_budget.h"
 #include "exec/program/program.h"
 #include "exec/run/executor.h"
 #include "exec/run/feed_binder.h"
 #include "exec/run/node_runner.h"
 #include "exec/run/output_store.h"
+#include "exec/run/run_budget.h"
 #include "exec/run/run_control.h"
 #include "exec/run/run_state.h"
 #include "graph/evaluate.h"

@@ -13,7 +13,7 @@
 #include "core/device.h"
 #include "core/memory_events.h"
 #include "exec/program/next_versions.h"
-#include "exec/schedule/parallel_plan.h"
+#include "exec/program/parallel_plan.h"
 #include "graph/op_def.h"
 #include "treadle/error.h"
 

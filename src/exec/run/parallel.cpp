@@ -16,8 +16,8 @@
 #include "core/float_mode.h"
 #include "core/recorder.h"
 #include "core/thread_pool.h"
-#include "exec/memory/budget.h"
-#include "exec/memory/run_budget.h"
+#include "exec/plan/budget.h"
+#include "exec/run/run_budget.h"
 #include "graph/custom_ops.h"
 #include "sharing/turn.h"
 

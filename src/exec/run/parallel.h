@@ -6,9 +6,9 @@
 #include <vector>
 
 #include "core/thread_pool.h"
-#include "exec/memory/run_budget.h"
+#include "exec/program/parallel_plan.h"
 #include "exec/run/node_runner.h"
-#include "exec/schedule/parallel_plan.h"
+#include "exec/run/run_budget.h"
 
 namespace treadle::exec {
 

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "core/kernel_phases.h"
-#include "exec/program/binding.h"
+#include "exec/plan/binding.h"
 #include "exec/program/program.h"
 #include "exec/run/run_control.h"
 #include "exec/run/trace_marks.h"

@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "core/thread_pool.h"
-#include "exec/memory/budget.h"
+#include "exec/plan/budget.h"
 #include "exec/run/run_control.h"
 #include "treadle/error.h"
 

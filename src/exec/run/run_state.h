@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "core/large_memory.h"
-#include "exec/memory/lodging.h"
-#include "exec/program/binding.h"
+#include "exec/plan/binding.h"
+#include "exec/plan/lodging.h"
 #include "exec/program/program.h"
 #include "treadle/datum.h"
 

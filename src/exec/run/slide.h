@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "exec/program/binding.h"
+#include "exec/plan/binding.h"
 #include "exec/program/program.h"
 
 namespace treadle::exec {

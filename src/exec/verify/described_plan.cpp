@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <functional>
 
-#include "exec/memory/budget.h"
-#include "exec/schedule/stream_plan.h"
+#include "exec/plan/budget.h"
+#include "exec/plan/stream_plan.h"
 
 namespace treadle::exec {
 namespace {

@@ -8,9 +8,9 @@
 #include <string_view>
 #include <vector>
 
-#include "exec/program/binding.h"
+#include "exec/plan/binding.h"
+#include "exec/program/parallel_plan.h"
 #include "exec/program/program.h"
-#include "exec/schedule/parallel_plan.h"
 #include "graph/op_def.h"
 
 namespace treadle::exec {

@@ -6,7 +6,7 @@
 
 #include "core/allocation.h"
 #include "core/held_memory.h"
-#include "exec/memory/out_of_memory.h"
+#include "exec/explain/out_of_memory.h"
 #include "graph/graph.h"
 
 namespace treadle::exec {

@@ -2,7 +2,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "exec/program/binding.h"
+#include "exec/plan/binding.h"
 #include "exec/program/parameters.h"
 #include "exec/program/program.h"
 

@@ -1,13 +1,13 @@
-#include "exec/memory/run_budget.h"
+#include "exec/run/run_budget.h"
 
 #include <algorithm>
 #include <cstring>
 
 #include "core/allocation.h"
 #include "core/checked.h"
-#include "exec/memory/budget.h"
-#include "exec/memory/run_memory.h"
+#include "exec/plan/budget.h"
 #include "exec/run/node_runner.h"
+#include "exec/run/run_memory.h"
 #include "memory/relocate.h"
 #include "memory/spill_file.h"
 #include "sharing/job_table.h"

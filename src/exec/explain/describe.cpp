@@ -1,8 +1,8 @@
-#include "exec/program/describe.h"
+#include "exec/explain/describe.h"
 
 #include <fmt/format.h>
 
-#include "exec/program/binding.h"
+#include "exec/plan/binding.h"
 
 namespace treadle::exec {
 namespace {

@@ -1,4 +1,4 @@
-#include "exec/run/placed_run.h"
+#include "exec/placed/placed_run.h"
 
 #include <fmt/format.h>
 
@@ -9,7 +9,7 @@
 #include "core/float_mode.h"
 #include "core/recorder.h"
 #include "core/thread_pool.h"
-#include "exec/memory/out_of_memory.h"
+#include "exec/explain/out_of_memory.h"
 #include "exec/run/run_instruction.h"
 #include "graph/op_def.h"
 #include "sharing/turn.h"

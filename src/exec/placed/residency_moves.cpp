@@ -2,7 +2,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "exec/memory/residency.h"
+#include "exec/placed/residency.h"
 
 namespace treadle::exec {
 namespace {

@@ -1,4 +1,4 @@
-#include "exec/memory/run_memory.h"
+#include "exec/run/run_memory.h"
 
 #include <algorithm>
 #include <map>

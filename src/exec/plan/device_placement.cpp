@@ -1,4 +1,4 @@
-#include "exec/schedule/device_placement.h"
+#include "exec/plan/device_placement.h"
 
 #include <algorithm>
 

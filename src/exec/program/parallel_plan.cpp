@@ -1,4 +1,4 @@
-#include "exec/schedule/parallel_plan.h"
+#include "exec/program/parallel_plan.h"
 
 #include <algorithm>
 

@@ -12,11 +12,11 @@
 #include <utility>
 #include <vector>
 
+#include "exec/placed/placed_program.h"
 #include "exec/run/executor.h"
 #include "exec/run/feed_binder.h"
 #include "exec/run/output_store.h"
 #include "exec/run/run_state.h"
-#include "exec/schedule/placed_program.h"
 #include "graph/evaluate.h"
 #include "memory/planner.h"
 

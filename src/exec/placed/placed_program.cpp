@@ -1,4 +1,4 @@
-#include "exec/schedule/placed_program.h"
+#include "exec/placed/placed_program.h"
 
 #include <fmt/format.h>
 
@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "core/recorder.h"
-#include "exec/run/placed_run.h"
+#include "exec/placed/placed_run.h"
 #include "treadle/error.h"
 #include "treadle/out_of_memory.h"
 

@@ -1,4 +1,4 @@
-#include "exec/memory/residency.h"
+#include "exec/placed/residency.h"
 
 #include <fmt/format.h>
 

@@ -1,4 +1,4 @@
-#include "exec/memory/out_of_memory.h"
+#include "exec/explain/out_of_memory.h"
 
 #include <fmt/format.h>
 
@@ -13,9 +13,9 @@
 #include "core/allocation.h"
 #include "core/checked.h"
 #include "core/held_memory.h"
-#include "exec/memory/budget.h"
-#include "exec/program/profile_plan.h"
-#include "exec/schedule/parallel_plan.h"
+#include "exec/explain/profile_plan.h"
+#include "exec/plan/budget.h"
+#include "exec/program/parallel_plan.h"
 #include "graph/layers.h"
 #include "treadle/out_of_memory.h"
 

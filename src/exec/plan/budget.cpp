@@ -1,12 +1,12 @@
-#include "exec/memory/budget.h"
+#include "exec/plan/budget.h"
 
 #include <algorithm>
 #include <functional>
 #include <map>
 
 #include "core/checked.h"
-#include "exec/memory/orders.h"
-#include "exec/program/binding.h"
+#include "exec/plan/binding.h"
+#include "exec/plan/orders.h"
 #include "exec/program/next_versions.h"
 #include "graph/op_def.h"
 #include "memory/budget.h"

@@ -1,12 +1,12 @@
-#include "exec/memory/lodging.h"
+#include "exec/plan/lodging.h"
 
 #include <algorithm>
 #include <cstdint>
 #include <utility>
 
 #include "core/checked.h"
-#include "exec/memory/budget.h"
-#include "exec/program/binding.h"
+#include "exec/plan/binding.h"
+#include "exec/plan/budget.h"
 #include "exec/verify/verify_plan.h"
 
 namespace treadle::exec {

@@ -1,4 +1,4 @@
-#include "exec/program/binding.h"
+#include "exec/plan/binding.h"
 
 #include <algorithm>
 #include <atomic>
@@ -10,8 +10,8 @@
 #include "core/file.h"
 #include "core/large_memory.h"
 #include "core/thread_pool.h"
-#include "exec/memory/budget.h"
-#include "exec/schedule/parallel_plan.h"
+#include "exec/plan/budget.h"
+#include "exec/program/parallel_plan.h"
 #include "exec/verify/verify_plan.h"
 #include "graph/custom_ops.h"
 #include "graph/op_def.h"

@@ -9,9 +9,9 @@
 #include <vector>
 
 #include "core/device.h"
-#include "exec/memory/residency.h"
+#include "exec/placed/residency.h"
+#include "exec/plan/stream_plan.h"
 #include "exec/run/executor.h"
-#include "exec/schedule/stream_plan.h"
 
 namespace treadle::exec {
 

@@ -1,9 +1,9 @@
-#include "exec/memory/orders.h"
+#include "exec/plan/orders.h"
 
 #include <algorithm>
 
 #include "core/checked.h"
-#include "exec/program/binding.h"
+#include "exec/plan/binding.h"
 #include "exec/program/node_order.h"
 #include "memory/order.h"
 

@@ -1,11 +1,11 @@
-#include "exec/program/profile_plan.h"
+#include "exec/explain/profile_plan.h"
 
 #include <algorithm>
 
 #include "core/elements_text.h"
-#include "exec/memory/budget.h"
-#include "exec/memory/lodging.h"
-#include "exec/program/binding.h"
+#include "exec/plan/binding.h"
+#include "exec/plan/budget.h"
+#include "exec/plan/lodging.h"
 #include "graph/layers.h"
 #include "graph/op_def.h"
 

@@ -1,4 +1,4 @@
-#include "exec/schedule/stream_plan.h"
+#include "exec/plan/stream_plan.h"
 
 #include <fmt/format.h>
 

@@ -2,7 +2,7 @@
 #include <algorithm>
 
 #include "core/device.h"
-#include "exec/run/placed_run.h"
+#include "exec/placed/placed_run.h"
 
 namespace treadle::exec {
 

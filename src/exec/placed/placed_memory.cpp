@@ -4,8 +4,8 @@
 #include <algorithm>
 
 #include "core/allocation.h"
-#include "exec/memory/out_of_memory.h"
-#include "exec/run/placed_run.h"
+#include "exec/explain/out_of_memory.h"
+#include "exec/placed/placed_run.h"
 #include "exec/verify/verify_plan.h"
 #include "memory/planner.h"
 #include "treadle/error.h"

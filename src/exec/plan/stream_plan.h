@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "exec/plan/device_placement.h"
 #include "exec/program/program.h"
-#include "exec/schedule/device_placement.h"
 
 namespace treadle::exec {
 

@@ -11,8 +11,8 @@
 #include "core/device.h"
 #include "exec/memory/governor.h"
 #include "exec/memory/job_memory.h"
-#include "exec/program/binding.h"
-#include "exec/schedule/stream_plan.h"
+#include "exec/plan/binding.h"
+#include "exec/plan/stream_plan.h"
 #include "memory/spill_file.h"
 
 namespace treadle::exec {
