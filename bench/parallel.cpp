@@ -12,6 +12,7 @@
 #include "exec/run/frame.h"
 #include "graph/graph.h"
 #include "graph/infer.h"
+#include "tests/exec/host_program.h"
 
 using namespace treadle;
 
@@ -35,7 +36,7 @@ std::shared_ptr<Graph> chain(int num_nodes) {
 }
 
 double run_ns(int num_nodes, int inter_op_threads, ThreadPool& pool) {
-  exec::Program program(chain(num_nodes), {.parallel = true, .always_parallel = true});
+  testing::HostProgram program(chain(num_nodes), {.parallel = true, .always_parallel = true});
   std::vector<Datum> feeds{Tensor(DType::float32, {8})}, bound{Tensor(DType::float32, {8})}, outputs(1);
   exec::RunControl control;
   control.pool = &pool;
@@ -43,7 +44,7 @@ double run_ns(int num_nodes, int inter_op_threads, ThreadPool& pool) {
   std::vector<double> times;
   for (int round = 0; round < 15; ++round) {
     auto start = std::chrono::steady_clock::now();
-    for (int i = 0; i < 500; ++i) exec::run(program, feeds, outputs, control, bound);
+    for (int i = 0; i < 500; ++i) program.run(feeds, outputs, control, bound);
     times.push_back(std::chrono::duration<double, std::nano>(std::chrono::steady_clock::now() - start).count() / 500);
   }
   std::sort(times.begin(), times.end());

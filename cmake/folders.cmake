@@ -1,12 +1,12 @@
 # `treadle_folders` links every folder of src/ with what it may use (src/folders.txt) and nothing else: a call of a folder above is an undefined
 # symbol.
 set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/folders.txt)
-file(STRINGS ${PROJECT_SOURCE_DIR}/src/folders.txt lines REGEX "^[a-z_]+:")
+file(STRINGS ${PROJECT_SOURCE_DIR}/src/folders.txt lines REGEX "^[a-z_/]+:")
 add_custom_target(treadle_folders)
 foreach(line ${lines})
-  string(REGEX MATCH "^([a-z_]+):(.*)$" _ "${line}")
+  string(REGEX MATCH "^([a-z_/]+):(.*)$" _ "${line}")
   set(folder ${CMAKE_MATCH_1})
-  string(REGEX MATCHALL "[a-z_]+" direct "${CMAKE_MATCH_2}")
+  string(REGEX MATCHALL "[a-z_/]+" direct "${CMAKE_MATCH_2}")
   set(closure ${folder})
   foreach(used ${direct})
     list(APPEND closure ${closure_${used}})
@@ -17,8 +17,10 @@ foreach(line ${lines})
     continue()  # programs, and stubs of another build
   endif()
   list(JOIN closure "|" any)
-  # A file's object, or that of several files of a folder (TREADLE_JOIN_SOURCES).
-  set(regex "/src/(${any})/|/unity_(${any})_[0-9]+_cxx")
+  # A file's object, or that of several files of a room (TREADLE_JOIN_SOURCES).
+  string(REPLACE "/" "_" joined "${any}")
+  set(regex "/src/(${any})/|/unity_(${joined})_[0-9]+_cxx")
+  string(REPLACE "/" "_" folder "${folder}")
   set(objects "")
   foreach(part ${TREADLE_PARTS})
     list(APPEND objects "$<FILTER:$<TARGET_OBJECTS:${part}>,INCLUDE,${regex}>")

@@ -12,7 +12,7 @@
 #include "core/file.h"
 #include "core/sha1.h"
 #include "core/thread_pool.h"
-#include "exec/plan/binding.h"
+#include "exec/plan/plans.h"
 #include "session/options.h"
 #include "treadle/error.h"
 
@@ -216,10 +216,10 @@ void check_interface(const Model::Impl& model, const Graph& graph) {
     if (model.outputs[i].name != graph.output_names[i]) fail("output", model.outputs[i].name);
 }
 
-void pack_for_file(const exec::Program& program, ThreadPool* pool) {
+void pack_for_file(exec::Plans& plans, ThreadPool* pool) {
   try {
-    exec::Binding binding(program);
-    const std::vector<int64_t> ones(program.graph().symbols().size(), 1);
+    exec::Binding binding(plans);
+    const std::vector<int64_t> ones(plans.program().graph().symbols().size(), 1);
     binding.bind(ones, pool ? pool->num_threads() : 1, /*bucketed=*/false, pool);
   } catch (const Error&) {
     // Extents of 1 need not make sense: the file then has the weights as they are, and the first run packs them.

@@ -11,6 +11,9 @@
 #include "treadle/session.h"
 
 namespace treadle {
+namespace exec {
+class Plans;
+}
 
 /// Why a session of these options neither reads nor writes compiled models; empty if it may.
 std::string compiling_declines(const SessionOptions& options);
@@ -35,6 +38,6 @@ std::shared_ptr<Model::Impl> open_compiled(const std::string& path);
 void check_interface(const Model::Impl& model, const Graph& graph);
 
 /// Binds the program once, with 1 for every extent that it does not know, so that what convolutions pack for an image is there.
-void pack_for_file(const exec::Program& program, ThreadPool* pool);
+void pack_for_file(exec::Plans& plans, ThreadPool* pool);
 
 }  // namespace treadle

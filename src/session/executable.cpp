@@ -7,7 +7,7 @@
 
 #include "core/nearest.h"
 #include "core/pattern.h"
-#include "exec/plan/binding.h"
+#include "exec/plan/plans.h"
 #include "graph/dead_nodes.h"
 #include "session/run_names.h"
 #include "session/session_impl.h"
@@ -365,7 +365,7 @@ std::shared_ptr<Session::Impl::Entry::Made> Session::Impl::entry_for(const Reque
     const std::shared_ptr<Entry::Made> evicted = oldest->made;
     const std::unique_lock idle(evicted->mutex, std::try_to_lock);
     if (!idle) continue;
-    if (options.node_counters && evicted->executable) keep_counters(*evicted->executable->program, kept_counters);
+    if (options.node_counters && evicted->executable) keep_counters(evicted->executable->executor->plans(), kept_counters);
     others.erase(oldest);
     cache_evictions.fetch_add(1, std::memory_order_relaxed);
     break;
@@ -387,7 +387,7 @@ CacheStatistics Session::cache_statistics() const {
   result.misses = impl_->cache_misses;
   result.evictions = impl_->cache_evictions;
   auto add = [&](const Executable& executable) {
-    exec::BindingCache::Statistics bindings = executable.program->bindings().statistics();
+    exec::BindingCache::Statistics bindings = executable.executor->plans().bindings().statistics();
     result.binding_hits += bindings.hits;
     result.binding_misses += bindings.misses;
     result.memory_plans += bindings.plans;

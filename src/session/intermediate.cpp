@@ -2,7 +2,8 @@
 
 #include <set>
 
-#include "exec/run/frame.h"
+#include "exec/program/program.h"
+#include "exec/run/executor.h"
 #include "onnx/import.h"
 #include "passes/pipeline.h"
 #include "session/model.h"
@@ -33,7 +34,7 @@ std::vector<std::pair<std::string, Datum>> run_intermediates(const Model& model,
     if (found == feeds.end()) throw Error(ErrorCode::invalid_argument, "the input \"" + graph->value(input).name + "\" is missing");
     arranged.push_back(found->second);
   }
-  exec::run(program, arranged, results, {});
+  exec::make_host_executor(program)->run(arranged, results, {});
   std::vector<std::pair<std::string, Datum>> named;
   for (size_t i = 0; i < results.size(); ++i) named.emplace_back(graph->output_names[i], std::move(results[i]));
   return named;

@@ -32,7 +32,7 @@ std::shared_ptr<Executable> Session::Impl::load_main(const compiled::File& file)
 
 void Session::Impl::write_main(const Executable& made, const std::string& path, const std::string& key) const {
   const LoadPhases::Phase phase("write compiled model");
-  pack_for_file(*made.program, pool.get());
+  pack_for_file(made.executor->plans(), pool.get());
   compiled::write(path, *made.program, key, encode_interface(model.impl()));
 }
 

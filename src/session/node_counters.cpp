@@ -5,7 +5,7 @@
 
 #include <algorithm>
 
-#include "exec/program/program.h"
+#include "exec/plan/plans.h"
 #include "session/session_impl.h"
 #include "treadle/error.h"
 #include "treadle/profile.h"
@@ -13,12 +13,13 @@
 namespace treadle {
 namespace {
 
-void add_counted(const exec::Program& program, int32_t parent, CountedNodes& counted) {
+void add_counted(exec::Plans& plans, int32_t parent, CountedNodes& counted) {
+  const exec::Program& program = plans.program();
   for (const exec::Instruction& instruction : program.instructions()) {
     const auto index = static_cast<int32_t>(counted.size());
     counted.push_back(
-        {instruction.node->name, instruction.node->op_type, parent, program.counters().sum(index_of(program.id_of(instruction)))});
-    for (const auto& body : instruction.bodies) add_counted(*body, index, counted);
+        {instruction.node->name, instruction.node->op_type, parent, plans.counters().sum(index_of(program.id_of(instruction)))});
+    for (const auto& body : instruction.bodies) add_counted(plans.of_body(*body), index, counted);
   }
 }
 
@@ -35,10 +36,10 @@ NodeCounter counter_of(const CountedNode& node, int32_t first, double ns_per_tic
   return counter;
 }
 
-void reset_counters(const exec::Program& program) {
-  program.counters().reset();
-  for (const exec::Instruction& instruction : program.instructions())
-    for (const auto& body : instruction.bodies) reset_counters(*body);
+void reset_counters(exec::Plans& plans) {
+  plans.counters().reset();
+  for (const exec::Instruction& instruction : plans.program().instructions())
+    for (const auto& body : instruction.bodies) reset_counters(plans.of_body(*body));
 }
 
 void expect_counters(const Runtime& runtime) {
@@ -48,9 +49,9 @@ void expect_counters(const Runtime& runtime) {
 
 }  // namespace
 
-void keep_counters(const exec::Program& program, CountedNodes& kept) {
+void keep_counters(exec::Plans& plans, CountedNodes& kept) {
   CountedNodes leaving;
-  add_counted(program, -1, leaving);
+  add_counted(plans, -1, leaving);
   std::vector<int32_t> place;  // of what leaves, in `kept`
   for (CountedNode& node : leaving) {
     if (node.parent >= 0) node.parent = place[static_cast<size_t>(node.parent)];
@@ -77,7 +78,7 @@ std::vector<NodeCounter> Runtime::node_counters(const Executables& executables, 
   };
   for (const auto& executable : executables) {
     CountedNodes counted;
-    add_counted(*executable->program, -1, counted);
+    add_counted(executable->executor->plans(), -1, counted);
     add(counted);
   }
   add(kept);
@@ -86,7 +87,7 @@ std::vector<NodeCounter> Runtime::node_counters(const Executables& executables, 
 
 void Runtime::reset_node_counters(const Executables& executables) const {
   expect_counters(*this);
-  for (const auto& executable : executables) reset_counters(*executable->program);
+  for (const auto& executable : executables) reset_counters(executable->executor->plans());
 }
 
 std::vector<NodeCounter> Session::node_counters() const {

@@ -14,7 +14,7 @@
 #include "core/file.h"
 #include "core/logging.h"
 #include "exec/explain/profile_plan.h"
-#include "exec/plan/binding.h"
+#include "exec/plan/plans.h"
 #include "graph/op_def.h"
 #include "graph/unused_kernels.h"
 #include "passes/trace.h"
@@ -33,7 +33,7 @@ std::vector<LoadPhase> phases_of_load(const Runtime& runtime, const Runtime::Exe
   std::vector<LoadPhase> phases = runtime.load.phases();
   for (const auto& executable : executables) {
     const auto first = static_cast<int32_t>(phases.size());
-    for (LoadPhase phase : executable->program->first_binding().phases()) {
+    for (LoadPhase phase : executable->executor->plans().first_binding().phases()) {
       if (phase.parent >= 0) phase.parent += first;
       phases.push_back(std::move(phase));
     }
@@ -198,16 +198,16 @@ profile::ProfilePlan Runtime::profile_plan(const Executables& executables, const
   profile.cpu = cpu_info().model_name;
   profile.num_threads = intra_limit > 0 ? intra_limit : pool->num_threads();
   profile.float32 = options.precision.empty() || options.precision == "float32";
-  for (const auto& executable : executables) exec::add_profiled_nodes(*executable->program, -1, profile.nodes, plan.node_of);
+  for (const auto& executable : executables) exec::add_profiled_nodes(executable->executor->plans(), -1, profile.nodes, plan.node_of);
   const exec::Program& main = *executables.front()->program;
   for (size_t i = 0; i < profile.nodes.size() && profile.steps.size() < main.instructions().size(); ++i)
     if (profile.nodes[i].parent < 0) profile.steps.push_back(static_cast<int32_t>(i));
   for (const auto& executable : executables)
     for (const exec::DeviceCopy& copy : executable->executor->copies()) {
       plan.node_of.emplace(copy.record_name, static_cast<int32_t>(profile.nodes.size()));
-      profile.nodes.push_back(exec::profiled_copy(*executable->program, copy.slot, copy.from, copy.to));
+      profile.nodes.push_back(exec::profiled_copy(executable->executor->plans(), copy.slot, copy.from, copy.to));
     }
-  exec::ProfiledArena arena = exec::profiled_arena(main);
+  exec::ProfiledArena arena = exec::profiled_arena(executables.front()->executor->plans());
   profile.buffers = std::move(arena.buffers);
   profile.memory.arena_bytes = arena.arena_bytes;
   profile.memory.arena_lower_bound_bytes = arena.lower_bound_bytes;

@@ -8,7 +8,8 @@
 #include <utility>
 
 #include "core/float_mode.h"
-#include "exec/explain/out_of_memory.h"
+#include "exec/memory/shortage.h"
+#include "exec/program/load_shortage.h"
 #include "exec/run/trace_marks.h"
 #include "session/deadline.h"
 #include "session/hooks.h"
@@ -313,7 +314,8 @@ void Runtime::compute_around(const exec::RunControl& control, Work&& work) const
     if (control.intra_op_threads > 0) limit.emplace(control.intra_op_threads);
     work();
   } catch (...) {
-    exec::rethrow_with_memory([&](const OutOfMemory&) { return exec::describe_account(control); }, "in a run", exec::Details::if_none);
+    exec::rethrow_with_memory([&](const OutOfMemory&) { return exec::describe_account(control.account()); }, "in a run",
+                              exec::Details::if_none);
   }
 }
 

@@ -10,7 +10,7 @@
 #include "core/checked.h"
 #include "core/fault.h"
 #include "exec/explain/describe.h"
-#include "exec/explain/out_of_memory.h"
+#include "exec/program/load_shortage.h"
 #include "exec/run/frame.h"
 #include "graph/infer.h"
 #include "graph/type_text.h"
@@ -352,7 +352,7 @@ std::string Session::to_text(std::string_view stage) const {
   if (stage == "onnx") return print(*impl_->model.impl().import());
   if (stage == "optimised") return print(*impl_->main->graph);
   if (stage == "planned")
-    return exec::describe(*impl_->main->program) + (impl_->devices.any() ? impl_->devices.describe(*impl_->main->program) : "");
+    return exec::describe(impl_->main->executor->plans()) + (impl_->devices.any() ? impl_->devices.describe(*impl_->main->program) : "");
   throw Error(ErrorCode::invalid_argument, fmt::format("there is no stage \"{}\"; the stages are onnx, optimised and planned", stage));
 }
 
@@ -370,7 +370,7 @@ MemoryReport Session::Impl::memory_report() const {
   std::set<const void*> seen;
   report.weight_bytes = weight_bytes(*main->graph, seen);
   report.packed_bytes = packed_bytes(program);
-  if (auto plan = program.bindings().latest_plan()) {
+  if (auto plan = main->executor->plans().bindings().latest_plan()) {
     report.arena_bytes = plan->arena_bytes;
     report.arena_lower_bound_bytes = plan->lower_bound_bytes;
     std::vector<memory::Buffer> buffers;
@@ -396,20 +396,10 @@ MemoryReport Session::Impl::memory_report() const {
   return report;
 }
 
-namespace {
-
-void trim_frames(const exec::Program& program) {
-  program.frames().trim();
-  for (const exec::Instruction& instruction : program.instructions())
-    for (const auto& body : instruction.bodies) trim_frames(*body);
-}
-
-}  // namespace
-
 void Session::Impl::trim() const {
   std::unique_lock lock(mutex, std::try_to_lock);  // nobody waits for it here
-  if (!lock) return trim_frames(*main->program);
-  for (const auto& executable : compiled_now()) trim_frames(*executable->program);
+  if (!lock) return main->executor->frames().trim_all();
+  for (const auto& executable : compiled_now()) executable->executor->frames().trim_all();
 }
 
 void Session::set_memory_limit(size_t limit_bytes) const { impl_->set_memory_limit(limit_bytes); }
@@ -420,7 +410,7 @@ void Session::reset_memory_peaks() const { impl_->memory.account->reset_peaks();
 std::pair<std::string, std::vector<PeakTensor>> Session::memory_peak() const {
   std::pair<std::string, std::vector<PeakTensor>> result;
   const exec::Program& program = *impl_->main->program;
-  auto plan = program.bindings().latest_plan();
+  auto plan = impl_->main->executor->plans().bindings().latest_plan();
   if (!plan || program.instructions().empty()) return result;
   const auto buffers = program.buffers();
   const auto instructions = program.instructions();

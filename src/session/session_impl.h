@@ -172,7 +172,7 @@ struct Session::Impl : Runtime {
 };
 
 /// Adds what the program's counters have to those of the same nodes.
-void keep_counters(const exec::Program& program, CountedNodes& kept);
+void keep_counters(exec::Plans& plans, CountedNodes& kept);
 
 /// What was fetched, in the order of a request whose program was compiled for the same names in any order.
 std::vector<Datum> in_order_of(std::span<const std::string> fetches, const Executable& executable, std::vector<Datum> results);

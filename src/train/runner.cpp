@@ -92,7 +92,7 @@ Runtime::Executables Runner::executables() const {
 }
 
 void Runner::trim() const {
-  for (const auto& executable : executables()) executable->program->frames().trim();
+  for (const auto& executable : executables()) executable->executor->frames().trim();
 }
 
 std::vector<Datum> Runner::arrange(const Feeds& feeds, const Datum& labels) const {

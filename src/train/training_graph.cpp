@@ -9,7 +9,7 @@
 
 #include "autodiff/gradient.h"
 #include "core/nearest.h"
-#include "exec/explain/out_of_memory.h"
+#include "exec/program/load_shortage.h"
 #include "graph/dead_nodes.h"
 #include "graph/infer.h"
 #include "graph/internal_attributes.h"

@@ -16,6 +16,7 @@
 #include "graph/infer.h"
 #include "graph/op_def.h"
 #include "onnx/import.h"
+#include "tests/exec/host_program.h"
 
 namespace treadle::testing {
 
@@ -81,7 +82,7 @@ inline void check_gradients(const GradientCase& test, double tolerance = 2e-7, d
   auto run = [&](const Graph& source) {
     std::shared_ptr<const Graph> copy = source.clone();
     std::vector<Datum> outputs(copy->outputs.size());
-    exec::run(exec::Program(copy), feeds, outputs, {.run_id = 3});
+    testing::HostProgram(copy).run(feeds, outputs, {.run_id = 3});
     return outputs;
   };
   // The weights r are inputs, after the differentiated ones.

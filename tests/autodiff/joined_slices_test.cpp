@@ -1,6 +1,7 @@
 #include "autodiff/joined_slices.h"
 
 #include "tests/autodiff/gradient_check.h"
+#include "tests/exec/host_program.h"
 
 namespace treadle::testing {
 namespace {
@@ -41,7 +42,7 @@ std::pair<Tensor, std::string> gradient_of(const std::vector<Cut>& cuts, int64_t
     feeds.emplace_back(ones);
   }
   const std::string maker = graph->node(graph->value(grads[0]).producer).op_type;
-  exec::run(exec::Program(graph), feeds, results, {});
+  testing::HostProgram(graph).run(feeds, results, {});
   return {results[0].tensor(), maker};
 }
 

@@ -1,4 +1,5 @@
 #include "tests/autodiff/gradient_check.h"
+#include "tests/exec/host_program.h"
 #include "treadle/error.h"
 
 namespace treadle::testing {
@@ -123,7 +124,7 @@ TEST(Autodiff, SeveralUsesOfAValueAreSummed) {
   graph->output_names = {"dx"};
   std::vector<Datum> outputs(1);
   const std::vector<Datum> feeds{Tensor::vector<double>(std::vector<double>{2, -0.5})};
-  exec::run(exec::Program(std::shared_ptr<const Graph>(std::move(graph))), feeds, outputs, {});
+  testing::HostProgram(std::shared_ptr<const Graph>(std::move(graph))).run(feeds, outputs, {});
   EXPECT_DOUBLE_EQ(outputs[0].tensor().data<double>()[0], 16);
   EXPECT_DOUBLE_EQ(outputs[0].tensor().data<double>()[1], -0.25);
 }
@@ -194,7 +195,7 @@ TEST(Autodiff, ProductsAddTheirGradientsToWhatIsThere) {
       }
       std::vector<Datum> outputs(1);
       const std::vector<Datum> feeds{xs, dys};
-      exec::run(exec::Program(std::shared_ptr<const Graph>(std::move(graph))), feeds, outputs, {});
+      testing::HostProgram(std::shared_ptr<const Graph>(std::move(graph))).run(feeds, outputs, {});
       for (size_t k = 0; k < expected.size(); ++k) EXPECT_EQ(outputs[0].tensor().data<float>()[k], expected[k]) << k;
     }
   }
@@ -299,7 +300,7 @@ TEST(NetworkGradients, QuantisedValuesPassGradientsStraightThrough) {
   graph->outputs = {grads[0]}, graph->output_names = {"dx"};
   std::vector<Datum> outputs(1);
   const std::vector<Datum> feeds{Datum(Tensor::vector<float>(std::vector<float>{0.6F, 80, -3.2F, -70}))};
-  exec::run(exec::Program(std::shared_ptr<const Graph>(graph->clone())), feeds, outputs, {.run_id = 3});
+  testing::HostProgram(std::shared_ptr<const Graph>(graph->clone())).run(feeds, outputs, {.run_id = 3});
   const float* dx = outputs[0].tensor().data<float>();
   EXPECT_EQ(std::vector<float>(dx, dx + 4), (std::vector<float>{1, 0, 3, 0}));
 }

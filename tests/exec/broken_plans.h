@@ -11,6 +11,7 @@
 #include "exec/plan/device_placement.h"
 #include "exec/plan/stream_plan.h"
 #include "exec/verify/verify_plan.h"
+#include "tests/exec/host_program.h"
 #include "tests/exec/random_graphs.h"
 #include "treadle/tensor.h"
 
@@ -22,9 +23,9 @@ class BreakablePlan {
   using Plan = exec::DescribedPlan;
 
   explicit BreakablePlan(std::shared_ptr<Graph> graph, const exec::ProgramOptions& options = {.pieces_in_place = true})
-      : program(std::make_unique<exec::Program>(std::move(graph), options)) {
+      : program(std::make_unique<testing::HostProgram>(std::move(graph), options)) {
     std::vector<int64_t> symbols(program->num_expressions(), 4);
-    binding = program->bindings().get(*program, symbols, 1);
+    binding = program->plans().bindings().get(symbols, 1);
     plan = exec::describe_plan(*binding);
   }
 
@@ -68,7 +69,7 @@ class BreakablePlan {
     plan.places[moved].offset = offset;
   }
 
-  std::unique_ptr<exec::Program> program;
+  std::unique_ptr<testing::HostProgram> program;
   std::shared_ptr<const exec::Binding> binding;
   Plan plan;
 };

@@ -8,6 +8,7 @@
 #include "exec/run/frame.h"
 #include "graph/infer.h"
 #include "tests/exec/graphs.h"
+#include "tests/exec/host_program.h"
 #include "treadle/error.h"
 
 namespace treadle {
@@ -27,13 +28,13 @@ void declare(GraphBuilder& b, ValueId value, SymbolicShape shape) {
   b.graph().value(value).type = Type::tensor(DType::float32, std::move(shape));
 }
 
-Tensor run(const exec::Program& program, std::vector<Datum> feeds) {
+Tensor run(const testing::HostProgram& program, std::vector<Datum> feeds) {
   std::vector<Datum> outputs(1);
-  exec::run(program, feeds, outputs, {});
+  program.run(feeds, outputs, {});
   return outputs[0].tensor();
 }
 
-std::string error_of(const exec::Program& program, std::vector<Datum> feeds) {
+std::string error_of(const testing::HostProgram& program, std::vector<Datum> feeds) {
   try {
     run(program, std::move(feeds));
   } catch (const Error& error) {
@@ -49,7 +50,7 @@ TEST(DeclaredExtents, AreNotBelievedWhereTheFeedsDetermineThem) {
   declare(b, y, {3});
   infer(b.graph());
   b.output(b.node("Abs", {y}));
-  const exec::Program program(b.finish());
+  const testing::HostProgram program(b.finish());
   for (int64_t n : {2, 3, 5}) EXPECT_EQ(run(program, {floats({n})}).shape(), Shape({n}));
 }
 
@@ -58,7 +59,7 @@ TEST(DeclaredExtents, ThatBindingContradictsAreAnErrorNamingBoth) {
   const ValueId y = b.node("Neg", {b.input("x", DType::float32, {b.symbol("N")})});
   declare(b, y, {3});  // as a pass might
   b.output(b.node("Abs", {y}));
-  const exec::Program program(b.finish());
+  const testing::HostProgram program(b.finish());
   EXPECT_EQ(run(program, {floats({3})}).shape(), Shape({3}));
   for (int64_t n : {0, 2, 5, 5000}) {
     const std::string error = error_of(program, {floats({n})});
@@ -72,7 +73,7 @@ TEST(DeclaredExtents, OfDataDependentShapesAreCompared) {
   const ValueId y = b.node("Reshape", {b.input("x", DType::float32, {6}), b.input("shape", DType::int64, {2})});
   declare(b, y, {2, 3});
   b.output(b.node("Neg", {y}));
-  const exec::Program program(b.finish());
+  const testing::HostProgram program(b.finish());
   EXPECT_EQ(run(program, {floats({6}), extents({2, 3})}).shape(), Shape({2, 3}));
   const std::string error = error_of(program, {floats({6}), extents({3, 2})});
   EXPECT_NE(error.find("has the shape [3,2], inferred was [2,3]"), std::string::npos) << error;
@@ -84,7 +85,7 @@ TEST(DeclaredExtents, OfASqueezeThatRemovesLessAreCompared) {
   const ValueId y = b.node("Squeeze", {b.input("x", DType::float32, {b.symbol("N"), 3})});
   declare(b, y, {3});
   b.output(b.node("Neg", {y}));
-  const exec::Program program(b.finish());
+  const testing::HostProgram program(b.finish());
   EXPECT_EQ(run(program, {floats({1, 3})}).shape(), Shape({3}));
   EXPECT_NE(error_of(program, {floats({2, 3})}).find("[2,3]"), std::string::npos);
 }
@@ -93,7 +94,7 @@ TEST(DeclaredExtents, ASqueezedAxisThatIsNotOneIsAnError) {
   GraphBuilder b;
   const ValueId x = b.input("x", DType::float32, {b.symbol("N"), 3});
   b.output(b.node("Neg", {b.node("Squeeze", {x, b.ints("axes", {0})})}));
-  const exec::Program program(b.finish());
+  const testing::HostProgram program(b.finish());
   EXPECT_EQ(run(program, {floats({1, 3})}).shape(), Shape({3}));
   EXPECT_NE(error_of(program, {floats({2, 3})}), "none");
   EXPECT_NE(error_of(program, {floats({0, 3})}), "none");

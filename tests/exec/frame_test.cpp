@@ -6,16 +6,18 @@
 #include <numeric>
 
 #include "exec/plan/binding.h"
+#include "exec/program/verify_switch.h"
 #include "exec/verify/verify_plan.h"
 #include "tests/exec/allocation_counter.h"
 #include "tests/exec/graphs.h"
+#include "tests/exec/host_program.h"
 #include "treadle/error.h"
 
 namespace treadle {
 namespace {
 
 using exec::BindingCache;
-using exec::Program;
+using Program = testing::HostProgram;
 using testing::GraphBuilder;
 
 Tensor floats(const Shape& shape, float start = 1, float step = 1) {
@@ -26,7 +28,7 @@ Tensor floats(const Shape& shape, float start = 1, float step = 1) {
 
 std::vector<Datum> run_all(const Program& program, std::vector<Datum> feeds, std::vector<Datum> bound = {}) {
   std::vector<Datum> outputs(program.output_slots().size());
-  exec::run(program, feeds, outputs, {}, bound);
+  program.run(feeds, outputs, {}, bound);
   return outputs;
 }
 
@@ -57,10 +59,10 @@ TEST(Frame, ComputesForEveryBatchThatItIsFed) {
 TEST(Frame, SteadyRunWithBoundInputsAndOutputsAllocatesNothing) {
   Program program(small_chain());
   std::vector<Datum> feeds{floats({4, 8})}, bound{Tensor(DType::float32, {4, 8})}, outputs(1);
-  exec::run(program, feeds, outputs, {}, bound);
-  exec::run(program, feeds, outputs, {}, bound);
+  program.run(feeds, outputs, {}, bound);
+  program.run(feeds, outputs, {}, bound);
   int64_t before = testing::num_allocations();
-  for (int i = 0; i < 10; ++i) exec::run(program, feeds, outputs, {}, bound);
+  for (int i = 0; i < 10; ++i) program.run(feeds, outputs, {}, bound);
   EXPECT_EQ(testing::num_allocations(), before);
   EXPECT_EQ(outputs[0].tensor().raw(), bound[0].tensor().raw());
 }
@@ -76,7 +78,7 @@ TEST(Frame, NewExtentInAKnownBucketBindsWithoutAllocation) {
     std::vector<Datum>& bound = *new std::vector<Datum>{Tensor(DType::float32, {n, 8}, result.storage())};
     std::vector<Datum>& outputs = *new std::vector<Datum>(1);
     int64_t before = testing::num_allocations();
-    exec::run(program, feeds, outputs, {}, bound);
+    program.run(feeds, outputs, {}, bound);
     int64_t count = testing::num_allocations() - before;
     delete &feeds, delete &bound, delete &outputs;
     return count;
@@ -113,7 +115,7 @@ TEST(Frame, ABindingMadeForOtherExtentsComputesAsANewOne) {
 
 BindingCache::Statistics statistics_after(const Program& program, std::initializer_list<int64_t> extents) {
   for (int64_t n : extents) run_all(program, {floats({n, 4})});
-  return program.bindings().statistics();
+  return program.plans().bindings().statistics();
 }
 
 TEST(Frame, ExtentsThatGrowTakeNoBindingFromThoseThatComeBack) {
@@ -123,10 +125,10 @@ TEST(Frame, ExtentsThatGrowTakeNoBindingFromThoseThatComeBack) {
   Program program(graph);
   for (int64_t n = 1; n <= static_cast<int64_t>(BindingCache::kCapacity); ++n) statistics_after(program, {n});
   for (int64_t n = 100; n < 200; ++n) statistics_after(program, {n});
-  const int64_t misses = program.bindings().statistics().misses;
+  const int64_t misses = program.plans().bindings().statistics().misses;
   EXPECT_EQ(misses, static_cast<int64_t>(BindingCache::kCapacity) + 100);
   for (int64_t n = 1; n < static_cast<int64_t>(BindingCache::kCapacity); ++n) statistics_after(program, {n});
-  EXPECT_EQ(program.bindings().statistics().misses, misses) << "only the last of the first extents made room";
+  EXPECT_EQ(program.plans().bindings().statistics().misses, misses) << "only the last of the first extents made room";
 }
 
 TEST(Frame, ExtentsThatComeBackGetBindingsOfTheirOwn) {
@@ -137,7 +139,7 @@ TEST(Frame, ExtentsThatComeBackGetBindingsOfTheirOwn) {
   for (int64_t n = 100; n < 200; ++n) statistics_after(program, {n});
   const int64_t before = statistics_after(program, {1, 2, 3, 4, 5}).misses;
   EXPECT_LE(statistics_after(program, {1, 2, 3, 4, 5}).misses, before + 5);
-  const int64_t twice = program.bindings().statistics().misses;
+  const int64_t twice = program.plans().bindings().statistics().misses;
   EXPECT_EQ(statistics_after(program, {1, 2, 3, 4, 5, 3, 1}).misses, twice);
   // One that came back is not what new extents are bound over.
   EXPECT_EQ(statistics_after(program, {6, 1, 7, 2, 8, 3, 9, 4}).misses, twice + 4);
@@ -319,7 +321,7 @@ TEST(Frame, CancelledAndLateRunsStopAndTheProgramStaysUsable) {
   exec::RunControl control;
   control.cancel = &cancel;
   try {
-    exec::run(program, feeds, outputs, control);
+    program.run(feeds, outputs, control);
     FAIL();
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ErrorCode::cancelled);
@@ -336,7 +338,7 @@ TEST(Frame, CancelledAndLateRunsStopAndTheProgramStaysUsable) {
   control.observer = &canceller;
   cancel = false;
   try {
-    exec::run(program, feeds, outputs, control);
+    program.run(feeds, outputs, control);
     FAIL();
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ErrorCode::cancelled);
@@ -345,12 +347,12 @@ TEST(Frame, CancelledAndLateRunsStopAndTheProgramStaysUsable) {
   control.cancel = nullptr;
   control.deadline = std::chrono::steady_clock::now() - std::chrono::seconds(1);
   try {
-    exec::run(program, feeds, outputs, control);
+    program.run(feeds, outputs, control);
     FAIL();
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ErrorCode::timed_out);
   }
-  exec::run(program, feeds, outputs, {});
+  program.run(feeds, outputs, {});
   EXPECT_EQ(outputs[0].tensor().data<float>()[0], 25);
 }
 

@@ -11,6 +11,7 @@
 #include "exec/run/frame.h"
 #include "exec/run/run_memory.h"
 #include "tests/exec/graphs.h"
+#include "tests/exec/host_program.h"
 #include "tests/exec/random_graphs.h"
 #include "treadle/error.h"
 
@@ -37,14 +38,14 @@ std::shared_ptr<Graph> wide_branches(const Dim& rows) {
 }
 
 TEST(NodeOrder, RunsOneBranchAfterTheOtherToKeepFewerBytes) {
-  exec::Program reordered(wide_branches(64));
+  testing::HostProgram reordered(wide_branches(64));
   Tensor x(DType::float32, {64, 1});
   for (int64_t i = 0; i < 64; ++i) x.data<float>()[i] = static_cast<float>(i);
   std::vector<Datum> feeds{x}, outputs(1);
-  exec::run(reordered, feeds, outputs, {});
+  reordered.run(feeds, outputs, {});
   for (int64_t i = 0; i < 64; ++i) EXPECT_EQ(outputs[0].tensor().data<float>()[i], static_cast<float>(i * 256 * (1 + 2 + 3 + 4)));
   // One wide value of 64 KiB at a time; the order as written keeps four.
-  EXPECT_LT(reordered.bindings().latest_plan()->lower_bound_bytes, 2U * 64 * 256 * 4);
+  EXPECT_LT(reordered.plans().bindings().latest_plan()->lower_bound_bytes, 2U * 64 * 256 * 4);
 }
 
 // Four branches that widen one of two inputs and add it up, all first halves before all second halves.
@@ -69,20 +70,20 @@ std::shared_ptr<Graph> symbolic_branches(bool opposed) {
 TEST(NodeOrder, IsChosenForSymbolicExtents) {
   for (bool opposed : {false, true}) {
     auto graph = symbolic_branches(opposed);
-    exec::Program program(graph);
+    testing::HostProgram program(graph);
     for (int64_t rows : {1, 3, 64, 1000}) {
       Tensor x(DType::float32, {rows, 1}), y(DType::float32, {opposed ? 64 : rows, 1});
       std::fill_n(x.data<float>(), x.num_elements(), 1.0F);
       std::fill_n(y.data<float>(), y.num_elements(), 1.0F);
       std::vector<Datum> feeds{x, y}, outputs(1);
-      exec::run(program, feeds, outputs, {});
+      program.run(feeds, outputs, {});
       EXPECT_EQ(*outputs[0].tensor().data<float>(), static_cast<float>(256 * ((1 + 3) * x.num_elements() + (2 + 4) * y.num_elements())));
     }
-    exec::Program fresh(graph);
+    testing::HostProgram fresh(graph);
     Tensor x(DType::float32, {1000, 1}), y(DType::float32, {opposed ? 64 : 1000, 1});
     std::vector<Datum> feeds{x, y}, outputs(1);
-    exec::run(fresh, feeds, outputs, {});
-    EXPECT_LT(fresh.bindings().latest_plan()->lower_bound_bytes, 2U * 1000 * 256 * 4) << "one wide value at a time, not four";
+    fresh.run(feeds, outputs, {});
+    EXPECT_LT(fresh.plans().bindings().latest_plan()->lower_bound_bytes, 2U * 1000 * 256 * 4) << "one wide value at a time, not four";
   }
 }
 
@@ -167,16 +168,16 @@ TEST(NodeOrder, StopsBehindTheNodeThatIsAskedForInAnyOrder) {
   int moved = 0;  // nodes that do not stand where the program has them
   for (uint32_t seed = 0; seed < 60; ++seed) {
     const std::vector<Datum> feeds = testing::random_feeds(seed);
-    exec::Program program(testing::random_graph(seed, /*data_dependent=*/false));
+    testing::HostProgram program(testing::random_graph(seed, /*data_dependent=*/false));
     std::vector<Datum> expected(program.output_slots().size());
-    exec::run(program, feeds, expected, {});
-    Room room(program.bindings().latest_plan()->arena_bytes * 7 / 10 / 64 * 64, /*may_reorder=*/true);
+    program.run(feeds, expected, {});
+    Room room(program.plans().bindings().latest_plan()->arena_bytes * 7 / 10 / 64 * 64, /*may_reorder=*/true);
     for (exec::InstructionId i : program.instructions().ids()) {
       Noted noted;
       exec::RunControl control;
       control.pass = &room;
       control.observer = &noted;
-      exec::Frame frame(program);
+      exec::Frame frame(program.frames());
       try {
         frame.start(feeds, {}, control, {});
       } catch (const Error&) {
@@ -216,14 +217,14 @@ TEST(Recompute, FollowsTheNodesOwnRule) {
   for (int64_t i = 0; i < x.num_elements(); ++i) x.data<float>()[i] = static_cast<float>(i % 13) / 100;
   const std::vector<Datum> feeds{x};
   std::vector<Datum> expected(1);
-  exec::run(exec::Program(there_and_back("")), feeds, expected, {});
+  testing::HostProgram(there_and_back("")).run(feeds, expected, {});
   std::map<std::string, size_t> recomputed, spilled;
   for (const std::string rule : {"", "never", "always"}) {
-    exec::Program program(there_and_back(rule));
+    testing::HostProgram program(there_and_back(rule));
     Room room(4 * size_t{64} * 1024 * 4, /*may_reorder=*/false);
     exec::RunControl control;
     control.pass = &room;
-    exec::Frame frame(program);
+    exec::Frame frame(program.frames());
     frame.start(feeds, {}, control, {});
     EXPECT_TRUE(frame.advance());
     std::vector<Datum> outputs(1);
@@ -245,17 +246,17 @@ TEST(NodeOrder, WithLittleRoomIsTheOneThatMovesLess) {
   int reordered = 0, cheaper = 0;
   for (uint32_t seed = 0; seed < 60; ++seed) {
     const std::vector<Datum> feeds = testing::random_feeds(seed);
-    exec::Program program(testing::random_graph(seed, /*data_dependent=*/false));
+    testing::HostProgram program(testing::random_graph(seed, /*data_dependent=*/false));
     std::vector<Datum> expected(program.output_slots().size());
-    exec::run(program, feeds, expected, {});
-    const size_t whole = program.bindings().latest_plan()->arena_bytes;
+    program.run(feeds, expected, {});
+    const size_t whole = program.plans().bindings().latest_plan()->arena_bytes;
     for (size_t part : {9, 8, 7, 6}) {
       double costs[2];
       for (bool free : {false, true}) {
         Room room(whole * part / 10 / 64 * 64, free);
         exec::RunControl control;
         control.pass = &room;
-        exec::Frame frame(program);
+        exec::Frame frame(program.frames());
         try {
           frame.start(feeds, {}, control, {});
         } catch (const Error&) {

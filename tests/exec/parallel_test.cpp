@@ -11,6 +11,7 @@
 #include "core/thread_pool.h"
 #include "exec/program/parallel_plan.h"
 #include "exec/run/frame.h"
+#include "tests/exec/host_program.h"
 #include "tests/exec/random_graphs.h"
 #include "tests/session/faults.h"
 #include "treadle/error.h"
@@ -18,7 +19,7 @@
 namespace treadle {
 namespace {
 
-using exec::Program;
+using Program = testing::HostProgram;
 using exec::ProgramOptions;
 using testing::expect_same_bits;
 using testing::GraphBuilder;
@@ -29,7 +30,7 @@ const ProgramOptions kParallel{.parallel = true, .always_parallel = true};
 
 std::vector<Datum> run(const Program& program, const std::vector<Datum>& feeds, const exec::RunControl& control = {}) {
   std::vector<Datum> outputs(program.output_slots().size());
-  exec::run(program, feeds, outputs, control);
+  program.run(feeds, outputs, control);
   return outputs;
 }
 
@@ -55,7 +56,7 @@ TEST(Parallel, BuffersOfInstructionsThatMayRunTogetherDoNotOverlap) {
   for (uint32_t seed = 100; seed < 120; ++seed) {
     Program program(random_graph(seed), kParallel);
     run(program, random_feeds(seed));
-    auto plan = program.bindings().latest_plan();
+    auto plan = program.plans().bindings().latest_plan();
     const exec::ParallelPlan& order = *program.parallel();
     // The truth by brute force: everything that touches one of the buffers comes before everything that touches the other.
     auto all_before = [&](exec::BufferId a, exec::BufferId b) {
@@ -149,7 +150,7 @@ TEST(Parallel, AChainIsNotWorthIt) {
   exec::RunControl control;
   control.pool = &pool;
   auto worth = [&](const Program& program) {
-    exec::Frame frame(program);
+    exec::Frame frame(program.frames());
     frame.start(branch_feeds(), {}, control, {});
     return exec::worth_parallel(program, frame.binding(), control);
   };
@@ -233,7 +234,7 @@ TEST(Parallel, ARunStopsAfterAnyNumberOfStepsAndGoesOn) {
     exec::RunControl control = on(pool);
     if (seed % 2 == 0) control.observer = &ran;
     std::mt19937 random(seed);
-    exec::Frame frame(program);
+    exec::Frame frame(program.frames());
     for (int round = 0; round < 2; ++round) {
       ran.indices.clear();
       frame.start(feeds, {}, control, {});
@@ -269,7 +270,7 @@ TEST(Parallel, ARunStopsAtAYieldAndGoesOn) {
   Ran ran(program);
   exec::RunControl control = on(pool);
   control.observer = &ran;
-  exec::Frame frame(program);
+  exec::Frame frame(program.frames());
   for (float value : {3.0F, 5.0F}) {
     Tensor feed(DType::float32, {4}), tens(DType::float32, {4});
     for (float& element : feed.span<float>()) element = value;
@@ -303,7 +304,7 @@ TEST(Parallel, FeedsComeLaterAndOutputsAreFetchedEarly) {
   const Program program(b.finish(), kParallel);
   exec::RunControl control = on(pool);
   control.takes_feeds_later = true;
-  exec::Frame frame(program);
+  exec::Frame frame(program.frames());
   Tensor feed(DType::float32, {2});
   feed.data<float>()[0] = 3, feed.data<float>()[1] = 4;
   frame.start(std::vector<Datum>{feed, {}}, {}, control, {});
@@ -327,7 +328,7 @@ TEST(Parallel, AnOutputInAFeedsMemoryIsMadeInOrderUnlessItsReadersComeFirstAnywa
     if (has_other_reader) b.output(b.node("Abs", {x}), "z");
     b.output(b.node("Neg", {x}), "y");
     const Program program(b.finish(), kParallel);
-    exec::Frame frame(program);
+    exec::Frame frame(program.frames());
     const std::vector<Datum> feeds{Tensor(DType::float32, {4})}, other{Tensor(DType::float32, {4})};
     std::vector<Datum> bound(program.output_slots().size());
     bound.back() = feeds[0];
@@ -358,7 +359,7 @@ TEST(Parallel, UpdatesComeAfterAllElseAndAreWrittenInPlace) {
     for (float& element : made.span<float>()) element = value;
     return made;
   };
-  exec::Frame frame(program);
+  exec::Frame frame(program.frames());
   const std::vector<Datum> feeds{filled(1), filled(2), filled(10)};
   frame.start(feeds, std::vector<Datum>{feeds[0], feeds[1], {}}, on(pool), {});
   EXPECT_TRUE(frame.goes_by_readiness());
@@ -397,7 +398,7 @@ TEST(Parallel, StatesThatGrowTakeNoOrder) {
     std::vector<exec::OutputMemory> where(2);
     where[0].reusable = where[0].stays = true;
     (num_heads == 1 ? where[0].appends_to : where[0].grows_from) = 0;
-    exec::Frame frame(program);
+    exec::Frame frame(program.frames());
     frame.start(std::vector<Datum>{past, x}, {}, on(pool), where);
     EXPECT_TRUE(frame.goes_by_readiness());
     EXPECT_TRUE(frame.advance());
@@ -422,7 +423,7 @@ TEST(Parallel, ANodeFromOutsideIsUnderWayUntilItsEnd) {
   exec::Caller caller;
   exec::RunControl control = on(pool);
   control.caller = &caller;
-  exec::Frame frame(program);
+  exec::Frame frame(program.frames());
   std::string seen;
   testing::set_fault(0, [&] { seen = caller.under_way.load() ? caller.under_way.load()->name : "none"; });
   frame.start(std::vector<Datum>{Tensor::vector<float>(std::vector<float>{1, 2, 3, 4})}, {}, control, {});
@@ -444,7 +445,7 @@ TEST(Parallel, ACacheKeepsValuesAndReplacesNodes) {
   const auto cache = std::make_shared<exec::ValueCache>();
   const std::string name = graph->value(kept).name;
   (*cache)[name] = Datum();
-  exec::Frame frame(program);
+  exec::Frame frame(program.frames());
   auto first_of = [&](float value) {
     Tensor feed(DType::float32, {4});
     for (float& element : feed.span<float>()) element = value;

@@ -11,11 +11,12 @@
 #include "exec/program/variables.h"
 #include "exec/run/frame.h"
 #include "tests/exec/broken_plans.h"
+#include "tests/exec/host_program.h"
 
 namespace treadle {
 namespace {
 
-using exec::Program;
+using Program = testing::HostProgram;
 using exec::ProgramOptions;
 using exec::Variables;
 using testing::GraphBuilder;
@@ -51,7 +52,7 @@ Tensor input() { return filled({kRows, kInner}, -1, 0.015F); }
 
 Tensor run(const Program& program, const exec::RunControl& control = {}) {
   std::vector<Datum> outputs(1);
-  exec::run(program, std::vector<Datum>{input()}, outputs, control);
+  program.run(std::vector<Datum>{input()}, outputs, control);
   return outputs[0].tensor();
 }
 
@@ -92,16 +93,16 @@ TEST(Parameters, AreReadAsOfTheRunsBegin) {
 TEST(Parameters, ArePackedOnceAVersion) {
   Made made;
   run(*made.program);
-  const auto first = made.program->latest_packed(made.product());
+  const auto first = made.program->plans().latest_packed(made.product());
   ASSERT_NE(first, nullptr);
   run(*made.program);
-  EXPECT_EQ(made.program->latest_packed(made.product()), first);
+  EXPECT_EQ(made.program->plans().latest_packed(made.product()), first);
   made.variables->set(made.place_of_b, bias(2));  // the product does not read it
   run(*made.program);
-  EXPECT_EQ(made.program->latest_packed(made.product()), first);
+  EXPECT_EQ(made.program->plans().latest_packed(made.product()), first);
   made.variables->note_changed(made.place_of_w);
   run(*made.program);
-  EXPECT_NE(made.program->latest_packed(made.product()), first);
+  EXPECT_NE(made.program->plans().latest_packed(made.product()), first);
   EXPECT_EQ(first.use_count(), 1) << "an outdated copy is held";
 }
 
@@ -112,7 +113,7 @@ TEST(Parameters, WhatFollowsFromThemAloneIsNoInstruction) {
 
 TEST(Parameters, RunsInFlightKeepWhatTheyBeganWith) {
   const Made made;
-  exec::Frame early(*made.program), late(*made.program);
+  exec::Frame early(made.program->frames()), late(made.program->frames());
   const std::vector<Datum> feeds{input()};
   early.start(feeds, {}, {}, {});
   early.advance(1);
@@ -133,9 +134,9 @@ TEST(Parameters, UnseenWritesAreFoundWhereTheyAreWatched) {
   run(*made.program);
   made.variables->watch(true);
   run(*made.program);
-  const auto packed = made.program->latest_packed(made.product());
+  const auto packed = made.program->plans().latest_packed(made.product());
   run(*made.program);
-  EXPECT_EQ(made.program->latest_packed(made.product()), packed) << "nothing was written";
+  EXPECT_EQ(made.program->plans().latest_packed(made.product()), packed) << "nothing was written";
   made.w.data<float>()[kInner] = 77;  // nobody is told
   Tensor w = weights(1);
   w.data<float>()[kInner] = 77;
@@ -162,7 +163,7 @@ TEST(Parameters, ExtentsThatDifferHaveTheSameVersion) {
     for (int64_t n : {1, 5, 1, 9, 5, 40}) {
       const Tensor rows = filled({n, kInner}, 1, 0.5F);
       std::vector<Datum> outputs(1);
-      exec::run(program, std::vector<Datum>{rows}, outputs, {});
+      program.run(std::vector<Datum>{rows}, outputs, {});
       double sum = 0;
       for (int64_t k = 0; k < kInner; ++k)
         sum += double{rows.data<float>()[(n - 1) * kInner + k]} * double{elements.data<float>()[k * kColumns + 7]};

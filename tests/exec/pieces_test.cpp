@@ -11,12 +11,13 @@
 #include "core/thread_pool.h"
 #include "exec/run/frame.h"
 #include "tests/exec/graphs.h"
+#include "tests/exec/host_program.h"
 #include "treadle/error.h"
 
 namespace treadle {
 namespace {
 
-using exec::Program;
+using Program = testing::HostProgram;
 using exec::ProgramOptions;
 using testing::GraphBuilder;
 
@@ -32,7 +33,7 @@ Tensor numbers(const Shape& shape, uint32_t seed) {
 
 std::vector<Datum> run(const Program& program, const std::vector<Datum>& feeds, const exec::RunControl& control = {}) {
   std::vector<Datum> outputs(program.output_slots().size());
-  exec::run(program, feeds, outputs, control);
+  program.run(feeds, outputs, control);
   return outputs;
 }
 
@@ -44,7 +45,7 @@ void expect_same_bits(const std::vector<Datum>& a, const std::vector<Datum>& b, 
   }
 }
 
-size_t arena_of(const Program& program) { return program.bindings().latest_plan()->arena_bytes; }
+size_t arena_of(const Program& program) { return program.plans().bindings().latest_plan()->arena_bytes; }
 
 // The number of values that lie in others.
 size_t num_pieces(const Program& program) { return program.pieces().size(); }
@@ -165,7 +166,7 @@ TEST(Pieces, AnOutputThatIsBoundToAFeedIsWrittenLast) {
   const Tensor both = x0.clone();
   std::vector<Datum> outputs(1);
   const std::vector<Datum> feeds{both}, bound{both};
-  exec::run(pieces, feeds, outputs, {}, bound);
+  pieces.run(feeds, outputs, {}, bound);
   expect_same_bits(outputs, expected);
   EXPECT_EQ(outputs[0].tensor().raw(), both.raw());
 }
@@ -282,7 +283,7 @@ TEST(Pieces, CachedValuesLieBetweenOthersRows) {
     const size_t which = program == &pieces ? 0 : 1;
     auto cache = std::make_shared<exec::ValueCache>();
     (*cache)[name] = Datum();
-    exec::Frame keeping(*program), putting(*program);
+    exec::Frame keeping(program->frames()), putting(program->frames());
     auto run_with = [&](exec::Frame& frame) {
       frame.start(feeds, {}, {}, {});
       frame.set_cache(cache);

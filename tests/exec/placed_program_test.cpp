@@ -10,6 +10,7 @@
 #include "device/sim/sim_device.h"
 #include "exec/placed/placed_run.h"
 #include "exec/run/frame.h"
+#include "tests/exec/host_program.h"
 #include "tests/exec/random_graphs.h"
 #include "treadle/error.h"
 
@@ -18,7 +19,7 @@ namespace {
 
 using exec::DevicePlacement;
 using exec::PlacedProgram;
-using exec::Program;
+using Program = testing::HostProgram;
 using exec::ProgramOptions;
 using exec::StreamPlan;
 using testing::expect_same_bits;
@@ -30,7 +31,7 @@ const ProgramOptions kPlaced{.parallel = true};
 
 std::vector<Datum> run_on_host(const Program& program, const std::vector<Datum>& feeds) {
   std::vector<Datum> outputs(program.output_slots().size());
-  exec::run(program, feeds, outputs, {});
+  program.run(feeds, outputs, {});
   return outputs;
 }
 

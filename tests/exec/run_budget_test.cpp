@@ -13,6 +13,7 @@
 #include "exec/run/frame.h"
 #include "exec/run/run_memory.h"
 #include "tests/exec/graphs.h"
+#include "tests/exec/host_program.h"
 #include "tests/exec/random_graphs.h"
 #include "treadle/error.h"
 #include "treadle/out_of_memory.h"
@@ -70,9 +71,9 @@ TEST(RunBudget, FollowsALimitThatChangesAgainWhileTheRunWaitsForRoom) {
   Tensor x(DType::float32, {kRows, kColumns});
   for (int64_t i = 0; i < x.num_elements(); ++i) x.data<float>()[i] = static_cast<float>(i % 13) / 100;
   const std::vector<Datum> feeds{x};
-  const exec::Program program(there_and_back());
+  const testing::HostProgram program(there_and_back());
   std::vector<Datum> expected(1);
-  exec::run(program, feeds, expected, {});
+  program.run(feeds, expected, {});
   int twice = 0;
   for (const std::array<size_t, 3> values :
        {std::array<size_t, 3>{10, 6, 8}, {10, 8, 4}, {12, 4, 20}, {6, 20, 4}, {20, 5, 10}, {20, 8, 20}})
@@ -82,7 +83,7 @@ TEST(RunBudget, FollowsALimitThatChangesAgainWhileTheRunWaitsForRoom) {
       ChangingRoom room(values, at);
       exec::RunControl control;
       control.pass = &room;
-      exec::Frame frame(program);
+      exec::Frame frame(program.frames());
       frame.start(feeds, {}, control, {});
       EXPECT_TRUE(frame.advance());
       std::vector<Datum> outputs(1);
@@ -120,10 +121,10 @@ TEST(RunBudget, ALimitThatShrinksInFrontOfAnyNodeOfARandomGraphEndsNoRun) {
   int changed = 0;
   for (uint32_t seed = 0; seed < 12; ++seed) {
     const std::vector<Datum> feeds = testing::random_feeds(seed);
-    const exec::Program program(testing::random_graph(seed, /*data_dependent=*/seed % 3 == 0));
+    const testing::HostProgram program(testing::random_graph(seed, /*data_dependent=*/seed % 3 == 0));
     std::vector<Datum> expected(program.output_slots().size()), outputs(expected.size());
-    exec::run(program, feeds, expected, {});
-    const size_t arena = exec::rounded(program.bindings().latest_plan()->arena_bytes);
+    program.run(feeds, expected, {});
+    const size_t arena = exec::rounded(program.plans().bindings().latest_plan()->arena_bytes);
     const int steps = static_cast<int>(program.instructions().size());
     for (const bool reorders : {false, true})
       for (const size_t before : {arena, arena * 8 / 10 / 64 * 64})
@@ -134,7 +135,7 @@ TEST(RunBudget, ALimitThatShrinksInFrontOfAnyNodeOfARandomGraphEndsNoRun) {
             ShrinkingRoom room(before, after, at, reorders);
             exec::RunControl control;
             control.pass = &room;
-            exec::Frame frame(program);
+            exec::Frame frame(program.frames());
             try {
               frame.start(feeds, {}, control, {});
             } catch (const Error& error) {
@@ -156,10 +157,10 @@ TEST(RunBudget, ARunByReadinessGoesOnInOrderWhenTheLimitChanges) {
   int changed = 0;
   for (uint32_t seed = 0; seed < 8; ++seed) {
     const std::vector<Datum> feeds = testing::random_feeds(seed);
-    const exec::Program program(testing::random_graph(seed, /*data_dependent=*/false), {.parallel = true, .always_parallel = true});
+    const testing::HostProgram program(testing::random_graph(seed, /*data_dependent=*/false), {.parallel = true, .always_parallel = true});
     std::vector<Datum> expected(program.output_slots().size()), outputs(expected.size());
-    exec::run(program, feeds, expected, {});
-    const size_t arena = program.bindings().latest_plan()->arena_bytes;
+    program.run(feeds, expected, {});
+    const size_t arena = program.plans().bindings().latest_plan()->arena_bytes;
     for (int at : {1, 2, 5, 12, 25, 40})
       for (size_t steps : {size_t{3}, SIZE_MAX}) {
         SCOPED_TRACE(std::to_string(seed) + ", from " + std::to_string(at) + ", by " + std::to_string(steps));
@@ -167,7 +168,7 @@ TEST(RunBudget, ARunByReadinessGoesOnInOrderWhenTheLimitChanges) {
         exec::RunControl control;
         control.pool = &pool;
         control.pass = &room;
-        exec::Frame frame(program);
+        exec::Frame frame(program.frames());
         frame.start(feeds, {}, control, {});
         const bool by_readiness = frame.goes_by_readiness();
         EXPECT_TRUE(by_readiness || room.has_shrunk());

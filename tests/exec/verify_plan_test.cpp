@@ -9,15 +9,17 @@
 #include <functional>
 #include <random>
 
+#include "exec/program/verify_switch.h"
 #include "exec/run/frame.h"
 #include "tests/exec/broken_plans.h"
+#include "tests/exec/host_program.h"
 #include "treadle/error.h"
 
 namespace treadle {
 namespace {
 
 using exec::DescribedPlan;
-using exec::Program;
+using Program = testing::HostProgram;
 using exec::ProgramOptions;
 using exec::Stretch;
 using testing::BreakablePlan;
@@ -373,9 +375,9 @@ TEST(VerifyPlan, AKnownOutputOfANodeThatRunsIsLetGoOf) {
   const ValueId lengths = b.graph().add_input("lengths", Type::tensor(DType::int32));  // so that the run binds the node
   const ValueId total = b.constant("total", Tensor::scalar<int32_t>(3));
   for (ValueId output : b.nodes("CachePositions", {query, past, lengths, total}, 4, {}, {}, "treadle")) b.output(output);
-  const exec::Program program(b.finish(), {.verify_plans = true});
+  const testing::HostProgram program(b.finish(), {.verify_plans = true});
   std::vector<Datum> outputs(4);
-  exec::run(program, std::vector<Datum>{Tensor(DType::float32, {1, 3, 2}), Tensor::vector<int32_t>(std::vector<int32_t>{2})}, outputs, {});
+  program.run(std::vector<Datum>{Tensor(DType::float32, {1, 3, 2}), Tensor::vector<int32_t>(std::vector<int32_t>{2})}, outputs, {});
   EXPECT_EQ(*outputs[3].tensor().data<int64_t>(), 5);
 }
 
@@ -409,8 +411,8 @@ TEST(VerifyPlan, DISABLED_CostBesideBinding) {
     exec::set_verifies_plans(false);
     Program program(testing::random_graph(1, false), {.parallel = parallel, .pieces_in_place = true});
     exec::set_verifies_plans(true);
-    const double bind = time([&] { exec::Binding(program).bind({}, 1, false, nullptr); });
-    exec::Binding binding(program);
+    const double bind = time([&] { exec::Binding(program.plans()).bind({}, 1, false, nullptr); });
+    exec::Binding binding(program.plans());
     binding.bind({}, 1, false, nullptr);
     const double verify = time([&] { exec::verify_binding(binding); });
     std::printf("%zu instructions%s: binding %.0f us, verifying %.0f us\n", program.instructions().size(), parallel ? ", by readiness" : "",

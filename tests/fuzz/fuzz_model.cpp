@@ -9,11 +9,13 @@
 
 #include "exec/plan/binding.h"
 #include "exec/program/program.h"
+#include "exec/program/verify_switch.h"
 #include "exec/verify/verify_plan.h"
 #include "onnx/import.h"
 #include "onnx/parse.h"
 #include "onnx/serialize.h"
 #include "passes/pipeline.h"
+#include "tests/exec/host_program.h"
 #include "tests/fuzz/feeds.h"
 #include "treadle/error.h"
 #include "treadle/model.h"
@@ -38,10 +40,10 @@ void load(std::span<const std::byte> bytes) {
   pipeline.max_folded_bytes = kMaxTensorBytes;
   passes::optimize(*graph, pipeline);
   verify(*graph);
-  exec::Program program(graph);
+  testing::HostProgram program(graph);
   // Every symbol is 2: extents, kernels and offsets are settled.
   std::vector<int64_t> symbols(program.num_expressions(), 2);
-  program.bindings().get(program, symbols, 1);
+  program.plans().bindings().get(symbols, 1);
 }
 
 void run(std::span<const std::byte> bytes) {

@@ -13,6 +13,7 @@
 #include "graph/evaluate.h"
 #include "onnx/import.h"
 #include "passes/pipeline.h"
+#include "tests/exec/host_program.h"
 #include "tests/fuzz/fenced.h"
 #include "tests/sanitizers.h"
 #include "treadle/error.h"
@@ -153,7 +154,7 @@ Verdict run_case(const SweepCase& c) {
     exec::RunControl control;
     control.deadline = std::chrono::steady_clock::now() + kTimeOfARun;
     std::vector<Datum> outputs(graph->outputs.size());
-    exec::run(exec::Program(graph), feeds, outputs, control);
+    testing::HostProgram(graph).run(feeds, outputs, control);
   });
   if (whole.outcome == Outcome::failed) return whole;
   const Verdict fences = verdict_of([&] { run_fenced(*graph, feeds); });

@@ -12,6 +12,7 @@
 #include "exec/run/frame.h"
 #include "graph/graph.h"
 #include "graph/infer.h"
+#include "tests/exec/host_program.h"
 
 namespace treadle::testing {
 
@@ -124,9 +125,9 @@ inline std::vector<Datum> random_feeds(const Graph& graph, std::map<std::string,
 /// Runs a copy of the graph.
 inline std::vector<Datum> run_graph(const Graph& graph, const std::vector<Datum>& feeds) {
   std::shared_ptr<const Graph> copy = graph.clone();
-  exec::Program program(copy);
+  testing::HostProgram program(copy);
   std::vector<Datum> outputs(copy->outputs.size());
-  exec::run(program, feeds, outputs, {});
+  program.run(feeds, outputs, {});
   return outputs;
 }
 

@@ -11,6 +11,7 @@
 #include "onnx/parse.h"
 #include "onnx/serialize.h"
 #include "passes/pipeline.h"
+#include "tests/exec/host_program.h"
 #include "tests/graphs/session_runs.h"
 #include "treadle/error.h"
 
@@ -31,10 +32,10 @@ class ProgramRunner : public Runner {
       passes::optimize(*graph_, pipeline);
     verify(*graph_);
     const bool streams = setting.where != "readiness", readiness = setting.where == "readiness";
-    program_ = std::make_unique<exec::Program>(graph_, exec::ProgramOptions{.reuse_memory = setting.reuse_memory,
-                                                                            .parallel = streams || readiness,
-                                                                            .always_parallel = readiness,
-                                                                            .pieces_in_place = readiness});
+    program_ = std::make_unique<testing::HostProgram>(graph_, exec::ProgramOptions{.reuse_memory = setting.reuse_memory,
+                                                                                   .parallel = streams || readiness,
+                                                                                   .always_parallel = readiness,
+                                                                                   .pieces_in_place = readiness});
     if (readiness) {
       control_.pool = &pool_;
       control_.inter_op_threads = setting.threads;
@@ -49,7 +50,7 @@ class ProgramRunner : public Runner {
     if (placed_)
       placed_->run(data, outputs, {});
     else
-      exec::run(*program_, data, outputs, control_);
+      program_->run(data, outputs, control_);
     return outputs;
   }
 
@@ -71,7 +72,7 @@ class ProgramRunner : public Runner {
 
   ThreadPool pool_;
   std::shared_ptr<Graph> graph_;
-  std::unique_ptr<exec::Program> program_;
+  std::unique_ptr<testing::HostProgram> program_;
   std::unique_ptr<exec::Executor> placed_;
   exec::RunControl control_;
 };

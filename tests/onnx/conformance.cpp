@@ -14,6 +14,7 @@
 
 #include "device/sim/sim_device.h"
 #include "exec/placed/placed_program.h"
+#include "exec/program/verify_switch.h"
 #include "exec/run/frame.h"
 #include "exec/verify/verify_plan.h"
 #include "graph/graph.h"
@@ -22,6 +23,7 @@
 #include "onnx/parse.h"
 #include "onnx/random_case.h"
 #include "passes/pipeline.h"
+#include "tests/exec/host_program.h"
 #include "treadle/error.h"
 
 namespace fs = std::filesystem;
@@ -55,7 +57,7 @@ testing::ProtoKind kind_of(const Type& type) {
 }
 
 // Null: the host.
-std::unique_ptr<exec::Executor> place(const exec::Program& program, const std::string& where) {
+std::unique_ptr<exec::Executor> place(const testing::HostProgram& program, const std::string& where) {
   if (where.empty()) return nullptr;
   auto checker = std::make_shared<AccessChecker>();
   std::vector<std::shared_ptr<Device>> devices{SimDevice::create({.name = "cpu", .host_accessible = true, .checker = checker})};
@@ -123,7 +125,8 @@ std::string run_case(const fs::path& root, const std::string& name, bool optimiz
     else
       passes::canonicalise(*graph);
     verify(*graph);
-    exec::Program program(graph, {.parallel = where == "sim" || where == "several", .pieces_in_place = where.empty() || where == "cpu"});
+    testing::HostProgram program(graph,
+                                 {.parallel = where == "sim" || where == "several", .pieces_in_place = where.empty() || where == "cpu"});
     std::unique_ptr<exec::Executor> placed = place(program, where);
     Tolerance tolerance = read_tolerance(folder / "tol.json");
     const Run run = [&](const std::vector<Datum>& feeds, uint64_t run_id) {
@@ -131,7 +134,7 @@ std::string run_case(const fs::path& root, const std::string& name, bool optimiz
       if (placed)
         placed->run(feeds, outputs, {.run_id = run_id});
       else
-        exec::run(program, feeds, outputs, {.run_id = run_id});
+        program.run(feeds, outputs, {.run_id = run_id});
       return outputs;
     };
     for (int set = 0; fs::exists(folder / ("test_data_set_" + std::to_string(set))); ++set) {

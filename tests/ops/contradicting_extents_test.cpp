@@ -8,6 +8,7 @@
 
 #include "exec/run/frame.h"
 #include "tests/exec/graphs.h"
+#include "tests/exec/host_program.h"
 #include "treadle/error.h"
 
 namespace treadle {
@@ -80,15 +81,15 @@ TEST(ContradictingExtents, AreErrors) {
       {"ArgMax", {{{2, 3}, {2, 0}}}, {{"axis", int64_t{1}}}},
   };
   for (const Contradiction& node : table) {
-    const exec::Program program(graph_of(node));
+    const testing::HostProgram program(graph_of(node));
     std::vector<Datum> good, bad, outputs(program.output_slots().size());
     for (const Operand& operand : node.operands) {
       good.push_back(zeros(operand.dtype, operand.good));
       bad.push_back(zeros(operand.dtype, operand.bad));
     }
-    EXPECT_NO_THROW(exec::run(program, good, outputs, {})) << node.op;
+    EXPECT_NO_THROW(program.run(good, outputs, {})) << node.op;
     try {
-      exec::run(program, bad, outputs, {});
+      program.run(bad, outputs, {});
       ADD_FAILURE() << node.op << " takes extents that contradict each other";
     } catch (const Error& error) {
       EXPECT_EQ(error.code(), ErrorCode::invalid_argument) << error.what();
@@ -106,14 +107,13 @@ TEST(ContradictingExtents, OfAViewAreErrors) {
   ValueId shape = b.node("Concat", {b.ints("front", {1, 200}), b.node("Shape", {z})}, {{"axis", int64_t{0}}});
   b.output(b.node("Reshape", {x, shape}));
   b.output(b.node("Relu", {b.node("Reshape", {x, shape})}));
-  const exec::Program program(b.finish());
+  const testing::HostProgram program(b.finish());
   std::vector<Datum> outputs(2);
-  exec::run(program, std::vector<Datum>{zeros(DType::float32, {10, 20, 30}), zeros(DType::float32, {30})}, outputs, {});
+  program.run(std::vector<Datum>{zeros(DType::float32, {10, 20, 30}), zeros(DType::float32, {30})}, outputs, {});
   EXPECT_EQ(outputs[0].tensor().shape(), (Shape{1, 200, 30}));
   for (int64_t d : {3000, 2})
-    EXPECT_THROW(exec::run(program, std::vector<Datum>{zeros(DType::float32, {10, 20, 30}), zeros(DType::float32, {d})}, outputs, {}),
-                 Error);
-  exec::run(program, std::vector<Datum>{zeros(DType::float32, {10, 20, 30}), zeros(DType::float32, {0})}, outputs, {});
+    EXPECT_THROW(program.run(std::vector<Datum>{zeros(DType::float32, {10, 20, 30}), zeros(DType::float32, {d})}, outputs, {}), Error);
+  program.run(std::vector<Datum>{zeros(DType::float32, {10, 20, 30}), zeros(DType::float32, {0})}, outputs, {});
   EXPECT_EQ(outputs[0].tensor().shape(), (Shape{1, 200, 30}));  // 0 copies
 }
 
@@ -124,10 +124,10 @@ TEST(ContradictingExtents, AViewOfAKnownValueHasItsElements) {
   ValueId shape = b.node("Shape", {x});
   b.output(b.node("Neg", {b.node("Flatten", {shape}, {{"axis", int64_t{0}}})}));
   b.output(b.node("Expand", {b.node("Flatten", {b.node("Cast", {shape}, {{"to", int64_t{6}}})}), b.ints("twice", {2, 2})}));
-  const exec::Program program(b.finish());
+  const testing::HostProgram program(b.finish());
   std::vector<Datum> outputs(2);
   for (int64_t n : {3, 4, 3}) {
-    exec::run(program, std::vector<Datum>{zeros(DType::float32, {n, 1})}, outputs, {});
+    program.run(std::vector<Datum>{zeros(DType::float32, {n, 1})}, outputs, {});
     EXPECT_EQ(outputs[0].tensor().shape(), (Shape{1, 2}));
     EXPECT_EQ(outputs[0].tensor().data<int64_t>()[0], -n);
     EXPECT_EQ(outputs[0].tensor().data<int64_t>()[1], -1);

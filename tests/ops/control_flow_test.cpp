@@ -4,6 +4,7 @@
 
 #include "onnx/import.h"
 #include "passes/pipeline.h"
+#include "tests/exec/host_program.h"
 #include "tests/graph/graph_builder.h"
 #include "tests/ops/run_op.h"
 #include "treadle/error.h"
@@ -42,7 +43,7 @@ std::vector<Datum> run(std::unique_ptr<Graph> graph, const std::vector<Datum>& f
   passes::canonicalise(*shared);
   verify(*shared);
   std::vector<Datum> outputs(shared->outputs.size());
-  exec::run(exec::Program(shared), feeds, outputs, {});
+  testing::HostProgram(shared).run(feeds, outputs, {});
   return outputs;
 }
 

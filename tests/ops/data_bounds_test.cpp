@@ -17,6 +17,7 @@
 #include "graph/op_def.h"
 #include "onnx/import.h"
 #include "passes/pipeline.h"
+#include "tests/exec/host_program.h"
 #include "tests/fuzz/fenced.h"
 #include "tests/ops/data_bounds_exempt.h"
 #include "treadle/error.h"
@@ -148,7 +149,7 @@ std::vector<Datum> run_fenced(const Made& made) {
 
 std::vector<Datum> run_whole(const Made& made) {
   std::vector<Datum> outputs(made.graph->outputs.size());
-  exec::run(exec::Program(made.graph), made.feeds, outputs, {});
+  testing::HostProgram(made.graph).run(made.feeds, outputs, {});
   return outputs;
 }
 

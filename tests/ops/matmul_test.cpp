@@ -7,6 +7,7 @@
 #include "exec/run/frame.h"
 #include "graph/infer.h"
 #include "tests/exec/graphs.h"
+#include "tests/exec/host_program.h"
 #include "tests/ops/run_op.h"
 #include "treadle/error.h"
 
@@ -88,7 +89,7 @@ TEST(MatMul, TakesAConstantMatrixForBatchesOfAnyLength) {
     graph->output_names = {"y"};
     onnx::upgrade(*graph);
     passes::canonicalise(*graph);
-    exec::Program program(graph);
+    testing::HostProgram program(graph);
     for (int64_t n : {1, 5, 0}) {
       Tensor x = random_floats({n, 2, 7}, 4), fed = x;
       if (dtype == DType::float16) {
@@ -96,7 +97,7 @@ TEST(MatMul, TakesAConstantMatrixForBatchesOfAnyLength) {
         for (int64_t i = 0; i < x.num_elements(); ++i) fed.data<Float16>()[i] = Float16(x.data<float>()[i]);
       }
       std::vector<Datum> feeds{fed}, outputs(1);
-      exec::run(program, feeds, outputs, {});
+      program.run(feeds, outputs, {});
       Tensor y = outputs[0].tensor();
       ASSERT_EQ(y.shape(), (Shape{n, 2, 33}));
       for (int64_t i = 0; i < y.num_elements(); ++i) {
@@ -118,10 +119,10 @@ TEST(MatMul, RefusesExtentsThatOnlyTheRunShowsToDiffer) {
   graph->outputs = {graph->node(node).outputs[0]};
   graph->output_names = {"y"};
   onnx::upgrade(*graph);
-  exec::Program program(graph);
+  testing::HostProgram program(graph);
   std::vector<Datum> feeds{floats({2, 3}, {1, 2, 3, 4, 5, 6}), floats({2, 2}, {1, 2, 3, 4})}, outputs(1);
   try {
-    exec::run(program, feeds, outputs, {});
+    program.run(feeds, outputs, {});
     FAIL() << "no error";
   } catch (const Error& error) {
     EXPECT_NE(std::string(error.what()).find("columns of A and rows of B: k = 3 and l = 2 differ"), std::string::npos) << error.what();
@@ -171,7 +172,7 @@ TEST(Gemm, AddsToCWhereItLies) {
       b.output(cast(sum, DType::float64), "y");
       return b.finish();
     };
-    exec::Program in_place(build()), apart(build(), {.reuse_memory = false});
+    testing::HostProgram in_place(build()), apart(build(), {.reuse_memory = false});
     int shared = 0;
     for (const exec::Instruction& instruction : in_place.instructions())
       if (instruction.node->is("Gemm")) {
@@ -187,8 +188,8 @@ TEST(Gemm, AddsToCWhereItLies) {
       for (float& v : feeds.back().tensor().span<float>()) v = std::round(v * 3);
     }
     std::vector<Datum> ours(1), others(1);
-    exec::run(in_place, feeds, ours, {});
-    exec::run(apart, feeds, others, {});
+    in_place.run(feeds, ours, {});
+    apart.run(feeds, others, {});
     for (int64_t m = 0; m < test.M; ++m)
       for (int64_t n = 0; n < test.N; ++n) {
         const double expected = test.alpha * element(feeds[0].tensor(), feeds[1].tensor(), m * test.K, 1, n, test.N, test.K) -

@@ -6,6 +6,7 @@
 #include <numeric>
 
 #include "core/float_types.h"
+#include "tests/exec/host_program.h"
 #include "tests/graph/graph_builder.h"
 #include "tests/ops/run_op.h"
 #include "treadle/error.h"
@@ -83,14 +84,14 @@ TEST(Concat, ExtentsBesideTheAxisThatDifferInTheRunAreAnError) {
   ValueId x = b.input("x", {b.symbol("n"), b.symbol("a")}), y = b.input("y", {b.symbol("m"), b.symbol("b")});
   b.output(b.op("joined", "Concat", {x, y}, {{"axis", int64_t{0}}}));
   const std::shared_ptr<Graph> graph = b.take();
-  const exec::Program program(graph);
+  const testing::HostProgram program(graph);
   std::vector<Datum> outputs(1);
   for (auto [columns_x, columns_y] : {std::pair<int64_t, int64_t>{2, 5}, {5, 2}}) {
     const std::vector<Datum> feeds{counting({2, columns_x}), counting({1, columns_y})};
-    EXPECT_THROW(exec::run(program, feeds, outputs, {}), Error);
+    EXPECT_THROW(program.run(feeds, outputs, {}), Error);
   }
   const std::vector<Datum> feeds{counting({2, 3}), counting({1, 3})};
-  exec::run(program, feeds, outputs, {});
+  program.run(feeds, outputs, {});
   EXPECT_EQ(outputs[0].tensor().shape(), (Shape{3, 3}));
 }
 

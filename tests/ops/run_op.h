@@ -11,6 +11,7 @@
 #include "graph/graph.h"
 #include "onnx/import.h"
 #include "passes/pipeline.h"
+#include "tests/exec/host_program.h"
 
 namespace treadle::testing {
 
@@ -45,7 +46,7 @@ inline std::vector<Tensor> run_op(const OpCase& test) {
   onnx::upgrade(*graph);
   passes::canonicalise(*graph);
   std::vector<Datum> outputs(graph->outputs.size());
-  exec::run(exec::Program(graph), feeds, outputs, {});
+  testing::HostProgram(graph).run(feeds, outputs, {});
   std::vector<Tensor> tensors;
   for (const Datum& output : outputs) tensors.push_back(output.tensor());
   return tensors;

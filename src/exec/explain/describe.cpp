@@ -22,7 +22,8 @@ std::string operand_text(const Program& program, SlotId index) {
   return fmt::format("%{} {} <{}>", program.name(index), to_string(program.type(index)), where);
 }
 
-void describe(const Program& program, std::string& out, int indent) {
+void describe(Plans& plans, std::string& out, int indent) {
+  const Program& program = plans.program();
   std::string pad(static_cast<size_t>(indent), ' ');
   for (InstructionId i : program.instructions().ids()) {
     const Instruction& instruction = program.instructions()[i];
@@ -31,22 +32,22 @@ void describe(const Program& program, std::string& out, int indent) {
                        instruction.kernel ? instruction.kernel->name : "control flow", instruction.dynamic ? ", bound in the run" : "");
     for (size_t k = 0; k < operands.size(); ++k)
       out += (k == instruction.num_inputs ? " -> " : k ? ", " : " ") + operand_text(program, operands[k]);
-    if (const auto packed = program.latest_packed(instruction); packed && packed->size_bytes() > 0) {
+    if (const auto packed = plans.latest_packed(instruction); packed && packed->size_bytes() > 0) {
       const std::string forms = packed->forms();
       out += fmt::format("  packs {} bytes{}", packed->size_bytes(), forms.empty() ? "" : " (" + forms + ")");
     }
     if (instruction.num_releases) out += fmt::format("  releases {}", instruction.num_releases);
     out += "\n";
-    for (const auto& body : instruction.bodies) describe(*body, out, indent + 6);
+    for (const auto& body : instruction.bodies) describe(plans.of_body(*body), out, indent + 6);
   }
 }
 
 }  // namespace
 
-std::string describe(const Program& program) {
+std::string describe(Plans& plans) {
   std::string out;
-  describe(program, out, 0);
-  if (auto plan = program.bindings().latest_plan())
+  describe(plans, out, 0);
+  if (auto plan = plans.bindings().latest_plan())
     out +=
         fmt::format("arena {} bytes, lower bound {} bytes, {} buffers\n", plan->arena_bytes, plan->lower_bound_bytes, plan->sizes.size());
   return out;

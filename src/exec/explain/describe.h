@@ -3,10 +3,10 @@
 
 #include <string>
 
-#include "exec/program/program.h"
+#include "exec/plan/plans.h"
 
 namespace treadle::exec {
 
-std::string describe(const Program& program);
+std::string describe(Plans& plans);
 
 }  // namespace treadle::exec

@@ -15,14 +15,14 @@ namespace {
 // Held while somebody reads it: the cache changes no binding that is in use.
 class LatestBinding {
  public:
-  explicit LatestBinding(const Program& program) : program_(program), binding_(program.bindings().latest()) {}
-  ~LatestBinding() { program_.bindings().let_go(std::move(binding_)); }
+  explicit LatestBinding(Plans& plans) : plans_(plans), binding_(plans.bindings().latest()) {}
+  ~LatestBinding() { plans_.bindings().let_go(std::move(binding_)); }
   LatestBinding(const LatestBinding&) = delete;
   LatestBinding& operator=(const LatestBinding&) = delete;
   const Binding* get() const { return binding_.get(); }
 
  private:
-  const Program& program_;
+  Plans& plans_;
   std::shared_ptr<const Binding> binding_;
 };
 
@@ -106,9 +106,9 @@ void find_forward_nodes(std::span<ProfiledNode> nodes, int32_t first) {
 
 }  // namespace
 
-void add_profiled_nodes(const Program& program, int32_t parent, std::vector<ProfiledNode>& nodes,
-                        std::unordered_map<uint32_t, int32_t>& index_of) {
-  const LatestBinding binding(program);
+void add_profiled_nodes(Plans& plans, int32_t parent, std::vector<ProfiledNode>& nodes, std::unordered_map<uint32_t, int32_t>& index_of) {
+  const Program& program = plans.program();
+  const LatestBinding binding(plans);
   const size_t first = nodes.size();
   for (const Instruction& instruction : program.instructions()) {
     ProfiledNode node;
@@ -120,7 +120,7 @@ void add_profiled_nodes(const Program& program, int32_t parent, std::vector<Prof
     node.sources = instruction.node->sources;
     node.layers = layers_of(*instruction.node);
     node.moves = instruction.node->op && instruction.node->op->moves != Moves::no;
-    if (const auto packed = program.latest_packed(instruction)) {
+    if (const auto packed = plans.latest_packed(instruction)) {
       node.packed_bytes = packed->size_bytes();
       node.forms = packed->forms();
     }
@@ -131,13 +131,14 @@ void add_profiled_nodes(const Program& program, int32_t parent, std::vector<Prof
     const auto index = static_cast<int32_t>(nodes.size());
     index_of.emplace(instruction.record_name, index);
     nodes.push_back(std::move(node));
-    for (const auto& body : instruction.bodies) add_profiled_nodes(*body, index, nodes, index_of);
+    for (const auto& body : instruction.bodies) add_profiled_nodes(plans.of_body(*body), index, nodes, index_of);
   }
   if (parent < 0) find_forward_nodes(std::span(nodes).subspan(first), static_cast<int32_t>(first));
 }
 
-ProfiledNode profiled_copy(const Program& program, SlotId slot, const std::string& from, const std::string& to) {
-  const LatestBinding binding(program);
+ProfiledNode profiled_copy(Plans& plans, SlotId slot, const std::string& from, const std::string& to) {
+  const Program& program = plans.program();
+  const LatestBinding binding(plans);
   ProfiledNode node;
   node.name = program.name(slot) + ": " + from + " to " + to;
   node.op_type = "Memcpy";
@@ -208,17 +209,18 @@ void add_lodged(const Program& program, const Binding& binding, const BudgetedPl
 
 }  // namespace
 
-ProfiledArena profiled_arena(const Program& program) {
+ProfiledArena profiled_arena(Plans& plans) {
+  const Program& program = plans.program();
   ProfiledArena arena;
-  const auto offsets = program.bindings().latest_plan();
+  const auto offsets = plans.bindings().latest_plan();
   if (!offsets) return arena;
-  const LatestBinding binding(program);
+  const LatestBinding binding(plans);
   const auto budget = binding.get() ? binding.get()->affordable() : nullptr;
   arena.arena_bytes = budget ? budget->arena_bytes : offsets->arena_bytes;
   arena.lower_bound_bytes = budget ? budget->arena_bytes : offsets->lower_bound_bytes;
   arena.buffers = budget ? buffers_of(program, *binding.get(), *budget) : buffers_of(program, *offsets);
   std::erase_if(arena.buffers, [](const ProfiledBuffer& buffer) { return buffer.size_bytes == 0; });
-  if (binding.get() && program.lodges_gradients()) add_lodged(program, *binding.get(), budget.get(), arena);
+  if (binding.get() && plans.lodges_gradients()) add_lodged(program, *binding.get(), budget.get(), arena);
   return arena;
 }
 

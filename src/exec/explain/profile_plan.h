@@ -8,7 +8,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "exec/program/program.h"
+#include "exec/plan/plans.h"
 #include "treadle/profile.h"
 
 namespace treadle::exec {
@@ -16,11 +16,10 @@ namespace treadle::exec {
 /// Appends the program's instructions, those of bodies behind the node that they belong to. Shapes are those of the binding used last.
 /// Those of bodies are in the phase of their node; backward nodes know their forward nodes.
 /// @param index_of  gets the nodes' numbers, by the names of their records
-void add_profiled_nodes(const Program& program, int32_t parent, std::vector<ProfiledNode>& nodes,
-                        std::unordered_map<uint32_t, int32_t>& index_of);
+void add_profiled_nodes(Plans& plans, int32_t parent, std::vector<ProfiledNode>& nodes, std::unordered_map<uint32_t, int32_t>& index_of);
 
 /// A copy of a value to another device. @param slot  the value's
-ProfiledNode profiled_copy(const Program& program, SlotId slot, const std::string& from, const std::string& to);
+ProfiledNode profiled_copy(Plans& plans, SlotId slot, const std::string& from, const std::string& to);
 
 /// Appends the program's constants and packed weights, bodies' too, by name.
 void add_held_weights(const Program& program, std::vector<MemoryHolding>& holdings);
@@ -32,6 +31,6 @@ struct ProfiledArena {
   size_t lower_bound_bytes = 0;  ///< the largest sum of bytes alive at one step
 };
 /// Of the plan used last; empty before the first run.
-ProfiledArena profiled_arena(const Program& program);
+ProfiledArena profiled_arena(Plans& plans);
 
 }  // namespace treadle::exec

@@ -4,8 +4,10 @@
 #include <algorithm>
 
 #include "core/allocation.h"
-#include "exec/explain/out_of_memory.h"
+#include "exec/explain/run_shortage.h"
+#include "exec/memory/shortage.h"
 #include "exec/placed/placed_run.h"
+#include "exec/program/load_shortage.h"
 #include "exec/verify/verify_plan.h"
 #include "memory/planner.h"
 #include "treadle/error.h"
@@ -25,7 +27,11 @@ void PlacedRun::begin_on_host(std::span<const Datum> feeds, std::span<const Datu
     FeedBinder::point_at_feeds(state_);
     outputs_.place(control_, /*by_readiness=*/false);
   } catch (...) {
-    rethrow_with_memory([&](const OutOfMemory&) { return exec::describe_memory(state_, control_, {.begun = false}); });
+    rethrow_with_memory([&](const OutOfMemory&) {
+      RunSnapshot now = state_.snapshot(control_);
+      now.begun = false;
+      return exec::describe_memory(now);
+    });
   }
 }
 
@@ -395,7 +401,7 @@ std::string PlacedRun::describe_memory(const Instruction* failed) const {
   if (failed)
     for (StepId s : plan_.steps.ids())
       if (const StreamPlan::Step& step = plan_.steps[s]; step.instruction != kNoInstruction && &instruction_of(step) == failed) at = s;
-  std::string text = (failed ? describe_origin(*failed->node) : "") + describe_account(control_);
+  std::string text = (failed ? describe_origin(*failed->node) : "") + describe_account(control_.account());
   std::vector<LiveBytes> live;
   for (size_t d = 0; d < arenas_.size(); ++d) {
     size_t in_use = 0, held = 0, constant = 0;

@@ -78,7 +78,8 @@ void DeviceConstants::release_packed() noexcept {
 
 PlacedProgram::PlacedProgram(const Program& program, std::vector<std::shared_ptr<Device>> devices, StreamPlan plan,
                              std::shared_ptr<DeviceMemory> memory)
-    : program_(program),
+    : Executor(program),
+      program_(program),
       devices_(std::move(devices)),
       plan_(std::move(plan)),
       memory_(memory ? std::move(memory) : std::make_shared<DeviceMemory>()) {

@@ -9,7 +9,7 @@
 #include "core/float_mode.h"
 #include "core/recorder.h"
 #include "core/thread_pool.h"
-#include "exec/explain/out_of_memory.h"
+#include "exec/memory/shortage.h"
 #include "exec/run/run_instruction.h"
 #include "graph/op_def.h"
 #include "sharing/turn.h"
@@ -40,7 +40,7 @@ PlacedRun::PlacedRun(PlacedProgram& owner)
     : owner_(owner),
       program_(owner.program()),
       plan_(owner.plan()),
-      state_(program_),
+      state_(owner.plans()),
       binder_(program_),
       outputs_(state_),
       events_(plan_.steps.size()),
@@ -94,7 +94,7 @@ void PlacedRun::start(std::span<const Datum> feeds, std::span<const Datum> bound
   control_.pass = nullptr;      // of the host's arena
   control_.keeps_feeds = true;  // they are read while outputs arrive
   control_.takes_device_feeds = true;
-  if (control_.counts_nodes && !counters_) counters_ = &program_.counters().make(program_.instructions().size());
+  if (control_.counts_nodes && !counters_) counters_ = &owner_.plans().counters().make(program_.instructions().size());
   evaluator_.pool = control_.pool;
   evaluator_.run_id = control_.run_id;
   std::vector<OutputMemory> beside_feeds(memory.begin(), memory.end());
@@ -467,7 +467,7 @@ Stream::Work PlacedRun::dynamic_work(const StreamPlan::Step& step, Stream& queue
     evaluator_.allocate = nullptr;
     if (where != DevicePlacement::kHost)
       evaluator_.allocate = [this, where](DType dtype, const Shape& shape) { return allocate(where, dtype, shape); };
-    made_ = run_dynamic(program_, instruction, binding(), control_, GivenOperands(inputs), evaluator_);
+    made_ = run_dynamic(owner_.frames(), instruction, binding(), control_, GivenOperands(inputs), evaluator_);
   });
 }
 

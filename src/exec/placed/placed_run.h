@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "exec/placed/placed_program.h"
+#include "exec/plan/plans.h"
 #include "exec/run/executor.h"
 #include "exec/run/feed_binder.h"
 #include "exec/run/output_store.h"

@@ -11,8 +11,9 @@
 #include "core/large_memory.h"
 #include "core/thread_pool.h"
 #include "exec/plan/budget.h"
+#include "exec/plan/plans.h"
 #include "exec/program/parallel_plan.h"
-#include "exec/verify/verify_plan.h"
+#include "exec/program/verify_switch.h"
 #include "graph/custom_ops.h"
 #include "graph/op_def.h"
 #include "memory/planner.h"
@@ -50,7 +51,8 @@ struct Binding::Budget {
 
 Binding::~Binding() = default;
 
-Binding::Binding(const Program& program) : program_(program) {
+Binding::Binding(Plans& plans) : plans_(plans), program_(plans.program()) {
+  const Program& program = program_;
   // Known values stay with the binding: what a limit leaves to a run is what is left beside them.
   AllocationScope scope(AllocationScope::current(), MemoryClass::other);
   const auto slots = program.slots();
@@ -200,7 +202,7 @@ void Binding::pack_ahead(int max_threads, ThreadPool* pool) {
       }
     }
   });
-  if (total_bytes < kMuchToPack || program_.bindings().latest_plan()) return;
+  if (total_bytes < kMuchToPack || plans_.bindings().latest_plan()) return;
   give_back_free_memory();
   drop_waiting_pages();
 }
@@ -250,8 +252,7 @@ void Binding::bind(std::span<const int64_t> symbol_values, int max_threads, bool
   if (!again || moved || offsets_ != before) places_generation_ = generation_;
   // Other extents under the same plan of offsets change little of what is proved: where no test runs, a sample of them is.
   constexpr uint64_t kSample = 64;
-  const bool is_new = !again || offsets_ != before || verifies_plans() || generation_ % kSample == 0;
-  if (program_.verifies_plans() && is_new) verify_binding(*this);
+  if (!again || offsets_ != before || verifies_plans() || generation_ % kSample == 0) proof_.reset();
   bound_before_ = true;
   std::lock_guard lock(budgets_mutex_);
   budgets_.clear();
@@ -267,7 +268,6 @@ std::shared_ptr<const BudgetedPlan> Binding::budgeted(size_t capacity_bytes, con
     return budgets_.front().plan;
   }
   auto plan = plan_for_budget(*this, capacity_bytes, order);
-  if (program_.verifies_plans()) verify_plan(describe_plan(*this, *plan));
   budgets_.push_front({capacity_bytes, order, plan});
   if (budgets_.size() > kMaxBudgets) budgets_.pop_back();
   return plan;
@@ -279,16 +279,15 @@ std::shared_ptr<const BudgetedPlan> Binding::affordable() const {
   std::lock_guard lock(budgets_mutex_);
   if (!affordable_) {
     // Smaller extents fit in what earlier ones have planned and touched; else they might need new pages.
-    if (const auto larger = program_.bindings().affordable_plan(); larger && own_bytes > larger->arena_bytes) {
+    if (const auto larger = plans_.bindings().affordable_plan(); larger && own_bytes > larger->arena_bytes) {
       if (auto plan = plan_as_for(*larger, *this)) affordable_ = std::move(plan);
     }
     if (!affordable_) {
       // Planning takes longer than a run may gain by it: of other extents than the first, those that come back.
-      if (!came_back() && program_.bindings().statistics().misses > 1) return nullptr;
+      if (!came_back() && plans_.bindings().statistics().misses > 1) return nullptr;
       affordable_ = plan_for_time(*this, program_.recompute_fraction(), program_.recompute_pays(), own_bytes);
-      if (*affordable_) program_.bindings().set_affordable_plan(*affordable_);
+      if (*affordable_) plans_.bindings().set_affordable_plan(*affordable_);
     }
-    if (*affordable_ && program_.verifies_plans()) verify_plan(describe_plan(*this, **affordable_));
   }
   return *affordable_;
 }
@@ -319,6 +318,10 @@ std::pair<double, double> Binding::estimate_cost(const Instruction& instruction)
       if (slot != kNoSlot) cost.bytes += static_cast<double>(size_bytes(program_.slots()[slot].dtype, shape(slot).num_elements()));
   }
   return {cost.flops / kFlopsPerNs, cost.bytes / kBytesPerNs};
+}
+
+bool Binding::is_measured_expensive(InstructionId instruction) const {
+  return plans_.measured_ns(instruction).load(std::memory_order_relaxed) > kExpensiveNs;
 }
 
 void Binding::judge_costs() {
@@ -386,7 +389,7 @@ void Binding::place(bool bucketed) {
   };
   if (offsets_ && bucketed && fits(*offsets_)) return;
   if (bucketed) {
-    if (auto found = program_.bindings().find_plan(sizes_)) {
+    if (auto found = plans_.bindings().find_plan(sizes_)) {
       offsets_ = std::move(found);
       return;
     }
@@ -412,7 +415,7 @@ void Binding::place(bool bucketed) {
     }
   }
   add_offsets(*plan);
-  program_.bindings().add_plan(plan);
+  plans_.bindings().add_plan(plan);
   offsets_ = std::move(plan);
 }
 

@@ -13,6 +13,8 @@
 #include <vector>
 
 #include "core/fork_mutex.h"
+#include "exec/plan/parameter_versions.h"
+#include "exec/plan/proof.h"
 #include "exec/program/program.h"
 #include "sharing/node_hint.h"
 #include "treadle/tensor.h"
@@ -23,6 +25,7 @@ class ThreadPool;
 
 namespace treadle::exec {
 
+class Plans;
 struct BudgetedPlan;
 struct OrderChoice;
 
@@ -35,7 +38,8 @@ struct OffsetPlan {
 
 class Binding {
  public:
-  explicit Binding(const Program& program);
+  /// @param plans  of the program that is bound; outlives the object.
+  explicit Binding(Plans& plans);
   ~Binding();
 
   /// Evaluates everything for these values of the program's symbols (indexed as the symbol table; only Program::symbols() are read).
@@ -93,7 +97,7 @@ class Binding {
   /// Of a program for parallel execution: worth another thread.
   bool expensive(InstructionId instruction) const {
     const uint8_t kind = expensive_[instruction];
-    return kind == 1 || (kind == 2 && program_.measured_ns(instruction).load(std::memory_order_relaxed) > kExpensiveNs);
+    return kind == 1 || (kind == 2 && is_measured_expensive(instruction));
   }
   /// What a run that shares its device needs to know of a node; nothing is known in programs that are not shared.
   sharing::NodeHint hint(InstructionId instruction) const { return hints_.empty() ? sharing::NodeHint{} : hints_[instruction]; }
@@ -101,6 +105,8 @@ class Binding {
   bool wide() const { return wide_; }
   /// Differs after every bind(), over all bindings of the process.
   uint64_t generation() const { return generation_; }
+  /// Where plans are verified, a run that takes the binding proves it first (verify/verify_plan.h).
+  const Proof& proof() const { return proof_; }
   /// Differs after a bind() that put something of the arena elsewhere: a frame compares it to know whether its pointers are right.
   uint64_t places_generation() const { return places_generation_; }
 
@@ -119,11 +125,13 @@ class Binding {
   void add_offsets(OffsetPlan& plan) const;
   void estimate_costs();
   void judge_costs();
+  bool is_measured_expensive(InstructionId instruction) const;
   static constexpr double kExpensiveNs = 5'000;  // several times what it takes to hand a node to another thread
 
   const Tensor* elements_of(SlotId slot) const;
   void take_parameters(std::shared_ptr<const ParameterVersion> parameters);
 
+  Plans& plans_;
   const Program& program_;
   std::shared_ptr<const ParameterVersion> parameters_;
   std::vector<int64_t> values_;  // per expression of the symbol table
@@ -143,6 +151,7 @@ class Binding {
   std::shared_ptr<const OffsetPlan> offsets_;
   uint64_t generation_ = 0, places_generation_ = 0;
   bool bound_before_ = false;
+  Proof proof_;
   mutable std::atomic<bool> came_back_ = false;
   int max_threads_ = 0;
   IdVector<InstructionId, sharing::NodeHint> hints_;
@@ -160,12 +169,14 @@ class Binding {
 struct BindingCache {
   static constexpr size_t kCapacity = 16;
 
-  /// The binding for these values, made or re-made if needed.
+  /// @param plans  whose cache it is.
+  explicit BindingCache(Plans& plans) : owner_(plans) {}
+
+  /// The binding for these values, made or re-made if needed. It has the program's parameters as of now.
   /// @param pool      as Binding::bind.
   /// @param previous  what the caller holds until now and lets go of.
-  /// It has the program's parameters as of now.
-  std::shared_ptr<const Binding> get(const Program& program, std::span<const int64_t> symbol_values, int max_threads,
-                                     ThreadPool* pool = nullptr, std::shared_ptr<const Binding> previous = {});
+  std::shared_ptr<const Binding> get(std::span<const int64_t> symbol_values, int max_threads, ThreadPool* pool = nullptr,
+                                     std::shared_ptr<const Binding> previous = {});
   /// Bindings that no run holds let go of the version that they have: there will be another one.
   void let_parameters_go();
   /// Frames let go of a binding under the lock: what they read of it is then ordered before its being bound anew.
@@ -186,14 +197,15 @@ struct BindingCache {
   void set_affordable_plan(std::shared_ptr<const BudgetedPlan> plan);
 
  private:
-  static size_t hash(const Program& program, std::span<const int64_t> symbol_values);
+  size_t hash(std::span<const int64_t> symbol_values) const;
 
+  Plans& owner_;
   mutable ForkMutex mutex_;
   std::list<std::shared_ptr<Binding>> recent_;  // most recent first
   // Extents (hashes of them) whose binding went on with other ones: they get one of their own if they come back soon.
   std::array<size_t, kCapacity - 1> left_behind_{};
   size_t next_left_behind_ = 0;
-  std::list<std::shared_ptr<const OffsetPlan>> plans_;
+  std::list<std::shared_ptr<const OffsetPlan>> offset_plans_;
   std::shared_ptr<const BudgetedPlan> affordable_plan_;
   Statistics statistics_;
 };

@@ -2,9 +2,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "exec/plan/binding.h"
-#include "exec/program/parameters.h"
-#include "exec/program/program.h"
+#include "exec/plan/plans.h"
 
 namespace treadle::exec {
 namespace {
@@ -13,16 +11,18 @@ constexpr size_t kMaxPlans = 8;
 
 }  // namespace
 
-size_t BindingCache::hash(const Program& program, std::span<const int64_t> symbol_values) {
+size_t BindingCache::hash(std::span<const int64_t> symbol_values) const {
   size_t result = 1;  // 0 is an entry of left_behind_ that was never used
-  for (int32_t s : program.symbols())
+  for (int32_t s : owner_.program().symbols())
     result = (result ^ static_cast<uint64_t>(symbol_values[static_cast<size_t>(s)])) * 0x9e3779b97f4a7c15ULL + 1;
   return result;
 }
 
-std::shared_ptr<const Binding> BindingCache::get(const Program& program, std::span<const int64_t> symbol_values, int max_threads,
-                                                 ThreadPool* pool, std::shared_ptr<const Binding> previous) {
-  const std::shared_ptr<const ParameterVersion> parameters = program.parameters() ? program.parameters()->current(program, pool) : nullptr;
+std::shared_ptr<const Binding> BindingCache::get(std::span<const int64_t> symbol_values, int max_threads, ThreadPool* pool,
+                                                 std::shared_ptr<const Binding> previous) {
+  const Program& program = owner_.program();
+  std::shared_ptr<const ParameterVersion> parameters;
+  if (ParameterVersions* versions = owner_.parameters()) parameters = versions->current(pool, [this] { let_parameters_go(); });
   std::list<std::shared_ptr<Binding>> outdated;  // destroyed when the lock is gone
   std::list<std::shared_ptr<Binding>> taken;  // one node, moved out of the list and back: a list of a binding in steady use never allocates
   bool first = false, returns = false;
@@ -44,7 +44,7 @@ std::shared_ptr<const Binding> BindingCache::get(const Program& program, std::sp
     // One that no run holds is bound anew: its memory is there already. Extents that grow from run to run do not come back in time: the
     // binding of the run before, which is in the caches, then goes on. Extents that it left behind a few runs ago do come back, and take
     // the least recent one.
-    returns = std::find(left_behind_.begin(), left_behind_.end(), hash(program, symbol_values)) != left_behind_.end();
+    returns = std::find(left_behind_.begin(), left_behind_.end(), hash(symbol_values)) != left_behind_.end();
     auto is_free = [&](const std::shared_ptr<Binding>& binding) { return binding.use_count() == 1; };
     // Those of an earlier version are of no more use: one goes on with the new one, which finds its memory there.
     for (auto it = recent_.begin(); parameters && it != recent_.end();) {
@@ -58,7 +58,7 @@ std::shared_ptr<const Binding> BindingCache::get(const Program& program, std::sp
       if (held && !returns) {
         found = std::find_if(recent_.begin(), recent_.end(), [&](const auto& b) { return b.get() == held && is_free(b); });
         if (found != recent_.end()) {
-          left_behind_[next_left_behind_] = hash(program, held->values());
+          left_behind_[next_left_behind_] = hash(held->values());
           next_left_behind_ = (next_left_behind_ + 1) % left_behind_.size();
         }
       }
@@ -67,10 +67,10 @@ std::shared_ptr<const Binding> BindingCache::get(const Program& program, std::sp
       if (found != recent_.end()) taken.splice(taken.begin(), recent_, found);
     }
   }
-  if (taken.empty()) taken.push_back(std::make_shared<Binding>(program));
+  if (taken.empty()) taken.push_back(std::make_shared<Binding>(owner_));
   taken.front()->came_back_ = returns;
   std::optional<LoadPhases::Scope> scope;
-  if (first) scope.emplace(program.first_binding());
+  if (first) scope.emplace(owner_.first_binding());
   const LoadPhases::Phase phase("first binding");
   // Where values are computed twice, the arena in hand is smaller than what the largest extents would take without that.
   const bool bucketed = !first && program.recompute_fraction() == 0;
@@ -101,7 +101,7 @@ BindingCache::Statistics BindingCache::statistics() const {
 
 std::shared_ptr<const OffsetPlan> BindingCache::find_plan(std::span<const size_t> sizes) const {
   std::lock_guard lock(mutex_);
-  for (const auto& plan : plans_)
+  for (const auto& plan : offset_plans_)
     if (std::equal(sizes.begin(), sizes.end(), plan->sizes.begin(), plan->sizes.end(), [](size_t a, size_t b) { return a <= b; }))
       return plan;
   return nullptr;
@@ -109,7 +109,7 @@ std::shared_ptr<const OffsetPlan> BindingCache::find_plan(std::span<const size_t
 
 std::shared_ptr<const OffsetPlan> BindingCache::latest_plan() const {
   std::lock_guard lock(mutex_);
-  return plans_.empty() ? nullptr : plans_.front();
+  return offset_plans_.empty() ? nullptr : offset_plans_.front();
 }
 
 std::shared_ptr<const BudgetedPlan> BindingCache::affordable_plan() const {
@@ -129,8 +129,8 @@ std::shared_ptr<const Binding> BindingCache::latest() const {
 
 void BindingCache::add_plan(std::shared_ptr<const OffsetPlan> plan) {
   std::lock_guard lock(mutex_);
-  plans_.push_front(std::move(plan));
-  if (plans_.size() > kMaxPlans) plans_.pop_back();
+  offset_plans_.push_front(std::move(plan));
+  if (offset_plans_.size() > kMaxPlans) offset_plans_.pop_back();
   ++statistics_.plans;
 }
 

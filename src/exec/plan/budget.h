@@ -11,10 +11,12 @@
 #include <vector>
 
 #include "core/allocation.h"
+#include "exec/plan/proof.h"
 #include "exec/program/program.h"
 
 namespace treadle::exec {
 
+class Binding;
 struct RunControl;
 struct RunMemory;
 
@@ -66,6 +68,7 @@ struct BudgetedPlan {
   IdVector<BufferId, size_t> file_offsets;         ///< the same in all plans of a binding
   IdVector<BufferId, bool> carried;                ///< of a plan that begins in mid-run: it has its content from before; else empty
   std::shared_ptr<const BudgetBasis> basis;
+  Proof proof;  ///< where plans are verified, a run that follows the plan proves it first
 
   InstructionId instruction_at(size_t step) const { return order.empty() ? id_at<InstructionId>(step) : order[step]; }
   bool is_alive_around(BufferId buffer, int32_t step) const {  ///< used before the step, and at it or later

@@ -7,7 +7,6 @@
 #include "core/checked.h"
 #include "exec/plan/binding.h"
 #include "exec/plan/budget.h"
-#include "exec/verify/verify_plan.h"
 
 namespace treadle::exec {
 namespace {
@@ -109,22 +108,8 @@ class Arena {
   std::vector<Taken> taken_;  // ascending by begin
 };
 
-void verify_lodgings(const Binding& binding, const BudgetedPlan* budget, const Lodgings& lodgings) {
-  DescribedPlan plan = budget ? describe_plan(binding, *budget) : describe_plan(binding);
-  plan.memories = {lodgings.arena_bytes};
-  const auto slots = binding.program().preallocated();
-  for (size_t k = 0; k < slots.size(); ++k)
-    if (lodgings.places[k].found()) lodge(plan, slots[k], lodgings.places[k].offset);
-  verify_plan(plan);
-}
-
 }  // namespace
 
-Lodgings find_lodgings(const Binding& binding, const BudgetedPlan* plan) {
-  Lodgings found = Arena(binding, plan).lodge_gradients();
-  const bool any = std::any_of(found.places.begin(), found.places.end(), [](const Lodgings::Place& place) { return place.found(); });
-  if (any && binding.program().verifies_plans()) verify_lodgings(binding, plan, found);
-  return found;
-}
+Lodgings find_lodgings(const Binding& binding, const BudgetedPlan* plan) { return Arena(binding, plan).lodge_gradients(); }
 
 }  // namespace treadle::exec

@@ -26,7 +26,6 @@ struct Lodgings {
 /// Where the gradients that a run hands out may lie in its arena, from the step that makes them to the run's end and beyond: the caller
 /// takes them, and with them the arena. Runs go in the program's order, or by the plan if there is one. A gradient for which there is too
 /// little room at the arena's end makes it longer, by less than it takes.
-/// @throws Error(internal) where plans are verified and this one is wrong
 Lodgings find_lodgings(const Binding& binding, const BudgetedPlan* plan);
 
 }  // namespace treadle::exec

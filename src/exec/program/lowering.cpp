@@ -2,20 +2,17 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <atomic>
 #include <set>
 #include <unordered_map>
 
 #include "core/checked.h"
 #include "core/recorder.h"
-#include "exec/plan/binding.h"
 #include "exec/program/byte_sharing.h"
 #include "exec/program/node_order.h"
 #include "exec/program/parallel_plan.h"
 #include "exec/program/program.h"
 #include "exec/program/step_phases.h"
-#include "exec/run/frame.h"
-#include "exec/verify/verify_plan.h"
+#include "exec/program/verify_switch.h"
 #include "graph/inferred_types.h"
 #include "graph/op_def.h"
 #include "treadle/error.h"
@@ -76,7 +73,6 @@ class Lowering {
     p_.arena_share_ = options_.arena_share;
     p_.recompute_fraction_ = options_.recompute_fraction;
     p_.recompute_pays_ = options_.recompute_pays;
-    p_.measured_ns_ = std::make_unique<std::atomic<uint32_t>[]>(p_.instructions_.size());
   }
 
  private:
@@ -470,19 +466,13 @@ class Lowering {
 };
 
 Program::Program(std::shared_ptr<const Graph> graph, const ProgramOptions& options, std::span<const int32_t> outer_symbols)
-    : graph_(std::move(graph)), bindings_(std::make_unique<BindingCache>()), frames_(std::make_unique<FramePool>()) {
+    : graph_(std::move(graph)) {
   Lowering(*this, options, outer_symbols).run();
   uint32_t name = Recorder::reserve_names(instructions_.size());
   for (Instruction& instruction : instructions_) instruction.record_name = name++;
 }
 
 Program::~Program() = default;
-
-std::shared_ptr<PackedState> Program::latest_packed(const Instruction& instruction) const {
-  if (instruction.versioned < 0) return instruction.packed;
-  const auto version = parameters_->latest();
-  return version ? version->packed[static_cast<size_t>(instruction.versioned)].state : nullptr;
-}
 
 std::span<const uint32_t> Program::patches(SlotId slot) const {
   const size_t s = index_of(slot);

@@ -1,12 +1,8 @@
 #include "exec/program/parameters.h"
 
 #include <algorithm>
-#include <exception>
-#include <numeric>
 
 #include "core/allocation.h"
-#include "core/thread_pool.h"
-#include "exec/plan/binding.h"
 #include "exec/program/program.h"
 #include "graph/evaluate.h"
 #include "graph/op_def.h"
@@ -18,8 +14,6 @@ namespace {
 
 bool is_dense(const Graph& graph, ValueId id) { return graph.value(id).constant.is_tensor(); }
 
-Tensor readable(const Tensor& tensor) { return is_aligned(tensor) ? tensor.contiguous() : tensor.clone(); }
-
 // Of an operator that gives its input's bytes another shape: the input, or -1.
 int viewed_input(const Node& node) {
   if (node.outputs.size() != 1) return -1;
@@ -29,6 +23,8 @@ int viewed_input(const Node& node) {
 }
 
 }  // namespace
+
+Tensor readable(const Tensor& tensor) { return is_aligned(tensor) ? tensor.contiguous() : tensor.clone(); }
 
 ProgramParameters::ProgramParameters(const Graph& graph, const ProgramOptions& options)
     : variables_(options.variables), memory_(options.memory), depends_(graph.num_values()) {
@@ -44,7 +40,7 @@ ProgramParameters::ProgramParameters(const Graph& graph, const ProgramOptions& o
   }
   if (empty()) return;
   AllocationScope scope(memory_, MemoryClass::packed);
-  read_numbers_ = numbers_now();
+  first_numbers_ = numbers_now();
   for (size_t s = 0; s < sources_.size(); ++s) graph.value(sources_[s].value).constant = variables_->at(sources_[s].place).tensor;
   find_derived(graph);
   derive(graph, std::vector<bool>(sources_.size(), true), options.pool);
@@ -146,92 +142,20 @@ void ProgramParameters::take_instructions(const Program& program, std::span<Inst
       slots_.push_back({s, slots[s].value, is_read[s]});
 }
 
-std::shared_ptr<const ParameterVersion> ProgramParameters::latest() const {
-  std::lock_guard lock(mutex_);
-  return current_;
-}
-
-std::shared_ptr<const ParameterVersion> ProgramParameters::current(const Program& program, ThreadPool* pool) {
-  std::lock_guard lock(mutex_);
-  variables_->look(pool);
-  const uint64_t version = variables_->version();
-  if (current_ && looked_at_ == version) return current_;
-  auto made = std::make_shared<ParameterVersion>();
-  made->numbers = numbers_now();
-  if (!current_ || current_->numbers != made->numbers) {
-    const Graph& graph = program.graph();
-    AllocationScope scope(memory_, MemoryClass::packed);
-    program.bindings().let_parameters_go();
-    // What has changed goes before anything is made, if no run is in flight.
-    made->packed.resize(instructions_.size());
-    for (size_t i = 0; i < instructions_.size(); ++i)
-      if (current_ && current_->packed[i].versions == versions_of(*instructions_[i], made->numbers)) made->packed[i] = current_->packed[i];
-    current_.reset();
-    std::vector<bool> changed(sources_.size());
-    for (size_t s = 0; s < sources_.size(); ++s) {
-      changed[s] = made->numbers[s] != read_numbers_[s];
-      if (changed[s]) graph.value(sources_[s].value).constant = variables_->at(sources_[s].place).tensor;
-    }
-    derive(graph, changed, pool);
-    read_numbers_ = made->numbers;
-    pack(program, *made, pool);
-    keep_elements(program, *made);
-    current_ = std::move(made);
-  }
-  looked_at_ = version;
-  return current_;
-}
-
 std::vector<uint64_t> ProgramParameters::versions_of(const Instruction& instruction, std::span<const uint64_t> numbers) const {
   std::vector<uint64_t> versions;
   for (ValueId input : instruction.node->inputs) versions.push_back(input == kNoValue ? 0 : made_of(input, numbers));
   return versions;
 }
 
-// Side by side, the largest first.
-void ProgramParameters::pack(const Program& program, ParameterVersion& version, ThreadPool* pool) const {
-  const Graph& graph = program.graph();
-  std::vector<std::pair<size_t, size_t>> missing;  // bytes, instruction
-  size_t total_bytes = 0;
-  for (size_t i = 0; i < instructions_.size(); ++i) {
-    if (version.packed[i].state) continue;
-    size_t bytes = 0;
-    for (ValueId input : instructions_[i]->node->inputs)
-      if (input != kNoValue && is_dense(graph, input)) bytes += graph.value(input).constant.tensor().size_bytes();
-    missing.emplace_back(bytes, i);
-    total_bytes += bytes;
+void ProgramParameters::update(const Graph& graph, std::span<const uint64_t> before, std::span<const uint64_t> numbers,
+                               ThreadPool* pool) const {
+  std::vector<bool> changed(sources_.size());
+  for (size_t s = 0; s < sources_.size(); ++s) {
+    changed[s] = numbers[s] != before[s];
+    if (changed[s]) graph.value(sources_[s].value).constant = variables_->at(sources_[s].place).tensor;
   }
-  std::stable_sort(missing.begin(), missing.end(), [](const auto& a, const auto& b) { return a.first > b.first; });
-  std::mutex mutex;  // of the error
-  std::exception_ptr first_error;
-  parallel_for(total_bytes < kLittleToPack ? nullptr : pool, static_cast<int64_t>(missing.size()), 1, [&](int64_t begin, int64_t end) {
-    AllocationScope scope(memory_, MemoryClass::packed);  // the thread is one of the pool's
-    for (auto m = static_cast<size_t>(begin); m < static_cast<size_t>(end); ++m) {
-      const Instruction& instruction = *instructions_[missing[m].second];
-      try {
-        version.packed[missing[m].second] = {instruction.kernel->create(CreateContext(graph, *instruction.node)),
-                                             versions_of(instruction, version.numbers)};
-      } catch (Error& error) {
-        error.add_context(describe(*instruction.node), describe_operands(graph, *instruction.node));
-        const std::lock_guard lock(mutex);
-        if (!first_error) first_error = std::current_exception();
-      }
-    }
-  });
-  if (first_error) std::rethrow_exception(first_error);
-}
-
-// What nobody reads but kernels that have packed it is let go of, unless it is the owner's memory.
-void ProgramParameters::keep_elements(const Program& program, ParameterVersion& version) const {
-  const Graph& graph = program.graph();
-  version.constants.resize(program.slots().size());
-  for (const Slot& slot : program.slots()) version.made_of.push_back(made_of(slot.value, version.numbers));
-  for (const auto& [slot, value, is_read] : slots_) {
-    const Value& parameter = graph.value(value);
-    const bool is_own = parameter.kind == Value::Kind::parameter;
-    if (is_read || is_own) version.constants[slot] = Datum(readable(parameter.constant.tensor()));
-    if (!is_read && !is_own) parameter.constant = Datum();
-  }
+  derive(graph, changed, pool);
 }
 
 }  // namespace treadle::exec

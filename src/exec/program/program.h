@@ -1,11 +1,9 @@
 // A graph lowered to a flat array of instructions: made once, shared by every run. What depends on sizes is in a Binding.
 #pragma once
 
-#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <span>
 #include <string>
@@ -14,8 +12,6 @@
 #include <vector>
 
 #include "core/kernel_phases.h"
-#include "core/load_phases.h"
-#include "core/node_counters.h"
 #include "exec/program/extents.h"
 #include "exec/program/ids.h"
 #include "exec/program/parameters.h"
@@ -31,15 +27,11 @@ struct AllocationContext;
 namespace treadle::exec {
 
 class Program;
-class Binding;
-class Frame;
-struct BindingCache;
-class FramePool;
 struct ParallelPlan;
 
 /// Where a value's bytes live while a run is in flight.
 enum class LocationKind : uint8_t {
-  constant,  ///< in the graph's constant, or in a parameter's memory as of the binding's version (Binding::constant)
+  constant,  ///< in the graph's constant, or in a parameter's memory as of the binding's version
   feed,      ///< in the caller's tensor
   known,     ///< small integers that the feeds' shapes determine: computed when binding, no instruction runs
   arena,     ///< at a planned offset
@@ -108,7 +100,7 @@ struct ProgramOptions {
   bool observable = false;       ///< every node is an instruction, views too, so that an Observer sees them all
   const AllocationContext* memory = nullptr;  ///< of packed weights, while the program is made
   bool pieces_in_place = false;   ///< Concats have their inputs in their output, and Splits their outputs in their input, where they can
-  bool verify_plans = false;      ///< bindings prove what they planned (exec/verify/verify_plan.h); true where all do
+  bool verify_plans = false;      ///< runs prove the plans that they follow (exec/verify/verify_plan.h); true where all do
   double arena_share = 1;         ///< of what a run's arena takes by the plan, how much it may have where other plans can do with it
   double recompute_fraction = 0;  ///< of the time that a run takes, how much of it may be spent on values that are computed twice
   bool recompute_pays = false;    ///< of that, what frees several times as large a share of the arena
@@ -164,7 +156,6 @@ class Program {
   std::span<const SlotId> held_slots() const { return held_slots_; }
   /// Held slots that statically bound instructions write: a run gives them memory before it starts.
   std::span<const SlotId> preallocated() const { return preallocated_; }
-  FramePool& frames() const { return *frames_; }
   /// The schedule by readiness. Null unless instructions may run at once; very large programs run in order.
   const ParallelPlan* parallel() const { return parallel_.get(); }
   /// From this instruction on there are only updates of state: a run that has begun them ends them.
@@ -174,22 +165,14 @@ class Program {
   double arena_share() const { return arena_share_; }
   double recompute_fraction() const { return recompute_fraction_; }
   bool recompute_pays() const { return recompute_pays_; }
-  /// Whether gradients that a run hands out may lie in its arena. Not once a run has begun while somebody had those of the run before: each
-  /// run would need another arena.
-  bool lodges_gradients() const { return first_gradient_ != kNoSlot && !parallel_ && lodges_gradients_.load(std::memory_order_relaxed); }
-  void note_kept_gradients() const { lodges_gradients_.store(false, std::memory_order_relaxed); }
   /// One of preallocated(): a gradient that is handed out; kNoSlot: there is none.
   SlotId first_gradient() const { return first_gradient_; }
   bool shared() const { return shared_; }
-  /// Time that a dynamic instruction took, averaged over recent parallel runs. Decides where it runs, never what it computes.
-  std::atomic<uint32_t>& measured_ns(InstructionId instruction) const { return measured_ns_[index_of(instruction)]; }
   /// A body of If, Loop or Scan: its outputs stay with the run around it.
   bool is_body() const { return is_body_; }
   const ProgramWeights& weights() const { return weights_; }
   /// Null unless there are values of kind parameter that kernels may pack.
-  ProgramParameters* parameters() const { return parameters_.get(); }
-  /// What kernels have packed for an instruction, of parameters as of the last run; null if nothing.
-  std::shared_ptr<PackedState> latest_packed(const Instruction& instruction) const;
+  const ProgramParameters* parameters() const { return parameters_.get(); }
   size_t num_buffers() const { return buffers_.size(); }
   size_t state_bytes() const { return state_bytes_; }
 
@@ -232,11 +215,6 @@ class Program {
   std::span<const Comparison> comparisons() const { return comparisons_; }
   /// Symbols among them: what a binding depends on.
   std::span<const int32_t> symbols() const { return symbols_; }
-  BindingCache& bindings() const { return *bindings_; }
-  /// What the first of them took.
-  LoadPhases& first_binding() const { return first_binding_; }
-  /// Of frames whose runs count.
-  NodeCounterList& counters() const { return counters_; }
 
  private:
   friend class Lowering;
@@ -259,15 +237,9 @@ class Program {
   std::vector<int32_t> expressions_, symbols_;
   std::vector<SlotId> held_slots_, preallocated_;
   size_t state_bytes_ = 0;
-  mutable LoadPhases first_binding_;
-  mutable NodeCounterList counters_;
-  std::unique_ptr<BindingCache> bindings_;
-  std::unique_ptr<FramePool> frames_;  // after the bindings, which its frames hold
   std::unique_ptr<ParallelPlan> parallel_;
-  std::unique_ptr<std::atomic<uint32_t>[]> measured_ns_;
   InstructionId commit_from_{};
   bool always_parallel_ = false, verifies_plans_ = false, shared_ = false, is_body_ = false;
-  mutable std::atomic<bool> lodges_gradients_ = true;
   SlotId first_gradient_ = kNoSlot;
   double arena_share_ = 1, recompute_fraction_ = 0;
   bool recompute_pays_ = false;

@@ -9,9 +9,11 @@
 
 #include "core/allocation.h"
 #include "core/file.h"
+#include "core/load_phases.h"
 #include "core/shared_storage.h"
 #include "core/thread_pool.h"
-#include "exec/explain/out_of_memory.h"
+#include "exec/memory/shortage.h"
+#include "exec/program/load_shortage.h"
 #include "exec/program/program.h"
 #include "exec/program/shared_packed.h"
 #include "ops/precision.h"

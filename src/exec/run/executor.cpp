@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "exec/plan/plans.h"
 #include "exec/run/frame.h"
 #include "treadle/error.h"
 
@@ -10,24 +11,22 @@ namespace {
 
 class HostExecutor final : public Executor {
  public:
-  explicit HostExecutor(const Program& program) : program_(program) {}
+  using Executor::Executor;
 
   void run(std::span<const Datum> feeds, std::span<Datum> outputs, const RunControl& control, std::span<const Datum> bound,
            std::span<const OutputMemory> memory) override {
-    exec::run(program_, feeds, outputs, control, bound, memory);
+    frames().run(feeds, outputs, control, bound, memory);
   }
-  RunHandle take() override {
-    return RunHandle(program_.frames().take([&] { return std::make_unique<Frame>(program_); }).release(), GiveBack{this});
-  }
+  RunHandle take() override { return RunHandle(frames().take().release(), GiveBack{this}); }
   void give_back(std::unique_ptr<Run> run) noexcept override {
-    program_.frames().give_back(std::unique_ptr<Frame>(static_cast<Frame*>(run.release())));
+    frames().give_back(std::unique_ptr<Frame>(static_cast<Frame*>(run.release())));
   }
-
- private:
-  const Program& program_;
 };
 
 }  // namespace
+
+Executor::Executor(const Program& program) : plans_(std::make_unique<Plans>(program)), frames_(std::make_unique<FramePool>(*plans_)) {}
+Executor::~Executor() = default;
 
 void check_at_end(const Program& program, const RunControl& control) {
   if (index_of(program.commit_from()) == program.instructions().size()) control.check();

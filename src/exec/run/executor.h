@@ -15,6 +15,8 @@
 namespace treadle::exec {
 
 class Executor;
+class FramePool;
+class Plans;
 class Program;
 
 /// Gives a run back to the executor that it is of, which must be there still.
@@ -31,9 +33,18 @@ struct DeviceCopy {
   std::string from, to;      ///< names of devices
 };
 
+/// Runs a program, and owns what its runs share and leave to those that follow.
 class Executor {
  public:
-  virtual ~Executor() = default;
+  /// @param program  outlives the executor.
+  explicit Executor(const Program& program);
+  virtual ~Executor();
+  Executor(const Executor&) = delete;
+  Executor& operator=(const Executor&) = delete;
+
+  Plans& plans() const { return *plans_; }
+  /// Runs on the host: the program's, or those of its bodies where devices run the rest.
+  FramePool& frames() const { return *frames_; }
 
   /// A whole run. @throws Error; a Yield is one.
   virtual void run(std::span<const Datum> feeds, std::span<Datum> outputs, const RunControl& control, std::span<const Datum> bound = {},
@@ -43,6 +54,10 @@ class Executor {
   virtual void give_back(std::unique_ptr<Run> run) noexcept = 0;
   /// Of every run, in the order in which they are issued; none on the host.
   virtual std::span<const DeviceCopy> copies() const noexcept { return {}; }
+
+ private:
+  const std::unique_ptr<Plans> plans_;
+  const std::unique_ptr<FramePool> frames_;  // goes before the plans, whose bindings its frames hold
 };
 
 inline void GiveBack::operator()(Run* run) const noexcept { executor->give_back(std::unique_ptr<Run>(run)); }

@@ -5,7 +5,8 @@
 #include <algorithm>
 
 #include "core/boolean_bytes.h"
-#include "exec/explain/out_of_memory.h"
+#include "exec/explain/run_shortage.h"
+#include "exec/memory/shortage.h"
 #include "exec/run/run_control.h"
 #include "graph/type_text.h"
 #include "treadle/error.h"
@@ -147,7 +148,7 @@ void FeedBinder::bind(std::span<const Datum> feeds, std::span<const int64_t> par
     state.take_binding(symbol_values_, control);
   } catch (...) {
     if (state.program().is_body()) throw;  // the node that it is of is named first
-    rethrow_with_memory([&](const OutOfMemory&) { return describe_unbound(state.program(), control); },
+    rethrow_with_memory([&](const OutOfMemory&) { return describe_unbound(state.program(), control.account()); },
                         "while the extents of a run were bound");
   }
 }

@@ -8,7 +8,7 @@
 
 #include "core/allocation.h"
 #include "core/recorder.h"
-#include "exec/explain/out_of_memory.h"
+#include "exec/memory/shortage.h"
 #include "exec/plan/budget.h"
 #include "exec/program/parallel_plan.h"
 #include "exec/run/parallel.h"
@@ -19,12 +19,12 @@
 
 namespace treadle::exec {
 
-Frame::Frame(const Program& program)
-    : program_(program),
-      state_(program),
-      feeds_(program),
+Frame::Frame(FramePool& frames)
+    : program_(frames.plans().program()),
+      state_(frames.plans()),
+      feeds_(program_),
       outputs_(state_),
-      nodes_(state_, control_),
+      nodes_(state_, control_, frames),
       budget_(state_, outputs_, control_, nodes_) {}
 
 Frame::~Frame() = default;
@@ -41,7 +41,11 @@ void Frame::start(std::span<const Datum> feeds, std::span<const Datum> bound, co
     find_memory();
   } catch (...) {
     if (program_.is_body()) throw;
-    exec::rethrow_with_memory([&](const OutOfMemory&) { return describe_memory(state_, control_, {.begun = false}); });
+    exec::rethrow_with_memory([&](const OutOfMemory&) {
+      RunSnapshot now = state_.snapshot(control_);
+      now.begun = false;
+      return describe_memory(now);
+    });
   }
   starved_ = SIZE_MAX;
   if (control_.takes_feeds_later) find_starved();
@@ -50,9 +54,10 @@ void Frame::start(std::span<const Datum> feeds, std::span<const Datum> bound, co
 
 // For the arena and the outputs.
 void Frame::find_memory() {
-  if (state_.drop_lent_arena()) program_.note_kept_gradients();
+  Plans& plans = state_.plans();
+  if (state_.drop_lent_arena()) plans.note_kept_gradients();
   const bool limited = control_.pass && control_.pass->arena_capacity(0) != SIZE_MAX;
-  state_.set_lodges(program_.lodges_gradients() && !limited && !outputs_.is_bound(program_.first_gradient()));
+  state_.set_lodges(plans.lodges_gradients() && !limited && !outputs_.is_bound(program_.first_gradient()));
   std::unique_lock<std::mutex> room;  // nobody else takes it until everything is allocated
   if (control_.pass && !program_.is_body())
     room = budget_.begin();
@@ -172,12 +177,15 @@ bool Frame::advance(size_t steps) {
 // Nothing of the run is under way any more.
 void Frame::rethrow_with_memory() const {
   exec::rethrow_with_memory([&](const OutOfMemory&) {
-    RunPoint at{.step = pc_, .instruction = budget_.instruction_at(pc_), .by_readiness = by_readiness_};
+    RunSnapshot now = state_.snapshot(control_);
+    now.step = pc_;
+    now.instruction = budget_.instruction_at(pc_);
+    now.by_readiness = by_readiness_;
     if (by_readiness_ && parallel_->failed_at != kNoInstruction) {
-      at.instruction = parallel_->failed_at;
-      at.step = index_of(at.instruction);
+      now.instruction = parallel_->failed_at;
+      now.step = index_of(now.instruction);
     }
-    return describe_memory(state_, control_, at);
+    return describe_memory(now);
   });
 }
 
@@ -274,14 +282,30 @@ void Frame::clear() noexcept {
   nodes_.set_cache(nullptr);
 }
 
-void run(const Program& program, std::span<const Datum> feeds, std::span<Datum> outputs, const RunControl& control,
-         std::span<const Datum> bound, std::span<const OutputMemory> memory, std::span<const int64_t> parent_values) {
-  std::unique_ptr<Frame> frame = program.frames().take([&] { return std::make_unique<Frame>(program); });
+FramePool::FramePool(Plans& plans) : plans_(plans) {
+  for (const Instruction& instruction : plans.program().instructions())
+    for (const auto& body : instruction.bodies) bodies_.emplace(body.get(), std::make_unique<FramePool>(plans.of_body(*body)));
+}
+
+FramePool::~FramePool() = default;
+
+std::unique_ptr<Frame> FramePool::take() {
+  return idle_.take([this] { return std::make_unique<Frame>(*this); });
+}
+
+void FramePool::trim_all() noexcept {
+  trim();
+  for (const auto& [body, pool] : bodies_) pool->trim_all();
+}
+
+void FramePool::run(std::span<const Datum> feeds, std::span<Datum> outputs, const RunControl& control, std::span<const Datum> bound,
+                    std::span<const OutputMemory> memory, std::span<const int64_t> parent_values) {
+  std::unique_ptr<Frame> frame = take();
   struct Return {
-    const Program& program;
+    FramePool& pool;
     std::unique_ptr<Frame>& frame;
-    ~Return() { program.frames().give_back(std::move(frame)); }
-  } give_back{program, frame};
+    ~Return() { pool.give_back(std::move(frame)); }
+  } give_back{*this, frame};
   frame->start(feeds, bound, control, memory, parent_values);
   try {
     if (!frame->advance()) throw_stops_at_yield();

@@ -4,9 +4,11 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <unordered_map>
+#include <utility>
 #include <vector>
 
-#include "exec/program/program.h"
+#include "exec/plan/plans.h"
 #include "exec/run/executor.h"
 #include "exec/run/feed_binder.h"
 #include "exec/run/node_runner.h"
@@ -19,13 +21,15 @@
 
 namespace treadle::exec {
 
+class FramePool;
 struct ParallelState;
 
 /// A run on the host. Its steps are instructions in the program's order: where it stops, all before have run and none behind. On the way
 /// there they run one after the other, or by readiness where that pays (parallel.h).
 class Frame final : public Run {
  public:
-  explicit Frame(const Program& program);
+  /// @param frames  of the program and its bodies; outlive the run.
+  explicit Frame(FramePool& frames);
   ~Frame() override;
 
   void start(std::span<const Datum> feeds, std::span<const Datum> bound, const RunControl& control,
@@ -97,10 +101,32 @@ class Frame final : public Run {
   std::unique_ptr<ParallelState> parallel_;
 };
 
-class FramePool final : public RunPool<Frame> {};
+/// The runs of a program on the host that nobody uses right now, and those of its bodies. Thread-safe.
+class FramePool {
+ public:
+  /// @param plans  of the program; outlive the pool.
+  explicit FramePool(Plans& plans);
+  ~FramePool();
+  FramePool(const FramePool&) = delete;
+  FramePool& operator=(const FramePool&) = delete;
 
-/// Runs a whole program on the host. @throws Error; a Yield in it is one.
-void run(const Program& program, std::span<const Datum> feeds, std::span<Datum> outputs, const RunControl& control,
-         std::span<const Datum> bound = {}, std::span<const OutputMemory> memory = {}, std::span<const int64_t> parent_values = {});
+  Plans& plans() const { return plans_; }
+  FramePool& of_body(const Program& body) { return *bodies_.at(&body); }
+
+  std::unique_ptr<Frame> take();
+  void give_back(std::unique_ptr<Frame> frame) noexcept { idle_.give_back(std::move(frame)); }
+  /// A whole run, as Executor::run. @throws Error; a Yield in the program is one.
+  /// @param parent_values  of a body: the symbols' values of the run around it.
+  void run(std::span<const Datum> feeds, std::span<Datum> outputs, const RunControl& control, std::span<const Datum> bound = {},
+           std::span<const OutputMemory> memory = {}, std::span<const int64_t> parent_values = {});
+  /// Lets go of the memory that idle runs hold, without or with that of bodies.
+  void trim() noexcept { idle_.trim(); }
+  void trim_all() noexcept;
+
+ private:
+  Plans& plans_;
+  std::unordered_map<const Program*, std::unique_ptr<FramePool>> bodies_;
+  RunPool<Frame> idle_;
+};
 
 }  // namespace treadle::exec

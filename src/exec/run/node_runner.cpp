@@ -26,13 +26,12 @@ void NodeRunner::execute_dynamic(const Instruction& instruction, Evaluator& eval
   evaluator.pool = control_.pool;
   evaluator.run_id = control_.run_id;
   evaluator.stop_requested = [control = &control_] { return control->stopping(); };
-  take(instruction, run_dynamic(program_, instruction, state_.binding(), control_, Operands(state_, instruction), evaluator));
+  take(instruction, run_dynamic(frames_, instruction, state_.binding(), control_, Operands(state_, instruction), evaluator));
 }
 
 void NodeRunner::execute_deferred(const Instruction& instruction, std::function<bool()> stop_requested,
                                   std::function<void(std::vector<Datum> outputs, std::exception_ptr error)> done) const {
-  run_deferred(program_, instruction, state_.binding(), control_, Operands(state_, instruction), std::move(stop_requested),
-               std::move(done));
+  run_deferred(instruction, state_.binding(), control_, Operands(state_, instruction), std::move(stop_requested), std::move(done));
 }
 
 void NodeRunner::take(const Instruction& instruction, std::vector<Datum> made) {
@@ -148,7 +147,7 @@ void NodeRunner::run(InstructionId id, Evaluator& evaluator, sharing::Turn& turn
     execute_watched(instruction, evaluator);
     if (!instruction.dynamic) return;
     const auto elapsed = std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now() - start).count();
-    std::atomic<uint32_t>& average = program_.measured_ns(id);
+    std::atomic<uint32_t>& average = state_.plans().measured_ns(id);
     const auto before = static_cast<int64_t>(average.load(std::memory_order_relaxed));
     average.store(static_cast<uint32_t>(std::min<int64_t>((3 * before + elapsed) / 4, UINT32_MAX)), std::memory_order_relaxed);
   } catch (...) {

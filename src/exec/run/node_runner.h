@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "core/thread_pool.h"
+#include "exec/plan/plans.h"
 #include "exec/run/run.h"
 #include "exec/run/run_control.h"
 #include "exec/run/run_instruction.h"
@@ -25,12 +26,14 @@ namespace treadle::exec {
 class NodeRunner {
  public:
   /// @param state, control  of the run; outlive the runner.
-  NodeRunner(RunState& state, const RunControl& control) : program_(state.program()), state_(state), control_(control) {}
+  /// @param frames  of the program; outlive the runner.
+  NodeRunner(RunState& state, const RunControl& control, FramePool& frames)
+      : program_(state.program()), state_(state), control_(control), frames_(frames) {}
 
   /// A run begins.
   void begin() {
     committed_ = false;
-    if (control_.counts_nodes && !counters_) counters_ = &program_.counters().make(program_.instructions().size());
+    if (control_.counts_nodes && !counters_) counters_ = &state_.plans().counters().make(program_.instructions().size());
   }
   void set_cache(std::shared_ptr<ValueCache> cache) { cache_ = std::move(cache); }
 
@@ -91,6 +94,7 @@ class NodeRunner {
   const Program& program_;
   RunState& state_;
   const RunControl& control_;
+  FramePool& frames_;                    // for bodies
   std::atomic<bool> committed_ = false;  // updates have begun
   NodeCounters* counters_ = nullptr;     // this frame's; null until a run counts
   std::shared_ptr<ValueCache> cache_;

@@ -69,7 +69,7 @@ RunMemory RunBudget::memory_beside(bool at_once) const {
     const Datum& feed = state_.held(state_.program().input_slots()[input]);
     return feed.is_tensor() && feed.tensor().storage()->lent();
   };
-  return memory_beside_arena(state_.binding(), control_, is_lent, at_once);
+  return memory_beside_arena(state_.plans(), state_.binding(), control_, is_lent, at_once);
 }
 
 // Of a run that begins.

@@ -5,6 +5,8 @@
 
 namespace treadle::exec {
 
+const MemoryAccount* RunControl::account() const { return memory ? memory->account.get() : nullptr; }
+
 void RunControl::check_closely() const {
   if (cancel && cancel->load(std::memory_order_relaxed))
     throw Error(ErrorCode::cancelled, "Exiting due to terminate flag being set to true: the run was cancelled");

@@ -13,6 +13,7 @@
 namespace treadle {
 class Allocator;
 class Device;
+class MemoryAccount;
 class Storage;
 class ThreadPool;
 struct AllocationContext;
@@ -105,6 +106,8 @@ struct RunControl {
   void record_node(uint32_t name, uint64_t start, uint64_t end, double flops = 0, double bytes = 0) const {
     recorder->record(name, RecordKind::node, start, end, static_cast<int64_t>(flops), static_cast<int64_t>(bytes), record_run);
   }
+  /// That the run's memory is charged to; null: to nobody.
+  const MemoryAccount* account() const;
   bool watched() const { return recorder || observer || deadline || caller || counts_nodes; }
   /// Calls what belongs to the caller, unless it has left. @throws Error(timed_out)
   template <typename Callback>

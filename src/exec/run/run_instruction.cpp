@@ -78,7 +78,7 @@ std::vector<Datum> ControlFlowCall::run_body(size_t b, std::vector<Datum> formal
   uint64_t mixed = control_.run_id + ++iterations_ * 0x9E3779B97F4A7C15U;
   mixed = (mixed ^ mixed >> 30) * 0xBF58476D1CE4E5B9U;
   control.run_id = mixed ^ mixed >> 27;
-  exec::run(body, formal_inputs, results, control, {}, {}, binding_.values());
+  frames_.of_body(body).run(formal_inputs, results, control, {}, {}, binding_.values());
   return results;
 }
 
@@ -114,18 +114,18 @@ std::vector<DType> output_dtypes(const Program& program, const Instruction& inst
 
 }  // namespace
 
-std::vector<Datum> run_dynamic(const Program& program, const Instruction& instruction, const Binding& binding, const RunControl& control,
+std::vector<Datum> run_dynamic(FramePool& frames, const Instruction& instruction, const Binding& binding, const RunControl& control,
                                const OperandSource& operands, Evaluator& evaluator) {
   const NodeSurroundings around(instruction, control);
   if (instruction.node->op->control_flow != ControlFlow::none) {
-    ControlFlowCall call(instruction, binding, control, operands);
+    ControlFlowCall call(frames, instruction, binding, control, operands);
     run_control_flow(call);
     if (control.pass)  // the next node's bodies need the room
-      for (const auto& body : instruction.bodies) body->frames().trim();
+      for (const auto& body : instruction.bodies) frames.of_body(*body).trim();
     return call.take_outputs();
   }
   const std::vector<Datum> inputs = inputs_of(instruction, operands, /*kept=*/false);
-  const std::vector<DType> dtypes = output_dtypes(program, instruction);
+  const std::vector<DType> dtypes = output_dtypes(binding.program(), instruction);
   try {
     return evaluate_node(*instruction.node, *instruction.kernel, binding.packed(instruction), inputs, dtypes, evaluator);
   } catch (...) {
@@ -133,15 +133,14 @@ std::vector<Datum> run_dynamic(const Program& program, const Instruction& instru
   }
 }
 
-void run_deferred(const Program& program, const Instruction& instruction, const Binding& binding, const RunControl& control,
-                  const OperandSource& operands, std::function<bool()> stop_requested,
-                  std::function<void(std::vector<Datum> outputs, std::exception_ptr error)> done) {
+void run_deferred(const Instruction& instruction, const Binding& binding, const RunControl& control, const OperandSource& operands,
+                  std::function<bool()> stop_requested, std::function<void(std::vector<Datum> outputs, std::exception_ptr error)> done) {
   const NodeSurroundings around(instruction, control);
   evaluate_deferred({.node = instruction.node,
                      .kernel = instruction.kernel,
                      .packed = binding.packed(instruction),
                      .inputs = inputs_of(instruction, operands, /*kept=*/true),
-                     .output_dtypes = output_dtypes(program, instruction),
+                     .output_dtypes = output_dtypes(binding.program(), instruction),
                      .pool = control.pool,
                      .run_id = control.run_id,
                      .stop_requested = std::move(stop_requested),

@@ -18,6 +18,8 @@
 
 namespace treadle::exec {
 
+class FramePool;
+
 /// What a kernel throws that is no Error becomes one. Called in a catch clause.
 [[noreturn]] void rethrow_of_kernel();
 
@@ -43,17 +45,17 @@ class OperandSource {
 };
 
 /// Of an instruction that is bound in the run: control flow, data-dependent shapes, strings, sequences.
+/// @param frames     of the program, for bodies.
 /// @param evaluator  of the thread; its pool, run_id, stop_requested and allocate are set.
 /// @return one value per output; undefined for an absent one.
-std::vector<Datum> run_dynamic(const Program& program, const Instruction& instruction, const Binding& binding, const RunControl& control,
+std::vector<Datum> run_dynamic(FramePool& frames, const Instruction& instruction, const Binding& binding, const RunControl& control,
                                const OperandSource& operands, Evaluator& evaluator);
 
 /// The same for a kernel that may go on elsewhere when this returns.
 /// @param stop_requested  whether it need not end.
 /// @param done            called once, with the outputs or an error: here, or later on the thread on which the kernel ends.
-void run_deferred(const Program& program, const Instruction& instruction, const Binding& binding, const RunControl& control,
-                  const OperandSource& operands, std::function<bool()> stop_requested,
-                  std::function<void(std::vector<Datum> outputs, std::exception_ptr error)> done);
+void run_deferred(const Instruction& instruction, const Binding& binding, const RunControl& control, const OperandSource& operands,
+                  std::function<bool()> stop_requested, std::function<void(std::vector<Datum> outputs, std::exception_ptr error)> done);
 
 /// What an instruction costs for these operands, inputs first; nothing if its operator does not say, or one of them is no plain tensor.
 Cost cost_of(const Program& program, const Instruction& instruction, std::span<const Datum> operands);
@@ -66,8 +68,10 @@ Cost cost_of(const Program& program, const Instruction& instruction, std::span<c
 /// If, Loop or Scan, as control_flow.cpp executes it.
 class ControlFlowCall {
  public:
-  ControlFlowCall(const Instruction& instruction, const Binding& binding, const RunControl& control, const OperandSource& operands)
-      : instruction_(instruction),
+  ControlFlowCall(FramePool& frames, const Instruction& instruction, const Binding& binding, const RunControl& control,
+                  const OperandSource& operands)
+      : frames_(frames),
+        instruction_(instruction),
         binding_(binding),
         control_(control),
         operands_(operands),
@@ -91,6 +95,7 @@ class ControlFlowCall {
   std::vector<Datum> take_outputs() { return std::move(outputs_); }
 
  private:
+  FramePool& frames_;
   const Instruction& instruction_;
   const Binding& binding_;
   const RunControl& control_;

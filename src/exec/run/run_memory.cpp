@@ -57,8 +57,14 @@ const Bytes kScalar = exactly(Storage::kAlignment);
 
 class Estimate {
  public:
-  Estimate(const Binding& binding, const RunControl& control, const IsLent& is_lent, bool at_once)
-      : binding_(binding), program_(binding.program()), control_(control), is_lent_(is_lent), at_once_(at_once), bounds_(binding.values()) {
+  Estimate(Plans& plans, const Binding& binding, const RunControl& control, const IsLent& is_lent, bool at_once)
+      : plans_(plans),
+        binding_(binding),
+        program_(binding.program()),
+        control_(control),
+        is_lent_(is_lent),
+        at_once_(at_once),
+        bounds_(binding.values()) {
     run();
   }
 
@@ -206,7 +212,7 @@ class Estimate {
     for (int32_t symbol : body.symbols())
       if (values[static_cast<size_t>(symbol)] < 0) return std::nullopt;
     const int threads = control_.max_threads > 0 ? control_.max_threads : control_.pool ? control_.pool->num_threads() : 1;
-    const std::shared_ptr<const Binding> bound = body.bindings().get(body, values, threads, control_.pool);
+    const std::shared_ptr<const Binding> bound = plans_.of_body(body).bindings().get(values, threads, control_.pool);
     const auto formal = static_cast<size_t>(instruction.node->num_formal_inputs);
     const size_t given = body.input_slots().size() - instruction.node->bodies[b].captures.size();
     const IsLent is_lent = [&](size_t input) {
@@ -214,7 +220,7 @@ class Estimate {
       const auto capture = static_cast<size_t>(instruction.node->bodies[b].captures[input - given].second);
       return is_copied(program_.operands(instruction)[formal + capture]);
     };
-    Estimate inside(*bound, control_, is_lent, at_once_);
+    Estimate inside(plans_.of_body(body), *bound, control_, is_lent, at_once_);
     if (!unbounded_) unbounded_ = inside.unbounded();
     BodyNeed need{exactly(rounded(bound->offsets().arena_bytes)), {}, {}};
     need.total = need.arena + inside.most();
@@ -302,6 +308,7 @@ class Estimate {
     return bytes;
   }
 
+  Plans& plans_;
   const Binding& binding_;
   const Program& program_;
   const RunControl& control_;
@@ -314,14 +321,14 @@ class Estimate {
 
 }  // namespace
 
-RunMemory memory_beside_arena(const Binding& binding, const RunControl& control, const IsLent& is_lent, bool at_once) {
+RunMemory memory_beside_arena(Plans& plans, const Binding& binding, const RunControl& control, const IsLent& is_lent, bool at_once) {
   const Program& program = binding.program();
   const auto instructions = program.instructions();
   const auto outputs = program.output_slots();
   if (std::none_of(instructions.begin(), instructions.end(), [](const Instruction& instruction) { return instruction.dynamic; }) &&
       std::none_of(outputs.begin(), outputs.end(), [&](SlotId output) { return is_found(program, output); }))
     return {};
-  const Estimate estimate(binding, control, is_lent, at_once);
+  const Estimate estimate(plans, binding, control, is_lent, at_once);
   return {estimate.most().certain, estimate.most().possible, estimate.unbounded()};
 }
 

@@ -6,7 +6,8 @@
 #include <functional>
 
 #include "core/checked.h"
-#include "exec/run/frame.h"
+#include "exec/plan/plans.h"
+#include "exec/run/run_control.h"
 
 namespace treadle::exec {
 
@@ -22,10 +23,11 @@ struct RunMemory {
   const Node* unbounded = nullptr;  ///< a node of which more may come out; null: `possible_bytes` is the most
 };
 
+/// @param plans    of the binding's program.
 /// @param control  what the bodies will be bound for.
 /// @param is_lent  whether a feed's memory is the caller's, so that it is copied where it is handed on by reference.
 /// @param at_once  nodes may run at the same time: their bytes add up.
-RunMemory memory_beside_arena(const Binding& binding, const RunControl& control, const std::function<bool(size_t input)>& is_lent,
-                              bool at_once);
+RunMemory memory_beside_arena(Plans& plans, const Binding& binding, const RunControl& control,
+                              const std::function<bool(size_t input)>& is_lent, bool at_once);
 
 }  // namespace treadle::exec

@@ -9,7 +9,9 @@
 
 #include "core/thread_pool.h"
 #include "exec/plan/budget.h"
+#include "exec/plan/plans.h"
 #include "exec/run/run_control.h"
+#include "exec/verify/verify_plan.h"
 #include "treadle/error.h"
 
 namespace treadle::exec {
@@ -40,12 +42,12 @@ Tensor whole_as(const Tensor& root, DType dtype, const Shape& shape) {
   return {dtype, shape, root.storage(), offset_in_storage(root)};
 }
 
-RunState::RunState(const Program& program)
-    : program_(program), pointers_(program.operands().size(), nullptr), held_(program.slots().size()) {}
+RunState::RunState(Plans& plans)
+    : plans_(plans), program_(plans.program()), pointers_(program_.operands().size(), nullptr), held_(program_.slots().size()) {}
 
 RunState::~RunState() {
   drop_arena();
-  if (binding_) program_.bindings().let_go(std::move(binding_));
+  if (binding_) plans_.bindings().let_go(std::move(binding_));
 }
 
 void RunState::take_binding(std::span<const int64_t> symbol_values, const RunControl& control) {
@@ -55,7 +57,9 @@ void RunState::take_binding(std::span<const int64_t> symbol_values, const RunCon
                     });
   if (same) return binding_->note_return();
   const int threads = control.max_threads > 0 ? control.max_threads : control.pool ? control.pool->num_threads() : 1;
-  binding_ = program_.bindings().get(program_, symbol_values, threads, control.pool, std::move(binding_));
+  std::shared_ptr<const Binding> bound = plans_.bindings().get(symbol_values, threads, control.pool, std::move(binding_));
+  prove(*bound);
+  binding_ = std::move(bound);
 }
 
 Datum RunState::value(SlotId index, bool shared) const {
@@ -120,7 +124,7 @@ void RunState::put(SlotId slot, const Datum& value) {
 void RunState::drop_all() noexcept {
   for (SlotId slot : program_.input_slots()) drop(slot);
   for (SlotId slot : program_.held_slots()) drop(slot);
-  if (program_.parameters() && binding_) program_.bindings().let_go(std::move(binding_));  // what they have packed may be of no more use
+  if (program_.parameters() && binding_) plans_.bindings().let_go(std::move(binding_));  // what they have packed may be of no more use
 }
 
 bool RunState::is_fed(const Tensor& memory) const {
@@ -150,7 +154,9 @@ void RunState::set_lodges(bool on) {
 
 const Lodgings& RunState::lodgings() const {
   if (!lodgings_ || lodgings_generation_ != binding_->places_generation() || lodgings_budget_ != budget_) {
-    lodgings_ = find_lodgings(*binding_, budget_.get());
+    Lodgings found = find_lodgings(*binding_, budget_.get());
+    prove(*binding_, budget_.get(), found);
+    lodgings_ = std::move(found);
     lodgings_generation_ = binding_->places_generation();
     lodgings_budget_ = budget_;
   }
@@ -209,6 +215,7 @@ bool RunState::resize_arena(size_t size_bytes) noexcept {
 }
 
 void RunState::set_budget(std::shared_ptr<const BudgetedPlan> plan) {
+  if (plan && plan->carried.empty()) prove(*binding_, *plan);
   if (plan != budget_) generation_ = 0;
   budget_ = std::move(plan);
   if (!budget_) return;
@@ -255,6 +262,19 @@ void* RunState::budgeted_scratch(const Instruction& instruction) const {
 void RunState::point_at(SlotId slot, const Tensor& tensor) {
   for (uint32_t position : program_.patches(slot))
     pointers_[position] = tensor.raw() + binding_->piece_offset(program_.operands()[position]);
+}
+
+RunSnapshot RunState::snapshot(const RunControl& control) const {
+  RunSnapshot made{.binding = *binding_, .budget = budget_.get(), .arena_bytes = arena_bytes(), .planned_bytes = needed_arena_bytes()};
+  if (control.memory) made.account = control.memory->account.get();
+  if (control.pass) made.arena_capacity = control.pass->arena_capacity(0);
+  for (BufferId b : program_.buffers().ids()) made.places.push_back(place_of(b));
+  for (SlotId s : held_.ids()) {
+    const Slot& slot = program_.slots()[s];
+    if (slot.root != s || (slot.location != LocationKind::held && slot.location != LocationKind::feed)) continue;
+    if (held_[s].is_tensor() && held_[s].tensor().defined()) made.held.push_back({s, held_[s].tensor().size_bytes()});
+  }
+  return made;
 }
 
 }  // namespace treadle::exec

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "core/large_memory.h"
+#include "exec/explain/run_shortage.h"
 #include "exec/plan/binding.h"
 #include "exec/plan/lodging.h"
 #include "exec/program/program.h"
@@ -18,6 +19,7 @@
 
 namespace treadle::exec {
 
+class Plans;
 struct BudgetedPlan;
 struct RunControl;
 
@@ -29,14 +31,16 @@ Tensor whole_as(const Tensor& root, DType dtype, const Shape& shape);
 
 class RunState {
  public:
-  static constexpr size_t kAway = SIZE_MAX;  ///< the place of a buffer that is not in the arena at the moment
+  static constexpr size_t kAway = RunSnapshot::kAway;  ///< the place of a buffer that is not in the arena at the moment
 
-  explicit RunState(const Program& program);
+  /// @param plans  of the program; outlive the state.
+  explicit RunState(Plans& plans);
   ~RunState();
   RunState(const RunState&) = delete;
   RunState& operator=(const RunState&) = delete;
 
   const Program& program() const { return program_; }
+  Plans& plans() const { return plans_; }
   const Binding& binding() const { return *binding_; }
   bool has_binding() const { return binding_ != nullptr; }
   /// Takes the binding for the symbols' values (indexed as the symbol table). @throws Error as Binding::bind.
@@ -113,12 +117,16 @@ class RunState {
   size_t place_of(BufferId buffer) const { return budget_ ? places_[buffer] : binding_->offsets().offsets[buffer]; }
   void set_place(BufferId buffer, size_t offset) { places_[buffer] = offset; }
 
+  /// What the run has, for the text of an error. @pre has_binding()
+  RunSnapshot snapshot(const RunControl& control) const;
+
  private:
   bool arena_is_lent() const;
   Tensor piece_of(SlotId slot, const Tensor& root) const;
   Tensor in_arena(SlotId slot) const;
   void* budgeted_scratch(const Instruction& instruction) const;
 
+  Plans& plans_;
   const Program& program_;
   std::shared_ptr<const Binding> binding_;
   std::vector<void*> pointers_;  // per operand

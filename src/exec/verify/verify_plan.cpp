@@ -2,10 +2,11 @@
 
 #include <fmt/format.h>
 
-#include <atomic>
+#include <algorithm>
 #include <string_view>
 
-#include "core/verify_switch.h"
+#include "exec/plan/budget.h"
+#include "exec/plan/lodging.h"
 #include "treadle/error.h"
 
 namespace treadle::exec {
@@ -15,11 +16,6 @@ using Act = DescribedPlan::Act;
 using Home = DescribedPlan::Home;
 using Place = DescribedPlan::Place;
 using Step = DescribedPlan::Step;
-
-std::atomic<bool>& switch_of_all() {
-  static std::atomic<bool> on = verifies_by_default("TREADLE_VERIFY_PLANS");
-  return on;
-}
 
 }  // namespace
 
@@ -76,7 +72,27 @@ void verify_binding(const Binding& binding) {
   if (binding.program().parallel()) verify_plan(describe_parallel_plan(binding));
 }
 
-bool verifies_plans() { return switch_of_all().load(std::memory_order_relaxed); }
-void set_verifies_plans(bool on) { switch_of_all().store(on); }
+void prove(const Binding& binding) {
+  if (!binding.program().verifies_plans() || binding.proof().is_there()) return;
+  verify_binding(binding);
+  binding.proof().note();
+}
+
+void prove(const Binding& binding, const BudgetedPlan& plan) {
+  if (!binding.program().verifies_plans() || plan.proof.is_there()) return;
+  verify_plan(describe_plan(binding, plan));
+  plan.proof.note();
+}
+
+void prove(const Binding& binding, const BudgetedPlan* plan, const Lodgings& lodgings) {
+  const bool any = std::any_of(lodgings.places.begin(), lodgings.places.end(), [](const Lodgings::Place& place) { return place.found(); });
+  if (!binding.program().verifies_plans() || !any) return;
+  DescribedPlan described = plan ? describe_plan(binding, *plan) : describe_plan(binding);
+  described.memories = {lodgings.arena_bytes};
+  const auto slots = binding.program().preallocated();
+  for (size_t k = 0; k < slots.size(); ++k)
+    if (lodgings.places[k].found()) lodge(described, slots[k], lodgings.places[k].offset);
+  verify_plan(described);
+}
 
 }  // namespace treadle::exec

@@ -10,6 +10,8 @@
 
 namespace treadle::exec {
 
+struct Lodgings;
+
 /// Every way in which the plan is wrong, each with the step, its operand, the bytes, and what was expected; at most `most` of them.
 ///  - What a step reads was written before, and nothing has been written over it since: by the values' bytes within their root, rows with
 ///    steps included, and by the bytes of the arena, of which whoever writes last has all that its root takes.
@@ -23,13 +25,16 @@ std::vector<std::string> find_faults(const DescribedPlan& plan, size_t most = 8)
 /// @throws Error(internal) with what find_faults() says, if it says anything.
 void verify_plan(const DescribedPlan& plan);
 
-/// Of all schedules that the program may run in: in order, and by readiness.
+/// Verifies all schedules that the program may run in: in order, and by readiness.
 void verify_binding(const Binding& binding);
 
-/// Bindings of all programs are verified: the default for programs made from now on. It is on in debug builds, and where the environment
-/// has TREADLE_VERIFY_PLANS=1.
-bool verifies_plans();
-void set_verifies_plans(bool on);
+// For runs of programs whose plans are verified (ProgramOptions::verify_plans), which prove a plan before they follow it: each plan once.
+// Nothing happens in runs of other programs.
+
+void prove(const Binding& binding);
+void prove(const Binding& binding, const BudgetedPlan& plan);
+/// @param plan  that the run follows; null: the binding's offsets
+void prove(const Binding& binding, const BudgetedPlan* plan, const Lodgings& lodgings);
 
 // Parts of find_faults().
 

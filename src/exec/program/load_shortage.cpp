@@ -1,4 +1,5 @@
-// What there was when memory ran out before any run: while weights were packed, in a pass of the optimiser.
+#include "exec/program/load_shortage.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -6,10 +7,31 @@
 
 #include "core/allocation.h"
 #include "core/held_memory.h"
-#include "exec/explain/out_of_memory.h"
-#include "graph/graph.h"
+#include "exec/memory/shortage.h"
+#include "graph/layers.h"
 
 namespace treadle::exec {
+namespace {
+
+bool stands_for_others(const Node& node) { return node.sources.size() > 1 || (node.sources.size() == 1 && node.sources[0] != node.name); }
+
+}  // namespace
+
+std::string short_name(const Node& node) {
+  return fmt::format("{} \"{}\"{}", node.op_type, node.name, stands_for_others(node) ? fmt::format(" ({})", quoted(node.sources)) : "");
+}
+
+std::string describe_origin(const Node& node) {
+  std::string text = stands_for_others(node) ? fmt::format("the node stands for {} of the model\n", quoted(node.sources)) : "";
+  if (const std::vector<std::string> layers = layers_of(node); !layers.empty())
+    text += fmt::format("it is in the layer {}\n", layers.back());
+  return text;
+}
+
+std::string layer_of(const Node& node) {
+  const std::vector<std::string> layers = layers_of(node);
+  return layers.empty() ? std::string() : layers[layers.size() - std::min<size_t>(layers.size(), 2)];
+}
 
 namespace {
 
