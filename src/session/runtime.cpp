@@ -187,7 +187,7 @@ std::shared_ptr<Executable> Runtime::make_executable(std::shared_ptr<const Graph
 
 void Runtime::keep_limits(std::function<void()> trim) {
   if ((options.memory_limit_bytes > 0 && !devices.any()) || options.memory_fraction > 0 || recompute_fraction() > 0 || job_memory)
-    gate = std::make_unique<MemoryGate>(memory, options.spill_folder, std::move(trim), job_memory);
+    gate = std::make_unique<exec::MemoryGate>(memory, options.spill_folder, std::move(trim), job_memory);
   if (job_memory) job_memory->report();
 }
 
@@ -321,7 +321,7 @@ void Runtime::compute_around(const exec::RunControl& control, Work&& work) const
 
 void Runtime::compute(const Executable& executable, std::span<const Datum> feeds, std::span<Datum> results, std::span<const Datum> bound,
                       const exec::RunControl& run_control, std::span<const exec::OutputMemory> output_memory) const {
-  std::optional<MemoryGate::Pass> pass;
+  std::optional<exec::MemoryGate::Pass> pass;
   exec::RunControl own = run_control;
   if (gate) own.pass = &pass.emplace(*gate, /*ends_by_itself=*/true);
   try {

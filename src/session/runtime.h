@@ -17,12 +17,12 @@
 #include "core/node_counters.h"
 #include "core/recorder.h"
 #include "core/thread_pool.h"
+#include "exec/memory/memory_gate.h"
 #include "exec/run/run_control.h"
 #include "session/attach.h"
 #include "session/devices.h"
 #include "session/executable.h"
 #include "session/in_flight.h"
-#include "session/memory_gate.h"
 #include "session/profiling.h"
 #include "treadle/hooks.h"
 #include "treadle/profile.h"
@@ -113,7 +113,7 @@ struct Runtime {
   SessionDevices devices;
   AllocationContext memory;                     // of all that is allocated
   std::shared_ptr<exec::JobMemory> job_memory;  // on the host, in a job
-  std::unique_ptr<MemoryGate> gate;             // with a limit, or in a job
+  std::unique_ptr<exec::MemoryGate> gate;       // with a limit, or in a job
   std::shared_ptr<ThreadPool> pool;
   bool parallel = false;
   int intra_limit = 0, inter_limit = 0;  // as of RunControl

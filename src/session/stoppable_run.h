@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "exec/memory/memory_gate.h"
 #include "exec/run/executor.h"
-#include "session/memory_gate.h"
 #include "session/observe.h"
 #include "session/runtime.h"
 
@@ -58,7 +58,7 @@ class StoppableRun : public std::enable_shared_from_this<StoppableRun> {
   const std::string tag_;
   exec::RunControl control_;
   exec::Caller caller_;
-  std::optional<MemoryGate::Pass> pass_;
+  std::optional<exec::MemoryGate::Pass> pass_;
   std::optional<RunObserver> observer_;
   exec::RunHandle run_;
   bool left_behind_ = false, compiled_ = false, has_ended_ = false;

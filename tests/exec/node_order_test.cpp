@@ -6,6 +6,7 @@
 #include <map>
 #include <string>
 
+#include "exec/memory/memory_pass.h"
 #include "exec/plan/binding.h"
 #include "exec/plan/budget.h"
 #include "exec/run/frame.h"
@@ -141,11 +142,11 @@ class Room final : public exec::MemoryPass {
   Room(size_t arena_bytes, bool may_reorder) : arena_bytes_(arena_bytes), may_reorder_(may_reorder) {}
   bool may_reorder() const override { return may_reorder_; }
   size_t arena_capacity(size_t) const override { return arena_bytes_; }
-  std::unique_lock<std::mutex> admit(size_t, size_t, const exec::RunControl&, const std::function<size_t()>&) override {
+  std::unique_lock<std::mutex> admit(size_t, size_t, const sharing::Interruption&, const std::function<size_t()>&) override {
     return std::unique_lock(mutex_);
   }
   std::optional<std::unique_lock<std::mutex>> admit_now(size_t) override { return std::unique_lock(mutex_); }
-  void refuse(size_t, size_t, const exec::RunMemory&) const override { throw Error(ErrorCode::resource_exhausted, "too little room"); }
+  void refuse(const exec::MemoryNeed&) const override { throw Error(ErrorCode::resource_exhausted, "too little room"); }
   uint64_t generation() const override { return 0; }
   std::string spill_folder() const override { return {}; }
 

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "core/thread_pool.h"
+#include "exec/memory/memory_pass.h"
 #include "exec/plan/budget.h"
 #include "exec/run/frame.h"
 #include "exec/run/run_memory.h"
@@ -43,7 +44,7 @@ class ChangingRoom final : public exec::MemoryPass {
   ChangingRoom(std::array<size_t, 3> values, int first_change) : values_(values), left_(first_change) {}
   bool may_reorder() const override { return false; }
   size_t arena_capacity(size_t) const override { return values_[stage_] * kValueBytes; }
-  std::unique_lock<std::mutex> admit(size_t, size_t, const exec::RunControl&, const std::function<size_t()>&) override {
+  std::unique_lock<std::mutex> admit(size_t, size_t, const sharing::Interruption&, const std::function<size_t()>&) override {
     return std::unique_lock(mutex_);
   }
   std::optional<std::unique_lock<std::mutex>> admit_now(size_t) override {
@@ -51,7 +52,7 @@ class ChangingRoom final : public exec::MemoryPass {
     if (++refused_ == 2) stage_ = 2;  // first of a second arena, then of one in its place
     return std::nullopt;
   }
-  void refuse(size_t, size_t, const exec::RunMemory&) const override { throw Error(ErrorCode::resource_exhausted, "too little room"); }
+  void refuse(const exec::MemoryNeed&) const override { throw Error(ErrorCode::resource_exhausted, "too little room"); }
   uint64_t generation() const override {  // asked for before every node
     if (stage_ == 0 && left_-- == 0) stage_ = 1;
     return stage_;
@@ -101,11 +102,11 @@ class ShrinkingRoom final : public exec::MemoryPass {
       : before_(before), after_(after), reorders_(reorders), left_(change) {}
   bool may_reorder() const override { return reorders_; }
   size_t arena_capacity(size_t) const override { return has_shrunk() ? after_ : before_; }
-  std::unique_lock<std::mutex> admit(size_t, size_t, const exec::RunControl&, const std::function<size_t()>&) override {
+  std::unique_lock<std::mutex> admit(size_t, size_t, const sharing::Interruption&, const std::function<size_t()>&) override {
     return std::unique_lock(mutex_);
   }
   std::optional<std::unique_lock<std::mutex>> admit_now(size_t) override { return std::unique_lock(mutex_); }
-  void refuse(size_t, size_t, const exec::RunMemory&) const override { throw Error(ErrorCode::resource_exhausted, "too little room"); }
+  void refuse(const exec::MemoryNeed&) const override { throw Error(ErrorCode::resource_exhausted, "too little room"); }
   uint64_t generation() const override { return --left_ < 0 ? 1 : 0; }  // asked for before every node, by several threads
   std::string spill_folder() const override { return {}; }
   bool has_shrunk() const { return left_ < 0; }

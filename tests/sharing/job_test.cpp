@@ -18,7 +18,7 @@
 #include <thread>
 
 #include "core/thread_pool.h"
-#include "session/memory_gate.h"
+#include "exec/memory/memory_gate.h"
 #include "sharing/job_table.h"
 #include "sharing/memory_watch.h"
 #include "sharing/turn.h"

@@ -45,7 +45,8 @@ void Governor::keep_limit(const MemoryAccount& account) {
   left.notify_all();
 }
 
-Governor::Exclusive::Exclusive(Governor& governor, const void* owner, const RunControl& control) : governor_(governor), owner_(owner) {
+Governor::Exclusive::Exclusive(Governor& governor, const void* owner, const sharing::Interruption& interruption)
+    : governor_(governor), owner_(owner) {
   std::unique_lock lock(governor.mutex);
   if (governor.alone_.insert(owner).second) return;
   struct Waits {
@@ -53,7 +54,7 @@ Governor::Exclusive::Exclusive(Governor& governor, const void* owner, const RunC
     explicit Waits(int& of) : count(of) { ++count; }
     ~Waits() { --count; }
   } const waits(governor.waiting_exclusive);
-  governor.wait(lock, control, [&] { return governor.alone_.insert(owner).second; });
+  governor.wait(lock, interruption, [&] { return governor.alone_.insert(owner).second; });
 }
 
 Governor::Exclusive::~Exclusive() {

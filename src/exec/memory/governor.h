@@ -11,7 +11,7 @@
 #include <set>
 
 #include "core/fork_mutex.h"
-#include "exec/run/run_control.h"
+#include "sharing/turn.h"
 #include "treadle/allocator.h"
 
 namespace treadle::exec {
@@ -57,9 +57,9 @@ struct Governor {
   void keep_limit(const MemoryAccount& account);
   /// Until ready(), which may throw as well. @throws what ends the run meanwhile
   template <typename Ready>
-  void wait(std::unique_lock<std::mutex>& lock, const RunControl& control, Ready&& ready) {
+  void wait(std::unique_lock<std::mutex>& lock, const sharing::Interruption& interruption, Ready&& ready) {
     constexpr std::chrono::milliseconds kLook{5};  // at what else may end the run: nobody tells of it
-    for (; !ready(); control.check()) left.wait_for(lock, kLook);
+    for (; !ready(); interruption.check(interruption.context)) left.wait_for(lock, kLook);
   }
   /// A node waits for runs that leave by themselves. Made and ended under the mutex.
   class Waiting {
@@ -86,7 +86,7 @@ struct Governor {
   class Exclusive {
    public:
     /// @throws Error(cancelled or timed_out)
-    Exclusive(Governor& governor, const void* owner, const RunControl& control);
+    Exclusive(Governor& governor, const void* owner, const sharing::Interruption& interruption);
     ~Exclusive();
     Exclusive(const Exclusive&) = delete;
     Exclusive& operator=(const Exclusive&) = delete;

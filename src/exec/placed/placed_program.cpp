@@ -148,7 +148,7 @@ std::shared_ptr<DeviceConstants> PlacedProgram::constants(const Binding& binding
 void PlacedProgram::run(std::span<const Datum> feeds, std::span<Datum> outputs, const RunControl& control, std::span<const Datum> bound,
                         std::span<const OutputMemory> memory) {
   std::optional<Governor::Exclusive> exclusive;
-  if (keeps_limits() || is_full_.load(std::memory_order_relaxed)) exclusive.emplace(memory_->governor(), this, control);
+  if (keeps_limits() || is_full_.load(std::memory_order_relaxed)) exclusive.emplace(memory_->governor(), this, control.interruption());
   const RunHandle run = take();
   run->start(feeds, bound, control, memory);
   if (!run->advance()) throw_stops_at_yield();

@@ -141,7 +141,7 @@ bool PlacedRun::advance(size_t steps) {
   const size_t stop = next_ + std::min(steps, steps_left());
   std::optional<Governor::Exclusive> of_session;
   if (DeviceMemory& memory = *owner_.memory(); memory.has_limit && !residencies_.empty())
-    of_session.emplace(memory.governor(), &memory, control_);
+    of_session.emplace(memory.governor(), &memory, control_.interruption());
   auto go_on = [&](bool runs) {
     for (const auto& residency : residencies_)
       if (residency) residency->go_on(runs);

@@ -3,22 +3,15 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <memory>
-#include <mutex>
-#include <optional>
-#include <string>
 #include <vector>
 
-#include "core/allocation.h"
 #include "exec/plan/proof.h"
 #include "exec/program/program.h"
 
 namespace treadle::exec {
 
 class Binding;
-struct RunControl;
-struct RunMemory;
 
 /// What a plan was made of: extents of which no buffer is larger can have the same places.
 struct BudgetBasis;
@@ -105,40 +98,5 @@ std::shared_ptr<const BudgetedPlan> plan_for_time(const Binding& binding, double
 
 /// The same moves and places as in a plan of other extents. Null if they do not suffice.
 std::shared_ptr<const BudgetedPlan> plan_as_for(const BudgetedPlan& larger, const Binding& binding);
-
-/// A run's way into the memory of a session that has a limit. One per run.
-class MemoryPass {
- public:
-  virtual ~MemoryPass() = default;
-  /// Nodes may run in another order than the program's: nobody stops the run between two of them.
-  virtual bool may_reorder() const = 0;
-  /// Bytes that the arena of a run may have beside the weights and these outputs.
-  virtual size_t arena_capacity(size_t output_bytes) const = 0;
-  /// Waits until so many bytes more are free, and keeps others from taking them until the lock is let go.
-  /// @param later_bytes  that the run will take when its nodes ask for them: runs that are let in after it leave it so many.
-  /// @param let_go  gives back what the run holds, before it waits: who waits holds nothing that others could wait for. @return how many
-  /// bytes more it needs then
-  /// @throws Error(resource_exhausted) if there is nobody to wait for; what ends the run meanwhile.
-  virtual std::unique_lock<std::mutex> admit(size_t bytes, size_t later_bytes, const RunControl& control,
-                                             const std::function<size_t()>& let_go) = 0;
-  /// The same for a run that can go on as it is: nothing if there is no room at the moment.
-  virtual std::optional<std::unique_lock<std::mutex>> admit_now(size_t bytes) = 0;
-  /// @throws Error(resource_exhausted) that says the least limit that this run could keep.
-  [[noreturn]] virtual void refuse(size_t arena_bytes, size_t output_bytes, const RunMemory& beside) const = 0;
-  /// What nodes allocate from while the run is under way; null: what the run does.
-  virtual const AllocationContext* in_nodes() const { return nullptr; }
-  /// Changes with the limit.
-  virtual uint64_t generation() const = 0;
-  /// Folder for spilled values.
-  virtual std::string spill_folder() const = 0;
-  /// So many bytes went to a file, came back, or changed their place in memory, in that time.
-  virtual void moved(size_t size_bytes, uint64_t took_ns) { (void)size_bytes, (void)took_ns; }
-};
-
-/// For the scope of what nodes allocate. @param pass  null: there is no limit
-inline const AllocationContext* context_in_nodes(const MemoryPass* pass) {
-  const AllocationContext* own = pass ? pass->in_nodes() : nullptr;
-  return own ? own : AllocationScope::current();
-}
 
 }  // namespace treadle::exec

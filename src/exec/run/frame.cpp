@@ -8,8 +8,8 @@
 
 #include "core/allocation.h"
 #include "core/recorder.h"
+#include "exec/memory/memory_pass.h"
 #include "exec/memory/shortage.h"
-#include "exec/plan/budget.h"
 #include "exec/program/parallel_plan.h"
 #include "exec/run/parallel.h"
 #include "exec/run/run_instruction.h"

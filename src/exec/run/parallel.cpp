@@ -16,7 +16,6 @@
 #include "core/float_mode.h"
 #include "core/recorder.h"
 #include "core/thread_pool.h"
-#include "exec/plan/budget.h"
 #include "exec/run/run_budget.h"
 #include "graph/custom_ops.h"
 #include "sharing/turn.h"

@@ -5,6 +5,7 @@
 
 #include "core/allocation.h"
 #include "core/checked.h"
+#include "exec/memory/memory_pass.h"
 #include "exec/plan/budget.h"
 #include "exec/run/node_runner.h"
 #include "exec/run/run_memory.h"
@@ -101,7 +102,11 @@ void RunBudget::choose() {
       if (bytes > beside.certain_bytes) continue;
       const size_t arena_bytes = rounded(plan->arena_bytes);
       state_.set_budget(std::move(plan));  // for who says what needs so much
-      control_.pass->refuse(arena_bytes, outputs, beside);
+      control_.pass->refuse({.arena_bytes = arena_bytes,
+                             .output_bytes = outputs,
+                             .certain_bytes = beside.certain_bytes,
+                             .possible_bytes = beside.possible_bytes,
+                             .unbounded = beside.unbounded ? describe(*beside.unbounded) : std::string()});
     }
   }
   state_.set_budget(std::move(plan));
@@ -145,7 +150,7 @@ void RunBudget::choose_rest(int32_t step, std::span<const Kept> kept) {
 
 // For the arena and the outputs of a run that begins.
 std::unique_lock<std::mutex> RunBudget::make_room() {
-  if (!capped_) return control_.pass->admit(0, 0, control_, [] { return size_t{0}; });
+  if (!capped_) return control_.pass->admit(0, 0, control_.interruption(), [] { return size_t{0}; });
   const size_t arena = rounded(state_.needed_arena_bytes());
   const bool again = state_.has_arena() && rounded(state_.arena_bytes()) == arena;
   if (!again) state_.drop_arena();
@@ -153,7 +158,7 @@ std::unique_lock<std::mutex> RunBudget::make_room() {
     state_.drop_arena();
     return again ? arena : 0;
   };
-  return control_.pass->admit((again ? 0 : arena) + outputs_.bytes_to_allocate(), later_bytes_, control_, let_go);
+  return control_.pass->admit((again ? 0 : arena) + outputs_.bytes_to_allocate(), later_bytes_, control_.interruption(), let_go);
 }
 
 void RunBudget::move_values(size_t step, sharing::Turn& turn) {

@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "core/memory_events.h"
-#include "exec/plan/budget.h"
+#include "exec/memory/memory_pass.h"
 #include "exec/run/frame.h"
 #include "graph/deferred.h"
 #include "graph/op_def.h"

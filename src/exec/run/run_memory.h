@@ -11,7 +11,7 @@
 
 namespace treadle::exec {
 
-/// What an allocation of so many bytes takes from a limit.
+/// The bytes that an allocation of this size takes from a limit.
 inline size_t rounded(size_t bytes) { return align_up(std::max<size_t>(bytes, 1), Storage::kAlignment); }
 
 /// At the node with the most. Counted are bodies of If, Loop and Scan (their arenas, what they hand over, copies of what they are given,

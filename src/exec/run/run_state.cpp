@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "core/thread_pool.h"
+#include "exec/memory/memory_pass.h"
 #include "exec/plan/budget.h"
 #include "exec/plan/plans.h"
 #include "exec/run/run_control.h"

@@ -1,4 +1,4 @@
-#include "session/memory_gate.h"
+#include "exec/memory/memory_gate.h"
 
 #include <fmt/format.h>
 
@@ -7,10 +7,8 @@
 
 #include "core/allocation.h"
 #include "core/checked.h"
-#include "exec/run/run_memory.h"
-#include "graph/graph.h"
 
-namespace treadle {
+namespace treadle::exec {
 namespace {
 
 // Runs on this thread that wait for others to leave: a run inside a node of another one would wait for that.
@@ -29,19 +27,19 @@ size_t standing_bytes(const MemoryAccount& account) {
 }  // namespace
 
 MemoryGate::MemoryGate(const AllocationContext& memory, std::string spill_folder, std::function<void()> trim,
-                       std::shared_ptr<exec::JobMemory> job)
+                       std::shared_ptr<JobMemory> job)
     : memory_(memory),
       spill_folder_(std::move(spill_folder)),
       trim_(std::move(trim)),
       job_(std::move(job)),
-      own_(job_ ? nullptr : std::make_unique<exec::Governor>()) {
+      own_(job_ ? nullptr : std::make_unique<Governor>()) {
   governor().add(*this, /*frames=*/true);
 }
 
 MemoryGate::~MemoryGate() { governor().remove(*this); }
 
 bool MemoryGate::give_way(const MemoryAccount& full, const std::function<bool()>& enough) {
-  if (!exec::counts_for(*account_, full)) return false;
+  if (!counts_for(*account_, full)) return false;
   trim_();
   return enough();
 }
@@ -69,7 +67,7 @@ MemoryGate::Pass::Pass(MemoryGate& gate, bool ends_by_itself)
 }
 
 MemoryGate::Pass::~Pass() {
-  exec::Governor& governor = gate_.governor();
+  Governor& governor = gate_.governor();
   if (later_bytes_ > 0) {
     std::lock_guard lock(governor.mutex);
     auto own = governor.later_bytes.find(gate_.account_.get());
@@ -120,19 +118,19 @@ bool MemoryGate::Pass::had_room(size_t size_bytes) const {
 // Of a node: first who is idle makes room, then runs that leave by themselves, unless all that are under way wait for one another here.
 // A limit that shrank under the run does not end it.
 bool MemoryGate::Pass::charge(MemoryAccount& account, MemoryClass memory_class, size_t size_bytes) {
-  exec::Governor& governor = gate_.governor();
+  Governor& governor = gate_.governor();
   const auto is_charged = [&] { return account.try_charge(memory_class, size_bytes); };
   std::unique_lock lock(governor.mutex);
   const auto is_settled = [&] {
-    const MemoryAccount* full = exec::account_without_room(account, size_bytes);
+    const MemoryAccount* full = account_without_room(account, size_bytes);
     return full ? governor.make_room(*full, is_charged) : is_charged();
   };
   if (is_settled()) return true;
   bool is_in = false;
-  if (control_ && !is_within_run_) {
+  if (interruption_.check && !is_within_run_) {
     const bool goes_on = had_room(size_bytes);
-    const exec::Governor::Waiting waiting(governor, inside_ ? &waiting_nodes_ : nullptr, goes_on);
-    governor.wait(lock, *control_, [&] {
+    const Governor::Waiting waiting(governor, inside_ ? &waiting_nodes_ : nullptr, goes_on);
+    governor.wait(lock, interruption_, [&] {
       // Asked before, as a run that leaves meanwhile makes room. One that goes on all the same will leave, and one that comes lets go of
       // what it brings.
       const bool others_leave = governor.inside > governor.waiting_inside || governor.arriving > governor.waiting_exclusive ||
@@ -170,7 +168,7 @@ std::pair<const MemoryAccount*, size_t> MemoryGate::Pass::full_account(size_t by
 
 // Nothing becomes free by itself: the run is the only one, or nobody can tell when there will be room for it.
 bool MemoryGate::Pass::nobody_leaves() const {
-  const exec::Governor& governor = gate_.governor();
+  const Governor& governor = gate_.governor();
   return is_within_run_ || (governor.inside == (inside_ ? 1 : 0) && governor.arriving == 0);
 }
 
@@ -181,10 +179,10 @@ std::optional<std::unique_lock<std::mutex>> MemoryGate::Pass::admit_now(size_t b
   return lock;
 }
 
-std::unique_lock<std::mutex> MemoryGate::Pass::admit(size_t bytes, size_t later_bytes, const exec::RunControl& control,
+std::unique_lock<std::mutex> MemoryGate::Pass::admit(size_t bytes, size_t later_bytes, const sharing::Interruption& interruption,
                                                      const std::function<size_t()>& let_go) {
-  exec::Governor& governor = gate_.governor();
-  control_ = &control;
+  Governor& governor = gate_.governor();
+  interruption_ = interruption;
   auto arrive = [&] {
     if (ends_by_itself_ && !arrived_) governor.arriving.fetch_sub(1);
     arrived_ = true;
@@ -205,7 +203,7 @@ std::unique_lock<std::mutex> MemoryGate::Pass::admit(size_t bytes, size_t later_
   };
   if (!has_room()) bytes += let_go();
   arrive();
-  governor.wait(lock, control, [&] {
+  governor.wait(lock, interruption, [&] {
     // Asked before and after: a run that leaves meanwhile makes room, one that comes may have taken an idle frame.
     const bool alone = nobody_leaves();
     if (has_room()) return true;
@@ -221,9 +219,9 @@ std::unique_lock<std::mutex> MemoryGate::Pass::admit(size_t bytes, size_t later_
   return lock;
 }
 
-void MemoryGate::Pass::refuse(size_t arena_bytes, size_t output_bytes, const exec::RunMemory& beside) const {
+void MemoryGate::Pass::refuse(const MemoryNeed& need) const {
   // Of the limits the one that is farthest from what the run needs.
-  const size_t of_run = output_bytes + arena_bytes + beside.certain_bytes;
+  const size_t of_run = need.output_bytes + need.arena_bytes + need.certain_bytes;
   const MemoryAccount* tight = gate_.account_.get();
   size_t missing = 0;
   for (const MemoryAccount* account = tight; account; account = account->parent().get()) {
@@ -231,12 +229,13 @@ void MemoryGate::Pass::refuse(size_t arena_bytes, size_t output_bytes, const exe
     if (limit != 0 && needed > limit && needed - limit > missing) missing = needed - limit, tight = account;
   }
   const size_t standing = standing_bytes(*tight), least = standing + of_run;
-  std::string parts = fmt::format(", of which weights {}, outputs {}, activations and scratch {}", standing, output_bytes, arena_bytes);
-  if (beside.certain_bytes > 0) parts += fmt::format(", bodies and values whose sizes come out in the run {}", beside.certain_bytes);
-  if (beside.possible_bytes > beside.certain_bytes)
-    parts += fmt::format("; with the largest sizes that can come out, {}", least - beside.certain_bytes + beside.possible_bytes);
-  if (beside.unbounded) parts += fmt::format("; not counted is what comes out of {}", describe(*beside.unbounded));
+  std::string parts =
+      fmt::format(", of which weights {}, outputs {}, activations and scratch {}", standing, need.output_bytes, need.arena_bytes);
+  if (need.certain_bytes > 0) parts += fmt::format(", bodies and values whose sizes come out in the run {}", need.certain_bytes);
+  if (need.possible_bytes > need.certain_bytes)
+    parts += fmt::format("; with the largest sizes that can come out, {}", least - need.certain_bytes + need.possible_bytes);
+  if (!need.unbounded.empty()) parts += fmt::format("; not counted is what comes out of {}", need.unbounded);
   throw_limit_too_low(gate_.account_.get(), tight->limit_bytes(), tight->name(), least, parts);
 }
 
-}  // namespace treadle
+}  // namespace treadle::exec
