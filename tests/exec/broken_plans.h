@@ -24,7 +24,7 @@ class BreakablePlan {
 
   explicit BreakablePlan(std::shared_ptr<Graph> graph, const exec::ProgramOptions& options = {.pieces_in_place = true})
       : program(std::make_unique<testing::HostProgram>(std::move(graph), options)) {
-    std::vector<int64_t> symbols(program->num_expressions(), 4);
+    std::vector<int64_t> symbols(program->extents().num_expressions, 4);
     binding = program->plans().bindings().get(symbols, 1);
     plan = exec::describe_plan(*binding);
   }
@@ -170,7 +170,7 @@ inline BreakablePlan under_budget(exec::DescribedPlan::Act wanted) {
     BreakablePlan made(random_graph(seed, /*data_dependent=*/false));
     for (size_t tenths : {8, 7, 6}) {
       const size_t capacity = made.binding->offsets().arena_bytes * tenths / 10 / 64 * 64;
-      made.plan = exec::describe_plan(*made.binding, *made.binding->budgeted(capacity, {.free = seed % 2 == 0, .fixed = {}}));
+      made.plan = exec::describe_plan(*made.binding, *made.binding->budgets().within(capacity, {.free = seed % 2 == 0, .fixed = {}}));
       if (std::any_of(made.plan.steps.begin(), made.plan.steps.end(), [&](const auto& step) { return step.act == wanted; })) return made;
     }
   }

@@ -42,7 +42,7 @@ void load(std::span<const std::byte> bytes) {
   verify(*graph);
   testing::HostProgram program(graph);
   // Every symbol is 2: extents, kernels and offsets are settled.
-  std::vector<int64_t> symbols(program.num_expressions(), 2);
+  std::vector<int64_t> symbols(program.extents().num_expressions, 2);
   program.plans().bindings().get(symbols, 1);
 }
 

@@ -215,7 +215,7 @@ ProfiledArena profiled_arena(Plans& plans) {
   const auto offsets = plans.bindings().latest_plan();
   if (!offsets) return arena;
   const LatestBinding binding(plans);
-  const auto budget = binding.get() ? binding.get()->affordable() : nullptr;
+  const auto budget = binding.get() ? binding.get()->budgets().affordable() : nullptr;
   arena.arena_bytes = budget ? budget->arena_bytes : offsets->arena_bytes;
   arena.lower_bound_bytes = budget ? budget->arena_bytes : offsets->lower_bound_bytes;
   arena.buffers = budget ? buffers_of(program, *binding.get(), *budget) : buffers_of(program, *offsets);

@@ -79,7 +79,7 @@ class HostMemory {
     if (const BudgetedPlan* plan = run_.budget)
       return std::any_of(plan->stays[buffer].begin(), plan->stays[buffer].end(),
                          [&](const BudgetedPlan::Stay& stay) { return stay.first <= at && at <= stay.last; });
-    const Program::BufferInfo& info = program_.buffers()[buffer];
+    const BufferInfo& info = program_.buffers()[buffer];
     if (!run_.begun || !run_.by_readiness || !program_.parallel()) return info.first <= InstructionId{at} && InstructionId{at} <= info.last;
     // Neither over before the instruction begins, nor begun after its end.
     const ParallelPlan& plan = *program_.parallel();
@@ -170,7 +170,7 @@ class HostMemory {
   void find_live() {
     const auto instructions = program_.instructions();
     for (BufferId b : alive_) {
-      const Program::BufferInfo& info = program_.buffers()[b];
+      const BufferInfo& info = program_.buffers()[b];
       const Node& maker = *instructions[info.slot == kNoSlot ? info.instruction : info.first].node;
       if (info.slot == kNoSlot)
         add(maker.name, "scratch", size_of(b), nullptr, &maker);
@@ -192,7 +192,11 @@ class HostMemory {
   std::string smaller_batch() const {
     const size_t capacity = program_.is_body() ? SIZE_MAX : run_.arena_capacity;
     return describe_smaller_batch(program_, binding_, program_.is_body() ? "the body's arena" : "the arena", run_.planned_bytes, capacity,
-                                  [&](const std::vector<int64_t>& values) { return binding_.arena_bytes_for(values); });
+                                  [&](const std::vector<int64_t>& values) {
+                                    OffsetPlan plan{.sizes = binding_.buffer_sizes_for(values)};
+                                    add_offsets(program_, plan);
+                                    return plan.arena_bytes;
+                                  });
   }
 
   // What would need less, with the bytes that are known without running.
@@ -204,7 +208,7 @@ class HostMemory {
     }
     std::vector<std::string> list;
     const size_t planned = run_.planned_bytes, largest = largest_node_bytes();
-    const bool is_limited = run_.arena_capacity != SIZE_MAX || program_.arena_share() < 1;
+    const bool is_limited = run_.arena_capacity != SIZE_MAX || program_.planning().arena_share < 1;
     if (!is_limited && !run_.budget && largest < planned)
       list.push_back(fmt::format("with memory_limit_bytes, idle values move to a file: an arena of {} to {} bytes in place of {}", largest,
                                  planned - Storage::kAlignment, planned));
@@ -244,8 +248,8 @@ namespace {
 std::pair<int32_t, std::vector<std::string>> batch_of(const Program& program) {
   std::map<int32_t, std::vector<std::string>> inputs;
   const auto own = program.input_slots();
-  const auto symbols = program.symbols();
-  for (const Program::SymbolicExtent& extent : program.symbolic_extents()) {
+  const auto& symbols = program.extents().symbols;
+  for (const SymbolicExtent& extent : program.extents().of_shapes) {
     const bool is_symbol = std::find(symbols.begin(), symbols.end(), extent.expression) != symbols.end();
     if (is_symbol && extent.position == 0 && std::find(own.begin(), own.end(), extent.slot) != own.end())
       inputs[extent.expression].push_back(program.name(extent.slot));

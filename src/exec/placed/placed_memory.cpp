@@ -189,7 +189,7 @@ void PlacedRun::place() {
     }
     for (size_t k = 0; k < arena.locations.size(); ++k) planned_[arena.locations[k]] = arena.storage->data() + arena.offsets[k];
   }
-  if (program_.verifies_plans()) verify();
+  if (program_.planning().verify) verify();
   generation_ = binding().generation();
 }
 

@@ -271,7 +271,7 @@ void PlacedRun::issue_alone(sharing::Turn& turn, StepId s) {
     try {
       control_.check();
       if (alone.instruction != kNoInstruction) {
-        if (turn.has_duty()) turn.before_node(binding().hint(alone.instruction));
+        if (turn.has_duty()) turn.before_node(binding().costs().hint(alone.instruction));
         make_outputs(alone);
       }
       Stream& on = stream(alone.stream);

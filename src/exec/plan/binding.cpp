@@ -6,17 +6,12 @@
 #include <utility>
 
 #include "core/allocation.h"
-#include "core/checked.h"
 #include "core/file.h"
 #include "core/large_memory.h"
 #include "core/thread_pool.h"
-#include "exec/plan/budget.h"
 #include "exec/plan/plans.h"
-#include "exec/program/parallel_plan.h"
 #include "exec/program/verify_switch.h"
-#include "graph/custom_ops.h"
 #include "graph/op_def.h"
-#include "memory/planner.h"
 #include "treadle/error.h"
 #include "treadle/memory.h"
 
@@ -28,35 +23,14 @@ uint64_t next_generation() {
   return ++counter;
 }
 
-// Extents that grow step by step (a KV cache) are planned for the next of eight bounds per power of two, at most 12.5 % above.
-int64_t bucket_of(int64_t extent) {
-  if (extent <= 16) return extent;
-  int64_t step = 1;
-  while (step * 16 < extent) step *= 2;
-  return (extent + step - 1) / step * step;
-}
-
-// Of the search, where greedy plans do not reach the lower bound, which is rare. Counted, so that the same extents always get the same
-// plan; larger programs are planned greedily only, as loading them should not take longer.
-int64_t search_steps(size_t num_buffers) { return num_buffers <= 400 ? 2 * static_cast<int64_t>(num_buffers) : 0; }
-constexpr double kNoLimitSeconds = 1e6;
-
 }  // namespace
 
-struct Binding::Budget {
-  size_t capacity_bytes;
-  OrderChoice order;
-  std::shared_ptr<const BudgetedPlan> plan;
-};
-
-Binding::~Binding() = default;
-
-Binding::Binding(Plans& plans) : plans_(plans), program_(plans.program()) {
+Binding::Binding(Plans& plans) : plans_(plans), program_(plans.program()), costs_(plans), budgets_(*this, plans) {
   const Program& program = program_;
   // Known values stay with the binding: what a limit leaves to a run is what is left beside them.
   AllocationScope scope(AllocationScope::current(), MemoryClass::other);
   const auto slots = program.slots();
-  values_.resize(program.num_expressions(), -1);
+  values_.resize(program.extents().num_expressions, -1);
   shapes_.resize(slots.size());
   known_.resize(slots.size());
   changed_.resize(slots.size());
@@ -80,8 +54,8 @@ Binding::Binding(Plans& plans) : plans_(plans), program_(plans.program()) {
     if (slots[s].location == LocationKind::known) known_[s] = Tensor(slots[s].dtype, value.type.static_shape());
   }
   IdVector<SlotId, bool> varies(slots.size());
-  for (const Program::SymbolicExtent& extent : program.symbolic_extents()) varies[extent.slot] = true;
-  for (const Program::SymbolicExtent& element : program.known_elements()) varies[element.slot] = true;
+  for (const SymbolicExtent& extent : program.extents().of_shapes) varies[extent.slot] = true;
+  for (const SymbolicExtent& element : program.extents().of_known) varies[element.slot] = true;
   auto is_varying = [&](SlotId slot) { return slot != kNoSlot && varies[slot]; };
   for (const Instruction& instruction : program.instructions()) {
     const auto operands = program.operands(instruction);
@@ -113,14 +87,14 @@ void Binding::take_parameters(std::shared_ptr<const ParameterVersion> parameters
 }
 
 void Binding::evaluate() {
-  program_.extent_code().run(values_);
+  program_.extents().code.run(values_);
   const auto slots = program_.slots();
   std::fill(changed_.begin(), changed_.end(), uint8_t{0});
   auto set = [&](auto& target, int64_t value, SlotId slot) {
     changed_[slot] |= target != value;
     target = static_cast<std::remove_reference_t<decltype(target)>>(value);
   };
-  for (const Program::SymbolicExtent& element : program_.known_elements()) {
+  for (const SymbolicExtent& element : program_.extents().of_known) {
     const SlotId s = element.slot;
     const auto i = static_cast<size_t>(element.position);
     if (slots[s].dtype == DType::int64)
@@ -128,7 +102,7 @@ void Binding::evaluate() {
     else
       set(known_[s].data<int32_t>()[i], element.value(values_), s);
   }
-  for (const Program::SymbolicExtent& extent : program_.symbolic_extents()) {
+  for (const SymbolicExtent& extent : program_.extents().of_shapes) {
     int64_t value = extent.value(values_);
     if (value < 0)
       throw Error(ErrorCode::invalid_argument,
@@ -138,7 +112,7 @@ void Binding::evaluate() {
 }
 
 void Binding::compare_extents() const {
-  for (const auto& [node, a, b, what] : program_.comparisons()) {
+  for (const auto& [node, a, b, what] : program_.extents().comparisons) {
     const int64_t is = a.value(values_), other = b.value(values_);
     if (is == other) continue;
     auto text = [](const Dim& dim, int64_t value) { return (dim.is_const() ? "" : to_string(dim) + " = ") + std::to_string(value); };
@@ -233,7 +207,7 @@ void Binding::bind_again() {
 void Binding::bind(std::span<const int64_t> symbol_values, int max_threads, bool bucketed, ThreadPool* pool,
                    std::shared_ptr<const ParameterVersion> parameters) {
   take_parameters(std::move(parameters));
-  for (int32_t symbol : program_.symbols()) values_[static_cast<size_t>(symbol)] = symbol_values[static_cast<size_t>(symbol)];
+  for (int32_t symbol : program_.extents().symbols) values_[static_cast<size_t>(symbol)] = symbol_values[static_cast<size_t>(symbol)];
   // What throws below leaves nothing to go on from.
   const bool again = std::exchange(bound_before_, false) && max_threads == max_threads_;
   max_threads_ = max_threads;
@@ -246,105 +220,14 @@ void Binding::bind(std::span<const int64_t> symbol_values, int max_threads, bool
   const std::shared_ptr<const OffsetPlan> before = offsets_;
   const bool moved = place_pieces();
   place(bucketed);
-  if (program_.parallel() || program_.shared()) estimate_costs();
-  if (program_.parallel()) judge_costs();
+  if (program_.parallel() || program_.planning().shared) costs_.estimate(*this);
   generation_ = next_generation();
   if (!again || moved || offsets_ != before) places_generation_ = generation_;
   // Other extents under the same plan of offsets change little of what is proved: where no test runs, a sample of them is.
   constexpr uint64_t kSample = 64;
   if (!again || offsets_ != before || verifies_plans() || generation_ % kSample == 0) proof_.reset();
   bound_before_ = true;
-  std::lock_guard lock(budgets_mutex_);
   budgets_.clear();
-  affordable_.reset();
-  own_arena_bytes_.reset();
-}
-
-std::shared_ptr<const BudgetedPlan> Binding::budgeted(size_t capacity_bytes, const OrderChoice& order) const {
-  std::lock_guard lock(budgets_mutex_);
-  for (auto budget = budgets_.begin(); budget != budgets_.end(); ++budget) {
-    if (budget->capacity_bytes != capacity_bytes || budget->order != order) continue;
-    budgets_.splice(budgets_.begin(), budgets_, budget);
-    return budgets_.front().plan;
-  }
-  auto plan = plan_for_budget(*this, capacity_bytes, order);
-  budgets_.push_front({capacity_bytes, order, plan});
-  if (budgets_.size() > kMaxBudgets) budgets_.pop_back();
-  return plan;
-}
-
-std::shared_ptr<const BudgetedPlan> Binding::affordable() const {
-  if (program_.recompute_fraction() == 0) return nullptr;
-  const size_t own_bytes = own_arena_bytes();
-  std::lock_guard lock(budgets_mutex_);
-  if (!affordable_) {
-    // Smaller extents fit in what earlier ones have planned and touched; else they might need new pages.
-    if (const auto larger = plans_.bindings().affordable_plan(); larger && own_bytes > larger->arena_bytes) {
-      if (auto plan = plan_as_for(*larger, *this)) affordable_ = std::move(plan);
-    }
-    if (!affordable_) {
-      // Planning takes longer than a run may gain by it: of other extents than the first, those that come back.
-      if (!came_back() && plans_.bindings().statistics().misses > 1) return nullptr;
-      affordable_ = plan_for_time(*this, program_.recompute_fraction(), program_.recompute_pays(), own_bytes);
-      if (*affordable_) plans_.bindings().set_affordable_plan(*affordable_);
-    }
-  }
-  return *affordable_;
-}
-
-// An estimate from the operator's cost at rates that one core reaches: it has to be right within a factor of some only.
-void Binding::estimate_costs() {
-  const auto instructions = program_.instructions();
-  hints_.assign(instructions.size(), {});
-  for (InstructionId i : instructions.ids()) {
-    if (!instructions[i].bodies.empty() || instructions[i].dynamic) continue;
-    const auto [computing_ns, moving_ns] = estimate_cost(instructions[i]);
-    hints_[i].estimated_ns = static_cast<uint32_t>(std::clamp(computing_ns + moving_ns, 1.0, 4e9));
-    hints_[i].bound = computing_ns > moving_ns ? sharing::Bound::compute : sharing::Bound::memory;
-  }
-}
-
-std::pair<double, double> Binding::estimate_cost(const Instruction& instruction) const {
-  constexpr double kFlopsPerNs = 40, kBytesPerNs = 10;
-  size_t operands = static_cast<size_t>(instruction.num_inputs) + instruction.num_outputs;
-  ShapeContext context(*instruction.node);
-  context.shapes_ = std::span(operand_shapes_).subspan(instruction.first_operand, operands);
-  context.dtypes_ = std::span(operand_dtypes_).subspan(instruction.first_operand, operands);
-  Cost cost;
-  if (instruction.node->op->cost) {
-    cost = instruction.node->op->cost(context);
-  } else {
-    for (SlotId slot : program_.operands(instruction))
-      if (slot != kNoSlot) cost.bytes += static_cast<double>(size_bytes(program_.slots()[slot].dtype, shape(slot).num_elements()));
-  }
-  return {cost.flops / kFlopsPerNs, cost.bytes / kBytesPerNs};
-}
-
-bool Binding::is_measured_expensive(InstructionId instruction) const {
-  return plans_.measured_ns(instruction).load(std::memory_order_relaxed) > kExpensiveNs;
-}
-
-void Binding::judge_costs() {
-  const auto instructions = program_.instructions();
-  expensive_.assign(instructions.size(), 0);
-  std::vector<InstructionId> candidates;
-  for (InstructionId i : instructions.ids()) {
-    const bool custom = instructions[i].dynamic && instructions[i].kernel && is_custom_op(*instructions[i].node->op);
-    if (!instructions[i].bodies.empty() || custom)
-      expensive_[i] = 1;
-    else if (instructions[i].dynamic)
-      expensive_[i] = 2;
-    else
-      expensive_[i] = hints_[i].estimated_ns > kExpensiveNs;
-    if (expensive_[i] != 0) candidates.push_back(i);
-  }
-  // A kernel from outside may go on elsewhere, so that one is enough for others to run beside it.
-  wide_ = instructions.size() > 1 && std::any_of(instructions.begin(), instructions.end(), [](const Instruction& instruction) {
-            return instruction.dynamic && instruction.kernel && is_custom_op(*instruction.node->op);
-          });
-  const Reachability& reach = program_.parallel()->reach;
-  for (size_t a = 0; a < candidates.size() && !wide_; ++a)
-    for (size_t b = a + 1; b < candidates.size() && !wide_; ++b) wide_ = !reach.before(candidates[a], candidates[b]);
 }
 
 size_t Binding::bytes_of(SlotId slot) const { return size_bytes(program_.slots()[slot].dtype, shape(slot).num_elements()); }
@@ -362,7 +245,7 @@ bool Binding::place_pieces() {
   if (piece_offsets_.empty() && !program_.pieces().empty()) piece_offsets_.resize(slots.size());
   uint32_t first = 0, count = 0;  // operands added up already: those of pieces of one node grow one by one
   size_t preceding_bytes = 0;
-  for (const Program::Piece& piece : program_.pieces()) {
+  for (const Piece& piece : program_.pieces()) {
     if (piece.first_preceding != first || piece.num_preceding < count) first = piece.first_preceding, count = 0, preceding_bytes = 0;
     for (; count < piece.num_preceding; ++count)
       if (const SlotId slot = program_.operands()[first + count]; slot != kNoSlot) {
@@ -384,11 +267,8 @@ bool Binding::place_pieces() {
 }
 
 void Binding::place(bool bucketed) {
-  auto fits = [&](const OffsetPlan& plan) {
-    return std::equal(sizes_.begin(), sizes_.end(), plan.sizes.begin(), plan.sizes.end(), [](size_t a, size_t b) { return a <= b; });
-  };
-  if (offsets_ && bucketed && fits(*offsets_)) return;
   if (bucketed) {
+    if (offsets_ && offsets_->holds(sizes_)) return;
     if (auto found = plans_.bindings().find_plan(sizes_)) {
       offsets_ = std::move(found);
       return;
@@ -396,79 +276,18 @@ void Binding::place(bool bucketed) {
   }
   const LoadPhases::Phase phase("plan memory");
   auto plan = std::make_shared<OffsetPlan>();
-  plan->sizes = sizes_;
-  if (bucketed) {
-    std::vector<int64_t> upper = values_;
-    for (int32_t symbol : program_.symbols()) upper[static_cast<size_t>(symbol)] = bucket_of(upper[static_cast<size_t>(symbol)]);
-    try {
-      program_.extent_code().run(upper);
-    } catch (const Error&) {
-      upper = values_;  // bounds that do not broadcast: plan for the extents as they are
-    }
-    for (BufferId b : plan->sizes.ids()) {
-      SlotId slot = program_.buffers()[b].slot;
-      if (slot == kNoSlot) {
-        plan->sizes[b] += plan->sizes[b] / 8;  // scratch: what the extents would need is the kernel's secret
-        continue;
-      }
-      plan->sizes[b] = std::max(plan->sizes[b], bytes_of_buffer(slot, upper));
-    }
-  }
-  add_offsets(*plan);
+  plan->sizes = bucketed ? bucketed_sizes(program_, sizes_, values_) : sizes_;
+  add_offsets(program_, *plan);
   plans_.bindings().add_plan(plan);
   offsets_ = std::move(plan);
 }
 
-size_t Binding::bytes_of_buffer(SlotId slot, std::span<const int64_t> values) const {
-  int64_t elements = 1;
-  for (const Dim& dim : *program_.type(slot).shape) elements = checked_mul(elements, std::max<int64_t>(0, treadle::evaluate(dim, values)));
-  return size_bytes(program_.slots()[slot].dtype, elements);
-}
-
 IdVector<BufferId, size_t> Binding::buffer_sizes_for(std::vector<int64_t> values) const {
-  program_.extent_code().run(values);
+  program_.extents().code.run(values);
   IdVector<BufferId, size_t> sizes = sizes_;
   for (BufferId b : sizes.ids())
-    if (const SlotId slot = program_.buffers()[b].slot; slot != kNoSlot) sizes[b] = bytes_of_buffer(slot, values);
+    if (const SlotId slot = program_.buffers()[b].slot; slot != kNoSlot) sizes[b] = bytes_for(program_, slot, values);
   return sizes;
-}
-
-size_t Binding::arena_bytes_for(std::vector<int64_t> values) const {
-  OffsetPlan plan{.sizes = buffer_sizes_for(std::move(values))};
-  add_offsets(plan);
-  return plan.arena_bytes;
-}
-
-size_t Binding::own_arena_bytes() const {
-  std::lock_guard lock(budgets_mutex_);
-  if (!own_arena_bytes_) {
-    OffsetPlan plan{.sizes = sizes_};
-    if (plan.sizes != offsets_->sizes) add_offsets(plan);
-    own_arena_bytes_ = plan.sizes == offsets_->sizes ? offsets_->arena_bytes : plan.arena_bytes;
-  }
-  return *own_arena_bytes_;
-}
-
-void Binding::add_offsets(OffsetPlan& plan) const {
-  if (const ParallelPlan* parallel = program_.parallel()) {
-    memory::ArenaPlan arena = memory::plan_arena(
-        plan.sizes, [&](size_t a, size_t b) { return parallel->conflict(id_at<BufferId>(a), id_at<BufferId>(b)); }, Storage::kAlignment);
-    plan.offsets = IdVector<BufferId, size_t>(std::move(arena.offsets));
-    plan.arena_bytes = arena.size_bytes;
-    plan.lower_bound_bytes = arena.lower_bound_bytes;
-    return;
-  }
-  std::vector<memory::Buffer> buffers;
-  buffers.reserve(plan.sizes.size());
-  for (BufferId b : plan.sizes.ids()) {
-    const Program::BufferInfo& info = program_.buffers()[b];
-    buffers.push_back({plan.sizes[b], static_cast<int32_t>(info.first), static_cast<int32_t>(info.last) + 1});
-  }
-  memory::ArenaPlan arena = memory::plan_arena_exactly(
-      buffers, {.alignment = Storage::kAlignment, .time_limit_seconds = kNoLimitSeconds, .max_steps = search_steps(buffers.size())});
-  plan.offsets = IdVector<BufferId, size_t>(std::move(arena.offsets));
-  plan.arena_bytes = arena.size_bytes;
-  plan.lower_bound_bytes = arena.lower_bound_bytes;
 }
 
 }  // namespace treadle::exec

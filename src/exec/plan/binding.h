@@ -13,10 +13,12 @@
 #include <vector>
 
 #include "core/fork_mutex.h"
+#include "exec/plan/binding_budgets.h"
+#include "exec/plan/node_costs.h"
+#include "exec/plan/offset_plan.h"
 #include "exec/plan/parameter_versions.h"
 #include "exec/plan/proof.h"
 #include "exec/program/program.h"
-#include "sharing/node_hint.h"
 #include "treadle/tensor.h"
 
 namespace treadle {
@@ -27,20 +29,11 @@ namespace treadle::exec {
 
 class Plans;
 struct BudgetedPlan;
-struct OrderChoice;
-
-/// Offsets of a program's buffers, good for every binding whose buffers are not larger than those it was made for.
-struct OffsetPlan {
-  IdVector<BufferId, size_t> sizes, offsets;  // bytes
-  size_t arena_bytes = 0;
-  size_t lower_bound_bytes = 0;  // the largest sum of bytes alive at one step
-};
 
 class Binding {
  public:
   /// @param plans  of the program that is bound; outlives the object.
   explicit Binding(Plans& plans);
-  ~Binding();
 
   /// Evaluates everything for these values of the program's symbols (indexed as the symbol table; only Program::symbols() are read).
   /// Allocates nothing once the object was bound before, if the offsets of an earlier plan fit.
@@ -77,32 +70,17 @@ class Binding {
   size_t piece_offset(SlotId slot) const { return piece_offsets_.empty() ? 0 : piece_offsets_[slot]; }
   const OffsetPlan& offsets() const { return *offsets_; }
   IdSpan<BufferId, const size_t> buffer_sizes() const { return sizes_; }
-  /// Bytes of an arena for other values of the symbols, at most: scratch memory counts as it is, what it would be is the kernels' secret.
+  /// The buffers for other values of the symbols: scratch memory counts as it is, what it would be is the kernels' secret.
   /// @throws Error for values that no run could have
-  size_t arena_bytes_for(std::vector<int64_t> values) const;
-  /// Of an arena for just these extents: offsets() may be of larger ones. Found when first asked for.
-  size_t own_arena_bytes() const;
-  /// The buffers of such an arena.
   IdVector<BufferId, size_t> buffer_sizes_for(std::vector<int64_t> values) const;
-  /// The plan for an arena of so many bytes, or for the least that can be reached: made when first asked for, the last few are kept.
-  std::shared_ptr<const BudgetedPlan> budgeted(size_t capacity_bytes, const OrderChoice& order) const;
-  /// The plan with the smallest arena whose recomputation takes no more of a run's time than the program's recompute_fraction, or the one
-  /// that pays best of those, in the program's order; nothing is written to a file. Null where none is smaller than own_arena_bytes(), and
-  /// for extents that are new, unless they are the program's first. Those that would need more by themselves than the last such plan take
-  /// its moves and places, if these suffice. Made when first asked for.
-  std::shared_ptr<const BudgetedPlan> affordable() const;
-  /// Nanoseconds of computing and of moving bytes, at rates that one core reaches.
-  std::pair<double, double> estimate_cost(const Instruction& instruction) const;
+  /// Shapes and dtypes of an instruction's operands, inputs first; an absent one is a scalar of no dtype.
+  std::span<const Shape* const> operand_shapes(const Instruction& instruction) const { return of(instruction, operand_shapes_); }
+  std::span<const DType> operand_dtypes(const Instruction& instruction) const { return of(instruction, operand_dtypes_); }
   std::span<const int64_t> values() const { return values_; }
-  /// Of a program for parallel execution: worth another thread.
-  bool expensive(InstructionId instruction) const {
-    const uint8_t kind = expensive_[instruction];
-    return kind == 1 || (kind == 2 && is_measured_expensive(instruction));
-  }
-  /// What a run that shares its device needs to know of a node; nothing is known in programs that are not shared.
-  sharing::NodeHint hint(InstructionId instruction) const { return hints_.empty() ? sharing::NodeHint{} : hints_[instruction]; }
-  /// True if two instructions that are or may be expensive need not wait for each other.
-  bool wide() const { return wide_; }
+  /// What nodes are estimated to cost; known in programs for parallel execution, and in those whose runs belong to a job.
+  const NodeCosts& costs() const { return costs_; }
+  /// Plans for less memory than offsets() take.
+  BindingBudgets& budgets() const { return budgets_; }
   /// Differs after every bind(), over all bindings of the process.
   uint64_t generation() const { return generation_; }
   /// Where plans are verified, a run that takes the binding proves it first (verify/verify_plan.h).
@@ -121,13 +99,10 @@ class Binding {
   size_t bytes_of(SlotId slot) const;
   bool place_pieces();  // true if a piece of a buffer in the arena has another place than before
   void place(bool bucketed);
-  size_t bytes_of_buffer(SlotId slot, std::span<const int64_t> values) const;
-  void add_offsets(OffsetPlan& plan) const;
-  void estimate_costs();
-  void judge_costs();
-  bool is_measured_expensive(InstructionId instruction) const;
-  static constexpr double kExpensiveNs = 5'000;  // several times what it takes to hand a node to another thread
-
+  template <typename T>
+  static std::span<const T> of(const Instruction& instruction, const std::vector<T>& operands) {
+    return std::span(operands).subspan(instruction.first_operand, static_cast<size_t>(instruction.num_inputs) + instruction.num_outputs);
+  }
   const Tensor* elements_of(SlotId slot) const;
   void take_parameters(std::shared_ptr<const ParameterVersion> parameters);
 
@@ -154,15 +129,8 @@ class Binding {
   Proof proof_;
   mutable std::atomic<bool> came_back_ = false;
   int max_threads_ = 0;
-  IdVector<InstructionId, sharing::NodeHint> hints_;
-  IdVector<InstructionId, uint8_t> expensive_;  // 0 no, 1 yes, 2 if its measured time says so
-  bool wide_ = false;
-  static constexpr size_t kMaxBudgets = 4;
-  mutable ForkMutex budgets_mutex_;  // of what follows
-  mutable std::optional<size_t> own_arena_bytes_;
-  struct Budget;
-  mutable std::list<Budget> budgets_;  // the last used first
-  mutable std::optional<std::shared_ptr<const BudgetedPlan>> affordable_;
+  NodeCosts costs_;
+  mutable BindingBudgets budgets_;
 };
 
 /// The most recently used bindings of a program, by the values of its symbols. Thread-safe; a binding in use is never changed.

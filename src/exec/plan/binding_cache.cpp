@@ -13,7 +13,7 @@ constexpr size_t kMaxPlans = 8;
 
 size_t BindingCache::hash(std::span<const int64_t> symbol_values) const {
   size_t result = 1;  // 0 is an entry of left_behind_ that was never used
-  for (int32_t s : owner_.program().symbols())
+  for (int32_t s : owner_.program().extents().symbols)
     result = (result ^ static_cast<uint64_t>(symbol_values[static_cast<size_t>(s)])) * 0x9e3779b97f4a7c15ULL + 1;
   return result;
 }
@@ -31,7 +31,7 @@ std::shared_ptr<const Binding> BindingCache::get(std::span<const int64_t> symbol
     const Binding* held = previous && !previous->came_back() ? previous.get() : nullptr;
     previous.reset();
     for (auto it = recent_.begin(); it != recent_.end(); ++it) {
-      bool same = std::all_of(program.symbols().begin(), program.symbols().end(),
+      bool same = std::all_of(program.extents().symbols.begin(), program.extents().symbols.end(),
                               [&](int32_t s) { return (*it)->values_[static_cast<size_t>(s)] == symbol_values[static_cast<size_t>(s)]; });
       if (!same || (*it)->parameters_ != parameters) continue;
       recent_.splice(recent_.begin(), recent_, it);
@@ -73,7 +73,7 @@ std::shared_ptr<const Binding> BindingCache::get(std::span<const int64_t> symbol
   if (first) scope.emplace(owner_.first_binding());
   const LoadPhases::Phase phase("first binding");
   // Where values are computed twice, the arena in hand is smaller than what the largest extents would take without that.
-  const bool bucketed = !first && program.recompute_fraction() == 0;
+  const bool bucketed = !first && program.planning().recompute_fraction == 0;
   taken.front()->bind(symbol_values, max_threads, bucketed, pool, parameters);
   std::lock_guard lock(mutex_);
   recent_.splice(recent_.begin(), taken);

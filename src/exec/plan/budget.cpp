@@ -251,7 +251,7 @@ class Budgeting {
       const Instruction& instruction = instruction_at(static_cast<size_t>(i));
       const Repetition repetition = repetition_of(*instruction.node);
       if (repetition == Repetition::never) return;
-      const auto [computing_ns, moving_ns] = binding_.estimate_cost(instruction);
+      const auto [computing_ns, moving_ns] = estimate_cost(binding_, instruction);
       // What is always computed again comes before all else, among itself by its cost.
       recipe.cost_ns += (computing_ns + moving_ns) * (repetition == Repetition::always ? 1e-6 : 1);
       recipe.extra_bytes = std::max(recipe.extra_bytes, extra_of(instruction, buffer));
@@ -418,7 +418,7 @@ std::shared_ptr<const BudgetedPlan> plan_for_time(const Binding& binding, double
   double run_ns = 0;
   for (const Instruction& instruction : binding.program().instructions()) {
     if (!instruction.bodies.empty() || instruction.dynamic) continue;
-    const auto [computing_ns, moving_ns] = binding.estimate_cost(instruction);
+    const auto [computing_ns, moving_ns] = estimate_cost(binding, instruction);
     run_ns += computing_ns + moving_ns;
   }
   const double bytes_for_time = pays ? 4 : 0;

@@ -16,6 +16,7 @@
 #include "exec/program/ids.h"
 #include "exec/program/parameters.h"
 #include "exec/program/program_weights.h"
+#include "exec/program/storage.h"
 #include "graph/graph.h"
 #include "graph/kernel_table.h"
 #include "treadle/allocator.h"
@@ -126,6 +127,16 @@ struct ProgramOptions {
   const std::unordered_map<const Node*, StoredState>* restored = nullptr;
 };
 
+/// How runs of a program are planned and watched, of ProgramOptions.
+struct PlanningRules {
+  bool always_parallel = false;   ///< instructions run at once even where nothing is to be gained
+  bool verify = false;            ///< runs prove the plans that they follow (verify/verify_plan.h)
+  bool shared = false;            ///< runs belong to a job: bindings estimate what nodes cost
+  double arena_share = 1;         ///< how much of its planned arena a run may have where other plans can do with it
+  double recompute_fraction = 0;  ///< how much of a run's time may go into values that are computed twice
+  bool recompute_pays = false;    ///< only for what frees several times as large a share of the arena
+};
+
 class Program {
  public:
   /// @param graph  inferred and upgraded; must not change any more.
@@ -150,71 +161,35 @@ class Program {
   const std::string& name(SlotId slot) const { return graph_->value(slots_[slot].value).name; }
   std::span<const SlotId> input_slots() const { return input_slots_; }
   std::span<const SlotId> output_slots() const { return output_slots_; }
-  std::span<const SlotId> releases() const { return releases_; }
+  std::span<const SlotId> releases() const { return storage_.releases; }
   /// Operand positions that point into a feed or a held slot's bytes (views of it included), so that a run patches just these.
-  std::span<const uint32_t> patches(SlotId slot) const;
-  std::span<const SlotId> held_slots() const { return held_slots_; }
+  std::span<const uint32_t> patches(SlotId slot) const { return storage_.patches(slot); }
+  std::span<const SlotId> held_slots() const { return storage_.held_slots; }
   /// Held slots that statically bound instructions write: a run gives them memory before it starts.
-  std::span<const SlotId> preallocated() const { return preallocated_; }
+  std::span<const SlotId> preallocated() const { return storage_.preallocated; }
   /// The schedule by readiness. Null unless instructions may run at once; very large programs run in order.
   const ParallelPlan* parallel() const { return parallel_.get(); }
   /// From this instruction on there are only updates of state: a run that has begun them ends them.
   InstructionId commit_from() const { return commit_from_; }
-  bool always_parallel() const { return always_parallel_; }
-  bool verifies_plans() const { return verifies_plans_; }
-  double arena_share() const { return arena_share_; }
-  double recompute_fraction() const { return recompute_fraction_; }
-  bool recompute_pays() const { return recompute_pays_; }
+  const PlanningRules& planning() const { return planning_; }
   /// One of preallocated(): a gradient that is handed out; kNoSlot: there is none.
   SlotId first_gradient() const { return first_gradient_; }
-  bool shared() const { return shared_; }
   /// A body of If, Loop or Scan: its outputs stay with the run around it.
   bool is_body() const { return is_body_; }
   const ProgramWeights& weights() const { return weights_; }
   /// Null unless there are values of kind parameter that kernels may pack.
   const ProgramParameters* parameters() const { return parameters_.get(); }
-  size_t num_buffers() const { return buffers_.size(); }
+  size_t num_buffers() const { return storage_.buffers.size(); }
   size_t state_bytes() const { return state_bytes_; }
 
-  struct BufferInfo {
-    SlotId slot;                // whose size it has; kNoSlot: scratch of an instruction
-    InstructionId instruction;  // scratch: whose
-    InstructionId first, last;  // that use it, both inclusive
-  };
-  IdSpan<BufferId, const BufferInfo> buffers() const { return buffers_; }
+  IdSpan<BufferId, const BufferInfo> buffers() const { return storage_.buffers; }
   /// What a buffer is for: of a training step, by the part that writes it first.
   MemoryClass class_of_buffer(BufferId buffer) const;
   /// Its value's; of scratch, the node's.
   const std::string& name_of_buffer(BufferId buffer) const;
-  /// A value that lies behind the first bytes of another one's: those of `base`, and behind all of `preceding`, or the first row of each if
-  /// it has a row_step.
-  struct Piece {
-    SlotId slot, base;
-    uint32_t first_preceding, num_preceding;  // into operands()
-  };
   /// Bases come before what lies in them.
-  std::span<const Piece> pieces() const { return pieces_; }
-  /// What binding evaluates, and where the results go.
-  const ExtentCode& extent_code() const { return extent_code_; }
-  size_t num_expressions() const { return num_expressions_; }
-  struct SymbolicExtent {
-    SlotId slot;
-    int32_t position;    // axis, or element of a known value
-    int32_t expression;  // whose value it is; -1: the constant `dim`. Binding touches nothing of the symbol table
-    Dim dim;
-    int64_t value(std::span<const int64_t> values) const { return expression < 0 ? dim.value() : values[static_cast<size_t>(expression)]; }
-  };
-  std::span<const SymbolicExtent> symbolic_extents() const { return symbolic_extents_; }
-  std::span<const SymbolicExtent> known_elements() const { return known_elements_; }
-  /// Two extents that inference or a declaration takes to be equal, of which the feeds' shapes decide: binding compares them.
-  struct Comparison {
-    const Node* node;
-    SymbolicExtent a, b;
-    std::string what;
-  };
-  std::span<const Comparison> comparisons() const { return comparisons_; }
-  /// Symbols among them: what a binding depends on.
-  std::span<const int32_t> symbols() const { return symbols_; }
+  std::span<const Piece> pieces() const { return storage_.pieces; }
+  const ProgramExtents& extents() const { return extents_; }
 
  private:
   friend class Lowering;
@@ -226,23 +201,15 @@ class Program {
   IdVector<SlotId, Slot> slots_;
   ProgramWeights weights_;
   std::unique_ptr<ProgramParameters> parameters_;
-  std::vector<SlotId> input_slots_, output_slots_, releases_;
-  std::vector<uint32_t> patch_positions_, patch_begin_;  // per slot: [patch_begin_[s], patch_begin_[s + 1])
-  IdVector<BufferId, BufferInfo> buffers_;
-  std::vector<Piece> pieces_;
-  ExtentCode extent_code_;
-  size_t num_expressions_ = 0;  // in the symbol table, when the program was made
-  std::vector<SymbolicExtent> symbolic_extents_, known_elements_;
-  std::vector<Comparison> comparisons_;
-  std::vector<int32_t> expressions_, symbols_;
-  std::vector<SlotId> held_slots_, preallocated_;
+  std::vector<SlotId> input_slots_, output_slots_;
+  ProgramStorage storage_;
+  ProgramExtents extents_;
+  PlanningRules planning_;
   size_t state_bytes_ = 0;
   std::unique_ptr<ParallelPlan> parallel_;
   InstructionId commit_from_{};
-  bool always_parallel_ = false, verifies_plans_ = false, shared_ = false, is_body_ = false;
+  bool is_body_ = false;
   SlotId first_gradient_ = kNoSlot;
-  double arena_share_ = 1, recompute_fraction_ = 0;
-  bool recompute_pays_ = false;
 };
 
 }  // namespace treadle::exec

@@ -74,12 +74,12 @@ IdVector<InstructionId, StepPhase> step_phases(const Graph& graph, IdSpan<Instru
 
 // The bytes of a value may be written over: they count as what was there first.
 const std::string& Program::name_of_buffer(BufferId buffer) const {
-  const BufferInfo& info = buffers_[buffer];
+  const BufferInfo& info = storage_.buffers[buffer];
   return info.slot == kNoSlot ? instructions_[info.instruction].node->name : name(info.slot);
 }
 
 MemoryClass Program::class_of_buffer(BufferId buffer) const {
-  const BufferInfo& info = buffers_[buffer];
+  const BufferInfo& info = storage_.buffers[buffer];
   if (info.slot == kNoSlot) return MemoryClass::scratch;
   switch (instructions_[info.first].phase) {
     case StepPhase::backward:

@@ -77,10 +77,10 @@ SlotId captured_as(const Program& program, const Instruction& instruction, size_
 
 // Whether extents or known elements of other values do. A body that cannot run without the input does not count.
 bool depends_on(const Program& program, SlotId input, const Expr& symbol) {
-  auto does = [&](const Program::SymbolicExtent& extent) { return extent.slot != input && mentions(extent.dim, symbol); };
-  if (std::ranges::any_of(program.symbolic_extents(), does) || std::ranges::any_of(program.known_elements(), does)) return true;
-  auto compares = [&](const Program::Comparison& two) { return mentions(two.a.dim, symbol) || mentions(two.b.dim, symbol); };
-  if (std::ranges::any_of(program.comparisons(), compares)) return true;
+  auto does = [&](const SymbolicExtent& extent) { return extent.slot != input && mentions(extent.dim, symbol); };
+  if (std::ranges::any_of(program.extents().of_shapes, does) || std::ranges::any_of(program.extents().of_known, does)) return true;
+  auto compares = [&](const ExtentComparison& two) { return mentions(two.a.dim, symbol) || mentions(two.b.dim, symbol); };
+  if (std::ranges::any_of(program.extents().comparisons, compares)) return true;
   for (const Instruction& instruction : program.instructions())
     for (size_t b = 0; b < instruction.bodies.size(); ++b) {
       const Program& body = *instruction.bodies[b];

@@ -31,7 +31,7 @@ std::span<const SlotId> slots_handed_to(const Program& program, const Instructio
 
 class FeedBinder {
  public:
-  explicit FeedBinder(const Program& program) : symbol_values_(program.num_expressions()) {}
+  explicit FeedBinder(const Program& program) : symbol_values_(program.extents().num_expressions) {}
 
   /// A run begins: puts the feeds into the state, and the binding for their extents.
   /// @param parent_values  of a body: the symbols' values of the run around it.

@@ -101,7 +101,7 @@ void NodeRunner::run_again(const Instruction& instruction, void** pointers, void
 
 void NodeRunner::renew_buffers(InstructionId id) {
   const auto buffers = program_.buffers();  // in the order of their first instructions
-  auto buffer = std::partition_point(buffers.begin(), buffers.end(), [&](const Program::BufferInfo& b) { return b.first < id; });
+  auto buffer = std::partition_point(buffers.begin(), buffers.end(), [&](const BufferInfo& b) { return b.first < id; });
   for (; buffer != buffers.end() && buffer->first == id; ++buffer) {
     const BufferId b = buffers.id_of(*buffer);
     if (const size_t bytes = state_.binding().buffer_sizes()[b]; bytes > 0)

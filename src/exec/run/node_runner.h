@@ -53,7 +53,7 @@ class NodeRunner {
   }
   /// Gives way for other jobs. @param breaks  of loops in the node; ends with it.
   void take_turn(InstructionId id, sharing::Turn& turn, std::optional<LoopBreakScope>& breaks) {
-    turn.before_node(state_.binding().hint(id));
+    turn.before_node(state_.binding().costs().hint(id));
     if (!program_.instructions()[id].dynamic) breaks.emplace(turn.within_node());
   }
   void execute(const Instruction& instruction, Evaluator& evaluator) {

@@ -83,7 +83,7 @@ void OutputStore::place(const RunControl& control, bool by_readiness) {
     if (!tensor.defined()) tensor = in_own_memory(slot);
     state_.hold(slot, std::move(tensor));
   }
-  if (state_.program().verifies_plans()) verify_over_feeds();
+  if (state_.program().planning().verify) verify_over_feeds();
 }
 
 Tensor OutputStore::in_bound_memory(SlotId slot) const {

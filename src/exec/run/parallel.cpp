@@ -158,7 +158,7 @@ class ParallelRun final : public TaskSource {
   // Somewhere for a ready instruction. @return true if it was published, and others are to be told.
   bool offer(InstructionId instruction, ParallelState::Worker& worker, InstructionId& kept) {
     if (control_.observer) tell_observer(instruction);
-    if (!binding_.expensive(instruction)) {
+    if (!binding_.costs().expensive(instruction)) {
       worker.ready.push_back(instruction);
     } else if (kept == kNoInstruction) {
       kept = instruction;
@@ -365,7 +365,8 @@ size_t run_parallel(NodeRunner& nodes, ParallelState& state, const RunBudget* bu
 }
 
 bool worth_parallel(const Program& program, const Binding& binding, const RunControl& control) {
-  return program.parallel() && (program.always_parallel() || binding.wide()) && control.pool && control.inter_op_threads != 1;
+  return program.parallel() && (program.planning().always_parallel || binding.costs().wide()) && control.pool &&
+         control.inter_op_threads != 1;
 }
 
 }  // namespace treadle::exec

@@ -25,9 +25,9 @@ const BudgetedPlan::Stay* stay_at(const BudgetedPlan& plan, BufferId buffer, int
 
 // Of the arena that the extents need, what runs may have if they can; SIZE_MAX: all of it.
 size_t share_of_arena(const Binding& binding) {
-  const double share = binding.program().arena_share();
+  const double share = binding.program().planning().arena_share;
   if (share >= 1) return SIZE_MAX;
-  return static_cast<size_t>(share * static_cast<double>(binding.own_arena_bytes())) / Storage::kAlignment * Storage::kAlignment;
+  return static_cast<size_t>(share * static_cast<double>(binding.budgets().own_arena_bytes())) / Storage::kAlignment * Storage::kAlignment;
 }
 
 }  // namespace
@@ -84,7 +84,7 @@ void RunBudget::choose() {
   // of a feed it would not find.
   OrderChoice order{.free = control_.pass->may_reorder() && outputs_.is_bound_to_whole_feeds(), .fixed = {}};
   order.binds_next_versions = outputs_.binds_next_versions();
-  if (order.binds_next_versions) plan = binding.affordable();
+  if (order.binds_next_versions) plan = binding.budgets().affordable();
   capped_ = capacity_beside(outputs) != SIZE_MAX;
   RunMemory beside;
   if (capped_) beside = memory_beside(/*at_once=*/program.parallel() != nullptr);
@@ -97,7 +97,7 @@ void RunBudget::choose() {
       later_bytes_ = bytes;
       const size_t limit = control_.pass->arena_capacity(outputs + bytes);
       if (limit == 0 && bytes > beside.certain_bytes) continue;
-      plan = binding.budgeted(std::min(share_of_arena(binding), limit), order);
+      plan = binding.budgets().within(std::min(share_of_arena(binding), limit), order);
       if (rounded(plan->arena_bytes) <= limit) break;  // the share is kept where it can be
       if (bytes > beside.certain_bytes) continue;
       const size_t arena_bytes = rounded(plan->arena_bytes);
@@ -136,7 +136,7 @@ void RunBudget::choose_rest(int32_t step, std::span<const Kept> kept) {
     later_bytes_ = bytes;
     const size_t capacity = capacity_beside(outputs + bytes);
     if (capacity == 0 && bytes > beside.certain_bytes) continue;
-    plan = binding.budgeted(capacity, order);
+    plan = binding.budgets().within(capacity, order);
     if (rounded(plan->arena_bytes) <= control_.pass->arena_capacity(outputs + bytes)) break;
     plan = nullptr;
   }
@@ -213,7 +213,7 @@ void RunBudget::recompute(const BudgetedPlan& plan, size_t first, size_t count, 
 
 // @param plan  null: the program's own order, in which nothing moves.
 bool RunBudget::is_needed(const BudgetedPlan* plan, BufferId buffer, int32_t step) const {
-  const Program::BufferInfo& info = state_.program().buffers()[buffer];
+  const BufferInfo& info = state_.program().buffers()[buffer];
   const bool alive = plan ? plan->is_alive_around(buffer, step) : info.first < InstructionId{step} && InstructionId{step} <= info.last;
   return alive && state_.binding().buffer_sizes()[buffer] > 0;
 }

@@ -8,6 +8,7 @@
 #include "core/thread_pool.h"
 #include "graph/custom_ops.h"
 #include "graph/dim_bounds.h"
+#include "graph/infer.h"
 #include "graph/op_def.h"
 #include "treadle/error.h"
 
@@ -207,9 +208,9 @@ class Estimate {
   // A body whose symbols the run around it knows is bound as the run will find it.
   std::optional<BodyNeed> of_body(const Instruction& instruction, size_t b) {
     const Program& body = *instruction.bodies[b];
-    std::vector<int64_t> values(body.num_expressions(), -1);
+    std::vector<int64_t> values(body.extents().num_expressions, -1);
     std::copy_n(binding_.values().begin(), std::min(values.size(), binding_.values().size()), values.begin());
-    for (int32_t symbol : body.symbols())
+    for (int32_t symbol : body.extents().symbols)
       if (values[static_cast<size_t>(symbol)] < 0) return std::nullopt;
     const int threads = control_.max_threads > 0 ? control_.max_threads : control_.pool ? control_.pool->num_threads() : 1;
     const std::shared_ptr<const Binding> bound = plans_.of_body(body).bindings().get(values, threads, control_.pool);

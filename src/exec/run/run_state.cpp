@@ -52,7 +52,7 @@ RunState::~RunState() {
 }
 
 void RunState::take_binding(std::span<const int64_t> symbol_values, const RunControl& control) {
-  const auto symbols = program_.symbols();
+  const auto& symbols = program_.extents().symbols;
   const bool same = binding_ && std::all_of(symbols.begin(), symbols.end(), [&](int32_t s) {
                       return binding_->values()[static_cast<size_t>(s)] == symbol_values[static_cast<size_t>(s)];
                     });

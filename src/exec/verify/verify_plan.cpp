@@ -73,20 +73,20 @@ void verify_binding(const Binding& binding) {
 }
 
 void prove(const Binding& binding) {
-  if (!binding.program().verifies_plans() || binding.proof().is_there()) return;
+  if (!binding.program().planning().verify || binding.proof().is_there()) return;
   verify_binding(binding);
   binding.proof().note();
 }
 
 void prove(const Binding& binding, const BudgetedPlan& plan) {
-  if (!binding.program().verifies_plans() || plan.proof.is_there()) return;
+  if (!binding.program().planning().verify || plan.proof.is_there()) return;
   verify_plan(describe_plan(binding, plan));
   plan.proof.note();
 }
 
 void prove(const Binding& binding, const BudgetedPlan* plan, const Lodgings& lodgings) {
   const bool any = std::any_of(lodgings.places.begin(), lodgings.places.end(), [](const Lodgings::Place& place) { return place.found(); });
-  if (!binding.program().verifies_plans() || !any) return;
+  if (!binding.program().planning().verify || !any) return;
   DescribedPlan described = plan ? describe_plan(binding, *plan) : describe_plan(binding);
   described.memories = {lodgings.arena_bytes};
   const auto slots = binding.program().preallocated();
