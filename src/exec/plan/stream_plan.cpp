@@ -233,9 +233,7 @@ class StreamPlanner {
 
   // A bulk is issued where its first step stands. That is early enough for who waits for its last one, and none in between waits.
   void make_bulks() {
-    auto is_yield = [&](const StreamPlan::Step& step) {
-      return step.instruction != kNoInstruction && program_.instructions()[step.instruction].is_yield;
-    };
+    auto is_yield = [&](const StreamPlan::Step& step) { return !step.is_copy() && program_.instructions()[step.instruction].is_yield; };
     const bool data_dependent = std::any_of(plan_.steps.begin(), plan_.steps.end(),
                                             [&](const StreamPlan::Step& step) { return step.host_waits && !is_yield(step); });
     const size_t cap = data_dependent ? 1 : std::max<size_t>(1, options_.max_bulk);
@@ -243,14 +241,14 @@ class StreamPlanner {
     for (StepId i : plan_.steps.ids()) {
       const StreamPlan::Step& step = plan_.steps[i];
       int32_t& bulk = open[static_cast<size_t>(step.stream)];
-      const bool joins = bulk >= 0 && step.instruction != kNoInstruction && step.waits.empty() && !is_yield(step) &&
-                         plan_.bulks[static_cast<size_t>(bulk)].size() < cap;
+      const bool joins =
+          bulk >= 0 && !step.is_copy() && step.waits.empty() && !is_yield(step) && plan_.bulks[static_cast<size_t>(bulk)].size() < cap;
       if (!joins) {
         bulk = static_cast<int32_t>(plan_.bulks.size());
         plan_.bulks.emplace_back();
       }
       plan_.bulks[static_cast<size_t>(bulk)].push_back(i);
-      if (step.records || step.instruction == kNoInstruction) bulk = -1;
+      if (step.records || step.is_copy()) bulk = -1;
       if (is_yield(step)) open.assign(open.size(), -1);  // what comes after it is issued after it
     }
   }
@@ -272,7 +270,7 @@ StreamPlan plan_streams(const Program& program, const DevicePlacement& placement
 }
 
 int StreamPlan::num_copies() const {
-  return static_cast<int>(std::count_if(steps.begin(), steps.end(), [](const Step& step) { return step.instruction == kNoInstruction; }));
+  return static_cast<int>(std::count_if(steps.begin(), steps.end(), [](const Step& step) { return step.is_copy(); }));
 }
 
 int StreamPlan::num_fences() const {
@@ -293,7 +291,7 @@ std::string describe(const Program& program, const StreamPlan& plan, std::span<c
     const StreamPlan::Stream& stream = plan.streams[static_cast<size_t>(step.stream)];
     out += fmt::format("{:4}  {} {} {}  ", index_of(i), device_names[static_cast<size_t>(stream.device)],
                        kQueues[static_cast<size_t>(stream.queue)], step.stream);
-    if (step.instruction == kNoInstruction) {
+    if (step.is_copy()) {
       out += fmt::format("copy {} -> {}", place(step.source), place(step.target));
     } else {
       const Node& node = *program.instructions()[step.instruction].node;

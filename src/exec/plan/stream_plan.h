@@ -50,6 +50,8 @@ struct StreamPlan {
     bool host_waits = false;    ///< its outputs' extents are known only when it is done
     bool records = false;       ///< its event is waited for
     std::vector<StepId> waits;  ///< fences: steps of other streams that it comes after, none of them implied by another
+
+    bool is_copy() const { return instruction == kNoInstruction; }
   };
 
   std::vector<Stream> streams;

@@ -334,7 +334,7 @@ DescribedPlan Describing::on_streams(const StreamPlan& streams, IdSpan<LocationI
       for (StepId wait : from.waits) issue.waits.push_back(number[wait]);
       leads = false;
       DescribedPlan::Step step{.act = Act::copy, .place = place_like(from.source), .target = place_like(from.target)};
-      if (from.instruction != kNoInstruction) {
+      if (!from.is_copy()) {
         const Instruction& instruction = program_.instructions()[from.instruction];
         step = step_of(instruction);
         issue.all_wait = instruction.is_yield;
