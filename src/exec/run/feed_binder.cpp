@@ -204,6 +204,15 @@ void FeedBinder::move(SlotId slot, const Datum& feed, RunState& state) {
   point_at_feed(slot, state);
 }
 
+bool FeedBinder::lacks_feed(const RunState& state, std::span<const SlotId> slots) {
+  const auto all = state.program().slots();
+  return std::any_of(slots.begin(), slots.end(), [&](SlotId slot) {
+    if (slot == kNoSlot) return false;
+    const SlotId root = all[slot].root;
+    return all[root].location == LocationKind::feed && !state.held(root).defined();
+  });
+}
+
 void FeedBinder::refuse_missing(const RunState& state) {
   for (SlotId slot : state.program().input_slots())
     if (!state.held(slot).defined() && is_read(state.program(), slot))

@@ -46,6 +46,8 @@ class FeedBinder {
   /// One that has been fed lies elsewhere. @throws Error(invalid_argument) for another dtype or shape, or elements that are not contiguous.
   static void move(SlotId slot, const Datum& feed, RunState& state);
 
+  /// Whether one of the slots lies in an input that the run has not been fed yet.
+  static bool lacks_feed(const RunState& state, std::span<const SlotId> slots);
   /// A run is told to go on where it reads what was to be fed later. @throws Error(invalid_argument) naming the input
   [[noreturn]] static void refuse_missing(const RunState& state);
 

@@ -25,7 +25,8 @@ Frame::Frame(FramePool& frames)
       feeds_(program_),
       outputs_(state_),
       nodes_(state_, control_, frames),
-      budget_(state_, outputs_, control_, nodes_) {}
+      budget_(state_, outputs_, control_, nodes_),
+      cursor_(program_.instructions().size()) {}
 
 Frame::~Frame() = default;
 
@@ -33,7 +34,7 @@ void Frame::start(std::span<const Datum> feeds, std::span<const Datum> bound, co
                   std::span<const OutputMemory> memory, std::span<const int64_t> parent_values) {
   control_ = control;
   control_.check();  // there may be no instruction that does
-  pc_ = 0;
+  cursor_.begin();
   nodes_.begin();
   feeds_.bind(feeds, parent_values, control_, state_);
   outputs_.begin(bound, memory, control.keeps_feeds);
@@ -47,7 +48,6 @@ void Frame::start(std::span<const Datum> feeds, std::span<const Datum> bound, co
       return describe_memory(now);
     });
   }
-  starved_ = SIZE_MAX;
   if (control_.takes_feeds_later) find_starved();
   choose_schedule();
 }
@@ -80,17 +80,10 @@ void Frame::choose_schedule() {
 }
 
 void Frame::find_starved() {
-  auto is_starved = [&](const Instruction& instruction) {
-    const auto inputs = program_.operands(instruction).first(instruction.num_inputs);
-    return std::any_of(inputs.begin(), inputs.end(), [&](SlotId slot) {
-      if (slot == kNoSlot) return false;
-      const SlotId root = program_.slots()[slot].root;
-      return program_.slots()[root].location == LocationKind::feed && !state_.held(root).defined();
-    });
-  };
-  starved_ = pc_;
-  is_told_ = false;
-  while (starved_ < program_.instructions().size() && !is_starved(program_.instructions()[budget_.instruction_at(starved_)])) ++starved_;
+  cursor_.find_starved([&](size_t step) {
+    const Instruction& instruction = program_.instructions()[budget_.instruction_at(step)];
+    return FeedBinder::lacks_feed(state_, program_.operands(instruction).first(instruction.num_inputs));
+  });
 }
 
 void Frame::feed(size_t input, const Datum& value) {
@@ -106,7 +99,7 @@ void Frame::move_feed(size_t input, const Datum& value) {
 // @param written  whether reading does not count
 bool Frame::is_touched_later(SlotId root, bool written) const {
   const auto slots = program_.slots();
-  for (size_t step = pc_; step < program_.instructions().size(); ++step) {
+  for (size_t step = cursor_.next(); step < cursor_.end(); ++step) {
     const Instruction& instruction = program_.instructions()[budget_.instruction_at(step)];
     const auto operands = program_.operands(instruction).subspan(written ? instruction.num_inputs : 0);
     if (std::any_of(operands.begin(), operands.end(), [&](SlotId slot) { return slot != kNoSlot && slots[slot].root == root; }))
@@ -146,40 +139,32 @@ void Frame::take_outputs(std::span<Datum> outputs) {
 }
 
 size_t Frame::steps_left() const {
-  const auto rest = std::span(program_.instructions()).subspan(pc_);
-  const auto stop = std::find_if(rest.begin(), rest.end(), [](const Instruction& instruction) { return instruction.is_yield; });
-  return std::min(static_cast<size_t>(stop - rest.begin()), starved_ - pc_);
+  return cursor_.steps_left([&](size_t step) { return program_.instructions()[id_at<InstructionId>(step)].is_yield; });
 }
 
 size_t Frame::steps_through(InstructionId instruction) const {
-  const size_t end = program_.instructions().size();
-  size_t step = pc_;
-  while (step < end && budget_.instruction_at(step) != instruction) ++step;
-  return step < end ? step + 1 - pc_ : 0;
+  for (size_t step = cursor_.next(); step < cursor_.end(); ++step)
+    if (budget_.instruction_at(step) == instruction) return step + 1 - cursor_.next();
+  return 0;
 }
 
 bool Frame::advance(size_t steps) {
-  if (pc_ == starved_ && !finished() && steps > 0) {
-    if (std::exchange(is_told_, true)) FeedBinder::refuse_missing(state_);
-    return false;
-  }
-  const size_t end = std::min(starved_, pc_ + std::min(steps, program_.instructions().size() - pc_));
-  try {
-    if (by_readiness_) advance_by_readiness(end);
-    if (!by_readiness_) advance_in_order(end);
-  } catch (...) {
-    rethrow_with_memory();
-  }
-  if (steps > 0 && pc_ == starved_) is_told_ = true;
-  return finished();
+  return cursor_.advance(steps, state_, [&](size_t end) {
+    try {
+      if (by_readiness_) advance_by_readiness(end);
+      if (!by_readiness_) advance_in_order(end);
+    } catch (...) {
+      rethrow_with_memory();
+    }
+  });
 }
 
 // Nothing of the run is under way any more.
 void Frame::rethrow_with_memory() const {
   exec::rethrow_with_memory([&](const OutOfMemory&) {
     RunSnapshot now = state_.snapshot(control_);
-    now.step = pc_;
-    now.instruction = budget_.instruction_at(pc_);
+    now.step = cursor_.next();
+    now.instruction = budget_.instruction_at(now.step);
     now.by_readiness = by_readiness_;
     if (by_readiness_ && parallel_->failed_at != kNoInstruction) {
       now.instruction = parallel_->failed_at;
@@ -191,11 +176,11 @@ void Frame::rethrow_with_memory() const {
 
 void Frame::advance_by_readiness(size_t end) {
   const std::vector<InstructionId>& yields = program_.parallel()->yields;
-  if (const auto yield = std::lower_bound(yields.begin(), yields.end(), id_at<InstructionId>(pc_)); yield != yields.end())
+  if (const auto yield = std::lower_bound(yields.begin(), yields.end(), next_in_order()); yield != yields.end())
     end = std::min(end, index_of(*yield));
   const bool limited = control_.pass && !program_.is_body();
-  pc_ = run_parallel(nodes_, *parallel_, limited ? &budget_ : nullptr, pc_, end);
-  if (pc_ < end) by_readiness_ = false;  // a plan within another limit has an order of its own
+  cursor_.go_to(run_parallel(nodes_, *parallel_, limited ? &budget_ : nullptr, cursor_.next(), end));
+  if (cursor_.next() < end) by_readiness_ = false;  // a plan within another limit has an order of its own
 }
 
 void Frame::advance_in_order(size_t end) {
@@ -210,11 +195,11 @@ void Frame::advance_in_order(size_t end) {
   PhaseMarks phases(program_);
   uint64_t boundary = 0;  // 0: the step before is not recorded, or something else lies between
   try {
-    for (; pc_ < end; ++pc_) {
-      const InstructionId id = limited ? budget_.instruction_at(pc_) : id_at<InstructionId>(pc_);
+    for (size_t step = cursor_.next(); step < end; cursor_.go_to(++step)) {
+      const InstructionId id = limited ? budget_.instruction_at(step) : id_at<InstructionId>(step);
       const Instruction& instruction = instructions[id];
       if (instruction.is_yield) [[unlikely]] {
-        if (limited) budget_.move_values(pc_, turn);
+        if (limited) budget_.move_values(step, turn);
         return;
       }
       if (control_.observer) [[unlikely]]
@@ -228,7 +213,7 @@ void Frame::advance_in_order(size_t end) {
       }
       if (limited) [[unlikely]] {
         boundary = 0;
-        budget_.move_values(pc_, turn);
+        budget_.move_values(step, turn);
       }
       if (renews) [[unlikely]]
         nodes_.renew_buffers(id);
@@ -249,7 +234,7 @@ void Frame::advance_in_order(size_t end) {
       state_.release(instruction);
     }
   } catch (...) {
-    nodes_.rethrow_from(instructions[limited ? budget_.instruction_at(pc_) : id_at<InstructionId>(pc_)]);
+    nodes_.rethrow_from(instructions[limited ? budget_.instruction_at(cursor_.next()) : next_in_order()]);
   }
 }
 
@@ -270,10 +255,10 @@ void Frame::resume(std::span<const Datum> values) {
   }
   if (by_readiness_)
     parallel_->cursor.finish(
-        id_at<InstructionId>(pc_), [&](SlotId slot) { state_.drop(slot); }, [](InstructionId) {});
+        next_in_order(), [&](SlotId slot) { state_.drop(slot); }, [](InstructionId) {});
   else
     state_.release(instruction);
-  ++pc_;
+  cursor_.go_to(cursor_.next() + 1);
 }
 
 void Frame::clear() noexcept {

@@ -16,6 +16,7 @@
 #include "exec/run/run_budget.h"
 #include "exec/run/run_control.h"
 #include "exec/run/run_state.h"
+#include "exec/run/step_cursor.h"
 #include "graph/evaluate.h"
 #include "treadle/datum.h"
 
@@ -51,11 +52,11 @@ class Frame final : public Run {
   bool advance(size_t steps = SIZE_MAX) override;
   size_t steps_left() const override;
   size_t steps_through(InstructionId instruction) const override;
-  bool finished() const override { return pc_ == program_.instructions().size(); }
+  bool finished() const override { return cursor_.finished(); }
 
   const Instruction* yield() const override {
     if (finished()) return nullptr;
-    const Instruction& next = program_.instructions()[id_at<InstructionId>(pc_)];  // programs with a Yield keep their order
+    const Instruction& next = program_.instructions()[next_in_order()];
     return next.is_yield ? &next : nullptr;
   }
   std::vector<Datum> yielded() override;
@@ -63,7 +64,7 @@ class Frame final : public Run {
 
   void take_outputs(std::span<Datum> outputs) override;
   /// After an error: feeds whose rows have been moved within their memory are as they were.
-  void restore_feeds() { outputs_.restore_feeds(id_at<InstructionId>(pc_)); }
+  void restore_feeds() { outputs_.restore_feeds(next_in_order()); }
   void clear() noexcept override;
   void trim() noexcept override { state_.drop_arena(); }
 
@@ -84,6 +85,8 @@ class Frame final : public Run {
   void advance_by_readiness(size_t end);
   void advance_in_order(size_t end);
   void find_starved();
+  /// The instruction at the cursor where the run keeps the program's order, as programs with a Yield do.
+  InstructionId next_in_order() const { return id_at<InstructionId>(cursor_.next()); }
   bool is_touched_later(SlotId root, bool written) const;
 
   const Program& program_;
@@ -93,10 +96,8 @@ class Frame final : public Run {
   OutputStore outputs_;
   NodeRunner nodes_;
   RunBudget budget_;
-  Evaluator evaluator_;        // for instructions bound in the run
-  size_t pc_ = 0;              // steps done: instructions, in the order of the budget's plan if there is one
-  size_t starved_ = SIZE_MAX;  // the first step that reads an input which is still to be fed
-  bool is_told_ = false;       // advance() has come to it and said so: to ask again is an error
+  Evaluator evaluator_;  // for instructions bound in the run
+  StepCursor cursor_;    // a step is an instruction, in the order of the budget's plan if there is one
   bool by_readiness_ = false;
   std::unique_ptr<ParallelState> parallel_;
 };
