@@ -16,6 +16,7 @@
 #include "core/float_mode.h"
 #include "core/recorder.h"
 #include "core/thread_pool.h"
+#include "exec/run/first_error.h"
 #include "exec/run/run_budget.h"
 #include "graph/custom_ops.h"
 #include "sharing/turn.h"
@@ -54,7 +55,7 @@ class ParallelRun final : public TaskSource {
       work(*worker, instruction);
       give_back(std::move(worker));
     } catch (...) {
-      fail(std::current_exception());
+      error_.note(std::current_exception());
     }
     leave();
     return true;
@@ -100,11 +101,12 @@ class ParallelRun final : public TaskSource {
     if (attached_) control_.pool->detach(*this);
     wait_for_pending();  // for those that a thread began while the run was being stopped
     queued_ = 0;
-    if (error_) std::rethrow_exception(error_);
+    state_.failed_at = error_.at();
+    if (const std::exception_ptr error = error_.take()) std::rethrow_exception(error);
   }
 
   bool over() const { return remaining_.load() == 0 || stopped(); }
-  bool stopped() const { return failed_.load() || interrupted_.load(); }
+  bool stopped() const { return error_.stopped() || interrupted_.load(); }
   bool something_for_the_owner() const { return over() || (queued_.load() > 0 && active_.load() < limit_); }
 
   // The right to run a node, and an expensive node; kNoInstruction if there is either no node or no right.
@@ -151,7 +153,7 @@ class ParallelRun final : public TaskSource {
     try {
       control_.call([&] { control_.observer->ready(nodes_.state(), program_.instructions()[instruction]); });
     } catch (...) {
-      fail(std::current_exception());
+      error_.note(std::current_exception());
     }
   }
 
@@ -177,7 +179,7 @@ class ParallelRun final : public TaskSource {
     std::optional<DenormalsAsZero> mode;
     if (control_.denormals_as_zero) mode.emplace();
     int64_t done = 0;  // taken off what remains by one subtraction: nobody asks while a thread is at work
-    while (!failed_.load(std::memory_order_relaxed)) {
+    while (!error_.stopped()) {
       if (budget_ && (interrupted_.load(std::memory_order_relaxed) || budget_->is_outdated())) {
         interrupted_.store(true);
         break;
@@ -197,7 +199,7 @@ class ParallelRun final : public TaskSource {
         else if (!execute_custom(instruction, index, turn))
           continue;
       } catch (...) {
-        fail(std::current_exception(), index);
+        error_.note(std::current_exception(), index);
         break;
       }
       bool news = false;
@@ -239,7 +241,7 @@ class ParallelRun final : public TaskSource {
         end_pending(instruction, index, std::move(outputs), std::move(error), start);
       };
       nodes_.execute_deferred(
-          instruction, [this] { return failed_.load() || control_.stopping(); }, done);
+          instruction, [this] { return error_.stopped() || control_.stopping(); }, done);
       {
         std::lock_guard lock(shared->mutex);
         if (!shared->ended) {
@@ -269,14 +271,14 @@ class ParallelRun final : public TaskSource {
       try {
         // Nothing of the error may be left here when the run's own thread has it.
         if (error) std::rethrow_exception(std::exchange(error, nullptr));
-        if (!failed_.load()) take(instruction, std::move(outputs), start);
+        if (!error_.stopped()) take(instruction, std::move(outputs), start);
       } catch (...) {
         nodes_.rethrow_from(instruction);
       }
     } catch (...) {
-      fail(std::current_exception(), index);
+      error_.note(std::current_exception(), index);
     }
-    if (!failed_.load()) {
+    if (!error_.stopped()) {
       bool news = false;
       finish(index, [&](InstructionId next) {
         if (control_.observer) tell_observer(next);
@@ -319,14 +321,6 @@ class ParallelRun final : public TaskSource {
         });
   }
 
-  void fail(std::exception_ptr error, InstructionId instruction = kNoInstruction) {
-    std::lock_guard lock(mutex_);
-    if (failed_.load()) return;
-    error_ = std::move(error);
-    state_.failed_at = instruction;
-    failed_.store(true);
-  }
-
   // There is one for every thread; a thread that waits inside a node may take a second node.
   std::unique_ptr<ParallelState::Worker> take_worker() {
     std::lock_guard lock(mutex_);
@@ -352,12 +346,12 @@ class ParallelRun final : public TaskSource {
   bool attached_ = false;
   std::atomic<int> active_{0}, queued_{0};
   std::atomic<int64_t> remaining_{0};
-  std::atomic<bool> failed_{false}, interrupted_{false};
+  std::atomic<bool> interrupted_{false};
   std::mutex pending_mutex_;
   std::condition_variable pending_changed_;
-  int pending_ = 0;  // kernels that may go on elsewhere
-  std::mutex mutex_;
-  std::exception_ptr error_;
+  int pending_ = 0;   // kernels that may go on elsewhere
+  std::mutex mutex_;  // of the queue and of idle workers
+  FirstError error_;
 };
 
 size_t run_parallel(NodeRunner& nodes, ParallelState& state, const RunBudget* budget, size_t first, size_t end) {

@@ -1,0 +1,49 @@
+// Keeps the error that ends a run whose work is done by several threads.
+#pragma once
+
+#include <atomic>
+#include <exception>
+#include <mutex>
+#include <utility>
+
+#include "exec/program/ids.h"
+
+namespace treadle::exec {
+
+/// The first error wins. Threads ask stopped() before they begin anything else; the run rethrows the error when all work has ended.
+class FirstError {
+ public:
+  bool stopped() const noexcept { return stopped_.load(); }
+  /// @param at  the instruction that failed, if it was one.
+  void note(std::exception_ptr error, InstructionId at = kNoInstruction) noexcept {
+    std::lock_guard lock(mutex_);
+    if (!error_) {
+      error_ = std::move(error);
+      at_ = at;
+    }
+    stopped_.store(true);
+  }
+  /// Stops the run without an error.
+  void stop() noexcept { stopped_.store(true); }
+  /// Forgets the error. @pre no work is under way
+  void reset(bool stopped = false) noexcept {
+    error_ = nullptr;
+    at_ = kNoInstruction;
+    stopped_.store(stopped);
+  }
+  /// Returns the error and forgets it; null if there is none. @pre no work is under way
+  std::exception_ptr take() noexcept {
+    std::lock_guard lock(mutex_);
+    return std::exchange(error_, nullptr);
+  }
+  /// The instruction that failed, also after take(); kNoInstruction if the error came from elsewhere.
+  InstructionId at() const noexcept { return at_; }
+
+ private:
+  std::atomic<bool> stopped_{false};
+  std::mutex mutex_;
+  std::exception_ptr error_;
+  InstructionId at_ = kNoInstruction;
+};
+
+}  // namespace treadle::exec
