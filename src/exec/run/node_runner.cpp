@@ -43,18 +43,26 @@ void NodeRunner::take(const Instruction& instruction, std::vector<Datum> made) {
   }
 }
 
-// Other threads may count at the same time. Of a node that is bound in the run only the run knows what it costs.
-void NodeRunner::record(const Instruction& instruction, uint64_t start) const {
-  if (!is_timed()) return;
+// Other threads may count at the same time. @return the time of the node's end
+uint64_t NodeRunner::count(const Instruction& instruction, uint64_t start) const {
   const uint64_t end = read_ticks();
   if (control_.counts_nodes) counters_->add_shared(index_of(program_.id_of(instruction)), end - start);
-  if (!control_.recorder) return;
-  Cost cost;
-  if (instruction.dynamic && instruction.bodies.empty()) {
-    std::vector<Datum> operands;
-    for (SlotId slot : program_.operands(instruction)) operands.push_back(slot == kNoSlot ? Datum() : state_.value(slot, /*shared=*/false));
-    cost = cost_of(program_, instruction, operands);
-  }
+  return end;
+}
+
+void NodeRunner::record_time(const Instruction& instruction, uint64_t start) const {
+  if (!is_timed()) return;
+  const uint64_t end = count(instruction, start);
+  if (control_.recorder) control_.record_node(instruction.record_name, start, end);
+}
+
+// With its cost, if the node is bound in the run: only the run knows that.
+void NodeRunner::record(const Instruction& instruction, uint64_t start) const {
+  if (!control_.recorder || !instruction.dynamic || !instruction.bodies.empty()) return record_time(instruction, start);
+  const uint64_t end = count(instruction, start);
+  std::vector<Datum> operands;
+  for (SlotId slot : program_.operands(instruction)) operands.push_back(slot == kNoSlot ? Datum() : state_.value(slot, /*shared=*/false));
+  const Cost cost = cost_of(program_, instruction, operands);
   control_.record_node(instruction.record_name, start, end, cost.flops, cost.bytes);
 }
 
@@ -73,7 +81,11 @@ uint64_t NodeRunner::begin_watched(const Instruction& instruction) const {
 
 void NodeRunner::end_watched(const Instruction& instruction, uint64_t start) const {
   record(instruction, start);
-  tell_observer([&] { control_.observer->after(state_, instruction, nullptr); });
+  tell_ended(instruction, nullptr);
+}
+
+void NodeRunner::tell_ended(const Instruction& instruction, const Device* device) const {
+  tell_observer([&] { control_.observer->after(state_, instruction, device); });
 }
 
 void NodeRunner::execute_watched(const Instruction& instruction, Evaluator& evaluator) {
@@ -109,27 +121,37 @@ void NodeRunner::renew_buffers(InstructionId id) {
   }
 }
 
+Datum* NodeRunner::cached(const Instruction& instruction) const {
+  if (!has_cache() || instruction.num_outputs != 1) return nullptr;
+  const SlotId slot = program_.operands(instruction)[instruction.num_inputs];
+  if (slot == kNoSlot) return nullptr;
+  const auto found = cache_->find(program_.name(slot));
+  return found == cache_->end() ? nullptr : &found->second;
+}
+
+void NodeRunner::expect_as_made(const Instruction& instruction, const Datum& cached, const Datum& made) const {
+  const bool is_same =
+      cached.is_tensor() && cached.tensor().dtype() == made.tensor().dtype() && cached.tensor().shape() == made.tensor().shape();
+  if (is_same) return;
+  const std::string& name = program_.name(program_.operands(instruction)[instruction.num_inputs]);
+  throw Error(ErrorCode::invalid_argument,
+              fmt::format("the cached value \"{}\" is {}, the node makes {}", name, describe(cached), describe(made)));
+}
+
 void NodeRunner::execute_cached(const Instruction& instruction, Evaluator& evaluator) {
-  auto entry = cache_->end();
-  SlotId slot = kNoSlot;
-  if (instruction.num_outputs == 1) {
-    slot = program_.operands(instruction)[instruction.num_inputs];
-    if (slot != kNoSlot) entry = cache_->find(program_.name(slot));
-  }
-  if (entry == cache_->end()) return execute_watched(instruction, evaluator);
-  if (!entry->second.defined()) {
+  Datum* const entry = cached(instruction);
+  if (!entry) return execute_watched(instruction, evaluator);
+  const SlotId slot = program_.operands(instruction)[instruction.num_inputs];
+  if (!entry->defined()) {
     execute_watched(instruction, evaluator);
     Datum made = state_.value(slot, /*shared=*/true);
-    entry->second = made.is_tensor() ? Datum(made.tensor().clone()) : made;
+    *entry = made.is_tensor() ? Datum(made.tensor().clone()) : made;
     return;
   }
-  const Slot& info = program_.slots()[slot];
-  if (!info.static_shape || instruction.dynamic) return state_.hold(slot, entry->second);
-  Tensor target = state_.value(slot, /*shared=*/false).tensor();
-  if (!entry->second.is_tensor() || entry->second.tensor().dtype() != target.dtype() || entry->second.tensor().shape() != target.shape())
-    throw Error(ErrorCode::invalid_argument,
-                fmt::format("the cached value \"{}\" is {}, the node makes {}", entry->first, describe(entry->second), describe(target)));
-  target.copy_from(entry->second.tensor());
+  if (!program_.slots()[slot].static_shape || instruction.dynamic) return state_.hold(slot, *entry);
+  Datum target = state_.value(slot, /*shared=*/false);
+  expect_as_made(instruction, *entry, target);
+  Tensor(target.tensor()).copy_from(entry->tensor());
 }
 
 void NodeRunner::run(InstructionId id, Evaluator& evaluator, sharing::Turn& turn) {

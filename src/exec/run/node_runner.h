@@ -39,6 +39,7 @@ class NodeRunner {
 
   RunState& state() const { return state_; }
   const RunControl& control() const { return control_; }
+  FramePool& frames() const { return frames_; }
 
   /// One instruction of those that may run at once. @throws Error naming the node
   void run(InstructionId id, Evaluator& evaluator, sharing::Turn& turn);
@@ -66,6 +67,10 @@ class NodeRunner {
   /// Before and behind the kernel of a node that is watched; it may end on another thread. @return what end_watched() is to have
   uint64_t begin_watched(const Instruction& instruction) const;
   void end_watched(const Instruction& instruction, uint64_t start) const;
+  /// The two halves of end_watched() for a node that ran on a device: its kernel has ended, where only the time is recorded; the host has
+  /// waited for that, and the observer is told. @param device  that it ran on; null: the host
+  void record_time(const Instruction& instruction, uint64_t start) const;
+  void tell_ended(const Instruction& instruction, const Device* device) const;
   /// Another time, for a value that is to be made anew: counted and recorded like any run of the node, but no news for an observer.
   /// @throws Error naming the node
   void run_again(const Instruction& instruction, void** pointers, void* scratch, sharing::Turn& turn);
@@ -76,6 +81,10 @@ class NodeRunner {
   void take(const Instruction& instruction, std::vector<Datum> made);
   NodeCounters* counters() const { return control_.counts_nodes ? counters_ : nullptr; }
   bool has_cache() const { return cache_ && !cache_->empty(); }
+  /// The cache's entry for the one value that the instruction makes; null if there is none.
+  Datum* cached(const Instruction& instruction) const;
+  /// @throws Error(invalid_argument) if the cached value has another type or shape than `made`, which the instruction makes.
+  void expect_as_made(const Instruction& instruction, const Datum& cached, const Datum& made) const;
   /// A value of the cache in place of the computation, or the other way round.
   void execute_cached(const Instruction& instruction, Evaluator& evaluator);
   /// For allocators that show what is read without having been written: of what the instruction is the first to touch, nothing is wanted.
@@ -87,6 +96,7 @@ class NodeRunner {
   class Operands;
   void execute_dynamic(const Instruction& instruction, Evaluator& evaluator);
   bool is_timed() const { return control_.recorder || control_.counts_nodes; }
+  uint64_t count(const Instruction& instruction, uint64_t start) const;
   void record(const Instruction& instruction, uint64_t start) const;
   template <typename Tell>
   void tell_observer(Tell&& tell) const;
