@@ -1,6 +1,5 @@
 // Programs of a session over its devices. By itself, as a library that has the host alone does without (training_runtime/no_devices.cpp).
 #include "exec/placed/placed_program.h"
-#include "exec/placed/residency.h"
 #include "session/devices.h"
 
 namespace treadle {

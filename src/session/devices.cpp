@@ -10,7 +10,7 @@
 #include "core/nearest.h"
 #include "device/cpu/cpu_device.h"
 #include "device/sim/sim_type.h"
-#include "exec/placed/residency.h"
+#include "exec/placed/device_memory.h"
 #include "session/model.h"
 #include "session/refusals.h"
 #include "treadle/error.h"

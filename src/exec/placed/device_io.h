@@ -1,0 +1,60 @@
+// Keeps feeds and outputs on a device between runs: a feed that lies there already and an output that the caller wants there do not go
+// through the host.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <unordered_map>
+#include <vector>
+
+#include "exec/placed/placed_memory.h"
+#include "exec/placed/placed_steps.h"
+#include "exec/run/run_control.h"
+#include "exec/run/run_state.h"
+
+namespace treadle::exec {
+
+/// Tells which inputs and outputs of a program need not go through the host. The same for all runs.
+struct Crossings {
+  explicit Crossings(const PlacedSteps& steps);
+
+  IdVector<SlotId, uint8_t> only_for_devices;    ///< by root slot: 1 if no step on the host reads it
+  IdVector<SlotId, LocationId> only_for_caller;  ///< by root slot: its location on the host, if one copy makes it and no step reads it
+};
+
+/// The feeds and outputs of one run.
+class DeviceIo {
+ public:
+  /// All must outlive this object.
+  DeviceIo(const Crossings& crossings, const PlacedMemory& memory, const RunState& state, const RunControl& control);
+
+  /// Returns the feed as the run reads it. It stays on its device if only copies read it, and all devices of the run can copy from there;
+  /// otherwise this copies it to the host.
+  Datum take_feed(size_t input, const Datum& feed);
+  static Datum from_device(Datum value);
+  /// Decides at the start of a run which outputs stay on the device that makes them: those that the caller wants or accepts there, and
+  /// whose bytes only one copy to the host would read. That copy is then made within the device. All other outputs go to the host.
+  /// @param memory  one per output, or empty. Sets `made_in_run` for outputs that stay.
+  void choose_outputs(std::span<const Datum> bound, std::vector<OutputMemory>& memory);
+
+  /// True if the copy to this location on the host is made within the device instead.
+  bool stays(LocationId at) const { return staying_.contains(at); }
+  /// Returns the memory for such a copy: the caller's, if it is large enough and the device reaches it; otherwise new memory.
+  /// @param maker  the device that makes the output. @throws Error(resource_exhausted)
+  Tensor memory_for(LocationId at, int maker, DType dtype, const Shape& shape);
+  void clear() noexcept;
+
+ private:
+  void watch(int device, const Tensor& tensor);
+
+  const Crossings& crossings_;
+  const PlacedSteps& steps_;
+  const PlacedMemory& memory_;
+  const RunState& state_;
+  const RunControl& control_;
+  std::unordered_map<LocationId, Tensor> staying_;    // outputs that stay, with the caller's memory if there is any
+  std::vector<std::shared_ptr<const void>> watches_;  // access checks for the caller's memory on devices
+};
+
+}  // namespace treadle::exec

@@ -1,0 +1,51 @@
+// Tells which values in one device's memory each step uses, and when a value is used next.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <unordered_map>
+#include <vector>
+
+#include "exec/placed/placed_steps.h"
+#include "exec/plan/binding.h"
+
+namespace treadle::exec {
+
+/// A unit moves between memories as a whole. Units are numbered: first the plan's locations, then blocks that kernels have packed.
+enum class UnitId : int32_t {};
+
+/// Depends on the plan only, not on extents. Positions count steps in the order of issue (PlacedSteps).
+class DeviceUses {
+ public:
+  DeviceUses(const PlacedSteps& steps, int device);
+
+  size_t num_units() const { return uses_.size(); }
+  IdRange<UnitId> packed() const { return {id_at<UnitId>(num_locations()), uses_.next_id()}; }
+  bool is_packed(UnitId unit) const { return index_of(unit) >= num_locations(); }
+  /// @pre the unit is a location
+  const StreamPlan::Location& location(UnitId unit) const { return steps_.location(location_of(unit)); }
+  static UnitId unit_of(LocationId location) { return UnitId{static_cast<int32_t>(location)}; }
+  static LocationId location_of(UnitId unit) { return LocationId{static_cast<int32_t>(unit)}; }
+
+  /// The units on the device that the step at `position` uses, ascending.
+  std::span<const UnitId> at(size_t position) const { return at_[position]; }
+  bool is_used_at(size_t position, UnitId unit) const;
+  /// Returns the position of the first use after `position`, or INT64_MAX if there is none.
+  /// @param lasting  the next run uses the unit again, counted from the end of this one.
+  int64_t next_use(UnitId unit, size_t position, bool lasting) const;
+  /// Returns the unit's size as the binding tells it, or 0 for values whose extents come out during the run.
+  size_t size_bytes(UnitId unit, const Binding& binding) const;
+
+ private:
+  size_t num_locations() const { return steps_.plan().locations.size(); }
+  using SharedPacked = std::unordered_map<const PackedState*, UnitId>;
+  void add_kernel(const StreamPlan::Step& step, int device, SharedPacked& shared, std::vector<UnitId>& used);
+  UnitId packed_unit(const Instruction& instruction, SharedPacked& shared);
+
+  const PlacedSteps& steps_;
+  std::vector<std::vector<UnitId>> at_;          // units by position
+  IdVector<UnitId, std::vector<int32_t>> uses_;  // positions by unit, ascending
+  std::vector<const Instruction*> packed_for_;   // by packed unit: an instruction whose kernel has packed it
+};
+
+}  // namespace treadle::exec

@@ -1,0 +1,144 @@
+#include "exec/placed/issuing.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "core/recorder.h"
+#include "exec/run/run_instruction.h"
+
+namespace treadle::exec {
+
+Issuing::Issuing(RunStreams& streams, PlacedMemory& memory, PlacedValues& values, StepWork& work, const NodeRunner& nodes,
+                 FirstError& error)
+    : steps_(memory.steps()),
+      streams_(streams),
+      memory_(memory),
+      values_(values),
+      work_(work),
+      nodes_(nodes),
+      control_(nodes.control()),
+      error_(error) {}
+
+bool Issuing::goes_one_by_one(const sharing::Turn& turn) const {
+  return turn.has_duty() || control_.observer || memory_.residency() || nodes_.has_cache();
+}
+
+void Issuing::run(StepCursor& cursor, size_t end) {
+  try {
+    sharing::Turn turn(control_.job, control_.recorder, control_.record_run, control_.interruption());
+    while (cursor.next() < end && !error_.stopped()) {
+      std::span<const StepId> bulk = steps_.bulk_from(cursor.next());
+      bulk = bulk.first(std::min(bulk.size(), end - cursor.next()));
+      if (goes_one_by_one(turn)) {
+        for (const StepId s : bulk) issue_alone(s, turn);
+      } else {
+        issue(bulk);
+      }
+      cursor.go_to(cursor.next() + bulk.size());
+    }
+  } catch (...) {
+    error_.note(std::current_exception());
+  }
+  streams_.wait_for_all(error_);
+}
+
+void Issuing::rethrow_on_device(const StreamPlan::Step& step) {
+  if (step.is_copy()) throw;
+  const Instruction& instruction = steps_.instruction(step);
+  try {
+    rethrow_from(instruction, fmt::format("while running on {}", steps_.device(steps_.device_of(step)).name()), "");
+  } catch (...) {
+    error_.note(std::current_exception(), step.instruction);
+    throw;
+  }
+}
+
+void Issuing::issue_alone(StepId s, sharing::Turn& turn) {
+  const StreamPlan::Step& step = steps_[s];
+  if (control_.observer && !step.is_copy()) control_.call([&] { control_.observer->ready(nodes_.state(), steps_.instruction(step)); });
+  Residency* const residency = memory_.residency();
+  if (turn.has_duty() || residency) {
+    streams_.wait_for_all(error_);
+    if (error_.stopped()) return;
+    try {
+      prepare_alone(s, turn);
+    } catch (...) {
+      rethrow_on_device(step);
+    }
+  }
+  issue(std::span(&s, 1));
+  if (!residency) return;
+  streams_.wait_for_all(error_);
+  if (!error_.stopped()) residency->after(s);
+}
+
+void Issuing::prepare_alone(StepId s, sharing::Turn& turn) {
+  const StreamPlan::Step& step = steps_[s];
+  control_.check();
+  if (!step.is_copy()) {
+    if (turn.has_duty()) turn.before_node(nodes_.state().binding().costs().hint(step.instruction));
+    values_.make_outputs(step);
+  }
+  Stream& on = streams_.at(step.stream);
+  if (SharedEngine* engine = control_.job ? on.device().shared_engine() : nullptr)
+    engine->set_gives_way(on, turn.gives_way() ? std::function<void()>([this] { control_.check(); }) : nullptr);
+  if (Residency* residency = memory_.residency()) residency->before(s);
+}
+
+void Issuing::issue(std::span<const StepId> bulk) {
+  const StreamPlan::Step& first = steps_[bulk.front()];
+  Stream& queue = streams_.at(first.stream);
+  const uint64_t since = control_.recorder ? read_ticks() : 0;
+  streams_.wait_before(first);
+  Datum* const cached = bulk.size() == 1 && !first.is_copy() ? nodes_.cached(steps_.instruction(first)) : nullptr;
+  const bool is_cached = cached && cached->defined();
+  if (first.is_copy())
+    work_.copy(bulk.front(), queue);
+  else if (is_cached)
+    work_.put_cached(bulk.front(), *cached, queue);
+  else
+    issue_kernels(bulk, queue);
+  if (control_.recorder) record_launches(bulk, since);
+  // Observers and caches read a node's outputs right after it. An observer also sees the operands of the next node before that runs, in the
+  // caller's memory where they are outputs: so the host waits for copies, too.
+  const bool host_waits = steps_[bulk.back()].host_waits || cached || control_.observer;
+  streams_.record_behind(bulk.back(), host_waits);
+  if (host_waits && !error_.stopped()) take_up(bulk);
+  if (cached && !is_cached && !error_.stopped()) *cached = work_.to_cache(bulk.front());
+  for (const StepId s : bulk) values_.let_go(s, queue);
+}
+
+void Issuing::issue_kernels(std::span<const StepId> bulk, Stream& queue) {
+  const std::string& name = steps_.instruction(steps_[bulk.front()]).node->name;
+  if (bulk.size() == 1) return queue.enqueue(work_.kernel(bulk.front(), queue), name);
+  std::vector<Stream::Work> works;
+  for (const StepId s : bulk) works.push_back(work_.kernel(s, queue));
+  queue.enqueue(
+      [works = std::move(works)] {
+        for (const Stream::Work& work : works) work();
+      },
+      name);
+}
+
+// Work on the host's own stream runs at once, and has no launch to record.
+void Issuing::record_launches(std::span<const StepId> bulk, uint64_t since) const {
+  if (steps_.device_of(steps_[bulk.front()]) == DevicePlacement::kHost) return;
+  const uint64_t now = read_ticks();
+  for (const StepId s : bulk) control_.recorder->record(steps_.record_name(s), RecordKind::launch, since, now, 0, 0, control_.record_run);
+}
+
+void Issuing::take_up(std::span<const StepId> bulk) {
+  for (const StepId s : bulk) {
+    if (steps_[s].is_copy()) continue;
+    try {
+      work_.take_up(s);
+    } catch (...) {
+      rethrow_on_device(steps_[s]);
+    }
+  }
+}
+
+}  // namespace treadle::exec

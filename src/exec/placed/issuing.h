@@ -1,0 +1,50 @@
+// Issues the steps of a run to the streams of its devices.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "exec/placed/placed_memory.h"
+#include "exec/placed/placed_steps.h"
+#include "exec/placed/placed_values.h"
+#include "exec/placed/run_streams.h"
+#include "exec/placed/step_work.h"
+#include "exec/run/first_error.h"
+#include "exec/run/node_runner.h"
+#include "exec/run/step_cursor.h"
+#include "sharing/turn.h"
+
+namespace treadle::exec {
+
+/// Steps are issued in bulks, ahead of what the devices have reached. They are issued one by one, each after the step before has ended, if
+/// an observer or a cache looks at single nodes, or a job or a memory limit decides when a node may run.
+class Issuing {
+ public:
+  /// All parts belong to one run and must outlive this object.
+  Issuing(RunStreams& streams, PlacedMemory& memory, PlacedValues& values, StepWork& work, const NodeRunner& nodes, FirstError& error);
+
+  /// Issues the steps from the cursor to `end`, and waits until all devices have done them. If a step fails, the error is noted in `error`
+  /// and the cursor stops before `end`.
+  void run(StepCursor& cursor, size_t end);
+
+ private:
+  bool goes_one_by_one(const sharing::Turn& turn) const;
+  void issue_alone(StepId step, sharing::Turn& turn);
+  void prepare_alone(StepId step, sharing::Turn& turn);
+  void issue(std::span<const StepId> bulk);
+  void issue_kernels(std::span<const StepId> bulk, Stream& queue);
+  void record_launches(std::span<const StepId> bulk, uint64_t since) const;
+  void take_up(std::span<const StepId> bulk);
+  [[noreturn]] void rethrow_on_device(const StreamPlan::Step& step);
+
+  const PlacedSteps& steps_;
+  RunStreams& streams_;
+  PlacedMemory& memory_;
+  PlacedValues& values_;
+  StepWork& work_;
+  const NodeRunner& nodes_;
+  const RunControl& control_;
+  FirstError& error_;
+};
+
+}  // namespace treadle::exec

@@ -1,0 +1,61 @@
+// The memory that one run has on its devices: arenas, constants, and new memory for values beside them; under a limit or not.
+#pragma once
+
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "exec/placed/device_arenas.h"
+#include "exec/placed/program_memory.h"
+#include "exec/placed/residency.h"
+#include "exec/placed/run_streams.h"
+#include "exec/run/run_control.h"
+
+namespace treadle::exec {
+
+class PlacedMemory {
+ public:
+  /// @param of_program  has constants that all runs without a limit share.
+  /// @param control     the run's.
+  PlacedMemory(ProgramMemory& of_program, const RunStreams& streams, const RunControl& control);
+
+  const ProgramMemory& of_program() const { return of_program_; }
+  const PlacedSteps& steps() const { return steps_; }
+
+  /// Gives planned values and constants their addresses at the start of a run. If a device has no room for all of them but reaches the
+  /// host's memory, this run and later ones keep to the device's size as to a limit.
+  /// @throws Error(resource_exhausted)
+  void begin(const Binding& binding);
+  void end() noexcept;
+  /// Frees the arenas. Called between runs.
+  void trim() noexcept { arenas_.trim(); }
+
+  /// Null if the run keeps to no limit.
+  Residency* residency() const { return residency_.get(); }
+  const DeviceArenas& arenas() const { return arenas_; }
+  /// The device's copy of a constant; undefined for other locations. @pre has_constants()
+  const Tensor& constant(LocationId at) const { return constants_->at(at); }
+  bool has_constants() const { return constants_ != nullptr; }
+  /// Allocates new memory on a device. @throws Error(resource_exhausted)
+  std::shared_ptr<Storage> allocate(int device, size_t size_bytes) const;
+
+  /// The session's own allocator, which is told when arena bytes are used anew; null if it has none, or values move between memories.
+  Allocator* allocator() const;
+  /// The bytes of the arena that this step is the first of the run to write. The allocator renews them before that.
+  std::vector<std::span<std::byte>> newly_used(StepId step, const Binding& binding) const;
+
+ private:
+  bool begin_without_limits(const Binding& binding);
+  void keep_to_limits();
+  void renew_arenas() const;
+
+  ProgramMemory& of_program_;
+  const PlacedSteps& steps_;
+  const RunStreams& streams_;
+  const RunControl& control_;
+  DeviceArenas arenas_;
+  std::shared_ptr<DeviceConstants> constants_;  // runs without a limit share them; null before the first run
+  std::unique_ptr<Residency> residency_;
+};
+
+}  // namespace treadle::exec

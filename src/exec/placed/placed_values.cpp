@@ -1,0 +1,150 @@
+#include "exec/placed/placed_values.h"
+
+#include <algorithm>
+
+namespace treadle::exec {
+
+using Memory = StreamPlan::Location::Memory;
+
+PlacedValues::PlacedValues(PlacedMemory& memory, const RunStreams& streams, const RunState& state)
+    : steps_(memory.steps()), memory_(memory), streams_(streams), state_(state), places_(steps_.plan().locations.size()) {}
+
+void PlacedValues::begin() {
+  for (const LocationId l : places_.ids()) places_[l].steps_left = steps_.location(l).num_steps;
+}
+
+void PlacedValues::clear() noexcept {
+  for (Place& place : places_) place = {};
+  blocks_.clear();
+}
+
+Datum PlacedValues::as_slot(LocationId at, SlotId slot, const Datum& root) const {
+  if (!root.is_tensor() || steps_.location(at).slot == slot) return root;
+  return whole_as(root.tensor(), steps_.slot(slot).dtype, state_.binding().shape(slot));
+}
+
+Datum PlacedValues::value(LocationId at, SlotId slot) const {
+  const StreamPlan::Location& location = steps_.location(at);
+  const Slot& info = steps_.slot(slot);
+  const Binding& binding = state_.binding();
+  switch (location.memory) {
+    case Memory::planned: {
+      const Shape& shape = binding.shape(slot);
+      return Tensor(info.dtype, shape, Storage::lend(memory_.arenas().at(at), size_bytes(info.dtype, shape.num_elements())));
+    }
+    case Memory::held: return as_slot(at, slot, held(at));
+    case Memory::given:
+      if (info.location == LocationKind::known) return binding.known(slot);
+      return as_slot(at, slot, state_.value(location.slot, /*shared=*/false));
+    case Memory::constant: break;
+  }
+  const Datum& constant = binding.constant(location.slot);
+  const bool is_copied = location.device != DevicePlacement::kHost && constant.is_tensor();
+  return as_slot(at, slot, is_copied ? Datum(memory_.constant(at)) : constant);
+}
+
+Datum PlacedValues::on_host(LocationId at, SlotId slot) const {
+  Datum found = value(at, slot);
+  const int device = steps_.location(at).device;
+  if (device == DevicePlacement::kHost || !found.is_tensor()) return found;
+  Tensor copy(found.tensor().dtype(), found.tensor().shape());
+  streams_.copy_now(device, copy.raw(), found.tensor().raw(), copy.size_bytes(), CopyKind::device_to_host);
+  return copy;
+}
+
+bool PlacedValues::is_tracked(LocationId at) const {
+  const StreamPlan::Location& location = steps_.location(at);
+  switch (location.memory) {
+    case Memory::planned: return true;
+    case Memory::held: return places_[at].tracked;
+    case Memory::constant: return location.device != DevicePlacement::kHost;
+    case Memory::given: break;
+  }
+  return false;
+}
+
+void PlacedValues::make_outputs(const StreamPlan::Step& step) {
+  if (steps_.instruction(step).dynamic) return;
+  for (const LocationId at : steps_.outputs(step)) {
+    if (at == kNoLocation || steps_.location(at).memory != Memory::held || held(at).defined()) continue;
+    const SlotId root = steps_.location(at).slot;
+    make(at, steps_.slot(root).dtype, state_.binding().shape(root));
+  }
+}
+
+void PlacedValues::make(LocationId at, DType dtype, const Shape& shape) {
+  const StreamPlan::Location& made = steps_.location(at);
+  const Slot& info = steps_.slot(made.slot);
+  if (made.device == DevicePlacement::kHost && info.is_output && info.location == LocationKind::held && info.static_shape) {
+    if (Datum own = state_.value(made.slot, /*shared=*/false); own.is_tensor()) {
+      Place& place = places_[at];
+      place.datum = own;
+      AccessChecks* checks = steps_.device(made.device).access_checks();
+      if (checks) place.watch = checks->watch(own.tensor().raw(), own.tensor().size_bytes());
+      place.tracked = place.watch != nullptr;
+      return;
+    }
+  }
+  make_in(at, allocate(made.device, dtype, shape));
+}
+
+void PlacedValues::hold(LocationId at, Datum made) {
+  const int device = steps_.location(at).device;
+  if (device == DevicePlacement::kHost || !made.is_tensor() || lies_on(made.tensor(), device))
+    return set(at, std::move(made), /*tracked=*/device != DevicePlacement::kHost, /*from_host=*/false);
+  const Tensor source = made.tensor().contiguous();
+  Tensor copy = allocate(device, source.dtype(), source.shape());
+  streams_.copy_now(device, copy.raw(), source.raw(), source.size_bytes(), CopyKind::host_to_device);
+  set(at, std::move(copy), /*tracked=*/true, /*from_host=*/true);
+}
+
+void PlacedValues::set(LocationId at, Datum datum, bool tracked, bool from_host) {
+  Place& place = places_[at];
+  place.datum = std::move(datum);
+  place.tracked = tracked;
+  if (Residency* residency = memory_.residency(); residency && place.datum.is_tensor())
+    residency->add(at, place.datum.tensor().raw(), place.datum.tensor().size_bytes(), from_host);
+}
+
+Tensor PlacedValues::allocate(int device, DType dtype, const Shape& shape) {
+  std::shared_ptr<Storage> storage = memory_.allocate(device, size_bytes(dtype, shape.num_elements()));
+  blocks_[storage.get()] = {storage, device};
+  return Tensor(dtype, shape, std::move(storage));
+}
+
+bool PlacedValues::lies_on(const Tensor& tensor, int device) const {
+  const auto found = blocks_.find(tensor.storage().get());
+  return found != blocks_.end() && found->second.second == device && !found->second.first.expired();
+}
+
+// A bulk is issued ahead of other steps that come between its own, so the last step to touch a value is found by counting.
+void PlacedValues::let_go(StepId s, Stream& queue) {
+  const StreamPlan::Step& step = steps_[s];
+  if (step.is_copy()) {
+    drop(step.source, queue);
+    drop(step.target, queue);
+    return;
+  }
+  const auto at = steps_.operands(step);
+  for (size_t k = 0; k < at.size(); ++k)  // an operand may occur twice, but counts once
+    if (std::find(at.begin(), at.begin() + static_cast<ptrdiff_t>(k), at[k]) == at.begin() + static_cast<ptrdiff_t>(k)) drop(at[k], queue);
+}
+
+void PlacedValues::drop(LocationId at, Stream& queue) {
+  if (at == kNoLocation || steps_.location(at).memory != Memory::held) return;
+  Place& place = places_[at];
+  if (--place.steps_left > 0) return;
+  if (steps_.location(at).device == DevicePlacement::kHost && steps_.slot(steps_.location(at).slot).is_output) return;  // stays to the end
+  if (place.datum.defined()) {
+    auto datum = std::make_shared<Datum>(std::move(place.datum));
+    try {
+      queue.enqueue_release([datum] { *datum = Datum(); });
+    } catch (...) {
+      place.datum = std::move(*datum);  // earlier work still uses it: it stays until the run has waited for that
+      throw;
+    }
+  }
+  place = {};
+}
+
+}  // namespace treadle::exec

@@ -1,0 +1,86 @@
+// The device memory that the runs of a program share: constants, and blocks that kernels have packed.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "exec/placed/device_memory.h"
+#include "exec/placed/placed_steps.h"
+#include "exec/plan/binding.h"
+
+namespace treadle::exec {
+
+/// Where new memory of a device may lie.
+enum class Room : uint8_t {
+  on_device,  ///< in the device's own memory; it is an error if there is no room
+  anywhere,   ///< on devices with a bus: in either memory, as a Residency decides later
+};
+/// @throws Error(resource_exhausted)
+std::shared_ptr<Storage> allocate_on(Device& device, size_t size_bytes, Room room);
+
+/// Copies of constants on devices, and room there for blocks that kernels have packed.
+class DeviceConstants {
+ public:
+  /// Copies all constants, and the binding's version of the parameters.
+  /// @param room  with Room::anywhere no room is reserved for packed blocks: a Residency counts them.
+  /// @throws Error(resource_exhausted) if a device has no room.
+  DeviceConstants(const PlacedSteps& steps, const Binding& binding, std::span<const std::unique_ptr<Stream>> streams, Room room);
+  ~DeviceConstants();
+  DeviceConstants(const DeviceConstants&) = delete;
+  DeviceConstants& operator=(const DeviceConstants&) = delete;
+
+  const std::shared_ptr<const ParameterVersion>& parameters() const { return parameters_; }
+  const Tensor& at(LocationId location) const { return tensors_[location]; }
+  /// Reserves room for blocks that kernels have packed since the last call. @throws Error(resource_exhausted)
+  void reserve_packed();
+
+ private:
+  struct Packed {
+    const PackedState* state;
+    int device;
+    size_t reserved_bytes = 0;
+  };
+  void copy_inputs(const StreamPlan::Step& step, const Binding& binding, Stream& queue, Room room);
+  void note_packed(const StreamPlan::Step& step, const Binding& binding);
+  void release_packed() noexcept;
+
+  const PlacedSteps& steps_;
+  const std::shared_ptr<const ParameterVersion> parameters_;  // owns the packed blocks
+  IdVector<LocationId, Tensor> tensors_;
+  std::mutex mutex_;            // guards packed_
+  std::vector<Packed> packed_;  // empty with Room::anywhere
+};
+
+/// What the runs of one program have in common. Thread-safe.
+class ProgramMemory {
+ public:
+  /// @param steps       must outlive this object.
+  /// @param of_session  the session's account and limit; null if there is no limit.
+  ProgramMemory(const PlacedSteps& steps, std::shared_ptr<DeviceMemory> of_session)
+      : steps_(steps), of_session_(of_session ? std::move(of_session) : std::make_shared<DeviceMemory>()) {}
+
+  const PlacedSteps& steps() const { return steps_; }
+  const std::shared_ptr<DeviceMemory>& of_session() const { return of_session_; }
+  bool has_bus() const;
+  /// True if all runs keep to a limit, of the session or the job.
+  bool keeps_limits() const { return (of_session_->job || of_session_->has_limit) && has_bus(); }
+  /// True if a device has been found too small for a run.
+  bool is_full() const { return is_full_.load(std::memory_order_relaxed); }
+  /// Notes that, and frees the constants that runs without a limit share.
+  void note_full();
+  /// Returns the constants for runs without a limit, made anew when the parameters have changed. @throws Error(resource_exhausted)
+  std::shared_ptr<DeviceConstants> constants(const Binding& binding, std::span<const std::unique_ptr<Stream>> streams);
+
+ private:
+  const PlacedSteps& steps_;
+  const std::shared_ptr<DeviceMemory> of_session_;
+  std::atomic<bool> is_full_{false};
+  std::mutex mutex_;                            // guards constants_
+  std::shared_ptr<DeviceConstants> constants_;  // null before the first run
+};
+
+}  // namespace treadle::exec

@@ -1,0 +1,154 @@
+#include "exec/placed/resident_units.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace treadle::exec {
+namespace {
+
+constexpr size_t kBounceBytes = size_t{1} << 20;  // size of the buffer between the device's address space and a file
+
+}  // namespace
+
+ResidentUnits::ResidentUnits(Device& device, DeviceMemory& memory, const DeviceUses& uses)
+    : device_(device), memory_(memory), uses_(uses), transfers_(device.create_stream("bus")), units_(uses.num_units()) {}
+
+// reserve() charges for the device's memory. Packed blocks always have a copy on the host, for which the session is charged.
+MemoryAccount* ResidentUnits::account_of(UnitId index, Place place) const {
+  JobMemory* const job = memory_.job.get();
+  if (!job || uses_.is_packed(index)) return nullptr;
+  return place == Place::host ? job->on_host().get() : place == Place::file ? job->in_files().get() : nullptr;
+}
+
+void ResidentUnits::put(UnitId index, Place place) {
+  ResidentUnit& unit = units_[index];
+  if (unit.place == Place::device) unreserve(unit.size_bytes);
+  if (MemoryAccount* before = account_of(index, unit.place)) before->discharge(MemoryClass::other, unit.size_bytes);
+  if (MemoryAccount* after = account_of(index, place)) after->charge(MemoryClass::other, unit.size_bytes);
+  unit.place = place;
+}
+
+void ResidentUnits::appear(UnitId index, ResidentUnit as) {
+  drop(index);
+  units_[index] = std::move(as);
+  put(index, Place::host);
+}
+
+void ResidentUnits::note_written(UnitId index, bool by_host) {
+  ResidentUnit& unit = units_[index];
+  unit.written = true;
+  unit.on_host = by_host || unit.place != Place::device;
+  unit.in_file = false;
+}
+
+void ResidentUnits::drop(UnitId index) {
+  put(index, Place::nowhere);
+  units_[index] = {};
+}
+
+bool ResidentUnits::reserve(size_t size_bytes) {
+  if (!memory_.account.try_charge(MemoryClass::other, size_bytes)) return false;
+  if (bus().reserve(size_bytes)) return true;
+  memory_.account.discharge(MemoryClass::other, size_bytes);
+  return false;
+}
+
+void ResidentUnits::unreserve(size_t size_bytes) {
+  bus().unreserve(size_bytes);
+  memory_.account.discharge(MemoryClass::other, size_bytes);
+}
+
+void ResidentUnits::count_move(size_t size_bytes, uint64_t since_ns) const {
+  if (memory_.job) memory_.job->moved(size_bytes, sharing::now_ns() - since_ns);
+}
+
+// Waits for the move, as the memory may be freed next. A constant's memory stays, so that its way back need not be waited for.
+void ResidentUnits::move(const ResidentUnit& unit, Bus::Move where) {
+  const uint64_t start = sharing::now_ns();
+  bus().move(*transfers_, unit.data, unit.size_bytes, where);
+  const bool is_back = where == Bus::Move::back_to_host;
+  if (!is_back || !unit.lasting) transfers_->synchronize();
+  if (!is_back) count_move(unit.size_bytes, start);
+}
+
+void ResidentUnits::bring(UnitId index) {
+  put(index, Place::device);
+  if (units_[index].written) move(units_[index], Bus::Move::to_device);
+}
+
+void ResidentUnits::fetch(UnitId index) {
+  put(index, Place::device);
+  ResidentUnit& unit = units_[index];
+  unit.arrival = device_.create_event();
+  bus().move(*transfers_, unit.data, unit.size_bytes, Bus::Move::to_device);
+  transfers_->record(*unit.arrival);
+  count_move(unit.size_bytes, sharing::now_ns());
+}
+
+void ResidentUnits::await_arrival(UnitId index) {
+  ResidentUnit& unit = units_[index];
+  if (!unit.arrival) return;
+  const uint64_t start = sharing::now_ns();
+  std::exchange(unit.arrival, nullptr)->synchronize();
+  count_move(0, start);
+}
+
+void ResidentUnits::move_out(UnitId index) {
+  ResidentUnit& unit = units_[index];
+  if (unit.written) move(unit, unit.on_host ? Bus::Move::back_to_host : Bus::Move::to_host);
+  unit.arrival = nullptr;
+  unit.on_host = true;
+  put(index, Place::host);
+}
+
+void ResidentUnits::use_over_bus(UnitId index) {
+  const uint64_t start = sharing::now_ns();
+  bus().use_over_bus(*transfers_, units_[index].size_bytes);
+  transfers_->synchronize();
+  count_move(units_[index].size_bytes, start);
+}
+
+// Calls piece(host buffer, offset in the unit, bytes) for each part of the unit.
+template <typename Piece>
+void ResidentUnits::exchange(const ResidentUnit& unit, Piece&& piece) {
+  const uint64_t start = sharing::now_ns();
+  std::vector<std::byte> bounce(std::min(unit.size_bytes, kBounceBytes));
+  for (size_t done = 0; done < unit.size_bytes; done += bounce.size())
+    piece(bounce.data(), done, std::min(bounce.size(), unit.size_bytes - done));
+  count_move(unit.size_bytes, start);
+}
+
+void ResidentUnits::spill(UnitId index) {
+  ResidentUnit& unit = units_[index];
+  if (unit.written && !unit.in_file) {
+    File& where = file_of(unit);
+    if (!where.file) where.file = std::make_unique<memory::SpillFile>(memory_.spill_folder);
+    exchange(unit, [&](std::byte* host, size_t offset, size_t size) {
+      transfers_->copy(host, unit.data + offset, size, CopyKind::device_to_host);
+      transfers_->synchronize();
+      where.file->write(where.end + offset, host, size);
+    });
+    unit.file_offset = where.end;
+    where.end += unit.size_bytes;
+    unit.in_file = true;
+  }
+  transfers_->synchronize();  // the unit may still be on its way from the device
+  bus().discard(unit.data, unit.size_bytes);
+  put(index, Place::file);
+}
+
+void ResidentUnits::read_back(UnitId index) {
+  ResidentUnit& unit = units_[index];
+  if (unit.place != Place::file) return;
+  if (unit.written) {
+    const File& where = file_of(unit);
+    exchange(unit, [&](std::byte* host, size_t offset, size_t size) {
+      where.file->read(unit.file_offset + offset, host, size);
+      transfers_->copy(unit.data + offset, host, size, CopyKind::host_to_device);
+      transfers_->synchronize();
+    });
+  }
+  put(index, Place::host);
+}
+
+}  // namespace treadle::exec

@@ -1,0 +1,91 @@
+// Moves the values that a device works on between its own memory, the host's memory and a file.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "core/device.h"
+#include "exec/placed/device_memory.h"
+#include "exec/placed/device_uses.h"
+#include "memory/spill_file.h"
+
+namespace treadle::exec {
+
+struct ResidentUnit {
+  enum class Place : uint8_t { nowhere, device, host, file };
+  size_t size_bytes = 0;
+  Place place = Place::nowhere;
+  bool written = false;  // a step, a copy or a kernel's packing has filled it
+  bool on_host = false;  // the host has the same contents: moving out costs nothing
+  bool lasting = false;  // a constant, kept from run to run
+  bool in_file = false;  // the file has the same contents
+  std::byte* data = nullptr;
+  size_t file_offset = 0;
+  std::shared_ptr<Event> arrival;  // completes when a fetch has ended; null if none is under way
+};
+
+/// Moves units, and charges the account of the place where each one lies: the session's for the device, the job's for the host and for
+/// files. Residency decides what moves. Callers hold the governor's mutex.
+class ResidentUnits {
+ public:
+  using Place = ResidentUnit::Place;
+
+  /// @param device  must have a bus. All arguments must outlive this object.
+  ResidentUnits(Device& device, DeviceMemory& memory, const DeviceUses& uses);
+
+  const ResidentUnit& operator[](UnitId unit) const { return units_[unit]; }
+  IdRange<UnitId> ids() const { return units_.ids(); }
+  const Device& device() const { return device_; }
+
+  /// Called at the start of a run: the file's contents are no longer needed, but for constants, which have a file of their own.
+  void begin_run() { of_run_.end = 0; }
+  /// Gives a unit its memory, which lies with the host at first.
+  void appear(UnitId unit, ResidentUnit as);
+  /// Called when a step has written the unit. @param by_host  the host has the same contents.
+  void note_written(UnitId unit, bool by_host);
+  void drop(UnitId unit);
+
+  /// Takes room from the limits and on the device. @return false if there is none
+  bool reserve(size_t size_bytes);
+  void unreserve(size_t size_bytes);
+  /// Moves the unit to the device's memory. @pre its room has been reserved
+  void bring(UnitId unit);
+  /// Begins such a move, beside other work. @pre the unit has been written
+  void fetch(UnitId unit);
+  /// Waits for what fetch() has begun.
+  void await_arrival(UnitId unit);
+  /// Moves the unit from the device's memory to the host's.
+  void move_out(UnitId unit);
+  /// Accounts for a step that uses the unit in the host's memory.
+  void use_over_bus(UnitId unit);
+  /// Moves the unit from the host's memory to the file. If the file cannot be written, the unit stays. @throws Error(io_error)
+  void spill(UnitId unit);
+  /// Moves the unit from the file to the host's memory, if it is in the file.
+  void read_back(UnitId unit);
+
+ private:
+  struct File {
+    std::unique_ptr<memory::SpillFile> file;
+    size_t end = 0;
+  };
+
+  Bus& bus() const { return *device_.bus(); }
+  File& file_of(const ResidentUnit& unit) { return unit.lasting ? of_constants_ : of_run_; }
+  MemoryAccount* account_of(UnitId unit, Place place) const;
+  void put(UnitId unit, Place place);
+  void move(const ResidentUnit& unit, Bus::Move where);
+  void count_move(size_t size_bytes, uint64_t since_ns) const;
+  template <typename Piece>
+  void exchange(const ResidentUnit& unit, Piece&& piece);
+
+  Device& device_;
+  DeviceMemory& memory_;
+  const DeviceUses& uses_;
+  std::unique_ptr<Stream> transfers_;
+  IdVector<UnitId, ResidentUnit> units_;
+  File of_run_, of_constants_;
+};
+
+}  // namespace treadle::exec

@@ -1,0 +1,56 @@
+#include "exec/placed/run_streams.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "treadle/error.h"
+
+namespace treadle::exec {
+
+RunStreams::RunStreams(const PlacedSteps& steps) : steps_(steps), events_(steps.plan().steps.size()) {
+  static constexpr const char* kNames[] = {"compute", "copy-in", "copy-out"};
+  for (const StreamPlan::Stream& stream : steps.plan().streams) {
+    Device& on = steps.device(stream.device);
+    const char* queue = kNames[static_cast<size_t>(stream.queue)];
+    streams_.push_back(on.create_stream(fmt::format("{} {} {}", on.name(), queue, streams_.size())));
+  }
+  for (const StepId s : steps.plan().steps.ids())
+    if (steps[s].records) events_[s] = steps.device(steps.device_of(steps[s])).create_event();
+}
+
+void RunStreams::wait_before(const StreamPlan::Step& step) const {
+  for (const StepId other : step.waits) at(step.stream).wait(events_[other]);
+}
+
+void RunStreams::record_behind(StepId s, bool host_waits) {
+  const StreamPlan::Step& step = steps_[s];
+  if (!step.records && !host_waits) return;
+  std::shared_ptr<Event>& event = events_[s];
+  if (!event) event = steps_.device(steps_.device_of(step)).create_event();
+  at(step.stream).record(*event);
+  if (host_waits) event->synchronize();
+}
+
+void RunStreams::wait_for_all(FirstError& error) const noexcept {
+  for (const auto& stream : streams_) {
+    try {
+      stream->synchronize();
+    } catch (...) {
+      error.note(std::current_exception());
+    }
+  }
+}
+
+void RunStreams::copy_now(int device, void* dst, const void* src, size_t size_bytes, CopyKind kind) const {
+  const auto& planned = steps_.plan().streams;
+  const auto copy_in = std::find_if(planned.begin(), planned.end(), [&](const StreamPlan::Stream& stream) {
+    return stream.device == device && stream.queue == StreamPlan::Queue::copy_in;
+  });
+  if (copy_in == planned.end()) throw Error(ErrorCode::internal, "a device without a stream for copies");
+  Stream& queue = at(static_cast<int>(copy_in - planned.begin()));
+  queue.copy(dst, src, size_bytes, kind);
+  queue.synchronize();
+}
+
+}  // namespace treadle::exec

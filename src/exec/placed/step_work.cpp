@@ -1,0 +1,225 @@
+#include "exec/placed/step_work.h"
+
+#include <fmt/format.h>
+
+#include <memory>
+#include <optional>
+#include <utility>
+
+#include "core/allocation.h"
+#include "core/float_mode.h"
+#include "core/recorder.h"
+#include "core/thread_pool.h"
+#include "exec/run/run_instruction.h"
+#include "treadle/error.h"
+
+namespace treadle::exec {
+
+using Memory = StreamPlan::Location::Memory;
+
+namespace {
+
+// Operands that were looked up when the step was issued.
+class GivenOperands final : public OperandSource {
+ public:
+  explicit GivenOperands(std::span<const Datum> values) : values_(values) {}
+  Datum operand(size_t input, bool kept) const override {
+    const Datum& value = values_[input];
+    return kept && value.is_tensor() && value.tensor().storage()->lent() ? Datum(value.tensor().clone()) : value;
+  }
+
+ private:
+  std::span<const Datum> values_;
+};
+
+}  // namespace
+
+StepWork::StepWork(PlacedMemory& memory, PlacedValues& values, DeviceIo& io, const NodeRunner& nodes, FirstError& error)
+    : steps_(memory.steps()), memory_(memory), values_(values), io_(io), nodes_(nodes), control_(nodes.control()), error_(error) {
+  evaluator_.stop_requested = [this] { return error_.stopped() || control_.stopping(); };
+}
+
+void StepWork::begin() {
+  evaluator_.pool = control_.pool;
+  evaluator_.run_id = control_.run_id;
+}
+
+Stream::Work StepWork::kernel(StepId s, Stream& queue) {
+  return steps_.instruction(steps_[s]).dynamic ? dynamic_work(s, queue) : static_work(s, queue);
+}
+
+Stream::Work StepWork::static_work(StepId s, Stream& queue) {
+  const StreamPlan::Step& step = steps_[s];
+  const Instruction& instruction = steps_.instruction(step);
+  const auto slots = steps_.program().operands(instruction);
+  const auto at = steps_.operands(step);
+  const Binding& binding = nodes_.state().binding();
+  values_.make_outputs(step);
+  std::vector<void*> pointers(slots.size(), nullptr);
+  std::vector<Datum> keep;  // owns the memory until the work has run
+  for (size_t k = 0; k < slots.size(); ++k) {
+    if (slots[k] == kNoSlot || has_own_copy(instruction, k)) continue;
+    const Datum datum = values_.value(at[k], slots[k]);
+    if (!datum.is_tensor()) continue;
+    pointers[k] = datum.tensor().raw();
+    declare(queue, at[k], datum, k < instruction.num_inputs ? Access::read : Access::write, instruction.node->name);
+    if (steps_.location(at[k]).memory == Memory::held) keep.push_back(values_.held(at[k]));  // `datum` may be lent
+  }
+  std::byte* const scratch = step.scratch != kNoLocation ? memory_.arenas().at(step.scratch) : nullptr;
+  if (scratch) declare(queue, scratch, binding.buffer_sizes()[instruction.scratch_buffer], Access::write, instruction.node->name);
+  return guarded(instruction, steps_.device_of(step),
+                 [this, &instruction, &binding, scratch, pointers = std::move(pointers), keep = std::move(keep),
+                  fresh = memory_.newly_used(s, binding)]() mutable {
+                   for (const auto bytes : fresh) memory_.allocator()->renew(bytes.data(), bytes.size());
+                   run_static(instruction, binding, pointers.data(), scratch, control_);
+                 });
+}
+
+// The host waits for this work before it goes on, so the work may use evaluator_ and made_.
+Stream::Work StepWork::dynamic_work(StepId s, Stream& queue) {
+  const StreamPlan::Step& step = steps_[s];
+  const Instruction& instruction = steps_.instruction(step);
+  const auto slots = steps_.program().operands(instruction);
+  const auto at = steps_.inputs(step);
+  const int device = steps_.device_of(step);
+  std::vector<Datum> inputs(at.size());
+  for (size_t k = 0; k < inputs.size(); ++k) {
+    if (slots[k] == kNoSlot) continue;
+    inputs[k] = for_node(steps_.slot(slots[k]), values_.value(at[k], slots[k]));
+    declare(queue, at[k], inputs[k], Access::read, instruction.node->name);
+  }
+  made_.clear();
+  return guarded(instruction, device, [this, &instruction, device, inputs = std::move(inputs)] {
+    std::optional<LoopBreakScope> stays;
+    if (device != DevicePlacement::kHost) stays.emplace(nullptr);  // a device's own thread may hold a lock, and must not give way
+    evaluator_.allocate = nullptr;
+    if (device != DevicePlacement::kHost)
+      evaluator_.allocate = [this, device](DType dtype, const Shape& shape) { return values_.allocate(device, dtype, shape); };
+    made_ = run_dynamic(nodes_.frames(), instruction, nodes_.state().binding(), control_, GivenOperands(inputs), evaluator_);
+  });
+}
+
+// Wraps a node's work on a stream. The work is skipped once the run has failed; an error of its own becomes the run's, with the node's
+// name.
+template <typename Body>
+Stream::Work StepWork::guarded(const Instruction& instruction, int device, Body body) {
+  return [this, &instruction, device, body = std::move(body)]() mutable {
+    if (error_.stopped()) return;
+    AllocationScope scope(control_.memory ? control_.memory : AllocationScope::current(), MemoryClass::activations);
+    ParallelLimit limit(control_.intra_op_threads > 0 ? control_.intra_op_threads : INT32_MAX);
+    std::optional<DenormalsAsZero> mode;
+    if (control_.denormals_as_zero) mode.emplace();
+    try {
+      control_.check();
+      const uint64_t start = nodes_.begin_watched(instruction);
+      {
+        const UnderWay node(control_.caller, instruction.node);
+        body();
+      }
+      nodes_.record_time(instruction, start);
+    } catch (...) {
+      try {
+        rethrow_from(instruction, fmt::format("while running on {}", steps_.device(device).name()), "");
+      } catch (...) {
+        error_.note(std::current_exception(), steps_.program().id_of(instruction));
+      }
+    }
+  };
+}
+
+void StepWork::copy(StepId s, Stream& queue) {
+  const StreamPlan::Step& step = steps_[s];
+  const StreamPlan::Location &from = steps_.location(step.source), &to = steps_.location(step.target);
+  const Datum source = values_.value(step.source, from.slot);
+  if (!source.is_tensor())
+    throw Error(ErrorCode::internal, fmt::format("\"{}\" cannot be copied between devices", steps_.program().name(from.slot)));
+  const Tensor& tensor = source.tensor();
+  const bool stays = io_.stays(step.target);
+  if (stays)
+    values_.make_in(step.target, io_.memory_for(step.target, from.device, tensor.dtype(), tensor.shape()));
+  else if (to.memory == Memory::held)
+    values_.make(step.target, tensor.dtype(), tensor.shape());
+  const Datum target = values_.value(step.target, to.slot);
+  const bool from_host = from.device == DevicePlacement::kHost && !tensor.storage()->device();
+  const bool to_host = to.device == DevicePlacement::kHost && !stays;
+  const CopyKind kind = from_host ? CopyKind::host_to_device : to_host ? CopyKind::device_to_host : CopyKind::device_to_device;
+  const Stream::Work at_end = recorded_copy_end(s, queue, tensor.size_bytes());
+  Tensor written = target.tensor();
+  queue.copy(written.raw(), tensor.raw(), tensor.size_bytes(), kind);
+  if (at_end) queue.enqueue_release(at_end);
+  // Both sides must live until the copy is done; the tensors above may be lent.
+  if (from.memory == Memory::held || to.memory == Memory::held)
+    queue.enqueue_release([source = values_.held(step.source), target = values_.held(step.target)] {});
+  // Outputs whose shapes depend on data get memory on the host here, others when the run begins.
+  RunState& state = nodes_.state();
+  if (to.device == DevicePlacement::kHost && steps_.slot(to.slot).is_output && !state.value(to.slot, /*shared=*/false).defined())
+    state.put(to.slot, target);
+}
+
+// Records the copy's times on the stream's own thread. @return the work for the copy's end; null if nobody records
+Stream::Work StepWork::recorded_copy_end(StepId s, Stream& queue, size_t size_bytes) const {
+  if (!control_.recorder) return nullptr;
+  const auto start = std::make_shared<uint64_t>(0);
+  queue.enqueue_release([start] { *start = read_ticks(); });
+  return [start, recorder = control_.recorder, run = control_.record_run, bytes = static_cast<int64_t>(2 * size_bytes),
+          name = steps_.record_name(s)] { recorder->record(name, RecordKind::copy, *start, read_ticks(), 0, bytes, run); };
+}
+
+void StepWork::put_cached(StepId s, const Datum& value, Stream& queue) {
+  const StreamPlan::Step& step = steps_[s];
+  const Instruction& instruction = steps_.instruction(step);
+  if (instruction.dynamic) {
+    made_.assign(1, value);
+    return;
+  }
+  values_.make_outputs(step);
+  const LocationId at = steps_.outputs(step)[0];
+  const Datum target = values_.value(at, steps_.program().operands(instruction)[instruction.num_inputs]);
+  nodes_.expect_as_made(instruction, value, target);
+  declare(queue, at, target, Access::write, instruction.node->name);
+  const Tensor source = value.tensor().contiguous();
+  Tensor to = target.tensor();
+  if (steps_.device_of(step) != DevicePlacement::kHost)
+    queue.copy(to.raw(), source.raw(), source.size_bytes(), CopyKind::host_to_device);
+  else
+    queue.enqueue([to, source]() mutable { to.copy_from(source); }, instruction.node->name);
+  queue.synchronize();
+}
+
+Datum StepWork::to_cache(StepId s) const {
+  const Instruction& instruction = steps_.instruction(steps_[s]);
+  const SlotId slot = steps_.program().operands(instruction)[instruction.num_inputs];
+  const Datum value = values_.on_host(steps_.outputs(steps_[s])[0], slot);
+  return value.is_tensor() ? Datum(value.tensor().clone()) : value;
+}
+
+void StepWork::take_up(StepId s) {
+  const StreamPlan::Step& step = steps_[s];
+  const Instruction& instruction = steps_.instruction(step);
+  const auto slots = steps_.program().operands(instruction).subspan(instruction.num_inputs);
+  const auto at = steps_.outputs(step);
+  for (size_t i = 0; i < slots.size(); ++i) {
+    if (slots[i] == kNoSlot) continue;
+    const StreamPlan::Location& location = steps_.location(at[i]);
+    if (instruction.dynamic) {
+      if (!made_[i].defined()) throw Error(ErrorCode::internal, fmt::format("output {} was not made", i));
+      values_.hold(at[i], std::move(made_[i]));
+    }
+    const bool is_handed_out = location.device == DevicePlacement::kHost && steps_.slot(location.slot).is_output && instruction.dynamic;
+    if (control_.observer || is_handed_out) nodes_.state().put(location.slot, values_.on_host(at[i], location.slot));
+  }
+  const int device = steps_.device_of(step);
+  nodes_.tell_ended(instruction, device == DevicePlacement::kHost ? nullptr : &steps_.device(device));
+}
+
+// Tells the access checks, if the device has them, what the stream's next work reads or writes.
+void StepWork::declare(Stream& on, LocationId at, const Datum& datum, Access access, std::string_view name) const {
+  if (datum.is_tensor() && values_.is_tracked(at)) declare(on, datum.tensor().raw(), datum.tensor().size_bytes(), access, name);
+}
+
+void StepWork::declare(Stream& on, const void* data, size_t size_bytes, Access access, std::string_view name) {
+  AccessChecks* checks = size_bytes > 0 ? on.device().access_checks() : nullptr;
+  if (checks) checks->check(on, data, size_bytes, access, name);
+}
+
+}  // namespace treadle::exec

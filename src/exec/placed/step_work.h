@@ -1,0 +1,59 @@
+// Makes the work that the steps of a run do on their streams: kernels and copies, with observers and records around them.
+#pragma once
+
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "exec/placed/device_io.h"
+#include "exec/placed/placed_memory.h"
+#include "exec/placed/placed_steps.h"
+#include "exec/placed/placed_values.h"
+#include "exec/run/first_error.h"
+#include "exec/run/node_runner.h"
+#include "graph/evaluate.h"
+
+namespace treadle::exec {
+
+/// Operands are looked up when a step is issued. The work itself runs later, and does nothing once the run has failed.
+class StepWork {
+ public:
+  /// All parts belong to one run and must outlive this object. @param error  gets the first error of the work.
+  StepWork(PlacedMemory& memory, PlacedValues& values, DeviceIo& io, const NodeRunner& nodes, FirstError& error);
+
+  void begin();
+  void clear() noexcept { made_.clear(); }
+
+  /// Returns the work of a kernel. If the shapes of its outputs depend on data, the host must wait for it before it issues another step.
+  Stream::Work kernel(StepId step, Stream& queue);
+  /// Issues a copy between devices.
+  void copy(StepId step, Stream& queue);
+  /// Copies a value of the cache to where the kernel would have made it, and waits.
+  void put_cached(StepId step, const Datum& value, Stream& queue);
+  /// Called when the host has waited for a kernel. Outputs whose shapes depend on data become values of the run. Outputs that the caller or
+  /// an observer looks at are copied to the host.
+  void take_up(StepId step);
+  /// Returns a copy of a kernel's only output for the cache. Called after take_up().
+  Datum to_cache(StepId step) const;
+
+ private:
+  Stream::Work static_work(StepId step, Stream& queue);
+  Stream::Work dynamic_work(StepId step, Stream& queue);
+  template <typename Body>
+  Stream::Work guarded(const Instruction& instruction, int device, Body body);
+  void declare(Stream& on, LocationId at, const Datum& datum, Access access, std::string_view name) const;
+  static void declare(Stream& on, const void* data, size_t size_bytes, Access access, std::string_view name);
+  Stream::Work recorded_copy_end(StepId step, Stream& queue, size_t size_bytes) const;
+
+  const PlacedSteps& steps_;
+  PlacedMemory& memory_;
+  PlacedValues& values_;
+  DeviceIo& io_;
+  const NodeRunner& nodes_;
+  const RunControl& control_;
+  FirstError& error_;
+  Evaluator evaluator_;      // for kernels whose output shapes depend on data; the host waits for each
+  std::vector<Datum> made_;  // outputs of the kernel that it waits for
+};
+
+}  // namespace treadle::exec
