@@ -39,8 +39,8 @@ double run_ns(int num_nodes, int inter_op_threads, ThreadPool& pool) {
   testing::HostProgram program(chain(num_nodes), {.parallel = true, .always_parallel = true});
   std::vector<Datum> feeds{Tensor(DType::float32, {8})}, bound{Tensor(DType::float32, {8})}, outputs(1);
   exec::RunControl control;
-  control.pool = &pool;
-  control.inter_op_threads = inter_op_threads;
+  control.threads.pool = &pool;
+  control.threads.inter_op = inter_op_threads;
   std::vector<double> times;
   for (int round = 0; round < 15; ++round) {
     auto start = std::chrono::steady_clock::now();

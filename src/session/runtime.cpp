@@ -215,36 +215,36 @@ void Runtime::set_monitor(Monitor made) {
 exec::RunControl Runtime::control(const RunOptions* run_options) const {
   exec::RunControl control;
   ThreadPool* threads = run_options && run_options->thread_pool ? run_options->thread_pool.get() : pool.get();
-  control.pool = threads->num_threads() > 1 ? threads : nullptr;
-  control.max_threads = pool->num_threads();  // scratch is sized for these, whatever pool a run brings
-  control.intra_op_threads = intra_limit;
-  if (intra_limit == 0 && threads->num_threads() > control.max_threads) control.intra_op_threads = control.max_threads;
-  control.inter_op_threads = inter_limit;
-  control.denormals_as_zero = options.set_denormal_as_zero;
+  control.threads.pool = threads->num_threads() > 1 ? threads : nullptr;
+  control.threads.max_threads = pool->num_threads();  // scratch is sized for these, whatever pool a run brings
+  control.threads.intra_op = intra_limit;
+  if (intra_limit == 0 && threads->num_threads() > control.threads.max_threads) control.threads.intra_op = control.threads.max_threads;
+  control.threads.inter_op = inter_limit;
+  control.threads.denormals_as_zero = options.set_denormal_as_zero;
   set_recorder(control);
   control.run_id = num_runs.fetch_add(1, std::memory_order_relaxed);
   control.counts_nodes = options.node_counters;
-  control.closing = &in_flight->closing();
-  control.memory = &memory;
+  control.stop.closing = &in_flight->closing();
+  control.memory.context = &memory;
   control.job = job ? job->state().get() : nullptr;
   if (run_options) {
-    control.cancel = &run_options->terminate;
-    if (run_options->cancel_token) control.token = &run_options->cancel_token->flag();
+    control.stop.cancel = &run_options->terminate;
+    if (run_options->cancel_token) control.stop.token = &run_options->cancel_token->flag();
     if (run_options->deadline_ms > 0)
-      control.deadline = std::chrono::steady_clock::now() + std::chrono::milliseconds(run_options->deadline_ms);
+      control.stop.deadline = std::chrono::steady_clock::now() + std::chrono::milliseconds(run_options->deadline_ms);
   }
   return control;
 }
 
 void Runtime::set_recorder(exec::RunControl& control) const {
   if (job) attached.follow(*this);
-  control.recorder = nullptr;
-  control.kernel_phases = false;
+  control.recording.recorder = nullptr;
+  control.recording.kernel_phases = false;
   if (num_recording.load(std::memory_order_acquire) == 0) return;
-  control.recorder = &Recorder::of_process();
-  control.recorder->anchor_if_due();
-  if (control.record_run == 0) control.record_run = Recorder::next_run();
-  control.kernel_phases = phases_wanted();
+  control.recording.recorder = &Recorder::of_process();
+  control.recording.recorder->anchor_if_due();
+  if (control.recording.run == 0) control.recording.run = Recorder::next_run();
+  control.recording.kernel_phases = phases_wanted();
 }
 
 // What leaves the session is not its memory any more.
@@ -267,7 +267,7 @@ void hand_over_all(const Datum& datum) {
 }
 
 void Runtime::call(const exec::RunControl& control, exec::Caller& caller, HookedRun hooked, std::function<void()> work) const {
-  if (!control.deadline) {
+  if (!control.stop.deadline) {
     RunsInFlight::Entry entry(*in_flight, hooked.run_id, hooked.tag);
     return with_hooks(hooked, [&] { compute_around(control, work); });
   }
@@ -281,7 +281,7 @@ void Runtime::call(const exec::RunControl& control, exec::Caller& caller, Hooked
   outcome->entry = in_flight->enter(hooked.run_id, hooked.tag);
   with_hooks(hooked, [&] {
     auto entry = outcome->entry;
-    const bool ended = run_until(*control.deadline, caller, [this, &control, outcome]() mutable {
+    const bool ended = run_until(*control.stop.deadline, caller, [this, &control, outcome]() mutable {
       outcome->entry->runs_on_this_thread();
       try {
         compute_around(control, outcome->work);
@@ -303,18 +303,18 @@ void Runtime::call(const exec::RunControl& control, exec::Caller& caller, Hooked
 template <typename Work>
 void Runtime::compute_around(const exec::RunControl& control, Work&& work) const {
   AllocationScope scope(&memory, MemoryClass::activations);
-  PoolCaller caller(control.pool);
-  sharing::RunScope shared(control.job, control.pool ? control.pool->num_threads() : 1);
+  PoolCaller caller(control.threads.pool);
+  sharing::RunScope shared(control.job, control.threads.pool ? control.threads.pool->num_threads() : 1);
   try {
-    RecordScope record(control.recorder, records.run, RecordKind::run, control.record_run);
+    RecordScope record(control.recording.recorder, records.run, RecordKind::run, control.recording.run);
     const exec::RunMark mark(control.run_id);
     std::optional<ParallelLimit> limit;
     std::optional<DenormalsAsZero> mode;
-    if (control.denormals_as_zero) mode.emplace();
-    if (control.intra_op_threads > 0) limit.emplace(control.intra_op_threads);
+    if (control.threads.denormals_as_zero) mode.emplace();
+    if (control.threads.intra_op > 0) limit.emplace(control.threads.intra_op);
     work();
   } catch (...) {
-    exec::rethrow_with_memory([&](const OutOfMemory&) { return exec::describe_account(control.account()); }, "in a run",
+    exec::rethrow_with_memory([&](const OutOfMemory&) { return exec::describe_account(control.memory.account()); }, "in a run",
                               exec::Details::if_none);
   }
 }
@@ -323,7 +323,7 @@ void Runtime::compute(const Executable& executable, std::span<const Datum> feeds
                       const exec::RunControl& run_control, std::span<const exec::OutputMemory> output_memory) const {
   std::optional<exec::MemoryGate::Pass> pass;
   exec::RunControl own = run_control;
-  if (gate) own.pass = &pass.emplace(*gate, /*ends_by_itself=*/true);
+  if (gate) own.memory.pass = &pass.emplace(*gate, /*ends_by_itself=*/true);
   try {
     executable.executor->run(feeds, results, own, bound, output_memory);
   } catch (const Error& error) {
@@ -340,7 +340,7 @@ void Runtime::execute(const std::shared_ptr<const Executable>& executable, std::
   const RunOptions* run_options = request.options;
   exec::RunControl run_control = control(run_options);
   if (request.random_id) run_control.run_id = *request.random_id;
-  run_control.committed = request.committed;
+  run_control.stop.committed = request.committed;
   const HookedRun hooked{
       .run_id = run_control.run_id, .graph_id = executable->id, .tag = run_options ? run_options->tag : std::string_view()};
   check_names(*executable, run_options, request.monitor.get(), request.bound);
@@ -352,7 +352,7 @@ void Runtime::execute(const std::shared_ptr<const Executable>& executable, std::
     output_memory = with_options;
   }
   const bool observed = RunObserver::needed(run_options, request.monitor.get());
-  if (!run_control.deadline) {
+  if (!run_control.stop.deadline) {
     auto on_this_thread = [&] {
       std::optional<RunObserver> observer;
       if (observed) run_control.observer = &observer.emplace(*executable, run_options, request.monitor.get(), hooked.run_id, memory);
@@ -376,13 +376,13 @@ void Runtime::execute(const std::shared_ptr<const Executable>& executable, std::
   detached->monitor = request.monitor;
   detached->held = request.held;
   detached->control = run_control;
-  detached->control.caller = &detached->caller;
+  detached->control.stop.caller = &detached->caller;
   detached->pool = run_options->thread_pool;
   if (observed)
     detached->control.observer = &detached->observer.emplace(*executable, run_options, request.monitor.get(), hooked.run_id, memory);
   call(detached->control, detached->caller, hooked, [this, run = detached, compiled = request.compiled] {
     compute(*run->executable, run->feeds, run->results, run->bound, run->control, run->memory);
-    if (run->observer) run->control.call([&] { run->observer->finish(compiled); });
+    if (run->observer) run->control.stop.call([&] { run->observer->finish(compiled); });
   });
   for (size_t k = 0; k < results.size(); ++k) {
     results[k] = std::move(detached->results[k]);

@@ -18,8 +18,8 @@ StoppableRun::StoppableRun(std::shared_ptr<const Runtime> runtime, std::shared_p
       tag_(options && !options->tag.empty() ? options->tag : std::move(tag)),
       control_(runtime_->control(options)) {
   if (options) pool_ = options->thread_pool;
-  if (runtime_->gate) control_.pass = &pass_.emplace(*runtime_->gate, /*ends_by_itself=*/false);
-  if (control_.deadline) control_.caller = &caller_;
+  if (runtime_->gate) control_.memory.pass = &pass_.emplace(*runtime_->gate, /*ends_by_itself=*/false);
+  if (control_.stop.deadline) control_.stop.caller = &caller_;
   if (RunObserver::needed(options, monitor_.get()))
     control_.observer = &observer_.emplace(*executable_, options, monitor_.get(), control_.run_id, runtime_->memory);
 }
@@ -29,10 +29,10 @@ StoppableRun::~StoppableRun() = default;
 void StoppableRun::start(std::vector<Datum> feeds, std::span<const Datum> bound, std::shared_ptr<exec::ValueCache> cache, bool compiled) {
   compiled_ = compiled;
   check_names(*executable_, options_, monitor_.get(), bound);
-  if (control_.deadline)
+  if (control_.stop.deadline)
     for (Datum& feed : feeds)
       if (feed.is_tensor() && feed.tensor().storage()->lent()) feed = feed.tensor().clone();
-  control_.takes_feeds_later = std::any_of(feeds.begin(), feeds.end(), [](const Datum& feed) { return !feed.defined(); });
+  control_.feeds.later = std::any_of(feeds.begin(), feeds.end(), [](const Datum& feed) { return !feed.defined(); });
   std::vector<exec::OutputMemory> memory;
   add_output_memory(*executable_, options_, memory);
   AllocationScope scope(&runtime_->memory, MemoryClass::activations);
@@ -58,7 +58,7 @@ bool StoppableRun::advance(size_t steps) {
   bool at_end = false;
   const HookedRun hooked{.run_id = control_.run_id, .graph_id = executable_->id, .tag = tag_};
   try {
-    if (control_.deadline) {
+    if (control_.stop.deadline) {
       auto result = std::make_shared<bool>(false);
       runtime_->call(control_, caller_, hooked, [self = shared_from_this(), result, steps] { *result = self->run_->advance(steps); });
       at_end = *result;
@@ -77,7 +77,7 @@ bool StoppableRun::advance(size_t steps) {
 void StoppableRun::resume(std::span<const Datum> values) { run().resume(values); }
 
 void StoppableRun::feed(size_t input, Datum value) {
-  if (control_.deadline && value.is_tensor() && value.tensor().storage()->lent()) value = value.tensor().clone();
+  if (control_.stop.deadline && value.is_tensor() && value.tensor().storage()->lent()) value = value.tensor().clone();
   AllocationScope scope(&runtime_->memory, MemoryClass::activations);
   run().feed(input, value);
 }

@@ -319,7 +319,7 @@ TEST(Frame, CancelledAndLateRunsStopAndTheProgramStaysUsable) {
   std::vector<Datum> feeds{floats({1, 8})}, outputs(1);
   std::atomic<bool> cancel{true};
   exec::RunControl control;
-  control.cancel = &cancel;
+  control.stop.cancel = &cancel;
   try {
     program.run(feeds, outputs, control);
     FAIL();
@@ -344,8 +344,8 @@ TEST(Frame, CancelledAndLateRunsStopAndTheProgramStaysUsable) {
     EXPECT_EQ(error.code(), ErrorCode::cancelled);
   }
   control.observer = nullptr;
-  control.cancel = nullptr;
-  control.deadline = std::chrono::steady_clock::now() - std::chrono::seconds(1);
+  control.stop.cancel = nullptr;
+  control.stop.deadline = std::chrono::steady_clock::now() - std::chrono::seconds(1);
   try {
     program.run(feeds, outputs, control);
     FAIL();

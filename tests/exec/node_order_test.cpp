@@ -176,7 +176,7 @@ TEST(NodeOrder, StopsBehindTheNodeThatIsAskedForInAnyOrder) {
     for (exec::InstructionId i : program.instructions().ids()) {
       Noted noted;
       exec::RunControl control;
-      control.pass = &room;
+      control.memory.pass = &room;
       control.observer = &noted;
       exec::Frame frame(program.frames());
       try {
@@ -224,7 +224,7 @@ TEST(Recompute, FollowsTheNodesOwnRule) {
     testing::HostProgram program(there_and_back(rule));
     Room room(4 * size_t{64} * 1024 * 4, /*may_reorder=*/false);
     exec::RunControl control;
-    control.pass = &room;
+    control.memory.pass = &room;
     exec::Frame frame(program.frames());
     frame.start(feeds, {}, control, {});
     EXPECT_TRUE(frame.advance());
@@ -256,7 +256,7 @@ TEST(NodeOrder, WithLittleRoomIsTheOneThatMovesLess) {
       for (bool free : {false, true}) {
         Room room(whole * part / 10 / 64 * 64, free);
         exec::RunControl control;
-        control.pass = &room;
+        control.memory.pass = &room;
         exec::Frame frame(program.frames());
         try {
           frame.start(feeds, {}, control, {});

@@ -42,9 +42,9 @@ TEST(Parallel, RandomGraphsGiveTheBitsOfTheSequentialExecutor) {
     std::vector<Datum> feeds = random_feeds(seed);
     std::vector<Datum> expected = run(sequential, feeds);
     exec::RunControl control;
-    control.pool = &pool;
+    control.threads.pool = &pool;
     for (int threads : {0, 2, 4, 2}) {
-      control.inter_op_threads = threads;
+      control.threads.inter_op = threads;
       expect_same_bits(run(parallel, feeds, control), expected);
     }
     // In order, over memory that was planned for any order.
@@ -130,9 +130,9 @@ TEST(Parallel, IndependentExpensiveNodesRunAtOnceUpToTheLimit) {
   for (int limit : {1, 2, 3}) {
     Counter counter;
     exec::RunControl control;
-    control.pool = &pool;
+    control.threads.pool = &pool;
     control.observer = &counter;
-    control.inter_op_threads = limit;
+    control.threads.inter_op = limit;
     expect_same_bits(run(program, branch_feeds(), control), expected);
     EXPECT_LE(counter.most, limit);
     if (limit == 1) {
@@ -148,7 +148,7 @@ TEST(Parallel, AChainIsNotWorthIt) {
   Program chain(branches(1, 6), ProgramOptions{.parallel = true}), wide(branches(2, 6), ProgramOptions{.parallel = true});
   ThreadPool pool(2);
   exec::RunControl control;
-  control.pool = &pool;
+  control.threads.pool = &pool;
   auto worth = [&](const Program& program) {
     exec::Frame frame(program.frames());
     frame.start(branch_feeds(), {}, control, {});
@@ -156,7 +156,7 @@ TEST(Parallel, AChainIsNotWorthIt) {
   };
   EXPECT_FALSE(worth(chain));
   EXPECT_TRUE(worth(wide));
-  control.inter_op_threads = 1;
+  control.threads.inter_op = 1;
   EXPECT_FALSE(worth(wide));
 }
 
@@ -164,7 +164,7 @@ TEST(Parallel, TheFirstErrorWinsAndTheProgramStaysUsable) {
   ThreadPool pool(3);
   Program program(branches(4, 4, /*failing=*/true), kParallel);
   exec::RunControl control;
-  control.pool = &pool;
+  control.threads.pool = &pool;
   for (int round = 0; round < 20; ++round) {
     try {
       run(program, branch_feeds(1000), control);
@@ -181,8 +181,8 @@ TEST(Parallel, CancelledRunsStop) {
   Program program(branches(4, 4), kParallel);
   std::atomic<bool> cancel{true};
   exec::RunControl control;
-  control.pool = &pool;
-  control.cancel = &cancel;
+  control.threads.pool = &pool;
+  control.stop.cancel = &cancel;
   EXPECT_THROW(run(program, branch_feeds(), control), Error);
   cancel = false;
   EXPECT_EQ(run(program, branch_feeds(), control).size(), 1U);
@@ -196,7 +196,7 @@ TEST(Parallel, ManyThreadsRunOneProgramAtOnceOnOnePool) {
   for (int c = 0; c < 6; ++c)
     clients.emplace_back([&] {
       exec::RunControl control;
-      control.pool = &pool;
+      control.threads.pool = &pool;
       for (int i = 0; i < 20; ++i) expect_same_bits(run(program, feeds, control), expected);
     });
   for (std::thread& client : clients) client.join();
@@ -221,7 +221,7 @@ class Ran final : public exec::Observer {
 
 exec::RunControl on(ThreadPool& pool) {
   exec::RunControl control;
-  control.pool = &pool;
+  control.threads.pool = &pool;
   return control;
 }
 
@@ -303,7 +303,7 @@ TEST(Parallel, FeedsComeLaterAndOutputsAreFetchedEarly) {
   b.output(b.node("Mul", {twice, late}), "z");
   const Program program(b.finish(), kParallel);
   exec::RunControl control = on(pool);
-  control.takes_feeds_later = true;
+  control.feeds.later = true;
   exec::Frame frame(program.frames());
   Tensor feed(DType::float32, {2});
   feed.data<float>()[0] = 3, feed.data<float>()[1] = 4;
@@ -422,7 +422,7 @@ TEST(Parallel, ANodeFromOutsideIsUnderWayUntilItsEnd) {
   const Program program(b.finish(), kParallel);
   exec::Caller caller;
   exec::RunControl control = on(pool);
-  control.caller = &caller;
+  control.stop.caller = &caller;
   exec::Frame frame(program.frames());
   std::string seen;
   testing::set_fault(0, [&] { seen = caller.under_way.load() ? caller.under_way.load()->name : "none"; });

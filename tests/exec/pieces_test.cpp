@@ -363,7 +363,7 @@ std::shared_ptr<Graph> random_graph(uint32_t seed) {
 TEST(Pieces, RandomGraphsGiveTheSameBits) {
   ThreadPool pool(4);
   exec::RunControl control;
-  control.pool = &pool;
+  control.threads.pool = &pool;
   size_t parts = 0;
   for (uint32_t seed = 0; seed < 120; ++seed) {
     auto graph = random_graph(seed);
@@ -382,7 +382,7 @@ TEST(Pieces, RandomGraphsGiveTheSameBits) {
       const std::string what = "seed " + std::to_string(seed) + ", n = " + std::to_string(n);
       expect_same_bits(run(pieces, feeds), expected, what);
       for (int threads : {0, 2}) {
-        control.inter_op_threads = threads;
+        control.threads.inter_op = threads;
         expect_same_bits(run(parallel, feeds, control), expected, what + ", parallel");
       }
     }

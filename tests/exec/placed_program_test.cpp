@@ -243,7 +243,7 @@ TEST(PlacedProgram, AnErrorNamesItsNodeAndEndsTheRunOnAllDevices) {
   }
   std::atomic<bool> cancel{true};
   exec::RunControl control;
-  control.cancel = &cancel;
+  control.stop.cancel = &cancel;
   try {
     run(placed, {at(1)}, control);
     ADD_FAILURE();
@@ -321,7 +321,7 @@ TEST(PlacedProgram, FeedsComeLaterAndOutputsAreFetchedEarly) {
   PlacedProgram placed(program, three_devices(2, 20),
                        exec::plan_streams(program, exec::place_instructions(program, {.default_device = 1}), 3));
   exec::RunControl control;
-  control.takes_feeds_later = true;
+  control.feeds.later = true;
   const exec::RunHandle stopping = placed.take();
   for (int64_t n : {4, 6}) {
     stopping->start(std::vector<Datum>{counted(n), {}}, {}, control, {});

@@ -83,7 +83,7 @@ TEST(RunBudget, FollowsALimitThatChangesAgainWhileTheRunWaitsForRoom) {
                    std::to_string(at));
       ChangingRoom room(values, at);
       exec::RunControl control;
-      control.pass = &room;
+      control.memory.pass = &room;
       exec::Frame frame(program.frames());
       frame.start(feeds, {}, control, {});
       EXPECT_TRUE(frame.advance());
@@ -135,7 +135,7 @@ TEST(RunBudget, ALimitThatShrinksInFrontOfAnyNodeOfARandomGraphEndsNoRun) {
                          std::to_string(at));
             ShrinkingRoom room(before, after, at, reorders);
             exec::RunControl control;
-            control.pass = &room;
+            control.memory.pass = &room;
             exec::Frame frame(program.frames());
             try {
               frame.start(feeds, {}, control, {});
@@ -167,8 +167,8 @@ TEST(RunBudget, ARunByReadinessGoesOnInOrderWhenTheLimitChanges) {
         SCOPED_TRACE(std::to_string(seed) + ", from " + std::to_string(at) + ", by " + std::to_string(steps));
         ShrinkingRoom room(exec::rounded(arena), arena * 7 / 10 / 64 * 64, at);
         exec::RunControl control;
-        control.pool = &pool;
-        control.pass = &room;
+        control.threads.pool = &pool;
+        control.memory.pass = &room;
         exec::Frame frame(program.frames());
         frame.start(feeds, {}, control, {});
         const bool by_readiness = frame.goes_by_readiness();

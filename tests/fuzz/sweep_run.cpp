@@ -152,7 +152,7 @@ Verdict run_case(const SweepCase& c) {
   if (made.outcome != Outcome::ran) return made;
   const Verdict whole = verdict_of([&] {
     exec::RunControl control;
-    control.deadline = std::chrono::steady_clock::now() + kTimeOfARun;
+    control.stop.deadline = std::chrono::steady_clock::now() + kTimeOfARun;
     std::vector<Datum> outputs(graph->outputs.size());
     testing::HostProgram(graph).run(feeds, outputs, control);
   });

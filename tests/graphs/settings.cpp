@@ -37,8 +37,8 @@ class ProgramRunner : public Runner {
                                                                                    .always_parallel = readiness,
                                                                                    .pieces_in_place = readiness});
     if (readiness) {
-      control_.pool = &pool_;
-      control_.inter_op_threads = setting.threads;
+      control_.threads.pool = &pool_;
+      control_.threads.inter_op = setting.threads;
     } else {
       place(setting.where == "several" ? 2 : 1, setting.where == "nodes");
     }

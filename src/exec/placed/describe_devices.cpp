@@ -92,7 +92,7 @@ std::string describe_devices(const PlacedMemory& memory, const PlacedValues& val
                              InstructionId failed) {
   const PlacedSteps& steps = memory.steps();
   std::string text = failed != kNoInstruction ? describe_origin(*steps.program().instructions()[failed].node) : "";
-  text += describe_account(control.account());
+  text += describe_account(control.memory.account());
   const DevicesDescription description(memory, values, state.binding(), failed);
   const int num_devices = static_cast<int>(steps.devices().size());
   std::vector<LiveBytes> live;

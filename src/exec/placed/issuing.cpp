@@ -28,7 +28,7 @@ bool Issuing::goes_one_by_one(const sharing::Turn& turn) const {
 
 void Issuing::run(StepCursor& cursor, size_t end) {
   try {
-    sharing::Turn turn(control_.job, control_.recorder, control_.record_run, control_.interruption());
+    sharing::Turn turn(control_.job, control_.recording.recorder, control_.recording.run, control_.stop.interruption());
     while (cursor.next() < end && !error_.stopped()) {
       std::span<const StepId> bulk = steps_.bulk_from(cursor.next());
       bulk = bulk.first(std::min(bulk.size(), end - cursor.next()));
@@ -58,7 +58,7 @@ void Issuing::rethrow_on_device(const StreamPlan::Step& step) {
 
 void Issuing::issue_alone(StepId s, sharing::Turn& turn) {
   const StreamPlan::Step& step = steps_[s];
-  if (control_.observer && !step.is_copy()) control_.call([&] { control_.observer->ready(nodes_.state(), steps_.instruction(step)); });
+  if (control_.observer && !step.is_copy()) control_.stop.call([&] { control_.observer->ready(nodes_.state(), steps_.instruction(step)); });
   Residency* const residency = memory_.residency();
   if (turn.has_duty() || residency) {
     streams_.wait_for_all(error_);
@@ -77,21 +77,21 @@ void Issuing::issue_alone(StepId s, sharing::Turn& turn) {
 
 void Issuing::prepare_alone(StepId s, sharing::Turn& turn) {
   const StreamPlan::Step& step = steps_[s];
-  control_.check();
+  control_.stop.check();
   if (!step.is_copy()) {
     if (turn.has_duty()) turn.before_node(nodes_.state().binding().costs().hint(step.instruction));
     values_.make_outputs(step);
   }
   Stream& on = streams_.at(step.stream);
   if (SharedEngine* engine = control_.job ? on.device().shared_engine() : nullptr)
-    engine->set_gives_way(on, turn.gives_way() ? std::function<void()>([this] { control_.check(); }) : nullptr);
+    engine->set_gives_way(on, turn.gives_way() ? std::function<void()>([this] { control_.stop.check(); }) : nullptr);
   if (Residency* residency = memory_.residency()) residency->before(s);
 }
 
 void Issuing::issue(std::span<const StepId> bulk) {
   const StreamPlan::Step& first = steps_[bulk.front()];
   Stream& queue = streams_.at(first.stream);
-  const uint64_t since = control_.recorder ? read_ticks() : 0;
+  const uint64_t since = control_.recording.recorder ? read_ticks() : 0;
   streams_.wait_before(first);
   Datum* const cached = bulk.size() == 1 && !first.is_copy() ? nodes_.cached(steps_.instruction(first)) : nullptr;
   const bool is_cached = cached && cached->defined();
@@ -101,7 +101,7 @@ void Issuing::issue(std::span<const StepId> bulk) {
     work_.put_cached(bulk.front(), *cached, queue);
   else
     issue_kernels(bulk, queue);
-  if (control_.recorder) record_launches(bulk, since);
+  if (control_.recording.recorder) record_launches(bulk, since);
   // Observers and caches read a node's outputs right after it. An observer also sees the operands of the next node before that runs, in the
   // caller's memory where they are outputs: so the host waits for copies, too.
   const bool host_waits = steps_[bulk.back()].host_waits || cached || control_.observer;
@@ -127,7 +127,8 @@ void Issuing::issue_kernels(std::span<const StepId> bulk, Stream& queue) {
 void Issuing::record_launches(std::span<const StepId> bulk, uint64_t since) const {
   if (steps_.device_of(steps_[bulk.front()]) == DevicePlacement::kHost) return;
   const uint64_t now = read_ticks();
-  for (const StepId s : bulk) control_.recorder->record(steps_.record_name(s), RecordKind::launch, since, now, 0, 0, control_.record_run);
+  for (const StepId s : bulk)
+    control_.recording.recorder->record(steps_.record_name(s), RecordKind::launch, since, now, 0, 0, control_.recording.run);
 }
 
 void Issuing::take_up(std::span<const StepId> bulk) {

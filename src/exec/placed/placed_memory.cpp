@@ -71,7 +71,9 @@ std::shared_ptr<Storage> PlacedMemory::allocate(int device, size_t size_bytes) c
   }
 }
 
-Allocator* PlacedMemory::allocator() const { return control_.memory && !residency_ ? control_.memory->allocator.get() : nullptr; }
+Allocator* PlacedMemory::allocator() const {
+  return control_.memory.context && !residency_ ? control_.memory.context->allocator.get() : nullptr;
+}
 
 // The allocator marks what an earlier run has left in the arenas, where the host can write to them.
 void PlacedMemory::renew_arenas() const {

@@ -23,7 +23,7 @@ PlacedProgram::~PlacedProgram() = default;
 void PlacedProgram::run(std::span<const Datum> feeds, std::span<Datum> outputs, const RunControl& control, std::span<const Datum> bound,
                         std::span<const OutputMemory> memory) {
   std::optional<Governor::Exclusive> exclusive;
-  if (memory_.keeps_limits() || memory_.is_full()) exclusive.emplace(memory_.of_session()->governor(), this, control.interruption());
+  if (memory_.keeps_limits() || memory_.is_full()) exclusive.emplace(memory_.of_session()->governor(), this, control.stop.interruption());
   const RunHandle run = take();
   run->start(feeds, bound, control, memory);
   if (!run->advance()) throw_stops_at_yield();

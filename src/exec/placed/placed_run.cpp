@@ -46,10 +46,10 @@ void PlacedRun::start(std::span<const Datum> feeds, std::span<const Datum> bound
                       std::span<const OutputMemory> memory) {
   clear();
   control_ = control;
-  control_.check();
-  control_.pass = nullptr;      // limits the host's arena alone
-  control_.keeps_feeds = true;  // they are read while outputs arrive
-  control_.takes_device_feeds = true;
+  control_.stop.check();
+  control_.memory.pass = nullptr;  // limits the host's arena alone
+  control_.feeds.kept = true;      // they are read while outputs arrive
+  control_.feeds.on_devices = true;
   nodes_.begin();
   work_.begin();
   values_.begin();
@@ -65,7 +65,7 @@ void PlacedRun::start(std::span<const Datum> feeds, std::span<const Datum> bound
     clear();
     throw;
   }
-  if (control_.takes_feeds_later) find_starved();
+  if (control_.feeds.later) find_starved();
   error_.reset();
 }
 
@@ -78,7 +78,7 @@ void PlacedRun::bind(std::span<const Datum> feeds, std::span<const Datum> bound,
   io_.choose_outputs(bound, beside_feeds);
   state_.set_uses_arena(control_.observer != nullptr);  // it looks at values on the host
   feeds_.bind(taken, {}, control_, state_);
-  outputs_.begin(bound, beside_feeds, control_.keeps_feeds);
+  outputs_.begin(bound, beside_feeds, control_.feeds.kept);
   try {
     if (!state_.is_placed()) state_.place(/*exact=*/false);
     FeedBinder::point_at_feeds(state_);
@@ -133,7 +133,7 @@ Datum PlacedRun::take_output(size_t k) {
 
 void PlacedRun::take_outputs(std::span<Datum> outputs) {
   check_at_end(program_, control_);
-  if (control_.takes_feeds_later) FeedBinder::check_complete(state_);
+  if (control_.feeds.later) FeedBinder::check_complete(state_);
   outputs_.hand_over(outputs);
 }
 

@@ -31,7 +31,7 @@ class PlacedRun final : public Run {
   void start(std::span<const Datum> feeds, std::span<const Datum> bound, const RunControl& control,
              std::span<const OutputMemory> memory) override;
   void set_cache(std::shared_ptr<ValueCache> cache) override { nodes_.set_cache(std::move(cache)); }
-  void set_recorder(const RunControl& of) override { control_.set_recorder(of); }
+  void set_recorder(const RunControl& of) override { control_.recording = of.recording; }
   void feed(size_t input, const Datum& value) override;
   void move_feed(size_t input, const Datum& value) override;
   bool has_output(size_t k) const override;

@@ -67,7 +67,7 @@ void Residency::for_devices_of(const StreamPlan::Step& step, Visit&& visit) cons
 Residency::GoingOn::GoingOn(Residency* residency, const RunControl& control) : residency_(residency) {
   if (!residency) return;
   DeviceMemory& memory = *residency->memory_;
-  if (memory.has_limit) of_session_.emplace(memory.governor(), &memory, control.interruption());
+  if (memory.has_limit) of_session_.emplace(memory.governor(), &memory, control.stop.interruption());
   residency->set_going_on(true);
 }
 

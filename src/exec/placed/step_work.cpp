@@ -36,11 +36,11 @@ class GivenOperands final : public OperandSource {
 
 StepWork::StepWork(PlacedMemory& memory, PlacedValues& values, DeviceIo& io, const NodeRunner& nodes, FirstError& error)
     : steps_(memory.steps()), memory_(memory), values_(values), io_(io), nodes_(nodes), control_(nodes.control()), error_(error) {
-  evaluator_.stop_requested = [this] { return error_.stopped() || control_.stopping(); };
+  evaluator_.stop_requested = [this] { return error_.stopped() || control_.stop.stopping(); };
 }
 
 void StepWork::begin() {
-  evaluator_.pool = control_.pool;
+  evaluator_.pool = control_.threads.pool;
   evaluator_.run_id = control_.run_id;
 }
 
@@ -105,15 +105,15 @@ template <typename Body>
 Stream::Work StepWork::guarded(const Instruction& instruction, int device, Body body) {
   return [this, &instruction, device, body = std::move(body)]() mutable {
     if (error_.stopped()) return;
-    AllocationScope scope(control_.memory ? control_.memory : AllocationScope::current(), MemoryClass::activations);
-    ParallelLimit limit(control_.intra_op_threads > 0 ? control_.intra_op_threads : INT32_MAX);
+    AllocationScope scope(control_.memory.context ? control_.memory.context : AllocationScope::current(), MemoryClass::activations);
+    ParallelLimit limit(control_.threads.intra_op > 0 ? control_.threads.intra_op : INT32_MAX);
     std::optional<DenormalsAsZero> mode;
-    if (control_.denormals_as_zero) mode.emplace();
+    if (control_.threads.denormals_as_zero) mode.emplace();
     try {
-      control_.check();
+      control_.stop.check();
       const uint64_t start = nodes_.begin_watched(instruction);
       {
-        const UnderWay node(control_.caller, instruction.node);
+        const UnderWay node(control_.stop.caller, instruction.node);
         body();
       }
       nodes_.record_time(instruction, start);
@@ -158,10 +158,10 @@ void StepWork::copy(StepId s, Stream& queue) {
 
 // Records the copy's times on the stream's own thread. @return the work for the copy's end; null if nobody records
 Stream::Work StepWork::recorded_copy_end(StepId s, Stream& queue, size_t size_bytes) const {
-  if (!control_.recorder) return nullptr;
+  if (!control_.recording.recorder) return nullptr;
   const auto start = std::make_shared<uint64_t>(0);
   queue.enqueue_release([start] { *start = read_ticks(); });
-  return [start, recorder = control_.recorder, run = control_.record_run, bytes = static_cast<int64_t>(2 * size_bytes),
+  return [start, recorder = control_.recording.recorder, run = control_.recording.run, bytes = static_cast<int64_t>(2 * size_bytes),
           name = steps_.record_name(s)] { recorder->record(name, RecordKind::copy, *start, read_ticks(), 0, bytes, run); };
 }
 

@@ -29,7 +29,7 @@ Executor::Executor(const Program& program) : plans_(std::make_unique<Plans>(prog
 Executor::~Executor() = default;
 
 void check_at_end(const Program& program, const RunControl& control) {
-  if (index_of(program.commit_from()) == program.instructions().size()) control.check();
+  if (index_of(program.commit_from()) == program.instructions().size()) control.stop.check();
 }
 
 std::unique_ptr<Executor> make_host_executor(const Program& program) { return std::make_unique<HostExecutor>(program); }

@@ -148,15 +148,15 @@ void FeedBinder::bind(std::span<const Datum> feeds, std::span<const int64_t> par
     state.take_binding(symbol_values_, control);
   } catch (...) {
     if (state.program().is_body()) throw;  // the node that it is of is named first
-    rethrow_with_memory([&](const OutOfMemory&) { return describe_unbound(state.program(), control.account()); },
+    rethrow_with_memory([&](const OutOfMemory&) { return describe_unbound(state.program(), control.memory.account()); },
                         "while the extents of a run were bound");
   }
 }
 
 void FeedBinder::take(std::span<const Datum> feeds, std::span<const int64_t> parent_values, const RunControl& control, RunState& state) {
   const Program& program = state.program();
-  const bool some_later = control.takes_feeds_later;
-  takes_device_feeds_ = control.takes_device_feeds;
+  const bool some_later = control.feeds.later;
+  takes_device_feeds_ = control.feeds.on_devices;
   const auto inputs = program.input_slots();
   if (feeds.size() != inputs.size())
     throw Error(ErrorCode::invalid_argument, fmt::format("{} feeds for {} inputs", feeds.size(), inputs.size()));

@@ -33,11 +33,11 @@ Frame::~Frame() = default;
 void Frame::start(std::span<const Datum> feeds, std::span<const Datum> bound, const RunControl& control,
                   std::span<const OutputMemory> memory, std::span<const int64_t> parent_values) {
   control_ = control;
-  control_.check();  // there may be no instruction that does
+  control_.stop.check();  // there may be no instruction that does
   cursor_.begin();
   nodes_.begin();
   feeds_.bind(feeds, parent_values, control_, state_);
-  outputs_.begin(bound, memory, control.keeps_feeds);
+  outputs_.begin(bound, memory, control.feeds.kept);
   try {
     find_memory();
   } catch (...) {
@@ -48,7 +48,7 @@ void Frame::start(std::span<const Datum> feeds, std::span<const Datum> bound, co
       return describe_memory(now);
     });
   }
-  if (control_.takes_feeds_later) find_starved();
+  if (control_.feeds.later) find_starved();
   choose_schedule();
 }
 
@@ -56,16 +56,16 @@ void Frame::start(std::span<const Datum> feeds, std::span<const Datum> bound, co
 void Frame::find_memory() {
   Plans& plans = state_.plans();
   if (state_.drop_lent_arena()) plans.note_kept_gradients();
-  const bool limited = control_.pass && control_.pass->arena_capacity(0) != SIZE_MAX;
+  const bool limited = control_.memory.pass && control_.memory.pass->arena_capacity(0) != SIZE_MAX;
   state_.set_lodges(plans.lodges_gradients() && !limited && !outputs_.is_bound(program_.first_gradient()));
   std::unique_lock<std::mutex> room;  // nobody else takes it until everything is allocated
-  if (control_.pass && !program_.is_body())
+  if (control_.memory.pass && !program_.is_body())
     room = budget_.begin();
   else
     budget_.begin_without_limit();
   if (!state_.is_placed()) state_.place(/*exact=*/budget_.is_capped());
-  if (control_.memory && control_.memory->allocator && state_.has_arena())
-    control_.memory->allocator->renew(state_.arena(), state_.arena_bytes());
+  if (control_.memory.context && control_.memory.context->allocator && state_.has_arena())
+    control_.memory.context->allocator->renew(state_.arena(), state_.arena_bytes());
   FeedBinder::point_at_feeds(state_);
   by_readiness_ = !state_.budget() && worth_parallel(program_, state_.binding(), control_);
   outputs_.place(control_, by_readiness_);
@@ -133,8 +133,8 @@ Datum Frame::take_output(size_t k) {
 
 void Frame::take_outputs(std::span<Datum> outputs) {
   check_at_end(program_, control_);
-  if (control_.takes_feeds_later) FeedBinder::check_complete(state_);
-  const AllocationScope room(context_in_nodes(control_.pass), AllocationScope::current_class());
+  if (control_.feeds.later) FeedBinder::check_complete(state_);
+  const AllocationScope room(context_in_nodes(control_.memory.pass), AllocationScope::current_class());
   outputs_.hand_over(outputs);
 }
 
@@ -178,20 +178,21 @@ void Frame::advance_by_readiness(size_t end) {
   const std::vector<InstructionId>& yields = program_.parallel()->yields;
   if (const auto yield = std::lower_bound(yields.begin(), yields.end(), next_in_order()); yield != yields.end())
     end = std::min(end, index_of(*yield));
-  const bool limited = control_.pass && !program_.is_body();
+  const bool limited = control_.memory.pass && !program_.is_body();
   cursor_.go_to(run_parallel(nodes_, *parallel_, limited ? &budget_ : nullptr, cursor_.next(), end));
   if (cursor_.next() < end) by_readiness_ = false;  // a plan within another limit has an order of its own
 }
 
 void Frame::advance_in_order(size_t end) {
   const auto instructions = program_.instructions();
-  const bool watched = control_.watched(), limited = control_.pass && !program_.is_body();
-  const bool renews = control_.memory && control_.memory->allocator && !state_.budget();
-  sharing::Turn turn(control_.job, control_.recorder, control_.record_run, control_.interruption());
+  const bool watched = control_.watched(), limited = control_.memory.pass && !program_.is_body();
+  const bool renews = control_.memory.context && control_.memory.context->allocator && !state_.budget();
+  sharing::Turn turn(control_.job, control_.recording.recorder, control_.recording.run, control_.stop.interruption());
   // Where nothing else watches, one reading of the clock is the end of a step and the begin of the next one, dispatch included.
   NodeCountWriter counts(nodes_.counters());
-  const bool only_timed = (control_.recorder || nodes_.counters()) && !control_.observer && !control_.deadline && !control_.caller;
-  RecordWriter writer(only_timed ? control_.recorder : nullptr, control_.record_run);
+  const bool only_timed =
+      (control_.recording.recorder || nodes_.counters()) && !control_.observer && !control_.stop.deadline && !control_.stop.caller;
+  RecordWriter writer(only_timed ? control_.recording.recorder : nullptr, control_.recording.run);
   PhaseMarks phases(program_);
   uint64_t boundary = 0;  // 0: the step before is not recorded, or something else lies between
   try {
@@ -203,7 +204,7 @@ void Frame::advance_in_order(size_t end) {
         return;
       }
       if (control_.observer) [[unlikely]]
-        control_.call([&] { control_.observer->ready(state_, instruction); });
+        control_.stop.call([&] { control_.observer->ready(state_, instruction); });
       phases.enter(instruction.phase);
       nodes_.check_before(id);
       std::optional<LoopBreakScope> breaks;

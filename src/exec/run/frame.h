@@ -42,7 +42,7 @@ class Frame final : public Run {
              std::span<const int64_t> parent_values);
   void set_cache(std::shared_ptr<ValueCache> cache) override { nodes_.set_cache(std::move(cache)); }
 
-  void set_recorder(const RunControl& of) override { control_.set_recorder(of); }
+  void set_recorder(const RunControl& of) override { control_.recording = of.recording; }
   void feed(size_t input, const Datum& value) override;
   void move_feed(size_t input, const Datum& value) override;
   bool has_output(size_t k) const override;

@@ -23,9 +23,9 @@ class NodeRunner::Operands final : public OperandSource {
 };
 
 void NodeRunner::execute_dynamic(const Instruction& instruction, Evaluator& evaluator) {
-  evaluator.pool = control_.pool;
+  evaluator.pool = control_.threads.pool;
   evaluator.run_id = control_.run_id;
-  evaluator.stop_requested = [control = &control_] { return control->stopping(); };
+  evaluator.stop_requested = [control = &control_] { return control->stop.stopping(); };
   take(instruction, run_dynamic(frames_, instruction, state_.binding(), control_, Operands(state_, instruction), evaluator));
 }
 
@@ -53,17 +53,17 @@ uint64_t NodeRunner::count(const Instruction& instruction, uint64_t start) const
 void NodeRunner::record_time(const Instruction& instruction, uint64_t start) const {
   if (!is_timed()) return;
   const uint64_t end = count(instruction, start);
-  if (control_.recorder) control_.record_node(instruction.record_name, start, end);
+  if (control_.recording.recorder) control_.recording.record_node(instruction.record_name, start, end);
 }
 
 // With its cost, if the node is bound in the run: only the run knows that.
 void NodeRunner::record(const Instruction& instruction, uint64_t start) const {
-  if (!control_.recorder || !instruction.dynamic || !instruction.bodies.empty()) return record_time(instruction, start);
+  if (!control_.recording.recorder || !instruction.dynamic || !instruction.bodies.empty()) return record_time(instruction, start);
   const uint64_t end = count(instruction, start);
   std::vector<Datum> operands;
   for (SlotId slot : program_.operands(instruction)) operands.push_back(slot == kNoSlot ? Datum() : state_.value(slot, /*shared=*/false));
   const Cost cost = cost_of(program_, instruction, operands);
-  control_.record_node(instruction.record_name, start, end, cost.flops, cost.bytes);
+  control_.recording.record_node(instruction.record_name, start, end, cost.flops, cost.bytes);
 }
 
 // It may have locks, and holds the caller's: its loops give way to nobody.
@@ -71,7 +71,7 @@ template <typename Tell>
 void NodeRunner::tell_observer(Tell&& tell) const {
   if (!control_.observer) return;
   const LoopBreakScope stays(nullptr);
-  control_.call(tell);
+  control_.stop.call(tell);
 }
 
 uint64_t NodeRunner::begin_watched(const Instruction& instruction) const {
@@ -91,7 +91,7 @@ void NodeRunner::tell_ended(const Instruction& instruction, const Device* device
 void NodeRunner::execute_watched(const Instruction& instruction, Evaluator& evaluator) {
   const uint64_t start = begin_watched(instruction);
   {
-    const UnderWay node(control_.caller, instruction.node);
+    const UnderWay node(control_.stop.caller, instruction.node);
     execute(instruction, evaluator);
   }
   end_watched(instruction, start);
@@ -99,10 +99,10 @@ void NodeRunner::execute_watched(const Instruction& instruction, Evaluator& eval
 
 void NodeRunner::run_again(const Instruction& instruction, void** pointers, void* scratch, sharing::Turn& turn) {
   try {
-    if (!committed_.load(std::memory_order_relaxed)) control_.check();
+    if (!committed_.load(std::memory_order_relaxed)) control_.stop.check();
     std::optional<LoopBreakScope> breaks;
     if (turn.has_duty()) take_turn(program_.id_of(instruction), turn, breaks);
-    const UnderWay node(control_.caller, instruction.node);
+    const UnderWay node(control_.stop.caller, instruction.node);
     const uint64_t start = is_timed() ? read_ticks() : 0;
     run_static(instruction, state_.binding(), pointers, scratch, control_);
     record(instruction, start);
@@ -117,7 +117,7 @@ void NodeRunner::renew_buffers(InstructionId id) {
   for (; buffer != buffers.end() && buffer->first == id; ++buffer) {
     const BufferId b = buffers.id_of(*buffer);
     if (const size_t bytes = state_.binding().buffer_sizes()[b]; bytes > 0)
-      control_.memory->allocator->renew(state_.arena() + state_.place_of(b), bytes);
+      control_.memory.context->allocator->renew(state_.arena() + state_.place_of(b), bytes);
   }
 }
 

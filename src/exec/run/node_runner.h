@@ -49,8 +49,8 @@ class NodeRunner {
   /// Cancellation and deadline, but not between updates.
   void check_before(InstructionId id) {
     if (id < program_.commit_from()) [[likely]]
-      return control_.check();
-    if (!committed_.exchange(true, std::memory_order_relaxed)) control_.commit();
+      return control_.stop.check();
+    if (!committed_.exchange(true, std::memory_order_relaxed)) control_.stop.commit();
   }
   /// Gives way for other jobs. @param breaks  of loops in the node; ends with it.
   void take_turn(InstructionId id, sharing::Turn& turn, std::optional<LoopBreakScope>& breaks) {
@@ -95,7 +95,7 @@ class NodeRunner {
  private:
   class Operands;
   void execute_dynamic(const Instruction& instruction, Evaluator& evaluator);
-  bool is_timed() const { return control_.recorder || control_.counts_nodes; }
+  bool is_timed() const { return control_.recording.recorder || control_.counts_nodes; }
   uint64_t count(const Instruction& instruction, uint64_t start) const;
   void record(const Instruction& instruction, uint64_t start) const;
   template <typename Tell>

@@ -240,7 +240,7 @@ Tensor OutputStore::in_own_memory(SlotId slot) const {
 // An output that grows from a feed, before it in the same memory, or at the end of new memory: the next one will be before it. Undefined if
 // that is not to be. Nobody must look at the feed while the run is under way, and the run must end before the caller goes on.
 Tensor OutputStore::beside_feed(SlotId slot, const RunControl& control) {
-  if (control.observer || control.deadline || control.caller || control.pass || state_.budget()) return {};
+  if (control.observer || control.stop.deadline || control.stop.caller || control.memory.pass || state_.budget()) return {};
   const Program& program = state_.program();
   for (size_t k = 0; k < memory_.size(); ++k) {
     if (memory_[k].grows_from < 0 || memory_[k].allocator || !is_of(k, slot)) continue;

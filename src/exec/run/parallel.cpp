@@ -74,10 +74,10 @@ class ParallelRun final : public TaskSource {
     }
     if (left == 0) return;
     auto worker = take_worker();  // before there is anything to undo
-    sharing::Turn turn(control_.job, control_.recorder, control_.record_run,
-                       control_.interruption());  // for as long as any thread works
+    sharing::Turn turn(control_.job, control_.recording.recorder, control_.recording.run,
+                       control_.stop.interruption());  // for as long as any thread works
     remaining_ = left;
-    attached_ = limit_ > 1 && left > 1 && control_.pool->attach(*this);
+    attached_ = limit_ > 1 && left > 1 && control_.threads.pool->attach(*this);
     ++active_;
     InstructionId kept = kNoInstruction;
     bool news = false;
@@ -95,10 +95,10 @@ class ParallelRun final : public TaskSource {
         pending_changed_.wait_for(lock, std::chrono::milliseconds(1), [&] { return queued_.load() > 0 || over(); });
         continue;
       }
-      control_.pool->help_until([](void* self) { return static_cast<ParallelRun*>(self)->something_for_the_owner(); }, this);
+      control_.threads.pool->help_until([](void* self) { return static_cast<ParallelRun*>(self)->something_for_the_owner(); }, this);
     }
     wait_for_pending();
-    if (attached_) control_.pool->detach(*this);
+    if (attached_) control_.threads.pool->detach(*this);
     wait_for_pending();  // for those that a thread began while the run was being stopped
     queued_ = 0;
     state_.failed_at = error_.at();
@@ -128,13 +128,13 @@ class ParallelRun final : public TaskSource {
       leave();
       return kNoInstruction;
     }
-    if (more && attached_) control_.pool->announce(*this);
+    if (more && attached_) control_.threads.pool->announce(*this);
     return instruction;
   }
 
   void leave() {
     active_.fetch_sub(1);
-    if (attached_ && (queued_.load() > 0 || over())) control_.pool->nudge();
+    if (attached_ && (queued_.load() > 0 || over())) control_.threads.pool->nudge();
   }
 
   void publish(InstructionId instruction) {
@@ -146,12 +146,12 @@ class ParallelRun final : public TaskSource {
   // Something has been published. Once for all that became ready together: a worker that is woken may take the CPU of this thread at once,
   // and would find one node, spin and sleep, before the next one is published.
   void tell() {
-    if (attached_) control_.pool->announce(*this);
+    if (attached_) control_.threads.pool->announce(*this);
   }
 
   void tell_observer(InstructionId instruction) {
     try {
-      control_.call([&] { control_.observer->ready(nodes_.state(), program_.instructions()[instruction]); });
+      control_.stop.call([&] { control_.observer->ready(nodes_.state(), program_.instructions()[instruction]); });
     } catch (...) {
       error_.note(std::current_exception());
     }
@@ -173,11 +173,11 @@ class ParallelRun final : public TaskSource {
 
   void work(ParallelState::Worker& worker, InstructionId kept) {
     const auto instructions = program_.instructions();
-    AllocationScope scope(control_.memory, MemoryClass::activations);
-    sharing::Turn turn(control_.job, control_.recorder, control_.record_run, control_.interruption());
-    ParallelLimit limit(control_.intra_op_threads > 0 ? control_.intra_op_threads : INT32_MAX);
+    AllocationScope scope(control_.memory.context, MemoryClass::activations);
+    sharing::Turn turn(control_.job, control_.recording.recorder, control_.recording.run, control_.stop.interruption());
+    ParallelLimit limit(control_.threads.intra_op > 0 ? control_.threads.intra_op : INT32_MAX);
     std::optional<DenormalsAsZero> mode;
-    if (control_.denormals_as_zero) mode.emplace();
+    if (control_.threads.denormals_as_zero) mode.emplace();
     int64_t done = 0;  // taken off what remains by one subtraction: nobody asks while a thread is at work
     while (!error_.stopped()) {
       if (budget_ && (interrupted_.load(std::memory_order_relaxed) || budget_->is_outdated())) {
@@ -227,7 +227,7 @@ class ParallelRun final : public TaskSource {
       std::optional<LoopBreakScope> breaks;
       if (turn.has_duty()) nodes_.take_turn(index, turn, breaks);
       start = nodes_.begin_watched(instruction);
-      if (control_.caller) control_.caller->under_way = instruction.node;
+      if (control_.stop.caller) control_.stop.caller->under_way = instruction.node;
       const auto done = [this, shared, &instruction, index, start](std::vector<Datum> outputs, std::exception_ptr error) {
         {
           std::lock_guard lock(shared->mutex);
@@ -241,7 +241,7 @@ class ParallelRun final : public TaskSource {
         end_pending(instruction, index, std::move(outputs), std::move(error), start);
       };
       nodes_.execute_deferred(
-          instruction, [this] { return error_.stopped() || control_.stopping(); }, done);
+          instruction, [this] { return error_.stopped() || control_.stop.stopping(); }, done);
       {
         std::lock_guard lock(shared->mutex);
         if (!shared->ended) {
@@ -304,9 +304,9 @@ class ParallelRun final : public TaskSource {
   // The last thing that a thread does here: the run may be gone afterwards.
   void leave_pending(const Instruction& instruction) {
     const Node* ended = instruction.node;
-    if (control_.caller) control_.caller->under_way.compare_exchange_strong(ended, nullptr);
+    if (control_.stop.caller) control_.stop.caller->under_way.compare_exchange_strong(ended, nullptr);
     std::lock_guard lock(pending_mutex_);
-    if (attached_) control_.pool->nudge();
+    if (attached_) control_.threads.pool->nudge();
     --pending_;
     pending_changed_.notify_all();
   }
@@ -359,8 +359,8 @@ size_t run_parallel(NodeRunner& nodes, ParallelState& state, const RunBudget* bu
 }
 
 bool worth_parallel(const Program& program, const Binding& binding, const RunControl& control) {
-  return program.parallel() && (program.planning().always_parallel || binding.costs().wide()) && control.pool &&
-         control.inter_op_threads != 1;
+  return program.parallel() && (program.planning().always_parallel || binding.costs().wide()) && control.threads.pool &&
+         control.threads.inter_op != 1;
 }
 
 }  // namespace treadle::exec

@@ -26,10 +26,10 @@ struct ParallelState {
     failed_at = kNoInstruction;
     queue.reserve(num_instructions);
     begin_with.reserve(num_instructions);
-    prepare(num_instructions, std::clamp(nodes_at_once(control), 1, control.pool->num_threads()));
+    prepare(num_instructions, std::clamp(nodes_at_once(control), 1, control.threads.pool->num_threads()));
   }
   static int nodes_at_once(const RunControl& control) {
-    return control.inter_op_threads > 0 ? control.inter_op_threads : control.pool->num_threads();
+    return control.threads.inter_op > 0 ? control.threads.inter_op : control.threads.pool->num_threads();
   }
   /// Room for every instruction, and for every thread that may take part.
   void prepare(size_t num_instructions, int num_threads) {

@@ -55,14 +55,14 @@ void RunBudget::begin_without_limit() {
   if (state_.budget()) state_.set_budget(nullptr);
 }
 
-bool RunBudget::is_outdated() const { return control_.pass->generation() != limit_generation_; }
+bool RunBudget::is_outdated() const { return control_.memory.pass->generation() != limit_generation_; }
 
 InstructionId RunBudget::instruction_at(size_t step) const {
   return state_.budget() ? state_.budget()->instruction_at(step) : id_at<InstructionId>(step);
 }
 
 size_t RunBudget::capacity_beside(size_t bytes) const {
-  return std::min(share_of_arena(state_.binding()), control_.pass->arena_capacity(bytes));
+  return std::min(share_of_arena(state_.binding()), control_.memory.pass->arena_capacity(bytes));
 }
 
 RunMemory RunBudget::memory_beside(bool at_once) const {
@@ -75,14 +75,14 @@ RunMemory RunBudget::memory_beside(bool at_once) const {
 
 // Of a run that begins.
 void RunBudget::choose() {
-  limit_generation_ = control_.pass->generation();
+  limit_generation_ = control_.memory.pass->generation();
   const Program& program = state_.program();
   const Binding& binding = state_.binding();
   const size_t outputs = outputs_.bytes_to_allocate(), arena = rounded(binding.offsets().arena_bytes);
   std::shared_ptr<const BudgetedPlan> plan;
   // Where an output is bound to memory that a feed lies in, the planner knows which nodes may be meant by the bytes that they have; parts
   // of a feed it would not find.
-  OrderChoice order{.free = control_.pass->may_reorder() && outputs_.is_bound_to_whole_feeds(), .fixed = {}};
+  OrderChoice order{.free = control_.memory.pass->may_reorder() && outputs_.is_bound_to_whole_feeds(), .fixed = {}};
   order.binds_next_versions = outputs_.binds_next_versions();
   if (order.binds_next_versions) plan = binding.budgets().affordable();
   capped_ = capacity_beside(outputs) != SIZE_MAX;
@@ -95,18 +95,18 @@ void RunBudget::choose() {
     // Room for all that may come out in the run, or else for what surely does.
     for (size_t bytes : {beside.possible_bytes, beside.certain_bytes}) {
       later_bytes_ = bytes;
-      const size_t limit = control_.pass->arena_capacity(outputs + bytes);
+      const size_t limit = control_.memory.pass->arena_capacity(outputs + bytes);
       if (limit == 0 && bytes > beside.certain_bytes) continue;
       plan = binding.budgets().within(std::min(share_of_arena(binding), limit), order);
       if (rounded(plan->arena_bytes) <= limit) break;  // the share is kept where it can be
       if (bytes > beside.certain_bytes) continue;
       const size_t arena_bytes = rounded(plan->arena_bytes);
       state_.set_budget(std::move(plan));  // for who says what needs so much
-      control_.pass->refuse({.arena_bytes = arena_bytes,
-                             .output_bytes = outputs,
-                             .certain_bytes = beside.certain_bytes,
-                             .possible_bytes = beside.possible_bytes,
-                             .unbounded = beside.unbounded ? describe(*beside.unbounded) : std::string()});
+      control_.memory.pass->refuse({.arena_bytes = arena_bytes,
+                                    .output_bytes = outputs,
+                                    .certain_bytes = beside.certain_bytes,
+                                    .possible_bytes = beside.possible_bytes,
+                                    .unbounded = beside.unbounded ? describe(*beside.unbounded) : std::string()});
     }
   }
   state_.set_budget(std::move(plan));
@@ -115,7 +115,7 @@ void RunBudget::choose() {
 // Of a run whose limit has changed, in the order of its present plan: one for all of the run where that fits, as such plans are kept, or
 // else one for the rest. Where the rest does not fit either, it goes on in the least that it can: the limit came after the run.
 void RunBudget::choose_rest(int32_t step, std::span<const Kept> kept) {
-  limit_generation_ = control_.pass->generation();
+  limit_generation_ = control_.memory.pass->generation();
   state_.set_lodges(false);  // what can be in the arena has its place there
   const Program& program = state_.program();
   const Binding& binding = state_.binding();
@@ -137,7 +137,7 @@ void RunBudget::choose_rest(int32_t step, std::span<const Kept> kept) {
     const size_t capacity = capacity_beside(outputs + bytes);
     if (capacity == 0 && bytes > beside.certain_bytes) continue;
     plan = binding.budgets().within(capacity, order);
-    if (rounded(plan->arena_bytes) <= control_.pass->arena_capacity(outputs + bytes)) break;
+    if (rounded(plan->arena_bytes) <= control_.memory.pass->arena_capacity(outputs + bytes)) break;
     plan = nullptr;
   }
   if (!plan) {
@@ -150,7 +150,7 @@ void RunBudget::choose_rest(int32_t step, std::span<const Kept> kept) {
 
 // For the arena and the outputs of a run that begins.
 std::unique_lock<std::mutex> RunBudget::make_room() {
-  if (!capped_) return control_.pass->admit(0, 0, control_.interruption(), [] { return size_t{0}; });
+  if (!capped_) return control_.memory.pass->admit(0, 0, control_.stop.interruption(), [] { return size_t{0}; });
   const size_t arena = rounded(state_.needed_arena_bytes());
   const bool again = state_.has_arena() && rounded(state_.arena_bytes()) == arena;
   if (!again) state_.drop_arena();
@@ -158,7 +158,8 @@ std::unique_lock<std::mutex> RunBudget::make_room() {
     state_.drop_arena();
     return again ? arena : 0;
   };
-  return control_.pass->admit((again ? 0 : arena) + outputs_.bytes_to_allocate(), later_bytes_, control_.interruption(), let_go);
+  return control_.memory.pass->admit((again ? 0 : arena) + outputs_.bytes_to_allocate(), later_bytes_, control_.stop.interruption(),
+                                     let_go);
 }
 
 void RunBudget::move_values(size_t step, sharing::Turn& turn) {
@@ -185,16 +186,16 @@ void RunBudget::write_out(size_t file_offset, size_t offset, size_t size_bytes) 
 }
 
 void RunBudget::write_out(size_t file_offset, const std::byte* data, size_t size_bytes) {
-  if (!spill_file_) spill_file_ = std::make_unique<memory::SpillFile>(control_.pass->spill_folder());
+  if (!spill_file_) spill_file_ = std::make_unique<memory::SpillFile>(control_.memory.pass->spill_folder());
   const uint64_t start = sharing::now_ns();
   spill_file_->write(file_offset, data, size_bytes);
-  control_.pass->moved(size_bytes, sharing::now_ns() - start);
+  control_.memory.pass->moved(size_bytes, sharing::now_ns() - start);
 }
 
 void RunBudget::read_back(size_t file_offset, size_t offset, size_t size_bytes) {
   const uint64_t start = sharing::now_ns();
   spill_file_->read(file_offset, state_.arena() + offset, size_bytes);
-  control_.pass->moved(size_bytes, sharing::now_ns() - start);
+  control_.memory.pass->moved(size_bytes, sharing::now_ns() - start);
 }
 
 void RunBudget::recompute(const BudgetedPlan& plan, size_t first, size_t count, sharing::Turn& turn) {
@@ -302,26 +303,26 @@ bool RunBudget::make_arena_hold(int32_t step, std::vector<Kept>& kept, const Bud
   const size_t needed = state_.needed_arena_bytes(), held = state_.arena_bytes();
   if (state_.can_resize_arena()) {
     if (needed <= held) return true;
-    const auto room = control_.pass->admit_now(needed - held);
+    const auto room = control_.memory.pass->admit_now(needed - held);
     return room && state_.resize_arena(needed);
   }
   if (copy_to_second_arena(kept, any_plan)) return true;
-  if (needed > held && !control_.pass->admit_now(needed - held)) return false;
+  if (needed > held && !control_.memory.pass->admit_now(needed - held)) return false;
   for (Kept& value : kept) {
     if (value.from == RunState::kAway) continue;
     write_out(any_plan.file_offsets[value.buffer], value.from, size_of(value));
     value.from = RunState::kAway;
   }
   state_.drop_arena();
-  while (!control_.pass->admit_now(state_.needed_arena_bytes()) && is_outdated()) choose_rest(step, kept);
+  while (!control_.memory.pass->admit_now(state_.needed_arena_bytes()) && is_outdated()) choose_rest(step, kept);
   // The run had as much before: where others have taken it meanwhile, it goes on all the same.
-  const AllocationScope room(context_in_nodes(control_.pass), AllocationScope::current_class());
+  const AllocationScope room(context_in_nodes(control_.memory.pass), AllocationScope::current_class());
   state_.place(/*exact=*/capped_);
   return true;
 }
 
 bool RunBudget::copy_to_second_arena(std::vector<Kept>& kept, const BudgetedPlan& any_plan) {
-  const auto room = control_.pass->admit_now(state_.needed_arena_bytes());
+  const auto room = control_.memory.pass->admit_now(state_.needed_arena_bytes());
   if (!room) return false;
   std::shared_ptr<LargeBlock> before = state_.take_arena();
   try {
@@ -342,7 +343,7 @@ bool RunBudget::copy_to_second_arena(std::vector<Kept>& kept, const BudgetedPlan
     }
     value.from = value.to;
   }
-  control_.pass->moved(bytes, sharing::now_ns() - start);
+  control_.memory.pass->moved(bytes, sharing::now_ns() - start);
   state_.drop_former(std::move(before));
   return true;
 }
@@ -365,7 +366,7 @@ void RunBudget::arrange(const std::vector<Kept>& kept, const BudgetedPlan& any_p
   memory::relocate(state_.arena(), state_.arena_bytes(), moves,
                    {[&](size_t i, size_t offset) { write_out(file_offsets[i], offset, moves[i].size_bytes); },
                     [&](size_t i, size_t offset) { read_back(file_offsets[i], offset, moves[i].size_bytes); }});
-  if (bytes > 0) control_.pass->moved(bytes, sharing::now_ns() - start);
+  if (bytes > 0) control_.memory.pass->moved(bytes, sharing::now_ns() - start);
   for (const Kept& value : kept)
     if (value.from == RunState::kAway && value.to != RunState::kAway)
       read_back(any_plan.file_offsets[value.buffer], value.to, size_of(value));

@@ -69,46 +69,17 @@ class UnderWay {
   const Node* before_ = nullptr;
 };
 
-/// How a run is done, apart from what it computes.
-struct RunControl {
-  ThreadPool* pool = nullptr;
-  // True: stop before the next instruction, or the next iteration of a loop. Of the run's options, its token, and the session.
+/// What may end a run before its end: flags that others set, a deadline, a caller who leaves.
+struct RunStop {
+  // True: the run stops before the next instruction, or the next iteration of a loop. The flags are those of the run's options, of its
+  // token and of the session.
   const std::atomic<bool>* cancel = nullptr;
   const std::atomic<bool>* token = nullptr;
   const std::atomic<bool>* closing = nullptr;
   std::optional<std::chrono::steady_clock::time_point> deadline;
-  Recorder* recorder = nullptr;
-  uint16_t record_run = 0;  ///< the run's number in the recorder
-  Observer* observer = nullptr;
-  Caller* caller = nullptr;                   ///< null: it stays until the end
-  uint64_t run_id = 0;                        ///< what randomness depends on, besides seed and node
-  const AllocationContext* memory = nullptr;  ///< for threads other than the run's own, which has a scope
-  MemoryPass* pass = nullptr;                 ///< of a session with a memory limit
-  int max_threads = 0;                        ///< what bindings are made for: of the largest pool that runs may use; 0: of `pool`
-  int intra_op_threads = 0;                   ///< of one node, in the parallel executor; 0: all of the pool
-  sharing::JobState* job = nullptr;           ///< what the run gives way for, and how much time it may take
-  bool denormals_as_zero = false;             ///< for threads other than the run's own, which is in that mode
-  bool takes_feeds_later = false;             ///< feeds may be undefined at the start: Run::feed()
-  bool takes_device_feeds = false;            ///< feeds that lie on devices are taken as they are; otherwise copied to the host
-  bool keeps_feeds = false;                   ///< no output is made where a feed lies: feeds may be read until the end
-  std::atomic<bool>* committed = nullptr;     ///< set when updates begin
-  bool counts_nodes = false;                  ///< how long they take, in the program's counters
-  bool kernel_phases = false;                 ///< recorded too
-  int inter_op_threads = 0;                   ///< nodes at once, in the parallel executor; 0: as many as the pool has threads, 1: in order
+  Caller* caller = nullptr;                ///< null: the caller stays until the end
+  std::atomic<bool>* committed = nullptr;  ///< set when updates begin
 
-  /// Records go where those of the other run do, or nowhere.
-  void set_recorder(const RunControl& other) {
-    recorder = other.recorder;
-    record_run = other.record_run;
-    kernel_phases = other.kernel_phases;
-  }
-  /// @pre there is a recorder
-  void record_node(uint32_t name, uint64_t start, uint64_t end, double flops = 0, double bytes = 0) const {
-    recorder->record(name, RecordKind::node, start, end, static_cast<int64_t>(flops), static_cast<int64_t>(bytes), record_run);
-  }
-  /// That the run's memory is charged to; null: to nobody.
-  const MemoryAccount* account() const;
-  bool watched() const { return recorder || observer || deadline || caller || counts_nodes; }
   /// Calls what belongs to the caller, unless it has left. @throws Error(timed_out)
   template <typename Callback>
   void call(Callback&& callback) const {
@@ -117,13 +88,13 @@ struct RunControl {
     if (caller->left) throw_left();
     callback();
   }
-  bool stop_requested() const {
+  bool requested() const {
     return (cancel && cancel->load(std::memory_order_relaxed)) || (token && token->load(std::memory_order_relaxed)) ||
            (closing && closing->load(std::memory_order_relaxed));
   }
   /// What check() looks at, as an answer, for who must not throw: kernels that go on elsewhere. True once the caller has left.
   bool stopping() const {
-    auto now = [&] { return stop_requested() || (deadline && std::chrono::steady_clock::now() > *deadline); };
+    auto now = [&] { return requested() || (deadline && std::chrono::steady_clock::now() > *deadline); };
     if (!caller) return now();
     std::lock_guard lock(caller->mutex);
     return caller->left || now();
@@ -132,15 +103,72 @@ struct RunControl {
   void check() const {
     if (caller)
       call([&] { check_closely(); });
-    else if (stop_requested() || deadline)
+    else if (requested() || deadline)
       check_closely();
   }
   /// Before what must not be left half done: from then on nobody checks. @throws Error(cancelled or timed_out)
   void commit() const;
-  void check_closely() const;
-  [[noreturn]] static void throw_left();
   /// For waits: check(), called from time to time. Holds a pointer to this.
   sharing::Interruption interruption() const;
+
+ private:
+  void check_closely() const;
+  [[noreturn]] static void throw_left();
+};
+
+/// Where a run is recorded.
+struct RunRecording {
+  Recorder* recorder = nullptr;  ///< null: nowhere
+  uint16_t run = 0;              ///< the run's number in the recorder
+  bool kernel_phases = false;    ///< parts of kernels are recorded too
+
+  /// @pre there is a recorder
+  void record_node(uint32_t name, uint64_t start, uint64_t end, double flops = 0, double bytes = 0) const {
+    recorder->record(name, RecordKind::node, start, end, static_cast<int64_t>(flops), static_cast<int64_t>(bytes), run);
+  }
+};
+
+/// Threads that a run may use.
+struct RunThreads {
+  ThreadPool* pool = nullptr;      ///< null: the caller's thread alone
+  int max_threads = 0;             ///< what bindings are made for: of the largest pool that runs may use; 0: of `pool`
+  int intra_op = 0;                ///< of one node, where nodes run at once; 0: all of the pool
+  int inter_op = 0;                ///< nodes at once, by readiness; 0: as many as the pool has threads, 1: in order
+  bool denormals_as_zero = false;  ///< for threads other than the run's own, which is in that mode
+
+  /// What bindings are made for.
+  int most() const;
+};
+
+/// Where a run's memory comes from.
+struct RunRoom {
+  const AllocationContext* context = nullptr;  ///< for threads other than the run's own, which has a scope
+  MemoryPass* pass = nullptr;                  ///< of a session with a memory limit; null: there is none
+
+  /// That the run's memory is charged to; null: to nobody.
+  const MemoryAccount* account() const;
+};
+
+/// How a run takes its feeds.
+struct FeedRules {
+  bool later = false;       ///< they may be undefined at the start: Run::feed()
+  bool on_devices = false;  ///< those that lie on devices are taken as they are; otherwise copied to the host
+  bool kept = false;        ///< no output is made where a feed lies: feeds may be read until the end
+};
+
+/// How a run is done, apart from what it computes.
+struct RunControl {
+  RunStop stop;
+  RunThreads threads;
+  RunRoom memory;
+  RunRecording recording;
+  FeedRules feeds;
+  Observer* observer = nullptr;
+  sharing::JobState* job = nullptr;  ///< what the run gives way for, and how much time it may take
+  uint64_t run_id = 0;               ///< what randomness depends on, besides seed and node
+  bool counts_nodes = false;         ///< how long they take, in the program's counters
+
+  bool watched() const { return recording.recorder || observer || stop.deadline || stop.caller || counts_nodes; }
 };
 
 /// Where a run may put an output whose extents the feeds' shapes determine, if it is not bound.

@@ -89,8 +89,8 @@ struct NodeSurroundings {
   NodeSurroundings(const Instruction& instruction, const RunControl& control)
       : mark(*instruction.node),
         holder(instruction.record_name),
-        room(context_in_nodes(control.pass), AllocationScope::current_class()),
-        phases(control.kernel_phases, instruction.record_name, control.record_run, instruction.whole_phase()) {}
+        room(context_in_nodes(control.memory.pass), AllocationScope::current_class()),
+        phases(control.recording.kernel_phases, instruction.record_name, control.recording.run, instruction.whole_phase()) {}
   const NodeMark mark;
   const MemoryHolder holder;
   const AllocationScope room;
@@ -120,7 +120,7 @@ std::vector<Datum> run_dynamic(FramePool& frames, const Instruction& instruction
   if (instruction.node->op->control_flow != ControlFlow::none) {
     ControlFlowCall call(frames, instruction, binding, control, operands);
     run_control_flow(call);
-    if (control.pass)  // the next node's bodies need the room
+    if (control.memory.pass)  // the next node's bodies need the room
       for (const auto& body : instruction.bodies) frames.of_body(*body).trim();
     return call.take_outputs();
   }
@@ -141,7 +141,7 @@ void run_deferred(const Instruction& instruction, const Binding& binding, const 
                      .packed = binding.packed(instruction),
                      .inputs = inputs_of(instruction, operands, /*kept=*/true),
                      .output_dtypes = output_dtypes(binding.program(), instruction),
-                     .pool = control.pool,
+                     .pool = control.threads.pool,
                      .run_id = control.run_id,
                      .stop_requested = std::move(stop_requested),
                      .done = std::move(done)});

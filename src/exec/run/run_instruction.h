@@ -26,8 +26,8 @@ class FramePool;
 /// Of an instruction that is bound ahead. @param pointers  one an operand, inputs first.
 inline void run_static(const Instruction& instruction, const Binding& binding, void** pointers, void* scratch, const RunControl& control) {
   const NodeMark mark(*instruction.node);
-  const PhaseNode phases(control.kernel_phases, instruction.record_name, control.record_run, instruction.whole_phase());
-  RunContext context(pointers, instruction.num_inputs, instruction.num_outputs, scratch, control.pool, binding.packed(instruction));
+  const PhaseNode phases(control.recording.kernel_phases, instruction.record_name, control.recording.run, instruction.whole_phase());
+  RunContext context(pointers, instruction.num_inputs, instruction.num_outputs, scratch, control.threads.pool, binding.packed(instruction));
   context.run_id = control.run_id;
   try {
     instruction.run(binding.state(instruction), context);

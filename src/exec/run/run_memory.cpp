@@ -212,8 +212,8 @@ class Estimate {
     std::copy_n(binding_.values().begin(), std::min(values.size(), binding_.values().size()), values.begin());
     for (int32_t symbol : body.extents().symbols)
       if (values[static_cast<size_t>(symbol)] < 0) return std::nullopt;
-    const int threads = control_.max_threads > 0 ? control_.max_threads : control_.pool ? control_.pool->num_threads() : 1;
-    const std::shared_ptr<const Binding> bound = plans_.of_body(body).bindings().get(values, threads, control_.pool);
+    const int threads = control_.threads.most();
+    const std::shared_ptr<const Binding> bound = plans_.of_body(body).bindings().get(values, threads, control_.threads.pool);
     const auto formal = static_cast<size_t>(instruction.node->num_formal_inputs);
     const size_t given = body.input_slots().size() - instruction.node->bodies[b].captures.size();
     const IsLent is_lent = [&](size_t input) {

@@ -57,8 +57,8 @@ void RunState::take_binding(std::span<const int64_t> symbol_values, const RunCon
                       return binding_->values()[static_cast<size_t>(s)] == symbol_values[static_cast<size_t>(s)];
                     });
   if (same) return binding_->note_return();
-  const int threads = control.max_threads > 0 ? control.max_threads : control.pool ? control.pool->num_threads() : 1;
-  std::shared_ptr<const Binding> bound = plans_.bindings().get(symbol_values, threads, control.pool, std::move(binding_));
+  const int threads = control.threads.most();
+  std::shared_ptr<const Binding> bound = plans_.bindings().get(symbol_values, threads, control.threads.pool, std::move(binding_));
   prove(*bound);
   binding_ = std::move(bound);
 }
@@ -267,8 +267,8 @@ void RunState::point_at(SlotId slot, const Tensor& tensor) {
 
 RunSnapshot RunState::snapshot(const RunControl& control) const {
   RunSnapshot made{.binding = *binding_, .budget = budget_.get(), .arena_bytes = arena_bytes(), .planned_bytes = needed_arena_bytes()};
-  if (control.memory) made.account = control.memory->account.get();
-  if (control.pass) made.arena_capacity = control.pass->arena_capacity(0);
+  if (control.memory.context) made.account = control.memory.context->account.get();
+  if (control.memory.pass) made.arena_capacity = control.memory.pass->arena_capacity(0);
   for (BufferId b : program_.buffers().ids()) made.places.push_back(place_of(b));
   for (SlotId s : held_.ids()) {
     const Slot& slot = program_.slots()[s];
