@@ -51,6 +51,33 @@ TEST(PlacedSession, GivesWhatTheHostGives) {
   }
 }
 
+// y = x * of_branch if c, else x + x: what only the branch that is not taken reads need not be fed.
+TEST(PlacedSession, AnInputOfABranchThatIsNotTakenMayBeLeftOut) {
+  auto branch = [](const char* op, const char* second) {
+    return graph({.nodes = {node(op, {"x", second}, {"t"})}, .outputs = {value_info("t", kFloat, {int64_t{2}})}}, op);
+  };
+  const std::string bytes = model(graph(
+      {.nodes = {node("If", {"c"}, {"y"},
+                      {graph_attribute("then_branch", branch("Mul", "of_branch")), graph_attribute("else_branch", branch("Add", "x"))})},
+       .inputs = {value_info("c", kBool, {}), value_info("x", kFloat, {int64_t{2}}), value_info("of_branch", kFloat, {int64_t{2}})},
+       .outputs = {value_info("y", kFloat, {int64_t{2}})}}));
+  Tensor x(DType::float32, {2});
+  for (float& value : x.span<float>()) value = 3;
+  for (const char* device : {"cpu", "sim"}) {
+    SessionOptions options;
+    options.config["treadle.device"] = device;
+    Session session(Model::from_bytes(onnx::test::bytes_of(bytes)), options);
+    EXPECT_EQ(session.run({{"c", Tensor::scalar(false)}, {"x", x}})[0].tensor().data<float>()[1], 6);
+    try {
+      session.run({{"c", Tensor::scalar(true)}, {"x", x}});
+      ADD_FAILURE();
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::invalid_argument);
+      EXPECT_NE(std::string(error.what()).find("\"of_branch\" is missing"), std::string::npos) << error.what();
+    }
+  }
+}
+
 TEST(PlacedSession, RunsOfSeveralThreadsAreUnderWayAtOnce) {
   register_fault_operators();
   ModelBuilder b;
