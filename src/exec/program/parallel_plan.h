@@ -1,7 +1,6 @@
-// The schedule by readiness: which instruction waits for which, and which buffers may share bytes then; and where a run in it is.
+// The schedule by readiness: which instruction waits for which, and which buffers may share bytes then.
 #pragma once
 
-#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -62,42 +61,6 @@ struct ParallelPlan {
         if (!reach.before(accesses[k], beginnings[first])) return false;
     return true;
   }
-};
-
-/// Where a run by readiness is: what each instruction still waits for, and how many still need a held value. Threads count at once; who
-/// asks has waited for them.
-class ReadyCursor {
- public:
-  explicit ReadyCursor(const ParallelPlan& plan) : plan_(plan), counters_(plan.counters.size()) {}
-
-  void begin() { counters_ = plan_.counters; }
-  /// Waits for nothing, and has not run, if that has been noted.
-  bool is_ready(InstructionId instruction) const { return counters_[index_of(instruction)] == 0; }
-  /// Of what the walk cannot tell by its own position.
-  void note_run(InstructionId instruction) { counter(index_of(instruction)).store(-1, std::memory_order_relaxed); }
-  bool is_noted(InstructionId instruction) const { return counters_[index_of(instruction)] < 0; }
-
-  /// The instruction has run. @param drop  called with held slots that nobody needs any more. @param ready  with instructions that may run.
-  template <typename Drop, typename Ready>
-  void finish(InstructionId instruction, Drop&& drop, Ready&& ready) {
-    const size_t i = index_of(instruction);
-    for (uint32_t t = plan_.first_touch[i]; t < plan_.first_touch[i + 1]; ++t)
-      if (count_down(static_cast<size_t>(plan_.touches[t].counter))) drop(plan_.touches[t].slot);
-    for (uint32_t s = plan_.first_successor[i]; s < plan_.first_successor[i + 1]; ++s)
-      if (count_down(index_of(plan_.successors[s]))) ready(plan_.successors[s]);
-  }
-
- private:
-  std::atomic_ref<int32_t> counter(size_t c) { return std::atomic_ref<int32_t>(counters_[c]); }
-  bool count_down(size_t c) {
-    const std::atomic_ref<int32_t> left = counter(c);
-    if (left.load(std::memory_order_acquire) != 1) return left.fetch_sub(1, std::memory_order_acq_rel) == 1;
-    left.store(0, std::memory_order_relaxed);  // the last one needs no atomic subtraction: all others have done theirs
-    return true;
-  }
-
-  const ParallelPlan& plan_;
-  std::vector<int32_t> counters_;
 };
 
 }  // namespace treadle::exec

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "core/thread_pool.h"
-#include "exec/program/parallel_plan.h"
+#include "exec/run/ready_cursor.h"
 #include "exec/run/node_runner.h"
 #include "exec/run/run_budget.h"
 
