@@ -6,6 +6,7 @@ import os
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # before anything imports onnxruntime
 
 import pathlib
+import shutil
 
 import pytest
 
@@ -77,9 +78,28 @@ def need_exact_bytes():
 
 @pytest.fixture(scope="session")
 def program():
-    """The path of the command line."""
-    candidates = [os.environ.get("TREADLE_CLI", ""), REPOSITORY / "build/release/src/cli/treadle"]
+    """The path of the command line: TREADLE_CLI, else the one that is built here, else the one that is installed."""
+    candidates = [os.environ.get("TREADLE_CLI"), REPOSITORY / "build/release/src/cli/treadle", shutil.which("treadle")]
     found = next((str(path) for path in candidates if path and pathlib.Path(path).exists()), None)
     if not found:
-        pytest.skip("the program treadle is not built; set TREADLE_CLI")
+        pytest.skip("the program treadle is neither built nor installed")
     return found
+
+
+@pytest.fixture(scope="session")
+def mpi(tmp_path_factory):
+    """Skips a test where MPI is not installed. The plugin for it is TREADLE_MPI_PLUGIN, the package's, the one that is built here, or a new
+    one."""
+    if shutil.which("mpirun") is None:
+        pytest.skip("there is no mpirun")
+    from treadle import mpi
+
+    built = REPOSITORY / "build/release/plugins/treadle_mpi.so"
+    if os.environ.get("TREADLE_MPI_PLUGIN") or mpi.FILE.exists():
+        return
+    if built.exists():
+        os.environ["TREADLE_MPI_PLUGIN"] = str(built)
+        return
+    if shutil.which(os.environ.get("MPICXX", "mpicxx")) is None:
+        pytest.skip("there is no compiler of MPI to build the plugin")
+    os.environ["TREADLE_MPI_PLUGIN"] = str(mpi.build(tmp_path_factory.mktemp("mpi") / "treadle_mpi.so"))

@@ -21,7 +21,7 @@ from treadle.communicator import connect_threads  # noqa: E402
 from treadle.train import CheckpointFolder, Trainer  # noqa: E402
 
 MPIRUN = shutil.which("mpirun")
-needs_mpi = pytest.mark.skipif(MPIRUN is None, reason="there is no mpirun")
+needs_mpi = pytest.mark.usefixtures("mpi")
 BATCH, FEATURES, CLASSES, STEPS = 12, 20, 3, 5
 
 

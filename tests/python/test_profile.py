@@ -43,10 +43,7 @@ def conv_model(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def conv_profile(conv_model, tmp_path_factory):
-    program = REPOSITORY / "build/release/src/cli/treadle"
-    if not program.exists():
-        pytest.skip("the program treadle is not built")
+def conv_profile(program, conv_model, tmp_path_factory):
     path = tmp_path_factory.mktemp("profile") / "conv.json"
     call(program, conv_model, "--runs", 20, "--threads", 1, "--no-remedies", "--dim", "batch=2", "-o", path)
     return path
