@@ -475,14 +475,27 @@ TEST(Jobs, AForkWhileALimitIsToldLeavesTheChildFree) {
 
 TEST(Jobs, AForkWhileARunIsLetInLeavesTheChildFree) {
   exec::Governor governor;
-  std::lock_guard held(governor.mutex);
-  governor.inside = 1;
+  const MemoryAccount account("the session");
+  std::binary_semaphore is_inside{0}, may_leave{0};
+  std::thread elsewhere([&] {
+    exec::Admission::Run run(governor.admission, account, /*ends_by_itself=*/true);
+    run.enter();
+    is_inside.release();
+    may_leave.acquire();
+  });
+  is_inside.acquire();
+  std::unique_lock held(governor.mutex);
   const pid_t child = fork();
   if (child == 0) {
     alarm(20);
     std::lock_guard lock(governor.mutex);
-    _exit(governor.inside == 0 ? 0 : 1);
+    exec::Admission::Run run(governor.admission, account, /*ends_by_itself=*/true);
+    run.queue();
+    _exit(run.expects_others() ? 1 : 0);
   }
+  held.unlock();
+  may_leave.release();
+  elsewhere.join();
   int status = 0;
   waitpid(child, &status, 0);
   EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0);

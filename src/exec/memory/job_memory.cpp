@@ -39,7 +39,7 @@ JobMemory::JobMemory(std::shared_ptr<sharing::JobState> job)
 JobMemory::~JobMemory() {
   sharing::MemoryWatch::get().remove(*this);
   report();
-  for (const Place& place : places_) (slot().*place.in_table).fetch_sub(place.reported);  // of tensors that outlive their sessions
+  for (const Place& place : places_) (slot().*place.in_table).fetch_sub(place.reported);  // tensors may outlive their sessions
 }
 
 uint64_t JobMemory::host_limit() const {

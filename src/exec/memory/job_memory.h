@@ -1,4 +1,4 @@
-// The memory of a job in this process, on the host and on devices: accounts above those of its sessions and trainers.
+// The memory of a job in this process, on the host and on devices: its accounts stand above those of its sessions and trainers.
 #pragma once
 
 #include <array>
@@ -16,27 +16,28 @@ namespace treadle::exec {
 
 class JobMemory final : public sharing::MemoryWatch::Client {
  public:
-  /// The same one for as long as any session of the job holds it.
+  /// Returns the same object for as long as any session of the job holds it.
   static std::shared_ptr<JobMemory> of(const std::shared_ptr<sharing::JobState>& job);
   explicit JobMemory(std::shared_ptr<sharing::JobState> job);
   ~JobMemory() override;
 
-  /// Of sessions on the host.
+  /// Sessions that run on the host are charged here. It has the limit.
   const std::shared_ptr<MemoryAccount>& account() const { return account_; }
   const std::shared_ptr<MemoryAccount>& on_devices() const { return places_[0].account; }
-  /// Of sessions on the host, and of what devices have no room for. Such values are there when they are charged: the account refuses none.
+  /// Sessions on the host are charged here, and values for which devices have no room. Those exist when they are charged, so this account
+  /// has no limit of its own: host_limit().
   const std::shared_ptr<MemoryAccount>& on_host() const { return places_[1].account; }
   const std::shared_ptr<MemoryAccount>& in_files() const { return places_[2].account; }
-  /// For on_host(). @return UINT64_MAX if there is none
+  /// In bytes, for on_host(). UINT64_MAX: there is none.
   uint64_t host_limit() const;
   bool keeps_host_limit() const { return on_host()->bytes() <= host_limit(); }
 
   Governor& governor() { return governor_; }
-  /// Takes the limits over from the table, if they are others.
+  /// Takes limits that have changed from the table of jobs.
   void follow();
-  /// Says in the table how much the job holds.
+  /// Writes to the table how many bytes the job holds.
   void report();
-  /// What runs moved between memories, or to files and back, and how long they waited for it.
+  /// Counts bytes that runs moved between memories, or to files and back, and how long the runs waited for that.
   void moved(size_t size_bytes, uint64_t took_ns);
   void limit_changed(bool may_wait) override;
 
@@ -46,7 +47,7 @@ class JobMemory final : public sharing::MemoryWatch::Client {
     std::atomic<uint64_t> sharing::JobSlot::*in_table;
     uint64_t reported = 0;
   };
-  using Limits = std::pair<uint64_t, uint64_t>;  // of on_devices() and of account(); 0: none
+  using Limits = std::pair<uint64_t, uint64_t>;  // for on_devices() and for account(), in bytes; 0: none
   Limits in_table() const;
   void take_over(const Limits& limits);
   sharing::JobSlot& slot() const { return job_->slot(); }
@@ -56,7 +57,7 @@ class JobMemory final : public sharing::MemoryWatch::Client {
   const std::shared_ptr<MemoryAccount> account_;
   Governor governor_;
   ForkMutex report_mutex_;
-  uint64_t reported_id_ = 0;  // the job's: another one in a forked child
+  uint64_t reported_id_ = 0;  // of the job; a forked child is another job
 };
 
 }  // namespace treadle::exec

@@ -1,0 +1,115 @@
+// Which runs share limits of memory, and whether one that waits for memory can expect others to free some.
+//
+// A run is in one of the states of Admission::Run::State. "Expects" says who may wait for a run in that state:
+//
+//   state      the run …                                                     a queued run expects it    a waiting node expects it
+//   nested     is a node of another run on this thread                       never                      never
+//   stoppable  stops and goes on as its caller likes                         never                      never
+//   arriving   has begun, and its frame may hold memory that it can free     yes                        yes
+//   queued     waits to be admitted, and holds nothing                       never                      never
+//   inside     is admitted, and ends by itself                               yes                        yes
+//   blocked    is inside, and at least one of its nodes waits                yes                        only if a node of it proceeds
+//   left       has ended                                                     never                      never
+//
+//   transition       from                to         when
+//   queue()          arriving            queued     the run has freed what it held, and is about to wait
+//   enter()          arriving, queued    inside     the run has its memory, or needs none
+//   WaitingNode()    inside              blocked    the first of its nodes waits
+//   ~WaitingNode()   blocked             inside     the last of its nodes has stopped waiting
+//   leave()          any                 left       the run has ended and freed its memory
+//
+// A nested run waits for nobody, because the run around it could not end meanwhile. A stoppable run waits as any other one. The other
+// transitions leave both as they are.
+//
+// A node "proceeds" if it takes its memory beyond the limit as soon as no other run is expected to free any: it never fails, so its run
+// ends. Nodes that would fail wait for it.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+
+#include "treadle/allocator.h"
+
+namespace treadle::exec {
+
+/// The states of all runs under one governor. They change and are asked for under its mutex, except where a method takes none.
+class Admission {
+ public:
+  class Run;
+  class WaitingNode;
+
+ private:
+  static constexpr size_t kNumStates = 7;
+
+  std::array<std::atomic<int>, kNumStates> runs_{};  // by state
+  int proceeding_nodes_ = 0;
+  std::map<const MemoryAccount*, size_t> reserved_;  // by the account of a session
+};
+
+/// One run. The thread that made it calls the methods; nodes of it may wait on any thread.
+class Admission::Run {
+ public:
+  enum class State : uint8_t { nested, stoppable, arriving, queued, inside, blocked, left };
+
+  /// The first state is nested if the thread is inside another run that ends by itself. Takes no mutex.
+  /// @param account         what the run allocates from; must outlive it
+  /// @param ends_by_itself  false: the run is stoppable
+  Run(Admission& admission, const MemoryAccount& account, bool ends_by_itself);
+  ~Run() { leave(); }
+  Run(const Run&) = delete;
+  Run& operator=(const Run&) = delete;
+
+  State state() const { return state_; }
+  bool ends_by_itself() const { return state_ != State::nested && state_ != State::stoppable; }
+
+  void queue();
+  /// Takes no mutex.
+  void enter();
+  /// Takes no mutex if the run has reserved nothing. Does nothing the second time.
+  void leave();
+
+  /// The run may allocate so many bytes more until it leaves.
+  void reserve(size_t size_bytes);
+  bool has_reserved() const { return reserved_bytes_ > 0; }
+  /// Returns the bytes that other runs have reserved in the account and in those below it. Some may be in use already.
+  size_t reserved_by_others(const MemoryAccount& account) const;
+
+  /// True if another run can be expected to free memory. The run has queued before it asks, so that no two runs expect each other.
+  /// Who asks first, and looks for memory afterwards, misses no run that leaves in between.
+  bool expects_others() const;
+
+ private:
+  friend class Admission::WaitingNode;
+  int count(State state) const { return admission_.runs_[static_cast<size_t>(state)].load(); }
+  bool is_counted() const;
+  void move_to(State next);
+
+  Admission& admission_;
+  const MemoryAccount& account_;
+  const uint32_t born_in_;  // the fork generation: a forked child counts only its own runs
+  State state_;
+  int waiting_nodes_ = 0;
+  size_t reserved_bytes_ = 0;
+};
+
+/// A node of a run that waits for memory, while this lives.
+class Admission::WaitingNode {
+ public:
+  /// @param proceeds  the node takes its memory beyond the limit, rather than fail.
+  WaitingNode(Run& run, bool proceeds);
+  ~WaitingNode();
+  WaitingNode(const WaitingNode&) = delete;
+  WaitingNode& operator=(const WaitingNode&) = delete;
+
+  /// As Run::expects_others().
+  bool expects_others() const;
+
+ private:
+  Run& run_;
+  const bool proceeds_;
+};
+
+}  // namespace treadle::exec
