@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "core/thread_pool.h"
-#include "exec/run/ready_cursor.h"
 #include "exec/run/node_runner.h"
+#include "exec/run/ready_cursor.h"
 #include "exec/run/run_budget.h"
 
 namespace treadle::exec {

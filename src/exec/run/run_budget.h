@@ -1,95 +1,63 @@
-// What a run does to keep to a session's memory limit: it follows a plan that moves values out of the arena and back, or computes them
-// again, and takes another plan when the limit changes.
+// How a run keeps to the limits of its session and job: it chooses a plan, waits for memory, and takes another plan when a limit changes.
 #pragma once
 
 #include <cstddef>
-#include <memory>
+#include <cstdint>
 #include <mutex>
-#include <span>
-#include <vector>
 
+#include "exec/run/kept_values.h"
 #include "exec/run/output_store.h"
+#include "exec/run/plan_choice.h"
 #include "exec/run/run_control.h"
 #include "exec/run/run_state.h"
-
-namespace treadle {
-namespace memory {
-class SpillFile;
-}
-namespace sharing {
-class Turn;
-}
-}  // namespace treadle
+#include "exec/run/value_moves.h"
 
 namespace treadle::exec {
 
-class NodeRunner;
-struct RunMemory;
-
 class RunBudget {
  public:
-  /// All outlive it; `control` is the one of the present run, whose `pass` knows the limit.
-  /// @param nodes  runs what is to be made anew.
-  RunBudget(RunState& state, const OutputStore& outputs, const RunControl& control, NodeRunner& nodes);
-  ~RunBudget();
+  /// All outlive the budget. `control` is that of the present run, whose pass knows the limits.
+  /// @param nodes  evaluates values again.
+  RunBudget(RunState& state, const OutputStore& outputs, const RunControl& control, NodeRunner& nodes)
+      : state_(state), outputs_(outputs), control_(control), chooser_(state, outputs, control), moves_(state, control, nodes) {}
 
-  /// Of a run that begins and has a limit: chooses its plan and waits for room.
-  /// @return held until everything is allocated: nobody else takes the room.
-  /// @throws Error(resource_exhausted), of waiting Error(cancelled or timed_out)
+  /// A run with a pass begins: chooses its plan and waits for memory.
+  /// @return held until everything is allocated, so that no other run takes the memory
+  /// @throws Error(resource_exhausted), while it waits Error(cancelled or timed_out)
   std::unique_lock<std::mutex> begin();
-  /// Of a run that begins without a limit.
+  /// A run without a pass begins.
   void begin_without_limit();
 
-  /// There is a limit; an arena is exactly as large as needed.
-  bool is_capped() const { return capped_; }
-  /// The limit is another one than the plan was chosen for.
-  bool is_outdated() const;
+  /// There is a limit: an arena is exactly as large as needed.
+  bool is_capped() const { return is_capped_; }
+  /// A limit has changed since the plan was chosen.
+  bool is_outdated() const { return pass().generation() != generation_; }
   /// In the plan's order.
   InstructionId instruction_at(size_t step) const;
-  /// Before every step: what the plan moves there.
-  /// @param turn  the job's: values that are made anew take it as any node does
+  /// Before every step: makes the moves of the plan, of another one if a limit has changed.
+  /// @param turn  the job's: nodes that are evaluated again take it as any node does
   void move_values(size_t step, sharing::Turn& turn);
 
  private:
+  MemoryPass& pass() const { return *control_.memory.pass; }
   void choose();
-  std::unique_lock<std::mutex> make_room();
-  size_t capacity_beside(size_t bytes) const;
-  RunMemory memory_beside(bool at_once) const;
-  /// A value that is needed when the limit changes.
-  struct Kept {
-    BufferId buffer;
-    size_t from, to = 0;    ///< in the arena, or kAway: in the file
-    bool is_wanted = true;  ///< in the file, by the new plan
-  };
-  void choose_rest(int32_t step, std::span<const Kept> kept);
-  size_t size_of(const Kept& value) const;
+  void choose_rest(const KeptValues& kept);
+  void note(const PlanChoice& choice);
+  std::unique_lock<std::mutex> wait_for_memory();
   void follow_limit(int32_t step);
-  bool find_kept(int32_t step, std::vector<Kept>& kept) const;
-  void aim(int32_t step, std::vector<Kept>& kept) const;
-  bool is_better_left(const std::vector<Kept>& kept, const BudgetedPlan* before, int32_t step) const;
-  bool make_arena_hold(int32_t step, std::vector<Kept>& kept, const BudgetedPlan& any_plan);
-  bool copy_to_second_arena(std::vector<Kept>& kept, const BudgetedPlan& any_plan);
-  void arrange(const std::vector<Kept>& kept, const BudgetedPlan& any_plan);
-  bool is_needed(const BudgetedPlan* plan, BufferId buffer, int32_t step) const;
-  static bool is_loaded_later(const BudgetedPlan& plan, BufferId buffer, int32_t step);
-  static bool is_away_without_copy(const BudgetedPlan& plan, BufferId buffer, int32_t step);
-  void recompute(const BudgetedPlan& plan, size_t first, size_t count, sharing::Turn& turn);
-  void write_out(size_t file_offset, size_t offset, size_t size_bytes);
-  void write_out(size_t file_offset, const std::byte* data, size_t size_bytes);
-  void read_back(size_t file_offset, size_t offset, size_t size_bytes);
-
-  static constexpr size_t kNeverMoved = SIZE_MAX;
+  bool is_better_left(const KeptValues& kept, const BudgetedPlan* before) const;
+  bool make_arena_hold(KeptValues& kept);
+  bool copy_to_second_arena(KeptValues& kept);
+  void replace_arena(KeptValues& kept);
 
   RunState& state_;
   const OutputStore& outputs_;
   const RunControl& control_;
-  NodeRunner& nodes_;
-  uint64_t limit_generation_ = 0;  // of the limit that the plan was chosen for
-  size_t later_bytes_ = 0;         // beside arena and outputs, when nodes ask for them
-  bool capped_ = false;
-  size_t moved_before_ = kNeverMoved;  // the step whose moves have been done
-  std::vector<void*> replay_pointers_;
-  std::unique_ptr<memory::SpillFile> spill_file_;
+  const PlanChooser chooser_;
+  ValueMoves moves_;
+  uint64_t generation_ = 0;  // of the limits that the plan was chosen for
+  size_t later_bytes_ = 0;   // as PlanChoice's, of the plan that the run follows
+  bool is_capped_ = false;
 };
 
 }  // namespace treadle::exec

@@ -3,9 +3,12 @@
 #include <algorithm>
 #include <map>
 #include <optional>
+#include <span>
+#include <vector>
 
 #include "core/checked.h"
-#include "core/thread_pool.h"
+#include "exec/plan/plans.h"
+#include "exec/run/run_control.h"
 #include "graph/custom_ops.h"
 #include "graph/dim_bounds.h"
 #include "graph/infer.h"
@@ -19,7 +22,7 @@ using IsLent = std::function<bool(size_t input)>;
 
 constexpr size_t kTooMuch = size_t{1} << 50;  // sums of such do not overflow, and no machine has so much
 
-/// Of a value, or of several: what they have at least, and at the most.
+/// The least and the most bytes of a value, or of several.
 struct Bytes {
   size_t certain = 0, possible = 0;
   Bytes& operator+=(const Bytes& other) {
@@ -48,7 +51,7 @@ struct Bytes {
 
 Bytes exactly(size_t bytes) { return {bytes, bytes}; }
 
-// An output that no node makes.
+// True if no node computes the output.
 bool is_found(const Program& program, SlotId output) {
   const LocationKind location = program.slots()[program.slots()[output].root].location;
   return location == LocationKind::feed || location == LocationKind::constant || location == LocationKind::known;
@@ -56,54 +59,64 @@ bool is_found(const Program& program, SlotId output) {
 
 const Bytes kScalar = exactly(Storage::kAlignment);
 
-class Estimate {
- public:
-  Estimate(Plans& plans, const Binding& binding, const RunControl& control, const IsLent& is_lent, bool at_once)
-      : plans_(plans),
-        binding_(binding),
-        program_(binding.program()),
-        control_(control),
-        is_lent_(is_lent),
-        at_once_(at_once),
-        bounds_(binding.values()) {
-    run();
+// A program at its extents, and how it will run.
+struct Setting {
+  Plans& plans;
+  const Binding& binding;
+  const Program& program;
+  const RunControl& control;
+  const IsLent& is_lent;
+  bool at_once;
+
+  const Slot& slot(SlotId index) const { return program.slots()[index]; }
+  std::span<const SlotId> formal_inputs(const Instruction& instruction) const {
+    return program.operands(instruction).first(static_cast<size_t>(instruction.node->num_formal_inputs));
   }
+};
 
-  const Bytes& most() const { return most_; }
-  const Node* unbounded() const { return unbounded_; }
+/// The bytes of single values, as far as they are known before the run.
+class ValueSizes {
+ public:
+  explicit ValueSizes(const Setting& setting) : setting_(setting), bounds_(setting.binding.values()) {}
 
-  /// Of a value that has memory of its own.
-  Bytes size_of(SlotId index, const Node* node) {
-    const Slot& slot = this->slot(index);
+  /// Returns the bytes of a value that has memory of its own. @param node  notes this node if there is no upper bound
+  Bytes of(SlotId index, const Node* node) {
+    const Slot& slot = setting_.slot(index);
     if (slot.static_shape && slot.dtype != DType::string)
-      return exactly(rounded(size_bytes(slot.dtype, binding_.shape(index).num_elements())));
+      return exactly(rounded(size_bytes(slot.dtype, setting_.binding.shape(index).num_elements())));
     if (auto elements = most_elements(index); elements && slot.dtype != DType::undefined && slot.dtype != DType::string)
       return {0, rounded(size_bytes(slot.dtype, *elements))};
-    if (!unbounded_) unbounded_ = node;
+    note_unbounded(node);
     return {};
+  }
+
+  /// Returns the bytes of the copies that a node gets which keeps its operands beyond its own end.
+  Bytes of_copies(const Instruction& instruction) {
+    Bytes copies;
+    for (const SlotId index : setting_.formal_inputs(instruction))
+      if (index != kNoSlot && is_copied(index)) copies += of(index, instruction.node);
+    return copies;
   }
 
   /// True if a node that keeps the value beyond its own end gets a copy.
   bool is_copied(SlotId index) const {
-    const Slot& root = slot(slot(index).root);
-    if (slot(index).rewritten) return true;
+    const Slot& root = setting_.slot(setting_.slot(index).root);
+    if (setting_.slot(index).rewritten) return true;
     if (root.location == LocationKind::arena || root.location == LocationKind::known) return true;
     if (root.location != LocationKind::feed) return false;
-    const auto inputs = program_.input_slots();
-    return is_lent_(static_cast<size_t>(std::find(inputs.begin(), inputs.end(), slot(index).root) - inputs.begin()));
+    const auto inputs = setting_.program.input_slots();
+    return setting_.is_lent(static_cast<size_t>(std::find(inputs.begin(), inputs.end(), setting_.slot(index).root) - inputs.begin()));
+  }
+
+  /// The first node that was noted; null: everything has an upper bound.
+  const Node* unbounded() const { return unbounded_; }
+  void note_unbounded(const Node* node) {
+    if (!unbounded_) unbounded_ = node;
   }
 
  private:
-  struct BodyNeed {
-    Bytes arena;  // stays until the node is done
-    Bytes total;  // of an iteration, its results included
-    std::vector<Bytes> results;
-  };
-
-  const Slot& slot(SlotId index) const { return program_.slots()[index]; }
-
   std::optional<int64_t> most_elements(SlotId index) {
-    const Type& type = program_.type(index);
+    const Type& type = setting_.program.type(index);
     if (!type.is_tensor() || !type.shape) return std::nullopt;
     int64_t elements = 1;
     for (const Dim& dim : *type.shape) {
@@ -114,131 +127,163 @@ class Estimate {
     return elements < static_cast<int64_t>(kTooMuch / sizeof(double) / 2) ? std::optional(elements) : std::nullopt;
   }
 
-  void run() {
-    std::map<SlotId, Bytes> held;  // by root slot
-    Bytes alive;
-    if (program_.is_body())
-      for (SlotId index : program_.preallocated()) alive += size_of(index, nullptr);
-    else
-      for (SlotId index : program_.output_slots())  // of what is handed out as it was found
-        if (is_found(program_, index) && (slot(slot(index).root).location != LocationKind::feed || is_copied(index)))
-          alive += size_of(index, nullptr);
-    most_ = alive;
+  const Setting& setting_;
+  UpperBounds bounds_;
+  const Node* unbounded_ = nullptr;
+};
+
+/// The bytes that a run of a program allocates while its nodes run, at the node where they are the most.
+class ProgramMemory {
+ public:
+  ProgramMemory(const Setting& setting, ValueSizes& sizes) : setting_(setting), program_(setting.program), sizes_(sizes) {}
+
+  Bytes most() {
+    most_ = alive_ = before_nodes();
     for (const Instruction& instruction : program_.instructions()) {
-      if (!instruction.dynamic || instruction.is_yield) {  // what comes back from a Yield is the caller's
-        release(instruction, held, alive);
-        continue;
-      }
-      const Bytes during = instruction.bodies.empty() ? of_kernel(instruction) : of_control_flow(instruction);
-      if (at_once_) {
-        most_ += during;
-      } else {
-        most_.raise_to(alive + during);
-      }
-      for (SlotId index : program_.operands(instruction).subspan(instruction.num_inputs)) {
-        if (index == kNoSlot || slot(index).location != LocationKind::held || slot(index).root != index) continue;
-        const Bytes bytes = size_of(index, instruction.node);
-        alive += bytes;
-        if (at_once_) most_ += bytes;
-        held[index] = bytes;
-      }
-      if (!at_once_) most_.raise_to(alive);
-      release(instruction, held, alive);
+      if (instruction.dynamic && !instruction.is_yield) run(instruction);  // what comes back from a Yield is the caller's
+      release(instruction);
     }
+    return most_;
   }
 
-  void release(const Instruction& instruction, std::map<SlotId, Bytes>& held, Bytes& alive) const {
-    for (SlotId index : program_.releases().subspan(instruction.first_release, instruction.num_releases)) {
-      auto found = held.find(index);
-      if (found == held.end()) continue;
-      alive -= found->second;
-      held.erase(found);
+ private:
+  // A body makes its results where the node around it finds them; a run copies outputs that no node makes.
+  Bytes before_nodes() {
+    Bytes bytes;
+    if (program_.is_body()) {
+      for (SlotId index : program_.preallocated()) bytes += sizes_.of(index, nullptr);
+      return bytes;
     }
+    for (SlotId index : program_.output_slots())
+      if (is_found(program_, index) && (setting_.slot(setting_.slot(index).root).location != LocationKind::feed || sizes_.is_copied(index)))
+        bytes += sizes_.of(index, nullptr);
+    return bytes;
+  }
+
+  void run(const Instruction& instruction) {
+    const Bytes during = bytes_during(instruction);
+    if (setting_.at_once)
+      most_ += during;
+    else
+      most_.raise_to(alive_ + during);
+    for (SlotId index : program_.operands(instruction).subspan(instruction.num_inputs)) {
+      if (index == kNoSlot || setting_.slot(index).location != LocationKind::held || setting_.slot(index).root != index) continue;
+      const Bytes bytes = sizes_.of(index, instruction.node);
+      alive_ += bytes;
+      if (setting_.at_once) most_ += bytes;
+      held_[index] = bytes;
+    }
+    if (!setting_.at_once) most_.raise_to(alive_);
   }
 
   // A kernel from outside may go on elsewhere while other nodes run: then it has operands of its own.
-  Bytes of_kernel(const Instruction& instruction) {
-    return at_once_ && instruction.kernel && is_custom_op(*instruction.node->op) ? copies_for(instruction) : Bytes{};
+  Bytes bytes_during(const Instruction& instruction);
+
+  void release(const Instruction& instruction) {
+    for (SlotId index : program_.releases().subspan(instruction.first_release, instruction.num_releases)) {
+      auto found = held_.find(index);
+      if (found == held_.end()) continue;
+      alive_ -= found->second;
+      held_.erase(found);
+    }
   }
 
-  Bytes copies_for(const Instruction& instruction) {
-    Bytes copies;
-    for (int i = 0; i < instruction.node->num_formal_inputs; ++i)
-      if (const SlotId index = program_.operands(instruction)[static_cast<size_t>(i)]; index != kNoSlot && is_copied(index))
-        copies += size_of(index, instruction.node);
-    return copies;
-  }
+  const Setting& setting_;
+  const Program& program_;
+  ValueSizes& sizes_;
+  Bytes most_, alive_;
+  std::map<SlotId, Bytes> held_;  // by root slot: values that the run holds
+};
 
-  Bytes of_control_flow(const Instruction& instruction) {
-    std::vector<BodyNeed> bodies;
-    for (size_t b = 0; b < instruction.bodies.size(); ++b) {
-      std::optional<BodyNeed> need;
+/// The bytes that an If, Loop or Scan allocates while it runs.
+class ControlFlowMemory {
+ public:
+  ControlFlowMemory(const Setting& setting, ValueSizes& sizes, const Instruction& instruction)
+      : setting_(setting), sizes_(sizes), instruction_(instruction), node_(*instruction.node) {}
+
+  Bytes most() {
+    std::vector<Body> bodies;
+    for (size_t b = 0; b < instruction_.bodies.size(); ++b) {
+      std::optional<Body> body;
       try {
-        need = of_body(instruction, b);
+        body = find_body(b);
       } catch (const Error&) {  // a branch that is not taken need not take these shapes; one that is will say so
       }
-      if (!need) {
-        if (!unbounded_) unbounded_ = instruction.node;
+      if (!body) {
+        sizes_.note_unbounded(&node_);
         return {};
       }
-      bodies.push_back(std::move(*need));
+      bodies.push_back(std::move(*body));
     }
-    const Bytes copies = copies_for(instruction);
-    switch (instruction.node->op->control_flow) {
-      case ControlFlow::if_: {
-        Bytes branch = bodies.front().total;
-        for (const BodyNeed& body : bodies)
-          branch = {std::min(branch.certain, body.total.certain), std::max(branch.possible, body.total.possible)};
-        return copies + branch;
-      }
-      case ControlFlow::loop: return copies + of_iterations(bodies.front(), 1, num_carried(instruction), trips_of_loop(instruction));
-      case ControlFlow::scan:
-        return copies + scanned_slice(instruction) + of_iterations(bodies.front(), 0, num_carried(instruction), trips_of_scan(instruction));
+    const Bytes copies = sizes_.of_copies(instruction_);
+    switch (node_.op->control_flow) {
+      case ControlFlow::if_: return copies + one_of(bodies);
+      case ControlFlow::loop: return copies + iterations(bodies.front(), 1, trips_of_loop());
+      case ControlFlow::scan: return copies + scanned_slice() + iterations(bodies.front(), 0, trips_of_scan());
       case ControlFlow::none: break;
     }
     return {};
   }
 
-  static size_t num_carried(const Instruction& instruction) {
-    const auto formal = static_cast<size_t>(instruction.node->num_formal_inputs);
-    if (instruction.node->op->control_flow == ControlFlow::loop) return formal > 2 ? formal - 2 : 0;
-    return formal - static_cast<size_t>(instruction.node->attributes.get_int("num_scan_inputs"));
+ private:
+  struct Body {
+    Bytes arena;  // until the node has run
+    Bytes total;  // during one iteration, its results included
+    std::vector<Bytes> results;
+  };
+
+  SlotId operand(size_t k) const { return setting_.program.operands(instruction_)[k]; }
+  size_t num_scanned() const { return static_cast<size_t>(node_.attributes.get_int("num_scan_inputs")); }
+  size_t num_carried() const {
+    const auto formal = static_cast<size_t>(node_.num_formal_inputs);
+    if (node_.op->control_flow == ControlFlow::loop) return formal > 2 ? formal - 2 : 0;
+    return formal - num_scanned();
   }
 
-  // A body whose symbols the run around it knows is bound as the run will find it.
-  std::optional<BodyNeed> of_body(const Instruction& instruction, size_t b) {
-    const Program& body = *instruction.bodies[b];
+  static Bytes one_of(const std::vector<Body>& branches) {
+    Bytes branch = branches.front().total;
+    for (const Body& body : branches)
+      branch = {std::min(branch.certain, body.total.certain), std::max(branch.possible, body.total.possible)};
+    return branch;
+  }
+
+  // A body whose symbols the run around it knows is bound as the run will find it. Nothing if it does not know them.
+  std::optional<Body> find_body(size_t b) {
+    const Program& body = *instruction_.bodies[b];
     std::vector<int64_t> values(body.extents().num_expressions, -1);
-    std::copy_n(binding_.values().begin(), std::min(values.size(), binding_.values().size()), values.begin());
+    const auto known = setting_.binding.values();
+    std::copy_n(known.begin(), std::min(values.size(), known.size()), values.begin());
     for (int32_t symbol : body.extents().symbols)
       if (values[static_cast<size_t>(symbol)] < 0) return std::nullopt;
-    const int threads = control_.threads.most();
-    const std::shared_ptr<const Binding> bound = plans_.of_body(body).bindings().get(values, threads, control_.threads.pool);
-    const auto formal = static_cast<size_t>(instruction.node->num_formal_inputs);
-    const size_t given = body.input_slots().size() - instruction.node->bodies[b].captures.size();
+    const RunControl& control = setting_.control;
+    const std::shared_ptr<const Binding> bound =
+        setting_.plans.of_body(body).bindings().get(values, control.threads.most(), control.threads.pool);
+    const auto& captures = node_.bodies[b].captures;
+    const size_t given = body.input_slots().size() - captures.size();
     const IsLent is_lent = [&](size_t input) {
       if (input < given) return false;
-      const auto capture = static_cast<size_t>(instruction.node->bodies[b].captures[input - given].second);
-      return is_copied(program_.operands(instruction)[formal + capture]);
+      return sizes_.is_copied(operand(static_cast<size_t>(node_.num_formal_inputs) + static_cast<size_t>(captures[input - given].second)));
     };
-    Estimate inside(plans_.of_body(body), *bound, control_, is_lent, at_once_);
-    if (!unbounded_) unbounded_ = inside.unbounded();
-    BodyNeed need{exactly(rounded(bound->offsets().arena_bytes)), {}, {}};
-    need.total = need.arena + inside.most();
+    const Setting inside{setting_.plans.of_body(body), *bound, body, control, is_lent, setting_.at_once};
+    ValueSizes sizes(inside);
+    const Bytes most = ProgramMemory(inside, sizes).most();
+    sizes_.note_unbounded(sizes.unbounded());
+    Body need{exactly(rounded(bound->offsets().arena_bytes)), {}, {}};
+    need.total = need.arena + most;
     for (SlotId output : body.output_slots()) {
-      need.results.push_back(inside.size_of(output, instruction.node));
+      need.results.push_back(sizes.of(output, &node_));
       const LocationKind location = body.slots()[body.slots()[output].root].location;
-      // What is no result of the body's own is copied, unless it was handed in and may be handed on.
-      if (location == LocationKind::constant || (location != LocationKind::held && inside.is_copied(output)))
+      // Results that the body does not compute itself are copied, unless they were handed in and may be handed on.
+      if (location == LocationKind::constant || (location != LocationKind::held && sizes.is_copied(output)))
         need.total += need.results.back();
     }
     return need;
   }
 
   /// @param first_carried  the body's output that is carried first; scan outputs come after those that are carried.
-  Bytes of_iterations(const BodyNeed& body, size_t first_carried, size_t num_carried, const Bytes& trips) const {
+  Bytes iterations(const Body& body, size_t first_carried, const Bytes& trips) const {
     Bytes carried, slices;
-    for (size_t k = first_carried; k < body.results.size(); ++k) (k < first_carried + num_carried ? carried : slices) += body.results[k];
+    for (size_t k = first_carried; k < body.results.size(); ++k) (k < first_carried + num_carried() ? carried : slices) += body.results[k];
     const Bytes last_but_one{trips.certain > 0 ? trips.certain - 1 : 0, trips.possible > 0 ? trips.possible - 1 : 0};
     const Bytes again{trips.certain > 1, trips.possible > 1}, once{trips.certain > 0, trips.possible > 0};
     const Bytes stacked = slices * trips;
@@ -249,76 +294,77 @@ class Estimate {
 
   /// The first element of an int64 operand whose value is known before the run.
   std::optional<int64_t> known_value(SlotId index) const {
-    const Slot& root = slot(slot(index).root);
-    if (slot(index).dtype != DType::int64) return std::nullopt;
+    const Slot& slot = setting_.slot(index);
+    const Binding& binding = setting_.binding;
+    if (slot.dtype != DType::int64) return std::nullopt;
     const Tensor* tensor = nullptr;
-    if (slot(index).location == LocationKind::known) tensor = &binding_.known(index);
-    if (root.location == LocationKind::constant && binding_.constant(slot(index).root).is_tensor())
-      tensor = &binding_.constant(slot(index).root).tensor();
+    if (slot.location == LocationKind::known) tensor = &binding.known(index);
+    if (setting_.slot(slot.root).location == LocationKind::constant && binding.constant(slot.root).is_tensor())
+      tensor = &binding.constant(slot.root).tensor();
     if (!tensor || tensor->num_elements() != 1) return std::nullopt;
     return *tensor->data<int64_t>();
   }
 
-  Bytes trips_of_loop(const Instruction& instruction) {
-    const auto operands = program_.operands(instruction);
+  Bytes trips_of_loop() {
+    const auto operands = setting_.program.operands(instruction_);
     // A scan output's extent is known where the condition stays true.
-    for (size_t k = instruction.num_inputs + num_carried(instruction); k < operands.size(); ++k)
-      if (operands[k] != kNoSlot && slot(operands[k]).static_shape && binding_.shape(operands[k]).rank() > 0)
-        return exactly(static_cast<size_t>(binding_.shape(operands[k])[0]));
+    for (size_t k = instruction_.num_inputs + num_carried(); k < operands.size(); ++k)
+      if (operands[k] != kNoSlot && setting_.slot(operands[k]).static_shape && setting_.binding.shape(operands[k]).rank() > 0)
+        return exactly(static_cast<size_t>(setting_.binding.shape(operands[k])[0]));
     constexpr int64_t kMany = 1 << 30;
     const auto limit = operands[0] != kNoSlot ? known_value(operands[0]) : std::nullopt;
-    const bool stacks = instruction.bodies[0]->output_slots().size() > 1 + num_carried(instruction);
+    const bool stacks = instruction_.bodies[0]->output_slots().size() > 1 + num_carried();
     if (limit && *limit <= 0) return {};
     if (!stacks) return {1, limit ? static_cast<size_t>(std::min<int64_t>(*limit, 2)) : 2};  // a third one needs no more
     if (!limit || *limit > kMany) {
-      if (!unbounded_) unbounded_ = instruction.node;
+      sizes_.note_unbounded(&node_);
       return {1, 1};
     }
     return {1, static_cast<size_t>(*limit)};
   }
 
-  SlotId scanned(const Instruction& instruction, size_t k) const { return program_.operands(instruction)[num_carried(instruction) + k]; }
-  static int64_t axis_of(const Instruction& instruction, size_t k) {
-    const auto& axes = instruction.node->attributes.get_ints("scan_input_axes");
+  SlotId scanned(size_t k) const { return operand(num_carried() + k); }
+  int64_t scanned_axis(size_t k) const {
+    const auto& axes = node_.attributes.get_ints("scan_input_axes");
     return k < axes.size() ? axes[k] : 0;
   }
 
-  Bytes trips_of_scan(const Instruction& instruction) {
-    const SlotId first = scanned(instruction, 0);
-    if (slot(first).static_shape) {
-      const Shape& shape = binding_.shape(first);
-      return exactly(static_cast<size_t>(shape[normalise_axis(axis_of(instruction, 0), shape.rank(), "scan_input_axes")]));
+  Bytes trips_of_scan() {
+    const SlotId first = scanned(0);
+    if (setting_.slot(first).static_shape) {
+      const Shape& shape = setting_.binding.shape(first);
+      return exactly(static_cast<size_t>(shape[normalise_axis(scanned_axis(0), shape.rank(), "scan_input_axes")]));
     }
-    if (!unbounded_) unbounded_ = instruction.node;
+    sizes_.note_unbounded(&node_);
     return {1, 1};
   }
 
-  // One of each scanned input, for the iteration under way.
-  Bytes scanned_slice(const Instruction& instruction) const {
+  // One slice of each scanned input, for the iteration under way.
+  Bytes scanned_slice() const {
     Bytes bytes;
-    const auto count = static_cast<size_t>(instruction.node->attributes.get_int("num_scan_inputs"));
-    for (size_t k = 0; k < count; ++k) {
-      const SlotId index = scanned(instruction, k);
-      if (!slot(index).static_shape) continue;
-      Shape shape = binding_.shape(index);
-      const int axis = normalise_axis(axis_of(instruction, k), shape.rank(), "scan_input_axes");
+    for (size_t k = 0; k < num_scanned(); ++k) {
+      const SlotId index = scanned(k);
+      if (!setting_.slot(index).static_shape) continue;
+      Shape shape = setting_.binding.shape(index);
+      const int axis = normalise_axis(scanned_axis(k), shape.rank(), "scan_input_axes");
       if (shape[axis] == 0) continue;
       shape.erase(axis);
-      bytes += exactly(rounded(size_bytes(slot(index).dtype, shape.num_elements())));
+      bytes += exactly(rounded(size_bytes(setting_.slot(index).dtype, shape.num_elements())));
     }
     return bytes;
   }
 
-  Plans& plans_;
-  const Binding& binding_;
-  const Program& program_;
-  const RunControl& control_;
-  const IsLent& is_lent_;
-  const bool at_once_;
-  UpperBounds bounds_;
-  Bytes most_;
-  const Node* unbounded_ = nullptr;
+  const Setting& setting_;
+  ValueSizes& sizes_;
+  const Instruction& instruction_;
+  const Node& node_;
 };
+
+Bytes ProgramMemory::bytes_during(const Instruction& instruction) {
+  if (!instruction.bodies.empty()) return ControlFlowMemory(setting_, sizes_, instruction).most();
+  const bool may_be_deferred = setting_.at_once && instruction.kernel && is_custom_op(*instruction.node->op);
+  return may_be_deferred ? sizes_.of_copies(instruction) : Bytes{};
+}
 
 }  // namespace
 
@@ -329,8 +375,10 @@ RunMemory memory_beside_arena(Plans& plans, const Binding& binding, const RunCon
   if (std::none_of(instructions.begin(), instructions.end(), [](const Instruction& instruction) { return instruction.dynamic; }) &&
       std::none_of(outputs.begin(), outputs.end(), [&](SlotId output) { return is_found(program, output); }))
     return {};
-  const Estimate estimate(plans, binding, control, is_lent, at_once);
-  return {estimate.most().certain, estimate.most().possible, estimate.unbounded()};
+  const Setting setting{plans, binding, program, control, is_lent, at_once};
+  ValueSizes sizes(setting);
+  const Bytes most = ProgramMemory(setting, sizes).most();
+  return {most.certain, most.possible, sizes.unbounded()};
 }
 
 }  // namespace treadle::exec
