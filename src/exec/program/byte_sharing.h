@@ -1,9 +1,8 @@
-// Which values share bytes: views, outputs written over inputs, and pieces of Concats and Splits.
+// Decides which values share bytes: views, outputs written over inputs, and pieces of Concats and Splits.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
-#include <vector>
 
 #include "exec/program/pieces.h"
 #include "exec/program/program.h"
@@ -14,17 +13,17 @@ namespace treadle::exec {
 inline constexpr size_t kMaxParallelInstructions = 16'384;
 
 struct Sharing {
-  IdVector<SlotId, Slot> slots;
-  IdVector<SlotId, SlotId> viewed;       ///< what each is a view of, if no instruction makes it
-  IdVector<InstructionId, bool> elided;  ///< it makes a view, and need not run
+  IdVector<SlotId, Slot> slots;          ///< the program's, with their roots and locations
+  IdVector<SlotId, SlotId> viewed;       ///< the slot that each is a view of; kNoSlot: an instruction makes it
+  IdVector<InstructionId, bool> elided;  ///< the instruction makes a view, and need not run
   Places places;
-  size_t peak_bytes = 0;  ///< of the arena, for extents that may be made up
+  size_t peak_bytes = 0;  ///< of the arena, where unknown extents are all taken to be the same
 };
 
-/// For a program whose instructions are known, and nothing else yet.
+/// @pre the program's instructions and slots are known; nothing else of it is asked for.
 Sharing choose_sharing(const Program& program, const ProgramOptions& options);
 
-/// The same number of bytes, whatever the extents.
+/// True if values of both types have the same number of bytes, whatever the extents.
 bool same_size(const Type& a, const Type& b);
 
 }  // namespace treadle::exec
