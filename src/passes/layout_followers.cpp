@@ -1,189 +1,207 @@
-// What moves because an operand has moved.
+// Rules of nodes that move because operands have moved.
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cmath>
 #include <numeric>
 
-#include "passes/layout_pass.h"
+#include "passes/layout_rules.h"
 #include "passes/matching.h"
 #include "passes/trace.h"
 
-namespace treadle::passes {
+namespace treadle::passes::layout {
+namespace {
 
-// Elementwise operators, constants broadcast along.
-bool LayoutPass::can_follow(ValueId id, int r) const {
-  if (id == kNoValue) return true;
-  const Type& type = g_.type(id);
-  if (!type.is_tensor() || !type.has_rank() || type.rank() > r) return false;
-  // Truth values come of comparisons; constant ones are rare.
-  if (type.dtype == DType::boolean) return type.rank() == r && (is_one_element(type) || !g_.value(id).is_constant());
-  if (type.dtype != DType::float32) return false;
-  if (type.rank() == r) return true;
-  return is_one_element(type) || g_.constant_tensor(id) != nullptr;
-}
-
-bool LayoutPass::is_one_element(const Type& type) {
+bool is_one_element(const Type& type) {
   return std::all_of(type.shape->begin(), type.shape->end(), [](const Dim& dim) { return dim == Dim(1); });
 }
 
-ValueId LayoutPass::followed(ValueId id, int r, NodeId before) {
-  // One element broadcasts in any layout.
-  if (id == kNoValue || (is_one_element(g_.type(id)) && !has_moved(id))) return id;
-  if (const Tensor* constant = g_.constant_tensor(id)) {
-    if (!has_moved(id) || rank(id) != r) return g_.add_constant(g_.value(id).name + "/channels_last", channels_last_constant(*constant, r));
-  }
-  return channels_last(id, before);
+// True if an elementwise operator on images of the rank can read the operand with channels innermost.
+bool can_follow(const Graph& graph, ValueId id, int rank) {
+  if (id == kNoValue) return true;
+  const Type& type = graph.type(id);
+  if (!type.is_tensor() || !type.has_rank() || type.rank() > rank) return false;
+  // Truth values come of comparisons; constant ones are rare.
+  if (type.dtype == DType::boolean) return type.rank() == rank && (is_one_element(type) || !graph.value(id).is_constant());
+  if (type.dtype != DType::float32) return false;
+  if (type.rank() == rank) return true;
+  return is_one_element(type) || graph.constant_tensor(id) != nullptr;
 }
 
-bool LayoutPass::elementwise(const Node& node) {
-  if (!(is_image(node.outputs[0]) || is_mask(node.outputs[0])) || node.outputs.size() != 1)
+// The operand as such an operator reads it. Constants are broadcast along; one element broadcasts in any layout.
+ValueId followed(Layout& layout, ValueId id, int rank, NodeId before) {
+  Graph& graph = layout.graph();
+  if (id == kNoValue || (is_one_element(graph.type(id)) && !layout.has_moved(id))) return id;
+  const Tensor* constant = graph.constant_tensor(id);
+  if (constant && (!layout.has_moved(id) || layout.rank(id) != rank))
+    return graph.add_constant(graph.value(id).name + "/channels_last", channels_last_constant(*constant, rank));
+  return layout.channels_last(id, before);
+}
+
+bool has_axis(const OpDef& op) {
+  return std::any_of(op.attributes.begin(), op.attributes.end(), [](const AttributeDef& attribute) { return attribute.name == "axis"; });
+}
+
+// The value of an integer attribute where a node does not give it.
+int64_t default_of(const OpDef& op, std::string_view name) {
+  for (const AttributeDef& attribute : op.attributes)
+    if (const auto* value = std::get_if<int64_t>(&attribute.value); value && attribute.name == name) return *value;
+  return 0;
+}
+
+// The axes that a constant operand lists, under the layout; nothing if one is out of range.
+std::optional<Ints> moved_axes(const Graph& graph, ValueId id, int rank) {
+  std::optional<Ints> axes = constant_ints(graph, id);
+  if (!axes) return std::nullopt;
+  for (int64_t& axis : *axes) {
+    if (axis < -rank || axis >= rank) return std::nullopt;
+    axis = channels_last_axis(axis, rank);
+  }
+  return axes;
+}
+
+// Axes from `first` on, `count` of them.
+Ints axes_from(int64_t first, int count) {
+  Ints axes(static_cast<size_t>(count));
+  std::iota(axes.begin(), axes.end(), first);
+  return axes;
+}
+
+bool is_vector_of(const Graph& graph, ValueId id, int64_t length) {
+  const Type& type = graph.type(id);
+  return type.is_tensor() && type.has_rank() && type.rank() == 1 && (*type.shape)[0] == Dim(length);
+}
+
+// A vector with one element for every axis, in the new order; its elements may be computed.
+ValueId permuted_vector(Layout& layout, ValueId id, int rank, NodeId before) {
+  Graph& graph = layout.graph();
+  const ValueId order = layout.ints(channels_last_order(rank), graph.value(id).name + "/order");
+  return graph.node(graph.add_node({.op_type = "Gather", .inputs = {id, order}}, before)).outputs[0];
+}
+
+}  // namespace
+
+bool elementwise(Layout& layout, const Node& node) {
+  const Graph& graph = layout.graph();
+  if (!(is_image(graph, node.outputs[0]) || is_mask(graph, node.outputs[0])) || node.outputs.size() != 1)
     return declined(node, [&] {
-      return "it makes " + found(g_, node.outputs[0]) + "; float32 or truth values of rank 3 or 4 go with channels innermost";
+      return "it makes " + found(graph, node.outputs[0]) + "; float32 or truth values of rank 3 or 4 go with channels innermost";
     });
-  const int r = rank(node.outputs[0]);
+  const int rank = layout.rank(node.outputs[0]);
   int moved = 0, others = 0;
   for (ValueId input : node.inputs) {
-    if (!can_follow(input, r))
+    if (!can_follow(graph, input, rank))
       return declined(node, [&] {
-        return "its operand is " + found(g_, input) + ", which cannot be put in the order of the one with channels innermost";
+        return "its operand is " + found(graph, input) + ", which cannot be put in the order of the one with channels innermost";
       });
-    if (input == kNoValue || g_.type(input).rank() != r || g_.value(input).is_constant()) continue;
-    (has_moved(input) ? moved : others) += 1;
+    if (input == kNoValue || layout.rank(input) != rank || graph.value(input).is_constant()) continue;
+    (layout.has_moved(input) ? moved : others) += 1;
   }
   if (moved < others || moved == 0)
     return declined(node, [&] {
       return fmt::format("{} of its operands have channels innermost and {} have not: it stays with the most", moved, others);
     });
   NodeSpec spec = same_operator(node);
-  for (ValueId& input : spec.inputs) input = followed(input, r, node.id);
-  replace(node, std::move(spec));
-  return true;
+  for (ValueId& input : spec.inputs) input = followed(layout, input, rank, node.id);
+  return layout.replace(node, std::move(spec));
 }
 
 // Operands beyond the first hold for all elements: one scale for all, not one for each index of an axis. Sums of ConvInteger, which are
 // int32, become floats here.
-bool LayoutPass::first_operand(const Node& node) {
+bool first_operand(Layout& layout, const Node& node) {
+  const Graph& graph = layout.graph();
   const ValueId x = node.inputs[0];
-  if (!has_moved(x) || !(is_any_image(x) || g_.type(x).dtype == DType::int32) || !is_any_image(node.outputs[0])) return false;
+  if (!layout.has_moved(x) || !(is_any_image(graph, x) || graph.type(x).dtype == DType::int32) || !is_any_image(graph, node.outputs[0]))
+    return false;
   for (size_t i = 1; i < node.inputs.size() && has_axis(*node.op); ++i)
-    if (node.inputs[i] != kNoValue && (!g_.type(node.inputs[i]).has_rank() || !is_one_element(g_.type(node.inputs[i])))) return false;
+    if (node.inputs[i] != kNoValue && (!graph.type(node.inputs[i]).has_rank() || !is_one_element(graph.type(node.inputs[i])))) return false;
   for (size_t i = 1; i < node.outputs.size(); ++i)
-    if (node.outputs[i] == kNoValue || !g_.type(node.outputs[i]).has_rank() || g_.type(node.outputs[i]).rank() != 0) return false;
-  NodeSpec spec = same_operator(node);
-  spec.inputs[0] = channels_last(x, node.id);
-  replace(node, std::move(spec));
-  return true;
+    if (node.outputs[i] == kNoValue || !graph.type(node.outputs[i]).has_rank() || layout.rank(node.outputs[i]) != 0) return false;
+  return layout.replace_image(node, same_operator(node));
 }
 
-bool LayoutPass::has_axis(const OpDef& op) {
-  return std::any_of(op.attributes.begin(), op.attributes.end(), [](const AttributeDef& attribute) { return attribute.name == "axis"; });
-}
-
-int64_t LayoutPass::default_of(const OpDef& op, std::string_view name) {
-  for (const AttributeDef& attribute : op.attributes)
-    if (const auto* value = std::get_if<int64_t>(&attribute.value); value && attribute.name == name) return *value;
-  return 0;
-}
-
-bool LayoutPass::along_axis(const Node& node) {
-  if (!is_any_image(node.outputs[0])) return false;
-  const int r = rank(node.outputs[0]);
+bool along_axis(Layout& layout, const Node& node) {
+  const Graph& graph = layout.graph();
+  if (!is_any_image(graph, node.outputs[0])) return false;
+  const int rank = layout.rank(node.outputs[0]);
   const bool joins = node.op->pieces == Pieces::concat;
   const size_t images = joins ? node.inputs.size() : 1;
   int moved = 0;
   for (size_t i = 0; i < images; ++i) {
-    if (!is_any_image(node.inputs[i]) || rank(node.inputs[i]) != r) return false;
-    moved += has_moved(node.inputs[i]) ? 1 : -1;
+    if (!is_any_image(graph, node.inputs[i]) || layout.rank(node.inputs[i]) != rank) return false;
+    moved += layout.has_moved(node.inputs[i]) ? 1 : -1;
   }
   if (moved < 0) return false;
   for (ValueId output : node.outputs)
-    if (output != kNoValue && !is_any_image(output)) return false;
-  NodeSpec spec = same_operator(node);
-  for (size_t i = 0; i < images; ++i) spec.inputs[i] = channels_last(node.inputs[i], node.id);
+    if (output != kNoValue && !is_any_image(graph, output)) return false;
   const int64_t axis = node.attributes.get_int("axis", default_of(*node.op, "axis"));
-  if (axis < -r || axis >= r) return false;
-  spec.attributes.set("axis", channels_last_axis(axis, r));
-  replace(node, std::move(spec));
-  return true;
+  if (axis < -rank || axis >= rank) return false;
+  NodeSpec spec = same_operator(node);
+  for (size_t i = 0; i < images; ++i) spec.inputs[i] = layout.channels_last(node.inputs[i], node.id);
+  spec.attributes.set("axis", channels_last_axis(axis, rank));
+  return layout.replace(node, std::move(spec));
 }
 
-// Pools and reductions.
-bool LayoutPass::pool(const Node& node) {
-  if (node.outputs.size() > 1 && node.outputs[1] != kNoValue) return pool_with_places(node);
+bool window(Layout& layout, const Node& node) {
+  const Graph& graph = layout.graph();
+  if (node.outputs.size() > 1 && node.outputs[1] != kNoValue) return window_with_places(layout, node);
   const Ints pads = node.attributes.get_ints("pads");
   const std::string_view bytes_op = node.op->channels_last.bytes_op;
-  const bool bytes = !bytes_op.empty() && is_byte_image(node.inputs[0]);
-  if (!bytes && (!is_image(node.inputs[0]) || !is_image(node.outputs[0]))) return false;
+  const bool bytes = !bytes_op.empty() && is_byte_image(graph, node.inputs[0]);
+  if (!bytes && (!is_image(graph, node.inputs[0]) || !is_image(graph, node.outputs[0]))) return false;
   if (node.outputs.size() > 1 || std::any_of(pads.begin(), pads.end(), [](int64_t pad) { return pad < 0; })) return false;
   NodeSpec spec = layout_operator(node);
   if (bytes) spec.op_type = bytes_op;
-  spec.inputs[0] = channels_last(node.inputs[0], node.id);
   spec.attributes.erase("storage_order");
-  replace(node, std::move(spec));
-  return true;
+  return layout.replace_image(node, std::move(spec));
 }
 
-bool LayoutPass::global_pool(const Node& node) {
-  if (!is_image(node.inputs[0]) || !is_image(node.outputs[0])) return false;
-  const ValueId x = channels_last(node.inputs[0], node.id);
+bool spatial_reduction(Layout& layout, const Node& node) {
+  const ValueId x = layout.channels_last(node.inputs[0], node.id);
   const std::string op(node.op->channels_last.op);
-  if (find_op("treadle", op)) {
-    replace(node, {.op_type = op, .inputs = {x}, .domain = "treadle"});
-    return true;
-  }
-  Ints axes(static_cast<size_t>(rank(node.inputs[0]) - 2));
-  std::iota(axes.begin(), axes.end(), 1);
-  replace(node, {.op_type = op, .inputs = {x, ints(axes, node.name + "/axes")}, .attributes = {{"keepdims", int64_t{1}}}});
-  return true;
+  if (find_op("treadle", op)) return layout.replace(node, {.op_type = op, .inputs = {x}, .domain = "treadle"});
+  const ValueId axes = layout.ints(axes_from(1, layout.rank(node.inputs[0]) - 2), node.name + "/axes");
+  return layout.replace(node, {.op_type = op, .inputs = {x, axes}, .attributes = {{"keepdims", int64_t{1}}}});
 }
 
-bool LayoutPass::reduce(const Node& node) {
-  if (!is_image(node.inputs[0]) || !node.has_input(1)) return false;
-  auto axes = constant_ints(g_, node.inputs[1]);
+bool reduction(Layout& layout, const Node& node) {
+  Graph& graph = layout.graph();
+  if (!node.has_input(1)) return false;
+  const int rank = layout.rank(node.inputs[0]);
+  std::optional<Ints> axes = moved_axes(graph, node.inputs[1], rank);
   if (!axes || axes->empty()) return false;
-  const int r = rank(node.inputs[0]);
-  for (int64_t& axis : *axes) {
-    if (axis < -r || axis >= r) return false;
-    axis = channels_last_axis(axis, r);
-  }
   std::sort(axes->begin(), axes->end());
-  Ints spatial(static_cast<size_t>(r - 2));
-  std::iota(spatial.begin(), spatial.end(), 1);
+  const Ints spatial = axes_from(1, rank - 2);
   const int64_t keeps = node.attributes.get_int("keepdims", 1);
-  NodeSpec spec{.op_type = node.op_type, .inputs = {channels_last(node.inputs[0], node.id)}, .attributes = node.attributes};
+  // Without the axes that go, what is left must be in its order: batch and channels, or the channels alone.
+  if (keeps == 0 && *axes != spatial && *axes != axes_from(0, rank - 1)) return false;
+  NodeSpec spec{.op_type = node.op_type, .inputs = {layout.channels_last(node.inputs[0], node.id)}, .attributes = node.attributes};
   if (const std::string_view op = node.op->channels_last.op; !op.empty() && *axes == spatial) {
     spec.op_type = op;
     spec.domain = "treadle";
     spec.attributes = {{"keepdims", keeps}};
   } else {
-    spec.inputs.push_back(ints(*axes, node.name + "/axes"));
+    spec.inputs.push_back(layout.ints(*axes, node.name + "/axes"));
   }
-  if (keeps != 0) {
-    replace(node, std::move(spec));
-    return true;
-  }
-  // What is left is in its order: batch and channels, or the channels alone.
-  Ints all_but_channels(static_cast<size_t>(r - 1));
-  std::iota(all_but_channels.begin(), all_but_channels.end(), 0);
-  if (*axes != spatial && *axes != all_but_channels) return false;
+  if (keeps != 0) return layout.replace(node, std::move(spec));
   const ValueId out = node.outputs[0];
   spec.name = node.name;
-  const NodeId made = g_.add_node(std::move(spec), node.id);
-  g_.value(g_.node(made).outputs[0]).type = g_.type(out);
-  g_.replace_uses(out, g_.node(made).outputs[0]);
+  const NodeId made = graph.add_node(std::move(spec), node.id);
+  graph.value(graph.node(made).outputs[0]).type = graph.type(out);
+  graph.replace_uses(out, graph.node(made).outputs[0]);
   return true;
 }
 
-bool LayoutPass::batch_norm(const Node& node) {
-  if (node.attributes.get_int("training_mode") != 0) return batch_statistics(node);
-  if (!is_image(node.inputs[0]) || node.outputs.size() != 1) return false;
+bool scale_and_shift(Layout& layout, const Node& node) {
+  Graph& graph = layout.graph();
+  if (node.attributes.get_int("training_mode") != 0) return statistics(layout, node);
+  if (node.outputs.size() != 1) return false;
   const Tensor* constants[4];
   for (size_t i = 0; i < 4; ++i) {
-    constants[i] = g_.constant_tensor(node.inputs[i + 1]);
+    constants[i] = graph.constant_tensor(node.inputs[i + 1]);
     if (!constants[i] || constants[i]->dtype() != DType::float32 || !constants[i]->is_contiguous() ||
         constants[i]->num_elements() != constants[0]->num_elements())
-      return computed_affine(node);
+      return computed_scale_and_shift(layout, node);
   }
   const int64_t count = constants[0]->num_elements();
   const double epsilon = node.attributes.get_float("epsilon", 1e-5F);
@@ -195,97 +213,74 @@ bool LayoutPass::batch_norm(const Node& node) {
     shift[c] = static_cast<float>(at(1) - at(2) * s);
     if (!std::isfinite(scale[c]) || !std::isfinite(shift[c])) return false;
   }
-  replace(node, {.op_type = std::string(node.op->channels_last.op),
-                 .inputs = {channels_last(node.inputs[0], node.id), g_.add_constant(node.name + "/scale", Tensor::vector<float>(scale)),
-                            g_.add_constant(node.name + "/shift", Tensor::vector<float>(shift))},
-                 .domain = "treadle"});
-  return true;
+  return layout.replace(node, {.op_type = std::string(node.op->channels_last.op),
+                               .inputs = {layout.channels_last(node.inputs[0], node.id),
+                                          graph.add_constant(node.name + "/scale", Tensor::vector<float>(scale)),
+                                          graph.add_constant(node.name + "/shift", Tensor::vector<float>(shift))},
+                               .domain = "treadle"});
 }
 
-bool LayoutPass::group_norm(const Node& node) {
-  if (!is_image(node.inputs[0])) return false;
+bool normalization(Layout& layout, const Node& node) {
   NodeSpec spec = layout_operator(node);
   spec.attributes = {};
-  spec.inputs[0] = channels_last(node.inputs[0], node.id);
   spec.attributes.set("epsilon", node.attributes.get_float("epsilon", 1e-5F));
   if (node.attributes.has("num_groups")) spec.attributes.set("num_groups", node.attributes.get_int("num_groups"));
-  replace(node, std::move(spec));
-  return true;
+  return layout.replace_image(node, std::move(spec));
 }
 
-// Operators with one number for every axis.
-ValueId LayoutPass::permuted_vector(ValueId id, int r, NodeId before) {
-  return g_.node(g_.add_node({.op_type = "Gather", .inputs = {id, ints(channels_last_order(r), g_.value(id).name + "/order")}}, before))
-      .outputs[0];
-}
-
-bool LayoutPass::is_vector_of(ValueId id, int64_t length) const {
-  const Type& type = g_.type(id);
-  return type.is_tensor() && type.has_rank() && type.rank() == 1 && (*type.shape)[0] == Dim(length);
-}
-
-bool LayoutPass::resize(const Node& node) {
-  if (!is_image(node.inputs[0]) || !is_image(node.outputs[0]) || node.attributes.has("axes")) return false;
-  const int r = rank(node.inputs[0]);
-  if (node.attributes.get_string("coordinate_transformation_mode") == "tf_crop_and_resize") return false;
+bool resize(Layout& layout, const Node& node) {
+  const Graph& graph = layout.graph();
+  if (node.attributes.has("axes") || node.attributes.get_string("coordinate_transformation_mode") == "tf_crop_and_resize" ||
+      node.attributes.get_string("keep_aspect_ratio_policy", "stretch") != "stretch")
+    return false;
+  const int rank = layout.rank(node.inputs[0]);
   for (size_t i = 2; i < 4; ++i)
-    if (node.has_input(i) && !is_vector_of(node.inputs[i], r) && !is_empty_vector(node.inputs[i])) return false;
-  if (node.attributes.get_string("keep_aspect_ratio_policy", "stretch") != "stretch") return false;
-  NodeSpec spec{.op_type = "Resize", .inputs = {channels_last(node.inputs[0], node.id), kNoValue}, .attributes = node.attributes};
+    if (node.has_input(i) && !is_vector_of(graph, node.inputs[i], rank) && !is_vector_of(graph, node.inputs[i], 0)) return false;
+  NodeSpec spec{.op_type = "Resize", .inputs = {layout.channels_last(node.inputs[0], node.id), kNoValue}, .attributes = node.attributes};
   for (size_t i = 2; i < 4 && i < node.inputs.size(); ++i) {
-    const bool given = node.has_input(i) && !is_empty_vector(node.inputs[i]);
-    spec.inputs.push_back(given ? permuted_vector(node.inputs[i], r, node.id) : kNoValue);
+    const bool given = node.has_input(i) && !is_vector_of(graph, node.inputs[i], 0);
+    spec.inputs.push_back(given ? permuted_vector(layout, node.inputs[i], rank, node.id) : kNoValue);
   }
-  replace(node, std::move(spec));
-  return true;
+  return layout.replace(node, std::move(spec));
 }
 
-bool LayoutPass::pad(const Node& node) {
-  if (!is_image(node.inputs[0]) || !is_image(node.outputs[0]) || node.has_input(3)) return false;
-  const int r = rank(node.inputs[0]);
-  auto pads = constant_ints(g_, node.inputs[1]);
-  if (!pads || static_cast<int>(pads->size()) != 2 * r) return false;
-  Ints begin(pads->begin(), pads->begin() + r), end(pads->begin() + r, pads->end());
-  Ints both = permuted(begin, channels_last_order(r));
-  for (int64_t value : permuted(end, channels_last_order(r))) both.push_back(value);
+bool pad(Layout& layout, const Node& node) {
+  if (node.has_input(3)) return false;
+  const int rank = layout.rank(node.inputs[0]);
+  const std::optional<Ints> pads = constant_ints(layout.graph(), node.inputs[1]);
+  if (!pads || static_cast<int>(pads->size()) != 2 * rank) return false;
+  const Ints begin(pads->begin(), pads->begin() + rank), end(pads->begin() + rank, pads->end());
+  Ints both = permuted(begin, channels_last_order(rank));
+  for (int64_t value : permuted(end, channels_last_order(rank))) both.push_back(value);
   NodeSpec spec{.op_type = "Pad", .inputs = node.inputs, .attributes = node.attributes};
-  spec.inputs[0] = channels_last(node.inputs[0], node.id);
-  spec.inputs[1] = ints(both, node.name + "/pads");
-  replace(node, std::move(spec));
-  return true;
+  spec.inputs[1] = layout.ints(both, node.name + "/pads");
+  return layout.replace_image(node, std::move(spec));
 }
 
-bool LayoutPass::slice(const Node& node) {
-  if (!is_image(node.inputs[0]) || !is_image(node.outputs[0]) || !node.has_input(3)) return false;
-  const int r = rank(node.inputs[0]);
-  auto axes = constant_ints(g_, node.inputs[3]);
-  if (!axes) return false;
-  for (int64_t& axis : *axes) {
-    if (axis < -r || axis >= r) return false;
-    axis = channels_last_axis(axis, r);
-  }
+bool slice(Layout& layout, const Node& node) {
+  if (!node.has_input(3)) return false;
+  const std::optional<Ints> axes = moved_axes(layout.graph(), node.inputs[3], layout.rank(node.inputs[0]));
   // The other operands may be of int32; the axes then must be, too.
-  if (g_.type(node.inputs[3]).dtype != DType::int64) return false;
+  if (!axes || layout.graph().type(node.inputs[3]).dtype != DType::int64) return false;
   NodeSpec spec{.op_type = "Slice", .inputs = node.inputs, .attributes = node.attributes};
-  spec.inputs[0] = channels_last(node.inputs[0], node.id);
-  spec.inputs[3] = ints(*axes, node.name + "/axes");
-  replace(node, std::move(spec));
-  return true;
+  spec.inputs[3] = layout.ints(*axes, node.name + "/axes");
+  return layout.replace_image(node, std::move(spec));
 }
 
 // The shape of a moved value is that of the moved one, reordered: nobody transposes an image to measure it.
-bool LayoutPass::shape(const Node& node) {
-  if (!has_moved(node.inputs[0]) || node.attributes.has("start") || node.attributes.has("end")) return false;
-  const int r = rank(node.inputs[0]);
+bool measurement(Layout& layout, const Node& node) {
+  Graph& graph = layout.graph();
+  if (!layout.has_moved(node.inputs[0]) || node.attributes.has("start") || node.attributes.has("end")) return false;
   const NodeId old = node.id;
-  const ValueId out = node.outputs[0], moved = moved_values_[index_of(node.inputs[0])];
-  const ValueId measured = g_.node(g_.add_node({.op_type = "Shape", .inputs = {moved}, .name = node.name}, old)).outputs[0];
-  const ValueId order = ints(channels_first_order(r), node.name + "/order");
-  const ValueId result = g_.node(g_.add_node({.op_type = "Gather", .inputs = {measured, order}}, old)).outputs[0];
-  g_.value(result).type = g_.type(out);
-  g_.value(result).known = g_.value(out).known;
-  g_.replace_uses(out, result);
+  const ValueId out = node.outputs[0], moved = layout.moved(node.inputs[0]);
+  const int rank = layout.rank(node.inputs[0]);
+  const ValueId measured = graph.node(graph.add_node({.op_type = "Shape", .inputs = {moved}, .name = node.name}, old)).outputs[0];
+  const ValueId order = layout.ints(channels_first_order(rank), node.name + "/order");
+  const ValueId result = graph.node(graph.add_node({.op_type = "Gather", .inputs = {measured, order}}, old)).outputs[0];
+  graph.value(result).type = graph.type(out);
+  graph.value(result).known = graph.value(out).known;
+  graph.replace_uses(out, result);
   return true;
 }
 
-}  // namespace treadle::passes
+}  // namespace treadle::passes::layout
