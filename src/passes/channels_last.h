@@ -1,4 +1,4 @@
-// Orders of axes: channels second, as ONNX has them, and last.
+// Orders of axes: ONNX has the channels of an image second, a layout with channels innermost has them last.
 #pragma once
 
 #include <cstdint>
@@ -10,13 +10,13 @@ namespace treadle::passes {
 
 using Ints = std::vector<int64_t>;
 
-/// The permutation that moves the channels last: 0, 2, 3, 1.
+/// The permutation that moves the channels from second to last: 0, 2, 3, 1.
 Ints channels_last_order(int rank);
-/// And back: 0, 3, 1, 2.
+/// The permutation that moves them back: 0, 3, 1, 2.
 Ints channels_first_order(int rank);
-/// Where axis `axis` in [-rank, rank) of a value with the channels second is when they are last.
+/// Returns the place of an axis once the channels are last. @param axis  in [-rank, rank), with the channels second
 int64_t channels_last_axis(int64_t axis, int rank);
-/// A float32 constant, extents of 1 put before it up to `rank`, with the channels last.
+/// Returns a float32 constant with the channels last. It gets extents of 1 in front first, up to `rank`.
 Tensor channels_last_constant(const Tensor& constant, int rank);
 
 template <typename T>

@@ -1,4 +1,4 @@
-// Runs in less memory than they would like: values are written to a file or made anew between the nodes that need them.
+// Plans for runs in less memory than the extents need: values are written to a file, or evaluated again, between the nodes that read them.
 #pragma once
 
 #include <cstddef>
@@ -13,10 +13,10 @@ namespace treadle::exec {
 
 class Binding;
 
-/// What a plan was made of: extents of which no buffer is larger can have the same places.
+/// The sizes that a plan was made for. The plan holds for other extents as well if none of their buffers is larger.
 struct BudgetBasis;
 
-/// Where everything lies in the arena, node by node, and what moves between nodes. Of one binding and one budget.
+/// Says where each value lies in the arena, node by node, and what moves between nodes. A plan is for one binding and one budget.
 struct BudgetedPlan {
   static constexpr size_t kNowhere = SIZE_MAX;
 
@@ -24,10 +24,10 @@ struct BudgetedPlan {
   struct Move {
     Kind kind;
     BufferId buffer;
-    size_t offset;  ///< in the arena: where it was, or where it comes to
+    size_t offset;  ///< in the arena: a spilled buffer lay there, another one comes there
     uint32_t first_replay = 0, num_replays = 0;
   };
-  /// One instruction, run again to make a value anew.
+  /// One instruction that is evaluated again for a value.
   struct Replay {
     InstructionId instruction;
     size_t scratch_offset;
@@ -38,33 +38,34 @@ struct BudgetedPlan {
     size_t offset;
   };
 
-  /// Memory besides, of values that are made anew, at one step.
+  /// Memory at one step beside the buffers: values of instructions that are evaluated again.
   struct Extra {
     int32_t step;
     size_t offset, size_bytes;
   };
 
-  /// Instructions in the order in which they run; empty: the program's. Steps below are positions in it.
+  /// Instructions in the order in which they run; empty: the program's order. A step is a position in it.
   std::vector<InstructionId> order;
   size_t arena_bytes = 0;
   size_t spilled_bytes = 0, num_recomputed = 0;
-  double cost_ns = 0;                   ///< of the moves, estimated
-  std::vector<size_t> operand_offsets;  ///< per operand: in the arena; kNowhere for what lies elsewhere
+  double cost_ns = 0;                   ///< estimated, for all moves
+  std::vector<size_t> operand_offsets;  ///< per operand, in the arena; kNowhere: the operand lies elsewhere
   IdVector<InstructionId, size_t> scratch_offsets;
   std::vector<Move> moves;
-  std::vector<uint32_t> first_move;  ///< per step, and one more: what happens before it
+  std::vector<uint32_t> first_move;  ///< per step, and one more: the first of the moves before the step
   std::vector<Replay> replays;
-  std::vector<size_t> replay_offsets;           ///< kNowhere: where the operand usually is
-  IdVector<BufferId, std::vector<Stay>> stays;  ///< when each is in memory, and where
+  std::vector<size_t> replay_offsets;           ///< in the arena; kNowhere: the operand lies where it usually does
+  IdVector<BufferId, std::vector<Stay>> stays;  ///< when each buffer is in memory, and where
   std::vector<Extra> extras;
-  IdVector<BufferId, std::vector<int32_t>> drops;  ///< steps after which it is away without having been written to the file
+  IdVector<BufferId, std::vector<int32_t>> drops;  ///< steps after which a buffer leaves memory, and is not written to the file
   IdVector<BufferId, size_t> file_offsets;         ///< the same in all plans of a binding
-  IdVector<BufferId, bool> carried;                ///< of a plan that begins in mid-run: it has its content from before; else empty
+  IdVector<BufferId, bool> carried;  ///< the buffer was written before the plan begins in mid-run; empty: it begins with the run
   std::shared_ptr<const BudgetBasis> basis;
   Proof proof;  ///< where plans are verified, a run that follows the plan proves it first
 
   InstructionId instruction_at(size_t step) const { return order.empty() ? id_at<InstructionId>(step) : order[step]; }
-  bool is_alive_around(BufferId buffer, int32_t step) const {  ///< used before the step, and at it or later
+  /// True if the buffer is used before the step, and at the step or later.
+  bool is_alive_around(BufferId buffer, int32_t step) const {
     const auto& list = stays[buffer];
     if (list.empty() || step > list.back().last) return false;
     return list.front().first < step || (!carried.empty() && carried[buffer]);
@@ -73,30 +74,30 @@ struct BudgetedPlan {
 
 /// Which orders of instructions a plan may have.
 struct OrderChoice {
-  bool free = false;                 ///< any in which every instruction finds what it finds in the program's order
-  std::vector<InstructionId> fixed;  ///< if not free: this one; empty: the program's
-  /// No output is bound to memory of a feed but the next versions of feeds, each to its own.
+  bool free = false;                 ///< every order in which instructions read the same values as in the program's order
+  std::vector<InstructionId> fixed;  ///< the only order, if not free; empty: the program's
+  /// The caller binds outputs to memory of feeds only where the output is the feed's next version.
   bool binds_next_versions = false;
   bool operator==(const OrderChoice&) const = default;
 };
 
-/// The plan for this binding and an arena of at most `capacity_bytes` whose moves are estimated to cost the least; where there is none, one
-/// with the smallest arena that was found.
+/// Returns the plan for an arena of at most `capacity_bytes` whose moves are estimated to cost the least. If none was found, returns the
+/// one with the smallest arena.
 std::shared_ptr<const BudgetedPlan> plan_for_budget(const Binding& binding, size_t capacity_bytes, const OrderChoice& order);
 
-/// The same from a step of the order on, for a run that is there: what comes before needs no room any more. What is in memory at the step
-/// stays there as far as the capacity reaches, of what is not needed at once the first that is needed soonest.
-/// @param is_away  it is in the file at the moment
+/// As plan_for_budget(), for a run that has come to the step: earlier steps need no memory. Values in memory stay there as far as the
+/// capacity reaches. Values that the step does not read leave first, the last needed before others.
+/// @param is_away  by buffer: the value is in the file at the moment
 std::shared_ptr<const BudgetedPlan> plan_rest(const Binding& binding, size_t capacity_bytes, const OrderChoice& order, int32_t step,
                                               const IdVector<BufferId, bool>& is_away);
 
-/// The plan with the smallest arena, below `own_arena_bytes`, whose recomputation is estimated to take at most this share of the time that
-/// all nodes take; in the program's order, without spilling, for runs that bind outputs to no feeds' memory but next versions to their own.
-/// Null where there is none.
-/// @param pays  of such plans the one that pays best: a percent of the time has to free four of the arena
+/// Returns the plan with the smallest arena, below `own_arena_bytes`, whose repeated nodes are estimated to take at most this share of the
+/// time that all nodes take. It keeps the program's order, spills nothing, and holds for runs as OrderChoice::binds_next_versions. Null:
+/// there is none.
+/// @param pays  prefers the plan that pays best: each percent of the time must free four percent of the arena
 std::shared_ptr<const BudgetedPlan> plan_for_time(const Binding& binding, double share, bool pays, size_t own_arena_bytes);
 
-/// The same moves and places as in a plan of other extents. Null if they do not suffice.
+/// Returns a plan with the moves and places of one for other extents. Null: they are too small.
 std::shared_ptr<const BudgetedPlan> plan_as_for(const BudgetedPlan& larger, const Binding& binding);
 
 }  // namespace treadle::exec
