@@ -14,7 +14,7 @@ DeterminedExtents::DeterminedExtents(const Graph& graph, std::span<const int32_t
   }
 }
 
-// Expressions may be as deep as the graph: no recursion.
+// Uses an explicit stack: expressions may be as deep as the graph, too deep for recursion.
 bool DeterminedExtents::has(const Dim& dim) {
   if (dim.is_const()) return true;
   if (const auto found = found_.find(dim.expr()->index); found != found_.end()) return found->second;

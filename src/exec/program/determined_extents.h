@@ -1,4 +1,4 @@
-// Which extents the shapes of a run's feeds determine.
+// Finds out which extents can be computed from the shapes of a run's feeds, before anything has run.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@
 
 namespace treadle::exec {
 
-/// Calls the function for every expression that this one is directly made of.
+/// Calls `fn` for every direct operand of the expression.
 template <typename Fn>
 void for_each_operand(const Expr& expr, Fn&& fn) {
   if (!expr.a.is_const()) fn(*expr.a.expr());
@@ -20,26 +20,26 @@ void for_each_operand(const Expr& expr, Fn&& fn) {
     for (const Expr* factor : term.factors) fn(*factor);
 }
 
-/// What a run knows when it begins: the symbols that are extents of its feeds, in a body those of the run around it, and what follows from
-/// these alone.
+/// Tells which extents a run knows when it begins: the symbols in the shapes of its feeds, for a body also those of the surrounding run,
+/// and all expressions over these symbols.
 class DeterminedExtents {
  public:
   /// @param graph  outlives the object.
-  /// @param outer_symbols  of a body: indices of the symbols whose values the run around it knows.
+  /// @param outer_symbols  for the body of an If, Loop or Scan: indices of the symbols whose values the surrounding run knows.
   DeterminedExtents(const Graph& graph, std::span<const int32_t> outer_symbols);
 
-  /// Whether a run knows the symbol when it begins.
+  /// Returns true if a run knows the symbol when it begins.
   bool knows(int32_t symbol) const { return symbols_.contains(symbol); }
   std::vector<int32_t> symbols() const { return {symbols_.begin(), symbols_.end()}; }
   bool has(const Dim& dim);
-  /// Whether the value is a tensor all of whose extents are determined.
+  /// Returns true if the value is a tensor whose extents are all determined.
   bool has_extents(const Type& type);
-  /// Whether the elements are determined, too. Such a value needs no instruction: it is written when binding.
+  /// Returns true if the elements are determined, too. Binding writes such a value, so that it needs no instruction.
   bool has_elements(const Value& value);
 
  private:
   std::set<int32_t> symbols_;
-  std::unordered_map<int32_t, bool> found_;  // by the index of an expression
+  std::unordered_map<int32_t, bool> found_;  // by expression index: whether the expression is determined
 };
 
 }  // namespace treadle::exec

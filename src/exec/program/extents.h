@@ -1,4 +1,4 @@
-// Symbolic extents compiled for evaluation: flat arrays, nothing of the graph or its symbol table is touched when binding.
+// Symbolic extents compiled to flat arrays, so that binding reads neither the graph nor its symbol table.
 #pragma once
 
 #include <cstddef>
@@ -16,23 +16,23 @@ struct Node;
 
 namespace treadle::exec {
 
-/// Evaluates expressions over an array with one entry per expression of the symbol table.
+/// Evaluates expressions. Their values are in an array with one entry per expression of the symbol table.
 class ExtentCode {
  public:
-  /// @param indices  of the expressions, ascending; operands included.
+  /// @param indices  indices of the expressions to evaluate and of all their operands, ascending.
   void compile(const SymbolTable& table, std::span<const int32_t> indices);
-  /// `values` holds the symbols' values. @throws Error(invalid_argument) naming an expression that cannot be evaluated, as SymbolTable
-  /// does.
+  /// Evaluates the expressions. The caller has written the symbols' values into `values`.
+  /// @throws Error(invalid_argument) naming an expression that divides by zero or does not broadcast.
   void run(std::span<int64_t> values) const;
 
  private:
   struct Operand {
-    int32_t index;  // -1: the constant
+    int32_t index;  // into the array of values; -1: the operand is `constant`
     int64_t constant;
     int64_t get(std::span<const int64_t> values) const { return index < 0 ? constant : values[static_cast<size_t>(index)]; }
   };
   struct Step {
-    const Expr* expr;  // for messages
+    const Expr* expr;  // for error messages
     Expr::Kind kind;
     int32_t target;
     Operand a, b;
@@ -47,29 +47,29 @@ class ExtentCode {
   std::vector<int32_t> factors_;
 };
 
-/// An extent of a value, or an element of a known one, that the symbols' values decide.
+/// One extent of a slot's shape, or one element of a slot with known elements, as an expression over the symbols.
 struct SymbolicExtent {
   SlotId slot;
-  int32_t position;    ///< the axis, or the element
-  int32_t expression;  ///< whose value it is; -1: the constant `dim`. Binding touches nothing of the symbol table
+  int32_t position;    ///< the axis, or the index of the element
+  int32_t expression;  ///< index of the expression that gives the value; -1: `dim` is a constant and gives it
   Dim dim;
   int64_t value(std::span<const int64_t> values) const { return expression < 0 ? dim.value() : values[static_cast<size_t>(expression)]; }
 };
 
-/// Two extents that inference or a declaration takes to be equal, while the feeds' shapes decide: binding compares them.
+/// Two extents that inference or a declaration takes to be equal although the feeds' shapes may make them differ. Binding compares them.
 struct ExtentComparison {
   const Node* node;
   SymbolicExtent a, b;
-  std::string what;  ///< for the error
+  std::string what;  ///< text that begins the error
 };
 
-/// What binding evaluates for a program, and where the results go.
+/// The expressions that binding evaluates for a program, and the slots whose shapes and elements they give.
 struct ProgramExtents {
   ExtentCode code;
-  size_t num_expressions = 0;  ///< entries of the array that `code` runs over: of the symbol table, when the program was made
-  std::vector<SymbolicExtent> of_shapes, of_known;  ///< axes of values; elements of known values
+  size_t num_expressions = 0;                       ///< length of the array of values that `code` needs
+  std::vector<SymbolicExtent> of_shapes, of_known;  ///< extents of slots; elements of known slots
   std::vector<ExtentComparison> comparisons;
-  std::vector<int32_t> symbols;  ///< expressions that are symbols: a binding depends on their values
+  std::vector<int32_t> symbols;  ///< the symbols whose values a binding depends on, as expression indices
 };
 
 }  // namespace treadle::exec

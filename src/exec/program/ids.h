@@ -1,15 +1,15 @@
-// What the parts of a program are numbered by, and those of the schedules that are made of it.
+// Index types for the parts of a program and of the schedules that are made from it.
 #pragma once
 
 #include "core/ids.h"
 
 namespace treadle::exec {
 
-enum class SlotId : int32_t {};         ///< Program::slots()
-enum class InstructionId : int32_t {};  ///< Program::instructions()
-enum class BufferId : int32_t {};       ///< Program::buffers()
-enum class StepId : int32_t {};         ///< StreamPlan::steps
-enum class LocationId : int32_t {};     ///< StreamPlan::locations
+enum class SlotId : int32_t {};         ///< indexes Program::slots()
+enum class InstructionId : int32_t {};  ///< indexes Program::instructions()
+enum class BufferId : int32_t {};       ///< indexes Program::buffers()
+enum class StepId : int32_t {};         ///< indexes StreamPlan::steps
+enum class LocationId : int32_t {};     ///< indexes StreamPlan::locations
 
 inline constexpr SlotId kNoSlot{-1};
 inline constexpr InstructionId kNoInstruction{-1};

@@ -1,4 +1,4 @@
-// What there was when memory ran out while a program was made.
+// Describes the memory in use when memory runs out while a program is made: the details of the error.
 #pragma once
 
 #include <cstddef>
@@ -12,28 +12,28 @@
 
 namespace treadle::exec {
 
-/// A node whose kernel packs weights when the program is made.
+/// A node whose kernel packs its weights when the program is made.
 struct PackedWeights {
   const Node* node = nullptr;
-  size_t weight_bytes = 0, float_bytes = 0;  ///< float_bytes: of float32 that is packed as such
-  size_t packed_bytes = 0;                   ///< 0: not yet
+  size_t weight_bytes = 0, float_bytes = 0;  ///< `float_bytes`: the part of the weights that is packed as float32
+  size_t packed_bytes = 0;                   ///< size of the packed copy; 0: not packed yet
 };
 
-/// Operator and name, and the nodes of the model that it stands for if it is none of them itself.
+/// Returns the operator and name of the node. If passes made it from nodes of the model, their names follow.
 std::string short_name(const Node& node);
-/// The nodes of the model that a node stands for, and the layers that it is in. One line each.
+/// Returns one line with the nodes of the model that the node was made from, and one with the innermost layer that contains it.
 std::string describe_origin(const Node& node);
-/// The layer that a node's own module is in: "layer1.0" of "layer1.0.conv1". Empty: the model names none.
+/// Returns the layer that contains the node's module: "layer1.0" for "layer1.0.conv1". Empty if the model names no layers.
 std::string layer_of(const Node& node);
 
-/// What there is while a program is made, and what would need less.
-/// @param graph   its weights are listed; null: there is none yet
-/// @param failed  whose weights were being packed; null: no node's
+/// Lists what is in memory while weights are packed, and suggests what would need less memory.
+/// @param graph   the graph whose constants are listed; null: none
+/// @param failed  the node whose weights were being packed when memory ran out; null: none
 std::string describe_packing(const Graph* graph, std::span<const PackedWeights> nodes, const MemoryAccount* account, const Node* failed);
-/// What there was when memory ran out while something was made that is let go of again.
+/// Lists what is in memory when an allocation fails outside of packing, before there is an arena.
 std::string describe_making(const OutOfMemory& error, const MemoryAccount* account);
-/// In a catch clause: the error under way goes on; if memory ran out, with the constants of the graph that was being made.
-/// @param where  for an error that does not say where it came up
+/// Rethrows the current exception; call it in a catch clause. An out-of-memory error gets a list of the graph's constants.
+/// @param where  context for an error that has none
 [[noreturn]] void rethrow_with_graph(const Graph& graph, std::string_view where = "while the graph was optimised");
 
 }  // namespace treadle::exec

@@ -1,4 +1,4 @@
-// Graph → Program: which nodes become instructions, where values live, what shares bytes, what is released when.
+// Lowers a graph to a program: chooses which nodes become instructions, where values are, which share bytes, and when they are released.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -59,7 +59,7 @@ class Lowering {
   }
 
  private:
-  // From there on a run updates state.
+  // Returns the first instruction of those that update state at the end of the order, or with early updates the first update.
   InstructionId first_of_updates(const std::unordered_set<const Node*>& forward) const {
     InstructionId first = p_.instructions_.next_id();
     for (InstructionId i : p_.instructions_.ids().reversed()) {
@@ -108,7 +108,7 @@ class Lowering {
       if (value.kind == Value::Kind::constant || value.kind == Value::Kind::parameter || follows_parameters(id))
         made.location = LocationKind::constant;
       else if (determined_.has_elements(value))
-        made.location = LocationKind::known;  // also a body's captured shape
+        made.location = LocationKind::known;  // includes shapes that a body captures
       else if (value.kind == Value::Kind::input)
         made.location = LocationKind::feed;
       else if (!made.static_shape || made.dtype == DType::string)
@@ -127,13 +127,14 @@ class Lowering {
     }
   }
 
-  // An output is handed over: it must be reference-counted. Feeds, constants and known values are handed over as they are.
+  // An output of the arena becomes held, as the caller keeps it after the run. Feeds, constants and known values are handed over as they
+  // are.
   void mark_output(SlotId index) {
     slot(index).is_output = true;
     if (slot(index).location == LocationKind::arena) slot(index).location = LocationKind::held;
   }
 
-  // A known value is written when binding, once for all runs. A node that has other outputs as well writes it to where nobody reads it.
+  // Binding writes known values. If a node must run for its other outputs, its known output goes to a slot of its own that nothing reads.
   SlotId written_slot(SlotId index) {
     if (slot(index).location != LocationKind::known) return index;
     Slot made = slot(index);
@@ -144,7 +145,7 @@ class Lowering {
   }
 
   void lower(const Node& node) {
-    // Nothing to run if every output is written when binding.
+    // Binding writes all outputs: no instruction is needed.
     bool all_known = !node.outputs.empty();
     for (ValueId output : node.outputs) all_known &= output == kNoValue || slot(slot_of(output)).location == LocationKind::known;
     if (all_known && node.bodies.empty()) return;
@@ -189,8 +190,8 @@ class Lowering {
   std::unique_ptr<Program> lower_body(const Body& body) {
     ProgramOptions options = options_;
     if (options_.release_packed) options.release_packed = body.graph.get();
-    options.device_kernel = nullptr;  // bodies run on the host
-    options.variables = nullptr;      // they capture parameters
+    options.device_kernel = nullptr;  // bodies always run on the host
+    options.variables = nullptr;      // bodies capture parameters from the surrounding program
     options.forward_outputs.reset(), options.early_updates = false;
     auto made = std::make_unique<Program>(std::shared_ptr<const Graph>(p_.graph_, body.graph.get()), options, determined_.symbols());
     made->is_body_ = true;
@@ -223,8 +224,8 @@ class Lowering {
     made.on_device = true;
   }
 
-  // Inference takes extents to be equal that need not be, and extents that it could not tell come from a declaration. Where the feeds'
-  // shapes determine what inference says, binding compares; otherwise the node is bound in the run, where its outputs are compared.
+  // Inference may assume that two extents are equal, and a declaration may give an extent that inference cannot. If the feeds' shapes
+  // determine both sides, binding compares them. Otherwise the node is bound during the run, which compares the shapes of its outputs.
   void note_comparisons(const Node& node, Instruction& made) {
     const Inferred inferred = infer_alone(graph_, node);
     for (const Assumption& assumed : inferred.assumptions)
@@ -286,14 +287,14 @@ class Lowering {
         for (int32_t symbol : body->extents_.symbols)
           if (determined_.knows(symbol)) needed.insert(symbol);
     const SymbolTable& table = graph_.symbols();
-    // Operands have smaller indices: those of the largest first, what they need is met on the way down.
+    // Adds all operands of needed expressions. Operands have smaller indices, so that one pass in descending order finds all.
     for (auto next = needed.rbegin(); next != needed.rend(); ++next)
       for_each_operand(table[static_cast<size_t>(*next)], [&](const Expr& operand) { needed.insert(operand.index); });
     const std::vector<int32_t> expressions(needed.begin(), needed.end());
     for (int32_t index : expressions) {
       if (table[static_cast<size_t>(index)].kind == Expr::Kind::symbol) p_.extents_.symbols.push_back(index);
     }
-    // Symbols of the feeds that nothing else reads: the feeds are checked against them.
+    // The array of values also covers all symbols of the feeds' shapes, as feeds are checked against each other by them.
     for (SlotId input : p_.input_slots_) {
       const Type& type = p_.type(input);
       if (!type.is_tensor() || !type.shape) continue;
@@ -310,7 +311,7 @@ class Lowering {
   const Graph& graph_;
   const ProgramOptions& options_;
   std::vector<SlotId> slot_of_value_;
-  IdVector<SlotId, SlotId> viewed_;  // what each is a view of, if no instruction makes it
+  IdVector<SlotId, SlotId> viewed_;  // the slot that each slot is a view of, if no instruction makes it
   DeterminedExtents determined_;
 };
 

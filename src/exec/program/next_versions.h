@@ -1,4 +1,4 @@
-// Outputs that are the next version of a feed: running statistics, parameters behind an optimizer.
+// Finds outputs that replace a feed in the next run: running statistics, and parameters after an optimizer's update.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,8 @@
 
 namespace treadle::exec {
 
-/// The feed whose next version a slot is, by the node that makes it; kNoSlot: it is none. A caller may bind it to the feed's memory.
+/// Returns, per slot, the feed whose updated value it is according to the operator that makes it; kNoSlot if it updates no feed. A caller
+/// may bind such an output to the feed's memory.
 IdVector<SlotId, SlotId> find_next_versions(const Program& program);
 
 }  // namespace treadle::exec

@@ -15,10 +15,10 @@
 namespace treadle::exec {
 namespace {
 
-constexpr int64_t kSomeExtent = 64;               // for symbols
-constexpr int64_t kOtherExtents[] = {1, 8, 512};  // for which an order chosen for the first one may not be worse
+constexpr int64_t kSomeExtent = 64;               // value assumed for every symbol when an order is chosen
+constexpr int64_t kOtherExtents[] = {1, 8, 512};  // other values, for which the chosen order must not be worse
 
-// What the update's results may be bound to the memory of.
+// Returns the inputs whose memory the update's results may be bound to.
 std::vector<ValueId> written_over(const Node& update) {
   std::vector<ValueId> values;
   for (size_t output = 0; output < update.outputs.size(); ++output)
@@ -27,10 +27,12 @@ std::vector<ValueId> written_over(const Node& update) {
   return values;
 }
 
-// The graph as the planner of orders sees it: views are their input's value, results and inputs have bytes elsewhere.
+// Describes the graph to the order planner (memory/order). A view has its input's bytes; inputs and outputs of the graph count as 0 bytes,
+// as they lie outside of the arena.
 class Description {
  public:
-  /// @param extent  of every symbol. @param early  updates that do not come last
+  /// @param extent  the value of every symbol
+  /// @param early   updates that need not come last
   Description(const Graph& graph, const std::vector<NodeId>& order, int64_t extent, const std::set<NodeId>& early)
       : graph_(graph), early_(early), values_(graph.symbols().size(), extent), bounds_(values_) {
     root_.resize(graph.num_values());
@@ -49,7 +51,7 @@ class Description {
 
   size_t size_of(ValueId id) {
     const Type& type = graph_.type(id);
-    // Small integers that shapes determine never cost bytes worth moving a node for.
+    // Values with known elements are small tensors of integers; they count as 0 bytes.
     if (graph_.value(id).known) return 0;
     const bool is_plain = type.is_tensor() && type.shape && type.dtype != DType::undefined && type.dtype != DType::string;
     double bytes = is_plain ? static_cast<double>(bits_of(type.dtype)) / 8 : 0;
@@ -69,7 +71,7 @@ class Description {
     for (ValueId input : node.inputs) {
       if (input == kNoValue) continue;
       step.reads.push_back(static_cast<int32_t>(index_of(input)));
-      if (root_of(input) != step.reads.back()) step.reads.push_back(root_of(input));  // a view keeps what it views alive
+      if (root_of(input) != step.reads.back()) step.reads.push_back(root_of(input));  // a view keeps the viewed value alive
     }
     for (ValueId output : node.outputs) {
       if (output == kNoValue) continue;
@@ -105,10 +107,10 @@ class Description {
     steps_.push_back(std::move(step));
   }
 
-  static constexpr double kMuch = 1e14;  // sums of many such still are integers
+  static constexpr double kMuch = 1e14;  // bytes; sums of many such values are still exact in a double
   const Graph& graph_;
   const std::set<NodeId>& early_;
-  const std::vector<int64_t> values_;  // of symbols
+  const std::vector<int64_t> values_;  // by expression; symbols have the given extent
   UpperBounds bounds_;
   bool known_ = true;
   int32_t barrier_ = -1;
@@ -118,7 +120,7 @@ class Description {
   std::vector<bool> is_update_;  // per step
 };
 
-// Updates that something else reads stay where they are.
+// Returns the updates whose results only other updates read. An update that another node reads keeps its place.
 std::set<NodeId> updates_of(const Graph& graph) {
   const std::vector<NodeId> order = graph.order();
   std::set<NodeId> last;
@@ -133,7 +135,8 @@ std::set<NodeId> updates_of(const Graph& graph) {
   return last;
 }
 
-// Each early update right behind the last node that makes what it reads, or reads what it writes over; the others last.
+// Places each early update right after the last node that makes one of its inputs or reads what it writes over. All other updates come
+// last.
 std::vector<NodeId> with_updates_placed(const Graph& graph, const std::set<NodeId>& updates, const std::set<NodeId>& early) {
   const std::vector<NodeId> own = graph.order();
   std::vector<size_t> made_at(graph.num_values(), 0), read_at(graph.num_values(), 0), root(graph.num_values());
@@ -170,7 +173,7 @@ std::vector<NodeId> with_updates_placed(const Graph& graph, const std::set<NodeI
   return order;
 }
 
-// Each node reads what the one before it makes: there is no other order.
+// Returns true if each node reads a result of the node before it, so that no other order exists.
 bool is_chain(const Graph& graph, std::span<const NodeId> order) {
   for (size_t i = 1; i < order.size(); ++i)
     if (std::ranges::none_of(graph.node(order[i]).inputs,

@@ -17,7 +17,8 @@ void Reachability::add(InstructionId instruction, std::span<const InstructionId>
 
 namespace {
 
-/// Which instructions wait for which. @param viewed  what each slot is a view of
+/// Finds the dependencies between instructions.
+/// @param viewed  by slot: the slot that it is a view of, if no instruction makes it
 void find_order(const Program& program, const IdVector<SlotId, SlotId>& viewed, ParallelPlan& plan) {
   const auto instructions = program.instructions();
   const InstructionId commit_from = program.commit_from();
@@ -29,10 +30,11 @@ void find_order(const Program& program, const IdVector<SlotId, SlotId>& viewed, 
     std::vector<InstructionId> waits_for;
     for (SlotId slot : all.first(instruction.num_inputs)) {
       while (slot != kNoSlot && producer[slot] == kNoInstruction && viewed[slot] != kNoSlot)
-        slot = viewed[slot];  // a view that no instruction makes
+        slot = viewed[slot];  // a view that no instruction makes: waits for the maker of the viewed slot
       if (slot != kNoSlot && producer[slot] != kNoInstruction) waits_for.push_back(producer[slot]);
     }
-    // Updates begin when all else has run: nobody reads any more what they write over, and a run that fails before has changed nothing.
+    // The first update waits for everything before it, and the other updates wait for the first. So no instruction still reads what they
+    // write over, and a run that fails earlier has changed no parameter.
     if (i == commit_from) {
       for (InstructionId p : IdRange(InstructionId{}, i))
         if (successors[p].empty()) waits_for.push_back(p);
@@ -55,7 +57,7 @@ void find_order(const Program& program, const IdVector<SlotId, SlotId>& viewed, 
   plan.first_successor.push_back(static_cast<uint32_t>(plan.successors.size()));
 }
 
-/// Held values are let go by whoever is the last to touch them.
+/// Counts the instructions that touch each held value. The last one to run frees it.
 void find_touches(const Program& program, ParallelPlan& plan) {
   IdVector<SlotId, int32_t> counter_of(program.slots().size(), -1);
   for (const Instruction& instruction : program.instructions()) {
@@ -81,7 +83,7 @@ void find_touches(const Program& program, ParallelPlan& plan) {
   plan.first_touch.push_back(static_cast<uint32_t>(plan.touches.size()));
 }
 
-/// Which instructions use a buffer's bytes, and which of them are the first.
+/// Finds the instructions that use each buffer, and which of them may come first.
 void find_accesses(const Program& program, ParallelPlan& plan) {
   const auto slots = program.slots();
   IdVector<BufferId, std::vector<InstructionId>> accesses(program.num_buffers());

@@ -1,4 +1,5 @@
-// The schedule by readiness: which instruction waits for which, and which buffers may share bytes then.
+// The schedule by readiness, in which an instruction may run as soon as those that it depends on have run: the dependencies, and the
+// buffers that may share bytes.
 #pragma once
 
 #include <cstddef>
@@ -10,12 +11,12 @@
 
 namespace treadle::exec {
 
-/// Which instructions happen before which, transitively, as a matrix of bits. Instructions are added in order.
+/// Which instructions happen before which, transitively, as a bit matrix. Instructions are added in the program's order.
 class Reachability {
  public:
   explicit Reachability(size_t num_instructions) : words_((num_instructions + 63) / 64), bits_(words_ * num_instructions, 0) {}
 
-  /// @param predecessors  earlier instructions that `instruction` waits for.
+  /// @param predecessors  earlier instructions that `instruction` waits for
   void add(InstructionId instruction, std::span<const InstructionId> predecessors);
   bool before(InstructionId a, InstructionId b) const {
     return (bits_[index_of(b) * words_ + index_of(a) / 64] >> (index_of(a) % 64) & 1U) != 0;
@@ -27,31 +28,32 @@ class Reachability {
   std::vector<uint64_t> bits_;
 };
 
-/// Of a program; immutable. A run may stop before any instruction when all before it in the program's order have run: that order honours
-/// all waits.
+/// The schedule of one program; immutable. The program's order satisfies all dependencies, so that a run can stop before any instruction by
+/// finishing all instructions before it.
 struct ParallelPlan {
   explicit ParallelPlan(size_t num_instructions) : reach(num_instructions) {}
 
-  /// Per instruction how many others it waits for; then per counted slot how many instructions still need it. A run copies the whole.
+  /// Initial values of a run's counters. First one per instruction: how many other instructions it waits for. Then one per held slot: how
+  /// many instructions touch it, so that the last one can free it.
   std::vector<int32_t> counters;
-  /// Instructions that wait for instruction i: successors[first_successor[i]] … up to first_successor[i + 1].
+  /// The instructions that wait for instruction i are at indices first_successor[i] to first_successor[i + 1] - 1.
   std::vector<InstructionId> successors;
   std::vector<uint32_t> first_successor;
-  /// Held slots that instruction i touches, as (slot, index of its counter).
+  /// A held slot that an instruction reads or writes, and the index of its counter. Indexed through first_touch as successors are.
   struct Touch {
     SlotId slot;
     int32_t counter;
   };
   std::vector<Touch> touches;
   std::vector<uint32_t> first_touch;
-  std::vector<InstructionId> yields;  ///< instructions at which runs stop
+  std::vector<InstructionId> yields;  ///< the Yield instructions, at which runs stop
   Reachability reach;
 
-  /// Per buffer: the instructions that read or write it, ascending, and of these the ones that wait for no other: the first, which writes
-  /// it, and if several instructions write a piece of it each, more of them.
+  /// Per buffer: `accesses` are the instructions that read or write it, ascending. `beginnings` are those among them that no other access
+  /// happens before: the first writer, or several if each writes one piece of the buffer.
   std::vector<InstructionId> accesses, beginnings;
   std::vector<uint32_t> first_access, first_beginning;
-  /// True if the buffers may be in use at the same time in some order of execution.
+  /// Returns true if some permitted order of execution uses both buffers at the same time.
   bool conflict(BufferId a, BufferId b) const { return !all_before(a, b) && !all_before(b, a); }
 
  private:

@@ -14,7 +14,7 @@ namespace {
 
 bool is_dense(const Graph& graph, ValueId id) { return graph.value(id).constant.is_tensor(); }
 
-// Of an operator that gives its input's bytes another shape: the input, or -1.
+// Returns the index of the input that the node's only output is a view of (a reshape), or -1.
 int viewed_input(const Node& node) {
   if (node.outputs.size() != 1) return -1;
   for (const Alias& alias : node.op->alias)

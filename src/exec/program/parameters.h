@@ -1,4 +1,4 @@
-// Which values of a program are parameters, or follow from parameters alone.
+// Finds which values of a program are parameters, or are computed from parameters and constants alone.
 #pragma once
 
 #include <cstdint>
@@ -21,51 +21,53 @@ class Program;
 struct Instruction;
 struct ProgramOptions;
 
-/// Parameters that the program's graph does not update, and what follows from them alone: kernels pack both as they pack constants, and a
-/// run reads them as of one version (plan/parameter_versions.h). This says which they are; it does not change once the program is made.
+/// The parameters that the graph only reads, and the derived values, which are computed from parameters and constants alone. Kernels pack
+/// both as they pack constants, and all reads of one run see the same version (plan/parameter_versions.h). This object is immutable once
+/// the program is made.
 class ProgramParameters {
  public:
-  /// Finds parameters and what follows from them, and computes that a first time, so that kernels find the elements when they are chosen.
-  /// @param graph  Value::constant of its parameters, and of what follows from them, has the elements of the version that was made last.
+  /// Finds parameters and derived values, and computes the derived values, so that kernels can be chosen by their elements.
+  /// @param graph  its Value::constant holds the elements of parameters and derived values as of the latest version.
   ProgramParameters(const Graph& graph, const ProgramOptions& options);
 
   bool empty() const { return sources_.empty(); }
-  /// Whether the node is computed when parameters change, so that no instruction is needed.
+  /// Returns true if the node makes derived values. It is computed when parameters change and needs no instruction.
   bool computes(NodeId node) const { return index_of(node) < is_derived_.size() && is_derived_[index_of(node)]; }
-  /// Whether the value is a parameter or follows from parameters alone.
+  /// Returns true if the value is a parameter or a derived value.
   bool has(ValueId value) const { return !depends_[index_of(value)].empty(); }
-  /// Notes which instructions keep a packed state for each version. @pre the program has all its instructions
+  /// Finds the instructions that need a packed state per version of the parameters, and sets their Instruction::versioned.
+  /// @pre the program has all its instructions
   void take_instructions(const Program& program, std::span<Instruction> instructions);
 
-  // For ParameterVersions.
+  // Used by ParameterVersions:
 
   Variables& variables() const { return *variables_; }
-  /// The account of what is computed and packed; null: the caller's.
+  /// Memory account for derived values and packed states; null: the current thread's.
   const AllocationContext* memory() const { return memory_; }
-  /// By Instruction::versioned.
+  /// The instructions that have a packed state per version, indexed by Instruction::versioned.
   std::span<const Instruction* const> instructions() const { return instructions_; }
-  /// A root slot that has a parameter's elements, or what follows from parameters.
+  /// A root slot that holds a parameter or a derived value.
   struct StoredSlot {
     SlotId slot;
     ValueId value;
-    bool is_read;  ///< by runs: not only by kernels that have packed it
+    bool is_read;  ///< instructions read the elements themselves; false: only kernels that have packed a copy
   };
   std::span<const StoredSlot> slots() const { return slots_; }
-  /// One for each variable that the program reads: how often its elements have changed.
+  /// Returns the current version number of each parameter: how often its elements have changed.
   std::vector<uint64_t> numbers_now() const;
-  /// Of the elements that the graph has had since the program was made.
+  /// The version numbers of the elements that the graph had when the program was made.
   std::span<const uint64_t> first_numbers() const { return first_numbers_; }
-  /// The sum of the numbers of what the value depends on; 0 if it depends on no parameter.
+  /// Returns the sum of the version numbers of the parameters that the value depends on, which identifies its version; 0 if there are none.
   uint64_t made_of(ValueId value, std::span<const uint64_t> numbers) const;
-  /// made_of() each input of the instruction's node.
+  /// Returns made_of() for each input of the instruction's node.
   std::vector<uint64_t> versions_of(const Instruction& instruction, std::span<const uint64_t> numbers) const;
-  /// Puts new elements into the graph's Value::constant: those of parameters whose number is not `before`, and what follows from them.
+  /// Updates Value::constant of the parameters whose version number differs from `before`, and of the values derived from them.
   void update(const Graph& graph, std::span<const uint64_t> before, std::span<const uint64_t> numbers, ThreadPool* pool) const;
 
  private:
   struct Source {
     ValueId value;
-    size_t place;  // in variables_
+    size_t place;  // index into variables_
   };
   void find_derived(const Graph& graph);
   bool is_derivable(const Graph& graph, const Node& node) const;
@@ -74,15 +76,15 @@ class ProgramParameters {
   std::shared_ptr<Variables> variables_;
   const AllocationContext* memory_;
   std::vector<Source> sources_;
-  std::vector<NodeId> derived_;                 // in the order in which they are computed
+  std::vector<NodeId> derived_;                 // nodes that make derived values, in the order in which they are computed
   std::vector<bool> is_derived_;                // per node
-  std::vector<std::vector<uint32_t>> depends_;  // per value: sources; of other values none
+  std::vector<std::vector<uint32_t>> depends_;  // per value: indices into sources_ of the parameters that it depends on
   std::vector<const Instruction*> instructions_;
   std::vector<StoredSlot> slots_;
   std::vector<uint64_t> first_numbers_;
 };
 
-/// The elements where kernels may read them: aligned, and without gaps; the tensor itself if it is both.
+/// Returns the tensor with aligned, contiguous elements, as kernels read them: a copy unless it already is.
 Tensor readable(const Tensor& tensor);
 
 }  // namespace treadle::exec

@@ -48,7 +48,7 @@ class Placing {
     if (host.row_step != 0 && !by_rows) return;
     const int64_t row_step = !by_rows ? 0 : host.row_step != 0 ? host.row_step : row_length(program_, out);
     if (host.location != LocationKind::arena && host.location != LocationKind::held) return;
-    // What writes over the whole output, or over what it is a piece of: nobody may want an input then any more.
+    // Instructions that write over the whole output in place: all reads of an input that moves must come before them.
     for (const Access& access : accesses_[out])
       if (access.writes && access.step != step) late_[out].push_back(access.step);
     for (size_t k = 0; k < inputs.size(); ++k)
@@ -63,11 +63,11 @@ class Placing {
     bool takes_steps;
   };
   struct Host {
-    SlotId slot = kNoSlot;  // the Concat's output that a root has moved into
+    SlotId slot = kNoSlot;  // the Concat's output that the root has moved into; kNoSlot: it has not moved
     size_t position = 0;
   };
 
-  struct List {  // of slots, linked by `next_`
+  struct List {  // of slots, linked by next_
     SlotId first = kNoSlot, last = kNoSlot;
   };
 
@@ -98,7 +98,8 @@ class Placing {
                        [&](const Access& access) { return !access.writes || before(access.step, step); });
   }
 
-  // All that share the root's bytes have its rows, and whoever touches them asks where they are.
+  // Returns true if the root's rows may be put apart: all slots that share its bytes have the same rows, and all kernels that access them
+  // accept a row stride.
   bool may_have_steps(SlotId root) const {
     return all_members(root,
                        [&](SlotId member) {
@@ -124,8 +125,7 @@ class Placing {
     late_[root] = late_[out];
   }
 
-  // All that share the bytes of a root have some of another one's now. Where the root's rows follow each other there too, those that are
-  // pieces of its rows stay so.
+  // Gives all slots that share the root's bytes the root of `other`. With row_step 0, slots that have a row step already keep theirs.
   void join(SlotId root, Slot other, int64_t row_step) {
     for (SlotId member = members_[root].first; member != kNoSlot; member = next_[member]) {
       slots_[member].root = other.root;
@@ -135,7 +135,7 @@ class Placing {
     append(members_[other.root], std::exchange(members_[root], {}));
   }
 
-  // The root, moved into an output, whose bytes a value has, all of them; kNoSlot if there is none.
+  // Returns the moved root whose bytes the value begins with, or kNoSlot if there is none.
   SlotId moved_root(SlotId slot) const {
     while (slot != kNoSlot && hosts_[slot].slot == kNoSlot) slot = places_.preceding[slot].count == 0 ? places_.base[slot] : kNoSlot;
     return slot;
@@ -167,11 +167,11 @@ class Placing {
   const IdSpan<SlotId, Slot> slots_;
   Places& places_;
   const Reachability* const order_;
-  IdVector<SlotId, List> members_;                     // of a root: who shares its bytes
-  IdVector<SlotId, SlotId> next_;                      // of a root's members
-  Grouped<SlotId, Access> accesses_;                   // of a root as it was at first: what has moved keeps its own
-  IdVector<SlotId, std::vector<InstructionId>> late_;  // of a Concat's output, and a root moved into one: who writes over all of it
-  IdVector<SlotId, Host> hosts_;                       // of a root
+  IdVector<SlotId, List> members_;                     // by root: the slots that share its bytes
+  IdVector<SlotId, SlotId> next_;                      // the next slot with the same root
+  Grouped<SlotId, Access> accesses_;                   // by original root; roots that have moved keep their own list
+  IdVector<SlotId, std::vector<InstructionId>> late_;  // by Concat output, or root moved into one: instructions that write over all of it
+  IdVector<SlotId, Host> hosts_;                       // by root
 };
 
 }  // namespace
@@ -210,7 +210,7 @@ int64_t row_length(const Program& program, SlotId slot) { return program.type(sl
 void place_in_outputs(const Program& program, IdSpan<SlotId, Slot> slots, Places& places, const IdVector<InstructionId, bool>& elided,
                       const Reachability* order, const std::function<bool(InstructionId)>& allowed) {
   const auto instructions = program.instructions();
-  std::vector<InstructionId> joins;  // from the last to the first
+  std::vector<InstructionId> joins;  // Concats, from the last to the first
   for (InstructionId i : instructions.ids().reversed()) {
     const Instruction& instruction = instructions[i];
     if (elided[i] || instruction.dynamic || instruction.node->op->pieces != Pieces::concat || !allowed(i)) continue;

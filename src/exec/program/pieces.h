@@ -1,5 +1,6 @@
-// Concatenations whose inputs are written straight into their output, and splits whose outputs are views of their input: as a whole, one
-// behind the other, or row by row, where kernels ask how far rows are apart (KernelDef::strided_inputs, strided_outputs).
+// Avoids the copies of Concat and Split: inputs of a Concat are written straight into its output, and outputs of a Split are views of its
+// input. The pieces lie one after the other, or interleaved row by row if all kernels involved accept a row stride
+// (KernelDef::strided_inputs, strided_outputs).
 #pragma once
 
 #include <cstdint>
@@ -12,39 +13,40 @@
 
 namespace treadle::exec {
 
-/// A slot lies in the bytes of `base` (kNoSlot: it has bytes of its own), behind as many bytes as the operands `preceding` have.
+/// Where each slot lies: in the bytes of the slot `base` (kNoSlot: it has its own bytes), at the offset that is the total size of the
+/// operands `preceding`.
 struct Places {
   struct Operands {
-    uint32_t first = 0, count = 0;  ///< of Program::operands()
+    uint32_t first = 0, count = 0;  ///< a range of Program::operands()
   };
   explicit Places(size_t num_slots) : base(num_slots, kNoSlot), preceding(num_slots) {}
   IdVector<SlotId, SlotId> base;
   IdVector<SlotId, Operands> preceding;
 };
 
-/// How what a node joins or splits lies in the whole.
+/// How the pieces of a Concat or Split lie in the whole.
 enum class Join : uint8_t {
-  none,    ///< not in place: elements are less than bytes, or what lies between them is more than rows
-  whole,   ///< one behind the other: no axis before the node's own has more than one row
-  by_rows  ///< along the last axis, of a known length: the rows of one lie between those of the others
+  none,    ///< not in place: elements are smaller than a byte, or the pieces are neither contiguous nor interleaved by rows
+  whole,   ///< each piece is contiguous: all axes before the node's axis have extent 1
+  by_rows  ///< the node's axis is the last one, and all its extents are constants: rows of the pieces are interleaved
 };
 Join join_of(const Graph& graph, const Node& node);
 
-/// True if the kernel asks how far the rows of the operand are apart. What joins or splits along another axis than the last does not.
+/// Returns true if the kernel accepts a row stride for the operand. A Concat or Split along another axis than the last one does not.
 bool takes_steps(const Graph& graph, const Instruction& instruction, size_t operand);
 
-/// Elements of a row, a run along the last axis. @pre the extent is known, as those of operands of a node that joins by rows are.
+/// Returns the number of elements in a row, the extent of the last axis.
+/// @pre the extent is a constant, as for all operands of a node with Join::by_rows
 int64_t row_length(const Program& program, SlotId slot);
 
-/// Moves values that a Concat reads into the Concat's output, and makes views of Concats whose inputs lie one after the other already, from
-/// the last one to the first: of Concats that have an input in common (a dense block) the last one gets it, and the others become views of
-/// what it has so far. The nodes stay and copy what did not come to lie in place. A value moves if everything that touches its bytes has
-/// been settled by then: whatever writes them runs before the Concat, and whoever reads them does so before the output is written over in
-/// place.
-/// @param slots    with the roots of views and of outputs written over their inputs, and the steps of what a Split cut by rows; changed.
-/// @param elided   instructions that will not run.
-/// @param order    of instructions that may run at once; null: they run one after the other.
-/// @param allowed  whether a Concat may take its inputs.
+/// Moves inputs of Concats into the Concats' outputs. A Concat whose inputs already lie one after the other becomes a view. Concats are
+/// visited from the last to the first: if several read the same value (a dense block), the last one gets it, and the others become views of
+/// parts of that output. The Concat nodes stay, and copy the inputs that could not be moved. A value moves if all instructions that write
+/// its bytes run before the Concat, and all that read them run before an instruction that writes over the Concat's output in place.
+/// @param slots    in: roots of views and of outputs made in place, and row steps of the outputs of Splits. Updated for what moves.
+/// @param elided   instructions that will not run
+/// @param order    which instruction happens before which, if independent ones may run at the same time; null: they run in order
+/// @param allowed  returns whether this Concat's inputs may be moved
 void place_in_outputs(const Program& program, IdSpan<SlotId, Slot> slots, Places& places, const IdVector<InstructionId, bool>& elided,
                       const Reachability* order, const std::function<bool(InstructionId)>& allowed);
 

@@ -1,4 +1,5 @@
-// A graph lowered to a flat array of instructions: made once, shared by every run. What depends on sizes is in a Binding.
+// A graph lowered to a flat array of instructions. It is immutable and shared by all runs; everything that depends on extents is in a
+// Binding.
 #pragma once
 
 #include <cstdint>
@@ -30,35 +31,35 @@ namespace treadle::exec {
 class Program;
 struct ParallelPlan;
 
-/// Where a value's bytes live while a run is in flight.
+/// Where a value's bytes are during a run.
 enum class LocationKind : uint8_t {
-  constant,  ///< in the graph's constant, or in a parameter's memory as of the binding's version
+  constant,  ///< in the graph's constant, or in the memory of the binding's version of a parameter
   feed,      ///< in the caller's tensor
-  known,     ///< small integers that the feeds' shapes determine: computed when binding, no instruction runs
-  arena,     ///< at a planned offset
-  held,      ///< reference-counted, in the frame: outputs, yielded values, data-dependent shapes, strings, sequences
+  known,     ///< a small tensor of integers that the feeds' shapes determine: binding computes it, no instruction runs
+  arena,     ///< at a planned offset in the arena
+  held,      ///< in reference-counted memory of its own: outputs, yielded values, values with data-dependent shapes, strings, sequences
 };
 
-/// One value of the graph, as the executor sees it.
+/// A value of the graph as executors see it.
 struct Slot {
   ValueId value = kNoValue;
   DType dtype = DType::undefined;
   LocationKind location = LocationKind::arena;
-  bool static_shape = false;    ///< a plain tensor whose extents the feeds' shapes determine
-  bool constant_shape = false;  ///< all extents are integers
-  bool in_pieces = false;       ///< a root: some values are pieces of it, so that it is written before the node that makes it runs
-  bool is_output = false;       ///< outlives the run: a fetched or yielded value
-  bool is_gradient = false;     ///< of a training step: the backward part makes it
-  bool rewritten = false;       ///< held, and bytes of its root are written after it is made: whoever keeps the value keeps a copy
-  /// For a view, an output written over its input, or a piece of a Concat or Split (see Program::pieces): the slot whose bytes it shares,
-  /// or some of them; itself otherwise.
+  bool static_shape = false;    ///< a tensor whose extents the feeds' shapes determine
+  bool constant_shape = false;  ///< all extents are constants
+  bool in_pieces = false;       ///< for a root: other slots are pieces of it, so that it is partly written before its own node runs
+  bool is_output = false;       ///< handed out of the run: an output or a yielded value
+  bool is_gradient = false;     ///< the backward part of a training step makes it
+  bool rewritten = false;       ///< held, and later instructions write bytes of its root: a node that keeps the value must copy it
+  /// The slot whose bytes it shares, if it is a view, an output made in place of its input, or a piece of a Concat or Split
+  /// (Program::pieces); otherwise itself.
   SlotId root = kNoSlot;
-  BufferId buffer = kNoBuffer;  ///< arena: the planned buffer
-  int64_t row_step =
-      0;  ///< elements from row to row (runs along the last axis) of a piece of another value's rows; 0: rows follow each other
+  BufferId buffer = kNoBuffer;  ///< for values in the arena: their buffer
+  /// Row stride, in elements, where rows of several pieces are interleaved; 0: contiguous. A row is a run along the last axis.
+  int64_t row_step = 0;
 };
 
-/// Of a training step, which part of it an instruction is.
+/// The part of a training step that an instruction belongs to.
 enum class StepPhase : uint8_t { none, forward, backward, communication, optimizer };
 std::string_view name_of(StepPhase phase);
 
@@ -66,82 +67,87 @@ struct Instruction {
   void (*run)(const void* state, RunContext&) = nullptr;
   const Node* node = nullptr;
   const KernelDef* kernel = nullptr;
-  uint32_t first_operand = 0;  ///< into Program::operands: inputs (captures included), then outputs
+  uint32_t first_operand = 0;  ///< index into Program::operands() of the inputs (captures included), followed by the outputs
   uint16_t num_inputs = 0, num_outputs = 0;
-  uint32_t state_offset = 0;  ///< of the bound state in the binding
+  uint32_t state_offset = 0;  ///< where the kernel's bound state begins in the binding's state, in bytes
   BufferId scratch_buffer = kNoBuffer;
-  bool dynamic = false;  ///< bound in the run, over Datums
+  bool dynamic = false;  ///< its kernel is bound during the run, as shapes depend on data or operands are no plain tensors
   bool is_yield = false;
-  bool moves = false;                            ///< it computes nothing: elements go to other places
+  bool moves = false;                            ///< it computes nothing, but copies or rearranges elements
   StepPhase phase = StepPhase::none;             ///< none: the program is no training step
-  bool on_device = false;                        ///< the kernel is a device's own: it reads and writes that device's memory only
-  uint32_t record_name = 0;                      ///< of its profile records
-  uint32_t first_release = 0, num_releases = 0;  ///< into Program::releases: held slots that nobody reads after it
-  std::shared_ptr<PackedState> packed;           ///< null where it depends on parameters
-  int32_t versioned = -1;         ///< place among the states that each version of the parameters has; -1: `packed` is the state
-  bool packed_is_shared = false;  ///< with other programs of the process: allocations in it are charged to nobody, its size to each
-  std::vector<std::unique_ptr<Program>> bodies;  ///< of If, Loop, Scan, in the order of Node::bodies
+  bool on_device = false;                        ///< the kernel belongs to a device, and accesses only that device's memory
+  uint32_t record_name = 0;                      ///< name of its profile records in the recorder
+  uint32_t first_release = 0, num_releases = 0;  ///< range of Program::releases(): held slots that no later instruction reads
+  std::shared_ptr<PackedState> packed;           ///< what the kernel has packed; null if it has packed nothing or if `versioned` is set
+  int32_t versioned = -1;  ///< index into ParameterVersion::packed if the packed state depends on parameters; -1: `packed` is the state
+  /// Other programs of the process use it, too; its allocations are not charged, but its size is charged to each program
+  bool packed_is_shared = false;
+  std::vector<std::unique_ptr<Program>> bodies;  ///< programs of the bodies of If, Loop and Scan, in the order of Node::bodies
 
-  /// For PhaseNode.
+  /// The kernel phase that its whole run is recorded as, if it moves data.
   KernelPhase whole_phase() const { return moves ? KernelPhase::move : KernelPhase::none; }
 };
 
-/// What a kernel of this name made for a node, in the blocks of PackedState::parts().
+/// A packed state read from a compiled model's file: the kernel that made it, and its blocks (PackedState::parts()).
 struct StoredState {
   std::string kernel;
   std::vector<PackedPart> parts;
 };
 
 struct ProgramOptions {
-  bool reuse_memory = true;      ///< false: every value has bytes of its own (to debug)
-  ThreadPool* pool = nullptr;    ///< packs weights; null: the caller does
-  bool parallel = false;         ///< independent instructions may run at once: memory is planned for every order that the data allows
-  bool always_parallel = false;  ///< with `parallel`: even where nothing is to be gained (to test and measure)
-  bool shared = false;           ///< runs belong to a job: bindings estimate what nodes cost
-  bool observable = false;       ///< every node is an instruction, views too, so that an Observer sees them all
-  const AllocationContext* memory = nullptr;  ///< of packed weights, while the program is made
-  bool pieces_in_place = false;   ///< Concats have their inputs in their output, and Splits their outputs in their input, where they can
-  bool verify_plans = false;      ///< runs prove the plans that they follow (exec/verify/verify_plan.h); true where all do
-  double arena_share = 1;         ///< of what a run's arena takes by the plan, how much it may have where other plans can do with it
-  double recompute_fraction = 0;  ///< of the time that a run takes, how much of it may be spent on values that are computed twice
-  bool recompute_pays = false;    ///< of that, what frees several times as large a share of the arena
-  bool share_weights = false;     ///< constants and packed weights that other programs of the process have as well are held once
-  /// The program's graph: constants that all of their readers have packed are taken out of it as soon as they are, one after the other, so
-  /// that weights which a pass made are in memory once. Their values keep name and type. Null: all stay.
+  bool reuse_memory = true;    ///< false: no two values share bytes (for debugging)
+  ThreadPool* pool = nullptr;  ///< threads that pack weights; null: the calling thread packs them
+  /// Independent instructions may run at the same time: memory is planned for every order that data dependencies permit
+  bool parallel = false;
+  bool always_parallel = false;               ///< with `parallel`: also where no gain is expected (for tests and measurements)
+  bool shared = false;                        ///< runs belong to a job: bindings estimate the cost of nodes for its scheduler
+  bool observable = false;                    ///< every node is an instruction, views too, so that an Observer sees all of them
+  const AllocationContext* memory = nullptr;  ///< memory context for packed weights while the program is made
+  bool pieces_in_place = false;               ///< avoid the copies of Concat and Split where possible (program/pieces.h)
+  /// Runs verify their plans before they follow them (exec/verify/verify_plan.h); verifies_plans() turns it on for all programs
+  bool verify_plans = false;
+  double arena_share = 1;  ///< fraction of the planned arena that a run may use, if a plan that spills or recomputes values can keep to it
+  double recompute_fraction = 0;  ///< fraction of a run's time that may be spent on recomputing values to save memory
+  bool recompute_pays = false;    ///< recompute only if that frees a several times larger fraction of the arena than it costs of the time
+  bool share_weights = false;     ///< constants and packed weights that other programs of the process hold, too, are in memory once
+  /// The program's graph, if constants may be removed from it: each one goes as soon as all of its readers have packed it, so that weights
+  /// made by a pass are in memory once. The values keep their names and types. Null: all constants stay.
   Graph* release_packed = nullptr;
-  /// With release_packed: constants stay that a file of the compiled program would need, as some reader's state cannot be restored.
+  /// With release_packed: keep constants that a compiled model's file needs, as the packed state of one of their readers cannot be
+  /// restored.
   bool keep_for_file = false;
-  /// Kernels of devices: asked for each node whose operands' extents the feeds' shapes determine. Empty: all are the host's.
+  /// Returns the device's kernel for a node, if it has one. Called for nodes whose operands' extents the feeds' shapes determine. Empty:
+  /// all kernels are the host's.
   std::function<DeviceKernel(const Graph&, const Node&)> device_kernel;
-  /// Of a training step: outputs that the forward part computes; what they need is its forward part, unless a Yield ends it. None: the
-  /// program is no training step.
+  /// For a training step: the outputs of its forward part, which consists of all nodes that they depend on, or of all nodes before a Yield.
+  /// None: the program is no training step.
   std::optional<std::vector<std::string>> forward_outputs;
-  /// With forward_outputs: updates that read what the backward part makes come as soon as nobody reads any more what they write over. From
-  /// the first of them on a run is not cancelled, and one that fails leaves the rest as it was.
+  /// With forward_outputs: an update that reads a gradient runs as soon as no later node reads what it writes over. From the first update
+  /// on, a run cannot be cancelled; if it fails, some parameters are updated and the others are not.
   bool early_updates = false;
-  /// Memory of the graph's values of kind parameter that have elements (Value::constant): kernels pack these once for each version. Null:
-  /// they stay what they are.
+  /// The memory of parameters that have elements (Value::constant). Kernels pack them anew whenever their version changes. Null: parameters
+  /// never change.
   std::shared_ptr<Variables> variables;
-  /// Blocks from a compiled model's file, by node, bodies included: its state is restored from them instead of created.
-  /// @throws Error(invalid_model) out of the program's constructor if a node's do not fit it.
+  /// Packed states from a compiled model's file, by node, bodies included. Kernels restore them instead of packing.
+  /// The program's constructor throws Error(invalid_model) if one does not fit its node.
   const std::unordered_map<const Node*, StoredState>* restored = nullptr;
 };
 
-/// How runs of a program are planned and watched, of ProgramOptions.
+/// The ProgramOptions that planning and running need after the program is made.
 struct PlanningRules {
-  bool always_parallel = false;   ///< instructions run at once even where nothing is to be gained
-  bool verify = false;            ///< runs prove the plans that they follow (verify/verify_plan.h)
-  bool shared = false;            ///< runs belong to a job: bindings estimate what nodes cost
-  double arena_share = 1;         ///< how much of its planned arena a run may have where other plans can do with it
-  double recompute_fraction = 0;  ///< how much of a run's time may go into values that are computed twice
-  bool recompute_pays = false;    ///< only for what frees several times as large a share of the arena
+  bool always_parallel = false;   ///< independent instructions run at the same time even if no gain is expected
+  bool verify = false;            ///< runs verify their plans before they follow them (verify/verify_plan.h)
+  bool shared = false;            ///< runs belong to a job: bindings estimate the cost of nodes
+  double arena_share = 1;         ///< fraction of the planned arena that a run may use, if a plan that spills or recomputes can keep to it
+  double recompute_fraction = 0;  ///< fraction of a run's time that may be spent on recomputing values
+  bool recompute_pays = false;    ///< recompute only if it frees a several times larger fraction of the arena
 };
 
 class Program {
  public:
-  /// @param graph  inferred and upgraded; must not change any more.
+  /// @param graph  inferred and upgraded to the newest opset; must not change any more
   /// @throws Error(not_implemented) naming every node without a kernel.
-  /// @param outer_symbols  of a body: indices of the symbols whose values the run around it knows.
+  /// @param outer_symbols  for a body: indices of the symbols whose values the surrounding run knows.
   explicit Program(std::shared_ptr<const Graph> graph, const ProgramOptions& options = {}, std::span<const int32_t> outer_symbols = {});
   ~Program();
   Program(const Program&) = delete;
@@ -150,50 +156,50 @@ class Program {
   const Graph& graph() const { return *graph_; }
   IdSpan<InstructionId, const Instruction> instructions() const { return instructions_; }
   InstructionId id_of(const Instruction& instruction) const { return instructions().id_of(instruction); }
-  std::span<const SlotId> operands() const { return operands_; }  // kNoSlot: an absent operand
+  std::span<const SlotId> operands() const { return operands_; }  // kNoSlot stands for an absent operand
   std::span<const SlotId> operands(const Instruction& instruction) const {
     return std::span(operands_).subspan(instruction.first_operand, static_cast<size_t>(instruction.num_inputs) + instruction.num_outputs);
   }
   IdSpan<SlotId, const Slot> slots() const { return slots_; }
   const Type& type(SlotId slot) const { return graph_->type(slots_[slot].value); }
-  /// A constant as a run reads it (of a root slot: views have its elements), but for parameters: see Binding::constant.
+  /// The constant of a root slot as a run reads it. Parameters are in the binding instead (Binding::constant).
   const Datum& constant(SlotId slot) const { return weights_.constant(slot); }
   const std::string& name(SlotId slot) const { return graph_->value(slots_[slot].value).name; }
   std::span<const SlotId> input_slots() const { return input_slots_; }
   std::span<const SlotId> output_slots() const { return output_slots_; }
   std::span<const SlotId> releases() const { return storage_.releases; }
-  /// Operand positions that point into a feed or a held slot's bytes (views of it included), so that a run patches just these.
+  /// Positions in operands() that point into the bytes of a feed or a held slot (or of its views). A run sets only these pointers.
   std::span<const uint32_t> patches(SlotId slot) const { return storage_.patches(slot); }
   std::span<const SlotId> held_slots() const { return storage_.held_slots; }
-  /// Held slots that statically bound instructions write: a run gives them memory before it starts.
+  /// Held slots with known sizes, which need memory before the instruction that writes them runs.
   std::span<const SlotId> preallocated() const { return storage_.preallocated; }
-  /// The schedule by readiness. Null unless instructions may run at once; very large programs run in order.
+  /// The schedule by readiness. Null if instructions run one after the other, as in very large programs.
   const ParallelPlan* parallel() const { return parallel_.get(); }
-  /// From this instruction on there are only updates of state: a run that has begun them ends them.
+  /// The first instruction that updates state. From there on a run is not cancelled.
   InstructionId commit_from() const { return commit_from_; }
   const PlanningRules& planning() const { return planning_; }
-  /// One of preallocated(): a gradient that is handed out; kNoSlot: there is none.
+  /// The first of preallocated() that is a gradient and an output; kNoSlot: there is none.
   SlotId first_gradient() const { return first_gradient_; }
-  /// A body of If, Loop or Scan: its outputs stay with the run around it.
+  /// True for a body of If, Loop or Scan.
   bool is_body() const { return is_body_; }
   const ProgramWeights& weights() const { return weights_; }
-  /// Null unless there are values of kind parameter that kernels may pack.
+  /// Null if the program reads no parameters that may change.
   const ProgramParameters* parameters() const { return parameters_.get(); }
   size_t num_buffers() const { return storage_.buffers.size(); }
   size_t state_bytes() const { return state_bytes_; }
 
   IdSpan<BufferId, const BufferInfo> buffers() const { return storage_.buffers; }
-  /// What a buffer is for: of a training step, by the part that writes it first.
+  /// What a buffer is counted as in memory reports. In a training step this depends on the part that writes it first.
   MemoryClass class_of_buffer(BufferId buffer) const;
-  /// Its value's; of scratch, the node's.
+  /// The name of the value in the buffer, or for scratch the name of the node.
   const std::string& name_of_buffer(BufferId buffer) const;
-  /// Bases come before what lies in them.
+  /// Slots that do not begin where their root begins. A piece comes after its base.
   std::span<const Piece> pieces() const { return storage_.pieces; }
   const ProgramExtents& extents() const { return extents_; }
 
  private:
   friend class Lowering;
-  /// @param viewed  the slot that each is a view of, where no instruction makes it.
+  /// @param viewed  by slot: the slot that it is a view of, if no instruction makes it
   void plan_parallel(const IdVector<SlotId, SlotId>& viewed);
   std::shared_ptr<const Graph> graph_;
   IdVector<InstructionId, Instruction> instructions_;

@@ -26,7 +26,7 @@ bool packs(const Instruction& instruction, size_t operand) {
   return instruction.kernel && operand < 32 && (instruction.kernel->packs >> operand & 1U) != 0;
 }
 
-// From the file of a compiled model, if it has the node's state.
+// Restores the packed state from a compiled model's file. Returns false if the file has none for the node.
 bool restore(const Graph& graph, const ProgramOptions& options, Instruction& instruction, size_t& foreign_bytes) {
   if (!options.restored) return false;
   auto stored = options.restored->find(instruction.node);
@@ -41,7 +41,7 @@ bool restore(const Graph& graph, const ProgramOptions& options, Instruction& ins
   return true;
 }
 
-// What is bound in the run packs in the run, where its allocations are the run's: such nodes keep a state of their own.
+// Makes the packed state. Kernels that are bound during a run may pack then, charged to the run, so that they cannot share a state.
 void create(const Graph& graph, const ProgramOptions& options, Instruction& instruction, size_t& foreign_bytes) {
   if (options.share_weights && !instruction.dynamic) instruction.packed = shared_packed(graph, *instruction.node, *instruction.kernel);
   instruction.packed_is_shared = instruction.packed != nullptr;
@@ -52,13 +52,13 @@ void create(const Graph& graph, const ProgramOptions& options, Instruction& inst
   if (instruction.packed) foreign_bytes = instruction.packed->size_bytes() - std::min(made, instruction.packed->size_bytes());
 }
 
-/// What a node's kernel packs when the program is made.
+/// One node whose kernel packs weights.
 struct Task {
   Instruction* instruction;
-  size_t size_bytes = 0, float_bytes = 0;  // of the weights, and of those in float32
-  size_t foreign_bytes = 0;                // of the packed copy, not from Storage
+  size_t size_bytes = 0, float_bytes = 0;  // bytes of all weights, and of those packed as float32
+  size_t foreign_bytes = 0;                // bytes of the packed copy that did not come from Storage
   std::optional<OutOfMemory> starved;
-  std::optional<Error> error;  // another one
+  std::optional<Error> error;  // an error other than out of memory
 };
 
 std::string describe_tasks(std::span<const Task> tasks, const Node* failed, const Graph& graph, const ProgramOptions& options) {
@@ -81,7 +81,8 @@ std::string describe_tasks(std::span<const Task> tasks, const Node* failed, cons
 
 SlotId root_of(const Program& program, SlotId slot) { return program.slots()[slot].root; }
 
-// Operands that have yet to pack it; where one reads it in the run, too many for that number ever to become 0.
+// Counts, by root slot, the operands that have not packed it yet. An operand that is read during runs adds kNever, so that the count never
+// reaches 0 and the constant stays.
 IdVector<SlotId, std::atomic<int64_t>> count_readers(const Program& program, const ProgramOptions& options) {
   constexpr int64_t kNever = int64_t{1} << 32;
   IdVector<SlotId, std::atomic<int64_t>> readers(program.slots().size());
@@ -91,7 +92,7 @@ IdVector<SlotId, std::atomic<int64_t>> count_readers(const Program& program, con
       if (operands[k] == kNoSlot) continue;
       bool is_packed = packs(instruction, k) && instruction.kernel->create;
       if (options.keep_for_file) is_packed = is_packed && instruction.kernel->restore;
-      // What is bound in the run asks for the shape of the value, which the constant has.
+      // A kernel that is bound during the run needs the constant itself, for its shape.
       readers[root_of(program, operands[k])] += is_packed && !instruction.dynamic ? 1 : kNever;
     }
   }
@@ -104,7 +105,7 @@ Tensor share(const Tensor& tensor) {
   return Tensor(tensor.dtype(), tensor.shape(), shared_copy({tensor.raw(), tensor.size_bytes()}));
 }
 
-// What only this session has yet is the process's from now on; a copy of a large table would be in memory beside it.
+// Shares the session's own memory with the process instead of a copy, so that a large table is not in memory twice.
 Tensor share_own(const Tensor& tensor) {
   const std::shared_ptr<Storage>& storage = tensor.storage();
   const bool is_whole = storage->data() == tensor.raw() && storage->size_bytes() == tensor.size_bytes();
@@ -142,8 +143,8 @@ void ProgramWeights::add_body(const ProgramWeights& body) {
   foreign_packed_bytes_ += body.foreign_packed_bytes_;
 }
 
-// Side by side, the largest first, and the pages of the file that weights came from are given back one by one, so that a model is in
-// memory once, not twice.
+// Packs in parallel, the largest weights first. After each node, the mapped pages of its weights in the model's file are dropped, so that
+// the model is not in memory twice.
 void ProgramWeights::pack(const Program& program, std::span<Instruction> instructions, const ProgramOptions& options) {
   const Graph& graph = program.graph();
   std::vector<Task> tasks;
@@ -164,7 +165,7 @@ void ProgramWeights::pack(const Program& program, std::span<Instruction> instruc
   IdVector<SlotId, std::atomic<int64_t>> readers;
   if (options.release_packed) readers = count_readers(program, options);
   auto run = [&](Task& task) {
-    AllocationScope scope(options.memory, MemoryClass::packed);  // the thread is one of the pool's
+    AllocationScope scope(options.memory, MemoryClass::packed);  // a thread of the pool has no scope of its own
     const Node& node = *task.instruction->node;
     const bool restored = restore(graph, options, *task.instruction, task.foreign_bytes);
     if (!restored) create(graph, options, *task.instruction, task.foreign_bytes);
@@ -172,7 +173,7 @@ void ProgramWeights::pack(const Program& program, std::span<Instruction> instruc
     for (size_t k = 0; k < node.inputs.size(); ++k) {
       const Tensor* constant = packs(*task.instruction, k) ? graph.stored_tensor(node.inputs[k]) : nullptr;
       if (!constant) continue;
-      if (!restored) drop_mapped_pages(constant->raw(), constant->size_bytes());  // else they are the packed form's own
+      if (!restored) drop_mapped_pages(constant->raw(), constant->size_bytes());  // a restored state points into these pages
       if (!readers.empty() && --readers[root_of(program, operands[k])] == 0)
         options.release_packed->value(node.inputs[k]).constant = Datum();
     }
@@ -199,7 +200,7 @@ void ProgramWeights::pack(const Program& program, std::span<Instruction> instruc
     foreign_packed_bytes_ += task.foreign_bytes;
     if (task.instruction->packed_is_shared) shared_packed_.push_back(task.instruction->packed.get());
   }
-  std::sort(shared_packed_.begin(), shared_packed_.end());  // two nodes may have the same weights
+  std::sort(shared_packed_.begin(), shared_packed_.end());  // two nodes may share one state
   shared_packed_.erase(std::unique(shared_packed_.begin(), shared_packed_.end()), shared_packed_.end());
   if (options.memory) shared_charge_.account = options.memory->account;
   try {
@@ -215,7 +216,7 @@ void ProgramWeights::pack(const Program& program, std::span<Instruction> instruc
   if (!missing.empty()) throw Error(ErrorCode::not_implemented, missing);
 }
 
-// Constants as a run reads them: those at odd addresses are moved, unless all of their readers have packed copies.
+// Copies constants that are not aligned to aligned memory, unless all of their readers have packed copies.
 void ProgramWeights::place_constants(const Program& program, const ProgramOptions& options) {
   const Graph& graph = program.graph();
   const auto slots = program.slots();
@@ -233,20 +234,21 @@ void ProgramWeights::place_constants(const Program& program, const ProgramOption
     const Tensor* tensor = graph.stored_tensor(constant.value);
     if (!tensor || is_aligned(*tensor) || !is_read[s]) {
       constants_[s] = graph.value(constant.value).constant;
-      // What the passes made for this session alone: the model's own memory is shared as the model was read.
+      // Shares constants that passes made for this session. The model's own constants were shared when the model was read.
       if (tensor && is_read[s] && options.share_weights && options.release_packed && options.memory &&
           account_of(tensor->storage()) == options.memory->account.get()) {
         constants_[s] = share_own(*tensor);
         options.release_packed->value(constant.value).constant = constants_[s];
         tensor = &constants_[s].tensor();
       }
-      // One element in all places stands in for what only a compiled model's packed form has.
+      // A constant with stride 0 is a placeholder for weights that exist only in packed form in a compiled model, and takes no memory.
       const bool in_memory = tensor && (is_read[s] || (tensor->is_contiguous() && !drop_mapped_pages(tensor->raw(), tensor->size_bytes())));
       if (in_memory && !account_of(tensor->storage())) foreign_constant_bytes_ += tensor->size_bytes();
       continue;
     }
     constants_[s] = options.share_weights ? share(*tensor) : tensor->clone();
-    if (!account_of(constants_[s].tensor().storage())) foreign_constant_bytes_ += tensor->size_bytes();  // the process's copy
+    // the copy is shared and charged to no account
+    if (!account_of(constants_[s].tensor().storage())) foreign_constant_bytes_ += tensor->size_bytes();
     const bool given_back = drop_mapped_pages(tensor->raw(), tensor->size_bytes());
     if (!given_back && !account_of(tensor->storage())) foreign_constant_bytes_ += tensor->size_bytes();
   }
@@ -261,7 +263,7 @@ void ProgramWeights::charge_shared() const {
     const size_t grown = bytes - charged;
     account->charge(MemoryClass::packed, grown);
     if (charged_bytes.compare_exchange_strong(charged, bytes)) return;
-    account->discharge(MemoryClass::packed, grown);  // another run was faster
+    account->discharge(MemoryClass::packed, grown);  // another run has charged it
   }
 }
 

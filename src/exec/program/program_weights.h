@@ -1,4 +1,4 @@
-// The weights of a program: packed for the kernels that read them, and constants where runs find them.
+// The weights of a program: packed copies for kernels, and constants that runs read.
 #pragma once
 
 #include <atomic>
@@ -22,33 +22,35 @@ class Program;
 struct Instruction;
 struct ProgramOptions;
 
-/// What this build lacks is listed for all nodes; any other error goes on, with the node's name and operands.
-/// @param missing  the list, to which the error is added.
+/// Adds the node's name and operands to the error. A not_implemented error goes to the list, so that all missing kernels are reported at
+/// once; any other error is thrown.
+/// @param missing  the list, as text
 void note_missing(Error& error, const Graph& graph, const Node& node, std::string& missing);
 
-/// Bytes of weights that the caller packs before another thread is awake.
+/// Bytes of weights below which the calling thread packs alone: it is done before another thread is awake.
 inline constexpr size_t kLittleToPack = 65'536;
 
 class ProgramWeights {
  public:
-  /// Of a program whose instructions are all there, their packed states still to be made.
-  /// @throws Error(not_implemented) naming every node whose weights no kernel takes, Error(invalid_model) if restored states do not fit.
+  /// Packs the weights of all instructions, and places the constants that runs read. Called when the program has all its instructions.
+  /// @throws Error(not_implemented) naming every node whose weights its kernel cannot pack, Error(invalid_model) if a restored state does
+  /// not fit its node
   void place(const Program& program, std::span<Instruction> instructions, const ProgramOptions& options);
   void add_body(const ProgramWeights& body);
 
-  /// A constant as a run reads it, of a root slot.
+  /// The constant of a root slot, as runs read it.
   const Datum& constant(SlotId slot) const { return constants_[slot]; }
-  /// What no account was charged with while the program was made: constants that stay in memory (the model's), and packed copies that
-  /// did not come from Storage::allocate(). Bodies included.
+  /// Bytes that no memory account has been charged for: constants in the model's own memory, and packed copies that did not come from
+  /// Storage::allocate(). Bodies included.
   size_t foreign_constant_bytes() const { return foreign_constant_bytes_; }
   size_t foreign_packed_bytes() const { return foreign_packed_bytes_; }
-  /// Charges the program's account with what packed weights that it shares have grown by since the last call. Thread-safe.
+  /// Charges the program's account for growth of shared packed weights since the last call. Thread-safe.
   /// @throws Error(resource_exhausted) as MemoryAccount::charge().
   void charge_shared() const;
 
  private:
   struct SharedCharge {
-    std::shared_ptr<MemoryAccount> account;  // null: nobody is charged
+    std::shared_ptr<MemoryAccount> account;  // null: nothing is charged
     std::atomic<size_t> size_bytes{0};
     ~SharedCharge() {
       if (account) account->discharge(MemoryClass::packed, size_bytes);
@@ -59,7 +61,7 @@ class ProgramWeights {
 
   IdVector<SlotId, Datum> constants_;
   size_t foreign_constant_bytes_ = 0, foreign_packed_bytes_ = 0;
-  std::vector<const PackedState*> shared_packed_;  // each once
+  std::vector<const PackedState*> shared_packed_;  // packed weights shared with other programs, each once
   mutable SharedCharge shared_charge_;
 };
 

@@ -12,11 +12,11 @@
 namespace treadle::exec {
 namespace {
 
-/// All that `create` can see of a node.
+/// Everything about a node that `create` can depend on.
 struct Key {
   const KernelDef* kernel = nullptr;
   Attributes attributes;
-  std::vector<std::string> types;  // of inputs, then outputs
+  std::vector<std::string> types;  // of the inputs, then of the outputs
   std::vector<ContentDigest> constants;
   bool operator==(const Key&) const = default;
 };
@@ -39,7 +39,7 @@ struct Shared {
   }
 };
 
-// False if the constants are too small, or cannot be compared byte for byte.
+// Fills in the key. Returns false if the constants are too small to share, or cannot be compared byte for byte.
 bool describe(const Graph& graph, const Node& node, Key& key) {
   size_t total_bytes = 0;
   std::vector<const Tensor*> constants;
@@ -54,7 +54,7 @@ bool describe(const Graph& graph, const Node& node, Key& key) {
     if (!constant || constant->dtype() == DType::string || !constant->is_contiguous()) return false;
     total_bytes += constant->size_bytes();
     constants.push_back(constant);
-    key.types.back() += "=";  // told apart from a value of this type that a run computes
+    key.types.back() += "=";  // marks a constant, unlike an input of the same type that a run computes
   }
   if (total_bytes < kWorthSharing) return false;
   for (ValueId output : node.outputs) key.types.push_back(output == kNoValue ? std::string() : to_string(graph.type(output)));

@@ -1,4 +1,4 @@
-// Packed weights that several programs of a process have in common, held once.
+// A process-wide cache of packed weights, so that programs with the same weights hold them once.
 #pragma once
 
 #include <cstddef>
@@ -9,9 +9,9 @@
 
 namespace treadle::exec {
 
-/// What `kernel.create` makes for a node, or what it made for another program whose node has the same operator, attributes, types and
-/// constants, byte for byte. Null if the kernel's state is not to be shared, or too small to be worth it: then the caller creates it.
-/// Nobody's account is charged; sizes grow when extents ask for another packed form.
+/// Returns the packed state of a node with the same kernel, attributes, types and constants (byte for byte) that another program holds, or
+/// packs the weights. Returns null if the kernel's states cannot be shared or the constants are too small: the caller then packs them
+/// itself. No account is charged. A state grows when new extents need another packed form.
 std::shared_ptr<PackedState> shared_packed(const Graph& graph, const Node& node, const KernelDef& kernel);
 
 SharedCounts shared_packed_counts();

@@ -18,7 +18,8 @@ std::vector<ValueId> outputs_of(const Graph& graph, std::span<const std::string>
   return values;
 }
 
-// Among several ranks the loss is known when all gradients are. The first values that they exchange are the end of the forward part.
+// Returns the values that end the forward part: those named, or in distributed training the first ones that ranks exchange, as ranks
+// average the loss together with the gradients.
 std::vector<ValueId> ends_of_forward(const Graph& graph, IdSpan<InstructionId, const Instruction> instructions,
                                      std::span<const std::string> names) {
   const auto exchange = std::find_if(instructions.begin(), instructions.end(), communicates);
@@ -72,7 +73,7 @@ IdVector<InstructionId, StepPhase> step_phases(const Graph& graph, IdSpan<Instru
   return phases;
 }
 
-// The bytes of a value may be written over: they count as what was there first.
+// A buffer may hold several values one after the other; it is named after the first.
 const std::string& Program::name_of_buffer(BufferId buffer) const {
   const BufferInfo& info = storage_.buffers[buffer];
   return info.slot == kNoSlot ? instructions_[info.instruction].node->name : name(info.slot);

@@ -1,4 +1,4 @@
-// The parts that a training step consists of, and what they leave in memory.
+// Divides a training step into its phases: forward, backward, communication, optimizer.
 #pragma once
 
 #include <span>
@@ -10,12 +10,13 @@
 
 namespace treadle::exec {
 
-/// What the forward part's results, by their names, are made by.
+/// Returns all nodes that the outputs with these names depend on.
 std::unordered_set<const Node*> forward_part(const Graph& graph, std::span<const std::string> names);
 
-/// Of each instruction: what stands before a Yield is forward, or without one what the outputs named `forward` depend on; what other ranks
-/// take part in is communication; updates of state are the optimizer's; the rest is backward.
-/// @param commit_from  the first update of state
+/// Returns the phase of each instruction. Instructions that exchange values with other ranks are communication; updates of state are
+/// optimizer. Forward are those before a Yield, or without a Yield those that the outputs named in `forward` depend on. The rest is
+/// backward.
+/// @param commit_from  the first update of state (Program::commit_from)
 IdVector<InstructionId, StepPhase> step_phases(const Graph& graph, IdSpan<InstructionId, const Instruction> instructions,
                                                InstructionId commit_from, std::span<const std::string> forward);
 

@@ -31,7 +31,8 @@ class StorageMaker {
     return operands_.subspan(instruction.first_operand, static_cast<size_t>(instruction.num_inputs) + instruction.num_outputs);
   }
 
-  // Whoever keeps a held value keeps a reference, unless others are written over it or over a piece of its root.
+  // Sets Slot::rewritten for held slots whose root is written again later. A node that keeps such a value needs a copy; for others a
+  // reference will do.
   void note_rewritten() {
     IdVector<SlotId, InstructionId> made(slots_.size(), kNoInstruction), last_write = made;
     for (InstructionId i : instructions_.ids())
@@ -39,19 +40,19 @@ class StorageMaker {
         if (output != kNoSlot) made[output] = last_write[slot(output).root] = i;
     for (SlotId s : slots_.ids()) {
       if (slots_[s].location != LocationKind::held) continue;
-      SlotId maker = s;  // of a view: what it is a view of
+      SlotId maker = s;  // for a view that no instruction makes: the slot that it is a view of
       while (made[maker] == kNoInstruction && places_.base[maker] != kNoSlot) maker = places_.base[maker];
       slots_[s].rewritten = made[maker] < last_write[slots_[s].root];
     }
   }
 
-  // Finds the values whose bytes do not begin where their root's do, each behind what it lies in.
+  // Finds the slots that do not begin where their root begins, or do not fill it. A slot comes after its base.
   void note_pieces() {
     enum class State : uint8_t { unknown, at_root, behind };
     IdVector<SlotId, State> states(slots_.size(), State::unknown);
     std::vector<SlotId> chain;
     for (SlotId s : slots_.ids()) {
-      // From the slot to the first one that is known, or has bytes of its own; then back.
+      // Follows the bases to one whose state is known or that has bytes of its own, then settles the chain backwards.
       chain.clear();
       for (SlotId at = s; at != kNoSlot && states[at] == State::unknown; at = places_.base[at]) chain.push_back(at);
       for (; !chain.empty(); chain.pop_back()) {
@@ -66,7 +67,7 @@ class StorageMaker {
     }
   }
 
-  // Whether the value has fewer bytes than its root: the first piece begins with the root, but is not all of it.
+  // Returns true if the slot has fewer bytes than its root, as the first piece has, which begins where the root begins.
   bool is_smaller(SlotId index) const {
     const SlotId root = slots_[index].root;
     const Type& own = type(index);
@@ -81,7 +82,7 @@ class StorageMaker {
         Slot& root = slot(slot(operand).root);
         if (root.location != LocationKind::arena) continue;
         if (root.buffer == kNoBuffer) root.buffer = made_.buffers.add({slot(operand).root, kNoInstruction, step, step});
-        slot(operand).buffer = root.buffer;  // a view's, too
+        slot(operand).buffer = root.buffer;  // views have their root's buffer
         made_.buffers[root.buffer].last = step;
       }
       if (!instruction.dynamic) instruction.scratch_buffer = made_.buffers.add({kNoSlot, step, step, step});

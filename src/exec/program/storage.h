@@ -1,4 +1,4 @@
-// What a program's values need besides their elements: buffers of the arena, memory that a run holds, pointers that it sets.
+// Computes a program's storage: buffers in the arena, held slots and when to release them, and the pointers that each run sets.
 #pragma once
 
 #include <cstdint>
@@ -17,28 +17,28 @@ struct Instruction;
 struct Places;
 struct Slot;
 
-/// Bytes of the arena that are in use from one instruction to another.
+/// A buffer in the arena: bytes that are in use from one instruction to another.
 struct BufferInfo {
-  SlotId slot;                ///< whose size it has; kNoSlot: scratch of an instruction
-  InstructionId instruction;  ///< scratch: whose
-  InstructionId first, last;  ///< that use it, both inclusive
+  SlotId slot;                ///< the root slot whose size it has; kNoSlot: it is the scratch of an instruction
+  InstructionId instruction;  ///< for scratch: the instruction that uses it
+  InstructionId first, last;  ///< the first and the last instruction that use it
 };
 
-/// A value that lies behind the first bytes of another one's: those of `base`, and behind all of the preceding values, or the first row of
-/// each if it has a Slot::row_step.
+/// A slot that lies within another one's bytes. Its offset from `base` is the total size of the preceding operands or, if it has a row
+/// step, of one row of each.
 struct Piece {
   SlotId slot, base;
-  uint32_t first_preceding, num_preceding;  ///< into Program::operands()
+  uint32_t first_preceding, num_preceding;  ///< a range of Program::operands()
 };
 
 struct ProgramStorage {
   IdVector<BufferId, BufferInfo> buffers;
-  std::vector<Piece> pieces;     ///< bases come before what lies in them
-  std::vector<SlotId> releases;  ///< held slots that nobody reads any more, by instruction (Instruction::first_release)
+  std::vector<Piece> pieces;     ///< a piece comes after its base
+  std::vector<SlotId> releases;  ///< held slots to free, by instruction (Instruction::first_release)
   std::vector<SlotId> held_slots;
-  std::vector<SlotId> preallocated;  ///< held slots that statically bound instructions write: a run gives them memory before it starts
-  /// Operand positions that point into a feed or a held slot's bytes (views of it included), so that a run patches just these: those of
-  /// slot s are patch_positions[patch_begin[s]] to patch_positions[patch_begin[s + 1] - 1].
+  std::vector<SlotId> preallocated;  ///< as Program::preallocated()
+  /// Operand positions that point into the bytes of a feed or held slot (Program::patches). Those of slot s are at indices patch_begin[s]
+  /// to patch_begin[s + 1] - 1.
   std::vector<uint32_t> patch_positions, patch_begin;
 
   std::span<const uint32_t> patches(SlotId slot) const {
@@ -47,9 +47,9 @@ struct ProgramStorage {
   }
 };
 
-/// Finds it for instructions in their order, and notes in slots and instructions what is theirs.
-/// @param operands  of all instructions
-/// @param places    which values share bytes
+/// Computes the storage of instructions in their order, and sets the members of slots and instructions that refer to it.
+/// @param operands  operands of all instructions
+/// @param places    which slots lie in the bytes of others
 ProgramStorage make_storage(const Graph& graph, IdVector<SlotId, Slot>& slots, IdVector<InstructionId, Instruction>& instructions,
                             std::span<const SlotId> operands, const Places& places);
 

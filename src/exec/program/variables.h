@@ -1,4 +1,4 @@
-// The memory of a graph's parameters and states, which changes between runs, and how often it has changed.
+// The memory of a graph's parameters and states, with a version number for each.
 #pragma once
 
 #include <atomic>
@@ -19,25 +19,26 @@ class ThreadPool;
 
 namespace treadle::exec {
 
-/// Tensors by the names of the values (Value::Kind::parameter) whose elements they are. Their owner writes them between runs and says so;
-/// what others may write unseen is compared before each run instead. Programs read them in place, and keep what they have packed for as
-/// long as the version stays. Thread-safe, but for the elements themselves.
+/// Tensors by the names of the parameters (Value::Kind::parameter) whose elements they hold. Their owner writes them between runs and
+/// reports each change. If others may write them without a report, they are compared by digest before each run. Programs read the tensors
+/// in place, and keep packed copies as long as the version stays the same. Thread-safe, except for the elements themselves.
 class Variables {
  public:
-  /// @return the variable's place. @pre the name is new
+  /// @return the variable's index, called `place` below. @pre the name is new
   size_t add(const std::string& name, Tensor tensor);
-  /// Other memory, whose elements may be others. The same memory again, where it is watched, is no change by itself.
+  /// Replaces the tensor, which counts as a change, unless it is the same memory and its contents are watched.
   void set(size_t place, Tensor tensor);
-  /// The elements of one, or of all, have been written.
+  /// Reports that the elements of one variable, or of all, have been written.
   void note_changed(size_t place);
   void note_changed();
-  /// From now on (until it is called with false) somebody may write the elements without a word: look() compares their digests.
+  /// With `unseen`, the elements may be written without note_changed() from now on, and look() compares their digests. False ends that.
   void watch(bool unseen);
 
-  /// Finds out what has been written unseen: reads every byte of what is watched. Before a run.
+  /// Called before a run: if the variables are watched, reads all their bytes and counts differences as changes.
   void look(ThreadPool* pool);
 
-  /// For the length of a run that reads the elements. Runs read side by side; a writer waits for them, and later ones for it.
+  /// A read lock on the elements, held while a run reads them. Several runs may read at the same time. A writer waits for them, and runs
+  /// that begin later wait for the writer.
   class Reading {
    public:
     explicit Reading(Variables& variables);
@@ -65,19 +66,19 @@ class Variables {
   };
   std::optional<size_t> find(const std::string& name) const;
   Version at(size_t place) const;
-  /// Differs after every change of any variable.
+  /// A number that changes with every change of any variable.
   uint64_t version() const { return version_.load(std::memory_order_acquire); }
 
  private:
   struct Variable {
     Version version;
-    std::optional<ContentDigest> digest;  // of the elements as of this version, where they have been watched since
+    std::optional<ContentDigest> digest;  // digest of the elements in this version; none if look() has not read them yet
   };
   void change(Variable& variable);
 
-  std::mutex gate_mutex_;  // of the next three
+  std::mutex gate_mutex_;  // guards the next three
   std::condition_variable gate_;
-  int num_readers_ = 0, num_writers_ = 0;  // writers that wait count as well
+  int num_readers_ = 0, num_writers_ = 0;  // includes writers that wait
   bool is_written_ = false;
   mutable std::mutex mutex_;
   std::map<std::string, size_t> places_;
