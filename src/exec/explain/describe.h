@@ -1,4 +1,4 @@
-// The flat form of a program as text: instructions, where their operands live, what the plan makes of it.
+// Prints a program as text: its instructions, where their operands are, and the size of the arena.
 #pragma once
 
 #include <string>

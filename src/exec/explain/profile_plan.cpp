@@ -12,7 +12,7 @@
 namespace treadle::exec {
 namespace {
 
-// Held while somebody reads it: the cache changes no binding that is in use.
+// Holds the binding used last while it is read, so that the cache does not bind it anew.
 class LatestBinding {
  public:
   explicit LatestBinding(Plans& plans) : plans_(plans), binding_(plans.bindings().latest()) {}
@@ -26,7 +26,8 @@ class LatestBinding {
   std::shared_ptr<const Binding> binding_;
 };
 
-// Of a number, or a short list of them, that is known without running. Parameters change.
+// Returns the text of a scalar or short vector that is constant or known from the binding; otherwise empty. Parameters are left out, as
+// they change.
 std::string value_of(const Program& program, const Binding* binding, SlotId index) {
   constexpr int64_t kLongest = 16;
   const Slot& slot = program.slots()[index];
@@ -84,9 +85,9 @@ void set_cost(const Instruction& instruction, ProfiledNode& node) {
   node.bytes = cost.bytes;
 }
 
-// Gradients' nodes stand for the nodes of the model that they are of.
+// Links backward nodes to forward nodes. Both have the names of the model's nodes that they were made from as sources.
 void find_forward_nodes(std::span<ProfiledNode> nodes, int32_t first) {
-  std::unordered_map<std::string, std::vector<int32_t>> forward;  // by source
+  std::unordered_map<std::string, std::vector<int32_t>> forward;  // forward nodes by source
   int64_t sequence = 0;
   for (size_t i = 0; i < nodes.size(); ++i) {
     if (nodes[i].phase != "forward") continue;
@@ -165,7 +166,7 @@ void add_held_weights(const Program& program, std::vector<MemoryHolding>& holdin
 
 namespace {
 
-// Where the values of a run lie that keeps to a plan of its own.
+// Returns the buffers of a run that follows a budgeted plan.
 std::vector<ProfiledBuffer> buffers_of(const Program& program, const Binding& binding, const BudgetedPlan& plan) {
   std::vector<ProfiledBuffer> buffers;
   for (BufferId b : plan.stays.ids())

@@ -1,4 +1,4 @@
-// What a profile knows of a program without having run it: nodes, kernels, shapes, costs, and the planned buffers.
+// The part of a profile that needs no run: nodes, kernels, shapes, costs, and planned buffers.
 #pragma once
 
 #include <cstddef>
@@ -13,24 +13,26 @@
 
 namespace treadle::exec {
 
-/// Appends the program's instructions, those of bodies behind the node that they belong to. Shapes are those of the binding used last.
-/// Those of bodies are in the phase of their node; backward nodes know their forward nodes.
-/// @param index_of  gets the nodes' numbers, by the names of their records
+/// Appends the program's instructions, with the shapes of the binding used last. Instructions of a body follow the node that the body
+/// belongs to, and have its phase. Backward nodes refer to their forward nodes.
+/// @param parent    index in `nodes` of the node that the program is a body of; -1: it is no body
+/// @param index_of  receives the index of each node, by the name of its records
 void add_profiled_nodes(Plans& plans, int32_t parent, std::vector<ProfiledNode>& nodes, std::unordered_map<uint32_t, int32_t>& index_of);
 
-/// A copy of a value to another device. @param slot  the value's
+/// Returns the profile's node for a copy of a value between devices.
+/// @param slot  the value's slot
 ProfiledNode profiled_copy(Plans& plans, SlotId slot, const std::string& from, const std::string& to);
 
-/// Appends the program's constants and packed weights, bodies' too, by name.
+/// Appends the constants and packed weights of the program and its bodies, by name.
 void add_held_weights(const Program& program, std::vector<MemoryHolding>& holdings);
 
-/// What lies in a run's arena: gradients that it hands out, too.
+/// The buffers in a run's arena, including gradients that it hands out.
 struct ProfiledArena {
   std::vector<ProfiledBuffer> buffers;
   size_t arena_bytes = 0;
-  size_t lower_bound_bytes = 0;  ///< the largest sum of bytes alive at one step
+  size_t lower_bound_bytes = 0;  ///< the largest sum of live bytes at any step
 };
-/// Of the plan used last; empty before the first run.
+/// Returns the arena of the plan used last; empty before the first run.
 ProfiledArena profiled_arena(Plans& plans);
 
 }  // namespace treadle::exec

@@ -22,7 +22,7 @@ namespace {
 
 size_t aligned(size_t bytes) { return align_up(bytes, Storage::kAlignment); }
 
-// Constants and packed weights, with the layers of the nodes that use them.
+// Lists constants and packed weights with the layers of the nodes that use them.
 std::vector<LiveBytes> held_weights(const Program& program) {
   std::unordered_map<std::string_view, const Node*> nodes;  // by name
   for (const Instruction& instruction : program.instructions()) nodes.emplace(instruction.node->name, instruction.node);
@@ -42,7 +42,7 @@ std::vector<LiveBytes> held_weights(const Program& program) {
   return live;
 }
 
-/// The arena of a run on the host, and what lies beside it.
+/// Describes the arena of a run on the host, and its values outside of it.
 class HostMemory {
  public:
   explicit HostMemory(const RunSnapshot& run)
@@ -81,7 +81,7 @@ class HostMemory {
                          [&](const BudgetedPlan::Stay& stay) { return stay.first <= at && at <= stay.last; });
     const BufferInfo& info = program_.buffers()[buffer];
     if (!run_.begun || !run_.by_readiness || !program_.parallel()) return info.first <= InstructionId{at} && InstructionId{at} <= info.last;
-    // Neither over before the instruction begins, nor begun after its end.
+    // The buffer is in use unless all of its accesses are ordered before the instruction, or all after it.
     const ParallelPlan& plan = *program_.parallel();
     const size_t b = index_of(buffer);
     const auto accesses = std::span(plan.accesses).subspan(plan.first_access[b], plan.first_access[b + 1] - plan.first_access[b]);
@@ -91,7 +91,7 @@ class HostMemory {
     return !is_over && !is_later;
   }
 
-  // Bytes in the arena, step by step, one step after the other.
+  // Returns the live bytes in the arena at each step, if steps run in order.
   std::vector<size_t> bytes_by_step() const {
     std::vector<size_t> begins(program_.instructions().size() + 1, 0), ends(begins);
     const auto add = [&](BufferId buffer, int32_t first, int32_t last) {
@@ -114,7 +114,7 @@ class HostMemory {
     return static_cast<size_t>(std::max_element(live.begin(), live.end()) - live.begin());
   }
 
-  // Operands and scratch of the node that needs most: they have to be in memory at the same time.
+  // Returns the largest sum of a node's operands and scratch, which must be in memory at the same time.
   size_t largest_node_bytes() const {
     size_t most = 0;
     std::vector<BufferId> touched;
@@ -138,7 +138,7 @@ class HostMemory {
     std::vector<std::pair<size_t, size_t>> places;  // offset, size
     for (BufferId b : alive_) {
       in_use += aligned(size_of(b));
-      // Of the plan: the run may not have come so far.
+      // Before the first step, offsets are taken from the plan.
       size_t offset = run_.begun ? run_.places[b] : RunSnapshot::kAway;
       if (const BudgetedPlan* plan = run_.budget; plan && !run_.begun)
         offset = plan->stays[b].front().offset;
@@ -199,10 +199,10 @@ class HostMemory {
                                   });
   }
 
-  // What would need less, with the bytes that are known without running.
+  // Suggests what would need less memory, with the bytes that can be computed without a run.
   std::string remedies() const {
     if (program_.instructions().empty()) return {};
-    if (program_.is_body()) {  // the rest stands with the run around it
+    if (program_.is_body()) {  // the surrounding run describes the rest
       const std::string batch = smaller_batch();
       return batch.empty() ? batch : "to need less: " + batch + "\n";
     }
@@ -233,18 +233,18 @@ class HostMemory {
   const RunSnapshot& run_;
   const Program& program_;
   const Binding& binding_;
-  size_t step_;  // of the run; or, before it has begun, that which needs most
+  size_t step_;  // the run's step; before the run has begun, the step that needs most memory
   InstructionId instruction_;
   std::vector<BufferId> alive_;
   std::vector<LiveBytes> live_;
-  size_t held_bytes_ = 0;  // of activations apart from the arena
+  size_t held_bytes_ = 0;  // bytes of activations outside of the arena
 };
 
 }  // namespace
 
 namespace {
 
-// The symbol that is the first extent of most inputs, and these.
+// Returns the symbol that is the first extent of the most inputs, taken to be the batch size, and the names of these inputs.
 std::pair<int32_t, std::vector<std::string>> batch_of(const Program& program) {
   std::map<int32_t, std::vector<std::string>> inputs;
   const auto own = program.input_slots();
@@ -277,7 +277,7 @@ std::string describe_smaller_batch(const Program& program, const Binding& bindin
       if (!half) half = {extent, needed};
       if (needed <= capacity) found = {extent, needed};
     }
-  } catch (const std::exception&) {  // the model takes no such batch, or too little memory is left to plan
+  } catch (const std::exception&) {  // the model does not accept this batch, or too little memory is left for planning
   }
   if (!found) found = half;
   if (!found || found->second >= planned) return {};

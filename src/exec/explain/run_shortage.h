@@ -1,4 +1,4 @@
-// What a run held when memory ran out: for the text of the error.
+// Describes the memory that a run held when memory ran out: the details of the error.
 #pragma once
 
 #include <cstddef>
@@ -15,39 +15,41 @@
 
 namespace treadle::exec {
 
-/// What a run on the host has, and where it is.
+/// A snapshot of the memory of a run on the host.
 struct RunSnapshot {
-  static constexpr size_t kAway = SIZE_MAX;  ///< the place of a buffer that is not in the arena at the moment
+  static constexpr size_t kAway = SIZE_MAX;  ///< marks a buffer that is not in the arena now
 
   const Binding& binding;
-  const BudgetedPlan* budget = nullptr;  ///< the plan that the run follows; null: the binding's offsets
-  IdVector<BufferId, size_t> places;     ///< offsets in the arena
-  size_t arena_bytes = 0;                ///< allocated
-  size_t planned_bytes = 0;              ///< that the arena is to have
-  size_t arena_capacity = SIZE_MAX;      ///< that a limit leaves to it
+  const BudgetedPlan* budget = nullptr;  ///< the budgeted plan that the run follows; null: the binding's offsets
+  IdVector<BufferId, size_t> places;     ///< by buffer: its offset in the arena, or kAway
+  size_t arena_bytes = 0;                ///< allocated size of the arena
+  size_t planned_bytes = 0;              ///< size that the plan needs
+  size_t arena_capacity = SIZE_MAX;      ///< size that the memory limit permits; SIZE_MAX: no limit
   struct Held {
     SlotId slot;
     size_t size_bytes;
   };
-  std::vector<Held> held;  ///< fed values, and those that have memory of their own
+  std::vector<Held> held;  ///< feeds, and values with memory of their own
   const MemoryAccount* account = nullptr;
 
-  size_t step = 0;              ///< in the order in which instructions run
-  InstructionId instruction{};  ///< at that step
+  size_t step = 0;              ///< position of the current instruction in the order in which they run
+  InstructionId instruction{};  ///< the instruction at that step
   bool begun = true;            ///< false: memory ran out before the first step
-  bool by_readiness = false;    ///< instructions run at the same time: all that may be alive beside this one counts
+  /// Instructions run in parallel: every buffer that may be in use at the same time as this instruction's counts.
+  bool by_readiness = false;
 };
 
-/// What is alive in a run on the host, its arena against the plan, and what would need less.
+/// Returns a text that lists the values that are alive, compares the arena with the plan, and suggests what would need less memory.
 std::string describe_memory(const RunSnapshot& run);
-/// What there is where the extents of a run could not be bound.
+/// Returns a text for a run whose extents could not be bound: the account and the weights.
 std::string describe_unbound(const Program& program, const MemoryAccount* account);
 
-/// With half the batch, and under a limit with half of it again until the arena fits, if it ever does: no line of its own, and empty if no
-/// symbol is the first extent of inputs, or it would not help.
-/// @param arena        whose: "the arena"
-/// @param planned      its bytes as it is
-/// @param arena_bytes  for values of the program's symbols
+/// Returns a phrase that says how much a smaller batch would save. The batch is halved once, or under a limit until the arena fits. Empty
+/// if a smaller batch would not help, or if no symbol is the first extent of an input.
+/// @param arena        what the phrase calls the arena, e.g. "the arena"
+/// @param planned      size of the arena for the present batch, in bytes
+/// @param capacity     size that a limit permits; SIZE_MAX: no limit
+/// @param arena_bytes  returns the size of the arena for other values of the program's expressions
 std::string describe_smaller_batch(const Program& program, const Binding& binding, std::string_view arena, size_t planned, size_t capacity,
                                    const std::function<size_t(const std::vector<int64_t>&)>& arena_bytes);
 

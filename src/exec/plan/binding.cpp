@@ -27,7 +27,7 @@ uint64_t next_generation() {
 
 Binding::Binding(Plans& plans) : plans_(plans), program_(plans.program()), costs_(plans), budgets_(*this, plans) {
   const Program& program = program_;
-  // Known values stay with the binding: what a limit leaves to a run is what is left beside them.
+  // Memory of known values stays with the binding. It is charged like other lasting memory, so that a run's limit leaves it out.
   AllocationScope scope(AllocationScope::current(), MemoryClass::other);
   const auto slots = program.slots();
   values_.resize(program.extents().num_expressions, -1);
@@ -35,7 +35,7 @@ Binding::Binding(Plans& plans) : plans_(plans), program_(plans.program()), costs
   known_.resize(slots.size());
   changed_.resize(slots.size());
   sizes_.resize(program.num_buffers());
-  // Bound states are aligned within the block as the block is: operator new gives the strictest fundamental alignment.
+  // The block has the strictest fundamental alignment, as operator new returns it, so that the states within it are aligned, too.
   state_ = std::make_unique<std::byte[]>(program.state_bytes() + 1);
   static const Shape scalar;
   for (SlotId slot : program.operands()) {
@@ -66,8 +66,8 @@ Binding::Binding(Plans& plans) : plans_(plans), program_(plans.program()), costs
   for (SlotId slot : program.operands()) operand_values_.push_back(elements_of(slot));
 }
 
-// Where they are known before the run; null otherwise. A view of a constant has the constant's elements, but another shape: kernels read
-// elements only.
+// Returns the elements if they are known before the run, otherwise null. For a view of a constant this is the constant's tensor, whose
+// shape differs: kernels read only its elements.
 const Tensor* Binding::elements_of(SlotId slot) const {
   if (slot == kNoSlot) return nullptr;
   const Slot& s = program_.slots()[slot];
@@ -75,7 +75,7 @@ const Tensor* Binding::elements_of(SlotId slot) const {
   return s.location == LocationKind::constant && constant(s.root).is_tensor() ? &constant(s.root).tensor() : nullptr;
 }
 
-// States that were bound for another version point into what that one had packed.
+// Bound states point into packed states of their version, so that a new version requires to bind all kernels again.
 void Binding::take_parameters(std::shared_ptr<const ParameterVersion> parameters) {
   if (parameters == parameters_) return;
   bound_before_ = false;
@@ -131,11 +131,11 @@ void Binding::bind_instruction(const Instruction& instruction, int max_threads) 
   if (!operand_steps_.empty()) context.steps_ = std::span(operand_steps_).subspan(instruction.first_operand, operands);
   context.packed_ = packed(instruction);
   context.max_threads_ = max_threads;
-  // What a kernel packs when it first knows how.
+  // Some kernels pack in bind(), when they first know the extents. Shared states are charged to no account.
   AllocationScope scope(instruction.packed_is_shared ? nullptr : AllocationScope::current(), MemoryClass::packed);
   try {
     for (int i = 0; i < static_cast<int>(instruction.num_outputs); ++i)
-      context.output_shape(i).num_elements();  // kernels make strides of it
+      context.output_shape(i).num_elements();  // throws if it overflows, as kernels compute strides from it
     instruction.kernel->bind(state_.get() + instruction.state_offset, context);
   } catch (Error& error) {
     std::string shapes;
@@ -146,12 +146,13 @@ void Binding::bind_instruction(const Instruction& instruction, int max_threads) 
   sizes_[instruction.scratch_buffer] = context.scratch_bytes();
 }
 
-// Some kernels pack their weights in the form that the extents ask for when they are bound, which takes longer than anything else here:
-// these are bound side by side, and found packed by the pass over all instructions in their order. That one also tells what is wrong,
-// so that the same node is to blame whatever the number of threads.
+// Some kernels pack their weights in bind(), in a form that depends on the extents, which takes longer than all else here. So these kernels
+// are bound in parallel first. The pass over all instructions that follows finds the weights packed. It also reports errors, so that the
+// same node is blamed for any number of threads.
 void Binding::pack_ahead(int max_threads, ThreadPool* pool) {
   const LoadPhases::Phase phase("pack");
-  constexpr size_t kMuchToPack = size_t{2} << 20;  // and to give back afterwards, before activations get their memory
+  // Bytes above which freed memory is returned to the system afterwards, before the arena is allocated
+  constexpr size_t kMuchToPack = size_t{2} << 20;
   std::vector<const Instruction*> packing;
   size_t total_bytes = 0;
   for (const Instruction& instruction : program_.instructions()) {
@@ -167,7 +168,7 @@ void Binding::pack_ahead(int max_threads, ThreadPool* pool) {
   if (total_bytes < kLittleToPack) return;
   const AllocationContext* memory = AllocationScope::current();
   parallel_for(max_threads > 1 ? pool : nullptr, static_cast<int64_t>(packing.size()), 1, [&](int64_t begin, int64_t end) {
-    AllocationScope scope(memory, MemoryClass::packed);  // the thread is one of the pool's
+    AllocationScope scope(memory, MemoryClass::packed);  // a thread of the pool has no scope of its own
     for (int64_t i = begin; i < end; ++i) {
       try {
         bind_instruction(*packing[static_cast<size_t>(i)], max_threads);
@@ -190,8 +191,8 @@ void Binding::bind_all(ThreadPool* pool) {
     if (program_.buffers()[b].slot != kNoSlot) sizes_[b] = bytes_of(program_.buffers()[b].slot);
 }
 
-// A kernel's bind() depends on shapes and known elements only: what reads none that differ stays as it is. Of a model whose cache grows by
-// a token these are most nodes; nothing of them is touched, as weights have driven it from the caches since.
+// A kernel's bind() depends only on shapes and known elements, so that kernels whose operands have not changed stay bound. In a model whose
+// KV cache grows by a token per run these are most. Their data is not even read, as it has left the CPU's caches since the last run.
 void Binding::bind_again() {
   bool may_have_packed = false;
   for (const Instruction* instruction : varying_) {
@@ -208,7 +209,7 @@ void Binding::bind(std::span<const int64_t> symbol_values, int max_threads, bool
                    std::shared_ptr<const ParameterVersion> parameters) {
   take_parameters(std::move(parameters));
   for (int32_t symbol : program_.extents().symbols) values_[static_cast<size_t>(symbol)] = symbol_values[static_cast<size_t>(symbol)];
-  // What throws below leaves nothing to go on from.
+  // An error below leaves the binding unusable, so that the next bind() starts from nothing.
   const bool again = std::exchange(bound_before_, false) && max_threads == max_threads_;
   max_threads_ = max_threads;
   evaluate();
@@ -223,7 +224,7 @@ void Binding::bind(std::span<const int64_t> symbol_values, int max_threads, bool
   if (program_.parallel() || program_.planning().shared) costs_.estimate(*this);
   generation_ = next_generation();
   if (!again || moved || offsets_ != before) places_generation_ = generation_;
-  // Other extents under the same plan of offsets change little of what is proved: where no test runs, a sample of them is.
+  // Other extents with the same plan of offsets change little of what verification proves. Outside of tests only a sample is verified.
   constexpr uint64_t kSample = 64;
   if (!again || offsets_ != before || verifies_plans() || generation_ % kSample == 0) proof_.reset();
   bound_before_ = true;
@@ -236,14 +237,14 @@ bool Binding::place_pieces() {
   bool moved = false;
   const auto slots = program_.slots();
   auto row_of = [&](SlotId slot) { return shapes_[slot][shapes_[slot].rank() - 1]; };
-  // From its first byte to behind its last one.
+  // Bytes from the slot's first byte to the end of its last row.
   auto reach_of = [&](SlotId slot) {
     const Slot& own = slots[slot];
     if (own.row_step == 0 || shape(slot).num_elements() == 0) return bytes_of(slot);
     return size_bytes(own.dtype, (shape(slot).num_elements() / row_of(slot) - 1) * own.row_step + row_of(slot));
   };
   if (piece_offsets_.empty() && !program_.pieces().empty()) piece_offsets_.resize(slots.size());
-  uint32_t first = 0, count = 0;  // operands added up already: those of pieces of one node grow one by one
+  uint32_t first = 0, count = 0;  // operands whose sizes are summed up; successive pieces of one node add one operand each
   size_t preceding_bytes = 0;
   for (const Piece& piece : program_.pieces()) {
     if (piece.first_preceding != first || piece.num_preceding < count) first = piece.first_preceding, count = 0, preceding_bytes = 0;
@@ -254,7 +255,7 @@ bool Binding::place_pieces() {
       }
     const size_t reach = reach_of(piece.slot), whole = bytes_of(slots[piece.slot].root);
     size_t offset = (piece.base == kNoSlot ? 0 : piece_offsets_[piece.base]) + preceding_bytes;
-    // Without elements it has a place all the same, where others may begin; there may be rows before it, but none in the whole.
+    // An empty piece still needs an offset, as other pieces may be based on it; it must not lie behind the end of the whole.
     if (reach == 0) offset = std::min(offset, whole);
     if (offset + reach > whole)
       throw Error(ErrorCode::invalid_argument, "the pieces of \"" + program_.name(slots[piece.slot].root) + "\" do not fit into it: \"" +

@@ -1,4 +1,4 @@
-// What a program needs beyond itself for one set of extents: shapes, bound kernels, offsets. And the cache of these.
+// A binding: shapes, bound kernels and arena offsets of a program for one set of extents. And the cache of bindings.
 #pragma once
 
 #include <array>
@@ -32,17 +32,19 @@ struct BudgetedPlan;
 
 class Binding {
  public:
-  /// @param plans  of the program that is bound; outlives the object.
+  /// @param plans  the plans of the program to bind; must outlive this object
   explicit Binding(Plans& plans);
 
-  /// Evaluates everything for these values of the program's symbols (indexed as the symbol table; only Program::symbols() are read).
-  /// Allocates nothing once the object was bound before, if the offsets of an earlier plan fit.
-  /// @param pool  packs weights side by side when the object is bound for the first time; null: the caller does.
-  /// @throws Error naming the node whose kernel cannot take its shapes.
+  /// Evaluates all extents, binds kernels and plans offsets. Allocates nothing if the object has been bound before and an earlier plan of
+  /// offsets fits.
+  /// @param symbol_values  indexed as the symbol table; only ProgramExtents::symbols are read.
+  /// @param bucketed  plan offsets for extents rounded up (bucketed_sizes()), so that growing extents can keep them.
+  /// @param pool  threads that pack weights when the object is bound for the first time; null: the calling thread packs them.
+  /// @throws Error naming the node whose kernel does not accept its shapes
   void bind(std::span<const int64_t> symbol_values, int max_threads, bool bucketed, ThreadPool* pool,
             std::shared_ptr<const ParameterVersion> parameters = nullptr);
 
-  /// Another run has the extents that it was bound for.
+  /// Notes that another run has the same extents.
   void note_return() const {
     if (!came_back()) came_back_.store(true, std::memory_order_relaxed);
   }
@@ -51,41 +53,42 @@ class Binding {
   const Program& program() const { return program_; }
   const Shape& shape(SlotId slot) const { return shapes_[slot]; }
   const void* state(const Instruction& instruction) const { return state_.get() + instruction.state_offset; }
-  /// What kernels have packed for the instruction, as of parameters(); null if nothing.
+  /// The packed state of the instruction's kernel, in the version parameters(); null if it has packed nothing.
   const PackedState* packed(const Instruction& instruction) const {
     return instruction.versioned < 0 ? instruction.packed.get()
                                      : parameters_->packed[static_cast<size_t>(instruction.versioned)].state.get();
   }
-  /// The elements of a root slot that is constant or a parameter.
+  /// The elements of a root slot that is a constant, a parameter or computed from parameters.
   const Datum& constant(SlotId slot) const {
     const bool is_parameter = parameters_ && parameters_->constants[slot].defined();
     return is_parameter ? parameters_->constants[slot] : program_.constant(slot);
   }
-  /// The version of the program's parameters that runs of this binding read; null where there are none.
+  /// The version of the parameters that runs with this binding read; null if the program has no parameters that may change.
   const std::shared_ptr<const ParameterVersion>& parameters() const { return parameters_; }
   const Tensor& known(SlotId slot) const { return known_[slot]; }
-  /// Elements from row to row that an operand's kernel is told; 0: rows follow each other.
+  /// The row stride, in elements, that the kernel of this operand has been bound with; 0: contiguous.
   int64_t operand_step(size_t operand) const { return operand_steps_.empty() ? 0 : operand_steps_[operand]; }
-  /// In bytes, from where the slot's root begins.
+  /// Offset of the slot from the beginning of its root, in bytes.
   size_t piece_offset(SlotId slot) const { return piece_offsets_.empty() ? 0 : piece_offsets_[slot]; }
   const OffsetPlan& offsets() const { return *offsets_; }
   IdSpan<BufferId, const size_t> buffer_sizes() const { return sizes_; }
-  /// The buffers for other values of the symbols: scratch memory counts as it is, what it would be is the kernels' secret.
-  /// @throws Error for values that no run could have
+  /// Returns the sizes of the buffers for other values of the symbols, in bytes. Scratch keeps its present size, as only kernels can tell
+  /// it.
+  /// @throws Error if the extents contradict each other
   IdVector<BufferId, size_t> buffer_sizes_for(std::vector<int64_t> values) const;
-  /// Shapes and dtypes of an instruction's operands, inputs first; an absent one is a scalar of no dtype.
+  /// Shapes and dtypes of an instruction's operands, inputs first. An absent operand has the shape of a scalar and no dtype.
   std::span<const Shape* const> operand_shapes(const Instruction& instruction) const { return of(instruction, operand_shapes_); }
   std::span<const DType> operand_dtypes(const Instruction& instruction) const { return of(instruction, operand_dtypes_); }
   std::span<const int64_t> values() const { return values_; }
-  /// What nodes are estimated to cost; known in programs for parallel execution, and in those whose runs belong to a job.
+  /// Estimated costs of nodes. Available if the program runs by readiness or its runs belong to a job.
   const NodeCosts& costs() const { return costs_; }
-  /// Plans for less memory than offsets() take.
+  /// Plans that need less memory than offsets().
   BindingBudgets& budgets() const { return budgets_; }
-  /// Differs after every bind(), over all bindings of the process.
+  /// A number that is new after every bind(), among all bindings of the process.
   uint64_t generation() const { return generation_; }
-  /// Where plans are verified, a run that takes the binding proves it first (verify/verify_plan.h).
+  /// Whether the plan has been verified. If plans are to be verified, the first run with the binding does so (verify/verify_plan.h).
   const Proof& proof() const { return proof_; }
-  /// Differs after a bind() that put something of the arena elsewhere: a frame compares it to know whether its pointers are right.
+  /// A number that changes if bind() moves a value in the arena. A run compares it to know whether its pointers are still right.
   uint64_t places_generation() const { return places_generation_; }
 
  private:
@@ -97,7 +100,7 @@ class Binding {
   void bind_again();
   void bind_instruction(const Instruction& instruction, int max_threads);
   size_t bytes_of(SlotId slot) const;
-  bool place_pieces();  // true if a piece of a buffer in the arena has another place than before
+  bool place_pieces();  // returns true if the offset of a value in the arena has changed
   void place(bool bucketed);
   template <typename T>
   static std::span<const T> of(const Instruction& instruction, const std::vector<T>& operands) {
@@ -109,20 +112,20 @@ class Binding {
   Plans& plans_;
   const Program& program_;
   std::shared_ptr<const ParameterVersion> parameters_;
-  std::vector<int64_t> values_;  // per expression of the symbol table
+  std::vector<int64_t> values_;  // by expression of the symbol table
   IdVector<SlotId, Shape> shapes_;
-  IdVector<SlotId, Tensor> known_;  // where the location is `known`
-  // What depends on the symbols at all: the rest is bound once.
+  IdVector<SlotId, Tensor> known_;  // elements of the slots with LocationKind::known
+  // The instructions and buffers that depend on symbols. Everything else is bound once.
   std::vector<const Instruction*> varying_;
   std::vector<BufferId> varying_buffers_;
-  IdVector<SlotId, uint8_t> changed_;  // its shape, or known elements, differ from when the object was bound before
+  IdVector<SlotId, uint8_t> changed_;  // 1 if the shape or the known elements differ from the previous bind()
   std::vector<const Shape*> operand_shapes_;
   std::vector<DType> operand_dtypes_;
   std::vector<const Tensor*> operand_values_;
-  std::vector<int64_t> operand_steps_;  // Slot::row_step; empty if there are none
+  std::vector<int64_t> operand_steps_;  // Slot::row_step by operand; empty if all are 0
   std::unique_ptr<std::byte[]> state_;
   IdVector<BufferId, size_t> sizes_;        // bytes
-  IdVector<SlotId, size_t> piece_offsets_;  // bytes; empty if no slot is a piece of another
+  IdVector<SlotId, size_t> piece_offsets_;  // bytes; empty if no slot is a piece of another one
   std::shared_ptr<const OffsetPlan> offsets_;
   uint64_t generation_ = 0, places_generation_ = 0;
   bool bound_before_ = false;
@@ -133,21 +136,22 @@ class Binding {
   mutable BindingBudgets budgets_;
 };
 
-/// The most recently used bindings of a program, by the values of its symbols. Thread-safe; a binding in use is never changed.
+/// The most recently used bindings of a program, by the values of its symbols. Thread-safe. A binding that a run holds never changes.
 struct BindingCache {
   static constexpr size_t kCapacity = 16;
 
-  /// @param plans  whose cache it is.
+  /// @param plans  the plans of the program, which own this cache
   explicit BindingCache(Plans& plans) : owner_(plans) {}
 
-  /// The binding for these values, made or re-made if needed. It has the program's parameters as of now.
-  /// @param pool      as Binding::bind.
-  /// @param previous  what the caller holds until now and lets go of.
+  /// Returns a binding for these values, with the current version of the parameters. If there is none, an unused binding is bound anew, or
+  /// a new one is made.
+  /// @param pool      as in Binding::bind()
+  /// @param previous  the caller's previous binding, which it gives up: it can be bound anew if nobody else holds it.
   std::shared_ptr<const Binding> get(std::span<const int64_t> symbol_values, int max_threads, ThreadPool* pool = nullptr,
                                      std::shared_ptr<const Binding> previous = {});
-  /// Bindings that no run holds let go of the version that they have: there will be another one.
+  /// Frees the version of the parameters that unused bindings hold, before a new version is made.
   void let_parameters_go();
-  /// Frames let go of a binding under the lock: what they read of it is then ordered before its being bound anew.
+  /// Gives up a binding under the cache's lock. So everything that the caller read from it happens before it is bound anew.
   void let_go(std::shared_ptr<const Binding> binding);
 
   struct Statistics {
@@ -155,12 +159,12 @@ struct BindingCache {
   };
   Statistics statistics() const;
 
-  // For Binding: an offset plan that fits the sizes, made earlier, or null.
+  // For Binding: an earlier offset plan in which buffers of these sizes fit, or null.
   std::shared_ptr<const OffsetPlan> find_plan(std::span<const size_t> sizes) const;
   void add_plan(std::shared_ptr<const OffsetPlan> plan);
   std::shared_ptr<const OffsetPlan> latest_plan() const;  // null before the first run
-  std::shared_ptr<const Binding> latest() const;          // the one used last, to be let go of; null before the first run
-  // The last plan that Binding::affordable() has made; null if there is none.
+  std::shared_ptr<const Binding> latest() const;          // the binding used last, to be returned with let_go(); null before the first run
+  // The last plan that BindingBudgets::affordable() has made; null if there is none.
   std::shared_ptr<const BudgetedPlan> affordable_plan() const;
   void set_affordable_plan(std::shared_ptr<const BudgetedPlan> plan);
 
@@ -169,8 +173,8 @@ struct BindingCache {
 
   Plans& owner_;
   mutable ForkMutex mutex_;
-  std::list<std::shared_ptr<Binding>> recent_;  // most recent first
-  // Extents (hashes of them) whose binding went on with other ones: they get one of their own if they come back soon.
+  std::list<std::shared_ptr<Binding>> recent_;  // the most recently used first
+  // Hashes of extents whose binding was bound anew for other extents. If they return soon, they get a binding of their own.
   std::array<size_t, kCapacity - 1> left_behind_{};
   size_t next_left_behind_ = 0;
   std::list<std::shared_ptr<const OffsetPlan>> offset_plans_;

@@ -1,4 +1,4 @@
-// Plans of a binding for less memory than its offsets take.
+// Plans that run a binding in less memory than its offsets need, by spilling or recomputing values.
 #pragma once
 
 #include <cstddef>
@@ -15,23 +15,24 @@ class Plans;
 struct BudgetedPlan;
 struct OrderChoice;
 
-/// Each plan is made when it is first asked for. Thread-safe, but for clear().
+/// Makes each plan when it is first requested. Thread-safe, except for clear().
 class BindingBudgets {
  public:
-  /// @param binding, plans  outlive the object.
+  /// @param binding, plans  must outlive this object
   BindingBudgets(const Binding& binding, Plans& plans);
   ~BindingBudgets();
 
-  /// The plan for an arena of so many bytes, or for the least that can be reached; the last few are kept.
+  /// Returns a plan for an arena of at most this size or, if there is none, the smallest arena found. The last few plans are kept.
   std::shared_ptr<const BudgetedPlan> within(size_t capacity_bytes, const OrderChoice& order);
-  /// The plan with the smallest arena whose recomputation takes no more of a run's time than PlanningRules::recompute_fraction, or the one
-  /// that pays best of those, in the program's order; nothing is written to a file. Null where none is smaller than own_arena_bytes(), and
-  /// for extents that are new, unless they are the program's first. Those that would need more by themselves than the last such plan take
-  /// its moves and places, if these suffice.
+  /// Returns the plan with the smallest arena whose recomputation stays within PlanningRules::recompute_fraction of a run's time; with
+  /// PlanningRules::recompute_pays, the plan with the best ratio of both. It keeps the program's order and spills nothing.
+  /// Returns null if no such arena is smaller than own_arena_bytes(). Also returns null for extents seen for the first time, except for a
+  /// program's first: planning takes longer than one run gains. If the extents are smaller than those of the last such plan, but would need
+  /// a larger arena without it, its moves and offsets are reused where they suffice.
   std::shared_ptr<const BudgetedPlan> affordable();
-  /// Of an arena for just the binding's extents: its offsets may be of larger ones.
+  /// Bytes of the arena planned for exactly the binding's extents. offsets() may have been planned for larger ones.
   size_t own_arena_bytes();
-  /// The binding has other extents.
+  /// Called when the binding gets other extents: drops all plans.
   void clear();
 
  private:
@@ -40,9 +41,9 @@ class BindingBudgets {
 
   const Binding& binding_;
   Plans& plans_;
-  ForkMutex mutex_;  // of what follows
+  ForkMutex mutex_;  // guards the members below
   std::optional<size_t> own_arena_bytes_;
-  std::list<Budget> budgets_;  // the last used first
+  std::list<Budget> budgets_;  // the most recently used first
   std::optional<std::shared_ptr<const BudgetedPlan>> affordable_;
 };
 

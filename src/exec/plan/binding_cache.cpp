@@ -1,4 +1,4 @@
-// Bindings by the values of their program's symbols, and the plans that several of them share.
+// The cache of bindings by the values of their program's symbols, and the offset plans that they share.
 #include <algorithm>
 #include <utility>
 
@@ -12,7 +12,7 @@ constexpr size_t kMaxPlans = 8;
 }  // namespace
 
 size_t BindingCache::hash(std::span<const int64_t> symbol_values) const {
-  size_t result = 1;  // 0 is an entry of left_behind_ that was never used
+  size_t result = 1;  // 0 marks an unused entry of left_behind_
   for (int32_t s : owner_.program().extents().symbols)
     result = (result ^ static_cast<uint64_t>(symbol_values[static_cast<size_t>(s)])) * 0x9e3779b97f4a7c15ULL + 1;
   return result;
@@ -23,8 +23,8 @@ std::shared_ptr<const Binding> BindingCache::get(std::span<const int64_t> symbol
   const Program& program = owner_.program();
   std::shared_ptr<const ParameterVersion> parameters;
   if (ParameterVersions* versions = owner_.parameters()) parameters = versions->current(pool, [this] { let_parameters_go(); });
-  std::list<std::shared_ptr<Binding>> outdated;  // destroyed when the lock is gone
-  std::list<std::shared_ptr<Binding>> taken;  // one node, moved out of the list and back: a list of a binding in steady use never allocates
+  std::list<std::shared_ptr<Binding>> outdated;  // destroyed after the lock is released
+  std::list<std::shared_ptr<Binding>> taken;  // the list node to bind anew, spliced out of recent_ and back, so that nothing is allocated
   bool first = false, returns = false;
   {
     std::lock_guard lock(mutex_);
@@ -41,12 +41,12 @@ std::shared_ptr<const Binding> BindingCache::get(std::span<const int64_t> symbol
     }
     ++statistics_.misses;
     first = statistics_.misses == 1;
-    // One that no run holds is bound anew: its memory is there already. Extents that grow from run to run do not come back in time: the
-    // binding of the run before, which is in the caches, then goes on. Extents that it left behind a few runs ago do come back, and take
-    // the least recent one.
+    // An unused binding is bound anew, as its memory is there already. If extents grow from run to run, they do not return: the binding of
+    // the previous run, which is still in the CPU's caches, is taken. Extents that returned after their binding was taken get the least
+    // recently used one instead.
     returns = std::find(left_behind_.begin(), left_behind_.end(), hash(symbol_values)) != left_behind_.end();
     auto is_free = [&](const std::shared_ptr<Binding>& binding) { return binding.use_count() == 1; };
-    // Those of an earlier version are of no more use: one goes on with the new one, which finds its memory there.
+    // Bindings with an earlier version of the parameters are useless. One unused binding of these is bound anew, the others are dropped.
     for (auto it = recent_.begin(); parameters && it != recent_.end();) {
       const auto binding = it++;
       if ((*binding)->parameters_ == parameters) continue;
@@ -72,7 +72,7 @@ std::shared_ptr<const Binding> BindingCache::get(std::span<const int64_t> symbol
   std::optional<LoadPhases::Scope> scope;
   if (first) scope.emplace(owner_.first_binding());
   const LoadPhases::Phase phase("first binding");
-  // Where values are computed twice, the arena in hand is smaller than what the largest extents would take without that.
+  // With recomputation, the present arena may be smaller than rounded-up extents would need without recomputation: no rounding then.
   const bool bucketed = !first && program.planning().recompute_fraction == 0;
   taken.front()->bind(symbol_values, max_threads, bucketed, pool, parameters);
   std::lock_guard lock(mutex_);

@@ -21,12 +21,12 @@ struct BudgetBasis {
 
 namespace {
 
-constexpr size_t kLongestReplay = 4;        // instructions that write one value in place, one after the other
-constexpr size_t kMostInTurn = 3;           // buffers that are made anew so that another one can be
-constexpr size_t kMaxFreelyOrdered = 2000;  // instructions: each order that is tried is planned
+constexpr size_t kLongestReplay = 4;        // most instructions that a recomputation may consist of, each writing the value in place
+constexpr size_t kMostInTurn = 3;           // how deep recomputations may depend on recomputed buffers
+constexpr size_t kMaxFreelyOrdered = 2000;  // most instructions for which other orders are tried, as each is planned
 
-/// What a node's metadata say of computing it again: "always" if it can be, before anything is written to a file, or "never". MXNet's way
-/// of saying "always" is known as well.
+/// What a node's metadata says about recomputing it. "always": prefer it to spilling, whatever it costs. "never": do not recompute. MXNet's
+/// attribute for mirroring means "always".
 enum class Repetition : uint8_t { by_cost, always, never };
 
 Repetition repetition_of(const Node& node) {
@@ -39,10 +39,11 @@ Repetition repetition_of(const Node& node) {
   return Repetition::by_cost;
 }
 
-/// Describes a binding to the planner, and its answer to a frame.
+/// Translates a binding into the planner's input (memory/budget), and the planner's result into a BudgetedPlan.
 class Budgeting {
  public:
-  /// @param order  of instructions; empty: the program's. @param binds_next_versions  as OrderChoice's
+  /// @param order                order of instructions; empty: the program's
+  /// @param binds_next_versions  as in OrderChoice
   Budgeting(const Binding& binding, std::vector<InstructionId> order, bool binds_next_versions)
       : binding_(binding), program_(binding.program()), sizes_(binding.buffer_sizes()), buffers_(sizes_.size()), order_(std::move(order)) {
     if (binds_next_versions) next_versions_ = find_next_versions(program_);
@@ -50,11 +51,11 @@ class Budgeting {
     describe();
   }
 
-  // The instructions before the step have run: the plan begins there.
+  // Makes the plan begin at `step`: all instructions before it have run.
   void begin_at(int32_t step, size_t capacity, const IdVector<BufferId, bool>& is_away) {
     carried_.assign(buffers_.size(), false);
     size_t in_memory = 0;
-    std::vector<std::pair<int32_t, BufferId>> idle;  // by next use
+    std::vector<std::pair<int32_t, BufferId>> idle;  // (next use, buffer): in memory, but not used at the step
     for (BufferId b : buffers_.ids()) {
       auto& uses = buffers_[b].uses;
       const auto next = std::find_if(uses.begin(), uses.end(), [&](const auto& use) { return use.step >= step; });
@@ -90,7 +91,7 @@ class Budgeting {
     return realised(memory::plan_budget(program_.instructions().size(), buffers_, recipes_, capacity, options));
   }
 
-  // Null if something is larger here, or would be made anew in another way.
+  // Returns null if a buffer is larger here, or would be recomputed in another way.
   std::shared_ptr<const BudgetedPlan> plan_as_for(const BudgetBasis& larger) const {
     const auto suffices = [](const memory::Recipe& here, const memory::Recipe& there) {
       return here.buffer == there.buffer && here.step == there.step && here.extra_bytes <= there.extra_bytes;
@@ -121,9 +122,9 @@ class Budgeting {
   }
 
   struct Chain {
-    std::vector<int32_t> steps;         // of the instructions that wrote the buffer's content, from nothing on
-    std::map<BufferId, int32_t> reads;  // other buffers, and the version that was read
-    std::map<SlotId, int32_t> outer;    // the same of root slots outside of the arena
+    std::vector<int32_t> steps;         // steps of the instructions that wrote the buffer's present content, from the first on
+    std::map<BufferId, int32_t> reads;  // other buffers that they read, with the version read
+    std::map<SlotId, int32_t> outer;    // root slots outside of the arena that they read, with the version read
     bool repeatable = false;
   };
 
@@ -162,19 +163,20 @@ class Budgeting {
       if (instruction.scratch_buffer != kNoBuffer) use(instruction.scratch_buffer, step, /*is_write=*/true);
       note_outputs(instruction);
     }
-    // A recipe reads only what is alive when it is followed.
+    // Drops recipes that read a buffer whose last use is before the step of the recipe.
     std::erase_if(recipes_, [&](const memory::Recipe& recipe) {
       return std::any_of(recipe.reads.begin(), recipe.reads.end(), [&](int32_t read) {
         const auto& uses = buffers_[BufferId{read}].uses;
         return uses.back().step < recipe.step;
       });
     });
-    // In the order in which the values came to be what they are: each recipe may read what those before it made.
+    // Sorts recipes by the time when their contents were written: a recipe may read what earlier recipes recompute.
     std::stable_sort(recipes_.begin(), recipes_.end(),
                      [&](const auto& a, const auto& b) { return chain_of(a).back() < chain_of(b).back(); });
   }
 
-  // Outputs may be written over in place, and bound to the memory of a feed of as many bytes.
+  // Counts a new version of each output outside of the arena, and of feeds whose memory the output may be bound to: any feed of the same
+  // size, or only the feed that it is the next version of.
   void note_outputs(const Instruction& instruction) {
     for (SlotId slot : program_.operands(instruction).subspan(instruction.num_inputs)) {
       if (slot == kNoSlot || buffer_of(slot) != kNoBuffer) continue;
@@ -199,7 +201,7 @@ class Budgeting {
 
   void extend(Chain& chain, const Instruction& instruction, int32_t step, const std::vector<BufferId>& reads, BufferId buffer,
               bool in_place, const IdVector<BufferId, int32_t>& version) const {
-    // Several nodes write a buffer of pieces, each a piece of it.
+    // A buffer in pieces is written by several nodes, and is not recomputed.
     const bool in_pieces = program_.slots()[program_.buffers()[buffer].slot].in_pieces;
     if (!in_place) chain = {.repeatable = !in_pieces};
     chain.steps.push_back(step);
@@ -209,7 +211,7 @@ class Budgeting {
       auto [known, inserted] = chain.reads.emplace(read, version[read]);
       repeatable &= inserted || known->second == version[read];
     }
-    // Held values may be gone by then, unless they are outputs.
+    // A held value may have been freed when it is needed again, unless it is an output.
     const auto operands = program_.operands(instruction);
     for (size_t k = 0; k < instruction.num_inputs; ++k) {
       const SlotId slot = operands[k];
@@ -224,7 +226,7 @@ class Budgeting {
     chain.repeatable = repeatable;
   }
 
-  // Whether what the instruction writes to the buffer does not depend on its input `k`: a statistic that has moved on by then.
+  // Returns true if input `k` only affects outputs other than the buffer, as a running statistic does that may have changed by then.
   bool is_of_others_only(const Instruction& instruction, size_t k, BufferId buffer) const {
     const auto outputs = program_.operands(instruction).subspan(instruction.num_inputs);
     return std::any_of(instruction.node->op->alias.begin(), instruction.node->op->alias.end(), [&](const Alias& alias) {
@@ -234,7 +236,7 @@ class Budgeting {
     });
   }
 
-  // Of a buffer that a step reads, or that one reads which is made anew before the step.
+  // Adds a recipe that recomputes the buffer before the step, and recipes for the buffers that this recipe reads.
   void offer(BufferId buffer, int32_t step, const IdVector<BufferId, Chain>& chains, const IdVector<BufferId, int32_t>& version,
              size_t depth = 0) {
     const auto& uses = buffers_[buffer].uses;
@@ -242,7 +244,7 @@ class Budgeting {
     if (!chain.repeatable || uses.empty() || step - uses.back().step < 2 || chains_.contains({buffer, step})) return;
     memory::Recipe recipe{static_cast<int32_t>(buffer), step};
     for (auto [read, read_version] : chain.reads) {
-      if (version[read] != read_version) return;  // written over since
+      if (version[read] != read_version) return;  // it has been written over since
       recipe.reads.push_back(static_cast<int32_t>(read));
     }
     for (auto [slot, read_version] : chain.outer)
@@ -252,7 +254,7 @@ class Budgeting {
       const Repetition repetition = repetition_of(*instruction.node);
       if (repetition == Repetition::never) return;
       const auto [computing_ns, moving_ns] = estimate_cost(binding_, instruction);
-      // What is always computed again comes before all else, among itself by its cost.
+      // A node marked "always" gets nearly no cost, so that it is preferred, and several such nodes are still compared by cost.
       recipe.cost_ns += (computing_ns + moving_ns) * (repetition == Repetition::always ? 1e-6 : 1);
       recipe.extra_bytes = std::max(recipe.extra_bytes, extra_of(instruction, buffer));
     }
@@ -271,7 +273,7 @@ class Budgeting {
 
   size_t size_of(SlotId slot) const { return size_bytes(program_.slots()[slot].dtype, binding_.shape(slot).num_elements()); }
 
-  // Scratch, and room for results that nobody wants a second time.
+  // Bytes for the scratch and for the results that are not needed again when the instruction is recomputed.
   size_t extra_of(const Instruction& instruction, BufferId buffer) const {
     size_t bytes = instruction.scratch_buffer != kNoBuffer ? align_up(sizes_[instruction.scratch_buffer], Storage::kAlignment) : 0;
     for (SlotId slot : program_.operands(instruction).subspan(instruction.num_inputs))
@@ -305,7 +307,7 @@ class Budgeting {
   static size_t offset_at(const BudgetedPlan& plan, BufferId buffer, int32_t step) {
     for (const auto& stay : plan.stays[buffer])
       if (stay.first <= step && step <= stay.last) return stay.offset;
-    return 0;  // an empty buffer
+    return 0;  // the buffer is empty
   }
 
   void note_moves(const memory::BudgetPlan& plan, BudgetedPlan& result) const {
@@ -333,7 +335,7 @@ class Budgeting {
     result.first_move.push_back(static_cast<uint32_t>(result.moves.size()));
   }
 
-  // The last step of the stay before the one that begins at `step`.
+  // Returns the last step of the buffer's last stay that ends before `step`.
   static int32_t previous_stay(const BudgetedPlan& plan, BufferId buffer, int32_t step) {
     int32_t last = -1;
     for (const auto& stay : plan.stays[buffer])
@@ -366,11 +368,11 @@ class Budgeting {
   const IdSpan<BufferId, const size_t> sizes_;
   IdVector<BufferId, memory::BudgetBuffer> buffers_;
   std::vector<memory::Recipe> recipes_;
-  std::map<std::pair<BufferId, int32_t>, std::vector<int32_t>> chains_;  // steps of recipes, by buffer and step
-  std::map<SlotId, int32_t> outer_version_;                              // by root slot, of those that have been written
+  std::map<std::pair<BufferId, int32_t>, std::vector<int32_t>> chains_;  // by buffer and step of a recipe: the steps to run again
+  std::map<SlotId, int32_t> outer_version_;                              // by root slot outside of the arena: how often it has been written
   const std::vector<InstructionId> order_;
-  IdVector<BufferId, bool> carried_;        // as BudgetedPlan's
-  IdVector<SlotId, SlotId> next_versions_;  // empty: outputs may be bound to the memory of any feed
+  IdVector<BufferId, bool> carried_;        // as BudgetedPlan::carried
+  IdVector<SlotId, SlotId> next_versions_;  // by slot; empty: an output may be bound to the memory of any feed
 };
 
 }  // namespace
@@ -388,7 +390,7 @@ std::shared_ptr<const BudgetedPlan> plan_for_budget(const Binding& binding, size
     return fits ? a.cost_ns < b.cost_ns : a.arena_bytes < b.arena_bytes;
   };
   std::vector<std::vector<InstructionId>> orders = orders_to_try(binding);
-  for (size_t k = 1; k < orders.size(); ++k)  // the first one is the program's
+  for (size_t k = 1; k < orders.size(); ++k)  // orders[0] is the program's order
     if (auto plan = Budgeting(binding, std::move(orders[k]), order.binds_next_versions).plan(capacity_bytes); is_better(*plan, *best))
       best = std::move(plan);
   return best;
@@ -396,7 +398,7 @@ std::shared_ptr<const BudgetedPlan> plan_for_budget(const Binding& binding, size
 
 std::shared_ptr<const BudgetedPlan> plan_rest(const Binding& binding, size_t capacity_bytes, const OrderChoice& order, int32_t step,
                                               const IdVector<BufferId, bool>& is_away) {
-  constexpr int kTries = 3;  // an arena with holes is larger than what it holds: then less stays in it
+  constexpr int kTries = 3;  // because of gaps an arena is larger than its contents: each further try keeps less in memory
   std::shared_ptr<const BudgetedPlan> best;
   size_t stays = capacity_bytes;
   for (int k = 0; k < kTries; ++k, stays -= stays / 8) {
@@ -428,8 +430,8 @@ std::shared_ptr<const BudgetedPlan> plan_for_time(const Binding& binding, double
   const Budgeting budgeting(binding, {}, /*binds_next_versions=*/true);
   const memory::BudgetOptions options{.may_spill = false, .one_try = true};
   const double own_price = price_of(own_arena_bytes, 0);
-  std::map<double, size_t> promising;  // capacities by what their plans would be worth
-  // Smaller arenas cost more, nearly always.
+  std::map<double, size_t> promising;  // capacities, by the estimated price of their plans
+  // Bisects the capacity, as a smaller arena nearly always costs more time.
   const auto search = [&](double most) {
     constexpr int kHalvings = 6;
     size_t too_small = 0, enough = own_arena_bytes;
@@ -445,9 +447,9 @@ std::shared_ptr<const BudgetedPlan> plan_for_time(const Binding& binding, double
     }
   };
   search(share);
-  if (pays)  // what is cheapest lies between none and all of the time
+  if (pays)  // the best ratio may be reached with less than the permitted time
     for (double part : {0.5, 0.2}) search(share * part);
-  // An arena may have holes that an estimate knows nothing of.
+  // The estimate does not count gaps in the arena, so that the most promising capacities are planned exactly.
   constexpr int kTries = 3;
   std::shared_ptr<const BudgetedPlan> best;
   double least = own_price;

@@ -43,17 +43,17 @@ DevicePlacement place_instructions(const Program& program, const PlacementReques
     const auto operands = program.operands(instructions[i]);
     if (!runs_on_devices(program, instructions[i])) {
       device = DevicePlacement::kHost;
-      continue;  // its outputs say nothing about where their readers should be
+      continue;  // its outputs do not draw their readers to the host
     }
     if (request.of_node) device = request.of_node(*instructions[i].node);
-    // Its kernel was chosen for the device that it is on wherever its operands lie.
+    // A device's own kernel runs on that device wherever its operands are.
     if (device == kUnplaced && instructions[i].on_device) device = request.default_device;
     for (size_t k = 0; k < instructions[i].num_inputs && device == kUnplaced; ++k)
       if (operands[k] != kNoSlot) device = of_root[root_of(operands[k])];
     for (SlotId output : operands.subspan(instructions[i].num_inputs))
       if (output != kNoSlot && device != kUnplaced) of_root[root_of(output)] = device;
   }
-  IdVector<SlotId, int> of_reader(program.slots().size(), kUnplaced);  // of the earliest reader that is placed
+  IdVector<SlotId, int> of_reader(program.slots().size(), kUnplaced);  // by root slot: the device of the earliest reader that is placed
   for (InstructionId i : instructions.ids().reversed()) {
     int& device = placement.of_instruction[i];
     const auto operands = program.operands(instructions[i]);

@@ -1,4 +1,4 @@
-// Which device each instruction of a program runs on.
+// Chooses the device that each instruction of a program runs on.
 #pragma once
 
 #include <cstdint>
@@ -11,34 +11,37 @@
 
 namespace treadle::exec {
 
-/// Indices into a list of devices, of which the first is the host.
+/// Devices are numbered; device 0 is the host.
 struct DevicePlacement {
   static constexpr int kHost = 0;
   IdVector<InstructionId, int> of_instruction;
-  std::map<SlotId, int> of_argument;  ///< by the slot of a feed or constant: where it goes first; absent: where it is read
+  /// By slot of a feed or constant: the device that it is copied to first. Absent: it goes directly to where it is read.
+  std::map<SlotId, int> of_argument;
 };
 
-/// What a caller says of where a program's nodes run.
+/// A caller's wishes for where the nodes of a program run.
 struct PlacementRequest {
   int default_device = DevicePlacement::kHost;
-  /// The device of a node, or -1: its group is on none. Empty: no node has a group.
+  /// Returns the device that the caller wants for a node, or -1 if it wants none. Empty: no wishes.
   std::function<int(const Node&)> of_node;
-  std::map<std::string, int, std::less<>> of_argument;  ///< by the name of an input or initializer
-  /// Of a device: it runs those instructions only whose kernel is its own (Instruction::on_device). Empty: none is such.
+  std::map<std::string, int, std::less<>> of_argument;  ///< device by the name of an input or initializer
+  /// Returns true if a device runs only instructions with a kernel of its own (Instruction::on_device). Empty: false for all devices.
   std::function<bool(int)> has_own_kernels;
 };
 
-/// A node that `request` places runs there. Others follow the first operand that is placed, in order; what is still without a device
-/// follows its first reader, and the rest goes to the default device (MXNet's PlaceDevice). What only the host can do (strings,
-/// sequences, optionals, maps, control flow, Yield) stays there, and so does what a device with kernels of its own has
-/// none for; a node with such a kernel and without a group is on the default device.
+/// Places instructions by these rules, of which those about operands and readers are MXNet's (PlaceDevice):
+/// - An instruction that only the host can run (strings, sequences, optionals, maps, control flow, Yield) runs on the host.
+/// - A node for which the request names a device runs there.
+/// - A node with a device's own kernel that the request does not mention runs on the default device.
+/// - Any other node runs where its first placed operand is, otherwise where its first placed reader runs, otherwise on the default device.
+/// - If a device that runs only kernels of its own gets a node without one, the node runs on the host instead.
 DevicePlacement place_instructions(const Program& program, const PlacementRequest& request);
 
-/// True for bytes that every device can hold: a tensor of a known dtype other than strings.
+/// Returns true if every device can hold the value: it is a tensor of a known dtype other than string.
 bool is_plain(const Program& program, SlotId slot);
-/// True if the kernel has packed a copy of the constant and does not look at the operand.
+/// Returns true if the kernel has packed a copy of the constant and never reads the operand itself.
 bool has_own_copy(const Instruction& instruction, size_t operand);
-/// True if all operands are plain, and the node is neither control flow nor a Yield.
+/// Returns true if all operands are plain, and the node is neither control flow nor a Yield.
 bool runs_on_devices(const Program& program, const Instruction& instruction);
 
 }  // namespace treadle::exec

@@ -11,7 +11,7 @@
 namespace treadle::exec {
 namespace {
 
-/// Bytes of the arena, and the last step that uses them.
+/// A range of bytes in the arena and the last step that uses it.
 struct Taken {
   size_t begin, end;
   int32_t until;
@@ -41,7 +41,7 @@ class Arena {
 
   Lodgings lodge_gradients() {
     struct Guest {
-      size_t place;  // among the preallocated slots
+      size_t place;  // index into Program::preallocated()
       int32_t made_at;
       size_t size_bytes;
     };
@@ -63,7 +63,7 @@ class Arena {
   }
 
  private:
-  // The first step that writes a root slot.
+  // Returns the first step that writes each root slot.
   IdVector<SlotId, int32_t> first_writes() const {
     IdVector<SlotId, int32_t> first(program_.slots().size(), INT32_MAX);
     const auto instructions = program_.instructions();
@@ -76,7 +76,8 @@ class Arena {
     return first;
   }
 
-  // The smallest gap that is large enough, of those between what is used at the step or later; or the arena's end.
+  // Takes the smallest sufficient gap between the ranges that are used at the step or later, or enlarges the arena if some bytes at its end
+  // are free.
   size_t take(int32_t step, size_t size_bytes) {
     size_t best = Lodgings::Place::kNone, smallest = SIZE_MAX, covered = 0;
     const auto consider = [&](size_t end) {
@@ -105,7 +106,7 @@ class Arena {
   const Program& program_;
   const BudgetedPlan* const plan_;
   size_t size_bytes_;
-  std::vector<Taken> taken_;  // ascending by begin
+  std::vector<Taken> taken_;  // sorted by begin
 };
 
 }  // namespace

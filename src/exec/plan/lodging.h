@@ -1,4 +1,4 @@
-// Outputs in the arena: where nothing else lies any more when they are made, there is room for them that the run has paid for already.
+// Places gradients that a run hands out in parts of its arena that no later step uses, which saves memory for them.
 #pragma once
 
 #include <cstddef>
@@ -16,16 +16,17 @@ struct Lodgings {
   struct Place {
     static constexpr size_t kNone = SIZE_MAX;
     size_t offset = kNone;  ///< in the arena
-    int32_t made_at = 0;    ///< the step that makes the output
+    int32_t made_at = 0;    ///< the first step that writes the output
     bool found() const { return offset != kNone; }
   };
-  std::vector<Place> places;  ///< per Program::preallocated(); not found: it is no gradient, or there is no room for it
-  size_t arena_bytes = 0;     ///< what the run takes anyway, and what gradients reach beyond it
+  /// One per Program::preallocated(); not found: the slot is no output gradient, or the arena has no room for it
+  std::vector<Place> places;
+  size_t arena_bytes = 0;  ///< size of the arena, including what gradients need beyond its planned end
 };
 
-/// Where the gradients that a run hands out may lie in its arena, from the step that makes them to the run's end and beyond: the caller
-/// takes them, and with them the arena. Runs go in the program's order, or by the plan if there is one. A gradient for which there is too
-/// little room at the arena's end makes it longer, by less than it takes.
+/// Finds arena offsets for the gradients that a run hands out. Each occupies its bytes from the step that makes it until the caller frees
+/// it, and keeps the arena alive. A gradient that fits nowhere may begin in the free bytes at the arena's end and enlarge the arena.
+/// @param plan  the plan that the run follows; null: the program's order and the binding's offsets
 Lodgings find_lodgings(const Binding& binding, const BudgetedPlan* plan);
 
 }  // namespace treadle::exec

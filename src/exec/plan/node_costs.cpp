@@ -26,7 +26,7 @@ std::pair<double, double> estimate_cost(const Binding& binding, const Instructio
   return {cost.flops / kFlopsPerNs, cost.bytes / kBytesPerNs};
 }
 
-// An estimate from the operator's cost at rates that one core reaches: it has to be right within a factor of some only.
+// A rough estimate suffices: it may be wrong by a factor of several.
 void NodeCosts::estimate(const Binding& binding) {
   const auto instructions = binding.program().instructions();
   hints_.assign(instructions.size(), {});
@@ -57,7 +57,7 @@ void NodeCosts::judge(const Program& program) {
       worth_[i] = hints_[i].estimated_ns > kExpensiveNs ? Worth::yes : Worth::no;
     if (worth_[i] != Worth::no) candidates.push_back(i);
   }
-  // A kernel from outside may go on elsewhere, so that one is enough for others to run beside it.
+  // A custom operator's kernel may go on outside of the calling thread, so that a single one lets other nodes run beside it.
   wide_ = instructions.size() > 1 && std::any_of(instructions.begin(), instructions.end(), [](const Instruction& instruction) {
             return instruction.dynamic && instruction.kernel && is_custom_op(*instruction.node->op);
           });

@@ -1,4 +1,4 @@
-// What nodes are estimated to cost for the extents of a binding.
+// Estimates how long nodes take for the extents of a binding.
 #pragma once
 
 #include <cstdint>
@@ -12,32 +12,33 @@ namespace treadle::exec {
 class Binding;
 class Plans;
 
-/// Nanoseconds of computing and of moving bytes, at rates that one core reaches.
+/// Returns the estimated nanoseconds for arithmetic and for moving bytes, at the rates of one core.
 std::pair<double, double> estimate_cost(const Binding& binding, const Instruction& instruction);
 
 class NodeCosts {
  public:
-  /// @param plans  of the program; outlive the object.
+  /// @param plans  the program's plans, with measured times; must outlive this object
   explicit NodeCosts(Plans& plans) : plans_(plans) {}
 
-  /// For new extents. In programs for parallel execution also what is worth another thread.
+  /// Called when the binding gets new extents. For programs that run by readiness, also decides which nodes are worth another thread.
   void estimate(const Binding& binding);
 
-  /// What a run that shares its device needs to know of a node; nothing before estimate().
+  /// Returns what the scheduler of a shared device needs to know about a node; an empty hint before estimate().
   sharing::NodeHint hint(InstructionId instruction) const { return hints_.empty() ? sharing::NodeHint{} : hints_[instruction]; }
-  /// Whether the instruction is worth another thread. @pre the program is for parallel execution
+  /// Returns true if the instruction is worth another thread. @pre the program has a schedule by readiness
   bool expensive(InstructionId instruction) const {
     const Worth worth = worth_[instruction];
     return worth == Worth::yes || (worth == Worth::if_measured && is_measured_expensive(instruction));
   }
-  /// True if two instructions that are or may be expensive need not wait for each other.
+  /// Returns true if parallel execution may pay: two instructions that are or may be expensive do not depend on each other, or a custom
+  /// operator's kernel may go on elsewhere.
   bool wide() const { return wide_; }
 
  private:
   enum class Worth : uint8_t { no, yes, if_measured };
   void judge(const Program& program);
   bool is_measured_expensive(InstructionId instruction) const;
-  static constexpr double kExpensiveNs = 5'000;  // several times what it takes to hand a node to another thread
+  static constexpr double kExpensiveNs = 5'000;  // several times the cost of handing a node to another thread
 
   Plans& plans_;
   IdVector<InstructionId, sharing::NodeHint> hints_;

@@ -18,8 +18,8 @@ int64_t bucket_of(int64_t extent) {
   return (extent + step - 1) / step * step;
 }
 
-// Of the search, where greedy plans do not reach the lower bound, which is rare. Counted, so that the same extents always get the same
-// plan; larger programs are planned greedily only, as loading them should not take longer.
+// Most steps of the exact search, which runs if greedy plans miss the lower bound (rare). Its limit is steps, not time, so that the same
+// extents always get the same plan. Programs with many buffers are planned greedily only, to load fast.
 int64_t search_steps(size_t num_buffers) { return num_buffers <= 400 ? 2 * static_cast<int64_t>(num_buffers) : 0; }
 constexpr double kNoLimitSeconds = 1e6;
 
@@ -38,13 +38,13 @@ IdVector<BufferId, size_t> bucketed_sizes(const Program& program, const IdVector
   try {
     program.extents().code.run(upper);
   } catch (const Error&) {
-    upper = values;  // bounds that do not broadcast: plan for the extents as they are
+    upper = values;  // the rounded extents do not broadcast: do not round
   }
   IdVector<BufferId, size_t> bounds = sizes;
   for (BufferId b : bounds.ids()) {
     const SlotId slot = program.buffers()[b].slot;
     if (slot == kNoSlot)
-      bounds[b] += bounds[b] / 8;  // scratch: what the extents would need is the kernel's secret
+      bounds[b] += bounds[b] / 8;  // scratch: only the kernel knows what the rounded extents need
     else
       bounds[b] = std::max(bounds[b], bytes_for(program, slot, upper));
   }

@@ -10,8 +10,8 @@
 namespace treadle::exec {
 namespace {
 
-/// What an order may not change: each content of a buffer, or of memory outside of the arena, is written before it is read, and read
-/// before the next one takes its place.
+/// The dependencies that every order must keep: each content of a buffer, or of memory outside of the arena, is written before it is read,
+/// and read before another content replaces it.
 class Dependencies {
  public:
   explicit Dependencies(const Binding& binding) : binding_(binding), program_(binding.program()) {
@@ -33,9 +33,9 @@ class Dependencies {
 
  private:
   struct Unit {
-    int32_t content = -1;          // what it holds now: index into bytes_
-    std::vector<int32_t> readers;  // of that
-    std::vector<int32_t> users;    // of all contents so far
+    int32_t content = -1;          // its present content, as an index into bytes_; -1: none yet
+    std::vector<int32_t> readers;  // instructions that read the present content
+    std::vector<int32_t> users;    // instructions that read or wrote any content so far
   };
 
   const Slot& slot(SlotId index) const { return program_.slots()[index]; }
@@ -58,10 +58,10 @@ class Dependencies {
       if (slot(index).location == LocationKind::held && slot(index).static_shape) write_over_feeds(index, step);
     }
     if (instruction.scratch_buffer != kNoBuffer) write(index_of(instruction.scratch_buffer), step);
-    // The reader that lets go of a held value stays the last one.
+    // The instruction that releases a held value stays the last one to use it.
     for (SlotId index : program_.releases().subspan(instruction.first_release, instruction.num_releases))
       follow(units_[unit_of(index)].users, step);
-    // An optimiser's results may be bound to the memory of what it reads: whoever else reads that, or computes it anew, comes before.
+    // Updates stay behind all other instructions: their results may be bound to the memory of their inputs, which others read or recompute.
     const bool updates = is_update(*instruction.node);
     if (updates)
       follow(others_, step);
@@ -77,18 +77,19 @@ class Dependencies {
 
   void read(size_t index, int32_t step) {
     Unit& unit = units_[index];
-    if (unit.content < 0) make_content(index);  // there from the beginning
+    if (unit.content < 0) make_content(index);  // its first content exists before the run
     steps_[static_cast<size_t>(step)].reads.push_back(unit.content);
     unit.readers.push_back(step);
     unit.users.push_back(step);
   }
 
-  // Over what is there, in place if the instruction has read it.
+  // Replaces the content of a unit, in place if the instruction reads the old content.
   void write(size_t index, int32_t step) {
     Unit& unit = units_[index];
     memory::Step& writer = steps_[static_cast<size_t>(step)];
     const int32_t old = unit.content;
-    if (old >= 0 && std::find(writer.writes.begin(), writer.writes.end(), old) != writer.writes.end()) return;  // another part of it
+    // The instruction writes another part of the same content
+    if (old >= 0 && std::find(writer.writes.begin(), writer.writes.end(), old) != writer.writes.end()) return;
     follow(unit.readers, step);
     make_content(index);
     if (old >= 0) {
@@ -99,7 +100,7 @@ class Dependencies {
     unit.users.push_back(step);
   }
 
-  // An output may be bound to the memory of a feed of as many bytes.
+  // Counts an output as a write to each feed of the same size, as it may be bound to that feed's memory.
   void write_over_feeds(SlotId output, int32_t step) {
     const auto bytes = [&](SlotId index) { return size_bytes(slot(index).dtype, binding_.shape(index).num_elements()); };
     const auto inputs = program_.input_slots();
@@ -116,11 +117,11 @@ class Dependencies {
 
   const Binding& binding_;
   const Program& program_;
-  std::vector<Unit> units_;  // buffers, then root slots
+  std::vector<Unit> units_;  // by buffer, then by root slot
   std::vector<size_t> feeds_;
-  std::vector<int32_t> others_;  // that update nothing
+  std::vector<int32_t> others_;  // steps so far that are no updates
   std::vector<memory::Step> steps_;
-  std::vector<size_t> bytes_;  // per content
+  std::vector<size_t> bytes_;  // size of each content
 };
 
 }  // namespace

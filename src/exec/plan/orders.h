@@ -1,4 +1,4 @@
-// Other orders of a program's instructions, in which less memory may do.
+// Finds other orders of a program's instructions that may need less memory.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@ namespace treadle::exec {
 
 class Binding;
 
-/// Orders in which every instruction finds what it finds in the program's, which is the first one.
+/// Returns the program's order, followed by other orders in which every instruction reads the same contents.
 std::vector<std::vector<InstructionId>> orders_to_try(const Binding& binding);
 
 }  // namespace treadle::exec

@@ -32,7 +32,7 @@ std::shared_ptr<const ParameterVersion> ParameterVersions::current(ThreadPool* p
   if (!current_ || current_->numbers != made->numbers) {
     AllocationScope scope(parameters.memory(), MemoryClass::packed);
     before_change();
-    // What has changed goes before anything is made, if no run is in flight.
+    // Keeps packed states that are still valid, and frees the others before new ones are made, unless a run in flight holds them.
     const auto instructions = parameters.instructions();
     made->packed.resize(instructions.size());
     for (size_t i = 0; i < instructions.size(); ++i)
@@ -49,12 +49,12 @@ std::shared_ptr<const ParameterVersion> ParameterVersions::current(ThreadPool* p
   return current_;
 }
 
-// Side by side, the largest first.
+// Packs in parallel, the largest first.
 void ParameterVersions::pack(ParameterVersion& version, ThreadPool* pool) const {
   const Graph& graph = program_.graph();
   const ProgramParameters& parameters = *program_.parameters();
   const auto instructions = parameters.instructions();
-  std::vector<std::pair<size_t, size_t>> missing;  // bytes, instruction
+  std::vector<std::pair<size_t, size_t>> missing;  // (bytes, index of the instruction)
   size_t total_bytes = 0;
   for (size_t i = 0; i < instructions.size(); ++i) {
     if (version.packed[i].state) continue;
@@ -65,10 +65,10 @@ void ParameterVersions::pack(ParameterVersion& version, ThreadPool* pool) const 
     total_bytes += bytes;
   }
   std::stable_sort(missing.begin(), missing.end(), [](const auto& a, const auto& b) { return a.first > b.first; });
-  std::mutex mutex;  // of the error
+  std::mutex mutex;  // guards first_error
   std::exception_ptr first_error;
   parallel_for(total_bytes < kLittleToPack ? nullptr : pool, static_cast<int64_t>(missing.size()), 1, [&](int64_t begin, int64_t end) {
-    AllocationScope scope(parameters.memory(), MemoryClass::packed);  // the thread is one of the pool's
+    AllocationScope scope(parameters.memory(), MemoryClass::packed);  // a thread of the pool has no scope of its own
     for (auto m = static_cast<size_t>(begin); m < static_cast<size_t>(end); ++m) {
       const Instruction& instruction = *instructions[missing[m].second];
       try {
@@ -84,7 +84,7 @@ void ParameterVersions::pack(ParameterVersion& version, ThreadPool* pool) const 
   if (first_error) std::rethrow_exception(first_error);
 }
 
-// What nobody reads but kernels that have packed it is let go of, unless it is the owner's memory.
+// Keeps the elements that runs read. Derived values that only kernels have packed are freed; parameters themselves belong to their owner.
 void ParameterVersions::keep_elements(ParameterVersion& version) const {
   const Graph& graph = program_.graph();
   const ProgramParameters& parameters = *program_.parameters();

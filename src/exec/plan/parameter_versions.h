@@ -1,4 +1,4 @@
-// The elements of a program's parameters, and all that is made of them, version by version.
+// Versions of a program's parameters, of the values derived from them, and of what kernels have packed from both.
 #pragma once
 
 #include <cstdint>
@@ -20,30 +20,30 @@ namespace treadle::exec {
 class Program;
 struct Instruction;
 
-/// The parameters as of one version: never changed once it is made, and held by every binding whose runs read it.
+/// One version of the parameters. Immutable, and shared by all bindings whose runs read it.
 struct ParameterVersion {
   struct Packed {
     std::shared_ptr<PackedState> state;
-    std::vector<uint64_t> versions;  ///< per input of the node: of the elements that the kernel saw
+    std::vector<uint64_t> versions;  ///< by input of the node: the version that the kernel has packed
   };
-  std::vector<uint64_t> numbers;       ///< per variable of the program
-  IdVector<SlotId, Datum> constants;   ///< undefined where it is no parameter, and follows from none
-  IdVector<SlotId, uint64_t> made_of;  ///< the sum of the numbers of what it depends on
-  std::vector<Packed> packed;          ///< by Instruction::versioned
+  std::vector<uint64_t> numbers;       ///< version number of each parameter
+  IdVector<SlotId, Datum> constants;   ///< by slot: elements of parameters and derived values; undefined for all other slots
+  IdVector<SlotId, uint64_t> made_of;  ///< by slot: the sum of the version numbers that it depends on (ProgramParameters::made_of)
+  std::vector<Packed> packed;          ///< indexed by Instruction::versioned
 };
 
-/// Makes a version at the start of the first run after a change: computes what follows from the parameters, and has kernels pack what they
-/// pack. Runs in flight keep the version that they began with. Thread-safe.
+/// Makes a new version at the start of the first run after a change: computes the derived values, and lets kernels pack. Runs in flight
+/// keep their version. Thread-safe.
 class ParameterVersions {
  public:
-  /// @param program  has parameters; outlives the object.
+  /// @param program  must have parameters (Program::parameters()) and outlive this object
   explicit ParameterVersions(const Program& program);
 
-  /// The version as of now; one thread makes it, and others wait for it.
-  /// @param before_change  lets go of what holds the version before, so that it is not in memory beside the new one.
-  /// @throws Error as kernels do that pack
+  /// Returns the current version. If it must be made, one thread makes it and others wait.
+  /// @param before_change  called before a new version is made, to free the previous one where no run needs it.
+  /// @throws errors of kernels that pack
   std::shared_ptr<const ParameterVersion> current(ThreadPool* pool, const std::function<void()>& before_change);
-  /// The version that was made last; null if nothing has run yet.
+  /// The version that was made last; null before the first run.
   std::shared_ptr<const ParameterVersion> latest() const;
 
  private:
@@ -52,8 +52,8 @@ class ParameterVersions {
 
   const Program& program_;
   mutable std::mutex mutex_;
-  std::vector<uint64_t> in_graph_;  // the numbers of the elements that the graph has
-  uint64_t looked_at_ = 0;          // Variables::version() when current_ was made
+  std::vector<uint64_t> in_graph_;  // version numbers of the elements in the graph's Value::constant
+  uint64_t looked_at_ = 0;          // Variables::version() when current_ was last found to be current
   std::shared_ptr<const ParameterVersion> current_;
 };
 

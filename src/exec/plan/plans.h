@@ -1,4 +1,4 @@
-// What the runs of a program plan and learn, for the runs that follow.
+// What runs of a program share with each other and with later runs: bindings, versions of parameters, measured times.
 #pragma once
 
 #include <atomic>
@@ -15,36 +15,35 @@
 
 namespace treadle::exec {
 
-/// What runs of one program share beside the program, which never changes. Each body of its control flow has such an object of its own.
-/// Thread-safe.
+/// State shared by all runs of a program, while the program itself is immutable. Each body of control flow has its own Plans. Thread-safe.
 class Plans {
  public:
-  /// @param program  outlives the object.
+  /// @param program  must outlive this object
   explicit Plans(const Program& program);
   ~Plans();
   Plans(const Plans&) = delete;
   Plans& operator=(const Plans&) = delete;
 
   const Program& program() const { return program_; }
-  /// @param body  of one of the program's instructions
+  /// @param body  a body of one of the program's instructions
   Plans& of_body(const Program& body) { return *bodies_.at(&body); }
 
   BindingCache& bindings() { return bindings_; }
-  /// How long the parts of the first binding took.
+  /// The times that the phases of the first binding took.
   LoadPhases& first_binding() { return first_binding_; }
-  /// Null where the program has no parameters that kernels pack.
+  /// Null if the program has no parameters that may change.
   ParameterVersions* parameters() { return parameters_.get(); }
-  /// What kernels have packed for an instruction, of parameters as of the last run; null if nothing.
+  /// The packed state of an instruction's kernel, as of the last run's version of the parameters; null if there is none.
   std::shared_ptr<PackedState> latest_packed(const Instruction& instruction) const;
 
-  /// Time that a dynamic instruction took, averaged over recent parallel runs. It decides where the instruction runs, never what it
-  /// computes.
+  /// Average time of a dynamic instruction over recent runs by readiness, in nanoseconds. It decides on which thread the instruction runs,
+  /// never its result.
   std::atomic<uint32_t>& measured_ns(InstructionId instruction) { return measured_ns_[index_of(instruction)]; }
-  /// One for each run that counts at the same time.
+  /// Counters of node times, one set for each run in flight that counts.
   NodeCounterList& counters() { return counters_; }
 
-  /// Whether gradients that a run hands out may lie in its arena. Not once a run has begun while somebody had those of the run before: each
-  /// run would need another arena.
+  /// Returns true if gradients that a run hands out may lie in its arena (plan/lodging.h). False for good once a caller has kept the
+  /// gradients of one run while the next one began: each run would need a new arena.
   bool lodges_gradients() const {
     return program_.first_gradient() != kNoSlot && !program_.parallel() && lodges_gradients_.load(std::memory_order_relaxed);
   }

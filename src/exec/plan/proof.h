@@ -1,11 +1,12 @@
-// Whether somebody has proven a plan.
+// A flag in a plan: it has been verified.
 #pragma once
 
 #include <atomic>
 
 namespace treadle::exec {
 
-/// Stands in a plan that runs share. A copy of a plan is unproven, as it may become another one. Thread-safe.
+/// Belongs to a plan that runs share, so that only one of them verifies it. A copy begins as unverified, as the copied plan may be changed.
+/// Thread-safe.
 class Proof {
  public:
   Proof() = default;

@@ -21,7 +21,7 @@ class StreamPlanner {
     for (int device = 0; device < num_devices; ++device) {
       first_stream_.push_back(static_cast<int>(plan_.streams.size()));
       for (int s = 0; s < std::max(1, options.compute_streams); ++s) plan_.streams.push_back({device, Queue::compute});
-      if (device == DevicePlacement::kHost) continue;  // copies are the work of the other side
+      if (device == DevicePlacement::kHost) continue;  // the other device's copy streams serve both directions
       plan_.streams.push_back({device, Queue::copy_in});
       plan_.streams.push_back({device, Queue::copy_out});
     }
@@ -34,7 +34,7 @@ class StreamPlanner {
     for (SlotId slot : program_.output_slots()) outputs.insert(slot_of(slot).root);
     for (InstructionId i : program_.instructions().ids()) {
       add_kernel(i);
-      // Outputs leave as soon as they are there, beside what is computed next.
+      // Outputs are copied to the host as soon as they are made, in parallel with the kernels that follow.
       const Instruction& instruction = program_.instructions()[i];
       for (SlotId slot : program_.operands(instruction).subspan(instruction.num_inputs))
         if (slot != kNoSlot && outputs.contains(slot_of(slot).root)) location_on(slot, DevicePlacement::kHost);
@@ -44,17 +44,17 @@ class StreamPlanner {
   }
 
  private:
-  // A step before it has a stream: what it touches, and what it therefore comes after.
+  // The locations that a step reads and writes, from which its fences follow.
   struct Access {
     std::vector<LocationId> reads, writes;
   };
   struct History {
     StepId writer = kNoStep;
-    std::vector<StepId> readers;  // since
+    std::vector<StepId> readers;  // steps that have read it since
   };
 
   const Slot& slot_of(SlotId slot) const { return program_.slots()[slot]; }
-  // Known values have bytes of their own, whatever they are views of.
+  // Known values have bytes of their own, even if they are views.
   SlotId key_of(SlotId slot) const { return slot_of(slot).location == LocationKind::known ? slot : slot_of(slot).root; }
 
   LocationId make_location(SlotId slot, int device) {
@@ -73,7 +73,7 @@ class StreamPlanner {
     return plan_.locations.add(std::move(made));
   }
 
-  // Where the value is on the device; a copy is added if it is not there yet.
+  // Returns the value's location on the device. Adds a copy step if it is not there yet.
   LocationId location_on(SlotId slot, int device) {
     const SlotId key = key_of(slot);
     auto& places = where_[key];
@@ -89,7 +89,7 @@ class StreamPlanner {
       if (where == device) return location;
     const LocationId target = make_location(key, device);
     if (kind != LocationKind::constant) {
-      // From where the value was made, or from an argument's home, if it has one.
+      // Copies from the device that made the value, or for a feed from the device that DevicePlacement::of_argument gives it.
       const bool at_home = placement_.of_argument.contains(key) && places.size() > 1;
       const auto [from, source] = places[at_home ? 1 : 0];
       const bool sends = from != DevicePlacement::kHost;
@@ -117,7 +117,7 @@ class StreamPlanner {
       if (operands[k] == kNoSlot) {
         locations.push_back(kNoLocation);
       } else if (k < instruction.num_inputs) {
-        // Shapes, axes and the like are read by the host's side of a kernel.
+        // The host's part of a kernel reads shapes, axes and similar inputs.
         const auto& host_inputs = instruction.node->op->value_inputs;
         const bool on_host = std::find(host_inputs.begin(), host_inputs.end(), static_cast<int>(k)) != host_inputs.end();
         locations.push_back(location_on(operands[k], on_host ? DevicePlacement::kHost : device));
@@ -141,7 +141,7 @@ class StreamPlanner {
     add_step(std::move(step), access);
   }
 
-  // An output that lies where an input does and has its elements: nothing is written.
+  // Returns true for an output that is a view of an input, so that the kernel writes nothing.
   bool is_view(const Instruction& instruction, std::span<const SlotId> operands, size_t k) const {
     for (const Alias& alias : instruction.node->op->alias) {
       if (alias.kind != Alias::Kind::view || alias.input >= instruction.num_inputs ||
@@ -153,7 +153,8 @@ class StreamPlanner {
     return false;
   }
 
-  // In place, if the instruction's device has the value that is written over; copies elsewhere are of the old one.
+  // Returns the location that an output is written to: in place if the device has the value that is written over. Copies on other devices
+  // become outdated.
   LocationId location_to_write(SlotId slot, int device) {
     const SlotId key = key_of(slot);
     auto& places = where_[key];
@@ -179,7 +180,8 @@ class StreamPlanner {
     return steps;
   }
 
-  // The stream that ends with what the kernel comes after, so that a chain stays on one; else the one with the least on it.
+  // Chooses the stream whose last step the kernel depends on, so that a chain stays on one stream; otherwise the stream with the fewest
+  // steps.
   int choose_stream(int device, const Access& access) const {
     const int first = stream_of(device, Queue::compute), count = std::max(1, options_.compute_streams);
     if (count == 1) return first;
@@ -231,13 +233,14 @@ class StreamPlanner {
     if (found.memory == Memory::planned && (found.uses.empty() || found.uses.back() != step)) found.uses.push_back(step);
   }
 
-  // A bulk is issued where its first step stands. That is early enough for who waits for its last one, and none in between waits.
+  // Groups successive kernels of a stream. Only the first step of a bulk waits for others, and only its last step is waited for, so that
+  // the bulk can be issued when its first step is due.
   void make_bulks() {
     auto is_yield = [&](const StreamPlan::Step& step) { return !step.is_copy() && program_.instructions()[step.instruction].is_yield; };
     const bool data_dependent = std::any_of(plan_.steps.begin(), plan_.steps.end(),
                                             [&](const StreamPlan::Step& step) { return step.host_waits && !is_yield(step); });
     const size_t cap = data_dependent ? 1 : std::max<size_t>(1, options_.max_bulk);
-    std::vector<int32_t> open(plan_.streams.size(), -1);  // the bulk that the stream's next kernel may join
+    std::vector<int32_t> open(plan_.streams.size(), -1);  // by stream: the bulk that its next kernel may join; -1: none
     for (StepId i : plan_.steps.ids()) {
       const StreamPlan::Step& step = plan_.steps[i];
       int32_t& bulk = open[static_cast<size_t>(step.stream)];
@@ -249,7 +252,7 @@ class StreamPlanner {
       }
       plan_.bulks[static_cast<size_t>(bulk)].push_back(i);
       if (step.records || step.is_copy()) bulk = -1;
-      if (is_yield(step)) open.assign(open.size(), -1);  // what comes after it is issued after it
+      if (is_yield(step)) open.assign(open.size(), -1);  // later steps are issued after the Yield
     }
   }
 
@@ -257,10 +260,10 @@ class StreamPlanner {
   const DevicePlacement& placement_;
   const StreamOptions options_;
   StreamPlan plan_;
-  std::vector<int> first_stream_;                                    // per device
-  std::vector<StepId> tails_;                                        // per stream: its last step
-  std::vector<int32_t> lengths_;                                     // per stream
-  IdVector<SlotId, std::vector<std::pair<int, LocationId>>> where_;  // devices that have a root's present elements
+  std::vector<int> first_stream_;                                    // by device: its first stream
+  std::vector<StepId> tails_;                                        // by stream: its last step
+  std::vector<int32_t> lengths_;                                     // by stream: its number of steps
+  IdVector<SlotId, std::vector<std::pair<int, LocationId>>> where_;  // by root slot: the devices that have its current content, and where
   IdVector<LocationId, StepId> last_touch_;
   IdVector<LocationId, History> history_;
 };

@@ -1,4 +1,5 @@
-// The order of a program on the streams of several devices: explicit copies where a value crosses devices, and the fences that order them.
+// Schedules a program on the streams of several devices. Copies between devices are explicit steps; fences order steps on different
+// streams.
 #pragma once
 
 #include <cstddef>
@@ -13,11 +14,11 @@
 namespace treadle::exec {
 
 struct StreamOptions {
-  int compute_streams = 1;     ///< of each device: independent branches go to different ones
-  size_t max_bulk = SIZE_MAX;  ///< kernels issued at once
+  int compute_streams = 1;     ///< compute streams per device; independent branches go to different streams
+  size_t max_bulk = SIZE_MAX;  ///< most kernels that are issued as one piece of work
 };
 
-/// Made once for a program and a placement; nothing in it depends on extents.
+/// Made once for a program and its placement. Independent of extents.
 struct StreamPlan {
   enum class Queue : uint8_t { compute, copy_in, copy_out };
   struct Stream {
@@ -25,46 +26,47 @@ struct StreamPlan {
     Queue queue;
   };
 
-  /// A value's bytes on one device. Where a value is copied to is a location of its own.
+  /// The bytes of a value on one device. Each copy of a value has a location of its own.
   struct Location {
     enum class Memory : uint8_t {
       planned,   ///< at an offset in the device's arena
-      held,      ///< by reference count: outputs, and what only the run knows the size of
-      constant,  ///< copied to the device once, or in the program
-      given,     ///< a feed or known value, where the host has it
+      held,      ///< in reference-counted memory: outputs, and values whose size is known only during the run
+      constant,  ///< a constant; devices get one copy for all runs
+      given,     ///< a feed or known value in the host's memory
     };
-    SlotId slot = kNoSlot;  ///< the root slot; kNoSlot: scratch
+    SlotId slot = kNoSlot;  ///< the root slot; kNoSlot: scratch of a kernel
     int device = 0;
     Memory memory = Memory::planned;
-    BufferId buffer = kNoBuffer;  ///< planned: of the program, whose size it has
-    int32_t num_steps = 0;        ///< that touch it
-    std::vector<StepId> uses;     ///< planned: all steps that touch it, ascending; the first of them writes it
+    BufferId buffer = kNoBuffer;  ///< planned: the program's buffer that gives its size
+    int32_t num_steps = 0;        ///< steps that access it
+    std::vector<StepId> uses;     ///< planned: all steps that access it, ascending; the first one writes it
   };
 
   struct Step {
-    InstructionId instruction = kNoInstruction;             ///< kNoInstruction: a copy
-    LocationId source = kNoLocation, target = kNoLocation;  ///< of a copy
-    uint32_t first_operand = 0;                             ///< of a kernel: into `operands`, one an operand, kNoLocation for an absent one
-    LocationId scratch = kNoLocation;                       ///< location
+    InstructionId instruction = kNoInstruction;             ///< kNoInstruction: the step is a copy
+    LocationId source = kNoLocation, target = kNoLocation;  ///< for a copy
+    uint32_t first_operand = 0;  ///< for a kernel: index into `operands`, which has one location per operand, kNoLocation for an absent one
+    LocationId scratch = kNoLocation;  ///< for a kernel
     int stream = 0;
-    bool host_waits = false;    ///< its outputs' extents are known only when it is done
-    bool records = false;       ///< its event is waited for
-    std::vector<StepId> waits;  ///< fences: steps of other streams that it comes after, none of them implied by another
+    bool host_waits = false;    ///< the host waits for the kernel, as its outputs' extents are known only then
+    bool records = false;       ///< it records an event, which another step waits for
+    std::vector<StepId> waits;  ///< fences: steps on other streams that must end first; none is implied by another one
 
     bool is_copy() const { return instruction == kNoInstruction; }
   };
 
   std::vector<Stream> streams;
   IdVector<LocationId, Location> locations;
-  IdVector<StepId, Step> steps;  ///< in the order of the program, every copy right before its first reader (outputs: after their writer)
+  /// In the program's order; each copy is right before its first reader, or for outputs right after their writer
+  IdVector<StepId, Step> steps;
   std::vector<LocationId> operands;
-  std::vector<std::vector<StepId>> bulks;  ///< steps that are issued as one piece of work, in the order in which they are issued
+  std::vector<std::vector<StepId>> bulks;  ///< groups of steps that are issued as one piece of work, in the order of issue
 
   int num_copies() const;
   int num_fences() const;
-  /// True if step a is done before step b begins, by the order of streams and the fences.
+  /// Returns true if step a ends before step b begins, by the order within streams and the fences.
   bool happens_before(StepId a, StepId b) const { return a != b && clock(b)[static_cast<size_t>(steps[a].stream)] >= position_[a]; }
-  /// True if two planned locations of one device may be in use at the same time: neither is done with before the other begins.
+  /// Returns true if two planned locations of one device may be in use at the same time, so that they must not share bytes.
   bool conflict(const Location& a, const Location& b) const { return !all_before(a, b) && !all_before(b, a); }
 
  private:
@@ -75,17 +77,18 @@ struct StreamPlan {
       if (!happens_before(use, b.uses.front())) return false;
     return true;
   }
-  std::vector<int32_t> clocks_;         // per step: of each stream the last position that happens before it, its own included
-  IdVector<StepId, int32_t> position_;  // of each step in its stream
+  // Vector clocks: by step and stream, the last position on the stream that happens before the step or is the step
+  std::vector<int32_t> clocks_;
+  IdVector<StepId, int32_t> position_;  // position of each step on its stream
 };
 
-/// Every step waits for the writers of what it reads, and for the readers of what it writes over; of these fences only those are kept
-/// that no other fence, and no order within a stream, implies.
-/// @param num_devices  with the host, which is device 0.
+/// Makes the plan. A step comes after the writers of what it reads and after the readers of what it writes over. It gets a fence for each
+/// of them that neither another fence nor the order within a stream implies.
+/// @param num_devices  includes the host, which is device 0
 StreamPlan plan_streams(const Program& program, const DevicePlacement& placement, int num_devices, const StreamOptions& options = {});
 
-/// One step a line, as `treadle inspect --stage planned` shows it.
-/// @param device_names  one per device.
+/// Returns the plan as text, one step per line, as `treadle inspect --stage planned` shows it.
+/// @param device_names  one per device
 std::string describe(const Program& program, const StreamPlan& plan, std::span<const std::string> device_names);
 
 }  // namespace treadle::exec

@@ -1,4 +1,4 @@
-// A schedule as plain data, for the verifier: where every operand's bytes are, as the executors find them, and what happens in which order.
+// A schedule as plain data for the verifier: where the executors find each operand's bytes, and what happens in which order.
 #pragma once
 
 #include <cstddef>
@@ -17,14 +17,14 @@ namespace treadle::exec {
 
 struct StreamPlan;
 
-/// Steps, arenas and streams of a described plan are plain numbers. @pre i >= 0
+/// Steps, arenas and streams of a described plan are plain numbers; this makes them indices. @pre i >= 0
 inline size_t index(int32_t i) { return static_cast<size_t>(i); }
 
-/// DescribedPlan::places
+/// Indexes DescribedPlan::places.
 enum class PlaceId : int32_t {};
 inline constexpr PlaceId kNoPlace{-1};
 
-/// Rows of equal length, equally far apart; one row where they follow each other. In bytes.
+/// A set of bytes: rows of equal length at equal distances, or one contiguous row. All members are in bytes.
 struct Stretch {
   size_t begin = 0, row_bytes = 0, step_bytes = 0, rows = 1;
   bool empty() const { return rows == 0 || row_bytes == 0; }
@@ -35,7 +35,7 @@ struct Stretch {
 };
 bool overlap(const Stretch& a, const Stretch& b);
 
-/// Nothing in it refers to the planners' own reasons: lifetimes, conflicts and the order are found anew from what the steps touch.
+/// A plan without the planner's reasoning: the verifier derives lifetimes, conflicts and dependencies anew from what the steps access.
 struct DescribedPlan {
   static constexpr size_t kNowhere = SIZE_MAX;
 
@@ -43,37 +43,37 @@ struct DescribedPlan {
 
   struct Value {
     std::string_view name;
-    SlotId root = kNoSlot;    ///< the value whose bytes it has, or some of them; itself
-    SlotId viewed = kNoSlot;  ///< no step makes it: it is this one's bytes under another shape
-    Stretch bytes;            ///< within the root's
-    bool sized = false;       ///< its extents are known ahead
-    bool given = false;       ///< it is there when the run starts
-    bool kept = false;        ///< it is handed out, at the end or by a Yield
-    uint64_t version = 0;     ///< of a parameter's elements, or of what follows from parameters
+    SlotId root = kNoSlot;    ///< the value that owns its bytes; itself if it has bytes of its own
+    SlotId viewed = kNoSlot;  ///< if no step makes it: the value that it is a view of
+    Stretch bytes;            ///< within the root's bytes
+    bool sized = false;       ///< its extents are known before the run
+    bool given = false;       ///< it exists when the run starts
+    bool kept = false;        ///< it is handed out at the end or by a Yield
+    uint64_t version = 0;     ///< version of a parameter or of a value derived from parameters
   };
 
-  /// Where a root's bytes are; of a run on devices there may be several for one.
+  /// Memory that holds a root's bytes. On devices a root may have several places.
   struct Place {
     SlotId root = kNoSlot;  ///< kNoSlot: scratch
     Home home = Home::planned;
-    int32_t memory = 0;  ///< planned: the arena that it lies in; places in other homes have memory of their own
-    size_t offset = 0;   ///< planned: in the arena
+    int32_t memory = 0;  ///< planned: index of the arena; other places have memory of their own
+    size_t offset = 0;   ///< planned: offset in the arena
     size_t size_bytes = 0;
-    bool ready = false;   ///< has memory when the run starts
-    bool filled = false;  ///< has the root's elements when the run starts
-    bool lodged = false;  ///< planned: an output, which takes the arena with it
-    int32_t uses = -1;    ///< held: let go of after so many steps have touched it; -1: by the steps' releases
+    bool ready = false;   ///< it has memory when the run starts
+    bool filled = false;  ///< it holds the root's elements when the run starts
+    bool lodged = false;  ///< planned: an output in the arena that the caller keeps with the arena (plan/lodging.h)
+    int32_t uses = -1;    ///< held: freed after this number of steps has accessed it; -1: freed by the steps' releases
   };
 
   struct Operand {
     SlotId value = kNoSlot;
     PlaceId place = kNoPlace;
-    size_t at = kNowhere;         ///< what the step is pointed at, in the place's memory
-    size_t told_step_bytes = 0;   ///< what the kernel is told of how far rows are apart; 0: nothing
-    bool takes_steps = false;     ///< the kernel asks
-    bool by_reference = false;    ///< the step may keep the value, in a sequence for example, without a copy
-    bool unread = false;          ///< the kernel has a copy of its own
-    uint64_t packed_version = 0;  ///< of the elements in that copy
+    size_t at = kNowhere;         ///< offset of the step's pointer in the place's memory
+    size_t told_step_bytes = 0;   ///< the row stride that the kernel is given, in bytes; 0: contiguous
+    bool takes_steps = false;     ///< the kernel accepts a row stride
+    bool by_reference = false;    ///< the step may keep a reference to the value, for example in a sequence
+    bool unread = false;          ///< the kernel reads its packed copy instead
+    uint64_t packed_version = 0;  ///< version of the elements in the packed copy
   };
 
   enum class Act : uint8_t { compute, join, split, copy, spill, load, replay };
@@ -82,31 +82,31 @@ struct DescribedPlan {
     const Node* node = nullptr;
     uint32_t first_operand = 0;
     uint16_t num_inputs = 0, num_outputs = 0;
-    bool dynamic = false;     ///< makes the memory of its outputs
-    bool on_loan = false;     ///< it does not hold the memory that it is given
-    size_t blocks = 0;        ///< of a join or split: rows before its axis
-    bool along_rows = false;  ///< of a join or split: the axis is the last one
+    bool dynamic = false;     ///< it allocates the memory of its outputs
+    bool on_loan = false;     ///< it holds no references to its operands' memory
+    size_t blocks = 0;        ///< for a join or split: product of the extents before its axis
+    bool along_rows = false;  ///< for a join or split: the axis is the last one
     PlaceId scratch = kNoPlace;
     size_t scratch_at = 0;
-    PlaceId place = kNoPlace, target = kNoPlace;  ///< copies, and moves of a budget: what they move, and where to
-    size_t offset = 0;                            ///< of moves, in the arena
+    PlaceId place = kNoPlace, target = kNoPlace;  ///< for copies and moves: what is moved, and for copies where to
+    size_t offset = 0;                            ///< for moves: offset in the arena
     uint32_t first_release = 0, num_releases = 0;
   };
 
-  std::string schedule;            ///< for messages
-  IdVector<SlotId, Value> values;  ///< of the program's slots
+  std::string schedule;            ///< name of the schedule, for messages
+  IdVector<SlotId, Value> values;  ///< by slot of the program
   IdVector<PlaceId, Place> places;
   std::vector<Operand> operands;
   std::vector<Step> steps;
   std::vector<PlaceId> releases;
-  std::vector<Operand> outputs;            ///< values, and the places that they are taken from
-  std::vector<size_t> memories;            ///< bytes of each arena
-  IdVector<PlaceId, size_t> file_offsets;  ///< of runs that spill
-  bool moving = false;                     ///< places come to lie elsewhere between steps
-  bool several_places = false;             ///< roots may have more than one
-  bool preallocates = true;                ///< held memory that static steps write must be ready
+  std::vector<Operand> outputs;            ///< the outputs, and the places that the caller takes them from
+  std::vector<size_t> memories;            ///< size of each arena, in bytes
+  IdVector<PlaceId, size_t> file_offsets;  ///< offsets in the spill file
+  bool moving = false;                     ///< values move between steps
+  bool several_places = false;             ///< a root may have several places
+  bool preallocates = true;                ///< held memory that a step with known sizes writes must be ready
 
-  /// How steps wait for each other, where they do not run one after the other.
+  /// The dependencies of a schedule by readiness (as ParallelPlan).
   struct Readiness {
     struct Touch {
       PlaceId place;
@@ -119,32 +119,35 @@ struct DescribedPlan {
   };
   struct Issue {
     int32_t stream = 0;
-    bool leads = true;     ///< the first step of what is issued at once
-    bool records = false;  ///< an event, which the host or another stream waits for
+    bool leads = true;     ///< it is the first step of its bulk
+    bool records = false;  ///< it records an event, which the host or another stream waits for
     bool host_waits = false, all_wait = false;
-    std::vector<int32_t> waits;  ///< steps
+    std::vector<int32_t> waits;  ///< steps that it waits for
   };
   Readiness readiness;
-  std::vector<Issue> issues;  ///< per step
+  std::vector<Issue> issues;  ///< one per step
   int num_streams = 0;
   enum class Order : uint8_t { one_by_one, by_readiness, streams };
   Order order = Order::one_by_one;
 };
 
-/// In the order of the program.
+/// Describes a run in the program's order.
 DescribedPlan describe_plan(const Binding& binding);
-/// By readiness. @pre the program has a plan for that
+/// Describes a run by readiness. @pre the program has a ParallelPlan
 DescribedPlan describe_parallel_plan(const Binding& binding);
-/// With the moves of a budget.
+/// Describes a run that follows a budgeted plan, with its moves.
 DescribedPlan describe_plan(const Binding& binding, const BudgetedPlan& budget);
-/// On streams. @param offsets  of locations in the arenas of their devices. @param arena_bytes  per device.
+/// Describes a run on streams.
+/// @param offsets      of locations in the arenas of their devices
+/// @param arena_bytes  size of each device's arena
 DescribedPlan describe_plan(const Binding& binding, const StreamPlan& plan, IdSpan<LocationId, const size_t> offsets,
                             std::span<const size_t> arena_bytes);
 
-/// An output is made in the memory of a feed, which begins so many bytes behind the output (or before it, if it is negative).
+/// Changes the description: the output is made in memory that overlaps a feed.
+/// @param distance  bytes from the output's beginning to the feed's; may be negative
 void lay_over(DescribedPlan& plan, SlotId feed, SlotId output, int64_t distance);
 
-/// An output is made in the arena.
+/// Changes the description: the output is made in the arena at this offset.
 void lodge(DescribedPlan& plan, SlotId output, size_t offset);
 
 }  // namespace treadle::exec

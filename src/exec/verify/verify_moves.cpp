@@ -1,4 +1,4 @@
-// What comes to lie elsewhere: copies between devices, values that a run under a budget spills, brings back or makes anew.
+// The verifier's rules for moves: copies between devices, and values that a run with a budgeted plan spills, loads or recomputes.
 #include "exec/verify/verify_walk.h"
 
 namespace treadle::exec {
@@ -18,10 +18,10 @@ void Walk::replay(const Step& step) {
     bool in_place = false;
     for (const Operand& input : operands.first(step.num_inputs)) in_place |= input.value != kNoSlot && input.place == step.target;
     if (!in_place) target.status = Status::none;
-    // The number of the write among the root's.
+    // `number` becomes the position, among all writes of the root, of the write that is repeated.
     int32_t number = num_written_[value.root], written = written_[value.root];
     while (written != kNone && log_[index(written)].value != operand.value) written = log_[index(written)].before, --number;
-    if (written == kNone && in_place && defined_[operand.value] != kNever) continue;  // a piece that lies in the whole
+    if (written == kNone && in_place && defined_[operand.value] != kNever) continue;  // a piece that is already in place
     if (written == kNone) {
       fault(fmt::format("\"{}\" is made anew before it was made", value.name));
       continue;

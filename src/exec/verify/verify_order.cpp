@@ -1,5 +1,5 @@
-// Schedules whose steps do not run one after the other: what happens before what, from pending counts or from streams, events and the
-// host's waiting; and that no two steps meet in the same bytes that nothing orders.
+// Verifies schedules with parallel steps. Derives which step happens before which from pending counts, or from streams, events and waits of
+// the host. Checks that any two steps that access the same bytes, one of them writing, are ordered.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -14,7 +14,7 @@ namespace {
 using Home = DescribedPlan::Home;
 using Before = std::function<bool(int32_t, int32_t)>;
 
-// A step begins when as many others have ended as its counter says.
+// Derives the order by readiness: a step begins when its pending count has been counted down by the steps before it.
 Reachability order_by_counts(const DescribedPlan& plan, const Report& report) {
   const DescribedPlan::Readiness& ready = plan.readiness;
   const size_t count = plan.steps.size();
@@ -32,16 +32,16 @@ Reachability order_by_counts(const DescribedPlan& plan, const Report& report) {
     const auto expected = static_cast<int32_t>(before[s].size());
     if (ready.counters[s] != expected)
       report(fmt::format("{} counts down from {}, it comes after {} steps", describe_step(plan, s), ready.counters[s], expected));
-    // One that runs too early is ordered after nobody.
+    // A step with too small a count may begin at any time: it is ordered after no other step.
     order.add(id_at<InstructionId>(s), ready.counters[s] < expected ? std::vector<InstructionId>() : before[s]);
   }
   return order;
 }
 
-// Held memory goes with the last of the steps that touch it.
+// Checks that held memory is freed exactly after the last of the steps that access it.
 void check_touches(const DescribedPlan& plan, const Report& report) {
   const DescribedPlan::Readiness& ready = plan.readiness;
-  std::map<PlaceId, std::set<int32_t>> expected, counted;  // steps
+  std::map<PlaceId, std::set<int32_t>> expected, counted;  // steps by place: those that access it, and those that count down
   std::map<PlaceId, int32_t> counter_of;
   for (size_t s = 0; s < plan.steps.size(); ++s) {
     const DescribedPlan::Step& step = plan.steps[s];
@@ -75,7 +75,7 @@ void check_touches(const DescribedPlan& plan, const Report& report) {
       report(fmt::format("\"{}\" is let go of, which is not held or is handed out", plan.values[plan.places[place].root].name));
 }
 
-// Of each step the last position in every stream that is over when it begins; its own position in its stream.
+// Vector clocks: by step, the last position on every stream that has ended when the step begins, and its own position.
 class Clocks {
  public:
   Clocks(const DescribedPlan& plan, const Report& report)
@@ -120,7 +120,7 @@ class Clocks {
   std::vector<int32_t> clocks_, positions_;
 };
 
-// Two steps that touch the same bytes of a place.
+// Checks that two steps that access the same bytes of a place are ordered if one of them writes.
 void check_within(const DescribedPlan& plan, PlaceId place, const std::vector<BytesTouched>& touches, const Before& before,
                   const Report& report) {
   if (std::none_of(touches.begin(), touches.end(), [](const BytesTouched& touch) { return touch.writes; })) return;
@@ -139,7 +139,8 @@ void check_within(const DescribedPlan& plan, PlaceId place, const std::vector<By
   }
 }
 
-// Held memory of devices goes when the step that was issued last among those that touch it has ended; others hold it, or end before.
+// Device memory is freed when the step that was issued last among its users has ended. Checks that all other users hold a reference or are
+// ordered before that step.
 void check_held(const DescribedPlan& plan, PlaceId place, const std::vector<BytesTouched>& touches, const Before& before,
                 const Report& report) {
   if (plan.places[place].uses < 0 || touches.empty()) return;
@@ -151,7 +152,7 @@ void check_held(const DescribedPlan& plan, PlaceId place, const std::vector<Byte
                                 describe_step(plan, index(last))));
 }
 
-// Places that have bytes of an arena in common: all steps of the one are over when those of the other begin.
+// Checks that of two places which share bytes of an arena, all steps of one end before any step of the other begins.
 void check_between(const DescribedPlan& plan, const Touches& touches, const Before& before, const Report& report) {
   std::vector<PlaceId> order;
   for (PlaceId p : plan.places.ids())
@@ -161,7 +162,7 @@ void check_between(const DescribedPlan& plan, const Touches& touches, const Befo
   std::sort(order.begin(), order.end(), [&](PlaceId a, PlaceId b) {
     return std::pair(plan.places[a].memory, begin_of(a)) < std::pair(plan.places[b].memory, begin_of(b));
   });
-  // The first pair of steps that is out of order, if everything in `a` is to come before everything in `b`.
+  // Returns the first pair of steps that breaks the rule that all steps of `a` come before all steps of `b`; {-1, -1} if none does.
   auto out_of_order = [&](PlaceId a, PlaceId b) -> std::pair<int32_t, int32_t> {
     for (const BytesTouched& first : touches[a])
       for (const BytesTouched& second : touches[b])

@@ -1,4 +1,4 @@
-// Joins and splits: pieces that lie where they belong, and those that are copied.
+// The verifier's rules for joins (Concat) and splits, whose pieces are in place or copied.
 #include "exec/verify/verify_walk.h"
 
 namespace treadle::exec {
@@ -65,7 +65,7 @@ void Walk::split(const Step& step) {
   if (whole.value == kNoSlot) return;
   const size_t pitch = pitch_of(step, whole, block_of(step, whole));
   size_t position = 0;
-  bool known = true;  // where the next piece is; not behind one that nobody wants
+  bool known = true;  // `position` is right; after an absent output it is unknown
   for (size_t k = step.num_inputs; k < operands.size(); ++k) {
     const Operand& piece = operands[k];
     if (piece.value == kNoSlot) {

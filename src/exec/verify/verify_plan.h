@@ -1,5 +1,5 @@
-// Proves of a schedule that every step reads what was written for it. Knows neither the planners' reasons nor the executors' code: it walks
-// the steps over bytes that remember which value they belong to.
+// Verifies that in a schedule every step reads what was written for it. It shares no code with planners and executors: it simulates the
+// steps over bytes that know which value they belong to.
 #pragma once
 
 #include <functional>
@@ -12,46 +12,47 @@ namespace treadle::exec {
 
 struct Lodgings;
 
-/// Every way in which the plan is wrong, each with the step, its operand, the bytes, and what was expected; at most `most` of them.
-///  - What a step reads was written before, and nothing has been written over it since: by the values' bytes within their root, rows with
-///    steps included, and by the bytes of the arena, of which whoever writes last has all that its root takes.
-///  - A Concat finds its inputs where they belong, or copies them; a Split's outputs lie where its input has them, or are copied.
-///  - What is written over an input is the step's own output, whole, where the operator allows it.
-///  - Operands fit the memory that they are in; steps from row to row are what the kernel was told, and it asks for them.
-///  - Held memory is there when it is used, and let go of once, after its last use; outputs are in memory of their own.
-///  - Where steps do not run one after the other: two that touch the same bytes, one of them writing, are ordered.
+/// Returns the faults of the plan, at most `most` of them. Each names the step, its operand, the bytes, and what was expected. The rules:
+/// - What a step reads has been written before and not been overwritten since. This holds for the bytes of values within their root, with
+///   row strides, and for the bytes of the arena, where a write takes all bytes of its root.
+/// - Inputs of a Concat are in place or copied; so are outputs of a Split.
+/// - A step overwrites an input only by a whole output of its own, and only if the operator permits it.
+/// - Operands fit into their memory. Row strides are those that the kernel was given, and the kernel accepts strides.
+/// - Held memory exists when it is used, and is freed once, after its last use. Outputs have memory of their own.
+/// - In parallel schedules, two steps that access the same bytes, one of them writing, are ordered.
 std::vector<std::string> find_faults(const DescribedPlan& plan, size_t most = 8);
 
-/// @throws Error(internal) with what find_faults() says, if it says anything.
+/// @throws Error(internal) with the faults, if find_faults() returns any
 void verify_plan(const DescribedPlan& plan);
 
-/// Verifies all schedules that the program may run in: in order, and by readiness.
+/// Verifies the schedules of a run on the host without a budgeted plan: in order and, if the program has it, by readiness.
 void verify_binding(const Binding& binding);
 
-// For runs of programs whose plans are verified (ProgramOptions::verify_plans), which prove a plan before they follow it: each plan once.
-// Nothing happens in runs of other programs.
+// Runs call these before they follow a plan. A plan is verified once (Proof), and only if the program verifies plans
+// (ProgramOptions::verify_plans).
 
 void prove(const Binding& binding);
 void prove(const Binding& binding, const BudgetedPlan& plan);
-/// @param plan  that the run follows; null: the binding's offsets
+/// @param plan  the plan that the run follows; null: the binding's offsets
 void prove(const Binding& binding, const BudgetedPlan* plan, const Lodgings& lodgings);
 
-// Parts of find_faults().
+// Parts of find_faults():
 
-/// Bytes that a step touches.
+/// An access of a step to bytes.
 struct BytesTouched {
   int32_t step;
-  Stretch bytes;  ///< in the memory of the place
+  Stretch bytes;  ///< relative to the memory of the place
   bool writes;
-  bool holds = true;  ///< the memory stays at least until the step has ended
+  bool holds = true;  ///< the step holds a reference to the memory until it has ended
 };
 using Touches = IdVector<PlaceId, std::vector<BytesTouched>>;
 using Report = std::function<void(std::string)>;
 
-/// One step after the other. @return what they touch, if they do not run one after the other.
+/// Simulates the steps one after the other.
+/// @return the accesses to each place if the schedule has parallel steps, otherwise nothing
 Touches walk_plan(const DescribedPlan& plan, const Report& report);
 
-/// Orders that are not one step after the other.
+/// Checks a schedule with parallel steps: conflicting accesses must be ordered.
 void check_order(const DescribedPlan& plan, const Touches& touches, const Report& report);
 
 std::string describe_step(const DescribedPlan& plan, size_t step);

@@ -1,4 +1,4 @@
-// What find_faults() knows while it walks a plan's steps. For exec/verify_*.cpp only.
+// The state of find_faults() while it simulates a plan's steps. For exec/verify/*.cpp only.
 #pragma once
 
 #include <fmt/format.h>
@@ -14,9 +14,9 @@
 
 namespace treadle::exec {
 
-/// One step after the other, over bytes that remember which value they belong to. A place of an arena has all bytes of its root as soon as
-/// one of them is written, until something else takes any of them. Of a root it is known who wrote which of its bytes, in order: a value
-/// is as it was made if nobody has written any of its bytes since.
+/// Simulates the steps one after the other. Two things are tracked. For each arena: which place owns which bytes; a write to a place takes
+/// all bytes of its root from the places that owned them. For each root: the log of writes to its bytes; a value is intact if no write
+/// since its own overlaps its bytes.
 class Walk {
   using Act = DescribedPlan::Act;
   using Home = DescribedPlan::Home;
@@ -44,13 +44,13 @@ class Walk {
   struct State {
     Status status = Status::none;
     bool in_file = false;
-    size_t base = 0;                        // where the root begins in the place's memory
-    int32_t version = 0, file_version = 0;  // how many of the root's writes its bytes, or those of the file, have seen
-    PlaceId taken_by = kNoPlace;            // of what was written over
-    int32_t taken_at = -1;                  // the step, of that
+    size_t base = 0;                        // offset of the root in the place's memory
+    int32_t version = 0, file_version = 0;  // how many writes of the root have reached the place, or its copy in the file
+    PlaceId taken_by = kNoPlace;            // the place that overwrote it
+    int32_t taken_at = -1;                  // the step that did so
     int32_t last_use = -1, num_uses = 0;    // steps
   };
-  // Writes of a root, the last first.
+  // A write to a root. The writes of one root are linked from the last to the first.
   struct Written {
     SlotId value;
     Stretch bytes;  // within the root
@@ -60,10 +60,10 @@ class Walk {
 
   void join(const Step& step);
   bool is_in_place(const Step& step, const Operand& piece, const Operand& whole, const Stretch& there) const;
-  // One block after the other, the first one first.
+  // Checks that a piece is copied block by block, from the first, without overwriting bytes that are still to be read.
   void move(const Step& step, const Operand& piece, size_t k, const Operand& whole, const Stretch& to);
   void split(const Step& step);
-  // Writes what was written before, once more; other results of the step go where nobody looks.
+  // Repeats an earlier write; other results of the step go to extra memory.
   void replay(const Step& step);
   void copy(const Step& step);
   void spill(const Step& step);
@@ -73,9 +73,9 @@ class Walk {
   void end();
   void compute(const Step& step);
   void write(const Step& step, size_t k);
-  // @return whether the output has an input's elements already.
+  // Checks that an output overwrites inputs only where permitted. @return true if the output is a view, so that nothing is written
   bool check_in_place(const Step& step, size_t k);
-  // The place is ready to be written to by this operand.
+  // Checks that the operand may be written, and gives its place the bytes. @return false if it may not
   bool open(const Step& step, size_t k);
 
   std::span<const Operand> operands_of(const Step& step) const {
@@ -93,14 +93,14 @@ class Walk {
 
   void fault(const std::string& what) { report_(fmt::format("{}: {}", describe_step(plan_, step_), what)); }
 
-  // A value's bytes in the memory of its place.
+  // Returns the value's bytes relative to its place's memory.
   Stretch at_place(const Value& value, size_t base) const {
     Stretch bytes = value.bytes;
     bytes.begin += base;
     return bytes;
   }
 
-  // The value whose writing, or being given, a view goes back to.
+  // Follows views to the value that a step wrote or that existed at the start.
   SlotId source_of(SlotId value) const {
     for (size_t hops = 0; plan_.values[value].viewed != kNoSlot && hops < plan_.values.size(); ++hops) value = plan_.values[value].viewed;
     return value;
@@ -141,7 +141,7 @@ class Walk {
     return false;
   }
 
-  // Where the operand is, and that it may be there.
+  // Checks that the operand's place belongs to its root and is large enough.
   template <typename Who>
   bool check_place(const Operand& operand, const Who& who, bool made_here) {
     const Value& value = plan_.values[operand.value];
@@ -178,7 +178,7 @@ class Walk {
                         operand.told_step_bytes));
   }
 
-  // That the operand is where its value is now, and that the value's bytes are its own still.
+  // Checks that the operand points at its value, and that no other write has overwritten the value's bytes.
   bool check_read(const Operand& operand, const char* verb) {
     const Value& value = plan_.values[operand.value];
     auto name = [&] { return fmt::format("{} \"{}\"", verb, value.name); };
@@ -225,12 +225,12 @@ class Walk {
     if (operand.by_reference && value.sized) kept_.push_back({operand.value, value.bytes, -1, static_cast<int32_t>(step_)});
   }
 
-  // Bytes of an arena for a place; whoever had some of them has lost all.
+  // Gives bytes of an arena to a place. Places that owned any of them lose their contents.
   template <typename Who>
   void take(PlaceId place, size_t base, const Who& who) {
     const Place& own = place_of(place);
     State& state = states_[place];
-    if (own.home == Home::planned) {  // where it was before, it is no more
+    if (own.home == Home::planned) {  // it gives up its previous bytes
       auto& owners = owners_[index(own.memory)];
       if (auto old = owners.find(state.base); old != owners.end() && old->second == place) owners.erase(old);
     }
@@ -280,7 +280,7 @@ class Walk {
     defined_[operand.value] = num_written_[value.root];
   }
 
-  // Whether the operator allows the output where the input is; `view`: and has its elements.
+  // Returns true if the operator permits the output in the input's memory. Sets `view` if the output then has the input's elements.
   static bool may_lie_over(const Step& step, size_t output, size_t input, bool* view) {
     for (const Alias& alias : step.node->op->alias) {
       if (alias.output != static_cast<int>(output) || alias.input != static_cast<int>(input)) continue;
@@ -296,7 +296,7 @@ class Walk {
     use(step.scratch, {.begin = step.scratch_at, .row_bytes = place_of(step.scratch).size_bytes}, true);
   }
 
-  // Nothing that the step has used may have been taken by something else that it uses.
+  // Checks that no operand of the step has overwritten another one, or the scratch.
   void check_apart(const Step& step) {
     auto lost = [&](PlaceId place) {
       const State& state = states_[place];
@@ -309,7 +309,7 @@ class Walk {
     if (step.scratch != kNoPlace && lost(step.scratch)) is_here(step.scratch, [] { return std::string("it uses its scratch"); });
   }
 
-  // From row to row of an operand of a join or split, in bytes; `length` if rows follow each other.
+  // Returns the distance of an operand's rows in a join or split, in bytes; `length` if they are contiguous.
   static size_t pitch_of(const Step& step, const Operand& operand, size_t length) {
     return step.along_rows && operand.told_step_bytes != 0 ? operand.told_step_bytes : length;
   }
@@ -322,15 +322,15 @@ class Walk {
   const DescribedPlan& plan_;
   const Report& report_;
   size_t step_ = 0;
-  IdVector<SlotId, int32_t> defined_;      // of each value: how many writes of its root there were then
-  IdVector<SlotId, int32_t> written_;      // of a root: the last of its writes, in log_
-  IdVector<SlotId, int32_t> num_written_;  // of a root
+  IdVector<SlotId, int32_t> defined_;      // by value: how many writes its root had seen when it was made
+  IdVector<SlotId, int32_t> written_;      // by root: index in log_ of its last write
+  IdVector<SlotId, int32_t> num_written_;  // by root: its number of writes
   std::vector<Written> log_;
-  std::vector<Written> kept_;  // values that a step has got by reference
+  std::vector<Written> kept_;  // values that a step may hold a reference to
   IdVector<PlaceId, State> states_;
-  std::vector<std::map<size_t, PlaceId>> owners_;  // per arena: places that have bytes, by where they begin
-  std::vector<std::pair<size_t, PlaceId>> files_;  // places by where they are in the file
-  Touches touches_;                                // empty if steps run one after the other
+  std::vector<std::map<size_t, PlaceId>> owners_;  // by arena: the places that own bytes, by offset
+  std::vector<std::pair<size_t, PlaceId>> files_;  // places by their offset in the spill file
+  Touches touches_;                                // accesses by place; empty if steps run one after the other
 };
 
 }  // namespace treadle::exec
