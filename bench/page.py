@@ -42,12 +42,13 @@ MODELS = """
 ## Models beside other engines
 
 Engines take turns, and a figure is the median of the runs. Peers run in float32 with their default settings. *Ratio* is the time of the faster of ONNX Runtime and OpenVINO
-divided by Treadle's. An engine whose error exceeds 100 times ONNX Runtime's computes something else: the tables mark its time with *, and no ratio counts it.
+divided by Treadle's.
 
 """
 HOW_TO_READ = """
 The tables give milliseconds, and in brackets the largest error divided by the largest output: against float64, for trained models against recorded float32 results.
 
+- \\*: the error exceeds 100 times ONNX Runtime's. The engine computes something else, and no ratio counts its time.
 - *Of the ceiling*: the machine's best possible time for the model (`bench/ceilings.py`) over Treadle's time. m: reading the weights once sets the ceiling.
 - *Peak memory*: of the session's account / of the process; in brackets, of a process with ONNX Runtime.
 - *Same bits*: two and three threads give the results of one.
@@ -97,7 +98,9 @@ def model_section(machine: str, part: str, entry: dict) -> list[str]:
     peak = f"peak {min(peaks):.0f} to {max(peaks):.0f} GFLOP/s" if peaks else ""
     facts = [entry["machine"], peak, entry["date"], entry["commit"], versions, "CPU time" if entry.get("clock") == "cpu" else ""]
     lines = [f"### {MACHINES.get(machine, machine)}, {PARTS[part][0]}", "", "; ".join(f for f in facts if f) + ".", ""]
-    return [*lines, *ratios.table(results, engines), "", *["- " + note.replace("*", r"\*") for note in ratios.notes(results, entry["missing"])], ""]
+    explained = ratios.legend(results)  # HOW_TO_READ has it, for all tables
+    notes = ["- " + note for note in ratios.notes(results, entry["missing"]) if note not in explained]
+    return [*lines, *ratios.table(results, engines), "", *notes, ""]
 
 
 def model_summary(stored: dict[str, dict]) -> list[str]:

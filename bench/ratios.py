@@ -127,6 +127,16 @@ def table(results: dict, engines: list[str]) -> list[str]:
     return [line(heads), "|---" * len(kept) + "|", *map(line, rows)]
 
 
+def legend(results: dict) -> list[str]:
+    """What the marks in a table mean."""
+    lines = []
+    if any(bound_by_weights(r) for r in results.values()):
+        lines.append("m: reading the weights once takes longer than the operations at the ceiling's speed, and is the ceiling.")
+    if any(left_out(r) for r in results.values()):
+        lines.append(f"* An error more than {ERROR_FACTOR} times ONNX Runtime's: something else is computed, so the time is shown and not compared.")
+    return lines
+
+
 def notes(results: dict, missing: dict[str, str]) -> list[str]:
     """What stands below a table: means, who is left out and why, engines that are not there."""
     lines = []
@@ -134,11 +144,7 @@ def notes(results: dict, missing: dict[str, str]) -> list[str]:
         lines.append(f"Ratio (the better of ONNX Runtime and OpenVINO over Treadle): {first}.")
     if any("ncnn" in r["engines"] or "mnn" in r["engines"] for r in results.values()) and (every := summary(results, ALL_PEERS)):
         lines.append(f"Ratio over all peers (ncnn and MNN as well): {every}.")
-    if any(bound_by_weights(r) for r in results.values()):
-        lines.append("m: reading the weights once takes longer than the operations at the ceiling's speed, and is the ceiling.")
-    marked = sorted({(name, TITLES.get(e, e)) for name in results for e in left_out(results[name])})
-    if marked:
-        lines.append(f"* An error more than {ERROR_FACTOR} times ONNX Runtime's: something else is computed, so the time is shown and not compared.")
+    lines += legend(results)
     failed = sorted({f"{TITLES.get(e, e)}: {name} ({reason})" for name, r in results.items() for e, reason in r.get("failed", {}).items()})
     if failed:
         lines.append("Not converted or not run: " + "; ".join(failed) + ".")
