@@ -19,7 +19,7 @@ HEAD = """# Gradients
 
 Made by scripts/generate_gradient_table.py; do not edit by hand.
 
-Training differentiates a graph by the rules that stand with the operators (`src/ops`).
+Training differentiates a graph by rules, which each operator's file in `src/ops` defines.
 
 | rule | meaning |
 |---|---|
@@ -29,19 +29,19 @@ Training differentiates a graph by the rules that stand with the operators (`src
 | of its bodies | If, Loop and Scan: the bodies are differentiated, and computed again on the way back. |
 | nothing flows | The operator is constant almost everywhere (Floor, Sign, Hardmax). |
 
-A node without a rule on the way from a parameter to the loss is an error that names it. So is an operand that a rule does not differentiate by.
+If a node between a parameter and the loss has no rule, or its rule does not differentiate by the operand, training fails with an error that names the node.
 
 - Loop and Scan keep the states of their iterations. A state whose shape changes between iterations is an error.
-- Random numbers that a body draws are kept for the backward pass. A body within a body that draws some is an error.
-- The gradient of a sequence is a sequence. A loop may append elements to a sequence and read sequences from outside. If it reads the sequence that it changes, the loop is an error.
-- BroadcastGrad sums over the axes that a run finds stretched, where extents are symbols.
-- QuantizeLinear and DequantizeLinear are straight through: rounded elements pass the gradient on, clipped elements pass none. Scales have gradients, those of blocks too.
+- The forward pass keeps random numbers that a body draws. Random numbers in a body within a body are an error.
+- The gradient of a sequence is a sequence. A loop may append elements to a sequence and read sequences from outside. A loop that reads the sequence that it changes is an error.
+- If extents are symbols, BroadcastGrad sums over the axes that a run finds stretched.
+- QuantizeLinear and DequantizeLinear are straight through: rounded elements pass the gradient on, clipped elements pass none. Scales have gradients, scales of blocks too.
 - Integers that stand for quantised values pass gradients on through MatMulInteger, ConvInteger, QLinearMatMul, QLinearConv, Cast, Add, Sub, and what moves elements. Any other operator on such integers is an error that names it.
-- Equal elements share the gradient of a reduction. Of Max and Min of two operands, the first gets it.
-- Constants are: regions of RoiAlign and MaxRoiPool, scales and roi of Resize, scales that DynamicQuantizeLinear finds, zero points, caches of RotaryEmbedding, weights of classes in losses.
+- Equal elements share the gradient of a reduction. In Max and Min of two operands, the first gets it.
+- These operands have no gradient: regions of RoiAlign and MaxRoiPool, scales and roi of Resize, scales that DynamicQuantizeLinear finds, zero points, caches of RotaryEmbedding, weights of classes in losses.
 
-*Checked* counts random cases (shapes, attributes, broadcasts, opsets; tests/operators/fuzz_gradients.py, of which a slice runs in the tests) that were right: by central differences in float64 / by PyTorch in float64 /
-of float32, float16 and bfloat16 beside float64.
+*Checked* counts random cases that were right (shapes, attributes, broadcasts, opsets; tests/operators/fuzz_gradients.py): by central differences in float64 / by PyTorch in float64 /
+in float32, float16 and bfloat16 against float64.
 """
 
 
