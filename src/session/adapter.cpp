@@ -20,7 +20,7 @@ namespace fb = flatbuffers;
 
 constexpr const char* kIdentifier = "TORT";
 
-// Places of fields in a table, as its schema numbers them.
+// Offset of field `i` in a table's vtable, numbered as in the schema.
 constexpr fb::voffset_t field(int i) { return static_cast<fb::voffset_t>(4 + 2 * i); }
 
 struct ParameterTable : private fb::Table {
@@ -49,7 +49,7 @@ struct AdapterTable : private fb::Table {
   }
 };
 
-// What a file can hold: strings, and several numbers a byte, it cannot.
+// True for dtypes that the format can store: neither strings nor types smaller than a byte.
 bool is_storable(int32_t type) {
   const auto dtype = static_cast<DType>(type);
   return type > 0 && type < kNumDTypes && dtype != DType::string && !is_sub_byte(dtype);

@@ -27,7 +27,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr uint64_t kMemory = 1, kKernelPhases = 2, kOneRequest = 4;  // a request: its number, and what is wanted
+constexpr uint64_t kMemory = 1, kKernelPhases = 2, kOneRequest = 4;  // a request is its number times kOneRequest, plus flags
 constexpr const char* kComplete = ".recording";
 constexpr const char* kIncomplete = ".incomplete";
 constexpr const char *kBegin = "profile-", *kAsker = "asker-";
@@ -38,7 +38,7 @@ std::string asker_path(const std::string& folder, uint64_t job, uint64_t number)
   return fmt::format("{}/{}{}-{}", folder, kAsker, job, number);
 }
 
-// Whether the process that made the file is still there: it has a lock on it, which goes with the process, however that ends.
+// True while the process that made the file exists: it holds a lock on the file, which the kernel releases when the process ends.
 bool is_asked(const std::string& asker) noexcept {
   const int file = open(asker.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
   if (file < 0) return false;
@@ -47,7 +47,7 @@ bool is_asked(const std::string& asker) noexcept {
   return is_locked;
 }
 
-// Job and number of "profile-12-3-0.part", or of "asker-12-3"; nothing: it is another file.
+// The job and request number in a name such as "profile-12-3-0.part" or "asker-12-3"; nullopt for other files.
 std::optional<std::pair<uint64_t, uint64_t>> request_of(const std::string& file) {
   const bool is_asker = file.starts_with(kAsker);
   if (!is_asker && !file.starts_with(kBegin)) return std::nullopt;
@@ -63,7 +63,7 @@ std::optional<std::pair<uint64_t, uint64_t>> request_of(const std::string& file)
   return std::pair{job, number};
 }
 
-// What askers that have been killed have left.
+// Deletes the files of asking processes that were killed.
 void remove_left_over(const std::string& folder) {
   std::error_code error;
   for (const auto& entry : fs::directory_iterator(folder, error)) {
@@ -74,7 +74,7 @@ void remove_left_over(const std::string& folder) {
       if (!is_asked(asker)) fs::remove(entry.path(), error);
       continue;
     }
-    // Removed while it is locked: who is about to lock it sees that it is gone.
+    // The file is removed while locked, so that a process that is about to lock it notices.
     const int file = open(asker.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
     if (file < 0) continue;
     if (flock(file, LOCK_EX | LOCK_NB) == 0) fs::remove(entry.path(), error);
@@ -82,7 +82,7 @@ void remove_left_over(const std::string& folder) {
   }
 }
 
-// A locked file, whose process asks as long as the descriptor is open.
+// Makes the asker file and locks it. The request is valid while the descriptor is open.
 int make_asker(const std::string& path) {
   while (true) {
     const int file = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
@@ -91,12 +91,12 @@ int make_asker(const std::string& path) {
     if (flock(file, LOCK_EX) == 0 && fstat(file, &info) == 0 && info.st_nlink > 0) return file;
     const int failure = errno;
     close(file);
-    if (info.st_nlink == 0 && info.st_ino != 0) continue;  // another asker took it for what a killed one had left
+    if (info.st_nlink == 0 && info.st_ino != 0) continue;  // another asker removed it as left over before it was locked
     throw Error(ErrorCode::io_error, fmt::format("cannot lock {}: {}", path, std::strerror(failure)));
   }
 }
 
-// Recordings are read as they lie in memory: not from a file that another user has put there.
+// Recordings are read without validating each record, so a file that another user has put there is refused.
 void check_owner(const std::string& path) {
   struct stat info {};
   if (lstat(path.c_str(), &info) != 0 || !S_ISREG(info.st_mode) || info.st_uid != geteuid())
@@ -113,12 +113,13 @@ void AttachedProfile::follow(const Runtime& runtime) {
   const sharing::JobSlot& slot = runtime.job->state()->slot();
   const uint64_t until = slot.profile_until_ns.load(std::memory_order_acquire);
   const uint32_t here = fork_generation() + 1, made_in = made_in_.load(std::memory_order_relaxed);
-  const bool is_parents = made_in != 0 && made_in != here;  // the child has none of its threads
+  const bool is_parents = made_in != 0 && made_in != here;  // the parent process made it; its writing thread does not exist in this child
   if (until == 0 && !is_parents) return;
   const uint64_t request = slot.profile_request.load(std::memory_order_relaxed);
   const bool begins = until != 0 && request != followed_.load(std::memory_order_relaxed) && sharing::now_ns() < until;
   if ((!begins && !is_parents) || !take_turn()) return;
-  // One that is still being written ends by itself: waiting for it here could be for ever, with what this thread holds.
+  // A recording that is still being written ends by itself. Waiting for it here could block for ever, as this thread may hold locks it
+  // needs.
   if (is_parents || !profiler_ || profiler_->stream->has_ended()) {
     profiler_.reset();
     made_in_ = 0;
@@ -127,16 +128,16 @@ void AttachedProfile::follow(const Runtime& runtime) {
   busy_in_.store(0, std::memory_order_release);
 }
 
-// One thread at a time; in a forked child nobody waits for one of the parent's.
+// Lets one thread at a time change the profiler. In a forked child a turn that the parent's thread held counts as free.
 bool AttachedProfile::take_turn() noexcept {
   const uint32_t here = fork_generation() + 1;
   uint32_t seen = busy_in_.load(std::memory_order_relaxed);
   return seen != here && busy_in_.compare_exchange_strong(seen, here, std::memory_order_acquire);
 }
 
-// A disk that is full is the asker's trouble, and no run's.
+// Errors, such as a full disk, are logged and do not fail the run.
 void AttachedProfile::begin(const Runtime& runtime, uint64_t request) {
-  static std::atomic<uint32_t> clients{0};  // of the process: each has a file
+  static std::atomic<uint32_t> clients{0};  // counts the clients in this process, as each writes its own file
   followed_ = request;
   try {
     const std::shared_ptr<sharing::JobState>& job = runtime.job->state();
@@ -155,7 +156,7 @@ void AttachedProfile::begin(const Runtime& runtime, uint64_t request) {
                               .complete = file + kComplete,
                               .incomplete = file + kIncomplete};
     auto plan = [&runtime](const Profiling& of) { return runtime.profile_plan(of); };
-    // Without an owner: it is part of the client.
+    // The profiler has no owner because it is a member of the client.
     profiler_ = std::make_unique<Profiler::Impl>(nullptr, runtime, options, std::move(plan), std::move(ends));
     made_in_ = fork_generation() + 1;
   } catch (const std::exception& error) {
@@ -182,7 +183,7 @@ AttachRequest::AttachRequest(uint64_t job, const AttachOptions& options) : job_(
   }
 }
 
-// Whose request stands in the slot asks until it goes: its files are read behind the end of the recording.
+// A request stays in the slot until its asker file is gone, because its files are still read after the recording has ended.
 void AttachRequest::ask(uint64_t request, double seconds) {
   sharing::JobSlot& slot = sharing::JobTable::get().page().slots[slot_];
   uint64_t others = slot.profile_request;
@@ -250,7 +251,7 @@ std::vector<Profile> AttachRequest::profiles(bool cut_off) const {
       Profile profile = read_profile_recording(file);
       if (!profile.runs.empty()) profiles.push_back(std::move(profile));
     } catch (const Error&) {
-      if (!file.ends_with(kPart)) throw;  // ended before anything was written
+      if (!file.ends_with(kPart)) throw;  // the process ended before it had written anything
     }
   }
   return profiles;

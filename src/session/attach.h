@@ -1,5 +1,7 @@
-// Profiles that another process asks for (`treadle profile --attach`), of clients that run in a job. The job's slot in the shared table has
-// the request. Each client that begins a run meanwhile writes a recording to the sharing folder, which the asker reads.
+// `treadle profile --attach`: one process asks for a profile of the clients (sessions, trainers, joint modules) that run in another
+// process's job.
+// The request is written to the job's slot in the shared table. Each client that begins a run during the requested time writes a recording
+// to the sharing folder, and the asking process reads these files.
 #pragma once
 
 #include <atomic>
@@ -14,25 +16,25 @@ namespace treadle {
 
 struct Runtime;
 
-/// What a client does about such requests. Nothing watches for them: they are looked at where a run begins. The recording ends on the
-/// thread that writes it, whether there are further runs or not. Thread-safe.
+/// A client's answer to such requests. No thread watches for them: the client looks for a request at the start of each run. The recording
+/// is closed by the thread that writes it, even if no further run begins. Thread-safe.
 class AttachedProfile {
  public:
   AttachedProfile();
   ~AttachedProfile();
 
-  /// Before a run, of a client with a job: begins what was asked for. Costs two loads where nothing was.
+  /// Called at the start of each run of a client with a job: starts the recording if one is requested. Costs two atomic loads if none is.
   void follow(const Runtime& runtime);
-  /// Before the client goes: what it has recorded is complete.
+  /// Called before the client is destroyed: completes its recording.
   void end() noexcept;
 
  private:
   bool take_turn() noexcept;
   void begin(const Runtime& runtime, uint64_t request);
 
-  std::atomic<uint64_t> followed_{0};  // the last request
-  std::atomic<uint32_t> made_in_{0};   // fork_generation() + 1 that profiler_ was made in; 0: there is none
-  std::atomic<uint32_t> busy_in_{0};   // likewise, of the thread that changes profiler_; 0: nobody does
+  std::atomic<uint64_t> followed_{0};  // number of the last request that was followed
+  std::atomic<uint32_t> made_in_{0};   // fork_generation() + 1 of the process that made profiler_; 0: there is no profiler
+  std::atomic<uint32_t> busy_in_{0};   // fork_generation() + 1 of the thread that is changing profiler_; 0: no thread is
   std::unique_ptr<Profiler::Impl> profiler_;
 };
 
@@ -41,24 +43,24 @@ struct AttachOptions {
   bool memory = false, kernel_phases = false;
 };
 
-/// A profile that this process has asked a job for. When it goes, so does what was recorded for it.
+/// A profile that this process has requested of a job. The destructor deletes the files recorded for it.
 class AttachRequest {
  public:
-  /// @throws Error(not_found) if there is no such job; Error(resource_exhausted) while another process asks it for a profile
+  /// @throws Error(not_found) if there is no such job; Error(resource_exhausted) if another process is already profiling it
   AttachRequest(uint64_t job, const AttachOptions& options);
   ~AttachRequest();
   AttachRequest(const AttachRequest&) = delete;
   AttachRequest& operator=(const AttachRequest&) = delete;
 
-  /// No more runs are to be recorded.
+  /// Ends the recording early: runs that begin later are not recorded.
   void stop() noexcept;
-  /// Whether the job's process is still there, and its job.
+  /// True while the job and its process exist.
   bool is_alive() const;
-  /// Whether all that was begun is written.
+  /// True if every recording that was begun has been completed.
   bool is_complete() const { return files(kPart).empty(); }
-  /// By sessions, trainers and modules: a profile each.
-  /// @param cut_off  also those whose process has ended before they were complete
-  /// @throws Error(io_error) if one could not be written
+  /// One profile for each client that recorded any run.
+  /// @param cut_off  true: also reads incomplete recordings, for a process that ended before completing them
+  /// @throws Error(io_error) if the job could not write a recording
   std::vector<Profile> profiles(bool cut_off) const;
 
   static constexpr const char* kPart = ".part";
@@ -71,9 +73,9 @@ class AttachRequest {
   const uint64_t job_;
   int slot_ = -1;
   uint64_t until_ns_ = 0;
-  std::string folder_, begin_;  // of the files' names
+  std::string folder_, begin_;  // begin_: how the names of this request's files begin
   std::string asker_path_;
-  int asker_ = -1;  // locked as long as this process waits
+  int asker_ = -1;  // descriptor of the asker file, locked while this process waits for the profile
 };
 
 }  // namespace treadle

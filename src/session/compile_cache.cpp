@@ -19,9 +19,10 @@
 namespace treadle {
 namespace {
 
-constexpr size_t kLargeInitializer = 16'384;  // bytes, from which place and time of the file stand for the elements
+// bytes; larger ones are identified by their file's name, size and time, not by their elements
+constexpr size_t kLargeInitializer = 16'384;
 
-// Two builds of one version may optimise and pack differently: the file that this code was loaded from tells them apart.
+// Identifies the build, by size and time of the file that contains this code: two builds of one version may optimise and pack differently.
 std::string library_identity() {
   static const std::string identity = [] {
     Dl_info info{};
@@ -78,7 +79,7 @@ std::vector<ValueInfo> read_infos(compiled::Reader& in) {
   return infos;
 }
 
-// How ONNX's text of a type begins.
+// The beginning of ONNX's text for a type of this kind.
 std::string_view begin_of_text(Type::Kind kind) {
   switch (kind) {
     case Type::Kind::tensor: return "tensor(";
@@ -91,7 +92,8 @@ std::string_view begin_of_text(Type::Kind kind) {
   return "";
 }
 
-// What a model tells of an input, and the type that the graph has for it: options may have set extents that the model leaves open.
+// True if an input that the file declares as `told` may have this type in the graph. Options may have fixed extents that the model leaves
+// open.
 bool may_be(const ValueInfo& told, const Type& type) {
   if (!told.type.starts_with(begin_of_text(type.kind))) return false;
   if (type.dtype != DType::undefined && type.kind != Type::Kind::map && told.dtype != type.dtype) return false;
@@ -104,7 +106,7 @@ bool may_be(const ValueInfo& told, const Type& type) {
   return true;
 }
 
-// The texts of the metadata, in a fixed order.
+// The metadata's text fields, in the order in which they are stored.
 template <typename M>
 auto texts_of(M& metadata) {
   return std::array{&metadata.producer_name,     &metadata.producer_version, &metadata.graph_name,
@@ -120,7 +122,7 @@ std::string compiling_declines(const SessionOptions& options) {
   return {};
 }
 
-// An option counts unless its row says otherwise: one too many costs a compilation, one too few gives another session's graph.
+// Every option counts unless its row says otherwise: an unneeded one costs a compilation, a missing one would load a wrong graph.
 std::string graph_options(const SessionOptions& options) {
   const SessionOptions defaults;
   std::string text;
@@ -139,7 +141,7 @@ CacheKey cache_key(const Model::Impl& model, const SessionOptions& options) {
   const std::shared_ptr<Storage> file = map_file(model.path);
   const auto whole = mapped_range(file->data(), file->size_bytes());
   if (whole) text += range_text(*whole);
-  std::vector<std::pair<size_t, size_t>> large;  // of the model's own file: [begin, end)
+  std::vector<std::pair<size_t, size_t>> large;  // ranges [begin, end) in the model's own file
   for (const onnx::TensorDef& initializer : model.def.graph.initializers) {
     const Tensor& value = initializer.value;
     if (!value.defined() || value.dtype() == DType::string) continue;
@@ -222,7 +224,7 @@ void pack_for_file(exec::Plans& plans, ThreadPool* pool) {
     const std::vector<int64_t> ones(plans.program().graph().symbols().size(), 1);
     binding.bind(ones, pool ? pool->num_threads() : 1, /*bucketed=*/false, pool);
   } catch (const Error&) {
-    // Extents of 1 need not make sense: the file then has the weights as they are, and the first run packs them.
+    // Binding may fail because extents of 1 are invalid for this model. Then the file stores plain weights, and the first run packs them.
   }
 }
 

@@ -1,4 +1,4 @@
-// Sessions from files of compiled models, and the folder that keeps them.
+// Saves compiled models to files, and the cache folder that keeps them so that later sessions need not compile again.
 #pragma once
 
 #include <cstddef>
@@ -15,29 +15,30 @@ namespace exec {
 class Plans;
 }
 
-/// Why a session of these options neither reads nor writes compiled models; empty if it may.
+/// The reason why a session with these options neither reads nor writes compiled models; empty if it may.
 std::string compiling_declines(const SessionOptions& options);
 
-/// All options that decide what the optimised graph is, as text.
+/// The options that affect the optimised graph, as text: part of the key of a compiled model.
 std::string graph_options(const SessionOptions& options);
 
-/// The file in the session's cache folder for the model: named after a digest of the model's description (all of its file but large
-/// initializers), size, time and place of its files, the options above, the library and the processor.
+/// Names a model's file in the session's cache folder. The digest covers the model's description (the whole file except large
+/// initializers), the size, modification time and location of its files, graph_options(), the library's build and the processor.
 /// @throws Error(io_error)
 struct CacheKey {
   std::string digest, path;
 };
 CacheKey cache_key(const Model::Impl& model, const SessionOptions& options);
 
-/// What a compiled model tells of the model it was made of: inputs, outputs, metadata.
+/// Encodes the model's inputs, outputs and metadata for storage in its compiled file.
 std::vector<std::byte> encode_interface(const Model::Impl& model);
-/// A model that is a compiled file. @throws Errors of compiled::File
+/// Opens a compiled file as a model.
+/// @throws the errors of compiled::File
 std::shared_ptr<Model::Impl> open_compiled(const std::string& path);
 
-/// @throws Error(invalid_model) unless the graph has the inputs and outputs that the model tells of: callers go by those.
+/// @throws Error(invalid_model) unless the graph's inputs and outputs agree with those declared in the file, on which callers rely.
 void check_interface(const Model::Impl& model, const Graph& graph);
 
-/// Binds the program once, with 1 for every extent that it does not know, so that what convolutions pack for an image is there.
+/// Binds the program once, with 1 for every unknown extent, so that convolutions pack their weights before the file is written.
 void pack_for_file(exec::Plans& plans, ThreadPool* pool);
 
 }  // namespace treadle

@@ -16,9 +16,9 @@ namespace treadle {
 namespace {
 
 constexpr std::chrono::milliseconds kGrace{5};
-constexpr std::chrono::seconds kIdle{5};  // a thread without work ends after this
+constexpr std::chrono::seconds kIdle{5};  // an idle thread ends after this time
 
-/// One piece of work and who waits for it.
+/// A piece of work, and the means to wait until it has been done.
 struct Errand {
   std::function<void()> work;
   std::mutex mutex;
@@ -27,25 +27,25 @@ struct Errand {
 
   void run() {
     work();
-    work = nullptr;  // lets go of what it owns before the caller learns that it has ended
+    work = nullptr;  // destroys what the work owns before the caller learns that it has ended
     std::lock_guard lock(mutex);
     done = true;
     changed.notify_all();
   }
 };
 
-/// Threads that wait for jobs. A thread whose job hangs is simply not among the idle ones until it returns.
+/// Threads that execute work for callers with a deadline. A thread whose work hangs becomes available again when the work returns.
 class Helpers {
  public:
   static Helpers& all() {
-    static auto* helpers = new Helpers;  // threads may outlive static objects
+    static auto* helpers = new Helpers;  // never destroyed, as its threads may outlive static objects
     return *helpers;
   }
 
   void start(std::shared_ptr<Errand> job) {
     {
       std::lock_guard lock(mutex_);
-      if (generation_ != fork_generation()) {  // a forked child has none of its parent's threads
+      if (generation_ != fork_generation()) {  // after fork() the child has none of the parent's threads
         new std::vector<Helper*>(std::move(idle_));
         idle_.clear();
         generation_ = fork_generation();
@@ -57,7 +57,8 @@ class Helpers {
         helper->wake.notify_one();
         return;
       }
-      idle_.reserve(idle_.capacity() < ++num_threads_ ? 2 * num_threads_ : idle_.capacity());  // so that becoming idle cannot fail
+      // reserves space now, so that a thread can add itself to idle_ without allocating
+      idle_.reserve(idle_.capacity() < ++num_threads_ ? 2 * num_threads_ : idle_.capacity());
     }
     try {
       std::thread([this, job]() mutable { serve(std::move(job)); }).detach();
@@ -107,7 +108,7 @@ bool run_until(std::chrono::steady_clock::time_point deadline, exec::Caller& cal
     if (job->changed.wait_until(lock, deadline + kGrace, [&] { return job->done; })) return true;
   }
   {
-    std::lock_guard lock(caller.mutex);  // a callback of the caller's ends first
+    std::lock_guard lock(caller.mutex);  // waits until a callback of the caller's has ended
     caller.left = !caller.committing;
   }
   if (!caller.left) {
@@ -116,7 +117,7 @@ bool run_until(std::chrono::steady_clock::time_point deadline, exec::Caller& cal
     return true;
   }
   std::lock_guard lock(job->mutex);
-  if (job->done) caller.left = false;  // it ended meanwhile
+  if (job->done) caller.left = false;  // the work ended between the two locks
   return job->done;
 }
 

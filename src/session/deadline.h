@@ -1,4 +1,4 @@
-// Runs with a deadline: the caller goes on when the time is over, whatever a kernel is doing.
+// Runs with a deadline: the caller returns when the time is over, even if a kernel is still computing.
 #pragma once
 
 #include <chrono>
@@ -9,14 +9,16 @@
 
 namespace treadle {
 
-/// Runs `work` on a thread beside the caller's and waits for it, until `deadline` and a little longer, so that work that looks at the
-/// time itself can say where it was.
-/// @param caller  set to `left` before this returns in vain; from then on nothing that belongs to the caller may be touched.
-/// @param work    owns what it uses; must not throw.
-/// @return false if the work goes on.
+/// Runs `work` on another thread and waits for it until `deadline` plus a short grace period, in which work that checks the time itself can
+/// end and report where it was.
+/// @param caller  `caller.left` is set before this function returns false; from then on `work` must not touch anything that belongs to the
+/// caller.
+/// @param work  must own everything it uses, and must not throw.
+/// @return false if `work` is still running.
 bool run_until(std::chrono::steady_clock::time_point deadline, exec::Caller& caller, std::function<void()> work);
 
-/// What a caller that left is told. @param caller  names the node that has not returned.
+/// Throws Error(timed_out) for a caller that returned before its run ended.
+/// @param caller  names the node that is still running.
 [[noreturn]] void throw_left(const exec::Caller& caller);
 
 }  // namespace treadle

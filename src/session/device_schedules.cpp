@@ -1,11 +1,12 @@
-// Programs of a session over its devices. By itself, as a library that has the host alone does without (training_runtime/no_devices.cpp).
+// Executors of a session's programs on its devices. In a file of its own, because a library for the host alone replaces it
+// (training_runtime/no_devices.cpp).
 #include "exec/placed/placed_program.h"
 #include "session/devices.h"
 
 namespace treadle {
 namespace {
 
-constexpr size_t kTrainingBulk = 15;  // MXNet's MXNET_EXEC_BULK_EXEC_MAX_NODE_TRAIN
+constexpr size_t kTrainingBulk = 15;  // default of MXNet's MXNET_EXEC_BULK_EXEC_MAX_NODE_TRAIN
 
 }  // namespace
 

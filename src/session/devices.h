@@ -1,4 +1,4 @@
-// The devices of a session, and which of them a node of its graphs goes to.
+// The devices of a session, and the choice of a device for each node.
 #pragma once
 
 #include <map>
@@ -24,52 +24,55 @@ struct DeviceMemory;
 
 class SessionDevices {
  public:
-  /// Makes the devices that the options name, for the default, groups and arguments. None: everything is the host's.
-  /// @throws Error(invalid_argument) for a device that there is not.
-  /// @param job  whose limits count besides the session's; null: none.
+  /// Makes the devices that the options name: the default device and those of groups and arguments. If they name none, everything runs on
+  /// the host.
+  /// @param job  its limits apply as well as the session's; null: no job.
+  /// @throws Error(invalid_argument) for an unknown device.
   SessionDevices(const SessionOptions& options, const std::shared_ptr<Job>& job);
 
-  /// True if anything runs elsewhere than on the host.
+  /// True if any node may run on a device other than the host.
   bool any() const { return devices_.size() > 1; }
-  /// The first that has memory which the host cannot reach; null: none.
+  /// The first device whose memory the host cannot access; null: there is none.
   const Device* with_own_memory() const;
-  /// True if some of them compute by kernels of their own.
+  /// True if any of the devices has kernels of its own.
   bool have_kernels() const;
-  /// Of the device that the node is to run on; none if that has the host's, or none for the node.
+  /// The kernel for this node of the device that it is placed on. Empty if that device uses the host's kernels or has none for the node.
   DeviceKernel kernel_for(const Graph& graph, const Node& node) const;
-  /// The device that the node's group says, or the default one, as the options name it. Not whether it has a kernel for the node.
+  /// Name of the device that the options give the node's group, or of the default device. It does not check that the device has a kernel
+  /// for the node.
   std::string_view name_for(const Node& node) const;
-  /// Of the session, on all of its devices together. @throws Error(not_implemented) for one that does not reach the host's memory.
+  /// Sets the limit, in bytes, of the memory that the session uses on all of its devices together.
+  /// @throws Error(not_implemented) if a device cannot access the host's memory.
   void set_memory_limit(size_t limit_bytes);
-  /// Finds the nodes of the options' groups, by their names in the model as read; nodes that passes make of them go where the first of
-  /// them goes. @throws Error(invalid_argument) for a group that no node outside of bodies names, or an argument that the model does not
-  /// have.
+  /// Records the group of each node, by the node's name in the model as read. A node that passes create takes the group of the first node
+  /// that it replaces.
+  /// @throws Error(invalid_argument) for a group that no node of the main graph belongs to, or an argument that the model does not have.
   void read_groups(const Model& model);
-  /// What runs the program over these devices, within the job's limits and the session's. Nodes' groups are looked up by their sources.
+  /// Makes the executor that runs the program on these devices, within the job's and the session's memory limits.
   std::unique_ptr<exec::Executor> place(const exec::Program& program, bool training) const;
-  /// The plan as text, for Session::to_text.
+  /// The placement and plan as text, for Session::to_text.
   std::string describe(const exec::Program& program) const;
 
  private:
   void add(const std::string& name, const std::map<std::string, std::string>& config);
-  int device_of(const Node& node) const;  // -1: nobody says
+  int device_of(const Node& node) const;  // index in devices_; -1: neither a group nor an argument names one
   size_t device_or_default(const Node& node) const;
   exec::DevicePlacement placement(const exec::Program& program) const;
 
   std::vector<std::shared_ptr<Device>> devices_;  // the host is the first
-  std::vector<DeviceType> types_;                 // of those
+  std::vector<DeviceType> types_;                 // types_[i] is the type of devices_[i]
   std::map<std::string, int, std::less<>> by_name_;
   int default_device_ = exec::DevicePlacement::kHost;
   std::map<std::string, int, std::less<>> of_group_, of_argument_, of_source_;
   int compute_streams_ = 1;
-  std::shared_ptr<exec::DeviceMemory> memory_;  // null: no devices
+  std::shared_ptr<exec::DeviceMemory> memory_;  // null: there are no devices besides the host
 };
 
-/// The device that sessions call by this name, for values that come from no run; null: the host.
+/// The device that sessions call by this name; null: the host. For values that do not come from a run.
 /// @throws Error(invalid_argument) if there is none.
 std::shared_ptr<Device> device_named(std::string_view name);
 
-/// The group of a node: what its metadata have under "ctx_group", or under "__ctx_group__", as MXNet writes it. Empty: none.
+/// The node's group: the metadata entry "ctx_group", or "__ctx_group__" as MXNet writes it. Empty: the node is in no group.
 std::string group_of(const Node& node);
 
 }  // namespace treadle

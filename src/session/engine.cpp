@@ -1,5 +1,6 @@
-// Each variable has a queue of accesses that have not ended, in the order of pushing: reads at its head run at once, a write runs alone.
-// An operation runs when all of its accesses have been granted. One lock serves an engine: what runs under it is a few list operations.
+// Each variable has a queue of unfinished accesses in the order of pushing. Reads at the head of the queue are granted at once; a write is
+// granted alone.
+// An operation runs when all its accesses are granted. One lock serves a whole engine, because it is held only for a few list operations.
 #include "treadle/engine.h"
 
 #include <algorithm>
@@ -42,13 +43,13 @@ using State = Engine::Variable::State;
 
 struct Pushed {
   Engine::Operation run;
-  std::vector<std::shared_ptr<State>> reads, writes;  // disjoint
+  std::vector<std::shared_ptr<State>> reads, writes;  // no variable is in both
   size_t waits = 0;                                   // accesses not granted yet
   int priority = 0;
   uint64_t number = 0;
 };
 
-// What runs on this thread.
+// The operation that this thread is executing.
 constinit thread_local const Pushed* under_way = nullptr;
 
 struct UnderWay {
@@ -74,14 +75,14 @@ struct Engine::Impl {
   std::priority_queue<std::shared_ptr<Pushed>, std::vector<std::shared_ptr<Pushed>>, Later> ready;
   std::vector<std::thread> threads;
   std::vector<std::weak_ptr<State>> failed;  // variables with an error, in the order of failing
-  std::exception_ptr unowned;                // of an operation that writes nothing: only wait_all() can tell of it
+  std::exception_ptr unowned;                // error of an operation that writes no variable; only wait_all() can throw it
   uint64_t last_number = 0;
   size_t pending = 0;
   bool stopping = false;
-  std::vector<Scratch> scratch;  // made when they are first asked for
+  std::vector<Scratch> scratch;  // created at the first request
   size_t next_scratch = 0;
 
-  // All under the lock.
+  // @pre the caller holds `mutex`
   void grant(State& state) {
     for (size_t i = 0; i < state.accesses.size(); ++i) {
       auto& access = state.accesses[i];
@@ -123,7 +124,7 @@ struct Engine::Impl {
         error = std::current_exception();
       }
     }
-    operation->run = {};  // what it holds is destroyed outside the lock
+    operation->run = {};  // empties it outside the lock, as its destructor may be slow or take locks
     lock.lock();
     for (const auto& write : operation->writes) {
       write->error = error;
@@ -173,7 +174,7 @@ struct Engine::Scratch::State {
 struct Engine::RandomStream::State {
   Variable variable;
   kernels::RandomStream stream;
-  int64_t next = 0;  // element
+  int64_t next = 0;  // position in the sequence of numbers
 };
 
 void Engine::Variable::expect_written(std::string_view what) const {
@@ -226,7 +227,7 @@ const Engine::Variable& Engine::RandomStream::variable() const { return state_->
 void Engine::RandomStream::uniform(std::span<double> values) const {
   state_->variable.expect_written("a random stream");
   state_->stream.fill_uniform(state_->next, values.data(), static_cast<int64_t>(values.size()));
-  state_->next += align_up(static_cast<int64_t>(values.size()), int64_t{2});  // numbers come in pairs
+  state_->next += align_up(static_cast<int64_t>(values.size()), int64_t{2});  // random numbers are generated in pairs
 }
 
 void Engine::RandomStream::normal(std::span<double> values) const {
@@ -265,7 +266,7 @@ void Engine::push(Operation operation, std::span<const Variable> reads, std::spa
   for (const auto* list : {&pushed->writes, &pushed->reads})
     for (const auto& state : *list) impl_->grant(*state);
   if (impl_->options.naive) {
-    // One at a time: an operation that another thread pushed may hold a variable.
+    // Waits until only this access is missing: another thread's operation may still hold a variable.
     impl_->ended.wait(lock, [&] { return pushed->waits == 1; });
     impl_->execute(std::move(pushed), lock);
     return;

@@ -1,4 +1,4 @@
-// The environment variables that the library reads, as a table: for `treadle options` and docs/options.md.
+// The environment variables that the library reads, listed for `treadle options` and docs/options.md.
 #pragma once
 
 #include <span>
@@ -13,7 +13,7 @@ struct EnvironmentVariable {
 
 std::span<const EnvironmentVariable> environment_variables();
 
-/// The table as docs/options.md has it.
+/// The table in Markdown, for docs/options.md.
 std::string environment_markdown();
 
 }  // namespace treadle

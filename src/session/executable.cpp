@@ -1,4 +1,4 @@
-// Programs for sets of fed, fetched, target and monitored values, compiled when a run first asks for them.
+// Compiles programs for sets of fed, fetched, target and monitored values, when a run first asks for them.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -17,7 +17,8 @@ namespace treadle {
 
 namespace {
 
-// The type of a value of one graph for an input of another: plain symbols keep their names, all other extents become symbols of their own.
+// Converts a value's type in one graph to an input's type in another: plain symbols keep their names, and every other unknown extent
+// becomes a new symbol.
 Type transfer(const Type& type, SymbolTable& symbols) {
   Type result = type;
   if (result.shape) {
@@ -31,7 +32,7 @@ Type transfer(const Type& type, SymbolTable& symbols) {
   return result;
 }
 
-// Of an initializer that is an input as well: whoever feeds it has to keep to the declaration, and not to the initializer's own extents.
+// The declared type of an initializer that is also an input. A feed must agree with the declaration, not with the initializer's extents.
 Type declared_type(const ValueInfo& info, SymbolTable& symbols) {
   Type type = Type::tensor(info.dtype);
   if (!info.has_rank) return type;
@@ -45,8 +46,8 @@ Type declared_type(const ValueInfo& info, SymbolTable& symbols) {
   return type;
 }
 
-// Makes a named value an input. What computed it is dead unless something else needs it.
-// @param type  of a computed value, or of an initializer that is declared an input.
+// Makes a named value an input of the graph. The node that computed it becomes dead unless something else needs it.
+// @param type  of a computed value, or of an initializer that is declared as an input.
 void feed_value(Graph& graph, ValueId id, const Type& type) {
   Value& value = graph.value(id);
   if (value.kind == Value::Kind::input) return;
@@ -80,7 +81,8 @@ std::vector<std::string> all_names(const Graph& graph) {
   return names;
 }
 
-// The values that the request fetches become the outputs; those of targets and monitors follow. @return the number of fetched ones.
+// Makes the fetched values the graph's outputs, followed by those of targets and of the monitor.
+// @return the number of fetched values
 size_t choose_outputs(Graph& graph, const Request& request, const Monitor* monitor) {
   std::vector<ValueId> values;
   std::vector<std::string> names;
@@ -202,7 +204,8 @@ std::shared_ptr<Executable> Session::Impl::finish(std::shared_ptr<Graph> graph, 
   exec::ProgramOptions lowering = program_options();
   lowering.observable = finishing.observable;
   lowering.share_weights = options.share_weights && !options.allocator && !devices.any();
-  lowering.release_packed = finishing.keep_constants || devices.any() ? nullptr : graph.get();  // a device copies from the graph
+  // a device copies constants from the graph later
+  lowering.release_packed = finishing.keep_constants || devices.any() ? nullptr : graph.get();
   lowering.keep_for_file = finishing.for_file;
   lowering.restored = finishing.restored;
   std::shared_ptr<Executable> made = make_executable(graph, lowering);
@@ -214,8 +217,8 @@ std::shared_ptr<Executable> Session::Impl::finish(std::shared_ptr<Graph> graph, 
   return made;
 }
 
-// The types of computed values that are fed, as outputs of a graph: inference knows them, and rewrites that replace a value on the way hand
-// on that it is an output. Null: no such value is fed.
+// Makes a graph whose outputs are the fed values that the model computes, to infer their types. They are made outputs because passes keep
+// the names of outputs. Null: no computed value is fed.
 std::unique_ptr<Graph> Session::Impl::types_of_fed(const Request& request) const {
   auto is_computed = [&](const std::string& name) { return !known_inputs.contains(name); };
   if (std::none_of(request.fed.begin(), request.fed.end(), is_computed)) return nullptr;
@@ -225,7 +228,7 @@ std::unique_ptr<Graph> Session::Impl::types_of_fed(const Request& request) const
     written.declared_outputs.clear();
     for (const std::string& name : request.fed) {
       const ValueId id = is_computed(name) ? written.find_value(name) : kNoValue;
-      if (id == kNoValue) continue;  // compile() says so
+      if (id == kNoValue) continue;  // compile() reports it
       written.outputs.push_back(id);
       written.output_names.push_back(name);
     }
@@ -251,7 +254,7 @@ std::shared_ptr<const Executable> Session::Impl::make_further(const Request& req
   std::unique_ptr<Graph> graph;
   size_t num_fetched = 0;
   if (outputs_only) {
-    // The main graph is optimised already, but its constants may be gone.
+    // The main graph is optimised already, so a copy suffices, unless its constants have been released.
     if (has_all_constants(*main->graph)) {
       graph = main->graph->clone();
     } else {
@@ -299,7 +302,7 @@ bool same_order(std::span<const std::string> a, std::span<const std::string> b) 
   return std::equal(a.begin(), a.end(), b.begin(), b.end());
 }
 
-// The same names, in any order.
+// True if both contain the same names, in any order.
 bool same_set(std::span<const std::string> a, std::span<const std::string> b) {
   auto within = [](std::span<const std::string> names, std::span<const std::string> all) {
     return std::all_of(names.begin(), names.end(),
@@ -337,7 +340,7 @@ std::shared_ptr<const Executable> Session::Impl::executable(const Request& reque
   try {
     made->executable = compile(request, monitor);
   } catch (...) {
-    lock.unlock();  // the list's comes before it
+    lock.unlock();  // the list's mutex must be locked before an entry's
     const std::lock_guard list_lock(mutex);
     others.remove_if([&](const Entry& entry) { return entry.made == made; });
     throw;
@@ -360,7 +363,7 @@ std::shared_ptr<Session::Impl::Entry::Made> Session::Impl::entry_for(const Reque
   auto copy = [](std::span<const std::string> names) { return std::vector<std::string>(names.begin(), names.end()); };
   others.push_front({copy(request.fetches), copy(request.fed), copy(request.targets), request.all_constants, request.own_symbols, number});
   const std::shared_ptr<Entry::Made> made = others.front().made;
-  // The one used longest ago goes, but none that is being compiled: whoever names the programs of a profile has to find it.
+  // Evicts the least recently used program, but none that is being compiled or that a profile is looking at.
   for (auto oldest = std::prev(others.end()); others.size() > kMaxExecutables && oldest != others.begin(); --oldest) {
     const std::shared_ptr<Entry::Made> evicted = oldest->made;
     const std::unique_lock idle(evicted->mutex, std::try_to_lock);

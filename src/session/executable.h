@@ -1,4 +1,4 @@
-// A graph that has been compiled for one set of fed and fetched values.
+// A graph compiled to a program, for one set of fed and fetched values.
 #pragma once
 
 #include <algorithm>
@@ -17,34 +17,35 @@
 
 namespace treadle {
 
-/// Two extents of inputs to which the model gives one symbol.
+/// Two axes of inputs that have the same symbol in the model, so that their extents must be equal.
 struct SharedSymbol {
-  size_t input, axis;              ///< of the one that comes later
-  size_t first_input, first_axis;  ///< of the one that comes first
+  size_t input, axis;              ///< of the input that comes later in the list of inputs
+  size_t first_input, first_axis;  ///< of the first input that has the symbol
 };
 
 struct Executable {
   std::shared_ptr<const Graph> graph;
   std::unique_ptr<exec::Program> program;
   std::vector<std::string> input_names, output_names;
-  size_t num_fetched = 0;                                    ///< the outputs after these are kept for targets and monitors
-  uint64_t id = 0;                                           ///< differs over all of the process
-  IdVector<exec::SlotId, std::vector<std::string>> watched;  ///< names that a monitor wants; empty without a monitor
+  size_t num_fetched = 0;  ///< the first outputs are those that were fetched; the rest are computed for targets and monitors only
+  uint64_t id = 0;         ///< unique in the process
+  IdVector<exec::SlotId, std::vector<std::string>> watched;  ///< names under which a monitor sees each slot; empty without a monitor
   bool watches_any() const {
     return std::any_of(watched.begin(), watched.end(), [](const auto& names) { return !names.empty(); });
   }
-  std::unique_ptr<exec::Executor> executor;  ///< goes before the program
+  std::unique_ptr<exec::Executor> executor;  ///< declared after the program, which it uses, so that it is destroyed first
   std::vector<SharedSymbol> shared_symbols;
-  std::vector<size_t> scalar_inputs;  ///< which the model declares without axes
-  /// The first of them that feeds, in the order of the inputs, contradict; null: none. Undefined feeds contradict nothing.
+  std::vector<size_t> scalar_inputs;  ///< indices of the inputs that the model declares as scalars
+  /// The first shared symbol for which the feeds have different extents; null: none.
+  /// @param feeds  in the order of the inputs; undefined feeds are ignored.
   const SharedSymbol* contradicted(std::span<const Datum> feeds) const;
-  /// The first input without axes that is fed several elements, or none; the number of inputs if there is none.
+  /// Index of the first input declared as a scalar whose feed has more than one element; the number of inputs if there is none.
   size_t scalar_with_axes(std::span<const Datum> feeds) const;
-  /// What to throw in place of an error that names no node. Empty: the error itself.
+  /// Replaces an error that names no node by a clearer one, which it throws. Empty, or if it returns: the original error is thrown.
   std::function<void(const Executable& executable, std::span<const Datum> feeds, const Error& error)> explain;
 };
 
-/// Which of the names it is; their number if it is none.
+/// Index of `name` in `names`; names.size() if it is not there.
 inline size_t position_of(std::span<const std::string> names, std::string_view name) {
   return static_cast<size_t>(std::find(names.begin(), names.end(), name) - names.begin());
 }

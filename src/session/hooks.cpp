@@ -19,8 +19,8 @@ struct Entry {
 };
 using Entries = std::vector<std::shared_ptr<const Entry>>;
 
-// Lists are replaced, never changed, so that a run calls the hooks of its moment without a lock. Not destroyed with the static objects:
-// other threads may run sessions until the very end.
+// A list of hooks is replaced as a whole and never changed, so a run can call its hooks without holding a lock. The registry is never
+// destroyed, because other threads may run sessions until the process ends.
 struct Registry {
   std::mutex mutex;
   std::array<std::shared_ptr<const Entries>, 2> points{std::make_shared<Entries>(), std::make_shared<Entries>()};
@@ -52,7 +52,7 @@ HookId register_hook(HookPoint point, int group, Hook hook) {
 
 bool unregister_hook(HookId id) {
   Registry& r = registry();
-  std::shared_ptr<const Entries> replaced;  // hooks are destroyed outside the lock: they may hold anything
+  std::shared_ptr<const Entries> replaced;  // destroyed outside the lock, as a hook may own anything
   std::lock_guard lock(r.mutex);
   for (size_t p = 0; p < r.points.size(); ++p) {
     auto entries = std::make_shared<Entries>(*r.points[p]);

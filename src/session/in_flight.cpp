@@ -31,7 +31,7 @@ RunsInFlight::Entry::~Entry() {
   std::lock_guard lock(runs_.mutex_);
   (previous_ ? previous_->next_ : runs_.first_) = next_;
   if (next_) next_->previous_ = previous_;
-  if (runs_.closed()) runs_.ended_.notify_all();  // under the lock: behind it the session may be gone
+  if (runs_.closed()) runs_.ended_.notify_all();  // under the lock, because the session may be destroyed once it is released
 }
 
 std::shared_ptr<RunsInFlight::Entry> RunsInFlight::enter(uint64_t run_id, std::string_view tag) {

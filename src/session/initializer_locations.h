@@ -1,4 +1,4 @@
-// Models that are written with their initializers in files of somebody else.
+// Writes models whose initializers are stored in files that the caller chooses.
 #pragma once
 
 #include <cstdint>
@@ -10,21 +10,22 @@
 
 namespace treadle {
 
-/// Where an initializer's bytes are in a file beside the model.
+/// Position of an initializer's bytes in a file beside the model.
 struct InitializerLocation {
   std::string file;  ///< relative to the model's folder
   int64_t offset_bytes = 0;
   int64_t size_bytes = 0;
 };
 
-/// Says where the bytes of a model's initializer are, and has written them there; nothing: they go into the model.
-/// @param read_from  where they were read from; null: from the model, or they were made since.
+/// Decides where a model's initializer is stored. The function has already written the bytes to the location it returns; nullopt: they are
+/// stored in the model.
+/// @param read_from  location they were read from; null: they were in the model, or were computed since.
 using LocateInitializer =
     std::function<std::optional<InitializerLocation>(const std::string& name, const Tensor& value, const InitializerLocation* read_from)>;
 
-/// Session::optimized_model, with each initializer, also of inner graphs, where the function says; null: all in the model.
-/// @throws as it, and Error(invalid_argument) for a location that is none, or has another size than the initializer. Above disable_all, the
-///         optimised model has to fit into a protobuf message before its initializers are moved.
+/// Session::optimized_model, with each initializer (of bodies too) stored where `locate` says; without `locate`, all in the model.
+/// @throws what optimized_model() throws, and Error(invalid_argument) for a location that does not exist or whose size differs from the
+/// initializer's. Above disable_all, the optimised model must fit into one protobuf message (2 GB) before its initializers are moved out.
 std::string optimized_model(const Session& session, const LocateInitializer& locate);
 
 }  // namespace treadle

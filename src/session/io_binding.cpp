@@ -1,4 +1,4 @@
-// Bound runs: names are resolved when they are bound, so that a run is arrays only.
+// Runs with bound inputs and outputs. Names are resolved once, when they are bound, so that a run only passes arrays.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -20,23 +20,23 @@ struct IoBinding::Impl {
     std::shared_ptr<Device> device;  // null: the host
   };
   std::vector<Output> outputs;
-  // Made from the above at the next run.
+  // The members below are derived from those above by the next run.
   bool ready = false;
-  bool all_constants = false;  // as Request
+  bool all_constants = false;  // as in Request
   std::vector<std::string> targets;
   Adapters adapters;
   uint64_t monitor_number = 0;
   ChosenProgram chosen;
-  std::vector<std::string> fetched;  // the outputs' names
-  std::vector<size_t> places;        // which output of the executable each of them is
+  std::vector<std::string> fetched;  // the outputs' names, in the order of binding
+  std::vector<size_t> places;        // index of each in the executable's outputs
   std::vector<Datum> bound, results;
-  std::vector<exec::OutputMemory> memory;  // empty: all on the host
+  std::vector<exec::OutputMemory> memory;  // empty: all outputs on the host
 
   std::vector<Output>::iterator find_output(std::string_view name) {
     return std::find_if(outputs.begin(), outputs.end(), [&](const Output& output) { return output.name == name; });
   }
 
-  // What the options ask of the program. Others than those of the run before need another one.
+  // Records which program the options need. If they differ from the previous run's, the program is chosen again.
   void note(const RunOptions* options) {
     static const RunOptions kNone;
     const RunOptions& asked = options ? *options : kNone;
@@ -83,7 +83,7 @@ void IoBinding::bind_input(std::string_view name, Datum value) {
   }
   found->second = std::move(value);
   if (!impl_->ready) return;
-  // The same input again (a decoding loop): no need to resolve anything.
+  // Feeding the same input again (as a decoding loop does) needs no name resolution.
   ChosenProgram& chosen = impl_->chosen;
   const size_t input = position_of(chosen.executable->input_names, name);
   if (input < chosen.feeds.size()) chosen.feeds[input] = found->second;

@@ -15,7 +15,8 @@ double seconds_since(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
-// What all threads reach together, work(thread) giving the units of one call: the best of some rounds, as others may use the machine too.
+// Measures the rate, in units per second, that all threads reach together; work(thread) returns the units it processed. It returns the best
+// of several rounds, as other processes may use the machine at the same time.
 template <typename Work>
 double best_rate(int threads, double seconds, const Work& work) {
   constexpr int kRounds = 3;
@@ -59,14 +60,14 @@ MachinePeaks measure_machine_peaks(int num_threads) {
     const double by_tiles = best_rate(peaks.threads, 0.01, [](int) { return kernels::tile_product_loop(1000); });
     peaks.flops_per_second = std::max(peaks.flops_per_second, by_tiles);
   }
-  // Half of the bytes are read, half are written; every thread has a part of its own.
+  // Half of the bytes are read and half written; each thread has its own part.
   for (const size_t total_bytes : {size_t{1} << 17, size_t{1} << 19, size_t{1} << 21, size_t{1} << 23, size_t{1} << 25, size_t{1} << 27}) {
     const size_t floats = total_bytes / 2 / sizeof(float) / static_cast<size_t>(peaks.threads);
     std::vector<std::vector<float>> src(static_cast<size_t>(peaks.threads)), dst(static_cast<size_t>(peaks.threads));
     const double rate = best_rate(peaks.threads, 0.005, [&](int thread) {
       auto& from = src[static_cast<size_t>(thread)];
       auto& to = dst[static_cast<size_t>(thread)];
-      if (from.empty()) from.resize(floats, 1.0f), to.resize(floats);  // pages of the thread's own
+      if (from.empty()) from.resize(floats, 1.0f), to.resize(floats);  // each thread touches its pages first, so that they lie near it
       kernels::copy_loop(from.data(), to.data(), static_cast<int64_t>(floats));
       return 2.0 * static_cast<double>(floats) * sizeof(float);
     });
@@ -75,7 +76,7 @@ MachinePeaks measure_machine_peaks(int num_threads) {
   return peaks;
 }
 
-// A recording may say anything.
+// The count comes from a recording, which may be damaged.
 constexpr int kMostThreads = 1024;
 
 void measure_peaks_for(const Profile& profile, ProfileContext& context) {

@@ -1,4 +1,4 @@
-// The program of a session's inputs and outputs: made of the model, or taken from a file of compiled models.
+// Makes a session's main program: compiles the model, or loads the program from a compiled file.
 #include <fmt/format.h>
 
 #include <filesystem>
@@ -43,7 +43,7 @@ std::shared_ptr<Executable> Session::Impl::make_main() const {
     if (!reason.empty())
       throw Error(ErrorCode::not_implemented,
                   fmt::format("a session of the compiled model \"{}\" cannot be made: {}", file->path(), reason));
-    // Without wishes of its own a session takes the graph as it is.
+    // A session that sets no option affecting the graph accepts the file's graph as it is.
     const std::string wanted = graph_options(options);
     if (wanted != graph_options({}) && wanted != file->key())
       throw Error(ErrorCode::invalid_argument,

@@ -30,7 +30,7 @@ std::string type_text(const onnx::TypeDef& def) {
   }
 }
 
-// What read() gives, and how long it took.
+// Makes a model of the definition that read() returns, and records how long read() took.
 template <typename Read>
 Model timed_model(std::string path, bool as_read, const Read& read) {
   LoadPhases phases;

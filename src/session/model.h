@@ -1,4 +1,4 @@
-// What a Model holds.
+// The implementation of Model.
 #pragma once
 
 #include <map>
@@ -20,35 +20,36 @@ class Session;
 struct SessionOptions;
 
 struct Model::Impl {
-  onnx::ModelDef def;  // as read
+  onnx::ModelDef def;  // the model as read
   ModelMetadata metadata;
   std::vector<ValueInfo> inputs, outputs, overridable;
   std::string path;
-  bool as_read = false;                            // `def` is all that the file at `path` says; false for one that was changed in memory
-  std::shared_ptr<const compiled::File> compiled;  // instead of `def`, which is empty then
-  LoadPhases load;                                 // reading it
+  bool as_read = false;  // true if `def` is exactly what the file at `path` contains; false if it was changed in memory
+  std::shared_ptr<const compiled::File> compiled;  // set for a compiled model, whose `def` is empty
+  LoadPhases load;                                 // how long the parts of reading it took
 
-  /// The graph as written, freshly imported. @throws Error(not_implemented) for a compiled model, which has it no more.
+  /// Imports the graph from `def`, before any pass.
+  /// @throws Error(not_implemented) for a compiled model, which does not contain the original graph.
   std::unique_ptr<Graph> import() const;
 };
 
-/// What the model says of itself.
+/// Name, version, producer and other metadata that the model declares.
 ModelMetadata metadata_of(const onnx::ModelDef& def);
 
-/// @param path     of the file it comes from; may be empty.
-/// @param as_read, load  as Model::Impl
+/// @param path           file the model comes from; may be empty.
+/// @param as_read, load  see Model::Impl
 Model make_model(onnx::ModelDef def, std::string path, bool as_read = false, const LoadPhases& load = {});
 
-/// How these options want files to be read: `session.load_model_format`, mapped or not, shared or not.
+/// How the options say files are read: the value of `session.load_model_format`, and whether initializers are mapped and shared.
 onnx::ReadOptions reading_options(const SessionOptions& options);
-/// As Model::load and Model::from_bytes, with all that can be said of the reading.
+/// Model::load and Model::from_bytes with all options of reading.
 Model load_model(const std::string& path, const onnx::ReadOptions& read);
 Model read_model(std::span<const std::byte> bytes, const std::string& model_dir, const onnx::ReadOptions& read);
 
-/// Why a value that was given for an external initializer has not taken its place: there is none of that name, or it is not external. Empty
-/// if all have.
+/// An error text for given values that replaced no external initializer, because no initializer has that name or it is not external. Empty
+/// if all were used.
 std::string unused_value(const Model& model, const std::map<std::string, Tensor>& external_values);
-/// Of the main graph, as optimized_model() has them.
+/// The nodes of the main graph, as optimized_model() writes them.
 std::vector<onnx::NodeDef> optimised_nodes(const Session& session);
 
 ValueInfo to_value_info(const onnx::ValueInfoDef& def);

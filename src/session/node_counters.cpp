@@ -1,4 +1,4 @@
-// How long nodes take, of sessions, trainers and joint modules that count it.
+// Node counters: how often and how long each node ran, for clients that count it.
 #include "core/node_counters.h"
 
 #include <fmt/format.h>
@@ -52,7 +52,7 @@ void expect_counters(const Runtime& runtime) {
 void keep_counters(exec::Plans& plans, CountedNodes& kept) {
   CountedNodes leaving;
   add_counted(plans, -1, leaving);
-  std::vector<int32_t> place;  // of what leaves, in `kept`
+  std::vector<int32_t> place;  // index in `kept` of each node in `leaving`
   for (CountedNode& node : leaving) {
     if (node.parent >= 0) node.parent = place[static_cast<size_t>(node.parent)];
     auto same = std::find_if(kept.begin(), kept.end(), [&](const CountedNode& other) {

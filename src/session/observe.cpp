@@ -37,7 +37,7 @@ uint64_t thread_id() {
 
 enum class Finding { finite, infinite, nan };
 
-// By the bits: an exponent of ones is infinity or, with a fraction, NaN.
+// Classifies a floating-point number by its bits: if the exponent is all ones, it is infinity (fraction 0) or NaN.
 template <typename Bits>
 Finding classify(Bits bits, Bits exponent, Bits fraction) {
   if ((bits & exponent) != exponent) return Finding::finite;
@@ -46,7 +46,8 @@ Finding classify(Bits bits, Bits exponent, Bits fraction) {
 
 template <typename Bits>
 int64_t find(const Tensor& tensor, Bits exponent, Bits fraction, bool infinity_too, Finding& finding) {
-  // Whole blocks first, in a loop that vectorises: without the sign, what is not finite is above all that is.
+  // Checks whole blocks first in a loop that the compiler vectorises: without the sign bit, infinities and NaNs compare greater than all
+  // finite numbers.
   using Signed = std::make_signed_t<Bits>;
   constexpr int64_t kBlock = 64;
   const auto most = static_cast<Signed>(infinity_too ? exponent - 1 : exponent), magnitude = static_cast<Signed>(exponent | fraction);
@@ -67,7 +68,7 @@ int64_t find(const Tensor& tensor, Bits exponent, Bits fraction, bool infinity_t
   return -1;
 }
 
-// The first element that is not finite; -1: none, or not a floating-point tensor of 16 bits or more.
+// Index of the first element that is not finite; -1 if there is none or the dtype is not a floating-point type of 16 bits or more.
 int64_t first_bad(const Tensor& tensor, bool infinity_too, Finding& finding) {
   switch (tensor.dtype()) {
     case DType::float32: return find<uint32_t>(tensor, 0x7F800000U, 0x007FFFFFU, infinity_too, finding);
@@ -130,7 +131,7 @@ void RunObserver::before(const exec::RunState& state, const exec::Instruction& i
   if (options_->on_metadata) starts_[{&state, &instruction}] = now_ns();
 }
 
-// Observers see what lies on a device on the host.
+// For a node on a device, observers see host copies of its values, so the memory is reported as the device's.
 NodeStatistics RunObserver::statistics_of(const exec::RunState& state, const exec::Instruction& instruction, const Device* device) {
   NodeStatistics node{.name = instruction.node->name,
                       .op_type = instruction.node->op_type,
@@ -172,7 +173,7 @@ void RunObserver::after(const exec::RunState& state, const exec::Instruction& in
   if (options_->check_finite != FiniteCheck::off) check_finite(state, instruction);
 }
 
-// Values that no instruction makes: feeds, constants, and what the feeds' shapes determine.
+// Calls the monitor for values that no instruction computes: feeds, constants, and values determined by the feeds' shapes.
 void RunObserver::monitor_outside_nodes(const exec::RunState& state) {
   const auto slots = state.program().slots();
   for (exec::SlotId s : slots.ids())

@@ -1,4 +1,4 @@
-// What watches a run on behalf of its options and the session's monitor.
+// Observes a run for its options (checks, dumps, statistics) and for the session's monitor.
 #pragma once
 
 #include <chrono>
@@ -13,11 +13,12 @@
 
 namespace treadle {
 
-/// Calls the monitor, checks for values that are not finite, writes dumps, and collects statistics. One per run.
+/// Calls the monitor, checks for values that are not finite, writes dumps, and collects statistics. Made for one run.
 class RunObserver final : public exec::Observer {
  public:
-  /// @param options  may be null. @param monitor  may be null.
-  /// @param memory  of the client.
+  /// @param options  of the run; may be null.
+  /// @param monitor  may be null.
+  /// @param memory   of the session or other client; observed copies are allocated there.
   RunObserver(const Executable& executable, const RunOptions* options, const Monitor* monitor, uint64_t run_id,
               const AllocationContext& memory);
 

@@ -44,7 +44,7 @@ std::string expected_text(const OptionInfo& info) {
   return info.form == OptionForm::reals ? info.type_text() : "a " + info.type_text();
 }
 
-// NAME=VALUE texts, separated by ";" or one of `others`.
+// Splits a list of NAME=VALUE pairs at any of the characters in `separators`.
 std::vector<std::pair<std::string, std::string>> pairs_of(const std::string& list, std::string_view separators, std::string_view expected) {
   std::vector<std::pair<std::string, std::string>> pairs;
   for (size_t start = 0; start <= list.size();) {
@@ -198,7 +198,7 @@ void check_entry(const OptionInfo& info, const std::string& text) {
 }
 
 void check_key_length(const std::string& key) {
-  constexpr size_t kMaxLength = 1024;  // ONNX Runtime's
+  constexpr size_t kMaxLength = 1024;  // ONNX Runtime's limit
   if (key.empty() || key.size() > kMaxLength)
     throw Error(ErrorCode::invalid_argument, fmt::format("Config key is empty or longer than maximum length {}: the key of a configuration "
                                                          "entry has {} bytes",
@@ -207,7 +207,7 @@ void check_key_length(const std::string& key) {
 
 void check_config_key(const OptionInfos& table, std::string_view key) {
   constexpr std::string_view kOurs = "treadle.", kOfSession = "session.";
-  if (!key.starts_with(kOurs)) {  // of others: kept
+  if (!key.starts_with(kOurs)) {  // another library's entry
     const std::string_view name = key.starts_with(kOfSession) ? key.substr(kOfSession.size()) : key;
     for (const OptionInfo* info : table)
       if (info->settable && info->name == name && info->alias != key)

@@ -1,5 +1,5 @@
-// Tables of options: what a member is called in C++, Python and config entries, what it takes, and what it means. Every way in and every
-// list of options is made from the rows.
+// Tables of options: one row per option, with its member, its names in C++, Python and config entries, its type and range, and its meaning.
+// Every setter, every check and every list of options in the docs is derived from the rows.
 #pragma once
 
 #include <cmath>
@@ -27,47 +27,48 @@ struct OptionChoice {
   int value;
 };
 
-/// What is known of an option beside its member.
+/// Describes an option, except for the member that holds its value.
 struct OptionInfo {
-  std::string_view name{};    ///< the member
-  std::string_view python{};  ///< its name in Python, where it differs; for what is no attribute the method, "name()"; "-": there is none
-  std::string_view alias{};   ///< onnxruntime's config entry of the same meaning
-  std::string_view type{};    ///< for readers; empty: as the form and the range say
+  std::string_view name{};    ///< name of the C++ member
+  std::string_view python{};  ///< Python attribute, if named differently; "name()": a Python method instead; "-": not available in Python
+  std::string_view alias{};   ///< ONNX Runtime's config entry with the same meaning
+  std::string_view type{};    ///< type as shown in the docs; empty: derived from the form and the range
   OptionText text{};
-  double least = -std::numeric_limits<double>::infinity(), most = std::numeric_limits<double>::infinity();  ///< of numbers
-  bool below_most = false;                                 ///< `most` itself is out of the range
-  double also = std::numeric_limits<double>::quiet_NaN();  ///< a number outside of the range that is taken, too
-  bool may_be_unlimited = false;                           ///< the largest number of the type is written "unlimited"
-  std::string_view empty_means{};                          ///< how an empty text is written
+  /// Range of a number, in the member's unit, with both ends.
+  double least = -std::numeric_limits<double>::infinity(), most = std::numeric_limits<double>::infinity();
+  bool below_most = false;                                 ///< the range excludes `most`
+  double also = std::numeric_limits<double>::quiet_NaN();  ///< one more number that is accepted outside of the range
+  bool may_be_unlimited = false;                           ///< the largest value of the type means no limit and is written "unlimited"
+  std::string_view empty_means{};                          ///< how the docs write an empty text
   std::span<const OptionChoice> choices{};
-  std::string_view python_enum{};                          ///< class of treadle.enums of the choices; empty: Python takes their names
-  void (*check_text)(const std::string& value) = nullptr;  ///< throws for a text that has no meaning
-  std::string (*from_alias)(const std::string& value) = nullptr;  ///< what a value of the alias stands for
+  std::string_view python_enum{};  ///< class in treadle.enums for the choices; empty: Python takes their names as text
+  void (*check_text)(const std::string& value) = nullptr;         ///< throws for a text that is not a valid value
+  std::string (*from_alias)(const std::string& value) = nullptr;  ///< translates a value of `alias` to a value of this option
   OptionForm form = OptionForm::by_member;
-  bool leaves_graph = false;          ///< a compiled model holds for every value of it
-  std::string_view never_compiled{};  ///< why a session that has it set neither reads nor writes compiled models
-  /// What a value stands for, where that is not the text itself: the contents of a file.
+  bool leaves_graph = false;          ///< the option does not affect the optimised graph, so a compiled model is valid for any value of it
+  std::string_view never_compiled{};  ///< why a session that sets this option neither reads nor writes compiled models; empty: it may
+  /// Returns the contents of the file that a value names, for options whose value is a path. Null: the value itself is what counts.
   std::string (*content)(const std::string& value) = nullptr;
 
-  // Set by finish().
-  bool settable = false;  ///< from a text; otherwise only a program can set it
-  std::string key{};      ///< the config entry that sets it, "treadle." and the name; empty: none, or O has none
+  // Derived from the other fields by finish().
+  bool settable = false;  ///< can be set from a text; false: only from C++ or Python objects
+  std::string key{};      ///< config entry that sets the option: "treadle." and `name`; empty: there is none
 
   bool is_called(std::string_view given) const { return given == name || (settable && !given.empty() && (given == key || given == alias)); }
-  /// "number from 1 to 64"
+  /// The type and range as a phrase, such as "number from 1 to 64".
   std::string type_text() const;
-  /// @throws Error(invalid_argument) for a number out of the range, or a text that has no meaning
+  /// @throws Error(invalid_argument) for a number outside of the range, or a text that is not a valid value
   void check(double value) const;
   void check(const std::string& value) const;
 };
 
-/// Texts have no larger number than those of int64_t, whatever the member's type.
+/// The largest number that a text can set: T's largest, but at most that of int64_t.
 template <typename T>
 inline constexpr int64_t kLargest =
     std::in_range<int64_t>(std::numeric_limits<T>::max()) ? static_cast<int64_t>(std::numeric_limits<T>::max())
                                                           : std::numeric_limits<int64_t>::max();
 
-/// Where an enumeration is: values are numbers.
+/// Access to a member that is an enumeration, whose values are passed as numbers.
 template <typename O>
 struct ChoiceMember {
   int (*get)(const O&);
@@ -78,22 +79,22 @@ ChoiceMember<O> choice_member() {
   return {[](const O& o) { return static_cast<int>(o.*Member); },
           [](O& o, int value) { o.*Member = static_cast<std::remove_reference_t<decltype(o.*Member)>>(value); }};
 }
-/// Where an object is that a text can name. Without `set` only a program can.
+/// Access to a member that is an object which a text can name. If `set` is null, only a program can set it.
 template <typename O>
 struct TextMember {
   std::string (*get)(const O&);
   void (*set)(O&, const std::string&);
-  bool (*is_set)(const O&) = nullptr;  ///< null: if its text is not that of the default
+  bool (*is_set)(const O&) = nullptr;  ///< null: it counts as set if its text differs from the default's
 };
-/// Where a value is that is a member of a part of O.
+/// Access to a member of a struct nested in O.
 template <typename O, typename T>
 struct PartMember {
   T& (*in)(O&);
 };
-/// There is no member: the config entry itself is kept, for the part of the library that it is for.
+/// The option has no member: its config entry is stored as it is and read by the part of the library that uses it.
 struct ConfigMember {};
 
-/// The members that options of O are. To be specialised for an O with parts.
+/// Kinds of members that an option of O can have. Specialised for an O with nested structs.
 template <typename O>
 struct OptionMembers {
   using Any = std::variant<bool O::*, int O::*, int64_t O::*, size_t O::*, double O::*, std::string O::*, std::vector<std::string> O::*,
@@ -115,7 +116,7 @@ template <typename O, typename T>
 struct MemberValue<PartMember<O, T>> {
   using Type = T;
 };
-/// What the member holds; void where functions read and write it.
+/// Type of the member's value; void if it is accessed through functions.
 template <typename M>
 using ValueOf = typename MemberValue<M>::Type;
 template <typename O, typename T>
@@ -128,7 +129,7 @@ T& value_in(O& options, PartMember<O, T> member) {
 }
 template <typename O, typename M>
 const ValueOf<M>& value_in(const O& options, M member) {
-  return value_in(const_cast<O&>(options), member);  // only to read
+  return value_in(const_cast<O&>(options), member);  // value_in only reads here
 }
 
 template <typename T>
@@ -157,7 +158,8 @@ constexpr OptionForm form_of() {
     return std::is_same_v<T, std::map<std::string, int64_t>> ? OptionForm::extents : OptionForm::devices;
 }
 
-// Values from texts. @throws Error(invalid_argument) saying what is expected
+// Parse a value.
+// @throws Error(invalid_argument) that says what is expected
 bool parse_flag(const std::string& text);
 int64_t parse_integer(const OptionInfo& info, const std::string& text, int64_t largest);
 double parse_real(const OptionInfo& info, const std::string& text);
@@ -166,9 +168,10 @@ void check_choice(const OptionInfo& info, int value);
 std::vector<float> parse_reals(const OptionInfo& info, const std::string& list);
 void add_names(std::vector<std::string>& names, const std::string& list);
 void add_extents(std::map<std::string, int64_t>& extents, const std::string& list);
-/// @param form  what each is, as in "NAME=DEVICE"
+/// Parses a list of pairs and adds them to `pairs`.
+/// @param form  format of one pair, for error messages: "NAME=DEVICE"
 void add_pairs(std::map<std::string, std::string>& pairs, const std::string& list, std::string_view form);
-// And texts from values.
+// Format a value as text.
 std::string number_text(const OptionInfo& info, int64_t value, int64_t largest);
 std::string number_text(const OptionInfo& info, double value);
 std::string choice_text(const OptionInfo& info, int value);
@@ -177,7 +180,8 @@ std::string names_text(const std::vector<std::string>& names);
 std::string extents_text(const std::map<std::string, int64_t>& extents);
 std::string pairs_text(const std::map<std::string, std::string>& pairs);
 
-/// A value of the config entry that is kept as it is. @throws Error(invalid_argument)
+/// Checks the value of an option that has no member.
+/// @throws Error(invalid_argument)
 void check_entry(const OptionInfo& info, const std::string& text);
 
 template <typename O>
@@ -187,16 +191,18 @@ struct Option : OptionInfo {
   std::string get(const O& options) const {
     return std::visit([&](const auto& m) { return get_member(options, m); }, member);
   }
-  /// Whether it is not what `defaults` have.
+  /// True if the option's value differs from the one in `defaults`.
   bool is_set(const O& options, const O& defaults) const {
     const auto* text = std::get_if<TextMember<O>>(&member);
     return text && text->is_set ? text->is_set(options) : get(options) != get(defaults);
   }
-  /// Lists grow. @throws Error naming the option
+  /// Sets the option from a text. For a list, the value is appended.
+  /// @throws Error that names the option
   void set(O& options, const std::string& value) const {
     named([&] { std::visit([&](const auto& m) { set_member(options, value, m); }, member); });
   }
-  /// What a program has written to the member. @throws Error(invalid_argument) naming the option
+  /// Checks a value that a program has written to the member directly.
+  /// @throws Error(invalid_argument) that names the option
   void check_member(const O& options) const {
     named([&] { std::visit([&](const auto& m) { check_value(options, m); }, member); });
   }
@@ -308,7 +314,7 @@ struct Option : OptionInfo {
   }
 };
 
-/// Fills in what the rows leave to their members.
+/// Fills in the fields that are derived from each row's member.
 template <typename O>
 std::vector<Option<O>> finish(std::vector<Option<O>> rows) {
   for (Option<O>& row : rows) {
@@ -329,21 +335,24 @@ std::vector<Option<O>> finish(std::vector<Option<O>> rows) {
   return rows;
 }
 
-/// The rows, for what needs no members.
+/// The rows without their members, for functions that are independent of O.
 using OptionInfos = std::vector<const OptionInfo*>;
 
-/// @throws Error(not_found) for a key of ours that the table does not have, with the nearest, and for an option's name without "treadle.",
-/// which would set nothing.
+/// @throws Error(not_found) for an unknown key that begins with "treadle.", and for an option's name without "treadle.", which would have
+/// no effect. The error suggests the nearest key.
 void check_config_key(const OptionInfos& table, std::string_view key);
-/// Place of the option that the command line or a program names. @throws Error(not_found) with the nearest
+/// Index of the option with this name, key or alias.
+/// @throws Error(not_found) that suggests the nearest name
 size_t option_named(const OptionInfos& table, std::string_view name);
-/// Of a configuration entry. @throws Error(invalid_argument) for one that is empty or too long
+/// Checks the length of a config entry's key.
+/// @throws Error(invalid_argument) if it is empty or too long
 void check_key_length(const std::string& key);
 
-/// As docs/options.md has a table. @param defaults  a text for each row
+/// The table in Markdown, for docs/options.md.
+/// @param defaults  the default value of each row, as text
 std::string options_markdown(const OptionInfos& table, const std::vector<std::string>& defaults);
 
-/// All options of O.
+/// The options of O, a struct of options.
 template <typename O>
 class OptionTable {
  public:
@@ -360,19 +369,20 @@ class OptionTable {
     row.set(options, name == row.alias && row.from_alias ? row.from_alias(value) : value);
   }
 
-  /// Checks every member. @throws Error(invalid_argument) naming the option
+  /// Checks the value of every option.
+  /// @throws Error(invalid_argument) that names the option
   void check(const O& options) const {
     for (const Option<O>& row : rows_) row.check_member(options);
   }
 
-  /// Keeps the entry, and sets the option that it stands for, if there is one.
+  /// Stores the config entry, and sets the option that it names, if any.
   void add_entry(O& options, const std::string& key, const std::string& value) const {
     check_key_length(key);
     if (const Option<O>* row = row_of(key)) set(options, key, value);
     options.config[key] = value;
   }
 
-  /// Sets what config entries of `options` stand for, where nothing else has, and checks every member.
+  /// Applies the config entries stored in `options` to options that still have their default, then checks every option.
   void complete(O& options, const O& defaults) const {
     const std::map<std::string, std::string> config = options.config;
     for (const auto& [key, value] : config)
@@ -380,10 +390,10 @@ class OptionTable {
     check(options);
   }
 
-  /// @throws Error(not_found) for a key of ours that there is not
+  /// @throws Error(not_found) for an unknown key that begins with "treadle."
   void check_key(std::string_view key) const { check_config_key(infos_, key); }
 
-  /// As docs/options.md has it.
+  /// The table in Markdown, for docs/options.md.
   std::string markdown(const O& defaults) const {
     std::vector<std::string> texts;
     for (const Option<O>& row : rows_) texts.push_back(row.get(defaults));
@@ -391,7 +401,7 @@ class OptionTable {
   }
 
  private:
-  // Null for an entry of others.
+  // Null: the key belongs to no option, such as another library's entry.
   const Option<O>* row_of(std::string_view key) const {
     check_key(key);
     for (const Option<O>& row : rows_)

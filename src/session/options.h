@@ -19,8 +19,9 @@ void add_config_entry(RunOptions& options, const std::string& key, const std::st
 /// @pre the level is not disable_all
 passes::Level optimizer_level(GraphOptimizationLevel level);
 
-/// The options with what their config entries set, where nothing else has. @throws Error(not_found) naming the nearest for a config entry
-/// of ours, or a pass, that does not exist; Error(invalid_argument) for a value out of its range.
+/// Applies the config entries to options that still have their default.
+/// @throws Error(not_found), suggesting the nearest name, for an unknown "treadle." entry or an unknown pass; Error(invalid_argument) for a
+/// value outside of its range.
 SessionOptions complete(const SessionOptions& given);
 
 /// Tells of symbols in free_dimension_overrides, and of denotations in denotation_overrides, that no input has, with the nearest. Where

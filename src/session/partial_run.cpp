@@ -1,4 +1,4 @@
-// Partial runs: a run that outlives the call that made it.
+// Partial runs: a run that is made by one call and continued by later ones.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -23,9 +23,9 @@ struct PartialRun::Impl {
   std::vector<exec::InstructionId> ends_of(std::string_view node) const;
 };
 
-// The instructions with which a node of the model, or of the optimised graph, ends: those of its name, and those that make its values, as a
-// node that becomes several hands the names of its values on. Neither is left of one that is part of others: it ends with the last of
-// those.
+// The last instructions of a node, given its name in the model or in the optimised graph. Normally these are the instructions with that
+// name or that compute the node's values (if a pass replaced it by several nodes). If the node was fused into others, none is left, and the
+// instructions whose sources include it are returned.
 std::vector<exec::InstructionId> PartialRun::Impl::ends_of(std::string_view name) const {
   std::span<const std::string> values;
   for (const onnx::NodeDef& def : session->model.impl().def.graph.nodes)

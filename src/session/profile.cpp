@@ -1,4 +1,4 @@
-// Profiles of runs: of sessions, trainers and joint modules.
+// Profiles of the runs of sessions, trainers and joint modules.
 #include "treadle/profile.h"
 
 #include <fmt/chrono.h>
@@ -28,7 +28,7 @@ namespace treadle {
 
 namespace {
 
-// What loading consisted of: reading, making, also of graphs that were made later, then the first bindings of each.
+// The phases of loading: reading the model, making the client and its further graphs, and each program's first binding.
 std::vector<LoadPhase> phases_of_load(const Runtime& runtime, const Runtime::Executables& executables) {
   std::vector<LoadPhase> phases = runtime.load.phases();
   for (const auto& executable : executables) {
@@ -126,7 +126,7 @@ void mark_profile(std::string_view name) noexcept {
   try {
     Recorder::of_process().instant(ProfileRange::name_id(name));
   } catch (const std::exception&) {
-    // no memory for the name
+    // No memory for the name: the mark is not recorded.
   }
 }
 
@@ -149,7 +149,7 @@ void ProfileRange::end_call(uint32_t name_id, uint64_t begin, uint64_t end, int6
   try {
     Recorder::of_process().record_for(system_thread, name_id, RecordKind::python, begin, end);
   } catch (const std::exception&) {
-    // no memory for it
+    // No memory: the call is not recorded.
   }
 }
 
@@ -158,7 +158,7 @@ void ProfileRange::call_is_open(uint32_t name_id, uint64_t begin, int64_t system
   try {
     Recorder::of_process().begin_for(system_thread, name_id, RecordKind::python, begin);
   } catch (const std::exception&) {
-    // no memory for it
+    // No memory: the call is not recorded.
   }
 }
 
@@ -168,13 +168,13 @@ ProfileRange::ProfileRange(std::string_view name) noexcept : start_(0) {
     name_ = name_id(name);
     start_ = begin(name_);
   } catch (const std::exception&) {
-    // no memory for the name
+    // No memory for the name: the range is not recorded.
   }
 }
 ProfileRange::~ProfileRange() { end(name_, start_); }
 
 void Runtime::start_profiling(const ProfilerOptions& profiler_options) {
-  own_profiling.reset();  // what it has recorded is forgotten
+  own_profiling.reset();  // discards the previous recording first
   own_profiling = std::make_shared<Profiling>(*this, profiler_options);
 }
 
@@ -222,7 +222,7 @@ profile::ProfilePlan Runtime::profile_plan(const Executables& executables, const
 std::string Runtime::end_profiling(const Executables& executables, TraceFormat format) {
   if (!own_profiling || !own_profiling->is_on()) throw Error(ErrorCode::invalid_argument, "profiling is not on");
   own_profiling->set(false);
-  // As onnxruntime names it, but for two in one second.
+  // The file name has ONNX Runtime's form, with a number added so that two files written in one second differ.
   static std::atomic<uint64_t> num_written{0};
   const std::string& prefix = options.profile_file_prefix;
   const uint64_t number = num_written.fetch_add(1);
@@ -238,7 +238,7 @@ std::string Runtime::end_profiling(const Executables& executables, TraceFormat f
 void Runtime::leave_profile(const Executables& executables, TraceFormat format) noexcept {
   if (!options.enable_profiling || !own_profiling || own_profiling->is_read()) return;
   try {
-    own_profiling->set(true);  // also if it was paused
+    own_profiling->set(true);  // even if it is paused
     end_profiling(executables, format);
   } catch (const std::exception& error) {
     TREADLE_LOG(warning, "the profile of {} could not be written: {}", name, error.what());
@@ -256,7 +256,7 @@ profile::ProfilePlan Session::Impl::profile_plan(const Profiling& of) const {
     name_passes(plan.profile, [&] {
       struct Optimised {
         std::unique_ptr<Graph> graph;
-        CompiledSubgraphs compiled;  // which the graph's nodes refer to
+        CompiledSubgraphs compiled;  // subgraphs that the graph's nodes refer to
       };
       const auto made = std::make_shared<Optimised>(Optimised{prepare(), {}});
       made->compiled = optimise(*made->graph);
@@ -267,7 +267,8 @@ profile::ProfilePlan Session::Impl::profile_plan(const Profiling& of) const {
 
 namespace {
 
-// Nodes of bodies have the names that they have there: only what is in the same node's bodies is looked at.
+// Finds, for each profiled node, the kernels that were not used. Names are unique only within one body, so the nodes of a body are compared
+// with the bodies of the same parent node.
 void find_unused_kernels(const std::vector<const Graph*>& graphs, int32_t parent,
                          const std::unordered_map<int32_t, std::vector<int32_t>>& children, std::vector<ProfiledNode>& nodes) {
   std::unordered_map<std::string_view, std::pair<const Graph*, const Node*>> named;
@@ -324,7 +325,7 @@ Profile Session::profile() const {
   std::shared_ptr<Profiling> of;
   {
     std::lock_guard lock(impl_->mutex);
-    impl_->profiling();  // or there is none
+    impl_->profiling();  // throws if it was not started
     of = impl_->own_profiling;
   }
   return recorded_profile(impl_->profile_plan(*of), *of);

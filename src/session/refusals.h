@@ -1,4 +1,4 @@
-// What some ways of running do not have. Errors, tests and the table of docs/sessions.md take their words from this list.
+// Capabilities and options that some ways of running do not support. Errors, tests and the table in docs/sessions.md use these texts.
 #pragma once
 
 #include <span>
@@ -10,22 +10,25 @@
 namespace treadle {
 
 struct Refusal {
-  std::string_view where;    ///< the way of running
-  std::string_view what;     ///< a capability, or an option as SessionOptions has it
-  std::string_view instead;  ///< why it has no meaning there, or what serves instead
+  std::string_view where;    ///< the way of running, such as "execution on devices"
+  std::string_view what;     ///< a capability, or an option's name in SessionOptions
+  std::string_view instead;  ///< why it has no meaning there, or what to use instead
 
   std::string message() const;
 };
 
 std::span<const Refusal> refusals();
-/// @param name  of what is refused; empty: the words say it.
-/// @throws Error(invalid_argument) in the words of the list. @pre it is there
+/// Throws the listed error.
+/// @param name  the object concerned, such as a device; empty: none.
+/// @throws Error(invalid_argument) with the listed text. @pre the list has the pair
 [[noreturn]] void refuse(std::string_view where, std::string_view what, std::string_view name = {});
 
-/// @throws Error(invalid_argument) for the first option of the list that is set. @param options  complete()
+/// Refuses options that this way of running does not support.
+/// @param options  after complete()
+/// @throws Error(invalid_argument) for the first such option that is set.
 void refuse_set(std::string_view where, const SessionOptions& options);
 
-/// The table as docs/sessions.md has it.
+/// The table in Markdown, for docs/sessions.md.
 std::string refusals_markdown();
 
 }  // namespace treadle

@@ -1,4 +1,4 @@
-// Runs of a session, and what stands around them.
+// Runs of a session: choosing the program, feeding it, and returning its outputs.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -94,7 +94,7 @@ Datum Session::stored(ValueHandle handle) const {
 }
 
 void Session::erase(ValueHandle handle) {
-  Datum dropped;  // freed outside the lock
+  Datum dropped;  // declared before the lock, so that the value is freed after the lock is released
   std::lock_guard lock(impl_->stored_mutex);
   auto found = impl_->stored.find(handle);
   if (found == impl_->stored.end()) throw Error(ErrorCode::not_found, fmt::format("the session keeps no value {}", handle));

@@ -11,20 +11,20 @@
 
 namespace treadle {
 
-/// Of a feed. @throws Error(invalid_argument) naming it, and the inputs that there are
+/// @throws Error(invalid_argument) for a feed of this name, listing the inputs that exist
 [[noreturn]] void throw_no_input(std::string_view name, std::span<const std::string> inputs);
 
-/// Every option of a run that is keyed by names, in every way of running, and its config entries.
-/// @param bound  empty, or per output: memory that the caller wants it in.
-/// @throws Error(invalid_argument) naming the option, the name, and the nearest that there are: for an allocator or a device of what is no
-/// output of the run, or is bound to memory, and for patterns of dumps and monitors that nothing matches.
+/// Checks the names in every option of a run that is keyed by names, and in its config entries. Called in every way of running.
+/// @param bound  empty, or one per output: memory that the caller supplies for it.
+/// @throws Error(invalid_argument) naming the option, the name and the nearest valid names: for an allocator or device given for a name
+/// that is no output, or for an output bound to memory; and for a dump or monitor pattern that matches nothing.
 void check_names(const Executable& executable, const RunOptions* options, const Monitor* monitor, std::span<const Datum> bound);
 
-/// Names of the nodes, those in bodies as well.
+/// Appends the names of all nodes, including those in bodies.
 void add_nodes(const Graph& graph, std::vector<std::string>& names);
-/// Whether the option has patterns.
+/// True if the option contains patterns of node names.
 bool names_nodes(const std::string& precision);
-/// @throws Error(invalid_argument) for a pattern of the option that none of the nodes has, with the nearest.
+/// @throws Error(invalid_argument) for a pattern of the option that matches no node, suggesting the nearest names.
 void check_precision_patterns(const std::string& precision, std::span<const std::string> nodes);
 
 }  // namespace treadle

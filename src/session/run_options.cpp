@@ -1,4 +1,4 @@
-// The options of a run as a table.
+// The table of the options of a run.
 #include "session/options.h"
 
 namespace treadle {
@@ -8,7 +8,7 @@ constexpr OptionChoice kFiniteChecks[] = {{"off", static_cast<int>(FiniteCheck::
                                           {"nan", static_cast<int>(FiniteCheck::nan)},
                                           {"all", static_cast<int>(FiniteCheck::nan_and_infinity)}};
 
-// An object that only a program can set.
+// Access to an option that is an object, which only a program can set.
 TextMember<RunOptions> run_object() {
   return {[](const RunOptions&) { return std::string(); }, nullptr};
 }

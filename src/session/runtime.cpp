@@ -35,7 +35,7 @@ std::string message_of(const std::exception_ptr& failure) {
   }
 }
 
-// Calls pre- and post-run hooks around it, if there are any.
+// Calls the pre-run hooks, `work` and the post-run hooks.
 template <typename Work>
 void with_hooks(HookedRun hooked, Work&& work) {
   if (!hooks::any(HookPoint::pre_run) && !hooks::any(HookPoint::post_run)) return work();
@@ -53,16 +53,16 @@ void with_hooks(HookedRun hooked, Work&& work) {
   try {
     hooks::call(HookPoint::post_run, hooked);
   } catch (...) {
-    if (!failure) throw;  // the first error counts
+    if (!failure) throw;  // if work failed, its error is thrown, not the hook's
   }
   if (failure) std::rethrow_exception(failure);
 }
 
-/// A whole run that may outlive its call: it owns what it reads and writes.
+/// The data of a run whose caller may return before it ends: the run owns everything that it reads and writes.
 struct DetachedRun {
   std::shared_ptr<const Executable> executable;
   std::shared_ptr<const Monitor> monitor;
-  std::shared_ptr<ThreadPool> pool;  // of the run's options
+  std::shared_ptr<ThreadPool> pool;  // keeps the pool of the run's options alive
   std::vector<Datum> feeds, results, bound;
   std::vector<exec::OutputMemory> memory;
   std::shared_ptr<const void> held;
@@ -97,7 +97,7 @@ Runtime::Runtime(const SessionOptions& session_options, std::string owner)
     if (fraction > 0 && devices.any()) refuse("execution on devices", name);
   if (const Device* apart = devices.with_own_memory(); apart && options.allocator)
     refuse("a device with memory of its own", "allocator", apart->name());
-  // On a device the limit is of its memory.
+  // With devices, the limit applies to their memory, not to the host's.
   const size_t host_limit = devices.any() ? 0 : options.memory_limit_bytes;
   memory.account = std::make_shared<MemoryAccount>(name, host_limit, job_memory ? job_memory->account() : options.memory_account);
   choose_threads();
@@ -119,7 +119,7 @@ Runtime::MakingFurther::~MakingFurther() {
   phase_.reset();
   try {
     runtime_.load.add(phases_);
-  } catch (const std::bad_alloc&) {  // the graph was made all the same
+  } catch (const std::bad_alloc&) {  // the graph is usable without its times
   }
 }
 
@@ -132,8 +132,8 @@ Runtime::~Runtime() {
   if (job_memory) job_memory->report();
 }
 
-// One pool serves the loops of nodes and nodes at once: a client with its own numbers gets a pool of the larger of the two. Negative
-// numbers are the default, as in ONNX Runtime: packages pass -1.
+// The threads of nodes and the nodes that run concurrently share one pool. A client that sets its own numbers gets a pool of the larger
+// one. Negative numbers mean the default, as in ONNX Runtime, because some packages pass -1.
 void Runtime::choose_threads() {
   const int intra = std::max(options.intra_op_num_threads, 0), inter = std::max(options.inter_op_num_threads, 0);
   parallel = options.execution_mode == ExecutionMode::parallel && inter != 1;
@@ -146,7 +146,7 @@ void Runtime::choose_threads() {
 }
 
 double Runtime::recompute_fraction() const {
-  constexpr double kOfTraining = 0.1;  // as far as it pays
+  constexpr double kOfTraining = 0.1;  // fraction up to which recomputation pays off in training
   if (options.recompute_fraction >= 0) return options.recompute_fraction;
   return options.mode == SessionMode::training && !devices.any() && !parallel ? kOfTraining : 0;
 }
@@ -154,7 +154,7 @@ double Runtime::recompute_fraction() const {
 exec::ProgramOptions Runtime::program_options() const {
   return {.reuse_memory = options.reuse_memory,
           .pool = pool.get(),
-          .parallel = parallel || devices.any(),  // streams run beside each other
+          .parallel = parallel || devices.any(),  // the streams of a device run concurrently
           .shared = job != nullptr,
           .memory = &memory,
           .pieces_in_place = !devices.any(),
@@ -216,7 +216,8 @@ exec::RunControl Runtime::control(const RunOptions* run_options) const {
   exec::RunControl control;
   ThreadPool* threads = run_options && run_options->thread_pool ? run_options->thread_pool.get() : pool.get();
   control.threads.pool = threads->num_threads() > 1 ? threads : nullptr;
-  control.threads.max_threads = pool->num_threads();  // scratch is sized for these, whatever pool a run brings
+  // scratch buffers are sized for the client's pool, even if a run brings a larger one
+  control.threads.max_threads = pool->num_threads();
   control.threads.intra_op = intra_limit;
   if (intra_limit == 0 && threads->num_threads() > control.threads.max_threads) control.threads.intra_op = control.threads.max_threads;
   control.threads.inter_op = inter_limit;
@@ -247,7 +248,7 @@ void Runtime::set_recorder(exec::RunControl& control) const {
   control.recording.kernel_phases = phases_wanted();
 }
 
-// What leaves the session is not its memory any more.
+// Ends the accounting of the value's memory to the session, because the value leaves it.
 void hand_over_all(const Datum& datum) {
   switch (datum.kind()) {
     case Datum::Kind::tensor: return hand_over(datum.tensor().storage());
@@ -289,7 +290,8 @@ void Runtime::call(const exec::RunControl& control, exec::Caller& caller, Hooked
         outcome->failure = std::current_exception();
       }
       auto in_flight_until_here = std::move(outcome->entry);
-      outcome->work = nullptr;  // with all that it holds, if the caller has left; nothing of the client's is touched after the entry
+      // destroyed now, in case the caller has left; after `entry` has gone, nothing of the client may be touched
+      outcome->work = nullptr;
     });
     if (!ended) {
       entry->caller_left();
@@ -360,7 +362,7 @@ void Runtime::execute(const std::shared_ptr<const Executable>& executable, std::
       if (observer) observer->finish(request.compiled);
     };
     exec::Caller stays;
-    call(run_control, stays, hooked, std::ref(on_this_thread));  // by reference: a copy would be allocated
+    call(run_control, stays, hooked, std::ref(on_this_thread));  // std::ref, because copying it into a std::function would allocate
     return;
   }
   auto detached = std::make_shared<DetachedRun>();
@@ -369,7 +371,8 @@ void Runtime::execute(const std::shared_ptr<const Executable>& executable, std::
     if (is_lent(feed)) feed = feed.tensor().clone();
   detached->bound.assign(request.bound.begin(), request.bound.end());
   for (Datum& memory_of_caller : detached->bound)
-    if (is_lent(memory_of_caller)) memory_of_caller = Datum();  // written at the end, if the caller is still there
+    // not written while the run goes on; the caller copies the result at the end
+    if (is_lent(memory_of_caller)) memory_of_caller = Datum();
   detached->results.resize(results.size());
   detached->memory.assign(output_memory.begin(), output_memory.end());
   detached->executable = executable;

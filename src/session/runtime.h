@@ -1,4 +1,4 @@
-// The surroundings of runs, the same for all that runs: sessions, partial runs, trainers, joint modules.
+// The environment of runs, shared by sessions, partial runs, trainers and joint modules.
 #pragma once
 
 #include <atomic>
@@ -31,95 +31,98 @@
 
 namespace treadle {
 
-/// What a whole run is given besides its feeds.
+/// The arguments of a whole run, besides its feeds.
 struct RunRequest {
-  std::span<const Datum> bound = {};  ///< empty, or per output: memory that the caller wants it in (undefined: none)
+  std::span<const Datum> bound = {};  ///< empty, or one per output: memory that the caller supplies for it (undefined: none)
   std::span<const exec::OutputMemory> memory = {};
   const RunOptions* options = nullptr;
   std::shared_ptr<const Monitor> monitor = nullptr;
-  bool compiled = false;                             ///< the executable was made for this run
-  std::optional<uint64_t> random_id = std::nullopt;  ///< what randomness depends on; none: the run's number
-  std::atomic<bool>* committed = nullptr;            ///< set when the run begins to write over what it updates
-  std::shared_ptr<const void> held = nullptr;        ///< let go when the run has ended, which may be after its caller has left
+  bool compiled = false;                             ///< the executable was compiled for this run, not taken from the cache
+  std::optional<uint64_t> random_id = std::nullopt;  ///< seeds the random operators; none: the run's number does
+  std::atomic<bool>* committed = nullptr;            ///< set when the run starts to overwrite the values that it updates
+  std::shared_ptr<const void> held = nullptr;        ///< released when the run has ended, which may be after its caller has returned
 };
 
-/// Threads, devices, memory, job, recorder, and the register of runs in flight. It makes a run's RunControl, and calls the run with all
-/// that stands around it; who has a capability here has it for every way of running.
+/// Threads, devices, memory, job, recorder and the list of runs in progress. It makes a run's RunControl and wraps the run in hooks, checks
+/// and accounting, so that a capability added here serves every way of running.
 struct Runtime {
-  /// @param owner  whose memory it is, in errors: "the session".
+  /// @param owner  whom errors name as the owner of the memory: "the session".
   Runtime(const SessionOptions& options, std::string owner);
   virtual ~Runtime();
   Runtime(const Runtime&) = delete;
   Runtime& operator=(const Runtime&) = delete;
 
-  /// Of options that all programs have; the caller adds its own.
+  /// The options that are the same for all programs; the caller adds its own.
   exec::ProgramOptions program_options() const;
-  /// The option, or what it is by default.
+  /// The option's value, or its default for this mode.
   double recompute_fraction() const;
-  /// Lowers the graph, for its inputs and outputs.
+  /// Lowers the graph to a program for its own inputs and outputs.
   std::shared_ptr<Executable> make_executable(std::shared_ptr<const Graph> graph, const exec::ProgramOptions& lowering) const;
-  /// From now on runs keep to the limit of memory, if there is one, and others may call `trim`. Last in the making of a client.
+  /// Puts the memory limit into effect, if there is one, and lets other threads call `trim`. The last step in making a client.
   void keep_limits(std::function<void()> trim);
-  /// First in its end: then nobody calls `trim` or profile_plan().
+  /// The first step in a client's destructor: afterwards no other thread calls `trim` or profile_plan().
   void let_limits_go() {
     attached.end();
     gate.reset();
   }
-  /// @throws Error(invalid_argument) if there was none from the beginning.
+  /// @throws Error(invalid_argument) if the client was made without a memory limit.
   void set_memory_limit(size_t limit_bytes);
-  using Executables = std::vector<std::shared_ptr<const Executable>>;  // of a client, the main one first
-  /// Begins the client's own profile, of the runs that begin from now on; what it had recorded is forgotten.
+  using Executables = std::vector<std::shared_ptr<const Executable>>;  // all programs of a client, the main one first
+  /// Starts the client's own profile, for runs that begin from now on. What it recorded before is discarded.
   void start_profiling(const ProfilerOptions& profiler_options);
-  /// The client's own. @throws Error(invalid_argument) unless it was started
+  /// The client's own profile.
+  /// @throws Error(invalid_argument) unless it was started
   Profiling& profiling() const;
-  /// Nodes, runs, times, buffers and memory.
+  /// Collects nodes, runs, times, buffers and memory for a profile.
   profile::ProfilePlan profile_plan(const Executables& executables, const Profiling& profiling) const;
-  virtual profile::ProfilePlan profile_plan(const Profiling& profiling) const = 0;  ///< of all graphs that there are
-  /// Of the graphs' nodes, those of the main one first. @throws Error(invalid_argument) without SessionOptions::node_counters
-  /// @param kept  of graphs that are no more
+  virtual profile::ProfilePlan profile_plan(const Profiling& profiling) const = 0;  ///< of all the client's graphs
+  /// Counters of the graphs' nodes, the main graph's first.
+  /// @param kept  counters of programs that have been evicted
+  /// @throws Error(invalid_argument) without SessionOptions::node_counters
   std::vector<NodeCounter> node_counters(const Executables& executables, const CountedNodes& kept = {}) const;
   void reset_node_counters(const Executables& executables) const;
-  /// Writes what has been recorded, as a trace. @return the file's path
+  /// Writes everything recorded as a trace.
+  /// @return the file's path
   std::string end_profiling(const Executables& executables, TraceFormat format);
-  /// At the client's end: writes what enable_profiling has recorded and nobody has asked for.
+  /// Called when the client ends: writes the recording of enable_profiling if nobody has read it.
   void leave_profile(const Executables& executables, TraceFormat format) noexcept;
 
-  /// From the next run on; one without a callback watches nothing.
+  /// Sets the monitor from the next run on; a monitor without a callback turns monitoring off.
   void set_monitor(Monitor made);
-  /// Null: none.
+  /// Null: there is no monitor.
   std::shared_ptr<const Monitor> current_monitor() const;
 
   exec::RunControl control(const RunOptions* run_options) const;
-  /// Of a run that begins, or goes on: it is recorded from now on if a profile of this client is on.
+  /// Called when a run begins or continues: records it from now on if a profile of this client is on.
   void set_recorder(exec::RunControl& control) const;
 
-  /// A whole run: hooks, monitor, checks, dumps, metadata, deadline.
+  /// Executes a whole run with hooks, monitor, checks, dumps, metadata and deadline.
   void execute(const std::shared_ptr<const Executable>& executable, std::span<const Datum> feeds, std::span<Datum> results,
                const RunRequest& request) const;
 
-  /// Calls work() with what stands around a part of a run: the register of runs in flight, hooks, and compute_around(). With a deadline
-  /// work takes place on a thread beside the caller's, who goes on when the time is over.
-  /// @param work  copyable; with a deadline it owns what it uses.
-  /// @throws Error(timed_out) if the caller has left it behind, and `caller.left` says so.
+  /// Runs work() as one part of a run: registered as in progress, between hooks, inside compute_around(). With a deadline it runs on
+  /// another thread, so that the caller can return in time.
+  /// @param work  copyable; with a deadline it must own what it uses.
+  /// @throws Error(timed_out) if the caller returned before `work` ended; `caller.left` is then true.
   void call(const exec::RunControl& control, exec::Caller& caller, HookedRun hooked, std::function<void()> work) const;
 
-  /// Allocation, pool, job, threads a node, denormals, record of the run: around work on this thread.
+  /// Sets up this thread for `work`: allocation context, pool, the job's share, limit of threads per node, denormals, and the run's record.
   template <typename Work>
   void compute_around(const exec::RunControl& control, Work&& work) const;
 
   SessionOptions options;
-  const std::string name;          // of the owner
-  const std::shared_ptr<Job> job;  // null: none
+  const std::string name;          // of the owner, for errors
+  const std::shared_ptr<Job> job;  // null: not in a job
   SessionDevices devices;
-  AllocationContext memory;                     // of all that is allocated
-  std::shared_ptr<exec::JobMemory> job_memory;  // on the host, in a job
-  std::unique_ptr<exec::MemoryGate> gate;       // with a limit, or in a job
+  AllocationContext memory;                     // for everything the client allocates
+  std::shared_ptr<exec::JobMemory> job_memory;  // host memory of the job; null without a job
+  std::unique_ptr<exec::MemoryGate> gate;       // null unless there is a memory limit or a job
   std::shared_ptr<ThreadPool> pool;
   bool parallel = false;
-  int intra_limit = 0, inter_limit = 0;  // as of RunControl
+  int intra_limit = 0, inter_limit = 0;  // as in RunControl
   mutable std::atomic<uint64_t> num_runs{0};
-  mutable LoadPhases load;  // reading the model and making the client
-  /// Around the making of a client: its memory, and its phases.
+  mutable LoadPhases load;  // times of reading the model and making the client
+  /// Alive while a client is made: allocates from its memory and times the phases.
   class Making {
    public:
     Making(const Runtime& runtime, const Model& model);
@@ -129,10 +132,10 @@ struct Runtime {
     const LoadPhases::Scope scope_;
     const LoadPhases::Phase phase_;
   };
-  /// Around the making of a further graph, on any thread: a phase of loading of its own.
+  /// Alive while another graph is made, on any thread: it is timed as a phase of its own.
   class MakingFurther {
    public:
-    /// @param what  "gradients"
+    /// @param what  name of the phase, such as "gradients"
     MakingFurther(const Runtime& runtime, std::string_view what);
     ~MakingFurther();
     MakingFurther(const MakingFurther&) = delete;
@@ -145,7 +148,7 @@ struct Runtime {
     const LoadPhases::Scope scope_;
     std::optional<LoadPhases::Phase> phase_;
   };
-  /// Makes a client or a graph: where memory runs out, the error says what there is, if it does not yet.
+  /// Makes a client or a graph. If memory runs out, adds a description of the memory in use to the error, unless it has one already.
   /// @param what  "the session", "the graph for predict"
   template <typename Make>
   decltype(auto) making(std::string_view what, Make&& make) const {
@@ -155,18 +158,18 @@ struct Runtime {
       rethrow_with_memory(what);
     }
   }
-  /// Why profiles cannot name the passes that made a node; empty: they can.
+  /// The reason why profiles cannot name the passes that made a node; empty: they can.
   std::string names_no_passes;
-  // Names of records: of no other client.
+  // Ids of recorded names, unique to this client.
   struct RecordNames {
     uint32_t run = Recorder::reserve_names(2), initialization = run + 1;
   };
   const RecordNames records;
-  mutable std::atomic<int> num_recording{0};  // profiles of this client that are on: while there are any, runs are recorded
+  mutable std::atomic<int> num_recording{0};  // profiles of this client that are on; runs are recorded while it is above 0
   std::shared_ptr<Profiling> own_profiling;   // of start_profiling() and enable_profiling
-  mutable AttachedProfile attached;           // that another process asked for
-  std::atomic<uint64_t> monitor_number{0};    // of the one that is set; 0: none
-  const std::shared_ptr<RunsInFlight> in_flight = std::make_shared<RunsInFlight>();  // runs whose caller has left share it
+  mutable AttachedProfile attached;           // requested by another process
+  std::atomic<uint64_t> monitor_number{0};    // number of the current monitor; 0: none
+  const std::shared_ptr<RunsInFlight> in_flight = std::make_shared<RunsInFlight>();  // shared with runs whose caller has returned
 
  private:
   mutable std::mutex monitor_mutex_;
@@ -174,17 +177,17 @@ struct Runtime {
   uint64_t last_monitor_number_ = 0;
 
   void choose_threads();
-  [[noreturn]] void rethrow_with_memory(std::string_view made) const;  // in a catch clause
+  [[noreturn]] void rethrow_with_memory(std::string_view made) const;  // called in a catch clause
   std::unique_ptr<exec::Executor> make_executor(const exec::Program& program) const;
   void compute(const Executable& executable, std::span<const Datum> feeds, std::span<Datum> results, std::span<const Datum> bound,
                const exec::RunControl& control, std::span<const exec::OutputMemory> memory) const;
 };
 
-/// The allocators and devices that the options name, for outputs in order.
-/// @throws Error(invalid_argument) for an output with both, and a device that there is not
+/// Fills in the allocators and devices that the options name, in the order of the outputs.
+/// @throws Error(invalid_argument) for an output with both, or for an unknown device
 void add_output_memory(const Executable& executable, const RunOptions* options, std::vector<exec::OutputMemory>& memory);
 
-/// What leaves the session is not its memory any more.
+/// Ends the accounting of the value's memory to the session, because the value leaves it.
 void hand_over_all(const Datum& datum);
 
 }  // namespace treadle

@@ -1,4 +1,4 @@
-// What a Session holds: the optimised graph, its program, and programs for other sets of feeds and fetches.
+// The implementation of Session: the optimised graph, its program, and programs for other sets of feeds and fetches.
 #pragma once
 
 #include <atomic>
@@ -30,30 +30,31 @@
 
 namespace treadle {
 
-/// What a run wants, apart from the elements: a program is compiled for each such set of names.
+/// The names that a run feeds and fetches. A program is compiled for each distinct request.
 struct Request {
   std::span<const std::string> fetches;  ///< empty: all outputs, or none if there are targets
-  std::span<const std::string> fed;      ///< values that are fed though they are no inputs: initializers and computed ones
-  std::span<const std::string> targets;  ///< computed but not fetched: nodes or values
-  bool all_constants = false;            ///< weights that kernels have packed are kept, for those who look at a node's inputs
-  bool own_symbols = false;              ///< each extent of an input is a symbol of its own: needs_own_symbols()
+  std::span<const std::string> fed;      ///< fed values other than inputs: initializers and computed values
+  std::span<const std::string> targets;  ///< nodes or values that are computed but not fetched
+  bool all_constants = false;            ///< keep weights even after kernels have packed them, for callers that look at a node's inputs
+  bool own_symbols = false;              ///< give each extent of an input a symbol of its own; see needs_own_symbols()
 };
 
-/// What a run is fed, by name: the caller's values, the parameters of its adapters, and what its client adds.
+/// The feeds of a run, by name: the caller's values, the parameters of its adapters, and those that its client adds.
 class RunFeeds {
  public:
   using Given = std::map<std::string, Datum>;
-  /// @param given    outlives this
-  /// @param options  may be null. @throws Error(invalid_argument) for a parameter of an adapter that is fed already
+  /// @param given    must outlive this object
+  /// @param options  may be null
+  /// @throws Error(invalid_argument) if an adapter's parameter is fed by the caller too
   RunFeeds(const Given& given, const RunOptions* options);
   RunFeeds(const RunFeeds&) = delete;
   RunFeeds& operator=(const RunFeeds&) = delete;
-  /// @param value  outlives this: a state that had two owners could not grow in place
+  /// @param value  must outlive this object. It is not copied, because a state with two owners cannot grow in place.
   /// @return false if the name is fed already
   bool add(const std::string& name, const Datum& value) { return !given_.contains(name) && added_.emplace(name, &value).second; }
-  /// Null: it is not fed.
+  /// Null: the name is not fed.
   const Datum* find(const std::string& name) const;
-  /// The names for which `wanted` holds.
+  /// The fed names that satisfy `wanted`.
   template <typename Predicate>
   std::vector<std::string> names(const Predicate& wanted) const {
     std::vector<std::string> found;
@@ -66,103 +67,108 @@ class RunFeeds {
 
  private:
   const Given& given_;
-  std::list<Datum> of_adapters_;  // which added_ points into
+  std::list<Datum> of_adapters_;  // the values that added_ points to
   std::map<std::string, const Datum*> added_;
 };
 
-/// What a run executes.
+/// The program chosen for a run, with its feeds.
 struct ChosenProgram {
-  std::shared_ptr<const Monitor> monitor;  ///< the session's, which the program was made for; null: none
+  std::shared_ptr<const Monitor> monitor;  ///< the session's monitor, for which the program was compiled; null: none
   std::shared_ptr<const Executable> executable;
   std::vector<Datum> feeds;  ///< in the order of the executable's inputs
-  bool compiled = false;     ///< it was made for this run
+  bool compiled = false;     ///< the executable was compiled for this run, not taken from the cache
 };
 
-/// A model in the surroundings that its runs have.
+/// A model with the environment of its runs.
 struct Session::Impl : Runtime {
   Impl(const Model& model, const SessionOptions& options);
   ~Impl();
 
-  /// The program for a request; `*compiled` tells whether it was made for this call.
+  /// The program for a request. `*compiled` is set to true if this call compiled it, and to false if it was there.
   std::shared_ptr<const Executable> executable(const Request& request, const Monitor* monitor, bool* compiled = nullptr) const;
   struct Wanted {
-    std::span<const std::string> outputs;    ///< as Request::fetches
+    std::span<const std::string> outputs;    ///< see Request::fetches
     const RunOptions* options = nullptr;     ///< its targets are computed too; may be null
     std::span<const std::string> kept = {};  ///< further targets
-    bool takes_feeds_later = false;          ///< feeds that are missing stay undefined
+    bool takes_feeds_later = false;          ///< missing feeds are left undefined, to be fed during the run
   };
-  /// The program for what a run wants and is fed. Feeds that contradict the model's symbols have one without them, the first time with a
-  /// warning. @throws Error(invalid_argument) for an input that is missing, or a name that the model does not have
+  /// Finds or compiles the program for what a run fetches and feeds. Feeds that contradict the model's symbols get a program without these
+  /// symbols; the first time, a warning is given.
+  /// @throws Error(invalid_argument) for a missing input, or a name that the model does not have
   ChosenProgram choose_program(const Wanted& wanted, const RunFeeds& feeds) const;
-  /// True if feeds, in the order of the executable's inputs, contradict the model's symbols and may do so.
+  /// True if the feeds contradict the model's symbols and the options permit it.
+  /// @param feeds  in the order of the executable's inputs
   bool needs_own_symbols(const Executable& executable, std::span<const Datum> feeds) const;
   std::shared_ptr<const Executable> compile(const Request& request, const Monitor* monitor) const;
   std::shared_ptr<const Executable> make_further(const Request& request, const Monitor* monitor) const;
   std::unique_ptr<Graph> types_of_fed(const Request& request) const;
-  /// True for an initializer or computed value, which the main program does not take.
+  /// True for an initializer or a computed value: feeding it needs a program other than the main one.
   bool is_fed_apart(const std::string& name) const {
     auto found = known_inputs.find(name);
     return found == known_inputs.end() || found->second >= main->input_names.size();
   }
-  /// @throws Error(invalid_argument) unless the main graph has an input or other value of this name.
+  /// @throws Error(invalid_argument) unless the main graph has an input or another value of this name.
   void expect_input(std::string_view name) const;
-  /// Names the node that cannot take the feeds' shapes: inference again, on a fresh graph, with the real extents.
+  /// Infers the shapes again on a new graph with the actual extents, to throw an error that names the node which rejects the feeds.
+  /// Rethrows `error` if no node does.
   [[noreturn]] void explain(const Executable& executable, std::span<const Datum> feeds, const Error& error) const;
-  /// A graph of the model, upgraded and with the options' overrides; `edit` changes it as it is written, before the upgrade.
+  /// Makes a graph of the model, upgraded and with the options' overrides. `edit` changes it before the upgrade.
   /// @param own_symbols  as in Request
   std::unique_ptr<Graph> prepare(const std::function<void(Graph&)>& edit = {}, bool own_symbols = false) const;
   using CompiledSubgraphs = std::vector<std::shared_ptr<const plugin::Compiled>>;
-  /// @param for_file     only operators that a file may hold.
-  /// @param for_monitor  nodes stay where a monitor sees them: backends get none.
-  /// @return what the backends compiled; must live until the program is made.
+  /// @param for_file     use only operators that a compiled file can hold.
+  /// @param for_monitor  compile nothing with backends, whose inner values a monitor could not see.
+  /// @return subgraphs that the backends compiled; they must live until the program is made.
   CompiledSubgraphs optimise(Graph& graph, bool for_file = false, bool for_monitor = false) const;
-  /// What the optimiser makes of the model, for a file.
+  /// The optimised model, to be written to a file.
   onnx::ModelDef optimized() const;
   struct FinishOptions {
-    bool keep_constants = false;  ///< false: those that nobody but their packed copies needs are let go
+    bool keep_constants = false;  ///< false: release constants of which only the packed copies are needed
     bool observable = false;
-    bool for_file = false;                             ///< constants stay that a file of the program would need
-    const compiled::StoredStates* restored = nullptr;  ///< what a file has packed
+    bool for_file = false;                             ///< keep the constants that a file of the program needs
+    const compiled::StoredStates* restored = nullptr;  ///< packed weights read from a file; null: none
   };
   std::shared_ptr<Executable> finish(std::shared_ptr<Graph> graph, const FinishOptions& finishing) const;
-  /// The main program, and what it holds beside its own memory.
+  /// Makes the main program and accounts for its memory.
   void make();
-  /// The main program: from the model's own file or the cache, if it is there, or made and, where the options ask for it, written.
+  /// Loads the main program from the model's compiled file or the cache; otherwise compiles it and, if the options ask for it, writes it to
+  /// the cache.
   std::shared_ptr<Executable> make_main() const;
   std::shared_ptr<Executable> load_main(const compiled::File& file) const;
   void write_main(const Executable& made, const std::string& path, const std::string& key) const;
-  /// What a session has to say that is no error.
+  /// Gives a warning to the options' on_warning or to the log.
   void warn(const std::string& text) const;
 
-  void trim() const;  // frames that no run uses
+  void trim() const;  // frees the frames that no run uses
   MemoryReport memory_report() const;
   profile::ProfilePlan profile_plan(const Profiling& of) const override;
 
   Model model;
   std::vector<MemoryCharge> weight_charges;
   std::shared_ptr<const Executable> main;
-  std::unordered_map<std::string, size_t> known_inputs;  // inputs and overridable initializers
-  std::set<std::string> sparse_outputs;                  // that the model declares so
+  std::unordered_map<std::string, size_t> known_inputs;  // position of each input, and of each initializer that may be fed
+  std::set<std::string> sparse_outputs;                  // outputs that the model declares sparse
 
-  // Other sets of feeds and fetches, most recent first.
+  // Programs for other sets of feeds and fetches, the most recently used first.
   static constexpr size_t kMaxExecutables = 8;
   struct Entry {
-    std::vector<std::string> fetches, fed, targets;  // sets: in any order
+    std::vector<std::string> fetches, fed, targets;  // sets: their order does not matter
     bool all_constants = false, own_symbols = false;
-    uint64_t monitor = 0;  // the number of the monitor that it was compiled for; 0: none
+    uint64_t monitor = 0;  // number of the monitor that it was compiled for; 0: none
     struct Made {
-      std::mutex mutex;  // while compiling: who wants the same waits, others do not
+      std::mutex mutex;  // held while compiling: other requests for this program wait, the rest do not
       std::shared_ptr<const Executable> executable;
     };
     std::shared_ptr<Made> made = std::make_shared<Made>();
   };
-  /// The entry for a request, made if there is none: what it holds may still be compiled, or to be compiled.
+  /// The entry for a request, added if there is none. Its program may not have been compiled yet.
   std::shared_ptr<Entry::Made> entry_for(const Request& request, uint64_t monitor) const;
-  /// All that have been compiled, `main` first; not those under way. @pre the caller has `mutex`.
+  /// All compiled programs, `main` first, without those still being compiled.
+  /// @pre the caller holds `mutex`
   std::vector<std::shared_ptr<const Executable>> compiled_now() const;
-  mutable std::mutex mutex;  // of the list
+  mutable std::mutex mutex;  // guards `others`
   mutable std::list<Entry> others;
-  mutable CountedNodes kept_counters;  // of those that went
+  mutable CountedNodes kept_counters;  // counters of programs that were evicted
   mutable std::atomic<bool> warned_of_symbols{false};
   mutable std::atomic<int64_t> cache_hits{0}, cache_misses{0}, cache_evictions{0};
 
@@ -171,10 +177,10 @@ struct Session::Impl : Runtime {
   ValueHandle last_handle = 0;
 };
 
-/// Adds what the program's counters have to those of the same nodes.
+/// Adds a program's counters to those kept for the same nodes.
 void keep_counters(exec::Plans& plans, CountedNodes& kept);
 
-/// What was fetched, in the order of a request whose program was compiled for the same names in any order.
+/// Puts the results in the order of `fetches`; the program may have been compiled for the same names in another order.
 std::vector<Datum> in_order_of(std::span<const std::string> fetches, const Executable& executable, std::vector<Datum> results);
 
 }  // namespace treadle

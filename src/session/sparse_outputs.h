@@ -1,4 +1,4 @@
-// Outputs that a model declares sparse: inside of a run constants are dense.
+// Outputs that a model declares sparse. Inside a run all values are dense, so results are converted at its end.
 #pragma once
 
 #include <set>
@@ -10,9 +10,10 @@
 
 namespace treadle {
 
-/// Those of the model, by name.
+/// Names of the outputs that the model declares sparse.
 std::set<std::string> sparse_outputs(const Model& model);
-/// Dense values of such outputs become sparse, in COO. @param names  one per value
+/// Converts dense values of declared outputs to sparse ones in COO format.
+/// @param names  one per value
 void make_sparse(const std::set<std::string>& declared, std::span<const std::string> names, std::vector<Datum>& values);
 
 }  // namespace treadle

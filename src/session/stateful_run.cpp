@@ -1,4 +1,4 @@
-// Runs of one sequence whose state goes from run to run: what an output gave is what an input takes, in the same memory.
+// Runs over a sequence with state: each run's state outputs become the state inputs of the next run, in the same memory.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -11,14 +11,15 @@
 namespace treadle {
 namespace {
 
-/// True for memory that nobody but the one who asks can reach, so that it may be written to. @param held  how often that one holds it
+/// True if the tensor's memory may be overwritten because no one else refers to it.
+/// @param held  number of references that the caller itself holds
 bool is_exclusive(const Datum& datum, long held = 1) {
   return datum.is_tensor() && datum.tensor().storage().use_count() == held && datum.tensor().storage()->writable() &&
          !datum.tensor().storage()->lent();
 }
 
-/// True if the output is a Concat that begins with the input: where the axis is the outermost one of more than one element, the output is
-/// the input and then some, and can be made by appending.
+/// True if the output is a Concat whose first operand is the input. If the concatenated axis is the outermost axis with more than one
+/// element, the output can be computed by appending to the input's memory.
 bool appends_to(const Graph& graph, ValueId output, ValueId input) {
   const Value& value = graph.value(output);
   return value.kind == Value::Kind::computed && graph.node(value.producer).is("Concat") && graph.node(value.producer).inputs[0] == input;
@@ -30,11 +31,11 @@ struct StatefulRun::Impl {
   struct State {
     StatePair pair;
     Datum value;
-    std::shared_ptr<Storage> spare;  // what the state before lay in: room for the next one
+    std::shared_ptr<Storage> spare;  // memory of the previous state, in which the next one is written
   };
   const Session::Impl* session = nullptr;
   std::vector<State> states;
-  std::vector<std::string> plain_outputs;  // those that are no states
+  std::vector<std::string> plain_outputs;  // the outputs that are not states
 
   State& find(std::string_view input) {
     for (State& state : states)
@@ -44,7 +45,7 @@ struct StatefulRun::Impl {
     throw Error(ErrorCode::invalid_argument, fmt::format("there is no state \"{}\"; the states are: {}", input, fmt::join(names, ", ")));
   }
 
-  // Zeros where the declared shape says how many.
+  // Zeros of the input's declared shape, which must be fixed.
   Datum initial_value(const std::string& name) const {
     for (const ValueInfo& info : session->model.inputs()) {
       if (info.name != name) continue;
@@ -93,7 +94,7 @@ StatefulRun::StatefulRun(const Session& session, const std::vector<StatePair>& p
       initial.erase(given);
     }
   }
-  if (!initial.empty()) impl_->find(initial.begin()->first);  // throws, naming the states
+  if (!initial.empty()) impl_->find(initial.begin()->first);  // throws if it is no state, listing the states
   for (const std::string& name : impl_->session->main->output_names)
     if (std::none_of(pairs.begin(), pairs.end(), [&](const StatePair& pair) { return pair.output == name; }))
       impl_->plain_outputs.push_back(name);
@@ -103,7 +104,7 @@ StatefulRun::~StatefulRun() = default;
 StatefulRun::StatefulRun(StatefulRun&&) noexcept = default;
 StatefulRun& StatefulRun::operator=(StatefulRun&&) noexcept = default;
 
-// On the host, where devices keep it.
+// The value is copied to the host if it lies on a device.
 Datum StatefulRun::state(std::string_view input) const {
   const Datum& value = impl_->find(input).value;
   return value.is_tensor() && value.tensor().storage()->device() ? Datum(value.tensor().clone()) : value;
@@ -126,8 +127,8 @@ std::vector<Datum> StatefulRun::run(const std::map<std::string, Datum>& given, s
   const std::shared_ptr<const Executable>& executable = chosen.executable;
   const auto& names = executable->output_names;
 
-  // Where an error may come behind the run, of a hook or of what the allocator checks, rows stay where they are: it could not be undone any
-  // more.
+  // If an error may occur after the run (in a hook, or in the allocator's check), the state's rows are not moved, because that could not be
+  // undone.
   const bool may_move_rows = !session.memory.allocator && !hooks::any(HookPoint::post_run);
   std::vector<exec::OutputMemory> memory(names.size());
   for (Impl::State& state : impl_->states) {
@@ -136,7 +137,8 @@ std::vector<Datum> StatefulRun::run(const std::map<std::string, Datum>& given, s
     memory[position].stays = true;
     memory[position].storage = std::move(state.spare);
     const size_t at = position_of(executable->input_names, state.pair.input);
-    if (at == executable->input_names.size() || !is_exclusive(state.value, /*held=*/2)) continue;  // here and in the feeds
+    // one reference in the state, one in the feeds
+    if (at == executable->input_names.size() || !is_exclusive(state.value, /*held=*/2)) continue;
     if (appends_to(*executable->graph, executable->graph->outputs[position], executable->graph->inputs[at]))
       memory[position].appends_to = static_cast<int>(at);
     else if (may_move_rows)

@@ -1,4 +1,4 @@
-// Runs that stop between two nodes and go on: what partial runs and joint modules are made of.
+// Runs that can pause between two nodes and continue later: the base of partial runs and joint modules.
 #pragma once
 
 #include <memory>
@@ -14,38 +14,39 @@
 
 namespace treadle {
 
-/// Shared with the thread that a run with a deadline takes place on: it may outlive its client. One thread at a time.
+/// Shared with the helper thread that executes it if there is a deadline, so it may outlive its client. Not thread-safe.
 class StoppableRun : public std::enable_shared_from_this<StoppableRun> {
  public:
-  /// @param options  may be null; must live as long as the run. The deadline counts from here.
-  /// @param tag      if the options have none.
+  /// @param options  may be null; must live as long as the run. Its deadline counts from this call.
+  /// @param tag      used if the options have none.
   StoppableRun(std::shared_ptr<const Runtime> runtime, std::shared_ptr<const Executable> executable, const RunOptions* options,
                std::shared_ptr<const Monitor> monitor, std::string tag);
   ~StoppableRun();
 
-  /// What random operators draw depends on the number, instead of how many runs there were. Before start().
+  /// Seeds random operators with `number` instead of the run's number. Call it before start().
   void draw_by(uint64_t number) { control_.run_id = number; }
-  /// @param feeds     undefined ones come later: feed().
-  /// @param compiled  the executable was made for this run.
+  /// @param feeds     one per input; undefined ones are given later by feed().
+  /// @param compiled  the executable was compiled for this run.
   void start(std::vector<Datum> feeds, std::span<const Datum> bound, std::shared_ptr<exec::ValueCache> cache, bool compiled);
-  /// As exec::Run::advance(), with hooks around it. @throws Error(timed_out) from the time on when a node did not return before the
-  /// deadline
+  /// Continues the run as exec::Run::advance() does, with hooks around it.
+  /// @throws Error(timed_out) if a node did not return before the deadline, and in every later call
   bool advance(size_t steps = SIZE_MAX);
-  /// At a Yield: hands values in; advance() goes on.
+  /// When the run has stopped at a Yield: supplies its outputs, so that advance() can continue.
   void resume(std::span<const Datum> values);
-  /// An input that was undefined at the start. @throws as exec::Run::feed
+  /// Supplies an input that was undefined at the start.
+  /// @throws as exec::Run::feed
   void feed(size_t input, Datum value);
-  /// As exec::Run::move_feed().
+  /// See exec::Run::move_feed().
   void move_feed(size_t input, const Datum& value) { run().move_feed(input, value); }
-  /// Whether output `k` of the executable has been made.
+  /// True if output `k` of the executable has been computed.
   bool has_output(size_t k) const;
   Datum output(size_t k) const;
-  /// As exec::Run::take_output().
+  /// See exec::Run::take_output().
   Datum take_output(size_t k);
-  /// At the end: those that were asked for.
+  /// The requested outputs. Call it when the run has ended.
   std::vector<Datum> take_outputs();
 
-  /// @throws Error(timed_out) if the run has been left behind: it is its node's.
+  /// @throws Error(timed_out) if the run passed its deadline: it then belongs to the helper thread.
   exec::Run& run() const;
   const Executable& executable() const { return *executable_; }
 
@@ -53,7 +54,7 @@ class StoppableRun : public std::enable_shared_from_this<StoppableRun> {
   const std::shared_ptr<const Runtime> runtime_;
   const std::shared_ptr<const Executable> executable_;
   const std::shared_ptr<const Monitor> monitor_;
-  std::shared_ptr<ThreadPool> pool_;  // of the options
+  std::shared_ptr<ThreadPool> pool_;  // keeps the options' pool alive
   const RunOptions* const options_;
   const std::string tag_;
   exec::RunControl control_;

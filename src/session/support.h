@@ -1,4 +1,4 @@
-// Everything that a model needs and this build lacks.
+// Finds what a model needs and this build does not support.
 #pragma once
 
 #include <string>
@@ -8,8 +8,8 @@
 
 namespace treadle {
 
-/// One text per operator that is missing (with the nodes that want it), and per node whose attributes, dtypes or shapes are wrong or that
-/// no kernel takes. Empty if a session can be made of the model.
+/// One text for each missing operator (with the nodes that use it), and for each node with invalid attributes, dtypes or shapes or without
+/// a kernel. Empty if a session can be made of the model.
 std::vector<std::string> find_unsupported(const Model::Impl& model);
 
 }  // namespace treadle
