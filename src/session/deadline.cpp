@@ -57,7 +57,7 @@ class Helpers {
         helper->wake.notify_one();
         return;
       }
-      // reserves space now, so that a thread can add itself to idle_ without allocating
+      // Reserves space now, so that a thread can add itself to idle_ without allocating.
       idle_.reserve(idle_.capacity() < ++num_threads_ ? 2 * num_threads_ : idle_.capacity());
     }
     try {

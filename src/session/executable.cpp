@@ -204,7 +204,7 @@ std::shared_ptr<Executable> Session::Impl::finish(std::shared_ptr<Graph> graph, 
   exec::ProgramOptions lowering = program_options();
   lowering.observable = finishing.observable;
   lowering.share_weights = options.share_weights && !options.allocator && !devices.any();
-  // a device copies constants from the graph later
+  // A device copies constants from the graph later.
   lowering.release_packed = finishing.keep_constants || devices.any() ? nullptr : graph.get();
   lowering.keep_for_file = finishing.for_file;
   lowering.restored = finishing.restored;

@@ -216,7 +216,7 @@ exec::RunControl Runtime::control(const RunOptions* run_options) const {
   exec::RunControl control;
   ThreadPool* threads = run_options && run_options->thread_pool ? run_options->thread_pool.get() : pool.get();
   control.threads.pool = threads->num_threads() > 1 ? threads : nullptr;
-  // scratch buffers are sized for the client's pool, even if a run brings a larger one
+  // Scratch buffers are sized for the client's pool, even if a run brings a larger one.
   control.threads.max_threads = pool->num_threads();
   control.threads.intra_op = intra_limit;
   if (intra_limit == 0 && threads->num_threads() > control.threads.max_threads) control.threads.intra_op = control.threads.max_threads;
@@ -290,7 +290,7 @@ void Runtime::call(const exec::RunControl& control, exec::Caller& caller, Hooked
         outcome->failure = std::current_exception();
       }
       auto in_flight_until_here = std::move(outcome->entry);
-      // destroyed now, in case the caller has left; after `entry` has gone, nothing of the client may be touched
+      // Destroyed now, in case the caller has left; after `entry` has gone, nothing of the client may be touched.
       outcome->work = nullptr;
     });
     if (!ended) {
@@ -371,7 +371,7 @@ void Runtime::execute(const std::shared_ptr<const Executable>& executable, std::
     if (is_lent(feed)) feed = feed.tensor().clone();
   detached->bound.assign(request.bound.begin(), request.bound.end());
   for (Datum& memory_of_caller : detached->bound)
-    // not written while the run goes on; the caller copies the result at the end
+    // Not written while the run goes on; the caller copies the result at the end.
     if (is_lent(memory_of_caller)) memory_of_caller = Datum();
   detached->results.resize(results.size());
   detached->memory.assign(output_memory.begin(), output_memory.end());

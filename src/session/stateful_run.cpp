@@ -137,7 +137,7 @@ std::vector<Datum> StatefulRun::run(const std::map<std::string, Datum>& given, s
     memory[position].stays = true;
     memory[position].storage = std::move(state.spare);
     const size_t at = position_of(executable->input_names, state.pair.input);
-    // one reference in the state, one in the feeds
+    // One reference in the state, one in the feeds.
     if (at == executable->input_names.size() || !is_exclusive(state.value, /*held=*/2)) continue;
     if (appends_to(*executable->graph, executable->graph->outputs[position], executable->graph->inputs[at]))
       memory[position].appends_to = static_cast<int>(at);

@@ -38,7 +38,7 @@ void collect_kernels(const Graph& graph, std::vector<std::string>& lines) {
     for (const Body& body : node.bodies) collect_kernels(*body.graph, lines);
     if (!node.op || node.op->control_flow != ControlFlow::none || node.op->barrier || !types_are_known(graph, node)) continue;
     const std::string named = describe(node);
-    // this node has been reported already
+    // This node has been reported already.
     if (std::any_of(lines.begin(), lines.end(), [&](const std::string& line) { return line.starts_with(named); })) continue;
     try {
       select_kernel(graph, node);

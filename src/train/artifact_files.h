@@ -1,4 +1,4 @@
-// Where artifacts lie, and what their models say in their metadata besides ArtifactsDescription.
+// Keys of the metadata that the models of a training artifacts folder contain, besides ArtifactsDescription.
 #pragma once
 
 #include <filesystem>
@@ -8,7 +8,7 @@
 
 namespace treadle::train {
 
-/// The same text in all models of one folder is kArtifactsKey's; these are the training model's.
+/// kArtifactsKey has the same value in all models of one folder. The keys below are in the training model only.
 inline constexpr const char *kArtifactsVersionKey = "treadle.artifacts.version", *kArtifactsDescriptionKey = "treadle.artifacts.trainer";
 
 inline std::string artifact_path(const std::string& folder, const std::string& file) {

@@ -1,4 +1,4 @@
-// Reads artifacts. Types are inferred again for every node, as of any ONNX file.
+// Reads training artifacts. All types are inferred again, as for any ONNX file.
 #include "train/artifacts.h"
 
 #include <fmt/format.h>
@@ -27,7 +27,7 @@ namespace {
   throw Error(ErrorCode::invalid_model, fmt::format("{}: {}", path, what));
 }
 
-// What a model says in its metadata of the artifacts that it is part of.
+// The value of a key in a model's metadata. Throws if it is missing: then the model is no training artifact.
 std::string text_in(const Model& model, const std::string& path, const char* key) {
   const auto& custom = model.metadata().custom;
   const auto found = custom.find(key);
@@ -35,10 +35,10 @@ std::string text_in(const Model& model, const std::string& path, const char* key
   return found->second;
 }
 
-// An input of the file as a parameter again, whose elements are the trainer's.
+// Turns an input of the file into a value of kind parameter, with the trainer's tensor as its elements.
 void make_parameter(Graph& graph, const std::string& name, const TrainedValues& values) {
   const ValueId id = graph.find_value(name);
-  if (id == kNoValue || std::find(graph.inputs.begin(), graph.inputs.end(), id) == graph.inputs.end()) return;  // nothing reads it
+  if (id == kNoValue || std::find(graph.inputs.begin(), graph.inputs.end(), id) == graph.inputs.end()) return;  // no node reads it
   const NamedTensors& named = values.states.contains(name) ? values.states : values.parameters;
   const auto found = named.find(name);
   if (found == named.end()) throw Error(ErrorCode::invalid_model, fmt::format("\"{}\" is no parameter of the trainer", name));
@@ -61,7 +61,7 @@ Artifacts::Artifacts(const std::string& folder, const SessionOptions& session) :
     throw Error(ErrorCode::not_implemented,
                 fmt::format("{}: artifacts of Treadle {}; this is {}, whose operators may differ: write them again", path, version,
                             TREADLE_VERSION));
-  auto without_key = [&](const char* file) {  // what is saved says nothing of artifacts
+  auto without_key = [&](const char* file) {  // so that saved models do not claim to be artifacts
     onnx::ModelDef def = models_.at(file).impl().def;
     erase_if(def.metadata_props, [](const auto& property) { return property.first == kArtifactsKey; });
     return make_model(std::move(def), artifact_path(folder, file));
@@ -126,7 +126,7 @@ std::unique_ptr<Graph> Artifacts::graph(const std::string& file, const TrainedVa
     check_kept(*made, file);
     return made;
   } catch (const Error& error) {
-    const bool is_fault = error.code() == ErrorCode::invalid_argument;  // of the file, which is all that there is
+    const bool is_fault = error.code() == ErrorCode::invalid_argument;  // the file is the only argument, so the file is at fault
     throw Error(is_fault ? ErrorCode::invalid_model : error.code(), fmt::format("{}: {}", artifact_path(folder_, file), error.what()));
   }
 }

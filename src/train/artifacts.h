@@ -1,5 +1,5 @@
-// Artifacts: a trainer's graphs as ONNX files, optimised, and a checkpoint, in one folder. Who opens them trains without the parts of the
-// library that make such graphs.
+// Training artifacts: a folder with a trainer's optimised graphs as ONNX files and a checkpoint. A library that opens them can train
+// without the code that builds training graphs.
 #pragma once
 
 #include <map>
@@ -20,51 +20,56 @@ namespace treadle::train {
 
 struct TrainerGraphs;
 
-/// What the files of a folder are called. All but the last are ONNX models; operators of the treadle domain are among their nodes.
-inline constexpr const char* kTrainingModel = "training_model.onnx";            ///< forward, backward and, without accumulation, update
-inline constexpr const char* kOptimizerModel = "optimizer_model.onnx";          ///< with accumulation: the update
-inline constexpr const char* kEvaluationModel = "eval_model.onnx";              ///< loss and outputs
-inline constexpr const char* kInferenceModel = "inference_model.onnx";          ///< the model that is trained, as Trainer::save() writes it
-inline constexpr const char* kLossModel = "loss_model.onnx";                    ///< of a trainer whose loss is a model: what it is fed
-inline constexpr const char* kFirstCheckpoint = "checkpoint.safetensors";       ///< where training begins
-inline constexpr const char* kRequiredOperators = "required_operators.config";  ///< for the build of a library that trains from it
+/// Names of the files in the folder. All but the checkpoint and the last are ONNX models, and may use operators of the treadle domain.
 
-/// In the metadata of each of these models.
+/// Forward and backward pass, and the update unless gradients are accumulated.
+inline constexpr const char* kTrainingModel = "training_model.onnx";
+inline constexpr const char* kOptimizerModel = "optimizer_model.onnx";     ///< the update, if gradients are accumulated
+inline constexpr const char* kEvaluationModel = "eval_model.onnx";         ///< computes loss and outputs
+inline constexpr const char* kInferenceModel = "inference_model.onnx";     ///< the model being trained, as Trainer::save() writes it
+inline constexpr const char* kLossModel = "loss_model.onnx";               ///< the loss, if it was given as a model
+inline constexpr const char* kFirstCheckpoint = "checkpoint.safetensors";  ///< values at the start of training
+/// Operators and types for a reduced build of the library.
+inline constexpr const char* kRequiredOperators = "required_operators.config";
+
+/// The key in the metadata of each of these models that tells which artifacts it belongs to.
 using onnx::kArtifactsKey;
 
-/// What the training model says of the trainer: the part of its metadata that is read back.
+/// The trainer's settings that the training model's metadata contain, to be read back.
 struct ArtifactsDescription {
   using NamedShapes = std::vector<std::pair<std::string, Shape>>;
 
-  TrainerOptions options;  ///< what steps depend on; of the session's, `precision`
+  TrainerOptions options;  ///< options that affect steps; of the session's options, only `precision`
   NamedShapes parameters;  ///< in the trainer's order
   NamedShapes states;
   std::vector<Adapter> adapters;
-  std::vector<std::string> variables;                       ///< inputs of the evaluation model that kernels pack when they have changed
-  std::map<std::string, std::vector<std::string>> outputs;  ///< by file: names in the trainer; those in files cannot be inputs' names
+  /// Inputs of the evaluation model that are parameters: kernels pack them again when they have changed.
+  std::vector<std::string> variables;
+  /// For each file, the trainer's names of its outputs; in the file they differ, because an output cannot have an input's name.
+  std::map<std::string, std::vector<std::string>> outputs;
 
   std::string to_json() const;
-  /// @param loss_model  where the loss is one.
-  /// @throws Error(invalid_model) for text that to_json() does not write.
+  /// @param loss_model  the loss, if it was given as a model.
+  /// @throws Error(invalid_model) for text that to_json() did not write.
   static ArtifactsDescription from_json(const std::string& text, const std::optional<Model>& loss_model);
 };
 
-/// A folder that has been read.
+/// A folder of artifacts, opened for training.
 class Artifacts {
  public:
-  /// @param session  of the trainer to be; refused are the options that have shaped the graphs already.
-  /// @throws Error(not_found) for a file that is missing; Error(invalid_model) for files of other artifacts or no artifacts;
-  ///         Error(not_implemented) for those of another version of the library, whose operators may differ.
+  /// @param session  options of the new trainer; those that affect how graphs are built are refused.
+  /// @throws Error(not_found) for a missing file; Error(invalid_model) if the files are no artifacts or belong to different ones;
+  /// Error(not_implemented) if another version of the library wrote them, as its operators may differ.
   Artifacts(const std::string& folder, const SessionOptions& session);
 
   const ArtifactsDescription& description() const { return description_; }
   const Model& model() const { return models_.at(kInferenceModel); }
 
-  /// Graphs of their own for every call, which need no optimiser.
+  /// Each call returns a new graph, which is optimised already.
   std::unique_ptr<Graph> step() const { return graph(kTrainingModel); }
   std::unique_ptr<Graph> update() const { return graph(kOptimizerModel); }
-  /// @param loss, outputs  which of them are wanted
-  /// @param values         whose elements those of kind parameter have
+  /// @param loss, outputs  which of them the graph computes
+  /// @param values         supplies the elements of the graph's parameters
   std::unique_ptr<Graph> evaluation(bool loss, bool outputs, const TrainedValues& values) const;
 
  private:
@@ -72,11 +77,11 @@ class Artifacts {
   void check_kept(const Graph& graph, const std::string& file) const;
 
   std::string folder_;
-  std::map<std::string, Model> models_;  // by file
+  std::map<std::string, Model> models_;  // by file name
   ArtifactsDescription description_;
 };
 
-/// Writes the graphs of a trainer that runs alone, and everything besides but the checkpoint. Files are complete or absent.
+/// Writes everything but the checkpoint. The trainer must not be one rank among several. If writing fails, no incomplete file remains.
 void write_artifact_models(const TrainerGraphs& trainer, const SessionOptions& session, const std::string& folder);
 
 }  // namespace treadle::train

@@ -1,4 +1,4 @@
-// What artifacts say of their trainer, as JSON.
+// The description of a trainer in its artifacts, as JSON.
 #include <fmt/format.h>
 
 #include <concepts>
@@ -33,7 +33,8 @@ void read(const Json& json, const char* name, std::optional<T>& value) {
   value = json.contains(name) ? std::optional<T>(json.at(name).get<T>()) : std::nullopt;
 }
 
-// Every option that a step, a checkpoint or the saved model depends on once the graphs have been made, by its name in the text options.
+// Visits every option that affects a step, a checkpoint or the saved model after the graphs have been built, with its name in the JSON
+// text.
 template <typename Visit>
 void for_each_option(TrainerOptions& o, const Visit& visit) {
   visit("output", o.output), visit("loss", o.loss), visit("int32_labels", o.int32_labels), visit("class_axis", o.class_axis);
@@ -124,7 +125,7 @@ ArtifactsDescription ArtifactsDescription::from_json(const std::string& text, co
     check_options(made.options);
     if (settings_of(made.options) != json.at("settings").get<std::vector<std::pair<std::string, std::string>>>())
       throw Error(ErrorCode::invalid_model, "its options contradict its settings");
-  } catch (const nlohmann::json::parse_error& error) {  // whose text repeats bytes that need not be UTF-8
+  } catch (const nlohmann::json::parse_error& error) {  // its message quotes input bytes that may not be UTF-8, so it is not passed on
     throw Error(ErrorCode::invalid_model, fmt::format("it is no JSON at byte {}", error.byte));
   } catch (const nlohmann::json::exception& error) {
     throw Error(ErrorCode::invalid_model, error.what());

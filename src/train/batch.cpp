@@ -14,7 +14,7 @@
 namespace treadle::train {
 namespace {
 
-/// With the types of all values.
+/// The model's graph with inferred types.
 std::unique_ptr<Graph> inferred(const Model& model) {
   std::unique_ptr<Graph> graph = model.impl().import();
   onnx::upgrade(*graph);
@@ -27,7 +27,7 @@ bool has_first(const onnx::ValueInfoDef& value, int64_t extent) {
          (extent == 0 || (*shape)[0].value == extent);
 }
 
-/// The fixed batch; 0 if there is none.
+/// The first fixed batch size among the inputs; 0 if there is none.
 int64_t fixed_batch(const onnx::GraphDef& graph) {
   std::set<std::string> initializers;
   for (const onnx::TensorDef& each : graph.initializers) initializers.insert(each.name);
@@ -56,7 +56,8 @@ Dim first_extent(const Graph& graph, ValueId value) {
   return type.is_tensor() && type.has_rank() && type.rank() > 0 ? (*type.shape)[0] : Dim(0);
 }
 
-/// Makes the first element of a constant shape a 0, which copies the data's extent. @return whether it was `batch`
+/// Replaces the first element of a constant shape by 0, with which Reshape copies the extent of its data.
+/// @return false, without a change, if the element is not `batch`
 bool copy_first(onnx::GraphDef& graph, const std::string& name, int64_t batch) {
   auto changed = [&](Tensor& shape) {
     if (shape.dtype() != DType::int64 || shape.num_elements() == 0 || shape.data<int64_t>()[0] != batch) return false;
@@ -73,7 +74,7 @@ bool copy_first(onnx::GraphDef& graph, const std::string& name, int64_t batch) {
   return false;
 }
 
-/// @return whether a shape was changed: what stands behind it has other types now
+/// @return true if a shape was changed, so that types must be inferred again
 bool copy_batch(const Graph& graph, onnx::GraphDef& def, const Dim& symbol, int64_t batch) {
   bool any = false;
   for (NodeId id : graph.order()) {
@@ -84,7 +85,7 @@ bool copy_batch(const Graph& graph, onnx::GraphDef& def, const Dim& symbol, int6
   return any;
 }
 
-/// The first node that reads the batch and gives tensors of fixed extents.
+/// Describes the first node that reads a value with the variable batch and returns only fixed extents.
 std::string describe_loss(const Graph& graph, const Dim& symbol) {
   for (NodeId id : graph.order()) {
     const Node& node = graph.node(id);

@@ -1,4 +1,4 @@
-// A batch of any size in a model that was written for one size.
+// Makes the batch size of a model variable.
 #pragma once
 
 #include "session/model.h"
@@ -6,9 +6,10 @@
 
 namespace treadle::train {
 
-/// The model with a symbol for the first extent of its inputs, where options.dynamic_batch asks for it: inputs whose first extent is that
-/// of the first input that has a fixed one. Constant shapes of Reshape that state the batch copy it instead.
-/// @throws Error(not_implemented) naming the node behind which an output still has the fixed batch.
+/// Replaces the first extent of the model's inputs by a symbol, if options.dynamic_batch is set. This applies to all inputs whose first
+/// extent equals that of the first input with a fixed one. A constant shape that a Reshape reads and that begins with the batch size copies
+/// it from the data instead.
+/// @throws Error(not_implemented) if an output still has the fixed batch size; it names the node that fixes it.
 Model with_dynamic_batch(const Model& model, const TrainerOptions& options);
 
 }  // namespace treadle::train

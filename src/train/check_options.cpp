@@ -1,4 +1,4 @@
-// What of a trainer's options is refused although each is within its range: what nothing uses, and what does not go together.
+// Refuses trainer options that are valid by themselves but have no effect or contradict each other.
 #include <fmt/format.h>
 
 #include <span>
@@ -84,7 +84,7 @@ constexpr SettingPair kNeeds[] = {
      "or the path of an ONNX file in its place"},
 };
 
-// What only some losses, optimizers or schedules use.
+// An option that only some losses, optimizers or schedules use.
 struct Use {
   Setting option;
   uint32_t kinds;
@@ -109,7 +109,7 @@ constexpr Use kOfLosses[] = {
 
 constexpr Use kOfOptimizers[] = {
     {kNesterov, of(Optimizer::sgd)},
-    {kLazyUpdates, ~of(Optimizer::lamb)},  // whose step depends on all of a parameter
+    {kLazyUpdates, ~of(Optimizer::lamb)},  // LAMB's step depends on all of a parameter's elements
     {kFusedUpdate, ~of(Optimizer::lamb)},
 };
 
@@ -120,7 +120,8 @@ constexpr Use kOfSchedules[] = {
     {{"step_size", [](const O& o) { return o.schedule.step_size != 0; }}, of(Kind::step)},
     {{"gamma", [](const O& o) { return o.schedule.gamma.has_value(); }}, of(Kind::step)},
     {{"final_factor", [](const O& o) { return o.schedule.final_factor.has_value(); }}, of(Kind::cosine, Kind::linear)},
-    {{"warmup_steps", [](const O& o) { return o.schedule.warmup_steps != 0; }}, ~of(Kind::one_cycle)},  // it has a warm-up of its own
+    // one_cycle has a warm-up of its own.
+    {{"warmup_steps", [](const O& o) { return o.schedule.warmup_steps != 0; }}, ~of(Kind::one_cycle)},
 };
 
 [[noreturn]] void refuse_options(const std::string& what) { throw Error(ErrorCode::invalid_argument, what); }

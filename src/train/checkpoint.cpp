@@ -1,4 +1,4 @@
-// Checkpoints: all that a trainer needs to go on with the same bits, as a safetensors file with a checksum.
+// Checkpoints: safetensors files with a checksum and everything that a trainer needs to continue with identical bits.
 #include "train/checkpoint.h"
 
 #include <fmt/format.h>
@@ -25,7 +25,7 @@ namespace {
 
 constexpr std::string_view kCheckpointFormat = "1";
 constexpr std::string_view kParameter = "parameter/", kStatistic = "state/", kOptimizerState = "optimizer/", kOwn = "user.";
-// The checksum stands first in the header, with zeros in its own place while it is computed.
+// The checksum is the header's first entry. It is computed with its own digits set to zero.
 constexpr std::string_view kBeforeChecksum = R"({"__metadata__":{"treadle.checksum":")";
 constexpr size_t kChecksumAt = 8 + kBeforeChecksum.size(), kChecksumDigits = 16;
 
@@ -39,7 +39,7 @@ std::string checksum_text(std::string header, const NamedTensors& tensors) {
   return fmt::format("{:016x}", compiled::checksum(std::as_bytes(std::span(sums))));
 }
 
-// A description of what the trainer does not change: nodes, and the weights that are not in the checkpoint.
+// A digest of everything in the model that training does not change: nodes, and the weights that are not in the checkpoint.
 class Fingerprint {
  public:
   explicit Fingerprint(const NamedTensors& parameters, const NamedTensors& states) : parameters_(parameters), states_(states) {}
@@ -88,20 +88,20 @@ std::string fingerprint_of(const Trainer& trainer) {
 }
 
 std::string encoded(const std::vector<std::pair<std::string, std::string>>& settings) {
-  return nlohmann::json(settings).dump();  // a list of pairs: groups repeat their name
+  return nlohmann::json(settings).dump();  // a list of pairs, as entries of groups repeat their names
 }
 
 [[noreturn]] void throw_other(const std::string& path, const std::string& what) {
   throw Error(ErrorCode::invalid_argument, fmt::format("{}: the checkpoint is not of this trainer: {}", path, what));
 }
 
-// A checkpoint has parameters and averages each in their own place.
+// Checkpoints store parameters and averages separately, which is impossible while use_averages(true) has swapped them.
 void check_in_training(const Trainer& trainer) {
   if (trainer.averages_used())
     throw Error(ErrorCode::invalid_argument, "a checkpoint while the averages are in the parameters' place; use_averages(false) first");
 }
 
-/// Rank 0's file for all ranks, so that no other has to see its folder.
+/// Rank 0's file, sent to all ranks, so that the others need no access to its folder.
 std::shared_ptr<Storage> bytes_of_checkpoint(const Trainer& trainer, const std::string& path) {
   Communicator* const ranks = trainer.options().communicator.get();
   if (!ranks) return map_file(path);
@@ -115,7 +115,8 @@ std::shared_ptr<Storage> bytes_of_checkpoint(const Trainer& trainer, const std::
   Tensor part(DType::uint8, Shape{static_cast<int64_t>(std::min(kPart, bytes->size_bytes()))});
   for (size_t at = 0; at < bytes->size_bytes(); at += kPart) {
     const size_t count = std::min(kPart, bytes->size_bytes() - at);
-    if (writes_files(trainer)) std::memcpy(part.raw(), bytes->data() + at, count);  // a mapped file must not be written to
+    // The file is mapped read-only, and broadcast() needs writable memory.
+    if (writes_files(trainer)) std::memcpy(part.raw(), bytes->data() + at, count);
     ranks->broadcast(part.raw(), count, 0);
     if (!writes_files(trainer)) std::memcpy(bytes->data() + at, part.raw(), count);
   }
@@ -127,7 +128,7 @@ class CheckpointReader {
   CheckpointReader(const std::string& path, const std::shared_ptr<Storage>& bytes) : path_(path) {
     try {
       file_ = parse_safetensors(bytes, path);
-    } catch (const Error& error) {  // also for a dtype or a size that no checkpoint has
+    } catch (const Error& error) {  // includes dtypes and sizes that occur in no checkpoint
       throw Error(ErrorCode::invalid_model, error.what());
     }
     const std::string header(reinterpret_cast<const char*>(bytes->data()), file_.data_offset);
@@ -147,7 +148,7 @@ class CheckpointReader {
     check_tensors(kStatistic, "running statistic", trainer.state_views());
     if (text("treadle.model") != fingerprint_of(trainer)) throw_other(path_, "the models' nodes or frozen weights differ");
     check_settings(settings_of(trainer.options()), settings);
-    std::set<std::string> others;  // of parameters that other ranks update
+    std::set<std::string> others;  // states of parameters that other ranks update
     if (trainer.options().shard_optimizer)
       for (const auto& [name, tensor] : trainer.parameter_views())
         for (const std::string& what : state_names(trainer.options())) others.insert(state_name(name, what));
@@ -158,7 +159,7 @@ class CheckpointReader {
     return {number<uint64_t>("treadle.num_steps"), number<int64_t>("treadle.num_updates"), number<int>("treadle.accumulated_steps")};
   }
   double learning_rate() const { return number<double>("treadle.learning_rate"); }
-  /// Nothing: of a trainer that did not scale its loss.
+  /// nullopt: the trainer did not scale its loss.
   std::optional<LossScale> loss_scale() const {
     if (!has("treadle.loss_scale")) return std::nullopt;
     return LossScale{number<double>("treadle.loss_scale"), number<int64_t>("treadle.growth_tracker"),
@@ -193,7 +194,7 @@ class CheckpointReader {
     return value;
   }
 
-  /// @param elsewhere  names of tensors that may be there besides.
+  /// @param elsewhere  names of further tensors that the file may contain.
   void check_tensors(std::string_view prefix, std::string_view what, const NamedTensors& tensors,
                      const std::set<std::string>& elsewhere = {}) const {
     for (const auto& [name, tensor] : tensors) {
@@ -214,7 +215,7 @@ class CheckpointReader {
       throw Error(ErrorCode::invalid_model, fmt::format("{}: the checkpoint's settings are no list of pairs", path_));
     try {
       there = nlohmann::json::parse(settings_text).get<decltype(there)>();
-    } catch (const nlohmann::json::parse_error& error) {  // whose text repeats bytes that need not be UTF-8
+    } catch (const nlohmann::json::parse_error& error) {  // its message quotes input bytes that may not be UTF-8, so it is not passed on
       throw Error(ErrorCode::invalid_model, fmt::format("{}: the checkpoint's settings are no JSON at byte {}", path_, error.byte));
     } catch (const nlohmann::json::exception& error) {
       throw Error(ErrorCode::invalid_model, fmt::format("{}: the checkpoint's settings: {}", path_, error.what()));
@@ -296,7 +297,7 @@ Metadata Trainer::load_checkpoint(const std::string& path, CheckpointSettings se
     try {
       set_position(reader.position());
       if (std::optional<LossScale> scale = reader.loss_scale(); scale && loss_scale()) {
-        if (settings == CheckpointSettings::own) scale->growth_tracker = 0;  // its interval may be a longer one
+        if (settings == CheckpointSettings::own) scale->growth_tracker = 0;  // the old count may exceed the new growth interval
         set_loss_scale(*scale);
       }
     } catch (...) {
@@ -306,7 +307,7 @@ Metadata Trainer::load_checkpoint(const std::string& path, CheckpointSettings se
     reader.copy_to(kParameter, parameter_views());
     reader.copy_to(kStatistic, state_views());
     reader.copy_to(kOptimizerState, optimizer_state());
-    // The sums of all ranks' gradients go on in rank 0.
+    // The file has the gradient sums of all ranks together. Rank 0 continues with them; the others start from zero.
     if (!writes_files(*this))
       for (const auto& [name, tensor] : optimizer_state())
         if (name.ends_with(state_name("", kGradient))) std::fill_n(tensor.data<float>(), tensor.num_elements(), 0.0F);

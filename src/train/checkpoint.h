@@ -1,4 +1,4 @@
-// A checkpoint in its parts, for who writes it at another time than it is taken.
+// The parts of a checkpoint, for callers that write it later than they take it.
 #pragma once
 
 #include <string>
@@ -7,13 +7,13 @@
 
 namespace treadle::train {
 
-/// Rank 0, or a trainer alone.
+/// True for a trainer that runs alone, and for rank 0 of several.
 bool writes_files(const Trainer& trainer);
-/// Views of all tensors that a checkpoint has, by their names there.
+/// Views of all tensors that belong in a checkpoint, by their names there.
 NamedTensors checkpoint_tensors(const Trainer& trainer);
-/// What stands before them, but for the checksum.
+/// The file's header, with a placeholder for the checksum.
 std::string checkpoint_header(const Trainer& trainer, const NamedTensors& tensors, const Metadata& metadata);
-/// Adds the checksum and writes the file, on disk before it returns.
+/// Fills in the checksum and writes the file. Returns when it is on disk.
 void write_checkpoint(const std::string& path, std::string header, const NamedTensors& tensors);
 
 }  // namespace treadle::train

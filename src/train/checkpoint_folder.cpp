@@ -16,7 +16,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::string_view kFileBegin = "checkpoint-", kFileEnd = ".safetensors";
-constexpr size_t kStepDigits = 12;  // names sort as their steps do
+constexpr size_t kStepDigits = 12;  // fixed width, so that names sort by step
 
 bool is_checkpoint_name(const std::string& name) {
   if (!name.starts_with(kFileBegin) || !name.ends_with(kFileEnd) || name.size() < kFileBegin.size() + kStepDigits + kFileEnd.size())
@@ -25,7 +25,7 @@ bool is_checkpoint_name(const std::string& name) {
   return digits.find_first_not_of("0123456789") == std::string_view::npos;
 }
 
-// AtomicFile's temporary name for one of the checkpoints.
+// True for the temporary name that AtomicFile gives a checkpoint while writing it.
 bool is_half_written(const std::string& name) {
   const size_t end = name.find(".tmp-");
   return end != std::string::npos && is_checkpoint_name(name.substr(0, end));
@@ -42,7 +42,7 @@ std::vector<fs::path> entries_of(const std::string& folder, bool (*fits)(const s
   return found;
 }
 
-// All ranks try the same ones.
+// The checkpoints that rank 0 sees, so that all ranks try the same files.
 std::vector<std::string> files_of_rank_0(const CheckpointFolder& folder, const Trainer& trainer) {
   Communicator* const ranks = trainer.options().communicator.get();
   if (!ranks) return folder.files();
@@ -71,7 +71,7 @@ struct CheckpointFolder::Impl {
     write_checkpoint(path, std::move(header), tensors);
     if (options.keep_last > 0) remove_older_than(path);
   }
-  // Files with higher numbers are not looked at: they are no older, whoever wrote them.
+  // Keeps the last options.keep_last files up to `newest`. Files of later steps, which another trainer may have written, are left alone.
   void remove_older_than(const std::string& newest) const {
     std::vector<fs::path> files = entries_of(folder, &is_checkpoint_name);
     std::erase_if(files, [&](const fs::path& path) { return path > fs::path(newest); });
@@ -105,7 +105,7 @@ std::string CheckpointFolder::save(const Trainer& trainer, const Metadata& metad
     impl_->write(path, std::move(header), tensors);
     return path;
   }
-  for (auto& [name, tensor] : tensors) tensor = tensor.clone();  // the next step writes into the trainer's own
+  for (auto& [name, tensor] : tensors) tensor = tensor.clone();  // copied, as the next step overwrites the trainer's tensors
   impl_->writing =
       std::async(std::launch::async, [impl = impl_.get(), path, header = std::move(header), tensors = std::move(tensors)]() mutable {
         impl->write(path, std::move(header), tensors);

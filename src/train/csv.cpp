@@ -1,4 +1,4 @@
-// Text tables, as RFC 4180 has them.
+// Reads CSV files as defined by RFC 4180.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -17,14 +17,15 @@
 namespace treadle::train {
 namespace {
 
-// Fields of one line after the other. A quoted field may hold separators, ends of lines and, doubled, quotes.
+// Splits the text into lines of fields. A quoted field may contain separators and line ends, and quotes written twice.
 class CsvLines {
  public:
   CsvLines(std::string_view text, char separator, const std::string& path) : text_(text), separator_(separator), path_(path) {
     if (text_.starts_with("\xEF\xBB\xBF")) at_ = 3;
   }
 
-  // @return false at the end. Empty lines are skipped.
+  // Reads the next line that is not empty.
+  // @return false at the end.
   bool next(std::vector<std::string>& fields) {
     while (at_ < text_.size() && (text_[at_] == '\n' || text_[at_] == '\r')) line_ += text_[at_++] == '\n';
     fields.clear();

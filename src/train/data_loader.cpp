@@ -1,4 +1,4 @@
-// Batches in the order of an epoch, read by a thread.
+// Loads the batches of an epoch in order, on a thread of its own.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -20,9 +20,9 @@ struct DataLoader::Impl {
   std::shared_ptr<const Dataset> data;
   LoaderOptions options;
   int64_t num_samples = 0, num_batches = 0;
-  DataPosition position;  // of what next() gives
+  DataPosition position;  // of the batch that next() returns next
 
-  // Between next() and the thread that reads.
+  // Shared between next() and the reading thread.
   struct Read {
     NamedTensors batch;
     std::exception_ptr failure;
@@ -65,7 +65,7 @@ struct DataLoader::Impl {
     return data->read(std::span(order).subspan(static_cast<size_t>(first), static_cast<size_t>(count)));
   }
 
-  // Reads on from a position until it is stopped, or reading fails.
+  // Body of the reading thread: reads batches from a position on until it is stopped or reading fails.
   void read_ahead(DataPosition at) {
     std::vector<int64_t> order;
     for (bool fails = false; !fails;) {

@@ -1,4 +1,4 @@
-// What a trainer that is one rank among several adds to its graphs and its steps.
+// Data-parallel training: what one rank among several adds to its graphs and steps.
 #pragma once
 
 #include <functional>
@@ -20,43 +20,45 @@ class DataParallel {
   int rank() const { return communicator_->rank(); }
   int size() const { return communicator_->size(); }
 
-  /// With TrainerOptions::shard_optimizer each parameter has one rank that updates it: the largest first, to the rank with the fewest
-  /// bytes.
+  /// With TrainerOptions::shard_optimizer, each parameter is updated by one rank, its owner. Parameters are assigned in order of size, the
+  /// largest first, to the rank with the fewest bytes.
   void assign_owners(const std::vector<std::string>& names, const NamedTensors& parameters);
   bool updates(const std::string& parameter) const { return owners_.empty() || owners_.at(parameter) == rank(); }
 
-  /// What ranks agree on before anything is computed of it: values of this rank become their means, weighted by what each loss is a mean
-  /// of.
+  /// Values that the ranks average: each rank's values become the means over all ranks, weighted by the divisor of each rank's loss.
   struct StepValues {
     ValueId loss = kNoValue, weight = kNoValue;
-    std::vector<ValueId*> states;  ///< running statistics
+    std::vector<ValueId*> states;  ///< running statistics of BatchNormalization
     std::vector<ValueId> gradients;
   };
-  /// Gradients leave in the order in which the backward pass makes them.
+  /// Adds the exchange to a step's graph. Gradients are sent in the order in which the backward pass computes them.
   void add_to_step(Graph& graph, StepValues& values);
-  /// The same for steps that add gradients up: these become this rank's share of the mean.
+  /// The same for a step that accumulates gradients: only the loss and states are exchanged, and each gradient is scaled to this rank's
+  /// share of the mean.
   void add_to_accumulation(Graph& graph, StepValues& values);
-  /// And for the update, where such shares are added over the ranks.
+  /// Adds the exchange to the update's graph, where the ranks' accumulated shares are summed.
   std::vector<ValueId> add_to_update(Graph& graph, const std::vector<ValueId>& shares);
-  /// For gradients that nothing follows.
+  /// Adds the exchange to the graph that only returns gradients.
   void add_to_gradients(Graph& graph, StepValues& values);
 
   Exchange& step() { return step_.exchange; }
   Exchange& update() { return update_.exchange; }
   Exchange& gradients() { return gradients_.exchange; }
 
-  /// All begin with rank 0's tensors. @param description  of model and options. @throws Error(invalid_argument) naming the ranks that
-  /// differ in it from rank 0.
+  /// Broadcasts rank 0's tensors to all ranks before the first step.
+  /// @param description  of model and options.
+  /// @throws Error(invalid_argument) that names the ranks whose description differs from rank 0's.
   void begin(const std::string& description, const std::vector<const NamedTensors*>& tensors);
-  /// After an update with owners: from them to all.
+  /// After an update: broadcasts each parameter from its owner to the other ranks.
   void share(const NamedTensors& parameters);
-  /// Of the whole optimizer's state, what this rank has not: those of other owners, and sums of all ranks' gradients.
-  /// @param is_sum  tells the latter by name.
+  /// The whole optimizer state, completed from the other ranks: state of parameters that they own, and the sums of all ranks' accumulated
+  /// gradients.
+  /// @param sum_name  name of the accumulated gradient among a parameter's states.
   NamedTensors joint_state(const NamedTensors& own, const NamedTensors& parameters, const std::vector<std::string>& state_names,
                            const std::string& sum_name) const;
 
  private:
-  // The exchange of one graph, and which of its values share a bucket, which is the same when the graph is made again.
+  // The exchange of one graph, and its division of gradients into buckets, which must stay the same when the graph is made again.
   struct Part {
     explicit Part(std::shared_ptr<Communicator> communicator) : exchange(std::move(communicator)) {}
     Exchange exchange;
@@ -64,9 +66,9 @@ class DataParallel {
   };
   std::vector<std::vector<size_t>> groups_of(const Graph& graph, const std::vector<ValueId>& values) const;
   struct Request {
-    std::vector<ValueId> first, gradients;  // those that go in float32 before all others; and the others
-    ValueId weight = kNoValue;              // none: sums, not means
-    std::vector<ValueId> awaited;           // ranks go on together when all have these
+    std::vector<ValueId> first, gradients;  // first: exchanged in float32 before all others; gradients: the rest
+    ValueId weight = kNoValue;              // kNoValue: compute sums instead of means
+    std::vector<ValueId> awaited;           // values that this rank must have computed before the exchange completes
   };
   struct Reduced {
     std::vector<ValueId> first, gradients;
@@ -77,11 +79,11 @@ class DataParallel {
   const std::shared_ptr<Communicator> communicator_;
   const size_t bucket_bytes_;
   const bool bfloat16_, sharded_;
-  std::map<std::string, int> owners_;  // by parameter; empty: all ranks update all
+  std::map<std::string, int> owners_;  // owner of each parameter; empty: all ranks update all parameters
   Part step_, update_, gradients_;
 };
 
-/// Rank 0's text for all. A failure of make() there is an error of all ranks.
+/// Broadcasts rank 0's text to all ranks. If make() throws on rank 0, every rank throws the error.
 std::string text_of_rank_0(Communicator& communicator, const std::function<std::string()>& make);
 
 }  // namespace treadle::train

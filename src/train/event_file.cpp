@@ -16,13 +16,14 @@
 namespace treadle::train {
 namespace {
 
-// tensorflow/core/util/event.proto and framework/summary.proto: the fields that a scalar needs.
-constexpr protozero::pbf_tag_type kWallTime = 1, kStep = 2, kFileVersion = 3, kSummary = 5;  // of Event
-constexpr protozero::pbf_tag_type kValue = 1;                                                // of Summary
-constexpr protozero::pbf_tag_type kTag = 1, kSimpleValue = 2;                                // of Summary.Value
+// Numbers of the fields that a scalar needs, from tensorflow/core/util/event.proto and framework/summary.proto.
+constexpr protozero::pbf_tag_type kWallTime = 1, kStep = 2, kFileVersion = 3, kSummary = 5;  // in Event
+constexpr protozero::pbf_tag_type kValue = 1;                                                // in Summary
+constexpr protozero::pbf_tag_type kTag = 1, kSimpleValue = 2;                                // in Summary.Value
 constexpr const char* kVersion = "brain.Event:2";
 
-// As TFRecord files have it: rotated and shifted, so that a checksum over bytes with checksums in them is not always the same.
+// The masked CRC of TFRecord files. Rotating and adding a constant avoids the degenerate case of a CRC over bytes that contain their own
+// CRC.
 uint32_t masked_crc32c(std::string_view bytes) {
   const uint32_t crc = crc32<CrcPolynomial::castagnoli>(std::as_bytes(std::span(bytes)));
   return ((crc >> 15U) | (crc << 17U)) + 0xA282EAD8U;

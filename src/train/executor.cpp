@@ -1,4 +1,4 @@
-// Executors: values that are bound to names, and the passes over them.
+// Executors: named values bound to a model, and forward and backward passes on them.
 #include "treadle/executor.h"
 
 #include <fmt/format.h>
@@ -32,7 +32,7 @@ Feeds Executor::Impl::evaluation_feeds() const {
   return feeds;
 }
 
-// What is bound is read there; only another executor of these graphs, or another value, makes a difference.
+// The module reads the bound values in place. They are passed again only if another executor used the module or another value was bound.
 Feeds Executor::Impl::hold_for_evaluation(JointModule& module) {
   Feeds fed;
   for (const std::string& name : module.input_names()) fed.emplace(name, arguments.at(name));
@@ -236,7 +236,8 @@ void Executor::set_state(const std::string& name, Tensor value) {
 }
 
 void Executor::copy_from(const NamedTensors& values, bool allow_extra) {
-  std::vector<std::pair<Tensor, Tensor>> copies;  // to, from: nothing changes before all are found
+  // Destination and source; copied after all have been checked, so that an error changes nothing.
+  std::vector<std::pair<Tensor, Tensor>> copies;
   for (const auto& [name, value] : values) {
     const auto argument = impl_->arguments.find(name);
     const auto state = impl_->states.find(name);

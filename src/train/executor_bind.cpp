@@ -1,4 +1,4 @@
-// How values are bound: by the caller, by shapes, from another executor, and over again for other shapes.
+// Binds values to executors: from the caller, by shapes, from another executor, and again for other shapes.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -37,12 +37,12 @@ Tensor zeros(DType dtype, const Shape& shape) {
   return made;
 }
 
-// The same memory under a smaller shape.
+// A view of the first elements of the tensor, in a smaller shape.
 Tensor front_of(const Tensor& tensor, const Shape& shape) {
   return Tensor(tensor.dtype(), shape, tensor.storage(), static_cast<size_t>(tensor.raw() - tensor.storage()->data()));
 }
 
-// The shapes of inputs that follow from those given, by the symbols that they share; without the inputs whose do not.
+// The shapes of inputs that follow from the given ones because they share symbols. Inputs whose shape stays unknown are left out.
 std::map<std::string, Shape> determined_shapes(const std::vector<ValueInfo>& inputs, const std::map<std::string, Shape>& given) {
   std::map<std::string, int64_t> extents;
   for (const ValueInfo& info : inputs) {
@@ -92,7 +92,7 @@ std::string_view storage_of(const Datum& value) {
   return sparse.dense_shape.rank() > 1 && sparse.values.shape().rank() == sparse.dense_shape.rank() ? "row_sparse" : "coo";
 }
 
-// Zeros in the buffer's memory of that name, if they fit; otherwise the buffer gets new memory.
+// Zeros in the buffer's tensor of that name, if it is large enough; otherwise the buffer gets a new tensor.
 Tensor from_buffer(NamedTensors* buffer, const std::string& name, DType dtype, const Shape& shape) {
   if (!buffer) return zeros(dtype, shape);
   const auto found = buffer->find(name);
@@ -135,7 +135,7 @@ void Executor::Impl::request_gradients(const BindOptions& options) {
   }
 }
 
-// Parameters and states of the shared executor that the new one reads and writes, too.
+// Finds the parameters and states that the new executor shares with options.shared.
 void Executor::Impl::take_shared(const BindOptions& options, Feeds& shared_arguments, NamedTensors& shared_states) const {
   if (!options.shared) {
     if (options.shared_names) refuse_bind("shared_names needs the executor that has them");
@@ -252,7 +252,7 @@ Executor Executor::reshape(const std::map<std::string, Shape>& given, const Resh
     for (Feeds* values : {&made->arguments, &made->gradients}) {
       const auto value = values->find(name);
       if (value == values->end()) continue;
-      if (!value->second.is_tensor()) {  // nothing to share
+      if (!value->second.is_tensor()) {  // a sparse tensor is replaced, as it has no dense memory to reuse
         value->second = empty_sparse(storage_of(value->second), element_type(value->second), found->second);
         continue;
       }

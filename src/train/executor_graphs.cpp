@@ -1,4 +1,4 @@
-// The compiled graphs that executors of one model share.
+// The compiled graphs that the executors of one model share.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -37,8 +37,8 @@ struct ExecutorGraphs::Impl {
     for (const ValueInfo& info : model.outputs()) output_names.push_back(info.name);
   }
 
-  // As joint modules choose it. Nothing in a model that has no trainable initializer, an output without a gradient, or an operator without
-  // a rule: JointModule says which when there is to be a training pass.
+  // Finds the parameters and states that a joint module would train. There are none if the model has no trainable initializer, an output
+  // has no gradient, or an operator has no gradient rule; JointModule reports the reason if a training pass is requested.
   void find_trained() {
     try {
       const Model own = with_own_initializers(model);
@@ -47,7 +47,7 @@ struct ExecutorGraphs::Impl {
       const std::vector<ValueId> ys = made.graph->outputs;
       for (ValueId y : ys)
         if (made.graph->type(y).dtype != DType::float32) return;
-      add_backward(made, own, ys, ys);  // any values of their types stand for the gradients
+      add_backward(made, own, ys, ys);  // only the types of the output gradients matter here, so the outputs stand in for them
       parameters = copy_initializers(own, made.parameters);
       std::vector<std::string> names;
       for (const TrainingGraph::State& state : made.states) names.push_back(state.name);
@@ -67,16 +67,16 @@ struct ExecutorGraphs::Impl {
       try {
         reader.emplace(model, made);
         return;
-      } catch (const Error&) {  // the session tells what is wrong with the model, if it is the model
+      } catch (const Error&) {  // if the model is at fault, making the session reports the error
       }
     }
     session = make_session ? make_session() : std::make_shared<Session>(model, options.value_or(SessionOptions()));
   }
 
-  // Inputs that have no gradient stay as they are stored; parameters are dense in training.
+  // Removes storage types from inputs that have a gradient, because these must be dense. Other inputs keep theirs.
   SessionOptions training_options(const std::vector<std::string>& differentiated) const {
     SessionOptions made = options.value_or(SessionOptions());
-    made.profile_file_prefix += fmt::format("training{}_", training.size());  // a file of its own
+    made.profile_file_prefix += fmt::format("training{}_", training.size());  // a different file for each module
     const auto given = made.config.find(kStorage);
     if (given == made.config.end()) return made;
     std::vector<std::string> kept;
@@ -101,7 +101,8 @@ struct ExecutorGraphs::Impl {
         made.inputs.push_back(info.name);
     for (const auto& [name, request] : requests) {
       const bool by_rows = std::find(row_gradients.begin(), row_gradients.end(), name) != row_gradients.end();
-      if (request == GradientRequest::null ? !parameters.contains(name) : by_rows) continue;  // rows that are new are not added to memory
+      // Gradients by rows are new tensors in each pass, so no request for memory applies.
+      if (request == GradientRequest::null ? !parameters.contains(name) : by_rows) continue;
       made.gradient_requests.emplace(name, request);
     }
     made.session = training_options(made.inputs);
@@ -116,11 +117,11 @@ struct ExecutorGraphs::Impl {
   std::vector<std::string> row_gradients, output_names;
   std::vector<ValueInfo> inputs;
   NamedTensors parameters, states;
-  std::optional<JointModule> reader;  // or the next one
-  const void* executor = nullptr;     // whose values that one reads
+  std::optional<JointModule> reader;  // evaluates the model in place; empty: `session` does
+  const void* executor = nullptr;     // executor whose values `reader` has been given last
   std::shared_ptr<Session> session;
   std::map<GradientRequests, JointModule> training;
-  std::vector<JointModule*> order;  // in which those were made
+  std::vector<JointModule*> order;  // in order of creation
   std::optional<Monitor> monitor;
 };
 
@@ -149,7 +150,7 @@ ExecutorGraphs ExecutorGraphs::for_model(const Model& other) const {
 
 const void*& ExecutorGraphs::reader() const { return impl_->executor; }
 
-// What is bound is no value of a pass: parameters are fed in one kind of pass and are part of the graph in the other.
+// Parameters and states are not reported to the monitor, because only some kinds of passes feed them.
 void ExecutorGraphs::set_monitor(const Monitor& given) const {
   Monitor monitor = given;
   if (given.callback)

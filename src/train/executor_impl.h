@@ -1,4 +1,4 @@
-// What an executor has.
+// The implementation of Executor.
 #pragma once
 
 #include <map>
@@ -13,29 +13,30 @@ namespace treadle::train {
 struct Executor::Impl {
   explicit Impl(ExecutorGraphs of) : graphs(std::move(of)) {}
 
-  /// @throws Error(invalid_argument) for a value that cannot be bound there.
+  /// @throws Error(invalid_argument) for a value that cannot be bound to this name.
   void check_argument(const std::string& name, const Datum& value) const;
   void check_gradient(const std::string& name, const Datum& gradient) const;
   void check_state(const std::string& name, const Tensor& state) const;
-  /// Requests of all arguments, and memory of gradients.
+  /// Determines the gradient request of each argument and allocates memory for the gradients.
   void request_gradients(const BindOptions& options);
   void take_shared(const BindOptions& options, Feeds& arguments, NamedTensors& states) const;
 
   Feeds evaluation_feeds() const;
-  /// The module reads the arguments and states as they are now. @return those that it is fed
+  /// Makes the module read the arguments and states as they are now.
+  /// @return the values that it is fed
   Feeds hold_for_evaluation(JointModule& module);
   JointModule::Run begin_training(const RunOptions* options);
   void end_training(JointModule::Run run);
   void begin_steps(bool is_train, const RunOptions* options);
-  /// Those that have the bytes of something that is bound are copied.
+  /// Stores a pass's outputs. An output that shares memory with a bound value is copied.
   void take_outputs(std::vector<Datum> outputs);
 
-  /// Of partial_forward().
+  /// The state of partial_forward(): one of two kinds of runs, in progress.
   struct Stepping {
     size_t steps_left() const;
 
     std::optional<JointModule::Run> run;
-    std::optional<PartialRun> session_run;  // or this one
+    std::optional<PartialRun> session_run;  // set instead of `module_run`
     bool is_train = false, is_under_way = false;
     size_t num_steps = 0, next = 0;
   };
@@ -44,9 +45,9 @@ struct Executor::Impl {
   Feeds arguments, gradients;
   NamedTensors states;
   GradientRequests requests;
-  bool is_bound_anew = true;  // values that evaluation reads, since it last did
+  bool is_bound_anew = true;  // a value that evaluation reads was bound since evaluation last ran
   std::vector<Datum> outputs;
-  std::optional<JointModule::Run> run;  // which waits for head gradients
+  std::optional<JointModule::Run> run;  // the forward pass, waiting for the output gradients
   Stepping stepping;
 };
 

@@ -1,4 +1,4 @@
-// What all graphs of training are made with, also those that have been made before.
+// Functions that are needed for training graphs from a model as well as for those from artifacts.
 #include <fnmatch.h>
 
 #include <algorithm>

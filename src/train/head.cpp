@@ -17,18 +17,18 @@
 namespace treadle::train {
 namespace {
 
-/// The last layer, and what of the model has its number of classes as an extent.
+/// The last layer, and the initializers of which one extent is its number of classes.
 struct Layer {
   NodeId node = kNoNode;
   std::string weight;
   int64_t classes = 0;
-  std::map<std::string, int> axes;  // of the classes, by initializer; weights and bias
-  std::set<std::string> behind;     // values that depend on it on the way to the output
+  std::map<std::string, int> axes;  // axis of the classes in the weights and the bias, by name
+  std::set<std::string> behind;     // names of the values between the layer and the output
 };
 
 std::string describe_output(const Graph& graph, ValueId value) { return fmt::format("\"{}\"", graph.value(value).name); }
 
-/// The initializer that a value is, perhaps through a Transpose of a matrix. @return kNoValue if it is none
+/// The initializer that a value is, directly or through a Transpose of a matrix; kNoValue if it is none.
 ValueId initializer_of(const Graph& graph, ValueId value, bool& transposed) {
   const Value* found = &graph.value(value);
   if (found->kind == Value::Kind::computed && graph.node(found->producer).is("Transpose") && graph.type(value).has_rank() &&
@@ -41,7 +41,8 @@ ValueId initializer_of(const Graph& graph, ValueId value, bool& transposed) {
   return found->is_constant() && graph.constant_tensor(value) ? value : kNoValue;
 }
 
-/// Adds a vector of the layer's classes. @return whether the value is one
+/// If the value is a constant vector, adds it to the layer as a bias.
+/// @return true if the value is constant
 bool take_bias(const Graph& graph, ValueId value, Layer& layer) {
   const Tensor* bias = graph.value(value).is_constant() ? graph.constant_tensor(value) : nullptr;
   if (!bias) return false;
@@ -52,7 +53,7 @@ bool take_bias(const Graph& graph, ValueId value, Layer& layer) {
 
 bool is_product(const Node& node) { return node.is("MatMul") || node.is("Gemm"); }
 
-/// Whether the node multiplies by weights, whose classes then lie along `axis`.
+/// True if the node multiplies by weights, which could be the last layer's. `axis` is set to their axis of classes.
 bool multiplies(const Graph& graph, const Node& node, int& axis) {
   if (is_product(node)) {
     axis = node.attributes.get_int("transB") != 0 ? 0 : 1;
@@ -83,7 +84,7 @@ Layer find_layer(const Graph& graph, const TrainerOptions& options) {
         return layer;
       }
     }
-    // Further back: through a bias, and through what has one computed operand.
+    // Continues with the node's only computed operand, past additions of a bias.
     std::vector<ValueId> computed;
     for (size_t i = 0; i < static_cast<size_t>(node.num_formal_inputs); ++i)
       if (node.has_input(i) && !(node.is("Add") && take_bias(graph, node.inputs[i], layer)) && !graph.value(node.inputs[i]).is_constant())
@@ -116,7 +117,7 @@ void check_layer(const Graph& graph, const Layer& layer, const onnx::GraphDef& d
   }
 }
 
-/// Where a Reshape behind the layer states the number of classes, the new number.
+/// Replaces the number of classes in the constant shape of a Reshape after the layer.
 void change_shape(onnx::GraphDef& def, const std::string& name, int64_t from, int64_t to) {
   auto changed = [&](Tensor& value) {
     if (value.dtype() != DType::int64) return;
@@ -131,14 +132,14 @@ void change_shape(onnx::GraphDef& def, const std::string& name, int64_t from, in
         if (attribute.name == "value" && attribute.t) changed(attribute.t->value);
 }
 
-/// With the types of all values.
+/// The model's graph with inferred types.
 std::unique_ptr<Graph> inferred(const Model& model) {
   std::unique_ptr<Graph> graph = model.impl().import();
   onnx::upgrade(*graph);
   return graph;
 }
 
-/// Declared outputs behind the layer have the shapes that inference finds.
+/// Sets the declared shapes of the outputs after the layer to the inferred ones.
 void declare_outputs(onnx::ModelDef& def, const Layer& layer, const Model& made) {
   const std::unique_ptr<Graph> graph = inferred(made);
   for (onnx::ValueInfoDef& output : def.graph.outputs) {

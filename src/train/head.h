@@ -1,4 +1,4 @@
-// Another number of classes: a model whose last layer is replaced by a new one.
+// Changes a model's number of classes by replacing its last layer.
 #pragma once
 
 #include <string>
@@ -9,14 +9,13 @@
 
 namespace treadle::train {
 
-/// The model with options.head_classes classes in options.output: the last layer before it (Gemm, MatMul or Conv) has new weights and a new
-/// bias, which begin with random numbers from -1 / sqrt(inputs) to 1 / sqrt(inputs), as PyTorch's layers do. The model itself if the option
-/// is 0.
-/// @throws Error(not_implemented) if there is no such layer, or others read its weights; invalid_argument if the model does not fit the new
-/// one.
+/// Gives options.output options.head_classes classes: the last layer before it (Gemm, MatMul or Conv) gets new weights and a new bias,
+/// uniform in ±1 / sqrt(inputs) as in PyTorch's layers. Returns the model unchanged if the option is 0.
+/// @throws Error(not_implemented) if there is no such layer, or if other nodes read its weights; Error(invalid_argument) if the rest of the
+/// model does not fit the new number.
 Model with_head(const Model& model, const TrainerOptions& options);
 
-/// @throws Error(invalid_argument) if weights that with_head() has made are not among the trained parameters: they would stay random.
+/// @throws Error(invalid_argument) if weights made by with_head() are not trained: they would keep their random values.
 void check_head(const Model& model, const TrainerOptions& options, const std::vector<std::string>& trained);
 
 }  // namespace treadle::train

@@ -1,4 +1,4 @@
-// Parameters that lie one after the other in memory, and are one value of the graph.
+// Parameters that are stored side by side in memory, so that one node can update them all.
 #pragma once
 
 #include <span>
@@ -10,15 +10,16 @@
 
 namespace treadle::train {
 
-/// One input in place of all parameters, which are pieces of it; their gradients are joined. Neither costs a copy: the executor has
-/// pieces lie where they belong. @return the gradient of all.
+/// Replaces all parameters by pieces of one new input, and joins their gradients. Neither needs a copy, because the executor places the
+/// pieces inside the whole.
+/// @return the joined gradient.
 ValueId join_parameters(Graph& graph, const std::vector<std::string>& names, std::span<const ValueId> grads,
                         const std::string& joined_name);
 
 Tensor zeros(const Shape& shape);
 
-/// Moves parameters, and each part of the optimizer's state, into one tensor, of which those by name are views. @return these, by the names
-/// of their inputs.
+/// Moves the parameters, and each part of the optimizer's state, into one tensor each. The tensors by name become views of these.
+/// @return the joined tensors, by their names as inputs.
 NamedTensors lay_side_by_side(NamedTensors& parameters, NamedTensors& optimizer_state, const std::vector<std::string>& names,
                               const std::vector<std::string>& state_names, const std::string& joined_name);
 

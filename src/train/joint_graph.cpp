@@ -8,7 +8,7 @@
 namespace treadle::train {
 namespace {
 
-// The value whose bytes this one shows.
+// Follows views to the value whose memory this one shares.
 ValueId viewed(const Graph& graph, ValueId id) {
   while (graph.value(id).producer != kNoNode) {
     const Node& node = graph.node(graph.value(id).producer);

@@ -1,4 +1,4 @@
-// What a joint module asks of its graph and program.
+// Questions that a joint module asks about its graph and its program.
 #pragma once
 
 #include <cstdint>
@@ -10,13 +10,14 @@
 
 namespace treadle::train {
 
-/// Per value that the Yield hands out: whether somebody reads its bytes later. The caller, who may write to what it got, then gets a copy.
+/// For each value that the Yield returns: true if its memory is read later in the run. The caller then gets a copy, because it may
+/// overwrite what it gets.
 std::vector<bool> read_behind_yield(const Graph& graph);
 
-/// Whether a run draws random numbers.
+/// True if the graph contains random operators.
 bool draws_numbers(const Graph& graph);
 
-/// The last instruction that writes bytes of one of the results; kNoInstruction: none does.
+/// The last instruction that writes to the memory of any of the results; kNoInstruction if none does.
 exec::InstructionId made_by(const exec::Program& program, std::span<const int> results);
 
 }  // namespace treadle::train

@@ -1,4 +1,4 @@
-// JointModule: a forward and backward graph with a Yield between.
+// JointModule: a graph of forward and backward pass, with a Yield between them.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -29,7 +29,7 @@ namespace {
 constexpr std::pair<std::string_view, GradientRequest> kRequests[] = {
     {"null", GradientRequest::null}, {"write", GradientRequest::write}, {"add", GradientRequest::add}};
 
-// The input by which a graph has the memory that it adds a gradient to.
+// Name of the input through which a gradient gets the memory that it is added to.
 std::string sum_name(const std::string& gradient) { return "treadle.sum/" + gradient; }
 
 }  // namespace
@@ -82,7 +82,8 @@ void JointModule::Impl::make(const JointOptions& given) {
     if (const ValueId id = made.graph->find_value(name); !made.graph->value(id).uses.empty() || made.graph->is_output(id))
       places_of_held.emplace(name, held->add(name, tensor));
   joint_options.held.clear();
-  if (!forward_only && !made.parameters.empty()) joint_options.parameters = made.parameters;  // with gradients; also the next time
+  // Keeps the names with gradients, for when the graph is made again.
+  if (!forward_only && !made.parameters.empty()) joint_options.parameters = made.parameters;
   held->watch(true);
   auto again = [this] { return make_joint(/*simplified=*/false).training.graph; };
   RunnerOptions of_runner{.nodes = std::move(made.nodes), .check_unread = [this](const std::string& fed) { check_unread(fed); }};
@@ -120,7 +121,7 @@ JointModule::Impl::Joint JointModule::Impl::make_joint(bool simplified) const {
   return joint;
 }
 
-// What is handed out: `outputs`, then `plain_outputs`.
+// The values that the module returns: `outputs`, followed by `plain_outputs`.
 std::vector<ValueId> JointModule::Impl::find_outputs(Joint& joint) const {
   const Graph& graph = *joint.training.graph;
   const bool are_named = !joint_options.outputs.empty() || !joint_options.plain_outputs.empty();
@@ -141,7 +142,7 @@ std::vector<ValueId> JointModule::Impl::find_outputs(Joint& joint) const {
   return found;
 }
 
-// The Yield, the backward pass behind it, and the gradients that there are.
+// Adds the Yield, the backward pass after it, and the requested gradients as outputs.
 void JointModule::Impl::add_gradients(Joint& joint, std::vector<ValueId> ys, bool simplified) const {
   Graph& graph = *joint.training.graph;
   if (simplified) simplify_forward(joint.training, ys, Runtime::options);
@@ -220,7 +221,7 @@ void JointModule::Impl::bind_gradients(const NamedTensors& given, Feeds& feeds, 
   }
 }
 
-// Running statistics are the last outputs. Their memory is this module's own, or what is fed.
+// The graph's last outputs are running statistics. Allocates those that the caller does not feed.
 void JointModule::Impl::keep_states(const TrainingGraph& made) {
   const std::vector<std::string>& fed = joint_options.states;
   std::vector<std::string> own;
@@ -265,7 +266,7 @@ std::vector<StateUpdate> JointModule::Impl::updates(const Executable& executable
   return made;
 }
 
-/// @throws Error(not_found) for what is neither held nor a parameter.
+/// @throws Error(not_found) for a name that is neither held nor a parameter or state.
 Tensor JointModule::Impl::held_now(const std::string& name) const {
   if (const auto found = places_of_held.find(name); found != places_of_held.end()) return held->at(found->second).tensor;
   for (const NamedTensors* tensors : {&parameters, &states})
@@ -349,12 +350,12 @@ const std::vector<std::string>& JointModule::input_names() const { return impl_-
 const std::vector<std::string>& JointModule::gradient_names() const { return impl_->gradient_names; }
 std::vector<std::vector<size_t>> JointModule::gradient_groups(size_t group_bytes) const {
   const exec::Program& program = impl_->runner->program();
-  std::vector<std::pair<exec::InstructionId, size_t>> order;  // made by, gradient
+  std::vector<std::pair<exec::InstructionId, size_t>> order;  // instruction that completes the gradient, and the gradient's index
   for (size_t g = 0; g < impl_->result_of.size(); ++g)
     order.emplace_back(impl_->result_of[g] < 0 ? exec::kNoInstruction : made_by(program, std::span(&impl_->result_of[g], 1)), g);
   std::sort(order.begin(), order.end());
   std::vector<std::vector<size_t>> groups;
-  size_t bytes = 0;  // of the last group
+  size_t bytes = 0;  // of gradients in the last group
   for (const auto& [instruction, gradient] : order) {
     if (groups.empty() || bytes >= group_bytes) groups.emplace_back(), bytes = 0;
     groups.back().push_back(gradient);

@@ -1,4 +1,4 @@
-// Runs of joint modules: to the Yield, and part by part behind it.
+// Runs of joint modules: the forward pass up to the Yield, then the backward pass in parts.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -15,7 +15,7 @@
 
 namespace treadle::train {
 
-// When the pass that makes them has ended: one that fails has changed nothing.
+// Writes the running statistics at the end of the pass that computes them, so that a failed pass changes nothing.
 template <typename ValueOf>
 void JointModule::Run::Impl::write_states(bool is_late, const ValueOf& value_of) {
   std::vector<std::pair<Tensor, Datum>> made;
@@ -100,10 +100,10 @@ std::vector<Tensor> JointModule::Run::advance_backward(std::span<const size_t> g
     for (int result : {module.result_of[gradient], module.rows_of[gradient]})
       if (result >= 0) results.push_back(result);
   }
-  std::shared_ptr<StoppableRun> run = std::move(impl_->run);  // after an error there is none
+  std::shared_ptr<StoppableRun> run = std::move(impl_->run);  // stays null if an error occurs
   if (const exec::InstructionId last = made_by(*run->executable().program, results); last != exec::kNoInstruction)
     if (const size_t steps = run->run().steps_through(last); steps > 0) run->advance(steps);
-  // A gradient may be what was handed in or fed, as it is; each is the caller's to change.
+  // A gradient may share memory with a feed or another gradient. It is then copied, because the caller may overwrite each result.
   std::vector<Tensor> made;
   for (size_t gradient : gradients) {
     made.emplace_back();

@@ -20,14 +20,14 @@ namespace {
 /// A node that multiplies by a weight.
 struct WeightUse {
   NodeId node = kNoNode;
-  bool transposed = false;  // as Adapter has it
+  bool transposed = false;  // as in Adapter
 };
-/// Weights whose every use is such a node: merging an adapter then changes nothing else.
+/// Weights that only such nodes read, so that merging an adapter into one affects nothing else. By name.
 using Candidates = std::map<std::string, std::vector<WeightUse>>;
 
 bool is_product(const Node& node) { return node.is("MatMul") || node.is("Gemm"); }
 
-/// Whether the weight, of this type, may have an adapter there.
+/// The use as a multiplication by a weight of this type; nullopt if it is something else.
 std::optional<WeightUse> use_of(const Graph& graph, const Use& use, const Type& type, bool transposed) {
   const Node& node = graph.node(use.node);
   if (use.input != 1) return std::nullopt;
@@ -36,7 +36,7 @@ std::optional<WeightUse> use_of(const Graph& graph, const Use& use, const Type& 
   return std::nullopt;
 }
 
-/// All uses of a value, those behind a Transpose included; empty if one of them is something else.
+/// All uses of a weight, including those after a Transpose; empty if one of them is no multiplication.
 std::vector<WeightUse> uses_of(const Graph& graph, ValueId weight, const Type& type, bool transposed) {
   std::vector<WeightUse> found;
   if (graph.is_output(weight)) return {};
@@ -98,7 +98,7 @@ Candidates choose(const Graph& graph, const Candidates& all, const LoraOptions& 
   return chosen;
 }
 
-/// The nodes of one adapter, all behind the node that they add to.
+/// Inserts the nodes of one adapter directly after the node to whose output they add.
 class AdapterWriter {
  public:
   AdapterWriter(Graph& graph, NodeId node) : graph_(graph), node_(node), before_(graph.next(node)), base_(graph.node(node).outputs[0]) {}
@@ -117,7 +117,7 @@ class AdapterWriter {
     const ValueId sum = op("Add", {base_, change});
     graph_.replace_uses(base_, sum);
     graph_.set_input(graph_.value(sum).producer, 0, base_);
-    // Who asks for the value by name, for a loss, means the sum.
+    // The sum takes over the value's name, so that a loss which refers to it by name gets the adapted value.
     const std::string name = graph_.value(base_).name;
     graph_.rename_value(base_, graph_.unique_name(name + "/base"));
     graph_.rename_value(sum, name);
@@ -141,7 +141,7 @@ class AdapterWriter {
   ValueId base_;
 };
 
-/// As PEFT names them: "encoder.query.weight" has "encoder.query.lora_A.weight".
+/// Name as in PEFT: "encoder.query.weight" gets "encoder.query.lora_A.weight".
 std::string adapter_name(const std::string& weight, std::string_view part) {
   constexpr std::string_view kWeight = ".weight";
   const std::string_view stem = weight.ends_with(kWeight) ? std::string_view(weight).substr(0, weight.size() - kWeight.size()) : weight;
@@ -163,10 +163,10 @@ void add_adapter_input(Graph& graph, const std::string& name, const Shape& shape
   graph.add_input(name, Type::tensor(DType::float32, SymbolicShape(shape.dims().begin(), shape.dims().end())));
 }
 
-// w (as it is stored) += factor B A
+// Adds factor * B A to w, in w's layout.
 void add_product(const Adapter& adapter, float factor, const float* a, const float* b, float* w) {
   const int64_t outputs = adapter.b_shape[0], rank = adapter.b_shape[1], inputs = adapter.a_shape.num_elements() / rank;
-  // The longer run of W is the inner loop: over inputs, or, transposed, over outputs.
+  // The inner loop runs along contiguous elements of W: over inputs, or over outputs if it is transposed.
   std::vector<float> columns;
   if (adapter.transposed) {
     columns.resize(static_cast<size_t>(outputs * rank));

@@ -1,4 +1,4 @@
-// Low-rank adapters beside a model's constant weights, and the weights that have taken them in.
+// LoRA: low-rank adapters for a model's constant weights, and merging them into the weights.
 #pragma once
 
 #include <set>
@@ -11,28 +11,30 @@
 
 namespace treadle::train {
 
-/// Of one weight W, which then counts as W + factor B A. A is [rank, ...] over W's inputs, B [outputs, rank, ...], as PEFT has them.
+/// The adapter of one weight W, which is used as W + factor * B A. With PEFT's layout A is [rank, ...] over W's inputs, and B is [outputs,
+/// rank, ...].
 struct Adapter {
-  std::string weight, a, b;  ///< names: of the initializer, and of the inputs that A and B are
+  std::string weight, a, b;  ///< names of W's initializer, and of the inputs A and B
   Shape a_shape, b_shape;
-  bool transposed = false;  ///< W is [inputs, outputs], not [outputs, inputs, ...]
+  bool transposed = false;  ///< W is [inputs, outputs] instead of [outputs, inputs, ...]
 };
 
-/// alpha / rank
+/// The factor, alpha / rank.
 double factor_of(const LoraOptions& options);
 
-/// Those of the initializers that MatMul and Gemm read as [inputs, outputs], not as [outputs, inputs].
+/// The initializers that MatMul and Gemm read as [inputs, outputs] instead of [outputs, inputs].
 std::set<std::string> transposed_weights(const Graph& graph, std::span<const std::string> initializers);
 
-/// Adds what the options say to a graph that is upgraded: A and B as inputs, and the nodes that read them.
-/// @param initializers  names of the model's, which weights are of
-/// @throws Error(not_found) for a target that fits no weight; Error(invalid_argument) if there is none at all.
+/// Adds adapters to an upgraded graph: A and B as inputs, and the nodes that apply them.
+/// @param initializers  names of the model's initializers, among which the weights are
+/// @throws Error(not_found) for a target that matches no weight; Error(invalid_argument) if no weight gets an adapter.
 std::vector<Adapter> add_adapters(Graph& graph, std::span<const std::string> initializers, const LoraOptions& options);
 
-/// A uniform within 1 / sqrt(inputs), as torch.nn.Linear's weight begins, and B of zeros: the model computes what it did.
+/// Initial values: A is uniform in ±1 / sqrt(inputs), as torch.nn.Linear's weight, and B is zero, so that the model computes the same as
+/// before.
 NamedTensors initial_adapters(std::span<const Adapter> adapters, uint64_t seed);
 
-/// Parameters as a model without adapters has them: W + factor B A in place of A and B.
+/// The parameters of the model without adapters: W + factor * B A replaces each A and B.
 NamedTensors merge_adapters(const Model& model, std::span<const Adapter> adapters, double factor, const NamedTensors& parameters);
 
 }  // namespace treadle::train

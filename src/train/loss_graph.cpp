@@ -19,7 +19,7 @@
 namespace treadle::train {
 namespace {
 
-/// The loss's graph with the symbols of another one: an extent "N" of the loss is not the model's "N", unless both are of one value.
+/// Imports the loss into the model's symbol table under a prefix: a symbol "N" of the loss differs from the model's "N".
 std::unique_ptr<Graph> import_loss(const Model& loss, const Graph& model) {
   std::unique_ptr<Graph> graph = onnx::import_graph(loss.impl().def, {.symbols = model.symbol_table(), .symbol_prefix = "loss/"});
   if (auto missing = onnx::list_unsupported(*graph); !missing.empty())
@@ -39,7 +39,7 @@ std::vector<std::string> names_of_inputs(const Graph& graph) {
   return names;
 }
 
-/// Puts the loss's inputs to the model's values.
+/// Maps the loss's inputs to values of the model.
 class Connections {
  public:
   Connections(Graph& model, const Graph& loss) : model_(model), loss_(loss) {}
@@ -58,7 +58,7 @@ class Connections {
       if (const Dim& extent = (*declared.shape)[axis]; !extent.is_const()) extents_.emplace_back(extent, (*given.shape)[axis]);
   }
 
-  /// An input that is fed, whose extents are the model's where it names those of a connected one.
+  /// Adds an input to be fed. An extent with the same symbol as one of a connected input gets the model's extent.
   void feed(ValueId input, std::string_view name) {
     Type type = loss_.type(input);
     if (type.has_rank())
@@ -83,7 +83,7 @@ ValueId add_loss_graph(Graph& graph, ValueId output, const TrainerOptions& optio
   const std::vector<std::string> names = names_of_inputs(*loss);
   const auto operands = loss_operands(names, [&](const std::string& name) { return graph.find_value(name) != kNoValue; });
   Connections connections(graph, *loss);
-  for (const bool fed : {false, true})  // fed extents are those of what is connected
+  for (const bool fed : {false, true})  // connects before it feeds, because extents of feeds depend on connected inputs
     for (size_t i = 0; i < operands.size(); ++i) {
       const ValueId input = loss->inputs[i];
       if (fed != (operands[i] == LossOperand::labels || operands[i] == LossOperand::feed)) continue;

@@ -1,4 +1,4 @@
-// A loss that is an ONNX graph of its own.
+// Losses that are given as ONNX models.
 #pragma once
 
 #include <string>
@@ -9,15 +9,16 @@
 
 namespace treadle::train {
 
-/// What an input of the loss takes.
+/// What is connected to an input of the loss.
 enum class LossOperand : uint8_t {
-  output,  ///< the value that the loss is taken of; the first input does
-  value,   ///< the model's value of its name
-  labels,  ///< the first of the others
-  feed,    ///< what is fed under its name: all behind
+  output,  ///< the output that is trained; connected to the first input
+  value,   ///< the model's value with the input's name
+  labels,  ///< the labels; the first input that is neither of the above
+  feed,    ///< a feed with the input's name; all other inputs
 };
 
-/// By input of the loss, in order. @param has_value  whether the model has a value of this name
+/// The operand of each input of the loss, in order.
+/// @param has_value  tells whether the model has a value of a given name
 template <typename Names, typename HasValue>
 std::vector<LossOperand> loss_operands(const Names& inputs, const HasValue& has_value) {
   std::vector<LossOperand> operands;
@@ -33,11 +34,12 @@ std::vector<LossOperand> loss_operands(const Names& inputs, const HasValue& has_
   return operands;
 }
 
-/// Adds the nodes of options.loss_model, and the inputs that are fed. @return its output
-/// @throws Error naming both if a value of the graph is not what an input declares, or if the loss has not one output.
+/// Adds the nodes of options.loss_model to the graph, and its inputs that are fed.
+/// @return the loss
+/// @throws Error that names both if a value of the graph does not fit an input's declaration; Error if the loss has not exactly one output.
 ValueId add_loss_graph(Graph& graph, ValueId output, const TrainerOptions& options);
 
-/// Tells one loss from another, whatever file it was read from: of options.loss_model.
+/// A digest of options.loss_model, which identifies the loss independently of its file's name.
 std::string loss_digest(const TrainerOptions& options);
 
 }  // namespace treadle::train

@@ -1,4 +1,4 @@
-// The scale of the loss in training with float16: how it stands in the graph, and how it moves.
+// Loss scaling for training with float16: its place in the graph, and the adaption of the scale.
 #pragma once
 
 #include <span>
@@ -13,28 +13,31 @@
 
 namespace treadle::train {
 
-/// Whether `precision` has products in float16.
+/// True if `precision` computes products in float16.
 bool scales_loss(const TrainerOptions& options);
-/// With what it is by default.
+/// The settings of the scale by name, with defaults filled in.
 std::vector<std::pair<std::string, std::string>> loss_scaling_settings(const TrainerOptions& options);
 
 class LossScaler {
  public:
   explicit LossScaler(const TrainerOptions& options);
 
-  /// The gradient that the backward pass of the loss begins with: the scale, an input of the graph.
+  /// The initial gradient of the backward pass: the scale, which is an input of the graph.
   ValueId head(Graph& graph, ValueId loss) const;
-  /// Gradients of the loss itself. @param reports  a step ends where one is not finite.
+  /// Divides the gradients by the scale.
+  /// @param reports  a gradient that is not finite ends the step
   void unscale(Graph& graph, ValueId loss, std::span<ParameterGradient> gradients, bool reports) const;
 
-  /// The nodes of a step that was written to a file report to this scaler.
+  /// Connects the reporting nodes of a step that was read from a file to this scaler.
   void take_reports(Graph& graph) const;
 
   const Tensor& scalar() const { return scalar_; }
   void begin_step() { report_.begin_step(); }
-  /// Of a step that failed: its loss if a gradient was not finite. The scale has backed off then, and the step is counted as skipped.
+  /// Called after a step that failed. If a gradient was not finite: reduces the scale, counts the step as skipped, and returns its loss.
+  /// Otherwise returns nullopt.
   std::optional<double> skipped();
-  /// A step has gone well. @param updated  with an update of the parameters
+  /// Called after a successful step.
+  /// @param updated  the step updated the parameters
   void succeeded(bool updated);
   const LossScale& state() const { return state_; }
   void set_state(const LossScale& state);
@@ -43,7 +46,7 @@ class LossScaler {
   const double growth_factor_, backoff_factor_;
   const int64_t growth_interval_;
   LossScale state_;
-  Tensor scalar_;  // what steps read
+  Tensor scalar_;  // the current scale, which steps read
   OverflowReport report_;
 };
 

@@ -1,4 +1,4 @@
-// Losses as nodes of the graph, with PyTorch's definitions and means.
+// Losses as nodes of the graph, with PyTorch's definitions and reductions to the mean.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -27,10 +27,10 @@ constexpr std::pair<std::string_view, Loss> kNames[] = {
     {"graph", Loss::graph},
 };
 
-/// Adds nodes behind a value.
+/// Adds the nodes of a loss after a value.
 class LossBuilder {
  public:
-  /// @param with_weight  what the mean is divided by is asked for, too.
+  /// @param with_weight  also compute the divisor of the mean.
   LossBuilder(Graph& graph, ValueId output, const TrainerOptions& options, bool with_weight)
       : g_(graph), x_(output), options_(options), wanted_weight_(with_weight) {}
 
@@ -56,13 +56,13 @@ class LossBuilder {
     switch (options_.loss) {
       case Loss::l1: return mean(op("Abs", {op("Sub", {x_, y})}));
       case Loss::huber: {
-        // With m = min(|d|, delta): m (|d| - m / 2)
+        // With d the difference and m = min(|d|, delta), Huber's loss is m (|d| - m / 2).
         const ValueId distance = op("Abs", {op("Sub", {x_, y})}), near = op("Min", {distance, number(options_.huber_delta.value_or(1))});
         return mean(op("Mul", {near, op("Sub", {distance, op("Mul", {near, number(0.5)})})}));
       }
       case Loss::binary_cross_entropy_with_logits: return mean(op("Sub", {op("Softplus", {x_}), op("Mul", {x_, y})}));
       case Loss::kl_divergence: {
-        // y log y is 0 where y is 0.
+        // y log y is defined as 0 where y is 0.
         const ValueId some = op("Greater", {y, number(0)}), logarithm = op("Log", {op("Where", {some, y, number(1)})});
         const ValueId sum = op("ReduceSum", {op("Mul", {y, op("Sub", {logarithm, x_})})}, {{"keepdims", int64_t{0}}});
         const ValueId batch = op("Gather", {op("Shape", {x_}), g_.add_constant(g_.unique_name("loss/batch"), Tensor::scalar<int64_t>(0))});
@@ -102,7 +102,8 @@ class LossBuilder {
     return type.rank() == 0 ? x_ : op("Reshape", {x_, ints({})});
   }
 
-  /// Scores, or logarithms of probabilities, with the classes at axis 1, or [M, classes] where they are last; and labels like them.
+  /// Brings scores (or log-probabilities) and labels into NegativeLogLikelihoodLoss's layout: classes at axis 1, or flattened to [M,
+  /// classes] if they are the last axis. Adds the labels as an input.
   void bring_classes_forward(ValueId& labels) {
     Type type = g_.type(x_);
     if (!type.has_rank() || type.rank() < 2)
@@ -130,7 +131,7 @@ class LossBuilder {
     x_ = op("Transpose", {x_}, {{"perm", perm}});
   }
 
-  /// Which labels count (1 or 0 each), and the sum of the weights of those that do.
+  /// Which labels count (1, or 0 for ignored ones), and the sum of the class weights of those that do.
   struct LabelShares {
     ValueId counted = kNoValue, sum = kNoValue;
   };
@@ -171,7 +172,7 @@ class LossBuilder {
     if (!count.is_const())
       throw Error(ErrorCode::not_implemented,
                   fmt::format("label smoothing over the classes of \"{}\", whose number is not known", g_.value(x_).name));
-    // Every class is a little right: the same mean of minus all logarithms, of the labels that count.
+    // Label smoothing gives every class a small share: the negated log-probabilities of all classes, averaged over the labels that count.
     ValueId all = x_;
     if (inputs.size() > 2) {
       std::vector<int64_t> shape(static_cast<size_t>(g_.type(x_).rank()), 1);
@@ -179,7 +180,7 @@ class LossBuilder {
       all = op("Mul", {all, op("Reshape", {inputs[2], ints(shape)})});
     }
     all = op("Neg", {op("ReduceSum", {all, ints({axis})}, {{"keepdims", int64_t{0}}})});
-    // Where none counts the loss is NaN, as the likelihood's, and nothing has a gradient.
+    // If no label counts, the loss is NaN like NegativeLogLikelihoodLoss's, and the gradients are zero.
     const ValueId some = op("Greater", {shares.sum, number(0)});
     ValueId spread = op("Div", {op("ReduceSum", {op("Mul", {all, shares.counted})}, {{"keepdims", int64_t{0}}}),
                                 op("Where", {some, shares.sum, number(1)})});
@@ -188,7 +189,7 @@ class LossBuilder {
                       op("Mul", {spread, number(smoothing / static_cast<double>(count.value()))})});
   }
 
-  /// Of scores [N, classes, steps], or with the classes at class_axis, and labels [N, length].
+  /// The CTC loss of scores [N, classes, steps] or [N, steps, classes], as class_axis says, and labels [N, length].
   ValueId alignments() {
     const Type& type = g_.type(x_);
     const int64_t axis = options_.class_axis < 0 ? options_.class_axis + 3 : options_.class_axis;

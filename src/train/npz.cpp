@@ -1,4 +1,4 @@
-// NumPy's .npz: a zip archive of .npy files, stored or deflated.
+// Reads NumPy's .npz: a zip archive of .npy files, stored or deflated.
 
 #include <fmt/format.h>
 
@@ -25,7 +25,7 @@ namespace {
 
 #ifdef TREADLE_WITH_ZLIB
 std::shared_ptr<Storage> inflate_entry(std::string_view compressed, size_t size, const std::string& where) {
-  constexpr size_t kMostPerByte = 1032;  // that deflate can make: 258 bytes of two bits
+  constexpr size_t kMostPerByte = 1032;  // deflate's largest ratio: 258 bytes for two bits
   if (size / kMostPerByte > compressed.size())
     bad_npy(where, fmt::format("{} bytes cannot hold the {} that it counts", compressed.size(), size));
   auto out = Storage::allocate(size);
@@ -47,8 +47,8 @@ std::shared_ptr<Storage> inflate_entry(std::string_view, size_t, const std::stri
 }
 #endif
 
-constexpr uint16_t kEncrypted = 1;              // a flag
-constexpr uint16_t kStored = 0, kDeflated = 8;  // methods
+constexpr uint16_t kEncrypted = 1;              // flag of a zip entry
+constexpr uint16_t kStored = 0, kDeflated = 8;  // compression methods
 
 template <typename T>
 T read_at(std::string_view bytes, size_t offset, const std::string& where) {
@@ -69,7 +69,7 @@ std::string_view contents(const std::shared_ptr<Storage>& file) {
 
 }  // namespace
 
-// The zip format: the end record (PK\5\6) points to the central directory, whose entries (PK\1\2) point to the files (PK\3\4).
+// A zip archive ends with a record (PK\5\6) that points to the central directory, whose entries (PK\1\2) point to the files (PK\3\4).
 NamedTensors read_npz(const std::string& path) {
   auto file = map_file(path);
   std::string_view bytes = contents(file);

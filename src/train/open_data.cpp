@@ -1,4 +1,4 @@
-// Files as data for a model.
+// Opens files as training data for a model.
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -22,7 +22,7 @@ namespace fs = std::filesystem;
 
 constexpr const char* kUsualLabels = "labels";
 
-// Of a file's name, in small letters: ".npz".
+// The extension of a file name in lower case, such as ".npz".
 std::string extension_of(const std::string& path) {
   std::string extension = fs::path(path).extension().string();
   std::transform(extension.begin(), extension.end(), extension.begin(), [](unsigned char c) { return std::tolower(c); });
@@ -37,16 +37,17 @@ std::string names_of(const NamedTensors& arrays) {
   return fmt::format("{}", fmt::join(names, ", "));
 }
 
-// Whether a number is one of the dtype's: it would be rounded or wrap around otherwise.
+// True if the dtype can represent the number exactly, without rounding or wrapping around.
 template <typename T>
 bool is_integer_of(double number, DType dtype) {
-  constexpr double kExact = 9e15;  // integers up to here are exact in double
+  constexpr double kExact = 9e15;  // every integer below is exact in double
   if (!(std::abs(number) < kExact) || number != std::floor(number)) return false;
   if (dtype == DType::boolean) return number == 0 || number == 1;
   return number >= static_cast<double>(std::numeric_limits<T>::min()) && number <= static_cast<double>(std::numeric_limits<T>::max());
 }
 
-// Numbers of one dtype as another. @throws Error for an integer that the dtype does not have, and a fraction that would be lost.
+// Converts a tensor to another dtype, times `scale`.
+// @throws Error for an integer outside of the dtype's range, or a fraction in an integer dtype.
 Tensor converted(const Tensor& from, DType dtype, double scale, const std::string& what) {
   if (from.dtype() == dtype && scale == 1) return from;
   Tensor to(dtype, from.shape());
@@ -78,7 +79,7 @@ Tensor converted(const Tensor& from, DType dtype, double scale, const std::strin
   return to;
 }
 
-// Rows under the extents that a sample is to have: the same numbers in the same order.
+// Reshapes rows to the extents of the model's samples, without moving elements. Throws if the sizes differ.
 Tensor with_extents(const Tensor& rows, const std::vector<int64_t>& extents, const std::string& what) {
   Shape shape{rows.shape()[0]};
   int64_t elements = 1;
@@ -101,7 +102,7 @@ std::vector<int64_t> extents_of(const ValueInfo& info) {
   return extents;
 }
 
-// Batches in the dtypes and shapes of the model, made when they are read.
+// Converts each batch to the model's dtypes and shapes when it is read.
 class PreparedData final : public Dataset {
  public:
   PreparedData(std::shared_ptr<const Dataset> data, std::vector<ValueInfo> inputs, LabelForm labels, double scale)
@@ -130,7 +131,7 @@ class PreparedData final : public Dataset {
   double scale_;
 };
 
-// A folder for each class; pictures are decoded when they are read.
+// Images in one folder per class. They are decoded when they are read.
 class ImageFolder final : public Dataset {
  public:
   ImageFolder(const std::string& folder, ValueInfo input, const ReadPicture& read_picture, std::vector<std::string>& classes)
@@ -188,7 +189,7 @@ const ValueInfo& the_input(const std::vector<ValueInfo>& inputs, const std::stri
                            : fmt::format("the model has no input \"{}\"; it has: {}", name, fmt::join(names, ", ")));
 }
 
-// Arrays by name: labels under theirs, and a single other one is the single input whatever it is called.
+// Assigns arrays to labels and inputs by name. If the model has one input, a single array is taken for it, whatever its name.
 void add_arrays(NamedTensors arrays, const std::string& path, const DataFiles& files, const std::vector<ValueInfo>& inputs, bool has_labels,
                 NamedTensors& all) {
   const std::string labels = files.labels.empty() ? kUsualLabels : files.labels;

@@ -18,7 +18,7 @@
 namespace treadle::train {
 namespace {
 
-// Of an optimizer: what it takes, and by default. None: it has no such number.
+// Default hyperparameters of an optimizer; nullopt: the optimizer has no such hyperparameter.
 struct Numbers {
   std::optional<double> weight_decay = 0, momentum = std::nullopt, beta1 = std::nullopt, beta2 = std::nullopt, epsilon = std::nullopt,
                         smoothing = std::nullopt;
@@ -79,7 +79,7 @@ const ParameterGroup* group_of(const TrainerOptions& options, const std::string&
   return nullptr;
 }
 
-// A number of the options under its name, there and by default.
+// A hyperparameter: its name, its member in the options, and its default.
 struct Number {
   const char* name;
   std::optional<double> TrainerOptions::*given;
@@ -105,7 +105,7 @@ Attributes attributes_of(const TrainerOptions& options, std::optional<double> gr
                  static_cast<float>(groups_decay.value_or(number_of(options, kWeightDecay))));
   switch (options.optimizer) {
     case Optimizer::sgd:
-      // Momentum with T = 1 and beta = 1 is PyTorch's SGD.
+      // ONNX's Momentum with T = 1 and beta = 1 is PyTorch's SGD.
       set("alpha", kMomentum);
       attributes.set("beta", 1.0F);
       attributes.set("mode", std::string(options.nesterov ? "nesterov" : "standard"));
@@ -250,7 +250,7 @@ std::vector<ParameterGradient> add_clipping(Graph& graph, const TrainerOptions& 
           graph, {.op_type = "ReduceSumSquare", .inputs = {value}, .attributes = {{"keepdims", int64_t{0}}}, .name = "clip/squares"});
       sum = sum == kNoValue ? squares : appended(graph, {.op_type = "Add", .inputs = {sum, squares}, .name = "clip/sum"});
     }
-    // As PyTorch: a little is added to the norm.
+    // Adds a small number to the norm, as PyTorch does.
     ValueId norm = appended(graph, {.op_type = "Sqrt", .inputs = {sum}, .name = "clip/norm"});
     norm = appended(graph, {.op_type = "Add", .inputs = {norm, number(graph, "clip/little", 1e-6)}, .name = "clip/norm"});
     const ValueId ratio =

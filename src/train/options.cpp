@@ -20,10 +20,10 @@ using O = TrainerOptions;
 using Rows = std::vector<Option<O>>;
 
 constexpr double kMostNumber = 1e30, kMostLoraRank = 1 << 16;
-constexpr double kLeastScale = 1e-37, kMostScale = 1e37;  // a scale, and one over it, are float32 numbers
+constexpr double kLeastScale = 1e-37, kMostScale = 1e37;  // both the scale and its inverse must be float32 numbers
 constexpr std::string_view kPatterns = "names or patterns, separated by \",\"";
 
-// A member, or that of a part: part<&O::schedule, &Schedule::gamma>().
+// Access to a member, or to a member of a nested struct: part<&O::schedule, &Schedule::gamma>().
 template <auto... Path>
 constexpr auto part() {
   using T = std::remove_reference_t<decltype((std::declval<O&>().*....*Path))>;
@@ -32,7 +32,7 @@ constexpr auto part() {
 
 std::string no_text(const O&) { return {}; }
 
-// A session's option of that name, whose range it has.
+// Describes the session option of that name, with the same range, for a trainer.
 OptionInfo of_session(std::string_view name, OptionText text) {
   for (const Option<SessionOptions>& row : session_option_table().rows())
     if (row.name == name) return {.name = row.name, .text = text, .least = row.least, .most = row.most, .also = row.also};

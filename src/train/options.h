@@ -1,4 +1,4 @@
-// The options of trainers and joint modules as tables: set_option(), the command line, Python and docs/options.md are made from them.
+// Tables of the options of trainers and joint modules, from which set_option(), the command line, Python and docs/options.md are derived.
 #pragma once
 
 #include <string>
@@ -10,7 +10,7 @@
 
 namespace treadle {
 
-// Parts of them have members of their own.
+// Trainer options may be members of nested structs.
 template <>
 struct OptionMembers<train::TrainerOptions> {
   template <typename T>
@@ -36,22 +36,24 @@ namespace train {
 
 const OptionTable<TrainerOptions>& trainer_option_table();
 const OptionTable<JointOptions>& joint_option_table();
-/// What is said of parameters besides their names: an entry of `groups`, and of `initialization`.
+/// Options of one entry of `groups`, and of one entry of `initialization`.
 const OptionTable<ParameterGroup>& group_table();
 const OptionTable<Initialization>& initialization_table();
 
 inline constexpr const char* kGroupForm = "PATTERN,PATTERN;rate_factor=F;weight_decay=W";
 inline constexpr const char* kInitializeForm = "PATTERN,PATTERN;initializer=NAME;scale=F";
 
-// What texts of those rows do. @throws Error
+// Setters of options whose text needs parsing.
+// @throws Error if the text is invalid
 void set_loss(TrainerOptions& options, const std::string& name_or_path);
 void add_group(TrainerOptions& options, const std::string& text);
 void add_initialization(TrainerOptions& options, const std::string& text);
 
-/// @throws Error(invalid_argument) for numbers out of their ranges, options that nothing uses, and options that do not go together.
+/// @throws Error(invalid_argument) for a number outside of its range, an option that has no effect with the others, or a combination that
+/// is not supported.
 void check_options(const TrainerOptions& options);
 
-/// The tables as docs/options.md has them.
+/// The tables in Markdown, for docs/options.md.
 std::string trainer_options_markdown();
 std::string joint_options_markdown();
 

@@ -1,4 +1,4 @@
-// Pictures as inputs of models.
+// Converts images to inputs of models.
 #pragma once
 
 #include <string>
@@ -11,19 +11,20 @@ namespace treadle::train {
 
 struct PictureLayout {
   bool batched, channels_last;
-  int64_t height, width, channels;  ///< 0: the input does not say
+  int64_t height, width, channels;  ///< 0: the model's input leaves it open
 };
-/// @throws Error(invalid_argument) for an input that takes no pictures.
+/// @throws Error(invalid_argument) if the input's shape is not that of images.
 PictureLayout layout_of(const ValueInfo& input);
 
-/// What pixels become.
+/// The conversion of pixels to numbers.
 struct PixelRule {
   double range = 1;
   bool bgr = false;
-  std::vector<double> mean{0, 0, 0}, std{1, 1, 1};  // by the channel of the result
+  std::vector<double> mean{0, 0, 0}, std{1, 1, 1};  // per channel, in the order of the result
 };
 
-/// Bilinear, half-pixel centres. `image` is uint8 [H, W, 3]; the result has the given extents.
+/// Resizes an image by bilinear interpolation with half-pixel centres.
+/// @param image  uint8 [H, W, 3]
 Tensor resize_image(const Tensor& image, int64_t height, int64_t width);
 
 /// @param image  uint8 [H, W, 3], RGB.

@@ -1,4 +1,4 @@
-// Random numbers that are the same bits on every machine: the standard fixes its generators, but not its distributions.
+// Random numbers that have the same bits on every machine. The C++ standard defines its generators exactly, but not its distributions.
 #pragma once
 
 #include <cmath>
@@ -11,9 +11,9 @@ namespace treadle::train {
 class RandomNumbers {
  public:
   explicit RandomNumbers(uint64_t seed) : generator_(seed) {}
-  /// From -1 to 1, and less.
+  /// Uniform in [-1, 1).
   double uniform() { return static_cast<double>(generator_() >> 11U) * 0x1p-52 - 1; }
-  /// Of standard deviation 1, by Box and Muller.
+  /// Normal with mean 0 and standard deviation 1, by the Box-Muller transform.
   double normal() {
     const double radius = std::sqrt(-2 * std::log(0.5 * (1 - uniform()))), angle = std::numbers::pi * uniform();
     return radius * std::cos(angle);

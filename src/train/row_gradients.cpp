@@ -24,7 +24,8 @@ bool is_along_rows(const Node& node, int rank) {
   return axis == 0 || axis == -rank;
 }
 
-/// The GatherGrads that a gradient is the sum of; false if it is of anything else. Sums have no other readers.
+/// Collects the GatherGrads that sum up to the gradient. Returns false if it contains anything else, or if another node reads a partial
+/// sum.
 bool collect_addends(const Graph& graph, ValueId gradient, bool is_whole, std::vector<NodeId>& addends) {
   const Value& value = graph.value(gradient);
   if (value.kind != Value::Kind::computed || value.uses.size() > (is_whole ? 0 : 1)) return false;
@@ -36,14 +37,14 @@ bool collect_addends(const Graph& graph, ValueId gradient, bool is_whole, std::v
   return true;
 }
 
-/// Whether the gradient is the product of a transposed matrix in CSR, which has elements for some of the rows.
+/// True if the gradient is the product of a transposed CSR matrix, which affects only some of the rows.
 bool is_of_csr(const Graph& graph, ValueId gradient) {
   if (gradient == kNoValue || graph.value(gradient).kind != Value::Kind::computed || !graph.value(gradient).uses.empty()) return false;
   const Node& node = graph.node(graph.value(gradient).producer);
   return node.is("SparseMatMul", "treadle") && node.attributes.get_int("transA", 0) != 0;
 }
 
-/// Rows and indices of several gathers, one after the other.
+/// Concatenates the rows and the indices of several gathers.
 std::pair<ValueId, ValueId> joined(Graph& graph, const std::vector<NodeId>& addends, const Shape& table, const std::string& name) {
   std::vector<int64_t> row(table.dims().begin(), table.dims().end());
   row[0] = -1;
@@ -69,7 +70,7 @@ std::pair<ValueId, ValueId> joined(Graph& graph, const std::vector<NodeId>& adde
   return {all_rows, concat(std::move(indices))};
 }
 
-/// Why a parameter's gradient has no rows.
+/// The reason why a parameter's gradient has no rows, for an error.
 std::string reason(const Graph& graph, ValueId parameter) {
   for (const Use& use : graph.value(parameter).uses) {
     const Node& node = graph.node(use.node);
@@ -112,7 +113,7 @@ std::vector<ParameterGradient> with_rows(const TrainingGraph& training, std::spa
   for (size_t i = 0; i < grads.size(); ++i)
     made.push_back(matches_any(chosen, training.parameters[i]) ? row_gradient(graph, grads[i]) : ParameterGradient{grads[i]});
   for (const std::string& pattern : chosen) {
-    std::string first;  // of those that it fits
+    std::string first;  // the first parameter that the pattern matches
     bool found = false;
     for (size_t i = 0; i < made.size() && !found; ++i) {
       if (!matches(pattern, training.parameters[i])) continue;

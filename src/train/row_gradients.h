@@ -1,4 +1,4 @@
-// Gradients of tables of which a step reads some rows: those rows, and where they belong.
+// Sparse gradients of tables (embeddings): only the rows that a step has read, and their indices.
 #pragma once
 
 #include <span>
@@ -11,8 +11,8 @@
 
 namespace treadle::train {
 
-/// Of a parameter. With `places`, `value` has rows of the gradient; all others are zeros. Places ascend, and those behind the last row are
-/// -1.
+/// The gradient of a parameter. If `places` is set, `value` has only some rows of it, and `places` has their indices in ascending order,
+/// followed by -1 for unused rows. All other rows are zero.
 struct ParameterGradient {
   ValueId value = kNoValue;
   ValueId places = kNoValue;
@@ -20,18 +20,19 @@ struct ParameterGradient {
   bool has_rows() const { return places != kNoValue; }
 };
 
-/// The rows of a gradient that is a sum of GatherGrads along the first axis (of a parameter that Gather nodes read and nobody else), or the
-/// product of a transposed matrix in CSR. They are appended; the dense gradient becomes dead nodes. @return the gradient as it is if it is
-/// none.
+/// Converts a dense gradient to rows, if it is a sum of GatherGrads along the first axis (the parameter is read by Gather nodes only) or
+/// the product of a transposed CSR matrix. New nodes are appended, and those of the dense gradient become dead.
+/// @return the rows; the gradient itself if it is neither.
 ParameterGradient row_gradient(Graph& graph, ValueId gradient);
 
-/// The gradients of the parameters, by rows where a name or pattern of `chosen` fits and there are rows.
-/// @param option  the name of the option that `chosen` is of.
-/// @throws Error(not_found) for one that fits no parameter; Error(invalid_argument) for one that fits none whose gradient has rows.
+/// The gradients of the parameters. Those matching a name or pattern in `chosen` are converted to rows where possible.
+/// @param option  name of the option that `chosen` comes from, for errors.
+/// @throws Error(not_found) for a pattern that matches no parameter; Error(invalid_argument) for one that matches none whose gradient has
+/// rows.
 std::vector<ParameterGradient> with_rows(const TrainingGraph& training, std::span<const ValueId> grads,
                                          const std::vector<std::string>& chosen, std::string_view option);
 
-/// The first rows of a gradient, up to the place that is -1, and their places. The memory is shared.
+/// The used rows of a gradient and their indices, without the padding after the first index -1. Both share the given memory.
 std::pair<Tensor, Tensor> without_padding(const Tensor& rows, const Tensor& places);
 
 }  // namespace treadle::train

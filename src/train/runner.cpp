@@ -42,7 +42,7 @@ std::shared_ptr<Executable> Runner::lower(std::unique_ptr<Graph> graph, bool obs
   options.variables = variables_;
   options.forward_outputs = options_.forward;
   options.early_updates = options_.early_updates;
-  if (!options_.forward) options.arena_share = 1, options.recompute_fraction = 0;  // nothing there is kept for a backward pass
+  if (!options_.forward) options.arena_share = 1, options.recompute_fraction = 0;  // only graphs with a backward pass keep values for it
   return runtime_.make_executable(std::move(graph), options);
 }
 
@@ -53,7 +53,7 @@ std::shared_ptr<const Executable> Runner::executable(const std::shared_ptr<const
   const Runtime::MakingFurther scope(runtime_, "a monitor");
   std::unique_ptr<Graph> graph = make_unsimplified_();
   const size_t num_fetched = graph->outputs.size();
-  std::vector<std::string> names;  // of the outputs' values: those of results are called otherwise
+  std::vector<std::string> names;  // of the outputs' values; graph.output_names may differ
   for (ValueId output : graph->outputs) names.push_back(graph->value(output).name);
   for (NodeId id : graph->order())
     for (ValueId output : graph->node(id).outputs) {

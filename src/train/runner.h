@@ -1,4 +1,4 @@
-// Runs a training graph: its inputs are the caller's feeds and tensors that the trainer keeps, if they are no parameters of the graph.
+// Runs a training graph, whose inputs are the caller's feeds and tensors that the trainer keeps.
 #pragma once
 
 #include <functional>
@@ -13,51 +13,53 @@
 
 namespace treadle::train {
 
-/// How a runner is called, and what is let go when its run has ended, which may be after its caller has left.
+/// Options of one run, and what it keeps alive. `held` is released when the run has ended, which may be after its caller has returned.
 struct Call {
   const RunOptions* options = nullptr;
   std::shared_ptr<const void> held;
 };
 
 struct RunnerOptions {
-  std::optional<std::vector<std::string>> forward = std::nullopt;  ///< as exec::ProgramOptions::forward_outputs
-  bool is_ready = false;                                           ///< the graph is optimised, and so are those that are made again
-  bool early_updates = false;                                      ///< as exec::ProgramOptions has it
-  std::vector<std::string> nodes = {};                             ///< as optimise() takes them
-  /// Called for a feed that is no input of the graph; throws unless the client may be given it all the same. Null: anything may be fed.
+  std::optional<std::vector<std::string>> forward = std::nullopt;  ///< see exec::ProgramOptions::forward_outputs
+  bool is_ready = false;                                           ///< the graph, and those made by MakeUnsimplified, are optimised already
+  bool early_updates = false;                                      ///< see exec::ProgramOptions
+  std::vector<std::string> nodes = {};                             ///< see optimise()
+  /// Called for a feed that is not an input of the graph. It throws unless the client accepts the feed nevertheless. Null: any feed is
+  /// accepted.
   std::function<void(const std::string&)> check_unread = nullptr;
 };
 
 class Runner {
  public:
-  /// Makes the graph again with the same inputs and outputs and all its values, for who wants to see those that are gone when it has been
-  /// simplified.
+  /// Makes the graph again, with the same inputs and outputs, but without simplification, so that a monitor can watch every value.
   using MakeUnsimplified = std::function<std::unique_ptr<Graph>()>;
 
-  /// @param graph      with its outputs; it is optimised, if it has not been.
-  /// @param kept       tensors by input name; the rest of the inputs are fed.
-  /// @param variables  of the graph's parameters.
+  /// @param graph      with its outputs set; it is optimised first, unless options.is_ready.
+  /// @param kept       tensors by input name; the other inputs are fed.
+  /// @param variables  the parameters that the graph reads as values of kind parameter.
   Runner(const Runtime& runtime, std::unique_ptr<Graph> graph, MakeUnsimplified make_unsimplified,
          const std::vector<const NamedTensors*>& kept, std::shared_ptr<exec::Variables> variables = nullptr, RunnerOptions options = {});
 
-  /// Every input in order. @throws Error(invalid_argument) naming the feed that is missing, and as RunnerOptions::check_unread
+  /// All inputs in order: kept tensors, feeds and labels.
+  /// @throws Error(invalid_argument) naming a missing feed, and what RunnerOptions::check_unread throws
   std::vector<Datum> arrange(const Feeds& feeds, const Datum& labels) const;
-  /// The same for those that are fed, in their order. @throws Error(invalid_argument) for another number of them.
+  /// The same, given all feeds in the order of fed_names().
+  /// @throws Error(invalid_argument) if their number is wrong.
   std::vector<Datum> arrange_in_order(std::vector<Datum> fed) const;
-  /// What is kept under the name lies elsewhere from now on, for runs that begin later. Does nothing where no node reads it.
+  /// Replaces a kept tensor, for runs that begin later. Has no effect if the graph does not read it.
   void keep(const std::string& name, const Datum& value);
-  /// Inputs that the trainer does not keep.
+  /// Names of the inputs that the trainer does not keep.
   const std::vector<std::string>& fed_names() const { return fed_names_; }
-  /// Among all inputs.
+  /// Index among all inputs of the input fed_names()[fed].
   size_t place_of_fed(size_t fed) const;
   const std::shared_ptr<const Executable>& executable() const { return executable_; }
-  /// One in which the values that the monitor watches exist, as further outputs; made for a monitor's first run. Null: executable().
-  /// Thread-safe.
+  /// An executable in which the values that the monitor watches are additional outputs. It is compiled at the monitor's first run. Without
+  /// a monitor: executable(). Thread-safe.
   std::shared_ptr<const Executable> executable(const std::shared_ptr<const Monitor>& monitor) const;
-  /// All that there are.
+  /// Appends every executable compiled so far.
   void add_to(Runtime::Executables& all) const;
   Runtime::Executables executables() const;
-  /// Frees the memory of runs that nobody uses.
+  /// Frees the memory of frames that no run uses.
   void trim() const;
   bool updates_early() const { return options_.early_updates; }
   const exec::Program& program() const { return *executable_->program; }
@@ -68,22 +70,24 @@ class Runner {
 
   const Runtime& runtime_;
   const MakeUnsimplified make_unsimplified_;
-  const std::shared_ptr<exec::Variables> variables_;  // of parameters; null: there are none
+  const std::shared_ptr<exec::Variables> variables_;  // of the graph's parameters; null: it has none
   const RunnerOptions options_;
   std::shared_ptr<const Executable> executable_;
-  mutable std::mutex mutex_;  // of what follows
+  mutable std::mutex mutex_;  // guards the members below
   mutable std::shared_ptr<const Monitor> monitor_;
-  mutable std::shared_ptr<const Executable> watched_;  // for that monitor
-  std::vector<Datum> kept_;                            // per input; undefined: fed
+  mutable std::shared_ptr<const Executable> watched_;  // compiled for monitor_
+  std::vector<Datum> kept_;                            // one per input; undefined: it is fed
   std::vector<std::string> fed_names_;
 };
 
-/// A session's options for training. @throws Error(invalid_argument) for those that a training graph cannot have.
+/// A session's options, adapted for training.
+/// @throws Error(invalid_argument) for options that training does not support.
 SessionOptions in_training(const SessionOptions& options);
-/// Likewise for a run of one.
+/// @throws Error(invalid_argument) for run options that training does not support.
 void check_run_options(const RunOptions* options);
-/// Of a feed that is no input of any of a client's graphs. @param inputs  of the client
-/// @throws Error(invalid_argument): in the words of refusals for a value that the model has.
+/// Throws the error for a feed that is no input of any graph of a client.
+/// @param inputs  of the client, to be suggested
+/// @throws Error(invalid_argument); if the model has a value of this name, it says that inner values cannot be fed in training.
 [[noreturn]] void refuse_feed(const Model& model, const std::string& name, std::span<const std::string> inputs);
 
 }  // namespace treadle::train

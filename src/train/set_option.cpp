@@ -1,4 +1,5 @@
-// Options of trainers and joint modules from texts. A library that only trains from artifacts, which have their options, has a stub.
+// Sets options of trainers and joint modules from texts. The training-only library has a stub instead, because artifacts contain their
+// options.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -10,7 +11,7 @@
 namespace treadle::train {
 namespace {
 
-// `settings` are NAME=VALUE behind the patterns, separated by ";".
+// Parses PATTERN,PATTERN;NAME=VALUE;..., where the settings after the patterns are separated by ";".
 template <typename P>
 P parse_patterns(const OptionTable<P>& table, const std::string& value, const char* form) {
   P made;

@@ -1,4 +1,4 @@
-// Sparse arguments and gradients of executors.
+// Helpers for sparse arguments and gradients of executors.
 #pragma once
 
 #include <string_view>
@@ -7,15 +7,16 @@
 
 namespace treadle::train {
 
-/// "f32[2,3]" and the like stand for both: of a sparse tensor it is the dense shape, and the dtype of what is stored.
+/// Shape and dtype of a dense or sparse tensor. Of a sparse one: the shape of its dense form, and the dtype of the stored elements.
 const Shape& dense_shape(const Datum& value);
 DType element_type(const Datum& value);
 
-/// @throws Error(invalid_argument) for indices outside of the shape.
+/// @throws Error(invalid_argument) for an index outside of the shape.
 Tensor to_dense(const SparseTensor& sparse);
-/// Nothing stored. @param storage  "csr" (of rank 2), "coo" or "row_sparse"
+/// A sparse tensor without stored elements.
+/// @param storage  "csr" (rank 2 only), "coo" or "row_sparse"
 SparseTensor empty_sparse(std::string_view storage, DType dtype, const Shape& shape);
-/// Of two tensors of rows (COO over the first axis, float32): the rows of both. Rows that both have are added.
+/// Adds two row-sparse tensors (float32, COO over the first axis). The result has the rows of both; rows that both have are summed.
 SparseTensor add_rows(const SparseTensor& a, const SparseTensor& b);
 
 }  // namespace treadle::train

@@ -1,4 +1,4 @@
-// Parameters and states that a trainer's steps leave on the devices that update them.
+// Keeps parameters and states on the device that updates them, instead of copying them to the host after every step.
 #pragma once
 
 #include <cstddef>
@@ -12,35 +12,36 @@
 
 namespace treadle::train {
 
-/// What a step has updated is fed to the next one where it lies, and comes to the host when somebody looks. Two blocks a value take turns:
-/// a step that fails, or is left behind, has changed nothing.
+/// The values that a step writes are fed to the next step directly from the device, and are copied to the host when somebody reads them.
+/// Each value alternates between two blocks of memory, so that a failed or abandoned step leaves the old values intact.
 class StayingValues {
  public:
-  /// @param bound  per output of the step: the host's memory of what it updates; undefined: nothing that is kept.
+  /// @param bound  for each output of the step: host memory of the value that it updates; undefined: it updates none.
   StayingValues(const Executable& step, std::span<const Datum> bound);
 
-  /// Of a step that begins: values on devices in place of the host's. @param feeds  per input of the step.
-  /// @return one per output, where it may stay.
+  /// Called when a step begins: replaces host values in the feeds by those on devices.
+  /// @param feeds  one per input of the step.
+  /// @return for each output, the memory for it, and whether it may stay on the device.
   std::vector<exec::OutputMemory> begin(std::span<Datum> feeds);
-  /// Of a step that has ended well.
+  /// Called when a step has succeeded: takes over its outputs.
   void take(std::span<const Datum> outputs);
 
-  /// Afterwards the host has everything as of the last step. Thread-safe.
+  /// Copies all values to the host if the devices have newer ones. Thread-safe.
   void bring_to_host();
-  /// The same before the host's memory is written: the next step is fed from there.
+  /// Like bring_to_host(), but also forgets the device's values: the next step reads the host's, which the caller is about to change.
   void leave();
 
  private:
   struct Value {
-    size_t input, output;  // places in the step; of what it writes and does not read, `input` is kNone
+    size_t input, output;  // indices among the step's inputs and outputs; `input` is kNone for a value that is written but not read
     Tensor on_host, on_device;
-    std::shared_ptr<Storage> spare;  // what the value before lay in
+    std::shared_ptr<Storage> spare;  // memory of the previous value, for the next one
   };
   static constexpr size_t kNone = SIZE_MAX;
 
   std::mutex mutex_;
   std::vector<Value> values_;
-  bool is_ahead_ = false;  // of the host
+  bool is_ahead_ = false;  // devices have newer values than the host
 };
 
 }  // namespace treadle::train

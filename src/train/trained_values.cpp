@@ -54,7 +54,7 @@ bool TrainedValues::may_have_been_written() {
   return std::exchange(given_back_lately_, false) || now;
 }
 
-// What was written by somebody who has let go since is found by comparing once more.
+// After the last lent tensor has been released, the values are compared once more, to find writes made before the release.
 void TrainedValues::look() {
   std::lock_guard lock(mutex_);
   drop_given_back();

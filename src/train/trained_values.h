@@ -1,4 +1,4 @@
-// What training changes: parameters and running statistics, and who may read and write them when.
+// The values that training changes, parameters and running statistics, and tracking of who else may write to them.
 #pragma once
 
 #include <memory>
@@ -14,18 +14,20 @@ class TrainedValues {
  public:
   NamedTensors parameters, states;
 
-  /// All of them by name, for graphs that read them as values of kind parameter. Made when first asked for: the tensors stay from then on.
+  /// All of them by name, for graphs that read them as values of kind parameter. Created by the first call; from then on the tensors must
+  /// not be replaced.
   const std::shared_ptr<exec::Variables>& variables();
-  /// The library has written them.
+  /// Records that the library has changed the values.
   void note_changed();
 
-  /// For callers who may write to them whenever they like from now on: their elements are compared before each run that reads them.
+  /// Gives access to a caller who may write to the tensors at any time from now on. Before each run that reads them, their elements are
+  /// compared with the last known ones.
   const NamedTensors& hand_out(const NamedTensors& tensors) const;
-  /// The same for as long as one of the tensors returned is held.
+  /// Like hand_out(), but only while any of the returned tensors exists.
   NamedTensors lend(const NamedTensors& tensors) const;
-  /// Before a run that reads them.
+  /// Called before a run that reads the values: detects changes by callers.
   void look();
-  /// Whether somebody may write to them now, or may have done so since the last call.
+  /// may_be_written: true if a caller may write to them now. may_have_been_written: true if one may have done so since its last call.
   bool may_be_written();
   bool may_have_been_written();
 
@@ -35,8 +37,8 @@ class TrainedValues {
   mutable std::mutex mutex_;
   mutable bool handed_out_ = false;
   mutable std::vector<std::weak_ptr<Storage>> lent_;
-  mutable bool given_back_ = false;         // some of those lent, since the last look
-  mutable bool given_back_lately_ = false;  // the same, since may_have_been_written()
+  mutable bool given_back_ = false;         // lent tensors have been released since the last look()
+  mutable bool given_back_lately_ = false;  // lent tensors have been released since the last may_have_been_written()
   std::shared_ptr<exec::Variables> variables_;
 };
 

@@ -1,4 +1,4 @@
-// Trainer: the joint graph of forward, backward and update, and three smaller ones beside it.
+// The interface of Trainer: steps, evaluation, prediction, gradients, and access to the values.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -113,7 +113,7 @@ void Trainer::change(const std::function<void()>& write) {
   const exec::Variables::Writing writing(*impl_->variables());
   const Noted noted{*impl_};
   if (impl_->staying) impl_->staying->leave();
-  const bool was_state_shown = impl_->is_state_shown;  // to what `write` looks at, nobody else does
+  const bool was_state_shown = impl_->is_state_shown;  // `write` may look at the state; if nobody else does, this is restored afterwards
   const bool was_half_updated = impl_->half_updated.exchange(false);
   try {
     write();
@@ -139,7 +139,7 @@ Profiler Trainer::profiler(const ProfilerOptions& options) {
   return Profiler(std::make_unique<Profiler::Impl>(nullptr, *impl_, options, std::move(plan)));
 }
 
-// Inputs that only some of the graphs read may be fed to all of them: predict() takes the batches of evaluate().
+// A feed that only another of the trainer's graphs reads is accepted, so that predict() can take the batches of evaluate().
 void Trainer::Impl::check_unread(const std::string& fed) const {
   std::vector<std::string> inputs = step->fed_names();
   std::erase(inputs, kLabels);

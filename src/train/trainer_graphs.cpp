@@ -19,7 +19,7 @@
 namespace treadle::train {
 namespace {
 
-/// The options with the rank that they name.
+/// The options with `communicator` opened from `communicator_name`, if that is given.
 TrainerOptions with_communicator(TrainerOptions options) {
   if (options.communicator_name.empty()) return options;
   if (options.communicator) throw Error(ErrorCode::invalid_argument, "communicator and communicator_name are both given");
@@ -27,7 +27,7 @@ TrainerOptions with_communicator(TrainerOptions options) {
   return options;
 }
 
-// Before the model is changed by them.
+// Checks the options' ranges before the model is changed by them.
 const TrainerOptions& in_range(const TrainerOptions& options) {
   trainer_option_table().check(options);
   return options;

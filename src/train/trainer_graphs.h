@@ -1,4 +1,4 @@
-// The graphs that a trainer runs: steps, updates, gradients, and those that change nothing.
+// Builds the graphs that a trainer runs: steps, updates, gradients, evaluation and prediction.
 #pragma once
 
 #include <memory>
@@ -17,78 +17,79 @@
 
 namespace treadle::train {
 
-/// All parameters as one value of the graph (TrainerOptions::fused_update).
+/// Name of the input that joins all parameters (TrainerOptions::fused_update).
 inline constexpr std::string_view kAllParameters = "treadle.parameters";
 
-/// The forward part with its loss, and the backward one.
+/// A graph with the forward pass, the loss and the backward pass.
 struct Differentiated {
   TrainingGraph training;
   DataParallel::StepValues values;
-  std::set<std::string> transposed;  ///< weights that a product reads so
+  std::set<std::string> transposed;  ///< weights that a product reads as [inputs, outputs]
 
   Graph& graph() const { return *training.graph; }
 };
 
 struct TrainerGraphs : TrainedValues {
   TrainerGraphs(const Model& source, const TrainerOptions& given);
-  /// With graphs that have been made before.
+  /// Uses the graphs of artifacts instead of building them.
   explicit TrainerGraphs(std::unique_ptr<const Artifacts> artifacts);
   ~TrainerGraphs();
 
-  // What a trainer asks for. Those of artifacts are optimised, and have no other values for who wants them.
+  // The graphs that a trainer runs. Graphs from artifacts are optimised already, so `simplified` has no effect on them.
 
-  /// The first graph: it chooses what is trained, and makes the values that steps change.
-  /// @param nodes  becomes what TrainingGraph has under that name
+  /// The first graph of a step. Building it selects the trained parameters and creates the values that steps change.
+  /// @param nodes  set to TrainingGraph::nodes
   std::unique_ptr<Graph> first_step_graph(const SessionOptions& session, std::vector<std::string>& nodes);
-  /// The loss, running statistics, and sums of gradients or updates.
-  /// @param simplified  false: every value of the model is there.
+  /// The graph of a step. It computes the loss, running statistics, and either sums of gradients or updates.
+  /// @param simplified  false: keep every value of the model, for monitors.
   std::unique_ptr<Graph> step_graph(const SessionOptions& session, bool simplified) const;
-  /// The update from accumulated gradients alone, which are fed.
+  /// The graph that only updates the parameters, from accumulated gradients, which are fed.
   std::unique_ptr<Graph> update_graph() const;
   std::unique_ptr<Graph> gradient_graph(const SessionOptions& session, bool simplified) const;
-  /// What a graph without updates computes. It reads parameters and states as values of kind parameter.
+  /// Outputs of a graph without updates. It reads parameters and states as values of kind parameter.
   struct Inference {
     bool loss = false, outputs = false;
   };
   std::unique_ptr<Graph> inference_graph(Inference wanted) const;
 
-  // The same of artifacts.
+  // The same graphs, read from artifacts.
   std::unique_ptr<Graph> first_opened_step_graph();
   std::unique_ptr<Graph> opened_step_graph() const;
 
-  // How they are made of the model.
+  // Parts from which the graphs are built.
 
-  /// What the first graph chooses, and later ones by the names that it has chosen.
-  /// @param training  otherwise parameters are values of that kind.
+  /// The selection of parameters: by the options for the first graph, and by the names chosen then for later ones.
+  /// @param training  false: parameters are values of kind parameter instead of inputs.
   Selection selection(bool training = true) const;
-  /// @param weight  null, or becomes the loss's weight among those of other ranks.
+  /// The model's graph with the loss added.
+  /// @param weight  null, or set to the weight of this rank's loss in the mean over ranks.
   TrainingGraph with_loss(bool training, ValueId& loss, ValueId* weight = nullptr) const;
   void add_updates(Graph& graph, const std::vector<std::string>& names, std::vector<ParameterGradient> grads, Outputs& outputs) const;
   bool joins_parameters() const { return options.accumulation_steps == 1 && options.fused_update && !trained.empty(); }
 
-  /// @param simplified  false: every value of the model is there.
+  /// @param simplified  false: keep every value of the model.
   Differentiated differentiate(const SessionOptions& session, bool simplified) const;
   Outputs add_step_outputs(Differentiated& made) const;
 
-  /// Parameters, running statistics and the optimizer's state as they are before the first step.
+  /// Creates the parameters, running statistics and optimizer state with their initial values.
   void make_values(const Differentiated& made);
-  /// What is kept for each parameter beside it, which begins as zeros or, an average, as the parameter.
+  /// Creates the optimizer's states: zeros, except for averages, which begin as copies of the parameters.
   void make_optimizer_state();
-  /// Whether a part of the optimizer's state is a sum of gradients.
+  /// True for the name of a sum of accumulated gradients.
   bool is_sum(const std::string& state) const;
-  /// What a profile says of them. Those that lie side by side are views of one block.
+  /// Adds the name, class and size of each value to a memory profile.
   void add_held(std::vector<MemoryHolding>& held) const;
 
-  /// What ranks must have in common to compute one step together: nodes, parameters, settings.
+  /// A text that must be equal on all ranks for a common step: nodes, parameters and settings.
   std::string description() const;
 
-  const std::unique_ptr<const Artifacts> opened;  // null: graphs are made of the model
+  const std::unique_ptr<const Artifacts> opened;  // artifacts that were opened; null: graphs are built from the model
   Model model;
   TrainerOptions options;
   NamedTensors optimizer_state;
   std::vector<std::string> output_names, trained;
   std::vector<Adapter> adapters;
-  std::unique_ptr<DataParallel> ranks;  // null: alone
+  std::unique_ptr<DataParallel> ranks;  // null: there is only one rank
   std::unique_ptr<LossScaler> scaler;   // null: the loss is not scaled
 };
 

@@ -1,4 +1,4 @@
-// What a Trainer is inside: the graphs that it runs, the values that steps update, and the order of things in a step.
+// The implementation of Trainer: its graphs, the values that steps update, and the sequence of a step.
 #pragma once
 
 #include <fmt/format.h>
@@ -60,7 +60,7 @@ struct Trainer::Impl : Runtime, TrainerGraphs {
   }
 
   ~Impl() {
-    in_flight->close(-1);  // what a caller has left behind still uses all that follows
+    in_flight->close(-1);  // waits for abandoned runs, which still use the members
     let_limits_go();
     leave_profile(executables(), TraceFormat::chrome);
     staying.reset();
@@ -69,14 +69,14 @@ struct Trainer::Impl : Runtime, TrainerGraphs {
     step_bound.clear(), update_bound.clear();
   }
 
-  /// Those that have been made, the step's first.
+  /// Visits each runner made so far, the step's first.
   template <typename Visit>
   void for_each_runner(Visit&& visit) const {
     std::lock_guard lock(runners_mutex);
     for (const std::unique_ptr<Runner>* runner : {&step, &update, &gradients, &inference, &loss, &evaluation})
       if (*runner) visit(**runner);
   }
-  // Arenas that no run uses.
+  // Frees the arenas that no run uses.
   void trim() const {
     for_each_runner([](const Runner& runner) { runner.trim(); });
   }
@@ -88,7 +88,7 @@ struct Trainer::Impl : Runtime, TrainerGraphs {
     return made;
   }
 
-  /// The memory of what has the outputs' names.
+  /// The memory of each output: the kept tensor of the same name; undefined if there is none.
   static std::vector<Datum> bound_to(const NamedTensors& kept, const std::vector<std::string>& outputs) {
     std::vector<Datum> bound(outputs.size());
     for (size_t k = 0; k < outputs.size(); ++k)
@@ -103,7 +103,7 @@ struct Trainer::Impl : Runtime, TrainerGraphs {
     for (const auto& [name, tensor] : states) forward.push_back(name);
     NamedTensors kept = joins_parameters()
                             ? lay_side_by_side(parameters, optimizer_state, trained, state_names(options), std::string(kAllParameters))
-                            : parameters;  // by the names of inputs and outputs
+                            : parameters;  // names of tensors as in the graph
     kept.insert(optimizer_state.begin(), optimizer_state.end());
     kept.insert(states.begin(), states.end());
     step_bound = bound_to(kept, graph->output_names);
@@ -114,7 +114,8 @@ struct Trainer::Impl : Runtime, TrainerGraphs {
                                                   .early_updates = options.early_updates,
                                                   .nodes = std::move(nodes),
                                                   .check_unread = checking_unread()});
-    // Where a limit is kept, or a job shares the device, results come to the host. Ranks and sums of gradients are exchanged there.
+    // Values stay on the device only if the host has no need of them after each step. With a memory limit or in a job, device memory is not
+    // held between steps; several ranks and accumulated gradients exchange data on the host.
     if (devices.any() && Runtime::options.memory_limit_bytes == 0 && !job && !ranks && options.accumulation_steps == 1)
       staying = std::make_unique<StayingValues>(*step->executable(), step_bound);
     for (const auto& [name, tensor] : parameters)
@@ -122,7 +123,8 @@ struct Trainer::Impl : Runtime, TrainerGraphs {
         momentum.emplace(name, found->second);
   }
 
-  /// Of a feed that a graph has no input for. @throws Error(invalid_argument) unless another one has
+  /// Called for a feed that is not an input of the graph being run.
+  /// @throws Error(invalid_argument) unless another graph of the trainer has such an input
   void check_unread(const std::string& name) const;
   std::function<void(const std::string&)> checking_unread() {
     return [this](const std::string& name) { check_unread(name); };
@@ -139,7 +141,8 @@ struct Trainer::Impl : Runtime, TrainerGraphs {
                                       RunnerOptions{.forward = std::vector<std::string>(), .is_ready = opened != nullptr});
   }
 
-  /// The last step of those that accumulate, and the update. Sums and statistics are written last: a step that fails may be repeated.
+  /// The last step of an accumulation, followed by the update. Statistics are written and sums cleared at the end, so that a failed step
+  /// can be repeated.
   std::vector<Datum> step_and_update(const Feeds& feeds, const Datum& labels, const Call& call) {
     std::vector<Datum> outputs = run(*step, step->arrange(feeds, labels), call);
     const std::vector<std::string>& names = step->graph().output_names;
@@ -156,7 +159,7 @@ struct Trainer::Impl : Runtime, TrainerGraphs {
     return outputs;
   }
 
-  /// A step that is all there is.
+  /// A step without a separate update graph, or one that only accumulates.
   std::vector<Datum> whole_step(const Feeds& feeds, const Datum& labels, const Call& call) {
     std::vector<Datum> arranged = step->arrange(feeds, labels);
     if (staying && (may_have_been_written() || is_state_shown)) staying->leave();
@@ -166,14 +169,14 @@ struct Trainer::Impl : Runtime, TrainerGraphs {
       std::vector<Datum> outputs = run(*step, std::move(arranged), call, {}, memory);
       staying->take(outputs);
       return outputs;
-    } catch (const OutOfMemory&) {  // what is done instead stands below: here the exception holds memory
+    } catch (const OutOfMemory&) {  // handled below, where the exception no longer holds memory
     }
-    staying->leave();  // the device has no room for what stays
+    staying->leave();  // the device has no memory for values that stay
     staying.reset();
     return run(*step, step->arrange(feeds, labels), call, step_bound);
   }
 
-  /// Before anybody reads the values that steps update.
+  /// Must be called before anyone reads the values that steps update.
   void bring_to_host() const {
     check_whole();
     if (staying) staying->bring_to_host();
@@ -189,7 +192,8 @@ struct Trainer::Impl : Runtime, TrainerGraphs {
     return adapters.empty() ? parameters : merge_adapters(model, adapters, factor_of(options.lora), parameters);
   }
 
-  /// Averages by parameter and running statistic. @param in_place  what stands in the place of those, once they have changed places
+  /// The averages of parameters and running statistics, by name.
+  /// @param in_place  return the tensors that have the averages' elements after use_averages(true)
   NamedTensors averages(bool in_place = false) const {
     bring_to_host();
     NamedTensors named;
@@ -200,7 +204,8 @@ struct Trainer::Impl : Runtime, TrainerGraphs {
     return named;
   }
 
-  /// Parameters and averages change places, as whoever holds views of the former, and programs that are fed them, must see it.
+  /// Swaps the elements of parameters and averages. They are swapped in place, because callers hold views of the parameters and programs
+  /// are bound to their memory.
   void use_averages(bool use) {
     if (options.ema_decay <= 0) throw Error(ErrorCode::invalid_argument, "the trainer keeps no averages: it was made without ema_decay");
     if (use == averages_used) return;
@@ -251,7 +256,7 @@ struct Trainer::Impl : Runtime, TrainerGraphs {
     return static_cast<double>(*outputs[0].tensor().data<float>());
   }
 
-  /// Every rank drops others: Dropout sees other samples.
+  /// Seed of a step's random operators. It differs between ranks, because their samples differ.
   uint64_t random_id() const {
     return ranks ? num_steps * static_cast<uint64_t>(ranks->size()) + static_cast<uint64_t>(ranks->rank()) : num_steps;
   }
@@ -280,8 +285,8 @@ struct Trainer::Impl : Runtime, TrainerGraphs {
     return *gradients;
   }
 
-  /// For the length of a step, also of one left behind: no run that reads the parameters is in flight; the next finds that they have
-  /// changed.
+  /// Exists while a step runs, even if its caller has returned: no run that reads the parameters can start. Afterwards runs know that the
+  /// parameters have changed.
   struct Change {
     Change(Impl& of, bool updates) : impl(of), writing(*of.variables()) {
       if (!of.ranks) return;
@@ -304,10 +309,10 @@ struct Trainer::Impl : Runtime, TrainerGraphs {
   Runner& make_inference(std::unique_ptr<Runner>& runner, Inference wanted) {
     std::lock_guard alone(making_mutex);
     if (!runner) {
-      const exec::Variables::Reading reading(*variables());  // what nodes compute of parameters alone, and what kernels pack
+      const exec::Variables::Reading reading(*variables());  // protects values computed from parameters, and packed weights
       const MakingFurther further(*this, wanted.loss ? "evaluate" : "predict");
       bring_to_host();
-      // Adapters are inputs here too: they are small, and what they are added to is packed.
+      // Adapters are inputs here too. They are small, while the weights they belong to stay packed.
       auto made = Runtime::making(wanted.loss ? "the graph for evaluate" : "the graph for predict", [&] {
         return std::make_unique<Runner>(
             *this, inference_graph(wanted), [this, wanted] { return inference_graph(wanted); },
@@ -320,8 +325,8 @@ struct Trainer::Impl : Runtime, TrainerGraphs {
     return *runner;
   }
 
-  /// A run that changes nothing; it sees the parameters as they are before a step, or after it.
-  /// @param exchange  null: this rank's own.
+  /// A run that changes no values. It sees the parameters either before or after a concurrent step, never in between.
+  /// @param exchange  null: the run involves no other ranks.
   std::vector<Datum> read(const Runner& runner, const Feeds& feeds, const Datum& labels, const RunOptions* run_options,
                           Exchange* exchange = nullptr) {
     struct Reading {
@@ -343,7 +348,7 @@ struct Trainer::Impl : Runtime, TrainerGraphs {
     check_run_options(call.options);
     std::shared_ptr<const Monitor> monitor = current_monitor();
     const std::shared_ptr<const Executable> executable = runner.executable(monitor);
-    // What it watches may be in another of the trainer's graphs; a step that is all there is has everything.
+    // A monitored value may exist only in another of the trainer's graphs. Only a step without a separate update has all of them.
     const bool is_whole_step = &runner == step.get() && !update;
     if (monitor && !is_whole_step && !executable->watches_any()) monitor.reset();
     std::vector<Datum> outputs(executable->output_names.size());
@@ -359,18 +364,18 @@ struct Trainer::Impl : Runtime, TrainerGraphs {
     return outputs;
   }
 
-  mutable std::mutex runners_mutex;  // against trim(), which the job's other threads call
-  std::mutex making_mutex;           // of graphs that are made when they are first asked for
+  mutable std::mutex runners_mutex;  // against trim(), which other threads of the job call
+  std::mutex making_mutex;           // serialises the making of graphs on first use
   NamedTensors momentum, scalars;
-  std::vector<Datum> step_bound, update_bound;  // per output: the memory of what it updates
+  std::vector<Datum> step_bound, update_bound;  // for each output: memory of the value that it updates
   uint64_t num_steps = 0;
   int64_t num_updates = 0;
-  int accumulated_steps = 0;  // since the last update
+  int accumulated_steps = 0;  // steps since the last update
   bool averages_used = false;
-  std::atomic<bool> half_updated = false;  // a step has begun early updates, and not ended
+  std::atomic<bool> half_updated = false;  // a step has started early updates and not ended
   std::unique_ptr<Runner> step, update, gradients, inference, loss, evaluation;
-  std::unique_ptr<StayingValues> staying;  // null: the host's memory is where steps write
-  bool is_state_shown = false;             // somebody may read, and write, the optimizer's state from now on
+  std::unique_ptr<StayingValues> staying;  // null: steps write to the host's memory
+  bool is_state_shown = false;             // a caller may read and write the optimizer's state from now on
 };
 
 }  // namespace treadle::train

@@ -1,4 +1,4 @@
-// What a trainer keeps and changes, whichever way its graphs have come about.
+// The values that a trainer keeps and changes, for graphs from a model and from artifacts.
 #include <fmt/format.h>
 
 #include <utility>
@@ -25,7 +25,8 @@ std::unique_ptr<Graph> TrainerGraphs::opened_step_graph() const {
 
 std::unique_ptr<Graph> TrainerGraphs::first_opened_step_graph() {
   const ArtifactsDescription& description = opened->description();
-  std::unique_ptr<Graph> graph = opened_step_graph();  // whose types agree with the shapes that memory is taken for
+  // Checks that the types agree with the description's shapes, before memory is allocated for these.
+  std::unique_ptr<Graph> graph = opened_step_graph();
   adapters = description.adapters;
   const AllocationScope scope(AllocationScope::current(), MemoryClass::parameters);
   for (const auto& [name, shape] : description.parameters) trained.push_back(name), parameters.emplace(name, zeros(shape));

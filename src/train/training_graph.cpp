@@ -38,7 +38,7 @@ void make_changeable(Graph& graph, ValueId id, bool as_parameter) {
   graph.inputs.push_back(id);
 }
 
-// Inputs and float initializers whose memory is the caller's.
+// Makes inputs and initializers whose memory belongs to the caller values of kind parameter.
 void hold(Graph& graph, const NamedTensors& held) {
   for (const auto& [name, tensor] : held) {
     const ValueId id = graph.find_value(name);
@@ -56,7 +56,7 @@ void hold(Graph& graph, const NamedTensors& held) {
   }
 }
 
-// Adds output i to a node that has fewer.
+// Returns output i of a node, which is added if the node has fewer outputs.
 ValueId add_output(Graph& graph, NodeId id, size_t i, std::string_view name) {
   if (graph.node(id).has_output(i)) return graph.node(id).outputs[i];
   const ValueId made = graph.add_value(name);
@@ -101,7 +101,8 @@ void keep_statistics(TrainingGraph& training, NodeId id, bool unbiased_variance)
   infer_node(graph, id);
 }
 
-/// @param fed  inputs of the model itself, whose values are the caller's.
+/// Makes BatchNormalization and Dropout behave as in training.
+/// @param fed  inputs of the model itself, whose values the caller supplies.
 void switch_to_training(TrainingGraph& training, const std::set<std::string>& fed, const Selection& selection) {
   Graph& graph = *training.graph;
   for (const std::string& name : selection.states)
@@ -122,7 +123,7 @@ void switch_to_training(TrainingGraph& training, const std::set<std::string>& fe
   }
 }
 
-// Whether its elements are nothing but extents, scales and the like, which inference and rewrites read, and which have no gradient.
+// True for a constant that is used only as extents, axes, scales and the like, which inference and rewrites read. It has no gradient.
 bool is_setting(const Graph& graph, ValueId id) {
   const std::vector<Use>& uses = graph.value(id).uses;
   return !uses.empty() && !graph.is_output(id) && std::all_of(uses.begin(), uses.end(), [&](const Use& use) {
@@ -131,7 +132,8 @@ bool is_setting(const Graph& graph, ValueId id) {
   });
 }
 
-// @return the node's first output
+// Appends a node.
+// @return its first output
 ValueId append(Graph& graph, NodeSpec spec) {
   const NodeId id = graph.add_node(std::move(spec));
   infer_node(graph, id);
@@ -178,7 +180,7 @@ std::set<std::string> names_of_statistics(const onnx::GraphDef& graph) {
   return statistics;
 }
 
-// Running statistics that an Identity takes from elsewhere, by the Identity's place among the nodes.
+// Indices of Identity nodes whose output is a running statistic.
 std::set<size_t> copied_statistics(const onnx::GraphDef& graph) {
   const std::set<std::string> statistics = names_of_statistics(graph);
   std::set<size_t> found;
@@ -193,7 +195,7 @@ std::set<size_t> copied_statistics(const onnx::GraphDef& graph) {
 
 bool is_weight(DType dtype, const Shape& shape) { return dtype == DType::float32 && shape.rank() > 0 && shape.num_elements() > 1; }
 
-// Of a model that has no weights among its initializers, as PaddlePaddle's exporter writes them: the Constant nodes that are.
+// Indices of Constant nodes that hold the weights of a model without weights among its initializers, as PaddlePaddle's exporter writes it.
 std::set<size_t> constant_weights(const onnx::GraphDef& graph) {
   const auto& initializers = graph.initializers;
   if (std::any_of(initializers.begin(), initializers.end(), [](const auto& def) { return is_weight(def.dtype, def.shape); })) return {};
@@ -233,7 +235,8 @@ Model with_own_initializers(const Model& model) {
     own.name = def.graph.nodes[i].outputs[0];
     def.graph.initializers.push_back(std::move(own));
   }
-  if (!constants.empty()) def.ir_version = std::max<int64_t>(def.ir_version, 4);  // before, initializers had to be inputs, too
+  // Before version 4, initializers had to be inputs as well.
+  if (!constants.empty()) def.ir_version = std::max<int64_t>(def.ir_version, 4);
   for (size_t i : copied) {
     onnx::TensorDef own;
     const onnx::TensorDef& source = *find_initializer(model, def.graph.nodes[i].inputs[0]);
@@ -280,11 +283,11 @@ TrainingGraph make_training_graph(const Model& model, const Selection& selection
   const std::set<std::string> statistics = running_statistics(graph);
   std::set<std::string> fed;
   for (ValueId input : graph.inputs) fed.insert(graph.value(input).name);
-  if (selection.held) hold(graph, *selection.held);  // behind: inputs that are held are the caller's still
+  if (selection.held) hold(graph, *selection.held);  // after `fed` was filled, as held inputs still count as the caller's
   for (const onnx::TensorDef& initializer : model.impl().def.graph.initializers) {
     const ValueId id = graph.find_value(initializer.name);
     if (id == kNoValue || !graph.value(id).is_constant() || initializer.dtype != DType::float32) continue;
-    if (selection.held && !training) continue;  // the others stay as they are
+    if (selection.held && !training) continue;  // other initializers stay constants
     const bool state = statistics.contains(initializer.name);
     const bool by_default = selection.lora.rank == 0 && initializer.shape.rank() > 0;
     if (is_setting(graph, id)) {
@@ -326,14 +329,15 @@ void simplify_forward(TrainingGraph& training, std::vector<ValueId>& kept, const
   Outputs outputs;
   for (ValueId value : kept) outputs.emplace_back(graph.value(value).name, value);
   for (const TrainingGraph::State& state : training.states) outputs.emplace_back(state.name, state.updated);
-  const std::vector<ValueId> inputs = graph.inputs;  // those that nothing depends on have a gradient as well: none, or zeros
+  const std::vector<ValueId> inputs = graph.inputs;  // set_outputs() drops unused inputs, which still need a gradient (zeros, or none)
   set_outputs(graph, outputs);
   training.read = graph.inputs;
   passes::PipelineOptions pipeline = pipeline_options(options);
   pipeline.before_autodiff = true;
-  // Its backward pass is computed in float32 only: with less, both products of its parts are faster.
+  // With reduced precision, attention is not fused: the fused operator's backward pass exists in float32 only, and two products of lower
+  // precision are faster.
   if (!pipeline.precision.empty()) pipeline.skip.push_back("fuse-attention");
-  keep_nodes(training, options);  // those of the loss as well
+  keep_nodes(training, options);  // includes the loss's nodes
   optimise(graph, pipeline);
   keep_nodes(training, options);
   graph.inputs = inputs;
@@ -357,7 +361,7 @@ std::vector<ValueId> add_backward(TrainingGraph& training, const Model& model, s
       parameters.push_back(name);
       continue;
     }
-    const onnx::TensorDef* initializer = find_initializer(model, name);  // none: an adapter
+    const onnx::TensorDef* initializer = find_initializer(model, name);  // null for an adapter, which has no initializer
     if (training.explicit_parameters && initializer)
       throw Error(ErrorCode::invalid_argument, fmt::format("the loss does not depend on the parameter \"{}\"", name));
     Value& value = graph.value(xs[i]);
@@ -373,7 +377,7 @@ std::vector<ValueId> add_backward(TrainingGraph& training, const Model& model, s
   });
   for (size_t i = 0; i < more.size(); ++i) {
     const ValueId gradient = grads[xs.size() - more.size() + i];
-    // Where nothing flows back, through Sign or because nothing depends on the input, the gradient is zero.
+    // The gradient is zero if the outputs do not depend on the input, or only through operators such as Sign.
     kept.push_back(gradient != kNoValue || !with_zeros ? gradient : zeros_like(graph, more[i]));
   }
   return kept;

@@ -39,10 +39,10 @@ void add_names_read(const onnx::GraphDef& graph, Names& names) {
   for (const onnx::ValueInfoDef& output : graph.outputs) names.insert(output.name);
 }
 
-/// The nodes of the model that read each weight, by place; an Identity that exporters put for a merged weight is one.
+/// The nodes that read a weight, by index. An Identity counts too, as exporters insert one for each copy of a merged weight.
 struct Readers {
   std::vector<size_t> nodes;
-  bool is_captured = false;  // by a body, which goes on to read the initializer itself
+  bool is_captured = false;  // a body reads it too, and keeps the original initializer
 
   size_t size() const { return nodes.size() + (is_captured ? 1 : 0); }
 };
@@ -68,7 +68,7 @@ std::string label_of(const onnx::NodeDef& node) {
   return node.name;
 }
 
-/// Gives each node but the first one its own initializer.
+/// Gives every node but the first an initializer of its own.
 class Separation {
  public:
   explicit Separation(onnx::GraphDef& graph) : graph_(graph) {
@@ -80,7 +80,8 @@ class Separation {
   void separate(const std::string& name, const Readers& readers) {
     const onnx::TensorDef& shared = *std::ranges::find(graph_.initializers, name, &onnx::TensorDef::name);
     const Tensor value = shared.value;
-    // What reads the initializer itself comes first: an Identity has the name of what it stands for.
+    // Other nodes come before Identities, so that the original stays with one of them. An Identity's copy gets the Identity's output name,
+    // which is the weight's original name.
     std::vector<size_t> nodes = readers.nodes;
     std::ranges::stable_partition(nodes, [&](size_t i) { return !is_identity(graph_.nodes[i]); });
     for (size_t k = readers.is_captured ? 0 : 1; k < nodes.size(); ++k) {
@@ -96,7 +97,7 @@ class Separation {
     }
   }
 
-  /// Identities whose outputs are initializers now.
+  /// Removes the Identities that initializers have replaced, and adds the new initializers.
   void finish() {
     for (auto at = replaced_.rbegin(); at != replaced_.rend(); ++at)
       graph_.nodes.erase(graph_.nodes.begin() + static_cast<std::ptrdiff_t>(*at));
@@ -143,7 +144,7 @@ Model untied(const Model& model, const std::vector<std::string>& patterns) {
   Separation separation(def.graph);
   for (const std::string& name : chosen) separation.separate(name, readers.at(name));
   separation.finish();
-  def.ir_version = std::max<int64_t>(def.ir_version, 4);  // before, initializers had to be inputs, too
+  def.ir_version = std::max<int64_t>(def.ir_version, 4);  // before version 4, initializers had to be inputs as well
   return make_model(std::move(def), model.impl().path);
 }
 

@@ -1,4 +1,4 @@
-// Initializers that several nodes read, told apart.
+// Gives each node its own copy of an initializer that several nodes share.
 #pragma once
 
 #include <string>
@@ -8,7 +8,7 @@
 
 namespace treadle::train {
 
-/// Warns of parameters that train as one though an exporter may have merged them: those of equal elements that several nodes read.
+/// Warns of trained parameters that several nodes read and whose elements are all equal: an exporter may have merged separate parameters.
 void warn_of_merged(const Model& model, const std::vector<std::string>& trained, const SessionOptions& session);
 
 }  // namespace treadle::train

@@ -1,4 +1,4 @@
-// Writes artifacts: the graphs that a trainer would make, through the same optimiser.
+// Writes training artifacts: builds and optimises the graphs that a trainer would run.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -28,12 +28,12 @@ ArtifactsDescription::NamedShapes shapes_of(const NamedTensors& tensors) {
   return shapes;
 }
 
-// A file has no value that is both an input and another value's new version: outputs get names of their own.
+// In a file, an input and an output cannot have the same name, so the new version of a value gets another one.
 std::string name_in_file(const std::string& output, const Graph& graph) {
   return graph.find_value(output) == kNoValue ? output : output + "/updated";
 }
 
-// In files, parameters are inputs; their elements are the checkpoint's.
+// Exports a graph. Its parameters become inputs of the file; their elements are in the checkpoint.
 onnx::ModelDef exported(Graph& graph, std::vector<std::string>& variables) {
   for (size_t i = 0; i < graph.num_values(); ++i) {
     const ValueId id{static_cast<uint32_t>(i)};
@@ -51,10 +51,10 @@ onnx::ModelDef exported(Graph& graph, std::vector<std::string>& variables) {
 
 constexpr const char* kOwnDomain = "treadle";
 
-// What a build needs that runs the models.
+// Operators and types that a build needs to run the models.
 struct Required {
   std::map<std::string, std::set<std::string>> operators;  // by domain
-  std::set<std::string_view> types;                        // of elements, as ONNX Runtime's reduced builds call them
+  std::set<std::string_view> types;                        // element types, named as in ONNX Runtime's reduced builds
 };
 
 std::string_view type_name(DType dtype) {
@@ -73,7 +73,7 @@ std::string_view type_name(DType dtype) {
     case DType::uint16: return "uint16_t";
     case DType::uint32: return "uint32_t";
     case DType::uint64: return "uint64_t";
-    default: return "";  // no operator computes with it
+    default: return "";  // no kernel computes with it
   }
 }
 
@@ -82,14 +82,15 @@ void add_type(const Type& type, Required& all) {
   if (const std::string_view name = type_name(type.dtype); !name.empty()) all.types.insert(name);
 }
 
-// Operators of nodes, and those that a chain of pointwise operators names in its steps: "Add 0 1", "com.microsoft:Gelu 0".
+// Adds the operators of all nodes, including those named in the steps of fused pointwise operators, such as "Add 0 1" or
+// "com.microsoft:Gelu 0".
 void add_required(const Graph& graph, Required& required) {
   auto& all = required.operators;
   for (size_t i = 0; i < graph.num_values(); ++i) add_type(graph.type(ValueId{static_cast<uint32_t>(i)}), required);
   for (NodeId id = graph.first(); id != kNoNode; id = graph.next(id)) {
     const Node& node = graph.node(id);
     all[node.domain.empty() ? "ai.onnx" : node.domain].insert(node.op_type);
-    if (!ops::precision_of(node).empty()) required.types.insert(type_name(DType::bfloat16));  // operands are rounded
+    if (!ops::precision_of(node).empty()) required.types.insert(type_name(DType::bfloat16));  // the kernels round operands to bfloat16
     if (node.is("FusedElementwise", kOwnDomain))
       for (const std::string& step : node.attributes.get_strings("steps")) {
         const std::string name = step.substr(0, step.find(' '));
@@ -101,7 +102,7 @@ void add_required(const Graph& graph, Required& required) {
   }
 }
 
-// As ONNX Runtime's reduced builds read it: DOMAIN;OPSET;OPERATOR,OPERATOR, and the types of elements of all of them.
+// The list in the format of ONNX Runtime's reduced builds: lines DOMAIN;OPSET;OPERATOR,OPERATOR, and one with the element types.
 std::string required_text(const Required& required) {
   std::string text = "# What a build needs that trains from this folder: cmake -DTREADLE_TRAINING_RUNTIME=ON -DTREADLE_OPERATORS=FILE\n";
   text += fmt::format("!globally_allowed_types;{}\n", fmt::join(required.types, ","));
@@ -110,7 +111,7 @@ std::string required_text(const Required& required) {
   return text;
 }
 
-// Weights that several models read, which lie once in a file beside them: frozen ones, of which there may be gigabytes.
+// Frozen weights that several models read. They are stored once, in a common file beside the models, as they may take gigabytes.
 class SharedWeights {
  public:
   void add(const onnx::ModelDef& def) {
@@ -122,7 +123,8 @@ class SharedWeights {
       if (here.insert(digest(tensor.value)).second) ++weight.models;
     });
   }
-  /// Behind the last add(). @return a text that tells them from others; empty if there are none
+  /// Assigns offsets; called after the last add().
+  /// @return a digest of the shared weights; empty if there are none
   std::string settle() {
     std::string digests;
     size_t end = 0;
@@ -170,12 +172,12 @@ class SharedWeights {
     return known;
   }
 
-  const onnx::WriteOptions usual_;         // sizes and places as in any file of external data
-  std::map<std::string, Weight> weights_;  // by content
+  const onnx::WriteOptions usual_;         // limits and alignment, the same as for any external data
+  std::map<std::string, Weight> weights_;  // by digest of the elements
   std::map<std::pair<const std::byte*, size_t>, std::string> digests_;
 };
 
-// Files of this name belong to one set of artifacts each.
+// Prefix of the names of weight files. Each file belongs to one set of artifacts.
 constexpr std::string_view kSharedWeights = "frozen_weights-";
 
 void remove_other_weights(const std::string& folder, const std::string& kept) {
@@ -237,7 +239,7 @@ void write_artifact_models(const TrainerGraphs& trainer, const SessionOptions& s
     onnx::write_model_file(def, artifact_path(folder, file), options);
   }
   remove_other_weights(folder, weights);
-  if (!trainer.options.loss_model) std::filesystem::remove(artifact_path(folder, kLossModel));  // of what was here before
+  if (!trainer.options.loss_model) std::filesystem::remove(artifact_path(folder, kLossModel));  // from earlier artifacts in this folder
   AtomicFile list(artifact_path(folder, kRequiredOperators));
   const std::string names = required_text(required);
   list.write(std::as_bytes(std::span(names)));
