@@ -1,4 +1,4 @@
-// A checksum of 64 bits for files of this machine's making: finds damage, not malice.
+// A 64-bit checksum for files that this machine has written. It detects damage, not tampering.
 #pragma once
 
 #include <cstddef>
@@ -8,7 +8,7 @@
 
 namespace treadle::compiled {
 
-/// Four independent chains of multiplications over words of 64 bits, so that memory is what limits it.
+/// Four independent chains of multiplications over 64-bit words, so that memory bandwidth is the limit.
 inline uint64_t checksum(std::span<const std::byte> bytes) {
   constexpr uint64_t kOdd = 0x9e3779b97f4a7c15ULL;
   auto mix = [](uint64_t sum, uint64_t word) {

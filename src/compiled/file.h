@@ -1,4 +1,4 @@
-// Files of compiled models: a header, a description, and blocks of elements that are used where they are mapped.
+// Files of compiled models: a header, a description, and blocks of elements that are used directly from the mapped file.
 //
 //   header       64 bytes: magic, format, bytes of the file and of the description, their checksums
 //   description  identity, the model's interface, a table of blocks (offset, bytes, checksum), the graph with its packed states
@@ -16,25 +16,26 @@
 
 namespace treadle::compiled {
 
-/// The library's version and format, and what the optimiser and the packers ask of the processor: files of another one are not used.
+/// The library's version and format, and the processor's properties that the optimiser and the packing depend on. A file with another
+/// identity is not used.
 std::string machine_identity();
 
-/// True if the file begins as a compiled model does; false if it cannot be read.
+/// True if the file starts with the magic bytes of a compiled model; false if it cannot be read.
 bool is_compiled(const std::string& path);
 
-/// Writes the graph of a program, with what its kernels have packed. The file is complete or absent, and others may read or write the same
-/// one.
-/// @param key        of the model and the options that it was made of; empty: none.
-/// @param interface  kept for the reader.
+/// Writes a program's graph with the weights that its kernels have packed. The file appears complete or not at all, and other processes may
+/// read or write it at the same time.
+/// @param key        identifies the model and the options that the program was made of; empty: none.
+/// @param interface  stored for the reader.
 /// @return the file's size in bytes.
-/// @throws Error(not_implemented) if the program holds what a file cannot; Error(io_error).
+/// @throws Error(not_implemented) if the program contains something that a file cannot store; Error(io_error).
 size_t write(const std::string& path, const exec::Program& program, const std::string& key, std::span<const std::byte> interface);
 
-/// A mapped file whose header and description are whole and fit this machine. The blocks have not been looked at.
+/// A mapped file. Its header and description have been verified to be intact and to match this machine; its blocks have not.
 class File {
  public:
-  /// @throws Error(not_found, io_error); Error(invalid_model) for anything that write() does not make; Error(not_implemented) for a file of
-  /// another version or processor.
+  /// @throws Error(not_found, io_error); Error(invalid_model) for a file that write() did not make; Error(not_implemented) for a file made
+  /// by another version or for another processor.
   explicit File(const std::string& path);
 
   const std::string& path() const { return path_; }
@@ -42,9 +43,10 @@ class File {
   std::span<const std::byte> interface() const { return interface_; }
   size_t size_bytes() const { return storage_->size_bytes(); }
   size_t num_blocks() const { return blocks_.size(); }
-  /// A graph of its own for every caller; constants and packed states are the file's memory.
+  /// Makes a new graph. Its constants and packed weights are views of the file's memory.
   LoadedGraph read() const;
-  /// Reads every block. @throws Error(invalid_model) naming the first that differs from its checksum.
+  /// Checks every block.
+  /// @throws Error(invalid_model) naming the first block whose checksum is wrong.
   void verify() const;
 
  private:

@@ -1,4 +1,4 @@
-// A graph as bytes and back: everything that lowering and a run ask of it, and what kernels have packed for its nodes.
+// Serialises a graph: everything that lowering and runs need, and the weights that kernels have packed for its nodes.
 #pragma once
 
 #include <memory>
@@ -14,12 +14,13 @@ namespace treadle::compiled {
 
 using StoredStates = std::unordered_map<const Node*, exec::StoredState>;
 
-/// Where the elements of tensors go while a graph is written: they are numbered, and equal memory is kept once.
+/// Collects the tensors of a graph while it is written, and numbers them. Tensors with the same memory are stored once.
 class TensorList {
  public:
-  /// @throws Error(not_implemented) for one of strings.
+  /// Returns the tensor's number.
+  /// @throws Error(not_implemented) for a tensor of strings.
   uint64_t add(const Tensor& tensor);
-  /// Contiguous.
+  /// All tensors added, made contiguous.
   const std::vector<Tensor>& tensors() const { return tensors_; }
 
  private:
@@ -28,19 +29,20 @@ class TensorList {
 };
 
 /// Writes the graph of a program, and the states that its kernels have packed.
-/// @throws Error(not_implemented) naming what cannot be kept: custom operators, subgraphs of backends, constants that are no tensors.
+/// @throws Error(not_implemented) naming what cannot be stored: custom operators, subgraphs of backends, constants that are not tensors.
 void write_graph(Writer& out, const exec::Program& program, TensorList& tensors);
 
 struct LoadedGraph {
   std::unique_ptr<Graph> graph;
   StoredStates states;
-  /// Constants whose elements are in packed states only. They have a type, a shape and wrong elements until lowering lets them go.
+  /// Constants of which the file has only packed copies. They have the right type and shape, but zeros as elements, until lowering removes
+  /// them.
   std::vector<std::pair<const Graph*, ValueId>> stand_ins;
 };
 
-/// Reads it back and infers every node again, so that no type of the file is believed more than those of an ONNX file are.
-/// @param blocks  memory of the tensors, in the order of TensorList.
-/// @throws Error(invalid_model) for anything that write_graph does not write; Errors of inference.
+/// Reads a graph, and infers all types again: the types in the file are not trusted.
+/// @param blocks  the tensors, in the order of TensorList.
+/// @throws Error(invalid_model) for bytes that write_graph did not write; errors of inference.
 LoadedGraph read_graph(Reader& in, std::span<const Tensor> blocks);
 
 }  // namespace treadle::compiled

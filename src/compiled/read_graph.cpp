@@ -15,12 +15,12 @@ namespace treadle::compiled {
 namespace {
 
 constexpr uint32_t kAbsent = UINT32_MAX;
-constexpr int kMaxDepth = 64;             // of bodies in bodies, and of types in types
-constexpr int kMaxDepthOfExtents = 1000;  // of expressions in expressions: what asks about them asks about their operands first
-constexpr size_t kMostPacked = 8;         // bytes of weights in a byte of their packed form
+constexpr int kMaxDepth = 64;             // of nested bodies, and of nested types
+constexpr int kMaxDepthOfExtents = 1000;  // of nested expressions, which are processed recursively
+constexpr size_t kMostPacked = 8;         // highest ratio of a weight's bytes to the bytes of its packed form
 constexpr DType kLastDType{kNumDTypes - 1};
 
-// Memory that takes none as long as nobody reads it.
+// Read-only zeros that take no physical memory unless they are read.
 std::shared_ptr<Storage> zero_pages(size_t size_bytes) {
   void* const data = ::mmap(nullptr, size_bytes, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (data == MAP_FAILED) throw Error(ErrorCode::resource_exhausted, fmt::format("no room for {} bytes of addresses", size_bytes));
@@ -28,14 +28,14 @@ std::shared_ptr<Storage> zero_pages(size_t size_bytes) {
       data, size_bytes, [data, size_bytes] { ::munmap(data, size_bytes); }, /*writable=*/false);
 }
 
-// The expression as the functions make it that inference makes them by: what they would have made otherwise is something else, which the
-// caller sees. Sums are checked here, as theirs come in many ways.
+// Rebuilds an expression with the functions that inference uses. If they simplify it to something else, the file is invalid, which the
+// caller checks. Sums are checked here, because inference makes them in many ways.
 Dim again(SymbolTable& table, Expr expr) {
   const bool has_operands = !expr.a.is_const() || !expr.b.is_const();
   if (expr.kind == Expr::Kind::symbol) {
     if (expr.symbol.empty() || !expr.terms.empty() || !expr.b.is_const(0) || (!expr.data_dependent && !expr.a.is_const(0)))
       Reader::fail("a symbol is none");
-    // Symbols with a name of the model are found by it; the others were made during inference and equal none.
+    // A symbol from the model is identified by its name. Symbols made by inference contain "#" and differ from all others.
     const bool named = !expr.data_dependent && expr.symbol.find('#') == std::string::npos;
     return named ? table.symbol(expr.symbol) : Dim(table.intern(std::move(expr)));
   }
@@ -73,7 +73,8 @@ class GraphReader {
  public:
   GraphReader(Reader& in, std::span<const Tensor> blocks, LoadedGraph& loaded) : in_(in), blocks_(blocks), loaded_(loaded) {}
 
-  // Made in the order in which they were made, every expression gets the index it had; operands come before what is made of them.
+  // Rebuilds all symbolic expressions in the order in which they were made, so that each gets its index again. Operands precede the
+  // expressions that use them.
   void symbols() {
     table_ = std::make_shared<SymbolTable>();
     const size_t count = in_.count(36);
@@ -140,8 +141,9 @@ class GraphReader {
     return made;
   }
 
-  /// Gives values that inference could not tell anything of the kind and the element type that they had, and integers for extents that come
-  /// out in the run, which compares them: as a declaration in a model's file. @return whether there were any.
+  /// For values whose type inference could not determine: sets the kind and element type from the file, and constant extents where
+  /// inference found ones that depend on data. Runs check such extents, like those that a model declares.
+  /// @return true if any type was changed.
   bool apply_hints() {
     bool applied = false;
     for (Hint& hint : hints_) {
@@ -207,7 +209,7 @@ class GraphReader {
     return made;
   }
 
-  // Each kind of types has its own parts, and no others.
+  // Checks that a type has exactly the parts that its kind needs.
   static void check_parts(const Type& type) {
     const bool is_tensor = type.kind == Type::Kind::tensor || type.kind == Type::Kind::sparse_tensor, is_map = type.kind == Type::Kind::map;
     const bool is_nested = type.kind == Type::Kind::sequence || type.kind == Type::Kind::optional;
@@ -218,7 +220,7 @@ class GraphReader {
     if (type.shape && type.shape->size() > static_cast<size_t>(kMaxRank)) Reader::fail("a type has too many extents");
   }
 
-  // What a model declares are integers and symbols: runs take a feed's extents for the symbols of an input.
+  // Declared extents must be numbers or symbols, because a run takes the symbols' values from its feeds.
   static void check_declared(const Type& type) {
     if (type.element) check_declared(*type.element);
     if (!type.shape) return;
@@ -276,8 +278,8 @@ class GraphReader {
 
   Datum datum() { return in_.flag() ? Datum(tensor()) : Datum(); }
 
-  // A type that inference does not confirm would be memory of the wrong size: only the model's inputs, which runs compare with what is fed,
-  // and constants have theirs from the file.
+  // A wrong type would lead to memory of the wrong size. Therefore only inputs of the model, which runs check against the feeds, and
+  // constants take their type from the file; other types must be confirmed by inference.
   ValueId value(Graph& graph, std::vector<ValueId>& let_go, int depth) {
     std::string name = in_.name();
     const auto kind = in_.pick(Value::Kind::constant);
@@ -324,7 +326,7 @@ class GraphReader {
     }
   }
 
-  // What the file calls the node, and that it is an operator which files of compiled models have.
+  // Reads a node's names, and checks that its operator may occur in compiled models.
   Node named_node() {
     Node made;
     made.name = in_.name();
@@ -380,7 +382,7 @@ class GraphReader {
     if (!state.parts.empty()) loaded_.states.emplace(&graph.node(id), std::move(state));
   }
 
-  // The captures are the last inputs of a body.
+  // Captures must be the last inputs of a body.
   Body body(size_t num_captured, int depth) {
     Body made;
     made.attribute = in_.name();
@@ -411,8 +413,8 @@ class GraphReader {
     return made;
   }
 
-  // A constant that all of its readers have packed: kernels ask for its type and shape only, until lowering takes it out of the graph.
-  // Should one read it all the same, before lowering finds that, it reads zeros.
+  // Handles a constant of which all readers have packed copies. Kernels need only its type and shape until lowering removes it. A faulty
+  // file could make a node read it nevertheless; it then reads zeros.
   void stand_in(Graph& graph, ValueId id) {
     Value& value = graph.value(id);
     if (value.type.kind != Type::Kind::tensor || !value.type.is_static() || value.type.dtype == DType::undefined ||
@@ -426,7 +428,8 @@ class GraphReader {
     for (const Use& use : value.uses)
       if (auto found = loaded_.states.find(&graph.node(use.node)); found != loaded_.states.end())
         for (const PackedPart& part : found->second.parts) packed_bytes += part.tensor.size_bytes();
-    // Weights of 32 bits are packed in 8 at the least, with scales beside them. Parts may lie in the same bytes of the file.
+    // Kernels pack 32-bit weights to 8 bits or more, so a ratio above kMostPacked means that packed copies are missing. Several parts may
+    // share bytes, so their sum is limited to the size of the file.
     if (!blocks_.empty()) packed_bytes = std::min(packed_bytes, blocks_.front().storage()->size_bytes());
     if (needed / kMostPacked > packed_bytes) Reader::fail(fmt::format("the constant \"{}\" is not there", value.name));
     value.constant = Tensor(value.type.dtype, shape, zero_pages(needed));
@@ -436,7 +439,7 @@ class GraphReader {
   std::span<const Tensor> blocks_;
   LoadedGraph& loaded_;
   std::shared_ptr<SymbolTable> table_;
-  std::vector<int> depths_;  // of the table's expressions
+  std::vector<int> depths_;  // depth of each expression in the table
   std::vector<Hint> hints_;
 };
 

@@ -1,4 +1,4 @@
-// The bytes of a compiled model's description: written one after the other, read back with every length checked.
+// Writes the description of a compiled model as bytes, and reads it with bounds checks.
 #pragma once
 
 #include <cstddef>
@@ -36,7 +36,7 @@ class Writer {
   std::vector<std::byte> bytes_;
 };
 
-/// Whatever is not as a Writer leaves it is Error(invalid_model).
+/// Every function throws Error(invalid_model) if the bytes are not what a Writer produces.
 class Reader {
  public:
   explicit Reader(std::span<const std::byte> bytes) : bytes_(bytes) {}
@@ -53,14 +53,14 @@ class Reader {
     if (value > 1) fail("a flag is neither 0 nor 1");
     return value != 0;
   }
-  /// An enumerator from 0 to `last`, which have no gaps.
+  /// Reads an enumerator in the range from 0 to `last`, all of which must exist.
   template <typename E>
   E pick(E last) {
     const auto value = get<std::underlying_type_t<E>>();
     if (value < 0 || value > static_cast<std::underlying_type_t<E>>(last)) fail("a number stands for nothing");
     return static_cast<E>(value);
   }
-  /// How many elements follow, each of which takes at least `least_bytes`: never more than the rest of the description has room for.
+  /// Reads a number of elements, each of which takes at least `least_bytes`. It is checked against the remaining bytes.
   size_t count(size_t least_bytes = 1) {
     const auto value = get<uint64_t>();
     if (value > (bytes_.size() - at_) / least_bytes) fail("it counts more elements than it holds");
@@ -70,13 +70,13 @@ class Reader {
     const auto taken = take(count());
     return {reinterpret_cast<const char*>(taken.data()), taken.size()};
   }
-  /// A name or another text, which is UTF-8.
+  /// Reads a text and checks that it is UTF-8.
   std::string text() {
     std::string read = bytes();
     if (find_not_utf8(read) != std::string::npos) fail("a text in it is not UTF-8: \"" + read + "\"");
     return read;
   }
-  /// Text in UTF-8.
+  /// Reads a name and checks that it is UTF-8.
   std::string name() {
     std::string text = this->text();
     if (!is_utf8(text)) fail("a name is not in UTF-8");

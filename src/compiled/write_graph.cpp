@@ -88,7 +88,7 @@ class GraphWriter {
   }
 
  private:
-  // Values that something reads, in the order of their ids. Captures are inputs of their body.
+  // The values that are read or written, in the order of their ids. Captures are inputs of their body.
   static std::vector<ValueId> kept_values(const Graph& graph) {
     std::vector<ValueId> kept;
     auto keep = [&](const std::vector<ValueId>& ids) {
@@ -134,7 +134,7 @@ class GraphWriter {
     for (const std::string& element : dense.span<std::string>()) out_.text(element);
   }
 
-  // 0: nothing (a constant whose readers have packed it), 1: a tensor.
+  // Writes a flag, then the tensor if it is 1. The flag is 0 for a constant of which only packed copies are stored.
   void datum(const Datum& written) {
     if (written.defined() && !written.is_tensor())
       throw Error(ErrorCode::not_implemented, fmt::format("a constant is {}, not a tensor", describe(written)));
