@@ -1,4 +1,4 @@
-// Subgraph backends: who takes which nodes, and what became of the subgraphs that were made of them.
+// Subgraph backends: registration, choosing the nodes that each backend takes, and replacing them by compiled subgraphs.
 #pragma once
 
 #include <cstdint>
@@ -13,32 +13,33 @@
 
 namespace treadle::plugin {
 
-/// Copies the description, strings included; its callbacks and `user` must stay valid. @throws Error(invalid_argument) naming what is
-/// wrong.
+/// Copies the description with its strings; the callbacks and `user` must stay valid.
+/// @throws Error(invalid_argument) naming what is wrong.
 void register_backend(const treadle_backend& backend);
-/// Names, in the order of registration; they stay valid.
+/// Names of the backends in order of registration. The pointers stay valid.
 std::vector<const char*> list_backends();
-/// Loads a shared object and calls its `treadle_plugin_main`. @throws Error(not_found, invalid_argument) naming the file.
+/// Loads a shared library and calls its `treadle_plugin_main`.
+/// @throws Error(not_found, invalid_argument) naming the file.
 void load_plugin(const std::string& path);
 
 struct PartitionOptions {
-  /// Comma-separated, in this order: "onednn" (its properties that are on), "onednn.convolutions" (this one, also if it is off); "NONE":
-  /// none.
+  /// Backends in order of preference, separated by commas: "onednn" uses the properties of this backend that are on by default,
+  /// "onednn.convolutions" this property in any case, "NONE" no backend.
   std::string backends;
   bool training = false;
-  /// The device that a node is placed on, as sessions name it ("sim:0"). Empty: all are on "cpu".
+  /// Returns the device that a node is placed on, such as "sim:0". Null: all nodes are on "cpu".
   std::function<std::string_view(const Node&)> device_of;
-  /// Called for every subgraph that was made or refused: backend, and what happened.
+  /// Called for every subgraph that a backend has compiled or refused, with the backend's name and a description.
   std::function<void(std::string_view backend, const std::string& what)> log;
 };
 
-/// A compiled subgraph; keeps what the backend made.
+/// A compiled subgraph. It keeps what the backend has compiled alive.
 class Compiled;
 
-/// Replaces the subgraphs that backends take by nodes of their own (`treadle.Subgraph`); the graph must be inferred. What a backend refuses
-/// stays as it is. Every subgraph is convex: no value leaves it and comes back.
-/// @param limit  of subgraphs
-/// @return what the new nodes run; must live until a Program was made of the graph, which then keeps it.
+/// Replaces the subgraphs that backends take by nodes of the type `Subgraph`. The graph must be inferred. A subgraph that its backend
+/// refuses is left as it is. Every subgraph is convex: no path leaves it and enters it again.
+/// @param limit  maximum number of subgraphs
+/// @return the compiled subgraphs; they must live until a Program is made of the graph, which then keeps them alive.
 /// @throws Error(not_found) naming an unknown backend or property.
 std::vector<std::shared_ptr<const Compiled>> partition(Graph& graph, const PartitionOptions& options, int64_t limit = INT64_MAX);
 

@@ -1,4 +1,4 @@
-// Communicators made of C callbacks, and those that plugins register by name.
+// Communicators with C callbacks, and their registration by name.
 #include "plugin/communicator.h"
 
 #include <dlfcn.h>
@@ -69,7 +69,7 @@ std::filesystem::path own_folder() {
   return failed ? std::filesystem::path() : path.parent_path();
 }
 
-/// Beside the library as it is installed, as it is built, and as the Python package has it.
+/// Searches the MPI plugin beside the library, as it is laid out in an installation, in the build folder, and in the Python package.
 void load_mpi() {
   if (const char* file = std::getenv("TREADLE_MPI_PLUGIN"); file && *file) return load_plugin(file);
   const std::filesystem::path folder = own_folder();
@@ -133,7 +133,7 @@ std::shared_ptr<Communicator> connect_communicator(std::string_view name, double
 }
 
 std::string launched_communicator() {
-  // Open MPI's mpirun; Hydra (MPICH) and Slurm's PMI.
+  // Set by Open MPI's mpirun, and by MPICH's Hydra and Slurm through PMI.
   for (const char* variable : {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PMIX_SIZE"})
     if (const char* size = std::getenv(variable); size && std::atoi(size) > 1) return std::string(plugin::kMpi);
   return {};

@@ -1,4 +1,4 @@
-// Communicators (treadle/communicator.h) that come from plugins.
+// Communicators (treadle/communicator.h) that plugins implement.
 #pragma once
 
 #include <memory>
@@ -8,9 +8,10 @@
 
 namespace treadle::plugin {
 
-/// @throws Error(invalid_argument) for what is missing or of another size.
+/// @throws Error(invalid_argument) for a missing callback or an unknown size of the struct.
 void register_communicator(const treadle_communicator_type& type);
-/// Copies the description; its `release` is called when the last reference goes. @throws Error(invalid_argument) likewise.
+/// Makes a communicator from a copy of the description. `release` is called when the last reference is dropped.
+/// @throws Error(invalid_argument) as above.
 std::shared_ptr<Communicator> communicator_of(const treadle_communicator& callbacks);
 
 }  // namespace treadle::plugin

@@ -1,4 +1,4 @@
-// Custom operators: an OpDef around a plugin's callbacks.
+// Custom operators: makes an OpDef from a plugin's callbacks.
 #pragma once
 
 #include "graph/op_def.h"
@@ -6,8 +6,9 @@
 
 namespace treadle::plugin {
 
-/// Copies the description; its callbacks and `user` must stay valid. @throws Error(invalid_argument) naming what is missing or wrong.
-/// @param first_output  whether one that a model leaves out is made all the same
+/// Copies the description; the callbacks and `user` must stay valid.
+/// @param first_output  whether the first output is computed even if the model leaves it out
+/// @throws Error(invalid_argument) naming what is missing or wrong.
 void register_operator(const treadle_operator& op, Presence first_output = Presence::required);
 
 }  // namespace treadle::plugin

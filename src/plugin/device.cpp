@@ -1,4 +1,4 @@
-// Devices of plugins: the library's Device, Stream and Event over a plugin's functions, and its kernels as those of instructions.
+// Devices of plugins: implements the library's Device, Stream and Event with a plugin's functions, and kernels with its kernels.
 #include "plugin/device.h"
 
 #include <fmt/format.h>
@@ -23,7 +23,7 @@ namespace {
 
 constexpr size_t kMaxKernelOperands = 8;
 
-/// What a plugin registered, with strings of our own.
+/// A copy of the struct that a plugin registered, with its strings.
 struct Registration {
   std::string name;
   treadle_device callbacks;
@@ -35,7 +35,7 @@ struct Registration {
 };
 using RegistrationPtr = std::shared_ptr<const Registration>;
 
-/// One of the devices of a registration, in the plugin's terms.
+/// One device of a registration, with the plugin's handle for it.
 class Instance {
  public:
   Instance(RegistrationPtr of, const DeviceRequest& request) : of_(std::move(of)), user_(of_->callbacks.user) {
@@ -69,7 +69,7 @@ using InstancePtr = std::shared_ptr<const Instance>;
   throw Error(code, fmt::format("the device {} failed to {}{}{}", of.name, what, text.empty() ? "" : ": ", text));
 }
 
-// For calls that report a failure by 0.
+// Calls a plugin's function that returns 0 on failure, and throws its error.
 template <typename Call>
 void check(const Registration& of, const char* what, Call&& call) {
   clear_failure();
@@ -94,7 +94,7 @@ class PluginEvent final : public Event {
   void* handle_ = nullptr;
 };
 
-// The stream whose work the thread is enqueueing, and its device.
+// The device and stream to which this thread is enqueueing work.
 struct Current {
   void *user = nullptr, *stream = nullptr;
 };
@@ -114,7 +114,7 @@ class PluginStream final : public Stream {
   }
   Device& device() const override { return *device_; }
 
-  // Kernels enqueue themselves; what they use stays until the stream has been waited for.
+  // The plugin's kernels enqueue themselves when called. The work is kept, with what it owns, until the stream has been synchronised.
   void enqueue(Work work, std::string_view) override {
     const Current before = std::exchange(current, {of_->user(), handle_});
     try {
@@ -142,7 +142,7 @@ class PluginStream final : public Stream {
       throw Error(ErrorCode::invalid_argument, fmt::format("a stream of {} records events of such devices only", of_->registration().name));
     check(of_->registration(), "record an event", [&] { return (*of_)->record_event(of_->user(), handle_, own->handle()); });
   }
-  // Another device's event is waited for by the host, before anything that comes later is enqueued.
+  // For an event of another kind of device the host waits, before anything further is enqueued.
   void wait(const std::shared_ptr<Event>& event) override {
     auto* own = dynamic_cast<PluginEvent*>(event.get());
     if (!own || &own->registration() != &of_->registration()) return event->synchronize();
@@ -160,7 +160,7 @@ class PluginStream final : public Stream {
   const std::shared_ptr<Device> device_;
   const InstancePtr of_;
   void* handle_ = nullptr;
-  std::vector<Work> kept_, done_;  // what work under way uses; what is to be done when it has ended
+  std::vector<Work> kept_, done_;  // kept_: work in progress; done_: work to do when it has ended
 };
 
 class PluginDevice final : public Device, private Bus {
@@ -209,7 +209,7 @@ class PluginDevice final : public Device, private Bus {
   const InstancePtr of_;
 };
 
-/// A node as a kernel of a device computes it.
+/// A node with the plugin's kernel that computes it.
 struct DeviceNode final : PackedState {
   DeviceNode(RegistrationPtr registration, const treadle_device_kernel& chosen, treadle_node view)
       : of(std::move(registration)), kernel(chosen), node(std::move(view)) {}
@@ -220,7 +220,7 @@ struct DeviceNode final : PackedState {
 
 struct LaunchKernel {
   struct Operand {
-    int32_t dtype, rank;  // dtype 0: absent
+    int32_t dtype, rank;  // dtype 0: the operand is absent
     int64_t dims[TREADLE_PLUGIN_MAX_RANK];
   };
   int32_t num_inputs, num_outputs;

@@ -1,11 +1,11 @@
-// Devices that come from plugins, as the library's own kind of device.
+// Registers devices that plugins implement.
 #pragma once
 
 #include "treadle/plugin.h"
 
 namespace treadle::plugin {
 
-/// @throws Error(invalid_argument) for what is missing or of another size.
+/// @throws Error(invalid_argument) for a missing function or an unknown size of the struct.
 void register_device(const treadle_device& device);
 
 }  // namespace treadle::plugin

@@ -20,7 +20,7 @@ namespace {
 
 thread_local std::string failure;
 
-// Nothing may be thrown into a plugin: what fails leaves its text and the value that means failure.
+// Runs a host function for a plugin. No exception may reach the plugin: its text is stored, and the value that means failure is returned.
 template <typename Result, typename Fn>
 Result guarded(Result otherwise, Fn&& fn) noexcept {
   try {
@@ -34,7 +34,8 @@ Result guarded(Result otherwise, Fn&& fn) noexcept {
   }
 }
 
-// Of a call: its failure is the node's, as what the plugin says of it knows no types of errors, and zero may mean something else to it.
+// The same for functions of a call, which also keep the exception: the node fails with it, whatever the plugin reports. Its own report has
+// no error code, and it may take 0 for success.
 template <typename Result, typename Fn>
 Result guarded(const treadle_call* call, Result otherwise, Fn&& fn) noexcept {
   return guarded(otherwise, [&] {
@@ -135,7 +136,7 @@ void* call_output(treadle_call* call, size_t index, int32_t dtype, const int64_t
   return guarded<void*>(call, nullptr, [&]() -> void* {
     if (index >= call->outputs.size()) throw Error(ErrorCode::invalid_argument, fmt::format("there is no output {}", index));
     if (dtype <= 0 || dtype >= kNumDTypes) throw Error(ErrorCode::invalid_argument, fmt::format("{} is no dtype", dtype));
-    // A pending call's own thread knows nothing of the run's account.
+    // A pending call may run on a thread of the plugin, where the run's allocation context is not set.
     std::optional<AllocationScope> scope;
     if (std::this_thread::get_id() != call->thread) scope.emplace(call->memory, MemoryClass::activations);
     Tensor tensor(static_cast<DType>(dtype), Shape(std::span(dims, rank)));
@@ -160,7 +161,7 @@ void run_parallel(treadle_call* call, int64_t count, int64_t grain, void (*fn)(v
   });
 }
 
-// May come while `run` is still on its way to returning TREADLE_PENDING, on another thread.
+// A plugin may call this on another thread before `run` has returned TREADLE_PENDING.
 void call_complete(treadle_call* call, int ok, const char* message) {
   guarded(0, [&] {
     std::exception_ptr error;
@@ -172,7 +173,7 @@ void call_complete(treadle_call* call, int ok, const char* message) {
       if (call->completed) return 0;
       if (call->failure) error = call->failure;
       call->completed = true;
-      if (!call->returned) {  // run_call() goes on
+      if (!call->returned) {  // run_call() completes it
         call->error = std::move(error);
         return 0;
       }

@@ -1,4 +1,4 @@
-// The library's side of treadle/plugin.h: nodes, subgraphs and calls as a plugin sees them.
+// The functions and types of treadle/plugin.h on the library's side: nodes, subgraphs and calls as a plugin sees them.
 #pragma once
 
 #include <fmt/format.h>
@@ -22,13 +22,13 @@
 #include "treadle/error.h"
 #include "treadle/plugin.h"
 
-/// A node with the types of its operands.
+/// A node with the types of its operands, as passed to plugins.
 struct treadle_node {
   const treadle::Node* node = nullptr;
-  std::vector<const char*> input_names, output_names;  // empty where the context knows no names
+  std::vector<const char*> input_names, output_names;  // empty if the caller knows no names
   std::vector<treadle::Type> input_types, output_types;
-  std::vector<const treadle::Tensor*> constants;  // per input; null where it is none
-  /// Of outputs, by place and axis: extents that a callback of ours knows, and that are no numbers.
+  std::vector<const treadle::Tensor*> constants;  // one per input; null: not constant
+  /// Symbolic extents of outputs, by output and axis. The C interface passes numbers only, so callbacks inside the library store them here.
   mutable std::map<std::pair<size_t, int>, treadle::Dim> known_extents = {};
 };
 
@@ -40,7 +40,7 @@ struct treadle_subgraph {
 struct treadle_gradient {
   treadle::GradientContext& context;
   treadle_node node;
-  std::vector<treadle::ValueId> inputs;  // their gradients
+  std::vector<treadle::ValueId> inputs;  // gradients of the node's inputs
 };
 
 struct treadle_call {
@@ -49,20 +49,22 @@ struct treadle_call {
 
   treadle::RunContext context;
   const treadle::Node* node = nullptr;
-  const treadle::AllocationContext* memory = nullptr;  // of the thread that began it
+  const treadle::AllocationContext* memory = nullptr;  // allocation context of the thread that began the call
   std::thread::id thread;
-  mutable std::vector<treadle::Tensor> inputs;  // contiguous; looked up when asked for
+  mutable std::vector<treadle::Tensor> inputs;  // contiguous copies, made on first use
   std::vector<treadle::Tensor> outputs;
 
-  // Between the threads of the plugin: the one that called run, the one that completes, and those that ask for operands.
+  // Protects the members below from the plugin's threads: the one that called run, the one that completes the call, and those that read
+  // operands.
   mutable std::mutex mutex;
-  mutable std::exception_ptr failure;        // the first of what a function of the host could not do, whatever the plugin makes of that
-  bool returned = false, completed = false;  // run has returned "pending"; call_complete has been called
+  mutable std::exception_ptr failure;        // first exception in a host function of this call, even if the plugin ignores it
+  bool returned = false, completed = false;  // `run` has returned TREADLE_PENDING; call_complete() has been called
   std::exception_ptr error;
   std::shared_ptr<treadle::Completion> completion;
-  std::shared_ptr<treadle_call> self;  // while it is pending
+  std::shared_ptr<treadle_call> self;  // keeps the call alive while it is pending
 
-  /// Hands the outputs over. @throws the failure, or Error for an output that was not made.
+  /// Passes the outputs on to the run.
+  /// @throws the stored failure, or an Error for an output that the plugin did not make.
   void take_outputs();
   void rethrow_failure() const;
 };
@@ -75,8 +77,8 @@ treadle_node view_of(const Graph& graph, const Node& node);
 treadle_node view_of(const CreateContext& context);
 treadle_node view_of(const InferContext& context);
 
-/// A copy of what a plugin registers. Plugins of earlier versions know fewer fields; what they do not know is absent.
-/// @throws Error(invalid_argument) for a size below the first version's, or above this one's.
+/// Copies a struct that a plugin registers. Plugins built with an earlier version have a smaller struct; fields that it lacks are zero.
+/// @throws Error(invalid_argument) for a size below the first version's or above this one's.
 template <typename T>
 T of_any_version(const T& given, size_t first_version_bytes, std::string_view name) {
   if (given.size < first_version_bytes || given.size > sizeof(T))
@@ -86,13 +88,13 @@ T of_any_version(const T& given, size_t first_version_bytes, std::string_view na
   return copy;
 }
 
-/// Forgets the text that an earlier callback of this thread left.
+/// Clears the text of an earlier failure on this thread.
 void clear_failure();
-/// The text of the failure that a callback of this thread reported; empty without one.
+/// Returns and clears the text of the failure that a callback on this thread has reported; empty: none.
 std::string take_failure();
 
-/// Calls a plugin's `run` for the operands of `context`. If it is pending, so is the kernel (graph/deferred.h). @throws Error(internal)
-/// with the plugin's text, or for an output that it did not make.
+/// Calls a plugin's `run` for the operands of `context`. If the plugin returns "pending", the kernel is deferred (graph/deferred.h).
+/// @throws Error(internal) with the plugin's text, or for an output that it did not make.
 void run_call(const Node& node, RunContext& context, int (*run)(void* user, void* state, const treadle_host*, treadle_call*), void* user,
               void* state);
 

@@ -1,6 +1,7 @@
-// Partitioning. Every node gets a depth: the number of changes between taken and not taken nodes, and between devices, on the longest path
-// to it. Adjacent taken nodes of one depth form a subgraph. Between two different groups an edge always leads to a greater depth, hence no
-// cycle can arise, and the work is linear in the size of the graph.
+// Divides a graph into subgraphs for a backend. Every node gets a depth: the number of times that the longest path to it changes between
+// nodes taken and not taken, or between devices. Adjacent taken nodes of equal depth form a subgraph.
+// An edge between two subgraphs always leads to a greater depth, so replacing them creates no cycle. The work is linear in the size of the
+// graph.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -40,7 +41,7 @@ namespace {
 
 constexpr std::string_view kHandle = "handle";
 
-// Compiled subgraphs by the handle that their node carries.
+// Compiled subgraphs, by the handle that is stored in their node's attributes.
 struct Handles {
   std::mutex mutex;
   int64_t next = 1;
@@ -48,7 +49,7 @@ struct Handles {
 };
 
 Handles& handles() {
-  static auto* instance = new Handles();  // sessions may outlive static objects
+  static auto* instance = new Handles();  // never destroyed, as sessions may outlive static objects
   return *instance;
 }
 
@@ -90,7 +91,7 @@ struct SubgraphKernel {
 };
 
 const OpDef& subgraph_op() {
-  // Its outputs keep the types that they had before the partitioning: there is nothing to infer.
+  // The outputs keep the types that they had before, so there is nothing to infer.
   static const OpDef* op = add_custom_op({.name = "Subgraph",
                                           .domain = "treadle.backend",
                                           .since = {1},
@@ -103,7 +104,7 @@ const OpDef& subgraph_op() {
   return *op;
 }
 
-/// One backend's property over one graph.
+/// Partitions one graph for one property of a backend.
 class Partitioner {
  public:
   Partitioner(Rewriter& rewriter, std::shared_ptr<const Backend> backend, size_t property, const PartitionOptions& options)
@@ -123,7 +124,7 @@ class Partitioner {
       if (takes(graph_.node(id))) taken_on_[index_of(id)] = device_of(graph_.node(id));
       visit(id);
     }
-    std::map<size_t, std::vector<NodeId>> groups;  // by the leader; members in topological order
+    std::map<size_t, std::vector<NodeId>> groups;  // by the group's leader; members are in topological order
     for (NodeId id : order)
       if (!taken_on_[index_of(id)].empty()) groups[find(index_of(id))].push_back(id);
     std::vector<std::shared_ptr<const Compiled>> made;
@@ -142,7 +143,7 @@ class Partitioner {
 
   std::string_view device_of(const Node& node) const { return options_.device_of ? options_.device_of(node) : "cpu"; }
 
-  // A property for "sim" is for "sim:0" as well.
+  // A property for "sim" also applies to "sim:0".
   bool is_on_its_device(const Node& node) const {
     const std::string_view device = device_of(node);
     return property().device == device || property().device == device.substr(0, device.find(':'));
@@ -229,7 +230,7 @@ class Partitioner {
                   .domain = std::string(subgraph_op().domain),
                   .name = fmt::format("{}_{}", backend_->name, graph_.node(members.front()).name),
                   .num_outputs = static_cast<int>(outputs.size())};
-    // The old values lose their names to the new ones: outputs and fetches are found by name.
+    // The new outputs take over the names, by which outputs and fetches are found.
     for (ValueId output : outputs) {
       spec.output_names.push_back(graph_.value(output).name);
       graph_.rename_value(output, graph_.unique_name(spec.output_names.back()));
@@ -251,10 +252,10 @@ class Partitioner {
   const PartitionOptions& options_;
   std::vector<int64_t> depth_;
   std::vector<size_t> leader_;
-  std::vector<std::string_view> taken_on_;  // the device of a node that is taken; empty: it is not
+  std::vector<std::string_view> taken_on_;  // device of each node that is taken; empty: not taken
 };
 
-// Depth first from the outputs' side, in the order that stands: nodes that were in order stay in order.
+// Sorts nodes topologically by depth-first search. Nodes that were in order keep their order.
 void sort_nodes(Graph& graph) {
   enum class State : uint8_t { unseen, open, done };
   std::vector<State> states(graph.node_capacity(), State::unseen);

@@ -17,11 +17,11 @@ namespace {
 struct Backends {
   std::mutex mutex;
   std::vector<std::shared_ptr<const Backend>> all;
-  std::map<std::string, std::string> names;  // every name ever registered: its text is handed out
+  std::map<std::string, std::string> names;  // every name ever registered, as pointers to them are handed out
 };
 
 Backends& backends() {
-  static auto* instance = new Backends();  // sessions may outlive static objects
+  static auto* instance = new Backends();  // never destroyed, as sessions may outlive static objects
   return *instance;
 }
 
@@ -80,7 +80,7 @@ std::vector<const char*> list_backends() {
 }
 
 void load_plugin(const std::string& path) {
-  // Never closed: sessions keep pointers to its code.
+  // The library is never unloaded, because sessions keep pointers to its code.
   void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (!library) throw Error(ErrorCode::not_found, fmt::format("the plugin \"{}\" does not load: {}", path, dlerror()));
   auto entry = reinterpret_cast<int (*)(const treadle_host*)>(dlsym(library, "treadle_plugin_main"));
