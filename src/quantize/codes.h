@@ -1,4 +1,4 @@
-// Numbers into codes: scales, rounding, packing.
+// Converts numbers to codes: scales, rounding and packing.
 #pragma once
 
 #include <cstdint>
@@ -8,27 +8,27 @@
 
 namespace treadle::quantization {
 
-/// How far codes are from what they stand for.
+/// Sums of squares of the original values and of the errors of their codes.
 struct Noise {
   double signal = 0, noise = 0;
   void add(double value, double coded) {
     signal += value * value;
     noise += (value - coded) * (value - coded);
   }
-  /// 10 log10(signal / noise); infinite without noise.
+  /// Signal-to-quantisation-noise ratio in dB, 10 log10(signal / noise); infinite without noise.
   double sqnr_db() const;
 };
 
-/// int8 codes of a float32 tensor, zero points 0.
+/// Weights as int8 codes with zero point 0.
 struct ByteWeights {
-  Tensor codes, scales;  // scales: one for each place of the axis, or a scalar
+  Tensor codes, scales;  // scales: one per index of the axis, or a scalar
   double sqnr_db = 0;
 };
-/// @param axis   of the output channels; -1: one scale for all.
-/// @param limit  largest code: 127, or 63 for 7 bits.
+/// @param axis   of the output channels; -1: one scale for the whole tensor.
+/// @param limit  largest code: 127, or 63 for codes of 7 bits.
 ByteWeights byte_weights(const Tensor& weights, int axis, int limit);
 
-/// Codes 0 .. 2^bits - 1 of a matrix [N, K], in blocks along K; value = (code - zero) * scale.
+/// A matrix [N, K] as codes 0 .. 2^bits - 1, with a scale and a zero point for each block along K; value = (code - zero) * scale.
 struct BlockedWeights {
   int64_t N = 0, K = 0, blocks = 0, block_size = 0;
   int bits = 4;
@@ -40,15 +40,15 @@ struct BlockedWeights {
 /// @param rows  [N, K]
 BlockedWeights blocked_weights(const float* rows, int64_t N, int64_t K, int bits, int64_t block_size, bool symmetric);
 
-/// `rows` rows of `columns` codes, each row padded with `fill` to whole bytes: as MatMulNBits has them.
+/// Packs `rows` rows of `columns` codes as MatMulNBits expects them. Each row is padded with `fill` to `padded_columns`.
 Tensor packed_rows(const uint8_t* codes, int64_t rows, int64_t columns, int64_t padded_columns, int bits, uint8_t fill);
 
-/// The codes of an affine 8-bit range.
+/// Scale and zero point of 8-bit affine codes.
 struct Affine {
   float scale = 1;
   int32_t zero = 0;
 };
-/// For [low, high], widened to hold 0.
+/// The scale and zero point for the range [low, high], extended to include 0.
 Affine affine_of(double low, double high, DType dtype);
 
 }  // namespace treadle::quantization

@@ -1,4 +1,4 @@
-// MatMul(x, W) -> Cast(MatMulInteger(DynamicQuantizeLinear(x), W8)) * (x_scale * W_scale): the form that runtimes look for.
+// Rewrites MatMul(x, W) as Cast(MatMulInteger(DynamicQuantizeLinear(x), W8)) * (x_scale * W_scale), the pattern that runtimes fuse.
 #include <algorithm>
 
 #include "quantize/codes.h"
@@ -32,7 +32,7 @@ void quantize_dynamic(Plan& plan) {
   struct Activation {
     std::string codes, scale, zero;
   };
-  std::map<std::string, Activation> activations;  // products that read the same value share its codes
+  std::map<std::string, Activation> activations;  // by value; products that read the same value share its codes
   std::vector<onnx::NodeDef> nodes = std::move(editor.model.graph.nodes), result;
   for (size_t i = 0; i < nodes.size(); ++i) {
     onnx::NodeDef& node = nodes[i];

@@ -1,4 +1,4 @@
-// Edits a model's structs: constants, names, nodes.
+// Edits the protobuf-like structs of a model: constants, names and nodes.
 #pragma once
 
 #include <string>
@@ -21,16 +21,17 @@ class Editor {
  public:
   explicit Editor(onnx::ModelDef& model);
 
-  /// The value of an initializer that nobody can feed, or of a Constant; null for others.
+  /// The value of an initializer that cannot be fed, or of a Constant node; null for other names.
   const Tensor* constant(const std::string& name) const;
   bool is_output(const std::string& name) const { return outputs_.contains(name); }
-  /// Of nodes' operands, outputs of the graph and captures of bodies.
+  /// Number of uses by nodes, outputs of the graph and bodies.
   int64_t num_uses(const std::string& name) const;
-  /// A name that nothing has yet.
+  /// A name, made from `base`, that does not occur in the model.
   std::string unique(const std::string& base);
-  /// @return the initializer's name.
+  /// Adds an initializer.
+  /// @return its name, made from `base`.
   std::string add(const std::string& base, Tensor value);
-  /// Takes away initializers, Constants and types of values that nothing reads or makes any more.
+  /// Removes initializers and Constant nodes that nothing reads, and declared types of values that no longer exist.
   void remove_unused();
   void require_opset(const std::string& domain, int64_t version);
   int64_t opset(std::string_view domain) const;

@@ -6,20 +6,21 @@
 namespace treadle::quantization {
 namespace {
 
-/// KL(p || q) of counts whose sums may differ.
+/// The Kullback-Leibler divergence of two sets of counts, normalised to their sums.
 double divergence(const std::vector<double>& p, const std::vector<double>& q) {
   double p_sum = 0, q_sum = 0, result = 0;
   for (size_t i = 0; i < p.size(); ++i) p_sum += p[i], q_sum += q[i];
   if (p_sum == 0 || q_sum == 0) return std::numeric_limits<double>::infinity();
   for (size_t i = 0; i < p.size(); ++i) {
     if (p[i] == 0) continue;
-    // A bin that the codes have emptied costs as much as one with a trace in it.
+    // The bound 1e-9 keeps the logarithm finite where q is empty.
     result += p[i] / p_sum * std::log(p[i] / p_sum / std::max(q[i] / q_sum, 1e-9));
   }
   return result;
 }
 
-/// What is left of the first `bins` counts when `levels` codes share them evenly; each code's count goes to its bins that had any.
+/// Quantises the first `bins` counts to `levels` codes of equal width, and spreads each code's count evenly over those of its bins that
+/// were not empty.
 std::vector<double> through_codes(const std::vector<double>& counts, size_t bins, size_t levels) {
   std::vector<double> result(bins);
   for (size_t level = 0; level < levels; ++level) {
@@ -65,7 +66,7 @@ void Histogram::merge(const Histogram& other) {
   low_ = std::min(low_, other.low_), high_ = std::max(high_, other.high_), count_ += other.count_, zeros_ += other.zeros_;
   if (counts_.empty()) return;
   Histogram added = other;
-  if (limit_ == 0) limit_ = other.limit_;  // zeros alone have one bin under every limit
+  if (limit_ == 0) limit_ = other.limit_;  // a histogram of zeros alone fits any limit
   if (added.limit_ == 0) added.limit_ = limit_;
   while (limit_ < added.limit_) widen();
   while (added.limit_ < limit_) added.widen();
@@ -83,7 +84,7 @@ Range Histogram::percentile_range(double percentile) const {
   int64_t total = 0;
   for (int64_t count : counts_) total += count;
   const auto outside = static_cast<int64_t>(static_cast<double>(total) * (1 - percentile / 100));
-  // The tails go from whichever end reaches further, so that a one-sided value loses nothing on the side that it does not have.
+  // Removes tails from the end with the larger magnitude, so that a value with one sign loses nothing at zero.
   size_t begin = 0, end = counts_.size();
   int64_t left = outside;
   while (begin + 1 < end) {
@@ -99,9 +100,10 @@ Range Histogram::percentile_range(double percentile) const {
   return {edge(begin), edge(end)};
 }
 
-// TensorRT's calibration: of the ranges that cut the tail off, the one whose codes are least far from the histogram by KL divergence.
-// Zeros do not count: the zero point is their code in every range. A Relu leaves so many that their bin would outweigh all others, and any
-// range whose first code spans more than this bin would look worse than one that cuts off most of the values.
+// TensorRT's entropy calibration: tries ranges that cut off the tail, and chooses the one whose codes have the smallest KL divergence from
+// the histogram.
+// Zeros are left out, because the zero point represents them exactly in every range. After a Relu there are so many that their bin would
+// dominate the divergence.
 Range Histogram::entropy_range() const {
   std::vector<double> magnitudes(kBinsPerSide);
   for (size_t i = 0; i < magnitudes.size(); ++i)
@@ -109,9 +111,9 @@ Range Histogram::entropy_range() const {
   magnitudes[0] -= static_cast<double>(zeros_);
   size_t filled = magnitudes.size();
   while (filled > 1 && magnitudes[filled - 1] == 0) --filled;
-  // One-sided values have all 256 codes for their magnitudes, others half of them.
+  // Values of one sign have all 256 codes for their magnitudes, others half of them.
   const size_t levels = low_ >= 0 || high_ <= 0 ? 256 : 128;
-  // Few values leave most bins empty, and a divergence of gaps says nothing.
+  // With few values most bins are empty, and the divergence is meaningless.
   constexpr int64_t kLeastPerCode = 32;
   if (count_ - zeros_ < kLeastPerCode * static_cast<int64_t>(levels)) return {low_, high_};
   constexpr size_t kCandidates = 100;
@@ -122,7 +124,7 @@ Range Histogram::entropy_range() const {
     if (bins > filled) break;
     std::vector<double> inside(magnitudes.begin(), magnitudes.begin() + static_cast<int64_t>(bins));
     const std::vector<double> coded = through_codes(inside, bins, levels);
-    for (size_t i = bins; i < filled; ++i) inside.back() += magnitudes[i];  // what is cut off has the last code's value
+    for (size_t i = bins; i < filled; ++i) inside.back() += magnitudes[i];  // values cut off get the last code
     if (const double d = divergence(inside, coded); d < least) least = d, best = bins;
   }
   const double limit = static_cast<double>(best) / kBinsPerSide * limit_;

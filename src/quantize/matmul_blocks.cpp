@@ -38,10 +38,10 @@ void expect_extents(const MatmulBlocks& b, const Tensor& weights) {
                 fmt::format("N = {}, K = {}, block_size = {}, of a matrix of {} elements", b.N, b.K, b.block_size, most));
 }
 
-// NaN becomes 0.
+// Rounds towards zero, to 0 .. highest. NaN becomes 0.
 int code_of(float value, int highest) { return value > 0 ? static_cast<int>(std::min(value, static_cast<float>(highest))) : 0; }
 
-/// What one block of a column is divided by. Codes are made with the scale as it is stored.
+/// The scale and zero point of one block of a column. Codes are computed with the stored scale, which may be rounded to float16.
 template <typename T>
 struct Scale {
   T stored{};
@@ -55,7 +55,7 @@ Scale<T> scale_of(float low, float high, int bits, bool symmetric) {
   Scale<T> result;
   float scale = 0;
   if (symmetric) {
-    // The furthest value gets the code furthest from the middle, which is 0.
+    // The value of largest magnitude gets code 0, which is furthest from the middle.
     scale = (high > -low ? high : low) / static_cast<float>(-middle);
     result.zero = middle;
   } else {
@@ -68,7 +68,8 @@ Scale<T> scale_of(float low, float high, int bits, bool symmetric) {
   return result;
 }
 
-/// Calls scaled(block, n, scale) for each block, and coded(k, n, scale, value) for its elements, by rows.
+/// Visits the blocks of all columns: calls scaled(block, n, scale) for each block, and coded(k, n, scale, value) for each of its elements,
+/// row by row.
 template <typename T, typename Scaled, typename Coded>
 void each_block(const MatmulBlocks& b, const Tensor& weights, const Scaled& scaled, const Coded& coded) {
   const T* w = weights.data<T>();
@@ -92,7 +93,7 @@ void each_block(const MatmulBlocks& b, const Tensor& weights, const Scaled& scal
   }
 }
 
-/// Sets one of the codes that lie in bytes of zeros.
+/// Writes a code into bytes that have zeros there.
 void put(uint8_t* bytes, int64_t index, int bits, int code) {
   const int64_t bit = index * bits;
   bytes[bit / 8] = static_cast<uint8_t>(bytes[bit / 8] | code << (bit % 8));
@@ -116,7 +117,7 @@ void cut_nbits(const MatmulBlocks& b, const Tensor& weights, const Tensor& codes
         put(out + n * row_bytes, k, b.bits, code_of(std::round(value * scale.reciprocal + static_cast<float>(scale.zero)), highest));
       });
   if (b.symmetric) return;
-  // Places behind the last block have the middle code.
+  // Unused positions after the last block get the middle code.
   for (int64_t n = 0; n < b.N; ++n)
     for (int64_t block = blocks; block < zero_bytes * 8 / b.bits; ++block)
       put(row_zeros.data() + n * zero_bytes, block, b.bits, 1 << (b.bits - 1));
@@ -138,13 +139,13 @@ void cut_linear(const MatmulBlocks& b, const Tensor& weights, const Tensor& code
         if (zeros_out != nullptr) put(zeros_out, block * b.N + n, b.bits, scale.zero);
       },
       [&](int64_t k, int64_t n, const Scale<T>& scale, float value) {
-        // Rounded before the zero point is added: a tie below zero goes down, where MatMulNBits' goes up.
+        // Rounding precedes the addition of the zero point, so negative ties round down. MatMulNBits's codes round them up.
         const float code = std::round(value * scale.reciprocal) + static_cast<float>(scale.zero);
         put(out, k * b.N + n, b.bits, code_of(code, highest) ^ sign);
       });
 }
 
-// Codes by ascending magnitude, and the numbers between which and the next larger one a value is as near to both.
+// FP4 codes in ascending order of magnitude, and the midpoints between neighbouring magnitudes.
 constexpr int kFp4Ascending[8] = {0, 1, 6, 7, 4, 5, 2, 3};
 constexpr float kFp4Bounds[7] = {0.00260417F, 0.0859375F, 0.20833333F, 0.29166667F, 0.4166667F, 0.583333F, 0.8333333F};
 

@@ -1,4 +1,4 @@
-// What the modes share: the nodes to take, and the model that they are taken from.
+// The data that all modes of quantisation share: the selected nodes, and the model being edited.
 #pragma once
 
 #include <map>
@@ -13,10 +13,10 @@
 
 namespace treadle::quantization {
 
-/// A node with constant float weights.
+/// A node with constant float weights that will be quantised.
 struct Candidate {
-  size_t node = 0;    // its place in the graph
-  size_t report = 0;  // its place in the report
+  size_t node = 0;    // index in the graph
+  size_t report = 0;  // index in the report
 };
 
 struct Plan {
@@ -24,43 +24,45 @@ struct Plan {
   const QuantizeOptions& options;
   QuantizeReport& report;
   std::vector<Candidate> candidates;
-  /// By place in the report: the value of the quantised model that is to agree with the node's output in the float model.
+  /// For each index in the report: the name of the node's output in the float model, and of the value in the quantised model that should
+  /// agree with it.
   std::map<size_t, std::pair<std::string, std::string>> compared;
 };
 
-/// Fills the report with every node of a kind that the mode can quantise, and the plan with those that are taken.
+/// Adds every node of a kind that the mode can quantise to the report, and those that are selected to the plan.
 void select_nodes(Plan& plan);
 
-/// The weights of a MatMul or Gemm, scaled by alpha: [K, N], or [N, K] if `outputs_first`.
+/// The weights of a MatMul or Gemm, multiplied by alpha: [K, N], or [N, K] if `outputs_first`.
 Tensor product_weights(const Editor& editor, const onnx::NodeDef& node, bool outputs_first);
-/// Where the weights come from: equal keys have equal weights.
+/// Identifies a node's weights: nodes with equal keys have equal weights.
 std::string weights_key(const onnx::NodeDef& node);
-/// Behind a product that is written anew: a Gemm's C is added to it. @return the name that the product must have.
+/// The name for the product that replaces a node. If the node is a Gemm with a C, this is a new name, and add_gemm_bias() adds C
+/// afterwards.
 std::string product_name(Editor& editor, const onnx::NodeDef& node);
 void add_gemm_bias(Editor& editor, const onnx::NodeDef& node, const std::string& product, std::vector<onnx::NodeDef>& out);
 
 void quantize_dynamic(Plan& plan);
 void quantize_weights(Plan& plan);
 
-/// Static quantisation: first the values whose ranges it needs, then the graph with these ranges.
+/// Static quantisation: first collects the values whose ranges are needed, then rewrites the graph with these ranges.
 class StaticPlan {
  public:
   explicit StaticPlan(Plan& plan);
   const std::vector<std::string>& values() const { return values_; }
-  /// @param histograms  in the order of values().
+  /// @param histograms  one for each of values(), in this order.
   void apply(std::vector<Histogram> histograms);
 
  private:
-  /// A value that is turned into codes.
+  /// A value that is quantised.
   struct Coded {
-    size_t parent = 0;        // values of a group share a scale; find() goes to its first
-    bool replaces = false;    // all readers take the coded value: nobody wants the float one
-    std::string dequantised;  // what readers take
+    size_t parent = 0;        // values of one group share a scale; group_of() follows the parents to the group's first value
+    bool replaces = false;    // all readers use the dequantised value, so the float value is not needed
+    std::string dequantised;  // name of the value that readers use
     std::string scale, zero;
   };
   void take(const std::string& value);
   void follow_movers();
-  /// The bound that a Relu or Clip sets, seen through movers; -infinity without one.
+  /// The lower bound that a Relu or Clip gives the value, possibly through nodes that only move elements; -infinity if there is none.
   double least_of(const std::string& value) const;
   void mark_replaced();
   size_t group_of(size_t value) const;
@@ -72,18 +74,18 @@ class StaticPlan {
 
   Plan& plan_;
   std::vector<std::string> values_;
-  std::map<std::string, size_t> place_;  // in values_ and coded_
+  std::map<std::string, size_t> place_;  // index in values_ and coded_
   std::vector<Coded> coded_;
-  std::map<size_t, size_t> taken_;  // node -> place in the report
+  std::map<size_t, size_t> taken_;  // index of a node to its index in the report
   std::map<std::string, size_t> producers_;
   std::map<std::string, std::vector<size_t>> readers_;
-  std::set<size_t> movers_, dropped_;  // nodes that move codes; Relu and Clip that saturation replaces
+  std::set<size_t> movers_, dropped_;  // movers_: nodes that move codes; dropped_: Relu and Clip that saturation replaces
   struct StoredBytes {
     std::string dequantised;
     Tensor scales;
     double sqnr_db = 0;
   };
-  std::map<std::string, StoredBytes> weights_;  // by key
+  std::map<std::string, StoredBytes> weights_;  // by weights_key()
 };
 
 }  // namespace treadle::quantization

@@ -1,4 +1,4 @@
-// The entry: brings the model to the opset that the result needs, selects, quantises, and compares the two models.
+// Entry point of quantisation: upgrades the model to the opset needed, selects nodes, quantises them, and compares the two models.
 #include "treadle/quantize.h"
 
 #include <fmt/format.h>
@@ -45,11 +45,11 @@ int64_t opset_for(const QuantizeOptions& o) {
   return o.format == WeightFormat::qdq ? 21 : 1;
 }
 
-/// What is quantised: the file's nodes, or the simplified graph in an opset that has the operators.
+/// The model to quantise: the file as it is, or simplified and upgraded to an opset that has the operators needed.
 onnx::ModelDef base_of(const Model& model, const QuantizeOptions& o) {
   onnx::ModelDef base = model.impl().def;
-  // Old exporters list every weight among the inputs, so that it could be fed: here they are constants. Before IR 4 the list has no
-  // meaning.
+  // Old exporters list every weight as an input, so that it could be fed. Here such weights are treated as constants. Before IR version 4
+  // weights had to be listed.
   if (base.ir_version >= 4) {
     std::set<std::string> initialized;
     for (const onnx::TensorDef& tensor : base.graph.initializers) initialized.insert(tensor.name);
@@ -60,7 +60,7 @@ onnx::ModelDef base_of(const Model& model, const QuantizeOptions& o) {
   std::unique_ptr<Graph> graph = onnx::import_graph(base);
   onnx::upgrade(*graph);
   if (simplify) {
-    // Operators that other runtimes lack are not made.
+    // Skips passes that create operators which other runtimes lack.
     passes::optimize(
         *graph, {.skip = {"fuse-gelu", "fuse-normalization", "fuse-attention", "attention-layouts", "fuse-into-matmul", "fuse-elementwise"},
                  .keep_quantisation = true,
@@ -110,7 +110,7 @@ std::vector<Histogram> calibrate(const Model& base, const std::vector<std::strin
   return histograms;
 }
 
-// Less, and the error is more than a third of the signal: the model computes something else.
+// Below this ratio the error exceeds a third of the signal, so the quantised model is considered broken.
 constexpr double kPoorSqnrDb = 10;
 bool is_poor(double sqnr_db) { return sqnr_db < kPoorSqnrDb; }  // false for NaN
 
@@ -129,7 +129,7 @@ struct Compared {
     for (int64_t i = 0; !other_extents && i < a.num_elements(); ++i) {
       const double x = a.data<float>()[i], y = b.data<float>()[i];
       if (!std::isfinite(x) && (x == y || (std::isnan(x) && std::isnan(y)))) continue;
-      if (!std::isfinite(x - y)) {  // no signal makes up for it
+      if (!std::isfinite(x - y)) {  // no signal outweighs an infinite error
         largest_difference = noise.noise = std::numeric_limits<double>::infinity();
         continue;
       }

@@ -17,7 +17,7 @@ bool any_matches(const std::vector<std::string>& patterns, const std::string& na
   return std::any_of(patterns.begin(), patterns.end(), [&](const std::string& pattern) { return matches(pattern, name); });
 }
 
-/// Weights in a file may lie at any address.
+/// Copies each element, because weights in a file may be unaligned.
 bool all_finite(const Tensor& tensor) {
   const Tensor weights = tensor.contiguous();
   for (int64_t i = 0; i < weights.num_elements(); ++i) {
@@ -28,7 +28,7 @@ bool all_finite(const Tensor& tensor) {
   return true;
 }
 
-/// Why a node stays float; empty if it need not.
+/// The reason why a node stays float; empty if it is quantised.
 std::string reason_against(const Plan& plan, const onnx::NodeDef& node, const std::string& name) {
   const QuantizeOptions& options = plan.options;
   if (!options.op_types.empty() && std::find(options.op_types.begin(), options.op_types.end(), node.op_type) == options.op_types.end())
@@ -42,7 +42,7 @@ std::string reason_against(const Plan& plan, const onnx::NodeDef& node, const st
   if (weights->dtype() != DType::float32) return fmt::format("its weights are {}", name_of(weights->dtype()));
   const int rank = weights->shape().rank();
   if (node.op_type == "Conv" ? rank < 3 : rank != 2) return fmt::format("its weights have rank {}", rank);
-  // A float convolution between others costs more than its weights: codes become floats and codes again.
+  // Convolutions have no lower limit: a float convolution between quantised ones costs more in conversions than its weights save.
   const int64_t least = node.op_type == "Conv" ? 1 : std::max<int64_t>(1, options.min_weight_elements);
   if (weights->num_elements() < least) return fmt::format("its weights are {} numbers only", weights->num_elements());
   if (!all_finite(*weights)) return "its weights are not finite";

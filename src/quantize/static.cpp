@@ -1,6 +1,6 @@
-// QuantizeLinear and DequantizeLinear around products and convolutions, and around what moves their values without computing:
-//   Conv(x, W, b) -> Relu  becomes  Conv(DQ(Q(x)), DQ(W8), DQ(b32)) -> Q -> DQ, where the least code is 0 and saturation takes Relu's
-//   place.
+// Inserts QuantizeLinear and DequantizeLinear around products and convolutions, and around nodes that only move their values:
+// Conv(x, W, b) -> Relu becomes Conv(DQ(Q(x)), DQ(W8), DQ(b32)) -> Q -> DQ. The smallest code stands for 0, so that saturation replaces the
+// Relu.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -24,10 +24,10 @@ bool is_mover(const onnx::NodeDef& node) {
   return op && op->quantisation == Quantisation::chooses && node.outputs.size() == 1;
 }
 
-/// Operands that a mover moves; the others say how.
+/// Number of a mover's operands that it moves; the others are parameters.
 size_t num_moved(const onnx::NodeDef& node) { return is_op(node, "Concat") ? node.inputs.size() : 1; }
 
-/// What a Relu or Clip lets through; nothing for other nodes and computed bounds.
+/// The range of values that a Relu or Clip lets through; nullopt for other nodes and for computed bounds.
 std::optional<Range> bounds_of(const Editor& editor, const onnx::NodeDef& node) {
   if (!is_op(node, "Relu") && !is_op(node, "Clip")) return std::nullopt;
   const ScalarFunction& function = *find_function(node.op_type);
@@ -96,7 +96,7 @@ void StaticPlan::join(const std::string& a, const std::string& b) {
   coded_[std::max(first, second)].parent = std::min(first, second);
 }
 
-// What lies between two nodes that are taken, and only moves values, works on codes if both its ends have the same scale.
+// Finds nodes between quantised ones that only move values. They can work on codes if their inputs and outputs share a scale.
 void StaticPlan::follow_movers() {
   const std::vector<onnx::NodeDef>& nodes = plan_.editor.model.graph.nodes;
   std::set<std::string> wanted(values_.begin(), values_.end());
@@ -116,7 +116,8 @@ void StaticPlan::follow_movers() {
     for (size_t j = 0; j < num_moved(mover); ++j) {
       take(mover.inputs[j]);
     }
-    // Parts with a Relu and parts without one have ranges of their own: one for all would keep the Relu from going.
+    // Parts that pass a Relu and parts that do not keep separate scales. A common one would include negative values and prevent the Relu's
+    // removal.
     const bool alike = std::all_of(mover.inputs.begin(), mover.inputs.begin() + static_cast<int64_t>(num_moved(mover)),
                                    [&](const std::string& part) { return least_of(part) == least_of(mover.inputs[0]); });
     for (size_t j = 0; alike && j < num_moved(mover); ++j) join(mover.inputs[j], mover.outputs[0]);
@@ -169,7 +170,7 @@ void StaticPlan::apply(std::vector<Histogram> histograms) {
     }
     coded_[i].scale = coded_[group].scale, coded_[i].zero = coded_[group].zero;
     coded_[i].dequantised = coded_[i].replaces ? values_[i] : editor.unique(values_[i] + "_dequantized");
-    // Saturation does what a Relu or Clip before it does, where the codes reach no further.
+    // A Relu or Clip is redundant if the codes do not reach beyond its bounds, because quantisation saturates.
     auto made = producers_.find(values_[i]);
     if (made == producers_.end()) continue;
     const auto bounds = bounds_of(editor, node(made->second));
@@ -192,7 +193,7 @@ void StaticPlan::apply(std::vector<Histogram> histograms) {
     auto taken = taken_.find(i);
     if (taken != taken_.end()) add_weights(nodes[i], taken->second, result, inputs);
     std::vector<std::string> outputs = nodes[i].outputs;
-    std::vector<std::pair<std::string, std::string>> codes;  // value, what is quantised
+    std::vector<std::pair<std::string, std::string>> codes;  // name of the value, and name of what is quantised
     for (std::string& output : outputs) {
       const auto& readers = readers_[output];
       if (readers.size() == 1 && dropped_.contains(readers[0])) {
@@ -206,7 +207,7 @@ void StaticPlan::apply(std::vector<Histogram> histograms) {
     onnx::NodeDef copy = make_node(nodes[i].op_type, std::move(inputs), std::move(outputs), nodes[i].name, nodes[i].domain);
     const bool is_gemm = taken != taken_.end() && nodes[i].op_type == "Gemm";
     const std::string made = copy.outputs.empty() ? std::string() : copy.outputs[0];
-    if (is_gemm) {  // as a product and a sum: its bias stays exact, and runtimes know the product
+    if (is_gemm) {  // written as a product and a sum: the bias stays exact, and runtimes fuse the product
       copy.op_type = "MatMul";
       const bool has_c = copy.inputs.size() > 2 && !copy.inputs[2].empty();
       const std::string c = has_c ? copy.inputs[2] : std::string();
@@ -247,7 +248,7 @@ void StaticPlan::add_weights(const onnx::NodeDef& node, size_t report, std::vect
   plan_.report.nodes[report].weight_sqnr_db = stored.sqnr_db;
   inputs[1] = stored.dequantised;
   if (!is_conv || inputs.size() < 3) return;
-  // The bias in units of the sums. One that does not fit stays float.
+  // Quantises the bias to int32 in units of x_scale * W_scale. If it does not fit, it stays float.
   const Tensor* bias = editor.constant(node.inputs[2]);
   if (!bias || bias->dtype() != DType::float32) return;
   if (stored.scales.num_elements() != 1 && bias->num_elements() != stored.scales.num_elements()) return;

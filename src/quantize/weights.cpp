@@ -1,4 +1,5 @@
-// MatMul(x, W) -> MatMulNBits(x, codes), or MatMul(x, DequantizeLinear(codes)) with a scale for each block of the inner dimension.
+// Rewrites MatMul(x, W) as MatMulNBits(x, codes), or as MatMul(x, DequantizeLinear(codes)) with a scale for each block of the inner
+// dimension.
 #include <fmt/format.h>
 
 #include <cstring>
@@ -11,7 +12,7 @@ namespace treadle::quantization {
 namespace {
 
 struct StoredBlocks {
-  std::string codes, scales, zeros;  // no zeros: the middle code
+  std::string codes, scales, zeros;  // zeros is empty if the zero point is the middle code
   int64_t K = 0, N = 0;
   double sqnr_db = 0;
 };
@@ -24,11 +25,11 @@ Tensor transposed(const std::vector<T>& values, int64_t rows, int64_t columns) {
   return result;
 }
 
-/// [K, N] or [blocks, N] of the dtype that DequantizeLinear takes: signed without zero points, unsigned with them.
+/// Codes as DequantizeLinear expects them, [K, N] or [blocks, N]: signed if symmetric, otherwise unsigned.
 Tensor onnx_codes(const std::vector<uint8_t>& codes, int64_t rows, int64_t columns, int bits, bool symmetric) {
   const Tensor bytes = transposed(codes, rows, columns);
   uint8_t* values = bytes.data<uint8_t>();
-  // The middle code's sign bit: 8 .. 15 become 0 .. 7, and 0 .. 7 the codes of -8 .. -1.
+  // Flipping the top bit converts unsigned codes to signed ones: 8 .. 15 become 0 .. 7, and 0 .. 7 become -8 .. -1.
   if (symmetric)
     for (int64_t i = 0; i < bytes.num_elements(); ++i) values[i] ^= static_cast<uint8_t>(1U << (bits - 1));
   if (bits == 8) return Tensor(symmetric ? DType::int8 : DType::uint8, bytes.shape(), bytes.storage());
