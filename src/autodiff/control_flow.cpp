@@ -32,7 +32,8 @@ void refuse_random(const Graph& body) {
   }
 }
 
-/// Makes an output of the body of one of its values. @return its place among the outputs
+/// Adds a value of the body to its outputs.
+/// @return its index among the outputs
 size_t add_body_output(Graph& body, ValueId value) {
   const NodeId copy = body.add_node({.op_type = "Identity", .inputs = {value}});
   infer_node(body, copy);
@@ -42,7 +43,7 @@ size_t add_body_output(Graph& body, ValueId value) {
   return body.outputs.size() - 1;
 }
 
-/// A tensor without elements, of the type's rank: it stands in a branch for what only the other one has.
+/// An empty tensor of the type's rank. It takes the place, in one branch, of an output that only the other branch has.
 ValueId add_empty(Graph& body, const Type& type) {
   Tensor zero(type.dtype, {1});
   std::memset(zero.raw(), 0, zero.size_bytes());
@@ -53,7 +54,7 @@ ValueId add_empty(Graph& body, const Type& type) {
   return body.node(empty).outputs[0];
 }
 
-/// A copy of a body that its backward pass is added to.
+/// A copy of a body, extended by its backward pass.
 class BackwardBody {
  public:
   BackwardBody(const Node& node, const Body& source) : attribute_(source.attribute), graph_(source.graph->clone()) {
@@ -87,14 +88,14 @@ class BackwardBody {
     graph_->inputs.pop_back();
     return made;
   }
-  /// Formal inputs in their final order; captures follow.
+  /// Sets the order of the formal inputs; captures follow them.
   void set_formal(std::vector<ValueId> formal) {
     for (const auto& capture : captures_) formal.push_back(capture.first);
     graph_->inputs = std::move(formal);
   }
 
   void want(ValueId y, ValueId grad) { ys_.push_back(y), grads_.push_back(grad); }
-  /// The gradients of some values, zeros where nothing flows.
+  /// The gradients of the values; zeros for those without one.
   std::vector<ValueId> gradients(const std::vector<ValueId>& xs) {
     std::vector<ValueId> found = add_gradients(*graph_, ys_, grads_, xs);
     for (size_t i = 0; i < xs.size(); ++i)
@@ -108,8 +109,8 @@ class BackwardBody {
     const ValueId number = add("Cast", {graph_->add_constant("zero", zero)}, {{"to", static_cast<int64_t>(graph_->type(like).dtype)}});
     return add("Expand", {number, add("Shape", {like})});
   }
-  /// Random numbers are not drawn again: what the gradients read of them is what the forward body has drawn.
-  /// @param kept  gives for output i of a node of the forward body, whose ids are this one's, an input that holds it
+  /// Replaces random operators by the numbers that the forward pass has drawn, as drawing again would give others.
+  /// @param kept  returns, for output i of a node of the forward body (which has the same ids), an input with its value
   template <typename Kept>
   void replay_draws(Kept&& kept) {
     for (NodeId id : draws_) {
@@ -135,12 +136,12 @@ class BackwardBody {
     graph_->output_names.clear();
     graph_->declared_outputs.clear();
     for (ValueId output : outputs) {
-      // An output of its own, also of a value that is an input or stands there twice.
+      // Each output gets its own value, as the same value may occur twice or be an input.
       graph_->outputs.push_back(add("Identity", {output}));
       graph_->output_names.push_back(graph_->value(graph_->outputs.back()).name);
     }
   }
-  /// Gives the body to a node of the enclosing graph.
+  /// Moves the body to a node of the enclosing graph.
   void attach(Graph& outer, NodeId id) {
     Body body{attribute_, std::move(graph_), {}};
     for (const auto& [inside, from] : captures_) {
@@ -156,13 +157,13 @@ class BackwardBody {
  private:
   std::string attribute_;
   std::unique_ptr<Graph> graph_;
-  std::vector<std::pair<ValueId, ValueId>> captures_;  // inside, outside
+  std::vector<std::pair<ValueId, ValueId>> captures_;  // value inside the body, value outside
   std::vector<ValueId> forward_outputs_, ys_, grads_;
-  std::vector<NodeId> draws_;  // of the forward body, at random
+  std::vector<NodeId> draws_;  // random nodes of the forward body
   size_t num_formal_ = 0;
 };
 
-/// The operands that are captures, each once, of which gradients are wanted.
+/// The captured operands whose gradients are wanted, without duplicates.
 std::vector<ValueId> wanted_captures(const Node& node, const std::vector<bool>& wanted) {
   std::vector<ValueId> found;
   for (size_t i = static_cast<size_t>(node.num_formal_inputs); i < node.inputs.size(); ++i)
@@ -170,7 +171,7 @@ std::vector<ValueId> wanted_captures(const Node& node, const std::vector<bool>& 
   return found;
 }
 
-/// Places the gradients of captures at their operands.
+/// Stores the gradients of captures in the positions of their operands.
 void place_captures(const Node& node, const std::vector<ValueId>& captured, std::span<const ValueId> grads, std::vector<ValueId>& result) {
   for (size_t k = 0; k < captured.size(); ++k) {
     const auto at = std::find(node.inputs.begin() + node.num_formal_inputs, node.inputs.end(), captured[k]);
@@ -178,14 +179,14 @@ void place_captures(const Node& node, const std::vector<ValueId>& captured, std:
   }
 }
 
-/// The gradients of one captured value, whatever inputs of the body stand for it.
+/// The gradient of one captured value: the sum over the body's inputs that stand for it.
 ValueId sum_inside(BackwardBody& body, const std::vector<ValueId>& inside, std::span<const ValueId> grads) {
   ValueId sum = grads[0];
   for (size_t i = 1; i < inside.size(); ++i) sum = body.sum(sum, grads[i]);
   return sum;
 }
 
-/// Output i of a node of a branch, as an output of the If.
+/// Makes output i of a node inside a branch an output of the If.
 ValueId keep_of_branch(Graph& graph, NodeId id, size_t branch, NodeId inner, size_t i) {
   GradientContext outside(graph, id, {});
   size_t place = 0;
@@ -241,11 +242,12 @@ std::vector<ValueId> differentiate_if(Graph& graph, NodeId id, std::span<const V
 
 int64_t entry(const std::vector<int64_t>& values, size_t i) { return i < values.size() ? values[i] : 0; }
 
-/// How a Loop or a Scan lays out its operands and its body's.
+/// The layout of a Loop's or Scan's operands and of its body's inputs and outputs.
 struct Iteration {
-  size_t states = 0, scanned = 0;             // carried values; scanned inputs
-  size_t first_state = 0, first_output = 0;   // of the body: the state's first formal input, its first output
-  size_t first_operand = 0, num_stacked = 0;  // of the node: the first initial state; formal inputs that are kept of every iteration
+  size_t states = 0, scanned = 0;            // numbers of carried values and of scanned inputs
+  size_t first_state = 0, first_output = 0;  // in the body: index of the first state's input, and of its output
+  // In the node: index of the first initial state; number of formal inputs whose values are kept for every iteration.
+  size_t first_operand = 0, num_stacked = 0;
 };
 
 class BackwardScan {
@@ -286,7 +288,7 @@ class BackwardScan {
       for (ValueId inside : body.inside_of(outer)) xs.push_back(inside);
     }
     const std::vector<ValueId> carried = formal;
-    std::vector<ValueId> left_out;  // sequences, of which the iterations' are not kept
+    std::vector<ValueId> left_out;  // sequences, whose values per iteration are not kept
     for (size_t i = 0; i < it_.num_stacked + it_.scanned; ++i)
       (i < it_.num_stacked && is_sequence(body.graph().type(body.formal(i))) ? left_out : formal).push_back(body.formal(i));
     for (size_t m = 0; m < it_.scanned; ++m)
@@ -295,7 +297,7 @@ class BackwardScan {
     inputs.insert(inputs.end(), stacked.begin(), stacked.end());
     std::vector<int64_t> axes(stacked.size(), 0), directions(stacked.size(), 1);
     add_scanned(body, inputs, formal, axes, directions);
-    // The gradients of one iteration.
+    // Adds the backward pass of one iteration.
     const std::vector<ValueId> found = body.gradients(xs);
     std::vector<ValueId> outputs(found.begin(), found.begin() + static_cast<std::ptrdiff_t>(floats.size()));
     size_t at = floats.size();
@@ -314,7 +316,7 @@ class BackwardScan {
       formal.push_back(body.add_formal(type));
       return formal.back();
     });
-    remove_dead_nodes(body.graph());  // a value of the forward body that only those read need not be there
+    remove_dead_nodes(body.graph());  // removes values of the forward pass that only the random nodes needed
     for (ValueId sequence : left_out)
       if (!body.graph().value(sequence).uses.empty())
         throw Error(
@@ -333,7 +335,7 @@ class BackwardScan {
   }
 
  private:
-  /// Makes outputs of the body's inputs, stacked over the iterations.
+  /// Makes the body's inputs outputs of the node, stacked over the iterations.
   std::vector<ValueId> keep_inputs() {
     std::vector<ValueId> stacked;
     for (size_t i = 0; i < it_.num_stacked; ++i) {
@@ -345,12 +347,12 @@ class BackwardScan {
   ValueId zeros_like(ValueId like) {
     return is_sequence(graph_.type(like)) ? context_.op("SequenceZeros", {like}, {}, "treadle") : ops::zeros_like(context_, like);
   }
-  /// A final state that nothing flows into. A sequence may have grown, a tensor has the initial state's shape.
+  /// A zero gradient for a final state. A sequence may have grown, so it follows the final state; a tensor has the initial state's shape.
   ValueId zeros_of_state(size_t j) {
     const ValueId operand = graph_.node(id_).inputs[it_.first_operand + j];
     return zeros_like(is_sequence(graph_.type(operand)) ? ops::require_output(context_, j) : operand);
   }
-  /// A value of the body, stacked over the iterations.
+  /// Makes a value of the body an output of the node, stacked over the iterations.
   ValueId keep(ValueId inside) {
     Node& node = graph_.node(id_);
     const size_t place = add_body_output(*node.bodies[0].graph, inside) - it_.first_output;
@@ -363,7 +365,7 @@ class BackwardScan {
     return ops::require_output(context_, place);
   }
 
-  /// The scanned inputs again, and the gradients of the scanned outputs, last iteration first.
+  /// Adds the scanned inputs, and the gradients of the scanned outputs, as inputs of the backward Scan, with the last iteration first.
   void add_scanned(BackwardBody& body, std::vector<ValueId>& inputs, std::vector<ValueId>& formal, std::vector<int64_t>& axes,
                    std::vector<int64_t>& directions) {
     const Attributes& attributes = graph_.node(id_).attributes;
@@ -413,7 +415,7 @@ class BackwardScan {
   const std::vector<bool>& wanted_;
   GradientContext context_;
   Iteration it_;
-  size_t num_outputs_ = 0;  // of the node, before inputs are kept
+  size_t num_outputs_ = 0;  // of the node, before outputs for kept values are added
 };
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Differentiation through the bodies of If, Loop and Scan.
+// Differentiation of If, Loop and Scan through their bodies.
 #pragma once
 
 #include <span>
@@ -8,12 +8,13 @@
 
 namespace treadle::autodiff {
 
-/// Appends the node that computes the gradients of a control flow node's operands: an If of the branches' gradients, or a Scan that goes
-/// back over the iterations, whose states the forward node then keeps. Bodies are computed again.
-/// @param grads   of the node's outputs; kNoValue where nothing flows back
-/// @param wanted  which operands' gradients are wanted, captures of the bodies included
-/// @return a gradient per operand, kNoValue for those that are not wanted
-/// @throws Error(not_implemented) for a body that draws random numbers: it would draw others.
+/// Appends the node that computes the gradients of a control-flow node's operands: an If of the branches' gradients, or a Scan that goes
+/// backwards over the iterations. The forward node then also outputs its states of every iteration, and the backward node recomputes the
+/// bodies.
+/// @param grads   gradients of the node's outputs; kNoValue: none flows back
+/// @param wanted  which operands need a gradient, including captures of the bodies
+/// @return a gradient per operand; kNoValue for those that need none
+/// @throws Error(not_implemented) for random operators in a body nested in a body, as recomputing would draw other numbers.
 std::vector<ValueId> differentiate_bodies(Graph& graph, NodeId node, std::span<const ValueId> grads, const std::vector<bool>& wanted);
 
 }  // namespace treadle::autodiff

@@ -39,7 +39,7 @@ class Backward {
   }
 
  private:
-  // Values that depend on an x, and values that a y depends on: gradients flow through both only.
+  // Marks the values that depend on an x, and those that a y depends on. Gradients flow only through values that are both.
   void mark(std::span<const ValueId> ys, std::span<const ValueId> xs) {
     depends_.assign(graph_.num_values(), false);
     needed_.assign(graph_.num_values(), false);
@@ -60,21 +60,22 @@ class Backward {
     }
   }
 
-  // Floats do, and integers that a float was rounded to, or that are computed from those by an operator with a rule (MatMulInteger): their
-  // gradients are those of the float (straight through).
+  // Gradients flow through floats. They also flow through integers that a float was quantised to, and through integers computed from these
+  // by an operator with a gradient rule (MatMulInteger). Their gradients are those of the float (straight-through estimator).
   bool carries_gradients(const Node& node, ValueId output) const {
     if (holds_floats(graph_.type(output))) return true;
     if (node.op->quantisation == Quantisation::quantizes) return true;
     return is_integer(graph_.type(output).dtype) && node.op->gradient && takes_quantised(node);
   }
 
-  /// Whether gradients flow into an integer that it reads.
+  /// True if the node reads a quantised integer through which gradients flow.
   bool takes_quantised(const Node& node) const {
     return std::any_of(node.inputs.begin(), node.inputs.end(),
                        [&](ValueId v) { return v != kNoValue && depends_[index_of(v)] && is_integer(graph_.type(v).dtype); });
   }
 
-  /// Whether a needed integer is computed from quantised values by an operator without a rule. What int64 holds are places and counts.
+  /// True if an operator without a rule computes a needed integer from quantised values. Results of type int64 are indices and counts, and
+  /// need no gradient.
   bool loses_gradients(const Node& node) const {
     return takes_quantised(node) && std::any_of(node.outputs.begin(), node.outputs.end(), [&](ValueId v) {
              if (v == kNoValue || !needed_[index_of(v)] || depends_[index_of(v)]) return false;
@@ -110,7 +111,7 @@ class Backward {
                             graph_.value(y).name, to_string(type)));
   }
 
-  // The sum of what flows into a value; the single partial where there is one.
+  // The sum of the partial gradients that flow into a value.
   ValueId total(ValueId value) {
     std::vector<ValueId>& partials = partials_[index_of(value)];
     if (partials.empty()) return kNoValue;
@@ -135,7 +136,7 @@ class Backward {
     return partials[0];
   }
 
-  // The product that makes a partial, also one that is reshaped afterwards, if nobody else reads it.
+  // The Gemm that computes a partial gradient, directly or before a Reshape, if no other node reads its result; null: there is none.
   const Node* product_of(ValueId partial) const {
     const Value* value = &graph_.value(partial);
     if (!value->uses.empty() || value->kind != Value::Kind::computed) return nullptr;
@@ -149,8 +150,8 @@ class Backward {
     return node->is("Gemm") && !node->has_input(2) && is_float && value->type.has_rank() ? node : nullptr;
   }
 
-  // partial + sum as a product that adds to the sum, where it lies if nobody else reads it; the product without it becomes a dead node.
-  // None if the partial is no product.
+  // Computes partial + sum as one Gemm with the sum as its C, which can add in place. The Gemm without C becomes dead.
+  // Returns kNoValue if the partial gradient is no product.
   ValueId add_to(ValueId partial, ValueId sum) {
     const Node* product = product_of(partial);
     const Type& type = graph_.type(partial);
@@ -211,7 +212,7 @@ class Backward {
 
   Graph& graph_;
   std::vector<NodeId> forward_;
-  std::vector<std::vector<ValueId>> partials_;  // per value of the forward graph
+  std::vector<std::vector<ValueId>> partials_;  // one list per value of the forward graph
   std::vector<bool> depends_, needed_;
 };
 
@@ -224,7 +225,7 @@ bool holds_floats(const Type& type) {
 
 std::vector<ValueId> add_gradients(Graph& graph, std::span<const ValueId> ys, std::span<const ValueId> grad_ys, std::span<const ValueId> xs,
                                    NodeId until) {
-  // Rules compute the gradients of all inputs; those that nobody asked for are dead nodes, which the first pass removes.
+  // Rules compute the gradients of all inputs. Those that are not needed become dead nodes, which the first pass removes.
   return Backward(graph, ys, grad_ys, xs, until).run(xs);
 }
 

@@ -1,5 +1,6 @@
-// ai.onnx.preview.training.Gradient: taken apart into the nodes that compute the gradients when a model is read, like a function's body.
-// The attributes name values of the graph; reading has made them inputs, behind those that the model gives (onnx::bind_named_values).
+// ai.onnx.preview.training.Gradient. When a model is read, the operator is replaced by the nodes that compute the gradients, like a
+// function by its body.
+// Its attributes name values of the graph; onnx::bind_named_values has appended these to the node's inputs.
 #include "ops/training/gradient_operator.h"
 
 #include <fmt/format.h>
@@ -15,12 +16,13 @@
 namespace treadle::ops {
 namespace {
 
-/// y as a function of the named values: a copy of the nodes between them, from the values that the node gives.
+/// Expresses y as a function of the named values: copies the nodes between them, with the node's operands in place of the named values.
 class NamedFunction {
  public:
   NamedFunction(Graph& graph, NodeId gradient) : graph_(graph), gradient_(gradient) {}
 
-  /// x takes the place of `named` in the copy. @return x as a value of its own: others may be the same one
+  /// Replaces `named` by x in the copy.
+  /// @return a new value equal to x, so that gradients differ even if two operands are the same value
   ValueId stand_in(ValueId named, ValueId x) {
     const ValueId own = add({.op_type = "Identity", .inputs = {x}, .name = name() + "/x"})[0];
     copies_[named] = own;
@@ -53,7 +55,7 @@ class NamedFunction {
     infer_node(graph_, id);
     return graph_.node(id).outputs;
   }
-  /// Those that y needs, in order. Iterative: graphs are deep.
+  /// Copies the nodes that y needs, in order. Not recursive, because graphs may be deep.
   void copy_nodes(ValueId y) {
     std::vector<ValueId> waiting{y};
     while (!waiting.empty()) {
@@ -79,7 +81,7 @@ class NamedFunction {
     const auto formal = node.inputs.begin() + node.num_formal_inputs;
     for (auto input = node.inputs.begin(); input != formal; ++input) spec.inputs.push_back(*input == kNoValue ? kNoValue : of(*input));
     const NodeId made = graph_.add_node(std::move(spec), gradient_);
-    std::vector<int> places;  // of the captures
+    std::vector<int> places;  // indices of the copied node's captures
     for (auto input = formal; input != node.inputs.end(); ++input) places.push_back(graph_.add_capture(made, of(*input)));
     for (const Body& body : node.bodies) {
       Body& own = graph_.node(made).bodies.emplace_back(Body{body.attribute, body.graph->clone(), {}});
@@ -100,10 +102,10 @@ class NamedFunction {
   Graph& graph_;
   const NodeId gradient_;
   std::map<ValueId, ValueId> copies_;
-  std::map<ValueId, NodeId> made_;  // values that depend on a named one
+  std::map<ValueId, NodeId> made_;  // the node that computes each value which depends on a named one
 };
 
-/// A tensor of x's shape and dtype.
+/// A tensor of x's shape and dtype, filled with `number`.
 ValueId filled_like(Graph& graph, ValueId x, double number, NodeId before, const std::string& name) {
   auto add = [&](NodeSpec spec) {
     const NodeId id = graph.add_node(std::move(spec), before);
@@ -120,7 +122,7 @@ ValueId filled_like(Graph& graph, ValueId x, double number, NodeId before, const
       {.op_type = "Cast", .inputs = {filled}, .attributes = {{"to", static_cast<int64_t>(graph.type(x).dtype)}}, .name = name + "/cast"});
 }
 
-/// What the rules have added behind `last` goes in front of the node, whose outputs other nodes read.
+/// Moves the nodes that gradient rules have added after `last` in front of `before`, whose outputs other nodes read.
 void move_new_nodes(Graph& graph, NodeId last, NodeId before) {
   for (NodeId id = graph.next(last); id != kNoNode;) {
     const NodeId next = graph.next(id);

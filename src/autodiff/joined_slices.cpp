@@ -10,7 +10,7 @@
 namespace treadle::autodiff {
 namespace {
 
-/// Rows [begin, begin + count) of an axis.
+/// A partial gradient that belongs to rows [begin, begin + count) of an axis.
 struct Part {
   ValueId partial, rows;
   int64_t begin, count;
@@ -25,7 +25,7 @@ std::optional<int64_t> single_int(const Graph& graph, ValueId value) {
   return std::nullopt;
 }
 
-// None if the partial is no gradient of a slice along one axis, or its place is not known.
+// nullopt if the partial gradient is not that of a slice along one axis, or if the slice's position is not known.
 std::optional<Part> part_of(const Graph& graph, ValueId partial) {
   const Value& value = graph.value(partial);
   if (value.kind != Value::Kind::computed || !value.uses.empty() || !value.type.has_rank()) return std::nullopt;

@@ -1,4 +1,4 @@
-// The gradients of slices that share a value out between them.
+// Joins the gradients of slices that divide a value among themselves.
 #pragma once
 
 #include <vector>
@@ -7,10 +7,10 @@
 
 namespace treadle::autodiff {
 
-/// Slices that take every row of a value along one axis, each once, give it a gradient that consists of theirs: one Concat in place of as
-/// many tensors of zeros with a part in each, and of their sum. Exporters cut the weights of recurrent layers so, to put the gates into
-/// ONNX's order.
-/// @param partials  what flows into the value; those of the slices are replaced by what they make together.
+/// If slices along one axis cover every row of a value exactly once, the value's gradient is one Concat of their gradients. Otherwise each
+/// slice would give a tensor of zeros with one part filled in, and these would be summed. Exporters slice the weights of recurrent layers
+/// in this way, to reorder the gates for ONNX.
+/// @param partials  the partial gradients of the value; those of the slices are replaced by the Concat
 void join_slices(Graph& graph, std::vector<ValueId>& partials);
 
 }  // namespace treadle::autodiff

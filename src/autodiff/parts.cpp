@@ -15,11 +15,11 @@
 namespace treadle::autodiff {
 namespace {
 
-// The outputs of a node once more, from its operands and by operators that have rules.
+// Computes the outputs of a node again, from its operands, with operators that have gradient rules.
 class Parts {
  public:
   Parts(Graph& graph, NodeId node) : graph_(graph), name_(graph.node(node).name + "/parts") {
-    // Operands may depend on each other; the gradients by each alone are wanted.
+    // Each operand is copied, because one may depend on another, and the gradient for each alone is wanted.
     const std::vector<ValueId> operands = graph.node(node).inputs;
     for (ValueId input : operands)
       inputs_.push_back(input == kNoValue ? kNoValue : add({.op_type = "Identity", .inputs = {input}, .name = name_}));
@@ -32,7 +32,7 @@ class Parts {
   const std::vector<ValueId>& outputs() const { return outputs_; }
 
  private:
-  // As the gradients of what OpDef::differentiated gives.
+  // Computes the outputs as gradients of the values that OpDef::differentiated returns.
   void differentiate(NodeId node) {
     GradientContext context(graph_, node, {});
     std::vector<ValueId> operands = inputs_;
@@ -77,7 +77,7 @@ class Parts {
     }
     std::vector<ValueId> inputs;
     for (const std::string& input : part.inputs) inputs.push_back(input.empty() ? kNoValue : made_.at(input));
-    if (part.op_type == "CastLike") {  // nothing but the dtype counts of what it is cast like
+    if (part.op_type == "CastLike") {  // only the dtype of the second operand matters
       const auto to = static_cast<int64_t>(graph_.type(inputs[1]).dtype);
       made_[part.output] = add({.op_type = "Cast", .inputs = {inputs[0]}, .attributes = {{"to", to}}, .name = name_ + "/Cast"});
       return;

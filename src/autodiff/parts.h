@@ -1,4 +1,4 @@
-// Differentiation of an operator of the treadle domain by the ONNX operators that it consists of.
+// Differentiates an operator of the treadle domain by expressing it in ONNX operators.
 #pragma once
 
 #include <span>
@@ -8,11 +8,11 @@
 
 namespace treadle::autodiff {
 
-/// For a node whose operator has OpDef::differentiated or OpDef::write_function and no gradient rule, as kernels that compute gradients:
-/// appends its parts beside the node, which stays as it is, and their backward pass.
-/// @param grads   of the node's outputs; kNoValue where nothing flows back
-/// @param wanted  which operands' gradients are wanted
-/// @return a gradient per operand, kNoValue for those that are not wanted
+/// For operators without a gradient rule of their own that have OpDef::differentiated or OpDef::write_function, such as those that compute
+/// gradients. Appends the operators that the node consists of, and their backward pass; the node itself stays as it is.
+/// @param grads   gradients of the node's outputs; kNoValue: none flows back
+/// @param wanted  which operands need a gradient
+/// @return a gradient per operand; kNoValue for those that need none
 std::vector<ValueId> differentiate_parts(Graph& graph, NodeId node, std::span<const ValueId> grads, const std::vector<bool>& wanted);
 
 }  // namespace treadle::autodiff
