@@ -32,7 +32,7 @@ struct Registrations {
 };
 
 Registrations& registrations() {
-  static auto* instance = new Registrations();  // sessions may outlive static objects
+  static auto* instance = new Registrations();  // never destroyed, as sessions may outlive static objects
   return *instance;
 }
 

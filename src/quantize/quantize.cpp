@@ -112,7 +112,7 @@ std::vector<Histogram> calibrate(const Model& base, const std::vector<std::strin
 
 // Below this ratio the error exceeds a third of the signal, so the quantised model is considered broken.
 constexpr double kPoorSqnrDb = 10;
-bool is_poor(double sqnr_db) { return sqnr_db < kPoorSqnrDb; }  // false for NaN
+bool is_poor(double sqnr_db) { return sqnr_db < kPoorSqnrDb; }  // false for NaN, which is reported separately
 
 struct Compared {
   Noise noise;

@@ -144,7 +144,7 @@ bool StaticPlan::reads_codes(size_t reader, const std::string& value) const {
 void StaticPlan::mark_replaced() {
   for (size_t i = 0; i < values_.size(); ++i) {
     auto made = producers_.find(values_[i]);
-    if (made == producers_.end()) continue;  // an input of the graph keeps its name
+    if (made == producers_.end()) continue;  // an input of the graph must keep its name
     const onnx::NodeDef& producer = node(made->second);
     const std::vector<size_t>& readers = readers_[values_[i]];
     const bool all_read_codes = !plan_.editor.is_output(values_[i]) && plan_.editor.num_uses(values_[i]) == int64_t(readers.size()) &&

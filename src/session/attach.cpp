@@ -38,7 +38,7 @@ std::string asker_path(const std::string& folder, uint64_t job, uint64_t number)
   return fmt::format("{}/{}{}-{}", folder, kAsker, job, number);
 }
 
-// True while the process that made the file exists: it holds a lock on the file, which the kernel releases when the process ends.
+// True while the asking process exists: it holds a lock on its asker file, which the kernel releases when the process ends.
 bool is_asked(const std::string& asker) noexcept {
   const int file = open(asker.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
   if (file < 0) return false;
@@ -82,7 +82,7 @@ void remove_left_over(const std::string& folder) {
   }
 }
 
-// Makes the asker file and locks it. The request is valid while the descriptor is open.
+// Makes and locks the asker file. Its lock shows that this process still waits for the profile.
 int make_asker(const std::string& path) {
   while (true) {
     const int file = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
@@ -183,7 +183,8 @@ AttachRequest::AttachRequest(uint64_t job, const AttachOptions& options) : job_(
   }
 }
 
-// A request stays in the slot until its asker file is gone, because its files are still read after the recording has ended.
+// An earlier request keeps the slot as long as its asking process holds the lock, because that process still reads the files after the
+// recording has ended.
 void AttachRequest::ask(uint64_t request, double seconds) {
   sharing::JobSlot& slot = sharing::JobTable::get().page().slots[slot_];
   uint64_t others = slot.profile_request;

@@ -34,7 +34,7 @@ class AttachedProfile {
 
   std::atomic<uint64_t> followed_{0};  // number of the last request that was followed
   std::atomic<uint32_t> made_in_{0};   // fork_generation() + 1 of the process that made profiler_; 0: there is no profiler
-  std::atomic<uint32_t> busy_in_{0};   // fork_generation() + 1 of the thread that is changing profiler_; 0: no thread is
+  std::atomic<uint32_t> busy_in_{0};   // fork_generation() + 1 of the process whose thread is changing profiler_; 0: none is
   std::unique_ptr<Profiler::Impl> profiler_;
 };
 

@@ -44,7 +44,7 @@ using State = Engine::Variable::State;
 struct Pushed {
   Engine::Operation run;
   std::vector<std::shared_ptr<State>> reads, writes;  // no variable is in both
-  size_t waits = 0;                                   // accesses not granted yet
+  size_t waits = 0;                                   // number of accesses that have not been granted yet
   int priority = 0;
   uint64_t number = 0;
 };

@@ -18,7 +18,7 @@ class RunObserver final : public exec::Observer {
  public:
   /// @param options  of the run; may be null.
   /// @param monitor  may be null.
-  /// @param memory   of the session or other client; observed copies are allocated there.
+  /// @param memory   of the session or other client; the statistics name its allocator.
   RunObserver(const Executable& executable, const RunOptions* options, const Monitor* monitor, uint64_t run_id,
               const AllocationContext& memory);
 
@@ -30,7 +30,8 @@ class RunObserver final : public exec::Observer {
   void before(const exec::RunState& state, const exec::Instruction& instruction) override;
   void after(const exec::RunState& state, const exec::Instruction& instruction, const Device* device) override;
 
-  /// Hands the statistics over, if they are wanted.
+  /// Calls options.on_metadata with the statistics, if it is set.
+  /// @param compiled  whether the program was compiled for this run
   void finish(bool compiled);
 
  private:
@@ -48,12 +49,12 @@ class RunObserver final : public exec::Observer {
   const AllocationContext& memory_;
   const std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
 
-  std::mutex mutex_;  // a parallel executor calls from several threads
+  std::mutex mutex_;  // parallel executors call before() and after() from several threads
   bool begun_ = false;
   int64_t next_step_ = 0;
   using Key = std::pair<const exec::RunState*, const exec::Instruction*>;
-  std::map<Key, int64_t> steps_;           // of nodes under way, for names of files
-  std::map<Key, int64_t> ready_, starts_;  // ns
+  std::map<Key, int64_t> steps_;           // numbers of the nodes in progress, used in the names of their dump files
+  std::map<Key, int64_t> ready_, starts_;  // when each node in progress became ready, and when it started, in ns since start_
   RunMetadata metadata_;
 };
 

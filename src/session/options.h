@@ -1,4 +1,4 @@
-// The options of sessions and of runs as tables: for `treadle options`, docs/options.md, Python, C, and whoever sets options by name.
+// The options of sessions and of runs as tables, for `treadle options`, docs/options.md, and the Python and C interfaces.
 #pragma once
 
 #include <string>
@@ -12,10 +12,11 @@ namespace treadle {
 const OptionTable<SessionOptions>& session_option_table();
 const OptionTable<RunOptions>& run_option_table();
 
-/// As for sessions (treadle/session.h).
+/// The same functions for RunOptions as treadle/session.h declares for SessionOptions.
 void set_option(RunOptions& options, std::string_view name, const std::string& value);
 void add_config_entry(RunOptions& options, const std::string& key, const std::string& value);
 
+/// The optimiser's level for a session's option.
 /// @pre the level is not disable_all
 passes::Level optimizer_level(GraphOptimizationLevel level);
 
@@ -24,12 +25,12 @@ passes::Level optimizer_level(GraphOptimizationLevel level);
 /// value outside of its range.
 SessionOptions complete(const SessionOptions& given);
 
-/// Tells of symbols in free_dimension_overrides, and of denotations in denotation_overrides, that no input has, with the nearest. Where
-/// there is an on_warning it is called: ONNX Runtime ignores such names, and programs that were written for it go on.
-/// @throws Error(not_found) otherwise
+/// Checks that the model's inputs have the symbols in free_dimension_overrides and the denotations in denotation_overrides. For an unknown
+/// name it calls on_warning, if that is set, and goes on, because ONNX Runtime ignores such names.
+/// @throws Error(not_found), suggesting the nearest name, if on_warning is not set
 void check_symbols(const Model& model, const SessionOptions& options);
 
-/// The tables as docs/options.md has them.
+/// The tables in Markdown, for docs/options.md.
 std::string options_markdown();
 std::string run_options_markdown();
 

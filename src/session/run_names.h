@@ -1,4 +1,4 @@
-// Names and patterns in options that mean nothing in the model or the run.
+// Checks that the names and patterns in options refer to something in the model or the run.
 #pragma once
 
 #include <span>

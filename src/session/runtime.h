@@ -166,7 +166,7 @@ struct Runtime {
   };
   const RecordNames records;
   mutable std::atomic<int> num_recording{0};  // profiles of this client that are on; runs are recorded while it is above 0
-  std::shared_ptr<Profiling> own_profiling;   // of start_profiling() and enable_profiling
+  std::shared_ptr<Profiling> own_profiling;   // made by start_profiling() or the option enable_profiling
   mutable AttachedProfile attached;           // requested by another process
   std::atomic<uint64_t> monitor_number{0};    // number of the current monitor; 0: none
   const std::shared_ptr<RunsInFlight> in_flight = std::make_shared<RunsInFlight>();  // shared with runs whose caller has returned

@@ -136,7 +136,7 @@ struct Session::Impl : Runtime {
   std::shared_ptr<Executable> make_main() const;
   std::shared_ptr<Executable> load_main(const compiled::File& file) const;
   void write_main(const Executable& made, const std::string& path, const std::string& key) const;
-  /// Gives a warning to the options' on_warning or to the log.
+  /// Reports a warning through options.on_warning, or to the log if that is not set.
   void warn(const std::string& text) const;
 
   void trim() const;  // frees the frames that no run uses

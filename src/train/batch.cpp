@@ -74,6 +74,7 @@ bool copy_first(onnx::GraphDef& graph, const std::string& name, int64_t batch) {
   return false;
 }
 
+/// Makes Reshapes that state the batch size in a constant shape copy it from their data.
 /// @return true if a shape was changed, so that types must be inferred again
 bool copy_batch(const Graph& graph, onnx::GraphDef& def, const Dim& symbol, int64_t batch) {
   bool any = false;

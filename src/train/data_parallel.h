@@ -25,20 +25,22 @@ class DataParallel {
   void assign_owners(const std::vector<std::string>& names, const NamedTensors& parameters);
   bool updates(const std::string& parameter) const { return owners_.empty() || owners_.at(parameter) == rank(); }
 
-  /// Values that the ranks average: each rank's values become the means over all ranks, weighted by the divisor of each rank's loss.
+  /// Values that ranks exchange by all-reduce: each rank's values become the means over all ranks, weighted by the divisor of each rank's
+  /// loss.
   struct StepValues {
     ValueId loss = kNoValue, weight = kNoValue;
     std::vector<ValueId*> states;  ///< running statistics of BatchNormalization
     std::vector<ValueId> gradients;
   };
-  /// Adds the exchange to a step's graph. Gradients are sent in the order in which the backward pass computes them.
+  /// Adds the all-reduce of the loss, states and gradients to a step's graph. Gradients are sent in the order in which the backward pass
+  /// computes them.
   void add_to_step(Graph& graph, StepValues& values);
-  /// The same for a step that accumulates gradients: only the loss and states are exchanged, and each gradient is scaled to this rank's
-  /// share of the mean.
+  /// The same for a step that accumulates gradients: only the loss and states are reduced, and each gradient is scaled to this rank's share
+  /// of the mean.
   void add_to_accumulation(Graph& graph, StepValues& values);
-  /// Adds the exchange to the update's graph, where the ranks' accumulated shares are summed.
+  /// Adds the all-reduce to the update's graph: it sums the ranks' accumulated shares.
   std::vector<ValueId> add_to_update(Graph& graph, const std::vector<ValueId>& shares);
-  /// Adds the exchange to the graph that only returns gradients.
+  /// Adds the all-reduce to the graph that only returns gradients.
   void add_to_gradients(Graph& graph, StepValues& values);
 
   Exchange& step() { return step_.exchange; }

@@ -82,7 +82,7 @@ void JointModule::Impl::make(const JointOptions& given) {
     if (const ValueId id = made.graph->find_value(name); !made.graph->value(id).uses.empty() || made.graph->is_output(id))
       places_of_held.emplace(name, held->add(name, tensor));
   joint_options.held.clear();
-  // Keeps the names with gradients, for when the graph is made again.
+  // Records which parameters have a gradient, so that the graph gets the same ones when it is made again.
   if (!forward_only && !made.parameters.empty()) joint_options.parameters = made.parameters;
   held->watch(true);
   auto again = [this] { return make_joint(/*simplified=*/false).training.graph; };

@@ -85,7 +85,7 @@ struct JointModule::Impl : Runtime {
   NamedTensors parameters, states;
   const std::shared_ptr<exec::Variables> held = std::make_shared<exec::Variables>();
   std::map<std::string, size_t> places_of_held;
-  std::vector<KeptState> kept_states;   // running statistics
+  std::vector<KeptState> kept_states;   // running statistics that the module updates
   std::vector<bool> late;               // find_late() of the runner's executable
   std::vector<int> result_of, rows_of;  // for each gradient: index of a result, or -1; see Joint
   std::vector<bool> copied;             // for each output: whether the caller gets a copy

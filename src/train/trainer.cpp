@@ -113,7 +113,7 @@ void Trainer::change(const std::function<void()>& write) {
   const exec::Variables::Writing writing(*impl_->variables());
   const Noted noted{*impl_};
   if (impl_->staying) impl_->staying->leave();
-  const bool was_state_shown = impl_->is_state_shown;  // `write` may look at the state; if nobody else does, this is restored afterwards
+  const bool was_state_shown = impl_->is_state_shown;  // `write` gets the state only for this call, so the flag is restored
   const bool was_half_updated = impl_->half_updated.exchange(false);
   try {
     write();

@@ -33,7 +33,7 @@ struct Selection {
 /// A graph of the model whose parameters and states are inputs or values of kind parameter, with the data that later build steps need.
 struct TrainingGraph {
   struct State {
-    std::string name;  ///< of the initializer
+    std::string name;  ///< name of the initializer
     ValueId updated;   ///< its new value; set in training
   };
   std::unique_ptr<Graph> graph;

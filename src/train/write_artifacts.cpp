@@ -53,7 +53,7 @@ constexpr const char* kOwnDomain = "treadle";
 
 // Operators and types that a build needs to run the models.
 struct Required {
-  std::map<std::string, std::set<std::string>> operators;  // by domain
+  std::map<std::string, std::set<std::string>> operators;  // operator types, by domain
   std::set<std::string_view> types;                        // element types, named as in ONNX Runtime's reduced builds
 };
 
