@@ -33,19 +33,36 @@ std::string_view normalised_domain(std::string_view domain) { return domain == "
 
 using Names = std::unordered_set<std::string_view>;  // which the definitions own, as all that is a view here
 
-/// The names of one graph while it is read, and the graph around it.
-struct Scope {
+/// One graph while it is read, within the graph around it.
+struct Nesting {
   Graph* graph;
-  Scope* parent;
-  std::unordered_map<std::string_view, ValueId> names;
-  /// Values of the parent that this body reads: (inside, outside).
+  Nesting* around;
+  /// Values of the graph around that this body reads: (inside, outside).
   std::vector<std::pair<ValueId, ValueId>> captures;
+  std::unordered_map<ValueId, ValueId> inside;  // of those outside
+};
+
+/// The names that nodes of a graph see: those of the graph, or of a function whose nodes become nodes of the graph.
+struct Scope {
+  Nesting* nesting;
+  Scope* parent;
+  Scope* caller = nullptr;  // of a body that a function's caller gave: asked for names that the function has not
+  std::unordered_map<std::string_view, ValueId> names = {};
+};
+
+struct FunctionFrame;
+
+/// An attribute of a local function.
+struct GivenAttribute {
+  const AttributeDef* def;
+  Scope* scope = nullptr;                // of the call that gives it; null for the function's own default
+  const FunctionFrame* frame = nullptr;  // likewise
 };
 
 /// What a local function's nodes see in place of the file's: names, attributes, opsets.
 struct FunctionFrame {
   const FunctionDef* function = nullptr;
-  std::unordered_map<std::string_view, const AttributeDef*> attributes;
+  std::unordered_map<std::string_view, GivenAttribute> attributes;
   std::string prefix;  // of the names of its values and nodes
   int depth = 0;
 };
@@ -63,7 +80,8 @@ class Importer {
     for (const OpsetImport& opset : model_.opset_imports) opsets_[std::string(normalised_domain(opset.domain))] = checked_version(opset);
     graph->opsets = {opsets_.begin(), opsets_.end()};
     graph->metadata = model_.metadata_props;
-    Scope scope{graph.get(), nullptr, {}, {}};
+    Nesting nesting{graph.get(), nullptr, {}, {}};
+    Scope scope{&nesting, nullptr};
     import_graph_def(model_.graph, scope, FunctionFrame{}, /*is_body=*/false);
     return graph;
   }
@@ -118,23 +136,38 @@ class Importer {
 
   void define(Scope& scope, const std::string& name, ValueId id) {
     if (!scope.names.emplace(name, id).second)
-      fail(fmt::format("the value \"{}\" is defined twice in graph \"{}\"", name, scope.graph->name));
+      fail(fmt::format("the value \"{}\" is defined twice in graph \"{}\"", name, scope.nesting->graph->name));
   }
 
   // The value of this name; a name of an enclosing graph becomes a captured input of every graph between.
   std::optional<ValueId> resolve(Scope& scope, const std::string& name) {
     if (auto found = scope.names.find(name); found != scope.names.end()) return found->second;
-    if (!scope.parent) return std::nullopt;
-    std::optional<ValueId> outside = resolve(*scope.parent, name);
-    if (!outside || *outside == kNoValue) return outside;  // kNoValue: an input of a local function that its caller leaves out
-    ValueId inside = scope.graph->add_input(name, {});
-    scope.names.emplace(name, inside);
-    scope.captures.emplace_back(inside, *outside);
-    return inside;
+    for (Scope* outer : {scope.parent, scope.caller}) {
+      if (!outer) continue;
+      const std::optional<ValueId> outside = resolve(*outer, name);
+      if (!outside) continue;
+      if (*outside == kNoValue) return outside;  // an input of a local function that its caller leaves out
+      const ValueId inside = captured(*scope.nesting, *outer->nesting, *outside, name);
+      scope.names.emplace(name, inside);
+      return inside;
+    }
+    return std::nullopt;
+  }
+
+  // A value of an enclosing graph, as an input of every body between.
+  ValueId captured(Nesting& nesting, const Nesting& owner, ValueId value, const std::string& name) {
+    if (&nesting == &owner) return value;
+    const ValueId outside = captured(*nesting.around, owner, value, name);
+    const auto [place, is_new] = nesting.inside.try_emplace(outside, kNoValue);
+    if (is_new) {
+      place->second = nesting.graph->add_input(name, {});
+      nesting.captures.emplace_back(place->second, outside);
+    }
+    return place->second;
   }
 
   void import_graph_def(const GraphDef& def, Scope& scope, const FunctionFrame& frame, bool is_body) {
-    Graph& graph = *scope.graph;
+    Graph& graph = *scope.nesting->graph;
     graph.name = def.name;
     graph.doc = def.doc_string;
     if (!is_body) graph.metadata.append(def.metadata_props);
@@ -171,10 +204,10 @@ class Importer {
     if (is_body && scope.names.contains(name)) {
       fail(fmt::format("the initializer \"{}\" is also an input of a body", name));
     }
-    ValueId id = scope.graph->add_constant(name, with_valid_booleans(tensor));
+    ValueId id = scope.nesting->graph->add_constant(name, with_valid_booleans(tensor));
     define(scope, name, id);
     // Below IR 4 every initializer had to be listed among the inputs, so that it says nothing about being replaced.
-    if (is_input && model_.ir_version >= 4) scope.graph->overridable_initializers.push_back(id);
+    if (is_input && model_.ir_version >= 4) scope.nesting->graph->overridable_initializers.push_back(id);
   }
 
   // Zeros cost a file nothing, memory they do.
@@ -259,7 +292,7 @@ class Importer {
     for (const NodeDef* def : in_order(std::move(kept))) {
       if (++num_nodes_ > options_.max_nodes)
         throw Error(ErrorCode::resource_exhausted, fmt::format("the model unfolds into more than {} nodes", options_.max_nodes));
-      if (frame.function) unfolding_.charge(*def, frame.prefix.size());
+      if (frame.depth > 0) unfolding_.charge(*def, frame.prefix.size());
       if (const FunctionDef* function = find_function(*def))
         import_call(*def, *function, scope, frame);
       else
@@ -283,7 +316,7 @@ class Importer {
   }
 
   void import_node(const NodeDef& def, Scope& scope, const FunctionFrame& frame) {
-    Graph& graph = *scope.graph;
+    Graph& graph = *scope.nesting->graph;
     Node node;
     node.op_type = def.op_type;
     node.domain = normalised_domain(def.domain);
@@ -340,21 +373,24 @@ class Importer {
 
   void import_attribute(const AttributeDef& attribute, Node& node, Scope& scope, const FunctionFrame& frame,
                         std::vector<std::vector<std::pair<ValueId, ValueId>>>& captures) {
-    const AttributeDef* source = &attribute;
+    GivenAttribute given{&attribute};
     if (!attribute.ref_attr_name.empty()) {
       auto found = frame.attributes.find(attribute.ref_attr_name);
       if (found == frame.attributes.end()) return;  // the caller leaves it out, and the function has no default
-      source = found->second;
-      unfolding_.charge(*source);
+      given = found->second;
+      unfolding_.charge(*given.def);
     }
+    const AttributeDef* source = given.def;
     if (source->type == AttributeType::graph) {
       auto body = std::make_unique<Graph>(symbols_);
-      Scope inner{body.get(), &scope, {}, {}};
-      FunctionFrame inner_frame = frame;
-      inner_frame.prefix.clear();  // names of a body are its own
+      Nesting nesting{body.get(), scope.nesting, {}, {}};
+      Scope inner{&nesting, &scope, given.scope};
+      FunctionFrame inner_frame = given.frame ? *given.frame : frame;
+      inner_frame.prefix.clear();                                                 // names of a body are its own
+      if (source != &attribute) inner_frame.depth = deeper(frame, source->name);  // a default may refer to itself
       import_graph_def(*source->g, inner, inner_frame, /*is_body=*/true);
       node.bodies.push_back({attribute.name, std::move(body), {}});
-      captures.push_back(std::move(inner.captures));
+      captures.push_back(std::move(nesting.captures));
       return;
     }
     if (node.attributes.has(attribute.name)) fail(fmt::format("node \"{}\" has the attribute \"{}\" twice", node.name, attribute.name));
@@ -392,26 +428,30 @@ class Importer {
     fail(fmt::format("the attribute \"{}\" is of an unsupported kind", def.name));
   }
 
+  int deeper(const FunctionFrame& frame, const std::string& name) const {
+    if (frame.depth >= options_.max_function_depth)
+      fail(fmt::format("local functions call each other more than {} deep, at \"{}\"", options_.max_function_depth, name));
+    return frame.depth + 1;
+  }
+
   // A call of a local function: its nodes are imported in place, with names of their own.
   void import_call(const NodeDef& call, const FunctionDef& function, Scope& scope, const FunctionFrame& frame) {
-    if (frame.depth >= options_.max_function_depth)
-      fail(fmt::format("local functions call each other more than {} deep, at \"{}\"", options_.max_function_depth, function.name));
     FunctionFrame inner;
     inner.function = &function;
-    inner.depth = frame.depth + 1;
+    inner.depth = deeper(frame, function.name);
     inner.prefix = frame.prefix + (call.name.empty() && !call.outputs.empty() ? call.outputs[0] : call.name) + "/";
-    for (const AttributeDef& attribute : function.attribute_protos) inner.attributes[attribute.name] = &attribute;
+    for (const AttributeDef& attribute : function.attribute_protos) inner.attributes[attribute.name] = {&attribute};
     for (const AttributeDef& attribute : call.attributes) {
-      const AttributeDef* source = &attribute;
+      GivenAttribute given{&attribute, &scope, &frame};
       if (!attribute.ref_attr_name.empty()) {
         auto found = frame.attributes.find(attribute.ref_attr_name);
         if (found == frame.attributes.end()) continue;
-        source = found->second;
+        given = found->second;
       }
-      inner.attributes[attribute.name] = source;
+      inner.attributes[attribute.name] = given;
     }
     // The function sees its formal inputs only; its names live in a scope over the same graph.
-    Scope local{scope.graph, nullptr, {}, {}};
+    Scope local{scope.nesting, nullptr};
     if (call.inputs.size() > function.inputs.size())
       fail(fmt::format("the {} gives {} inputs to a function of {}", describe_def(call), call.inputs.size(), function.inputs.size()));
     for (size_t i = 0; i < function.inputs.size(); ++i) {

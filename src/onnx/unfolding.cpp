@@ -12,6 +12,15 @@ constexpr int64_t kMaxNodes = 250'000;
 constexpr int64_t kNodeBytes = 2048;
 constexpr int64_t kLeastBytes = 16 << 20, kBytesPerByte = 128;
 
+// A value of a body without a node.
+constexpr int64_t kValueBytes = 256;
+
+int64_t value_bytes(const AttributeDef& attribute) {
+  if (!attribute.g) return 0;
+  const GraphDef& g = *attribute.g;
+  return kValueBytes * static_cast<int64_t>(g.inputs.size() + g.outputs.size() + g.initializers.size() + g.sparse_initializers.size());
+}
+
 // Bytes that the texts and lists of a node take where they are copied; tensors are shared. Those of bodies are nodes of their own.
 int64_t copied_bytes(const AttributeDef& attribute) {
   size_t bytes =
@@ -55,11 +64,12 @@ void UnfoldingBudget::charge(const NodeDef& node, size_t name_bytes) {
   ++nodes_;
   // The node has its name twice, once as where it comes from.
   bytes_ += kNodeBytes + static_cast<int64_t>(name_bytes * (2 + node.outputs.size()) + node.name.size()) + copied_bytes(node);
+  for (const AttributeDef& attribute : node.attributes) bytes_ += value_bytes(attribute);
   check();
 }
 
 void UnfoldingBudget::charge(const AttributeDef& attribute) {
-  bytes_ += copied_bytes(attribute);
+  bytes_ += copied_bytes(attribute) + value_bytes(attribute);
   check();
 }
 
