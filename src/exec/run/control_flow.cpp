@@ -71,13 +71,22 @@ class Stack {
   std::vector<Tensor> slices_;
 };
 
-// The shape of a scan output's slice when no iteration ran: as inference has promised it where the feeds' shapes tell, 0 where they do not.
+// The shape of a scan output's slice when no iteration ran: as inference has promised it where the feeds' shapes tell, else as the body
+// declares it, 0 where it does not.
 Shape slice_shape(const ControlFlowCall& call, size_t output) {
   const Program& body = *call.instruction().bodies[0];
+  const Graph& graph = *call.instruction().node->bodies[0].graph;
   const Type& type = body.type(body.output_slots()[output]);
+  const Type declared = graph.declared_outputs.size() == graph.outputs.size() ? graph.declared_outputs[output] : Type{};
   Shape shape;
-  if (type.has_rank())
-    for (const Dim& dim : *type.shape) shape.push_back(std::max<int64_t>(dim.is_const() ? dim.value() : call.value_of(dim), 0));
+  if (!type.has_rank() && !declared.has_rank()) return shape;
+  const bool is_told = declared.has_rank() && (!type.has_rank() || type.rank() == declared.rank());
+  for (size_t i = 0; i < (type.has_rank() ? type : declared).shape->size(); ++i) {
+    int64_t extent = -1;
+    if (type.has_rank()) extent = (*type.shape)[i].is_const() ? (*type.shape)[i].value() : call.value_of((*type.shape)[i]);
+    if (extent < 0 && is_told && (*declared.shape)[i].is_const()) extent = (*declared.shape)[i].value();
+    shape.push_back(std::max<int64_t>(extent, 0));
+  }
   return shape;
 }
 
