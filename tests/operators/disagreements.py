@@ -325,7 +325,6 @@ REFUSED = [
     Refusal("QLinearSoftmax", "the scale is of rank", "a scalar is asked for"),
     Refusal("Multinomial Gemm", "must be .batch, classes|is of rank", "a matrix is asked for"),
     Refusal("SequenceMap Scan Loop", "Got invalid dimensions|Invalid rank", "a body's operand has the shape that the body declares"),
-    Refusal("MatMulFpQ4", "must be a constant", "codes that only the run tells (docs/status.md)"),
     Refusal("MatMulBnb4 MatMulNBits", "elements of the input and of the output|elements, .* would have|bytes, expected|bytes and absmax", "more bytes than the codes have"),
     Refusal("BranchwiseRMSNorm HyperConnectionPreMix HyperConnectionPostMix", "elements, .* would have|gates for|perm has|no axis of branches", "shapes that do not fit"),
     Refusal("Attention", "do not fit . heads", "values of the past without features"),

@@ -131,3 +131,18 @@ def test_of_labels_that_are_there_twice_one_counts(ort, version):
     made = helper.make_model(graph, opset_imports=[helper.make_opsetid("ai.onnx.ml", version), helper.make_opsetid("", 21)], ir_version=10).SerializeToString()
     x = {"x": np.array(["a", "b", "c"], object)}
     assert run(made, x)[0].tolist() == ort.InferenceSession(made, providers=["CPUExecutionProvider"]).run(None, x)[0].tolist()
+
+
+@pytest.mark.parametrize("constants", [(), ("B",), ("B_shape",)])
+@pytest.mark.parametrize("with_zeros", [0, 1])
+def test_codes_that_only_the_run_tells(ort, with_zeros, constants):
+    for depth, columns in ((70, 3), (32, 1), (5, 4)):
+        blocks = columns * -(-depth // 32)
+        parts = [RNG.random((blocks, 1), np.float32).view(np.uint8), RNG.integers(0, 16, (blocks, with_zeros)), RNG.integers(0, 256, (blocks, 16))]
+        inputs = {"A": floats(2, 3, depth), "B": np.concatenate(parts, 1).astype(np.uint8).ravel(), "B_shape": np.array([depth, columns])}
+        made = model("MatMulFpQ4", inputs, 1, {"blk_quant_type": with_zeros}, ("B", "B_shape"))
+        expected = ort.InferenceSession(made, providers=["CPUExecutionProvider"]).run(None, feeds_of(inputs, ("B", "B_shape")))[0]
+        given = run(model("MatMulFpQ4", inputs, 1, {"blk_quant_type": with_zeros}, constants, None), feeds_of(inputs, constants))[0]
+        np.testing.assert_allclose(given, expected, rtol=1e-4, atol=1e-4)
+    with pytest.raises(treadle.Error):
+        run(model("MatMulFpQ4", inputs, 1, {"blk_quant_type": with_zeros}, (), None), inputs | {"B_shape": np.array([depth, columns + 1])})

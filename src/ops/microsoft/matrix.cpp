@@ -76,17 +76,44 @@ void decompose_matmul_bnb4(Graph& graph, NodeId id) {
   d.finish();
 }
 
+/// The same [K, N] where only the run tells B or its shape.
+ValueId weights_of_fp_q4(Decomposition& d, int64_t head, int64_t bytes) {
+  const auto part = [&](ValueId x, int64_t begin, int64_t end, int64_t axis) {
+    return d.op("Slice", {x, d.ints({begin}), d.ints({end}), d.ints({axis})});
+  };
+  const auto byte = [&](uint8_t number) { return d.constant(Tensor::scalar<uint8_t>(number)); };
+  const auto to_right = [&](ValueId x) { return d.op("BitShift", {x, byte(4)}, {{"direction", std::string("RIGHT")}}); };
+  const auto joined = [&](std::vector<ValueId> parts, int64_t axis) { return d.op("Concat", std::move(parts), {{"axis", axis}}); };
+  const ValueId shape = d.op("Reshape", {d.in(2), d.ints({2})}), depth = part(shape, 0, 1, 0), columns = part(shape, 1, 2, 0);
+  const ValueId blocks = d.op("Div", {d.op("Add", {depth, d.ints({31})}), d.ints({32})});
+  const ValueId blob = d.op("Reshape", {d.in(1), joined({columns, blocks, d.ints({bytes})}, 0)}, {{"allowzero", int64_t{1}}});
+  const ValueId places = d.constant(Tensor::vector<uint32_t>(std::vector<uint32_t>{0, 8, 16, 24}));
+  const ValueId bits = d.op("BitShift", {d.cast(part(blob, 0, 4, 2), DType::uint32), places}, {{"direction", std::string("LEFT")}});
+  const ValueId scales = d.op("BitCast", {d.op("ReduceSum", {bits, d.ints({2})})}, {{"to", static_cast<int64_t>(DType::float32)}});
+  const ValueId pairs = part(blob, head, bytes, 2);
+  ValueId codes = d.cast(joined({d.op("BitwiseAnd", {pairs, byte(15)}), to_right(pairs)}, 2), DType::float32);
+  codes = d.op("Sub", {codes, head == 5 ? d.cast(part(blob, 4, 5, 2), DType::float32) : d.constant(Tensor::scalar(8.0F))});
+  const ValueId rows = d.op("Reshape", {d.op("Mul", {codes, scales}), joined({columns, d.op("Mul", {blocks, d.ints({32})})}, 0)},
+                            {{"allowzero", int64_t{1}}});
+  return d.op("Transpose", {d.op("Slice", {rows, d.ints({0}), depth, d.ints({1})})}, {{"perm", std::vector<int64_t>{1, 0}}});
+}
+
 // B is one blob: for each column and each 32 rows a scale (float), a zero point (one byte, unless blk_quant_type is 0: then it is 8), and
 // 16 bytes whose lower halves are the codes of the first 16 rows. MatMulNBits has neighbours in a byte.
 void decompose_matmul_fp_q4(Graph& graph, NodeId id) {
   Decomposition d(graph, id);
   constexpr int64_t kBlock = 32, kCodeBytes = 16;
+  const bool has_zeros = d.attributes().get_int("blk_quant_type", 1) != 0;
+  const int64_t head = has_zeros ? 5 : 4, bytes = head + kCodeBytes;
+  if (!d.graph().constant_tensor(d.in(1)) || !d.graph().constant_tensor(d.in(2))) {
+    d.give(0, d.op("MatMul", {d.in(0), weights_of_fp_q4(d, head, bytes)}));
+    d.finish();
+    return;
+  }
   const Tensor &blob = constant_input(d, 1, "B", DType::uint8), &shape = constant_input(d, 2, "B_shape", DType::int64);
   if (shape.num_elements() != 2)
     throw Error(ErrorCode::invalid_model, fmt::format("B_shape has {} elements; expected 2, rows and columns", shape.num_elements()));
   const int64_t K = shape.data<int64_t>()[0], N = shape.data<int64_t>()[1];
-  const bool has_zeros = d.attributes().get_int("blk_quant_type", 1) != 0;
-  const int64_t head = has_zeros ? 5 : 4, bytes = head + kCodeBytes;
   const int64_t blocks = K < 1 ? 0 : ceil_div(K, kBlock);
   if (K < 1 || N < 1 || blob.num_elements() != checked_mul(checked_mul(blocks, N), bytes))
     throw Error(ErrorCode::invalid_model, fmt::format("B has {} bytes, which are no {} by {} codes", blob.num_elements(), K, N));
