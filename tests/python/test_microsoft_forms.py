@@ -20,6 +20,16 @@ def test_without_segment_ids_all_are_of_the_first_segment(ort):
     compare(ort, "EmbedLayerNormalization", inputs | {"gamma": floats(6), "beta": floats(6)}, 2, {"epsilon": 1e-3})
 
 
+def test_elements_of_a_mask_that_are_one_count(ort):
+    inputs = {"ids": np.array([[1, 4, 2], [0, 3, 3]], np.int32), "segments": None, "words": floats(5, 6), "positions": floats(4, 6), "segment_rows": None}
+    inputs |= {"gamma": floats(6), "beta": floats(6), "mask": np.array([[2, 1, 0], [1, 3, 1]], np.int32)}
+    compare(ort, "EmbedLayerNormalization", inputs, 2)
+    table, scale = lambda rows: RNG.integers(0, 255, (rows, 6)).astype(np.uint8), np.array(0.01, np.float32)  # noqa: E731
+    coded = inputs | {"words": table(5), "positions": table(4), "gamma": table(1)[0], "beta": table(1)[0]}
+    coded |= {f"scale{i}": None if i == 2 else scale for i in range(5)} | {f"zero{i}": None if i == 2 else np.array(100, np.uint8) for i in range(5)}
+    compare(ort, "QEmbedLayerNormalization", coded, 2, rtol=1e-4, atol=1e-4)
+
+
 @pytest.mark.parametrize("y_scale", [None, 0.5])
 @pytest.mark.parametrize("y_zero_point", [None, 3])
 def test_the_zero_point_of_the_result_says_whether_a_product_is_quantised(ort, y_scale, y_zero_point):

@@ -42,6 +42,8 @@ ValueId sliced(NodeWriter& w, ValueId x, ValueId begin, ValueId end, int64_t axi
 /// 0, 1, … as many as `length`, of one element, says.
 ValueId counted(NodeWriter& w, ValueId length);
 ValueId integer(NodeWriter& w, int64_t number);
+/// How many elements of each row of the operand `mask` are 1, as in onnxruntime; zeros if it is absent.
+ValueId mask_index(Decomposition& d, ValueId ids, size_t mask);
 /// [batch, length, heads * size] as [batch, heads, length, size], and back.
 ValueId split_heads(NodeWriter& w, ValueId x, int64_t heads);
 ValueId merge_heads(NodeWriter& w, ValueId x);

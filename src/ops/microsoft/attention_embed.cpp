@@ -1,4 +1,4 @@
-// QEmbedLayerNormalization.
+// QEmbedLayerNormalization, and what it shares with EmbedLayerNormalization.
 #include "ops/microsoft/attention.h"
 
 namespace treadle::ops {
@@ -18,23 +18,25 @@ void decompose_quantized_embed(Graph& graph, NodeId id) {
   Decomposition d(graph, id);
   for (size_t other : {size_t{kSegmentRows}, kScales + 2})
     check_together(d, kSegments, other, "segment_ids, segment_embedding and its scale");
-  ValueId ids = d.in(kIds), batch = extents(d, ids, 0);
+  const ValueId ids = d.in(kIds);
   ValueId sum = dequantized(d, kWords, d.op("Gather", {d.in(kWords), ids}));
   sum = d.op("Add", {sum, dequantized(d, kPositions, sliced(d, d.in(kPositions), d.ints({0}), extents(d, ids, 1), 0))});
   if (d.has(kSegments)) sum = d.op("Add", {sum, dequantized(d, kSegmentRows, d.op("Gather", {d.in(kSegmentRows), d.in(kSegments)}))});
   ValueId gamma = dequantized(d, kGamma, d.in(kGamma)), beta = dequantized(d, kBeta, d.in(kBeta));
   d.give(0,
          d.op("LayerNormalization", {sum, gamma, beta}, {{"axis", int64_t{-1}}, {"epsilon", d.attributes().get_float("epsilon", 1e-12F)}}));
-  if (d.wants(1)) {
-    if (d.has(kMask))
-      d.give(1, d.op("ReduceSum", {d.cast(d.in(kMask), DType::int32), d.ints({1})}, {{"keepdims", int64_t{0}}}));
-    else
-      d.give(1, d.op("ConstantOfShape", {batch}, {{"value", Datum(Tensor::vector<int32_t>(std::vector<int32_t>{0}))}}));
-  }
+  if (d.wants(1)) d.give(1, mask_index(d, ids, kMask));
   d.finish();
 }
 
 }  // namespace
+
+ValueId mask_index(Decomposition& d, ValueId ids, size_t mask) {
+  if (!d.has(mask))
+    return d.op("ConstantOfShape", {extents(d, ids, 0)}, {{"value", Datum(Tensor::vector<int32_t>(std::vector<int32_t>{0}))}});
+  const ValueId is_one = d.op("Equal", {d.cast(d.in(mask), DType::int64), integer(d, 1)});
+  return d.op("ReduceSum", {d.cast(is_one, DType::int32), d.ints({1})}, {{"keepdims", int64_t{0}}});
+}
 
 OpDef quantized_embed_norm_op() {
   constexpr TypeSet kInt32{DType::int32}, kBytes{DType::uint8, DType::int8};

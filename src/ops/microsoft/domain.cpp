@@ -175,16 +175,7 @@ void decompose_embed_norm(Graph& graph, NodeId id) {
   if (d.has(4)) sum = d.op("Add", {sum, d.op("Gather", {d.in(4), d.has(1) ? d.in(1) : d.ints({0})})});
   d.give(0, d.op("LayerNormalization", {sum, d.in(5), d.in(6)},
                  {{"axis", int64_t{-1}}, {"epsilon", d.attributes().get_float("epsilon", 1e-12F)}}));
-  if (d.wants(1)) {
-    ValueId index;
-    if (d.has(7)) {
-      index = d.op("ReduceSum", {d.cast(d.in(7), DType::int32), d.ints({1})}, {{"keepdims", int64_t{0}}});
-    } else {
-      ValueId batch = d.op("Shape", {ids}, {{"start", int64_t{0}}, {"end", int64_t{1}}});
-      index = d.op("ConstantOfShape", {batch}, {{"value", Datum(Tensor::vector<int32_t>(std::vector<int32_t>{0}))}});
-    }
-    d.give(1, index);
-  }
+  if (d.wants(1)) d.give(1, mask_index(d, ids, 7));
   d.give(2, sum);
   d.finish();
 }
