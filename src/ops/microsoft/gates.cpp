@@ -95,7 +95,11 @@ struct Streams {
 bool settle_ranks(Decomposition& d, std::initializer_list<size_t> gates, std::initializer_list<std::pair<size_t, int>> others = {}) {
   const int joined = d.attributes().get_int("num_branches", 0) != 0 ? 1 : 0;  // axes that are one in the file
   const int64_t branches = joined != 0 ? d.attributes().get_int("num_branches", 0) : -1;
-  std::vector<int> ranks{4 - joined, 3 - joined, 2 - joined};
+  int most = 4;
+  for (size_t i : gates) most = std::max(most, d.rank(d.in(i)) + 1);
+  for (const auto& other : others) most = std::max(most, d.rank(d.in(other.first)) - other.second);
+  std::vector<int> ranks;
+  for (int rank = most; rank >= 2; --rank) ranks.push_back(rank - joined);
   // One of those that is known leaves one or two.
   for (size_t i : gates) {
     const int own = d.rank(d.in(i));
@@ -109,7 +113,8 @@ bool settle_ranks(Decomposition& d, std::initializer_list<size_t> gates, std::in
   }
   for (const auto& [i, more] : others)
     if (const int own = d.rank(d.in(i)); own >= 0) std::erase_if(ranks, [&, more = more](int rank) { return own != rank + joined + more; });
-  if (!ranks.empty() && branch_by_rank(d, {0}, ranks)) return true;
+  if (d.rank(d.in(0)) < 0 && ranks.empty()) throw Error(ErrorCode::invalid_model, "the ranks of the operands do not fit one another");
+  if (d.rank(d.in(0)) < 0 && branch_by_rank(d, {0}, ranks)) return true;
   const int rank = d.rank(d.in(0)) + joined;
   return std::any_of(gates.begin(), gates.end(), [&](size_t i) { return branch_by_rank(d, {i}, {rank, rank - 1}); });
 }
