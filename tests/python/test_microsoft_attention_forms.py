@@ -48,6 +48,26 @@ def test_a_cache_that_past_and_present_share_is_onnxruntimes(ort, form):
         np.testing.assert_allclose(ours, theirs, rtol=2e-5, atol=2e-5)
 
 
+@pytest.mark.parametrize("kind", ["PER_TENSOR", "PER_CHANNEL"])
+@pytest.mark.parametrize("bits", [8, 4])
+def test_numbers_between_two_codes_round_as_onnxruntimes(ort, bits, kind):
+    """Numbers that quotients and products with the reciprocal put on other sides of it."""
+    most = 120 if bits == 8 else 6
+    scales = np.linspace(0.01, 0.05, 4000, dtype=np.float32)
+    numbers = ((np.arange(most, dtype=np.float64) + 0.5)[:, None] * scales).astype(np.float32)
+    scale = scales[np.argmax((np.round(numbers / scales) != np.round(numbers * (np.float32(1) / scales))).sum(0))]
+    numbers = ((np.arange(most) + 0.5) * np.float64(scale)).astype(np.float32)
+    r, size = Source(0), 16
+    x = np.resize(np.concatenate([numbers, -numbers]), (1, 16, size))
+    cache = np.zeros((1, 1, 16, size * bits // 8), np.int8 if bits == 8 else np.uint8)
+    given = np.full(size if kind == "PER_CHANNEL" else 1, scale)
+    names = ["query", "key", "value", "past_key", "past_value", "seqlens_k", "total", "cos", "sin", "ids", "bias", "sink", "k_scale", "v_scale"]
+    values = [r.floats(1, 16, size), x, -x, cache, cache, np.array([15], np.int32), np.array(16, np.int32), None, None, None, None, None, given, given]
+    case = Case("GroupQueryAttention", list(zip(names, values)), ["y", "present_key", "present_value"], num_heads=1, kv_num_heads=1, k_quant_type=kind, v_quant_type=kind, kv_cache_bit_width=bits)
+    for mine, theirs in zip(case.treadle(True)[1:], case.ort(ort)[1:]):
+        np.testing.assert_array_equal(mine, theirs)
+
+
 @pytest.mark.parametrize("past", [0, 2])
 @pytest.mark.parametrize("fixed", [False, None])
 def test_a_mask_of_rank_four_holds_a_row_for_each_query_that_there_may_be(ort, past, fixed):

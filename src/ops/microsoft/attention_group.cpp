@@ -145,9 +145,10 @@ struct Cache {
 /// for 0.
 ValueId coded(Decomposition& d, ValueId x, size_t scale) {
   const bool bytes = d.attributes().get_int("kv_cache_bit_width") == 8;
-  const ValueId scales = d.op("Reshape", {d.cast(d.in(scale), DType::float32), d.ints({-1})});
+  // Products with the reciprocal, as in onnxruntime: a number between two codes goes to the same one.
+  const ValueId factors = d.op("Reciprocal", {d.op("Reshape", {d.cast(d.in(scale), DType::float32), d.ints({-1})})});
   auto number = [&](float value) { return d.constant(Tensor::scalar(value)); };
-  x = d.op("Round", {d.op("Div", {d.cast(x, DType::float32), scales})});
+  x = d.op("Round", {d.op("Mul", {d.cast(x, DType::float32), factors})});
   x = d.op("Clip", {x, number(bytes ? -128 : -8), number(bytes ? 127 : 7)});
   if (bytes) return d.cast(x, DType::int8);
   const ValueId pairs = d.op("Reshape", {d.cast(d.op("Add", {x, number(8)}), DType::uint8), d.ints({0, 0, -1, 2})});
