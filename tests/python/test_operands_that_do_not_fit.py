@@ -65,3 +65,22 @@ def test_boxes_have_three_axes(static):
     inputs = {"boxes": np.ones((1, 1, 4, 1), np.float32), "scores": np.ones((1, 3, 1), np.float32), "most": np.array(1)}
     with pytest.raises(treadle.Error, match="boxes"):
         run(model("NonMaxSuppression", inputs, 1, static=static, domain=""), inputs)
+
+
+@pytest.mark.parametrize("static", [True, False, None])
+def test_a_size_is_a_vector(ort, static):
+    inputs = {"theta": np.ones((2, 2, 3), np.float32), "size": np.array([[2], [1], [1], [2]])}
+    made = model("AffineGrid", inputs, 1, static=static, domain="")
+    with pytest.raises(treadle.Error, match="size is of rank 2, not 1"):
+        run(made, inputs)
+    with pytest.raises(Exception, match="FAIL|INVALID_ARGUMENT"):
+        ort.InferenceSession(made, providers=["CPUExecutionProvider"]).run(None, feeds_of(inputs, ()))
+
+
+@pytest.mark.parametrize("static", [True, False, None])
+@pytest.mark.parametrize("op_type", ["DequantizeLinear", "QuantizeLinear"])
+def test_blocks_of_a_vector_have_a_scale_each(op_type, static):
+    inputs = {"x": np.array([24, 30, -128], np.int8 if op_type == "DequantizeLinear" else np.float32), "scale": np.array([2, 0.5, 1.5], np.float32)}
+    with pytest.raises(treadle.Error, match="3 scales for an axis of extent 3 in blocks of 3"):
+        run(model(op_type, inputs, 1, {"block_size": 3, "axis": 0}, static=static, domain=""), inputs)
+    np.testing.assert_array_equal(run(model("DequantizeLinear", inputs | {"x": np.array([2, 4, 6], np.int8)}, 1, {"axis": 0}, static=static, domain=""), inputs | {"x": np.array([2, 4, 6], np.int8)})[0], [4, 2, 9])

@@ -158,7 +158,8 @@ struct Granularity {
     const int axis = normalise_axis(c.get_int("axis", 1), x.rank());
     g.extent = x[axis];
     g.inner = x.product(axis + 1, x.rank());
-    if (scale.rank() == 1 && (x.rank() > 1 || scale[0] == g.extent)) {
+    const int64_t block_size = c.get_int("block_size");
+    if (scale.rank() == 1 && (x.rank() > 1 || (block_size <= 0 && scale[0] == g.extent))) {
       if (scale[0] != g.extent)
         throw Error(ErrorCode::invalid_argument, fmt::format("{} scales for an axis of extent {}", scale[0], g.extent));
       g.axis_step = 1;
@@ -170,8 +171,7 @@ struct Granularity {
       if (i != axis && scale[i] != x[i])
         throw Error(ErrorCode::invalid_argument,
                     fmt::format("the scale {} and the input {} differ beside the axis {}", to_string(scale), to_string(x), axis));
-    g.block = c.get_int("block_size");
-    if (g.block <= 0) g.block = std::max<int64_t>((g.extent + scale[axis] - 1) / std::max<int64_t>(scale[axis], 1), 1);
+    g.block = block_size > 0 ? block_size : std::max<int64_t>((g.extent + scale[axis] - 1) / std::max<int64_t>(scale[axis], 1), 1);
     const int64_t blocks = (g.extent + g.block - 1) / g.block;
     if (blocks != scale[axis])
       throw Error(ErrorCode::invalid_argument,

@@ -157,6 +157,7 @@ void rename_modes(Graph& graph, NodeId id) {
 }
 
 void infer_affine_grid(InferContext& c) {
+  if (c.has_rank(1) && c.rank(1) != 1) throw Error(ErrorCode::invalid_argument, fmt::format("size is of rank {}, not 1", c.rank(1)));
   const auto size = c.known(1);
   std::optional<int64_t> rank;
   if (size)
