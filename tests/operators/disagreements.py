@@ -10,6 +10,7 @@ import numpy as np
 import onnx
 
 from draft import Case
+from judges import treadle_run
 
 
 def _always(case: Case) -> bool:
@@ -67,6 +68,15 @@ def _below(since: int) -> Callable[[Case], bool]:
     return lambda case: case.since < since
 
 
+def _is_at_the_border(case: Case) -> bool:
+    outputs = treadle_run([case])[0].outputs
+    return outputs is not None and len(outputs) > 1 and bool((np.abs(outputs[1]) < 1e-6).any())
+
+
+def is_float8(value: object) -> bool:
+    return isinstance(value, np.ndarray) and value.dtype.name.startswith("float8")
+
+
 def _target(case: Case) -> str:
     """What Cast and CastLike convert to."""
     if "to" in case.attributes:
@@ -76,6 +86,10 @@ def _target(case: Case) -> str:
 
 def _has_nan(value: np.ndarray) -> bool:
     return value.dtype.kind not in "iubO" and bool(np.isnan(value.astype(np.float32)).any())
+
+
+def _has_tiny(value: np.ndarray) -> bool:
+    return value.dtype.kind not in "iubO" and bool(((value != 0) & (np.abs(value.astype(np.float64)) < 2.0**-126)).any())
 
 
 def _larger_skip(case: Case) -> bool:
@@ -274,6 +288,16 @@ RULINGS = [
     Ruling("both", "ReduceSumSquare", "integers whose squares add up to more than floats tell apart", lambda c: _is_integral(c) and (c.inputs[0].astype(np.float64) ** 2).sum() > 2**24),
     Ruling("reference", "SequenceInsert", "takes places behind the end", lambda c: bool(c.changes)),
     Ruling("both", "InstanceNormalization", "takes the root of a negative number", lambda c: c.attributes.get("epsilon", 1) < 0),
+    Ruling("onnxruntime", "TfIdfVectorizer", "counts n-grams of one index as one, and weighs them alike", lambda c: len(set(c.attributes["ngram_indexes"])) < len(c.attributes["ngram_indexes"])),
+    Ruling("reference", "Cast CastLike", "rounds what is below the least power of two up to the next but one", lambda c: "e8m0" in _target(c) and _has_tiny(c.inputs[0])),
+    Ruling("onnxruntime", "Cast CastLike", "takes -0 of 8-bit floats for true", lambda c: _target(c) == "bool" and is_float8(c.inputs[0])),
+    Ruling("reference", "TreeEnsemble TreeEnsembleRegressor TreeEnsembleClassifier", "gives what no leaf votes for the type's least or largest number, not 0",
+           lambda c: c.attributes.get("aggregate_function") in (2, 3, "MIN", "MAX")),
+    Ruling("onnxruntime", "QGemm", "leaves the output unwritten for a depth of 0", _is_empty),
+    Ruling("onnxruntime", "MatMulNBits", "takes packed zero points beside g_idx for the default, where they are no constants",
+           lambda c: len(c.inputs) > 4 and c.inputs[4] is not None and c.inputs[3] is not None and c.inputs[3].dtype == np.uint8 and not all(c.constant[3:5])),
+    Ruling("reference", "MatMulInteger", "takes a vector of zero points of rows for one of the last axis, with more than two axes", lambda c: c.inputs[0].ndim > 2 or c.inputs[1].ndim > 2),
+    Ruling("both", "SVMClassifier", "the sign of a margin that is nothing but rounding", _is_at_the_border),
     Ruling("both", "Clip", "below opset 11 the default bounds are the largest finite floats; infinities stay", lambda c: c.since < 11 and _not_finite(c)),
 ]  # fmt: skip
 
@@ -298,23 +322,23 @@ REFUSED = [
     Refusal(_POOLS + " GlobalLpPool", r"p is -?\d+, not a positive integer", "a norm of p < 1, or of an empty operand, has no meaning"),
     Refusal("Compress ConstantOfShape Expand Resize Upsample WordConvEmbedding CumProd CumSum", r"\d axes expected|must be a scalar|elements of axis", "another rank is asked for, whatever the elements"),
     Refusal("GroupNormalization", "scale or bias and channels|is of rank ., not 1", "a vector with an element for each channel is asked for"),
-    Refusal("CenterCropPad", "a negative extent|elements for . axes", "no extent is negative, and each axis has one"),
+    Refusal("CenterCropPad", "a negative extent|the extent -|elements for . axes", "no extent is negative, and each axis has one"),
     Refusal("CropAndResize RoiAlign DynamicTimeWarping", "nothing to crop|nothing to pool|the output is|must not be empty", "there is nothing to take a result from"),
     Refusal("ArgMax ArgMin CumSum CumProd Hardmax Softmax LogSoftmax QLinearSoftmax QLinearConv ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp ReduceMax ReduceMean ReduceMin ReduceProd "
             "ReduceSum ReduceSumSquare MeanVarianceNormalization", r"(axis|axes) = -?\d+ is outside", "no such axis: onnxruntime does not look at it for scalars and empty operands, or never"),
-    Refusal("Concat QLinearConcat", "axis . of input", "onnxruntime passes over operands without elements"),
+    Refusal("Concat QLinearConcat", "axis . of input|inputs are of rank", "onnxruntime passes over operands without elements"),
     Refusal("GatherND", "batch axis|index tuples of|out of bounds", "batches differ: onnxruntime does not look where there are no elements"),
     Refusal("Inverse", "rows and columns of X", "a matrix that is not square has no inverse: onnxruntime takes other elements"),
-    Refusal("ConvInteger QLinearConv", "must be positive", "a kernel without extent"),
+    Refusal("ConvInteger QLinearConv WordConvEmbedding", "must be positive|shape contains 0", "a kernel without extent"),
     Refusal("RNN", "clip is", "a bound of 0, which GRU and LSTM of onnxruntime refuse as well"),
     Refusal("Imputer", "imputed_value has", "a value for each column, or one: onnxruntime takes the first ones"),
     Refusal("LinearClassifier LinearRegressor", "columns, the model has", "X of fewer columns than the model has"),
     Refusal("OneHotEncoder", "the categories are", "an operand of another kind than the categories is none of them"),
     Refusal("TfIdfVectorizer", "ngram_counts puts", "an operand of texts with a pool of integers, or the reverse"),
-    Refusal("PRelu LayerNormalization LinearAttentionGate", "must stretch|does not broadcast|do not broadcast", "a slope or scale that stretches X"),
+    Refusal("PRelu LayerNormalization LinearAttentionGate", "must stretch|cannot be stretched|does not broadcast|do not broadcast", "a slope or scale that stretches X"),
     Refusal(_LOSSES, r"the target -?\d+ is outside|weights and classes|one entry for each|extents of the input and of the target|do not fit", "targets name classes, and each class has a weight"),
     Refusal("NonMaxSuppression SequenceInsert", "elements of a limit or threshold|expected a scalar", "a scalar is asked for: onnxruntime takes the first of several"),
-    Refusal("Attention", r"qk_matmul_output_mode is|batches of Q and [KV]|Q, K and V are of rank|lengths of K and V|it has to broadcast to|nonpad_kv_seqlen and the batch|head sizes of Q and K", "shapes and modes that ONNX does not have"),
+    Refusal("Attention", r"qk_matmul_output_mode is|batches of Q and [KV]|Q, K and V are of rank|lengths of K and V|it has to broadcast to|nonpad_kv_seqlen and the batch|head sizes of Q and K|heads of K and V", "shapes and modes that ONNX does not have"),
     Refusal("Attention MultiHeadAttention MoE QMoE RotaryEmbedding", "is not implemented|is given without past_key|cannot be rotated in pairs", "operands without effect in onnxruntime, or for graphics cards (docs/status.md)"),
     Refusal("LayerNormalization", "stash_type is", "no float type that may be stashed"),
     Refusal("ReverseSequence", "one must be 0 and the other 1", "no such axes"),
@@ -337,10 +361,17 @@ REFUSED = [
     Refusal("ConcatFromSequence", "cannot be joined", "elements without elements of their own, which differ along other axes"),
     Refusal("FusedGemm MaxRoiPool", "is of rank", "another rank than the operator has"),
     Refusal("Pad ReduceMax ReduceMean ReduceMin ReduceProd ReduceSum ReduceSumSquare ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp", "names axis . twice|has the shape .*, inferred was", "ONNX leaves open what an axis means that is named twice"),
-    Refusal("QLinearSoftmax QMoE Scaler", "do not broadcast|zero points for|the input . is .*, expected|offset has|scale has", "one for each scale, expert or column"),
-    Refusal("SkipLayerNormalization SkipSimplifiedLayerNormalization", "do not broadcast", "a skip of a larger batch than the input's"),
+    Refusal("QLinearSoftmax QMoE Scaler", "do not broadcast|scales for an axis|zero points for|the input . is .*, expected|offset has|scale has", "one for each scale, expert or column"),
+    Refusal("SkipLayerNormalization SkipSimplifiedLayerNormalization", "do(es)? not broadcast", "a skip of a larger batch than the input's"),
     Refusal("WordConvEmbedding MatMulNBits", "elements, .* would have|is outside|elements of the input and of the output", "weights without elements"),
     Refusal("HammingWindow HannWindow BlackmanWindow", "is no numeric type", "windows of texts"),
+    Refusal("Conv ConvInteger ConvTranspose QLinearConv", r"a window over \d+ spatial axes", "more spatial axes than three"),
+    Refusal("RoiAlign", "X is of rank", "a batch of images is asked for: the judges pass over further axes"),
+    Refusal("AffineGrid", "batches of theta and size", "as many grids as there are thetas"),
+    Refusal("TreeEnsembleRegressor TreeEnsembleClassifier TreeEnsemble", "the input has 0 columns", "trees that test what is not there, without a row"),
+    Refusal("CausalConvWithState", "does not fit into an extent of", "a step of no tokens"),
+    Refusal("DynamicQuantizeMatMul MatMulIntegerToFloat", "do not broadcast|b_zero_point is", "a bias or zero points for other columns than there are, where the result is empty"),
+    Refusal("RotaryEmbedding", "the last extent of cos_cache", "caches as wide as half of the head, of which a part is rotated: onnxruntime reads other rows"),
     Refusal("*", "no implementation for string", "no elements, so that onnxruntime does not add strings"),
     Refusal("Erf Col2Im GridSample", "allowed: ", "dtypes of the reference's that onnxruntime has not either"),
 ]
@@ -353,13 +384,13 @@ TAKEN = [
     Refusal("com.microsoft", _SHAPE, "operands of another rank or shape that have the elements, or that stretch"),
     Refusal("com.microsoft", "Input data type does not match", "zero points that are left out"),
     Refusal("com.microsoft", "Unsupported data type|is null|gather_axis and|must be float or match|output arg .* type inference failed|same hidden size|known", "dtypes and shapes that onnxruntime has no kernel or inference for"),
-    Refusal("com.microsoft", r"must be \[|shall have same|size of|must match|is expected to be|must not exceed|requested together|is required when|is required|must be requested|does not match|output index|index out of range|'axis' must be in|must not contain negative|"
+    Refusal("com.microsoft", r"must be \[|a positive multiple|shall have same|size of|must match|is expected to be|must not exceed|requested together|is required when|is required|must be requested|does not match|output index|index out of range|'axis' must be in|must not contain negative|"
             "non-negative|invalid mode|out of valid range|at stream|dimension is <= 0|must be positive", "what onnxruntime wants to be told, and Treadle does not need"),
     Refusal("com.microsoft", _NO_WORDS, "attributes and extents, of which the error does not say more"),
     Refusal("BlackmanWindow HannWindow HammingWindow Col2Im DFT STFT Dropout TopK Tile Pad Split Unsqueeze Squeeze GatherND TfIdfVectorizer MelWeightMatrix ReverseSequence Reshape "
             "TensorScatter TreeEnsemble Trilu Concat CenterCropPad", _SHAPE + "|" + _NO_WORDS, "a vector of one element for a scalar, and the reverse; operands of another rank that have the elements"),
     Refusal("ArgMax ArgMin Squeeze", "'axis' must be in|Unexpected axis", "axes of scalars"),
-    Refusal("ConvTranspose QLinearConv", "output_padding|must not contain negative", "paddings that cut off"),
+    Refusal("Conv ConvInteger ConvTranspose QLinearConv", "output_padding|must not contain negative", "paddings that cut off"),
     Refusal("GlobalAveragePool GlobalLpPool MaxRoiPool AveragePool LpPool MaxPool", _NO_WORDS + "|Unsupported pooling size|cannot be less than", "operands without elements"),
     Refusal("DepthToSpace SpaceToDepth Gather", "to be a multiple|out of data bounds", "results without elements, which are not looked at"),
     Refusal("FeatureVectorizer Scaler TreeEnsembleRegressor TreeEnsemble RegexFullMatch Einsum QLinearConv Trilu", _NO_WORDS + "|must have same type", "attributes that onnxruntime asks for"),
@@ -372,6 +403,10 @@ TAKEN = [
     Refusal("Attention", "must be requested together|hidden sizes must be|Unexpected axis|reshape_helper", "outputs that are asked for apart, operands without features"),
     Refusal("Flatten", "Invalid value", "an axis from the end before opset 11"),
     Refusal("SequenceAt SequenceErase", "Input is not a tensor", "onnxruntime's binding makes no sequence of such elements"),
+    Refusal("AffineGrid", "must be positive", "a grid without places"),
+    Refusal("GridSample", "must be non-empty", "samples of nothing, which are the padding's zeros"),
+    Refusal("Attention", "attn_mask must be 2D", "masks of one axis, which broadcast"),
+    Refusal("SoftmaxCrossEntropyLoss", "reshape_helper", "no class, where all targets are ignored"),
     Refusal("Pad", "zero effective input extent", "an axis that pads cut off, and fill again"),
     Refusal("ReduceMax ReduceMean ReduceMin ReduceProd ReduceSum ReduceSumSquare ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp", _NO_WORDS + "|" + _SHAPE, "axes in an operand of another rank"),
 ]

@@ -38,7 +38,7 @@ import neural_makers
 import sequence_makers
 from breaking import broken
 from contract import contracts
-from disagreements import REFUSED, TAKEN, heard, meant
+from disagreements import REFUSED, TAKEN, heard, is_float8, meant
 from draft import Case, Choices, Draft, Rejected
 from judges import Result, all_same, can_widen, explained_by_rounding, no_kernel, only_cut, onnxruntime_run, reference_run, same_as_either, same_distributions, treadle_run
 from varying import varied
@@ -138,10 +138,6 @@ def batch_of(seed: int, chosen: frozenset[str], mode: str) -> list[Case]:
 
 def missing(result: Result) -> bool:
     return any(text in result.error for text in _MISSING)
-
-
-def is_float8(value) -> bool:
-    return isinstance(value, np.ndarray) and value.dtype.name.startswith("float8")
 
 
 def is_bytes(value) -> bool:
