@@ -289,6 +289,7 @@ RULINGS = [
     Ruling("reference", "SequenceInsert", "takes places behind the end", lambda c: bool(c.changes)),
     Ruling("both", "InstanceNormalization", "takes the root of a negative number", lambda c: c.attributes.get("epsilon", 1) < 0),
     Ruling("onnxruntime", "TfIdfVectorizer", "counts n-grams of one index as one, and weighs them alike", lambda c: len(set(c.attributes["ngram_indexes"])) < len(c.attributes["ngram_indexes"])),
+    Ruling("both", "Loop Scan", "a state of one element that the body declares as a scalar, and that is one from then on", lambda c: bool(c.changes) and any(np.shape(x) == (1,) for x in c.inputs)),
     Ruling("reference", "Cast CastLike", "rounds what is below the least power of two up to the next but one", lambda c: "e8m0" in _target(c) and _has_tiny(c.inputs[0])),
     Ruling("onnxruntime", "Cast CastLike", "takes -0 of 8-bit floats for true", lambda c: _target(c) == "bool" and is_float8(c.inputs[0])),
     Ruling("reference", "TreeEnsemble TreeEnsembleRegressor TreeEnsembleClassifier", "gives what no leaf votes for the type's least or largest number, not 0",
