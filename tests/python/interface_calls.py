@@ -26,6 +26,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from ctypes import byref, c_char_p, c_int, c_int32, c_int64, c_size_t, c_uint32, c_uint64, c_void_p
+from pathlib import Path
 from typing import Any
 
 import interface_material as material
@@ -133,7 +134,7 @@ def environment(api: Api, draw: Any, tell: Callable[[Any], None]) -> c_void_p:
     try:
         made = calls[how]()
     except StatusError as error:
-        tell(["gave", ["failed", error.code, error.message[:300]]])
+        tell(["gave", ["failed", error.code, error.message[:600]]])
         return api.made("CreateEnv", level, b"test")
     tell(["gave", ["ok"]])
     return made
@@ -193,7 +194,7 @@ class Machine:
             try:
                 self.api.check(result)
             except StatusError as error:
-                return ["failed", error.code, error.message[:300]]
+                return ["failed", error.code, error.message[:600]]
         given: list[Any] = []
         parents = tuple(argument.handle for argument in arguments if argument.handle and argument.handle.kind != "OrtEnv")
         if not is_status and function.result != "void":
@@ -276,18 +277,31 @@ class Folder:
     def __init__(self) -> None:
         self.path = tempfile.mkdtemp(prefix="interface_calls_", dir="/dev/shm" if os.path.isdir("/dev/shm") else None)
         material.write_files(self.path)
-        self.own = set(os.listdir(self.path))
+        self.own: dict[str, bytes | None] = {}  # None: a folder
+        for name in os.listdir(self.path):
+            path = os.path.join(self.path, name)
+            self.own[name] = None if os.path.isdir(path) else Path(path).read_bytes()
+        self.written = self._times()
+
+    def _times(self) -> dict[str, int]:
+        return {each.name: each.stat().st_mtime_ns for each in os.scandir(self.path) if self.own.get(each.name) is not None}
 
     def new_files(self) -> list[str]:
-        """Their names, without what is random in them."""
+        """Their names, without what is random in them, and those that were written over."""
         made = []
-        for name in sorted(set(os.listdir(self.path)) - self.own):
+        for name in sorted(set(os.listdir(self.path)) - self.own.keys()):
             path = os.path.join(self.path, name)
             shutil.rmtree(path) if os.path.isdir(path) else os.remove(path)
             made.append(re.sub(r"\d+", "0", name))
         for inner in os.listdir(os.path.join(self.path, "folder")):
             os.remove(os.path.join(self.path, "folder", inner))
             made.append(f"folder/{inner}")
+        if (now := self._times()) != self.written:
+            for name in self.own.keys() - {"folder"}:
+                if now.get(name) != self.written[name]:
+                    Path(self.path, name).write_bytes(self.own[name] or b"")
+                    made.append(f"{name} written over")
+            self.written = self._times()
         return made
 
 
@@ -318,6 +332,8 @@ def differences(ours: list[str], theirs: list[str]) -> Iterator[Difference]:
     for have, want in zip(ours, theirs):
         if have.startswith('["call"') or want.startswith('["call"'):
             if have != want:
+                if outer and '["gave"' in (have[:7], want[:7]):
+                    function, said = outer[-1]  # the one that ends on one side
                 if want.startswith('["gave"'):
                     yield function, said, ["ok", "calls of a kernel"], json.loads(want)[1]
                 elif have.startswith('["gave"'):
