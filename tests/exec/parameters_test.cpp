@@ -190,7 +190,7 @@ TEST(Parameters, ChangeOnEverySchedule) {
       made->variables->set(made->place_of_b, bias(version + 1));
     }
     for (int again = 0; again < 2; ++again) {
-      EXPECT_TRUE(same_bits(run(*parallel.program, {.pool = &pool}), expected(version, version + 1)));
+      EXPECT_TRUE(same_bits(run(*parallel.program, {.threads = {.pool = &pool}}), expected(version, version + 1)));
       std::vector<Datum> outputs(1);
       on_device.run(std::vector<Datum>{input()}, outputs, {});
       EXPECT_TRUE(same_bits(outputs[0].tensor(), expected(version, version + 1)));
