@@ -288,7 +288,7 @@ class BackwardScan {
       for (ValueId inside : body.inside_of(outer)) xs.push_back(inside);
     }
     const std::vector<ValueId> carried = formal;
-    std::vector<ValueId> left_out;  // sequences, whose values per iteration are not kept
+    std::vector<ValueId> left_out;  // states that are sequences; their values are not kept for each iteration
     for (size_t i = 0; i < it_.num_stacked + it_.scanned; ++i)
       (i < it_.num_stacked && is_sequence(body.graph().type(body.formal(i))) ? left_out : formal).push_back(body.formal(i));
     for (size_t m = 0; m < it_.scanned; ++m)

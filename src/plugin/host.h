@@ -51,7 +51,7 @@ struct treadle_call {
   const treadle::Node* node = nullptr;
   const treadle::AllocationContext* memory = nullptr;  // allocation context of the thread that began the call
   std::thread::id thread;
-  mutable std::vector<treadle::Tensor> inputs;  // contiguous copies, made on first use
+  mutable std::vector<treadle::Tensor> inputs;  // contiguous (copied if necessary); filled in on first use
   std::vector<treadle::Tensor> outputs;
 
   // Protects the members below from the plugin's threads: the one that called run, the one that completes the call, and those that read

@@ -266,7 +266,8 @@ void Engine::push(Operation operation, std::span<const Variable> reads, std::spa
   for (const auto* list : {&pushed->writes, &pushed->reads})
     for (const auto& state : *list) impl_->grant(*state);
   if (impl_->options.naive) {
-    // Waits until only this access is missing: another thread's operation may still hold a variable.
+    // Waits until all accesses are granted, because another thread's operation may hold a variable. `waits` counts one more than the
+    // accesses.
     impl_->ended.wait(lock, [&] { return pushed->waits == 1; });
     impl_->execute(std::move(pushed), lock);
     return;

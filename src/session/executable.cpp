@@ -217,8 +217,8 @@ std::shared_ptr<Executable> Session::Impl::finish(std::shared_ptr<Graph> graph, 
   return made;
 }
 
-// Makes a graph whose outputs are the fed values that the model computes, to infer their types. They are made outputs because passes keep
-// the names of outputs. Null: no computed value is fed.
+// Makes a graph whose outputs are the fed values that the model computes, to infer their types. They are made outputs because rewrites
+// keep the names of outputs. Null: no computed value is fed.
 std::unique_ptr<Graph> Session::Impl::types_of_fed(const Request& request) const {
   auto is_computed = [&](const std::string& name) { return !known_inputs.contains(name); };
   if (std::none_of(request.fed.begin(), request.fed.end(), is_computed)) return nullptr;
@@ -363,7 +363,7 @@ std::shared_ptr<Session::Impl::Entry::Made> Session::Impl::entry_for(const Reque
   auto copy = [](std::span<const std::string> names) { return std::vector<std::string>(names.begin(), names.end()); };
   others.push_front({copy(request.fetches), copy(request.fed), copy(request.targets), request.all_constants, request.own_symbols, number});
   const std::shared_ptr<Entry::Made> made = others.front().made;
-  // Evicts the least recently used program, but none that is being compiled or that a profile is looking at.
+  // Evicts the least recently used program, but none that is being compiled: a profile must find it in the list later.
   for (auto oldest = std::prev(others.end()); others.size() > kMaxExecutables && oldest != others.begin(); --oldest) {
     const std::shared_ptr<Entry::Made> evicted = oldest->made;
     const std::unique_lock idle(evicted->mutex, std::try_to_lock);

@@ -12,7 +12,7 @@ namespace treadle::hooks {
 extern std::array<std::atomic<int>, 2> counts;
 
 inline bool any(HookPoint point) { return counts[static_cast<size_t>(point)].load(std::memory_order_acquire) != 0; }
-/// Calls the hooks of a point in order of registration. If one throws, the others are not called.
+/// Calls the hooks of a point by ascending group, and within a group in order of registration. If one throws, the others are not called.
 void call(HookPoint point, const HookedRun& run);
 
 }  // namespace treadle::hooks

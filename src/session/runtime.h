@@ -75,7 +75,7 @@ struct Runtime {
   Profiling& profiling() const;
   /// Collects nodes, runs, times, buffers and memory for a profile.
   profile::ProfilePlan profile_plan(const Executables& executables, const Profiling& profiling) const;
-  virtual profile::ProfilePlan profile_plan(const Profiling& profiling) const = 0;  ///< of all the client's graphs
+  virtual profile::ProfilePlan profile_plan(const Profiling& profiling) const = 0;  ///< the same for all graphs of the client
   /// Counters of the graphs' nodes, the main graph's first.
   /// @param kept  counters of programs that have been evicted
   /// @throws Error(invalid_argument) without SessionOptions::node_counters

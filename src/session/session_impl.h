@@ -132,7 +132,7 @@ struct Session::Impl : Runtime {
   /// Makes the main program and accounts for its memory.
   void make();
   /// Loads the main program from the model's compiled file or the cache; otherwise compiles it and, if the options ask for it, writes it to
-  /// the cache.
+  /// the cache or to the file that they name.
   std::shared_ptr<Executable> make_main() const;
   std::shared_ptr<Executable> load_main(const compiled::File& file) const;
   void write_main(const Executable& made, const std::string& path, const std::string& key) const;

@@ -128,7 +128,7 @@ class CheckpointReader {
   CheckpointReader(const std::string& path, const std::shared_ptr<Storage>& bytes) : path_(path) {
     try {
       file_ = parse_safetensors(bytes, path);
-    } catch (const Error& error) {  // includes dtypes and sizes that occur in no checkpoint
+    } catch (const Error& error) {  // no checkpoint has an unsupported dtype or size either
       throw Error(ErrorCode::invalid_model, error.what());
     }
     const std::string header(reinterpret_cast<const char*>(bytes->data()), file_.data_offset);

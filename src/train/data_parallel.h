@@ -70,7 +70,7 @@ class DataParallel {
   struct Request {
     std::vector<ValueId> first, gradients;  // first: exchanged in float32 before all others; gradients: the rest
     ValueId weight = kNoValue;              // kNoValue: compute sums instead of means
-    std::vector<ValueId> awaited;           // values that this rank must have computed before the exchange completes
+    std::vector<ValueId> awaited;           // values that every rank must have computed before any rank continues
   };
   struct Reduced {
     std::vector<ValueId> first, gradients;

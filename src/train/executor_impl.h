@@ -36,7 +36,7 @@ struct Executor::Impl {
     size_t steps_left() const;
 
     std::optional<JointModule::Run> run;
-    std::optional<PartialRun> session_run;  // set instead of `module_run`
+    std::optional<PartialRun> session_run;  // set instead of `run` if a session executes the pass
     bool is_train = false, is_under_way = false;
     size_t num_steps = 0, next = 0;
   };

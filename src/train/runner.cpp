@@ -53,7 +53,7 @@ std::shared_ptr<const Executable> Runner::executable(const std::shared_ptr<const
   const Runtime::MakingFurther scope(runtime_, "a monitor");
   std::unique_ptr<Graph> graph = make_unsimplified_();
   const size_t num_fetched = graph->outputs.size();
-  std::vector<std::string> names;  // of the outputs' values; graph.output_names may differ
+  std::vector<std::string> names;  // names of the output values, which may differ from graph->output_names
   for (ValueId output : graph->outputs) names.push_back(graph->value(output).name);
   for (NodeId id : graph->order())
     for (ValueId output : graph->node(id).outputs) {

@@ -103,7 +103,7 @@ struct Trainer::Impl : Runtime, TrainerGraphs {
     for (const auto& [name, tensor] : states) forward.push_back(name);
     NamedTensors kept = joins_parameters()
                             ? lay_side_by_side(parameters, optimizer_state, trained, state_names(options), std::string(kAllParameters))
-                            : parameters;  // names of tensors as in the graph
+                            : parameters;  // by the names of the graph's inputs and outputs
     kept.insert(optimizer_state.begin(), optimizer_state.end());
     kept.insert(states.begin(), states.end());
     step_bound = bound_to(kept, graph->output_names);
@@ -309,7 +309,7 @@ struct Trainer::Impl : Runtime, TrainerGraphs {
   Runner& make_inference(std::unique_ptr<Runner>& runner, Inference wanted) {
     std::lock_guard alone(making_mutex);
     if (!runner) {
-      const exec::Variables::Reading reading(*variables());  // protects values computed from parameters, and packed weights
+      const exec::Variables::Reading reading(*variables());  // keeps steps from writing parameters while weights are packed
       const MakingFurther further(*this, wanted.loss ? "evaluate" : "predict");
       bring_to_host();
       // Adapters are inputs here too. They are small, while the weights they belong to stay packed.
