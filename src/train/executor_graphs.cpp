@@ -101,7 +101,7 @@ struct ExecutorGraphs::Impl {
         made.inputs.push_back(info.name);
     for (const auto& [name, request] : requests) {
       const bool by_rows = std::find(row_gradients.begin(), row_gradients.end(), name) != row_gradients.end();
-      // Gradients by rows are new tensors in each pass, so no request for memory applies.
+      // A gradient by rows is a new tensor in every pass, so a request to add to existing memory does not apply to it.
       if (request == GradientRequest::null ? !parameters.contains(name) : by_rows) continue;
       made.gradient_requests.emplace(name, request);
     }

@@ -9,10 +9,10 @@
 
 namespace treadle::train {
 
-/// Gives options.output options.head_classes classes: the last layer before it (Gemm, MatMul or Conv) gets new weights and a new bias,
-/// uniform in ±1 / sqrt(inputs) as in PyTorch's layers. Returns the model unchanged if the option is 0.
+/// Replaces the last layer (Gemm, MatMul or Conv) before options.output, to give it options.head_classes classes. The new weights and bias
+/// are uniform in [-b, b] with b = 1 / sqrt(inputs), as in PyTorch's layers. Returns the model unchanged if the option is 0.
 /// @throws Error(not_implemented) if there is no such layer, or if other nodes read its weights; Error(invalid_argument) if the rest of the
-/// model does not fit the new number.
+/// model does not fit the new number of classes.
 Model with_head(const Model& model, const TrainerOptions& options);
 
 /// @throws Error(invalid_argument) if weights made by with_head() are not trained: they would keep their random values.

@@ -27,7 +27,7 @@ using Candidates = std::map<std::string, std::vector<WeightUse>>;
 
 bool is_product(const Node& node) { return node.is("MatMul") || node.is("Gemm"); }
 
-/// The use as a multiplication by a weight of this type; nullopt if it is something else.
+/// Describes a use of a weight of this type, if the node multiplies by the weight; nullopt otherwise.
 std::optional<WeightUse> use_of(const Graph& graph, const Use& use, const Type& type, bool transposed) {
   const Node& node = graph.node(use.node);
   if (use.input != 1) return std::nullopt;

@@ -30,8 +30,8 @@ std::set<std::string> transposed_weights(const Graph& graph, std::span<const std
 /// @throws Error(not_found) for a target that matches no weight; Error(invalid_argument) if no weight gets an adapter.
 std::vector<Adapter> add_adapters(Graph& graph, std::span<const std::string> initializers, const LoraOptions& options);
 
-/// Initial values: A is uniform in ±1 / sqrt(inputs), as torch.nn.Linear's weight, and B is zero, so that the model computes the same as
-/// before.
+/// Initial values: A is uniform in [-b, b] with b = 1 / sqrt(inputs), as torch.nn.Linear's weight. B is zero, so that the model computes
+/// the same as before.
 NamedTensors initial_adapters(std::span<const Adapter> adapters, uint64_t seed);
 
 /// The parameters of the model without adapters: W + factor * B A replaces each A and B.

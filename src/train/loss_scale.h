@@ -1,4 +1,4 @@
-// Loss scaling for training with float16: its place in the graph, and the adaption of the scale.
+// Loss scaling for training with float16: how the graph uses the scale, and how it is adjusted.
 #pragma once
 
 #include <span>

@@ -114,8 +114,8 @@ struct Trainer::Impl : Runtime, TrainerGraphs {
                                                   .early_updates = options.early_updates,
                                                   .nodes = std::move(nodes),
                                                   .check_unread = checking_unread()});
-    // Values stay on the device only if the host has no need of them after each step. With a memory limit or in a job, device memory is not
-    // held between steps; several ranks and accumulated gradients exchange data on the host.
+    // Results stay on the device only if nothing else needs them on the host: with a memory limit or in a job, they do not occupy device
+    // memory between steps, and the exchange between ranks and the sums of gradients are computed on the host.
     if (devices.any() && Runtime::options.memory_limit_bytes == 0 && !job && !ranks && options.accumulation_steps == 1)
       staying = std::make_unique<StayingValues>(*step->executable(), step_bound);
     for (const auto& [name, tensor] : parameters)
