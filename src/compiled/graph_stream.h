@@ -28,7 +28,7 @@ class TensorList {
   std::unordered_map<const void*, uint64_t> by_address_;
 };
 
-/// Writes the graph of a program, and the states that its kernels have packed.
+/// Writes the graph of a program, and the weights that its kernels have packed.
 /// @throws Error(not_implemented) naming what cannot be stored: custom operators, subgraphs of backends, constants that are not tensors.
 void write_graph(Writer& out, const exec::Program& program, TensorList& tensors);
 

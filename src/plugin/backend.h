@@ -23,8 +23,8 @@ std::vector<const char*> list_backends();
 void load_plugin(const std::string& path);
 
 struct PartitionOptions {
-  /// Backends in order of preference, separated by commas: "onednn" uses the properties of this backend that are on by default,
-  /// "onednn.convolutions" this property in any case, "NONE" no backend.
+  /// Comma-separated, in order of preference: "onednn" means those properties of the backend that are on by default, "onednn.convolutions"
+  /// means this property even if it is off by default, and "NONE" means no backend.
   std::string backends;
   bool training = false;
   /// Returns the device that a node is placed on, such as "sim:0". Null: all nodes are on "cpu".

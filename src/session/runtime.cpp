@@ -248,7 +248,7 @@ void Runtime::set_recorder(exec::RunControl& control) const {
   control.recording.kernel_phases = phases_wanted();
 }
 
-// Ends the accounting of the value's memory to the session, because the value leaves it.
+// Removes the value's memory from the session's account, because the value now belongs to the caller.
 void hand_over_all(const Datum& datum) {
   switch (datum.kind()) {
     case Datum::Kind::tensor: return hand_over(datum.tensor().storage());

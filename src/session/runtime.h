@@ -46,7 +46,7 @@ struct RunRequest {
 /// Threads, devices, memory, job, recorder and the list of runs in progress. It makes a run's RunControl and wraps the run in hooks, checks
 /// and accounting, so that a capability added here serves every way of running.
 struct Runtime {
-  /// @param owner  whom errors name as the owner of the memory: "the session".
+  /// @param owner  what errors call the owner of the memory, such as "the session".
   Runtime(const SessionOptions& options, std::string owner);
   virtual ~Runtime();
   Runtime(const Runtime&) = delete;
@@ -187,7 +187,7 @@ struct Runtime {
 /// @throws Error(invalid_argument) for an output with both, or for an unknown device
 void add_output_memory(const Executable& executable, const RunOptions* options, std::vector<exec::OutputMemory>& memory);
 
-/// Ends the accounting of the value's memory to the session, because the value leaves it.
+/// Removes the value's memory from the session's account, because the value now belongs to the caller.
 void hand_over_all(const Datum& datum);
 
 }  // namespace treadle

@@ -1,4 +1,4 @@
-// Outputs that a model declares sparse. Inside a run all values are dense, so results are converted at its end.
+// Outputs that a model declares sparse. Inside a run sparse constants are dense, so such outputs are converted at its end.
 #pragma once
 
 #include <set>
