@@ -40,7 +40,8 @@ ModelMetadata metadata_of(const onnx::ModelDef& def);
 /// @param as_read, load  see Model::Impl
 Model make_model(onnx::ModelDef def, std::string path, bool as_read = false, const LoadPhases& load = {});
 
-/// How the options say files are read: the value of `session.load_model_format`, and whether initializers are mapped and shared.
+/// Options for reading files, derived from the session's: the format (`session.load_model_format`), and whether initializers are mapped and
+/// shared.
 onnx::ReadOptions reading_options(const SessionOptions& options);
 /// Model::load and Model::from_bytes with all options of reading.
 Model load_model(const std::string& path, const onnx::ReadOptions& read);

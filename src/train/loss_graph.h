@@ -9,7 +9,7 @@
 
 namespace treadle::train {
 
-/// What is connected to an input of the loss.
+/// Kinds of values that an input of the loss can be connected to.
 enum class LossOperand : uint8_t {
   output,  ///< the output that is trained; connected to the first input
   value,   ///< the model's value with the input's name
