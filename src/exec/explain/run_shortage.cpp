@@ -160,7 +160,7 @@ class HostMemory {
                        run_.by_readiness ? "may be in use" : "in use", free);
   }
 
-  // @param of  whose layer it is in; null: not known
+  // @param of  a node in the layer to name; null: not known
   void add(const std::string& name, std::string_view what, size_t bytes, const Node* maker, const Node* of) {
     if (bytes > 0)
       live_.push_back(

@@ -1,4 +1,4 @@
-// Execution of If, Loop and Scan: bodies are programs of their own, run with the values that the node's operands give them.
+// Executes If, Loop and Scan. Their bodies are programs of their own, which run with values of the node's operands.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -25,7 +25,7 @@ int64_t only_element(const Tensor& tensor, std::string_view what) {
   return *tensor.data<int64_t>();
 }
 
-/// Collects slices of equal shape and dtype along a new or given axis.
+/// Collects slices of equal shape and dtype, and stacks them along a new axis.
 class Stack {
  public:
   Stack(DType dtype, int64_t axis, bool reverse) : dtype_(dtype), axis_(axis), reverse_(reverse) {}
@@ -37,7 +37,7 @@ class Stack {
     slices_.push_back(slice.contiguous());
   }
 
-  /// @param empty_shape  of a slice, for no iteration at all.
+  /// @param empty_shape  shape of a slice if there was no iteration
   Tensor result(const Shape& empty_shape) const {
     Shape slice = slices_.empty() ? empty_shape : slices_[0].shape();
     DType dtype = slices_.empty() ? dtype_ : slices_[0].dtype();
@@ -71,8 +71,8 @@ class Stack {
   std::vector<Tensor> slices_;
 };
 
-// The shape of a scan output's slice when no iteration ran: as inference has promised it where the feeds' shapes tell, else as the body
-// declares it, 0 where it does not.
+// Returns the shape of a scan output's slice if no iteration ran: the inferred shape where the feeds' shapes determine it, otherwise the one
+// that the body declares, with 0 for extents that it does not declare.
 Shape slice_shape(const ControlFlowCall& call, size_t output) {
   const Program& body = *call.instruction().bodies[0];
   const Graph& graph = *call.instruction().node->bodies[0].graph;

@@ -1,4 +1,4 @@
-// What runs a program: the host, or devices.
+// The interface of executors, which run a program on the host or on devices.
 #pragma once
 
 #include <cstdint>
@@ -19,57 +19,58 @@ class FramePool;
 class Plans;
 class Program;
 
-/// Gives a run back to the executor that it is of, which must be there still.
+/// Returns a run to its executor, which must outlive the run.
 struct GiveBack {
   Executor* executor = nullptr;
   void operator()(Run* run) const noexcept;
 };
 using RunHandle = std::unique_ptr<Run, GiveBack>;
 
-/// A copy of a value between devices, as profiles know it.
+/// A copy of a value between devices, for profiles.
 struct DeviceCopy {
-  uint32_t record_name = 0;  ///< of its records
-  SlotId slot = kNoSlot;     ///< the value's
-  std::string from, to;      ///< names of devices
+  uint32_t record_name = 0;  ///< name of its records in the recorder
+  SlotId slot = kNoSlot;     ///< the copied value
+  std::string from, to;      ///< names of the devices
 };
 
-/// Runs a program, and owns what its runs share and leave to those that follow.
+/// Runs a program. Owns what its runs share: plans, and pools of idle runs.
 class Executor {
  public:
-  /// @param program  outlives the executor.
+  /// @param program  must outlive the executor
   explicit Executor(const Program& program);
   virtual ~Executor();
   Executor(const Executor&) = delete;
   Executor& operator=(const Executor&) = delete;
 
   Plans& plans() const { return *plans_; }
-  /// Runs on the host: the program's, or those of its bodies where devices run the rest.
+  /// The pool of runs on the host. If devices run the program, only its bodies use it.
   FramePool& frames() const { return *frames_; }
 
-  /// A whole run. @throws Error; a Yield is one.
+  /// Does a whole run. @throws Error of the first node that fails; also if the program stops at a Yield
   virtual void run(std::span<const Datum> feeds, std::span<Datum> outputs, const RunControl& control, std::span<const Datum> bound = {},
                    std::span<const OutputMemory> memory = {}) = 0;
-  /// A run that its caller starts, and that stops and goes on; several may be under way.
+  /// Returns an idle run that the caller starts and advances itself. Several may be in flight.
   virtual RunHandle take() = 0;
   virtual void give_back(std::unique_ptr<Run> run) noexcept = 0;
-  /// Of every run, in the order in which they are issued; none on the host.
+  /// The copies that every run makes, in the order of issue; none on the host.
   virtual std::span<const DeviceCopy> copies() const noexcept { return {}; }
 
  private:
   const std::unique_ptr<Plans> plans_;
-  const std::unique_ptr<FramePool> frames_;  // goes before the plans, whose bindings its frames hold
+  const std::unique_ptr<FramePool> frames_;  // destroyed before plans_, whose bindings the frames hold
 };
 
 inline void GiveBack::operator()(Run* run) const noexcept { executor->give_back(std::unique_ptr<Run>(run)); }
 
-/// Behind the last instruction: who asked for an end has one, whenever it was, but a run that has updated state says that it did.
+/// Called after the last instruction. A run that was cancelled or timed out meanwhile still fails, unless it has updated state: then it
+/// succeeds.
 /// @throws Error(cancelled or timed_out)
 void check_at_end(const Program& program, const RunControl& control);
 
-/// On the host. @param program  must outlive the executor.
+/// Makes an executor that runs on the host. @param program must outlive the executor
 std::unique_ptr<Executor> make_host_executor(const Program& program);
 
-/// Runs that nobody uses right now. Thread-safe.
+/// A pool of idle runs. Thread-safe.
 template <typename T>
 class RunPool {
  public:
@@ -98,7 +99,7 @@ class RunPool {
     std::lock_guard lock(mutex_);
     idle_.push_back(std::move(run));
   }
-  /// Lets go of the memory of runs that nobody uses.
+  /// Frees the memory that idle runs keep.
   void trim() noexcept {
     std::lock_guard lock(mutex_);
     for (const auto& run : idle_) run->trim();
@@ -106,7 +107,7 @@ class RunPool {
 
  private:
   ForkMutex mutex_;
-  std::vector<std::unique_ptr<T>> idle_;  // with room for all runs, so that giving one back cannot fail
+  std::vector<std::unique_ptr<T>> idle_;  // has capacity for all runs, so that give_back() cannot fail
   size_t num_runs_ = 0;
 };
 

@@ -14,14 +14,14 @@
 namespace treadle::exec {
 namespace {
 
-// What programs look for in errors of ONNX Runtime stands in front of what is wrong.
+// Begins the error with ONNX Runtime's words, for which some programs search.
 [[noreturn]] void refuse_type(const Program& program, SlotId slot, const Datum& feed, const std::string& what) {
   refuse_feed(
       program, slot, feed, what,
       fmt::format("Unexpected input data type. Actual: ({}) , expected: ({}): ", type_text(Type::of(feed)), type_text(program.type(slot))));
 }
 
-// @throws Error naming the axes whose extents are not those that the model says
+// @throws Error naming the axes whose extents differ from the model's
 void check_extents(const Program& program, SlotId slot, const Datum& feed, const Shape& shape) {
   const SymbolicShape& declared = *program.type(slot).shape;
   if (static_cast<int>(declared.size()) != shape.rank())
@@ -47,7 +47,7 @@ void check_extents(const Program& program, SlotId slot, const Datum& feed, const
                     program.name(slot), indices));
 }
 
-// Nodes that read it are bound in the run, so that its extents bind no symbols.
+// Checks a sparse feed. Its readers are bound during the run, so that its extents give no values to symbols.
 void check_sparse_feed(const Program& program, SlotId slot, const Datum& feed) {
   const Type& type = program.type(slot);
   const SparseTensor& sparse = feed.sparse_tensor();
@@ -64,7 +64,7 @@ bool mentions(const Expr& expr, const Expr& symbol) {
 }
 bool mentions(const Dim& dim, const Expr& symbol) { return !dim.is_const() && mentions(*dim.expr(), symbol); }
 
-// The input by which a body reads a value; kNoSlot: it does not.
+// Returns the body's input that captures the value; kNoSlot if the body does not read it.
 SlotId captured_as(const Program& program, const Instruction& instruction, size_t body, SlotId value) {
   const auto operands = program.operands(instruction);
   const auto inputs = instruction.bodies[body]->input_slots();
@@ -75,7 +75,7 @@ SlotId captured_as(const Program& program, const Instruction& instruction, size_
   return kNoSlot;
 }
 
-// Whether extents or known elements of other values do. A body that cannot run without the input does not count.
+// Returns true if extents or known elements of other values depend on the symbol. A body that cannot run without the input is left out.
 bool depends_on(const Program& program, SlotId input, const Expr& symbol) {
   auto does = [&](const SymbolicExtent& extent) { return extent.slot != input && mentions(extent.dim, symbol); };
   if (std::ranges::any_of(program.extents().of_shapes, does) || std::ranges::any_of(program.extents().of_known, does)) return true;
@@ -85,13 +85,13 @@ bool depends_on(const Program& program, SlotId input, const Expr& symbol) {
     for (size_t b = 0; b < instruction.bodies.size(); ++b) {
       const Program& body = *instruction.bodies[b];
       const SlotId within = captured_as(program, instruction, b, input);
-      if (within != kNoSlot && needs_feed(body, within)) continue;  // it cannot run without
+      if (within != kNoSlot && needs_feed(body, within)) continue;  // the body cannot run without the input
       if (depends_on(body, within, symbol)) return true;
     }
   return false;
 }
 
-// Whether a node or a body of one reads the input, or the graph hands it out. The body may not run.
+// Returns true if a node or a body may read the input, or if it is an output.
 bool is_read(const Program& program, SlotId input) {
   const ValueId value = program.slots()[input].value;
   return program.type(input).kind != Type::Kind::optional &&
@@ -102,7 +102,7 @@ bool is_read(const Program& program, SlotId input) {
   throw MissingInput(program.name(slot), fmt::format("it is {}", to_string(program.type(slot))));
 }
 
-// What is inside: the dtypes of a map, of an optional's value, and of a sequence's tensors, if it has any.
+// Compares kinds and dtypes, also those inside of maps, optionals and sequences. An empty sequence fits any element dtype.
 bool fits(const Type& declared, const Type& fed) {
   if (declared.kind == Type::Kind::unknown || fed.kind == Type::Kind::unknown) return true;
   auto same = [](DType a, DType b) { return a == b || a == DType::undefined || b == DType::undefined; };
@@ -147,7 +147,7 @@ void FeedBinder::bind(std::span<const Datum> feeds, std::span<const int64_t> par
     take(feeds, parent_values, control, state);
     state.take_binding(symbol_values_, control);
   } catch (...) {
-    if (state.program().is_body()) throw;  // the node that it is of is named first
+    if (state.program().is_body()) throw;  // the error first gets the name of the node that the body belongs to
     rethrow_with_memory([&](const OutOfMemory&) { return describe_unbound(state.program(), control.memory.account()); },
                         "while the extents of a run were bound");
   }
@@ -173,7 +173,7 @@ void FeedBinder::take(std::span<const Datum> feeds, std::span<const int64_t> par
   }
 }
 
-// Its symbols that no other feed has: nothing else may depend on them.
+// Sets symbols to 0 that only the missing feed would have given, if nothing else depends on them. @throws MissingInput otherwise
 void FeedBinder::leave_out(const Program& program, SlotId slot) {
   const Type& type = program.type(slot);
   if (!type.shape) return;
@@ -225,7 +225,7 @@ void FeedBinder::check_complete(const RunState& state) {
     if (!state.held(slot).defined() && is_read(state.program(), slot)) throw_missing(state.program(), slot);
 }
 
-// The plan is made for its extents before it is there.
+// Checks that the extents of a feed that comes later are known, as binding needs them.
 void FeedBinder::check_may_be_later(const Program& program, SlotId slot) const {
   const Type& type = program.type(slot);
   const bool is_told = type.is_tensor() && type.dtype != DType::undefined && type.shape &&
@@ -236,7 +236,7 @@ void FeedBinder::check_may_be_later(const Program& program, SlotId slot) const {
   if (!is_told) refuse_feed(program, slot, {}, "it cannot be fed later, as nothing else tells its extents");
 }
 
-// The feed as the run takes it: contiguous.
+// Returns the feed as the run reads it: contiguous and, unless allowed otherwise, on the host.
 Datum FeedBinder::checked(const Program& program, SlotId slot, const Datum& feed) {
   const Type& type = program.type(slot);
   if (!feed.defined()) {
@@ -257,7 +257,7 @@ Datum FeedBinder::checked(const Program& program, SlotId slot, const Datum& feed
   if (feed.tensor().storage()->device() && !takes_device_feeds_) return checked(program, slot, feed.tensor().clone());
   const Tensor& tensor = feed.tensor();
   if (type.dtype != DType::undefined && tensor.dtype() != type.dtype) refuse_type(program, slot, feed, "another dtype");
-  // Clients of ONNX Runtime, which does not look at the rank then, feed one number as a vector where the model says a scalar.
+  // Accepts a tensor of one element for a scalar input, as ONNX Runtime does and its clients expect.
   if (type.shape && type.shape->empty() && tensor.shape().rank() > 0 && tensor.num_elements() == 1)
     return with_valid_booleans(tensor).contiguous().reshaped(Shape{});
   if (type.shape) {

@@ -1,4 +1,4 @@
-// Keeps the error that ends a run whose work is done by several threads.
+// Keeps the error that ends a run whose work several threads do.
 #pragma once
 
 #include <atomic>
@@ -10,7 +10,8 @@
 
 namespace treadle::exec {
 
-/// The first error wins. Threads ask stopped() before they begin anything else; the run rethrows the error when all work has ended.
+/// Keeps the first error and drops later ones. Threads call stopped() before they begin new work. The run rethrows the error when all work
+/// has ended.
 class FirstError {
  public:
   bool stopped() const noexcept { return stopped_.load(); }

@@ -1,4 +1,4 @@
-// A run in flight on the host: values, feeds, outputs, limits, and where it is in its schedule.
+// A frame: a run in flight on the host, with its values, its memory and its position in the schedule.
 #pragma once
 
 #include <cstdint>
@@ -25,11 +25,11 @@ namespace treadle::exec {
 class FramePool;
 struct ParallelState;
 
-/// A run on the host. Its steps are instructions in the program's order: where it stops, all before have run and none behind. On the way
-/// there they run one after the other, or by readiness where that pays (parallel.h).
+/// A run on the host. A step is an instruction, in the program's order. Where the run stops, all instructions before have run and none
+/// after. Between stops, instructions run one after the other, or by readiness if that pays (parallel.h).
 class Frame final : public Run {
  public:
-  /// @param frames  of the program and its bodies; outlive the run.
+  /// @param frames  the frames of the program and its bodies; must outlive the run
   explicit Frame(FramePool& frames);
   ~Frame() override;
 
@@ -63,7 +63,7 @@ class Frame final : public Run {
   void resume(std::span<const Datum> values) override;
 
   void take_outputs(std::span<Datum> outputs) override;
-  /// After an error: feeds whose rows have been moved within their memory are as they were.
+  /// Called after an error: moves rows of feeds back that an output in the feed's memory has moved (Slide).
   void restore_feeds() { outputs_.restore_feeds(next_in_order()); }
   void clear() noexcept override;
   void trim() noexcept override { state_.drop_arena(); }
@@ -73,9 +73,9 @@ class Frame final : public Run {
   RunState& state() { return state_; }
   const RunState& state() const { return state_; }
   const RunControl& control() const override { return control_; }
-  /// The value as it is now; it lies in memory that the run uses again. Undefined if nothing has been computed.
+  /// The present value, in memory that the run will reuse. Undefined if it has not been computed.
   Datum value(SlotId slot) const { return state_.value(slot, /*shared=*/false); }
-  /// Whether instructions run by readiness until the run's end, a Yield, or another memory limit.
+  /// Returns true if instructions run by readiness, until the run ends or the memory limit changes.
   bool goes_by_readiness() const { return by_readiness_; }
 
  private:
@@ -85,7 +85,7 @@ class Frame final : public Run {
   void advance_by_readiness(size_t end);
   void advance_in_order(size_t end);
   void find_starved();
-  /// The instruction at the cursor where the run keeps the program's order, as programs with a Yield do.
+  /// The instruction at the cursor. @pre the run follows the program's order, as programs with a Yield do
   InstructionId next_in_order() const { return id_at<InstructionId>(cursor_.next()); }
   bool is_touched_later(SlotId root, bool written) const;
 
@@ -96,16 +96,16 @@ class Frame final : public Run {
   OutputStore outputs_;
   NodeRunner nodes_;
   RunBudget budget_;
-  Evaluator evaluator_;  // for instructions bound in the run
-  StepCursor cursor_;    // a step is an instruction, in the order of the budget's plan if there is one
+  Evaluator evaluator_;  // for instructions that are bound during the run
+  StepCursor cursor_;    // steps are instructions in the program's order, or in that of a budgeted plan
   bool by_readiness_ = false;
   std::unique_ptr<ParallelState> parallel_;
 };
 
-/// The runs of a program on the host that nobody uses right now, and those of its bodies. Thread-safe.
+/// Pools of idle frames for a program and its bodies. Thread-safe.
 class FramePool {
  public:
-  /// @param plans  of the program; outlive the pool.
+  /// @param plans  the program's plans; must outlive the pool
   explicit FramePool(Plans& plans);
   ~FramePool();
   FramePool(const FramePool&) = delete;
@@ -116,11 +116,11 @@ class FramePool {
 
   std::unique_ptr<Frame> take();
   void give_back(std::unique_ptr<Frame> frame) noexcept { idle_.give_back(std::move(frame)); }
-  /// A whole run, as Executor::run. @throws Error; a Yield in the program is one.
+  /// Does a whole run, as Executor::run(). @throws Error, also if the program stops at a Yield
   /// @param parent_values  of a body: the symbols' values of the run around it.
   void run(std::span<const Datum> feeds, std::span<Datum> outputs, const RunControl& control, std::span<const Datum> bound = {},
            std::span<const OutputMemory> memory = {}, std::span<const int64_t> parent_values = {});
-  /// Lets go of the memory that idle runs hold, without or with that of bodies.
+  /// Free the memory that idle frames keep: those of the program, or also those of its bodies.
   void trim() noexcept { idle_.trim(); }
   void trim_all() noexcept;
 

@@ -11,7 +11,7 @@
 
 namespace treadle::exec {
 
-// Operands of an instruction that is bound in the run, and of bodies.
+// The operands of a dynamic instruction, as the run's state has them.
 class NodeRunner::Operands final : public OperandSource {
  public:
   Operands(const RunState& state, const Instruction& instruction) : state_(state), slots_(state.program().operands(instruction)) {}
@@ -43,7 +43,7 @@ void NodeRunner::take(const Instruction& instruction, std::vector<Datum> made) {
   }
 }
 
-// Other threads may count at the same time. @return the time of the node's end
+// Counts the node's time; other threads may count at the same time. @return the node's end time
 uint64_t NodeRunner::count(const Instruction& instruction, uint64_t start) const {
   const uint64_t end = read_ticks();
   if (control_.counts_nodes) counters_->add_shared(index_of(program_.id_of(instruction)), end - start);
@@ -56,7 +56,7 @@ void NodeRunner::record_time(const Instruction& instruction, uint64_t start) con
   if (control_.recording.recorder) control_.recording.record_node(instruction.record_name, start, end);
 }
 
-// With its cost, if the node is bound in the run: only the run knows that.
+// Records the node, for a dynamic one with its cost, which only the run knows.
 void NodeRunner::record(const Instruction& instruction, uint64_t start) const {
   if (!control_.recording.recorder || !instruction.dynamic || !instruction.bodies.empty()) return record_time(instruction, start);
   const uint64_t end = count(instruction, start);
@@ -66,7 +66,7 @@ void NodeRunner::record(const Instruction& instruction, uint64_t start) const {
   control_.recording.record_node(instruction.record_name, start, end, cost.flops, cost.bytes);
 }
 
-// It may have locks, and holds the caller's: its loops give way to nobody.
+// Calls the observer. It may hold locks, so that loops inside of it must not give way to other jobs.
 template <typename Tell>
 void NodeRunner::tell_observer(Tell&& tell) const {
   if (!control_.observer) return;
@@ -112,7 +112,7 @@ void NodeRunner::run_again(const Instruction& instruction, void** pointers, void
 }
 
 void NodeRunner::renew_buffers(InstructionId id) {
-  const auto buffers = program_.buffers();  // in the order of their first instructions
+  const auto buffers = program_.buffers();  // sorted by their first instructions
   auto buffer = std::partition_point(buffers.begin(), buffers.end(), [&](const BufferInfo& b) { return b.first < id; });
   for (; buffer != buffers.end() && buffer->first == id; ++buffer) {
     const BufferId b = buffers.id_of(*buffer);

@@ -1,4 +1,4 @@
-// Single instructions of a run on the host, with what stands around each: cancellation, the job's turn, observers, records, cached values.
+// Runs single instructions of a run, with everything around a kernel: cancellation, the job's turn, observers, records, cached values.
 #pragma once
 
 #include <atomic>
@@ -22,15 +22,15 @@
 
 namespace treadle::exec {
 
-/// What may run next is the schedule's business; whatever may, runs here, on the calling thread.
+/// Runs instructions on the calling thread. The schedule decides which instruction may run next.
 class NodeRunner {
  public:
-  /// @param state, control  of the run; outlive the runner.
-  /// @param frames  of the program; outlive the runner.
+  /// @param state, control  the run's; must outlive the runner
+  /// @param frames  the program's frames; must outlive the runner
   NodeRunner(RunState& state, const RunControl& control, FramePool& frames)
       : program_(state.program()), state_(state), control_(control), frames_(frames) {}
 
-  /// A run begins.
+  /// Called at the start of a run.
   void begin() {
     committed_ = false;
     if (control_.counts_nodes && !counters_) counters_ = &state_.plans().counters().make(program_.instructions().size());
@@ -41,18 +41,18 @@ class NodeRunner {
   const RunControl& control() const { return control_; }
   FramePool& frames() const { return frames_; }
 
-  /// One instruction of those that may run at once. @throws Error naming the node
+  /// Runs one instruction of a schedule by readiness; several threads may call it. @throws Error naming the node
   void run(InstructionId id, Evaluator& evaluator, sharing::Turn& turn);
 
-  // The parts of it, for walks that do more in between. What they throw names no node yet: rethrow_from().
+  // The parts of run(), for callers that do more in between. Their errors do not name the node yet; rethrow_from() adds it.
 
-  /// Cancellation and deadline, but not between updates.
+  /// Checks for cancellation and the deadline. Once updates of state have begun, it checks no more.
   void check_before(InstructionId id) {
     if (id < program_.commit_from()) [[likely]]
       return control_.stop.check();
     if (!committed_.exchange(true, std::memory_order_relaxed)) control_.stop.commit();
   }
-  /// Gives way for other jobs. @param breaks  of loops in the node; ends with it.
+  /// Waits for the job's turn on a shared device. @param breaks lets loops inside of the node give way to other jobs, as long as it lives
   void take_turn(InstructionId id, sharing::Turn& turn, std::optional<LoopBreakScope>& breaks) {
     turn.before_node(state_.binding().costs().hint(id));
     if (!program_.instructions()[id].dynamic) breaks.emplace(turn.within_node());
@@ -62,34 +62,36 @@ class NodeRunner {
       return execute_dynamic(instruction, evaluator);
     run_static(instruction, state_.binding(), state_.pointers(instruction), state_.scratch(instruction), control_);
   }
-  /// With observer, counters and recorder around it.
+  /// Executes the instruction, and tells observer, counters and recorder.
   void execute_watched(const Instruction& instruction, Evaluator& evaluator);
-  /// Before and behind the kernel of a node that is watched; it may end on another thread. @return what end_watched() is to have
+  /// Called before and after the kernel of a watched node, which may end on another thread. @return the start time for end_watched()
   uint64_t begin_watched(const Instruction& instruction) const;
   void end_watched(const Instruction& instruction, uint64_t start) const;
-  /// The two halves of end_watched() for a node that ran on a device: its kernel has ended, where only the time is recorded; the host has
-  /// waited for that, and the observer is told. @param device  that it ran on; null: the host
+  /// The two halves of end_watched() for a node on a device. record_time() is called when the kernel has ended, and tell_ended() when the
+  /// host has waited for it.
+  /// @param device  the device that the node ran on; null: the host
   void record_time(const Instruction& instruction, uint64_t start) const;
   void tell_ended(const Instruction& instruction, const Device* device) const;
-  /// Another time, for a value that is to be made anew: counted and recorded like any run of the node, but no news for an observer.
+  /// Runs the instruction once more, to recompute a value. It is counted and recorded like any run of the node, but observers are not told.
   /// @throws Error naming the node
   void run_again(const Instruction& instruction, void** pointers, void* scratch, sharing::Turn& turn);
-  /// For a kernel that may go on elsewhere.
+  /// Starts a kernel that may go on outside of this thread (run_deferred()).
   void execute_deferred(const Instruction& instruction, std::function<bool()> stop_requested,
                         std::function<void(std::vector<Datum> outputs, std::exception_ptr error)> done) const;
-  /// What a kernel that is bound in the run has made. @throws Error(internal) if an output is missing
+  /// Makes the outputs of a dynamic instruction values of the run. @throws Error(internal) if an output is missing
   void take(const Instruction& instruction, std::vector<Datum> made);
   NodeCounters* counters() const { return control_.counts_nodes ? counters_ : nullptr; }
   bool has_cache() const { return cache_ && !cache_->empty(); }
-  /// The cache's entry for the one value that the instruction makes; null if there is none.
+  /// Returns the cache's entry for the instruction's only output; null if there is none.
   Datum* cached(const Instruction& instruction) const;
-  /// @throws Error(invalid_argument) if the cached value has another type or shape than `made`, which the instruction makes.
+  /// Checks a cached value. @throws Error(invalid_argument) if its dtype or shape differs from `made`, the instruction's output
   void expect_as_made(const Instruction& instruction, const Datum& cached, const Datum& made) const;
-  /// A value of the cache in place of the computation, or the other way round.
+  /// Takes the output from the cache if it is there; otherwise executes the instruction and fills the cache's entry.
   void execute_cached(const Instruction& instruction, Evaluator& evaluator);
-  /// For allocators that show what is read without having been written: of what the instruction is the first to touch, nothing is wanted.
+  /// Tells the session's allocator that the contents of buffers which the instruction is the first to use are no longer needed. An
+  /// allocator can so detect reads of unwritten bytes.
   void renew_buffers(InstructionId id);
-  /// The error under way goes on with the node's name and its operands' types. Called in a catch clause.
+  /// Rethrows the current exception with the node's name and its operands' types. Call it in a catch clause.
   [[noreturn]] void rethrow_from(const Instruction& instruction) const;
 
  private:
@@ -104,9 +106,9 @@ class NodeRunner {
   const Program& program_;
   RunState& state_;
   const RunControl& control_;
-  FramePool& frames_;                    // for bodies
-  std::atomic<bool> committed_ = false;  // updates have begun
-  NodeCounters* counters_ = nullptr;     // this frame's; null until a run counts
+  FramePool& frames_;                    // for bodies of control flow
+  std::atomic<bool> committed_ = false;  // updates of state have begun
+  NodeCounters* counters_ = nullptr;     // this runner's counters; null before the first run that counts
   std::shared_ptr<ValueCache> cache_;
 };
 

@@ -20,7 +20,8 @@
 namespace treadle::exec {
 namespace {
 
-// True if a tensor of shape `whole` begins with one of shape `part`: they differ in one axis, and no axis before it has more than one row.
+// Returns true if the elements of a tensor of shape `part` are the first of a tensor of shape `whole`: only one axis differs, and all axes
+// before it have extent 1.
 bool is_prefix(const Shape& part, const Shape& whole) {
   if (part.rank() != whole.rank()) return false;
   int axis = 0;
@@ -38,8 +39,8 @@ Tensor allocate_from(const std::shared_ptr<Allocator>& allocator, DType dtype, c
   return Tensor(dtype, shape);
 }
 
-// A state that grows by a row a run asks for new memory ever more rarely. Where it is small, and has grown before, more rarely still:
-// memory that no cache has and whose pages are fresh costs a run more than all that it copies.
+// Returns the headroom, in bytes, for a state that grows by a row per run: half its size, so that reallocations become rare. A small state
+// that has grown before gets more, as fresh uncached pages cost a run more than copying the state.
 size_t room_to_grow(size_t needed_bytes, bool has_grown) {
   constexpr size_t kLittle = size_t{64} << 10, kMuch = size_t{1} << 20;
   const size_t half = needed_bytes / 2 + 4096;
@@ -58,7 +59,7 @@ void OutputStore::begin(std::span<const Datum> bound, std::span<const OutputMemo
   if (std::any_of(bound_.begin(), bound_.end(), [](const Datum& own) { return own.defined(); })) find_fed_bytes();
 }
 
-// Whether the output is the root, or a view of it.
+// Returns true if the output is the root or has bytes of it.
 bool OutputStore::is_of(size_t output, SlotId root) const {
   const Program& program = state_.program();
   return program.slots()[program.output_slots()[output]].root == root;
@@ -98,8 +99,9 @@ Tensor OutputStore::in_bound_memory(SlotId slot) const {
     if (memory.dtype() != dtype || memory.shape() != shape)
       throw Error(ErrorCode::invalid_argument, fmt::format("output \"{}\" is bound to {}, it has {}{}", program.graph().output_names[k],
                                                            describe(memory), short_name_of(dtype), to_string(shape)));
-    if (!memory.is_contiguous() || !memory.storage()->writable() || memory.storage()->device()) continue;  // copied at the end
-    if (!may_be_made_in(slot, memory)) continue;  // as is what would be written over before it is read
+    // hand_over() copies the output there.
+    if (!memory.is_contiguous() || !memory.storage()->writable() || memory.storage()->device()) continue;
+    if (!may_be_made_in(slot, memory)) continue;  // the output would overwrite a feed too early: hand_over() copies it, too
     return whole_as(memory, info.dtype, state_.binding().shape(slot));
   }
   return {};
@@ -140,7 +142,7 @@ IdVector<SlotId, OutputStore::Touched> OutputStore::find_touched() const {
   return found;
 }
 
-// Whether f is true of one of the feeds that have bytes in the memory.
+// Returns true if f returns true for a feed that overlaps the memory.
 template <typename F>
 bool OutputStore::any_feed_in(const Tensor& memory, F f) const {
   const std::less<> before;
@@ -153,7 +155,8 @@ bool OutputStore::any_feed_in(const Tensor& memory, F f) const {
   return false;
 }
 
-// Whether no feed that has bytes in the memory is read after the slot's root has been written to, nor handed over.
+// Returns true if every feed that overlaps the memory may be overwritten: it is no output, and is not read after the slot's root is first
+// written.
 bool OutputStore::may_be_made_in(SlotId slot, const Tensor& memory) const {
   const bool in_pieces = state_.program().slots()[slot].in_pieces;
   return !any_feed_in(memory, [&](const FedBytes& feed) {
@@ -164,7 +167,7 @@ bool OutputStore::may_be_made_in(SlotId slot, const Tensor& memory) const {
   });
 }
 
-// Whether the instruction that makes the slot's root may write it over the input, which it reads.
+// Returns true if the instruction that makes the slot may write it in place of this input.
 bool OutputStore::may_take_over(SlotId slot, SlotId input) const {
   const Program& program = state_.program();
   const Instruction& instruction = program.instructions()[touched_[slot].made_at];
@@ -182,7 +185,8 @@ bool OutputStore::may_take_over(SlotId slot, SlotId input) const {
   });
 }
 
-// Whether by readiness, too, whatever reads a feed that has bytes in the memory comes before the instruction that makes the slot's root.
+// Returns true if the schedule by readiness, too, orders all readers of feeds that overlap the memory before the instruction that writes
+// the slot.
 bool OutputStore::is_ordered_by_readiness(SlotId slot, const Tensor& memory) const {
   const ParallelPlan* plan = state_.program().parallel();
   return !any_feed_in(memory, [&](const FedBytes& feed) {
@@ -193,7 +197,8 @@ bool OutputStore::is_ordered_by_readiness(SlotId slot, const Tensor& memory) con
   });
 }
 
-// Of Program::preallocated(), where it is a gradient that the arena has room for and nobody wants elsewhere; undefined otherwise.
+// Returns memory in the arena for a gradient (plan/lodging.h), unless the caller wants it elsewhere; undefined if there is none.
+// @param preallocated  index into Program::preallocated()
 Tensor OutputStore::in_arena(size_t preallocated) const {
   const Program& program = state_.program();
   const SlotId slot = program.preallocated()[preallocated];
@@ -237,8 +242,9 @@ Tensor OutputStore::in_own_memory(SlotId slot) const {
   return Tensor(dtype, shape);
 }
 
-// An output that grows from a feed, before it in the same memory, or at the end of new memory: the next one will be before it. Undefined if
-// that is not to be. Nobody must look at the feed while the run is under way, and the run must end before the caller goes on.
+// Returns memory for an output that extends a feed (Slide): before the feed in the feed's memory, or at the end of new memory, so that the
+// next run's output can begin before it. Undefined if the output cannot share memory with the feed. As rows of the feed move, nobody may
+// look at the feed during the run, and the caller must wait for the run's end.
 Tensor OutputStore::beside_feed(SlotId slot, const RunControl& control) {
   if (control.observer || control.stop.deadline || control.stop.caller || control.memory.pass || state_.budget()) return {};
   const Program& program = state_.program();
@@ -311,7 +317,7 @@ bool OutputStore::binds_next_versions() const {
   return true;
 }
 
-// What has bytes of a feed gets its own before any output is copied to where the feed lies.
+// Copies a value that has bytes of a feed, before a bound output is written over the feed.
 Datum OutputStore::apart_from_feeds(Datum value) const {
   if (value.is_tensor()) {
     const bool is_fed = value.tensor().dtype() != DType::string && any_feed_in(value.tensor(), [](const FedBytes&) { return true; });
@@ -347,7 +353,7 @@ void OutputStore::hand_over(std::span<Datum> outputs) {
   }
 }
 
-// A copy of the program's own.
+// Returns an output's value; constants of the program are copied.
 Datum OutputStore::value(size_t k) const {
   const SlotId slot = state_.program().output_slots()[k];
   Datum result = state_.value(slot, /*shared=*/true);
@@ -355,7 +361,8 @@ Datum OutputStore::value(size_t k) const {
   return is_programs && result.is_tensor() ? Datum(result.tensor().clone()) : result;
 }
 
-// An output that has come to lie elsewhere is copied: for one whose extents came out in the run, there was no memory ahead.
+// Copies an output to where the caller wants it. This is needed if its extents were not known before the run, so that place() could not
+// place it.
 Datum OutputStore::where_wanted(size_t k, Datum value) const {
   static const OutputMemory kAnywhere;
   const OutputMemory& memory = k < memory_.size() ? memory_[k] : kAnywhere;

@@ -1,5 +1,5 @@
-// Where the outputs of a run are made: in memory that the caller has bound, beside or behind a feed that they grow from, in what an
-// earlier run left, or in new memory; and how they are handed over.
+// Chooses the memory of a run's outputs, and hands them over. It may be memory that the caller has bound, memory of a feed that the output
+// extends, memory of an earlier run, the arena, or new memory.
 #pragma once
 
 #include <cstddef>
@@ -17,46 +17,49 @@ namespace treadle::exec {
 
 class OutputStore {
  public:
-  /// @param state  of which the outputs are; outlives the store.
+  /// @param state  the run's; must outlive the store
   explicit OutputStore(RunState& state) : state_(state) {}
 
-  /// What the caller wants of the run that begins: memory that outputs are bound to (undefined: none), and where others may be made.
-  /// @param keeps_feeds  feeds are read until the run's end: nothing is written over them.
+  /// Called at the start of a run.
+  /// @param bound        by output: memory that the caller has bound it to; undefined: none
+  /// @param memory       by output: the caller's wishes for its memory
+  /// @param keeps_feeds  feeds may be read until the run's end, so that no output may overwrite them
   void begin(std::span<const Datum> bound, std::span<const OutputMemory> memory, bool keeps_feeds);
-  /// Makes all outputs whose extents are known before the run.
-  /// @param by_readiness  how instructions run if all outputs allow it: none is made where only the program's order would.
-  /// @throws Error(invalid_argument) for an output that is bound to another dtype or shape than it has.
+  /// Gives memory to all outputs whose extents are known before the run.
+  /// @param by_readiness  the run wants to go by readiness: no output is placed beside a feed, which needs the program's order
+  /// @throws Error(invalid_argument) if an output is bound to memory of another dtype or shape
   void place(const RunControl& control, bool by_readiness);
-  /// Of the outputs that place() allocates.
+  /// Returns the bytes that place() will allocate.
   size_t bytes_to_allocate() const;
-  /// Whether the run writes over bytes of its feeds, and nothing but the program's order has their readers come before.
+  /// Returns true if an output overwrites a feed that only the program's order guarantees to be read before. The run then cannot go by
+  /// readiness.
   bool needs_order() const { return needs_order_; }
-  /// Whether the caller has memory for an output that is the root.
+  /// Returns true if the caller has bound memory for an output with this root.
   bool is_bound(SlotId root) const;
-  /// Whether every output that is bound to fed bytes is bound to the whole of a feed.
+  /// Returns true if every output that is bound to bytes of a feed is bound to the whole feed.
   bool is_bound_to_whole_feeds() const;
-  /// Whether no output is bound to fed bytes but next versions of feeds, each to the whole of its own.
+  /// Returns true if outputs are bound to feeds' bytes only as next versions (program/next_versions.h), each to the whole of its own feed.
   bool binds_next_versions() const;
 
-  /// One of them while the run goes on, where the caller wants it: from its allocator, on its device.
+  /// Returns an output during the run, in memory as the caller wants it (OutputMemory).
   Datum output(size_t k) const { return where_wanted(k, value(k)); }
-  /// @throws Error(invalid_argument) for an output that is bound to another dtype or shape than came out.
+  /// Hands over all outputs at the run's end. @throws Error(invalid_argument) if a bound output has another dtype or shape than its memory
   void hand_over(std::span<Datum> outputs);
-  /// After an error before the instruction `end`: feeds whose rows have been moved within their memory are as they were.
+  /// Called after an error: moves rows of feeds back that instructions before `end` have moved within the feeds' memory.
   void restore_feeds(InstructionId end);
   void clear() noexcept;
 
  private:
   static constexpr InstructionId kBehindAll{INT32_MAX};
-  // Which instructions touch a root's bytes.
+  // The instructions that access a root's bytes.
   struct Touched {
     InstructionId made_at = kBehindAll;         // the first that writes them
-    InstructionId read_until = kNoInstruction;  // the last that reads them; kBehindAll: somebody may keep the value
-    std::vector<InstructionId> readers;         // of a feed, ascending
+    InstructionId read_until = kNoInstruction;  // the last that reads them; kBehindAll: an instruction may keep the value
+    std::vector<InstructionId> readers;         // for a feed: all readers, ascending
   };
 
   bool is_of(size_t output, SlotId root) const;
-  bool is_handed_over(SlotId root) const;  // the caller keeps the bytes: they stay as they are
+  bool is_handed_over(SlotId root) const;  // an output has these bytes, so that they must not be overwritten
   Tensor in_bound_memory(SlotId slot) const;
   void find_fed_bytes();
   IdVector<SlotId, Touched> find_touched() const;
@@ -74,18 +77,18 @@ class OutputStore {
   void verify_over_feeds() const;
 
   RunState& state_;
-  std::vector<Datum> bound_;          // per output
-  std::vector<OutputMemory> memory_;  // likewise
+  std::vector<Datum> bound_;          // by output
+  std::vector<OutputMemory> memory_;  // by output
   struct FedBytes {
-    const std::byte *begin, *end, *furthest;  // the end, and that of all before it
+    const std::byte *begin, *end, *furthest;  // `furthest`: the largest end of this feed and all before it
     SlotId input;
   };
-  std::vector<FedBytes> fed_;                       // in the order of addresses; empty if no output is bound
-  IdVector<SlotId, Touched> touched_;               // of roots; made when an output is bound
-  mutable IdVector<SlotId, SlotId> next_versions_;  // likewise (find_next_versions)
+  std::vector<FedBytes> fed_;                       // sorted by address; empty if no output is bound
+  IdVector<SlotId, Touched> touched_;               // by root; filled in when an output is first bound
+  mutable IdVector<SlotId, SlotId> next_versions_;  // by slot; filled in when an output is first bound to a feed
   bool keeps_feeds_ = false, needs_order_ = false;
-  std::list<Slide> slides_;                                   // of feeds that an output may grow from
-  std::vector<std::pair<const Slide*, std::byte*>> sliding_;  // of this run, and where their feeds begin
+  std::list<Slide> slides_;                                   // one per feed and output that may share memory
+  std::vector<std::pair<const Slide*, std::byte*>> sliding_;  // those used in this run, with the feeds' addresses
 };
 
 }  // namespace treadle::exec

@@ -1,5 +1,5 @@
-// A node that becomes ready and is inexpensive runs at once, on the thread that made it ready. Of the expensive ones that a thread makes
-// ready it keeps one for itself; the others go to a queue, from which the run's own thread and idle workers of the pool take them.
+// An inexpensive node runs on the thread that made it ready, right away. Of the expensive nodes that a thread makes ready, it keeps one for
+// itself. The others go to a queue, from which the run's own thread and idle threads of the pool take them.
 #include "exec/run/parallel.h"
 
 #include <algorithm>
@@ -39,7 +39,7 @@ class ParallelRun final : public TaskSource {
   size_t run() {
     run_all();
     if (!interrupted_) return end_;
-    // Everything before the last node that has run, in the arena as it is.
+    // The limit has changed. Stops behind the last instruction that has run, and runs all before it in the present arena.
     while (end_ > first_ && !state_.cursor.is_noted(id_at<InstructionId>(end_ - 1))) --end_;
     interrupted_ = false;
     budget_ = nullptr;
@@ -62,7 +62,7 @@ class ParallelRun final : public TaskSource {
   }
 
  private:
-  // Runs what has not run yet.
+  // Runs the instructions up to end_ that have not run yet.
   void run_all() {
     state_.queue.clear();
     state_.head = 0;
@@ -73,9 +73,9 @@ class ParallelRun final : public TaskSource {
       if (state_.cursor.is_ready(i)) state_.begin_with.push_back(i);
     }
     if (left == 0) return;
-    auto worker = take_worker();  // before there is anything to undo
+    auto worker = take_worker();  // may throw, so it comes before anything that would have to be undone
     sharing::Turn turn(control_.job, control_.recording.recorder, control_.recording.run,
-                       control_.stop.interruption());  // for as long as any thread works
+                       control_.stop.interruption());  // the job counts as running as long as any thread works
     remaining_ = left;
     attached_ = limit_ > 1 && left > 1 && control_.threads.pool->attach(*this);
     ++active_;
@@ -90,7 +90,7 @@ class ParallelRun final : public TaskSource {
       while (run_one()) {
       }
       if (over()) break;
-      if (!attached_) {  // nobody else is there: what is left is in the queue, or with kernels that go on elsewhere
+      if (!attached_) {  // no thread of the pool helps: the remaining nodes are in the queue, or wait for kernels that go on elsewhere
         std::unique_lock lock(pending_mutex_);
         pending_changed_.wait_for(lock, std::chrono::milliseconds(1), [&] { return queued_.load() > 0 || over(); });
         continue;
@@ -99,7 +99,7 @@ class ParallelRun final : public TaskSource {
     }
     wait_for_pending();
     if (attached_) control_.threads.pool->detach(*this);
-    wait_for_pending();  // for those that a thread began while the run was being stopped
+    wait_for_pending();  // for kernels that a thread started while the run was stopping
     queued_ = 0;
     state_.failed_at = error_.at();
     if (const std::exception_ptr error = error_.take()) std::rethrow_exception(error);
@@ -109,12 +109,12 @@ class ParallelRun final : public TaskSource {
   bool stopped() const { return error_.stopped() || interrupted_.load(); }
   bool something_for_the_owner() const { return over() || (queued_.load() > 0 && active_.load() < limit_); }
 
-  // The right to run a node, and an expensive node; kNoInstruction if there is either no node or no right.
+  // Takes an expensive node from the queue. Returns kNoInstruction if the queue is empty, or if limit_ nodes run already.
   InstructionId claim() {
     if (queued_.load() == 0 || stopped()) return kNoInstruction;
     int active = active_.load();
     do {
-      if (active >= limit_) return kNoInstruction;  // one of those looks again when it is done
+      if (active >= limit_) return kNoInstruction;  // one of these threads will look into the queue when it is done
     } while (!active_.compare_exchange_weak(active, active + 1));
     InstructionId instruction = kNoInstruction;
     bool more = false;
@@ -143,8 +143,8 @@ class ParallelRun final : public TaskSource {
     queued_.store(static_cast<int>(state_.queue.size() - state_.head));
   }
 
-  // Something has been published. Once for all that became ready together: a worker that is woken may take the CPU of this thread at once,
-  // and would find one node, spin and sleep, before the next one is published.
+  // Wakes threads of the pool after nodes have been published. Called once for all nodes that became ready together: a thread woken earlier
+  // might take this thread's CPU, find a single node, and sleep again before the next one is published.
   void tell() {
     if (attached_) control_.threads.pool->announce(*this);
   }
@@ -157,7 +157,7 @@ class ParallelRun final : public TaskSource {
     }
   }
 
-  // Somewhere for a ready instruction. @return true if it was published, and others are to be told.
+  // Gives a ready instruction to this worker or to the queue. @return true if it was published, so that tell() must be called
   bool offer(InstructionId instruction, ParallelState::Worker& worker, InstructionId& kept) {
     if (control_.observer) tell_observer(instruction);
     if (!binding_.costs().expensive(instruction)) {
@@ -178,7 +178,7 @@ class ParallelRun final : public TaskSource {
     ParallelLimit limit(control_.threads.intra_op > 0 ? control_.threads.intra_op : INT32_MAX);
     std::optional<DenormalsAsZero> mode;
     if (control_.threads.denormals_as_zero) mode.emplace();
-    int64_t done = 0;  // taken off what remains by one subtraction: nobody asks while a thread is at work
+    int64_t done = 0;  // subtracted from remaining_ once at the end: it cannot reach 0 while a thread works
     while (!error_.stopped()) {
       if (budget_ && (interrupted_.load(std::memory_order_relaxed) || budget_->is_outdated())) {
         interrupted_.store(true);
@@ -211,11 +211,11 @@ class ParallelRun final : public TaskSource {
     worker.ready.clear();
   }
 
-  // A kernel from outside may go on elsewhere when this returns. @return true if it has ended.
+  // Starts a custom operator's kernel, which may go on elsewhere after this returns. @return true if it has ended
   bool execute_custom(const Instruction& instruction, InstructionId index, sharing::Turn& turn) {
     struct Shared {
       std::mutex mutex;
-      bool left = false, ended = false;  // whichever comes first
+      bool left = false, ended = false;  // whether this function has returned, or the kernel has ended, first
       std::vector<Datum> outputs;
       std::exception_ptr error;
     };
@@ -264,12 +264,12 @@ class ParallelRun final : public TaskSource {
     nodes_.end_watched(instruction, start);
   }
 
-  // On whatever thread the kernel ended: nothing else is run here, ready nodes go to the queue.
+  // Called on the thread on which such a kernel ends. It runs no other node: ready nodes go to the queue.
   void end_pending(const Instruction& instruction, InstructionId index, std::vector<Datum> outputs, std::exception_ptr error,
                    uint64_t start) {
     try {
       try {
-        // Nothing of the error may be left here when the run's own thread has it.
+        // This thread must not keep a reference to the error when the run's own thread rethrows it.
         if (error) std::rethrow_exception(std::exchange(error, nullptr));
         if (!error_.stopped()) take(instruction, std::move(outputs), start);
       } catch (...) {
@@ -291,7 +291,7 @@ class ParallelRun final : public TaskSource {
     leave_pending(instruction);
   }
 
-  // A kernel that goes on elsewhere still has the frame.
+  // Waits for kernels that go on elsewhere, as they use the frame.
   void wait_for_pending() {
     std::unique_lock lock(pending_mutex_);
     pending_changed_.wait(lock, [&] { return pending_ == 0; });
@@ -301,7 +301,7 @@ class ParallelRun final : public TaskSource {
     std::lock_guard lock(pending_mutex_);
     ++pending_;
   }
-  // The last thing that a thread does here: the run may be gone afterwards.
+  // The last call of such a kernel's thread: the run may be destroyed afterwards.
   void leave_pending(const Instruction& instruction) {
     const Node* ended = instruction.node;
     if (control_.stop.caller) control_.stop.caller->under_way.compare_exchange_strong(ended, nullptr);
@@ -321,7 +321,7 @@ class ParallelRun final : public TaskSource {
         });
   }
 
-  // There is one for every thread; a thread that waits inside a node may take a second node.
+  // Takes an idle worker. There is one per thread, but a thread that waits inside of a node may run a second node and need another one.
   std::unique_ptr<ParallelState::Worker> take_worker() {
     std::lock_guard lock(mutex_);
     if (state_.idle.empty()) state_.prepare(program_.instructions().size(), state_.num_workers + 1);
@@ -339,8 +339,8 @@ class ParallelRun final : public TaskSource {
   const Binding& binding_;
   ParallelState& state_;
   const RunControl& control_;
-  const int limit_;          // nodes at once
-  const RunBudget* budget_;  // a limit to look at; null: none
+  const int limit_;          // most nodes in parallel
+  const RunBudget* budget_;  // tells when the memory limit has changed; null: no limit
   const size_t first_;
   size_t end_;
   bool attached_ = false;
@@ -349,8 +349,8 @@ class ParallelRun final : public TaskSource {
   std::atomic<bool> interrupted_{false};
   std::mutex pending_mutex_;
   std::condition_variable pending_changed_;
-  int pending_ = 0;   // kernels that may go on elsewhere
-  std::mutex mutex_;  // of the queue and of idle workers
+  int pending_ = 0;   // number of kernels that may go on elsewhere
+  std::mutex mutex_;  // guards the queue and the idle workers
   FirstError error_;
 };
 

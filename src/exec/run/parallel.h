@@ -1,4 +1,4 @@
-// Runs by readiness: independent instructions at once, on the pool that the nodes' own loops use.
+// Runs instructions by readiness: independent ones in parallel, on the pool that the kernels' own loops use.
 #pragma once
 
 #include <algorithm>
@@ -12,15 +12,15 @@
 
 namespace treadle::exec {
 
-/// What a run by readiness keeps from stop to stop, and its memory from run to run.
+/// The state of a run by readiness between two stops. It keeps its memory from run to run.
 struct ParallelState {
   struct Worker {
-    std::vector<InstructionId> ready;  // inexpensive ones
+    std::vector<InstructionId> ready;  // ready instructions that are inexpensive
     Evaluator evaluator;
   };
 
   explicit ParallelState(const ParallelPlan& plan) : cursor(plan) {}
-  /// A run begins: it allocates nothing of its own.
+  /// Called at the start of a run. Afterwards the run allocates nothing here.
   void begin(size_t num_instructions, const RunControl& control) {
     cursor.begin();
     failed_at = kNoInstruction;
@@ -31,7 +31,7 @@ struct ParallelState {
   static int nodes_at_once(const RunControl& control) {
     return control.threads.inter_op > 0 ? control.threads.inter_op : control.threads.pool->num_threads();
   }
-  /// Room for every instruction, and for every thread that may take part.
+  /// Reserves capacity for every instruction, and makes a worker for every thread that may take part.
   void prepare(size_t num_instructions, int num_threads) {
     idle.reserve(static_cast<size_t>(num_threads));
     while (num_workers < num_threads) {
@@ -43,21 +43,21 @@ struct ParallelState {
   }
 
   ReadyCursor cursor;
-  std::vector<InstructionId> begin_with;  // after a stop
-  std::vector<InstructionId> queue;       // expensive ones, taken from `head` on
+  std::vector<InstructionId> begin_with;  // ready instructions to begin with after a stop
+  std::vector<InstructionId> queue;       // ready expensive instructions; those before `head` have been taken
   size_t head = 0;
   std::vector<std::unique_ptr<Worker>> idle;
   int num_workers = 0;
-  InstructionId failed_at = kNoInstruction;  // the instruction whose error ended the run, if one did
+  InstructionId failed_at = kNoInstruction;  // the instruction whose error ended the run; kNoInstruction: none
 };
 
-/// True if the run has something to gain: two expensive instructions that need not wait for each other.
+/// Returns true if a run by readiness may be faster: two expensive instructions do not depend on each other.
 bool worth_parallel(const Program& program, const Binding& binding, const RunControl& control);
 
-/// Runs the instructions [first, end), where all before have run and none is a Yield. The first error wins: what is under way ends, and
-/// nothing else begins.
-/// @param budget  of a run that is to stop when there is another memory limit; null: none.
-/// @return how far it has come: `end`, or less for another limit. Everything before has run, and nothing behind.
+/// Runs the instructions [first, end). All before have run, and none of them is a Yield. After the first error, no other instruction
+/// begins, and it is thrown when those under way have ended.
+/// @param budget  tells when the memory limit has changed, upon which the run stops; null: no limit
+/// @return where the run has stopped: at `end`, or earlier as the limit has changed. All instructions before have run, and none after.
 size_t run_parallel(NodeRunner& nodes, ParallelState& state, const RunBudget* budget, size_t first, size_t end);
 
 }  // namespace treadle::exec

@@ -1,4 +1,4 @@
-// Where a run is in the schedule by readiness.
+// The position of a run in a schedule by readiness.
 #pragma once
 
 #include <atomic>
@@ -9,20 +9,22 @@
 
 namespace treadle::exec {
 
-/// Where a run by readiness is: what each instruction still waits for, and how many still need a held value. Threads count at once; who
-/// asks has waited for them.
+/// Counts down, per instruction, how many others it still waits for, and per held value, how many instructions still need it. Several
+/// threads may call finish() at the same time. Other functions may only be called while no thread does.
 class ReadyCursor {
  public:
   explicit ReadyCursor(const ParallelPlan& plan) : plan_(plan), counters_(plan.counters.size()) {}
 
   void begin() { counters_ = plan_.counters; }
-  /// Waits for nothing, and has not run, if that has been noted.
+  /// Returns true if the instruction waits for no other one, and has not been noted as run.
   bool is_ready(InstructionId instruction) const { return counters_[index_of(instruction)] == 0; }
-  /// Of what the walk cannot tell by its own position.
+  /// Notes that the instruction has run, for a run that may stop in the middle and must know which have.
   void note_run(InstructionId instruction) { counter(index_of(instruction)).store(-1, std::memory_order_relaxed); }
   bool is_noted(InstructionId instruction) const { return counters_[index_of(instruction)] < 0; }
 
-  /// The instruction has run. @param drop  called with held slots that nobody needs any more. @param ready  with instructions that may run.
+  /// Called when the instruction has run.
+  /// @param drop   called with each held slot that no instruction needs any more
+  /// @param ready  called with each instruction that may run now
   template <typename Drop, typename Ready>
   void finish(InstructionId instruction, Drop&& drop, Ready&& ready) {
     const size_t i = index_of(instruction);
@@ -37,7 +39,7 @@ class ReadyCursor {
   bool count_down(size_t c) {
     const std::atomic_ref<int32_t> left = counter(c);
     if (left.load(std::memory_order_acquire) != 1) return left.fetch_sub(1, std::memory_order_acq_rel) == 1;
-    left.store(0, std::memory_order_relaxed);  // the last one needs no atomic subtraction: all others have done theirs
+    left.store(0, std::memory_order_relaxed);  // the last one needs no atomic subtraction, as all others have done theirs
     return true;
   }
 

@@ -1,4 +1,4 @@
-// One run of a program in flight, however it is done: on the host (frame.h), or on the streams of devices (placed_run.h).
+// The interface of a run in flight, on the host (frame.h) or on devices (placed_run.h).
 #pragma once
 
 #include <cstddef>
@@ -15,69 +15,73 @@
 
 namespace treadle::exec {
 
-/// Values of instructions with one output, by name. One that is there replaces the computation; an undefined one is filled in when the
-/// instruction has run.
+/// Cached outputs of instructions with one output, by name. A defined value replaces the computation. An undefined one is filled in when
+/// the instruction has run.
 using ValueCache = std::map<std::string, Datum, std::less<>>;
 
-/// It outlives a call, so that a run can stop between any two steps, or at a Yield, and go on. A step is an instruction, or a copy between
-/// devices. After its end, or an error, it may be started again. One thread at a time.
+/// A run can stop between any two steps or at a Yield, return to its caller, and go on. A step is an instruction or a copy between devices.
+/// After its end or an error it may be started again. One thread at a time may use it.
 class Run {
  public:
   virtual ~Run() = default;
 
-  /// Takes the feeds and finds where everything lies. Allocates nothing if the extents are those of the run before.
-  /// @param feeds   one per input of the program. Undefined: fed later, where `control` says so and other feeds or the declaration tell
-  ///                its extents; otherwise an error.
-  /// @param bound   empty, or one per output: memory that the caller wants the output in (undefined: none).
-  /// @param memory  empty, or one per output.
-  /// @throws Error naming the feed, its type and what was expected.
+  /// Starts a run: takes the feeds, and finds or makes memory for all values. Allocates nothing if the extents are those of the previous
+  /// run.
+  /// @param feeds   one per input of the program. One may be undefined if `control` permits feeding it later, and other feeds or the
+  ///                declaration give its extents.
+  /// @param bound   empty, or one per output: memory that the caller wants the output in; undefined: none.
+  /// @param memory  empty, or one per output: the caller's wishes for its memory.
+  /// @throws Error naming the feed, its type and the expected type
   virtual void start(std::span<const Datum> feeds, std::span<const Datum> bound, const RunControl& control,
                      std::span<const OutputMemory> memory) = 0;
-  /// Before the first step. Outlives the run; null: none.
+  /// Sets the cache of values. Called before the first step. Null: none.
   virtual void set_cache(std::shared_ptr<ValueCache> cache) = 0;
 
-  /// Between two steps: the next ones are recorded as `of` says, which otherwise is the control that the run has.
+  /// Changes, between two steps, where later steps are recorded.
+  /// @param of  its `recording` is used; all else is as in the run's own control.
   virtual void set_recorder(const RunControl& of) = 0;
 
-  /// Gives an input that was not fed at the start. @throws Error(invalid_argument) for one that was, and as start()
+  /// Feeds an input that start() was called without. @throws Error(invalid_argument) if it has been fed already, or as start()
   virtual void feed(size_t input, const Datum& value) = 0;
-  /// At a Yield: the input's elements lie elsewhere from now on. @throws Error(invalid_argument) for another dtype or shape.
+  /// Replaces an input's memory. Called at a Yield. @throws Error(invalid_argument) if the dtype or shape differs
   virtual void move_feed(size_t input, const Datum& value) = 0;
-  /// Whether all that writes output `k` has run, so that output() may be asked for it.
+  /// Returns true if all instructions that write output `k` have run, so that output() may be called.
   virtual bool has_output(size_t k) const = 0;
-  /// Of the program, before the end or at it. The run keeps it.
+  /// Returns output `k` of the program, before or at the run's end. The run keeps it.
   virtual Datum output(size_t k) const = 0;
 
-  /// The same for good, before the end: a copy if later steps touch its bytes, or another output has them; otherwise the run lets go of it.
+  /// Returns output `k` before the run's end for the caller to keep: a copy if later steps or another output use its bytes; otherwise the
+  /// value itself, which the run gives up.
   virtual Datum take_output(size_t k) = 0;
 
-  /// Runs up to so many steps, to a Yield, to what reads an input that is still to be fed, or to the end. @return true at the end.
-  /// @throws Error that names the node
+  /// Runs at most this number of steps. Stops earlier at a Yield, before a step that reads an input not fed yet, or at the end.
+  /// @return true at the end
+  /// @throws Error naming the node
   virtual bool advance(size_t steps = SIZE_MAX) = 0;
-  /// Steps before the next Yield, before what reads an input that is still to be fed, or before the end.
+  /// Returns the number of steps to the next Yield, to a step that reads an input not fed yet, or to the end.
   virtual size_t steps_left() const = 0;
-  /// Steps until the instruction has run; 0: it has.
+  /// Returns the number of steps until the instruction has run; 0 if it has.
   virtual size_t steps_through(InstructionId instruction) const = 0;
   virtual bool finished() const = 0;
 
   /// The Yield that the run has stopped at; null if it has not.
   virtual const Instruction* yield() const = 0;
-  /// At a Yield: the values handed out, and what to hand in before the run goes on.
+  /// At a Yield: yielded() returns the values handed out, and resume() takes the values handed in, after which the run can go on.
   virtual std::vector<Datum> yielded() = 0;
   virtual void resume(std::span<const Datum> values) = 0;
 
-  /// At the end: one per output of the program. The run keeps none of them.
+  /// At the end: hands over all outputs, one per output of the program. The run keeps none of them.
   virtual void take_outputs(std::span<Datum> outputs) = 0;
-  /// Drops everything that the run holds; waits for what is under way.
+  /// Waits for work in flight, then drops all values.
   virtual void clear() noexcept = 0;
-  /// Lets go of memory that is kept for the next run, between runs.
+  /// Frees the memory that is kept for the next run. Called between runs.
   virtual void trim() noexcept = 0;
   virtual const RunControl& control() const = 0;
 };
 
-/// The Yield that the run has stopped at. @throws Error(invalid_argument) if it has not.
+/// Returns the Yield at which the run has stopped. @throws Error(invalid_argument) if it is at none
 const Instruction& expect_yield(const Run& run);
-/// Of a whole run.
+/// Throws the error of a whole run (Executor::run) that reaches a Yield.
 [[noreturn]] void throw_stops_at_yield();
 
 }  // namespace treadle::exec

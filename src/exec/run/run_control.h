@@ -1,4 +1,4 @@
-// How a run is done, apart from what it computes: threads, what may end it, who watches it, and where its outputs go.
+// The control of a run: its threads, what may end it, who watches it, and where its outputs go.
 #pragma once
 
 #include <atomic>
@@ -30,27 +30,28 @@ class MemoryPass;
 class RunState;
 struct Instruction;
 
-/// Watches a run: called around every instruction, those of bodies included, on the thread that runs it; by several threads at once where
-/// the executor is parallel. What it throws ends the run.
+/// Watches a run. Called before and after every instruction, including those of bodies, on the thread that runs it. If instructions run in
+/// parallel, several threads call it at the same time. An exception that it throws ends the run.
 class Observer {
  public:
   virtual ~Observer() = default;
-  /// The instruction may run: nothing that it waits for is left but its turn.
+  /// The instruction is ready: everything that it depends on has run.
   virtual void ready(const RunState& state, const Instruction& instruction) = 0;
   virtual void before(const RunState& state, const Instruction& instruction) = 0;
-  /// @param device  that it ran on; null: the host
+  /// @param device  the device that it ran on; null: the host
   virtual void after(const RunState& state, const Instruction& instruction, const Device* device) = 0;
 };
 
-/// Between a run and a caller who may leave before it ends, because a kernel does not return.
+/// Shared by a run and its caller, if the caller may return before the run ends, as a kernel does not return in time.
 struct Caller {
-  std::mutex mutex;                             ///< held while anything is touched that belongs to the caller: flags, callbacks
-  bool left = false;                            ///< from then on nothing is
-  bool committing = false;                      ///< from then on it stays: what is left is short, and not to be left half done
-  std::atomic<const Node*> under_way{nullptr};  ///< a node that has begun and not ended
+  std::mutex mutex;         ///< held while the run accesses the caller's flags and callbacks
+  bool left = false;        ///< the caller has returned: the run no longer accesses them
+  bool committing = false;  ///< updates of state have begun: the caller now waits for the end, so that they are not left half done
+  std::atomic<const Node*> under_way{nullptr};  ///< a node that has begun and has not ended
 };
 
-/// A node that runs, for a caller that may leave it; null: it stays.
+/// Sets Caller::under_way while a node runs.
+/// @param caller  null: the caller stays until the run's end
 class UnderWay {
  public:
   UnderWay(Caller* caller, const Node* node) : caller_(caller), node_(node) {
@@ -58,7 +59,7 @@ class UnderWay {
   }
   ~UnderWay() {
     const Node* node = node_;
-    if (caller_) caller_->under_way.compare_exchange_strong(node, before_);  // another one may have begun meanwhile
+    if (caller_) caller_->under_way.compare_exchange_strong(node, before_);  // another node may have begun meanwhile
   }
   UnderWay(const UnderWay&) = delete;
   UnderWay& operator=(const UnderWay&) = delete;
@@ -69,18 +70,18 @@ class UnderWay {
   const Node* before_ = nullptr;
 };
 
-/// What may end a run before its end: flags that others set, a deadline, a caller who leaves.
+/// What may end a run early: flags that other threads set, a deadline, a caller that leaves.
 struct RunStop {
-  // True: the run stops before the next instruction, or the next iteration of a loop. The flags are those of the run's options, of its
-  // token and of the session.
+  // If one of these flags is true, the run stops before the next instruction or loop iteration. They belong to the run's options, its token
+  // and its session.
   const std::atomic<bool>* cancel = nullptr;
   const std::atomic<bool>* token = nullptr;
   const std::atomic<bool>* closing = nullptr;
   std::optional<std::chrono::steady_clock::time_point> deadline;
-  Caller* caller = nullptr;                ///< null: the caller stays until the end
-  std::atomic<bool>* committed = nullptr;  ///< set when updates begin
+  Caller* caller = nullptr;                ///< null: the caller stays until the run's end
+  std::atomic<bool>* committed = nullptr;  ///< set to true when updates of state begin
 
-  /// Calls what belongs to the caller, unless it has left. @throws Error(timed_out)
+  /// Calls a function of the caller. @throws Error(timed_out) if the caller has left
   template <typename Callback>
   void call(Callback&& callback) const {
     if (!caller) return callback();
@@ -92,7 +93,8 @@ struct RunStop {
     return (cancel && cancel->load(std::memory_order_relaxed)) || (token && token->load(std::memory_order_relaxed)) ||
            (closing && closing->load(std::memory_order_relaxed));
   }
-  /// What check() looks at, as an answer, for who must not throw: kernels that go on elsewhere. True once the caller has left.
+  /// Like check(), but returns true instead of throwing, for kernels that run outside of the run's threads. Also true if the caller has
+  /// left.
   bool stopping() const {
     auto now = [&] { return requested() || (deadline && std::chrono::steady_clock::now() > *deadline); };
     if (!caller) return now();
@@ -106,9 +108,9 @@ struct RunStop {
     else if (requested() || deadline)
       check_closely();
   }
-  /// Before what must not be left half done: from then on nobody checks. @throws Error(cancelled or timed_out)
+  /// Called before updates of state: checks a last time, and records that they begin. @throws Error(cancelled or timed_out)
   void commit() const;
-  /// For waits: check(), called from time to time. Holds a pointer to this.
+  /// Returns check() for functions that wait and call it from time to time. The result holds a pointer to this object.
   sharing::Interruption interruption() const;
 
  private:
@@ -118,9 +120,9 @@ struct RunStop {
 
 /// Where a run is recorded.
 struct RunRecording {
-  Recorder* recorder = nullptr;  ///< null: nowhere
+  Recorder* recorder = nullptr;  ///< null: the run is not recorded
   uint16_t run = 0;              ///< the run's number in the recorder
-  bool kernel_phases = false;    ///< parts of kernels are recorded too
+  bool kernel_phases = false;    ///< also record the phases of kernels
 
   /// @pre there is a recorder
   void record_node(uint32_t name, uint64_t start, uint64_t end, double flops = 0, double bytes = 0) const {
@@ -128,32 +130,32 @@ struct RunRecording {
   }
 };
 
-/// Threads that a run may use.
+/// The threads that a run may use.
 struct RunThreads {
-  ThreadPool* pool = nullptr;      ///< null: the caller's thread alone
-  int max_threads = 0;             ///< what bindings are made for: of the largest pool that runs may use; 0: of `pool`
-  int intra_op = 0;                ///< of one node, where nodes run at once; 0: all of the pool
-  int inter_op = 0;                ///< nodes at once, by readiness; 0: as many as the pool has threads, 1: in order
-  bool denormals_as_zero = false;  ///< for threads other than the run's own, which is in that mode
+  ThreadPool* pool = nullptr;  ///< null: only the caller's thread
+  int max_threads = 0;         ///< threads that kernels are bound for: those of the largest pool that any run may use; 0: those of `pool`
+  int intra_op = 0;            ///< most threads per node, if nodes run in parallel; 0: all of the pool
+  int inter_op = 0;            ///< most nodes in parallel; 0: as many as the pool has threads, 1: nodes run in order
+  bool denormals_as_zero = false;  ///< set this mode on the pool's threads; the run's own thread is in it already
 
-  /// What bindings are made for.
+  /// Returns the number of threads that kernels are bound for.
   int most() const;
 };
 
-/// Where a run's memory comes from.
+/// The source of a run's memory.
 struct RunRoom {
-  const AllocationContext* context = nullptr;  ///< for threads other than the run's own, which has a scope
-  MemoryPass* pass = nullptr;                  ///< of a session with a memory limit; null: there is none
+  const AllocationContext* context = nullptr;  ///< allocation context for the pool's threads; the run's own thread has a scope already
+  MemoryPass* pass = nullptr;                  ///< the run's admission under a memory limit; null: there is no limit
 
-  /// That the run's memory is charged to; null: to nobody.
+  /// The account that the run's memory is charged to; null: none.
   const MemoryAccount* account() const;
 };
 
-/// How a run takes its feeds.
+/// Rules for a run's feeds.
 struct FeedRules {
-  bool later = false;       ///< they may be undefined at the start: Run::feed()
-  bool on_devices = false;  ///< those that lie on devices are taken as they are; otherwise copied to the host
-  bool kept = false;        ///< no output is made where a feed lies: feeds may be read until the end
+  bool later = false;       ///< feeds may be undefined at the start, and come later by Run::feed()
+  bool on_devices = false;  ///< feeds on devices are taken as they are; false: they are copied to the host
+  bool kept = false;        ///< no output may overwrite a feed, as feeds may be read until the end
 };
 
 /// How a run is done, apart from what it computes.
@@ -164,23 +166,24 @@ struct RunControl {
   RunRecording recording;
   FeedRules feeds;
   Observer* observer = nullptr;
-  sharing::JobState* job = nullptr;  ///< what the run gives way for, and how much time it may take
-  uint64_t run_id = 0;               ///< what randomness depends on, besides seed and node
-  bool counts_nodes = false;         ///< how long they take, in the program's counters
+  sharing::JobState* job = nullptr;  ///< the job whose other runs and time budget it shares; null: none
+  uint64_t run_id = 0;               ///< seeds random operators, together with their seed and node
+  bool counts_nodes = false;         ///< count the times of nodes in the program's counters (Plans::counters)
 
   bool watched() const { return recording.recorder || observer || stop.deadline || stop.caller || counts_nodes; }
 };
 
-/// Where a run may put an output whose extents the feeds' shapes determine, if it is not bound.
+/// The caller's wishes for the memory of an output that is not bound. Most apply only if its extents are known before the run.
 struct OutputMemory {
-  std::shared_ptr<Storage> storage;      ///< used if it is large enough
-  bool reusable = false;                 ///< new memory is made larger than needed: it will come back for outputs that grow
-  std::shared_ptr<Allocator> allocator;  ///< where new memory comes from; null: from where all memory of the run comes
-  int appends_to = -1;                   ///< a feed that the output begins with, in memory that may be written behind its end
-  std::shared_ptr<Device> device;        ///< where the output is to be after the run; null: on the host
-  bool stays = false;                    ///< it may stay on the device that makes it
-  bool made_in_run = false;              ///< nobody makes it ahead
-  int grows_from = -1;  ///< a feed whose memory nobody else has: its rows may be moved within it if they are the output's (Slide)
+  std::shared_ptr<Storage> storage;      ///< memory to use if it is large enough
+  bool reusable = false;                 ///< allocate headroom: the caller will offer the memory again for an output that grows
+  std::shared_ptr<Allocator> allocator;  ///< allocator for new memory; null: the run's own
+  int appends_to = -1;             ///< index of a feed that the output begins with, whose memory may be written behind its end; -1: none
+  std::shared_ptr<Device> device;  ///< device that the output is to be on after the run; null: the host
+  bool stays = false;              ///< it may stay on the device that makes it
+  bool made_in_run = false;        ///< the run makes the memory, not place() before it
+  /// Index of a feed whose memory belongs to nobody else, so that its rows may be moved within it to become the output's (Slide); -1: none.
+  int grows_from = -1;
 };
 
 }  // namespace treadle::exec

@@ -38,7 +38,7 @@ Cost cost_of(const Program& program, const Instruction& instruction, std::span<c
     pointers.push_back(&shapes[k]);
     if (slots[k] == kNoSlot) continue;
     const bool there = operands[k].is_tensor() && operands[k].tensor().defined();
-    if (!there && !program.type(slots[k]).is_static()) return {};  // a constant that has been packed has its type still
+    if (!there && !program.type(slots[k]).is_static()) return {};  // a packed constant may be gone, but its type is known
     shapes[k] = there ? operands[k].tensor().shape() : program.type(slots[k]).static_shape();
     dtypes[k] = there ? operands[k].tensor().dtype() : program.type(slots[k]).dtype;
   }
@@ -84,7 +84,8 @@ std::vector<Datum> ControlFlowCall::run_body(size_t b, std::vector<Datum> formal
 
 namespace {
 
-// Of a kernel that is bound in the run: marks for tools outside, whose memory it is and where that comes from, its phases.
+// Everything that surrounds a dynamic kernel: marks for external tools, the node that its memory is recorded for, the allocation context,
+// and its recorded phases.
 struct NodeSurroundings {
   NodeSurroundings(const Instruction& instruction, const RunControl& control)
       : mark(*instruction.node),
@@ -97,7 +98,7 @@ struct NodeSurroundings {
   const PhaseNode phases;
 };
 
-// @param kept  they may outlive the call.
+// @param kept  the inputs may outlive the call
 std::vector<Datum> inputs_of(const Instruction& instruction, const OperandSource& operands, bool kept) {
   std::vector<Datum> inputs(instruction.num_inputs);
   for (size_t i = 0; i < inputs.size(); ++i) inputs[i] = operands.operand(i, kept);
@@ -120,7 +121,7 @@ std::vector<Datum> run_dynamic(FramePool& frames, const Instruction& instruction
   if (instruction.node->op->control_flow != ControlFlow::none) {
     ControlFlowCall call(frames, instruction, binding, control, operands);
     run_control_flow(call);
-    if (control.memory.pass)  // the next node's bodies need the room
+    if (control.memory.pass)  // under a limit, bodies of the next node need the memory
       for (const auto& body : instruction.bodies) frames.of_body(*body).trim();
     return call.take_outputs();
   }

@@ -1,4 +1,4 @@
-// How an instruction runs, on whatever schedule: the only place that calls a kernel.
+// Runs the kernel of an instruction, for every schedule: the only place that calls kernels.
 #pragma once
 
 #include <exception>
@@ -20,10 +20,10 @@ namespace treadle::exec {
 
 class FramePool;
 
-/// What a kernel throws that is no Error becomes one. Called in a catch clause.
+/// Turns an exception of a kernel into an Error and rethrows it. Call it in a catch clause.
 [[noreturn]] void rethrow_of_kernel();
 
-/// Of an instruction that is bound ahead. @param pointers  one an operand, inputs first.
+/// Runs an instruction whose kernel was bound before the run. @param pointers one per operand, inputs first
 inline void run_static(const Instruction& instruction, const Binding& binding, void** pointers, void* scratch, const RunControl& control) {
   const NodeMark mark(*instruction.node);
   const PhaseNode phases(control.recording.kernel_phases, instruction.record_name, control.recording.run, instruction.whole_phase());
@@ -36,36 +36,37 @@ inline void run_static(const Instruction& instruction, const Binding& binding, v
   }
 }
 
-/// The operands of an instruction that is bound in the run, where the run has them.
+/// Finds the operands of a dynamic instruction (one that is bound during the run).
 class OperandSource {
  public:
   virtual ~OperandSource() = default;
-  /// @param kept  the value may outlive the call: it must not lie in memory that the run uses again.
+  /// @param kept  the value may outlive the call, so that it must not be in memory that the run reuses
   virtual Datum operand(size_t input, bool kept) const = 0;
 };
 
-/// Of an instruction that is bound in the run: control flow, data-dependent shapes, strings, sequences.
-/// @param frames     of the program, for bodies.
-/// @param evaluator  of the thread; its pool, run_id, stop_requested and allocate are set.
-/// @return one value per output; undefined for an absent one.
+/// Binds and runs a dynamic instruction: control flow, data-dependent shapes, strings, sequences.
+/// @param frames     the program's frames, to run bodies
+/// @param evaluator  the thread's; the caller has set its pool, run_id, stop_requested and allocate.
+/// @return one value per output, undefined for an absent one
 std::vector<Datum> run_dynamic(FramePool& frames, const Instruction& instruction, const Binding& binding, const RunControl& control,
                                const OperandSource& operands, Evaluator& evaluator);
 
-/// The same for a kernel that may go on elsewhere when this returns.
-/// @param stop_requested  whether it need not end.
-/// @param done            called once, with the outputs or an error: here, or later on the thread on which the kernel ends.
+/// Starts a dynamic instruction whose kernel may go on elsewhere after this returns (a custom operator's).
+/// @param stop_requested  returns true if the result is no longer needed
+/// @param done            called once with the outputs or an error, before this returns or later on the thread on which the kernel ends
 void run_deferred(const Instruction& instruction, const Binding& binding, const RunControl& control, const OperandSource& operands,
                   std::function<bool()> stop_requested, std::function<void(std::vector<Datum> outputs, std::exception_ptr error)> done);
 
-/// What an instruction costs for these operands, inputs first; nothing if its operator does not say, or one of them is no plain tensor.
+/// Returns the cost of an instruction for these operands, inputs first. Zero if the operator declares no cost, or if an operand is no plain
+/// tensor.
 Cost cost_of(const Program& program, const Instruction& instruction, std::span<const Datum> operands);
 
-/// The error under way goes on with the node's name. Called in a catch clause.
-/// @param where     "while running", and on what.
-/// @param operands  names and types of its inputs.
+/// Rethrows the current exception with the node's name. Call it in a catch clause.
+/// @param where     what was done, e.g. "while running", and on which device
+/// @param operands  names and types of the inputs
 [[noreturn]] void rethrow_from(const Instruction& instruction, const std::string& where, const std::string& operands);
 
-/// If, Loop or Scan, as control_flow.cpp executes it.
+/// An If, Loop or Scan in execution: its operands, outputs and bodies. control_flow.cpp executes it.
 class ControlFlowCall {
  public:
   ControlFlowCall(FramePool& frames, const Instruction& instruction, const Binding& binding, const RunControl& control,
@@ -84,13 +85,13 @@ class ControlFlowCall {
   void set_output(int i, Datum datum) {
     if (i < static_cast<int>(outputs_.size())) outputs_[static_cast<size_t>(i)] = std::move(datum);
   }
-  /// Of an expression; negative if the feeds' shapes do not determine it.
+  /// Returns the value of an extent; negative if the feeds' shapes do not determine it.
   int64_t value_of(const Dim& extent) const {
     const auto index = static_cast<size_t>(extent.expr()->index);
     return index < binding_.values().size() ? binding_.values()[index] : -1;
   }
   size_t num_body_outputs(size_t b) const { return instruction_.bodies[b]->output_slots().size(); }
-  /// Runs body `b`: formal inputs, to which the captures are added. @return one value per output of the body.
+  /// Runs body `b` with these formal inputs; captures are added. @return one value per output of the body
   std::vector<Datum> run_body(size_t b, std::vector<Datum> formal_inputs);
   std::vector<Datum> take_outputs() { return std::move(outputs_); }
 

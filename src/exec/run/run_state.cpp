@@ -18,7 +18,7 @@
 namespace treadle::exec {
 namespace {
 
-// Rows of the shape that lie as far apart as the slot says.
+// Returns a tensor of the shape whose rows have the slot's row stride.
 Tensor piece_of_rows(const Slot& slot, const Shape& shape, std::shared_ptr<Storage> storage, size_t offset_bytes) {
   std::vector<int64_t> strides(static_cast<size_t>(shape.rank()), 1);
   int64_t stride = slot.row_step;
@@ -125,7 +125,8 @@ void RunState::put(SlotId slot, const Datum& value) {
 void RunState::drop_all() noexcept {
   for (SlotId slot : program_.input_slots()) drop(slot);
   for (SlotId slot : program_.held_slots()) drop(slot);
-  if (program_.parameters() && binding_) plans_.bindings().let_go(std::move(binding_));  // what they have packed may be of no more use
+  // The binding must not keep packed states of an outdated version alive.
+  if (program_.parameters() && binding_) plans_.bindings().let_go(std::move(binding_));
 }
 
 bool RunState::is_fed(const Tensor& memory) const {
@@ -188,7 +189,7 @@ void RunState::drop_former(std::shared_ptr<LargeBlock> arena) noexcept {
 
 bool RunState::arena_is_lent() const {
   if (!arena_ || lodged_.empty() || arena_.use_count() == 1) {
-    std::atomic_thread_fence(std::memory_order_acquire);  // what others did with it comes before what is done now
+    std::atomic_thread_fence(std::memory_order_acquire);  // orders other threads' uses of the arena before later ones here
     return false;
   }
   return true;
@@ -202,7 +203,7 @@ bool RunState::drop_lent_arena() noexcept {
 }
 
 std::shared_ptr<Storage> RunState::lodge(size_t preallocated, size_t size_bytes) {
-  if (!lodges_ || !arena_ || !arena_->can_resize()) return nullptr;  // not where it lies in a caller's memory, or is small
+  if (!lodges_ || !arena_ || !arena_->can_resize()) return nullptr;  // not in an arena that is small or in memory of the caller
   const Lodgings::Place& place = lodgings().places[preallocated];
   if (!place.found()) return nullptr;
   lodged_.push_back({place.offset, size_bytes});
@@ -227,9 +228,9 @@ void RunState::set_budget(std::shared_ptr<const BudgetedPlan> plan) {
 
 void RunState::place(bool exact) {
   const size_t needed = uses_arena_ ? needed_arena_bytes() : 0;
-  if (budget_ && !exact && arena_ && arena_bytes() > needed) resize_arena(needed);  // what a run of other extents took goes back
+  if (budget_ && !exact && arena_ && arena_bytes() > needed) resize_arena(needed);  // gives back what a run with other extents needed
   if (uses_arena_ && (!arena_ || arena_bytes() < needed || (exact && arena_bytes() > needed))) {
-    drop_arena();  // first, should the machine have no more
+    drop_arena();  // before the new one is allocated, so that both need not fit
     const MemoryHolder holder(RecordWindow::any_for_memory() ? Recorder::of_process().intern("arena") : MemoryHolder::kNobody);
     arena_ = std::make_shared<LargeBlock>(needed);
     lodged_.clear();

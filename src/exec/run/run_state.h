@@ -1,5 +1,5 @@
-// The values of a run in flight, and where their bytes are. It executes nothing and decides nothing: feeds come in by FeedBinder, outputs
-// are placed by OutputStore, values are moved by RunBudget.
+// The values of a run in flight, and where their bytes are. It executes nothing and makes no decisions: FeedBinder brings in feeds,
+// OutputStore places outputs, RunBudget moves values.
 #pragma once
 
 #include <cstddef>
@@ -23,17 +23,18 @@ class Plans;
 struct BudgetedPlan;
 struct RunControl;
 
-/// A held value for a node of a run: on loan where it is written over later, so that a node which keeps it makes a copy.
+/// Prepares a held value for a node. If later instructions overwrite it (Slot::rewritten), its storage is marked as lent, so that a node
+/// that keeps the value makes a copy.
 Datum for_node(const Slot& slot, Datum value);
 
-/// What has all bytes of a root: with other extents, or of another dtype as wide (BitCast, a table of bytes in place).
+/// Returns a view of a whole root with another shape, or another dtype of the same width (BitCast).
 Tensor whole_as(const Tensor& root, DType dtype, const Shape& shape);
 
 class RunState {
  public:
-  static constexpr size_t kAway = RunSnapshot::kAway;  ///< the place of a buffer that is not in the arena at the moment
+  static constexpr size_t kAway = RunSnapshot::kAway;  ///< marks a buffer that is not in the arena now
 
-  /// @param plans  of the program; outlive the state.
+  /// @param plans  the program's plans; must outlive the state
   explicit RunState(Plans& plans);
   ~RunState();
   RunState(const RunState&) = delete;
@@ -43,45 +44,45 @@ class RunState {
   Plans& plans() const { return plans_; }
   const Binding& binding() const { return *binding_; }
   bool has_binding() const { return binding_ != nullptr; }
-  /// Takes the binding for the symbols' values (indexed as the symbol table). @throws Error as Binding::bind.
+  /// Gets the binding for the symbols' values (indexed as the symbol table). @throws errors of Binding::bind()
   void take_binding(std::span<const int64_t> symbol_values, const RunControl& control);
 
-  // Values. Held are feeds, outputs, and what is bound in the run; all others lie in the arena.
+  // Values. Feeds, outputs, and results of dynamic instructions are held; all others are in the arena.
 
-  /// Undefined if nothing has been computed.
-  /// @param shared  the value outlives the node that asks: a copy where it lies in memory that the run uses again.
+  /// Returns the slot's value; undefined if it has not been computed.
+  /// @param shared  the value outlives the node that reads it: returns a copy if it is in memory that the run reuses
   Datum value(SlotId slot, bool shared) const;
-  /// Of a root slot; undefined unless held.
+  /// The held value of a root slot; undefined if there is none.
   const Datum& held(SlotId slot) const { return held_[slot]; }
-  /// A feed, before there is a binding.
+  /// Sets a feed before the state has a binding.
   void set_feed(SlotId slot, Datum datum) { held_[slot] = std::move(datum); }
-  /// @throws Error(invalid_argument) if the shape is not the inferred one.
+  /// Makes `datum` the slot's held value. @throws Error(invalid_argument) if its shape is not the inferred one
   void hold(SlotId slot, Datum datum);
-  /// For executors that compute elsewhere: a copy, where nodes, outputs and observers find it.
+  /// Copies a value that a device has computed to where nodes, outputs and observers on the host find it.
   void put(SlotId slot, const Datum& value);
   void drop(SlotId slot) { held_[slot] = Datum(); }
-  /// What nobody reads any more once the instruction has run.
+  /// Drops the held values that no instruction after this one reads.
   void release(const Instruction& instruction) {
     for (uint32_t r = 0; r < instruction.num_releases; ++r) drop(program_.releases()[instruction.first_release + r]);
   }
   void drop_all() noexcept;
-  /// True if some of the bytes are a feed's.
+  /// Returns true if the memory overlaps a feed.
   bool is_fed(const Tensor& memory) const;
 
   // Bytes.
 
-  /// Whether all pointers into the arena and to constants are right.
+  /// Returns true if all pointers into the arena and to constants are up to date.
   bool is_placed() const { return generation_ == binding_->places_generation(); }
-  /// Whether anything comes to lie in the arena; false: all of it is computed elsewhere, and nobody looks. There is none then.
+  /// False: the run has no arena, as devices compute all values and nothing reads them on the host.
   void set_uses_arena(bool on);
-  /// Makes them right; the arena is renewed if it is too small.
-  /// @param exact  also if it is too large.
+  /// Updates all pointers. Allocates a new arena if the present one is too small.
+  /// @param exact  also if it is too large
   void place(bool exact);
-  /// Operands that have the slot's bytes, or some of them, are found there.
+  /// Points all operands with bytes of this root slot into the tensor.
   void point_at(SlotId slot, const Tensor& tensor);
-  /// Of an instruction's operands, inputs first.
+  /// The pointers of an instruction's operands, inputs first.
   void** pointers(const Instruction& instruction) { return pointers_.data() + instruction.first_operand; }
-  /// Of an instruction that is bound ahead.
+  /// The scratch memory of an instruction whose kernel was bound before the run.
   void* scratch(const Instruction& instruction) const {
     if (budget_) [[unlikely]]
       return budgeted_scratch(instruction);
@@ -92,32 +93,34 @@ class RunState {
   bool has_arena() const { return arena_ != nullptr; }
   size_t arena_bytes() const { return arena_ ? arena_->size_bytes() : 0; }
   size_t needed_arena_bytes() const;
-  /// Who has a part of it keeps that, and nothing else of it.
+  /// Drops the arena. Callers that hold gradients in it keep those bytes; the rest is freed.
   void drop_arena() noexcept;
-  /// The arena as it is, for who copies values out of it; there is none then.
+  /// Moves the arena out of the state, so that its values can be copied to a new one.
   std::shared_ptr<LargeBlock> take_arena() noexcept;
   void give_arena(std::shared_ptr<LargeBlock> arena) noexcept;
-  /// Of an arena that was taken: as drop_arena().
+  /// Drops an arena that was taken, as drop_arena() does.
   void drop_former(std::shared_ptr<LargeBlock> arena) noexcept;
-  /// Of a run that begins: an arena of which somebody has a part since the run before is dropped. @return whether that was so
+  /// Called at the start of a run: drops the arena if a caller still holds gradients of the previous run in it. @return true if so
   bool drop_lent_arena() noexcept;
-  /// Whether the arena can have another size and keep what is in it.
+  /// Returns true if the arena can be resized in place.
   bool can_resize_arena() const { return arena_ && arena_->can_resize() && !arena_is_lent(); }
-  /// Whether gradients may lie in the arena (Lodgings), which then is as large as that takes.
+  /// Sets whether gradients may be in the arena (Lodgings), which may make it larger.
   void set_lodges(bool on);
-  /// Memory in the arena for one of Program::preallocated(), which keeps the arena, whatever becomes of this state; null: there is none.
+  /// Returns memory in the arena for one of Program::preallocated(). It keeps the arena alive independently of this state. Null if the
+  /// arena has no room for it.
   std::shared_ptr<Storage> lodge(size_t preallocated, size_t size_bytes);
-  /// All pointers into it are wrong then, until place(). @return false if there is no room; nothing has changed.
+  /// Resizes the arena in place. All pointers into it are invalid until place().
+  /// @return false if there is not enough memory; nothing has changed then
   bool resize_arena(size_t size_bytes) noexcept;
 
-  /// The plan that places follow, where a run keeps to a budget; null: the binding's offsets.
+  /// The budgeted plan that the run follows; null: the binding's offsets.
   const std::shared_ptr<const BudgetedPlan>& budget() const { return budget_; }
   void set_budget(std::shared_ptr<const BudgetedPlan> plan);
-  /// Offset of a buffer in the arena, or kAway.
+  /// The present offset of a buffer in the arena, or kAway.
   size_t place_of(BufferId buffer) const { return budget_ ? places_[buffer] : binding_->offsets().offsets[buffer]; }
   void set_place(BufferId buffer, size_t offset) { places_[buffer] = offset; }
 
-  /// What the run has, for the text of an error. @pre has_binding()
+  /// Returns a snapshot of the run's memory for the text of an error. @pre has_binding()
   RunSnapshot snapshot(const RunControl& control) const;
 
  private:
@@ -129,18 +132,18 @@ class RunState {
   Plans& plans_;
   const Program& program_;
   std::shared_ptr<const Binding> binding_;
-  std::vector<void*> pointers_;  // per operand
+  std::vector<void*> pointers_;  // by operand
   IdVector<SlotId, Datum> held_;
   std::shared_ptr<LargeBlock> arena_;
   const Lodgings& lodgings() const;
   bool uses_arena_ = true, lodges_ = false;
-  mutable std::optional<Lodgings> lodgings_;  // of the binding's places_generation() and the budget as follows
+  mutable std::optional<Lodgings> lodgings_;  // computed for the next two
   mutable uint64_t lodgings_generation_ = 0;
   mutable std::shared_ptr<const BudgetedPlan> lodgings_budget_;
-  std::vector<LargeBlock::Range> lodged_;  // of the arena: what lodge() gave in this run
-  uint64_t generation_ = 0;                // of the binding that the pointers were made for; 0: none
+  std::vector<LargeBlock::Range> lodged_;  // parts of the arena that lodge() has given out in this run
+  uint64_t generation_ = 0;                // identifies the binding that the pointers were made for; 0: none
   std::shared_ptr<const BudgetedPlan> budget_;
-  IdVector<BufferId, size_t> places_;  // of a run with a budget
+  IdVector<BufferId, size_t> places_;  // by buffer, if the run follows a budgeted plan: its present offset
 };
 
 }  // namespace treadle::exec

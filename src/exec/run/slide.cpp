@@ -18,7 +18,8 @@ Slide::Slide(const Program& program, SlotId feed, SlotId output) : program_(&pro
   possible_ &= !moving_.empty();
 }
 
-// Nothing but these Concats may read the feed, or write the output. Views of both are free.
+// Records a Concat that appends to the feed or writes the output. Returns false if any other instruction than these or a view accesses
+// either.
 bool Slide::classify(InstructionId id) {
   const Instruction& instruction = program_->instructions()[id];
   const auto operands = program_->operands(instruction);
@@ -60,7 +61,7 @@ bool Slide::plan(const Binding& binding) {
     return false;
   size_t moved = 0;
   for (const Block& block : blocks_) moved += block.size_bytes;
-  return moved == before;  // or else undo() could not bring all of it back
+  return moved == before;  // otherwise undo() could not restore the whole feed
 }
 
 bool Slide::is_in_place(const Binding& binding, const Instruction& concat) const {
@@ -73,7 +74,8 @@ bool Slide::is_in_place(const Binding& binding, const Instruction& concat) const
   });
 }
 
-// Blocks come in the order of their addresses, each moves down, and it and its new rows end before the next one begins.
+// Adds a Concat's blocks. Returns false unless blocks come in ascending order, each moves down, and it and its new rows end before the next
+// block begins.
 bool Slide::add_blocks(const Binding& binding, InstructionId id) {
   const Instruction& concat = program_->instructions()[id];
   const auto operands = program_->operands(concat);

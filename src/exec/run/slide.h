@@ -1,4 +1,4 @@
-// States that grow by rows in the middle (a KV cache: heads before tokens), made in the memory of the state before.
+// Lets a state that grows by rows in the middle (a KV cache with heads before tokens) share memory with its previous version.
 #pragma once
 
 #include <cstddef>
@@ -10,28 +10,29 @@
 
 namespace treadle::exec {
 
-/// A feed that an output is made of by Concats, each of which puts new rows behind old ones. If the output begins as many bytes before the
-/// feed as it is longer, every block of old rows moves down, over bytes that nobody needs any more: there is one copy of the state, where
-/// reading one and writing another would cost twice as many lines of cache.
+/// A feed, and an output that Concats make from it by appending new rows to each block of old rows. The output begins before the feed, by
+/// the bytes that it is longer. So every Concat moves its block down, over bytes that are no longer needed. With one copy of the state
+/// instead of two, a run touches half as many cache lines.
 class Slide {
  public:
-  /// @param feed, output  slots with bytes of their own.
+  /// @param feed, output  root slots
   Slide(const Program& program, SlotId feed, SlotId output);
 
   SlotId feed() const { return feed_; }
   SlotId output() const { return output_; }
-  /// Whether the blocks can move down one after the other, with the binding's extents, when instructions run in their order.
+  /// Returns true if, with the binding's extents and in the program's order, the blocks can move down one after the other without
+  /// overwriting bytes that are still needed.
   bool plan(const Binding& binding);
-  /// After plan(): how many bytes before the feed the output has to begin.
+  /// Returns how many bytes before the feed the output must begin. @pre plan() has returned true
   size_t distance() const { return distance_; }
-  /// Moves back what the instructions before `end` have moved: the feed is as it was.
+  /// Moves the blocks back that instructions before `end` have moved, which restores the feed.
   void undo(std::byte* feed, InstructionId end) const;
 
  private:
   struct Block {
     InstructionId instruction;
-    size_t from, to, size_bytes;  // offsets in the feed, and in the output
-    size_t end;                   // in the output: of the new rows behind it
+    size_t from, to, size_bytes;  // offsets in the feed and in the output
+    size_t end;                   // offset in the output where the new rows behind the block end
   };
   bool classify(InstructionId id);
   bool is_in_place(const Binding& binding, const Instruction& concat) const;
@@ -42,7 +43,7 @@ class Slide {
   const Program* program_;
   SlotId feed_, output_;
   bool possible_ = true;
-  std::vector<InstructionId> moving_, whole_;  // Concats that move blocks, and those whose inputs all lie in the output already
+  std::vector<InstructionId> moving_, whole_;  // Concats that move blocks, and Concats whose inputs are all in place already
   std::vector<Block> blocks_;                  // in the order in which they move
   size_t distance_ = 0;
 };

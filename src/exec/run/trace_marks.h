@@ -1,5 +1,5 @@
-// Marks for tools that watch a process from outside, by build option: USDT probes (TREADLE_USDT; perf, bpftrace, SystemTap) and NVTX ranges
-// (TREADLE_NVTX; Nsight Systems). Without them these objects are nothing.
+// Marks for external tracing tools, by build option: USDT probes (TREADLE_USDT; for perf, bpftrace, SystemTap) and NVTX ranges
+// (TREADLE_NVTX; for Nsight Systems). Without these options the classes do nothing.
 #pragma once
 
 #ifdef TREADLE_USDT
@@ -17,8 +17,8 @@
 
 namespace treadle::exec {
 
-/// Around a node. Probes `treadle:node_begin` and `treadle:node_end` with the operator and the node's name (char*); an NVTX range of that
-/// name.
+/// Marks a node. Fires the probes `treadle:node_begin` and `treadle:node_end` with the operator and the node's name (char*), or makes an
+/// NVTX range of that name.
 class NodeMark {
  public:
   explicit NodeMark([[maybe_unused]] const Node& node)
@@ -50,11 +50,11 @@ class NodeMark {
 #endif
 };
 
-/// Around a part of training: forward, backward, step. Probes `treadle:part_begin` and `treadle:part_end` with its name (char*); an NVTX
-/// range "treadle forward". Runs are within it.
+/// Marks a part of training: forward, backward, step. Fires the probes `treadle:part_begin` and `treadle:part_end` with its name (char*),
+/// or makes an NVTX range, for example "treadle forward". Runs are nested in it.
 class PartMark {
  public:
-  /// @param name  "treadle forward"; a literal
+  /// @param name  for example "treadle forward"; must be a literal
   explicit PartMark([[maybe_unused]] const char* name)
 #ifdef TREADLE_USDT
       : name_(name)
@@ -84,8 +84,8 @@ class PartMark {
 #endif
 };
 
-/// Around the phases of a trainer's step, within its run, where nodes run one after the other: forward, backward, communication, optimizer.
-/// Probes and ranges as PartMark's.
+/// Marks the phases of a training step within its run, if nodes run in order: forward, backward, communication, optimizer. Fires the probes
+/// of PartMark.
 class PhaseMarks {
  public:
   explicit PhaseMarks([[maybe_unused]] const Program& program)
@@ -103,7 +103,7 @@ class PhaseMarks {
     if (!is_step_ || phase == phase_) return;
     mark_.reset();
     phase_ = phase;
-    if (phase != StepPhase::none) mark_.emplace(name_of(phase).data());  // of a literal
+    if (phase != StepPhase::none) mark_.emplace(name_of(phase).data());  // name_of() returns a literal
 #endif
   }
 
@@ -115,7 +115,7 @@ class PhaseMarks {
 #endif
 };
 
-/// Around a run. Probes `treadle:run_begin` and `treadle:run_end` with the run's number; an NVTX range "treadle run".
+/// Marks a run. Fires the probes `treadle:run_begin` and `treadle:run_end` with the run's number, or makes an NVTX range "treadle run".
 class RunMark {
  public:
   explicit RunMark([[maybe_unused]] uint64_t run_id)

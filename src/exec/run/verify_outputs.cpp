@@ -1,4 +1,4 @@
-// A run's outputs may be made in the memory of its feeds: states that grow, and memory that the caller has bound.
+// Verifies a run whose outputs are made in the memory of its feeds: states that grow, and bound memory.
 #include "exec/run/output_store.h"
 #include "exec/verify/verify_plan.h"
 
@@ -9,7 +9,7 @@ void OutputStore::verify_over_feeds() const {
   std::optional<DescribedPlan> plan, by_readiness;
   const std::less<> before;
   for (SlotId output : program.preallocated()) {
-    if (!state_.held(output).is_tensor()) continue;  // made in the run, in memory of its own
+    if (!state_.held(output).is_tensor()) continue;  // it will be made during the run, in memory of its own
     const Tensor& made = state_.held(output).tensor();
     for (SlotId input : program.input_slots()) {
       const Datum& fed = state_.held(input);
