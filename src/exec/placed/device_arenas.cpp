@@ -50,7 +50,7 @@ bool DeviceArenas::place(const Binding& binding, Room room) {
 
 void DeviceArenas::renew(int device, std::vector<size_t> sizes, Room room) {
   Arena& arena = arenas_[static_cast<size_t>(device)];
-  // The extents have changed before and may grow again. An eighth more room saves planning for every run.
+  // The extents have changed before and may grow again. Headroom of 1/8 avoids planning for every run.
   if (std::exchange(arena.planned_before, true))
     for (size_t& size : sizes) size += size / 8;
   memory::ArenaPlan made = plan(arena, sizes);

@@ -23,7 +23,7 @@ class DeviceArenas {
   /// @return true if the binding is another one than at the last call
   /// @throws Error(resource_exhausted)
   bool place(const Binding& binding, Room room);
-  /// Lets go of all arenas.
+  /// Frees all arenas.
   void trim() noexcept;
 
   std::byte* at(LocationId location) const { return addresses_[location]; }

@@ -54,7 +54,7 @@ class DeviceIo {
   const RunState& state_;
   const RunControl& control_;
   std::unordered_map<LocationId, Tensor> staying_;    // outputs that stay, with the caller's memory if there is any
-  std::vector<std::shared_ptr<const void>> watches_;  // access checks for the caller's memory on devices
+  std::vector<std::shared_ptr<const void>> watches_;  // handles that keep the caller's memory on devices known to the access checks
 };
 
 }  // namespace treadle::exec

@@ -34,7 +34,8 @@ void DeviceUses::add_kernel(const StreamPlan::Step& step, int device, SharedPack
   if (instruction.versioned >= 0 || has_packed) used.push_back(packed_unit(instruction, shared));
 }
 
-// Kernels that share a packed block share its unit. Blocks that depend on parameters are packed for each kernel, again for each version.
+// Kernels that share a packed block share its unit. A block that depends on parameters belongs to one kernel, which packs it anew for every
+// version.
 UnitId DeviceUses::packed_unit(const Instruction& instruction, SharedPacked& shared) {
   if (instruction.versioned < 0) {
     const auto [found, is_new] = shared.try_emplace(instruction.packed.get(), uses_.next_id());

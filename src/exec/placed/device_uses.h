@@ -11,7 +11,8 @@
 
 namespace treadle::exec {
 
-/// A unit moves between memories as a whole. Units are numbered: first the plan's locations, then blocks that kernels have packed.
+/// A unit is what moves between a device's memory and the host's as a whole: a location of the plan, or a block that kernels have packed.
+/// Locations have the first numbers, packed blocks the next ones.
 enum class UnitId : int32_t {};
 
 /// Depends on the plan only, not on extents. Positions count steps in the order of issue (PlacedSteps).
@@ -33,7 +34,7 @@ class DeviceUses {
   /// Returns the position of the first use after `position`, or INT64_MAX if there is none.
   /// @param lasting  the next run uses the unit again, counted from the end of this one.
   int64_t next_use(UnitId unit, size_t position, bool lasting) const;
-  /// Returns the unit's size as the binding tells it, or 0 for values whose extents come out during the run.
+  /// Returns the unit's size in bytes, or 0 if its extents are known only during the run.
   size_t size_bytes(UnitId unit, const Binding& binding) const;
 
  private:
@@ -43,8 +44,8 @@ class DeviceUses {
   UnitId packed_unit(const Instruction& instruction, SharedPacked& shared);
 
   const PlacedSteps& steps_;
-  std::vector<std::vector<UnitId>> at_;          // units by position
-  IdVector<UnitId, std::vector<int32_t>> uses_;  // positions by unit, ascending
+  std::vector<std::vector<UnitId>> at_;          // by position of a step: the units that it uses
+  IdVector<UnitId, std::vector<int32_t>> uses_;  // by unit: the positions of the steps that use it, ascending
   std::vector<const Instruction*> packed_for_;   // by packed unit: an instruction whose kernel has packed it
 };
 

@@ -102,8 +102,8 @@ void Issuing::issue(std::span<const StepId> bulk) {
   else
     issue_kernels(bulk, queue);
   if (control_.recording.recorder) record_launches(bulk, since);
-  // Observers and caches read a node's outputs right after it. An observer also sees the operands of the next node before that runs, in the
-  // caller's memory where they are outputs: so the host waits for copies, too.
+  // Observers and caches read a node's outputs right after it, so that the host waits for every step. It also waits for copies: before the
+  // next node runs, an observer may read operands that a copy brings to the host.
   const bool host_waits = steps_[bulk.back()].host_waits || cached || control_.observer;
   streams_.record_behind(bulk.back(), host_waits);
   if (host_waits && !error_.stopped()) take_up(bulk);

@@ -16,8 +16,8 @@
 
 namespace treadle::exec {
 
-/// Steps are issued in bulks, ahead of what the devices have reached. They are issued one by one, each after the step before has ended, if
-/// an observer or a cache looks at single nodes, or a job or a memory limit decides when a node may run.
+/// Steps are normally issued in bulks, before the devices have finished earlier ones. They are issued one by one, each after the step
+/// before has ended, if an observer or a cache looks at single nodes, or a job or a memory limit decides when a node may run.
 class Issuing {
  public:
   /// All parts belong to one run and must outlive this object.

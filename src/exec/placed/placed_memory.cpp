@@ -11,13 +11,13 @@ PlacedMemory::PlacedMemory(ProgramMemory& of_program, const RunStreams& streams,
 }
 
 void PlacedMemory::keep_to_limits() {
-  residency_.reset();  // waits for what it moves
+  residency_.reset();  // the old one waits for its moves to end
   residency_ = std::make_unique<Residency>(steps_, of_program_.of_session());
 }
 
 void PlacedMemory::begin(const Binding& binding) {
   if (constants_ && constants_->parameters() != binding.parameters()) {
-    if (residency_) keep_to_limits();  // a new one: the old one ends its moves before the constants' memory is freed
+    if (residency_) keep_to_limits();  // destroys the old Residency, which waits for its moves, before the constants' memory is freed
     constants_.reset();
   }
   if (!residency_ && !begin_without_limits(binding)) {
@@ -39,7 +39,7 @@ void PlacedMemory::begin(const Binding& binding) {
   renew_arenas();
 }
 
-// @return false if a device is full but reaches the host's memory.
+// Places everything in the devices' own memory. @return false if a device has too little, but reaches the host's memory
 bool PlacedMemory::begin_without_limits(const Binding& binding) {
   try {
     const bool is_new = arenas_.place(binding, Room::on_device);
@@ -75,7 +75,7 @@ Allocator* PlacedMemory::allocator() const {
   return control_.memory.context && !residency_ ? control_.memory.context->allocator.get() : nullptr;
 }
 
-// The allocator marks what an earlier run has left in the arenas, where the host can write to them.
+// Tells the session's allocator that the arenas' contents are no longer needed, for arenas that the host can write to.
 void PlacedMemory::renew_arenas() const {
   Allocator* const own = allocator();
   if (!own) return;

@@ -1,4 +1,4 @@
-// The memory that one run has on its devices: arenas, constants, and new memory for values beside them; under a limit or not.
+// The memory of one run on its devices: arenas, constants, and separate memory for other values; with or without a limit.
 #pragma once
 
 #include <memory>
@@ -15,15 +15,15 @@ namespace treadle::exec {
 
 class PlacedMemory {
  public:
-  /// @param of_program  has constants that all runs without a limit share.
+  /// @param of_program  holds the constants, which all runs without a limit share
   /// @param control     the run's.
   PlacedMemory(ProgramMemory& of_program, const RunStreams& streams, const RunControl& control);
 
   const ProgramMemory& of_program() const { return of_program_; }
   const PlacedSteps& steps() const { return steps_; }
 
-  /// Gives planned values and constants their addresses at the start of a run. If a device has no room for all of them but reaches the
-  /// host's memory, this run and later ones keep to the device's size as to a limit.
+  /// Called at the start of a run: gives planned values and constants their addresses. If a device is too small for all of them but reaches
+  /// the host's memory, this run and later ones treat its size as a limit (Residency).
   /// @throws Error(resource_exhausted)
   void begin(const Binding& binding);
   void end() noexcept;
@@ -39,9 +39,10 @@ class PlacedMemory {
   /// Allocates new memory on a device. @throws Error(resource_exhausted)
   std::shared_ptr<Storage> allocate(int device, size_t size_bytes) const;
 
-  /// The session's own allocator, which is told when arena bytes are used anew; null if it has none, or values move between memories.
+  /// The session's allocator, which is told when bytes of an arena get a new content; null if the session has none, or if values move
+  /// between memories.
   Allocator* allocator() const;
-  /// The bytes of the arena that this step is the first of the run to write. The allocator renews them before that.
+  /// The ranges of the arena that no step of the run has used before this one. The allocator is told before the step writes them.
   std::vector<std::span<std::byte>> newly_used(StepId step, const Binding& binding) const;
 
  private:

@@ -20,15 +20,15 @@ class PlacedRun;
 class PlacedProgram final : public Executor {
  public:
   /// @param program  must outlive this object.
-  /// @param devices  the first is the host. All run the host's kernels.
+  /// @param devices  the first is the host. All devices can run the host's kernels.
   /// @param plan     made for `program` and this number of devices.
   /// @param memory   the session's account and limit; null if there is no limit.
   PlacedProgram(const Program& program, std::vector<std::shared_ptr<Device>> devices, StreamPlan plan,
                 std::shared_ptr<DeviceMemory> memory = nullptr);
   ~PlacedProgram() override;
 
-  /// Runs of several threads go on side by side, or one after the other if a limit is kept or a device is full. A run returns when all
-  /// devices have ended their work, also if it fails.
+  /// Several threads may run at the same time; their runs go one after the other if a limit is kept or a device is full. A run returns when
+  /// all devices have ended their work, also if it fails.
   /// @throws Error of the first node that failed, with its name.
   void run(std::span<const Datum> feeds, std::span<Datum> outputs, const RunControl& control, std::span<const Datum> bound = {},
            std::span<const OutputMemory> memory = {}) override;
@@ -38,10 +38,10 @@ class PlacedProgram final : public Executor {
 
   const Program& program() const { return program_; }
   const StreamPlan& plan() const { return plan_; }
-  /// Lets tests remove a fence, which the access checks must find.
+  /// For tests that remove a fence, upon which the access checks must report an error.
   StreamPlan& mutable_plan() { return plan_; }
 
-  // For its runs:
+  // Used by PlacedRun:
 
   const PlacedSteps& steps() const { return steps_; }
   const Crossings& crossings() const { return crossings_; }

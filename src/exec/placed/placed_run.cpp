@@ -47,8 +47,8 @@ void PlacedRun::start(std::span<const Datum> feeds, std::span<const Datum> bound
   clear();
   control_ = control;
   control_.stop.check();
-  control_.memory.pass = nullptr;  // limits the host's arena alone
-  control_.feeds.kept = true;      // they are read while outputs arrive
+  control_.memory.pass = nullptr;  // a memory pass only limits an arena on the host, which this run does not use
+  control_.feeds.kept = true;      // feeds are still read while outputs are written
   control_.feeds.on_devices = true;
   nodes_.begin();
   work_.begin();
@@ -76,7 +76,7 @@ void PlacedRun::bind(std::span<const Datum> feeds, std::span<const Datum> bound,
   std::vector<OutputMemory> beside_feeds(memory.begin(), memory.end());
   for (OutputMemory& output : beside_feeds) output.appends_to = output.grows_from = -1;
   io_.choose_outputs(bound, beside_feeds);
-  state_.set_uses_arena(control_.observer != nullptr);  // it looks at values on the host
+  state_.set_uses_arena(control_.observer != nullptr);  // observers read values on the host
   feeds_.bind(taken, {}, control_, state_);
   outputs_.begin(bound, beside_feeds, control_.feeds.kept);
   try {
@@ -111,7 +111,7 @@ void PlacedRun::move_feed(size_t input, const Datum& value) {
   FeedBinder::move(program_.input_slots()[input], DeviceIo::from_device(value), state_);
 }
 
-// An output is there once no later step writes it on the host.
+// An output is complete if no later step writes it on the host.
 bool PlacedRun::has_output(size_t k) const {
   const SlotId root = steps_.slot(program_.output_slots()[k]).root;
   if (steps_.slot(root).location == LocationKind::feed) return state_.held(root).defined();
@@ -141,7 +141,7 @@ size_t PlacedRun::steps_left() const {
   return cursor_.steps_left([&](size_t position) { return steps_.is_yield(steps_.at(position)); });
 }
 
-// Includes the copies that bring its outputs to the host, if they are outputs of the run.
+// Includes the copies of the instruction's outputs to the host, if they are outputs of the run.
 size_t PlacedRun::steps_through(InstructionId instruction) const {
   size_t end = cursor_.next();
   std::span<const LocationId> made;
@@ -165,7 +165,7 @@ bool PlacedRun::advance(size_t steps) {
   });
 }
 
-// Throws the error of the steps that have been waited for, if there is one.
+// Throws the first error of the steps done so far, if there is one.
 void PlacedRun::rethrow() {
   const std::exception_ptr error = error_.take();
   if (!error) return;
@@ -199,7 +199,7 @@ void PlacedRun::resume(std::span<const Datum> values) {
   const auto slots = slots_handed_to(program_, instruction, values);
   for (size_t i = 0; i < slots.size(); ++i) {
     if (slots[i] == kNoSlot) continue;
-    state_.put(slots[i], values[i].tensor().contiguous());  // checks the shape
+    state_.put(slots[i], values[i].tensor().contiguous());  // put() checks the shape
     values_.hold(at[i], state_.value(slots[i], /*shared=*/false));
   }
   streams_.record_behind(stopped, /*host_waits=*/false);

@@ -22,7 +22,7 @@
 
 namespace treadle::exec {
 
-/// Each run has streams, events and arenas of its own, so that several runs of a program may be under way.
+/// Each run has its own streams, events and arenas, so that several runs of a program may be in flight.
 class PlacedRun final : public Run {
  public:
   explicit PlacedRun(PlacedProgram& owner);

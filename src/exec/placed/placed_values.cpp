@@ -117,7 +117,8 @@ bool PlacedValues::lies_on(const Tensor& tensor, int device) const {
   return found != blocks_.end() && found->second.second == device && !found->second.first.expired();
 }
 
-// A bulk is issued ahead of other steps that come between its own, so the last step to touch a value is found by counting.
+// Counts the steps that still access each location. The order of steps would not tell the last one, as a bulk is issued before other steps
+// that lie between its own.
 void PlacedValues::let_go(StepId s, Stream& queue) {
   const StreamPlan::Step& step = steps_[s];
   if (step.is_copy()) {
@@ -134,13 +135,14 @@ void PlacedValues::drop(LocationId at, Stream& queue) {
   if (at == kNoLocation || steps_.location(at).memory != Memory::held) return;
   Place& place = places_[at];
   if (--place.steps_left > 0) return;
-  if (steps_.location(at).device == DevicePlacement::kHost && steps_.slot(steps_.location(at).slot).is_output) return;  // stays to the end
+  // Outputs are kept until the run's end.
+  if (steps_.location(at).device == DevicePlacement::kHost && steps_.slot(steps_.location(at).slot).is_output) return;
   if (place.datum.defined()) {
     auto datum = std::make_shared<Datum>(std::move(place.datum));
     try {
       queue.enqueue_release([datum] { *datum = Datum(); });
     } catch (...) {
-      place.datum = std::move(*datum);  // earlier work still uses it: it stays until the run has waited for that
+      place.datum = std::move(*datum);  // keeps the value: work issued earlier still uses it until the run has waited for that
       throw;
     }
   }

@@ -22,7 +22,7 @@ class PlacedValues {
   void begin();
   void clear() noexcept;
 
-  /// Returns a slot's value at a location. Its memory may be lent. Undefined if no step has made it.
+  /// Returns a slot's value at a location, undefined if no step has made it. The tensor may refer to the run's memory without owning it.
   Datum value(LocationId at, SlotId slot) const;
   /// The root's value at a held location.
   const Datum& held(LocationId at) const { return places_[at].datum; }

@@ -85,7 +85,7 @@ void ProgramMemory::note_full() {
 std::shared_ptr<DeviceConstants> ProgramMemory::constants(const Binding& binding, std::span<const std::unique_ptr<Stream>> streams) {
   std::lock_guard lock(mutex_);
   if (constants_ && constants_->parameters() == binding.parameters()) return constants_;
-  constants_.reset();  // frees those of an earlier version, if no run uses them, before there are new ones
+  constants_.reset();  // frees constants of an earlier version, unless a run uses them, before new ones are made
   constants_ = std::make_shared<DeviceConstants>(steps_, binding, streams, Room::on_device);
   return constants_;
 }

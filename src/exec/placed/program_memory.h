@@ -14,19 +14,19 @@
 
 namespace treadle::exec {
 
-/// Where new memory of a device may lie.
+/// Where new memory for a device may be.
 enum class Room : uint8_t {
-  on_device,  ///< in the device's own memory; it is an error if there is no room
+  on_device,  ///< in the device's own memory; if that is full, allocation fails
   anywhere,   ///< on devices with a bus: in either memory, as a Residency decides later
 };
 /// @throws Error(resource_exhausted)
 std::shared_ptr<Storage> allocate_on(Device& device, size_t size_bytes, Room room);
 
-/// Copies of constants on devices, and room there for blocks that kernels have packed.
+/// Copies of constants on devices, and reserved device memory for blocks that kernels have packed.
 class DeviceConstants {
  public:
   /// Copies all constants, and the binding's version of the parameters.
-  /// @param room  with Room::anywhere no room is reserved for packed blocks: a Residency counts them.
+  /// @param room  with Room::anywhere, no memory is reserved for packed blocks, as a Residency accounts for them.
   /// @throws Error(resource_exhausted) if a device has no room.
   DeviceConstants(const PlacedSteps& steps, const Binding& binding, std::span<const std::unique_ptr<Stream>> streams, Room room);
   ~DeviceConstants();
@@ -35,7 +35,7 @@ class DeviceConstants {
 
   const std::shared_ptr<const ParameterVersion>& parameters() const { return parameters_; }
   const Tensor& at(LocationId location) const { return tensors_[location]; }
-  /// Reserves room for blocks that kernels have packed since the last call. @throws Error(resource_exhausted)
+  /// Reserves device memory for blocks that kernels have packed since the last call. @throws Error(resource_exhausted)
   void reserve_packed();
 
  private:
@@ -55,7 +55,7 @@ class DeviceConstants {
   std::vector<Packed> packed_;  // empty with Room::anywhere
 };
 
-/// What the runs of one program have in common. Thread-safe.
+/// Device memory that all runs of one program share. Thread-safe.
 class ProgramMemory {
  public:
   /// @param steps       must outlive this object.
@@ -70,7 +70,7 @@ class ProgramMemory {
   bool keeps_limits() const { return (of_session_->job || of_session_->has_limit) && has_bus(); }
   /// True if a device has been found too small for a run.
   bool is_full() const { return is_full_.load(std::memory_order_relaxed); }
-  /// Notes that, and frees the constants that runs without a limit share.
+  /// Notes that a device is too small, and frees the constants that runs without a limit share.
   void note_full();
   /// Returns the constants for runs without a limit, made anew when the parameters have changed. @throws Error(resource_exhausted)
   std::shared_ptr<DeviceConstants> constants(const Binding& binding, std::span<const std::unique_ptr<Stream>> streams);

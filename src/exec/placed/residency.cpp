@@ -12,7 +12,7 @@
 namespace treadle::exec {
 namespace {
 
-// Constants are fetched this many steps ahead: enough for the largest to arrive while nodes of some ten microseconds run.
+// Constants are fetched this many steps ahead. That suffices for the largest to arrive if each step takes about ten microseconds.
 constexpr size_t kFetchAhead = 16;
 
 }  // namespace
@@ -27,12 +27,12 @@ struct Residency::Guard {
   const std::lock_guard<std::mutex> lock;
 };
 
-// Which values may be chosen to go: the one in this place with the farthest next use goes, if that is after `used_after`.
+// The rule by which a value is chosen for eviction: of the units in `from`, the one with the farthest next use after `used_after`.
 struct Residency::Choice {
   Place from;
-  size_t position;  // next uses are counted from here
+  size_t position;  // the present step's position, from which next uses are counted
   int64_t used_after = -1;
-  bool keeps_step = true;  // values that the step at `position` uses stay
+  bool keeps_step = true;  // do not evict units that the step at `position` uses
 };
 
 Residency::Residency(const PlacedSteps& steps, std::shared_ptr<DeviceMemory> memory)
@@ -93,7 +93,7 @@ void Residency::begin(const Binding& binding, IdSpan<LocationId, std::byte* cons
   for_devices([&](OnDevice& on) {
     on.position = 0;
     on.units.begin_run();
-    for (const UnitId u : on.uses.packed()) {  // kernels may have packed more forms since
+    for (const UnitId u : on.uses.packed()) {  // kernels may have packed more since the last run
       const size_t bytes = on.uses.size_bytes(u, binding);
       if (on.units[u].place == Place::nowhere || on.units[u].size_bytes != bytes)
         on.units.appear(u, {.size_bytes = bytes, .written = true, .on_host = true, .lasting = true});
@@ -132,7 +132,7 @@ void Residency::before(StepId s) {
 }
 
 void Residency::prepare(OnDevice& on, bool is_copy) {
-  // If the run cannot get below the limit, other sessions of the job hold the rest.
+  // The account is over its limit: evicts units. If that does not suffice, other sessions of the job hold the rest, and the run goes on.
   if (const MemoryAccount* full = account_without_room(memory_->account, 0))
     make_room(on, full, [this] { return !account_without_room(memory_->account, 0); },
               {.from = Place::device, .position = on.position, .keeps_step = false});
@@ -140,7 +140,7 @@ void Residency::prepare(OnDevice& on, bool is_copy) {
     if (on.units[u].place == Place::nowhere && !on.uses.is_packed(u) && on.uses.location(u).memory == StreamPlan::Location::Memory::planned)
       on.units.appear(u, {.size_bytes = on.uses.size_bytes(u, *binding_), .data = planned_[DeviceUses::location_of(u)]});
     if (is_copy)
-      on.units.read_back(u);  // it goes over the bus anyway
+      on.units.read_back(u);  // a copy uses the bus anyway, so the unit need not be in the device's memory
     else
       bring(on, u);
   }
@@ -151,13 +151,13 @@ void Residency::prepare(OnDevice& on, bool is_copy) {
   fetch_ahead(on);
 }
 
-// Brings a value into the device's memory if there is room, or room can be made. Under a job's limit only values that are used later make
-// room, under a session's limit all that the step does not use.
+// Brings a unit into the device's memory, and evicts others if there is too little. Under a session's limit all units that the step does
+// not use may be evicted; otherwise only those that are used later than this one is used next.
 void Residency::bring(OnDevice& on, UnitId u) {
   const ResidentUnit& unit = on.units[u];
   on.units.await_arrival(u);
   if (unit.place == Place::nowhere || unit.place == Place::device || unit.size_bytes == 0)
-    return;  // nowhere: the step will make its memory
+    return;  // a unit that is nowhere gets its memory from the step
   on.units.read_back(u);
   const bool must = memory_->has_limit;
   if (make_room(on, account_without_room(memory_->account, unit.size_bytes), [&] { return on.units.reserve(unit.size_bytes); },
@@ -172,7 +172,7 @@ void Residency::bring(OnDevice& on, UnitId u) {
   }
 }
 
-// Fetching ahead moves nothing out, and leaves room for values that the steps before will allocate.
+// Fetches constants for the next steps. Evicts nothing, and leaves memory free for values that steps before their use will allocate.
 void Residency::fetch_ahead(OnDevice& on) {
   size_t others = 0;
   const size_t end = std::min(on.position + 1 + kFetchAhead, steps_.size());
@@ -198,7 +198,8 @@ void Residency::after(StepId s) {
   const Guard guard(*this);
   for_devices_of(step, [&](OnDevice& on) {
     auto note_written = [&](LocationId at) {
-      if (at != kNoLocation && on.uses.is_used_at(position, DeviceUses::unit_of(at)))  // absent, or on another device
+      // Skips operands that are absent or on another device.
+      if (at != kNoLocation && on.uses.is_used_at(position, DeviceUses::unit_of(at)))
         on.units.note_written(DeviceUses::unit_of(at), /*by_host=*/step.is_copy());
     };
     if (step.is_copy())
@@ -214,7 +215,7 @@ int64_t Residency::next_use(const OnDevice& on, UnitId unit, size_t position) co
   return on.uses.next_use(unit, position, on.units[unit].lasting);
 }
 
-// @return false if no value may go.
+// Evicts one unit. @return false if none may be evicted
 bool Residency::let_one_go(OnDevice& on, const Choice& choice) {
   std::optional<UnitId> victim;
   int64_t farthest = choice.used_after;
@@ -226,7 +227,7 @@ bool Residency::let_one_go(OnDevice& on, const Choice& choice) {
   }
   if (!victim) return false;
   if (farthest == INT64_MAX)
-    on.units.drop(*victim);  // nobody reads it any more, and its memory may be gone
+    on.units.drop(*victim);  // no step uses it again, and its memory may have been freed
   else if (choice.from == Place::device)
     on.units.move_out(*victim);
   else
@@ -234,7 +235,8 @@ bool Residency::let_one_go(OnDevice& on, const Choice& choice) {
   return true;
 }
 
-// Values of idle runs go first, then this run's own on the device, then those that it has on other devices, which helps for limits only.
+// Evicts units until there is enough: first those of idle runs, then this run's on the device. If an account is full, also this run's on
+// other devices.
 // @param full  the account at its limit; null if the device itself is full.
 bool Residency::make_room(OnDevice& on, const MemoryAccount* full, const std::function<bool()>& enough, const Choice& choice) {
   if (enough() || memory_->governor().make_room(full ? *full : memory_->account, enough, this)) return true;
@@ -261,7 +263,7 @@ bool Residency::give_way(const MemoryAccount& full, const std::function<bool()>&
   return false;
 }
 
-// Counts sizes that are known before the run.
+// Throws if the largest step needs more than the session's limit, by the sizes that are known before the run.
 void Residency::check_limit(const OnDevice& on) const {
   const MemoryAccount& account = memory_->account;
   const size_t limit = account.limit_bytes();
@@ -279,7 +281,7 @@ void Residency::check_limit(const OnDevice& on) const {
                       fmt::format(", for what {} uses on {}", describe(node), on.units.device().name()));
 }
 
-// Only the step's own values may be too large: other runs of the job make room at their next step.
+// Throws if the step's own values exceed the job's limit for the host. If other runs exceed it, they will free memory at their next step.
 void Residency::check_room(const OnDevice& on) const {
   const JobMemory& job = *memory_->job;
   uint64_t needed = 0;

@@ -1,4 +1,5 @@
-// Decides which values of a run lie in a device's own memory and which in the host's, when a limit or the device has no room for all.
+// Decides which values of a run lie in a device's own memory and which in the host's, when a limit or the device's size does not permit all
+// of them in its memory.
 #pragma once
 
 #include <cstddef>
@@ -42,16 +43,16 @@ class Residency final : MemoryKeeper {
   /// @throws Error(resource_exhausted) if the largest step needs more than the session's limit, with the bytes that it needs.
   void begin(const Binding& binding, IdSpan<LocationId, std::byte* const> planned);
   void end();
-  /// Tells of the memory of a held location or a constant. Does nothing for devices without a bus.
-  /// @param from_host  the memory has been filled from the host, which still has the same elements: of a feed, or a constant.
+  /// Registers the memory of a held location or a constant. Does nothing for devices without a bus.
+  /// @param from_host  the memory is a copy of a feed or constant that the host still has
   void add(LocationId location, std::byte* data, size_t size_bytes, bool from_host);
   /// Called before and after each step.
   /// @throws Error(resource_exhausted) if the limits leave no room for the step's values, Error(io_error) if a file cannot be written.
   void before(StepId step);
   void after(StepId step);
 
-  /// While this object lives, the run goes on, and no other run may move its values out. If the session has a limit, no other run of the
-  /// session goes on meanwhile.
+  /// Marks the run as active while this object lives. No other run may evict the values of an active run. If the session has a limit, only
+  /// one of its runs is active at a time; the constructor waits.
   class GoingOn {
    public:
     /// @param residency  null if the run keeps to no limit. @throws Error(cancelled or timed_out)
@@ -97,7 +98,7 @@ class Residency final : MemoryKeeper {
   const PlacedSteps& steps_;
   const std::shared_ptr<DeviceMemory> memory_;
   std::vector<std::unique_ptr<OnDevice>> devices_;  // null for the host and for devices without a bus
-  const Binding* binding_ = nullptr;                // the run's, also while it is stopped
+  const Binding* binding_ = nullptr;                // the binding of the run in flight, also while the run is stopped
   IdSpan<LocationId, std::byte* const> planned_;
   bool goes_on_ = false;
 };

@@ -13,7 +13,8 @@ constexpr size_t kBounceBytes = size_t{1} << 20;  // size of the buffer between 
 ResidentUnits::ResidentUnits(Device& device, DeviceMemory& memory, const DeviceUses& uses)
     : device_(device), memory_(memory), uses_(uses), transfers_(device.create_stream("bus")), units_(uses.num_units()) {}
 
-// reserve() charges for the device's memory. Packed blocks always have a copy on the host, for which the session is charged.
+// Returns the job's account for the place; null if there is nothing to charge. reserve() charges the device's memory, and packed blocks
+// have been charged to the session, as they always stay on the host.
 MemoryAccount* ResidentUnits::account_of(UnitId index, Place place) const {
   JobMemory* const job = memory_.job.get();
   if (!job || uses_.is_packed(index)) return nullptr;
@@ -62,7 +63,8 @@ void ResidentUnits::count_move(size_t size_bytes, uint64_t since_ns) const {
   if (memory_.job) memory_.job->moved(size_bytes, sharing::now_ns() - since_ns);
 }
 
-// Waits for the move, as the memory may be freed next. A constant's memory stays, so that its way back need not be waited for.
+// Moves a unit over the bus, and waits for the end, as its memory may be freed next. A constant that moves out is not waited for, as its
+// memory stays.
 void ResidentUnits::move(const ResidentUnit& unit, Bus::Move where) {
   const uint64_t start = sharing::now_ns();
   bus().move(*transfers_, unit.data, unit.size_bytes, where);

@@ -1,4 +1,4 @@
-// Moves the values that a device works on between its own memory, the host's memory and a file.
+// Moves the values that a device uses between its own memory, the host's memory and a file.
 #pragma once
 
 #include <cstddef>
@@ -39,20 +39,20 @@ class ResidentUnits {
   IdRange<UnitId> ids() const { return units_.ids(); }
   const Device& device() const { return device_; }
 
-  /// Called at the start of a run: the file's contents are no longer needed, but for constants, which have a file of their own.
+  /// Called at the start of a run: discards the contents of the run's file. Constants have a file of their own.
   void begin_run() { of_run_.end = 0; }
-  /// Gives a unit its memory, which lies with the host at first.
+  /// Gives a unit its memory, which is on the host at first.
   void appear(UnitId unit, ResidentUnit as);
   /// Called when a step has written the unit. @param by_host  the host has the same contents.
   void note_written(UnitId unit, bool by_host);
   void drop(UnitId unit);
 
-  /// Takes room from the limits and on the device. @return false if there is none
+  /// Charges the limits and reserves bytes of the device's memory. @return false if there are too few
   bool reserve(size_t size_bytes);
   void unreserve(size_t size_bytes);
-  /// Moves the unit to the device's memory. @pre its room has been reserved
+  /// Moves the unit to the device's memory. @pre reserve() has been called for it
   void bring(UnitId unit);
-  /// Begins such a move, beside other work. @pre the unit has been written
+  /// Begins such a move in parallel with other work. @pre the unit has been written
   void fetch(UnitId unit);
   /// Waits for what fetch() has begun.
   void await_arrival(UnitId unit);

@@ -10,7 +10,7 @@
 
 namespace treadle::exec {
 
-/// Each run has streams and events of its own, so that several may be under way.
+/// Each run has its own streams and events, so that several runs may be in flight.
 class RunStreams {
  public:
   explicit RunStreams(const PlacedSteps& steps);

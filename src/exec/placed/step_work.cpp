@@ -63,7 +63,7 @@ Stream::Work StepWork::static_work(StepId s, Stream& queue) {
     if (!datum.is_tensor()) continue;
     pointers[k] = datum.tensor().raw();
     declare(queue, at[k], datum, k < instruction.num_inputs ? Access::read : Access::write, instruction.node->name);
-    if (steps_.location(at[k]).memory == Memory::held) keep.push_back(values_.held(at[k]));  // `datum` may be lent
+    if (steps_.location(at[k]).memory == Memory::held) keep.push_back(values_.held(at[k]));  // `datum` may not own its memory
   }
   std::byte* const scratch = step.scratch != kNoLocation ? memory_.arenas().at(step.scratch) : nullptr;
   if (scratch) declare(queue, scratch, binding.buffer_sizes()[instruction.scratch_buffer], Access::write, instruction.node->name);
@@ -75,7 +75,7 @@ Stream::Work StepWork::static_work(StepId s, Stream& queue) {
                  });
 }
 
-// The host waits for this work before it goes on, so the work may use evaluator_ and made_.
+// The host waits for this work before it issues more, so that the work may use evaluator_ and made_.
 Stream::Work StepWork::dynamic_work(StepId s, Stream& queue) {
   const StreamPlan::Step& step = steps_[s];
   const Instruction& instruction = steps_.instruction(step);
@@ -91,7 +91,8 @@ Stream::Work StepWork::dynamic_work(StepId s, Stream& queue) {
   made_.clear();
   return guarded(instruction, device, [this, &instruction, device, inputs = std::move(inputs)] {
     std::optional<LoopBreakScope> stays;
-    if (device != DevicePlacement::kHost) stays.emplace(nullptr);  // a device's own thread may hold a lock, and must not give way
+    // A device's thread may hold a lock, so that it must not give way to other jobs.
+    if (device != DevicePlacement::kHost) stays.emplace(nullptr);
     evaluator_.allocate = nullptr;
     if (device != DevicePlacement::kHost)
       evaluator_.allocate = [this, device](DType dtype, const Shape& shape) { return values_.allocate(device, dtype, shape); };
@@ -147,10 +148,10 @@ void StepWork::copy(StepId s, Stream& queue) {
   Tensor written = target.tensor();
   queue.copy(written.raw(), tensor.raw(), tensor.size_bytes(), kind);
   if (at_end) queue.enqueue_release(at_end);
-  // Both sides must live until the copy is done; the tensors above may be lent.
+  // Keeps the memory of both sides alive until the copy is done, as the tensors above may not own it.
   if (from.memory == Memory::held || to.memory == Memory::held)
     queue.enqueue_release([source = values_.held(step.source), target = values_.held(step.target)] {});
-  // Outputs whose shapes depend on data get memory on the host here, others when the run begins.
+  // An output whose shape depends on data gets its memory on the host here; others got it at the start of the run.
   RunState& state = nodes_.state();
   if (to.device == DevicePlacement::kHost && steps_.slot(to.slot).is_output && !state.value(to.slot, /*shared=*/false).defined())
     state.put(to.slot, target);

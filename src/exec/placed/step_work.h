@@ -1,4 +1,4 @@
-// Makes the work that the steps of a run do on their streams: kernels and copies, with observers and records around them.
+// Builds the work of steps for their streams: kernels and copies, with observers and records around them.
 #pragma once
 
 #include <span>

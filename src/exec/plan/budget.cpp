@@ -25,8 +25,8 @@ constexpr size_t kLongestReplay = 4;        // most instructions that a recomput
 constexpr size_t kMostInTurn = 3;           // how deep recomputations may depend on recomputed buffers
 constexpr size_t kMaxFreelyOrdered = 2000;  // most instructions for which other orders are tried, as each is planned
 
-/// What a node's metadata says about recomputing it. "always": prefer it to spilling, whatever it costs. "never": do not recompute. MXNet's
-/// attribute for mirroring means "always".
+/// The wish in a node's metadata about recomputing it. "always": prefer it to spilling, whatever it costs. "never": do not recompute.
+/// MXNet's attribute for mirroring means "always".
 enum class Repetition : uint8_t { by_cost, always, never };
 
 Repetition repetition_of(const Node& node) {

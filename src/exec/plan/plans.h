@@ -1,4 +1,4 @@
-// What runs of a program share with each other and with later runs: bindings, versions of parameters, measured times.
+// The state that runs of a program share and leave for later runs: bindings, versions of parameters, measured times.
 #pragma once
 
 #include <atomic>

@@ -1,4 +1,4 @@
-// The order in which a program runs a graph's nodes.
+// Chooses the order in which a program runs a graph's nodes.
 #pragma once
 
 #include <unordered_set>

@@ -77,7 +77,7 @@ class ProgramParameters {
   const AllocationContext* memory_;
   std::vector<Source> sources_;
   std::vector<NodeId> derived_;                 // nodes that make derived values, in the order in which they are computed
-  std::vector<bool> is_derived_;                // per node
+  std::vector<bool> is_derived_;                // by node: whether derived_ contains it
   std::vector<std::vector<uint32_t>> depends_;  // per value: indices into sources_ of the parameters that it depends on
   std::vector<const Instruction*> instructions_;
   std::vector<StoredSlot> slots_;

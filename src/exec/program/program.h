@@ -189,7 +189,7 @@ class Program {
   size_t state_bytes() const { return state_bytes_; }
 
   IdSpan<BufferId, const BufferInfo> buffers() const { return storage_.buffers; }
-  /// What a buffer is counted as in memory reports. In a training step this depends on the part that writes it first.
+  /// Returns the class that memory reports count the buffer in. In a training step this depends on the phase that writes it first.
   MemoryClass class_of_buffer(BufferId buffer) const;
   /// The name of the value in the buffer, or for scratch the name of the node.
   const std::string& name_of_buffer(BufferId buffer) const;

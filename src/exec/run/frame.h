@@ -37,7 +37,7 @@ class Frame final : public Run {
              std::span<const OutputMemory> memory) override {
     start(feeds, bound, control, memory, {});
   }
-  /// @param parent_values  of a body: the symbols' values of the run around it.
+  /// @param parent_values  for a body: the symbols' values of the surrounding run
   void start(std::span<const Datum> feeds, std::span<const Datum> bound, const RunControl& control, std::span<const OutputMemory> memory,
              std::span<const int64_t> parent_values);
   void set_cache(std::shared_ptr<ValueCache> cache) override { nodes_.set_cache(std::move(cache)); }
@@ -117,7 +117,7 @@ class FramePool {
   std::unique_ptr<Frame> take();
   void give_back(std::unique_ptr<Frame> frame) noexcept { idle_.give_back(std::move(frame)); }
   /// Does a whole run, as Executor::run(). @throws Error, also if the program stops at a Yield
-  /// @param parent_values  of a body: the symbols' values of the run around it.
+  /// @param parent_values  for a body: the symbols' values of the surrounding run
   void run(std::span<const Datum> feeds, std::span<Datum> outputs, const RunControl& control, std::span<const Datum> bound = {},
            std::span<const OutputMemory> memory = {}, std::span<const int64_t> parent_values = {});
   /// Free the memory that idle frames keep: those of the program, or also those of its bodies.

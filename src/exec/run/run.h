@@ -64,7 +64,7 @@ class Run {
   virtual size_t steps_through(InstructionId instruction) const = 0;
   virtual bool finished() const = 0;
 
-  /// The Yield that the run has stopped at; null if it has not.
+  /// The Yield at which the run has stopped; null if it is at none.
   virtual const Instruction* yield() const = 0;
   /// At a Yield: yielded() returns the values handed out, and resume() takes the values handed in, after which the run can go on.
   virtual std::vector<Datum> yielded() = 0;

@@ -70,7 +70,7 @@ class UnderWay {
   const Node* before_ = nullptr;
 };
 
-/// What may end a run early: flags that other threads set, a deadline, a caller that leaves.
+/// The conditions that end a run early: flags that other threads set, a deadline, a caller that leaves.
 struct RunStop {
   // If one of these flags is true, the run stops before the next instruction or loop iteration. They belong to the run's options, its token
   // and its session.
@@ -118,7 +118,7 @@ struct RunStop {
   [[noreturn]] static void throw_left();
 };
 
-/// Where a run is recorded.
+/// The recorder of a run and what it records.
 struct RunRecording {
   Recorder* recorder = nullptr;  ///< null: the run is not recorded
   uint16_t run = 0;              ///< the run's number in the recorder
@@ -158,7 +158,7 @@ struct FeedRules {
   bool kept = false;        ///< no output may overwrite a feed, as feeds may be read until the end
 };
 
-/// How a run is done, apart from what it computes.
+/// Everything that a caller decides about a run, except what it computes.
 struct RunControl {
   RunStop stop;
   RunThreads threads;

@@ -73,7 +73,7 @@ std::vector<Datum> ControlFlowCall::run_body(size_t b, std::vector<Datum> formal
   for (const auto& capture : instruction_.node->bodies[b].captures)
     formal_inputs.push_back(operands_.operand(static_cast<size_t>(instruction_.node->num_formal_inputs + capture.second), /*kept=*/false));
   std::vector<Datum> results(body.output_slots().size());
-  // Random operators draw anew in each iteration (the mixing of splitmix64).
+  // Each iteration gets another run_id, mixed as in splitmix64, so that random operators draw new numbers.
   RunControl control = control_;
   uint64_t mixed = control_.run_id + ++iterations_ * 0x9E3779B97F4A7C15U;
   mixed = (mixed ^ mixed >> 30) * 0xBF58476D1CE4E5B9U;

@@ -69,7 +69,7 @@ class RunState {
   /// Returns true if the memory overlaps a feed.
   bool is_fed(const Tensor& memory) const;
 
-  // Bytes.
+  // Memory: the arena, and pointers into it.
 
   /// Returns true if all pointers into the arena and to constants are up to date.
   bool is_placed() const { return generation_ == binding_->places_generation(); }

@@ -1,4 +1,4 @@
-// How far a run has come in its steps, and how far it may go.
+// Tracks how far a run has come in its steps, and how far it may go.
 #pragma once
 
 #include <algorithm>

@@ -7,7 +7,7 @@ void Walk::join(const Step& step) {
   const auto operands = operands_of(step);
   const Operand& whole = operands[step.num_inputs];
   const Value& value = plan_.values[whole.value];
-  if (step.blocks == 0 || value.bytes.empty()) return compute(step);  // nothing is joined
+  if (step.blocks == 0 || value.bytes.empty()) return compute(step);  // the pieces are empty: no bytes are joined
   take_scratch(step);
   const size_t pitch = pitch_of(step, whole, block_of(step, whole));
   size_t position = 0;

@@ -48,7 +48,7 @@ class Walk {
     int32_t version = 0, file_version = 0;  // how many writes of the root have reached the place, or its copy in the file
     PlaceId taken_by = kNoPlace;            // the place that overwrote it
     int32_t taken_at = -1;                  // the step that did so
-    int32_t last_use = -1, num_uses = 0;    // steps
+    int32_t last_use = -1, num_uses = 0;    // `last_use` is a step; `num_uses` counts steps
   };
   // A write to a root. The writes of one root are linked from the last to the first.
   struct Written {
