@@ -21,7 +21,7 @@ std::vector<size_t> DeviceArenas::sizes_in(const Arena& arena, IdSpan<BufferId, 
   return sizes;
 }
 
-// Locations that may be in use at the same time get bytes of their own.
+// Plans offsets such that locations which may be in use at the same time share no bytes.
 memory::ArenaPlan DeviceArenas::plan(const Arena& arena, std::span<const size_t> sizes) const {
   const auto conflict = [&](size_t a, size_t b) {
     return steps_.plan().conflict(steps_.location(arena.locations[a]), steps_.location(arena.locations[b]));

@@ -40,7 +40,8 @@ class DeviceIo {
 
   /// True if the copy to this location on the host is made within the device instead.
   bool stays(LocationId at) const { return staying_.contains(at); }
-  /// Returns the memory for such a copy: the caller's, if it is large enough and the device reaches it; otherwise new memory.
+  /// Returns the memory for an output that stays on a device: the caller's, if it is large enough and the device reaches it; otherwise new
+  /// memory.
   /// @param maker  the device that makes the output. @throws Error(resource_exhausted)
   Tensor memory_for(LocationId at, int maker, DType dtype, const Shape& shape);
   void clear() noexcept;

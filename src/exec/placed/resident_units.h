@@ -52,7 +52,7 @@ class ResidentUnits {
   void unreserve(size_t size_bytes);
   /// Moves the unit to the device's memory. @pre reserve() has been called for it
   void bring(UnitId unit);
-  /// Begins such a move in parallel with other work. @pre the unit has been written
+  /// Begins to move the unit to the device's memory, in parallel with other work. @pre the unit has been written
   void fetch(UnitId unit);
   /// Waits for what fetch() has begun.
   void await_arrival(UnitId unit);

@@ -27,7 +27,8 @@ uint64_t next_generation() {
 
 Binding::Binding(Plans& plans) : plans_(plans), program_(plans.program()), costs_(plans), budgets_(*this, plans) {
   const Program& program = program_;
-  // Memory of known values stays with the binding. It is charged like other lasting memory, so that a run's limit leaves it out.
+  // Known values stay with the binding after the run, so that they are charged as MemoryClass::other. A memory limit leaves runs what
+  // remains beside them.
   AllocationScope scope(AllocationScope::current(), MemoryClass::other);
   const auto slots = program.slots();
   values_.resize(program.extents().num_expressions, -1);

@@ -44,7 +44,7 @@ class Binding {
   void bind(std::span<const int64_t> symbol_values, int max_threads, bool bucketed, ThreadPool* pool,
             std::shared_ptr<const ParameterVersion> parameters = nullptr);
 
-  /// Notes that another run has the same extents.
+  /// Notes that a later run has the same extents, so that better plans for them are worth their time (BindingBudgets::affordable()).
   void note_return() const {
     if (!came_back()) came_back_.store(true, std::memory_order_relaxed);
   }

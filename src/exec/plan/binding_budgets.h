@@ -25,10 +25,10 @@ class BindingBudgets {
   /// Returns a plan for an arena of at most this size or, if there is none, the smallest arena found. The last few plans are kept.
   std::shared_ptr<const BudgetedPlan> within(size_t capacity_bytes, const OrderChoice& order);
   /// Returns the plan with the smallest arena whose recomputation stays within PlanningRules::recompute_fraction of a run's time; with
-  /// PlanningRules::recompute_pays, the plan with the best ratio of both. It keeps the program's order and spills nothing.
-  /// Returns null if no such arena is smaller than own_arena_bytes(). Also returns null for extents seen for the first time, except for a
-  /// program's first: planning takes longer than one run gains. If the extents are smaller than those of the last such plan, but would need
-  /// a larger arena without it, its moves and offsets are reused where they suffice.
+  /// PlanningRules::recompute_pays, the plan with the best ratio of both. It keeps the program's order and spills nothing. Returns null if
+  /// no such arena is smaller than own_arena_bytes(). Also returns null for extents seen for the first time, except for a program's first:
+  /// planning takes longer than one run gains. If the extents fit into the last plan that was made here, and would need a larger arena
+  /// without one, that plan's moves and offsets are reused.
   std::shared_ptr<const BudgetedPlan> affordable();
   /// Bytes of the arena planned for exactly the binding's extents. offsets() may have been planned for larger ones.
   size_t own_arena_bytes();

@@ -398,7 +398,8 @@ std::shared_ptr<const BudgetedPlan> plan_for_budget(const Binding& binding, size
 
 std::shared_ptr<const BudgetedPlan> plan_rest(const Binding& binding, size_t capacity_bytes, const OrderChoice& order, int32_t step,
                                               const IdVector<BufferId, bool>& is_away) {
-  constexpr int kTries = 3;  // because of gaps an arena is larger than its contents: each further try keeps less in memory
+  // An arena may be larger than its contents because of gaps, so that each further try keeps fewer values in memory.
+  constexpr int kTries = 3;
   std::shared_ptr<const BudgetedPlan> best;
   size_t stays = capacity_bytes;
   for (int k = 0; k < kTries; ++k, stays -= stays / 8) {

@@ -85,9 +85,9 @@ struct OrderChoice {
 /// one with the smallest arena.
 std::shared_ptr<const BudgetedPlan> plan_for_budget(const Binding& binding, size_t capacity_bytes, const OrderChoice& order);
 
-/// As plan_for_budget(), for a run that has come to the step: earlier steps need no memory. Values in memory stay there as far as the
-/// capacity reaches. Values that the step does not read leave first, the last needed before others.
-/// @param is_away  by buffer: the value is in the file at the moment
+/// As plan_for_budget(), for the rest of a run that has reached `step`: earlier steps need no memory any more. Values in the arena stay in
+/// memory as far as the capacity permits; if it does not suffice, those with the farthest next use are spilled first.
+/// @param is_away  by buffer: it is in the spill file now
 std::shared_ptr<const BudgetedPlan> plan_rest(const Binding& binding, size_t capacity_bytes, const OrderChoice& order, int32_t step,
                                               const IdVector<BufferId, bool>& is_away);
 

@@ -61,7 +61,8 @@ class Dependencies {
     // The instruction that releases a held value stays the last one to use it.
     for (SlotId index : program_.releases().subspan(instruction.first_release, instruction.num_releases))
       follow(units_[unit_of(index)].users, step);
-    // Updates stay behind all other instructions: their results may be bound to the memory of their inputs, which others read or recompute.
+    // An update stays behind all non-updates before it: its results may be bound to the memory of its inputs, which these read or
+    // recompute.
     const bool updates = is_update(*instruction.node);
     if (updates)
       follow(others_, step);

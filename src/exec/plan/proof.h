@@ -5,8 +5,8 @@
 
 namespace treadle::exec {
 
-/// Belongs to a plan that runs share, so that only one of them verifies it. A copy begins as unverified, as the copied plan may be changed.
-/// Thread-safe.
+/// Belongs to a plan that runs share, so that later runs need not verify it again. A copy begins as unverified, as the copied plan may be
+/// changed. Thread-safe.
 class Proof {
  public:
   Proof() = default;

@@ -38,7 +38,7 @@ struct StreamPlan {
     int device = 0;
     Memory memory = Memory::planned;
     BufferId buffer = kNoBuffer;  ///< planned: the program's buffer that gives its size
-    int32_t num_steps = 0;        ///< steps that access it
+    int32_t num_steps = 0;        ///< number of steps that access it
     std::vector<StepId> uses;     ///< planned: all steps that access it, ascending; the first one writes it
   };
 

@@ -22,7 +22,7 @@ class ExtentCode {
   /// @param indices  indices of the expressions to evaluate and of all their operands, ascending.
   void compile(const SymbolTable& table, std::span<const int32_t> indices);
   /// Evaluates the expressions. The caller has written the symbols' values into `values`.
-  /// @throws Error(invalid_argument) naming an expression that divides by zero or does not broadcast.
+  /// @throws Error(invalid_argument) if an expression divides by zero or does not broadcast, Error(resource_exhausted) if it overflows
   void run(std::span<int64_t> values) const;
 
  private:

@@ -110,7 +110,7 @@ class Description {
   static constexpr double kMuch = 1e14;  // bytes; sums of many such values are still exact in a double
   const Graph& graph_;
   const std::set<NodeId>& early_;
-  const std::vector<int64_t> values_;  // by expression; symbols have the given extent
+  const std::vector<int64_t> values_;  // value of each expression's symbol: the given extent
   UpperBounds bounds_;
   bool known_ = true;
   int32_t barrier_ = -1;

@@ -1,5 +1,14 @@
 // A graph lowered to a flat array of instructions. It is immutable and shared by all runs; everything that depends on extents is in a
 // Binding.
+// Terms of src/exec:
+// - A slot is a value of the graph. Its root is the slot whose bytes it shares, or itself if it has bytes of its own.
+// - A held value has reference-counted memory of its own; most others share the run's arena, where a buffer is the bytes of one root.
+// - A feed is an input's tensor that the caller gives to a run. A known value is a small integer tensor that the feeds' shapes determine.
+// - A dynamic instruction has a kernel that is bound during the run, when its operands' shapes are there. All others are bound before.
+// - A body is the subgraph of an If, Loop or Scan: a program of its own, which the surrounding run executes.
+// - A Yield is a node at which a run stops and hands values to its caller, as between the forward and the backward part.
+// - By readiness, an instruction runs as soon as those that it depends on have run; otherwise instructions run in order.
+// - A frame is a run on the host. A budgeted plan spills or recomputes values to keep a run's arena small.
 #pragma once
 
 #include <cstdint>
@@ -102,9 +111,9 @@ struct ProgramOptions {
   bool always_parallel = false;               ///< with `parallel`: also where no gain is expected (for tests and measurements)
   bool shared = false;                        ///< runs belong to a job: bindings estimate the cost of nodes for its scheduler
   bool observable = false;                    ///< every node is an instruction, views too, so that an Observer sees all of them
-  const AllocationContext* memory = nullptr;  ///< memory context for packed weights while the program is made
+  const AllocationContext* memory = nullptr;  ///< allocation context for packed weights while the program is made
   bool pieces_in_place = false;               ///< avoid the copies of Concat and Split where possible (program/pieces.h)
-  /// Runs verify their plans before they follow them (exec/verify/verify_plan.h); verifies_plans() turns it on for all programs
+  /// Runs verify their plans before they follow them (exec/verify/verify_plan.h); verifies_plans() turns it on for all programs.
   bool verify_plans = false;
   double arena_share = 1;  ///< fraction of the planned arena that a run may use, if a plan that spills or recomputes values can keep to it
   double recompute_fraction = 0;  ///< fraction of a run's time that may be spent on recomputing values to save memory

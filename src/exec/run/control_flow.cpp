@@ -71,8 +71,8 @@ class Stack {
   std::vector<Tensor> slices_;
 };
 
-// Returns the shape of a scan output's slice if no iteration ran: the inferred shape where the feeds' shapes determine it, otherwise the one
-// that the body declares, with 0 for extents that it does not declare.
+// Returns the shape of a scan output's slice if no iteration ran: the inferred shape where the feeds' shapes determine it, otherwise the
+// one that the body declares, with 0 for extents that it does not declare.
 Shape slice_shape(const ControlFlowCall& call, size_t output) {
   const Program& body = *call.instruction().bodies[0];
   const Graph& graph = *call.instruction().node->bodies[0].graph;

@@ -87,8 +87,8 @@ class OutputStore {
   IdVector<SlotId, Touched> touched_;               // by root; filled in when an output is first bound
   mutable IdVector<SlotId, SlotId> next_versions_;  // by slot; filled in when an output is first bound to a feed
   bool keeps_feeds_ = false, needs_order_ = false;
-  std::list<Slide> slides_;                                   // one per feed and output that may share memory
-  std::vector<std::pair<const Slide*, std::byte*>> sliding_;  // those used in this run, with the feeds' addresses
+  std::list<Slide> slides_;                                   // one Slide per feed and output that may share memory
+  std::vector<std::pair<const Slide*, std::byte*>> sliding_;  // the Slides used in this run, with the addresses of their feeds
 };
 
 }  // namespace treadle::exec

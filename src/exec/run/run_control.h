@@ -166,7 +166,7 @@ struct RunControl {
   RunRecording recording;
   FeedRules feeds;
   Observer* observer = nullptr;
-  sharing::JobState* job = nullptr;  ///< the job whose other runs and time budget it shares; null: none
+  sharing::JobState* job = nullptr;  ///< the job that the run belongs to, which decides when it may use shared devices; null: none
   uint64_t run_id = 0;               ///< seeds random operators, together with their seed and node
   bool counts_nodes = false;         ///< count the times of nodes in the program's counters (Plans::counters)
 

@@ -137,7 +137,7 @@ class RunState {
   std::shared_ptr<LargeBlock> arena_;
   const Lodgings& lodgings() const;
   bool uses_arena_ = true, lodges_ = false;
-  mutable std::optional<Lodgings> lodgings_;  // computed for the next two
+  mutable std::optional<Lodgings> lodgings_;  // valid for the binding and the budget that the next two members identify
   mutable uint64_t lodgings_generation_ = 0;
   mutable std::shared_ptr<const BudgetedPlan> lodgings_budget_;
   std::vector<LargeBlock::Range> lodged_;  // parts of the arena that lodge() has given out in this run

@@ -38,7 +38,7 @@ void prove(const Binding& binding, const BudgetedPlan* plan, const Lodgings& lod
 
 // Parts of find_faults():
 
-/// An access of a step to bytes.
+/// The access of one step to a set of bytes.
 struct BytesTouched {
   int32_t step;
   Stretch bytes;  ///< relative to the memory of the place

@@ -44,16 +44,17 @@ class Walk {
   struct State {
     Status status = Status::none;
     bool in_file = false;
-    size_t base = 0;                        // offset of the root in the place's memory
-    int32_t version = 0, file_version = 0;  // how many writes of the root have reached the place, or its copy in the file
-    PlaceId taken_by = kNoPlace;            // the place that overwrote it
-    int32_t taken_at = -1;                  // the step that did so
-    int32_t last_use = -1, num_uses = 0;    // `last_use` is a step; `num_uses` counts steps
+    size_t base = 0;  // offset of the root in the place's memory
+    // Number of the root's writes, from the first on, that the place contains; the same for its copy in the file.
+    int32_t version = 0, file_version = 0;
+    PlaceId taken_by = kNoPlace;          // the place that overwrote it
+    int32_t taken_at = -1;                // the step that did so
+    int32_t last_use = -1, num_uses = 0;  // `last_use` is a step; `num_uses` counts steps
   };
   // A write to a root. The writes of one root are linked from the last to the first.
   struct Written {
     SlotId value;
-    Stretch bytes;  // within the root
+    Stretch bytes;  // relative to the root's first byte
     int32_t before;
     int32_t step;
   };
