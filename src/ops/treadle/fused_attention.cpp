@@ -44,7 +44,11 @@ S heads_of(const S& shape, int64_t layout, int operand) {
 
 void infer(InferContext& c) {
   if (!c.has_rank(kQ) || !c.has_rank(kV)) return c.set_output_dtype(0, c.dtype(kQ));
-  const SymbolicShape q = attention_heads(c.shape(kQ), c.attributes(), kQ), v = attention_heads(c.shape(kV), c.attributes(), kV);
+  SymbolicShape q = attention_heads(c.shape(kQ), c.attributes(), kQ), v = attention_heads(c.shape(kV), c.attributes(), kV);
+  if (c.has_input(kMask) && c.has_rank(kMask) && c.rank(kMask) <= 4) {  // it may stretch batch, heads and rows
+    const SymbolicShape& mask = c.shape(kMask);
+    for (size_t i = 4 - mask.size(); i < 3; ++i) q[i] = broadcast(q[i], mask[mask.size() + i - 4]);
+  }
   if (layout_of(c.attributes(), "y_layout", 1) == 0)
     c.set_output(0, c.dtype(kQ), {q[0], q[1], q[2], v[3]});
   else
@@ -76,7 +80,7 @@ struct FusedAttention {
   AttentionCall call;
 
   static FusedAttention bind(BindContext& c) {
-    FusedAttention a{AttentionCall::bind(c, kQ)};
+    FusedAttention a{AttentionCall::bind(c, kQ, /*may_stretch=*/true)};
     if (!a.call.any()) return a;
     a.call.params.bf16 = bf16_form(c.node().attributes);
     c.request_scratch(kernels::attention_scratch_bytes<float>(a.call.params, a.call.max_threads));
@@ -107,7 +111,8 @@ void write_fused_attention(FunctionBody& b) {
   const std::string q = heads_first(b, 0, "q_layout", "q_part"), k = heads_first(b, 1, "k_layout", "k_part"),
                     v = heads_first(b, 2, "v_layout", "v_part");
   auto extent = [&](const std::string& x, int64_t axis) { return b.op("Gather", {b.op("Shape", {x}), b.ints({axis})}); };
-  const std::string batch = extent(q, 0), heads = extent(q, 1), length = extent(q, 2), kv_heads = extent(k, 1), keys = extent(k, 2);
+  std::string batch = extent(q, 0), heads = extent(q, 1), length = extent(q, 2);
+  const std::string kv_heads = extent(k, 1), keys = extent(k, 2);
   auto concat = [&](std::vector<std::string> parts) { return b.op("Concat", std::move(parts), {{"axis", int64_t{0}}}); };
   auto shaped = [&](const std::string& x, std::vector<std::string> extents) {
     return b.op("Reshape", {x, concat(std::move(extents))}, {{"allowzero", int64_t{1}}});
@@ -125,9 +130,10 @@ void write_fused_attention(FunctionBody& b) {
   } else if (b.has(3)) {
     scores = b.op("Add", {scores, b.in(3)});
   }
+  if (b.has(3)) batch = extent(scores, 0), heads = extent(scores, 1), length = extent(scores, 2);  // which the mask may stretch
   std::string p = b.op("Softmax", {scores}, {{"axis", int64_t{-1}}});
   if (attributes.get_int("nan_to_zero") != 0) p = b.op("Where", {b.op("IsNaN", {p}), b.number(0), p});
-  p = shaped(p, {batch, kv_heads, shared, length, keys});
+  p = shaped(p, {batch, kv_heads, b.op("Div", {heads, kv_heads}), length, keys});
   std::string y = shaped(b.op("MatMul", {p, v_shared}), {batch, heads, length, extent(v, 3)});
   if (attributes.get_int("y_layout") == 1) y = b.op("Transpose", {y}, {{"perm", std::vector<int64_t>{0, 2, 1, 3}}});
   b.give(0, y);
@@ -146,7 +152,7 @@ kernels::HeadStrides attention_strides(const Shape& heads, int64_t layout) {
   return layout == 0 ? kernels::HeadStrides{all, heads[2] * size, size} : kernels::HeadStrides{all, size, heads[1] * size};
 }
 
-AttentionCall AttentionCall::bind(const BindContext& c, int first) {
+AttentionCall AttentionCall::bind(const BindContext& c, int first, bool may_stretch) {
   const Operand q = operand_of(c, first, kQ), k = operand_of(c, first, kK), v = operand_of(c, first, kV);
   AttentionCall a;
   AttentionParams& p = a.params;
@@ -159,7 +165,6 @@ AttentionCall AttentionCall::bind(const BindContext& c, int first) {
     throw Error(ErrorCode::invalid_argument, fmt::format("{} query heads cannot share {} heads of keys", p.q_heads, p.kv_heads));
   p.q_length = q.heads[2], p.kv_length = k.heads[2], p.head_size = q.heads[3], p.v_head_size = v.heads[3];
   p.q = q.strides, p.k = k.strides, p.v = v.strides;
-  p.y = attention_strides({p.batch, p.q_heads, p.q_length, p.v_head_size}, layout_of(c.node().attributes, "y_layout", 1));
   a.q = q.offset, a.k = k.offset, a.v = v.offset;
   p.scale = static_cast<double>(c.get_float("scale", 1));
   p.empty_rows = c.get_int("nan_to_zero") != 0 ? kernels::EmptyRows::zero_for_nan : kernels::EmptyRows::formula;
@@ -170,20 +175,32 @@ AttentionCall AttentionCall::bind(const BindContext& c, int first) {
     a.is_boolean = c.dtype(mask) == DType::boolean;
     p.keeps = c.get_int("mask_keeps", 1) != 0;
     p.masked = static_cast<double>(c.get_float("masked_value", -std::numeric_limits<float>::infinity()));
-    a.bind_mask(c.shape(mask));
+    a.bind_mask(c.shape(mask), may_stretch);
   }
+  p.y = attention_strides({p.batch, p.q_heads, p.q_length, p.v_head_size}, layout_of(c.node().attributes, "y_layout", 1));
   a.max_threads = c.max_threads();
   return a;
 }
 
-void AttentionCall::bind_mask(const Shape& mask) {
+// A mask that stretches scores of one batch, head or row: the same queries and keys are read again.
+void AttentionCall::stretch(int axis, int64_t extent) {
+  AttentionParams& p = params;
+  if (axis == 0) p.batch = extent, p.q.batch = p.k.batch = p.v.batch = 0;
+  if (axis == 1) p.q_heads = extent, p.q.head = 0;
+  if (axis == 2) p.q_length = extent, p.q.row = 0;
+}
+
+void AttentionCall::bind_mask(const Shape& mask, bool may_stretch) {
   AttentionParams& p = params;
   const int64_t wanted[4] = {p.batch, p.q_heads, p.q_length, p.kv_length};
   int64_t* strides[4] = {&p.mask_batch, &p.mask_head, &p.mask_row, &p.mask_column};
   if (mask.rank() > 4) throw Error(ErrorCode::invalid_argument, fmt::format("the mask is of rank {}, above 4", mask.rank()));
   int64_t step = 1;
   for (int own = mask.rank() - 1, i = 3; own >= 0; --own, --i) {
-    if (mask[own] != 1) check_equal(mask[own], wanted[i], "extents of the mask and of the scores");
+    if (may_stretch && i < 3 && wanted[i] == 1 && mask[own] != 1)
+      stretch(i, mask[own]);
+    else if (mask[own] != 1)
+      check_equal(mask[own], wanted[i], "extents of the mask and of the scores");
     *strides[i] = mask[own] == 1 ? 0 : step;
     step *= mask[own];
   }
@@ -217,7 +234,8 @@ std::vector<OpDef> fused_attention_ops() {
            .cost = cost,
            .kernels = {kernel<FusedAttention>("tiles", DType::float32)},
            .gradient = fused_attention_gradient,
-           .write_function = write_fused_attention},
+           .write_function = write_fused_attention,
+           .function_opset = [](const Node&) { return 14; }},
           fused_attention_gradient_op()};
 }
 

@@ -32,14 +32,16 @@ struct AttentionCall {
   bool is_boolean = false, has_mask = false;
   int max_threads = 1;
 
-  /// @param first  the input that is Q; K, V and the mask follow. @throws Error(invalid_argument) for extents that do not fit each other
-  static AttentionCall bind(const BindContext& c, int first);
+  /// @param first  the input that is Q; K, V and the mask follow. @param may_stretch  whether a mask may have more batches, heads or rows
+  /// than the scores where those have one. @throws Error(invalid_argument) for extents that do not fit each other
+  static AttentionCall bind(const BindContext& c, int first, bool may_stretch = false);
   /// Whether there are heads at all.
   bool any() const { return params.q_heads > 0 || params.kv_heads > 0; }
   kernels::AttentionData<float> data(RunContext& c, int first) const;
 
  private:
-  void bind_mask(const Shape& mask);
+  void bind_mask(const Shape& mask, bool may_stretch);
+  void stretch(int axis, int64_t extent);
 };
 
 /// The rule of FusedAttention: one FusedAttentionGrad.
