@@ -47,6 +47,16 @@ constexpr Pass entry(PassInfo info) {
   return {info, nullptr, [](Graph& graph, PassContext&, int64_t limit) { return kPass(graph, limit); }};
 }
 
+/// A rule that makes what other tools look for: only where patterns are to stay.
+template <std::unique_ptr<Rule> (*kRule)()>
+constexpr Pass for_patterns(PassInfo info) {
+  return {info, nullptr, [](Graph& graph, PassContext& context, int64_t limit) -> int64_t {
+            if (!context.options.keep_patterns) return 0;
+            std::unique_ptr<Rule> rules[] = {kRule()};
+            return apply_rules(graph, rules, {.max_patches = limit, .num_visits = context.options.num_visits});
+          }};
+}
+
 constexpr Level kBasic = Level::basic, kExtended = Level::extended, kLayout = Level::layout;
 constexpr PassConditions kAlways{}, kHidesPatterns{.hides_patterns = true}, kNotBeforeAutodiff{.not_before_autodiff = true},
     kInMemory{.frozen_weights = true, .not_before_autodiff = true, .only_in_memory = true},
@@ -77,12 +87,16 @@ constexpr Pass kRounds[] = {
             return apply_rules(graph, rules, {.max_patches = limit, .num_visits = context.options.num_visits});
           }),
     entry({"static-reshape", kBasic, kHidesPatterns, "Reshape to a computed shape -> Reshape to a constant with 0 and -1"}, static_reshape),
+    for_patterns<remove_expand>({"remove-expand", kBasic, kAlways, "Expand that gives back its input -> x, in saved models"}),
+    for_patterns<own_extents>(
+        {"own-extents", kBasic, kAlways, "Reshape to extents of its own input -> Reshape to a constant with 0, in saved models"}),
     entry({"merge-views", kBasic, kHidesPatterns, "Reshape, Flatten, Squeeze, Unsqueeze of one another -> one Reshape"}, merge_views),
     entry({"merge-transposes", kBasic, kAlways, "Transpose(Transpose(x)) -> Transpose(x) or x"}, merge_transposes),
     entry({"merge-casts", kBasic, kAlways, "Cast(Cast(x)) -> Cast(x) or x, where the first loses nothing; Cast to the same dtype -> x"},
           merge_casts),
     entry({"merge-constant-operands", kBasic, kHidesPatterns, "(x * c1) * c2 -> x * c, where exact"}, merge_constant_operands),
     entry({"divide-to-multiply", kBasic, kHidesPatterns, "x / 2^k -> x * 2^-k"}, divide_to_multiply),
+    for_patterns<merge_reciprocal>({"merge-reciprocal", kBasic, kAlways, "x * (1 / y) -> x / y, in saved models"}),
     entry({"stack-to-pairs", kExtended, kNotBeforeAutodiff, "ReduceMax(Concat(x, y)) along an axis that they lack -> Max(x, y)"},
           stack_to_pairs),
     entry({"absorb-pad", kBasic, kAlways, "Pad of zeros -> the pads of the convolution or pool that reads it"}, absorb_pad),

@@ -177,3 +177,49 @@ def test_a_saved_model_keeps_its_producer(tmp_path):
         """
     )
     assert ours == theirs == ["a maker", "1.2"]
+
+
+SAVED = """
+    import collections, json, numpy, onnx, onnxruntime
+    from onnx import helper, numpy_helper
+
+    def node(op, inputs, output, **attributes):
+        return helper.make_node(op, inputs, [output], **attributes)
+
+    def extent(name, of, place):
+        return [node("Shape", [of], name + "s"), node("Gather", [name + "s", f"c{{place}}"], name + "g", axis=0), node("Unsqueeze", [name + "g", "zero"], name)]
+
+    constants = {{"c0": 0, "c1": 1, "c64": 64, "zero": [0], "ones": [1, 1, 1], "none": [-1], "four": [4], "eight": [8], "two": numpy.float32(2), "small": numpy.float32(1e-6), "one": numpy.float32(1)}}
+    initializers = [numpy_helper.from_array(numpy.asarray(value, None if isinstance(value, numpy.float32) else numpy.int64), name) for name, value in constants.items()]
+    norm = [node("Pow", ["x", "two"], "p"), node("ReduceMean", ["p", "none"], "m"), node("Add", ["m", "small"], "e"), node("Sqrt", ["e"], "r"), node("Div", ["one", "r"], "d")]
+    kinds = {{
+        "a product with a reciprocal": [*norm, node("Mul", ["x", "d"], "y")],
+        "a reciprocal first": [*norm, node("Mul", ["d", "x"], "y")],
+        "a reciprocal that is read twice": [*norm, node("Mul", ["x", "d"], "a"), node("Mul", ["a", "d"], "y")],
+        "its own extents": [*extent("a", "x", 0), *extent("b", "x", 1), node("Concat", ["a", "b", "none", "eight"], "t", axis=0), node("Reshape", ["x", "t"], "y")],
+        "the last of them": [*extent("b", "x", 1), node("Concat", ["none", "b", "eight"], "t", axis=0), node("Reshape", ["x", "t"], "y")],
+        "a computed extent beside constants": [node("ReduceSum", ["x"], "r", keepdims=0), node("Cast", ["r"], "i", to=7), node("Mul", ["i", "c0"], "z"), node("Add", ["z", "c64"], "k"), node("Unsqueeze", ["k", "zero"], "u"),
+                                               node("Concat", ["u", "eight"], "t", axis=0), node("Reshape", ["x", "t"], "y")],
+        "an Expand by ones": [node("Neg", ["x"], "n"), node("Expand", ["n", "ones"], "a"), node("Relu", ["a"], "y")],
+        "an extent of another place": [*extent("b", "x", 1), node("Concat", ["b", "none", "eight"], "t", axis=0), node("Reshape", ["x", "t"], "y")],
+    }}
+    found = {{}}
+    for kind, nodes in kinds.items():
+        graph = helper.make_graph(nodes, "graph", [helper.make_tensor_value_info("x", 1, ["batch", "length", 32])], [helper.make_tensor_value_info("y", 1, None)], initializers)
+        model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8).SerializeToString()
+        options = onnxruntime.SessionOptions()
+        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC
+        options.optimized_model_filepath = {path!r}
+        onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+        saved = onnx.load({path!r})
+        x = numpy.random.default_rng(0).random((2, 8, 32), numpy.float32)
+        made = [onnxruntime.InferenceSession(data, providers=["CPUExecutionProvider"]).run(None, {{"x": x}})[0] for data in (model, saved.SerializeToString())]
+        assert numpy.allclose(*made)
+        found[kind] = [sorted(node.op_type for node in saved.graph.node if node.op_type != "Constant"), list(made[0].shape)]
+    print(json.dumps(found))
+"""
+
+
+def test_a_saved_model_is_simplified_alike(tmp_path):
+    ours, theirs = on_both(SAVED.format(path=str(tmp_path / "saved.onnx")))
+    assert ours == theirs
