@@ -29,7 +29,7 @@ constexpr CommandEntry kCommands[] = {
     {"explain", "Say what the optimiser made of a model, what became of a node, and what a run needs, without running it", add_explain},
     {"profile", "Say where the time and memory of runs go, node by node, and what would help; compare two profiles", add_profile},
     {"optimize", "Write the optimised model as ONNX", add_optimize},
-    {"quantize", "Write the model in 8- or 4-bit numbers: dynamic, static with calibration data, or weights only", add_quantize},
+    {"quantize", "Write the model in 8- or 4-bit numbers: dynamic, qdq with calibration data, or weights only", add_quantize},
     {"train", "Train a model on data: checkpoints, validation, and an inference model in the end", add_train},
     {"artifacts", "Write what it takes to train a model: optimised graphs as ONNX files, and a checkpoint", add_artifacts},
     {"precision", "Choose the fastest precision that keeps to a bound on the error", add_precision},
@@ -70,8 +70,22 @@ std::string unexpected_text(CLI::App& app) {
   return {};
 }
 
+// CLI11 says of a number below a least one: "--runs: Value -1 not in range 0.000000 to " and the largest number that there is.
+std::string too_small_text(std::string_view said) {
+  constexpr std::string_view kValue = ": Value ", kNotIn = " not in range 0.000000 to ";
+  const size_t value_at = said.find(kValue), range_at = said.find(kNotIn);
+  const size_t digits = std::to_string(std::numeric_limits<double>::max()).size();
+  if (value_at == std::string_view::npos || range_at == std::string_view::npos || range_at < value_at ||
+      said.size() - range_at - kNotIn.size() < digits)
+    return {};
+  const std::string_view name = said.substr(0, value_at), value = said.substr(value_at + kValue.size(), range_at - value_at - kValue.size());
+  return fmt::format(fmt::runtime(value == "0" ? "{} takes a number above 0, not \"{}\"" : "{} takes no number below 0: \"{}\""), name,
+                     value);
+}
+
 // CLI11 says of a value that is none of a set: "--mode: dynamc not in {dynamic,qdq,weights}".
 std::string refused_value_text(std::string_view said) {
+  if (std::string text = too_small_text(said); !text.empty()) return text;
   constexpr std::string_view kNotIn = " not in {";
   const size_t colon = said.find(": "), set = said.find(kNotIn);
   if (colon == std::string_view::npos || set == std::string_view::npos || set < colon || said.back() != '}') return {};

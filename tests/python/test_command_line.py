@@ -93,6 +93,8 @@ WITHOUT_EFFECT = [
         (["run", DIGITS, "--option", "x=y"], 'no option "x"'),
         (["run", DIGITS, "--option", "intra_op_num_threads=many"], "many"),
         (["run", "absent.onnx"], "absent.onnx"),
+        (["bench", DIGITS, "--runs", "-1"], '--runs takes no number below 0: "-1"\n'),
+        (["train", DIGITS, "--epochs", "0"], '--epochs takes a number above 0, not "0"\n'),
         (["frob"], 'no command "frob"'),
         (["benhc"], "is it bench"),
         (["run", DIGITS, "--thread", "3"], "is it --threads"),
