@@ -398,6 +398,7 @@ void check_model_file(const std::string& path);
 /// Below 0: the environment's. @throws StatusError for a level that there is not
 void check_severity(int level, const char* option);
 /// Makes the session and says what its model has. @throws Error, StatusError
+void check_model_bytes(size_t length);
 void begin_session(OrtSession& session, const OrtEnv& environment, const OrtSessionOptions& options, const Model& model);
 
 /// Outputs that the client has memory for are written there; the others, null in `outputs`, are made.

@@ -251,8 +251,12 @@ void add_models(OrtModelEditorApi& table) {
   table.CreateModel = [](const char* const* domains, const int* versions, size_t count, OrtModel** out) {
     return guarded([&] {
       auto made = std::make_shared<OrtModel>();
-      for (size_t i = 0; i < count; ++i)
-        made->opsets.push_back({chars_of(element(domains, i, "domain_names"), "a domain"), element(versions, i, "opset_versions")});
+      for (size_t i = 0; i < count; ++i) {
+        const std::string domain = chars_of(element(domains, i, "domain_names"), "a domain");
+        // As in ONNX Runtime: of a domain that is named twice the last version counts.
+        std::erase_if(made->opsets, [&](const auto& opset) { return canonical(opset.domain) == canonical(domain); });
+        made->opsets.push_back({domain, element(versions, i, "opset_versions")});
+      }
       required(out, "model") = made.get();
       made->self = made;
     });

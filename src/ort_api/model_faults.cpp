@@ -15,7 +15,10 @@ namespace {
 [[noreturn]] void refuse_operators(const Error& error, const Model& model) {
   const onnx::ModelDef& def = model.impl().def;
   for (const onnx::OpsetImport& opset : def.opset_imports)
-    if ((opset.domain.empty() || opset.domain == "ai.onnx") && opset.version > newest_opset("")) throw StatusError(ORT_FAIL, error.what());
+    if (opset.domain.empty() || opset.domain == "ai.onnx") {
+      if (opset.version > newest_opset("")) throw StatusError(ORT_FAIL, error.what());
+      if (opset.version < 1) throw StatusError(ORT_INVALID_GRAPH, std::string("This is an invalid model. ") + error.what());
+    }
   for (const onnx::NodeDef& node : def.graph.nodes) {
     const bool is_onnx = node.domain.empty() || node.domain == "ai.onnx";
     const bool is_local = std::any_of(def.functions.begin(), def.functions.end(), [&](const onnx::FunctionDef& function) {
@@ -61,11 +64,16 @@ void check_model_file(const std::string& path) {
   const std::filesystem::path file(path);
   std::error_code ignored;
   if (!std::filesystem::exists(file, ignored))
-    throw StatusError(ORT_NO_SUCHFILE, "Load model from " + file.string() + " failed: the file doesn't exist");
+    throw StatusError(onnx::has_ort_extension(path) ? ORT_INVALID_ARGUMENT : ORT_NO_SUCHFILE,
+                      "Load model from " + file.string() + " failed: the file doesn't exist");
   if (std::filesystem::is_directory(file, ignored))
     throw Error(ErrorCode::invalid_argument, "The model path is a directory: " + file.string());
   if (std::filesystem::is_regular_file(file, ignored) && std::filesystem::is_empty(file, ignored) && !onnx::has_ort_extension(path))
     throw Error(ErrorCode::invalid_argument, "No graph was found in the protobuf: " + file.string() + " is empty");
+}
+
+void check_model_bytes(size_t length) {
+  if (length == 0) throw Error(ErrorCode::invalid_argument, "No graph was found in the protobuf, of no bytes");
 }
 
 // Bytes that are no model have a status of their own.

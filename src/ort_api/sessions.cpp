@@ -122,9 +122,10 @@ OrtStatus* session_from_path(const OrtEnv* environment, const char* path, const 
 
 OrtStatus* session_from_bytes(const OrtEnv* environment, const void* data, size_t length, const OrtSessionOptions* options,
                               OrtSession** out) {
+  const auto* bytes = static_cast<const std::byte*>(data);
+  if (bytes == nullptr) return make_status(ORT_INVALID_ARGUMENT, "Model data pointer is null.");
   return create_session(environment, options, out, [&](const OrtSessionOptions& given) {
-    const auto* bytes = &required(static_cast<const std::byte*>(data), "Model data pointer");
-    if (length == 0) throw Error(ErrorCode::invalid_argument, "No graph was found in the protobuf, of no bytes");
+    check_model_bytes(length);
     const auto folder = given.options.config.find("session.model_external_initializers_file_folder_path");
     const bool is_given = folder != given.options.config.end() && !folder->second.empty();
     return read_model({bytes, length}, is_given ? folder->second : ".", reading(given));
@@ -144,9 +145,38 @@ template <Values values>
 OrtStatus* name(const OrtSession* session, size_t index, OrtAllocator* allocator, char** out) {
   return guarded([&] { required(out, "value") = copy_text(allocator, at(required(session, "session").*values, index).name); });
 }
+// The extents of what a sequence or an optional has, as the model declares them.
+void add_shapes(OrtTypeInfo& type, const onnx::TypeDef& declared) {
+  if (!type.element || !declared.elem) return;
+  auto element = std::make_shared<OrtTypeInfo>(*type.element);
+  if (declared.elem->shape) {
+    element->tensor.has_shape = true;
+    for (const onnx::DimDef& dim : *declared.elem->shape) {
+      const bool known = dim.kind == onnx::DimDef::Kind::value && dim.value >= 0;
+      element->tensor.dims.push_back(known ? dim.value : -1);
+      element->tensor.symbols.push_back(dim.param);
+    }
+  }
+  add_shapes(*element, *declared.elem);
+  type.element = std::move(element);
+}
+
 template <Values values>
 OrtStatus* type(const OrtSession* session, size_t index, OrtTypeInfo** out) {
-  return guarded([&] { required(out, "type_info") = type_of(at(required(session, "session").*values, index)).release(); });
+  return guarded([&] {
+    const OrtSession& of = required(session, "session");
+    const ValueInfo& info = at(of.*values, index);
+    std::unique_ptr<OrtTypeInfo> made = type_of(info);
+    const onnx::GraphDef& graph = (of.editing ? *of.editing : of.running().model().impl().def).graph;  // empty of a compiled model
+    for (const auto* declared : {&graph.inputs, &graph.outputs})
+      for (const onnx::ValueInfoDef& value : *declared)
+        if (value.name == info.name) {
+          made->denotation = value.type.denotation;
+          add_shapes(*made, value.type);
+          return void(required(out, "type_info") = made.release());
+        }
+    required(out, "type_info") = made.release();
+  });
 }
 
 // What a run is given.
@@ -429,8 +459,9 @@ void add_sessions(OrtApi& table) {
                  size_t num_inputs, const char* const* output_names, size_t num_outputs, OrtValue** outputs) {
     return guarded([&] {
       const OrtSession& of = required(session, "session");
-      profiled(of.running(), options,
-               [&] { run(of, options, arguments_of(input_names, inputs, num_inputs, output_names, num_outputs), outputs); });
+      const Session& running = of.running();
+      const Arguments given = arguments_of(input_names, inputs, num_inputs, output_names, num_outputs);
+      profiled(running, options, [&] { run(of, options, given, outputs); });
     });
   };
   table.RunAsync = [](OrtSession* session, const OrtRunOptions* options, const char* const* input_names, const OrtValue* const* inputs,

@@ -110,7 +110,7 @@ void add_tensor_info(OrtApi& table) {
   table.SetSymbolicDimensions = [](OrtTensorTypeAndShapeInfo* info, const char** names, size_t count) {
     return guarded([&] {
       if (count > info->dims.size()) info->dims.resize(count, -1);
-      info->has_shape = info->has_shape || count > 0;
+      info->has_shape = true;
       info->symbols.assign(info->dims.size(), {});
       for (size_t i = 0; i < count; ++i) info->symbols[i] = names[i] != nullptr ? names[i] : "";
     });
@@ -188,7 +188,7 @@ std::unique_ptr<OrtTypeInfo> type_of(const Datum& datum) {
       made->key_type = number_of(std::holds_alternative<std::vector<int64_t>>(datum.map().keys) ? DType::int64 : DType::string);
       auto element = std::make_unique<OrtTypeInfo>();
       element->type = ONNX_TYPE_TENSOR;
-      element->tensor = tensor_type(datum.map().values.dtype(), Shape());
+      element->tensor = {number_of(datum.map().values.dtype()), {}, {}, false};
       made->element = std::move(element);
       break;
     }

@@ -440,14 +440,15 @@ void check_symbols(const Model& model, const SessionOptions& options) {
     std::set<std::string> symbols;
     for (const ValueInfo& info : model.inputs())
       for (const auto& extent : info.shape)
-        if (const auto* symbol = std::get_if<std::string>(&extent)) symbols.insert(*symbol);
+        if (const auto* symbol = std::get_if<std::string>(&extent); symbol && !symbol->empty()) symbols.insert(*symbol);
     check_overrides("free_dimension_overrides", "symbol", options.free_dimension_overrides, std::move(symbols), options);
   }
   if (!options.denotation_overrides.empty()) {
     std::set<std::string> denotations;
     for (const onnx::ValueInfoDef& input : model.impl().def.graph.inputs)
       if (input.type.shape)
-        for (const onnx::DimDef& dim : *input.type.shape) denotations.insert(dim.denotation);
+        for (const onnx::DimDef& dim : *input.type.shape)
+          if (!dim.denotation.empty()) denotations.insert(dim.denotation);
     check_overrides("denotation_overrides", "denotation", options.denotation_overrides, std::move(denotations), options);
   }
 }

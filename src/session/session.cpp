@@ -42,6 +42,12 @@ void separate_symbols(Graph& graph) {
   }
 }
 
+// An extent that the model names not is nobody's.
+const int64_t* extent_for(const std::string& name, const std::map<std::string, int64_t>& overrides) {
+  const auto found = name.empty() ? overrides.end() : overrides.find(name);
+  return found != overrides.end() ? &found->second : nullptr;
+}
+
 void override_dimensions(Graph& graph, const std::map<std::string, int64_t>& overrides) {
   for (ValueId input : graph.inputs) {
     Type& type = graph.value(input).type;
@@ -62,16 +68,16 @@ void override_denotations(Graph& graph, const onnx::ModelDef& def, const std::ma
     Type& type = graph.value(id).type;
     if (!type.is_tensor() || !type.shape || type.shape->size() != input.type.shape->size()) continue;
     for (size_t axis = 0; axis < type.shape->size(); ++axis) {
-      auto found = overrides.find((*input.type.shape)[axis].denotation);
-      if (found != overrides.end() && !(*type.shape)[axis].is_const()) (*type.shape)[axis] = Dim(found->second);
+      const int64_t* extent = extent_for((*input.type.shape)[axis].denotation, overrides);
+      if (extent && !(*type.shape)[axis].is_const()) (*type.shape)[axis] = Dim(*extent);
     }
   }
 }
 
 void override_denotations(ValueInfo& value, const onnx::ValueInfoDef& input, const std::map<std::string, int64_t>& overrides) {
   for (size_t axis = 0; input.type.shape && axis < value.shape.size(); ++axis) {
-    const auto found = overrides.find((*input.type.shape)[axis].denotation);
-    if (found != overrides.end() && std::holds_alternative<std::string>(value.shape[axis])) value.shape[axis] = found->second;
+    const int64_t* extent = extent_for((*input.type.shape)[axis].denotation, overrides);
+    if (extent && std::holds_alternative<std::string>(value.shape[axis])) value.shape[axis] = *extent;
   }
 }
 
@@ -294,7 +300,7 @@ std::vector<ValueInfo> overridden(std::vector<ValueInfo> values, const std::map<
   for (ValueInfo& value : values)
     for (auto& extent : value.shape)
       if (const auto* symbol = std::get_if<std::string>(&extent))
-        if (const auto found = extents.find(*symbol); found != extents.end()) extent = found->second;
+        if (const int64_t* given = extent_for(*symbol, extents)) extent = *given;
   return values;
 }
 

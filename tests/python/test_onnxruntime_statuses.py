@@ -123,7 +123,7 @@ COMPILER = """Release Create SetInputModelPath SetInputModelFromBuffer SetOutput
 CompileModel SetFlags SetEpContextBinaryInformation SetGraphOptimizationLevel SetOutputModelWriteFunc SetOutputModelGetInitializerLocationFunc""".split()
 
 
-def edited(api: Api, opsets: dict[bytes, int], op_type: bytes = b"Relu", domain: bytes = b"", source: bytes = b"x") -> c_void_p:
+def edited(api: Api, opsets: dict[bytes, int] | list[tuple[bytes, int]], op_type: bytes = b"Relu", domain: bytes = b"", source: bytes = b"x") -> c_void_p:
     """A session of a model that is put together."""
     editor = Part(api, "GetModelEditorApi", EDITOR)
     graph = editor.made("CreateGraph")
@@ -131,7 +131,8 @@ def edited(api: Api, opsets: dict[bytes, int], op_type: bytes = b"Relu", domain:
     editor.call("AddNodeToGraph", graph, made)
     editor.call("SetGraphInputs", graph, handles(value_info(api, editor, b"x", [2])), c_size_t(1))
     editor.call("SetGraphOutputs", graph, handles(value_info(api, editor, b"y", [2])), c_size_t(1))
-    put_together = editor.made("CreateModel", strings(*opsets), (ctypes.c_int * max(len(opsets), 1))(*opsets.values()), c_size_t(len(opsets)))
+    pairs = list(opsets.items()) if isinstance(opsets, dict) else opsets
+    put_together = editor.made("CreateModel", strings(*[domain for domain, _ in pairs]), (ctypes.c_int * max(len(pairs), 1))(*[version for _, version in pairs]), c_size_t(len(pairs)))
     editor.call("AddGraphToModel", put_together, graph)
     return editor.made("CreateSessionFromModel", api.env, put_together, api.options())
 
@@ -206,6 +207,9 @@ FAULTS: dict[str, tuple[Callable[[Api], object], int, str]] = {
     "a binding of an unknown output": (lambda api: bound(api, {"x": ones(2, 3)}, ["q"]), INVALID_ARGUMENT, "Invalid output name: q"),
     "a binding of another dtype": (lambda api: bound(api, {"x": ones(2, 3, dtype=np.int64)}, ["y"]), INVALID_ARGUMENT, "Unexpected input data type. Actual: (tensor(int64))"),
     "no such file": (lambda api: api.session("/nowhere/model.onnx"), NO_SUCHFILE, "Load model from /nowhere/model.onnx failed"),
+    "opset 0": (lambda api: edited(api, {b"": 0}), INVALID_GRAPH, "This is an invalid model"),
+    "no such .ort file": (lambda api: api.session("/nowhere/model.ort"), INVALID_ARGUMENT, ""),
+    "no bytes of a model": (lambda api: api.call("CreateSessionFromArray", api.env, c_void_p(), c_size_t(4), loud_options(api), byref(c_void_p())), INVALID_ARGUMENT, "Model data pointer is null"),
     "a folder": (lambda api: api.session(str(Path(__file__).parent)), INVALID_ARGUMENT, "The model path is a directory"),
     "bytes that are no model": (lambda api: api.session(b"\0\1\2 no model"), INVALID_PROTOBUF, ""),
     "no bytes": (lambda api: api.session(b""), INVALID_ARGUMENT, "No graph was found in the protobuf"),
@@ -392,6 +396,13 @@ FAULTS |= {
 }
 
 
+def loud_options(api: Api) -> c_void_p:
+    """Of a level that there is not."""
+    options = api.options()
+    api.call("SetSessionLogSeverityLevel", options, 99)
+    return options
+
+
 def first_device(api: Api) -> c_void_p:
     devices, count = ctypes.POINTER(c_void_p)(), c_size_t()
     api.call("GetEpDevices", api.env, byref(devices), byref(count))
@@ -506,3 +517,31 @@ def test_an_input_whose_shape_matters_in_a_body_needs_one(ours: Api, theirs: Api
         assert api.run_arrays(session, {"x": ones(1), "c": np.array(True), "u": ones(3)}, ["y"])[0].tolist() == [1, 1, 1]
         with pytest.raises(StatusError, match="Missing Input: u"):
             api.run_arrays(session, {"x": ones(1), "c": np.array(True)}, ["y"])
+
+
+@pytest.mark.parametrize("name", ["ByName", ""])
+def test_an_extent_without_a_name_is_not_overridden_by_none(ours: Api, theirs: Api, name: str) -> None:
+    for api in (ours, theirs):
+        options = api.options()
+        api.call(f"AddFreeDimensionOverride{name}", options, b"", c_int64(5))
+        session = api.session(model([helper.make_node("Relu", ["x"], ["y"])], [tensor("x", 1, [None, "n"])], [tensor("y", 1, [None, "n"])]), options)
+        info = api.made("CastTypeInfoToTensorInfo", api.made("SessionGetInputTypeInfo", session, c_size_t(0)))
+        assert api.shape_and_dtype(info)[1:] == ([-1, -1], ["", "n"])
+        assert api.run_arrays(session, {"x": ones(2, 3)}, ["y"])[0].tolist() == [[1, 1, 1], [1, 1, 1]]
+
+
+def test_of_a_domain_that_is_named_twice_the_last_version_counts(ours: Api, theirs: Api) -> None:
+    for api in (ours, theirs):
+        assert api.run_arrays(edited(api, [(b"ai.onnx", 1), (b"ai.onnx", 21)]), {"x": ones(2)}, ["y"])[0].tolist() == [1, 1]
+
+
+def test_a_run_that_does_not_begin_has_no_profile(ours: Api, theirs: Api, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for api in (ours, theirs):
+        options = api.made("CreateRunOptions")
+        api.call("RunOptionsEnableProfiling", options, b"run")
+        value, none = api.value(ones(1, 3)), (c_void_p * 1)()
+        for given, wanted in ((b"", b"y"), (b"x", b"")):
+            with pytest.raises(StatusError):
+                api.call("Run", api.session(relu()), options, strings(given), handles(value), c_size_t(1), strings(wanted), c_size_t(1), none)
+    assert list(tmp_path.iterdir()) == []

@@ -226,3 +226,61 @@ def test_the_axes_of_a_type_only_grow(ours: Api, theirs: Api) -> None:
                         api.call("SetDimensions", info, (c_int64 * max(len(step), 1))(*step), c_size_t(len(step)))
                 told.append((dims, steps, api.shape_and_dtype(info)))
     assert told[: len(told) // 2] == told[len(told) // 2 :]
+
+
+def test_a_shape_of_no_axes_is_a_shape(ours: Api, theirs: Api) -> None:
+    for api in (ours, theirs):
+        for function, values in (("SetSymbolicDimensions", strings()), ("SetDimensions", (c_int64 * 1)())):
+            info = api.made("CreateTensorTypeAndShapeInfo")
+            assert not api.call("TensorTypeAndShape_HasShape", info, result=ctypes.c_bool)
+            api.call(function, info, values, c_size_t(0))
+            assert api.call("TensorTypeAndShape_HasShape", info, result=ctypes.c_bool)
+
+
+def test_values_of_a_map_have_no_shape(ours: Api, theirs: Api) -> None:
+    for api in (ours, theirs):
+        made = c_void_p()
+        api.call("CreateValue", handles(api.value(np.array([1, 2], np.int64)), api.value(np.array([0.5, 2], np.float32))), c_size_t(2), MAP, byref(made))
+        values = api.made("GetMapValueType", api.made("CastTypeInfoToMapTypeInfo", api.made("GetTypeInfo", made)))
+        assert not api.call("TensorTypeAndShape_HasShape", api.made("CastTypeInfoToTensorInfo", values), result=ctypes.c_bool)
+
+
+ROWS = helper.make_tensor_type_proto(1, [2, "n"])
+NESTED = {
+    "a sequence": helper.make_sequence_type_proto(ROWS), "a sequence of scalars": helper.make_sequence_type_proto(helper.make_tensor_type_proto(1, [])),
+    "a sequence of any rank": helper.make_sequence_type_proto(helper.make_tensor_type_proto(1, None)), "an optional": helper.make_optional_type_proto(ROWS),
+    "an optional sequence": helper.make_optional_type_proto(helper.make_sequence_type_proto(ROWS)),
+}
+
+
+def innermost(api: Api, kind: c_void_p) -> list:
+    """The shape in sequences and optionals, and whether there is one."""
+    number = api.number("GetOnnxTypeFromTypeInfo", kind, kind=c_int)
+    if number == 1:
+        info = api.made("CastTypeInfoToTensorInfo", kind)
+        return [api.call("TensorTypeAndShape_HasShape", info, result=ctypes.c_bool), *api.shape_and_dtype(info)]
+    cast, element = {SEQUENCE: ("CastTypeInfoToSequenceTypeInfo", "GetSequenceElementType"), 6: ("CastTypeInfoToOptionalTypeInfo", "GetOptionalContainedTypeInfo")}[number]
+    return innermost(api, api.made(element, api.made(cast, kind)))
+
+
+@pytest.mark.parametrize("case", NESTED)
+def test_the_extents_in_sequences_and_optionals(ours: Api, theirs: Api, case: str) -> None:
+    graph = helper.make_graph([helper.make_node("Identity", ["x"], ["y"])], "graph", [helper.make_value_info("x", NESTED[case])], [helper.make_value_info("y", NESTED[case])])
+    data = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8).SerializeToString()
+    told = []
+    for api in (ours, theirs):
+        session = api.session(data)
+        told.append([innermost(api, api.made(f"SessionGet{side}TypeInfo", session, c_size_t(0))) for side in ("Input", "Output")])
+    assert told[0] == told[1]
+
+
+def test_a_type_has_its_denotation(ours: Api, theirs: Api) -> None:
+    x, y = tensor("x", 1, [2]), tensor("y", 1, [2])
+    x.type.denotation, y.type.denotation = "TENSOR", "IMAGE"
+    data = model([helper.make_node("Relu", ["x"], ["y"])], [x], [y])
+    for api in (ours, theirs):
+        session = api.session(data)
+        for side, expected in (("Input", b"TENSOR"), ("Output", b"IMAGE")):
+            text, length = ctypes.c_char_p(), c_size_t()
+            api.call("GetDenotationFromTypeInfo", api.made(f"SessionGet{side}TypeInfo", session, c_size_t(0)), byref(text), byref(length))
+            assert (text.value, length.value) == (expected, len(expected))
