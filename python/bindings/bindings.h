@@ -8,6 +8,8 @@
 #include <nanobind/stl/string_view.h>
 #include <nanobind/stl/vector.h>
 
+#include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -102,6 +104,11 @@ std::shared_ptr<nb::object> keep(nb::object function);
 /// All memory is the host's. @throws Error(not_implemented) for another device.
 void expect_cpu(const std::string& device_type);
 /// As sessions call it: "cpu", "sim", "sim:1".
+/// Whether a program that is written for ONNX Runtime runs here: it knows that one's classes of faults.
+bool are_onnxruntimes();
+/// Out of a catch clause: raises what ONNX Runtime raises for the StatusError that `refuse` throws, with the code of `error`.
+/// @throws what else `refuse` does
+void refuse_as_onnxruntime(const Error& error, const std::function<void()>& refuse);
 std::string device_name(const std::string& device_type, int device_id);
 
 }  // namespace treadle::python

@@ -5,6 +5,7 @@
 
 #include "core/fault.h"
 #include "datum.h"
+#include "ort_api/api.h"
 #include "session/initializer_locations.h"
 #include "session/model.h"
 
@@ -202,8 +203,13 @@ void register_session(nb::module_& module) {
       .def(
           "__init__",
           [](PySession* self, const Model& model, const PySessionOptions& options) {
-            nb::gil_scoped_release release;
-            new (self) PySession(model, options);
+            try {
+              nb::gil_scoped_release release;
+              new (self) PySession(model, options);
+            } catch (const Error& error) {
+              if (are_onnxruntimes()) refuse_as_onnxruntime(error, [&] { ort::refuse_graph(error, model); });
+              throw;
+            }
           },
           nb::arg("model"), nb::arg("options"))
       .def("run", &run_on_objects, nb::arg("output_names").none(), nb::arg("input_feed"), nb::arg("run_options").none() = nb::none())

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-# The shim sets it: texts then begin as ONNX Runtime's do, which programs look for.
-_texts_are_onnxruntimes = False
+# The shim sets it: texts then begin as ONNX Runtime's do, which programs look for, and faults of graphs and nodes have its classes.
+_are_onnxruntimes = False
 
 # ONNX Runtime's numbers and names of these classes.
 _STATUSES = {
@@ -34,7 +34,7 @@ class Error(Exception):
 
     def __str__(self) -> str:
         text, status = super().__str__(), _STATUSES.get(type(self).__name__)
-        if status is None or not _texts_are_onnxruntimes:
+        if status is None or not _are_onnxruntimes:
             return text
         return f"[ONNXRuntimeError] : {status[0]} : {status[1]} : {text}"
 

@@ -158,14 +158,14 @@ def install() -> None:
         return
     _forget()
     sys.meta_path.insert(0, _finder)
-    errors._texts_are_onnxruntimes = True
+    errors._are_onnxruntimes = True
 
 
 def uninstall() -> None:
     """Makes later imports of onnxruntime give what is installed under that name."""
     if _finder in sys.meta_path:
         sys.meta_path.remove(_finder)
-        errors._texts_are_onnxruntimes = False
+        errors._are_onnxruntimes = False
         _forget()
 
 

@@ -258,6 +258,9 @@ struct OrtValue {
   bool populated = false;  // `filled` has its elements
 };
 
+namespace treadle {
+class NodeFault;
+}
 namespace treadle::onnx {
 struct ModelDef;
 }
@@ -424,6 +427,8 @@ struct StatusError : std::runtime_error {
 
 template <typename Handle, typename... Arguments>
 Handle* make_handle(Arguments&&... arguments) {
+/// Of a node that fails in a run, with the words that clients look for.
+StatusError status_of(const NodeFault& fault);
   auto made = std::make_shared<Handle>(std::forward<Arguments>(arguments)...);
   made->self = made;
   return made.get();

@@ -2,6 +2,7 @@
 #include <cstring>
 #include <utility>
 
+#include "core/node_fault.h"
 #include "exec/run/feed_binder.h"
 #include "ort_api/api.h"
 
@@ -96,6 +97,9 @@ OrtStatus* status_of_current_exception() noexcept {
     throw;
   } catch (const exec::MissingInput& error) {
     return make_status(ORT_FAIL, error.what());
+  } catch (const NodeFault& fault) {
+    const StatusError status = status_of(fault);
+    return make_status(status.code, status.what());
   } catch (const Error& error) {
     switch (error.code()) {
       case ErrorCode::invalid_argument: return make_status(ORT_INVALID_ARGUMENT, error.what());

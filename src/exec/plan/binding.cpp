@@ -3,11 +3,13 @@
 #include <algorithm>
 #include <atomic>
 #include <optional>
+#include <typeinfo>
 #include <utility>
 
 #include "core/allocation.h"
 #include "core/file.h"
 #include "core/large_memory.h"
+#include "core/node_fault.h"
 #include "core/thread_pool.h"
 #include "exec/plan/plans.h"
 #include "exec/program/verify_switch.h"
@@ -117,8 +119,8 @@ void Binding::compare_extents() const {
     const int64_t is = a.value(values_), other = b.value(values_);
     if (is == other) continue;
     auto text = [](const Dim& dim, int64_t value) { return (dim.is_const() ? "" : to_string(dim) + " = ") + std::to_string(value); };
-    throw Error(ErrorCode::invalid_argument, what + ": " + text(a.dim, is) + " and " + text(b.dim, other) + " differ")
-        .add_context(describe(*node) + ", binding shapes");
+    Error error(ErrorCode::invalid_argument, what + ": " + text(a.dim, is) + " and " + text(b.dim, other) + " differ");
+    throw NodeFault(error.add_context(describe(*node) + ", binding shapes"), node->op_type, node->domain, node->name);
   }
 }
 
@@ -142,7 +144,8 @@ void Binding::bind_instruction(const Instruction& instruction, int max_threads) 
     std::string shapes;
     for (int i = 0; i < instruction.num_inputs; ++i) shapes += (i ? ", " : "") + to_string(context.shape(i));
     error.add_context(describe(*instruction.node) + ", binding shapes", "inputs of shapes " + shapes);
-    throw;
+    if (error.code() != ErrorCode::invalid_argument || typeid(error) != typeid(Error)) throw;
+    throw NodeFault(error, instruction.node->op_type, instruction.node->domain, instruction.node->name);
   }
   sizes_[instruction.scratch_buffer] = context.scratch_bytes();
 }

@@ -2,9 +2,12 @@
 
 #include <new>
 #include <stdexcept>
+#include <typeinfo>
 #include <utility>
 
+#include "core/fault.h"
 #include "core/memory_events.h"
+#include "core/node_fault.h"
 #include "exec/memory/memory_pass.h"
 #include "exec/run/frame.h"
 #include "graph/deferred.h"
@@ -54,7 +57,9 @@ void rethrow_from(const Instruction& instruction, const std::string& where, cons
     throw;
   } catch (Error& error) {
     with_node(error);
-    throw;
+    const bool of_operands = error.code() == ErrorCode::invalid_argument || error.code() == ErrorCode::invalid_model;
+    if (!of_operands || (typeid(error) != typeid(Error) && typeid(error) != typeid(Fault))) throw;
+    throw NodeFault(error, instruction.node->op_type, instruction.node->domain, instruction.node->name);
   } catch (const std::bad_alloc&) {
     OutOfMemory error("out of memory");
     with_node(error);
