@@ -20,6 +20,8 @@
 
 namespace nb = nanobind;
 
+struct OrtCustomOpDomain;  // of ort_api/custom_operator.h
+
 namespace treadle::python {
 
 /// A value that Python holds: ONNX Runtime's OrtValue.
@@ -42,6 +44,8 @@ struct PySessionOptions : SessionOptions {
   bool load_cancelled = false;
   std::map<std::string, std::shared_ptr<Storage>> external_files;
   std::map<std::string, Tensor> external_values;  // instead of what external initializers name
+  std::vector<std::shared_ptr<OrtCustomOpDomain>> custom_op_domains;
+  std::map<std::string, std::string> settings;  // config entries that stand for settings, as they were given
 };
 
 /// Warnings about the model go to Python's logging.
@@ -100,15 +104,15 @@ std::shared_ptr<nb::object> keep(nb::object function);
 
 /// Raises the exception class `name` of treadle.errors; errors of the loader mean another class than those of a run.
 [[noreturn]] void raise_as(const char* name, const Error& error);
-
-/// All memory is the host's. @throws Error(not_implemented) for another device.
-void expect_cpu(const std::string& device_type);
-/// As sessions call it: "cpu", "sim", "sim:1".
 /// Whether a program that is written for ONNX Runtime runs here: it knows that one's classes of faults.
 bool are_onnxruntimes();
 /// Out of a catch clause: raises what ONNX Runtime raises for the StatusError that `refuse` throws, with the code of `error`.
 /// @throws what else `refuse` does
 void refuse_as_onnxruntime(const Error& error, const std::function<void()>& refuse);
+
+/// All memory is the host's. @throws Error(not_implemented) for another device.
+void expect_cpu(const std::string& device_type);
+/// As sessions call it: "cpu", "sim", "sim:1".
 std::string device_name(const std::string& device_type, int device_id);
 
 }  // namespace treadle::python

@@ -2,8 +2,8 @@
 #include "treadle/model.h"
 
 #include "bindings.h"
-#include "core/fault.h"
 #include "numpy.h"
+#include "ort_api/api.h"
 #include "session/model.h"
 
 namespace treadle::python {
@@ -33,10 +33,7 @@ Model load(const std::function<Model()>& read) {
     nb::gil_scoped_release release;
     return read();
   } catch (const Error& error) {
-    if (error.code() == ErrorCode::not_found) raise_as("NoSuchFile", error);
-    const auto* fault = dynamic_cast<const Fault*>(&error);
-    if (fault && fault->kind() == Fault::Kind::ort_format) raise_as("Fail", error);
-    if (error.code() == ErrorCode::invalid_model) raise_as("InvalidProtobuf", error);
+    refuse_as_onnxruntime(error, [&] { ort::refuse_model(error); });
     throw;
   }
 }
@@ -57,13 +54,21 @@ Model with_values_used(Model model, const onnx::ReadOptions& read) {
 
 Model load_file(const std::string& path, const PySessionOptions* options) {
   const onnx::ReadOptions read = read_options(options);
-  return with_values_used(load([&] { return load_model(path, read); }), read);
+  auto read_file = [&] {
+    ort::check_model_file(path);
+    return load_model(path, read);
+  };
+  return with_values_used(load(read_file), read);
 }
 
 Model load_bytes(nb::bytes bytes, const std::string& folder, const PySessionOptions* options) {
   std::span<const std::byte> span(reinterpret_cast<const std::byte*>(bytes.c_str()), bytes.size());
   const onnx::ReadOptions read = read_options(options);
-  return with_values_used(load([&] { return read_model(span, folder, read); }), read);
+  auto read_bytes = [&] {
+    ort::check_model_bytes(span.size());
+    return read_model(span, folder, read);
+  };
+  return with_values_used(load(read_bytes), read);
 }
 
 }  // namespace

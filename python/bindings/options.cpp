@@ -12,6 +12,7 @@
 
 #include "datum.h"
 #include "option_attributes.h"
+#include "ort_api/api.h"
 #include "treadle/sharing.h"
 
 namespace treadle::python {
@@ -85,17 +86,48 @@ void add_provider_for_devices(PySessionOptions&, nb::sequence devices, nb::handl
   for (nb::handle device : devices) expect_provider(nb::cast<std::string>(device.attr("ep_name")));
 }
 
+// Of an entry that stands for a setting. @return false if it stands for none
+bool set_by_entry(PySessionOptions& options, const std::string& key, const std::string& value) {
+  OrtSessionOptions with;
+  with.options = options;
+  with.cpu_mem_arena = options.enable_cpu_mem_arena, with.mem_pattern = options.enable_mem_pattern;
+  with.per_session_threads = options.use_per_session_threads, with.logger.id = options.logid;
+  with.log_severity_level = options.log_severity_level, with.log_verbosity_level = options.log_verbosity_level;
+  if (!ort::set_by_entry(with, key, value)) return false;
+  static_cast<SessionOptions&>(options) = with.options;
+  options.enable_cpu_mem_arena = with.cpu_mem_arena, options.enable_mem_pattern = with.mem_pattern;
+  options.use_per_session_threads = with.per_session_threads, options.logid = with.logger.id;
+  options.log_severity_level = with.log_severity_level, options.log_verbosity_level = with.log_verbosity_level;
+  return true;
+}
+
+// The entry is kept, as ONNX Runtime does, also where it stands for a setting.
+void add_entry(PySessionOptions& options, const std::string& key, const std::string& value) {
+  if (set_by_entry(options, key, value))
+    options.settings.insert_or_assign(key, value);
+  else
+    add_config_entry(options, key, value);
+}
+
+void register_library(PySessionOptions& options, const std::string& path) {
+  const auto domains = ort::operators_of_library(path);
+  if (!domains) return load_plugin(path);
+  ort::register_operators(*domains);
+  options.custom_op_domains.insert(options.custom_op_domains.end(), domains->begin(), domains->end());
+}
+
 // Those that are no attributes of one number, text or list.
 void register_methods(nb::class_<PySessionOptions>& session) {
   using namespace nb::literals;
   session
-      .def(
-          "add_session_config_entry",
-          [](PySessionOptions& options, const std::string& key, const std::string& value) { add_config_entry(options, key, value); },
-          "key"_a, "value"_a)
+      .def("add_session_config_entry", &add_entry, "key"_a, "value"_a,
+           "An entry that stands for a setting, such as session.intra_op_num_threads, sets it.")
       .def(
           "get_session_config_entry",
-          [](const PySessionOptions& options, const std::string& key) { return config_entry(options.config, key); }, "key"_a)
+          [](const PySessionOptions& options, const std::string& key) {
+            return config_entry(options.settings.contains(key) ? options.settings : options.config, key);
+          },
+          "key"_a)
       .def(
           "add_free_dimension_override_by_name",
           [](PySessionOptions& options, const std::string& name, int64_t extent) { options.free_dimension_overrides[name] = extent; },
@@ -120,9 +152,9 @@ void register_methods(nb::class_<PySessionOptions>& session) {
           "set_load_cancellation_flag", [](PySessionOptions& options, bool value) { options.load_cancelled = value; }, "value"_a,
           "A session made with these options is refused.")
       .def_ro("_load_cancelled", &PySessionOptions::load_cancelled)
-      .def(
-          "register_custom_ops_library", [](PySessionOptions&, const std::string& path) { load_plugin(path); }, "path"_a,
-          "Loads custom operators of a library that was built for ONNX Runtime; all sessions that are made afterwards have them.");
+      .def("register_custom_ops_library", &register_library, "path"_a,
+           "Loads custom operators of a library that was built for ONNX Runtime; all sessions that are made afterwards have them. One of "
+           "a built-in operator's name replaces that in sessions with these options.");
 }
 
 // What is accepted and has no meaning here; see docs/python.md. Of execution providers and devices to choose among there is one.

@@ -45,6 +45,12 @@ void check_complete(const PySession& self, const nb::dict& feeds, const std::set
   expect_all_inputs(self, feeds, apart);
 }
 
+// Those of libraries that the options have.
+Model with_operators(const Model& model, const PySessionOptions& options) {
+  ort::register_operators(options.custom_op_domains);
+  return ort::with_own_operators(model, options.custom_op_domains);
+}
+
 // As ONNX Runtime: without a profile, and behind its end, nothing is written.
 std::string end_profiling(PySession& self) {
   try {
@@ -58,7 +64,7 @@ std::string end_profiling(PySession& self) {
 }  // namespace
 
 PySession::PySession(const Model& model, const PySessionOptions& options)
-    : session(model, with_warnings(options)), inputs(session.inputs()), outputs(session.outputs()) {
+    : session(with_operators(model, options), with_warnings(options)), inputs(session.inputs()), outputs(session.outputs()) {
   for (const ValueInfo& info : inputs) types.emplace(info.name, info.type);
   for (const ValueInfo& info : session.overridable_initializers()) types.emplace(info.name, info.type);
 }

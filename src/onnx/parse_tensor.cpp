@@ -107,7 +107,7 @@ uint64_t parse_number(const Place& place, std::string_view key, std::string_view
   uint64_t value = 0;
   auto [end, failure] = std::from_chars(text.data(), text.data() + text.size(), value);
   if (failure != std::errc() || end != text.data() + text.size())
-    place.fail("the " + std::string(key) + " of external data is " + in_quotes(text) + ", not a number of bytes");
+    place.fail_outside("the " + std::string(key) + " of external data is " + in_quotes(text) + ", not a number of bytes");
   return value;
 }
 

@@ -398,10 +398,10 @@ void apply_model_config(const ModelMetadata& metadata, SessionOptions& options);
 [[noreturn]] void refuse_graph(const Error& error, const Model& model);
 /// @throws StatusError, Error(invalid_argument) if there is no file, or nothing in it
 void check_model_file(const std::string& path);
+void check_model_bytes(size_t length);
 /// Below 0: the environment's. @throws StatusError for a level that there is not
 void check_severity(int level, const char* option);
 /// Makes the session and says what its model has. @throws Error, StatusError
-void check_model_bytes(size_t length);
 void begin_session(OrtSession& session, const OrtEnv& environment, const OrtSessionOptions& options, const Model& model);
 
 /// Outputs that the client has memory for are written there; the others, null in `outputs`, are made.
@@ -412,11 +412,14 @@ void run_into(const Session& session, const std::map<std::string, Datum>& feeds,
 /// Runs `body` with a profile of this run alone, if its options ask for one.
 void profiled(const Session& session, const OrtRunOptions* options, const std::function<void()>& body);
 
+using OperatorDomains = std::vector<std::shared_ptr<OrtCustomOpDomain>>;
 /// Before a session is made with them: its custom operators become the process's. @throws Error
-void register_operators(const OrtSessionOptions& options);
-/// The model with those of its nodes renamed for which the options' operators stand in place of the build's.
-Model with_own_operators(const Model& model, const OrtSessionOptions& options);
-/// Of a library that was built for ONNX Runtime, for all sessions from then on. @return false if the library is none. @throws Error
+void register_operators(const OperatorDomains& domains);
+/// The model with those of its nodes renamed for which the session's operators stand in place of the build's.
+Model with_own_operators(const Model& model, const OperatorDomains& domains);
+/// Of a library that was built for ONNX Runtime; nothing if it is none. @throws StatusError
+std::optional<OperatorDomains> operators_of_library(const std::string& path);
+/// For all sessions from then on. @return false if the library is none. @throws Error, StatusError
 bool load_operators(const std::string& path);
 
 /// A failure for which there is a status code, but no ErrorCode.
@@ -424,11 +427,11 @@ struct StatusError : std::runtime_error {
   StatusError(OrtErrorCode status, const std::string& message) : std::runtime_error(message), code(status) {}
   OrtErrorCode code;
 };
+/// Of a node that fails in a run, with the words that clients look for.
+StatusError status_of(const NodeFault& fault);
 
 template <typename Handle, typename... Arguments>
 Handle* make_handle(Arguments&&... arguments) {
-/// Of a node that fails in a run, with the words that clients look for.
-StatusError status_of(const NodeFault& fault);
   auto made = std::make_shared<Handle>(std::forward<Arguments>(arguments)...);
   made->self = made;
   return made.get();

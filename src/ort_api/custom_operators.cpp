@@ -325,11 +325,11 @@ std::string found_in(const std::string& domain, const std::string& name) {
   return known == nullptr || is_custom_op(*known) ? normalised : "custom:" + (normalised.empty() ? "ai.onnx" : normalised);
 }
 
-void register_operators(const OrtSessionOptions& options) {
+void register_operators(const OperatorDomains& domains) {
   Registered& all = Registered::get();
   std::lock_guard lock(all.mutex);
   std::set<std::string> names;
-  for (const auto& domain : options.custom_op_domains) {
+  for (const auto& domain : domains) {
     if (!names.insert(domain->name).second) throw StatusError(ORT_FAIL, "Domain already set in registry: \"" + domain->name + "\"");
     if (!domain->self)  // and its operators may be gone
       throw Error(ErrorCode::invalid_argument,
@@ -340,17 +340,24 @@ void register_operators(const OrtSessionOptions& options) {
   }
 }
 
-bool load_operators(const std::string& path) {
+std::optional<OperatorDomains> operators_of_library(const std::string& path) {
   void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);  // never closed
-  if (library == nullptr || dlsym(library, "RegisterCustomOps") == nullptr) return false;
+  if (library == nullptr || dlsym(library, "RegisterCustomOps") == nullptr) return std::nullopt;
   OrtSessionOptions options;
   check(register_library(&options, path.c_str(), nullptr));
-  for (const auto& domain : options.custom_op_domains)
+  return std::move(options.custom_op_domains);
+}
+
+bool load_operators(const std::string& path) {
+  const std::optional<OperatorDomains> domains = operators_of_library(path);
+  if (!domains) return false;
+  for (const auto& domain : *domains)
     for (const OrtCustomOp* op : domain->operators)
       if (found_in(domain->name, op->GetName(op)) != domain->name)
         throw Error(ErrorCode::not_implemented, std::string("the library ") + path + " has an operator " + op->GetName(op) +
-                                                    " that is built in; only sessions of ONNX Runtime's C interface can replace it");
-  register_operators(options);
+                                                    " that is built in; it is replaced in sessions whose options register the library, "
+                                                    "in Python and in ONNX Runtime's C interface");
+  register_operators(*domains);
   return true;
 }
 

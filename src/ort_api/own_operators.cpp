@@ -27,8 +27,8 @@ bool fit(const std::vector<std::string>& names, const OperandKinds& said) {
 // A model in a session with operators of its own. Operators of other sessions are not its concern.
 class OwnOperators {
  public:
-  explicit OwnOperators(const OrtSessionOptions& options) {
-    for (const auto& domain : options.custom_op_domains) {
+  explicit OwnOperators(const OperatorDomains& domains) {
+    for (const auto& domain : domains) {
       if (!domain->self) continue;  // released, and refused later
       for (const OrtCustomOp* op : domain->operators) by_name_[{normalised(domain->name), op->GetName(op)}].push_back(op);
     }
@@ -95,8 +95,8 @@ class OwnOperators {
 
 }  // namespace
 
-Model with_own_operators(const Model& model, const OrtSessionOptions& options) {
-  const OwnOperators own(options);
+Model with_own_operators(const Model& model, const OperatorDomains& domains) {
+  const OwnOperators own(domains);
   if (own.empty() || model.impl().compiled) return model;
   onnx::ModelDef def = model.impl().def;
   own.apply(def);

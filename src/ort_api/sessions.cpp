@@ -32,7 +32,7 @@ void check_not_cancelled(const std::atomic<bool>& cancelled) {
 // The client's options, and what it said of the environment.
 SessionOptions options_for(const OrtEnv& environment, const OrtSessionOptions& given, const Model& model) {
   check_not_cancelled(*given.load_cancelled);
-  register_operators(given);
+  register_operators(given.custom_op_domains);
   SessionOptions options = given.options;
   apply_model_config(model.metadata(), options);
   OrtLogger logger = given.logger.function != nullptr ? given.logger : environment.logger;
@@ -429,7 +429,7 @@ void run_into(const Session& session, const std::map<std::string, Datum>& feeds,
 
 void begin_session(OrtSession& session, const OrtEnv& environment, const OrtSessionOptions& options, const Model& given) {
   ask_for_devices(options);
-  const Model model = with_own_operators(given, options);
+  const Model model = with_own_operators(given, options.custom_op_domains);
   SessionOptions with = options_for(environment, options, model);
   leave_out_unknown(with, model);
   const auto loading = std::make_shared<std::atomic<bool>>(true);
