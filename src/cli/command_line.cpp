@@ -78,7 +78,8 @@ std::string too_small_text(std::string_view said) {
   if (value_at == std::string_view::npos || range_at == std::string_view::npos || range_at < value_at ||
       said.size() - range_at - kNotIn.size() < digits)
     return {};
-  const std::string_view name = said.substr(0, value_at), value = said.substr(value_at + kValue.size(), range_at - value_at - kValue.size());
+  const std::string_view name = said.substr(0, value_at),
+                         value = said.substr(value_at + kValue.size(), range_at - value_at - kValue.size());
   return fmt::format(fmt::runtime(value == "0" ? "{} takes a number above 0, not \"{}\"" : "{} takes no number below 0: \"{}\""), name,
                      value);
 }
