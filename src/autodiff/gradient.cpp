@@ -74,8 +74,8 @@ class Backward {
                        [&](ValueId v) { return v != kNoValue && depends_[index_of(v)] && is_integer(graph_.type(v).dtype); });
   }
 
-  /// True if an operator without a rule computes a needed integer from quantised values. Results of type int64 are indices and counts, and
-  /// need no gradient.
+  /// True if the node computes integers from quantised values, ys need them, and no gradient goes back through the node. int64 results are
+  /// indices and counts, which need no gradient.
   bool loses_gradients(const Node& node) const {
     return takes_quantised(node) && std::any_of(node.outputs.begin(), node.outputs.end(), [&](ValueId v) {
              if (v == kNoValue || !needed_[index_of(v)] || depends_[index_of(v)]) return false;

@@ -77,7 +77,7 @@ SessionDevices::SessionDevices(const SessionOptions& options, const std::shared_
   devices_.push_back(cpu_device());
   types_.emplace_back();
   by_name_["cpu"] = exec::DevicePlacement::kHost;
-  // Devices with an index in their name ("TYPE:INDEX") are made first, so that those without one can be made to match them.
+  // Names with an index ("TYPE:INDEX") come first: the maker of a device without one is given those that have been made.
   for (const bool named : {true, false})
     for (const std::string& name : names)
       if ((name.find(':') != std::string::npos) == named && !by_name_.contains(name)) add(name, options.config);

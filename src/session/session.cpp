@@ -81,7 +81,7 @@ void override_denotations(ValueInfo& value, const onnx::ValueInfoDef& input, con
   }
 }
 
-// True if a feed of type `fed` breaks what the model declares by itself, symbols apart.
+// True if a feed's kind, dtype, rank or constant extents differ from what the model declares. Symbolic extents are not compared.
 bool contradicts(const Type& declared, const Type& fed) {
   if (declared.kind == Type::Kind::unknown) return false;
   if (declared.kind != fed.kind || (declared.dtype != DType::undefined && declared.dtype != fed.dtype)) return true;
@@ -117,7 +117,7 @@ size_t weight_bytes(const Graph& graph, std::set<const void*>& seen) {
   return bytes;
 }
 
-// A session says what its model declares: a dtype that no run gives would mislead who makes room for it.
+// Refuses outputs that are declared with another dtype than they have. Callers allocate memory by the declaration.
 void check_declared_outputs(const Graph& graph) {
   for (size_t i = 0; i < std::min(graph.outputs.size(), graph.declared_outputs.size()); ++i) {
     const Type &declared = graph.declared_outputs[i], &made = graph.type(graph.outputs[i]);
@@ -189,7 +189,7 @@ Session::Impl::CompiledSubgraphs Session::Impl::optimise(Graph& graph, bool for_
   pipeline.skip = options.disabled_passes;
   pipeline.max_patches = options.max_patches;
   pipeline.level = optimizer_level(options.graph_optimization_level);
-  // Nodes that passes make for the host's kernels are no device's own.
+  // Higher levels fuse nodes into operators of the host, for which devices have no kernels.
   if (devices.have_kernels()) pipeline.level = std::min(pipeline.level, optimizer_level(GraphOptimizationLevel::basic));
   pipeline.for_file = pipeline.keep_patterns = pipeline.keep_quantisation = for_file;
   if (!for_file) pipeline.precision = passes::PrecisionRules::parse(options.precision);

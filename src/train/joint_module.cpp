@@ -266,7 +266,8 @@ std::vector<StateUpdate> JointModule::Impl::updates(const Executable& executable
   return made;
 }
 
-/// @throws Error(not_found) for a name that is neither held nor a parameter or state.
+/// Returns the tensor that the module uses under this name at the moment: memory that its caller has given it to hold, a parameter or a
+/// state. @throws Error(not_found)
 Tensor JointModule::Impl::held_now(const std::string& name) const {
   if (const auto found = places_of_held.find(name); found != places_of_held.end()) return held->at(found->second).tensor;
   for (const NamedTensors* tensors : {&parameters, &states})

@@ -80,8 +80,8 @@ class Separation {
   void separate(const std::string& name, const Readers& readers) {
     const onnx::TensorDef& shared = *std::ranges::find(graph_.initializers, name, &onnx::TensorDef::name);
     const Tensor value = shared.value;
-    // Other nodes come before Identities, so that the original stays with one of them. An Identity's copy gets the Identity's output name,
-    // which is the weight's original name.
+    // The first reader keeps the shared initializer, the others get copies. Identities come last: each becomes a copy under its output's
+    // name, which is the name that the weight had before weights were tied.
     std::vector<size_t> nodes = readers.nodes;
     std::ranges::stable_partition(nodes, [&](size_t i) { return !is_identity(graph_.nodes[i]); });
     for (size_t k = readers.is_captured ? 0 : 1; k < nodes.size(); ++k) {

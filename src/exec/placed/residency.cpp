@@ -140,7 +140,7 @@ void Residency::prepare(OnDevice& on, bool is_copy) {
     if (on.units[u].place == Place::nowhere && !on.uses.is_packed(u) && on.uses.location(u).memory == StreamPlan::Location::Memory::planned)
       on.units.appear(u, {.size_bytes = on.uses.size_bytes(u, *binding_), .data = planned_[DeviceUses::location_of(u)]});
     if (is_copy)
-      on.units.read_back(u);  // a copy uses the bus anyway, so the unit need not be in the device's memory
+      on.units.read_back(u);  // from the spill file to the host, where the copy finds it: it crosses the bus anyway
     else
       bring(on, u);
   }

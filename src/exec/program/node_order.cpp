@@ -107,7 +107,7 @@ class Description {
     steps_.push_back(std::move(step));
   }
 
-  static constexpr double kMuch = 1e14;  // bytes; sums of many such values are still exact in a double
+  static constexpr double kMuch = 1e14;  // bytes, at most, of a value as it is estimated: sums of many are still exact in a double
   const Graph& graph_;
   const std::set<NodeId>& early_;
   const std::vector<int64_t> values_;  // value of each expression's symbol: the given extent

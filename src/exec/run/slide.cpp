@@ -74,8 +74,9 @@ bool Slide::is_in_place(const Binding& binding, const Instruction& concat) const
   });
 }
 
-// Adds a Concat's blocks. Returns false unless blocks come in ascending order, each moves down, and it and its new rows end before the next
-// block begins.
+// Adds the blocks of a Concat to those that the slide will move: one block for each index before the Concat's axis, which moves to a lower
+// address and is followed there by the new rows. Returns false if a block would not move down, or if it or its new rows would lie over a
+// block that has not moved yet.
 bool Slide::add_blocks(const Binding& binding, InstructionId id) {
   const Instruction& concat = program_->instructions()[id];
   const auto operands = program_->operands(concat);
