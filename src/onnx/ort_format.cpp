@@ -381,6 +381,7 @@ void parse_ort_model(ParseContext& context, std::string_view bytes, ModelDef& ou
   Place::Step step(context.place, "graph");
   read_graph(*graph, out.graph);
   out.graph.doc_string = model->text(8);
+  unblock_channels(context, out);
 }
 
 }  // namespace treadle::onnx

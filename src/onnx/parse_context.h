@@ -62,6 +62,8 @@ void parse_sparse_tensor(ParseContext& context, WireReader reader, SparseTensorD
 
 /// A model in ONNX Runtime's format, which the bytes are. @throws Error(invalid_model, not_implemented) if they are not.
 void parse_ort_model(ParseContext& context, std::string_view bytes, ModelDef& out);
+/// Writes what the model has of com.microsoft.nchwc with operators of ONNX. @throws Error(not_implemented) for operators that are not known
+void unblock_channels(const ParseContext& context, ModelDef& model);
 /// Whether they begin as one.
 bool is_ort_model(std::string_view bytes);
 

@@ -17,7 +17,7 @@ from onnxruntime_c import EDITOR, LIBRARY, Api, Part, StatusError
 from treadle.errors import NotImplemented  # noqa: A004
 
 FLOAT, INT64, BOOL, STRING = TensorProto.FLOAT, TensorProto.INT64, TensorProto.BOOL, TensorProto.STRING
-EXTENDED, NONE = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_EXTENDED, onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+ALL, EXTENDED, NONE = (getattr(onnxruntime.GraphOptimizationLevel, name) for name in ("ORT_ENABLE_ALL", "ORT_ENABLE_EXTENDED", "ORT_DISABLE_ALL"))
 X = np.arange(6, dtype=np.float32).reshape(2, 3) - 2
 
 
@@ -125,6 +125,40 @@ def test_what_the_optimiser_fuses(tmp_path: pathlib.Path) -> None:
     nodes = [helper.make_node("Transpose", ["x"], ["t"], perm=[1, 0]), helper.make_node("MatMul", ["t", "u"], ["m"]), helper.make_node("Add", ["m", "b"], ["n"]),
              helper.make_node("Erf", ["n"], ["e"]), helper.make_node("Mul", ["e", "n"], ["y"])]
     check(model(nodes, [value("x", FLOAT, [3, 3]), value("u", FLOAT, [3, 3])], [value("y")], [constant("b", square[0])]), {"x": square, "u": square.T.copy()}, tmp_path)
+
+
+def blocked_model(channels: int, opset: int) -> onnx.ModelProto:
+    """What onnxruntime writes in blocks of channels: convolutions of every kind, pools, joined and enlarged values, and edges to others."""
+    rng = np.random.default_rng(channels)
+    weights = {"w1": (channels, 3, 3, 3), "b1": (channels,), "w2": (channels, channels, 1, 1), "w3": (channels, 1, 3, 3), "w4": (20, 2 * channels, 3, 3), "b4": (20,), "w5": (20, 20, 1, 1), "w6": (32, 16, 3, 3)}
+    initializers = [constant(name, (rng.standard_normal(shape) / np.sqrt(np.prod(shape[1:]) or 1)).astype(np.float32)) for name, shape in weights.items()]
+    initializers += [constant("scales", np.array([1, 1, 2, 2], np.float32)), constant("regions", np.zeros(0, np.float32)), constant("low", np.float32(0)), constant("high", np.float32(6)), constant("w7", (rng.standard_normal((16, 20, 1, 1)) / 4).astype(np.float32))]
+    node = helper.make_node
+    clip = [node("Clip", ["f"], ["f6"], min=0.0, max=6.0)] if opset < 11 else [node("Clip", ["f", "low", "high"], ["f6"])]
+    upsample = [] if opset < 11 else [node("Resize", ["q", "regions", "scales"], ["q2"], mode="nearest", coordinate_transformation_mode="asymmetric", nearest_mode="floor")]
+    nodes = [
+        node("Conv", ["x", "w1", "b1"], ["a"], pads=[1, 1, 1, 1]), node("LeakyRelu", ["a"], ["ar"], alpha=0.2), node("MaxPool", ["ar"], ["p"], kernel_shape=[3, 3], strides=[2, 2], pads=[1, 1, 1, 1]),
+        node("Conv", ["p", "w2"], ["d"]), node("Conv", ["p", "w3"], ["e"], group=channels, pads=[1, 1, 1, 1]), node("Add", ["d", "e"], ["f"]), *clip,
+        node("AveragePool", ["f6"], ["g"], kernel_shape=[2, 2], strides=[2, 2], count_include_pad=1), node("Concat", ["g", "g"], ["h"], axis=1), node("Conv", ["h", "w4", "b4"], ["q"], strides=[2, 2], pads=[1, 1, 1, 1]),
+        *upsample, node("GlobalAveragePool", [upsample[0].output[0] if upsample else "q"], ["means"]), node("Conv", ["means", "w5"], ["gates"]), node("Sigmoid", ["gates"], ["open"]), node("Mul", ["q", "open"], ["r"]),
+        node("Conv", ["r", "w7"], ["s"]), node("Conv", ["s", "w6"], ["t"], pads=[1, 1, 1, 1]), node("GlobalMaxPool", ["t"], ["y"]),
+    ]  # fmt: skip
+    return model(nodes, [value("x", FLOAT, [1, 3, 16, 16])], [value("y"), value("f6"), value("q")], initializers, opset=opset)
+
+
+@pytest.mark.parametrize("opset", [9, 10, 11, 17])
+@pytest.mark.parametrize("channels", [8, 12, 16, 32])
+def test_values_in_blocks_of_channels(channels: int, opset: int, tmp_path: pathlib.Path) -> None:
+    feeds = {"x": np.random.default_rng(0).standard_normal((1, 3, 16, 16)).astype(np.float32)}
+    check(blocked_model(channels, opset), feeds, tmp_path, (ALL,))
+    assert b"ReorderOutput" in (tmp_path / "model.ort").read_bytes()
+
+
+def test_groups_of_channels_in_blocks(tmp_path: pathlib.Path) -> None:
+    rng = np.random.default_rng(1)
+    weights = [constant("w", (rng.standard_normal((64, 32, 3, 3)) / 8).astype(np.float32)), constant("b", rng.standard_normal(64).astype(np.float32))]
+    nodes = [helper.make_node("Conv", ["x", "w", "b"], ["y"], group=2, pads=[1, 1, 1, 1], dilations=[1, 1])]
+    check(model(nodes, [value("x", FLOAT, [2, 64, 6, 5])], [value("y")], weights), {"x": rng.standard_normal((2, 64, 6, 5)).astype(np.float32)}, tmp_path, (ALL,))
 
 
 @pytest.mark.skipif(SHARED_DATA is None, reason="no models")
