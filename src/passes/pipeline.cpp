@@ -87,7 +87,7 @@ constexpr Pass kRounds[] = {
             return apply_rules(graph, rules, {.max_patches = limit, .num_visits = context.options.num_visits});
           }),
     entry({"static-reshape", kBasic, kHidesPatterns, "Reshape to a computed shape -> Reshape to a constant with 0 and -1"}, static_reshape),
-    for_patterns<remove_expand>({"remove-expand", kBasic, kAlways, "Expand that gives back its input -> x, in saved models"}),
+    for_patterns<remove_expand>({"remove-expand", kBasic, kAlways, "Expand to a constant that gives back its input -> x, in saved models"}),
     for_patterns<own_extents>(
         {"own-extents", kBasic, kAlways, "Reshape to extents of its own input -> Reshape to a constant with 0, in saved models"}),
     entry({"merge-views", kBasic, kHidesPatterns, "Reshape, Flatten, Squeeze, Unsqueeze of one another -> one Reshape"}, merge_views),

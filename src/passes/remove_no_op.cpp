@@ -9,22 +9,22 @@ namespace {
 
 class RemoveNoOp final : public Rule {
  public:
-  explicit RemoveNoOp(std::string_view op_type) : op_type_(op_type) {}
+  explicit RemoveNoOp(bool constant_expands) : constant_expands_(constant_expands) {}
   std::string_view name() const override { return "remove-no-op"; }
   std::optional<Patch> match(const Graph& graph, const Node& node) const override {
-    if (!op_type_.empty() && !node.is(op_type_)) return std::nullopt;
+    if (constant_expands_ && !(node.is("Expand") && graph.value(node.inputs[1]).is_constant())) return std::nullopt;
     if (!node.op || !node.op->returns_input || node.outputs.size() != 1 || !node.has_input(0)) return std::nullopt;
     if (!node.op->returns_input(graph, node)) return std::nullopt;
     return Patch::replacement(node.outputs[0], node.inputs[0]);
   }
 
  private:
-  const std::string_view op_type_;  // empty: all
+  const bool constant_expands_;  // only Expand to a constant shape
 };
 
 }  // namespace
 
-std::unique_ptr<Rule> remove_no_op() { return std::make_unique<RemoveNoOp>(""); }
-std::unique_ptr<Rule> remove_expand() { return std::make_unique<RemoveNoOp>("Expand"); }
+std::unique_ptr<Rule> remove_no_op() { return std::make_unique<RemoveNoOp>(false); }
+std::unique_ptr<Rule> remove_expand() { return std::make_unique<RemoveNoOp>(true); }
 
 }  // namespace treadle::passes
