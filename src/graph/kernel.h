@@ -69,6 +69,9 @@ class CreateContext {
   DType output_dtype(int output) const { return output_type(output).dtype; }
   bool has_input(int i) const { return node_.has_input(static_cast<size_t>(i)); }
   bool has_output(int i) const { return node_.has_output(static_cast<size_t>(i)); }
+  /// The value's; "" for an absent operand. It stays as long as the graph.
+  const std::string& input_name(int input) const;
+  const std::string& output_name(int output) const;
   /// The elements, where C++ can read them; null unless the input is a constant tensor.
   const Tensor* constant(int input) const;
   /// The same where it lies: a large tensor of a file may stand at any address, and constant() copies it for as long as this object lives.

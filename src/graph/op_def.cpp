@@ -56,6 +56,16 @@ const Type& CreateContext::output_type(int output) const {
   return has_output(output) ? graph_.type(node_.outputs[static_cast<size_t>(output)]) : unknown;
 }
 
+const std::string& CreateContext::input_name(int input) const {
+  static const std::string absent;
+  return has_input(input) ? graph_.value(node_.inputs[static_cast<size_t>(input)]).name : absent;
+}
+
+const std::string& CreateContext::output_name(int output) const {
+  static const std::string absent;
+  return has_output(output) ? graph_.value(node_.outputs[static_cast<size_t>(output)]).name : absent;
+}
+
 const Tensor* CreateContext::stored(int input) const {
   if (!has_input(input)) return nullptr;
   // Also of a parameter, and of what is computed from parameters alone, where the program says when they change.

@@ -90,6 +90,9 @@ namespace treadle::ort {
 /// those sessions have the client's whose options ask for it.
 std::string found_in(const std::string& domain, const std::string& name);
 
+/// With the symbols of its extents.
+OrtTensorTypeAndShapeInfo tensor_type(const Type& type);
+
 /// Of a client's kernels: they tell nobody.
 const OrtLogger& silent_logger();
 

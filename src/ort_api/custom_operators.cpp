@@ -132,18 +132,6 @@ std::string_view symbol_of(const Dim& dim) {
   return is_symbol ? std::string_view(dim.expr()->symbol) : std::string_view();
 }
 
-std::unique_ptr<OrtTensorTypeAndShapeInfo> info_of(const Type& type) {
-  auto made = std::make_unique<OrtTensorTypeAndShapeInfo>();
-  made->dtype = number_of(type.dtype);
-  made->has_shape = type.has_rank();
-  for (int axis = 0; type.has_rank() && axis < type.rank(); ++axis) {
-    const Dim& dim = (*type.shape)[static_cast<size_t>(axis)];
-    made->dims.push_back(dim.is_const() ? dim.value() : -1);
-    made->symbols.emplace_back(symbol_of(dim));
-  }
-  return made;
-}
-
 // The extent that an input has under this name.
 const Dim* named_extent(const treadle_node& node, const std::string& name) {
   for (const Type& type : node.input_types)
@@ -156,7 +144,7 @@ void infer(const Group& group, const treadle_node& node, treadle_value_type* out
   const OrtCustomOp& op = chosen(group, node);
   check_homogeneous(op, node);
   OrtShapeInferContext context{node, {}, {}, {}};
-  for (const Type& type : node.input_types) context.inputs.push_back(info_of(type));
+  for (const Type& type : node.input_types) context.inputs.push_back(std::make_unique<OrtTensorTypeAndShapeInfo>(tensor_type(type)));
   context.outputs.resize(node.node->outputs.size());
   // As in ONNX Runtime, an operator that fails to tell shapes tells none.
   if (op.version >= kWithShapes && op.InferOutputShapeFn)
@@ -311,6 +299,16 @@ OrtStatus* register_library(OrtSessionOptions* options, const char* path, void**
 }
 
 }  // namespace
+
+OrtTensorTypeAndShapeInfo tensor_type(const Type& type) {
+  OrtTensorTypeAndShapeInfo made{.dtype = number_of(type.dtype), .dims = {}, .symbols = {}, .has_shape = type.has_rank()};
+  for (int axis = 0; type.has_rank() && axis < type.rank(); ++axis) {
+    const Dim& dim = (*type.shape)[static_cast<size_t>(axis)];
+    made.dims.push_back(dim.is_const() ? dim.value() : -1);
+    made.symbols.emplace_back(symbol_of(dim));
+  }
+  return made;
+}
 
 OperandKinds inputs_of(const OrtCustomOp& op) {
   return kinds_of(op, op.GetInputTypeCount(&op), &OrtCustomOp::GetInputCharacteristic, &OrtCustomOp::GetVariadicInputMinArity);

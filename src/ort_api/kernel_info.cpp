@@ -53,16 +53,11 @@ OrtTypeInfo* info_at(const std::vector<Type>& types, size_t index) {
   if (index >= types.size())
     throw Error(ErrorCode::invalid_argument, "index " + std::to_string(index) + " of " + std::to_string(types.size()));
   const Type& type = types[index];
+  if (type.kind == Type::Kind::unknown) throw StatusError(ORT_INVALID_GRAPH, "::OrtKernelInfo operand does not have a type");
   auto made = std::make_unique<OrtTypeInfo>();
   if (type.is_tensor()) {
     made->type = ONNX_TYPE_TENSOR;
-    made->tensor.dtype = number_of(type.dtype);
-    made->tensor.has_shape = type.has_rank();
-    for (int axis = 0; type.has_rank() && axis < type.rank(); ++axis) {
-      const Dim& dim = (*type.shape)[static_cast<size_t>(axis)];
-      made->tensor.dims.push_back(dim.is_const() ? dim.value() : -1);
-      made->tensor.symbols.emplace_back();
-    }
+    made->tensor = tensor_type(type);
   }
   return made.release();
 }

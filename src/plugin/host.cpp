@@ -346,11 +346,14 @@ treadle_node view_of(const Graph& graph, const Node& node) {
 treadle_node view_of(const CreateContext& context) {
   treadle_node result{.node = &context.node()};
   for (int i = 0; i < context.node().num_formal_inputs; ++i) {
-    result.input_types.push_back(context.has_input(i) ? context.type(i) : Type{});
+    result.input_names.push_back(context.input_name(i).c_str());
+    result.input_types.push_back(context.type(i));
     result.constants.push_back(context.has_input(i) ? context.constant(i) : nullptr);
   }
-  for (size_t i = 0; i < context.node().outputs.size(); ++i)
-    result.output_types.push_back(context.has_output(static_cast<int>(i)) ? context.output_type(static_cast<int>(i)) : Type{});
+  for (int i = 0; i < static_cast<int>(context.node().outputs.size()); ++i) {
+    result.output_names.push_back(context.output_name(i).c_str());
+    result.output_types.push_back(context.output_type(i));
+  }
   return result;
 }
 

@@ -203,3 +203,46 @@ def inferred(api: Api, dims: list, declared: list | None, told_dims: list | None
     (["rows", 4], None, ["rows", 4], ([-1, 4], ["rows", ""])), (["rows", "columns"], None, ["columns", 7], ([-1, 7], ["columns", ""]))])
 def test_symbols_of_outputs(api: Api, dims: list, declared: list | None, told_dims: list | None, expected: tuple) -> None:
     assert inferred(api, dims, declared, told_dims) == expected
+
+
+def told_to_kernel(api: Api, nodes: list, own: list[str], inputs: list, outputs: list) -> dict[str, list]:
+    """Of each node's operands, by its name: names, extents and their symbols."""
+    told: dict[str, list] = {}
+
+    def text(function: str, info: c_void_p, *place: object) -> str:
+        size = c_size_t()
+        api.call(function, info, *place, c_void_p(), byref(size))
+        room = ctypes.create_string_buffer(size.value)
+        api.call(function, info, *place, room, byref(size))
+        return room.value.decode()
+
+    def create(info: c_void_p) -> None:
+        said = []
+        for side in ("Input", "Output"):
+            for place in range(api.number(f"KernelInfo_Get{side}Count", info)):
+                said.append([text(f"KernelInfo_Get{side}Name", info, c_size_t(place))])
+                try:
+                    kind = api.made(f"KernelInfo_Get{side}TypeInfo", info, c_size_t(place))
+                    said[-1] += api.shape_and_dtype(api.made("CastTypeInfoToTensorInfo", kind))
+                except StatusError as error:
+                    said[-1].append(error.code)
+        told[text("KernelInfo_GetNodeName", info)] = said
+
+    operators_of = [Operator(api, name, [FLOAT, FLOAT], [FLOAT], copier(api), inputs=[REQUIRED, OPTIONAL], infer=lambda context: same_shape(api, context), create=create) for name in own]
+    session_of(api, nodes, inputs, outputs, own=operators_of)
+    return told
+
+
+def same_shape(api: Api, context: c_void_p) -> None:
+    info = c_void_p()
+    api.call("ShapeInferContext_GetInputTypeShape", context, c_size_t(0), byref(info))
+    api.call("ShapeInferContext_SetOutputTypeShape", context, c_size_t(0), info)
+
+
+def test_kernels_are_told_names_and_symbols_of_their_operands(api: Api) -> None:
+    nodes = [node("Copy", ["x"], ["a"], name="first"), node("Copy", ["a", "w"], ["b"], name="second"), node("Copy", ["b", ""], ["y"], name="third")]
+    inputs = [tensor("x", FLOAT, ["rows", 4]), tensor("w", FLOAT, [None, "columns"])]
+    told = told_to_kernel(api, nodes, ["Copy"], inputs, [tensor("y", FLOAT, None)])
+    assert told["first"][0] == ["x", 1, [-1, 4], ["rows", ""]]
+    assert told["second"] == [["a", 1, [-1, 4], ["rows", ""]], ["w", 1, [-1, -1], ["", "columns"]], ["b", 1, [-1, 4], ["rows", ""]]]
+    assert told["third"][1:] == [["", 10], ["y", 1, [-1, 4], ["rows", ""]]]  # what is not there has no type
