@@ -81,11 +81,12 @@ void add_model_options(OrtApi& table) {
   table.AddExternalInitializersFromFilesInMemory = [](OrtSessionOptions* options, const char* const* names, char* const* buffers,
                                                       const size_t* lengths, size_t count) {
     return guarded([&] {
+      auto& files = required(options, "options").external_files;
       for (size_t i = 0; i < count; ++i) {
         if (names[i] == nullptr || buffers[i] == nullptr)
           throw Error(ErrorCode::invalid_argument, "Input index: " + std::to_string(i) + " contains null pointers");
         const std::string name = std::filesystem::path(names[i]).lexically_normal().string();
-        if (!required(options, "options").external_files.emplace(name, Storage::borrow(buffers[i], lengths[i], {}, false)).second)
+        if (!files.emplace(name, Storage::borrow(buffers[i], lengths[i], {}, false)).second)
           throw Error(ErrorCode::invalid_argument, "An entry for this name has already been added: " + name);
       }
     });

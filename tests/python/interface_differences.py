@@ -106,6 +106,7 @@ DIFFERENCES: list[tuple[str, str, str, str]] = [
     (r"^editor CreateSessionFromModel$", r"", r'^\[\["failed", 1, "the model needs opset.*No Op registered', "session.allow_released_opsets_only lets in no opset that is not known"),
     (r"CreateSession", r"", r'^\[\["ok".*Error creating execution provider', "a device that is chosen twice is chosen"),
     (r"^editor Finalize", r"", r'^\[\["failed", 1, "(When the session is not configured|custom join thread).*\["ok"', "of threads is asked what the options say that editing ends with"),
+    (r"CreateSession", r"", r'^\[\["ok".*SaveInitializedTensors', "a graph of nothing makes a session"),
     (r"^editor Finalize", r"", r"canceled due to user request", "whether loading is cancelled is asked of the options that editing ends with"),
     (r"^GetBoundOutputNames$", r"", r"string buffer allocation failed", "a name of no letters takes no memory"),
     (r"^BindInput$", r"", r"mapped_feed_names_.size", "a binding stays usable after an input that was refused"),

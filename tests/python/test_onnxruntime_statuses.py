@@ -208,6 +208,8 @@ FAULTS: dict[str, tuple[Callable[[Api], object], int, str]] = {
     "a binding of another dtype": (lambda api: bound(api, {"x": ones(2, 3, dtype=np.int64)}, ["y"]), INVALID_ARGUMENT, "Unexpected input data type. Actual: (tensor(int64))"),
     "no such file": (lambda api: api.session("/nowhere/model.onnx"), NO_SUCHFILE, "Load model from /nowhere/model.onnx failed"),
     "opset 0": (lambda api: edited(api, {b"": 0}), INVALID_GRAPH, "This is an invalid model"),
+    "no options for no files": (
+        lambda api: api.call("AddExternalInitializersFromFilesInMemory", c_void_p(), strings(), handles(), (c_size_t * 1)(), c_size_t(0)), INVALID_ARGUMENT, "ptions"),
     "no such .ort file": (lambda api: api.session("/nowhere/model.ort"), INVALID_ARGUMENT, ""),
     "no bytes of a model": (lambda api: api.call("CreateSessionFromArray", api.env, c_void_p(), c_size_t(4), loud_options(api), byref(c_void_p())), INVALID_ARGUMENT, "Model data pointer is null"),
     "a folder": (lambda api: api.session(str(Path(__file__).parent)), INVALID_ARGUMENT, "The model path is a directory"),
