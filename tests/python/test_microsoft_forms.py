@@ -156,3 +156,12 @@ def test_codes_that_only_the_run_tells(ort, with_zeros, constants):
         np.testing.assert_allclose(given, expected, rtol=1e-4, atol=1e-4)
     with pytest.raises(treadle.Error):
         run(model("MatMulFpQ4", inputs, 1, {"blk_quant_type": with_zeros}, (), None), inputs | {"B_shape": np.array([depth, columns + 1])})
+
+
+@pytest.mark.parametrize("rule", ["linear", "gated", "delta", "gated_delta"])
+def test_values_may_have_more_heads_than_queries_and_keys(ort, rule):
+    for heads, key_heads, kv, size, width in ((2, 2, 4, 8, 5), (1, 1, 3, 4, 4), (2, 4, 4, 6, 3), (1, 2, 4, 4, 2)):
+        inputs = {"query": floats(2, 3, heads * size), "key": floats(2, 3, key_heads * size) / size, "value": floats(2, 3, kv * width), "past_state": floats(2, kv, size, width)}
+        inputs["decay"] = -np.abs(floats(2, 3, kv)) if "gated" in rule else None
+        inputs["beta"] = np.abs(floats(2, 3, kv)) / 2 if "delta" in rule else None
+        compare(ort, "LinearAttention", inputs, 2, {"q_num_heads": heads, "kv_num_heads": kv, "update_rule": rule}, rtol=1e-4, atol=1e-5)

@@ -114,4 +114,40 @@ std::vector<OpDef> microsoft_attention_ops() {
           decoder_masked_attention_op(), quantized_attention_op(),  quantized_embed_norm_op()};
 }
 
+namespace {
+
+/// x [batch, length, heads * size] with each head side by side as often as `count` heads need it. Numbers are int64[1].
+ValueId repeat_heads(NodeWriter& w, ValueId x, ValueId heads, ValueId size, ValueId count) {
+  const ValueId one = w.ints({1}), times = w.op("Div", {count, heads});
+  const ValueId leading = w.op("Shape", {x}, {{"end", int64_t{2}}});
+  const ValueId apart = w.op("Reshape", {x, joined(w, {leading, heads, one, size})}, {{"allowzero", int64_t{1}}});
+  const ValueId repeated = w.op("Expand", {apart, joined(w, {one, one, one, times, one})});
+  return w.op("Reshape", {repeated, joined(w, {leading, w.op("Mul", {count, size})})}, {{"allowzero", int64_t{1}}});
+}
+
+}  // namespace
+
+// ONNX's own, unless its state has a window. Queries and keys may have fewer heads than values, which share them then.
+void decompose_linear_attention(Graph& graph, NodeId id) {
+  Decomposition d(graph, id);
+  std::vector<ValueId> inputs;
+  for (size_t i = 0; i < 6; ++i) inputs.push_back(d.in(i));
+  Attributes attributes = d.copied({"chunk_size", "kv_num_heads", "q_num_heads", "scale", "update_rule"});
+  const int64_t q_heads = d.attributes().get_int("q_num_heads"), kv_heads = d.attributes().get_int("kv_num_heads");
+  if (q_heads > 0 && kv_heads > q_heads && kv_heads % q_heads == 0) {
+    const ValueId heads = d.ints({q_heads}), count = d.ints({kv_heads});
+    const ValueId size = d.op("Div", {extents(d, d.in(0), 2), heads}), key_heads = d.op("Div", {extents(d, d.in(1), 2), size});
+    inputs[0] = repeat_heads(d, d.in(0), heads, size, count);
+    inputs[1] = repeat_heads(d, d.in(1), key_heads, size, count);
+    attributes.set("q_num_heads", kv_heads);
+  }
+  const int64_t window = d.attributes().get_int("state_window", 0);
+  if (window != 0) attributes.set("state_window", window);
+  const auto y = window == 0 ? d.op_n("LinearAttention", std::move(inputs), 2, std::move(attributes))
+                             : d.op_n("WindowedLinearAttention", std::move(inputs), 2, std::move(attributes), "treadle");
+  d.give(0, y[0]);
+  d.give(1, y[1]);
+  d.finish();
+}
+
 }  // namespace treadle::ops

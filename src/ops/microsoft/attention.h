@@ -70,4 +70,7 @@ Attributes attention_attributes(const Decomposition& d);
 /// Queries, keys and values of com.microsoft's Attention: the input's product with the weights.
 void give_self_attention(Decomposition& d, ValueId qkv, size_t mask, size_t past, size_t attention_bias);
 
+/// LinearAttention's.
+void decompose_linear_attention(Graph& graph, NodeId id);
+
 }  // namespace treadle::ops

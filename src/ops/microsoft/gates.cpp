@@ -4,7 +4,7 @@
 #include <string>
 
 #include "ops/list.h"
-#include "ops/microsoft/microsoft.h"
+#include "ops/microsoft/attention.h"
 #include "ops/rank_branches.h"
 
 namespace treadle::ops {
@@ -401,21 +401,6 @@ void decompose_packed_causal_conv(Graph& graph, NodeId id) {
     const ValueId given = d.op("Unsqueeze", {d.op("Less", {slot, count}), d.ints({2})});
     d.give(2, d.op("Where", {given, rows.at(d, taken, column(rows.begins), column(rows.sequence)), d.scalar(0, d.in(kInput))}));
   }
-  d.finish();
-}
-
-// ONNX's own, unless its state has a window.
-void decompose_linear_attention(Graph& graph, NodeId id) {
-  Decomposition d(graph, id);
-  std::vector<ValueId> inputs;
-  for (size_t i = 0; i < 6; ++i) inputs.push_back(d.in(i));
-  Attributes attributes = d.copied({"chunk_size", "kv_num_heads", "q_num_heads", "scale", "update_rule"});
-  const int64_t window = d.attributes().get_int("state_window", 0);
-  if (window != 0) attributes.set("state_window", window);
-  const auto y = window == 0 ? d.op_n("LinearAttention", std::move(inputs), 2, std::move(attributes))
-                             : d.op_n("WindowedLinearAttention", std::move(inputs), 2, std::move(attributes), "treadle");
-  d.give(0, y[0]);
-  d.give(1, y[1]);
   d.finish();
 }
 
