@@ -83,4 +83,6 @@ def test_blocks_of_a_vector_have_a_scale_each(op_type, static):
     inputs = {"x": np.array([24, 30, -128], np.int8 if op_type == "DequantizeLinear" else np.float32), "scale": np.array([2, 0.5, 1.5], np.float32)}
     with pytest.raises(treadle.Error, match="3 scales for an axis of extent 3 in blocks of 3"):
         run(model(op_type, inputs, 1, {"block_size": 3, "axis": 0}, static=static, domain=""), inputs)
+    with pytest.raises(treadle.Error, match="the scale is of rank 1, not 0 or the input's 2"):
+        run(model(op_type, inputs | {"x": inputs["x"][None]}, 1, {"block_size": 1, "axis": 1}, static=static, domain=""), inputs | {"x": inputs["x"][None]})
     np.testing.assert_array_equal(run(model("DequantizeLinear", inputs | {"x": np.array([2, 4, 6], np.int8)}, 1, {"axis": 0}, static=static, domain=""), inputs | {"x": np.array([2, 4, 6], np.int8)})[0], [4, 2, 9])

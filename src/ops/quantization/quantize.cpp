@@ -159,14 +159,15 @@ struct Granularity {
     g.extent = x[axis];
     g.inner = x.product(axis + 1, x.rank());
     const int64_t block_size = c.get_int("block_size");
-    if (scale.rank() == 1 && (x.rank() > 1 || (block_size <= 0 && scale[0] == g.extent))) {
+    if (scale.rank() == 1 && block_size <= 0 && (x.rank() > 1 || scale[0] == g.extent)) {
       if (scale[0] != g.extent)
         throw Error(ErrorCode::invalid_argument, fmt::format("{} scales for an axis of extent {}", scale[0], g.extent));
       g.axis_step = 1;
       return g;
     }
     if (scale.rank() != x.rank())
-      throw Error(ErrorCode::invalid_argument, fmt::format("the scale is of rank {}, not 0, 1 or the input's {}", scale.rank(), x.rank()));
+      throw Error(ErrorCode::invalid_argument,
+                  fmt::format("the scale is of rank {}, not {} or the input's {}", scale.rank(), block_size > 0 ? "0" : "0, 1", x.rank()));
     for (int i = 0; i < x.rank(); ++i)
       if (i != axis && scale[i] != x[i])
         throw Error(ErrorCode::invalid_argument,
