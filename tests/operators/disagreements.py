@@ -415,7 +415,7 @@ TAKEN = [
     Refusal("AffineGrid", "must be positive", "a grid without places"),
     Refusal("ConvTranspose", "Computed output dimension", "operands without elements"),
     Refusal("GridSample", "must be non-empty", "samples of nothing, which are the padding's zeros"),
-    Refusal("Attention", "attn_mask must be 2D", "masks of one axis, which broadcast"),
+    Refusal("Attention", "attn_mask must be 2D|must not be specified for 4D", "masks of one axis, which broadcast; numbers of heads beside four axes, which onnxruntime takes below opset 26"),
     Refusal("SoftmaxCrossEntropyLoss", "reshape_helper", "no class, where all targets are ignored"),
     Refusal("Pad", "zero effective input extent", "an axis that pads cut off, and fill again"),
     Refusal("ReduceMax ReduceMean ReduceMin ReduceProd ReduceSum ReduceSumSquare ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp", _NO_WORDS + "|" + _SHAPE, "axes in an operand of another rank"),
