@@ -413,6 +413,7 @@ TAKEN = [
     Refusal("Flatten", "Invalid value", "an axis from the end before opset 11"),
     Refusal("SequenceAt SequenceErase", "Input is not a tensor", "onnxruntime's binding makes no sequence of such elements"),
     Refusal("AffineGrid", "must be positive", "a grid without places"),
+    Refusal("SplitToSequence", "can not be empty", "lengths of another rank without elements"),
     Refusal("ConvTranspose", "Computed output dimension", "operands without elements"),
     Refusal("GridSample", "must be non-empty", "samples of nothing, which are the padding's zeros"),
     Refusal("Attention", "attn_mask must be 2D|must not be specified for 4D", "masks of one axis, which broadcast; numbers of heads beside four axes, which onnxruntime takes below opset 26"),
