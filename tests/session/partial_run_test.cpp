@@ -124,6 +124,17 @@ TEST(PartialRun, SaysOnceThatItWaitsForAnInputWhereverItRuns) {
   }
 }
 
+TEST(PartialRun, TakesAnInputThatNothingReadsWhenItComes) {
+  ModelBuilder b;
+  b.input("x", {2}).input("unread", {-1}).output("y", {2}).node("Add", {"x", "x"}, {"y"});
+  Session session(b.model());
+  PartialRun run = session.partial_run({{"x", floats({1, 2})}});
+  run.feed("unread", floats({1, 2, 3}));
+  EXPECT_THROW(run.feed("unread", floats({1})), Error) << "it has been fed";
+  EXPECT_TRUE(run.advance());
+  EXPECT_EQ(values_of(run.outputs()[0]), (std::vector<float>{2, 4}));
+}
+
 TEST(PartialRun, RefusesToWaitForWhatItCannotPlanFor) {
   ModelBuilder b = two_inputs({-1});
   b.def().graph.inputs[1].type.shape->at(0).param = "m";  // nothing tells it

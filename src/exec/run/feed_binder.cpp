@@ -185,8 +185,14 @@ void FeedBinder::leave_out(const Program& program, SlotId slot) {
 }
 
 void FeedBinder::bind_later(SlotId slot, const Datum& feed, RunState& state) {
-  if (state.held(slot).defined()) refuse_feed(state.program(), slot, feed, "it has been fed");
-  state.set_feed(slot, checked(state.program(), slot, feed));
+  const Program& program = state.program();
+  if (state.held(slot).defined()) refuse_feed(program, slot, feed, "it has been fed");
+  const bool is_left_out = !is_read(program, slot);
+  if (is_left_out && program.type(slot).shape)  // its extents are its own affair: leave_out() has set their symbols to 0
+    for (const Dim& dim : *program.type(slot).shape)
+      if (!dim.is_const() && !depends_on(program, slot, *dim.expr())) symbol_values_[static_cast<size_t>(dim.expr()->index)] = -1;
+  state.set_feed(slot, checked(program, slot, feed));
+  if (is_left_out) return;
   try {
     point_at_feed(slot, state);
   } catch (...) {
