@@ -28,28 +28,27 @@ uint64_t next_generation() {
 }  // namespace
 
 Binding::Binding(Plans& plans) : plans_(plans), program_(plans.program()), costs_(plans), budgets_(*this, plans) {
-  const Program& program = program_;
   // Known values stay with the binding after the run, so that they are charged as MemoryClass::other. A memory limit leaves runs what
   // remains beside them.
   AllocationScope scope(AllocationScope::current(), MemoryClass::other);
-  const auto slots = program.slots();
-  values_.resize(program.extents().num_expressions, -1);
+  const auto slots = program_.slots();
+  values_.resize(program_.extents().num_expressions, -1);
   shapes_.resize(slots.size());
   known_.resize(slots.size());
   changed_.resize(slots.size());
-  sizes_.resize(program.num_buffers());
+  sizes_.resize(program_.num_buffers());
   // The block has the strictest fundamental alignment, as operator new returns it, so that the states within it are aligned, too.
-  state_ = std::make_unique<std::byte[]>(program.state_bytes() + 1);
+  state_ = std::make_unique<std::byte[]>(program_.state_bytes() + 1);
   static const Shape scalar;
-  for (SlotId slot : program.operands()) {
+  for (SlotId slot : program_.operands()) {
     operand_shapes_.push_back(slot == kNoSlot ? &scalar : &shapes_[slot]);
     operand_dtypes_.push_back(slot == kNoSlot ? DType::undefined : slots[slot].dtype);
   }
   if (std::any_of(slots.begin(), slots.end(), [](const Slot& slot) { return slot.row_step != 0; })) {
-    for (SlotId slot : program.operands()) operand_steps_.push_back(slot == kNoSlot ? 0 : slots[slot].row_step);
+    for (SlotId slot : program_.operands()) operand_steps_.push_back(slot == kNoSlot ? 0 : slots[slot].row_step);
   }
   for (SlotId s : slots.ids()) {
-    const Value& value = program.graph().value(slots[s].value);
+    const Value& value = program_.graph().value(slots[s].value);
     if (slots[s].constant_shape)
       shapes_[s] = value.type.static_shape();
     else if (slots[s].static_shape)
@@ -57,16 +56,16 @@ Binding::Binding(Plans& plans) : plans_(plans), program_(plans.program()), costs
     if (slots[s].location == LocationKind::known) known_[s] = Tensor(slots[s].dtype, value.type.static_shape());
   }
   IdVector<SlotId, bool> varies(slots.size());
-  for (const SymbolicExtent& extent : program.extents().of_shapes) varies[extent.slot] = true;
-  for (const SymbolicExtent& element : program.extents().of_known) varies[element.slot] = true;
+  for (const SymbolicExtent& extent : program_.extents().of_shapes) varies[extent.slot] = true;
+  for (const SymbolicExtent& element : program_.extents().of_known) varies[element.slot] = true;
   auto is_varying = [&](SlotId slot) { return slot != kNoSlot && varies[slot]; };
-  for (const Instruction& instruction : program.instructions()) {
-    const auto operands = program.operands(instruction);
+  for (const Instruction& instruction : program_.instructions()) {
+    const auto operands = program_.operands(instruction);
     if (!instruction.dynamic && std::any_of(operands.begin(), operands.end(), is_varying)) varying_.push_back(&instruction);
   }
-  for (BufferId b : program.buffers().ids())
-    if (is_varying(program.buffers()[b].slot)) varying_buffers_.push_back(b);
-  for (SlotId slot : program.operands()) operand_values_.push_back(elements_of(slot));
+  for (BufferId b : program_.buffers().ids())
+    if (is_varying(program_.buffers()[b].slot)) varying_buffers_.push_back(b);
+  for (SlotId slot : program_.operands()) operand_values_.push_back(elements_of(slot));
 }
 
 // Returns the elements if they are known before the run, otherwise null. For a view of a constant this is the constant's tensor, whose

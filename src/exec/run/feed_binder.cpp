@@ -188,7 +188,8 @@ void FeedBinder::bind_later(SlotId slot, const Datum& feed, RunState& state) {
   const Program& program = state.program();
   if (state.held(slot).defined()) refuse_feed(program, slot, feed, "it has been fed");
   const bool is_left_out = !is_read(program, slot);
-  if (is_left_out && program.type(slot).shape)  // its extents are its own affair: leave_out() has set their symbols to 0
+  // leave_out() has set the symbols that only this input gives to 0. It may have any extents, as nothing reads it.
+  if (is_left_out && program.type(slot).shape)
     for (const Dim& dim : *program.type(slot).shape)
       if (!dim.is_const() && !depends_on(program, slot, *dim.expr())) symbol_values_[static_cast<size_t>(dim.expr()->index)] = -1;
   state.set_feed(slot, checked(program, slot, feed));
