@@ -7,6 +7,7 @@
 #include "graph/infer.h"
 #include "graph/internal_attributes.h"
 #include "graph/op_def.h"
+#include "graph/patch.h"
 
 namespace treadle::passes {
 
@@ -96,6 +97,13 @@ ValueId add_inferred(Graph& graph, NodeSpec spec, NodeId before, const std::vect
   graph.node(id).sources = sources;
   infer_node(graph, id);
   return graph.node(id).outputs[0];
+}
+
+Patch reshape_to(const Node& node, const std::vector<int64_t>& target) {
+  Patch patch;
+  const ValueId shape = patch.constant(node.name + "/shape", Tensor::vector<int64_t>(target));
+  patch.replace(node.outputs[0], patch.add({.op_type = "Reshape", .inputs = {node.inputs[0], shape}, .name = node.name}));
+  return patch;
 }
 
 }  // namespace treadle::passes

@@ -9,6 +9,10 @@
 #include "graph/graph.h"
 #include "graph/parameters.h"
 
+namespace treadle {
+class Patch;
+}
+
 namespace treadle::passes {
 
 /// The node that makes the value; null for inputs, constants and absent operands.
@@ -36,6 +40,9 @@ bool is_view(const Node& node);
 /// symbol, and that only if inference finds this very extent again. Nothing if it cannot be written so, or if an extent is 0, which Reshape
 /// would read as "copy".
 std::optional<std::vector<int64_t>> reshape_target(const SymbolicShape& in, const SymbolicShape& out);
+
+/// A patch that has a Reshape take this constant for its shape.
+Patch reshape_to(const Node& node, const std::vector<int64_t>& target);
 
 /// The output of a new node in front of `before`, its type inferred. `sources`: the nodes of the model that it stands for.
 ValueId add_inferred(Graph& graph, NodeSpec spec, NodeId before, const std::vector<std::string>& sources);

@@ -52,10 +52,7 @@ class OwnExtents final : public Rule {
     if (!concat || !concat->is("Concat")) return std::nullopt;
     const std::optional<std::vector<int64_t>> target = target_of(graph, *concat, node.inputs[0]);
     if (!target) return std::nullopt;
-    Patch patch;
-    ValueId shape = patch.constant(node.name + "/shape", Tensor::vector<int64_t>(*target));
-    patch.replace(node.outputs[0], patch.add({.op_type = "Reshape", .inputs = {node.inputs[0], shape}, .name = node.name}));
-    return patch;
+    return reshape_to(node, *target);
   }
 };
 

@@ -16,10 +16,7 @@ class StaticReshape final : public Rule {
     if (!in.has_rank() || !out.has_rank()) return std::nullopt;
     auto target = reshape_target(*in.shape, *out.shape);
     if (!target) return std::nullopt;
-    Patch patch;
-    ValueId shape = patch.constant(node.name + "/shape", Tensor::vector<int64_t>(*target));
-    patch.replace(node.outputs[0], patch.add({.op_type = "Reshape", .inputs = {node.inputs[0], shape}, .name = node.name}));
-    return patch;
+    return reshape_to(node, *target);
   }
 };
 
