@@ -1,4 +1,4 @@
-// Sums of products of unsigned by signed bytes for files that are compiled for AVX2; with AVX-VNNI where the caller says that it is there.
+// Dot products of unsigned by signed bytes for files compiled for AVX2. They use AVX-VNNI if the caller says that the CPU has it.
 #pragma once
 
 #include <immintrin.h>
@@ -10,11 +10,12 @@
 
 namespace treadle::kernels {
 
-/// Rows that add_byte_quads takes at most: the sums, the columns and a broadcast of A fit 16 registers.
+/// Maximum number of rows of add_byte_quads: accumulators, columns of B and a broadcast of A must fit 16 registers.
 template <bool kVnni>
 inline constexpr int kMaxByteRows = kVnni ? 6 : 4;
 
-/// sums += `quads` times four bytes of each row of A, by the four bytes of 16 columns that begin b_step apart.
+/// Adds to `sums` the dot products of rows of A with 16 columns of B. Each step takes four bytes of K; its columns begin at b + step *
+/// b_step.
 template <bool kVnni, int kRows>
 TREADLE_AVX2 inline void add_byte_quads(const uint8_t* a, int64_t lda, const int8_t* b, int64_t b_step, int64_t quads,
                                         __m256i (&sum)[kRows][2]) {
@@ -35,11 +36,11 @@ TREADLE_AVX2 inline void add_byte_quads(const uint8_t* a, int64_t lda, const int
       std::memcpy(&four, a + r * lda, sizeof four);
       const __m256i bytes = _mm256_set1_epi32(four);
       if constexpr (kVnni) {
-        // As an instruction, so that one function serves both: a function's instruction set cannot depend on a template's argument.
+        // Inline assembly, because a function's target attribute cannot depend on kVnni.
 #pragma GCC unroll 2
         for (int v = 0; v < 2; ++v) asm("%{vex%} vpdpbusd %2, %1, %0" : "+x"(sum[r][v]) : "x"(bytes), "x"(columns[v]));
       } else {
-        // AVX2's instruction for bytes adds two products in 16 bits, which may saturate. Numbers of 16 bits are added in 32.
+        // AVX2's byte product (vpmaddubsw) adds two products in 16 bits and may saturate. So bytes are widened to 16 bits and summed in 32.
         const __m256i a_even = _mm256_and_si256(bytes, low_bytes), a_odd = _mm256_srli_epi16(bytes, 8);
 #pragma GCC unroll 2
         for (int v = 0; v < 2; ++v) {

@@ -18,7 +18,7 @@ GemmShape row_product(const ExpertLayer& layer) {
   return {.M = 1, .N = layer.N, .K = layer.K, .a_row = layer.K, .ldb = layer.K, .b_transposed = true, .ldc = layer.N};
 }
 
-/// Where everything lies in the scratch, in floats.
+/// Offsets of the working arrays in the scratch, in floats.
 struct Layout {
   int64_t x, first, third, inner, y, matrix, work, shares, chosen, rows, row_shares, total;
 
@@ -45,7 +45,7 @@ unsigned code_at(const uint8_t* codes, int64_t i, int bits) {
   return codes[i / per_byte] >> (i % per_byte * bits) & ((1U << bits) - 1U);
 }
 
-/// The expert's W [N, K] as floats.
+/// Returns the expert's W [N, K] as floats, decoded into `matrix` if the layer stores codes.
 const float* weights_of(const ExpertLayer& layer, int64_t expert, float* matrix, ThreadPool* pool) {
   if (layer.bits == 0) return layer.weights + expert * layer.N * layer.K;
   const int64_t blocks = layer.K / layer.block, row_bytes = layer.K * layer.bits / 8;
@@ -80,7 +80,7 @@ void apply_layer(const ExpertLayer& layer, int64_t expert, int64_t rows, const f
   gemm<float>(rows, {x, layer.K, 1}, packed, y, layer.N, epilogue, pool);
 }
 
-/// inner[i] = f(gate) * (linear + beta); the columns of the first layer and the third as `gate` says.
+/// inner[i] = f(gate) * (linear + beta). ExpertsParams::gate says which columns hold `gate` and `linear`.
 void apply_gate(const ExpertsParams& p, int64_t rows, const float* first, const float* third, float* inner, ThreadPool* pool) {
   const int64_t columns = p.inner();
   const PhaseScope phase(KernelPhase::epilogue);
@@ -102,7 +102,7 @@ void apply_gate(const ExpertsParams& p, int64_t rows, const float* first, const 
   });
 }
 
-/// The k experts of a token with the largest scores, the first of equal ones, and their shares.
+/// Picks the k experts with the largest scores for a token (ties: the lower index) and computes their weights (shares).
 void choose_experts(const ExpertsParams& p, const float* scores, const float* weights, int64_t* chosen, float* shares) {
   const float largest = *std::max_element(scores, scores + p.experts);
   float sum = 0, part = 0;

@@ -1,5 +1,5 @@
-// A mixture of experts: each token passes through the k experts that its router's scores choose, and their results are added up, weighted.
-// An expert is two layers with an activation between them.
+// Mixture of experts: the router's scores choose k experts for each token, and the experts' results are summed with weights. An expert is
+// two linear layers with an activation in between.
 #pragma once
 
 #include <cstddef>
@@ -11,39 +11,38 @@ namespace treadle::kernels {
 
 enum class Unary : uint8_t;  // kernels/elementwise/unary_f32.h
 
-/// One layer of all experts: y = x W^T + bias. Each W [N, K] is floats, or rows of codes of 2, 4 or 8 bits with a scale for each block.
+/// One linear layer of all experts: y = x W^T + bias. W [N, K] is stored as floats, or as codes of 2, 4 or 8 bits with one scale a block.
 struct ExpertLayer {
   int64_t N = 0, K = 0;
-  const float* weights = nullptr;  ///< [experts, N, K]; null if there are codes
-  const float* bias = nullptr;     ///< [experts, N]; null for none
+  const float* weights = nullptr;  ///< [experts, N, K]; null if `codes` is used
+  const float* bias = nullptr;     ///< [experts, N]; null: no bias
 
-  int bits = 0;                          ///< 0: floats
-  int64_t block = 0;                     ///< codes of a row that share a scale
+  int bits = 0;                          ///< bits of a code; 0: weights are floats
+  int64_t block = 0;                     ///< elements of a row that share a scale
   const uint8_t* codes = nullptr;        ///< [experts, N, K * bits / 8], the first code in the lowest bits
   const float* scales = nullptr;         ///< [experts, N, K / block]
-  const uint8_t* zero_points = nullptr;  ///< codes as well, see zeros_per_row; null: the middle of the codes
-  /// Codes of zero points that share padding to whole bytes: those of a row, or (false) the one code of each row of an expert.
+  const uint8_t* zero_points = nullptr;  ///< packed like the codes, see zeros_per_row; null: zero is the middle of the code range
+  /// True: the zero points of a row are padded to whole bytes. False: there is one code a row, and those of an expert are packed together.
   bool zeros_per_row = false;
 };
 
 struct ExpertActivation {
   Unary code{};
-  float a = 0, b = 0;  ///< its parameters
+  float a = 0, b = 0;  ///< parameters of the activation
 };
-/// Where the factor of a gated activation comes from: nowhere, from every other column of the first layer, from its second half, or from a
-/// third layer.
+/// Source of the linear factor of a gated activation: none, the odd columns of the first layer, its second half, or a third layer.
 enum class ExpertGate : uint8_t { none, interleaved, halves, third_layer };
 
 struct ExpertsParams {
   int64_t tokens = 0, experts = 0, k = 1;
   ExpertLayer first, second, third;
-  ExpertActivation activation;  ///< of the first layer
-  bool swiglu = false;          ///< behind it
+  ExpertActivation activation;  ///< applied after the first layer
+  bool swiglu = false;          ///< the gate passes through SwiGLU (alpha, beta, limit)
   ExpertGate gate = ExpertGate::none;
-  bool normalise = false;  ///< a token's weights add up to 1
+  bool normalise = false;  ///< divide a token's k weights by their sum
   float alpha = 1, beta = 0;
-  float limit = 0;                ///< of SwiGLU's operands; infinity for none
-  bool limits_activated = false;  ///< it holds for the gate behind its activation
+  float limit = 0;                ///< clamp of SwiGLU's operands; infinity: none
+  bool limits_activated = false;  ///< clamp the gate after its activation, not before
 
   int64_t hidden() const { return second.N; }
   int64_t inner() const { return second.K; }
@@ -51,9 +50,9 @@ struct ExpertsParams {
 
 size_t experts_scratch_bytes(const ExpertsParams& params, int max_threads);
 
-/// y [tokens, hidden] from x [tokens, hidden].
-/// @param scores   [tokens, experts]: the softmax of a token's row gives the experts' weights
-/// @param weights  the same; if not null, they weight the results, and the scores only choose
+/// Computes y [tokens, hidden] from x [tokens, hidden].
+/// @param scores   [tokens, experts]; choose the experts, and weight them by the softmax of a row if `weights` is null
+/// @param weights  [tokens, experts]; weights of the experts' results, or null
 void run_experts(const ExpertsParams& params, const float* x, const float* scores, const float* weights, float* y, void* scratch,
                  int max_threads, ThreadPool* pool);
 

@@ -1,16 +1,15 @@
-// Weights fetched before they are needed: what the tiles of products and of convolutions have in common. Fetching never faults, wherever it
-// points.
+// Prefetching of weights, shared by the GEMM and convolution tiles. A prefetch never faults, whatever its address.
 #pragma once
 
 #include <cstdint>
 
 namespace treadle::kernels {
 
-/// Rows of a panel that L1 has no room for come from L2 a few steps before they are used: on an Intel core (2 MB of L2) products ran 5 to 7
-/// % faster with it than with what the processor fetches by itself. Panels in L1 would lose as much to the additional loads.
+/// If a panel exceeds L1, its rows are prefetched from L2 a few steps ahead. On an Intel core with 2 MB of L2 this made products 5 to 7 %
+/// faster than the hardware prefetcher alone. For panels in L1, the additional loads would cost as much.
 inline constexpr int64_t kRowsAhead = 6, kPanelBytesInL1 = 36 * 1024;
 
-/// A row of kVectors vectors of `vector_bytes`, `bytes_ahead` of `from`.
+/// Prefetches a row of kVectors vectors of `vector_bytes` each into L1, `bytes_ahead` bytes behind `from`.
 template <int kVectors>
 __attribute__((always_inline)) inline void fetch_into_l1(const void* from, int64_t bytes_ahead, int64_t vector_bytes) {
 #pragma GCC unroll 4
@@ -20,22 +19,23 @@ __attribute__((always_inline)) inline void fetch_into_l1(const void* from, int64
   }
 }
 
-/// What is read after a panel goes into L2 while the panel is used: read when it is needed, it would hold up the first tile of every panel.
-/// All tiles of a panel share the work, a few bytes further with each row of the panel, so that memory delivers at the pace of the sums:
-/// with all of it in the first four tiles, products of 128 rows ran 15 % slower on an Intel core.
+/// Prefetches the next panel into L2 while the present one is in use; otherwise the first tile of every panel waits for memory. The tiles
+/// of a panel share the work, a few bytes per row, so that memory delivers evenly. With all of it in the first four tiles, products of 128
+/// rows ran 15 % slower on an Intel core.
 class NextLines {
  public:
-  /// @param next  as large as `panel`, which has rows of `row_bytes`; null: the panel's own first line is fetched again and again
+  /// @param next  the next panel, as large as `panel`, whose rows have `row_bytes` bytes; null: prefetch the present panel's first line
+  ///     again
   NextLines(const void* next, const void* panel, int64_t row_bytes, int64_t tiles)
       : at_(reinterpret_cast<uintptr_t>(next != nullptr ? next : panel)),
         step_(next != nullptr ? static_cast<uintptr_t>((row_bytes + tiles - 1) / tiles) : 0) {}
 
-  /// The share of one row of the panel.
+  /// Prefetches the share of one row of the panel.
   __attribute__((always_inline)) void fetch() {
     __builtin_prefetch(reinterpret_cast<const void*>(at_), 0, 2);
     at_ += step_;
   }
-  /// Past the share of a tile, which has a copy of its own.
+  /// Advances by one tile's share. Each tile prefetches with its own copy of this object.
   void skip(int64_t rows) { at_ += static_cast<uintptr_t>(rows) * step_; }
 
  private:

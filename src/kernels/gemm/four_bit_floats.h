@@ -1,5 +1,5 @@
-// The 16 numbers that a code of 4 bits stands for: signs, exponents and mantissas of bitsandbytes' FP4, and the quantiles of the normal
-// distribution of NF4 (Dettmers et al. 2023, arXiv:2305.14314, appendix E).
+// Values of the 16 codes of the 4-bit types of bitsandbytes. FP4 has sign, exponent and mantissa; NF4 has quantiles of the normal
+// distribution (Dettmers et al. 2023, arXiv:2305.14314, appendix E).
 #pragma once
 
 namespace treadle::kernels {

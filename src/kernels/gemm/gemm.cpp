@@ -1,4 +1,4 @@
-// Packing, the split of a product into tiles and threads, and batches.
+// The GEMM driver: packs B, splits a product into tiles and threads, and runs batches.
 #include "kernels/gemm/gemm.h"
 
 #include <algorithm>
@@ -16,12 +16,12 @@
 namespace treadle::kernels {
 namespace {
 
-constexpr int64_t kRowsPerChunk = 96;       // whole 6- and 8-row tiles; with 64 columns the C block stays in L1
-constexpr int64_t kRowsOfManyPanels = 192;  // where there are panels enough to share: each is read once for more rows
+constexpr int64_t kRowsPerChunk = 96;       // a multiple of 6 and 8, the tile heights; with 64 columns, the block of C stays in L1
+constexpr int64_t kRowsOfManyPanels = 192;  // from kManyPanels panels on, which keep all threads busy: a panel is loaded once for more rows
 constexpr int64_t kManyPanels = 8;
 constexpr int64_t kMinMacsPerChunk = 100'000;  // about 2 us of work, twenty times what a parallel region costs
-constexpr int64_t kPanelBytes = 192 * 1024;    // of a panel that stays in L2 (1 MB) beside the rows that pass over it
-constexpr int64_t kFewRows = 4;                // up to here B is read once or nearly so: packing would cost as much as the product
+constexpr int64_t kPanelBytes = 192 * 1024;    // size of a panel that stays in L2 (1 MB) beside the rows of A
+constexpr int64_t kFewRows = 4;                // up to here, packing B would cost as much as the product
 
 int64_t grain_for(int64_t macs_per_item) { return std::max<int64_t>(1, kMinMacsPerChunk / std::max<int64_t>(1, macs_per_item)); }
 
@@ -34,7 +34,7 @@ void pack_panel(const T* B, int64_t K, int64_t columns, int64_t width, int64_t l
     }
     return;
   }
-  constexpr int64_t kBlock = 16;  // rows of the panel written together stay in L1
+  constexpr int64_t kBlock = 16;  // rows of the panel written together, so that they stay in L1
   for (int64_t k0 = 0; k0 < K; k0 += kBlock) {
     const int64_t k1 = std::min(K, k0 + kBlock);
     if constexpr (std::is_same_v<T, float>) {
@@ -55,13 +55,13 @@ void pack_one(const T* B, int64_t K, const Panels& panels, int64_t panel, int64_
   pack_panel(B + n0 * (transposed ? ldb : 1), K, std::min(width, panels.N - n0), width, ldb, transposed, data + K * n0);
 }
 
-/// A as tiles read it: where it lies, or in blocks of rows.
+/// A as the micro-kernel reads it: strided in place, or copied into blocks of rows.
 template <typename T>
 struct ReadableA : MatrixA<T> {
-  int64_t rows = 0, step = 0;  // of a block; 0: none
+  int64_t rows = 0, step = 0;  // rows of a block, and elements from block to block; 0: strided
 };
 
-/// The job of a panel of which nothing is said yet about where B lies and about its rows.
+/// A tile job for one panel. The caller sets B and the rows.
 template <typename T>
 TileJob<T> job_for(const ReadableA<T>& A, int64_t K, const Panels& panels, int64_t panel, T* C, int64_t ldc, const Epilogue<T>& epilogue) {
   const int64_t n0 = panels.first_column(panel), vectors = panels.width_vectors(panel);
@@ -83,7 +83,7 @@ TileJob<T> job_for(const ReadableA<T>& A, int64_t K, const Panels& panels, int64
           .epilogue = &epilogue};
 }
 
-/// One panel of a B read where it lies; a last panel that ends in the middle of a vector is packed at `tail`.
+/// Computes one panel of an unpacked B. If the last panel ends within a vector, it is packed into `tail`, so that no load passes B's end.
 template <typename T>
 void gemm_in_place(const GemmShape& s, const Panels& panels, int64_t panel, const T* A, const T* B, T* C, const Epilogue<T>& epilogue,
                    T* tail) {
@@ -104,37 +104,37 @@ void gemm_in_place(const GemmShape& s, const Panels& panels, int64_t panel, cons
 bool is_plain(const auto& e) { return e.alpha == 1 && e.bias == nullptr && e.residual == nullptr && e.activation == Unary::none; }
 
 enum class Method { pack, in_place, row, dot };
-// By shape only. The dot products have another order of summation, so that the epilogue must not choose them; it is applied afterwards.
+// Depends on the shape only. Dot products sum in another order, so the epilogue must not influence the choice; it is applied afterwards.
 Method method_of(const GemmShape& s) {
-  if (s.M > kFewRows || s.K == 0) return Method::pack;  // without elements B may be null, which only the packing minds
+  if (s.M > kFewRows || s.K == 0) return Method::pack;  // if K == 0, B may be null, which only packing tolerates
   if (!s.b_transposed) return s.M == 1 ? Method::row : Method::in_place;
   return s.a_col == 1 ? Method::dot : Method::pack;
 }
 
-// A transposed costs nothing but where its rows are long: the elements of a column, which a tile reads one after the other, are then in as
-// many pages, and in few sets of the caches. It is brought together first if enough columns of B are to pass over it: for panels of one
-// width into the blocks of rows that a tile reads, by copies of what lies side by side, else turned.
+// The micro-kernel reads a transposed A in place. If its rows are long, the elements of a tile's column lie in different pages and compete
+// for few cache sets, so A is copied first if enough columns of B reuse it. If all panels have the maximum width, A is copied into the
+// tile's blocks of rows; otherwise it is transposed.
 constexpr int64_t kFewestTurned = 64, kFewestColumns = 192, kLineElements = 16;
 template <typename T>
 bool turns_a(const GemmShape& s) {
   return std::is_same_v<T, float> && method_of(s) == Method::pack && s.a_row == 1 && s.a_col >= kFewestTurned && s.K >= kFewestTurned &&
          s.M >= kFewestTurned && s.N >= kFewestColumns;
 }
-/// Floats from row to row of A turned: rows of a power of two would share sets.
+/// Row stride of the transposed A, in floats. The padding avoids powers of two, which map rows to the same cache sets.
 int64_t turned_row(const GemmShape& s) { return s.K + kLineElements; }
 
 bool takes_blocks(const Panels& panels, const PanelShape& shape) { return panels.wide == 0 && panels.vectors == shape.max_vectors; }
 
-/// Floats of A brought together.
+/// Size of the copy of A, in floats, for either layout.
 int64_t turned_size(const GemmShape& s) {
   const PanelShape shape = panel_shape<float>();
   const int64_t blocks = (s.M + shape.rows - 1) / shape.rows;
   return std::max(s.M * turned_row(s), blocks * shape.rows * s.K);
 }
 
-/// A[K, M] into blocks of `rows` of its columns: to[M / rows, K, rows].
+/// Copies A [K, M] into blocks of `rows` columns: to[M / rows, K, rows].
 void copy_blocks(const float* A, int64_t lda, int64_t K, int64_t M, int64_t rows, float* to, ThreadPool* pool) {
-  constexpr int64_t kLines = 32;  // of A at a time, which stay in the caches from block to block
+  constexpr int64_t kLines = 32;  // rows of A copied together, so that they stay in cache from block to block
   const int64_t blocks = (M + rows - 1) / rows;
   parallel_for(pool, (K + kLines - 1) / kLines, grain_for(M * kLines), [&](int64_t begin, int64_t end) {
     for (int64_t k0 = begin * kLines; k0 < std::min(K, end * kLines); k0 += kLines) {
@@ -143,7 +143,7 @@ void copy_blocks(const float* A, int64_t lda, int64_t K, int64_t M, int64_t rows
         const int64_t count = std::min(rows, M - block * rows);
         const float* from = A + block * rows;
         float* at = to + block * rows * K;
-        if (count == 6) {  // of constant length: two moves
+        if (count == 6) {  // a constant length compiles to two moves
           for (int64_t k = k0; k < k1; ++k) std::memcpy(at + k * rows, from + k * lda, 6 * sizeof(float));
         } else {
           for (int64_t k = k0; k < k1; ++k) std::memcpy(at + k * rows, from + k * lda, static_cast<size_t>(count) * sizeof(float));
@@ -153,7 +153,7 @@ void copy_blocks(const float* A, int64_t lda, int64_t K, int64_t M, int64_t rows
   });
 }
 
-/// A as its product reads it: where it lies, or brought together at `to`.
+/// Returns A as the micro-kernel reads it: in place, or copied to `to`.
 template <typename T>
 ReadableA<T> readable_a(const GemmShape& s, const T* A, T* to, ThreadPool* pool) {
   if constexpr (std::is_same_v<T, float>) {
@@ -181,7 +181,7 @@ bool splits(const GemmShape& s) {
   return std::is_same_v<T, float> && method_of(s) == Method::pack && pays_to_split(s);
 }
 
-/// Whether each product of a batch is computed by one thread.
+/// Returns true if each product of a batch runs on one thread.
 bool are_many(int64_t products, int max_threads) { return products >= 2 * static_cast<int64_t>(max_threads); }
 
 template <typename T>
@@ -222,14 +222,14 @@ void finish_products(const Epilogue<T>& e, T* C, int64_t ldc, int64_t M, int64_t
   }
 }
 
-/// The products of columns [n_begin, n_end), without an epilogue.
+/// Computes columns [n_begin, n_end) of the product without the epilogue.
 template <typename T>
 void plain_products(const GemmShape& s, const T* A, const T* B, T* C, int64_t ldc, int64_t n_begin, int64_t n_end) {
   if (s.b_transposed) return gemm_dot_rows(A, s.a_row, B, s.ldb, C, ldc, s.M, n_begin, n_end, s.K);
   gemm_row_product(A, s.a_col, B + n_begin, s.ldb, C + n_begin, n_end - n_begin, s.K);
 }
 
-// The residual may be C itself: the products of a row wait beside it until it is read.
+// The residual may be C itself, so products are computed into a buffer and the residual is read before C is written.
 template <typename T>
 void products_with_residual(const GemmShape& s, const T* A, const T* B, T* C, const Epilogue<T>& epilogue, int64_t n_begin, int64_t n_end) {
   constexpr int64_t kBlock = 64;
@@ -276,7 +276,7 @@ void product(int64_t M, const ReadableA<T>& A, const PackedB<T>& B, T* C, int64_
   });
 }
 
-/// The products of a batch on the memory of one slot. B is packed once for those that follow each other and share it.
+/// Runs products of a batch in one scratch slot. Consecutive products with the same B pack it once.
 template <typename T>
 class PackingProducts {
  public:
@@ -321,7 +321,7 @@ void run_tile(const TileJob<T>& job) {
   const Epilogue<T>& e = *job.epilogue;
   const int64_t depth = kPanelBytes / (job.vectors * panel_shape<T>().lanes * static_cast<int64_t>(sizeof(T)));
   if (job.K > depth + depth / 2 && job.row_end - job.row_begin > kFewRows) {
-    // A deep panel would leave L2 between two tiles: parts of it pass one after the other, and C holds the sum in between.
+    // A deep panel would leave L2 between two tiles. So K is split into parts, and C holds the partial sum.
     const int64_t parts = (job.K + depth - 1) / depth;
     Epilogue<T> middle = e;
     middle.bias = nullptr;
@@ -440,7 +440,7 @@ void gemm_batched(const GemmShape& s, const BatchStrides& batch, const T* A, con
     });
     return;
   }
-  // Many products: each on one thread, with scratch of its own. Few: one after the other, each on all threads.
+  // Many products: one thread each, with its own scratch slot. Few: one after the other, each on all threads.
   if (are_many(products, max_threads)) {
     parallel_for(pool, products, grain_for(s.M * s.N * s.K), [&](int64_t begin, int64_t end) {
       ScratchSlots::Lease lease(slots);
@@ -465,7 +465,7 @@ void gemm_batched(const GemmShape& s, const BatchStrides& batch, const T* A, con
   const int64_t products = num_products(batch);
   if (s.M <= 0 || s.N <= 0 || products <= 0) return;
   const bool same_for_all_rows = (epilogue.bias == nullptr || epilogue.bias_row == 0) && epilogue.residual == nullptr;
-  // Products that follow each other in A and in C are one product with more rows.
+  // If the matrices of A and of C are contiguous, the batch is one product with more rows.
   if (batch.rank == 1 && batch.a[0] == s.M * s.a_row && batch.c[0] == s.M * s.ldc && same_for_all_rows) {
     return gemm<T>(s.M * products, {A, s.a_row, s.a_col}, B, C, s.ldc, epilogue, pool);
   }

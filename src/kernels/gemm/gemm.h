@@ -1,10 +1,10 @@
 // Matrix products in float32 and float64: C = f(alpha A B + beta bias + residual), row-major.
 //
-// B is packed into panels: the N columns, rounded up to whole vectors, are split evenly into panels of at most four vectors, and a panel
-// stores its K rows one after the other, so that the micro-kernel reads it as one stream. A is read in place with any strides, so A
-// transposed costs nothing. Every element of C is one chain of sums over k in order, whatever the tile it falls in and the number of
-// threads, but for parts of some 1,500 terms of a deep product. Only a row by itself, M == 1 or the last one of a product whose rows do not
-// fill the tiles, has an order of its own (two chains).
+// B is packed into panels: the N columns, rounded up to whole vectors, are split evenly into panels of at most four vectors. A panel stores
+// its K rows one after the other, so that the micro-kernel reads it as one stream. A is read with any strides.
+//
+// The sum over k is in order, in chains of at most Epilogue::longest_sum terms (and in parts of a deep K) that are then added up. A tile of
+// a single row alternates between two accumulators. Neither depends on the number of threads.
 #pragma once
 
 #include <cstddef>
@@ -18,7 +18,7 @@
 
 namespace treadle::kernels {
 
-/// What happens to a tile of A B while it is in registers or in L1: C = f(alpha A B + beta bias + residual).
+/// Applied to a tile of A B while it is in registers or L1: C = f(alpha A B + beta bias + residual).
 template <typename T>
 struct Epilogue {
   T alpha = 1;
@@ -29,35 +29,36 @@ struct Epilogue {
   /// residual(m, n) = residual[m * residual_row + n]; null for none. May be C itself.
   const T* residual = nullptr;
   int64_t residual_row = 0;
-  Unary activation = Unary::none;  // float64: none, relu and clip only
+  Unary activation = Unary::none;  // float64 supports none, relu and clip only
   float a = 0, b = 0;
-  /// Products that one chain of sums adds up: the rounding of longer ones would be most of the error of a long row.
+  /// Number of terms that are summed in one accumulator before it joins the total. Longer chains would dominate the rounding error of a
+  /// deep K.
   int64_t longest_sum = 512;
 };
 
-/// A packed matrix. A view: whoever packed it keeps the memory.
+/// View of a packed matrix; the owner keeps the memory.
 template <typename T>
 struct PackedB {
   int64_t K = 0, N = 0;
   const T* data = nullptr;
-  const T* next = nullptr;  ///< what is read after it, if that is known: fetched meanwhile
-  /// The last columns pass first: of products with one B after the other, which take turns, each finds in L1 what the one before has left
-  /// there.
+  const T* next = nullptr;  ///< memory read after this matrix, to be prefetched; null if unknown
+  /// Process the panels from last to first. If consecutive products alternate in direction, each finds the panels that its predecessor left
+  /// in L1.
   bool backwards = false;
 };
 
-/// A packed matrix with its memory, for constant weights.
+/// A packed matrix that owns its memory, for constant weights.
 template <typename T>
 struct OwnedPackedB {
   PackedB<T> view;
   std::shared_ptr<Storage> storage;
 };
 
-/// Elements that pack_b writes: K rows of N rounded up to whole vectors of this machine.
+/// Number of elements that pack_b writes: K rows of N, rounded up to whole vectors of this machine.
 template <typename T>
 int64_t packed_b_size(int64_t K, int64_t N);
 
-/// Packs B. `data` holds packed_b_size(K, N) elements, best aligned to 64 bytes.
+/// Packs B. `data` holds packed_b_size(K, N) elements, preferably aligned to 64 bytes.
 /// @param B  K x N with row stride ldb; or, if `transposed`, N x K with row stride ldb.
 template <typename T>
 PackedB<T> pack_b(const T* B, int64_t K, int64_t N, int64_t ldb, bool transposed, T* data, ThreadPool* pool = nullptr);
@@ -65,7 +66,7 @@ PackedB<T> pack_b(const T* B, int64_t K, int64_t N, int64_t ldb, bool transposed
 template <typename T>
 OwnedPackedB<T> pack_b(const T* B, int64_t K, int64_t N, int64_t ldb, bool transposed);
 
-/// The matrix that was packed. @param B  K x N, row stride N
+/// Restores the matrix that was packed. @param B  K x N, row stride N
 template <typename T>
 void unpack_b(const PackedB<T>& packed, T* B);
 
@@ -80,26 +81,26 @@ struct MatrixA {
 template <typename T>
 void gemm(int64_t M, const MatrixA<T>& A, const PackedB<T>& B, T* C, int64_t ldc, const Epilogue<T>& epilogue, ThreadPool* pool);
 
-/// A product whose B is not packed beforehand, for each matrix of a batch; the whole of MatMul and Gemm.
+/// Shape of a batch of products whose B is packed during the run; covers MatMul and Gemm.
 struct GemmShape {
   int64_t M = 0, N = 0, K = 0;
   int64_t a_row = 0, a_col = 1;  ///< A(m, k) = A[m * a_row + k * a_col]
-  int64_t ldb = 0;               ///< row stride of B, of B's transpose if b_transposed
+  int64_t ldb = 0;               ///< row stride of B, or of B's transpose if b_transposed
   bool b_transposed = false;
   int64_t ldc = 0;
-  int64_t batch = 1;  ///< number of products, as num_products gives it
+  int64_t batch = 1;  ///< number of products, see num_products()
 };
 
-/// Element offsets of product i's matrices: broadcast batches are strided with zeros. Filled by broadcast_batches.
+/// Strides that give the element offsets of each product's matrices. A broadcast dimension has stride 0. Made by broadcast_batches().
 struct BatchStrides {
   static constexpr int kMaxDims = 8;
-  int rank = 0;  ///< 0: a single product
+  int rank = 0;  ///< 0: one product
   int64_t dims[kMaxDims] = {}, a[kMaxDims] = {}, b[kMaxDims] = {}, c[kMaxDims] = {};
 };
 
 /// The batch of numpy.matmul: the leading dimensions of A and B, broadcast against each other and collapsed.
 /// @param a_dims, b_dims      leading dimensions, without the last two
-/// @param a_size, b_size, c_size  elements of one matrix (A, B and C are contiguous batches of them)
+/// @param a_size, b_size, c_size  elements of one matrix; A, B and C are contiguous batches
 /// @throws Error(invalid_argument) if they do not broadcast; Error(not_implemented) if more than kMaxDims dimensions remain.
 BatchStrides broadcast_batches(std::span<const int64_t> a_dims, std::span<const int64_t> b_dims, int64_t a_size, int64_t b_size,
                                int64_t c_size);
@@ -109,7 +110,7 @@ struct BatchOffsets {
 };
 BatchOffsets offsets_of(const BatchStrides& batch, int64_t product);
 
-/// Working memory of gemm_batched for one call on at most `max_threads` threads. 0 is possible.
+/// Scratch bytes of gemm_batched() for one call on at most `max_threads` threads; may be 0.
 template <typename T>
 size_t gemm_scratch_bytes(const GemmShape& shape, int max_threads);
 
@@ -119,7 +120,7 @@ template <typename T>
 void gemm_batched(const GemmShape& shape, const BatchStrides& batch, const T* A, const T* B, T* C, const Epilogue<T>& epilogue,
                   void* scratch, int max_threads, ThreadPool* pool);
 
-/// The same with a packed B that all products share (batch.b is not looked at).
+/// The same with a packed B that all products share; batch.b is ignored.
 template <typename T>
 void gemm_batched(const GemmShape& shape, const BatchStrides& batch, const T* A, const PackedB<T>& B, T* C, const Epilogue<T>& epilogue,
                   ThreadPool* pool);

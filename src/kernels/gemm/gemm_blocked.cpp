@@ -18,12 +18,12 @@ namespace treadle::kernels::HWY_NAMESPACE {
 
 namespace hn = hwy::HWY_NAMESPACE;
 
-/// Some rows of A times one panel.
+/// A product of some rows of A by one panel.
 struct BlockedJob {
   const PackedBlocked& B;
   const float* A;
   int64_t lda, rows;
-  const float* sums;  // of A over each block, [rows, blocks]; null without zeros
+  const float* sums;  // sums of A over each block, [rows, blocks]; null if there are no zero points
   int64_t panel;
   float* C;
 };
@@ -32,11 +32,11 @@ using BlockedTag = hn::ScalableTag<float>;
 using BlockedVec = hn::Vec<BlockedTag>;
 using BlockedWordTag = hn::RebindToSigned<BlockedTag>;
 
-/// Code number `kPlace` of each word, as floats.
+/// Decodes code `kPlace` of each word to float.
 template <int kBits, int kPlace>
 HWY_INLINE BlockedVec decode(BlockedTag d, hn::Vec<BlockedWordTag> words, [[maybe_unused]] BlockedVec table) {
 #if HWY_TARGET <= HWY_AVX3
-  // The permutation looks at four bits of each index: no masking, and no conversion.
+  // The permutation uses only four bits of each index, so a table lookup needs neither masks nor conversion.
   if constexpr (kBits == 4) return hn::TableLookupLanes(table, hn::Indices512<float>{hn::ShiftRight<4 * kPlace>(words).raw});
 #endif
   return hn::ConvertTo(d, hn::ShiftRight<32 - kBits>(hn::ShiftLeft<32 - kBits*(kPlace + 1)>(words)));
@@ -45,11 +45,11 @@ HWY_INLINE BlockedVec decode(BlockedTag d, hn::Vec<BlockedWordTag> words, [[mayb
 template <int kRows, int kVectors, int kBits>
 struct BlockedTile {
   static constexpr int kPerWord = 32 / kBits;
-  // One row needs more sums side by side than it has columns, to hide the latency of a sum.
+  // A single row needs two accumulators per vector to hide the latency of a multiply-add.
   static constexpr int kChains = kRows == 1 && HWY_TARGET <= HWY_AVX3 ? 2 : 1;
   BlockedVec sums[kChains][kRows][kVectors];
 
-  // By hand: GCC gives the implicit one no instruction set, and a vector's own then does not fit in.
+  // User-provided, because GCC compiles an implicit constructor without the instruction set, which vector members need.
   HWY_INLINE BlockedTile() {}
 
   template <int kPlace>
@@ -117,14 +117,14 @@ struct BlockedTile {
   }
 };
 
-/// As many columns side by side as the registers hold with two sums each.
+/// Multiplies as many columns at a time as the registers hold accumulators for.
 template <int kRows, int kBits>
 void blocked_tile(const BlockedJob& job, int64_t row) {
   constexpr int kWide = kRows <= 2 ? 4 : 2, kNarrow = kRows == 1 ? 4 : kRows == 2 ? 2 : 1;
   BlockedTile<kRows, HWY_TARGET <= HWY_AVX3 ? kWide : kNarrow, kBits>::columns(job, row);
 }
 
-/// Rows in tiles of at most six, as even as can be: a tile of one row costs nearly as much as one of three.
+/// Splits rows evenly into tiles of at most six, as a tile of one row costs nearly as much as one of three.
 template <int kBits>
 void blocked_rows_of(const BlockedJob& job) {
   constexpr void (*kTiles[])(const BlockedJob&, int64_t) = {blocked_tile<1, kBits>, blocked_tile<2, kBits>, blocked_tile<3, kBits>,
@@ -139,7 +139,7 @@ void blocked_rows_of(const BlockedJob& job) {
 
 void blocked_rows(const BlockedJob& job) { job.B.shape.bits == 4 ? blocked_rows_of<4>(job) : blocked_rows_of<8>(job); }
 
-/// The panel's weights as floats, [K, 64].
+/// Decodes the weights of a panel to floats, [K, 64].
 template <int kBits>
 struct Decoder {
   static constexpr int kPerWord = 32 / kBits;
@@ -181,7 +181,7 @@ void decode_panel_here(const PackedBlocked& B, int64_t panel, float* to) {
 
 void gemm_blocked_here(int64_t M, const float* A, int64_t lda, const PackedBlocked& B, const float* sums, float* C, ThreadPool* pool) {
   const BlockedShape& s = B.shape;
-  // Many rows pass one panel in parts, so that what they read of A stays near.
+  // Rows pass a panel in parts, so that the part of A stays in cache.
   constexpr int64_t kRowsPerPart = 48, kMacsPerChunk = 100'000;
   const int64_t panels = s.padded_columns() / 64, parts = (M + kRowsPerPart - 1) / kRowsPerPart, blocks = s.blocks();
   const int64_t macs = std::max<int64_t>(1, s.K * 64 * std::min(M, kRowsPerPart));
@@ -210,11 +210,11 @@ size_t padded_bytes(int64_t M, const BlockedShape& s) {
   return padded_depth(s) == s.K ? 0 : static_cast<size_t>((M * padded_depth(s) + 15) / 16 * 16) * sizeof(float);
 }
 
-// From so many rows on, a panel's weights become floats once for all of them: the product is then one of floats.
+// From this many rows on, a panel is decoded to floats once and multiplied by the float32 micro-kernel.
 constexpr int64_t kManyRows = 32, kMostPanelBytes = int64_t{16} << 20;
 
 size_t panel_bytes(const BlockedShape& s) { return static_cast<size_t>(s.K * 64) * sizeof(float); }
-// Panels at once: as many as threads, within some memory.
+// Number of panels decoded at the same time, at most one per thread, limited by memory.
 int64_t panels_at_once(const BlockedShape& s) {
   return std::clamp<int64_t>(kMostPanelBytes / static_cast<int64_t>(std::max<size_t>(1, panel_bytes(s))), 1,
                              std::min<int64_t>(16, s.padded_columns() / 64));
@@ -286,7 +286,7 @@ void gemm_blocked(int64_t M, const float* A, const PackedBlocked& B, float* C, v
   int64_t lda = s.K;
   auto* room = static_cast<std::byte*>(scratch);
   PhaseScope phase(KernelPhase::pack);
-  if (padded_depth(s) != s.K) {  // the last word's codes beyond K meet zeros
+  if (padded_depth(s) != s.K) {  // codes beyond K, in the last word, are multiplied by zeros
     lda = padded_depth(s);
     auto* padded = reinterpret_cast<float*>(room);
     for (int64_t m = 0; m < M; ++m) {

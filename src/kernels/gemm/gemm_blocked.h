@@ -1,7 +1,8 @@
-// Products of float activations with weights of 4 or 8 bits that share a scale, and perhaps a zero point, block by block along K:
+// Products of float activations by block-quantized weights: codes of 4 or 8 bits share a scale, and optionally a zero point, per block of
+// K:
 // C[m, n] = sum over blocks b of scale[b, n] * sum over k in b of A[m, k] * (code[k, n] - zero[b, n]).
-// The codes become floats in registers, on their way from memory to the sum: a product of one row reads an eighth or a quarter of the bytes
-// that float weights have, and that is its time.
+// Codes are decoded in registers. A product of one row is bound by memory bandwidth and reads an eighth or a quarter of the bytes of float
+// weights.
 #pragma once
 
 #include <cstddef>
@@ -22,23 +23,23 @@ struct BlockedShape {
   int64_t codes_per_word() const { return 32 / bits; }
 };
 
-/// Panels of 64 columns, each a row of words after the other; a word holds the codes of one column for 8 (4 bits) or 4 (8 bits) places of
-/// K. Scales and zeros: panels of [blocks, 64].
+/// Block-quantized weights in panels of 64 columns. A panel stores rows of words; a word holds 8 (4 bits) or 4 (8 bits) consecutive codes
+/// along K of one column. Scales and zero points are panels of [blocks, 64].
 struct PackedBlocked {
   BlockedShape shape;
   const uint32_t* codes = nullptr;
   const float* scales = nullptr;
-  const float* zeros = nullptr;  ///< in codes from the middle; null if there are none
+  const float* zeros = nullptr;  ///< zero points minus the middle of the code range; null: none
 };
 size_t blocked_code_words(const BlockedShape& shape);
 size_t blocked_scale_count(const BlockedShape& shape);
 
-/// Sets codes from the middle: -8 .. 7 or -128 .. 127. `words` must be zero before the first call.
+/// Stores one code, given relative to the middle of the range: -8..7 or -128..127. `words` must be zero before the first call.
 void pack_blocked_code(const BlockedShape& shape, int64_t k, int64_t n, int32_t code, uint32_t* words);
 int64_t blocked_scale_place(const BlockedShape& shape, int64_t block, int64_t n);
 
 size_t gemm_blocked_scratch(int64_t M, const BlockedShape& shape);
-/// C [M, N] = A [M, K] times the weights, all rows contiguous. The same bits for any number of threads.
+/// C [M, N] = A [M, K] times the weights, with contiguous rows. The result does not depend on the number of threads.
 void gemm_blocked(int64_t M, const float* A, const PackedBlocked& B, float* C, void* scratch, ThreadPool* pool);
 
 }  // namespace treadle::kernels

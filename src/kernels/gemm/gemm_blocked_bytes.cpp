@@ -14,11 +14,11 @@ namespace {
 constexpr int64_t kLongestBlock = 256;
 
 int64_t words_of(const BlockedShape& s) { return (s.K + s.codes_per_word() - 1) / s.codes_per_word(); }
-// Bytes of a row: four for each half of a word of nibbles, or for each word of bytes.
+// Bytes of a row of A in steps: one per code place, rounded up to whole words.
 int64_t depth_of(const BlockedShape& s) { return words_of(s) * s.codes_per_word(); }
 size_t code_bytes(int64_t M, const BlockedShape& s) { return static_cast<size_t>((M * depth_of(s) + 63) / 64 * 64); }
 
-// Of eight places of a row of nibbles the even ones come first in its steps.
+// Reorders eight places for nibble codes: the even places first, then the odd ones.
 uint64_t even_first(uint64_t codes) {
   const auto gathered = [](uint64_t x) {
     x &= 0x00FF00FF00FF00FF;
@@ -28,17 +28,17 @@ uint64_t even_first(uint64_t codes) {
   return gathered(codes) | gathered(codes >> 8) << 32;
 }
 
-// In loops that compilers turn into vectors.
+// Rounds one block to 8-bit codes. Its loops are simple, so that compilers vectorize them.
 void round_block(const float* row, int64_t n, int8_t* codes, float* scale, int32_t* sum) {
-  constexpr uint32_t kInfinity = 0x7F800000, kLeast = 0x04000000;  // 1.5e-36: 127 divided by it is a number
-  uint32_t largest_bits = 0;                                       // of magnitudes: they are in the numbers' order, NaN last
+  constexpr uint32_t kInfinity = 0x7F800000, kLeast = 0x04000000;  // least maximum magnitude (1.5e-36): 127 divided by it is finite
+  uint32_t largest_bits = 0;                                       // magnitude bits compare like the magnitudes; NaN is the largest
   for (int64_t k = 0; k < n; ++k) largest_bits = std::max(largest_bits, std::bit_cast<uint32_t>(row[k]) & 0x7FFFFFFF);
   *sum = 0;
   std::fill_n(codes, n, int8_t{0});
-  *scale = largest_bits < kInfinity ? std::bit_cast<float>(largest_bits) / 127 : std::nanf("");  // the whole block is no number
+  *scale = largest_bits < kInfinity ? std::bit_cast<float>(largest_bits) / 127 : std::nanf("");  // one infinity or NaN makes all NaN
   if (largest_bits < kLeast || largest_bits >= kInfinity) return;
   const float steps = 127 / std::bit_cast<float>(largest_bits);
-  // The sum has no room for a fraction, ties to even; its lowest byte is the code.
+  // Adding 1.5 * 2^23 rounds to an integer, ties to even; the lowest byte of the bits is the code.
   for (int64_t k = 0; k < n; ++k) codes[k] = static_cast<int8_t>(std::bit_cast<uint32_t>(row[k] * steps + 12582912.0F));
   for (int64_t k = 0; k < n; ++k) *sum += codes[k];
 }
@@ -80,7 +80,7 @@ void gemm_blocked_bytes(int64_t M, const float* A, const PackedBlocked& B, float
     for (int64_t m = begin; m < end; ++m) round_row(A + m * s.K, s, codes + m * depth, scales + m * blocks, sums + m * blocks);
   });
   phase.next(KernelPhase::compute);
-  // As gemm_blocked: many rows pass one panel in parts.
+  // Rows pass a panel in parts, as in gemm_blocked().
   constexpr int64_t kRowsPerPart = 48, kMacsPerChunk = 60'000;
   const auto tile = has_byte_instructions(ByteInstructions::avx512_vnni) ? blocked_bytes_tile_avx512vnni : blocked_bytes_tile_avx2;
   const int64_t panels = s.padded_columns() / 64, parts = (M + kRowsPerPart - 1) / kRowsPerPart;

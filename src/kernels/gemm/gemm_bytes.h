@@ -1,6 +1,6 @@
-// Products of 8-bit matrices with float32 results: y = (A - a_zero) (B - b_zero) * scale. A is read as it lies, four elements of K at a
-// time, by the integer dot products of AVX512-VNNI or AVX-VNNI, or by AVX2's of 16 bits; elsewhere by plain loops. Sums are exact in 32
-// bits, so that every machine gives the same.
+// Products of 8-bit matrices with float32 results: y = (A - a_zero) (B - b_zero) * scale. They use the integer dot products of AVX512-VNNI
+// or AVX-VNNI, four elements of K at a time, 16-bit products on AVX2, and plain loops elsewhere. Sums are exact in 32 bits, so every
+// machine gives the same result.
 #pragma once
 
 #include <cstddef>
@@ -10,21 +10,21 @@
 
 namespace treadle::kernels {
 
-/// What sums are made with; the least comes first.
+/// Instruction sets for byte products, slowest first.
 enum class ByteInstructions : uint8_t { plain, avx2, avx_vnni, avx512_vnni };
-/// Whether this process may use them. A machine with AVX512-VNNI may lack AVX-VNNI.
+/// Returns true if this process may use it. A machine with AVX512-VNNI may lack AVX-VNNI.
 bool has_byte_instructions(ByteInstructions which);
-/// The best that it may use.
+/// Returns the fastest instruction set that this process may use.
 ByteInstructions byte_instructions();
 
-/// True if this machine has instructions that make these products faster than those of floats.
+/// Returns true if byte products are faster than float products on this machine.
 inline bool has_fast_byte_products() { return byte_instructions() != ByteInstructions::plain; }
 
-/// B in panels of 64 columns, four rows interleaved, as signed bytes (unsigned ones less 128), with the sums of its columns.
+/// B in panels of 64 columns with groups of four rows interleaved, as signed bytes (unsigned ones less 128), and its column sums.
 struct PackedBytesB {
   int64_t K = 0, N = 0;
   const int8_t* data = nullptr;
-  const int32_t* sums = nullptr;  ///< N
+  const int32_t* sums = nullptr;  ///< sums of the N columns
 };
 int64_t packed_bytes_b_size(int64_t K, int64_t N);
 /// @param B  K x N bytes with row stride ldb
@@ -35,13 +35,13 @@ struct BytesProduct {
   const void* A = nullptr;  ///< M rows of K bytes
   bool a_signed = false, b_signed = false;
   int32_t a_zero = 0;
-  const int32_t* b_zeros = nullptr;  ///< N, or null for none
+  const int32_t* b_zeros = nullptr;  ///< N, or null: all 0
   const float* scales = nullptr;     ///< N
 };
 
-/// Working memory of gemm_bytes.
+/// Scratch bytes of gemm_bytes().
 size_t gemm_bytes_scratch(int64_t M, int64_t K, int64_t N);
-/// y (M x N)
+/// Computes y (M x N).
 void gemm_bytes(int64_t M, const BytesProduct& product, const PackedBytesB& B, float* y, void* scratch, ThreadPool* pool);
 
 }  // namespace treadle::kernels

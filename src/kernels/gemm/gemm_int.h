@@ -1,5 +1,5 @@
-// Integer matrix products. 8-bit operands become 16-bit ones less their zero points when they are packed, so that products of pairs are
-// exact in 32 bits, whatever the signs; sums wrap as int32 does.
+// Integer matrix products. Packing widens 8-bit operands to 16 bits and subtracts their zero points, so that sums of two products are exact
+// in 32 bits for any signedness. Sums wrap as int32 does.
 #pragma once
 
 #include <cstddef>
@@ -11,22 +11,22 @@
 
 namespace treadle::kernels {
 
-/// An 8-bit matrix, signed or not, with zero points of its own type: null for 0, one, or one per line (row of A, column of B).
+/// An 8-bit matrix, signed or unsigned. `zero` has the same type: null (zero point 0), one value, or one per line (row of A, column of B).
 struct ByteMatrix {
   const void* data = nullptr;
   bool is_signed = false;
   const void* zero = nullptr;
   bool zero_per_line = false;
-  int64_t elements = 0, lines = 0;  ///< of each matrix of a stack that has zero points for itself; 0: they are all matrices'
+  int64_t elements = 0, lines = 0;  ///< of each matrix of a stack whose matrices have own zero points; 0: all share them
 };
 int32_t zero_of(const ByteMatrix& matrix, int64_t line);
 
-/// A as the product reads it: M rows of K elements and a zero if K is odd.
+/// Number of elements of the packed A: M rows of K elements, padded with a zero if K is odd.
 inline int64_t packed_a_i16_size(int64_t M, int64_t K) { return M * ((K + 1) / 2 * 2); }
-/// @param lda  elements from row to row of A
+/// @param lda  row stride of A in elements
 void pack_a_i16(const ByteMatrix& A, int64_t M, int64_t K, int64_t lda, int16_t* data, ThreadPool* pool = nullptr);
 
-/// B in panels as PackedB has them, with two rows interleaved.
+/// B in the panels of PackedB, with pairs of rows interleaved.
 struct PackedI16 {
   int64_t K = 0, N = 0;
   const int16_t* data = nullptr;
@@ -38,7 +38,7 @@ PackedI16 pack_b_i16(const ByteMatrix& B, int64_t K, int64_t N, int64_t ldb, boo
 /// C (M x N, row stride ldc) = A B.
 void gemm_i16(int64_t M, const int16_t* packed_a, const PackedI16& B, int32_t* C, int64_t ldc, ThreadPool* pool);
 
-/// MatMulInteger with operands packed during the run. Zero points per line count within one matrix.
+/// MatMulInteger with operands packed during the run. Zero points per line are those of one matrix.
 size_t gemm_int_scratch_bytes(const GemmShape& shape);
 void gemm_int(const GemmShape& shape, const BatchStrides& batch, const ByteMatrix& A, const ByteMatrix& B, int32_t* C, void* scratch,
               ThreadPool* pool);
@@ -50,7 +50,7 @@ void gemm_int(const GemmShape& shape, const BatchStrides& batch, const ByteMatri
 /// dst = saturate(round_to_even(src * scale) + zero), to int8 or uint8.
 void requantize(const int32_t* src, int64_t n, float scale, int32_t zero, bool is_signed, void* dst);
 
-/// C = A B for any arithmetic type, without packing: the integer types of MatMul. A's a_col must be 1 and B not transposed.
+/// C = A B for any arithmetic type, without packing; used for MatMul's integer types. @pre A's a_col is 1 and B is not transposed
 template <typename T>
 void gemm_plain(const GemmShape& shape, const BatchStrides& batch, const T* A, const T* B, T* C, ThreadPool* pool);
 

@@ -18,7 +18,7 @@ HWY_BEFORE_NAMESPACE();
 namespace treadle::kernels::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// dst(k, n) = scales(n) * src(k, n), rows of `width`, which is whole vectors.
+// dst(k, n) = scales(n) * src(k, n) for rows of `width` elements, a multiple of the vector length.
 void expand_rows(const int8_t* src, int64_t rows, int64_t width, const float* scales, float* dst) {
   const hn::ScalableTag<float> d;
   const hn::RebindToSigned<decltype(d)> d32;
@@ -33,7 +33,7 @@ void expand_rows(const int8_t* src, int64_t rows, int64_t width, const float* sc
   }
 }
 
-// A few rows of A times a panel, from the bytes themselves: sums(m, n) = scales(n) * sum over k of A(m, k) B(k, n).
+// Multiplies a few rows of A by a panel of bytes: sums(m, n) = scales(n) * sum over k of A(m, k) B(k, n).
 template <int kRows, int kVectors>
 HWY_NOINLINE void multiply_rows(const float* A, int64_t lda, const int8_t* B, int64_t K, const float* scales, float* sums) {
   using D = hn::ScalableTag<float>;
@@ -42,7 +42,7 @@ HWY_NOINLINE void multiply_rows(const float* A, int64_t lda, const int8_t* B, in
   const hn::RebindToSigned<D> d32;
   const hn::Rebind<int8_t, D> d8;
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
-  constexpr int kSets = kRows == 1 ? 2 : 1;  // a single row has too few chains to fill the pipeline
+  constexpr int kSets = kRows == 1 ? 2 : 1;  // a single row needs two sets of accumulators to hide the latency
   V sum[kSets * kRows][kVectors];
 #define TREADLE_EACH_VECTOR _Pragma("GCC unroll 4") for (int v = 0; v < kVectors; ++v)
 #define TREADLE_EACH_ROW _Pragma("GCC unroll 4") for (int r = 0; r < kRows; ++r)
@@ -89,8 +89,8 @@ void multiply_few_rows(int64_t rows, int64_t vectors, const float* A, int64_t ld
   }
 }
 
-// Of each column of a panel the smallest size that is not 0, and the largest; that of a column with a number that is not finite is
-// infinite.
+// Computes for each column of a panel the smallest nonzero magnitude and the largest. If a column has a number that is not finite, its
+// largest is infinity.
 void panel_ranges(const float* rows, int64_t K, int64_t width, float* least, float* most) {
   const hn::ScalableTag<float> d;
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
@@ -107,7 +107,7 @@ void panel_ranges(const float* rows, int64_t K, int64_t width, float* least, flo
   }
 }
 
-// wrong(n) = 0 where all elements of a column are q * scales(n) with q from -128 to 127, but for their last bits. inverses(n) may be 0.
+// Sets wrong(n) to 0 if all elements of column n are q * scales(n), up to rounding, with q from -128 to 127. inverses(n) may be 0.
 void panel_fits(const float* rows, int64_t K, int64_t width, const float* scales, const float* inverses, float* wrong) {
   const hn::ScalableTag<float> d;
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
@@ -126,7 +126,7 @@ void panel_fits(const float* rows, int64_t K, int64_t width, const float* scales
   }
 }
 
-// to(k, n) = the nearest integer to rows(k, n) / scales(n), from -128 to 127; 0 where that is no number.
+// to(k, n) = rows(k, n) / scales(n) rounded to the nearest integer from -128 to 127; 0 if the quotient is NaN.
 void round_panel(const float* rows, int64_t K, int64_t width, const float* scales, int8_t* to) {
   const hn::ScalableTag<float> d;
   const hn::Rebind<int8_t, decltype(d)> d8;
@@ -154,15 +154,15 @@ HWY_EXPORT(round_panel);
 
 namespace {
 
-constexpr int64_t kRowsPerChunk = 96;          // as the float32 product's: the block of C stays in L1
+constexpr int64_t kRowsPerChunk = 96;          // as in gemm.cpp: the block of C stays in L1
 constexpr int64_t kMinMacsPerChunk = 100'000;  // about 2 us of work
-constexpr int64_t kBlockFloats = 96 * 64;      // of expanded weights, which stay in L1
+constexpr int64_t kBlockFloats = 96 * 64;      // block of expanded weights that stays in L1
 constexpr int64_t kFewRows = 4, kMaxPanel = 64;
-constexpr float kMostSteps = 128.5F;  // from the smallest number to the largest
+constexpr float kMostSteps = 128.5F;  // ratio of the largest to the smallest magnitude in steps
 constexpr float kLargest = 127, kNan = std::numeric_limits<float>::quiet_NaN();
 
-// What numbers from `least` to `most` in size may be multiples of, if the smallest is `times` that; 0 if they cannot be. The largest is
-// divided: its rounding is the least of them.
+// Returns the step of which all numbers with magnitudes in [least, most] could be multiples if the smallest is `times` steps; 0 if
+// impossible. Derived from the largest, whose relative rounding error is the smallest.
 float step_of(float least, float most, float times) {
   if (most == 0 || !std::isfinite(most) || !(times * most <= kMostSteps * least)) return 0;
   return most / std::nearbyint(times * most / least);
@@ -173,7 +173,7 @@ bool is_multiple(float value, float step) {
   return q >= -128 && q <= kLargest && std::abs(q * step - value) <= std::abs(value) * 0x1p-21F;
 }
 
-// A panel of B as rows of its width, and what its columns are multiples of.
+// A panel of B in contiguous rows, and the scale of each of its columns.
 class PanelScales {
  public:
   PanelScales(const float* B, int64_t K, int64_t ldb, bool transposed, const Panels& panels, int64_t panel)
@@ -192,11 +192,11 @@ class PanelScales {
     }
   }
 
-  /// Whether the columns are multiples, from -128 to 127 times, of one number each.
+  /// Returns true if each column consists of multiples, from -128 to 127, of one number.
   bool all_fit() const {
     return std::all_of(wrong_, wrong_ + width_, [](float wrong) { return wrong == 0; });
   }
-  /// That number, or a 127th of the column's largest where there is none; NaN where it is not finite.
+  /// Rounds the panel. A column's scale is its step, or its largest magnitude / 127 if it has none, or NaN if it is not finite.
   void pack(int8_t* data, float* scales) {
     for (int64_t n = 0; n < width_; ++n) {
       if (wrong_[n] != 0) set(n, std::isinf(most_[n]) ? kNan : most_[n] / kLargest);
@@ -216,10 +216,10 @@ class PanelScales {
   int64_t K_, width_;
   std::vector<float> rows_;
   float least_[kMaxPanel], most_[kMaxPanel], scales_[kMaxPanel], inverses_[kMaxPanel];
-  float wrong_[kMaxPanel];  // not 0: the column's elements are not multiples of its scale
+  float wrong_[kMaxPanel];  // nonzero: the column's elements are not multiples of its scale
 };
 
-// The first numbers of the first column tell it of nearly all other weights. More would be read from a file that nobody else reads yet.
+// Rejects nearly all other weights by 16 elements of the first column, so that little is read of a file that is not loaded otherwise.
 bool first_numbers_cannot_fit(const float* B, int64_t K, int64_t step) {
   float first[16], least = std::numeric_limits<float>::infinity(), most = 0;
   const int64_t count = std::min<int64_t>(16, K);
@@ -237,7 +237,7 @@ bool first_numbers_cannot_fit(const float* B, int64_t K, int64_t step) {
   return true;
 }
 
-// One panel times at most kFewRows rows, which read it once.
+// Multiplies one panel by at most kFewRows rows, reading the panel once.
 void panel_few_rows(int64_t M, const float* A, int64_t lda, const PackedInt8Weights& B, const Panels& panels, int64_t panel, float* C,
                     int64_t ldc, const Epilogue<float>& e) {
   alignas(64) float sums[kFewRows * kMaxPanel];
@@ -256,7 +256,7 @@ void panel_few_rows(int64_t M, const float* A, int64_t lda, const PackedInt8Weig
   }
 }
 
-// One panel times rows [begin, end) of A, a block of K at a time; C holds the sum in between.
+// Multiplies rows [begin, end) of A by one panel, a block of K at a time; C holds the partial sum.
 void panel_rows(int64_t begin, int64_t end, const float* A, int64_t lda, const PackedInt8Weights& B, const Panels& panels, int64_t panel,
                 float* C, int64_t ldc, const Epilogue<float>& e) {
   alignas(64) float block[kBlockFloats];

@@ -10,17 +10,17 @@
 namespace treadle::kernels {
 namespace {
 
-constexpr int64_t kBlock = 32;                                      // rows and columns that tiles compute together
-constexpr int64_t kBlockTiles = kBlock / kSplitRows * kSplitTiles;  // of one step
-constexpr int64_t kMostTerms = 512;                                 // of which C gets the sum at once
-constexpr int64_t kMostBlocks = 8;                                  // of A that are split together: with kMostTerms they stay in L2
-constexpr int64_t kFewestPanels = 8;                                // that are worth splitting rows of A for
+constexpr int64_t kBlock = 32;                                      // rows and columns of a block of C
+constexpr int64_t kBlockTiles = kBlock / kSplitRows * kSplitTiles;  // bfloat16 numbers of a block of A or B for one step of K
+constexpr int64_t kMostTerms = 512;                                 // terms summed before the partial sum goes to C
+constexpr int64_t kMostBlocks = 8;                                  // blocks of A that are split together; with kMostTerms they stay in L2
+constexpr int64_t kFewestPanels = 8;                                // least panels per column range; each range splits the rows of A again
 constexpr int64_t kLeastExtent = 32;
 
 int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 int64_t round_up(int64_t a, int64_t b) { return divide_up(a, b) * b; }
 
-/// The terms in chunks of whole steps.
+/// Divides K into chunks of whole steps.
 struct Chunks {
   int64_t steps, count;
   explicit Chunks(int64_t K) : steps(divide_up(K, kSplitTerms)), count(divide_up(K, kMostTerms)) {}
@@ -28,8 +28,8 @@ struct Chunks {
   int64_t most_steps() const { return divide_up(steps, count); }
 };
 
-/// The blocks of C that a thread computes at once: of ranges of rows by ranges of columns. Each splits its rows of A for itself, so that
-/// none waits for numbers out of another core's caches; B passes once for each range of rows.
+/// Divides C into ranges of rows by ranges of columns, one per task. Each task splits its rows of A itself, so that none waits for data in
+/// another core's caches. B is read once for each range of rows.
 struct Division {
   int64_t blocks, panels, row_ranges, column_ranges = 1;
   Division(const GemmShape& s, int64_t threads) : blocks(divide_up(s.M, kBlock)), panels(divide_up(s.N, kBlock)) {
@@ -49,7 +49,7 @@ size_t slot_bytes(const GemmShape& s) {
   return std::max(aligned_bytes<uint16_t>(tiles), aligned_bytes<float>(packed_b_size<float>(s.K, kBlock)));
 }
 
-/// One range of rows by one of columns.
+/// Computes one range of rows by one range of columns of C.
 class Range {
  public:
   Range(const GemmShape& s, const float* A, const SplitB& B, float* C, const Epilogue<float>& epilogue, const Division& division,
@@ -65,14 +65,15 @@ class Range {
 
   void compute() {
     PhaseScope phase(KernelPhase::pack);
-    // A block can be begun anew unless C, which gets the sum of the first terms, is what the sum is added to.
+    // A block whose A proves out of range can be recomputed, unless its residual is C itself, which holds partial sums by then. So check
+    // all rows first.
     if (chunks_.count > 1 && epilogue_.residual == C_) look_at_rows();
     for (int64_t chunk = 0; chunk < chunks_.count; ++chunk) {
       const int64_t first_step = chunks_.first_step(chunk), steps = chunks_.first_step(chunk + 1) - first_step;
       phase.next(KernelPhase::pack);
       split_rows(first_step, steps, chunk + 1 == chunks_.count);
       phase.next(KernelPhase::compute);
-      Epilogue<float> own = epilogue_;  // what earlier chunks came to waits in C
+      Epilogue<float> own = epilogue_;  // C holds the partial sum of earlier chunks
       if (chunk + 1 < chunks_.count) own.bias = nullptr, own.activation = Unary::none;
       if (chunk > 0) own.residual = C_, own.residual_row = s_.ldc;
       for (int64_t panel = first_panel_; panel < last_panel_; ++panel) multiply_panel(panel, first_step, steps, own);
@@ -105,7 +106,7 @@ class Range {
   }
 
   void split_rows(int64_t first_step, int64_t steps, bool are_last) {
-    for (int64_t item = 0; item < blocks_ * steps; ++item) {  // in the order in which A lies
+    for (int64_t item = 0; item < blocks_ * steps; ++item) {  // in the memory order of A
       const int64_t block = s_.a_col == 1 ? item / steps : item % blocks_, step = s_.a_col == 1 ? item % steps : item / blocks_;
       const int64_t k = (first_step + step) * kSplitTerms, terms = std::min(kSplitTerms, s_.K - k);
       uint16_t* tiles = parts() + (block * steps + step) * kBlockTiles;
@@ -115,12 +116,12 @@ class Range {
         largest_[block] = std::max(largest_[block], split_a(from, s_.a_row, s_.a_col, std::min(kSplitRows, last_row_ - row), terms, tiles));
       }
     }
-    // Whether they are too small shows at the end: other terms may be larger.
+    // Magnitudes too small can only be told after the last chunk, as other terms may be larger.
     for (int64_t block = 0; block < blocks_; ++block)
       beyond_[block] |= are_last ? !can_split(largest_[block], B_.largest) : !have_parts(largest_[block]) || !have_parts(B_.largest);
   }
 
-  /// Meanwhile the next panel, as large, comes into L2.
+  /// Also prefetches the next panel, which is as large, into L2.
   void multiply_panel(int64_t panel, int64_t first_step, int64_t steps, const Epilogue<float>& epilogue) {
     alignas(64) float sums[kBlock * kBlock];
     const int64_t panel_tiles = chunks_.steps * kBlockTiles, first_column = panel * kBlock;
@@ -134,7 +135,7 @@ class Range {
     for (int64_t block = 0; block < blocks_; ++block) {
       if (beyond_[block]) continue;
       to.row_begin = first_row_ + block * kBlock, to.row_end = block_end(to.row_begin);
-      for (int64_t row = to.row_begin; row < to.row_end; ++row) {  // C is written next
+      for (int64_t row = to.row_begin; row < to.row_end; ++row) {  // prefetch C for writing
         __builtin_prefetch(to.C + row * to.ldc, 1, 3);
         __builtin_prefetch(to.C + row * to.ldc + kSplitRows, 1, 3);
       }
@@ -151,7 +152,7 @@ class Range {
     }
   }
 
-  /// B is packed anew for each block: what is beyond the range of parts is rare.
+  /// Multiplies a block without splitting. B is packed for each such block, as numbers out of the range of parts are rare.
   void multiply_by_vectors(int64_t row) {
     for (int64_t column = first_panel_ * kBlock; column < last_column(); column += kBlock) {
       const PackedB<float> packed = packed_columns(column, std::min(kBlock, s_.N - column));
@@ -165,7 +166,7 @@ class Range {
   PackedB<float> packed_columns(int64_t column, int64_t columns) {
     auto* to = static_cast<float*>(slot_);
     if (B_.whole != nullptr) return pack_b(B_.whole + column * (s_.b_transposed ? s_.ldb : 1), s_.K, columns, s_.ldb, s_.b_transposed, to);
-    const int64_t width = packed_b_size<float>(1, columns);  // they are one panel
+    const int64_t width = packed_b_size<float>(1, columns);  // the columns are one panel
     join_b(s_, B_, column, columns, to, width);
     for (int64_t k = 0; k < s_.K; ++k) std::fill(to + k * width + columns, to + (k + 1) * width, 0.0F);
     return {s_.K, columns, to};
@@ -182,8 +183,8 @@ class Range {
   void* slot_;
   AmxTiles tiles_;
   int64_t first_row_, last_row_, first_panel_, last_panel_, blocks_;
-  Magnitude largest_[kMostBlocks] = {};  // of blocks of A, as far as it was seen
-  bool beyond_[kMostBlocks] = {};        // blocks that parts do not represent
+  Magnitude largest_[kMostBlocks] = {};  // largest magnitude of each block of A so far
+  bool beyond_[kMostBlocks] = {};        // blocks of A whose numbers cannot be split into parts
 };
 
 }  // namespace
@@ -191,8 +192,9 @@ class Range {
 bool pays_to_split(const GemmShape& s, bool b_is_split) {
   if (!has_split_tiles() || (s.a_row != 1 && s.a_col != 1)) return false;
   if (std::min({s.M, s.N, s.K}) < kLeastExtent) return false;
-  // Picoseconds for each of the product's M N K, on one core of a Xeon 6: what tiles compute, with their edges; what it takes to split A,
-  // which N columns share, and to split or read B, which M rows do; what it takes to write C.
+  // Costs in picoseconds, measured on one core of a Xeon 6. Per M N K: kTiles for AMX tiles, edges included, and kVectors for vectors.
+  // kSplit: to split an element of A, shared by N columns, or of B, shared by M rows. kRead: to read a split element of B. kWrite: to write
+  // an element of C.
   constexpr double kTiles = 4.8, kSplit = 500, kRead = 250, kWrite = 100, kVectors = 12;
   const double edges = static_cast<double>(round_up(s.M, kSplitRows) * round_up(s.N, kSplitRows)) / static_cast<double>(s.M * s.N) *
                        static_cast<double>(round_up(s.K, kSplitTerms)) / static_cast<double>(s.K);

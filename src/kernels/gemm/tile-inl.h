@@ -20,7 +20,7 @@ namespace treadle::kernels::HWY_NAMESPACE {
 namespace {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// Accumulators, one row of B and a broadcast of A must fit the registers: 6 x 4 of 32, or 4 x 3 of 16.
+// Accumulators, one row of B and a broadcast of A must fit the registers: 6 x 4 accumulators of 32 registers, or 4 x 3 of 16.
 #if HWY_MAX_BYTES >= 64 || HWY_TARGET == HWY_NEON
 constexpr int kMaxVectors = 4;
 constexpr int max_rows(int vectors) { return vectors == 4 ? 6 : vectors == 3 ? 8 : 12; }
@@ -32,14 +32,14 @@ constexpr int kMaxVectors = 3;
 constexpr int max_rows(int vectors) { return vectors == 3 ? 4 : 6; }
 #endif
 
-// Loads vector v of a row; only the last vector of a panel can be cut.
+// Loads vector v of a row. Only the last vector of a panel can be partial (`cut`).
 template <typename T, int kVectors, class D>
 HWY_INLINE hn::Vec<D> load_part(D d, const T* row, int v, bool cut, const FirstLanes<D>& first) {
   const T* p = row + v * static_cast<int64_t>(hn::Lanes(d));
   return v == kVectors - 1 && cut ? load_first(d, first, p) : hn::LoadU(d, p);
 }
 
-// alpha, bias, residual, clamp and store.
+// Applies alpha, bias, residual and clamp to a tile and stores it.
 template <typename T, int kRows, int kVectors, class D, class V>
 HWY_INLINE void finish(D d, V (&sum)[kRows][kVectors], const TileJob<T>& job, int64_t row) {
   const Epilogue<T>& e = *job.epilogue;
@@ -76,7 +76,7 @@ HWY_INLINE void finish(D d, V (&sum)[kRows][kVectors], const TileJob<T>& job, in
     TREADLE_EACH_ROW TREADLE_EACH_VECTOR sum[r][v] =
         hn::Add(sum[r][v], load_part<T, kVectors>(d, residual + r * e.residual_row, v, cut, first));
   }
-  // NaN stays.
+  // Both clamps keep NaN.
   if (e.activation == Unary::relu) {
     TREADLE_EACH_ROW TREADLE_EACH_VECTOR sum[r][v] = at_least(hn::Zero(d), sum[r][v]);
   } else if (e.activation == Unary::clip) {
@@ -98,7 +98,7 @@ HWY_INLINE void finish(D d, V (&sum)[kRows][kVectors], const TileJob<T>& job, in
 #undef TREADLE_EACH_VECTOR
 }
 
-// Rows whose sums are in memory, vectors side by side.
+// Applies the epilogue to rows whose sums are in memory, kVectors vectors each.
 template <int kVectors, int kRows>
 HWY_INLINE void finish_rows(const float* sums, const TileJob<float>& to, int64_t row) {
   const hn::ScalableTag<float> d;
@@ -109,10 +109,10 @@ HWY_INLINE void finish_rows(const float* sums, const TileJob<float>& to, int64_t
   finish<float, kRows, kVectors>(d, sum, to, row);
 }
 
-// A single row has too few chains to fill the pipeline: two steps of k go to two sets of accumulators.
+// A single row has too few accumulators to hide the latency, so even and odd k use separate ones.
 constexpr int num_sets(int rows) { return rows == 1 ? 2 : 1; }
 
-// sum += the next k columns of A x the next k rows of B. kFromL2: these come from there.
+// sum += the next k columns of A times the next k rows of B. kFromL2: B exceeds L1, so its rows are prefetched from L2.
 template <bool kFromL2, typename T, int kRows, int kVectors, class D, class V>
 HWY_INLINE void add_products(D d, const TileJob<T>& job, const T*& a, const T*& b, int64_t k, NextLines& next,
                              V (&sum)[num_sets(kRows) * kRows][kVectors]) {
@@ -153,7 +153,7 @@ HWY_INLINE void add_products(D d, const TileJob<T>& job, const T*& a, const T*& 
 #define TREADLE_EACH_SUM(kSums) \
   _Pragma("GCC unroll 12") for (int r = 0; r < (kSums); ++r) _Pragma("GCC unroll 4") for (int v = 0; v < kVectors; ++v)
 
-// One chain of sums. The accumulators are its own, so that the compiler keeps them in registers.
+// Sums k terms. The accumulators are local, so that the compiler keeps them in registers.
 template <bool kFromL2, typename T, int kRows, int kVectors, class D>
 HWY_INLINE void add_chain(D d, const TileJob<T>& job, const T*& a, const T*& b, int64_t k, NextLines& next,
                           hn::Vec<D> (&total)[kRows][kVectors]) {
@@ -180,7 +180,7 @@ HWY_NOINLINE void tile(const TileJob<T>& job, int64_t row, NextLines next) {
   const T* b = job.B;
   const int64_t longest = job.epilogue->longest_sum;
   HWY_ALIGN T sums[kRows * kVectors * hn::MaxLanes(d)];
-  T* before = nullptr;  // what earlier chains came to
+  T* before = nullptr;  // sum of earlier chains
   int64_t k = job.K;
   for (; k > longest; k -= longest) {
     V sum[kRows][kVectors];
@@ -204,7 +204,7 @@ HWY_INLINE void tile_of(int64_t rows, const TileJob<T>& job, int64_t row, NextLi
   tile<kFromL2 && (kRows > 1), T, kRows, kVectors>(job, row, next);
 }
 
-// Even blocks: 7 rows are 4 + 3, never 6 + 1. Where A lies in panels, they are its blocks.
+// Splits rows evenly: 7 rows are 4 + 3, never 6 + 1. If A is in blocks of rows, the tiles are those blocks.
 template <bool kFromL2, typename T, int kVectors>
 void rows_of(const TileJob<T>& job) {
   const int64_t rows = job.row_end - job.row_begin;
@@ -270,8 +270,8 @@ void dot_rows(const T* A, int64_t a_row, const T* B, int64_t ldb, T* C, int64_t 
   }
 }
 
-// One row of A by all of B, whose rows pass in the order in which they lie: panel by panel they would be read in pieces of a line or two,
-// which the processor does not fetch ahead. The sums stay in L1.
+// Multiplies one row of A by all of B, whose rows are read in memory order. Panel by panel, B would be read in pieces of a line or two,
+// which the hardware prefetcher does not follow. The sums stay in L1.
 template <typename T>
 void row_product(const T* A, int64_t a_col, const T* B, int64_t ldb, T* C, int64_t N, int64_t K) {
   const hn::ScalableTag<T> d;
@@ -282,7 +282,7 @@ void row_product(const T* A, int64_t a_col, const T* B, int64_t ldb, T* C, int64
     const T *a = A + k * a_col, *b = B + k * ldb;
     int64_t n = 0;
     if (rows == kRows) {
-      hn::Vec<decltype(d)> factors[kRows];  // once: what is written to C might be A, for all that the compiler knows
+      hn::Vec<decltype(d)> factors[kRows];  // loaded once, because the compiler must assume that C overlaps A
 #pragma GCC unroll 4
       for (int r = 0; r < kRows; ++r) factors[r] = hn::Set(d, a[r * a_col]);
       for (; n + lanes <= N; n += lanes) {

@@ -1,4 +1,4 @@
-// Compiled for AMX; called only where cpu_info() says that the machine has it.
+// Compiled for AMX; called only if cpu_info() reports it.
 #include "kernels/gemm/tile_amx.h"
 
 #include <algorithm>
@@ -13,8 +13,8 @@ namespace treadle::kernels {
 
 namespace {
 constexpr int64_t kTileRows = 16, kTilePairs = 16;
-constexpr int64_t kPartBytes = 24 * 1024;  // of a panel, which stay in L1 while all rows pass
-constexpr int64_t kLeastPairs = 6;         // of a tile; with fewer, its loads take longer than vectors would
+constexpr int64_t kPartBytes = 24 * 1024;  // part of a panel that stays in L1 while all rows pass
+constexpr int64_t kLeastPairs = 6;         // least depth of a tile; below, loading it takes longer than vectors would
 }  // namespace
 
 int64_t amx_even_pairs(int64_t pairs) {
@@ -34,22 +34,22 @@ int64_t amx_depth(int64_t pairs) {
 
 namespace {
 
-// GCC 12's intrinsics do not tell the compiler what memory they read.
+// Tells the compiler that `memory` is read: GCC 12's tile intrinsics do not.
 inline void written_before(const void* memory) { __asm__ volatile("" : : "r"(memory) : "memory"); }
 
-// Rows that are not evenly spaced, side by side.
+// Copies rows that are unevenly spaced into contiguous rows of a tile.
 TREADLE_AMX void gather(const uint16_t* A, const int64_t* pixels, int64_t rows, __mmask16 words, uint32_t* to) {
   for (int64_t r = 0; r < rows; ++r) _mm512_store_si512(to + r * kTilePairs, _mm512_maskz_loadu_epi32(words, A + pixels[r]));
 }
 
-// A share of the lines that are read next; fetching never faults, wherever it points. GCC leaves calls of functions that only fetch out.
+// Prefetches one share of the lines that are read next. Inlined, because GCC drops calls of functions that only prefetch.
 __attribute__((always_inline)) inline void fetch(const AmxBlock& b, const uint32_t* B, int64_t lines, int64_t share, int64_t shares) {
   const uintptr_t next = reinterpret_cast<uintptr_t>(B) + static_cast<uintptr_t>(b.fetch_distance);
   for (int64_t line = lines * share / shares; line < lines * (share + 1) / shares; ++line)
     __builtin_prefetch(reinterpret_cast<const void*>(next + static_cast<uintptr_t>(64 * line)), 0, 2);
 }
 
-/// A's tiles and B's rows from one step to the next.
+/// Walks over the tiles of A and the rows of B, step by step.
 struct Steps {
   const AmxBlock& b;
   int64_t depth, width, per_segment, a_step, segment, step;
@@ -85,7 +85,7 @@ struct Steps {
       _tile_dpbf16ps(sum, a, b);        \
   } while (false)
 
-// kTall: more than 16 rows; kWide: two vectors of columns. Tiles 0 to 3 have the sums, 4 and 5 A, 6 and 7 B.
+// kTall: more than 16 rows; kWide: two vectors of columns. Tiles 0-3 hold sums, 4-5 A, 6-7 B.
 template <bool kBytes, bool kTall, bool kWide>
 TREADLE_AMX void multiply_columns(const AmxBlock& b, int64_t depth, int64_t vector) {
   Steps at(b, depth);
@@ -136,7 +136,7 @@ TREADLE_AMX void multiply_block(const AmxBlock& b, int64_t depth) {
 
 #undef TREADLE_TILE_PRODUCT
 
-// Rows that are gathered meet the whole panel at once: tiles 0 to 3 have the sums of its vectors, 4 A, 5 to 7 B.
+// Multiplies gathered rows by all vectors of the panel at once. Tiles 0-3 hold their sums, 4 holds A, 5-7 hold B.
 template <int kVectors>
 TREADLE_AMX void multiply_apart(const AmxBlock& b, int64_t depth) {
   alignas(64) uint32_t rows[kTileRows * kTilePairs];
@@ -182,7 +182,7 @@ TREADLE_AMX void multiply_apart(const AmxBlock& b, int64_t depth) {
   if constexpr (kVectors > 3) _tile_stored(3, b.sums + 3 * kTilePairs, b_stride);
 }
 
-// Tiles 0 to 3 have the sums, 4 and 5 A's parts, 6 and 7 B's. Of one product of parts to the next, only one operand changes.
+// Tiles 0-3 hold sums, 4-5 parts of A, 6-7 parts of B. The order of products changes only one operand at a time.
 template <bool kTall, bool kWide>
 TREADLE_AMX void multiply_parts(const SplitBlock& b) {
   constexpr int64_t kRowBytes = 64, kPart = kSplitRows * kSplitTerms, kStep = 2 * kSplitTiles;
@@ -196,7 +196,7 @@ TREADLE_AMX void multiply_parts(const SplitBlock& b) {
     _tile_loadd(6, B + part * kPart, kRowBytes);
     if constexpr (kWide) _tile_loadd(7, B + kSplitTiles + part * kPart, kRowBytes);
   };
-  // Lines of the next step into L1, and lines that other blocks read into L2.
+  // Prefetches the next step into L1 and the lines at `later` into L2.
   const uint16_t *next_a = A, *next_b = B;
   const char* later = b.later;
   const int64_t later_lines = (b.later_lines + 5) / 6;

@@ -1,5 +1,5 @@
-// Products of bfloat16 matrices, of bytes, and of float32 matrices in parts, by AMX: tiles of 16 rows of 64 bytes, whose product takes the
-// processor sixteen cycles where vectors take two hundred and fifty-six.
+// Products of bfloat16 matrices, of bytes, and of split float32 matrices by AMX. A tile has 16 rows of 64 bytes; a product of two tiles
+// takes 16 cycles, where vectors take 256.
 #pragma once
 
 #include <cstdint>
@@ -8,40 +8,38 @@
 
 namespace treadle::kernels {
 
-/// Up to kAmxRows rows of A, or pixels of an image, times one panel, as Bf16Tile has them; of the depth the steps [first_step, last_step),
-/// where each run has pairs / amx_depth(pairs) steps.
-/// Products of bytes, A's without a sign and B's with one, are blocks as well: a word is four bytes of K then, sums are int32.
+/// Up to kAmxRows rows of A (or pixels of an image) times one panel, for steps [first_step, last_step) of K; a run has pairs /
+/// amx_depth(pairs) steps. For products of bytes (A unsigned, B signed), a word holds four bytes of K and sums are int32.
 struct AmxBlock {
-  const uint16_t* A;        ///< of the first row
-  int64_t a_row;            ///< elements from row to row, unless there are
-  const int64_t* pixels;    ///< their places, in elements from A; or null. Then no more than 16 rows
-  bool tiled;               ///< A lies in tiles instead
-  const int64_t* segments;  ///< where a row's runs begin; in tiles: the tiles of the upper 16 rows
-  int64_t a_below;          ///< in tiles: elements from the tiles of the upper 16 rows to those of the others
-  int64_t b_segments;       ///< runs that B has: run s of a row meets run s % b_segments
-  int64_t pairs;            ///< of a run
+  const uint16_t* A;        ///< first row
+  int64_t a_row;            ///< row stride in elements, if `pixels` is null
+  const int64_t* pixels;    ///< offset of each row in elements, or null; at most 16 rows
+  bool tiled;               ///< A is stored as tiles
+  const int64_t* segments;  ///< offsets of a row's runs; if tiled: of the tiles of the upper 16 rows
+  int64_t a_below;          ///< if tiled: elements from the tiles of the upper 16 rows to those of the lower 16
+  int64_t b_segments;       ///< number of runs of B: run s of a row is multiplied by run s % b_segments
+  int64_t pairs;            ///< pairs of a run
   int64_t first_step, last_step;
   const uint32_t* B;  ///< the whole panel: rows of 16 * vectors words
   int64_t vectors;
   int64_t rows;
-  float* sums;  ///< rows of 16 * vectors; those of kAmxRows are there
-  bool adds;    ///< to what is in `sums`
-  /// Lines of B to fetch into L2 meanwhile: `fetch_distance` bytes from each that is read, in `fetch_shares` such blocks.
+  float* sums;  ///< rows of 16 * vectors; memory for kAmxRows rows
+  bool adds;    ///< add to `sums` rather than overwrite it
+  /// Prefetches this block's share, of `fetch_shares`, of B's lines into L2: those `fetch_distance` bytes behind the lines that are read.
   int64_t fetch_distance = 0, fetch_share = 0, fetch_shares = 0;
 };
 constexpr int64_t kAmxRows = 32;
-constexpr int64_t kLeastAmxRows = 8;  // of a product: fewer are read from memory as fast by vectors
+constexpr int64_t kLeastAmxRows = 8;  // least rows of a product; for fewer, vectors are as fast, as memory bandwidth limits both
 
-/// Pairs of k that a tile holds when runs of `pairs` are cut evenly; 0 where they cannot be: a last tile of another width would cost more
-/// than it brings.
+/// Pairs of k per tile if runs of `pairs` can be cut evenly; otherwise 0, as a last tile of another width would cost more than it gains.
 int64_t amx_depth(int64_t pairs);
-/// The least number of pairs, not below this one, that amx_depth() cuts evenly.
+/// The least number of pairs, at least `pairs`, that amx_depth() can cut evenly.
 int64_t amx_even_pairs(int64_t pairs);
 
-/// A matrix in tiles: those of 16 rows side by side, each with rows of kAmxPitch elements, of which the first 2 * depth count.
+/// Size of a tile in elements: 16 rows of kAmxPitch, of which the first 2 * depth are used. Tiles of the same 16 rows lie side by side.
 constexpr int64_t kAmxPitch = 32, kAmxTile = 16 * kAmxPitch;
 
-/// Sets the calling thread's tiles up while it lives.
+/// Configures the calling thread's tile registers; the destructor releases them.
 /// @pre cpu_info().features.amx_bf16
 class AmxTiles {
  public:
@@ -62,7 +60,7 @@ class AmxTiles {
   bool apart_ = false;
 };
 
-/// Whether amx_byte_sums() can be asked: this machine has it, and it is worth while.
+/// Returns true if the CPU supports amx_byte_sums() and the product gains.
 bool uses_amx_bytes(int64_t rows, int64_t quads);
 /// sums (rows of 16 * vectors) = A (rows of 4 * quads bytes, lda apart) times a panel with four rows interleaved.
 /// @param lda  even

@@ -27,12 +27,12 @@ using VU = hn::Vec<DU>;
 using DH = hn::Rebind<uint16_t, D>;
 using VH = hn::Vec<DH>;
 
-// No more rows than these: each is four functions, and compilers take minutes over them.
+// Limited, because each number of rows instantiates four functions, which take compilers minutes.
 constexpr int max_rows_bf16(int vectors) { return std::min(max_rows(vectors), vectors >= 3 ? 6 : 8); }
 
 #if HWY_TARGET == HWY_AVX3
-// sum += the two products of each pair. Written as an instruction because this file's functions are compiled for AVX-512 without bfloat16,
-// which Highway knows no target for; only called where the processor has it.
+// sum += the two products of each pair. Inline assembly, because this file's functions are compiled for AVX-512 without bfloat16, a target
+// that Highway lacks. Called only if the CPU has AVX512-BF16.
 [[maybe_unused]] HWY_INLINE V add_pairs(V sum, VU a, VU b) {
   asm("vdpbf16ps %2, %1, %0" : "+v"(sum.raw) : "v"(a.raw), "v"(b.raw));
   return sum;
@@ -58,12 +58,12 @@ HWY_INLINE uint32_t pair_at(const uint16_t* p) {
 }
 HWY_INLINE VU odd_of(VU pairs) { return hn::And(pairs, hn::Set(DU(), 0xFFFF0000U)); }
 
-// How the pairs of a panel are multiplied: by the processor's products of bfloat16, or widened from bfloat16 or float16.
+// How pairs are multiplied: by the CPU's bfloat16 dot products, or after widening from bfloat16 or float16.
 enum class By { pairs, bfloat16, float16 };
 
-// Of float16 numbers, each the lower half of a word.
+// Converts float16 numbers, each in the lower half of a word.
 #if HWY_TARGET == HWY_SCALAR || HWY_TARGET == HWY_EMU128
-// The portable targets have no instruction for it; Highway's own arithmetic knows no infinity there.
+// Portable targets have no such instruction, and Highway's emulation does not handle infinity.
 HWY_INLINE V from_float16(VU halves) {
   uint32_t bits[hn::MaxLanes(DU())];
   float values[hn::MaxLanes(D())];
@@ -84,7 +84,7 @@ HWY_INLINE V from_float16(VU halves) { return hn::PromoteTo(D(), hn::BitCast(DF1
 HWY_INLINE VU to_float16(V numbers) { return hn::PromoteTo(DU(), hn::BitCast(DH(), hn::DemoteTo(DF16(), numbers))); }
 #endif
 
-// One number of each pair, widened.
+// Widens one number of each pair.
 template <By kBy, bool kOdd>
 HWY_INLINE V widened(VU pairs) {
   const D d;
@@ -93,7 +93,7 @@ HWY_INLINE V widened(VU pairs) {
   else
     return hn::BitCast(d, kOdd ? odd_of(pairs) : hn::ShiftLeft<16>(pairs));
 }
-// The same number in all lanes.
+// Broadcasts one number of a pair to all lanes.
 template <By kBy, bool kOdd>
 HWY_INLINE V broadcast(uint32_t pair) {
   const D d;
@@ -103,7 +103,7 @@ HWY_INLINE V broadcast(uint32_t pair) {
     return hn::BitCast(d, hn::Set(DU(), kOdd ? pair & 0xFFFF0000U : pair << 16));
 }
 
-// kApart: rows lie where job.pixels says, else job.a_row apart from A, which belongs to `row`.
+// kApart: rows are at job.pixels; otherwise job.a_row apart, beginning with `row` at A.
 template <By kBy, int kRows, int kVectors, bool kApart>
 HWY_NOINLINE void bf16_rows(const Bf16Tile& job, const uint16_t* A, int64_t row, [[maybe_unused]] int64_t ahead) {
   const D d;
@@ -119,7 +119,7 @@ HWY_NOINLINE void bf16_rows(const Bf16Tile& job, const uint16_t* A, int64_t row,
       TREADLE_EACH_ROW a[r] = first + job.pixels[row + r];
     }
     for (int64_t k = 0; k < length; k += 2) {
-      // As the float32 kernels do: a line of what is read next for each row of the panel. Fetching never faults.
+      // Prefetches a line of the next panel for each row of this one, as the float32 kernels do. A prefetch never faults.
       if constexpr (kVectors > 2)
         __builtin_prefetch(reinterpret_cast<const void*>(reinterpret_cast<uintptr_t>(b) + static_cast<uintptr_t>(ahead)), 0, 2);
       auto pair = [&](int r) HWY_ATTR { return pair_at(kApart ? a[r] + k : first + r * a_row + k); };
@@ -163,7 +163,7 @@ HWY_INLINE void bf16_rows_of(int64_t rows, const Bf16Tile& job, const uint16_t* 
   bf16_rows<kBy, kRows, kVectors, kApart>(job, A, row, ahead);
 }
 
-// Even blocks: 7 rows are 4 + 3, never 6 + 1.
+// Splits rows evenly: 7 rows are 4 + 3, never 6 + 1.
 template <By kBy, int kVectors, bool kApart>
 void bf16_blocks(const Bf16Tile& job) {
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(D()));
@@ -171,7 +171,7 @@ void bf16_blocks(const Bf16Tile& job) {
   int64_t row = job.to.row_begin;
   for (int64_t block = 0; block < blocks; ++block) {
     const int64_t count = rows / blocks + (block < rows % blocks ? 1 : 0);
-    // Each of the first tiles fetches one vector of every row.
+    // Each of the first tiles prefetches one vector of every row.
     const bool fetches = job.to.next != nullptr && block < kVectors;
     const int64_t ahead = fetches ? bytes_to_next(job) + block * lanes * static_cast<int64_t>(sizeof(uint32_t)) : 0;
     bf16_rows_of<kBy, kVectors, kApart>(count, job, kApart ? job.A : job.A + row * job.a_row, row, ahead);
@@ -187,7 +187,7 @@ void bf16_any(const Bf16Tile& job) {
   return job.pixels != nullptr ? bf16_blocks<kBy, kVectors, true>(job) : bf16_blocks<kBy, kVectors, false>(job);
 }
 
-// Pixels of one line are evenly spaced, like rows of a matrix. Others go in blocks of 16.
+// Pixels of one line are evenly spaced, like rows of a matrix. Others are gathered in blocks of 16.
 [[maybe_unused]] void multiply_pixels(AmxTiles& tiles, const int64_t* pixels, AmxBlock block) {
   const int64_t step = block.rows > 1 ? pixels[1] - pixels[0] : 0;
   bool even = true;
@@ -204,7 +204,7 @@ void bf16_any(const Bf16Tile& job) {
   }
 }
 
-// A part of the panel's depth stays in L1 while all rows pass; their sums lie in L2 meanwhile.
+// A part of the panel's depth stays in L1 while all rows pass; their sums stay in L2.
 template <int kVectors = kMaxVectors>
 void amx_any(const Bf16Tile& job) {
   if constexpr (kVectors > 1) {
@@ -217,7 +217,8 @@ void amx_any(const Bf16Tile& job) {
   AmxTiles tiles;
   const int64_t depth = amx_depth(job.length / 2), steps = job.num_segments * (job.length / 2 / depth);
   const int64_t parts = std::max<int64_t>(1, (steps * depth * row_bytes + kPartBytes / 2) / kPartBytes);
-  // Rows with those in the gaps, if there are: `line` of each `pitch` are wanted, beginning with number `first_in_line`.
+  // With gaps, rows include the unwanted pixels in the gaps: `line` of each `pitch` are wanted, and the first is number `first_in_line` of
+  // its line.
   const bool lined = job.line != 0;
   const int64_t line = lined ? job.line : job.to.row_end - job.to.row_begin, pitch = lined ? line + job.gap : line;
   const int64_t first_in_line = lined ? job.first_in_line : 0;
@@ -269,7 +270,7 @@ void amx_any(const Bf16Tile& job) {
   }
 }
 
-// The nearest bfloat16 in the upper half of each word; what is in the lower half is not cleared.
+// Rounds to bfloat16 in the upper half of each word; the lower half is not cleared.
 HWY_INLINE VU rounded(V x) {
   const DU du;
   const VU bits = hn::BitCast(du, x), odd = hn::And(hn::ShiftRight<16>(bits), hn::Set(du, 1U));
@@ -278,7 +279,7 @@ HWY_INLINE VU rounded(V x) {
   return hn::IfThenElse(hn::RebindMask(du, hn::IsNaN(x)), hn::Or(bits, hn::Set(du, 0x400000U)), up);
 }
 
-// As bits. The processor takes denormal numbers for zero.
+// Rounds to the bits of bfloat16. The CPU's instruction flushes denormals to zero.
 template <bool kPairs>
 HWY_INLINE VH narrowed(V x) {
   if constexpr (kPairs) return nearest(x);
@@ -303,7 +304,7 @@ void to_bf16_here(const float* src, int64_t n, uint16_t* dst, uint16_t* rest) {
     hn::StoreU(narrowed<kPairs>(x), d16, dst + i);
     if (rest != nullptr) hn::StoreU(narrowed<kPairs>(rest_of(x)), d16, rest + i);
     i += lanes;
-    if (i < n && i + lanes > n) i = n - lanes;  // some of the last vector once more
+    if (i < n && i + lanes > n) i = n - lanes;  // the last vector overlaps the one before
   }
   if (i >= n) return;
   HWY_ALIGN float last[hn::MaxLanes(d)] = {};
@@ -410,12 +411,12 @@ HWY_EXPORT(pair_rows_for);
 HWY_EXPORT(pair_float16_rows_for);
 
 namespace {
-constexpr int64_t kPanelBytes = 384 * 1024;  // of a panel that stays in L2 (1 MB) beside the rows that pass over it
-constexpr int64_t kFewRows = 4;              // that read a panel once
+constexpr int64_t kPanelBytes = 384 * 1024;  // size of a panel that stays in L2 (1 MB) beside the rows of A
+constexpr int64_t kFewRows = 4;              // up to here, a panel is read only once
 }  // namespace
 
 void bf16_tile([[maybe_unused]] const Bf16Tile& job) {
-  if constexpr (kIsBuilt<BFloat16>) {  // bf16_form() refuses the rest
+  if constexpr (kIsBuilt<BFloat16>) {  // other targets never get here: bf16_form() refuses them
     if (job.to.row_end > job.to.row_begin) HWY_DYNAMIC_DISPATCH(bf16_tile_here)(job);
   }
 }
@@ -443,7 +444,7 @@ void run_bf16_tile(const Bf16Tile& job) {
   if (whole) {
     bf16_tile(job);
   } else {
-    // Runs of whole segments, or pieces of one: C holds the sum in between.
+    // Runs whole segments, or pieces of one; C holds the partial sum.
     const int64_t pieces = pairs <= depth + depth / 2 ? 1 : (pairs + depth - 1) / depth;
     const int64_t each = pieces > 1 ? 1 : std::max<int64_t>(1, depth / std::max<int64_t>(1, pairs));
     Epilogue<float> own = e;

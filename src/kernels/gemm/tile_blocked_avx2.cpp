@@ -1,4 +1,4 @@
-// Compiled for AVX2; called only where has_byte_instructions() says that the machine has it. The same bits as with AVX512-VNNI.
+// Compiled for AVX2; called only if has_byte_instructions() reports it. Gives the same bits as AVX512-VNNI.
 #include "kernels/gemm/gemm_blocked_bytes.h"
 
 #if defined(__x86_64__)
@@ -19,11 +19,11 @@ struct Job {
   float* C;
 };
 
-// The instruction multiplies unsigned bytes by signed ones and adds two products in 16 bits, which they must fit.
+// Prepares codes for the byte product, which multiplies unsigned by signed bytes and adds two products in 16 bits without overflow.
 template <int kBits>
 struct Codes;
 
-// Codes from 0 on, 8 more than they are: two products with a byte of A are at most 3,810, and eight such pairs fit 16 bits.
+// Codes plus 8, so that they are unsigned: two products with a byte of A are at most 3,810, and eight such pairs fit 16 bits.
 template <>
 struct Codes<4> {
   static constexpr int kSteps = 2, kMiddle = 8, kPerWord = 8, kWordsAtOnce = 4;
@@ -37,7 +37,7 @@ struct Codes<4> {
   TREADLE_AVX2 __m256i times(int step, __m256i a) const { return _mm256_maddubs_epi16(bytes[step], a); }
 };
 
-// Magnitudes, whose signs go to the bytes of A, none of which is -128: two products are at most 32,512.
+// Magnitudes of codes; their signs move to the bytes of A, none of which is -128. Two products are at most 32,512.
 template <>
 struct Codes<8> {
   static constexpr int kSteps = 1, kMiddle = 0, kPerWord = 4, kWordsAtOnce = 1;
@@ -49,7 +49,7 @@ struct Codes<8> {
   TREADLE_AVX2 __m256i times(int, __m256i a) const { return _mm256_maddubs_epi16(magnitudes, _mm256_sign_epi8(a, codes)); }
 };
 
-// `words` words from `first` on, at most kWordsAtOnce: sums of 16 bits, added to those of 32.
+// Sums `words` words, at most kWordsAtOnce, from `first` on in 16 bits and adds the result to the 32-bit sums.
 template <int kBits, int kRows, int kVectors>
 TREADLE_AVX2 inline void add_words(const Job& job, int64_t row, const uint32_t* codes, int64_t first, int64_t words,
                                    __m256i (&sums)[kRows][kVectors]) {
@@ -132,7 +132,7 @@ TREADLE_AVX2 void columns(const Job& job, int64_t row) {
   for (int64_t column = 0; column < left; column += 8 * kVectors) tile<kBits, kRows, kVectors>(job, row, column);
 }
 
-// As even as can be: 5 rows are 3 + 2.
+// Splits rows evenly: 5 rows are 3 + 2.
 template <int kBits>
 void rows_of(const Job& job, int64_t rows) {
   constexpr void (*kTiles[])(const Job&, int64_t) = {columns<kBits, 1>, columns<kBits, 2>, columns<kBits, 3>, columns<kBits, 4>};

@@ -1,9 +1,9 @@
-// Compiled for AVX512-VNNI; called only where has_byte_instructions() says that the machine has it.
+// Compiled for AVX512-VNNI; called only if has_byte_instructions() reports it.
 #include "kernels/gemm/gemm_blocked_bytes.h"
 
 #if defined(__x86_64__)
 #if defined(__GNUC__) && !defined(__clang__)
-#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"  // g++ 12 takes its own intrinsics for users of undefined vectors
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"  // GCC 12 warns about its own intrinsics
 #endif
 #include <immintrin.h>
 
@@ -22,7 +22,7 @@ struct Job {
   float* C;
 };
 
-// Codes from 0 on, as the instruction wants them: 8 or 128 more, which `sums` makes up for.
+// Codes plus 8 or 128, so that they are unsigned as the instruction requires. The sums of A's codes correct for it.
 template <int kBits>
 struct Codes {
   static constexpr int kSteps = kBits == 4 ? 2 : 1, kMiddle = kBits == 4 ? 8 : 128, kPerWord = 32 / kBits;
@@ -42,7 +42,7 @@ struct Codes {
 
 template <int kBits, int kRows, int kVectors>
 TREADLE_VNNI void tile(const Job& job, int64_t row, int64_t column) {
-  // One row needs two sums side by side, to hide the latency of one.
+  // A single row needs two accumulators to hide the latency.
   constexpr int kChains = kRows == 1 && kBits == 4 ? 2 : 1;
   const BlockedShape& s = job.B.shape;
   const int64_t blocks = s.blocks(), words = (s.K + Codes<kBits>::kPerWord - 1) / Codes<kBits>::kPerWord;
@@ -117,7 +117,7 @@ TREADLE_VNNI void columns(const Job& job, int64_t row) {
   for (int64_t column = 0; column < left; column += 16 * kVectors) tile<kBits, kRows, kVectors>(job, row, column);
 }
 
-// As even as can be: 7 rows are 4 + 3.
+// Splits rows evenly: 7 rows are 4 + 3.
 template <int kBits>
 TREADLE_VNNI void rows_of(const Job& job, int64_t rows) {
   constexpr void (*kTiles[])(const Job&, int64_t) = {columns<kBits, 1>, columns<kBits, 2>, columns<kBits, 3>,

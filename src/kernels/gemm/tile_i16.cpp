@@ -18,7 +18,7 @@ namespace hn = hwy::HWY_NAMESPACE;
 using D = hn::ScalableTag<int32_t>;
 using V = hn::Vec<D>;
 
-// Highway leaves the order of ReorderWidenMulAccumulate open; on x86 each lane takes its own pair.
+// Highway does not define the order of ReorderWidenMulAccumulate; on x86, each lane sums its own pair.
 #if HWY_ARCH_X86 && HWY_TARGET != HWY_SCALAR && HWY_TARGET != HWY_EMU128
 
 #if HWY_MAX_BYTES >= 64
@@ -56,7 +56,7 @@ HWY_NOINLINE void tile(const TileJobI16& job, int64_t row) {
       for (int v = 0; v < kVectors; ++v) sum[r][v] = hn::ReorderWidenMulAccumulate(d, av, bv[v], sum[r][v], unused);
     }
   }
-  // Unrolled as well: a sum that an index chooses lives in memory, also in the loop above.
+  // Unrolled too: an accumulator with a variable index would live in memory, even in the loop above.
 #pragma GCC unroll 8
   for (int r = 0; r < kRows; ++r) {
 #pragma GCC unroll 4
@@ -120,7 +120,7 @@ HWY_INLINE void requantize_to(DTo, const int32_t* src, int64_t n, float scale, i
   const hn::Rebind<T, D> dt;
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
   const auto low = hn::Set(d, int32_t{hwy::LimitsMin<T>()}), high = hn::Set(d, int32_t{hwy::LimitsMax<T>()});
-  // The float is clamped first: beyond these bounds the result is saturated anyway, and the conversion stays in range.
+  // Clamps the float first, so that the conversion stays in range; results beyond these bounds saturate anyway.
   const auto bound = hn::Set(df, 1e6f);
   for (int64_t i = 0; i < n; i += lanes) {
     HWY_ALIGN int32_t piece[hn::MaxLanes(d)] = {};
@@ -151,8 +151,8 @@ HWY_INLINE void widen(const Byte* src, int32_t zero, int64_t n, int16_t* dst) {
   for (; i < n; ++i) dst[i] = static_cast<int16_t>(src[i] - zero);
 }
 
-/// Whole vectors of `d`; a last one overlaps the one before. Nothing if there are too few elements for one.
-/// @return  how many elements are done: all or none
+/// Interleaves whole vectors of `d`; the last overlaps the one before. Does nothing if n is less than a vector.
+/// @return  number of elements done: 0 or n
 template <class D16, typename Byte>
 HWY_INLINE int64_t pair_vectors(D16 d, const Byte* even, const Byte* odd, int32_t zero, int64_t n, int16_t* dst) {
   const hn::Rebind<Byte, D16> bytes;
@@ -170,7 +170,7 @@ HWY_INLINE int64_t pair_vectors(D16 d, const Byte* even, const Byte* odd, int32_
 template <typename Byte>
 HWY_INLINE void pair(const Byte* even, const Byte* odd, int64_t step, int32_t zero, int64_t n, int16_t* dst) {
   int64_t done = 0;
-  if (step == 1) {  // rows of images are short
+  if (step == 1) {  // tries shorter vectors too, as rows of images are short
     done = pair_vectors(hn::ScalableTag<int16_t>(), even, odd, zero, n, dst);
     if (done == 0) done = pair_vectors(hn::CappedTag<int16_t, 8>(), even, odd, zero, n, dst);
     if (done == 0) done = pair_vectors(hn::CappedTag<int16_t, 4>(), even, odd, zero, n, dst);

@@ -1,4 +1,4 @@
-// The integer micro-kernel.
+// Micro-kernel of integer products: int16 operands, int32 sums.
 #pragma once
 
 #include <cstdint>
@@ -6,9 +6,9 @@
 namespace treadle::kernels {
 
 struct TileJobI16 {
-  const int16_t* A;                  // rows of `pairs` pairs
+  const int16_t* A;                  // rows of `pairs` pairs of k
   const int16_t* B;                  // the panel: for each pair of k, `vectors` vectors of pairs
-  const int64_t* offsets = nullptr;  // where these vectors begin in B, for each pair of k; null: one after the other
+  const int64_t* offsets = nullptr;  // offset in B of the vectors of each pair of k; null: contiguous
   int64_t pairs;
   int64_t vectors;
   int32_t* C;  // row 0 and the panel's first column
@@ -16,10 +16,10 @@ struct TileJobI16 {
 };
 void gemm_tile_rows_i16(const TileJobI16& job);
 
-/// dst[i] = src[i] - zero, of bytes with a sign or without.
+/// dst[i] = src[i] - zero, for signed or unsigned bytes.
 void widen_to_i16(const void* src, bool is_signed, int32_t zero, int64_t n, int16_t* dst);
 
-/// Two lines of bytes, with a sign or without, whose elements lie `step` apart.
+/// Two lines of signed or unsigned bytes with element stride `step`.
 struct BytePairs {
   const void* even;
   const void* odd;  // null: zeros
@@ -27,7 +27,7 @@ struct BytePairs {
   bool is_signed = false;
   int32_t zero = 0;
 };
-/// dst[2 i] = even[i * step] - zero, dst[2 i + 1] = odd[i * step] - zero, or 0.
+/// dst[2 i] = even[i * step] - zero; dst[2 i + 1] = odd[i * step] - zero, or 0 if odd is null.
 void pairs_to_i16(const BytePairs& pairs, int64_t n, int16_t* dst);
 
 }  // namespace treadle::kernels

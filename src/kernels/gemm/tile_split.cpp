@@ -1,4 +1,4 @@
-// Compiled for AVX512-BF16; called only where cpu_info() says that the machine has AMX.
+// Compiled for AVX512-BF16; called only if cpu_info() reports AMX.
 #include "kernels/gemm/tile_split.h"
 
 #include <algorithm>
@@ -10,7 +10,7 @@
 #if defined(__x86_64__)
 #include <immintrin.h>
 #if defined(__GNUC__) && !defined(__clang__)
-// GCC 12 takes the operand that its intrinsics leave undefined on purpose for a mistake (its bug 105593).
+// GCC 12 warns about operands that its own intrinsics leave undefined on purpose (GCC bug 105593).
 #pragma GCC diagnostic ignored "-Wuninitialized"
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
 #endif
@@ -24,19 +24,19 @@ namespace treadle::kernels {
 
 namespace {
 
-constexpr int64_t kWords = kSplitRows * kSplitTerms / 2;  // of a tile
+constexpr int64_t kWords = kSplitRows * kSplitTerms / 2;  // of one tile
 constexpr int64_t kLanes = 16;
 
 TREADLE_BF16 inline __mmask16 first(int64_t count) { return static_cast<__mmask16>((1U << std::clamp<int64_t>(count, 0, kLanes)) - 1); }
 TREADLE_BF16 inline __m512 load(const float* from, __mmask16 lanes) { return _mm512_maskz_loadu_ps(lanes, from); }
 TREADLE_BF16 inline __m512i magnitude(__m512 x) { return _mm512_and_si512(_mm512_castps_si512(x), _mm512_set1_epi32(0x7FFFFFFF)); }
 
-/// 32 rounded numbers: those of `low`, then those of `high`.
+/// Rounds 32 numbers to bfloat16: those of `low`, then those of `high`.
 TREADLE_BF16 inline __m512i rounded(__m512 low, __m512 high) {
   return __builtin_bit_cast(__m512i, _mm512_cvtne2ps_pbh(high, low));  // std::bit_cast is compiled for another target
 }
 
-/// Rows of terms: each of a tile's rows has 32 of them.
+/// Splits rows of up to 32 terms; each becomes a row of a tile.
 TREADLE_BF16 Magnitude split_rows(const float* rows, int64_t ld, int64_t count, int64_t terms, uint16_t* to) {
   const __mmask16 low = first(terms), high = first(terms - kLanes);
   __m512i largest = _mm512_setzero_si512();
@@ -55,7 +55,7 @@ TREADLE_BF16 Magnitude split_rows(const float* rows, int64_t ld, int64_t count, 
   return _mm512_reduce_max_epu32(largest);
 }
 
-/// Rows of columns: each of a tile's rows has 16 pairs of terms.
+/// Splits rows of up to 16 columns; two rows of terms become a tile row of 16 pairs.
 TREADLE_BF16 Magnitude split_pairs(const float* rows, int64_t ld, int64_t terms, int64_t columns, uint16_t* to) {
   alignas(64) static constexpr uint16_t kInterleave[32] = {0, 16, 1, 17, 2,  18, 3,  19, 4,  20, 5,  21, 6,  22, 7,  23,
                                                            8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
@@ -78,14 +78,14 @@ TREADLE_BF16 Magnitude split_pairs(const float* rows, int64_t ld, int64_t terms,
   return _mm512_reduce_max_epu32(largest);
 }
 
-// What rows of terms are for one operand, rows of pairs are for the other: pairs are words, and change places with each other.
+// Transposes tiles by words: A's layout has rows of terms, B's has rows of pairs, and a pair is one word.
 void turn(const uint16_t* from, uint16_t* to) {
   for (int64_t i = 0; i < 3; ++i)
     transpose_plane(kSplitRows, kSplitTerms / 2, reinterpret_cast<const uint32_t*>(from) + i * kWords, kSplitTerms / 2,
                     reinterpret_cast<uint32_t*>(to) + i * kWords, kSplitRows);
 }
 
-/// Splits as the other operand is, and turns the tiles.
+/// Splits in the other operand's layout and transposes the tiles.
 template <typename Split>
 Magnitude split_turned(const Split& split, uint16_t* to) {
   alignas(64) uint16_t tiles[kSplitTiles];
@@ -141,8 +141,8 @@ bool have_parts(Magnitude largest) {
 }
 
 bool can_split(Magnitude largest_of_a, Magnitude largest_of_b) {
-  // What is lost of a number, 2^-126 at most, is multiplied by the other matrix's largest: with these bounds less than 2^-50 of the product
-  // of the largest ones.
+  // Splitting loses up to 2^-126 of a number, which is multiplied by the other matrix's largest. Within this bound, the error is below
+  // 2^-50 of the product of the largest magnitudes.
   constexpr float kLeastProduct = 0x1p-40F;
   const float a = std::bit_cast<float>(largest_of_a), b = std::bit_cast<float>(largest_of_b);
   return have_parts(largest_of_a) && have_parts(largest_of_b) && (a == 0 || b == 0 || a * b >= kLeastProduct);

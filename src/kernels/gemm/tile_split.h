@@ -1,13 +1,13 @@
-// Products of float32 matrices by tiles of AMX, with float32's exactness: every number is the sum of three bfloat16 numbers, its parts,
-// whose products the processor adds up in float32.
+// Products of float32 matrices by AMX with the precision of float32: each number is split into three bfloat16 parts, and products of parts
+// are summed in float32.
 //
-// x = high + middle + low holds exactly: three times 8 bits of mantissa are float32's 24. Of the nine products of parts the three smallest,
-// below 2^-26 of the product together, are left out; six are computed, each exactly. A tile adds up 32 terms before they join the sum, so
-// that sums are rounded less often than in chains of float32. NVIDIA's and Intel's libraries call the method BF16x9 and BF16x3 (Henry,
-// Tang, Heinecke: "Leveraging the bfloat16 artificial intelligence datatype for higher-precision computations", 2019).
+// x = high + middle + low is exact: 3 x 8 bits of mantissa are float32's 24. Of the nine products of parts, the three smallest, together
+// below 2^-26 of the product, are dropped. A tile sums 32 terms before they join the total, so that sums are rounded less often than in
+// float32. Intel and NVIDIA call the method BF16x3 and BF16x9 (Henry, Tang, Heinecke: "Leveraging the bfloat16 artificial intelligence
+// datatype for higher-precision computations", 2019).
 //
-// The processor takes numbers below 2^-126 for zero, and so parts of numbers below 2^-102 are lost, and infinity has parts that are NaN:
-// can_split() tells by the largest magnitudes of both matrices where neither matters.
+// The CPU flushes numbers below 2^-126 to zero, which loses parts of numbers below 2^-102, and parts of infinity are NaN. can_split() tells
+// from the largest magnitudes of both matrices if neither matters.
 #pragma once
 
 #include <cstdint>
@@ -16,39 +16,39 @@
 
 namespace treadle::kernels {
 
-/// Numbers of A or B that become three tiles: 16 rows, or columns, of 32 terms. The tiles of the high, middle and low parts lie behind each
-/// other; what is missing at an edge is zero.
+/// A tile of one part has 16 rows of A (or columns of B) by 32 terms. The tiles of the high, middle and low parts follow each other. Edges
+/// are padded with zeros.
 constexpr int64_t kSplitRows = 16, kSplitTerms = 32;
-constexpr int64_t kSplitTiles = 3 * kSplitRows * kSplitTerms;  ///< bfloat16 numbers
+constexpr int64_t kSplitTiles = 3 * kSplitRows * kSplitTerms;  ///< bfloat16 numbers of the three tiles
 
-/// A number of A or B: magnitude, as its bits. Those of infinity and NaN are the largest.
+/// Bits of the magnitude of a float, which compare like magnitudes; infinity and NaN are the largest.
 using Magnitude = uint32_t;
 
-/// A's tiles of `rows` <= 16 rows and `terms` <= 32 columns.
-/// @param a_row, a_col  elements from row to row and from column to column; one of them is 1
+/// Splits `rows` <= 16 rows and `terms` <= 32 columns of A into tiles.
+/// @param a_row, a_col  strides of rows and columns in elements; one of them is 1
 /// @return the largest magnitude
 Magnitude split_a(const float* A, int64_t a_row, int64_t a_col, int64_t rows, int64_t terms, uint16_t* to);
-/// B's tiles of `terms` <= 32 rows and `columns` <= 16 columns.
+/// Splits `terms` <= 32 rows and `columns` <= 16 columns of B into tiles.
 Magnitude split_b(const float* B, int64_t b_row, int64_t b_col, int64_t terms, int64_t columns, uint16_t* to);
-/// A number of B's tiles: the sum of its parts.
+/// Returns one element of B: the sum of its parts.
 float number_of_b(const uint16_t* tiles, int64_t term, int64_t column);
-/// The largest magnitude in `rows` rows of `columns` contiguous numbers, ld apart.
+/// Returns the largest magnitude in `rows` rows of `columns` contiguous numbers, ld apart.
 Magnitude largest_magnitude(const float* data, int64_t ld, int64_t rows, int64_t columns);
-/// Whether the processor has what this file needs.
+/// Returns true if the CPU supports split_a(), split_b() and AmxTiles::multiply_split().
 bool has_split_tiles();
-/// Whether numbers of such magnitudes have parts, and sums of products that are finite.
+/// Returns true if numbers up to this magnitude can be split into parts, and sums of their products stay finite.
 bool have_parts(Magnitude largest);
-/// Whether products of such numbers are as exact by their parts as in float32.
+/// Returns true if products of the parts are as precise as float32 for these magnitudes.
 bool can_split(Magnitude largest_of_a, Magnitude largest_of_b);
 
-/// 32 rows of A by 32 columns of B, for `steps` times 32 terms: of each step, the tiles of the upper or left 16 and then those of the
-/// others.
+/// A product of 32 rows of A by 32 columns of B over `steps` * 32 terms. Each step stores the tiles of the first 16 rows (columns), then
+/// those of the second 16.
 struct SplitBlock {
   const uint16_t *A, *B;
   int64_t steps;
-  bool tall, wide;  ///< more than 16 rows, and columns; otherwise the tiles of the others are not looked at
+  bool tall, wide;  ///< more than 16 rows, and columns; otherwise the tiles of the second 16 are not read
   float* sums;      ///< rows of 32, or of 16 if not wide
-  /// Lines of 64 bytes to fetch into L2 meanwhile: `later_lines` a step, from `later` on.
+  /// Lines of 64 bytes to prefetch into L2: `later_lines` per step, from `later` on.
   const char* later = nullptr;
   int64_t later_lines = 0;
 };

@@ -1,4 +1,4 @@
-// The micro-kernel of byte products.
+// Micro-kernel of byte products: unsigned A, signed B, int32 sums.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@ namespace treadle::kernels {
 struct ByteTile {
   const uint8_t* A;
   int64_t lda;
-  const int8_t* B;  // for each four of K, 64 columns of four bytes
+  const int8_t* B;  // for each group of four k, 64 columns of four bytes
   int64_t quads;
   int32_t* C;  // rows of 64
   int64_t rows;
@@ -21,7 +21,7 @@ void byte_tile_plain(const ByteTile& tile);
 void byte_tile_avx2(const ByteTile& tile, bool vnni);
 /// @pre the CPU has AVX512-VNNI
 void byte_tile_avx512vnni(const ByteTile& tile);
-/// @pre the CPU has what is named
+/// Runs the tile with the given instruction set. @pre the CPU has it
 void byte_tile(const ByteTile& tile, ByteInstructions with);
 
 }  // namespace treadle::kernels
