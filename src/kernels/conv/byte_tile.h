@@ -1,4 +1,4 @@
-// The micro-kernels of convolutions of bytes.
+// Micro-kernels of byte convolutions and byte pools.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,7 @@
 
 namespace treadle::kernels {
 
-/// How 32-bit sums become bytes. The arrays are as long as the columns, rounded up to 16.
+/// Converts 32-bit sums to bytes. The arrays have one element per column, rounded up to 16.
 struct ByteEpilogue {
   const int32_t* offsets;
   const float* scales;
@@ -16,47 +16,47 @@ struct ByteEpilogue {
   bool is_signed;
 };
 
-/// Rows of A (unsigned) times one panel of 16 * vectors columns.
+/// Rows of A (unsigned) times one panel of 16 * vectors columns of B.
 struct ByteConvTile {
   const uint8_t* A;
   int64_t lda;
-  const int8_t* B;  ///< for each four of K, the columns' four bytes
+  const int8_t* B;  ///< for each group of four k, four bytes of each column
   int64_t quads;
   int vectors;  ///< 1 to 4
   ByteEpilogue epilogue;
   uint8_t* y;
   int64_t ldy, columns, rows;
-  int32_t* sums = nullptr;  ///< in place of y: the sums with their offsets
+  int32_t* sums = nullptr;  ///< if not null: receives the sums plus offsets, and y is not written
 };
 void byte_conv_tile_plain(const ByteConvTile& tile);
-/// @pre the CPU has AVX2, here and below, and AVX-VNNI if `vnni`
+/// @pre the CPU has AVX2, and AVX-VNNI if `vnni`; also for the functions below
 void byte_conv_tile_avx2(const ByteConvTile& tile, bool vnni);
-/// @pre the CPU has AVX512-VNNI, here and below
+/// @pre the CPU has AVX512-VNNI; also for the functions below
 void byte_conv_tile_avx512vnni(const ByteConvTile& tile);
-/// @pre the CPU has what is named, here and below
+/// Dispatches to the given instruction set; also for the functions below. @pre the CPU has it
 void byte_conv_tile(const ByteConvTile& tile, ByteInstructions with);
 
-/// One row of outputs of one image.
+/// One row of outputs of one image of a depthwise convolution.
 struct ByteDepthwiseRow {
   const Window* window;
   int64_t C, oh;
   const uint8_t* x;  ///< the image
   bool x_signed;
   int32_t x_zero;
-  const int32_t* weights;  ///< for each tap, C elements whose upper halves are zero
+  const int32_t* weights;  ///< for each tap, C int32 elements whose upper 16 bits are zero
   ByteEpilogue epilogue;
   uint8_t* y;
-  int32_t* sums = nullptr;  ///< in place of y: the sums with their offsets
+  int32_t* sums = nullptr;  ///< if not null: receives the sums plus offsets, and y is not written
 };
-/// Calls some(down, along, ow) where the windows of kPixels outputs from ow on have all their taps along inside, one(down, along, ow) for
-/// each other output.
+/// Calls some(down, along, ow) for groups of kPixels outputs, from ow on, whose windows are inside the image along the row, and one(down,
+/// along, ow) for each other output.
 template <int kPixels, typename Some, typename One>
 void each_of_row(const ByteDepthwiseRow& row, Some some, One one) {
   const Window& w = *row.window;
   const Taps down = taps_inside(w, 1, row.oh);
   for (int64_t ow = 0; ow < w.out[2];) {
     const Taps along = taps_inside(w, 2, ow);
-    // All taps of the first and the last: so are those between.
+    // If the first tap of the first window and the last tap of the last are inside, so are all between.
     const int64_t last = along.start + (kPixels - 1) * w.stride[2] + (w.kernel[2] - 1) * w.dilation[2];
     if (along.start >= 0 && last < w.in[2] && ow + kPixels <= w.out[2]) {
       some(down, along, ow);
@@ -71,12 +71,12 @@ void byte_depthwise_row_avx2(const ByteDepthwiseRow& row);
 void byte_depthwise_row_avx512vnni(const ByteDepthwiseRow& row);
 void byte_depthwise_row(const ByteDepthwiseRow& row, ByteInstructions with);
 
-/// One row of outputs of one image's maxima.
+/// One row of outputs of one image of a maximum pool.
 struct ByteMaxRow {
   const Window* window;
   int64_t C, oh;
   const uint8_t* x;  ///< the image
-  uint8_t flip;      ///< 0x80 for signed bytes: the largest is then that of the unsigned ones
+  uint8_t flip;      ///< 0x80 for signed bytes: inverting the sign bit makes them compare like unsigned ones
   uint8_t* y;
 };
 void byte_max_row_plain(const ByteMaxRow& row);
@@ -87,7 +87,7 @@ void byte_max_row(const ByteMaxRow& row, ByteInstructions with);
 /// y[i] = table[x[i]]; y may be x.
 void map_bytes_plain(int64_t n, const uint8_t* table, const uint8_t* x, uint8_t* y);
 void map_bytes_avx2(int64_t n, const uint8_t* table, const uint8_t* x, uint8_t* y);
-/// False if the CPU lacks AVX512-VBMI; nothing is done then.
+/// Returns false without doing anything if the CPU lacks AVX512-VBMI.
 bool map_bytes_avx512vbmi(int64_t n, const uint8_t* table, const uint8_t* x, uint8_t* y);
 
 }  // namespace treadle::kernels

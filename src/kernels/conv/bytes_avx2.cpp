@@ -1,4 +1,4 @@
-// Compiled for AVX2 (and AVX-VNNI); called only where the machine has it. The same sums and bytes as the plain loops.
+// Compiled for AVX2 (and AVX-VNNI); called only if the CPU has it. Gives the same sums and bytes as the plain loops.
 #include <algorithm>
 
 #include "kernels/conv/byte_tile.h"
@@ -9,11 +9,11 @@
 namespace treadle::kernels {
 namespace {
 
-using Sums = __m256i[2];  // of 16 columns
+using Sums = __m256i[2];  // accumulators of 16 columns
 
 TREADLE_AVX2 inline __m256i load(const int32_t* from) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)); }
 
-// As requantize() does it: 16-bit saturation on the way to bytes changes nothing.
+// Scales like requantize(). The intermediate saturation to 16 bits does not change the result.
 struct Scaling {
   __m256i offset[2], zero;
   __m256 scale[2], bound;
@@ -32,7 +32,7 @@ struct Scaling {
       const __m256 inside = _mm256_min_ps(bound, _mm256_max_ps(_mm256_sub_ps(_mm256_setzero_ps(), bound), scaled));
       shifted[v] = _mm256_add_epi32(_mm256_cvtps_epi32(inside), zero);
     }
-    // Packing works in halves of registers, which leaves the columns' fours in the order 0, 2, 1, 3.
+    // Packing works within 128-bit halves, which leaves groups of four columns in the order 0, 2, 1, 3.
     const __m256i words = _mm256_permute4x64_epi64(_mm256_packs_epi32(shifted[0], shifted[1]), 0xD8);
     const __m128i low = _mm256_castsi256_si128(words), high = _mm256_extracti128_si256(words, 1);
     return is_signed ? _mm_packs_epi16(low, high) : _mm_packus_epi16(low, high);
@@ -49,7 +49,7 @@ TREADLE_AVX2 inline void store_bytes(__m128i bytes, int64_t count, uint8_t* dst)
   }
 }
 
-// The lanes of a vector that are among the first `count`.
+// Mask of the first `count` lanes of a vector.
 TREADLE_AVX2 inline __m256i first(int64_t count) {
   const auto last = static_cast<int32_t>(count > 8 ? 8 : count);
   return _mm256_cmpgt_epi32(_mm256_set1_epi32(last), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
@@ -88,7 +88,7 @@ TREADLE_AVX2 void rows_any(const ByteConvTile& tile, int64_t row, int64_t rows, 
 
 template <bool kVnni>
 void all_rows(const ByteConvTile& tile) {
-  const int64_t blocks = (tile.rows + kMaxByteRows<kVnni> - 1) / kMaxByteRows<kVnni>;  // even ones: 5 rows are 3 + 2
+  const int64_t blocks = (tile.rows + kMaxByteRows<kVnni> - 1) / kMaxByteRows<kVnni>;  // split evenly: 5 rows are 3 + 2
   for (int64_t column = 0; column < 16 * tile.vectors; column += 16)
     for (int64_t block = 0, row = 0; block < blocks; ++block) {
       const int64_t count = tile.rows / blocks + (block < tile.rows % blocks ? 1 : 0);
@@ -97,13 +97,13 @@ void all_rows(const ByteConvTile& tile) {
     }
 }
 
-// The taps of a window in turn, for the channels from c on.
+// Iterates over the taps of a window, for the channels from c on.
 struct TapWalk {
   const ByteDepthwiseRow& row;
   const Taps &down, &along;
   int64_t c, i, j;
-  const uint8_t* x = nullptr;        // of the first pixel
-  const int32_t* weights = nullptr;  // int32 whose upper halves are zero
+  const uint8_t* x = nullptr;        // the tap's pixel for the first output
+  const int32_t* weights = nullptr;  // int32 with upper 16 bits zero
 
   TapWalk(const ByteDepthwiseRow& r, const Taps& vertical, const Taps& horizontal, int64_t channel)
       : row(r), down(vertical), along(horizontal), c(channel), i(vertical.first), j(horizontal.first) {}
@@ -116,12 +116,12 @@ struct TapWalk {
   }
 };
 
-// Bytes as numbers of 16 bits.
+// Widens 16 bytes to 16-bit integers.
 template <bool kSigned>
 TREADLE_AVX2 inline __m256i widened(__m128i bytes) {
   return kSigned ? _mm256_cvtepi8_epi16(bytes) : _mm256_cvtepu8_epi16(bytes);
 }
-// sums += the 16 channels of two taps at each pixel; factors holds the taps' weights in pairs.
+// sums += 16 channels of two taps at each pixel; `factors` holds the weights of the two taps in pairs.
 template <bool kSigned, int kPixels>
 TREADLE_AVX2 inline void add_two_taps(const uint8_t* x0, const uint8_t* x1, int64_t step, __m256i zero, const Sums& factors,
                                       Sums (&sum)[kPixels]) {
@@ -148,7 +148,7 @@ TREADLE_AVX2 inline void store_depthwise(const ByteDepthwiseRow& row, const Sums
   for (int p = 0; p < kPixels; ++p) store_bytes(scaling.to_bytes(sum[p]), count, row.y + (ow + p) * row.C + c);
 }
 
-// Pixels [ow, ow + kPixels), 16 channels from c on. Two taps go into one product of 16 bits.
+// Computes pixels [ow, ow + kPixels) for 16 channels from c on. One 16-bit multiply-add handles two taps.
 template <bool kSigned, int kPixels>
 TREADLE_AVX2 void depthwise_pixels(const ByteDepthwiseRow& row, const Taps& down, const Taps& along, int64_t ow, int64_t c) {
   const int64_t step = row.window->stride[2] * row.C;
@@ -175,7 +175,7 @@ TREADLE_AVX2 void depthwise_pixels(const ByteDepthwiseRow& row, const Taps& down
   store_depthwise(row, sum, ow, c, 16);
 }
 
-// One pixel of fewer than 16 channels.
+// Computes one pixel with fewer than 16 channels.
 template <bool kSigned>
 TREADLE_AVX2 void depthwise_narrow(const ByteDepthwiseRow& row, const Taps& down, const Taps& along, int64_t ow) {
   alignas(32) int32_t sums[16] = {};
@@ -199,7 +199,7 @@ TREADLE_AVX2 void depthwise_channels(const ByteDepthwiseRow& row, const Taps& do
     for (int64_t p = 0; p < kPixels; ++p, moved.start += row.window->stride[2]) depthwise_narrow<kSigned>(row, down, moved, ow + p);
     return;
   }
-  for (int64_t begin = 0; begin < row.C; begin += kChannels)  // the last ones take some channels once more
+  for (int64_t begin = 0; begin < row.C; begin += kChannels)  // the last group overlaps the one before
     depthwise_pixels<kSigned, kPixels>(row, down, along, ow, std::min(begin, row.C - kChannels));
 }
 
@@ -227,7 +227,7 @@ TREADLE_AVX2 void byte_max_row_avx2(const ByteMaxRow& row) {
   for (int64_t ow = 0; ow < w.out[2]; ++ow, y += row.C) {
     const Taps along = taps_inside(w, 2, ow);
     for (int64_t begin = 0; begin < row.C; begin += kBytes) {
-      const int64_t c = begin + kBytes <= row.C ? begin : row.C - kBytes;  // the last vector takes some channels once more
+      const int64_t c = begin + kBytes <= row.C ? begin : row.C - kBytes;  // the last vector overlaps the one before
       __m256i largest = _mm256_setzero_si256();
       for (int64_t i = down.first; i < down.last; ++i)
         for (int64_t j = along.first; j < along.last; ++j) {
@@ -241,9 +241,9 @@ TREADLE_AVX2 void byte_max_row_avx2(const ByteMaxRow& row) {
 }
 
 TREADLE_AVX2 void map_bytes_avx2(int64_t n, const uint8_t* table, const uint8_t* x, uint8_t* y) {
-  constexpr int64_t kBytes = 64;  // two vectors at a time: the rows of the table are loaded once for both
-  // A shuffle picks from 16 bytes by an index's lowest four bits, and gives 0 where the highest bit is set. The index falls by 16 from row
-  // to row and stays below 0 once it is: all rows up to its own take part, so that each holds its difference to the one before.
+  constexpr int64_t kBytes = 64;  // two vectors at a time share the loads of table rows
+  // A shuffle looks up 16 bytes by the lowest four bits of an index and gives 0 if its sign bit is set. The index decreases by 16 for each
+  // row and stays negative once it is. So all rows up to the wanted one contribute, and each stores its XOR with the row before.
   __m256i rows[16];
   for (int half = 0; half < 2; ++half) {
     __m256i before = _mm256_setzero_si256();

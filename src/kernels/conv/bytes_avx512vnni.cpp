@@ -1,10 +1,10 @@
-// Compiled for AVX512-VNNI (and VBMI); called only where the machine has it. Products go by AMX where it has that too.
+// Compiled for AVX512-VNNI (and VBMI); called only if the CPU has it. Dense products use AMX if the CPU has that too.
 #include "core/cpu_info.h"
 #include "kernels/conv/byte_tile.h"
 #include "kernels/gemm/tile_amx.h"
 
 #if defined(__x86_64__)
-// GCC 12 warns of the registers that its own intrinsics leave open on purpose.
+// GCC 12 warns about registers that its own intrinsics leave undefined on purpose.
 #if !defined(__clang__)
 #pragma GCC diagnostic ignored "-Wuninitialized"
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
@@ -20,7 +20,7 @@
 namespace treadle::kernels {
 namespace {
 
-// As requantize() does it, for 16 columns.
+// Scales 16 columns like requantize().
 struct Scaling {
   __m512i offset, zero;
   __m512 scale, bound;
@@ -54,7 +54,7 @@ TREADLE_VNNI inline void store_sums(__m512i sums, const ByteEpilogue& e, int64_t
   if (count > 0) _mm512_mask_storeu_epi32(dst, count >= 16 ? __mmask16{0xFFFF} : static_cast<__mmask16>((1U << count) - 1), total);
 }
 
-// What becomes of sums, in rows of 16 * vectors.
+// Converts sums, in rows of 16 * vectors, to the tile's output.
 TREADLE_VNNI void finish_rows(const ByteConvTile& tile, int64_t row, int64_t rows, int64_t vectors, const int32_t* sums) {
   if (tile.sums) {
     for (int64_t r = 0; r < rows; ++r)
@@ -93,7 +93,7 @@ TREADLE_VNNI void rows_of(const ByteConvTile& tile, int64_t row) {
       for (int v = 0; v < kVectors; ++v) sum[r][v] = _mm512_dpbusd_epi32(sum[r][v], bytes, columns[v]);
     }
   }
-  // By way of memory: with their epilogue unrolled as well, GCC would keep the sums there during the loop above.
+  // Stores the sums to memory first: with the epilogue unrolled here, GCC would keep them in memory during the loop above too.
   alignas(64) int32_t sums[kRows * kVectors * 16];
 #pragma GCC unroll 14
   for (int r = 0; r < kRows; ++r)
@@ -112,7 +112,7 @@ TREADLE_VNNI void rows_any(const ByteConvTile& tile, int64_t row, int64_t rows) 
 
 template <int kVectors, int kMaxRows>
 TREADLE_VNNI void all_rows(const ByteConvTile& tile) {
-  const int64_t blocks = (tile.rows + kMaxRows - 1) / kMaxRows;  // even ones: 7 rows are 4 + 3
+  const int64_t blocks = (tile.rows + kMaxRows - 1) / kMaxRows;  // split evenly: 7 rows are 4 + 3
   int64_t row = 0;
   for (int64_t block = 0; block < blocks; ++block) {
     const int64_t count = tile.rows / blocks + (block < tile.rows % blocks ? 1 : 0);
@@ -128,7 +128,7 @@ TREADLE_VNNI inline __m512i load_bytes(const uint8_t* src, int64_t count) {
   return kSigned ? _mm512_cvtepi8_epi32(bytes) : _mm512_cvtepu8_epi32(bytes);
 }
 
-// Pixels [ow, ow + kPixels), `count` channels from c on, at most 16 * kVectors.
+// Computes pixels [ow, ow + kPixels) for `count` channels from c on, at most 16 * kVectors.
 template <bool kSigned, int kVectors, int kPixels>
 TREADLE_VNNI inline void depthwise_pixels(const ByteDepthwiseRow& row, const Taps& down, const Taps& along, int64_t ow, int64_t c,
                                           int64_t count) {
@@ -149,7 +149,7 @@ TREADLE_VNNI inline void depthwise_pixels(const ByteDepthwiseRow& row, const Tap
         const int64_t left = count - 16 * v;
         const __m512i factor = left >= 16 ? _mm512_loadu_si512(weights + 16 * v)
                                           : _mm512_maskz_loadu_epi32(static_cast<__mmask16>((1U << left) - 1), weights + 16 * v);
-        // The product of the lower halves: the upper one of the weight is zero.
+        // Multiplies only the lower halves, as the upper half of the weight is zero.
 #pragma GCC unroll 4
         for (int p = 0; p < kPixels; ++p)
           sum[p][v] = _mm512_dpwssd_epi32(sum[p][v], _mm512_sub_epi32(load_bytes<kSigned>(x + p * step + 16 * v, left), zero), factor);

@@ -1,5 +1,5 @@
-// Row by row of the plane. Along a row the taps of one phase (their place modulo the stride) add up without gaps, so that vectors do it;
-// then the phases are put between each other.
+// Sums the plane row by row. Along a row, outputs of one phase (position modulo the stride) receive contiguous columns, so vectors add them
+// up. Then the phases are interleaved.
 #include "kernels/conv/col2im.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -17,10 +17,10 @@ namespace {
 namespace hn = hwy::HWY_NAMESPACE;
 
 using D = hn::ScalableTag<float>;
-constexpr int64_t kPiece = 1024;   // sums of one phase at a time
-constexpr int64_t kMostRows = 64;  // of columns that look at a row of the plane, where sums stay in registers
+constexpr int64_t kPiece = 1024;   // sums of one phase computed at a time
+constexpr int64_t kMostRows = 64;  // most rows of columns per row of the plane whose sums are kept in registers
 
-// A number as quotient and rest of the stride, the rest not negative. Sums of two such numbers need no division.
+// A number as quotient and nonnegative remainder by the stride. Adding two such numbers needs no division.
 struct Places {
   int64_t quotient, rest;
   Places(int64_t number, int64_t stride) : quotient(number / stride), rest(number % stride) {
@@ -32,7 +32,7 @@ struct Places {
   }
 };
 
-// sums[i] += x[i]; `sums` has room for a vector behind its end.
+// sums[i] += x[i]. `sums` has space for one more vector behind its end.
 HWY_INLINE void add_run(const float* x, int64_t n, float* sums) {
   const D d;
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
@@ -45,13 +45,13 @@ HWY_INLINE void add_run(const float* x, int64_t n, float* sums) {
 #endif
 }
 
-// Sums that start as `value`; their room behind the end may be written, too.
+// Sets all sums to `value`; may also write the space behind their end.
 HWY_INLINE void start_sums(float value, int64_t n, float* sums) {
   const D d;
   for (int64_t i = 0; i < n; i += static_cast<int64_t>(hn::Lanes(d))) hn::StoreU(hn::Set(d, value), d, sums + i);
 }
 
-// What one row of columns of every kw adds to the sums of `phases` phases from `phase` on, places [begin, begin + n).
+// Adds one row of columns of every kw to the sums of `phases` phases from `phase` on, positions [begin, begin + n).
 HWY_INLINE void add_taps(const Window& w, const float* columns, int64_t phase, int64_t phases, int64_t begin, int64_t n,
                          float (*sums)[kPiece + hn::MaxLanes(D())]) {
   const int64_t stride = w.stride[2];
@@ -65,7 +65,7 @@ HWY_INLINE void add_taps(const Window& w, const float* columns, int64_t phase, i
   }
 }
 
-// dst[i * stride + p] = sums[p][i], up to `end`.
+// dst[i * stride + p] = sums[p][i], not beyond `end`.
 HWY_INLINE void put_phases(float (*sums)[kPiece + hn::MaxLanes(D())], int64_t phases, int64_t stride, int64_t n, float* dst,
                            const float* end) {
   int64_t i = 0;
@@ -85,20 +85,20 @@ HWY_INLINE void put_phases(float (*sums)[kPiece + hn::MaxLanes(D())], int64_t ph
     for (int64_t p = 0; p < phases && dst + i * stride + p < end; ++p) dst[i * stride + p] = sums[p][i];
 }
 
-// Along rows without a stride, all taps of a vector of sums add up in a register. Which elements of a row of columns a vector takes from a
-// tap is the same in every row.
+// For rows with stride 1: adds all taps of a vector of sums in a register. The lanes that a tap contributes to are the same in every row,
+// so they are computed once.
 struct RowTaps {
   static constexpr int64_t kMost = 256;
   struct Tap {
-    int64_t offset;       // of the vector's first element, from the row of columns of the first kw
-    int64_t first, last;  // the lanes that there are elements for
+    int64_t offset;       // offset of the vector's first element in the row of columns of kw = 0
+    int64_t first, last;  // lanes for which the tap has elements
   };
   Tap taps[kMost];
   int32_t begins[kMost + 1];  // per vector
   int64_t vectors = 0;
 
-  // False if there are too many, or vectors in part cost too much. Taps of a vector are in the order of kw, so that sums do not
-  // depend on how they are taken.
+  // Returns false if there are too many taps or masked loads are slow. The taps of a vector are ordered by kw, so that the sums are the
+  // same as without registers.
   bool make(const Window& w) {
     const auto lanes = static_cast<int64_t>(hn::Lanes(D()));
     vectors = (w.in[2] + lanes - 1) / lanes;
@@ -116,7 +116,7 @@ struct RowTaps {
     return true;
   }
 
-  // sums + the vector's part of what one row of columns of every kw adds.
+  // Returns sums + the contribution of one row of columns of every kw to this vector.
   HWY_INLINE hn::Vec<D> add(int64_t vector, const float* rows, hn::Vec<D> sums) const {
     const D d;
     const auto lanes = static_cast<int64_t>(hn::Lanes(d));
@@ -130,7 +130,7 @@ struct RowTaps {
   }
 };
 
-// Windows of two along a row that tile the plane, as those that double an image: each element is one tap's, and nothing adds up.
+// Returns true if windows have two taps along a row, without gaps or overlap, as in doubling an image: each element receives just one tap.
 bool tiles_pairs(const Window& w) {
   for (int axis = 0; axis < 3; ++axis)
     if (w.kernel[axis] > w.stride[axis] || (w.dilation[axis] != 1 && w.kernel[axis] != 1)) return false;
@@ -150,7 +150,7 @@ HWY_INLINE void put_pairs(const float* even, const float* odd, float bias, int64
   for (; i < n; ++i) dst[2 * i] = even[i] + bias, dst[2 * i + 1] = odd[i] + bias;
 }
 
-// Calls fn(the row of columns of the first kw) for each kd and kh that looks at the row of the plane which stands at these places.
+// Calls fn(row of columns of kw = 0) for each kd and kh that contributes to the plane's row at position `depth`, `height`.
 template <typename Fn>
 HWY_INLINE void for_each_row(const Window& w, const float* columns, const Places& depth, const Places& height, Fn fn) {
   const Places depth_step(w.dilation[0], w.stride[0]), height_step(w.dilation[1], w.stride[1]);

@@ -14,17 +14,17 @@
 namespace treadle::kernels {
 namespace {
 
-constexpr int64_t kEnoughPanels = 12;          // from here on the panels alone keep the threads busy
+constexpr int64_t kEnoughPanels = 12;          // from here on, panels alone keep the threads busy
 constexpr int64_t kMinMacsPerChunk = 100'000;  // about 2 us
 
-/// A 1x1 convolution without strides and pads: its columns are the image's pixels.
+/// A 1x1 convolution without strides and pads: its columns are the pixels of the image.
 bool is_pointwise(const Window& w) {
   for (int i = 0; i < 3; ++i) {
     if (w.kernel[i] != 1 || w.stride[i] != 1 || w.pad_begin[i] != 0 || w.in[i] != w.out[i]) return false;
   }
   return true;
 }
-/// It sees the image as one row.
+/// The window of a pointwise convolution with the image as a single row.
 Window flattened(const Window& w) {
   Window flat = w;
   flat.in[0] = flat.in[1] = flat.out[0] = flat.out[1] = 1;
@@ -115,7 +115,7 @@ void conv(const ConvParams& p, const float* x, const float* weights, float* y, c
       const int64_t panel = item % panels.count, group = item / panels.count % p.group, image = item / panels.count / p.group;
       const int64_t offset = (image * p.M + group * rows) * out_size;
       const int64_t n0 = panels.first_column(panel), vectors = panels.width_vectors(panel);
-      // The columns of a pointwise convolution are the image itself.
+      // A pointwise convolution reads the image directly as columns.
       const bool in_place = pointwise && n0 + vectors * panels.lanes <= out_size;
       PhaseScope phase(in_place ? KernelPhase::compute : KernelPhase::windows);
       if (!in_place) {

@@ -12,15 +12,15 @@
 namespace treadle::kernels {
 namespace {
 
-constexpr int64_t kPixelsAtOnce = 64;      // for which a row of the first weights is read once
-constexpr int64_t kRowsPerBand = 8;        // at least: the rows at a band's border are computed for both its sides
-constexpr int64_t kFewestRows = 3;         // of a band, where some threads would have none otherwise
-constexpr int64_t kRingFloats = 9 * 1024;  // that stay in L1, beside the weights
-constexpr int64_t kMostTwice = 16;         // one column in so many may be computed for both sides of a border between strips
+constexpr int64_t kPixelsAtOnce = 64;      // pixels that share one read of a row of the first convolution's weights
+constexpr int64_t kRowsPerBand = 8;        // least rows of a band: rows at a band's border are computed for both sides
+constexpr int64_t kFewestRows = 3;         // least rows of a band if some threads would get none otherwise
+constexpr int64_t kRingFloats = 9 * 1024;  // the part of the ring that stays in L1 beside the weights
+constexpr int64_t kMostTwice = 16;         // at most one column in this many may be computed twice, for both strips at a border
 
-/// Rows of y are done in steps; a ring holds the rows of the image between that a step reads. With several threads y is cut into bands.
-/// Where whole rows would leave L1, y is cut into strips of columns, each with a ring of its own, if they have few columns in common. What
-/// the first convolution reads is copied as nhwc_conv copies it, for one image at a time.
+/// y is computed in steps of some rows; a ring buffer holds the rows of the intermediate image that a step reads. With several threads, y
+/// is cut into bands of rows. If whole rows exceed L1, y is also cut into strips of columns with rings of their own, provided that they
+/// overlap little. The input of the first convolution is padded as in nhwc_conv, one image at a time.
 struct Plan {
   int64_t reach;  // rows that a window spans
   int64_t rows_per_step, ring_rows, bands = 1, strips = 1;
@@ -45,9 +45,9 @@ struct Plan {
     slot_bytes = aligned_bytes<float>(ring_rows * widest * p.depthwise.C);
   }
 
-  /// Columns that the windows on both sides of a border read.
+  /// Columns read by the windows on both sides of a border.
   static int64_t shared_columns(const Window& w) { return std::max<int64_t>(0, (w.kernel[2] - 1) * w.dilation[2] + 1 - w.stride[2]); }
-  /// A strip as an image of its own: its window, and the first columns of y and of the image between.
+  /// A strip as an image of its own: its window, and its first column in y and in the intermediate image.
   struct Strip {
     Window window;
     int64_t first, first_in;
@@ -64,7 +64,7 @@ struct Plan {
   }
 };
 
-/// The first convolution's rows.
+/// Computes rows of the first convolution.
 class FirstRows {
  public:
   FirstRows(const ConvParams& p, const ConvStage& stage)
@@ -76,9 +76,9 @@ class FirstRows {
         flat_(direct::is_flat(p.window)),
         clamp_(clamp_of(stage.epilogue)) {}
 
-  /// Columns [first, first + columns) of rows [from, to), which lie side by side in y. A 1x1 convolution sees whole rows as one line.
+  /// Computes columns [first, first + columns) of rows [from, to), contiguous in y. A 1x1 convolution treats whole rows as one line.
   void compute(const float* x, int64_t from, int64_t to, int64_t first, int64_t columns, float* y) const {
-    if (columns <= 0) return;  // of a strip that lies in the padding
+    if (columns <= 0) return;  // a strip that lies in the padding
     const Window& w = p_.window;
     const Panels panels(p_.M, panel_shape<float>());
     const bool one_line = flat_ && columns == w.out[2];
@@ -146,7 +146,7 @@ void conv_depthwise(const ConvDepthwise& p, const float* x, const ConvStage& fir
   auto run = [&](int64_t image, int64_t band, const Plan::Strip& strip, const float* from, float* ring) {
     const Window& own = strip.window;
     const int64_t last_row = w.out[1] * (band + 1) / plan.bands, block = depthwise_nhwc_block(own), step = p.depthwise.y_step();
-    int64_t have = 0;  // rows of the image between from here on are not computed yet
+    int64_t have = 0;  // the next row of the intermediate image to compute
     for (int64_t oh = w.out[1] * band / plan.bands; oh < last_row; oh += plan.rows_per_step) {
       const int64_t step_end = std::min(last_row, oh + plan.rows_per_step), reached = oh * w.stride[1] - w.pad_begin[1];
       const int64_t need = std::min(w.in[1], (step_end - 1) * w.stride[1] - w.pad_begin[1] + plan.reach);

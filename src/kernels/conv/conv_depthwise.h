@@ -1,5 +1,5 @@
-// A convolution and the depthwise one that reads it, with channels innermost, a few rows at a time: the widest images of mobile networks
-// lie behind their first convolution and in the middle of their blocks, and are never written to memory as a whole.
+// Fuses a convolution with the depthwise one that reads it, channels innermost, a few rows at a time. So the intermediate image, often the
+// widest of a mobile network, is never written to memory as a whole.
 #pragma once
 
 #include <cstddef>
@@ -10,14 +10,14 @@
 
 namespace treadle::kernels {
 
-/// depthwise: C = M = group channels, its window's input is the image between the two; first: C channels of x, M those of the image, one
-/// group, two spatial axes.
+/// `depthwise` has C = M = group, and its window's input is the intermediate image. `first` has C channels of x, M channels of the
+/// intermediate image, one group and two spatial axes.
 struct ConvDepthwise {
   ConvParams first, depthwise;
   int max_threads;
 };
 
-/// A convolution's packed weights (nhwc_pack, direct or depthwise) and what follows its sums. The first one has no residual.
+/// Packed weights of one of the two convolutions (nhwc_pack, direct or depthwise) and its epilogue. The first has no residual.
 struct ConvStage {
   const float* packed;
   ConvEpilogue epilogue;
@@ -25,8 +25,8 @@ struct ConvStage {
 
 size_t conv_depthwise_scratch_bytes(const ConvDepthwise& params);
 
-/// x[N, high, wide, first.C], or planes; y[N, out, depthwise.C]: what the two give one after the other, bit for bit where the weights of
-/// the first are few. No residual may be y.
+/// x[N, high, wide, first.C], or NCHW; y[N, out, depthwise.C]. The result equals that of the two convolutions one after the other, bit for
+/// bit if the first has few weights. The residual must not be y.
 void conv_depthwise(const ConvDepthwise& params, const float* x, const ConvStage& first, const ConvStage& depthwise, float* y,
                     void* scratch, ThreadPool* pool);
 

@@ -1,5 +1,5 @@
-// dW = dY^T X over all pixels: the rows of the product are filters, its columns a window's elements, channel by channel for each tap.
-// Pixels pass in blocks: the columns of a block are gathered into panels of the GEMM's tile, which all filters pass over while they are in
+// dW = dY^T X over all pixels: rows of the product are filters, its columns the elements of a window, channel by channel for each tap.
+// Pixels are processed in blocks. The columns of a block are gathered into GEMM panels, and all filters pass over a panel while it is in
 // L1.
 #include <algorithm>
 #include <utility>
@@ -17,23 +17,23 @@
 namespace treadle::kernels {
 namespace {
 
-constexpr int64_t kDepth = 128;         // pixels of a block: a panel of 64 columns is 32 KB
-constexpr int64_t kMaxFilters = 512;    // of a block of dy, 256 KB
-constexpr int64_t kPanelsTogether = 4;  // that share a block of dy
-constexpr int64_t kEnoughItems = 16;    // to keep threads busy; fewer are cut along the pixels
-constexpr int64_t kLeastBlocks = 8;     // of pixels, of such a cut
-constexpr int64_t kLineFloats = 16;     // rows of a power of two would share cache sets
-constexpr int64_t kImageGroups = 8;     // sums of a depthwise convolution that are kept apart
+constexpr int64_t kDepth = 128;         // pixels of a block; a panel of 64 columns takes 32 KB
+constexpr int64_t kMaxFilters = 512;    // filters of a block of dy, which takes 256 KB
+constexpr int64_t kPanelsTogether = 4;  // panels that share a copied block of dy
+constexpr int64_t kEnoughItems = 16;    // items that keep the threads busy; with fewer, the pixels are cut too
+constexpr int64_t kLeastBlocks = 8;     // least blocks of pixels of a cut
+constexpr int64_t kLineFloats = 16;     // padding of rows, as rows of a power of two would share cache sets
+constexpr int64_t kImageGroups = 8;     // partial sums of a depthwise convolution, summed separately
 
 int64_t divide_up(int64_t n, int64_t by) { return (n + by - 1) / by; }
 
 bool is_depthwise(const ConvParams& p) { return p.group == p.C && p.group == p.M; }
 
-/// How the product of one group is cut, by sizes only.
+/// Division of the product of one group; depends on the sizes only.
 struct WeightsPlan {
   int64_t channels, filters, columns, pixels;
-  bool whole_rows;  // a row of the window is one run of the image
-  bool in_place;    // one tap: the first cut's sums are the gradient as it is asked for
+  bool whole_rows;  // a row of the window is contiguous in the image
+  bool in_place;    // one tap: the first cut is summed directly into dw, as the layout is the same
   int64_t runs, run_length;
   Panels panels;
   int64_t panel_ranges, filter_ranges, filters_each, cuts, cut_pixels;
@@ -71,10 +71,10 @@ struct WeightsPlan {
   }
 };
 
-/// A block of pixels: where their windows begin in x.
+/// A block of pixels, with the positions of their windows in x.
 struct PixelBlock {
   int64_t count = 0;
-  int64_t image[kDepth], line[kDepth], along[kDepth];  // floats to the image's first pixel; the window's first line and pixel
+  int64_t image[kDepth], line[kDepth], along[kDepth];  // offset of the image in floats; first row and column of the window
 
   PixelBlock(const ConvParams& p, int64_t begin, int64_t end) : count(end - begin) {
     const Window& w = p.window;
@@ -89,7 +89,8 @@ struct PixelBlock {
   }
 };
 
-/// Elements [begin, end) of a run, for all pixels of the block, into columns of a panel. @param alone  no other run has columns of it
+/// Gathers elements [begin, end) of a run for all pixels of the block into columns of a panel. @param alone  no other run has columns in
+/// the panel
 void gather_run(const ConvParams& p, const WeightsPlan& plan, const PixelBlock& block, int64_t run, int64_t group, int64_t begin,
                 int64_t end, const float* x, float* to, int64_t width, bool alone) {
   const Window& w = p.window;
@@ -108,7 +109,7 @@ void gather_run(const ConvParams& p, const WeightsPlan& plan, const PixelBlock& 
   if (alone) {
     gather_rows(x, offsets, block.count, end - begin, width, to);
   } else {
-    for (int64_t i = 0; i < block.count; ++i) {  // a few columns of the panel
+    for (int64_t i = 0; i < block.count; ++i) {  // only some columns of the panel
       if (offsets[i] != kNoRow)
         std::copy_n(x + offsets[i], end - begin, to + i * width);
       else
@@ -116,7 +117,7 @@ void gather_run(const ConvParams& p, const WeightsPlan& plan, const PixelBlock& 
     }
   }
   if (!any_cut || !plan.whole_rows) return;
-  for (int64_t i = 0; i < block.count; ++i) {  // windows of which some pixels are beside the image
+  for (int64_t i = 0; i < block.count; ++i) {  // windows that are partly outside the image
     if (!cut[i]) continue;
     const int64_t ih = block.line[i] + down, iw = block.along[i];
     const int64_t first = std::max(begin, -iw * p.C), last = std::min(end, (w.in[2] - iw) * p.C);
@@ -138,7 +139,7 @@ void gather_panel(const ConvParams& p, const WeightsPlan& plan, const PixelBlock
   for (int64_t i = 0; i < block.count && !alone; ++i) std::fill(panel + i * width + last - first, panel + (i + 1) * width, 0.0F);
 }
 
-/// The product of a block of dy, [pixel][filter] or, for bfloat16, [filter][pixel], and a panel.
+/// Multiplies a block of dy, [pixel][filter] (for bfloat16: [filter][pixel]), by a panel.
 void multiply_panel(const WeightsPlan& plan, const float* rows, const float* panel, int64_t k, int64_t filters, int64_t depth, float* out,
                     const Epilogue<float>& epilogue, Bf16Choice bf16, std::byte* scratch) {
   const int64_t column = plan.panels.first_column(k), vectors = plan.panels.width_vectors(k), width = vectors * plan.panels.lanes;
@@ -198,7 +199,7 @@ void weights_item(const ConvParams& p, const WeightsPlan& plan, int64_t item, co
   }
 }
 
-/// Sums of the cuts, from [filter][tap][channel] to [filter][channel][tap].
+/// Adds up the cuts and transposes the sums from [filter][tap][channel] to [filter][channel][tap].
 void join_cuts(const ConvParams& p, const WeightsPlan& plan, float* sums, float* dw, ThreadPool* pool) {
   if (plan.in_place && plan.cuts == 1) return;
   const int64_t taps = p.window.kernel_size();
@@ -215,18 +216,18 @@ void join_cuts(const ConvParams& p, const WeightsPlan& plan, float* sums, float*
   });
 }
 
-/// A convolution of few channels, such as a network's first: rows of the product are a line of the window, its columns filters, and both
-/// operands lie in the images as the product reads them; only lines that windows stand out of are copied.
+/// For few channels, as in a network's first convolution. The rows of the product are the elements of one line of the window, its columns
+/// filters. Both operands are read in place; only lines whose windows cross the border are copied.
 struct LinesPlan {
-  int64_t rows, columns;  // of a line of the window: taps by channels; filters, as whole vectors
-  int64_t lines, groups;  // of all outputs; sums that are kept apart
+  int64_t rows, columns;  // elements of a line of the window; filters, rounded up to whole vectors
+  int64_t lines, groups;  // lines of all outputs; partial sums
   int64_t x_line, kept_lines;
-  bool copies_dy;  // whose rows are no whole vectors
+  bool copies_dy;  // if rows of dy are not whole vectors
 
   static bool fits(const ConvParams& p) {
     constexpr int64_t kMostRows = 32;
-    constexpr int64_t kLeastFilters = 4;  // of a vector of 16, whose other lanes would compute nothing
-    constexpr int64_t kLeastPixels = 16;  // of a line of a pointwise one: its sums would be read and written for few products
+    constexpr int64_t kLeastFilters = 4;  // with fewer, most of a vector's 16 lanes would be unused
+    constexpr int64_t kLeastPixels = 16;  // for 1x1 windows: with fewer, sums would be loaded and stored for few products
     const Window& w = p.window;
     if (w.kernel_size() == 1 && w.out[2] < kLeastPixels) return false;
     return p.group == 1 && w.kernel[0] == 1 && w.in[0] == 1 && w.out[0] == 1 && w.dilation[2] == 1 && p.C * w.kernel[2] <= kMostRows &&
@@ -247,7 +248,7 @@ struct LinesPlan {
   }
 };
 
-/// The sums of lines [begin, end) of the outputs, [line of the window][tap and channel][filter].
+/// Sums lines [begin, end) of the outputs into [line of the window][tap and channel][filter].
 void sum_lines(const ConvParams& p, const LinesPlan& plan, int64_t begin, int64_t end, const float* dy, const float* x, std::byte* slot) {
   const Window& w = p.window;
   const Panels panels(plan.columns, panel_shape<float>());
@@ -257,7 +258,7 @@ void sum_lines(const ConvParams& p, const LinesPlan& plan, int64_t begin, int64_
   std::fill_n(sums, plan.sums(p), 0.0F);
   std::vector<int64_t> held(static_cast<size_t>(plan.kept_lines), -1);
   const bool inside = w.pad_begin[2] == 0 && plan.x_line <= w.in[2] * p.C;
-  // A line with the zeros beside it: where it stands, or kept while windows pass over it.
+  // Returns a line with zeros on both sides: in place if windows are inside, otherwise a copy that is kept while windows use it.
   const auto padded = [&](int64_t image, int64_t ih) {
     const int64_t number = image * w.in[1] + ih;
     const float* line = x + number * w.in[2] * p.C;

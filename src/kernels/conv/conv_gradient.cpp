@@ -23,7 +23,7 @@ GemmShape product_shape(const ConvParams& p) {
   return s;
 }
 
-// Row (channel, tap) holds the element that the tap sees at each output.
+// im2col: row (channel, tap) holds the input element that the tap reads for each output.
 template <typename T>
 void columns_of(const Window& w, int64_t channels, const T* x, T* columns, ThreadPool* pool) {
   const int64_t taps = w.kernel_size(), out_size = w.out_size();

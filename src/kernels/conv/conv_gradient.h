@@ -1,4 +1,4 @@
-// The gradient of a convolution by its weights. (By its input it is the transposed convolution.)
+// Gradient of a convolution with respect to its weights. The gradient with respect to its input is the transposed convolution.
 #pragma once
 
 #include <cstddef>
@@ -7,11 +7,11 @@
 
 namespace treadle::kernels {
 
-/// Working memory of conv_grad_weights. T is float or double.
+/// Scratch bytes of conv_grad_weights(). T is float or double.
 template <typename T>
 size_t conv_grad_weights_scratch_bytes(const ConvParams& params, int max_threads);
 
-/// dw[M, C / group, kernel] from dy[N, M, out] and x[N, C, in]: for each image the product of dy (M x out) and the image's columns
+/// Computes dw[M, C / group, kernel] from dy[N, M, out] and x[N, C, in]: for each image the product of dy (M x out) and the image's columns
 /// (out x C*kernel), summed over the images in order.
 /// @param scratch  conv_grad_weights_scratch_bytes<T>(params, max_threads), aligned to 64 bytes
 template <typename T>

@@ -15,12 +15,12 @@
 namespace treadle::kernels {
 namespace {
 
-/// One spatial axis of the inputs whose index plus the pads is `rest` modulo the stride. They are the outputs of a convolution of dy, over
-/// the taps first_tap, first_tap + tap_step ... backwards.
+/// The inputs of one axis whose index plus the pad is `rest` modulo the stride. Their gradient is a convolution of dy with the taps
+/// first_tap, first_tap + tap_step ..., in reverse order.
 struct AxisPhase {
-  int64_t first = 0, count = 0;  ///< inputs first, first + stride ...
+  int64_t first = 0, count = 0;  ///< the inputs are first, first + stride ...
   int64_t first_tap = 0, tap_step = 1, taps = 0;
-  int64_t dilation = 1, pad = 0;  ///< of the convolution of dy; below 0: that many pixels lie before the window
+  int64_t dilation = 1, pad = 0;  ///< of the convolution of dy; negative pad: so many pixels of dy lie before the window
 
   AxisPhase(const Window& w, int axis, int64_t rest) {
     const int64_t stride = w.stride[axis], d = w.dilation[axis], common = std::gcd(stride, d);
@@ -35,11 +35,11 @@ struct AxisPhase {
   }
 };
 
-/// One phase of all axes.
+/// A phase: one AxisPhase for each axis.
 struct Phase {
   AxisPhase axes[3];
-  ConvParams conv;               // of dy; its output has the phase's inputs side by side
-  int64_t zeros[3] = {0, 0, 0};  // taps without weight in front, where a window does not begin at dy's first pixel
+  ConvParams conv;               // convolution of dy, whose output has the phase's inputs side by side
+  int64_t zeros[3] = {0, 0, 0};  // taps of zero weight prepended where a window does not begin at dy's first pixel
 
   Phase(const ConvParams& p, int64_t d, int64_t h, int64_t w) : axes{{p.window, 0, d}, {p.window, 1, h}, {p.window, 2, w}} {
     conv.N = p.N, conv.C = p.M, conv.M = p.C, conv.group = p.group;
@@ -69,7 +69,7 @@ void each_phase(const ConvParams& p, Visit visit) {
 
 bool is_whole(const Window& w) { return w.stride[0] == 1 && w.stride[1] == 1 && w.stride[2] == 1; }
 
-/// to[m][k] = from[m * pitch][taps[k]], or 0 where the tap is below 0; kBackwards: taps[k] is kBackwards - 1 - k.
+/// to[m][k] = from[m * pitch][taps[k]], or 0 if taps[k] < 0. If kBackwards > 0, taps[k] is kBackwards - 1 - k.
 template <int kBackwards>
 void turn_taps(int64_t count, const float* from, int64_t pitch, std::span<const int64_t> taps, float* to) {
   for (int64_t m = 0; m < count; ++m, from += pitch, to += taps.size()) {
@@ -80,7 +80,7 @@ void turn_taps(int64_t count, const float* from, int64_t pitch, std::span<const 
   }
 }
 
-/// The phase's weights as the convolution of dy wants them, [C, M / group, taps], backwards.
+/// Arranges the phase's weights for the convolution of dy: [C, M / group, taps], taps reversed.
 void turn_weights(const ConvParams& p, const Phase& phase, const float* weights, float* to, ThreadPool* pool) {
   const int64_t channels = p.C / p.group, filters = p.M / p.group, size = p.window.kernel_size();
   const Window& w = phase.conv.window;
@@ -108,7 +108,7 @@ void turn_weights(const ConvParams& p, const Phase& phase, const float* weights,
       }
       return;
     }
-    // A line of the cache has weights of several channels: they are read in turn while it is there.
+    // A cache line holds the weights of several channels, so these are read one after the other while it is cached.
     constexpr int64_t kChannels = 16, kFilters = 32;
     bool backwards = num_taps == size;
     for (int64_t k = 0; backwards && k < size; ++k) backwards = taps[static_cast<size_t>(k)] == size - 1 - k;
@@ -125,7 +125,7 @@ void turn_weights(const ConvParams& p, const Phase& phase, const float* weights,
   });
 }
 
-/// A phase's pixels go to their places between the others'; zeros where `phase_dx` is null.
+/// Writes a phase's pixels to their strided positions in dx; zeros if `phase_dx` is null.
 void scatter_phase(const ConvParams& p, const Phase& phase, const float* phase_dx, float* dx, ThreadPool* pool) {
   const Window& w = p.window;
   const AxisPhase* a = phase.axes;

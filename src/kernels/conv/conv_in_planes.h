@@ -1,5 +1,5 @@
-// Convolutions of one image of few pixels with channels innermost, where weights are computed: putting them into panels would take longer
-// than the products. The plain kernels read weights where they lie; for them the image is turned to planes, and their result turned back.
+// NHWC convolutions of one small image with computed weights: packing the weights would take longer than the products. The kernels of
+// conv.h read weights in place, so x is transposed to NCHW for them and their result back.
 //
 // ConvParams, operands and results are those of conv_gradient_nhwc.h.
 #pragma once

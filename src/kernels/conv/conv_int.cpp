@@ -12,14 +12,14 @@
 namespace treadle::kernels {
 namespace {
 
-/// What the tiles read in place of windows: the image as int16 less its zero point, with its borders, two channels side by side. A stride
-/// of s makes s images (phases) of an axis, so that outputs side by side read elements side by side, and a tap is an offset.
+/// The image as the tiles read it, in place of im2col: int16 less the zero point, with borders, channels in pairs. A stride of s splits an
+/// axis into s phases, so that adjacent outputs read adjacent elements and a tap is an offset. Layout:
 ///
-///     channel pair, phase, rows of the grid: pairs
+/// channel pair, phase, rows of the grid of pairs
 struct PairsImage {
-  int64_t channel_pairs;  // of a group
-  int64_t phases[3];      // of an axis, as many as taps read
-  int64_t grid[3];        // the outputs of an axis and what taps read behind the last
+  int64_t channel_pairs;  // channel pairs of a group
+  int64_t phases[3];      // phases of each axis that taps read
+  int64_t grid[3];        // grid of each axis: the outputs and what taps read behind the last
   int64_t phase_pairs, channel_size;
 
   explicit PairsImage(const ConvParams& p) : channel_pairs((p.C / p.group + 1) / 2) {
@@ -38,15 +38,14 @@ struct PairsImage {
   int64_t at(int64_t d, int64_t h, int64_t w) const { return (d * grid[1] + h) * grid[2] + w; }
 };
 
-constexpr int64_t kRowsBytes = 256 << 10;  // of weights that all panels read while they are in L2
+constexpr int64_t kRowsBytes = 256 << 10;  // weights that all panels read while they stay in L2
 
 int64_t taps_of(const ConvParams& p) { return (p.C / p.group + 1) / 2 * p.window.kernel_size(); }
 
-/// Stretches of the grid whose outputs are computed side by side: the rows of the outputs, or all of them with the gaps between rows if
-/// this is less to compute.
+/// Runs of the grid computed together: rows of outputs, or the whole grid with the gaps between rows if that is fewer columns.
 struct Runs {
   int64_t count, length;
-  bool gaps;  // the stretch is the whole grid, and not all of it is outputs
+  bool gaps;  // the run is the whole grid, including positions that are not outputs
   Panels panels;
 
   Runs(const Window& w, const PairsImage& image)
@@ -61,7 +60,7 @@ struct Runs {
   int64_t widest() const { return (panels.vectors + (panels.wide > 0 ? 1 : 0)) * panels.lanes; }
 };
 
-/// Fills the phases of one channel pair. Rows outside the image, and what lies beside it, are zero.
+/// Fills the phases of one channel pair. Positions outside the image are zero.
 struct PairsFiller {
   const Window& w;
   const PairsImage& image;
@@ -96,7 +95,7 @@ struct PairsFiller {
   }
 };
 
-/// Where each tap of the weights begins in a group's image, in int16.
+/// Writes the offset of each tap of the weights in a group's image, in int16 elements.
 void write_offsets(const Window& w, const PairsImage& image, int64_t* offsets) {
   for (int64_t c = 0; c < image.channel_pairs; ++c)
     for (int64_t d = 0; d < w.kernel[0]; ++d)
@@ -108,7 +107,7 @@ void write_offsets(const Window& w, const PairsImage& image, int64_t* offsets) {
         }
 }
 
-/// Copies the outputs among columns [first, first + columns) of the grid: rows of `width` into planes of `plane`.
+/// Copies the outputs among columns [first, first + columns) of the grid from rows of `width` elements to planes of `plane` elements.
 void copy_outputs(const Window& w, const PairsImage& image, int64_t first, int64_t columns, const int32_t* from, int64_t width,
                   int64_t rows, int32_t* to, int64_t plane) {
   for (int64_t column = 0; column < columns;) {
@@ -124,7 +123,7 @@ void copy_outputs(const Window& w, const PairsImage& image, int64_t first, int64
   }
 }
 
-/// The scratch of a convolution: the images of all groups (a tile reads up to a panel behind the last), offsets, and pieces for tiles with
+/// Sizes of the scratch: images of all groups (with a panel behind the last, which tiles may read), offsets, and buffers for tiles with
 /// gaps.
 struct Room {
   size_t image_bytes, offsets_bytes, slot_bytes;

@@ -22,7 +22,7 @@ size_t columns_bytes(const DeformParams& p) {
   return aligned_bytes<T>(p.conv.C * p.conv.window.kernel_size() * p.conv.window.out_size());
 }
 
-// Bilinear, with zeros outside of the image.
+// Bilinear interpolation with zeros outside the image.
 template <typename T>
 T sample(const T* plane, int64_t H, int64_t W, T h, T w) {
   if (!(h > -1 && w > -1 && h < static_cast<T>(H) && w < static_cast<T>(W))) return 0;
@@ -32,7 +32,7 @@ T sample(const T* plane, int64_t H, int64_t W, T h, T w) {
   return (1 - dh) * ((1 - dw) * at(h0, w0) + dw * at(h0, w0 + 1)) + dh * ((1 - dw) * at(h0 + 1, w0) + dw * at(h0 + 1, w0 + 1));
 }
 
-// Calls fn(tap of the offsets, output, place) for every element of row (channel, tap) of image n's columns.
+// Calls fn(index of the tap in the offsets, output, position) for each element of row (channel, tap) of image n's columns.
 template <typename T, typename Fn>
 void for_each_place(const DeformParams& p, int64_t n, int64_t row, const T* offset, Fn&& fn) {
   const Window& w = p.conv.window;
@@ -47,7 +47,7 @@ void for_each_place(const DeformParams& p, int64_t n, int64_t row, const T* offs
   }
 }
 
-// Some outputs' samples at one tap, for all channels that share its offsets.
+// Samples `count` outputs from `first` on at one tap, for all channels that share its offsets.
 template <typename T>
 void sample_points(const DeformParams& p, int64_t n, int64_t group, int64_t tap, int64_t first, int64_t count, const T* x, const T* offset,
                    const T* mask, T* columns) {
@@ -73,7 +73,7 @@ void sample_points(const DeformParams& p, int64_t n, int64_t group, int64_t tap,
   }
 }
 
-// columns[C * taps, out] of image n.
+// Fills columns[C * taps, out] of image n.
 template <typename T>
 void sample_columns(const DeformParams& p, int64_t n, const T* x, const T* offset, const T* mask, T* columns, ThreadPool* pool) {
   const Window& w = p.conv.window;
@@ -128,7 +128,7 @@ void deform_conv(const DeformParams& p, const T* x, const T* weights, const T* o
 
 namespace {
 
-// The products of the backward pass: of the columns' gradient, and of the weights'.
+// The products of the backward pass: gradients of the columns and of the weights.
 GemmShape columns_shape(const DeformParams& p) {
   const GemmShape forward = product_shape(p);
   GemmShape s;
@@ -144,7 +144,8 @@ GemmShape weights_shape(const DeformParams& p) {
   return s;
 }
 
-// What flows from image n's columns into x, the offsets and the mask. A group of offsets is one thread's, and so are its channels.
+// Propagates the gradient of image n's columns to x, the offsets and the mask. One thread handles each offset group, and so all its
+// channels.
 template <typename T>
 void scatter_columns(const DeformParams& p, int64_t n, const T* x, const T* offset, const T* mask, const T* flow,
                      const DeformGradients<T>& d, ThreadPool* pool) {

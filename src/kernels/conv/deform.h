@@ -1,4 +1,4 @@
-// Deformable convolution over two spatial axes: every tap looks at a place of its own, which an offset moves. T is float or double.
+// Deformable convolution over two spatial axes: each tap samples at its regular position plus a given offset. T is float or double.
 #pragma once
 
 #include "kernels/conv/conv.h"
@@ -6,15 +6,15 @@
 namespace treadle::kernels {
 
 struct DeformParams {
-  ConvParams conv;           ///< a window of rank 2
+  ConvParams conv;           ///< window of rank 2
   int64_t offset_group = 1;  ///< groups of input channels that share offsets
 };
 
 template <typename T>
 size_t deform_conv_scratch_bytes(const DeformParams& params, int max_threads);
 
-/// @param offset  [N, offset_group * taps * 2, out]: row, then column, of each tap
-/// @param mask    [N, offset_group * taps, out], or null for 1
+/// @param offset  [N, offset_group * taps * 2, out]: vertical, then horizontal offset of each tap
+/// @param mask    [N, offset_group * taps, out], or null: all 1
 /// @param bias    M values, or null
 template <typename T>
 void deform_conv(const DeformParams& params, const T* x, const T* weights, const T* offset, const T* bias, const T* mask, T* y,
@@ -22,13 +22,13 @@ void deform_conv(const DeformParams& params, const T* x, const T* weights, const
 
 template <typename T>
 struct DeformGradients {
-  T *x = nullptr, *weights = nullptr, *offset = nullptr, *mask = nullptr;  ///< the operands' shapes; mask is null if there is none
+  T *x = nullptr, *weights = nullptr, *offset = nullptr, *mask = nullptr;  ///< shapes of the operands; mask may be null
 };
 
 template <typename T>
 size_t deform_conv_gradient_scratch_bytes(const DeformParams& params, int max_threads);
 
-/// Gradients of all operands but the bias, from dy[N, M, out].
+/// Computes the gradients of all operands except the bias from dy[N, M, out].
 template <typename T>
 void deform_conv_gradient(const DeformParams& params, const T* x, const T* weights, const T* offset, const T* mask, const T* dy,
                           const DeformGradients<T>& gradients, void* scratch, int max_threads, ThreadPool* pool);

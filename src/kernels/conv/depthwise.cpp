@@ -1,5 +1,5 @@
-// A channel is first copied with its zero border, its columns split by their remainder modulo the stride, so that each tap of a vector of
-// neighbouring outputs is one contiguous load at a fixed distance, without a question asked.
+// A channel is copied with a border of zeros, its columns split into phases (index modulo the stride). Then each tap of a vector of
+// adjacent outputs is one contiguous load at a fixed offset, without bounds checks.
 #include "kernels/conv/depthwise.h"
 
 #include <algorithm>
@@ -15,13 +15,13 @@
 #ifndef TREADLE_KERNELS_CONV_DEPTHWISE_PLANE_H_
 #define TREADLE_KERNELS_CONV_DEPTHWISE_PLANE_H_
 namespace treadle::kernels {
-inline constexpr int64_t kMaxPhases = 4;  // whose bounds are worked out once
+inline constexpr int64_t kMaxPhases = 4;  // phases whose bounds are precomputed
 
 /// The padded copy of a channel: [depth][height][stride phases][columns].
 struct PaddedChannel {
   int64_t depth, height, phases, columns;
   int64_t num_taps;
-  int64_t offsets[kMaxDepthwiseTaps];  // from an output's place to each tap
+  int64_t offsets[kMaxDepthwiseTaps];  // from an output's position to each tap
 
   explicit PaddedChannel(const Window& w) {
     auto reach = [&](int axis) { return (w.out[axis] - 1) * w.stride[axis] + (w.kernel[axis] - 1) * w.dilation[axis] + 1; };
@@ -40,7 +40,7 @@ struct PaddedChannel {
       }
     }
   }
-  /// Columns of a phase that lie in the input: column c is input column c * stride + phase - pad.
+  /// Columns of a phase that lie in the input; column c is input column c * stride + phase - pad.
   struct Columns {
     int64_t first, last;
   };
@@ -52,7 +52,7 @@ struct PaddedChannel {
   }
 
   int64_t row() const { return phases * columns; }
-  // Vectors at the end of a row read into the next one, and behind the last row: lanes that are never stored.
+  // Vectors at the end of a row read into the next row, or beyond the last; these lanes are not stored.
   int64_t size() const { return depth * height * row() + 16; }
 };
 }  // namespace treadle::kernels
@@ -67,7 +67,7 @@ namespace {
 namespace hn = hwy::HWY_NAMESPACE;
 using D = hn::ScalableTag<float>;
 
-// kRows output rows of one vector each: a weight is broadcast once for all. kTaps is 0 where it is not known.
+// Computes one vector of kRows output rows, which share the broadcast of a weight. kTaps is 0 if the number of taps is not a constant.
 template <int kRows, int kTaps>
 HWY_INLINE void outputs(const PaddedChannel& padded, const float* src, int64_t row_step, const float* weights, float bias, int64_t columns,
                         const float* residual, float low, float high, float* dst, int64_t dst_row) {
@@ -83,10 +83,10 @@ HWY_INLINE void outputs(const PaddedChannel& padded, const float* src, int64_t r
 #pragma GCC unroll 4
     for (int r = 0; r < kRows; ++r) sum[r] = hn::MulAdd(hn::LoadU(d, tap + r * row_step), weight, sum[r]);
   }
-  // Unbounded unless the activation is a clamp. NaN stays.
+  // The bounds are infinite unless the activation is a clamp. Keeps NaN.
   const auto bottom = hn::Set(d, low), top = hn::Set(d, high);
   const bool full = columns >= static_cast<int64_t>(hn::Lanes(d));
-  const FirstLanes first(d, columns);  // more than a vector has where all are stored
+  const FirstLanes first(d, columns);  // may exceed a vector if all lanes are stored
 #pragma GCC unroll 4
   for (int r = 0; r < kRows; ++r) {
     const int64_t at = r * dst_row;
@@ -129,7 +129,7 @@ HWY_INLINE void copy_row(const float* src, int64_t n, float* dst) {
   int64_t i = 0;
   for (; i + lanes <= n; i += lanes) hn::StoreU(hn::LoadU(d, src + i), d, dst + i);
   if (i == n) return;
-  if (n >= lanes) {  // the last whole vector again
+  if (n >= lanes) {  // the last vector overlaps the one before
     hn::StoreU(hn::LoadU(d, src + n - lanes), d, dst + n - lanes);
   } else {
     const FirstLanes some(d, n);
@@ -137,7 +137,7 @@ HWY_INLINE void copy_row(const float* src, int64_t n, float* dst) {
   }
 }
 
-// Every second element, from an array that may be read up to src[2 n - 2].
+// Copies every second element. The array must be readable up to src[2 n - 2].
 HWY_INLINE void copy_even(const float* src, int64_t n, float* dst) {
   const D d;
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
@@ -158,7 +158,7 @@ void depthwise_plane(const Window& w, const PaddedChannel& padded, const float* 
   plane<0>(w, padded, padded_src, weights, bias, residual, low, high, y);
 }
 
-// Only what lies inside the input: the border was zeroed before the first channel.
+// Copies only the part inside the input; the border was zeroed before the first channel.
 void depthwise_copy(const Window& w, const PaddedChannel& padded, const float* x, float* dst) {
   const int64_t s = padded.phases;
   for (int64_t id = 0; id < w.in[0]; ++id) {

@@ -20,22 +20,22 @@ using D = hn::ScalableTag<float>;
 using V = hn::Vec<D>;
 
 struct Row {
-  int64_t C, row, pixel;          // floats from tap to tap, downwards and along
-  int64_t step;                   // floats from one output's pixel in x to the next one's
-  int64_t y_step;                 // and in y
-  int64_t taps_down, taps_along;  // that are inside the image
-  int64_t start;                  // floats from the row's first pixel to the first tap's, below 0 in front of the image
-  Taps inside;                    // pixels under the neighbours' windows, from the first tap on
-  int64_t weights_row;            // floats from one row of weights to the next
+  int64_t C, row, pixel;          // strides from tap to tap in floats, vertical and horizontal
+  int64_t step;                   // stride in x from one output's pixel to the next one's
+  int64_t y_step;                 // the same in y
+  int64_t taps_down, taps_along;  // taps inside the image
+  int64_t start;                  // floats from the row's first pixel to the first tap's; negative before the image
+  Taps inside;                    // pixels inside the image under the windows computed together, from the first tap on
+  int64_t weights_row;            // row stride of the weights in floats
   int64_t begin, end;             // channels
-  int64_t before_wrap, wrap;      // taps down before the ring begins again, and floats back to there
+  int64_t before_wrap, wrap;      // vertical taps before the ring wraps around, and floats to go back then
   const float *bias, *residual;
   float low, high;
   bool clamped;
 };
 
-// kOutputs neighbours times kVectors vectors of channels. kCut: the last vector has channels beyond the end. kTaps: along, where
-// neighbours' windows are a pixel apart, so that each pixel is read once for all of them; or 0. kBorder: some pixels are not inside.
+// Computes kOutputs adjacent outputs by kVectors vectors of channels. kCut: the last vector is partial. kTaps: horizontal taps, if windows
+// are one pixel apart and so share the loads of pixels; otherwise 0. kBorder: some pixels are outside the image.
 template <int kOutputs, int kVectors, bool kCut, int kTaps, bool kBorder>
 HWY_INLINE void outputs(const Row& r, const float* HWY_RESTRICT x, const float* HWY_RESTRICT w, int64_t c, const float* residual,
                         float* y) {
@@ -92,7 +92,7 @@ HWY_INLINE void outputs(const Row& r, const float* HWY_RESTRICT x, const float* 
     const V low = hn::Set(d, r.low), high = hn::Set(d, r.high);
     TREADLE_EACH sum[o][v] = at_most(high, at_least(low, sum[o][v]));
   }
-  const int64_t y_step = r.y_step;  // the compiler takes it that the stores may write to r
+  const int64_t y_step = r.y_step;  // a local copy, as stores might alias r
   TREADLE_EACH {
     float* to = y + o * y_step + c + v * lanes;
     if (kCut && v == kVectors - 1) {
@@ -118,9 +118,9 @@ constexpr int kNeighbours = 8;
 #else
 constexpr int kNeighbours = 6;
 #endif
-constexpr int kFewestNeighbours = 3;  // whose windows share pixels
+constexpr int kFewestNeighbours = 3;  // least number of outputs for which sharing pixels pays
 
-// Neighbours with whole windows, each of which reads its own pixels.
+// Adjacent outputs with whole windows; each reads its own pixels.
 template <int kOutputs>
 HWY_INLINE void apart(int64_t count, const Row& r, const float* x, const float* w, const float* residual, float* y) {
   if constexpr (kOutputs > 1) {
@@ -129,7 +129,7 @@ HWY_INLINE void apart(int64_t count, const Row& r, const float* x, const float* 
   all_channels<kOutputs, (kOutputs >= 5 ? 1 : kOutputs >= 3 ? 2 : 4), 0, false>(r, x, w, residual, y);
 }
 
-// Neighbours whose windows share pixels, of which some may lie outside.
+// Adjacent outputs whose windows share pixels; some pixels may be outside the image.
 template <int kTaps, int kOutputs>
 HWY_INLINE void shared(int64_t count, const Row& r, const float* x, const float* w, const float* residual, float* y) {
   if constexpr (kOutputs > kFewestNeighbours) {
@@ -177,7 +177,7 @@ void depthwise_row(const Window& w, int64_t C, const RowRing& x, const float* we
         .clamped = low > -std::numeric_limits<float>::infinity() || high < std::numeric_limits<float>::infinity()};
   const float* row = x.data + slot * row_floats;
   const float* row_weights = weights + down.first * r.weights_row;
-  // `count` outputs from ow on, with the taps [first, last) along.
+  // Computes `count` outputs from ow on, with horizontal taps [first, last).
   auto run = [&](Neighbours neighbours, int64_t ow, int64_t count, const Taps& along) {
     r.taps_along = along.last - along.first;
     r.start = (along.start + along.first * w.dilation[2]) * x.step;
@@ -196,7 +196,7 @@ void depthwise_row(const Window& w, int64_t C, const RowRing& x, const float* we
   if (const Neighbours neighbours = shared_by(w.kernel[2]);
       neighbours != nullptr && w.stride[2] == w.dilation[2] && w.out[2] >= kFewestNeighbours)
     return run_blocks(neighbours, 0, w.out[2]);
-  // Outputs whose whole window is inside lie between the first and the last tap's.
+  // Outputs whose whole window is inside: those for which both the first and the last tap are.
   const int64_t first = std::min(outputs_inside(w, 2, 0).first, w.out[2]);
   const int64_t last = std::max(first, outputs_inside(w, 2, w.kernel[2] - 1).last);
   for (int64_t ow = 0; ow < first; ++ow) run(apart<1>, ow, 1, taps_inside(w, 2, ow));
@@ -210,8 +210,8 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace treadle::kernels {
 namespace {
-constexpr int64_t kLargeWindow = 25;        // taps, from which on L1 has no room for all channels of the rows under a window
-constexpr int64_t kBlockFloats = 8 * 1024;  // of those rows and of weights, that stay in L1
+constexpr int64_t kLargeWindow = 25;        // taps from which on the rows under a window, with all channels, exceed L1
+constexpr int64_t kBlockFloats = 8 * 1024;  // part of these rows and of the weights that stays in L1
 constexpr int64_t kFewestChannels = 32, kMostChannels = 256;
 }  // namespace
 

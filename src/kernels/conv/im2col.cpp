@@ -6,15 +6,15 @@
 namespace treadle::kernels {
 namespace {
 
-/// Outputs of one output row that lie in the panel.
+/// The outputs of one output row that lie in the panel.
 struct Segment {
-  int64_t id, ih;  // the input row of tap 0
+  int64_t id, ih;  // input row of tap 0
   int64_t ow, length, column;
 };
 
-constexpr int64_t kMaxPlanned = 512;  // copies of a channel that are worked out once
+constexpr int64_t kMaxPlanned = 512;  // copies of a channel that are computed once and reused for all channels
 
-/// What one tap along the last axis gives to a segment: `count` elements from `offset` of an input row on, between two borders.
+/// The elements of a segment for one tap of the last axis: `count` elements of an input row from `offset` on, between two padded borders.
 struct Copy {
   int64_t offset, before, count, after;
 };
@@ -24,7 +24,7 @@ Copy copy_of(const Window& w, const Segment& s, int64_t kw) {
   return {kw * w.dilation[2] + first * w.stride[2] - w.pad_begin[2], first - s.ow, last - first, end - last};
 }
 
-/// `row` is an input row, which the copy's elements are `stride` apart in.
+/// @param row  input row, in which the copied elements are `stride` apart
 template <typename T>
 void copy_tap(const T* row, const Copy& copy, int64_t stride, T pad_value, T* dst) {
   for (int64_t i = 0; i < copy.before; ++i) *dst++ = pad_value;

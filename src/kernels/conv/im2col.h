@@ -1,4 +1,4 @@
-// The columns of a convolution, written into GEMM panels.
+// im2col: writes a convolution's columns into GEMM panels.
 #pragma once
 
 #include <cstdint>
@@ -7,12 +7,12 @@
 
 namespace treadle::kernels {
 
-/// Columns that im2col_panel takes at most: a list of them is on the stack.
+/// Maximum width of a panel; im2col_panel() keeps a list of it on the stack.
 inline constexpr int64_t kMaxPanelWidth = 1024;
 
-/// Writes outputs [begin, begin + columns) of one image and group as a panel: C * kernel rows of `width` elements, zero behind `columns`.
+/// Writes outputs [begin, begin + columns) of one image and group as a panel of C * kernel rows of `width` elements, zero beyond `columns`.
 /// @pre columns <= kMaxPanelWidth
-/// @param x  the group's first channel of the image: channels of window.in_size() elements
+/// @param x  first channel of the group in the image: channels of window.in_size() elements
 template <typename T>
 void im2col_panel(const Window& window, int64_t channels, const T* x, T pad_value, int64_t begin, int64_t columns, int64_t width, T* panel);
 

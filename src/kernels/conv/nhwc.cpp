@@ -21,11 +21,12 @@ namespace {
 
 using namespace direct;  // NOLINT(google-build-using-namespace): names of this subject
 
-constexpr int64_t kBandFloats = 64 * 1024;  // of a depthwise convolution's output, that stay in L2 for the activation
-constexpr int64_t kPackedTaps = 64;         // of each filter, that are packed together: the lines that they are written to stay in L1
+constexpr int64_t kBandFloats = 64 * 1024;  // part of a depthwise convolution's output that stays in L2 for the activation
+constexpr int64_t kPackedTaps = 64;         // taps of each filter packed together, so that the lines written stay in L1
 
-/// Rows in bands, channels in groups where there are few bands and several threads (no output depends on another): an item is a band of a
-/// group. Within it, blocks of channels pass one after the other, so that the rows that windows share, and the weights, stay in L1.
+/// An item is a band of rows by a group of channels; channels are divided only if bands are few and there are several threads (each output
+/// is computed alone, so results do not depend on it). Within an item, blocks of channels follow each other, so that weights and the rows
+/// shared by windows stay in L1.
 void depthwise(const ConvParams& p, const float* x, const float* packed, float* y, const ConvEpilogue& e, ThreadPool* pool) {
   const Window& w = p.window;
   const Clamp clamp = clamp_of(e);
@@ -78,7 +79,7 @@ void activate(const ConvEpilogue& e, float* y, int64_t pixels, int64_t channels,
 }
 
 const ConvRates& built_in_rates() {
-  // A Xeon of 2023, as bench_conv --calibrate has it, but for `cached`: that bench keeps what models read from L3 nearer than models do.
+  // Intel values: a 2023 Xeon measured by bench_conv --calibrate, except `cached`, as the benchmark's data is nearer in L3 than a model's.
   static const ConvRates rates =
       cpu_info().model_name.starts_with("Intel")
           ? ConvRates{.direct = 164e3F, .winograd = 183e3F, .transforms = 28e3F, .cached = 15.7e3F, .memory = 15.7e3F}
@@ -125,15 +126,15 @@ int64_t nhwc_packed_size(const ConvParams& p, NhwcMethod method) {
 
 namespace {
 
-/// A part of a direct convolution's weights: `columns` filters x the taps of channels [c0, c1). Filters lie `depth` apart in the weights,
-/// the first at `from`; packed they lie side by side, [tap][channel][filter], in rows of `width`, the first of which is at `to`.
+/// A block of a direct convolution's weights: `columns` filters by the taps of channels [c0, c1). In the source, filters are `depth` apart,
+/// the first at `from`. Packed, they are side by side, [tap][channel][filter], in rows of `width` elements from `to` on.
 struct PackedBlock {
   int64_t from, to, depth, columns, width, channels, c0, c1, taps;
 };
 
 int64_t num_items(const ConvParams& p) { return p.group * Panels(p.M / p.group, panel_shape<float>()).count; }
 
-/// Of the panels of all groups, the items [first_item, last_item).
+/// Visits the blocks of the items [first_item, last_item); an item is one panel of one group.
 template <typename Visit>
 void each_block(const ConvParams& p, int64_t first_item, int64_t last_item, Visit visit) {
   const int64_t taps = p.window.kernel_size(), channels = p.C / p.group, filters = p.M / p.group, K = depth_of(p);
@@ -148,7 +149,7 @@ void each_block(const ConvParams& p, int64_t first_item, int64_t last_item, Visi
   }
 }
 
-/// Calls visit(index in the weights, index in the packed form) for every weight of a direct or depthwise convolution.
+/// Calls visit(index in the original weights, index in the packed ones) for each weight of a direct or depthwise convolution.
 template <typename Visit>
 void each_packed(const ConvParams& p, NhwcMethod method, Visit visit) {
   if (method == NhwcMethod::depthwise) {
@@ -176,8 +177,8 @@ void each_packed(const ConvParams& p, NhwcMethod method, Visit visit) {
 
 namespace {
 
-// Transposed in registers, a block at a time; rows of several taps are put in their places afterwards. Weights of a file may lie anywhere,
-// which is no place for floats: they are copied first.
+// Transposes a block at a time in registers; rows of several taps are then moved to their places. Weights in a file may be unaligned for
+// float, in which case they are copied first.
 void pack_items(const ConvParams& p, int64_t begin, int64_t end, const float* weights, float* packed) {
   const bool aligned = reinterpret_cast<uintptr_t>(weights) % alignof(float) == 0;
   std::vector<float> copied, transposed;
@@ -191,7 +192,7 @@ void pack_items(const ConvParams& p, int64_t begin, int64_t end, const float* we
         std::memcpy(copied.data() + n * num_rows, src + n * stride, static_cast<size_t>(num_rows) * sizeof(float));
       src = copied.data(), stride = num_rows;
     }
-    for (int64_t t = 0; b.columns < b.width && t < b.taps; ++t) {  // what rows have behind their filters
+    for (int64_t t = 0; b.columns < b.width && t < b.taps; ++t) {  // padding behind the filters of a row
       float* first = packed + b.to + (t * b.channels + b.c0) * b.width;
       std::fill(first, first + (b.c1 - b.c0) * b.width, 0.0f);
     }
@@ -219,7 +220,7 @@ void nhwc_pack(const ConvParams& p, NhwcMethod method, const float* weights, flo
     case NhwcMethod::winograd2: return winograd_pack(p, 2, weights, packed, pool);
     case NhwcMethod::direct:
       if (direct_fold(p) == 1) return pack_rows(p, weights, packed, pool);
-      std::fill_n(packed, nhwc_packed_size(p, method), 0.0f);  // few of them are used
+      std::fill_n(packed, nhwc_packed_size(p, method), 0.0f);  // few of the elements are used
       [[fallthrough]];
     case NhwcMethod::depthwise:
       return each_packed(p, method, [&](int64_t from, int64_t to) { std::memcpy(packed + to, weights + from, sizeof(float)); });
@@ -256,7 +257,7 @@ bool nhwc_transposed_fits(const ConvParams& p) {
   return p.group == 1 && w.kernel[0] == 1;
 }
 
-// A product for every tap, from the pixels of a row to every kernel[2]-th pixel of a row of y.
+// For each tap, one product of a row of pixels by the tap's weights, written to every kernel[2]-th pixel of a row of y.
 int64_t nhwc_transposed_packed_size(const ConvParams& p) { return p.window.kernel_size() * packed_b_size<float>(p.C, p.M); }
 
 void nhwc_transposed_pack(const ConvParams& p, const float* weights, float* packed) {

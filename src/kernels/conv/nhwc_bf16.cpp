@@ -22,22 +22,22 @@ using direct::Segments;
 using direct::Source;
 
 constexpr int64_t kMinMacsPerItem = 200'000;  // about 1 us
-constexpr int64_t kLeastTiledRows = 128;      // with AMX reading the weights once more costs more than reading the image
-constexpr int64_t kMinConverted = 16'384;     // elements that are worth a chunk
+constexpr int64_t kLeastTiledRows = 128;      // with AMX; for fewer rows, rereading the weights costs more than reading the image
+constexpr int64_t kMinConverted = 16'384;     // minimum number of elements to convert per chunk
 
 int64_t terms_of(Bf16Form form) { return form == Bf16Form::three ? 3 : 1; }
-int64_t parts_of(Bf16Form form) { return form == Bf16Form::three ? 2 : 1; }  // of weights and image
+int64_t parts_of(Bf16Form form) { return form == Bf16Form::three ? 2 : 1; }  // bfloat16 parts of each weight and pixel
 int64_t group_words(const ConvParams& p, Bf16Form form) {
   return depth_of(p) / 2 * parts_of(form) * Panels(p.M / p.group, panel_shape<float>()).padded_columns();
 }
 
-/// The source as it is read: rounded, its pixels side by side.
+/// The rounded source, whose pixels are contiguous.
 Source rounded_source(ConvParams p) {
   p.x_pixel = 0;
   return Source(p);
 }
 
-/// The image, rounded, with zeros around it; with three terms, what rounding left stands behind it.
+/// Rounds the image and pads it with zeros. With three terms, the remainders of rounding follow it.
 void round_padded(const ConvParams& p, Bf16Form form, const Source& source, const float* x, uint16_t* to, ThreadPool* pool) {
   const Window& w = p.window;
   const int64_t row = source.extent[2] * p.C;
@@ -68,15 +68,15 @@ void round_padded(const ConvParams& p, Bf16Form form, const Source& source, cons
                });
 }
 
-/// What all items of an image's loop share.
+/// Data shared by all items of an image.
 struct Shared {
   const ConvParams& p;
   Bf16Form form;
   Source source;
   Segments segments;
   DirectPlan plan;
-  bool flat, uniform;  // within a line pixels are evenly spaced
-  bool even_lines;     // and from line to line, with some that are no outputs between them
+  bool flat, uniform;  // pixels within a line are evenly spaced
+  bool even_lines;     // also across lines, counting the positions in between that are not outputs
   int64_t num_offsets;
   const int64_t* offsets;
   const uint16_t* image;
@@ -103,15 +103,15 @@ struct Shared {
       offsets = to = many_.data();
     }
     segments.offsets(p, source, to);
-    // With three terms the panel holds the weights' upper and lower parts below each other; upper, lower and again upper ones meet the
-    // image's upper, upper and lower ones.
+    // With three terms the panel holds the high and then the low parts of the weights, which are multiplied in the order high, low, high by
+    // the image's high, high and low parts.
     for (int64_t i = segments.count; i < num_offsets; ++i)
       to[i] = to[i % segments.count] + (i >= 2 * segments.count ? source.pixels() * p.C : 0);
   }
   Shared(const Shared&) = delete;
   Shared& operator=(const Shared&) = delete;
 
-  /// Pixels [p0, p1) of an image times panels [first, last) of a group.
+  /// Multiplies pixels [p0, p1) of an image by panels [first, last) of a group.
   void piece(int64_t p0, int64_t p1, int64_t group, int64_t first_panel, int64_t last_panel, const Epilogue<float>& image_epilogue,
              float* y) const {
     const Window& w = p.window;
@@ -166,7 +166,7 @@ struct Shared {
   }
 
  private:
-  static constexpr int64_t kFewOffsets = 3 * direct::kMaxSegments;  // on the stack: a run allocates nothing
+  static constexpr int64_t kFewOffsets = 3 * direct::kMaxSegments;  // kept on the stack, so that a run does not allocate
   int64_t few_[kFewOffsets];
   std::vector<int64_t> many_;
 };

@@ -16,8 +16,8 @@ namespace treadle::kernels {
 namespace {
 
 constexpr int64_t kPanel = 64;
-constexpr int64_t kGathered = 48, kInPlace = 96;  // rows of a chunk: a chunk's windows stay in L1 or L2
-// AMX is done with few rows before the weights of the next ones have come.
+constexpr int64_t kGathered = 48, kInPlace = 96;  // rows of a chunk, whose windows stay in L1 or L2
+// AMX multiplies a few rows faster than the next weights arrive from memory, so its chunks are larger.
 int64_t gathered_rows() { return cpu_info().features.amx_int8 ? kInPlace : kGathered; }
 constexpr int64_t kSmallCopy = 16;
 
@@ -26,13 +26,13 @@ int64_t depth_of(const ConvParams& p) { return p.C * p.window.kernel_size(); }
 int64_t quads_of(const ConvParams& p) { return (depth_of(p) + 3) / 4; }
 int64_t rounded(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
 
-/// Whether the rows of the product are the image's pixels.
+/// Returns true if the rows of the product are the pixels of the image.
 bool is_pointwise(const ConvParams& p) {
   const Window& w = p.window;
   return w.kernel_size() == 1 && w.stride[1] == 1 && w.stride[2] == 1 && w.in[1] == w.out[1] && w.in[2] == w.out[2] && p.C % 4 == 0;
 }
 
-// Sums wrap as the instructions' do.
+// Sums wrap as in the vector instructions.
 int32_t total(uint32_t sum, const ByteEpilogue& e, int64_t column) {
   return static_cast<int32_t>(sum + static_cast<uint32_t>(e.offsets[column]));
 }
@@ -42,7 +42,7 @@ uint8_t to_byte(uint32_t sum, const ByteEpilogue& e, int64_t column) {
   return static_cast<uint8_t>(e.is_signed ? std::clamp(shifted, -128, 127) : std::clamp(shifted, 0, 255));
 }
 
-/// The windows of outputs [begin, end), a row of `lda` bytes each. `fill` is what the pads hold.
+/// Gathers the windows of outputs [begin, end) (im2col), a row of `lda` bytes each. Pads are filled with `fill`.
 class Gather {
  public:
   Gather(const ConvParams& p, const ByteConv& conv)
@@ -63,7 +63,7 @@ class Gather {
       ow = 0;
       if (++oh == w_.out[1]) oh = 0, ++n;
     }
-    // Bytes behind a window's end meet weights of zero.
+    // Bytes behind a window's end are multiplied by zero weights.
     if (flip_ != 0) flipped(dst, (end - begin) * lda, dst);
   }
 
@@ -89,7 +89,7 @@ class Gather {
       if (along.last < w_.kernel[2]) std::memset(dst + along.last * C, fill_, static_cast<size_t>((w_.kernel[2] - along.last) * C));
     }
   }
-  // A few bytes too many are overwritten by what comes next; the scratch has room for the last ones.
+  // May copy a few bytes too many: the next copy overwrites them, and the scratch has space behind the last.
   void copy(const uint8_t* src, int64_t n, uint8_t* dst) const {
     if (n <= kSmallCopy && x_end_ - src >= kSmallCopy) {
       std::memcpy(dst, src, kSmallCopy);
@@ -99,7 +99,7 @@ class Gather {
   }
 
   void flipped(const uint8_t* src, int64_t n, uint8_t* dst) const {
-    const uint8_t flip = flip_;  // which a write to bytes might change, for all that the compiler knows
+    const uint8_t flip = flip_;  // a local copy, as byte stores might alias it
     int64_t i = 0;
     for (; i + 64 <= n; i += 64) {
       uint8_t block[64];
@@ -126,7 +126,7 @@ int num_slots(const ConvParams& p, int max_threads) { return ScratchSlots::count
 void map_some(int64_t n, const uint8_t* table, const uint8_t* x, uint8_t* y) {
   if (map_bytes_avx512vbmi(n, table, x, y)) return;
   static const bool has_avx2 = cpu_info().features.avx2;
-  // For a few bytes its preparations are not worth it.
+  // With few bytes, setting up the vector table does not pay.
   const auto map = has_avx2 && n >= 256 ? map_bytes_avx2 : map_bytes_plain;
   map(n, table, x, y);
 }
@@ -309,7 +309,7 @@ void nhwc_bytes_pack(const ConvParams& p, const int8_t* weights, int8_t* packed,
       transpose_plane(columns, depth / 4, quads, depth / 4, reinterpret_cast<uint32_t*>(panel), width);
       continue;
     }
-    // In the order in which they are written; a panel's rows are read a cache line at a time meanwhile.
+    // In the order of writing; meanwhile each row of the panel is read a cache line at a time.
     for (int64_t k = 0; k < depth; k += 4) {
       int64_t places[4];
       const int64_t count = std::min<int64_t>(4, depth - k);
@@ -341,7 +341,7 @@ void nhwc_bytes(const ConvParams& p, const ByteConv& conv, const int8_t* packed,
   auto* offsets = reinterpret_cast<int32_t*>(room);
   auto* scales = reinterpret_cast<float*>(room += aligned_bytes<int32_t>(columns));
   room += aligned_bytes<float>(columns);
-  // Of an unsigned x; depthwise kernels subtract it from x itself. Everything wraps as int32 does.
+  // Zero point relative to unsigned x; 0 for depthwise kernels, which subtract it from x themselves. Arithmetic wraps as int32 does.
   const auto zero = static_cast<uint32_t>(is_depthwise(p) ? 0 : conv.x_zero + (conv.x_signed ? 128 : 0));
   for (int64_t m = 0; m < columns; ++m) {
     const bool exists = m < p.M;

@@ -1,7 +1,7 @@
-// Convolutions and pools of bytes with channels innermost: x[N, in, C] to y[N, out, M], one or two spatial axes.
+// NHWC convolutions and pools of bytes: x[N, in, C] to y[N, out, M], one or two spatial axes.
 //
-// A convolution is a product of the pixels' windows, gathered for a few pixels at a time, by the weights, four bytes of a window at once.
-// Sums are exact in 32 bits and become bytes while they are in registers. Depthwise convolutions are direct.
+// A convolution is a product of gathered windows (im2col), a few pixels at a time, by the weights, four bytes of K per step. Sums are exact
+// in 32 bits and are converted to bytes in registers. Depthwise convolutions are direct.
 #pragma once
 
 #include <cstddef>
@@ -16,25 +16,25 @@ struct ByteConv {
   const void* x = nullptr;
   bool x_signed = false, y_signed = false;
   int32_t x_zero = 0, y_zero = 0;
-  const int32_t* bias = nullptr;   ///< M, or null
-  const float* scales = nullptr;   ///< M; null for the sums only
-  bool sums_only = false;          ///< y is of int32: the sums, bias included
-  const uint8_t* table = nullptr;  ///< of 256 bytes: what becomes of a result's byte; null: nothing
+  const int32_t* bias = nullptr;   ///< M values, or null
+  const float* scales = nullptr;   ///< M values; may be null if sums_only
+  bool sums_only = false;          ///< y is int32: the sums, bias included
+  const uint8_t* table = nullptr;  ///< 256 bytes that map each result byte; null: no mapping
 };
 
-/// Whether there is an implementation: one group, or a group for each channel with one filter.
+/// Returns true if it is supported: one group, or depthwise with one filter per channel.
 bool has_nhwc_bytes(const ConvParams& params);
-/// Bytes of the packed weights.
+/// Size of the packed weights in bytes.
 int64_t nhwc_bytes_packed_size(const ConvParams& params);
 /// @param weights  [M, C / group, kernel]
-/// @param sums     M elements: of each filter's weights
+/// @param sums     receives the sum of each filter's weights, M elements
 void nhwc_bytes_pack(const ConvParams& params, const int8_t* weights, int8_t* packed, int32_t* sums);
 
 size_t nhwc_bytes_scratch_bytes(const ConvParams& params, int max_threads);
 void nhwc_bytes(const ConvParams& params, const ByteConv& conv, const int8_t* packed, const int32_t* sums, void* y, void* scratch,
                 int max_threads, ThreadPool* pool);
 
-/// y = the largest element in each window; the least number where a window lies outside of the image.
+/// y = the maximum of each window; the type's least value if a window lies outside the image.
 void max_pool_bytes(const Window& window, int64_t N, int64_t C, bool is_signed, const void* x, void* y, ThreadPool* pool);
 
 /// y[i] = table[x[i]]; y may be x.

@@ -11,9 +11,9 @@
 namespace treadle::kernels::direct {
 namespace {
 
-constexpr int64_t kPartFloats = 64 * 1024;  // of a panel: two parts of it and the rows that pass over them stay in L2 (1 MB)
+constexpr int64_t kPartFloats = 64 * 1024;  // part of a panel; two parts and the rows that pass over them stay in L2 (1 MB)
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
-constexpr int64_t kCopiedFloats = 32 * 1024;  // of padded images
+constexpr int64_t kCopiedFloats = 32 * 1024;  // padded images that are kept together
 
 /// to[i * channels + c] = planes[c * plane + i]
 void interleave(int64_t channels, int64_t count, const float* planes, int64_t plane, float* to) {
@@ -23,8 +23,8 @@ void interleave(int64_t channels, int64_t count, const float* planes, int64_t pl
   transpose_plane(channels, count, planes, plane, to, channels);
 }
 
-/// The depth of a convolution in parts of nearly equal length, runs of whole segments or pieces of one segment: a part of a panel stays in
-/// L2 while all pixels of a block pass, beside the part that is fetched meanwhile.
+/// Splits the depth of a convolution into nearly equal parts: whole segments, or pieces of one. The part of a panel in use and the part
+/// being prefetched stay in L2 while all pixels of a block pass.
 struct DepthParts {
   int64_t pieces, segments_each, segment_count, length, fold, count;
 
@@ -53,7 +53,7 @@ void copy_images(const ConvParams& p, const Source& source, const float* x, int6
   });
 }
 
-/// The direct way. Its unit of work is an item: a block of lines of an image, one group, and a range of its panels.
+/// The direct method. An item of work is a block of an image's output lines, one group, and a range of its panels.
 struct DirectConv {
   const ConvParams& p;
   const float* packed;
@@ -64,7 +64,7 @@ struct DirectConv {
   const DirectPlan plan;
   const SegmentOffsets offsets;
   const Clamp clamp;
-  const bool flat, uniform;  // within a line pixels are evenly spaced
+  const bool flat, uniform;  // pixels within a line are evenly spaced
   const int64_t channels, filters, depth, out_size;
   const int fold;
 
@@ -96,7 +96,7 @@ struct DirectConv {
   }
 
   /// @param from  the image's source
-  /// @param next  the item after this one
+  /// @param next  the item computed after this one, whose weights are prefetched
   void run(int64_t image, const float* from, int64_t item, int64_t next) const {
     const int64_t group = item / plan.panel_ranges % p.group, block = item / plan.panel_ranges / p.group % plan.blocks;
     const int64_t first_pixel = block * plan.block_lines * plan.line,
@@ -127,7 +127,7 @@ struct DirectConv {
     activate(e, y + (image * out_size + first_pixel) * p.y_step() + c0, last_pixel - first_pixel, c1 - c0, p.y_step());
   }
 
-  /// `rows` outputs from `pixel` on, by one panel. @param weights_of_next  what is read afterwards; null: the panel behind this one
+  /// Multiplies `rows` outputs from `pixel` on by one panel. @param weights_of_next  prefetched; null: the panel behind this one
   void multiply(const float* first_window, const int64_t* pixels, int64_t pixel, int64_t rows, int64_t group, int64_t panel,
                 const float* weights_of_next) const {
     const int64_t column = plan.panels.first_column(panel), vectors = plan.panels.width_vectors(panel), width = vectors * plan.panels.lanes;
@@ -196,7 +196,7 @@ void copy_padded(const ConvParams& p, const Source& source, const float* x, floa
                });
 }
 
-// Small images alone are too little for several threads. Their padded copies stay in L2.
+// Several small images are computed together to keep threads busy, as long as their padded copies stay in L2.
 int64_t images_together(const ConvParams& p, const Source& source) {
   const double macs = static_cast<double>(p.window.out_size()) * static_cast<double>(p.M) * static_cast<double>(depth_of(p));
   const auto wanted = static_cast<int64_t>(std::min(1e6, static_cast<double>(kEnoughItems * kMinMacsPerItem) / std::max(1.0, macs)));

@@ -1,4 +1,4 @@
-// How a convolution with channels innermost reads the image in place: what the float32 and the bfloat16 way have in common.
+// How NHWC convolutions read the image in place; shared by the float32 and bfloat16 methods.
 #pragma once
 
 #include <algorithm>
@@ -10,12 +10,12 @@
 
 namespace treadle::kernels::direct {
 
-inline constexpr int64_t kBlockFloats = 48 * 1024;   // of the image, that a block of rows reads: with a panel of weights it stays in L2
-inline constexpr int64_t kMaxBlockRows = 192;        // and no more, so that there are blocks to share
-inline constexpr int64_t kEnoughItems = 8;           // keep the threads busy
+inline constexpr int64_t kBlockFloats = 48 * 1024;   // part of the image that a block of rows reads; it stays in L2 with a panel of weights
+inline constexpr int64_t kMaxBlockRows = 192;        // limit, so that there are enough blocks for the threads
+inline constexpr int64_t kEnoughItems = 8;           // enough to keep the threads busy
 inline constexpr int64_t kMinMacsPerItem = 100'000;  // about 1 us
-inline constexpr int64_t kMaxPieceRows = 192;        // pixels whose places are listed on the stack
-inline constexpr int64_t kMaxSegments = 128;         // a list on the stack
+inline constexpr int64_t kMaxPieceRows = 192;        // pixels whose offsets are listed on the stack
+inline constexpr int64_t kMaxSegments = 128;         // segments whose offsets are listed on the stack
 
 inline int64_t divide_up(int64_t n, int64_t by) { return (n + by - 1) / by; }
 
@@ -26,17 +26,18 @@ inline bool is_padded(const Window& w) {
   return false;
 }
 
-/// Whether the image and the output are the same pixels in a row. (A phase of a gradient may leave out the last ones.)
+/// Returns true if image and output are the same contiguous pixels. (A phase of a gradient may omit the last ones.)
 inline bool is_flat(const Window& w) {
   return w.kernel_size() == 1 && w.stride[0] == 1 && w.stride[1] == 1 && w.stride[2] == 1 && !is_padded(w) &&
          std::equal(w.in, w.in + 3, w.out);
 }
 
-/// The image that the direct way reads: padded if need be, and with channels innermost. Windows of several pixels want these side by side.
+/// The image as the direct method reads it: copied if it needs padding, is in NCHW, or its pixels are not contiguous and windows have
+/// several.
 struct Source {
   int64_t extent[3];
   bool copied;
-  int64_t step;  // floats from pixel to pixel
+  int64_t step;  // pixel stride in floats
   explicit Source(const ConvParams& p) : copied(p.x_planes || is_padded(p.window) || (p.x_step() != p.C && p.window.kernel_size() > 1)) {
     const Window& w = p.window;
     step = copied ? p.C : p.x_step();
@@ -48,10 +49,10 @@ struct Source {
   int64_t pixels() const { return extent[0] * extent[1] * extent[2]; }
 };
 
-/// The runs of contiguous floats that a window is made of.
+/// A window as runs of contiguous floats.
 struct Segments {
   int64_t count, length;
-  bool whole_rows;  // a row of the window, all channels, is one run
+  bool whole_rows;  // each row of the window, with all channels, is one run
   explicit Segments(const ConvParams& p) {
     const Window& w = p.window;
     whole_rows = p.group == 1 && (w.dilation[2] == 1 || w.kernel[2] == 1);
@@ -69,7 +70,7 @@ struct Segments {
   }
 };
 
-/// Their places in the source, from a window's first.
+/// Offsets of the segments from the start of a window.
 class SegmentOffsets {
  public:
   SegmentOffsets(const ConvParams& p, const Source& source, const Segments& segments) : data_(few_) {
@@ -89,44 +90,44 @@ class SegmentOffsets {
   int64_t* data_;
 };
 
-/// One image as the direct way reads it, where source.copied: to[source.pixels() * p.C].
+/// Copies one image with padding, as `source` describes it, to to[source.pixels() * p.C]. @pre source.copied
 void copy_padded(const ConvParams& p, const Source& source, const float* x, float* to, ThreadPool* pool);
 
-/// The weights packed for the direct way, but not folded.
+/// Packs the weights for the direct method, without folding.
 void pack_rows(const ConvParams& p, const float* weights, float* packed, ThreadPool* pool = nullptr);
 
-/// How many images are computed together.
+/// Returns the number of images computed together.
 int64_t images_together(const ConvParams& p, const Source& source);
-/// @param padded  where the source is copied: images_together() images
+/// @param padded  scratch for images_together() copied images; unused if the source is not copied
 void convolve_directly(const ConvParams& p, const float* x, const float* packed, float* y, const ConvEpilogue& e, float* padded,
                        ThreadPool* pool);
 
 inline int64_t depth_of(const ConvParams& p) { return p.C / p.group * p.window.kernel_size(); }
 
-/// How the direct way cuts its work: lines of outputs (a line's pixels are evenly spaced in the image) in blocks, times groups, times
-/// ranges of panels. Depends on sizes only.
+/// Division of the direct method's work: blocks of output lines (within which pixels are evenly spaced), groups, and ranges of panels.
+/// Depends on sizes only.
 struct DirectPlan {
-  int64_t lines, line;  // per image
+  int64_t lines, line;  // number and length of an image's output lines
   int64_t block_lines, blocks;
   Panels panels;
   int64_t panel_ranges, panels_per_range;
 
-  /// @param least_rows  of a block, however much of the image they read
+  /// @param least_rows  minimum rows of a block, whatever they read of the image
   explicit DirectPlan(const ConvParams& p, int64_t least_rows = 24) : panels(p.M / p.group, panel_shape<float>()) {
     const Window& w = p.window;
     lines = w.out[0] * w.out[1];
     line = w.out[2];
-    // A 1x1 convolution sees all its pixels as one line; cut into lines that are blocks.
+    // A 1x1 convolution treats all its pixels as one line, which is cut into lines of one block each.
     const bool flat = is_flat(w);
-    // What an output reads that its neighbours do not: windows that leave pixels out read no more than the windows.
+    // Floats that an output reads and its neighbours do not. If the stride exceeds the kernel, only the window counts.
     const int64_t pixel_floats = p.C / p.group * std::min(w.stride[1], w.kernel[1]) * std::min(w.stride[2], w.kernel[2]);
     int64_t rows = std::clamp<int64_t>(kBlockFloats / std::max<int64_t>(1, pixel_floats), least_rows, kMaxBlockRows);
-    // Each block reads all weights: where those are larger than the image, it is the image that may come from further away.
+    // Each block reads all weights. If they are larger than the image, rather let the image come from a slower cache.
     const int64_t weights = p.C / p.group * (p.M / p.group) * w.kernel_size();
     if (weights > kBlockFloats * 4) rows = std::clamp<int64_t>(weights / std::max<int64_t>(1, pixel_floats), rows, kMaxBlockRows);
     if (flat) {
       const int64_t pixels = w.out_size();
-      // Two threads have half of the pixels each, in this layer and the next, as long as reading all weights costs less than half of the
+      // Two threads get half of the pixels each, in this layer and the next, unless reading all weights costs more than reading half of the
       // image from another core.
       if (weights <= pixels * (p.C + p.M)) rows = std::clamp(divide_up(pixels, 2), std::min(least_rows, rows), rows);
       lines = std::max<int64_t>(1, divide_up(pixels, rows));
@@ -144,7 +145,7 @@ struct DirectPlan {
   }
 };
 
-/// Where the windows of outputs [begin, end) start in the source, in floats.
+/// Writes the offsets, in floats, of the windows of outputs [begin, end) in the source.
 inline void pixel_offsets(const ConvParams& p, const Source& source, int64_t begin, int64_t end, int64_t* to) {
   const Window& w = p.window;
   int64_t ow = begin % w.out[2], oh = begin / w.out[2] % w.out[1], od = begin / w.out[2] / w.out[1];

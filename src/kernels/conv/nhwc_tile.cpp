@@ -20,7 +20,7 @@ namespace hn = hwy::HWY_NAMESPACE;
 using D = hn::ScalableTag<float>;
 using V = hn::Vec<D>;
 
-// Accumulators, one row of B and a broadcast of A fit the registers. Panels are as wide as the GEMM's, which packs them.
+// Accumulators, one row of B and a broadcast of A fit the registers. Panels are as wide as in the GEMM, which packs them.
 #if HWY_MAX_BYTES >= 64 || HWY_TARGET == HWY_NEON
 constexpr int kMaxVectors = 4;
 constexpr int max_rows(int vectors) { return vectors == 4 ? 6 : vectors == 3 ? 8 : 12; }
@@ -38,14 +38,14 @@ constexpr int kMaxFold = 1;
 constexpr int kMaxFold = 4;
 #endif
 
-// Wide panels take rows of several lines at a time, by a pointer for each. Tiles of narrow ones are so short that the pointers would cost
-// more than they bring: lines pass one by one.
+// Wide panels compute rows of several lines together, with a pointer for each row. For narrow ones, tiles are too short to pay for the
+// pointers, so lines are computed one by one.
 constexpr bool takes_lines_together(int vectors) { return vectors > 2; }
 
 #define TREADLE_EACH_ROW _Pragma("GCC unroll 12") for (int r = 0; r < kRows; ++r)
 #define TREADLE_EACH_VECTOR _Pragma("GCC unroll 4") for (int v = 0; v < kVectors; ++v)
 
-// The next kFold floats, again and again: one for each lane of a column.
+// Repeats the next kFold floats across the vector, one for each lane of a column.
 template <int kFold>
 HWY_INLINE V broadcast(D d, const float* from) {
   if constexpr (kFold == 1) {
@@ -59,7 +59,7 @@ HWY_INLINE V broadcast(D d, const float* from) {
   }
 }
 
-// The sums of each column's kFold lanes, in the first lanes.
+// Sums the kFold lanes of each column into the first lanes.
 template <int kFold>
 HWY_INLINE V unfolded([[maybe_unused]] D d, V sum) {
 #if HWY_TARGET != HWY_SCALAR
@@ -68,8 +68,8 @@ HWY_INLINE V unfolded([[maybe_unused]] D d, V sum) {
   return sum;
 }
 
-// sum += `length` columns of A, a run of the window of each row, times as many rows of the panel. kApart: each row has a pointer, `a`; else
-// rows are a_row apart from `first`.
+// sum += `length` columns of A (a run of each row's window) times as many rows of the panel. kApart: each row has a pointer in `a`;
+// otherwise rows are a_row apart from `first`.
 template <bool kFromL2, int kRows, int kVectors, bool kApart, int kFold>
 HWY_INLINE void add_run(D d, const float* HWY_RESTRICT first, [[maybe_unused]] const float* const (&a)[kRows], int64_t a_row,
                         int64_t length, [[maybe_unused]] NextLines& next, const float*& panel, V (&sum)[kRows][kVectors]) {
@@ -78,7 +78,7 @@ HWY_INLINE void add_run(D d, const float* HWY_RESTRICT first, [[maybe_unused]] c
   const float* HWY_RESTRICT b = panel;
   for (int64_t k = 0; k < length; k += kFold) {
     V bv[kVectors];
-    // Where loads are short, they are not for this.
+    // Panels of one or two vectors have no spare load slots for prefetching.
     if constexpr (kVectors > 2) next.fetch();
     if constexpr (kFromL2) fetch_into_l1<kVectors>(b, kRowsAhead * kVectors * vector_bytes, vector_bytes);
     TREADLE_EACH_VECTOR bv[v] = hn::LoadU(d, b + v * lanes);
@@ -92,7 +92,7 @@ HWY_INLINE void add_run(D d, const float* HWY_RESTRICT first, [[maybe_unused]] c
   panel = b;
 }
 
-// kApart: rows lie where job.pixels says, else a_row apart from A, which belongs to `row`.
+// kApart: rows are at job.pixels; otherwise a_row apart, beginning with `row` at A.
 template <int kRows, int kVectors, bool kApart, int kFold>
 HWY_NOINLINE void tile(const NhwcTile& job, const float* A, int64_t a_row, int64_t row, NextLines next) {
   const D d;
@@ -130,7 +130,7 @@ HWY_NOINLINE void tile(const NhwcTile& job, const float* A, int64_t a_row, int64
     const float* residual = job.residual + row * job.residual_row;
     TREADLE_EACH_ROW TREADLE_EACH_VECTOR sum[r][v] = hn::Add(sum[r][v], load(residual + r * job.residual_row, v));
   }
-  // NaN stays.
+  // Both clamps keep NaN.
   if (job.low > -std::numeric_limits<float>::infinity()) {
     const V low = hn::Set(d, job.low);
     TREADLE_EACH_ROW TREADLE_EACH_VECTOR sum[r][v] = at_least(low, sum[r][v]);
@@ -162,7 +162,7 @@ HWY_INLINE void tile_of(int64_t rows, const NhwcTile& job, const float* A, int64
   tile<kRows, kVectors, kApart, kFold>(job, A, a_row, row, next);
 }
 
-// Even blocks: 7 rows are 4 + 3, never 6 + 1.
+// Splits rows evenly: 7 rows are 4 + 3, never 6 + 1.
 template <int kVectors, bool kApart, int kFold = 1>
 void blocks_of(const NhwcTile& job, const float* A, int64_t a_row, int64_t row, int64_t rows) {
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(D()));
@@ -178,7 +178,7 @@ void blocks_of(const NhwcTile& job, const float* A, int64_t a_row, int64_t row, 
   }
 }
 
-// Lines of evenly spaced rows, one by one.
+// Computes lines of evenly spaced rows one by one.
 template <int kVectors, int kFold>
 void lines_of(const NhwcTile& job) {
   const int64_t* p = job.pixels;

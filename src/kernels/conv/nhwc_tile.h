@@ -1,4 +1,4 @@
-// The micro-kernel of convolutions with channels innermost: a few pixels times a panel of filters, read from the image in place.
+// Micro-kernel of NHWC convolutions: a few pixels, read from the image in place, times a panel of filters.
 #pragma once
 
 #include <cstdint>
@@ -7,30 +7,30 @@ namespace treadle::kernels {
 
 /// C(r, m) = clamp(bias(m) + sum over s, k of A[pixel(r) + segments[s] + k] * B[(s * length + k) * panel width + m] + residual(r, m))
 ///
-/// A panel of few columns may be folded: a row of it holds the weights of `fold` k's, those of each column side by side, so that a vector's
-/// lanes all have something to do.
+/// A panel with few columns may be folded: a row holds the weights of `fold` k's, side by side for each column, so that no lanes of a
+/// vector are idle.
 struct NhwcTile {
   const float* A;
-  int64_t a_row;            ///< pixel(r) = r * a_row, unless there are
-  const int64_t* pixels;    ///< their places, in floats from A: neighbours in C may lie in different lines of A; or null
-  const int64_t* segments;  ///< where the runs of a pixel's window begin, in floats from the pixel
+  int64_t a_row;            ///< pixel(r) = r * a_row, if `pixels` is null
+  const int64_t* pixels;    ///< offset of each pixel in floats from A, or null; adjacent rows of C may be in different lines of A
+  const int64_t* segments;  ///< offsets of the runs of a window in floats from the pixel
   int64_t num_segments, length;
   const float* B;   ///< the panel
-  int64_t vectors;  ///< its width
+  int64_t vectors;  ///< width of the panel in vectors
   float* C;
-  int64_t ldc, rows, columns;  ///< columns: how many of the panel exist
-  const float* bias;           ///< of the panel's first column, or null
-  const float* residual;       ///< as C, or null; may be C
-  int64_t residual_row;        ///< floats from row to row of the residual
+  int64_t ldc, rows, columns;  ///< columns: of the panel, without padding
+  const float* bias;           ///< bias of the panel's columns, or null
+  const float* residual;       ///< same layout as C, or null; may be C
+  int64_t residual_row;        ///< row stride of the residual in floats
   float low, high;
-  int fold = 1;                 ///< nhwc_fold's; `length` is a multiple of it
-  const float* next = nullptr;  ///< what is read after this panel, and as large: fetched into L2 meanwhile
+  int fold = 1;                 ///< from nhwc_fold(); must divide `length`
+  const float* next = nullptr;  ///< memory read after this panel, as large as it; prefetched into L2
 };
 
-/// How many k's share a row of a panel: 1, or 2 or 4 for one vector of which a half or a quarter would do.
+/// Number of k's that share a row of a panel: 1, or 2 or 4 if the columns fill at most a half or a quarter of one vector.
 int nhwc_fold(int64_t columns, int64_t length);
 
-/// Every element is one sum in the order of its segments, whatever `rows` is; folded, `fold` sums.
+/// Sums each element in the order of its segments, whatever the number of rows; if folded, in `fold` partial sums.
 void nhwc_tile(const NhwcTile& job);
 
 }  // namespace treadle::kernels

@@ -7,8 +7,8 @@
 namespace treadle::kernels {
 namespace {
 
-/// Calls fn(input offset, output offset, outputs of a row, tap) for each tap and each output row that it reaches; output i of the row reads
-/// or feeds input offset + i * stride.
+/// Calls fn(input offset, output offset, number of outputs, tap) for each tap and each output row that it reaches. Output i of the row
+/// corresponds to the input at offset + i * stride.
 template <typename Fn>
 void for_each_tap_row(const Window& w, Fn fn) {
   int64_t tap = 0;

@@ -1,15 +1,15 @@
-// Convolutions of any arithmetic type by direct loops, for types that models spend no time in (float64).
+// Convolutions as direct loops, for types that models rarely use (float64).
 #pragma once
 
 #include "kernels/conv/conv.h"
 
 namespace treadle::kernels {
 
-/// As conv, with a bias of M values or null. T is double.
+/// Like conv(), with a bias of M values or null. T is double.
 template <typename T>
 void conv_plain(const ConvParams& params, const T* x, const T* weights, const T* bias, T* y, ThreadPool* pool);
 
-/// As conv_transpose.
+/// Like conv_transpose().
 template <typename T>
 void conv_transpose_plain(const ConvParams& params, const T* x, const T* weights, const T* bias, T* y, ThreadPool* pool);
 

@@ -11,7 +11,8 @@ namespace {
 
 int64_t plane_grain(const Window& w) { return std::max<int64_t>(1, 32'768 / std::max<int64_t>(1, w.out_size() * w.kernel_size())); }
 
-/// Calls fn(input row, output row, kw, outputs of kw) for every tap of every output row; `start` runs before and `finish` after a row.
+/// Calls tap(input offset of output 0, output row, outputs that the tap reaches) for each tap of each output row, `start` before and
+/// `finish` after a row.
 template <typename Start, typename Tap, typename Finish>
 void for_each_row(const Window& w, Start start, Tap tap, Finish finish) {
   for (int64_t od = 0; od < w.out[0]; ++od) {
@@ -32,13 +33,13 @@ void for_each_row(const Window& w, Start start, Tap tap, Finish finish) {
   }
 }
 
-// Elements of a window along one axis that lie in the input, or in the input and its pads.
+// Number of elements of a window along one axis that lie in the input, or (include_pad) in the input and its pads.
 int64_t counted(const Window& w, int axis, int64_t o, bool include_pad) {
   const int64_t at = o * w.stride[axis] - w.pad_begin[axis];
   if (at >= 0 && at + (w.kernel[axis] - 1) * w.dilation[axis] < w.in[axis]) return w.kernel[axis];
   const Taps inside = taps_inside(w, axis, o);
   if (!include_pad) return inside.last - inside.first;
-  const int64_t start = inside.start, limit = w.in[axis] + w.pad_end[axis];  // the windows start inside the begin pad
+  const int64_t start = inside.start, limit = w.in[axis] + w.pad_end[axis];  // windows never start before the begin pad
   int64_t n = 0;
   for (int64_t k = 0; k < w.kernel[axis]; ++k) n += start + k * w.dilation[axis] < limit;
   return n;
@@ -62,7 +63,7 @@ void max_plane(const Window& w, const T* x, T* y) {
       [](int64_t, int64_t, int64_t) {});
 }
 
-// The sums of windows, before the division.
+// Sums each window, without the division.
 template <typename T>
 void sum_plane(const Window& w, const T* x, T* y) {
   for_each_row(

@@ -1,5 +1,5 @@
-// Pooling over one to three spatial axes, planes of window.in_size() elements to planes of window.out_size(). T is float, double, or for
-// max_pool an 8-bit integer.
+// Pooling over one to three spatial axes, from planes of window.in_size() elements to planes of window.out_size(). T is float, double, or
+// for max_pool() also an 8-bit integer.
 #pragma once
 
 #include <cstdint>
@@ -9,20 +9,21 @@
 
 namespace treadle::kernels {
 
-/// Extent of one axis of a pool's output.
-/// @param ceil_mode  rounds up, but never to a window that starts behind the input and its begin pad (ONNX, PyTorch).
+/// Returns the extent of one axis of a pool's output.
+/// @param ceil_mode  round up, except for a window that would start behind the input and its begin pad (as ONNX and PyTorch do)
 int64_t pool_out_extent(int64_t in, int64_t kernel, int64_t stride, int64_t dilation, int64_t pad_begin, int64_t pad_end, bool ceil_mode);
 
-/// Elements of output o's window along one axis that count for its mean: those inside the input, or inside the input and its pads.
+/// Returns how many elements of output o's window along one axis count for the mean: those in the input, or (include_pad) in the input and
+/// pads.
 int64_t pool_elements(const Window& window, int axis, int64_t o, bool include_pad);
 
-/// y = the largest element in each window; NaN wins.
-/// @param indices       null, or as y: the place of the element in the whole x, planes counted on
-/// @param column_major  indices count the spatial axes from the first one (ONNX's storage_order = 1)
+/// y = the maximum of each window; NaN counts as the largest.
+/// @param indices       null, or receives the index of each maximum in the whole of x, all planes counted
+/// @param column_major  indices are column-major (ONNX: storage_order = 1)
 template <typename T>
 void max_pool(const Window& window, int64_t planes, const T* x, T* y, int64_t* indices, bool column_major, ThreadPool* pool);
 
-/// y = the mean of each window: over the elements inside the input, or inside the input and its pads.
+/// y = the mean of each window: over elements in the input, or (count_include_pad) in the input and its pads.
 template <typename T>
 void average_pool(const Window& window, int64_t planes, const T* x, T* y, bool count_include_pad, ThreadPool* pool);
 

@@ -1,4 +1,4 @@
-// Gradients of pools in float32 with channels innermost.
+// Gradients of float32 NHWC pools.
 #pragma once
 
 #include <cstdint>
@@ -8,8 +8,8 @@
 
 namespace treadle::kernels {
 
-/// dx[N, in, C] of dy[N, out, C]: each window's gradient goes to the first of its greatest elements of x, as the indices of MaxPool say;
-/// NaN is greater than all else. One or two spatial axes.
+/// Computes dx[N, in, C] from dy[N, out, C]: each window's gradient goes to the first maximum in x, like MaxPool's indices; NaN is the
+/// largest. One or two spatial axes.
 void max_pool_gradient_nhwc(const Window& window, int64_t N, int64_t C, const float* dy, const float* x, float* dx, ThreadPool* pool);
 
 }  // namespace treadle::kernels

@@ -1,4 +1,4 @@
-// Pools and per-channel scaling in float32 with channels innermost.
+// Pools and per-channel scaling in float32 NHWC.
 #pragma once
 
 #include <cstdint>
@@ -10,18 +10,18 @@ namespace treadle::kernels {
 
 enum class NhwcPool : uint8_t { max, average };
 
-/// Floats from pixel to pixel, where x and y are parts of wider images; C otherwise.
+/// Pixel strides in floats: C, or more if x or y is part of a wider image.
 struct PixelSteps {
   int64_t x, y;
 };
 
-/// x[N, in, C] to y[N, out, C] over one or two spatial axes (window.kernel[0] is 1). The mean is over the elements inside the input, or
-/// inside the input and its pads. NaN wins a maximum.
+/// x[N, in, C] to y[N, out, C] over one or two spatial axes (window.kernel[0] is 1). The mean is over the elements in the input, or
+/// (include_pad) in the input and its pads. NaN is the largest.
 void pool_nhwc(NhwcPool kind, const Window& window, int64_t N, int64_t C, bool include_pad, PixelSteps steps, const float* x, float* y,
                ThreadPool* pool);
 
-/// y[n, c] = the mean of x[n, pixel, c] over all pixels, which are `step` floats apart, `line` of them summed at a time, so that errors do
-/// not grow with the image.
+/// y[n, c] = the mean of x[n, pixel, c] over all pixels, which are `step` floats apart. Sums `line` pixels at a time, so that rounding
+/// errors do not grow with the image.
 void mean_nhwc(int64_t N, int64_t pixels, int64_t line, int64_t C, int64_t step, const float* x, float* y, void* scratch, ThreadPool* pool);
 size_t mean_nhwc_scratch_bytes(int64_t N, int64_t pixels, int64_t line, int64_t C);
 

@@ -1,7 +1,7 @@
-// A window is folded over its rows first, which are contiguous, and then along the folded row: a few operations per input instead of one
-// per tap. Narrow windows that lie inside the input hold the folded rows in registers (`narrow_planes`). For the others a row is folded
-// into memory (`pool_planes`), where vectors pass its end: what they read there is put right in the folded row, what they write is
-// overwritten by the next row; only the last rows of all end one element at a time.
+// Pools are separable: a window is folded (reduced) over its contiguous rows first, then along the folded row, which takes a few operations
+// per input rather than one per tap. Narrow windows inside the input keep folded rows in registers (`narrow_planes`). For others, rows are
+// folded into memory (`pool_planes`). Vectors there may pass a row's end: the folded row is corrected, and writes behind an output row are
+// overwritten by the next. Only the last rows of all finish element by element.
 #include "kernels/conv/pool_planes.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -28,7 +28,7 @@ struct LargestOf {
   template <class V>
   static HWY_INLINE V join(V a, V b) {
     if constexpr (std::is_floating_point_v<T>)
-      return hn::IfThenElse(hn::Eq(a, a), at_least(a, b), a);  // at_least has b's NaN only
+      return hn::IfThenElse(hn::Eq(a, a), at_least(a, b), a);  // at_least() keeps only b's NaN
     else
       return hn::Max(a, b);
   }
@@ -43,7 +43,7 @@ struct SumOf {
   }
 };
 
-// folded[i] = the join of kRows rows (0: `rows` rows), and of what is in folded[i] if it `continues`.
+// folded[i] = the reduction of kRows rows (0: `rows` rows), and of the previous folded[i] if `continues`.
 template <class F, int kRows, typename T>
 void fold_rows(const T* x, int64_t rows, int64_t pitch, int64_t n, const T* x_end, bool continues, T* folded) {
   const hn::ScalableTag<T> whole;
@@ -62,7 +62,7 @@ void fold_rows(const T* x, int64_t rows, int64_t pitch, int64_t n, const T* x_en
   for (; i < n; ++i) fold(one, i);
 }
 
-// The n outputs of a folded row. They may be written past, up to y_end.
+// Computes the n outputs of a folded row. May write beyond them, up to y_end.
 template <class F, int kStride, typename T>
 void fold_along(const Window& w, const T* folded, int64_t n, const T* divisors, T outer, T* y, const T* y_end) {
   const hn::ScalableTag<T> whole;
@@ -88,7 +88,7 @@ void fold_along(const Window& w, const T* folded, int64_t n, const T* divisors, 
   for (; i < n; ++i) fold(one, i, [&](const T* from) HWY_ATTR { return hn::LoadU(one, from); });
 }
 
-// What the windows of one row of outputs see of a row of the input: elements [first, last) of `length`; the rest is pads.
+// The part of an input row that the windows of one output row read: elements [first, last) of `length`; the rest are pads.
 struct Span {
   int64_t start, first, last, length;
 };
@@ -119,8 +119,8 @@ void pool_planes(const Window& w, int64_t begin, int64_t end, int64_t planes, bo
   constexpr int64_t kRows = 16;
   if (w.out_size() == 0) return;
   const int64_t s = w.stride[2], reach = (w.kernel[2] - 1) * w.dilation[2] + 1;
-  const int64_t piece = std::min(w.out[2], (kFolded - reach) / s + 1);  // outputs of a row at a time
-  // Several rows at a time, if they fit: what one has stored reaches the cache before unaligned loads ask for it.
+  const int64_t piece = std::min(w.out[2], (kFolded - reach) / s + 1);  // outputs of a row that are computed together
+  // Several rows together, if they fit: the stores of a row reach the cache before unaligned loads read them.
   const int64_t pitch = ((piece - 1) * s + reach + kBehind) / kLanes * kLanes + kLanes;
   const int64_t group = piece < w.out[2] ? 1 : std::clamp<int64_t>(kFolded / pitch, 1, kRows);
   const T *x_end = x + planes * w.in_size(), *y_end = y + end * w.out_size();
@@ -142,7 +142,7 @@ void pool_planes(const Window& w, int64_t begin, int64_t end, int64_t planes, bo
           }
           const int64_t first = std::clamp<int64_t>(-start, 0, length);
           const Span span{start, first, std::clamp<int64_t>(w.in[2] - start, first, length), length};
-          T* folded = buffer + (kLanes - first % kLanes) % kLanes;  // the first vector that is stored is aligned
+          T* folded = buffer + (kLanes - first % kLanes) % kLanes;  // aligns the first vector that is stored
           for (int64_t r = 0; r < rows; ++r)
             fold_window_rows<F>(w, depth, taps_inside(w, 1, oh + r), span, x + plane * w.in_size(), x_end, folded + r * pitch);
           T* dst = y + plane * w.out_size() + (od * w.out[1] + oh) * w.out[2] + o0;
@@ -165,19 +165,18 @@ void pool_planes(const Window& w, int64_t begin, int64_t end, int64_t planes, bo
 }
 
 #if HWY_TARGET != HWY_SCALAR
-// How rows of outputs of a picture are computed whose windows are of 2 or 3 taps, 2 apart: vectors of inputs are folded over the rows in
-// registers, and their even and odd lanes are taps, so that each input is loaded once. Outputs whose windows reach into the pads are
-// computed one by one.
+// Plan of an output row with windows of 2 or 3 taps and stride 2. Vectors of inputs are reduced over rows in registers; their even and odd
+// lanes are taps, so each input is loaded once. Outputs whose windows reach into the pads are computed one by one.
 struct NarrowRow {
   struct Edge {
-    int64_t column, count;  // of the output, and of the elements to divide by
+    int64_t column, count;  // column of the output, and divisor of its mean
     Taps taps;
   };
   Outputs inside;
   Edge edges[4];
   int64_t num_edges = 0;
 
-  /// @returns whether the windows are such, each has a row of the input, and a row of outputs fills a vector of `lanes`.
+  /// @returns true if the windows are of this kind, each reads a row of the input, and a row of outputs fills a vector of `lanes`
   bool plan(const Window& w, int64_t lanes, bool include_pad) {
     if (w.rank > 2 || w.kernel[2] < 2 || w.kernel[2] > 3 || w.dilation[2] > 1 || w.stride[2] != 2) return false;
     const int64_t room = w.in[2] + w.pad_begin[2] - w.kernel[2];
@@ -197,7 +196,7 @@ struct NarrowRow {
   }
 };
 
-// The join of column x of `rows` rows, in each lane.
+// Reduces column x of `rows` rows, broadcast to all lanes.
 template <class F, class D, typename T = hn::TFromD<D>>
 HWY_INLINE hn::Vec<D> join_column(D d, const T* x, int64_t rows, int64_t pitch) {
   const hn::CappedTag<T, 1> one;
@@ -206,7 +205,7 @@ HWY_INLINE hn::Vec<D> join_column(D d, const T* x, int64_t rows, int64_t pitch) 
   return hn::Set(d, hn::GetLane(total));
 }
 
-// The n outputs, a vector of them at least, whose windows begin at x and are of kRows rows (0: `rows` rows).
+// Computes n outputs, at least a vector, whose windows begin at x and have kRows rows (0: `rows` rows).
 template <class F, int kTaps, int kRows, typename T>
 void pool_row(const T* x, int64_t rows, int64_t pitch, int64_t n, T divisor, T* y) {
   const hn::ScalableTag<T> d;
@@ -221,7 +220,7 @@ void pool_row(const T* x, int64_t rows, int64_t pitch, int64_t n, T divisor, T* 
   using Index = hn::TFromD<decltype(indices)>;
   const auto rotated = hn::IndicesFromVec(d, hn::And(hn::Iota(indices, 1), hn::Set(indices, static_cast<Index>(lanes - 1))));
   const auto but_last = hn::FirstN(d, static_cast<size_t>(lanes - 1));
-  for (int64_t i = 0;; i = std::min(i + lanes, n - lanes)) {  // the last vector may have some outputs again
+  for (int64_t i = 0;; i = std::min(i + lanes, n - lanes)) {  // the last vector may overlap the one before
     const T* from = x + 2 * i;
     const auto low = columns(from), high = columns(from + lanes);
     const auto even = hn::ConcatEven(d, high, low);

@@ -1,4 +1,4 @@
-// Between the pools over planes and their inner loops, which are compiled for each instruction set.
+// Interface of the pools over planes to their inner loops, which are compiled for each instruction set.
 #pragma once
 
 #include <cstdint>
@@ -7,12 +7,12 @@
 
 namespace treadle::kernels {
 
-/// Elements of a row that a window may reach over.
+/// Maximum number of elements of a row that a window may span.
 inline constexpr int64_t kLongestReach = 512;
 inline bool fits_pool_planes(const Window& w) { return (w.kernel[2] - 1) * w.dilation[2] + 1 <= kLongestReach; }
 
-/// Planes [begin, end) of max_pool and average_pool (kernels/conv/pool.h), whose x ends behind `planes` planes. T is float or double, for
-/// the largest also an 8-bit integer.
+/// Compute planes [begin, end) of max_pool() and average_pool() (kernels/conv/pool.h); x has `planes` planes. T is float or double, for
+/// max_planes() also an 8-bit integer.
 template <typename T>
 void max_planes(const Window& window, int64_t begin, int64_t end, int64_t planes, const T* x, T* y);
 template <typename T>

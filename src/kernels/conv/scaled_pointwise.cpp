@@ -17,7 +17,7 @@ HWY_BEFORE_NAMESPACE();
 namespace treadle::kernels::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// Rows of `width` floats, a multiple of the packed weights' vectors, each times its own number.
+// Multiplies each row of `width` floats, a multiple of the vector length of packed weights, by its own scale.
 void scale_rows(const float* from, const float* scale, int64_t rows, int64_t width, float* to) {
   const hn::ScalableTag<float> d;
   const auto lanes = static_cast<int64_t>(hn::Lanes(d));
@@ -27,7 +27,7 @@ void scale_rows(const float* from, const float* scale, int64_t rows, int64_t wid
   }
 }
 
-// Rows of `channels` floats, `step` apart, all times the same ones.
+// Multiplies rows of `channels` floats, `step` apart, by the same per-channel scales.
 void scale_channels(const float* from, int64_t step, const float* scale, int64_t rows, int64_t channels, float* to) {
   const hn::ScalableTag<float> d;
   const auto lanes = static_cast<int64_t>(hn::Lanes(d));

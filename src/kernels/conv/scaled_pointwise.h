@@ -1,4 +1,4 @@
-// A 1x1 convolution of an image whose channels are scaled first, as squeeze-and-excite blocks do (Hu et al., 2018): y = (x * s) * W.
+// 1x1 convolution of an image whose channels are scaled first, as in squeeze-and-excite blocks (Hu et al., 2018): y = (x * s) * W.
 #pragma once
 
 #include <cstddef>
@@ -9,10 +9,11 @@
 namespace treadle::kernels {
 
 size_t scaled_pointwise_scratch_bytes(const ConvParams& params);
-/// The window is 1x1 with strides of 1 and no pads, in one group. Scales whichever has fewer floats, an image or the weights: most images
-/// are larger, and are then read once only.
-/// @param x, scale  [N, pixels, C] and [N, C]
-/// @param packed  by nhwc_pack for NhwcMethod::direct
+/// The window is 1x1 with stride 1, no pads and one group. Scales the weights or the image, whichever is smaller. Usually the image is
+/// larger, and is then read only once.
+/// @param x  [N, pixels, C]
+/// @param scale  [N, C]
+/// @param packed  weights packed by nhwc_pack() for NhwcMethod::direct
 /// @param y  [N, pixels, M]; the epilogue's residual must not be y
 void scaled_pointwise(const ConvParams& params, const float* x, const float* scale, const float* packed, float* y,
                       const ConvEpilogue& epilogue, void* scratch, ThreadPool* pool);

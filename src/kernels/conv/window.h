@@ -1,4 +1,4 @@
-// The geometry that convolutions and pools share: a window that slides over up to three spatial axes.
+// Geometry of convolutions and pools: a window that slides over up to three spatial axes.
 #pragma once
 
 #include <cstdint>
@@ -6,7 +6,7 @@
 
 namespace treadle::kernels {
 
-/// Always three axes, outermost first; a 2-D window has extents of 1 on axis 0, a 1-D window on axes 0 and 1.
+/// Has three axes, outermost first. A 2-D window has extent 1 on axis 0, a 1-D window on axes 0 and 1.
 struct Window {
   int64_t in[3] = {1, 1, 1}, out[3] = {1, 1, 1}, kernel[3] = {1, 1, 1}, stride[3] = {1, 1, 1}, dilation[3] = {1, 1, 1};
   int64_t pad_begin[3] = {0, 0, 0}, pad_end[3] = {0, 0, 0};
@@ -17,29 +17,29 @@ struct Window {
   int64_t kernel_size() const { return kernel[0] * kernel[1] * kernel[2]; }
 };
 
-/// @param pads  begins, then ends, as ONNX has them; pads, strides and dilations may be empty for 0, 1 and 1.
+/// @param pads  begins, then ends, as in ONNX. Empty pads, strides and dilations mean 0, 1 and 1.
 /// @throws Error(invalid_argument) if the rank is not 1 to 3, an extent is negative, or a kernel, stride or dilation is not positive.
 Window make_window(std::span<const int64_t> in, std::span<const int64_t> out, std::span<const int64_t> kernel,
                    std::span<const int64_t> strides, std::span<const int64_t> pads, std::span<const int64_t> dilations);
 
-/// The k in [first, last) of `count` whose index start + k * step lies inside an axis of `in` elements.
+/// The k in [first, last), of `count`, for which start + k * step lies in an axis of `in` elements.
 struct Taps {
-  int64_t first, last, start;  ///< start: index of the first one, may be negative
+  int64_t first, last, start;  ///< start: index for k = 0, may be negative
 };
 inline Taps places_inside(int64_t start, int64_t step, int64_t count, int64_t in) {
-  const int64_t first = start >= 0 ? 0 : step == 1 ? -start : (-start + step - 1) / step;  // divisions are slow
+  const int64_t first = start >= 0 ? 0 : step == 1 ? -start : (-start + step - 1) / step;  // avoids slow divisions
   const int64_t room = in - start;
   const int64_t last = room <= 0 ? 0 : step == 1 ? room : (room + step - 1) / step;
   const int64_t end = last < count ? last : count;
   return {first < end ? first : end, end, start};
 }
 
-/// The taps of one axis whose input index o * stride + k * dilation - pad_begin lies inside.
+/// Taps of one axis whose input index o * stride + k * dilation - pad_begin lies inside.
 inline Taps taps_inside(const Window& w, int axis, int64_t o) {
   return places_inside(o * w.stride[axis] - w.pad_begin[axis], w.dilation[axis], w.kernel[axis], w.in[axis]);
 }
 
-/// The outputs [first, last) of one axis for which tap k lies inside the input.
+/// Outputs [first, last) of one axis whose tap k lies inside the input.
 struct Outputs {
   int64_t first, last;
 };

@@ -13,26 +13,26 @@
 namespace treadle::kernels {
 namespace {
 
-constexpr int64_t kPointsPerBlock = 32 * 36;    // of transformed tiles, which stay in L2
-constexpr int64_t kPointsInOneBlock = 49 * 36;  // so few are done at once: each block reads all weights
-// Channels that one chain of sums adds up: the rounding of longer chains is most of the error. Shorter ones do where that makes few of
-// them.
+constexpr int64_t kPointsPerBlock = 32 * 36;    // transformed tiles that stay in L2
+constexpr int64_t kPointsInOneBlock = 49 * 36;  // up to this size there is only one block, as each block reads all weights
+// Channels summed in one accumulator chain. The rounding of longer chains dominates the error. Chains may be shorter where there would be
+// few.
 constexpr int64_t kLongestSum = 128, kShortestSum = 16, kFewChains = 4;
-constexpr int64_t kChannelsTogether = 8;  // channels are rounded up to these; weights of more would be multiplied by zeros
-constexpr int64_t kEnoughBlocks = 6;      // from here on a thread takes whole blocks; before, all threads share each block
+constexpr int64_t kChannelsTogether = 8;  // channels are rounded up to a multiple of this; of more, they would add products with zeros
+constexpr int64_t kEnoughBlocks = 6;      // from here on each thread computes whole blocks; below, all threads share each block
 
 int64_t divide_up(int64_t n, int64_t by) { return (n + by - 1) / by; }
 int64_t round_up(int64_t n, int64_t to) { return divide_up(n, to) * to; }
 
-/// The tiles of one image, cut into blocks of whole tile rows; of several images where one has few.
+/// The tiles of one image, divided into blocks of whole tile rows; or of several images if each has few.
 struct Plan {
-  int64_t out, points;  // outputs of a tile's side, matrices
+  int64_t out, points;  // outputs of a tile's side; number of matrices
   int64_t C, M;         // rounded up
   int64_t high, wide;   // tiles
   int64_t rows_per_block, images_per_block;
-  int64_t blocks;              // of one image
+  int64_t blocks;              // blocks of one image
   int64_t items;               // blocks of all images
-  int64_t v_matrix, m_matrix;  // floats from matrix to matrix: one cache line more than needed, as powers of two would share cache sets
+  int64_t v_matrix, m_matrix;  // matrix strides in floats: one cache line of padding, as powers of two would share cache sets
   size_t v_bytes, m_bytes, zeros_bytes, slot_bytes;
 
   Plan(const ConvParams& p, int outputs) : out(outputs), points((out + 2) * (out + 2)) {
@@ -59,11 +59,11 @@ struct Plan {
   bool by_block() const { return items >= kEnoughBlocks; }
 };
 
-/// Floats from point to point of transformed weights: one cache line more than needed, as powers of two would share cache sets.
+/// Floats from point to point of the transformed weights: one cache line of padding, as powers of two would share cache sets.
 int64_t point_size(const ConvParams& p, int64_t padded_columns) { return p.C * padded_columns + kWinogradLanes; }
 
-/// The channels in parts of nearly equal length, whose sums are added to each other; a point's weights are packed part by part, so that a
-/// panel of a part stays in L1. Within a part chains of sums end once more.
+/// Divides the channels into parts of nearly equal length that are summed separately. A point's weights are packed part by part, so that a
+/// panel of a part stays in L1. Within a part, sums are cut into chains of longest_sum.
 struct Parts {
   int64_t C, count, longest_sum;
   explicit Parts(int64_t channels) : C(channels), count(std::max(int64_t{1}, divide_up(C, kLongestSum))) {
@@ -73,10 +73,10 @@ struct Parts {
   int64_t begin(int64_t part) const { return C * part / count; }
 };
 
-/// Transformed weights of some panels of columns, point by point, and within a point part by part.
+/// Transformed weights of some panels of columns: point by point, and part by part within a point.
 struct PackedPanels {
   int64_t begin, end;     // panels
-  int64_t first, padded;  // columns: the first, and how many, with those that fill the last panel up
+  int64_t first, padded;  // first column, and number of columns including the padding of the last panel
   int64_t point;          // floats from point to point
   const float* data;
 
@@ -89,7 +89,7 @@ struct PackedPanels {
         data(packed) {}
 };
 
-/// @param to  where the panels' weights go
+/// @param to  receives the packed weights
 void pack_panels(const ConvParams& p, int out, const Panels& panels, const PackedPanels& some, const float* weights, float* to,
                  ThreadPool* pool) {
   const PhaseScope phase(KernelPhase::pack);
@@ -106,8 +106,8 @@ void pack_panels(const ConvParams& p, int out, const Panels& panels, const Packe
   });
 }
 
-/// Panels that are packed at a time where weights are packed in the run, of a convolution whose tiles are one block: while tiles pass, they
-/// stay in a cache. All of them where there are more blocks, each of which needs them.
+/// Number of panels packed together if weights are packed in the run. If the tiles are one block, the panels stay in cache while the tiles
+/// pass; otherwise all panels, as each block needs them.
 int64_t panels_at_once(const ConvParams& p, const Plan& plan, const Panels& panels, int max_threads) {
   constexpr int64_t kInCache = int64_t{6} << 20;  // bytes
   if (plan.items > 1) return panels.count;
@@ -115,19 +115,19 @@ int64_t panels_at_once(const ConvParams& p, const Plan& plan, const Panels& pane
   return std::min(panels.count, std::max<int64_t>({1, max_threads, kInCache / std::max<int64_t>(1, of_panel)}));
 }
 
-/// One block of some images, on all threads of `pool`.
+/// One block of tiles of some images, computed by all threads of `pool`.
 struct Block {
   const ConvParams& p;
   const Plan& plan;
   const float *x, *weights;
-  const float* packed = nullptr;  // of all panels
-  float* unpacked = nullptr;      // room for weights that are packed by the block, so many panels at once; null: they are packed
+  const float* packed = nullptr;  // weights of all panels
+  float* unpacked = nullptr;      // memory for weights packed by the block, panels_at_once panels at a time; null: weights are packed
   int64_t panels_at_once = 0;
   float* y;
   const ConvEpilogue& epilogue;
   std::byte* scratch = nullptr;
   ThreadPool* pool = nullptr;
-  int64_t image = 0, images = 0, first_row = 0, tile_rows = 0;  // the first image, how many; tile rows
+  int64_t image = 0, images = 0, first_row = 0, tile_rows = 0;  // first image and number of images; tile rows
 
   float* v() const { return reinterpret_cast<float*>(scratch); }
   float* m() const { return reinterpret_cast<float*>(scratch + plan.v_bytes); }
@@ -148,7 +148,7 @@ struct Block {
     }
   }
 
-  /// Point by point, and part by part of the channels: a panel of one stays in L1 while all tiles pass.
+  /// Point by point, and part by part of the channels: a panel of a part stays in L1 while all tiles pass.
   void multiply(const Panels& panels, const PackedPanels& some) const {
     const Parts parts(p.C);
     const int64_t ahead = chunks_ahead(pool);
@@ -224,7 +224,7 @@ struct Block {
     }
   }
 
-  /// Calls part(number of the image in the block, its tiles' begin and end) for tiles [begin, end) of the block.
+  /// Calls part(image within the block, begin and end of its tiles) for tiles [begin, end) of the block.
   template <typename Part>
   void each_image(int64_t begin, int64_t end, Part part) const {
     const int64_t each = tiles_of_image();
@@ -296,8 +296,8 @@ bool winograd_applies(const ConvParams& p) {
   return p.C >= 16 && p.M >= 16 && p.N > 0 && w.out_size() > 0;
 }
 
-// From measured rates: products near the peak, transforms bound by L2, weights from L3 or memory, for the most part beside the products.
-// The direct way loses to windows that are not whole tiles.
+// Based on measured rates: products run near peak; transforms are bound by L2; loading weights from L3 or memory mostly overlaps the
+// products. Windows that do not fill whole tiles waste work, which favours the direct method.
 double winograd_estimate(const ConvParams& p, int side, const ConvRates& rates, bool from_memory) {
   const double C = static_cast<double>(p.C), M = static_cast<double>(p.M);
   const double stream = static_cast<double>(from_memory ? rates.memory : rates.cached);
@@ -321,7 +321,7 @@ int winograd_choice(const ConvParams& p, const ConvChoice& choice) {
     const double matrices = side == 0 ? 9 : (side + 2) * (side + 2);
     const double transformed = matrices * static_cast<double>(p.C * Panels(p.M, panel_shape<float>()).padded_columns());
     if (side != 0 && transformed > choice.max_weight_expansion * 9 * weights) continue;
-    constexpr double kLastCache = 16e6;  // bytes; a model's other weights pass through it, too
+    constexpr double kLastCache = 16e6;  // bytes; shared with the model's other weights
     double us = winograd_estimate(p, side, choice.rates, matrices * weights * sizeof(float) >= kLastCache);
     if (choice.packs_in_run) us += (9 + matrices) * weights * sizeof(float) / static_cast<double>(choice.rates.memory);
     if (us < least) least = us, best = side;
@@ -337,7 +337,7 @@ void winograd_pack(const ConvParams& p, int out, const float* weights, float* pa
   const Panels panels(p.M, panel_shape<float>());
   const PackedPanels all(p, panels, 0, panels.count, packed);
   pack_panels(p, out, panels, all, weights, packed, pool);
-  for (int64_t end = all.point; end <= (out + 2) * (out + 2) * all.point; end += all.point)  // they may go to a file
+  for (int64_t end = all.point; end <= (out + 2) * (out + 2) * all.point; end += all.point)  // set, as they may go to a file
     std::fill_n(packed + end - kWinogradLanes, kWinogradLanes, 0.0F);
 }
 

@@ -22,9 +22,9 @@ using V = hn::Vec<D>;
 
 constexpr float kRootHalf = 0.70710678118654752f, kRootTwo = 1.4142135623730950f;
 
-// F(4x4, 3x3) and F(2x2, 3x3) are told apart by kOut, the outputs of a tile's side; its inputs are two more.
+// kOut, the outputs of a tile's side, selects F(4x4, 3x3) or F(2x2, 3x3). A tile has kOut + 2 inputs per side.
 
-// B^T d: the values at the six points of the polynomials that vanish at the other finite ones; even and odd parts serve two points each.
+// B^T d, which evaluates the data polynomial at the interpolation points; even and odd terms are shared by the points a and -a.
 template <int kOut>
 HWY_INLINE void input_line(D d, const V (&x)[kOut + 2], V (&v)[kOut + 2]) {
   if constexpr (kOut == 2) {
@@ -60,7 +60,7 @@ HWY_INLINE void output_line(D d, const V (&m)[kOut + 2], V (&y)[kOut]) {
   }
 }
 
-// G g: row j of G holds 1, a, a^2 at point a, over the product of a's distances to the other finite points.
+// G g: row j of G is 1, a, a^2 at point a, divided by the product of a's differences to the other finite points.
 template <int kOut, class DD, class VD = hn::Vec<DD>>
 HWY_INLINE void weight_line(DD d, VD g0, VD g1, VD g2, VD (&u)[kOut + 2]) {
   if constexpr (kOut == 2) {
@@ -90,10 +90,10 @@ void weight_tiles(const float* weights, int64_t filter_floats, int64_t channels,
   const hn::Rebind<float, decltype(d)> narrow;
   using VD = hn::Vec<decltype(d)>;
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
-  constexpr int64_t kBlock = 4;  // channels; with them the taps of a wide panel take 9 KB
+  constexpr int64_t kBlock = 4;  // channels; the taps of a wide panel take 9 KB for them
   constexpr int64_t kMaxWidth = 64;
   HWY_ALIGN float taps[kBlock * 9 * kMaxWidth];
-  // Weights of a file may lie anywhere, which is no place for floats: they are copied first.
+  // Weights in a file may be unaligned for float, in which case they are copied first.
   const bool aligned = reinterpret_cast<uintptr_t>(weights) % alignof(float) == 0;
   float copied[kBlock * 9 * kMaxWidth];
   for (int64_t n0 = 0; n0 < width; n0 += kMaxWidth) {
@@ -131,7 +131,7 @@ void weight_tiles(const float* weights, int64_t filter_floats, int64_t channels,
   }
 }
 
-// One vector of channels of one tile; at(i, j): where it begins in row i and column j of the tile.
+// Transforms one vector of channels of one tile; at(i, j) is its address in row i and column j of the tile.
 template <int kOut, bool kCut, class At>
 HWY_INLINE void input_vector(D d, [[maybe_unused]] const FirstLanes<D>& first, At at, float* to, int64_t v_matrix) {
   constexpr int kIn = kOut + 2;
@@ -161,7 +161,7 @@ HWY_INLINE void input_vector(D d, [[maybe_unused]] const FirstLanes<D>& first, A
   }
 }
 
-// All channels of one tile; at(i, j): its pixel in row i and column j.
+// Transforms all channels of one tile; at(i, j) is the pixel in row i and column j.
 template <int kOut, class At>
 HWY_INLINE void input_tile(D d, const WinogradInput& in, float* to, At at) {
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(d)), whole = in.channels - in.channels % lanes;
@@ -209,7 +209,7 @@ void output_tiles(int64_t begin, int64_t end, const WinogradOutput& o) {
     const int64_t row = tile / o.tiles_wide * kOut, column = tile % o.tiles_wide * kOut;
     const int64_t rows = std::min<int64_t>(o.rows - row, kOut), columns = std::min<int64_t>(o.columns - column, kOut);
     const int64_t corner = row * o.columns + column;
-    V check = zero;  // 0 * y, summed: NaN as soon as one y is not finite
+    V check = zero;  // sum of 0 * y: NaN if any y is not finite
     for (int64_t c = 0; c < o.channels; c += lanes) {
       const bool cut = o.channels - c < lanes;
       const FirstLanes first(d, cut ? o.channels - c : lanes);
@@ -241,7 +241,7 @@ void output_tiles(int64_t begin, int64_t end, const WinogradOutput& o) {
             const float* residual = o.residual + pixel * o.channels + c;
             y = hn::Add(y, cut ? load_first(d, first, residual) : hn::LoadU(d, residual));
           }
-          // NaN stays.
+          // Keeps NaN.
           y = at_most(top, at_least(bottom, y));
           if (cut) {
             store_first(y, d, first, to);
@@ -256,7 +256,7 @@ void output_tiles(int64_t begin, int64_t end, const WinogradOutput& o) {
   }
 }
 
-// A y, the transpose of output_line.
+// A y; A is the transpose of the matrix in output_line().
 template <int kOut>
 HWY_INLINE void output_gradient_line(D d, const V (&y)[kOut], V (&z)[kOut + 2]) {
   if constexpr (kOut == 2) {
@@ -321,7 +321,7 @@ void output_gradient_tiles(int64_t begin, int64_t end, const WinogradOutputGradi
   }
 }
 
-// G^T u, the transpose of weight_line.
+// G^T u; the transpose of weight_line().
 template <int kOut>
 HWY_INLINE void weight_gradient_line(D d, const V (&u)[kOut + 2], V (&g)[3]) {
   if constexpr (kOut == 2) {
@@ -343,10 +343,10 @@ bool weights_gradient(const float* s, int64_t s_matrix, int64_t channels, float*
   constexpr int kIn = kOut + 2;
   const D d;
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
-  constexpr int64_t kBlock = 64;  // channels whose taps are put in order together
+  constexpr int64_t kBlock = 64;  // channels whose taps are transposed together
   static_assert(kBlock % hn::MaxLanes(D()) == 0);
   HWY_ALIGN float taps[9 * kBlock];
-  V check = hn::Zero(d);  // 0 * dw, summed: NaN as soon as one is not finite
+  V check = hn::Zero(d);  // sum of 0 * dw: NaN if any dw is not finite
   for (int64_t c0 = 0; c0 < channels; c0 += kBlock) {
     const int64_t block = std::min(kBlock, channels - c0);
     for (int64_t c = 0; c < block; c += lanes) {
