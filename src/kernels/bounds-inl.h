@@ -1,5 +1,5 @@
-// The larger and the smaller of two floats, with one meaning for NaN on every instruction set. Highway leaves it open: x86 has the second
-// operand, ARM's instructions and plain C++ the one that is a number. And doubles as floats, with infinity where Highway's plain C++ has
+// Maximum and minimum with the same result for NaN on every instruction set. Highway leaves it undefined: x86 returns the second operand,
+// ARM and plain C++ the one that is a number. Also converts doubles to floats, with infinity on overflow, where Highway's plain C++ gives
 // the largest float.
 #if defined(TREADLE_KERNELS_BOUNDS_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef TREADLE_KERNELS_BOUNDS_INL_H_
@@ -15,12 +15,12 @@ namespace treadle::kernels::HWY_NAMESPACE {
 namespace {
 
 #if HWY_ARCH_X86 && HWY_TARGET <= HWY_SSSE3
-constexpr bool kSecondIfNan = true;  // of the instructions for a maximum and a minimum
+constexpr bool kSecondIfNan = true;  // the maximum and minimum instructions return the second operand if one is NaN
 #else
 constexpr bool kSecondIfNan = false;
 #endif
 
-/// low > x ? low : x, so that x stays where it is NaN.
+/// low > x ? low : x. Returns x if it is NaN.
 template <class V>
 HWY_INLINE V at_least(V low, V x) {
   namespace hn = hwy::HWY_NAMESPACE;
@@ -28,7 +28,7 @@ HWY_INLINE V at_least(V low, V x) {
   return hn::IfThenElse(hn::Gt(low, x), low, x);
 }
 
-/// high < x ? high : x, so that x stays where it is NaN.
+/// high < x ? high : x. Returns x if it is NaN.
 template <class V>
 HWY_INLINE V at_most(V high, V x) {
   namespace hn = hwy::HWY_NAMESPACE;

@@ -1,5 +1,6 @@
-// Vectors of which only the first lanes are in memory. Highway's MaskedLoad reads whole vectors where no instruction masks memory (NEON,
-// its emulation), and BlendedStore reads and writes them back: past the end of a buffer, or over what another thread has written meanwhile.
+// Loads and stores of partial vectors, of which only the first lanes are in memory. Where no instruction masks memory (NEON, Highway's
+// emulation), Highway's MaskedLoad reads whole vectors and BlendedStore reads and writes them back: beyond the end of a buffer, or over
+// data that another thread writes.
 #if defined(TREADLE_KERNELS_PARTIAL_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef TREADLE_KERNELS_PARTIAL_INL_H_
 #undef TREADLE_KERNELS_PARTIAL_INL_H_
@@ -15,10 +16,10 @@ HWY_BEFORE_NAMESPACE();
 namespace treadle::kernels::HWY_NAMESPACE {
 namespace {
 
-/// Whether masked loads and stores of elements of 32 and 64 bits touch only what the mask names.
+/// True if masked loads and stores of 32-bit and 64-bit elements access only the masked lanes.
 constexpr bool kMasksMemory = HWY_TARGET <= HWY_AVX2;
 
-/// The first `count` lanes of a vector, from none to all: where memory is masked the mask counts, elsewhere the number does.
+/// The first `count` lanes of a vector, 0 to all. `mask` is used where memory can be masked, `count` elsewhere.
 template <class D>
 struct FirstLanes {
   hwy::HWY_NAMESPACE::Mask<D> mask;
@@ -27,7 +28,7 @@ struct FirstLanes {
       : mask(hwy::HWY_NAMESPACE::FirstN(d, static_cast<size_t>(lanes))), count(static_cast<size_t>(lanes)) {}
 };
 
-/// Zero in the other lanes.
+/// Loads the first lanes; the others are zero.
 template <class D>
 HWY_INLINE hwy::HWY_NAMESPACE::Vec<D> load_first(D d, const FirstLanes<D>& first, const hwy::HWY_NAMESPACE::TFromD<D>* from) {
   namespace hn = hwy::HWY_NAMESPACE;
@@ -40,7 +41,7 @@ HWY_INLINE hwy::HWY_NAMESPACE::Vec<D> load_first(D d, const FirstLanes<D>& first
   }
 }
 
-/// Of a vector at `from` the lanes [first, last); zero in the others.
+/// Loads lanes [first, last) of the vector at `from`; the others are zero.
 template <class D>
 HWY_INLINE hwy::HWY_NAMESPACE::Vec<D> load_between(D d, int64_t first, int64_t last, const hwy::HWY_NAMESPACE::TFromD<D>* from) {
   namespace hn = hwy::HWY_NAMESPACE;

@@ -1,5 +1,5 @@
-// Working memory for the chunks of a parallel loop. A chunk borrows one of a few equal pieces of the caller's scratch and gives it back,
-// so that a chunk finds the piece the last one left in the cache, and no more is needed than there are threads.
+// Working memory for the chunks of a parallel loop: the caller's scratch is divided into equal slots, which chunks borrow and return. So a
+// chunk finds a slot that is still in cache, and only as many slots are needed as there are threads.
 #pragma once
 
 #include <algorithm>
@@ -17,7 +17,7 @@ namespace treadle::kernels {
 class ScratchSlots {
  public:
   static constexpr int kMaxSlots = 64;
-  /// Pieces for a loop of `num_chunks` on at most `max_threads` threads. More threads are fine: they wait for each other.
+  /// Number of slots for a loop of `num_chunks` on at most `max_threads` threads. More threads wait for a free slot.
   static int count(int max_threads, int64_t num_chunks) {
     return static_cast<int>(std::clamp<int64_t>(std::min<int64_t>(max_threads, num_chunks), 1, kMaxSlots));
   }
@@ -27,7 +27,8 @@ class ScratchSlots {
         slot_bytes_(slot_bytes),
         free_(num_slots >= 64 ? ~uint64_t{0} : (uint64_t{1} << num_slots) - 1) {}
 
-  /// One piece, for as long as it lives. Its holder must not wait for other chunks (no nested loop on the pool): they may want a piece.
+  /// Borrows a slot during its lifetime. The holder must not wait for other chunks (no nested loop on the pool), as these may wait for a
+  /// slot.
   class Lease {
    public:
     explicit Lease(ScratchSlots& slots) : slots_(slots), index_(slots.take()) {}
@@ -60,7 +61,7 @@ class ScratchSlots {
   std::atomic<uint64_t> free_;
 };
 
-/// Bytes of a block of `count` elements, rounded up so that what follows it starts on a cache line.
+/// Bytes of `count` elements, rounded up to whole cache lines.
 template <typename T>
 constexpr size_t aligned_bytes(int64_t count) {
   return (static_cast<size_t>(count) * sizeof(T) + 63) & ~size_t{63};

@@ -1,5 +1,5 @@
-// A loop over an index space that several arrays walk with strides of their own: broadcasts, transpositions, slices. The space is
-// collapsed once, at bind, to as few dimensions as its strides allow; the plan is plain data, and running it allocates nothing.
+// A loop over an index space that several arrays traverse with different strides, for broadcasting, transposition and slicing. Binding
+// collapses it to as few dimensions as the strides allow. The plan is plain data, and running it allocates nothing.
 #pragma once
 
 #include <algorithm>
@@ -13,7 +13,7 @@
 
 namespace treadle::kernels {
 
-/// Twice the rank of a tensor, as Tile needs (repeat and extent of each axis).
+/// Twice the rank of a tensor: Tile needs two dimensions per axis (repeat and extent).
 inline constexpr int kMaxLoopRank = 2 * kMaxRank;
 
 template <int kOperands>
@@ -21,19 +21,19 @@ struct StridedLoop {
   int rank = 0;  ///< at least 1 once collapsed
   int64_t size = 0;
   int64_t dims[kMaxLoopRank] = {};                ///< outermost first
-  int64_t strides[kOperands][kMaxLoopRank] = {};  ///< in elements; 0 repeats, negative walks backwards
+  int64_t strides[kOperands][kMaxLoopRank] = {};  ///< in elements; 0 repeats, negative goes backwards
 
   int64_t inner() const { return dims[rank - 1]; }
   int64_t inner_stride(int operand) const { return strides[operand][rank - 1]; }
 };
 
-/// Drops extents of 1 and merges neighbours that every operand walks as one.
+/// Drops extents of 1 and merges adjacent dimensions that are contiguous for every operand.
 /// @param dims     extents, outermost first, at most kMaxLoopRank
 /// @param strides  per operand, as many as there are extents
 template <int kOperands>
 StridedLoop<kOperands> collapse(std::span<const int64_t> dims, const std::array<std::span<const int64_t>, kOperands>& strides) {
   StridedLoop<kOperands> loop;
-  if (std::find(dims.begin(), dims.end(), 0) != dims.end()) {  // the others may be huge, as Tile's repeats of nothing
+  if (std::find(dims.begin(), dims.end(), 0) != dims.end()) {  // the product of the others might overflow, e.g. with Tile's repeats
     loop.rank = 1;
     return loop;
   }
@@ -53,13 +53,13 @@ StridedLoop<kOperands> collapse(std::span<const int64_t> dims, const std::array<
   if (loop.rank == 0) {
     loop.rank = 1;
     loop.dims[0] = loop.size;
-    for (int o = 0; o < kOperands; ++o) loop.strides[o][0] = 1;  // one element: as contiguous as anything
+    for (int o = 0; o < kOperands; ++o) loop.strides[o][0] = 1;  // a single element counts as contiguous
   }
   return loop;
 }
 
-/// Calls fn(first, n, offsets) for each piece of an innermost run inside elements [begin, end): `first` is the number of the first
-/// element in row-major order, offsets[o] its place in operand o; the following n - 1 are inner strides apart.
+/// Calls fn(first, n, offsets) for each piece of an innermost run within elements [begin, end): `first` is the row-major index of the
+/// piece's first element and offsets[o] its offset in operand o. The other n - 1 elements follow at the inner strides.
 template <int kOperands, typename Fn>
 inline void for_each_run(const StridedLoop<kOperands>& loop, int64_t begin, int64_t end, Fn&& fn) {
   if (begin >= end) return;
@@ -75,7 +75,7 @@ inline void for_each_run(const StridedLoop<kOperands>& loop, int64_t begin, int6
     const int64_t n = std::min(loop.dims[last] - index[last], end - begin);
     fn(begin, n, offsets);
     begin += n;
-    // To the start of the next run; only the first run can start in the middle.
+    // Advances to the start of the next run. Only the first run may start in the middle.
     for (int o = 0; o < kOperands; ++o) offsets[o] -= index[last] * loop.strides[o][last];
     index[last] = 0;
     for (int i = last - 1; i >= 0; --i) {
@@ -87,23 +87,23 @@ inline void for_each_run(const StridedLoop<kOperands>& loop, int64_t begin, int6
   }
 }
 
-/// What one operand walks, which takes fewer dimensions where only others repeat.
+/// The loop of a single operand, collapsed again as it may need fewer dimensions than all operands together.
 template <int kOperands>
 StridedLoop<1> loop_of(const StridedLoop<kOperands>& loop, int operand) {
   const auto rank = static_cast<size_t>(loop.rank);
   return collapse<1>(std::span(loop.dims, rank), {std::span(loop.strides[operand], rank)});
 }
 
-/// Innermost runs below this take longer to begin and to end than to walk.
+/// Innermost runs below this length take longer to set up than to process.
 inline constexpr int64_t kShortRun = 16;
 
-/// Writes the operand's elements [begin, end), one after the other. For short runs.
+/// Copies elements [begin, end) of the operand to contiguous memory. Meant for short runs.
 template <typename T, typename U>
 void gather_elements(const StridedLoop<1>& loop, int64_t begin, int64_t end, const T* src, U* dst) {
   const int64_t length = loop.inner(), stride = loop.inner_stride(0);
   U* const last = dst + (end - begin);
   const auto copy = [&](const T* from, int64_t n) {
-    if (stride == 0 && n <= kShortRun && last - dst >= kShortRun) {  // a fixed number is a few vectors; the next run writes over the rest
+    if (stride == 0 && n <= kShortRun && last - dst >= kShortRun) {  // a constant count takes a few vectors; the next run overwrites excess
       const U value = static_cast<U>(*from);
       for (int64_t i = 0; i < kShortRun; ++i) dst[i] = value;
       dst += n;

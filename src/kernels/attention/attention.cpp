@@ -14,11 +14,11 @@
 namespace treadle::kernels {
 namespace {
 
-// A tile of queries is what a thread takes at once; keys and values are packed once for it. Its scores exist a block of rows at a time,
-// which L1 holds: little memory, and no slower than all of them.
+// A thread computes one tile of queries at a time and packs keys and values once for it. The scores are computed in blocks of rows that fit
+// L1, which needs little memory and is as fast.
 constexpr int64_t kTileElements = 256 * 1024, kBlockElements = 6 * 1024, kLeastBlock = 12;
-constexpr int64_t kWholeTileElements = 64 * 1024;  // where the products round and pack their operands themselves: one block
-constexpr int64_t kFewRows = 4;                    // that do not pay for rounding and packing keys and values
+constexpr int64_t kWholeTileElements = 64 * 1024;  // for bfloat16: products pack their operands themselves, so a tile is one block
+constexpr int64_t kFewRows = 4;                    // too few to pay for packing keys and values
 
 int64_t tile_rows(const AttentionParams& p) {
   const int64_t elements = p.bf16 ? kWholeTileElements : kTileElements, most = p.row_heads > 1 ? kFewRows : p.q_length;
@@ -46,15 +46,15 @@ GemmShape values_shape(const AttentionParams& p, int64_t rows, int64_t keys) {
   return s;
 }
 
-/// Of a product whose operands are not packed beforehand: all with bfloat16, of a few rows without.
+/// Scratch bytes of a product with unpacked operands: any with bfloat16, otherwise one of a few rows.
 template <typename T>
 size_t product_bytes(GemmShape s, const std::optional<Bf16Form>& bf16) {
   const size_t rounded = bf16 ? gemm_bf16_unpacked_scratch_bytes(s, *bf16) : 0;
-  s.M = std::min(s.M, kFewRows);  // the last tile may have few rows where the others have many
+  s.M = std::min(s.M, kFewRows);  // the last tile may have few rows
   return std::max(rounded, gemm_scratch_bytes<T>(s, 1));
 }
 
-/// A product with keys or values, which `packed` holds where they are packed.
+/// Multiplies by keys or values, from `packed` if they have been packed.
 template <typename T>
 void multiply(const AttentionParams& p, const GemmShape& s, const T* A, const T* B, const PackedB<T>& packed, T* C,
               const Epilogue<T>& epilogue, void* work) {
@@ -65,10 +65,10 @@ void multiply(const AttentionParams& p, const GemmShape& s, const T* A, const T*
   gemm_batched<T>(s, {}, A, B, C, epilogue, work, 1, nullptr);
 }
 
-/// The working memory of one tile.
+/// Layout of one tile's working memory; the scores come first.
 template <typename T>
 struct Slot {
-  size_t factors, keys, values, work, bytes;  // where they begin, behind the scores; and all of it
+  size_t factors, keys, values, work, bytes;  // offsets in bytes, and total size
 
   explicit Slot(const AttentionParams& p) {
     const bool packed = packs(p, tile_rows(p));
@@ -87,7 +87,7 @@ void tanh_row(double* row, int64_t n) {
   for (int64_t i = 0; i < n; ++i) row[i] = std::tanh(row[i]);
 }
 
-/// Keys [first, last) that the causal frontier, the window and the cache's length let a query see.
+/// Range [first, last) of keys, such as those that a query may see under the causal mask, the window and the cache length.
 struct Span {
   int64_t first, last;
   int64_t size() const { return last - first; }
@@ -104,18 +104,18 @@ Span visible(const AttentionParams& p, int64_t row, const int64_t* valid_length)
   return s;
 }
 
-/// Keys that a tile computes scores of: those that any of its rows sees, and one if they see none, so that a row is never without scores.
+/// Keys whose scores a tile computes: those that any of its rows sees, at least one, so that no row is without scores.
 template <typename T>
 Span keys_of_tile(const AttentionParams& p, const AttentionData<T>& data, int64_t b, int64_t first, int64_t rows) {
   if (data.scores) return {0, p.kv_length};
   const int64_t* valid_length = data.valid_lengths ? data.valid_lengths + b : nullptr;
-  // Frontiers and windows move on from row to row.
+  // The causal mask and the windows move monotonically from row to row.
   const Span head = visible(p, first, valid_length), tail = visible(p, first + rows - 1, valid_length);
   const int64_t begin = std::clamp<int64_t>(std::min(head.first, tail.first), 0, std::max<int64_t>(0, p.kv_length - 1));
   return {begin, std::max({head.last, tail.last, std::min(begin + 1, p.kv_length)})};
 }
 
-/// @param row  the scores of `keys`
+/// @param row  scores of `keys`
 template <typename T>
 void mask_row(const AttentionParams& p, const AttentionData<T>& data, int64_t b, int64_t h, int64_t query, const Span& keys, T* row) {
   constexpr T kMasked = -std::numeric_limits<T>::infinity();
@@ -223,7 +223,7 @@ void attention_tile(const AttentionParams& p, const AttentionData<T>& data, int6
   }
 }
 
-/// With one query, the heads that share keys become its rows: keys and values are read once for them.
+/// With a single query, heads that share keys become its rows, so that keys and values are read once for them.
 AttentionParams with_heads_as_rows(AttentionParams p) {
   const int64_t group = p.q_length == 1 && p.kv_heads > 0 ? p.q_heads / p.kv_heads : 1;
   if (group < 2) return p;
@@ -247,7 +247,7 @@ void attention(const AttentionParams& params, const AttentionData<T>& data, void
   const AttentionParams p = with_heads_as_rows(params);
   const int64_t tiles = num_tiles(p), step = tile_rows(p), work = p.batch * p.q_heads * tiles;
   ScratchSlots slots(scratch, Slot<T>(p).bytes, ScratchSlots::count(max_threads, work));
-  // Small tiles are not worth a chunk each.
+  // Puts several small tiles into one chunk.
   const int64_t cost = 2 * step * p.kv_length * (p.head_size + p.v_head_size);
   parallel_for(pool, work, std::clamp<int64_t>(100'000 / std::max<int64_t>(1, cost), 1, std::max<int64_t>(1, work)),
                [&](int64_t begin, int64_t end) {

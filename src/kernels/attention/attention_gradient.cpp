@@ -11,7 +11,7 @@
 namespace treadle::kernels {
 namespace {
 
-// Probabilities and their gradients of one block of queries stay in L2; products over the queries of a block want many of them.
+// A block's probabilities and their gradients stay in L2; products over the queries of a block need many queries.
 constexpr int64_t kBlockElements = 64 * 1024, kLeastRows = 48;
 
 int64_t block_rows(const AttentionParams& p) {
@@ -19,7 +19,7 @@ int64_t block_rows(const AttentionParams& p) {
   return std::min(fit, p.q_length);
 }
 
-/// The working memory of one head of keys and values, in elements from its begin.
+/// Layout of the working memory of one head of keys and values: offsets in floats.
 struct Slot {
   int64_t dscores, keys_turned, values_turned, keys, rows, size;
 
@@ -35,7 +35,7 @@ struct Slot {
   }
 };
 
-/// All queries that share one head of keys and values: nobody else adds to its gradients.
+/// Handles all queries that share one head of keys and values, so that no other thread adds to its gradients.
 class Head {
  public:
   Head(const AttentionGradientParams& params, const AttentionGradientData& data, int64_t b, int64_t kv_head, float* scratch)
@@ -107,7 +107,7 @@ class Head {
     gemm<float>(p_.kv_length, {scores, 1, scores_row(p_)}, packed, sum, sum_row, epilogue, nullptr);
   }
 
-  // A score that the mask replaced is a constant: with a finite one in its place, its probability is not 0.
+  // A masked score is a constant, so its gradient is 0; if it was replaced by a finite value, its probability is not.
   void drop_masked(int64_t h, int64_t query, float* row) const {
     const bool* keep = data_.forward.keep + b_ * p_.mask_batch + h * p_.mask_head + query * p_.mask_row;
     if (p_.mask_column == 1) return mask_row_f32(row, keep, p_.keeps, 0, p_.kv_length);

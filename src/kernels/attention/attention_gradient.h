@@ -1,5 +1,5 @@
-// The backward pass of attention (attention.h): scores and probabilities are computed again, a block of queries at a time, so that the
-// forward pass keeps nothing but its operands.
+// Backward pass of attention (attention.h). Recomputes scores and probabilities a block of queries at a time, so that the forward pass
+// stores only its operands.
 #pragma once
 
 #include <cstddef>
@@ -10,7 +10,7 @@
 namespace treadle::kernels {
 
 struct AttentionGradientParams {
-  AttentionParams forward;  ///< `y` says how dY lies; no softcap, no past, float32 products
+  AttentionParams forward;  ///< `y` has the strides of dY; no softcap, no past, float32 products
   HeadStrides dq, dk, dv;
 };
 
@@ -18,13 +18,13 @@ struct AttentionGradientData {
   AttentionData<float> forward;  ///< operands only
   const float* dy = nullptr;
   float *dq = nullptr, *dk = nullptr, *dv = nullptr;
-  float* dscores = nullptr;  ///< of the scores with their mask added: [batch, q_heads, q_length, kv_length]; null if nobody asks
+  float* dscores = nullptr;  ///< gradient of the masked scores, [batch, q_heads, q_length, kv_length]; null: not wanted
 };
 
 size_t attention_gradient_scratch_bytes(const AttentionGradientParams& params, int max_threads);
 
-/// With P = softmax(scale Q K^T + mask): dV = P^T dY, dS = P (dP - sum(P dP)) for dP = dY V^T, dQ = scale dS K, dK = scale dS^T Q. What a
-/// boolean mask takes away has no gradient.
+/// With P = softmax(scale Q K^T + mask): dV = P^T dY, dS = P (dP - sum(P dP)) for dP = dY V^T, dQ = scale dS K, dK = scale dS^T Q. Keys
+/// masked by a boolean mask get no gradient.
 void attention_gradient(const AttentionGradientParams& params, const AttentionGradientData& data, void* scratch, int max_threads,
                         ThreadPool* pool);
 

@@ -18,7 +18,7 @@ using D = hn::ScalableTag<float>;
 using V = hn::Vec<D>;
 constexpr float kLowest = -std::numeric_limits<float>::infinity();
 
-// Calls fn(i, lanes left) for every vector of n elements.
+// Calls fn(i, lanes left) for each vector of n elements; the last may be partial.
 template <class Fn>
 HWY_INLINE void each_vector(int64_t n, Fn&& fn) {
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(D()));
@@ -64,7 +64,7 @@ float softmax(float* row, int64_t n, EmptyRows empty) {
   const D d;
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
   V top = hn::Set(d, kLowest);
-  // Four chains: one alone would wait for itself. A NaN that Max loses still reaches the sum through exp.
+  // Four accumulators hide the latency. If the maximum loses a NaN, the sum still gets it through exp.
   int64_t i = 0;
   if (n >= 4 * lanes) {
     V tops[4] = {top, top, top, top};
@@ -114,7 +114,7 @@ void mask_row_f32(float* row, const bool* mask, bool keeps, float masked, int64_
   HWY_DYNAMIC_DISPATCH(mask_by_bools)(row, reinterpret_cast<const uint8_t*>(mask), keeps ? 1 : 0, masked, n);
 }
 float softmax_scores(float* row, int64_t n, EmptyRows empty) {
-  if (n == 0) return 1;  // a sum over no keys is 0, whatever it is divided by
+  if (n == 0) return 1;  // a sum over no keys is 0, so the factor does not matter
   return HWY_DYNAMIC_DISPATCH(softmax)(row, n, empty);
 }
 void scale_row_f32(float* row, float factor, int64_t n) { HWY_DYNAMIC_DISPATCH(scale)(row, factor, n); }

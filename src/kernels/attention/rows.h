@@ -1,4 +1,4 @@
-// The loops of attention over one row of scores, compiled for each instruction set.
+// Attention's loops over one row of scores, compiled for each instruction set.
 #pragma once
 
 #include <cstdint>
@@ -7,11 +7,12 @@
 
 namespace treadle::kernels {
 
-/// row += bias; where the bias is -infinity, so is the row, whatever it was.
+/// row += bias. Elements whose bias is -infinity become -infinity, even if they were NaN.
 void add_bias_row(float* row, const float* bias, int64_t n);
-/// row[i] = masked, where mask[i] != keeps.
+/// row[i] = masked if mask[i] != keeps.
 void mask_row_f32(float* row, const bool* mask, bool keeps, float masked, int64_t n);
-/// Softmax in place, but for the factor that it returns: the products with values have fewer elements to be multiplied by it.
+/// Computes exp(row - max) in place and returns the factor 1 / sum. It is applied after the product with the values, which has fewer
+/// elements.
 float softmax_scores(float* row, int64_t n, EmptyRows empty);
 void scale_row_f32(float* row, float factor, int64_t n);
 

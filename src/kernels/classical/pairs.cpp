@@ -13,10 +13,10 @@ namespace treadle::kernels::HWY_NAMESPACE {
 namespace {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// Columns whose terms one chain of sums adds up: the rounding of longer ones would be most of the error of a long row.
+// Columns summed in one accumulator. The rounding of longer chains would dominate the error of a long row.
 constexpr int64_t kLongestSum = 256;
 
-// sums[r, v] of kRows rows and two registers of the vectors: products, or squares of differences.
+// Computes sums[r, v] for kRows rows and two registers of vectors: dot products, or squared distances.
 template <int kRows, bool kDistance, typename T>
 HWY_INLINE void tile(const T* x, int64_t columns, const T* vectors, int64_t stride, T* sums) {
   const hn::ScalableTag<T> d;

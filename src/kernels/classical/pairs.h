@@ -1,31 +1,31 @@
-// Sums over all pairs of rows and vectors, for few columns: support vectors, neighbours. T is float or double.
+// Dot products and distances of all pairs of rows and vectors with few columns, for SVMs and nearest neighbours. T is float or double.
 #pragma once
 
 #include <cstdint>
 
 namespace treadle::kernels {
 
-/// Vectors side by side: column by column, so that a register holds one column of several. A view: whoever packs them keeps the memory.
+/// Vectors stored column by column, so that a register holds one column of several vectors. A view: the owner keeps the memory.
 template <typename T>
 struct SideBySide {
   int64_t count = 0, columns = 0;
-  int64_t stride = 0;         ///< count, rounded up to what is computed at once
+  int64_t stride = 0;         ///< count, rounded up to the vectors computed at a time
   const T* packed = nullptr;  ///< [columns, stride], zeros from `count` on
 
   SideBySide() = default;
   SideBySide(int64_t count, int64_t columns);
   int64_t packed_elements() const { return columns * stride; }
   /// @param rows  [count, columns]
-  /// @param to    room for packed_elements()
+  /// @param to    memory for packed_elements() elements
   void pack(const T* rows, T* to);
 };
 
-/// y[rows, stride] = the products of x[rows, columns] and the vectors.
+/// y[rows, stride] = dot products of x[rows, columns] and the vectors.
 template <typename T>
 void products(const SideBySide<T>& vectors, const T* x, int64_t rows, T* y);
 
-/// y[rows, stride] = the squared distances of x[rows, columns] and the vectors: sums of squares as they stand, since |a|^2 + |b|^2 - 2 a.b
-/// would cancel.
+/// y[rows, stride] = squared distances of x[rows, columns] and the vectors, as sums of squared differences: |a|^2 + |b|^2 - 2 a.b would
+/// suffer from cancellation.
 template <typename T>
 void squared_distances(const SideBySide<T>& vectors, const T* x, int64_t rows, T* y);
 

@@ -1,4 +1,4 @@
-// What classical models do with raw scores: the post transforms of the ai.onnx.ml operators, and the two-class special cases.
+// Post transforms of raw scores by the ai.onnx.ml operators, and the special cases for two classes.
 #pragma once
 
 #include <cstdint>
@@ -6,13 +6,13 @@
 
 namespace treadle::kernels {
 
-/// The numbers are those of TreeEnsemble's attribute.
+/// Values are those of TreeEnsemble's attribute.
 enum class PostTransform : uint8_t { none = 0, softmax = 1, logistic = 2, softmax_zero = 3, probit = 4 };
 
-/// @throws Error(invalid_model) for anything but NONE, SOFTMAX, LOGISTIC, SOFTMAX_ZERO and PROBIT.
+/// @throws Error(invalid_model) unless it is NONE, SOFTMAX, LOGISTIC, SOFTMAX_ZERO or PROBIT
 PostTransform parse_post_transform(std::string_view name);
 
-/// Applies the transform to `count` scores of one row, in place. A lone score is transformed like any row: SOFTMAX makes it 1.
+/// Applies the transform in place to `count` scores of one row. A single score is a row too: SOFTMAX makes it 1.
 /// @pre count > 0
 template <typename T>
 void post_transform(PostTransform transform, T* scores, int64_t count);
@@ -21,14 +21,14 @@ void post_transform(PostTransform transform, T* scores, int64_t count);
 template <typename T>
 void post_transform(PostTransform transform, T* scores, int64_t rows, int64_t count);
 
-/// Two scores of a two-class model from the one score of its second class.
+/// How the score of the second of two classes gives both scores.
 enum class PairFrom : uint8_t {
   complement,  ///< (1 - s, s): s is a probability
   negation,    ///< (-s, s): s is a margin
 };
 
-/// Writes the pair, transformed: LOGISTIC gives (sigmoid(-s), sigmoid(s)) and PROBIT (probit(1 - s), probit(s)); the other transforms
-/// leave the pair as it is, as the reference does.
+/// Writes the transformed pair. LOGISTIC gives (sigmoid(-s), sigmoid(s)) and PROBIT (probit(1 - s), probit(s)). Other transforms do not
+/// change the pair, as in the reference.
 template <typename T>
 void write_pair(PostTransform transform, PairFrom from, T score, T* pair);
 

@@ -13,22 +13,21 @@ struct SvmKernel {
   float gamma = 0, coef0 = 0, degree = 0;
 };
 
-/// similarity[rows, vectors.stride] of x[rows, columns] and the support vectors.
+/// Computes similarity[rows, vectors.stride] between x[rows, columns] and the support vectors.
 /// linear: a.b; poly: (gamma a.b + coef0)^degree; sigmoid: tanh(gamma a.b + coef0); rbf: exp(-gamma |a - b|^2).
 template <typename T>
 void svm_similarities(const SvmKernel& kernel, const SideBySide<T>& vectors, const T* x, int64_t rows, T* similarity);
 
-/// Sum of a[i] * b[i] in double: the coefficients of a nu-SVM nearly cancel.
+/// Sum of a[i] * b[i] in double, as the coefficients of a nu-SVM nearly cancel.
 template <typename T>
 double dot(const T* a, const T* b, int64_t n);
 
-/// Elements of scratch that pairwise_coupling needs.
+/// Number of scratch elements of pairwise_coupling().
 inline int64_t pairwise_coupling_scratch(int64_t num_classes) { return 2 * num_classes * num_classes + num_classes; }
 
-/// Class probabilities from the margins of all pairs (i, j), i < j, in lexicographic order.
-/// A pair's probability is 1 / (1 + exp(a * margin + b)) (Platt); the pairs are coupled by the second method of Wu, Lin and Weng,
-/// "Probability Estimates for Multi-class Classification by Pairwise Coupling", JMLR 5 (2004), whose stopping rule, 0.005 / classes, libsvm
-/// fixed.
+/// Computes class probabilities from the margins of all pairs (i, j), i < j, in lexicographic order.
+/// A pair's probability is 1 / (1 + exp(a * margin + b)) (Platt). Pairs are coupled by the second method of Wu, Lin and Weng, "Probability
+/// Estimates for Multi-class Classification by Pairwise Coupling", JMLR 5 (2004), with libsvm's stopping threshold, 0.005 / classes.
 template <typename T>
 void pairwise_coupling(const T* margins, const T* a, const T* b, int64_t num_classes, T* probabilities, T* scratch);
 

@@ -43,7 +43,7 @@ struct Div : WholeVectors {
     return hn::Div(x, y);
   }
 };
-// The bounds give their second operand if one is NaN; a NaN in the first must win too.
+// at_least() and at_most() return the second operand if one is NaN; a NaN in the first must be returned too.
 struct Max : WholeVectors {
   template <class D, class V>
   HWY_INLINE V operator()(D, V x, V y) const {
@@ -57,12 +57,12 @@ struct Min : WholeVectors {
   }
 };
 
-// What is computed in double takes half vectors of float.
+// Operators computed in double take half a vector of floats at a time.
 struct InDouble {
   using Tag = hn::Rebind<float, hn::ScalableTag<double>>;
 };
 
-// y, but fn(a, b) of the C library where `rare` holds.
+// Returns y, except fn(a, b) of the C library in lanes where `rare` is set.
 template <class D, class Fn, class V = hn::Vec<D>>
 HWY_INLINE V replace_rare(D d, hn::Mask<D> rare, V a, V b, V y, Fn fn) {
   if (hn::AllFalse(d, rare)) return y;
@@ -76,8 +76,8 @@ HWY_INLINE V replace_rare(D d, hn::Mask<D> rare, V a, V b, V y, Fn fn) {
   return hn::Load(d, ys);
 }
 
-// |x|^y = 2^(y log2 |x|) in double, whose rounding to float is then all but the only error; the fits are our own (Remez), of relative
-// errors 5e-12 and 2e-9. A zero, an infinity or a NaN is the C library's.
+// |x|^y = 2^(y log2 |x|) in double, so that rounding to float is nearly the only error. The polynomials are our own Remez fits with
+// relative errors 5e-12 and 2e-9. Zero, infinity and NaN are left to the C library.
 struct Pow : InDouble {
   template <class D, class V>
   HWY_INLINE V operator()(D d, V x, V y) const {
@@ -102,7 +102,7 @@ struct Pow : InDouble {
     const auto integer = hn::Sub(hn::BitCast(dd, hn::Add(e, hn::BitCast(di, magic))), magic);
     const auto log2 = hn::MulAdd(q, s, integer);
 
-    // 2^w is 0 or infinity as a float before the bounds are reached.
+    // As a float, 2^w is 0 or infinity before the clamp takes effect.
     const auto power = hn::PromoteTo(dd, y);
     const auto w = at_most(hn::Set(dd, 200.0), at_least(hn::Set(dd, -200.0), hn::Mul(power, log2)));
     const auto shifted = hn::Add(w, magic);
@@ -117,7 +117,7 @@ struct Pow : InDouble {
     const auto result = hn::BitCast(dd, hn::Add(hn::BitCast(di, p), hn::ShiftLeft<52>(hn::BitCast(di, shifted))));
     V z = to_float(d, result);
 
-    // Of a negative base, integer powers only.
+    // A negative base has real powers for integer exponents only; odd ones give a negative result.
     const auto negative = hn::Lt(x, hn::Zero(d));
     if (!hn::AllFalse(d, negative)) {
       const V half = hn::Mul(y, hn::Set(d, 0.5f));
@@ -129,8 +129,8 @@ struct Pow : InDouble {
   }
 };
 
-// a - trunc(a / b) b. In double a quotient below 2^28 never rounds up to the next integer, its product with b is exact, and so is the
-// difference. Larger quotients, a zero, an infinity or a NaN are the C library's.
+// a - trunc(a / b) b. In double, a quotient below 2^28 never rounds up to the next integer, and its product with b and the difference are
+// exact. Larger quotients, zero, infinity and NaN are left to the C library.
 struct Fmod : InDouble {
   template <class D, class V>
   HWY_INLINE V operator()(D d, V a, V b) const {
@@ -144,7 +144,7 @@ struct Fmod : InDouble {
   }
 };
 
-// Strides 0 or 1 go by vectors, whose last elements go one by one: the operations round the same either way.
+// Strides 0 and 1 use vectors, with the last elements one by one. Operators round the same either way.
 template <class Op>
 void run(const float* a, int64_t sa, const float* b, int64_t sb, float* dst, int64_t n) {
   const typename Op::Tag d;
@@ -193,7 +193,7 @@ void binary_f32(Binary op, const float* a, int64_t stride_a, const float* b, int
 
 namespace {
 
-// Operands of short runs: the elements of a block are brought together, where they do not lie so.
+// Operands with short runs: elements of a block are gathered first, unless they are contiguous.
 void short_runs_f32(Binary op, const BroadcastPlan<2>& plan, const float* a, const float* b, float* dst, ThreadPool* pool) {
   constexpr int64_t kBlock = 512;
   const float* const operands[2] = {a, b};

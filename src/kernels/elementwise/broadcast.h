@@ -1,4 +1,4 @@
-// Broadcasting loops for every operator and dtype: inputs of any broadcastable shapes, one contiguous output.
+// Broadcasting loops for any operator and dtype: inputs of broadcastable shapes, one contiguous output.
 //   const auto plan = plan_broadcast<2>(out_shape, {a_shape, b_shape});                                  // at bind
 //   broadcast_binary(plan, a, b, dst, pool, [](float x, float y) { return x * y; });                      // at run
 #pragma once
@@ -12,16 +12,16 @@
 
 namespace treadle::kernels {
 
-/// Elements of one chunk of a threaded elementwise loop: some microseconds of work, and small enough for the caches.
+/// Elements per chunk of a threaded elementwise loop: some microseconds of work that fit the caches.
 inline constexpr int64_t kElementwiseGrain = 16 * 1024;
 
-/// The operands are the inputs; the output is contiguous, so element i of the loop is element i of the output.
+/// Operands are the inputs. The output is contiguous, so element i of the loop is element i of the output.
 template <int kInputs>
 using BroadcastPlan = StridedLoop<kInputs>;
 
-/// @param out  the shape of the output
-/// @param in   shapes of contiguous inputs; each broadcasts to `out` as NumPy has it
-/// @throws Error(invalid_argument) if one does not.
+/// @param out  shape of the output
+/// @param in   shapes of contiguous inputs; each must broadcast to `out` by NumPy's rules
+/// @throws Error(invalid_argument) if one does not
 template <int kInputs>
 BroadcastPlan<kInputs> plan_broadcast(std::span<const int64_t> out, const std::array<std::span<const int64_t>, kInputs>& in) {
   int64_t strides[kInputs][kMaxLoopRank] = {};

@@ -37,7 +37,7 @@ void read_elements(DType dtype, const void* src, int64_t first, int64_t n, int64
     default: return widen_elements<float>(src, first, n, stride, dst);
   }
 }
-// The n elements of a block, where the steps find them. `place` is at % period of what is periodic.
+// Returns the n elements of a block as the steps read them: in place, or copied to `buffer`. @param place  at % period, for periodic inputs
 const float* block_of(const ChainInput& input, DType dtype, const void* src, int64_t at, int64_t place, int64_t n, int64_t block,
                       float* buffer) {
   const auto* floats = static_cast<const float*>(src);
@@ -62,20 +62,19 @@ const float* block_of(const ChainInput& input, DType dtype, const void* src, int
   return buffer;
 }
 
-// Of arrays beyond L2 the block after the next one is on its way while a block is computed: with ten steps a block, too few loads are under
-// way otherwise.
+// For arrays beyond L2, prefetches the block after the next one: a block's many steps leave too few loads in flight otherwise.
 constexpr int64_t kFarElements = int64_t{1} << 18, kBlocksAhead = 2;
 template <bool kToWrite>
 HWY_INLINE void fetch_ahead(const char* block_begin, int64_t block_bytes) {
   for (int64_t i = 0; i < block_bytes; i += 64)
     __builtin_prefetch(reinterpret_cast<const void*>(reinterpret_cast<uintptr_t>(block_begin) + kBlocksAhead * block_bytes + i),
-                       kToWrite);  // in integers: it may lie behind the array's end
+                       kToWrite);  // computed on integers, as the address may lie beyond the array
 }
 
-/// Memory for inputs whose elements are brought together for more than a block.
+/// Memory for inputs that are gathered for more than one block.
 class Gathered {
  public:
-  /// Of `length` floats; null: there is no room.
+  /// Takes memory for `length` floats; null if there is not enough.
   float* take(int64_t length) {
     const int64_t begin = used_, end = begin + (length + kAlignment - 1) / kAlignment * kAlignment;
     if (end > kRoom) return nullptr;
@@ -83,8 +82,8 @@ class Gathered {
     return memory_ + begin;
   }
 
-  /// Short periods, each as often as it takes for a block that begins anywhere in the first one to lie in one piece.
-  /// Where the input lies so; null: it has no period, or there is no room.
+  /// Repeats a short periodic input so often that a block starting anywhere in the first period is contiguous. Returns the copy; null if
+  /// the input is not periodic or memory is short.
   const float* add(const ChainInput& input, DType dtype, const void* src, int64_t block) {
     const int64_t length = input.period + block;
     if (input.kind != ChainInput::Kind::periodic || dtype != DType::float32) return nullptr;
@@ -95,8 +94,8 @@ class Gathered {
     return begin;
   }
 
-  /// Several blocks of an input of short runs. Vectors that are read right behind the single elements that they are made of would wait for
-  /// each to reach the cache. Null: it has none.
+  /// Takes memory to gather several blocks of an input with short runs. A vector load right after the scalar stores of its elements would
+  /// wait until all have reached the cache. Returns null if the input has no short runs or memory is short.
   float* take_ahead(const ChainInput& input, DType dtype, int64_t block) {
     if (input.kind != ChainInput::Kind::strided || dtype != DType::float32 || input.strides.inner() >= kShortRun) return nullptr;
     float* begin = take(kAhead * block);
@@ -111,19 +110,19 @@ class Gathered {
   int64_t used_ = 0;
 };
 
-/// An input whose blocks are brought together.
+/// An input that is gathered block by block.
 struct Moved {
   size_t index = 0;
   const ChainInput* input = nullptr;
   DType dtype = DType::float32;
   const void* src = nullptr;
-  float* buffer = nullptr;         // of a block
-  int64_t place = 0, stride = 0;   // within the period, and what a block adds: a division for each block would take as long as a step
-  const float* wrapped = nullptr;  // the periods, or null
-  float* ahead = nullptr;          // the elements from `first` to before `last`, or null
+  float* buffer = nullptr;         // for one block
+  int64_t place = 0, stride = 0;   // position in the period, and its increment per block, which avoids a slow division
+  const float* wrapped = nullptr;  // repeated periods, or null
+  float* ahead = nullptr;          // gathered elements [first, last), or null
   int64_t first = 0, last = 0;
 
-  /// Where the n elements of the next block lie. @param end  of all blocks
+  /// Returns the n elements of the next block. @param end  end of all blocks
   const float* next(int64_t at, int64_t n, int64_t block, int64_t end) {
     if (ahead != nullptr) {
       if (at >= last) {
@@ -139,7 +138,7 @@ struct Moved {
   }
 };
 
-/// No step but loads reads the input.
+/// Returns true if only load steps read the input.
 bool only_loaded(const ChainProgram& program, size_t input) {
   return std::ranges::none_of(program.steps, [&](const ChainStep& s) {
     return (s.x == input && s.op != ChainOp::load && reads_x(s.op)) || (s.y == input && s.op == ChainOp::select);
@@ -148,7 +147,7 @@ bool only_loaded(const ChainProgram& program, size_t input) {
 
 }  // namespace
 
-/// The results of the elements from begin to end, at dst.
+/// Computes elements [begin, end) of the result.
 void chain_range(const ChainProgram& program, const ChainPlan& plan, const void* const* inputs, void* dst, int64_t begin, int64_t end) {
   const D d;
   const int64_t block = kVectors * static_cast<int64_t>(hn::Lanes(d));
@@ -159,7 +158,7 @@ void chain_range(const ChainProgram& program, const ChainPlan& plan, const void*
   Memory memory{};
   memory.spill = spill;
   for (size_t i = 0; i < std::size(buffers); ++i) memory.operands[i] = buffers[i];
-  struct Lying {  // an input whose blocks are read where they lie
+  struct Lying {  // an input whose blocks are read in place
     size_t index;
     const char* block;
     int64_t element_size;
@@ -168,7 +167,7 @@ void chain_range(const ChainProgram& program, const ChainPlan& plan, const void*
   Gathered gathered;
   size_t num_lying = 0, num_moved = 0;
   for (size_t i = 0; i < program.inputs.size(); ++i) {
-    // The end of a last, short block is computed, too, and thrown away: it shall at least be numbers.
+    // The padding of a last, short block is computed too and dropped; it should hold valid numbers.
     std::fill_n(buffers[i], block, 0.0f);
     const ChainInput& input = plan.inputs[i];
     const bool is_flat = input.kind == ChainInput::Kind::flat;
@@ -214,9 +213,9 @@ void chain_range(const ChainProgram& program, const ChainPlan& plan, const void*
     if (n != block) std::memcpy(results, result, static_cast<size_t>(n * result_size));
   }
 #if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX2
-  // Compilers clear the upper halves of registers at the end of a function that uses wide ones, but not of one that gets some as arguments,
-  // as steps do. While they are in use, every SSE instruction waits for the last one with its register: an optimizer's update behind a
-  // chain took 3.7 times as long.
+  // Compilers clear the upper halves of vector registers at the end of functions that use them, but not of those that get vector arguments,
+  // as steps do. Until then, each SSE instruction depends on the previous value of its register: an optimizer's update after a chain took
+  // 3.7 times as long.
   _mm256_zeroupper();
 #endif
 }
@@ -247,7 +246,7 @@ ChainInput plan_chain_input(std::span<const int64_t> out, std::span<const int64_
 }
 
 void run_chain(const ChainProgram& program, const ChainPlan& plan, const void* const* inputs, void* dst, ThreadPool* pool) {
-  constexpr int64_t kBlock = 128;  // of the widest vectors: no thread writes into another's block
+  constexpr int64_t kBlock = 128;  // of the widest vectors, so that threads write separate blocks
   const int64_t blocks = (plan.size + kBlock - 1) / kBlock;
   parallel_for(pool, blocks, kElementwiseGrain / kBlock, [&](int64_t begin, int64_t end) {
     run_chain(program, plan, inputs, begin * kBlock, std::min(plan.size, end * kBlock),

@@ -1,7 +1,6 @@
-// Chains of pointwise operators in one pass over memory. A chain is a program for one accumulator of eight vectors: each step is a function
-// that takes the accumulator in registers, applies its operator, with an operand from memory where it has two, and ends in a call of the
-// next step, which compilers turn into a jump. Between two steps nothing is written, so that the chain costs about what one compiled loop
-// would.
+// Fused chains of pointwise operators, in one pass over memory. A chain is a program for one accumulator of eight vectors. Each step is a
+// function that takes the accumulator in registers, applies its operator, possibly with an operand from memory, and tail-calls the next
+// step, which compiles to a jump. Nothing is written between steps, so a chain costs about as much as one compiled loop.
 #pragma once
 
 #include <cstdint>
@@ -18,10 +17,10 @@ namespace treadle::kernels {
 inline constexpr int kMaxChainInputs = 16, kMaxChainSlots = 16;
 inline constexpr size_t kMaxChainSteps = 256;
 
-/// What a step does to the accumulator `acc`; `x` and `y` are its operands from memory. Truth values are 0 and 1.
+/// Operation of a step on the accumulator `acc`; `x` and `y` are its operands from memory. Truth values are 0 and 1.
 enum class ChainOp : uint8_t {
   load,  // x
-  keep,  // acc is also written to slot x
+  keep,  // writes acc to slot x, too
   add,
   sub,
   reverse_sub,
@@ -51,10 +50,10 @@ enum class ChainOp : uint8_t {
 
 struct ChainStep {
   ChainOp op;
-  uint8_t x = 0, y = 0;  // an input, or kMaxChainInputs + a slot
+  uint8_t x = 0, y = 0;  // index of an input, or kMaxChainInputs + index of a slot
   Unary function = Unary::none;
   float a = 0, b = 0;
-  /// unary: instead of `function`; dst may be src.
+  /// unary: called instead of `function` if not null; dst may be src.
   void (*map)(const void* context, const float* src, float* dst, int64_t n) = nullptr;
   const void* context = nullptr;
 };
@@ -65,7 +64,7 @@ struct ChainProgram {
   DType output = DType::float32;  // float32, bool, uint8 or int8
 };
 
-/// How an input lies in the output's index space.
+/// Layout of an input relative to the output's index space.
 struct ChainInput {
   enum class Kind : uint8_t { flat, scalar, periodic, strided };
   Kind kind = Kind::flat;
@@ -80,10 +79,10 @@ struct ChainPlan {
 /// @throws Error(invalid_argument) if an input does not broadcast to `out`.
 ChainInput plan_chain_input(std::span<const int64_t> out, std::span<const int64_t> in);
 
-/// dst may be a flat input in float32 where the output is float32, and must not overlap inputs otherwise. No denormal, NaN or infinity is
-/// treated apart: each step is the operator's formula.
+/// Runs the chain on all threads of the pool. dst may be a flat float32 input if the output is float32; otherwise it must not overlap
+/// inputs. Denormals, NaN and infinities are not special: each step is the operator's formula.
 void run_chain(const ChainProgram& program, const ChainPlan& plan, const void* const* inputs, void* dst, ThreadPool* pool);
-/// The elements from begin to end only, to dst, by the calling thread.
+/// Computes elements [begin, end) only, into dst, on the calling thread.
 void run_chain(const ChainProgram& program, const ChainPlan& plan, const void* const* inputs, int64_t begin, int64_t end, void* dst);
 
 }  // namespace treadle::kernels

@@ -1,5 +1,5 @@
-// The steps of a chain (chain.h) on vectors in registers, once per instruction set (Highway's foreach_target), and how a program is made of
-// them.
+// The steps of a chain (chain.h) on vectors in registers, compiled for each instruction set (Highway's foreach_target), and the assembly of
+// a program from them.
 #if defined(TREADLE_KERNELS_ELEMENTWISE_CHAIN_STEPS_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef TREADLE_KERNELS_ELEMENTWISE_CHAIN_STEPS_INL_H_
 #undef TREADLE_KERNELS_ELEMENTWISE_CHAIN_STEPS_INL_H_
@@ -27,9 +27,9 @@ using V = hn::Vec<D>;
 
 struct Step;
 struct Memory {
-  const float* operands[kMaxChainInputs + kMaxChainSlots];  // of the block in hand; bytes where a step loads them as they lie
+  const float* operands[kMaxChainInputs + kMaxChainSlots];  // operands of the present block; bytes if a step loads them as such
   void* dst;
-  float* spill;  // a block
+  float* spill;  // memory for one block
 };
 
 using Fn = void (*)(const Step*, Memory*, V, V, V, V, V, V, V, V);
@@ -37,9 +37,9 @@ struct Step {
   Fn fn;
   uint8_t x, y;
   float a, b;
-  UnaryLoop function;  // of a unary step without a map
+  UnaryLoop function;  // for a unary step without a map
   const ChainStep* from;
-  float whole = 0, divisor = 1;  // of one that quantises: kWhole and its zero point, and its scale
+  float whole = 0, divisor = 1;  // of a quantizing step: kWhole plus its zero point, and its scale
 };
 
 constexpr int kVectors = 8;
@@ -80,7 +80,7 @@ TREADLE_BINARY(DivOf, hn::Div(acc, x));
 TREADLE_BINARY(ReverseDiv, hn::Div(x, acc));
 TREADLE_BINARY(MaxOf, keep_nan(acc, at_least(acc, x)));
 TREADLE_BINARY(MinOf, keep_nan(acc, at_most(acc, x)));
-// The same bits for an x that is not NaN: acc where it is, x where they are equal.
+// Equal to the above if x is not NaN: returns acc if it is NaN, and x if both are equal.
 TREADLE_BINARY(MaxOfNumber, hn::IfThenElse(hn::Le(acc, x), x, acc));
 TREADLE_BINARY(MinOfNumber, hn::IfThenElse(hn::Ge(acc, x), x, acc));
 TREADLE_BINARY(Less, Truth::of(d, hn::Lt(acc, x)));
@@ -89,7 +89,7 @@ TREADLE_BINARY(Greater, Truth::of(d, hn::Gt(acc, x)));
 TREADLE_BINARY(GreaterOrEqual, Truth::of(d, hn::Ge(acc, x)));
 TREADLE_BINARY(Equal, Truth::of(d, hn::Eq(acc, x)));
 #undef TREADLE_BINARY
-// The bounds come first: Max returns its second operand if one is NaN, and a NaN becomes the lower bound.
+// Clamps first: at_least() returns its second operand if one is NaN, so NaN becomes the lower bound.
 struct Quantize {
   static HWY_INLINE V of(D d, V acc, V zero, float low, float high) {
     const V bounded = at_most(at_least(acc, hn::Sub(hn::Set(d, low), zero)), hn::Sub(hn::Set(d, high), zero));
@@ -122,7 +122,7 @@ TREADLE_UNARY(IsNaN, hn::IfThenElse(hn::Eq(acc, acc), hn::Zero(d), hn::Set(d, 1.
 TREADLE_UNARY(ToTruth, hn::IfThenElse(hn::Eq(acc, hn::Zero(d)), hn::Zero(d), hn::Set(d, 1.0f)));
 #undef TREADLE_UNARY
 
-// Elements as float32.
+// Loads elements as float32.
 template <class DF, class V = hn::Vec<DF>>
 HWY_INLINE V widened(DF d, const float* p) {
   return hn::LoadU(d, p);
@@ -146,7 +146,7 @@ TREADLE_STEP(binary_step) {
 #undef TREADLE_ONE
   TREADLE_NEXT;
 }
-// The same where x is one number, which a block of copies would have to bring from memory eight vectors at a time.
+// The same for a scalar x, which is kept in a register rather than loaded as a block of eight vectors.
 template <class F>
 TREADLE_STEP(scalar_step) {
   const D d;
@@ -182,7 +182,7 @@ TREADLE_STEP(keep_step) {
   TREADLE_EACH(TREADLE_ONE);
   TREADLE_NEXT;
 }
-// Functions that take dozens of instructions want the registers for themselves.
+// Calls a long function with a block in memory, as it needs all registers for itself.
 HWY_INLINE void call_function(const Step* pc, const float* src, float* dst) {
   const int64_t n = kVectors * static_cast<int64_t>(hn::Lanes(D()));
   if (pc->from->map)
@@ -201,7 +201,7 @@ TREADLE_STEP(function_step) {
 #undef TREADLE_ONE
   TREADLE_NEXT;
 }
-// A function whose results are the chain's.
+// A function whose results are those of the chain.
 TREADLE_STEP(function_last_step) {
   const D d;
   float* HWY_RESTRICT slot = m->spill;
@@ -210,7 +210,7 @@ TREADLE_STEP(function_last_step) {
 #undef TREADLE_ONE
   call_function(pc, slot, static_cast<float*>(m->dst));
 }
-// A load whose operand is of bytes: they are widened on their way into the registers, and with kDequantizes each is (x - a) * b.
+// Loads an operand of bytes and widens them in registers. kDequantizes: also computes (x - a) * b.
 template <typename T, bool kDequantizes>
 TREADLE_STEP(load_bytes_step) {
   const D d;
@@ -230,12 +230,12 @@ TREADLE_STEP(last_step) {
   TREADLE_EACH(TREADLE_ONE);
 #undef TREADLE_ONE
 }
-// The lowest bytes of numbers that are whole plus 1.5 * 2^23: they are the two's complement of what fits a byte. `bias` is added to each.
+// Stores the lowest byte, plus `bias`, of numbers to which 1.5 * 2^23 was added: it is the two's complement of an integer that fits a byte.
 HWY_INLINE void store_lowest_bytes(D d, V v0, V v1, V v2, V v3, V v4, V v5, V v6, V v7, [[maybe_unused]] uint8_t bias,
                                    uint8_t* HWY_RESTRICT dst) {
 #if HWY_TARGET != HWY_SCALAR
-  // Packing keeps to blocks of 16 bytes: four vectors become bytes a c a c .. b e b e .. of each, then a, b, c and e, and last the blocks
-  // of one vector come side by side.
+  // Packing works within blocks of 16 bytes. Four vectors become interleaved bytes (a c a c .. b e b e ..), are reordered to a, b, c, e
+  // within each block, and then the blocks of each vector are put side by side.
   const hn::Repartition<int32_t, D> ints;
   const hn::Repartition<int16_t, D> halves;
   const hn::Repartition<uint8_t, D> bytes;
@@ -264,7 +264,7 @@ HWY_INLINE void store_lowest_bytes(D d, V v0, V v1, V v2, V v3, V v4, V v5, V v6
 #endif
 }
 constexpr float kWhole = 12582912.0f;
-// Results that are whole and fit a byte, signed or not.
+// Stores results that are integers and fit a byte, signed or not.
 TREADLE_STEP(last_bytes_step) {
   (void)pc;
   const D d;
@@ -274,8 +274,8 @@ TREADLE_STEP(last_bytes_step) {
 #undef TREADLE_ONE
   store_lowest_bytes(d, v0, v1, v2, v3, v4, v5, v6, v7, 0, static_cast<uint8_t*>(m->dst));
 }
-// Quantises to bytes between a and b, less the zero point, with kDivides after a division by the scale, and stores them. One sum rounds,
-// ties to even, and adds the zero point less its lowest bit, y, which would turn even numbers into odd ones.
+// Quantizes to bytes from a to b and stores them. Bounds are relative to the zero point; kDivides: divides by the scale first. One addition
+// rounds, ties to even, and adds the zero point less its lowest bit y, as an odd number would change which ties are even.
 template <bool kDivides>
 TREADLE_STEP(quantize_last_step) {
   const D d;
@@ -288,7 +288,7 @@ TREADLE_STEP(quantize_last_step) {
 }
 
 #if TREADLE_QUANTIZES_BY_SATURATION
-// The same to all numbers that a byte has.
+// The same if the range is that of all bytes.
 template <typename Code, bool kDivides>
 TREADLE_STEP(quantize_whole_range_last_step) {
   const D d;
@@ -349,7 +349,7 @@ Fn step_of(const ChainStep& step) {
   return last_step;
 }
 
-/// Of the steps that are worth it, the one for an x of one number; null for others.
+/// Returns the variant of a step for a scalar x; null for steps without one.
 Fn scalar_step_of(ChainOp op, float x) {
   switch (op) {
     case ChainOp::add: return scalar_step<AddOf>;
@@ -379,12 +379,12 @@ bool reads_x(ChainOp op) {
 }
 constexpr size_t kBlock = kVectors * hn::MaxLanes(D());
 
-/// A program's steps as they run: what quantised operands and results begin and end with is one step.
+/// Assembles a program's steps. Dequantization of inputs and quantization of the output are each merged into one step.
 struct Assembly {
   const ChainProgram& program;
   const ChainPlan& plan;
   const float (&buffers)[kMaxChainInputs + kMaxChainSlots][kBlock];
-  bool as_bytes[kMaxChainInputs];  // inputs that are loaded as bytes, where they lie
+  bool as_bytes[kMaxChainInputs];  // inputs loaded as bytes, in place
 
   bool is_scalar(const ChainStep& s) const {
     return reads_x(s.op) && s.x < program.inputs.size() && plan.inputs[s.x].kind == ChainInput::Kind::scalar;
@@ -423,7 +423,7 @@ struct Assembly {
             kWhole + zero - lowest_bit,
             divisor};
   }
-  /// The step that begins with step i, and `i` of the last one in it.
+  /// Returns the step that starts with step i, and advances `i` to the last step merged into it.
   Step take(size_t& i) const {
     const ChainStep& s = program.steps[i];
     const bool from_bytes = s.op == ChainOp::load && s.x < program.inputs.size() && as_bytes[s.x];
@@ -438,7 +438,7 @@ struct Assembly {
   }
   void assemble(Step* steps) const {
     for (size_t i = 0; i < program.steps.size(); ++i) *steps++ = take(i);
-    *steps = {bits_of(program.output) == 8 ? last_bytes_step : last_step, 0, 0, 0, 0, nullptr, nullptr};  // unread after one that writes
+    *steps = {bits_of(program.output) == 8 ? last_bytes_step : last_step, 0, 0, 0, 0, nullptr, nullptr};  // unused after a writing step
   }
 };
 

@@ -20,7 +20,7 @@ void truncate_plain(const float* src, int64_t* dst, int64_t n) {
     dst[i] = src[i] >= -kLimit && src[i] < kLimit ? static_cast<int64_t>(src[i]) : std::numeric_limits<int64_t>::min();
 }
 
-// The portable targets have no instruction for it; Float16's own arithmetic is as good as Highway's there.
+// Portable targets have no such instruction; Float16's own conversion is as fast as Highway's there.
 #if HWY_TARGET == HWY_SCALAR || HWY_TARGET == HWY_EMU128
 
 void widen_f16(const Float16* src, float* dst, int64_t n) {
@@ -54,7 +54,7 @@ void narrow_f16(const float* src, Float16* dst, int64_t n) {
   for (; i < n; ++i) dst[i] = Float16(src[i]);
 }
 
-// Vectors whose numbers all fit 32 bits, as most do, are converted as such; there is no instruction for 64 before AVX-512.
+// Vectors whose numbers all fit 32 bits, nearly all in practice, are converted as such: there is no 64-bit conversion before AVX-512.
 void round_integers(const int64_t* src, float* dst, int64_t n) {
   const hn::ScalableTag<int32_t> words;
   const hn::ScalableTag<float> d;
@@ -95,7 +95,7 @@ void truncate(const float* src, int64_t* dst, int64_t n) {
 
 #endif
 
-// Shifts and additions, which the compiler turns into vectors of this instruction set.
+// Compilers vectorize these shifts and additions.
 void widen_bf16(const BFloat16* src, float* dst, int64_t n) {
   for (int64_t i = 0; i < n; ++i) dst[i] = static_cast<float>(src[i]);
 }
@@ -103,7 +103,7 @@ void narrow_bf16(const float* src, BFloat16* dst, int64_t n) {
   for (int64_t i = 0; i < n; ++i) dst[i] = BFloat16(src[i]);
 }
 
-// From 2^31 on floats are multiples of 256.
+// Floats of 2^31 and more are multiples of 256, so their lowest byte is 0.
 void narrow_bytes(const float* src, uint8_t* dst, int64_t n) {
   const hn::ScalableTag<float> d;
   const hn::RebindToSigned<decltype(d)> words;

@@ -1,5 +1,5 @@
-// Transcendental functions on float32 vectors, once per instruction set (Highway's foreach_target). Errors are given against the exact
-// value. The polynomials and rational functions are our own minimax fits (relative error, Remez and Lawson iterations).
+// Transcendental functions on float32 vectors, compiled for each instruction set (Highway's foreach_target). Errors are relative to the
+// exact value. The polynomials and rational functions are our own minimax fits (relative error, by Remez and Lawson iterations).
 #if defined(TREADLE_KERNELS_ELEMENTWISE_MATH_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef TREADLE_KERNELS_ELEMENTWISE_MATH_INL_H_
 #undef TREADLE_KERNELS_ELEMENTWISE_MATH_INL_H_
@@ -18,8 +18,8 @@ HWY_BEFORE_NAMESPACE();
 namespace treadle::kernels::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-/// The integer nearest to x * factor, as a float and in the low bits of `bits`: adding 1.5 * 2^23 leaves no room for a fraction. `bias` is
-/// added to the bits only. |x * factor| < 2^22.
+/// Rounds x * factor to the nearest integer, returned as a float and in the low bits of `bits`: adding 1.5 * 2^23 drops the fraction.
+/// `bias` is added to the bits only. @pre |x * factor| < 2^22
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V nearest_integer(D d, V x, float factor, int32_t bias, hn::Vec<hn::RebindToSigned<D>>& bits) {
   const V magic = hn::Set(d, 12582912.0f + static_cast<float>(bias));
@@ -28,11 +28,11 @@ HWY_INLINE V nearest_integer(D d, V x, float factor, int32_t bias, hn::Vec<hn::R
   return hn::Sub(shifted, magic);
 }
 
-/// exp(x) = the result times 2^n, with n + 127 in the low bits of `bits`.
+/// exp(x) is the result times 2^n; the low bits of `bits` hold n + 127.
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V exp_mantissa(D d, V x, hn::Vec<hn::RebindToSigned<D>>& bits) {
   const V n = nearest_integer(d, x, 1.44269504088896341f, 127, bits);
-  V r = hn::NegMulAdd(n, hn::Set(d, 0.693145751953125f), x);  // ln 2 in two parts: the first has zeros at its end, so n * it is exact
+  V r = hn::NegMulAdd(n, hn::Set(d, 0.693145751953125f), x);  // ln 2 in two parts; the first ends in zero bits, so that n * it is exact
   r = hn::NegMulAdd(n, hn::Set(d, 1.42860682030941723e-6f), r);
   V p = hn::Set(d, 0.0013814467059326511f);
   p = hn::MulAdd(p, r, hn::Set(d, 0.0083687804111805336f));
@@ -42,15 +42,15 @@ HWY_INLINE V exp_mantissa(D d, V x, hn::Vec<hn::RebindToSigned<D>>& bits) {
   return hn::Add(hn::MulAdd(hn::Mul(p, r), r, r), hn::Set(d, 1.0f));
 }
 
-/// exp(x) 2^kExponent, at most 1 ulp of error; saturates to 0 and infinity, keeps subnormal results, NaN stays NaN. kExponent is 0 or -1.
+/// exp(x) 2^kExponent, error at most 1 ulp. Saturates to 0 and infinity, keeps subnormal results and NaN. kExponent is 0 or -1.
 template <int kExponent = 0, class D, class V = hn::Vec<D>>
 HWY_INLINE V exp(D d, V x) {
   const hn::RebindToSigned<D> di;
-  // Past these bounds the result is 0 or infinity anyway; the bounds keep the exponent in range, and NaN.
+  // Beyond these bounds the result is 0 or infinity anyway. Clamping keeps the exponent in range, and NaN.
   x = at_most(hn::Set(d, 90.0f), at_least(hn::Set(d, -104.5f), x));
   hn::Vec<decltype(di)> bits;
   const V p = exp_mantissa(d, x, bits);
-  // 2^n in two factors, as 2^128 and 2^-150 are no normal numbers. Behind the magic number's own bits, 0x4b400000, there is n + 127.
+  // Multiplies by 2^n in two factors, as 2^128 and 2^-150 are not normal numbers. `bits` is the magic number's 0x4b400000 plus n + 127.
   bits = hn::Add(bits, hn::Set(di, kExponent));
   const auto n = hn::Sub(bits, hn::Set(di, 0x4b400000 + 127));
   const auto half = hn::ShiftRight<1>(n);
@@ -59,7 +59,7 @@ HWY_INLINE V exp(D d, V x) {
   return hn::Mul(hn::Mul(p, scale1), scale2);
 }
 
-/// exp(x) for x <= 0, at most 1 ulp of error; 0 below -87.33, where the result is no normal number. NaN stays NaN.
+/// exp(x) for x <= 0, error at most 1 ulp; 0 below -87.33, where results are subnormal. Keeps NaN.
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V exp_of_negative(D d, V x) {
   hn::Vec<hn::RebindToSigned<D>> bits;
@@ -67,8 +67,8 @@ HWY_INLINE V exp_of_negative(D d, V x) {
   return hn::IfThenZeroElse(hn::Lt(x, hn::Set(d, -87.33f)), hn::Mul(p, hn::BitCast(d, hn::ShiftLeft<23>(bits))));
 }
 
-/// 1 + exp(-x), relative error 3e-7. What exp is below 2^-126 does not show in the sum, and 2^n for the largest n is
-/// infinity: one factor will do. With one power less than exp_mantissa has, a quotient by it takes hardly longer than the division alone.
+/// 1 + exp(-x), relative error 3e-7. One factor 2^n suffices: what exp is below 2^-126 does not affect the sum, and 2^n for the largest n
+/// is infinity. With one power less than exp_mantissa(), a quotient by it takes hardly longer than the division alone.
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V one_plus_exp_of_negated(D d, V x) {
   x = at_most(hn::Set(d, 87.0f), at_least(hn::Set(d, -89.0f), x));
@@ -84,19 +84,19 @@ HWY_INLINE V one_plus_exp_of_negated(D d, V x) {
   return hn::MulAdd(p, hn::BitCast(d, hn::ShiftLeft<23>(bits)), hn::Set(d, 1.0f));
 }
 
-/// 1 / (1 + exp(-x)), 2 ulp above 0 and 4 below.
+/// 1 / (1 + exp(-x)), error 2 ulp for x > 0 and 4 ulp for x < 0.
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V sigmoid(D d, V x) {
   return hn::Div(hn::Set(d, 1.0f), one_plus_exp_of_negated(d, x));
 }
 
-/// -1 to 1: quotients of polynomials end two steps beyond, where functions of the result (a root, an arc sine) would be NaN.
+/// Clamps to [-1, 1]: quotients of polynomials may exceed 1 by two ulp, for which functions of the result (root, arc sine) would be NaN.
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V within_one(D d, V y) {
   return at_most(hn::Set(d, 1.0f), at_least(hn::Set(d, -1.0f), y));
 }
 
-/// tanh(x), 2.5e-7 of relative error.
+/// tanh(x), relative error 2.5e-7.
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V tanh(D d, V x) {
   const auto saturated = hn::Gt(hn::Abs(x), hn::Set(d, 9.01f));  // tanh(9.01) rounds to 1
@@ -116,7 +116,7 @@ HWY_INLINE V tanh(D d, V x) {
   return hn::IfThenElse(saturated, sign, within_one(d, hn::Div(hn::Mul(x, p), q)));
 }
 
-/// erf(x), 3e-7 of relative error.
+/// erf(x), relative error 3e-7.
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V erf(D d, V x) {
   const auto saturated = hn::Gt(hn::Abs(x), hn::Set(d, 3.92f));  // erf(3.92) rounds to 1
@@ -144,7 +144,7 @@ HWY_INLINE V log(D d, V x) {
   const hn::RebindToSigned<D> di;
   const auto subnormal = hn::Lt(x, hn::Set(d, 1.17549435e-38f));
   const V scaled = hn::IfThenElse(subnormal, hn::Mul(x, hn::Set(d, 8388608.0f)), x);
-  // The mantissa between sqrt(1/2) and sqrt(2): subtracting the bits of sqrt(1/2) moves the exponent's step there.
+  // The mantissa lies between sqrt(1/2) and sqrt(2): subtracting the bits of sqrt(1/2) makes the exponent change there.
   const auto bits = hn::BitCast(di, scaled);
   const auto offset = hn::Set(di, 0x3f3504f3);
   const auto e = hn::ShiftRight<23>(hn::Sub(bits, offset));
@@ -170,12 +170,12 @@ HWY_INLINE V log(D d, V x) {
   const V zero = hn::Zero(d);
   y = hn::IfThenElse(hn::Eq(x, infinity), infinity, y);
   y = hn::IfThenElse(hn::Eq(x, zero), hn::Neg(infinity), y);
-  // Below zero and NaN: x >= 0 is false for both.
+  // x >= 0 is false for negative x and for NaN.
   return hn::IfThenElse(hn::Ge(x, zero), y, hn::Set(d, std::numeric_limits<float>::quiet_NaN()));
 }
 
-/// What the sine and the cosine are computed from: x = n * pi / 2 + r with |r| <= pi / 4, n in the low bits of `bits`. pi / 2 comes in four
-/// parts, the first three of 12 bits, so that n * part is exact without fused operations too; kMaxReducedAngle keeps n below 2^12.
+/// Range reduction for trigonometric functions: x = n * pi / 2 + r with |r| <= pi / 4; the low bits of `bits` hold n. pi / 2 is split into
+/// four parts, the first three of 12 bits, so that n * part is exact even without FMA. kMaxReducedAngle keeps n below 2^12.
 constexpr float kMaxReducedAngle = 6400.0f;
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V reduce_angle(D d, V x, hn::Vec<hn::RebindToSigned<D>>& bits) {
@@ -186,7 +186,7 @@ HWY_INLINE V reduce_angle(D d, V x, hn::Vec<hn::RebindToSigned<D>>& bits) {
   return hn::NegMulAdd(n, hn::Set(d, 2.5633440682570896e-12f), r);
 }
 
-/// y, but fn(x) of the C library where |x| is beyond kMaxReducedAngle or NaN.
+/// Returns y, except fn(x) of the C library in lanes where |x| > kMaxReducedAngle or x is NaN.
 template <class D, class Fn, class V = hn::Vec<D>>
 HWY_INLINE V replace_far(D d, V x, V y, Fn fn) {
   const auto far = hn::Not(hn::Le(hn::Abs(x), hn::Set(d, kMaxReducedAngle)));
@@ -199,7 +199,7 @@ HWY_INLINE V replace_far(D d, V x, V y, Fn fn) {
   return hn::Load(d, values);
 }
 
-/// sin(x + quarter_turns * pi / 2), 2 ulp. Angles beyond kMaxReducedAngle are the C library's.
+/// sin(x + quarter_turns * pi / 2), 2 ulp. Angles beyond kMaxReducedAngle use the C library.
 template <int kQuarterTurns, class D, class V = hn::Vec<D>>
 HWY_INLINE V sine(D d, V x) {
   const hn::RebindToSigned<D> di;
@@ -218,12 +218,12 @@ HWY_INLINE V sine(D d, V x) {
   const auto odd = hn::RebindMask(d, hn::TestBit(quadrant, hn::Set(di, 1)));
   const V sign = hn::BitCast(d, hn::ShiftLeft<30>(hn::And(quadrant, hn::Set(di, 2))));
   V y = hn::Xor(hn::IfThenElse(odd, c, s), sign);
-  // A sine of -0 is -0: n * part subtracts +0 from it.
+  // Keeps -0, which the reduction turns into +0 (n * part subtracts +0).
   if constexpr (kQuarterTurns == 0) y = hn::IfThenElse(hn::Eq(x, hn::Zero(d)), x, y);
   return replace_far(d, x, y, [](float angle) { return kQuarterTurns == 0 ? std::sin(angle) : std::cos(angle); });
 }
 
-/// x + x t P(t) without its first term: what an odd function with slope 1 adds to x. Coefficients from the highest power down.
+/// Returns x t P(t), the part of an odd function with slope 1 beyond its first term x. Coefficients start with the highest power.
 template <class D, size_t kCoefficients, class V = hn::Vec<D>>
 HWY_INLINE V odd_rest(D d, V x, V t, const float (&coefficients)[kCoefficients]) {
   V p = hn::Set(d, coefficients[0]);
@@ -232,7 +232,7 @@ HWY_INLINE V odd_rest(D d, V x, V t, const float (&coefficients)[kCoefficients])
   return hn::Mul(hn::Mul(x, t), p);
 }
 
-/// tan(x), 3 ulp. Angles beyond kMaxReducedAngle are the C library's.
+/// tan(x), 3 ulp. Angles beyond kMaxReducedAngle use the C library.
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V tan(D d, V x) {
   const hn::RebindToSigned<D> di;
@@ -243,12 +243,12 @@ HWY_INLINE V tan(D d, V x) {
                                    0.0540604924137018f, 0.1333265842422141f, 0.33333349892616176f}));
   const auto odd = hn::RebindMask(d, hn::TestBit(bits, hn::Set(di, 1)));
   const V y = hn::Div(hn::IfThenElse(odd, hn::Set(d, -1.0f), s), hn::IfThenElse(odd, s, hn::Set(d, 1.0f)));
-  // As for the sine, -0 stays -0.
+  // Keeps -0, as in sine().
   return replace_far(d, x, hn::IfThenElse(hn::Eq(x, hn::Zero(d)), x, y), [](float angle) { return std::tan(angle); });
 }
 
-/// What asin and acos share: asin(v) = v + rest, where v is |x| up to 1/2, and sqrt((1 - |x|) / 2) = sin(acos(|x|) / 2) above. Next to 1
-/// the square root is what keeps the relative error.
+/// Common part of asin and acos: asin(v) = v + rest, where v is |x| up to 1/2, and sqrt((1 - |x|) / 2) = sin(acos(|x|) / 2) above. Near 1,
+/// the square root preserves the relative precision.
 template <class D, class V = hn::Vec<D>>
 struct HalvedArc {
   hn::Mask<D> halved;
@@ -263,19 +263,19 @@ struct HalvedArc {
                      0.16666659991284363f});
   }
 };
-constexpr float kHalfPi = 1.57079632679489662f, kHalfPiRest = -4.37113883e-8f;  // pi / 2 less the float
+constexpr float kHalfPi = 1.57079632679489662f, kHalfPiRest = -4.37113883e-8f;  // kHalfPiRest: pi / 2 minus kHalfPi
 
 /// asin(x), 2 ulp; NaN outside [-1, 1].
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V asin(D d, V x) {
   const HalvedArc<D> arc(d, x);
   const V two = hn::Set(d, 2.0f);
-  // pi / 2 - 2 v is exact, but for what the float pi / 2 lacks.
+  // pi / 2 - 2 v is exact except for the error of the float pi / 2, which kHalfPiRest corrects.
   const V turned = hn::Sub(hn::NegMulAdd(two, arc.v, hn::Set(d, kHalfPi)), hn::MulSub(two, arc.rest, hn::Set(d, kHalfPiRest)));
   return hn::CopySign(hn::IfThenElse(arc.halved, turned, hn::Add(arc.v, arc.rest)), x);
 }
 
-/// acos(x), 2 ulp; NaN outside [-1, 1]: 0, 1 or 2 times pi / 2 less `factor` asin(v), where factor is a power of two.
+/// acos(x), 2 ulp; NaN outside [-1, 1]. It is 0, 1 or 2 times pi / 2, less factor * asin(v), where `factor` is a power of two.
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V acos(D d, V x) {
   const HalvedArc<D> arc(d, x);
@@ -286,7 +286,7 @@ HWY_INLINE V acos(D d, V x) {
                  hn::MulSub(factor, arc.rest, hn::Mul(turns, hn::Set(d, kHalfPiRest))));
 }
 
-/// atan(x), 2 ulp; beyond 1 by way of 1 / x.
+/// atan(x), 2 ulp. Uses 1 / x for |x| > 1.
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V atan(D d, V x) {
   const V magnitude = hn::Abs(x), one = hn::Set(d, 1.0f);
@@ -299,7 +299,7 @@ HWY_INLINE V atan(D d, V x) {
   return hn::CopySign(hn::Add(hn::IfThenElseZero(beyond, hn::Set(d, kHalfPi)), hn::Add(v, rest)), x);
 }
 
-/// sinh(x), 2 ulp. exp(|x|) / 2 is finite wherever the result is.
+/// sinh(x), 2 ulp. exp(|x|) / 2 is finite if the result is.
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V sinh(D d, V x) {
   const V magnitude = hn::Abs(x), e = exp<-1>(d, magnitude);
@@ -316,7 +316,7 @@ HWY_INLINE V cosh(D d, V x) {
   return hn::Add(e, hn::Div(hn::Set(d, 0.25f), e));
 }
 
-/// Beyond this x, x^2 + 1 and x^2 - 1 are x^2 by far, and asinh and acosh log(2 x); x^2 would overflow further on.
+/// Beyond this x, x^2 + 1 and x^2 - 1 round to x^2, and asinh and acosh are log(2 x). For larger x, x^2 would overflow.
 constexpr float kFarHyperbolic = 1e10f, kLog2 = 0.693147180559945309f;
 
 /// asinh(x), relative error 2.5e-7.
@@ -343,7 +343,7 @@ HWY_INLINE V atanh(D d, V x) {
   return hn::IfThenElse(hn::Lt(magnitude, half), near, hn::CopySign(y, x));
 }
 
-/// log(1 + x) for x >= 0, 2 ulp: the rounding of 1 + x is undone by a quotient.
+/// log(1 + x) for x >= 0, 2 ulp. The factor x / difference corrects the rounding of 1 + x.
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V log1p_positive(D d, V x) {
   const V one = hn::Set(d, 1.0f);
@@ -370,7 +370,7 @@ HWY_INLINE V softplus(D d, V x) {
   return hn::Add(at_least(hn::Zero(d), x), log1p_positive(d, exp(d, hn::Neg(hn::Abs(x)))));
 }
 
-/// x tanh(softplus(x)) = x n / (n + 2) with n = e^x (e^x + 2). Past 20 the quotient is 1, and further on n would overflow.
+/// x tanh(softplus(x)) = x n / (n + 2) with n = e^x (e^x + 2). The quotient is 1 beyond 20, so x is clamped before n overflows.
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V mish(D d, V x) {
   const V two = hn::Set(d, 2.0f);
@@ -386,8 +386,8 @@ HWY_INLINE V gelu(D d, V x) {
   return hn::MulAdd(half, erf(d, hn::Mul(x, hn::Set(d, 0.70710678118654752f))), half);
 }
 
-/// The slope of gelu, F(x) + x F'(x) with the normal distribution F: 3e-7 of absolute error. F - 1/2 + x F' is odd; beyond 6 it is 1/2 but
-/// for 4e-8.
+/// Derivative of gelu, F(x) + x F'(x) with the normal distribution F; absolute error 3e-7. F - 1/2 + x F' is odd, and within 4e-8 of 1/2
+/// beyond 6.
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V gelu_slope(D d, V x) {
   x = at_most(hn::Set(d, 6.0f), at_least(hn::Set(d, -6.0f), x));
@@ -410,8 +410,8 @@ HWY_INLINE V gelu_slope(D d, V x) {
   return hn::Add(hn::Set(d, 0.5f), hn::Div(hn::Mul(x, p), q));
 }
 
-/// The tanh approximation of gelu, x (1 + tanh(u)) / 2 with u = sqrt(2 / pi) (x + 0.044715 x^3). It is x sigmoid(2 u), which takes fewer
-/// instructions and loses nothing where tanh comes close to -1.
+/// The tanh approximation of gelu, x (1 + tanh(u)) / 2 with u = sqrt(2 / pi) (x + 0.044715 x^3). It equals x sigmoid(2 u), which takes
+/// fewer instructions and stays precise where tanh is close to -1.
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V gelu_tanh(D d, V x) {
   const V slope = hn::MulAdd(hn::Mul(x, x), hn::Set(d, 0.071354816272256f), hn::Set(d, 1.5957691216057308f));

@@ -18,11 +18,11 @@ namespace hn = hwy::HWY_NAMESPACE;
 using D = hn::ScalableTag<float>;
 using V = hn::Vec<D>;
 
-// Comparisons are false of NaN: the bound stays.
+// Comparisons with NaN are false, so NaN becomes the bound.
 HWY_INLINE V smaller(V x, V bound) { return hn::IfThenElse(hn::Lt(x, bound), x, bound); }
 HWY_INLINE V larger(V x, V bound) { return hn::IfThenElse(hn::Gt(x, bound), x, bound); }
 
-// At 1.5 * 2^23 the spacing of floats is 1.
+// Floats near 1.5 * 2^23 have a spacing of 1.
 constexpr float kRounds = 12582912.0F;
 
 template <typename Code>
@@ -31,7 +31,7 @@ HWY_INLINE hn::Vec<hn::Rebind<Code, D>> codes(V x, V scale, V zero) {
   const D d;
   const V low = hn::Sub(hn::Set(d, float{Limits::min()}), zero), high = hn::Sub(hn::Set(d, float{Limits::max()}), zero);
   const V rounds = hn::Set(d, kRounds);
-  // Clamped before it is rounded, which comes to the same as the bounds are integers.
+  // Clamping before rounding gives the same result, as the bounds are integers.
   const V inside = smaller(larger(hn::Div(x, scale), low), high);
   // The integer is in the lowest bits of the sum.
   const hn::RebindToSigned<D> words;

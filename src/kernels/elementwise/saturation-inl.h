@@ -1,5 +1,5 @@
-// Floats that become bytes, once per instruction set (Highway's foreach_target): TREADLE_QUANTIZES_BY_SATURATION says whether the set has
-// it.
+// Conversion of floats to bytes by saturating instructions, compiled for each instruction set (Highway's foreach_target).
+// TREADLE_QUANTIZES_BY_SATURATION tells if the set has them.
 #if defined(TREADLE_KERNELS_ELEMENTWISE_SATURATION_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef TREADLE_KERNELS_ELEMENTWISE_SATURATION_INL_H_
 #undef TREADLE_KERNELS_ELEMENTWISE_SATURATION_INL_H_
@@ -44,8 +44,8 @@ HWY_INLINE hwy::HWY_NAMESPACE::Vec<hwy::HWY_NAMESPACE::Repartition<Code, Floats>
 }
 #undef TREADLE_WIDE
 
-/// saturate(round_to_even(q) + zero) of four vectors; NaN gives the least code. Packing saturates, and a conversion makes the least number
-/// of NaN and of all that an int32 does not hold, so that large numbers alone need a bound.
+/// saturate(round_to_even(q) + zero) for four vectors; NaN gives the lowest code. Packing saturates. The conversion turns NaN and numbers
+/// out of range into the lowest int32, so only large positive numbers need a bound.
 template <typename Code, class V = hwy::HWY_NAMESPACE::Vec<Floats>>
 HWY_INLINE hwy::HWY_NAMESPACE::Vec<hwy::HWY_NAMESPACE::Repartition<Code, Floats>> saturated_codes(V q0, V q1, V q2, V q3, Halves zero) {
   namespace hn = hwy::HWY_NAMESPACE;
@@ -53,7 +53,7 @@ HWY_INLINE hwy::HWY_NAMESPACE::Vec<hwy::HWY_NAMESPACE::Repartition<Code, Floats>
   const hn::Repartition<int16_t, Floats> halves;
   const hn::Repartition<uint32_t, Floats> lanes;
   constexpr uint32_t kBlocks = hn::MaxLanes(Floats()) / 4;
-  HWY_ALIGN uint32_t of_blocks[4 * kBlocks];  // packing keeps to blocks of 16 bytes: four bytes of each of four vectors
+  HWY_ALIGN uint32_t of_blocks[4 * kBlocks];  // packing works within blocks of 16 bytes: four bytes of each of four vectors
   for (uint32_t i = 0; i < 4 * kBlocks; ++i) of_blocks[i] = i % kBlocks * 4 + i / kBlocks;
   const V bound = hn::Set(d, 1e9F);
   const auto half = [&](V x, V y) HWY_ATTR {

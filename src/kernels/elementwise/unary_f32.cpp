@@ -18,9 +18,9 @@ namespace {
 using D = hn::ScalableTag<float>;
 using V = hn::Vec<D>;
 
-// NaN stays NaN: x is the second operand of bounds.
+// NaN stays NaN because x is the second operand of at_least() and at_most().
 
-// exp(x) - 1, without the cancellation near 0: there tanh(x / 2) = (exp(x) - 1) / (exp(x) + 1) helps, which is no worse for larger x.
+// exp(x) - 1 without cancellation near 0, using tanh(x / 2) = (exp(x) - 1) / (exp(x) + 1), which is as precise for larger x.
 HWY_INLINE V expm1(D d, V x) {
   const V e = exp(d, x);
   const V one = hn::Set(d, 1.0f);
@@ -88,7 +88,7 @@ TREADLE_UNARY(Atanh, atanh(d, x));
 #undef ZERO
 #undef TREADLE_UNARY
 
-// The tail goes through a full vector on the stack, so that an element's value never depends on its place in the array.
+// Copies the tail to a full vector on the stack, so that an element's result does not depend on its position in the array.
 template <class F>
 void map(const float* src, float* dst, int64_t n, float a, float b) {
   const D d;

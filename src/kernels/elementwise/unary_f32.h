@@ -1,4 +1,4 @@
-// Elementwise functions of one float32 array; also the activations that end a GEMM or a convolution, and the recurrent cells'.
+// Elementwise functions of one float32 array, also used as activations of GEMMs, convolutions and recurrent cells.
 #pragma once
 
 #include <cstdint>
@@ -7,7 +7,7 @@
 
 namespace treadle::kernels {
 
-/// With parameters `a` and `b`: ONNX's alpha and beta, or bounds.
+/// Parameters `a` and `b` are ONNX's alpha and beta, or bounds.
 enum class Unary : uint8_t {
   none,              // x
   relu,              // max(x, 0)
@@ -24,9 +24,9 @@ enum class Unary : uint8_t {
   softplus,          // log(1 + exp(x))
   softsign,          // x / (1 + |x|)
   affine,            // a x + b
-  gelu,              // by erf
-  gelu_tanh,         // by tanh
-  gelu_slope,        // of gelu; absolute error 3e-7
+  gelu,              // with erf
+  gelu_tanh,         // tanh approximation
+  gelu_slope,        // derivative of gelu; absolute error 3e-7
   silu,              // x sigmoid(a x); a is 1 for SiLU
   hard_swish,        // x min(max(x / 6 + 1/2, 0), 1)
   mish,              // x tanh(softplus(x))
@@ -53,10 +53,10 @@ enum class Unary : uint8_t {
   atanh,              // relative error 2.5e-7
 };
 
-/// dst[i] = f(src[i]) for i in [0, n); dst may be src. NaN stays NaN. One thread; no alignment needed.
+/// dst[i] = f(src[i]) for i in [0, n), on the calling thread; dst may be src. Keeps NaN. No alignment needed.
 void unary_f32(Unary op, float a, float b, const float* src, float* dst, int64_t n);
 
-/// What unary_f32 calls: dst[i] = f(src[i]) for i in [0, n). For callers with many short arrays; `a` is the one they will hand over.
+/// The loop behind unary_f32(), for callers with many short arrays. `a` must be the one passed to the loop later.
 using UnaryLoop = void (*)(const float* src, float* dst, int64_t n, float a, float b);
 UnaryLoop unary_loop_of(Unary op, float a);
 

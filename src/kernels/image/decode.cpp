@@ -12,7 +12,7 @@ namespace {
 using namespace std::string_view_literals;
 using Decoder = std::optional<RgbImage> (*)(EncodedBytes);
 
-// Null for formats whose library the build has not found.
+// A decoder is null if the build did not find the format's library.
 #ifdef TREADLE_WITH_PNG
 constexpr Decoder kPng = decode_png;
 #else
@@ -39,11 +39,11 @@ constexpr Decoder kWebp = decode_webp;
 constexpr Decoder kWebp = nullptr;
 #endif
 
-/// A format is known by the bytes that its files begin with.
+/// A file format, identified by the first bytes of a file.
 struct Format {
   std::string_view name, library, magic;
   Decoder decode;
-  std::string_view second_magic = "";  ///< from `second_at` on
+  std::string_view second_magic = "";  ///< expected at byte `second_at`
   size_t second_at = 0;
 };
 constexpr Format kFormats[] = {

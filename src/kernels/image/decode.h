@@ -1,4 +1,4 @@
-// Encoded images: BMP and PNM by code of our own, all others by the libraries that the build has found.
+// Decoders of images: BMP and PNM by our own code, other formats by libraries that the build finds.
 #pragma once
 
 #include <cstddef>
@@ -10,23 +10,23 @@
 
 namespace treadle::kernels {
 
-/// Rows of pixels of three bytes: red, green, blue.
+/// Rows of pixels with three bytes each: red, green, blue.
 struct RgbImage {
   int64_t height = 0, width = 0;
   std::vector<uint8_t> pixels;
 
-  /// An image of zeros. @throws Error(resource_exhausted) if it is larger than any image may be.
+  /// Makes an image of zeros. @throws Error(resource_exhausted) if it is larger than decoders allow
   static RgbImage of_size(int64_t height, int64_t width);
   uint8_t* row(int64_t y) { return pixels.data() + y * width * 3; }
 };
 
 using EncodedBytes = std::span<const uint8_t>;
 
-/// The image; nullopt if the bytes are no image, or a broken one.
-/// @throws Error(not_implemented) if they are of a format whose library this build lacks.
+/// Decodes an image; nullopt if the bytes are not an image, or a broken one.
+/// @throws Error(not_implemented) if this build lacks the library of the format
 std::optional<RgbImage> decode_image(EncodedBytes bytes);
 
-// One decoder a format. Each gives nullopt for what it cannot read.
+// One decoder for each format; nullopt if it cannot read the bytes.
 std::optional<RgbImage> decode_bmp(EncodedBytes bytes);
 std::optional<RgbImage> decode_pnm(EncodedBytes bytes);
 std::optional<RgbImage> decode_png(EncodedBytes bytes);

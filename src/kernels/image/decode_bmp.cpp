@@ -1,4 +1,4 @@
-// BMP without compression: 1, 4 and 8 bits with a palette, 16, 24 and 32 bits, rows from the bottom or from the top.
+// Uncompressed BMP: 1, 4 and 8 bits with a palette, 16, 24 and 32 bits, rows bottom-up or top-down.
 // Source: Microsoft, "Bitmap Storage" and BITMAPINFOHEADER (Win32 documentation).
 #include <bit>
 #include <cstdlib>
@@ -56,7 +56,7 @@ std::optional<Layout> read_layout(EncodedBytes bytes) {
   return layout;
 }
 
-/// The masked bits as a number up to 255.
+/// Extracts the masked bits, scaled to 0..255.
 uint8_t masked(uint32_t pixel, uint32_t mask) {
   if (mask == 0) return 0;
   const int shift = std::countr_zero(mask);

@@ -15,7 +15,7 @@ struct Failure {
   std::jmp_buf jump;
 };
 
-/// CMYK, of which Adobe's files hold the complement.
+/// Converts CMYK, of which Adobe's files store the complement.
 void write_cmyk(const uint8_t* from, int64_t width, bool is_complement, uint8_t* to) {
   for (int64_t x = 0; x < width; ++x, from += 4, to += 3)
     for (int i = 0; i < 3; ++i) {
@@ -24,7 +24,7 @@ void write_cmyk(const uint8_t* from, int64_t width, bool is_complement, uint8_t*
     }
 }
 
-// The library leaves by longjmp: what has a destructor is the caller's.
+// The library reports errors by longjmp, so objects with destructors belong to the caller.
 bool read_image(jpeg_decompress_struct& decoder, Failure& failure, EncodedBytes bytes, RgbImage& image, std::vector<uint8_t>& line) {
   if (setjmp(failure.jump)) return false;
   jpeg_mem_src(&decoder, bytes.data(), bytes.size());

@@ -46,7 +46,7 @@ struct DestroyStream {
   void operator()(opj_stream_t* stream) const { opj_stream_destroy(stream); }
 };
 
-/// A sample as a number up to 255.
+/// Scales a sample to 0..255.
 int to_byte(const opj_image_comp_t& component, size_t i) {
   const int64_t value = int64_t{component.data[i]} + (component.sgnd ? int64_t{1} << (component.prec - 1) : 0);
   const int64_t largest = (int64_t{1} << component.prec) - 1;
@@ -69,7 +69,7 @@ std::optional<RgbImage> to_rgb(const opj_image_t& decoded) {
     for (uint32_t x = 0; x < width; ++x, to += 3) {
       int sample[3];
       for (uint32_t k = 0; k < 3; ++k) {
-        const opj_image_comp_t& component = decoded.comps[k < channels ? k : 0];  // chroma may have fewer samples
+        const opj_image_comp_t& component = decoded.comps[k < channels ? k : 0];  // chroma may be subsampled
         const size_t row = static_cast<size_t>(uint64_t{y} * component.h / height),
                      column = static_cast<size_t>(uint64_t{x} * component.w / width);
         sample[k] = to_byte(component, row * component.w + column);
@@ -104,7 +104,7 @@ std::optional<RgbImage> decode_jpeg2000(EncodedBytes bytes) {
   const bool has_header = opj_read_header(stream.get(), codec.get(), &header) != OPJ_FALSE;
   std::unique_ptr<opj_image_t, Destroy> decoded(header);
   if (!has_header) return std::nullopt;
-  RgbImage::of_size(int64_t{header->y1} - header->y0, int64_t{header->x1} - header->x0);  // refuses sizes that are too large
+  RgbImage::of_size(int64_t{header->y1} - header->y0, int64_t{header->x1} - header->x0);  // throws if the image is too large
   if (!opj_decode(codec.get(), stream.get(), header)) return std::nullopt;
   return to_rgb(*header);
 }

@@ -10,7 +10,7 @@ namespace {
 
 constexpr int kMaxTaps = 4;
 
-/// The inputs along one axis that a point takes, -1 for those that count as 0.
+/// Inputs along one axis that contribute to a point; index -1 contributes 0.
 template <typename T>
 struct AxisTaps {
   int count = 0;
@@ -18,7 +18,7 @@ struct AxisTaps {
   T weight[kMaxTaps];
 };
 
-// Folds x back at the borders until it is inside.
+// Reflects x at the borders until it is inside.
 template <typename T>
 T reflect(T x, T low, T high) {
   const T range = high - low;
@@ -34,7 +34,7 @@ T reflect(T x, T low, T high) {
 template <typename T>
 struct Axis {
   int64_t extent;
-  T low, high;  // borders of reflection
+  T low, high;  // borders for reflection
   GridPadding padding;
 
   Axis(const GridSampleParams& p, int axis)
@@ -44,7 +44,7 @@ struct Axis {
         padding(p.padding) {}
 
   T last() const { return static_cast<T>(extent - 1); }
-  // A place outside is moved inside, unless what lies outside is 0.
+  // Derivative of the padded position by the position x: 1 inside or if outside counts as zero, 0 at a border, +-1 by reflections.
   T pad_slope(T x) const {
     if (!(x < low || x > high)) return 1;
     if (padding == GridPadding::border) return 0;
@@ -68,23 +68,23 @@ struct Axis {
   }
 };
 
-/// The place in elements of an axis that a place in [-1, 1] stands for.
+/// Converts a normalized coordinate in [-1, 1] to a position in elements.
 template <typename T>
 T place_in(const GridSampleParams& p, int64_t elements, T place) {
   const T extent = static_cast<T>(elements);
   return p.align_corners ? (place + 1) / 2 * (extent - 1) : ((place + 1) * extent - 1) / 2;
 }
 
-/// @param slope  the derivatives of the weights by the place, kMaxTaps values; null if nobody wants them
+/// @param slope  receives the derivatives of the weights by the coordinate, kMaxTaps values; may be null
 template <typename T>
 AxisTaps<T> taps_at(const GridSampleParams& p, const Axis<T>& axis, T place, T* slope = nullptr) {
   const T extent = static_cast<T>(axis.extent);
   T x = place_in(p, axis.extent, place);
   if (p.mode == GridMode::nearest) x = std::nearbyint(x);
-  // Far outside is far outside; this keeps the conversions to integers defined, for NaN too.
+  // The clamp keeps conversions to integers defined, also for NaN, and changes nothing for points that far outside.
   constexpr T kFar = kFarPlace;
   x = x > -kFar ? std::min(x, kFar) : -kFar;
-  // A cubic filter looks beyond the border from where it stands, as in PyTorch; the others move inside first.
+  // Like PyTorch, cubic filters apply padding to each tap; other filters to the position.
   T speed = p.align_corners ? (extent - 1) / 2 : extent / 2;
   if (p.mode != GridMode::cubic) {
     speed *= axis.pad_slope(x);
@@ -120,7 +120,7 @@ AxisTaps<T> taps_at(const GridSampleParams& p, const Axis<T>& axis, T place, T* 
   return taps;
 }
 
-/// The inputs that a point takes along all axes, the same for every channel.
+/// Inputs and weights of a point over all axes, the same for every channel.
 template <typename T>
 struct PointTaps {
   static constexpr int kMost = kMaxTaps * kMaxTaps * kMaxTaps;
@@ -129,7 +129,7 @@ struct PointTaps {
   T weight[kMost];
 };
 
-/// @param place  innermost axis first
+/// @param place  coordinates, innermost axis first
 template <typename T>
 void taps_of_point(const GridSampleParams& p, const T* place, PointTaps<T>& all) {
   all.count = 1, all.offset[0] = 0, all.weight[0] = 1;
@@ -155,16 +155,16 @@ void taps_of_point(const GridSampleParams& p, const T* place, PointTaps<T>& all)
 
 namespace {
 
-constexpr int64_t kPoints = SampledSquares<float>::kPoints;  // channel by channel: their results lie side by side
+constexpr int64_t kPoints = SampledSquares<float>::kPoints;  // points of a block, whose results for a channel are contiguous
 
-/// What some points take. Points of two linear axes take squares, but where a border lets them take an input twice: 0 times Inf, which is
-/// NaN, would not survive one weight for both.
+/// Inputs of a block of points. Points with two linear axes use 2 x 2 squares, unless the border makes them take an input twice: one
+/// combined weight would lose the NaN of 0 * Inf.
 template <typename T>
 struct BlockTaps {
   SampledSquares<T> squares;
   int num_others = 0;
   int other[kPoints];
-  PointTaps<T> taps[kPoints];  // of the others
+  PointTaps<T> taps[kPoints];  // of the points in `other`
 
   static bool are_squares(const GridSampleParams& p) { return p.rank == 2 && p.mode == GridMode::linear && p.in[0] >= 2 && p.in[1] >= 2; }
 
@@ -177,7 +177,7 @@ struct BlockTaps {
         rows[i] = place_in(p, down.extent, grid[2 * i + 1]), columns[i] = place_in(p, across.extent, grid[2 * i]);
       return find_squares(down.extent, across.extent, rows, columns, squares);
     }
-    squares = {};  // those past the last point take nothing
+    squares = {};  // points beyond the last take nothing
     for (int64_t i = 0; i < count; ++i) {
       const AxisTaps<T> row = taps_at(p, down, grid[2 * i + 1]), column = taps_at(p, across, grid[2 * i]);
       if (row.index[1] != row.index[0] + 1 || column.index[1] != column.index[0] + 1) {
@@ -241,13 +241,13 @@ void grid_sample(const GridSampleParams& p, const T* x, const T* grid, T* y, Thr
 
 namespace {
 
-/// What one point takes, and the derivatives of what it takes by its places.
+/// Inputs and weights of a point, and the weights' derivatives by its coordinates.
 template <typename T>
 struct SlopedTaps {
   int count = 1;
   int64_t offset[PointTaps<T>::kMost] = {};
   T weight[PointTaps<T>::kMost];
-  T slope[GridSampleParams::kMaxRank][PointTaps<T>::kMost];  // by axis, outermost first
+  T slope[GridSampleParams::kMaxRank][PointTaps<T>::kMost];  // for each axis, outermost first
 };
 
 template <typename T>

@@ -9,10 +9,10 @@ namespace {
 constexpr int64_t kGrain = 16 * 1024;
 
 bool leaves_input(const ResizeAxis& axis, Coordinates coordinates, double x) {
-  return coordinates == Coordinates::tf_crop_and_resize && !(x >= 0 && x <= static_cast<double>(axis.in - 1));  // NaN does
+  return coordinates == Coordinates::tf_crop_and_resize && !(x >= 0 && x <= static_cast<double>(axis.in - 1));  // true for NaN
 }
 
-// Weight of an input at a distance, before the weights are normalised.
+// Unnormalized weight of an input at a distance from the position.
 double filter_weight(const ResizeOptions& options, double distance) {
   const double d = std::abs(distance);
   if (options.filter == Filter::linear) return std::max(0.0, 1 - d);
@@ -24,10 +24,10 @@ double filter_weight(const ResizeOptions& options, double distance) {
 }
 
 double support(const ResizeOptions& options) { return options.filter == Filter::linear ? 1 : 2; }
-// Antialiasing widens the filter when it shrinks the image.
+// Antialiasing widens the filter if the image shrinks.
 double filter_scale(const ResizeAxis& axis, const ResizeOptions& options) { return options.antialias ? std::min(axis.scale, 1.0) : 1.0; }
 int64_t first_tap(const ResizeAxis& axis, const ResizeOptions& options) {
-  constexpr double kFar = 1e12;  // the scale of an axis without outputs may be 0
+  constexpr double kFar = 1e12;  // the scale of an empty axis may be 0
   return static_cast<int64_t>(std::max(-kFar, std::floor(-support(options) / filter_scale(axis, options)))) + 1;
 }
 
@@ -88,7 +88,7 @@ void resize_filter_table(const ResizeAxis& axis, const ResizeOptions& options, i
       index[0] = -1;
       continue;
     }
-    // So far outside that all taps are the edge; this keeps the conversion to an integer defined.
+    // Clamps positions so far outside that all taps are the edge, to keep the conversion to an integer defined.
     const double limit = static_cast<double>(axis.in + taps), centre = std::floor(std::clamp(x, -limit, limit));
     double sum = 0;
     for (int64_t k = 0; k < taps; ++k) {
@@ -106,7 +106,7 @@ void resize_filter_table(const ResizeAxis& axis, const ResizeOptions& options, i
 
 namespace {
 
-// One row of which every element is a weighted sum of two.
+// Computes a row in which each element is a weighted sum of two.
 template <typename T>
 void mix_pairs(int64_t n, const int64_t* index, const T* weights, const T* src, T* dst) {
   for (int64_t o = 0; o < n; ++o) dst[o] = src[index[2 * o]] * weights[2 * o] + src[index[2 * o + 1]] * weights[2 * o + 1];
@@ -118,7 +118,7 @@ template <typename T>
 void resize_axis(int64_t outer, const ResizeAxis& axis, int64_t inner, int64_t taps, const int64_t* index, const T* weights,
                  T extrapolation, const T* x, T* y, ThreadPool* pool) {
   if (inner == 1) {
-    // Rows: the sums gather.
+    // The resized axis is innermost: gather the inputs of each element.
     bool leaves = false;
     for (int64_t o = 0; o < axis.out; ++o) leaves |= index[o * taps] < 0;
     parallel_for(pool, outer, std::max<int64_t>(1, kGrain / std::max<int64_t>(1, axis.out * taps)), [&](int64_t begin, int64_t end) {
@@ -144,7 +144,7 @@ void resize_axis(int64_t outer, const ResizeAxis& axis, int64_t inner, int64_t t
     });
     return;
   }
-  // Whole rows of the inner axes are weighted and added.
+  // Otherwise: add whole weighted rows of the inner axes.
   parallel_for(pool, outer * axis.out, std::max<int64_t>(1, kGrain / std::max<int64_t>(1, inner * taps)), [&](int64_t begin, int64_t end) {
     for (int64_t at = begin; at < end; ++at) {
       const int64_t o = at % axis.out;

@@ -1,4 +1,4 @@
-// Resampling of one axis at a time, as ONNX's Resize has it: every filter is a product of filters along the axes.
+// ONNX's Resize, one axis at a time, as every filter is separable.
 #pragma once
 
 #include <algorithm>
@@ -34,16 +34,16 @@ struct ResizeOptions {
 struct ResizeAxis {
   int64_t in = 1, out = 1;
   double scale = 1;                   ///< out / in before rounding
-  double roi_begin = 0, roi_end = 1;  ///< of tf_crop_and_resize, in units of the input's last index
+  double roi_begin = 0, roi_end = 1;  ///< region of tf_crop_and_resize, in units of the last index of the input
 };
 
-/// The place in the input that output `o` looks at.
+/// Returns the position in the input that corresponds to output `o`.
 double resize_source(const ResizeAxis& axis, Coordinates coordinates, int64_t o);
 
-/// index[o] = the input element for output o, or -1 where tf_crop_and_resize leaves the input.
+/// index[o] = the input element for output o, or -1 if it is outside (tf_crop_and_resize).
 void resize_nearest_table(const ResizeAxis& axis, const ResizeOptions& options, int64_t* index);
 
-/// 2, 3 or 4 if a table takes every element in order so many times; otherwise 0.
+/// Returns 2, 3 or 4 if the table repeats each element, in order, that many times; otherwise 0.
 int resize_times(const int64_t* index, int64_t count);
 
 /// dst[i * times + j] = src[i] for i in [0, n), j in [0, times). @param times  2, 3 or 4
@@ -57,9 +57,9 @@ void repeat_each(int times, int64_t n, const T* src, T* dst) {
   }
 }
 
-/// Inputs that one output is a weighted sum of.
+/// Number of inputs in the weighted sum of an output.
 int64_t resize_taps(const ResizeAxis& axis, const ResizeOptions& options);
-/// @param index, weights  out * taps values; outputs that leave the input (tf_crop_and_resize) have -1 as their first index
+/// @param index, weights  out * taps values; the first index of an output outside the input (tf_crop_and_resize) is -1
 template <typename T>
 void resize_filter_table(const ResizeAxis& axis, const ResizeOptions& options, int64_t* index, T* weights);
 

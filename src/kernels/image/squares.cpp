@@ -14,7 +14,7 @@ namespace hn = hwy::HWY_NAMESPACE;
 
 constexpr int64_t kPoints = SampledSquares<float>::kPoints;
 
-/// Two neighbours along an axis: the first, what they weigh, and which are taken.
+/// Two adjacent elements along an axis: index of the first, weights, and which of them exist.
 template <typename T>
 struct PlainPair {
   int64_t first;
@@ -23,7 +23,7 @@ struct PlainPair {
 
   PlainPair(T place, int64_t extent) {
     constexpr T kFar = kFarPlace;
-    const T x = place > -kFar ? std::min(place, kFar) : -kFar;  // NaN too: this keeps the conversion to integers defined
+    const T x = place > -kFar ? std::min(place, kFar) : -kFar;  // maps NaN too, so that conversion to an integer is defined
     const T floor = std::floor(x), t = x - floor;
     first = std::clamp<int64_t>(static_cast<int64_t>(floor), 0, extent - 2);
     const int64_t beyond = static_cast<int64_t>(floor) - first;
@@ -65,7 +65,7 @@ void sample_squares_f32(const SampledSquares<float>& squares, const float* plane
 
 #else
 
-/// PlainPair, of as many points as a vector has lanes.
+/// PlainPair for as many points as a vector has lanes.
 template <class D>
 struct PairVectors {
   using V = hn::Vec<D>;
@@ -109,7 +109,7 @@ void find_squares_f32(int64_t height, int64_t width, const float* rows, const fl
   for (int64_t i = 0; i < kPoints; ++i) squares.offset[i] = top[i] * width + left[i];
 }
 
-// A square is one vector of two loads.
+// A square is one vector, loaded in two halves.
 void sample_squares_f32(const SampledSquares<float>& squares, const float* plane, int64_t row, float* dst) {
   const hn::FixedTag<float, 4> d;
   const hn::RebindToSigned<decltype(d)> bits;

@@ -1,15 +1,15 @@
-// Elimination of small square matrices: determinants and inverses, in float64 by rows.
+// Determinants and inverses of small square matrices in float64, by elimination on rows.
 #pragma once
 
 #include <cstdint>
 
 namespace treadle::kernels {
 
-/// The determinant of `a` [m, m], by Gaussian elimination with partial pivoting; `a` is overwritten.
+/// Returns the determinant of `a` [m, m] by Gaussian elimination with partial pivoting. Overwrites `a`.
 double determinant(double* a, int64_t m);
 
-/// Makes `a` [m, m] its inverse, by Gauss-Jordan elimination with partial pivoting. A singular matrix gets infinities and NaN.
-/// `pivots` has room for m numbers.
+/// Inverts `a` [m, m] in place by Gauss-Jordan elimination with partial pivoting. A singular matrix becomes infinities and NaN.
+/// @param pivots  working memory for m numbers
 void invert(double* a, int64_t m, int64_t* pivots);
 
 }  // namespace treadle::kernels

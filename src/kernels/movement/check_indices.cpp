@@ -9,7 +9,7 @@ HWY_BEFORE_NAMESPACE();
 namespace treadle::kernels::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-/// Whether all indices are in [low, high].
+/// Returns true if all indices are in [low, high].
 template <typename Index>
 bool are_within(const Index* indices, int64_t n, Index low, Index high) {
   const hn::ScalableTag<Index> d;

@@ -41,9 +41,9 @@ void copy_run(const T* src, int64_t src_stride, T* dst, int64_t dst_stride, int6
   }
 }
 
-/// A plane of the loop whose destination is contiguous along one axis and whose source is along another.
+/// The axis of a loop, besides the last, along which the source is contiguous; the destination is contiguous along the last.
 struct Plane {
-  int row = -1;  // the axis along which the source is contiguous
+  int row = -1;  // axis along which the source is contiguous; -1: none
   int64_t outer = 1;
 };
 
@@ -57,7 +57,7 @@ Plane find_plane(const CopyPlan& plan) {
   return plane;
 }
 
-// Square tiles: what is read with a stride comes back for the neighbours' sake while it is still in L1.
+// Copies square tiles, so that lines read with a stride are still in L1 for their other elements.
 template <typename T>
 void copy_plane(const CopyPlan& plan, int row_axis, const T* src, T* dst, ThreadPool* pool) {
   const int last = plan.rank - 1;
@@ -66,13 +66,13 @@ void copy_plane(const CopyPlan& plan, int row_axis, const T* src, T* dst, Thread
   auto are_few = [](int64_t planes) { return sizeof(T) <= 4 && planes >= 2 && planes <= 4; };
   const bool joins = are_few(columns) && dst_row == columns, parts = are_few(rows) && src_column == rows;
   const int64_t tile = joins ? 4096 : sizeof(T) >= 8 ? 16 : sizeof(T) == 4 ? 64 : 32;
-  CopyPlan outer = plan;  // the other axes; the two of the plane count as 1
+  CopyPlan outer = plan;  // the other axes; those of the plane get extent 1
   outer.dims[row_axis] = outer.dims[last] = 1;
   outer.size = plan.size / (rows * columns);
   const int64_t bands = (rows + tile - 1) / tile;
   const int64_t grain = std::max<int64_t>(1, kGrainBytes / (std::min(tile, rows) * columns * static_cast<int64_t>(sizeof(T))));
   parallel_for(pool, outer.size * bands, grain, [&](int64_t begin, int64_t end) {
-    // Where the planes stand is counted up: a division for each axis of each would take longer than a small plane.
+    // Advances the offsets of planes incrementally: divisions would take longer than copying a small plane.
     int64_t at[kMaxLoopRank], s = 0, t = 0, band = begin % bands, rest = begin / bands;
     for (int i = outer.rank - 1; i >= 0; --i) {
       at[i] = rest % outer.dims[i];
@@ -120,7 +120,7 @@ void copy_plane(const CopyPlan& plan, int row_axis, const T* src, T* dst, Thread
   });
 }
 
-// Blocks of kBytes, or of more than that and fewer than twice as many: as two that overlap. The compiler moves these without a call.
+// Copies blocks of kBytes up to less than twice kBytes, as two overlapping moves. The constant size needs no call of memcpy.
 template <size_t kBytes>
 void copy_small_blocks(int64_t count, size_t bytes, const std::byte* from, int64_t src_pitch, std::byte* to, int64_t dst_pitch) {
   if (bytes == kBytes) {
@@ -137,8 +137,8 @@ void copy_small_blocks(int64_t count, size_t bytes, const std::byte* from, int64
   }
 }
 
-constexpr int64_t kSmallBlock = 255;    // bytes of the largest block that copy_some_blocks moves without a call
-constexpr int64_t kRepeatedBlock = 63;  // up to here repeating a block is faster that way
+constexpr int64_t kSmallBlock = 255;    // largest block, in bytes, that copy_some_blocks moves without calling memcpy
+constexpr int64_t kRepeatedBlock = 63;  // largest block, in bytes, that is repeated faster by copy_some_blocks
 void copy_some_blocks(int64_t count, size_t bytes, const std::byte* from, int64_t src_pitch, std::byte* to, int64_t dst_pitch) {
   switch (std::bit_width(bytes)) {
     case 1: return copy_small_blocks<1>(count, bytes, from, src_pitch, to, dst_pitch);
@@ -154,7 +154,7 @@ void copy_some_blocks(int64_t count, size_t bytes, const std::byte* from, int64_
   }
 }
 
-// Repeats of one block, which a copy of what is there already makes: in ever longer runs, instead of the block's own short ones.
+// Repeats a block by copying what has been written so far, in ever longer runs.
 template <typename T>
 void repeat_block(T* dst, int64_t block, int64_t times) {
   for (int64_t have = 1; have < times;) {
@@ -164,7 +164,7 @@ void repeat_block(T* dst, int64_t block, int64_t times) {
   }
 }
 
-// Elements [begin, end) of axis `axis`, and all of the axes behind it.
+// Copies elements [begin, end) of axis `axis`, with all inner axes.
 template <typename T>
 void copy_repeated(const CopyPlan& plan, int axis, int64_t begin, int64_t end, const T* src, T* dst) {
   const int64_t from = plan.strides[0][axis], to = plan.strides[1][axis];
@@ -179,8 +179,8 @@ void copy_repeated(const CopyPlan& plan, int axis, int64_t begin, int64_t end, c
   if (from == 0) repeat_block(dst + begin * to, to, end - begin);
 }
 
-// Expand and Tile: into a contiguous array, with an axis before the last that repeats. A first axis of few elements is left to the copy
-// that shares the work out by elements.
+// Returns true for Expand and Tile: the destination is contiguous and an axis before the last repeats. If the first axis has few elements,
+// returns false, as the general copy divides the work by elements.
 bool repeats(const CopyPlan& plan) {
   bool repeated = false;
   int64_t block = 1;
@@ -287,7 +287,7 @@ void strided_copy(const CopyPlan& plan, size_t element_bytes, const void* src, v
 void copy_blocks(int64_t count, int64_t block_bytes, const void* src, int64_t src_pitch_bytes, void* dst, int64_t dst_pitch_bytes,
                  ThreadPool* pool) {
   if (block_bytes <= 0 || count <= 0) return;
-  if (src_pitch_bytes == block_bytes && dst_pitch_bytes == block_bytes) {  // one block
+  if (src_pitch_bytes == block_bytes && dst_pitch_bytes == block_bytes) {  // contiguous: one block
     block_bytes *= count;
     count = 1;
   }
@@ -295,7 +295,7 @@ void copy_blocks(int64_t count, int64_t block_bytes, const void* src, int64_t sr
   auto* to = static_cast<std::byte*>(dst);
   const auto from_address = reinterpret_cast<uintptr_t>(from), to_address = reinterpret_cast<uintptr_t>(to);
   const auto reach = static_cast<uintptr_t>((count - 1) * std::max(src_pitch_bytes, dst_pitch_bytes) + block_bytes);
-  if (to_address < from_address && from_address - to_address < reach) {  // in their order, as each makes room for the next one
+  if (to_address < from_address && from_address - to_address < reach) {  // in order, as each block may overwrite the source of earlier ones
     for (int64_t i = 0; i < count; ++i)
       std::memmove(to + i * dst_pitch_bytes, from + i * src_pitch_bytes, static_cast<size_t>(block_bytes));
     return;

@@ -1,4 +1,4 @@
-// Copies between strided arrays of any element of 1, 2, 4, 8 or 16 bytes: transpositions, slices, tiles, expansions, concatenations.
+// Strided copies of elements of 1, 2, 4, 8 or 16 bytes: transpose, slice, tile, expand, concatenate.
 #pragma once
 
 #include <cstddef>
@@ -13,23 +13,23 @@ namespace treadle::kernels {
 /// Operand 0 is the source, operand 1 the destination.
 using CopyPlan = StridedLoop<2>;
 
-/// @param dims         extents of what is copied
-/// @param src_strides  in elements; 0 repeats (expand, tile), negative walks backwards (slices)
+/// @param dims         extents of the copied index space
+/// @param src_strides  in elements; 0 repeats (expand, tile), negative goes backwards (slice)
 /// @param dst_strides  in elements
 CopyPlan plan_copy(std::span<const int64_t> dims, std::span<const int64_t> src_strides, std::span<const int64_t> dst_strides);
 
-/// From a contiguous array of `dims` to a contiguous one whose axis i is the source's axis perm[i].
+/// Transposes a contiguous array of `dims` into a contiguous one whose axis i is the source's axis perm[i].
 CopyPlan plan_transpose(std::span<const int64_t> dims, std::span<const int64_t> perm);
 
-/// From a contiguous array of `in` to a contiguous one of `out`, broadcast as NumPy does it.
-/// @throws Error(invalid_argument) if it does not broadcast.
+/// Broadcasts a contiguous array of `in` to a contiguous one of `out`, by NumPy's rules.
+/// @throws Error(invalid_argument) if it does not broadcast
 CopyPlan plan_expand(std::span<const int64_t> in, std::span<const int64_t> out);
 
-/// From a contiguous array of `dims` to a contiguous one repeats[i] times as long along axis i.
+/// Repeats a contiguous array of `dims` into a contiguous one that is repeats[i] times as long along axis i.
 CopyPlan plan_tile(std::span<const int64_t> dims, std::span<const int64_t> repeats);
 
-/// From a contiguous array of `dims` to a contiguous array of the slice. The source pointer must be moved by `slice_offset` elements.
-/// @param starts, steps, counts  per axis, already clamped: element i of the slice is start + i * step
+/// Copies a slice of a contiguous array of `dims` into a contiguous one. The source pointer must be advanced by slice_offset() elements.
+/// @param starts, steps, counts  per axis, clamped: element i of the slice is start + i * step
 CopyPlan plan_slice(std::span<const int64_t> dims, std::span<const int64_t> starts, std::span<const int64_t> steps,
                     std::span<const int64_t> counts);
 int64_t slice_offset(std::span<const int64_t> dims, std::span<const int64_t> starts);
@@ -38,12 +38,12 @@ int64_t slice_offset(std::span<const int64_t> dims, std::span<const int64_t> sta
 /// @param element_bytes  1, 2, 4, 8 or 16. @throws Error(invalid_argument) otherwise.
 void strided_copy(const CopyPlan& plan, size_t element_bytes, const void* src, void* dst, ThreadPool* pool);
 
-/// `count` blocks of `block_bytes`, from one pitch to another: a part of a concatenation or of a split. They may overlap if every block
-/// moves down, and ends before the next one begins.
+/// Copies `count` blocks of `block_bytes` with different pitches: part of Concat or Split. Memory may overlap if each block moves to a
+/// lower address and ends before the next one begins.
 void copy_blocks(int64_t count, int64_t block_bytes, const void* src, int64_t src_pitch_bytes, void* dst, int64_t dst_pitch_bytes,
                  ThreadPool* pool);
 
-/// dst[0 .. n) = the element at `value`, of 1, 2, 4, 8 or 16 bytes.
+/// Sets n elements at dst to the element at `value`, of 1, 2, 4, 8 or 16 bytes.
 void fill(size_t element_bytes, const void* value, void* dst, int64_t n, ThreadPool* pool);
 
 }  // namespace treadle::kernels

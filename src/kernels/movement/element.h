@@ -1,4 +1,4 @@
-// Elements by size alone, for kernels that move them without looking at them.
+// Dispatch on element size, for kernels that move elements without interpreting them.
 #pragma once
 
 #include <cstddef>
@@ -13,7 +13,7 @@ struct Bytes16 {
   uint64_t low, high;
 };
 
-/// Calls fn.template operator()<T>() with an integer (or Bytes16) of that size.
+/// Calls fn.template operator()<T>() with an unsigned integer type (or Bytes16) of that size.
 template <typename Fn>
 void visit_element(size_t element_bytes, Fn&& fn) {
   switch (element_bytes) {

@@ -1,4 +1,4 @@
-// Gather and scatter along an axis, per element and by index tuples. Indices may be negative (from the end); one outside its axis is an
+// Gather and scatter along an axis, per element, and by index tuples. Negative indices count from the end; an index outside its axis is an
 // error. Index is int32_t or int64_t.
 #pragma once
 
@@ -24,12 +24,12 @@ inline int64_t checked_index(int64_t index, int64_t extent) {
   return at;
 }
 
-/// Looks at all of them before any is used, which leaves the loops behind it without branches.
-/// @throws Error(invalid_argument) as checked_index
+/// Checks all indices before they are used, so that the loops over them need no branches.
+/// @throws Error(invalid_argument) as checked_index()
 void check_indices(const int32_t* indices, int64_t n, int64_t extent);
 void check_indices(const int64_t* indices, int64_t n, int64_t extent);
 
-/// The items [begin, end) of gather, whose blocks are single elements: the indices are checked once for all rows.
+/// Items [begin, end) of gather() with single elements as blocks. Checks the indices once for all rows.
 template <typename T, typename Index>
 void gather_single(int64_t begin, int64_t end, int64_t extent, const T* src, const Index* indices, int64_t num_indices, T* dst) {
   check_indices(indices, num_indices, extent);
@@ -44,7 +44,7 @@ void gather_single(int64_t begin, int64_t end, int64_t extent, const T* src, con
   }
 }
 
-/// dst[o, i, :] = src[o, indices[i], :], with `inner_bytes` behind an index: Gather.
+/// Gather: dst[o, i, :] = src[o, indices[i], :]. @param inner_bytes  size of a block src[o, i, :]
 template <typename Index>
 void gather(int64_t outer, int64_t extent, int64_t inner_bytes, const void* src, const Index* indices, int64_t num_indices, void* dst,
             ThreadPool* pool) {
@@ -70,15 +70,15 @@ void gather(int64_t outer, int64_t extent, int64_t inner_bytes, const void* src,
   });
 }
 
-/// Walks the index array of GatherElements or ScatterElements: the loop's operand 0 is the data with stride 0 along `axis`.
-/// @param data_dims, index_dims  of the same rank; both contiguous
+/// Loop over the index array of GatherElements or ScatterElements. Its operand 0 is the data, with stride 0 along `axis`.
+/// @param data_dims, index_dims  of equal rank; both arrays are contiguous
 struct ElementsPlan {
   StridedLoop<1> loop;
   int64_t axis_extent = 0, axis_stride = 0;
 };
 ElementsPlan plan_elements(std::span<const int64_t> data_dims, std::span<const int64_t> index_dims, int64_t axis);
 
-/// dst[i] = src[position of i with its axis coordinate replaced by indices[i]]: GatherElements.
+/// GatherElements: dst[i] = src[position of i, with its coordinate on the axis replaced by indices[i]].
 template <typename T, typename Index>
 void gather_elements(const ElementsPlan& plan, const T* src, const Index* indices, T* dst, ThreadPool* pool) {
   parallel_for(pool, plan.loop.size, 8192, [&](int64_t begin, int64_t end) {
@@ -101,8 +101,8 @@ void gather_elements(const ElementsPlan& plan, const T* src, const Index* indice
   });
 }
 
-/// dst[position of i] = reduce(dst[position of i], updates[i]): ScatterElements, after the data were copied to dst. In order, on one
-/// thread: positions may repeat.
+/// ScatterElements, after the data were copied to dst: dst[position of i] = reduce(dst[position of i], updates[i]). In order on one thread,
+/// as positions may repeat.
 template <typename T, typename Index, typename Reduce>
 void scatter_elements(const ElementsPlan& plan, const T* updates, const Index* indices, T* dst, Reduce reduce) {
   for_each_run(plan.loop, 0, plan.loop.size, [&](int64_t first, int64_t n, const int64_t* at) {
@@ -114,7 +114,7 @@ void scatter_elements(const ElementsPlan& plan, const T* updates, const Index* i
   });
 }
 
-/// Index tuples of GatherND and ScatterND: `tuples` per batch, each of `depth` indices into the first axes (behind the batch) of the data.
+/// Index tuples of GatherND and ScatterND: `tuples` per batch, each with `depth` indices into the first non-batch axes of the data.
 struct TuplePlan {
   int64_t batch = 1, tuples = 0;
   int depth = 0;
@@ -122,8 +122,8 @@ struct TuplePlan {
   int64_t slices = 1;                                      ///< slices of one batch: product of extents
   int64_t slice = 1;                                       ///< elements of one slice
 };
-/// @param batch_dims  leading axes that data and indices share (GatherND)
-/// @throws Error(invalid_argument) if the tuples are longer than the data's rank allows.
+/// @param batch_dims  leading axes shared by data and indices (GatherND)
+/// @throws Error(invalid_argument) if tuples are longer than the data's rank allows
 TuplePlan plan_tuples(std::span<const int64_t> data_dims, std::span<const int64_t> index_dims, int64_t batch_dims);
 
 template <typename Index>
@@ -147,7 +147,7 @@ void gather_nd(const TuplePlan& plan, size_t element_bytes, const void* src, con
   });
 }
 
-/// dst[slice of tuple i, :] = reduce(dst[…], updates[i, :]): ScatterND, after the data were copied to dst. In order, on one thread.
+/// ScatterND, after the data were copied to dst: dst[slice of tuple i, :] = reduce(dst[...], updates[i, :]). In order on one thread.
 template <typename T, typename Index, typename Reduce>
 void scatter_nd(const TuplePlan& plan, const T* updates, const Index* indices, T* dst, Reduce reduce) {
   for (int64_t item = 0; item < plan.batch * plan.tuples; ++item) {
