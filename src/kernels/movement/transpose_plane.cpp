@@ -16,11 +16,11 @@ namespace hn = hwy::HWY_NAMESPACE;
 
 #if HWY_TARGET != HWY_SCALAR && HWY_MAX_BYTES >= 32
 
-// Bits are moved as integers, so that no NaN is touched.
+// Moves elements as integers, which preserves the bits of NaN.
 using D = hn::CappedTag<int32_t, 8>;
 using V = hn::Vec<D>;
 
-// 8 x 8: pairs of rows, then pairs of pairs inside 128-bit halves, then the halves.
+// Transposes 8 x 8: interleaves rows in pairs, then the pairs within 128-bit halves, then swaps halves.
 HWY_INLINE void transpose8(D d, V (&r)[8]) {
   const hn::Repartition<int64_t, D> d64;
   V t[8];
@@ -65,7 +65,8 @@ HWY_INLINE void edge(int64_t rows, int64_t columns, const int32_t* src, int64_t 
 }
 
 void plane(int64_t rows, int64_t columns, const int32_t* src, int64_t src_stride, int32_t* dst, int64_t dst_stride) {
-  // Squares of one cache line: each line of either array is touched in one go, even where rows a power of two apart share cache sets.
+  // Works on squares of one cache line, so that each line of either array is used at once, even if rows a power of two apart share cache
+  // sets.
   constexpr int64_t kLine = 16;
   for (int64_t c0 = 0; c0 < columns; c0 += kLine) {
     for (int64_t r0 = 0; r0 < rows; r0 += kLine) {
@@ -138,7 +139,7 @@ void interleave_of(int planes, int64_t n, const T* src, int64_t src_stride, T* d
   planes == 3 ? interleave_planes<3>(n, src, src_stride, dst) : interleave_planes<4>(n, src, src_stride, dst);
 }
 
-// Three times three: the third of the planes that end in the same place within a triple, then the triples.
+// Nine planes as 3 x 3: interleaves planes b, b + 3 and b + 6, then the three results.
 void interleave_nine(int64_t n, const int32_t* src, int64_t src_stride, int32_t* dst) {
   const hn::ScalableTag<int32_t> d;
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
@@ -156,7 +157,7 @@ void interleave_nine(int64_t n, const int32_t* src, int64_t src_stride, int32_t*
   plane(9, n - i, src + i, src_stride, dst + 9 * i, 9);
 }
 
-// Few rows that become dense columns, such as a window's taps: squares of 8 would be mostly edges.
+// Few rows that become dense columns, such as the taps of a window, are interleaved: 8 x 8 squares would be mostly padding.
 void transpose_words(int64_t rows, int64_t columns, const int32_t* src, int64_t src_stride, int32_t* dst, int64_t dst_stride) {
   if (dst_stride == rows) {
     if (rows == 1) return std::copy_n(src, columns, dst), void();
@@ -192,13 +193,13 @@ void transpose_halfwords(int64_t rows, int64_t columns, const uint16_t* src, int
 
 #else
 
-// Squares of 8, the last of which overlap those before them.
+// Transposes squares of 8 x 8; the last ones overlap those before.
 void transpose_halfwords(int64_t rows, int64_t columns, const uint16_t* src, int64_t src_stride, uint16_t* dst, int64_t dst_stride) {
   const hn::CappedTag<uint16_t, 8> d;
   const hn::Repartition<uint32_t, decltype(d)> d32;
   const hn::Repartition<uint64_t, decltype(d)> d64;
   auto square = [&](const uint16_t* from, uint16_t* to) {
-    hn::Vec<decltype(d)> pairs[8];  // of rows 2 i and 2 i + 1: columns 0 to 3, and 4 to 7
+    hn::Vec<decltype(d)> pairs[8];  // rows 2 i and 2 i + 1: columns 0 to 3, then 4 to 7
 #pragma GCC unroll 4
     for (int i = 0; i < 4; ++i) {
       const auto a = hn::LoadU(d, from + 2 * i * src_stride), b = hn::LoadU(d, from + (2 * i + 1) * src_stride);

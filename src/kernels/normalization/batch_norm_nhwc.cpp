@@ -18,9 +18,9 @@ namespace hn = hwy::HWY_NAMESPACE;
 using D = hn::ScalableTag<float>;
 using V = hn::Vec<D>;
 
-constexpr int kVectors = 4;  // of channels, whose sums overlap
+constexpr int kVectors = 4;  // vectors of channels summed together to hide latency
 
-/// Calls body(c, load, store) for vectors of channels; kCut ones have fewer lanes.
+/// Calls body(c, first lanes) for vectors of channels, with template arguments kCount vectors and kCut (partial vector).
 template <typename Body>
 HWY_INLINE void each_channel(int64_t C, Body body) {
   const D d;
@@ -50,7 +50,7 @@ HWY_INLINE void store_channels(V v, float* to, const Rest& rest) {
 
 }  // namespace
 
-/// Of a few rows: mean[c], and squares[c], the sum of squared differences from it.
+/// Computes mean[c] of a few rows, and squares[c], the sum of squared differences from it.
 void block_moments(int64_t rows, int64_t C, const float* x, float* mean, float* squares) {
   each_channel(C, [&]<int kCount, bool kCut>(int64_t c, const auto& rest) {
     const D d;
@@ -73,7 +73,7 @@ void block_moments(int64_t rows, int64_t C, const float* x, float* mean, float* 
 
 using Passes = BatchNormGate::Passes;
 
-/// The gate of a vector of channels.
+/// Parameters of the gate for one vector of channels.
 template <Passes kPasses>
 struct Gate {
   V factor, bias, low, high;
@@ -86,7 +86,7 @@ struct Gate {
       low = hn::Set(d, gate.low), high = hn::Set(d, gate.high);
     }
   }
-  /// The gradient where it passes, 0 elsewhere. Rounds as the operators would one by one.
+  /// Returns the gradient where the gate passes it, otherwise 0. Rounds y like the separate operators.
   HWY_INLINE V of(V gradient, V from_mean) const {
     if constexpr (kPasses == Passes::always) return gradient;
     const V y = hn::Add(hn::Mul(from_mean, factor), bias);
@@ -95,7 +95,7 @@ struct Gate {
   }
 };
 
-/// Of a few rows: total[c] = the sum of dy, dot[c] = the sum of dy (x - mean).
+/// For a few rows: total[c] = sum of dy, dot[c] = sum of dy (x - mean).
 template <Passes kPasses>
 HWY_INLINE void products(int64_t rows, int64_t C, const float* dy, const BatchNormGate& through, const float* x, const float* mean,
                          float* total, float* dot) {
@@ -122,7 +122,7 @@ HWY_INLINE void products(int64_t rows, int64_t C, const float* dy, const BatchNo
   });
 }
 
-/// dx = factor * (dy - shift - (x - mean) * slope), each of these per channel.
+/// dx = factor * (dy - shift - (x - mean) * slope), with per-channel coefficients.
 template <Passes kPasses>
 HWY_INLINE void gradients(int64_t rows, int64_t C, const float* dy, const BatchNormGate& through, const float* x, const float* mean,
                           const float* factor, const float* shift, const float* slope, float* dx) {
@@ -178,17 +178,17 @@ HWY_EXPORT(block_moments);
 HWY_EXPORT(block_products);
 HWY_EXPORT(gradient_rows);
 
-constexpr int64_t kBlockRows = 64;    // summed in float, which stay in L1 or L2
-constexpr int64_t kMostParts = 32;    // whose sums are kept apart, for threads
-constexpr int64_t kLeastRows = 1024;  // of a part
+constexpr int64_t kBlockRows = 64;    // rows summed in float; a block stays in L1 or L2
+constexpr int64_t kMostParts = 32;    // parts summed separately, for threads
+constexpr int64_t kLeastRows = 1024;  // least rows of a part
 
-/// Rows in parts, by sizes only.
+/// Divides the rows into parts that depend on the sizes only.
 struct RowParts {
   int64_t count, each;
   explicit RowParts(int64_t rows) : count(std::clamp<int64_t>(rows / kLeastRows, 1, kMostParts)), each((rows + count - 1) / count) {}
 };
 
-/// Of a part: two numbers a channel in double, and as many floats for a block.
+/// Scratch bytes of a part: two doubles and two floats (for a block) per channel.
 size_t part_bytes(int64_t C) { return 2 * aligned_bytes<double>(C) + 2 * aligned_bytes<float>(C); }
 struct PartSums {
   double *first, *second;
@@ -201,7 +201,7 @@ struct PartSums {
   }
 };
 
-/// Chan, Golub and LeVeque: mean and squares of `count` numbers, and `more` others' beside them.
+/// Merges mean and sum of squares of `count` and of `more` numbers (Chan, Golub and LeVeque).
 void join(double count, double& mean, double& squares, double more, double other_mean, double other_squares) {
   const double difference = other_mean - mean, all = count + more;
   squares += other_squares + difference * difference * count * more / all;
@@ -255,7 +255,7 @@ void batch_norm_gradient_nhwc(int64_t rows, int64_t C, const GradientRows& dy, b
                               const float* scale, const float* mean, const float* inverse, float* dx, float* dscale, float* dbias,
                               void* scratch, ThreadPool* pool) {
   const RowParts parts(rows);
-  const bool stays_in_dx = is_computed && dx != nullptr && dx != x;  // the second reading finds there what the first has computed
+  const bool stays_in_dx = is_computed && dx != nullptr && dx != x;  // the second pass reads there what the first has computed
   auto each_block = [&](int64_t part, const auto& body) {
     const int64_t last = std::min(rows, (part + 1) * parts.each);
     for (int64_t r = part * parts.each; r < last; r += kBlockRows) body(r, std::min(kBlockRows, last - r));

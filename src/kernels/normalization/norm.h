@@ -1,4 +1,4 @@
-// Normalisations. y may be x. T is float or double; statistics of float rows are summed in blocks and joined in double.
+// Normalizations. y may be x. T is float or double; statistics of float rows are summed in blocks that are merged in double.
 #pragma once
 
 #include <cstdint>
@@ -9,8 +9,8 @@
 namespace treadle::kernels {
 
 /// y = (x - mean) / sqrt(variance + epsilon) * scale + bias for each of `rows` rows of `length`.
-/// @param scale, bias  `length` values, or null for 1 and 0
-/// @param mean, inverse_deviation  null, or `rows` values that receive the statistics
+/// @param scale, bias  `length` values, or null: 1 and 0
+/// @param mean, inverse_deviation  receive the statistics of the `rows` rows; may be null
 template <typename T>
 void layer_norm(int64_t rows, int64_t length, const T* x, const T* scale, const T* bias, T epsilon, T* y, T* mean, T* inverse_deviation,
                 ThreadPool* pool);
@@ -24,21 +24,21 @@ template <typename T>
 void batch_norm(int64_t N, int64_t C, int64_t inner, const T* x, const T* scale, const T* bias, const T* mean, const T* variance, T epsilon,
                 T* y, ThreadPool* pool);
 
-/// Normalises each of N * groups rows of C / groups channels by `inner`, then scales and shifts per channel (C values each).
-/// Instance normalisation has C groups.
+/// Normalizes each of N * groups rows of C / groups channels by `inner`, then applies scale and bias per channel (C values each). Instance
+/// normalization has C groups.
 template <typename T>
 void group_norm(int64_t N, int64_t C, int64_t groups, int64_t inner, const T* x, const T* scale, const T* bias, T epsilon, T* y,
                 ThreadPool* pool);
 
-/// y = x / (bias + alpha / size * sum of x^2 over the `size` channels around)^beta, as ONNX's LRN. y must not be x.
+/// ONNX's LRN: y = x / (bias + alpha / size * sum of x^2 over the `size` surrounding channels)^beta. y must not be x.
 template <typename T>
 void lrn(int64_t N, int64_t C, int64_t inner, int64_t size, T alpha, T beta, T bias, const T* x, T* y, ThreadPool* pool);
 
-/// y = x / norm along the middle of [outer, length, inner], the 1- or 2-norm; 0 where the norm is 0.
+/// y = x / norm along the middle axis of [outer, length, inner]; 0 if the norm is 0. @param p  1 or 2: L1 or L2 norm
 template <typename T>
 void lp_normalize(int64_t outer, int64_t length, int64_t inner, int p, const T* x, T* y, ThreadPool* pool);
 
-/// y = (x - mean) / (sqrt(mean(x^2) - mean^2) + 1e-9) over the reduced axes of `plan`, as ONNX's MeanVarianceNormalization.
+/// ONNX's MeanVarianceNormalization: y = (x - mean) / (sqrt(mean(x^2) - mean^2) + 1e-9) over the reduced axes of `plan`.
 template <typename T>
 void mean_variance_normalize(const ReducePlan& plan, const T* x, T* y, ThreadPool* pool);
 

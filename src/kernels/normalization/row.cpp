@@ -15,13 +15,13 @@ namespace {
 
 namespace hn = hwy::HWY_NAMESPACE;
 
-// Sum of x - shift, or of its square: four vectors of chains over short blocks, whose totals are joined in double.
+// Sum of x - shift, or of its square: four vectors of accumulators over short blocks, whose sums are added in double.
 template <bool kSquare, typename T>
 double shifted_sum(const T* x, int64_t n, T shift) {
   const hn::ScalableTag<T> d;
   using V = hn::Vec<decltype(d)>;
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
-  const int64_t block = 128 * lanes;  // chains of 32: short ones keep a large mean's rounding small
+  const int64_t block = 128 * lanes;  // 32 terms per accumulator: few, to keep the rounding error of a large mean small
   const V shifts = hn::Set(d, shift);
   auto add = [&](V sum, V v) {
     v = hn::Sub(v, shifts);
@@ -48,7 +48,7 @@ double shifted_sum(const T* x, int64_t n, T shift) {
   return total;
 }
 
-// Not below zero, where the sum's own rounding is larger than all differences from the mean; NaN stays.
+// Clamps to 0, which rounding may undercut if the differences from the mean are tiny. Keeps NaN.
 double variance_of(double squares, double rest) {
   const double variance = squares - rest * rest;
   return variance < 0 ? 0 : variance;
@@ -58,13 +58,13 @@ template <typename T>
 RowStatistics statistics(const T* x, int64_t n) {
   const double count = static_cast<double>(n);
   const double mean = shifted_sum<false>(x, n, T{0}) / count;
-  // The mean was rounded to T; what is left of it is put right in both results.
+  // The mean is rounded to T; `rest`, the rounding error, corrects both results.
   const T shift = static_cast<T>(mean);
   const double rest = mean - static_cast<double>(shift);
   return {mean, variance_of(shifted_sum<true>(x, n, shift) / count, rest)};
 }
 
-// y = fn(x, at), a vector at a time; at(p) is the vector of another row at the same place.
+// y = fn(x, at), a vector at a time; at(p) loads the vector of another row at the same index.
 template <typename T, class Fn>
 HWY_INLINE void map_row(const T* x, int64_t n, T* y, Fn&& fn) {
   const hn::ScalableTag<T> d;
@@ -93,9 +93,9 @@ void normalize(const T* x, int64_t n, T mean, T factor, const T* scale, const T*
   }
 }
 
-constexpr int64_t kShortRow = 64;  // vectors, of which chains of 32 sums are made
+constexpr int64_t kShortRow = 64;  // up to this many vectors, sums of at most 32 terms per accumulator suffice
 
-// Sums of x - shift, or of its square, of kRows rows at once: a row by itself would wait for its own additions.
+// Sums x - shift, or its square, over kRows rows at once, as one row alone is bound by the latency of additions.
 template <bool kSquare, int kRows, typename T>
 HWY_INLINE void shifted_sums(const T* x, int64_t n, const T (&shift)[kRows], double (&total)[kRows]) {
   const hn::ScalableTag<T> d;

@@ -1,4 +1,4 @@
-// The inner loops of the normalisations, compiled for each instruction set.
+// Inner loops of the normalizations, compiled for each instruction set.
 #pragma once
 
 #include <cstdint>
@@ -6,15 +6,15 @@
 namespace treadle::kernels {
 
 struct RowStatistics {
-  double mean, variance;  ///< of the population
+  double mean, variance;  ///< biased
 };
-/// Two passes: the variance is that of x - mean, without cancellation.
+/// Computes the statistics in two passes: the variance is that of x - mean, without cancellation.
 template <typename T>
 RowStatistics row_statistics(const T* x, int64_t n);
 /// y = (x - mean) * factor * scale + bias; scale and bias may be null.
 template <typename T>
 void row_normalize(const T* x, int64_t n, T mean, T factor, const T* scale, const T* bias, T* y);
-/// Layer normalisation of `rows` rows of n; several pass side by side where they are short.
+/// Layer normalization of `rows` rows of n elements; short rows are processed several at a time.
 /// @param scale, bias, means, inverse_deviations  may be null
 template <typename T>
 void layer_norm_rows(int64_t rows, int64_t n, const T* x, const T* scale, const T* bias, double epsilon, T* y, T* means,

@@ -18,7 +18,7 @@ namespace {
 
 namespace hn = hwy::HWY_NAMESPACE;
 
-// Calls fn(j, load, store) for each vector of a row; the last one may be cut.
+// Calls fn(j, load, store) for each vector of a row; the last may be partial.
 template <class D, class Fn>
 HWY_INLINE void for_vectors(D d, int64_t n, Fn&& fn) {
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
@@ -33,8 +33,8 @@ HWY_INLINE void for_vectors(D d, int64_t n, Fn&& fn) {
       j, [&](const T* p) HWY_ATTR { return load_first(d, some, p); }, [&](hn::Vec<D> v, T* p) HWY_ATTR { store_first(v, d, some, p); });
 }
 
-// kRows rows from `row` on; the sums of their products are added to `dscale` and `dbias`, which are not null.
-//   d = dy scale, dx = (d - mean(d) - xhat mean(d xhat)) / std; mean(d) only if the rows were centred
+// Processes kRows rows from `row` on and adds to `dscale` and `dbias`, which must not be null.
+// d = dy scale, dx = (d - mean(d) - xhat mean(d xhat)) / std; the term mean(d) only if `centred`
 template <int kRows, typename T>
 void norm_rows_back(const NormGradient<T>& job, int64_t row, T* dscale, T* dbias) {
   const hn::ScalableTag<T> d;
@@ -44,7 +44,7 @@ void norm_rows_back(const NormGradient<T>& job, int64_t row, T* dscale, T* dbias
   V mean[kRows], inverse[kRows], flow[kRows], slope[kRows];
   for (int r = 0; r < kRows; ++r) {
     const RowStatistics s = row_statistics(x + r * n, n);
-    // Without a centre the mean square counts.
+    // RMS normalization divides by the mean square instead of the variance.
     const double squares = job.centred ? s.variance : s.variance + s.mean * s.mean;
     mean[r] = hn::Set(d, job.centred ? static_cast<T>(s.mean) : T{0});
     inverse[r] = hn::Set(d, static_cast<T>(1 / std::sqrt(squares + job.epsilon)));
@@ -57,7 +57,7 @@ void norm_rows_back(const NormGradient<T>& job, int64_t row, T* dscale, T* dbias
       const V g = load(dy + r * n + j), xhat = hn::Mul(hn::Sub(load(x + r * n + j), mean[r]), inverse[r]), own = hn::Mul(g, scale);
       of_bias = hn::Add(of_bias, g);
       of_scale = hn::MulAdd(g, xhat, of_scale);
-      // Lanes behind the row's end hold -mean / std in xhat, but nothing in `own`.
+      // Lanes behind the row's end hold -mean / std in xhat, but 0 in `own`.
       flow[r] = hn::Add(flow[r], own);
       slope[r] = hn::MulAdd(own, xhat, slope[r]);
     }

@@ -1,4 +1,4 @@
-// Gradients of what is computed from whole rows: layer and RMS normalisation, and softmax along contiguous rows. T is float or double.
+// Gradients of row-wise operators: layer and RMS normalization, and softmax along contiguous rows. T is float or double.
 #pragma once
 
 #include <cstddef>
@@ -8,7 +8,7 @@
 
 namespace treadle::kernels {
 
-/// With xhat = (x - mean) / std of a row, or x / rms, and y = xhat * scale + bias.
+/// Normalization of rows: y = xhat * scale + bias, where xhat = (x - mean) / std, or x / rms.
 template <typename T>
 struct NormGradient {
   int64_t rows = 0, length = 0;
@@ -21,7 +21,7 @@ struct NormGradient {
 
 size_t norm_gradient_scratch_bytes(int64_t rows, int64_t length, size_t element_bytes);
 
-/// Rows are summed in blocks whose bounds follow from their number, so that results do not depend on threads.
+/// Sums blocks of rows whose bounds depend on the number of rows only, so that results do not depend on threads.
 /// @param scratch  norm_gradient_scratch_bytes(...), aligned to 64 bytes
 template <typename T>
 void norm_gradient(const NormGradient<T>& job, void* scratch, ThreadPool* pool);

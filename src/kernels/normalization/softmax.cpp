@@ -23,7 +23,7 @@ using V = hn::Vec<D>;
 
 constexpr float kLowest = -std::numeric_limits<float>::infinity();
 
-// Elements [i, n) of a strided column of vectors; lanes past n read as `other`.
+// Loads a vector with `left` elements; lanes beyond them get `other`.
 HWY_INLINE V load(D d, const float* x, int64_t left, float other) {
   if (left >= static_cast<int64_t>(hn::Lanes(d))) return hn::LoadU(d, x);
   const FirstLanes first(d, left);
@@ -34,10 +34,10 @@ HWY_INLINE void store(D d, V v, float* y, int64_t left) {
   store_first(v, d, FirstLanes(d, left), y);
 }
 
-// Max that keeps a NaN of either side.
+// Maximum that returns NaN if either side is NaN.
 HWY_INLINE V max_nan(V a, V b) { return hn::IfThenElse(hn::Eq(a, a), at_least(a, b), a); }
 
-// A row of at most one vector.
+// Softmax of a row of at most one vector.
 HWY_INLINE void short_row(int64_t n, const float* x, float* y, bool log_of) {
   const D d;
   const FirstLanes first(d, n);
@@ -48,7 +48,7 @@ HWY_INLINE void short_row(int64_t n, const float* x, float* y, bool log_of) {
   store_first(log_of ? hn::Sub(a, log(d, sum)) : hn::Div(e, sum), d, first, y);
 }
 
-// Rows of two elements, a vector of rows at a time; returns how many.
+// Softmax of rows of two elements, a vector of rows at a time; returns the number of rows done.
 int64_t pairs(int64_t count, const float* x, float* y, bool log_of) {
   const D d;
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
@@ -79,11 +79,11 @@ float largest_of(int64_t n, const float* x) {
     top1 = at_least(top1, hn::LoadU(d, x + i + lanes));
   }
   for (; i < n; i += lanes) top0 = at_least(top0, load(d, x + i, n - i, kLowest));
-  // A NaN that Max loses still reaches the sum of exponentials, and with it every element.
+  // A NaN that the maximum loses still reaches the sum of exponentials, and through it every element.
   return hn::GetLane(hn::MaxOfLanes(d, at_least(top0, top1)));
 }
 
-// The sum of exp(x - top), which are kept in y if kKeep.
+// Returns the sum of exp(x - top). kKeep: stores the terms in y.
 template <bool kKeep>
 float sum_of_exp(int64_t n, const float* x, float top, float* y) {
   const D d;
@@ -117,8 +117,8 @@ HWY_INLINE void map_row(int64_t n, const float* x, float* y, Fn fn) {
   if (i < n) store(d, fn(load(d, x + i, n - i, 0.0f)), y + i, n - i);
 }
 
-// Step by step for some rows, as many as stay in the cache: what a row waits for from step to step (the lanes of a maximum and of a sum, a
-// logarithm or a quotient) is hidden behind the other rows.
+// Runs each step for a block of rows that stays in cache. So the latency of horizontal operations, logarithms and quotients of one row is
+// hidden by the other rows.
 template <bool kLog>
 void rows(int64_t count, int64_t n, const float* x, float* y) {
   const D d;
@@ -146,8 +146,8 @@ void rows(int64_t count, int64_t n, const float* x, float* y) {
   }
 }
 
-// `width` neighbouring columns, at most kMaxSoftmaxColumns, row by row: rows are far from each other, often a multiple of the cache's ways,
-// so that one vector of each at a time would throw out the line that the next vector needs.
+// Processes `width` adjacent columns, at most kMaxSoftmaxColumns, row by row. Rows are far apart, often in the same cache sets; column by
+// column, one vector would evict the line that the next one needs.
 void columns(int64_t n, int64_t inner, int64_t width, const float* x, float* y, bool log_of) {
   const D d;
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
@@ -179,7 +179,7 @@ void columns(int64_t n, int64_t inner, int64_t width, const float* x, float* y, 
 
 }  // namespace
 
-// Rows (inner == 1), or blocks of `width` columns, numbered [begin, end).
+// Processes rows (inner == 1) or blocks of `width` columns with numbers [begin, end).
 void softmax_rows(int64_t begin, int64_t end, int64_t length, int64_t inner, int64_t width, const float* x, float* y, bool log_of) {
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(D()));
   if (inner == 1) {
@@ -210,7 +210,7 @@ namespace {
 
 void softmax_f32(int64_t outer, int64_t length, int64_t inner, const float* x, float* y, bool log_of, ThreadPool* pool) {
   if (length == 0 || inner == 0) return;
-  // As many columns as stay in the second cache with their results, of whole lines.
+  // Number of columns, in whole cache lines, that stay in L2 with their results.
   constexpr int64_t kElements = 16384, kLine = 16;
   const int64_t width = inner == 1 ? 1 : std::clamp<int64_t>(kElements / length / kLine * kLine, kLine, kMaxSoftmaxColumns);
   const int64_t blocks = (inner + width - 1) / width;

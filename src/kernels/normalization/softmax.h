@@ -1,4 +1,4 @@
-// Softmax and its relatives along the middle of [outer, length, inner]. y may be x. T is float or double.
+// Softmax and related functions along the middle axis of [outer, length, inner]. y may be x. T is float or double.
 #pragma once
 
 #include <cstdint>
@@ -7,9 +7,9 @@
 
 namespace treadle::kernels {
 
-constexpr int64_t kMaxSoftmaxColumns = 512;  ///< that are done together where inner > 1
+constexpr int64_t kMaxSoftmaxColumns = 512;  ///< columns processed together if inner > 1
 
-/// y = exp(x - max) / sum exp(x - max). A row of -infinity gives NaN, as the formula does.
+/// y = exp(x - max) / sum exp(x - max). A row of -infinity becomes NaN.
 template <typename T>
 void softmax(int64_t outer, int64_t length, int64_t inner, const T* x, T* y, ThreadPool* pool);
 
@@ -17,7 +17,7 @@ void softmax(int64_t outer, int64_t length, int64_t inner, const T* x, T* y, Thr
 template <typename T>
 void log_softmax(int64_t outer, int64_t length, int64_t inner, const T* x, T* y, ThreadPool* pool);
 
-/// y = 1 at the first largest element, NaN being the largest, 0 elsewhere. y must not be x.
+/// y = 1 at the first maximum, 0 elsewhere; NaN is the largest. y must not be x.
 template <typename T>
 void hardmax(int64_t outer, int64_t length, int64_t inner, const T* x, T* y, ThreadPool* pool);
 

@@ -1,16 +1,16 @@
-// Loops that do nothing but multiply and add, or copy: what the machine reaches at best.
+// Loops that only multiply and add, or copy, to measure the peak performance of the machine.
 #pragma once
 
 #include <cstdint>
 
 namespace treadle::kernels {
 
-/// Multiplies and adds in registers. @param sink  gets a number that depends on all of them
-/// @return floating-point operations done, a multiply-add counted as two
+/// Multiplies and adds in registers. @param sink  receives a number that depends on all results
+/// @return number of floating-point operations; a multiply-add counts as two
 double multiply_add_loop(int64_t iterations, float* sink);
 
-/// The same by tiles of AMX, as exact as float32 (tile_split.h): floating-point operations of the product, or 0 where the processor has
-/// none.
+/// The same with split float32 products by AMX tiles (tile_split.h). Returns the floating-point operations of the float32 product, or 0 if
+/// the CPU has no AMX.
 double tile_product_loop(int64_t iterations);
 
 /// Copies n floats with plain loads and stores, as elementwise kernels do.

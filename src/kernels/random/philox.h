@@ -1,4 +1,4 @@
-// Counter-based random numbers: element i of a stream is a pure function of (key, stream, i), so nothing depends on threads or order.
+// Counter-based random numbers: element i of a stream is a pure function of (key, stream, i), independent of threads and order.
 #pragma once
 
 #include <array>
@@ -20,8 +20,8 @@ constexpr std::array<uint32_t, 4> philox(std::array<uint32_t, 4> counter, std::a
 }
 
 struct RandomStream {
-  uint64_t key = 0;     ///< seed and node
-  uint64_t stream = 0;  ///< the run
+  uint64_t key = 0;     ///< derived from seed and node
+  uint64_t stream = 0;  ///< number of the run
 
   std::array<uint32_t, 4> block(uint64_t index) const {
     return philox({static_cast<uint32_t>(index), static_cast<uint32_t>(index >> 32), static_cast<uint32_t>(stream),
@@ -29,7 +29,7 @@ struct RandomStream {
                   {static_cast<uint32_t>(key), static_cast<uint32_t>(key >> 32)});
   }
 
-  /// Elements 2 * index and 2 * index + 1: uniform in [0, 1), 53 bits each.
+  /// Elements 2 * index and 2 * index + 1, uniform in [0, 1), with 53 random bits each.
   std::array<double, 2> uniform_pair(uint64_t index) const {
     auto bits = block(index);
     auto number = [](uint32_t high, uint32_t low) { return static_cast<double>((uint64_t{high} << 32 | low) >> 11) * 0x1p-53; };
@@ -37,7 +37,7 @@ struct RandomStream {
   }
   double uniform(uint64_t element) const { return uniform_pair(element / 2)[element % 2]; }
 
-  /// The same of the standard normal distribution, by Box and Muller's transform.
+  /// The same elements of a standard normal distribution, by the Box-Muller transform.
   std::array<double, 2> normal_pair(uint64_t index) const {
     auto [u, v] = uniform_pair(index);
     double radius = std::sqrt(-2 * std::log(1 - u)), angle = 6.283185307179586477 * v;

@@ -1,11 +1,12 @@
-// Looking for the next element beyond a bound: TopK.
+// Finds the next element beyond a bound, for TopK.
 #pragma once
 
 #include <cstdint>
 
 namespace treadle::kernels {
 
-/// The index of the first element that is above (below) `bound` or NaN; n without one. One thread; no alignment needed.
+/// Returns the index of the first element that is NaN or above (below) `bound`; n if there is none. On the calling thread. No alignment
+/// needed.
 /// T is float, double, or an integer of 8 to 64 bits.
 template <typename T>
 int64_t find_above(const T* x, int64_t n, T bound);

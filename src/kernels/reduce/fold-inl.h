@@ -1,4 +1,4 @@
-// The inner loops of reductions, written so that the compiler vectorises them for each instruction set.
+// Inner loops of reductions, written so that compilers vectorize them for each instruction set.
 #if defined(TREADLE_KERNELS_REDUCE_FOLD_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef TREADLE_KERNELS_REDUCE_FOLD_INL_H_
 #undef TREADLE_KERNELS_REDUCE_FOLD_INL_H_
@@ -18,7 +18,7 @@ namespace treadle::kernels::HWY_NAMESPACE {
 namespace {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// The same bits as in A, where an overflow has a meaning.
+// The unsigned type of the same size, in which overflow is defined.
 template <class A>
 using Wrapping = typename std::conditional_t<std::is_integral_v<A>, std::make_unsigned<A>, std::type_identity<A>>::type;
 
@@ -79,11 +79,11 @@ struct MinOf {
   }
 };
 
-// What is one of the elements needs no more bits than they have.
+// A fold that returns one of the elements (max, min) needs no wider type.
 template <class F, typename T>
 using ChainOf = std::conditional_t<F::kIsElement && std::is_integral_v<T>, T, FoldChain<T>>;
 
-// Of kChains partial results.
+// Joins kChains partial results.
 template <class F, int kChains, class A>
 HWY_INLINE A join_chains(A* chain) {
   for (int half = kChains / 2; half > 0; half /= 2) {
@@ -92,7 +92,7 @@ HWY_INLINE A join_chains(A* chain) {
   return chain[0];
 }
 
-// One run: kChains partial results, so that the compiler has independent vectors; float totals of short blocks go on in Total.
+// Folds one run in kChains partial results, which compilers vectorize. Sums of short float blocks are added to `total` in double.
 template <class F, typename T>
 FoldTotal<T> fold_run(const T* x, int64_t n, int64_t stride, FoldTotal<T> total) {
   using A = ChainOf<F, T>;
@@ -117,7 +117,7 @@ FoldTotal<T> fold_run(const T* x, int64_t n, int64_t stride, FoldTotal<T> total)
   return total;
 }
 
-// The largest or smallest element of a row.
+// Maximum or minimum of a row.
 
 template <typename T>
 inline constexpr bool kHasExtremes = std::is_arithmetic_v<T> && (sizeof(T) <= 4 || std::is_same_v<T, double>);
@@ -153,7 +153,7 @@ HWY_INLINE hn::TFromD<D> extreme_lane(D d, hn::Vec<D> v) {
 
 #endif
 
-// n >= lanes; a last vector that overlaps the one before it changes nothing. NaN if there is one.
+// @pre n >= lanes. The last vector overlaps the one before, which changes nothing. Returns NaN if there is one.
 template <bool kLargest, typename T>
 T extreme_of_row(const T* x, int64_t n) {
   const hn::ScalableTag<T> d;
@@ -177,11 +177,11 @@ T extreme_of_row(const T* x, int64_t n) {
   return extreme_lane<kLargest>(d, extreme<kLargest>(a, b));
 }
 
-// Many neighbouring outputs: columns[j] joined with `rows` rows of x.
+// For many adjacent outputs: joins columns[j] with `rows` rows of x.
 template <class F, typename T>
 void fold_columns(const T* x, int64_t rows, int64_t row_stride, int64_t n, FoldTotal<T>* columns) {
   using A = ChainOf<F, T>;
-  constexpr int64_t kBlock = 64;  // rows that a float chain takes before its total goes on in double
+  constexpr int64_t kBlock = 64;  // rows summed in float before they are added in double
   A chain[kFoldColumns];
   for (int64_t r0 = 0; r0 < rows; r0 += kBlock) {
     const int64_t r1 = r0 + kBlock < rows ? r0 + kBlock : rows;

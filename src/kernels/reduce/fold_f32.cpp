@@ -1,4 +1,4 @@
-// Folds of float32: vectors of chains over short blocks, whose totals go on in double.
+// Reductions of float32: vectors of accumulators over short blocks, whose results are joined in double.
 #include <limits>
 
 #include "kernels/reduce/fold.h"
@@ -55,7 +55,7 @@ struct ProductOf {
   }
   static double join(double a, double b) { return a * b; }
 };
-// Of a pair that has a NaN the bounds give the second: a NaN in `b` stays by itself, one in `a` is kept by the selection.
+// at_least() and at_most() return the second operand if one is NaN, which keeps NaN in `b`; the selection keeps NaN in `a`.
 struct MaxOf {
   static constexpr float kIdentity = -std::numeric_limits<float>::infinity();
   template <class W>
@@ -81,7 +81,7 @@ struct MinOf {
   static double join(double a, double b) { return b < a || b != b ? b : a; }
 };
 
-// Lanes of a vector joined until four are left, halves first.
+// Joins the lanes of a vector until four are left, halves first.
 template <class F, class DW>
 HWY_INLINE auto join_to_four([[maybe_unused]] DW d, hn::Vec<DW> v) {
 #if HWY_TARGET != HWY_SCALAR
@@ -102,14 +102,14 @@ HWY_INLINE float join_lanes(DW d, hn::Vec<DW> v) {
   return hn::GetLane(four);
 }
 
-// The mapped elements of a part of a vector, with the identity behind them.
+// Loads and maps a partial vector; the other lanes get the identity.
 template <class F, class DW>
 HWY_INLINE hn::Vec<DW> some(DW d, const float* x, int64_t left) {
   const FirstLanes there(d, left);
   return hn::IfThenElse(there.mask, F::map(load_first(d, there, x)), hn::Set(d, F::kIdentity));
 }
 
-// At most kBlock elements in one vector.
+// Reduces at most kBlock elements to one vector.
 constexpr int64_t kBlock = 2048;
 template <class F>
 HWY_INLINE V block(const float* x, int64_t n) {
@@ -140,7 +140,7 @@ HWY_INLINE double run(const float* x, int64_t n, double total) {
 }
 
 #if HWY_TARGET != HWY_SCALAR
-// Rows of kLength elements, one behind the other: a vector of rows at once, as far as there are whole ones. Returns how many rows that are.
+// Reduces contiguous rows of kLength elements, a vector of rows at a time. Returns the number of rows done.
 template <class F, int kLength>
 int64_t short_rows(const float* x, int64_t count, double* totals) {
   const D d;
@@ -173,7 +173,7 @@ void rows(const float* x, int64_t count, int64_t row_stride, int64_t n, double* 
     if (n == 4) i = short_rows<F, 4>(x, count, totals);
   }
   if (n <= kBlock) {
-    // The last four lanes of four rows are joined at once.
+    // The last four lanes of four rows are joined together.
     const hn::CappedTag<float, 4> d;
     HWY_ALIGN float joined[4];
     auto four = [&](int64_t row) {
@@ -192,11 +192,11 @@ void rows(const float* x, int64_t count, int64_t row_stride, int64_t n, double* 
   for (; i < count; ++i) totals[i] = run<F>(x + i * row_stride, n, totals[i]);
 }
 
-// Strips of columns in registers, from row to row.
+// Reduces strips of columns in registers, row by row.
 template <class F, int kVectors>
 HWY_INLINE void strip(const float* x, int64_t rows, int64_t row_stride, int64_t n, double* totals) {
   const D d;
-  constexpr int64_t kRows = 64;  // that a chain takes before its total goes on in double
+  constexpr int64_t kRows = 64;  // rows summed in float before they are added in double
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
   HWY_ALIGN float joined[kVectors * hn::MaxLanes(D())];
   for (int64_t first = 0; first < rows; first += kRows) {
@@ -224,7 +224,7 @@ void columns(const float* x, int64_t rows, int64_t row_stride, int64_t n, double
   for (; j < n; j += lanes) strip<F, 1>(x + j, rows, row_stride, n - j < lanes ? n - j : lanes, totals + j);
 }
 
-// Calls fn with the kind of fold.
+// Calls fn with the fold's functions.
 template <class Fn>
 HWY_INLINE auto visit(Fold fold, Fn&& fn) {
   switch (fold) {

@@ -1,4 +1,4 @@
-// The types that are rare enough for the baseline instruction set.
+// Types so rare that the baseline instruction set suffices.
 #include "kernels/reduce/fold-inl.h"
 
 namespace treadle::kernels {

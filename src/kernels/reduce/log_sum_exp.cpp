@@ -14,7 +14,7 @@ HWY_BEFORE_NAMESPACE();
 namespace treadle::kernels::HWY_NAMESPACE {
 namespace {
 
-// Sum of exp(x - shift): two vectors of chains over short blocks, whose totals are joined in double.
+// Sum of exp(x - shift): two vectors of accumulators over short blocks, whose sums are added in double.
 double sum_of_exp(const float* x, int64_t n, float shift) {
   const hn::ScalableTag<float> d;
   using V = hn::Vec<decltype(d)>;
@@ -66,7 +66,7 @@ void log_sum_exp_rows(const float* x, int64_t rows, int64_t row_stride, int64_t 
   fold_rows(Fold::max, x, rows, row_stride, n, largest);
   HWY_DYNAMIC_DISPATCH(sums_of_exp)(x, rows, row_stride, n, largest, y);
   log_f32(y, y, rows);
-  // Less infinity is no number; the largest is the result then.
+  // If the maximum is infinite, the difference from it is NaN; the maximum is the result then.
   for (int64_t i = 0; i < rows; ++i) y[i] = std::isinf(largest[i]) ? static_cast<float>(largest[i]) : static_cast<float>(largest[i]) + y[i];
 }
 

@@ -1,11 +1,11 @@
-// The rows of ReduceLogSumExp.
+// Rows of ReduceLogSumExp.
 #pragma once
 
 #include <cstdint>
 
 namespace treadle::kernels {
 
-/// y[i] = log sum exp(x[i * row_stride + j]) over j in [0, n), n > 0; at most kFoldColumns (kernels/reduce/fold.h) rows.
+/// y[i] = log sum exp(x[i * row_stride + j]) over j in [0, n). @pre n > 0, rows <= kFoldColumns (kernels/reduce/fold.h)
 void log_sum_exp_rows(const float* x, int64_t rows, int64_t row_stride, int64_t n, float* y);
 
 }  // namespace treadle::kernels

@@ -1,6 +1,7 @@
-// The recurrent layers RNN, GRU and LSTM in float32, with everything that ONNX gives them.
+// The recurrent layers RNN, GRU and LSTM in float32, with all of ONNX's options.
 //
-// The inputs' share of all gates is one product before the first step; a step adds the product of the state and applies the functions.
+// The inputs' contribution to all gates is one product before the first step. Each step adds the product of the state and applies the
+// functions.
 #pragma once
 
 #include <cstddef>
@@ -25,32 +26,32 @@ struct RnnParams {
   RnnDirection direction = RnnDirection::forward;
   int64_t steps = 0, batch = 0, input = 0, hidden = 0;
   bool batch_first = false;          ///< ONNX's layout = 1
-  float clip = 0;                    ///< bound of the activations' arguments; 0 for none
+  float clip = 0;                    ///< clamp of the activations' arguments; 0: none
   bool linear_before_reset = false;  ///< GRU
   bool input_forget = false;         ///< LSTM: the forget gate is 1 - the input gate
-  bool bytes = false;                ///< LSTM: for its product the state of the batch is rounded as DynamicQuantizeLinear rounds
-  /// Per direction: f; f, g; or f, g, h.
+  bool bytes = false;                ///< LSTM: round the batch's state like DynamicQuantizeLinear before its product
+  /// Functions of each direction: f; f, g; or f, g, h.
   RnnActivation activations[2][3];
 
   int64_t gates() const { return kind == RnnKind::rnn ? 1 : kind == RnnKind::gru ? 3 : 4; }
   int num_directions() const { return direction == RnnDirection::bidirectional ? 2 : 1; }
-  /// ONNX's defaults: sigmoid for f, tanh for the others (tanh for an RNN).
+  /// Sets ONNX's defaults: sigmoid for f, tanh for the others (tanh for an RNN).
   void set_default_activations();
 };
 
-/// ONNX's weights, all directions: W[D, gates * hidden, input], R[D, gates * hidden, hidden], B[D, 2 * gates * hidden] or null,
-/// P[D, 3 * hidden] (peepholes of an LSTM) or null. Gates in ONNX's order: i, o, f, c; z, r, h.
+/// ONNX's weights for all directions: W[D, gates * hidden, input], R[D, gates * hidden, hidden], B[D, 2 * gates * hidden] or null, P[D, 3 *
+/// hidden] (peepholes of an LSTM) or null. Gates are in ONNX's order: i, o, f, c; z, r, h.
 struct RnnWeights {
   const float *W = nullptr, *R = nullptr, *B = nullptr, *P = nullptr;
 };
 
-/// Elements of the packed weights.
+/// Number of floats of the packed weights.
 int64_t packed_rnn_size(const RnnParams& params);
 /// @param packed  packed_rnn_size floats, aligned to 64 bytes
 void pack_rnn(const RnnParams& params, const RnnWeights& weights, float* packed);
 
-/// X[steps, batch, input]; Y[steps, D, batch, hidden], Y_h and Y_c [D, batch, hidden]; batch first: X[batch, steps, input],
-/// Y[batch, steps, D, hidden], Y_h and Y_c [batch, D, hidden]; initial states as Y_h and Y_c. Null where absent.
+/// Operands; null if absent. X[steps, batch, input]; Y[steps, D, batch, hidden], Y_h and Y_c [D, batch, hidden]. If batch_first: X[batch,
+/// steps, input], Y[batch, steps, D, hidden], Y_h and Y_c [batch, D, hidden]. Initial states have the shapes of Y_h and Y_c.
 struct RnnData {
   const float* X = nullptr;
   const int32_t* sequence_lengths = nullptr;  ///< `batch` values in [0, steps]
@@ -60,8 +61,8 @@ struct RnnData {
 
 size_t rnn_scratch_bytes(const RnnParams& params);
 
-/// Past the end of a shorter sequence Y is 0 and the state stays; the reverse direction starts at each sequence's own end.
-/// @throws Error(invalid_argument) if a sequence length is not in [0, steps].
+/// Behind the end of a shorter sequence, Y is 0 and the state stays. The reverse direction starts at each sequence's own end.
+/// @throws Error(invalid_argument) if a sequence length is not in [0, steps]
 void rnn(const RnnParams& params, const float* packed, const RnnData& data, void* scratch, ThreadPool* pool);
 
 }  // namespace treadle::kernels

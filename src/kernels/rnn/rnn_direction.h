@@ -1,4 +1,4 @@
-// What the forward pass that keeps its steps and the backward pass of the recurrent layers have in common.
+// Shared by the training forward pass and the backward pass of the recurrent layers.
 #pragma once
 
 #include <algorithm>
@@ -9,9 +9,9 @@
 
 namespace treadle::kernels {
 
-/// Sizes that all parts need.
+/// Sizes that both passes need.
 struct RnnExtents {
-  int64_t steps, batch, input, hidden, gates, rows, first;  // rows = steps * batch; first: columns of gates whose product is with h itself
+  int64_t steps, batch, input, hidden, gates, rows, first;  // rows = steps * batch; first: columns of gates that are products of h itself
   explicit RnnExtents(const RnnParams& p)
       : steps(p.steps),
         batch(p.batch),
@@ -22,7 +22,7 @@ struct RnnExtents {
         first(p.kind == RnnKind::gru ? 2 * p.hidden : p.gates() * p.hidden) {}
 };
 
-/// Parts of a block of memory, in elements, each on a cache line.
+/// Assigns offsets, in elements, to the parts of a block of memory, each aligned to a cache line.
 struct RnnBlock {
   int64_t size = 0;
   int64_t take(int64_t count) {
@@ -32,10 +32,10 @@ struct RnnBlock {
   }
 };
 
-/// C = op(A) op(B) (+ C) without packing beforehand.
+/// Shape of C = op(A) op(B) (+ C) with unpacked operands.
 struct RnnProduct {
   GemmShape shape;
-  static RnnProduct columns(int64_t M, int64_t N, int64_t K, int64_t lda, int64_t ldb) {  // A^T B, both with K rows
+  static RnnProduct columns(int64_t M, int64_t N, int64_t K, int64_t lda, int64_t ldb) {  // A^T B; both have K rows
     return {{.M = M, .N = N, .K = K, .a_row = 1, .a_col = lda, .ldb = ldb, .ldc = N}};
   }
   static RnnProduct rows(int64_t M, int64_t N, int64_t K, bool transposed) {  // A B, or A B^T
@@ -43,13 +43,13 @@ struct RnnProduct {
   }
 };
 
-/// What the forward pass keeps of one direction. Rows of steps are in the order of the steps, whatever times those are.
+/// Values that the forward pass keeps for one direction. Rows are in the order of the steps, also in the reverse direction.
 template <typename P>
 struct RnnKept {
-  P gates = nullptr;      ///< [steps, batch, gates], after their functions
-  P arguments = nullptr;  ///< before them, if rnn_keeps_arguments
-  P h = nullptr;          ///< [steps + 1, batch, hidden], the first of them initial
-  P c = nullptr;          ///< the same of an LSTM's cell
+  P gates = nullptr;      ///< [steps, batch, gates], after the functions
+  P arguments = nullptr;  ///< before the functions, if rnn_keeps_arguments()
+  P h = nullptr;          ///< [steps + 1, batch, hidden]; the first is the initial state
+  P c = nullptr;          ///< the same for the cell of an LSTM
   P aside = nullptr;      ///< [steps, batch, hidden]: reset * h of a GRU, or the product that the reset gate multiplies
 
   RnnKept(const RnnParams& p, int direction, P memory) {
@@ -59,12 +59,12 @@ struct RnnKept {
     gates = take(gate_size);
     if (rnn_keeps_arguments(p)) arguments = take(gate_size);
     h = take(states);
-    c = p.kind == RnnKind::lstm ? take(states) : h;  // others do not look at it
+    c = p.kind == RnnKind::lstm ? take(states) : h;  // unused by other kinds
     if (p.kind == RnnKind::gru) aside = take(rows * p.hidden);
   }
 };
 
-/// Where one direction's rows lie in the operands.
+/// Positions of one direction's rows in the operands.
 struct RnnPlaces {
   const RnnParams& p;
   const int32_t* lengths;
@@ -85,7 +85,7 @@ struct RnnPlaces {
   }
   int64_t state(int64_t b) const { return (p.batch_first ? b * p.num_directions() + direction : direction * p.batch + b) * p.hidden; }
 
-  /// X in the order of the steps: where it lies, or copied to `room`. Rows past the end of a sequence are zero there.
+  /// Returns X in the order of the steps: in place, or copied to `room`. Rows behind the end of a sequence are zero in the copy.
   template <typename T>
   const T* inputs(const T* X, T* room) const {
     if (!reverse && !p.batch_first && lengths == nullptr) return X;
@@ -119,7 +119,7 @@ struct RnnPlaces {
 template <typename T>
 void rnn_activate(const RnnParams& p, const RnnActivation& f, const T* x, T* y, int64_t n);
 
-/// Whether a direction is an LSTM of sigmoid, tanh and tanh with nothing else: the vectors' loops of cell.h have it whole.
+/// Returns true for an LSTM with sigmoid, tanh and tanh and no options, for which cell.h has vectorized loops.
 inline bool is_usual_lstm(const RnnParams& p, int direction, bool has_peepholes) {
   const RnnActivation* f = p.activations[direction];
   return p.kind == RnnKind::lstm && !has_peepholes && p.clip == 0 && !p.input_forget && f[0].function == Unary::sigmoid &&

@@ -11,7 +11,7 @@
 namespace treadle::kernels {
 namespace {
 
-// The derivative at x, where the function is y.
+// Returns the derivative at x; y is the function's value there.
 template <typename T>
 T slope_of(const RnnActivation& f, T x, T y) {
   const T a = static_cast<T>(f.a), b = static_cast<T>(f.b);
@@ -31,7 +31,7 @@ T slope_of(const RnnActivation& f, T x, T y) {
   }
 }
 
-/// d *= f'(clip(x)), with y = f(clip(x)); 0 where x was cut off. x is read where rnn_keeps_arguments.
+/// d *= f'(clip(x)), given y = f(clip(x)); 0 where x was clipped. Reads x only if rnn_keeps_arguments().
 template <typename T>
 void times_slope(const RnnParams& p, const RnnActivation& f, const T* x, const T* y, T* d, int64_t n) {
   const T bound = static_cast<T>(p.clip);
@@ -44,7 +44,7 @@ void times_slope(const RnnParams& p, const RnnActivation& f, const T* x, const T
   }
 }
 
-/// The products from all steps at once.
+/// Scratch elements of the products over all steps.
 template <typename T>
 size_t products_scratch(const RnnExtents& e, int max_threads) {
   size_t most = 0;
@@ -57,7 +57,7 @@ size_t products_scratch(const RnnExtents& e, int max_threads) {
   return most;
 }
 
-/// Where the parts of a direction's scratch begin, in elements.
+/// Offsets of the parts of a direction's scratch, in elements.
 template <typename T>
 struct BackwardParts : RnnBlock {
   int64_t x, z, dx, last, dh, dc, work, r, r_last, product;
@@ -88,7 +88,7 @@ struct BackwardDirection {
   bool is_usual;
   int max_threads;
   ThreadPool* pool;
-  T *x_room, *z, *dx, *last, *dh, *dc, *work, *product_work;  // z has the gradients of the gates' arguments
+  T *x_room, *z, *dx, *last, *dh, *dc, *work, *product_work;  // z: gradients of the gates' arguments
   PackedB<T> R, R_last;
 
   BackwardDirection(const RnnParams& params, const RnnGradientData<T>& operands, int direction, T* memory, int threads, ThreadPool* tp)
@@ -129,7 +129,7 @@ struct BackwardDirection {
     finish();
   }
 
-  // From dh (and dc) behind a step to those before it; dz of the step takes the place of its arguments.
+  // Computes the gradients dh (and dc) before a step from those after it, and the step's dz.
   void back(int64_t step) const {
     const int64_t H = e.hidden;
     T* pre = z + step * e.batch * e.gates;
@@ -164,7 +164,7 @@ struct BackwardDirection {
     std::copy_n(work, e.hidden, row);
   }
 
-  // Of the gates but the reset gate of linear_before_reset = 0, which needs a product first.
+  // Backward pass of the gates, except the reset gate if linear_before_reset is false, which needs a product first.
   void gru_back(T* row, const T* post, const T* before, const T* aside, T* d) const {
     const int64_t H = e.hidden;
     for (int64_t j = 0; j < H; ++j) work[j] = d[j] * (1 - post[j]);
@@ -214,7 +214,7 @@ struct BackwardDirection {
     times_slope(p, activation(0), row + H, post + H, flow, H);
     std::copy_n(flow, H, row + H);
     for (int64_t j = 0; data.P && j < H; ++j) dcell[j] += flow[j] * peephole(1)[j];
-    // The input and the forget gate, then the candidate.
+    // Input and forget gate, then the candidate.
     for (int64_t j = 0; j < H; ++j) flow[j] = dcell[j] * (p.input_forget ? post[3 * H + j] - before[j] : post[3 * H + j]);
     times_slope(p, activation(0), row, post, flow, H);
     std::copy_n(flow, H, row);
@@ -239,7 +239,7 @@ struct BackwardDirection {
       for (int64_t j = 0; j < n; ++j) sums[j] += matrix[row * n + j];
   }
 
-  // Gradients of the weights and of X, from all steps at once.
+  // Computes the gradients of the weights and of X from all steps at once.
   void finish() const {
     const int64_t H = e.hidden;
     const bool gru = p.kind == RnnKind::gru, apart = gru && p.linear_before_reset;
@@ -309,7 +309,7 @@ void rnn_gradient(const RnnParams& p, const RnnGradientData<T>& data, void* scra
       BackwardDirection<T>(p, data, static_cast<int>(d), memory + d * parts.size, max_threads, pool).run();
   });
   if (!data.dX) return;
-  // Behind both directions, which may have run at once.
+  // After both directions, which may have run in parallel.
   std::fill_n(data.dX, p.steps * p.batch * p.input, T{0});
   for (int d = 0; d < p.num_directions(); ++d)
     add_to_dX<T>(RnnPlaces(p, data.sequence_lengths, d), memory + d * parts.size + parts.dx, data.dX);

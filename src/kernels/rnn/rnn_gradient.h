@@ -1,20 +1,20 @@
-// RNN, GRU and LSTM in training, with everything that ONNX gives them: a forward pass that keeps what its steps made, and the backward pass
-// that reads it. T is float or double.
+// Training of RNN, GRU and LSTM with all of ONNX's options: a forward pass that keeps intermediate values, and the backward pass that reads
+// them. T is float or double.
 #pragma once
 
 #include "kernels/rnn/rnn.h"
 
 namespace treadle::kernels {
 
-/// Whether rnn_gradient knows the function's derivative.
+/// Returns true if rnn_gradient() has the derivative of the function.
 bool has_rnn_slope(Unary function);
 
-/// Whether the gates' arguments are kept, besides their values: some functions' slopes follow from the value alone.
+/// Returns true if the gates' arguments must be kept besides their values. The slope of some functions follows from the value.
 bool rnn_keeps_arguments(const RnnParams& params);
-/// Elements that are kept for each direction, step and row of the batch, and for the state before the first step.
+/// Number of elements kept per direction, step and batch row, and for the state before the first step.
 int64_t rnn_kept_columns(const RnnParams& params);
 
-/// Operands as rnn() has them; null where absent.
+/// Operands as in rnn(); null if absent.
 template <typename T>
 struct RnnKeepingData {
   const T *X = nullptr, *W = nullptr, *R = nullptr, *B = nullptr, *P = nullptr;
@@ -27,13 +27,13 @@ struct RnnKeepingData {
 template <typename T>
 size_t rnn_keeping_scratch_bytes(const RnnParams& params, int max_threads);
 
-/// As rnn(), and keeps what the backward pass reads.
+/// Like rnn(), but keeps the values that the backward pass reads.
 /// @param scratch  rnn_keeping_scratch_bytes<T>(params, max_threads), aligned to 64 bytes
-/// @throws Error(invalid_argument) if a sequence length is not in [0, steps].
+/// @throws Error(invalid_argument) if a sequence length is not in [0, steps]
 template <typename T>
 void rnn_keeping(const RnnParams& params, const RnnKeepingData<T>& data, void* scratch, int max_threads, ThreadPool* pool);
 
-/// Operands as rnn() has them, and gradients of the same shapes; null where absent.
+/// Operands as in rnn(), and gradients of the same shapes; null if absent.
 template <typename T>
 struct RnnGradientData {
   const T *X = nullptr, *W = nullptr, *R = nullptr, *P = nullptr;
@@ -46,10 +46,10 @@ struct RnnGradientData {
 template <typename T>
 size_t rnn_gradient_scratch_bytes(const RnnParams& params, int max_threads);
 
-/// Goes back through the steps that rnn_keeping() has made. Steps past the end of a sequence leave its state alone, and so its gradients.
-/// All gradients are written, not added to.
+/// Backward pass through the steps of rnn_keeping(). Steps behind the end of a sequence do not change its state, so they pass its gradients
+/// on unchanged. Gradients are overwritten, not added to.
 /// @param scratch  rnn_gradient_scratch_bytes<T>(params, max_threads), aligned to 64 bytes
-/// @throws Error(invalid_argument) if a sequence length is not in [0, steps].
+/// @throws Error(invalid_argument) if a sequence length is not in [0, steps]
 template <typename T>
 void rnn_gradient(const RnnParams& params, const RnnGradientData<T>& data, void* scratch, int max_threads, ThreadPool* pool);
 

@@ -1,4 +1,4 @@
-// The forward pass of RNN, GRU and LSTM that keeps what its steps made.
+// Forward pass of RNN, GRU and LSTM that keeps intermediate values for the backward pass.
 #include <cmath>
 #include <string>
 #include <type_traits>
@@ -34,7 +34,7 @@ double function_of(const RnnActivation& f, double x) {
 
 bool follows_from_value(const RnnActivation& f) { return f.function == Unary::sigmoid || f.function == Unary::tanh; }
 
-/// Where the parts of a direction's scratch begin, in elements.
+/// Offsets of the parts of a direction's scratch, in elements.
 template <typename T>
 struct KeepingParts : RnnBlock {
   int64_t x, z, bias, r, r_last, product;
@@ -128,13 +128,14 @@ struct KeepingDirection {
 
   const T* sum_biases(T* to) const {
     const T *input = bias(false), *recurrent = bias(true);
-    // The reset gate multiplies the candidate's recurrent bias if it comes after the product.
+    // If linear_before_reset, the reset gate multiplies the candidate's recurrent bias too, so it stays separate.
     const int64_t both = p.kind == RnnKind::gru && p.linear_before_reset ? e.first : e.gates;
     for (int64_t j = 0; j < e.gates; ++j) to[j] = j < both ? input[j] + recurrent[j] : input[j];
     return to;
   }
 
-  // The first two gates, and the candidate's product: of the state times the reset gate, or to be multiplied by it.
+  // Computes the first two gates, and the candidate's product: of the state times the reset gate, or of the state alone
+  // (linear_before_reset).
   void gru_products(int64_t step) const {
     const int64_t H = e.hidden;
     const T* state = kept.h + step * e.batch * H;
@@ -198,7 +199,7 @@ void check_rnn_lengths(const RnnParams& p, const int32_t* lengths) {
   }
 }
 
-// The function of an LSTM's cell has the kept cell as its argument.
+// The argument of an LSTM's cell function (h) is the cell state, which is kept anyway.
 bool rnn_keeps_arguments(const RnnParams& p) {
   if (p.clip > 0) return true;
   const int functions = p.kind == RnnKind::rnn ? 1 : 2;
@@ -209,7 +210,7 @@ bool rnn_keeps_arguments(const RnnParams& p) {
 }
 
 int64_t rnn_kept_columns(const RnnParams& p) {
-  const int64_t states = p.kind == RnnKind::rnn ? 1 : 2;  // h; with c, or what a GRU puts aside
+  const int64_t states = p.kind == RnnKind::rnn ? 1 : 2;  // h, and c of an LSTM or `aside` of a GRU
   return (p.gates() * (rnn_keeps_arguments(p) ? 2 : 1) + states) * p.hidden;
 }
 

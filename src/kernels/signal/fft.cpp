@@ -13,7 +13,7 @@ namespace {
 constexpr int kLargestPrime = 13;
 constexpr int64_t kMaxLength = int64_t{1} << 30;
 
-/// exp(-2 pi i k / n), exact where it is 1, -1, i or -i.
+/// exp(-2 pi i k / n); exact for 1, -1, i and -i.
 template <typename T>
 std::complex<T> root_of_unity(int64_t k, int64_t n) {
   double angle = -2 * std::numbers::pi * static_cast<double>(k) / static_cast<double>(n);
@@ -24,19 +24,19 @@ std::complex<T> root_of_unity(int64_t k, int64_t n) {
   return {static_cast<T>(std::cos(angle)), static_cast<T>(std::sin(angle))};
 }
 
-// std::complex's own product looks for NaN and infinity, which costs more than the product.
+// Avoids std::complex's product, whose checks for NaN and infinity cost more than the product.
 template <typename T>
 std::complex<T> times(std::complex<T> a, std::complex<T> b) {
   return {a.real() * b.real() - a.imag() * b.imag(), a.real() * b.imag() + a.imag() * b.real()};
 }
 
-/// -i a, or i a for the inverse.
+/// Returns -i a; i a for the inverse.
 template <typename T>
 std::complex<T> quarter_turn(std::complex<T> a, bool inverse) {
   return inverse ? std::complex<T>(-a.imag(), a.real()) : std::complex<T>(a.imag(), -a.real());
 }
 
-/// The transform of R values, which stand for one residue class.
+/// Discrete Fourier transform of R values.
 template <int R, typename T>
 void butterfly(std::complex<T>* v, const std::complex<T>* roots, int64_t root_step, bool inverse) {
   using Complex = std::complex<T>;
@@ -65,7 +65,7 @@ void butterfly(std::complex<T>* v, const std::complex<T>* roots, int64_t root_st
   }
 }
 
-/// One pass over `n` values whose transforms of length `length` are still to be done; `stride` of them lie side by side.
+/// One Stockham pass over `n` values: transforms of length `length` remain to be done, `stride` of them interleaved.
 template <int R, typename T>
 void pass(int64_t n, int64_t length, int64_t stride, const std::complex<T>* roots, bool inverse, const std::complex<T>* from,
           std::complex<T>* to) {
@@ -119,7 +119,7 @@ Fft<T>::Fft(int64_t length, bool inverse) : length_(length), inverse_(inverse) {
   factorise(padded_, factors_);
 }
 
-// Bluestein keeps the roots of the padded length, the chirp exp(-pi i n^2 / length), and the transform of its conjugate.
+// Bluestein's table: the roots of the padded length, the chirp exp(-pi i n^2 / length), and the transform of the chirp's conjugate.
 template <typename T>
 int64_t Fft<T>::table_size() const {
   return bluestein_ ? 2 * padded_ + length_ : length_;

@@ -1,7 +1,7 @@
 // Discrete Fourier transforms of any length.
 //
-// Lengths whose prime factors are at most 13 run through Stockham's self-sorting passes, one for each factor; others are turned into a
-// convolution of a power of two (Bluestein 1970, "A linear filtering approach to the computation of discrete Fourier transform").
+// Lengths with prime factors up to 13 use Stockham's self-sorting passes, one per factor. Other lengths become a convolution whose length
+// is a power of two (Bluestein 1970, "A linear filtering approach to the computation of discrete Fourier transform").
 #pragma once
 
 #include <complex>
@@ -10,21 +10,21 @@
 
 namespace treadle::kernels {
 
-/// y[k] = sum over n of x[n] exp(-+ 2 pi i k n / length); the inverse has the plus sign and is not scaled.
+/// y[k] = sum over n of x[n] exp(-+ 2 pi i k n / length). The inverse has the plus sign and is not scaled.
 /// @tparam T  float or double
 template <typename T>
 class Fft {
  public:
   using Complex = std::complex<T>;
 
-  /// @throws Error(invalid_argument) for a length below 1; Error(resource_exhausted) above 2^30.
+  /// @throws Error(invalid_argument) for a length below 1, Error(resource_exhausted) above 2^30
   Fft(int64_t length, bool inverse);
 
   int64_t length() const { return length_; }
-  /// Elements that prepare() writes: roots of unity. Shared by any number of transforms.
+  /// Number of elements that prepare() writes: roots of unity, which any number of transforms may share.
   int64_t table_size() const;
   void prepare(Complex* table, Complex* work) const;
-  /// Elements of working memory of prepare(), and of one transform besides the line itself.
+  /// Number of elements of working memory of prepare(), and of run().
   int64_t work_size() const { return bluestein_ ? 2 * padded_ : length_; }
   /// Transforms `line` (length elements) in place.
   void run(const Complex* table, Complex* line, Complex* work) const;

@@ -1,4 +1,4 @@
-// Products of matrices whose rows are stored sparsely (CSR).
+// Products of sparse matrices in CSR format by dense ones.
 #pragma once
 
 #include <algorithm>
@@ -10,9 +10,9 @@
 
 namespace treadle::kernels {
 
-/// dst[m, n] = sum over the elements (m, k) of A of A[m, k] * B[k, n], rows on as many threads as there are. The order of a row's sum is
-/// that of its elements.
-/// @param offsets  [M + 1] where each row's elements begin; @param columns  [offsets[M]], each in [0, K)
+/// dst[m, n] = sum over the elements (m, k) of A of A[m, k] * B[k, n]. Rows run in parallel; each is summed in the order of its elements.
+/// @param offsets  [M + 1], begin of each row's elements
+/// @param columns  [offsets[M]], each in [0, K)
 /// @param B        [K, N], dst [M, N], contiguous
 template <typename T>
 void csr_times_dense(int64_t M, int64_t N, const int64_t* offsets, const int64_t* columns, const T* values, const T* B, T* dst,
@@ -31,10 +31,10 @@ void csr_times_dense(int64_t M, int64_t N, const int64_t* offsets, const int64_t
   });
 }
 
-/// The elements of a matrix in CSR in the order of their columns, those of one column in the order of rows: the rows of its transpose.
+/// The elements of a CSR matrix ordered by column, then by row: the rows of its transpose.
 struct CsrColumns {
-  std::vector<int64_t> columns;  ///< that have elements, ascending
-  std::vector<int64_t> begins;   ///< [columns + 1] where each one's elements begin
+  std::vector<int64_t> columns;  ///< columns that have elements, ascending
+  std::vector<int64_t> begins;   ///< [columns + 1], begin of each column's elements
   std::vector<int64_t> elements, rows;
 
   CsrColumns(int64_t M, const int64_t* offsets, const int64_t* column_of)
@@ -52,8 +52,8 @@ struct CsrColumns {
   }
 };
 
-/// row_at(k)[n] = sum over the elements (m, columns[k]) of A of their value times B[m, n], for each column that has elements. The order of
-/// a sum is that of A's rows, on any number of threads.
+/// row_at(k)[n] = sum over the elements (m, columns[k]) of A of their value * B[m, n], for each column with elements. Sums are in the order
+/// of A's rows, whatever the number of threads.
 /// @param B  [M, N], contiguous
 template <typename T, typename RowAt>
 void csr_columns_times_dense(const CsrColumns& a, int64_t N, const T* values, const T* B, ThreadPool* pool, RowAt row_at) {

@@ -9,7 +9,7 @@
 namespace treadle::kernels {
 namespace {
 
-/// A locale object whose characters are UTF-8, or null.
+/// Opens a locale whose character set is UTF-8; null if there is none.
 locale_t open_utf8(const std::string& name) {
   locale_t locale = newlocale(LC_CTYPE_MASK, name.c_str(), nullptr);
   if (locale && std::string_view(nl_langinfo_l(CODESET, locale)) != "UTF-8") {
@@ -19,7 +19,7 @@ locale_t open_utf8(const std::string& name) {
   return locale;
 }
 
-// Lives as long as the process: every CaseMapper may use it.
+// Never freed, as any CaseMapper may use it.
 locale_t default_locale() {
   static locale_t locale = [] {
     locale_t found = open_utf8("C.UTF-8");
@@ -36,7 +36,7 @@ char32_t map(char32_t c, bool lower, locale_t locale) {
 
 bool is_ascii(char c) { return static_cast<unsigned char>(c) < 128; }
 
-// Locales may map ASCII as they like (Turkish has an i of its own), the default does not.
+// Locales may map ASCII letters specially (Turkish i); the default locale does not.
 std::string map(std::string_view text, bool lower, locale_t locale, bool is_default) {
   std::string result;
   result.reserve(text.size());
@@ -48,7 +48,7 @@ std::string map(std::string_view text, bool lower, locale_t locale, bool is_defa
     }
     CodePoint c = decode_utf8(text, at);
     if (c.value == kReplacementCharacter)
-      result.append(text.substr(at, c.size_bytes));  // bytes that are no text stay as they are
+      result.append(text.substr(at, c.size_bytes));  // invalid bytes are copied
     else
       append_utf8(result, map(c.value, lower, locale));
     at += c.size_bytes;

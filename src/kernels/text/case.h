@@ -1,4 +1,4 @@
-// Upper and lower case of code points, by the C library's tables.
+// Upper and lower case of code points by the C library's tables.
 #pragma once
 
 #include <string>
@@ -10,10 +10,10 @@ namespace treadle::kernels {
 char32_t to_lower(char32_t c);
 char32_t to_upper(char32_t c);
 
-/// Case mappings of a locale, as StringNormalizer wants them.
+/// Case mappings of a locale, for StringNormalizer.
 class CaseMapper {
  public:
-  /// @param locale  "en_US", "tr_TR.UTF-8" …; one that this machine lacks, and "", stand for the default, which follows Unicode.
+  /// @param locale  e.g. "en_US" or "tr_TR.UTF-8". If it is empty or not installed, the default is used, which follows Unicode.
   explicit CaseMapper(std::string_view locale);
   ~CaseMapper();
   CaseMapper(const CaseMapper&) = delete;

@@ -1,4 +1,4 @@
-// MurmurHash3, the variant of 32 bits (Austin Appleby, public domain: smhasher, MurmurHash3_x86_32).
+// MurmurHash3, 32-bit variant (Austin Appleby, public domain: smhasher, MurmurHash3_x86_32).
 #pragma once
 
 #include <bit>

@@ -1,4 +1,4 @@
-// Finds the n-grams of a pool in rows of tokens, with gaps if wanted.
+// Finds n-grams of a vocabulary in rows of tokens, optionally with gaps.
 #pragma once
 
 #include <fmt/format.h>
@@ -14,24 +14,24 @@
 
 namespace treadle::kernels {
 
-/// n-grams of `shortest` to `longest` tokens, whose tokens stand 1 to 1 + max_skips places apart (the same distance within an n-gram).
+/// Matches n-grams of `shortest` to `longest` tokens, which are 1 to 1 + max_skips positions apart (the same distance within an n-gram).
 struct NgramWindow {
   int64_t shortest = 1, longest = 1, max_skips = 0;
 };
 
-/// Numbers keys in the order in which they come. Open addressing: a session with a large vocabulary spent most of its start on the nodes of
-/// a std::unordered_map.
+/// Numbers keys in order of insertion. Uses open addressing, as the nodes of std::unordered_map dominated the start of sessions with large
+/// vocabularies.
 template <typename Key>
 class Numbering {
  public:
   static constexpr uint32_t kUnknown = UINT32_MAX;
 
-  /// Room for that many keys. @pre no key was added
+  /// Reserves memory for that many keys. @pre no key was added
   void reserve(size_t keys) {
     keys_.reserve(keys);
     slots_.assign(std::bit_ceil(2 * keys + 1), kUnknown);
   }
-  /// @pre fewer keys than reserved were added
+  /// Returns the key's number, adding it if it is new. @pre fewer keys than reserved were added
   uint32_t add(const Key& key) {
     uint32_t& slot = slots_[place(key)];
     if (slot == kUnknown) {
@@ -45,7 +45,7 @@ class Numbering {
 
  private:
   size_t place(const Key& key) const {
-    // Multiplying by an odd number near 2^64 / phi and taking high bits spreads hashes that are the integers themselves.
+    // Multiplying by an odd number near 2^64 / phi and taking the high bits spreads hashes that are the integers themselves.
     uint64_t spread = uint64_t{std::hash<Key>()(key)} * 0x9e3779b97f4a7c15U;
     size_t mask = slots_.size() - 1, at = static_cast<size_t>(spread >> 32U) & mask;
     while (slots_[at] != kUnknown && keys_[slots_[at]] != key) at = (at + 1) & mask;
@@ -53,17 +53,17 @@ class Numbering {
   }
 
   std::vector<Key> keys_;
-  std::vector<uint32_t> slots_;  // a power of two, at most half of them taken
+  std::vector<uint32_t> slots_;  // size is a power of two; at most half of the slots are used
 };
 
-/// A prefix tree of n-grams. @tparam Token  std::string or int64_t.
+/// A prefix tree of n-grams. @tparam Token  std::string or int64_t
 template <typename Token>
 class NgramIndex {
  public:
-  /// @param pool     all 1-grams, then all 2-grams, …, token after token.
-  /// @param starts   where the 1-grams, 2-grams, … begin in the pool.
-  /// @param columns  of the n-grams, in the order of the pool.
-  /// @throws Error(invalid_model) for starts that leave the pool, or too few columns.
+  /// @param pool     all 1-grams, then all 2-grams etc., as consecutive tokens
+  /// @param starts   index in the pool where the 1-grams, 2-grams etc. begin
+  /// @param columns  column of each n-gram, in the order of the pool
+  /// @throws Error(invalid_model) if a start is outside the pool or there are too few columns
   void build(const std::vector<Token>& pool, const std::vector<int64_t>& starts, const std::vector<int64_t>& columns,
              const NgramWindow& window) {
     columns_.assign(1, -1);
@@ -91,7 +91,7 @@ class NgramIndex {
     }
   }
 
-  /// Calls found(column) for every occurrence in the row. 1-grams are counted once, not once for each distance.
+  /// Calls found(column) for each occurrence in the row. 1-grams are counted once, not once per distance.
   template <typename Given, typename Found>
   void count(const Given* row, int64_t length, const NgramWindow& window, Found found) const {
     std::vector<uint32_t> tokens(static_cast<size_t>(length));
@@ -115,7 +115,7 @@ class NgramIndex {
   static constexpr uint32_t kUnknown = Numbering<Token>::kUnknown;
 
   static uint64_t edge(uint32_t node, uint32_t token) { return uint64_t{node} << 32U | token; }
-  // Node 0 is the root, node n + 1 is where edge n leads.
+  // Node 0 is the root; edge n leads to node n + 1.
   uint32_t child_or_new(uint32_t node, uint32_t token) {
     uint32_t to = edges_.add(edge(node, token)) + 1;
     if (to == columns_.size()) columns_.push_back(-1);
@@ -129,7 +129,7 @@ class NgramIndex {
 
   Numbering<Token> tokens_;
   Numbering<uint64_t> edges_;
-  std::vector<int64_t> columns_;  // of a node; -1 if no n-gram ends there
+  std::vector<int64_t> columns_;  // of each node; -1 if no n-gram ends there
 };
 
 }  // namespace treadle::kernels

@@ -8,7 +8,7 @@
 namespace treadle::kernels {
 
 void CharSet::fold_case() {
-  constexpr char32_t kLargestFolded = 2048;  // longer ranges than this hold whole scripts, both cases included
+  constexpr char32_t kLargestFolded = 2048;  // longer ranges cover whole scripts, with both cases
   std::vector<Range> ranges = ranges_;
   for (auto [first, last] : ranges) {
     if (last - first > kLargestFolded) continue;
@@ -53,7 +53,7 @@ bool CharSet::contains(char32_t c) const {
   return after != ranges_.begin() && c <= std::prev(after)->second;
 }
 
-// As the compiler writes x+: x, and as often as the split says, x again.
+// Recognizes the program of x+: x, then a split that either repeats x or ends.
 const CharSet* Regex::run_of() const {
   constexpr std::array kRun{Op::set, Op::split, Op::set, Op::jump, Op::match};
   const auto& p = program_;
@@ -90,8 +90,8 @@ bool holds(Regex::Assertion assertion, std::string_view text, size_t at) {
 
 }  // namespace
 
-// Adds an instruction and all that it leads to without reading a character. The first thread that reaches an instruction stays: it began
-// first.
+// Adds the instruction, and all that it leads to without reading a character. If an instruction is already listed, the first thread stays,
+// as it started first.
 template <typename OnMatch>
 void RegexMatcher::add(Threads& threads, uint32_t instruction, size_t start, std::string_view text, size_t at, OnMatch on_match) {
   stack_.assign(1, instruction);
@@ -118,7 +118,9 @@ void RegexMatcher::add(Threads& threads, uint32_t instruction, size_t start, std
   }
 }
 
-// seed(at): whether a match may begin there. on_match(start, end) may come many times. Ends when no thread is left and no seed is wanted.
+// @param seed      seed(at) tells if a match may begin at `at`
+// @param on_match  on_match(start, end) may be called several times
+// Ends when no thread is left and no seed is possible.
 template <typename Seed, typename OnMatch>
 void RegexMatcher::run(std::string_view text, size_t from, Seed seed, OnMatch on_match) {
   now_.list.clear();

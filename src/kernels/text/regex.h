@@ -1,7 +1,7 @@
-// Regular expressions in RE2's syntax, matched in time linear in the text.
+// Regular expressions in RE2's syntax; matching takes time linear in the text.
 //
-// A pattern becomes a nondeterministic automaton, and all its states are walked at once (Thompson 1968, "Regular Expression Search
-// Algorithm"): patterns come from models, and a backtracking matcher could be made to run forever.
+// A pattern is compiled to a nondeterministic automaton whose states are simulated in parallel (Thompson 1968, "Regular Expression Search
+// Algorithm"). Patterns come from models, and backtracking could take exponential time.
 #pragma once
 
 #include <array>
@@ -17,15 +17,15 @@ namespace treadle::kernels {
 /// A set of code points.
 class CharSet {
  public:
-  using Range = std::pair<char32_t, char32_t>;  // both ends belong to it
+  using Range = std::pair<char32_t, char32_t>;  // both ends included
   static constexpr char32_t kLast = 0x10FFFF;
 
   void add(char32_t first, char32_t last) { ranges_.emplace_back(first, last); }
   void add(const CharSet& other) { ranges_.insert(ranges_.end(), other.ranges_.begin(), other.ranges_.end()); }
-  /// Adds the other case of every member.
+  /// Adds the other case of each member.
   void fold_case();
   void negate();
-  /// Sorts and merges; must be called before contains().
+  /// Sorts and merges ranges. Must be called before contains().
   void finish();
   bool contains(char32_t c) const;
 
@@ -36,8 +36,8 @@ class CharSet {
 
 class Regex {
  public:
-  /// @throws Error(invalid_model) naming the place of a syntax error; Error(not_implemented) for Unicode properties (\p) and \C;
-  /// Error(resource_exhausted) for a pattern that needs more than 2^16 states.
+  /// @throws Error(invalid_model) with the position of a syntax error, Error(not_implemented) for Unicode properties (\p) and \C, or
+  ///     Error(resource_exhausted) for a pattern with more than 2^16 states
   explicit Regex(std::string_view pattern);
 
   enum class Op : uint8_t { set, split, jump, assertion, match };
@@ -45,13 +45,13 @@ class Regex {
   struct Instruction {
     Op op;
     Assertion assertion = Assertion::text_begin;
-    uint32_t a = 0, b = 0;  // the next instruction, and the other one of a split; a set's successor is the instruction that follows it
+    uint32_t a = 0, b = 0;  // next instruction, and the second one of a split; a set continues with the following instruction
     uint32_t set = 0;
   };
 
   const std::vector<Instruction>& program() const { return program_; }
   const CharSet& set(uint32_t index) const { return sets_[index]; }
-  /// The set, if the pattern is one set once or more ("[a-z]+"), which needs no automaton; null otherwise.
+  /// Returns the set if the pattern is one set repeated once or more ("[a-z]+"), which needs no automaton; otherwise null.
   const CharSet* run_of() const;
 
  private:
@@ -60,14 +60,14 @@ class Regex {
   std::vector<CharSet> sets_;
 };
 
-/// The working memory of matching with one Regex; used by one thread at a time.
+/// Working memory for matching one Regex. Not thread-safe.
 class RegexMatcher {
  public:
   explicit RegexMatcher(const Regex& regex);
 
   /// True if the whole text matches.
   bool full_match(std::string_view text);
-  /// The leftmost match that begins at `from` or later, the longest of those; its first and last byte (past the end).
+  /// Finds the leftmost match that begins at `from` or later, the longest of those. Returns its first byte and the end (exclusive).
   std::optional<std::pair<size_t, size_t>> search(std::string_view text, size_t from);
 
  private:
@@ -77,7 +77,7 @@ class RegexMatcher {
   };
   struct Threads {
     std::vector<Thread> list;
-    std::vector<uint32_t> place;  // of an instruction in the list, if it is there
+    std::vector<uint32_t> place;  // index of each instruction in the list, if it is listed
   };
   static std::optional<std::pair<size_t, size_t>> search_run(const CharSet& set, std::string_view text, size_t from);
   template <typename OnMatch>

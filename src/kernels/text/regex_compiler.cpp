@@ -8,7 +8,8 @@
 
 namespace treadle::kernels {
 
-/// Parses a pattern into a tree, and the tree into a program (repetitions need their operand several times).
+/// Parses a pattern into a tree and compiles the tree to a program. The tree is needed because repetitions emit their operand several
+/// times.
 class RegexCompiler {
  public:
   RegexCompiler(std::string_view pattern, Regex& regex) : pattern_(pattern), regex_(regex) {}
@@ -114,13 +115,13 @@ class RegexCompiler {
         fail("a repetition of a repetition");
       }
       repeated = true;
-      take("?");  // lazy: which of several matches is meant does not matter to "does it match" and to the longest match
+      take("?");  // laziness affects neither whether the text matches nor the longest match
       if (least > kMaxRepeat || most > kMaxRepeat || (most >= 0 && most < least)) fail("bad repetition counts");
       atom = add_node({.kind = Node::Kind::repeat, .least = least, .most = most, .children = {atom}});
     }
   }
 
-  // "{n}", "{n,}" or "{n,m}"; anything else that begins with a brace stands for itself.
+  // Parses "{n}", "{n,}" or "{n,m}". Any other opening brace is a literal.
   bool take_counts(int& least, int& most) {
     size_t before = at_;
     auto number = [&](int& value) {
@@ -166,7 +167,7 @@ class RegexCompiler {
       bool value = true;
       for (;;) {
         if (take(":")) break;
-        if (take(")")) {  // for the rest of the group that this stands in
+        if (take(")")) {  // applies to the rest of the enclosing group
           flags_ = flags;
           return add_node({.kind = Node::Kind::sequence});
         }
@@ -340,7 +341,7 @@ class RegexCompiler {
   }
   uint32_t here() const { return static_cast<uint32_t>(regex_.program_.size()); }
 
-  // Every node's code is entered at its first instruction and left past its last one.
+  // The code of each node is entered at its first instruction and left after its last.
   void emit(uint32_t index) {
     const Node& node = nodes_[index];
     switch (node.kind) {

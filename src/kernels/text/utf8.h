@@ -1,4 +1,4 @@
-// UTF-8, as operators on text count and write it.
+// UTF-8 decoding and encoding for text operators.
 #pragma once
 
 #include <cstddef>

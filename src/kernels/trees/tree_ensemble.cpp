@@ -11,9 +11,9 @@
 namespace treadle::kernels {
 namespace {
 
-constexpr int kLanes = 8;  // rows, or trees, that walk together: enough loads in flight to hide the latency of one
+constexpr int kLanes = 8;  // rows, or trees, traversed together: enough loads in flight to hide latency
 constexpr uint32_t kNone = UINT32_MAX;
-constexpr int64_t kRowsPerTask = 64;  // scores of so many rows stay in the first-level cache while all trees pass over them
+constexpr int64_t kRowsPerTask = 64;  // scores of these rows stay in L1 while all trees pass over them
 
 template <typename T, typename X>
 T to_value(X x) {
@@ -62,7 +62,7 @@ uint32_t TreeEnsemble<T>::add_node(const TreeDescription& description, size_t so
     return index;
   }
   num_features_ = std::max(num_features_, from.feature + 1);
-  // A NaN fails every comparison but !=. Where the flag says otherwise, or where the children are swapped, it must be looked at.
+  // NaN fails every comparison except !=. It needs a flag if missing_tracks_true says otherwise, or if the children are swapped.
   bool swapped = from.mode == Mode::gt || from.mode == Mode::gte || from.mode == Mode::neq;
   bool nan_is_true = from.missing_tracks_true || (from.mode == Mode::neq);
   uint32_t flags = nan_is_true != swapped ? kMissingTracksTrue : 0;
@@ -70,7 +70,7 @@ uint32_t TreeEnsemble<T>::add_node(const TreeDescription& description, size_t so
   if (flags != 0) plain_ = false;
   if (from.mode == Mode::lt || from.mode == Mode::gte) {
     constexpr T infinity = std::numeric_limits<T>::infinity();
-    // x < -inf never holds, and nothing lies below -inf: a NaN as threshold never holds either.
+    // x < -inf is never true, but nothing is below -inf. A NaN threshold is never true either.
     threshold = threshold == -infinity ? std::numeric_limits<T>::quiet_NaN() : std::nextafter(threshold, -infinity);
   }
   nodes_.push_back({threshold, static_cast<uint32_t>(from.feature) | flags, {index, index}});
@@ -82,19 +82,19 @@ void TreeEnsemble<T>::build_tree(const TreeDescription& description, size_t root
   struct Pending {
     size_t source;
     uint32_t parent;
-    int64_t slot;      // of the parent
-    bool whole_chain;  // the true child of a chain of == : `parent` is its first link and `slot` the end of its links
+    int64_t slot;      // child slot of the parent
+    bool whole_chain;  // true child of a chain of ==: `parent` is the first link and `slot` the end of the links
   };
   bool shares = false;
   std::vector<Pending> pending{{root, kNone, 0, false}};
-  // Depth first, true child first: the order in which models and training libraries store trees, and good for locality.
+  // Depth first, true child first: models and training libraries store trees in this order, and it is good for locality.
   while (!pending.empty()) {
     Pending next = pending.back();
     pending.pop_back();
     if (next.source >= description.nodes.size())
       throw Error(ErrorCode::invalid_model, fmt::format("a tree refers to node {}, there are {}", next.source, description.nodes.size()));
     const TreeDescription::Node& from = description.nodes[next.source];
-    // A branch that several parents have is built once; of a leaf each may have its own.
+    // A branch with several parents is built once; leaves may be duplicated.
     const bool again = from.mode != TreeMode::leaf && built[next.source] != kNone;
     const uint32_t index = again ? built[next.source] : add_node(description, next.source);
     built[next.source] = index;
@@ -105,12 +105,12 @@ void TreeEnsemble<T>::build_tree(const TreeDescription& description, size_t root
       roots_.push_back(index);
     } else if (!next.whole_chain) {
       nodes_[next.parent].child[static_cast<size_t>(next.slot)] = index;
-    } else {  // the links of a chain follow one another; each leads to the common true child
+    } else {  // the links of a chain are consecutive and share the true child
       for (uint32_t link = next.parent; link < static_cast<uint32_t>(next.slot); ++link) nodes_[link].child[0] = index;
     }
     if (again || from.mode == TreeMode::leaf) continue;
     if (from.mode == TreeMode::member) {
-      // An empty set is a comparison with NaN. The flag for NaN stands in the first link only and then leads to the true child.
+      // An empty set compares with NaN. The NaN flag is only set in the first link, which then leads to the true child.
       size_t count = from.last - from.first;
       nodes_[index].threshold = count == 0 ? std::numeric_limits<T>::quiet_NaN() : static_cast<T>(description.members[from.first]);
       for (size_t i = 1; i < count; ++i) {
@@ -130,7 +130,7 @@ void TreeEnsemble<T>::build_tree(const TreeDescription& description, size_t root
   if (shares) check_ends();
 }
 
-// Takes away, one after the other, nodes that nothing leads to any more. What is left are cycles, in which a walk would not end.
+// Removes nodes without parents one after the other. Any nodes left form cycles, in which a traversal would not end.
 template <typename T>
 void TreeEnsemble<T>::check_ends() const {
   std::vector<uint32_t> parents(nodes_.size()), free;
@@ -160,7 +160,7 @@ void TreeEnsemble<T>::vote(uint32_t leaf, TreeAggregate aggregate, T* scores) co
   for (uint32_t i = first_vote_[leaf]; i < first_vote_[leaf + 1]; ++i) {
     T& score = scores[votes_[i].target];
     T weight = votes_[i].weight;
-    // Targets without a vote so far hold NaN under minimum and maximum.
+    // For minimum and maximum, targets without a vote hold NaN so far.
     if (aggregate == TreeAggregate::minimum)
       score = score <= weight ? score : weight;
     else if (aggregate == TreeAggregate::maximum)
