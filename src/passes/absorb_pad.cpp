@@ -1,9 +1,9 @@
-// Pad(x, zeros) in front of a convolution or a pool -> its own `pads`, so that no padded copy of the image is written and read:
-//   Conv: pads of zero, as its own are.
-//   AveragePool: pads of zero, where its windows count those of its own (or has none of its own, which it then counts).
-//   MaxPool: pads of -infinity; or of zero around values that are never negative, if every window holds one of these at least.
-// Only if every reader of the padded image is such a node: else the copy is made all the same. Declines for other numbers, modes that
-// read the image, negative pads (which cut), pads of the batch or the channels, windows placed by `auto_pad`, and rounding up.
+// Moves a Pad into the `pads` of the convolution or pool that reads it, so that no padded copy of the image is written:
+// Conv: if the padding is zero, like Conv's own.
+// AveragePool: if the padding is zero and its windows count pads (or it has no pads, in which case it will count them).
+// MaxPool: if the padding is -infinity; or zero, if the image is never negative and each window contains an image element.
+// Only if all readers of the padded image are such nodes, as the copy is made otherwise. Declines for other padding values, modes that
+// repeat the image, negative pads (crops), pads of batch or channels, windows placed by `auto_pad`, and ceil_mode.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -22,7 +22,7 @@ using Ints = std::vector<int64_t>;
 struct Padding {
   ValueId image;
   Ints begin, end;    // of the spatial axes
-  double number = 0;  // what is written there
+  double number = 0;  // value of the padding
 };
 
 std::optional<double> padded_number(const Graph& graph, const Node& pad) {
@@ -66,16 +66,16 @@ bool is_never_negative(const Graph& graph, ValueId id) {
   const ScalarFunction* function = node ? function_of(*node) : nullptr;
   if (!function) return false;
   if (function->lowest >= 0) return true;
-  if (function->a.name != "min") return false;  // a lower bound that the node gives
+  if (function->a.name != "min") return false;  // the node sets the lower bound
   const auto parameters = parameters_of(graph, *node, *function);
   return parameters && parameters->a >= 0;
 }
 
-/// `pads` of the reader with those of the padding added; nothing if it cannot take them.
+/// Returns the reader's `pads` plus those of the padding; nullopt if the reader cannot take them.
 std::optional<Ints> joined_pads(const Graph& graph, const Node& reader, const Padding& padding) {
   const bool is_conv = reader.is("Conv"), is_average = reader.is("AveragePool");
   if (!is_conv && !is_average && !reader.is("MaxPool")) return std::nullopt;
-  if (reader.outputs.size() > 1) return std::nullopt;  // indices of MaxPool count in the padded image
+  if (reader.outputs.size() > 1) return std::nullopt;  // MaxPool's indices refer to the padded image
   const std::string_view placed = reader.attributes.get_string("auto_pad", "NOTSET");
   const size_t axes = padding.begin.size();
   Ints pads = reader.attributes.get_ints("pads");
@@ -88,13 +88,13 @@ std::optional<Ints> joined_pads(const Graph& graph, const Node& reader, const Pa
 
   if (reader.attributes.get_int("ceil_mode") != 0) return std::nullopt;
   const Ints& kernel = reader.attributes.get_ints("kernel_shape");
-  for (size_t i = 0; i < axes; ++i)  // a window of pads alone is not ONNX's
+  for (size_t i = 0; i < axes; ++i)  // ONNX forbids windows that contain only pads
     if (kernel.size() != axes || pads[i] >= kernel[i] || pads[i + axes] >= kernel[i]) return std::nullopt;
   if (is_average)
     return padding.number == 0 && (!has_own || reader.attributes.get_int("count_include_pad") != 0) ? std::optional(pads) : std::nullopt;
   if (std::isinf(padding.number) && padding.number < 0) return pads;
   if (padding.number != 0 || !is_never_negative(graph, padding.image)) return std::nullopt;
-  // Taps that lie apart may step over the image, and an image of no rows leaves pads alone to a window that they have room for.
+  // Dilated taps may skip the image, and an empty image leaves only pads to a window that fits into them.
   const Ints& dilations = reader.attributes.get_ints("dilations");
   if (std::any_of(dilations.begin(), dilations.end(), [](int64_t dilation) { return dilation != 1; })) return std::nullopt;
   for (size_t i = 0; i < axes; ++i) {

@@ -13,9 +13,9 @@ namespace {
 
 using How = ChannelsLast::How;
 
-// What a rule looks at must be images of float32.
+// Operands that must be float32 images for a rule to apply.
 enum class Images : uint8_t {
-  any,      // the rule looks itself
+  any,      // the rule checks its operands itself
   operand,  // operand 0
   both      // operand 0 and output 0
 };
@@ -24,10 +24,10 @@ struct LayoutRule {
   How how;
   layout::Rule* move;
   Images images;
-  bool begins = false;  // no operand needs to have moved
+  bool begins = false;  // does not need an operand that has moved
 };
 
-// What the operator does under the layout is its own fact (OpDef::channels_last).
+// An operator declares its behaviour under the layout in OpDef::channels_last.
 constexpr LayoutRule kLayoutRules[] = {
     {How::convolution, layout::convolution, Images::any, /*begins=*/true},
     {How::quantised_convolution, layout::quantised_convolution, Images::any, /*begins=*/true},
@@ -51,7 +51,7 @@ constexpr LayoutRule kLayoutRules[] = {
     {How::shape, layout::measurement, Images::any},
 };
 
-// Null for operators that need ONNX's order.
+// Returns the rule for the node; null if its operator needs ONNX's order.
 const LayoutRule* rule_for(const Node& node) {
   if (!node.op) return nullptr;
   const How how = node.op->channels_last.how;
@@ -68,11 +68,11 @@ bool has_images(const Graph& graph, const Node& node, Images images) {
 bool move(Layout& layout, const Node& node, const LayoutRule* rule) {
   if (!node.op) return false;
   if (rule && has_images(layout.graph(), node, rule->images) && rule->move(layout, node)) return true;
-  if (rule && (rule->begins || rule->how == How::by_element)) return false;  // these say themselves what is worth a word
+  if (rule && (rule->begins || rule->how == How::by_element)) return false;  // these rules report their refusals themselves
   return declined(node, "an operand has its channels innermost; for its operands or attributes it has no form that reads them so");
 }
 
-// In topological order, so that operands have moved before their readers.
+// Visits nodes in topological order, so that operands move before their readers.
 void move_all(Rewriter& rewriter, bool weights_change) {
   Graph& graph = rewriter.graph();
   Layout layout(graph, weights_change);

@@ -1,6 +1,6 @@
-// MatMul, Gemm and FusedMatMul by constant weights, and operators of ours that have an attribute `precision` -> the same with this
-// attribute, by the names of nodes; products by what were 8-bit weights keep them so. Where weights change, products of computed matrices
-// as well.
+// Sets the attribute `precision`, by the nodes' names, on products with constant weights (MatMul, Gemm and FusedMatMul) and on our
+// operators that have this attribute. Weights that were dequantized from 8 bits are kept in 8 bits. If weights change, products of computed
+// matrices are included.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -39,11 +39,11 @@ class AssignPrecision final : public Rule {
   }
 
  private:
-  // Weights that were 8-bit numbers before their scale came to them stay such: nothing is rounded, and a quarter is read.
+  // Weights that are scaled 8-bit numbers are stored as such, which is exact and reads a quarter of the memory.
   static bool has_int8_weights(const Graph& graph, const Node& node) {
     constexpr int64_t kWorthWhile = 4096;  // elements
     const std::optional<ProductParts> parts = product_parts(graph, node);
-    const Tensor* weights = parts ? graph.stored_tensor(parts->inputs[1]) : nullptr;  // wherever it lies: it is not to be copied
+    const Tensor* weights = parts ? graph.stored_tensor(parts->inputs[1]) : nullptr;  // in place, without a copy
     if (weights == nullptr || weights->shape().num_elements() < kWorthWhile || !weights->is_contiguous()) return false;
     const bool transposed = parts->attributes.get_int("transB") != 0;
     if (transposed && reinterpret_cast<uintptr_t>(weights->raw()) % alignof(float) != 0) return false;
@@ -52,7 +52,7 @@ class AssignPrecision final : public Rule {
                                      transposed ? rows : columns, columns, transposed);
   }
 
-  // Their weights are not kept in 8 bits, or they have none.
+  // Operators without 8-bit weights keep their type; int8_weights is ignored.
   static std::optional<Patch> same_operator(const Node& node, const std::string& type, const std::string& domain,
                                             ops::Precision precision) {
     if (precision == ops::Precision::int8_weights) return std::nullopt;

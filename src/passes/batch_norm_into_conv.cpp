@@ -1,7 +1,7 @@
-// BatchNormalization(Conv(x, W, b)) -> Conv(x, W * s, (b - mean) * s + B) with s = scale / sqrt(var + epsilon), per output channel; the
-// same for ConvTranspose, and for Conv(x) * s, / s, + s and - s with constants of one number for all or for each channel. In inference
-// only: training updates the statistics. The products are rounded once more than before. Where parameters are among the operands, nodes
-// compute the same when these change.
+// BatchNormalization(Conv(x, W, b)) -> Conv(x, W * s, (b - mean) * s + B) with s = scale / sqrt(var + epsilon), per output channel. The
+// same for ConvTranspose, and for Conv(x) * s, / s, + s and - s, where s is a constant per tensor or per channel. Inference only, as
+// training updates the statistics. Rounds once more than before. If some operands are parameters, nodes compute the new weights when these
+// change.
 #include <cmath>
 #include <cstring>
 
@@ -16,7 +16,7 @@
 namespace treadle::passes {
 namespace {
 
-// Elements of a constant float vector of `count` elements; empty if it is not one.
+// Returns the elements of a constant float vector of `count` elements; empty if `id` is not one.
 std::vector<double> constant_vector(const Graph& graph, ValueId id, int64_t count) {
   const Tensor* tensor = graph.constant_tensor(id);
   if (!tensor || tensor->num_elements() != count || tensor->shape().rank() != 1 || !tensor->is_contiguous()) return {};
@@ -31,7 +31,7 @@ Tensor vector_of(const std::vector<double>& values) {
   return Tensor::vector<T>(rounded);
 }
 
-// Which of `W`'s output channels its elements belong to: W is [channels, ...] for Conv and [in, channels / group, ...] for ConvTranspose.
+// Maps elements of W to their output channel: W is [channels, ...] for Conv and [in, channels / group, ...] for ConvTranspose.
 struct Channels {
   int64_t count, group;
   bool transposed;
@@ -42,7 +42,7 @@ struct Channels {
     if (group < 1 || w[0] % group != 0) return std::nullopt;
     return Channels{transposed ? w[1] * group : w[0], group, transposed};
   }
-  int64_t operator()(const Shape& w, int64_t row) const {  // row: of [w[0] * w[1], the rest]
+  int64_t operator()(const Shape& w, int64_t row) const {  // row: index in [w[0] * w[1], the rest]
     int64_t first = row / w[1], second = row % w[1];
     return transposed ? first / (w[0] / group) * w[1] + second : first;
   }
@@ -57,7 +57,7 @@ std::optional<Tensor> scaled(const Tensor& weights, const Channels& channels, co
   for (int64_t row = 0; row < rows; ++row) {
     double s = scale[static_cast<size_t>(channels(shape, row))];
     for (int64_t i = row * length; i < (row + 1) * length; ++i) {
-      T weight;  // of a file, which may put it at any address
+      T weight;  // may be unaligned in a file
       std::memcpy(&weight, weights.raw() + static_cast<size_t>(i) * sizeof(T), sizeof(T));
       result.data<T>()[i] = static_cast<T>(weight * s);
       finite &= std::isfinite(result.data<T>()[i]);
@@ -66,7 +66,7 @@ std::optional<Tensor> scaled(const Tensor& weights, const Channels& channels, co
   return finite ? std::optional(result) : std::nullopt;
 }
 
-/// A convolution with constant weights that only `y` reads, and what its outputs are multiplied by and shifted to.
+/// A convolution with constant weights that only `y` reads, and the factor and bias of each output channel.
 struct Rescaling {
   const Node* conv;
   const Tensor* weights;
@@ -146,10 +146,10 @@ class BatchNormIntoConv final : public Rule {
     return found->patch(graph, node.outputs[0]);
   }
 
-  // The same by nodes, where some of the operands are parameters: these are computed again when parameters change. Weights that are much
-  // more than the image would take longer than the normalisation of some runs.
+  // The same in nodes, if some operands are parameters; they run again when parameters change. Declines if the weights are much larger than
+  // the image, as scaling them would take longer than normalizing in several runs.
   static std::optional<Patch> of_parameters(const Graph& graph, const Node& node) {
-    constexpr int64_t kMostWeights = 4;  // a pixel of a channel
+    constexpr int64_t kMostWeights = 4;  // weights per pixel of a channel
     const Node* conv = producer_of(graph, node.inputs[0]);
     if (!conv || !conv->is("Conv") || !is_used_once(graph, node.inputs[0])) return std::nullopt;
     const Type& weights = graph.type(conv->inputs[1]);
@@ -212,7 +212,7 @@ class BatchNormIntoConv final : public Rule {
     return std::nullopt;
   }
 
-  /// A constant that is the same all over a channel of an image of rank `rank`, as one number a channel; empty if it is not.
+  /// Returns a constant as one number per channel if it does not vary within the channels of an image of rank `rank`; otherwise empty.
   static std::vector<double> per_channel(const Graph& graph, ValueId id, int rank, int64_t channels, DType dtype) {
     const Tensor* tensor = graph.constant_tensor(id);
     if (!tensor || tensor->dtype() != dtype || !tensor->is_contiguous() || tensor->shape().rank() > rank) return {};

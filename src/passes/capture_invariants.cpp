@@ -1,5 +1,6 @@
-// What a Loop carries but never changes is read from outside instead: PaddlePaddle's exporter carries all weights of a loop, and a constant
-// that arrives as a carried value can neither be folded nor packed. Exact, also for no trip at all: the last value is the first.
+// Values that a Loop carries but never changes are captured by its body instead. PaddlePaddle's exporter carries all weights of a loop, and
+// a constant that arrives as a carried value can be neither folded nor packed. Exact, even for zero iterations: the last value is the
+// first.
 #include <vector>
 
 #include "graph/rewriter.h"

@@ -1,4 +1,4 @@
-// Orders of axes: ONNX has the channels of an image second, a layout with channels innermost has them last.
+// Orders of axes. ONNX images have channels second (NCHW); in channels-last layout they are last (NHWC).
 #pragma once
 
 #include <cstdint>
@@ -14,9 +14,9 @@ using Ints = std::vector<int64_t>;
 Ints channels_last_order(int rank);
 /// The permutation that moves them back: 0, 3, 1, 2.
 Ints channels_first_order(int rank);
-/// Returns the place of an axis once the channels are last. @param axis  in [-rank, rank), with the channels second
+/// Returns the position of an axis once the channels are last. @param axis  in [-rank, rank), with channels second
 int64_t channels_last_axis(int64_t axis, int rank);
-/// Returns a float32 constant with the channels last. It gets extents of 1 in front first, up to `rank`.
+/// Returns a float32 constant with the channels last, after prepending extents of 1 up to `rank`.
 Tensor channels_last_constant(const Tensor& constant, int rank);
 
 template <typename T>

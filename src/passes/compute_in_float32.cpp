@@ -1,10 +1,10 @@
-// y = f(x) in float16 or bfloat16 -> y = Cast(f(Cast(x))), f in float32, where no Cast stands between two such nodes: a value that float32
-// computed is read as float32. Kernels of 16-bit floats compute in float32 anyway, and would convert weights and images in every run; so
-// constants are converted once, and the layouts and fusions of float32 apply. What lies between is rounded less often than the model says,
-// so that results come closer to those of real numbers; values beyond the 16-bit range do not become infinite on the way.
+// y = f(x) in float16 or bfloat16 -> y = Cast(f(Cast(x))) with f in float32, without Casts between two such nodes. Kernels of 16-bit floats
+// compute in float32 anyway, and would convert weights and images in each run. Now constants are converted once, and float32's layouts and
+// fusions apply. Intermediate values are rounded less often than the model says, so results are closer to those of real numbers, and values
+// beyond the 16-bit range do not become infinite.
 //
-// A graph without a product, convolution or the like is left alone, as are operators that decide by their operands (comparisons, ArgMax):
-// they read the rounded values. What only moves elements follows where all that it reads is in float32 already.
+// Skips graphs without a product, convolution or the like, and operators that decide by their operands (comparisons, ArgMax), which must
+// read rounded values. Operators that only move elements are converted if all their operands are in float32 already.
 #include <algorithm>
 #include <map>
 #include <tuple>
@@ -24,7 +24,7 @@ bool is_half(DType dtype) { return dtype == DType::float16 || dtype == DType::bf
 bool only_moves(const Node& node) { return node.op && node.op->moves != Moves::no; }
 bool is_worth_while(const Node& node) { return node.op && node.op->half == HalfFloats::float32_by_itself; }
 
-/// Converted constants by where the original's elements lie, their number and dtype: bodies share what they capture.
+/// Converted constants by address, size and dtype of the original elements, as bodies share what they capture.
 using WidenedConstants = std::map<std::tuple<const std::byte*, int64_t, DType>, Tensor>;
 
 class Float32Pass {
@@ -58,7 +58,7 @@ class Float32Pass {
   bool is_to_convert(const Node& node) const {
     if (!node.op || !node.bodies.empty() || !reads_half(node)) return false;
     if (only_moves(node)) {
-      // A cache that grows by a few lines is not converted for their sake.
+      // A cache that grows by a few lines is not converted for them.
       bool any = false;
       for (ValueId input : node.inputs) {
         if (!is_half_tensor(input) || (g_.value(input).is_constant() && is_affordable(input))) continue;
@@ -68,11 +68,11 @@ class Float32Pass {
       return any;
     }
     if (node.op->half == HalfFloats::as_they_are) return false;
-    if (node.attributes.get_int("stash_type", 1) != 1) return false;  // asks for 16 bits
+    if (node.attributes.get_int("stash_type", 1) != 1) return false;  // requests 16 bits
     return std::all_of(node.inputs.begin(), node.inputs.end(),
                        [&](ValueId input) { return !is_half_tensor(input) || !g_.value(input).is_constant() || is_affordable(input); });
   }
-  // Kernels pack larger weights in float32 themselves, but do not hold them twice on the way.
+  // Returns true if the converted constant fits the limits. Kernels pack larger weights in float32 without a second copy.
   bool is_affordable(ValueId constant) const {
     if (is_wide(constant)) return true;
     const Tensor* tensor = g_.stored_tensor(constant);
@@ -80,7 +80,7 @@ class Float32Pass {
            2 * static_cast<double>(tensor->size_bytes()) <= limits_.widened_bytes;
   }
 
-  /// A Cast to a wider type reads what float32 computed. False if it does not.
+  /// Lets a Cast to float32 or float64 read the float32 value directly. Returns false if there is none.
   bool read_wide(const Node& node) {
     const DType to = g_.type(node.outputs[0]).dtype;
     if ((to != DType::float32 && to != DType::float64) || !is_wide(node.inputs[0]) || g_.value(node.inputs[0]).is_constant()) return false;
@@ -118,7 +118,7 @@ class Float32Pass {
     return result;
   }
 
-  /// The value in float32; made before `before` if there is none yet.
+  /// Returns the value in float32, created in front of `before` if needed.
   ValueId widened(ValueId id, NodeId before) {
     if (is_wide(id)) return wide_[index_of(id)];
     ValueId wide;
@@ -150,7 +150,7 @@ class Float32Pass {
     const std::vector<ValueId> outputs = g_.node(id).outputs;
     for (ValueId out : outputs) {
       if (!is_half_tensor(out)) continue;
-      // Readers find the rounded value under its old name, until they are converted themselves.
+      // Readers find the rounded value under its old name until they are converted.
       const DType dtype = g_.type(out).dtype;
       const std::string name = g_.value(out).name;
       g_.rename_value(out, name + "/float32");
@@ -168,7 +168,7 @@ class Float32Pass {
   Graph& g_;
   FoldLimits& limits_;
   WidenedConstants& constants_;
-  std::vector<ValueId> wide_;  // by value of 16 bits: the same in float32
+  std::vector<ValueId> wide_;  // by 16-bit value: the same value in float32
 };
 
 }  // namespace

@@ -15,10 +15,11 @@
 namespace treadle::passes {
 namespace {
 
-// In the order of kernels::ConvRates.
+// In the order of kernels::ConvRates' members.
 constexpr std::array<std::string_view, 5> kNames = {"direct", "winograd", "transforms", "cached", "memory"};
 
-// What may be told its ways: convolutions and, in training, their gradients, of the weights, which are the output, and of the input.
+// Convolutions with a choice of methods: those with a 3x3 window and, in training, their gradients with respect to the weights (the output
+// then) and the input.
 bool has_window_of_3(const Graph& graph, const Node& node) {
   if (!has_internal_attribute(node, "rates")) return false;
   const std::optional<size_t> operand = input_named(node, "W");

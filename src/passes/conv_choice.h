@@ -1,4 +1,4 @@
-// Which way convolutions may go: the session's options `max_weight_expansion` and `conv_rates`.
+// Rules for the choice of convolution methods: the session options `max_weight_expansion` and `conv_rates`.
 #pragma once
 
 #include <cstdint>
@@ -12,18 +12,19 @@ namespace treadle::passes {
 
 struct ConvChoiceRules {
   double max_weight_expansion = std::numeric_limits<double>::infinity();
-  std::vector<float> rates;  ///< as kernels::ConvRates has them; empty: those that are built in
+  std::vector<float> rates;  ///< in the order of kernels::ConvRates; empty: the built-in rates
 
   bool empty() const { return max_weight_expansion == std::numeric_limits<double>::infinity() && rates.empty(); }
 };
 
-/// The rates of a file that `bench_conv --calibrate` wrote: a name and a number a line. @throws Error(invalid_argument) that quotes what is
-/// wrong, and what map_file throws.
+/// Reads the rates from a file written by `bench_conv --calibrate`: one name and number per line. @throws Error(invalid_argument) that
+/// quotes the offending text, and the errors of map_file
 std::vector<float> read_conv_rates(const std::string& path);
-/// The same of its text.
+/// Parses the rates from the text of such a file.
 std::vector<float> parse_conv_rates(const std::string& text);
 
-/// NhwcConv nodes that Winograd's way could take, and their gradients, get the rules as attributes. Returns how many. Bodies included.
+/// Sets the rules as attributes on NhwcConv nodes that could use Winograd, and on their gradients, including those in bodies. Returns the
+/// number of nodes.
 int64_t assign_conv_choice(Graph& graph, const ConvChoiceRules& rules, int64_t limit);
 
 }  // namespace treadle::passes

@@ -1,5 +1,5 @@
-// x / c -> x * (1 / c), where every element of c is a power of two whose reciprocal is a normal number: then both are the correctly rounded
-// value of the same real number. A division takes several times as long as a multiplication.
+// x / c -> x * (1 / c), if every element of c is a power of two with a normal reciprocal. Then both are the correctly rounded value of the
+// same real number. A division takes several times as long as a multiplication.
 #include <cmath>
 
 #include "passes/matching.h"

@@ -1,4 +1,4 @@
-// Products as exporters spell them, taken apart: x * 0.5 * y, (x / 2) * y and x * (y * 0.5) have the same factors.
+// Factorizes products as exporters write them: x * 0.5 * y, (x / 2) * y and x * (y * 0.5) have the same factors.
 #pragma once
 
 #include <optional>
@@ -11,23 +11,23 @@ namespace treadle::passes {
 /// constant * values[0] * values[1] ...
 struct Factors {
   double constant = 1;
-  std::vector<ValueId> values;  // in the order of the graph; a value may come twice
+  std::vector<ValueId> values;  // in the order of the graph; may contain a value several times
 
-  /// True if `x` is a factor; takes it out, once.
+  /// Removes one occurrence of `x`. Returns false if it is not a factor.
   bool take(ValueId x);
 };
 
-/// The number of a float32 constant of one element.
+/// Returns the value of a float32 constant of one element.
 std::optional<double> scalar_constant(const Graph& graph, ValueId id);
 
-/// The factors of a value: through Mul, division by constants, and Pow with the exponents 2 and 3, for a few levels. Constants are those of
-/// one element.
+/// Returns the factors of a value. Looks through Mul, division by constants, and Pow with exponents 2 and 3, for a few levels. Only
+/// constants of one element count as constants.
 Factors factors_of(const Graph& graph, ValueId id);
 
-/// The other addend of `id` = Add(addend, other) where one is a constant near `number`; kNoValue if it is none.
+/// If `id` is Add(addend, other), where one is a constant close to `number`, returns the other one; otherwise kNoValue.
 ValueId added_to_constant(const Graph& graph, ValueId id, double number);
 
-/// Equal to about the precision with which exporters write constants such as sqrt(2 / pi).
+/// Returns true if the numbers agree to the precision with which exporters write constants such as sqrt(2 / pi).
 bool is_near(double a, double b);
 
 }  // namespace treadle::passes

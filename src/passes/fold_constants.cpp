@@ -1,4 +1,4 @@
-// Constant folding: nodes whose inputs are all constants are computed once, now.
+// Constant folding: computes nodes whose inputs are all constants.
 #include <algorithm>
 #include <span>
 #include <string>
@@ -27,14 +27,15 @@ size_t longest_text(const Tensor& tensor) {
   return longest({dense.data<std::string>(), static_cast<size_t>(dense.num_elements())});
 }
 
-// What a loop over the extents takes: a kernel may go through the rows of [1000000, 0].
+// Steps of a loop over the extents; even a shape such as [1000000, 0] may make a kernel loop over its rows.
 double steps_over(const Shape& shape) {
   double steps = 1;
   for (int64_t extent : shape) steps *= static_cast<double>(std::max<int64_t>(extent, 1));
   return steps;
 }
 
-// How much this computes, the elements of its operands decide: the regions of RoiAlign may be of any size.
+// Returns true if the amount of computation depends on the elements of operands, not their shapes: the regions of RoiAlign may have any
+// size.
 bool computes_by_elements(const Node& node) { return node.is("RoiAlign"); }
 
 class ConstantFolder {
@@ -59,7 +60,7 @@ class ConstantFolder {
                        [&](ValueId id) { return id == kNoValue || graph_.stored_tensor(id) != nullptr; });
   }
 
-  // The most bytes that an element of a string output takes: it is made of the operands' texts and those of attributes, or of a number.
+  // Upper bound of the bytes of an element of a string output: it consists of texts of operands and attributes, or of a number.
   size_t text_bytes_each(const Node& node) const {
     constexpr size_t kOfNumber = 32;
     size_t bytes = sizeof(std::string) + kOfNumber;
@@ -74,7 +75,7 @@ class ConstantFolder {
     return bytes;
   }
 
-  // Takes the node's cost out of the limits, if it is there. Where the outputs' shapes are unknown, the inputs' sizes must do.
+  // Deducts the node's cost from the limits if they allow it. Uses the inputs' sizes if the outputs' shapes are unknown.
   bool afford(const Node& node) {
     std::vector<Shape> shapes(node.inputs.size() + node.outputs.size());
     std::vector<const Shape*> pointers;
@@ -96,13 +97,13 @@ class ConstantFolder {
       const auto count = static_cast<double>(shapes[k].num_elements());
       elements += steps_over(shapes[k]);
       if (!is_output) continue;
-      elements += count * static_cast<double>(graph_.value(id).uses.size());  // each reader will look through it: to pack it, to compare it
+      elements += count * static_cast<double>(graph_.value(id).uses.size());  // each reader will scan it, to pack or compare it
       const double bytes = type.dtype == DType::string ? count * static_cast<double>(text_bytes_each(node))
                                                        : static_cast<double>(size_bytes(type.dtype, shapes[k].num_elements()));
       made_bytes += bytes;
       if (bytes > static_cast<double>(limits_.max_bytes_each)) return false;
     }
-    // What only the elements tell, such as the boxes that are kept, is searched for by comparing them.
+    // If output shapes depend on elements (such as boxes to keep), assume that elements are compared in pairs.
     double operations = all_static ? elements : elements * elements;
     if (node.op->cost && all_static) {
       ShapeContext context(node);
@@ -124,7 +125,7 @@ class ConstantFolder {
       std::unique_ptr<PackedState> packed = kernel.create ? kernel.create(CreateContext(graph_, node)) : nullptr;
       std::vector<Datum> inputs;
       for (ValueId input : node.inputs) {
-        graph_.constant_tensor(input);  // moves it to where its elements can be read
+        graph_.constant_tensor(input);  // moves its elements to aligned memory
         inputs.push_back(input == kNoValue ? Datum() : graph_.value(input).constant);
       }
       std::vector<DType> dtypes;
@@ -132,11 +133,11 @@ class ConstantFolder {
       evaluator_.max_output_bytes = std::min(limits_.max_bytes_each, static_cast<size_t>(limits_.bytes));
       results = evaluate_node(node, kernel, packed.get(), inputs, dtypes, evaluator_);
     } catch (const Error&) {
-      return false;  // a kernel that declines, indices out of range: the run says so, with the node's name, if it ever comes here
+      return false;  // a kernel that declines, or an index out of range: the run will report it, with the node's name, if it gets there
     }
     for (size_t i = 0; i < results.size(); ++i) {
       if (node.outputs[i] == kNoValue) continue;
-      // Only dense tensors can be constants of a file. A shape that inference did not expect is its fault, and not to be passed on.
+      // Constants of a file can only be dense tensors. A shape that contradicts inference is a bug of inference, which must not spread.
       bool contradiction = false;
       if (!results[i].is_tensor()) return false;
       merge(Type::of(results[i]), graph_.type(node.outputs[i]), &contradiction);
@@ -146,7 +147,7 @@ class ConstantFolder {
     return true;
   }
 
-  // The values stay, under their names; they only have no producer any more.
+  // Values keep their names; they only lose their producer.
   void replace(NodeId id, const std::vector<Datum>& results) {
     const std::vector<ValueId> outputs = graph_.node(id).outputs, inputs = graph_.node(id).inputs;
     graph_.remove_node(id);
@@ -164,7 +165,7 @@ class ConstantFolder {
     }
   }
 
-  // What only the folded node has read: weights that are folded in several steps are then in memory once.
+  // Releases constants that only the folded node has read, so that weights folded in several steps are in memory once.
   void release(ValueId id) {
     if (id == kNoValue) return;
     Value& value = graph_.value(id);
@@ -181,7 +182,7 @@ class ConstantFolder {
   Graph& graph_;
   FoldLimits& limits_;
   Evaluator evaluator_;
-  std::unordered_set<ValueId> folded_;  // what this round has made
+  std::unordered_set<ValueId> folded_;  // constants made in this round
 };
 
 void release_unused_in(Graph& graph) {
@@ -194,7 +195,7 @@ void release_unused_in(Graph& graph) {
   }
 }
 
-// Bytes of the constants of a graph and its bodies; what several share counts once, if it is larger than what names it in a file.
+// Bytes of the constants of a graph and its bodies. Shared memory counts once, if it is larger than a reference to it in a file.
 void add_stored_bytes(const Graph& graph, std::unordered_set<const std::byte*>& seen, double& bytes) {
   constexpr size_t kNegligible = 256;
   for (size_t i = 0; i < graph.num_values(); ++i) {
@@ -209,7 +210,8 @@ void add_stored_bytes(const Graph& graph, std::unordered_set<const std::byte*>& 
 
 }  // namespace
 
-// The floors are what a small file may cost. What is large has its bytes in the file: weights may be folded a few times over.
+// The minimums allow for small files. For larger ones, limits grow with the bytes of the file's constants: weights may be folded several
+// times.
 FoldLimits FoldLimits::of(const Graph& graph) {
   constexpr double kSmall = 16e6, kLeastBytes = 24e6, kLeastWidened = 4e6, kBytesPerByte = 8, kLeastOperations = 1e8,
                    kOperationsPerByte = 256;

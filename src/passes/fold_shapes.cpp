@@ -1,4 +1,4 @@
-// Shape-chain folding: Shape, Gather, Concat and arithmetic on extents that come out as plain integers become constants.
+// Shape folding: results of Shape, Gather, Concat and arithmetic on extents become constants if they are known integers.
 #include <algorithm>
 
 #include "graph/op_def.h"
@@ -8,7 +8,7 @@
 namespace treadle::passes {
 namespace {
 
-// The elements as a tensor, if they are all known as integers.
+// Returns the elements as a tensor if all are known integers.
 std::optional<Tensor> known_tensor(const Value& value) {
   if (!value.known || !value.type.is_static()) return std::nullopt;
   Shape shape = value.type.static_shape();
@@ -33,7 +33,7 @@ void make_constant(Value& value, const Tensor& tensor) {
   value.known.reset();
 }
 
-// The node's outputs that anybody reads become constants, if all of them can.
+// Makes constants of the node's outputs that are read, if all of them are known.
 void fold(Rewriter& rewriter, NodeId id) {
   Graph& graph = rewriter.graph();
   const Node& node = graph.node(id);
@@ -53,7 +53,7 @@ void fold(Rewriter& rewriter, NodeId id) {
   });
 }
 
-// A captured value whose elements are known needs no capture: remove-dead drops it when nothing reads it any more.
+// A captured value whose elements are known becomes a constant of the body; remove-dead then drops the capture.
 void fold_captures(Rewriter& rewriter, NodeId id) {
   for (Body& body : rewriter.graph().node(id).bodies)
     for (auto [inside, position] : body.captures) {

@@ -1,8 +1,8 @@
-// Attention as exporters write it: MatMul(Softmax(scale * MatMul(Q, K^T) + mask), V) -> FusedAttention(Q, K, V, mask).
+// Fuses attention as exporters write it: MatMul(Softmax(scale * MatMul(Q, K^T) + mask), V) -> FusedAttention(Q, K, V, mask).
 //
-// The scale may stand at Q, at K^T, at the scores, or be split between them; the mask may be added, or choose a constant by Where; heads of
-// keys and values that queries share may be repeated by Expand; and PyTorch's zeros for rows of NaN (Where(IsNaN(p), 0, p)) are taken in.
-// Results differ by roundings of sums. Declines if the mask may stretch the scores, or anything else reads what lies in between.
+// The scale may apply to Q, K^T or the scores, or be split between them. The mask may be added, or select a constant by Where. An Expand
+// may repeat heads of keys and values that queries share. PyTorch's zeros for rows of NaN (Where(IsNaN(p), 0, p)) are included. Results
+// differ by rounding of sums. Declines if the mask could broadcast the scores, or if intermediate values have other readers.
 #include <fmt/format.h>
 
 #include <cmath>
@@ -20,7 +20,7 @@ bool is_float_of_rank_4(const Graph& graph, ValueId id) {
   return type.is_tensor() && type.dtype == DType::float32 && type.has_rank() && type.rank() == 4;
 }
 
-/// Goes through products with, and quotients by, constants of one element.
+/// Skips products with, and quotients by, constants of one element, and multiplies `scale` by them.
 ValueId without_scale(const Graph& graph, ValueId id, double& scale) {
   for (;;) {
     const Node* node = producer_of(graph, id);
@@ -48,7 +48,7 @@ struct Mask {
   float masked = 0;
 };
 
-// An extent of the mask that may differ from the scores' would change their shape.
+// Returns false if an extent of the mask may differ from the scores', which would change their shape.
 bool fits_scores(const Graph& graph, ValueId mask, ValueId scores) {
   const Type &m = graph.type(mask), &s = graph.type(scores);
   if (!m.has_rank() || m.rank() > 4) return false;
@@ -60,7 +60,7 @@ bool fits_scores(const Graph& graph, ValueId mask, ValueId scores) {
   return true;
 }
 
-/// The scores before the mask; `mask` says what was in front of them.
+/// Returns the scores before the mask was applied; describes the mask in `mask`.
 ValueId without_mask(const Graph& graph, ValueId id, Mask& mask) {
   const Node* node = producer_of(graph, id);
   if (!node || !is_used_once(graph, id)) return id;
@@ -86,7 +86,7 @@ ValueId without_mask(const Graph& graph, ValueId id, Mask& mask) {
   return id;
 }
 
-/// K of a value that is K^T, or kNoValue. `patch` gets the Transpose that it may take.
+/// Returns K if the value is K^T, otherwise kNoValue. May add a Transpose to `patch`.
 ValueId untransposed(const Graph& graph, ValueId id, const std::string& name, Patch& patch) {
   const Node* node = producer_of(graph, id);
   if (has_perm(node, {0, 1, 3, 2})) return node->inputs[0];
@@ -95,7 +95,7 @@ ValueId untransposed(const Graph& graph, ValueId id, const std::string& name, Pa
                       .inputs = {node->inputs[0]},
                       .attributes = {{"perm", std::vector<int64_t>{0, 2, 1, 3}}},
                       .name = name + "/k"});
-  // Through rank 3, as torch's decomposition of scaled dot product attention has it.
+  // With views of rank 3, as in PyTorch's decomposition of scaled dot product attention.
   if (!node || !is_view(*node)) return kNoValue;
   const Node* turned = producer_of(graph, node->inputs[0]);
   if (!has_perm(turned, {0, 2, 1})) return kNoValue;
@@ -106,7 +106,7 @@ ValueId untransposed(const Graph& graph, ValueId id, const std::string& name, Pa
   return same ? flat->inputs[0] : kNoValue;
 }
 
-/// [batch, kv_heads, length, size] before each head was repeated, or the value itself.
+/// Returns [batch, kv_heads, length, size] before an Expand repeated each head, or the value itself.
 ValueId unrepeated(const Graph& graph, ValueId id) {
   const Node* merged = producer_of(graph, id);
   if (!merged || !is_view(*merged)) return id;
@@ -162,7 +162,7 @@ class FuseAttention final : public Rule {
         return fmt::format("queries {}, transposed keys {} and values {} are not known to have the same batch and heads", found(graph, q),
                            found(graph, product->inputs[1]), found(graph, v));
       });
-    if (k < ValueId{uint32_t{1} << 31U}) {  // not a Transpose that the patch adds
+    if (k < ValueId{uint32_t{1} << 31U}) {  // not the patch's own Transpose
       const ValueId fewer_k = unrepeated(graph, k), fewer_v = unrepeated(graph, v);
       if (fewer_k != k && fewer_v != v && heads(graph, fewer_k) == heads(graph, fewer_v)) k = fewer_k, v = fewer_v;
     }
@@ -184,7 +184,7 @@ class FuseAttention final : public Rule {
 
  private:
   static Dim heads(const Graph& graph, ValueId id) { return (*graph.type(id).shape)[1]; }
-  // MatMul broadcasts batches and heads; attention does not.
+  // MatMul broadcasts batches and heads; FusedAttention does not.
   static bool is_same_batch(const Graph& graph, ValueId q, ValueId k_transposed, ValueId v) {
     const SymbolicShape &a = *graph.type(q).shape, &b = *graph.type(k_transposed).shape, &c = *graph.type(v).shape;
     return a[0] == b[0] && b[0] == c[0] && a[1] == b[1] && b[1] == c[1];

@@ -1,6 +1,6 @@
-// MatMul(x, DequantizeLinear(codes)), or with a Transpose between them -> BlockedMatMul(x, codes): weights stay in 4 or 8 bits, where
-// folding would make floats of them. Blocks lie along the inner dimension; without blocks there is one scale for all, or one for each
-// column. Sums of a block are scaled once, so that a result rounds otherwise than the product of rounded weights.
+// MatMul(x, DequantizeLinear(codes)), also with a Transpose in between -> BlockedMatMul(x, codes). Weights stay in 4 or 8 bits; folding
+// would expand them to floats. Blocks lie along the inner dimension; without blocks there is one scale, or one per column. Each block's sum
+// is scaled once, which rounds differently from a product of dequantized weights.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -19,7 +19,7 @@ class FuseBlockedMatMul final : public Rule {
   std::optional<Patch> match(const Graph& graph, const Node& node) const override {
     if (!node.is("MatMul")) return std::nullopt;
     const Type& a = graph.type(node.inputs[0]);
-    // Two operands of bytes are another operator's.
+    // If both operands are dequantized, QuantizedMatMul takes them.
     const Node* left = producer_of(graph, node.inputs[0]);
     if (left && left->is("DequantizeLinear")) return std::nullopt;
     const Node* weights = producer_of(graph, node.inputs[1]);
@@ -46,7 +46,7 @@ class FuseBlockedMatMul final : public Rule {
     if (axis < 0) axis += 2;
     const Shape extents = codes.static_shape(), have = scales.static_shape();
     if (block > 0) {
-      if (block > (int64_t{1} << 30)) return no_patch(node, "a block is longer than 2^30, at", weights);  // extents still add up
+      if (block > (int64_t{1} << 30)) return no_patch(node, "a block is longer than 2^30, at", weights);  // no overflow of extents
       Shape wanted = extents;
       wanted[static_cast<int>(inner)] = (extents[static_cast<int>(inner)] + block - 1) / block;
       if (axis != inner || block % 8 != 0 || have != wanted)

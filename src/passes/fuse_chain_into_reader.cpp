@@ -1,5 +1,5 @@
-// op(..., FusedElementwise(xs)) -> op(..., xs) with the chain's steps, for operators that compute a chain on its way in
-// (OpDef::chain_input), where nothing else reads its result: neither is that written, nor read.
+// op(..., FusedElementwise(xs)) -> op(..., xs) with the chain's steps, for operators that can compute a chain on an input
+// (OpDef::chain_input). Only if nothing else reads the chain's result, which is then never stored.
 #include "graph/op_def.h"
 #include "graph/rewriter.h"
 #include "passes/matching.h"
@@ -15,7 +15,7 @@ int64_t fuse_chain_into_reader(Graph& graph, int64_t limit) {
       const Node& reader = g.node(id);
       if (!reader.op || reader.op->chain_input < 0 || reader.attributes.has("steps")) continue;
       const auto first = static_cast<size_t>(reader.op->chain_input);
-      if (first >= reader.inputs.size()) continue;  // one that it may leave out
+      if (first >= reader.inputs.size()) continue;  // an optional input that is absent
       const Node* chain = producer_of(g, reader.inputs[first]);
       if (!chain || !chain->is("FusedElementwise", "treadle")) continue;
       if (!is_used_once(g, reader.inputs[first]) || g.type(reader.inputs[first]).dtype != DType::float32) {

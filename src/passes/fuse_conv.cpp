@@ -1,7 +1,6 @@
-// act(NhwcConv(x) + r) -> NhwcConv(x, residual = r, activation = act), where nothing else reads what lies between. The sums and the
-// functions are those of the operators, so nothing changes but the memory that is not written, and a rounding where a hard swish is scaled
-// and shifted. What a node takes, its operator has a place for: `activation` with the parameters alpha and beta for any of them, `relu`,
-// and the operands `residual` and `table`, of a ByteTable.
+// act(NhwcConv(x) + r) -> NhwcConv(x, residual = r, activation = act), if intermediate values have no other readers. Results are equal,
+// except for one rounding if a hard swish is scaled and shifted. The operator's attributes and operands determine what it can absorb:
+// `activation` with alpha and beta (any activation), `relu`, and the operands `residual` and `table` (of a ByteTable).
 #include <cmath>
 #include <optional>
 
@@ -19,7 +18,7 @@ struct Activation {
   float alpha = 0, beta = 0;
 };
 
-/// The value of a constant of one float; `otherwise` for an absent operand.
+/// Returns the value of a constant of one float; `otherwise` if the operand is absent.
 std::optional<float> scalar(const Graph& graph, const Node& node, size_t input, float otherwise) {
   if (!node.has_input(input)) return otherwise;
   const Tensor* tensor = graph.constant_tensor(node.inputs[input]);
@@ -27,7 +26,7 @@ std::optional<float> scalar(const Graph& graph, const Node& node, size_t input, 
   return tensor->data<float>()[0];
 }
 
-/// The activation that a node of one operand computes, if a convolution can end in it.
+/// Returns the activation that a node with one operand computes, if a convolution can apply it.
 std::optional<Activation> activation_of(const Graph& graph, const Node& node) {
   const ScalarFunction* function = function_of(node);
   if (!function || function->alias.empty()) return std::nullopt;
@@ -56,7 +55,7 @@ class ConvFusion {
     return has_internal_attribute(node, "activation") && has_internal_attribute(node, "alpha") && has_internal_attribute(node, "beta");
   }
   static bool takes_relu_only(const Node& node) { return has_internal_attribute(node, "relu"); }
-  // ByteTable itself has nothing but the table.
+  // ByteTable itself has an operand `table` too, but no `w`.
   static bool takes_table(const Node& node) { return input_named(node, "table") && input_named(node, "w"); }
 
   bool take_next(NodeId id) {
@@ -112,7 +111,7 @@ class ConvFusion {
     return true;
   }
 
-  /// hard_swish(x) * a + b, numbers all.
+  /// Absorbs hard_swish(x) * a + b, where a and b are constant numbers.
   bool take_scale(NodeId id, const Use& use) {
     const Node& next = g_.node(use.node);
     if ((!next.is("Mul") && !next.is("Add")) || !g_.same_type_and_shape(next.outputs[0], next.inputs[static_cast<size_t>(use.input)]))
@@ -131,7 +130,7 @@ class ConvFusion {
     return take_activation(id, next, {"scaled_hard_swish", alpha, beta});
   }
 
-  /// x * sigmoid(x) and x * hard_sigmoid(x): the two readers are the gate and the product of it.
+  /// Absorbs x * sigmoid(x) and x * hard_sigmoid(x): the two readers are the gate and its product with x.
   bool take_gate(NodeId id, const std::vector<Use>& uses) {
     for (int first : {0, 1}) {
       const Node &gate = g_.node(uses[static_cast<size_t>(first)].node), &product = g_.node(uses[static_cast<size_t>(1 - first)].node);
@@ -153,7 +152,7 @@ class ConvFusion {
 
   bool take_sum(NodeId id, size_t residual, const Node& sum, int input) {
     const ValueId other = sum.inputs[static_cast<size_t>(1 - input)];
-    // Both orders of a sum are equal bit for bit.
+    // Both orders of a sum give the same bits.
     if (other == g_.node(id).outputs[0] || !g_.same_type_and_shape(other, g_.node(id).outputs[0]))
       return declined(g_.node(id), "the operand of", &sum, " is not known to have its result's shape");
     const NodeId before = sum.id;

@@ -1,6 +1,6 @@
-// NhwcConv(NhwcConv(x), depthwise) -> NhwcConvDepthwise(x), where nothing else reads the image between and it is too large for the nearest
-// caches: that one is wider than its neighbours and took most of the time to write and read back. The first is a 1x1 convolution, or reads
-// a few channels, as a network's first one does. Bit for bit the same.
+// NhwcConv(NhwcConv(x), depthwise) -> NhwcConvDepthwise(x), if the intermediate image has no other reader and exceeds the inner caches. It
+// is wider than its neighbours, and storing and loading it took most of the time. The first convolution is 1x1, or reads a few channels
+// like a network's first one. Results are the same, bit for bit.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -22,14 +22,14 @@ bool is_depthwise(const Graph& graph, const Node& node) {
   return w.has_rank() && w.rank() == 4 && group != Dim(1) && (*w.shape)[0] == group && (*w.shape)[1] == Dim(1);
 }
 
-/// Colours, say: the windows are so short that no other way of computing the convolution would be faster.
+/// Returns true if the convolution reads few channels, such as colours: direct computation is the fastest method for such short windows.
 bool reads_few_channels(const Graph& graph, const Node& node) {
   if (!node.is("NhwcConv", "treadle") || node.attributes.get_int("group", 1) != 1 || !is_stored(graph, node.inputs[1])) return false;
   const Type& w = graph.type(node.inputs[1]);
   return w.has_rank() && w.rank() == 4 && (*w.shape)[1].is_const() && (*w.shape)[1].value() <= kFewChannels;
 }
 
-/// Extents that are not known may be large.
+/// Unknown extents count as large.
 bool is_large(const Type& type) {
   int64_t elements = 1;
   for (const Dim& dim : *type.shape) {

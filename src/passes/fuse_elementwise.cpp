@@ -1,9 +1,9 @@
-// Groups of pointwise operators become one FusedElementwise: one pass over memory instead of one for each. A group grows from its last
-// operator towards its inputs, over operators that nothing outside of the group reads and whose results have the shape of the group's.
-// A result that others read as well is computed once more in the group where that adds no memory to read: where it is made of one image,
-// and that one is kept for a node behind the group (what batch normalisation makes of an image, for the gradient of the activation behind).
+// Fuses groups of pointwise operators to a FusedElementwise, which passes over memory once. A group grows from its last operator towards
+// its inputs, over operators that only the group reads and whose results have the shape of the group's. An operator with other readers is
+// also computed in the group, as a copy, if this reads no more memory: it depends on one image that is kept for a later node anyway. An
+// example is the result of batch normalization, read by the gradient of the activation behind it.
 //
-// Each operator computes in a group what it computes alone. float32 and truth values; quantisation by one scale.
+// Each operator computes the same as outside a group. Supports float32, truth values, and quantization by one scale.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -23,9 +23,9 @@ namespace treadle::passes {
 namespace {
 
 constexpr size_t kMaxOperators = 96;
-constexpr size_t kMaxInputs = static_cast<size_t>(kernels::kMaxChainInputs) - 1;  // one is left for a zero point that is not there
+constexpr size_t kMaxInputs = static_cast<size_t>(kernels::kMaxChainInputs) - 1;  // one is reserved for an absent zero point
 
-/// The node as a step of a chain; nothing if a chain cannot compute it.
+/// Returns the node as a step of a chain; nullopt if a chain cannot compute it.
 std::optional<PointwiseStep> step_of(const Graph& graph, const Node& node) {
   if (!node.op || !node.op->step || node.outputs.size() != 1 || node.inputs.empty() || !node.bodies.empty() || node.inputs[0] == kNoValue)
     return std::nullopt;
@@ -55,8 +55,8 @@ class ElementwiseFuser {
     return step_of(graph_, node).has_value();
   }
   struct Group {
-    std::vector<NodeId> nodes;                     // in order
-    std::unordered_set<uint32_t> members, copies;  // of the nodes; copies are there for others as well
+    std::vector<NodeId> nodes;                     // in topological order, once complete
+    std::unordered_set<uint32_t> members, copies;  // all nodes, and those that also remain as nodes outside the group
     std::unordered_set<uint32_t> outside;          // inputs of the group
 
     bool has(NodeId id) const { return members.contains(static_cast<uint32_t>(id)); }
@@ -85,7 +85,7 @@ class ElementwiseFuser {
   template <typename May>
   void grow(Group& group, NodeId root, const May& may_join) const {
     const ValueId result = graph_.node(root).outputs[0];
-    // An operator that is refused because of another reader is asked for again when that reader joins.
+    // An operator that is refused because of another reader is tried again when that reader joins.
     for (size_t i = 0; i < group.nodes.size(); ++i) {
       for (ValueId input : graph_.node(group.nodes[i]).inputs) {
         const Node* producer = producer_of(graph_, input);
@@ -96,7 +96,7 @@ class ElementwiseFuser {
       }
     }
   }
-  /// Whether what the operator computes is made, by few operators, of one image of its shape, which nodes behind the root read too, and of
+  /// Returns true if the node is computed by few operators from one image of its shape, which nodes after the root read too, and from
   /// smaller values.
   bool costs_no_reading(const Node& node, NodeId root) const {
     constexpr size_t kMost = 12;
@@ -122,7 +122,7 @@ class ElementwiseFuser {
              return place != place_.end() && place->second > place_.at(root);
            });
   }
-  /// A vector or a number beside an image.
+  /// Returns true for a vector or number next to an image.
   bool is_smaller(ValueId id, ValueId than) const {
     const Type& type = graph_.type(id);
     return type.has_rank() && type.rank() <= 1 && graph_.type(than).rank() > 1;
@@ -159,11 +159,11 @@ class ElementwiseFuser {
     std::vector<ValueId> inputs;
     std::vector<std::string> steps;
   };
-  // The group's operators as steps. Constants that operators have as inputs and steps as attributes are no inputs of the chain.
+  // Writes the group's operators as steps. Constants that become attributes of steps are not inputs of the chain.
   Chain chain_of(const std::vector<NodeId>& group) {
     Chain chain;
     std::vector<std::pair<ElementwiseStep, std::vector<ValueId>>> written;
-    std::unordered_map<uint32_t, size_t> results;  // of values made in the group
+    std::unordered_map<uint32_t, size_t> results;  // index of values computed in the group
     std::unordered_map<uint32_t, size_t> inputs;
     auto is_inside = [&](ValueId id) { return results.contains(static_cast<uint32_t>(id)); };
     for (NodeId id : group) {
@@ -201,7 +201,7 @@ class ElementwiseFuser {
     }
     rewriter_.change(group.nodes, [&] { return fuse(group, chain, root); });
   }
-  /// Whether there is room for the values that wait.
+  /// Returns true if a chain has enough slots for the intermediate values.
   bool fits(const Chain& chain, NodeId root) const {
     std::vector<DType> dtypes;
     for (ValueId input : chain.inputs) dtypes.push_back(graph_.type(input).dtype);

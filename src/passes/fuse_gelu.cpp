@@ -1,10 +1,10 @@
-// Activations that exporters write out:
+// Fuses activations that exporters write out as several operators:
 //   x * (1 + erf(x / sqrt 2)) / 2                                     -> Gelu(x)
 //   x * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 x^3))) / 2             -> Gelu(x), approximate = tanh
 //   x * sigmoid(a x)                                                  -> Swish(x), alpha = a
 //   x * clip(x + 3, 0, 6) / 6                                         -> HardSwish(x)
-// whatever the order of the products. The results differ by roundings. float32 only: where a 16-bit type rounds every step, the one
-// operator would be more exact than what was asked for.
+// in any order of the factors. Results differ by rounding. float32 only: with a 16-bit type, which rounds after each operator, the fused
+// one would be more precise than the model asks.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -18,7 +18,7 @@
 namespace treadle::passes {
 namespace {
 
-// True if `id` is `constant` times x to the `power`.
+// Returns true if `id` is constant * x^power.
 bool is_monomial(const Graph& graph, ValueId id, double constant, ValueId x, size_t power) {
   Factors factors = factors_of(graph, id);
   if (!is_near(factors.constant, constant)) return false;
@@ -27,7 +27,7 @@ bool is_monomial(const Graph& graph, ValueId id, double constant, ValueId x, siz
   return factors.values.empty();
 }
 
-// sqrt(2 / pi) * (x + 0.044715 x^3), or with x taken out of the sum.
+// Returns true for sqrt(2 / pi) * (x + 0.044715 x^3), also with x factored out of the sum.
 bool is_tanh_argument(const Graph& graph, ValueId id, ValueId x) {
   constexpr double kCubic = 0.044715;
   Factors factors = factors_of(graph, id);
@@ -65,7 +65,7 @@ class FuseGelu final : public Rule {
   }
 
  private:
-  // x * sigmoid(…), the operands as they stand.
+  // Looks for x * sigmoid(...) written as a gate, to report why it is not fused.
   static bool has_bounded_gate(const Graph& graph, const Node& node) {
     return std::any_of(node.inputs.begin(), node.inputs.end(), [&](ValueId id) {
       const Node* gate = producer_of(graph, id);

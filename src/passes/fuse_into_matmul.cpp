@@ -1,8 +1,8 @@
-// A product by constant weights takes over the pointwise operators behind it: a bias, then a residual of the product's shape, then an
-// activation, in this order and each at most once. MatMul(x, W) + b -> FusedMatMul(x, W, b), and so on.
+// A product with constant weights absorbs the pointwise operators behind it: a bias, then a residual of the product's shape, then an
+// activation, in this order and each at most once. MatMul(x, W) + b -> FusedMatMul(x, W, b) etc.
 //
-// The sums are formed in the order of the graph, so that the results are the same bits. Only where the operator in between is read once,
-// and never where the addend stretches the product.
+// Sums keep the order of the graph, so results are the same, bit for bit. Only if intermediate values have no other readers and the addend
+// does not broadcast the product.
 #include "graph/op_def.h"
 #include "passes/matching.h"
 #include "passes/product_parts.h"
@@ -16,7 +16,7 @@ bool is_float(const Graph& graph, ValueId id) {
   return id != kNoValue && graph.type(id).is_tensor() && graph.type(id).dtype == DType::float32;
 }
 
-// [N], [1, N] ...: the same for every row of a product of N columns; or one number.
+// Returns true for [N], [1, N] etc., that is, the same values for each row of a product with N columns, or for one number.
 bool is_row(const Graph& graph, ValueId id, int64_t columns, int max_rank) {
   const Type& type = graph.type(id);
   if (!is_float(graph, id) || !type.is_static() || type.rank() > max_rank) return false;
@@ -40,7 +40,7 @@ std::optional<ProductParts> product_of(const Graph& graph, ValueId value) {
   return parts;
 }
 
-/// Takes the activation over into the attributes; false if the node is none that a product can end in.
+/// Writes the activation into the attributes; returns false if a product cannot apply it.
 bool take_activation(const Graph& graph, const Node& node, Attributes& attributes) {
   const ScalarFunction* function = function_of(node);
   if (!function || function->alias.empty()) return false;
@@ -78,7 +78,7 @@ class FuseIntoMatMul final : public Rule {
     for (size_t i : {0U, 1U}) {
       std::optional<ProductParts> parts = product_of(graph, node.inputs[i]);
       const ValueId other = node.inputs[1 - i];
-      // Shapes that only a run could tell apart are left alone: the addend may be what gives the sum its shape.
+      // Declines if only the run knows the shapes: the addend might determine the shape of the sum.
       if (!parts || parts->has_activation() || parts->has_residual() || !graph.same_type_and_shape(node.inputs[i], node.outputs[0]))
         continue;
       if (!parts->has_bias() && is_row(graph, other, parts->columns, out.rank())) {

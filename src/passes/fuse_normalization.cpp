@@ -1,8 +1,8 @@
-// Normalisations of the last axis that exporters write out:
+// Fuses normalizations of the last axis that exporters write out:
 //   (x - mean(x)) / sqrt(mean((x - mean(x))^2) + e) * scale + bias  -> LayerNormalization
 //   x / sqrt(mean(x^2) + e) * scale                                 -> RMSNormalization
-// with a division, or a product with the reciprocal; the scale may be missing. The results differ by roundings. float32 only, and only
-// where the scale and the bias are constants of the last axis' extent.
+// with a division, or a product with the reciprocal; the scale may be absent. Results differ by rounding. float32 only, and only if scale
+// and bias are constants with the extent of the last axis.
 #include <fmt/format.h>
 
 #include <cmath>
@@ -22,13 +22,13 @@ bool is_mean_of_last_axis(const Graph& graph, const Node* node) {
   return x.has_rank() && axes && axes->size() == 1 && ((*axes)[0] == -1 || (*axes)[0] == x.rank() - 1);
 }
 
-/// value = x / sqrt(mean(x^2) + epsilon)
+/// A value x / sqrt(mean(x^2) + epsilon).
 struct Normalised {
   ValueId x = kNoValue;
   float epsilon = 0;
 };
 
-// root = sqrt(mean(x^2) + epsilon)
+// Matches `shifted`, the argument of the root: mean(x^2) + epsilon.
 std::optional<Normalised> root_mean_square(const Graph& graph, const Node* shifted) {
   if (!shifted || !shifted->is("Add")) return std::nullopt;
   for (size_t i : {0U, 1U}) {
@@ -46,7 +46,7 @@ std::optional<Normalised> root_mean_square(const Graph& graph, const Node* shift
     Factors square = factors_of(graph, mean->inputs[0]);
     if (square.constant == 1 && square.values.size() == 2 && square.values[0] == square.values[1])
       return Normalised{square.values[0], static_cast<float>(*epsilon)};
-    const Node* product = producer_of(graph, mean->inputs[0]);  // of a value that is a product itself
+    const Node* product = producer_of(graph, mean->inputs[0]);  // the square of a product
     if (product && product->is("Mul") && product->inputs[0] == product->inputs[1])
       return Normalised{product->inputs[0], static_cast<float>(*epsilon)};
     if (product && product->is("Pow") && scalar_constant(graph, product->inputs[1]) == 2.0)
@@ -62,7 +62,7 @@ std::optional<Normalised> square_root(const Graph& graph, ValueId id) {
   return std::nullopt;
 }
 
-// True if `id` is the reciprocal of the root, which `found` then describes.
+// Matches the reciprocal of the root.
 std::optional<Normalised> reciprocal_root(const Graph& graph, ValueId id) {
   const Node* node = producer_of(graph, id);
   if (!node) return std::nullopt;
@@ -112,7 +112,7 @@ class FuseNormalization final : public Rule {
     const Tensor* row = graph.constant_tensor(id);
     return row && row->dtype() == DType::float32 && row->shape() == Shape{length};
   }
-  // What reads the value alone, if it is an operator that a wider pattern takes in; that one shall match first.
+  // Returns true if the only reader is an operator that a wider pattern includes; let that pattern match first.
   static bool goes_on(const Graph& graph, ValueId id, std::string_view op_type, int64_t length) {
     if (!is_used_once(graph, id)) return false;
     const Use& use = graph.value(id).uses[0];
@@ -144,7 +144,7 @@ class FuseNormalization final : public Rule {
     if (bias != kNoValue && !is_row(graph, bias, length)) return no_row("addend", bias, length);
     if (scale == kNoValue && goes_on(graph, node.outputs[0], "Mul", length)) return std::nullopt;
     if (scale != kNoValue && bias == kNoValue && layer_norm && goes_on(graph, node.outputs[0], "Add", length)) return std::nullopt;
-    constexpr int64_t kMostOnes = 8192;  // the constant is no one's in the file: an extent that is only declared must not become memory
+    constexpr int64_t kMostOnes = 8192;  // the constant is not in the file: a merely declared extent must not allocate much memory
     if (scale == kNoValue && length > kMostOnes)
       return no_patch(node, [&] { return fmt::format("it has no factor, and {} ones would have to be made", length); });
     Patch patch;

@@ -1,11 +1,11 @@
-// Convolutions, and what stands between them, of bytes that files dequantise and quantise again:
-//   Quantize(Relu(Conv(Dequantize(x), Dequantize(w), b)))      -> QLinearConv(x, w, b), where the zero point is the least number
-//   Quantize(f(Dequantize(x))), f a function of one number     -> ByteTable(x): a function of 256 values, worked out beforehand
-//   Quantize(Concat(a, b …)), Quantize(MaxPool(a)), Quantize(Reshape(a)) … of such a, b
-//                                                              -> Concat(Quantize(a), Quantize(b) …) …, as Quantize never decreases
-// The last two change no bit. The first sums exactly where floats round, so that a result next to the border between two numbers may become
-// the other. A bias is a multiple of the sums' unit but for the rounding of floats; others are left alone. Scales and zero points are
-// constants, one for an image; only on machines with instructions for it.
+// Convolutions, and operators between them, on bytes that are dequantized and quantized again:
+// Quantize(Relu(Conv(Dequantize(x), Dequantize(w), b)))      -> QLinearConv(x, w, b), if the zero point is the lowest code
+// Quantize(f(Dequantize(x))), f a function of one number     -> ByteTable(x): a table of the function's 256 values
+// Quantize(Concat(a, b ...)), Quantize(MaxPool(a)), Quantize(Reshape(a)) ... of such a, b
+// -> Concat(Quantize(a), Quantize(b) ...) ..., as Quantize is monotonic
+// The last two are exact. The first has exact sums where floats round, so a result close to a rounding boundary may differ by one. A bias
+// must be a multiple of the sums' unit, except for float rounding. Scales and zero points are constants, one per image. Only if the CPU has
+// fast byte products.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -34,7 +34,7 @@ struct Quantisation {
   float high() const { return dtype == DType::int8 ? 127.0F : 255.0F; }
 };
 
-/// Of a QuantizeLinear or DequantizeLinear between float32 and bytes, by one positive constant scale.
+/// Describes a QuantizeLinear or DequantizeLinear between float32 and bytes with one positive constant scale.
 std::optional<Quantisation> quantisation_of(const Graph& graph, const Node* node, std::string_view op_type) {
   if (!node || !node->is(op_type) || !node->has_input(2)) return std::nullopt;
   const Tensor *scale = graph.constant_tensor(node->inputs[1]), *zero = graph.constant_tensor(node->inputs[2]);
@@ -53,14 +53,14 @@ std::optional<Quantisation> quantisation_of(const Graph& graph, const Node* node
   return q;
 }
 
-/// The value before a Relu that nobody else reads; the value itself otherwise.
+/// Returns the value before a Relu that is its only reader; otherwise the value itself.
 ValueId before_relu(const Graph& graph, ValueId id, bool& relu) {
   const Node* node = producer_of(graph, id);
   relu = node && node->is("Relu") && is_used_once(graph, node->inputs[0]);
   return relu ? node->inputs[0] : id;
 }
 
-/// A function of one number (Relu, Sigmoid …) as a step of a chain; nothing for other nodes.
+/// Returns a function of one number (Relu, Sigmoid etc.) as a step of a chain; nullopt for other nodes.
 std::optional<ElementwiseStep> number_function(const Graph& graph, const Node* node) {
   if (!node || !node->op || node->op->functions.empty() || !node->op->step || graph.type(node->outputs[0]).dtype != DType::float32)
     return std::nullopt;
@@ -71,7 +71,7 @@ std::optional<ElementwiseStep> number_function(const Graph& graph, const Node* n
 }
 
 using Numbers = std::array<float, 256>;
-/// What the operator computes of each number.
+/// Returns the operator's result for each number.
 Numbers applied(const ElementwiseStep& function, const Numbers& numbers) {
   const std::string steps[] = {function.to_string()};
   const int64_t count[] = {static_cast<int64_t>(numbers.size())};
@@ -98,7 +98,7 @@ class FuseQuantizedConv final : public Rule {
   }
 
  private:
-  /// Whether the value is bytes in other words, perhaps through a function of one number.
+  /// Returns true if the value was dequantized from bytes, possibly followed by a function of one number.
   static bool is_dequantised(const Graph& graph, ValueId id) {
     const Node* node = producer_of(graph, id);
     if (number_function(graph, node)) node = producer_of(graph, node->inputs[0]);
@@ -106,7 +106,7 @@ class FuseQuantizedConv final : public Rule {
   }
 
   static std::optional<Patch> table(const Graph& graph, const Node& node, const Quantisation& to) {
-    // Others may read what lies between; it then stays for them.
+    // Intermediate values may have other readers; they then remain.
     const Node* inner = producer_of(graph, node.inputs[0]);
     const std::optional<ElementwiseStep> function = number_function(graph, inner);
     if (function) inner = producer_of(graph, inner->inputs[0]);
@@ -123,7 +123,7 @@ class FuseQuantizedConv final : public Rule {
     for (int i = 0; i < 256; ++i) {
       const auto zero = static_cast<float>(to.origin);
       float quotient = values[static_cast<size_t>(i)] / to.step;
-      if (std::isnan(quotient)) quotient = to.low() - zero;  // as QuantizeLinear has it
+      if (std::isnan(quotient)) quotient = to.low() - zero;  // as in QuantizeLinear
       quotient = std::clamp(quotient, to.low() - zero, to.high() - zero);
       entries[static_cast<size_t>(i)] = static_cast<uint8_t>(static_cast<int32_t>(std::nearbyint(quotient) + zero));
       identity = identity && entries[static_cast<size_t>(i)] == i;
@@ -145,7 +145,7 @@ class FuseQuantizedConv final : public Rule {
     const Node* conv = producer_of(graph, y);
     if (!conv || !conv->is("Conv")) return std::nullopt;
     if (!is_used_once(graph, y) || !is_used_once(graph, node.inputs[0])) return no_patch(*conv, "other nodes read its result as floats");
-    // Saturation takes Relu's place.
+    // Saturation replaces Relu.
     if (relu && static_cast<float>(to.origin) != to.low())
       return no_patch(*conv, [&] {
         return fmt::format("a Relu is behind it, and the zero point is {}; {} is needed, the least number", to.origin, to.low());
@@ -163,7 +163,7 @@ class FuseQuantizedConv final : public Rule {
                            found(graph, w->inputs[1]));
       });
     const int64_t filters = weights->shape()[0];
-    // The layout pass must take it further: elsewhere floats are faster.
+    // Only if the layout pass will convert it further; otherwise floats are faster.
     kernels::ConvParams params;
     params.group = conv->attributes.get_int("group", 1);
     params.M = filters, params.C = weights->shape()[1] * params.group;
@@ -200,7 +200,8 @@ class FuseQuantizedConv final : public Rule {
     return patch;
   }
 
-  /// The bias in units of the sums. Nothing if one is no multiple of its unit: rounded to one, it would move results by a part of a step.
+  /// Returns the bias in units of the sums. nullopt if it is not a multiple of its unit, as rounding it would shift results by a fraction
+  /// of a step.
   static std::optional<Tensor> integer_bias(const Graph& graph, ValueId id, const Tensor& scales, float x_step, int64_t filters) {
     const Node* made = producer_of(graph, id);
     const Tensor *stored = graph.constant_tensor(made ? made->inputs[0] : id), *steps = nullptr;
@@ -231,7 +232,7 @@ class FuseQuantizedConv final : public Rule {
     return result;
   }
 
-  // Quantize(f(a)) -> f(Quantize(a)) for an f that chooses elements, or the largest of some.
+  // Quantize(f(a)) -> f(Quantize(a)) if f selects elements, or maxima of them.
   static std::optional<Patch> moved_up(const Graph& graph, const Node& node, const Quantisation& to) {
     const Node* f = producer_of(graph, node.inputs[0]);
     if (!f || !f->op || f->outputs.size() > 1 || !is_used_once(graph, node.inputs[0])) return std::nullopt;

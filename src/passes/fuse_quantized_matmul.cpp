@@ -1,8 +1,8 @@
-// Products of 8-bit numbers, of which files write the arithmetic around:
+// Products of 8-bit numbers whose scaling is written as separate operators:
 //   MatMul(DequantizeLinear(a), DequantizeLinear(b))                  -> QuantizedMatMul(a, b)
 //   Cast(MatMulInteger(a, b)) * (a_scale * b_scale)                   -> QuantizedMatMul(a, b)
-// Sums of integers are exact where those of floats round. Only on machines with instructions for it; only with one scale for a, and with
-// one for b or one for each of its columns.
+// Sums of integers are exact where sums of floats round. Only if the CPU has fast byte products; one scale for a, and one for b or for each
+// of its columns.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -29,7 +29,7 @@ struct Quantised {
   ValueId value = kNoValue, scale = kNoValue, zero = kNoValue;
 };
 
-// A value that is DequantizeLinear of bytes by one scale, or by one for each place of its last axis.
+// Matches a DequantizeLinear of bytes with one scale, or (per_column) with one for each index of the last axis.
 std::optional<Quantised> dequantised(const Graph& graph, ValueId id, bool per_column) {
   const Node* node = producer_of(graph, id);
   if (!node || !node->is("DequantizeLinear") || !is_byte(graph, node->inputs[0]) || graph.type(id).dtype != DType::float32)
@@ -82,7 +82,7 @@ class FuseQuantizedMatMul final : public Rule {
   }
 
  private:
-  /// An operand is dequantised from bytes; the other one is constant, or is too.
+  /// Returns true if one operand was dequantized from bytes; such a product is worth reporting if it is refused.
   static bool is_of_bytes(const Graph& graph, const Node& node) {
     return node.is("MatMul") && std::any_of(node.inputs.begin(), node.inputs.end(), [&](ValueId id) {
              const Node* made = producer_of(graph, id);

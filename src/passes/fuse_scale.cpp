@@ -1,5 +1,5 @@
-// NhwcConv(x * s, 1x1) -> NhwcScaledPointwise(x, s), where s has one factor a channel of an image (squeeze-and-excite blocks) and nothing
-// else reads the product. The kernel scales the weights instead of the image where these are fewer: the results differ by roundings.
+// NhwcConv(x * s, 1x1) -> NhwcScaledPointwise(x, s), where s has one factor per channel of an image (squeeze-and-excite blocks) and the
+// product has no other reader. The kernel scales the weights instead of the image if they are fewer, so results differ by rounding.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -38,7 +38,7 @@ void replace_pair(Rewriter& rewriter, NodeId first, NodeId last, NodeSpec spec) 
 
 namespace {
 
-/// s of [N, 1, 1, C] for x of [N, H, W, C].
+/// Returns true for s of [N, 1, 1, C] and x of [N, H, W, C].
 bool scales_channels(const Type& s, const Type& x) {
   if (!s.is_tensor() || !x.is_tensor() || s.dtype != DType::float32 || x.dtype != DType::float32 || !s.has_rank() || !x.has_rank())
     return false;

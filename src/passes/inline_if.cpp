@@ -1,4 +1,4 @@
-// If with a constant condition: the nodes of the branch that it takes move into the graph around it.
+// Replaces an If with a constant condition by the nodes of the branch that it takes.
 #include <string>
 #include <vector>
 
@@ -38,7 +38,7 @@ void inline_branch(Graph& graph, NodeId id, const Body& body) {
     if (outputs[i] == kNoValue) continue;
     ValueId made = move(branch.outputs[i]);
     graph.replace_uses(outputs[i], made);
-    // What the If gave keeps its name, unless it was a value of this graph all along.
+    // An output of the If keeps its name, unless the branch returns a value of this graph.
     if (index_of(made) < num_values) continue;
     std::string name = graph.value(outputs[i]).name;
     graph.rename_value(outputs[i], name + "/replaced");

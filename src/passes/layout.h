@@ -1,4 +1,4 @@
-// Layout assignment: images with channels innermost, from one convolution to the next.
+// Layout assignment: keeps images in channels-last layout between convolutions.
 #pragma once
 
 #include <cstdint>
@@ -8,31 +8,31 @@
 
 namespace treadle::passes {
 
-/// Conv, ConvTranspose, pools and what lies between them move to operators and axes with channels innermost (N, spatial..., C); Transposes
-/// stand where such a region begins and ends. Float32 images with one or two spatial axes; convolutions with constant weights. Returns how
-/// many nodes moved. Values of the graph's borders keep their layout.
-/// @param weights_change  convolutions with computed weights move, too, and the gradients of a joint graph: kernels pack in every run
+/// Moves Conv, ConvTranspose, pools and operators between them to channels-last operators and axes (N, spatial..., C), with Transposes at
+/// the borders of such regions. Applies to float32 images with one or two spatial axes, and to convolutions with constant weights. Inputs
+/// and outputs of the graph keep their layout. Returns the number of nodes moved.
+/// @param weights_change  also move convolutions with computed weights, and gradients of a joint graph; kernels then pack in every run
 int64_t assign_layout(Graph& graph, int64_t limit, bool weights_change = false);
 
-/// NhwcConv and the like take over the activation and the sum that follow them.
+/// Fuses NhwcConv and similar operators with the activation and the sum behind them.
 int64_t fuse_conv(Graph& graph, int64_t limit);
 
-/// Puts a node of `spec` in the place of `last` and of `first`, whose only output only `last` reads; it has the name of last's output and
-/// stands for both. Does nothing at the limit.
+/// Replaces two nodes by one of `spec`: `first`, whose only output is read by `last` only, and `last`. The new node has the name of last's
+/// output and represents both in traces. Does nothing if the limit is reached.
 void replace_pair(Rewriter& rewriter, NodeId first, NodeId last, NodeSpec spec);
 
-/// Pointwise convolutions of images whose channels are scaled take the scaling over, after fuse_conv.
+/// Fuses the scaling of an image's channels into the pointwise convolution behind it; runs after fuse_conv.
 int64_t fuse_scale(Graph& graph, int64_t limit);
-/// A 1x1 NhwcConv with strides of 1 and no pads, in one group.
+/// Returns true for a 1x1 NhwcConv with strides of 1, no pads and one group.
 bool is_plain_pointwise(const Graph& graph, const Node& node);
 
-/// Pointwise convolutions and the depthwise ones that read them become one operator, after fuse_conv.
+/// Fuses pointwise convolutions with the depthwise ones that read them; runs after fuse_conv.
 int64_t fuse_depthwise(Graph& graph, int64_t limit);
 
-/// Colours, say: of an image that a network's first convolution reads.
+/// Most channels of an image that counts as few, such as the colours that a network's first convolution reads.
 inline constexpr int64_t kFewChannels = 4;
 
-/// Convolutions of the model's input, if it has few channels, read it with channels second; after fuse_conv.
+/// Lets convolutions read a model input with few channels in channels-first layout; runs after fuse_conv.
 int64_t read_planes(Graph& graph, int64_t limit);
 
 }  // namespace treadle::passes

@@ -1,4 +1,4 @@
-// Where regions with channels innermost begin: convolutions, and Transposes of the model itself.
+// Rules for nodes with which regions in channels-last layout begin: convolutions, and the model's own Transposes.
 #include <algorithm>
 #include <numeric>
 
@@ -11,7 +11,7 @@
 namespace treadle::passes::layout {
 namespace {
 
-constexpr int64_t kMaxTaps = 512;  // of a window, that the kernels list on their stack
+constexpr int64_t kMaxTaps = 512;  // most taps of a window, as kernels list them on the stack
 
 bool all_equal(const Ints& values, int64_t value) {
   return std::all_of(values.begin(), values.end(), [&](int64_t v) { return v == value; });
@@ -22,7 +22,7 @@ bool is_explicit(const Attributes& attributes) {
   return pad.empty() || pad == "NOTSET" || pad == "VALID";
 }
 
-// True if windows lie beside each other, and the kernel has nothing else to think of.
+// Returns true if windows are adjacent, without overlaps, gaps, pads or groups.
 bool is_tiled(const Attributes& attributes, const Shape& weights) {
   const Ints kernel(weights.dims().begin() + 2, weights.dims().end());
   return attributes.get_ints("strides") == kernel && all_equal(attributes.get_ints("dilations"), 1) &&
@@ -30,8 +30,8 @@ bool is_tiled(const Attributes& attributes, const Shape& weights) {
          !attributes.has("output_shape") && attributes.get_int("group", 1) == 1 && is_explicit(attributes);
 }
 
-// True if a value that the model itself moves to channels second is an image. Joint graphs are full of such Transposes, of the operands of
-// products: there a convolution or a pool has to read it.
+// Returns true if a value that the model transposes to channels first is an image. Training graphs transpose many operands of products, so
+// there a convolution or pool has to read it.
 bool begins_region(const Layout& layout, ValueId id) {
   using How = ChannelsLast::How;
   const std::vector<Use>& uses = layout.graph().value(id).uses;
@@ -118,7 +118,7 @@ bool transposed_convolution(Layout& layout, const Node& node) {
   return layout.replace_image(node, std::move(spec));
 }
 
-// Transposes of the model itself: those into and out of channels innermost vanish.
+// The model's own Transposes between channels-first and channels-last disappear.
 bool permutation(Layout& layout, const Node& node) {
   Graph& graph = layout.graph();
   const ValueId in = node.inputs[0], out = node.outputs[0];

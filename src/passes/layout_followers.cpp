@@ -1,4 +1,4 @@
-// Rules of nodes that move because operands have moved.
+// Rules for nodes that move because an operand has moved.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -16,19 +16,19 @@ bool is_one_element(const Type& type) {
   return std::all_of(type.shape->begin(), type.shape->end(), [](const Dim& dim) { return dim == Dim(1); });
 }
 
-// True if an elementwise operator on images of the rank can read the operand with channels innermost.
+// Returns true if an elementwise operator on images of this rank can read the operand in channels-last layout.
 bool can_follow(const Graph& graph, ValueId id, int rank) {
   if (id == kNoValue) return true;
   const Type& type = graph.type(id);
   if (!type.is_tensor() || !type.has_rank() || type.rank() > rank) return false;
-  // Truth values come of comparisons; constant ones are rare.
+  // Truth values usually come from comparisons; constants with several are not handled.
   if (type.dtype == DType::boolean) return type.rank() == rank && (is_one_element(type) || !graph.value(id).is_constant());
   if (type.dtype != DType::float32) return false;
   if (type.rank() == rank) return true;
   return is_one_element(type) || graph.constant_tensor(id) != nullptr;
 }
 
-// The operand as such an operator reads it. Constants are broadcast along; one element broadcasts in any layout.
+// Returns the operand as a moved elementwise operator reads it. Constants are permuted; a single element broadcasts in any layout.
 ValueId followed(Layout& layout, ValueId id, int rank, NodeId before) {
   Graph& graph = layout.graph();
   if (id == kNoValue || (is_one_element(graph.type(id)) && !layout.has_moved(id))) return id;
@@ -42,14 +42,14 @@ bool has_axis(const OpDef& op) {
   return std::any_of(op.attributes.begin(), op.attributes.end(), [](const AttributeDef& attribute) { return attribute.name == "axis"; });
 }
 
-// The value of an integer attribute where a node does not give it.
+// Returns the default value of an integer attribute.
 int64_t default_of(const OpDef& op, std::string_view name) {
   for (const AttributeDef& attribute : op.attributes)
     if (const auto* value = std::get_if<int64_t>(&attribute.value); value && attribute.name == name) return *value;
   return 0;
 }
 
-// The axes that a constant operand lists, under the layout; nothing if one is out of range.
+// Returns the axes listed by a constant operand, under the new layout; nullopt if one is out of range.
 std::optional<Ints> moved_axes(const Graph& graph, ValueId id, int rank) {
   std::optional<Ints> axes = constant_ints(graph, id);
   if (!axes) return std::nullopt;
@@ -60,7 +60,7 @@ std::optional<Ints> moved_axes(const Graph& graph, ValueId id, int rank) {
   return axes;
 }
 
-// Axes from `first` on, `count` of them.
+// Returns the axes `first`, `first` + 1 etc., `count` of them.
 Ints axes_from(int64_t first, int count) {
   Ints axes(static_cast<size_t>(count));
   std::iota(axes.begin(), axes.end(), first);
@@ -72,7 +72,7 @@ bool is_vector_of(const Graph& graph, ValueId id, int64_t length) {
   return type.is_tensor() && type.has_rank() && type.rank() == 1 && (*type.shape)[0] == Dim(length);
 }
 
-// A vector with one element for every axis, in the new order; its elements may be computed.
+// Permutes a vector with one element per axis to the new order; it need not be constant.
 ValueId permuted_vector(Layout& layout, ValueId id, int rank, NodeId before) {
   Graph& graph = layout.graph();
   const ValueId order = layout.ints(channels_last_order(rank), graph.value(id).name + "/order");
@@ -106,8 +106,8 @@ bool elementwise(Layout& layout, const Node& node) {
   return layout.replace(node, std::move(spec));
 }
 
-// Operands beyond the first hold for all elements: one scale for all, not one for each index of an axis. Sums of ConvInteger, which are
-// int32, become floats here.
+// Operands besides the first must apply to all elements: one scale, not one per index of an axis. Sums of ConvInteger (int32) become floats
+// here.
 bool first_operand(Layout& layout, const Node& node) {
   const Graph& graph = layout.graph();
   const ValueId x = node.inputs[0];
@@ -173,7 +173,7 @@ bool reduction(Layout& layout, const Node& node) {
   std::sort(axes->begin(), axes->end());
   const Ints spatial = axes_from(1, rank - 2);
   const int64_t keeps = node.attributes.get_int("keepdims", 1);
-  // Without the axes that go, what is left must be in its order: batch and channels, or the channels alone.
+  // Without the reduced axes, the remaining ones must be in order: batch and channels, or channels only.
   if (keeps == 0 && *axes != spatial && *axes != axes_from(0, rank - 1)) return false;
   NodeSpec spec{.op_type = node.op_type, .inputs = {layout.channels_last(node.inputs[0], node.id)}, .attributes = node.attributes};
   if (const std::string_view op = node.op->channels_last.op; !op.empty() && *axes == spatial) {
@@ -260,14 +260,14 @@ bool pad(Layout& layout, const Node& node) {
 bool slice(Layout& layout, const Node& node) {
   if (!node.has_input(3)) return false;
   const std::optional<Ints> axes = moved_axes(layout.graph(), node.inputs[3], layout.rank(node.inputs[0]));
-  // The other operands may be of int32; the axes then must be, too.
+  // The axes must have the type of the other operands, so int32 is not handled.
   if (!axes || layout.graph().type(node.inputs[3]).dtype != DType::int64) return false;
   NodeSpec spec{.op_type = "Slice", .inputs = node.inputs, .attributes = node.attributes};
   spec.inputs[3] = layout.ints(*axes, node.name + "/axes");
   return layout.replace_image(node, std::move(spec));
 }
 
-// The shape of a moved value is that of the moved one, reordered: nobody transposes an image to measure it.
+// The shape of a moved value is that of its moved form, reordered, so nothing needs to be transposed.
 bool measurement(Layout& layout, const Node& node) {
   Graph& graph = layout.graph();
   if (!layout.has_moved(node.inputs[0]) || node.attributes.has("start") || node.attributes.has("end")) return false;

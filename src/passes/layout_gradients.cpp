@@ -1,4 +1,4 @@
-// Rules for graphs of training: convolutions whose weights change, and gradients, which stand behind the forward part in the same graph.
+// Rules for training graphs: convolutions whose weights change, and gradients, which follow the forward part in the same graph.
 #include <algorithm>
 
 #include "graph/internal_attributes.h"
@@ -20,8 +20,8 @@ bool are_float32(const Graph& graph, const Node& node, size_t first_input, size_
   return true;
 }
 
-// True if the kernel knows the windows. Where windows leave pixels out, each phase of the strides is a convolution of its own; dilated ones
-// begin before their image then.
+// Returns true if the kernel supports the windows. With strides, each phase is a convolution of its own; combined with dilation, its
+// windows would begin before the image.
 bool can_scatter(const Attributes& attributes, const Shape& weights) {
   const Ints dilations = attributes.get_ints("dilations"), pads = attributes.get_ints("pads");
   if (!has_other_than(dilations, 1)) return true;
@@ -33,7 +33,7 @@ bool can_scatter(const Attributes& attributes, const Shape& weights) {
   return true;
 }
 
-// New operators in front of a node, their outputs' types inferred.
+// Adds operators in front of a node and infers their outputs' types.
 class Computation {
  public:
   Computation(Graph& graph, const Node& node) : graph_(graph), before_(node.id), name_(node.name) {}
@@ -78,8 +78,8 @@ bool weights_gradient(Layout& layout, const Node& node) {
   return true;
 }
 
-// One node computes the statistics, for the gradient too, and pointwise operators the image: what follows can join them, and the image
-// costs little to be made again.
+// One node computes the statistics, also for the gradient, and pointwise operators compute the image. Operators behind them can be fused
+// with these, and recomputing the image is cheap.
 bool statistics(Layout& layout, const Node& node) {
   Graph& graph = layout.graph();
   const ValueId x = node.inputs[0];
@@ -108,7 +108,7 @@ bool statistics(Layout& layout, const Node& node) {
   return true;
 }
 
-// By running statistics and parameters that change from run to run: each run computes a scale and a shift for each channel.
+// Running statistics and parameters may change from run to run, so each run computes scale and shift per channel.
 bool computed_scale_and_shift(Layout& layout, const Node& node) {
   Graph& graph = layout.graph();
   if (!layout.weights_change() || !are_float32(graph, node, 1, 5)) return false;
@@ -133,8 +133,8 @@ bool statistics_gradient(Layout& layout, const Node& node) {
                                .domain = "treadle"});
 }
 
-// A pool whose places only gradients read, which find them again in the image. The node stays for its places until those gradients have
-// moved.
+// A MaxPool whose indices are only read by gradients, which find them again in the image. The node stays for its indices until those
+// gradients have moved.
 bool window_with_places(Layout& layout, const Node& node) {
   Graph& graph = layout.graph();
   const Ints pads = node.attributes.get_ints("pads");

@@ -1,5 +1,5 @@
-// How nodes move to channels innermost: a rule for each ChannelsLast::How. assign_layout.cpp says in a table which rule is for which, and
-// which images it needs; layout_convolutions.cpp, layout_followers.cpp and layout_gradients.cpp have the rules.
+// Rules that move nodes to channels-last layout, one for each ChannelsLast::How. assign_layout.cpp has a table of the rules and the images
+// they need; layout_convolutions.cpp, layout_followers.cpp and layout_gradients.cpp implement them.
 #pragma once
 
 #include <optional>
@@ -10,26 +10,26 @@
 
 namespace treadle::passes::layout {
 
-/// A rule replaces the node by one that reads and makes images with channels innermost. @return false if the node's operands or attributes
-/// do not allow it: the node stays
+/// Replaces the node by one that reads and writes channels-last images. @return false if the node's operands or attributes do not allow it;
+/// the node stays
 using Rule = bool(Layout& layout, const Node& node);
 
-// Nodes that begin regions with channels innermost: no operand needs to have moved.
+// Nodes that begin channels-last regions: no operand needs to have moved.
 Rule convolution, quantised_convolution, transposed_convolution, permutation;
 Rule input_gradient, weights_gradient, window_gradient;
 // Nodes that follow operands that have moved.
 Rule elementwise, first_operand, along_axis, slice, pad, resize, reduction, spatial_reduction, measurement;
 Rule window, scale_and_shift, normalization, statistics_gradient;
-// What window() and scale_and_shift() do in graphs of training.
+// Variants of window() and scale_and_shift() for training graphs.
 Rule window_with_places, statistics, computed_scale_and_shift;
 
-/// The node under the same operator, and under the one that computes it with channels innermost.
+/// Returns the node as its own operator, or as its channels-last counterpart.
 NodeSpec same_operator(const Node& node);
 NodeSpec layout_operator(const Node& node);
 
-/// The extents of a convolution's weights, which are computed or fed; nothing if they are unknown, or if no graph of training allows such.
+/// Returns the shape of a convolution's computed or fed weights; nullopt if it is unknown, or if the graph is not for training.
 std::optional<Shape> computed_weights(const Layout& layout, ValueId id, int rank);
-/// True if the kernels can list the window's taps on their stack.
+/// Returns true if kernels can list the window's taps on their stack.
 bool fits_window(const Node& node, const Shape& weights);
 
 }  // namespace treadle::passes::layout

@@ -1,4 +1,4 @@
-// What rules ask of a graph.
+// Queries of rules about a graph.
 #pragma once
 
 #include <cstdint>
@@ -15,36 +15,37 @@ class Patch;
 
 namespace treadle::passes {
 
-/// The node that makes the value; null for inputs, constants and absent operands.
+/// Returns the node that computes the value; null for inputs, constants and absent operands.
 const Node* producer_of(const Graph& graph, ValueId id);
-/// True if one operand reads the value, and no output is it.
+/// Returns true if the value has exactly one use and is not an output.
 bool is_used_once(const Graph& graph, ValueId id);
-/// True if passes may give the operator's nodes this attribute: it is one of an operator of ours, or an internal one. ONNX's operators may
-/// have one of the same name and another meaning.
+/// Returns true if passes may set this attribute on the operator's nodes: the operator is ours, or the attribute is internal. ONNX's
+/// operators may have an attribute of the same name with another meaning.
 bool has_internal_attribute(const Node& node, std::string_view name);
-/// The place of the operand that the operator calls so; nothing if it has none.
+/// Returns the index of the operand with this name in the operator's definition; nullopt if there is none.
 std::optional<size_t> input_named(const Node& node, std::string_view name);
-/// Elements of a constant int64 or int32 tensor.
+/// Returns the elements of a constant int64 or int32 tensor.
 std::optional<std::vector<int64_t>> constant_ints(const Graph& graph, ValueId id);
-/// True if every element equals `number`, and the sign of a zero is `negative_zero`'s. False for no elements, for more than a few thousand
-/// (nobody writes a million ones, and looking would read the weights), and for dtypes other than float16/32/64 and the integers.
+/// Returns true if every element equals `number`, with the sign of a zero as in `negative_zero`. False for empty tensors, for more than a
+/// few thousand elements (no model has a million ones, and looking would read weights), and for dtypes other than float16/32/64 and
+/// integers.
 bool all_elements_are(const Tensor& tensor, double number, bool negative_zero = false);
-/// True for a Transpose with this `perm`; false for null.
+/// Returns true for a Transpose with this `perm`; false for null.
 inline bool has_perm(const Node* node, const std::vector<int64_t>& perm) {
   return node && node->is("Transpose") && node->attributes.get_ints("perm") == perm;
 }
-/// Reshape, Flatten, Squeeze, Unsqueeze: the elements of input 0, in their order, under another shape.
+/// Returns true for Reshape, Flatten, Squeeze and Unsqueeze, which keep the elements of input 0 in order.
 bool is_view(const Node& node);
 
-/// What to write as Reshape's `shape` to make `out` of `in`: 0 where `in` has the same extent at the same place, at most one -1 for another
-/// symbol, and that only if inference finds this very extent again. Nothing if it cannot be written so, or if an extent is 0, which Reshape
-/// would read as "copy".
+/// Returns the constant `shape` with which Reshape turns `in` into `out`: 0 for an extent equal to that of `in` at the same position, and
+/// at most one -1 for another symbol, if inference would find this extent again. nullopt if there is no such constant, or if an extent is
+/// 0, which Reshape would read as "copy".
 std::optional<std::vector<int64_t>> reshape_target(const SymbolicShape& in, const SymbolicShape& out);
 
-/// A patch that has a Reshape take this constant for its shape.
+/// Returns a patch that makes this constant the shape of a Reshape.
 Patch reshape_to(const Node& node, const std::vector<int64_t>& target);
 
-/// The output of a new node in front of `before`, its type inferred. `sources`: the nodes of the model that it stands for.
+/// Adds a node before `before`, infers its output's type and returns the output. @param sources  nodes of the model that it represents
 ValueId add_inferred(Graph& graph, NodeSpec spec, NodeId before, const std::vector<std::string>& sources);
 
 }  // namespace treadle::passes

@@ -1,6 +1,6 @@
-// Cast(x, A) -> x for an x of dtype A. Cast(Cast(x, B), C) -> Cast(x, C), and Cast(Cast(x, B), A) -> x, where B holds every value of A
-// exactly. From an integer through a float to an integer only back to A itself: what is out of range is undefined in the one and wraps in
-// the other. Types of 8 bits and less in floating point, complex numbers and strings stay: they saturate, drop parts and print.
+// Cast(x, A) -> x if x has dtype A. Cast(Cast(x, B), C) -> Cast(x, C), and Cast(Cast(x, B), A) -> x, if B holds every value of A exactly.
+// Through a float, an integer may only return to its own type A, as out-of-range conversions from float are undefined, whereas integers
+// wrap. Floats of 8 bits or less, complex numbers and strings are left alone: their casts saturate, drop parts or print.
 #include <fmt/format.h>
 
 #include "graph/op_def.h"
@@ -13,8 +13,8 @@ namespace {
 
 struct Range {
   bool is_float = false, is_signed = true;
-  int digits = 0;         // binary, of the integer or the significand, without the sign
-  int exponent_bits = 0;  // floats
+  int digits = 0;         // binary digits of the integer or significand, without the sign
+  int exponent_bits = 0;  // of floats; 0 for integers
 };
 
 std::optional<Range> range_of(DType dtype) {
@@ -36,7 +36,8 @@ std::optional<Range> range_of(DType dtype) {
   }
 }
 
-// Every value of `a`, infinities and -0 included, is one of `b`. -2^(n-1) of a signed integer needs one digit only.
+// Returns true if every value of `a`, including infinities and -0, is a value of `b`. A signed integer's lowest value -2^(n-1) needs one
+// digit only.
 bool holds(const Range& b, const Range& a) {
   if (a.is_float) return b.is_float && b.digits >= a.digits && b.exponent_bits >= a.exponent_bits;
   return b.digits >= a.digits && (b.is_signed || !a.is_signed) && (!b.is_float || b.exponent_bits > 5 || a.digits < 16);
@@ -53,7 +54,7 @@ class MergeCasts final : public Rule {
     ValueId x = inner->inputs[0];
     DType a = graph.type(x).dtype, b = graph.type(node.inputs[0]).dtype, c = graph.type(node.outputs[0]).dtype;
     auto from = range_of(a), through = range_of(b), to = range_of(c);
-    // Through bool is `x != 0`, whatever x is; range_of(bool) holds bool alone.
+    // A Cast to bool computes x != 0; range_of(bool) holds only bool itself.
     if (!from || !through || !to || !holds(*through, *from))
       return no_patch(node, [&] {
         return fmt::format("the Cast before it goes through {}, which does not hold every value of {}", name_of(b), name_of(a));

@@ -1,5 +1,5 @@
-// Transpose(view(Transpose(x))) -> Reshape(Transpose(Reshape(x))): images cut into patches and put together again move once. The axes of x
-// are cut into pieces that every shape on the way keeps whole; what the chain does is then one permutation of them. Known extents only.
+// Transpose(view(Transpose(x))) -> Reshape(Transpose(Reshape(x))): images that are cut into patches and reassembled move only once. Cuts
+// the axes of x into pieces that every shape in the chain keeps whole; the chain is then one permutation of pieces. Known extents only.
 #include <algorithm>
 #include <numeric>
 
@@ -14,7 +14,7 @@ namespace {
 using Extents = std::vector<int64_t>;
 constexpr size_t kMaxRank = 8;
 
-/// Nothing if an extent is not known, or 0.
+/// Returns nullopt if an extent is unknown or 0.
 std::optional<Extents> extents_of(const Type& type) {
   if (!type.is_tensor() || !type.has_rank()) return std::nullopt;
   Extents extents;
@@ -25,7 +25,7 @@ std::optional<Extents> extents_of(const Type& type) {
   return extents;
 }
 
-/// An array's axes in pieces, each known by its number.
+/// The axes of an array, cut into numbered pieces.
 class Pieces {
  public:
   explicit Pieces(const Extents& x) : extents_(x), before_(x.size()), axes_(x.size()) {
@@ -39,7 +39,7 @@ class Pieces {
     axes_ = std::move(moved);
     return true;
   }
-  /// False if a border between two new axes falls where no piece can be cut.
+  /// Returns false if a border between two new axes would fall within a piece that cannot be cut there.
   bool reshape(const Extents& to) {
     std::vector<size_t> rest = now();
     std::reverse(rest.begin(), rest.end());  // the next one is the last
@@ -61,18 +61,19 @@ class Pieces {
     return std::all_of(rest.begin(), rest.end(), [&](size_t piece) { return extents_[piece] == 1; });
   }
 
-  /// What the whole chain amounts to: x under the shape `extents`, transposed by `perm`. Pieces that stay beside each other are one axis.
+  /// The whole chain as one step: x viewed with shape `extents`, then transposed by `perm`. Adjacent pieces that stay together form one
+  /// axis.
   struct Movement {
     Extents extents, perm;
   };
   Movement movement() const {
     std::vector<size_t> place(extents_.size());
     for (size_t i = 0; i < before_.size(); ++i) place[before_[i]] = i;
-    // Pieces of one element are nowhere.
+    // Pieces of one element have no position.
     std::vector<size_t> moved;
     for (size_t piece : now())
       if (extents_[piece] > 1) moved.push_back(place[piece]);
-    std::vector<std::pair<size_t, int64_t>> runs;  // the first place, and the elements, in the new order
+    std::vector<std::pair<size_t, int64_t>> runs;  // first position, and number of elements, in the new order
     for (size_t i = 0; i < moved.size(); ++i) {
       const int64_t extent = extents_[before_[moved[i]]];
       if (i > 0 && follows(moved[i - 1], moved[i]))
@@ -98,7 +99,7 @@ class Pieces {
     for (const auto& axis : axes_) all.insert(all.end(), axis.begin(), axis.end());
     return all;
   }
-  /// The piece keeps `outer` of its extent; the rest becomes one of its own, which is returned.
+  /// Cuts a piece: it keeps `outer` of its extent, and the rest becomes a new piece, which is returned.
   size_t cut(size_t piece, int64_t outer) {
     const size_t inner = extents_.size();
     extents_.push_back(extents_[piece] / outer);
@@ -106,15 +107,15 @@ class Pieces {
     before_.insert(std::find(before_.begin(), before_.end(), piece) + 1, inner);
     return inner;
   }
-  /// Whether nothing but pieces of one element lies between two places of x.
+  /// Returns true if only pieces of one element lie between two positions of x.
   bool follows(size_t first, size_t second) const {
     if (second <= first) return false;
     return std::all_of(before_.begin() + static_cast<std::ptrdiff_t>(first) + 1, before_.begin() + static_cast<std::ptrdiff_t>(second),
                        [&](size_t piece) { return extents_[piece] == 1; });
   }
 
-  Extents extents_;             // of every piece
-  std::vector<size_t> before_;  // the pieces in the order of x
+  Extents extents_;             // extent of each piece
+  std::vector<size_t> before_;  // pieces in the order of x
   std::vector<std::vector<size_t>> axes_;
 };
 
@@ -128,7 +129,7 @@ ValueId reshaped(Rewriter& rewriter, ValueId value, const Extents& to, const Nod
 bool merge(Rewriter& rewriter, NodeId last) {
   Graph& graph = rewriter.graph();
   const Node& outer = graph.node(last);
-  // The views between, from the last to the first.
+  // The chain from the last node to the first.
   std::vector<NodeId> chain{last};
   const Node* inner = producer_of(graph, outer.inputs[0]);
   while (inner && is_used_once(graph, inner->outputs[0])) {
@@ -156,7 +157,7 @@ bool merge(Rewriter& rewriter, NodeId last) {
       moved = rewriter.add(std::move(spec), outer.id);
     }
     moved = reshaped(rewriter, moved, *to, outer);
-    if (moved == x) return false;  // for another rule
+    if (moved == x) return false;  // left to another rule
     graph.replace_uses(outer.outputs[0], moved);
     for (NodeId id : chain) graph.remove_node(id);
     return true;

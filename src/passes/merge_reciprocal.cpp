@@ -1,4 +1,4 @@
-// x * (1 / y) -> x / y: one rounding less, and the form that tools look for in normalisations.
+// x * (1 / y) -> x / y: rounds once less, and is the form that tools look for in normalizations.
 #include "graph/op_def.h"
 #include "passes/matching.h"
 #include "passes/rules.h"

@@ -1,5 +1,5 @@
-// Reshape, Flatten, Squeeze or Unsqueeze of the result of another one of these: the elements and their order are x's, so that one Reshape
-// of x does; x itself where the last shape is x's.
+// A chain of Reshape, Flatten, Squeeze and Unsqueeze keeps the elements of x in order, so one Reshape of x replaces it, or x itself if the
+// last shape is x's.
 #include <fmt/format.h>
 
 #include "passes/matching.h"

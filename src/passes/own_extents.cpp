@@ -1,5 +1,5 @@
-// Reshape(x, Concat(extents of x at their own places, constants)) -> Reshape(x, constant with 0 for these): 0 means "as in x". One extent
-// that is computed beside positive constants follows from them (-1).
+// Reshape(x, Concat(extents of x at their own positions, constants)) -> Reshape(x, constant with 0 for these), as 0 means "as in x". One
+// other computed extent becomes -1 if all the rest are positive constants.
 #include <algorithm>
 
 #include "passes/matching.h"
@@ -8,7 +8,7 @@
 namespace treadle::passes {
 namespace {
 
-// Whether it is the row of one element that has the extent of `data` at `place`.
+// Returns true if the value is a vector of one element: the extent of `data` at `place`.
 bool is_extent_of(const Graph& graph, ValueId id, ValueId data, size_t place) {
   const Node* node = producer_of(graph, id);
   const bool is_row = node && node->is("Unsqueeze") && constant_ints(graph, node->inputs[1]) == std::vector<int64_t>{0};
@@ -38,7 +38,7 @@ std::optional<std::vector<int64_t>> target_of(const Graph& graph, const Node& co
       if (++num_computed > 1 || !is_one_element(graph.type(input))) return std::nullopt;
     }
   }
-  // Where another extent is 0, or to be inferred, -1 would say nothing.
+  // With another extent that is 0 or -1, this one could not be inferred.
   if (num_computed > 0 && std::count_if(target.begin(), target.end(), [](int64_t extent) { return extent < 1; }) > 1) return std::nullopt;
   return target;
 }

@@ -26,13 +26,13 @@
 namespace treadle::passes {
 namespace {
 
-/// What passes are given besides the graph.
+/// Inputs of passes besides the graph.
 struct PassContext {
   const PipelineOptions& options;
   FoldLimits fold_limits;
 };
 
-/// An entry of the list: a rule, or a function over the whole graph.
+/// An entry of the pass list: a rule, or a function over the whole graph.
 struct Pass {
   PassInfo info;
   std::unique_ptr<Rule> (*rule)() = nullptr;
@@ -41,13 +41,13 @@ struct Pass {
 
 constexpr Pass entry(PassInfo info, std::unique_ptr<Rule> (*rule)()) { return {info, rule, nullptr}; }
 constexpr Pass entry(PassInfo info, int64_t (*run)(Graph&, PassContext&, int64_t)) { return {info, nullptr, run}; }
-/// A function over the whole graph that needs nothing else.
+/// A function over the whole graph that needs no context.
 template <int64_t (*kPass)(Graph&, int64_t)>
 constexpr Pass entry(PassInfo info) {
   return {info, nullptr, [](Graph& graph, PassContext&, int64_t limit) { return kPass(graph, limit); }};
 }
 
-/// A rule that makes what other tools look for: only where patterns are to stay.
+/// A rule that produces patterns which other tools look for; runs only if patterns are kept.
 template <std::unique_ptr<Rule> (*kRule)()>
 constexpr Pass for_patterns(PassInfo info) {
   return {info, nullptr, [](Graph& graph, PassContext& context, int64_t limit) -> int64_t {
@@ -63,8 +63,8 @@ constexpr PassConditions kAlways{}, kHidesPatterns{.hides_patterns = true}, kNot
     kPacked{.packed_weights = true, .not_before_autodiff = true, .only_in_memory = true},
     kPackedFloat32{.packed_weights = true, .not_before_autodiff = true, .only_in_memory = true, .only_float32 = true};
 
-// In this order, once or more per optimisation: what a pass makes, the later ones and the next round see. Constants first, because the
-// rules look at them; removal last.
+// Runs in this order, for one or more rounds; later passes and the next round see the results of earlier ones. Constants come first, as
+// rules check for them; dead nodes are removed last.
 constexpr Pass kRounds[] = {
     entry<capture_loop_invariants>(
         {"capture-loop-invariants", kBasic, kAlways, "what a Loop carries but never changes is captured by its body"}),
@@ -115,7 +115,7 @@ constexpr Pass kRounds[] = {
            {.not_before_autodiff = true, .removes_quantisation = true},
            "products of dequantised operands -> QuantizedMatMul"},
           fuse_quantized_matmul),
-    // Its QLinearConv is for the layout pass.
+    // The resulting QLinearConv needs the layout pass.
     entry({"fuse-quantized-conv", kLayout, kInMemory,
            "convolutions, pools, joins of dequantised bytes -> the same of bytes, outside of training"},
           fuse_quantized_conv),
@@ -124,7 +124,7 @@ constexpr Pass kRounds[] = {
            {.frozen_weights = true, .not_before_autodiff = true, .removes_quantisation = true},
            "products with dequantised weights -> BlockedMatMul, outside of training"},
           fuse_blocked_matmul),
-    // Behind it: dequantised weights are transposed as a rule.
+    // After fuse-blocked-matmul, as dequantized weights are usually transposed.
     entry({"absorb-transposes", kExtended, kAlways, "MatMul and Gemm of transposed matrices, and transposed Gemm -> Gemm"},
           absorb_transposes),
     entry({"rotary-layouts", kExtended, kNotBeforeAutodiff, "Transposes around FusedRotary -> its strides"}, rotary_layouts),
@@ -133,9 +133,9 @@ constexpr Pass kRounds[] = {
     entry<merge_common_nodes>({"merge-common-nodes", kBasic, kAlways, "nodes that compute the same thing become one"}),
     entry<remove_dead_nodes>({"remove-dead", kBasic, kAlways, "nodes and captures that nothing reads go"}),
 };
-// What backends take; not in the list, because the caller brings it.
+// The caller's pass for backends; not in the list, as it is not ours.
 constexpr PassInfo kBackends{"backends", kBasic, kAlways, "subgraphs that backends compile -> Subgraph"};
-// Once, when the rounds above have settled: these take operators away that other rules look for.
+// Runs once, after the rounds, because it removes operators that other rules look for.
 constexpr Pass kFusions[] = {
     entry({"fuse-into-matmul",
            kExtended,
@@ -143,7 +143,7 @@ constexpr Pass kFusions[] = {
            "bias, residual and activation behind a product -> FusedMatMul, outside of training"},
           fuse_into_matmul),
 };
-// Once, when all else is settled: their operators exist in memory only.
+// Runs once, last of all, because its operators exist in memory only.
 constexpr Pass kAssignLayout =
     entry({"assign-layout",
            kLayout,
@@ -203,8 +203,8 @@ class Pipeline {
   }
 
   void run() {
-    // Two rounds settle nearly every model; what a sixth one would find is not worth the load time. Weights stay quantised until the rules
-    // have seen them so.
+    // Two rounds settle nearly every model; a sixth would not be worth its load time. Weights stay quantized until the rules have seen
+    // them.
     constexpr int kMaxRounds = 5;
     const PipelineOptions& options = context_.options;
     for (int round = 0; round < kMaxRounds && left_ > 0; ++round) {
@@ -213,7 +213,7 @@ class Pipeline {
       const bool has_folded_weights = context_.fold_limits.keep_quantisation == options.keep_quantisation;
       if (left_ == before && has_folded_weights) break;
       if (!has_folded_weights) set_keep_quantisation(options.keep_quantisation);
-      // Constants that were computed values say more about what reads them.
+      // Values that became constants tell more about the shapes of their readers.
       infer_again();
     }
     if (options.before_fusion && left_ > 0) timed(kBackends, [&] { return options.before_fusion(graph_, left_); });
@@ -228,13 +228,13 @@ class Pipeline {
     const int64_t before = left_;
     apply(kAssignLayout);
     if (left_ == before) return;
-    // Transposes meet those of the model, and axes that are computed have become constants.
+    // New Transposes meet the model's own ones, and computed axes have become constants.
     apply_round();
     apply(kAfterLayout);
     infer_again();
   }
 
-  // A pass that found nothing finds nothing again before the graph is another one.
+  // A pass that found nothing to change is skipped until the graph changes.
   void apply_round() {
     for (size_t i = 0; i < std::size(kRounds); ++i) {
       if (settled_at_[i] == version_) continue;
@@ -243,7 +243,7 @@ class Pipeline {
     }
   }
 
-  // Rules do not see the limits.
+  // Only whole-graph passes depend on the fold limits, so only they must run again.
   void set_keep_quantisation(bool keep) {
     context_.fold_limits.keep_quantisation = keep;
     for (size_t i = 0; i < std::size(kRounds); ++i)
@@ -331,10 +331,10 @@ class Pipeline {
   PassContext context_;
   int64_t left_;
   const bool verifies_;
-  int64_t version_ = 0;                                 // of the graph: what changes it counts it on
-  std::array<int64_t, std::size(kRounds)> settled_at_;  // the version that the pass had nothing to change in
+  int64_t version_ = 0;                                 // version of the graph, incremented by each change
+  std::array<int64_t, std::size(kRounds)> settled_at_;  // version at which the pass found nothing to change
   int64_t inferred_at_ = -1;
-  bool found_nothing_ = false;  // the last pass
+  bool found_nothing_ = false;  // by the last pass
 };
 
 }  // namespace

@@ -1,4 +1,4 @@
-// The order of the graph optimiser's passes.
+// The graph optimizer: its passes and their order.
 #pragma once
 
 #include <cstdint>
@@ -13,64 +13,65 @@
 
 namespace treadle::passes {
 
-/// How far the optimiser goes, as ONNX Runtime's levels say it. A level contains the ones before it.
+/// Optimization level, as in ONNX Runtime. Each level includes the ones before it.
 enum class Level : uint8_t {
-  basic = 1,     ///< constants are folded, what is redundant goes, and constants are merged into the operators that read them
-  extended = 2,  ///< several operators become one, also of the treadle domain
-  layout = 3,    ///< images have their channels innermost
+  basic = 1,     ///< folds constants, removes redundant nodes, merges constants into operators that read them
+  extended = 2,  ///< fuses operators, also into operators of the treadle domain
+  layout = 3,    ///< moves images to channels-last layout
 };
 
-/// What must hold for a pass to run, beside its level.
+/// Conditions under which a pass runs, besides its level.
 struct PassConditions {
-  bool frozen_weights = false;        ///< it computes with the weights: not where they change
-  bool packed_weights = false;        ///< what it makes packs the weights: not where that would be in every run
-  bool not_before_autodiff = false;   ///< what it makes has no gradient: only behind the backward part, if there is one
-  bool only_in_memory = false;        ///< what it makes is for this library's kernels: not for a file
-  bool removes_quantisation = false;  ///< not where QuantizeLinear and DequantizeLinear are to stay
-  bool only_float32 = false;          ///< not where a precision below float32 is asked for
-  bool hides_patterns = false;        ///< it rewrites what other tools look for, such as the fusions of ONNX Runtime's transformers
+  bool frozen_weights = false;        ///< the pass computes with weights: only if they do not change
+  bool packed_weights = false;        ///< the pass makes nodes that pack weights: not if they would pack in every run
+  bool not_before_autodiff = false;   ///< the pass makes nodes without a gradient: only once the backward part exists, if there will be one
+  bool only_in_memory = false;        ///< the pass makes nodes for this library's kernels: not for a file
+  bool removes_quantisation = false;  ///< not if QuantizeLinear and DequantizeLinear must stay
+  bool only_float32 = false;          ///< not if a precision below float32 is requested
+  bool hides_patterns = false;        ///< rewrites patterns that other tools look for, such as ONNX Runtime's transformer fusions
 
   bool inference_only() const { return frozen_weights || packed_weights || not_before_autodiff; }
 };
 
 struct PipelineOptions {
   Level level = Level::layout;
-  bool weights_change = false;      ///< from run to run: what computes with them, or packs them, stays away
-  bool weights_packed = false;      ///< where they change, values of kind parameter are packed when they have: what packs them may stay
-  bool before_autodiff = false;     ///< the graph will get a backward part: its operators keep their gradients
-  std::vector<std::string> skip;    ///< passes and rules by name
-  int64_t max_patches = INT64_MAX;  ///< stop after that many (to bisect a fault)
-  bool verify = false;              ///< check the graph after every pass, and the count of changes; true where verifies_passes()
-  size_t max_folded_bytes = 64U << 20U;  ///< constants that folding may make, each
-  /// Leave DequantizeLinear of constants alone: for a file that others run with integer kernels.
+  bool weights_change = false;           ///< weights change between runs: skip passes that compute with or pack them
+  bool weights_packed = false;           ///< if weights change: parameters are packed after each change, so passes that pack them may run
+  bool before_autodiff = false;          ///< a backward part will be added: keep operators that have gradients
+  std::vector<std::string> skip;         ///< names of passes and rules to skip
+  int64_t max_patches = INT64_MAX;       ///< stop after this many changes (to bisect a fault)
+  bool verify = false;                   ///< check the graph and the count of changes after every pass; always on if verifies_passes()
+  size_t max_folded_bytes = 64U << 20U;  ///< largest constant that folding may make, in bytes
+  /// Do not fold DequantizeLinear of constants: for files that others run with integer kernels.
   bool keep_quantisation = false;
-  /// The graph is written to a file: passes for this library's kernels stay away. Images keep their layout (as functions of standard
-  /// operators the others are Transposes around each node, and other runtimes have layouts of their own), 16-bit floats stay (the file
-  /// would be twice as large).
+  /// The graph is written to a file, so passes for this library's kernels do not run. Images keep their layout: in standard operators,
+  /// other layouts would need Transposes around each node, and other runtimes have their own. 16-bit floats stay, as the file would double
+  /// in size.
   bool for_file = false;
-  /// The file is for tools and sessions that fuse what they find: it is simplified, and keeps the patterns that they look for. Nothing
-  /// above the basic level is done.
+  /// The file is for tools and sessions with fusions of their own: simplify it, but keep the patterns that they look for. Limits
+  /// optimization to the basic level.
   bool keep_patterns = false;
-  /// Faster arithmetic than float32 for some products and convolutions. Not for a file.
+  /// Faster arithmetic than float32 for some products and convolutions. Not for files.
   PrecisionRules precision;
-  /// Which ways convolutions may go. Not for a file.
+  /// Rules for the methods of convolutions. Not for files.
   ConvChoiceRules conv_choice;
-  /// A pass of the caller's, "backends", when the graph is simplified but still of ONNX's operators: what it takes out is not fused any
-  /// more. Stops after `limit` changes. @return their number
+  /// The caller's pass "backends". Runs when the graph is simplified but has only ONNX's operators; nodes that it takes are not fused. It
+  /// must stop after `limit` changes. @return the number of changes
   std::function<int64_t(Graph&, int64_t limit)> before_fusion;
-  /// One line for every pass that changed something: name, what it did, microseconds.
+  /// Called for each pass that changed something.
   std::function<void(std::string_view pass, const std::string& what, int64_t elapsed_us)> log;
   std::function<void(const std::string&)> warn;
-  int64_t* num_visits = nullptr;  ///< grows by one for each node that a rule is asked about
+  int64_t* num_visits = nullptr;  ///< if not null: incremented for each node that a rule is asked about
 };
 
-/// What every graph needs before it is lowered: constants of bodies are their own. Changes no value.
+/// Prepares any graph for lowering: copies captured constants into bodies. Does not change values.
 void canonicalise(Graph& graph);
 
-/// canonicalise, then simplification. `graph` must be upgraded and inferred.
+/// Runs canonicalise(), then all passes. @pre `graph` is upgraded and inferred
 void optimize(Graph& graph, const PipelineOptions& options = {});
 
-/// All passes are checked as PipelineOptions::verify says. It is on in debug builds, and where the environment has TREADLE_VERIFY_PASSES=1.
+/// Returns true if all passes are checked as with PipelineOptions::verify: in debug builds, and if TREADLE_VERIFY_PASSES=1 is in the
+/// environment.
 bool verifies_passes();
 void set_verifies_passes(bool on);
 
@@ -80,7 +81,7 @@ struct PassInfo {
   PassConditions conditions;
   std::string_view description;
 };
-/// Every pass and rule, in order.
+/// Returns all passes and rules in order.
 std::vector<PassInfo> list_passes();
 
 }  // namespace treadle::passes

@@ -1,4 +1,4 @@
-// In which arithmetic nodes are computed: the session's option `precision`.
+// Arithmetic precision of nodes: the session option `precision`.
 #pragma once
 
 #include <cstdint>
@@ -11,19 +11,19 @@
 
 namespace treadle::passes {
 
-/// Precisions for patterns of node names; of those that match a node, the last counts.
+/// Precisions for patterns of node names. The last pattern that matches a node counts.
 class PrecisionRules {
  public:
-  /// @param text  entries separated by ";", each a precision for all nodes or PATTERN=PRECISION, with * and ? in the pattern:
-  ///   "float32;/encoder/*=bfloat16". Empty: float32.
-  /// @throws Error(invalid_argument) that quotes what is wrong.
+  /// @param text  entries separated by ";": a precision for all nodes, or PATTERN=PRECISION with wildcards * and ?, for example
+  ///     "float32;/encoder/*=bfloat16". Empty: float32
+  /// @throws Error(invalid_argument) that quotes the offending entry
   static PrecisionRules parse(std::string_view text);
 
-  /// Whether all nodes stay in float32.
+  /// Returns true if all nodes stay in float32.
   bool empty() const;
-  /// Whether an entry names this one.
+  /// Returns true if an entry has this precision.
   bool names(ops::Precision precision) const;
-  /// The precision of a node by its name, or that of a node of the model which it stands for.
+  /// Returns the precision for the node's name, or for the name of a node of the model that it represents.
   ops::Precision of(const Node& node) const;
 
  private:
@@ -34,10 +34,10 @@ class PrecisionRules {
   std::vector<Entry> entries_;
 };
 
-/// Products by constant weights, convolutions with channels innermost and fused attention get the precision that the rules say. To be run
-/// last. Where they say float32, weights that are multiples of 8-bit numbers are kept in 8 bits, which rounds nothing. Products become
-/// FusedMatMul, whether or not anything is behind them. Returns how many nodes are no longer computed in float32.
-/// @param weights_change  products of computed matrices become RoundedMatMul and RoundedGemm, and gradients of convolutions get it, too
+/// Applies the rules to products with constant weights, channels-last convolutions and fused attention; must run last. Where float32 is
+/// requested, weights that are multiples of 8-bit numbers are stored in 8 bits, which is exact. Products become FusedMatMul. Returns the
+/// number of nodes that no longer compute in float32.
+/// @param weights_change  products of computed matrices become RoundedMatMul and RoundedGemm; gradients of convolutions are included
 int64_t assign_precision(Graph& graph, const PrecisionRules& rules, int64_t limit, bool weights_change = false);
 
 }  // namespace treadle::passes

@@ -1,4 +1,4 @@
-// A product by constant weights as the parts of a FusedMatMul.
+// The parts of a product with constant weights, as operands and attributes of a FusedMatMul.
 #pragma once
 
 #include <array>
@@ -20,11 +20,11 @@ struct ProductParts {
   bool has_activation() const { return !attributes.get_string("activation").empty(); }
 };
 
-/// The parts of a MatMul, Gemm or FusedMatMul in float32 whose second operand is a constant matrix; nothing for what no FusedMatMul can
-/// say.
+/// Returns the parts of a float32 MatMul, Gemm or FusedMatMul whose second operand is a constant matrix; nullopt if FusedMatMul cannot
+/// express it.
 std::optional<ProductParts> product_parts(const Graph& graph, const Node& node);
 
-/// A patch that computes output 0 of `node` by a FusedMatMul of these parts.
+/// Returns a patch that computes output 0 of `node` by a FusedMatMul of these parts.
 Patch fused_product(const Node& node, const ProductParts& parts);
 
 }  // namespace treadle::passes

@@ -1,5 +1,5 @@
-// NhwcConv(Transpose(x)) -> NhwcConv(x, planes = 1) for an input of the model with a few channels, which nothing else reads so. The kernel
-// copies the image anyway, to pad it, and puts the channels innermost on the way.
+// NhwcConv(Transpose(x)) -> NhwcConv(x, planes = 1) for a model input x with few channels. The kernel copies the image anyway to pad it,
+// and transposes it on the way.
 #include "graph/rewriter.h"
 #include "passes/channels_last.h"
 #include "passes/layout.h"
@@ -33,7 +33,7 @@ int64_t read_planes(Graph& graph, int64_t limit) {
     if (!transpose || !is_used_once(graph, image)) continue;
     const ValueId input = transpose->inputs[0];
     const Type& type = graph.type(input);
-    // A value that a node makes may lie between rows of others; the model's inputs are on their own.
+    // The planner may place a computed value between rows of others; a model input is contiguous.
     if (graph.value(input).producer != kNoNode || graph.value(input).is_constant() || !has_few_channels(type) ||
         !has_perm(transpose, channels_last_order(type.rank())))
       continue;

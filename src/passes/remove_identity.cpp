@@ -1,4 +1,4 @@
-// Identity(x) -> x, for values of every kind.
+// Identity(x) -> x, for values of any type.
 #include "passes/rules.h"
 
 namespace treadle::passes {

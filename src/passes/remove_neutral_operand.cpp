@@ -1,5 +1,5 @@
-// x * 1, x / 1, x - 0, x + 0, x ^ 1 -> x, where the result has x's type and shape (a broadcast would change the shape).
-// In floating point x + 0 turns -0 into +0, which a later division shows; x + (-0) and x - (+0) are exact.
+// x * 1, x / 1, x - 0, x + 0, x ^ 1 -> x, if the result has x's type and shape (a broadcast would change the shape). In floating point, x +
+// 0 turns -0 into +0, which a later division exposes; so floats need x + (-0) or x - (+0), which are exact.
 #include "graph/op_def.h"
 #include "passes/matching.h"
 #include "passes/rules.h"
@@ -26,7 +26,7 @@ class RemoveNeutralOperand final : public Rule {
   }
 
  private:
-  const bool scalars_only_;  // a normalisation's scale stays, though it is all ones
+  const bool scalars_only_;  // keeps a normalization's scale of ones
 };
 
 }  // namespace

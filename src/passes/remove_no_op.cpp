@@ -1,6 +1,5 @@
-// Operators that give back what they get -> their input: a Reshape to the shape that is there, a Cast to the same dtype, a Slice of
-// everything, a Pad by nothing, a Transpose that moves no axis, a Concat of one operand. When that is so, the operator says
-// (OpDef::returns_input).
+// Removes operators that return their input: a Reshape to the same shape, a Cast to the same dtype, a Slice of everything, a Pad by
+// nothing, a Transpose that moves no axis, a Concat of one operand. The operator decides (OpDef::returns_input).
 #include "graph/op_def.h"
 #include "passes/rules.h"
 

@@ -1,4 +1,4 @@
-// The rewrite rules, one file each. What a rule does and when it is exact stands in its file.
+// The rewrite rules, one file each. Each file begins with its rule and the conditions under which it is exact.
 #pragma once
 
 #include <memory>

@@ -1,5 +1,5 @@
-// Gather(x, 0), Gather(x, 1), … for each element of the outermost axis of an input -> Split(x), and Squeeze of its outputs: what a state
-// that stacks the caches of all layers is read by. A Gather copies; the outputs of a Split lie in its input, and a Squeeze is a view.
+// Gather(x, 0), Gather(x, 1) etc. for each element of the outermost axis of an input -> Squeeze(Split(x)). Models read a state this way
+// that stacks the caches of all layers. A Gather copies, whereas a Split's outputs and a Squeeze are views.
 #include <algorithm>
 
 #include "graph/rewriter.h"
@@ -11,7 +11,8 @@ namespace {
 
 constexpr int64_t kMaxParts = 256;
 
-// Per element of axis 0 the Gathers that take it; empty if some element is taken by none: a Split that may have to copy copies it too.
+// For each element of axis 0, returns the Gathers that select it. Empty if an element is not selected, as a Split that has to copy would
+// copy it too.
 std::vector<std::vector<NodeId>> find_gathers(const Graph& graph, ValueId input) {
   const Type& type = graph.type(input);
   if (!type.is_tensor() || !type.has_rank() || type.rank() == 0 || !(*type.shape)[0].is_const()) return {};
@@ -41,7 +42,7 @@ int64_t split_inputs(Graph& graph, int64_t limit) {
     std::vector<NodeId> all;
     for (const auto& gathers : taken) all.insert(all.end(), gathers.begin(), gathers.end());
     rewriter.change(all, [&] {
-      // In front of all nodes: an input is there from the start.
+      // In front of all nodes, as inputs exist from the start.
       const Node& some = graph.node(taken[0][0]);
       NodeSpec spec{.op_type = "Split", .inputs = {input}, .name = some.name, .num_outputs = static_cast<int>(taken.size())};
       spec.attributes.set("axis", int64_t{0});

@@ -1,6 +1,5 @@
-// ReduceMax(Concat(a, b, c, axis), axis) -> Squeeze(Max(Max(a, b), c)), where the operands have an extent of 1 there: the largest of
-// several values, stacked to be reduced. ReduceMin likewise. Nothing is computed, so the order does not matter; copies that interleave
-// elements go.
+// ReduceMax(Concat(a, b, c, axis), axis) -> Squeeze(Max(Max(a, b), c)), if the operands have extent 1 on that axis: the maximum of several
+// values that are only stacked to be reduced. ReduceMin likewise. Maxima are exact in any order. Avoids copies that interleave elements.
 #include <algorithm>
 
 #include "passes/matching.h"
@@ -13,7 +12,7 @@ class StackToPairs final : public Rule {
  public:
   std::string_view name() const override { return "stack-to-pairs"; }
   std::optional<Patch> match(const Graph& graph, const Node& node) const override {
-    constexpr size_t kMaxOperands = 8;  // further ones would be read and written more often than a stack of them
+    constexpr size_t kMaxOperands = 8;  // with more, pairwise passes would move more memory than a stack
     const bool is_max = node.is("ReduceMax");
     if ((!is_max && !node.is("ReduceMin")) || !node.has_input(1) || graph.type(node.inputs[0]).dtype != DType::float32) return std::nullopt;
     const Node* stack = producer_of(graph, node.inputs[0]);

@@ -1,4 +1,4 @@
-// What the optimiser did to a graph, step by step, for people who ask. Nothing is noted unless a PassTrace is in scope on the thread.
+// Records what the optimizer did to a graph, step by step. Nothing is recorded unless a PassTrace::Scope exists on the thread.
 #pragma once
 
 #include <cstdint>
@@ -14,13 +14,13 @@
 
 namespace treadle::passes {
 
-/// What became of a node in one step.
+/// What happened to a node in one step.
 struct NodeChange {
   enum class What : uint8_t { made, changed, folded, removed };
   What what = What::made;
   std::string op_type, name;
-  std::vector<std::string> sources;  ///< nodes of the model as read that it stands for
-  std::vector<std::string> took;     ///< "Relu relu_1": nodes that are no more, and whose work it does
+  std::vector<std::string> sources;  ///< nodes of the original model that it represents
+  std::vector<std::string> took;     ///< removed nodes whose work it does, e.g. "Relu relu_1"
 };
 
 struct PassStep {
@@ -30,7 +30,7 @@ struct PassStep {
   std::vector<NodeChange> changes;
 };
 
-/// Why a pass left a node as it was, although it had looked closer.
+/// Why a pass did not change a node that nearly matched.
 struct Refusal {
   std::string pass, reason;
   bool operator==(const Refusal&) const = default;
@@ -38,7 +38,7 @@ struct Refusal {
 
 class PassTrace {
  public:
-  /// While it lives, what the optimiser does on this thread is noted in the trace. Scopes do not nest.
+  /// While it exists, optimizations on this thread are recorded in the trace. Scopes do not nest.
   class Scope {
    public:
     explicit Scope(PassTrace& trace) { current_ = &trace; }
@@ -52,13 +52,13 @@ class PassTrace {
   void end(const Graph& graph, int64_t num_changes, int64_t elapsed_us);
   void refuse(const Node& node, std::string_view reason, const Node* other, std::string_view rest);
 
-  /// Those that changed something, in order. A pass may be there several times.
+  /// Steps that changed something, in order. A pass may occur several times.
   const std::vector<PassStep>& steps() const { return steps_; }
-  /// The nodes that there are in the end.
+  /// Returns the nodes of the final graph.
   std::vector<NodeChange> result() const;
-  /// Of the last time that a pass looked at a node of this name.
+  /// Returns the refusals of each pass's last look at a node of this name.
   std::vector<Refusal> refusals(const std::string& node) const;
-  /// Passes that made or changed what stands for these nodes of the model, each once, in order.
+  /// Returns the passes that made or changed nodes representing these nodes of the model, each once, in order.
   std::vector<std::string> passes_of(const std::vector<std::string>& sources) const;
 
  private:
@@ -66,7 +66,7 @@ class PassTrace {
     std::string op_type, name, output;
     std::vector<std::string> sources;
     Attributes attributes;
-    bool moves = false;  // it computes nothing
+    bool moves = false;  // the node only moves data
   };
   using Snapshot = std::map<std::pair<const Graph*, NodeId>, Seen>;
   static void look(const Graph& graph, Snapshot& snapshot);
@@ -79,17 +79,17 @@ class PassTrace {
   std::map<std::string, std::vector<Refusal>> refusals_;
 };
 
-/// What was found, for a reason: "float16[2,3]", or "a computed value of unknown type".
+/// Describes a value for a reason: "float16[2,3]", or "a value of unknown type".
 std::string found(const Graph& graph, ValueId value);
 
-/// False, after the reason has been noted if somebody traces: `return declined(conv, "several nodes read its result");`
-/// @param other  is named between the two halves of the reason; may be null
+/// Records the reason if tracing, and returns false: `return declined(conv, "several nodes read its result");`
+/// @param other  node named between the two halves of the reason; may be null
 inline bool declined(const Node& node, std::string_view reason, const Node* other = nullptr, std::string_view rest = {}) {
   if (PassTrace* trace = PassTrace::current()) [[unlikely]]
     trace->refuse(node, reason, other, rest);
   return false;
 }
-/// The same with a reason that takes work to write: `text()` is called only if somebody traces.
+/// The same with a reason that is expensive to format: `text()` is only called if tracing.
 template <typename Text>
   requires std::is_invocable_r_v<std::string, Text>
 bool declined(const Node& node, Text&& text) {
@@ -97,7 +97,7 @@ bool declined(const Node& node, Text&& text) {
     trace->refuse(node, text(), nullptr, {});
   return false;
 }
-/// For rules: `return no_patch(product, "several nodes read its result");`
+/// The same for rules, returning nullopt: `return no_patch(product, "several nodes read its result");`
 template <typename... Reason>
 std::nullopt_t no_patch(const Node& node, Reason&&... reason) {
   declined(node, std::forward<Reason>(reason)...);
