@@ -12,7 +12,7 @@
 
 namespace treadle {
 
-/// Graph-valued attributes are not here: they are a node's bodies.
+/// Graph-valued attributes are not included: they are the bodies of a node.
 using Attribute = std::variant<int64_t, float, std::string, Datum, Type, std::vector<int64_t>, std::vector<float>, std::vector<std::string>,
                                std::vector<Datum>, std::vector<Type>>;
 
@@ -26,20 +26,20 @@ class Attributes {
   void set(std::string_view name, Attribute value);
   void erase(std::string_view name);
 
-  /// Each returns the default if the attribute is absent. @throws Error(invalid_model) if it has another type.
+  /// Getters return the default if the attribute is absent. @throws Error(invalid_model) if it has another type
   int64_t get_int(std::string_view name, int64_t otherwise = 0) const;
   float get_float(std::string_view name, float otherwise = 0) const;
   std::string_view get_string(std::string_view name, std::string_view otherwise = {}) const;
   const std::vector<int64_t>& get_ints(std::string_view name) const;  // empty if absent
   const std::vector<float>& get_floats(std::string_view name) const;
   const std::vector<std::string>& get_strings(std::string_view name) const;
-  /// @throws Error(invalid_model) if absent.
+  /// @throws Error(invalid_model) if absent
   const Tensor& get_tensor(std::string_view name) const;
 
   auto begin() const { return items_.begin(); }
   auto end() const { return items_.end(); }
   size_t size() const { return items_.size(); }
-  bool operator==(const Attributes& other) const;  // tensors by identity or equal bytes
+  bool operator==(const Attributes& other) const;  // tensors are equal if they are the same memory or have equal bytes
 
  private:
   template <typename T>
@@ -47,10 +47,10 @@ class Attributes {
   std::vector<std::pair<std::string, Attribute>> items_;
 };
 
-/// Same type, shape and bytes.
+/// Returns true for equal dtype, shape and bytes.
 bool equal(const Tensor& a, const Tensor& b);
 bool equal(const Attribute& a, const Attribute& b);
-/// `pads=[1,1,1,1]`
+/// Returns text such as `pads=[1,1,1,1]`.
 std::string to_string(const Attribute& attribute);
 
 }  // namespace treadle

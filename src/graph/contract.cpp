@@ -36,7 +36,7 @@ void check_presence(const Node& node) {
   for (size_t i = 0; i < std::max(op.inputs.size(), num_inputs); ++i) {
     if (node.has_input(i)) continue;
     const Port& port = port_at(op.inputs, i);
-    // A list of operands has no gaps, and an operator that takes nothing else wants at least one.
+    // A list of operands has no gaps, and an operator with a list needs at least one.
     const bool wanted = port.presence == Presence::variadic && (i == 0 || i < num_inputs);
     if (wanted || port.presence == Presence::required) fail(fmt::format("the input {} ({}) is missing", i, port.name));
   }
@@ -60,7 +60,7 @@ void check_type(const Port& port, const Type& type, std::string_view what, Error
   fail_type(fmt::format("the {} {} is {}; {} axes expected", what, port.name, to_string(type), expected), code);
 }
 
-// The integers of an attribute that is one or has a list of them.
+// Returns the integers of an integer or integer list attribute.
 std::span<const int64_t> integers_of(const Attribute& attribute) {
   if (const auto* number = std::get_if<int64_t>(&attribute)) return {number, 1};
   if (const auto* numbers = std::get_if<std::vector<int64_t>>(&attribute)) return *numbers;
@@ -129,7 +129,7 @@ void check_attributes(const Node& node) {
 
 bool has_dtype(const Type* type) { return type && type->is_tensor() && type->dtype != DType::undefined; }
 
-// Of inputs whose ports share a type_name, the first that has a dtype decides. `type_at(i)` is null for an absent input.
+// Inputs whose ports share a type_name must have the dtype of the first that has one. `type_at(i)` is null for an absent input.
 template <typename TypeAt>
 void check_types(const OpDef& op, size_t count, TypeAt type_at, ErrorCode code) {
   const size_t last = op.inputs.empty() ? 0 : op.inputs.size() - 1;

@@ -1,19 +1,19 @@
-// Operators that are added to the registry while the process runs.
+// Custom operators, which are added to the registry at run time.
 #pragma once
 
 #include "graph/op_def.h"
 
 namespace treadle {
 
-/// The name of an AttributeDef that stands for attributes of any name and type.
+/// Name of an AttributeDef that allows attributes of any name and type.
 inline constexpr std::string_view kAnyAttribute = "*";
 
-/// Adds an operator to those that `find_op` finds. Its `name` and `domain` are copied. A second one of the same name takes its place for
-/// graphs that are read from then on; the first stays, because graphs may refer to it.
-/// @throws Error(invalid_argument) if the build itself has an operator of that name.
+/// Registers an operator so that find_op() finds it. Its `name` and `domain` are copied. A second operator of the same name replaces the
+/// first for graphs that are read later; the first stays alive, as graphs may refer to it.
+/// @throws Error(invalid_argument) if there is a built-in operator of that name
 const OpDef* add_custom_op(OpDef op);
 
-/// True for what add_custom_op() has made: its kernels may defer (graph/deferred.h).
+/// Returns true for an operator made by add_custom_op(), whose kernels may defer (graph/deferred.h).
 bool is_custom_op(const OpDef& op);
 
 }  // namespace treadle

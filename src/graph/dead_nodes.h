@@ -7,10 +7,11 @@
 
 namespace treadle {
 
-/// True if nothing reads an output of the node. What hands values out (Yield) stays even if nobody reads what comes back.
+/// Returns true if none of the node's outputs is read. Barriers (Yield), which hand values to the caller, are never dead.
 bool is_dead(const Graph& graph, const Node& node);
 
-/// Removes dead nodes, in bodies too, and captures that no body reads any more. Returns how many changes that took, at most `limit`.
+/// Removes dead nodes, also in bodies, and captures that no body reads any more. Stops after `limit` changes. Returns the number of
+/// changes.
 int64_t remove_dead_nodes(Graph& graph, int64_t limit = INT64_MAX);
 
 }  // namespace treadle

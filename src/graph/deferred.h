@@ -1,4 +1,4 @@
-// Kernels that go on after their run() has returned, and what an executor does with them.
+// Deferred execution: kernels that continue after run() has returned.
 #pragma once
 
 #include <exception>
@@ -11,40 +11,40 @@
 
 namespace treadle {
 
-/// Told once, from any thread, when a deferred execution has ended; its outputs have been set before.
+/// Receives the end of a deferred execution: called once, from any thread, after the outputs have been set.
 class Completion {
  public:
   virtual ~Completion() = default;
-  /// @param error  null: the outputs are there.
+  /// @param error  null on success
   virtual void complete(std::exception_ptr error) = 0;
 };
 
 /// Operands of evaluate_node(), which outlive run() if the kernel defers.
 class DeferringOperands : public DynamicOperands {
  public:
-  /// As input(), but never a copy: nobody keeps it beyond the kernel's end.
+  /// Like input(), but never copies; the result must not be kept beyond the end of the kernel.
   virtual const Datum& borrowed_input(int i) const = 0;
-  /// Called in run(): the kernel will end later, and says so to what this returns. Operands are valid until then.
+  /// Called in run() by a kernel that will finish later: it must then call the returned object. Operands stay valid until then.
   virtual std::shared_ptr<Completion> defer() = 0;
-  /// True if the run is to stop: nobody will look at the outputs.
+  /// Returns true if the run is to stop, so that the outputs will not be used.
   virtual bool stop_requested() const = 0;
 };
 
-/// One execution that its executor does not wait for.
+/// An execution for which the executor does not wait.
 struct DeferredNode {
   const Node* node = nullptr;
   const KernelDef* kernel = nullptr;
   const PackedState* packed = nullptr;
-  std::vector<Datum> inputs;  ///< as of evaluate_node(), none lent
+  std::vector<Datum> inputs;  ///< as for evaluate_node(), but none in lent storage
   std::vector<DType> output_dtypes;
   ThreadPool* pool = nullptr;
   uint64_t run_id = 0;
   std::function<bool()> stop_requested;
-  /// Called once, with the outputs or an error: in evaluate_deferred(), or later on the thread that completes the kernel.
+  /// Called once, with the outputs or an error: within evaluate_deferred(), or later on the thread that completes the kernel.
   std::function<void(std::vector<Datum> outputs, std::exception_ptr error)> done;
 };
 
-/// As evaluate_node(), but a kernel that defers is not waited for.
+/// Like evaluate_node(), but does not wait for a kernel that defers.
 void evaluate_deferred(DeferredNode node);
 
 }  // namespace treadle

@@ -11,12 +11,12 @@ namespace {
 using Term = Expr::Term;
 using Polynomial = std::vector<Term>;
 
-// A product of two sums longer than this stays an opaque factor: polynomials of hostile models must not grow without bound.
+// A product of two sums with more terms stays an opaque factor, so that polynomials of hostile models do not grow without bound.
 constexpr size_t kMaxTerms = 24;
 constexpr size_t kMaxFactors = 16;
-// And so does a sum longer than this in what is added to it: the partial sums of n extents would have n * n / 2 terms.
+// A longer sum is not expanded within another sum: the partial sums of n extents would have n * n / 2 terms.
 constexpr size_t kMaxOpenTerms = 64;
-// Expressions share their operands, so that as trees they grow exponentially: what looks into one gives up after so many, and a text ends.
+// Expressions share operands, so as trees they may be exponentially large: traversals stop after this many visits, and texts are cut.
 constexpr int kMaxVisits = 1000;
 constexpr size_t kMaxText = 1000;
 
@@ -63,7 +63,7 @@ Dim from_polynomial(Polynomial polynomial, SymbolTable* table) {
   return from_normalised(std::move(polynomial), table);
 }
 
-// dim + by: the term without factors is the first one.
+// dim + by. The constant term comes first.
 Dim shifted(const Dim& dim, int64_t by) {
   if (by == 0) return dim;
   Polynomial terms = to_polynomial(dim);
@@ -74,7 +74,7 @@ Dim shifted(const Dim& dim, int64_t by) {
   return from_normalised(std::move(terms), dim.expr()->table);
 }
 
-// dim * by: the terms' order is as it was.
+// dim * by. Preserves the order of the terms.
 Dim multiple(const Dim& dim, int64_t by) {
   Polynomial terms = to_polynomial(dim);
   for (Term& term : terms) term.coefficient = checked_mul(term.coefficient, by);
@@ -88,14 +88,14 @@ Dim opaque(Expr::Kind kind, const Dim& a, const Dim& b) {
   return Dim(table->intern({kind, a.data_dependent() || b.data_dependent(), 0, table, {}, {}, a, b}));
 }
 
-// For commutative kinds: operands in a fixed order, so that equal expressions are interned as one.
+// For commutative kinds: puts the operands in a fixed order, so that equal expressions are interned as one.
 Dim commutative(Expr::Kind kind, Dim a, Dim b) {
   auto key = [](const Dim& dim) { return dim.is_const() ? int64_t{-1} : int64_t{dim.expr()->index}; };
   if (key(b) < key(a)) std::swap(a, b);
   return opaque(kind, a, b);
 }
 
-// p / monomial, if that leaves no remainder in any term.
+// p / monomial, if there is no remainder in any term.
 std::optional<Polynomial> divide_exactly(const Polynomial& p, const Term& divisor) {
   Polynomial quotient;
   for (const Term& term : p) {
@@ -111,7 +111,7 @@ std::optional<Polynomial> divide_exactly(const Polynomial& p, const Term& diviso
   return quotient;
 }
 
-// Operands are addresses a fixed distance apart: every bit of theirs has to reach every bit of the hash, or whole chains collide.
+// Operands are pointers at fixed distances: every bit must affect every bit of the hash, or long chains collide.
 size_t mix(size_t seed, size_t value) {
   uint64_t hash = (uint64_t{seed} ^ uint64_t{value}) * 0x9e3779b97f4a7c15U;
   hash = (hash ^ hash >> 32U) * 0xd6e8feb86659fd93U;
@@ -175,7 +175,7 @@ Dim floor_div(const Dim& a, const Dim& b) {
   if (divisor.size() == 1)
     if (auto quotient = divide_exactly(dividend, divisor[0])) return from_polynomial(std::move(*quotient), table_of(a, b));
   if (b.is_const() && b.value() > 0) {
-    // floor((b * p + r) / b) = p + floor(r / b): the multiples of b come out, which makes equal extents equal expressions.
+    // floor((b * p + r) / b) = p + floor(r / b): separating the multiples of b makes equal extents equal expressions.
     Polynomial whole, rest;
     for (const Term& term : dividend) {
       int64_t quotient = treadle::floor_div(term.coefficient, b.value());
@@ -212,7 +212,7 @@ Dim minimum(const Dim& a, const Dim& b) {
 
 namespace {
 
-// True if `dim` is what broadcasting `part` with other extents gave: broadcasting it with `part` once more changes nothing.
+// Returns true if `dim` is the broadcast of `part` with other extents: broadcasting it with `part` again changes nothing.
 bool is_broadcast_of(const Dim& dim, const Dim& part, int& visits) {
   if (dim == part) return true;
   if (dim.is_const() || dim.expr()->kind != Expr::Kind::broadcast || --visits < 0) return false;
@@ -230,7 +230,7 @@ Dim broadcast(const Dim& a, const Dim& b) {
   if (a.is_const(1) || is_broadcast_of(b, a)) return b;
   if (a.is_const() && b.is_const())
     throw Error(ErrorCode::invalid_argument, "extents " + to_string(a) + " and " + to_string(b) + " do not broadcast");
-  // A constant above 1 decides: the other extent must be 1 or the same.
+  // A constant above 1 decides, as the other extent must be 1 or equal.
   if (a.is_const()) return a;
   if (b.is_const()) return b;
   return commutative(Expr::Kind::broadcast, a, b);
@@ -261,7 +261,7 @@ bool is_nonnegative(const Dim& dim, int& visits) {
   return false;
 }
 
-// The text of an expression, until it is long.
+// Text of an expression, cut if it is long.
 class DimText {
  public:
   std::string of(const Dim& dim) {
@@ -301,7 +301,7 @@ class DimText {
   }
 
   void add_sum(const Expr& e) {
-    // The constant term sorts first; it reads better last.
+    // The constant term is stored first, but reads better last.
     std::vector<const Term*> terms;
     for (const Term& term : e.terms) terms.push_back(&term);
     std::stable_partition(terms.begin(), terms.end(), [](const Term* term) { return !term->factors.empty(); });
@@ -321,7 +321,7 @@ class DimText {
     for (const Expr* factor : term.factors) {
       if (!is_first) text_ += '*';
       is_first = false;
-      const bool is_sum = factor->kind == Expr::Kind::sum;  // one that was too long to be opened
+      const bool is_sum = factor->kind == Expr::Kind::sum;  // a sum that was too long to expand
       if (is_sum) text_ += '(';
       add(Dim(factor));
       if (is_sum) text_ += ')';
@@ -340,7 +340,7 @@ bool is_nonnegative(const Dim& dim) {
 
 std::string to_string(const Dim& dim) { return DimText().of(dim); }
 
-// Symbols are no one's equal but their own: a model may call one as those are called that inference makes.
+// Named symbols are not interned, as a model may use a name that inference has generated for a fresh symbol.
 Dim SymbolTable::symbol(std::string_view name) {
   auto [found, inserted] = symbols_.try_emplace(std::string(name), nullptr);
   if (inserted) {

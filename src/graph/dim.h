@@ -1,4 +1,4 @@
-// Symbolic extents: an integer, or an expression of symbols such as `past + seq` or `floor((h - 1) / 2) + 1`.
+// Symbolic extents: integers, or expressions of symbols such as `past + seq` or `floor((h - 1) / 2) + 1`.
 #pragma once
 
 #include <concepts>
@@ -17,8 +17,8 @@ namespace treadle {
 class SymbolTable;
 struct Expr;
 
-/// An extent or any other small integer: a constant, or an interned expression. Equal expressions are the same object, so that `==` is
-/// exact for sums of products and conservative for the rest (floor division, broadcast, maximum).
+/// An extent or other small integer: a constant, or an interned expression. Equal expressions are the same object. So `==` is exact for
+/// sums of products; for the other kinds (floor division, broadcast, maximum), it may miss equal values.
 class Dim {
  public:
   template <std::integral T>
@@ -30,7 +30,7 @@ class Dim {
   bool is_const(int64_t value) const noexcept { return !expr_ && value_ == value; }
   int64_t value() const noexcept { return value_; }
   const Expr* expr() const noexcept { return expr_; }
-  /// True if the value is known only while the graph runs (the number of boxes that NonMaxSuppression keeps).
+  /// Returns true if the value is only known while the graph runs (e.g. the number of boxes that NonMaxSuppression keeps).
   bool data_dependent() const noexcept;
 
   bool operator==(const Dim& other) const noexcept { return expr_ == other.expr_ && value_ == other.value_; }
@@ -40,7 +40,7 @@ class Dim {
   int64_t value_ = 0;
 };
 
-/// An interned expression. Its operands have smaller indices, so the order of indices is an order of evaluation.
+/// An interned expression. Its operands have smaller indices, so ascending indices are an order of evaluation.
 struct Expr {
   enum class Kind : uint8_t { symbol, sum, product, floor_div, modulo, maximum, minimum, broadcast };
   struct Term {
@@ -51,27 +51,27 @@ struct Expr {
 
   Kind kind;
   bool data_dependent;
-  int32_t index;  // in the table
+  int32_t index;  // index in the table
   SymbolTable* table;
-  std::string symbol;       // symbol
-  std::vector<Term> terms;  // sum: a polynomial over the other kinds
-  Dim a, b;                 // the rest
+  std::string symbol;       // kind symbol: its name
+  std::vector<Term> terms;  // kind sum: a polynomial of factors of other kinds
+  Dim a, b;                 // other kinds: the operands
 };
 
-/// Sums and products are kept as polynomials, so that `(64 * s) / 64` is `s`. @throws Error(resource_exhausted) on overflow.
+/// Sums and products are normalized to polynomials, so that `(64 * s) / 64` is `s`. @throws Error(resource_exhausted) on overflow
 Dim operator+(const Dim& a, const Dim& b);
 Dim operator-(const Dim& a, const Dim& b);
 Dim operator*(const Dim& a, const Dim& b);
-/// @throws Error(invalid_argument) for a constant divisor of zero.
+/// @throws Error(invalid_argument) for a constant divisor of zero
 Dim floor_div(const Dim& a, const Dim& b);
 Dim ceil_div(const Dim& a, const Dim& b);
 Dim modulo(const Dim& a, const Dim& b);
 Dim maximum(const Dim& a, const Dim& b);
 Dim minimum(const Dim& a, const Dim& b);
-/// The extent that broadcasting gives. @throws Error(invalid_argument) for two constants that differ and are not 1.
+/// Returns the broadcast extent. @throws Error(invalid_argument) for two different constants other than 1
 Dim broadcast(const Dim& a, const Dim& b);
 
-/// True if it can be told that the value is not negative; symbols are extents, which are not.
+/// Returns true if the value is provably nonnegative; symbols are extents, which are nonnegative.
 bool is_nonnegative(const Dim& dim);
 
 std::string to_string(const Dim& dim);
@@ -83,23 +83,23 @@ class SymbolTable {
   SymbolTable(const SymbolTable&) = delete;
   SymbolTable& operator=(const SymbolTable&) = delete;
 
-  /// The symbol of this name, made at the first call.
+  /// Returns the symbol of this name, creating it if needed.
   Dim symbol(std::string_view name);
-  /// A symbol that equals no other, named `hint#N`.
+  /// Returns a new symbol, named `hint#N`, which equals no other.
   Dim fresh_symbol(std::string_view hint, bool data_dependent);
 
   size_t size() const noexcept { return exprs_.size(); }
   const Expr& operator[](size_t index) const { return exprs_[index]; }
 
-  /// Evaluates the expressions of these indices, ascending, into `values` (one per expression of the table), which holds the symbols'
-  /// values.
-  /// @throws Error(invalid_argument) if an expression cannot be evaluated (extents that do not broadcast, division by zero).
+  /// Evaluates the expressions of these ascending indices into `values`, which has one element per expression of the table and holds the
+  /// values of the symbols.
+  /// @throws Error(invalid_argument) if an expression cannot be evaluated (extents that do not broadcast, or division by zero)
   void evaluate(std::span<const int32_t> indices, std::span<int64_t> values) const;
 
   const Expr* intern(Expr expr);
 
-  /// Counts one unit of inference work; bodies are inferred again whenever their node is, so nesting multiplies.
-  /// @throws Error(resource_exhausted) beyond kMaxInferences: a small model must not keep the loader busy for ever.
+  /// Counts one unit of inference work. Bodies are inferred again with each inference of their node, so nesting multiplies the work.
+  /// @throws Error(resource_exhausted) beyond kMaxInferences, as a small model must not block loading forever
   void charge_inference();
 
  private:
@@ -110,7 +110,7 @@ class SymbolTable {
   std::unordered_map<std::string, const Expr*> symbols_;
 };
 
-/// The value of `dim` under the values that SymbolTable::evaluate filled in.
+/// Returns the value of `dim` for values filled in by SymbolTable::evaluate().
 inline int64_t evaluate(const Dim& dim, std::span<const int64_t> values) {
   return dim.is_const() ? dim.value() : values[static_cast<size_t>(dim.expr()->index)];
 }

@@ -11,10 +11,10 @@ namespace {
 
 using Zeros = std::vector<const Expr*>;
 
-// Expressions share their operands: as a tree, one may be exponentially large. After so many visits nothing is known of it.
+// Expressions share operands, so as a tree one may be exponentially large. After this many visits, nothing is known about it.
 constexpr int kMaxVisits = 1000;
 
-// Whether `dim` is 0 if all of `zeros` are.
+// Returns true if `dim` is 0 when all of `zeros` are.
 bool vanishes(const Dim& dim, const Zeros& zeros, int& visits) {
   if (dim.is_const()) return dim.is_const(0);
   if (--visits < 0) return false;
@@ -28,7 +28,7 @@ bool vanishes(const Dim& dim, const Zeros& zeros, int& visits) {
       });
     case Expr::Kind::product:
     case Expr::Kind::minimum: return vanishes(e.a, zeros, visits) || vanishes(e.b, zeros, visits);
-    case Expr::Kind::broadcast: return vanishes(e.a, zeros, visits) || vanishes(e.b, zeros, visits);  // 0 goes with 0 and 1 only
+    case Expr::Kind::broadcast: return vanishes(e.a, zeros, visits) || vanishes(e.b, zeros, visits);  // 0 only broadcasts with 0 and 1
     case Expr::Kind::maximum: return vanishes(e.a, zeros, visits) && vanishes(e.b, zeros, visits);
     case Expr::Kind::floor_div:
     case Expr::Kind::modulo: return vanishes(e.a, zeros, visits);
@@ -45,7 +45,7 @@ bool vanishes(const Dim& dim, const Zeros& zeros) {
 }  // namespace
 
 bool is_zero_with(const Dim& dim, const Dim& other) {
-  if (is_nonnegative(other - Dim(1))) return true;  // it never is
+  if (is_nonnegative(other - Dim(1))) return true;  // `other` is never 0
   if (other.is_const()) return dim.is_const(0);
   const Expr& e = *other.expr();
   if (e.kind != Expr::Kind::sum) return vanishes(dim, {&e});
@@ -55,11 +55,11 @@ bool is_zero_with(const Dim& dim, const Dim& other) {
     if (term.factors.size() == 1) all.push_back(term.factors[0]);
   }
   if (e.terms.size() > 1) return vanishes(dim, all);
-  // A product is 0 by any of its factors.
+  // A product is 0 if any of its factors is.
   return std::all_of(e.terms[0].factors.begin(), e.terms[0].factors.end(), [&](const Expr* factor) { return vanishes(dim, {factor}); });
 }
 
-// The bound is the symbol's operand: it is of the table already, and symbols have no other use for one.
+// The bound is stored as the symbol's operand: it is in the table already, and symbols have no operands otherwise.
 Dim data_dependent_dim(InferContext& context, std::string_view hint, const Dim& most) {
   const Dim plain = context.data_dependent_dim(hint);
   Expr bounded = *plain.expr();
@@ -70,7 +70,7 @@ Dim data_dependent_dim(InferContext& context, std::string_view hint, const Dim& 
 std::optional<int64_t> UpperBounds::of(const Dim& dim) {
   try {
     if (const auto found = interval(dim)) return found->most;
-  } catch (const Error&) {  // beyond 64 bits
+  } catch (const Error&) {  // exceeds 64 bits
   }
   return std::nullopt;
 }
@@ -78,7 +78,7 @@ std::optional<int64_t> UpperBounds::of(const Dim& dim) {
 std::optional<UpperBounds::Interval> UpperBounds::interval(const Dim& dim) {
   if (dim.is_const()) return Interval{dim.value(), dim.value()};
   if (auto found = known_.find(dim.expr()->index); found != known_.end()) return found->second;
-  // Operands first: compute() finds them all known. Expressions may be as deep as the graph: no recursion.
+  // Computes operands first, so that compute() finds them. Iterative, as expressions may be as deep as the graph.
   std::vector<const Expr*> open{dim.expr()};
   while (!open.empty()) {
     const Expr& expr = *open.back();

@@ -1,4 +1,4 @@
-// How large extents can become that only a run can tell.
+// Upper bounds of data-dependent extents.
 #pragma once
 
 #include <cstdint>
@@ -13,20 +13,19 @@ namespace treadle {
 
 class InferContext;
 
-/// An extent that only the run can tell, but that is never above `most` (what NonZero finds: all elements).
+/// Returns a data-dependent extent that is at most `most` (for NonZero: the number of elements).
 Dim data_dependent_dim(InferContext& context, std::string_view hint, const Dim& most);
 
-/// True if it can be told that `dim` is 0 wherever `other` is. Both are extents, which are not negative.
+/// Returns true if `dim` is provably 0 whenever `other` is. Both are extents, and so nonnegative.
 bool is_zero_with(const Dim& dim, const Dim& other);
 
-/// The most that extents can be, for given values of the symbols that feeds determine.
+/// Computes upper bounds of extents for given values of the symbols that feeds determine.
 class UpperBounds {
  public:
-  /// @param values  one per expression of the symbol table, of which only those of symbols are read; negative, or beyond the end: not
-  /// known.
+  /// @param values  one per expression of the symbol table, of which only those of symbols are read; negative or missing: unknown
   explicit UpperBounds(std::span<const int64_t> values) : values_(values) {}
 
-  /// Nothing where no bound is known, or where it exceeds 64 bits.
+  /// Returns nullopt if no bound is known, or if it exceeds 64 bits.
   std::optional<int64_t> of(const Dim& dim);
 
  private:
@@ -37,7 +36,7 @@ class UpperBounds {
   std::optional<Interval> compute(const Expr& expr);
 
   std::span<const int64_t> values_;
-  std::unordered_map<int32_t, std::optional<Interval>> known_;  // by index of the expression: operands are shared
+  std::unordered_map<int32_t, std::optional<Interval>> known_;  // by index of the expression, as operands are shared
 };
 
 }  // namespace treadle

@@ -1,4 +1,4 @@
-// The operators of a FusedElementwise, as its attribute "steps" writes them.
+// Steps of a FusedElementwise, in the syntax of its attribute "steps".
 #pragma once
 
 #include <cstddef>
@@ -9,8 +9,7 @@
 
 namespace treadle {
 
-/// One operator of a chain as its node's attribute "steps" writes it: `Mul 0 3`, `LeakyRelu 2 alpha=0.1`. Operands are the node's inputs,
-/// then the results of the steps before.
+/// One operator of a chain: `Mul 0 3`, `LeakyRelu 2 alpha=0.1`. Operands are indices: the node's inputs, then the results of earlier steps.
 struct ElementwiseStep {
   std::string op_type;
   std::vector<size_t> operands;

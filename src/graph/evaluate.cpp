@@ -25,7 +25,7 @@ void* aligned(std::vector<std::byte>& block, size_t bytes, size_t alignment) {
   return reinterpret_cast<void*>((address + alignment - 1) & ~(alignment - 1));
 }
 
-// Strings are empty when their memory is charged; now that they are made, their texts are.
+// Strings were empty when their memory was charged; now that they have contents, charge those.
 void charge_texts_in(const Datum& datum) {
   if (datum.is_tensor())
     charge_texts(datum.tensor());
@@ -33,7 +33,7 @@ void charge_texts_in(const Datum& datum) {
     for (const Datum& element : datum.sequence().elements) charge_texts_in(element);
 }
 
-// The end of a kernel that deferred.
+// The end of a deferred kernel.
 class Ending final : public Completion {
  public:
   void complete(std::exception_ptr error) override {
@@ -52,14 +52,14 @@ class Ending final : public Completion {
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [&] { return ended_; });
   }
-  /// False if it has ended already: then `continuation` is not called.
+  /// Returns false if it has ended already; `continuation` is then not called.
   bool then(std::function<void()> continuation) {
     std::lock_guard lock(mutex_);
     if (ended_) return false;
     continuation_ = std::move(continuation);
     return true;
   }
-  /// Once, after the end: whoever handles the error is then the only one who has it.
+  /// Called once, after the end, so that the handler of the error is its only owner.
   std::exception_ptr take_error() { return std::exchange(error_, nullptr); }
 
  private:
@@ -88,7 +88,7 @@ class Evaluation final : public DeferringOperands {
     return finish();
   }
 
-  /// Everything but finish(), unless the kernel defers: then until its ending().
+  /// Does everything up to finish(). If the kernel defers, finish() must wait for ending().
   void begin(const PackedState* packed) {
     describe_inputs();
     check_inputs();
@@ -165,7 +165,7 @@ class Evaluation final : public DeferringOperands {
   }
 
  private:
-  // A dtype or rank that the graph could not tell is held against the operator's contract here.
+  // Checks dtypes and ranks that were unknown in the graph against the operator's contract.
   void check_inputs() {
     ShortVector<const Type*> types(static_cast<size_t>(node_.num_formal_inputs));
     for (size_t i = 0; i < types.size(); ++i) types[i] = e_.operands[i].type;
@@ -209,7 +209,7 @@ class Evaluation final : public DeferringOperands {
     for (size_t i = 0; i < output_dtypes_.size(); ++i) {
       if (!node_.has_output(i)) continue;
       const Type& type = context.outputs[i].type;
-      // Inference has seen all operands, elements included: what it cannot use is theirs.
+      // Inference has seen all operands with their elements, so an unknown shape is the operands' fault.
       if (!type.is_static())
         throw Error(ErrorCode::invalid_argument,
                     fmt::format("the operands do not say what output {} is, only {}: {}", i, to_string(type), operands_text()));
@@ -224,12 +224,12 @@ class Evaluation final : public DeferringOperands {
   std::span<const Datum> inputs_;
   std::span<const DType> output_dtypes_;
   Evaluator& e_;
-  mutable std::vector<Datum> kept_;  // copies of what is lent, made when asked for
+  mutable std::vector<Datum> kept_;  // copies of tensors in lent storage, made on request
   std::vector<Datum> outputs_;
-  std::shared_ptr<Ending> ending_;  // of a kernel that deferred
+  std::shared_ptr<Ending> ending_;  // of a deferred kernel
 };
 
-// What a deferred kernel needs until its end.
+// Everything that a deferred kernel needs until its end.
 struct OwnedEvaluation {
   explicit OwnedEvaluation(DeferredNode given)
       : deferred(std::move(given)), evaluation(*deferred.node, *deferred.kernel, deferred.inputs, deferred.output_dtypes, evaluator) {

@@ -1,4 +1,4 @@
-// Computes one node on given values: what the executor does for shapes that only the run can tell, and constant folding before any run.
+// Evaluates one node on given values: for data-dependent shapes in a run, and for constant folding.
 #pragma once
 
 #include <cstddef>
@@ -14,17 +14,17 @@
 
 namespace treadle {
 
-/// What evaluate_node() may use, and memory that it keeps from one call to the next. One thread at a time.
+/// Settings of evaluate_node(), and memory that it reuses between calls. Not thread-safe.
 struct Evaluator {
   ThreadPool* pool = nullptr;
   uint64_t run_id = 0;
-  size_t max_output_bytes = SIZE_MAX;  ///< of one output, and of the scratch; more is Error(resource_exhausted)
-  /// What a kernel that goes on elsewhere (graph/deferred.h) may ask: true if the run is to stop. Empty: it is not.
+  size_t max_output_bytes = SIZE_MAX;  ///< for each output and for the scratch; more throws Error(resource_exhausted)
+  /// Asked by deferring kernels (graph/deferred.h): returns true if the run is to stop. Empty: never.
   std::function<bool()> stop_requested;
-  /// Where outputs lie: a device's memory; empty: the host's.
+  /// Allocates outputs in a device's memory; empty: in host memory.
   std::function<Tensor(DType, const Shape&)> allocate;
 
-  // Working memory, of evaluate_node() alone.
+  // Working memory of evaluate_node().
   std::shared_ptr<Storage> scratch;
   std::vector<std::byte> state;
   std::vector<Shape> shapes;
@@ -36,12 +36,12 @@ struct Evaluator {
   std::vector<InferContext::Operand> operands;
 };
 
-/// Infers the outputs' shapes from the inputs' elements (unless the kernel allocates its outputs itself), binds and runs the kernel.
-/// @param inputs         one per input of the node, captures included; undefined for an absent operand. They may lie in lent storage: a
-///                       kernel that asks for the Datum itself gets a copy of such.
-/// @param output_dtypes  one per output; undefined for an absent one.
-/// @return one value per output; undefined for an absent one.
-/// @throws Error of inference or of the kernel; Error(internal) if an output was not made.
+/// Infers the outputs' shapes from the elements of the inputs (unless the kernel allocates its outputs), binds the kernel and runs it.
+/// @param inputs         one per input of the node, including captures; undefined if absent. Tensors may be in lent storage; a kernel that
+///     requests the Datum itself gets a copy.
+/// @param output_dtypes  one per output; undefined if absent
+/// @return one value per output; undefined if absent
+/// @throws Error of inference or of the kernel; Error(internal) if the kernel did not set an output
 std::vector<Datum> evaluate_node(const Node& node, const KernelDef& kernel, const PackedState* packed, std::span<const Datum> inputs,
                                  std::span<const DType> output_dtypes, Evaluator& evaluator);
 

@@ -1,4 +1,4 @@
-// The body of a local function: an operator of the treadle domain in terms of ONNX's, for files.
+// The body of a local function, which expresses an operator of the treadle domain by ONNX's operators, for files.
 #pragma once
 
 #include <initializer_list>
@@ -12,7 +12,7 @@
 
 namespace treadle {
 
-/// One node of a body. It has one output.
+/// A node of the body, with one output.
 struct FunctionNode {
   std::string op_type, domain;
   std::vector<std::string> inputs;
@@ -20,38 +20,38 @@ struct FunctionNode {
   std::string output;
 };
 
-/// Writes a body node by node (OpDef::write_function). The node's attributes stand in the body as values.
+/// Builds a body node by node (OpDef::write_function). The node's attributes become constants in the body.
 class FunctionBody {
  public:
-  /// @param inputs, outputs  the function's names for the node's operands; "" for one that is absent.
+  /// @param inputs, outputs  names of the function's operands; "" if absent
   FunctionBody(const Graph& graph, const Node& node, std::span<const std::string> inputs, std::span<const std::string> outputs)
       : graph_(graph), node_(node), inputs_(inputs), outputs_(outputs) {}
 
   const Node& node() const { return node_; }
   const Attributes& attributes() const { return node_.attributes; }
-  /// @throws Error(not_implemented) if inference does not know it.
+  /// @throws Error(not_implemented) if inference does not know the rank
   int64_t rank(size_t i);
-  /// @throws Error(not_implemented) if it is not constant.
+  /// @throws Error(not_implemented) if the shape is not constant
   Shape shape(size_t i);
   size_t num_inputs() const { return inputs_.size(); }
   size_t num_outputs() const { return outputs_.size(); }
   bool has(size_t i) const { return i < inputs_.size() && !inputs_[i].empty(); }
   std::string in(size_t i) const { return has(i) ? inputs_[i] : std::string(); }
 
-  /// A node; returns the name of its output. Absent operands at the end are left out.
+  /// Adds a node and returns the name of its output. Trailing absent inputs are dropped.
   std::string op(std::string_view op_type, std::vector<std::string> inputs, Attributes attributes = {}, std::string_view domain = "");
-  /// The node's own attributes of these names, as far as it has them.
+  /// Returns those of the node's attributes that have one of these names.
   Attributes own(std::initializer_list<std::string_view> names) const;
   std::string constant(const Tensor& value) { return op("Constant", {}, {{"value", Datum(value)}}); }
   std::string number(float value) { return constant(Tensor::scalar(value)); }
   std::string ints(std::vector<int64_t> values) { return constant(Tensor::vector<int64_t>(values)); }
-  /// f(x; a, b)
+  /// Adds f(x; a, b).
   std::string function(const ScalarFunction& function, const std::string& x, float a, float b);
-  /// The value is output i of the function.
+  /// Makes the value output i of the function.
   void give(size_t i, const std::string& value);
 
   const std::vector<FunctionNode>& nodes() const { return nodes_; }
-  /// What the body depends on besides the node's attributes and which operands it has, as text.
+  /// Properties of operands that the body depends on, as text; the body also depends on the node's attributes and on which operands exist.
   const std::string& asked() const { return asked_; }
 
  private:
@@ -62,7 +62,7 @@ class FunctionBody {
   std::string asked_;
 };
 
-/// The oldest opset that has the function's operator; 1 for null. @throws Error(not_implemented) if ONNX has none.
+/// Returns the oldest opset that has the function's operator; 1 for null. @throws Error(not_implemented) if ONNX has no such operator
 int function_opset(const ScalarFunction* function);
 
 }  // namespace treadle

@@ -49,7 +49,7 @@ ValueId GradientContext::scalar(double value, ValueId like) {
 }
 
 ValueId GradientContext::unbroadcast(ValueId grad, ValueId operand) {
-  const Type wide = type(grad), narrow = type(operand);  // copies: adding nodes moves the graph's values
+  const Type wide = type(grad), narrow = type(operand);  // copies, because adding nodes moves the graph's values
   if (wide.has_rank() && narrow.has_rank()) {
     if (*wide.shape == *narrow.shape) return grad;
     const int extra = wide.rank() - narrow.rank();

@@ -1,4 +1,4 @@
-// The graph: nodes and values in index-based pools, in SSA form, nodes linked in a topological order.
+// The graph: values and nodes in index-based pools, in SSA form, with nodes linked in topological order.
 #pragma once
 
 #include <cstdint>
@@ -25,7 +25,7 @@ namespace treadle {
 struct OpDef;
 class Graph;
 
-/// Index of a value in its graph; `kNoValue` for an optional operand that is absent.
+/// Index of a value in its graph; `kNoValue` for an absent optional operand.
 enum class ValueId : uint32_t {};
 enum class NodeId : uint32_t {};
 inline constexpr ValueId kNoValue{UINT32_MAX};
@@ -33,14 +33,14 @@ inline constexpr NodeId kNoNode{UINT32_MAX};
 inline constexpr size_t index_of(ValueId id) { return static_cast<size_t>(id); }
 inline constexpr size_t index_of(NodeId id) { return static_cast<size_t>(id); }
 
-/// One operand position that reads a value.
+/// An operand of a node that reads a value.
 struct Use {
   NodeId node;
   int input;
   bool operator==(const Use&) const = default;
 };
 
-/// True if the elements stand where C++ may read them: at multiples of their size.
+/// Returns true if the elements are at addresses that are multiples of their size, as C++ requires.
 bool is_aligned(const Tensor& tensor);
 
 struct Value {
@@ -49,36 +49,36 @@ struct Value {
   std::string name;
   Type type;
   Kind kind = Kind::computed;
-  NodeId producer = kNoNode;              // computed
-  int output = 0;                         // which of the producer's outputs
-  std::vector<Use> uses;                  // by nodes; uses as the graph's outputs are in Graph::outputs
-  mutable Datum constant;                 // constant (moved to another address at most); initial value of a parameter
-  std::optional<std::vector<Dim>> known;  // elements, row-major, where inference found them (small integer tensors)
+  NodeId producer = kNoNode;              // of computed values
+  int output = 0;                         // index among the producer's outputs
+  std::vector<Use> uses;                  // by nodes; uses as outputs of the graph are in Graph::outputs
+  mutable Datum constant;                 // content of a constant (address may change once), initial value of a parameter
+  std::optional<std::vector<Dim>> known;  // elements, row-major, if inference knows them (small integer tensors)
   std::string doc;
 
   bool is_constant() const noexcept { return kind == Kind::constant; }
 };
 
-/// A graph-valued attribute: the body of If, Loop or Scan.
+/// A graph-valued attribute: a body of If, Loop or Scan.
 struct Body {
-  std::string attribute;  // "then_branch", "body" …
+  std::string attribute;  // "then_branch", "body" etc.
   std::unique_ptr<Graph> graph;
-  /// Values of the enclosing graph that the body reads: the value inside (an extra input of the body) and the operand of the node it comes
-  /// from, counted from Node::num_formal_inputs. They vanish again on export.
+  /// Values of the enclosing graph that the body reads: the value in the body (an additional input) and the index of the node's operand,
+  /// counted from Node::num_formal_inputs. Export removes them.
   std::vector<std::pair<ValueId, int>> captures;
 };
 
 struct Node {
   NodeId id = kNoNode;
-  const OpDef* op = nullptr;  // null until the operator is resolved, or if this build lacks it
+  const OpDef* op = nullptr;  // null until the operator is resolved, or if this build does not have it
   std::string name, op_type, domain, overload;
-  int version = 0;              // opset of its domain whose meaning the node has
-  std::vector<ValueId> inputs;  // formal ones, then captures of the bodies
+  int version = 0;              // opset version of the domain that defines the node's meaning
+  std::vector<ValueId> inputs;  // formal inputs, then captures of the bodies
   std::vector<ValueId> outputs;
   int num_formal_inputs = 0;
   Attributes attributes;
   std::vector<Body> bodies;
-  std::vector<std::string> sources;  // names of the nodes of the model as read that this node stands for
+  std::vector<std::string> sources;  // names of the original model's nodes that this node represents
   std::string doc;
   Properties metadata;
 
@@ -88,8 +88,8 @@ struct Node {
   const Body* body(std::string_view attribute) const;
 };
 
-/// The outputs of a graph: any values, in order, one of them more than once if need be. Whether a value is among them is found without a
-/// search, also where there are thousands (all values of a model, to look at them).
+/// The ordered outputs of a graph. A value may occur more than once. Membership is a hash lookup, as there may be thousands of outputs
+/// (when all values of a model are inspected).
 class OutputList {
  public:
   OutputList() = default;
@@ -110,7 +110,7 @@ class OutputList {
   void insert(std::vector<ValueId>::const_iterator at, ValueId id);
   void erase(std::vector<ValueId>::const_iterator at);
   void clear();
-  /// Returns how many entries it has looked at.
+  /// Returns the number of entries searched.
   size_t replace(ValueId old_value, ValueId new_value);
 
  private:
@@ -123,15 +123,15 @@ class OutputList {
   std::unordered_map<uint32_t, Places> places_;
 };
 
-/// What a new node is made of.
+/// Description of a node to add.
 struct NodeSpec {
   std::string op_type;
   std::vector<ValueId> inputs;
   Attributes attributes;
   std::string domain;
-  std::string name;  // made unique; from the op_type if empty
+  std::string name;  // made unique; derived from op_type if empty
   int num_outputs = 1;
-  std::vector<std::string> output_names;  // made unique; from the node's name if absent
+  std::vector<std::string> output_names;  // made unique; derived from the node's name if absent
 };
 
 class Graph {
@@ -141,11 +141,11 @@ class Graph {
   Graph& operator=(Graph&&) noexcept;
   ~Graph();
 
-  /// A deep copy (constants are shared); ids stay the same. Symbols stay shared with the original.
+  /// Returns a deep copy with the same ids. Constants and symbols are shared with the original.
   std::unique_ptr<Graph> clone() const;
 
   std::string name, doc;
-  std::map<std::string, int> opsets;  // domain → version that the nodes were written for
+  std::map<std::string, int> opsets;  // domain -> opset version of the nodes
   Properties metadata;
 
   SymbolTable& symbols() const { return *symbols_; }
@@ -156,7 +156,7 @@ class Graph {
   Value& value(ValueId id) { return values_[index_of(id)]; }
   const Value& value(ValueId id) const { return values_[index_of(id)]; }
   const Type& type(ValueId id) const { return value(id).type; }
-  /// A new value; `name` is made unique.
+  /// Adds a value; makes `name` unique.
   ValueId add_value(std::string_view name, Type type = {}, Value::Kind kind = Value::Kind::computed);
   ValueId add_input(std::string_view name, Type type);
   ValueId add_constant(std::string_view name, Datum content);
@@ -165,9 +165,9 @@ class Graph {
 
   std::vector<ValueId> inputs;  // of a body: formal inputs, then captures
   OutputList outputs;
-  std::vector<std::string> output_names;          // of a model's graph; an output may be any value, even an input
-  std::vector<Type> declared_outputs;             // as the model states them; empty in graphs that were not read
-  std::vector<ValueId> overridable_initializers;  // constants that a feed may replace (IR 4 on)
+  std::vector<std::string> output_names;          // of a model's graph; any value may be an output, even an input
+  std::vector<Type> declared_outputs;             // types declared by the model; empty if the graph was not read from a file
+  std::vector<ValueId> overridable_initializers;  // constants that a feed may replace (since IR version 4)
   bool is_output(ValueId id) const { return outputs.contains(id); }
 
   // Nodes, in topological order.
@@ -179,34 +179,34 @@ class Graph {
   NodeId first() const { return first_; }
   NodeId next(NodeId id) const { return nodes_[index_of(id)].next; }
   NodeId previous(NodeId id) const { return nodes_[index_of(id)].previous; }
-  /// The alive nodes' ids in order, copied: safe while nodes are added and removed.
+  /// Returns the ids of all nodes in order, as a copy: nodes may be added and removed meanwhile.
   std::vector<NodeId> order() const;
 
-  /// Appends, or inserts before `before`. The operator is looked up in the registry.
+  /// Inserts a node before `before`, or appends it, after looking up its operator in the registry.
   NodeId add_node(NodeSpec spec, NodeId before = kNoNode);
-  /// For import: takes a node whose outputs are values of this graph already.
+  /// For import: appends a node whose outputs are values of this graph already.
   NodeId append(Node node);
-  void remove_node(NodeId id);  // its outputs must be unused
+  void remove_node(NodeId id);  // @pre its outputs are unused
   void move_before(NodeId id, NodeId before);
   void set_input(NodeId id, size_t input, ValueId value);
-  void add_operand(NodeId id, ValueId value);   // appends a formal input (grows over absent ones); the node must have no bodies
-  void resize_inputs(NodeId id, size_t count);  // formal inputs; new ones are absent
-  void add_output(NodeId id, size_t output, ValueId value);  // at a place that is absent; `value` is new
-  int add_capture(NodeId id, ValueId value);                 // returns its position, counted from num_formal_inputs
-  void replace_uses(ValueId old_value, ValueId new_value);   // by nodes and as outputs
+  void add_operand(NodeId id, ValueId value);                // appends a formal input, behind absent ones; @pre the node has no bodies
+  void resize_inputs(NodeId id, size_t count);               // sets the number of formal inputs; new ones are absent
+  void add_output(NodeId id, size_t output, ValueId value);  // sets an absent output; @pre `value` is new
+  int add_capture(NodeId id, ValueId value);                 // returns the index, counted from num_formal_inputs
+  void replace_uses(ValueId old_value, ValueId new_value);   // in nodes and in outputs
 
-  /// Content of a dense constant; null for anything else. A large one at an odd address of its file is copied, once and for good:
-  /// whoever needs no elements asks for stored_tensor(). Not to be called once the graph is shared between threads.
+  /// Returns the content of a dense constant; null for anything else. Copies a large unaligned tensor of a file permanently, so use
+  /// stored_tensor() if the elements are not needed. Must not be called once threads share the graph.
   const Tensor* constant_tensor(ValueId id) const;
-  /// The same where it lies; its elements may be read bytewise only, unless is_aligned() of them.
+  /// The same without a copy. Elements may only be read bytewise unless is_aligned().
   const Tensor* stored_tensor(ValueId id) const;
-  /// True for a constant of one element (any rank) equal to `number`.
+  /// Returns true for a constant of one element (of any rank) that equals `number`.
   bool is_scalar_constant(ValueId id, double number) const;
   bool same_type_and_shape(ValueId a, ValueId b) const;
-  std::string unique_name(std::string_view stem);       // neither a value nor a node has it
-  std::string unique_node_name(std::string_view stem);  // no node has it; a value may
+  std::string unique_name(std::string_view stem);       // no value or node has this name
+  std::string unique_node_name(std::string_view stem);  // no node has this name; a value may have it
 
-  /// Entries of lists (uses, outputs) that changes of the graph have looked at since it was made: what edits cost, for tests.
+  /// Number of list entries (uses, outputs) that changes of the graph have searched so far, as a measure of their cost in tests.
   int64_t num_searched() const { return num_searched_; }
 
  private:
@@ -230,18 +230,18 @@ class Graph {
   size_t num_alive_ = 0;
   NameIndex value_names_, node_names_;
   std::unordered_map<size_t, uint64_t>
-      name_counters_;                              // by the hash of what was to be made unique; where two are the same, they share numbers
-  std::unordered_map<uint64_t, uint32_t> places_;  // of uses in long lists, by node and input; hints, which may be out of date
+      name_counters_;  // by hash of the name that was to be made unique; names with colliding hashes share a counter
+  std::unordered_map<uint64_t, uint32_t> places_;  // index of uses in long lists, by node and input; hints that may be outdated
   int64_t num_searched_ = 0;
 };
 
-/// `Conv node "layer1/conv" (ai.onnx, opset 17)`
+/// Returns `Conv node "layer1/conv" (ai.onnx, opset 17)`.
 std::string describe(const Node& node);
-/// `X f32[1,32,56,56], W f32[64,64,3,3]; pads=[1,1,1,1]`
+/// Returns `X f32[1,32,56,56], W f32[64,64,3,3]; pads=[1,1,1,1]`.
 std::string describe_operands(const Graph& graph, const Node& node);
-/// Readable text of a graph, one node a line.
+/// Prints a graph as readable text, one node per line.
 std::string print(const Graph& graph);
-/// Checks the graph's own invariants (uses, order, SSA, names). @throws Error(internal or invalid_model) naming the first breach.
+/// Checks the graph's invariants (uses, order, SSA, names). @throws Error(internal or invalid_model) naming the first violation
 void verify(const Graph& graph);
 
 }  // namespace treadle

@@ -18,9 +18,9 @@ namespace {
 
 const Type kUnknownType;
 
-thread_local std::vector<Assumption>* noted_assumptions = nullptr;  // of the infer_alone() under way
+thread_local std::vector<Assumption>* noted_assumptions = nullptr;  // of the infer_alone() in progress
 
-// Inference of nodes with bodies, within one another.
+// State of nested inferences of nodes with bodies.
 struct Nest {
   int depth = 0;
   std::unordered_map<const Body*, CarriedTypes> carried;
@@ -59,8 +59,8 @@ Dim merge_dims(const Dim& inferred, const Dim& declared, bool* contradiction) {
     if (contradiction) *contradiction = true;
     return inferred;
   }
-  // Declarations may be wrong (of a batch of 1, where the input has become symbolic): they stand in only for what inference cannot tell.
-  // Where the run is to tell, the executor compares.
+  // Declarations may be wrong (e.g. a batch of 1 where the input is now symbolic), so they only replace what inference cannot tell. If the
+  // run determines the extent, the executor compares.
   return inferred.data_dependent() && !declared.data_dependent() ? declared : inferred;
 }
 
@@ -69,14 +69,14 @@ struct Operands : ShortVector<InferContext::Operand> {
     for (size_t i = 0; i < size(); ++i) {
       if (node.inputs[i] == kNoValue) continue;
       const Value& value = graph.value(node.inputs[i]);
-      // What lies at an odd address is large: weights, of which inference wants no elements.
+      // Unaligned tensors are large weights, whose elements inference does not need.
       const Tensor* content = graph.stored_tensor(node.inputs[i]);
       (*this)[i] = {&value.type, content && is_aligned(*content) ? content : nullptr, &value.known};
     }
   }
 };
 
-// A tensor of this dtype holds the integer as it is: it neither wraps around nor is it rounded.
+// Returns true if a tensor of this dtype can hold the integer exactly.
 bool holds(DType dtype, int64_t value) {
   auto within = [&]<typename T>(T) { return value >= std::numeric_limits<T>::min() && value <= std::numeric_limits<T>::max(); };
   switch (dtype) {
@@ -93,20 +93,20 @@ bool holds(DType dtype, int64_t value) {
   }
 }
 
-// Elements are known one by one, row-major, so that their number must be; what a dtype cannot hold would wrap around, or be rounded, in a
-// run.
+// The number of elements must be known, as elements are tracked one by one. The dtype must hold each, as it would wrap or be rounded in a
+// run otherwise.
 bool fits(const KnownValues& values, const Type& type) {
   return type.is_static() && type.static_shape().num_elements() == static_cast<int64_t>(values.size()) &&
          std::all_of(values.begin(), values.end(), [&](const Dim& value) { return !value.is_const() || holds(type.dtype, value.value()); });
 }
 
-// No value of a run has more axes than a Shape: a type that has is refused before others are made of it.
+// Refuses types of higher rank than a Shape can have before other types are derived from them.
 void check_rank(int64_t rank) {
   if (rank > kMaxRank)
     throw Error(ErrorCode::invalid_argument, fmt::format("a shape of rank {}; at most {} axes are supported", rank, kMaxRank));
 }
 
-// What a graph's values, and those of the bodies in it, are known to be.
+// Everything known about the values of a graph and of its bodies.
 struct Knowledge {
   std::vector<std::pair<Type, std::optional<KnownValues>>> values;
   std::vector<Knowledge> bodies;
@@ -246,7 +246,7 @@ bool infer_node(Graph& graph, NodeId id, const InferOptions& options) {
     };
     auto infer_body = [&](const Body& body, std::span<const Type> types) {
       Graph& inside = *body.graph;
-      // A loop asks again with weaker types of what it carries. Nothing that the stronger ones led to may stay.
+      // A loop infers its body again with weaker types of carried values. Results of the stronger types must be discarded.
       bool again = false;
       if (node.op->control_flow != ControlFlow::if_) {
         auto [knowledge, first] = before_loop.try_emplace(&body, inside);
@@ -255,7 +255,7 @@ bool infer_node(Graph& graph, NodeId id, const InferOptions& options) {
       }
       const size_t num_formal = inside.inputs.size() - body.captures.size();
       const auto settled = nest.carried.find(&body);
-      auto is_settled = [&](size_t i) {  // what is declared has given way already
+      auto is_settled = [&](size_t i) {  // declared types no longer count
         return settled != nest.carried.end() && i >= settled->second.first_input &&
                i - settled->second.first_input < settled->second.types.size();
       };

@@ -1,4 +1,4 @@
-// Inference of types, symbolic shapes and small integer values.
+// Inference of types, symbolic shapes and elements of small integer tensors.
 #pragma once
 
 #include <functional>
@@ -12,19 +12,20 @@
 
 namespace treadle {
 
-/// Elements of a small integer tensor, row-major; extents may be symbols.
+/// Elements of a small integer tensor, row-major; may be symbols.
 using KnownValues = std::vector<Dim>;
 
-/// Tensors with more elements than this are not tracked as known values: shapes and axes are short.
+/// Elements of larger tensors are not tracked, as shapes and axes are short.
 inline constexpr int64_t kMaxKnownValues = 64;
 
-/// What an operator's `infer` sees. Used before a run, with symbols, and in a run (data-dependent shapes), with integers and real tensors.
+/// Context of an operator's `infer`. Used before a run with symbols, and in a run, for data-dependent shapes, with integers and actual
+/// tensors.
 class InferContext {
  public:
   struct Operand {
     const Type* type = nullptr;                         // null: absent
-    const Tensor* constant = nullptr;                   // elements, where they are known
-    const std::optional<KnownValues>* known = nullptr;  // small integers, where they are known otherwise
+    const Tensor* constant = nullptr;                   // elements, if the operand is a known tensor
+    const std::optional<KnownValues>* known = nullptr;  // elements as small integers, if known otherwise
     std::optional<KnownValues> known_values() const;
   };
   using InferBody = std::function<std::vector<Type>(const Body&, std::span<const Type>)>;
@@ -44,11 +45,11 @@ class InferContext {
   bool has_rank(int i) const { return input(i).has_rank(); }
   int rank(int i) const { return input(i).rank(); }
   const SymbolicShape& shape(int i) const { return *input(i).shape; }
-  /// Elements of a constant input; null if they are not known.
+  /// Returns the elements of a constant input; null if they are unknown.
   const Tensor* constant(int i) const;
-  /// Small integers (int64, int32 …) that the input holds, as symbols or integers; nullopt if they are not known.
+  /// Returns the integer elements of the input (int64, int32 etc.), as symbols or integers; nullopt if they are unknown.
   std::optional<KnownValues> known(int i) const;
-  /// The same where all are integers.
+  /// The same if all elements are integers; otherwise nullopt.
   std::optional<std::vector<int64_t>> known_ints(int i) const;
 
   // Attributes.
@@ -60,24 +61,23 @@ class InferContext {
   const std::vector<int64_t>& get_ints(std::string_view name) const { return attributes().get_ints(name); }
   int axis(std::string_view name, int64_t otherwise, int rank) const;
 
-  // Outputs. What is not set stays unknown.
+  // Outputs. Anything not set stays unknown.
   void set_output(int i, Type type);
   void set_output(int i, DType dtype, SymbolicShape shape) { set_output(i, Type::tensor(dtype, std::move(shape))); }
-  /// Known dtype, unknown rank.
+  /// Sets the dtype only; the rank stays unknown.
   void set_output_dtype(int i, DType dtype) { set_output(i, Type::tensor(dtype)); }
   void set_known(int i, KnownValues values);
-  /// An extent that only the run can tell.
+  /// Returns a new extent that is only known in the run.
   Dim data_dependent_dim(std::string_view hint) { return symbols_.fresh_symbol(hint, true); }
   SymbolicShape data_dependent_shape(std::string_view hint, int rank);
 
   // Bodies.
   const Body& body(std::string_view attribute) const;
-  /// Infers a body for the types of its formal inputs; captures are added here. Returns the types of its outputs. The first call merges the
-  /// types with those that the body declares; each further one (for a loop, with weaker types) starts from scratch and takes them as they
-  /// are.
+  /// Infers a body for the types of its formal inputs; adds captures itself. Returns the types of its outputs. The first call merges the
+  /// types with those declared in the body. Further calls (for a loop, with weaker types) start from scratch and use the types as given.
   std::vector<Type> infer_body(const Body& body, std::span<const Type> formal_inputs);
 
-  // Results, for the driver.
+  // Results for the caller of `infer`.
   struct Output {
     Type type;
     std::optional<KnownValues> known;
@@ -91,21 +91,21 @@ class InferContext {
   InferBody infer_body_;
 };
 
-/// `axis` in [0, rank). @throws Error(invalid_argument) naming `what` if it is outside [-rank, rank).
+/// Returns `axis` in [0, rank). @throws Error(invalid_argument) naming `what` if it is outside [-rank, rank)
 int normalise_axis(int64_t axis, int rank, std::string_view what = "axis");
 
 struct InferOptions {
-  /// Called with a text when a declared shape contradicts the inferred one (the inferred one wins).
+  /// Called with a warning if a declared shape contradicts the inferred one, which wins.
   std::function<void(const std::string&)> warn;
 };
 
-/// Infers every node of the graph, and of its bodies, in order. Types stand in the values afterwards. @throws Error naming the node.
-/// @return whether more, or something else, is known of a value than before
+/// Infers all nodes of the graph and its bodies in order, and stores the types in the values. @throws Error naming the node
+/// @return true if anything known about a value has changed
 bool infer(Graph& graph, const InferOptions& options = {});
-/// Infers one node from its inputs' types; what the graph knew of its outputs is merged in. @return as infer()
+/// Infers one node from its inputs' types, and merges in what is known about its outputs. @return as infer()
 bool infer_node(Graph& graph, NodeId id, const InferOptions& options = {});
 
-/// The more exact of two types, extent by extent; integers beat symbols, and `inferred` wins a contradiction.
+/// Merges two types, extent by extent: integers win over symbols, and `inferred` wins a contradiction.
 Type merge(const Type& inferred, const Type& declared, bool* contradiction = nullptr);
 
 }  // namespace treadle

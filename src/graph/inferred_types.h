@@ -1,4 +1,4 @@
-// Inference of one node, apart from what a file or a pass declares, and what inference takes for granted.
+// Inference of one node in isolation from the types declared by files or passes, and the assumptions made by inference.
 #pragma once
 
 #include <string>
@@ -9,7 +9,7 @@
 
 namespace treadle {
 
-/// Extents that differ as expressions, and that inference took to be equal.
+/// Two different expressions of extents that inference assumed to be equal.
 struct Assumption {
   Dim a, b;
   std::string what;
@@ -20,21 +20,22 @@ struct Inferred {
   std::vector<Assumption> assumptions;
 };
 
-/// What inference alone says of the outputs of a node without bodies. @throws Error of inference.
+/// Infers the outputs of a node without bodies, ignoring declared types. @throws Error of inference
 Inferred infer_alone(const Graph& graph, const Node& node);
 
-/// What the values that a loop's body carries have settled to.
+/// Types of the values carried by a loop's body, once they no longer change between inferences.
 struct CarriedTypes {
   size_t first_input = 0;
-  std::vector<Type> types;  // empty: not yet
+  std::vector<Type> types;  // empty: not known yet
 };
-/// Of a body in the outermost inference under way in this thread. A loop around it asks again with weaker types: going on from here, and
-/// not from the start, nests of loops take no exponential time.
+/// Returns the carried types of a body in the outermost inference in progress on this thread. An outer loop infers its body again with
+/// weaker types; continuing from these results, rather than from scratch, avoids exponential time for nested loops.
 CarriedTypes& carried_types(const Body& body);
 
-/// For operators' inference: noted for the infer_alone() under way in this thread, if there is one, so that a binding can compare.
+/// Called by operators' inference: records the assumption for the infer_alone() in progress on this thread, if any, so that a binding can
+/// check it.
 void assume_equal(const Dim& a, const Dim& b, std::string_view what);
-/// Whether there is one: else nobody need compute what is assumed.
+/// Returns true if there is one; otherwise assumptions need not be computed.
 bool notes_assumptions() noexcept;
 
 }  // namespace treadle

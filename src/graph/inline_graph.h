@@ -1,4 +1,4 @@
-// One graph's nodes as a part of another.
+// Inlines the nodes of one graph into another.
 #pragma once
 
 #include <map>
@@ -8,13 +8,12 @@
 
 namespace treadle {
 
-/// Copies the nodes of `inside` into `graph`, before a node of it or behind all. Types are left to infer_node().
-/// @param copies  what stands for values of `inside`: at least for its inputs. All other values that it reads must be constants or made
-/// there.
-///                Becomes the copies of all values that were needed.
-/// @param before  kNoNode: behind all nodes
+/// Copies the nodes of `inside` into `graph`, before a node or at the end. Does not infer types; use infer_node().
+/// @param copies  replacements for values of `inside`, at least for its inputs; any other value that it reads must be a constant or
+///     computed in it. Receives the copies of all values that were needed.
+/// @param before  kNoNode: at the end
 /// @return the new nodes, in order
-/// @throws Error(invalid_model) for a value that nothing makes.
+/// @throws Error(invalid_model) for a value that nothing computes
 std::vector<NodeId> inline_graph(Graph& graph, const Graph& inside, std::map<ValueId, ValueId>& copies, NodeId before = kNoNode);
 
 }  // namespace treadle

@@ -1,6 +1,5 @@
-// Attributes that the library itself gives nodes. Operators of the treadle domain have no others. Where one of another domain needs one,
-// its name begins with the domain's, which no name of ONNX's can: its operators may get an attribute of any other name, with a meaning of
-// its own.
+// Internal attributes, which the library sets on nodes. All attributes of the treadle domain are internal. In other domains, their names
+// begin with "treadle.", which cannot clash with ONNX's names: those operators may get other attributes in the future.
 #pragma once
 
 #include <string_view>
@@ -10,14 +9,14 @@
 namespace treadle {
 
 inline constexpr std::string_view kInternalPrefix = "treadle.";
-/// BatchNormalization in training: running variances take the batch's over n - 1, as PyTorch's do.
+/// BatchNormalization in training: running variances use the batch's variance over n - 1, as in PyTorch.
 inline constexpr std::string_view kUnbiasedVariance = "treadle.unbiased_variance";
 
 inline bool is_internal_attribute(std::string_view domain, std::string_view name) {
   return domain == "treadle" || name.starts_with(kInternalPrefix);
 }
 
-/// For what comes from files, or goes there.
+/// For nodes that are read from files or written to files.
 /// @throws Error(not_implemented) for a node of another domain with an internal attribute
 void refuse_internal_attributes(const Node& node);
 

@@ -1,4 +1,4 @@
-// How operators compute. A kernel lives in three steps: create (pack weights, once), bind (shapes → a plain struct), run (pointers only).
+// Kernels: how operators compute, in three steps: create (pack weights, once), bind (shapes -> plain struct), run (pointers only).
 #pragma once
 
 #include <array>
@@ -22,7 +22,7 @@ namespace treadle {
 
 class ThreadPool;
 
-/// What is known of a node when its shapes are known: attributes, dtypes, shapes. Base of the contexts below.
+/// What is known about a node once its shapes are: attributes, dtypes, shapes. Base class of the contexts below.
 class ShapeContext {
  public:
   explicit ShapeContext(const Node& node) : node_(node) {}
@@ -46,10 +46,10 @@ class ShapeContext {
     return node_.attributes.get_string(name, otherwise);
   }
   const std::vector<int64_t>& get_ints(std::string_view name) const { return node_.attributes.get_ints(name); }
-  /// The attribute as an axis in [0, rank). @throws Error(invalid_argument) if it is outside [-rank, rank).
+  /// Returns the attribute as an axis in [0, rank). @throws Error(invalid_argument) if it is outside [-rank, rank)
   int axis(std::string_view name, int64_t otherwise, int rank) const;
 
-  // Set by whoever makes the context: one entry per input (captures included), then per output; absent operands have the shape of a scalar.
+  // Set by the creator of the context: one entry per input (including captures), then per output. Absent operands have a scalar's shape.
   std::span<const Shape* const> shapes_;
   std::span<const DType> dtypes_;
 
@@ -57,24 +57,24 @@ class ShapeContext {
   const Node& node_;
 };
 
-/// For `create`: dtypes, attributes, and constant inputs. Shapes are not known yet.
+/// Context of `create`: dtypes, attributes and constant inputs. Shapes are not known yet.
 class CreateContext {
  public:
   CreateContext(const Graph& graph, const Node& node) : graph_(graph), node_(node) {}
   const Node& node() const { return node_; }
   const Attributes& attributes() const { return node_.attributes; }
-  const Type& type(int input) const;  // unknown for an absent input
+  const Type& type(int input) const;  // unknown type if absent
   const Type& output_type(int output) const;
   DType dtype(int input) const { return type(input).dtype; }
   DType output_dtype(int output) const { return output_type(output).dtype; }
   bool has_input(int i) const { return node_.has_input(static_cast<size_t>(i)); }
   bool has_output(int i) const { return node_.has_output(static_cast<size_t>(i)); }
-  /// The value's; "" for an absent operand. It stays as long as the graph.
+  /// Returns the value's name; "" if absent. Valid as long as the graph.
   const std::string& input_name(int input) const;
   const std::string& output_name(int output) const;
-  /// The elements, where C++ can read them; null unless the input is a constant tensor.
+  /// Returns the elements, aligned for C++; null unless the input is a constant tensor.
   const Tensor* constant(int input) const;
-  /// The same where it lies: a large tensor of a file may stand at any address, and constant() copies it for as long as this object lives.
+  /// The same without a copy: a large tensor of a file may be unaligned. constant() copies it, for the lifetime of this object.
   const Tensor* stored(int input) const;
 
  private:
@@ -83,33 +83,33 @@ class CreateContext {
   mutable std::map<int, Tensor> aligned_;
 };
 
-/// A block of plain elements of a PackedState, as a compiled model's file keeps it. `id` tells the state's blocks apart.
+/// A block of elements of a PackedState, as stored in a compiled model's file. `id` identifies the block within its state.
 struct PackedPart {
   int32_t id = 0;
   Tensor tensor;
 };
 
-/// What `create` made for a node: packed weights and the like. Shared by all bindings.
+/// Result of `create` for a node, such as packed weights. Shared by all bindings.
 struct PackedState {
   virtual ~PackedState() = default;
-  virtual size_t size_bytes() const { return 0; }   // memory beyond the weights themselves
-  virtual std::string forms() const { return {}; }  // which forms these are, for people: "F(4,3)"
-  /// All of it as blocks that KernelDef::restore makes an equal state of. Empty: it can only be created again.
+  virtual size_t size_bytes() const { return 0; }   // memory in addition to the weights
+  virtual std::string forms() const { return {}; }  // chosen methods, for people: "F(4,3)"
+  /// Returns the whole state as blocks from which KernelDef::restore makes an equal state. Empty: it can only be created again.
   virtual std::vector<PackedPart> parts() const { return {}; }
 };
 
-/// For `bind`: shapes are known. Must not allocate.
+/// Context of `bind`: shapes are known. Must not allocate.
 class BindContext : public ShapeContext {
  public:
   using ShapeContext::ShapeContext;
 
-  /// Elements of an input, where they are known before the run: constants, and what shapes determine; for an instruction that is bound
-  /// in the run, all of them. Null otherwise. Inputs listed in OpDef::value_inputs are never null if present.
+  /// Returns the elements of an input if they are known before the run: constants, and values determined by shapes. An instruction bound
+  /// during the run knows all elements. Otherwise null. Never null for present inputs listed in OpDef::value_inputs.
   const Tensor* value(int input) const { return values_[static_cast<size_t>(input)]; }
-  /// Integer elements (int32 or int64) of value(input). @throws Error(invalid_argument) if it has another dtype.
+  /// Returns an integer element (int32 or int64) of value(input). @throws Error(invalid_argument) if it has another dtype
   int64_t value_at(int input, int64_t index) const;
   int64_t value_count(int input) const { return value(input) ? value(input)->num_elements() : 0; }
-  /// Memory that run() gets as scratch(), aligned to a cache line.
+  /// Requests memory that run() gets as scratch(), aligned to a cache line.
   void request_scratch(size_t bytes) { scratch_bytes_ = bytes; }
   size_t scratch_bytes() const { return scratch_bytes_; }
   int max_threads() const { return max_threads_; }
@@ -118,13 +118,13 @@ class BindContext : public ShapeContext {
     return static_cast<const P&>(*packed_);
   }
 
-  /// Elements from one row, a run along the last axis, to the next one: the last extent, unless the operand is a part of another value's
-  /// rows. Only operands of KernelDef::strided_inputs and strided_outputs ever are.
+  /// Row stride, in elements, where a row is a run along the last axis: the last extent, unless the operand is part of another value's
+  /// rows. This is only possible for operands in KernelDef::strided_inputs and strided_outputs.
   int64_t input_step(int input) const { return step(static_cast<size_t>(input), shape(input)); }
   int64_t output_step(int output) const { return step(node_.inputs.size() + static_cast<size_t>(output), output_shape(output)); }
 
   std::span<const Tensor* const> values_;
-  std::span<const int64_t> steps_;  // per operand, 0 where rows follow each other; empty if all do
+  std::span<const int64_t> steps_;  // row stride of each operand, 0 if contiguous; empty if all are
   const PackedState* packed_ = nullptr;
   int max_threads_ = 1;
 
@@ -136,7 +136,7 @@ class BindContext : public ShapeContext {
   size_t scratch_bytes_ = 0;
 };
 
-/// What an instruction that is bound in the run (data-dependent shapes, sequences, strings) reads and writes besides pointers.
+/// Operands of an instruction that is bound during the run (data-dependent shapes, sequences, strings).
 class DynamicOperands {
  public:
   virtual ~DynamicOperands() = default;
@@ -145,18 +145,18 @@ class DynamicOperands {
   virtual void set_output(int i, Datum datum) = 0;
 };
 
-/// For `run`: pointers only. Allocates nothing, looks nothing up.
+/// Context of `run`: pointers only. No allocation, no look-ups.
 class RunContext {
  public:
   RunContext(void* const* operands, int num_inputs, int num_outputs, void* scratch, ThreadPool* pool, const PackedState* packed)
       : operands_(operands), num_inputs_(num_inputs), num_outputs_(num_outputs), scratch_(scratch), pool_(pool), packed_(packed) {}
 
-  /// Null for an absent operand, also for one beyond the node's last input.
+  /// Returns null for an absent operand, or one beyond the node's last input.
   template <typename T>
   const T* in(int i) const {
     return i < num_inputs_ ? static_cast<const T*>(operands_[i]) : nullptr;
   }
-  /// Null for an optional output that the node does not have.
+  /// Returns null for an optional output that the node does not have.
   template <typename T>
   T* out(int i) const {
     return i < num_outputs_ ? static_cast<T*>(operands_[num_inputs_ + i]) : nullptr;
@@ -171,13 +171,13 @@ class RunContext {
     return static_cast<const P&>(*packed_);
   }
 
-  /// For kernels whose output shapes inference cannot know: room for output i; the pointer is the tensor's.
+  /// For kernels whose output shapes inference cannot know: allocates output i and returns its tensor.
   Tensor allocate_output(int i, const Shape& shape) const { return dynamic_->allocate_output(i, shape); }
-  /// For kernels over sequences, optionals, maps and sparse tensors.
+  /// For kernels on sequences, optionals, maps and sparse tensors.
   const Datum& input(int i) const { return dynamic_->input(i); }
   void set_output(int i, Datum datum) const { dynamic_->set_output(i, std::move(datum)); }
 
-  /// Counter that differs between runs and between nodes: randomness is a function of (seed, node, run, element).
+  /// Differs between runs and between nodes. Random numbers are a function of (seed, node, run, element).
   uint64_t run_id = 0;
   DynamicOperands* dynamic_ = nullptr;
 
@@ -189,37 +189,37 @@ class RunContext {
   const PackedState* packed_;
 };
 
-/// One way to compute an operator. Made by `kernel<K>()`; best first in OpDef::kernels.
+/// An implementation of an operator, made by `kernel<K>()`. OpDef::kernels lists them, best first.
 struct KernelDef {
   std::string_view name = "plain";
-  /// dtype of the operand that decides (see `dtype_operand`); undefined: any.
+  /// Required dtype of the operand `dtype_operand`; undefined: any.
   DType dtype = DType::undefined;
-  int dtype_operand = 0;  ///< an input; -1 - k for output k
-  /// Its outputs' shapes or kinds are known only in the run: it calls allocate_output or set_output for every output.
+  int dtype_operand = 0;  ///< index of an input, or -1 - k for output k
+  /// Output shapes or kinds are only known in the run: the kernel calls allocate_output or set_output for each output.
   bool allocates = false;
   size_t state_bytes = 0, state_alignment = 1;
-  /// Bit i: `create` copied what it needs of a constant input i, and neither bind() nor run() reads it.
+  /// Bit i: `create` copied what it needs of constant input i, so neither bind() nor run() reads it.
   uint32_t packs = 0;
-  /// What `create` makes depends on the node's attributes, types and constants only, and never changes what it computes: nodes of several
-  /// programs may have it in common. Kernels that pack are such.
+  /// The result of `create` depends only on the node's attributes, types and constants, and is immutable, so nodes of several programs may
+  /// share it. Always true for kernels that pack.
   bool shares_packed = false;
-  /// Bit i: the kernel asks BindContext where the rows of operand i lie, so that it may be a part of another value's rows. The last bit
-  /// stands for all operands from there on.
+  /// Bit i: the kernel asks BindContext for the row stride of operand i, which may then be part of another value's rows. The last bit
+  /// covers all operands from there on.
   uint32_t strided_inputs = 0, strided_outputs = 0;
-  /// Empty if the kernel takes the node, else the reason why not.
+  /// Returns the reason if the kernel cannot compute the node; otherwise an empty string.
   std::string (*declines)(const CreateContext&) = nullptr;
   std::unique_ptr<PackedState> (*create)(const CreateContext&) = nullptr;
-  /// The same state from the blocks that PackedState::parts() gave, used in place. They come from a file and may be anything: null if they
-  /// do not have the sizes that the node's types ask for. Of the constants that `packs` names only types and shapes are there.
+  /// Restores the state from the blocks of PackedState::parts(), which are used in place. They come from a file and are untrusted: returns
+  /// null if their sizes do not match the node's types. Of the constants named by `packs`, only types and shapes are available.
   std::unique_ptr<PackedState> (*restore)(const CreateContext&, std::span<const PackedPart>) = nullptr;
   void (*bind)(void* state, BindContext&) = nullptr;
   void (*run)(const void* state, RunContext&) = nullptr;
 };
 
 /// Makes a KernelDef from a struct K, which is the bound state:
-///   static K bind(BindContext&);           // settles what depends on shapes
-///   void run(RunContext&) const;           // computes
-/// and, if it wants,
+/// static K bind(BindContext&);           // settles everything that depends on shapes
+/// void run(RunContext&) const;           // computes
+/// and optionally
 ///   static std::string declines(const CreateContext&);
 ///   static std::unique_ptr<PackedState> create(const CreateContext&);
 ///   static std::unique_ptr<PackedState> restore(const CreateContext&, std::span<const PackedPart>);
@@ -251,7 +251,7 @@ KernelDef kernel(std::string_view name = "plain", DType dtype = DType::undefined
   return def;
 }
 
-/// The kernel for elements of T; none if they are not built.
+/// Returns the kernel for elements of type T; empty if T is not built.
 template <typename K, typename T>
 std::vector<KernelDef> built_kernel(std::string_view name = "plain", int dtype_operand = 0) {
   if constexpr (kIsBuilt<T>)
@@ -260,7 +260,7 @@ std::vector<KernelDef> built_kernel(std::string_view name = "plain", int dtype_o
     return {};
 }
 
-/// make.operator()<T>(), a kernel, for each of the types that are built.
+/// Returns make.operator()<T>(), a kernel, for each of the types that are built.
 template <typename... Ts, typename Make>
 std::vector<KernelDef> kernels_of(Make make) {
   std::vector<KernelDef> made;
@@ -272,7 +272,7 @@ std::vector<KernelDef> kernels_of(Make make) {
   return made;
 }
 
-/// One kernel per element type of input 0: `typed<Add, float, double, int64_t>()`.
+/// Returns one kernel per element type of input 0: `typed<Add, float, double, int64_t>()`.
 template <template <typename> class K, typename... Ts>
 std::vector<KernelDef> typed(std::string_view name = "plain", int dtype_operand = 0) {
   return kernels_of<Ts...>([&]<typename T>() { return kernel<K<T>>(name, dtype_of<T>, dtype_operand); });
@@ -283,7 +283,7 @@ inline std::vector<KernelDef> operator+(std::vector<KernelDef> a, const std::vec
   return a;
 }
 
-/// The first kernel of the node's operator that takes it. @throws Error(not_implemented) listing every kernel with its reason.
+/// Returns the first kernel of the node's operator that accepts it. @throws Error(not_implemented) with the reason of each kernel
 const KernelDef& select_kernel(const Graph& graph, const Node& node);
 
 }  // namespace treadle

@@ -1,4 +1,4 @@
-// What a device with memory and instructions of its own can compute.
+// Kernels of a device with its own memory and instructions.
 #pragma once
 
 #include <memory>
@@ -7,7 +7,7 @@
 
 namespace treadle {
 
-/// A kernel for one node, with what it keeps for it; `kernel` null: the device cannot compute the node.
+/// A kernel for one node and its state. `kernel` is null if the device cannot compute the node.
 struct DeviceKernel {
   const KernelDef* kernel = nullptr;
   std::shared_ptr<PackedState> state;
@@ -16,8 +16,8 @@ struct DeviceKernel {
 class KernelTable {
  public:
   virtual ~KernelTable() = default;
-  /// Of a node whose operands are plain tensors with extents that the feeds' shapes determine. The kernel reads and writes the device's
-  /// memory, in the order of the stream on which it is run; it packs nothing.
+  /// Finds the kernel for a node. @pre its operands are dense tensors whose extents the feeds' shapes determine. The kernel uses device
+  /// memory, in the order of the stream on which it is run. It does not pack weights.
   virtual DeviceKernel find(const Graph& graph, const Node& node) const = 0;
 };
 

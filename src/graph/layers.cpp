@@ -9,7 +9,7 @@ namespace {
 
 constexpr std::string_view kScopes = "pkg.torch.onnx.name_scopes";
 
-// A list of strings as Python prints it, such as ['', 'layer1', 'conv2d']. None if it is anything else.
+// Parses a list of strings printed by Python, such as ['', 'layer1', 'conv2d']. nullopt for anything else.
 std::optional<std::vector<std::string>> python_strings(std::string_view text) {
   if (text.size() < 2 || text.front() != '[' || text.back() != ']') return std::nullopt;
   text = text.substr(1, text.size() - 2);
@@ -33,7 +33,7 @@ std::optional<std::vector<std::string>> python_strings(std::string_view text) {
   return strings;
 }
 
-// Each part of a path with all that is before it. The last part is the node itself.
+// Returns the prefix paths of a path, without the last part, which is the node itself.
 std::vector<std::string> layers_of_path(std::string_view path) {
   const char separator = path.find('/') != std::string_view::npos ? '/' : '.';
   if (path.starts_with(separator)) path.remove_prefix(1);
@@ -52,8 +52,8 @@ auto scopes_of(const Node& node) {
 std::vector<std::string> layers_of(const Node& node) {
   if (const auto scopes = scopes_of(node); scopes != node.metadata.end())
     if (std::optional<std::vector<std::string>> layers = python_strings(scopes->second); layers && !layers->empty()) {
-      layers->pop_back();       // the operator
-      std::erase(*layers, "");  // the model
+      layers->pop_back();       // the operator's own name
+      std::erase(*layers, "");  // the model's own scope
       return std::move(*layers);
     }
   return node.sources.empty() ? std::vector<std::string>{} : layers_of_path(node.sources.front());

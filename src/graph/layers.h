@@ -1,4 +1,4 @@
-// The layers of the model that a node is in.
+// The layers of the model that contain a node.
 #pragma once
 
 #include <string>
@@ -8,12 +8,12 @@
 
 namespace treadle {
 
-/// Names of the layers around a node, outer ones first, each a whole path. PyTorch's exporter notes the modules ("layer1", "layer1.0",
-/// "layer1.0.conv1"). Of other models, the names of nodes are paths: "/encoder/dense/MatMul" is in "encoder" and "encoder/dense". A node
-/// that stands for several of the model is in the layers of the first.
+/// Returns the names of the layers around a node, outermost first, each as a full path. PyTorch's exporter records modules ("layer1",
+/// "layer1.0", "layer1.0.conv1"). In other models, node names are paths: "/encoder/dense/MatMul" is in "encoder" and "encoder/dense". A
+/// node that represents several nodes of the model is in the layers of the first.
 std::vector<std::string> layers_of(const Node& node);
 
-/// `to` is in the same layers.
+/// Puts `to` into the same layers.
 void copy_layers(const Node& from, Node& to);
 
 }  // namespace treadle

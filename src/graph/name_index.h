@@ -1,4 +1,4 @@
-// An index of the names in a pool of nodes or values.
+// A hash index of the names in a pool of nodes or values.
 #pragma once
 
 #include <cstddef>
@@ -10,16 +10,16 @@
 
 namespace treadle {
 
-/// Finds the places of names. The names stay where they belong, the index holds hashes and places (open addressing, linear probing): graphs
-/// of tens of thousands of nodes rename as much as they compute, and a table of strings would be looked up in memory, not in a cache.
+/// Finds the index of a name in a pool. Names stay in the pool; this index only stores hashes and positions (open addressing, linear
+/// probing). So it stays in cache in graphs with tens of thousands of nodes, where renaming takes as long as computing.
 class NameIndex {
  public:
   static constexpr uint32_t kNone = UINT32_MAX;
 
-  /// Callers compute it, as a name is looked for in several indices.
+  /// Computed by callers, as they look a name up in several indices.
   static size_t hash(std::string_view name) noexcept { return std::hash<std::string_view>{}(name); }
 
-  /// The place that was inserted with this name, or kNone. `name_of(place)` tells a place's name.
+  /// Returns the position that was inserted with this name, or kNone. `name_of(place)` returns the name at a position.
   template <typename NameOf>
   uint32_t find(size_t hash, std::string_view name, const NameOf& name_of) const {
     if (slots_.empty()) return kNone;
@@ -29,14 +29,14 @@ class NameIndex {
     return kNone;
   }
 
-  /// @pre the index has neither the name nor the place.
+  /// @pre neither the name nor the position is in the index
   void insert(size_t hash, uint32_t place) {
     if (2 * (size_ + 1) > slots_.size()) grow();
     put({shorten(hash), place});
     ++size_;
   }
 
-  /// Takes out a place, which was inserted with a name of this hash; nothing happens if it was not.
+  /// Removes a position that was inserted with a name of this hash; does nothing if it is absent.
   void erase(size_t hash, uint32_t place) {
     if (slots_.empty()) return;
     size_t hole = shorten(hash) & mask();
@@ -44,7 +44,7 @@ class NameIndex {
       if (slots_[hole].place == kNone) return;
       hole = (hole + 1) & mask();
     }
-    // Those behind it move up as far as their own hashes let them, so that no search ends at the hole.
+    // Moves later entries of the probe sequence up as far as their hashes allow, so that no search stops at the hole.
     for (size_t i = (hole + 1) & mask(); slots_[i].place != kNone; i = (i + 1) & mask()) {
       const size_t distance_from_home = (i - slots_[i].hash) & mask(), distance_from_hole = (i - hole) & mask();
       if (distance_from_home < distance_from_hole) continue;
@@ -77,7 +77,7 @@ class NameIndex {
       if (slot.place != kNone) put(slot);
   }
 
-  std::vector<Slot> slots_;  // a power of two of them, at most half of them taken
+  std::vector<Slot> slots_;  // size is a power of two; at most half are used
   size_t size_ = 0;
 };
 

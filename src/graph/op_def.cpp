@@ -14,7 +14,7 @@ namespace treadle {
 
 namespace {
 
-// ONNX's operators have sequences of tensors, and optionals of tensors and of such sequences; ai.onnx.ml's have sequences of maps.
+// ONNX's operators have sequences of tensors, and optionals of tensors and of such sequences. ai.onnx.ml has sequences of maps.
 bool nests_too_deep(const Type& type) {
   if (!type.element) return false;
   const Type& element = *type.element;
@@ -68,7 +68,7 @@ const std::string& CreateContext::output_name(int output) const {
 
 const Tensor* CreateContext::stored(int input) const {
   if (!has_input(input)) return nullptr;
-  // Also of a parameter, and of what is computed from parameters alone, where the program says when they change.
+  // Includes parameters, and values computed from parameters only, for programs that track when these change.
   const Value& value = graph_.value(node_.inputs[static_cast<size_t>(input)]);
   return value.constant.is_tensor() ? &value.constant.tensor() : nullptr;
 }
@@ -98,7 +98,7 @@ DType deciding_dtype(const KernelDef& def, const CreateContext& context) {
 bool is_of_another_dtype(const KernelDef& def, const CreateContext& context) {
   return def.dtype != DType::undefined && deciding_dtype(def, context) != def.dtype;
 }
-// Empty if it takes the node.
+// Returns an empty string if the kernel accepts the node.
 std::string why_not(const KernelDef& def, const CreateContext& context) {
   if (is_of_another_dtype(def, context)) return fmt::format("for {}, not {}", name_of(def.dtype), name_of(deciding_dtype(def, context)));
   return def.declines ? def.declines(context) : std::string();
@@ -121,7 +121,7 @@ const KernelDef& select_kernel(const Graph& graph, const Node& node) {
 std::vector<UnusedKernel> unused_kernels(const Graph& graph, const Node& node, std::string_view chosen) {
   const CreateContext context(graph, node);
   std::vector<UnusedKernel> unused;
-  std::map<std::string_view, std::pair<size_t, std::string>> of_dtypes;  // by name: the entry, and the dtypes so far
+  std::map<std::string_view, std::pair<size_t, std::string>> of_dtypes;  // by kernel name: index of the entry, and its dtypes so far
   const KernelDef* first = nullptr;
   for (const KernelDef& def : node.op->kernels) {
     const std::string reason = why_not(def, context);

@@ -1,4 +1,4 @@
-// What the runtime knows of an operator: one OpDef in its family's file under ops/.
+// The definition of an operator: one OpDef, in its family's file under ops/.
 #pragma once
 
 #include <climits>
@@ -24,7 +24,7 @@ class InferContext;
 class GradientContext;
 class FunctionBody;
 
-/// A set of types that an operand may have: dtypes of tensors, and the other kinds.
+/// A set of types that an operand may have: dtypes of tensors, and kinds of non-tensors.
 class TypeSet {
  public:
   constexpr TypeSet() = default;
@@ -47,7 +47,7 @@ class TypeSet {
   std::string to_string() const;
 
  private:
-  static constexpr unsigned kFirstKind = 48;  // lower bits are dtypes, the others the kinds that are not tensors
+  static constexpr unsigned kFirstKind = 48;  // lower bits: dtypes of tensors; upper bits: other kinds
   uint64_t bits_ = 0;
 };
 
@@ -72,28 +72,28 @@ inline constexpr TypeSet kAnything = kAllTensors | kSequences | kOptionals | kMa
 
 enum class Presence : uint8_t { required, optional, variadic };
 
-/// How many axes a tensor may have.
+/// Allowed ranks of a tensor.
 struct Ranks {
   int least = 0, most = INT_MAX;
 };
 inline constexpr Ranks of_rank(int exactly) { return {exactly, exactly}; }
 inline constexpr Ranks of_ranks(int least, int most = INT_MAX) { return {least, most}; }
 
-/// A formal input or output. Ports with the same `type_name` ("T") must have the same dtype (kind and dtype for non-tensors).
-/// A node has every required operand: the reader makes a value for a required output that a file leaves out.
+/// A formal input or output. Ports with the same `type_name` ("T") must have the same dtype (non-tensors: kind and dtype). A node has every
+/// required operand: the reader creates values for required outputs that a file omits.
 struct Port {
   std::string_view name;
   TypeSet types;
   std::string_view type_name = "";
   Presence presence = Presence::required;
-  Ranks ranks = {};  ///< of each tensor, for a variadic port too
+  Ranks ranks = {};  ///< of each tensor of a variadic port too
 };
 
-/// What an attribute may be: bounds for an integer, or for each of a list; or a text out of `words`.
+/// Allowed values of an attribute: bounds for an integer, or for each integer of a list; or a text among `words`.
 struct Allowed {
   int64_t least = INT64_MIN, most = INT64_MAX;
   std::string_view words = "";  ///< "constant|edge|wrap"; empty: any text
-  TypeSet dtypes = {};          ///< of an integer that names a dtype, as ONNX numbers them; none: it names no dtype
+  TypeSet dtypes = {};          ///< for an integer that names a dtype by ONNX's number; empty: it does not
   constexpr bool any() const { return least == INT64_MIN && most == INT64_MAX && words.empty() && dtypes == TypeSet{}; }
 };
 inline constexpr Allowed at_least(int64_t least) { return {.least = least}; }
@@ -106,13 +106,13 @@ struct AttributeDef {
   struct Required {};
   struct NoDefault {};
   std::string_view name;
-  /// The default, whose type is the attribute's; without one, what reads the attribute says its type.
+  /// The default, which also defines the attribute's type. Without one, the code that reads the attribute defines the type.
   std::variant<NoDefault, Required, int64_t, float, std::string_view> value = NoDefault{};
   Allowed allowed = {};
 };
 
-/// How an output may share bytes with an input. `view`: same bytes, same order, nothing is computed (Reshape).
-/// `reuse`: the kernel may write over the input while it reads it, if nobody else needs the input any more.
+/// How an output may share the bytes of an input. `view`: same bytes in the same order, and nothing is computed (Reshape). `reuse`: the
+/// kernel may overwrite the input while reading it, if nothing else needs the input afterwards.
 struct Alias {
   enum class Kind : uint8_t { reuse, view };
   int output, input;
@@ -120,7 +120,7 @@ struct Alias {
   bool alone = false;  ///< no other output depends on the input
 };
 inline constexpr Alias may_reuse(int output, int input) { return {output, input, Alias::Kind::reuse}; }
-/// The next version of a statistic, which nothing else that the node computes depends on.
+/// An updated statistic, on which no other output of the node depends.
 inline constexpr Alias updates_statistic(int output, int input) { return {output, input, Alias::Kind::reuse, /*alone=*/true}; }
 inline constexpr Alias is_view(int output, int input) { return {output, input, Alias::Kind::view}; }
 
@@ -129,105 +129,104 @@ struct Cost {
   double flops = 0, bytes = 0;
 };
 
-/// Rewrites one node from one meaning to another: an opset upgrade, or a decomposition into other operators. Edits the graph in place;
-/// the node itself may be changed or replaced and removed.
+/// Rewrites a node to another form: an opset upgrade, or a decomposition into other operators. Edits the graph in place; the node itself
+/// may be changed or removed.
 using RewriteNode = void (*)(Graph& graph, NodeId node);
 
 struct UpgradeStep {
-  int from;  ///< the since-version whose nodes it takes; it leaves nodes of the next one
+  int from;  ///< since-version of the nodes that it rewrites, to the next since-version
   RewriteNode rewrite;
 };
 
 enum class ControlFlow : uint8_t { none, if_, loop, scan };
 
-/// Elements keep their order along `axis`: the output is all inputs one after the other, or the outputs are the first input cut up.
+/// Elements keep their order along `axis`. concat: the output is all inputs one after the other. split: the outputs are pieces of input 0.
 enum class Pieces : uint8_t { none, concat, split };
 
-/// An operator that only moves elements: each element of an output is one of an operand.
+/// Whether an operator only moves elements, so that each output element is an element of an operand.
 enum class Moves : uint8_t {
   no,
-  in_order,      ///< those of input 0, in their order, under another shape (Reshape)
-  anywhere,      ///< in other places, repeated or left out (Transpose, Gather)
-  among_others,  ///< beside elements of a further operand, or a constant number (Pad, Where)
+  in_order,      ///< elements of input 0 in order, with another shape (Reshape)
+  anywhere,      ///< to other positions, repeated or dropped (Transpose, Gather)
+  among_others,  ///< together with elements of another operand, or a constant number (Pad, Where)
 };
 
-/// In which dtype float16 and bfloat16 operands are computed where the optimiser may choose (passes/compute_in_float32.cpp).
+/// Dtype in which float16 and bfloat16 operands are computed if the optimizer may choose (passes/compute_in_float32.cpp).
 enum class HalfFloats : uint8_t {
-  as_they_are,       ///< it decides by the rounded values, or is not known to gain; what only moves elements follows its operands
-  float32,           ///< in float32, among others that are
-  float32_by_itself  ///< heavy enough to make the conversion worth while
+  as_they_are,       ///< decides by rounded values, or gains nothing; an operator that only moves elements follows its operands
+  float32,           ///< in float32, next to other operators in float32
+  float32_by_itself  ///< in float32, as it is expensive enough to justify conversions
 };
 
-/// What an operator does to quantised values.
+/// How an operator relates to quantized values.
 enum class Quantisation : uint8_t {
   none,
   quantizes,    ///< QuantizeLinear
   dequantizes,  ///< DequantizeLinear
-  chooses,      ///< it moves elements, or takes the largest of some: quantising before or after it is the same. Of input 0; of all inputs
-                ///< if it joins them (Pieces::concat)
+  chooses,      ///< moves elements or takes maxima of input 0 (all inputs for Pieces::concat): commutes with quantization
 };
 
-/// How an operator computes the same on images whose channels are innermost (passes/assign_layout.cpp).
+/// How an operator computes the same on images in channels-last layout (passes/assign_layout.cpp).
 struct ChannelsLast {
   enum class How : uint8_t {
-    by_element,              ///< as it is, if it is pointwise; otherwise it needs ONNX's order
-    first_operand,           ///< as it is: operand 0 is the image, the others hold for all of its elements
-    axis,                    ///< with another `axis`
-    axes_vector,             ///< with other axes in operand 3 (Slice)
-    pads_vector,             ///< with the pads of operand 1 in another order
-    numbers_per_axis,        ///< with the numbers of operands 2 and 3 in another order
-    reduction,               ///< over other axes; by `op` over all spatial ones, if it has one
+    by_element,              ///< unchanged if it is pointwise; otherwise it needs ONNX's order
+    first_operand,           ///< unchanged: operand 0 is the image, others apply to all of its elements
+    axis,                    ///< with a different `axis`
+    axes_vector,             ///< with different axes in operand 3 (Slice)
+    pads_vector,             ///< with the pads in operand 1 reordered
+    numbers_per_axis,        ///< with the numbers in operands 2 and 3 reordered
+    reduction,               ///< over different axes; over all spatial ones by `op`, if given
     spatial_reduction,       ///< by `op` over all spatial axes
-    window,                  ///< by `op`, of the same attributes; by `bytes_op` for images of bytes
-    convolution,             ///< by `op`, with constant weights, or of a joint graph
-    input_gradient,          ///< by `op`, of a convolution's output gradient, weights and the shape
-    weights_gradient,        ///< by `op`, of a convolution's output gradient, image and the weights' shape
-    quantised_convolution,   ///< by `op`, with constant weights of int8
-    transposed_convolution,  ///< by `op`, with constant weights and windows that do not overlap
-    scale_and_shift,         ///< by `op`, of a scale and a shift for each channel, from constants
-    statistics_gradient,     ///< by `op`, with the statistics that the node of the forward part keeps
-    window_gradient,         ///< by `op`, of the gradient and the image of the pool that gave operand 1, its places
-    normalization,           ///< by `op`, of the same operands
+    window,                  ///< by `op` with the same attributes; by `bytes_op` for images of bytes
+    convolution,             ///< by `op`, with constant weights, or in a joint graph
+    input_gradient,          ///< by `op` on a convolution's output gradient, weights and input shape
+    weights_gradient,        ///< by `op` on a convolution's output gradient, image and weights' shape
+    quantised_convolution,   ///< by `op`, with constant int8 weights
+    transposed_convolution,  ///< by `op`, with constant weights and windows without overlap
+    scale_and_shift,         ///< by `op` with a scale and a shift per channel, from constants
+    statistics_gradient,     ///< by `op`, with statistics kept by the forward node
+    window_gradient,         ///< by `op` on the gradient and the image of the pool whose indices are operand 1
+    normalization,           ///< by `op` on the same operands
     permutation,             ///< it is a permutation of axes itself
-    shape,                   ///< it measures
+    shape,                   ///< it returns the shape
   };
   How how = How::by_element;
-  std::string_view op = "";           ///< of the treadle domain; of ONNX's where that has none
-  std::string_view bytes_op = "";     ///< of the treadle domain
-  std::string_view training_op = "";  ///< likewise; it keeps for the gradient what it needs
+  std::string_view op = "";           ///< in the treadle domain, or ONNX's if there is none
+  std::string_view bytes_op = "";     ///< in the treadle domain
+  std::string_view training_op = "";  ///< likewise; keeps what the gradient needs
 };
 
-/// x op number = x, for operands from `first` to 1.
+/// A number with x op number = x, as one of the operands `first` to 1.
 struct NeutralOperand {
-  int first = 2;  ///< 2: the operator has none
+  int first = 2;  ///< for floats, the zero must be -0
   double number = 0;
   bool negative_zero = false;  ///< of floats, the zero is -0
 };
 
-/// A node as a step of a chain of pointwise operators, and the values that it reads. kNoValue is the number 0.
+/// A node as a step of a chain of pointwise operators, and its operands. kNoValue means the number 0.
 struct PointwiseStep {
   ElementwiseStep step;
   std::vector<ValueId> operands;
 };
 
-/// Steps of a chain that compute the operator of two operands: acc op x, and x op acc.
+/// Steps of a chain that compute a binary operator: acc op x, and x op acc.
 struct ChainSteps {
   kernels::ChainOp forward{}, reversed{};
   bool given = false;
 };
 
-/// What an operator's outputs are the gradients of.
+/// Describes an operator that computes gradients: of which values, and with respect to which operands.
 struct Differentiated {
   std::vector<ValueId> ys;  ///< differentiated values
-  int first_gradient = 0;   ///< the operand that is the gradient of ys[0]; those of the others follow
-  std::span<const int> xs;  ///< for each output the operand that it is the gradient of
+  int first_gradient = 0;   ///< index of the operand that is the gradient of ys[0]; those of the others follow
+  std::span<const int> xs;  ///< for each output, the operand with respect to which it is the gradient
 };
 
 struct OpDef {
   std::string_view name;
   std::string_view domain = "";
   std::vector<int> since = {};            ///< versions in which the operator's schema changed; the last is the newest
-  std::vector<UpgradeStep> upgrade = {};  ///< only steps that change something; other versions read the same
+  std::vector<UpgradeStep> upgrade = {};  ///< only steps that change something; nodes of other versions are unchanged
   std::vector<Port> inputs = {}, outputs = {};
   std::vector<AttributeDef> attributes = {};
   void (*infer)(InferContext&) = nullptr;
@@ -235,60 +234,61 @@ struct OpDef {
   std::vector<Alias> alias = {};
   std::vector<KernelDef> kernels = {};
   TrainingFunction<std::vector<ValueId>(GradientContext&)> gradient = nullptr;
-  /// Of an operator whose kernel computes the gradients of another one: that one, of the node's operands `operands` and by operators whose
-  /// rules are differentiable. It is differentiated twice in place of the node once.
+  /// For an operator whose kernel computes the gradients of another one: returns the values that it differentiates, recomputed from the
+  /// operands `operands` by operators with differentiable rules. For second derivatives, these are differentiated twice instead of the node
+  /// once.
   TrainingFunction<Differentiated(GradientContext& g, std::span<const ValueId> operands)> differentiated = nullptr;
   /// Rewrites the node into other operators before anything else sees it (an exact ONNX function body).
   RewriteNode decompose = nullptr;
-  /// Inputs whose elements inference or bind() read (axes, shapes, repeats …).
+  /// Inputs whose elements are read by inference or bind() (axes, shapes, repeats etc.).
   std::vector<int> value_inputs = {};
   ControlFlow control_flow = ControlFlow::none;
-  /// The kernels leave a piece alone that lies where it belongs: in the output's memory, or in the input's.
+  /// Kernels do not copy a piece that is already in place, in memory shared by input and output.
   Pieces pieces = Pieces::none;
   bool deterministic = true;  ///< false: random numbers; never folded or merged
 
-  /// An operator of the treadle domain that a model's file may name. The others are the optimiser's and the trainer's own.
+  /// A treadle operator that model files may contain. The others are only created by the optimizer and the trainer.
   bool in_files = false;
 
-  // What passes and planners ask.
+  // Properties for passes and planners.
 
-  /// An element of the output is a function of the elements at its place, of operands that broadcast.
+  /// Each output element is a function of the elements at its position in the operands, with broadcasting.
   bool pointwise = false;
-  /// Where input 0 is 0, so is the output, whatever the attributes are; of two operands, if the other is finite and not 0.
+  /// If input 0 is 0, so is the output, for any attributes; with two operands, if the other one is finite and nonzero.
   bool keeps_zeros = false;
   Moves moves = Moves::no;
   HalfFloats half = HalfFloats::as_they_are;
   Quantisation quantisation = Quantisation::none;
   ChannelsLast channels_last = {};
-  /// It hands values to whoever runs the graph, and takes values back: never removed, folded, merged or given to a backend, and no node
-  /// changes sides.
+  /// Exchanges values with the caller during the run: never removed, folded, merged or given to a backend, and no node moves across it.
   bool barrier = false;
-  /// It hands values to other ranks, or takes theirs.
+  /// Sends values to other ranks, or receives theirs.
   bool communicates = false;
-  /// The input of which output i is the next version, so that it may be bound to the same memory; -1 for other outputs. The node is ordered
-  /// behind all that read the old versions.
+  /// Returns the input of which output i is the updated version, so that both may be bound to the same memory; -1 for other outputs. The
+  /// node runs after all readers of the old versions.
   int (*updated_input)(const Node& node, int output) = nullptr;
   NeutralOperand neutral = {};
-  /// True if the node gives back input 0 as it is: same dtype, same shape, same elements.
+  /// Returns true if the node returns input 0 unchanged: same dtype, shape and elements.
   bool (*returns_input)(const Graph& graph, const Node& node) = nullptr;
-  /// The functions of one number that it computes; attributes say which.
+  /// The scalar functions that the operator computes, selected by attributes.
   std::span<const ScalarFunction> functions = {};
-  /// The node as a step of a chain of pointwise operators; nothing if a chain cannot compute it (other dtypes, computed parameters).
+  /// Returns the node as a step of a chain of pointwise operators; nullopt if a chain cannot compute it (other dtypes, computed
+  /// parameters).
   std::optional<PointwiseStep> (*step)(const Graph& graph, const Node& node) = nullptr;
   ChainSteps chain = {};
-  /// The input from which on a node's operands may be those of a chain, the attribute `steps`, that computes this input in the node; -1:
-  /// none.
+  /// Index of the input that a node may compute by a chain: its operands from there on are the chain's, and the attribute `steps` describes
+  /// the chain. -1: none.
   int chain_input = -1;
-  /// Of an operator of the treadle domain: writes it as operators of ONNX, for files. `function_opset` is the oldest opset that has those.
+  /// For a treadle operator: expresses it by ONNX's operators, for files. `function_opset` is the oldest opset that has those.
   TrainingFunction<void(FunctionBody& body)> write_function = nullptr;
   TrainingFunction<int(const Node& node)> function_opset = nullptr;
 };
 
-/// The registry: every OpDef of the build. Names are ONNX's; the default domain is "" ("ai.onnx" is normalised on import).
+/// Finds an operator by ONNX's domain and name; null if this build lacks it. The default domain is "" ("ai.onnx" is normalized on import).
 const OpDef* find_op(std::string_view domain, std::string_view name);
-/// Sorted by domain and name.
+/// Returns all operators, sorted by domain and name.
 std::span<const OpDef> all_ops();
-/// The newest opset version of a domain that the build knows; 0 for an unknown domain.
+/// Returns the newest opset version of a domain in this build; 0 for an unknown domain.
 int newest_opset(std::string_view domain);
 
 }  // namespace treadle

@@ -1,4 +1,4 @@
-// Where the registry of operators (find_op, all_ops) has them from.
+// Source of the operators in the registry (find_op, all_ops).
 #pragma once
 
 #include <span>
@@ -10,7 +10,7 @@ namespace treadle {
 
 using OperatorFamily = std::vector<OpDef> (*)();
 
-/// Every family of the build. It is declared here and defined by the folder above (ops/list.cpp), as the operators' files include this one.
+/// All operator families of the build. Defined in the folder above (ops/list.cpp), as the operators' files include this folder.
 std::span<const OperatorFamily> operator_families();
 
 }  // namespace treadle

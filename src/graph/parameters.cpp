@@ -7,7 +7,7 @@ namespace treadle {
 namespace {
 
 constexpr size_t kMostGrowth = 2, kLittleBytes = 65'536;
-constexpr int kMostSteps = 8;  // from a parameter
+constexpr int kMostSteps = 8;  // longest path from a parameter
 
 enum class Follows : uint8_t { none, constants, parameters };
 

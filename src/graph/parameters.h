@@ -1,16 +1,16 @@
-// What follows from parameters alone, so that it is computed when they change and not in every run.
+// Values that depend on parameters only, which are computed when parameters change rather than in each run.
 #pragma once
 
 #include "graph/graph.h"
 
 namespace treadle {
 
-/// Whether a node may be computed ahead of the runs, if its inputs are there: it always gives the same, of extents that are known, and is
-/// no output of the graph. What is much larger than all that it reads (an Expand) is better computed in the run.
+/// Returns true if a node may be computed before runs once its inputs are known: it is deterministic, its extents are known, and it does
+/// not compute an output of the graph. A result much larger than its inputs (Expand) is better computed in the run.
 bool may_be_computed_ahead(const Graph& graph, const Node& node);
 
-/// Whether kernels find the elements when they pack: of a constant, of a parameter that has elements (Value::constant), and of what nodes
-/// compute ahead of parameters and constants. What nodes compute of constants alone is for constant folding.
+/// Returns true if kernels can read the elements when they pack: of constants, of parameters with elements (Value::constant), and of values
+/// computed ahead from parameters and constants. Values computed from constants only are left to constant folding.
 bool is_stored(const Graph& graph, ValueId id);
 
 }  // namespace treadle

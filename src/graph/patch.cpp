@@ -27,10 +27,10 @@ ValueId Patch::constant(std::string name, Tensor content) {
   return ValueId{kPendingBit | first};
 }
 
-/// The nodes to look at again. One serves a graph and all its bodies, in turn: a model may have hundreds of small ones.
+/// Nodes to visit again. One queue is reused for a graph and all its bodies, as a model may have hundreds of small ones.
 struct PatchQueue {
   std::vector<NodeId> nodes;
-  std::vector<bool> holds;  // by node: it stands in the part that is still to come
+  std::vector<bool> holds;  // by node: it is in the unprocessed part of the queue
 };
 
 /// Applies patches to one graph.
@@ -44,7 +44,7 @@ class PatchDriver {
     queue_.reserve(static_cast<size_t>(graph_.num_nodes()));
     for (NodeId id = graph_.first(); id != kNoNode; id = graph_.next(id)) queue_.push_back(id);
     queued_.assign(graph_.node_capacity(), true);
-    // Every rule brings a graph closer to a form that no rule matches; more patches than this say that two of them undo each other.
+    // Each rule brings a graph closer to a form that no rule matches. More patches than this mean that two rules undo each other.
     const int64_t limit = rewriter_.count() + 1000 + 50 * static_cast<int64_t>(graph_.num_nodes());
     for (size_t next = 0; next < queue_.size() && !rewriter_.is_at_limit(); ++next) {
       if (rewriter_.count() > limit)
@@ -71,7 +71,7 @@ class PatchDriver {
       if (!patch) continue;
       if (options_.log) options_.log(rule->name(), graph_.node(id));
       last_rule_ = rule->name();
-      // apply() knows better than the rewriter what its nodes stand for: what they replace follows from who still reads it.
+      // apply() sets the sources itself: it knows from the remaining readers which nodes the new ones replace.
       rewriter_.change([&] { return apply(*rule, *patch, id), true; });
       return;
     }
@@ -103,8 +103,8 @@ class PatchDriver {
       replace(rule, old_value, replacement);
       if (with != replacement) take_name(old_value, replacement);
     }
-    // The new nodes stand for the matched one, and for all that the patch has made superfluous (noted from the last to the first). A chain
-    // that collapses node by node has a list that grows: it is moved and appended to, not copied.
+    // The new nodes represent the matched one and all nodes that the patch makes dead (recorded from last to first). Lists are moved and
+    // appended to, not copied, as they grow when a chain collapses node by node.
     std::vector<std::string> sources;
     if (graph_.is_alive(matched)) sources = graph_.node(matched).sources;
     for (auto it = removed_sources_.rbegin(); it != removed_sources_.rend(); ++it) {
@@ -125,7 +125,7 @@ class PatchDriver {
     graph_.node(made_nodes.back()).metadata = std::move(stands_for.metadata);
   }
 
-  // The names of values survive: people look for them.
+  // Keeps the names of values, as users look for them.
   void take_name(ValueId old_value, ValueId replacement) {
     if (graph_.value(old_value).producer != kNoNode) return;
     std::string name = graph_.value(old_value).name;
@@ -140,7 +140,7 @@ class PatchDriver {
     if (contradiction)
       throw Error(ErrorCode::internal, fmt::format("the rule {} replaces \"{}\" of type {} by one of type {}", rule.name(),
                                                    graph_.value(old_value).name, to_string(was), to_string(is)));
-    // What a declaration adds to the type of an input would be asked of every feed.
+    // A declared type must not restrict the type of an input, as every feed would be checked against it.
     if (graph_.value(with).kind != Value::Kind::input) graph_.value(with).type = std::move(merged);
     if (!graph_.value(with).known && !graph_.value(with).is_constant()) graph_.value(with).known = graph_.value(old_value).known;
     for (const Use& use : graph_.value(old_value).uses) enqueue(use.node);
@@ -161,7 +161,7 @@ class PatchDriver {
       for (ValueId input : graph_.node(candidate).inputs) {
         if (input == kNoValue || graph_.value(input).producer == kNoNode) continue;
         stack.push_back(graph_.value(input).producer);
-        enqueue(graph_.value(input).producer);  // it may have one use less, which lets another rule match
+        enqueue(graph_.value(input).producer);  // with one use less, another rule may match
       }
       graph_.remove_node(candidate);
     }
@@ -172,8 +172,8 @@ class PatchDriver {
   std::span<const Rule* const> rules_;
   const PatchOptions& options_;
   std::string_view last_rule_;
-  std::vector<std::vector<std::string>> removed_sources_;  // of the nodes that the patch in hand has made superfluous
-  std::vector<Properties> removed_metadata_;               // of the same
+  std::vector<std::vector<std::string>> removed_sources_;  // of nodes that the current patch has made dead
+  std::vector<Properties> removed_metadata_;               // of the same nodes
   std::vector<NodeId>& queue_;
   std::vector<bool>& queued_;
 };

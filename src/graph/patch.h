@@ -1,4 +1,4 @@
-// Rules look and propose a Patch; only the driver changes the graph.
+// Rules only propose a Patch; the driver applies it to the graph.
 #pragma once
 
 #include <cstdint>
@@ -15,11 +15,11 @@
 
 namespace treadle {
 
-/// A proposed change: new nodes and constants, and which values they replace.
+/// A proposed change: new nodes and constants, and the values that they replace.
 class Patch {
  public:
-  /// A node to add before the matched one. Returns the id of its first output; the following ids are its further outputs.
-  /// Ids of pending values are valid within this patch only.
+  /// Adds a node before the matched one. Returns the id of its first output; consecutive ids are its other outputs. Ids of pending values
+  /// are only valid in this patch.
   ValueId add(NodeSpec spec);
   ValueId constant(std::string name, Tensor content);
   void replace(ValueId old_value, ValueId with) { replacements_.emplace_back(old_value, with); }
@@ -45,7 +45,7 @@ class Patch {
   uint32_t num_pending_values_ = 0;
 };
 
-/// One rewrite: looks at a node and its neighbourhood, and proposes a patch or nothing.
+/// A rewrite rule: inspects a node and its neighbourhood, and proposes a patch or nothing.
 class Rule {
  public:
   virtual ~Rule() = default;
@@ -54,14 +54,14 @@ class Rule {
 };
 
 struct PatchOptions {
-  std::vector<std::string> skip;    // rules that are not applied
-  int64_t max_patches = INT64_MAX;  // stop after that many (to bisect a fault)
+  std::vector<std::string> skip;    // names of rules to skip
+  int64_t max_patches = INT64_MAX;  // stop after this many patches (to bisect a fault)
   std::function<void(std::string_view rule, const Node&)> log;
-  int64_t* num_visits = nullptr;  // grows by one for each node that the rules are asked about
+  int64_t* num_visits = nullptr;  // if not null: incremented for each node that the rules visit
 };
 
-/// Applies rules until none matches; removes nodes whose outputs nobody reads. Refuses (Error internal) a patch that alters the dtype or
-/// the shape of a value. Returns the number of patches.
+/// Applies rules until none matches, and removes nodes without readers. Throws Error(internal) if a patch changes the dtype or the shape of
+/// a value. Returns the number of patches.
 int64_t apply_rules(Graph& graph, std::span<const std::unique_ptr<Rule>> rules, const PatchOptions& options = {});
 
 }  // namespace treadle

@@ -1,4 +1,4 @@
-// What tells the random nodes of a graph apart, besides their names: also in a file, whose reader numbers nodes anew.
+// Identifies random nodes of a graph independently of their names, also in files, whose reader numbers nodes anew.
 #pragma once
 
 #include <charconv>
@@ -9,7 +9,7 @@
 
 namespace treadle {
 
-/// Among the metadata of a node that was read from a file: its number in the graph that was written.
+/// Metadata key of a node read from a file: its id in the graph that was written.
 inline constexpr const char* kRandomId = "treadle.random_id";
 
 inline uint64_t random_id(const Node& node) {

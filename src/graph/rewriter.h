@@ -1,5 +1,5 @@
-// The hand through which passes change a graph. It goes into bodies, counts changes up to a limit (to bisect a fault), and sees to it that
-// what a change adds keeps what it stands for: the names of values, the sources of nodes, and their metadata.
+// Passes change a graph through a Rewriter. It descends into bodies, counts changes up to a limit (to bisect a fault), and preserves names
+// of values as well as sources and metadata of nodes.
 #pragma once
 
 #include <cstdint>
@@ -12,12 +12,12 @@
 
 namespace treadle {
 
-/// What a node stands for: nodes of the model as read, and their metadata_props (marks such as treadle.recompute).
+/// The nodes of the original model that a node represents, and their metadata_props (marks such as treadle.recompute).
 struct Provenance {
   std::vector<std::string> sources;
   Properties metadata;
 
-  /// Takes the node's into the list. Of two entries with one key the first stays.
+  /// Adds those of `node`. If two entries have the same key, the first stays.
   void merge(const Node& node);
   void merge_metadata(const Properties& more);
 };
@@ -32,10 +32,10 @@ class Rewriter {
   int64_t count() const { return count_; }
   bool is_at_limit() const { return count_ >= limit_; }
 
-  /// Calls pass(Rewriter&) for the bodies of every node.
+  /// Calls pass(Rewriter&) for the bodies of each node.
   template <typename Fn>
   void for_each_body(Fn&& pass) {
-    std::vector<NodeId> with_bodies;  // in most graphs none
+    std::vector<NodeId> with_bodies;  // empty in most graphs
     for (NodeId id = graph_.first(); id != kNoNode; id = graph_.next(id))
       if (!graph_.node(id).bodies.empty()) with_bodies.push_back(id);
     for (NodeId id : with_bodies) for_each_body(id, pass);
@@ -65,8 +65,8 @@ class Rewriter {
     return count_;
   }
 
-  /// One change. The nodes that edit() adds stand for `origins`, which it may remove. edit() returns false if it has changed nothing.
-  /// Nothing happens at the limit.
+  /// Makes one change. Nodes added by edit() represent the nodes `origins`, which it may remove. edit() returns false if it has not changed
+  /// anything. Does nothing at the limit.
   template <typename Fn>
   bool change(std::span<const NodeId> origins, Fn&& edit) {
     if (is_at_limit()) return false;
@@ -80,19 +80,19 @@ class Rewriter {
   bool change(NodeId origin, Fn&& edit) {
     return change(std::span(&origin, 1), edit);
   }
-  /// One that adds no nodes, or says itself what they stand for.
+  /// A change that adds no nodes, or sets what they represent itself.
   template <typename Fn>
   bool change(Fn&& edit) {
     return change(std::span<const NodeId>(), edit);
   }
 
-  /// The output of a new node in front of `before` (kNoNode: at the end), its type inferred.
+  /// Adds a node in front of `before` (kNoNode: at the end), infers its type and returns its first output.
   ValueId add(NodeSpec spec, NodeId before);
-  /// `with` takes the place and the name of `old`, whose producer stays or has gone.
+  /// `with` takes over the readers and the name of `old`, whose producer may have been removed.
   void replace(ValueId old, ValueId with);
-  /// The node stands for what `gone` stands for as well, which is removed or is about to be.
+  /// The node also represents what `gone` does, which is removed or about to be.
   void stand_for(NodeId id, NodeId gone);
-  /// The node takes over what `gone` computes, which is removed: its output's readers and name, its sources and metadata.
+  /// The node takes over the computation of `gone`, which is removed: its output's readers and name, its sources and metadata.
   /// @pre the node's first output is read by `gone` only
   void absorb(NodeId id, NodeId gone);
 

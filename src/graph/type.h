@@ -12,18 +12,18 @@
 
 namespace treadle {
 
-/// A shape whose extents may be symbols.
+/// A shape whose extents may be symbolic.
 using SymbolicShape = std::vector<Dim>;
 
-/// The type of a value. `unknown` stands for what inference could not say; an absent shape for an unknown rank.
+/// The type of a value. Kind `unknown` means that inference could not tell; a missing shape means an unknown rank.
 struct Type {
   enum class Kind : uint8_t { unknown, tensor, sparse_tensor, sequence, optional, map };
 
   Kind kind = Kind::unknown;
-  DType dtype = DType::undefined;       // of the elements of a (sparse) tensor; of a map's values
-  DType key_dtype = DType::undefined;   // of a map
+  DType dtype = DType::undefined;       // of a tensor's elements, or of a map's values
+  DType key_dtype = DType::undefined;   // of a map's keys
   std::optional<SymbolicShape> shape;   // of a (sparse) tensor
-  std::shared_ptr<const Type> element;  // of a sequence or optional
+  std::shared_ptr<const Type> element;  // of a sequence's or optional's content
 
   static Type tensor(DType dtype) { return {Kind::tensor, dtype, DType::undefined, std::nullopt, nullptr}; }
   static Type tensor(DType dtype, SymbolicShape shape) { return {Kind::tensor, dtype, DType::undefined, std::move(shape), nullptr}; }
@@ -35,13 +35,13 @@ struct Type {
     return {Kind::optional, DType::undefined, DType::undefined, std::nullopt, std::make_shared<const Type>(std::move(element))};
   }
   static Type map(DType key, DType value) { return {Kind::map, value, key, std::nullopt, nullptr}; }
-  /// The type of a value that exists.
+  /// Returns the type of an existing value.
   static Type of(const Datum& datum);
 
   bool is_tensor() const noexcept { return kind == Kind::tensor; }
   bool has_rank() const noexcept { return shape.has_value(); }
   int rank() const noexcept { return static_cast<int>(shape->size()); }
-  /// True if every extent is an integer.
+  /// Returns true if every extent is an integer.
   bool is_static() const noexcept;
   /// @pre is_static()
   Shape static_shape() const;
@@ -49,14 +49,14 @@ struct Type {
   bool operator==(const Type& other) const;
 };
 
-/// "f32[N,3,224,224]", "f32[?]" for an unknown rank, "seq(f32[...])".
+/// Returns "f32[N,3,224,224]", "f32[?]" for an unknown rank, "seq(f32[...])".
 std::string to_string(const Type& type);
 std::string to_string(const SymbolicShape& shape);
 
-/// Shapes broadcast as NumPy does it (ONNX, docs/Broadcasting.md). @throws Error(invalid_argument) naming both shapes.
+/// Broadcasts shapes by NumPy's rules (ONNX, docs/Broadcasting.md). @throws Error(invalid_argument) naming both shapes
 SymbolicShape broadcast(const SymbolicShape& a, const SymbolicShape& b);
 Shape broadcast(const Shape& a, const Shape& b);
-/// Product of the extents [first, last).
+/// Returns the product of the extents [first, last).
 Dim product(const SymbolicShape& shape, size_t first, size_t last);
 inline Dim product(const SymbolicShape& shape) { return product(shape, 0, shape.size()); }
 

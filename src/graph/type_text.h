@@ -1,4 +1,4 @@
-// Types as ONNX writes them in the type strings of operators' constraints.
+// Types in the syntax of ONNX's operator constraints.
 #pragma once
 
 #include <string>
@@ -7,9 +7,9 @@
 
 namespace treadle {
 
-/// "float", "int64": the dtypes' names but for two.
+/// Returns "float", "int64" etc.: the dtype's name except for two dtypes.
 std::string onnx_type_name(DType dtype);
-/// "tensor(float)", "seq(map(int64,tensor(float)))"; empty for a type that is not known.
+/// Returns "tensor(float)", "seq(map(int64,tensor(float)))" etc.; empty if the type is unknown.
 std::string type_text(const Type& type);
 
 }  // namespace treadle

@@ -1,4 +1,4 @@
-// Why a node's kernel is none of the operator's others. Apart from kernel.h, as only profiles ask.
+// Why an operator's other kernels do not compute a node. Separate from kernel.h, as only profiles need it.
 #pragma once
 
 #include <string>
@@ -9,14 +9,14 @@
 
 namespace treadle {
 
-/// A kernel of a node's operator that does not compute the node.
+/// A kernel of a node's operator that is not used, and the reason.
 struct UnusedKernel {
   std::string name, why;
 };
 
-/// All but the one that select_kernel() chooses. Kernels that are alike but for their dtypes are one entry.
-/// @param chosen  the name of the kernel that computes the node; one that the operator does not have is a device's
-/// @throws Error as the kernels' `declines`
+/// Returns all kernels except the one that select_kernel() chooses. Kernels that differ only in their dtypes form one entry.
+/// @param chosen  name of the kernel that computes the node; a name unknown to the operator is a device's kernel
+/// @throws Error from the kernels' `declines`
 std::vector<UnusedKernel> unused_kernels(const Graph& graph, const Node& node, std::string_view chosen);
 
 }  // namespace treadle

@@ -1,4 +1,4 @@
-// The graph's invariants: SSA form, uses that match operands, an order in which every value is made before it is read.
+// The graph's invariants: SSA form, uses that match operands, and an order in which each value is computed before it is read.
 #include <fmt/format.h>
 
 #include <algorithm>
