@@ -217,8 +217,8 @@ struct KernelDef {
 };
 
 /// Makes a KernelDef from a struct K, which is the bound state:
-/// static K bind(BindContext&);           // settles everything that depends on shapes
-/// void run(RunContext&) const;           // computes
+///   static K bind(BindContext&);           // settles everything that depends on shapes
+///   void run(RunContext&) const;           // computes
 /// and optionally
 ///   static std::string declines(const CreateContext&);
 ///   static std::unique_ptr<PackedState> create(const CreateContext&);

@@ -1,8 +1,8 @@
 // Turns Transposes around FusedAttention into strides of its operands:
-// FusedAttention(Transpose(x, [0,2,1,3]), ...)                     -> FusedAttention(x, ...), layout 1
-// FusedAttention(part p of Transpose(x, [2,0,3,1,4]), ...)         -> FusedAttention(x, ...), layout 2: q, k and v are one product
-// FusedAttention(x as [batch, length, heads, size], x an output of a Split along the last axis) -> layout 2 of the Split's input
-// Transpose(FusedAttention(...), [0,2,1,3])                        -> FusedAttention(...), y in layout 1
+//   FusedAttention(Transpose(x, [0,2,1,3]), ...)                     -> FusedAttention(x, ...), layout 1
+//   FusedAttention(part p of Transpose(x, [2,0,3,1,4]), ...)         -> FusedAttention(x, ...), layout 2: q, k and v are one product
+//   FusedAttention(x as [batch, length, heads, size], x an output of a Split along the last axis) -> layout 2 of the Split's input
+//   Transpose(FusedAttention(...), [0,2,1,3])                        -> FusedAttention(...), y in layout 1
 // Results are the same, bit for bit.
 #include <string>
 

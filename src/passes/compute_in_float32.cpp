@@ -1,5 +1,5 @@
 // y = f(x) in float16 or bfloat16 -> y = Cast(f(Cast(x))) with f in float32, without Casts between two such nodes. Kernels of 16-bit floats
-// compute in float32 anyway, and would convert weights and images in each run. Now constants are converted once, and float32's layouts and
+// compute in float32 anyway, and would convert weights and images in each run. Here constants are converted once, and float32's layouts and
 // fusions apply. Intermediate values are rounded less often than the model says, so results are closer to those of real numbers, and values
 // beyond the 16-bit range do not become infinite.
 //

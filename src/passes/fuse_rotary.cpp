@@ -1,6 +1,6 @@
 // Fuses rotary position embedding as exporters write it: x * cos + rotated(x) * sin -> FusedRotary(x, cos, sin), where rotated(x) is
-// Concat(Neg(x[..., half:]), x[..., :half]), or
-// Concat of Unsqueeze(Neg(x[..., 1::2])) and Unsqueeze(x[..., ::2]) along a new last axis, viewed as x's shape: adjacent pairs.
+//   Concat(Neg(x[..., half:]), x[..., :half]), or
+//   Concat of Unsqueeze(Neg(x[..., 1::2])) and Unsqueeze(x[..., ::2]) along a new last axis, viewed as x's shape: adjacent pairs.
 // Results differ by rounding of the sum. Declines if intermediate values have other readers, or if the angles broadcast x.
 //
 // A Transpose(0, 2, 1, 3) before or behind it becomes its strides (rotary-layouts).

@@ -69,7 +69,7 @@ class Pieces {
   Movement movement() const {
     std::vector<size_t> place(extents_.size());
     for (size_t i = 0; i < before_.size(); ++i) place[before_[i]] = i;
-    // Pieces of one element have no position.
+    // Pieces of extent 1 may be anywhere, so they are ignored.
     std::vector<size_t> moved;
     for (size_t piece : now())
       if (extents_[piece] > 1) moved.push_back(place[piece]);

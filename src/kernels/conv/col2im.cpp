@@ -94,7 +94,7 @@ struct RowTaps {
     int64_t first, last;  // lanes for which the tap has elements
   };
   Tap taps[kMost];
-  int32_t begins[kMost + 1];  // per vector
+  int32_t begins[kMost + 1];  // first tap of each vector
   int64_t vectors = 0;
 
   // Returns false if there are too many taps or masked loads are slow. The taps of a vector are ordered by kw, so that the sums are the

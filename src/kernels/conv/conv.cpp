@@ -15,7 +15,7 @@ namespace treadle::kernels {
 namespace {
 
 constexpr int64_t kEnoughPanels = 12;          // from here on, panels alone keep the threads busy
-constexpr int64_t kMinMacsPerChunk = 100'000;  // about 2 us
+constexpr int64_t kMinMacsPerChunk = 100'000;  // about 2 us of work
 
 /// A 1x1 convolution without strides and pads: its columns are the pixels of the image.
 bool is_pointwise(const Window& w) {

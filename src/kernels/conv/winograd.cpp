@@ -18,7 +18,7 @@ constexpr int64_t kPointsInOneBlock = 49 * 36;  // up to this size there is only
 // Channels summed in one accumulator chain. The rounding of longer chains dominates the error. Chains may be shorter where there would be
 // few.
 constexpr int64_t kLongestSum = 128, kShortestSum = 16, kFewChains = 4;
-constexpr int64_t kChannelsTogether = 8;  // channels are rounded up to a multiple of this; of more, they would add products with zeros
+constexpr int64_t kChannelsTogether = 8;  // channels are padded to a multiple of this; larger multiples would waste products with zeros
 constexpr int64_t kEnoughBlocks = 6;      // from here on each thread computes whole blocks; below, all threads share each block
 
 int64_t divide_up(int64_t n, int64_t by) { return (n + by - 1) / by; }
@@ -337,7 +337,7 @@ void winograd_pack(const ConvParams& p, int out, const float* weights, float* pa
   const Panels panels(p.M, panel_shape<float>());
   const PackedPanels all(p, panels, 0, panels.count, packed);
   pack_panels(p, out, panels, all, weights, packed, pool);
-  for (int64_t end = all.point; end <= (out + 2) * (out + 2) * all.point; end += all.point)  // set, as they may go to a file
+  for (int64_t end = all.point; end <= (out + 2) * (out + 2) * all.point; end += all.point)  // zeros, as they may be saved
     std::fill_n(packed + end - kWinogradLanes, kWinogradLanes, 0.0F);
 }
 

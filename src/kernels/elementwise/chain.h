@@ -28,12 +28,12 @@ enum class ChainOp : uint8_t {
   div,
   reverse_div,
   max,
-  min,  // acc op x, or x op acc; max and min give NaN if either is NaN
+  min,  // add to min: acc op x, or x op acc if reversed; max and min return NaN if either is NaN
   less,
   less_or_equal,
   greater,
   greater_or_equal,
-  equal,  // acc op x
+  equal,  // less to equal: acc op x
   logical_and,
   logical_or,
   logical_not,

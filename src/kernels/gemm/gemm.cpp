@@ -17,7 +17,7 @@ namespace treadle::kernels {
 namespace {
 
 constexpr int64_t kRowsPerChunk = 96;       // a multiple of 6 and 8, the tile heights; with 64 columns, the block of C stays in L1
-constexpr int64_t kRowsOfManyPanels = 192;  // from kManyPanels panels on, which keep all threads busy: a panel is loaded once for more rows
+constexpr int64_t kRowsOfManyPanels = 192;  // chunk height from kManyPanels panels on, which give all threads work: fewer panel loads
 constexpr int64_t kManyPanels = 8;
 constexpr int64_t kMinMacsPerChunk = 100'000;  // about 2 us of work, twenty times what a parallel region costs
 constexpr int64_t kPanelBytes = 192 * 1024;    // size of a panel that stays in L2 (1 MB) beside the rows of A
@@ -104,7 +104,7 @@ void gemm_in_place(const GemmShape& s, const Panels& panels, int64_t panel, cons
 bool is_plain(const auto& e) { return e.alpha == 1 && e.bias == nullptr && e.residual == nullptr && e.activation == Unary::none; }
 
 enum class Method { pack, in_place, row, dot };
-// Depends on the shape only. Dot products sum in another order, so the epilogue must not influence the choice; it is applied afterwards.
+// Chooses the method by the shape only: dot products sum in another order, so the epilogue, applied afterwards, must not influence it.
 Method method_of(const GemmShape& s) {
   if (s.M > kFewRows || s.K == 0) return Method::pack;  // if K == 0, B may be null, which only packing tolerates
   if (!s.b_transposed) return s.M == 1 ? Method::row : Method::in_place;

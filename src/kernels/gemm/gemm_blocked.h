@@ -1,6 +1,6 @@
-// Products of float activations by block-quantized weights: codes of 4 or 8 bits share a scale, and optionally a zero point, per block of
-// K:
-// C[m, n] = sum over blocks b of scale[b, n] * sum over k in b of A[m, k] * (code[k, n] - zero[b, n]).
+// Products of float activations by block-quantized weights: codes of 4 or 8 bits share a scale, and optionally a zero point, per block
+// of K:
+//   C[m, n] = sum over blocks b of scale[b, n] * sum over k in b of A[m, k] * (code[k, n] - zero[b, n]).
 // Codes are decoded in registers. A product of one row is bound by memory bandwidth and reads an eighth or a quarter of the bytes of float
 // weights.
 #pragma once

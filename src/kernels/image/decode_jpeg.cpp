@@ -1,5 +1,5 @@
 // clang-format off
-#include <cstdio>  // jpeglib.h takes it for granted
+#include <cstdio>  // jpeglib.h needs it without including it
 #include <jpeglib.h>
 // clang-format on
 

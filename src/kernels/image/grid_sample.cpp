@@ -91,7 +91,7 @@ AxisTaps<T> taps_at(const GridSampleParams& p, const Axis<T>& axis, T place, T* 
     x = axis.pad(x);
   }
   AxisTaps<T> taps;
-  int64_t floor = static_cast<int64_t>(x);  // towards zero, and without the call that std::floor is
+  int64_t floor = static_cast<int64_t>(x);  // truncates; std::floor would be a call
   if (x < static_cast<T>(floor)) --floor;
   const T t = x - static_cast<T>(floor);
   auto add = [&](int64_t i, T weight) {

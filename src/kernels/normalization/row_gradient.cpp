@@ -34,7 +34,7 @@ HWY_INLINE void for_vectors(D d, int64_t n, Fn&& fn) {
 }
 
 // Processes kRows rows from `row` on and adds to `dscale` and `dbias`, which must not be null.
-// d = dy scale, dx = (d - mean(d) - xhat mean(d xhat)) / std; the term mean(d) only if `centred`
+//   d = dy scale, dx = (d - mean(d) - xhat mean(d xhat)) / std; the term mean(d) only if `centred`
 template <int kRows, typename T>
 void norm_rows_back(const NormGradient<T>& job, int64_t row, T* dscale, T* dbias) {
   const hn::ScalableTag<T> d;

@@ -83,7 +83,7 @@ struct MinOf {
 template <class F, typename T>
 using ChainOf = std::conditional_t<F::kIsElement && std::is_integral_v<T>, T, FoldChain<T>>;
 
-// Joins kChains partial results.
+// Combines kChains partial results.
 template <class F, int kChains, class A>
 HWY_INLINE A join_chains(A* chain) {
   for (int half = kChains / 2; half > 0; half /= 2) {
@@ -177,7 +177,7 @@ T extreme_of_row(const T* x, int64_t n) {
   return extreme_lane<kLargest>(d, extreme<kLargest>(a, b));
 }
 
-// For many adjacent outputs: joins columns[j] with `rows` rows of x.
+// For many adjacent outputs: combines columns[j] with `rows` rows of x.
 template <class F, typename T>
 void fold_columns(const T* x, int64_t rows, int64_t row_stride, int64_t n, FoldTotal<T>* columns) {
   using A = ChainOf<F, T>;

@@ -10,7 +10,7 @@ namespace treadle::kernels {
 
 enum class Fold : uint8_t { sum, sum_abs, sum_square, prod, max, min };
 
-/// FoldChain: the accumulator of one chain. FoldTotal: the type in which chains are joined. Integers wrap as in NumPy: sums and products
+/// FoldChain: the accumulator of one chain. FoldTotal: the type in which chains are combined. Integers wrap as in NumPy: sums and products
 /// are computed unsigned, with the same bits; max and min need the sign.
 template <typename T>
 using FoldChain = std::conditional_t<std::is_integral_v<T>, std::conditional_t<std::is_signed_v<T>, int64_t, uint64_t>,
@@ -21,13 +21,13 @@ using FoldTotal = std::conditional_t<std::is_integral_v<T>, FoldChain<T>, double
 /// Maximum number of outputs for one call of fold_columns() or fold_rows().
 inline constexpr int64_t kFoldColumns = 256;
 
-/// Returns `total` joined with n elements.
+/// Returns `total` combined with n elements.
 template <typename T>
 FoldTotal<T> fold_run(Fold fold, const T* x, int64_t n, int64_t stride, FoldTotal<T> total);
-/// Joins totals[i] with x[i * row_stride + j] for every j in [0, n), for i in [0, count). @pre count <= kFoldColumns
+/// Combines totals[i] with x[i * row_stride + j] for every j in [0, n), for i in [0, count). @pre count <= kFoldColumns
 template <typename T>
 void fold_rows(Fold fold, const T* x, int64_t count, int64_t row_stride, int64_t n, FoldTotal<T>* totals);
-/// Joins columns[j] with x[r * row_stride + j] for every row r, for j in [0, n). @pre n <= kFoldColumns
+/// Combines columns[j] with x[r * row_stride + j] for every row r, for j in [0, n). @pre n <= kFoldColumns
 template <typename T>
 void fold_columns(Fold fold, const T* x, int64_t rows, int64_t row_stride, int64_t n, FoldTotal<T>* columns);
 

@@ -1,4 +1,4 @@
-// Reductions of float32: vectors of accumulators over short blocks, whose results are joined in double.
+// Reductions of float32: vectors of accumulators over short blocks, whose results are combined in double.
 #include <limits>
 
 #include "kernels/reduce/fold.h"
@@ -81,7 +81,7 @@ struct MinOf {
   static double join(double a, double b) { return b < a || b != b ? b : a; }
 };
 
-// Joins the lanes of a vector until four are left, halves first.
+// Combines the lanes of a vector until four are left, halves first.
 template <class F, class DW>
 HWY_INLINE auto join_to_four([[maybe_unused]] DW d, hn::Vec<DW> v) {
 #if HWY_TARGET != HWY_SCALAR
@@ -173,7 +173,7 @@ void rows(const float* x, int64_t count, int64_t row_stride, int64_t n, double* 
     if (n == 4) i = short_rows<F, 4>(x, count, totals);
   }
   if (n <= kBlock) {
-    // The last four lanes of four rows are joined together.
+    // The last four lanes of four rows are combined together.
     const hn::CappedTag<float, 4> d;
     HWY_ALIGN float joined[4];
     auto four = [&](int64_t row) {

@@ -119,7 +119,7 @@ Total join(Fold fold, Total a, Total b) {
   }
 }
 
-// Splits a long reduction with few outputs into pieces of fixed length, which run in parallel and are joined in order.
+// Splits a long reduction with few outputs into pieces of fixed length, which run in parallel and are combined in order.
 template <typename T>
 void reduce_split(Reduce op, const ReducePlan& plan, const T* x, T* y, ThreadPool* pool) {
   const Fold fold = fold_of(op);

@@ -84,7 +84,7 @@ class TreeEnsemble {
   std::vector<uint32_t> first_vote_;  // of each node, plus one element for the end
   std::vector<Vote> votes_;
   int64_t num_targets_ = 1, num_features_ = 0;
-  bool plain_ = true;        // no node has a flag
+  bool plain_ = true;        // no node has a flag, so NaN and == need no checks
   bool single_vote_ = true;  // one target, and one vote per leaf
 };
 
