@@ -21,7 +21,7 @@ using Result = std::vector<ValueId>;
 
 // Gradients.
 
-/// The factor of dy for a function of one tensor.
+/// Returns dy * factor, the gradient of a function of one tensor.
 Result scaled(GradientContext& g, ValueId factor) { return {g.mul(g.grad_output(0), factor)}; }
 
 Result neg(GradientContext& g) { return {g.neg(g.grad_output(0))}; }
@@ -40,7 +40,7 @@ Result sin(GradientContext& g) { return scaled(g, g.op("Cos", {g.input(0)})); }
 
 Result cos(GradientContext& g) { return scaled(g, g.neg(g.op("Sin", {g.input(0)}))); }
 
-// 2 / sqrt(pi) * exp(-x^2)
+// y' = 2 / sqrt(pi) exp(-x^2)
 Result erf(GradientContext& g) {
   const ValueId x = g.input(0);
   return scaled(g, g.mul(g.scalar(2 * std::numbers::inv_sqrtpi, x), g.op("Exp", {g.neg(g.mul(x, x))})));
@@ -54,13 +54,13 @@ Result leaky_relu(GradientContext& g) {
   return {g.op("Where", {g.op("Less", {x, g.scalar(0, x)}), g.mul(dy, g.scalar(alpha, dy)), dy})};
 }
 
-// y (1 - y)
+// y' = y (1 - y)
 Result sigmoid(GradientContext& g) {
   const ValueId y = g.output(0);
   return scaled(g, g.mul(y, g.sub(g.scalar(1, y), y)));
 }
 
-// 1 - y^2
+// y' = 1 - y^2
 Result tanh(GradientContext& g) {
   const ValueId y = g.output(0);
   return scaled(g, g.sub(g.scalar(1, y), g.mul(y, y)));
@@ -80,7 +80,7 @@ Result gelu(GradientContext& g) {
   return scaled(g, g.op("GeluSlope", {x}, {}, "treadle"));
 }
 
-// F(x) + x f(x) with f = F': f (2 - x^2)
+// The slope is F(x) + x f(x) with f = F'; its derivative is f (2 - x^2).
 Result gelu_slope(GradientContext& g) {
   const ValueId x = g.input(0), square = g.mul(x, x);
   const ValueId density =
@@ -90,7 +90,7 @@ Result gelu_slope(GradientContext& g) {
 
 Result softplus(GradientContext& g) { return scaled(g, g.op("Sigmoid", {g.input(0)})); }
 
-// y = x s(a x): y' = s + a y (1 - s)
+// y = x s(alpha x): y' = s + alpha y (1 - s)
 Result swish(GradientContext& g) {
   const ValueId x = g.input(0);
   const ValueId alpha = g.scalar(static_cast<double>(g.attributes().get_float("alpha", 1)), x);
@@ -98,7 +98,7 @@ Result swish(GradientContext& g) {
   return scaled(g, g.add(s, g.mul(g.mul(alpha, g.output(0)), g.sub(g.scalar(1, x), s))));
 }
 
-// 1 where x >= 0, else alpha exp(x) = y + alpha
+// y' = 1 where x >= 0, else alpha exp(x) = y + alpha
 Result elu(GradientContext& g) {
   const ValueId x = g.input(0), y = g.output(0), dy = g.grad_output(0);
   const ValueId alpha = g.scalar(static_cast<double>(g.attributes().get_float("alpha", 1)), x);
@@ -119,7 +119,7 @@ Result hard_swish(GradientContext& g) {
   return {g.op("Where", {above, dy, masked(g, g.op("Not", {below}), g.mul(dy, slope))})};
 }
 
-// y = min(max(x, low), high): whoever is taken gets the gradient.
+// y = min(max(x, low), high): the gradient goes to the operand that y was taken from.
 Result clip(GradientContext& g) {
   const ValueId x = g.input(0), low = g.input(1), high = g.input(2), dy = g.grad_output(0);
   const ValueId below = low == kNoValue ? kNoValue : g.op("Less", {x, low}),
@@ -136,13 +136,13 @@ Result clip(GradientContext& g) {
   return result;
 }
 
-// 1 / (1 + |x|)^2
+// y' = 1 / (1 + |x|)^2
 Result softsign(GradientContext& g) {
   const ValueId x = g.input(0), root = g.op("Reciprocal", {g.add(g.op("Abs", {x}), g.scalar(1, x))});
   return scaled(g, g.mul(root, root));
 }
 
-// gamma where x > 0, else gamma alpha e^x = y + gamma alpha
+// y' = gamma where x > 0, else gamma alpha e^x = y + gamma alpha
 Result selu(GradientContext& g) {
   const ValueId x = g.input(0), y = g.output(0);
   const double gamma = static_cast<double>(g.attributes().get_float("gamma", 1.05070102F));
@@ -150,7 +150,7 @@ Result selu(GradientContext& g) {
   return scaled(g, g.op("Where", {g.op("Greater", {x, g.scalar(0, x)}), g.scalar(gamma, x), g.add(y, g.scalar(gamma * alpha, y))}));
 }
 
-// 1 where x > 0, else e^(x / alpha) = y / alpha + 1
+// y' = 1 where x > 0, else e^(x / alpha) = y / alpha + 1
 Result celu(GradientContext& g) {
   const ValueId x = g.input(0), y = g.output(0);
   const double alpha = static_cast<double>(g.attributes().get_float("alpha", 1));
@@ -171,7 +171,7 @@ Result mish(GradientContext& g) {
   return scaled(g, g.add(t, g.mul(x, slope)));
 }
 
-/// sign x^2 + shift
+/// sign * x^2 + shift
 ValueId of_square(GradientContext& g, ValueId x, double sign, double shift) {
   const ValueId square = g.mul(x, x);
   return g.add(sign < 0 ? g.neg(square) : square, g.scalar(shift, x));
@@ -202,7 +202,7 @@ constexpr float kSeluAlpha = 1.67326319217681884765625F, kSeluGamma = 1.05070102
 constexpr ScalarFunction::Parameter kAlphaOne{"alpha", 1};
 constexpr std::string_view kNoOperator = "-";
 
-// Functions of one operator stand side by side.
+// Rows of the same operator must be adjacent: functions_named() returns them as one span.
 constexpr ScalarFunction kFunctions[] = {
     {.name = "Relu", .alias = "relu", .step = ChainOp::unary, .code = Unary::relu, .lowest = 0, .keeps_zero = true, .gradient = relu},
     {.name = "LeakyRelu",
@@ -310,7 +310,7 @@ constexpr ScalarFunction kFunctions[] = {
     {.name = "Not", .step = ChainOp::logical_not, .lowest = 0, .highest = 1},
     {.name = "Affine", .step = ChainOp::unary, .code = Unary::affine, .a = {"alpha", 1}, .b = {"beta", 0}, .op_type = kNoOperator},
     {.name = "ScaledTanh", .step = ChainOp::unary, .code = Unary::scaled_tanh, .a = {"alpha", 1}, .b = {"beta", 1}, .op_type = kNoOperator},
-    // A Cast to float32, and one to bool.
+    // ToFloat is a Cast to float32, ToBool a Cast to bool.
     {.name = "ToFloat", .step = ChainOp::unary, .op_type = kNoOperator},
     {.name = "ToBool", .step = ChainOp::truth, .lowest = 0, .highest = 1, .op_type = kNoOperator},
 };
@@ -373,7 +373,7 @@ OpDef with_function_facts(OpDef op) {
   op.keeps_zeros = function.keeps_zero;
   op.step = function_step;
   if (function.gradient) op.gradient = function.gradient;
-  // Sign, IsNaN and Not decide by their operand.
+  // Only smooth functions and roundings are computed in float32. Sign, IsNaN and Not give the same result in 16 bits.
   const bool rounds = function.step == ChainOp::floor || function.step == ChainOp::ceil || function.step == ChainOp::round;
   if (function.step == ChainOp::unary || rounds) op.half = HalfFloats::float32;
   return op;

@@ -1,4 +1,4 @@
-// Pointwise operators as chains, products and convolutions know them: one table of functions of one number, and the steps of chains.
+// The table of pointwise functions of one number, and the steps that pointwise operators are in fused chains.
 #pragma once
 
 #include <optional>
@@ -12,32 +12,33 @@
 
 namespace treadle::ops {
 
-/// The operator's rows of the table; none if it is no function of one number.
+/// The operator's rows of the table; empty if it is not a function of one number.
 std::span<const ScalarFunction> functions_named(std::string_view op_type);
 
-/// An operator that is pointwise, with what the table says of its functions.
+/// Marks the operator as pointwise and fills in the table's facts: zeros kept, chain step, gradient, precision.
 OpDef with_function_facts(OpDef op);
-/// A pointwise operator of two operands, as a step of a chain of float32 (or of booleans).
+/// Declares how a pointwise operator of two operands runs as a step of a chain of float32. `reversed` takes the operands in the other
+/// order.
 OpDef with_chain_steps(OpDef op, kernels::ChainOp forward, kernels::ChainOp reversed);
 OpDef with_boolean_steps(OpDef op, kernels::ChainOp step);
 
-/// OpDef::step of a function of one float32.
+/// OpDef::step for functions of one float32.
 std::optional<PointwiseStep> function_step(const Graph& graph, const Node& node);
 
-/// The dtype of a tensor of known rank; undefined for all else.
+/// The dtype of a tensor of known rank; undefined for any other value.
 DType dtype_of_value(const Graph& graph, ValueId id);
 bool has_one_element(const Graph& graph, ValueId id);
-/// From input `first` on.
+/// Checks the inputs from `first` on.
 bool all_inputs_are(const Graph& graph, const Node& node, DType dtype, size_t first = 0);
 
-/// By name only, as recurrent operators write it ("leakyrelu").
+/// Finds a function by name, not by alias, as the attribute `activations` of recurrent operators spells it ("leakyrelu").
 const ScalarFunction* find_function_ignoring_case(std::string_view name);
 
-/// GeluSlope of a value, in operators of ONNX since opset 9.
+/// Writes GeluSlope in operators that ONNX has had since opset 9.
 std::string write_gelu_slope(FunctionBody& body, const std::string& x);
 
-/// The code of a function that products, convolutions and recurrent cells apply, by name or alias; Unary::none for "" and "none".
-/// @throws Error(invalid_model) for a name that is none of them.
+/// Returns the function that a product, convolution or recurrent cell applies, by name or alias; Unary::none for "" and "none".
+/// @throws Error(invalid_model) for any other name.
 kernels::Unary activation_named(std::string_view name);
 
 }  // namespace treadle::ops

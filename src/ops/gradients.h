@@ -1,5 +1,6 @@
-// Gradient rules; each is defined in its operator's file. Each gives, from the gradients of a node's outputs, one gradient per input, made
-// of ordinary nodes and, where those do not suffice, of the treadle domain's own.
+// Gradient rules, each defined in its operator's file. A rule takes the gradients of a node's outputs and returns one gradient per input.
+// It
+// builds them from ordinary nodes and, where those do not suffice, from operators of the treadle domain.
 #pragma once
 
 #include <initializer_list>
@@ -14,22 +15,22 @@ namespace treadle::ops {
 
 using GradientRule = TrainingFunction<std::vector<ValueId>(GradientContext&)>;
 
-/// The operators of a family with the rules of those that are named.
+/// Adds gradient rules to the operators that are named.
 std::vector<OpDef> with_gradients(std::vector<OpDef> ops, std::initializer_list<std::pair<std::string_view, GradientRule>> rules);
 
-/// Output i of the node that is differentiated; added to it if the model does not ask for it.
+/// Returns output i of the forward node, and adds it to the node if the model has left it out.
 ValueId require_output(GradientContext& g, size_t i);
-/// The tensor spread to the shape of `like`.
+/// Broadcasts x to the shape of `like`.
 ValueId expand_like(GradientContext& g, ValueId x, ValueId like);
-/// Zeros of the shape of `like`, and of its dtype if that is a float's.
+/// Zeros of the shape of `like`, in its dtype if that is a float type.
 ValueId zeros_like(GradientContext& g, ValueId like);
-/// Elements of `x` per element of `y`, as a scalar of x's dtype.
+/// The number of elements of `x` per element of `y`, as a scalar of x's dtype.
 ValueId elements_per_element(GradientContext& g, ValueId x, ValueId y);
-/// [C] as [C, 1, 1 ...], for tensors of `rank` axes.
+/// Reshapes [C] to [C, 1, 1, ...], to broadcast over tensors of `rank` axes.
 ValueId per_channel(GradientContext& g, ValueId parameter, int rank);
-/// The value as float32 if it has 16 bits: statistics of rows lose too much in those.
+/// Casts 16-bit floats to float32: statistics of rows lose too much precision in 16 bits.
 ValueId widened(GradientContext& g, ValueId value);
-/// Each value in the dtype of the input at its place.
+/// Casts each value to the dtype of the input at the same index.
 std::vector<ValueId> narrowed(GradientContext& g, std::vector<ValueId> values);
 /// dy where the condition holds, else 0.
 ValueId masked(GradientContext& g, ValueId condition, ValueId dy);
@@ -42,9 +43,10 @@ using Result = std::vector<ValueId>;
 
 /// The gradients of the factors of the matrix product a b.
 Result product(GradientContext& g, ValueId a, ValueId b, ValueId dy);
-/// The gradients of the image and the filters of the convolution that the node is.
+/// The gradients of the input and the weights of a convolution, which is the forward node.
 Result convolution(GradientContext& g, ValueId x, ValueId w, ValueId dy);
-/// The gradients of X, scale and bias (kNoValue if there is none) by one node `op`; empty unless scale has an element for each of a row.
+/// The gradients of X, scale and bias (kNoValue if absent), by one node `op`. Returns nothing unless scale has one element per element of a
+/// row.
 Result norm_of_rows(GradientContext& g, std::string_view op, ValueId dy, ValueId x, ValueId scale, ValueId bias);
 
 // Arithmetic and functions of one tensor.
@@ -63,13 +65,13 @@ Result identity(GradientContext& g);
 Result cast(GradientContext& g);
 Result dropout(GradientContext& g);
 Result range(GradientContext& g);
-Result one_hot(GradientContext& g);   // of the values
-Result quantize(GradientContext& g);  // straight through, where nothing was cut off
+Result one_hot(GradientContext& g);   // with respect to the values
+Result quantize(GradientContext& g);  // straight-through: dy where nothing was clipped, else 0
 Result dequantize(GradientContext& g);
 Result dynamic_quantize(GradientContext& g);
 Result matmul_integer(GradientContext& g);
 Result conv_integer(GradientContext& g);
-/// For what is constant almost everywhere (Sign, Floor, comparisons): nothing flows back.
+/// For operators that are constant almost everywhere (Sign, Floor, comparisons): the gradient is zero.
 Result none(GradientContext& g);
 
 // Activations.
@@ -99,8 +101,8 @@ Result top_k(GradientContext& g);
 Result unique(GradientContext& g);
 Result col2im(GradientContext& g);
 Result grid_sample(GradientContext& g);
-Result affine_grid(GradientContext& g);  // of theta
-Result roi_align(GradientContext& g);    // of the image; regions are constants
+Result affine_grid(GradientContext& g);  // with respect to theta
+Result roi_align(GradientContext& g);    // with respect to the image; regions get no gradient
 Result max_roi_pool(GradientContext& g);
 Result resize(GradientContext& g);  // also Upsample
 Result gather_elements(GradientContext& g);
@@ -151,7 +153,7 @@ Result rotary_embedding(GradientContext& g);
 Result linear_attention(GradientContext& g);
 Result causal_conv_with_state(GradientContext& g);
 Result deform_conv(GradientContext& g);
-Result conv_transpose_with_pads(GradientContext& g);  // of any auto_pad and output_shape
+Result conv_transpose_with_pads(GradientContext& g);  // for any auto_pad and output_shape
 Result dft(GradientContext& g);
 Result stft(GradientContext& g);
 Result batch_normalization(GradientContext& g);

@@ -1,4 +1,4 @@
-// An explicit list can be read, and a linker cannot drop it.
+// Lists all operators explicitly: static registration objects could be dropped by the linker.
 #include "ops/list.h"
 
 #include "graph/op_registry.h"

@@ -1,4 +1,4 @@
-// Every family of operators: one file of this folder each.
+// The families of operators. Each family is defined in one file of this folder.
 #pragma once
 
 #include <vector>
@@ -127,7 +127,7 @@ std::vector<OpDef> variadic_ops();
 std::vector<OpDef> where_ops();
 
 #ifdef TREADLE_OPERATOR_FAMILIES
-#include TREADLE_OPERATOR_FAMILIES  // those that the build was asked for
+#include TREADLE_OPERATOR_FAMILIES  // the families that the build was configured with
 #else
 inline constexpr Family kFamilies[] = {
     activation_ops,

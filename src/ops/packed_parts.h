@@ -1,4 +1,4 @@
-// Packed states: their blocks in the files of compiled models, and the order in which runs read them.
+// Packed weights: how compiled files store them as blocks, and in which order runs read them.
 #pragma once
 
 #include <cstring>
@@ -11,14 +11,14 @@
 
 namespace treadle::ops {
 
-/// `count` elements in memory that `storage` holds.
+/// A block of `count` elements that lie in `storage`.
 template <typename T>
 PackedPart packed_part(int32_t id, const T* data, int64_t count, const std::shared_ptr<Storage>& storage) {
   const auto offset = static_cast<size_t>(reinterpret_cast<const std::byte*>(data) - storage->data());
   return {id, Tensor(dtype_of<T>, Shape{count}, storage, offset)};
 }
 
-/// The block of this number, if it has this type and lies where vectors are read. Null otherwise.
+/// Finds a block by its number. Returns null if it has another type or is not aligned for vector loads.
 inline const Tensor* find_part(std::span<const PackedPart> parts, int32_t id, DType dtype) {
   for (const PackedPart& part : parts)
     if (part.id == id && part.tensor.dtype() == dtype && part.tensor.is_contiguous() &&
@@ -27,7 +27,7 @@ inline const Tensor* find_part(std::span<const PackedPart> parts, int32_t id, DT
   return nullptr;
 }
 
-/// What pack_b() made for K and N on such a machine, in a block of a file. Without storage if it has another size.
+/// The result of pack_b() for K and N, read from a block of a file. Empty if the block's size differs.
 template <typename T>
 kernels::OwnedPackedB<T> packed_b_of(std::span<const PackedPart> parts, int32_t id, int64_t K, int64_t N) {
   const Tensor* found = find_part(parts, id, dtype_of<T>);
@@ -35,7 +35,7 @@ kernels::OwnedPackedB<T> packed_b_of(std::span<const PackedPart> parts, int32_t 
   return {{K, N, found->data<T>()}, found->storage()};
 }
 
-/// Packed weights of bytes, and the sums of their columns or filters. Without elements where weights are not constant.
+/// Packed 8-bit weights, and the sums of their columns or filters. Empty if the weights are not constant.
 struct BytesWithSums final : PackedState {
   Tensor weights, sums;
 
@@ -44,7 +44,7 @@ struct BytesWithSums final : PackedState {
   std::vector<PackedPart> parts() const override {
     return empty() ? std::vector<PackedPart>{} : std::vector<PackedPart>{{0, weights}, {1, sums}};
   }
-  /// The packers leave gaps.
+  /// Zeroes the memory, since the packing functions leave gaps in it.
   void allocate(int64_t num_bytes, int64_t num_sums) {
     weights = Tensor(DType::int8, Shape{num_bytes});
     std::memset(weights.raw(), 0, weights.size_bytes());
@@ -59,8 +59,8 @@ struct BytesWithSums final : PackedState {
   }
 };
 
-/// A packed matrix as this run reads it. On one thread, every other run of a session begins with the last columns, which the run before has
-/// read last: of weights somewhat larger than L2, which would push each other out in every run, half is found there then.
+/// Returns a packed matrix as this run should read it. On one thread, odd runs of a session read its columns backwards, and so begin with
+/// those that the previous run read last. If the weights are slightly larger than L2, about half of them are still cached then.
 template <typename T>
 kernels::PackedB<T> in_turn(kernels::PackedB<T> b, const RunContext& c) {
   b.backwards = c.run_id % 2 != 0 && (!c.pool() || c.pool()->num_threads() == 1);

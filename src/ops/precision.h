@@ -1,5 +1,4 @@
-// The arithmetic that a product or convolution may be computed in, which the optimiser writes into the attribute `precision` of operators
-// of the treadle domain.
+// Reduced precision of products and convolutions. The optimiser sets it in the attribute `precision` of operators of the treadle domain.
 #pragma once
 
 #include <array>
@@ -27,17 +26,17 @@ inline std::optional<Precision> precision_named(std::string_view name) {
   return std::nullopt;
 }
 
-/// Empty: float32.
+/// An absent or empty attribute means float32.
 inline constexpr std::string_view kPrecision = "precision";
 
-/// What the optimiser has written into the node; empty: nothing. ONNX's QuantizeLinear has an attribute of the same name, which says the
-/// dtype of a division.
+/// The precision that the optimiser has set; empty if none. Only for the treadle domain: ONNX's QuantizeLinear has another attribute
+/// `precision`, the dtype of its division.
 inline std::string_view precision_of(const Node& node) {
   return node.domain == "treadle" ? node.attributes.get_string(kPrecision) : std::string_view();
 }
 
-/// How operands are represented, if the node is to be computed in 16 bits.
-/// @throws Error(not_implemented) in a small library that is built without the type.
+/// How a product represents its operands in 16 bits; nullopt if it computes in float32.
+/// @throws Error(not_implemented) if the library was built without this type.
 inline std::optional<kernels::Bf16Form> bf16_form(const Attributes& attributes) {
   const std::string_view name = attributes.get_string(kPrecision);
   std::optional<kernels::Bf16Form> form;

@@ -16,7 +16,7 @@ int rank_among(const NodeWriter& w, const std::vector<ValueId>& operands, const 
   return known;
 }
 
-/// A body in which `write` is at work, and for each operand the value inside.
+/// A branch of an If that `write` has filled, and the value inside the branch for each operand.
 struct Branch {
   Body body;
   std::vector<ValueId> inside;
@@ -42,8 +42,8 @@ void attach(Graph& graph, NodeId id, Branch made, const std::vector<ValueId>& op
   graph.node(id).bodies.push_back(std::move(made.body));
 }
 
-/// Branches are many nodes in place of one: they take their part of what inference may take, so that a small file of nothing else does not
-/// keep the loader busy. Some 500 are left, more than models have nodes that need them.
+/// Counts each branch as much work against the limit of inference, because a small file could otherwise ask for many branches and keep the
+/// loader busy. The limit allows about 500 of them, more than models need.
 void charge(Graph& graph) {
   constexpr int kInferences = 40'000;
   try {
@@ -54,7 +54,7 @@ void charge(Graph& graph) {
   }
 }
 
-/// The dtype of an output that is an input's as well.
+/// Returns the dtype of an output whose type is also that of an input; undefined if there is none.
 DType dtype_of_output(const Decomposition& d, size_t i) {
   const OpDef& op = *d.node().op;
   for (size_t k = 0; k < op.inputs.size(); ++k)
@@ -67,7 +67,7 @@ DType dtype_of_output(const Decomposition& d, size_t i) {
 
 ValueId with_rank(NodeWriter& w, ValueId x, int rank) {
   if (rank < 0 || w.rank(x) == rank) return x;
-  // Each 0 copies an extent, so that nothing but the rank is stated.
+  // A 0 in the shape of a Reshape copies the extent, so this declares nothing but the rank.
   const ValueId y = w.op("Reshape", {x, w.ints(std::vector<int64_t>(static_cast<size_t>(rank), 0))});
   infer_node(w.graph(), w.graph().value(y).producer);
   return y;

@@ -1,4 +1,4 @@
-// Decompositions that depend on ranks which a model does not tell.
+// Decompositions that depend on the rank of an operand, where the model may not declare it.
 #pragma once
 
 #include <functional>
@@ -9,21 +9,22 @@
 
 namespace treadle::ops {
 
-/// As one of several ranks: all that are left.
+/// In a list of ranks, the last one: stands for all ranks that are not listed.
 inline constexpr int kAnyRank = -1;
 
-/// The value, of a rank that is known from here on.
+/// Declares the rank of a value. Returns the value to use from here on.
 ValueId with_rank(NodeWriter& w, ValueId x, int rank);
 
 using WriteByRank = std::function<std::vector<ValueId>(NodeWriter& w, const std::vector<ValueId>& operands)>;
 
-/// What `write` makes of the operands, those at `ranked` being of one rank that it has to know. Where the model does not tell it, there is
-/// a branch of an If for each of `ranks`, the last one for all others. Operands may be absent, but for the first of `ranked`.
+/// Calls `write` for the operands, with the common rank of those at the indices `ranked` known. If the model does not declare this rank,
+/// the
+/// result is an If with a branch for each of `ranks`; the last branch serves all others. Operands may be absent, except the first of
+/// `ranked`.
 std::vector<ValueId> by_rank(NodeWriter& w, std::vector<ValueId> operands, const std::vector<size_t>& ranked, const std::vector<int>& ranks,
                              const WriteByRank& write);
 
-/// The same with the node that is taken apart. @return false if the rank is known, or one of several inputs tells it for all: nothing is
-/// done
+/// Does this for the node to decompose. @return false if the rank is known, or another input of `inputs` tells it: the node then stays
 bool branch_by_rank(Decomposition& d, const std::vector<size_t>& inputs, const std::vector<int>& ranks);
 
 }  // namespace treadle::ops

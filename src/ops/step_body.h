@@ -1,4 +1,4 @@
-// For rules that write an operator along a sequence as a Scan: the body of a step.
+// Builds the body of a Scan, for rules that rewrite an operator over a sequence.
 #pragma once
 
 #include <memory>
@@ -13,7 +13,7 @@
 
 namespace treadle::ops {
 
-/// The body of a Scan: its formal inputs are the states, then the scanned values.
+/// The body of a Scan. Its formal inputs are the states, then the scanned values.
 class StepBody {
  public:
   StepBody(Graph& outer, DType dtype, const std::string& name)
@@ -33,7 +33,7 @@ class StepBody {
   ValueId number(double value) {
     return w_.constant(dtype_ == DType::float64 ? Tensor::scalar(value) : Tensor::scalar(static_cast<float>(value)));
   }
-  /// Adds the Scan, which stands behind everything that the body reads from outside. @return its outputs
+  /// Adds the Scan, placed after every node that the body captures values from. @return its outputs
   std::vector<ValueId> finish(NodeSpec scan, std::vector<ValueId> outputs) {
     const NodeId id = outer_.add_node(std::move(scan));
     Graph& graph = *body_.graph;
@@ -52,7 +52,7 @@ class StepBody {
   const DType dtype_;
   Body body_;
   NodeWriter w_;
-  std::vector<std::pair<ValueId, ValueId>> captured_;  // inside, outside
+  std::vector<std::pair<ValueId, ValueId>> captured_;  // pairs of the value inside and the captured one outside
 };
 
 }  // namespace treadle::ops

@@ -1,5 +1,5 @@
-// 16-bit floats for kernels that compute in float: operands are widened into scratch, results narrowed from it. Types that compute in
-// themselves pass through untouched, so that one template serves all four float types.
+// Lets kernels compute in float for 16-bit types: operands are widened into scratch, results are narrowed from it. float32 and float64 are
+// used in place, so that one template serves all four types.
 #pragma once
 
 #include <cstdint>
@@ -11,10 +11,10 @@
 
 namespace treadle::ops {
 
-/// Lays out the scratch of one kernel; every piece starts on a cache line.
+/// Lays out a kernel's scratch memory. Every piece starts on a cache line.
 class ScratchLayout {
  public:
-  /// Offset in bytes of a new piece.
+  /// Reserves a piece. Returns its offset in bytes.
   int64_t take(size_t bytes) {
     const size_t at = total_;
     total_ += (bytes + 63) & ~size_t{63};
@@ -26,7 +26,7 @@ class ScratchLayout {
   size_t total_ = 0;
 };
 
-/// An operand of `count` elements and where its widened form lies.
+/// The number of elements of an operand, and the offset in bytes of its widened copy in scratch.
 struct Wide {
   int64_t offset = 0, count = 0;
 };
@@ -50,7 +50,7 @@ void convert_array(const From* src, To* dst, int64_t n, ThreadPool* pool) {
   });
 }
 
-/// The operand as the type it is computed in; null stays null.
+/// Returns the operand in the type that the kernel computes in. Null stays null.
 template <typename T>
 const compute_type_t<T>* widen(RunContext& c, const T* src, const Wide& wide) {
   if constexpr (computes_in_itself<T>) {
@@ -63,7 +63,7 @@ const compute_type_t<T>* widen(RunContext& c, const T* src, const Wide& wide) {
   }
 }
 
-/// Where to compute an output: the output itself, or its widened form; null stays null.
+/// Returns where to compute an output: in the output itself, or in scratch if it needs narrowing. Null stays null.
 template <typename T>
 compute_type_t<T>* wide_output(RunContext& c, T* dst, const Wide& wide) {
   if constexpr (computes_in_itself<T>)
@@ -72,7 +72,7 @@ compute_type_t<T>* wide_output(RunContext& c, T* dst, const Wide& wide) {
     return dst == nullptr ? nullptr : reinterpret_cast<compute_type_t<T>*>(scratch_at(c, wide.offset));
 }
 
-/// Completes what wide_output began.
+/// Narrows an output that was computed at wide_output().
 template <typename T>
 void narrow(RunContext& c, const Wide& wide, T* dst) {
   if constexpr (!computes_in_itself<T>) {

@@ -1,4 +1,4 @@
-// If, Loop and Scan: schemas and inference. The executor runs them; there are no kernels.
+// If, Loop and Scan: schemas and type inference. They have no kernels: the executor runs their bodies.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -14,8 +14,8 @@
 namespace treadle::ops {
 namespace {
 
-// Makes types that hold for both of two values: extents that differ become extents that only the run can tell. Extents made so are
-// remembered: in the next round they stand for any number, so that each extent gives way once at most.
+// Joins two types into one that holds for both. Where extents differ, the result has a new extent that only the run knows. The joiner
+// remembers these extents and never replaces them again, so repeated joins settle.
 class Joiner {
  public:
   Joiner(InferContext& c, std::string_view hint) : context_(c), hint_(hint) {}
@@ -27,7 +27,7 @@ class Joiner {
     return result;
   }
 
-  // A shape inside a sequence or optional has no extents of its own: elements may differ.
+  // The elements of a sequence or optional may differ in shape, so the shape stays only if both sides have the same one.
   static Type join_elements(const Type& a, const Type& b) {
     Type result = join_kinds(a, b);
     if (a.shape && b.shape && *a.shape == *b.shape) result.shape = a.shape;
@@ -39,10 +39,10 @@ class Joiner {
 
  private:
   static Type join_kinds(const Type& a, const Type& b) {
-    // An optional that a body gives back as its content: either may be there.
+    // An optional, and the content that a body returns in its place: the result may be either.
     if (a.kind != Type::Kind::unknown && b.kind != Type::Kind::unknown && a.kind != b.kind) return {};
     if (a.kind == Type::Kind::unknown || b.kind == Type::Kind::unknown) {
-      // What is known of one side alone cannot be held against the other: only kind and dtype stay.
+      // A side that is unknown may be anything, so only the kind and dtype of the other stay.
       Type result = a.kind == Type::Kind::unknown ? b : a;
       result.shape.reset();
       return result;
@@ -74,7 +74,7 @@ class Joiner {
   bool changed_ = false;
 };
 
-// Extents that a body tells only while it runs have another value in each iteration: outside they are extents of their own.
+// Replaces extents that each iteration of the body computes anew by new extents: outside the loop they have no single value.
 Type outside_of_loop(InferContext& c, Type type, std::string_view hint) {
   if (type.shape)
     for (Dim& extent : *type.shape)
@@ -98,8 +98,7 @@ void infer_if(InferContext& c) {
     std::vector<Type> types = c.infer_body(*condition ? then_body : else_body, {});
     try {
       c.infer_body(*condition ? else_body : then_body, {});
-    } catch (const Error&) {  // NOLINT(bugprone-empty-catch): a branch that is never taken may have impossible shapes, that is why it is
-                              // not taken
+    } catch (const Error&) {  // NOLINT(bugprone-empty-catch): shapes may be impossible in a branch that is never taken
     }
     for (int i = 0; i < c.num_outputs(); ++i) c.set_output(i, std::move(types[static_cast<size_t>(i)]));
     return;
@@ -110,15 +109,15 @@ void infer_if(InferContext& c) {
     c.set_output(i, joiner.join(then_types[static_cast<size_t>(i)], else_types[static_cast<size_t>(i)]));
 }
 
-// Infers a body whose first outputs (behind `first_output`) come back as inputs (from `first_input` on). `types` are those of its formal
-// inputs; carried ones are relaxed until another iteration changes nothing. Returns the types of the body's outputs.
+// Infers a body whose outputs from `first_output` on are carried to its inputs from `first_input` on. `types` are the types of its formal
+// inputs; those of carried values are relaxed until another iteration changes nothing. Returns the types of the body's outputs.
 std::vector<Type> infer_carried(InferContext& c, const Body& body, std::vector<Type>& types, size_t first_input, size_t first_output,
                                 size_t num_carried) {
   Joiner joiner(c, "carried");
   CarriedTypes& settled = carried_types(body);
   for (size_t i = 0; i < settled.types.size() && i < num_carried; ++i)
     types[first_input + i] = joiner.join(types[first_input + i], settled.types[i]);
-  // Each round takes a rank or an extent away for good; more rounds than that cannot be.
+  // Each round makes a rank or an extent unknown for good, so the number of rounds is bounded.
   for (int round = 0;; ++round) {
     std::vector<Type> outputs = c.infer_body(body, types);
     if (outputs.size() < first_output + num_carried)
@@ -126,7 +125,7 @@ std::vector<Type> infer_carried(InferContext& c, const Body& body, std::vector<T
                   fmt::format("the body has {} outputs, at least {} expected", outputs.size(), first_output + num_carried));
     joiner.start_round();
     for (size_t i = 0; i < num_carried; ++i) {
-      // The body's own declaration may have made the type more exact.
+      // The body's declarations may have made the type more specific.
       const Type before = body.graph->type(body.graph->inputs[first_input + i]);
       if (before.kind != Type::Kind::unknown) types[first_input + i] = joiner.join(before, outputs[first_output + i]);
     }
@@ -139,13 +138,13 @@ std::vector<Type> infer_carried(InferContext& c, const Body& body, std::vector<T
   }
 }
 
-// The final value of what is carried: the initial one after no iteration, else the body's last.
+// After no iteration the output is the initial value, otherwise the body's last, so its type holds for both.
 void set_carried_output(InferContext& c, int output, const Type& initial, const Type& last) {
   Joiner joiner(c, "final");
   c.set_output(output, joiner.join(initial, last));
 }
 
-// True if the body's condition is constantly true, or the one that it is given and that starts as true.
+// True if the body's condition is constant and true, or if the body passes on its input condition and that begins as true.
 bool condition_stays_true(InferContext& c, const Graph& body) {
   ValueId condition = body.outputs[0];
   while (true) {
@@ -166,7 +165,7 @@ void infer_loop(InferContext& c) {
   const size_t num_carried = c.num_inputs() > 2 ? static_cast<size_t>(c.num_inputs()) - 2 : 0;
   if (body.graph->inputs.size() < 2)
     throw Error(ErrorCode::invalid_model, fmt::format("the body has {} inputs, at least 2 expected", body.graph->inputs.size()));
-  // Scalars, or vectors of one element where the body declares them so.
+  // Bodies may declare the iteration number and the condition as scalars or as vectors of one element.
   const auto as_declared = [&](size_t i) {
     const Type& declared = body.graph->type(body.graph->inputs[i]);
     return declared.has_rank() && declared.rank() == 1 ? SymbolicShape{1} : SymbolicShape{};
@@ -192,7 +191,7 @@ void infer_loop(InferContext& c) {
   }
 }
 
-// The lists say something of each scanned input, or output, or they are left out.
+// Each of these lists is left out or has one element for each scanned input or output.
 void check_scan_lists(const InferContext& c, const Body& body, size_t scanned, size_t num_states) {
   const size_t stacked = body.graph->outputs.size() - std::min(body.graph->outputs.size(), num_states);
   for (auto [name, count] : {std::pair("scan_input_axes", scanned), std::pair("scan_input_directions", scanned),

@@ -7,7 +7,7 @@
 namespace treadle::ops {
 namespace {
 
-// The type of one sample of a batch.
+// Removes axis 0, the batch, from a type.
 Type without_batch(Type type) {
   if (type.shape && !type.shape->empty()) type.shape->erase(type.shape->begin());
   return type;
@@ -30,7 +30,7 @@ void batched_scan_to_nested(Graph& graph, NodeId id) {
   const auto num_states = static_cast<size_t>(old.num_formal_inputs - 1 - num_scanned);
   const bool has_lengths = old.has_input(0);
 
-  // The body over the batch: its inputs are a sample's length, states and sequences, then what the old body captures.
+  // The body of the outer Scan, over the batch. Its inputs: a sample's length, states and sequences, then what the old body captures.
   Body body = std::move(old.bodies[0]);
   old.bodies.clear();
   auto sample = std::make_unique<Graph>(graph.symbol_table());
@@ -78,7 +78,7 @@ void batched_scan_to_nested(Graph& graph, NodeId id) {
     sample->outputs.push_back(output);
   }
 
-  // The Scan over the batch has no state: everything is scanned in and out.
+  // The outer Scan has no states: all its inputs are scanned, and all its outputs are stacked.
   NodeSpec outer_spec{.op_type = "Scan",
                       .inputs = outer_inputs,
                       .attributes = {{"num_scan_inputs", static_cast<int64_t>(outer_inputs.size())}},

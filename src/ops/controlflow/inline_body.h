@@ -1,4 +1,4 @@
-// Bodies that run once, and always, become nodes of the graph around them.
+// Inlines a body that always runs exactly once into the surrounding graph.
 #pragma once
 
 #include <span>
@@ -8,10 +8,10 @@
 
 namespace treadle::ops {
 
-/// Formal inputs of a body: those that are no captures.
+/// The number of a body's inputs that are not captures.
 size_t num_formal_inputs(const Body& body);
 
-/// Copies the nodes of a node's body in front of the node. @param inputs  stand for the body's formal inputs. @return its outputs.
+/// Copies the nodes of the body in front of `node`. @param inputs  replace the body's formal inputs. @return the body's outputs.
 std::vector<ValueId> inline_body(Graph& graph, NodeId node, const Body& body, std::span<const ValueId> inputs);
 
 }  // namespace treadle::ops

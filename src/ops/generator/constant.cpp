@@ -19,7 +19,7 @@
 namespace treadle::ops {
 namespace {
 
-// Constant: every kind of attribute becomes a constant of the graph.
+// Constant: each of its attributes can become a constant of the graph.
 
 Tensor dense(const SparseTensor& sparse) {
   if (sparse.format != SparseTensor::Format::coo) throw Error(ErrorCode::not_implemented, "sparse_value in another format than COO");
@@ -53,7 +53,7 @@ Datum constant_content(const Attributes& attributes) {
     if (const auto* datum = std::get_if<Datum>(value)) return *datum;
   }
   if (const Attribute* value = attributes.find("sparse_value")) {
-    // What is read from a file is dense already.
+    // The loader makes sparse attributes dense already.
     if (const auto* datum = std::get_if<Datum>(value)) return datum->is_tensor() ? *datum : Datum(dense(datum->sparse_tensor()));
   }
   if (attributes.has("value_int")) return Tensor::scalar<int64_t>(attributes.get_int("value_int"));
@@ -83,7 +83,7 @@ void to_constant(Graph& graph, NodeId id) {
   graph.remove_node(id);
 }
 
-// One element of a dtype, as its bytes.
+// One element of any dtype, as bytes.
 struct Element {
   DType dtype = DType::float32;
   alignas(16) std::array<std::byte, 16> bytes{};
@@ -110,7 +110,7 @@ void fill_with(const Element& element, void* dst, int64_t count, ThreadPool* poo
   });
 }
 
-// ConstantOfShape: the attribute `value`, of one element, everywhere; float zeros without it.
+// ConstantOfShape fills the output with the only element of `value`, or with float zeros if the attribute is absent.
 
 Element fill_value(const Attributes& attributes) {
   if (!attributes.has("value")) return {};
@@ -156,14 +156,14 @@ struct ConstantOfShape {
   void run(RunContext& c) const { fill_with(value, c.out<void>(0), count, c.pool()); }
 };
 
-// Range. The number of elements is max(ceil((limit - start) / delta), 0).
+// Range has max(ceil((limit - start) / delta), 0) elements.
 
 template <typename T>
 int64_t range_length(T start, T limit, T delta) {
   if (delta == T{0}) throw Error(ErrorCode::invalid_argument, "delta = 0");
   if constexpr (std::is_integral_v<T>) {
     if (delta > 0 ? limit <= start : limit >= start) return 0;
-    // Unsigned, so that the distance of any two numbers fits.
+    // Unsigned, because the distance of two numbers may not fit into the signed type.
     const auto distance = delta > 0 ? static_cast<uint64_t>(limit) - static_cast<uint64_t>(start)
                                     : static_cast<uint64_t>(start) - static_cast<uint64_t>(limit);
     const uint64_t step = delta > 0 ? static_cast<uint64_t>(delta) : uint64_t{0} - static_cast<uint64_t>(delta);
@@ -219,7 +219,7 @@ struct Range {
   }
 };
 
-// EyeLike: ones on diagonal k of a matrix.
+// EyeLike: ones on diagonal `k` of a matrix, zeros elsewhere.
 
 DType eye_dtype(const Attributes& attributes, DType input) { return dtype_attribute(attributes, "dtype", input); }
 

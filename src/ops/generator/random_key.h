@@ -1,4 +1,4 @@
-// The random stream of a node: a function of its seed, of the node, and of the run.
+// The key of a node's random stream, which depends on its attribute `seed` and on the node. The run is mixed in later.
 #pragma once
 
 #include <bit>
@@ -9,7 +9,7 @@
 
 namespace treadle::ops {
 
-/// Mixes seed and node, so that two nodes of one seed draw different numbers, and one node the same in every session.
+/// Hashes seed and node. Two nodes with one seed draw different numbers; a node draws the same numbers in every session.
 inline uint64_t random_key(const ShapeContext& c, uint64_t seed) {
   uint64_t hash = 0xCBF29CE484222325U ^ seed;  // FNV-1a
   auto mix = [&](uint64_t value) { hash = (hash ^ value) * 0x100000001B3U; };
@@ -17,7 +17,7 @@ inline uint64_t random_key(const ShapeContext& c, uint64_t seed) {
   mix(random_id(c.node()));
   return hash;
 }
-/// With the attribute `seed`, a float in most operators.
+/// Takes the seed from the attribute `seed`, which most operators declare as a float.
 inline uint64_t random_key(const ShapeContext& c) { return random_key(c, std::bit_cast<uint32_t>(c.get_float("seed", 0))); }
 
 }  // namespace treadle::ops

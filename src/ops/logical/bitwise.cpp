@@ -44,8 +44,7 @@ struct BitShiftFn {
       throw Error(ErrorCode::invalid_model, "direction = \"" + std::string(direction) + "\"; it must be LEFT or RIGHT");
     return {direction == "LEFT"};
   }
-  // A shift by the width and more, or by a negative number, leaves the sign's extension alone: -1 to the right of a negative number, else
-  // 0.
+  // The result if the shift is negative or at least the width: 0, but -1 for a right shift of a negative number.
   template <typename T>
   T operator()(T x, T by) const {
     using U = std::make_unsigned_t<T>;

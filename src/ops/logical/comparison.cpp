@@ -1,4 +1,4 @@
-// Equal, Less, LessOrEqual, Greater, GreaterOrEqual, And, Or, Xor: two tensors that broadcast to booleans.
+// Equal, Less, LessOrEqual, Greater, GreaterOrEqual, And, Or, Xor: two tensors with broadcasting, the result is boolean.
 #include <string>
 
 #include "graph/op_def.h"
@@ -47,7 +47,7 @@ struct GreaterOrEqualFn {
   }
   static void rows(const int64_t* a, const int64_t* b, bool* out, int64_t n) { kernels::less_or_equal(b, a, out, n); }
 };
-// Without a branch, so that the loops vectorise.
+// Without a branch, so that the compiler vectorises the loop.
 struct AndFn {
   bool operator()(bool a, bool b) const { return (static_cast<unsigned>(a) & static_cast<unsigned>(b)) != 0; }
 };
@@ -65,7 +65,7 @@ void infer_known(InferContext& c, std::optional<Dim> (*fn)(const Dim& a, const D
   if (is_integer(c.dtype(0)) || c.dtype(0) == DType::boolean) propagate_binary(c, *shape, fn);
 }
 
-// True or false where the difference of two symbols has a known sign.
+// Compares two extents. Returns nullopt if the sign of their difference is not known for all values of the symbols.
 std::optional<bool> is_less(const Dim& a, const Dim& b) {
   Dim difference = b - a;
   if (is_nonnegative(difference - Dim(1))) return true;

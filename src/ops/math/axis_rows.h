@@ -1,4 +1,4 @@
-// A tensor seen along one of its axes: [outer, length, inner]. Work is cut into tiles of neighbouring columns, which are read row by row.
+// A tensor seen along one axis, as [outer, length, inner]. Work is split into tiles of neighbouring columns, which are read row by row.
 #pragma once
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// The gradient of broadcasting: BroadcastGrad of the treadle domain, for shapes that only the run knows.
+// BroadcastGrad of the treadle domain: the gradient of broadcasting, if the shapes are known only in the run.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -17,7 +17,7 @@ void infer_broadcast_grad(InferContext& c) {
   c.set_output_dtype(0, c.dtype(0));
 }
 
-// dX = dY, summed over the axes that X lacks, and those of extent 1 that were stretched.
+// dX = dY, summed over the axes that X lacks and over those where X has extent 1.
 template <typename T>
 struct BroadcastGrad {
   kernels::ReducePlan plan;

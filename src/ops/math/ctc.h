@@ -1,4 +1,4 @@
-// The operators of the loss "ctc", which are among the losses' families.
+// Operators of the CTC loss.
 #pragma once
 
 #include <vector>

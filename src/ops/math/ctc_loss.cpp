@@ -1,6 +1,7 @@
-// CtcLoss and its gradient, operators of the treadle domain: minus the logarithm of the probability of all alignments of a label sequence
-// to the steps (Graves et al. 2006), by a forward and a backward pass over states. Means are PyTorch's: each sample's loss is divided by
-// the length of its labels.
+// CtcLoss and its gradient, operators of the treadle domain. The loss is minus the log-probability of all alignments of a label sequence
+// to the time steps (Graves et al. 2006), computed by a forward and a backward pass over states. The mean is PyTorch's: each sample's loss
+// is
+// divided by the number of its labels.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -45,14 +46,14 @@ double add_logarithms(double a, double b) {
   return smaller == kNever ? larger : larger + std::log1p(std::exp(smaller - larger));
 }
 
-/// One sample: states 2 L + 1, blanks between the labels and around them.
+/// One sample. L labels have 2 L + 1 states: a blank before, between and after the labels.
 template <typename T>
 class Alignments {
  public:
   Alignments(const T* scores, std::vector<int64_t> states, int64_t steps, int64_t classes)
       : scores_(scores), states_(std::move(states)), steps_(steps), classes_(classes), count_(static_cast<int64_t>(states_.size())) {}
 
-  /// The logarithm of the probability of all alignments.
+  /// The log-probability of all alignments.
   double forward() {
     alpha_.assign(static_cast<size_t>(steps_ * count_), kNever);
     at(0, 0) = score(0, 0);
@@ -67,7 +68,7 @@ class Alignments {
     return count_ > 1 ? add_logarithms(at(steps_ - 1, count_ - 1), at(steps_ - 1, count_ - 2)) : at(steps_ - 1, 0);
   }
 
-  /// Adds `factor` times the probability of being in a class at a step, behind forward().
+  /// Adds `factor` times the probability of each class at each step to `out`. @pre forward() has run
   void add_occupancy(double total, double factor, T* out) {
     std::vector<double> beta(static_cast<size_t>(count_), kNever), next;
     beta.back() = 0;
@@ -90,7 +91,7 @@ class Alignments {
  private:
   double& at(int64_t t, int64_t s) { return alpha_[static_cast<size_t>(t * count_ + s)]; }
   double score(int64_t t, int64_t s) const { return static_cast<double>(scores_[t * classes_ + states_[static_cast<size_t>(s)]]); }
-  /// A label may follow the label before, unless they are the same.
+  /// True if a path may skip the blank between two labels, as it may unless they are equal.
   bool skips(int64_t s) const { return s > 1 && s % 2 == 1 && states_[static_cast<size_t>(s)] != states_[static_cast<size_t>(s) - 2]; }
 
   const T* scores_;
@@ -120,7 +121,7 @@ struct Form {
     return form;
   }
 
-  /// The states of a sample. Labels end at the first one that is negative, or the padding.
+  /// The states of a sample. Its labels end at the first that is negative or equals the padding.
   std::vector<int64_t> states(RunContext& c, size_t input, int64_t n) const {
     std::vector<int64_t> found{blank};
     int64_t needed = 0;
@@ -160,7 +161,7 @@ struct CtcLoss {
   }
 };
 
-// d loss / d logarithm[n, t, class] = -(probability of being in the class at that step) / (labels * samples).
+// d loss / d log-probability[n, t, class] = -(probability of the class at step t) / (number of labels * number of samples).
 template <typename T>
 struct CtcLossGrad {
   Form form;

@@ -34,7 +34,7 @@ struct Cumulative {
     return {rows, c.get_int("exclusive") != 0, c.get_int("reverse") != 0};
   }
 
-  // Integers wrap around, unsigned.
+  // Integers are computed unsigned, so that overflow wraps around.
   using C = std::conditional_t<std::is_integral_v<T>, uint64_t, compute_type_t<T>>;
 
   void accumulate_row(const T* in, T* out) const {
@@ -82,8 +82,8 @@ struct CumProd : Cumulative<true, T> {
   static CumProd bind(BindContext& c) { return {Cumulative<true, T>::bind(c)}; }
 };
 
-// Of y_j = prod_{k <= j} x_k: dx_i = (prod_{k < i} x_k) s_i with s_i = dy_i + x_{i + 1} s_{i + 1}; exclusive: s_i = dy_{i + 1} + x_{i + 1}
-// s_{i + 1}. No division, so that zeros are elements like others.
+// For y_j = prod_{k <= j} x_k: dx_i = (prod_{k < i} x_k) s_i with s_i = dy_i + x_{i + 1} s_{i + 1}; exclusive:
+// s_i = dy_{i + 1} + x_{i + 1} s_{i + 1}. There is no division, so zeros need no special case.
 template <typename T>
 struct CumProdGrad {
   AxisRows rows;
@@ -127,9 +127,11 @@ struct CumProdGrad {
 
 void infer_cum_prod_grad(InferContext& c) { c.set_output(0, c.input(1)); }
 
-// With positions along the axis in the order of the products, and the product of x between two of them from a product over x and ones:
-// dx_i = prod_{k < i} x_k sum_{j >= i} dy_j prod_{i < k <= j} x_k; exclusive: the sum is over j > i, the last product over i < k < j.
-// The positions i are a further axis at the end.
+// Writes the gradient in ONNX's operators: dx_i = prod_{k < i} x_k sum_{j >= i} dy_j prod_{i < k <= j} x_k; exclusive: the sum is over j >
+// i,
+// the last product over i < k < j. The positions i become a new last axis; the products between two positions are running products over x
+// with
+// ones before i.
 void write_cum_prod_grad(FunctionBody& b) {
   const bool exclusive = b.attributes().get_int("exclusive") != 0;
   const Attributes order{{"reverse", b.attributes().get_int("reverse")}};

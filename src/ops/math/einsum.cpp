@@ -1,5 +1,5 @@
-// Einsum. Products of two operands become transpositions, matrix products and elementwise products; longer equations become chains of
-// such pairs; diagonals and small integers are left to direct loops.
+// Einsum. Equations of two operands are decomposed into transpositions and matrix or elementwise products, longer ones into a chain of
+// such pairs. Direct loops compute equations with diagonals, and integers of 8 and 16 bits.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -43,18 +43,18 @@ void infer_einsum(InferContext& c) {
   c.set_output(0, c.dtype(0), std::move(out));
 }
 
-// Decomposition. From here on, terms are expanded: every axis has its label.
+// Decomposition. Terms are expanded from here on: every axis has its own label.
 
 bool contains(const Term& term, int label) { return std::find(term.begin(), term.end(), label) != term.end(); }
 int64_t place_of(const Term& term, int label) { return std::find(term.begin(), term.end(), label) - term.begin(); }
 
-/// A value whose axes are labelled, and the nodes that rearrange it.
+/// A value whose axes are labelled. Its methods add nodes that rearrange it.
 struct Labelled {
   Graph* graph;
   NodeId before;
   ValueId value;
   Term labels;
-  std::vector<std::optional<Dim>> extents_of;  ///< by label; nothing where only the run tells
+  std::vector<std::optional<Dim>> extents_of;  ///< indexed by label; nullopt if only the run knows the extent
 
   ValueId add(NodeSpec spec) const { return graph->node(graph->add_node(std::move(spec), before)).outputs[0]; }
   ValueId constant(const std::vector<int64_t>& values) const { return graph->add_constant("axes", Tensor::vector<int64_t>(values)); }
@@ -73,7 +73,7 @@ struct Labelled {
     value = add({.op_type = "ReduceSum", .inputs = {value, constant(axes)}, .attributes = {{"keepdims", int64_t{0}}}});
     labels = left;
   }
-  /// Brings the axes into the order of `wanted`, which has the same labels.
+  /// Transposes to the order of `wanted`, which has the same labels.
   void transpose(const Term& wanted) {
     if (labels == wanted) return;
     std::vector<int64_t> perm;
@@ -81,7 +81,7 @@ struct Labelled {
     value = add({.op_type = "Transpose", .inputs = {value}, .attributes = {{"perm", perm}}});
     labels = wanted;
   }
-  /// Adds axes of extent 1 for the labels of `wanted` that are missing; the order of the others is that of `wanted` already.
+  /// Adds axes of extent 1 for the labels that are missing. The other labels are already in the order of `wanted`.
   void stretch(const Term& wanted) {
     std::vector<int64_t> axes;
     for (size_t i = 0; i < wanted.size(); ++i)
@@ -89,7 +89,7 @@ struct Labelled {
     if (!axes.empty()) value = add({.op_type = "Unsqueeze", .inputs = {value, constant(axes)}});
     labels = wanted;
   }
-  /// Stretches the axis of a label where it is 1 and the other's is not.
+  /// Expands the axis of a label to the extent that it has in `other`.
   void stretch_to(const Labelled& other, int label) {
     std::vector<ValueId> parts;
     auto ones = [&](size_t count) {
@@ -127,7 +127,7 @@ Term operator+(Term a, const Term& b) {
   return a;
 }
 
-/// Makes the extents of both alike along the labels that are summed over: an extent of 1 goes with any other.
+/// Makes the extents of the summed labels equal in both operands: an extent of 1 broadcasts to any other.
 void match_inner(Labelled& a, Labelled& b, const Term& output) {
   Term summed;
   for (int label : without(intersect(a.labels, b.labels), output)) {
@@ -147,7 +147,7 @@ void match_inner(Labelled& a, Labelled& b, const Term& output) {
   b.sum_all_but(without(b.labels, summed));
 }
 
-/// The product of a and b over the labels that `output` lacks.
+/// The product of a and b, summed over the labels that `output` lacks.
 Labelled multiply(Labelled a, Labelled b, const Term& output) {
   a.sum_all_but(output + b.labels);
   b.sum_all_but(output + a.labels);
@@ -167,13 +167,13 @@ Labelled multiply(Labelled a, Labelled b, const Term& output) {
   }
   const Term rows = without(a.labels, shared), columns = without(b.labels, shared);
   a.transpose(batch + rows + inner), b.transpose(batch + inner + columns);
-  // Joins the axes [first, first + count) of a value into one.
+  // Merges the axes [first, first + count) into one.
   auto join = [](Labelled& x, size_t first, size_t count) {
     if (count == 1) return;
     const size_t rank = x.labels.size();
     std::vector<ValueId> parts;
     if (first > 0) parts.push_back(x.extents(0, first));
-    // The product, and not -1: extents may be 0.
+    // Not -1, which a Reshape cannot resolve if another extent is 0.
     parts.push_back(count == 0
                         ? x.constant({1})
                         : x.add({.op_type = "ReduceProd", .inputs = {x.extents(first, count)}, .attributes = {{"keepdims", int64_t{1}}}}));
@@ -219,7 +219,7 @@ void decompose_einsum(Graph& graph, NodeId id) {
   for (size_t i = 0; i < inputs.size(); ++i) {
     const Type& type = graph.type(inputs[i]);
     if (!type.is_tensor() || !kProducts.has(type.dtype)) return;
-    // Without an ellipsis the term is the rank.
+    // Without an ellipsis, the number of labels is the rank.
     if (!type.has_rank() && has_ellipsis(equation.inputs[i])) return;
     const int rank = type.has_rank() ? type.rank() : static_cast<int>(equation.inputs[i].size());
     elided = std::max(elided, elided_rank(equation.inputs[i], rank));
@@ -237,7 +237,7 @@ void decompose_einsum(Graph& graph, NodeId id) {
     else
       for (int left = elided; left > 0; --left) output.push_back(kEllipsisLabel + left - 1);
   }
-  // From left to right; each step keeps the labels that are still needed.
+  // Multiplies from left to right. Each step keeps the labels that later operands or the output need.
   Labelled result = operands[0];
   for (size_t i = 1; i < operands.size(); ++i) {
     Term needed = output;
@@ -261,7 +261,7 @@ template <typename T>
 struct Einsum {
   static constexpr int kMaxOperands = 8, kMaxLabels = 24;
   using C = compute_type_t<T>;
-  /// A nest of loops: extents, and each operand's stride.
+  /// A nest of loops: the extent of each loop, and the stride in each operand.
   struct Loops {
     int rank = 0;
     int64_t extent[kMaxLabels], stride[kMaxLabels][kMaxOperands], size = 1;
@@ -275,7 +275,7 @@ struct Einsum {
     return state;
   }
   static Einsum bind(BindContext& c) { return bind_from(c, 0); }
-  /// @param first  the input where the operands begin
+  /// @param first  index of the first operand among the inputs
   static Einsum bind_from(BindContext& c, int first) {
     Einsum k{};
     k.num_operands = c.num_inputs() - first;
@@ -345,7 +345,7 @@ struct Einsum {
   }
 };
 
-// dX_i gets dY times the other operands, from every product that it is a factor of.
+// dX_i is the sum of dY times the other operands, over all products that the element is a factor of.
 template <typename T>
 struct EinsumGrad {
   Einsum<T> forward;
@@ -398,7 +398,7 @@ Cost einsum_cost(const ShapeContext& c) {
 
 namespace gradients {
 
-// Of equations with diagonals, which are not decomposed.
+// The gradient of equations with diagonals, which are not decomposed.
 Result einsum(GradientContext& g) {
   std::vector<ValueId> inputs{g.grad_output(0)};
   inputs.insert(inputs.end(), g.node().inputs.begin(), g.node().inputs.end());
@@ -409,8 +409,8 @@ Result einsum(GradientContext& g) {
 
 namespace {
 
-// The sum over i of dY G_i and the other operands, G_i being what flows back into the gradient of operand i, is linear in each of them: by
-// dY it is the equation's result with G_i in the place of the operand, and by the others its gradients there.
+// With G_i the gradient that flows into dX_i, the scalar to differentiate is the sum over i of dY times the equation with G_i in place of
+// X_i. It is linear in each operand: its derivative by dY is the equation with G_i, its derivatives by X_k are EinsumGrad of that.
 Result einsum_grad(GradientContext& g) {
   const Attributes attributes = g.attributes();
   const std::vector<ValueId> inputs = g.node().inputs;

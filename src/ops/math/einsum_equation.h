@@ -1,4 +1,4 @@
-// The equation of an Einsum.
+// Parses the equation of an Einsum.
 #pragma once
 
 #include <fmt/format.h>
@@ -16,7 +16,7 @@
 
 namespace treadle::ops::equations {
 
-// Labels of axes: A to Z, a to z, and from kEllipsisLabel on the axes that "..." stands for, counted from the last one.
+// Labels are numbers: A to Z, a to z, and from kEllipsisLabel on the axes that "..." stands for, counted from the last one.
 inline constexpr int kEllipsisLabel = 52, kNumLabels = kEllipsisLabel + kMaxRank, kEllipsis = -1;
 
 /// The labels of an operand, with kEllipsis where the text has "...".
@@ -50,7 +50,7 @@ inline Term parse_term(std::string_view text) {
 
 inline bool has_ellipsis(const Term& term) { return std::find(term.begin(), term.end(), kEllipsis) != term.end(); }
 
-// Without "->": the ellipsis, and the labels that occur once, in alphabetical order.
+// The output if the equation has no "->": the ellipsis, then the labels that occur once, in alphabetical order.
 inline Term implicit_output(const std::vector<Term>& inputs) {
   int counts[kEllipsisLabel] = {};
   Term output;
@@ -90,7 +90,7 @@ inline Equation parse_equation(std::string_view given) {
   return equation;
 }
 
-/// Calls fn(axis, label) for the axes of an operand of this rank. @throws Error(invalid_argument) if the term does not describe it.
+/// Calls fn(axis, label) for each axis of an operand. @throws Error(invalid_argument) if the term does not fit the rank.
 template <typename Fn>
 void for_each_axis(const Term& term, int rank, Fn&& fn) {
   const int named = static_cast<int>(std::count_if(term.begin(), term.end(), [](int label) { return label != kEllipsis; }));

@@ -1,4 +1,4 @@
-// What the elementwise families share: broadcasting loops, inference, costs, and old opsets' broadcasting.
+// Shared by the elementwise operators: broadcasting loops, inference, costs, and the broadcasting of old opsets.
 #pragma once
 
 #include <algorithm>
@@ -15,8 +15,8 @@
 #include "kernels/elementwise/convert.h"
 #include "treadle/error.h"
 
-// The kernels may write over one of their inputs, element by element; without this the compiler's overlap check sends that case to a scalar
-// loop.
+// A kernel may overwrite one of its inputs, element by element. Without this pragma, the compiler's overlap check sends that case to a
+// scalar loop.
 #if defined(__clang__)
 #define TREADLE_ELEMENTWISE_LOOP _Pragma("clang loop vectorize(assume_safety)")
 #else
@@ -41,7 +41,7 @@ void parallel_runs(ThreadPool* pool, const kernels::BroadcastPlan<N>& plan, Fn&&
   parallel_for(pool, plan.size, kElementwiseGrain, [&](int64_t begin, int64_t end) { kernels::for_each_run(plan, begin, end, fn); });
 }
 
-/// A functor that reads attributes has `static F bind(BindContext&)`.
+/// Makes the functor. One that reads attributes has `static F bind(BindContext&)`.
 template <typename F>
 F bind_functor(BindContext& c) {
   if constexpr (requires { F::bind(c); }) {
@@ -51,13 +51,12 @@ F bind_functor(BindContext& c) {
   }
 }
 
-/// Types that models compute in; the others get a smaller loop.
+/// The types that models compute in most. The other types get a loop of less code.
 template <typename T>
 inline constexpr bool is_common_type =
     std::is_same_v<T, float> || std::is_same_v<T, double> || std::is_same_v<T, int64_t> || std::is_same_v<T, int32_t>;
 
-/// condition ? a : b by bits: compilers turn a choice between floats that took a computation into a branch, and then the loop has no
-/// vectors.
+/// condition ? a : b, by masks. Compilers turn such a choice of computed floats into a branch, which prevents vectorisation.
 template <typename T>
 inline T select(bool condition, T a, T b) {
   if constexpr (std::is_integral_v<T>) {
@@ -69,8 +68,9 @@ inline T select(bool condition, T a, T b) {
   }
 }
 
-/// out[i] = f(in[i]), computed in float for the narrow floats. A functor may have `rows(in, out, n)` for types whose loops the compiler has
-/// no vectors for.
+/// out[i] = f(in[i]), computed in float for the 16-bit floats. A functor may have `rows(in, out, n)` for types whose loops the compiler
+/// does
+/// not vectorise.
 template <typename F, typename T, typename R = T>
 struct UnaryKernel {
   int64_t n;
@@ -81,7 +81,7 @@ struct UnaryKernel {
     const T* in = c.in<T>(0);
     R* out = c.out<R>(0);
     parallel_for(c.pool(), n, kElementwiseGrain, [in, out, f = f](int64_t begin, int64_t end) {
-      // Copies: for all that the compiler knows, a store of bytes may change what is captured.
+      // Local copies: the compiler must assume that storing bytes changes captured variables.
       const T* from = in;
       R* to = out;
       const F function = f;
@@ -95,7 +95,7 @@ struct UnaryKernel {
 template <typename T>
 inline constexpr bool is_16_bit_float = std::is_same_v<T, Float16> || std::is_same_v<T, BFloat16>;
 
-/// The same for the 16-bit floats, in blocks of float32, whose loop vectorises.
+/// UnaryKernel for the 16-bit floats: converts blocks to float32, so that the loop vectorises.
 template <typename F, typename T>
 struct HalfUnaryKernel {
   int64_t n;
@@ -130,7 +130,7 @@ std::vector<KernelDef> unary_kernels() {
   return kernels_of<Ts...>([]<typename T>() { return unary_kernel<F, T>(); });
 }
 
-/// Calls fn(same, i, count) for pieces [i, i + count) of n elements, beside which `one` stands `count` times.
+/// Calls fn(same, i, count) for pieces [i, i + count) of n elements; `same` holds `count` copies of `one`.
 template <typename T, typename Fn>
 void in_pieces(const T& one, int64_t n, Fn fn) {
   constexpr int64_t kPiece = 256;
@@ -139,8 +139,8 @@ void in_pieces(const T& one, int64_t n, Fn fn) {
   for (int64_t i = 0; i < n; i += kPiece) fn(same, i, std::min(kPiece, n - i));
 }
 
-/// out[i] = f(a[i], b[i]) under broadcasting, computed in float for the narrow floats. A functor may have `rows(a, b, out, n)` for
-/// types whose loops the compiler has no vectors for.
+/// out[i] = f(a[i], b[i]) with broadcasting, computed in float for the 16-bit floats. A functor may have `rows(a, b, out, n)` for types
+/// whose loops the compiler does not vectorise.
 template <typename F, typename T, typename R = T>
 struct BinaryKernel {
   kernels::BroadcastPlan<2> plan;
@@ -187,7 +187,7 @@ struct BinaryKernel {
   }
 };
 
-/// The same for the 16-bit floats, in blocks of float32, whose loop vectorises.
+/// BinaryKernel for the 16-bit floats: converts blocks to float32, so that the loop vectorises.
 template <typename F, typename T, typename R = T>
 struct HalfBinaryKernel {
   kernels::BroadcastPlan<2> plan;
@@ -256,9 +256,9 @@ std::vector<KernelDef> vectorised_binary() {
 void infer_same_as_input(InferContext& c);
 /// Output 0 has input 0's dtype and the shape that all inputs broadcast to.
 void infer_broadcast(InferContext& c);
-/// The shape that all inputs broadcast to; nothing if a rank is unknown.
+/// The shape that all inputs broadcast to; nullopt if a rank is unknown.
 std::optional<SymbolicShape> broadcast_inputs(const InferContext& c, int first = 0);
-/// What `fn` makes of small integers, or nothing where their arithmetic overflows: the tensor's own arithmetic wraps around.
+/// Returns fn(), or nullopt if its integer arithmetic overflows: a tensor's arithmetic would wrap around instead.
 template <typename F>
 std::optional<Dim> or_unknown(F fn) {
   try {
@@ -269,16 +269,16 @@ std::optional<Dim> or_unknown(F fn) {
   }
 }
 
-/// Sets what is known of output 0 of a broadcasting operator from what is known of inputs 0 and 1; `fn` says nothing where it cannot tell.
+/// Computes the known elements of output 0 from those of inputs 0 and 1. `fn` returns nullopt if it cannot tell an element.
 void propagate_binary(InferContext& c, const SymbolicShape& result, std::optional<Dim> (*fn)(const Dim& a, const Dim& b));
-/// Elements of a known value, repeated under broadcasting to `result`, whose extents are integers.
+/// Broadcasts known elements to the shape `result`, whose extents are integers.
 KnownValues broadcast_known(const KnownValues& values, const SymbolicShape& shape, const SymbolicShape& result);
 /// True if all extents are integers and there are at most kMaxKnownValues elements.
 bool is_small_static(const SymbolicShape& shape);
-/// Integer division that rounds towards zero, as ONNX's Div does; nothing where the sign decides and is not known.
+/// Integer division that rounds towards zero, as ONNX's Div does. Returns nullopt if the result depends on an unknown sign.
 std::optional<Dim> truncating_div(const Dim& a, const Dim& b);
 
-// Costs, with `kFlops` operations per element of the output.
+// Costs, at `kFlops` operations per element of the output.
 
 template <int kFlops>
 Cost elementwise_cost(const ShapeContext& c) {
@@ -291,9 +291,9 @@ Cost elementwise_cost(const ShapeContext& c) {
 
 // Old opsets.
 
-/// Opset 1 marked inputs that an operator may overwrite; it says nothing about the result.
+/// Removes the attribute of opset 1 that marked inputs an operator may overwrite. It does not affect the result.
 void drop_consumed_inputs(Graph& graph, NodeId id);
-/// Opsets before 7: B is stretched only if `broadcast` says so, and its axes stand from `axis` of A on.
+/// Before opset 7, B was broadcast only if `broadcast` was set, and its axes were aligned with A's from `axis` on.
 void upgrade_broadcast_axis(Graph& graph, NodeId id);
 
 }  // namespace treadle::ops

@@ -1,4 +1,4 @@
-// Add, Sub, Mul, Div, Pow, Mod: arithmetic on two tensors that broadcast.
+// Add, Sub, Mul, Div, Pow, Mod: arithmetic on two tensors with broadcasting.
 #include <cmath>
 #include <limits>
 #include <type_traits>
@@ -18,7 +18,7 @@ namespace {
 using kernels::Binary;
 using kernels::ChainOp;
 
-// Integers wrap around: computed unsigned, in at least 32 bits, where overflow has a meaning.
+// Integers are computed unsigned, in at least 32 bits, so that overflow wraps around and is defined.
 template <typename T>
 using Wrapping = std::conditional_t<sizeof(T) <= 4, uint32_t, uint64_t>;
 
@@ -58,7 +58,7 @@ struct DivFn {
     if constexpr (std::is_integral_v<T>) {
       if (b == 0) throw_division_by_zero();
       if constexpr (std::is_signed_v<T>)
-        if (b == -1) return SubFn()(T{0}, a);  // the lowest value has no counterpart
+        if (b == -1) return SubFn()(T{0}, a);  // the lowest integer cannot be negated in its type; Sub wraps
       return static_cast<T>(a / b);
     } else {
       return a / b;
@@ -67,7 +67,7 @@ struct DivFn {
 };
 
 struct ModFn {
-  bool truncates;  // the attribute fmod: the result has A's sign, else B's
+  bool truncates;  // the attribute fmod: the result has A's sign; otherwise B's
 
   static ModFn bind(BindContext& c) { return {c.get_int("fmod") != 0}; }
   template <typename T>
@@ -104,7 +104,7 @@ T integer_power(T base, int64_t exponent) {
   return static_cast<T>(power);
 }
 
-/// Writes out and returns true for the exponents that take no power.
+/// Computes common exponents without pow(). Returns false for all others.
 template <typename T>
 bool power_by_scalar(const T* x, double exponent, T* out, int64_t n) {
   using C = compute_type_t<T>;
@@ -116,7 +116,7 @@ bool power_by_scalar(const T* x, double exponent, T* out, int64_t n) {
   if (exponent == 2) return each([](C v) { return v * v; });
   if (exponent == 3) return each([](C v) { return v * v * v; });
   if (exponent == 1) return each([](C v) { return v; });
-  // A root but for what IEEE 754 has of pow: the powers of -0 and of -inf are those of 0 and of inf.
+  // A square root that follows pow() of IEEE 754: pow(-0, 0.5) = 0 and pow(-inf, 0.5) = inf.
   auto root = [](C v) { return std::sqrt(v == -std::numeric_limits<C>::infinity() ? -v : v + C{0}); };
   if (exponent == 0.5) return each(root);
   if (exponent == -1) return each([](C v) { return C{1} / v; });
@@ -124,8 +124,8 @@ bool power_by_scalar(const T* x, double exponent, T* out, int64_t n) {
   return false;
 }
 
-// The base decides the result's dtype; the exponent may have any other. It is read in blocks, as double or as int64, so that there is one
-// loop per base and not one per pair.
+// The base decides the result's dtype; the exponent may have any other. Exponents are converted to double or int64 in blocks, so that there
+// is one loop per base type and not one per pair.
 template <typename T>
 struct Pow {
   kernels::BroadcastPlan<2> plan;
@@ -161,7 +161,7 @@ struct Pow {
 
   static constexpr int64_t kBlock = 128;
   [[gnu::noinline]] static void power_block(const T* x, int64_t step, const double* y, T* out, int64_t n) {
-    // As float, 2^24 + 1 is even and 5e-324 is 0.
+    // Exponents that float cannot represent need double: as float, 2^24 + 1 becomes even and 5e-324 becomes 0.
     auto is_float = [](double exponent) { return std::isnan(exponent) || static_cast<double>(static_cast<float>(exponent)) == exponent; };
     if (std::is_integral_v<T> || std::is_same_v<T, double> || !std::all_of(y, y + n, is_float)) {
       for (int64_t i = 0; i < n; ++i) {
@@ -231,7 +231,7 @@ OpDef arithmetic(std::string_view name, void (*infer)(InferContext&), std::vecto
                           forward, reversed);
 }
 
-/// Mod of floats has to have fmod set; where it is not, ModFn follows Python.
+/// The vectorised Mod of floats handles fmod = 1 only. Other nodes are left to ModFn, which follows Python.
 struct Fmod : VectorisedBinary<Binary::fmod> {
   static std::string declines(const CreateContext& c) { return c.node().attributes.get_int("fmod") != 0 ? "" : "fmod is 0"; }
   static Fmod bind(BindContext& c) { return {{plan_binary(c)}}; }
@@ -250,7 +250,7 @@ OpDef mod() {
           .pointwise = true};
 }
 
-// A square. A power of 0.5 is no square root: of -inf and of -0 it is inf and 0.
+// Only the exponent 2 becomes a step, x * x. An exponent of 0.5 is no square root: pow of -inf is inf and of -0 is 0.
 std::optional<PointwiseStep> power_step(const Graph& graph, const Node& node) {
   const ValueId x = node.inputs[0];
   if (dtype_of_value(graph, x) != DType::float32 || !graph.is_scalar_constant(node.inputs[1], 2) ||
@@ -295,14 +295,14 @@ Result mul(GradientContext& g) {
   return {g.unbroadcast(g.mul(dy, b), a), g.unbroadcast(g.mul(dy, a), b)};
 }
 
-// d(a / b)/db = -a / b^2 = -y / b
+// db = -dy a / b^2 = -dy y / b
 Result div(GradientContext& g) {
   const ValueId a = g.input(0), b = g.input(1);
   const ValueId da = g.div(g.grad_output(0), b);
   return {g.unbroadcast(da, a), g.unbroadcast(g.neg(g.mul(da, g.output(0))), b)};
 }
 
-// y = a - q b with the integer q = (a - y) / b
+// y = a - q b with the integer q = (a - y) / b: da = dy, db = -dy q
 Result mod(GradientContext& g) {
   const ValueId a = g.input(0), b = g.input(1), dy = g.grad_output(0);
   const ValueId times = g.op("Round", {g.div(g.sub(a, g.output(0)), b)});

@@ -1,4 +1,4 @@
-// Functions of one tensor: arithmetic, rounding, roots, exponentials, trigonometry, classification.
+// Unary functions: arithmetic, rounding, roots, exponentials, trigonometry, classification.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -16,7 +16,7 @@ namespace {
 
 using kernels::Unary;
 
-// The lowest integer has no counterpart; negating it unsigned keeps it.
+// Negates as unsigned: the lowest integer, which has no positive counterpart, stays as it is.
 struct NegFn {
   template <typename T>
   T operator()(T x) const {
@@ -32,7 +32,7 @@ struct AbsFn {
     if constexpr (std::is_unsigned_v<T>)
       return x;
     else if constexpr (std::is_integral_v<T>)
-      return std::max(x, NegFn()(x));  // the lowest stays what it is
+      return std::max(x, NegFn()(x));  // the lowest integer stays as it is
     else
       return std::fabs(x);
   }
@@ -49,8 +49,8 @@ struct SignFn {
   }
 };
 
-// Rounding without SSE 4.1's instructions, so that plain loops vectorise: adding 2^23 (2^52) pushes the fraction out of the mantissa, and
-// the addition rounds halves to even. Larger numbers are integers already, NaN fails the comparison.
+// Rounds without SSE 4.1's instructions, so that plain loops vectorise: adding 2^23 (2^52) shifts the fraction out of the mantissa, and the
+// addition rounds halves to even. Larger numbers are integers already; NaN fails the comparison.
 template <typename T>
 T round_half_even(T x) {
   constexpr T kNoFraction = T{1} / std::numeric_limits<T>::epsilon();
@@ -79,7 +79,7 @@ struct CeilFn {
   }
 };
 
-// Of float64; vectors compute the narrower floats.
+// For float64 only: vectorised kernels compute the narrower floats.
 struct ReciprocalFn {
   double operator()(double x) const { return 1 / x; }
 };
@@ -104,7 +104,7 @@ TREADLE_LIBRARY_FUNCTION(AcoshFn, acosh);
 TREADLE_LIBRARY_FUNCTION(AtanhFn, atanh);
 #undef TREADLE_LIBRARY_FUNCTION
 
-// Of bytes: the compiler has vectors for a comparison with zero, and none for what a bool may be.
+// On bytes: the compiler vectorises a comparison with zero, but not operations on bool.
 struct NotFn {
   uint8_t operator()(uint8_t x) const { return x == 0 ? 1 : 0; }
 };
@@ -121,7 +121,7 @@ struct IsInfFn {
   template <typename T>
   bool operator()(T x) const {
     constexpr T kInfinity = std::numeric_limits<T>::infinity();
-    return ((x == kInfinity) & positive) | ((x == -kInfinity) & negative);  // without branches there are vectors for it
+    return ((x == kInfinity) & positive) | ((x == -kInfinity) & negative);  // without branches, so that it vectorises
   }
   void rows(const float* x, bool* out, int64_t n) const { kernels::infinite(x, negative, positive, out, n); }
 };
@@ -154,7 +154,7 @@ void infer_bool(InferContext& c) {
 template <int kFlops>
 OpDef unary(std::string_view name, std::vector<int> since, TypeSet types, std::vector<KernelDef> kernels,
             void (*infer)(InferContext&) = infer_same_as_input) {
-  // Those that opset 1 had let a node mark inputs to overwrite, but for Not.
+  // Operators that opset 1 had, except Not, could mark inputs to be overwritten.
   std::vector<UpgradeStep> upgrade;
   if (since.front() == 1 && since.size() > 1) upgrade.push_back({1, drop_consumed_inputs});
   return with_function_facts({.name = name,

@@ -1,5 +1,5 @@
-// Operators that ONNX called experimental and opset 10 removed. Converters of that time wrote them (ImageScaler and Crop stand in front of
-// many networks for pictures), and onnxruntime takes them in models below opset 10. Sources: ONNX 1.4's defs/experiments.
+// Operators that ONNX called experimental and removed in opset 10. Converters of that time wrote them: ImageScaler and Crop begin many
+// image networks. onnxruntime accepts them in models below opset 10. Source: ONNX 1.4, defs/experiments.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -19,7 +19,7 @@ namespace {
 
 ValueId shifted(Decomposition& d, ValueId x, float by) { return by == 0 ? x : d.op("Add", {x, d.scalar(by, x)}); }
 
-/// The node is what `y` computes.
+/// Replaces the node by `y`.
 void become(Decomposition& d, ValueId y) {
   d.give(0, y);
   d.finish();
@@ -37,7 +37,7 @@ void decompose_scale(Graph& graph, NodeId id) {
   become(d, d.op("Mul", {x, d.scalar(d.attributes().get_float("scale", 1), x)}));
 }
 
-// alpha * f(beta * x).
+// alpha * f(beta * x)
 template <const char* kFunction>
 void decompose_scaled(Graph& graph, NodeId id) {
   Decomposition d(graph, id);
@@ -47,7 +47,7 @@ void decompose_scaled(Graph& graph, NodeId id) {
 }
 constexpr char kTanh[] = "Tanh", kSoftplus[] = "Softplus";
 
-// A picture [N, C, H, W] times `scale`, and a bias for each channel.
+// y = x * scale + bias[c], for x [N, C, H, W]
 void decompose_image_scaler(Graph& graph, NodeId id) {
   Decomposition d(graph, id);
   const ValueId x = d.in(0);
@@ -65,8 +65,8 @@ void decompose_image_scaler(Graph& graph, NodeId id) {
   become(d, d.op("Add", {d.op("Mul", {x, d.scalar(d.attributes().get_float("scale", 1), x)}), added}));
 }
 
-// A picture [N, C, H, W] without borders (left, top, right, bottom), or of the size `scale` (height, width) from the left and upper border
-// on.
+// Crops x [N, C, H, W] by `border` (left, top, right, bottom). If `scale` (height, width) is given, the result has that size, from the
+// left and top border on.
 void decompose_crop(Graph& graph, NodeId id) {
   Decomposition d(graph, id);
   const auto &border = d.attributes().get_ints("border"), &scale = d.attributes().get_ints("scale");

@@ -55,7 +55,7 @@ Cost cost(const ShapeContext& c) {
 
 namespace gradients {
 
-// y X^-T
+// dX = dY y X^-T
 Result det(GradientContext& g) {
   const int rank = rank_of(g, g.input(0));
   std::vector<int64_t> perm;

@@ -1,4 +1,4 @@
-// The gradient of NegativeLogLikelihoodLoss, an operator of the treadle domain. SoftmaxCrossEntropyLoss becomes it and LogSoftmax.
+// NegativeLogLikelihoodLossGrad of the treadle domain. SoftmaxCrossEntropyLoss is decomposed into LogSoftmax and this loss.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -18,7 +18,7 @@ void infer_loss_grad(InferContext& c) {
   c.set_output_dtype(0, c.dtype(0));
 }
 
-// d loss / d input[n, target, p] = -weight (/ sum of weights, for the mean), 0 elsewhere.
+// d loss / d input[n, target, p] = -weight (divided by the sum of weights for "mean"); 0 for other classes.
 template <typename T>
 struct NegativeLogLikelihoodLossGrad {
   int64_t batch, classes, positions;
@@ -76,7 +76,7 @@ struct NegativeLogLikelihoodLossGrad {
   }
 };
 
-/// Second derivative: the loss is linear in its input, and this the transposed map.
+/// The loss is linear in its input, so the gradient of its gradient is the loss applied to the incoming gradient.
 std::vector<ValueId> loss_grad_gradient(GradientContext& g) {
   std::vector<ValueId> inputs{g.grad_output(0), g.input(1)};
   if (g.input(3) != kNoValue) inputs.push_back(g.input(3));

@@ -46,7 +46,7 @@ void infer_gemm(InferContext& c) {
       throw Error(ErrorCode::invalid_argument, fmt::format("C is of rank {}, and has to broadcast to rank 2", bias.size()));
     for (size_t i = 0; i < bias.size(); ++i) {
       const Dim &extent = bias[bias.size() - 1 - i], &wanted = out[1 - i];
-      // A symbol may be 1 in a run.
+      // A symbolic extent may be 1 in the run, and then broadcasts.
       if (extent.is_const() && !extent.is_const(1)) unify(extent, wanted, "extents of C and of A B");
     }
   }
@@ -71,7 +71,7 @@ constexpr TypeSet kProductTypes = kFloats | TypeSet{DType::int32, DType::int64, 
 
 void infer_matmul(InferContext& c) { infer_product(c, 0, 1, c.dtype(0)); }
 
-/// A constant B, packed once.
+/// A constant B, packed when the session is created.
 template <typename C>
 struct PackedWeights final : PackedState {
   kernels::OwnedPackedB<C> b;
@@ -87,7 +87,9 @@ struct PackedWeights final : PackedState {
   size_t count() const { return b.storage ? static_cast<size_t>(kernels::packed_b_size<C>(b.view.K, b.view.N)) : 0; }
 };
 
-/// Rows are copied bytewise and may stand at any address; the transposed form and the 16-bit types are read element by element.
+/// Returns the tensor to pack. Plain rows are copied as bytes and need no alignment; transposed or 16-bit weights are read by element,
+/// which
+/// does.
 template <typename T>
 const Tensor& to_pack(const CreateContext& c, int input, bool transposed) {
   return computes_in_itself<T> && !transposed ? *c.stored(input) : *c.constant(input);
@@ -238,8 +240,8 @@ using GemmPacked = GemmKernel<T, true>;
 template <typename T>
 using GemmUnpacked = GemmKernel<T, false>;
 
-// Integers: sums wrap, as in NumPy. No model spends time here.
-/// @param finish  (m, n, sum) -> the element.
+// Integer products. Sums wrap, as in NumPy. Unoptimised, since models spend no time here.
+// @param finish  called as finish(m, n, sum), returns the element.
 template <typename T, typename Finish>
 void multiply_plain(const GemmShape& s, const T* a, const T* b, T* y, const Finish& finish) {
   const int64_t b_row = s.b_transposed ? 1 : s.ldb, b_col = s.b_transposed ? s.ldb : 1;
@@ -280,7 +282,7 @@ struct GemmInt {
   void run(RunContext& c) const {
     const T* bias = c.in<T>(2);
     const bool scales = plan.alpha != 1 || plan.beta != 1;
-    // What is added may lie where the sum is written.
+    // C may be in the memory of Y: each element of C is read before that of Y is written.
     multiply_plain(plan.shape, c.in<T>(0), c.in<T>(1), c.out<T>(0), [&](int64_t m, int64_t n, T sum) {
       const T added = bias ? bias[m * plan.bias_row + n * plan.bias_col] : T{0};
       if (!scales) return static_cast<T>(static_cast<uint64_t>(sum) + static_cast<uint64_t>(added));
@@ -290,7 +292,7 @@ struct GemmInt {
   }
 };
 
-// C was stretched only if the attribute said so; where it did not, C has the product's shape, and the rule of opset 7 says the same.
+// Without the attribute C has the product's shape, which opset 7 treats alike; with it C broadcasts as in opset 7.
 void drop_broadcast(Graph& graph, NodeId id) { graph.node(id).attributes.erase("broadcast"); }
 
 }  // namespace
@@ -308,19 +310,19 @@ ValueId transposed(GradientContext& g, ValueId x) {
   return g.transpose(x, std::move(perm));
 }
 
-/// The whole of an operand of Gemm's gradient: alpha op(A) op(B).
+/// alpha op(A) op(B), for Gemm's gradient.
 ValueId gemm_of(GradientContext& g, ValueId a, bool trans_a, ValueId b, bool trans_b, float alpha = 1) {
   return g.op("Gemm", {a, b}, {{"alpha", alpha}, {"transA", int64_t{trans_a}}, {"transB", int64_t{trans_b}}});
 }
 
 }  // namespace
 
-// dA = dY B^T, dB = A^T dY, with vectors as matrices of one row or column, and summed over what was broadcast.
+// dA = dY B^T, dB = A^T dY, summed over broadcast axes. A vector is a matrix of one row or column.
 Result product(GradientContext& g, ValueId first, ValueId second, ValueId dy) {
   ValueId a = first, b = second;
   const int rank_a = rank_of(g, a), rank_b = rank_of(g, b);
   if (rank_a >= 2 && rank_b == 2) {
-    // One matrix B: the batch of A is so many more rows.
+    // B is a single matrix, so the batch axes of A are merged into its rows.
     const Dim depth = g.type(a).shape->back(), columns = g.type(b).shape->back();
     if (rank_a == 2) return {gemm_of(g, dy, false, b, true), gemm_of(g, a, true, dy, false)};
     if (depth.is_const() && columns.is_const() && depth.value() > 0 && columns.value() > 0) {

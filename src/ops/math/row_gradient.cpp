@@ -1,4 +1,4 @@
-// Gradients of operators over whole rows, as one node each: LayerNormalizationGrad, RMSNormalizationGrad and SoftmaxGrad of the treadle
+// Gradients of operators over whole rows, one node each: LayerNormalizationGrad, RMSNormalizationGrad and SoftmaxGrad of the treadle
 // domain.
 #include "kernels/normalization/row_gradient.h"
 
@@ -81,7 +81,7 @@ std::vector<ValueId> norm_grad_gradient(GradientContext& g) {
   return gradients::second_normalization(g, axes, g.node().op_type == "LayerNormalizationGrad", g.input(2));
 }
 
-// dX = Y (dY - sum(Y dY)) is linear in dY, by a symmetric matrix.
+// dX = Y (dY - sum(Y dY)) is linear in dY with a symmetric matrix, so the gradient by dY is SoftmaxGrad again.
 std::vector<ValueId> softmax_grad_gradient(GradientContext& g) {
   const ValueId y = g.input(0), dy = g.input(1), u = g.grad_output(0);
   auto dot = [&](ValueId a, ValueId b) { return g.reduce_sum(g.mul(a, b), {-1}, /*keepdims=*/true); };
@@ -116,7 +116,7 @@ Result norm_of_rows(GradientContext& g, std::string_view op, ValueId dy, ValueId
   if (bias == kNoValue) {
     result.resize(2);
   } else if (g.type(bias).shape != narrow.shape) {
-    // The bias may be broadcast where the scale is not.
+    // The bias may be broadcast even if the scale is not.
     result.resize(2);
     result.push_back(g.unbroadcast(dy, bias));
   }

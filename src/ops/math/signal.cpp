@@ -23,7 +23,7 @@ using kernels::ScratchSlots;
 template <typename X>
 using ComputeType = std::conditional_t<std::is_same_v<X, double>, double, float>;
 
-/// A transform with its tables and working memory laid out in the scratch: the table, then a line and its work for each slot.
+/// A Fourier transform and its layout of scratch: the table, then a line and its working memory for each slot.
 template <typename T>
 struct Transform {
   using Complex = std::complex<T>;
@@ -40,7 +40,7 @@ struct Transform {
   int64_t table_elements() const { return static_cast<int64_t>(align_up(static_cast<size_t>(fft.table_size()), 8)); }
   int64_t slot_elements() const { return static_cast<int64_t>(align_up(static_cast<size_t>(fft.length() + fft.work_size()), 8)); }
 
-  /// For every line: load(i, line), the transform, store(i, line).
+  /// For each line: load(i, line), transform, store(i, line).
   template <typename Load, typename Store>
   void run(RunContext& c, int64_t num_lines, int64_t lines_per_task, Load load, Store store) const {
     auto* table = c.scratch<Complex>();
@@ -66,7 +66,7 @@ T load(X value) {
   return static_cast<T>(value);
 }
 
-// The input is [..., signal, ..., 1 or 2]: `before` lines ahead of the axis, `after` behind it.
+// The input is [..., signal, ..., 1 or 2]. `before` and `after` are the products of the extents on either side of the signal's axis.
 template <typename X>
 struct Dft {
   using T = ComputeType<X>;
@@ -119,7 +119,7 @@ struct Dft {
           for (int64_t k = 0; k < given; ++k) line[k] = {load<T>(source[k * step]), parts == 2 ? load<T>(source[k * step + 1]) : T{0}};
           std::fill(line + given, line + length, Complex{});
           if (!hermitian) return;
-          // A real signal's spectrum is symmetric; the imaginary parts at its two centres do not count.
+          // The spectrum of a real signal is symmetric. The imaginary parts at 0 and at length / 2 are ignored.
           line[0] = {line[0].real(), 0};
           if (length % 2 == 0) line[length / 2] = {line[length / 2].real(), 0};
           for (int64_t k = 1; k < (length + 1) / 2; ++k) line[length - k] = std::conj(line[k]);
@@ -140,7 +140,7 @@ void check_parts(const Dim& parts) {
     throw Error(ErrorCode::invalid_argument, fmt::format("the last axis has {} elements; expected 1 (real) or 2 (complex)", parts.value()));
 }
 
-/// The first element of an integer input, where it is known.
+/// The first element of an integer input; nullopt if it is unknown.
 std::optional<Dim> known_scalar(const InferContext& c, int input) {
   auto values = c.known(input);
   if (!values || values->empty()) return std::nullopt;
@@ -172,7 +172,7 @@ void infer_dft(InferContext& c) {
   c.set_output(0, c.dtype(0), std::move(shape));
 }
 
-// Version 17 has the axis as an attribute.
+// Before opset 20 the axis was an attribute.
 void upgrade_dft_17(Graph& graph, NodeId id) {
   ValueId axis = graph.add_constant("axis", Tensor::scalar(graph.node(id).attributes.get_int("axis", 1)));
   graph.node(id).attributes.erase("axis");
@@ -263,7 +263,7 @@ namespace {
 
 ValueId extent_of(GradientContext& g, ValueId x, int64_t axis) { return g.op("Gather", {g.shape_of(x), g.ints({axis})}); }
 
-/// The real parts of complex numbers, if the operand has no others, which may be left to the run.
+/// If the operand has no imaginary parts, drops those of `complex`. Whether it has may be known only in the run.
 ValueId parts_like(GradientContext& g, ValueId complex, ValueId operand) {
   const Type type = g.type(operand);
   if (type.has_rank() && type.shape->back().is_const(2)) return complex;
@@ -272,7 +272,7 @@ ValueId parts_like(GradientContext& g, ValueId complex, ValueId operand) {
 
 }  // namespace
 
-// The adjoint of a transform is the inverse without its factor 1 / N, and that of an inverse the transform with it.
+// The adjoint of a transform is the inverse transform without its factor 1 / N. The adjoint of an inverse has that factor.
 Result dft(GradientContext& g) {
   const ValueId x = g.input(0), dy = g.grad_output(0);
   const bool inverse = g.attributes().get_int("inverse", 0) != 0, onesided = g.attributes().get_int("onesided", 0) != 0;
@@ -293,12 +293,12 @@ Result dft(GradientContext& g) {
   const ValueId count = g.op("Cast", {g.op("Squeeze", {length})}, {{"to", static_cast<int64_t>(g.type(dy).dtype)}});
   flow = parts_like(g, inverse ? g.div(flow, count) : g.mul(flow, count), x);
   if (g.input(1) == kNoValue) return {flow};
-  // What was cut off gets nothing, what was added is dropped.
+  // Samples that the transform cut off get zero; the gradients of padding are dropped.
   const ValueId pads = g.op("Concat", {g.ints({0}), g.sub(own, length)}, {{"axis", int64_t{0}}});
   return {g.op("Pad", {flow, pads, kNoValue, g.ints({axis})})};
 }
 
-// Frames that a Gather takes, times the window, transformed.
+// The transform of frames, which a Gather takes from the signal, times the window.
 Result stft(GradientContext& g) {
   const ValueId signal = g.input(0), window = g.input(2), dy = g.grad_output(0);
   const bool flat = rank_of(g, signal) == 2;

@@ -1,5 +1,5 @@
-// Softmax, LogSoftmax, Hardmax (ONNX, opset 13): along one axis, y = exp(x - max x) / sum exp(x - max x), its logarithm, and the first
-// maximum.
+// Softmax, LogSoftmax, Hardmax (ONNX, opset 13) along one axis. Softmax is exp(x - max x) / sum exp(x - max x), LogSoftmax its logarithm;
+// Hardmax is 1 at the first maximum and 0 elsewhere.
 #include "kernels/normalization/softmax.h"
 
 #include <type_traits>
@@ -49,7 +49,7 @@ struct Of {
       if constexpr (!kNarrow) {
         compute<kFunction, T>(rows, in, out, c.pool());
       } else {
-        // The 16-bit floats have no kernels of their own: widened, computed, narrowed.
+        // 16-bit floats have no kernels of their own: they are widened, computed and narrowed.
         float* wide_in = c.scratch<float>();
         float* wide_out = wide_in + n;
         parallel_for(c.pool(), n, kElementwiseGrain,
@@ -62,7 +62,9 @@ struct Of {
   };
 };
 
-// Before opset 13 all axes from `axis` (1 if absent) on were one. Along the last axis that is the same thing; else the tensor is flattened.
+// Before opset 13 the axes from `axis` (default 1) on were treated as one. If that is the last axis, nothing changes; otherwise the tensor
+// is
+// flattened.
 void flatten_from_axis(Graph& graph, NodeId id) {
   Node& node = graph.node(id);
   int64_t axis = node.attributes.get_int("axis", 1);

@@ -1,4 +1,4 @@
-// TopK.
+// TopK (ONNX): the k largest or smallest elements along an axis, and their indices.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -36,8 +36,7 @@ void infer_top_k(InferContext& c) {
   c.set_output(1, DType::int64, std::move(out));
 }
 
-// Candidates with their places along the axis, in a strict order even with NaN, which counts as larger than everything (as in NumPy and
-// PyTorch); equal values keep their order.
+// Orders candidates by value, then by their index along the axis. NaN counts as larger than everything, as in NumPy and PyTorch.
 template <typename T>
 struct ItemOrder {
   using Value = compute_type_t<T>;
@@ -59,7 +58,7 @@ struct ItemOrder {
   }
 };
 
-// The same order as that of integers: the value's bits, made to ascend as it comes sooner, above the place.
+// The same order on 64-bit keys: the value's bits, mapped so that better values are smaller integers, above the index.
 template <typename T>
 struct KeyOrder {
   using Value = compute_type_t<T>;
@@ -79,7 +78,7 @@ struct KeyOrder {
   static uint32_t ascending(Value value) {
     if constexpr (std::is_floating_point_v<Value>) {
       if (value != value) return ~uint32_t{0};
-      const auto bits = std::bit_cast<uint32_t>(value + 0.0F);  // 0 and -0 are equal
+      const auto bits = std::bit_cast<uint32_t>(value + 0.0F);  // adding 0 makes -0 equal to 0
       return bits & kSign ? ~bits : bits | kSign;
     } else if constexpr (std::is_signed_v<Value>) {
       return static_cast<uint32_t>(static_cast<int32_t>(value)) ^ kSign;
@@ -89,7 +88,7 @@ struct KeyOrder {
   }
 };
 
-// Whole rows at a time, each copied to scratch: selection moves its elements.
+// Selects from whole rows. Each is copied to scratch, because selection moves elements.
 template <typename T>
 struct TopK {
   int64_t outer, extent, inner, k;
@@ -112,7 +111,7 @@ struct TopK {
     return t;
   }
 
-  /// The first of n elements that may come before the worst that is kept.
+  /// The first of n elements that may be better than the worst one kept.
   int64_t next_candidate(const T* src, int64_t n, T worst_kept) const {
     if constexpr (std::is_arithmetic_v<T>) {
       return largest ? kernels::find_above(src, n, worst_kept) : kernels::find_below(src, n, worst_kept);
@@ -127,7 +126,7 @@ struct TopK {
     }
   }
 
-  // The first k of a row in order; src[i * inner] is its element i.
+  // Writes the k best of a row in order. Element i of the row is src[i * inner].
   template <class Order>
   void select(const Order& before, const T* src, typename Order::Item* items) const {
     if (k > kFew) {
@@ -136,7 +135,7 @@ struct TopK {
       std::sort(items, items + k, before);
       return;
     }
-    // The best so far, in order; nearly all others come after the worst of them.
+    // Keeps the best so far, sorted. Nearly all other elements are worse than the last of them.
     int64_t have = 0;
     for (int64_t i = 0; i < extent; ++i) {
       if (have == k && inner == 1) i += next_candidate(src + i, extent - i, src[Order::index_of(items[k - 1])]);
@@ -180,7 +179,7 @@ struct TopK {
   }
 };
 
-// Until opset 9 K was an attribute.
+// Before opset 10, k was an attribute.
 void k_to_input(Graph& graph, NodeId id) {
   const int64_t k = graph.node(id).attributes.get_int("k");
   graph.node(id).attributes.set("k", std::vector<int64_t>{k});

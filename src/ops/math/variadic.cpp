@@ -1,4 +1,4 @@
-// Max, Min, Sum, Mean: any number of tensors that broadcast. All become chains of operators with two operands, which fuse like any other.
+// Max, Min, Sum, Mean of any number of tensors, with broadcasting. All become chains of binary operators, which fuse like any other.
 #include <algorithm>
 #include <cmath>
 
@@ -13,7 +13,7 @@ namespace {
 
 using kernels::ChainOp;
 
-// A NaN on either side gives a NaN, as NumPy's maximum does.
+// The result is NaN if either operand is, as in NumPy's maximum.
 struct MaxFn {
   template <typename T>
   T operator()(T a, T b) const {
@@ -33,7 +33,8 @@ struct MinFn {
   }
 };
 
-/// Replaces the node by `op_type` over its first two operands, then that and the third, and so on. Returns the chain's last value.
+/// Replaces the node by a chain: `op_type` of the first two operands, then of that and the third, and so on. Returns the chain's last
+/// value.
 ValueId chain_of_pairs(Graph& graph, NodeId id, const char* op_type) {
   ValueId result = graph.node(id).inputs[0];
   int count = graph.node(id).num_formal_inputs;
@@ -45,7 +46,7 @@ ValueId chain_of_pairs(Graph& graph, NodeId id, const char* op_type) {
 }
 
 void replace_by(Graph& graph, NodeId id, ValueId result) {
-  // A node of its own, so that an input which is also an output keeps a producer.
+  // Adds an Identity, because an output of the graph that is also an input needs a producer.
   if (result == graph.node(id).inputs[0]) {
     NodeId same = graph.add_node({.op_type = "Identity", .inputs = {result}}, id);
     result = graph.node(same).outputs[0];
@@ -112,7 +113,7 @@ OpDef variadic(std::string_view name, std::vector<int> since, TypeSet types, voi
 namespace gradients {
 namespace {
 
-// Max and Min: the operand that was taken gets all; ties go to the first.
+// The operand that the result was taken from gets the whole gradient. The first operand wins ties.
 Result extremum(GradientContext& g, std::string_view comparison) {
   const ValueId a = g.input(0), b = g.input(1), dy = g.grad_output(0);
   if (b == kNoValue) return {dy};

@@ -1,4 +1,4 @@
-// Functions of one tensor that src/kernels/elementwise computes in vectors: float32 directly, the 16-bit floats through blocks of it.
+// Unary functions that src/kernels/elementwise vectorises: float32 directly, the 16-bit floats through blocks of float32.
 #pragma once
 
 #include <algorithm>
@@ -9,7 +9,7 @@
 
 namespace treadle::ops {
 
-/// The two parameters of kernels::unary_f32.
+/// The two parameters of a function in kernels::unary_f32.
 struct UnaryParameters {
   float a = 0, b = 0;
 };
@@ -45,7 +45,7 @@ struct VectorisedUnary {
   }
 };
 
-/// Kernels for all floats: vectors for float32 and the 16-bit ones, the functor F for float64.
+/// Kernels for all float types: vectorised ones for float32 and 16-bit floats, the functor F for float64.
 template <kernels::Unary kOp, typename F, UnaryParameters (*kRead)(const ShapeContext&) = no_parameters>
 std::vector<KernelDef> vectorised_kernels() {
   return built_kernel<VectorisedUnary<float, kOp, kRead>, float>("vectors") + built_kernel<UnaryKernel<F, double>, double>() +

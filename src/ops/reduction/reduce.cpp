@@ -36,9 +36,9 @@ struct Of {
     kernels::ReducePlan plan;
     static Kernel bind(BindContext& c) { return {kernels::plan_reduce(c.shape(0).dims(), reduced_axes(c))}; }
     void run(RunContext& c) const {
-      // false < true: bytes of 0 and 1.
+      // Booleans are reduced as bytes 0 and 1, since false < true.
       using Number = std::conditional_t<std::is_same_v<T, bool>, uint8_t, T>;
-      if (std::is_same_v<T, bool> && plan.reduced.size == 0) {  // the byte's limits are no booleans
+      if (std::is_same_v<T, bool> && plan.reduced.size == 0) {  // a byte's limits are not booleans
         std::fill_n(c.out<T>(0), plan.kept.size, static_cast<T>(kOp == Reduce::min));
         return;
       }
@@ -49,7 +49,7 @@ struct Of {
 
 // Inference.
 
-/// The small values of a vector that is reduced to one: products and sums of shapes.
+/// Reduces a vector whose elements inference knows, as models do that compute with shapes.
 void propagate(InferContext& c, Dim (*fn)(const Dim& a, const Dim& b)) {
   auto values = c.known(0);
   if (!fn || !values || values->empty() || !is_integer(c.dtype(0)) || c.rank(0) != 1) return;
@@ -62,7 +62,7 @@ void infer(InferContext& c, Dim (*fn)(const Dim& a, const Dim& b)) {
   bool keepdims = c.get_int("keepdims", 1) != 0;
   bool noop = c.get_int("noop_with_empty_axes") != 0;
   if (!c.has_rank(0)) {
-    const bool is_whole = !noop && !keepdims && !c.has_input(1);  // one number, whatever the rank is
+    const bool is_whole = !noop && !keepdims && !c.has_input(1);  // all axes are reduced: a scalar whatever the rank
     return is_whole ? c.set_output(0, c.dtype(0), SymbolicShape{}) : c.set_output_dtype(0, c.dtype(0));
   }
   std::vector<bool> reduced(c.shape(0).size(), false);
@@ -70,7 +70,7 @@ void infer(InferContext& c, Dim (*fn)(const Dim& a, const Dim& b)) {
     auto axes = c.known_ints(1);
     if (!axes && c.has_rank(1) && c.rank(1) == 1 && c.shape(1)[0].is_const(0)) axes.emplace();
     if (!axes) {
-      // Which axes is not known, but perhaps how many.
+      // The axes are unknown, but their number may be known.
       bool has_count = c.has_rank(1) && c.rank(1) == 1 && c.shape(1)[0].is_const() && !c.shape(1)[0].is_const(0);
       if (keepdims) return c.set_output(0, c.dtype(0), c.data_dependent_shape("reduced", c.rank(0)));
       if (!has_count) return c.set_output_dtype(0, c.dtype(0));
@@ -143,14 +143,14 @@ std::vector<KernelDef> number_kernels() {
 namespace gradients {
 namespace {
 
-/// Axes that only a run knows. None are none, wherever they come from.
+/// True if the axes are known only in the run. An empty vector of axes is known, even if it is computed.
 bool has_computed_axes(GradientContext& g) {
   if (g.input(1) == kNoValue || g.graph().value(g.input(1)).is_constant()) return false;
   const Type type = g.type(g.input(1));
   return !type.is_static() || type.static_shape().num_elements() != 0;
 }
 
-/// The axes that the node reduces. @throws Error(not_implemented) if they are computed, or all axes of an unknown rank.
+/// The axes that the node reduces. @throws Error(not_implemented) if they are computed, or if they are all axes of an unknown rank.
 std::vector<int64_t> reduced_axes(GradientContext& g) {
   std::vector<int64_t> axes;
   if (has_computed_axes(g)) throw Error(ErrorCode::not_implemented, "the gradient of this reduction needs constant axes");
@@ -164,11 +164,11 @@ std::vector<int64_t> reduced_axes(GradientContext& g) {
   return axes;
 }
 
-/// A reduction's output, or its gradient, as if it had kept its axes.
+/// Restores reduced axes with extent 1, for an output, or its gradient, that does not keep them.
 ValueId with_reduced_axes(GradientContext& g, ValueId y) {
   if (g.attributes().get_int("keepdims", 1) != 0) return y;
-  if (!g.type(g.input(0)).has_rank() && g.type(y).has_rank() && g.type(y).rank() == 0) return y;  // one number broadcasts anyway
-  // Computed axes, as many as Y lacks.
+  if (!g.type(g.input(0)).has_rank() && g.type(y).has_rank() && g.type(y).rank() == 0) return y;  // a scalar broadcasts anyway
+  // The axes are computed, and there are as many as Y lacks.
   if (has_computed_axes(g) && rank_of(g, y) < rank_of(g, g.input(0))) return g.op("Unsqueeze", {y, g.input(1)});
   std::vector<int64_t> axes = reduced_axes(g);
   return axes.empty() ? y : g.op("Unsqueeze", {y, g.ints(std::move(axes))});
@@ -191,7 +191,7 @@ Result reduce_sum_square(GradientContext& g) {
 
 Result reduce_l1(GradientContext& g) { return {g.mul(g.op("Sign", {g.input(0)}), with_reduced_axes(g))}; }
 
-// x / y; 0 where all of x are.
+// dx = dy x / y; 0 where y is 0, and so all of x.
 Result reduce_l2(GradientContext& g) {
   const ValueId y = g.output(0), none = g.op("Equal", {y, g.scalar(0, y)});
   const ValueId factor = g.op("Where", {none, g.scalar(0, y), g.div(g.grad_output(0), g.op("Where", {none, g.scalar(1, y), y}))});
@@ -208,7 +208,8 @@ Result reduce_log_sum_exp(GradientContext& g) {
 
 namespace {
 
-/// Of computed axes. The product of an element's others is P / x, but for zeros: of one, that of the others; of several, 0.
+/// For computed axes: the product of all other elements. It is P / x; if there is one zero, the product of the others at that zero and 0
+/// elsewhere; if there are several, 0.
 ValueId product_of_others(GradientContext& g) {
   const ValueId x = g.input(0);
   auto reduced = [&](std::string_view op, ValueId value) {
@@ -225,7 +226,7 @@ ValueId product_of_others(GradientContext& g) {
 
 }  // namespace
 
-// Axis by axis: the others of an element are those before it and those behind it.
+// dx needs the product of all other elements: axis by axis, of those before and those after it.
 Result reduce_prod(GradientContext& g) {
   const ValueId x = g.input(0);
   if (has_computed_axes(g)) return {g.mul(product_of_others(g), with_reduced_axes(g))};
@@ -241,7 +242,7 @@ Result reduce_prod(GradientContext& g) {
   return {dx};
 }
 
-// Elements that are equally large share.
+// Equal extrema share the gradient.
 Result reduce_extremum(GradientContext& g) {
   const ValueId x = g.input(0);
   const ValueId taken =
@@ -270,7 +271,7 @@ std::vector<OpDef> reduce_ops() {
       reduction("ReduceSumSquare", since, 13, kTypes, infer_plain, number_kernels<Reduce::sum_square>()),
       reduction("ReduceL1", since, 13, kTypes, infer_plain, number_kernels<Reduce::l1>()),
       reduction("ReduceL2", since, 13, kTypes, infer_plain, number_kernels<Reduce::l2>()),
-      // Integers: opsets before 28 allowed them.
+      // Integers are accepted because opsets before 28 allowed them.
       reduction("ReduceLogSum", logarithmic, 13, kTypes, infer_plain, number_kernels<Reduce::log_sum>()),
       reduction("ReduceLogSumExp", logarithmic, 13, kTypes, infer_plain, number_kernels<Reduce::log_sum_exp>()),
   };
