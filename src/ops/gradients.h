@@ -1,6 +1,5 @@
 // Gradient rules, each defined in its operator's file. A rule takes the gradients of a node's outputs and returns one gradient per input.
-// It
-// builds them from ordinary nodes and, where those do not suffice, from operators of the treadle domain.
+// It builds them from ordinary nodes and, where those do not suffice, from operators of the treadle domain.
 #pragma once
 
 #include <initializer_list>

@@ -18,8 +18,7 @@ ValueId with_rank(NodeWriter& w, ValueId x, int rank);
 using WriteByRank = std::function<std::vector<ValueId>(NodeWriter& w, const std::vector<ValueId>& operands)>;
 
 /// Calls `write` for the operands, with the common rank of those at the indices `ranked` known. If the model does not declare this rank,
-/// the
-/// result is an If with a branch for each of `ranks`; the last branch serves all others. Operands may be absent, except the first of
+/// the result is an If with a branch for each of `ranks`; the last branch serves all others. Operands may be absent, except the first of
 /// `ranked`.
 std::vector<ValueId> by_rank(NodeWriter& w, std::vector<ValueId> operands, const std::vector<size_t>& ranked, const std::vector<int>& ranks,
                              const WriteByRank& write);

@@ -1,6 +1,5 @@
-// CtcLoss and its gradient, operators of the treadle domain. The loss is minus the log-probability of all alignments of a label sequence
-// to the time steps (Graves et al. 2006), computed by a forward and a backward pass over states. The mean is PyTorch's: each sample's loss
-// is
+// CtcLoss and its gradient, operators of the treadle domain. The loss is minus the log-probability of all alignments of a label sequence to
+// the time steps (Graves et al. 2006), computed by a forward and a backward pass over states. The mean is PyTorch's: each sample's loss is
 // divided by the number of its labels.
 #include <fmt/format.h>
 

@@ -128,10 +128,8 @@ struct CumProdGrad {
 void infer_cum_prod_grad(InferContext& c) { c.set_output(0, c.input(1)); }
 
 // Writes the gradient in ONNX's operators: dx_i = prod_{k < i} x_k sum_{j >= i} dy_j prod_{i < k <= j} x_k; exclusive: the sum is over j >
-// i,
-// the last product over i < k < j. The positions i become a new last axis; the products between two positions are running products over x
-// with
-// ones before i.
+// i, the last product over i < k < j. The positions i become a new last axis; the products between two positions are running products over
+// x with ones before i.
 void write_cum_prod_grad(FunctionBody& b) {
   const bool exclusive = b.attributes().get_int("exclusive") != 0;
   const Attributes order{{"reverse", b.attributes().get_int("reverse")}};

@@ -1,5 +1,5 @@
-// Einsum. Equations of two operands are decomposed into transpositions and matrix or elementwise products, longer ones into a chain of
-// such pairs. Direct loops compute equations with diagonals, and integers of 8 and 16 bits.
+// Einsum. Equations of two operands are decomposed into transpositions and matrix or elementwise products, longer ones into a chain of such
+// pairs. Direct loops compute equations with diagonals, and integers of 8 and 16 bits.
 #include <fmt/format.h>
 
 #include <algorithm>

@@ -69,8 +69,7 @@ inline T select(bool condition, T a, T b) {
 }
 
 /// out[i] = f(in[i]), computed in float for the 16-bit floats. A functor may have `rows(in, out, n)` for types whose loops the compiler
-/// does
-/// not vectorise.
+/// does not vectorise.
 template <typename F, typename T, typename R = T>
 struct UnaryKernel {
   int64_t n;

@@ -65,8 +65,8 @@ void decompose_image_scaler(Graph& graph, NodeId id) {
   become(d, d.op("Add", {d.op("Mul", {x, d.scalar(d.attributes().get_float("scale", 1), x)}), added}));
 }
 
-// Crops x [N, C, H, W] by `border` (left, top, right, bottom). If `scale` (height, width) is given, the result has that size, from the
-// left and top border on.
+// Crops x [N, C, H, W] by `border` (left, top, right, bottom). If `scale` (height, width) is given, the result has that size, from the left
+// and top border on.
 void decompose_crop(Graph& graph, NodeId id) {
   Decomposition d(graph, id);
   const auto &border = d.attributes().get_ints("border"), &scale = d.attributes().get_ints("scale");

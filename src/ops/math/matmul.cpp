@@ -88,8 +88,7 @@ struct PackedWeights final : PackedState {
 };
 
 /// Returns the tensor to pack. Plain rows are copied as bytes and need no alignment; transposed or 16-bit weights are read by element,
-/// which
-/// does.
+/// which does.
 template <typename T>
 const Tensor& to_pack(const CreateContext& c, int input, bool transposed) {
   return computes_in_itself<T> && !transposed ? *c.stored(input) : *c.constant(input);

@@ -63,8 +63,7 @@ struct Of {
 };
 
 // Before opset 13 the axes from `axis` (default 1) on were treated as one. If that is the last axis, nothing changes; otherwise the tensor
-// is
-// flattened.
+// is flattened.
 void flatten_from_axis(Graph& graph, NodeId id) {
   Node& node = graph.node(id);
   int64_t axis = node.attributes.get_int("axis", 1);

@@ -52,7 +52,7 @@ ValueId merge_heads(NodeWriter& w, ValueId x) {
 
 namespace {
 
-/// Which keys are no padding, by a mask whose rank is known, or 2 or 3.
+/// True for the keys that are not padding. The mask's rank is known, or kAnyRank for 2 or 3.
 ValueId keys_kept(NodeWriter& w, ValueId mask, ValueId q, ValueId num_keys, bool starts, std::string_view name) {
   const int rank = w.rank(mask);
   if (rank == 1) {
@@ -60,7 +60,7 @@ ValueId keys_kept(NodeWriter& w, ValueId mask, ValueId q, ValueId num_keys, bool
     auto column = [&](ValueId x) { return w.op("Unsqueeze", {x, w.ints({1, 2, 3})}); };
     ValueId keep = w.op("Less", {keys, column(sliced(w, lengths, w.ints({0}), batch, 0))});
     if (!starts) return keep;
-    // The ends, then the starts: 2 * batch elements.
+    // The mask may have 2 * batch elements: the ends of the samples, then their starts.
     ValueId twice = w.op("Mul", {batch, w.ints({2})}),
             zeros = w.op("ConstantOfShape", {batch}, {{"value", Datum(Tensor::vector<int64_t>(std::vector<int64_t>{0}))}});
     ValueId second = sliced(w, joined(w, {sliced(w, lengths, batch, twice, 0), zeros}), w.ints({0}), batch, 0);
@@ -70,15 +70,15 @@ ValueId keys_kept(NodeWriter& w, ValueId mask, ValueId q, ValueId num_keys, bool
   const ValueId zero = w.constant(Tensor::scalar<int32_t>(0));
   if (rank == 2 || rank == 3 || rank == kAnyRank) {
     ValueId keep = w.op("Greater", {mask, zero});
-    if (rank == kAnyRank)  // one row for all queries, or one for each
+    if (rank == kAnyRank)  // the mask has one row for all queries, or one for each
       keep = w.op("Reshape", {keep, joined(w, {extents(w, mask, 0), w.ints({1, -1}), w.op("Shape", {mask}, {{"start", int64_t{-1}}})})});
     else
       keep = w.op("Unsqueeze", {keep, rank == 2 ? w.ints({1, 2}) : w.ints({1})});
-    // A mask that is too short would mask what it does not name.
+    // A mask that is too short is an error: broadcasting would apply its last element to keys that it does not describe.
     return w.op("Expand", {keep, joined(w, {w.ints({1, 1, 1}), num_keys})});
   }
   if (rank != 4 || !starts) throw Error(ErrorCode::not_implemented, fmt::format("{} of rank {} is not implemented", name, rank));
-  // Of as many queries and keys as there may be: the rows and columns of those that there are.
+  // The mask covers the maximum numbers of queries and keys. Only the rows and columns of this run's are used.
   const ValueId num_queries = extents(w, q, 1), first = w.op("Sub", {num_keys, num_queries});
   const ValueId own = sliced(w, sliced(w, mask, first, num_keys, 2), w.ints({0}), num_keys, 3);
   return w.op("Greater", {w.op("Reshape", {own, joined(w, {w.ints({0, 1}), num_queries, num_keys})}), zero});
@@ -116,7 +116,7 @@ std::vector<OpDef> microsoft_attention_ops() {
 
 namespace {
 
-/// x [batch, length, heads * size] with each head side by side as often as `count` heads need it. Numbers are int64[1].
+/// Repeats each head of x [batch, length, heads * size], the copies adjacent, until there are `count`. All numbers are int64[1].
 ValueId repeat_heads(NodeWriter& w, ValueId x, ValueId heads, ValueId size, ValueId count) {
   const ValueId one = w.ints({1}), times = w.op("Div", {count, heads});
   const ValueId leading = w.op("Shape", {x}, {{"end", int64_t{2}}});
@@ -127,7 +127,8 @@ ValueId repeat_heads(NodeWriter& w, ValueId x, ValueId heads, ValueId size, Valu
 
 }  // namespace
 
-// ONNX's own, unless its state has a window. Queries and keys may have fewer heads than values, which share them then.
+// Becomes ONNX's LinearAttention, or WindowedLinearAttention if state_window is set. Several heads of values may share one of queries and
+// keys.
 void decompose_linear_attention(Graph& graph, NodeId id) {
   Decomposition d(graph, id);
   std::vector<ValueId> inputs;

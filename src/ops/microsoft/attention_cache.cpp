@@ -1,5 +1,4 @@
-// Caches of keys and values, as GroupQueryAttention and DecoderMaskedMultiHeadAttention keep them: each sample of a batch has a length of
-// its own.
+// Caches of keys and values as in GroupQueryAttention and DecoderMaskedMultiHeadAttention: each sample of a batch has a length of its own.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -36,12 +35,13 @@ void infer_cache_positions(InferContext& c) {
   const auto total = c.known(kTotal);
   if (!total || total->size() != 1 || !c.has_input(kPast) || !c.has_rank(kPast) || c.rank(kPast) != 4) return;
   const Dim &all = (*total)[0], &past = c.shape(kPast)[2];
-  // A number that no run takes is refused before memory is asked for it.
+  // Rejects a constant length that no run accepts, before a cache of that length is allocated.
   if (all.is_const() && past.is_const() && length.is_const() && !c.has_input(5)) check_total(all.value(), past.value(), length.value());
   c.set_known(3, {maximum(all, past)});
 }
 
-// Where GroupQueryAttention writes new keys, how many keys are valid then, which positions its queries have, and how long its caches are.
+// Computes for GroupQueryAttention: the row of the cache to write new keys to, the number of valid keys, the positions of the queries, and
+// the length of the caches.
 struct CachePositions {
   int64_t batch, length, past;
   bool causal;
@@ -61,7 +61,7 @@ struct CachePositions {
     return k;
   }
 
-  /// Sample b is of `count` new tokens and padding; `end` keys there are then, and `total` at most.
+  /// Checks sample b, which has `count` new tokens followed by padding, and `end` keys with them; `total` is the limit of `end`.
   void check_padded(int64_t b, int64_t count, int64_t end, int64_t total) const {
     if (count < 0 || count > std::min(length, end))
       throw Error(ErrorCode::invalid_argument,
@@ -85,7 +85,7 @@ struct CachePositions {
     const int64_t* ids = c.in<int64_t>(4);
     const int32_t* counts = c.in<int32_t>(5);
     if (!counts) check(total);
-    const bool prompt = !counts && total == length;  // nothing is in the cache
+    const bool prompt = !counts && total == length;  // the cache is empty
     for (int64_t b = 0; b < batch; ++b) {
       const int64_t end = static_cast<int64_t>(lengths[b]) + 1, first = prompt ? 0 : end - (counts ? counts[b] : length);
       if (counts) check_padded(b, counts[b], end, total);
@@ -96,7 +96,7 @@ struct CachePositions {
       c.out<int64_t>(1)[b] = causal ? first + length : end;
       for (int64_t s = 0; s < length; ++s) {
         const int64_t own = b * length + s;
-        // The positions of a prompt follow the first one that is given.
+        // The positions of a prompt count up from the first one given.
         c.out<int64_t>(2)[own] = prompt ? prompt_position(ids, s) : ids ? ids[own] : first + s;
       }
     }
@@ -117,8 +117,9 @@ void infer_update_cache(InferContext& c) {
   c.set_output(0, c.dtype(0), {update[0], Dim(heads), length, floor_div(update[2], Dim(heads))});
 }
 
-// A cache [batch, heads, length, size]: the rows of `past`, with the rows [batch, new, heads * size] of `update` from write_indices[b] on,
-// and zeros behind what both have; the first counts[b] of them where there are counts. Over `past` itself only the new rows are written.
+// Writes a cache [batch, heads, length, size]: the rows of `past`, with rows [batch, new, heads * size] of `update` from write_indices[b]
+// on, and zeros behind both. If there are counts, only the first counts[b] rows of `update` are written. If the output is in the memory of
+// `past`, only new rows are written.
 struct UpdateCache {
   size_t element;
   int64_t batch, heads, size, added, past, length;
@@ -176,8 +177,8 @@ struct UpdateCache {
 
 void infer_gather_beams(InferContext& c) { c.set_output(0, c.input(0)); }
 
-// A cache [batch * beams, heads, length, size] whose rows of the past are those of the beams that indirection [batch, beams, at least the
-// past] names, each within its sample. Further rows stay.
+// Reorders a cache [batch * beams, heads, length, size] for a beam search: indirection [batch, beams, at least the past's length] names for
+// each past row the beam, of the same sample, to take it from. Later rows are copied unchanged.
 struct GatherBeams {
   size_t element;
   int64_t planes, heads, length, size, beams, columns;

@@ -1,4 +1,4 @@
-// QEmbedLayerNormalization, and what it shares with EmbedLayerNormalization.
+// QEmbedLayerNormalization, and code shared with EmbedLayerNormalization.
 #include "ops/microsoft/attention.h"
 
 namespace treadle::ops {
@@ -6,7 +6,7 @@ namespace {
 
 enum Input : size_t { kIds, kSegments, kWords, kPositions, kSegmentRows, kGamma, kBeta, kMask, kScales, kZeroPoints = kScales + 5 };
 
-/// Rows are gathered before they are dequantised. Scales and zero points stand in the order of the five tables from kWords on.
+/// Dequantises rows after they were gathered. Scales and zero points are in the order of the five tables from kWords on.
 ValueId dequantized(Decomposition& d, size_t table, ValueId rows) {
   const size_t which = table - kWords;
   ValueId scale = d.op("Reshape", {d.in(kScales + which), d.ints({})}), zero_point = d.in(kZeroPoints + which);

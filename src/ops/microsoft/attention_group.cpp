@@ -31,7 +31,8 @@ struct Heads {
   int64_t query, shared;
 };
 
-/// How keys or values are kept: "NONE" as they are, or as codes with one scale ("PER_TENSOR"), or one for each head's each feature.
+/// How the cache stores keys or values: "NONE" unquantised; else as codes with one scale ("PER_TENSOR") or one per head and feature
+/// ("PER_CHANNEL").
 std::string_view coding(const Decomposition& d, bool values) {
   return d.attributes().get_string(values ? "v_quant_type" : "k_quant_type", "NONE");
 }
@@ -81,10 +82,10 @@ void check_group(const Decomposition& d, Heads heads) {
     throw Error(ErrorCode::invalid_model, "query_seqlens needs causal = 1, past_key and past_value");
 }
 
-/// [batch, length, heads, size] as [batch, length, heads * size].
+/// Reshapes [batch, length, heads, size] to [batch, length, heads * size].
 ValueId merge_features(Decomposition& d, ValueId x) { return d.op("Reshape", {x, d.ints({0, 0, -1})}); }
 
-/// Each head of x [batch, length, heads * size] over its root mean square, times the weights [size].
+/// Divides each head of x [batch, length, heads * size] by its root mean square, and multiplies by the weights [size].
 ValueId normalised(Decomposition& d, ValueId x, size_t weight, std::string_view epsilon, int64_t heads) {
   if (!d.has(weight)) return x;
   const float value = d.attributes().get_float(epsilon, d.attributes().get_float("qk_norm_epsilon", 1e-6F));
@@ -94,7 +95,7 @@ ValueId normalised(Decomposition& d, ValueId x, size_t weight, std::string_view 
   return merge_features(d, d.op("RMSNormalization", {x, d.in(weight)}, {{"epsilon", value}}));
 }
 
-/// Queries, keys and values, [batch, length, heads * size] each.
+/// Queries, keys and values, each [batch, length, heads * size]. A packed query is split.
 std::vector<ValueId> separate(Decomposition& d, Heads heads) {
   if (d.has(kKey)) return {d.in(kQuery), d.in(kKey), d.in(kValue)};
   ValueId size = d.op("Div", {extents(d, d.in(kQuery), 2), d.ints({heads.query + 2 * heads.shared})});
@@ -112,14 +113,14 @@ ValueId rotated(Decomposition& d, ValueId x, ValueId positions, int64_t heads) {
     attributes.set("rotary_embedding_dim", 2 * pairs);
     return turned(x);
   }
-  // Only the run tells how many features of a head turn: they turn apart from the others.
+  // Only the run knows how many features of a head are rotated, so these are split off, rotated, and joined with the others.
   const ValueId apart = d.op("Reshape", {x, d.ints({0, 0, heads, -1})}), width = d.op("Mul", {extents(d, d.in(kCos), 1), d.ints({2})});
   const ValueId turning = turned(merge_features(d, sliced(d, apart, d.ints({0}), width, 3)));
   const ValueId others = sliced(d, apart, width, d.ints({INT64_MAX}), 3);
   return merge_features(d, joined(d, {d.op("Reshape", {turning, d.ints({0, 0, heads, -1})}), others}, 3));
 }
 
-/// The weights of the keys where each head has one more, whose score is its sink and whose value is zero.
+/// The softmax with an attention sink: each head has one more score, for a key whose value is zero. Returns the other keys' weights.
 ValueId softmax_with_sink(Decomposition& d, ValueId scores) {
   ValueId sink = d.has(kSink) ? d.op("Reshape", {d.in(kSink), d.ints({1, -1, 1, 1})}) : d.scalar(0, d.in(kQuery));
   sink = d.op("Expand", {sink, joined(d, {extents(d, scores, 0, 3), d.ints({1})})});
@@ -127,7 +128,7 @@ ValueId softmax_with_sink(Decomposition& d, ValueId scores) {
   return sliced(d, weights, d.ints({0}), d.ints({-1}), 3);
 }
 
-/// The scores or weights that the node shows: for all keys of this run, zeros for those that a query does not see.
+/// Gives output 3, if used: scores or weights for all keys of this run. Scores of keys that a query does not see are 0.
 void give_scores(Decomposition& d, ValueId scores, bool probabilities) {
   if (!d.wants(3)) return;
   if (!probabilities) scores = d.op("Where", {d.op("IsInf", {scores}), d.scalar(0, d.in(kQuery)), scores});
@@ -135,17 +136,17 @@ void give_scores(Decomposition& d, ValueId scores, bool probabilities) {
   d.give(3, sliced(d, scores, d.ints({0}), total, 3));
 }
 
-/// What queries see of the keys and values, how many rows of them count, and what is kept of them for the next run.
+/// The cache as the attention reads it (positions, valid rows, bias, k, v), and as the next run gets it.
 struct Cache {
   ValueId positions, rows, bias;
   ValueId k, v, present_key, present_value;
 };
 
-/// New keys or values [batch, length, heads * size] as codes: int8, or two of 4 bits in a byte, the first one in the lower half, 8 standing
-/// for 0.
+/// Quantises new keys or values [batch, length, heads * size] to int8, or to 4 bits, two in a byte: the first in the lower half, with 8 for
+/// zero.
 ValueId coded(Decomposition& d, ValueId x, size_t scale) {
   const bool bytes = d.attributes().get_int("kv_cache_bit_width") == 8;
-  // Products with the reciprocal, as in onnxruntime: a number between two codes goes to the same one.
+  // Multiplies by the reciprocal, as onnxruntime does, so that numbers between two codes round alike.
   const ValueId factors = d.op("Reciprocal", {d.op("Reshape", {d.cast(d.in(scale), DType::float32), d.ints({-1})})});
   auto number = [&](float value) { return d.constant(Tensor::scalar(value)); };
   x = d.op("Round", {d.op("Mul", {d.cast(x, DType::float32), factors})});
@@ -157,7 +158,7 @@ ValueId coded(Decomposition& d, ValueId x, size_t scale) {
   return d.op("BitwiseOr", {half(0), upper});
 }
 
-/// What codes [batch, heads, length, size] stand for.
+/// Dequantises codes [batch, heads, length, size].
 ValueId decoded(Decomposition& d, ValueId codes, size_t scale, int64_t heads) {
   const bool per_feature = coding(d, scale == kValueScale) == "PER_CHANNEL";
   const ValueId scales = d.op("Reshape", {d.cast(d.in(scale), DType::float32), per_feature ? d.ints({1, heads, 1, -1}) : d.ints({1})});
@@ -174,7 +175,7 @@ ValueId decoded(Decomposition& d, ValueId codes, size_t scale, int64_t heads) {
   return d.op("CastLike", {d.op("Mul", {numbers, scales}), d.in(kQuery)});
 }
 
-/// A cache that holds the whole sequence, or has room for it.
+/// A cache that holds the whole sequence.
 Cache whole_cache(Decomposition& d, const std::vector<ValueId>& parts, Heads heads) {
   auto places = d.op_n("CachePositions", {d.in(kQuery), d.in(kPastKey), d.in(kLengths), d.in(kTotal), d.in(kPositions), d.in(kCounts)}, 4,
                        {{"causal", d.attributes().get_int("causal", 1)}}, "treadle");
@@ -190,18 +191,19 @@ Cache whole_cache(Decomposition& d, const std::vector<ValueId>& parts, Heads hea
   return {places[2], places[1], d.in(kBias), decoded(d, k, kKeyScale, heads.shared), decoded(d, v, kValueScale, heads.shared), k, v};
 }
 
-/// The columns of a bias [batch or 1, heads or 1, queries, total] that belong to the rows of `keys`, the first of which is at `origin`.
+/// Gathers the columns of a bias [batch or 1, heads or 1, queries, total] for the rows of `keys`. `origin` is the position of the first
+/// row.
 ValueId bias_of_rows(Decomposition& d, ValueId bias, ValueId keys, ValueId origin) {
   if (bias == kNoValue) return bias;
   const ValueId last = d.op("Squeeze", {d.op("Sub", {extents(d, bias, 3), d.ints({1})}), d.ints({0})});
   ValueId columns = d.op("Add", {d.op("Unsqueeze", {origin, d.ints({1, 2, 3})}), counted(d, extents(d, keys, 2))});
-  columns = d.op("Clip", {columns, integer(d, 0), last});  // rows behind the last key are not seen
+  columns = d.op("Clip", {columns, integer(d, 0), last});  // columns behind the last key are masked elsewhere
   bias = d.op("Expand", {bias, joined(d, {extents(d, origin, 0), d.ints({1, 1, 1})})});
   columns = d.op("Expand", {columns, joined(d, {d.ints({1}), extents(d, bias, 1, 2), d.ints({1})})});
   return d.op("GatherElements", {bias, columns}, {{"axis", int64_t{3}}});
 }
 
-/// A cache that is no longer than the window has to be.
+/// A cache that holds the keys of the window only.
 Cache window_cache(Decomposition& d, const std::vector<ValueId>& parts, Heads heads) {
   auto places = d.op_n("WindowPositions", {d.in(kQuery), d.in(kPastKey), d.in(kLengths), d.in(kTotal), d.in(kPositions), d.in(kCounts)}, 5,
                        {{"window", d.attributes().get_int("local_window_size")}}, "treadle");
@@ -210,7 +212,7 @@ Cache window_cache(Decomposition& d, const std::vector<ValueId>& parts, Heads he
   };
   const auto k = updated(rotated(d, parts[1], places[2], heads.shared), kPastKey), v = updated(parts[2], kPastValue);
   ValueId rows = places[1];
-  if (d.has(kCounts)) {  // queries of padding follow those that count
+  if (d.has(kCounts)) {  // queries that are padding follow the others
     const ValueId padding = d.op("Sub", {extents(d, d.in(kQuery), 1), d.cast(d.in(kCounts), DType::int64)});
     rows = d.op("Min", {d.op("Add", {rows, padding}), extents(d, k[1], 2)});
   }
@@ -241,7 +243,7 @@ void decompose_group_query(Graph& graph, NodeId id) {
   if (smooth) {
     ValueId weights = softmax_with_sink(d, scores);
     y = d.op("MatMul",
-             {d.op("Reshape", {weights, d.ints({0, heads.shared, -1, 0})}), cache.v});  // heads that share keys are rows of a product
+             {d.op("Reshape", {weights, d.ints({0, heads.shared, -1, 0})}), cache.v});  // heads that share keys become rows of one product
     y = d.op("Reshape", {y, d.ints({0, heads.query, -1, 0})});
     if (shown == 2) scores = weights;
   }

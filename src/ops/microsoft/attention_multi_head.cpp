@@ -9,7 +9,7 @@ namespace {
 
 constexpr int64_t kEnd = std::numeric_limits<int64_t>::max();
 
-/// Part `i` of x [batch, length, heads, parts, size], as [batch, length, heads * size].
+/// Splits x [batch, length, heads, count, size] into `count` tensors [batch, length, heads * size].
 std::vector<ValueId> unpacked(Decomposition& d, ValueId x, int count) {
   auto parts = d.op_n("Split", {x}, count, {{"axis", int64_t{3}}, {"num_outputs", int64_t{count}}});
   for (ValueId& part : parts) part = d.op("Reshape", {part, d.ints({0, 0, -1})});
@@ -19,17 +19,18 @@ std::vector<ValueId> unpacked(Decomposition& d, ValueId x, int count) {
 struct Projections {
   ValueId q = kNoValue, k = kNoValue, v = kNoValue;
   bool heads_apart = false;  ///< keys and values are [batch, heads, length, size] already
-  bool open = false;         ///< only the run tells whether they are
+  bool open = false;         ///< heads_apart is known only in the run
 };
 
-/// Makes the ranks of query, key and value known, but for a key and a value that may have heads or not.
+/// Makes the ranks of query, key and value known, except that of a key and a value that may have either layout.
 void settle_ranks(Decomposition& d, bool perhaps_apart) {
   branch_by_rank(d, {0}, {d.has(1) ? 3 : 5});
   const bool told = d.rank(d.in(1)) >= 0 || d.rank(d.in(2)) >= 0;
   if (d.has(1) && (told || !d.has(2) || !perhaps_apart)) branch_by_rank(d, {1, 2}, {d.has(2) ? 3 : 5});
 }
 
-/// Keys and values [batch, length, heads * size], to which a bias is added, or [batch, heads, length, size]: the latter.
+/// Returns keys or values as [batch, heads, length, size]. x may have that shape, or [batch, length, heads * size], which gets the bias
+/// first.
 ValueId apart_in_any_case(Decomposition& d, ValueId x, ValueId bias, int64_t heads) {
   return by_rank(d, {x, bias}, {0}, {3, 4}, [&](NodeWriter& w, const std::vector<ValueId>& v) {
     if (w.rank(v[0]) == 4) return std::vector{v[0]};
@@ -60,7 +61,7 @@ Projections projections(Decomposition& d) {
   return {d.in(0), d.in(1), d.in(2), key_rank == 4};
 }
 
-/// bias is that of the queries, then that of the keys, as many elements each, then that of the values.
+/// Adds the bias: its elements for the queries, as many for the keys, and the rest for the values.
 void add_bias(Decomposition& d, Projections& p, size_t input, int64_t heads) {
   ValueId of_keys = kNoValue, of_values = kNoValue;
   if (d.has(input)) {
@@ -81,8 +82,8 @@ bool same_length(const Decomposition& d, ValueId a, ValueId b) {
   return x.has_rank() && y.has_rank() && x.rank() == 3 && y.rank() == 3 && (*x.shape)[1] == (*y.shape)[1];
 }
 
-/// What query i sees where there are more keys than queries: those up to its own place, but the last query sees all of them. This is
-/// what onnxruntime's CPU kernel computes; where the lengths are equal it is the usual causal mask.
+/// The causal mask of onnxruntime's CPU kernel. If there are more keys than queries, query i sees the keys up to its own index, but the
+/// last query sees all. If the lengths are equal, this is the usual causal mask.
 ValueId causal_mask(Decomposition& d, const Projections& p, ValueId num_past, ValueId num_keys) {
   ValueId length = extents(d, p.q, 1), query = counted(d, length);
   ValueId last = d.op("Add", {query, num_past});
@@ -91,20 +92,20 @@ ValueId causal_mask(Decomposition& d, const Projections& p, ValueId num_past, Va
   return d.op("Where", {keep, d.scalar(0, p.q), d.scalar(std::numeric_limits<float>::lowest(), p.q)});
 }
 
-/// The scores before the softmax, where a causal mask left -infinity as onnxruntime shows it.
+/// Gives the scores before the softmax, if used. onnxruntime shows the lowest float where a causal mask put -infinity.
 void give_scores(Decomposition& d, ValueId scores) {
   if (d.wants(3)) d.give(3, d.op("Max", {scores, d.scalar(std::numeric_limits<float>::lowest(), d.in(0))}));
 }
 
-/// Keys and values in buffers that past and present share.
+/// Keys and values in buffers that past and present share, or in a cache that grows.
 struct SharedCache {
-  ValueId k = kNoValue, v = kNoValue;  ///< what the queries attend to
+  ValueId k = kNoValue, v = kNoValue;  ///< the keys and values that the queries attend to
   ValueId present_key = kNoValue, present_value = kNoValue;
   ValueId num_past = kNoValue, num_keys = kNoValue;
-  ValueId valid = kNoValue;  ///< how many rows of k and v count, for each sample; kNoValue: all
+  ValueId valid = kNoValue;  ///< number of valid rows of k and v, per sample; kNoValue: all
 };
 
-/// The new keys and values are written behind those of the past, as many as `length` says.
+/// Writes new keys and values behind the past's, whose number of rows is the input `length`.
 SharedCache shared_cache(Decomposition& d, const Projections& p, size_t past_key, size_t length, int64_t heads) {
   SharedCache c{};
   const ValueId batch = extents(d, p.q, 0);
@@ -120,7 +121,7 @@ SharedCache shared_cache(Decomposition& d, const Projections& p, size_t past_key
   return c;
 }
 
-/// A cache that grows: the new keys and values behind those of the past, if there is one.
+/// Appends new keys and values to those of the past, if there is one.
 SharedCache growing_cache(Decomposition& d, const Projections& p, size_t past_key, int64_t heads) {
   SharedCache c{};
   const bool past = d.has(past_key);
@@ -134,7 +135,7 @@ SharedCache growing_cache(Decomposition& d, const Projections& p, size_t past_ke
   return c;
 }
 
-/// In a beam search a row of the past may be that of another beam of the same sample.
+/// In a beam search, each row of the past may belong to another beam of the same sample.
 void read_beams(Decomposition& d, SharedCache& c, size_t indirection) {
   for (ValueId* cache : {&c.k, &c.v}) *cache = d.op_n("GatherBeams", {*cache, d.in(indirection), c.num_past}, 1, {}, "treadle")[0];
 }
@@ -192,7 +193,7 @@ void decompose_multi_head(Graph& graph, NodeId id) {
   d.finish();
 }
 
-// One query for each sample. Keys and values of the past lie in buffers that are longer than what is valid.
+// One query per sample. Past keys and values lie in buffers with more rows than are valid.
 void decompose_decoder_masked(Graph& graph, NodeId id) {
   enum Input : size_t { kMask = 3, kAttentionBias, kPastKey, kPastValue, kPastLength, kBeamWidth, kIndirection, kBias };
   Decomposition d(graph, id);

@@ -1,4 +1,4 @@
-// Attention of com.microsoft, which multiplies its input with the weights of queries, keys and values; and QAttention, the same of bytes.
+// Attention of com.microsoft, which multiplies its input by the weights of queries, keys and values. QAttention is its quantised form.
 #include <algorithm>
 
 #include "ops/microsoft/attention.h"
@@ -7,7 +7,7 @@
 namespace treadle::ops {
 namespace {
 
-/// Half `i` of what com.microsoft's Attention keeps: keys and values, [2, batch, heads, length, size].
+/// The keys (i = 0) or values (i = 1) of com.microsoft's past, [2, batch, heads, length, size].
 ValueId half_of(Decomposition& d, ValueId past, int64_t i) {
   return past == kNoValue ? kNoValue : d.op("Gather", {past, integer(d, i)}, {{"axis", int64_t{0}}});
 }

@@ -1,5 +1,4 @@
-// Caches of keys and values that are no longer than a window has to be: GroupQueryAttention's with sliding_window_cache = 1, as its schema
-// in onnxruntime defines them.
+// Caches of keys and values that hold only a window: GroupQueryAttention with sliding_window_cache = 1, as onnxruntime's schema defines it.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -16,7 +15,7 @@
 namespace treadle::ops {
 namespace {
 
-/// How many of `total` keys a cache of `capacity` holds for a window: it makes room for several at a time.
+/// The number of keys, of `total`, that a cache with room for `capacity` holds. If it is full, it drops several at a time.
 int64_t resident(int64_t total, int64_t capacity, int64_t window) {
   if (total <= capacity) return total;
   const int64_t gap = capacity - window + 1;
@@ -32,8 +31,8 @@ void infer_window_positions(InferContext& c) {
   c.set_output(2, DType::int64, {batch, length});
 }
 
-// For each sample: the first row of the cache that its queries see, how many rows they see with the new ones behind it, the positions of
-// its queries, and of the rows that they see the first one that stays in the cache, and the position of the first one.
+// Computes for each sample: the first row of the cache that its queries see; how many rows they see, new ones included; the positions of
+// its queries; the first of the seen rows that stays in the cache; and the position of the first seen row.
 struct WindowPositions {
   enum Input : int { kQuery, kPast, kLengths, kTotal, kPositions, kCounts };
   enum Output : int { kFirst, kRows, kPositionIds, kKept, kOrigin };
@@ -60,7 +59,7 @@ struct WindowPositions {
     const int64_t total = *c.in<int32_t>(kTotal);
     const int64_t* ids = c.in<int64_t>(kPositions);
     const int32_t* counts = c.in<int32_t>(kCounts);
-    const bool prompt = !counts && total == length;  // nothing is in the cache
+    const bool prompt = !counts && total == length;  // the cache is empty
     if (length > 1 && !prompt && !counts && batch != 1)
       throw Error(ErrorCode::invalid_argument,
                   fmt::format("{} new tokens behind a past, for a batch of {}: either has to be 1", length, batch));
@@ -71,7 +70,7 @@ struct WindowPositions {
       if (end < 1 || past < 0 || end > total)
         throw Error(ErrorCode::invalid_argument,
                     fmt::format("seqlens_k[{}] = {}, for {} new tokens and total_sequence_length = {}", b, lengths[b], added, total));
-      // Of the past the first query sees window - 1 keys; the cache may keep more of them.
+      // The first query sees window - 1 past keys. The cache may keep more.
       const int64_t before = resident(past, capacity, window), after = resident(end, capacity, window);
       const int64_t carried = std::max(after - added, std::min(before, window - 1)), rows = carried + added;
       c.out<int64_t>(kFirst)[b] = before - carried;
@@ -80,7 +79,7 @@ struct WindowPositions {
       c.out<int64_t>(kOrigin)[b] = end - rows;
       for (int64_t s = 0; s < length; ++s) {
         const int64_t own = b * length + s;
-        // The positions of a prompt follow the first one that is given.
+        // The positions of a prompt count up from the first one given.
         c.out<int64_t>(kPositionIds)[own] = prompt ? prompt_position(ids, s) : ids ? ids[own] : past + s;
       }
     }
@@ -98,10 +97,9 @@ void infer_update_window(InferContext& c) {
   c.set_output(1, c.dtype(kUpdate), {past[0], past[1], past[2] + update[1] - Dim(1), past[3]});
 }
 
-// Two buffers [batch, heads, rows, size]. The keys are the rows of `past` from first[b] on, with those [batch, new, heads * size] of
-// `update` behind them (the first counts[b] of those, where there are counts), rows[b] in all, and zeros. The present is `past` with the
-// keys from kept[b] on at its front. With one new row both are equally long; with more the keys have room for those that the present has
-// lost.
+// Writes two buffers [batch, heads, rows, size]. The keys: rows of `past` from first[b] on, then those of `update` [batch, new, heads *
+// size] (the first counts[b], if there are counts), rows[b] in all, then zeros. The present: the keys from kept[b] on. With one new row
+// both have the same length; with more, the keys also have room for rows that the present drops.
 struct UpdateWindow {
   enum Input : int { kUpdate, kFirst, kRows, kKept, kPast, kCounts };
   enum Output : int { kPresent, kKeys };
@@ -149,7 +147,7 @@ struct UpdateWindow {
         std::memcpy(all, own + bytes(first[b]), bytes(carried));
         for (int64_t s = 0; s < new_rows(b); ++s) std::memcpy(all + bytes(carried + s), from + bytes((b * added + s) * heads + h), row);
         std::memset(all + bytes(rows[b]), 0, bytes(length - rows[b]));
-        // Over `past` itself, rows that stay where they are need no copy.
+        // If the present is in the memory of `past`, rows that keep their place are not copied.
         const bool there = dst == own && first[b] + kept[b] == 0;
         const int64_t done = there ? carried : 0, staying = rows[b] - kept[b];
         std::memcpy(dst + bytes(done), all + bytes(kept[b] + done), bytes(staying - done));

@@ -1,5 +1,5 @@
-// Fused operators of com.microsoft, which optimised models contain, written as ONNX's own; and SimplifiedLayerNormalization, which such
-// models put into the default domain.
+// Fused operators of com.microsoft, which optimised models contain, decomposed into ONNX's. Also SimplifiedLayerNormalization, which such
+// models use in the default domain.
 #include <algorithm>
 #include <span>
 #include <string>
@@ -12,7 +12,7 @@
 namespace treadle::ops {
 namespace {
 
-/// The activation that a fused operator names in `activation`, with as many of its parameters as the node gives.
+/// Applies the activation of a fused operator, with the parameters that the node gives. An empty name: none.
 ValueId activate(Decomposition& d, ValueId x, std::string_view name, std::span<const float> parameters) {
   if (name.empty()) return x;
   const ScalarFunction* function = find_function(name);
@@ -31,7 +31,7 @@ ValueId activate(Decomposition& d, ValueId x, std::string_view name, std::span<c
   return d.op(function->name, std::move(inputs), std::move(attributes));
 }
 
-/// The same, with the parameters in attributes of the node.
+/// Applies the activation that the node's attributes describe.
 ValueId activate(Decomposition& d, ValueId x) {
   std::vector<float> parameters;
   for (std::string_view name : {"activation_alpha", "activation_beta", "activation_gamma"})
@@ -39,7 +39,7 @@ ValueId activate(Decomposition& d, ValueId x) {
   return activate(d, x, d.attributes().get_string("activation"), parameters);
 }
 
-/// The order of axes that FusedMatMul's flags stand for: `batch` moves the first axis behind the batch's, `last` swaps the last two.
+/// The permutation that FusedMatMul's flags mean: `batch` moves axis 0 behind the batch axes, `last` swaps the last two axes.
 std::vector<int64_t> product_order(int rank, bool batch, bool last) {
   std::vector<int64_t> order;
   for (int i = 0; i < rank; ++i) order.push_back(i);
@@ -48,8 +48,8 @@ std::vector<int64_t> product_order(int rank, bool batch, bool last) {
   return order;
 }
 
-/// An operand of a product with its axes in that order. A vector has nothing to transpose. Where the rank is not known, the axes in front
-/// are one meanwhile.
+/// Transposes an operand of FusedMatMul in this way. A vector stays as it is. If the rank is unknown, leading axes are merged for the
+/// Transpose.
 ValueId turned(Decomposition& d, ValueId operand, bool batch, bool last) {
   if (!batch && !last) return operand;
   return by_rank(d, {operand}, {0}, {1, kAnyRank}, [&](NodeWriter& w, const std::vector<ValueId>& v) {
@@ -112,7 +112,7 @@ void decompose_quick_gelu(Graph& graph, NodeId id) {
   d.finish();
 }
 
-/// 1 / sqrt(mean(x^2) + epsilon) over the axes from `axis` on, which it keeps.
+/// 1 / sqrt(mean(x^2) + epsilon) over the axes from `axis` on, which are kept with extent 1.
 ValueId reciprocal_root_mean_square(Decomposition& d, ValueId x, int64_t axis, int rank, float epsilon) {
   if (axis < -kMaxRank || axis >= kMaxRank) throw Error(ErrorCode::invalid_model, fmt::format("axis is {}", axis));
   ValueId axes;
@@ -128,7 +128,7 @@ ValueId reciprocal_root_mean_square(Decomposition& d, ValueId x, int64_t axis, i
   return d.op("Reciprocal", {d.op("Sqrt", {d.op("Add", {mean, d.constant(Tensor::scalar(epsilon))})})});
 }
 
-// output = norm(input + skip + bias); the sum is output 3.
+// output = norm(input + skip + bias); output 3 is the sum.
 void decompose_skip_norm(Graph& graph, NodeId id) {
   Decomposition d(graph, id);
   bool simplified = d.node().op_type == "SkipSimplifiedLayerNormalization";
@@ -140,7 +140,7 @@ void decompose_skip_norm(Graph& graph, NodeId id) {
   if (simplified) {
     d.give(0, d.op("RMSNormalization", {sum, d.in(2)}, attributes));
     const ValueId root = d.wants(1) || d.wants(2) ? reciprocal_root_mean_square(d, sum, -1, -1, epsilon) : kNoValue;
-    if (d.wants(1)) d.give(1, d.op("Mul", {root, d.constant(Tensor::scalar(0.0F))}));  // nothing is subtracted
+    if (d.wants(1)) d.give(1, d.op("Mul", {root, d.constant(Tensor::scalar(0.0F))}));  // the mean is 0: nothing is subtracted
     if (d.wants(2)) d.give(2, root);
   } else {
     auto outputs = d.op_n("LayerNormalization", {sum, d.in(2), d.in(3)}, 3, attributes);
@@ -166,12 +166,12 @@ void decompose_embed_norm(Graph& graph, NodeId id) {
   ValueId ids = d.in(0), words = d.op("Gather", {d.in(2), ids}), positions;
   if (d.has(8)) {
     positions = d.op("Gather", {d.in(3), d.in(8)});
-  } else {  // the first rows, as many as the sequence is long
+  } else {  // the first rows, up to the sequence's length
     ValueId length = d.op("Shape", {ids}, {{"start", int64_t{1}}, {"end", int64_t{2}}});
     positions = d.op("Slice", {d.in(3), d.ints({0}), length, d.ints({0})});
   }
   ValueId sum = d.op("Add", {words, positions});
-  // Without ids, all are of segment 0, as in onnxruntime.
+  // Without segment ids, all tokens belong to segment 0, as in onnxruntime.
   if (d.has(4)) sum = d.op("Add", {sum, d.op("Gather", {d.in(4), d.has(1) ? d.in(1) : d.ints({0})})});
   d.give(0, d.op("LayerNormalization", {sum, d.in(5), d.in(6)},
                  {{"axis", int64_t{-1}}, {"epsilon", d.attributes().get_float("epsilon", 1e-12F)}}));

@@ -1,4 +1,5 @@
-// Gates, branch-wise normalisations and hyper-connections of com.microsoft, which exporters of recent language models write, taken apart.
+// Decompositions of gates, branch-wise normalisations and hyper-connections of com.microsoft, which exporters of recent language models
+// write.
 #include <algorithm>
 #include <limits>
 #include <string>
@@ -10,12 +11,12 @@
 namespace treadle::ops {
 namespace {
 
-/// The last axes of a tensor.
+/// The end of a Slice that has no end.
 constexpr int64_t kToTheEnd = std::numeric_limits<int64_t>::max();
 
-/// The value in float32, in which these operators compute.
+/// Casts to float32, in which these operators compute.
 ValueId widened(Decomposition& d, ValueId x) { return d.type(x).dtype == DType::float32 ? x : d.cast(x, DType::float32); }
-/// The float32 value `y` in the dtype of `like`.
+/// Casts the float32 value `y` to the dtype of `like`.
 ValueId rounded(Decomposition& d, ValueId y, ValueId like) {
   return d.type(like).dtype == DType::float32 ? y : d.op("CastLike", {y, like});
 }
@@ -28,19 +29,19 @@ ValueId rms_normalised(Decomposition& d, ValueId x, float epsilon) {
 
 ValueId silu(Decomposition& d, ValueId x) { return d.op("Mul", {x, d.op("Sigmoid", {x})}); }
 
-/// The shape of x up to its last axis, and then `more`.
+/// The shape of x without its last axis, followed by `more`.
 ValueId leading_shape(Decomposition& d, ValueId x, std::vector<ValueId> more) {
   more.insert(more.begin(), d.op("Shape", {x}, {{"end", int64_t{-1}}}));
   return d.op("Concat", std::move(more), {{"axis", int64_t{0}}});
 }
 
-// Y = X / rms(X) * scale * activation(gate), the mean being taken over as many elements as scale has.
+// Y = X / rms(X) * scale * activation(gate). The mean is over groups of as many elements as scale has.
 void decompose_gated_rms_norm(Graph& graph, NodeId id) {
   Decomposition d(graph, id);
   std::string_view activation = d.attributes().get_string("activation", "silu");
   if (activation != "silu" && activation != "swish" && activation != "sigmoid")
     throw Error(ErrorCode::invalid_model, fmt::format("activation is \"{}\", not silu, swish or sigmoid", activation));
-  const ValueId scale = d.op("Reshape", {d.in(1), d.ints({-1})});  // of any rank: its elements count
+  const ValueId scale = d.op("Reshape", {d.in(1), d.ints({-1})});  // scale may have any rank
   int64_t group = d.rank(d.in(1)) == 1 ? d.extent(d.in(1), 0) : -1, width = d.extent(d.in(0), -1);
   if (group > 0 && width >= 0 && width % group != 0)
     throw Error(ErrorCode::invalid_model, fmt::format("the last extent of X is {}, not a multiple of the {} of scale", width, group));
@@ -55,7 +56,7 @@ void decompose_gated_rms_norm(Graph& graph, NodeId id) {
   d.finish();
 }
 
-// X + Y * gate. With a weight, the gate is the sigmoid of the last input's product with it, each step rounded to bfloat16.
+// Y = X + Y * gate. With gate_weight, the gate is sigmoid(gate * gate_weight), each step rounded to bfloat16.
 void decompose_gated_add(Graph& graph, NodeId id) {
   Decomposition d(graph, id);
   ValueId gate = d.in(2);
@@ -68,7 +69,7 @@ void decompose_gated_add(Graph& graph, NodeId id) {
   d.finish();
 }
 
-// Each step is rounded to the type of X.
+// Each step is rounded to the dtype of X.
 void decompose_scaled_silu(Graph& graph, NodeId id) {
   Decomposition d(graph, id);
   ValueId scale = d.has(1) ? widened(d, d.in(1)) : d.constant(Tensor::scalar(d.attributes().get_float("alpha", 1)));
@@ -78,29 +79,29 @@ void decompose_scaled_silu(Graph& graph, NodeId id) {
   d.finish();
 }
 
-/// Streams [.., C, H], whatever way the input 0 holds them.
+/// Input 0 as streams [.., C, H]; the file may have merged the last two axes.
 struct Streams {
   ValueId grouped = kNoValue;
-  int rank = 0;          ///< of the grouped form
-  int64_t branches = 0;  ///< -1: only the run tells
+  int rank = 0;          ///< of the grouped form [.., C, H]
+  int64_t branches = 0;  ///< C; -1: known only in the run
   bool flattened = false;
-  /// How many branches there are, as int64[1].
+  /// The number of branches, C, as int64[1].
   ValueId count(Decomposition& d) const {
     return branches >= 0 ? d.ints({branches}) : d.op("Shape", {grouped}, {{"start", int64_t{-2}}, {"end", int64_t{-1}}});
   }
 };
 
-/// Makes the ranks of streams, and of gates, known. @return true if the node has become branches, one for each rank
-/// @param others  operands with how many axes they have beside the grouped streams
+/// Makes the ranks of streams and gates known. @return true if the node was replaced by branches, one for each rank
+/// @param others  further operands, each with its rank minus that of the grouped streams
 bool settle_ranks(Decomposition& d, std::initializer_list<size_t> gates, std::initializer_list<std::pair<size_t, int>> others = {}) {
-  const int joined = d.attributes().get_int("num_branches", 0) != 0 ? 1 : 0;  // axes that are one in the file
+  const int joined = d.attributes().get_int("num_branches", 0) != 0 ? 1 : 0;  // number of axes that the file has merged
   const int64_t branches = joined != 0 ? d.attributes().get_int("num_branches", 0) : -1;
   int most = 4;
   for (size_t i : gates) most = std::max(most, d.rank(d.in(i)) + 1);
   for (const auto& other : others) most = std::max(most, d.rank(d.in(other.first)) - other.second);
   std::vector<int> ranks;
   for (int rank = most; rank >= 2; --rank) ranks.push_back(rank - joined);
-  // One of those that is known leaves one or two.
+  // A known rank of an operand leaves one or two possible ranks.
   for (size_t i : gates) {
     const int own = d.rank(d.in(i));
     const int64_t count = own < 2 ? -1 : d.extent(d.in(i), -2), width = own < 1 ? -1 : d.extent(d.in(i), -1);
@@ -138,7 +139,7 @@ Streams grouped_streams(Decomposition& d) {
   return s;
 }
 
-/// Gates of shape [.., C], [.., C, 1], [.., C, H] or [.., C * H] in a form that broadcasts against the grouped streams.
+/// Reshapes gates [.., C], [.., C, 1], [.., C, H] or [.., C * H] to broadcast against the grouped streams.
 ValueId broadcast_gates(Decomposition& d, size_t input, const Streams& streams) {
   ValueId gates = widened(d, d.in(input));
   const int rank = d.rank(d.in(input));
@@ -192,7 +193,7 @@ void decompose_branchwise_rms_norm(Graph& graph, NodeId id) {
   ValueId y = rms_normalised(d, streams.grouped, d.attributes().get_float("epsilon", 1e-5F));
   if (d.has(1)) {
     ValueId scale = widened(d, d.in(1));
-    // [H], or [C * H] for all branches
+    // scale is [H], or [C * H] for all branches
     if (d.rank(d.in(1)) == 1)
       scale =
           d.op("Reshape",
@@ -207,7 +208,7 @@ void decompose_branchwise_rms_norm(Graph& graph, NodeId id) {
 // decay = decay_scale * softplus(a + dt_bias), beta = sigmoid(b).
 void decompose_linear_attention_gate(Graph& graph, NodeId id) {
   Decomposition d(graph, id);
-  auto of_heads = [&](size_t i) { return d.op("Reshape", {d.in(i), d.ints({-1})}); };  // of any rank: their elements count
+  auto of_heads = [&](size_t i) { return d.op("Reshape", {d.in(i), d.ints({-1})}); };  // may have any rank
   ValueId decay = d.op("Mul", {of_heads(2), d.op("Softplus", {d.op("Add", {widened(d, d.in(0)), of_heads(1)})})});
   d.give(0, rounded(d, decay, d.in(0)));
   if (d.wants(1)) {
@@ -217,7 +218,7 @@ void decompose_linear_attention_gate(Graph& graph, NodeId id) {
   d.finish();
 }
 
-// gate = sigmoid(sign(dot) sqrt(max(|dot|, 1e-6))), dot being the scaled product of the normalised key and query of a token and branch.
+// gate = sigmoid(sign(dot) sqrt(max(|dot|, 1e-6))). `dot` is the scaled dot product of normalised key and query, per token and branch.
 void decompose_engram_gate(Graph& graph, NodeId id) {
   Decomposition d(graph, id);
   float epsilon = d.attributes().get_float("epsilon", 1e-5F);
@@ -237,7 +238,7 @@ void decompose_engram_gate(Graph& graph, NodeId id) {
   d.finish();
 }
 
-/// The last `window` states behind the positions, each `past` long; positions before the first new one have none, which is zeros.
+/// The last `window` states, each `past` positions long, with zeros for states before the first new position.
 ValueId windowed_states(Decomposition& d, ValueId x, ValueId all, int64_t past, int64_t window) {
   const ValueId length = d.op("Shape", {x}, {{"start", int64_t{2}}});
   const ValueId padded = d.op("Pad", {all, d.ints({0, 0, window, 0, 0, 0})});
@@ -252,14 +253,14 @@ ValueId windowed_states(Decomposition& d, ValueId x, ValueId all, int64_t past, 
   return d.op("Concat", std::move(slots), {{"axis", int64_t{0}}});
 }
 
-/// [batch, length, …] as [batch, channels, length].
+/// Turns [batch, length, …] into [batch, channels, length].
 ValueId channels_in_front(Decomposition& d, ValueId x) {
   const ValueId channels = d.op("Shape", {d.in(1)}, {{"end", int64_t{1}}});
   x = d.op("Reshape", {x, d.op("Concat", {d.ints({0, 0}), channels}, {{"axis", int64_t{0}}})});
   return d.op("Transpose", {x}, {{"perm", std::vector<int64_t>{0, 2, 1}}});
 }
 
-/// [.., channels, length] as [.., length, …], with the axes behind the length that input 0 has.
+/// Turns [.., channels, length] into [.., length, …], with the trailing axes of input 0.
 ValueId channels_behind(Decomposition& d, ValueId x, int leading) {
   std::vector<int64_t> order;
   for (int i = 0; i < leading + 2; ++i) order.push_back(i);
@@ -269,7 +270,7 @@ ValueId channels_behind(Decomposition& d, ValueId x, int leading) {
   return d.op("Reshape", {x, d.op("Concat", {outer, inner}, {{"axis", int64_t{0}}})}, {{"allowzero", int64_t{1}}});
 }
 
-/// @throws Error(not_implemented) for what onnxruntime does on graphics cards only.
+/// @throws Error(not_implemented) for attributes that onnxruntime supports only on GPUs.
 void check_causal_conv(const Decomposition& d) {
   const Attributes& a = d.attributes();
   if (a.get_int("ndim", 1) != 1) throw Error(ErrorCode::not_implemented, "implemented is ndim = 1");
@@ -283,7 +284,7 @@ void check_causal_conv(const Decomposition& d) {
   d.refuse(2, "state_update");
 }
 
-/// Where only the run tells how many taps the weight has.
+/// The decomposition for weights whose number of taps is known only in the run.
 void decompose_causal_conv_of_any_taps(Decomposition& d) {
   if (d.attributes().get_int("state_window", 0) != 0)
     throw Error(ErrorCode::not_implemented, "with state_window the weight must be of known shape (channels, 1, taps)");
@@ -294,7 +295,7 @@ void decompose_causal_conv_of_any_taps(Decomposition& d) {
   d.finish();
 }
 
-// A depthwise convolution along the sequence over the past positions and the new ones. The state is the last of them.
+// A depthwise convolution along the sequence, over past and new positions. The state is the last positions.
 void decompose_causal_conv(Graph& graph, NodeId id) {
   Decomposition d(graph, id);
   const Attributes& a = d.attributes();
@@ -323,17 +324,17 @@ void decompose_causal_conv(Graph& graph, NodeId id) {
   ValueId state = window > 0 ? windowed_states(d, x, all, past, window)
                              : d.op("Slice", {all, d.ints({past == 0 ? kToTheEnd : -past}), d.ints({kToTheEnd}), d.ints({2})});
   y = last ? channels_behind(d, y, 1) : y;
-  d.give(0, d.op("Reshape", {y, d.op("Shape", {d.in(0)})}, {{"allowzero", int64_t{1}}}));  // a state of another length shows here
+  d.give(0, d.op("Reshape", {y, d.op("Shape", {d.in(0)})}, {{"allowzero", int64_t{1}}}));  // fails if the state has a wrong length
   d.give(1, last ? channels_behind(d, state, window > 0 ? 2 : 1) : state);
   d.finish();
 }
 
-/// The rows that a packed batch of sequences reads, of which each goes on from a state: those of the states, then those of the input.
+/// The rows that packed sequences read: first the states' rows, then the input's. Each sequence continues from its state.
 struct PackedRows {
-  ValueId all, begins, lengths, sequence;  ///< `sequence` counts them
+  ValueId all, begins, lengths, sequence;  ///< `sequence` is 0, 1, …
   int64_t past;
 
-  /// The row at a place [sequences, n] of each sequence, which is in its state where it is negative.
+  /// The rows at `place` [sequences, n] of each sequence. Negative places are in its state.
   ValueId at(Decomposition& d, ValueId place, ValueId own_begins, ValueId own_sequence) const {
     const ValueId states = d.op("Mul", {d.op("Shape", {begins}), d.ints({past})});
     const ValueId in_input = d.op("Add", {d.op("Add", {place, own_begins}), states});
@@ -362,7 +363,7 @@ PackedRows packed_rows(Decomposition& d, int64_t past) {
   return rows;
 }
 
-// CausalConvWithState of sequences that stand one after the other, tokens in front of channels.
+// CausalConvWithState over packed sequences, with the axis of tokens before that of channels.
 void decompose_packed_causal_conv(Graph& graph, NodeId id) {
   enum Input : size_t { kInput, kWeight, kEnds, kBias, kState, kCaptured, kDelta, kMask };
   Decomposition d(graph, id);
@@ -377,7 +378,7 @@ void decompose_packed_causal_conv(Graph& graph, NodeId id) {
     throw Error(ErrorCode::not_implemented, "weights that tokens change (kernel_delta, previous_mask) are not implemented");
   const PackedRows rows = packed_rows(d, (taps - 1) * dilation);
   auto column = [&](ValueId x) { return d.op("Unsqueeze", {x, d.ints({1})}); };
-  // Each token's sequence is that of the last begin at or in front of it.
+  // A token belongs to the last sequence that begins at or before it.
   const ValueId token = column(counted(d, d.op("Shape", {d.in(kInput)}, {{"end", int64_t{1}}})));
   const ValueId begun = d.cast(d.op("LessOrEqual", {rows.begins, token}), DType::int64);
   const ValueId sequence = d.op("Sub", {d.op("ReduceSum", {begun, d.ints({1})}), d.ints({1})}),

@@ -1,5 +1,5 @@
-// Text that a decoder's body continues token by token, as a Loop around that body. Bodies that run once (`encoder`, `init_decoder`) become
-// nodes in front of it.
+// Decompositions of token searches: a Loop around the decoder's body, which generates token by token. Bodies that run once (`encoder`,
+// `init_decoder`) become nodes before the Loop.
 #include <fmt/format.h>
 
 #include <functional>
@@ -13,11 +13,13 @@ namespace treadle::ops {
 namespace {
 
 enum ModelType : int64_t { kGpt, kEncoderDecoder, kWhisper };
-/// Values that go from one round to the next, one row a beam; kNoValue for those that a search does without.
+/// Values that are carried from one round to the next, with one row per beam; kNoValue if the search does not need the value.
 struct SearchState {
   ValueId tokens = kNoValue, positions = kNoValue, next_positions = kNoValue, mask = kNoValue, sequences = kNoValue;
-  ValueId finished = kNoValue;                                                                                             // without beams
-  ValueId scores = kNoValue, found_scores = kNoValue, found_tokens = kNoValue, found_lengths = kNoValue, done = kNoValue;  // with beams
+  ValueId finished = kNoValue;                                                                                             // only without
+                                                                                                                           // beams
+  ValueId scores = kNoValue, found_scores = kNoValue, found_tokens = kNoValue, found_lengths = kNoValue, done = kNoValue;  // only with
+                                                                                                                           // beams
   std::vector<ValueId> past;
 
   static constexpr ValueId SearchState::*kMembers[] = {
@@ -33,14 +35,14 @@ struct SearchState {
   }
 };
 
-/// A graph that steps are written into: the one around the loop, or the loop's body, where what lies outside is captured.
+/// Where steps are written: into the surrounding graph, or into the loop's body, where `outside` captures outer values.
 struct Place {
   NodeWriter& w;
   std::function<ValueId(ValueId)> outside;
   ValueId round;
 };
 
-/// What a round has chosen. `shown` is what an output of the node shows of each round: the beams' scores, or what tokens are drawn from.
+/// The results of a round. `shown` is what the node's output shows per round: the beams' scores, or the scores that tokens are drawn from.
 struct Step {
   ValueId goes_on = kNoValue, tokens = kNoValue, parents = kNoValue, shown = kNoValue;
 };
@@ -88,7 +90,7 @@ class SearchWriter {
   ValueId number32(NodeWriter& w, int64_t value) const { return w.constant(Tensor::scalar(static_cast<int32_t>(value))); }
   int64_t eos() const { return d_.attributes().get_int("eos_token_id"); }
   int64_t pad() const { return d_.attributes().get_int("pad_token_id"); }
-  /// Each sample's row once for each of its beams.
+  /// Repeats each sample's row for each of its beams.
   ValueId repeated(ValueId x) const { return search_ == Search::beam ? d_.op("Gather", {x, rows_}) : x; }
   ValueId filled(Tensor content, ValueId shape) const { return d_.op("ConstantOfShape", {shape}, {{"value", Datum(std::move(content))}}); }
 
@@ -104,14 +106,14 @@ class SearchWriter {
                                                         num_formal_inputs(body), body.graph->outputs.size(), inputs, outputs));
   }
 
-  // What a search begins with, besides what the decoder reads.
+  // Initialises the search's part of the state; the decoder's part is set already.
   void start_search(SearchState& state) const {
     const ValueId rows = d_.op("Shape", {state.sequences}, {{"start", int64_t{0}}, {"end", int64_t{1}}});
     if (search_ != Search::beam) {
       state.finished = filled(one_of(false), rows);
       return;
     }
-    // The first beam of a sample alone counts at first: all begin as the same.
+    // All beams begin equal, so at first only the first beam of a sample counts.
     const ValueId pairs = d_.op("Concat", {batch_, beams_}, {{"axis", int64_t{0}}});
     const ValueId places = d_.op("Range", {number(0), d_.op("Squeeze", {beams_}), number(1)});
     const ValueId others =
@@ -130,7 +132,7 @@ class SearchWriter {
     return tensor;
   }
 
-  // A prompt, of which padding does not count. Without `init_decoder` the loop's first round reads it.
+  // The state of a decoder-only model: a prompt, with its padding masked. Without `init_decoder` the loop's first round reads the prompt.
   SearchState start_of_decoder() {
     const size_t layers = decoder().graph->outputs.size() - 1;
     check_body(decoder(), 3 + layers, 1 + layers);
@@ -148,7 +150,7 @@ class SearchWriter {
     start_search(state);
     for (size_t i = 0; i < layers; ++i)
       state.past.push_back(empty_past(decoder().graph->type(decoder().graph->inputs[3 + i]), state.sequences, i));
-    // The start is no more than that of the first round: a first decoder of its own takes it here.
+    // `init_decoder` computes the first round here. Otherwise the prompt is simply the first round's input.
     const Body* first = d_.node().body("init_decoder");
     if (!first) return state;
     check_body(*first, 3 + layers, 1 + layers);
@@ -157,7 +159,7 @@ class SearchWriter {
     return with_first_round(std::move(state), inline_body(d_.graph(), d_.id(), *first, inputs));
   }
 
-  /// [2, rows, heads, 0, size] of the decoder's input `past_i`.
+  /// An empty past [2, rows, heads, 0, size] for the decoder's input `past_i`.
   ValueId empty_past(const Type& type, ValueId sequences, size_t i) const {
     const bool known = type.has_rank() && type.rank() == 5 && (*type.shape)[2].is_const() && (*type.shape)[4].is_const();
     if (!known)
@@ -170,7 +172,8 @@ class SearchWriter {
     return filled(Tensor(type.dtype == DType::undefined ? DType::float32 : type.dtype, Shape{1}), shape);
   }
 
-  // What the encoder makes is read by all rounds. It computes the first round as well if it gives logits. Whisper's has no mask.
+  // The state of a model with an encoder, whose outputs all rounds read. An encoder that gives logits also computes the first round.
+  // Whisper's has no mask.
   SearchState start_of_encoder() {
     const Body* encoder = d_.node().body("encoder");
     if (!encoder)
@@ -206,18 +209,18 @@ class SearchWriter {
     outputs.insert(outputs.end(), state.past.begin(), state.past.end());
     return with_first_round(std::move(state), outputs);
   }
-  // Padding counts as such in front only: behind the text it may be its end.
+  // Only leading padding is masked: behind the text, the padding token may mean the end of the text.
   ValueId mask_of_encoder() const {
     if (const ValueId given = input(inputs_.attention_mask); given != kNoValue) return given;
     const ValueId words = d_.cast(d_.op("Not", {d_.op("Equal", {ids_, number32(d_, pad())})}), DType::int32);
     return d_.cast(d_.cast(d_.op("CumSum", {words, number(1)}), DType::boolean), DType::int32);
   }
-  /// A decoder whose input_ids are declared as [batch, 1] reads the last token, another one the whole sequence.
+  /// True if the decoder reads only the last token, which it declares by input_ids [batch, 1]; otherwise it reads the whole sequence.
   bool takes_one_token() const {
     const Type& type = decoder().graph->type(decoder().graph->inputs[0]);
     return type.has_rank() && type.rank() == 2 && (*type.shape)[1].is_const(1);
   }
-  /// [rows, heads, 0, size], of which the keys that the encoder makes have the same heads and size.
+  /// An empty past [rows, heads, 0, size]; the encoder's keys have the same heads and size.
   ValueId empty_self_past(size_t i) const {
     const ValueId like = read_by_decoder_[1 + i];
     return d_.op("Slice", {like, d_.ints({0}), d_.ints({0}), d_.ints({2})});
@@ -229,7 +232,7 @@ class SearchWriter {
     return state;
   }
 
-  // From the decoder's outputs to what it reads next.
+  // Computes from the decoder's outputs the state for the next round.
   Step advance(Place& p, SearchState& state, const std::vector<ValueId>& outputs) const {
     NodeWriter& w = p.w;
     ValueId logits = w.op("Gather", {outputs[0], w.constant(Tensor::scalar<int64_t>(-1))}, {{"axis", int64_t{1}}});
@@ -301,11 +304,11 @@ class SearchWriter {
 
   bool shows() const { return search_ == Search::beam ? d_.wants(2) : search_ == Search::sampling && d_.wants(1); }
 
-  /// Runs the decoder until all is done. @return what is shown of each round, [rounds, rows, tokens]; kNoValue if nobody asks.
+  /// Runs the decoder until all sequences are done. @return `shown` of all rounds, [rounds, rows, tokens]; kNoValue if it is not used.
   ValueId write_loop(SearchState& state) {
     Graph& graph = d_.graph();
     const bool has_first = first_.goes_on != kNoValue;
-    // One round at least, which says so if max_length leaves none.
+    // At least one round, which reports the error if max_length leaves none.
     const ValueId most = d_.op("Squeeze", {d_.cast(max_length_, DType::int64)});
     rounds_ = d_.op("Max", {d_.op("Sub", {most, start_length_}), number(1)});
     std::vector<ValueId> operands{has_first ? d_.op("Sub", {rounds_, number(1)}) : rounds_, first_.goes_on};
@@ -319,14 +322,14 @@ class SearchWriter {
     state.for_each([&](ValueId& value) { value = results[i++]; });
     if (!shows()) return kNoValue;
     if (!has_first) return results[i];
-    // No round at all leaves no trace of the extents.
+    // After zero rounds the loop's output has lost its extents, so they are restored.
     const ValueId rounds = d_.op("Shape", {results[i]}, {{"start", int64_t{0}}, {"end", int64_t{1}}});
     const ValueId shape = d_.op("Concat", {rounds, d_.op("Shape", {first_.shown})}, {{"axis", int64_t{0}}});
     return d_.op("Concat", {d_.op("Unsqueeze", {first_.shown, d_.ints({0})}), d_.op("Reshape", {results[i], shape})},
                  {{"axis", int64_t{0}}});
   }
 
-  // The decoder's graph with a step behind it. What the decoder reads in all rounds becomes a capture.
+  // The loop's body: the decoder's graph and a step. Inputs that are the same in all rounds become captures.
   Body loop_body(NodeId loop, const SearchState& outer, bool has_first) {
     Graph& graph = d_.graph();
     Body& decoder = *const_cast<Body*>(d_.node().body("decoder"));
@@ -340,7 +343,7 @@ class SearchWriter {
       captured.push_back(value);
       body.captures.emplace_back(value, graph.add_capture(loop, from));
     };
-    for (size_t i = 0; i < num_formal; ++i)  // extents are the loop's: the prompt and a token are declared by one symbol
+    for (size_t i = 0; i < num_formal; ++i)  // the prompt and a token share one symbol in the declaration, so extents are inferred anew
       if (Type& type = inside.value(old[i]).type; type.shape)
         for (Dim& extent : *type.shape)
           if (!extent.is_const()) extent = inside.symbols().fresh_symbol("carried", true);
@@ -411,10 +414,10 @@ class SearchWriter {
   const Search search_;
   const SearchInputs inputs_;
   const int64_t type_;
-  bool takes_tokens_ = true;  // otherwise the decoder reads the whole sequence
+  bool takes_tokens_ = true;  // the decoder reads only the last token, not the whole sequence
   ValueId ids_, max_length_, beams_, min_length_, penalty_, length_penalty_, seed_, vocab_mask_, prefix_mask_, presence_mask_, batch_,
       rows_ = kNoValue, rounds_ = kNoValue, processor_, temperature_, start_length_ = kNoValue;
-  std::vector<ValueId> read_by_decoder_;  // in each round, as it is
+  std::vector<ValueId> read_by_decoder_;  // inputs that the decoder reads unchanged in each round
   Step first_;
 };
 

@@ -1,5 +1,5 @@
-// One step of a search for the next tokens, as GreedySearch, Sampling and BeamSearch of com.microsoft take it: operators of the treadle
-// domain, between a run of the decoder and the next.
+// Operators of the treadle domain that GreedySearch, Sampling and BeamSearch of com.microsoft consist of: one step of a search, between two
+// runs of the decoder.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -21,7 +21,7 @@ namespace {
 
 constexpr TypeSet kInt32{DType::int32};
 constexpr TypeSet kFloat32{DType::float32};
-// Forbidden tokens have a finite score: the score of a beam is added to it.
+// The score of forbidden tokens is finite, because a beam's score is added to it.
 constexpr float kForbidden = std::numeric_limits<float>::lowest();
 
 void infer_scores(InferContext& c) {
@@ -29,7 +29,7 @@ void infer_scores(InferContext& c) {
   c.set_output(0, c.input(0));
 }
 
-/// Whisper's tokens of times and tasks: the attribute `timestamp_tokens`, by which its own rules may be asked for.
+/// Whisper's special tokens, by the attribute `timestamp_tokens`; `known` is false without it, and its rules are then not applied.
 struct TimestampTokens {
   static constexpr size_t kCount = 7;
   int64_t end_of_text, start_of_transcript, translate, transcribe, start_of_lm, no_timestamps, first_time;
@@ -42,7 +42,7 @@ struct TimestampTokens {
   }
 };
 
-// What may not come next, or should come less often, gets a lower score.
+// Lowers the scores of tokens that are forbidden or penalised.
 struct SearchScores {
   enum Input : int {
     kScores,
@@ -141,7 +141,8 @@ struct SearchScores {
       if ((mask && mask[i] == 0) || (prefix && prefix[sample * vocabulary + i] == 0)) scores[static_cast<size_t>(i)] = kForbidden;
   }
 
-  // Times come in pairs of a begin and an end, and never go back. One is chosen where all of them together are likelier than any text.
+  // Timestamps come in pairs of begin and end, and never decrease. If all timestamps together are likelier than any text, text is
+  // forbidden.
   void order_timestamps(std::span<float> scores, std::span<const int32_t> sequence) const {
     constexpr int64_t kLastInitial = 50;
     const int64_t first_time = std::clamp<int64_t>(times.first_time, 0, vocabulary);
@@ -180,7 +181,7 @@ void infer_sample(InferContext& c) {
     c.set_output_dtype(0, DType::int32);
 }
 
-// Draws a token for each row from the likeliest ones that have the probability top_p together. The others' scores become filter_value.
+// Draws a token for each row from the likeliest tokens whose probabilities sum up to top_p. Other tokens' scores become filter_value.
 struct SampleTokens {
   int64_t rows, vocabulary, keep;
   float top_p, filter_value;
@@ -205,7 +206,7 @@ struct SampleTokens {
     const auto* in = c.in<float>(0);
     auto* filtered = c.out<float>(1);
     if (filtered != in) std::copy_n(in, rows * vocabulary, filtered);
-    // Rounds draw from streams of their own; a seed makes them the same in every run.
+    // Each round draws from its own stream. With a seed, the streams are the same in every run.
     const auto round = static_cast<uint64_t>(*c.in<int64_t>(1));
     const auto* seed = c.in<int32_t>(2);
     const kernels::RandomStream stream{seed ? static_cast<uint64_t>(*seed) : key, (seed ? 0 : c.run_id << 16) + round};
@@ -228,9 +229,9 @@ struct SampleTokens {
     for (int64_t i = 0; i < vocabulary; ++i) probabilities[i] = std::exp(scores[order[i]] - largest) / total;
     for (int64_t i = 0; i < vocabulary; ++i) {
       sum += static_cast<float>(probabilities[i]);
-      if (custom) {  // the token after the one that reaches top_p, and all behind it
+      if (custom) {  // removes all tokens after the one that reaches top_p
         if (i + 1 < vocabulary && sum > top_p) scores[order[i + 1]] = filter_value;
-      } else if (sum <= 1 - top_p && i < vocabulary - std::max<int64_t>(i == 0 ? 1 : keep, 1)) {  // the likeliest always stays
+      } else if (sum <= 1 - top_p && i < vocabulary - std::max<int64_t>(i == 0 ? 1 : keep, 1)) {  // the likeliest token always stays
         scores[order[i]] = filter_value;
       }
     }
@@ -244,7 +245,7 @@ struct SampleTokens {
   }
 };
 
-// Finished sequences of one sample, best first, at most as many as there are beams.
+// The finished sequences of one sample, best first, at most as many as there are beams.
 struct Hypotheses {
   int64_t beams, room;
   float length_penalty;
@@ -253,7 +254,7 @@ struct Hypotheses {
 
   int64_t count() const { return std::find(lengths, lengths + beams, 0) - lengths; }
   float normalised(float sum, int64_t length) const { return sum / std::pow(static_cast<float>(length), length_penalty); }
-  /// True unless no beam under way can become better than the worst of these.
+  /// True if an unfinished beam may still become better than the worst of these.
   bool can_improve(float best, int64_t length) const { return scores[beams - 1] < normalised(best, length); }
 
   void add(const int32_t* sequence, int64_t length, float sum) const {
@@ -272,7 +273,7 @@ struct Hypotheses {
 struct BeamGeometry {
   int64_t batch, beams, length, room;
 
-  /// @param sequences  the operand of [batch * beams, length]; `tokens` the one of [batch, beams, max_length].
+  /// @param sequences, tokens  indices of the inputs [batch * beams, length] and [batch, beams, max_length]
   static BeamGeometry of(const ShapeContext& c, int sequences, int tokens) {
     const Shape &own = c.shape(sequences), &kept = c.shape(tokens);
     const BeamGeometry g{kept[0], kept[1], own[1], kept[2]};
@@ -303,7 +304,7 @@ void infer_beam_step(InferContext& c) {
   c.set_output(7, DType::boolean, SymbolicShape{});
 }
 
-// Chooses the tokens that go on, among all of a sample's beams. Beams that end become hypotheses.
+// Chooses each sample's next tokens among all its beams. Beams that end become hypotheses.
 struct BeamStep {
   BeamGeometry g;
   int64_t vocabulary, eos, pad;
@@ -346,7 +347,7 @@ struct BeamStep {
   }
 
  private:
-  /// True if the sample is done.
+  /// Returns true if the sample is done.
   bool advance(RunContext& c, int64_t sample) const {
     const int64_t first = sample * g.beams, candidates = 2 * g.beams;
     const float* scores = c.in<float>(kTotals) + first * vocabulary;
@@ -380,7 +381,7 @@ void infer_beam_sequences(InferContext& c) {
   c.set_output(1, c.input(kFoundScores));
 }
 
-// All hypotheses of each sample, best first; beams under way are some as well, unless the sample is done.
+// Returns the hypotheses of each sample, best first. Unfinished beams count as hypotheses unless the sample is done.
 struct BeamSequences {
   static constexpr int kReturned = 7;
   BeamGeometry g;

@@ -31,7 +31,7 @@ const Tensor& constant_input(const Decomposition& d, size_t input, std::string_v
   return *tensor;
 }
 
-/// The same where only the run tells the codes.
+/// The weights if the codes are known only in the run.
 ValueId weights_of_bnb4(Decomposition& d, const float* table, int64_t total, int64_t block) {
   const int64_t blocks = ceil_div(total, block);
   const ValueId bytes = d.op("Unsqueeze", {d.op("Reshape", {d.in(1), d.ints({ceil_div(total, 2)})}), d.ints({1})});
@@ -46,7 +46,7 @@ ValueId weights_of_bnb4(Decomposition& d, const float* table, int64_t total, int
   return d.op("Slice", {numbers, d.ints({0}), d.ints({total}), d.ints({0})});
 }
 
-// B [N, K] is flattened and cut into blocks of block_size codes with one scale each; the first of two codes in a byte is the upper one.
+// B [N, K] is flattened and divided into blocks of block_size 4-bit codes with one scale each. The first code of a byte is the upper half.
 void decompose_matmul_bnb4(Graph& graph, NodeId id) {
   Decomposition d(graph, id);
   const Attributes& a = d.attributes();
@@ -76,7 +76,7 @@ void decompose_matmul_bnb4(Graph& graph, NodeId id) {
   d.finish();
 }
 
-/// The same [K, N] where only the run tells B or its shape.
+/// The weights [K, N] if B or its shape is known only in the run.
 ValueId weights_of_fp_q4(Decomposition& d, int64_t head, int64_t bytes) {
   const auto part = [&](ValueId x, int64_t begin, int64_t end, int64_t axis) {
     return d.op("Slice", {x, d.ints({begin}), d.ints({end}), d.ints({axis})});
@@ -98,8 +98,8 @@ ValueId weights_of_fp_q4(Decomposition& d, int64_t head, int64_t bytes) {
   return d.op("Transpose", {d.op("Slice", {rows, d.ints({0}), depth, d.ints({1})})}, {{"perm", std::vector<int64_t>{1, 0}}});
 }
 
-// B is one blob: for each column and each 32 rows a scale (float), a zero point (one byte, unless blk_quant_type is 0: then it is 8), and
-// 16 bytes whose lower halves are the codes of the first 16 rows. MatMulNBits has neighbours in a byte.
+// B is one blob. For each column and each 32 rows it has a scale (float), a zero point (one byte; 8 and absent if blk_quant_type is 0), and
+// 16 bytes, whose lower halves are the codes of the first 16 rows. MatMulNBits instead stores adjacent codes in one byte.
 void decompose_matmul_fp_q4(Graph& graph, NodeId id) {
   Decomposition d(graph, id);
   constexpr int64_t kBlock = 32, kCodeBytes = 16;
@@ -153,8 +153,8 @@ void decompose_sample(Graph& graph, NodeId id) {
   d.finish();
 }
 
-// Windows of `size` elements along an axis, `step` apart, become a new last axis. The axes in front of `dim` are one meanwhile, and so are
-// those behind it, so that only the run need know how many there are.
+// Windows of `size` elements along an axis, `step` apart, become a new last axis. The axes before `dim` are merged meanwhile, as are those
+// behind it, so that their number may be known only in the run.
 void decompose_unfold(Graph& graph, NodeId id) {
   Decomposition d(graph, id);
   const Attributes& a = d.attributes();
@@ -246,7 +246,7 @@ Cost cdist_cost(const ShapeContext& c) {
   return {3 * static_cast<double>(c.num_elements(0)) * static_cast<double>(c.shape(1)[0]), c.size_bytes(0) + c.size_bytes(1)};
 }
 
-// Distances between the rows of A [M, K] and of B [N, K].
+// Distances between each row of A [M, K] and each row of B [N, K].
 template <typename T>
 struct CDist {
   using C = compute_type_t<T>;
@@ -300,8 +300,8 @@ struct CDist {
   }
 };
 
-// Dynamic time warping of a matrix of costs [M, N]: the path from (0, 0) to (M - 1, N - 1) of the smallest sum, whose steps go one down,
-// one to the right, or both. On equal sums a diagonal step loses to the one down, and both to the one to the right.
+// Dynamic time warping of costs [M, N]: the path of the smallest sum from (0, 0) to (M - 1, N - 1), whose steps go down, right, or both. If
+// sums are equal, a step down wins over a diagonal one, and a step right over both.
 struct DynamicTimeWarping {
   static constexpr bool allocates = true;
 
@@ -313,7 +313,7 @@ struct DynamicTimeWarping {
     const int64_t M = shape[shape.rank() - 2], N = shape.back();
     if (shape.rank() == 3) check_equal(shape[0], 1, "the first extent of the costs");
     if (M < 1 || N < 1) throw Error(ErrorCode::invalid_argument, fmt::format("the costs are {}; they must not be empty", to_string(shape)));
-    // Sums with a border of infinities: row and column 0.
+    // Row and column 0 are a border of infinities.
     const int64_t width = N + 1;
     std::vector<float> sums(static_cast<size_t>((M + 1) * width), std::numeric_limits<float>::infinity());
     std::vector<int8_t> came_from(sums.size(), 0);
@@ -348,7 +348,7 @@ void infer_time_warping(InferContext& c) {
   c.set_output(0, DType::int32, {2, c.data_dependent_dim("path")});
 }
 
-// A sparse matrix, made dense, times a dense one.
+// Multiplies a sparse matrix, made dense, by a dense one.
 void decompose_sparse_matmul(Graph& graph, NodeId id) {
   Decomposition d(graph, id);
   const std::vector<int64_t> turn{1, 0};
@@ -364,7 +364,7 @@ void decompose_sparse_matmul(Graph& graph, NodeId id) {
 
 namespace gradients {
 
-// -Y^T dY Y^T
+// dX = -Y^T dY Y^T
 Result inverse(GradientContext& g) {
   const int rank = rank_of(g, g.input(0));
   std::vector<int64_t> perm;
@@ -374,7 +374,7 @@ Result inverse(GradientContext& g) {
   return {g.neg(g.op("MatMul", {g.op("MatMul", {transposed, g.grad_output(0)}), transposed}))};
 }
 
-// By the differences as they stand. A distance of 0 has no direction, and no gradient.
+// Computed from all differences a - b. A distance of 0 has gradient 0.
 Result cdist(GradientContext& g) {
   const ValueId a = g.input(0), b = g.input(1), y = g.output(0);
   ValueId flow = g.grad_output(0);

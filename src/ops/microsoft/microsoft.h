@@ -1,4 +1,4 @@
-// What the operators of com.microsoft share: each is written as ONNX's own.
+// Shared by the operators of com.microsoft, which are rewritten as ONNX's.
 #pragma once
 
 #include <string_view>
@@ -9,7 +9,7 @@
 
 namespace treadle::ops {
 
-/// Metadata of a product whose float operand may be rounded to 8 bits, as the model has allowed.
+/// Metadata of a product whose float operand may be quantised to 8 bits, because the model allows it.
 inline const std::pair<std::string, std::string> kInt8Activations{"treadle.activations", "int8"};
 
 inline constexpr std::string_view kMicrosoft = "com.microsoft";

@@ -1,4 +1,4 @@
-// VarlenNGramHashMapping (com.microsoft 1): NGramHashMapping over sequences of different lengths that lie one behind the other.
+// VarlenNGramHashMapping (com.microsoft 1): NGramHashMapping over packed sequences of different lengths.
 #include <algorithm>
 
 #include "core/dispatch.h"
@@ -37,7 +37,7 @@ void infer_packed_hashes(InferContext& c) {
 
 template <typename T>
 struct PackedHashes {
-  using Bits = std::make_unsigned_t<T>;  // products wrap
+  using Bits = std::make_unsigned_t<T>;  // unsigned, so that products wrap
   int64_t tokens, batch, size, heads, states;
   T pad;
   bool resets, wanted[4];
@@ -86,7 +86,7 @@ struct PackedHashes {
  private:
   int64_t history() const { return size - 1; }
 
-  /// Tokens and segments of one sequence, from -history on.
+  /// The tokens and segments of one sequence. Places from -history to -1 are in the past.
   struct Sequence {
     const T *ids, *past, *end;
     const int32_t *segments, *past_segments;
@@ -116,9 +116,9 @@ struct PackedHashes {
     }
     int32_t segment(int64_t place) const {
       if (place < 0 && past_segments) return past_segments[history + place];
-      return segments ? segments[std::max<int64_t>(place, 0)] : 0;  // what came before is taken for the first token's segment
+      return segments ? segments[std::max<int64_t>(place, 0)] : 0;  // without past_segments, the past belongs to the first token's segment
     }
-    /// Whether history ends between this place and the one before.
+    /// True if the n-gram may not reach beyond this place, because a text or segment ends before it.
     bool stops(int64_t place) const {
       if (resets && end && token(place - 1) == *end) return true;
       return segments && (place > 0 || past_segments) && segment(place) != segment(place - 1);

@@ -1,4 +1,4 @@
-// Quantised operators of com.microsoft, written as ONNX's own.
+// Quantised operators of com.microsoft, decomposed into ONNX's.
 #include <algorithm>
 #include <cstring>
 #include <string>
@@ -22,20 +22,20 @@ ValueId dequantized(Decomposition& d, ValueId x, ValueId scale, ValueId zero_poi
   return d.op("DequantizeLinear", {x, scale, zero_point}, std::move(attributes));
 }
 
-/// The inputs x, x_scale, x_zero_point from `first` on.
+/// Dequantises the input `first` with the two inputs behind it, its scale and zero point.
 ValueId dequantized(Decomposition& d, size_t first) { return dequantized(d, d.in(first), d.in(first + 1), d.in(first + 2)); }
 
-/// Output 0 is `y`, quantised, to the dtype of x if there is no zero point.
+/// Gives output 0: `y` quantised, to the dtype of x if there is no zero point. Removes the node.
 void give_quantized(Decomposition& d, ValueId y, ValueId scale, ValueId zero_point, ValueId x) {
   if (zero_point == kNoValue) zero_point = d.op("CastLike", {d.constant(Tensor::scalar<uint8_t>(0)), x});
   d.give(0, d.op("QuantizeLinear", {y, scale, zero_point}));
   d.finish();
 }
 
-/// With the inputs y_scale, y_zero_point from `first` on.
+/// Takes y_scale and y_zero_point from the inputs `first` and `first` + 1.
 void give_quantized(Decomposition& d, ValueId y, size_t first, ValueId x) { give_quantized(d, y, d.in(first), d.in(first + 1), x); }
 
-// By the formulas of their definition, in which the scale of the result divides the others', and not each element:
+// Folds the result's scale into the operands' scales, as the operators are defined:
 //   C = A_scale / C_scale (A - A_zero) + B_scale / C_scale (B - B_zero) + C_zero
 //   C = A_scale B_scale / C_scale (A - A_zero) (B - B_zero) + C_zero
 void decompose_binary(Graph& graph, NodeId id) {
@@ -61,7 +61,7 @@ void decompose_unary(Graph& graph, NodeId id) {
   give_quantized(d, y, 3, d.in(0));
 }
 
-// As onnxruntime has it, a code of the result stands for a whole fraction of 1: codes are softmax * floor(1 / y_scale) + y_zero.
+// As in onnxruntime, a step of the result is 1 / floor(1 / y_scale): codes are softmax * floor(1 / y_scale) + y_zero.
 void decompose_softmax(Graph& graph, NodeId id) {
   Decomposition d(graph, id);
   ValueId x = dequantized(d, 0), y;
@@ -69,7 +69,7 @@ void decompose_softmax(Graph& graph, NodeId id) {
   const int64_t axis = d.attributes().get_int("axis", -1);
   if (one_axis) {
     y = d.op("Softmax", {x}, {{"axis", axis}});
-  } else {  // before opset 13 all axes from `axis` on are one
+  } else {  // before opset 13 the axes from `axis` on are treated as one
     y = d.op("Reshape", {d.op("Softmax", {d.op("Flatten", {x}, {{"axis", axis}})}, {{"axis", int64_t{-1}}}), d.op("Shape", {x})},
              {{"allowzero", int64_t{1}}});
   }
@@ -118,7 +118,7 @@ void decompose_pool(Graph& graph, NodeId id) {
   give_quantized(d, x, 3, d.in(0));
 }
 
-// Y = alpha * (A B + C), C being int32 in units of a_scale * b_scale.
+// Y = alpha * (A B + C). C is int32 in units of a_scale * b_scale.
 void decompose_gemm(Graph& graph, NodeId id) {
   Decomposition d(graph, id);
   float alpha = d.attributes().get_float("alpha", 1);
@@ -129,14 +129,14 @@ void decompose_gemm(Graph& graph, NodeId id) {
   attributes.set("alpha", alpha);
   attributes.set("beta", alpha);
   ValueId y = d.op("Gemm", {a, b, c}, std::move(attributes));
-  // As in onnxruntime, the zero point says whether the result is quantised.
+  // As in onnxruntime, the result is quantised if a zero point is given.
   const ValueId scale = d.has(7) ? d.in(7) : d.constant(Tensor::scalar<float>(1));
   if (d.has(8)) return give_quantized(d, y, scale, d.in(8), d.in(0));
   d.give(0, d.has(7) ? d.op("Div", {y, scale}) : y);
   d.finish();
 }
 
-/// A scale or zero point of a matrix's columns as a vector, also where it has further axes; of more than one matrix, as it is.
+/// Makes the scale or zero point of a matrix's columns a vector. Those of a batch of matrices stay as they are.
 ValueId of_columns(Decomposition& d, ValueId x, ValueId matrix) {
   if (x == kNoValue || d.rank(x) < 0 || d.rank(x) > 2 || d.rank(matrix) > 2) return x;
   return d.rank(x) == 2 ? d.op("Reshape", {x, d.ints({-1})}) : x;
@@ -182,8 +182,7 @@ const Tensor& constant_bytes(const Decomposition& d, size_t input, std::string_v
   return *tensor;
 }
 
-/// `rows` rows of `columns` codes of `bits` bits, which the model pads to `padded` codes and whole bytes, as ONNX packs them: without
-/// padding.
+/// Repacks `rows` rows of `columns` codes of `bits` bits. The model pads each row to `padded` codes and whole bytes; ONNX has no padding.
 Tensor repacked(const Tensor& bytes, int64_t rows, int64_t columns, int64_t padded, int64_t bits, std::string_view name) {
   int64_t row_bytes = ceil_div(checked_mul(padded, bits), 8), needed = checked_mul(rows, row_bytes);
   if (bytes.num_elements() != needed)
@@ -206,7 +205,7 @@ Tensor repacked(const Tensor& bytes, int64_t rows, int64_t columns, int64_t padd
   return packed;
 }
 
-/// Codes of `bits` bits as bytes of their own: each byte holds 8 / bits codes of the last axis, the low ones first.
+/// Unpacks codes of `bits` bits, one to a byte. A byte holds 8 / bits codes of the last axis, the first in the lowest bits.
 ValueId unpacked(Decomposition& d, ValueId bytes, int64_t bits) {
   if (bits == 8) return bytes;
   std::vector<uint8_t> shifts;
@@ -219,17 +218,16 @@ ValueId unpacked(Decomposition& d, ValueId bytes, int64_t bits) {
   return d.op("Reshape", {codes, shape}, {{"allowzero", int64_t{1}}});
 }
 
-/// `rows` rows of `columns` codes, padded to `padded`, as repacked() has them; where only the run tells the bytes, as bytes of their own.
+/// Codes [rows, columns]: constant ones are repacked(); if the bytes are known only in the run, they are unpacked() there.
 ValueId codes_of(Decomposition& d, size_t input, bool constant, int64_t rows, int64_t columns, int64_t padded, int64_t bits,
                  std::string_view name) {
   if (constant) return d.constant(repacked(constant_bytes(d, input, name), rows, columns, padded, bits, name));
   const ValueId bytes = d.op("Reshape", {d.in(input), d.ints({rows, ceil_div(checked_mul(padded, bits), 8)})});
-  packed_dtype(bits);  // which refuses others
+  packed_dtype(bits);  // rejects other numbers of bits
   return d.op("Slice", {unpacked(d, bytes, bits), d.ints({0}), d.ints({columns}), d.ints({1})});
 }
 
-/// Zero points of MatMulNBits [N, blocks]: codes, which are the middle of all codes unless the model gives others, and numbers of a float
-/// type that the model gives instead.
+/// Zero points of MatMulNBits, [N, blocks]. Either codes (by default the middle one of all codes), or numbers of a float type.
 struct ZeroPoints {
   ValueId codes = kNoValue, floats = kNoValue;
 };
@@ -248,17 +246,17 @@ ZeroPoints zero_points_of(Decomposition& d, ValueId scales, bool constant, int64
   return zero_points;
 }
 
-/// (codes - zero points) * scales, where g_idx says for each of the K columns which scale and zero point are its own.
+/// (codes - zero point) * scale, where g_idx gives the group of each of the K columns.
 ValueId grouped_weights(Decomposition& d, ValueId codes, ValueId scales, const ZeroPoints& zero_points, int64_t K) {
-  const ValueId groups = d.op("Slice", {d.in(4), d.ints({0}), d.ints({K}), d.ints({0})});  // it may name those of the padding, too
+  const ValueId groups = d.op("Slice", {d.in(4), d.ints({0}), d.ints({K}), d.ints({0})});  // g_idx may include columns of padding
   auto of_column = [&](ValueId x) { return d.op("Gather", {x, groups}, {{"axis", int64_t{1}}}); };
   auto as_scales = [&](ValueId x) { return d.op("CastLike", {x, scales}); };
   ValueId zero = zero_points.floats != kNoValue ? zero_points.floats : as_scales(zero_points.codes);
   return d.op("Mul", {d.op("Sub", {as_scales(codes), of_column(zero)}), of_column(scales)});
 }
 
-// What zero points that are not codes add: (middle - zero) * scale of a block times the sum of the block's elements of A. So the weights
-// stay codes.
+// The term of zero points that are floats: (middle - zero) * scale of a block times the sum of the block's elements of A. It is added
+// separately, so that weights stay codes.
 ValueId zero_point_product(Decomposition& d, ValueId zero, ValueId scales, int64_t bits, int64_t blocks, int64_t block, int64_t padding) {
   ValueId a = d.in(0), middle = d.scalar(static_cast<float>(int64_t{1} << (bits - 1)), scales);
   ValueId factors = d.op("Mul", {d.op("Sub", {middle, zero}), scales});
@@ -269,7 +267,7 @@ ValueId zero_point_product(Decomposition& d, ValueId zero, ValueId scales, int64
   return d.op("MatMul", {sums, d.op("Transpose", {factors}, {{"perm", std::vector<int64_t>{1, 0}}})});
 }
 
-// A [.., K] times the transpose of B [N, K], whose rows are cut into blocks of block_size codes with one scale (and zero point) each.
+// A [.., K] times the transpose of B [N, K]. Rows of B consist of blocks of block_size codes with one scale (and zero point) each.
 void decompose_matmul_nbits(Graph& graph, NodeId id) {
   Decomposition d(graph, id);
   int64_t K = d.attributes().get_int("K"), N = d.attributes().get_int("N"), bits = d.attributes().get_int("bits", 4),
@@ -284,7 +282,7 @@ void decompose_matmul_nbits(Graph& graph, NodeId id) {
   ValueId weights = d.has(4) ? grouped_weights(d, codes, scales, zero_points, K)
                              : dequantized(d, codes, scales, zero_points.codes, {{"axis", int64_t{1}}, {"block_size", block}});
   ValueId y = d.op("MatMul", {d.in(0), d.op("Transpose", {weights}, {{"perm", std::vector<int64_t>{1, 0}}})});
-  constexpr int64_t kInt8 = 4;  // accuracy_level: the activations may be rounded to 8 bits
+  constexpr int64_t kInt8 = 4;  // accuracy_level: the activations may be quantised to 8 bits
   if (d.attributes().get_int("accuracy_level", 0) == kInt8)
     graph.node(graph.value(y).producer).metadata.emplace_back(kInt8Activations.first, kInt8Activations.second);
   if (!d.has(4) && zero_points.floats != kNoValue)
@@ -300,24 +298,24 @@ int64_t axis_of(const Decomposition& d, std::string_view name, int64_t otherwise
   return axis < 0 ? axis + rank : axis;
 }
 
-/// What GatherBlockQuantized dequantises: data, scales and zero points of one dtype, whose axes correspond.
+/// What GatherBlockQuantized dequantises. Data, scales and zero points have corresponding axes.
 struct Blocks {
   ValueId data, scales, zero_points;
 };
 
-/// Bytes are codes of `bits` bits, and their zero points are packed as they are. Without any, zero is the middle of all codes.
+/// Unpacks bytes into codes of `bits` bits, and zero points alike. The default zero point is the middle code.
 void unpack(Decomposition& d, Blocks& blocks, int64_t bits) {
   blocks.data = unpacked(d, blocks.data, bits);
   const ValueId shape = d.op("Shape", {blocks.scales});
   if (blocks.zero_points == kNoValue) {
     blocks.zero_points = d.op("Expand", {d.constant(Tensor::scalar<uint8_t>(static_cast<uint8_t>(1 << (bits - 1)))), shape});
-  } else if (bits != 8) {  // the last byte of a row may hold codes too many
+  } else if (bits != 8) {  // the last byte of a row may hold unused codes
     const ValueId last = d.op("Shape", {blocks.scales}, {{"start", int64_t{-1}}});
     blocks.zero_points = d.op("Slice", {unpacked(d, blocks.zero_points, bits), d.ints({0}), last, d.ints({-1})});
   }
 }
 
-/// Indices, and which of them name something: the others give zeros.
+/// Indices moved into range, and whether each was in range: others give zeros.
 struct Indices {
   ValueId within, inside;
 };
@@ -330,13 +328,13 @@ Indices indices_of(Decomposition& d, int64_t axis) {
   return {d.op("Where", {inside, d.in(1), as_index(d.constant(Tensor::scalar<int64_t>(0)))}), inside};
 }
 
-/// The ranks of data that the axes leave open.
+/// The ranks of data that the attributes allow.
 std::vector<int> ranks_of_data(const Attributes& attributes, bool bytes) {
   const int64_t last = attributes.get_int("quantize_axis", 1);
   if (bytes && last >= 0) return {static_cast<int>(std::min<int64_t>(last, kMaxRank)) + 1};
   int64_t least = 2;
   for (int64_t given : {attributes.get_int("gather_axis", 0), last}) {
-    const auto axis = std::clamp<int64_t>(given, -kMaxRank, kMaxRank - 1);  // what lies beyond is refused with any rank
+    const auto axis = std::clamp<int64_t>(given, -kMaxRank, kMaxRank - 1);  // axes beyond are rejected for any rank
     least = std::max(least, axis < 0 ? -axis : axis + 1);
   }
   std::vector<int> ranks;
@@ -360,7 +358,7 @@ void check_blocks(const Decomposition& d, int rank, int64_t gather_axis, int64_t
                             gather_axis, axis));
 }
 
-/// The scales of floats, which may have an extent of 1 for a whole axis beside that of the blocks.
+/// Expands scales, which may have extent 1 for a whole axis, to the shape of data, except along the axis of blocks.
 ValueId spread_scales(Decomposition& d, int rank, int64_t axis) {
   auto extents = [&](size_t input, int64_t begin, int64_t end) { return d.op("Shape", {d.in(input)}, {{"start", begin}, {"end", end}}); };
   const ValueId shape =
@@ -368,7 +366,7 @@ ValueId spread_scales(Decomposition& d, int rank, int64_t axis) {
   return d.op("Expand", {d.in(2), shape});
 }
 
-// Slices are gathered before they are dequantised, so that an embedding is never expanded as a whole; along the axis of the blocks it is.
+// Gathers before dequantising, so that an embedding is never expanded as a whole, except when it gathers along the axis of the blocks.
 void decompose_gather_quantized(Graph& graph, NodeId id) {
   Decomposition d(graph, id);
   const DType dtype = d.type(d.in(0)).dtype;
@@ -386,7 +384,7 @@ void decompose_gather_quantized(Graph& graph, NodeId id) {
   const bool rows = axis != gather_axis;
   if (rows) blocks = {gathered(blocks.data), gathered(blocks.scales), gathered(blocks.zero_points)};
   if (bytes) unpack(d, blocks, d.attributes().get_int("bits", 4));
-  Attributes attributes = along(axis > gather_axis ? axis - rank : axis);  // indices may have any rank
+  Attributes attributes = along(axis > gather_axis ? axis - rank : axis);  // counted from the end, because indices may have any rank
   attributes.set("block_size", block);
   ValueId y = block == 0 ? d.op("Mul", {d.op("CastLike", {blocks.data, blocks.scales}), blocks.scales})
                          : dequantized(d, blocks.data, blocks.scales, blocks.zero_points, std::move(attributes));

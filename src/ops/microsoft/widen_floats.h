@@ -1,4 +1,4 @@
-// Operators of com.microsoft whose kernels compute float32 only.
+// For operators of com.microsoft whose kernels compute only in float32.
 #pragma once
 
 #include <utility>
@@ -8,7 +8,7 @@
 
 namespace treadle::ops {
 
-/// Other floats, of any operand, are computed in float32; output 0 gets the dtype of input 0, the others are float32.
+/// Casts other floats to float32. Output 0 is cast back to the dtype of input 0; other outputs stay float32.
 inline void widen_floats(Graph& graph, NodeId id) {
   Decomposition d(graph, id);
   auto is_other = [&](size_t i) { return d.has(i) && kFloats.has(d.type(d.in(i)).dtype) && d.type(d.in(i)).dtype != DType::float32; };

@@ -21,14 +21,14 @@
 namespace treadle::ops {
 namespace {
 
-// Characters [words, L] are embedded, convolved along the word, and the largest sum of each filter is the word's feature. A word is as long
-// as it has characters that are not 0; windows reach beyond that only for words shorter than a window. Empty words are zeros.
+// Embeds the characters [words, L], convolves along the word, and takes the maximum of each filter. A word's length is its number of
+// characters that are not 0; windows reach beyond it only if the word is shorter than a window. Empty words give zeros.
 void decompose_word_conv(Graph& graph, NodeId id) {
   Decomposition d(graph, id);
   const std::vector<int> ranks{2, 4, 1, 2};
   for (size_t i = 0; i < ranks.size(); ++i) branch_by_rank(d, {i}, {ranks[i]});
   ValueId sequence = d.in(0), weights = d.in(1);
-  // What the attributes say of the weights is what the convolution is to find.
+  // Checks the attributes against the extents of the weights.
   const auto said = [&](std::string_view name, ValueId x, int axis) {
     const int64_t declared = d.attributes().get_int(name, -1), extent = d.extent(x, axis);
     if (declared >= 0 && extent >= 0 && declared != extent)
@@ -44,11 +44,11 @@ void decompose_word_conv(Graph& graph, NodeId id) {
   weights = d.op("Reshape", {weights, d.ints({or_copied(filters, false), 1, or_copied(window, both), or_copied(letter, both)})});
   const ValueId width = window >= 0 ? d.ints({window}) : d.op("Shape", {weights}, {{"start", int64_t{2}}, {"end", int64_t{3}}});
   ValueId zero = d.constant(Tensor::scalar<int32_t>(0)), last = d.ints({-1});
-  // The length of each word: how many of its characters are not 0, if the first one is not.
+  // The length of each word: the number of characters that are not 0, or 0 if the first one is 0.
   ValueId letters = d.cast(d.op("Greater", {sequence, zero}), DType::int64);
   ValueId length = d.op("Mul", {d.op("ReduceSum", {letters, last}), d.op("Slice", {letters, d.ints({0}), d.ints({1}), last})});
   ValueId longest = d.op("Shape", {sequence}, {{"start", int64_t{-1}}});
-  // One image of one channel for each word.
+  // One image with one channel per word.
   ValueId letters_shape = d.op("Shape", {d.op("Gather", {d.in(3), zero})});
   ValueId images = d.op("Concat", {d.ints({-1, 1}), longest, letters_shape}, {{"axis", int64_t{0}}});
   ValueId sums = d.op("Conv", {d.op("Reshape", {d.op("Gather", {d.in(3), sequence}), images}), weights, d.in(2)}, std::move(kernel));
@@ -70,7 +70,7 @@ void infer_hash(InferContext& c) {
   c.set_output(0, dtype, c.shape(0));
 }
 
-/// The hash of each element's bytes. A signed result has the same bits.
+/// The MurmurHash3 of each element's bytes. A signed result has the same bits as an unsigned one.
 struct MurmurHash3 {
   DType dtype;
   int64_t total;
@@ -90,7 +90,7 @@ struct MurmurHash3 {
       }
     });
   }
-  // Of a known size, so that nothing is left of the loops over bytes.
+  // The size is a template parameter, so that the compiler unrolls the loops over bytes.
   template <size_t kBytes>
   void hash_numbers(RunContext& c, int64_t begin, int64_t end, uint32_t* y) const {
     const std::byte* x = c.in<std::byte>(0);
@@ -108,7 +108,7 @@ void infer_repeat_block(InferContext& c) {
   c.set_output(0, c.input(1));
 }
 
-// A token whose choice would repeat an n-gram of its row gets the score -infinity.
+// A token that would repeat an n-gram of its row gets the score -infinity.
 struct NGramRepeatBlock {
   int64_t rows, length, vocabulary, size;
 
@@ -146,8 +146,8 @@ void infer_bifurcation(InferContext& c) {
   c.set_output(1, DType::int64, SymbolicShape{});
 }
 
-// Aggressive decoding: predicted tokens are taken up to where they leave the source, and then the source is searched for the only place
-// that has the last tokens in a row, the shortest such n-gram first.
+// Aggressive decoding: accepts predicted tokens up to the first that differs from the source. It then searches the source for the last
+// tokens, by n-grams of increasing length, until they occur only once.
 struct BifurcationDetector {
   static constexpr bool allocates = true;
   int64_t least, most;
@@ -179,7 +179,7 @@ struct BifurcationDetector {
   }
 
  private:
-  /// The place after the n-gram in the source that the tokens end with; -1 if there is none, or more than one.
+  /// The place in the source behind the n-gram that the tokens end with; -1 if it does not occur, or occurs more than once.
   int64_t suffix_match(std::span<const int64_t> source, std::span<const int64_t> tokens) const {
     int64_t result = -1;
     for (int64_t size = least; size <= most && size <= std::ssize(tokens); ++size) {
@@ -210,11 +210,11 @@ void infer_hash_mapping(InferContext& c) {
   if (c.has_output(1)) c.set_output(1, c.dtype(0), {ids[0], size - 1});
 }
 
-// For n = 2 .. max_ngram_size, the last n tokens times a factor each, joined by xor, modulo each head's vocabulary. Tokens from before an
-// end of text, or from another segment, count as missing.
+// For n = 2 .. max_ngram_size: each of the last n tokens times a factor, combined by xor, modulo each head's vocabulary. Tokens before an
+// end of text, or of another segment, count as padding.
 template <typename T>
 struct NGramHashMapping {
-  using Bits = std::make_unsigned_t<T>;  // products wrap
+  using Bits = std::make_unsigned_t<T>;  // unsigned, so that products wrap
   int64_t batch, length, size, heads;
   T pad;
   bool resets;
@@ -248,11 +248,11 @@ struct NGramHashMapping {
       if (vocabularies[i] < 1)
         throw Error(ErrorCode::invalid_argument, fmt::format("vocab_sizes has {}; they must be positive", vocabularies[i]));
     for (int64_t row = 0; row < batch; ++row) {
-      auto token = [&](int64_t place) {  // from -history on
+      auto token = [&](int64_t place) {  // places from -history on
         if (place >= 0) return ids[row * length + place];
         return past ? past[row * history + history + place] : missing;
       };
-      auto stops = [&](int64_t place) {  // whether history ends between this place and the one before
+      auto stops = [&](int64_t place) {  // true if the n-gram may not reach beyond this place
         if (resets && end && token(place - 1) == *end) return true;
         return segments && place > 0 && segments[row * length + place] != segments[row * length + place - 1];
       };
