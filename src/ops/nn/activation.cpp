@@ -1,4 +1,4 @@
-// Activation functions.
+// Activation functions of ONNX: kernels, inference and upgrades.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -18,7 +18,7 @@ namespace {
 
 using kernels::Unary;
 
-// Parameters, with the defaults of the specification.
+// Parameters of the vectorised functions, with ONNX's defaults.
 
 constexpr float kSeluAlpha = 1.67326319217681884765625F, kSeluGamma = 1.05070102214813232421875F;
 
@@ -27,7 +27,7 @@ UnaryParameters leaky_parameters(const ShapeContext& c) { return {c.get_float("a
 UnaryParameters selu_parameters(const ShapeContext& c) { return {c.get_float("alpha", kSeluAlpha), c.get_float("gamma", kSeluGamma)}; }
 UnaryParameters hard_sigmoid_parameters(const ShapeContext& c) { return {c.get_float("alpha", 0.2F), c.get_float("beta", 0.5F)}; }
 
-// The same functions for float64.
+// The same functions for float64, as plain loops.
 
 template <UnaryParameters (*kRead)(const ShapeContext&)>
 struct WithParameters {
@@ -103,7 +103,7 @@ struct ShrinkFn {
     if (v > static_cast<C>(lambd)) return narrowed<T>(v - static_cast<C>(bias));
     return T{0};
   }
-  /// Integers stay within their range: what lies beyond is no number of the type.
+  /// Integers saturate at the range of their type.
   template <typename T, typename C>
   static T narrowed(C v) {
     if constexpr (std::is_integral_v<T>) {
@@ -125,7 +125,7 @@ struct PReluFn {
   }
 };
 
-// Which function it is stands in an attribute: one kernel each, and each declines the other's nodes.
+// The attribute `approximate` selects the function. There is a kernel for each, which declines the other's nodes.
 template <bool kTanh, typename K>
 struct GeluOf : K {
   static GeluOf bind(BindContext& c) { return {K::bind(c)}; }
@@ -144,7 +144,7 @@ std::vector<KernelDef> gelu_kernels() {
          built_kernel<GeluOf<kTanh, VectorisedUnary<BFloat16, kOp, no_parameters>>, BFloat16>("vectors");
 }
 
-// Clip: the bounds are scalars that may be computed.
+// Clip: the bounds are scalars, which the run may compute.
 template <typename T>
 struct Clip {
   int64_t n;
@@ -177,7 +177,7 @@ struct Clip {
   }
 };
 
-// Opset 6 had the bounds as attributes.
+// Before opset 11 the bounds were attributes.
 void clip_bounds_to_inputs(Graph& graph, NodeId id) {
   Node& node = graph.node(id);
   DType dtype = graph.type(node.inputs[0]).dtype;
@@ -223,14 +223,14 @@ void infer_prelu(InferContext& c) {
                 "slope " + to_string(c.shape(1)) + " must stretch to X's shape " + to_string(c.shape(0)) + ", not the other way");
 }
 
-// Opset 6: one slope for all, or one per channel, given as [C].
+// PRelu of opset 6: the slope has one element, or one per channel as [C]. The latter gets axes of extent 1 so that it broadcasts.
 void prelu_channel_slopes(Graph& graph, NodeId id) {
   require_inputs(graph.node(id), 2);
   NodeWriter writer(graph, id, graph.node(id).name);
   const ValueId x = graph.node(id).inputs[0], slope = graph.node(id).inputs[1];
   const int x_rank = writer.rank(x), slope_rank = writer.rank(slope);
   if ((slope_rank >= 0 && slope_rank != 1) || writer.extent(slope, 0) == 1 || (x_rank >= 0 && x_rank <= 2)) return;
-  // Where only the run tells ranks, so does it how many axes stand behind the channels.
+  // If ranks are known only in the run, so is the number of axes behind the channels.
   ValueId missing = writer.op("Max", {writer.op("Sub", {writer.rank_of(x), writer.ints({2})}), writer.ints({0})});
   if (slope_rank < 0) {
     const ValueId is_vector = writer.op("Equal", {writer.rank_of(slope), writer.ints({1})});
@@ -270,13 +270,15 @@ OpDef activation(std::string_view name, std::vector<int> since, TypeSet types, s
                               .kernels = std::move(kernels)});
 }
 
-/// What Gelu's gradient multiplies with.
+/// The derivative of Gelu, an operator of the treadle domain.
 OpDef gelu_slope() {
   OpDef op = activation<36>("GeluSlope", {1}, TypeSet{DType::float32, DType::float64}, {},
                             built_kernel<VectorisedUnary<float, Unary::gelu_slope, no_parameters>, float>("vectors") +
                                 built_kernel<UnaryKernel<GeluSlopeFn, double>, double>());
   op.domain = "treadle";
-  op.write_function = +[](FunctionBody& b) { b.give(0, write_gelu_slope(b, b.in(0))); };  // +: the small library has no member for it
+  op.write_function = +[](FunctionBody& b) { b.give(0, write_gelu_slope(b, b.in(0))); };  // `+` makes it a function pointer, which also
+                                                                                          // compiles in the small library, where the member
+                                                                                          // has no use for it
   op.function_opset = +[](const Node&) { return 9; };
   return op;
 }

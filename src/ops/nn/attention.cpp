@@ -1,4 +1,4 @@
-// Attention.
+// Attention (ONNX): inference, costs and the binding of its kernels.
 #include "kernels/attention/attention.h"
 
 #include <fmt/format.h>
@@ -131,7 +131,7 @@ AttentionParams bind_params(const BindContext& c) {
       throw Error(ErrorCode::invalid_argument, fmt::format("past_key {} and past_value {} do not fit {} heads of sizes {} and {}",
                                                            to_string(past_k), to_string(past_v), p.kv_heads, p.head_size, p.v_head_size));
     p.kv_length += p.past_length;
-    // Keys and values are read where they are joined.
+    // With a past, the kernel reads the joined keys and values, [batch, heads, total, size].
     p.k = {p.kv_heads * p.kv_length * p.head_size, p.kv_length * p.head_size, p.head_size};
     p.v = {p.kv_heads * p.kv_length * p.v_head_size, p.kv_length * p.v_head_size, p.v_head_size};
   }
@@ -151,7 +151,7 @@ AttentionParams bind_params(const BindContext& c) {
   return p;
 }
 
-// Broadcasts the mask from the right against [batch, heads, queries, keys].
+// The mask broadcasts to [batch, heads, queries, keys], aligned at the last axis.
 void bind_mask(const BindContext& c, AttentionParams& p) {
   if (!c.has_input(kMask)) return;
   const Shape& mask = c.shape(kMask);
@@ -162,7 +162,7 @@ void bind_mask(const BindContext& c, AttentionParams& p) {
   int64_t step = 1;
   for (int i = 3, own = mask.rank() - 1; own >= 0; --i, --own) {
     const int64_t extent = mask[own];
-    // A short last axis is padded with masked keys, one of extent 1 as well.
+    // A last axis that is shorter than the keys masks the remaining keys, even if its extent is 1.
     if (i == 3 && extent < p.kv_length)
       p.mask_length = extent;
     else if (extent != 1 && extent != wanted[i])
@@ -220,7 +220,7 @@ struct Attention {
 
   C* room(RunContext& c, int64_t offset) const { return reinterpret_cast<C*>(scratch_at(c, offset)); }
 
-  /// past [batch, heads, past, size] and x, of either layout, as one [batch, heads, total, size].
+  /// Joins past [batch, heads, past, size] and x, in either layout, to [batch, heads, total, size].
   template <typename U, typename X, typename D>
   void join(const U* past, const X* x, int64_t size, D* dst) const {
     const AttentionParams& p = params;
@@ -235,7 +235,7 @@ struct Attention {
       }
     }
   }
-  /// The joined keys or values, in the type of computation, and as the output that shows them.
+  /// Joins keys or values in the type of computation, and as the present output if the node has it.
   template <typename U>
   const C* joined(RunContext& c, int input, int past, int output, bool shown, int64_t size, int64_t offset) const {
     if constexpr (std::is_same_v<U, C>) {
@@ -248,7 +248,7 @@ struct Attention {
       return room(c, offset);
     }
   }
-  /// Without a past, what is shown are the inputs, as [batch, heads, length, size].
+  /// Without a past, the present output is the input as [batch, heads, length, size].
   template <typename U>
   void show(RunContext& c, int input, int output, int64_t size) const {
     join(static_cast<const U*>(nullptr), c.in<U>(input), size, c.out<U>(output));

@@ -1,4 +1,4 @@
-// The gradient of Attention, of products over all scores.
+// The gradient of Attention, built from products over the whole matrix of scores.
 #include <fmt/format.h>
 
 #include <cmath>
@@ -10,14 +10,14 @@
 namespace treadle::ops::gradients {
 namespace {
 
-/// What qk_matmul_output is, in the order of qk_matmul_output_mode.
+/// Values of qk_matmul_output_mode: which scores the output qk_matmul_output shows.
 enum Scores : int64_t { kRaw, kCapped, kBiased, kProbabilities };
 
 struct AttentionRule {
   GradientContext& g;
   bool packed = false;                // Q, K and V of rank 3
-  int64_t q_heads = 0, kv_heads = 0;  // if they are packed
-  Dim features_of_q = 0;              // of Q, of all its heads if they are packed
+  int64_t q_heads = 0, kv_heads = 0;  // set if the operands are packed
+  Dim features_of_q = 0;              // features of Q, of all heads if packed
   double softcap = 0;
 
   explicit AttentionRule(GradientContext& context) : g(context) {
@@ -27,7 +27,7 @@ struct AttentionRule {
     softcap = static_cast<double>(g.attributes().get_float("softcap", 0));
     features_of_q = q[packed ? 2 : 3];
   }
-  // The attribute, or 1 / sqrt(head size).
+  // The attribute `scale`, or 1 / sqrt(head size).
   ValueId scale(ValueId like) {
     if (g.attributes().has("scale")) return g.scalar(static_cast<double>(g.attributes().get_float("scale")), like);
     const int64_t parts = packed ? q_heads : 1;
@@ -38,7 +38,7 @@ struct AttentionRule {
     return g.op("Reciprocal", {g.op("Sqrt", {size})});
   }
 
-  /// qk_matmul_output of a mode: the node's own if it asks for that or for none, else computed again.
+  /// qk_matmul_output of this mode. The forward node gives it, if it has this mode or lacks the output; otherwise it is computed again.
   ValueId scores(int64_t mode) {
     if (g.output(3) == kNoValue) g.graph().node(g.node().id).attributes.set("qk_matmul_output_mode", mode);
     if (g.attributes().get_int("qk_matmul_output_mode", 0) == mode) return require_output(g, 3);
@@ -48,20 +48,20 @@ struct AttentionRule {
     return g.op_n("Attention", std::move(inputs), 4, std::move(attributes))[3];
   }
 
-  // [batch, length, heads * size] as [batch, heads, length, size], and back.
+  // by_head turns [batch, length, heads * size] into [batch, heads, length, size]; as_operand is its inverse.
   ValueId by_head(ValueId x, int64_t heads) {
     return packed ? g.transpose(g.op("Reshape", {x, g.ints({0, 0, heads, -1})}), {0, 2, 1, 3}) : x;
   }
   ValueId as_operand(ValueId dx, ValueId operand) { return packed ? g.reshape_like(g.transpose(dx, {0, 2, 1, 3}), operand) : dx; }
 
-  // Queries [batch, q heads, ...] as [batch, kv heads, queries of each, ...]; keys get an axis of 1 there.
+  // Reshapes queries [batch, q heads, ...] to [batch, kv heads, queries per kv head, ...]. Keys get an axis of extent 1 there.
   ValueId grouped(ValueId x) {
     const ValueId shape = g.shape_of(x);
     auto part = [&](int64_t first, int64_t last) { return g.op("Slice", {shape, g.ints({first}), g.ints({last})}); };
     const ValueId split = g.op("Concat", {part(0, 1), heads(), part(2, 4)}, {{"axis", int64_t{0}}});
     return g.op("Reshape", {x, split});
   }
-  // Heads of keys, and those of the queries for each of them.
+  // The number of key heads, and of query heads per key head.
   ValueId heads() {
     if (packed) return g.ints({kv_heads, q_heads / std::max<int64_t>(kv_heads, 1)});
     auto axis_of = [&](size_t input) { return g.op("Shape", {g.input(input)}, {{"start", int64_t{1}}, {"end", int64_t{2}}}); };
@@ -72,7 +72,7 @@ struct AttentionRule {
   ValueId swapped(ValueId x) { return g.transpose(x, {0, 1, 2, 4, 3}); }
   ValueId plus(ValueId a, ValueId b) { return b == kNoValue ? a : a == kNoValue ? b : g.add(a, b); }
 
-  /// Keys or values with those of the past before them.
+  /// Keys or values, appended to those of the past.
   ValueId joined(size_t input, size_t past) {
     const ValueId own = by_head(g.input(input), kv_heads);
     return g.input(past) == kNoValue ? own : g.op("Concat", {g.input(past), own}, {{"axis", int64_t{2}}});
@@ -92,7 +92,7 @@ struct AttentionRule {
     const Type type = g.type(mask);
     if (!type.has_rank() || !g.type(dscores).has_rank())
       throw Error(ErrorCode::not_implemented, "the gradient of attn_mask needs its rank");
-    // A short mask says nothing of the last keys.
+    // A mask with fewer columns does not depend on the last keys.
     const Dim keys = type.shape->back();
     if (!(keys == g.type(dscores).shape->back()))
       dscores = g.op("Slice", {dscores, g.ints({0}), g.op("Shape", {mask}, {{"start", int64_t{-1}}}), g.ints({-1})});

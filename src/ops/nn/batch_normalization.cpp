@@ -1,4 +1,4 @@
-// BatchNormalization: with the running statistics, or (training_mode) with those of the batch.
+// BatchNormalization with running statistics, or with those of the batch (training_mode = 1).
 #include <fmt/format.h>
 
 #include "core/dispatch.h"
@@ -36,7 +36,7 @@ void infer_batch_norm(InferContext& c) {
   }
 }
 
-// Parameters and statistics may be of other float types than X; all are small.
+// Widens a parameter or statistic, whose float type may differ from X's. These are small.
 template <typename C>
 const C* widen_any(RunContext& c, int input, DType dtype, int64_t n, int64_t offset) {
   if (dtype == dtype_of<C>) return c.in<C>(input);
@@ -86,7 +86,7 @@ struct BatchNormalization {
     parallel_for(c.pool(), channels, std::max<int64_t>(1, kElementwiseGrain / std::max<int64_t>(1, N * inner)),
                  [&](int64_t begin, int64_t end) {
                    for (int64_t channel = begin; channel < end; ++channel) {
-                     // Two passes: a variance from sums of squares would cancel.
+                     // Two passes: computing the variance from sums of squares would lose precision by cancellation.
                      auto sum = [&](auto term) {
                        double total = 0;
                        for (int64_t n = 0; n < N; ++n) {
@@ -128,7 +128,7 @@ struct BatchNormalization {
   }
 };
 
-// spatial=0 has parameters for each activation: every element of an image is then a channel.
+// spatial=0 has parameters for each activation: every element of a sample becomes a channel.
 void flatten_activations(Graph& graph, NodeId id) {
   auto add = [&](NodeSpec spec) { return graph.node(graph.add_node(std::move(spec), id)).outputs[0]; };
   const ValueId x = graph.node(id).inputs[0], whole = graph.add_constant("shape", Tensor::vector<int64_t>(std::vector<int64_t>{-1}));
@@ -144,7 +144,7 @@ void flatten_activations(Graph& graph, NodeId id) {
 
 bool is_used(const Graph& graph, ValueId id) { return id != kNoValue && (!graph.value(id).uses.empty() || graph.is_output(id)); }
 
-// Before opset 14 the running statistics were outputs 1 and 2 of a training step, those of the batch outputs 3 and 4.
+// Before opset 14 a training step had the running statistics in outputs 1 and 2, those of the batch in outputs 3 and 4.
 void name_training(Graph& graph, NodeId id) {
   const std::vector<ValueId> outputs = graph.node(id).outputs;
   auto used = [&](size_t i) { return i < outputs.size() && is_used(graph, outputs[i]); };
@@ -155,7 +155,7 @@ void name_training(Graph& graph, NodeId id) {
   graph.node(id).attributes.erase("consumed_inputs");
   if (training) graph.node(id).attributes.set("training_mode", int64_t{1});
   if (outputs.size() <= 1 || (training && outputs.size() <= 3)) return;
-  // Fewer outputs need a new node.
+  // The number of a node's outputs is fixed, so a new node replaces it.
   NodeSpec spec{.op_type = "BatchNormalization", .inputs = graph.node(id).inputs, .attributes = graph.node(id).attributes};
   spec.num_outputs = training ? 3 : 1;
   const NodeId made = graph.add_node(std::move(spec), id);
@@ -186,7 +186,7 @@ std::vector<OpDef> batch_normalization_ops() {
            .attributes = {{"epsilon", 1e-5f}, {"momentum", 0.9f}, {"training_mode", int64_t{0}}, {kUnbiasedVariance, int64_t{0}}},
            .infer = infer_batch_norm,
            .cost = elementwise_cost<4>,
-           .alias = {may_reuse(0, 0), updates_statistic(1, 3), updates_statistic(2, 4)},  // these outputs exist in training mode only
+           .alias = {may_reuse(0, 0), updates_statistic(1, 3), updates_statistic(2, 4)},  // only training mode has these outputs
            .kernels = typed<BatchNormalization, float, double, Float16, BFloat16>(),
            .gradient = gradients::batch_normalization,
            .half = HalfFloats::float32_by_itself,

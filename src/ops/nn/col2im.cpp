@@ -1,4 +1,4 @@
-// Col2Im: sums column blocks back into an image of any number of spatial axes.
+// Col2Im: sums blocks of columns into an image with any number of spatial axes.
 #include "kernels/conv/col2im.h"
 
 #include <fmt/format.h>
@@ -47,13 +47,13 @@ void infer_col2im(InferContext& c) {
 template <typename T>
 void add_run(const T* from, int64_t count, T* to, int64_t step) {
   auto sum = [](T a, T b) { return static_cast<T>(a + b); };
-  if (step == 1)  // the case that there are vectors for
+  if (step == 1)  // the compiler vectorises this case
     for (int64_t i = 0; i < count; ++i) to[i] = sum(to[i], from[i]);
   else
     for (int64_t i = 0; i < count; ++i) to[i * step] = sum(to[i * step], from[i]);
 }
 
-// 16-bit floats are summed in float: rounded one by one, sums would overflow on the way to a number that does not.
+// 16-bit floats are summed in float, because rounded partial sums could overflow although the result does not.
 template <typename T>
 struct Col2Im {
   using C = compute_type_t<T>;
@@ -103,13 +103,13 @@ struct Col2Im {
     return k;
   }
 
-  // Calls fn(first block, how many, element of the image, step in it) for runs of blocks along the last axis, of which element `offset`
-  // falls into the image.
+  // Calls fn(first block, count, element of the image, step in the image) for runs of blocks along the last axis whose element `offset`
+  // lies inside the image.
   template <typename Fn>
   void for_each_run(int64_t offset, Fn fn) const {
     if (num_blocks == 0) return;
     if (rank == 0) return fn(0, 1, 0, 1);
-    int64_t shift[kMaxRank];  // of block element `offset` in the image
+    int64_t shift[kMaxRank];  // where block element `offset` lies in the image, per axis
     for (int i = rank - 1; i >= 0; --i) {
       shift[i] = offset % block[i] * dilations[i] - pads[i];
       offset /= block[i];
@@ -209,7 +209,7 @@ Result col2im(GradientContext& g) {
 
 namespace {
 
-// Both are linear, and each the other's transpose.
+// Col2Im and its gradient are linear, and transposes of each other.
 Result col2im_grad(GradientContext& g) {
   const Attributes attributes = g.attributes();
   return {g.op("Col2Im", {g.grad_output(0), g.input(1), g.input(2)}, attributes)};

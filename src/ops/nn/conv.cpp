@@ -1,4 +1,4 @@
-// Conv: one to three spatial axes.
+// Conv with one to three spatial axes.
 #include "kernels/conv/conv.h"
 
 #include <fmt/format.h>
@@ -80,13 +80,13 @@ Cost conv_cost(const ShapeContext& c) {
           c.size_bytes(0) + c.size_bytes(1) + outputs * static_cast<double>(bits_of(c.output_dtype(0))) / 8};
 }
 
-/// Constant weights of 16 bits, widened once.
+/// Constant 16-bit weights, widened to float32 when the session is created.
 struct WideWeights final : PackedState {
   std::vector<float> values;
   size_t size_bytes() const override { return values.size() * sizeof(float); }
 };
 
-// float32 and the 16-bit types.
+// T is float32 or a 16-bit float.
 template <typename T>
 struct Conv {
   ConvParams params;

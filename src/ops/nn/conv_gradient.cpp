@@ -1,4 +1,4 @@
-// Gradients of convolutions: the operators ConvGradInput and ConvGradWeights of the treadle domain, and Conv's rule.
+// Gradients of convolutions: ConvGradInput and ConvGradWeights of the treadle domain, and gradient rules.
 #include "kernels/conv/conv_gradient.h"
 
 #include <fmt/format.h>
@@ -21,13 +21,13 @@ using kernels::ConvParams;
 
 constexpr TypeSet kTypes{DType::float32, DType::float64};
 
-// The output's shape is a value: input 2.
+// Input 2 is the shape of the output.
 void infer_given_shape(InferContext& c) {
   if (auto shape = c.known(2)) return c.set_output(0, c.dtype(0), SymbolicShape(shape->begin(), shape->end()));
   c.set_output_dtype(0, c.dtype(0));
 }
 
-// @throws Error if the three do not belong to one convolution: the operators may come from a file.
+// @throws Error(invalid_argument) if the shapes do not fit one convolution, as the operators may come from a file.
 ConvParams bind_params(const BindContext& c, const Shape& x, const Shape& w, const Shape& y) {
   if (x.rank() != y.rank() || x.rank() != w.rank() || x.rank() < 3 || x.rank() > 5)
     throw Error(ErrorCode::invalid_argument, fmt::format("X {}, W {} and Y {} are of no convolution with one to three spatial axes",
@@ -91,7 +91,7 @@ struct ConvGradWeights {
   }
 };
 
-// Second derivatives: a convolution and its gradients are linear in the image, the filters and the flow, and each is another's gradient.
+// Second derivatives. A convolution and both its gradients are linear in image, filters and dY, and each is a gradient of the others.
 
 std::vector<ValueId> input_gradient(GradientContext& g) {
   const ValueId dy = g.input(0), w = g.input(1), u = g.grad_output(0);
@@ -132,7 +132,7 @@ namespace gradients {
 
 namespace {
 
-// Of the bias: the sum over all but the channels.
+// The gradient of the bias: the sum of dY over all axes but the channels.
 ValueId bias_gradient(GradientContext& g, ValueId dy) {
   std::vector<int64_t> axes{0};
   for (int axis = 2; axis < rank_of(g, dy); ++axis) axes.push_back(axis);
@@ -154,7 +154,8 @@ Result conv(GradientContext& g) {
   return result;
 }
 
-// Y is what a convolution with these weights and the input Y would have as its gradient of the input, X standing for its output.
+// ConvTranspose maps X as the input gradient of a convolution from Y to X does. So dX is that convolution of dY, and dW its gradient of the
+// weights.
 Result conv_transpose(GradientContext& g) {
   if (g.attributes().get_string("auto_pad", "NOTSET") != "NOTSET" || !g.attributes().get_ints("output_shape").empty())
     throw Error(ErrorCode::not_implemented, "a ConvTranspose has a gradient only with pads of its own");

@@ -1,4 +1,4 @@
-// ConvTranspose: the gradient of a convolution with respect to its image.
+// ConvTranspose: the map that computes a convolution's gradient with respect to its image.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -21,12 +21,12 @@ namespace {
 
 using kernels::ConvParams;
 
-/// The attributes of a transposed window, and what they make of an extent.
+/// The attributes of a ConvTranspose, and the extents that they give.
 struct TransposedWindow {
   size_t rank;
   std::array<int64_t, 3> strides, dilations, output_padding, pad_begin{}, pad_end{};
   std::string_view auto_pad;
-  std::vector<int64_t> output_shape;  // empty if it is not given
+  std::vector<int64_t> output_shape;  // empty if absent
 
   TransposedWindow(const Attributes& attributes, size_t spatial_rank)
       : rank(spatial_rank),
@@ -49,7 +49,7 @@ struct TransposedWindow {
     }
     const std::vector<int64_t>& shape = attributes.get_ints("output_shape");
     if (shape.empty()) return;
-    // Some exporters name the batch and the channels, too.
+    // Some exporters include the batch and the channels.
     if (shape.size() != rank && shape.size() != rank + 2)
       throw Error(ErrorCode::invalid_argument, fmt::format("output_shape has {} elements for {} spatial axes", shape.size(), rank));
     output_shape.assign(shape.end() - static_cast<std::ptrdiff_t>(rank), shape.end());
@@ -65,11 +65,11 @@ struct TransposedWindow {
     if (is_same()) return in * strides[i];
     return full_extent(i, in, kernel) - pad_begin[i] - pad_end[i];
   }
-  /// Works the pads out where they are not explicit.
+  /// Computes the pads if output_shape or auto_pad leaves them open.
   void settle_pads(size_t i, int64_t in, int64_t kernel, int64_t out) {
     if (output_shape.empty() && !is_same()) return;
     const int64_t total = full_extent(i, in, kernel) - out;
-    // Rounded down also where it is negative, where the output is longer than the windows reach.
+    // Rounds down even if `total` is negative, which it is if the output is longer than the windows reach.
     const int64_t half = (total - (total & 1)) / 2;
     pad_begin[i] = auto_pad == "SAME_UPPER" ? half : total - half;
     pad_end[i] = total - pad_begin[i];
@@ -121,14 +121,14 @@ ConvParams bind_params(const BindContext& c) {
     window.settle_pads(i, x[axis], w[axis], y[axis]);
     pads[i] = window.pad_begin[i], pads[window.rank + i] = window.pad_end[i];
   }
-  // Described as the convolution from y to x.
+  // Described as a convolution from Y to X.
   p.window = kernels::make_window(spatial(y), spatial(x), spatial(w), {window.strides.data(), window.rank}, {pads, 2 * window.rank},
                                   {window.dilations.data(), window.rank});
   kernels::check_conv(p);
   return p;
 }
 
-// float32 and the 16-bit types.
+// T is float32 or a 16-bit float.
 template <typename T>
 struct ConvTranspose {
   ConvParams params;
@@ -170,7 +170,7 @@ struct ConvTransposeDouble {
 namespace gradients {
 namespace {
 
-/// dY with the pads that the run works out: zeros where the output was cut, less what no window reaches. The pads are 0 then.
+/// Pads dY, for pads known only in the run: adds zeros where the output was cropped, and removes elements that no window reaches.
 ValueId padded_to_windows(GradientContext& g, const TransposedWindow& window) {
   const auto spatial = [&](ValueId x) { return g.op("Shape", {x}, {{"start", int64_t{2}}}); };
   auto numbers = [&](const std::array<int64_t, 3>& values) {
@@ -181,7 +181,7 @@ ValueId padded_to_windows(GradientContext& g, const TransposedWindow& window) {
   const ValueId windows = g.add(steps, g.mul(g.sub(spatial(g.input(1)), one), numbers(window.dilations)));
   const ValueId padding = numbers(window.output_padding);
   const ValueId total = g.sub(g.add(windows, padding), spatial(g.output(0)));
-  // Rounded down also where it is negative.
+  // Rounds down even if `total` is negative.
   const ValueId half = g.div(g.sub(total, g.op("Mod", {total, two})), two), larger = g.sub(total, half);
   const bool upper = window.auto_pad == "SAME_UPPER";
   const ValueId begin = upper ? half : larger, end = g.sub(upper ? larger : half, padding);
@@ -190,7 +190,7 @@ ValueId padded_to_windows(GradientContext& g, const TransposedWindow& window) {
 
 }  // namespace
 
-// With the pads that the forward pass works out.
+// Uses the pads that the forward pass derives from auto_pad or output_shape.
 Result conv_transpose_with_pads(GradientContext& g) {
   const std::string_view auto_pad = g.attributes().get_string("auto_pad", "NOTSET");
   if ((auto_pad == "NOTSET" || auto_pad.empty()) && g.attributes().get_ints("output_shape").empty()) return conv_transpose(g);
@@ -204,7 +204,7 @@ Result conv_transpose_with_pads(GradientContext& g) {
   for (size_t axis = 2; axis < rank; ++axis) known &= in[axis].is_const() && kernel[axis].is_const() && out[axis].is_const();
   for (size_t i = 0; (settled || known) && i < window.rank; ++i) {
     if (!settled) window.settle_pads(i, in[2 + i].value(), kernel[2 + i].value(), out[2 + i].value());
-    // Where the output is longer than the windows reach, what lies beyond them has no say.
+    // Elements beyond the reach of the windows do not contribute to the gradient.
     pads[i] = std::max<int64_t>(window.pad_begin[i], 0), pads[window.rank + i] = std::max<int64_t>(window.pad_end[i], 0);
     widths[2 + i] = std::min<int64_t>(window.pad_begin[i], 0), widths[rank + 2 + i] = std::min<int64_t>(window.pad_end[i], 0);
     longer |= widths[2 + i] < 0 || widths[rank + 2 + i] < 0;

@@ -1,4 +1,4 @@
-// What Conv and its integer forms share.
+// Shared by Conv and its integer forms.
 #pragma once
 
 #include <vector>
@@ -10,15 +10,15 @@
 
 namespace treadle::ops {
 
-/// Which inputs are the image, the weights and the bias (-1: there is none).
+/// Indices of image, weights and bias among the inputs; -1: the operator has no bias.
 struct ConvolutionInputs {
   int x = 0, w = 1, b = 2;
 };
 
-/// @throws Error(invalid_argument) for shapes that do not fit together.
+/// @throws Error(invalid_argument) if the shapes do not fit together.
 void infer_convolution(InferContext& c, const ConvolutionInputs& at, DType result);
 kernels::ConvParams bind_convolution(const BindContext& c, const ConvolutionInputs& at);
-/// The same with the result's shape given.
+/// Takes the result's shape as given.
 kernels::ConvParams bind_convolution(const BindContext& c, const ConvolutionInputs& at, const Shape& result);
 
 }  // namespace treadle::ops

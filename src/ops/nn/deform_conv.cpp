@@ -1,4 +1,4 @@
-// DeformConv over two spatial axes.
+// DeformConv with two spatial axes.
 #include <fmt/format.h>
 
 #include <tuple>
@@ -110,7 +110,7 @@ void infer_deform_conv_grad(InferContext& c) {
   if (c.has_input(4))
     c.set_output(3, c.input(4));
   else
-    c.set_output(3, c.dtype(0), {0});  // nobody reads it
+    c.set_output(3, c.dtype(0), {0});  // this output is not used
 }
 
 }  // namespace

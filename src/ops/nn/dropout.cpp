@@ -1,4 +1,4 @@
-// Dropout (ONNX, opset 22): the identity, but in training mode, where elements vanish at random and the rest is scaled up.
+// Dropout (ONNX, opset 22). In training mode it zeroes random elements and scales up the others; otherwise it is the identity.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -83,10 +83,10 @@ struct Dropout {
   }
 };
 
-// Opsets 1 and 6 had `is_test`; whoever ran such a model for its result meant the identity, which is what opset 7 defines.
+// Before opset 7 the attribute `is_test` selected the mode. Models are run for their results, for which Dropout is the identity.
 void drop_is_test(Graph& graph, NodeId id) { graph.node(id).attributes.erase("is_test"); }
 
-/// The mask of a node that drops nothing. What it is, the text leaves open: all false, as in onnxruntime.
+/// The mask of a node that drops nothing. ONNX leaves its value open; it is all false, as in onnxruntime.
 ValueId mask_of_nothing(Graph& graph, NodeId id) {
   const NodeId shape = graph.add_node({.op_type = "Shape", .inputs = {graph.node(id).inputs[0]}}, id);
   const NodeId none = graph.add_node({.op_type = "ConstantOfShape", .inputs = {graph.node(shape).outputs[0]}}, id);
@@ -95,7 +95,7 @@ ValueId mask_of_nothing(Graph& graph, NodeId id) {
   return graph.node(none).outputs[0];
 }
 
-// Up to opset 7 the mask had the data's type.
+// Before opset 10 the mask had the dtype of the data.
 void mask_becomes_bool(Graph& graph, NodeId id) {
   if (!graph.node(id).has_output(1)) return;
   const ValueId mask = mask_of_nothing(graph, id);
@@ -103,7 +103,7 @@ void mask_becomes_bool(Graph& graph, NodeId id) {
   graph.replace_uses(graph.node(id).outputs[1], graph.node(cast).outputs[0]);
 }
 
-// The attribute became an input, with the training mode beside it, which none of the older nodes asks for.
+// Before opset 12 the ratio was an attribute, and there was no input for training mode, so such nodes drop nothing.
 void drop_ratio(Graph& graph, NodeId id) {
   graph.node(id).attributes.erase("ratio");
   if (graph.node(id).has_output(1)) graph.replace_uses(graph.node(id).outputs[1], mask_of_nothing(graph, id));
@@ -113,7 +113,7 @@ void drop_ratio(Graph& graph, NodeId id) {
 
 namespace gradients {
 
-// In training mode y = x * mask / (1 - ratio), else y = x.
+// In training mode dx = dy mask / (1 - ratio), otherwise dx = dy.
 Result dropout(GradientContext& g) {
   const ValueId dy = g.grad_output(0);
   const Tensor* training = g.input(2) == kNoValue ? nullptr : g.graph().constant_tensor(g.input(2));

@@ -1,4 +1,4 @@
-// Layers with a running state: LinearAttention and CausalConvWithState.
+// Operators with a running state: LinearAttention and CausalConvWithState.
 #include "ops/nn/linear_attention.h"
 
 #include <fmt/format.h>
@@ -97,7 +97,7 @@ void infer_linear_attention(InferContext& c) {
   if (c.has_output(1)) c.set_output(1, state, std::move(present));
 }
 
-// The recurrence, token by token, with a state of key_size x value_size for each head of keys.
+// Runs the recurrence token by token. Each head of keys has a state [key_size, value_size].
 template <typename T>
 struct LinearAttention : LinearAttentionPlan {
   bool has_present;
@@ -137,7 +137,7 @@ struct LinearAttention : LinearAttentionPlan {
       for (int64_t e = 0; e < elements; ++e) S[e] = static_cast<float>(past[e]);
     });
   }
-  /// Zeros without a state.
+  /// Stores the state, or zeros if S is null.
   void store_state(RunContext& c, int64_t i, int64_t slot, const float* S) const {
     const int64_t elements = key_size * value_size;
     visit_dtype<StateTypes>(state_dtype, [&]<typename U>() {
@@ -155,7 +155,7 @@ struct LinearAttention : LinearAttentionPlan {
         for (int64_t v = 0; v < value_size; ++v) S[k * value_size + v] *= factor;
       }
     }
-    // What is added under the key: the value, or a part of its difference to what the state holds under the key.
+    // `row` is what the update adds under the key: the value or, by the delta rule, beta times its difference to the state's value.
     for (int64_t v = 0; v < value_size; ++v) row[v] = static_cast<float>(value[v]);
     if (delta()) {
       const float beta = static_cast<float>(c.in<T>(kBeta)[beta_per_head ? head : token]);
@@ -231,7 +231,7 @@ struct CausalConvWithState {
     parallel_for(c.pool(), batch * channels, std::max<int64_t>(1, kElementwiseGrain / std::max<int64_t>(1, length * taps)),
                  [&](int64_t begin, int64_t end) {
                    for (int64_t row = begin; row < end; ++row) {
-                     // Element i of the past and the input together.
+                     // Element i of the past followed by the input.
                      auto at = [&](int64_t i) -> float {
                        if (i >= state) return static_cast<float>(x[row * length + i - state]);
                        return past ? static_cast<float>(past[row * state + i]) : 0;
@@ -272,7 +272,7 @@ std::vector<OpDef> linear_attention_ops() {
                .cost = linear_attention_cost,
                .kernels = typed<LinearAttention, float, Float16, BFloat16>(),
                .gradient = gradients::linear_attention};
-  OpDef windowed = linear;  // what com.microsoft's has and ONNX's has not
+  OpDef windowed = linear;  // with state_window, which com.microsoft's operator has and ONNX's lacks
   windowed.name = "WindowedLinearAttention", windowed.domain = "treadle", windowed.since = {1};
   windowed.attributes.push_back({"state_window", AttributeDef::Required{}});
   OpDef conv{.name = "CausalConvWithState",
@@ -287,7 +287,7 @@ std::vector<OpDef> linear_attention_ops() {
              .cost = elementwise_cost<8>,
              .kernels = typed<CausalConvWithState, float, Float16, BFloat16>(),
              .gradient = gradients::causal_conv_with_state};
-  OpDef dilated = conv;  // likewise
+  OpDef dilated = conv;  // with dilation, which com.microsoft's operator has and ONNX's lacks
   dilated.name = "DilatedCausalConv", dilated.domain = "treadle", dilated.since = {1}, dilated.gradient = nullptr;
   dilated.attributes.push_back({"dilation", int64_t{1}, between(1, INT32_MAX)});
   return {linear, windowed, conv, dilated};

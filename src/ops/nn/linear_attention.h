@@ -1,4 +1,4 @@
-// LinearAttention: what the operator and its gradient have in common.
+// Shared by LinearAttention and its gradient.
 #pragma once
 
 #include <algorithm>
@@ -17,20 +17,20 @@ enum class UpdateRule : uint8_t { linear, gated, delta, gated_delta };
 
 struct Heads {
   int64_t q, kv;
-  int64_t outputs() const { return std::max(q, kv); }  // of the kind that there are more of, each reads one of the other
+  int64_t outputs() const { return std::max(q, kv); }  // the larger number: each head of one kind uses a head of the other
 };
 
-/// What the attributes say. All three throw Error(invalid_argument) for a value that is not allowed.
+/// Read the attributes. All three throw Error(invalid_argument) if a value is not allowed.
 UpdateRule update_rule_of(const Attributes& attributes);
 Heads heads_of(const Attributes& attributes);
-/// States of the last tokens that the operator keeps, along an axis in front of the batch; 0: that of the last one, without such an axis.
+/// state_window: the number of last states that the present holds, along an axis before the batch. 0: only the last one, without the axis.
 int64_t window_of(const Attributes& attributes);
 
-/// Output and present state in operators whose rules are differentiable: a Scan over the tokens.
-/// @param inputs  query to beta, as the operator has them, beta for each head
+/// Writes the operator as a Scan over the tokens, which can be differentiated again. @return output and present state
+/// @param inputs  query to beta, as the operator has them; beta has one element per head
 std::vector<ValueId> linear_attention_as_scan(GradientContext& g, std::span<const ValueId> inputs);
 
-/// What the operator and its gradient bind alike: inputs 0 to 5 of both are the operator's.
+/// Bound alike by the operator and its gradient, whose inputs 0 to 5 are the operator's.
 struct LinearAttentionPlan {
   int64_t batch, length, key_size, value_size, window;
   Heads heads;

@@ -1,5 +1,4 @@
-// Gradients of layers with a running state: LinearAttentionGrad of the treadle domain, and the rules of LinearAttention and
-// CausalConvWithState.
+// LinearAttentionGrad of the treadle domain, and the gradient rules of LinearAttention and CausalConvWithState.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -37,12 +36,12 @@ Differentiated differentiated_attention(GradientContext& g, std::span<const Valu
   return {.ys = linear_attention_as_scan(g, operands), .first_gradient = kDY, .xs = kGradientOf};
 }
 
-// Token by token from the last one. With S' the state after the decay and r what is added under the key,
+// Goes from the last token to the first. With S' the state after the decay and r the row added under the key:
 //   S = S' + k r^T, r = beta (v - S'^T k) or v, y = scale S^T q.
-// States are needed in the order in which they were not made: those at the beginnings of chunks are kept, and a chunk's are computed again.
+// The backward pass needs the states in reverse order. It keeps the state at the beginning of each chunk, and recomputes a chunk's others.
 struct LinearAttentionGrad {
   LinearAttentionPlan plan;
-  int64_t chunk, groups, floats;  // tokens of a chunk; tasks of a batch; scratch of a task
+  int64_t chunk, groups, floats;  // tokens per chunk; tasks per batch element; floats of scratch per task
 
   static LinearAttentionGrad bind(BindContext& c) {
     LinearAttentionGrad k{LinearAttentionPlan::make(c), 1, 0, 0};
@@ -61,7 +60,7 @@ struct LinearAttentionGrad {
     return k;
   }
 
-  /// One head of keys of one batch, and where its values are.
+  /// One head of keys of one batch element, and pointers to its working memory.
   struct Head {
     RunContext& c;
     int64_t batch, head;
@@ -75,7 +74,7 @@ struct LinearAttentionGrad {
   }
 
   void run(RunContext& c) const {
-    // Heads that share a query, or a key, add to the same gradients: one task has them.
+    // Heads that share a query or a key add to the same gradients, so one task computes them all.
     parallel_for(c.pool(), plan.batch * groups, 1, [&](int64_t begin, int64_t end) {
       for (int64_t task = begin; task < end; ++task) {
         float* room = c.scratch<float>() + task * floats;
@@ -129,7 +128,7 @@ struct LinearAttentionGrad {
     std::copy_n(h.flow, size, dpast + (plan.slots() - 1) * stride + place * size);
   }
 
-  /// `decayed`, and `added`; `missing` is the value less what the state holds under the key.
+  /// Computes `decayed` and `added` of a token. `missing` is the value minus the value that the state holds for the key.
   void meet_token(const Head& h, int64_t t, const float* S) const {
     const int64_t V = plan.value_size;
     const float *key = h.c.in<float>(kKey) + row_of(h, t) * plan.key_size, *value = h.c.in<float>(kValue) + row_of(h, t) * V;
@@ -144,7 +143,7 @@ struct LinearAttentionGrad {
     const float beta = plan.delta() ? beta_of(h, t) : 1;
     for (int64_t v = 0; v < V; ++v) h.added[v] = beta * h.missing[v];
   }
-  /// The state after a token from the one before, which may lie in the same place.
+  /// Computes the state after a token from the one before, perhaps in the same memory.
   void advance(const Head& h, int64_t t, const float* S, float* next) const {
     meet_token(h, t, S);
     const float* key = h.c.in<float>(kKey) + row_of(h, t) * plan.key_size;
@@ -171,7 +170,7 @@ struct LinearAttentionGrad {
     }
   }
 
-  /// From the state after a token to the one before: `flow` goes along.
+  /// Steps back over one token: `flow` becomes the gradient of the state before it.
   void go_back(const Head& h, int64_t t, const float* before, const float* after) const {
     const int64_t V = plan.value_size, row = row_of(h, t);
     if (h.c.in<float>(kDY)) from_outputs(h, t, after);
@@ -226,7 +225,7 @@ namespace gradients {
 
 namespace {
 
-// x as [batch, length, ...].
+// Reshapes x to [batch, length, ...].
 ValueId by_tokens(GradientContext& g, ValueId x, ValueId query) {
   const ValueId tokens = g.op("Shape", {query}, {{"start", int64_t{0}}, {"end", int64_t{2}}});
   return g.op("Reshape", {x, g.op("Concat", {tokens, g.ints({-1})}, {{"axis", int64_t{0}}})});
@@ -237,7 +236,7 @@ ValueId by_tokens(GradientContext& g, ValueId x, ValueId query) {
 Result linear_attention(GradientContext& g) {
   std::vector<ValueId> inputs;
   for (size_t i = 0; i < 6; ++i) inputs.push_back(widened(g, g.input(i)));
-  // One beta for each head, whether or not heads share it.
+  // The kernel wants a beta for each head, even if heads share it.
   const ValueId beta =
       inputs[kBeta] == kNoValue || rank_of(g, inputs[kBeta]) == 3 ? inputs[kBeta] : by_tokens(g, inputs[kBeta], inputs[kQuery]);
   if (beta != kNoValue) inputs[kBeta] = g.op("Expand", {beta, g.ints({1, 1, heads_of(g.attributes()).kv})});
@@ -254,7 +253,8 @@ Result linear_attention(GradientContext& g) {
   return narrowed(g, std::move(result));
 }
 
-// Past and input side by side, a convolution of each channel, and perhaps y sigmoid(y); the present is the end of both.
+// The gradients of a depthwise convolution over past and input joined, followed by y sigmoid(y) if activated. The present is the end of
+// both.
 Result causal_conv_with_state(GradientContext& g) {
   const ValueId x = widened(g, g.input(0)), w = widened(g, g.input(1)), bias = widened(g, g.input(2));
   const Type filters = g.type(w);

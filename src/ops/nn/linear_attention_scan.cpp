@@ -1,4 +1,4 @@
-// LinearAttention as a Scan over the tokens. The kernel that computes its gradients has no derivatives; this form has.
+// LinearAttention as a Scan over the tokens. Unlike the gradient kernel, this form can be differentiated.
 #include <string>
 #include <utility>
 
@@ -25,7 +25,7 @@ class AttentionScan {
     if (delta_) beta_ = of_heads(inputs[kBeta], inputs[kQuery], heads_.kv);
   }
 
-  /// Output and present state.
+  /// Returns the output and the present state.
   std::vector<ValueId> write() {
     std::vector<ValueId> operands{initial_state(), query_, key_, value_};
     if (gated_) operands.push_back(decay_);
@@ -50,11 +50,12 @@ class AttentionScan {
   ValueId extent(ValueId of, int64_t axis, int64_t count = 1) { return g_.op("Shape", {of}, {{"start", axis}, {"end", axis + count}}); }
   ValueId joined(std::vector<ValueId> extents) { return g_.op("Concat", std::move(extents), {{"axis", int64_t{0}}}); }
 
-  /// x [batch, length, heads * size] by tokens, [length, batch, heads, size]. @param tokens  has batch and length in front
+  /// Turns x [batch, length, heads * size] into [length, batch, heads, size]. @param tokens  a value that begins with the axes batch and
+  /// length
   ValueId of_heads(ValueId x, ValueId tokens, int64_t heads) {
     return g_.transpose(g_.op("Reshape", {x, joined({extent(tokens, 0, 2), g_.ints({heads, -1})})}), {1, 0, 2, 3});
   }
-  /// Scaled, those that read the same keys side by side: [length, batch, heads of keys, queries of each, size].
+  /// Scaled queries; those that read the same key are adjacent: [length, batch, heads of keys, queries per head, size].
   ValueId queries(ValueId x) {
     ValueId query = of_heads(x, x, heads_.q);
     const float scale = g_.attributes().get_float("scale", 0);
@@ -73,14 +74,14 @@ class AttentionScan {
     const ValueId last = window_ > 0 ? g_.op("Gather", {past_, g_.constant(Tensor::scalar(window_ - 1))}, {{"axis", int64_t{0}}}) : past_;
     return g_.op("Reshape", {last, state_shape()});
   }
-  /// Of [length, ...]; zeros where there are fewer.
+  /// The last `window` of the states [length, ...], with zeros before the first if there are fewer.
   ValueId last_states(ValueId states) {
     const ValueId zeros = g_.op("Expand", {g_.scalar(0, key_), joined({g_.ints({window_}), state_shape()})});
     const ValueId all = g_.op("Concat", {zeros, states}, {{"axis", int64_t{0}}});
     return g_.op("Slice", {all, extent(states, 0), g_.op("Shape", {all}, {{"end", int64_t{1}}}), g_.ints({0})});
   }
 
-  /// The state after a token [batch, heads, key, value], what is read from it, and that state once more for a window.
+  /// Returns the state after a token [batch, heads, key, value], the row read from it and, with a window, the state again.
   std::vector<ValueId> step(StepBody& body) {
     ValueId state = body.formal("state");
     const ValueId query = body.formal("query"), key = body.formal("key"), value = body.formal("value");

@@ -1,5 +1,5 @@
-// Normalisations with statistics of channels, or of elements beside each other: Instance, Group, LRN, LpNormalization,
-// MeanVarianceNormalization. BatchNormalization and those of rows have files of their own.
+// Normalisations over channels or neighbouring elements: InstanceNormalization, GroupNormalization, LRN, LpNormalization,
+// MeanVarianceNormalization. BatchNormalization and normalisations of rows have their own files.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -21,7 +21,7 @@
 namespace treadle::ops {
 namespace {
 
-// Instance and group normalisation.
+// InstanceNormalization and GroupNormalization.
 
 void infer_channels(InferContext& c) {
   c.set_output(0, c.input(0));
@@ -78,7 +78,7 @@ using InstanceNormalization = ChannelNorm<T, true>;
 template <typename T>
 using GroupNormalization = ChannelNorm<T, false>;
 
-// Opset 18 had a scale and a bias for each group; now there is one for each channel.
+// In opset 18, scale and bias had an element for each group; since opset 21 they have one for each channel.
 void repeat_for_channels(Graph& graph, NodeId id) {
   require_inputs(graph.node(id), 3);
   const ValueId x = graph.node(id).inputs[0];
@@ -191,7 +191,7 @@ struct MeanVarianceNormalization {
   }
 };
 
-// Below opset 9 the operator was experimental: it took each channel, or all of them together, and could leave the variance alone.
+// Before opset 9 the operator was experimental: across_channels chose the axes, and normalize_variance = 0 only subtracted the mean.
 void mean_variance_from_channels(Graph& graph, NodeId id) {
   Attributes& attributes = graph.node(id).attributes;
   const bool across = attributes.get_int("across_channels", 0) != 0, scales = attributes.get_int("normalize_variance", 1) != 0;

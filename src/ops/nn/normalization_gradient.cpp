@@ -1,4 +1,4 @@
-// Gradients of normalisations: the operator BatchNormalizationGrad of the treadle domain, and the rules.
+// Gradients of normalisations: BatchNormalizationGrad of the treadle domain, and gradient rules.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -96,7 +96,7 @@ Result batch_normalization(GradientContext& g) {
   if (dy == kNoValue) return {};
   if (g.attributes().get_int("training_mode", 0) != 0)
     return g.op_n("BatchNormalizationGrad", {dy, x, scale}, 3, {{"epsilon", epsilon}}, "treadle");
-  // The running statistics are constants.
+  // Running statistics are constants here.
   const int rank = rank_of(g, x);
   const ValueId deviation = g.op("Sqrt", {g.add(g.input(4), g.scalar(static_cast<double>(epsilon), g.input(4)))});
   std::vector<int64_t> axes{0};
@@ -106,8 +106,8 @@ Result batch_normalization(GradientContext& g) {
           g.reduce_sum(dy, axes, false)};
 }
 
-// With xhat = (x - mean) / std of a row and d = dy scale: dx = (d - mean(d) - xhat mean(d xhat)) / std. Of n elements the mean and 1 / std
-// have the slopes 1 / n and -xhat / (n std^2).
+// With xhat = (x - mean) / std of a row and d = dy scale: dx = (d - mean(d) - xhat mean(d xhat)) / std. For the outputs Mean and InvStdDev,
+// over n elements: d mean / dx = 1 / n, d (1 / std) / dx = -xhat / (n std^2).
 Result layer_normalization(GradientContext& g) {
   const ValueId x = widened(g, g.input(0)), scale = widened(g, g.input(1)), bias = g.input(2), dy = widened(g, g.grad_output(0));
   Result result = norm_of_rows(g, "LayerNormalizationGrad", dy, x, scale, bias);

@@ -1,4 +1,4 @@
-// Gradients of the normalisations that ordinary operators express.
+// Gradient rules of normalisations that consist of ordinary operators.
 #include "graph/infer.h"
 #include "ops/gradients.h"
 
@@ -9,7 +9,7 @@ ValueId mean_over(GradientContext& g, ValueId value, const std::vector<int64_t>&
 
 double epsilon_of(const GradientContext& g) { return static_cast<double>(g.attributes().get_float("epsilon", 1e-5F)); }
 
-// x in [N, groups, -1]; with xhat = (x - mean) / std of a group and d = dy scale: dx = (d - mean(d) - xhat mean(d xhat)) / std
+// Normalises x as [N, groups, -1]. With xhat = (x - mean) / std of a group and d = dy scale: dx = (d - mean(d) - xhat mean(d xhat)) / std
 Result normalize_groups(GradientContext& g, int64_t groups) {
   const ValueId x = widened(g, g.input(0)), scale = widened(g, g.input(1)), dy = widened(g, g.grad_output(0));
   const int rank = rank_of(g, x);
@@ -27,7 +27,7 @@ Result normalize_groups(GradientContext& g, int64_t groups) {
       g, {g.reshape_like(dx, x), g.reduce_sum(g.mul(dy, g.reshape_like(normalised, x)), axes, false), g.reduce_sum(dy, axes, false)});
 }
 
-/// The mean over `below` channels before an element's and `above` behind it, and itself; channels that are not there count as 0.
+/// The mean over each channel, the `below` channels before it and the `above` behind it. Channels beyond the ends count as 0.
 ValueId mean_of_channels(GradientContext& g, ValueId value, int64_t below, int64_t above) {
   const ValueId shape = g.shape_of(value);
   auto extent = [&](int64_t axis) { return g.op("Gather", {shape, g.ints({axis})}); };
@@ -69,7 +69,7 @@ Result mean_variance_normalization(GradientContext& g) {
   return narrowed(g, {g.sub(dc, mean_over(g, dc, axes))});
 }
 
-// y = x / n: dx = (dy - s sum(dy y)) / n with s = y for p = 2 and sign(x) for p = 1; 0 where n is.
+// y = x / norm: dx = (dy - s sum(dy y)) / norm, with s = y for p = 2 and sign(x) for p = 1; 0 where norm is 0.
 Result lp_normalization(GradientContext& g) {
   const ValueId x = widened(g, g.input(0)), y = widened(g, g.output(0)), dy = widened(g, g.grad_output(0));
   const ValueId axis = g.ints({g.attributes().get_int("axis", -1)});
@@ -79,8 +79,8 @@ Result lp_normalization(GradientContext& g) {
   return narrowed(g, {g.op("Where", {none, g.scalar(0, x), g.div(flow, g.op("Where", {none, g.scalar(1, x), norm}))})});
 }
 
-// y = x s^-beta with s = bias + alpha mean(x^2): dx = dy s^-beta - 2 alpha beta x mean'(dy x s^(-beta - 1)), with the mean over the
-// channels that an element was part of.
+// y = x s^-beta with s = bias + alpha mean(x^2): dx = dy s^-beta - 2 alpha beta x mean'(dy x s^(-beta - 1)). mean' is the transpose of
+// mean: it covers the channels whose means include the element.
 Result lrn(GradientContext& g) {
   const ValueId x = widened(g, g.input(0)), dy = widened(g, g.grad_output(0));
   const int64_t size = g.attributes().get_int("size", 1), below = (size - 1) / 2, above = size / 2;

@@ -1,4 +1,4 @@
-// Pools over windows (MaxPool, AveragePool, LpPool), over all spatial axes (Global*), and MaxUnpool.
+// Pooling over windows (MaxPool, AveragePool, LpPool), over all spatial axes (Global*), and MaxUnpool.
 #include "kernels/conv/pool.h"
 
 #include <fmt/format.h>
@@ -60,7 +60,7 @@ Cost pool_cost(const ShapeContext& c) {
   return {outputs * taps, c.size_bytes(0) + outputs * static_cast<double>(bits_of(c.output_dtype(0))) / 8};
 }
 
-/// What the pools over windows bind alike.
+/// Bound alike by all pools over windows.
 template <typename T>
 struct WindowPool {
   Window window;
@@ -172,7 +172,7 @@ struct GlobalLpPool {
 
 // MaxUnpool.
 
-// The extent that the pool with these attributes would have had as its input.
+// The extent of the input of a pool with these attributes.
 Dim unpooled_extent(const Attributes& attributes, const Dim& pooled, size_t axis, size_t rank) {
   const auto strides = spatial_ints(attributes, "strides", rank, 1), kernel = spatial_ints(attributes, "kernel_shape", rank, 1);
   const std::vector<int64_t>& pads = attributes.get_ints("pads");
@@ -200,8 +200,8 @@ void infer_max_unpool(InferContext& c) {
   c.set_output(0, c.dtype(0), std::move(out));
 }
 
-// The indices are places in the output: where output_shape gives its shape, in that one. They count like those of the MaxPool that is
-// undone.
+// Writes each element to the place in the output that its index names. output_shape defines the output in which the indices of MaxPool
+// count.
 struct MaxUnpool {
   DType dtype;
   int64_t count, total;
@@ -226,7 +226,7 @@ struct MaxUnpool {
   }
 };
 
-// p was a float once.
+// Before opset 2, p was a float.
 void order_to_int(Graph& graph, NodeId id) {
   Attributes& attributes = graph.node(id).attributes;
   if (!attributes.has("p")) return;
@@ -262,7 +262,7 @@ OpDef float_pool(std::string_view name, std::vector<int> since, void (*infer)(In
 
 namespace gradients {
 
-// What lies at the places.
+// dX gathers dY at the indices.
 Result max_unpool(GradientContext& g) { return {g.op("Gather", {g.op("Reshape", {g.grad_output(0), g.ints({-1})}), g.input(1)})}; }
 
 }  // namespace gradients

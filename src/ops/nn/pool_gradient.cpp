@@ -1,4 +1,4 @@
-// Gradients of pools: the operators MaxPoolGrad and AveragePoolGrad of the treadle domain, and the pools' rules.
+// Gradients of pools: MaxPoolGrad and AveragePoolGrad of the treadle domain, and gradient rules.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -24,7 +24,7 @@ void infer_given_shape(InferContext& c) {
   c.set_output_dtype(0, c.dtype(0));
 }
 
-// [N, C, ...] of both agree; the rest is checked by the caller.
+// Checks that batch and channels agree. The caller checks the rest.
 void check_planes(const Shape& x, const Shape& y) {
   if (x.rank() != y.rank() || x.rank() < 3 || x[0] != y[0] || x[1] != y[1])
     throw Error(ErrorCode::invalid_argument, fmt::format("the gradient {} is of no pool over {}", to_string(y), to_string(x)));
@@ -32,7 +32,7 @@ void check_planes(const Shape& x, const Shape& y) {
 
 int64_t grain_of(int64_t plane) { return std::max<int64_t>(1, kElementwiseGrain / std::max<int64_t>(1, plane)); }
 
-// dX is dY at the places of the maxima, 0 elsewhere.
+// dX is dY at the positions of the maxima, 0 elsewhere.
 template <typename T>
 struct MaxPoolGrad {
   int64_t planes, in_size, out_size;
@@ -53,7 +53,7 @@ struct MaxPoolGrad {
         T* out = dx + plane * in_size;
         std::fill_n(out, in_size, T{0});
         for (int64_t i = plane * out_size; i < (plane + 1) * out_size; ++i) {
-          if (indices[i] < 0) continue;  // a window over nothing but padding
+          if (indices[i] < 0) continue;  // the window contains only padding
           const int64_t place = indices[i] - plane * in_size;
           if (place < 0 || place >= in_size)
             throw Error(ErrorCode::invalid_argument,
@@ -116,7 +116,7 @@ struct AveragePoolGrad {
 
 // Second derivatives.
 
-// What lies at the places of the maxima.
+// Gathers the incoming gradient at the positions of the maxima.
 std::vector<ValueId> max_pool_grad_gradient(GradientContext& g) {
   const ValueId indices = g.input(1), flat = g.op("Reshape", {g.grad_output(0), g.ints({-1})});
   const ValueId none = g.constant(Tensor::scalar<int64_t>(0)), inside = g.op("GreaterOrEqual", {indices, none});
@@ -128,7 +128,7 @@ std::vector<ValueId> average_pool_grad_gradient(GradientContext& g) {
   Attributes attributes = g.attributes();
   attributes.erase("sums");
   if (g.attributes().get_int("sums", 0) == 0) return {g.op("AveragePool", {u}, attributes)};
-  // The sums over windows, of what is above 0 and of what is below.
+  // Sums over windows by LpPool, which takes absolute values: so positive and negative elements are summed separately.
   attributes.erase("count_include_pad");
   attributes.set("p", int64_t{1});
   auto sum = [&](ValueId value) { return g.op("LpPool", {g.op("Relu", {value})}, attributes); };
@@ -144,7 +144,7 @@ namespace gradients {
 Result max_pool(GradientContext& g) {
   ValueId indices = kNoValue;
   if (g.attributes().get_int("storage_order", 0) != 0 && g.output(1) != kNoValue) {
-    // The model's own indices count down the columns.
+    // The forward node's own indices are column-major; the gradient needs row-major ones.
     Attributes by_rows = g.attributes();
     by_rows.erase("storage_order");
     indices = g.op_n("MaxPool", {g.input(0)}, 2, std::move(by_rows))[1];
@@ -169,7 +169,7 @@ ValueId power_slope(GradientContext& g, ValueId x, int64_t p) {
   return p == 1 ? sign : g.mul(sign, g.op("Pow", {g.op("Abs", {x}), g.scalar(static_cast<double>(p - 1), x)}));
 }
 
-/// dy y^(1 - p), and 0 where y is.
+/// dy y^(1 - p); 0 where y is 0.
 ValueId divided_by_power(GradientContext& g, ValueId dy, ValueId y, int64_t p) {
   if (p == 1) return dy;
   const ValueId none = g.op("Equal", {y, g.scalar(0, y)});
@@ -180,7 +180,7 @@ ValueId divided_by_power(GradientContext& g, ValueId dy, ValueId y, int64_t p) {
 
 }  // namespace
 
-// y = (sum |x|^p)^(1/p): dx = sign(x) |x|^(p - 1) times what the windows over x have of dy y^(1 - p)
+// y = (sum |x|^p)^(1/p): dx = sign(x) |x|^(p - 1) times the sum of dy y^(1 - p) over the windows that contain x
 Result lp_pool(GradientContext& g) {
   const int64_t p = g.attributes().get_int("p", 2);
   const ValueId factor = divided_by_power(g, g.grad_output(0), g.output(0), p);
@@ -196,7 +196,7 @@ Result global_lp_pool(GradientContext& g) {
   return {g.mul(power_slope(g, g.input(0), p), divided_by_power(g, g.grad_output(0), g.output(0), p))};
 }
 
-// Elements that are equally large share.
+// Equal maxima share the gradient.
 Result global_max_pool(GradientContext& g) {
   const ValueId x = g.input(0);
   const ValueId taken = g.op("Cast", {g.op("Equal", {x, g.output(0)})}, {{"to", static_cast<int64_t>(g.type(x).dtype)}});
@@ -236,7 +236,7 @@ std::vector<OpDef> pool_gradient_ops() {
                           {"dilations"},
                           {"ceil_mode", int64_t{0}},
                           {"count_include_pad", int64_t{0}},
-                          {"sums", int64_t{0}}},  // of windows that are summed, not averaged
+                          {"sums", int64_t{0}}},  // windows are summed, not averaged
            .infer = infer_given_shape<1>,
            .cost = pool_cost,
            .kernels = typed<AveragePoolGrad, float, double>(),

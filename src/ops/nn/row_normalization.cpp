@@ -1,4 +1,4 @@
-// Normalisations of rows, along the last axes: LayerNormalization and RMSNormalization.
+// LayerNormalization and RMSNormalization, over rows along the last axes.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -23,7 +23,7 @@
 namespace treadle::ops {
 namespace {
 
-// The dtype that statistics are computed in and given out in.
+// The dtype in which statistics are computed and returned.
 DType stash_dtype(const Attributes& attributes) {
   const int64_t stash_type = attributes.get_int("stash_type", 1);
   if (stash_type == 1) return DType::float32;
@@ -31,7 +31,7 @@ DType stash_dtype(const Attributes& attributes) {
   throw Error(ErrorCode::invalid_argument, fmt::format("stash_type is {}, not 1 (float32) or 16 (bfloat16)", stash_type));
 }
 
-// Scale and bias as kernels want them: one value for each element of a row. Smaller ones are stretched into scratch.
+// Scale or bias as kernels read it: one value for each element of a row. Smaller ones are expanded into scratch.
 struct RowParameter {
   bool present = false, stretched = false;
   Wide wide;
@@ -50,14 +50,14 @@ struct RowParameter {
     int64_t length = 1;
     for (int64_t extent : row) length *= extent;
     p.wide = reserve_wide<T>(layout, shape.num_elements());
-    // Leading extents of 1 stand for axes that are not normalised.
+    // Leading extents of 1 belong to axes that are not normalised.
     auto own = shape.dims();
     while (own.size() > row.size() && own[0] == 1) own = own.subspan(1);
     if (own.size() > row.size())
       throw Error(ErrorCode::not_implemented,
                   fmt::format("a scale or bias {} that differs between the rows of {} normalised from axis {} on", to_string(shape),
                               to_string(x), axis));
-    // A vector may hold the elements of several axes, as onnxruntime takes it.
+    // A vector may hold the elements of several axes, as onnxruntime accepts.
     if (std::ranges::equal(own, row) || (own.size() == 1 && own[0] == length)) return p;
     p.stretched = true;
     p.plan = kernels::plan_expand(own, row);
@@ -126,7 +126,7 @@ struct LayerNormalization {
     c.request_scratch(layout.total());
     return k;
   }
-  // Statistics of float rows go straight into a float32 output.
+  // Statistics of float rows are computed directly in a float32 output.
   C* statistics(RunContext& c, bool present, int output, int64_t offset) const {
     if (!present) return nullptr;
     if (std::is_same_v<C, float> && !stash_is_narrow) return c.out<C>(output);
@@ -150,7 +150,7 @@ struct LayerNormalization {
   }
 };
 
-// X and scale may have different dtypes; Y has the scale's.
+// X and scale may differ in dtype; Y has the dtype of scale.
 void infer_rms_norm(InferContext& c) {
   if (!c.has_rank(0)) return c.set_output_dtype(0, c.dtype(1));
   c.set_output(0, c.dtype(1), c.shape(0));
@@ -187,12 +187,12 @@ struct RMSNormalization {
   }
 };
 
-// Mixed types: X becomes what the scale is, which loses nothing that the result keeps unless X is the wider one.
+// X is cast to the dtype of scale, which is also the result's. No precision is lost unless X is wider.
 void cast_to_scale(Graph& graph, NodeId id) {
   const DType x = graph.type(graph.node(id).inputs[0]).dtype, scale = graph.type(graph.node(id).inputs[1]).dtype;
   if (x == scale || x == DType::undefined || scale == DType::undefined) return;
   const bool widens = bits_of(x) > bits_of(scale);
-  // A narrow scale meets a wide X in the wide type.
+  // If X is wider, both are computed in X's dtype, and the result is cast.
   const DType common = widens ? x : scale;
   auto cast = [&](ValueId value, DType to) {
     const NodeId made = graph.add_node({.op_type = "Cast", .inputs = {value}, .attributes = {{"to", static_cast<int64_t>(to)}}}, id);
@@ -208,7 +208,7 @@ void cast_to_scale(Graph& graph, NodeId id) {
   graph.remove_node(id);
 }
 
-// Whether a scale or bias differs between rows, or may do so. `normalised` says along how many of the last axes; 0 if that is not known.
+// True if a scale or bias differs between rows, or may do so. `normalised`: the number of last axes that are normalised; 0: unknown.
 bool may_differ_between_rows(const Graph& graph, ValueId parameter, int normalised) {
   if (parameter == kNoValue) return false;
   const Type& type = graph.type(parameter);
@@ -218,7 +218,7 @@ bool may_differ_between_rows(const Graph& graph, ValueId parameter, int normalis
                                                         [](const Dim& extent) { return !extent.is_const(1); }));
 }
 
-// Whether a scale or bias surely leaves x's shape as it is. @throws Error(invalid_model) if it surely does not.
+// True if a scale or bias certainly broadcasts to x's shape. @throws Error(invalid_model) if it certainly does not.
 bool keeps_shape(const Graph& graph, ValueId x_value, ValueId parameter) {
   if (parameter == kNoValue) return true;
   const Type &x = graph.type(x_value), &given = graph.type(parameter);
@@ -234,7 +234,7 @@ bool keeps_shape(const Graph& graph, ValueId x_value, ValueId parameter) {
   return keeps;
 }
 
-// Such a scale or bias is multiplied or added behind the normalisation, whose own scale is then 1.
+// Multiplies or adds a scale or bias that differs between rows after the normalisation, whose own scale becomes 1.
 void part_from_parameters_of_rows(Graph& graph, NodeId id) {
   const Node& node = graph.node(id);
   const Type& x = graph.type(node.inputs[0]);
@@ -261,7 +261,7 @@ void part_from_parameters_of_rows(Graph& graph, NodeId id) {
         {.op_type = i == 0 ? "Mul" : "Add", .inputs = {y, parameters[i]}, .name = node.name + (i == 0 ? "/scaled" : "/shifted")}, id);
     y = graph.node(step).outputs[0];
   }
-  // Which stretches x in no case: the run refuses another number of elements.
+  // The result must not be larger than x: a Reshape to x's shape fails if it is.
   if (!keeps) y = writer.op("Reshape", {y, writer.op("Shape", {x_value})}, {{"allowzero", int64_t{1}}});
   graph.replace_uses(outputs[0], y);
   for (size_t i = 1; i < outputs.size(); ++i)
@@ -274,7 +274,7 @@ void decompose_rms_norm(Graph& graph, NodeId id) {
   if (graph.is_alive(id)) cast_to_scale(graph, id);
 }
 
-// Below opset 17 the operator is onnxruntime's own, which does not look at attributes that it does not know ("epsion" in its test models).
+// Before opset 17 the operator is onnxruntime's own, which ignores unknown attributes ("epsion" in its test models).
 void drop_unknown_attributes(Graph& graph, NodeId id) {
   Node& node = graph.node(id);
   std::vector<std::string> unknown;
@@ -290,7 +290,7 @@ void drop_unknown_attributes(Graph& graph, NodeId id) {
 
 std::vector<OpDef> row_normalization_ops() {
   constexpr TypeSet kStash{DType::float32, DType::bfloat16};
-  // LayerNormalization came with opset 17; exporters write the same operator into models of older opsets, which onnxruntime runs.
+  // LayerNormalization came with opset 17. Exporters also write it into models of older opsets, and onnxruntime runs them.
   return {{.name = "LayerNormalization",
            .since = {1, 17},
            .upgrade = {{1, drop_unknown_attributes}},

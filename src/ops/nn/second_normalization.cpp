@@ -1,17 +1,17 @@
-// The gradient of a normalisation's gradient, of nodes.
+// The second derivative of normalisations, built from ordinary nodes.
 #include "ops/nn/second_normalization.h"
 
 #include "ops/gradients.h"
 
 namespace treadle::ops::gradients {
 
-// With xhat = (x - mean) r, r = 1 / std, a = dY scale and P(v) = v - mean(v) - xhat mean(v xhat), the node is dX = r P(a), dscale = sum dY
-// xhat, dbias = sum dY. P is symmetric, and r P(v) is what flows into x from a flow v into xhat. Of flows u into dX, p into dscale, q into
-// dbias:
-//   into dY     scale r P(u) + p xhat + q
-//   into scale  sum dY r P(u)
-//   into xhat   h = dY p - r (u mean(a xhat) + a mean(u xhat)), and through r, whose slope is -r^2 xhat / n:
-//   into x      r P(h) - r xhat mean(u dX)
+// The node to differentiate computes dX = r P(a), dscale = sum dY xhat, dbias = sum dY, with xhat = (x - mean) r, r = 1 / std, a = dY scale
+// and P(v) = v - mean(v) - xhat mean(v xhat). P is symmetric. A gradient v of xhat gives x the gradient r P(v). For gradients u of dX, p of
+// dscale and q of dbias:
+//   of dY     scale r P(u) + p xhat + q
+//   of scale  sum dY r P(u)
+//   of xhat   h = dY p - r (u mean(a xhat) + a mean(u xhat)), and through r, whose derivative is -r^2 xhat / n:
+//   of x      r P(h) - r xhat mean(u dX)
 std::vector<ValueId> second_normalization(GradientContext& g, const std::vector<int64_t>& axes, bool centred, ValueId scale) {
   const ValueId dy = g.input(0), x = g.input(1), u = g.grad_output(0);
   auto mean = [&](ValueId value) { return g.op("ReduceMean", {value, g.ints(axes)}); };

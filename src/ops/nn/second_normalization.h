@@ -1,4 +1,4 @@
-// The gradient of a normalisation's gradient.
+// The second derivative of normalisations.
 #pragma once
 
 #include <vector>
@@ -7,9 +7,9 @@
 
 namespace treadle::ops::gradients {
 
-/// The rule of a node that gives dX, dscale and perhaps dbias of dY, X and scale.
-/// @param axes   those that mean and deviation are taken over
-/// @param scale  the node's, of a shape that broadcasts to X
+/// The gradient rule of a node that computes dX, dscale and perhaps dbias from dY, X and scale.
+/// @param axes   the axes of the mean and the deviation
+/// @param scale  the node's scale, in a shape that broadcasts to X
 std::vector<ValueId> second_normalization(GradientContext& g, const std::vector<int64_t>& axes, bool centred, ValueId scale);
 
 }  // namespace treadle::ops::gradients

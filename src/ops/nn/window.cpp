@@ -24,7 +24,7 @@ AutoPad auto_pad_of(const Attributes& attributes) {
 }
 
 void check_positive(std::string_view name, int64_t value) {
-  // The bound keeps sums and products of the extents far from overflow.
+  // The limit keeps sums and products of extents far from overflow.
   if (value < 1 || value > INT32_MAX) throw Error(ErrorCode::invalid_argument, fmt::format("{} contains {}", name, value));
 }
 
@@ -40,7 +40,7 @@ Pads explicit_pads(const Attributes& attributes, size_t rank) {
     throw Error(ErrorCode::invalid_argument, fmt::format("pads has {} elements for {} spatial axes", values.size(), rank));
   for (size_t i = 0; i < rank; ++i) {
     pads.begin[i] = values[i], pads.end[i] = values[rank + i];
-    // Negative ones are a Slice in front of the node by now (crop_negative_pads).
+    // Decomposition has replaced negative pads by a Slice before the node (crop_negative_pads).
     if (std::min(values[i], values[rank + i]) < 0 || std::max(values[i], values[rank + i]) > INT32_MAX)
       throw Error(ErrorCode::invalid_argument,
                   fmt::format("pads contains {} and {}; 0 to {} expected", values[i], values[rank + i], INT32_MAX));
@@ -53,10 +53,11 @@ void check_rank(size_t rank) {
     throw Error(ErrorCode::not_implemented, fmt::format("a window over {} spatial axes; there is one for 1 to 3", rank));
 }
 
-/// @param overhang  how far the window may stand out behind the end pad: ceil_mode rounds a part of a stride up to one more window, if it
-///                  begins in the input or its begin pad
+/// @param overhang  how far the window may extend beyond the end pad: ceil_mode rounds a partial stride up to one more window, if that
+/// begins
+///                  inside the input or its begin pad
 void check_fits(const Dim& reach, const Dim& extent, const Pads& pads, size_t axis, int64_t overhang) {
-  if (!reach.is_const() || !extent.is_const()) return;  // what depends on symbols is known in the run
+  if (!reach.is_const() || !extent.is_const()) return;  // extents with symbols are checked in the run
   const int64_t begins = checked_add(extent.value(), pads.begin[axis]);
   const int64_t room = checked_add(checked_add(begins, checked_add(pads.end[axis], overhang)), -reach.value());
   if (room >= 0 && (overhang == 0 || begins > 0)) return;
@@ -100,7 +101,7 @@ SymbolicShape infer_window(const Attributes& attributes, const SymbolicShape& in
     if (!ceil_mode || strides[i] == 1) {
       out.push_back(floor_div(room, strides[i]) + 1);
     } else {
-      // The last window must not start behind the input and its begin pad.
+      // The last window must begin inside the input or its begin pad.
       out.push_back(minimum(ceil_div(room, strides[i]) + 1, ceil_div(in[i] + pads.begin[i], strides[i])));
     }
   }
