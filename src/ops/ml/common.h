@@ -1,4 +1,4 @@
-// What the operators of ai.onnx.ml share: their inputs, rows and columns of a batch, class labels.
+// Shared by the operators of ai.onnx.ml: inputs, rows and columns of a batch, class labels.
 #pragma once
 
 #include <fmt/format.h>
@@ -17,14 +17,14 @@ inline constexpr TypeSet kMlNumbers{DType::float32, DType::float64, DType::int32
 inline constexpr TypeSet kLabels{DType::int64, DType::string};
 inline constexpr std::string_view kMlDomain = "ai.onnx.ml";
 
-/// Rows and columns of X [N, C]; a vector is one row.
+/// Rows and columns of X [N, C]. A vector is one row.
 inline std::pair<int64_t, int64_t> rows_and_columns(const Shape& shape) {
   if (shape.rank() == 1) return {1, shape[0]};
   if (shape.rank() == 2) return {shape[0], shape[1]};
   throw Error(ErrorCode::invalid_argument, fmt::format("X has the shape {}; expected [N, C] or [C]", to_string(shape)));
 }
 
-/// The extent N of X [N, C]; nullopt for an unknown rank.
+/// The extent N of X [N, C]; nullopt if the rank is unknown.
 inline std::optional<Dim> num_rows(const InferContext& c) {
   if (!c.has_rank(0)) return std::nullopt;
   if (c.rank(0) == 1) return Dim(1);
@@ -39,7 +39,7 @@ inline void set_row_output(InferContext& c, int i, DType dtype, std::optional<Di
   c.set_output(i, dtype, columns ? SymbolicShape{*rows, *columns} : SymbolicShape{*rows});
 }
 
-/// The labels of a classifier: integers, strings, or (if the model has none) the class's index.
+/// The labels of a classifier: integers, strings, or class indices if the model has no labels.
 struct ClassLabels {
   std::vector<int64_t> ints;
   std::vector<std::string> strings;

@@ -18,7 +18,7 @@ Tensor strings_tensor(const std::vector<std::string>& values) {
   return Tensor::strings(Shape{static_cast<int64_t>(values.size())}, values);
 }
 
-/// The list `stem`_tensor, `stem`_strings, `stem`_int64s or `stem`_floats. @throws Error(invalid_model) unless just one is given.
+/// Reads the list `stem`_tensor, `stem`_strings, `stem`_int64s or `stem`_floats. @throws Error(invalid_model) unless exactly one is given.
 Tensor read_list(const Attributes& a, const std::string& stem) {
   std::vector<Tensor> found;
   if (a.has(stem + "_tensor")) found.push_back(a.get_tensor(stem + "_tensor"));
@@ -32,7 +32,7 @@ Tensor read_list(const Attributes& a, const std::string& stem) {
   return found.front().contiguous();
 }
 
-/// What a key that is not in the list becomes: one element of `dtype`.
+/// The value for keys that are not in the list: one element of `dtype`.
 Tensor read_default(const Attributes& a, DType dtype) {
   if (a.has("default_tensor")) {
     const Tensor& given = a.get_tensor("default_tensor");
@@ -52,7 +52,7 @@ Tensor read_default(const Attributes& a, DType dtype) {
   });
 }
 
-/// Keys, and the value of each.
+/// Keys and their values.
 struct Mapping : PackedState {
   Lookup keys;
   Tensor values, otherwise;
@@ -85,7 +85,7 @@ struct MapElements {
   }
   static MapElements bind(BindContext& c) { return {c.num_elements(0), c.dtype(0), c.output_dtype(0)}; }
 
-  // Positions are found in blocks, so that keys and values need not be dispatched on together.
+  // Finds positions in blocks, so that the dtypes of keys and values are dispatched separately and not in pairs.
   void run(RunContext& c) const {
     const auto& mapping = c.packed<Mapping>();
     parallel_for(c.pool(), total, kGrain, [&](int64_t begin, int64_t end) {
@@ -122,7 +122,7 @@ void infer_category_mapper(InferContext& c) {
     c.set_output_dtype(0, dtype);
 }
 
-// Version 1 maps strings to their positions in classes_strings, or positions to strings; the input's type says which.
+// Version 1 maps strings to their positions in classes_strings, or positions to strings, depending on the input's type.
 void upgrade_label_encoder_1(Graph& graph, NodeId id) {
   Node& node = graph.node(id);
   std::vector<std::string> classes = node.attributes.get_strings("classes_strings");
@@ -132,7 +132,7 @@ void upgrade_label_encoder_1(Graph& graph, NodeId id) {
   node.attributes.erase("classes_strings");
   if (dtype == DType::undefined) throw Error(ErrorCode::not_implemented, "LabelEncoder of version 1 needs an input of known type");
   bool from_string = dtype == DType::string;
-  // Of a class that is there twice the last position counts, of keys the first one.
+  // If a class is repeated, its last position counts; of repeated keys, the first. So the lists are reversed.
   if (from_string) std::reverse(classes.begin(), classes.end()), std::reverse(positions.begin(), positions.end());
   node.attributes.set(from_string ? "keys_strings" : "values_strings", std::move(classes));
   node.attributes.set(from_string ? "values_int64s" : "keys_int64s", std::move(positions));
@@ -195,8 +195,8 @@ void infer_one_hot(InferContext& c) {
   c.set_output(0, DType::float32, std::move(shape));
 }
 
-// Z[..., j] = X[..., Y[j]]; a vector X gives one row. Negative indices count from the end, as in ONNX's reference: converters of neighbours
-// within a radius fill up with -1 what they then weigh with 0.
+// Z[..., j] = X[..., Y[j]]; a vector X is one row. Negative indices count from the end, as in ONNX's reference: converters of radius
+// neighbours fill up with -1, and weight these entries with 0.
 struct ArrayFeatureExtractor {
   int64_t rows, columns, count;
   DType dtype;
@@ -215,7 +215,7 @@ struct ArrayFeatureExtractor {
     auto copy = [&]<typename T>() {
       const T* x = c.in<T>(0);
       T* z = c.out<T>(0);
-      constexpr int64_t kTogether = 4;  // rows that share the reading of an index
+      constexpr int64_t kTogether = 4;  // rows that are gathered together, to read each index once
       int64_t row = 0;
       for (; row + kTogether <= rows; row += kTogether, x += kTogether * columns, z += kTogether * count)
         for (int64_t j = 0; j < count; ++j) {
@@ -241,7 +241,8 @@ void infer_extractor(InferContext& c) {
   c.set_output(0, c.dtype(0), std::move(shape));
 }
 
-// Rows of all inputs side by side, as float32. Each input takes as many columns as inputdimensions says, cut or filled up with zeros.
+// Joins the rows of all inputs, as float32. inputdimensions gives each input's number of columns: longer rows are cut, shorter ones filled
+// with zeros.
 void decompose_feature_vectorizer(Graph& graph, NodeId id) {
   std::vector<int64_t> widths = graph.node(id).attributes.get_ints("inputdimensions");
   std::vector<ValueId> inputs = graph.node(id).inputs, columns;
@@ -251,7 +252,7 @@ void decompose_feature_vectorizer(Graph& graph, NodeId id) {
   for (size_t i = 0; i < inputs.size(); ++i) {
     const Type type = graph.type(inputs[i]);  // NOLINT(performance-unnecessary-copy-initialization): adding nodes moves types
     ValueId x = type.dtype != DType::float32 ? w.cast(inputs[i], DType::float32) : inputs[i];
-    // A vector is a row. All that belongs to a row of more axes stands side by side.
+    // A vector is a row. Rows of several axes are flattened.
     if (type.has_rank() && type.rank() == 1)
       x = w.op("Unsqueeze", {x, w.ints({0})});
     else if (type.has_rank() && type.rank() > 2)

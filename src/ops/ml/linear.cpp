@@ -20,11 +20,11 @@ using kernels::PostTransform;
 
 constexpr int64_t kRowGrain = 1024;
 
-/// float64 inputs are computed in float64, all others in float32.
+/// float64 inputs are computed in float64, all other inputs in float32.
 template <typename X>
 using ComputeType = std::conditional_t<std::is_same_v<X, double>, double, float>;
 
-/// Scores that a classifier computes: one for each intercept; without any, one for each row of coefficients that X's columns allow.
+/// The number of scores: one for each intercept or, without intercepts, one for each row of coefficients that has X's columns.
 int64_t count_scores(const Attributes& attributes, const Type& x) {
   auto count = static_cast<int64_t>(attributes.get_ints("classlabels_ints").size() + attributes.get_strings("classlabels_strings").size());
   auto coefficients = static_cast<int64_t>(attributes.get_floats("coefficients").size());
@@ -58,7 +58,7 @@ struct LinearModel : PackedState {
   size_t size_bytes() const override { return weights.storage ? weights.storage->size_bytes() : 0; }
 };
 
-/// Scores [rows, model.scores] of a batch.
+/// Computes the scores [rows, model.scores] of a batch.
 template <typename X>
 struct LinearScores {
   using T = ComputeType<X>;
@@ -131,7 +131,8 @@ struct LinearClassifier {
       for (int64_t row = begin; row < end; ++row) {
         T* own = all + row;
         if (pair) {
-          // One score decides between two labels; the operator's reference gives 1 - s for the other label unless the pair is logistic.
+          // One score decides between two labels. The other label's score is 1 - s as in the operator's reference, unless post_transform is
+          // LOGISTIC.
           model.labels.write(c, 0, row, own[0] > 0 ? 1 : 0);
           kernels::write_pair(model.transform, PairFrom::complement, own[0], two);
           own = two;
@@ -191,8 +192,8 @@ Cost cost(const ShapeContext& c) {
 
 enum class Norm : uint8_t { max, l1, l2 };
 
-// The divisor is the largest element (not the largest magnitude), the sum of magnitudes, or the Euclidean length; a row whose divisor is
-// zero is kept.
+// Divides each row by its largest element (not magnitude), the sum of its magnitudes, or its Euclidean length. A row is copied unchanged if
+// the divisor is zero.
 template <typename X>
 struct Normalizer {
   int64_t rows, columns;
@@ -241,7 +242,7 @@ struct Normalizer {
     });
   }
 
-  // Rows are counts of words as a rule, of which few are not 0: blocks of zeros add nothing, and stay zeros.
+  // Rows are usually word counts, mostly 0. Blocks of zeros are skipped: they add nothing, and stay zero.
   template <typename Fn>
   static void for_blocks(std::span<const X> row, Fn fn) {
     constexpr size_t kBlock = 16;

@@ -1,4 +1,4 @@
-// A table from keys of any dtype that ai.onnx.ml knows to positions.
+// A hash table from keys to positions, for all key types of ai.onnx.ml.
 #pragma once
 
 #include <fmt/format.h>
@@ -21,12 +21,12 @@ namespace treadle::ops {
 /// Element types of keys and values.
 using MlKeyTypes = TypeList<std::string, int64_t, int32_t, int16_t, float, double>;
 
-/// Finds the position of a key in a list; the last one wins if it is repeated. All NaN are one key, and so are the two zeros.
+/// Finds the position of a key in a list. All NaN are one key, and 0 and -0 are equal.
 class Lookup {
  public:
   static constexpr int64_t kAbsent = -1;
 
-  /// @param first  of keys that are there more than once, the first one counts; else the last one
+  /// @param first  if a key is repeated, its first position counts; otherwise its last
   explicit Lookup(const Tensor& keys, bool first = false) : dtype_(keys.dtype()) {
     auto put = [first](auto& map, const auto& key, int64_t place) { first ? void(map.emplace(key, place)) : void(map[key] = place); };
     visit_dtype<MlKeyTypes>(dtype_, [&]<typename K>() {
@@ -67,12 +67,12 @@ class Lookup {
       return static_cast<int64_t>(key);
     } else {
       auto value = static_cast<double>(key);
-      if (std::isnan(value)) return INT64_MIN;  // the bits of -0, which is made 0
+      if (std::isnan(value)) return INT64_MIN;  // the bits of -0, which no other key has because -0 becomes 0
       return std::bit_cast<int64_t>(value == 0 ? 0.0 : value);
     }
   }
 
-  // Labels mostly are small consecutive integers: then a table needs no hash.
+  // Labels are mostly small consecutive integers. These need a table but no hash.
   void make_direct() {
     if (numbers_.empty() || dtype_ == DType::float32 || dtype_ == DType::float64) return;
     int64_t low = INT64_MAX, high = INT64_MIN;

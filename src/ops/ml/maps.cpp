@@ -11,7 +11,7 @@
 namespace treadle::ops {
 namespace {
 
-// One map a row: from the class labels to the row's elements.
+// Makes a map for each row: from class labels to the row's elements.
 struct ZipMap {
   static constexpr bool allocates = true;
   static ZipMap bind(BindContext& c) {
@@ -60,7 +60,7 @@ DType cast_target(std::string_view name) {
   throw Error(ErrorCode::invalid_model, fmt::format("cast_to = \"{}\"; expected TO_FLOAT, TO_INT64 or TO_STRING", name));
 }
 
-// Of a number with a point, an integer is what stands before it.
+// Parses a number. Parsing an integer ignores a fraction.
 template <typename T>
 T parse(const std::string& text) {
   T value{};
@@ -86,7 +86,8 @@ To converted(const From& value) {
     return static_cast<To>(value);
 }
 
-// The values of a map with integer keys, in the order of the keys; or (sparse) each at the place that its key gives, among zeros.
+// The values of a map with integer keys: dense, in the order of the keys; or sparse, each at the index given by its key, with zeros
+// elsewhere.
 struct CastMap {
   static constexpr bool allocates = true;
   DType to;
@@ -129,7 +130,7 @@ void infer_cast_map(InferContext& c) {
   c.set_output(0, cast_target(c.get_string("cast_to", "TO_FLOAT")), {Dim(1), count});
 }
 
-// The map's values, each at the place of its key in the vocabulary; zeros (or empty strings) where the map has no such key.
+// For each key of the vocabulary, the map's value; zero (or an empty string) if the map does not have the key.
 struct DictVectorizer {
   static constexpr bool allocates = true;
 

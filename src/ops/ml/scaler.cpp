@@ -1,4 +1,4 @@
-// Scaler, Binarizer, Imputer (ai.onnx.ml 1): elementwise, with parameters for each column.
+// Scaler, Binarizer, Imputer (ai.onnx.ml 1): elementwise, with parameters per column.
 #include <algorithm>
 #include <cmath>
 
@@ -11,7 +11,7 @@ namespace {
 
 constexpr int64_t kGrain = 16384;
 
-/// Calls fn(first element, its column, count) on runs within rows of `columns` elements.
+/// Calls fn(first element, its column, count) for runs that lie within one row of `columns` elements.
 template <typename Fn>
 void for_row_pieces(ThreadPool* pool, int64_t total, int64_t columns, Fn fn) {
   parallel_for(pool, total, kGrain, [&](int64_t begin, int64_t end) {
@@ -26,7 +26,7 @@ void for_row_pieces(ThreadPool* pool, int64_t total, int64_t columns, Fn fn) {
 /// The extent of the last axis; 1 for a scalar.
 int64_t last_extent(const Shape& shape) { return shape.rank() == 0 ? 1 : shape.back(); }
 
-/// An attribute that has one element, or one for each column.
+/// An attribute with one element, or one per column. @throws Error(invalid_argument) for any other number
 template <typename T>
 std::span<const T> per_column(const std::vector<T>& values, std::string_view name, int64_t columns) {
   if (values.size() != 1 && static_cast<int64_t>(values.size()) != columns)

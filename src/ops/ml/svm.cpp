@@ -53,7 +53,7 @@ template <typename T>
 struct SvmModel : PackedState {
   SvmKernel kernel;
   int64_t num_vectors = 0, num_classes = 1;
-  kernels::SideBySide<T> vectors;  ///< of a linear model, one row of weights for each class
+  kernels::SideBySide<T> vectors;  ///< support vectors; in a linear model, one row of weights per class
   std::vector<T> packed, coefficients, rho, prob_a, prob_b;
   std::vector<int64_t> class_start, class_size;
   PostTransform transform = PostTransform::none;
@@ -75,7 +75,7 @@ struct SvmModel : PackedState {
 
   void set_vectors(const Attributes& a, int64_t count, int64_t rows_of_coefficients) {
     num_vectors = count;
-    if (count <= 0) {  // a linear model
+    if (count <= 0) {  // no support vectors: a linear model
       kernel.type = SvmKernel::Type::linear;
       return pack(coefficients, num_classes, split(coefficients, num_classes, "coefficients"));
     }
@@ -83,7 +83,7 @@ struct SvmModel : PackedState {
     pack(rows, count, split(rows, count, "support_vectors"));
     check(coefficients, checked_mul(count, rows_of_coefficients), "coefficients");
   }
-  /// A weighed sum of products with the support vectors is the product with their weighed sum.
+  /// For a linear kernel, the weighted sum of products with support vectors is the product with their weighted sum, a single vector.
   void join_linear_vectors() {
     std::vector<double> joined(static_cast<size_t>(vectors.columns));
     for (int64_t c = 0; c < vectors.columns; ++c)
@@ -109,14 +109,14 @@ struct SvmModel : PackedState {
   }
 };
 
-/// Bound state of both operators: rows of X, and a piece of scratch for each chunk of them.
+/// Bound state of both operators: the rows of X, and a part of scratch for each thread.
 template <typename X>
 struct Rows {
   using T = ComputeType<X>;
   int64_t rows, scratch_elements;
   int slots;
 
-  /// `per_row`: elements that the evaluation of a row needs besides its similarities.
+  /// @param per_row  elements of scratch that evaluating a row needs besides its similarities
   static Rows bind(BindContext& c, const kernels::SideBySide<T>& vectors, int64_t per_row) {
     auto [rows, columns] = rows_and_columns(c.shape(0));
     if (columns != vectors.columns)
@@ -128,7 +128,7 @@ struct Rows {
     return {rows, elements, slots};
   }
 
-  /// Calls fn(row, its similarities, scratch) for every row.
+  /// Calls fn(row, similarities to the support vectors, scratch) for every row.
   template <typename Fn>
   void run(RunContext& c, const SvmModel<T>& model, Fn fn) const {
     const int64_t columns = model.vectors.columns, stride = model.vectors.stride;
@@ -211,7 +211,7 @@ struct SvmClassifier {
     return label;
   }
 
-  // Every pair of classes votes; the scores are the pairs' margins, or probabilities coupled from them.
+  // Each pair of classes votes. The scores are the pairs' margins, or probabilities coupled from them.
   static int64_t one_against_one(const SvmModel<T>& model, const T* similarity, T* scratch, T** scores) {
     int64_t k = model.num_classes, pairs = model.num_pairs();
     T* margins = scratch;

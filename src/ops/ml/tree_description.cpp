@@ -32,7 +32,7 @@ std::vector<double> numbers_of(const Tensor& tensor) {
   return values;
 }
 
-/// The floats of `name`, or of the tensor `name`_as_tensor.
+/// Reads the floats of the attribute `name`, or of the tensor `name`_as_tensor.
 std::vector<double> numbers(const Attributes& attributes, const std::string& name, bool& in_double) {
   std::string as_tensor = name + "_as_tensor";
   const auto& floats = attributes.get_floats(name);
@@ -58,13 +58,13 @@ TreeMode parse_mode(std::string_view name) {
   fail(fmt::format("nodes_modes has \"{}\"; expected BRANCH_LEQ, BRANCH_LT, BRANCH_GTE, BRANCH_GT, BRANCH_EQ, BRANCH_NEQ or LEAF", name));
 }
 
-/// From (tree id, node id) to the position of the node. Most files number the nodes of a tree consecutively, which needs no table.
+/// Maps (tree id, node id) to the node's position. Most files number the nodes of a tree consecutively, which needs no hash table.
 class NodeIndex {
  public:
   NodeIndex(const std::vector<int64_t>& trees, const std::vector<int64_t>& ids) : trees_(trees), ids_(ids) {
     size_t first = 0;
     for (size_t i = 0; i < trees.size(); ++i) {
-      if (i == 0 || trees[i] != trees[i - 1]) {  // once a tree, and not once a node
+      if (i == 0 || trees[i] != trees[i - 1]) {  // once per tree, not per node
         auto [tree, added] = first_.emplace(trees[i], i);
         if (added) order_.push_back(trees[i]);
         first = tree->second;
@@ -77,11 +77,11 @@ class NodeIndex {
         fail(fmt::format("the node {} of tree {} stands twice in nodes_nodeids", ids[i], trees[i]));
   }
 
-  /// @param near  a node that probably is of the same tree.
+  /// @param near  position of a node that is probably in the same tree
   size_t find(int64_t tree, int64_t id, std::string_view what, size_t near) const {
     if (consecutive_) {
       if (near < trees_.size() && trees_[near] == tree && id >= 0) {
-        // From node `near` to node `id` of the same tree; the difference may wrap, and the sum wraps back.
+        // The position of node `id` relative to that of `near`. The unsigned difference may wrap, and the sum wraps back.
         const size_t position = near + (static_cast<size_t>(id) - static_cast<size_t>(ids_[near]));
         if (position < ids_.size() && trees_[position] == tree && ids_[position] == id) return position;
       }
@@ -156,7 +156,7 @@ void read_votes(const Attributes& a, const std::string& prefix, const NodeIndex&
   check_length(prefix + "_treeids", tree_ids.size(), count);
   check_length(prefix + "_nodeids", node_ids.size(), count);
   check_length(prefix + "_weights", weights.size(), count);
-  // A counting sort by leaf, which keeps the order within a leaf.
+  // A counting sort by leaf, which keeps the order within each leaf.
   auto& nodes = trees.description.nodes;
   std::vector<size_t> leaf(count), next(nodes.size() + 1);
   const std::string prefix_nodeids = prefix + "_nodeids";
@@ -215,7 +215,7 @@ kernels::TreeDescription describe_tree_ensemble(const Attributes& a) {
   if (!missing.empty()) check_length("nodes_missing_value_tracks_true", missing.size(), count);
   for (size_t i = 0; i < targets.size(); ++i) trees.votes.push_back({targets[i], weights[i]});
 
-  // Inner nodes first, then one node for each leaf.
+  // Positions of inner nodes come first, then one node for each leaf.
   trees.nodes.resize(count + targets.size());
   for (size_t i = 0; i < targets.size(); ++i) trees.nodes[count + i].first = i, trees.nodes[count + i].last = i + 1;
   auto child = [&](int64_t id, int64_t is_leaf, size_t node) {

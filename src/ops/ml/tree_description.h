@@ -9,18 +9,18 @@
 
 namespace treadle::ops {
 
-/// What TreeEnsembleClassifier and TreeEnsembleRegressor describe.
+/// The trees of a TreeEnsembleClassifier or TreeEnsembleRegressor.
 struct LegacyTrees {
   kernels::TreeDescription description;
   std::vector<double> base_values;
-  bool in_double = false;  // some attribute is given as a tensor of double
+  bool in_double = false;  // an attribute is a tensor of float64
 };
 
-/// @param prefix  "class" or "target", of the attributes that hold the votes.
-/// @throws Error(invalid_model) for attributes whose lengths differ, unknown modes, and nodes or targets that do not exist.
+/// @param prefix  of the attributes that hold the votes: "class" or "target"
+/// @throws Error(invalid_model) if lengths differ, a mode is unknown, or a node or target does not exist
 LegacyTrees describe_legacy_trees(const Attributes& attributes, std::string_view prefix, int64_t num_targets);
 
-/// The attributes of TreeEnsemble, version 5. @throws Error(invalid_model) as above.
+/// Reads the attributes of TreeEnsemble, version 5. @throws Error(invalid_model) as above
 kernels::TreeDescription describe_tree_ensemble(const Attributes& attributes);
 
 }  // namespace treadle::ops

@@ -33,15 +33,15 @@ TreeAggregate parse_aggregate(std::string_view name) {
   throw Error(ErrorCode::invalid_model, fmt::format("aggregate_function = \"{}\"; expected SUM, AVERAGE, MIN or MAX", name));
 }
 
-/// The ensemble, and what happens to its scores.
+/// The ensemble, and how scores are made from its votes.
 struct State : PackedState {
   std::variant<TreeEnsemble<float>, TreeEnsemble<double>> trees;
   std::vector<double> base;
   TreeAggregate aggregate = TreeAggregate::sum;
   PostTransform transform = PostTransform::none;
-  // Classifiers only.
+  // The members below are for classifiers only.
   ClassLabels labels;
-  int64_t only_class = -1;     // the one class that has votes; -1 for several
+  int64_t only_class = -1;     // the only class that has votes; -1: several have
   bool probabilities = false;  // no weight is negative: the threshold between two classes is 0.5, not 0
 
   State(const TreeDescription& description, bool in_double) : trees(make(description, in_double)) {}
@@ -57,7 +57,7 @@ struct State : PackedState {
   }
 };
 
-/// Bound state that both kernels share.
+/// Bound state of both kernels.
 struct Rows {
   int64_t rows, columns;
 
@@ -69,7 +69,7 @@ struct Rows {
     return {rows, columns};
   }
 
-  /// Calls finish(scores of one row, row) for every row.
+  /// Calls finish(scores, row) for every row.
   template <typename X, typename Finish>
   void run(RunContext& c, const State& state, Finish finish) const {
     std::visit(
@@ -94,7 +94,7 @@ struct Rows {
 template <typename X>
 struct Regressor {
   Rows rows;
-  bool float_output;  // TreeEnsembleRegressor gives float32 whatever its input is, TreeEnsemble the input's dtype
+  bool float_output;  // TreeEnsembleRegressor always gives float32, TreeEnsemble the input's dtype
 
   static std::unique_ptr<PackedState> create(const CreateContext& c) {
     const Attributes& a = c.attributes();
@@ -143,12 +143,12 @@ struct Regressor {
   }
 };
 
-// What the operator's reference does, where the specification is silent:
-//   several classes with votes: the transformed scores; the label is the first of the largest.
-//   two labels, all votes for the first: its score s is that of the *second* label. Without negative weights s is a probability and the
-//     second label wins above 0.5; else it is a margin and the second label wins above 0. The scores are a pair made of s.
-//   two labels, all votes for the second: the threshold of the case before, but plain scores.
-//   one label: one score; the label is 1 above the threshold 0 and 0 below.
+// Where the specification is silent, this follows the operator's reference:
+//   Several classes have votes: transformed scores; the label is that of the first maximum.
+//   Two labels, all votes for the first: the score s belongs to the *second* label. Without negative weights s is a probability, and the
+//     second label wins above 0.5; otherwise s is a margin, and it wins above 0. The output is a pair of scores made from s.
+//   Two labels, all votes for the second: the same thresholds, but plain scores.
+//   One label: one score; the label is 1 if the score is above 0, otherwise 0.
 template <typename X>
 struct Classifier {
   Rows rows;
@@ -169,7 +169,7 @@ struct Classifier {
     bool one_score = labels.count() <= 2 && state->only_class >= 0;
     if (!state->base.empty() && static_cast<int64_t>(state->base.size()) != labels.count() && !(one_score && state->base.size() == 1))
       throw Error(ErrorCode::invalid_model, fmt::format("{} base_values for {} classes", state->base.size(), labels.count()));
-    if (state->base.size() == 1 && labels.count() == 2) {  // it belongs to the class that has the votes
+    if (state->base.size() == 1 && labels.count() == 2) {  // the base value belongs to the class that has the votes
       double base = state->base[0];
       state->base = {0, 0};
       state->base[static_cast<size_t>(state->only_class)] = base;
@@ -223,7 +223,7 @@ void infer_regressor(InferContext& c) {
   set_row_output(c, 0, c.node().op_type == "TreeEnsemble" ? c.dtype(0) : DType::float32, Dim(num_targets));
 }
 
-// One comparison a level; trees of some hundred nodes are about eight levels deep.
+// One comparison per level. Estimated for trees of a few hundred nodes, about eight levels deep.
 Cost cost(const ShapeContext& c) {
   double trees = static_cast<double>(c.get_ints("nodes_featureids").size()) / 256 + 1;
   auto rows = static_cast<double>(c.shape(0).rank() == 2 ? c.shape(0)[0] : 1);

@@ -1,4 +1,4 @@
-// CropAndResize of com.microsoft: rectangles of an image, resampled to one size.
+// CropAndResize of com.microsoft: resamples rectangles of an image to one size.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -34,8 +34,8 @@ void infer_crop(InferContext& c) {
   c.set_output(0, c.dtype(0), {count, c.shape(0)[1], height, width});
 }
 
-// Corners of a region are the first and the last row and column of its crop, in units of the image's last row and column. What lies outside
-// the image has the extrapolation value.
+// A region's corners are the first and last row and column of its crop, relative to the image's last row and column (1). Elements outside
+// the image get extrapolation_value.
 struct CropAndResize {
   int64_t batch, channels, height, width, count, out_height, out_width;
   bool nearest;
@@ -51,14 +51,14 @@ struct CropAndResize {
     return {x[0], x[1], x[2], x[3], y[0], y[2], y[3], c.get_string("mode", "bilinear") == "nearest", c.get_float("extrapolation_value")};
   }
 
-  /// The place of element i of `size` between `first` and `last`.
+  /// The coordinate of element i, of `size` elements from `first` to `last`, in pixels.
   static float place(int64_t i, int64_t size, float first, float last, int64_t extent) {
     const auto end = static_cast<float>(extent - 1);
     if (size == 1) return 0.5F * (first + last) * end;
     return first * end + static_cast<float>(i) * ((last - first) * end / static_cast<float>(size - 1));
   }
 
-  /// Four elements, and where between them an element of a crop lies. Of the nearest mode, the first is the one.
+  /// The four neighbours of a crop's element, and its position between them. For mode "nearest", only the first is used.
   struct Sample {
     bool inside;
     int64_t at[4];
@@ -104,7 +104,7 @@ struct CropAndResize {
   }
 };
 
-/// To the elements between which a crop's elements lie. Regions overlap: one thread has a channel.
+/// The gradient of the image: adds each element of dY to its neighbours. Regions may overlap, so each channel is computed by one thread.
 struct CropAndResizeGrad {
   CropAndResize forward;
 
@@ -151,7 +151,7 @@ std::vector<ValueId> crop_gradient(GradientContext& g) {
   return {g.op("CropAndResizeGrad", {g.input(0), g.input(1), g.input(2), g.grad_output(0)}, attributes, "treadle")};
 }
 
-/// Second derivative, by dY: crops of the flow.
+/// The gradient by dY: the crops of the incoming gradient.
 std::vector<ValueId> crop_grad_gradient(GradientContext& g) {
   Attributes attributes = g.attributes();
   attributes.set("extrapolation_value", 0.0F);

@@ -41,7 +41,7 @@ struct Box {
   float y1, x1, y2, x2, area;
 };
 
-// Corners in order, whatever pair of opposite corners the model gives, or from centre and size.
+// Ordered corners, from any pair of opposite corners, or from centre and size.
 Box corners(const float* b, bool center) {
   Box box{};
   if (center) {
@@ -68,7 +68,7 @@ struct Candidate {
 struct Nms {
   static constexpr bool allocates = true;
 
-  int64_t batches, classes, boxes, limit;  // limit: boxes kept per class and batch, at most
+  int64_t batches, classes, boxes, limit;  // limit: the largest number of boxes to keep per class and batch
   bool center;
   int num_slots;
   size_t slot_bytes, selected_bytes, counts_bytes;
@@ -82,7 +82,7 @@ struct Nms {
       if (c.has_input(i)) check_equal(c.num_elements(i), 1, "elements of a limit or threshold, and 1");
     k.batches = c.shape(0)[0], k.boxes = c.shape(0)[1], k.classes = c.shape(1)[1];
     if (k.boxes > INT32_MAX) throw Error(ErrorCode::not_implemented, fmt::format("{} boxes; at most {}", k.boxes, INT32_MAX));
-    // Without the input nothing is kept: its default is 0.
+    // The input max_output_boxes_per_class defaults to 0, which keeps nothing.
     k.limit = c.has_input(2) ? std::clamp<int64_t>(c.value_at(2, 0), 0, k.boxes) : 0;
     k.center = c.get_int("center_point_box") != 0;
     const int64_t tasks = checked_mul(k.batches, k.classes);
@@ -94,7 +94,7 @@ struct Nms {
     return k;
   }
 
-  // Writes the boxes that stay, best first, and returns how many.
+  // Writes the indices of the boxes to keep, best first. Returns their number.
   int64_t select(const float* all_boxes, const float* scores, float iou_threshold, const float* score_threshold, std::byte* scratch,
                  int32_t* selected) const {
     auto* candidates = reinterpret_cast<Candidate*>(scratch);

@@ -1,4 +1,4 @@
-// What operators over rectangles of an image check alike.
+// Checks shared by operators over regions of an image.
 #pragma once
 
 #include <fmt/format.h>

@@ -1,4 +1,4 @@
-// Gradients of quantised products that round their result: straight through.
+// Gradients of quantised products that round their result: straight-through estimators.
 #pragma once
 
 #include <vector>

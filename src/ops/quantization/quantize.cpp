@@ -32,7 +32,7 @@ constexpr TypeSet kHalfOrFloat{DType::float32, DType::float16, DType::bfloat16};
 constexpr TypeSet kQuantizeScales = kHalfOrFloat | TypeSet{DType::int32, DType::float8e8m0};
 constexpr TypeSet kDequantizeScales = kHalfOrFloat | TypeSet{DType::float8e8m0};
 
-/// Elements that pass through the stack at a time, on their way from one type to another.
+/// Elements are converted in blocks of this size, on the stack.
 constexpr int64_t kBlock = 256;
 
 using Read = void (*)(const void* src, int64_t first, int64_t n, float* dst);
@@ -50,7 +50,7 @@ template <typename T>
 void write_whole(const float* src, int64_t n, void* dst, int64_t first) {
   for (int64_t i = 0; i < n; ++i) static_cast<T*>(dst)[first + i] = static_cast<T>(src[i]);
 }
-// Through int32, whose conversion is one instruction.
+// Converts through int32, which is one instruction.
 template <typename T>
 void write_integer(const float* src, int64_t n, void* dst, int64_t first) {
   for (int64_t i = 0; i < n; ++i) static_cast<T*>(dst)[first + i] = static_cast<T>(static_cast<int32_t>(src[i]));
@@ -137,13 +137,14 @@ bool integer_range(DType dtype, Range& range) {
   return true;
 }
 
-// Rounds to the nearest even integer, for |v| < 2^22: at 1.5 * 2^23 the spacing of floats is 1.
+// Rounds to the nearest even integer, for |v| < 2^22: near 1.5 * 2^23, floats are 1 apart.
 inline float round_small(float v) { return (v + 12582912.0f) - 12582912.0f; }
 
-/// Which scale belongs to which element: one for all, one for each place along an axis, or one for each block of an axis.
+/// Maps elements to scales: one scale for all, one per index along an axis, or one per block along an axis.
 struct Granularity {
-  int64_t total = 0, extent = 1, inner = 1, block = 1;    ///< of the axis; elements behind it; places that share a scale
-  int64_t outer_step = 0, axis_step = 0, inner_step = 0;  ///< in scales
+  int64_t total = 0, extent = 1, inner = 1, block = 1;    ///< extent of the axis; elements per index of the axis; indices that share a
+                                                          ///< scale
+  int64_t outer_step = 0, axis_step = 0, inner_step = 0;  ///< strides in the scales
   int64_t num_scales = 1;
 
   static Granularity make(const ShapeContext& c) {
@@ -181,7 +182,7 @@ struct Granularity {
     return g;
   }
 
-  /// Calls fn(first, n, scale index, step of that index per element) for pieces of at most kBlock elements that cover [begin, end).
+  /// Calls fn(first, n, scale index, its stride per element) for pieces of at most kBlock elements that cover [begin, end).
   template <typename Fn>
   void for_each_piece(int64_t begin, int64_t end, Fn&& fn) const {
     while (begin < end) {
@@ -202,7 +203,7 @@ struct Granularity {
   }
 };
 
-/// Scales and zero points, as floats in scratch.
+/// Scales and zero points, converted to float in scratch.
 struct Scales {
   Read scale_reader, zero_reader;
   int64_t count, scale_offset, zero_offset;
@@ -249,7 +250,7 @@ void infer_quantize(InferContext& c) {
 
 void infer_dequantize(InferContext& c) {
   DType dtype = dtype_attribute(c.attributes(), "output_dtype", DType::undefined);
-  // A power of two is a scale, but no type to compute in.
+  // float8e8m0 holds powers of two: it is a dtype for scales, but not for results.
   if (dtype == DType::undefined) dtype = c.dtype(1) == DType::float8e8m0 ? DType::float32 : c.dtype(1);
   Type type = c.input(0);
   type.kind = Type::Kind::tensor;
@@ -265,7 +266,7 @@ struct QuantizeLinear {
   Range range;
   bool to_integers;
   DType precision;
-  DType bytes = DType::undefined;  // the codes of float32, where they have vectors
+  DType bytes = DType::undefined;  // the dtype of the codes, if the input is float32 and there is a vectorised kernel; else undefined
 
   static QuantizeLinear bind(BindContext& c) {
     ScratchLayout layout;
@@ -284,10 +285,10 @@ struct QuantizeLinear {
     c.request_scratch(layout.total());
     return k;
   }
-  // The quotient has the precision of a 16-bit type if that is what it is asked for in.
+  // Divides. The attribute `precision` may ask for a quotient in 16 bits.
   void divide(const float* x, const float* scale, int64_t step, int64_t n, float* quotient) const {
     if (step == 0) {
-      const float one = *scale;  // a copy, as the quotients might lie over it
+      const float one = *scale;  // a copy, because the compiler must assume that quotients overlap it
       for (int64_t i = 0; i < n; ++i) quotient[i] = x[i] / one;
     } else {
       for (int64_t i = 0; i < n; ++i) quotient[i] = x[i] / scale[i * step];
@@ -297,7 +298,7 @@ struct QuantizeLinear {
     else if (precision == DType::bfloat16)
       for (int64_t i = 0; i < n; ++i) quotient[i] = static_cast<float>(BFloat16(quotient[i]));
   }
-  // Clamped before it is rounded, which comes to the same as the bounds are integers, and keeps round_small in its range.
+  // Clamps before rounding. The bounds are integers, so the result is the same, and round_small() stays in its range.
   void round(const float* zero, int64_t step, int64_t n, float* quotient) const {
     auto each = [n, quotient, bounds = range](auto zero_of) {
       for (int64_t i = 0; i < n; ++i) {
@@ -308,7 +309,7 @@ struct QuantizeLinear {
         quotient[i] = round_small(v) + z;
       }
     };
-    if (!zero || step == 0)  // one zero point, and a loop that the compiler has vectors for
+    if (!zero || step == 0)  // one zero point: the compiler vectorises this loop
       each([z = zero ? *zero : 0.0F](int64_t) { return z; });
     else
       each([&](int64_t i) { return zero[i * step]; });
@@ -343,7 +344,7 @@ struct DequantizeLinear {
   Scales scales;
   Read read;
   Write write;
-  DType bytes = DType::undefined;  // the codes, where they have vectors
+  DType bytes = DType::undefined;  // the dtype of the codes, if there is a vectorised kernel; else undefined
 
   static DequantizeLinear bind(BindContext& c) {
     ScratchLayout layout;
@@ -392,11 +393,11 @@ struct DynamicQuantizeLinear {
   static DynamicQuantizeLinear bind(BindContext& c) { return {c.num_elements(0), c.has_output(1), c.has_output(2)}; }
   void run(RunContext& c) const {
     const float* x = c.in<float>(0);
-    // The range has to contain 0, which then has an exact code.
+    // The range must contain 0, so that 0 has an exact code.
     const auto [low, high] = kernels::range_around_zero(x, n);
-    // Only zeros: any scale will do, and one has to be finite.
+    // If all elements are 0, any finite scale is right.
     const float scale = high == low ? 1.0f : (high - low) / 255.0f;
-    const float exact = -low / scale;  // no number if the range is infinite
+    const float exact = -low / scale;  // NaN if the range is infinite
     const float zero = std::isnan(exact) ? 0.0f : std::nearbyint(std::clamp(exact, 0.0f, 255.0f));
     uint8_t* y = c.out<uint8_t>(0);
     parallel_for(c.pool(), n, kElementwiseGrain,
@@ -406,7 +407,7 @@ struct DynamicQuantizeLinear {
   }
 };
 
-// The operator's own type is float32; converters to 16-bit floats leave it between values of theirs.
+// The operator takes float32 only. Converters to 16-bit floats leave it between 16-bit values, so they are cast.
 void widen_dynamic(Graph& graph, NodeId id) {
   Decomposition d(graph, id);
   if (d.type(d.in(0)).dtype == DType::float32 || d.type(d.in(0)).dtype == DType::undefined) return;
@@ -417,7 +418,7 @@ void widen_dynamic(Graph& graph, NodeId id) {
 
 bool is_byte(DType dtype) { return dtype == DType::uint8 || dtype == DType::int8; }
 
-/// A step of a chain: scale and zero point are for all elements, one number each. A zero point that is absent is the number 0.
+/// A step of a chain, if scale and zero point are single numbers. An absent zero point is 0.
 std::optional<PointwiseStep> by_one_scale(const Graph& graph, const Node& node) {
   if (dtype_of_value(graph, node.inputs[1]) != DType::float32 || !has_one_element(graph, node.inputs[1])) return std::nullopt;
   const ValueId zero = node.has_input(2) ? node.inputs[2] : kNoValue;

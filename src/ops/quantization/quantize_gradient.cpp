@@ -1,5 +1,5 @@
-// Gradients of QuantizeLinear and DequantizeLinear, and of integer products: straight through the rounding. The gradient of a quantised
-// value is a float.
+// Gradients of QuantizeLinear, DequantizeLinear and integer products: straight-through estimators. The gradient of a quantised value is a
+// float.
 #include <fmt/format.h>
 
 #include "graph/infer.h"
@@ -10,7 +10,7 @@
 namespace treadle::ops::gradients {
 namespace {
 
-/// For each element of `like` what it is scaled by: the scale of ones.
+/// The scale of each element of `like`, which dequantising ones gives.
 ValueId scale_of_elements(GradientContext& g, ValueId like) {
   Attributes attributes;
   for (const char* name : {"axis", "block_size"})
@@ -19,7 +19,7 @@ ValueId scale_of_elements(GradientContext& g, ValueId like) {
   return g.op("DequantizeLinear", {g.op("Expand", {one, g.shape_of(like)}), g.input(1)}, std::move(attributes));
 }
 
-/// The sums of the blocks along the axis, of which the last may be short.
+/// Sums the blocks along the axis. The last block may be short.
 ValueId sum_of_blocks(GradientContext& g, ValueId flow, int axis) {
   const int rank = rank_of(g, flow);
   const int64_t size = g.attributes().get_int("block_size", 0);
@@ -35,7 +35,7 @@ ValueId sum_of_blocks(GradientContext& g, ValueId flow, int axis) {
   return g.reduce_sum(g.op("Reshape", {g.op("Pad", {flow, pads}), split}), {axis + 1}, /*keepdims=*/false);
 }
 
-/// What flows into the scale, from what flows into the scales of the elements.
+/// The gradient of the scale, from the gradients of each element's scale.
 ValueId into_scale(GradientContext& g, ValueId flow) {
   const ValueId scale = g.input(1);
   const Type type = g.type(scale);
@@ -50,7 +50,7 @@ ValueId into_scale(GradientContext& g, ValueId flow) {
       if (a != axis) others.push_back(a);
     if (scale_rank != 1 || g.attributes().get_int("block_size", 0) > 0)
       sum = sum_of_blocks(g, flow, axis);
-    else if (!others.empty())  // a reduction over no axes is one over all
+    else if (!others.empty())  // a reduction over an empty list of axes would reduce all
       sum = g.reduce_sum(flow, std::move(others), /*keepdims=*/false);
   }
   if (g.type(sum).dtype != type.dtype) sum = g.op("Cast", {sum}, {{"to", static_cast<int64_t>(type.dtype)}});
@@ -59,7 +59,7 @@ ValueId into_scale(GradientContext& g, ValueId flow) {
 
 ValueId as_float32(GradientContext& g, ValueId value) { return g.op("Cast", {value}, {{"to", static_cast<int64_t>(DType::float32)}}); }
 
-/// The numbers that the codes of an integer product stand for, but for their scale. `axes`: to be added behind a zero point for each line.
+/// The codes of an integer product minus the zero point. @param axes  axes to append to a zero point per row
 ValueId less_zero(GradientContext& g, ValueId codes, ValueId zero, std::vector<int64_t> axes) {
   const ValueId x = as_float32(g, codes);
   if (zero == kNoValue) return x;
@@ -70,9 +70,9 @@ ValueId less_zero(GradientContext& g, ValueId codes, ValueId zero, std::vector<i
   return g.sub(x, subtrahend);
 }
 
-/// A quantised operand of QLinearMatMul or QLinearConv: codes less their zero point, scale, and the numbers that these are.
+/// A quantised operand of QLinearMatMul or QLinearConv: `codes` minus zero point, `scale`, and `numbers`, their product.
 struct Operand {
-  size_t first;  // of the node's inputs: codes, scale, zero point
+  size_t first;  // index of the input with the codes; scale and zero point follow
   ValueId codes, scale, numbers;
 
   Operand(GradientContext& g, size_t input, const std::vector<int64_t>& axes) : first(input) {
@@ -87,19 +87,19 @@ struct Operand {
   }
 };
 
-/// y = saturate(round(real / y_scale) + y_zero): what flows into `real`, and into the scale. What was cut off gets nothing.
+/// y = saturate(round(real / y_scale) + y_zero): returns the gradient of `real` and adds that of y_scale. Clipped elements get 0.
 ValueId through_rounding(GradientContext& g, ValueId real, Result& result) {
   ValueId scale = g.input(6);
   if (g.type(scale).dtype != DType::float32) scale = as_float32(g, scale);
   const ValueId steps = g.div(real, scale), distance = g.op("Abs", {g.sub(steps, less_zero(g, g.output(0), g.input(7), {}))});
-  // A little more than half: the steps are rounded, too.
+  // Slightly more than half, because `steps` is rounded itself.
   const ValueId inside = g.op("LessOrEqual", {distance, g.scalar(0.501, steps)});
   const ValueId flow = g.div(masked(g, inside, as_float32(g, g.grad_output(0))), scale);
   if (g.wants(6)) result[6] = g.reshape_like(g.unbroadcast(g.neg(g.mul(flow, steps)), scale), g.input(6));
   return flow;
 }
 
-/// Scales of 16 bits have gradients of their type.
+/// Casts the gradients of 16-bit scales to their dtype.
 Result narrowed_scales(GradientContext& g, Result result) {
   for (size_t i : {1, 4, 6})
     if (const DType dtype = g.type(g.input(i)).dtype; result[i] != kNoValue && dtype != DType::float32)
@@ -107,7 +107,7 @@ Result narrowed_scales(GradientContext& g, Result result) {
   return result;
 }
 
-/// Zero points are constants; so are codes that are.
+/// Drops the gradients of inputs that need none, such as zero points and constant codes.
 Result of_codes(GradientContext& g, Result flows) {
   for (size_t i = 0; i < flows.size(); ++i)
     if (!g.wants(i)) flows[i] = kNoValue;
@@ -116,7 +116,7 @@ Result of_codes(GradientContext& g, Result flows) {
 
 }  // namespace
 
-// Y = (A - a_zero) (B - b_zero); a vector of zero points has one for each row of A, or column of B.
+// Y = (A - a_zero) (B - b_zero). A vector of zero points has one for each row of A or column of B.
 Result matmul_integer(GradientContext& g) {
   const bool rows = rank_of(g, g.input(0)) > 1;
   const ValueId a = less_zero(g, g.input(0), g.input(2), rows ? std::vector<int64_t>{-1} : std::vector<int64_t>{}),
@@ -124,7 +124,7 @@ Result matmul_integer(GradientContext& g) {
   return of_codes(g, product(g, a, b, g.grad_output(0)));
 }
 
-// Borders count as zero points, which stand for 0.
+// Padding is filled with the zero point, which means 0.
 Result conv_integer(GradientContext& g) {
   std::vector<int64_t> axes;
   for (int axis = 1; axis < rank_of(g, g.input(1)); ++axis) axes.push_back(axis);
@@ -132,7 +132,7 @@ Result conv_integer(GradientContext& g) {
   return of_codes(g, convolution(g, x, w, g.grad_output(0)));
 }
 
-// The product of the numbers that the codes stand for, rounded.
+// The rounded product of the dequantised operands.
 Result qlinear_matmul(GradientContext& g) {
   const Operand a(g, 0, rank_of(g, g.input(0)) > 1 ? std::vector<int64_t>{-1} : std::vector<int64_t>{}), b(g, 3, {});
   Result result(8, kNoValue);
@@ -142,7 +142,7 @@ Result qlinear_matmul(GradientContext& g) {
   return narrowed_scales(g, std::move(result));
 }
 
-// The bias counts in units of both scales, and is a constant, as its codes are.
+// The bias is in units of x_scale * w_scale. Its codes are constants.
 Result qlinear_conv(GradientContext& g) {
   std::vector<int64_t> axes;
   for (int axis = 1; axis < rank_of(g, g.input(3)); ++axis) axes.push_back(axis);
@@ -170,7 +170,7 @@ Result qlinear_conv(GradientContext& g) {
   return result;
 }
 
-// The scale follows the range of x. What flows through it and what the codes lose by it cancel but for the rounding: both are left out.
+// The scale depends on the range of x. Its gradient and its effect on the codes cancel except for rounding, so both are omitted.
 Result dynamic_quantize(GradientContext& g) {
   if (g.grad_output(0) == kNoValue) return {};
   return {g.div(g.grad_output(0), require_output(g, 1))};
@@ -192,7 +192,7 @@ Result dequantize(GradientContext& g) {
   return result;
 }
 
-// What was rounded lies within half a step of where it came from; what was cut off does not, and gets nothing.
+// A rounded element is within half a step of x. A clipped one is not, and gets no gradient.
 Result quantize(GradientContext& g) {
   const ValueId y = g.output(0);
   ValueId x = g.input(0), dy = g.grad_output(0);
@@ -210,7 +210,7 @@ Result quantize(GradientContext& g) {
     std::vector<ValueId> inputs{y, g.input(1)};
     if (g.input(2) != kNoValue) inputs.push_back(g.input(2));
     const ValueId distance = g.op("Abs", {g.sub(x, as_x(g.op("DequantizeLinear", std::move(inputs), std::move(attributes))))});
-    // A little more than half: the distance is rounded, too.
+    // Slightly more than half, because the distance is rounded itself.
     dy = masked(g, g.op("LessOrEqual", {distance, g.mul(scales, g.scalar(0.5001, x))}), dy);
   }
   Result result{g.div(dy, scales), kNoValue};

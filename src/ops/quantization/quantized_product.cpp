@@ -31,21 +31,21 @@ constexpr TypeSet kBytes{DType::int8, DType::uint8};
 constexpr TypeSet kFloat8Codes{DType::float8e4m3fn, DType::float8e4m3fnuz, DType::float8e5m2, DType::float8e5m2fnuz};
 constexpr TypeSet kInt32{DType::int32};
 
-/// Weights and zero points that are constant, as the product reads them. Empty if they are not constant.
+/// Constant weights and zero points, packed as the product reads them. Empty if they are not constant.
 struct PackedBytes final : PackedState {
   std::vector<int16_t> values;
   size_t size_bytes() const override { return values.size() * sizeof(int16_t); }
 };
 
-/// Scales or zero points of an operand: none, one, or one for each of its lines, which are those of every matrix of a stack, or of each
-/// matrix for itself.
+/// Describes scales or zero points of an operand: none, one, or one per line (row or column). Lines are shared by all matrices of a stack,
+/// or each matrix has its own.
 struct Lines {
   bool present = false, per_line = false, per_matrix = false;
 
-  /// @param axis     the axis of lines, counted from the last: 1 for columns, 2 for rows; 0: there are no matrices
-  /// @param operand  the matrices
+  /// @param axis     the axis of lines, counted from the last: 1 for columns, 2 for rows; 0: the operand has no matrices
+  /// @param operand  shape of the matrices
   static Lines of(const Shape& shape, int64_t lines, int axis, const Shape& operand, std::string_view what) {
-    // An empty one is what some exporters write for "none".
+    // Some exporters write an empty tensor for an absent one.
     if (shape.num_elements() == 0) return {};
     if (shape.num_elements() == 1) return {true, false, false};
     const int rank = shape.rank();
@@ -69,7 +69,7 @@ ByteMatrix byte_matrix(const void* data, bool is_signed, const Lines& zeros, con
   return matrix;
 }
 
-/// The inputs of an integer product or convolution, and of its quantised form: data, zero points; -1 where there are none.
+/// Indices of inputs in integer products and convolutions, or their QLinear forms; -1: the operator does not have the input.
 struct Places {
   int x = 0, x_zero = 2, w = 1, w_zero = 3;
   int x_scale = -1, w_scale = -1, y_scale = -1, y_zero = -1, bias = -1;
@@ -81,7 +81,7 @@ bool weights_are_constant(const CreateContext& c, const Places& at) {
   return c.constant(at.w) != nullptr && (!c.has_input(at.w_zero) || c.constant(at.w_zero) != nullptr);
 }
 
-/// y = saturate(round(acc * x_scale * w_scale / y_scale) + y_zero) over rows of `n` accumulators.
+/// y = saturate(round(acc * x_scale * w_scale / y_scale) + y_zero) for rows of `n` int32 accumulators.
 struct Requantize {
   DType scale_dtype;
   bool is_signed = false;
@@ -121,7 +121,7 @@ Cost product_cost(const ShapeContext& c, const Places& at) {
 Cost matmul_integer_cost(const ShapeContext& c) { return product_cost(c, kInteger); }
 Cost qlinear_matmul_cost(const ShapeContext& c) { return product_cost(c, kQLinear); }
 
-/// The product into int32, for both operators.
+/// The product as int32, for both operators.
 struct IntegerProduct {
   Product product;
   Lines a_zeros, b_zeros;
@@ -151,7 +151,7 @@ struct IntegerProduct {
                      c.dtype(at.x) == DType::int8,
                      c.dtype(at.w) == DType::int8,
                      0};
-    // A zero point for each row counts within one matrix.
+    // Zero points per row belong to the rows of one matrix, so the batch is not merged into rows.
     p.product = Product::of(a, b, !p.a_zeros.per_line);
     const bool packed = !c.packed<PackedBytes>().values.empty();
     p.work =
@@ -225,13 +225,13 @@ struct QLinearMatMul {
   }
 };
 
-// Codes of 8-bit floats: through floats. The product of the dequantised operands is the specification's formula.
+// 8-bit floats are dequantised, multiplied in float and quantised, as the specification defines the product.
 void decompose_float8(Graph& graph, NodeId id) {
   const std::vector<ValueId> in = graph.node(id).inputs;
   const DType a = graph.type(in[0]).dtype, b = graph.type(in[3]).dtype, y = graph.type(in[7]).dtype;
   if (!kFloat8Codes.has(a) && !kFloat8Codes.has(b) && !kFloat8Codes.has(y)) return;
   auto add = [&](NodeSpec spec) { return graph.node(graph.add_node(std::move(spec), id)).outputs[0]; };
-  // An axis counts only where the scale is a vector: rows of a, columns of b.
+  // `axis` is used only if the scale is a vector: one per row of a, or per column of b.
   const ValueId lhs = add({.op_type = "DequantizeLinear", .inputs = {in[0], in[1], in[2]}, .attributes = {{"axis", int64_t{-2}}}});
   const ValueId rhs = add({.op_type = "DequantizeLinear", .inputs = {in[3], in[4], in[5]}, .attributes = {{"axis", int64_t{-1}}}});
   const ValueId product = add({.op_type = "MatMul", .inputs = {lhs, rhs}});
@@ -270,7 +270,7 @@ struct IntegerConvolution {
     const Tensor w = c.constant(at.w)->contiguous();
     const Shape& shape = w.shape();
     if (shape.rank() < 3 || shape.rank() > 5 || w.num_elements() == 0) return state;
-    // The layout depends on the weights and groups only.
+    // The layout depends only on weights and groups.
     kernels::ConvParams params;
     params.group = c.attributes().get_int("group", 1);
     params.M = shape[0], params.C = shape[1] * params.group;

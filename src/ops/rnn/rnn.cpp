@@ -1,4 +1,4 @@
-// RNN, GRU and LSTM.
+// RNN, GRU and LSTM: inference and kernels.
 #include "kernels/rnn/rnn.h"
 
 #include <fmt/format.h>
@@ -36,10 +36,10 @@ using kernels::Unary;
 using enum RnnInput;
 using enum RnnOutput;
 
-/// The LSTM whose products have states of bytes, which com.microsoft's DynamicQuantizeLSTM becomes.
+/// The LSTM that quantises states to 8 bits for its products; DynamicQuantizeLSTM of com.microsoft becomes it.
 constexpr std::string_view kLstmOfBytes = "LSTMOfBytes";
 
-/// A function that a cell may apply, in any case of letters.
+/// Finds an activation by name, ignoring case. @throws Error(not_implemented) if a cell cannot apply it
 const ScalarFunction& find_activation(std::string_view name) {
   const ScalarFunction* function = find_function_ignoring_case(name);
   if (!function || function->code == Unary::none || function->a.input >= 0)
@@ -55,7 +55,7 @@ RnnDirection direction_of(const Attributes& attributes) {
   throw Error(ErrorCode::invalid_argument, fmt::format("direction is \"{}\", not forward, reverse or bidirectional", name));
 }
 
-// Alphas and betas are lists for those functions only that have such a parameter.
+// The lists of alphas and betas have elements only for functions that have these parameters.
 void set_activations(const Attributes& attributes, RnnParams& params) {
   params.set_default_activations();
   const std::vector<std::string>& names = attributes.get_strings("activations");
@@ -141,7 +141,7 @@ Cost rnn_cost(const ShapeContext& c) {
   return {2 * weights * tokens, c.size_bytes(kX) + c.size_bytes(kW) + c.size_bytes(kR)};
 }
 
-/// Constant weights, packed once. Empty if one of them is not constant.
+/// Constant weights, packed when the session is created. Empty if any of them is not constant.
 struct PackedRnn final : PackedState {
   Tensor weights;
   size_t size_bytes() const override { return weights.defined() ? weights.size_bytes() : 0; }
@@ -150,7 +150,7 @@ struct PackedRnn final : PackedState {
   }
 };
 
-/// An operand as floats: in place, or converted in scratch. float64 comes here for activations that RecurrentInDouble lacks.
+/// An operand as float32: in place, or converted in scratch. float64 operands come here only for activations that RecurrentInDouble lacks.
 template <typename T>
 struct AsFloat {
   int64_t offset = 0, count = 0;
@@ -183,7 +183,7 @@ struct Recurrent {
   static std::unique_ptr<PackedState> create(const CreateContext& c) {
     auto state = std::make_unique<PackedRnn>();
     Tensor dense[8];
-    std::vector<float> wide[8];  // of values that are not float32
+    std::vector<float> wide[8];  // converted values that are not float32
     const float* data[8] = {};
     for (int i : {kW, kR, kB, kP}) {
       if (i >= kNumInputs || !c.has_input(i)) continue;
@@ -201,7 +201,8 @@ struct Recurrent {
     const RnnParams params = make_rnn_params(kKind, c.attributes(), c.constant(kW)->shape(), c.constant(kR)->shape());
     const int64_t size = kernels::packed_rnn_size(params);
     state->weights = Tensor(DType::float32, Shape{size}, allocate_large(static_cast<size_t>(size) * sizeof(float)));
-    std::memset(state->weights.raw(), 0, state->weights.size_bytes());  // gaps between the parts: a file is to be the same every time
+    std::memset(state->weights.raw(), 0, state->weights.size_bytes());  // clears the gaps between parts, so that compiled files are
+                                                                        // reproducible
     kernels::pack_rnn(params, {data[kW], data[kR], data[kB], data[kP]}, state->weights.data<float>());
     for (const Tensor& tensor : dense) {
       if (tensor.num_elements() > 0) drop_mapped_pages(tensor.raw(), tensor.size_bytes());
@@ -251,7 +252,7 @@ struct Recurrent {
     for (int i : {kInitialH, kInitialC})
       if (i < kNumInputs && c.has_input(i)) check_equal(c.num_elements(i), directions * p.batch * p.hidden, "elements of an initial state");
     if (kP < kNumInputs && c.has_input(kP)) check_equal(c.num_elements(kP), directions * 3 * p.hidden, "elements of P");
-    // Inferred from the attribute hidden_size, where it is there.
+    // Outputs may have been inferred from the attribute hidden_size.
     for (int i = 0; i < kNumOutputs; ++i)
       if (c.has_output(i))
         check_equal(c.output_shape(i).num_elements(), (i == 0 ? p.steps : 1) * directions * p.batch * p.hidden,
@@ -287,12 +288,12 @@ struct Recurrent {
     }
   }
 };
-// float64 in double, by the forward pass that keeps its steps: here it keeps them in scratch.
+// Computes float64 in double, by the forward pass of training; the kept steps go to scratch.
 template <RnnKind kKind>
 struct RecurrentInDouble {
   RnnParams params;
   int max_threads;
-  unsigned wanted;  // bit i: output i
+  unsigned wanted;  // bit i: output i is used
   int64_t kept, work;
 
   static std::string declines(const CreateContext& c) {
@@ -345,7 +346,7 @@ std::vector<KernelDef> in_double() {
   return built_kernel<RecurrentInDouble<kKind>, double>("double");
 }
 
-// Whether Y was wanted; today that is seen from the node's outputs.
+// The attribute said whether Y is used, which now follows from the node's outputs.
 void drop_output_sequence(Graph& graph, NodeId id) { graph.node(id).attributes.erase("output_sequence"); }
 
 OpDef recurrent(std::string_view name, std::vector<int> since, std::vector<UpgradeStep> upgrade, void (*infer)(InferContext&),

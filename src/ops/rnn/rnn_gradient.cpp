@@ -1,5 +1,5 @@
-// Training of RNN, GRU and LSTM: the operators RNNKeeping, GRUKeeping and LSTMKeeping of the treadle domain, which keep what the steps
-// made, RNNGrad, GRUGrad and LSTMGrad, which read that, and the rules.
+// Training of RNN, GRU and LSTM. The operators RNNKeeping, GRUKeeping and LSTMKeeping of the treadle domain keep intermediate results of
+// each step; RNNGrad, GRUGrad and LSTMGrad read them.
 #include "kernels/rnn/rnn_gradient.h"
 
 #include <fmt/format.h>
@@ -21,9 +21,9 @@ using kernels::RnnKind;
 using kernels::RnnParams;
 using enum RnnInput;
 
-// The node's operands, then what its forward pass kept and the gradients of its outputs.
+// Inputs of the gradient operators: the forward node's operands, the kept results, and the gradients of its outputs.
 constexpr int kRnnOperands = 8, kKeptInput = 8, kDY = 9, kDYh = 10, kDYc = 11;
-// Gradients come in this order; that of X is left out where nobody asks for it.
+// The input that each output is the gradient of. The gradient of X comes last and is left out if unused.
 constexpr int kGradientOf[] = {kW, kR, kB, kInitialH, kInitialC, kP, kX};
 constexpr int kRnnGradients = 7;
 
@@ -43,7 +43,7 @@ void infer_rnn_grad(InferContext& c) {
       if (c.has_input(kGradientOf[i]))
         c.set_output(i, c.input(kGradientOf[i]));
       else
-        c.set_output(i, c.dtype(kX), {0});  // nobody reads the gradient of what is not there
+        c.set_output(i, c.dtype(kX), {0});  // the operand is absent, so its gradient is not used
     }
 }
 
@@ -51,7 +51,7 @@ void check_operand(const BindContext& c, int input, int64_t elements, std::strin
   if (c.has_input(input)) check_equal(c.num_elements(input), elements, what);
 }
 
-/// What both passes need to know; operands of other sizes are refused.
+/// Parameters of both passes. @throws Error(invalid_argument) if an operand's size does not fit
 RnnParams bind_recurrent(const BindContext& c, RnnKind kind) {
   RnnParams p = make_rnn_params(kind, c.node().attributes, c.shape(kW), c.shape(kR));
   const Shape& x = c.shape(kX);
@@ -200,9 +200,9 @@ RnnParams params_of_attributes(RnnKind kind, const Attributes& attributes) {
 namespace gradients {
 namespace {
 
-// The node itself keeps what its gradient reads. Layers of 16-bit floats are computed once more, in float32.
+// Makes the forward node keep what the gradient reads. Layers in 16-bit floats are computed once more in float32 for that.
 ValueId kept_of(GradientContext& g, std::string_view name) {
-  if (g.node().is(name, "treadle")) return g.output(kKept);  // differentiated before
+  if (g.node().is(name, "treadle")) return g.output(kKept);  // differentiated for a second time
   const DType dtype = g.type(g.input(kX)).dtype;
   if (dtype != DType::float32 && dtype != DType::float64) {
     std::vector<ValueId> inputs;

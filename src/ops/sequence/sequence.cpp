@@ -17,7 +17,7 @@ Type element_type(const InferContext& c, int input) {
   return type.kind == Type::Kind::sequence && type.element ? *type.element : Type{};
 }
 
-/// What an element of both sequences' elements may be: the dtype, and the shape where it is the same.
+/// The type of elements that may come from either sequence: the common dtype, and the shape if it is the same.
 Type common_type(const Type& a, const Type& b) {
   if (a.kind == Type::Kind::unknown || a.dtype == DType::undefined) return b;
   if (b.kind == Type::Kind::unknown || b.dtype == DType::undefined) return a;
@@ -52,7 +52,7 @@ struct SequenceConstruct {
   }
 };
 
-// Shapes that differ are left open: an element may have any of them.
+// If the elements' shapes differ, the element type has no shape.
 void infer_construct(InferContext& c) {
   Type element = c.input(0);
   for (int i = 1; i < c.num_inputs(); ++i) {
@@ -62,7 +62,7 @@ void infer_construct(InferContext& c) {
   c.set_output(0, Type::sequence(std::move(element)));
 }
 
-/// The scalar `position`. @throws Error(invalid_argument) unless it is in [-limit, limit) or, for an insertion, [-limit, limit].
+/// Reads the scalar `position`. @throws Error(invalid_argument) outside [-count, count), or [-count, count] for an insertion
 size_t read_position(const Datum& datum, size_t count, bool insertion) {
   const Tensor& tensor = datum.tensor();
   if (tensor.num_elements() != 1)
@@ -87,7 +87,7 @@ struct SequenceAt {
 void infer_at(InferContext& c) {
   Type element = element_type(c, 0);
   if (element.kind == Type::Kind::tensor && element.shape) {
-    // The extents of one element, not of all: those that are not fixed are known in the run only.
+    // These are the extents of one element, not of all, so extents that are not constants are known only in the run.
     for (Dim& dim : *element.shape)
       if (!dim.is_const()) dim = c.data_dependent_dim("element");
   }
@@ -113,7 +113,7 @@ struct SequenceInsert {
 
 void infer_insert(InferContext& c) {
   Type element = common_type(element_type(c, 0), c.input(1));
-  // The sequence may be empty and its element type a guess, or hold other extents: only the dtype is sure.
+  // The element type may be a guess for an empty sequence, or have other extents: only the dtype is certain.
   Type old = element_type(c, 0);
   if (!(old == c.input(1))) element.shape.reset();
   c.set_output(0, Type::sequence(std::move(element)));

@@ -1,5 +1,5 @@
-// Gradients of operators over sequences: the gradient of a sequence is a sequence, of gradients. SequenceZeros, SequenceAdd and
-// SplitLikeSequence of the treadle domain, and the rules.
+// Gradients of sequence operators. The gradient of a sequence is the sequence of its elements' gradients. Uses SequenceZeros, SequenceAdd
+// and SplitLikeSequence of the treadle domain.
 #include <fmt/format.h>
 
 #include <cstring>
@@ -24,7 +24,7 @@ Tensor zeros_of(const Tensor& like) {
   return zeros;
 }
 
-/// For each element zeros of its type and shape.
+/// A sequence of zeros, each with the dtype and shape of an element.
 struct SequenceZeros {
   static constexpr bool allocates = true;
   static SequenceZeros bind(BindContext&) { return {}; }
@@ -36,7 +36,7 @@ struct SequenceZeros {
   }
 };
 
-/// Element by element.
+/// Adds two sequences element by element.
 struct SequenceAdd {
   static constexpr bool allocates = true;
   static SequenceAdd bind(BindContext&) { return {}; }
@@ -61,7 +61,7 @@ struct SequenceAdd {
   }
 };
 
-/// The parts of a tensor that a sequence's elements had when they were joined to it.
+/// Splits a tensor into parts with the extents of a sequence's elements, as the inverse of joining them.
 struct SplitLikeSequence {
   static constexpr bool allocates = true;
   int64_t axis;
@@ -93,7 +93,7 @@ struct SplitLikeSequence {
   }
 };
 
-/// A position counted from the start: gradients have one element more or less.
+/// Counts a negative position from the start, because the sequence of gradients may have a different length.
 ValueId from_start(GradientContext& g, ValueId position, ValueId sequence) {
   ValueId at = position;
   if (g.type(at).dtype != DType::int64) at = g.op("Cast", {at}, {{"to", static_cast<int64_t>(DType::int64)}});
@@ -123,7 +123,7 @@ Result sequence_at(GradientContext& g) {
   return {g.op("SequenceInsert", {others, g.grad_output(0), position})};
 }
 
-// Without a position, at the end.
+// Without a position, the element was inserted at the end.
 Result sequence_insert(GradientContext& g) {
   const ValueId dy = g.grad_output(0);
   const ValueId position = g.input(2) == kNoValue ? kNoValue : from_start(g, g.input(2), g.input(0));

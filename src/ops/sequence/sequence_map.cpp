@@ -1,4 +1,4 @@
-// SequenceMap (opset 17): a body for each element of a sequence. It becomes a Loop that takes one element and appends one in each round.
+// SequenceMap (opset 17) applies a body to each element. It becomes a Loop that reads one element and appends one result in each round.
 #include <fmt/format.h>
 
 #include <utility>
@@ -11,7 +11,7 @@
 namespace treadle::ops {
 namespace {
 
-// Before anything is changed.
+// Checks the node before anything is changed.
 void check(const Graph& graph, const Node& node) {
   if (node.bodies.size() != 1) throw Error(ErrorCode::invalid_model, "the attribute \"body\" (a graph) is missing");
   const Body& body = node.bodies[0];
@@ -32,7 +32,7 @@ void decompose(Graph& graph, NodeId id) {
   Body body{"body", std::move(graph.node(id).bodies[0].graph), std::move(graph.node(id).bodies[0].captures)};
   Graph& inside = *body.graph;
 
-  // The loop, without its body yet.
+  // The Loop, still without its body.
   NodeId length = graph.add_node({.op_type = "SequenceLength", .inputs = {operands[0]}}, id);
   std::vector<ValueId> carried{graph.node(length).outputs[0], kNoValue};
   for (size_t k = 0; k < results.size(); ++k) {
@@ -47,7 +47,7 @@ void decompose(Graph& graph, NodeId id) {
   }
   NodeId loop = graph.add_node({.op_type = "Loop", .inputs = carried, .name = name, .num_outputs = static_cast<int>(results.size())}, id);
 
-  // The body: its formal inputs become captures; of a sequence it takes the element of this round.
+  // The Loop's body. Formal inputs of the old body become captures; from each sequence it reads the element of this round.
   std::vector<ValueId> old_inputs = std::exchange(inside.inputs, {});
   ValueId round = inside.add_value("round", Type::tensor(DType::int64, SymbolicShape{}), Value::Kind::input);
   ValueId condition = inside.add_value("condition", Type::tensor(DType::boolean, SymbolicShape{}), Value::Kind::input);
@@ -83,7 +83,7 @@ void decompose(Graph& graph, NodeId id) {
     inside.outputs.set(k, inside.node(insert).outputs[0]);
   }
   inside.outputs.insert(inside.outputs.begin(), condition);
-  inside.declared_outputs.clear();  // they were of the elements
+  inside.declared_outputs.clear();  // they declared elements, not sequences
 
   graph.node(loop).bodies.push_back(std::move(body));
   for (size_t k = 0; k < results.size(); ++k)

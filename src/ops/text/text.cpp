@@ -16,8 +16,8 @@
 namespace treadle::ops {
 namespace {
 
-// Removes stop words and changes the case of the rest. Whole elements are compared; where case does not matter, after both have been mapped
-// like the output (to lower case if the output is not mapped).
+// Removes stop words and changes the case of other elements. Elements are compared as a whole; if case is ignored, both sides are first
+// mapped to the output's case, or to lower case if the output's is unchanged.
 struct StringNormalizer {
   static constexpr bool allocates = true;
   enum class Action : uint8_t { none, lower, upper };
@@ -60,7 +60,8 @@ struct StringNormalizer {
     for (const std::string& text : x.span<std::string>())
       if (options.stopwords.empty() || !options.stopwords.contains(options.mapped(options.comparison(), text))) kept.push_back(&text);
     Shape shape = x.shape();
-    shape[shape.rank() - 1] = std::max<int64_t>(1, static_cast<int64_t>(kept.size()));  // nothing left: one empty string
+    shape[shape.rank() - 1] = std::max<int64_t>(1, static_cast<int64_t>(kept.size()));  // if nothing is left, the output is one empty
+                                                                                        // string
     Tensor y = c.allocate_output(0, shape);
     for (size_t i = 0; i < kept.size(); ++i) y.data<std::string>()[i] = options.mapped(options.action, *kept[i]);
   }
@@ -80,24 +81,24 @@ void infer_normalizer(InferContext& c) {
   c.set_output(0, DType::string, std::move(shape));
 }
 
-// Counts n-grams of a row's tokens.
+// Counts the n-grams of a row's tokens.
 template <typename Token>
 struct TfIdfVectorizer {
   int64_t rows, columns, width;
 
   struct Model : PackedState {
     kernels::NgramIndex<std::conditional_t<std::is_same_v<Token, std::string>, std::string, int64_t>> index;
-    std::vector<float> weights;    // of the n-grams; empty: 1
-    std::vector<int64_t> columns;  // of the n-grams that have weights; empty: 0, 1, 2 …
-    bool shared = false;           // n-grams share a column, so that each is weighted by itself: the index has their places in the pool
-    bool truncate = false;         // counts above 1 count as 1
+    std::vector<float> weights;    // per n-gram; empty: all 1
+    std::vector<int64_t> columns;  // per n-gram, if there are weights; empty: 0, 1, 2 …
+    bool shared = false;           // if n-grams share a column, each is weighted separately: the index then returns positions in the pool
+    bool truncate = false;         // counts above 1 become 1
     kernels::NgramWindow window;
   };
 
   static int64_t output_width(const Attributes& a) {
     const auto& columns = a.get_ints("ngram_indexes");
     if (columns.empty()) throw Error(ErrorCode::invalid_model, "ngram_indexes is empty");
-    // In every run of a vectorizer whose rows are data: four chains, as one would wait for itself at every element.
+    // If rows are computed, this loop is in every run. Four independent maxima avoid that each step waits for the previous one.
     std::array<int64_t, 4> widths{};
     int64_t signs = 0;
     for (size_t i = 0; i < columns.size(); ++i) {
@@ -130,7 +131,7 @@ struct TfIdfVectorizer {
     return model;
   }
 
-  // Returns the number that the index gives each n-gram: its column, or its place in the pool.
+  // Returns the number that the index stores for each n-gram: its column, or its position in the pool.
   static std::vector<int64_t> place_weights(Model& model, const std::vector<int64_t>& columns) {
     if (model.weights.empty()) return columns;
     if (model.weights.size() != columns.size())
@@ -171,7 +172,7 @@ struct TfIdfVectorizer {
       }
     });
   }
-  // Each n-gram of the row, counted and weighted by itself, is added to its column.
+  // Counts and weights each n-gram, then adds it to its column.
   void add_ngrams(const Model& model, const Token* row, float* sums) const {
     std::vector<float> counts(model.columns.size());
     model.index.count(row, columns, model.window, [&](int64_t ngram) { counts[static_cast<size_t>(ngram)] += 1; });
@@ -189,7 +190,7 @@ void infer_vectorizer(InferContext& c) {
 
 Cost cost(const ShapeContext& c) { return {.flops = 100 * static_cast<double>(c.num_elements(0)), .bytes = 2 * c.size_bytes(0)}; }
 
-// Once for each distance between the tokens of an n-gram.
+// The work is repeated for each distance (skip) between the tokens of an n-gram.
 Cost vectorizer_cost(const ShapeContext& c) {
   const Shape& x = c.shape(0);
   const auto columns = static_cast<double>(x.rank() == 0 ? 1 : x.back());

@@ -1,4 +1,4 @@
-// What nodes that update values in place have in common.
+// Shared by nodes that update values in place.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// ai.onnx.preview.training.Gradient, whose meaning is in autodiff/: it applies the operators' rules.
+// ai.onnx.preview.training.Gradient. autodiff/ implements it by the operators' gradient rules.
 #pragma once
 
 #include "graph/op_def.h"

@@ -1,7 +1,7 @@
-// Adagrad, Adam, Momentum (ai.onnx.preview.training, opset 1): inputs R (learning rate), T (update count), then all X, all G (gradients),
-// and the state of each; outputs all new X and the new state. AdamUpdate, RMSPropUpdate, LionUpdate and LambUpdate (treadle) are the same
-// for what ONNX has not, with PyTorch's formulas. Lazy… (treadle) updates one X of whose gradient only some rows are given, as
-// GatherGradRows makes it: other rows of X and of its state stay as they are, without decay.
+// Adagrad, Adam, Momentum (ai.onnx.preview.training, opset 1). Inputs: R (learning rate), T (update count), then all X, all G (gradients)
+// and the states; outputs: all new X and new states. AdamUpdate, RMSPropUpdate, LionUpdate and LambUpdate (treadle) have the same form,
+// with PyTorch's formulas. Lazy… (treadle) updates one X for which only some rows have a gradient, as GatherGradRows returns it: other rows
+// of X and of its state stay unchanged, without decay.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -21,7 +21,7 @@ namespace {
 constexpr std::string_view kDomain = "ai.onnx.preview.training";
 constexpr TypeSet kTypes = kUpdated;
 
-// kStates: state tensors of each X, so that every X has 2 + kStates inputs and 1 + kStates outputs.
+// kStates: the number of state tensors per X. Each X has 2 + kStates inputs and 1 + kStates outputs.
 
 template <int kStates>
 void infer(InferContext& c) {
@@ -42,7 +42,7 @@ void infer(InferContext& c) {
   }
 }
 
-/// One node for each X: what it does to one does not depend on the others.
+/// Splits the node into one per X, as each X is updated independently.
 template <int kStates>
 void split_tensors(Graph& graph, NodeId id) {
   auto size = [](const std::vector<ValueId>& ids) { return static_cast<int>(ids.size()); };
@@ -50,7 +50,7 @@ void split_tensors(Graph& graph, NodeId id) {
   int tensors = size(inputs) - 2;
   if (tensors <= 2 + kStates || tensors % (2 + kStates) != 0) return;
   int count = tensors / (2 + kStates);
-  if (size(outputs) != count * (1 + kStates)) return;  // which inference refuses
+  if (size(outputs) != count * (1 + kStates)) return;  // inference rejects this
   for (int k = 0; k < count; ++k) {
     std::vector<ValueId> operands = {inputs[0], inputs[1]};
     for (int part = 0; part < 2 + kStates; ++part) operands.push_back(inputs[static_cast<size_t>(2 + part * count + k)]);
@@ -78,8 +78,8 @@ struct Scalars {
   static double count(RunContext& c) { return static_cast<double>(*c.in<int64_t>(1)); }
 };
 
-/// The kernels read and write all tensors as X's, and one rate and one count.
-/// @param lazy  G has some of X's rows, and the last input says which.
+/// Checks that all tensors have the dtype and shape of X, and that R and T have one element.
+/// @param lazy  G has only some rows of X; the last input holds their indices
 void check_operands(const BindContext& c, bool lazy = false) {
   for (int i = 0; i < c.num_inputs(); ++i)
     if (!c.has_input(i)) throw Error(ErrorCode::invalid_argument, fmt::format("input {} is missing", i));
@@ -93,13 +93,13 @@ void check_operands(const BindContext& c, bool lazy = false) {
                               i, short_name_of(c.dtype(i)), to_string(c.shape(i))));
 }
 
-// Which elements of X an update touches: all of them, or those of the rows that have a gradient. Places of rows ascend; those behind the
-// last one are negative.
+// The elements of X that an update touches: all, or those of rows that have a gradient. Row indices ascend; -1 marks unused rows at the
+// end.
 struct Touched {
   int64_t n;  // elements of X
   int num_states;
   bool lazy = false;
-  int64_t rows = 0, width = 0, extent = 0;  // of G and X, if it is lazy
+  int64_t rows = 0, width = 0, extent = 0;  // rows and width of G, and rows of X; only if lazy
 
   static Touched bind(const BindContext& c, int num_states) {
     const bool lazy = c.num_inputs() == 5 + num_states && c.dtype(4 + num_states) == DType::int64;
@@ -116,7 +116,7 @@ struct Touched {
     return t;
   }
 
-  /// fn(i, gradient) for each element.
+  /// Calls fn(i, gradient) for each touched element.
   template <typename T, typename Fn>
   void for_elements(RunContext& c, Fn&& fn) const {
     const T* g = c.in<T>(3);
@@ -137,7 +137,7 @@ struct Touched {
   }
 
  private:
-  // The new values lie over the old ones, unless somebody still needs those.
+  // Copies untouched rows, unless the new values are in the memory of the old ones.
   template <typename T>
   void keep_other_rows(RunContext& c) const {
     for (int k = 0; k <= num_states; ++k) {
@@ -227,7 +227,7 @@ struct Momentum {
   }
 };
 
-// The mean of gradients and of their squares, both as if they had not begun with 0.
+// Exponential means of gradients and of their squares, with bias correction for their start at 0.
 template <typename T>
 struct Moments {
   T a, b, mean_scale, squares_scale, tiny;
@@ -240,7 +240,7 @@ struct Moments {
   T step(T mean, T squares) const { return mean * mean_scale / (std::sqrt(squares) * squares_scale + tiny); }
 };
 
-/// An update counts from 1. @throws Error(invalid_argument)
+/// The number of this update, from 1. @throws Error(invalid_argument) if it is less
 double checked_count(RunContext& c) {
   const double count = Scalars::count(c);
   if (!(count >= 1)) throw Error(ErrorCode::invalid_argument, fmt::format("T is {}; updates count from 1", count));
@@ -304,7 +304,7 @@ struct RMSPropUpdate {
   }
 };
 
-// Chen et al. 2023, arXiv:2302.06675.
+// Lion: Chen et al. 2023, arXiv:2302.06675.
 template <typename T>
 struct LionUpdate {
   Touched touched;
@@ -321,14 +321,15 @@ struct LionUpdate {
     T *x_new = c.out<T>(0), *v_new = c.out<T>(1);
     touched.for_elements<T>(c, [=](int64_t i, T g) {
       const T direction = a * v[i] + (1 - a) * g;
-      const T sign = direction > 0 ? T{1} : direction < 0 ? T{-1} : direction;  // a NaN stays one
+      const T sign = direction > 0 ? T{1} : direction < 0 ? T{-1} : direction;  // NaN stays NaN
       v_new[i] = b * v[i] + (1 - b) * g;
       x_new[i] = keep * x[i] - rate * sign;
     });
   }
 };
 
-// You et al. 2020, arXiv:1904.00962: Adam's step and the decay, as long as the parameter. Lengths are summed in one order.
+// LAMB: You et al. 2020, arXiv:1904.00962. Adam's step plus decay, scaled to the norm of the parameter. Norms are summed in a fixed order,
+// so results do not depend on the threads.
 template <typename T>
 struct LambUpdate {
   int64_t n;
@@ -397,7 +398,7 @@ OpDef optimizer(std::string_view name, std::vector<AttributeDef> attributes, std
   return op;
 }
 
-/// The same for some rows of one X.
+/// The lazy form of an optimizer, for some rows of one X.
 template <int kStates>
 OpDef lazy_optimizer(std::string_view name, const OpDef& dense) {
   OpDef op{.name = name,

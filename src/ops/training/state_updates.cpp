@@ -1,7 +1,6 @@
-// AccumulateGradient adds a part of a gradient to a sum that is kept, AverageParameter moves an exponential average towards a parameter,
-// and Assign makes a value that was computed elsewhere the next one of a state. UnscaleGradient divides the gradient of a loss that was
-// multiplied by `scale`; with `report`, an infinite or NaN element ends the run, which has updated nothing yet, and the trainer's report
-// says so, with the loss (all of the domain treadle).
+// Operators of the treadle domain that update a trainer's state. AccumulateGradient adds a share of a gradient to a sum, AverageParameter
+// moves an exponential average towards a parameter, Assign copies a computed value into a state. UnscaleGradient divides a gradient by the
+// loss's `scale`. With `report`, an infinite or NaN element ends the run before any update, and the trainer's report gets the loss.
 #include <fmt/format.h>
 
 #include <atomic>
@@ -54,7 +53,7 @@ struct AverageParameter {
   }
 };
 
-// What has been computed elsewhere becomes the state.
+// Copies a value that was computed elsewhere into the state.
 template <typename T>
 struct Assign {
   int64_t n;
@@ -72,7 +71,7 @@ struct Assign {
   }
 };
 
-// The trainer's, or none: the gradient is given as it is.
+// The trainer's report; null: none, and the gradient is returned as it is.
 struct ReportState final : PackedState {
   explicit ReportState(const CreateContext& c) {
     if (const int64_t id = c.attributes().get_int("report"); id != 0) report = &OverflowReport::find(id);
@@ -92,7 +91,7 @@ struct UnscaleGradient {
     return {c.num_elements(0)};
   }
   void run(RunContext& c) const {
-    constexpr uint32_t kExponent = 0x7F800000U;  // all ones there: infinite or NaN
+    constexpr uint32_t kExponent = 0x7F800000U;  // all exponent bits set: infinite or NaN
     const float scale = *c.in<float>(1), inverse = 1 / scale;
     const float* from = c.in<float>(0);
     float* to = c.out<float>(0);
