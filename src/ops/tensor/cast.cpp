@@ -1,4 +1,4 @@
-// Cast, CastLike (ONNX, opset 28) and BitCast: every pair of types, narrow floats, packed integers and strings included.
+// Cast, CastLike (ONNX, opset 28) and BitCast: between all pairs of types, including narrow floats, packed integers and strings.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -24,7 +24,7 @@
 namespace treadle::ops {
 namespace {
 
-// One element.
+// Conversion of one element.
 
 template <typename To, typename From>
 To convert(From x) {
@@ -62,7 +62,7 @@ void convert_all(const void* in, void* out, int64_t begin, int64_t end) {
 
 using ConvertAll = void (*)(const void* in, void* out, int64_t begin, int64_t end);
 
-// Pairs that models use have a loop of their own; the rest goes through blocks of double or int64.
+// Pairs of types that models use have direct loops. The others are converted through blocks of double or int64.
 
 template <typename From, typename... Tos>
 ConvertAll direct_to(DType to, TypeList<Tos...>) {
@@ -81,7 +81,9 @@ ConvertAll direct_conversion(DType from, DType to) {
     case DType::int32: return direct_to<int32_t>(to, TypeList<float, double, int64_t, bool>{});
     case DType::uint8: return direct_to<uint8_t>(to, TypeList<float, int64_t, int32_t>{});
     case DType::int8: return direct_to<int8_t>(to, TypeList<float, int64_t, int32_t>{});
-    case DType::boolean: return direct_to<uint8_t>(to, TypeList<float, int64_t, int32_t, uint8_t, Float16>{});  // bytes have vectors
+    case DType::boolean:
+      return direct_to<uint8_t>(to, TypeList<float, int64_t, int32_t, uint8_t, Float16>{});  // as bytes, so that the
+                                                                                             // compiler vectorises
     case DType::uint64: return direct_to<uint64_t>(to, TypeList<float, double>{});
     default: return nullptr;
   }
@@ -118,13 +120,13 @@ struct Narrowing {
 template <typename Wide>
 void store(DType dtype, const Wide* in, void* out, int64_t first, int64_t n, Narrowing narrowing) {
   auto packed = [&]<typename P>(P) {
-    // The bits of a last byte that no element fills are zero.
+    // Clears unused bits of the last byte.
     auto* bytes = static_cast<uint8_t*>(out) + first * P::kBits / 8;
     std::memset(bytes, 0, static_cast<size_t>((n * P::kBits + 7) / 8));
     for (int64_t i = 0; i < n; ++i) {
       if constexpr (!std::is_integral_v<typename P::value_type>)
         P::set_packed(out, first + i, typename P::value_type(in[i]));
-      else if constexpr (std::is_floating_point_v<Wide>)  // the nearest one, where wider integers have the fraction cut off: as onnxruntime
+      else if constexpr (std::is_floating_point_v<Wide>)  // rounds to the nearest, as onnxruntime does; wider integers truncate
         P::set_packed(out, first + i, static_cast<typename P::value_type>(convert<int64_t>(std::round(in[i]))));
       else
         P::set_packed(out, first + i, static_cast<typename P::value_type>(convert<int64_t>(in[i])));
@@ -177,7 +179,7 @@ std::string_view trim(std::string_view text) {
               fmt::format("the string \"{}\" is no number that {} can hold", text.substr(0, 100), name_of(to)));
 }
 
-/// from_chars knows "inf", "infinity" and "nan" in any case, but no leading plus.
+/// from_chars accepts "inf", "infinity" and "nan" in any case, but no leading plus.
 template <typename T>
 bool parse(std::string_view text, T& value) {
   if (text.size() > 1 && text[0] == '+' && text[1] != '-') text.remove_prefix(1);
@@ -201,7 +203,7 @@ Wide from_string(const std::string& string, DType to) {
   return convert<Wide>(number);
 }
 
-/// ONNX gives the names of what is no finite number, and leaves open how others look: eight digits, as in onnxruntime.
+/// ONNX defines the text of infinities and NaN only. Other numbers get eight digits, as in onnxruntime.
 std::string float_to_string(double value) {
   if (std::isnan(value)) return "NaN";
   if (std::isinf(value)) return value < 0 ? "-INF" : "INF";
@@ -236,7 +238,7 @@ void from_strings(const std::string* in, DType to, void* out, int64_t n, Narrowi
   };
   if (to == DType::uint64) {
     for (int64_t i = 0; i < n; ++i) static_cast<uint64_t*>(out)[i] = from_string<uint64_t>(in[i], to);
-  } else if (to == DType::float32) {  // read as float, so that the text is rounded once
+  } else if (to == DType::float32) {  // parsed as float, to round only once
     for (int64_t i = 0; i < n; ++i) {
       float value;
       if (!parse(trim(in[i]), value)) value = static_cast<float>(from_string<double>(in[i], to));
@@ -319,7 +321,7 @@ void infer_cast_like(InferContext& c) {
     c.set_output(0, DType::undefined, c.shape(0));
 }
 
-// With the target's type known it is a Cast, and nobody waits for the target.
+// If the target's type is known, CastLike becomes a Cast, which does not wait for the target's value.
 void decompose_cast_like(Graph& graph, NodeId id) {
   DType to = graph.type(graph.node(id).inputs[1]).dtype;
   if (to == DType::undefined) return;
@@ -330,7 +332,7 @@ void decompose_cast_like(Graph& graph, NodeId id) {
   graph.remove_node(id);
 }
 
-// Opset 1 named the type: "FLOAT".
+// Opset 1 gave the type by name, such as "FLOAT".
 void cast_target_from_name(Graph& graph, NodeId id) {
   Attributes& attributes = graph.node(id).attributes;
   std::string name(attributes.get_string("to"));
@@ -412,7 +414,7 @@ std::vector<ValueId> bit_cast_gradient(GradientContext& g) {
   return {g.grad_output(0)};
 }
 
-// Bits of another type may be a boolean that is neither 0 nor 1: it becomes 1, as everywhere where booleans come in.
+// Bytes cast to booleans may be neither 0 nor 1. Such a byte becomes 1, as in all other places where booleans enter.
 void decompose_bit_cast(Graph& graph, NodeId id) {
   const Attributes& attributes = graph.node(id).attributes;
   const DType from = graph.type(graph.node(id).inputs[0]).dtype;
@@ -436,14 +438,14 @@ OpDef bit_cast() {
           .kernels = {kernel<CopyBytes>()},
           .gradient = bit_cast_gradient,
           .decompose = decompose_bit_cast,
-          .quantisation = Quantisation::quantizes};  // so that the rule sees what is lost in its integers
+          .quantisation = Quantisation::quantizes};  // so that the gradient rule can report that its integers lose the gradient
 }
 
 }  // namespace
 
 namespace gradients {
 
-// The gradients of integers and of floats of 8 bits are floats that hold them.
+// Gradients of integers and 8-bit floats are floats already.
 Result cast(GradientContext& g) {
   const DType from = g.type(g.input(0)).dtype;
   if (!kFloats.has(from)) return {g.grad_output(0)};

@@ -1,4 +1,4 @@
-// Expand and Tile.
+// Expand and Tile: repeat a tensor along its axes.
 #include <fmt/format.h>
 
 #include "graph/infer.h"
@@ -65,7 +65,7 @@ struct Tile {
   void run(RunContext& c) const { move_elements(plan, dtype, c.in<void>(0), 0, c.out<void>(0), 0, c.pool()); }
 };
 
-// Tile-1 repeats one axis: (input, tiles, axis), both scalars of the input's dtype.
+// In opset 1, Tile repeated one axis: inputs (input, tiles, axis), where tiles and axis are scalars of the input's dtype.
 void scalars_to_repeats(Graph& graph, NodeId id) {
   require_inputs(graph.node(id), 3);
   NodeWriter writer(graph, id, graph.node(id).name);
@@ -85,7 +85,7 @@ namespace gradients {
 
 Result expand(GradientContext& g) { return {g.unbroadcast(g.grad_output(0), g.input(0))}; }
 
-// Every axis as two, the repeats and what was repeated.
+// Splits each axis of dY into (repeats, extent), and sums over the repeats.
 Result tile(GradientContext& g) {
   const int rank = rank_of(g, g.input(0));
   std::vector<int64_t> repeats;
@@ -121,7 +121,7 @@ std::vector<OpDef> expand_ops() {
        .cost = move_cost,
        .kernels = {kernel<Tile>()},
        .gradient = gradients::tile,
-       .value_inputs = {1, 2},  // axis, of opset 1
+       .value_inputs = {1, 2},  // input 2 is the axis, in opset 1
        .moves = Moves::anywhere,
        .returns_input = keeps_type_and_shape},
   };

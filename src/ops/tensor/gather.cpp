@@ -1,4 +1,4 @@
-// Gather, GatherElements, GatherND.
+// Gather, GatherElements, GatherND: read elements or slices by index.
 #include "kernels/movement/gather.h"
 
 #include <fmt/format.h>
@@ -77,7 +77,7 @@ struct Gather {
   }
 };
 
-// Whole elements, strings included; the operators below take no packed types.
+// For whole elements, including strings. The operators below take no packed types.
 template <typename Fn>
 void visit_whole(DType dtype, Fn&& fn) {
   if (dtype == DType::string) return fn.template operator()<std::string>();
@@ -135,7 +135,7 @@ Result gather_elements(GradientContext& g) {
                {{"axis", g.attributes().get_int("axis", 0)}, {"reduction", std::string("add")}})};
 }
 
-// With batch_dims, the batch's places become part of the index tuples.
+// With batch_dims, the indices into the batch axes are prepended to the index tuples.
 Result gather_nd(GradientContext& g) {
   ValueId indices = g.input(1);
   const int batch_dims = static_cast<int>(g.attributes().get_int("batch_dims", 0)), rank = rank_of(g, indices);

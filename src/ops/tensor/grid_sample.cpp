@@ -1,4 +1,4 @@
-// GridSample and AffineGrid.
+// GridSample and AffineGrid: sample an image at the points of a grid; make such a grid.
 #include "kernels/image/grid_sample.h"
 
 #include <fmt/format.h>
@@ -77,7 +77,7 @@ void read_floats(const RunContext& c, int input, DType dtype, C* dst, int64_t n)
 
 template <typename T>
 struct GridSample {
-  // Integers of 32 bits and more do not fit float32.
+  // 32-bit integers and wider need double: float32 cannot represent them.
   using C = std::conditional_t<(sizeof(T) >= 4 && !std::is_same_v<T, float>), double, float>;
   GridSampleParams params;
   DType grid_dtype;
@@ -146,7 +146,7 @@ void infer_grid_sample_grad(InferContext& c) {
   if (c.has_output(1)) c.set_output(1, c.input(1));
 }
 
-// The modes were named after two dimensions.
+// Before opset 20 modes had the names of their two-dimensional forms.
 void rename_modes(Graph& graph, NodeId id) {
   Attributes& attributes = graph.node(id).attributes;
   const std::string_view mode = attributes.get_string("mode", "bilinear");
@@ -225,7 +225,7 @@ Result grid_sample(GradientContext& g) {
   return result;
 }
 
-// Linear in theta: the product with the regular grid, which is what the identity gives, and ones.
+// The grid is linear in theta: dtheta is the product of dY with the regular grid (which theta = identity gives) and a column of ones.
 Result affine_grid(GradientContext& g) {
   const ValueId theta = g.input(0), dy = g.grad_output(0);
   const int spatial = rank_of(g, dy) - 2;

@@ -9,7 +9,7 @@
 namespace treadle::ops {
 namespace {
 
-// What kernels/image/grid_sample.cpp computes point by point, for all points at once: [N, points], and [N, C, points] of what is sampled.
+// Computes what kernels/image/grid_sample.cpp does per point, for all points at once: values are [N, points], samples [N, C, points].
 class GridSampleParts {
  public:
   explicit GridSampleParts(FunctionBody& b)
@@ -33,7 +33,7 @@ class GridSampleParts {
     } while (advance(taps));
     b_.give(0, op("Reshape", {dx, shape_}));
     if (b_.num_outputs() < 2) return;
-    std::vector<std::string> columns;  // the last axis comes first
+    std::vector<std::string> columns;  // the grid's first column belongs to the last axis
     for (size_t i = axes_.size(); i-- > 0;) {
       const Axis& axis = axes_[i];
       columns.push_back(op("Unsqueeze", {axis.flow.empty() ? zeros_like(axis.place) : mul(axis.flow, axis.speed), b_.ints({-1})}));
@@ -43,12 +43,12 @@ class GridSampleParts {
 
  private:
   struct Tap {
-    std::string index;          // int64, inside
-    std::string valid;          // 1 or 0; empty: always
-    std::string weight, slope;  // of the weight by the place; empty: none
+    std::string index;          // int64, in range
+    std::string valid;          // 1 inside the image, 0 outside; empty: always inside
+    std::string weight, slope;  // slope: derivative of the weight by the position; empty: 0
   };
   struct Axis {
-    std::string place, speed;  // in elements, and its derivative by the grid's number
+    std::string place, speed;  // position in elements, and its derivative by the grid's number
     std::string stride, flow;
     std::vector<Tap> taps;
   };
@@ -70,7 +70,7 @@ class GridSampleParts {
     std::string low, high, last;
   };
   std::string outside(const std::string& x, const Borders& at) { return op("Or", {op("Less", {x, at.low}), op("Greater", {x, at.high})}); }
-  // Folded back at the borders; what is inside stays. @param slope  of it, if given.
+  // Reflects positions at the borders; inside, they stay. @param slope  if not null, set to the derivative
   std::string reflected(const std::string& x, const Borders& at, std::string* slope = nullptr) {
     const std::string below = op("Less", {x, at.low}), range = op("Max", {sub(at.high, at.low), number(1e-6F)});
     const std::string distance = where(below, sub(at.low, x), sub(x, at.high)), times = op("Floor", {div(distance, range)});
@@ -123,7 +123,7 @@ class GridSampleParts {
       tap(0, rest, number(-1));
       return tap(1, t, one_);
     }
-    // Keys 1981 with a = -3/4: polynomials of the distance, by Horner's rule, and their derivatives.
+    // Cubic convolution (Keys 1981) with a = -3/4: polynomials of the distance, evaluated by Horner's rule, and their derivatives.
     auto polynomial = [&](const std::vector<float>& factors, const std::string& d) {
       std::string sum = number(factors[0]);
       for (size_t i = 1; i < factors.size(); ++i) sum = add(mul(sum, d), number(factors[i]));
@@ -139,7 +139,7 @@ class GridSampleParts {
     tap(2, polynomial(far, after), op("Neg", {polynomial(far_slope, after)}));
   }
 
-  // One element of the image for each point, a tap of each axis.
+  // Adds one element of the image per point, given by a tap of each axis.
   void add_corner(const std::string& x, const std::vector<size_t>& taps, std::string& dx) {
     std::string index, weight = one_;
     std::vector<std::string> slopes(axes_.size(), one_);
@@ -163,7 +163,7 @@ class GridSampleParts {
       axes_[k].flow = axes_[k].flow.empty() ? part : add(axes_[k].flow, part);
     }
   }
-  // Empty if there is no slope.
+  // Returns an empty string if there is no slope.
   std::string factor(const std::string& product, const std::string& by, const Tap& tap) {
     if (by.empty()) return by;
     const std::string made = mul(product, by);

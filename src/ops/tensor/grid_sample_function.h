@@ -1,4 +1,4 @@
-// GridSampleGrad in terms of ONNX's operators.
+// Writes GridSampleGrad in ONNX's operators.
 #pragma once
 
 #include "graph/function_body.h"

@@ -1,5 +1,5 @@
-// Gradients of Gather and Slice: operators of the treadle domain that add into zeros. GatherGradRows is GatherGrad along the first axis,
-// but gives only the rows that are not zeros throughout, and where they belong.
+// Gradients of Gather and Slice: operators of the treadle domain that add dY into zeros. GatherGradRows is GatherGrad along the first axis,
+// but returns only rows that have a gradient, and their indices.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -23,7 +23,7 @@ void infer_given_shape(InferContext& c) {
   c.set_output_dtype(0, c.dtype(0));
 }
 
-// Rows of equal index are summed in order, on one thread each: a block of the outer axes is nobody else's.
+// Rows with the same index are summed in order, by one thread: each thread has its own blocks of the outer axes.
 template <typename T>
 struct GatherGrad {
   int64_t outer, extent, inner, count;
@@ -67,8 +67,8 @@ struct GatherGrad {
   }
 };
 
-// Of count rows at most `extent` differ in their index. The operator's outputs have room for as many; behind the last row are zeros, with
-// the place -1. Rows of equal index are summed in order, as GatherGrad does it, so that the bits are the same.
+// Of `count` indices, at most `extent` differ, and the outputs have room for that many rows. Unused rows at the end are 0, with index -1.
+// Rows with the same index are summed in the order of GatherGrad, so both give the same bits.
 template <typename T>
 struct GatherGradRows {
   int64_t extent, inner, count, room;
@@ -91,7 +91,7 @@ struct GatherGradRows {
   void run(RunContext& c) const {
     const T* dy = c.in<T>(0);
     auto* sorted = c.scratch<Row>();
-    auto* firsts = reinterpret_cast<int64_t*>(sorted + count);  // of each row's addends
+    auto* firsts = reinterpret_cast<int64_t*>(sorted + count);  // where the addends of each row begin
     int64_t* places = c.out<int64_t>(1);
     const int64_t found =
         wide_index ? find_rows(c.in<int64_t>(1), sorted, firsts, places) : find_rows(c.in<int32_t>(1), sorted, firsts, places);
@@ -130,7 +130,7 @@ void infer_rows(InferContext& c) {
   c.set_output(0, c.dtype(0), std::move(rows));
 }
 
-// dY lies in zeros where Slice took it from.
+// dX is dY at the positions that Slice read, 0 elsewhere.
 template <typename T>
 struct SliceGrad {
   int rank;
@@ -161,7 +161,7 @@ struct SliceGrad {
       const int64_t last = checked_add(starts[axis], checked_mul(std::max<int64_t>(y[axis] - 1, 0), strides[axis]));
       if (y[axis] > 0 && (last < 0 || last >= x[axis] || starts[axis] >= x[axis]))
         throw Error(ErrorCode::invalid_argument, fmt::format("the gradient {} is of no slice of {}", to_string(y), to_string(x)));
-      k.steps[axis] = y[axis] > 1 ? strides[axis] * stride : 0;  // within X, as the last element is
+      k.steps[axis] = y[axis] > 1 ? strides[axis] * stride : 0;  // within X, because the last element is
       k.first += starts[axis] * stride;
       stride *= x[axis];
     }
@@ -188,7 +188,7 @@ struct SliceGrad {
   }
 };
 
-// Second derivatives: what the forward operators take.
+// Second derivatives: the forward operators of the incoming gradient.
 
 std::vector<ValueId> gather_grad_gradient(GradientContext& g) {
   return {g.op("Gather", {g.grad_output(0), g.input(1)}, {{"axis", g.attributes().get_int("axis", 0)}})};

@@ -1,4 +1,4 @@
-// What the operators that move elements share: copies of any dtype (strings and packed ones too), and reasoning about extents.
+// Shared by operators that move elements: copies for any dtype, including strings and packed types, and arithmetic on extents.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@
 
 namespace treadle::ops {
 
-/// Access to element i of an array, by the size of its elements: whole bytes, strings, or packed codes.
+/// Access to element i of an array, by the elements' size: whole bytes, strings, or packed codes.
 template <typename T>
 struct WholeElement {
   static constexpr bool kPacked = false;
@@ -28,14 +28,14 @@ struct PackedElement {
   static void copy(void* dst, int64_t to, const void* src, int64_t from) { Packed::set_packed(dst, to, Packed::get_packed(src, from)); }
 };
 
-/// Calls fn.template operator()<Access>() with the access of the dtype.
+/// Calls fn.template operator()<Access>() with the dtype's Access.
 template <typename Fn>
 void visit_access(DType dtype, Fn&& fn) {
   if (dtype == DType::string) return fn.template operator()<WholeElement<std::string>>();
   switch (bits_of(dtype)) {
     case 2: return fn.template operator()<PackedElement<UInt2>>();
     case 4: return fn.template operator()<PackedElement<UInt4>>();
-    case 6: return fn.template operator()<PackedElement<PackedFloat6E2M3>>();  // the other 6-bit format has the same codes
+    case 6: return fn.template operator()<PackedElement<PackedFloat6E2M3>>();  // codes of the other 6-bit format have the same size
     default: return kernels::visit_element(bits_of(dtype) / 8, [&]<typename T>() { fn.template operator()<WholeElement<T>>(); });
   }
 }
@@ -45,22 +45,22 @@ inline bool has_plain_bytes(DType dtype) { return dtype != DType::string && !is_
 /// Bytes of an element. @pre has_plain_bytes(dtype)
 inline int64_t element_bytes(DType dtype) { return static_cast<int64_t>(bits_of(dtype) / 8); }
 
-/// True if `part` is where element `offset` of `whole` is.
+/// True if `part` is at the address of element `offset` of `whole`.
 inline bool lies_at(const void* part, DType dtype, const void* whole, int64_t offset) {
   if (offset == 0) return part == whole;
   return has_plain_bytes(dtype) && part == static_cast<const std::byte*>(whole) + offset * element_bytes(dtype);
 }
 
-/// Runs a copy plan; offsets are in elements. Source and destination must not overlap.
+/// Executes a copy plan. Offsets are in elements. Source and destination must not overlap.
 void move_elements(const kernels::CopyPlan& plan, DType dtype, const void* src, int64_t src_offset, void* dst, int64_t dst_offset,
                    ThreadPool* pool);
-/// dst[i] = src[i] for i in [0, n); nothing if they are the same array.
+/// Copies n elements. Does nothing if both are the same array.
 void copy_elements(DType dtype, const void* src, void* dst, int64_t n, ThreadPool* pool);
-/// `count` blocks of `length` elements from one pitch (in elements) to another.
+/// Copies `count` blocks of `length` elements. Pitches are the distances between blocks, in elements.
 void move_blocks(DType dtype, int64_t count, int64_t length, const void* src, int64_t src_offset, int64_t src_pitch, void* dst,
                  int64_t dst_offset, int64_t dst_pitch, ThreadPool* pool);
 
-/// Output 0 is input 0, element by element, whatever its shape: what a view costs where it cannot stay one.
+/// Copies input 0 to output 0, element by element, for operators whose output cannot be a view.
 struct CopyAll {
   DType dtype;
   int64_t count;
@@ -71,34 +71,34 @@ struct CopyAll {
   void run(RunContext& c) const { copy_elements(dtype, c.in<void>(0), c.out<void>(0), count, c.pool()); }
 };
 
-/// Reads input 0 and writes output 0 once.
+/// The cost of reading input 0 and writing output 0 once.
 Cost move_cost(const ShapeContext& c);
 
-/// max(dim, 0), without the maximum where it is not needed.
+/// max(dim, 0), as dim itself if it is known to be at least 0.
 inline Dim at_least_zero(const Dim& dim) { return is_nonnegative(dim) ? dim : maximum(dim, 0); }
-/// min(dim, limit), without the minimum where it is not needed.
+/// min(dim, limit), as dim itself if it is known to be at most `limit`.
 inline Dim at_most(const Dim& dim, const Dim& limit) { return is_nonnegative(limit - dim) ? dim : minimum(dim, limit); }
 
-/// The same extent seen from two operands. @throws Error(invalid_argument) naming `what` if two integers differ.
+/// Merges an extent that two operands share. @throws Error(invalid_argument) naming `what` if two integers differ.
 Dim unify(const Dim& a, const Dim& b, std::string_view what);
 
-/// Number of elements of a 1-D input that holds extents or axes, if that is an integer. @throws Error(invalid_argument) beyond kMaxRank:
-/// what a file declares costs it nothing.
+/// The number of elements of a 1-D input with extents or axes; nullopt if it is no constant. @throws Error(invalid_argument) beyond
+/// kMaxRank, so that a number in a file does not decide how much memory is used.
 std::optional<int64_t> known_length(InferContext& c, int input);
-/// Passes known small values of input 0 on to output 0, for operators that only change the shape.
+/// Copies the known elements of input 0 to output 0, for operators that change only the shape.
 inline void keep_known(InferContext& c) {
   if (auto values = c.known(0)) c.set_known(0, std::move(*values));
 }
 
-/// Upgrade: turns an integer-list attribute into a constant int64 input.
+/// Upgrade step: turns an integer-list attribute into a constant int64 input.
 void ints_to_input(Graph& graph, NodeId id, std::string_view attribute, int input);
-/// Replaces a node by one of another type with the same inputs, outputs and attributes.
+/// Replaces a node by one of another type, with the same inputs, outputs and attributes.
 NodeId replace_node(Graph& graph, NodeId id, NodeSpec spec);
 
-/// OpDef::returns_input of an operator that leaves elements in their order if it leaves the shape as it is. Symbols that are equal as
-/// expressions are equal in every run.
+/// OpDef::returns_input for operators that keep the order of elements, if they keep the shape too. Equal expressions of symbols are equal
+/// in every run.
 bool keeps_type_and_shape(const Graph& graph, const Node& node);
-/// True for a constant of int64 or int32 whose elements are all `number`.
+/// True for an int64 or int32 constant whose elements all equal `number`.
 bool all_integers_are(const Graph& graph, ValueId id, int64_t number);
 
 }  // namespace treadle::ops

@@ -1,4 +1,4 @@
-// Operators whose outputs are as large as their data say: NonZero, Compress, Unique.
+// Operators whose output size depends on the data: NonZero, Compress, Unique.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -61,7 +61,7 @@ struct NonZero {
   }
 };
 
-// A tensor seen as [outer, extent, inner] along the attribute `axis`, or as [1, elements, 1] without it.
+// A tensor as [outer, extent, inner] along the attribute `axis`; without it as [1, elements, 1].
 struct Along {
   int64_t outer, extent, inner;
   static Along bind(BindContext& c) {
@@ -79,7 +79,7 @@ Shape with_extent(const Shape& shape, int axis, int64_t extent) {
   return result;
 }
 
-// Some of the elements, or of the slices along the axis.
+// Infers an output with some of the elements or, with `axis`, some of the slices.
 void infer_along(InferContext& c, int output, std::string_view hint) {
   const bool has_axis = c.attributes().has("axis");
   if (!c.has_rank(0))
@@ -97,7 +97,7 @@ struct Compress {
   static constexpr bool allocates = true;
   DType dtype;
   Shape shape;
-  int axis;  // -1: of the flattened input
+  int axis;  // -1: the input is flattened
   Along along;
   int64_t conditions;
   static Compress bind(BindContext& c) {
@@ -133,7 +133,7 @@ void infer_unique(InferContext& c) {
   c.set_output(3, DType::int64, {count});
 }
 
-// -1, 0 or 1. NaN is larger than any number and equal to itself, as in numpy.unique.
+// Returns -1, 0 or 1. NaN is larger than any number and equal to NaN, as in numpy.unique.
 template <typename T>
 int compare(const T& a, const T& b) {
   if constexpr (std::is_same_v<T, std::complex<float>> || std::is_same_v<T, std::complex<double>>) {
@@ -147,7 +147,7 @@ int compare(const T& a, const T& b) {
   }
 }
 
-// What is the same number has the same key.
+// Equal numbers have equal keys: all NaN are one, and so are 0 and -0.
 template <typename T>
 uint64_t key_of(T value) {
   if constexpr (std::is_integral_v<T>) return static_cast<uint64_t>(value);
@@ -159,7 +159,7 @@ struct Unique {
   static constexpr bool allocates = true;
   DType dtype;
   Shape shape;
-  int axis;  // -1: of the flattened input
+  int axis;  // -1: the input is flattened
   Along along;
   bool sorted, has_output[4];
 
@@ -189,13 +189,13 @@ struct Unique {
     return 0;
   }
 
-  /// The groups of equal slices: where each first stands, how often, and the group of each slice.
+  /// The groups of equal slices: the first slice and the size of each group, and the group of each slice.
   struct Groups {
     int64_t *order, *inverse, *first, *counts;
     int64_t count = 0;
   };
 
-  // Groups in the order of their values.
+  // Makes the groups in ascending order of their values.
   template <typename T>
   void group_by_sorting(const T* data, Groups& g) const {
     const int64_t n = along.extent;
@@ -214,7 +214,7 @@ struct Unique {
     if (!sorted) std::sort(g.order, g.order + g.count, [&](int64_t a, int64_t b) { return g.first[a] < g.first[b]; });
   }
 
-  // Groups in the order in which they come, by a hash table of single numbers. False if keys collide more than they do by chance.
+  // Makes the groups in order of occurrence, by hashing single numbers. Returns false if there are suspiciously many collisions.
   template <typename T>
   bool group_by_hashing(const T* data, int64_t* table, Groups& g) const {
     const int64_t n = along.extent, size = table_size();
@@ -251,7 +251,7 @@ struct Unique {
         if (along.outer == 1 && along.inner == 1 && group_by_hashing(data, table, g)) return;
       group_by_sorting(data, g);
     });
-    // order[p]: the group that stands at p in the output; place[g]: where group g stands.
+    // order[p] is the group at place p of the output; place[g] is the place of group g.
     const int64_t groups = g.count, *order = g.order, *first = g.first;
     for (int64_t p = 0; p < groups; ++p) place[order[p]] = p;
 
@@ -276,7 +276,7 @@ struct Unique {
 
 namespace gradients {
 
-// A Gather of the places where the condition holds.
+// Compress is a Gather of the indices where the condition is true.
 Result compress(GradientContext& g) {
   const ValueId x = g.input(0), dy = g.grad_output(0);
   const ValueId places = g.op("Reshape", {g.op("NonZero", {g.input(1)}), g.ints({-1})});
@@ -286,7 +286,7 @@ Result compress(GradientContext& g) {
   return {g.reshape_like(g.op("GatherGrad", {dy, places, size}, {{"axis", int64_t{0}}}, "treadle"), x)};
 }
 
-// A Gather of the first occurrences.
+// Unique is a Gather of the first occurrences.
 Result unique(GradientContext& g) {
   const ValueId x = g.input(0), dy = g.grad_output(0), first = require_output(g, 1);
   if (g.attributes().has("axis"))

@@ -1,4 +1,4 @@
-// OneHot.
+// OneHot: rows of `values[0]` with `values[1]` at each index.
 #include <fmt/format.h>
 
 #include "core/dispatch.h"
@@ -14,7 +14,7 @@
 namespace treadle::ops {
 namespace {
 
-// The depth may be of any numeric dtype, as a scalar or a vector of one element.
+// depth may have any numeric dtype, and be a scalar or a vector of one element.
 int64_t depth_of(const Tensor& depth) {
   if (depth.num_elements() != 1) throw Error(ErrorCode::invalid_argument, fmt::format("depth is {}; expected one number", describe(depth)));
   const auto value = visit_dtype<NumericTypes>(
@@ -62,7 +62,7 @@ struct OneHot {
       for (int64_t i = 0; i < outer * inner; ++i) {
         int64_t index = to_integer<int64_t>(static_cast<compute_type_t<Index>>(indices[i]));
         if (index < 0) index += depth;
-        // An index outside the depth gives a row without a mark.
+        // An index outside [0, depth) gives a row without a mark.
         if (index >= 0 && index < depth) Access::copy(out, (i / inner * depth + index) * inner + i % inner, values, 1);
       }
     });
@@ -73,7 +73,7 @@ struct OneHot {
 
 namespace gradients {
 
-// Of the two values: what flows into the marked elements goes to the second.
+// The gradient of `values`: dY summed over unmarked elements, and over marked ones.
 Result one_hot(GradientContext& g) {
   const ValueId values = g.input(2), dy = g.grad_output(0);
   auto of_two = [&](double off, double on) {

@@ -1,4 +1,4 @@
-// Pad, and CenterCropPad, which is a Pad that may remove elements too.
+// Pad, and CenterCropPad, which can also remove elements.
 #include "kernels/movement/pad.h"
 
 #include <fmt/format.h>
@@ -91,7 +91,7 @@ void infer_center_crop_pad(InferContext& c) {
   c.set_output(0, c.dtype(0), std::move(out));
 }
 
-// Elements removed or added in front are half of all, rounded down; those behind are the rest.
+// Half of the elements, rounded down, are added or removed in front, the rest at the end.
 kernels::PadPlan bind_center(BindContext& c) {
   const Shape &in = c.shape(0), &out = c.output_shape(0);
   int64_t before[kMaxRank] = {}, after[kMaxRank] = {};
@@ -113,7 +113,7 @@ struct Pad {
   void run(RunContext& c) const { kernels::pad(plan, bytes, c.in<void>(0), c.in<void>(2), c.out<void>(0), c.pool()); }
 };
 
-// Strings and packed elements: pads the elements' numbers, then moves the elements.
+// For strings and packed elements: pads the elements' indices, then copies by index.
 template <kernels::PadPlan (*kPlan)(BindContext&)>
 struct PadByNumber {
   DType dtype;
@@ -151,7 +151,7 @@ void paddings_to_pads(Graph& graph, NodeId id) {
   attributes.erase("paddings");
 }
 
-// Opset 11 made inputs of `pads` and `value`; the value has the dtype of the data, which may not be known yet.
+// Before opset 11 `pads` and `value` were attributes. `value` takes the dtype of the data, which may be unknown yet.
 void attributes_to_inputs(Graph& graph, NodeId id) {
   ints_to_input(graph, id, "pads", 1);
   const float value = graph.node(id).attributes.get_float("value");
@@ -175,7 +175,7 @@ namespace gradients {
 
 namespace {
 
-/// `value` padded as the node pads its data.
+/// Pads `value` as the node pads its data.
 ValueId padded_like_data(GradientContext& g, ValueId value, ValueId fill, std::string_view mode) {
   std::vector<ValueId> inputs{value, g.input(1)};
   if (fill != kNoValue || g.input(3) != kNoValue) inputs.push_back(fill);
@@ -185,8 +185,8 @@ ValueId padded_like_data(GradientContext& g, ValueId value, ValueId fill, std::s
 
 }  // namespace
 
-// What was padded is cut off, and what was cut off gets zeros. Where the padding repeats elements, each gets the sum over its places, which
-// padding the elements' numbers tells.
+// Crops the padding, and adds zeros for cropped elements. If padding repeats elements, each gets the sum of dY over its copies, which are
+// found by padding the elements' indices.
 Result pad(GradientContext& g) {
   const ValueId x = g.input(0), dy = g.grad_output(0);
   const std::string mode(g.attributes().get_string("mode", "constant"));
@@ -207,7 +207,7 @@ Result pad(GradientContext& g) {
   return result;
 }
 
-// Halves round the same way in both directions.
+// CenterCropPad inverts itself: halves are rounded the same way when cropping and padding.
 Result center_crop_pad(GradientContext& g) {
   const std::vector<int64_t> axes = g.attributes().get_ints("axes");
   ValueId shape = g.shape_of(g.input(0));

@@ -1,4 +1,4 @@
-// Resize, and Upsample, which became it.
+// Resize, and Upsample, its predecessor.
 #include "kernels/image/resize.h"
 
 #include <fmt/format.h>
@@ -73,7 +73,7 @@ AspectRatio aspect_ratio_of(const Attributes& attributes) {
   return enum_attribute(attributes, "keep_aspect_ratio_policy", "stretch", kPolicies);
 }
 
-/// The axes that roi, scales and sizes speak of.
+/// The axes that roi, scales and sizes refer to.
 struct Axes {
   int count = 0;
   int axis[kMaxRank] = {};
@@ -96,14 +96,14 @@ void check_scale(float scale) {
   if (!(scale > 0) || scale > 1e9f) throw Error(ErrorCode::invalid_argument, fmt::format("scales contains {}", scale));
 }
 
-// In float32, as exporters compute it: 10 * 0.7 is 7.
+// Multiplies in float32, as exporters do: 10 * 0.7 gives 7.
 int64_t scaled_extent(int64_t extent, float scale) {
   const int64_t scaled = to_integer<int64_t>(std::floor(static_cast<float>(extent) * scale));
   if (scaled < 0) throw Error(ErrorCode::invalid_argument, fmt::format("an extent of {} times {} is too large", extent, scale));
   return scaled;
 }
 
-// The same for an extent that is a symbol, where the scale is a short binary fraction. False if it is not.
+// Scales an extent that is a symbol, if the scale is a short binary fraction. Returns false otherwise.
 bool scaled_extent(const Dim& extent, float scale, Dim& result) {
   constexpr int64_t kDenominator = 1 << 8;
   const double numerator = static_cast<double>(scale) * kDenominator;
@@ -114,7 +114,7 @@ bool scaled_extent(const Dim& extent, float scale, Dim& result) {
   return true;
 }
 
-// The common scale under which no axis becomes larger, or smaller, than asked for.
+// The scale for all axes with which no axis exceeds its requested size (not_larger) or falls below it (not_smaller).
 double common_scale(AspectRatio policy, const Axes& axes, const Shape& in, const int64_t* sizes) {
   double scale = policy == AspectRatio::not_larger ? std::numeric_limits<double>::infinity() : 0;
   for (int i = 0; i < axes.count; ++i) {
@@ -129,7 +129,7 @@ void check_count(std::string_view name, size_t count, const Axes& axes) {
     throw Error(ErrorCode::invalid_argument, fmt::format("{} has {} elements for {} axes", name, count, axes.count));
 }
 
-// An empty tensor stands for an absent one, too.
+// An empty tensor counts as absent.
 bool is_given(const InferContext& c, int input) {
   return c.has_input(input) && !(c.has_rank(input) && c.rank(input) == 1 && c.shape(input)[0].is_const(0));
 }
@@ -183,7 +183,7 @@ double float_value(const Tensor& tensor, int64_t i) {
                                                        [&]<typename T>() { return static_cast<double>(tensor.data<T>()[i]); });
 }
 
-/// The axes that change, from the one that shrinks most to the one that grows most: so the passes between them handle least.
+/// The axes that change, sorted from the largest reduction to the largest growth, so that intermediate results are as small as possible.
 struct ResizePlan {
   ResizeOptions options;
   int count = 0;
@@ -246,12 +246,12 @@ struct ResizePlan {
   }
 };
 
-/// Picks elements: any type.
+/// Mode "nearest": copies elements of any type.
 struct ResizeNearest {
   ResizePlan plan;
   DType dtype;
   float extrapolation;
-  int64_t tables[kMaxRank];  // in scratch; of axes that stay, -1
+  int64_t tables[kMaxRank];  // offsets in scratch; -1 for axes that do not change
 
   static std::string declines(const CreateContext& c) {
     return c.attributes().get_string("mode", "nearest") == "nearest" ? std::string() : "the mode is not nearest";
@@ -286,7 +286,7 @@ struct ResizeNearest {
     const bool leaves = last && std::any_of(last, last + width, [](int64_t from) { return from < 0; });
     const int times = last && sizeof(T) <= 4 ? kernels::resize_times(last, width) : 0;
     parallel_for(c.pool(), rows, std::max<int64_t>(1, kElementwiseGrain / std::max<int64_t>(1, width)), [&](int64_t begin, int64_t end) {
-      int64_t base_before = -1;  // rows of one source are copies of the first of them
+      int64_t base_before = -1;  // if several rows have the same source, the others are copies of the first
       const T* dst_before = nullptr;
       for (int64_t row = begin; row < end; ++row) {
         int64_t rest = row, base = 0;
@@ -329,7 +329,7 @@ struct ResizeNearest {
   }
 };
 
-/// Weighted sums, in float32; in float64 for types that float32 does not hold.
+/// Modes with weights: sums in float32, or in float64 for types that float32 cannot represent.
 template <typename T>
 struct ResizeFilter {
   using C = std::conditional_t<(sizeof(T) >= 4 && !std::is_same_v<T, float>), double, float>;
@@ -360,7 +360,7 @@ struct ResizeFilter {
   }
   static T finish(C value, bool antialias) {
     if constexpr (std::is_integral_v<T>) {
-      const C rounded = antialias ? std::nearbyint(value) : std::trunc(value);  // ONNX leaves it open; as onnxruntime
+      const C rounded = antialias ? std::nearbyint(value) : std::trunc(value);  // as onnxruntime does; ONNX leaves it open
       if (!(rounded >= static_cast<C>(std::numeric_limits<T>::lowest()))) return std::numeric_limits<T>::lowest();
       if (rounded >= static_cast<C>(std::numeric_limits<T>::max())) return std::numeric_limits<T>::max();
       return static_cast<T>(rounded);
@@ -412,8 +412,8 @@ Cost resize_cost(const ShapeContext& c) {
   return {4 * outputs, c.size_bytes(0) + outputs * static_cast<double>(bits_of(c.output_dtype(0))) / 8};
 }
 
-// Opset 10 knew scales only, and places without offsets: what is now asymmetric. An axis that shrinks took the next element, one that grows
-// the one before. Where both may be, as scales are computed, one Resize shrinks and another one grows.
+// In opset 10, Resize had only scales, and coordinates as in "asymmetric". Nearest rounded up on axes that shrink, down on axes that grow.
+// If scales are computed, both cases are possible, so one Resize shrinks and a second one grows.
 void name_coordinates(Graph& graph, NodeId id) {
   require_inputs(graph.node(id), 2);
   const ValueId x = graph.node(id).inputs[0], scales = graph.node(id).inputs[1];
@@ -439,7 +439,7 @@ void name_coordinates(Graph& graph, NodeId id) {
   d.finish();
 }
 
-// Upsample had its scales as two attributes, then as one, and then as an input.
+// Upsample had its scales first as two attributes, then as one, then as an input.
 void scales_of_sides(Graph& graph, NodeId id) {
   Attributes& attributes = graph.node(id).attributes;
   const std::vector<float> scales{1, 1, attributes.get_float("height_scale", 1), attributes.get_float("width_scale", 1)};

@@ -1,4 +1,4 @@
-// The gradient of Resize.
+// The gradient of Resize, by matrices.
 #include <algorithm>
 #include <numeric>
 #include <utility>
@@ -12,8 +12,8 @@ namespace treadle::ops {
 namespace gradients {
 namespace {
 
-/// The extent and the size of the axis whose scale all have, each as a vector of one element; by their greatest common divisor where they
-/// are known, for the matrices grow with the extent.
+/// Extent and size of the axis whose scale applies to all axes, each as a vector of one element. Known ones are divided by their greatest
+/// common divisor, because the matrices grow with the extent.
 std::pair<ValueId, ValueId> deciding_axis(GradientContext& g, const std::vector<int64_t>& axes) {
   const bool not_larger = g.attributes().get_string("keep_aspect_ratio_policy") == "not_larger";
   const Type type = g.type(g.input(0));
@@ -39,14 +39,14 @@ std::pair<ValueId, ValueId> deciding_axis(GradientContext& g, const std::vector<
 
 }  // namespace
 
-// Roi and scales are taken as constants. Along each axis a resize is a product with a matrix, which is what it makes of the identity.
+// roi and scales get no gradient. Along each axis, Resize is a product with a matrix, which it makes of the identity matrix.
 Result resize(GradientContext& g) {
   const ValueId x = g.input(0), roi = g.input(1), scales = g.input(2), y = g.output(0);
   const bool crops = g.attributes().get_string("coordinate_transformation_mode", "half_pixel") == "tf_crop_and_resize";
   const bool has_sizes =
       g.input(3) != kNoValue && !(g.type(g.input(3)).is_static() && g.type(g.input(3)).static_shape().num_elements() == 0);
   const bool keeps_ratio = has_sizes && g.attributes().get_string("keep_aspect_ratio_policy", "stretch") != "stretch";
-  // Copies, here and of the shapes: adding nodes moves the graph's values.
+  // Copies of the tensor's elements: adding nodes moves the graph's values.
   std::vector<float> factors;
   if (const Tensor* constant = scales == kNoValue ? nullptr : g.graph().constant_tensor(scales))
     factors.assign(constant->data<float>(), constant->data<float>() + constant->num_elements());
@@ -72,7 +72,7 @@ Result resize(GradientContext& g) {
     if (from == to && !crops && !keeps_ratio && (!by_scales || (!factors.empty() && factors[i] == 1))) continue;
     const ValueId rows = element(g.shape_of(x), axis);
     ValueId identity = g.op("EyeLike", {g.op("ConstantOfShape", {joined({rows, rows})})}, {{"dtype", dtype}});
-    // A second axis, along which all is the same, has the scale that the policy takes for both.
+    // Adds a constant second axis, with the scale that the policy chooses for both.
     if (keeps_ratio) identity = g.op("Expand", {g.op("Unsqueeze", {identity, g.ints({1})}), joined({rows, deciding.first, rows})});
     std::vector<ValueId> inputs{identity, kNoValue, kNoValue, kNoValue};
     if (crops && roi != kNoValue) {

@@ -1,4 +1,4 @@
-// ScatterElements, ScatterND, TensorScatter, and the deprecated Scatter.
+// ScatterElements, ScatterND, TensorScatter, and the deprecated Scatter: write elements or slices by index.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -30,7 +30,7 @@ Reduction reduction_of(const Attributes& attributes) {
   return static_cast<Reduction>(found - std::begin(kNames));
 }
 
-// Integers wrap, as NumPy's do; the sum of booleans is their disjunction, the product their conjunction.
+// Integers wrap, as in NumPy. On booleans, add is OR and mul is AND.
 template <typename T>
 T combine(Reduction reduction, T old_value, T update) {
   using Compute = typename ComputeType<T>::type;
@@ -53,7 +53,7 @@ T combine(Reduction reduction, T old_value, T update) {
   return update;
 }
 
-// Calls fn.template operator()<T>(reduce) with the element type and the function that joins an old and a new element.
+// Calls fn.template operator()<T>(reduce) with the element type and the function that combines an old element with an update.
 template <typename Fn>
 void visit_reduction(DType dtype, Reduction reduction, Fn&& fn) {
   if (reduction != Reduction::none) {
@@ -151,7 +151,7 @@ struct ScatterNd {
   }
 };
 
-// TensorScatter: writes `update` into a cache at a place of its own for each sample of the batch.
+// TensorScatter: writes `update` into a cache, at a position given per sample of the batch.
 struct TensorScatter {
   DType dtype;
   bool circular, has_indices;
@@ -235,7 +235,7 @@ struct ScatterRule {
     return g.op("Cast", {condition}, {{"to", static_cast<int64_t>(g.type(like).dtype)}});
   }
 
-  // What the updates replaced had no say in the output; where they were added, both had.
+  // Replaced elements get no gradient. With reduction "add", both the data and the updates do.
   Result differentiate() const {
     const std::string reduction(g.attributes().get_string("reduction", "none"));
     const ValueId dy = g.grad_output(0);
@@ -245,7 +245,7 @@ struct ScatterRule {
     return {data, kNoValue, gather(dy)};
   }
 
-  // y = data prod u: of an update the product of all others, also where it, or one of the others, is 0.
+  // y = data * prod(u). The gradient of an update is the product of all other factors, also if it or one of them is 0.
   Result product() const {
     const ValueId data = g.input(0), u = g.input(2), dy = g.grad_output(0);
     const ValueId is_zero = g.op("Equal", {u, g.scalar(0, u)});
@@ -256,7 +256,7 @@ struct ScatterRule {
     return {scatter(dy, u, "mul"), kNoValue, masked(g, flows, g.div(gather(others), divisor))};
   }
 
-  // Equals share.
+  // Equal extrema share the gradient.
   Result extremum() const {
     const ValueId data = g.input(0), u = g.input(2), y = g.output(0);
     const ValueId kept = number(g.op("Equal", {data, y}), data), taken = number(g.op("Equal", {u, gather(y)}), u);
@@ -273,7 +273,7 @@ Result scatter_elements(GradientContext& g) {
 
 Result scatter_nd(GradientContext& g) { return ScatterRule{g, "ScatterND", "GatherND", {}}.differentiate(); }
 
-// A TensorScatter of zeros; the update's gradient lies where it was written.
+// The gradient of the data is dY with zeros where the update was written; that of the update is dY read from there.
 Result tensor_scatter(GradientContext& g) {
   const ValueId update = g.input(1), dy = g.grad_output(0);
   const Attributes attributes = g.attributes();
@@ -287,7 +287,7 @@ Result tensor_scatter(GradientContext& g) {
     return g.op("Squeeze", {shape});
   };
   auto integer = [&](int64_t value) { return g.constant(Tensor::scalar<int64_t>(value)); };
-  auto at_axes = [&](ValueId vector, int kept) {  // [n] as a tensor of all axes, n along one of them
+  auto at_axes = [&](ValueId vector, int kept) {  // reshapes [n] to the rank of the data, with n along one axis
     std::vector<int64_t> axes;
     for (int a = 0; a < rank; ++a)
       if (a != kept) axes.push_back(a);

@@ -1,4 +1,4 @@
-// Slice.
+// Slice: reads a range with a step along each axis.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -15,18 +15,18 @@
 namespace treadle::ops {
 namespace {
 
-// What exporters write for "to the end", in 32 or 64 bits.
+// Exporters write this or larger numbers for "to the end".
 constexpr int64_t kFar = std::numeric_limits<int32_t>::max();
 
 struct Range {
   int64_t start, count;
 };
 
-// The specification's clamping: to [0, extent] for steps forward, to [0, extent - 1] and [-1, extent - 1] for steps backward.
+// Clamps as the specification says: to [0, extent] for positive steps, to [0, extent - 1] and [-1, extent - 1] for negative ones.
 Range clamp_range(int64_t start, int64_t end, int64_t step, int64_t extent) {
   if (step == 0) throw Error(ErrorCode::invalid_argument, "a step of 0");
   if (extent == 0) return {0, 0};
-  // A limit that lies further out than any extent stays out; this also keeps the sums from overflowing.
+  // Limits beyond the extent are clamped first, which keeps the sums from overflowing.
   auto from_end = [extent](int64_t at) { return at < 0 ? (at < -extent ? int64_t{-1} : at + extent) : std::min(at, extent); };
   auto is_before = [extent](int64_t at) { return at < -extent; };
   if (step > 0) {
@@ -41,7 +41,7 @@ Range clamp_range(int64_t start, int64_t end, int64_t step, int64_t extent) {
   return {start, length == 0 ? 0 : (length - 1) / -(std::max(step, -kFar)) + 1};
 }
 
-// A limit counted from the start of the axis, not clamped. False if its sign, and so its meaning, is not evident.
+// Counts a limit from the start of the axis, without clamping. Returns false if its sign is unknown, and so what it counts from.
 bool count_from_start(Dim& at, const Dim& extent) {
   if (is_nonnegative(at)) return true;
   if (!is_nonnegative(Dim(-1) - at)) return false;
@@ -49,7 +49,7 @@ bool count_from_start(Dim& at, const Dim& extent) {
   return true;
 }
 
-// Number of elements of a slice. False if it cannot be said as an expression.
+// The number of elements of a slice. Returns false if no expression describes it.
 bool sliced_extent(const Dim& extent, Dim start, Dim end, const Dim& step_dim, Dim& result) {
   if (!step_dim.is_const()) return false;
   const int64_t step = step_dim.value();
@@ -153,7 +153,7 @@ struct Slice {
       const int64_t step = c.has_input(4) ? c.value_at(4, i) : 1;
       const Range range = clamp_range(c.value_at(1, i), c.value_at(2, i), step, in[axis]);
       starts[axis] = range.start, counts[axis] = range.count;
-      // One element needs no step; a huge one would only overflow.
+      // A single element needs no step; a huge step would overflow.
       steps[axis] = range.count > 1 ? step : 1;
     }
     for (int axis = 0; axis < in.rank(); ++axis) any_empty |= counts[axis] == 0;
@@ -170,7 +170,7 @@ void attributes_to_inputs(Graph& graph, NodeId id) {
   ints_to_input(graph, id, "axes", 3);
 }
 
-// A slice of the full extent with step 1 begins at 0; a step of -1 would reverse.
+// True if the slice takes everything: the full extent with step 1. A step of -1 would reverse the axis.
 bool takes_all(const Graph& graph, const Node& node) {
   return keeps_type_and_shape(graph, node) && (!node.has_input(4) || all_integers_are(graph, node.inputs[4], 1));
 }

@@ -1,4 +1,4 @@
-// Split.
+// Split: cuts a tensor into parts along an axis.
 #include <fmt/format.h>
 
 #include "graph/infer.h"
@@ -65,16 +65,16 @@ void infer_split(InferContext& c) {
 
 Cost cost(const ShapeContext& c) { return {0, 2 * c.size_bytes(0)}; }
 
-// The bound state is of a fixed size: one kernel for a few outputs, others for many.
+// The bound state has a fixed size, so there are instances for few and for many outputs.
 template <int kMaxOutputs>
 struct Split {
   DType dtype;
   int count;
-  int64_t outer, pitch;          // rows, and elements from row to row of the input
-  int64_t lengths[kMaxOutputs];  // elements of a row of each output
-  int64_t steps[kMaxOutputs];    // from row to row of each output
+  int64_t outer, pitch;          // number of rows, and row stride of the input in elements
+  int64_t lengths[kMaxOutputs];  // row length of each output in elements
+  int64_t steps[kMaxOutputs];    // row stride of each output
 
-  static constexpr uint32_t strided_inputs = 1, strided_outputs = ~0U;  // along the last axis
+  static constexpr uint32_t strided_inputs = 1, strided_outputs = ~0U;  // rows along the last axis may be strided
 
   static std::string declines(const CreateContext& c) {
     const size_t outputs = c.node().outputs.size();
@@ -94,7 +94,7 @@ struct Split {
     const int64_t chunk = (in[axis] + k.count - 1) / k.count;
     int64_t left = in[axis];
     for (int i = 0; i < k.count; ++i) {
-      // Absent outputs have no shape of their own.
+      // An absent output has no shape, so the length comes from `split` or is computed.
       const int64_t length = c.has_input(1) ? c.value_at(1, i) : std::min(chunk, left);
       left -= length;
       if (length < 0 || left < 0) throw Error(ErrorCode::invalid_argument, fmt::format("the parts do not fit into {} elements", in[axis]));
@@ -108,7 +108,8 @@ struct Split {
     for (int i = 0; i < count; ++i) {
       void* part = c.out<void>(i);
       const bool in_place =
-          (outer == 1 || steps[i] == pitch) && part && lies_at(part, dtype, c.in<void>(0), offset);  // a view of the input
+          (outer == 1 || steps[i] == pitch) && part && lies_at(part, dtype, c.in<void>(0), offset);  // the output is a view of the input
+                                                                                                     // already
       if (part && !in_place) move_blocks(dtype, outer, lengths[i], c.in<void>(0), offset, pitch, part, 0, steps[i], c.pool());
       offset += lengths[i];
     }
@@ -117,7 +118,7 @@ struct Split {
 
 void split_to_input(Graph& graph, NodeId id) { ints_to_input(graph, id, "split", 1); }
 
-// Before opset 18 the number of parts was the number of outputs.
+// Before opset 18 there was one part per output.
 void give_num_outputs(Graph& graph, NodeId id) {
   Node& node = graph.node(id);
   if (!node.has_input(1)) node.attributes.set("num_outputs", static_cast<int64_t>(node.outputs.size()));

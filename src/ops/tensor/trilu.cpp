@@ -1,4 +1,4 @@
-// Trilu and ReverseSequence: rows that are kept, cleared or put in another order.
+// Trilu clears one triangle of each matrix. ReverseSequence reverses the first steps of each sequence.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -42,7 +42,7 @@ struct Trilu {
       parallel_for(c.pool(), matrices * rows, std::max<int64_t>(1, 16384 / std::max<int64_t>(columns, 1)), [&](int64_t begin, int64_t end) {
         for (int64_t line = begin; line < end; ++line) {
           const int64_t row = line % rows, first = line * columns;
-          // The diagonal's column, inside [0, columns]; k may be any number.
+          // The diagonal's column, clamped to [0, columns], since k may be any number.
           const int64_t diagonal = k > columns ? columns : k < -rows ? -int64_t{1} : row + k;
           const int64_t edge = std::clamp<int64_t>(upper ? diagonal : diagonal + 1, 0, columns);
           const int64_t kept_from = upper ? edge : 0, kept_to = upper ? columns : edge;
@@ -106,7 +106,7 @@ struct ReverseSequence {
     const auto* in = c.in<std::byte>(0);
     auto* out = c.out<std::byte>(0);
     const int64_t bytes = has_plain_bytes(dtype) ? element_bytes(dtype) : 0;
-    // In the order of what is written, whichever of the two axes is the outer one.
+    // Iterates in the order of writing, whichever of the two axes is the outer one.
     const bool time_first = time_stride > batch_stride;
     const int64_t outer = time_first ? time : batch, within = time_first ? batch : time;
     parallel_for(c.pool(), outer, std::max<int64_t>(1, 32'768 / std::max<int64_t>(1, within * inner)), [&](int64_t begin, int64_t end) {
@@ -134,7 +134,7 @@ Result trilu(GradientContext& g) {
   return {g.op("Trilu", std::move(inputs), {{"upper", g.attributes().get_int("upper", 1)}})};
 }
 
-// Its own inverse.
+// ReverseSequence is its own inverse.
 Result reverse_sequence(GradientContext& g) {
   const Attributes attributes = g.attributes();
   return {g.op("ReverseSequence", {g.grad_output(0), g.input(1)}, attributes)};

@@ -1,4 +1,4 @@
-// Where (ONNX, opset 16): y = condition ? x : y, all three broadcast.
+// Where (ONNX, opset 16): y = condition ? x : y. All three broadcast.
 #include <complex>
 #include <string>
 
@@ -30,14 +30,14 @@ void infer(InferContext& c) {
   c.set_known(0, std::move(from_x));
 }
 
-// Elements are only moved, so the size of an element decides.
+// Elements are only copied, so only their size matters.
 struct Where {
   kernels::BroadcastPlan<3> plan;
   DType dtype;
 
   static Where bind(BindContext& c) { return {plan_broadcast<3>(c, {0, 1, 2}), c.dtype(1)}; }
 
-  // By bits: of a conditional expression compilers make a branch, because the side that is not taken might be no memory to read.
+  // Selects with masks. Compilers turn a conditional expression into a branch, because the side not taken might be unreadable memory.
   template <typename T>
   static T choose(bool condition, T x, T y) {
     const T mask = static_cast<T>(T{0} - static_cast<T>(condition));

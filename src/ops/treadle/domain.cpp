@@ -1,4 +1,4 @@
-// Yield, where a run stops and hands values out.
+// Yield: the run stops there, hands out its inputs and takes its outputs.
 #include "graph/function_body.h"
 #include "graph/infer.h"
 #include "graph/op_def.h"
@@ -8,12 +8,12 @@
 namespace treadle::ops {
 namespace {
 
-// What is handed in for an output has the type of what was handed out as that input; the gradient of a loss has the type of the outputs.
+// An output has the type of the input with the same index: a loss's gradient has the type of the model's output.
 void infer_yield(InferContext& c) {
   for (int i = 0; i < c.num_outputs() && i < c.num_inputs(); ++i) c.set_output(i, c.input(i));
 }
 
-// A Yield hands its inputs to whoever runs the graph and takes values back; where nobody does, the values pass through.
+// In a file, Yield becomes a node that passes its inputs through, since other runtimes do not stop there.
 void write_yield(FunctionBody& b) {
   for (size_t i = 0; i < b.num_outputs(); ++i) {
     if (i >= b.num_inputs())
@@ -25,7 +25,7 @@ void write_yield(FunctionBody& b) {
 }  // namespace
 
 std::vector<OpDef> treadle_domain_ops() {
-  // The executor stops at a Yield, so there is no kernel. Nothing about it may be folded or merged.
+  // The executor handles Yield, so it has no kernel. Its result is unknown, so it is never folded or merged.
   return {{.name = "Yield",
            .domain = "treadle",
            .since = {1},

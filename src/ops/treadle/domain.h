@@ -1,4 +1,4 @@
-// The families of the domain "treadle": what the optimiser makes of groups of ONNX's operators.
+// Families of operators of the treadle domain, into which the optimiser fuses groups of ONNX's operators.
 #pragma once
 
 #include <vector>

@@ -1,8 +1,7 @@
-// FusedAttention (treadle): y = softmax(scale Q K^T + mask) V, as exporters write it with products, Transposes and Softmax. Each operand
-// says how its axes lie, so that the Transposes around attention vanish into strides:
-//   layout 0: [batch, heads, length, size]; 1: [batch, length, heads, size]; 2 (not of y): [batch, length, parts, heads, size], of which
-//   one part is meant. float32; the mask is added (float32) or chooses (boolean: scores become `masked_value` where it is not
-//   `mask_keeps`).
+// FusedAttention (treadle): y = softmax(scale Q K^T + mask) V, in float32, fused from the products, Transposes and Softmax that exporters
+// write. Each operand has a layout, so that Transposes around attention become strides:
+//   0: [batch, heads, length, size]; 1: [batch, length, heads, size]; 2 (not for y): one part of [batch, length, parts, heads, size].
+//   A float32 mask is added. A boolean mask replaces scores by `masked_value` where it differs from `mask_keeps`.
 #include "ops/treadle/fused_attention.h"
 
 #include <fmt/format.h>
@@ -45,7 +44,7 @@ S heads_of(const S& shape, int64_t layout, int operand) {
 void infer(InferContext& c) {
   if (!c.has_rank(kQ) || !c.has_rank(kV)) return c.set_output_dtype(0, c.dtype(kQ));
   SymbolicShape q = attention_heads(c.shape(kQ), c.attributes(), kQ), v = attention_heads(c.shape(kV), c.attributes(), kV);
-  if (c.has_input(kMask) && c.has_rank(kMask) && c.rank(kMask) <= 4) {  // it may stretch batch, heads and rows
+  if (c.has_input(kMask) && c.has_rank(kMask) && c.rank(kMask) <= 4) {  // the mask may broadcast batch, heads and rows
     const SymbolicShape& mask = c.shape(kMask);
     for (size_t i = 4 - mask.size(); i < 3; ++i) q[i] = broadcast(q[i], mask[mask.size() + i - 4]);
   }
@@ -104,8 +103,8 @@ std::string heads_first(FunctionBody& b, size_t i, std::string_view layout_name,
   return layout == 0 ? x : b.op("Transpose", {x}, {{"perm", std::vector<int64_t>{0, 2, 1, 3}}});
 }
 
-// x [batch, kv_heads, length, size] with each head repeated as often as queries share it: Q's heads over x's, known only in a run. A
-// Reshape of Q to [batch, kv_heads, shared, length, size] lets MatMul broadcast instead.
+// Writes attention in ONNX's operators. If query heads share key heads, a Reshape of Q to [batch, kv_heads, shared, length, size] lets
+// MatMul broadcast K and V. The number of sharing heads may be known only in the run.
 void write_fused_attention(FunctionBody& b) {
   const Attributes& attributes = b.attributes();
   const std::string q = heads_first(b, 0, "q_layout", "q_part"), k = heads_first(b, 1, "k_layout", "k_part"),
@@ -130,7 +129,7 @@ void write_fused_attention(FunctionBody& b) {
   } else if (b.has(3)) {
     scores = b.op("Add", {scores, b.in(3)});
   }
-  if (b.has(3)) batch = extent(scores, 0), heads = extent(scores, 1), length = extent(scores, 2);  // which the mask may stretch
+  if (b.has(3)) batch = extent(scores, 0), heads = extent(scores, 1), length = extent(scores, 2);  // extents that the mask may broadcast
   std::string p = b.op("Softmax", {scores}, {{"axis", int64_t{-1}}});
   if (attributes.get_int("nan_to_zero") != 0) p = b.op("Where", {b.op("IsNaN", {p}), b.number(0), p});
   p = shaped(p, {batch, kv_heads, b.op("Div", {heads, kv_heads}), length, keys});
@@ -182,7 +181,7 @@ AttentionCall AttentionCall::bind(const BindContext& c, int first, bool may_stre
   return a;
 }
 
-// A mask that stretches scores of one batch, head or row: the same queries and keys are read again.
+// The mask broadcasts the scores along an axis of extent 1: with stride 0, the same queries and keys are read again.
 void AttentionCall::stretch(int axis, int64_t extent) {
   AttentionParams& p = params;
   if (axis == 0) p.batch = extent, p.q.batch = p.k.batch = p.v.batch = 0;

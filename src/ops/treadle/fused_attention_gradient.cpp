@@ -1,4 +1,4 @@
-// FusedAttentionGrad (treadle): the gradients of FusedAttention's operands, each as its operand lies. Scores are computed again.
+// FusedAttentionGrad (treadle): gradients of FusedAttention's operands, each in its operand's layout. It recomputes the scores.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -14,12 +14,12 @@ namespace treadle::ops {
 namespace {
 
 enum Input : int { kDY, kQ, kK, kV, kMask };
-/// Q, K and V are parts 0, 1 and 2 of one input. The outputs are the gradient of all of it and dScores, in place of dQ, dK, dV and dScores.
+/// Set if Q, K and V are parts 0, 1 and 2 of one input. Outputs are then its whole gradient and dScores, instead of dQ, dK, dV and dScores.
 constexpr std::string_view kJoined = "joined";
 bool is_joined(const Attributes& attributes) { return attributes.get_int(kJoined) != 0; }
 int num_operands(bool joined) { return joined ? 1 : 3; }
 
-// A part of an operand is a value of its own.
+// The gradient of a part is a tensor of its own, so layout 2 becomes 1.
 int64_t layout_of_gradient(const Attributes& attributes, int operand) {
   return std::min<int64_t>(attention_layout(attributes, operand), 1);
 }
@@ -84,7 +84,7 @@ struct FusedAttentionGrad {
     c.request_scratch(kernels::attention_gradient_scratch_bytes(a.params, a.call.max_threads));
     return a;
   }
-  // Otherwise bytes of the gradient would be written twice or never, or lie beyond it.
+  // Checks that the parts cover the input exactly: otherwise bytes of its gradient would be written twice, never, or out of bounds.
   static void check_parts(const BindContext& c) {
     for (int i = 0; i < 3; ++i)
       if (attention_layout(c.node().attributes, i) != 2 || c.get_int(kAttentionParts[i]) != i || !(c.shape(kQ + i) == c.shape(kQ)) ||
@@ -105,7 +105,7 @@ struct FusedAttentionGrad {
   }
 };
 
-/// Whether the three are all the parts of one value, in their order.
+/// True if Q, K and V are all parts of one value, in this order.
 bool can_be_joined(const GradientContext& g) {
   const Attributes& attributes = g.attributes();
   if (g.input(0) != g.input(1) || g.input(0) != g.input(2)) return false;
@@ -115,7 +115,7 @@ bool can_be_joined(const GradientContext& g) {
   return type.has_rank() && type.rank() == 5 && (*type.shape)[2].is_const(3);
 }
 
-/// The gradient of one part, [batch, length, heads, size], among zeros for the others.
+/// Pads the gradient of one part, [batch, length, heads, size], with zeros for the other parts.
 ValueId among_parts(GradientContext& g, ValueId part_gradient, int operand) {
   const SymbolicShape whole = *g.type(g.input(static_cast<size_t>(operand))).shape;
   if (!whole[2].is_const())

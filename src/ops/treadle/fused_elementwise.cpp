@@ -1,5 +1,5 @@
-// FusedElementwise (treadle): pointwise operators, of inputs that broadcast against each other, in one pass over memory. The attribute
-// "steps" has one text per operator; see ElementwiseStep. Everything is computed in float32; truth values are 0 and 1.
+// FusedElementwise (treadle): a chain of pointwise operators with broadcasting inputs, computed in one pass over memory. The attribute
+// "steps" has a text for each operator, see ElementwiseStep. All steps compute in float32; truth values are 0 and 1.
 #include "ops/treadle/fused_elementwise.h"
 
 #include <fmt/format.h>
@@ -24,13 +24,13 @@ using kernels::kMaxChainInputs;
 using kernels::kMaxChainSlots;
 using kernels::Unary;
 
-/// The operator that a step names: "Add", or "domain:Type".
+/// Finds the operator of a step: "Add", or "domain:Type".
 const OpDef* operator_of(std::string_view step) {
   const size_t colon = step.find(':');
   return colon == std::string_view::npos ? find_op("", step) : find_op(step.substr(0, colon), step.substr(colon + 1));
 }
 
-/// Puts the steps in an order for one accumulator, and what has to wait into slots.
+/// Orders the steps for an interpreter with one accumulator, and assigns slots to values that are needed later.
 class Compiler {
  public:
   Compiler(std::span<const std::string> texts, std::vector<DType> inputs, DType output) : num_inputs_(inputs.size()) {
@@ -71,20 +71,20 @@ class Compiler {
     slots_[value] = static_cast<uint8_t>(free - taken_.begin());
     add({ChainOp::keep, place(value)});
   }
-  // One reading of the value is done.
+  // Called after a value is read. Frees its slot after the last reading.
   void release(size_t value) {
     if (--uses_[value] > 0 || value < num_inputs_ || !slots_[value]) return;
     taken_[*slots_[value]] = false;
     slots_[value].reset();
   }
-  // Computes the value, if it is not there, and leaves it where a step can read it.
+  // Computes the value, if necessary, and keeps it in a slot where a later step can read it.
   void to_memory(size_t value) {
     if (in_memory(value)) return;
     emit(value);
     if (!in_memory(value)) keep(value);
   }
 
-  /// Leaves the value in the accumulator.
+  /// Computes the value into the accumulator.
   void emit(size_t value) {
     if (in_memory(value)) return add({ChainOp::load, place(value)});
     const ElementwiseStep& step = steps_[value - num_inputs_];
@@ -122,7 +122,7 @@ class Compiler {
       release(condition), release(x), release(y);
       return;
     }
-    if (step.op_type == "QuantizeLinear") {  // x, scale, zero
+    if (step.op_type == "QuantizeLinear") {  // inputs: x, scale, zero point
       expect(3);
       const size_t x = step.operands[0], scale = step.operands[1], zero = step.operands[2];
       to_memory(scale);
@@ -133,7 +133,7 @@ class Compiler {
       release(x), release(scale), release(zero);
       return;
     }
-    if (step.op_type == "DequantizeLinear") {  // x, scale, zero
+    if (step.op_type == "DequantizeLinear") {  // inputs: x, scale, zero point
       expect(3);
       const size_t x = step.operands[0], scale = step.operands[1], zero = step.operands[2];
       to_memory(scale);
@@ -153,7 +153,7 @@ class Compiler {
       std::swap(x, y);
       reversed = true;
     }
-    to_memory(y);  // of x and y that are the same step, x is then in memory, too
+    to_memory(y);  // if x and y are the same step, this leaves x in a slot too
     emit(x);
     add({reversed ? op.reversed : op.forward, place(y)});
     release(x), release(y);
@@ -161,8 +161,8 @@ class Compiler {
 
   size_t num_inputs_;
   std::vector<ElementwiseStep> steps_;
-  std::vector<int> uses_;                      // by value: readings that are still to come
-  std::vector<std::optional<uint8_t>> slots_;  // by value
+  std::vector<int> uses_;                      // by value: number of readings left
+  std::vector<std::optional<uint8_t>> slots_;  // by value: its slot, if it has one
   std::vector<bool> taken_ = std::vector<bool>(kMaxChainSlots, false);
   ChainProgram program_;
 };
@@ -213,7 +213,7 @@ struct FusedElementwise {
   }
 };
 
-// A Cast, or what quantises, is no function of one number for all that reads a file.
+// Writes a step in ONNX's operators. Casts and quantisation need types, so they are not in the table of functions.
 std::string write_step(FunctionBody& b, const ElementwiseStep& step, const std::vector<std::string>& operands) {
   const std::string& op = step.op_type;
   if (op == "ToFloat") return b.op("Cast", operands, {{"to", static_cast<int64_t>(DType::float32)}});
@@ -223,7 +223,7 @@ std::string write_step(FunctionBody& b, const ElementwiseStep& step, const std::
     return b.function(*function, operands[0], step.attribute(function->a.name, function->a.otherwise),
                       step.attribute(function->b.name, function->b.otherwise));
   if (op == "DequantizeLinear" || op == "QuantizeLinear") {
-    // A zero point that was not given is the number 0 here.
+    // In a step, an absent zero point is the number 0.
     const int64_t dtype = static_cast<int64_t>(step.attribute("low", 0) < 0 ? DType::int8 : DType::uint8);
     const std::string zero =
         op == "DequantizeLinear" ? b.op("CastLike", {operands[2], operands[0]}) : b.op("Cast", {operands[2]}, {{"to", dtype}});
@@ -238,7 +238,7 @@ int oldest_opset(const Node& node) {
     const std::string op_type = ElementwiseStep::parse(text).op_type;
     if (op_type == "ToFloat" || op_type == "ToBool") continue;
     opset = std::max(opset, op_type == "treadle:GeluSlope" ? 9 : function_opset(find_function(op_type)));
-    if (op_type == "DequantizeLinear") opset = std::max(opset, 15);  // CastLike
+    if (op_type == "DequantizeLinear") opset = std::max(opset, 15);  // it needs CastLike
   }
   return opset;
 }

@@ -1,4 +1,4 @@
-// The chain of pointwise operators that a FusedElementwise node stands for.
+// The chain of pointwise operators in a FusedElementwise node.
 #pragma once
 
 #include <span>
@@ -12,12 +12,12 @@
 
 namespace treadle::ops {
 
-/// The steps are those that OpDef::step gives; the last one's result is the chain's.
+/// Compiles the steps that OpDef::step returned. The result of the last step is that of the chain.
 /// @param inputs  dtypes of the node's inputs
-/// @throws Error(invalid_model) for steps that make no chain; Error(resource_exhausted) if it needs more than the interpreter has.
+/// @throws Error(invalid_model) if the steps are no chain; Error(resource_exhausted) if it is too long for the interpreter
 kernels::ChainProgram compile_chain(std::span<const std::string> steps, std::vector<DType> inputs, DType output);
 
-/// Output 0 may lie over any operand of a chain, whose first is this input, and over another one beside them.
+/// Output 0 may reuse the memory of any operand of the chain, from input `first` on, or of input `beside`.
 std::vector<Alias> over_chain_inputs(int first, int beside = -1);
 
 }  // namespace treadle::ops

@@ -1,5 +1,5 @@
-// FusedMatMul (treadle): y = activation(A B + bias + residual), with constant weights B. What a MatMul or Gemm becomes together with the
-// pointwise operators behind it: they are applied while a tile of the product is in registers or in L1.
+// FusedMatMul (treadle): y = activation(A B + bias + residual) with constant weights B. MatMul and Gemm are fused into it with the
+// pointwise operators behind them, which are applied while a tile of the product is in registers or in L1.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -48,7 +48,7 @@ Cost cost(const ShapeContext& c) {
   return {2 * outputs * static_cast<double>(c.shape(kA).back()), c.size_bytes(kA) + c.size_bytes(kB) + 4 * outputs};
 }
 
-/// What the kernels have in common: extents and the epilogue.
+/// Bound by all kernels: extents and the epilogue.
 struct Plan {
   static constexpr uint32_t packs = 1U << kB;
   int64_t M, K, N, bias_step;
@@ -85,13 +85,13 @@ struct Plan {
   }
 };
 
-/// The constant weights as a matrix of K x N, which may be stored transposed.
+/// The constant weights, a K x N matrix that may be stored transposed.
 struct Weights {
   Tensor tensor;
   bool transposed;
   int64_t K, N, ldb;
 
-  /// @param bytewise  rows that are not transposed may stand at any address
+  /// @param bytewise  rows are copied as bytes, so they may be unaligned unless transposed
   static Weights of(const CreateContext& c, bool bytewise = false) {
     const bool transposed = c.attributes().get_int("transB") != 0;
     Tensor tensor = (bytewise && !transposed ? c.stored(kB) : c.constant(kB))->contiguous();
@@ -104,8 +104,8 @@ Tensor large(DType dtype, int64_t count) {
   return Tensor(dtype, Shape{count}, allocate_large(static_cast<size_t>(count) * (bits_of(dtype) / 8)));
 }
 
-/// The forms of weights in float32: panels, which vectors read, and parts, which tiles of AMX do. Each is made when a product first asks
-/// for it; how many rows there are decides. Weights are let go with the first form, of which the other can be made.
+/// Packed forms of float32 weights: panels for vector instructions, and parts for AMX tiles. Each form is made when a product first needs
+/// it, which depends on the number of rows. The weights are freed with the first form, since other forms can be made from it.
 class PackedWeights final : public PackedState {
  public:
   explicit PackedWeights(Weights weights) : K_(weights.K), N_(weights.N), weights_(std::move(weights)) {}
@@ -115,7 +115,7 @@ class PackedWeights final : public PackedState {
     if (!panels_.storage) make_panels();
     return panels_.view;
   }
-  /// Null if their numbers are beyond the range of parts.
+  /// Returns null if the weights' values exceed the range of parts.
   const kernels::SplitB* parts_for(const kernels::GemmShape& shape) const {
     std::lock_guard lock(mutex_);
     if (!parts_.defined()) make_parts(shape);
@@ -127,7 +127,7 @@ class PackedWeights final : public PackedState {
   }
   std::vector<PackedPart> parts() const override {
     std::lock_guard lock(mutex_);
-    if (!panels_.storage && !has_parts()) make_panels();  // no run has asked yet
+    if (!panels_.storage && !has_parts()) make_panels();  // no run has needed a form yet
     std::vector<PackedPart> blocks;
     if (panels_.storage) blocks.push_back(packed_part(kPanels, panels_.view.data, count(), panels_.storage));
     if (has_parts()) {
@@ -136,7 +136,7 @@ class PackedWeights final : public PackedState {
     }
     return blocks;
   }
-  /// Null if the blocks are of other extents.
+  /// Returns null if the blocks have other extents.
   static std::unique_ptr<PackedState> restore(std::span<const PackedPart> blocks, int64_t K, int64_t N) {
     auto state = std::make_unique<PackedWeights>(Weights{{}, false, K, N, N});
     state->weights_.reset();
@@ -174,7 +174,7 @@ class PackedWeights final : public PackedState {
     parts_ = fits ? std::move(made) : Tensor(DType::uint16, Shape{0});
     if (fits) weights_.reset();
   }
-  // As they were, or out of a form.
+  // The original weights, restored from a packed form if they were freed.
   Weights weights() const {
     if (weights_) return *weights_;
     Weights w{Tensor(DType::float32, Shape{K_, N_}), false, K_, N_, N_};
@@ -189,13 +189,13 @@ class PackedWeights final : public PackedState {
   mutable std::mutex mutex_;
   mutable std::optional<Weights> weights_;
   mutable kernels::OwnedPackedB<float> panels_;
-  mutable Tensor parts_;  // without elements if they are not to be had
+  mutable Tensor parts_;  // no elements if the weights cannot be split into parts
   mutable kernels::SplitB split_;
 };
 
 struct FusedMatMul : Plan {
   const kernels::PackedB<float>* panels = nullptr;
-  const kernels::SplitB* parts = nullptr;  // in place of them
+  const kernels::SplitB* parts = nullptr;  // used instead of panels
   int max_threads = 1;
 
   static std::unique_ptr<PackedState> create(const CreateContext& c) {
@@ -228,7 +228,7 @@ struct FusedMatMul : Plan {
   }
 };
 
-/// Rows and columns of B.
+/// The extents of B.
 struct Extents {
   int64_t K, N;
   static Extents of(const CreateContext& c) {
@@ -341,7 +341,7 @@ std::vector<OpDef> fused_matmul_ops() {
                           {kPrecision, std::string_view("")}},
            .infer = infer,
            .cost = cost,
-           // Each element of the residual is read where, and before, the sum is written.
+           // Each element of the residual is read before the result is written to the same place.
            .alias = {may_reuse(0, kResidual)},
            .kernels = {kernel<FusedMatMulBf16>("packed in 16 bits", DType::float32), kernel<FusedMatMulInt8>("packed int8", DType::float32),
                        kernel<FusedMatMul>("packed", DType::float32)},

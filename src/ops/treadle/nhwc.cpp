@@ -1,5 +1,5 @@
-// Convolutions of the treadle domain on images with channels innermost, which the layout pass makes of Conv and ConvTranspose: X[N,
-// spatial..., C] in float32. Weights stay in ONNX's order; the kernels pack them.
+// Convolutions of the treadle domain with channels last, X[N, spatial..., C], in float32. The layout pass makes them of Conv and
+// ConvTranspose. Weights stay in ONNX's order; kernels pack them.
 #include "kernels/conv/nhwc.h"
 
 #include <fmt/format.h>
@@ -32,7 +32,7 @@ using kernels::NhwcMethod;
 
 constexpr TypeSet kFloat32{DType::float32};
 
-/// Whether X of a NhwcConv is as ONNX has it, [N, C, spatial...].
+/// True if a NhwcConv reads X with channels first, [N, C, spatial...], as ONNX does.
 bool reads_planes(const Attributes& attributes) { return attributes.get_int("planes", 0) != 0; }
 
 void infer_conv(InferContext& c) {
@@ -46,7 +46,7 @@ void infer_conv(InferContext& c) {
   c.set_output(0, DType::float32, std::move(out));
 }
 
-/// A NhwcConvDepthwise has the window of its first convolution in attributes of their own.
+/// The attributes of the first convolution of a NhwcConvDepthwise, which have the prefix "inner_".
 Attributes attributes_of_first(const Attributes& attributes) {
   Attributes first;
   for (const char* name : {"dilations", "pads", "strides"}) first.set(name, attributes.get_ints(fmt::format("inner_{}", name)));
@@ -54,7 +54,7 @@ Attributes attributes_of_first(const Attributes& attributes) {
   return first;
 }
 
-/// The spatial extents of the image between the two.
+/// The spatial extents of the image between the two convolutions.
 SymbolicShape infer_between(const Attributes& attributes, const SymbolicShape& x, const SymbolicShape& w) {
   return infer_window(attributes_of_first(attributes), reads_planes(attributes) ? spatial(x) : inner(x), spatial(w));
 }
@@ -106,13 +106,13 @@ struct ConstantWeights {
   static std::unique_ptr<PackedState> create(const CreateContext& c) { return std::make_unique<NhwcPacked>(c.stored(1)->contiguous()); }
 };
 
-// The sizes of a convolution's packed forms do not depend on its image.
+// Sizes of packed forms depend on the weights only, not on the image.
 std::unique_ptr<PackedState> restore_conv(const Shape& w, int64_t group, std::span<const PackedPart> parts) {
   if (w.rank() < 3 || w.rank() > 4 || group < 1 || w[0] % group != 0) return nullptr;
   ConvParams p;
   p.group = group, p.M = w[0], p.C = checked_mul(w[1], group);
   for (int i = 2; i < w.rank(); ++i) p.window.kernel[i - 1] = w[i];
-  // A depthwise form is as large as the weights of such a convolution only.
+  // Only depthwise convolutions have a depthwise form.
   const bool depthwise = p.group == p.C && p.group == p.M;
   auto size_of = [&](NhwcMethod method) {
     return method == NhwcMethod::depthwise && !depthwise ? int64_t{-1} : kernels::nhwc_packed_size(p, method);
@@ -125,7 +125,7 @@ struct Convolution : ConstantWeights {
   ConvEpilogue epilogue;
   NhwcMethod method;
   const float *weights = nullptr, *packed = nullptr;
-  const uint32_t* packed_bf16 = nullptr;  // in place of both
+  const uint32_t* packed_bf16 = nullptr;  // used instead of both
   kernels::Bf16Form form = kernels::Bf16Form::one;
   int max_threads;
 
@@ -164,7 +164,7 @@ struct NhwcConv : Convolution {
   static NhwcConv bind(BindContext& c) { return {Convolution::bind(c)}; }
 };
 
-// Not restored from a compiled model's file: its weights in bfloat16 are smaller than those that stand in for the original ones there.
+// Not restored from compiled files: its bfloat16 weights cannot replace the original ones there.
 struct NhwcConvBf16 : Convolution {
   static std::string declines(const CreateContext& c) {
     return bf16_form(c.attributes()) ? ConstantWeights::declines(c) : "its precision is not bfloat16";
@@ -240,7 +240,7 @@ struct NhwcConvDepthwise {
     const auto [first, second] = weight_params(c);
     return std::make_unique<NhwcPackedPair>(pack(1, first, NhwcMethod::direct), pack(3, second, NhwcMethod::depthwise));
   }
-  // As far as their packed forms depend on them.
+  // Those parameters of both convolutions that packed forms depend on.
   static std::pair<ConvParams, ConvParams> weight_params(const CreateContext& c) {
     const Shape &w = c.stored(1)->shape(), &d = c.stored(3)->shape();
     ConvParams first{.N = 1, .C = w[1], .M = w[0]}, second{.N = 1, .C = d[0], .M = d[0], .group = d[0]};

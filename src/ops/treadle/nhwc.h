@@ -1,4 +1,4 @@
-// What operators on images with channels innermost share: X[N, spatial..., C], of one or two spatial axes.
+// Shared by operators on images with channels last: X[N, spatial..., C], with one or two spatial axes.
 #pragma once
 
 #include <fmt/format.h>
@@ -23,7 +23,7 @@ inline void check_image_rank(const InferContext& c, int input) {
     throw Error(ErrorCode::invalid_argument, "the image has a batch, one or two spatial axes, and channels");
 }
 
-/// Of a convolution's weights in ONNX's order, [filters, channels of a group, spatial...].
+/// Checks channels against weights in ONNX's order, [filters, channels per group, spatial...].
 inline void check_groups(const InferContext& c, const Dim& channels, const SymbolicShape& w) {
   const int64_t group = c.get_int("group", 1);
   if (w[0].is_const() && w[0].value() % group != 0)
@@ -52,9 +52,9 @@ inline kernels::ConvChoice choice_of(const Attributes& attributes) {
   return choice;
 }
 
-/// Of NhwcConv, but for the way that it goes. @throws Error(invalid_argument) for operands that do not fit together.
+/// The parameters of a NhwcConv, except its method. @throws Error(invalid_argument) if operands do not fit together.
 kernels::ConvParams bind_nhwc_conv(const BindContext& c);
-/// Its kernel for weights that are computed, or change.
+/// NhwcConv's kernel for weights that are computed or trained.
 KernelDef nhwc_conv_of_computed_weights();
 
 }  // namespace treadle::ops

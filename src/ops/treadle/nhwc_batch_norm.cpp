@@ -1,6 +1,5 @@
-// BatchNormalization in training on images with channels innermost, X[N, spatial..., C] in float32: NhwcBatchStatistics, behind which
-// pointwise operators make the image, and NhwcBatchNormalizationGrad, which computes what an activation makes of its gradient on the way
-// in.
+// BatchNormalization in training with channels last, X[N, spatial..., C] in float32. Pointwise operators normalise with the statistics of
+// NhwcBatchStatistics. NhwcBatchNormalizationGrad applies the gradient of an activation while it reads dY.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -18,14 +17,14 @@ namespace treadle::ops {
 namespace {
 
 constexpr TypeSet kTrainedType{DType::float32}, kChainTypes{DType::float32, DType::boolean, DType::uint8, DType::int8, DType::int32};
-constexpr int kFirst = 4;  // operand of the gradient's chain
+constexpr int kFirst = 4;  // index of the first operand of the gradient's chain
 
 void infer_batch_statistics(InferContext& c) {
   check_image_rank(c, 0);
   for (int i = 0; i < 5; ++i) c.set_output(i, c.input(1));
 }
 
-// What a batch normalisation knows of its image: (X - mean) * factor + B is left to pointwise operators.
+// Computes the statistics of a batch. Pointwise operators compute (X - mean) * factor + B.
 struct NhwcBatchStatistics {
   int64_t rows, C;
   float epsilon, momentum;
@@ -48,7 +47,7 @@ struct NhwcBatchStatistics {
       inverse[i] = static_cast<float>(1 / deviation);
       factor[i] = c.in<float>(1)[i] * inverse[i];
     }
-    for (int i : {0, 1}) {  // an output may lie where the statistics before do
+    for (int i : {0, 1}) {  // an output may be in the memory of the old statistics
       if (float* running = c.out<float>(i)) {
         const float *before = c.in<float>(i + 2), *batch = i == 0 ? mean : variance;
         const float count = static_cast<float>(rows), take = i == 1 && unbiased ? (1 - momentum) * count / (count - 1) : 1 - momentum;
@@ -64,14 +63,14 @@ void infer_batch_norm_gradient(InferContext& c) {
   c.set_output(2, c.input(1));
 }
 
-/// What a batch normalisation's gradient computes of its operands on their way in. Empty: nothing, dY is an operand.
+/// The chain that computes dY from the operands, for instance the gradient of an activation. Empty if dY is an operand.
 struct GradientChain final : PackedState {
   kernels::ChainProgram program;
-  kernels::BatchNormGate gate;               // for the chain, where it is one
-  int factor = 0, bias = 0, gated = kFirst;  // operands of the gate
+  kernels::BatchNormGate gate;               // replaces the chain if it only lets gradients pass or not
+  int factor = 0, bias = 0, gated = kFirst;  // indices of the gate's operands
 };
 
-/// Finds that a chain does nothing but let a gradient pass where an activation behind the normalisation does: a Relu or a Clip.
+/// Detects chains that only pass dY where a Relu or Clip after the normalisation is not saturated.
 class GateFinder {
  public:
   GateFinder(const CreateContext& c, GradientChain& chain) : c_(c), chain_(chain) {
@@ -83,7 +82,7 @@ class GateFinder {
     if (last.op_type != "Where") return false;
     const ElementwiseStep* condition = step(last.operands[0]);
     if (!condition) return false;
-    if (condition->op_type == "Greater") {  // Relu passes what is above 0
+    if (condition->op_type == "Greater") {  // Relu passes values above 0
       const ElementwiseStep* relu = step(condition->operands[0]);
       return relu && relu->op_type == "Relu" && number(condition->operands[1]) == 0.0F && is_gradient(last.operands[1]) &&
              number(last.operands[2]) == 0.0F && is_normalised(relu->operands[0]) && gate(kernels::BatchNormGate::Passes::above, 0, 0);
@@ -119,7 +118,7 @@ class GateFinder {
     return !step(operand) && c_.type(as).dtype == DType::float32 && c_.type(as).has_rank() && c_.type(1).has_rank() &&
            *c_.type(as).shape == *c_.type(1).shape;
   }
-  /// (X - mean) * factor + bias of the node's own X and mean
+  /// True for (X - mean) * factor + bias with the node's own X and mean.
   bool is_normalised(size_t operand) {
     const ElementwiseStep* sum = step(operand);
     const ElementwiseStep* product = sum && sum->op_type == "Add" ? step(sum->operands[0]) : nullptr;

@@ -1,5 +1,5 @@
-// Operators of the treadle domain on bytes with channels innermost, which the layout pass makes of QLinearConv, ConvInteger and MaxPool,
-// and ByteTable, a function of one byte. X[N, spatial..., C]. Weights stay in ONNX's order; the kernels pack them.
+// 8-bit operators of the treadle domain with channels last, X[N, spatial..., C]. The layout pass makes them of QLinearConv, ConvInteger and
+// MaxPool. ByteTable is a function of one byte. Weights stay in ONNX's order; kernels pack them.
 #include "kernels/conv/nhwc_bytes.h"
 
 #include <fmt/format.h>
@@ -22,14 +22,14 @@ namespace treadle::ops {
 namespace {
 
 constexpr TypeSet kBytes{DType::int8, DType::uint8}, kFloat32{DType::float32};
-constexpr TypeSet kBytesOrNone{DType::undefined, DType::int8, DType::uint8};  // of `dtype`; undefined: that of the operands
+constexpr TypeSet kBytesOrNone{DType::undefined, DType::int8, DType::uint8};  // of the attribute `dtype`; undefined: the operands' dtype
 
 DType result_type(const InferContext& c, DType otherwise) {
   const int64_t asked = c.get_int("dtype");
   return asked == 0 ? otherwise : static_cast<DType>(asked);
 }
 
-/// @param weights  which input they are
+/// @param weights  index of the input with the weights
 SymbolicShape infer_extents(InferContext& c, int weights) {
   for (int i : {0, weights})
     if (!c.has_rank(i) || c.rank(i) < 3 || c.rank(i) > 4)
@@ -57,7 +57,7 @@ int32_t byte_at(const void* data, bool is_signed) {
   return is_signed ? int32_t{*static_cast<const int8_t*>(data)} : int32_t{*static_cast<const uint8_t*>(data)};
 }
 
-/// What both convolutions do with their weights.
+/// Packing of weights, shared by both convolutions.
 template <int kWeights>
 struct ByteWeights {
   static constexpr uint32_t packs = 1U << kWeights;
@@ -99,7 +99,7 @@ struct ByteWeights {
   }
 };
 
-// The operands of QLinearConv, and a table that the result's bytes go through: of dtype `dtype` then.
+// QLinearConv with an optional table that maps the result's bytes to bytes of dtype `dtype`.
 struct NhwcQLinearConv : ByteWeights<3> {
   kernels::ConvParams params;
   bool x_signed, y_signed, scale_per_filter;
@@ -136,7 +136,7 @@ struct NhwcQLinearConv : ByteWeights<3> {
   }
 };
 
-// The operands of ConvInteger.
+// ConvInteger, with the same operands.
 struct NhwcConvInteger : ByteWeights<1> {
   kernels::ConvParams params;
   bool x_signed;
@@ -168,7 +168,7 @@ void infer_table(InferContext& c) {
   c.set_output(0, std::move(type));
 }
 
-// y[i] = table[x[i]], by the bytes' bits.
+// y[i] = table[x[i]], indexed by the byte's bits.
 struct ByteTable {
   int64_t count;
 

@@ -1,4 +1,4 @@
-// Operators with channels innermost, for files: those of ONNX between two Transposes.
+// Writes operators with channels last into files: ONNX's operators between two Transposes.
 #include "ops/treadle/nhwc_functions.h"
 
 #include "graph/function_body.h"
@@ -44,7 +44,7 @@ void write_nhwc_conv(FunctionBody& b) {
   b.give(0, write_activation(b, y));
 }
 
-// Only windows that do not overlap come here: the stride is the extent of the window.
+// The layout pass makes these only of windows that do not overlap, so strides equal the window's extents.
 void write_nhwc_conv_transpose(FunctionBody& b) {
   const Shape kernel = b.shape(1);
   std::vector<int64_t> strides(kernel.begin() + 2, kernel.end());
@@ -54,7 +54,7 @@ void write_nhwc_conv_transpose(FunctionBody& b) {
 
 void write_nhwc_max_pool(FunctionBody& b) { write_nhwc_pool(b, "MaxPool"); }
 void write_nhwc_average_pool(FunctionBody& b) { write_nhwc_pool(b, "AveragePool"); }
-// Dilated windows came to AveragePool with opset 19; 0 and 1 are what all opsets do.
+// AveragePool has the attribute dilations since opset 19.
 int average_pool_opset(const Node& node) {
   const std::vector<int64_t>& dilations = node.attributes.get_ints("dilations");
   return dilations.empty() ? 1 : 19;
@@ -65,7 +65,7 @@ void write_nhwc_global_average_pool(FunctionBody& b) {
   for (int64_t axis = 1; axis + 1 < b.rank(0); ++axis) axes.push_back(axis);
   b.give(0, b.op("ReduceMean", {b.in(0), b.ints(std::move(axes))}, {{"keepdims", b.attributes().get_int("keepdims", 1)}}));
 }
-int reduce_mean_opset(const Node&) { return 18; }  // axes as an input
+int reduce_mean_opset(const Node&) { return 18; }  // axes are an input since opset 18
 
 void write_nhwc_affine(FunctionBody& b) {
   const std::string y = b.op("Add", {b.op("Mul", {b.in(0), b.in(1)}), b.in(2)});

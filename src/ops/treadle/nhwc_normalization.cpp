@@ -1,5 +1,5 @@
-// NhwcGroupNormalization (treadle): InstanceNormalization and GroupNormalization of images with channels innermost, X[N, spatial..., C] in
-// float32, and a Relu behind it. num_groups 0: every channel is a group.
+// NhwcGroupNormalization (treadle): InstanceNormalization and GroupNormalization with channels last, X[N, spatial..., C] in float32,
+// optionally with a Relu. num_groups = 0: each channel is a group.
 #include <fmt/format.h>
 
 #include <limits>

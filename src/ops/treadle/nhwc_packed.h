@@ -1,4 +1,4 @@
-// What convolutions with channels innermost and constant weights have packed.
+// Packed constant weights of convolutions with channels last.
 #pragma once
 
 #include <memory>
@@ -17,19 +17,19 @@
 
 namespace treadle::ops {
 
-/// The packed forms of a node's weights, each made when an image first asks for it. Which one that is depends on the image's extents.
-/// The weights themselves are let go as soon as they can be had from a packed form.
+/// Packed forms of a node's weights. Each is made when an image first needs it, which depends on the image's extents. The original weights
+/// are freed as soon as a packed form can restore them.
 class NhwcPacked final : public PackedState {
  public:
-  /// @param weights  may stand at any address
+  /// @param weights  may be unaligned
   explicit NhwcPacked(Tensor weights) : weights_(std::move(weights)) {}
 
-  /// Of its one form; convolutions have one for each method.
+  /// The only form of a transposed convolution. Other convolutions have a form per method.
   static constexpr auto kTransposed = kernels::NhwcMethod{0};
 
   struct Form {
     const float* packed;
-    const float* weights;  ///< of a convolution by Winograd's way, at any address; null otherwise
+    const float* weights;  ///< unpacked weights, for Winograd's method only, perhaps unaligned; else null
   };
   Form conv(const kernels::ConvParams& p, kernels::NhwcMethod method) const {
     std::lock_guard lock(mutex_);
@@ -53,7 +53,7 @@ class NhwcPacked final : public PackedState {
       bf16_ = room(kernels::nhwc_bf16_packed_size(p, form));
       kernels::nhwc_bf16_pack(p, form, reinterpret_cast<const float*>(weights_.raw()), reinterpret_cast<uint32_t*>(bf16_.data<float>()));
       drop_mapped_pages(weights_.raw(), weights_.size_bytes());
-      // With three products, an image of other extents may go by Winograd's way.
+      // With bfloat16x3, an image of other extents may need the weights for Winograd's method.
       if (form != kernels::Bf16Form::three || kernels::nhwc_methods(p).size() == 1) weights_ = Tensor();
     }
     return reinterpret_cast<const uint32_t*>(bf16_.data<float>());
@@ -71,7 +71,7 @@ class NhwcPacked final : public PackedState {
     }
     return form.data<float>();
   }
-  /// Without the form in bfloat16: kernels that ask for it are not restored.
+  /// Without the bfloat16 form, as kernels that use it are not restored.
   std::vector<PackedPart> parts() const override {
     std::lock_guard lock(mutex_);
     std::vector<PackedPart> parts;
@@ -81,7 +81,7 @@ class NhwcPacked final : public PackedState {
     return parts;
   }
   /// @param shape    of the weights
-  /// @param size_of  floats of the form for a method; -1 if there is none.
+  /// @param size_of  returns the number of floats of a method's form; -1 if it has none
   template <typename SizeOf>
   static std::unique_ptr<PackedState> restore(std::span<const PackedPart> parts, const Shape& shape, SizeOf size_of) {
     auto state = std::make_unique<NhwcPacked>(Tensor());
@@ -95,7 +95,7 @@ class NhwcPacked final : public PackedState {
       else
         return nullptr;
     }
-    // What every other form can be made of.
+    // At least one form must be present that all others can be made from.
     const bool whole = state->weights_.defined() || state->forms_[static_cast<size_t>(kernels::NhwcMethod::direct)].defined() ||
                        state->forms_[static_cast<size_t>(kernels::NhwcMethod::depthwise)].defined();
     return whole ? std::move(state) : nullptr;
@@ -121,7 +121,7 @@ class NhwcPacked final : public PackedState {
   static Tensor room(int64_t size) {
     return Tensor(DType::float32, Shape{size}, allocate_large(static_cast<size_t>(size) * sizeof(float)));
   }
-  // The weights of a convolution, should they have been let go.
+  // Restores a convolution's weights if they were freed.
   void restore(const kernels::ConvParams& p) const {
     if (weights_.defined()) return;
     const kernels::NhwcMethod from =
@@ -134,10 +134,10 @@ class NhwcPacked final : public PackedState {
   mutable Tensor weights_;
   mutable std::mutex mutex_;
   mutable Tensor forms_[kernels::kNhwcMethods];
-  mutable Tensor bf16_;  // words of two numbers
+  mutable Tensor bf16_;  // 32-bit words of two bfloat16
 };
 
-/// The two convolutions' weights, packed at once: how does not depend on the image.
+/// Weights of two convolutions, packed when created, because their form does not depend on the image.
 class NhwcPackedPair final : public PackedState {
  public:
   NhwcPackedPair(Tensor first, Tensor depthwise) : first_(std::move(first)), depthwise_(std::move(depthwise)) {}

@@ -1,5 +1,5 @@
-// RoundedMatMul and RoundedGemm (treadle): MatMul and Gemm of two matrices that are computed, both rounded to bfloat16 or float16 in the
-// run; sums, and what is added to them, stay float32. What training's products become where less than float32 is asked for.
+// RoundedMatMul and RoundedGemm (treadle): MatMul and Gemm of two computed matrices, which the run rounds to bfloat16 or float16. Sums and
+// the addend stay float32. Training uses them if a precision below float32 is requested.
 #include "graph/function_body.h"
 #include "graph/op_def.h"
 #include "kernels/gemm/gemm_bf16.h"

@@ -1,9 +1,9 @@
-// Operators over sparse tensors, of the domain `treadle`; passes/infer_storage puts them in place of ONNX's.
-//   SparseToDense(X)         all elements, zeros included
-//   SparseMatMul(A, B)       A in CSR, or with transA = 1 its transpose, times a dense matrix
-//   SparseMatMulRows(A, B)   of the transpose's product the rows that A has columns for, and which these are
-//   SparseGather(W, indices) rows of W, of which only some are stored
-//   SparseValues(X)          the stored elements; SparseWithValues(X, values) puts others in their places
+// Operators on sparse tensors, of the treadle domain. passes/infer_storage substitutes them for ONNX's.
+//   SparseToDense(X)         all elements, including zeros
+//   SparseMatMul(A, B)       A in CSR, transposed if transA = 1, times a dense matrix
+//   SparseMatMulRows(A, B)   only those rows of A^T B for which A has columns, and their indices
+//   SparseGather(W, indices) rows of W, which stores only some of its rows
+//   SparseValues(X)          the stored elements; SparseWithValues(X, values) replaces them
 #include "ops/treadle/sparse.h"
 
 #include <fmt/format.h>
@@ -29,12 +29,12 @@ constexpr TypeSet kSparseElements = kNumeric | kBool;
 
 [[noreturn]] void refuse(const std::string& what) { throw Error(ErrorCode::invalid_argument, "sparse tensor: " + what); }
 
-// Row-sparse is COO over the outermost axis, with whole rows as values (PyTorch's hybrid COO tensors with one sparse axis).
+// Row-sparse tensors are COO over the outermost axis, with whole rows as values (PyTorch's hybrid COO tensors with one sparse axis).
 bool has_rows(const SparseTensor& x) {
   return x.format == Format::coo && x.indices.shape().rank() == 1 && x.values.shape().rank() == x.dense_shape.rank();
 }
 
-// Feeds are not to be trusted: everything that a kernel indexes with is checked where it is read.
+// Feeds are untrusted: everything that a kernel uses as an index is checked when it is read.
 void check_indices(const Tensor& indices, int64_t count, int64_t limit, const char* what) {
   if (indices.dtype() != DType::int64 || indices.num_elements() != count)
     refuse(fmt::format("{} are {}, expected i64[{}]", what, describe(indices), count));
@@ -123,7 +123,7 @@ struct SparseToDense {
   }
 };
 
-/// The left operand of a product, in CSR. @param axis  of it, along which the sums are
+/// The left operand of a product, in CSR. @param axis  of the operand, along which products are summed
 template <typename T>
 const SparseTensor& csr_factor(const RunContext& c, int axis) {
   const SparseTensor& a = sparse_input(c, 0);
@@ -252,7 +252,7 @@ void infer_gather(InferContext& c) {
   c.set_output(0, c.dtype(0), std::move(shape));
 }
 
-// Of row-sparse tensors the stored rows, else elements: how many, only the run knows, and of what rank only who knows the format.
+// The number of stored rows or elements is known only in the run. A row-sparse tensor stores rows, any other one elements.
 void infer_values(InferContext& c) {
   const bool rows = c.get_string("storage") == "row_sparse";
   if (rows && !c.has_rank(0)) return c.set_output_dtype(0, c.dtype(0));

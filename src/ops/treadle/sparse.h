@@ -1,4 +1,4 @@
-// Operators over sparse tensors. Part of the family of the domain `treadle`.
+// Operators on sparse tensors, which belong to the family of the treadle domain.
 #pragma once
 
 #include <vector>
