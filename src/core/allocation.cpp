@@ -52,7 +52,8 @@ void Allocator::visit_regions(const std::function<void(const MemoryRegion&)>& /*
 void Allocator::check() {}
 
 const std::shared_ptr<Allocator>& plain_allocator() {
-  static const auto* allocator = new std::shared_ptr<Allocator>(std::make_shared<PlainAllocator>());  // tensors may outlive static objects
+  static const auto* allocator = new std::shared_ptr<Allocator>(std::make_shared<PlainAllocator>());  // never destroyed: tensors may
+                                                                                                      // outlive static objects
   return *allocator;
 }
 
@@ -72,7 +73,7 @@ MemoryUsage MemoryAccount::Counter::read() const {
   return {bytes.load(std::memory_order_relaxed), peak.load(std::memory_order_relaxed), allocations.load(std::memory_order_relaxed)};
 }
 
-// Compared and exchanged rather than added and taken back: nobody ever sees more in use than the limit.
+// Compare-and-exchange, instead of adding and subtracting again, so that the account never shows more than its limit.
 bool MemoryAccount::take(size_t size_bytes) noexcept {
   const size_t limit = limit_bytes();
   size_t before = total_.bytes.load(std::memory_order_relaxed);

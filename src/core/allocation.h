@@ -1,4 +1,4 @@
-// Which allocator and account Storage::allocate() uses: those of the innermost scope of the thread.
+// Selects the allocator and account that Storage::allocate() uses: those of the thread's innermost scope.
 #pragma once
 
 #include <memory>
@@ -11,37 +11,37 @@
 
 namespace treadle {
 
-/// Finds room for what a node of a run allocates where a limit has none.
+/// Frees memory for a node's allocation that would exceed a limit.
 class MemoryRoom {
  public:
-  /// @return whether the account has been charged; false: there is no room. @throws what ends the run meanwhile
+  /// @return true if the account has been charged; false if no memory could be freed. @throws an error that ends the run meanwhile
   virtual bool charge(MemoryAccount& account, MemoryClass memory_class, size_t size_bytes) = 0;
 
  protected:
   ~MemoryRoom() = default;
 };
 
-/// What a session, a job, or a run allocates from.
+/// The allocator and account of a session, a job or a run.
 struct AllocationContext {
   std::shared_ptr<Allocator> allocator;    ///< null: the system's
-  std::shared_ptr<MemoryAccount> account;  ///< null: nobody is charged
-  MemoryRoom* room = nullptr;              ///< null: where a limit has no room, that is an error at once
+  std::shared_ptr<MemoryAccount> account;  ///< null: no account is charged
+  MemoryRoom* room = nullptr;              ///< null: exceeding a limit is an error at once
 
-  /// Charges the account, if there is one. @throws Error(resource_exhausted) as MemoryAccount::charge().
+  /// Charges the account, if there is one. @throws Error(resource_exhausted) as MemoryAccount::charge()
   void charge(MemoryClass memory_class, size_t size_bytes) const;
 };
 
-/// While it lives, Storage::allocate() on this thread takes memory from `context` and charges it under `memory_class`. Scopes nest.
-/// The blocks keep allocator and account alive, and free themselves there from any thread.
+/// While it lives, Storage::allocate() on this thread takes memory from `context` and charges it under `memory_class`. Scopes nest. Blocks
+/// keep the allocator and account alive, and may be freed from any thread.
 class AllocationScope {
  public:
-  /// @param context  must outlive the scope; null: as without a scope.
+  /// @param context  must outlive the scope; null: as without a scope
   AllocationScope(const AllocationContext* context, MemoryClass memory_class) noexcept;
   ~AllocationScope();
   AllocationScope(const AllocationScope&) = delete;
   AllocationScope& operator=(const AllocationScope&) = delete;
 
-  /// Of this thread; null without a scope.
+  /// The thread's innermost context; null without a scope.
   static const AllocationContext* current() noexcept;
   static MemoryClass current_class() noexcept;
   /// Bytes that this thread has allocated in scopes so far.
@@ -53,32 +53,33 @@ class AllocationScope {
   MemoryClass class_before_;
 };
 
-/// Memory that leaves the library: its account is not charged with it any more, though the block lives on. Does nothing for memory that
-/// nobody is charged for.
+/// Called when memory leaves the library: the account is no longer charged for the block, though it lives on. Does nothing if no account is
+/// charged for it.
 void hand_over(const std::shared_ptr<Storage>& storage) noexcept;
-/// Charges the account of a tensor of strings with their texts, as they are now; it is no longer charged with those of before. Does nothing
-/// for other tensors, and where nobody is charged for the strings themselves. @throws Error(resource_exhausted) as MemoryAccount::charge().
+/// Charges the account of a string tensor for the present texts, instead of those at the previous call. Does nothing for other tensors, or
+/// if no account is charged for the elements. @throws Error(resource_exhausted) as MemoryAccount::charge()
 void charge_texts(const Tensor& tensor);
-/// The allocator that a block came from; null where no scope gave one.
+/// The allocator that a block came from; null if no scope provided it.
 const Allocator* allocator_of(const std::shared_ptr<Storage>& storage) noexcept;
-/// The account that is charged for a block; null if there is none.
+/// The account that is charged for a block; null if none is.
 const MemoryAccount* account_of(const std::shared_ptr<Storage>& storage) noexcept;
 
-/// What every limit of memory says where only a larger one helps: "the memory limit of 1000 bytes of the session is too low: this run needs
-/// at least 2000, of which …". Leaves a record of the refusal.
-/// @param asker    the account that was to be charged; the limit is its own, or of one above it
-/// @param whose    as the name of an account. @param details  behind the bytes: ", of which …"
+/// Throws the error for a limit that must be raised: "the memory limit of 1000 bytes of the session is too low: this run needs at least
+/// 2000, of which …". Records the refusal.
+/// @param asker    the account to be charged; the limit belongs to it or to a parent
+/// @param whose    name of the account with the limit. @param details  follows the bytes: ", of which …"
 [[noreturn]] void throw_limit_too_low(const MemoryAccount* asker, size_t limit_bytes, std::string_view whose, size_t least_bytes,
                                       std::string_view details);
-/// And where others have what is wanted: "the memory limit of 1000 bytes of the session leaves no 200 bytes for io: 900 are in use; …".
+/// Throws the error for memory that others use: "the memory limit of 1000 bytes of the session leaves no 200 bytes for io: 900 are in use;
+/// …".
 [[noreturn]] void throw_limit_reached(const MemoryAccount* asker, size_t limit_bytes, std::string_view whose, size_t size_bytes,
                                       std::string_view what, size_t used_bytes, std::string_view details);
 
-/// Bytes that an account is charged with while this lives: for memory that Storage::allocate() did not make.
+/// Charges an account while it lives, for memory that Storage::allocate() did not make.
 class MemoryCharge {
  public:
   MemoryCharge() = default;
-  /// @throws Error(resource_exhausted) as MemoryAccount::charge().
+  /// @throws Error(resource_exhausted) as MemoryAccount::charge()
   MemoryCharge(std::shared_ptr<MemoryAccount> account, MemoryClass memory_class, size_t size_bytes);
   ~MemoryCharge() { reset(); }
   MemoryCharge(MemoryCharge&& other) noexcept { *this = std::move(other); }

@@ -1,4 +1,4 @@
-// Booleans from outside. C++ and the kernels know two values of a byte that is a boolean, files and callers' memory may hold any.
+// Normalises booleans from outside. C++ and the kernels require bytes of 0 or 1, but files and callers' memory may hold any byte.
 #pragma once
 
 #include "treadle/datum.h"
@@ -6,10 +6,10 @@
 
 namespace treadle {
 
-/// The tensor itself, unless it has booleans that are neither 0 nor 1: then a copy in which those are 1, as NumPy and onnxruntime read
-/// them. Tensors on devices are taken as they are.
+/// Returns the tensor itself, or a copy if it has booleans other than 0 and 1. In the copy these are 1, as NumPy and onnxruntime read them.
+/// Tensors on devices are returned unchecked.
 Tensor with_valid_booleans(const Tensor& tensor);
-/// The same for a tensor, or the tensors of a sequence, optional, map or sparse tensor.
+/// Does this for a tensor, or for all tensors of a sequence, optional, map or sparse tensor.
 Datum with_valid_booleans(const Datum& datum);
 
 }  // namespace treadle

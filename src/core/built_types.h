@@ -1,4 +1,4 @@
-// What this build of the library has of the operators.
+// The element types and functions that this build of the library contains.
 #pragma once
 
 #include <cstddef>
@@ -7,8 +7,8 @@
 
 namespace treadle {
 
-/// Whether operators compute with elements of the type: with all, unless a small library names those that its models have
-/// (TREADLE_BUILT_DTYPES, from cmake/training_runtime.cmake).
+/// True if operators are built for the type. All types are, except in a small library, which has those of its models (TREADLE_BUILT_DTYPES,
+/// set by cmake/training_runtime.cmake).
 #ifdef TREADLE_BUILT_DTYPES
 template <typename T>
 inline constexpr bool kIsBuilt = [] {
@@ -21,8 +21,8 @@ template <typename T>
 inline constexpr bool kIsBuilt = true;
 #endif
 
-/// A function of operators that only differentiation and export read. The small library, which does neither, keeps none of them, so that
-/// the linker drops what they point to.
+/// A function that only differentiation and export use. The small library does neither, so it stores no pointer, and the linker drops the
+/// functions.
 #ifdef TREADLE_TRAINING_RUNTIME
 template <typename Fn>
 struct TrainingFunction {

@@ -1,4 +1,4 @@
-// Arithmetic on sizes that come from models and feeds: overflow is an error, never a wrap.
+// Arithmetic on sizes from models and feeds: overflow is an error and never wraps.
 #pragma once
 
 #include <cstdint>
@@ -22,10 +22,10 @@ inline int64_t checked_mul(int64_t a, int64_t b) {
   return result;
 }
 
-/// Rounds towards negative infinity; `b` must be positive.
+/// Rounds towards negative infinity. @pre b > 0
 inline int64_t floor_div(int64_t a, int64_t b) { return a / b - ((a % b != 0 && a < 0) ? 1 : 0); }
 inline int64_t ceil_div(int64_t a, int64_t b) { return -floor_div(-a, b); }
-/// The next multiple of a power of two.
+/// Rounds up to a multiple of `alignment`, a power of two.
 inline size_t align_up(size_t value, size_t alignment) { return (value + alignment - 1) & ~(alignment - 1); }
 
 }  // namespace treadle

@@ -40,22 +40,22 @@ void Communicator::fail(const std::string&) noexcept {}
 
 namespace {
 
-// What the ranks of one process have in common.
+// State shared by the ranks of one process.
 struct Meeting {
   Meeting(int size, double seconds) : addresses(static_cast<size_t>(size)), arrivals(static_cast<size_t>(size)), deadline_s(seconds) {}
 
   std::mutex mutex;
   std::condition_variable changed;
-  std::vector<void*> addresses;    // of the call under way, by rank
-  std::vector<uint64_t> arrivals;  // meetings that each rank has come to
+  std::vector<void*> addresses;    // of the present call's data, by rank
+  std::vector<uint64_t> arrivals;  // number of meetings that each rank has reached
   std::string failure;             // empty: none
   const double deadline_s;
 
-  /// Returns when all ranks have come to this one.
+  /// Returns when all ranks have called it the same number of times.
   void meet(size_t rank, void* address) {
     std::unique_lock lock(mutex);
     check();
-    if (address) addresses[rank] = address;  // those of the call before are still read
+    if (address) addresses[rank] = address;  // addresses stay if null: those of the previous meeting are still in use
     const uint64_t meeting = ++arrivals[rank];
     changed.notify_all();
     auto complete = [&] {
@@ -75,7 +75,7 @@ struct Meeting {
   }
 };
 
-// Adds up all ranks' elements [begin, end) in the order of the ranks, and writes the sums to all of them.
+// Sums elements [begin, end) over all ranks, in the order of ranks, and writes the sums to all ranks.
 template <typename T, typename Sum>
 void sum_over_ranks(std::span<void* const> addresses, size_t begin, size_t end) {
   for (size_t i = begin; i < end; ++i) {

@@ -1,4 +1,4 @@
-// What tensors hold, strings with their texts.
+// Memory of tensors' contents, including the texts of strings.
 #pragma once
 
 #include <cstddef>
@@ -8,12 +8,12 @@
 
 namespace treadle {
 
-/// Bytes of the heap that a string's text takes: none where it fits into the string itself.
+/// Heap bytes of a string's text; 0 if it fits into the string object.
 inline size_t text_bytes(const std::string& text) noexcept {
   static const size_t inner = std::string().capacity();
   return text.capacity() > inner ? text.capacity() + 1 : 0;
 }
-/// Of all elements; 0 where they are no strings.
+/// Heap bytes of all texts of a tensor; 0 if its elements are no strings.
 inline size_t text_bytes(const Tensor& tensor) {
   if (!tensor.defined() || tensor.dtype() != DType::string) return 0;
   const Tensor dense = tensor.contiguous();
@@ -21,7 +21,7 @@ inline size_t text_bytes(const Tensor& tensor) {
   for (int64_t i = 0; i < dense.num_elements(); ++i) bytes += text_bytes(dense.data<std::string>()[i]);
   return bytes;
 }
-/// The elements' bytes, and those of their texts.
+/// Bytes of the elements and their texts.
 inline size_t content_bytes(const Tensor& tensor) { return tensor.size_bytes() + text_bytes(tensor); }
 
 }  // namespace treadle

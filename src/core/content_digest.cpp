@@ -17,11 +17,11 @@ __extension__ using Wide = unsigned __int128;
 
 constexpr size_t kBlockWords = 128, kShift = 2, kResultWords = 4;
 constexpr size_t kBlockBytes = kBlockWords * sizeof(uint64_t);
-constexpr size_t kLevels = 12;  // each takes a thirty-second of the one below: more than memory can hold
+constexpr size_t kLevels = 12;  // each level is 1/32 of the one below: 12 levels cover more than any memory
 
-// From the system's generator: the processor's takes tens of microseconds a word in virtual machines, 74 ms for all keys.
+// Uses the system's generator. In virtual machines, the processor's takes tens of microseconds per word, 74 ms for all keys.
 bool draw(void* to, size_t size_bytes) {
-  constexpr size_t kAtOnce = 256;  // so many come whole
+  constexpr size_t kAtOnce = 256;  // getrandom() never returns fewer bytes than this
   for (size_t at = 0; at < size_bytes; at += kAtOnce) {
     const size_t part = std::min(kAtOnce, size_bytes - at);
     if (getrandom(static_cast<std::byte*>(to) + at, part, 0) != static_cast<ssize_t>(part)) return false;
@@ -51,8 +51,8 @@ uint64_t load(const std::byte* at) {
   return word;
 }
 
-// The sum of (m0 + k0) (m1 + k1) over pairs of words: two contents of a block collide for 1 in 2^64 keys; with the shifted keys as well
-// for 1 in 2^128.
+// Sums (m0 + k0) (m1 + k1) over pairs of words. Two contents of a block collide for 1 in 2^64 keys, or 1 in 2^128 with the second, shifted
+// set of keys.
 void hash_block(const std::byte* block, const uint64_t* key, uint64_t* result) {
   Wide first = 0, second = 0;
   for (size_t i = 0; i < kBlockWords; i += 2) {
@@ -64,7 +64,7 @@ void hash_block(const std::byte* block, const uint64_t* key, uint64_t* result) {
   result[2] = static_cast<uint64_t>(second), result[3] = static_cast<uint64_t>(second >> 64);
 }
 
-/// Blocks of a level, one after the other; their results are the contents of the next level.
+/// A tree of hashes: the results of a level's blocks are the contents of the next level.
 class Tree {
  public:
   void add_block(size_t level, const std::byte* block) {
@@ -78,11 +78,11 @@ class Tree {
     into.used = 0;
     into.was_full = true;
     uint64_t full[kBlockWords];
-    std::memcpy(full, into.words, sizeof(full));  // levels_ may move
+    std::memcpy(full, into.words, sizeof(full));  // a copy, because levels_ may be reallocated
     add_block(level + 1, reinterpret_cast<const std::byte*>(full));
   }
 
-  // What is left of each level is a last block, filled with zeros; the size of the whole tells how many there are.
+  // Completes each level by a last block padded with zeros. The digest includes the total size, so padding is unambiguous.
   std::array<uint64_t, 4> finish() {
     for (size_t level = 0; level < levels_.size(); ++level) {
       Level& rest = levels_[level];

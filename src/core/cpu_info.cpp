@@ -24,7 +24,7 @@ namespace {
 
 // ---- cgroups ----
 
-// One controller's directory: where its hierarchy is mounted, and the group's path below it.
+// The mount point of a controller's hierarchy, and the path of this process's group below it.
 struct ControllerDir {
   std::string mount, group;
 };
@@ -40,7 +40,7 @@ bool contains(const std::vector<std::string>& list, const std::string& item) {
   return std::find(list.begin(), list.end(), item) != list.end();
 }
 
-// /proc/self/mountinfo: "36 35 98:0 /root/in/fs /mount/point options [tags] - fstype source super,options".
+// An entry of /proc/self/mountinfo: "36 35 98:0 /root/in/fs /mount/point options [tags] - fstype source super,options".
 struct Mount {
   std::string root, point;
 };
@@ -56,7 +56,7 @@ std::optional<Mount> find_cgroup_mount(const std::string& prefix, const std::str
   return std::nullopt;
 }
 
-// @param controller  "cpu" or "memory" of cgroup v1, "" for the one hierarchy of v2.
+// @param controller  "cpu" or "memory" for cgroup v1, "" for the single hierarchy of v2
 std::optional<ControllerDir> find_controller(const std::string& prefix, const std::string& controller) {
   auto mount = find_cgroup_mount(prefix, controller);
   if (!mount) return std::nullopt;
@@ -66,7 +66,7 @@ std::optional<ControllerDir> find_controller(const std::string& prefix, const st
     if (first == std::string::npos || second == std::string::npos) continue;
     std::string names = line.substr(first + 1, second - first - 1), group = line.substr(second + 1);
     if (controller.empty() ? !names.empty() || line[0] != '0' : !contains(split(names, ','), controller)) continue;
-    // A container may mount a part of the hierarchy: drop what lies above it.
+    // A container may mount only a part of the hierarchy: removes the path above it.
     if (mount->root != "/" && group.compare(0, mount->root.size(), mount->root) == 0) group.erase(0, mount->root.size());
     if (group == "/" || group.find("..") != std::string::npos) group.clear();
     return ControllerDir{prefix + mount->point, group};
@@ -87,7 +87,7 @@ std::optional<double> to_number(const std::string& text) {
     double value = std::stod(text, &used);
     return used > 0 ? std::optional(value) : std::nullopt;
   } catch (const std::exception&) {
-    return std::nullopt;  // "max", or no such file
+    return std::nullopt;  // the file contains "max", or does not exist
   }
 }
 
@@ -111,7 +111,7 @@ void read_cpu_quota(const std::string& quota, const std::string& period, CgroupL
 
 void read_memory_limit(const std::string& text, CgroupLimits& limits) {
   auto bytes = to_number(text);
-  constexpr double kUnlimited = 0x1p62;  // v1 writes the largest page count where there is no limit
+  constexpr double kUnlimited = 0x1p62;  // v1 gives the largest page count if there is no limit
   if (bytes && *bytes > 0 && *bytes < kUnlimited) tighten(limits.memory_bytes, static_cast<uint64_t>(*bytes));
 }
 
@@ -119,7 +119,7 @@ void read_memory_limit(const std::string& text, CgroupLimits& limits) {
 
 int affinity_cpus() {
 #if defined(__linux__)
-  for (int capacity = 1024; capacity <= (1 << 20); capacity *= 2) {  // the kernel refuses a mask that is smaller than its own
+  for (int capacity = 1024; capacity <= (1 << 20); capacity *= 2) {  // the kernel rejects a mask smaller than its own
     cpu_set_t* set = CPU_ALLOC(capacity);
     size_t size = CPU_ALLOC_SIZE(capacity);
     int count = set && sched_getaffinity(0, size, set) == 0 ? CPU_COUNT_S(size, set) : 0;
@@ -138,7 +138,7 @@ size_t physical_memory_bytes() {
   return size_t{1} << 32;
 }
 
-// Processors with ARM's instructions have numbers in place of a name: who made it, and which part it is.
+// ARM processors report numbers instead of a name: the implementer and the part.
 std::string model_name() {
   std::ifstream file("/proc/cpuinfo");
   std::string implementer, part;
@@ -175,7 +175,7 @@ uint64_t read_xcr0() {
   return (uint64_t{high} << 32) | low;
 }
 
-// Linux gives a process the eight kilobytes of tile state only on request.
+// Linux grants a process AMX's tile state, eight kilobytes, only on request.
 bool request_tiles() {
 #if defined(__linux__) && defined(SYS_arch_prctl)
   constexpr long kRequestPermission = 0x1023, kTileData = 18;  // ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA
@@ -189,7 +189,7 @@ CpuFeatures detect_features() {
   CpuFeatures features;
   uint32_t a = 0, b = 0, c = 0, d = 0;
   auto bit = [](uint32_t word, int index) { return (word >> index & 1U) != 0; };
-  if (!__get_cpuid(1, &a, &b, &c, &d) || !bit(c, 27)) return features;  // bit 27: the system uses XSAVE
+  if (!__get_cpuid(1, &a, &b, &c, &d) || !bit(c, 27)) return features;  // bit 27: the operating system has enabled XSAVE
   bool fma_f16c = bit(c, 12) && bit(c, 29);
   uint64_t saved = read_xcr0();
   bool ymm = (saved & 0x6) == 0x6, zmm = (saved & 0xE6) == 0xE6, tiles = (saved & 0x60000) == 0x60000;
@@ -230,7 +230,7 @@ CpuInfo detect() {
   if (limits.memory_bytes) info.memory_limit_bytes = std::min<size_t>(info.memory_limit_bytes, *limits.memory_bytes);
   info.features = detect_features();
 #if defined(HWY_COMPILE_ONLY_STATIC) && defined(__x86_64__) && !defined(__AVX512F__)
-  // Panels are as wide as the vectors of the one instruction set that was built. Tiles take panels of sixteen floats.
+  // Panels have the vector width of the only instruction set that was built. AMX tiles need panels of sixteen floats.
   info.features.amx_bf16 = info.features.amx_int8 = false;
 #endif
   if (const char* isa = std::getenv("TREADLE_ISA"); isa && *isa) info.features = limited_features(info.features, isa);
@@ -268,7 +268,7 @@ CpuFeatures limited_features(CpuFeatures features, std::string_view isa) {
 
 CgroupLimits read_cgroup_limits(const std::string& root) {
   CgroupLimits limits;
-  // A system may run both versions; a controller is bound to one of them, so that asking both finds it.
+  // A system may use both versions. Each controller belongs to one of them, so asking both finds it.
   if (auto dir = find_controller(root, "cpu"))
     for_each_ancestor(*dir, [&](const std::string& path) {
       read_cpu_quota(first_line(path + "/cpu.cfs_quota_us"), first_line(path + "/cpu.cfs_period_us"), limits);

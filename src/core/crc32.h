@@ -1,4 +1,4 @@
-// CRC-32 of bytes, with the polynomial that a file format asks for: finds damage, not malice.
+// CRC-32, with the polynomial of a file format. It detects damage, not manipulation.
 #pragma once
 
 #include <array>
@@ -8,7 +8,7 @@
 
 namespace treadle {
 
-/// Reflected polynomials.
+/// Polynomials in reflected bit order.
 enum class CrcPolynomial : uint32_t {
   ieee = 0xEDB88320U,        ///< zip, gzip, PNG
   castagnoli = 0x82F63B78U,  ///< CRC-32C: TFRecord files
@@ -16,7 +16,7 @@ enum class CrcPolynomial : uint32_t {
 
 namespace detail {
 
-// table[k][b]: of the byte b with k zeros behind it, so that eight bytes are one step.
+// table[k][b] is the CRC of the byte b followed by k zeros, so that eight bytes take one step.
 constexpr std::array<std::array<uint32_t, 256>, 8> crc32_tables(uint32_t polynomial) {
   std::array<std::array<uint32_t, 256>, 8> tables{};
   for (uint32_t i = 0; i < 256; ++i) {

@@ -1,5 +1,5 @@
-// Devices: memory, streams of work, and events that order streams. `cpu` runs everything at once on the calling thread; others later. What
-// only some devices can do stands in interfaces of its own, which a device gives out or not: Bus, SharedEngine, AccessChecks.
+// Devices: memory, streams of work, and events that order streams. `cpu` runs work at once on the calling thread, other devices later.
+// Optional abilities have interfaces of their own: Bus, SharedEngine, AccessChecks.
 #pragma once
 
 #include <cstddef>
@@ -20,18 +20,18 @@ enum class Access : uint8_t { read, write };
 
 class Device;
 
-/// A point in a stream's work. Made by Device::create_event; may be recorded again, waits mean the record before them.
+/// A point in a stream's work, made by Device::create_event. It may be recorded repeatedly; a wait refers to the last record before it.
 class Event {
  public:
   virtual ~Event() = default;
-  /// True if the work before the last record is done, or if there was no record.
+  /// True if the work before the last record is done, or nothing was recorded.
   virtual bool complete() const = 0;
-  /// The host waits until complete() is true. Does not report errors of the work; Stream::synchronize does.
+  /// Blocks the host until complete(). Does not report errors of the work; Stream::synchronize does.
   virtual void synchronize() const = 0;
 };
 
-/// Work in order. Streams of one device run beside each other unless events connect them. A stream may be used by one host thread at a
-/// time. Its destructor waits for its work.
+/// A queue of work. Streams of a device run concurrently unless events order them. One host thread at a time may use a stream. The
+/// destructor waits for its work.
 class Stream {
  public:
   using Work = std::function<void()>;
@@ -39,66 +39,65 @@ class Stream {
   virtual ~Stream() = default;
   virtual Device& device() const = 0;
 
-  /// @param name  for error messages and traces.
+  /// @param name  for error messages and traces
   virtual void enqueue(Work work, std::string_view name) = 0;
-  /// Work of the host when all before it is done: it lets go of what that has used.
+  /// Enqueues host work that releases what earlier work has used.
   virtual void enqueue_release(Work work) { enqueue(std::move(work), "release"); }
-  /// Both blocks must stay alive and, but for this copy, untouched until it is done.
+  /// Both blocks must stay alive, and otherwise unused, until the copy is done.
   virtual void copy(void* dst, const void* src, size_t size_bytes, CopyKind kind) = 0;
-  /// `event` completes when the work so far is done. @throws Error(invalid_argument) if it belongs to another kind of device.
+  /// `event` completes when the work so far is done. @throws Error(invalid_argument) if it belongs to another kind of device
   virtual void record(Event& event) = 0;
-  /// Later work of this stream waits for the last record of `event`, of whatever device.
-  /// @throws Error(invalid_argument) if it was never recorded, on devices that can tell.
+  /// Later work of this stream waits for the last record of `event`, which may belong to any device.
+  /// @throws Error(invalid_argument) if nothing was recorded, on devices that can tell
   virtual void wait(const std::shared_ptr<Event>& event) = 0;
-  /// The host waits for all work. Throws the first error of the work since the last call; work after an error was skipped.
+  /// Waits for all work. Throws the first error since the last call. Work after an error was skipped.
   virtual void synchronize() = 0;
 };
 
-/// The way to the host's memory of a device that works on it under the device's own addresses: what does not fit its memory can stay there.
-/// Addresses and room in the device's memory are then two things. Work and copies find contents in either memory.
+/// Lets a device work on host memory under device addresses, as with managed memory, so that data need not fit into the device's memory.
+/// Addresses and physical memory are then separate. Work and copies find contents in either memory.
 class Bus {
  public:
   enum class Move : uint8_t {
     to_device,
     to_host,
-    back_to_host,  ///< contents that have not changed since they came from there
+    back_to_host,  ///< contents unchanged since they came from the host
   };
 
-  virtual std::shared_ptr<Storage> allocate_anywhere(size_t size_bytes) = 0;  ///< addresses, without room
-  /// Room in the device's own memory. False if there is none for so many bytes.
+  virtual std::shared_ptr<Storage> allocate_anywhere(size_t size_bytes) = 0;  ///< addresses without memory
+  /// Reserves physical memory of the device. Returns false if so much is not free.
   virtual bool reserve(size_t size_bytes) = 0;
   virtual void unreserve(size_t size_bytes) noexcept = 0;
-  /// What is there is not needed until it is written again: of memory that allocate_anywhere() gave, the host's may go back to the system.
+  /// Declares that contents are not needed. Of memory from allocate_anywhere(), the host's part may be returned to the system.
   virtual void discard(void* data, size_t size_bytes) = 0;
-  /// Moves contents to the other memory, under the addresses that they have and in the order of the stream's work: a prefetch. What has no
-  /// contents yet is not moved. Memory that allocate_anywhere() gave; null for what the host's kernels have packed.
+  /// Prefetches contents into the other memory, under the same addresses and in the stream's order. Memory without contents is not moved.
+  /// @param data  from allocate_anywhere(); null: weights packed by host kernels
   virtual void move(Stream& stream, void* data, size_t size_bytes, Move where) = 0;
-  /// The work that comes next uses so many bytes where they lie, in the host's memory. For devices on which that takes no time by itself.
+  /// Tells that the next work reads so many bytes in host memory, for devices that simulate the time this takes.
   virtual void use_over_bus(Stream& /*stream*/, size_t /*size_bytes*/) {}
 
  protected:
   ~Bus() = default;
 };
 
-/// What computes for all streams of a device, one at a time.
+/// The part of a device that computes for all streams, one at a time.
 class SharedEngine {
  public:
-  /// Work that the stream gets from now on gives way to that of the device's other streams: it waits for theirs, which on devices that can
-  /// takes its place in the middle. Null: it does not.
-  /// @param check  is called now and then while it waits; what it throws ends the work.
+  /// Later work of this stream yields to the device's other streams: it waits for theirs and, on devices that can, is preempted. Null: it
+  /// does not yield.
+  /// @param check  called now and then during the wait; an exception ends the work
   virtual void set_gives_way(Stream& stream, std::function<void()> check) = 0;
 
  protected:
   ~SharedEngine() = default;
 };
 
-/// Finds races: a device that has it compares the accesses that it is told of, whatever the timing.
+/// Detects races by comparing the declared accesses of streams, independent of timing.
 class AccessChecks {
  public:
-  /// What the work that the stream gets next will touch. @throws Error(internal) naming both accesses where an event is missing.
+  /// Declares an access of the stream's next work. @throws Error(internal) naming both accesses if no event orders them
   virtual void check(Stream& stream, const void* data, size_t size_bytes, Access access, std::string_view name) = 0;
-  /// Memory that is not the device's own but that work of its streams touches: accesses to it are checked, too, as long as the handle
-  /// lives. Null for what is known already.
+  /// Checks accesses to memory outside the device, too, as long as the handle lives. Returns null if the memory is known already.
   virtual std::shared_ptr<const void> watch(const void* data, size_t size_bytes) = 0;
 
  protected:
@@ -114,21 +113,21 @@ class Device : public std::enable_shared_from_this<Device> {
   const std::string& name() const noexcept { return name_; }
   DeviceKind kind() const noexcept { return kind_; }
 
-  /// A Storage::of_device(), aligned to Storage::kAlignment, not initialised. Freed with the last reference, which may outlive the caller's
-  /// handle of the device.
+  /// Allocates a Storage::of_device(), aligned to Storage::kAlignment and uninitialised. The last reference frees it, which may outlive the
+  /// caller's reference to the device.
   /// @throws Error(resource_exhausted)
   virtual std::shared_ptr<Storage> allocate(size_t size_bytes) = 0;
   virtual std::unique_ptr<Stream> create_stream(std::string_view name) = 0;
   virtual std::shared_ptr<Event> create_event() = 0;
-  /// What only some devices have; null from the others. They live as long as the device.
+  /// Optional abilities; null if the device lacks them. They live as long as the device.
   virtual Bus* bus() noexcept { return nullptr; }
   virtual SharedEngine* shared_engine() noexcept { return nullptr; }
   virtual AccessChecks* access_checks() noexcept { return nullptr; }
-  /// True if host code may read and write the device's memory.
+  /// True if host code may access the device's memory.
   virtual bool host_accessible() const noexcept = 0;
-  /// True if its memory is the host's in truth, as a simulated device's.
+  /// True if the memory is actually the host's, as for simulated devices.
   virtual bool memory_is_hosts() const noexcept { return host_accessible(); }
-  /// True if its streams copy to and from the other's memory, device to device.
+  /// True if its streams can copy directly from and to the other device.
   virtual bool reaches(const Device& other) const noexcept { return this == &other; }
 
  protected:

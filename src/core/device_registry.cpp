@@ -17,7 +17,7 @@ struct Registered {
 };
 
 Registered& registered() {
-  static auto* instance = new Registered;  // sessions may outlive static objects
+  static auto* instance = new Registered;  // never destroyed: sessions may outlive static objects
   return *instance;
 }
 

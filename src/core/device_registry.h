@@ -1,4 +1,4 @@
-// The kinds of devices that sessions may name.
+// Registry of device types that sessions may name.
 #pragma once
 
 #include <functional>
@@ -16,24 +16,24 @@ namespace treadle {
 
 class KernelTable;
 
-/// What a session asks a device for.
+/// A session's request for a device.
 struct DeviceRequest {
-  std::string name;                                  ///< as the session wrote it: "sim", "sim:NAME"
-  const std::map<std::string, std::string>& config;  ///< the session's entries
-  std::span<const std::shared_ptr<Device>> beside;   ///< that the session has already, of any kind
+  std::string name;                                  ///< as in the session's options: "sim", "sim:NAME"
+  const std::map<std::string, std::string>& config;  ///< the session's configuration entries
+  std::span<const std::shared_ptr<Device>> beside;   ///< devices that the session already has, of any type
 };
 
 struct DeviceType {
-  std::string name;  ///< a session names "sim", or "sim:NAME" for one of several
+  std::string name;  ///< sessions use "sim", or "sim:NAME" to have several
   std::function<std::shared_ptr<Device>(const DeviceRequest&)> make;
-  /// What stands for the host beside such devices; empty: the host itself, and no device of another type beside them.
+  /// Makes the host device next to such devices; empty: the plain host, and no other device type beside them.
   std::function<std::shared_ptr<Device>(const DeviceRequest&)> make_host;
-  /// What the devices compute themselves (graph/kernel_table.h); null: the host's own kernels run on them.
+  /// Kernels of the device (graph/kernel_table.h); null: host kernels run on it.
   std::shared_ptr<const KernelTable> kernels;
 };
 
-/// A second type of a name serves sessions made afterwards. Thread-safe.
-/// @throws Error(invalid_argument) for the name "cpu", an empty one, or one with a colon, comma, blank or equals sign.
+/// Registers a type. A second one with the same name replaces it for later sessions. Thread-safe.
+/// @throws Error(invalid_argument) if the name is "cpu", empty, or has a colon, comma, blank or equals sign
 void register_device_type(DeviceType type);
 std::optional<DeviceType> find_device_type(std::string_view name);
 std::vector<std::string> device_type_names();

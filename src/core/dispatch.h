@@ -1,4 +1,4 @@
-// From a dtype at run time to a C++ type: calls a generic lambda with the element type.
+// Dispatches from a dtype to a C++ type: calls a generic lambda with the element type.
 //   visit_dtype<FloatTypes>(tensor.dtype(), [&]<typename T>() { relu(tensor.data<T>(), n); });
 #pragma once
 
@@ -36,13 +36,13 @@ using NativeFloatTypes = TypeList<float, double>;
 using FloatTypes = TypeList<float, double, Float16, BFloat16>;
 using Float8Types = TypeList<Float8E4M3FN, Float8E4M3FNUZ, Float8E5M2, Float8E5M2FNUZ, Float8E8M0>;
 using ComplexTypes = TypeList<std::complex<float>, std::complex<double>>;
-/// What arithmetic operators take: floats of 16 bits and more, integers of 8 bits and more.
+/// Types of arithmetic operators: floats of at least 16 bits, integers of at least 8 bits.
 using NumericTypes = concat_t<FloatTypes, IntegerTypes>;
-/// Every type of whole bytes: all but the packed ones and strings.
+/// All types with whole-byte elements: not packed types, not strings.
 using FixedSizeTypes = concat_t<concat_t<NumericTypes, Float8Types>, concat_t<ComplexTypes, TypeList<bool>>>;
 
 namespace detail {
-/// Those types of a list that are built; all of them if none is.
+/// The types of a list that are built; all of them if none is.
 template <typename List>
 struct Built;
 template <typename... Ts>
@@ -77,21 +77,21 @@ decltype(auto) visit_dtype(DType dtype, Fn&& fn, TypeList<First, Rest...>, TypeL
 }  // namespace detail
 
 /// Returns fn.template operator()<T>() for the type of `List` whose dtype is `dtype`.
-/// @throws Error(not_implemented) naming `dtype` and the dtypes of the list, if it is not among them.
+/// @throws Error(not_implemented) naming `dtype` and the dtypes of the list, if it is none of them
 template <typename List, typename Fn>
 decltype(auto) visit_dtype(DType dtype, Fn&& fn) {
   using Built = typename detail::Built<List>::type;
   return detail::visit_dtype(dtype, std::forward<Fn>(fn), Built{}, Built{});
 }
 
-/// The same for data that are read or converted, whatever a small library computes with.
+/// Does this for reading and converting data, also with types that a small library does not compute with.
 template <typename List, typename Fn>
 decltype(auto) visit_any_dtype(DType dtype, Fn&& fn) {
   return detail::visit_dtype(dtype, std::forward<Fn>(fn), List{}, List{});
 }
 
-/// As visit_dtype, but with an unsigned integer (or complex<double> for 16 bytes) of the element's size: for operators that only move
-/// elements, so that they are compiled five times and not twenty. @throws Error(not_implemented) for packed types and strings.
+/// Calls fn with an unsigned integer (complex<double> for 16 bytes) of the element's size. Operators that only move elements need five
+/// instances this way, not twenty. @throws Error(not_implemented) for packed types and strings
 template <typename Fn>
 decltype(auto) visit_element_size(DType dtype, Fn&& fn) {
   if (dtype != DType::string) {

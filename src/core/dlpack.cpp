@@ -67,7 +67,7 @@ DLDataType dtype_to(DType dtype) {
 
 bool host_readable(int32_t device_type) { return device_type == kDLCPU || device_type == kDLCUDAHost || device_type == kDLROCMHost; }
 
-// The bytes that the elements reach, relative to the first element.
+// The range of bytes that elements occupy, relative to the first element.
 struct Extent {
   int64_t low = 0, high = 0;
 };
@@ -82,7 +82,7 @@ Extent extent_bytes(const Shape& shape, const Shape& strides, int64_t element_by
   return extent;
 }
 
-// @param release  calls the owner's deleter; not called if this throws.
+// @param release  calls the owner's deleter; not called if this throws
 Tensor view_of(const DLTensor& source, bool writable, std::function<void()> release) {
   if (!host_readable(source.device.device_type))
     refuse(ErrorCode::not_implemented,
@@ -117,7 +117,7 @@ Tensor view_of(const DLTensor& source, bool writable, std::function<void()> rele
   return Tensor(dtype, shape, strides.dims(), std::move(storage), static_cast<size_t>(-extent.low));
 }
 
-// Owns what the exported struct points to.
+// Owns the memory that the exported struct points to.
 template <typename Managed>
 struct Export {
   Managed managed{};

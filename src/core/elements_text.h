@@ -1,4 +1,4 @@
-// Elements of small tensors, for people.
+// Elements of small tensors as text, for people.
 #pragma once
 
 #include <string>
@@ -7,7 +7,7 @@
 
 namespace treadle {
 
-/// "2,-1", "0.5", "true". Empty for strings, packed and complex elements, and where there are none.
+/// Returns "2,-1", "0.5", "true". Empty for string, packed and complex dtypes, and if there are no elements.
 std::string elements_text(const Tensor& tensor);
 
 }  // namespace treadle

@@ -20,9 +20,9 @@ std::string_view error_code_name(ErrorCode code) noexcept {
   return "unknown";
 }
 
-// Errors quote names and cells of files and go to terminals: what those may not show is escaped here, for all of them.
+// Errors quote text from files and are shown on terminals, so unprintable characters are escaped here for all errors.
 Error::Error(ErrorCode code, std::string message)
-    : std::runtime_error(""),  // what() is ours
+    : std::runtime_error(""),  // what() is overridden
       code_(code),
       message_(printable(std::move(message))),
       text_(message_) {}

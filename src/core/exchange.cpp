@@ -16,7 +16,7 @@ constexpr int64_t kWeight = 0, kFailed = 1, kTrailer = 2;
 
 IdRegistry<Exchange>& exchanges() { return IdRegistry<Exchange>::instance(); }
 
-// What a rank tells the others of its run.
+// A rank's message to the others about its run.
 struct Report {
   int32_t failed = 0, code = 0;
   std::array<char, 1016> text{};
@@ -163,7 +163,8 @@ bool Exchange::end_run(const Error* error, bool last) noexcept {
       changed_.wait(lock, [&] { return ended_ || broken_; });
       if (failure_ || broken_) return true;
       lock.unlock();
-      // Every value behind the buckets is the same on all ranks, and so are the errors that values make. Others are this rank's alone.
+      // After the last bucket, all values are equal on all ranks, and so are errors that follow from them. These codes are errors of one
+      // rank only.
       const bool own = error && (error->code() == ErrorCode::cancelled || error->code() == ErrorCode::timed_out ||
                                  error->code() == ErrorCode::resource_exhausted || error->code() == ErrorCode::io_error);
       if (own && last) communicator_->fail(error->what());
@@ -178,7 +179,7 @@ bool Exchange::end_run(const Error* error, bool last) noexcept {
     sent_ = buckets_.size();
     changed_.notify_all();
     changed_.wait(lock, [&] { return ended_ || broken_; });
-  } catch (...) {  // no memory, no thread: the others find out when their deadline passes
+  } catch (...) {  // out of memory or threads: the other ranks notice at their deadline
     std::lock_guard lock(mutex_);
     if (!broken_) broken_ = std::current_exception();
   }

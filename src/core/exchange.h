@@ -1,4 +1,4 @@
-// Sums over ranks that go on while a run computes: a thread reduces buckets of numbers in their order.
+// Sums over ranks during a run: a thread reduces buckets of numbers, in order.
 #pragma once
 
 #include <condition_variable>
@@ -16,9 +16,9 @@
 
 namespace treadle {
 
-/// The buckets of one graph, which nodes fill and read. All ranks reduce the same buckets in the same order, in a run that fails as well:
-/// a rank that cannot fill a bucket sends zeros and says so behind the elements. All then know before they have changed anything, and are
-/// in step for the next run.
+/// The buckets of one graph, which its nodes fill and read. All ranks reduce the same buckets in the same order, even in a run that fails:
+/// a rank that cannot fill a bucket sends zeros, and a failure mark behind the elements. So all ranks know before any has changed its
+/// state, and stay in step for the next run.
 class Exchange {
  public:
   explicit Exchange(std::shared_ptr<Communicator> communicator);
@@ -26,38 +26,39 @@ class Exchange {
   Exchange(const Exchange&) = delete;
   Exchange& operator=(const Exchange&) = delete;
 
-  /// By which nodes, whose attributes are numbers and text, find it. @throws Error(invalid_argument) for one that is gone.
+  /// The number by which nodes find this object, since attributes are numbers and text. find() @throws Error(invalid_argument) if it is
+  /// gone
   int64_t id() const { return id_; }
   static Exchange& find(int64_t id);
 
-  /// Declares a bucket; again with the same size for a graph that is made again.
+  /// Declares a bucket. It may be declared again with the same size, for a graph that is built again.
   void set_bucket(size_t index, int64_t num_elements, DType dtype);
-  /// @throws Error(invalid_argument) for one that was not declared so.
+  /// @throws Error(invalid_argument) if no bucket of this size was declared
   void check_bucket(size_t index, int64_t num_elements) const;
   const Communicator& communicator() const { return *communicator_; }
 
-  /// A run begins.
+  /// Called when a run begins.
   void begin_run();
-  /// Room for a bucket's elements. Null if it has been sent in this run.
+  /// The memory for a bucket's elements. Null if it was sent already in this run.
   void* open(size_t bucket);
-  /// @param weight  by which the elements have been multiplied.
+  /// @param weight  factor that the elements have been multiplied by
   void send(size_t bucket, float weight);
-  /// Until all buckets are reduced. @throws what communication threw, or the error of the rank that failed in this run.
+  /// Waits until all buckets are reduced. @throws an error of communication, or the error of a rank that failed in this run
   void wait();
-  /// After wait(): the sum over ranks, and the sum of the weights of bucket 0.
+  /// After wait(): the sums over ranks, and the sum of bucket 0's weights.
   const void* sums(size_t bucket) const { return buckets_[bucket].memory.raw(); }
   float total_weight() const { return total_weight_; }
-  /// This rank's own share of it.
+  /// This rank's part of the total weight, 0 to 1.
   float own_share() const { return total_weight_ > 0 ? own_weight_ / total_weight_ : 0; }
-  /// The run has ended, with an error or without. @param last  the ranks exchange nothing else for this run.
-  /// @return whether all ranks know that it failed. Does not throw.
+  /// Called when the run has ended, with or without an error. @param last  the ranks exchange nothing more for this run
+  /// @return true if all ranks know that it failed. Does not throw
   bool end_run(const Error* error, bool last) noexcept;
-  /// No rank goes on with it.
+  /// Called if the run is abandoned: no rank continues it.
   void leave_run() noexcept;
 
  private:
   struct Bucket {
-    Tensor memory;  // the elements, then the weight, then the number of ranks that failed
+    Tensor memory;  // elements, then the weight, then the number of ranks that failed
     int64_t num_elements = 0;
   };
   float trailer(const Bucket& bucket, int64_t index) const;
@@ -71,17 +72,17 @@ class Exchange {
   std::thread thread_;
   std::mutex mutex_;
   std::condition_variable changed_;
-  // Guarded by the mutex.
+  // The members below are guarded by the mutex.
   bool stopping_ = false, running_ = false;
   size_t sent_ = 0, reduced_ = 0;
-  bool ended_ = false;          // of the run's buckets: all reduced, and what ranks report gathered
-  std::exception_ptr broken_;   // communication itself: there will be no other run
-  std::exception_ptr failure_;  // of a rank in this run
+  bool ended_ = false;          // all buckets of the run are reduced, and the ranks' reports collected
+  std::exception_ptr broken_;   // communication itself failed: no run is possible any more
+  std::exception_ptr failure_;  // the error of a rank in this run
   std::unique_ptr<Error> own_error_;
   float total_weight_ = 0, own_weight_ = 0;
 };
 
-/// The exchanges of one run, or of several that follow each other, from their beginning to their end.
+/// Tracks the exchanges of a run, or of several consecutive runs, from begin to end.
 class ExchangesOfRun {
  public:
   ExchangesOfRun() = default;
@@ -90,7 +91,7 @@ class ExchangesOfRun {
   ExchangesOfRun& operator=(const ExchangesOfRun&) = delete;
 
   void add(Exchange& exchange);
-  /// Keeps what work() throws for the other ranks.
+  /// Runs work(). An exception is kept, to be reported to other ranks.
   template <typename Work>
   void report_failure(Work&& work) {
     try {
@@ -103,7 +104,7 @@ class ExchangesOfRun {
       throw;
     }
   }
-  /// The run is over, which may be after its caller has left.
+  /// Called when the run is over, perhaps after its caller has returned.
   void end() noexcept;
 
  private:

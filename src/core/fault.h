@@ -1,4 +1,4 @@
-// Errors that other layers tell apart from those of the same ErrorCode: ONNX Runtime has a status or an exception of its own for each.
+// Distinguishes errors with the same ErrorCode, because ONNX Runtime has separate statuses or exceptions for them.
 #pragma once
 
 #include <string>
@@ -10,12 +10,12 @@ namespace treadle {
 class Fault : public Error {
  public:
   enum class Kind {
-    unknown_input,  ///< a run is fed a name that the model has not
-    external_data,  ///< a file beside the model that does not fit it
-    ort_format,     ///< bytes in ONNX Runtime's format that are damaged
-    schema,         ///< a node has other operands or attributes than its operator
-    operand_type,   ///< ... or operands of other types
-    unmade_value,   ///< a node reads what nothing makes
+    unknown_input,  ///< a feed names an input that the model does not have
+    external_data,  ///< a file of external data does not fit the model
+    ort_format,     ///< damaged data in ONNX Runtime's format
+    schema,         ///< a node's operands or attributes do not match its schema
+    operand_type,   ///< ... or the types of its operands
+    unmade_value,   ///< a node reads a value that no node computes
   };
   Fault(Kind kind, ErrorCode code, std::string message) : Error(code, std::move(message)), kind_(kind) {}
   Kind kind() const noexcept { return kind_; }

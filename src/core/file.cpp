@@ -22,9 +22,9 @@
 namespace treadle {
 namespace {
 
-constexpr size_t kBufferBytes = size_t{256} * 1024;  // fewer, larger writes
-constexpr size_t kWorthDropping = size_t{1} << 20;   // every call makes all threads forget where their pages lie
-constexpr size_t kMaxReadBytes = size_t{1} << 30;    // Linux moves at most 2 GiB - 4 KiB in one call
+constexpr size_t kBufferBytes = size_t{256} * 1024;  // larger buffers mean fewer writes
+constexpr size_t kWorthDropping = size_t{1} << 20;   // each call flushes the TLBs of all threads
+constexpr size_t kMaxReadBytes = size_t{1} << 30;    // Linux transfers at most 2 GiB - 4 KiB per call
 
 std::string reason(int code) { return std::generic_category().message(code); }
 
@@ -33,14 +33,14 @@ std::string reason(int code) { return std::generic_category().message(code); }
               std::string("cannot ") + what + " \"" + path + "\": " + reason(code));
 }
 
-/// An open file that closes itself.
+/// A file opened for reading, closed by the destructor.
 struct InputFile {
   int fd;
   size_t size_bytes = 0;
   FileRange whole;
 
   explicit InputFile(const std::string& path)
-      // O_NONBLOCK: opening a FIFO must not wait for a writer before it can be refused.
+      // O_NONBLOCK: opening a FIFO must not wait for a writer before the FIFO is rejected.
       : fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)) {
     if (fd < 0) throw_io("open", path, errno);
     struct stat info {};
@@ -65,19 +65,19 @@ void drop(const std::pair<uintptr_t, uintptr_t>& range) {
   if (begin < end) ::madvise(reinterpret_cast<void*>(begin), end - begin, MADV_DONTNEED);
 }
 
-// Who could not read a file cannot read the one that takes its place. A group that cannot be kept has no other rights than everybody.
+// A replacement must not be readable by more users than the old file. If the group cannot be kept, it gets the rights of others.
 void take_permissions(int fd, const struct stat& old) {
   mode_t mode = old.st_mode & 0777;
   const bool keeps_group = ::fchown(fd, old.st_uid, old.st_gid) == 0 || ::fchown(fd, static_cast<uid_t>(-1), old.st_gid) == 0;
   if (!keeps_group) mode &= ~mode_t{0070} | (mode & 0007) << 3;
-  ::fchmod(fd, mode);  // some file systems have none
+  ::fchmod(fd, mode);  // some file systems have no modes
 }
 
-/// The files that are mapped now: pages of any other memory would lose their contents.
+/// The files mapped at present. Pages of other memory must not be dropped: their contents would be lost.
 class Mappings {
  public:
   static Mappings& all() {
-    static Mappings* const mappings = new Mappings;  // never destroyed: tensors of a static object may be
+    static Mappings* const mappings = new Mappings;  // never destroyed: tensors of static objects may unmap later
     return *mappings;
   }
   void add(const void* data, const FileRange& whole) {
@@ -97,8 +97,8 @@ class Mappings {
     std::lock_guard lock(mutex_);
     files_.erase(reinterpret_cast<uintptr_t>(data));
   }
-  /// Notes bytes of a file as read for the last time, and tells from where to where to drop pages now.
-  /// @return nothing if the bytes are no file's; an empty range as long as what was noted is not worth a call.
+  /// Notes that bytes have been read for the last time. Returns the range of pages to drop now.
+  /// @return nullopt if the bytes are not of a mapped file; an empty range while too few are noted for a call
   std::optional<std::pair<uintptr_t, uintptr_t>> note(const void* data, size_t size_bytes) {
     auto begin = reinterpret_cast<uintptr_t>(data);
     std::lock_guard lock(mutex_);
@@ -111,7 +111,7 @@ class Mappings {
     if (file.read_bytes < kWorthDropping) return std::pair{begin, begin};
     return take(file);
   }
-  /// Drops what was noted and is still there: under the lock, as nothing else keeps the files mapped.
+  /// Drops all noted pages. Holds the lock, since nothing else keeps the files mapped.
   void drop_waiting() {
     std::lock_guard lock(mutex_);
     for (auto& [data, file] : files_)
@@ -121,7 +121,7 @@ class Mappings {
  private:
   struct Mapped {
     size_t size_bytes = 0;
-    uintptr_t read_begin = UINTPTR_MAX, read_end = 0;  // around all that was read since pages were dropped the last time
+    uintptr_t read_begin = UINTPTR_MAX, read_end = 0;  // covers all bytes read since the last drop
     size_t read_bytes = 0;
     FileRange whole;
   };
@@ -192,7 +192,7 @@ std::shared_ptr<Storage> read_file(const std::string& path) {
 AtomicFile::AtomicFile(const std::string& path) : path_(path) {
   std::error_code ignored;
   auto status = std::filesystem::symlink_status(path, ignored);
-  if (std::filesystem::is_symlink(status)) {  // keep the link, replace what it names
+  if (std::filesystem::is_symlink(status)) {  // keep the link, replace its target
     auto target = std::filesystem::canonical(path, ignored);
     if (!ignored) path_ = target.string();
     status = std::filesystem::status(path_, ignored);
@@ -265,8 +265,8 @@ void AtomicFile::commit_durably() {
   commit();
   const std::string folder = std::filesystem::path(path_).parent_path().string();
   const int fd = ::open(folder.empty() ? "." : folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (fd < 0) return;  // a folder that may not be read
-  ::fsync(fd);         // Some file systems refuse it; the file is complete all the same.
+  if (fd < 0) return;  // the folder may be unreadable
+  ::fsync(fd);         // may fail on some file systems; the file is complete anyway
   ::close(fd);
 }
 

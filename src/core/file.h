@@ -1,4 +1,4 @@
-// Whole files: mapped or read into a Storage, and written so that no half of one is ever seen.
+// Whole files: mapped or read into a Storage, and written atomically.
 #pragma once
 
 #include <cstddef>
@@ -13,49 +13,49 @@
 
 namespace treadle {
 
-/// The file mapped privately and read-only; its size is that at the time of the call, so nothing past the end of a cut-off file is read.
-/// A file that another process truncates while it is mapped ends this one with SIGBUS, as with any mapping.
-/// @throws Error(not_found) if there is no such file; Error(io_error) if it is not a regular file or cannot be read.
+/// Maps the file privately and read-only. Its size is taken at the call, so nothing past the end of a truncated file is read. If another
+/// process truncates the file while it is mapped, reading it ends this process with SIGBUS, as with any mapping.
+/// @throws Error(not_found) if the file does not exist; Error(io_error) if it is not a regular file or cannot be read
 std::shared_ptr<Storage> map_file(const std::string& path);
 
-/// Takes the pages of [data, data + size_bytes) out of the process's resident memory, if they belong to a file that map_file() maps:
-/// whoever reads them again gets them from the file. Less than a megabyte waits until there is more of the same file, and goes with what
-/// lies between. Does nothing for other memory.
-/// @return whether it is such a file's.
+/// Removes the pages of [data, data + size_bytes) from resident memory if they belong to a file that map_file() maps; they are read from
+/// the file again when needed. Less than a megabyte is noted until there is more of the same file, and dropped together with the bytes
+/// between. Does nothing for other memory.
+/// @return true if the bytes belong to a mapped file
 bool drop_mapped_pages(const void* data, size_t size_bytes);
-/// Takes what waits out as well, of all files.
+/// Drops the noted pages of all files, too.
 void drop_waiting_pages();
 
-/// Which bytes of which file, in which state: who has the same has the same contents, as long as every change shows in the times.
+/// Identifies bytes of a file in one state. Equal ranges have equal contents, provided that every change of the file shows in its times.
 struct FileRange {
   uint64_t device = 0, inode = 0, file_bytes = 0, offset = 0, size_bytes = 0;
-  int64_t modified_ns = 0, changed_ns = 0;  ///< when the file was mapped
+  int64_t modified_ns = 0, changed_ns = 0;  ///< at the time of mapping
 };
-/// Nothing for memory that is not a file's that map_file() maps.
+/// Returns nullopt for memory that map_file() did not map.
 std::optional<FileRange> mapped_range(const void* data, size_t size_bytes);
 
-/// The same, read into memory.
+/// Reads the file into memory instead. Limits and errors as map_file().
 std::shared_ptr<Storage> read_file(const std::string& path);
 
-/// Writes to a temporary name beside `path`; commit() renames. Without a commit the temporary file is removed and `path` left as it was.
-/// A file that is replaced hands on its permissions, and its owner where the system lets it; a new one has what the umask leaves.
+/// Writes to a temporary file next to `path`; commit() renames it. Without commit() the temporary file is removed and `path` stays
+/// unchanged. A replaced file passes on its permissions and, if the system allows, its owner; a new file gets the umask's permissions.
 class AtomicFile {
  public:
-  /// @throws Error(io_error) if the folder cannot be written, or `path` is something else than a regular file.
+  /// @throws Error(io_error) if the folder is not writable, or `path` is not a regular file
   explicit AtomicFile(const std::string& path);
   ~AtomicFile();
   AtomicFile(const AtomicFile&) = delete;
   AtomicFile& operator=(const AtomicFile&) = delete;
 
-  /// @throws Error(io_error), for one when the disk is full.
+  /// @throws Error(io_error), for instance if the disk is full
   void write(std::span<const std::byte> bytes);
   void write_zeros(size_t count);
   size_t size_bytes() const noexcept { return size_bytes_; }
-  /// Flushes and closes, but does not rename yet: what can fail for lack of space has then happened.
+  /// Flushes and closes, but does not rename: afterwards, lack of space cannot make commit() fail.
   void close();
-  /// Closes if need be, and renames.
+  /// Closes if necessary, and renames.
   void commit();
-  /// The same, on disk before it returns: the bytes before the name, so that no power cut leaves a name without them.
+  /// Commits, and waits until the contents and then the name are on disk, so that a power failure leaves no name without contents.
   void commit_durably();
 
  private:

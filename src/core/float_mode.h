@@ -1,4 +1,4 @@
-// Whether this thread's floating-point instructions take numbers too small to be normal for zero.
+// Makes the thread's floating-point instructions treat denormal numbers as zero.
 #pragma once
 
 #if defined(__x86_64__)
@@ -9,7 +9,7 @@
 
 namespace treadle {
 
-/// While it lives, denormal operands and results of this thread's vector instructions are zero. Nothing on other architectures.
+/// While it lives, denormal operands and results of this thread's vector instructions are zero. Does nothing on other architectures.
 class DenormalsAsZero {
  public:
 #if defined(__x86_64__)
@@ -30,10 +30,10 @@ class DenormalsAsZero {
 
  private:
 #if defined(__x86_64__)
-  static constexpr unsigned kBits = 0x8040;  // flush to zero, denormals are zero
+  static constexpr unsigned kBits = 0x8040;  // flush-to-zero and denormals-are-zero
   unsigned before_;
 #elif defined(__aarch64__)
-  static constexpr uint64_t kBits = uint64_t{1} << 24;  // FZ
+  static constexpr uint64_t kBits = uint64_t{1} << 24;  // bit FZ
   static uint64_t get() {
     uint64_t mode;
     asm volatile("mrs %0, fpcr" : "=r"(mode));

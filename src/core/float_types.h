@@ -1,6 +1,6 @@
-// The floating-point and packed integer types that C++ lacks: storage structs of the exact ONNX bit layout, with inline conversions.
-// The conversions use integer arithmetic only: an inline function that used F16C would be compiled differently in files built for
-// different instruction sets, and the linker would keep any one of the copies. Bulk conversions belong to the SIMD kernels.
+// Floating-point and packed integer types that C++ lacks, in ONNX's bit layout, with inline conversions. These use integer arithmetic only:
+// code with F16C would differ between files built for different instruction sets, and the linker would keep an arbitrary copy. SIMD kernels
+// convert in bulk.
 #pragma once
 
 #include <array>
@@ -15,15 +15,15 @@ namespace treadle {
 
 namespace detail {
 
-/// Drops a double to float so that one further rounding to a narrower type is the correct rounding of the double: what is lost leaves
-/// a one in the last bit (round to odd; Boldo and Melquiond 2008).
+/// Rounds to odd: if the conversion to float is inexact, the last bit is set. Rounding the result to a narrower type is then the same as
+/// rounding the double (Boldo and Melquiond 2008).
 constexpr float round_to_odd(double value) {
   auto near = static_cast<float>(value);
   auto back = static_cast<double>(near);
   if (back == value || value != value) return near;
   auto bits = std::bit_cast<uint32_t>(near);
   bool too_large = value < 0 ? back < value : back > value;
-  if (too_large) --bits;  // towards zero: the sign is apart, so the magnitude counts down, from infinity to the largest finite too
+  if (too_large) --bits;  // towards zero: the sign bit is separate, so this lowers the magnitude, even from infinity to the largest number
   return std::bit_cast<float>(bits | 1U);
 }
 
@@ -32,9 +32,9 @@ constexpr uint16_t float_to_half_bits(float value) {
   auto sign = static_cast<uint16_t>((bits >> 16) & 0x8000U);
   bits &= 0x7FFFFFFFU;
   if (bits > 0x7F800000U) return static_cast<uint16_t>(sign | 0x7E00U | ((bits >> 13) & 0x3FFU));
-  if (bits >= 0x47800000U) return static_cast<uint16_t>(sign | 0x7C00U);  // 65536 and above; the band below carries into infinity
+  if (bits >= 0x47800000U) return static_cast<uint16_t>(sign | 0x7C00U);  // 65536 and above; rounding below carries into infinity
   if (bits < 0x38800000U) {                                               // below 2^-14: subnormal
-    // Adding 0.5 puts the unit of a half subnormal, 2^-24, at the last bit of the float, and the addition rounds to nearest even.
+    // After adding 0.5, the last bit of the float has the weight of a half subnormal, 2^-24. The addition rounds to nearest even.
     float shifted = std::bit_cast<float>(bits) + 0.5F;
     return static_cast<uint16_t>(sign | (std::bit_cast<uint32_t>(shifted) - 0x3F000000U));
   }
@@ -47,7 +47,7 @@ constexpr float half_bits_to_float(uint16_t half) {
   uint32_t exponent = magnitude & 0x0F800000U;
   if (exponent == 0x0F800000U) return std::bit_cast<float>(sign | (magnitude + 0x70000000U));  // infinity and NaN
   if (exponent != 0) return std::bit_cast<float>(sign | (magnitude + 0x38000000U));
-  // Subnormal: give it the exponent of 2^-14 with its hidden bit, then take that bit away again.
+  // Subnormal: gives it the exponent of 2^-14 and its hidden bit, then subtracts that bit's value.
   float value = std::bit_cast<float>(magnitude + 0x38800000U) - std::bit_cast<float>(0x38800000U);
   return std::bit_cast<float>(sign | std::bit_cast<uint32_t>(value));
 }
@@ -60,7 +60,7 @@ constexpr uint16_t float_to_bfloat16_bits(float value) {
 
 }  // namespace detail
 
-/// IEEE 754 binary16. Conversions round to nearest even; a NaN stays a NaN and becomes quiet.
+/// IEEE 754 binary16. Conversions round to nearest even; NaN stays NaN and becomes quiet.
 struct Float16 {
   uint16_t bits = 0;
 
@@ -85,7 +85,7 @@ struct Float16 {
   friend constexpr auto operator<=>(Float16 a, Float16 b) { return static_cast<float>(a) <=> static_cast<float>(b); }
 };
 
-/// The upper half of a float. Conversions round to nearest even; a NaN stays a NaN and becomes quiet.
+/// The upper half of a float. Conversions round to nearest even; NaN stays NaN and becomes quiet.
 struct BFloat16 {
   uint16_t bits = 0;
 
@@ -110,7 +110,7 @@ struct BFloat16 {
   friend constexpr auto operator<=>(BFloat16 a, BFloat16 b) { return static_cast<float>(a) <=> static_cast<float>(b); }
 };
 
-/// What a small format has beside finite numbers.
+/// The codes of a small format that are not finite numbers.
 enum class Specials : uint8_t {
   ieee,               ///< infinities and NaNs, in the largest exponent
   nan_all_ones,       ///< "fn": the code of all ones is NaN, of either sign; no infinity
@@ -124,7 +124,7 @@ struct MiniFloatFormat {
   bool operator==(const MiniFloatFormat&) const = default;
 };
 
-/// A float of at most eight bits, one per byte here (in the low bits; tensors hold those of 4 and 6 bits packed, see PackedFloat).
+/// A float of at most eight bits, stored in the low bits of a byte. Tensors store those of 4 and 6 bits packed, see PackedFloat.
 template <MiniFloatFormat kFormat>
 struct MiniFloat {
   static constexpr int kBits = 1 + kFormat.exponent_bits + kFormat.mantissa_bits;
@@ -140,7 +140,8 @@ struct MiniFloat {
   uint8_t bits = 0;
 
   constexpr MiniFloat() = default;
-  /// @param saturate  what is too large becomes the largest finite number (ONNX Cast, `saturate` = 1), else infinity or, without one, NaN.
+  /// @param saturate  numbers too large become the largest finite one (ONNX Cast, `saturate` = 1); otherwise infinity or, if there is none,
+  /// NaN
   explicit constexpr MiniFloat(float value, bool saturate = true) : bits(encode(value, saturate)) {}
   explicit constexpr MiniFloat(double value, bool saturate = true) : MiniFloat(detail::round_to_odd(value), saturate) {}
   template <typename T>
@@ -162,7 +163,7 @@ struct MiniFloat {
 
  private:
   static constexpr float decode(unsigned code) {
-    if (code > 2U * kSign - 1U) return 0;  // above the bits of a narrower format
+    if (code > 2U * kSign - 1U) return 0;  // ignores bits beyond a narrower format
     unsigned magnitude = code & (kSign - 1U);
     bool negative = (code & kSign) != 0;
     constexpr float kQuiet = std::numeric_limits<float>::quiet_NaN();
@@ -194,10 +195,10 @@ struct MiniFloat {
     constexpr int kMinExponent = 1 - kFormat.bias;
     int shift = 23 - kFormat.mantissa_bits;
     uint32_t significand = bits;
-    if (exponent < kMinExponent) {  // subnormal in the target: its unit is fixed, the float's mantissa moves down to it
+    if (exponent < kMinExponent) {  // subnormal in the target: its unit is fixed, so the mantissa is shifted to it
       shift += kMinExponent - exponent;
       significand = (bits & 0x7FFFFFU) | 0x800000U;
-      if (shift > 25) significand = 0, shift = 1;  // less than a quarter of the unit, and float's own subnormals
+      if (shift > 25) significand = 0, shift = 1;  // below a quarter of the unit; includes float's own subnormals
     } else {
       significand -= static_cast<uint32_t>(127 - kFormat.bias) << 23;
     }
@@ -207,7 +208,7 @@ struct MiniFloat {
       if (kFormat.specials == Specials::ieee) return sign | kInfinity;
       return kFormat.specials == Specials::nan_all_ones ? sign | kNaN : kNaN;
     }
-    if (kFormat.specials == Specials::nan_negative_zero && code == 0) return 0;  // there is no -0
+    if (kFormat.specials == Specials::nan_negative_zero && code == 0) return 0;  // the format has no -0
     return sign | static_cast<uint8_t>(code);
   }
 };
@@ -220,16 +221,16 @@ using Float6E2M3 = MiniFloat<MiniFloatFormat{2, 3, 1, Specials::none}>;
 using Float6E3M2 = MiniFloat<MiniFloatFormat{3, 2, 3, Specials::none}>;
 using Float4E2M1 = MiniFloat<MiniFloatFormat{2, 1, 1, Specials::none}>;
 
-/// ONNX Cast, attribute `round_mode` (from opset 24 on), for float8e8m0 only.
+/// Cast's attribute `round_mode` (since opset 24), for float8e8m0 only.
 enum class ScaleRounding : uint8_t { up, down, nearest };
 
-/// A power of two from 2^-127 to 2^127, or NaN: the scale of OCP's microscaling formats.
+/// A power of two from 2^-127 to 2^127, or NaN: the scale of the OCP microscaling formats.
 struct Float8E8M0 {
   uint8_t bits = 0;
 
   constexpr Float8E8M0() = default;
-  /// The sign is ignored: ONNX leaves negative values open. Zero and what is too small become 2^-127, infinity and what is too large
-  /// 2^127; all of these NaN if not `saturate`.
+  /// Ignores the sign, since ONNX leaves negative values open. Zero and numbers too small become 2^-127, infinity and numbers too large
+  /// 2^127. If not `saturate`, all of these become NaN.
   explicit constexpr Float8E8M0(float value, bool saturate = true, ScaleRounding rounding = ScaleRounding::up)
       : bits(encode(value, saturate, rounding)) {}
   explicit constexpr Float8E8M0(double value, bool saturate = true, ScaleRounding rounding = ScaleRounding::up)
@@ -248,7 +249,8 @@ struct Float8E8M0 {
     requires std::is_arithmetic_v<T>
   explicit constexpr operator T() const {
     if (bits == 0xFF) return static_cast<T>(std::numeric_limits<float>::quiet_NaN());
-    return static_cast<T>(std::bit_cast<float>(bits == 0 ? 0x00400000U : static_cast<uint32_t>(bits) << 23));  // 2^-127 is subnormal
+    return static_cast<T>(std::bit_cast<float>(bits == 0 ? 0x00400000U : static_cast<uint32_t>(bits) << 23));  // 2^-127 is subnormal as
+                                                                                                               // float
   }
   friend constexpr bool operator==(Float8E8M0 a, Float8E8M0 b) { return static_cast<float>(a) == static_cast<float>(b); }
   friend constexpr auto operator<=>(Float8E8M0 a, Float8E8M0 b) { return static_cast<float>(a) <=> static_cast<float>(b); }
@@ -259,10 +261,10 @@ struct Float8E8M0 {
     auto bits = std::bit_cast<uint32_t>(value) & 0x7FFFFFFFU;
     if (bits > 0x7F800000U) return kNaN;
     if (bits == 0x7F800000U) return saturate ? kMax : kNaN;
-    if (bits < 0x00400000U) return saturate ? 0 : kNaN;  // below 2^-127, zero included
+    if (bits < 0x00400000U) return saturate ? 0 : kNaN;  // below 2^-127, including zero
     uint32_t exponent = bits >> 23, mantissa = bits & 0x7FFFFFU;
     uint32_t power = 0x800000U;
-    if (exponent == 0) mantissa -= 0x400000U, power = 0x400000U;  // a float subnormal in [2^-127, 2^-126)
+    if (exponent == 0) mantissa -= 0x400000U, power = 0x400000U;  // a subnormal float in [2^-127, 2^-126)
     bool away = rounding == ScaleRounding::up ? mantissa != 0 : rounding == ScaleRounding::nearest && mantissa >= power / 2;
     if (away) ++exponent;
     if (exponent > kMax) return saturate ? kMax : kNaN;
@@ -270,7 +272,7 @@ struct Float8E8M0 {
   }
 };
 
-/// Element `index` of a stream of kBits-bit codes, the first in the low bits, as ONNX packs 2, 4 and 6 bits.
+/// Reads code `index` of a stream of kBits-bit codes. The first is in the low bits, as ONNX packs 2, 4 and 6 bits.
 template <int kBits>
 constexpr uint8_t get_packed_code(const void* data, int64_t index) {
   const auto* bytes = static_cast<const uint8_t*>(data) + index * kBits / 8;
@@ -279,7 +281,7 @@ constexpr uint8_t get_packed_code(const void* data, int64_t index) {
   return static_cast<uint8_t>(code & ((1U << kBits) - 1U));
 }
 
-/// The neighbours in the byte stay, so two threads must not write elements of one byte.
+/// Keeps the other codes in the byte, so two threads must not write to the same byte.
 template <int kBits>
 constexpr void set_packed_code(void* data, int64_t index, unsigned code) {
   constexpr unsigned kMask = (1U << kBits) - 1U;
@@ -290,7 +292,7 @@ constexpr void set_packed_code(void* data, int64_t index, unsigned code) {
   if (8 % kBits != 0 && shift + kBits > 8) put(bytes[1], kMask >> (8 - shift), (code & kMask) >> (8 - shift));
 }
 
-/// Access to packed integers of 4 and 2 bits.
+/// Access to packed integers of 2 or 4 bits.
 template <int kBitsPerElement, typename Value>
 struct PackedInt {
   static constexpr int kBits = kBitsPerElement;
@@ -302,7 +304,7 @@ struct PackedInt {
     int code = get_packed_code<kBits>(data, index);
     return static_cast<Value>(code > kMax ? code - (1 << kBits) : code);
   }
-  /// Keeps the low kBits of `value`.
+  /// Stores the low kBits of `value`.
   static constexpr void set_packed(void* data, int64_t index, Value value) {
     set_packed_code<kBits>(data, index, static_cast<unsigned>(value));
   }
@@ -325,7 +327,7 @@ using PackedFloat4E2M1 = PackedFloat<Float4E2M1>;
 using PackedFloat6E2M3 = PackedFloat<Float6E2M3>;
 using PackedFloat6E3M2 = PackedFloat<Float6E3M2>;
 
-// The packed types have none: a pointer to them would step over several elements.
+// Packed types have no dtype_of: a pointer to one would step over several elements.
 template <>
 inline constexpr DType dtype_of<Float16> = DType::float16;
 template <>
@@ -343,7 +345,7 @@ inline constexpr DType dtype_of<Float8E8M0> = DType::float8e8m0;
 
 static_assert(sizeof(Float16) == 2 && sizeof(BFloat16) == 2 && sizeof(Float8E4M3FN) == 1 && sizeof(Float8E8M0) == 1);
 
-/// The type to compute in: float for the narrow floats, the type itself for the rest.
+/// The type to compute in: float for narrow floats, the type itself otherwise.
 template <typename T>
 struct ComputeType {
   using type = T;
@@ -369,7 +371,7 @@ using compute_type_t = typename ComputeType<T>::type;
 
 }  // namespace treadle
 
-/// The members that kernels ask for.
+/// Only those members that kernels use.
 template <>
 class std::numeric_limits<treadle::Float16> {
  public:

@@ -1,10 +1,10 @@
-// The compiled part of fmt, once for the library. fmt as headers only costs every file that formats a message about three seconds, which
-// were a third of a clean build; linking Debian's libfmt would tie wheels to it.
+// The compiled part of fmt, once for the library. Header-only fmt would cost about three seconds per file that formats a message, a third
+// of a clean build. Linking Debian's libfmt would tie wheels to it.
 #include <fmt/format-inl.h>
 
 namespace fmt::detail {
 
-// What <fmt/format.h> declares as instantiated elsewhere, and what its inline functions call.
+// Instances that <fmt/format.h> declares as extern or that its inline functions call.
 template auto thousands_sep_impl<char>(locale_ref) -> thousands_sep_result<char>;
 template auto decimal_point_impl<char>(locale_ref) -> char;
 template auto locale_ref::get<std::locale>() const -> std::locale;

@@ -22,7 +22,7 @@ uint32_t fork_generation() noexcept {
   return forks.load(std::memory_order_relaxed);
 }
 
-/// The lists of all, never destroyed: a mutex with static storage may outlive whatever this file could destroy.
+/// The lists of all mutexes and resets. Never destroyed, since a mutex with static storage may outlive objects of this file.
 struct ForkMutexes {
   std::mutex mutex;
   ForkMutex* first = nullptr;

@@ -1,4 +1,4 @@
-// What survives a fork: a mutex that is free in the child, whatever other threads were doing, and a number that tells the two apart.
+// Fork safety: a mutex that is always free in the child, and a number that tells parent and child apart.
 #pragma once
 
 #include <cstdint>
@@ -7,11 +7,11 @@
 
 namespace treadle {
 
-/// Grows by one in every forked child, where no thread exists but the one that forked.
+/// Grows by one in every forked child, where only the thread that forked exists.
 uint32_t fork_generation() noexcept;
 
-/// For short critical sections that call nothing foreign and lock no other mutex: a fork waits until all of them are over, so the data
-/// that they guard is whole in the child, and no thread that the child lacks holds one.
+/// For short critical sections that call no foreign code and lock no other mutex. fork() waits until all of them are left, so in the child
+/// the mutex is free and the guarded data is consistent.
 class ForkMutex {
  public:
   ForkMutex();
@@ -26,14 +26,14 @@ class ForkMutex {
  private:
   friend struct ForkMutexes;
   std::mutex mutex_;
-  ForkMutex *previous_ = nullptr, *next_ = nullptr;  // all of the process
+  ForkMutex *previous_ = nullptr, *next_ = nullptr;  // a list of all in the process
 };
 
-/// Calls a function in every forked child, before fork() returns there: for what is locked too long to make a fork wait. A mutex that a
-/// thread of the parent holds, or waits with, has to be made anew in the child, with what it guards.
+/// Calls a function in every forked child, before fork() returns there. For mutexes that are held too long for fork() to wait: the child
+/// must make them, and the data that they guard, anew.
 class ForkReset {
  public:
-  /// @param in_child  runs where no other thread exists; it must not allocate or lock.
+  /// @param in_child  runs as the only thread; must not allocate or lock
   explicit ForkReset(std::function<void()> in_child);
   ~ForkReset();
   ForkReset(const ForkReset&) = delete;
@@ -45,8 +45,8 @@ class ForkReset {
   ForkReset *previous_ = nullptr, *next_ = nullptr;
 };
 
-/// In the child of a fork: a new object in the place of one that a thread of the parent may have been changing. The old one is left as it
-/// is.
+/// For forked children: constructs a new object in place of one that a parent's thread may have been changing. The old one is not
+/// destroyed.
 template <typename T>
 void renew_in_child(T& object) {
   new (&object) T();

@@ -1,4 +1,4 @@
-// Sleeping on a 32-bit word: the Linux system call, or the standard's own waiting elsewhere.
+// Sleeping on a 32-bit word: by Linux's system call, or std::atomic's wait elsewhere.
 #pragma once
 
 #include <atomic>
@@ -17,7 +17,7 @@
 
 namespace treadle {
 
-/// Returns when woken, at once if `word` is not `expected`, or for no reason: callers loop.
+/// Returns when woken, at once if `word` differs from `expected`, or spuriously: callers loop.
 inline void futex_wait(std::atomic<uint32_t>& word, uint32_t expected) noexcept {
 #if defined(__linux__)
   static_assert(sizeof(std::atomic<uint32_t>) == sizeof(uint32_t));
@@ -38,7 +38,7 @@ inline void futex_wake(std::atomic<uint32_t>& word, int count = INT_MAX) noexcep
 #endif
 }
 
-/// The same for a word in memory that several processes share; waits no longer than the timeout.
+/// Waits on a word in memory shared between processes, at most for the timeout.
 inline void futex_wait_shared(std::atomic<uint32_t>& word, uint32_t expected, int64_t timeout_ns) noexcept {
   timespec timeout{static_cast<time_t>(timeout_ns / 1'000'000'000), static_cast<long>(timeout_ns % 1'000'000'000)};
 #if defined(__linux__)
@@ -52,11 +52,11 @@ inline void futex_wake_shared(std::atomic<uint32_t>& word, int count = INT_MAX) 
 #if defined(__linux__)
   syscall(SYS_futex, reinterpret_cast<uint32_t*>(&word), FUTEX_WAKE, count, nullptr, nullptr, 0);
 #else
-  (void)word, (void)count;  // nobody sleeps without a timeout
+  (void)word, (void)count;  // waits have timeouts, so nobody must be woken
 #endif
 }
 
-/// Tells the core that this is a spin loop.
+/// Hints to the core that this is a spin loop.
 inline void cpu_relax() noexcept {
 #if defined(__x86_64__)
   _mm_pause();

@@ -1,4 +1,4 @@
-// Lists, one for each id, that are told once and read afterwards, in one piece of memory.
+// Lists indexed by id, filled first and read afterwards, in one block of memory.
 #pragma once
 
 #include <span>
@@ -9,7 +9,7 @@
 
 namespace treadle {
 
-/// For each id a list of elements, in the order in which they were added: add() all, then group(), then read.
+/// A list of elements for each id, in the order of add(). Call add() for all elements, then group(), then read.
 template <Id I, typename T>
 class Grouped {
  public:
@@ -33,7 +33,7 @@ class Grouped {
   }
 
  private:
-  std::vector<size_t> first_;  // of each list, in `elements_`
+  std::vector<size_t> first_;  // index of each list's first element in `elements_`
   std::vector<std::pair<I, T>> added_;
   std::vector<T> elements_;
 };

@@ -1,4 +1,4 @@
-// What accounts held when memory was refused: errors are read when its holders have let go.
+// A snapshot of accounts when memory was refused, because errors are read after the memory was released.
 #pragma once
 
 #include <memory>
@@ -10,16 +10,16 @@
 
 namespace treadle {
 
-/// At one moment.
+/// What accounts held at one moment.
 struct HeldMemory {
   struct Account {
     std::string name;
     MemoryStatistics statistics;
   };
-  std::vector<Account> accounts;  ///< the refused one, and those above it
+  std::vector<Account> accounts;  ///< the account that refused, and its parents
 };
 
-/// Null: there is no account, or too little memory to say more.
+/// Null if there is no account, or too little memory for a snapshot.
 std::shared_ptr<const HeldMemory> held_memory(const MemoryAccount* account) noexcept;
 
 }  // namespace treadle

@@ -17,13 +17,13 @@ namespace treadle {
 template <typename T>
 class IdRegistry {
  public:
-  /// Of this type. It is never destroyed: trainers may outlive static objects.
+  /// The registry of this type. Never destroyed, since trainers may outlive static objects.
   static IdRegistry& instance() {
     static auto* made = new IdRegistry();
     return *made;
   }
 
-  /// Not to be guessed: a model's file may hold any node, but not one that finds a trainer's object.
+  /// Returns a random number. A hostile model may contain any node, but cannot guess the number of a trainer's object.
   int64_t add(T* object) {
     std::random_device random;
     std::lock_guard lock(mutex_);
@@ -36,7 +36,7 @@ class IdRegistry {
     std::lock_guard lock(mutex_);
     by_id_.erase(id);
   }
-  /// @param what  "exchange", for the error. @throws Error(invalid_argument) for an object that is gone.
+  /// @param what  for the error, such as "exchange". @throws Error(invalid_argument) if the object is gone
   T& find(int64_t id, std::string_view what) {
     std::lock_guard lock(mutex_);
     auto found = by_id_.find(id);

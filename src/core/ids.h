@@ -1,5 +1,4 @@
-// Numbers of things as types of their own, so that what has a slot's number cannot be asked with an instruction's, and containers that are
-// indexed by one kind of number only.
+// Indices as distinct types, so that a slot's index cannot be used for an instruction, and containers that accept one type of index only.
 #pragma once
 
 #include <concepts>
@@ -13,11 +12,11 @@
 
 namespace treadle {
 
-/// `enum class SlotId : int32_t {}`: counted from 0, and -1 is none (`kNoSlot`), which comes before all others.
+/// For example `enum class SlotId : int32_t {}`: counts from 0; -1 (`kNoSlot`) means none and sorts first.
 template <typename T>
 concept Id = std::is_enum_v<T> && std::same_as<std::underlying_type_t<T>, int32_t>;
 
-/// For containers that are indexed by something else as well. @pre the id is not none
+/// For containers with another type of index. @pre the id is not none
 template <Id I>
 constexpr size_t index_of(I id) {
   return static_cast<size_t>(id);
@@ -27,7 +26,7 @@ constexpr I id_at(size_t index) {
   return static_cast<I>(static_cast<int32_t>(index));
 }
 
-/// The ids from `first` to before `last`.
+/// The ids [first, last).
 template <Id I>
 class IdRange {
  public:
@@ -72,7 +71,7 @@ class IdRange {
   I first_, last_;
 };
 
-/// A std::span whose elements are numbered by ids.
+/// A std::span indexed by ids.
 template <Id I, typename T>
 class IdSpan : private std::span<T> {
   using Base = std::span<T>;
@@ -85,11 +84,11 @@ class IdSpan : private std::span<T> {
 
   T& operator[](I id) const { return Base::operator[](index_of(id)); }
   IdRange<I> ids() const { return {I{}, id_at<I>(size())}; }
-  /// Of an element of this very span.
+  /// @pre `element` is in this span
   I id_of(const T& element) const { return id_at<I>(static_cast<size_t>(&element - data())); }
 };
 
-/// A std::vector whose elements are numbered by ids.
+/// A std::vector indexed by ids.
 template <Id I, typename T>
 class IdVector : private std::vector<T> {
   using Base = std::vector<T>;
@@ -112,14 +111,14 @@ class IdVector : private std::vector<T> {
   auto data() { return Base::data(); }
   auto data() const { return Base::data(); }
   IdRange<I> ids() const { return {I{}, next_id()}; }
-  /// Of the element that is added next.
+  /// The id of the element to be added next.
   I next_id() const { return id_at<I>(size()); }
   I add(T element) {
     const I id = next_id();
     push_back(std::move(element));
     return id;
   }
-  /// Of an element of this very vector.
+  /// @pre `element` is in this vector
   I id_of(const T& element) const { return id_at<I>(static_cast<size_t>(&element - data())); }
   operator IdSpan<I, const T>() const { return IdSpan<I, const T>(std::span<const T>(*this)); }
   operator IdSpan<I, T>() { return IdSpan<I, T>(std::span<T>(*this)); }

@@ -1,4 +1,4 @@
-// How deep JSON lies in JSON: what writes it, and what walks through it, calls itself for each level.
+// A limit on the nesting of JSON, because code that writes or walks it is recursive.
 #pragma once
 
 #include <cstddef>
@@ -8,7 +8,7 @@ namespace treadle {
 
 inline constexpr size_t kMaxJsonDepth = 100;  // reports have 8 levels
 
-/// Whether arrays and objects lie in each other no deeper than kMaxJsonDepth. Of text that is no JSON it may say either.
+/// True if arrays and objects nest at most kMaxJsonDepth deep. Unspecified for text that is not JSON.
 inline bool is_shallow_json(std::string_view text) {
   size_t depth = 0;
   for (size_t i = 0; i < text.size(); ++i) {

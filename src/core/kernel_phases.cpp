@@ -44,7 +44,7 @@ void PhaseScope::begin(KernelPhase phase) noexcept {
 
 void PhaseScope::end() noexcept { go_on(KernelPhase::none); }
 
-// One reading of the clock is the end of a phase and the begin of the next.
+// A single clock reading is the end of one phase and the beginning of the next.
 void PhaseScope::go_on(KernelPhase phase) noexcept {
   PhaseState& state = phase_state;
   const uint64_t now = read_ticks();

@@ -1,5 +1,5 @@
-// What kernels do, step by step, for profiles that ask for it: packing, products, epilogues. A kernel marks its phases on whatever thread;
-// which node they are of is known to the thread, and parallel loops take that along.
+// Phases within kernels, such as packing or products, for profiles that ask for them. A kernel marks phases on any of its threads. The
+// thread knows the current node, and parallel loops pass it to helpers.
 #pragma once
 
 #include <atomic>
@@ -10,45 +10,45 @@ namespace treadle {
 
 enum class KernelPhase : uint8_t {
   none,
-  pack,              ///< operands put in the order in which products read them, rounded or turned
-  windows,           ///< of a convolution: what each output sees, gathered as a matrix (im2col)
-  borders,           ///< of a convolution: the image copied with its pads
-  input_transform,   ///< Winograd's
-  compute,           ///< products, with the epilogue that is part of them
-  output_transform,  ///< Winograd's, with bias and residual; where windows overlap, their sums (col2im)
-  epilogue,          ///< bias, activation or scale, as a pass of its own
-  scores,            ///< of attention: queries times keys
-  softmax,           ///< of attention, with its masks
-  values,            ///< of attention: probabilities times values
-  move,              ///< all of a kernel that computes nothing: elements go to other places
+  pack,              ///< operands are reordered for products, rounded or transposed
+  windows,           ///< convolution: the elements that each output reads are gathered into a matrix (im2col)
+  borders,           ///< convolution: the image is copied with its padding
+  input_transform,   ///< Winograd's input transform
+  compute,           ///< products, with the epilogue fused into them
+  output_transform,  ///< Winograd's output transform with bias and residual; sums of overlapping windows (col2im)
+  epilogue,          ///< bias, activation or scale, as a separate pass
+  scores,            ///< attention: queries times keys
+  softmax,           ///< attention: softmax with masks
+  values,            ///< attention: probabilities times values
+  move,              ///< a whole kernel that computes nothing but moves elements
 };
 inline constexpr int kNumKernelPhases = 12;
 
 std::string_view name_of(KernelPhase phase);
 
 namespace detail {
-/// Profiles that want phases.
+/// The number of profiles that record phases.
 extern constinit std::atomic<int> num_wanting_phases;
 }  // namespace detail
 
 inline bool phases_wanted() noexcept { return detail::num_wanting_phases.load(std::memory_order_relaxed) > 0; }
 
-/// What a thread is in the middle of.
+/// The node and phase that a thread is working on.
 struct PhaseState {
-  uint32_t node = 0;  ///< the name of its records
+  uint32_t node = 0;  ///< name id of the node's records
   uint16_t run = 0;
-  bool recorded = false;  ///< false: of no node whose phases are wanted
+  bool recorded = false;  ///< false: no phases are wanted for this node
   KernelPhase open = KernelPhase::none;
 
-  /// Of the calling thread; `recorded` is false where no profile wants phases.
+  /// Of the calling thread; `recorded` is false if no profile wants phases.
   static PhaseState current() noexcept;
 };
 
-/// While it lives, phases on this thread are of a node.
+/// While it lives, phases on this thread belong to this node.
 class PhaseNode {
  public:
-  /// @param recorded  false: nothing is done
-  /// @param whole     what the whole kernel is; none: it marks its own phases
+  /// @param recorded  false: does nothing
+  /// @param whole     the phase of the whole kernel; none: the kernel marks phases itself
   PhaseNode(bool recorded, uint32_t node, uint16_t run, KernelPhase whole = KernelPhase::none) noexcept : recorded_(recorded) {
     if (recorded) [[unlikely]]
       begin(node, run, whole);
@@ -64,12 +64,12 @@ class PhaseNode {
   void begin(uint32_t node, uint16_t run, KernelPhase whole) noexcept;
   void end() noexcept;
   const bool recorded_;
-  uint64_t start_ = 0;  // of the whole kernel's phase; 0: there is none
+  uint64_t start_ = 0;  // when the whole kernel's phase began; 0: it has none
   PhaseState before_;
 };
 
-/// Records a phase, from here to the end of the block. Phases nest; a product within another phase is that phase's. Where no profile wants
-/// them it costs a load.
+/// Records a phase, from here to the end of the block. Phases nest; a product inside another phase counts as that phase. Costs one load if
+/// no profile wants phases.
 class PhaseScope {
  public:
   explicit PhaseScope(KernelPhase phase) noexcept {
@@ -83,7 +83,7 @@ class PhaseScope {
   PhaseScope(const PhaseScope&) = delete;
   PhaseScope& operator=(const PhaseScope&) = delete;
 
-  /// One phase ends, and the next begins; KernelPhase::none: nothing does.
+  /// Ends this phase and begins the next one; KernelPhase::none: begins none.
   void next(KernelPhase phase) noexcept {
     if (start_ != 0) [[unlikely]]
       go_on(phase);
@@ -97,8 +97,8 @@ class PhaseScope {
   KernelPhase phase_ = KernelPhase::none, before_ = KernelPhase::none;
 };
 
-/// A helper's part in a loop that another thread began: while it lives, phases on this thread are of that thread's node. Its own time is a
-/// chunk of that node, and of the phase that was open where the loop began.
+/// For a helper in a loop of another thread: while it lives, phases on this thread belong to that thread's node. The helper's time is
+/// recorded as a chunk of that node, in the phase that was open when the loop began.
 class PhaseGuest {
  public:
   explicit PhaseGuest(const PhaseState& host) noexcept : recorded_(host.recorded) {
@@ -112,7 +112,7 @@ class PhaseGuest {
   PhaseGuest(const PhaseGuest&) = delete;
   PhaseGuest& operator=(const PhaseGuest&) = delete;
 
-  /// It did nothing: no record is written.
+  /// Called if the helper did nothing: it is not recorded.
   void forget() noexcept { idle_ = true; }
 
  private:

@@ -26,18 +26,17 @@ namespace treadle {
 namespace {
 
 constexpr size_t kHugePage = size_t{2} << 20;
-constexpr size_t kPage = 65'536;  // a multiple of every page size in use
+constexpr size_t kPage = 65'536;  // a multiple of all page sizes in use
 
 constexpr size_t kKeptAtMost = size_t{128} << 20;
 
-// Blocks of runs that were let go, for the next who asks: a page that is kept need not be cleared again. They never make the process larger
-// than it was: what is alive and what is kept together stay below the most that was ever alive, because a request that no kept block serves
-// first gives back as much as it takes. Until then the system may take the pages whenever it is short of memory (MADV_FREE). Blocks are cut
-// for smaller requests, and neighbours are joined again: runs whose extents come out under way ask for other sizes all the time, several of
-// them at once in any order.
+// Keeps blocks that runs released, for later requests, since kept pages need no clearing. The process never grows by this: live and kept
+// blocks together stay below the peak of live ones, because a request that no kept block serves first unmaps as much as it takes. Meanwhile
+// the system may take the pages when memory is short (MADV_FREE). Blocks are split for smaller requests and neighbours merged, since runs
+// with changing extents request ever new sizes, several of them concurrently.
 class KeptBlocks {
  public:
-  // The smallest that suffices; what it has too much stays kept. Null if there is none.
+  // Takes the smallest sufficient block and keeps the remainder. Null if there is none.
   void* take(size_t rounded) noexcept {
     std::lock_guard lock(mutex_);
     Block* best = nullptr;
@@ -80,7 +79,7 @@ class KeptBlocks {
  private:
   struct Block {
     std::byte* data = nullptr;
-    size_t size_bytes = 0;  // 0: no block
+    size_t size_bytes = 0;  // 0: the entry is free
   };
 
   void give_back(size_t at_least) noexcept {
@@ -101,20 +100,20 @@ class HugePages final : public Allocator {
  public:
   std::string_view name() const noexcept override { return "huge pages"; }
 
-  // Huge pages start at multiples of their size, a mapping anywhere: what is too much before and behind goes back.
+  // Huge pages are aligned to their size, mappings are not: maps more and unmaps the excess at both ends.
   void* allocate(size_t size_bytes, MemoryClass /*memory_class*/) override {
     const size_t rounded = align_up(size_bytes, kPage);
     if (rounded < size_bytes) return nullptr;
     if (void* kept = kept_.take(rounded)) return kept;
     return map(rounded);
   }
-  // Weights come and go while a session is made, which nobody asks for again: they would stand beside those that stay.
+  // Only memory of runs is kept. Weights are allocated once per session, and their blocks would be kept in vain.
   void free(void* data, size_t size_bytes, MemoryClass memory_class) noexcept override {
     const size_t rounded = align_up(size_bytes, kPage);
     const bool comes_again = memory_class == MemoryClass::activations || memory_class == MemoryClass::scratch;
     if (!comes_again || !kept_.keep(data, rounded)) ::munmap(data, rounded);
   }
-  // Where a block of another size is then, with the same content; null if the system has no room.
+  // Returns the address of the resized block, with the same content; null if the system has no memory.
   void* resize(void* data, size_t old_bytes, size_t new_bytes) noexcept {
     const size_t before = align_up(old_bytes, kPage), rounded = align_up(new_bytes, kPage);
     if (rounded < new_bytes) return nullptr;
@@ -123,11 +122,11 @@ class HugePages final : public Allocator {
       return data;
     }
     if (::mremap(data, before, rounded, 0) != MAP_FAILED) return data;
-    if (errno == EFAULT) return nullptr;  // a block that was joined of several mappings does not move
+    if (errno == EFAULT) return nullptr;  // a block merged from several mappings cannot be moved
     void* larger = map(rounded);
     if (!larger) return nullptr;
-    // Where this fails all the same, the target may have been unmapped, and may be another thread's by now: it is left as it is. It has no
-    // pages.
+    // If this fails, the target may be unmapped, and already in use by another thread: it must not be unmapped. It has no pages, so only
+    // addresses are lost.
     return ::mremap(data, before, rounded, MREMAP_MAYMOVE | MREMAP_FIXED, larger) == MAP_FAILED ? nullptr : larger;
   }
   void give_back() noexcept { kept_.give_back_all(); }
@@ -140,10 +139,10 @@ class HugePages final : public Allocator {
     if (mapped == MAP_FAILED) return nullptr;
     auto* begin = static_cast<std::byte*>(mapped);
     std::byte* data = begin + (kHugePage - reinterpret_cast<uintptr_t>(begin) % kHugePage) % kHugePage;
-    // Where the system has no room to note another mapping, addresses are lost, which were never touched.
+    // If the system cannot manage more mappings, untouched addresses are lost.
     if (data != begin) ::munmap(begin, static_cast<size_t>(data - begin));
     if (std::byte* behind = data + rounded, *end = begin + asked; behind != end) ::munmap(behind, static_cast<size_t>(end - behind));
-    ::madvise(data, rounded, MADV_HUGEPAGE);  // a wish: without huge pages small ones do
+    ::madvise(data, rounded, MADV_HUGEPAGE);  // a hint: without huge pages, small ones are used
     return data;
   }
 
@@ -151,15 +150,16 @@ class HugePages final : public Allocator {
 };
 
 const std::shared_ptr<HugePages>& huge_pages() {
-  static const auto* pages = new std::shared_ptr<HugePages>(std::make_shared<HugePages>());  // tensors may outlive static objects
+  static const auto* pages = new std::shared_ptr<HugePages>(std::make_shared<HugePages>());  // never destroyed: tensors may outlive static
+                                                                                             // objects
   return *pages;
 }
 
-// Where the system is told of all pages at once, each costs a third of what it costs when it is first touched. Memory that others have let
-// go still has its pages, mostly: the one in the middle tells.
+// Populates all pages in one call, at a third of the cost of touching each. Reused memory mostly has its pages still, which the middle one
+// tells.
 void take_pages(std::byte* data, size_t size_bytes) noexcept {
 #ifdef __linux__
-  constexpr int kPopulateWrite = 23;  // MADV_POPULATE_WRITE, since Linux 5.14; others refuse it
+  constexpr int kPopulateWrite = 23;  // MADV_POPULATE_WRITE, since Linux 5.14; older systems reject it
   constexpr size_t kFewest = 16;
   static const auto page = static_cast<size_t>(::sysconf(_SC_PAGESIZE));
   const size_t before = (page - reinterpret_cast<uintptr_t>(data) % page) % page;

@@ -1,5 +1,5 @@
-// What a load consists of: phases within phases, on the thread that loads. They are noted where a LoadPhases is in scope on the thread, for
-// two readings of the clock each; elsewhere a Phase is one branch.
+// Nested phases of loading a model, on the loading thread. They are recorded if the thread has a LoadPhases::Scope, at two clock readings
+// each; otherwise a Phase costs one branch.
 #pragma once
 
 #include <cstdint>
@@ -15,14 +15,14 @@ namespace treadle {
 
 struct LoadPhase {
   std::string name;
-  int32_t parent = -1;          ///< the phase (index) that it is part of
-  uint64_t start = 0, end = 0;  ///< as read_ticks()
+  int32_t parent = -1;          ///< index of the enclosing phase; -1: none
+  uint64_t start = 0, end = 0;  ///< read_ticks()
 };
 
-/// Thread-safe, but for scopes: one thread at a time adds phases.
+/// Thread-safe, except for scopes: only one thread at a time adds phases.
 class LoadPhases {
  public:
-  /// While it lives, phases that begin on this thread are noted there. Scopes nest.
+  /// While it lives, phases that begin on this thread are recorded. Scopes nest.
   class Scope {
    public:
     explicit Scope(LoadPhases& phases) noexcept : before_(current_) { current_ = &phases; }
@@ -34,10 +34,10 @@ class LoadPhases {
     LoadPhases* const before_;
   };
 
-  /// From here to the end of the block.
+  /// A phase, from here to the end of the block.
   class Phase {
    public:
-    /// @param name  a literal, or one that lives as long
+    /// @param name  a literal, or text that lives as long
     explicit Phase(std::string_view name) : Phase(name, {}) {}
     explicit Phase(const char* name) : Phase(name, {}) {}
     explicit Phase(std::string name) : Phase({}, std::make_shared<const std::string>(std::move(name))) {}
@@ -57,17 +57,17 @@ class LoadPhases {
     size_t index_ = 0;
   };
 
-  /// A session that makes ever new graphs does not keep the phases of all.
+  /// Limits memory for sessions that make new graphs all the time.
   static constexpr size_t kMost = 20'000;
-  /// Phases of another load, with their parents; none if that were more than kMost.
+  /// Appends the phases of another load; nothing if there would be more than kMost.
   void add(const LoadPhases& others);
-  /// In the order of their begins. Those under way end now.
+  /// Phases in the order of their begins. Those still open end now.
   std::vector<LoadPhase> phases() const;
 
  private:
   struct Noted {
     std::string_view name;
-    std::shared_ptr<const std::string> own;  // the name, where it is no literal
+    std::shared_ptr<const std::string> own;  // owns the name if it is no literal
     int32_t parent = -1;
     uint64_t start = 0, end = 0;
   };
@@ -78,7 +78,7 @@ class LoadPhases {
   static thread_local constinit LoadPhases* current_;
   mutable ForkMutex mutex_;
   std::vector<Noted> phases_;
-  int32_t open_ = -1;  // the innermost phase under way
+  int32_t open_ = -1;  // the innermost open phase
 };
 
 }  // namespace treadle

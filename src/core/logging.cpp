@@ -11,10 +11,10 @@
 namespace treadle {
 namespace {
 
-// Not destroyed with the static objects: threads may log until the very end.
+// Never destroyed, since threads may log until the process ends.
 struct State {
   std::mutex mutex;
-  std::shared_ptr<const LogSink> sink;  // null: the default one
+  std::shared_ptr<const LogSink> sink;  // null: the default sink
 };
 State& state() {
   static State& instance = *new State;
@@ -65,7 +65,7 @@ void detail::log(LogLevel level, const char* file, int line, fmt::string_view fo
     else
       default_sink(level, text);
   } catch (const std::exception&) {
-    // A message that cannot be written must not end the work that it is about.
+    // Failing to write a message must not end the work that it is about.
   }
 }
 

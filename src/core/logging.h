@@ -1,4 +1,4 @@
-// Log messages: one process-wide sink. Unless the program sets another, warnings and worse go to the standard error stream.
+// Log messages go to one sink per process; by default, warnings and worse go to standard error.
 //   TREADLE_LOG(warning, "node {} declares {}, inferred {}", name, declared, inferred);
 #pragma once
 
@@ -13,19 +13,19 @@ namespace treadle {
 enum class LogLevel : uint8_t { verbose = 0, info = 1, warning = 2, error = 3, fatal = 4 };
 std::string_view log_level_name(LogLevel level) noexcept;
 
-/// Called for one message at a time, from any thread; must not log itself. `file` is relative to the sources.
+/// Called for one message at a time, from any thread. It must not log. `file` is relative to the source folder.
 using LogSink = std::function<void(LogLevel level, std::string_view message, std::string_view file, int line)>;
 
-/// An empty sink restores the default one.
+/// An empty sink restores the default.
 void set_log_sink(LogSink sink);
-/// Messages below are not even formatted. The default is `warning`.
+/// Messages below this level are not formatted. Default: `warning`.
 void set_log_level(LogLevel level) noexcept;
 
 namespace detail {
 extern std::atomic<LogLevel> lowest_log_level;
 void log(LogLevel level, const char* file, int line, fmt::string_view format, fmt::format_args arguments) noexcept;
 
-/// The format string is checked at compile time.
+/// Checks the format string at compile time.
 template <typename... Args>
 void log_checked(LogLevel level, const char* file, int line, fmt::format_string<Args...> format, Args&&... args) noexcept {
   log(level, file, line, format, fmt::make_format_args(args...));

@@ -6,7 +6,7 @@ namespace {
 std::atomic<uint64_t> next_number{1};
 
 void write(RecordKind kind, const MemoryAccount* account, int64_t bytes, int64_t packed) {
-  // The place of the end has the account: a profile takes those of its own (Recorder::collect).
+  // Stores the account in the field `end`, by which a profile selects its own records (Recorder::collect).
   Recorder::of_process().record(MemoryHolder::name(), kind, read_ticks(), reinterpret_cast<uintptr_t>(account), bytes, packed);
 }
 

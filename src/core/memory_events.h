@@ -1,4 +1,4 @@
-// Blocks of memory as records: who took how much for what, and when it was given back. Nothing happens unless a profile asks for it.
+// Records of memory blocks: who took how much for what, and when it was freed. Only written if a profile asks for them.
 #pragma once
 
 #include <cstddef>
@@ -9,7 +9,7 @@
 
 namespace treadle {
 
-/// While it lives, blocks that this thread takes are held by `name`: of a node, or an interned one. Scopes nest.
+/// While it lives, blocks taken by this thread are attributed to `name`: a node's, or an interned one. Scopes nest.
 class MemoryHolder {
  public:
   explicit MemoryHolder(uint32_t name) noexcept : before_(name_) { name_ = name; }
@@ -25,7 +25,7 @@ class MemoryHolder {
   uint32_t before_;
 };
 
-/// One block's records. Its number is its own, whatever address it has; 0 if nobody recorded when it was taken.
+/// The records of one block. Each block has a unique number, whatever its address; 0 if nothing recorded when it was taken.
 class BlockRecord {
  public:
   void taken(const MemoryAccount* account, MemoryClass memory_class, size_t size_bytes) noexcept {
@@ -38,7 +38,7 @@ class BlockRecord {
   }
   static void refused(const MemoryAccount* account, MemoryClass memory_class, size_t size_bytes) noexcept;
 
-  /// The second argument of a record.
+  /// Packs block number and class into a record's second argument.
   static int64_t pack(uint64_t number, MemoryClass memory_class) {
     return static_cast<int64_t>(number << 4U | static_cast<uint64_t>(memory_class));
   }

@@ -1,4 +1,4 @@
-// Suggestions for names that do not exist.
+// Suggestions for misspelt names.
 #pragma once
 
 #include <span>
@@ -7,7 +7,7 @@
 
 namespace treadle {
 
-/// Up to three of the names that differ the least from `name`, best first: "a, b or c".
+/// Up to three names most similar to `name`, best first: "a, b or c".
 std::string nearest_names(std::string_view name, std::span<const std::string> names);
 
 }  // namespace treadle

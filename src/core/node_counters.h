@@ -1,4 +1,4 @@
-// How long nodes took, always on where a session asks for it: a histogram for each node in place of a record for each of its runs.
+// Execution times of nodes, collected permanently if a session asks for it: a histogram per node instead of a record per run.
 #pragma once
 
 #include <algorithm>
@@ -17,16 +17,16 @@
 
 namespace treadle {
 
-/// Buckets of a time in ticks: four to each power of two, so that a bucket's bounds are at most 25 % apart.
+/// Histogram buckets of times in ticks: four per power of two, so that bounds are at most 25 % apart.
 struct TickBuckets {
-  static constexpr size_t kCount = 160;  // up to 2^41 ticks: some ten minutes; what takes longer is in the last one
+  static constexpr size_t kCount = 160;  // up to 2^41 ticks, about ten minutes; longer times go into the last bucket
 
   static size_t of(uint64_t ticks) noexcept {
     if (ticks < 8) return static_cast<size_t>(ticks);
-    const auto exponent = static_cast<size_t>(std::bit_width(ticks)) - 1;  // from 3 on
+    const auto exponent = static_cast<size_t>(std::bit_width(ticks)) - 1;  // at least 3
     return std::min(kCount - 1, 8 + (exponent - 3) * 4 + static_cast<size_t>(ticks >> (exponent - 2) & 3U));
   }
-  /// The least time that is in the bucket.
+  /// The lower bound of a bucket.
   static uint64_t low(size_t bucket) noexcept {
     if (bucket < 8) return bucket;
     const size_t exponent = 3 + (bucket - 8) / 4;
@@ -34,39 +34,39 @@ struct TickBuckets {
   }
 };
 
-/// Of one node, or what several counters have together.
+/// The times of one node, or the sum over several counters.
 struct TickHistogram {
   uint64_t total = 0;  ///< ticks of all runs
   std::array<uint64_t, TickBuckets::kCount> counts{};
 };
 
-/// A node of a program, and what its counters have.
+/// A node of a program, with the sum of its counters.
 struct CountedNode {
   std::string name, op_type;
-  int32_t parent = -1;  ///< the node (index) whose body it is in
+  int32_t parent = -1;  ///< index of the node whose body it is in; -1: none
   TickHistogram sum;
 };
 using CountedNodes = std::vector<CountedNode>;
 
-/// Of the nodes of one program, for one frame.
+/// Counters for the nodes of one program, in one frame.
 class NodeCounters {
  public:
   explicit NodeCounters(size_t num_nodes) : nodes_(num_nodes) {}
 
-  /// By the only thread that counts at the moment: no locked instruction.
+  /// Use if only one thread counts at a time: it needs no locked instruction.
   void add(size_t node, uint64_t ticks) noexcept {
     Node& at = nodes_[node];
     plus(at.total, ticks);
     plus(at.counts[TickBuckets::of(ticks)], 1);
   }
-  /// Where several threads may run nodes.
+  /// Use if several threads may run nodes.
   void add_shared(size_t node, uint64_t ticks) noexcept {
     Node& at = nodes_[node];
     at.total.fetch_add(ticks, std::memory_order_relaxed);
     at.counts[TickBuckets::of(ticks)].fetch_add(1, std::memory_order_relaxed);
   }
-  /// Of runs that came one behind the other on the only thread that counts. Together they take half as long as one by one in the run: where
-  /// a bucket is follows from the clock, and what a kernel reads next would wait for it.
+  /// Counts consecutive runs of the only counting thread. Together they take half the time: a bucket depends on the clock, and counting one
+  /// by one would delay the reads of the next kernel.
   struct Run {
     uint64_t ticks;
     size_t node;
@@ -86,10 +86,10 @@ class NodeCounters {
   std::vector<Node> nodes_;
 };
 
-/// Counts a stretch of nodes that one thread runs.
+/// Counts the nodes that one thread runs in a row.
 class NodeCountWriter {
  public:
-  /// @param counters  null: nothing is counted
+  /// @param counters  null: counts nothing
   explicit NodeCountWriter(NodeCounters* counters) noexcept : counters_(counters) {}
   ~NodeCountWriter() { flush(); }
   NodeCountWriter(const NodeCountWriter&) = delete;
@@ -111,13 +111,13 @@ class NodeCountWriter {
   std::array<NodeCounters::Run, 64> runs_;
 };
 
-/// Of a program: one for each of its frames. Thread-safe.
+/// All counters of a program, one per frame. Thread-safe.
 class NodeCounterList {
  public:
-  /// Counters that live as long as the list.
+  /// Adds counters, which live as long as the list.
   NodeCounters& make(size_t num_nodes);
   TickHistogram sum(size_t node) const;
-  /// Runs under way may still count some of what was before.
+  /// Running nodes may still be counted with their time before the reset.
   void reset() noexcept;
 
  private:

@@ -1,4 +1,4 @@
-// What is wrong with a node in a run: ONNX Runtime has statuses for it that depend on the operator.
+// The error of a node in a run, with its operator, since ONNX Runtime has statuses that depend on that.
 #pragma once
 
 #include <string>
@@ -8,7 +8,7 @@
 
 namespace treadle {
 
-/// The error of a node for what it was given.
+/// An error that a node raised about its inputs.
 class NodeFault : public Error {
  public:
   NodeFault(const Error& error, std::string node_op_type, std::string node_domain, std::string node_name)

@@ -46,7 +46,7 @@ void append_utf8(std::string& text, uint32_t code) {
   }
 }
 
-// The header is a Python dictionary: {'descr': '<f4', 'fortran_order': False, 'shape': (1, 3), }.
+// Reads a field of the header, a Python dictionary: {'descr': '<f4', 'fortran_order': False, 'shape': (1, 3), }.
 std::string npy_field(const std::string& header, const std::string& key, const std::string& where) {
   size_t at = header.find("'" + key + "'");
   if (at == std::string::npos) bad_npy(where, "the header has no " + key);
@@ -76,7 +76,7 @@ Tensor parse_npy_strings(std::string_view data, const Shape& shape, size_t width
   return tensor;
 }
 
-// Digits, and nothing else.
+// Parses a number that consists of digits only.
 int64_t npy_number(std::string_view text, const std::string& where) {
   int64_t value = 0;
   const auto [end, failure] = std::from_chars(text.data(), text.data() + text.size(), value);
@@ -85,7 +85,7 @@ int64_t npy_number(std::string_view text, const std::string& where) {
   return value;
 }
 
-// "(3, 4)", "(3,)" or "()"
+// Parses a shape: "(3, 4)", "(3,)" or "()".
 Shape npy_shape(std::string extents, const std::string& where) {
   std::erase(extents, ' ');
   if (extents.empty() || extents[0] != '(') bad_npy(where, "the header's shape is no tuple");

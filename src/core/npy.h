@@ -1,4 +1,4 @@
-// NumPy's .npy files (format 1 to 3).
+// NumPy's .npy files, formats 1 to 3.
 #pragma once
 
 #include <memory>
@@ -8,12 +8,12 @@
 
 namespace treadle {
 
-/// The array of the .npy file that the bytes [offset, offset + size) of `file` are: a view of them where they are aligned.
-/// @param where  the file's name, for errors.
-/// @throws Error(invalid_argument) for a broken file or a dtype that ONNX lacks. Unicode strings become UTF-8.
+/// Parses the .npy file in the bytes [offset, offset + size) of `file`. The array is a view of them if they are aligned.
+/// @param where  the file's name, for errors
+/// @throws Error(invalid_argument) if the file is broken or ONNX lacks the dtype. Unicode strings become UTF-8.
 Tensor parse_npy(const std::shared_ptr<Storage>& file, size_t offset, size_t size, const std::string& where);
 
-/// Strings cannot be written. The file is complete or absent.
+/// Writes the file atomically. @throws Error for strings, which cannot be written
 void write_npy(const std::string& path, const Tensor& tensor);
 
 }  // namespace treadle

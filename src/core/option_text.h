@@ -1,4 +1,4 @@
-// What an option means, for those who list options. The small library that trains from artifacts lists none, and has no texts.
+// Descriptions of options, for listing them. The small training library lists no options and omits the texts.
 #pragma once
 
 #include <string_view>

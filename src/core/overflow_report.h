@@ -1,4 +1,4 @@
-// Tells a trainer that scales its loss whether a gradient of the step has overflowed.
+// Reports to a trainer with loss scaling whether a gradient of the step overflowed.
 #pragma once
 
 #include <cstdint>
@@ -7,7 +7,7 @@
 
 namespace treadle {
 
-/// Written by nodes of one trainer's step, which fails then, and read by the trainer. Thread-safe.
+/// Written by nodes of a trainer's step, which then fails, and read by the trainer. Thread-safe.
 class OverflowReport {
  public:
   OverflowReport();
@@ -15,12 +15,13 @@ class OverflowReport {
   OverflowReport(const OverflowReport&) = delete;
   OverflowReport& operator=(const OverflowReport&) = delete;
 
-  /// By which nodes, whose attributes are numbers and text, find it. @throws Error(invalid_argument) for one that is gone.
+  /// The number by which nodes find this object, since attributes are numbers and text. find() @throws Error(invalid_argument) if it is
+  /// gone
   int64_t id() const { return id_; }
   static OverflowReport& find(int64_t id);
 
   void begin_step();
-  /// @param loss  of the step, unscaled.
+  /// @param loss  unscaled
   void set(float loss);
   /// The step's loss, if a gradient has overflowed.
   std::optional<float> loss() const;

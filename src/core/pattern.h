@@ -1,4 +1,4 @@
-// Shell patterns over names: * stands for any text, ? for one byte.
+// Shell patterns for names: * matches any text, ? one byte.
 #pragma once
 
 #include <string_view>
@@ -15,7 +15,7 @@ inline bool matches(std::string_view pattern, std::string_view text) {
       ++p, ++t;
     } else if (star != std::string_view::npos) {
       p = star + 1;
-      t = ++retry;  // the last star takes one more
+      t = ++retry;  // lets the last star match one more byte
     } else {
       return false;
     }

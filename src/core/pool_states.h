@@ -1,4 +1,4 @@
-// What threads of a pool do and wait for, for all profiles that are being taken.
+// Records what threads of a pool do and wait for, for all open profiles.
 #pragma once
 
 #include <cstdint>
@@ -7,13 +7,13 @@
 
 namespace treadle {
 
-/// The clock of records; 0: no profile is being taken.
+/// The time in ticks of records; 0: no profile is open.
 inline uint64_t pool_state_clock() noexcept { return RecordWindow::any() ? read_ticks() : 0; }
 
-/// Of the calling thread. Does nothing where either time is 0.
+/// Records a state of the calling thread. Does nothing if either time is 0.
 void record_pool_state(PoolState state, uint64_t start, uint64_t end) noexcept;
 
-/// Of a thread that waits within something else: from here to the end of the block.
+/// Records that the thread waits, from here to the end of the block.
 class PoolStateScope {
  public:
   explicit PoolStateScope(PoolState state) noexcept : state_(state), start_(pool_state_clock()) {}

@@ -1,4 +1,4 @@
-// Texts that a model carries along: nodes' metadata_props and the like.
+// Key-value texts of a model, such as nodes' metadata_props.
 #pragma once
 
 #include <atomic>
@@ -10,8 +10,8 @@
 
 namespace treadle {
 
-/// Keys and values; order and repeated keys are kept. Copies share them until one of them is changed: every node that passes make carries
-/// what its origins do, and exporters write kilobytes to each (stack traces).
+/// Keeps the order, and repeated keys. Copies share their entries until one is changed: nodes made by passes carry the metadata of their
+/// origins, and exporters write kilobytes to each (stack traces).
 class Properties {
  public:
   using value_type = std::pair<std::string, std::string>;
@@ -60,7 +60,7 @@ class Properties {
     } else if (entries_.use_count() > 1) {
       entries_ = std::make_shared<Entries>(*entries_);
     } else {
-      std::atomic_thread_fence(std::memory_order_acquire);  // who shared them until now has read them
+      std::atomic_thread_fence(std::memory_order_acquire);  // pairs with releases of former sharers, whose reads are then done
     }
     return *entries_;
   }

@@ -9,17 +9,17 @@ namespace {
 
 bool is_range(RecordKind kind) { return kind == RecordKind::user || kind == RecordKind::python; }
 
-/// One whose name its end will say: begun with the kind `begin`. Of records of ranges, nothing else uses this field.
+/// Marks an open range whose name comes with its end. Records of ranges do not use the field otherwise.
 constexpr uint16_t kUnnamed = 1;
 bool is_unnamed(const Record& open) { return open.run == kUnnamed; }
 
-/// Ranges of the same start, name and kind are one.
+/// Ranges with the same start, name and kind are the same.
 struct BySameRange {
   static auto key(const Record& range) { return std::tuple(range.start, range.name, range.kind); }
   bool operator()(const Record& a, const Record& b) const { return key(a) < key(b); }
 };
 
-/// The ends of the innermost ranges and runs around moments that are asked for in ascending order.
+/// Finds the ends of the innermost ranges and runs around moments in ascending order.
 class EndsAround {
  public:
   explicit EndsAround(const std::vector<Record>& records) {
@@ -47,8 +47,8 @@ class EndsAround {
   std::vector<uint64_t> under_way_;  // ends, of inner ones last
 };
 
-/// Until when a range that began at `start` can be said to have been under way, as far as records were lost: its end may be among them.
-/// Nothing if it began while they were.
+/// Until when a range that began at `start` is known to have been open, as its end may be among lost records. Nullopt if it began during a
+/// loss.
 std::optional<uint64_t> known_until(const Recording& recording, const std::vector<Record>& records, uint64_t start) {
   const auto gap = std::find_if(recording.gaps.begin(), recording.gaps.end(), [&](const auto& lost) { return lost.second > start; });
   if (gap == recording.gaps.end()) return UINT64_MAX;
@@ -90,7 +90,7 @@ void RecordPicker::take(Record record, Recording::Thread& thread) {
     return;
   }
   if (is_range(record.kind)) close_open(record, thread.index);
-  // Nodes end before their run does. What began within it is the run's, whoever named it.
+  // Nodes end before their run does. All that began within a wanted run belongs to it, whatever its name.
   if (record.kind == RecordKind::run) {
     for (uint64_t start : strangers_) recording_.unknown += start >= record.start;
     strangers_.clear();
@@ -98,7 +98,7 @@ void RecordPicker::take(Record record, Recording::Thread& thread) {
   thread.records.push_back(record);
 }
 
-// On the thread where it began, most often the last one.
+// Looks on the thread where it began. Usually it is the last one.
 void RecordPicker::close_open(const Record& ended, uint32_t thread) {
   if (thread >= open_.size()) return;
   std::vector<Record>& open = open_[thread];
@@ -110,7 +110,7 @@ void RecordPicker::close_open(const Record& ended, uint32_t thread) {
     }
 }
 
-// What ended on another thread, or was seen before its begin: few, so that one look at all records is enough.
+// Removes ranges that ended on another thread, or whose end came first. These are few, so one pass over all records is enough.
 void RecordPicker::drop_ended_elsewhere() {
   std::vector<Record> open;
   for (const std::vector<Record>& of_thread : open_) open.insert(open.end(), of_thread.begin(), of_thread.end());
@@ -126,7 +126,7 @@ void RecordPicker::drop_ended_elsewhere() {
   drop_unnamed_ended_elsewhere();
 }
 
-// By their starts alone.
+// Unnamed ranges are matched by their starts alone.
 void RecordPicker::drop_unnamed_ended_elsewhere() {
   std::unordered_set<uint64_t> starts;
   for (const std::vector<Record>& of_thread : open_)
@@ -157,7 +157,7 @@ void RecordPicker::end_open_ranges(uint64_t until) {
       range.end = std::min(ends.end_around(range.start, std::max(last, range.start)), known.value_or(0));
       return !known;
     });
-    // Records are in the order of their ends: of those that end together, inner ones first.
+    // Records are ordered by their ends; of those with the same end, inner ones come first.
     std::vector<Record> records(open.rbegin(), open.rend());
     records.insert(records.end(), thread.records.begin(), thread.records.end());
     std::stable_sort(records.begin(), records.end(), [](const Record& a, const Record& b) { return a.end < b.end; });

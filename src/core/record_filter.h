@@ -1,4 +1,4 @@
-// From what threads wrote to the records of one profile.
+// Selects the records of one profile from what all threads wrote.
 #pragma once
 
 #include <array>
@@ -12,17 +12,17 @@
 
 namespace treadle {
 
-/// What a profile wants of all that the process records.
+/// The records that a profile wants.
 struct RecordFilter {
-  uint64_t from = 0;                             ///< ticks: what began before is left out
-  std::unordered_map<uint32_t, uint32_t> names;  ///< from a reserved name to its index in `texts`; others are left out
-  std::vector<RecordName> texts;                 ///< texts of the result begin with these
-  uint64_t account = 0;                          ///< the MemoryAccount whose blocks of memory are wanted, as a number; 0: none
-  bool kernel_phases = false;                    ///< what kernels do, and on which threads
+  uint64_t from = 0;                             ///< ticks: earlier beginnings are left out
+  std::unordered_map<uint32_t, uint32_t> names;  ///< from a reserved name to its index in `texts`; other reserved names are left out
+  std::vector<RecordName> texts;                 ///< the first texts of the result
+  uint64_t account = 0;                          ///< MemoryAccount, as a number, whose blocks are wanted; 0: none
+  bool kernel_phases = false;                    ///< phases of kernels, and on which threads they run
   bool python_calls = false;
 };
 
-/// Calls take(record) for each record of some events.
+/// Calls take(record) for each record in the events.
 template <typename Take>
 void each_record(std::span<const RecordEvent> events, const Take& take) {
   for (size_t i = 0; i < events.size(); ++i) {
@@ -40,16 +40,16 @@ void each_record(std::span<const RecordEvent> events, const Take& take) {
   }
 }
 
-/// Picks a profile's records out of all, thread by thread.
+/// Selects a profile's records, thread by thread.
 class RecordPicker {
  public:
-  /// @param interned   names that are not reserved, by their ids
-  /// @param recording  gets the names that are met, and the count of unknown records
+  /// @param interned   names that are not reserved, by id
+  /// @param recording  receives the names in use and the count of unknown records
   RecordPicker(const RecordFilter& filter, const std::vector<RecordName>& interned, Recording& recording)
       : filter_(filter), interned_(interned), recording_(recording) {}
   void take(Record record, Recording::Thread& thread);
-  /// Ranges that began and have no end end with the innermost range or run around them on their thread, or else now: at `until`, or with
-  /// the last record of the thread. @pre the threads are those of the recording
+  /// Ends ranges that have no end: with the innermost range or run around them on their thread, otherwise now (at `until`), or with the
+  /// thread's last record. @pre the threads are those of the recording
   void end_open_ranges(uint64_t until);
 
  private:
@@ -67,8 +67,8 @@ class RecordPicker {
   std::array<std::optional<uint32_t>, kNumKernelPhases> phase_names_;
   std::optional<uint32_t> unnamed_;
   uint32_t thread_ = 0;
-  std::vector<uint64_t> strangers_;        // starts of nodes that the filter does not name
-  std::vector<std::vector<Record>> open_;  // by thread: ranges that have begun there, ascending
+  std::vector<uint64_t> strangers_;        // starts of nodes without a name in the filter
+  std::vector<std::vector<Record>> open_;  // by thread: open ranges, ascending
 };
 
 }  // namespace treadle

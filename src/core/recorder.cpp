@@ -27,7 +27,7 @@ namespace {
 bool time_stamp_counter_is_steady() {
 #if defined(__x86_64__)
   uint32_t a = 0, b = 0, c = 0, d = 0;
-  return __get_cpuid(0x80000007, &a, &b, &c, &d) != 0 && (d >> 8 & 1U) != 0;  // "invariant TSC"
+  return __get_cpuid(0x80000007, &a, &b, &c, &d) != 0 && (d >> 8 & 1U) != 0;  // bit 8: "invariant TSC"
 #else
   return false;
 #endif
@@ -39,7 +39,8 @@ int64_t steady_ns() {
 
 std::atomic<uint64_t> next_recorder_id{1};  // 0: no recorder
 
-constexpr size_t kMaxInternedNames = 1U << 20U;  // of ranges that programs mark; a program that makes up ever new names fills no memory
+constexpr size_t kMaxInternedNames = 1U << 20U;  // for ranges that programs mark; bounds the memory of a program that invents ever new
+                                                 // names
 std::atomic<uint32_t> next_reserved_name{1U << 24U};
 
 constinit thread_local bool thread_is_ending = false;
@@ -48,8 +49,8 @@ int64_t unix_now_ns() {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::system_clock::now().time_since_epoch()).count();
 }
 
-constexpr size_t kMostLateBegins = 1U << 16U;  // as many as nobody has calls open at once; not more, however often they are told
-constexpr size_t kMostAnchors = 1024;          // then every second goes, and they become rarer
+constexpr size_t kMostLateBegins = 1U << 16U;  // more than the calls that are ever open at once; bounds the memory
+constexpr size_t kMostAnchors = 1024;          // beyond, every second one is dropped, and they become rarer
 
 uint64_t blocks_for(uint64_t records, uint32_t block_events) { return records / block_events + (records % block_events != 0); }
 
@@ -68,7 +69,7 @@ double Recording::steady_ns(uint64_t ticks) const {
   return since_first(from) + part * (since_first(*after) - since_first(from));
 }
 
-// All clocks at one moment: of some tries the one that was interrupted least.
+// Reads all clocks at one moment: the try with the shortest duration was interrupted least.
 ClockAnchor Recorder::read_anchor() noexcept {
   ClockAnchor best;
   uint64_t least = ~uint64_t{0};
@@ -82,7 +83,7 @@ ClockAnchor Recorder::read_anchor() noexcept {
 }
 
 void Recorder::add_anchor() noexcept {
-  const std::unique_lock lock(mutex_, std::try_to_lock);  // who has it may be at it
+  const std::unique_lock lock(mutex_, std::try_to_lock);  // whoever holds it may be adding one
   if (lock && !windows_.empty() && read_ticks() >= anchor_due_.load(std::memory_order_relaxed)) keep_anchor(read_anchor());
 }
 
@@ -95,9 +96,9 @@ void Recorder::keep_anchor(const ClockAnchor& anchor) noexcept {
     }
     anchors_.push_back(anchor);
   } catch (const std::exception&) {
-    // No memory for it: times go by the others.
+    // Out of memory: times are converted by the other anchors.
   }
-  // Where the recorder is new its rate is not known yet: sooner, and better the next time.
+  // A new recorder does not know its rate yet, so the next anchor comes sooner and improves it.
   constexpr uint64_t kFewTicks = uint64_t{1} << 24U;
   constexpr int64_t kKnownAfterNs = 10'000'000;
   const int64_t ns = anchor.steady_ns - start_ns_;
@@ -110,7 +111,7 @@ void Recorder::keep_anchor(const ClockAnchor& anchor) noexcept {
 thread_local constinit Recorder::Current Recorder::current_{0, nullptr};
 constinit std::atomic<int> RecordWindow::num_open_{0}, RecordWindow::num_for_memory_{0};
 
-// A thread's logs, of all recorders: when it ends, nobody writes to them any more.
+// A thread's logs in all recorders. When the thread ends, nothing writes to them any more.
 struct Recorder::OwnLogs {
   std::vector<std::shared_ptr<ThreadLog>> logs;
   ~OwnLogs() {
@@ -137,7 +138,7 @@ Recorder::~Recorder() {
 
 Recorder& Recorder::of_process() {
   static auto* recorder = new Recorder(0);
-  // The child's thread has another number: it gets a log of its own.
+  // The thread in a forked child has another number, so it gets a new log.
   static const auto* in_child = new ForkReset([] { current_ = {0, nullptr}; });
   (void)in_child;
   return *recorder;
@@ -165,7 +166,7 @@ uint16_t Recorder::next_run() noexcept {
 }
 
 void Recorder::lose(uint64_t from) noexcept {
-  if (from < wanted_from_.load(std::memory_order_acquire)) return;  // of a run that goes on though nobody records any more
+  if (from < wanted_from_.load(std::memory_order_acquire)) return;  // of a run that continues after all profiles ended
   dropped_.fetch_add(1, std::memory_order_relaxed);
   uint64_t seen = lost_from_.load(std::memory_order_relaxed);
   while (from < seen && !lost_from_.compare_exchange_weak(seen, from, std::memory_order_relaxed)) {
@@ -174,7 +175,7 @@ void Recorder::lose(uint64_t from) noexcept {
 
 Recorder::Block* Recorder::new_block() noexcept {
   const uint64_t before = blocks_.fetch_add(1, std::memory_order_relaxed), most = max_blocks_.load(std::memory_order_relaxed);
-  // Blocks that other threads are about to fill leave the room to this one: with few blocks, it would find none for as long as they live.
+  // Blocks that other threads are filling do not count: with few blocks, this thread would otherwise find no room as long as they live.
   const auto others = [&] {
     std::lock_guard lock(mutex_);
     return logs_.size() - (current_.recorder == id_ && current_.log ? 1 : 0);
@@ -185,12 +186,12 @@ Recorder::Block* Recorder::new_block() noexcept {
       blocks_.fetch_sub(1, std::memory_order_relaxed);
       return oldest;
     }
-    // Each thread may have one that is not full yet.
+    // Each thread may have one block that is not full.
   }
   return new (std::nothrow) Block;
 }
 
-// The block that ended before all others, to be written again.
+// Takes the block with the earliest end, to be overwritten.
 Recorder::Block* Recorder::take_oldest() noexcept {
   std::lock_guard lock(mutex_);
   ThreadLog* from = nullptr;
@@ -247,7 +248,7 @@ Recorder::ThreadLog* Recorder::register_thread() noexcept {
       return logs_.back().get();
     }
   } catch (const std::exception&) {
-    // No memory: the record is lost, the run goes on.
+    // Out of memory: the record is lost, but the run continues.
   }
   lose(since);
   return nullptr;
@@ -256,7 +257,7 @@ Recorder::ThreadLog* Recorder::register_thread() noexcept {
 Recorder::Block* Recorder::next_block(ThreadLog& log, uint64_t lost_from) noexcept {
   Block* block = new_block();
   if (!block) {
-    // A thread's records are in the order of their ends: all is there up to the last one, however long ago the lost one began.
+    // A thread's records are ordered by their ends, so none is missing before the last end, however early the lost one began.
     if (lost_from >= wanted_from_.load(std::memory_order_acquire)) lost_from = std::max(lost_from, log.last_end);
     lose(lost_from);
     return nullptr;
@@ -274,7 +275,7 @@ void Recorder::open(RecordWindow& window) {
   windows_.push_back(&window);
   give_back();
   if (windows_.size() == 1) lost_from_ = UINT64_MAX, lost_until_ = 0;
-  follow_windows();  // before the start: what begins after it finds room
+  follow_windows();  // before the start, so that all records after it find room
   window.start_ = read_ticks();
   window.dropped_before_ = dropped_.load();
   keep_anchor(read_anchor());
@@ -394,7 +395,7 @@ double Recorder::ns_per_tick() const {
   return recording.ns_per_tick;
 }
 
-// Both clocks at the start, and the rate between the recorder's making and now.
+// Sets both clocks at the start, and the rate since the recorder was made.
 void Recorder::start_of(Recording& recording, uint64_t start_ticks) const {
   const ClockAnchor now = read_anchor();
   if (now.ticks > start_ticks_ && now.steady_ns > start_ns_)
@@ -404,7 +405,7 @@ void Recorder::start_of(Recording& recording, uint64_t start_ticks) const {
   recording.anchors = {now};
 }
 
-// Calls take(record, thread) for all records, thread by thread. @pre the caller has the mutex
+// Calls take(record, thread) for all records, thread by thread. @pre the caller holds the mutex
 template <typename Take>
 void Recorder::visit(Recording& recording, const Take& take) const {
   for (const auto& log : logs_) {
@@ -413,7 +414,7 @@ void Recorder::visit(Recording& recording, const Take& take) const {
       const bool full = block->full.load(std::memory_order_acquire);
       const uint32_t used = block->used.load(std::memory_order_acquire);
       each_record({block->events, used}, [&](const Record& record) { take(record, recording.threads.back()); });
-      if (!full) break;  // its thread may have filled it since and gone on to the next: that would leave a hole here
+      if (!full) break;  // since this was read, the thread may have filled it and continued in the next one: reading that would leave a gap
     }
   }
   for (const auto& [system_id, event] : late_) {
@@ -440,14 +441,14 @@ Recording Recorder::collect(const RecordFilter& filter, const RecordWindow& wind
   start_of(recording, window.start());
   recording.names = filter.texts;
   std::lock_guard lock(mutex_);
-  // From the last one before the window on.
+  // Anchors from the last one before the window on.
   const auto first = std::upper_bound(anchors_.begin(), anchors_.end(), window.start(),
                                       [](uint64_t ticks, const ClockAnchor& anchor) { return ticks < anchor.ticks; });
   recording.anchors.insert(recording.anchors.begin(), first == anchors_.begin() ? first : first - 1, anchors_.end());
   recording.start_unix_ns = recording.anchors.front().unix_ns - static_cast<int64_t>(recording.to_ns(recording.anchors.front().ticks));
   recording.dropped = dropped_.load() - window.dropped_before_;
   recording.complete_from = lost_until_.load();
-  // A run that ends while the threads are looked through may have had nodes on those already seen.
+  // A run that ends during this loop may have had nodes on threads visited already.
   recording.complete_until = std::min(lost_from_.load(), read_ticks());
   RecordPicker picker(filter, names_, recording);
   visit(recording, [&](const Record& record, Recording::Thread& thread) { picker.take(record, thread); });

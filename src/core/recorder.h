@@ -1,7 +1,6 @@
-// The write side of the profiler: each thread appends fixed-size records, stamped with the cycle counter, to blocks of its own.
-// There is one recorder in a process, and a profile is a window on it: any number of profiles at once cost what one costs, and what no
-// window wants is given back.
-// A recording site holds a `Recorder*`; null means off, and costs one branch that is always predicted.
+// The write side of the profiler: each thread appends fixed-size records, with cycle-counter times, to its own blocks. There is one
+// recorder per process, and a profile is a window on it. Any number of simultaneous profiles cost as much as one. What no window needs is
+// freed. A recording site holds a `Recorder*`. Null means off and costs one well-predicted branch.
 //   RecordScope scope(recorder, name_of_node, RecordKind::node);
 #pragma once
 
@@ -27,57 +26,56 @@ namespace treadle {
 
 enum class RecordKind : uint8_t {
   run,            ///< a call of the session
-  node,           ///< a node's kernel; of one that is bound in the run: floating-point operations, and bytes, where they are known
-  chunk,          ///< a helper's part in the loops of a node; its name is the node's
-  copy,           ///< of a value between devices, on the stream that does it; arg1: bytes
-  wait,           ///< for another thread, a stream or a lock
+  node,           ///< a node's kernel; arguments, if bound in the run and known: floating-point operations, bytes
+  chunk,          ///< a helper's part in the loops of a node, with the node's name
+  copy,           ///< a copy between devices, on the stream that makes it; arg1: bytes
+  wait,           ///< a wait for another thread, a stream or a lock
   compile,        ///< import, passes, planning, packing
   user,           ///< a range that the program marked
   instant,        ///< a point in time that the program marked: end = start
   counter,        ///< a value at a point in time: arg0
-  memory,         ///< a block (core/memory_events.h); arg0: bytes, negative when it goes; arg1: its number and class; name: who holds it
-  out_of_memory,  ///< arg0: bytes that there were not; arg1: class; name: who asked
-  phase,          ///< of a kernel; arg0: the name of its node; arg1: the KernelPhase
-  python,         ///< a call that Python's interpreter made
-  launch,         ///< the host gives a node or a copy, whose name it has, to a device's stream
-  pool,           ///< what a thread of a pool does or waits for: a PoolState
-  layer,          ///< never recorded: of the model, around nodes, where a recording is shown
-  begin,          ///< of a range, which has a record of its own at its end; arg0: its kind. RecordPicker makes ranges of those without
-                  ///< an end
+  memory,         ///< a block (core/memory_events.h); arg0: bytes, negative if freed; arg1: number and class; name: the holder
+  out_of_memory,  ///< arg0: bytes that were unavailable; arg1: class; name: the requester
+  phase,          ///< a kernel's phase; arg0: name of its node; arg1: KernelPhase
+  python,         ///< a call made by Python's interpreter
+  launch,         ///< the host enqueues the named node or copy on a device's stream
+  pool,           ///< a PoolState: what a thread of a pool does or waits for
+  layer,          ///< never recorded: a layer of the model around nodes, when a recording is displayed
+  begin,          ///< a range begins, and has its own record at its end; arg0: its kind. RecordPicker completes ranges without an end
 };
 inline constexpr int kNumRecordKinds = 17;
 
-/// What a thread that shares parallel loops, or nodes that run at once, is in.
+/// The state of a thread that shares parallel loops, or nodes that run concurrently.
 enum class PoolState : uint8_t {
-  running,        ///< a helper has a part of a loop, or a node
-  no_ready_work,  ///< it looks for work, and there is none
-  barrier,        ///< it has done its part of a loop, and waits for the others'
+  running,        ///< a helper works on a part of a loop, or on a node
+  no_ready_work,  ///< it looks for work but there is none
+  barrier,        ///< its part of a loop is done, it waits for the others
   asleep,         ///< there has been no work for a while
 };
 inline constexpr int kNumPoolStates = 4;
 std::string_view name_of(PoolState state);
 
-/// As collect() gives it. What the name and the arguments mean is in the name table, written once.
+/// A record as collect() returns it. The name table says what the name and arguments mean.
 struct Record {
-  uint64_t start, end;  ///< in ticks
+  uint64_t start, end;  ///< ticks
   int64_t arg0, arg1;
   uint32_t name;
   RecordKind kind;
-  uint16_t run = 0;  ///< Recorder::next_run() of the run that it is part of; 0: of none
+  uint16_t run = 0;  ///< Recorder::next_run() of the run that it is part of; 0: none
 };
 
-/// An entry of the name table. An argument without a label is not shown.
+/// An entry of the name table. Arguments without a label are not shown.
 struct RecordName {
   std::string text;
   std::string arg0_label, arg1_label;
 };
 
 namespace detail {
-/// Whether the cycle counter runs at one speed, in sleep states too.
+/// True if the cycle counter runs at a constant rate, even in sleep states.
 extern const bool kTimeStampCounterIsSteady;
 }  // namespace detail
 
-/// The clock of records: cycles where the counter is steady (about 10 ns a reading), 64-bit ARM's counter, which always is, else
+/// The clock of records: the cycle counter if it is steady (about 10 ns per reading), on 64-bit ARM the generic timer, otherwise
 /// nanoseconds of steady_clock (about 25 ns).
 inline uint64_t read_ticks() noexcept {
 #if defined(__x86_64__)
@@ -91,32 +89,31 @@ inline uint64_t read_ticks() noexcept {
       std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch()).count());
 }
 
-/// The clock of records and the system's clocks at one moment.
+/// The clock of records and the system's clocks, read at the same moment.
 struct ClockAnchor {
   uint64_t ticks = 0;
   int64_t steady_ns = 0, unix_ns = 0;
 };
 
-/// What a recorder held at one moment, or what one profile wanted of it.
+/// All that a recorder held at one moment, or a selection for one profile.
 struct Recording {
   struct Thread {
     uint32_t index = 0;           ///< 0, 1, … in the order of first records
     int64_t system_id = 0;        ///< gettid
-    std::string name;             ///< the system's name for the thread, when it made its first record
-    std::vector<Record> records;  ///< in the order of their ends
+    std::string name;             ///< the thread's name in the system, at its first record
+    std::vector<Record> records;  ///< ordered by their ends
   };
   std::vector<RecordName> names;
   std::vector<Thread> threads;
   uint64_t dropped = 0;      ///< records beyond the limit
-  uint64_t unknown = 0;      ///< records within a wanted run, of nodes that nobody named
-  uint64_t start_ticks = 0;  ///< from where times are counted
+  uint64_t unknown = 0;      ///< records in a wanted run, of nodes without a known name
+  uint64_t start_ticks = 0;  ///< times are relative to it
   double ns_per_tick = 1;
   int64_t start_unix_ns = 0;  ///< wall-clock time of start_ticks
-  /// Between these ticks nothing has been dropped or was still to be written.
+  /// Between these ticks, no record is missing, except in `gaps`.
   uint64_t complete_from = 0, complete_until = UINT64_MAX;
-  std::vector<std::pair<uint64_t, uint64_t>> gaps;  ///< but for these: something was dropped between their ticks
-  /// About one a second, ascending. The rate of ticks is that between the two around a time, so that a clock whose speed changes is
-  /// followed.
+  std::vector<std::pair<uint64_t, uint64_t>> gaps;  ///< ranges of ticks in which records were dropped
+  /// About one per second, ascending. Between two anchors their own rate applies, so that clocks of varying speed are followed.
   std::vector<ClockAnchor> anchors;
 
   /// Nanoseconds since start_ticks.
@@ -129,18 +126,18 @@ struct Recording {
   double steady_ns(uint64_t ticks) const;  // since the first anchor
 };
 
-/// As it is written. One with arguments has them in the event behind it, which most do without.
+/// A record as it is stored. Arguments, which most records lack, are in the event after it.
 struct RecordEvent {
-  uint64_t start, end;  // or arg0, arg1
+  uint64_t start, end;  // in an event of arguments: arg0, arg1
   uint32_t name;
   RecordKind kind;
   bool has_arguments : 1;
-  uint8_t phase : 7;  // KernelPhase; of a begin: the kind of the range
+  uint8_t phase : 7;  // KernelPhase; for `begin`: kind of the range
   uint16_t run;
 };
 static_assert(sizeof(RecordEvent) == 24);
 
-/// What a thread has written since the last time.
+/// What a thread has written since the previous call.
 struct DrainedThread {
   int64_t system_id = 0;
   std::string name;
@@ -155,28 +152,28 @@ class Recorder {
  public:
   static constexpr uint64_t kDefaultRecords = 50'000'000;
 
-  /// @param max_records  of all threads together, of 24 bytes each and as many again for arguments; rounded up to whole blocks. Each
-  /// further thread may fill one block beyond it. More are counted and dropped.
+  /// @param max_records  for all threads together, at 24 bytes each and as many for arguments; rounded up to whole blocks. Each additional
+  /// thread may fill one block more. Records beyond are counted and dropped.
   explicit Recorder(uint64_t max_records = kDefaultRecords);
   ~Recorder();
   Recorder(const Recorder&) = delete;
   Recorder& operator=(const Recorder&) = delete;
 
-  /// The one that sessions write to. It holds nothing while there is no window. Never destroyed.
+  /// The recorder that sessions write to. It holds nothing without a window. Never destroyed.
   static Recorder& of_process();
 
-  /// The id of a name; the same text gets the same id, and keeps the labels of its first use. Takes a lock: not for every node of a run.
+  /// The id of a name. The same text always has the same id and the labels of its first use. Takes a lock, so not for every node of a run.
   uint32_t intern(std::string_view text, std::string_view arg0_label = {}, std::string_view arg1_label = {});
 
-  /// Ids for things that know their names themselves, such as a program's nodes: `count` of them, from the one returned. No two are the
-  /// same in a process.
+  /// Reserves `count` ids, from the returned one on, for objects that know their names themselves, such as a program's nodes. Unique in the
+  /// process.
   static uint32_t reserve_names(size_t count) noexcept;
 
   static constexpr bool is_reserved(uint32_t name) noexcept { return name >= kFirstReservedName; }
-  /// Interned names from the one of this id on.
+  /// Interned names, from the id `first` on.
   std::vector<RecordName> names_from(size_t first) const;
 
-  /// Tells a run's records, of whatever thread, from those of the others under way. Numbers come again after 65,535 runs.
+  /// A number for a run, to tell its records from those of concurrent runs. Numbers repeat after 65,535 runs.
   static uint16_t next_run() noexcept;
 
   void record(uint32_t name, RecordKind kind, uint64_t start, uint64_t end, int64_t arg0 = 0, int64_t arg1 = 0, uint16_t run = 0) noexcept {
@@ -185,13 +182,13 @@ class Recorder {
   void record_phase(uint32_t node, KernelPhase phase, uint64_t start, uint64_t end, uint16_t run) noexcept {
     if (ThreadLog* log = own_log()) append(*log, node, RecordKind::phase, start, end, 0, 0, run, phase);
   }
-  /// That a range begins: one that is still open when a profile is made is in it. Its record follows at its end, with the same name, kind
-  /// and start, on whatever thread.
+  /// Records that a range begins, so that profiles include it while it is open. Its record follows at its end, with the same name, kind and
+  /// start, on any thread.
   void begin(uint32_t name, RecordKind kind, uint64_t start) noexcept {
     if (ThreadLog* log = own_log())
       append(*log, name, RecordKind::begin, start, start, 0, 0, 0, static_cast<KernelPhase>(static_cast<uint8_t>(kind)));
   }
-  /// Of another thread, which may no longer be able to say it itself. Takes a lock.
+  /// Records on behalf of another thread, which may be unable to do so itself. Takes a lock.
   void record_for(int64_t system_id, uint32_t name, RecordKind kind, uint64_t start, uint64_t end);
   void begin_for(int64_t system_id, uint32_t name, RecordKind kind, uint64_t start);
   void instant(uint32_t name, int64_t arg0 = 0, int64_t arg1 = 0) noexcept {
@@ -203,41 +200,41 @@ class Recorder {
     record(name, RecordKind::counter, now, now, value);
   }
 
-  /// A copy of everything so far. Threads may go on recording meanwhile; what they write then may or may not be in it.
+  /// Copies everything so far. Threads may record meanwhile; what they write then may be missing.
   Recording collect() const;
-  /// What one profile wants: ranges of the program, records with the names of the filter, and blocks of its account.
+  /// Selects for one profile: ranges of the program, records with the filter's names, and blocks of its account.
   Recording collect(const RecordFilter& filter, const RecordWindow& window) const;
   int64_t unix_ns(uint64_t ticks) const;
-  /// Of the clock of records, as measured since the recorder was made.
+  /// Rate of the clock of records, measured since the recorder was made.
   double ns_per_tick() const;
-  /// Notes what the system's clocks say, if that was long ago. Costs a reading of the clock otherwise.
+  /// Adds an anchor if the last one is old. Otherwise costs one clock reading.
   void anchor_if_due() noexcept {
     if (read_ticks() >= anchor_due_.load(std::memory_order_relaxed)) [[unlikely]]
       add_anchor();
   }
-  /// Of now.
+  /// The clocks now.
   static ClockAnchor read_anchor() noexcept;
   /// Bytes of all blocks.
   uint64_t held_bytes() const noexcept { return blocks_.load(std::memory_order_relaxed) * sizeof(Block); }
 
  private:
-  static constexpr uint32_t kFirstReservedName = 1U << 24U;  // those below are interned
+  static constexpr uint32_t kFirstReservedName = 1U << 24U;  // ids below are interned names
   static constexpr uint32_t kBlockEvents = 1024;
   struct Block {
     std::atomic<uint32_t> used{0};
-    std::atomic<bool> full{false};  // its thread has gone on to the next, and does not touch it any more
+    std::atomic<bool> full{false};  // its thread continues in the next block and no longer touches this one
     std::atomic<Block*> next{nullptr};
-    uint64_t last_end = 0;  // of a full one, and of all before it
+    uint64_t last_end = 0;  // set when full: the last end in this block and those before
     RecordEvent events[kBlockEvents];
   };
   struct ThreadLog {
     int64_t system_id = 0;
     std::string name;
     Block* first = nullptr;
-    Block* last = nullptr;           // the owner's
-    uint64_t last_end = 0;           // of all events so far: the owner's
-    uint64_t first_number = 0;       // how many blocks went before the first
-    std::atomic<bool> ended{false};  // the thread is no more
+    Block* last = nullptr;           // written by the owner only
+    uint64_t last_end = 0;           // of all events so far; written by the owner only
+    uint64_t first_number = 0;       // number of blocks freed before the first
+    std::atomic<bool> ended{false};  // the thread has ended
   };
   struct OwnLogs;
   struct Current {
@@ -262,7 +259,7 @@ class Recorder {
     block->used.store(used + 1 + has_arguments, std::memory_order_release);
     log.last_end = std::max(log.last_end, end_of(kind, start, end));
   }
-  /// In ticks. Of a block of memory, `end` is the account.
+  /// In ticks. For records of memory, `end` holds the account instead.
   static constexpr uint64_t end_of(RecordKind kind, uint64_t start, uint64_t end) noexcept {
     return kind == RecordKind::memory || kind == RecordKind::out_of_memory ? start : end;
   }
@@ -275,49 +272,50 @@ class Recorder {
   Block* take_oldest() noexcept;
   void lose(uint64_t from) noexcept;
   void add_anchor() noexcept;
-  void keep_anchor(const ClockAnchor& anchor) noexcept;  // @pre the caller has the mutex
+  void keep_anchor(const ClockAnchor& anchor) noexcept;  // @pre the caller holds the mutex
   void open(RecordWindow& window);
   void close(RecordWindow& window);
   std::vector<DrainedThread> drain(RecordWindow& window, uint64_t& dropped);
-  void follow_windows();                       // @pre the caller has the mutex
-  void give_back();                            // likewise
-  bool is_needed(const ThreadLog& log) const;  // its first block, which is full or its thread's last; likewise
-  uint64_t wanted_from() const;                // likewise
+  void follow_windows();                       // @pre the caller holds the mutex
+  void give_back();                            // @pre the caller holds the mutex
+  bool is_needed(const ThreadLog& log) const;  // is the first block needed, which is full or its thread's last; @pre the caller holds the
+                                               // mutex
+  uint64_t wanted_from() const;                // @pre the caller holds the mutex
   template <typename Take>
   void visit(Recording& recording, const Take& take) const;
   void start_of(Recording& recording, uint64_t start_ticks) const;
 
-  const uint64_t id_;  // addresses are used again, ids are not
+  const uint64_t id_;  // unlike addresses, ids are never reused
   std::atomic<uint64_t> max_blocks_;
   std::atomic<bool> keeps_last_{false};
   std::atomic<uint64_t> blocks_{0}, dropped_{0};
-  std::atomic<uint64_t> lost_from_{UINT64_MAX}, lost_until_{0};  // ticks of what was dropped: by who found no room, to make room
-  std::atomic<uint64_t> wanted_from_{0};                         // ticks: where the first window begins; without windows nothing is missed
+  std::atomic<uint64_t> lost_from_{UINT64_MAX}, lost_until_{0};  // ticks of dropped records: for lack of room, and to make room
+  std::atomic<uint64_t> wanted_from_{0};                         // ticks: where the first window begins; without windows nothing is wanted
   uint64_t start_ticks_ = 0;
-  int64_t start_ns_ = 0;  // of steady_clock
+  int64_t start_ns_ = 0;  // steady_clock
   mutable ForkMutex mutex_;
   std::vector<RecordWindow*> windows_;
   std::vector<std::shared_ptr<ThreadLog>> logs_;
-  std::vector<std::pair<int64_t, RecordEvent>> late_;  // by the thread's system number: record_for(); as long as there are windows
+  std::vector<std::pair<int64_t, RecordEvent>> late_;  // events of record_for(), with the thread's system id; kept while there are windows
   std::vector<RecordName> names_;
   std::unordered_map<std::string, uint32_t> ids_;
-  std::atomic<uint64_t> anchor_due_{UINT64_MAX};  // ticks; without windows never
-  std::vector<ClockAnchor> anchors_;              // as long as there are windows
-  uint64_t anchor_seconds_ = 1;                   // between two
+  std::atomic<uint64_t> anchor_due_{UINT64_MAX};  // ticks; never without windows
+  std::vector<ClockAnchor> anchors_;              // kept while there are windows
+  uint64_t anchor_seconds_ = 1;                   // between two anchors
 };
 
-/// While it lives, what is recorded from its start on is kept.
+/// While it lives, records from its start on are kept.
 class RecordWindow {
  public:
   struct Limits {
     uint64_t max_records = Recorder::kDefaultRecords;
-    /// When there is no more room: true: the oldest records go; false: new ones are dropped. With several windows the largest room counts,
-    /// and the oldest go only if all of them say so.
+    /// If there is no more room: true: the oldest records are dropped; false: new ones. With several windows the largest limit applies, and
+    /// the oldest are dropped only if all windows say so.
     bool keep_last = false;
-    bool memory = false;         ///< blocks of memory are recorded
-    bool kernel_phases = false;  ///< what kernels do
+    bool memory = false;         ///< record blocks of memory
+    bool kernel_phases = false;  ///< record phases of kernels
     bool python_calls = false;   ///< as RecordFilter::python_calls
-    bool streams = false;        ///< drain() takes what is recorded; what it has taken is not kept for the window
+    bool streams = false;        ///< drain() takes records, which are then no longer kept for this window
   };
   RecordWindow(Recorder& recorder, const Limits& limits);
   ~RecordWindow();
@@ -326,14 +324,14 @@ class RecordWindow {
 
   uint64_t start() const noexcept { return start_; }
   const Recorder& recorder() const noexcept { return recorder_; }
-  /// Nothing is kept for it any more.
+  /// Keeps no more records for this window.
   void close();
-  /// What was recorded since the last call, by thread. One caller at a time. @pre limits().streams
-  /// @param dropped  gets the count of records for which there was no room, since the window was opened
+  /// Takes the records since the previous call, by thread. One caller at a time. @pre limits().streams
+  /// @param dropped  receives the number of records dropped for lack of room since the window was opened
   std::vector<DrainedThread> drain(uint64_t& dropped) { return recorder_.drain(*this, dropped); }
   const Limits& limits() const noexcept { return limits_; }
 
-  /// Whether there is a window on the process's recorder, and one that wants memory.
+  /// True if the process's recorder has a window; any_for_memory(): one that wants memory.
   static bool any() noexcept { return num_open_.load(std::memory_order_relaxed) > 0; }
   static bool any_for_memory() noexcept { return num_for_memory_.load(std::memory_order_relaxed) > 0; }
 
@@ -345,17 +343,17 @@ class RecordWindow {
   uint64_t start_ = 0, dropped_before_ = 0;
   bool is_open_ = true;
   struct Cursor {
-    uint64_t block = 0;  // number in its log
-    uint32_t used = 0;   // events of it that have been taken
+    uint64_t block = 0;  // its number in the log
+    uint32_t used = 0;   // number of its events that have been taken
   };
-  std::unordered_map<const void*, Cursor> cursors_;  // by log; guarded by the recorder's mutex, as are:
-  size_t num_late_ = 0;                              // of the recorder's late events
+  std::unordered_map<const void*, Cursor> cursors_;  // by log; guarded by the recorder's mutex, like the next member
+  size_t num_late_ = 0;                              // number of late events that have been taken
 };
 
-/// What one thread writes to a recorder in a loop of one run: it looks up its log once.
+/// Writes records of one run from one thread, looking up the thread's log only once.
 class RecordWriter {
  public:
-  /// @param recorder  null: nothing is written.
+  /// @param recorder  null: writes nothing
   RecordWriter(Recorder* recorder, uint16_t run) noexcept
       : recorder_(recorder), log_(recorder ? recorder->own_log() : nullptr), run_(run) {}
   void record(uint32_t name, RecordKind kind, uint64_t start, uint64_t end) noexcept {

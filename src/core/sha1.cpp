@@ -18,7 +18,7 @@ uint32_t big_endian(const std::byte* at) {
 }
 
 void add_block(State& state, const std::byte* block) {
-  // The last 16 words of the message schedule.
+  // A ring of the last 16 words of the message schedule.
   std::array<uint32_t, 16> words{};
   for (size_t i = 0; i < words.size(); ++i) words[i] = big_endian(block + 4 * i);
   auto [a, b, c, d, e] = state;
@@ -41,7 +41,7 @@ std::string sha1(std::span<const std::byte> data) {
   State state = {0x67452301U, 0xefcdab89U, 0x98badcfeU, 0x10325476U, 0xc3d2e1f0U};
   const size_t whole = data.size() / kBlock * kBlock, rest = data.size() - whole;
   for (size_t at = 0; at < whole; at += kBlock) add_block(state, data.data() + at);
-  // A one bit, zeros, and the length in bits; they may need a block of their own.
+  // Padding: a one bit, zeros, and the length in bits. It may need an additional block.
   std::array<std::byte, 2 * kBlock> tail{};
   if (rest > 0) std::memcpy(tail.data(), data.data() + whole, rest);
   tail[rest] = std::byte{0x80};

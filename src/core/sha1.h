@@ -1,4 +1,4 @@
-// SHA-1 (FIPS 180-4), for the checksums that ONNX keeps of external data: finds damage, not malice.
+// SHA-1 (FIPS 180-4), for checksums of ONNX's external data. It detects damage, not manipulation.
 #pragma once
 
 #include <cstddef>

@@ -19,7 +19,7 @@ struct Shared {
   std::atomic<int64_t> hits{0}, misses{0};
 
   static Shared& all() {
-    static auto* const all = new Shared;  // never destroyed: tensors of a static object may be
+    static auto* const all = new Shared;  // never destroyed: tensors of static objects may still use it
     return *all;
   }
 };

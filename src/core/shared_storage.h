@@ -1,4 +1,4 @@
-// Constants that several models and sessions of a process have in common, held once.
+// Shares equal constants between models and sessions of a process.
 #pragma once
 
 #include <cstddef>
@@ -9,16 +9,16 @@
 
 namespace treadle {
 
-/// Below a page it is not worth looking for another one.
+/// Smaller blocks are not worth a search.
 inline constexpr size_t kWorthSharing = 4096;
 
-/// Read-only memory with these bytes, the same for all who ask while one of them holds it. Nobody's account is charged.
+/// Returns read-only memory with these bytes. All callers get the same block while one of them holds it. No account is charged.
 /// @throws Error(resource_exhausted)
 std::shared_ptr<Storage> shared_copy(std::span<const std::byte> bytes);
-/// The same for memory that was just filled and that nobody will write again: it is taken over, or let go.
+/// Does this for memory that was just filled and will not be written again: it is used, or freed if equal memory exists.
 std::shared_ptr<Storage> share_storage(std::shared_ptr<Storage> fresh);
 
-/// Blocks that are shared now, and how often one was found in place of another copy, or not found, since the process began.
+/// Blocks that are shared now, and how often an equal one was found or not found since the process began.
 struct SharedCounts {
   size_t count = 0, size_bytes = 0;
   int64_t hits = 0, misses = 0;

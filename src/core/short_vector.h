@@ -1,4 +1,4 @@
-// A vector for what is mostly short and soon gone: its first elements cost no allocation.
+// A vector for a few elements that live briefly: the first ones need no allocation.
 #pragma once
 
 #include <array>
@@ -19,12 +19,12 @@ class ShortVectorRoom {
   std::pmr::memory_resource* memory() { return &memory_; }
 
  private:
-  alignas(std::max_align_t) std::array<std::byte, kBytes> room_;  // of which nothing is read before it is written
+  alignas(std::max_align_t) std::array<std::byte, kBytes> room_;  // uninitialised
   std::pmr::monotonic_buffer_resource memory_{room_.data(), room_.size()};
 };
 
-/// A vector of as many elements as `kBytes` have room for, within the object, and of any number at the cost of allocations. It stays where
-/// it is made. Each growth takes new room: who knows how many there will be, says so first (the constructor, reserve()).
+/// A vector whose first `kBytes` of elements are inside the object; more are allocated. It cannot be moved. Each growth takes new memory
+/// and frees none, so pass the size to the constructor or reserve() if it is known.
 template <typename T, size_t kBytes = 512>
 class ShortVector : private ShortVectorRoom<kBytes>, public std::pmr::vector<T> {
  public:

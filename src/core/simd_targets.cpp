@@ -1,5 +1,5 @@
-// The run-time half of Highway's dispatch. Debian ships it as a shared library only, which an installed libtreadle must not need; so the
-// two functions that the headers call are defined here, over our own CPU detection.
+// The run-time half of Highway's dispatch. Debian ships it only as a shared library, which an installed libtreadle must not depend on. So
+// the two functions that the headers call are defined here, using our own CPU detection.
 #include <hwy/highway.h>
 #include <hwy/targets.h>
 
@@ -23,7 +23,7 @@ ChosenTarget& GetChosenTarget() {
   return chosen;
 }
 
-#if HWY_IS_DEBUG_BUILD  // the headers' assertions, in builds for sanitizers and debuggers
+#if HWY_IS_DEBUG_BUILD  // for assertions in Highway's headers, in debug and sanitizer builds
 void Abort(const char*, int, const char*, ...) { std::abort(); }
 #endif
 

@@ -19,19 +19,18 @@ namespace treadle {
 
 namespace {
 
-/// Frees a block of an allocator of its own, and takes it off its account. A deleter and not a member, so that a block is found to be
-/// accounted for without looking into it.
+/// Frees a block by its allocator and credits its account. It is a deleter, so that std::get_deleter finds it without access to the block.
 struct Accounted {
   std::shared_ptr<Allocator> allocator;
   std::shared_ptr<MemoryAccount> account;
-  /// False once the memory was handed over. Nobody else has the block before it is in its shared_ptr: what happens until then, some six
-  /// moves among it, needs no locked instructions.
+  /// False after the memory was handed over. Before the block is in its shared_ptr no other thread can see it, so the moves until then need
+  /// no locked instructions.
   mutable std::atomic<bool> charged{false};
   size_t size_bytes = 0;
   MemoryClass memory_class = MemoryClass::other;
   std::byte* data = nullptr;
   BlockRecord record;
-  // Of strings, beside the block. Whoever writes them is alone.
+  // For strings: bytes of their texts. Only one thread at a time writes them.
   mutable std::atomic<size_t> text_bytes{0};
   mutable BlockRecord text_record;
 
@@ -116,7 +115,7 @@ std::shared_ptr<Storage> Storage::allocate(size_t size_bytes) {
     block.charge(*context);
     block.data = static_cast<std::byte*>(block.allocator->allocate(rounded, block.memory_class));
     if (!block.data) {
-      block.discharge();  // what was refused is not held
+      block.discharge();  // a refused block is not held
       BlockRecord::refused(context->account.get(), block.memory_class, rounded);
       throw exhausted();
     }
@@ -128,7 +127,7 @@ std::shared_ptr<Storage> Storage::allocate(size_t size_bytes) {
   AllocationScope::count_allocation(rounded);
   made->data_ = block.data;
   made->size_bytes_ = size_bytes;
-  return std::shared_ptr<Storage>(made, std::move(block));  // frees both if the reference count cannot be had
+  return std::shared_ptr<Storage>(made, std::move(block));  // frees both if allocating the reference count fails
 }
 
 void hand_over(const std::shared_ptr<Storage>& storage) noexcept {
@@ -225,7 +224,7 @@ void copy_strided(T* dst, std::span<const int64_t> dst_strides, const T* src, st
     copy_strided(dst + i * dst_strides[a], dst_strides, src + i * src_strides[a], src_strides, shape, axis + 1);
 }
 
-// The device of memory that the host cannot reach.
+// The device, if the tensor is in memory that the host cannot access; else null.
 Device* beyond_reach(const Tensor& tensor) {
   Device* device = tensor.storage()->device().get();
   return device && !device->memory_is_hosts() ? device : nullptr;
@@ -314,7 +313,7 @@ void Tensor::copy_from(const Tensor& other) {
     std::memcpy(data_, other.data_, size_bytes());
     return;
   }
-  // Elements keep their order: a contiguous tensor takes them under any shape.
+  // Both tensors have the same order of elements, so a contiguous destination may have any shape.
   const Shape strides = contiguous_ ? contiguous_strides(other.shape_) : strides_;
   auto copy = [&]<typename T>(T) {
     copy_strided(reinterpret_cast<T*>(data_), strides.dims(), reinterpret_cast<const T*>(other.data_), other.strides(), other.shape_);

@@ -1,4 +1,4 @@
-// Where a pool's threads come from, if a program makes them itself, and which processors they run on.
+// The source of a pool's threads, if a program makes them itself, and the processors that they run on.
 #pragma once
 
 #include <functional>
@@ -9,21 +9,22 @@ namespace treadle {
 
 struct ThreadFactory {
   using Work = void (*)(void* argument);
-  /// Starts a thread that calls work(argument). Throws if it cannot. Empty: the threads are the library's.
+  /// Starts a thread that calls work(argument); throws if it cannot. Returns a handle for `join`. Empty: the library makes the threads.
   std::function<void*(Work work, void* argument)> create;
   std::function<void(void* thread)> join;
-  /// Of each of the pool's own threads, numbers of processors from 0. Empty: any. A thread that may not run on them runs where it may.
+  /// For each thread of the pool, except the caller's, the processors (from 0) that it may run on. Empty: any. If none is allowed, it runs
+  /// anywhere.
   std::vector<std::vector<int>> processors;
 };
 
-/// Pools that the calling thread makes while it lives have such threads, from the start on.
+/// While it lives, pools that the calling thread makes have such threads, from their start on.
 class ThreadFactoryScope {
  public:
   explicit ThreadFactoryScope(const ThreadFactory& factory);
   ~ThreadFactoryScope();
   ThreadFactoryScope(const ThreadFactoryScope&) = delete;
   ThreadFactoryScope& operator=(const ThreadFactoryScope&) = delete;
-  /// Of the calling thread; null: none.
+  /// The calling thread's; null: none.
   static const ThreadFactory* current() noexcept;
 
  private:
@@ -35,7 +36,7 @@ class PoolThreads {
  public:
   using Work = void (*)(void* context, unsigned index);
   explicit PoolThreads(ThreadFactory factory) : factory_(std::move(factory)) {}
-  /// Threads 1 to `count`. Where the system has no more, they are fewer. @throws what the factory throws, behind those that it has started
+  /// Starts threads 1 to `count`, or fewer if the system has no more. @throws what the factory throws; threads started before keep running
   void start(int count, Work work, void* context);
   void join();
 

@@ -1,12 +1,13 @@
-// How a region runs. The caller takes a free slot of a small table, writes the loop into it, opens it (`next` = 0) and sets its bit in
-// the mask that idle workers watch. Every participant claims chunks by adding one to its side of `next`; whoever claims the last one
-// (or is the last helper that the region wants) clears the bit. The caller's chunks are the first ones, and the helpers' the rest, loop
-// after loop: what a thread has written is in its core's cache when it reads that part in the next loop. Who is done takes the other's.
-// A worker counts itself among the slot's `users` before it looks whether the slot is open; the caller first closes the slot, then waits
-// until there are no users. In the single order of these four accesses one of the two sees the other, so that a worker never reads a
-// slot that has been given to somebody else, and a chunk that nobody has claimed is never waited for.
-// A slot may hold a TaskSource instead of a loop: `body` is null, and the bit says that there may be a piece to claim. A worker that
-// goes in clears the bit first, so that a piece which is announced after it has looked sets the bit again.
+// How a parallel region runs. The caller takes a free slot of a small table, writes the loop into it, opens it (`next` = 0), and sets its
+// bit in the mask that idle workers watch. Participants claim chunks by adding one to their side of `next`. Whoever claims the last chunk,
+// or is the last helper that the region wants, clears the bit. The caller takes the first chunks and helpers the others, loop after loop,
+// so that data written by a thread is still in its core's cache when it reads the same part in the next loop. Who has finished its side
+// continues on the other.
+// A worker increments the slot's `users` before it checks whether the slot is open; the caller first closes the slot and then waits until
+// there are no users. In the total order of these four accesses, one of the two sees the other. So a worker never reads a slot that was
+// given to another region, and nobody waits for a chunk that nobody has claimed.
+// A slot may hold a TaskSource instead of a loop: `body` is null, and the bit means that there may be a piece to claim. A worker clears
+// the bit before it looks, so that a piece announced afterwards sets it again.
 #include "core/thread_pool.h"
 
 #include <algorithm>
@@ -35,28 +36,29 @@
 namespace treadle {
 namespace {
 
-constexpr int kNumSlots = 64;                  // one bit each in the mask; with more regions at once, callers work alone
-constexpr int64_t kClosed = int64_t{1} << 62;  // `next` of a slot without an open region; claims that come late only add to it
-constexpr int64_t kOwnersClaim = 1, kHelpersClaim = int64_t{1} << 32;  // the two counts in `next`
-constexpr int64_t kMostChunks = int64_t{1} << 30;                      // so that neither count reaches the other
-constexpr uint32_t kOwnerSleeps = 1U << 31;                            // in `users`
-constexpr auto kSpinTime = std::chrono::microseconds(60);              // about twice what waking a sleeper takes
+constexpr int kNumSlots = 64;                                          // one per bit of the mask; if all are taken, callers work alone
+constexpr int64_t kClosed = int64_t{1} << 62;                          // `next` of a closed slot; late claims only add to it
+constexpr int64_t kOwnersClaim = 1, kHelpersClaim = int64_t{1} << 32;  // the two counters in `next`
+constexpr int64_t kMostChunks = int64_t{1} << 30;                      // keeps each counter within its bits
+constexpr uint32_t kOwnerSleeps = 1U << 31;                            // a flag in `users`
+constexpr auto kSpinTime = std::chrono::microseconds(60);              // about twice the time to wake a sleeping thread
 constexpr int kSpinsPerClockRead = 64;
 
-// On the caller's stack.
+// The caller's part of a region, on its stack.
 struct Owner {
   std::atomic<bool> has_error{false};
-  std::exception_ptr error;  // the first one
+  std::exception_ptr error;  // the first one thrown
   LoopBreak* loop_break = nullptr;
-  PhaseState phases;  // what the caller is in the middle of
+  PhaseState phases;  // the node and phase that the caller is in
 };
 
-// Which chunk a claim stands for.
+// Maps a claim to its chunk.
 struct Claim {
   Claim(int64_t before, bool owns) : owners(before & (kHelpersClaim - 1)), helpers(before >> 32), owns(owns) {}
-  /// Chunks claimed before it.
+  /// Number of chunks claimed before.
   int64_t claimed() const { return owners + helpers; }
-  /// `first_part` are the owner's; the others' end is where who has no part of its own left goes on.
+  /// The owner takes the first `first_part` chunks from the front, helpers the rest. Who finds no chunk left on its side takes the last of
+  /// the other.
   int64_t chunk(int64_t num_chunks, int64_t first_part) const {
     const int64_t rest = num_chunks - first_part;
     if (owns) return owners < first_part ? owners : num_chunks - 1 - (owners - first_part);
@@ -66,12 +68,12 @@ struct Claim {
   bool owns;
 };
 
-// All that a participant touches is on one cache line.
+// All members that a participant uses are on one cache line.
 struct alignas(64) Slot {
   std::atomic<bool> owned{false};
-  bool limited = false;  // by a ParallelLimit
+  bool limited = false;  // nested loops stay on their thread (ParallelLimit)
   uint16_t max_helpers = 0;
-  std::atomic<uint32_t> users{0};  // workers inside, and kOwnerSleeps
+  std::atomic<uint32_t> users{0};  // number of workers inside, and kOwnerSleeps
   std::atomic<int64_t> next{kClosed};
   int64_t n = 0, grain = 0, num_chunks = 0;
   void (*body)(void*, int64_t, int64_t) = nullptr;
@@ -82,7 +84,7 @@ static_assert(sizeof(Slot) == 64);
 
 constexpr uint32_t kNotStarted = std::numeric_limits<uint32_t>::max(), kStarting = kNotStarted - 1;
 
-// Nested loops try other slots first than the loops of other threads do.
+// Spreads threads over the slots, so that their loops rarely try the same slot.
 unsigned preferred_slot() {
   static std::atomic<unsigned> threads{0};
   thread_local const unsigned slot = threads.fetch_add(1, std::memory_order_relaxed);
@@ -91,9 +93,9 @@ unsigned preferred_slot() {
 
 thread_local int thread_limit = std::numeric_limits<int>::max();
 thread_local LoopBreak* loop_break_of_thread = nullptr;
-thread_local ThreadPool* counted_in = nullptr;  // the pool that the thread's run counts in
+thread_local ThreadPool* counted_in = nullptr;  // the pool in which the thread's run is counted
 
-// Calls `done` until it is true, for kSpinTime at most; returns what it said last.
+// Calls `done` until it returns true, for at most kSpinTime. Returns its last result.
 template <typename Done>
 bool spin_until(Done&& done) {
   for (int i = 0; i < kSpinsPerClockRead; ++i) {
@@ -111,7 +113,7 @@ bool spin_until(Done&& done) {
 }
 
 #if defined(__unix__)
-// Signals are for the program's own threads.
+// Signals should reach only the program's own threads.
 class SignalsBlocked {
  public:
   SignalsBlocked() {
@@ -159,16 +161,16 @@ PoolCaller::Away::~Away() {
 }
 
 struct ThreadPool::Impl {
-  // What idle workers watch, apart from what callers of regions that are under way write.
+  // Watched by idle workers, and so kept on other cache lines than what callers of regions write.
   alignas(64) std::atomic<uint64_t> open_slots{0};
-  std::atomic<uint64_t> source_slots{0};  // slots that hold a TaskSource: not for threads that only wait
-  std::atomic<uint32_t> wakeups{0};       // the word that workers sleep on
+  std::atomic<uint64_t> source_slots{0};  // slots with a TaskSource: ignored by threads that only wait
+  std::atomic<uint32_t> wakeups{0};       // the word on which workers sleep
   std::atomic<int> sleepers{0};
   std::atomic<bool> stopping{false};
-  alignas(64) std::atomic<int> callers{0};                      // PoolCallers that live
-  std::atomic<uint32_t> callers_generation{fork_generation()};  // fork_generation() that they are counted in
+  alignas(64) std::atomic<int> callers{0};                      // number of live PoolCallers
+  std::atomic<uint32_t> callers_generation{fork_generation()};  // the fork_generation() in which they are counted
   alignas(64) std::array<Slot, kNumSlots> slots;
-  alignas(64) std::atomic<uint32_t> generation{kNotStarted};  // fork_generation() for which the workers run
+  alignas(64) std::atomic<uint32_t> generation{kNotStarted};  // the fork_generation() for which workers run
   int num_threads = 1;
   ThreadFactory factory;
   PoolThreads* workers = nullptr;
@@ -180,7 +182,7 @@ struct ThreadPool::Impl {
   void stop();
   void end_workers();
   void work(unsigned index);
-  // Threads that may take part beside the one that asks.
+  // The number of threads that may help a caller.
   int helpers() const { return num_threads - std::max(1, callers.load(std::memory_order_relaxed)); }
   uint64_t open_loops() const { return open_slots.load() & ~source_slots.load(std::memory_order_relaxed); }
   int take_slot();
@@ -194,8 +196,8 @@ struct ThreadPool::Impl {
   static void await_users(Slot& slot);
 };
 
-// True if the workers exist in this process. The threads start at the first region, in a forked child too; while one caller starts
-// them, others go on alone: a lock could have been held by a thread that did not survive the fork.
+// True if the workers exist in this process. They are started at the first region, also in a forked child. While one caller starts them,
+// others work alone: a lock could be held by a thread that does not exist after a fork.
 bool ThreadPool::Impl::ready() {
   uint32_t current = fork_generation(), seen = generation.load(std::memory_order_acquire);
   if (seen == current) return true;
@@ -207,7 +209,7 @@ bool ThreadPool::Impl::ready() {
 
 void ThreadPool::Impl::start(uint32_t current) {
   (void)current;
-  // After a fork the table shows regions of threads that exist no more.
+  // After a fork, the table may show regions of threads that no longer exist.
   open_slots = 0;
   sleepers = 0;
   for (Slot& slot : slots) {
@@ -215,7 +217,7 @@ void ThreadPool::Impl::start(uint32_t current) {
     slot.users = 0;
     slot.owned = false;
   }
-  workers = new PoolThreads(factory);  // the handles of a parent's threads are left alone: they can be neither joined nor detached
+  workers = new PoolThreads(factory);  // leaks the parent's handles: they can be neither joined nor detached
   [[maybe_unused]] SignalsBlocked blocked;
   try {
     workers->start(
@@ -241,10 +243,10 @@ void ThreadPool::Impl::stop() {
 
 void ThreadPool::Impl::work(unsigned index) {
   auto something_to_do = [&] { return open_slots.load(std::memory_order_acquire) != 0 || stopping.load(std::memory_order_relaxed); };
-  uint64_t idle_since = pool_state_clock();  // the end of what was recorded last: states follow each other without gaps
+  uint64_t idle_since = pool_state_clock();  // the end of the last recorded state: states follow each other without gaps
   while (!stopping.load(std::memory_order_relaxed)) {
     if (uint64_t open = open_slots.load(std::memory_order_acquire)) {
-      int turn = static_cast<int>(index * 7 % kNumSlots);  // workers begin at different regions
+      int turn = static_cast<int>(index * 7 % kNumSlots);  // workers begin with different regions
       const uint64_t begin = pool_state_clock();
       if (!help(static_cast<unsigned>((std::countr_zero(std::rotr(open, turn)) + turn) % kNumSlots))) continue;
       record_pool_state(PoolState::no_ready_work, idle_since, begin);
@@ -264,7 +266,7 @@ void ThreadPool::Impl::work(unsigned index) {
   }
 }
 
-// @return whether there was anything for this thread
+// @return true if this thread has done any work
 bool ThreadPool::Impl::help(unsigned slot_index, bool loops_only) {
   bool any = false;
   Slot& slot = slots[slot_index];
@@ -276,7 +278,7 @@ bool ThreadPool::Impl::help(unsigned slot_index, bool loops_only) {
       while (source->run_one()) any = true;
     }
   } else
-    // `others` may count a worker that only looked; then this one looks again, as the bit is still set.
+    // `others` may include a worker that only looked. This one then looks again, since the bit is still set.
     if (slot.next.load() < kClosed && others < slot.max_helpers) {
       if (others + 1U == slot.max_helpers) hide(slot_index);
       int before = thread_limit;
@@ -290,7 +292,7 @@ bool ThreadPool::Impl::help(unsigned slot_index, bool loops_only) {
   return any;
 }
 
-// @return whether there was any for this thread
+// @return true if this thread has run any chunk
 bool ThreadPool::Impl::run_chunks(Slot& slot, unsigned slot_index, bool owns) {
   const int64_t num_chunks = slot.num_chunks, grain = slot.grain, n = slot.n;
   const int64_t first_part = (num_chunks + slot.max_helpers) / (slot.max_helpers + 1);
@@ -318,7 +320,7 @@ bool ThreadPool::Impl::run_chunks(Slot& slot, unsigned slot_index, bool owns) {
   }
 }
 
-// Helpers have left, or will when their chunks end; afterwards they are called again.
+// Helpers leave after their present chunks. After the break they are called again.
 void ThreadPool::Impl::rest(Slot& slot, unsigned slot_index, LoopBreak& loop_break) {
   hide(slot_index);
   loop_break.take();
@@ -356,7 +358,7 @@ int ThreadPool::Impl::take_slot() {
   return static_cast<int>(index);
 }
 
-// False if there is no free slot.
+// Returns false if there is no free slot.
 bool ThreadPool::Impl::run_shared(int64_t n, int64_t grain, int64_t num_chunks, int max_helpers, Body body, void* context) {
   const int taken = take_slot();
   if (taken < 0) return false;
@@ -399,7 +401,7 @@ bool ThreadPool::attach(TaskSource& source) {
 
 void ThreadPool::announce(TaskSource& source) {
   impl_->open_slots.fetch_or(uint64_t{1} << source.slot_);
-  // All that sleep: a thread that only waits for its own source would not pass the piece on.
+  // Wakes all sleepers: a thread that only waits for its own source would not pass the piece on.
   if (impl_->sleepers.load() != 0) nudge();
 }
 
@@ -439,7 +441,7 @@ void ThreadPool::nudge() {
 }
 
 ThreadPool::ThreadPool(int num_threads) : impl_(std::make_unique<Impl>()) {
-  fork_generation();  // a fork counts from here on
+  fork_generation();  // registers the counter, so that it counts forks from here on
   constexpr int kMaxThreads = 1 << 14;
   impl_->num_threads = std::clamp(num_threads > 0 ? num_threads : cpu_info().usable_cpus, 1, kMaxThreads);
   if (const ThreadFactory* factory = ThreadFactoryScope::current()) {
@@ -454,7 +456,7 @@ int ThreadPool::num_threads() const noexcept { return impl_->num_threads; }
 int64_t ThreadPool::chunks_ahead() const noexcept { return std::clamp(impl_->helpers(), 1, std::max(1, thread_limit - 1)); }
 
 void ThreadPool::count_callers(int difference) {
-  // The threads that were counted before a fork are not in the child.
+  // Threads counted before a fork do not exist in the child.
   const uint32_t current = fork_generation();
   if (impl_->callers_generation.load(std::memory_order_relaxed) != current && impl_->callers_generation.exchange(current) != current)
     impl_->callers = 0;
@@ -462,7 +464,7 @@ void ThreadPool::count_callers(int difference) {
 }
 
 const std::shared_ptr<ThreadPool>& ThreadPool::shared() {
-  // Never destroyed: threads of the program may still run sessions while static objects go.
+  // Never destroyed, since threads may still run sessions while static objects are destroyed.
   static const auto& pool = *new std::shared_ptr<ThreadPool>(std::make_shared<ThreadPool>(0));
   return pool;
 }
@@ -473,7 +475,7 @@ void ThreadPool::run(int64_t n, int64_t grain, Body body, void* context) {
   const int64_t num_chunks = (n - 1) / grain + 1;
   const int helpers = num_chunks > 1 && num_chunks <= kMostChunks && thread_limit > 1 ? impl_->helpers() : 0;
   if (helpers > 0 && impl_->ready()) {
-    // The workers compute as the caller does.
+    // Workers use the caller's mode for denormals.
     struct Job {
       Body body;
       void* context;

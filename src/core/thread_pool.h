@@ -1,4 +1,4 @@
-// A pool of threads that share parallel loops. The caller always takes part and never waits for a chunk that nobody has claimed.
+// A pool of threads that share parallel loops. The caller takes part, and never waits for a chunk that no thread has claimed.
 #pragma once
 
 #include <cstdint>
@@ -7,11 +7,11 @@
 
 namespace treadle {
 
-/// Work that comes piece by piece while it is under way (nodes that become ready), offered to a pool's idle workers.
-/// Its owner takes part, and never waits for a piece that nobody has claimed.
+/// Work that appears piece by piece, such as nodes that become ready, offered to a pool's idle workers. Its owner takes part, and never
+/// waits for a piece that no thread has claimed.
 class TaskSource {
  public:
-  /// Claims and runs one piece; false if there is none. Called by any number of threads at once; must not throw.
+  /// Claims and runs one piece. Returns false if there is none. Called by several threads at once; must not throw.
   virtual bool run_one() = 0;
 
  protected:
@@ -23,27 +23,27 @@ class TaskSource {
   int slot_ = -1;
 };
 
-/// What a thread does between the chunks of its loops, if it is told to: gives way to somebody, inside a node that takes long. Helpers then
-/// leave the loop, so that only its owner waits.
+/// Lets a thread pause between the chunks of its loops, to yield to others within a long node. Helpers then leave the loop, so that only
+/// its owner waits.
 class LoopBreak {
  public:
   virtual bool wanted() const noexcept = 0;
-  virtual void take() = 0;  ///< waits; what it throws ends the loop
+  virtual void take() = 0;  ///< waits; an exception ends the loop
 
  protected:
   LoopBreak() = default;
   ~LoopBreak() = default;
 };
 
-/// While it lives, `loop_break` is asked between the chunks of loops that this thread begins. No lock may be held that whom it waits for
-/// may want. Null: none.
+/// While it lives, `loop_break` is called between chunks of loops that this thread begins. The caller must hold no lock that the threads it
+/// waits for may need. Null: no breaks.
 class LoopBreakScope {
  public:
   explicit LoopBreakScope(LoopBreak* loop_break);
   ~LoopBreakScope();
   LoopBreakScope(const LoopBreakScope&) = delete;
   LoopBreakScope& operator=(const LoopBreakScope&) = delete;
-  /// Of the calling thread.
+  /// The calling thread's LoopBreak; null: none.
   static LoopBreak* current() noexcept;
 
  private:
@@ -52,25 +52,25 @@ class LoopBreakScope {
 
 class ThreadPool {
  public:
-  /// @param num_threads  including the caller; 1 starts no thread; 0 takes the number of usable CPUs (affinity and cgroup quota).
+  /// @param num_threads  including the caller; 1: no other thread; 0: the number of usable CPUs (affinity and cgroup quota)
   explicit ThreadPool(int num_threads);
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;
   ThreadPool& operator=(const ThreadPool&) = delete;
 
   int num_threads() const noexcept;
-  /// What a thread takes up after a chunk of a loop that this thread begins now is about so many chunks ahead of it.
+  /// About how many chunks later the next chunk is that the same thread gets, in a loop that this thread begins now.
   int64_t chunks_ahead() const noexcept;
 
   /// The process's shared pool, made at the first call.
   static const std::shared_ptr<ThreadPool>& shared();
 
-  /// Calls `fn(begin, end)` on disjoint chunks that cover [0, n), each a multiple of `grain` long (the last may be shorter); returns
-  /// when all are done. Chunk bounds depend on n and grain only, so that results never depend on the number of threads.
-  /// The caller begins with the first chunk and goes on from there, the others behind its share of them, so that loops over the same
-  /// rows find in a core's cache what the one before has left there.
-  /// The first exception reaches the caller after the chunks under way have ended; those that nobody has begun are dropped.
-  /// Loops may nest. The pool works in a forked child, but not for a loop that was under way in the forking thread.
+  /// Calls `fn(begin, end)` for disjoint chunks that cover [0, n), and returns when all are done. Chunks are multiples of `grain` long,
+  /// except for the last. Their bounds depend only on n and grain, so results do not depend on the number of threads.
+  /// The caller takes the first chunks and helpers those behind, so that consecutive loops over the same rows find them in the same core's
+  /// cache.
+  /// The first exception is rethrown after running chunks have ended; chunks that have not begun are dropped.
+  /// Loops may nest. The pool works in a forked child, but a loop that was running in the forking thread does not continue there.
   template <typename Fn>
   void parallel_for(int64_t n, int64_t grain, Fn&& fn) {
     run(
@@ -78,13 +78,13 @@ class ThreadPool {
         const_cast<void*>(static_cast<const void*>(&fn)));
   }
 
-  /// Offers a source to the workers. False if the table of regions is full or the pool has no other thread: then the owner works alone.
+  /// Offers a source to the workers. Returns false if the table of regions is full or the pool has one thread: the owner then works alone.
   bool attach(TaskSource& source);
-  /// There is a piece to claim; wakes workers that sleep. Only between attach and detach.
+  /// Announces a piece to claim, and wakes sleeping workers. @pre attached
   void announce(TaskSource& source);
-  /// Returns when no worker is inside.
+  /// Returns when no worker is inside the source.
   void detach(TaskSource& source);
-  /// Waits until `done(context)` is true, and helps with parallel loops meanwhile. Whoever makes it true calls nudge().
+  /// Waits until `done(context)` is true, and helps with parallel loops meanwhile. The thread that makes it true must call nudge().
   void help_until(bool (*done)(void*), void* context);
   void nudge();
 
@@ -97,9 +97,9 @@ class ThreadPool {
   std::unique_ptr<Impl> impl_;
 };
 
-/// A run under way on the thread that made it. With n of them, loops get n - 1 helpers fewer: a pool has as many threads as there are CPUs,
-/// so that a helper beside that many busy callers would take its chunk, lose its CPU, and be waited for. From as many callers on as the
-/// pool has threads, each computes alone. On one thread, those inside of the first count as one.
+/// Counts a run on the thread that made it. With n such callers, loops get n - 1 helpers fewer: the pool has as many threads as CPUs, so a
+/// helper beside n busy callers would lose its CPU in the middle of a chunk, and be waited for. If there are as many callers as threads,
+/// each works alone. Nested ones on the same thread count once.
 class PoolCaller {
  public:
   explicit PoolCaller(ThreadPool* pool);
@@ -107,7 +107,7 @@ class PoolCaller {
   PoolCaller(const PoolCaller&) = delete;
   PoolCaller& operator=(const PoolCaller&) = delete;
 
-  /// While it lives, the thread's run does not count: it sleeps.
+  /// While it lives, the thread's run does not count, because it sleeps.
   class Away {
    public:
     Away();
@@ -120,11 +120,11 @@ class PoolCaller {
   };
 
  private:
-  ThreadPool* pool_;  // null: does not count
+  ThreadPool* pool_;  // null: this object does not count
 };
 
-/// While it lives, loops that this thread begins use at most `max_threads` threads of any pool, this one included. A loop nested in
-/// such a loop stays on its thread, so that the limit holds for the whole. Limits nest; the smallest counts.
+/// While it lives, loops that this thread begins use at most `max_threads` threads of any pool, including this one. Loops nested in them
+/// stay on their thread, so that the limit holds overall. Limits nest; the smallest applies.
 class ParallelLimit {
  public:
   explicit ParallelLimit(int max_threads);
@@ -136,10 +136,10 @@ class ParallelLimit {
   int before_;
 };
 
-/// As ThreadPool::chunks_ahead; 1 without a pool.
+/// ThreadPool::chunks_ahead(); 1 without a pool.
 inline int64_t chunks_ahead(const ThreadPool* pool) { return pool ? pool->chunks_ahead() : 1; }
 
-/// As ThreadPool::parallel_for; without a pool, or for a single chunk, the caller does it all, in the same chunks.
+/// ThreadPool::parallel_for(); without a pool, or for a single chunk, the caller runs the same chunks alone.
 template <typename Fn>
 void parallel_for(ThreadPool* pool, int64_t n, int64_t grain, Fn&& fn) {
   if (n <= 0) return;

@@ -1,4 +1,4 @@
-// Numbers as integers, without undefined behaviour.
+// Converts numbers to integers without undefined behaviour.
 #pragma once
 
 #include <limits>
@@ -6,8 +6,8 @@
 
 namespace treadle {
 
-/// Towards zero. What a signed `To` cannot hold, and NaN, becomes its lowest value, as x86 does it; the specification of Cast leaves it
-/// open.
+/// Rounds towards zero. NaN, and numbers outside the signed type `To`, become its lowest value, as on x86; the specification of Cast leaves
+/// this open.
 template <typename To, typename From>
 constexpr To to_integer(From x) {
   static_assert(std::is_integral_v<To> && std::is_signed_v<To>);

@@ -6,7 +6,7 @@
 namespace treadle {
 namespace {
 
-/// The end of the ASCII characters that the text begins with from `at` on; with printable ones only, 0x20 to 0x7E count.
+/// The end of the run of ASCII characters that begins at `at`; if kPrintable, of those from 0x20 to 0x7E.
 template <bool kPrintable>
 size_t end_of_ascii(std::string_view text, size_t at) {
   constexpr uint64_t kHigh = 0x8080808080808080U;
@@ -17,7 +17,7 @@ size_t end_of_ascii(std::string_view text, size_t at) {
     if (kPrintable && stops == 0) stops = (~(eight + 0x6060606060606060U) | (eight + 0x0101010101010101U)) & kHigh;
     if (stops != 0) break;
   }
-  if (!kPrintable && at > 0 && at < text.size() && text.size() - at < sizeof(uint64_t)) {  // the last eight at once
+  if (!kPrintable && at > 0 && at < text.size() && text.size() - at < sizeof(uint64_t)) {  // checks the last eight bytes at once
     uint64_t eight;
     std::memcpy(&eight, text.data() + text.size() - sizeof eight, sizeof eight);
     if ((eight & kHigh) == 0) return text.size();

@@ -1,4 +1,4 @@
-// UTF-8: code points of a string. A byte that is no part of a valid sequence counts as one U+FFFD.
+// Code points of UTF-8 strings. A byte that is not part of a valid sequence counts as U+FFFD.
 #pragma once
 
 #include <cstddef>
@@ -15,7 +15,7 @@ struct CodePoint {
   size_t size_bytes;
 };
 
-/// The code point at `at` < text.size().
+/// Decodes the code point at `at`. @pre at < text.size()
 inline CodePoint decode_utf8(std::string_view text, size_t at) {
   auto byte = [&](size_t i) { return static_cast<unsigned char>(text[at + i]); };
   unsigned lead = byte(0);
@@ -32,12 +32,12 @@ inline CodePoint decode_utf8(std::string_view text, size_t at) {
   return {value, size};
 }
 
-/// The place of the first byte that is no part of UTF-8; npos if there is none.
+/// The offset of the first byte that is not valid UTF-8; npos if there is none.
 size_t find_not_utf8(std::string_view text);
 inline bool is_utf8(std::string_view text) { return find_not_utf8(text) == std::string_view::npos; }
 
-/// The text as terminals, logs and errors show it: control characters but tabs and ends of lines, and bytes that are not UTF-8, become
-/// \xNN. Names and cells of files may hold anything, sequences that drive a terminal among it.
+/// Escapes text for terminals, logs and errors: control characters except tabs and line ends, and bytes that are not UTF-8, become \xNN.
+/// Text from files may contain anything, including sequences that control a terminal.
 std::string printable(std::string text);
 
 }  // namespace treadle

@@ -1,4 +1,4 @@
-// Checks of the library's own work, which debug builds make and which others can be asked for.
+// Switches for checks of the library's own work, on by default in debug builds.
 #pragma once
 
 #include <cstdlib>
@@ -6,7 +6,7 @@
 
 namespace treadle {
 
-/// True in debug builds. The environment variable says otherwise: "0" is no, any other text is yes.
+/// True in debug builds. The environment variable overrides this: "0" is off, any other text is on.
 inline bool verifies_by_default(const char* variable) {
 #ifdef NDEBUG
   constexpr bool kDebug = false;

@@ -1,4 +1,4 @@
-// What several owners in a process make of the same contents and hold once.
+// Shares values that several owners in a process make from the same contents.
 #pragma once
 
 #include <functional>
@@ -12,17 +12,17 @@
 
 namespace treadle {
 
-/// Values by key, held by nobody here: they go with their last owner. Thread-safe, and whole in a forked child.
+/// Maps keys to weakly held values: a value lives as long as its last owner. Thread-safe, and consistent in a forked child.
 template <typename Key, typename Value, typename Hash>
 class WeakCache {
  public:
-  /// Null if nobody holds one.
+  /// Returns null if nobody holds a value for the key.
   std::shared_ptr<Value> find(const Key& key) const {
     std::lock_guard lock(mutex_);
     auto found = values_.find(key);
     return found == values_.end() ? nullptr : found->second.lock();
   }
-  /// The value to use: the one that is there already, if somebody was faster, else the given one.
+  /// Returns the value to use: an existing one, if another thread was faster, otherwise the given one.
   std::shared_ptr<Value> add(const Key& key, std::shared_ptr<Value> value) {
     std::lock_guard lock(mutex_);
     if (values_.size() >= sweep_at_) {
@@ -43,7 +43,7 @@ class WeakCache {
   }
 
  private:
-  static constexpr size_t kFewest = 64;  // keys of values that are gone cost a hundred bytes each
+  static constexpr size_t kFewest = 64;  // entries of expired values cost a hundred bytes each
   mutable ForkMutex mutex_;
   std::unordered_map<Key, std::weak_ptr<Value>, Hash> values_;
   size_t sweep_at_ = kFewest;

@@ -81,9 +81,7 @@ ConvertAll direct_conversion(DType from, DType to) {
     case DType::int32: return direct_to<int32_t>(to, TypeList<float, double, int64_t, bool>{});
     case DType::uint8: return direct_to<uint8_t>(to, TypeList<float, int64_t, int32_t>{});
     case DType::int8: return direct_to<int8_t>(to, TypeList<float, int64_t, int32_t>{});
-    case DType::boolean:
-      return direct_to<uint8_t>(to, TypeList<float, int64_t, int32_t, uint8_t, Float16>{});  // as bytes, so that the
-                                                                                             // compiler vectorises
+    case DType::boolean: return direct_to<uint8_t>(to, TypeList<float, int64_t, int32_t, uint8_t, Float16>{});  // as bytes: vectorises
     case DType::uint64: return direct_to<uint64_t>(to, TypeList<float, double>{});
     default: return nullptr;
   }
