@@ -1,4 +1,4 @@
-// Adapters: parameters kept apart from the model that they adjust, such as the matrices of LoRA.
+// Adapters: parameters stored separately from the model that they modify, such as LoRA matrices.
 #pragma once
 
 #include <cstddef>
@@ -12,21 +12,21 @@
 
 namespace treadle {
 
-/// Tensors by the names of a model's inputs, or of initializers that are inputs too. `RunOptions::adapters` feeds them to a run; one
-/// session serves any number of adapters. Files have ONNX Runtime's format (.onnx_adapter).
+/// Tensors by names of the model's inputs, or of initializers that can be fed. RunOptions::adapters feeds them to a run; a session can
+/// serve any number of adapters. Files have ONNX Runtime's format (.onnx_adapter).
 struct TREADLE_API Adapter {
   static constexpr int32_t kFormatVersion = 1;
-  int32_t adapter_version = 0;  ///< the caller's own numbering
-  int32_t model_version = 0;    ///< of the model that the adapter was made for
+  int32_t adapter_version = 0;  ///< the caller's own version number
+  int32_t model_version = 0;    ///< version of the model that the adapter was made for
   std::map<std::string, Tensor> parameters;
 
-  /// @throws Error(not_found) if there is no such file, and as from_bytes().
+  /// @throws Error(not_found) if the file does not exist; otherwise as from_bytes()
   static Adapter load(const std::string& path);
-  /// Copies what it needs. @throws Error(invalid_argument) for bytes that are no adapter, and for parameters that contradict themselves
+  /// Copies the parameters. @throws Error(invalid_argument) if the bytes are not a valid adapter
   static Adapter from_bytes(std::span<const std::byte> bytes);
-  /// @throws Error(not_implemented) for strings and numbers of less than a byte, which the format does not have.
+  /// @throws Error(not_implemented) for strings and sub-byte types, which the format lacks
   std::string to_bytes() const;
-  /// Writes the file, or leaves the one that was there. @throws Error as to_bytes(), and if it cannot be written.
+  /// Writes the file atomically: on failure, an old file stays. @throws Error as to_bytes(), or if the file cannot be written
   void save(const std::string& path) const;
 };
 

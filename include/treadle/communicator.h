@@ -1,4 +1,4 @@
-// Processes, or threads, that train one model together.
+// Communication between processes or threads that train one model together.
 #pragma once
 
 #include <cstddef>
@@ -13,42 +13,42 @@
 
 namespace treadle {
 
-/// One rank among several. All ranks make the same calls in the same order; a call returns when the others have made theirs. One thread at
-/// a time uses it. Every call throws Error(timed_out) naming the ranks that have not come when its deadline passes, and the error of a rank
-/// that has called fail(); no call succeeds after that.
+/// One of several ranks. All ranks make the same calls in the same order, and a call returns when the others have made theirs. One thread
+/// at a time may use it. Calls throw Error(timed_out), naming the missing ranks, when the deadline passes, and the error of a rank that
+/// called fail(). No call succeeds after an error.
 class TREADLE_API Communicator {
  public:
   virtual ~Communicator();
   virtual int rank() const = 0;
   virtual int size() const = 0;
-  /// Sums over all ranks, in place. Every rank gets the same bits, and the same again for the same operands and number of ranks.
-  /// @param dtype  float32, float64 or bfloat16.
+  /// Sums over all ranks, in place. All ranks get the same bits, which depend only on the operands and the number of ranks.
+  /// @param dtype  float32, float64 or bfloat16
   virtual void all_reduce(void* data, size_t count, DType dtype) = 0;
-  /// The bytes of rank `root` for all.
+  /// Copies the bytes of rank `root` to all ranks.
   virtual void broadcast(void* data, size_t size_bytes, int root) = 0;
-  /// `data` holds a part for each rank, one after the other; each rank's own part for all.
-  /// @param sizes_bytes  of the parts, one for each rank. By default a broadcast of each.
+  /// `data` consists of a part per rank. Copies each rank's own part to all ranks.
+  /// @param sizes_bytes  of the parts, one per rank. Default: a broadcast of each part
   virtual void all_gather(void* data, std::span<const size_t> sizes_bytes);
-  /// Sums over all ranks, of which each keeps its own part; the others' contents are undefined. By default an all-reduce.
+  /// Sums over all ranks; each rank gets the sums of its own part, and the other parts are undefined. Default: an all-reduce.
   virtual void reduce_scatter(void* data, std::span<const size_t> counts, DType dtype);
   virtual void barrier();
-  /// Tells the other ranks that this one has failed: their calls throw an error with the reason. Callable while no other call is under way.
+  /// Reports to the other ranks that this one has failed: their calls throw an error with the reason. Must not overlap another call.
   virtual void fail(const std::string& reason) noexcept;
 };
 
 inline constexpr double kDefaultCommunicatorDeadlineSeconds = 300;
 
-/// Ranks of one process, for a thread each. @param deadline_s  how long a call waits for the others.
+/// Makes communicators for threads of one process, one per rank. @param deadline_s  how long a call waits for the others
 TREADLE_API std::vector<std::shared_ptr<Communicator>> make_thread_communicators(int size,
                                                                                  double deadline_s = kDefaultCommunicatorDeadlineSeconds);
 
-/// Joins the ranks that a launcher has started, through a plugin that has registered this name; the one named "mpi" is loaded when it is
-/// asked for (TREADLE_MPI_PLUGIN, or plugins/ or treadle/ beside the library).
-/// @throws Error(not_found) if there is no such plugin.
+/// Joins the ranks that a launcher has started, through the plugin registered under this name. The plugin "mpi" is loaded on demand from
+/// TREADLE_MPI_PLUGIN, or from plugins/ or treadle/ next to the library.
+/// @throws Error(not_found) if there is no such plugin
 TREADLE_API std::shared_ptr<Communicator> connect_communicator(std::string_view name,
                                                                double deadline_s = kDefaultCommunicatorDeadlineSeconds);
-/// The name to connect to if a launcher has started this process as one of several: "mpi" where mpirun or another launcher with PMI says
-/// so, "" otherwise.
+/// The name to connect to if a launcher started this process as one of several: "mpi" if mpirun or another launcher with PMI did, otherwise
+/// "".
 TREADLE_API std::string launched_communicator();
 
 }  // namespace treadle

@@ -1,4 +1,4 @@
-// Data to train on: samples by number, shuffled by a seed, in batches that a thread reads ahead.
+// Training data: numbered samples, shuffled by a seed, in batches that a thread reads ahead.
 #pragma once
 
 #include <cstdint>
@@ -17,106 +17,107 @@
 
 namespace treadle::train {
 
-/// Samples by number. Several threads may read at once.
+/// A collection of samples, numbered from 0. Several threads may read at once.
 class TREADLE_API Dataset {
  public:
   virtual ~Dataset();
   virtual int64_t num_samples() const = 0;
-  /// The samples with these numbers, one after the other, by name: the first extent of each tensor is their number.
+  /// Reads samples into tensors by name. The first extent of each tensor is the number of samples, in the given order.
   virtual NamedTensors read(std::span<const int64_t> samples) const = 0;
 };
 
-/// Sample i is row i of each array; a number is an array's first extent. Nothing is copied: arrays of mapped files stay in the file.
-/// @throws Error(invalid_argument) for arrays of different lengths.
+/// Sample i is row i of each array. Copies nothing: arrays of mapped files stay in the file.
+/// @throws Error(invalid_argument) if the arrays differ in length
 TREADLE_API std::shared_ptr<const Dataset> dataset_of(NamedTensors arrays);
-/// The samples with these numbers, in this order. @throws Error(invalid_argument) for a number that does not exist.
+/// These samples, in this order. @throws Error(invalid_argument) for a number that does not exist
 TREADLE_API std::shared_ptr<const Dataset> subset_of(std::shared_ptr<const Dataset> data, std::vector<int64_t> samples);
-/// Splits off a fixed random part of the samples, to validate with: `fraction` of them, rounded, at least one in each part.
+/// Splits off a fixed random part for validation: `fraction` of the samples, rounded, with at least one sample in each part.
 struct TREADLE_API SplitData {
   std::shared_ptr<const Dataset> training, validation;
 };
 TREADLE_API SplitData split(const std::shared_ptr<const Dataset>& data, double fraction, uint64_t seed = 0);
 
-/// A .npy file's array; its elements stay in the file, which is mapped.
+/// Maps a .npy file; elements stay in the file.
 TREADLE_API Tensor map_npy(const std::string& path);
-/// A safetensors file's tensors, mapped likewise.
+/// Maps the tensors of a safetensors file.
 TREADLE_API NamedTensors map_safetensors(const std::string& path);
 
 struct CsvOptions {
-  std::string label;                  ///< name of the column; empty: there is none
-  std::vector<std::string> features;  ///< names or patterns of columns, in the file's order; empty: all but the label
+  std::string label;                  ///< name of the label column; empty: none
+  std::vector<std::string> features;  ///< names or patterns of columns, in the file's order; empty: all except the label
   char separator = ',';
 };
 struct CsvTable {
   Tensor features;  ///< float32 [rows, columns]
-  /// int64 if all are integers, float32 if all are numbers, else the place in `classes`, int64. Undefined without a label.
+  /// int64 if all labels are integers, float32 if all are numbers, otherwise int64 indices into `classes`. Undefined without a label
+  /// column.
   Tensor labels;
   std::vector<std::string> feature_names, classes;
 };
-/// A text table whose first line names its columns, as RFC 4180 has it.
-/// @param classes  classes of an earlier file, whose numbers text labels shall have; empty: the sorted classes of this file.
-/// @throws Error(invalid_argument) naming line and column of what is no number.
+/// Reads a CSV table (RFC 4180) whose first line names its columns.
+/// @param classes  classes of an earlier file, which define the numbers of text labels; empty: the sorted classes of this file
+/// @throws Error(invalid_argument) naming line and column of a cell that is not a number
 TREADLE_API CsvTable read_csv(const std::string& path, const CsvOptions& options = {}, const std::vector<std::string>& classes = {});
 
-/// The arrays of a .npz file by name; those that are stored, not deflated, stay in the file, which is mapped.
+/// The arrays of a .npz file by name. Uncompressed ones stay in the file, which is mapped.
 TREADLE_API NamedTensors read_npz(const std::string& path);
-/// A picture in the layout of the input (channels first or last, by where 1 or 3 of them stand), stretched to its extents; floats are in
-/// [0, 1]. @throws Error for a file of a format that the build does not decode, and for an input that takes no pictures.
+/// Decodes an image to the layout of the input (channels first or last, by the axis of extent 1 or 3), resized to its extents. Floats are
+/// in [0, 1]. @throws Error if the build cannot decode the file, or the input is not for images
 TREADLE_API Tensor read_picture(const ValueInfo& input, const std::string& path);
 using ReadPicture = std::function<Tensor(const ValueInfo& input, const std::string& path)>;
 
-/// What `treadle train` takes as data.
+/// The data arguments of `treadle train`.
 struct DataFiles {
-  /// .npz and .safetensors (arrays named as inputs; a single one may have any name), .csv, INPUT=FILE.npy; or a folder with a folder of
-  /// pictures for each class.
+  /// Files: .npz and .safetensors (arrays named as inputs; a single array may have any name), .csv, or INPUT=FILE.npy. Or a folder with one
+  /// folder of images per class.
   std::vector<std::string> paths;
-  std::string labels;                 ///< an array ("labels" if empty), a column of a .csv, or a .npy file
-  std::vector<std::string> features;  ///< as of CsvOptions
-  double scale = 1;                   ///< a factor for floating-point inputs
+  std::string labels;                 ///< an array (default "labels"), a column of a .csv, or a .npy file
+  std::vector<std::string> features;  ///< as CsvOptions::features
+  double scale = 1;                   ///< factor for floating-point inputs
   ReadPicture read_picture;           ///< null: train::read_picture()
 };
 
-/// What a loss takes beside the output.
+/// The form of labels that a loss takes.
 struct LabelForm {
   DType dtype = DType::int64;  ///< undefined: the loss has no labels
-  /// Extents of a sample, for losses whose labels are like the output; nothing: as they are.
+  /// Extents of a sample's label, for losses whose labels have the output's shape; nullopt: unchanged.
   std::optional<std::vector<int64_t>> extents = std::nullopt;
 };
 TREADLE_API LabelForm label_form(const TrainerOptions& options, const Model& model);
-/// What a step is fed beside labels: the model's inputs, and a loss model's.
+/// The values that a step is fed besides labels: the model's inputs, and those of a loss model.
 TREADLE_API std::vector<ValueInfo> fed_inputs(const TrainerOptions& options, const Model& model);
 
 struct OpenedData {
-  std::shared_ptr<const Dataset> data;  ///< feeds by the inputs' names, and labels, in the dtypes and shapes that the model takes
-  std::vector<std::string> classes;     ///< names, where labels are text or folders
+  std::shared_ptr<const Dataset> data;  ///< feeds by input names, and labels, in the model's dtypes and shapes
+  std::vector<std::string> classes;     ///< class names, if labels are text or folders
 };
-/// @param inputs   of the model.
-/// @param classes  of the training data, for those to validate with; empty: the files' own.
-/// @throws Error naming the file, and what it lacks.
+/// @param inputs   of the model
+/// @param classes  of the training data, to open validation data; empty: the files' own
+/// @throws Error naming the file and what is missing
 TREADLE_API OpenedData open_data(const DataFiles& files, const std::vector<ValueInfo>& inputs, const LabelForm& labels,
                                  const std::vector<std::string>& classes = {});
-/// Under this name a batch of such data has the labels.
+/// The name of the labels in a batch of such data.
 inline constexpr const char* kBatchLabels = "treadle.labels";
-/// A batch as Trainer::step() takes it.
+/// Splits a batch into the arguments of Trainer::step().
 TREADLE_API std::pair<Feeds, Tensor> feeds_and_labels(NamedTensors batch);
 
 struct LoaderOptions {
   int64_t batch_size = 32;
   bool shuffle = true;  ///< a new order in each epoch, from seed and epoch
   uint64_t seed = 0;
-  bool drop_last = false;  ///< leave out the samples of an epoch that do not fill a batch
+  bool drop_last = false;  ///< omit the last samples of an epoch if they do not fill a batch
   int prefetch = 2;        ///< number of batches that a thread reads ahead; 0: none
-  /// Of each batch, the part of one rank among several: batch_size counts the samples of all. A last batch with fewer samples than ranks is
-  /// left out. Positions are of whole batches, so that another number of ranks goes on from them.
+  /// Reads only one rank's part of each batch: batch_size counts the samples of all ranks. A last batch with fewer samples than ranks is
+  /// omitted. Positions count whole batches, so training may continue with another number of ranks.
   int rank = 0, num_ranks = 1;
 };
 
-/// The next batch. Both count from 0.
+/// The position of the next batch. Both numbers count from 0.
 struct DataPosition {
   int64_t epoch = 0, batch = 0;
 };
 
-/// Batches of a dataset, epoch after epoch. Not for use by several threads at once.
+/// Batches of a dataset, epoch after epoch. Not thread-safe.
 class TREADLE_API DataLoader {
  public:
   explicit DataLoader(std::shared_ptr<const Dataset> data, const LoaderOptions& options = {});
@@ -124,17 +125,17 @@ class TREADLE_API DataLoader {
   DataLoader(DataLoader&&) noexcept;
   DataLoader& operator=(DataLoader&&) noexcept;
 
-  /// Nothing at the end of an epoch; the call after that begins the next one.
-  /// @throws what reading the data throws; seek() past the batch to go on.
+  /// Returns nullopt at the end of an epoch; the following call begins the next epoch.
+  /// @throws errors of reading the data; to continue after one, seek() past the batch
   std::optional<NamedTensors> next();
   int64_t batches_per_epoch() const;
   DataPosition position() const;
-  /// @throws Error(invalid_argument) for a batch that an epoch does not have.
+  /// @throws Error(invalid_argument) for a batch that an epoch does not have
   void seek(const DataPosition& position);
 
-  /// Position, seed, and what the order depends on, for a checkpoint's metadata.
+  /// The position, the seed and all that determines the order, for a checkpoint's metadata.
   Metadata to_metadata() const;
-  /// Continues at the position in the metadata. @throws Error(invalid_argument) naming the first difference for other data or options.
+  /// Continues at the position in the metadata. @throws Error(invalid_argument) naming the first difference of data or options
   void resume(const Metadata& metadata);
 
  private:

@@ -1,4 +1,4 @@
-// What a graph's value can be at run time: a tensor, a sparse tensor, a sequence, an optional, or a map.
+// Values at run time: a tensor, a sparse tensor, a sequence, an optional, or a map.
 #pragma once
 
 #include <map>
@@ -14,7 +14,7 @@ namespace treadle {
 
 class Datum;
 
-/// COO: `indices` int64 [nnz] (linear) or [nnz, rank]. CSR: `indices` are the columns, `row_offsets` int64 [rows + 1].
+/// COO: `indices` is int64 [nnz] (linear) or [nnz, rank]. CSR: `indices` are columns, `row_offsets` is int64 [rows + 1].
 struct SparseTensor {
   enum class Format { coo, csr };
   Format format = Format::coo;
@@ -24,7 +24,7 @@ struct SparseTensor {
   Tensor row_offsets;  // CSR only
 };
 
-/// Elements share one type; the element dtype is kept for the empty sequence.
+/// A list of elements of one type. `element_dtype` is also set if the list is empty.
 struct Sequence {
   DType element_dtype = DType::undefined;
   std::vector<Datum> elements;
@@ -35,13 +35,13 @@ struct Optional {
   std::shared_ptr<Datum> value;  // null: nothing
 };
 
-/// ONNX's map; keys are integers or strings, values are scalars of one dtype, kept as a 1-D tensor in the order of the keys.
+/// ONNX's map: keys are integers or strings; values are scalars of one dtype, stored as a 1-D tensor in the order of the keys.
 struct Map {
   std::variant<std::vector<int64_t>, std::vector<std::string>> keys;
   Tensor values;
 };
 
-/// A value of any ONNX type. Cheap to copy: the contents are shared.
+/// A value of any ONNX type. Cheap to copy: copies share the contents.
 class TREADLE_API Datum {
  public:
   enum class Kind : uint8_t { none, tensor, sparse_tensor, sequence, optional, map };
@@ -57,7 +57,7 @@ class TREADLE_API Datum {
   bool defined() const noexcept { return kind() != Kind::none; }
   bool is_tensor() const noexcept { return kind() == Kind::tensor; }
 
-  /// Each throws Error(invalid_argument) if this is of another kind.
+  /// Each throws Error(invalid_argument) if the value is of another kind.
   const Tensor& tensor() const;
   const SparseTensor& sparse_tensor() const;
   const Sequence& sequence() const;

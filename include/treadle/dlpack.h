@@ -1,5 +1,5 @@
-// Exchange of tensors with other frameworks by DLPack (dmlc.github.io/dlpack, ABI 1.x): no copy, shared ownership.
-// The structs are the ABI's, declared here in our namespace so that a program may include DLPack's own header beside it.
+// Exchange of tensors with other frameworks by DLPack (dmlc.github.io/dlpack, ABI 1.x): without copies, with shared ownership.
+// The structs match the ABI. They are declared in our namespace, so that a program may include DLPack's own header too.
 #pragma once
 
 #include <cstdint>
@@ -67,16 +67,16 @@ struct DLManagedTensorVersioned {
 };
 inline constexpr uint64_t kDLReadOnly = 1, kDLIsCopied = 2, kDLSubBytePadded = 4;
 
-/// A view of the tensor's memory, strides and all; the deleter runs when the last view of it is gone.
-/// If this throws, the caller still owns `managed` and calls its deleter.
-/// @throws Error(invalid_argument) for a null or inconsistent tensor, an unsupported version, data not aligned to its element;
-///         Error(not_implemented) for memory that the host cannot read, vector lanes, padded sub-byte elements, and unknown dtypes.
+/// Makes a view of the tensor's memory, including strides. The deleter runs when the last view is gone.
+/// If this throws, the caller still owns `managed` and must call its deleter.
+/// @throws Error(invalid_argument) for a null or inconsistent tensor, an unsupported version, or data not aligned to its elements;
+///         Error(not_implemented) for memory that the host cannot read, vector lanes, padded sub-byte elements and unknown dtypes
 TREADLE_API Tensor from_dlpack(DLManagedTensor* managed);
 TREADLE_API Tensor from_dlpack(DLManagedTensorVersioned* managed);
 
-/// The caller, or who takes it over, calls the deleter once. Strides are always set.
+/// Exports a tensor. Its new owner calls the deleter once. Strides are always set.
 /// @throws Error(not_implemented) for strings; Error(invalid_argument) for read-only memory and packed sub-byte types, which this older
-///         struct cannot mark: use to_dlpack_versioned.
+///         struct cannot describe: use to_dlpack_versioned
 TREADLE_API DLManagedTensor* to_dlpack(const Tensor& tensor);
 TREADLE_API DLManagedTensorVersioned* to_dlpack_versioned(const Tensor& tensor);
 

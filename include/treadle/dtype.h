@@ -43,16 +43,16 @@ enum class DType : uint8_t {
 };
 inline constexpr int kNumDTypes = 29;
 
-/// Bits of one element: 2, 4 and 6 for the packed types; for `string` those of std::string, the in-memory form.
+/// Bits per element: 2, 4 or 6 for packed types; for `string`, those of std::string.
 TREADLE_API size_t bits_of(DType dtype) noexcept;
-/// "float32", "int64", "bool" …, as NumPy and ONNX write them.
+/// "float32", "int64", "bool" …, as NumPy and ONNX spell them.
 TREADLE_API std::string_view name_of(DType dtype) noexcept;
-/// "f32", "i64", "bool" …, for printed types such as f32[1,3,224,224].
+/// "f32", "i64", "bool" …, for printing types such as f32[1,3,224,224].
 TREADLE_API std::string_view short_name_of(DType dtype) noexcept;
-/// The inverse of name_of; `undefined` for an unknown name.
+/// The inverse of name_of(); `undefined` for an unknown name.
 TREADLE_API DType dtype_from_name(std::string_view name) noexcept;
-/// Number of bytes that `num_elements` elements take, packed as ONNX packs them (first element in the low bits).
-/// @throws Error(resource_exhausted) on overflow.
+/// Bytes of `num_elements` elements, packed as in ONNX (the first element in the low bits).
+/// @throws Error(resource_exhausted) on overflow
 TREADLE_API size_t size_bytes(DType dtype, int64_t num_elements);
 
 TREADLE_API bool is_float(DType dtype) noexcept;    ///< any floating-point type, 4 to 64 bits

@@ -1,4 +1,4 @@
-// The one exception type of the library.
+// The only exception type of the library.
 #pragma once
 
 #include <stdexcept>
@@ -10,23 +10,23 @@
 
 namespace treadle {
 
-/// What went wrong, in the coarsest useful classes. The C ABI's status codes have the same values.
+/// Classes of errors. The C ABI's status codes have the same values.
 enum class ErrorCode : int {
   ok = 0,
-  invalid_argument = 1,    ///< a caller's value: wrong name, dtype, shape, option
-  invalid_model = 2,       ///< the file or graph breaks ONNX's rules
+  invalid_argument = 1,    ///< a caller's value is wrong: name, dtype, shape, option
+  invalid_model = 2,       ///< the file or graph violates ONNX's rules
   not_implemented = 3,     ///< valid, but this build lacks the operator, dtype or feature
-  not_found = 4,           ///< file, value or option that does not exist
-  resource_exhausted = 5,  ///< a limit or the memory
+  not_found = 4,           ///< a file, value or option does not exist
+  resource_exhausted = 5,  ///< a limit or the memory is exceeded
   cancelled = 6,
   timed_out = 7,
   io_error = 8,
-  internal = 9,  ///< our own mistake
+  internal = 9,  ///< a bug in Treadle
 };
 
 TREADLE_API std::string_view error_code_name(ErrorCode code) noexcept;
 
-/// Thrown where a fault is seen, with both values; the layer that walks the graph adds the node once, by `add_context`.
+/// Thrown where a fault is detected, with the values involved. The layer that walks the graph adds the node once by add_context().
 class TREADLE_API Error : public std::runtime_error {
  public:
   Error(ErrorCode code, std::string message);
@@ -36,11 +36,11 @@ class TREADLE_API Error : public std::runtime_error {
   const std::string& message() const noexcept { return message_; }
   const std::string& context() const noexcept { return context_; }
 
-  /// The context stands before the message, closed by a colon: `Conv node "a" (ai.onnx, opset 17), during shape inference:`.
-  /// @param details  printed after the message, one line (operands' types, attributes); may be empty.
-  /// Does nothing if a context is there already: the innermost node is the one that matters.
+  /// Puts the context before the message, ending with a colon: `Conv node "a" (ai.onnx, opset 17), during shape inference:`. Does nothing
+  /// if there is a context already, since the innermost node matters.
+  /// @param details  a line printed after the message (operands' types, attributes); may be empty
   Error& add_context(std::string context, std::string details = {});
-  /// More to print behind the message and the details that are there; of several lines, each is indented alike.
+  /// Appends lines to the message and details, equally indented.
   Error& add_details(std::string_view details);
 
   const char* what() const noexcept override { return text_.c_str(); }

@@ -1,4 +1,4 @@
-// Event files that TensorBoard reads.
+// Event files for TensorBoard.
 #pragma once
 
 #include <cstdint>
@@ -12,16 +12,16 @@
 
 namespace treadle::train {
 
-/// A file "events.out.tfevents.…" of numbers over steps. Each record is on its way to the disk when its call returns.
+/// A file "events.out.tfevents.…" with numbers over steps. Each record is passed to the system when the call returns.
 class TREADLE_API EventFile {
  public:
-  /// A new file in the folder, which is made if there is none. @throws Error(io_error)
+  /// Makes a new file in the folder, which is created if necessary. @throws Error(io_error)
   explicit EventFile(const std::string& folder);
   ~EventFile();
   EventFile(const EventFile&) = delete;
   EventFile& operator=(const EventFile&) = delete;
 
-  /// Of each number its name and value, at that step. @throws Error(io_error)
+  /// Writes names and values for a step. @throws Error(io_error)
   void write(int64_t step, const std::vector<std::pair<std::string, double>>& scalars);
 
   const std::string& path() const { return path_; }

@@ -1,4 +1,4 @@
-// Graph executors in the way of MXNet: values are bound to names once, and forward and backward passes work on them in place.
+// Graph executors in the style of MXNet: values are bound to names once, and forward and backward passes work on them in place.
 #pragma once
 
 #include <cstddef>
@@ -20,15 +20,17 @@ namespace treadle::train {
 
 using GradientRequests = std::map<std::string, GradientRequest>;
 
-/// The compiled graphs of one model, and what its arguments are. Executors of other shapes share them. Cheap to copy: copies are the same.
+/// The compiled graphs of one model, and its arguments. Executors of different shapes share them. Cheap to copy: copies are the same
+/// object.
 class TREADLE_API ExecutorGraphs {
  public:
-  /// @param session         of all passes; training refuses some of it. None: the defaults, and passes that are not for training read
-  ///                        parameters and states where they are bound.
-  /// @param row_gradients   parameters whose gradients are by rows, as JointOptions::sparse_gradients.
-  /// @param make_session    makes the session of passes that are not for training, of this model and these options; it is called if there
-  /// is
-  ///                        to be one. Empty: it is made here.
+  /// @param session         options of all passes; training rejects some of them. Nullopt: defaults, and passes that are not for training
+  /// read
+  ///                        parameters and states in place
+  /// @param row_gradients   parameters whose gradients are by rows, as JointOptions::sparse_gradients
+  /// @param make_session    makes the session for passes that are not for training, with this model and these options, if one is needed.
+  /// Empty:
+  ///                        it is made here
   explicit ExecutorGraphs(const Model& model, const std::optional<SessionOptions>& session = std::nullopt,
                           const std::vector<std::string>& row_gradients = {},
                           const std::function<std::shared_ptr<Session>()>& make_session = {});
@@ -37,38 +39,39 @@ class TREADLE_API ExecutorGraphs {
   const std::optional<SessionOptions>& session_options() const;
   std::vector<ValueInfo> inputs() const;
   const std::vector<std::string>& output_names() const;
-  /// Initial values of what can be trained, and of running statistics. Both are empty for a model that cannot be trained.
+  /// Initial values of trainable parameters and of running statistics. Both are empty for a model that cannot be trained.
   const NamedTensors& parameters() const;
   const NamedTensors& states() const;
-  /// Whether this parameter has a gradient by rows.
+  /// True if the gradient of this parameter is by rows.
   bool has_row_gradient(const std::string& parameter) const;
 
-  /// The graph of training passes with these gradients: made at the first call. @throws Error for a model that cannot be trained.
+  /// The graph of training passes with these gradients, made at the first call. @throws Error for a model that cannot be trained
   JointModule& training(const GradientRequests& requests) const;
-  /// All that have been made.
+  /// All training graphs made so far.
   std::vector<JointModule*> all_training() const;
-  /// What passes that are not for training run, one of both: a module that reads what is bound, or a session that is fed it.
+  /// Executes passes that are not for training: either a module that reads bound values in place, or a session that is fed them; the other
+  /// is null.
   JointModule* evaluation() const;
   Session* session() const;
 
-  /// As Session::set_monitor(), of all passes: inputs, and what nodes make.
+  /// As Session::set_monitor(), for all passes: inputs and results of nodes.
   void set_monitor(const Monitor& monitor) const;
-  /// Ends what SessionOptions::enable_profiling began. @return the profiles' paths: of passes that are not for training, then of each graph
-  /// of training(). Empty without profiling.
+  /// Ends profiling (SessionOptions::enable_profiling). @return paths of the profiles: first of passes that are not for training, then of
+  /// each graph of training(). Empty without profiling
   std::vector<std::string> end_profiling() const;
-  /// Weights, packed weights and activations of passes that are not for training.
+  /// Bytes of weights, packed weights and activations for passes that are not for training.
   size_t memory_bytes() const;
   /// As Session::optimized_model().
   std::string optimized_model() const;
 
-  /// These, if they are of that model; otherwise others with the same options.
+  /// Returns this object if it is of this model; otherwise graphs of the model with the same options.
   ExecutorGraphs for_model(const Model& model) const;
-  /// Of the same model and options.
+  /// True if both are copies of the same object.
   bool operator==(const ExecutorGraphs& other) const { return impl_ == other.impl_; }
 
  private:
   friend class Executor;
-  /// The executor whose values evaluation() reads.
+  /// The executor whose values evaluation() reads at present.
   const void*& reader() const;
 
   struct Impl;
@@ -78,43 +81,43 @@ class TREADLE_API ExecutorGraphs {
 class Executor;
 
 struct TREADLE_API BindOptions {
-  /// Of float32 inputs and parameters that `requests` does not name.
+  /// For float32 inputs and parameters that `requests` does not name.
   GradientRequest request = GradientRequest::write;
   GradientRequests requests;
-  /// Memory of gradients, by argument: contiguous, float32 and of the argument's shape. Zeros are made where it is missing. A gradient by
-  /// rows is a sparse tensor, COO over the first axis; none has no rows.
+  /// Memory for gradients, by argument: contiguous, float32, in the argument's shape. Missing ones are allocated as zeros. A gradient by
+  /// rows is a sparse tensor, COO over the first axis; a missing one has no rows.
   Feeds gradients;
-  /// Memory of running statistics, contiguous and float32; a copy of the model's where it is missing.
+  /// Memory for running statistics, contiguous and float32. Missing ones are copies of the model's.
   NamedTensors states;
-  /// Its parameters and states are the new executor's, too, where no others are given.
+  /// An executor whose parameters and states the new one shares, unless others are given.
   const Executor* shared = nullptr;
-  /// Names of those; none: all that both models have. @see shared
+  /// Names of the values to share; nullopt: all that both models have. @see shared
   std::optional<std::vector<std::string>> shared_names = std::nullopt;
 };
 
 struct TREADLE_API SimpleBindOptions : BindOptions {
-  std::map<std::string, DType> dtypes;  ///< of inputs; the model's where none is given
-  /// Memory by name in which inputs, and gradients of inputs as "grad of NAME", lie where they fit; new memory is put into it. Executors
-  /// that take turns share it.
+  std::map<std::string, DType> dtypes;  ///< of inputs; default: the model's
+  /// Memory by name for inputs, and for gradients of inputs as "grad of NAME", used if it is large enough; new memory is added to it.
+  /// Executors that run in turn can share it.
   NamedTensors* shared_buffer = nullptr;
 };
 
 struct ReshapeOptions {
-  bool partial_shaping = false;  ///< inputs that are not named may change; those whose shape does not follow keep theirs
-  bool allow_up_sizing = false;  ///< new memory may be made for inputs that grow
+  bool partial_shaping = false;  ///< inputs without a given shape may change; those whose shape does not follow keep theirs
+  bool allow_up_sizing = false;  ///< new memory may be allocated for inputs that grow
 };
 
 /// A model with values bound to its arguments (inputs and parameters) and running statistics. Contiguous values are not copied: what is
-/// written to them holds from the next forward pass on. The backward pass reads arguments again, so write them behind it. For one thread at
-/// a time.
+/// written to them takes effect in the next forward pass. The backward pass reads arguments again, so write them only after it. Not
+/// thread-safe.
 class TREADLE_API Executor {
  public:
-  /// @param arguments  of all inputs, by name; parameters that are missing have the model's values.
-  /// @throws Error(invalid_argument) naming the argument that is missing, or has another dtype or shape than it can have; Error(not_found).
+  /// @param arguments  all inputs, by name; missing parameters get the model's values
+  /// @throws Error(invalid_argument) naming an argument that is missing or has a wrong dtype or shape; Error(not_found)
   Executor(ExecutorGraphs graphs, const Feeds& arguments, const BindOptions& options = {});
   explicit Executor(const Model& model, const Feeds& arguments, const BindOptions& options = {})
       : Executor(ExecutorGraphs(model), arguments, options) {}
-  /// With zeros for inputs of these shapes, and of those that follow from the symbols they share.
+  /// Binds zeros to inputs of these shapes, and to inputs whose shapes follow by shared symbols.
   static Executor simple_bind(ExecutorGraphs graphs, const std::map<std::string, Shape>& shapes, const SimpleBindOptions& options = {});
   static Executor simple_bind(const Model& model, const std::map<std::string, Shape>& shapes, const SimpleBindOptions& options = {}) {
     return simple_bind(ExecutorGraphs(model), shapes, options);
@@ -123,15 +126,16 @@ class TREADLE_API Executor {
   Executor(Executor&&) noexcept;
   Executor& operator=(Executor&&) noexcept;
 
-  /// @param is_train  keep what backward() needs; normalisations use the batch's statistics and update the running ones.
-  /// @return outputs(), which live until the next pass.
+  /// @param is_train  keeps what backward() needs; normalisations use the batch's statistics and update the running ones
+  /// @return outputs(), valid until the next pass
   const std::vector<Datum>& forward(bool is_train = false, const RunOptions* options = nullptr);
-  /// One step of the forward pass: a node of the optimised graph; of training over devices a piece of work. Step 0 begins a pass, the
-  /// others follow in order, and outputs() are the pass's when none are left. @param is_train, options  count at step 0.
-  /// @return how many steps are left; 0 for a step behind the last. @throws Error(invalid_argument) for a step that does not follow.
+  /// Runs one step of the forward pass: a node of the optimised graph, or a piece of work if training uses several devices. Step 0 begins a
+  /// pass; the others follow in order. When no steps are left, outputs() are those of the pass.
+  /// @param is_train, options  used at step 0
+  /// @return number of steps left; 0 for a step beyond the last. @throws Error(invalid_argument) for a step out of order
   size_t partial_forward(size_t step, bool is_train = false, const RunOptions* options = nullptr);
-  /// Writes or adds gradients, as requested. Once for each forward pass for training.
-  /// @param head_gradients  of the outputs, in their shapes; empty: ones.
+  /// Writes or adds gradients, as requested. Call it once after each forward pass for training.
+  /// @param head_gradients  of the outputs, in their shapes; empty: ones
   void backward(std::span<const Tensor> head_gradients = {});
 
   const std::vector<Datum>& outputs() const;
@@ -139,16 +143,16 @@ class TREADLE_API Executor {
   const Feeds& arguments() const;
   const Feeds& gradients() const;  ///< of arguments whose request is not null
   const NamedTensors& states() const;
-  const GradientRequests& requests() const;  ///< of all arguments; null where there is no gradient
-  /// Binds another value of the same shape and dtype. A gradient takes the memory of passes that begin from then on.
+  const GradientRequests& requests() const;  ///< of all arguments; null if there is no gradient
+  /// Binds another value of the same shape and dtype. A gradient uses the new memory in later passes.
   void set_argument(const std::string& name, Datum value);
   void set_gradient(const std::string& name, Datum value);
   void set_state(const std::string& name, Tensor value);
-  /// Copies values into what is bound, by name. @param allow_extra  ignores names that are neither argument nor state.
+  /// Copies values into the bound ones, by name. @param allow_extra  ignore names that are neither an argument nor a state
   void copy_from(const NamedTensors& values, bool allow_extra = false);
 
-  /// An executor for inputs of other shapes, which shares graphs, parameters, states, and as much memory of inputs as there is. Inputs that
-  /// are not named have the shape that follows from the symbols they share with those that are.
+  /// Makes an executor for other input shapes, which shares graphs, parameters, states and, as far as possible, memory of inputs. The
+  /// shapes of other inputs follow from shared symbols.
   Executor reshape(const std::map<std::string, Shape>& shapes, const ReshapeOptions& options = {}) const;
 
   const ExecutorGraphs& graphs() const;

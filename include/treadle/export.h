@@ -1,4 +1,4 @@
-// Marks what the shared library exports; everything else has hidden visibility.
+// Marks what the shared library exports. Everything else has hidden visibility.
 #pragma once
 
 #if defined(TREADLE_STATIC)

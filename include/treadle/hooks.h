@@ -1,4 +1,4 @@
-// Actions around runs, and where log messages go: both for the whole process.
+// Process-wide hooks around runs, and the destination of log messages.
 #pragma once
 
 #include <cstdint>
@@ -14,28 +14,27 @@ enum class HookPoint : int { pre_run = 0, post_run = 1 };
 
 /// What a hook learns about its run.
 struct HookedRun {
-  uint64_t run_id = 0;      ///< counts the session's runs
-  uint64_t graph_id = 0;    ///< of the compiled graph; differs between sessions and between sets of feeds and fetches
+  uint64_t run_id = 0;      ///< number of the run in its session
+  uint64_t graph_id = 0;    ///< of the compiled graph; differs between sessions, and between sets of feeds and fetches
   std::string_view tag;     ///< RunOptions::tag
-  int64_t duration_ns = 0;  ///< post_run: of the computation
-  std::string_view error;   ///< post_run: why it failed; empty if it did not
+  int64_t duration_ns = 0;  ///< post_run: duration of the computation
+  std::string_view error;   ///< post_run: the reason of a failure; empty on success
 };
 
 using Hook = std::function<void(const HookedRun&)>;
 using HookId = uint64_t;
 
-/// Registers an action before or after every run of every session, bound and asynchronous ones included, and every step of a partial run.
-/// Groups run in ascending order, hooks of a group in the order of registration, on the thread of the run.
-/// An exception of a pre_run hook fails the run: nothing is computed, and no later hook is called. An exception of a post_run hook fails
-/// the run too; its results are dropped.
+/// Registers a hook before or after every run of every session, including bound and asynchronous runs, and every step of a partial run.
+/// Groups run in ascending order, the hooks of a group in the order of registration, on the thread of the run. If a pre_run hook throws,
+/// the run fails without computing, and no later hook is called. If a post_run hook throws, the run fails too, and its results are dropped.
 TREADLE_API HookId register_hook(HookPoint point, int group, Hook hook);
-/// Runs that have begun may still call it. @return false if there is no such hook.
+/// Running runs may still call it. @return false if there is no such hook
 TREADLE_API bool unregister_hook(HookId id);
 
 enum class LogSeverity : int { verbose = 0, info = 1, warning = 2, error = 3, fatal = 4 };
 
-/// Messages from `lowest` on go to the callback, one at a time, from any thread; it must not call the library.
-/// An empty callback restores the default: warnings and worse go to the standard error stream.
+/// Sends messages of at least the severity `lowest` to the callback, one at a time, from any thread. The callback must not call the
+/// library. An empty callback restores the default: warnings and worse go to standard error.
 TREADLE_API void set_log_callback(std::function<void(LogSeverity severity, std::string_view message)> callback,
                                   LogSeverity lowest = LogSeverity::warning);
 

@@ -1,4 +1,4 @@
-// A model as read from an ONNX file.
+// A model, as read from an ONNX file.
 #pragma once
 
 #include <cstddef>
@@ -15,13 +15,14 @@
 
 namespace treadle {
 
-/// An input or output as the model declares it.
+/// An input or output, as the model declares it.
 struct ValueInfo {
   std::string name;
   /// As ONNX Runtime writes it: "tensor(float)", "seq(tensor(int64))", "map(int64,tensor(float))", "optional(tensor(float))".
   std::string type;
   DType dtype = DType::undefined;  ///< of a tensor's elements
-  /// An extent is an integer, a symbol's name, or empty text if it is unknown. Empty with `has_rank` false: unknown rank.
+  /// An extent is an integer, the name of a symbol, or empty text if unknown. If the rank is unknown, `has_rank` is false and `shape`
+  /// empty.
   std::vector<std::variant<int64_t, std::string>> shape;
   bool has_rank = false;
 };
@@ -35,17 +36,17 @@ struct ModelMetadata {
 
 struct LoadOptions {
   bool use_mmap = true;       ///< map files and use weights in place; false: read them into memory
-  bool share_weights = true;  ///< tensors that are in memory and not mapped are held once by all models of the process that have them
-  /// External data that is in memory already: the location that the model names → the file's contents, used in place.
+  bool share_weights = true;  ///< models of the process share equal tensors that are in memory, not mapped
+  /// External data that is already in memory: maps a location in the model to the file's contents, which are used in place.
   std::map<std::string, std::shared_ptr<Storage>> external_files;
 };
 
-/// Immutable and cheap to copy; sessions made of one Model share its weights.
+/// Immutable and cheap to copy. Sessions of one Model share its weights.
 class TREADLE_API Model {
  public:
   /// @throws Error(not_found, io_error, invalid_model, not_implemented, resource_exhausted)
   static Model load(const std::string& path, const LoadOptions& options = {});
-  /// @param model_dir  where external data is looked for; empty: external data is an error.
+  /// @param model_dir  folder of external data; empty: external data is an error
   static Model from_bytes(std::span<const std::byte> bytes, const std::string& model_dir = {}, const LoadOptions& options = {});
 
   std::vector<ValueInfo> inputs() const;
@@ -53,13 +54,13 @@ class TREADLE_API Model {
   std::vector<ValueInfo> overridable_initializers() const;
   const ModelMetadata& metadata() const;
 
-  /// Everything that keeps this build from running the model, at once: operators that it lacks, and nodes with an attribute, a dtype or a
-  /// shape that it does not take. Empty if it can run the model.
+  /// Lists all reasons why this build cannot run the model: missing operators, and nodes with an unsupported attribute, dtype or shape.
+  /// Empty if it can.
   std::vector<std::string> unsupported() const;
-  /// The graph as text, as read or after the graph optimiser.
+  /// The graph as text, as read or optimised.
   std::string to_text(bool optimised = false) const;
-  /// Writes the model: as read (a round trip), or optimised. The file is complete or absent.
-  /// @param opset  of ai.onnx for an optimised graph; 0: the lowest that suffices.
+  /// Writes the model atomically: as read (a round trip), or optimised.
+  /// @param opset  of ai.onnx for an optimised graph; 0: the lowest that is sufficient
   void save(const std::string& path, bool optimised = false, int opset = 0) const;
 
   struct Impl;

@@ -1,4 +1,4 @@
-// Which precision a model can be computed in: a value for SessionOptions::precision that keeps to a bound on the error.
+// Chooses the precision of a model: a value for SessionOptions::precision that keeps the error within a bound.
 #pragma once
 
 #include <cstdint>
@@ -12,34 +12,34 @@
 namespace treadle {
 
 struct ChoosePrecisionOptions {
-  /// Largest allowed difference from float32's result, divided by float32's largest value, over all floating-point outputs and samples.
+  /// Largest allowed difference from the float32 result, relative to its largest value, over all floating-point outputs and samples.
   /// Outputs of other types (labels, tokens) must not change.
   double bound = 1e-3;
   SessionOptions session;   ///< options of all sessions that are tried; its precision is ignored
-  int64_t max_groups = 16;  ///< parts of the model to measure separately, with a session each
-  int64_t timed_runs = 9;   ///< runs of each precision; the median counts
+  int64_t max_groups = 16;  ///< number of parts of the model to measure separately, each with its own session
+  int64_t timed_runs = 9;   ///< runs per precision; the median counts
 };
 
-/// One precision that was tried.
+/// A precision that was tried.
 struct TriedPrecision {
   std::string precision;
-  double error = 0;  ///< infinite if an output that is not of floats changed, or one became NaN
+  double error = 0;  ///< infinite if an output without floats changed or a number became NaN
   double milliseconds = 0;
 };
 
 struct PrecisionChoice {
   std::string precision;  ///< "float32" if nothing faster keeps the bound
   double error = 0;
-  double speedup = 1;                 ///< over float32
-  std::vector<TriedPrecision> tried;  ///< of the whole model, and of the mixture if there is one; float32 first
+  double speedup = 1;                 ///< relative to float32
+  std::vector<TriedPrecision> tried;  ///< for the whole model, and for the mixture if there is one; float32 first
   /// A table.
   TREADLE_API std::string to_text() const;
 };
 
-/// Measures the precisions on samples of what the model sees in use. If bfloat16 for all nodes exceeds the bound, the nodes are cut into
-/// groups. Those that add least to the error get bfloat16, as many as the bound allows.
-/// @param samples  at least one; the first is the one that is timed
-/// @throws Error(invalid_argument) for a bound that is not positive or without samples; what creating and running a session throws
+/// Measures precisions on representative samples. If bfloat16 for all nodes exceeds the bound, the nodes are divided into groups, and
+/// bfloat16 is used for those that contribute least to the error, as far as the bound allows.
+/// @param samples  at least one; the first is used for timing
+/// @throws Error(invalid_argument) if the bound is not positive or there are no samples; errors of creating and running a session
 TREADLE_API PrecisionChoice choose_precision(const Model& model, const CalibrationSource& samples,
                                              const ChoosePrecisionOptions& options = {});
 

@@ -1,4 +1,4 @@
-// Profiles: where the time and the memory of a session's runs went. `treadle profile` and Python's treadle.profile() are made of this.
+// Profiles: how a session's runs spend time and memory. `treadle profile` and Python's treadle.profile() use this interface.
 #pragma once
 
 #include <array>
@@ -21,254 +21,254 @@ namespace treadle {
 struct ProfiledOperand {
   std::string name;
   DType dtype = DType::undefined;
-  std::optional<Shape> shape;  ///< of the last extents that were run; none if only the run knows it
+  std::optional<Shape> shape;  ///< for the extents of the last run; none if only the run knows it
   bool constant = false;
-  std::string shares;    ///< the value whose bytes it is a view of, or is written over; empty: it has bytes of its own
-  int64_t row_step = 0;  ///< elements from row to row, where it lies within the rows of another value; 0: rows follow each other
-  std::string value;     ///< of a number, or a short list of them, that is known without running: "0.5", "[2, -1]"; empty: not known
+  std::string shares;    ///< value whose bytes it is a view of or overwrites; empty: it has its own
+  int64_t row_step = 0;  ///< row stride in elements, if it lies within rows of another value; 0: contiguous rows
+  std::string value;     ///< a number or short list that is known without running: "0.5", "[2, -1]"; empty: unknown
 
-  /// In elements, by axis; empty if the shape is not known.
+  /// In elements, by axis; empty if the shape is unknown.
   std::vector<int64_t> strides() const;
 };
 
-/// A kernel of a node's operator that does not compute the node.
+/// A kernel of a node's operator that was not chosen for the node.
 struct ProfiledUnusedKernel {
   std::string name;
-  std::string why;  ///< it declines the node, or another one goes before it
+  std::string why;  ///< the kernel declines the node, or comes after the chosen one
 };
 
 /// A step within a node's kernel, such as packing (ProfilerOptions::kernel_phases).
 struct ProfiledKernelPhase {
   std::string name;
   int64_t calls = 0;            ///< in all recorded runs, on all threads
-  std::vector<double> self_ns;  ///< per run: of all threads together, without the phases within
+  std::vector<double> self_ns;  ///< per run: sum over threads, without nested phases
 };
 
-/// A node as it ran: after fusion, and with the kernel that was chosen.
+/// A node as executed: after fusion, with its kernel.
 struct ProfiledNode {
   std::string name, op_type;
   std::string kernel;                                ///< empty for If, Loop and Scan
-  std::vector<ProfiledUnusedKernel> unused_kernels;  ///< the operator's others (ProfilerOptions::passes)
-  std::string forms;                                 ///< of its packed weights, "F(4,3)"; may be empty
-  int32_t parent = -1;                               ///< the node (index) whose body it is in
-  std::vector<std::string> sources;                  ///< nodes of the model as read that it stands for
-  std::vector<std::string> layers;  ///< of the model that it is in, outer ones first: "layer1", "layer1.0", "layer1.0.conv1"
-  std::vector<std::string> passes;  ///< that made it what it is, in order (ProfilerOptions::passes)
+  std::vector<ProfiledUnusedKernel> unused_kernels;  ///< other kernels of the operator (ProfilerOptions::passes)
+  std::string forms;                                 ///< forms of its packed weights, such as "F(4,3)"; may be empty
+  int32_t parent = -1;                               ///< index of the node whose body it is in; -1: none
+  std::vector<std::string> sources;                  ///< nodes of the original model that it replaces
+  std::vector<std::string> layers;  ///< layers of the model that contain it, outermost first: "layer1", "layer1.0", "layer1.0.conv1"
+  std::vector<std::string> passes;  ///< passes that produced it, in order (ProfilerOptions::passes)
   std::vector<ProfiledOperand> inputs, outputs;
-  std::optional<double> flops, bytes;  ///< of one call; none if the operator does not say, or a shape is not known
-  std::string phase;                   ///< of a training step: "forward", "backward", "communication" or "optimizer"; empty elsewhere
-  std::vector<int32_t> forward;        ///< of a backward node: the forward nodes (indices) whose gradients it computes
-  int64_t sequence = -1;               ///< of a forward node: its place among them; of a backward node: the last of its forward nodes'
-  bool moves = false;                  ///< it computes nothing: elements go to other places
-  bool between_devices = false;        ///< it is no node of the graph: a value is copied to another device
+  std::optional<double> flops, bytes;  ///< per call; none if the operator does not tell or a shape is unknown
+  std::string phase;                   ///< part of a training step: "forward", "backward", "communication" or "optimizer"; otherwise empty
+  std::vector<int32_t> forward;        ///< for a backward node: indices of forward nodes whose gradients it computes
+  int64_t sequence = -1;               ///< for a forward node: its number among them; for a backward node: that of its last forward node
+  bool moves = false;                  ///< it only moves elements and computes nothing
+  bool between_devices = false;        ///< not a node of the graph, but a copy to another device
   size_t packed_bytes = 0;
   int64_t calls = 0;              ///< in all recorded runs
-  std::vector<double> self_ns;    ///< per run: all calls together, without the nodes of its bodies
-  std::vector<double> ready_ns;   ///< per run: from its begin until all that the node reads was there; -1: it did not run. Main graph only
-  std::vector<double> waited_ns;  ///< per run: from then until the node began
-  double barrier_ns = 0;          ///< in all recorded runs, part of self_ns: threads waited at the ends of its loops
-  std::vector<ProfiledKernelPhase> kernel_phases;  ///< in the order of their first begin
+  std::vector<double> self_ns;    ///< per run: all calls together, without nodes in its bodies
+  std::vector<double> ready_ns;   ///< per run: from the run's begin until all inputs of the node exist; -1: not run. Main graph only
+  std::vector<double> waited_ns;  ///< per run: from ready_ns until the node begins
+  double barrier_ns = 0;          ///< in all recorded runs, part of self_ns: threads waiting at the ends of its loops
+  std::vector<ProfiledKernelPhase> kernel_phases;  ///< ordered by their first begin
 };
 
-/// Where one run's time went. The parts sum to duration_ns.
+/// The time of one run. kernel_ns to after_ns sum up to duration_ns.
 struct ProfiledRun {
   double start_ns = 0;     ///< since the recorder was made
-  double duration_ns = 0;  ///< as the session's thread saw it
-  double kernel_ns = 0;    ///< at least one node was running
-  double wait_ns = 0;      ///< for other jobs
-  double before_ns = 0;    ///< up to the first node: shapes bound, memory found
-  double between_ns = 0;   ///< between nodes: dispatch, and what recording costs
-  double after_ns = 0;     ///< behind the last node
-  double node_ns = 0;      ///< of all nodes, on all threads
-  double barrier_ns = 0;   ///< part of node_ns: threads waited at the ends of nodes' loops
-  double waited_ns = 0;    ///< of all nodes: they were ready, and had not begun
+  double duration_ns = 0;  ///< on the calling thread
+  double kernel_ns = 0;    ///< at least one node is running
+  double wait_ns = 0;      ///< waiting for other jobs
+  double before_ns = 0;    ///< until the first node: binding shapes, finding memory
+  double between_ns = 0;   ///< between nodes: dispatch and the cost of recording
+  double after_ns = 0;     ///< after the last node
+  double node_ns = 0;      ///< sum over all nodes and threads
+  double barrier_ns = 0;   ///< part of node_ns: threads waiting at the ends of nodes' loops
+  double waited_ns = 0;    ///< sum over all nodes: ready but not begun
   int64_t events = 0;
 };
 
-/// A stretch of time on a thread.
+/// An interval of time on a thread.
 struct ProfiledEvent {
-  int32_t node = -1;  ///< index; -1: waiting for another job; -2 - s: the thread of the pool was in ProfiledPoolThread::State s
+  int32_t node = -1;  ///< index; -1: waiting for another job; -2 - s: a pool thread in ProfiledPoolThread::State s
   int32_t thread = 0;
-  double start_ns = 0, duration_ns = 0;  ///< since the run began
-  int32_t phase = -1;                    ///< of the node's kernel_phases; -1: the node, or a helper's part in it
-  double waited_ns = 0;                  ///< of a node: since all that it reads was there
+  double start_ns = 0, duration_ns = 0;  ///< since the run's begin
+  int32_t phase = -1;                    ///< index in the node's kernel_phases; -1: the node itself, or a helper's part of it
+  double waited_ns = 0;                  ///< for a node: from the time when all its inputs existed
 };
 
-/// What a thread that takes part in loops or nodes did, over all recorded runs. The states sum to their length.
+/// States of a thread that shares loops or nodes, over all recorded runs. Their times sum up to the runs' duration.
 struct ProfiledPoolThread {
   enum State : uint8_t { running, no_ready_work, barrier, asleep };
   static constexpr std::array<const char*, 4> kStateNames{"running", "no ready work", "barrier", "asleep"};
   int32_t thread = 0;                ///< as in ProfiledEvent
-  bool calls = false;                ///< runs are called on it: its times are of its own runs
-  std::array<double, 4> state_ns{};  ///< by State. Waiting for other jobs is asleep
+  bool calls = false;                ///< the thread calls runs: its times cover its own runs
+  std::array<double, 4> state_ns{};  ///< by State; waiting for other jobs counts as asleep
 };
 
-/// The profile's clock against the wall clock at one moment.
+/// The profile's clock and the wall clock at one moment.
 struct ProfiledClockPair {
-  double ns = 0;        ///< since the profile began
+  double ns = 0;        ///< since the profile's begin
   int64_t unix_ns = 0;  ///< since 1970
 };
 
 /// A buffer of the planned arena.
 struct ProfiledBuffer {
-  std::string name;  ///< of the value; of the node where it is scratch
+  std::string name;  ///< of the value, or of the node if it is scratch
   MemoryClass memory_class = MemoryClass::activations;
   size_t size_bytes = 0, offset_bytes = 0;
-  int32_t first = 0, last = 0;  ///< nodes during which it is alive, both inclusive
+  int32_t first = 0, last = 0;  ///< first and last node during which it is alive
 };
 
-/// A range that the program marked (ProfileRange): all of its calls with the same ranges around them.
+/// A range that the program marked (ProfileRange): all calls with the same surrounding ranges.
 struct ProfiledRange {
   std::string name;
-  int32_t parent = -1;          ///< the range (index) around it on its thread
-  bool python = false;          ///< a function that Python called (ProfilerOptions::python_calls)
-  std::vector<double> call_ns;  ///< of each call
-  double self_ns = 0;           ///< of all calls, without the ranges in them
-  double run_ns = 0;            ///< of all calls: recorded runs in them
+  int32_t parent = -1;          ///< index of the surrounding range on its thread; -1: none
+  bool python = false;          ///< a function called by Python (ProfilerOptions::python_calls)
+  std::vector<double> call_ns;  ///< per call
+  double self_ns = 0;           ///< all calls, without nested ranges
+  double run_ns = 0;            ///< all calls: time of recorded runs in them
 };
 
-/// A range or a run, where a timeline shows it.
+/// A range or a run on a timeline.
 struct ProfiledSpan {
   int32_t range = -1;  ///< index; -1: a run
   int32_t thread = 0;
-  double start_ns = 0, duration_ns = 0;  ///< since the profile began
+  double start_ns = 0, duration_ns = 0;  ///< since the profile's begin
 };
 
 /// A moment that the program marked (mark_profile()).
 struct ProfiledMark {
   std::string name;
   int32_t thread = 0;  ///< as in ProfiledEvent
-  double ns = 0;       ///< since the profile began
+  double ns = 0;       ///< since the profile's begin
 };
 
-/// A part of loading: of reading the model, making the session, or binding the first extents.
+/// A phase of loading: reading the model, making the session, or binding the first extents.
 struct ProfiledPhase {
   std::string name;
-  int32_t parent = -1;                   ///< the phase (index) that it is part of
+  int32_t parent = -1;                   ///< index of the surrounding phase; -1: none
   double start_ns = 0, duration_ns = 0;  ///< since the first phase began
 };
 
-/// How long a node took in all runs that counted (SessionOptions::node_counters).
+/// A node's times in all counted runs (SessionOptions::node_counters).
 struct TREADLE_API NodeCounter {
   struct Bucket {
-    double low_ns = 0, high_ns = 0;  ///< runs that took [low_ns, high_ns)
+    double low_ns = 0, high_ns = 0;  ///< for runs that took [low_ns, high_ns)
     int64_t count = 0;
   };
   std::string name, op_type;
-  int32_t parent = -1;  ///< the node (index) whose body it is in
+  int32_t parent = -1;  ///< index of the node whose body it is in; -1: none
   int64_t calls = 0;
   double total_ns = 0;
-  std::vector<Bucket> histogram;  ///< those that are not empty, ascending; bounds at most 25 % apart
+  std::vector<Bucket> histogram;  ///< non-empty buckets, ascending; bounds are at most 25 % apart
 
   double mean_ns() const { return calls > 0 ? total_ns / static_cast<double>(calls) : 0; }
-  /// Interpolated within a bucket; 0 if it never ran. @param part  0.5 for the median
+  /// Interpolates within a bucket; 0 if the node never ran. @param part  0.5: the median
   double quantile_ns(double part) const;
 };
-/// A list of objects: name, op, parent, calls, total_ms, mean_us, p50_us, p90_us, p99_us, histogram of [low_ns, high_ns, count].
+/// A JSON list of objects: name, op, parent, calls, total_ms, mean_us, p50_us, p90_us, p99_us, histogram of [low_ns, high_ns, count].
 TREADLE_API std::string node_counters_to_json(const std::vector<NodeCounter>& counters);
 
-/// Bytes that somebody holds.
+/// Memory and its holder.
 struct MemoryHolding {
-  std::string name;  ///< of a value, or of the node that took them; empty: not known
+  std::string name;  ///< a value, or the node that took the memory; empty: unknown
   MemoryClass memory_class = MemoryClass::other;
   size_t size_bytes = 0;
 };
 
 /// A block that was taken while memory was recorded.
 struct ProfiledBlock {
-  uint64_t id = 0;  ///< of no other block, whatever address it has
+  uint64_t id = 0;  ///< unique, whatever the address
   MemoryClass memory_class = MemoryClass::other;
   std::string holder;  ///< as MemoryHolding::name
   size_t size_bytes = 0;
-  double taken_ns = 0;                ///< since the profile began
-  std::optional<double> returned_ns;  ///< none: it is still there
+  double taken_ns = 0;                ///< since the profile's begin
+  std::optional<double> returned_ns;  ///< none: not yet returned
 };
 
-/// What was really allocated (ProfilerOptions::memory), beside what the plan says.
+/// Actual allocations (ProfilerOptions::memory), as opposed to the plan.
 struct MeasuredMemory {
   using ClassBytes = std::array<size_t, kNumMemoryClasses>;
   struct Point {
-    double ns = 0;  ///< since the profile began
+    double ns = 0;  ///< since the profile's begin
     ClassBytes bytes{};
   };
   struct Refusal {
     double ns = 0;
     size_t size_bytes = 0;
     MemoryClass memory_class = MemoryClass::other;
-    std::string holder;  ///< who asked
+    std::string holder;  ///< the requester
   };
   int64_t num_events = 0;
-  ClassBytes before{};          ///< when the profile began
+  ClassBytes before{};          ///< at the profile's begin
   std::vector<Point> timeline;  ///< after each event
   double peak_ns = 0;
   size_t peak_bytes = 0;
   ClassBytes at_peak{};
-  std::vector<MemoryHolding> holders_at_peak;  ///< the largest first
-  std::vector<ProfiledBlock> blocks;           ///< in the order of their taking
+  std::vector<MemoryHolding> holders_at_peak;  ///< largest first
+  std::vector<ProfiledBlock> blocks;           ///< in the order of taking
   std::vector<Refusal> refused;
 };
 
-struct ProfileTrace;  ///< every single event; what it is made of is the library's business
+struct ProfileTrace;  ///< all single events; internal to the library
 
 struct Profile {
   std::vector<ProfiledNode> nodes;
   std::vector<ProfiledRun> runs;
   std::vector<ProfiledEvent> median_run, slowest_run;  ///< timelines
   std::vector<std::string> threads;                    ///< names, by the events' number
-  std::vector<ProfiledPoolThread> pool;                ///< threads that were seen; empty if runs had one thread
-  std::vector<ProfiledClockPair> clock;                ///< about one a second
+  std::vector<ProfiledPoolThread> pool;                ///< threads that were seen; empty if runs used one thread
+  std::vector<ProfiledClockPair> clock;                ///< about one per second
   std::vector<ProfiledBuffer> buffers;                 ///< of the main graph
-  std::vector<int32_t> steps;                          ///< nodes in the order that the buffers' `first` and `last` count
+  std::vector<int32_t> steps;                          ///< nodes in the order counted by the buffers' `first` and `last`
   MemoryReport memory;
   MemoryStatistics memory_statistics;
-  std::optional<MeasuredMemory> measured_memory;  ///< if it was asked for
-  std::vector<ProfiledPhase> load;                ///< a phase stands behind the one around it
-  std::vector<ProfiledRange> ranges;              ///< a range stands behind the one around it
-  std::vector<ProfiledSpan> spans;                ///< the first of them; empty without ranges and marks
-  std::vector<ProfiledMark> marks;                ///< in the order of time
-  uint64_t events_lost = 0;                       ///< beyond what the recorder holds
-  int64_t events_unknown = 0;                     ///< of graphs that the session holds no more
-  double ns_per_event = 0;                        ///< what recording one costs, measured when the profile was taken
-  std::string cpu;                                ///< the processor that it ran on; empty: not known
-  int num_threads = 0;                            ///< that share a node's work; 0: not known
-  bool float32 = true;                            ///< false: products are computed in other numbers
+  std::optional<MeasuredMemory> measured_memory;  ///< if requested
+  std::vector<ProfiledPhase> load;                ///< a phase comes after the surrounding one
+  std::vector<ProfiledRange> ranges;              ///< a range comes after the surrounding one
+  std::vector<ProfiledSpan> spans;                ///< the first spans; empty without ranges and marks
+  std::vector<ProfiledMark> marks;                ///< in order of time
+  uint64_t events_lost = 0;                       ///< events beyond the recorder's capacity
+  int64_t events_unknown = 0;                     ///< events of graphs that the session no longer holds
+  double ns_per_event = 0;                        ///< cost of recording one event, measured when the profile was made
+  std::string cpu;                                ///< processor that was used; empty: unknown
+  int num_threads = 0;                            ///< threads that share a node's work; 0: unknown
+  bool float32 = true;                            ///< false: products use another precision
   std::shared_ptr<const ProfileTrace> trace;      ///< for profile_to_trace()
 };
 
 struct ProfilerOptions {
-  /// Room for so many events of 24 bytes, of the whole process. Of several profiles at once the largest room counts.
+  /// Capacity in events of 24 bytes, for the whole process. With several profiles at once, the largest capacity applies.
   uint64_t max_events = 50'000'000;
-  /// When there is no more room: true: the oldest events go; false: new ones are not recorded. Either way Profile::events_lost counts
-  /// them, and runs that lack events are left out. Of several profiles at once all must say true.
+  /// When the capacity is reached: true: the oldest events are dropped; false: new ones. Profile::events_lost counts dropped events, and
+  /// runs with missing events are omitted. With several profiles at once, true applies only if all set it.
   bool keep_last = false;
-  bool memory = false;  ///< also every block of memory that is taken or given back
-  /// Also what kernels do: packing, products, epilogues and others, on each thread. Kernels that mark no phases have none.
+  bool memory = false;  ///< also record every block of memory that is taken or returned
+  /// Also record phases within kernels (packing, products, epilogues and others) per thread. Some kernels mark none.
   bool kernel_phases = false;
-  /// Also calls that an interpreter tells of (ProfileRange::end_call): Python's, with treadle.profile(python_calls=True).
+  /// Also record calls reported by an interpreter (ProfileRange::end_call): Python's, with treadle.profile(python_calls=True).
   bool python_calls = false;
-  /// A file to which events are written while they are recorded, a few times a second. The memory that they take is given back, so that a
-  /// recording may be of any length; what a process has written is there however it ends. read_profile_recording() reads it. If the file
-  /// cannot be written any more, recording stops, runs go on, and profile() and flush() say why. Does not go with keep_last.
+  /// File to stream events to, a few times per second. Their memory is then freed, so a recording may have any length, and what was written
+  /// remains however the process ends. read_profile_recording() reads the file. If writing fails, recording stops, runs continue, and
+  /// profile() and flush() throw the error. Excludes keep_last.
   std::string stream_to;
-  /// Nodes name the passes that made them, and say why other kernels of their operators do not compute them. The graph is optimised once
-  /// more when the profile is made. Sessions of a compiled model have none to name.
+  /// Nodes name the passes that made them, and say why other kernels of their operators were not chosen. For this, the graph is optimised
+  /// once more when the profile is made. Sessions of compiled models have no passes to name.
   bool passes = false;
 };
 
-/// Records the runs of a session, a trainer or a joint module (their `profiler()`), from its making on. Several at once do not disturb each
-/// other. Thread-safe. What it recorded is given back when it goes.
+/// Records the runs of a session, a trainer or a joint module (from their `profiler()`), from its construction on. Several do not affect
+/// each other. Thread-safe. The destructor frees its records.
 class TREADLE_API Profiler {
  public:
   Profiler(Profiler&&) noexcept;
   Profiler& operator=(Profiler&&) noexcept;
   ~Profiler();
 
-  /// Runs that begin while it is paused are not of the profile. Those under way are recorded to their end.
+  /// Runs that begin while paused are omitted. Running runs are recorded to their end.
   void pause();
   void resume();
-  /// Of the runs that have ended so far. @throws Error(io_error) if the file of ProfilerOptions::stream_to could not be written
+  /// A profile of runs that have ended. @throws Error(io_error) if the file ProfilerOptions::stream_to could not be written
   Profile profile() const;
-  /// What has been recorded so far is in the file of ProfilerOptions::stream_to. @throws Error(io_error) if it could not be written
+  /// Writes all events so far to the file ProfilerOptions::stream_to. @throws Error(io_error) if it could not be written
   void flush();
 
   struct Impl;
@@ -278,12 +278,12 @@ class TREADLE_API Profiler {
   std::unique_ptr<Impl> impl_;
 };
 
-/// A profile that was written with ProfilerOptions::stream_to, up to what had been written when it ended. It has its single events.
-/// @throws Error(not_found, io_error), Error(invalid_argument) for other files
+/// Reads a profile from ProfilerOptions::stream_to, including single events, as far as it was written.
+/// @throws Error(not_found, io_error); Error(invalid_argument) for other files
 TREADLE_API Profile read_profile_recording(const std::string& path);
 
-/// Marks a range of the program, from here to the end of the block, in all profiles that are being taken in the process. Ranges nest, on
-/// any thread. Costs a load where no profile is being taken.
+/// Marks a range of the program, from here to the end of the block, in all open profiles of the process. Ranges nest, on any thread. Costs
+/// one load if no profile is open.
 ///   treadle::ProfileRange range("load batch");
 class TREADLE_API ProfileRange {
  public:
@@ -292,18 +292,18 @@ class TREADLE_API ProfileRange {
   ProfileRange(const ProfileRange&) = delete;
   ProfileRange& operator=(const ProfileRange&) = delete;
 
-  /// For bindings, which keep what names are: 0 where no profile is being taken.
+  /// For language bindings, which cache ids of names. Returns 0 if no profile is open.
   static uint64_t begin() noexcept;
   static bool is_recorded() noexcept;
   static uint32_t name_id(std::string_view name);
-  /// Also says the name at once: a range that is open when a profile is made is in it, up to then. end() has the same name.
+  /// Also records the name at once, so a profile includes the range while it is open. end() takes the same name.
   static uint64_t begin(uint32_t name_id) noexcept;
   static void end(uint32_t name_id, uint64_t begin) noexcept;
-  /// A call of an interpreter that records them: of profiles with ProfilerOptions::python_calls.
-  /// @param begin, end      as begin() gave them
-  /// @param system_thread  0: this one; else the system's number of the thread that the call was on
+  /// Records a call made by an interpreter, in profiles with ProfilerOptions::python_calls.
+  /// @param begin, end      times from begin()
+  /// @param system_thread  system id of the calling thread; 0: this thread
   static void end_call(uint32_t name_id, uint64_t begin, uint64_t end, int64_t system_thread = 0) noexcept;
-  /// That a call of that thread, which began then, is under way: a profile that is made before end_call() has it.
+  /// Records that a call is open since `begin`, so that profiles made before end_call() include it.
   static void call_is_open(uint32_t name_id, uint64_t begin, int64_t system_thread) noexcept;
 
  private:
@@ -311,92 +311,93 @@ class TREADLE_API ProfileRange {
   uint32_t name_ = 0;
 };
 
-/// Marks this moment in all profiles that are being taken in the process. Costs a load where none is.
+/// Marks this moment in all open profiles of the process. Costs one load if there are none.
 ///   treadle::mark_profile("epoch 3");
 TREADLE_API void mark_profile(std::string_view name) noexcept;
 
-/// What this machine reaches in loops that do nothing else.
+/// The machine's peak speeds, measured by dedicated loops.
 struct TREADLE_API MachinePeaks {
   int threads = 1;
-  double flops_per_second = 0;  ///< float32 multiply-adds, counted as two, in registers or by tiles of AMX
-  /// Bytes read and written per second by a copy, by the bytes that it touches: small ones stay in caches. Ascending.
+  double flops_per_second = 0;  ///< float32 multiply-adds, each counted as two, in vector registers or AMX tiles
+  /// Bandwidth of copies by the bytes that they touch: (bytes touched, bytes read and written per second). Small ones fit in caches.
+  /// Ascending.
   std::vector<std::pair<double, double>> bytes_per_second;
 
-  /// Interpolated. @param bytes  that a node reads and writes
+  /// Interpolates. @param bytes  read and written by a node
   double bandwidth(double bytes) const;
-  /// The least time for so much work (roofline). 0 if nothing was measured.
+  /// The minimum time for this work (roofline model). 0 if nothing was measured.
   double bound_ns(double flops, double bytes) const;
 };
 
-/// Takes about 0.2 s. @param num_threads  0: the CPUs that the process may use
+/// Takes about 0.2 s. @param num_threads  0: the usable CPUs
 TREADLE_API MachinePeaks measure_machine_peaks(int num_threads);
 
-/// A change that was tried, and what it did.
+/// A change that was tried, and its effect.
 struct ProfileRemedy {
   std::string title;           ///< "use 2 threads"
   std::string evidence;        ///< what was measured
-  std::string command;         ///< that applies it
-  double effect = 0;           ///< part of it that it saves
-  std::string saves = "time";  ///< "time" of a run, "memory", or "load time"
+  std::string command;         ///< command that applies it
+  double effect = 0;           ///< fraction that it saves
+  std::string saves = "time";  ///< what is saved: "time" of a run, "memory", or "load time"
 };
 
-/// What a report says besides the profile. Empty parts are left out.
+/// Additional information for a report. Empty parts are omitted.
 struct ProfileContext {
   std::string model, command, options;
   int64_t warmup_runs = 0;
   double load_ms = 0, first_run_ms = 0;  ///< 0: not measured
-  std::vector<double> call_ns;           ///< per recorded run: the whole call of the session, seen from outside
-  std::vector<double> plain_ns;          ///< calls between them that were not recorded
+  std::vector<double> call_ns;           ///< per recorded run: duration of the session's call, as the caller sees it
+  std::vector<double> plain_ns;          ///< durations of intermediate calls that were not recorded
   MachinePeaks peaks;
-  bool peaks_hold = true;       ///< false: products are computed in other numbers than the float32 of the peaks
-  std::string assumed_extents;  ///< of the inputs, which nobody gave: "N=1, images axis 2=1"
+  bool peaks_hold = true;       ///< false: products use another precision than the float32 of the peaks
+  std::string assumed_extents;  ///< extents that were assumed for inputs: "N=1, images axis 2=1"
   bool remedies_tried = false;
-  std::vector<ProfileRemedy> remedies;  ///< those with the largest effect first
+  std::vector<ProfileRemedy> remedies;  ///< largest effect first
 };
 
-/// Sets `peaks` and `peaks_hold` for the threads and numbers that a profile was taken with. None of a profile of another processor.
+/// Sets `peaks` and `peaks_hold` for a profile's threads and precision. Leaves peaks empty if the profile is from another processor.
 TREADLE_API void measure_peaks_for(const Profile& profile, ProfileContext& context);
 
-/// The report as JSON: docs/profiling.md has the fields. Tables, pages and comparisons are made of it.
+/// The report as JSON, whose fields docs/profiling.md describes. Tables, pages and comparisons are made from it.
 TREADLE_API std::string profile_to_json(const Profile& profile, const ProfileContext& context = {});
 
 struct ProfileTableOptions {
-  int top = 25;               ///< nodes shown; 0: all
-  bool memory = false;        ///< also what the arena holds, step by step and at its peak
+  int top = 25;               ///< number of nodes to show; 0: all
+  bool memory = false;        ///< also show the arena's contents, step by step and at the peak
   std::string sort = "time";  ///< "time", "order", "calls", "gflops", "bandwidth", "name"
 };
-/// @param json  of profile_to_json(). @throws Error(invalid_argument) for other text, or an unknown order.
+/// @param json  from profile_to_json(). @throws Error(invalid_argument) for other text, or an unknown order
 TREADLE_API std::string profile_to_table(std::string_view json, const ProfileTableOptions& options = {});
 
 struct ProfileTreeOptions {
   int depth = 0;      ///< levels below the run; 0: all
-  bool nodes = true;  ///< also nodes, within their layers
+  bool nodes = true;  ///< also show nodes, within their layers
 };
-/// A run as a tree: phases of a step, layers of the model, nodes, each with its time and what of it is its own.
-/// @param json  of profile_to_json(). @throws Error(invalid_argument) for other text
+/// A run as a tree: phases of a step, layers of the model, nodes, each with its total and own time.
+/// @param json  from profile_to_json(). @throws Error(invalid_argument) for other text
 TREADLE_API std::string profile_to_tree(std::string_view json, const ProfileTreeOptions& options = {});
-/// One page that needs no network. @param json  of profile_to_json(), or what `treadle explain --json` prints
+/// A self-contained HTML page. @param json  from profile_to_json() or `treadle explain --json`
 TREADLE_API std::string profile_to_html(std::string_view json);
-/// A line for each node, with a header: RFC 4180.
+/// One line per node, with a header (RFC 4180).
 TREADLE_API std::string profile_to_csv(std::string_view json);
 
 enum class TraceFormat : uint8_t {
-  perfetto,     ///< Perfetto's protobuf, .pftrace: the one to prefer for ui.perfetto.dev
-  chrome,       ///< Chrome's JSON in the words of PyTorch's profiler
+  perfetto,     ///< Perfetto's protobuf, .pftrace: preferable for ui.perfetto.dev
+  chrome,       ///< Chrome's JSON, with PyTorch's terms
   folded,       ///< collapsed stacks, for flame graphs
   speedscope,   ///< JSON of www.speedscope.app
-  onnxruntime,  ///< JSON in the words of ONNX Runtime's profile
+  onnxruntime,  ///< JSON with ONNX Runtime's terms
 };
-/// Every event of the profile. @throws Error(invalid_argument) for a profile that was not recorded in this process.
+/// Exports all events. @throws Error(invalid_argument) for a profile that was not recorded in this process
 TREADLE_API std::string profile_to_trace(const Profile& profile, TraceFormat format);
 
-/// The contents of a file, by the end of its name: .json, .html, .csv, or a trace: .pftrace, .trace.json, .folded, .speedscope.json,
+/// The contents of a file, depending on its extension: .json, .html, .csv, or a trace: .pftrace, .trace.json, .folded, .speedscope.json,
 /// .onnxruntime.json.
-/// @param json     of profile_to_json()
-/// @param profile  for traces; may be null
-/// @throws Error(invalid_argument) for another name, or for a trace without the profile's events.
+/// @param json     from profile_to_json()
+/// @param profile  for traces; may be null otherwise
+/// @throws Error(invalid_argument) for another extension, or a trace without the profile's events
 TREADLE_API std::string profile_file(std::string_view path, std::string_view json, const Profile* profile);
-/// @throws Error(invalid_argument) for a name that profile_file() does not know.
+/// @throws Error(invalid_argument) for an extension that profile_file() does not support
 TREADLE_API void check_profile_file(std::string_view path);
 
 enum class Change : uint8_t { unchanged, faster, slower, unclear };
@@ -406,8 +407,8 @@ struct ProfileDifference {
   std::string text;              ///< the table
   std::string json;
 };
-/// Matches nodes by name. A node has changed if the intervals of its medians (99 %) lie apart; it is unchanged if they allow no more than
-/// `tolerance`; otherwise nobody can tell.
+/// Matches nodes by name. A node has changed if the 99 % confidence intervals of its medians are disjoint. It is unchanged if they allow a
+/// difference of at most `tolerance`. Otherwise the result is unclear.
 /// @throws Error(invalid_argument)
 TREADLE_API ProfileDifference compare_profiles(std::string_view before, std::string_view after, double tolerance = 0.03,
                                                const ProfileTableOptions& options = {});

@@ -1,4 +1,4 @@
-// Sessions: a model made ready to run, and its runs.
+// Sessions: models prepared for execution, and their runs.
 #pragma once
 
 #include <atomic>
@@ -30,122 +30,123 @@ class Profiler;
 struct ProfilerOptions;
 struct NodeCounter;
 
-/// A pool for sessions or runs to share. @param num_threads  including the caller of a run; 0: the CPUs that the process may use.
+/// Makes a pool for sessions or runs to share. @param num_threads  including the caller of a run; 0: the usable CPUs
 TREADLE_API std::shared_ptr<ThreadPool> make_thread_pool(int num_threads);
 
-/// sequential: one node at a time, its loops in parallel. parallel: also independent expensive nodes at once, on the same threads. Results
-/// are the same bits.
+/// sequential: one node at a time, with parallel loops. parallel: also runs independent expensive nodes concurrently, on the same threads.
+/// Both give the same bits.
 enum class ExecutionMode : int { sequential = 0, parallel = 1 };
 
 enum class GraphOptimizationLevel : int { disable_all = 0, basic = 1, extended = 2, layout = 3, all = 99 };
 
-/// What the session is to do with a training graph or an inference graph: inference-only passes (batch-norm into convolution) run or not.
+/// Whether the graph is trained or not: passes that are only valid for inference (batch normalisation folded into convolution) run or not.
 enum class SessionMode : int { inference = 0, training = 1 };
 
 struct TREADLE_API SessionOptions {
   int intra_op_num_threads = 0;  ///< threads per node, including the caller; 0: the process's shared pool, sized by affinity and cgroup
   int inter_op_num_threads = 0;  ///< nodes to run concurrently with ExecutionMode::parallel; 0: as many as threads
   ExecutionMode execution_mode = ExecutionMode::sequential;
-  /// Default device: "cpu" (also if empty), "sim", or "sim:NAME", one device for all sessions of the process. Nodes of a group (their
-  /// metadata's "ctx_group"), and nodes that read an argument of argument_devices, run on the devices given for them. Others follow their
-  /// operands, then their readers. Copies and fences are inserted. Nodes that only the host can run stay there.
+  /// Default device: "cpu" (also if empty), "sim", or "sim:NAME", one device for all sessions of the process. Nodes of a group (metadata
+  /// "ctx_group"), and nodes that read an argument of argument_devices, run on the devices given for them. Others run where their operands
+  /// or, failing that, their readers are. Copies and fences are inserted. Nodes without a kernel for the device run on the host.
   std::string device;
-  std::map<std::string, std::string> group2ctx;         ///< group → device
-  std::map<std::string, std::string> argument_devices;  ///< input or initializer → device that has it first
-  int compute_streams = 1;                              ///< per device; independent branches use different ones
-  std::shared_ptr<Job> job;                             ///< job that runs belong to; null: the one that the environment names, if any
-  std::shared_ptr<ThreadPool> thread_pool;  ///< instead of the shared one; the numbers above limit how many of its threads a run uses
+  std::map<std::string, std::string> group2ctx;         ///< maps group to device
+  std::map<std::string, std::string> argument_devices;  ///< maps an input or initializer to the device that has it first
+  int compute_streams = 1;                              ///< per device; independent branches use different streams
+  std::shared_ptr<Job> job;                             ///< job that runs belong to; null: the environment's, if it names one
+  std::shared_ptr<ThreadPool> thread_pool;  ///< instead of the shared pool; the numbers above limit how many of its threads a run uses
   GraphOptimizationLevel graph_optimization_level = GraphOptimizationLevel::all;
   SessionMode mode = SessionMode::inference;
-  /// Arithmetic of products by constant weights and of convolutions: "float32" (also if empty), "bfloat16", "bfloat16x3", "float16",
-  /// "int8_weights", or entries separated by ";", of which PATTERN=PRECISION holds for nodes of such names and the last that matches
-  /// counts. Without graph optimisations it has no effect. docs/precision.md says what each costs and gives.
+  /// Arithmetic of convolutions and of products by constant weights: "float32" (also if empty), "bfloat16", "bfloat16x3", "float16",
+  /// "int8_weights". Or entries separated by ";", of which PATTERN=PRECISION applies to nodes with matching names; the last match applies.
+  /// Without graph optimisations it has no effect. docs/precision.md describes costs and gains.
   std::string precision;
-  /// Largest size of a convolution's transformed weights, relative to the weights. 1 forbids Winograd's algorithms (1.8 and 4 times), which
-  /// are the fastest for many convolutions. Session::to_text("planned") says what each node packs.
+  /// Largest size of a convolution's transformed weights, relative to the weights. 1 disables Winograd's algorithms (1.8 and 4 times),
+  /// which are the fastest for many convolutions. Session::to_text("planned") shows what each node packs.
   double max_weight_expansion = std::numeric_limits<double>::infinity();
-  /// File with the speeds by which convolutions choose their algorithm; `bench_conv --calibrate FILE` writes it. Empty: built-in speeds.
-  /// Results may differ in their last bits between different files, never between runs.
+  /// File of speeds by which convolutions choose their algorithm; `bench_conv --calibrate FILE` writes it. Empty: built-in speeds. The last
+  /// bits of results may differ between files, but never between runs.
   std::string conv_rates;
   bool reuse_memory = true;              ///< false: every value has its own bytes (for debugging)
-  bool verify_plans = false;             ///< prove before a run with new extents that every node reads what was written for it
-  std::shared_ptr<Allocator> allocator;  ///< of weights, packed weights, activations, scratch and outputs; null: the system
-  /// Limit for everything that the session holds: weights, packed weights, and for every run activations, scratch and outputs until they
-  /// are handed over (not memory that the caller bound). 0: none. A run whose arena does not fit goes node by node: it reorders nodes,
-  /// writes values to a file, or computes them twice. A run that cannot keep the limit ends before it begins, with
-  /// Error(resource_exhausted) that names the least limit. Runs that do not fit beside others wait. Sizes that only the run can tell are
-  /// checked when they are known; the error then also names a limit for the largest possible sizes, if they have bounds. On a device, its
-  /// memory is limited.
+  bool verify_plans = false;             ///< before a run with new extents, prove that every node reads what was written for it
+  std::shared_ptr<Allocator> allocator;  ///< for weights, packed weights, activations, scratch and outputs; null: the system
+  /// Limit for all memory of the session: weights, packed weights and, for every run, activations, scratch, and outputs until they are
+  /// handed over (not memory that the caller bound). 0: no limit. If a run's arena does not fit, the run is planned node by node: it
+  /// reorders nodes, writes values to a file, or computes them twice. If that is not enough, the run fails before it begins, with
+  /// Error(resource_exhausted) naming the smallest sufficient limit. Runs that do not fit next to others wait. Sizes known only in the run
+  /// are checked when they are known; the error then also names a limit for their upper bounds, if they have any. On a device, the limit is
+  /// for its memory.
   size_t memory_limit_bytes = 0;
-  /// The share, up to 1, that a run may have of the bytes which its activations and scratch take otherwise; as with a limit, runs reorder,
-  /// write to a file, and compute twice. It holds for all feeds, whatever their extents; where no plan can do with so little, the least
-  /// that one can do with. Of trainers and modules it holds for training steps. 0: no limit. On the host.
+  /// Fraction, up to 1, of the activations and scratch that a run would otherwise use. As with a limit, runs reorder nodes, write to a
+  /// file, and compute twice. Applies to all feeds, whatever their extents; if no plan needs so little, the smallest is used. For trainers
+  /// and modules it applies to training steps. 0: no limit. Host only.
   double memory_fraction = 0;
-  /// The share, up to 1, of a run's time that it may spend on computing values a second time, so that its activations and scratch take less
-  /// memory, with the same bits. Times are the planner's estimates; nothing is written to a file for it. It holds for the same runs as
-  /// memory_fraction. -1: up to 0.1 of what learns, as far as a percent of the time frees four of that memory; 0 of sessions, of parallel
-  /// execution and on devices, with which no other value goes but 0.
+  /// Fraction, up to 1, of a run's time that may be spent on recomputing values to save activations and scratch, with the same bits. Times
+  /// are the planner's estimates; nothing is written to a file. Applies to the same runs as memory_fraction. -1: up to 0.1 for training, as
+  /// long as one percent of the time saves four percent of that memory; 0 for inference, parallel execution and devices, for which only 0
+  /// is allowed.
   double recompute_fraction = -1;
-  std::string spill_folder;                       ///< folder for values that do not fit; empty: the one for temporary files
-  std::shared_ptr<MemoryAccount> memory_account;  ///< is charged with everything the session is charged with; null: none
-  bool use_mmap = true;                           ///< when the session loads the model itself
-  /// Hold weights and packed weights once that several sessions of the process have, byte for byte. Only without an allocator.
+  std::string spill_folder;                       ///< folder for values that do not fit; empty: the system's temporary folder
+  std::shared_ptr<MemoryAccount> memory_account;  ///< is charged for all memory of the session; null: none
+  bool use_mmap = true;                           ///< if the session loads the model itself
+  /// Share equal weights and packed weights between sessions of the process. Only without an allocator.
   bool share_weights = true;
   /// Folder of compiled models (docs/compiled-models.md). The first session writes the optimised graph and packed weights; later sessions
-  /// of the same model, options, library and processor map them. Empty: none.
+  /// with the same model, options, library and processor map them. Empty: none.
   std::string cache_dir;
   std::string compiled_model_filepath;  ///< file to write the compiled model to (docs/compiled-models.md); empty: none
-  bool strict_symbols = false;          ///< feeds that contradict a symbol of the model are an error, and not only a warning
+  bool strict_symbols = false;          ///< feeds that contradict a symbol of the model are an error, not only a warning
   bool set_denormal_as_zero = false;    ///< treat denormal numbers as zero, on the host
   bool enable_profiling = false;
-  /// Count how long each node takes, in every run: Session::node_counters(). Costs about 10 ns a node.
+  /// Count the time of each node in every run: Session::node_counters(). Costs about 10 ns per node.
   bool node_counters = false;
   std::string profile_file_prefix = "treadle_profile_";
   std::string optimized_model_filepath;  ///< file to write the optimised model to; empty: none
-  /// A file's name beside it, without a folder, for its initializers of at least so many bytes. Empty: they are in the model.
+  /// Name of a file next to it, without a folder, for initializers of at least optimized_model_data_threshold bytes. Empty: they are in the
+  /// model.
   std::string optimized_model_data_file;
   int64_t optimized_model_data_threshold = 1024;
-  std::vector<std::string> disabled_passes;                 ///< by name; `treadle options` lists them
-  int64_t max_patches = INT64_MAX;                          ///< stop the graph optimiser after that many patches (to bisect a fault)
-  std::map<std::string, int64_t> free_dimension_overrides;  ///< symbol → extent
-  std::map<std::string, int64_t> denotation_overrides;      ///< denotation of an input's dimension ("DATA_BATCH") → extent
-  std::map<std::string, Tensor> initializers;               ///< replace initializers of these names
-  std::map<std::string, std::string> config;  ///< ONNX Runtime's session config entries; kept, see docs/options.md for those with meaning
-  /// Called once per pass that changed something: name, what it did, microseconds.
+  std::vector<std::string> disabled_passes;                 ///< names, which `treadle options` lists
+  int64_t max_patches = INT64_MAX;                          ///< stop the graph optimiser after this many patches (to bisect a fault)
+  std::map<std::string, int64_t> free_dimension_overrides;  ///< maps symbol to extent
+  std::map<std::string, int64_t> denotation_overrides;      ///< maps the denotation of an input's dimension ("DATA_BATCH") to an extent
+  std::map<std::string, Tensor> initializers;               ///< replacements for initializers of these names
+  std::map<std::string, std::string> config;  ///< ONNX Runtime's session config entries; docs/options.md lists those with an effect
+  /// Called after each pass that changed the graph: name, description of the change, microseconds.
   std::function<void(std::string_view pass, const std::string& what, int64_t elapsed_us)> on_pass;
   /// Called with warnings about the model.
   std::function<void(const std::string&)> on_warning;
 };
 
-/// Ends all runs that were given a copy of it, from any thread. It cannot be reset.
+/// Cancels all runs that were given a copy of it, from any thread. It cannot be reset.
 class TREADLE_API CancelToken {
  public:
   CancelToken() : flag_(std::make_shared<std::atomic<bool>>(false)) {}
   void cancel() const noexcept { flag_->store(true); }
   bool cancelled() const noexcept { return flag_->load(); }
-  /// What runs look at; it lives as long as any copy of the token.
+  /// The flag that runs check; valid while any copy of the token exists.
   const std::atomic<bool>& flag() const noexcept { return *flag_; }
 
  private:
   std::shared_ptr<std::atomic<bool>> flag_;
 };
 
-/// Which values in floating-point outputs of nodes end a run.
+/// Values in floating-point outputs of nodes that end a run.
 enum class FiniteCheck : int { off = 0, nan = 1, nan_and_infinity = 2 };
 
-/// Bytes of values in the memory of one device, by what they come from.
+/// Bytes of values in the memory of one device, by allocator.
 struct NodeMemory {
-  std::string device;     ///< "cpu", "sim"; where the node ran
-  std::string allocator;  ///< its name
+  std::string device;     ///< device where the node ran: "cpu", "sim"
+  std::string allocator;  ///< name of the allocator
   size_t bytes = 0;
 };
 
-/// What one node did in a run. Times in nanoseconds since the run began.
+/// What a node did in a run. Times are in nanoseconds since the run began.
 struct NodeStatistics {
   std::string name, op_type;
-  int64_t scheduled_ns = 0;  ///< when it could have run: its operands existed, and, in sequential order, it was next
+  int64_t scheduled_ns = 0;  ///< when it could have run: its operands existed and, in sequential execution, it was next
   int64_t start_ns = 0, end_ns = 0;
-  uint64_t thread = 0;  ///< the system's id
+  uint64_t thread = 0;  ///< system id
   size_t output_bytes = 0;
   std::vector<NodeMemory> memory;  ///< where the output bytes are
 };
@@ -154,57 +155,57 @@ struct RunMetadata {
   uint64_t run_id = 0, graph_id = 0;
   bool cached = true;  ///< false: the graph was compiled for this run
   int64_t duration_ns = 0;
-  std::vector<NodeStatistics> nodes;  ///< in the order of their ends; those of bodies once per iteration
+  std::vector<NodeStatistics> nodes;  ///< in the order of their ends; nodes of bodies appear once per iteration
 };
-/// Sets an option by its name, from text; `treadle options` lists them all. Lists grow.
-/// @throws Error(not_found) for a name that does not exist; Error(invalid_argument) for a value that the option does not take.
+/// Sets an option by its name, from text; `treadle options` lists all options. Values of list options are appended.
+/// @throws Error(not_found) for an unknown name; Error(invalid_argument) for an invalid value
 TREADLE_API void set_option(SessionOptions& options, std::string_view name, const std::string& value);
-/// Keeps a config entry, and sets the option that it stands for, if there is one. @throws Error(invalid_argument) as set_option.
+/// Stores a config entry, and sets the option that it stands for, if any. @throws Error(invalid_argument) as set_option()
 TREADLE_API void add_config_entry(SessionOptions& options, const std::string& key, const std::string& value);
 
-/// Options of one run; may be shared by several. `terminate` may be set from any thread.
-/// A run that was stopped by `terminate`, the token or Session::close() ends with Error(cancelled), one past its deadline with
-/// Error(timed_out): at the next node, or the next iteration of a loop. The session stays usable.
+/// Options of a run, which several runs may share. Any thread may set `terminate`. Stopped by `terminate`, the token or Session::close(), a
+/// run ends with Error(cancelled); past its deadline, with Error(timed_out). Both take effect at the next node or iteration of a loop. The
+/// session stays usable.
 struct TREADLE_API RunOptions {
   std::atomic<bool> terminate{false};
   std::optional<CancelToken> cancel_token;
   int64_t deadline_ms = 0;  ///< from the start of the run; 0: none
   std::string tag;
   std::map<std::string, std::string> config;
-  /// Nodes (by name) or values to compute without fetching them; then an empty list of outputs means none.
+  /// Nodes (by name) or values to compute without fetching them. With targets, an empty list of outputs means none.
   std::vector<std::string> targets;
   std::shared_ptr<ThreadPool> thread_pool;  ///< for this run, which uses at most as many of its threads as the session has
-  /// Allocator of an output, by its name. Outputs that are a feed or a constant keep their memory, and so do strings. A name that is no
-  /// output of the run, or is bound to memory, is an error, here and in output_devices.
+  /// Maps an output's name to an allocator for it. Outputs that are a feed or a constant, and strings, keep their memory. A name that is
+  /// not an output of the run, or is bound to memory, is an error, both here and in output_devices.
   std::map<std::string, std::shared_ptr<Allocator>> output_allocators;
-  /// Where outputs are after the run, by their names: a device as sessions call it. Strings stay on the host.
+  /// Maps an output's name to the device on which it should be after the run, named as in `device`. Strings stay on the host.
   std::map<std::string, std::string> output_devices;
-  /// Their parameters are fed besides the run's own feeds. @throws Error(invalid_argument) out of the run for one that is fed twice, or
-  /// that the model has no input or initializer for.
+  /// Adapters, whose parameters are fed in addition to the run's feeds. The run throws Error(invalid_argument) if one is fed twice, or the
+  /// model has no input or initializer of its name.
   std::vector<std::shared_ptr<const Adapter>> adapters;
-  /// Ends the run with Error(invalid_argument) naming the first node with an output that is not finite, and the element.
+  /// Ends the run with Error(invalid_argument), naming the first node with an output that is not finite, and the element.
   FiniteCheck check_finite = FiniteCheck::off;
-  /// Writes the inputs and outputs of nodes whose names match as ONNX tensors: <folder>/<run id>/<step>_<node>_<in|out><i>.pb.
+  /// Writes the inputs and outputs of matching nodes as ONNX tensors: <folder>/<run id>/<step>_<node>_<in|out><i>.pb.
   std::string dump_folder;
-  std::string dump_pattern = "*";  ///< shell pattern: * and ?; one that no node matches is an error
-  /// Called at the end of a run that did not fail.
+  std::string dump_pattern = "*";  ///< shell pattern of node names (* and ?); an error if none matches
+  /// Called at the end of a successful run.
   std::function<void(const RunMetadata&)> on_metadata;
 };
 
-/// A value as a node sees it.
+/// A value, as a node sees it.
 struct MonitorEvent {
   uint64_t run_id = 0;
   std::string_view value;          ///< its name in the model
-  std::string_view node, op_type;  ///< empty for a feed, a constant, or what the feeds' shapes determine
-  bool is_input = false;           ///< read by the node, which has not run yet
-  const Datum& datum;              ///< in memory that the run uses again: copy it to keep it
+  std::string_view node, op_type;  ///< empty for a feed, a constant, or a value determined by the feeds' shapes
+  bool is_input = false;           ///< an input of the node, which has not run yet
+  const Datum& datum;              ///< in memory that the run reuses: copy it to keep it
 };
 
-/// Watches values of the main graph by name. The graph optimiser keeps them.
+/// Watches values of the main graph by name. The graph optimiser preserves these values.
 struct Monitor {
-  std::function<void(const MonitorEvent&)> callback;  ///< on the run's threads, one at a time; what it throws ends the run
-  std::string pattern = "*";                          ///< shell pattern over the names of values: * and ?; an error if none matches
-  bool inputs = false;                                ///< also before each node that reads such a value
+  std::function<void(const MonitorEvent&)> callback;  ///< called on the run's threads, one at a time; an exception ends the run
+  std::string pattern = "*";                          ///< shell pattern of value names (* and ?); an error if none matches
+  bool inputs = false;                                ///< also call before each node that reads such a value
 };
 
 /// A run that had not ended when close() stopped waiting.
@@ -214,18 +215,18 @@ struct UnfinishedRun {
   int64_t elapsed_ms = 0;
 };
 
-/// Counts of compiled graphs (one for each set of fed, fetched, target and monitored values) and of their bindings (one for each set of
-/// extents).
+/// Counts of compiled graphs (one per set of fed, fetched, target and monitored values) and of their bindings (one per set of extents).
 struct CacheStatistics {
   int64_t hits = 0, misses = 0, evictions = 0, size = 0;
-  int64_t binding_hits = 0, binding_misses = 0, memory_plans = 0;  ///< a run whose extents are those of the one before counts as neither
+  int64_t binding_hits = 0, binding_misses = 0, memory_plans = 0;  ///< a run with the extents of the previous one counts as neither hit nor
+                                                                   ///< miss
 };
 
 using ValueHandle = uint64_t;
 
 class Session;
 
-/// Inputs and outputs bound by name ahead of the runs, so that a run looks nothing up and allocates nothing.
+/// Inputs and outputs bound by name before the runs, so that a run looks nothing up and allocates nothing.
 class TREADLE_API IoBinding {
  public:
   explicit IoBinding(const Session& session);
@@ -234,13 +235,13 @@ class TREADLE_API IoBinding {
   IoBinding& operator=(IoBinding&&) noexcept;
 
   void bind_input(std::string_view name, Datum value);
-  /// Memory that the output is written to; without memory the session makes it at every run.
+  /// @param memory  that the output is written to; without it, the session allocates in every run
   void bind_output(std::string_view name, std::optional<Tensor> memory = std::nullopt);
-  /// The output stays on the device, or comes to lie there. @param device  as sessions call it. @throws Error(invalid_argument)
+  /// Leaves the output on the device, or copies it there. @param device  named as in SessionOptions. @throws Error(invalid_argument)
   void bind_output_to_device(std::string_view name, std::string_view device);
   void clear_inputs();
   void clear_outputs();
-  /// In the order of binding; those of the last run.
+  /// Outputs of the last run, in the order of binding.
   std::vector<Datum> outputs() const;
   std::vector<std::string> output_names() const;
 
@@ -250,45 +251,45 @@ class TREADLE_API IoBinding {
   std::unique_ptr<Impl> impl_;
 };
 
-/// Values of nodes with one output, by name, for partial runs to keep and to share; of one thread at a time. A value that is there
-/// replaces the computation of its node; an undefined one is filled in by the first run that computes it.
+/// Values of nodes with one output, by name, for partial runs to keep and share. One thread at a time. A value in the cache replaces the
+/// computation of its node; an undefined one is filled in by the first run that computes it.
 using ValueCache = std::map<std::string, Datum, std::less<>>;
 
-/// A run that stops at every `treadle.Yield` node. May be resumed from another thread, interleaved with others, or abandoned.
+/// A run that stops at every `treadle.Yield` node. It may be resumed on another thread, interleaved with others, or abandoned.
 class TREADLE_API PartialRun {
  public:
-  ~PartialRun();  ///< abandons a run that is not at its end
+  ~PartialRun();  ///< abandons a run that has not finished
   PartialRun(PartialRun&&) noexcept;
   PartialRun& operator=(PartialRun&&) noexcept;
 
-  /// Runs to the next Yield, to what reads an input that is still to be fed, or to the end. @return true at the end.
-  /// @throws Error(invalid_argument) if it waits for an input already
+  /// Runs to the next Yield, to a node that reads an input not fed yet, or to the end. @return true at the end
+  /// @throws Error(invalid_argument) if it is already waiting for an input
   bool advance();
-  /// Feeds what was left out at the start, runs, and fetches what has been made.
-  /// @param until    a node, as advance_until(); empty: as far as it goes.
-  /// @param fetches  names of outputs, or of the options' targets.
-  /// @return one value per fetch. @throws Error(invalid_argument) for an output that has not been made by then.
+  /// Feeds inputs that were left out at the start, runs, and fetches values that have been computed.
+  /// @param until    a node, as in advance_until(); empty: as far as possible
+  /// @param fetches  names of outputs, or of the options' targets
+  /// @return one value per fetch. @throws Error(invalid_argument) for an output that has not been computed by then
   std::vector<Datum> advance(std::string_view until, const std::map<std::string, Datum>& feeds, std::span<const std::string> fetches);
-  /// An input that was left out at the start; of one dtype and of extents that are declared, or that other inputs tell.
-  /// @throws Error(invalid_argument) for another name or type, and for what has been fed
+  /// Feeds an input that was left out at the start. Its extents must be those declared or known from other inputs.
+  /// @throws Error(invalid_argument) for another name or type, or an input fed already
   void feed(std::string_view name, Datum value);
-  /// Outputs that have been made, before the end too.
+  /// Outputs that have been computed, also before the end.
   std::vector<Datum> fetch(std::span<const std::string> names) const;
-  /// Runs until the node has run, or as far as advance() goes before it. Does nothing if it has run. @return true at the end.
-  /// @throws Error(not_found) for a node that the optimised graph does not have.
+  /// Runs until the node has run, or as far as advance() before that. Does nothing if it has run. @return true at the end
+  /// @throws Error(not_found) if the optimised graph does not have the node
   bool advance_until(std::string_view node);
-  /// Runs so many nodes of the optimised graph, or all that are left before the next Yield or the end (MXNet's PartialForward).
-  /// @return steps_left() then.
+  /// Runs this many nodes of the optimised graph, or all that are left before the next Yield or the end (MXNet's PartialForward).
+  /// @return steps_left() afterwards
   size_t advance_steps(size_t count = 1);
-  /// Nodes of the optimised graph before the next Yield, before what reads an input that is still to be fed, or before the end.
+  /// Number of nodes before the next Yield, a node that reads an input not fed yet, or the end.
   size_t steps_left() const;
   bool at_yield() const;
-  /// At a Yield: the values it hands out, by name.
+  /// At a Yield: the values that it hands out, by name.
   std::vector<std::pair<std::string, Datum>> yielded() const;
-  /// At a Yield: hands values in (one per output of the Yield) and goes on to the next Yield or the end. @return true at the end.
+  /// At a Yield: passes values in, one per output of the Yield, and runs to the next Yield or the end. @return true at the end
   bool resume(std::span<const Datum> values);
   bool finished() const;
-  /// At the end: the outputs, in the order of the session's.
+  /// At the end: the outputs, in the session's order.
   std::vector<Datum> outputs();
   const std::shared_ptr<ValueCache>& cache() const;
 
@@ -299,33 +300,34 @@ class TREADLE_API PartialRun {
   std::shared_ptr<Impl> impl_;
 };
 
-/// An input that takes what an output gave in the run before: a KV cache, the hidden state of a recurrent network.
+/// An input that gets the output of the previous run: a KV cache, or the hidden state of a recurrent network.
 struct StatePair {
   std::string input, output;
 };
 
-/// Runs of one sequence whose states go from run to run without a copy. Two buffers alternate between steps, each with headroom for growth,
-/// so that a steady run allocates nothing. Concat(past, new) along the outermost axis appends in place; if rows grow within the state
-/// (heads before tokens), the old rows move within its memory. For one thread at a time. Any number of them may use one session, which must
-/// outlive them.
+/// Runs of one sequence whose states pass from run to run without copies. Two buffers alternate between steps, each with headroom for
+/// growth, so that steady runs allocate nothing. Concat(past, new) along the outermost axis appends in place; if rows grow inside the state
+/// (heads before tokens), old rows move within its memory. Not thread-safe. Any number of them may use one session, which must outlive
+/// them.
 class TREADLE_API StatefulRun {
  public:
-  /// @param initial  values of paired inputs for the first run. Memory that nobody else holds may be written to. Missing states of a fixed
-  ///                 shape begin with zeros.
-  /// @throws Error(invalid_argument) for a name that does not exist, or a state without a fixed shape or an initial value.
+  /// @param initial  values of paired inputs for the first run. Memory that nobody else holds may be overwritten. Missing states with a
+  /// fixed
+  ///                 shape begin as zeros
+  /// @throws Error(invalid_argument) for an unknown name, or a state without a fixed shape or initial value
   StatefulRun(const Session& session, const std::vector<StatePair>& pairs, std::map<std::string, Datum> initial = {});
   ~StatefulRun();
   StatefulRun(StatefulRun&&) noexcept;
   StatefulRun& operator=(StatefulRun&&) noexcept;
 
-  /// @param feeds    values of the other inputs.
-  /// @param outputs  names of the outputs wanted; empty: all that are not states.
-  /// @return one value per wanted output. After an error the states are those before the run.
+  /// @param feeds    values of the other inputs
+  /// @param outputs  names of the outputs to return; empty: all that are not states
+  /// @return one value per requested output. After an error, the states are those before the run
   std::vector<Datum> run(const std::map<std::string, Datum>& feeds, std::span<const std::string> outputs = {},
                          const RunOptions* options = nullptr);
-  /// The value that the paired input takes in the next run. Its memory is not used again while the caller holds it.
+  /// The value that the paired input gets in the next run. Its memory is not reused while the caller holds it.
   Datum state(std::string_view input) const;
-  /// Gives the value up as in the constructor.
+  /// Sets the value like `initial` in the constructor: memory that nobody else holds may be overwritten.
   void set_state(std::string_view input, Datum value);
 
  private:
@@ -335,46 +337,47 @@ class TREADLE_API StatefulRun {
 
 struct MemoryReport {
   size_t weight_bytes = 0, packed_bytes = 0, arena_bytes = 0;
-  size_t arena_lower_bound_bytes = 0;  ///< the most bytes alive in any step, or what was proved beyond
-  size_t arena_sum_bytes = 0;          ///< of all buffers: the arena if nothing shared bytes
-  size_t arena_in_order_bytes = 0;     ///< the arena by best fit in the order of execution, ONNX Runtime's way of planning
-  size_t largest_node_bytes = 0;       ///< what the largest node reads, writes and uses as scratch in the arena: no run needs less
+  size_t arena_lower_bound_bytes = 0;  ///< the maximum of bytes alive in a step, or a higher bound that was proved
+  size_t arena_sum_bytes = 0;          ///< of all buffers: size of the arena if no buffers shared bytes
+  size_t arena_in_order_bytes = 0;     ///< the arena by best fit in the order of execution, as ONNX Runtime plans
+  size_t largest_node_bytes = 0;       ///< operands and scratch in the arena of the largest node: no run needs less
 };
 
-/// A value that is alive at the step of a run with the most bytes alive.
+/// A value that is alive at the step with the most bytes alive.
 struct PeakTensor {
-  std::string name;  ///< of the value in the optimised graph; of the node where it is scratch
+  std::string name;  ///< of the value in the optimised graph, or of the node if it is scratch
   size_t size_bytes = 0;
   MemoryClass memory_class = MemoryClass::activations;
 };
 
-/// Thread-safe: any number of threads may run one session at once.
+/// A model prepared for runs. Thread-safe: any number of threads may run one session at once.
 class TREADLE_API Session {
  public:
-  /// @throws Error; not_implemented names everything that is missing at once.
+  /// @throws Error; not_implemented lists everything that is missing
   explicit Session(const Model& model, const SessionOptions& options = {});
   explicit Session(const std::string& path, const SessionOptions& options = {});
-  ~Session();  ///< as close(), and waits for as long as it takes
+  ~Session();  ///< as close(), waiting as long as necessary
   Session(Session&&) noexcept;
   Session& operator=(Session&&) noexcept;
 
-  /// @param feeds    values by name: inputs, overridable initializers, and any other value of the main graph, which is then not computed.
-  /// @param outputs  names of the outputs wanted, or of any other value of the main graph; empty: all outputs. Only what they need is
-  ///                 computed, and only what that needs must be fed.
-  /// @return one value per wanted output.
-  /// @throws Error(invalid_argument) naming the feed that is missing, unknown, or of another type or shape.
+  /// @param feeds    values by name: inputs, overridable initializers, and any other value of the main graph, which is then not computed
+  /// @param outputs  names of outputs, or of any other value of the main graph; empty: all outputs. Only what they need is computed and
+  /// must be
+  ///                 fed
+  /// @return one value per requested output
+  /// @throws Error(invalid_argument) naming a feed that is missing, unknown, or of another type or shape
   std::vector<Datum> run(const std::map<std::string, Datum>& feeds, std::span<const std::string> outputs = {},
                          const RunOptions* options = nullptr) const;
   void run(IoBinding& binding, const RunOptions* options = nullptr) const;
   std::future<std::vector<Datum>> run_async(std::map<std::string, Datum> feeds, std::vector<std::string> outputs = {}) const;
-  /// @param cache    names that are in it stay values of the graph, whatever the optimiser would have made of them; null: a new one.
-  /// @param options  must live as long as the run; the deadline counts from here.
+  /// @param cache    the optimiser preserves values with names in the cache; null: a new one
+  /// @param options  must outlive the run; the deadline counts from here
   PartialRun partial_run(const std::map<std::string, Datum>& feeds, std::shared_ptr<ValueCache> cache = nullptr,
                          const RunOptions* options = nullptr) const;
 
-  /// Cancels the runs in flight and waits for them; later runs end with Error(cancelled).
-  /// @param timeout_ms  how long to wait; negative: until all have ended.
-  /// @return the runs that have not ended. One that calls close() itself, from a callback, is not waited for.
+  /// Cancels running runs and waits for them. Later runs end with Error(cancelled).
+  /// @param timeout_ms  how long to wait; negative: until all have ended
+  /// @return the runs that have not ended. A run that calls close() itself, from a callback, is not waited for
   std::vector<UnfinishedRun> close(int64_t timeout_ms = -1);
   bool closed() const;
   size_t runs_in_flight() const;
@@ -398,39 +401,38 @@ class TREADLE_API Session {
   std::vector<ValueInfo> outputs() const;
   std::vector<ValueInfo> overridable_initializers() const;
 
-  /// The optimised graph, or the flat list of instructions with placement and memory, as text.
+  /// The graph as text: as read, optimised, or as a list of instructions with placement and memory.
   std::string to_text(std::string_view stage) const;  // "onnx", "optimised", "planned"
-  /// The model, simplified but without fused operators (each session makes its own), as an encoded ONNX model; at disable_all the model as
-  /// it was read.
-  /// @throws Error(not_implemented) for a compiled model, which has no graph as written.
+  /// The simplified model as an encoded ONNX model, without fused operators, since each session fuses itself. At disable_all, the model as
+  /// read.
+  /// @throws Error(not_implemented) for a compiled model, which lacks the original graph
   std::string optimized_model() const;
-  /// After at least one run.
+  /// @pre at least one run
   MemoryReport memory() const;
-  /// Bytes that the session holds now, by class, and the most so far.
+  /// Bytes that the session holds now, by class, and their peaks.
   MemoryStatistics memory_statistics() const;
   void reset_memory_peaks() const;
-  /// Changes the limit: at once for later runs, at the next node for those under way that can. Plans for the last few limits are kept.
-  /// @throws Error(invalid_argument) for a session that was made without a limit.
+  /// Changes the limit: at once for later runs, at the next node for running ones that can adapt. Plans for the last few limits are kept.
+  /// @throws Error(invalid_argument) if the session was made without a limit
   void set_memory_limit(size_t limit_bytes) const;
-  /// After at least one run: what lies in the arena at the node with the most bytes alive, the largest first; its name first of all.
+  /// The node with the most bytes alive in the arena, and the values in the arena then, largest first. @pre at least one run
   std::pair<std::string, std::vector<PeakTensor>> memory_peak() const;
-  /// Writes the profile so far and returns its path; profiling goes off.
+  /// Writes the profile so far, and returns its path. Turns profiling off.
   std::string end_profiling();
-  /// Begins a profile: runs, and parts of runs, that begin from now on are recorded, also where enable_profiling was false. What was
-  /// recorded before is forgotten.
+  /// Begins a profile of runs, and of parts of running runs, from now on; enable_profiling need not be set. Drops earlier records.
   void start_profiling();
-  /// Runs that begin while it is paused are not recorded. @throws Error(invalid_argument) without start_profiling() or enable_profiling
+  /// Runs that begin while paused are not recorded. @throws Error(invalid_argument) without start_profiling() or enable_profiling
   void pause_profiling();
   void resume_profiling();
-  /// Of the runs that have ended since the profile began (treadle/profile.h). Those under way go on.
+  /// A profile of the runs that have ended since it began (treadle/profile.h). Running runs continue.
   Profile profile() const;
-  /// A profile beside that one: any number at once (treadle/profile.h).
+  /// An additional profile. There may be any number at once (treadle/profile.h).
   Profiler profiler(const ProfilerOptions& options);
   int64_t profiling_start_ns() const;
-  /// How often each node has run, and how long it took: of all runs since the session was made, or since reset_node_counters()
-  /// (treadle/profile.h). @throws Error(invalid_argument) for a session without SessionOptions::node_counters
+  /// How often each node has run, and its times, in all runs since the session was made or reset_node_counters() (treadle/profile.h).
+  /// @throws Error(invalid_argument) without SessionOptions::node_counters
   std::vector<NodeCounter> node_counters() const;
-  /// Runs under way may still count what they had counted before.
+  /// Running runs may still add times from before the call.
   void reset_node_counters() const;
 
  private:
@@ -441,14 +443,14 @@ class TREADLE_API Session {
   std::shared_ptr<Impl> impl_;  // shared with partial runs
 };
 
-/// The elements in memory of a device, from where runs on it take them without a copy over the bus.
-/// @param device  as sessions call it: "cpu", "sim", "sim:NAME", a plugin's. @throws Error(invalid_argument) if there is none, and for
-/// strings
+/// Copies the elements to a device's memory, so that runs on the device read them in place.
+/// @param device  named as in SessionOptions: "cpu", "sim", "sim:NAME", a plugin's. @throws Error(invalid_argument) for an unknown device,
+/// or strings
 TREADLE_API Tensor to_device(const Tensor& tensor, std::string_view device);
-/// "cpu", or the device whose memory it lies in; lives as long as the tensor. Tensor::clone() copies it to the host.
+/// "cpu", or the name of the device that has the tensor; valid as long as the tensor. Tensor::clone() copies it to the host.
 TREADLE_API std::string_view device_of(const Tensor& tensor);
 
-/// "0.1.0"
+/// Returns the version, such as "0.1.0".
 TREADLE_API std::string_view version();
 
 }  // namespace treadle

@@ -1,4 +1,4 @@
-// Concrete shapes: up to kMaxRank extents, stored inline so that no run allocates for them.
+// Concrete shapes: up to kMaxRank extents, stored inline so that runs do not allocate for them.
 #pragma once
 
 #include <array>
@@ -11,14 +11,14 @@
 
 namespace treadle {
 
-/// ONNX sets no limit; exported models stay at or below 8. More is an error that names this limit.
+/// The maximum rank. ONNX sets no limit, but exported models stay at or below 8. Higher ranks are an error that names this limit.
 inline constexpr int kMaxRank = 12;
 
 class TREADLE_API Shape {
  public:
   Shape() = default;
   Shape(std::initializer_list<int64_t> dims) : Shape(std::span<const int64_t>(dims.begin(), dims.size())) {}
-  /// @throws Error(invalid_argument) if there are more than kMaxRank extents.
+  /// @throws Error(invalid_argument) if there are more than kMaxRank extents
   explicit Shape(std::span<const int64_t> dims);
 
   int rank() const noexcept { return rank_; }
@@ -33,9 +33,10 @@ class TREADLE_API Shape {
   void erase(int axis);
   void resize(int rank, int64_t fill = 1);
 
-  /// Product of the extents (1 for a scalar). @throws Error(resource_exhausted) if one is negative, or the product of all but 0 overflows.
+  /// The product of the extents (1 for a scalar). @throws Error(resource_exhausted) if an extent is negative, or the product of those that
+  /// are not 0 overflows
   int64_t num_elements() const;
-  /// Product of the extents in [first, last), which are known to be valid.
+  /// The product of the extents in [first, last). @pre the shape is valid
   int64_t product(int first, int last) const noexcept;
 
   bool operator==(const Shape& other) const noexcept;

@@ -17,22 +17,22 @@ namespace treadle {
 
 class Device;
 
-/// A block of memory with an owner. Allocated blocks are aligned to kAlignment; foreign memory keeps whatever alignment it has.
+/// A block of memory and its owner. Allocated blocks are aligned to kAlignment; foreign memory may have any alignment.
 class TREADLE_API Storage {
  public:
   static constexpr size_t kAlignment = 64;  // a cache line, and the widest vector register
 
-  /// @throws Error(resource_exhausted) if the memory cannot be had. The bytes are not initialised.
+  /// Allocates uninitialised memory. @throws Error(resource_exhausted)
   static std::shared_ptr<Storage> allocate(size_t size_bytes);
-  /// Room for strings, constructed and destroyed with the block.
+  /// Allocates `count` strings, which are destroyed with the block.
   static std::shared_ptr<Storage> allocate_strings(size_t count);
-  /// Memory that belongs to somebody else; `release` runs when the last tensor lets go (may be empty).
+  /// Uses foreign memory. `release` is called when the last tensor lets go of it; may be empty.
   static std::shared_ptr<Storage> borrow(void* data, size_t size_bytes, std::function<void()> release, bool writable = true);
 
-  /// Memory of a device (to_device() in session.h): its elements are the device's to read, unless the device says otherwise.
+  /// Device memory (to_device() in session.h). Host code must not read it, unless the device allows it.
   static std::shared_ptr<Storage> of_device(std::shared_ptr<Device> device, void* data, size_t size_bytes, std::function<void()> release);
 
-  /// Memory that its lender takes back soon: whoever wants to keep the elements must copy them.
+  /// Memory that its owner may reclaim soon: code that keeps the elements must copy them.
   static std::shared_ptr<Storage> lend(void* data, size_t size_bytes);
 
   ~Storage();
@@ -43,7 +43,7 @@ class TREADLE_API Storage {
   size_t size_bytes() const noexcept { return size_bytes_; }
   bool writable() const noexcept { return writable_; }
   bool lent() const noexcept { return lent_; }
-  /// Whose memory it is; null: the host's.
+  /// The device that the memory belongs to; null: the host.
   const std::shared_ptr<Device>& device() const noexcept { return device_; }
 
  private:
@@ -56,15 +56,15 @@ class TREADLE_API Storage {
   std::function<void()> release_;
 };
 
-/// A dense tensor. Copying copies the view, never the elements.
+/// A dense tensor. Copying it copies the view, not the elements.
 class TREADLE_API Tensor {
  public:
   Tensor() = default;
-  /// A new contiguous tensor; elements are not initialised (strings are empty).
+  /// A new contiguous tensor; elements are uninitialised (strings are empty).
   Tensor(DType dtype, const Shape& shape);
-  /// A contiguous view of `storage` from `offset_bytes` on. @throws Error(invalid_argument) if it is too small.
+  /// A contiguous view of `storage` from `offset_bytes` on. @throws Error(invalid_argument) if the storage is too small
   Tensor(DType dtype, const Shape& shape, std::shared_ptr<Storage> storage, size_t offset_bytes = 0);
-  /// A strided view; `strides` in elements. @throws Error(invalid_argument) for sub-byte types, or if it leaves the storage.
+  /// A strided view; `strides` in elements. @throws Error(invalid_argument) for sub-byte types, or if the view exceeds the storage
   Tensor(DType dtype, const Shape& shape, std::span<const int64_t> strides, std::shared_ptr<Storage> storage, size_t offset_bytes);
 
   template <typename T>
@@ -88,7 +88,7 @@ class TREADLE_API Tensor {
   const std::shared_ptr<Storage>& storage() const noexcept { return storage_; }
 
   std::byte* raw() const noexcept { return data_; }
-  /// @throws Error(invalid_argument) if T is not the dtype's C++ type.
+  /// @throws Error(invalid_argument) if T is not the C++ type of the dtype
   template <typename T>
   T* data() const;
   template <typename T>
@@ -96,13 +96,13 @@ class TREADLE_API Tensor {
     return {data<T>(), static_cast<size_t>(num_elements_)};
   }
 
-  /// This tensor, or a contiguous copy of it.
+  /// This tensor if it is contiguous, otherwise a contiguous copy.
   Tensor contiguous() const;
-  /// In the host's memory, wherever this tensor lies.
+  /// A contiguous copy in host memory, even if this tensor is on a device.
   Tensor clone() const;
-  /// The same elements under another shape. @throws Error(invalid_argument) if the counts differ or the tensor is strided.
+  /// The same elements with another shape. @throws Error(invalid_argument) if the numbers of elements differ or the tensor is strided
   Tensor reshaped(const Shape& shape) const;
-  /// Either may lie on a device.
+  /// Copies the elements of `other`. Either tensor may be on a device.
   void copy_from(const Tensor& other);
 
  private:
@@ -117,7 +117,7 @@ class TREADLE_API Tensor {
 /// "f32[1,3,224,224]"
 TREADLE_API std::string describe(const Tensor& tensor);
 
-/// The dtype of a C++ element type, where there is exactly one.
+/// The dtype of a C++ element type, if there is exactly one.
 template <typename T>
 inline constexpr DType dtype_of = DType::undefined;
 template <>
