@@ -13,7 +13,7 @@ namespace treadle {
 namespace memory {
 namespace {
 
-/// Passes everything on.
+/// An allocator that forwards all calls to another one.
 template <typename Base>
 class Forwarding : public Base {
  public:
@@ -27,7 +27,7 @@ class Forwarding : public Base {
   const std::shared_ptr<Allocator> upstream_;
 };
 
-// Bytes of ones are NaN in every floating-point type of 16 bits and more, and -1 in integers.
+// Bytes of all ones are NaN in every floating-point type of at least 16 bits, and -1 in integers.
 class NanAllocator final : public Forwarding<Allocator> {
  public:
   using Forwarding::Forwarding;
@@ -44,8 +44,8 @@ class NanAllocator final : public Forwarding<Allocator> {
   }
 };
 
-// Bytes whose numbers are large in every type, and other ones each time, so that what is read without having been written shows: where NaN
-// would be lost (integers, comparisons), and as a difference between two runs.
+// Fills memory with large numbers, different ones each time. This reveals reads of unwritten memory where NaN would be lost (integers,
+// comparisons): two runs differ.
 class PatternAllocator final : public Forwarding<Allocator> {
  public:
   using Forwarding::Forwarding;
@@ -79,7 +79,7 @@ class Recording final : public Forwarding<RecordingAllocator> {
 
   void* allocate(size_t size_bytes, MemoryClass memory_class) override {
     std::lock_guard lock(mutex_);
-    // Room for this event, and for the end of every block that lives: free() must not fail.
+    // Reserves entries for this event and for the end of every live block, so that free() cannot fail.
     const size_t needed = events_.size() + static_cast<size_t>(num_live_) + 2;
     if (events_.capacity() < needed) events_.reserve(2 * needed);
     void* data = upstream_->allocate(size_bytes, memory_class);
@@ -100,7 +100,7 @@ class Recording final : public Forwarding<RecordingAllocator> {
   }
   void clear() override {
     std::lock_guard lock(mutex_);
-    events_.clear();  // which keeps the room
+    events_.clear();  // keeps the capacity
   }
 
  private:

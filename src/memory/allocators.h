@@ -1,4 +1,4 @@
-// The allocators that make_allocator() puts together. Each takes its memory from the one that it is given.
+// The allocators that make_allocator() combines. Each takes its memory from another one.
 #pragma once
 
 #include <memory>

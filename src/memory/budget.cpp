@@ -14,10 +14,10 @@ namespace {
 
 enum class Choice : uint8_t { keep, spill, recompute };
 
-/// The time between two uses of a buffer, with at least one step in it.
+/// The time between two uses of a buffer, containing at least one step.
 struct Gap {
   int32_t buffer;
-  int32_t before, after;  // the steps of the uses
+  int32_t before, after;  // steps of the two uses
   Choice choice = Choice::keep;
   int32_t recipe = -1;
   double cost_ns = 0;
@@ -52,11 +52,11 @@ class Chooser {
 
   size_t largest_mandatory() const { return mandatory_.empty() ? 0 : *std::max_element(mandatory_.begin(), mandatory_.end()); }
 
-  // Frees memory until no step holds more than `target`, or more than it must.
+  // Frees memory until no step holds more than `target` bytes, or more than the step needs.
   void reduce_to(size_t target) {
     target_ = target;
     for (;;) {
-      // The step that is furthest above.
+      // Finds the step with the largest excess.
       int32_t worst = -1;
       size_t excess = 0;
       for (size_t t = 0; t < live_.size(); ++t)
@@ -95,7 +95,7 @@ class Chooser {
         plan.segments.push_back({static_cast<int32_t>(b), first, gap->before, 0});
         plan.cost_ns += gap->cost_ns;
         if (gap->choice == Choice::spill) {
-          // What was written out before and has not changed since needs no second copy.
+          // A buffer that was written to the file before, and has not changed, needs no second copy.
           if (last_saved < 0 || written_between(b, last_saved, gap->before)) {
             plan.transfers.push_back({gap->before + 1, BudgetPlan::Move::spill, static_cast<int32_t>(b), leaving});
             plan.spilled_bytes += buffers_[b].size_bytes;
@@ -124,7 +124,7 @@ class Chooser {
                                               : recipes_[static_cast<size_t>(-1 - segment.buffer)].extra_bytes;
       segments.push_back({size, segment.first, segment.last + 1});
     }
-    // Counted steps, so that the same budget always gives the same plan.
+    // Limited by steps and not by time, so that the same budget always gives the same plan.
     constexpr int64_t kSearchSteps = 4'000;
     ArenaPlan arena = plan_arena_exactly(segments, {.alignment = options_.alignment,
                                                     .capacity_bytes = capacity,
@@ -148,7 +148,7 @@ class Chooser {
     return live_[t] > allowed ? live_[t] - allowed : 0;
   }
 
-  // Bytes above the target, summed over steps: what a gap is worth is a difference of two entries, roughly.
+  // Prefix sums of bytes above the target. The value of a gap is roughly the difference of two entries.
   void sum_overload() {
     overload_.assign(live_.size() + 1, 0);
     for (size_t t = 0; t < live_.size(); ++t) overload_[t + 1] = overload_[t] + static_cast<double>(over(t));
@@ -156,7 +156,7 @@ class Chooser {
 
   double spill_cost(const Gap& gap) const {
     const auto bytes = static_cast<double>(buffers_[static_cast<size_t>(gap.buffer)].size_bytes);
-    bool saved = false;  // by a gap before this one, with no write in between
+    bool saved = false;  // by an earlier gap, without a write in between
     for (size_t g : gaps_of_[static_cast<size_t>(gap.buffer)]) {
       const Gap& other = gaps_[g];
       saved |= other.choice == Choice::spill && other.before < gap.before &&
@@ -178,7 +178,7 @@ class Chooser {
                         [&](size_t g) { return gaps_[g].choice != Choice::keep && gaps_[g].before < step && step < gaps_[g].after; });
   }
 
-  // A recipe can be followed if what it reads is in memory at its step, which must not be above what it may hold then.
+  // Returns a usable recipe for the gap, or -1. Its operands must be in memory at the step, and its own memory must fit there.
   int32_t usable_recipe(const Gap& gap) const {
     auto found = recipe_at_.find({gap.buffer, gap.after});
     if (found == recipe_at_.end()) return -1;
@@ -197,7 +197,7 @@ class Chooser {
     return std::any_of(uses.begin(), uses.end(), [&](const BudgetBuffer::Use& use) { return use.step == step; });
   }
 
-  // Of the buffers that lie idle at the step, the one that costs the least for what it relieves.
+  // Chooses, among buffers that are idle at the step, the one with the lowest cost per relief. Returns false if there is none.
   bool free_at(int32_t step) {
     int32_t best = -1, best_recipe = -1;
     double best_score = std::numeric_limits<double>::infinity(), best_cost = 0;
@@ -228,7 +228,7 @@ class Chooser {
     return true;
   }
 
-  // Memory that the gap's recipe takes besides.
+  // Adds or removes the recipe's own memory.
   void add_extra(const Gap& gap, bool present) {
     const size_t extra = align_up(recipes_[static_cast<size_t>(gap.recipe)].extra_bytes, options_.alignment);
     for (std::vector<size_t>* bytes : {&live_, &mandatory_}) {
@@ -237,7 +237,7 @@ class Chooser {
     }
   }
 
-  // The step needs the buffer from now on: the gap around it becomes two.
+  // Adds a use of the buffer at the step, which divides the surrounding gap in two.
   void use_at(int32_t buffer, int32_t step) {
     if (is_used_at(buffer, step)) return;
     auto& uses = uses_[static_cast<size_t>(buffer)];
@@ -250,7 +250,7 @@ class Chooser {
       if (gap.before >= step || step >= gap.after) continue;
       const int32_t after = gap.after;
       gap.after = step;
-      if (step - gap.before < 2) gap.before = step;  // nothing in it any more: never looked at again
+      if (step - gap.before < 2) gap.before = step;  // an empty gap, which is never looked at again
       add_gap(buffer, step, after);
       return;
     }
@@ -264,7 +264,7 @@ class Chooser {
     }
   }
 
-  // What was freed for a step that later choices relieved anyway stays after all, the dearest first.
+  // Undoes choices that later ones made unnecessary, the most expensive first.
   void take_back() {
     std::vector<size_t> order;
     for (size_t g = 0; g < gaps_.size(); ++g)
@@ -286,14 +286,14 @@ class Chooser {
   std::span<const BudgetBuffer> buffers_;
   std::span<const Recipe> recipes_;
   const BudgetOptions options_;
-  std::vector<size_t> live_, mandatory_;  // bytes, per step
+  std::vector<size_t> live_, mandatory_;  // bytes per step
   std::vector<std::vector<BudgetBuffer::Use>> uses_;
   std::vector<size_t> sizes_;
   std::vector<Gap> gaps_;
-  std::vector<std::vector<size_t>> gaps_of_;                  // per buffer
+  std::vector<std::vector<size_t>> gaps_of_;                  // indices into gaps_, per buffer
   std::map<std::pair<int32_t, int32_t>, int32_t> recipe_at_;  // by buffer and step
   std::vector<double> overload_;
-  std::vector<int32_t> blocked_;  // steps where nothing more can be freed
+  std::vector<int32_t> blocked_;  // steps at which nothing more can be freed
   size_t target_ = 0;
 };
 
@@ -305,7 +305,7 @@ size_t largest_working_set(size_t num_steps, std::span<const BudgetBuffer> buffe
 
 BudgetPlan plan_budget(size_t num_steps, std::span<const BudgetBuffer> buffers, std::span<const Recipe> recipes, size_t capacity_bytes,
                        const BudgetOptions& options) {
-  // A plan whose bytes fit may still leave holes: then fewer bytes are kept.
+  // Even if the bytes alive fit, holes may make the arena too large. Then fewer bytes are kept.
   std::optional<BudgetPlan> smallest;
   auto consider = [&](size_t target, std::span<const Recipe> allowed) {
     Chooser chooser(num_steps, buffers, allowed, options);
@@ -320,7 +320,7 @@ BudgetPlan plan_budget(size_t num_steps, std::span<const BudgetBuffer> buffers, 
   }
   for (double part : {1.0, 0.98, 0.95, 0.9, 0.82, 0.7, 0.5, 0.25})
     if (consider(static_cast<size_t>(static_cast<double>(capacity_bytes) * part), recipes)) return *std::move(smallest);
-  // Recipes need memory of their own; spilling does not.
+  // Recipes need memory of their own, spilling does not.
   consider(0, {});
   return *std::move(smallest);
 }

@@ -31,7 +31,7 @@ void* CallbackAllocator::allocate(size_t size_bytes, MemoryClass memory_class) {
                                                  "\" gave memory at an address that is no multiple of " +
                                                  std::to_string(Storage::kAlignment));
   }
-  state_->account.try_charge(memory_class, size_bytes);  // without a limit it always can
+  state_->account.try_charge(memory_class, size_bytes);  // cannot fail without a limit
   return data;
 }
 

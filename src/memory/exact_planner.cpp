@@ -14,9 +14,9 @@ using Clock = std::chrono::steady_clock;
 
 constexpr size_t kMaxBuffers = 4096;
 constexpr size_t kMaxUnits = size_t{1} << 30;
-constexpr int64_t kFirstSlice = 2000;  // steps per height, at first
+constexpr int64_t kFirstSlice = 2000;  // initial number of steps per height
 
-// The buffers in the terms of the search: heights in units, lives in sections of time.
+// The buffers in terms of the search: heights in units, lifetimes in sections of time.
 class Problem {
  public:
   Problem(std::span<const Buffer> buffers, size_t alignment) {
@@ -55,10 +55,10 @@ class Problem {
   }
 
  private:
-  // The buffers alive between two neighbouring events are all among those alive in the next section that begins with a start and ends
-  // with an end. Only these sections count: any two buffers that meet do so in one of them.
+  // Buffers alive between two neighbouring events are all alive in the next section that begins with a start and ends with an end. Only
+  // these sections are needed: any two buffers that overlap in time share one of them.
   void make_sections(std::span<const Buffer> buffers) {
-    std::vector<std::pair<int32_t, bool>> events;  // step, whether a life starts: ends come first, as lives are half-open
+    std::vector<std::pair<int32_t, bool>> events;  // step, and whether a lifetime starts; ends sort first, since lifetimes are half-open
     for (size_t i : index_) {
       events.emplace_back(buffers[i].first, true);
       events.emplace_back(buffers[i].last, false);
@@ -74,7 +74,7 @@ class Problem {
 
   bool searchable_ = true;
   size_t unit_ = 0;
-  std::vector<size_t> index_;    // of the blocks, among the buffers
+  std::vector<size_t> index_;    // index of each block's buffer
   std::vector<int32_t> starts_;  // per section: the step in which its last buffer starts
   std::vector<FitSearch::Block> blocks_;
 };
@@ -83,7 +83,7 @@ class Searcher {
  public:
   Searcher(const Problem& problem, const SearchOptions& options, ArenaPlan& plan)
       : problem_(problem), plan_(plan), steps_left_(options.max_steps) {
-    // Far deadlines overflow the clock.
+    // Clamped because a distant deadline would overflow the clock.
     const double seconds = std::clamp(options.time_limit_seconds, 0.0, 1e8);
     deadline_ = Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
   }
@@ -103,10 +103,10 @@ class Searcher {
     return outcome;
   }
 
-  // Bisects between the lower bound and the best plan, over and over with ever more steps for each height.
+  // Bisects between the lower bound and the best plan, repeatedly, with more and more steps per height.
   void minimise() {
     for (int64_t slice = kFirstSlice; !out_of_time() && plan_.size_bytes > plan_.lower_bound_bytes; slice *= 4) {
-      size_t height = plan_.lower_bound_bytes, refused = height;  // refused: not reached in this round
+      size_t height = plan_.lower_bound_bytes, refused = height;  // refused: largest height that failed in this round
       while (!out_of_time() && plan_.size_bytes > plan_.lower_bound_bytes) {
         if (attempt(height, slice) != FitSearch::Outcome::fits) refused = height;
         refused = std::max(refused, plan_.lower_bound_bytes);

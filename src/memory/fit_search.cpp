@@ -11,12 +11,12 @@ namespace {
 
 constexpr int32_t kNever = std::numeric_limits<int32_t>::max();
 constexpr size_t kMaxRefutedBytes = size_t{128} << 20;
-constexpr int kMaxDepth = 6000;               // two frames each, on the caller's stack
-constexpr int64_t kFailuresPerRestart = 500;  // times the Luby sequence
-constexpr int kNumPriorities = 5;             // see prepare_restart
-constexpr double kNoise = 0.1;                // of scores and priorities, from the second use of a priority on
+constexpr int kMaxDepth = 6000;               // each level uses two frames of the caller's stack
+constexpr int64_t kFailuresPerRestart = 500;  // multiplied by the Luby sequence
+constexpr int kNumPriorities = 5;             // see prepare_restart()
+constexpr double kNoise = 0.1;                // on scores and priorities, from the second use of a priority on
 
-// 1 1 2 1 1 2 4 1 1 2 1 1 2 4 8 ...
+// The Luby sequence: 1 1 2 1 1 2 4 1 1 2 1 1 2 4 8 ...
 int64_t luby(int64_t i) {
   for (int64_t k = 1;; ++k) {
     if (i == (int64_t{1} << k) - 1) return int64_t{1} << (k - 1);
@@ -72,7 +72,7 @@ FitSearch::Outcome FitSearch::run(std::chrono::steady_clock::time_point deadline
   }
 }
 
-// Which of several blocks that fit is tried first: what is hard to place elsewhere, by five opinions taken in turn.
+// Sets priorities, by which the search tries one of several fitting blocks first. Five measures of difficulty take turns.
 void FitSearch::prepare_restart() {
   failure_limit_ = kFailuresPerRestart * luby(1 + restarts_ / kNumPriorities);
   std::vector<double> load(static_cast<size_t>(num_sections_), 0);
@@ -121,19 +121,19 @@ void FitSearch::raise_floor(int32_t section, int32_t floor) {
   for (int32_t i = 0; i < num_unplaced_[t]; ++i) raise(alive_[t][static_cast<size_t>(i)], floor);
 }
 
-// False if the section failed, which makes it more likely to be branched on.
+// Returns false after counting a failure of the section, which makes it more likely to be branched on.
 bool FitSearch::fail(int32_t section) {
   weight_[static_cast<size_t>(section)] += 1;
   return false;
 }
 
-// What one section tells about its blocks: they stand on one another, so one of them is the lowest, and all others are above it.
+// Derives bounds from one section: its blocks are stacked, so one of them is the lowest, and all others are above it.
 bool FitSearch::tighten(int32_t section) {
   auto t = static_cast<size_t>(section);
   const std::span unplaced(alive_[t].data(), static_cast<size_t>(num_unplaced_[t]));
   if (unplaced.empty()) return true;
   if (floor_[t] + rest_[t] > capacity_) return fail(section);
-  const int32_t highest = capacity_ - rest_[t];  // at which the lowest of them may start
+  const int32_t highest = capacity_ - rest_[t];  // upper limit for the lowest block's offset
   int32_t floor = kNever, end = kNever, second_end = kNever, owner = -1;
   bool some_not_first = false;
   for (int32_t k : unplaced) {
@@ -157,7 +157,7 @@ bool FitSearch::tighten(int32_t section) {
   return true;
 }
 
-// The blocks that start at or above any height must all fit between it and the capacity.
+// Checks for each height that all blocks that start there or above fit below the capacity.
 bool FitSearch::fits_by_heads(int32_t section) {
   auto t = static_cast<size_t>(section);
   heads_.clear();
@@ -194,7 +194,7 @@ void FitSearch::take_out(int32_t block) {
     int32_t& here = position_in(block, t);
     int32_t last = num_unplaced_[static_cast<size_t>(t)] - 1;
     int32_t other = alive[static_cast<size_t>(last)];
-    // Undoing only restores the count: the order among unplaced blocks does not matter.
+    // Undoing restores only the count, since the order of unplaced blocks does not matter.
     std::swap(alive[static_cast<size_t>(here)], alive[static_cast<size_t>(last)]);
     position_in(other, t) = here;
     here = last;
@@ -214,7 +214,7 @@ bool FitSearch::place(int32_t block, int32_t offset) {
   return propagate();
 }
 
-// Parts that share no unplaced block, the shortest first: it is the cheapest to refute.
+// Solves parts that share no unplaced block one by one, the shortest first, since it is the cheapest to refute.
 bool FitSearch::solve(int32_t first, int32_t last, int depth) {
   std::vector<std::pair<int32_t, int32_t>> parts;
   for (int32_t t = first; t < last;) {
@@ -284,7 +284,7 @@ FitSearch::Choice FitSearch::choose(int32_t first, int32_t last) {
 
 void FitSearch::scan_valley(int32_t first, int32_t last, double& best_score, Choice& best) {
   const int32_t floor = floor_[static_cast<size_t>(first)];
-  // Lowest tops of the unplaced blocks that lie wholly before a section, or wholly behind.
+  // Lowest tops of unplaced blocks that are entirely before, or entirely after, each section.
   auto width = static_cast<size_t>(last - first);
   ends_before_.assign(width + 1, kNever);
   starts_from_.assign(width + 1, kNever);
@@ -307,7 +307,7 @@ void FitSearch::scan_valley(int32_t first, int32_t last, double& best_score, Cho
 
   for (int32_t t = first; t < last; ++t) {
     auto relative = static_cast<size_t>(t - first);
-    // Without a block at the floor, those that could start there stand on a block beside this section.
+    // If no block starts at the floor, those that could start there must stand on a block outside this section.
     const int32_t support = std::min(ends_before_[relative], starts_from_[relative + 1]);
     int32_t choices = 0, floor_without = kNever;
     for (int32_t i = 0; i < num_unplaced_[static_cast<size_t>(t)]; ++i) {
@@ -330,7 +330,7 @@ void FitSearch::scan_valley(int32_t first, int32_t last, double& best_score, Cho
   }
 }
 
-// The blocks that can start at the section's floor; of equal ones, one.
+// Blocks that can start at the section's floor; only one of equal blocks.
 std::vector<int32_t> FitSearch::candidates(int32_t section) {
   auto t = static_cast<size_t>(section);
   std::vector<std::pair<double, int32_t>> found;
@@ -351,7 +351,7 @@ std::vector<int32_t> FitSearch::candidates(int32_t section) {
   return blocks;
 }
 
-// Of the set of unplaced blocks.
+// A hash of the set of unplaced blocks.
 uint64_t FitSearch::key_of(int32_t first, int32_t last) const {
   uint64_t key = 0;
   for (int32_t t = first; t < last; ++t) {
@@ -374,10 +374,10 @@ bool FitSearch::is_refuted(uint64_t key, int32_t first, int32_t last) const {
 
 void FitSearch::remember(uint64_t key, int32_t first, int32_t last) {
   auto width = static_cast<size_t>(last - first);
-  size_t bytes = sizeof(Refuted) + width * sizeof(int32_t) + 64;  // 64: the map's own
+  size_t bytes = sizeof(Refuted) + width * sizeof(int32_t) + 64;  // 64: overhead of the map
   if (refuted_bytes_ + bytes > kMaxRefutedBytes) return;
   std::vector<Refuted>& known = refuted_[key];
-  std::erase_if(known, [&](const Refuted& other) {  // the new one says more
+  std::erase_if(known, [&](const Refuted& other) {  // the new entry is stronger
     return other.first == first && other.floors.size() == width &&
            std::equal(other.floors.begin(), other.floors.end(), floor_.begin() + first, std::greater_equal<>());
   });

@@ -1,4 +1,4 @@
-// Exact search: offsets for blocks of known lifetimes below a given height, or the proof that there are none.
+// Exact search: finds offsets below a given height for blocks with known lifetimes, or proves that there are none.
 #pragma once
 
 #include <chrono>
@@ -11,19 +11,19 @@
 
 namespace treadle::memory {
 
-/// Depth-first search over canonical placements: every block stands at 0 or on another one that is alive with it.
+/// Depth-first search over canonical placements, in which every block is at 0 or on top of another one that is alive at the same time.
 ///
-/// A state is a set of blocks not placed yet, and for each section of time a *floor* that no such block may reach below. "Is there a
-/// placement of these blocks above these floors?" is all there is to answer, however the floors came about. Therefore
-///   - a state that was refuted once refutes every later one with the same blocks and floors that are nowhere lower, restarts included;
-///   - sections that no unplaced block connects are answered one after the other, and one refuted part refutes the state.
-/// A *valley* is a run of sections of equal floor between higher ones. Each section of it is covered next by a block that starts at this
-/// floor (and then fits between the walls), or by none, which raises its floor to the lowest top a neighbour in the valley can have. The
-/// section with the fewest such choices is branched on, divided by how often it was the one that failed.
+/// A state is a set of unplaced blocks and, for each section of time, a *floor*: no unplaced block may reach below it. The only question is
+/// whether these blocks can be placed above these floors, no matter how the floors arose. Therefore:
+///   - A refuted state refutes all states with the same blocks and floors that are nowhere lower, even after restarts.
+///   - Sections that no unplaced block connects are solved one by one, and one refuted part refutes the state.
+/// A *valley* is a run of sections with equal floors between higher ones. Each of its sections is next covered by a block that starts at
+/// this floor (and fits between the walls), or by none, which raises its floor to the lowest top that a neighbour in the valley can have.
+/// The search branches on the section with the fewest choices, divided by its number of failures.
 ///
-/// Sources: canonical placements and section-wise bounds, Moffitt 2023 (MiniMalloc), doi:10.1145/3623278.3624752; weights from
-/// failures, Boussemart et al. 2004 (dom/wdeg); restarts, Luby et al. 1993; the bound from heads, Jackson 1955, and "not first" from
-/// one-machine scheduling, Carlier and Pinson 1989.
+/// Sources: canonical placements and section-wise bounds, Moffitt 2023 (MiniMalloc), doi:10.1145/3623278.3624752; weights from failures,
+/// Boussemart et al. 2004 (dom/wdeg); restarts, Luby et al. 1993; the bound from heads, Jackson 1955, and "not first" from one-machine
+/// scheduling, Carlier and Pinson 1989.
 class FitSearch {
  public:
   struct Block {
@@ -34,10 +34,10 @@ class FitSearch {
 
   FitSearch(std::span<const Block> blocks, int32_t num_sections, int32_t capacity);
 
-  /// Searches until there is an answer, the deadline has passed, or about `max_steps` states were visited. Call it again to go on.
+  /// Searches for an answer until the deadline, or until about `max_steps` states were visited. Call it again to continue.
   Outcome run(std::chrono::steady_clock::time_point deadline, int64_t max_steps);
 
-  /// In the order of the blocks; valid once run() found that they fit.
+  /// Offsets in the order of the blocks. @pre run() returned fits
   std::span<const int32_t> offsets() const { return offset_; }
   int64_t steps() const { return steps_; }
 
@@ -52,7 +52,7 @@ class FitSearch {
   };
   struct Choice {
     int32_t section = -1;
-    int32_t floor_without = -1;  // its floor if no block starts at the present one; -1: that cannot be
+    int32_t floor_without = -1;  // floor if no block starts at the present one; -1: impossible
     bool refuted = false;        // a section has no choice left
   };
 
@@ -83,18 +83,18 @@ class FitSearch {
 
   std::vector<Block> blocks_;
   int32_t num_sections_, capacity_;
-  std::vector<std::vector<int32_t>> alive_;           // per section: its blocks, the unplaced ones first
-  std::vector<int32_t> num_unplaced_, floor_, rest_;  // per section; rest: the sum of the unplaced blocks' heights
-  std::vector<int32_t> low_, offset_;                 // per block; low: an unplaced one cannot start below
-  std::vector<size_t> first_position_;                // per block: into positions_, one entry per section of its life
-  std::vector<int32_t> positions_;                    // of a block in alive_
+  std::vector<std::vector<int32_t>> alive_;           // per section: its blocks, unplaced ones first
+  std::vector<int32_t> num_unplaced_, floor_, rest_;  // per section; rest: sum of the unplaced blocks' heights
+  std::vector<int32_t> low_, offset_;                 // per block; low: lower bound of an unplaced block's offset
+  std::vector<size_t> first_position_;                // per block: index into positions_, which has an entry per section of its life
+  std::vector<int32_t> positions_;                    // index of a block in alive_
   std::vector<Change> changes_;
   std::vector<int32_t> queue_;
   std::vector<char> queued_;
-  std::vector<std::pair<int32_t, int32_t>> heads_;  // scratch of fits_by_heads
-  std::vector<int32_t> ends_before_, starts_from_;  // scratch of scan_valley
-  std::vector<double> weight_;                      // per section: failures
-  std::vector<double> priority_;                    // per block, of this restart
+  std::vector<std::pair<int32_t, int32_t>> heads_;  // scratch of fits_by_heads()
+  std::vector<int32_t> ends_before_, starts_from_;  // scratch of scan_valley()
+  std::vector<double> weight_;                      // per section: number of failures
+  std::vector<double> priority_;                    // per block, for this restart
   std::vector<uint64_t> hash_;                      // per block
   std::unordered_map<uint64_t, std::vector<Refuted>> refuted_;
   size_t refuted_bytes_ = 0;

@@ -1,4 +1,4 @@
-// Finds writes beyond the ends of blocks, and into blocks that were freed.
+// Detects writes beyond the ends of blocks, and to freed blocks.
 #include <algorithm>
 #include <list>
 #include <map>
@@ -14,11 +14,11 @@
 namespace treadle::memory {
 namespace {
 
-constexpr size_t kZoneBytes = Storage::kAlignment;  // on either side
+constexpr size_t kZoneBytes = Storage::kAlignment;  // on each side of a block
 constexpr size_t kQuarantineBytes = size_t{16} << 20;
 constexpr std::byte kZone{0xA5}, kFreed{0xDD};
 
-// The first of `count` bytes that is not `expected`; null if all are.
+// The first of `count` bytes that is not `expected`; null if there is none.
 const std::byte* first_other(const std::byte* data, size_t count, std::byte expected) {
   const std::byte* other = std::find_if(data, data + count, [=](std::byte b) { return b != expected; });
   return other == data + count ? nullptr : other;
@@ -108,9 +108,9 @@ class GuardAllocator final : public Allocator {
     std::byte* data;
     size_t size_bytes;
     MemoryClass memory_class;
-    int64_t number;         // how many blocks came before it
+    int64_t number;         // number of blocks allocated before it
     bool reported = false;  // each block is reported once
-    // The zone behind the block begins at its last byte.
+    // The zone behind the block begins directly after its last byte.
     size_t whole_bytes() const { return align_up(size_bytes, Storage::kAlignment) + 2 * kZoneBytes; }
   };
 
@@ -128,7 +128,7 @@ class GuardAllocator final : public Allocator {
         first_fault_ += ": byte " + std::to_string(at) + " of block " + std::to_string(block->number) + " of " +
                         std::to_string(block->size_bytes) + " bytes for " + std::string(memory_class_name(block->memory_class));
     } catch (...) {
-      first_fault_.clear();  // the fault counts, without its words
+      first_fault_.clear();  // out of memory: the fault is counted without its text
     }
   }
 
@@ -147,7 +147,7 @@ class GuardAllocator final : public Allocator {
 
   const std::shared_ptr<Allocator> upstream_;
   mutable std::mutex mutex_;
-  std::list<Block> blocks_, freed_;  // in use; freed, the oldest first
+  std::list<Block> blocks_, freed_;  // in use; freed, oldest first
   std::map<std::byte*, std::list<Block>::iterator> live_;
   size_t freed_bytes_ = 0;
   int64_t next_number_ = 0, num_faults_ = 0;

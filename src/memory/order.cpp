@@ -12,7 +12,7 @@ namespace {
 using Order = std::vector<int32_t>;
 constexpr int32_t kNone = -1;
 
-// Who writes and reads what, and which steps wait for which.
+// The dependencies of steps: who writes and reads each value, and which steps wait for which.
 class Steps {
  public:
   Steps(std::span<const Step> steps, std::span<const size_t> value_bytes) : steps_(steps), bytes_(value_bytes) {
@@ -43,7 +43,7 @@ class Steps {
   int32_t count() const { return static_cast<int32_t>(steps_.size()); }
   const Step& step(int32_t s) const { return steps_[static_cast<size_t>(s)]; }
   int64_t bytes(int32_t value) const { return static_cast<int64_t>(bytes_[static_cast<size_t>(value)]); }
-  // What was there before the first step takes part only where it lives; its bytes are not the order's business.
+  // Values that existed before the first step do not count: their bytes do not depend on the order.
   bool counts(int32_t value) const { return writer_[static_cast<size_t>(value)] != kNone; }
   const std::vector<int32_t>& num_readers() const { return num_readers_; }
   const std::vector<int32_t>& before(int32_t s) const { return before_[static_cast<size_t>(s)]; }
@@ -57,7 +57,7 @@ class Steps {
   std::vector<std::vector<int32_t>> reads_, before_, behind_;
 };
 
-// The bytes alive as steps run one after the other.
+// Simulates the bytes alive while steps run one by one.
 class Simulation {
  public:
   explicit Simulation(const Steps& steps) : steps_(steps), unread_(steps.num_readers()) {}
@@ -104,7 +104,7 @@ int64_t peak_of(const Steps& steps, std::span<const int32_t> order) {
   return simulation.peak();
 }
 
-// Of the steps that are ready, the one that leaves the fewest bytes alive; `by_peak`: first of all one that does not raise the peak.
+// Greedy: runs the ready step that leaves the fewest bytes alive. `by_peak`: prefers steps that do not raise the peak.
 Order greedy(const Steps& steps, bool by_peak) {
   std::vector<size_t> waiting;
   std::vector<int32_t> ready;
@@ -135,7 +135,7 @@ Order greedy(const Steps& steps, bool by_peak) {
   return order;
 }
 
-// The same from the last step to the first: what a step writes is no longer needed before it, what it reads is.
+// Greedy from the last step to the first: going back over a step frees what it writes and needs what it reads.
 Order greedy_from_the_back(const Steps& steps) {
   std::vector<size_t> waiting;
   std::vector<int32_t> ready;
@@ -167,7 +167,7 @@ Order greedy_from_the_back(const Steps& steps) {
   return order;
 }
 
-// Everything that a result needs, before the next result; of what a step needs, the part with the highest peak first.
+// Computes everything for one result before the next result. Of a step's operands, the one with the highest peak is computed first.
 Order depth_first(const Steps& steps) {
   std::vector<int64_t> written(static_cast<size_t>(steps.count())), need = written;
   for (int32_t s = 0; s < steps.count(); ++s)
@@ -178,7 +178,7 @@ Order depth_first(const Steps& steps) {
     return gap_a != gap_b ? gap_a > gap_b : a < b;
   };
   std::vector<std::vector<int32_t>> parts(static_cast<size_t>(steps.count()));
-  for (int32_t s = 0; s < steps.count(); ++s) {  // the given order has what a step needs before it
+  for (int32_t s = 0; s < steps.count(); ++s) {  // in the given order, operands precede the step
     std::vector<int32_t>& before = parts[static_cast<size_t>(s)] = steps.before(s);
     std::sort(before.begin(), before.end(), by_need);
     int64_t kept = 0, most = 0;
@@ -190,7 +190,7 @@ Order depth_first(const Steps& steps) {
   }
   Order order;
   std::vector<char> entered(static_cast<size_t>(steps.count()), 0);
-  std::vector<std::pair<int32_t, size_t>> stack;  // a step, and how many of its parts were looked at
+  std::vector<std::pair<int32_t, size_t>> stack;  // a step, and the number of its operands visited
   for (int32_t result = 0; result < steps.count(); ++result) {
     if (!steps.behind(result).empty() || entered[static_cast<size_t>(result)]) continue;
     entered[static_cast<size_t>(result)] = 1;

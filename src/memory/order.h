@@ -1,4 +1,4 @@
-// The order of steps that keeps the fewest bytes alive at once. Knows bytes and who reads what; neither tensors nor graphs.
+// Finds an order of steps that keeps few bytes alive at once. It knows sizes and dependencies, but no tensors and no graphs.
 #pragma once
 
 #include <cstddef>
@@ -9,26 +9,26 @@
 
 namespace treadle::memory {
 
-/// One step: it reads values that earlier steps wrote (or that were there before), and writes new ones.
+/// A step. It reads values that earlier steps wrote or that existed before, and writes new ones.
 struct Step {
-  std::vector<int32_t> reads, writes;  ///< indices of values; each is written by one step at most
-  std::vector<int32_t> after;          ///< steps that must run before, for other reasons
-  /// (written, read): the one may take the bytes of the other, if the step is its last reader. Both are of the same size.
+  std::vector<int32_t> reads, writes;  ///< indices of values; each is written by at most one step
+  std::vector<int32_t> after;          ///< steps that must run earlier for other reasons
+  /// Pairs (written, read) of the same size: the first may reuse the bytes of the second if this step is its last reader.
   std::vector<std::pair<int32_t, int32_t>> reuses;
 };
 
-/// The most bytes alive in any step, a step's reads and writes included.
-/// @param value_bytes  0 for values that live elsewhere.
-/// @param order        a permutation of the steps in which values are written before they are read.
+/// The maximum of bytes alive in any step, including the step's reads and writes.
+/// @param value_bytes  0 for values stored elsewhere
+/// @param order        a permutation of the steps in which values are written before they are read
 size_t peak_of_order(std::span<const Step> steps, std::span<const size_t> value_bytes, std::span<const int32_t> order);
 
-/// An order whose peak is not above the given order's (0, 1, 2 …), which is returned if nothing lower was found: greedy from the front
-/// and from the back, by the bytes that a step adds, and depth first from the results. Time grows with the steps times those that are
-/// ready at once.
-/// Sources: the general problem is NP-hard (Sethi 1975); on trees depth first by need is optimal for equal sizes (Sethi and Ullman 1970).
+/// Returns an order with a lower peak than the given one (0, 1, 2 …), or the given one if none was found. It tries greedy orders by the
+/// bytes that a step adds, from the front and from the back, and depth first from the results. Time is proportional to the steps times the
+/// number of ready steps. Sources: the general problem is NP-hard (Sethi 1975); on trees, depth first by need is optimal for equal sizes
+/// (Sethi and Ullman 1970).
 std::vector<int32_t> order_for_peak(std::span<const Step> steps, std::span<const size_t> value_bytes);
 
-/// The given order, and those that order_for_peak() looks at, each once: for who has another measure than the peak.
+/// The given order and those that order_for_peak() tries, each once, for callers that minimise something else.
 std::vector<std::vector<int32_t>> orders_to_try(std::span<const Step> steps, std::span<const size_t> value_bytes);
 
 }  // namespace treadle::memory

@@ -1,4 +1,4 @@
-// Blocks that have their offsets: buffers come one after another, each gets a gap between those that are alive with it.
+// Finds gaps for buffers one by one, among the blocks that are already placed and alive at the same time.
 #pragma once
 
 #include <cstddef>
@@ -13,16 +13,16 @@ enum class Fit : uint8_t {
   best,   ///< the smallest gap that is large enough
 };
 
-/// Blocks placed so far, sorted by offset. Kept in chunks, whose combined lifetime lets a search skip them, and whose lifetimes lie side
-/// by side, so that the compiler compares several at once.
+/// The blocks placed so far, sorted by offset, in chunks. A search skips chunks by their combined lifetime; lifetimes of a chunk are stored
+/// in arrays, so that the compiler compares several at once.
 class PlacedBlocks {
  public:
-  /// The offset of a gap for `size_bytes` (a multiple of the alignment, as all sizes and ends here) that no block alive in
-  /// [first, last) touches.
+  /// Returns the offset of a gap of `size_bytes` that no block alive in [first, last) overlaps. All sizes and ends are multiples of the
+  /// alignment.
   size_t find_gap(size_t size_bytes, int32_t first, int32_t last, Fit fit);
   void insert(size_t offset, size_t size_bytes, int32_t first, int32_t last);
   void clear() { chunks_.clear(); }
-  /// Effort since construction, about two nanoseconds each.
+  /// Work since construction, in units of about two nanoseconds.
   uint64_t work() const { return work_; }
 
  private:

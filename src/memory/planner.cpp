@@ -14,11 +14,11 @@ namespace {
 
 using BufferOrder = std::vector<uint32_t>;
 
-// A buffer as placing sees it: sizes are multiples of the alignment.
+// A buffer to place, with its size rounded up to the alignment.
 struct Item {
   size_t size;
   int32_t first, last;
-  uint32_t index;  // among the caller's buffers
+  uint32_t index;  // index among the caller's buffers
 
   double area() const { return static_cast<double>(size) * (static_cast<double>(last) - static_cast<double>(first)); }
   int64_t life() const { return int64_t{last} - first; }
@@ -58,7 +58,7 @@ class Planner {
   }
 
  private:
-  // In units of PlacedBlocks::work(), some 25 ms; the first order is always finished.
+  // In units of PlacedBlocks::work(), about 25 ms. The first order is always completed.
   static constexpr uint64_t kWorkLimit = 10'000'000;
 
   void add(const Buffer& buffer, uint32_t index, int64_t& total) {
@@ -88,10 +88,10 @@ class Planner {
                                                        std::to_string(fixed_[j].offset) + ", " + std::to_string(fixed_[j].end) + ")");
   }
 
-  // Places everything in this order; true if the arena became the smallest so far. Gives up once it cannot.
+  // Places all buffers in this order, and gives up when the arena cannot become smaller. Returns true if it is the smallest so far.
   bool try_order(const BufferOrder& order, Fit fit, std::string_view strategy) {
     placed_.clear();
-    // A fixed block may begin and end anywhere; the others see it widened to the alignment.
+    // Fixed blocks may be unaligned. For the others they are widened to the alignment.
     for (const FixedBlock& block : fixed_) {
       size_t begin = block.offset & ~(options_.alignment - 1);
       placed_.insert(begin, align_up(block.end, options_.alignment) - begin, block.first, block.last);
@@ -141,7 +141,7 @@ class Planner {
     both(by_breadth(), "by breadth, lowest gap", "by breadth, smallest gap");
   }
 
-  // Steps by the bytes alive in them, the fullest first; within a step the largest buffers first.
+  // Takes steps by the bytes alive in them, the fullest first, and in each step the largest buffers first.
   BufferOrder by_breadth() const {
     std::vector<std::pair<int32_t, int64_t>> changes;
     for (const Item& item : items_) {
@@ -150,7 +150,7 @@ class Planner {
     }
     std::sort(changes.begin(), changes.end());
     std::vector<int32_t> steps;
-    std::vector<int64_t> live;  // bytes from steps[i] to steps[i + 1]
+    std::vector<int64_t> live;  // bytes alive from steps[i] to steps[i + 1]
     int64_t now = 0;
     for (size_t i = 0; i < changes.size(); ++i) {
       now += changes[i].second;
@@ -158,7 +158,7 @@ class Planner {
       steps.push_back(changes[i].first);
       live.push_back(now);
     }
-    // A buffer belongs to the fullest step of its life: the maximum of a range, by a sparse table.
+    // Finds the fullest step in each buffer's life: a range maximum, by a sparse table.
     std::vector<std::vector<int64_t>> most{live};
     for (size_t width = 1; 2 * width <= live.size(); width *= 2) {
       const auto& below = most.back();
@@ -179,17 +179,17 @@ class Planner {
     });
   }
 
-  // Each round places the buffers that stood above the lower bound earlier; now and then it returns to the best order known.
+  // In each round, buffers that were above the lower bound are placed earlier. From time to time it returns to the best order so far.
   void improve() {
     if (items_.empty()) {
       best_.size_bytes = std::max(fixed_end_, best_.lower_bound_bytes);
       best_.strategy = "nothing to place";
       return;
     }
-    constexpr int kPatience = 25;  // rounds without a better arena
+    constexpr int kPatience = 25;  // rounds without improvement
     std::vector<double> rank(items_.size());
     BufferOrder order;
-    uint64_t random = 0x9E3779B97F4A7C15U;  // a fixed seed: plans are reproducible
+    uint64_t random = 0x9E3779B97F4A7C15U;  // a fixed seed makes plans reproducible
     auto restart = [&] {
       order = best_order_;
       for (size_t i = 0; i < order.size(); ++i) rank[order[i]] = static_cast<double>(i);
@@ -214,7 +214,7 @@ class Planner {
   std::vector<FixedBlock> fixed_;
   size_t fixed_end_ = 0;
   PlacedBlocks placed_;
-  std::vector<size_t> offsets_;  // of the order under trial, by item
+  std::vector<size_t> offsets_;  // of the order being tried, by item
   size_t height_ = 0;
   ArenaPlan best_;
   BufferOrder best_order_;
@@ -234,7 +234,7 @@ ArenaPlan plan_arena(std::span<const size_t> sizes_bytes, const std::function<bo
   std::vector<size_t> order(sizes_bytes.size());
   std::iota(order.begin(), order.end(), size_t{0});
   std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return sizes_bytes[a] > sizes_bytes[b]; });
-  std::vector<size_t> placed;  // by offset
+  std::vector<size_t> placed;  // sorted by offset
   int64_t total = 0;
   for (size_t index : order) {
     size_t size = checked_align(sizes_bytes[index], alignment), offset = 0;
@@ -279,7 +279,7 @@ size_t max_live_bytes(std::span<const Buffer> buffers, size_t alignment) {
     changes.emplace_back(buffer.first, size);
     changes.emplace_back(buffer.last, -size);
   }
-  std::sort(changes.begin(), changes.end());  // at one step ends come before starts, as the lives are half-open
+  std::sort(changes.begin(), changes.end());  // at the same step ends come before starts, since lifetimes are half-open
   int64_t now = 0, most = 0;
   for (auto [step, change] : changes) most = std::max(most, now = checked_add(now, change));
   return static_cast<size_t>(most);

@@ -42,7 +42,7 @@ class Relocating {
     bool aside = false;
   };
 
-  // True if nobody lies there who has yet to leave.
+  // True if the target does not overlap the source of a value that has yet to move.
   bool may_come(const Waiting& value) const {
     return std::none_of(waiting_.begin(), waiting_.end(), [&](const Waiting& other) {
       return &other != &value && !other.aside && value.move.to < other.move.from + other.move.size_bytes &&
@@ -59,7 +59,7 @@ class Relocating {
     waiting_.erase(value);
   }
 
-  // Whoever has stepped aside is in nobody's way any more, so that each does so once at most.
+  // Moves the smallest waiting value out of the way. It then blocks no other value, so each is moved away at most once.
   void step_out_of_the_way() {
     const auto size = [](const Waiting& value) { return value.aside ? SIZE_MAX : value.move.size_bytes; };
     Waiting& smallest =
@@ -88,7 +88,7 @@ class Relocating {
   std::byte* const block_;
   const size_t size_bytes_;
   const Aside& aside_;
-  std::vector<std::pair<size_t, size_t>> taken_;  // begin and end of what somebody comes to or goes from
+  std::vector<std::pair<size_t, size_t>> taken_;  // begin and end of all sources and targets
   std::vector<Waiting> waiting_;
 };
 

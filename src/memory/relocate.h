@@ -1,4 +1,4 @@
-// Values that change places within one block of memory.
+// Moves values within one block of memory.
 #pragma once
 
 #include <cstddef>
@@ -11,15 +11,15 @@ struct Relocation {
   size_t from, to, size_bytes;
 };
 
-/// A place outside of the block, for values that are in one another's way all around.
+/// Memory outside the block, for values that block each other in a ring.
 struct Aside {
-  std::function<void(size_t move, size_t offset)> put;   ///< the value of this move lies there
-  std::function<void(size_t move, size_t offset)> take;  ///< and comes there; once for each `put`
+  std::function<void(size_t move, size_t offset)> put;   ///< copies the value of this move, at this offset of the block, aside
+  std::function<void(size_t move, size_t offset)> take;  ///< copies it back to this offset; once per `put`
 };
 
-/// Moves every value to its place, and over others only once they have left. Each is copied once; where values wait for one another in a
-/// ring, the smallest waits in a part of the block that nobody comes to or goes from, or aside if there is none.
-/// @param size_bytes  of the block. No two values overlap, neither before nor behind.
+/// Moves every value to its target, overwriting others only after they have moved. Each value is copied once. If values wait for one
+/// another in a ring, the smallest waits in an unused part of the block or, if there is none, aside.
+/// @param size_bytes  of the block. Values do not overlap, either before or after
 void relocate(std::byte* block, size_t size_bytes, std::span<const Relocation> moves, const Aside& aside);
 
 }  // namespace treadle::memory

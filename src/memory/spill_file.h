@@ -1,4 +1,4 @@
-// A file for what does not fit in memory: without a name, gone with the process.
+// A nameless temporary file for values that do not fit in memory; it disappears with the process.
 #pragma once
 
 #include <cstddef>
@@ -6,16 +6,16 @@
 
 namespace treadle::memory {
 
-/// Of one thread at a time.
+/// Not thread-safe.
 class SpillFile {
  public:
-  /// @param folder  empty: the system's for temporary files. @throws Error(io_error) if no file can be made there.
+  /// @param folder  empty: the system's temporary folder. @throws Error(io_error) if no file can be created there
   explicit SpillFile(const std::string& folder);
   ~SpillFile();
   SpillFile(const SpillFile&) = delete;
   SpillFile& operator=(const SpillFile&) = delete;
 
-  /// @throws Error(io_error), for one when the disk is full.
+  /// @throws Error(io_error), for instance if the disk is full
   void write(size_t offset, const void* data, size_t size_bytes);
   void read(size_t offset, void* data, size_t size_bytes) const;
 

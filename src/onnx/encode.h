@@ -1,4 +1,4 @@
-// From the structs to the wire: one function per message.
+// Encodes the structs of model_def.h: one function per protobuf message.
 #pragma once
 
 #include <unordered_map>
@@ -8,7 +8,7 @@
 
 namespace treadle::onnx {
 
-/// The tensors whose elements go into an external file, and where in it.
+/// Maps tensors whose elements are stored in an external file to their place there.
 using ExternalPlan = std::unordered_map<const TensorDef*, ExternalDataDef>;
 
 struct EncodeContext {
@@ -17,7 +17,7 @@ struct EncodeContext {
 };
 
 void encode_model(const EncodeContext& context, const ModelDef& model);
-/// @throws Error(invalid_model) if the tensor has neither a value nor a reference to external data.
+/// @throws Error(invalid_model) if the tensor has neither a value nor a reference to external data
 void encode_tensor(const EncodeContext& context, const TensorDef& tensor);
 void encode_sparse_tensor(const EncodeContext& context, const SparseTensorDef& sparse);
 void encode_type(const EncodeContext& context, const TypeDef& type);

@@ -1,4 +1,4 @@
-// AttributeProto, NodeProto, GraphProto, FunctionProto and ModelProto. Fields stand in ascending order, as protobuf writes them.
+// Encodes AttributeProto, NodeProto, GraphProto, FunctionProto and ModelProto. Fields are in ascending order, as protobuf writes them.
 #include "onnx/encode.h"
 #include "onnx/wire.h"
 
@@ -7,13 +7,13 @@ namespace {
 
 void encode_graph(const EncodeContext& context, const GraphDef& graph);
 
-/// One message per element of `list`, each by `encode`.
+/// Writes each element of `list` as a message, by `encode`.
 template <typename T, typename Encode>
 void encode_list(const EncodeContext& context, uint32_t field, const std::vector<T>& list, Encode encode) {
   for (const T& element : list) context.out.message(field, [&] { encode(context, element); });
 }
 
-/// Strings of which an empty one means something: an input left out.
+/// Writes strings including empty ones, which mean omitted inputs.
 void encode_strings(const EncodeContext& context, uint32_t field, const std::vector<std::string>& list) {
   for (const std::string& text : list) context.out.bytes(field, text);
 }

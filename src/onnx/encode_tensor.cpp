@@ -1,4 +1,4 @@
-// TensorProto, SparseTensorProto, TypeProto, ValueInfoProto and key-value pairs.
+// Encodes TensorProto, SparseTensorProto, TypeProto, ValueInfoProto and key-value pairs.
 #include "onnx/encode.h"
 #include "onnx/wire.h"
 
@@ -49,7 +49,7 @@ void encode_tensor(const EncodeContext& context, const TensorDef& tensor) {
     throw Error(ErrorCode::invalid_model, "the tensor " + in_quotes(tensor.name) + " has no value to write");
   for (int64_t dim : value.defined() ? value.shape() : tensor.shape) out.int64(1, dim);
   out.varint(2, static_cast<uint64_t>(value.defined() ? value.dtype() : tensor.dtype));
-  // The fields in ascending order, as protobuf writes them: strings, name, bytes.
+  // Fields are in ascending order, as protobuf writes them: strings, name, bytes.
   bool strings = value.defined() && value.dtype() == DType::string;
   if (strings) encode_elements(out, value);
   out.string(8, tensor.name);

@@ -20,9 +20,9 @@ namespace treadle::onnx {
 namespace {
 
 constexpr const char* kOwnDomain = "treadle";
-constexpr int kOldestOpset = 13;  // below it, axes could not be negative, and most operators of today had another form
+constexpr int kOldestOpset = 13;  // below it, axes could not be negative, and most present operators had another form
 
-// The IR version in which a release of ONNX wrote these opsets (ONNX, docs/Versioning.md). From IR 4 on initializers need not be inputs.
+// The IR version of the ONNX release with these opsets (ONNX, docs/Versioning.md). Since IR 4, initializers need not be inputs.
 int64_t ir_version_of(const std::map<std::string, int>& opsets, bool has_functions) {
   struct Row {
     int opset;
@@ -48,7 +48,7 @@ DimDef to_def(const Dim& dim) {
     def.value = dim.value();
     return def;
   }
-  // Symbols without a name of their own (`dim#7`) say nothing outside of this graph.
+  // Symbols without a declared name (`dim#7`) have no meaning outside this graph.
   std::string text = to_string(dim);
   if (dim.data_dependent() || text.find('#') != std::string::npos) return def;
   def.kind = DimDef::Kind::param;
@@ -89,7 +89,7 @@ TypeDef to_def(const Type& type, bool with_shape) {
   return def;
 }
 
-// An output's type: what was inferred, with the names that the model gives to extents that the run decides.
+// The inferred type of an output, with the model's names for extents that are known only in the run.
 Type output_type(const Type& inferred, const Type& declared) {
   Type type = merge(inferred, declared);
   if (type.shape && declared.shape && type.shape->size() == declared.shape->size()) {
@@ -134,7 +134,7 @@ struct AttributeWriter {
   }
 };
 
-// An attribute of a node of ours as a key: to_string() is for people, shortens lists and rounds numbers.
+// Appends an attribute to the key of a local function. to_string() is for people: it shortens lists and rounds numbers.
 struct ExactText {
   std::string& text;
 
@@ -163,7 +163,7 @@ class Exporter {
     model.producer_name = "treadle";
     model.producer_version = TREADLE_VERSION;
     if (original) {
-      // Other tools choose by it what they look for in the model.
+      // Other tools decide by the producer what to look for in the model.
       if (!original->producer_name.empty()) {
         model.producer_name = original->producer_name;
         model.producer_version = original->producer_version;
@@ -186,18 +186,18 @@ class Exporter {
   }
 
  private:
-  // Constants are the same if they are the same memory: a body's copy of a captured constant is written as what it was.
+  // Constants with the same memory are the same, so a body's copy of a captured constant is written as the original.
   using ConstantKey = std::tuple<const void*, DType, std::string>;
 
   struct Scope {
     const Graph& graph;
     Scope* parent;
-    std::vector<std::string> names;  // by value; empty for what is not written
+    std::vector<std::string> names;  // by value; empty if it is not written
     std::unordered_set<std::string> used;
     std::map<ConstantKey, ValueId> constants;
-    std::unordered_set<uint32_t> needed;           // constants to write though no node of this graph reads them
-    std::unordered_set<uint32_t> outer_constants;  // constants that are written as a value of a graph around it
-    std::vector<std::string> copies;               // by output: the name that an Identity gives it; empty if none is needed
+    std::unordered_set<uint32_t> needed;           // constants to write although no node of this graph reads them
+    std::unordered_set<uint32_t> outer_constants;  // constants that are written as values of a surrounding graph
+    std::vector<std::string> copies;               // by output: name of the Identity that copies it; empty if none is needed
   };
 
   void choose_opsets() {
@@ -280,7 +280,7 @@ class Exporter {
     auto named = [&](ValueId id) {
       return id == kNoValue || !scope.names[index_of(id)].empty() || captured.contains(static_cast<uint32_t>(id));
     };
-    for (int live = 1; live >= 0; --live) {  // what is read has the first choice of names
+    for (int live = 1; live >= 0; --live) {  // values that are read get their names first
       for (size_t i = 0; i < graph.num_values(); ++i) {
         ValueId id{static_cast<uint32_t>(i)};
         const Value& value = graph.value(id);
@@ -296,9 +296,9 @@ class Exporter {
         if (!named(output)) name_value(scope, output, graph.value(output).name);
   }
 
-  // A model's outputs have names to keep; a body's are told by their places. The first output that is a computed value gives it its name,
-  // and an input of a model may be an output under its own name. The others are copies: of constants, of what is an output already, and of
-  // a body's inputs (onnxruntime 1.31 overwrites a state that Scan's body passes on as it is).
+  // Outputs of a model must keep their names; those of a body are identified by position. The first output that is a computed value gives
+  // the value its name, and an input of a model may be an output under its own name. Other outputs are copies: of constants, of values that
+  // are outputs already, and of a body's inputs (onnxruntime 1.31 overwrites a state that Scan's body passes through).
   static void name_outputs(Scope& scope) {
     const Graph& graph = scope.graph;
     std::unordered_set<std::string> given;
@@ -428,7 +428,8 @@ class Exporter {
 
   static std::string name_of_operand(const Scope& scope, ValueId id) { return id == kNoValue ? std::string() : scope.names[index_of(id)]; }
 
-  // The local function for a node of ours. Operands and attributes are fixed in its body: nodes that differ in them have one each.
+  // Returns the local function for a node of the treadle domain. Its body depends on operands and attributes, so nodes that differ in them
+  // get different functions.
   std::string function_for(const Graph& graph, const Node& node, NodeDef& def) {
     std::string key = fmt::format("{}_{}_{}", node.op_type, def.inputs.size(), def.outputs.size()), name = key;
     for (const std::string& input : def.inputs) key += input.empty() ? " -" : " +";
@@ -472,7 +473,7 @@ class Exporter {
   const ExportOptions& options_;
   std::map<std::string, int> opsets_;
   std::map<std::string, FunctionDef> functions_;       // by name
-  std::map<std::string, std::string> function_names_;  // by what a body is made of
+  std::map<std::string, std::string> function_names_;  // by the key of their body
 };
 
 }  // namespace

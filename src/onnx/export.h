@@ -1,4 +1,4 @@
-// From a Graph back to the structs of a file.
+// Exports a Graph to the structs of an ONNX file.
 #pragma once
 
 #include "graph/graph.h"
@@ -6,31 +6,32 @@
 
 namespace treadle::onnx {
 
-/// ExportOptions::opset: the lowest version of ai.onnx in which every node can be written as it is, but never below 13.
+/// For ExportOptions::opset: the lowest version of ai.onnx in which every node can be written unchanged, but at least 13.
 inline constexpr int kLowestOpset = 0;
 inline constexpr int kNewestOpset = -1;
 
 struct ExportOptions {
   int opset = kLowestOpset;
   bool value_info = true;  ///< write the inferred types of intermediate values
-  /// Operators of the domain "treadle" stay what they are, at the newest opsets: a file for this library alone, which imports it as the
-  /// same nodes. What the graph says of random nodes besides is kept in their metadata.
+  /// Keeps operators of the treadle domain, at the newest opsets, for files that only this library reads: importing gives the same nodes.
+  /// Additional properties of random nodes are stored in their metadata.
   bool own_operators = false;
 };
 
-/// Writes an upgraded graph: captures vanish again, constants become initializers, and the IR version is the oldest that the opset allows.
-/// Names are kept, except where a body's name hides one of the graphs around it. Operators of the domain "treadle" are written as local
+/// Exports an upgraded graph. Captures become implicit again, constants become initializers, and the IR version is the oldest that the
+/// opset allows. Names are kept, unless a body's name would hide one of a surrounding graph. Operators of the treadle domain become local
 /// functions with a body of standard operators.
-/// @param original  the model that the graph was read from: metadata and documentation are taken over. May be null.
-/// @throws Error(invalid_argument) naming the first node that needs a newer opset than the chosen one; Error(not_implemented) for what ONNX
-///   cannot express (a constant that is not a dense tensor).
+/// @param original  the model that the graph was read from, whose metadata and documentation are copied; may be null
+/// @throws Error(invalid_argument) naming the first node that needs a newer opset than the chosen one; Error(not_implemented) for values
+/// that ONNX
+///   cannot express (a constant that is not a dense tensor)
 ModelDef export_model(const Graph& graph, const ModelDef* original = nullptr, const ExportOptions& options = {});
 
-/// An attribute as a node holds it. @throws Error(not_implemented) for what ONNX cannot express.
+/// Converts a node's attribute. @throws Error(not_implemented) if ONNX cannot express it
 AttributeDef attribute_def(const std::string& name, const Attribute& value);
 
-/// The since-version of the node's operator whose schema the node follows with the same meaning: the lowest such opset of its domain.
-/// Nodes must be of the newest version (upgraded).
+/// The lowest since-version of the node's operator whose schema the node satisfies with the same meaning. @pre the node is upgraded to the
+/// newest version
 int lowest_opset(const Graph& graph, const Node& node);
 
 }  // namespace treadle::onnx

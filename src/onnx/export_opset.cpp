@@ -1,4 +1,4 @@
-// In which opset a node can be written without changing it.
+// Finds the lowest opset in which a node can be written unchanged.
 #include <algorithm>
 
 #include "graph/custom_ops.h"
@@ -9,7 +9,7 @@
 namespace treadle::onnx {
 namespace {
 
-// Values of attributes that came later than the attribute.
+// Attribute values that are newer than their attribute.
 struct LateValue {
   std::string_view op_type, attribute, value;
   int since;
@@ -72,7 +72,7 @@ int lowest_opset(const Graph& graph, const Node& node) {
   const OpDef& op = *node.op;
   if (is_custom_op(op)) return node.version;
   int lowest = op.since.empty() ? 1 : op.since.back();
-  // An upgrade step says that the meaning changed after the version that it takes.
+  // An upgrade step from a version means that the operator's meaning changed after it.
   int changed = 0;
   for (const UpgradeStep& step : op.upgrade) changed = std::max(changed, step.from);
   std::span<const SchemaVersion> history = schema_history();

@@ -1,4 +1,4 @@
-// The files beside a model that hold its large tensors.
+// Files next to a model that contain large tensors.
 #pragma once
 
 #include <filesystem>
@@ -14,23 +14,23 @@ namespace treadle::onnx {
 
 class ExternalFiles {
  public:
-  /// @param folder  locations are relative to it; empty: there is no folder, and external data is an error.
-  /// @param allowed folders that, besides `folder`, a location may lead into through symbolic links.
+  /// @param folder  that locations are relative to; empty: external data is an error
+  /// @param allowed  folders besides `folder` that symbolic links in a location may lead to
   ExternalFiles(std::filesystem::path folder, std::vector<std::filesystem::path> allowed, bool use_mmap, bool share);
 
-  /// The contents of a file that need not be opened: `location` may then be any text. Those that are added are all that there are.
+  /// Adds a file's contents, so that it need not be opened; `location` may be any text. If any are added, no other files exist.
   void add(const std::string& location, std::shared_ptr<Storage> contents);
 
   struct File {
     std::shared_ptr<Storage> storage;
     size_t copied_bytes = 0;
-    std::string digest;  // SHA-1, once it was asked for
+    std::string digest;  // SHA-1, once it was requested
   };
-  /// The file, opened on first use.
-  /// @throws Error(invalid_model) for a location that is absolute, has "..", or leaves the allowed folders; Error(not_found, io_error).
+  /// Returns the file, which is opened at the first use.
+  /// @throws Error(invalid_model) for a location that is absolute, contains "..", or leaves the allowed folders; Error(not_found, io_error)
   File& open(const Place& place, const std::string& location);
-  /// Compares the whole file with its SHA-1, which is computed once. Text that is no SHA-1 says nothing that could be checked.
-  /// @throws Error(invalid_model) with both digests.
+  /// Compares the file's SHA-1, computed once, with `checksum`. Text that is not an SHA-1 is ignored.
+  /// @throws Error(invalid_model) with both digests
   static void verify(const Place& place, const std::string& location, File& file, const std::string& checksum);
 
  private:
@@ -39,7 +39,7 @@ class ExternalFiles {
   std::filesystem::path folder_;
   std::vector<std::filesystem::path> allowed_;
   bool use_mmap_, share_, are_given_ = false;
-  std::map<std::string, File> files_;  // by location without "." and ".." in it
+  std::map<std::string, File> files_;  // by location, with "." and ".." resolved
 };
 
 }  // namespace treadle::onnx

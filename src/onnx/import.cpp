@@ -31,35 +31,35 @@ std::string_view normalised_domain(std::string_view domain) { return domain == "
 
 [[noreturn]] void fail(std::string message) { throw Error(ErrorCode::invalid_model, std::move(message)); }
 
-using Names = std::unordered_set<std::string_view>;  // which the definitions own, as all that is a view here
+using Names = std::unordered_set<std::string_view>;  // views of names owned by the definitions
 
-/// One graph while it is read, within the graph around it.
+/// A graph being read, and the graph around it.
 struct Nesting {
   Graph* graph;
   Nesting* around;
-  /// Values of the graph around that this body reads: (inside, outside).
+  /// Values of the surrounding graph that this body reads: (inside, outside).
   std::vector<std::pair<ValueId, ValueId>> captures;
-  std::unordered_map<ValueId, ValueId> inside;  // of those outside
+  std::unordered_map<ValueId, ValueId> inside;  // by the value outside
 };
 
-/// The names that nodes of a graph see: those of the graph, or of a function whose nodes become nodes of the graph.
+/// The names visible to nodes of a graph, or of a function whose nodes become nodes of the graph.
 struct Scope {
   Nesting* nesting;
   Scope* parent;
-  Scope* caller = nullptr;  // of a body that a function's caller gave: asked for names that the function has not
+  Scope* caller = nullptr;  // for a body given by a function's caller: searched for names that the function lacks
   std::unordered_map<std::string_view, ValueId> names = {};
 };
 
 struct FunctionFrame;
 
-/// An attribute of a local function.
+/// An attribute passed to a local function.
 struct GivenAttribute {
   const AttributeDef* def;
-  Scope* scope = nullptr;                // of the call that gives it; null for the function's own default
-  const FunctionFrame* frame = nullptr;  // likewise
+  Scope* scope = nullptr;                // of the call that passes it; null for the function's default
+  const FunctionFrame* frame = nullptr;  // of the call that passes it; null for the function's default
 };
 
-/// What a local function's nodes see in place of the file's: names, attributes, opsets.
+/// What nodes of a local function see instead of the file's: attributes, opsets and name prefix.
 struct FunctionFrame {
   const FunctionDef* function = nullptr;
   std::unordered_map<std::string_view, GivenAttribute> attributes;
@@ -100,9 +100,8 @@ class Importer {
     return static_cast<int>(opset.version);
   }
 
-  // Types. An extent without name or value is a symbol of its own, or one that the run tells, where the type is a mere declaration.
-  // Some exporters name every extent that they do not know "?".
-  // A body's extents are what its node gives it, whatever names it declares.
+  // Converts a type. An extent without name or value becomes a new symbol or, if the type is only a declaration, unknown before the run.
+  // Some exporters name all unknown extents "?". A body's extents come from its node, whatever names it declares.
   Type to_type(const TypeDef& def, bool is_body = false) {
     switch (def.kind) {
       case TypeDef::Kind::tensor:
@@ -139,14 +138,14 @@ class Importer {
       fail(fmt::format("the value \"{}\" is defined twice in graph \"{}\"", name, scope.nesting->graph->name));
   }
 
-  // The value of this name; a name of an enclosing graph becomes a captured input of every graph between.
+  // Finds the value with this name. A name of an enclosing graph becomes a captured input of every graph in between.
   std::optional<ValueId> resolve(Scope& scope, const std::string& name) {
     if (auto found = scope.names.find(name); found != scope.names.end()) return found->second;
     for (Scope* outer : {scope.parent, scope.caller}) {
       if (!outer) continue;
       const std::optional<ValueId> outside = resolve(*outer, name);
       if (!outside) continue;
-      if (*outside == kNoValue) return outside;  // an input of a local function that its caller leaves out
+      if (*outside == kNoValue) return outside;  // an input of a local function that its caller omits
       const ValueId inside = captured(*scope.nesting, *outer->nesting, *outside, name);
       scope.names.emplace(name, inside);
       return inside;
@@ -154,7 +153,7 @@ class Importer {
     return std::nullopt;
   }
 
-  // A value of an enclosing graph, as an input of every body between.
+  // Makes a value of an enclosing graph an input of every body in between.
   ValueId captured(Nesting& nesting, const Nesting& owner, ValueId value, const std::string& name) {
     if (&nesting == &owner) return value;
     const ValueId outside = captured(*nesting.around, owner, value, name);
@@ -190,7 +189,7 @@ class Importer {
     for (const SparseTensorDef& tensor : def.sparse_initializers)
       add_initializer(scope, tensor.values.name, to_dense(tensor), false, is_body);
     import_nodes(def.nodes, scope, frame, constants);
-    for (const NodeId id : graph.order()) complete_outputs(graph, id);  // behind all names of the file
+    for (const NodeId id : graph.order()) complete_outputs(graph, id);  // after all names of the file are known
     for (const ValueInfoDef& output : def.outputs) {
       std::optional<ValueId> id = resolve(scope, output.name);
       if (!id || *id == kNoValue) fail(fmt::format("the output \"{}\" of graph \"{}\" is never made", output.name, def.name));
@@ -206,11 +205,11 @@ class Importer {
     }
     ValueId id = scope.nesting->graph->add_constant(name, with_valid_booleans(tensor));
     define(scope, name, id);
-    // Below IR 4 every initializer had to be listed among the inputs, so that it says nothing about being replaced.
+    // Below IR 4 every initializer had to be an input, so being one does not mean that it may be replaced.
     if (is_input && model_.ir_version >= 4) scope.nesting->graph->overridable_initializers.push_back(id);
   }
 
-  // Zeros cost a file nothing, memory they do.
+  // Limits dense copies of sparse tensors: zeros take no bytes in a file, but they do in memory.
   void count_dense(const SparseTensorDef& sparse, int64_t dense, int64_t stored) {
     dense_bytes_ = checked_add(dense_bytes_, dense);
     stored_bytes_ = checked_add(stored_bytes_, stored);
@@ -221,7 +220,7 @@ class Importer {
                               sparse.values.name, stored, dense, limit));
   }
 
-  // Once for each of the file's: calls of a function share what its nodes hold.
+  // Converts each sparse tensor of the file once; calls of a function share it.
   Tensor to_dense(const SparseTensorDef& sparse) {
     Tensor& dense = dense_[&sparse];
     if (!dense.defined()) dense = made_dense(sparse);
@@ -255,7 +254,7 @@ class Importer {
     return dense;
   }
 
-  // Of initializers and Constant nodes of one name the last one holds, nodes being behind initializers, as in onnxruntime.
+  // If initializers or Constant nodes have the same name, the last one applies, as in onnxruntime. Nodes come after initializers.
   class Constants {
    public:
     Constants(const std::vector<TensorDef>& initializers, const std::vector<NodeDef>& nodes) {
@@ -266,7 +265,7 @@ class Importer {
     static bool is_constant(const NodeDef& node) {
       return node.op_type == "Constant" && node.outputs.size() == 1 && normalised_domain(node.domain).empty();
     }
-    /// Whether there is a later one. @param definition  the tensor or node
+    /// True if a later definition replaces this one. @param definition  the tensor or node
     bool replaces(std::string_view name, const void* definition) const {
       const auto found = last_.find(name);
       return found != last_.end() && found->second != definition;
@@ -322,7 +321,7 @@ class Importer {
     node.domain = normalised_domain(def.domain);
     node.overload = def.overload;
     node.op = find_op(node.domain, node.op_type);
-    // To a file of a model, the optimiser's and the trainer's own operators do not exist.
+    // Files of models must not use operators reserved for the optimiser and the trainer.
     if (node.op && node.domain == "treadle" && !node.op->in_files && !is_artifact_) node.op = nullptr;
     node.version = version_for(def, frame);
     std::string name = frame.prefix + (def.name.empty() && !def.outputs.empty() ? def.outputs[0] : def.name);
@@ -332,7 +331,7 @@ class Importer {
     node.metadata = def.metadata_props;
     node.inputs.reserve(def.inputs.size());
     for (const std::string& input : def.inputs) node.inputs.push_back(resolve_input(scope, def, input));
-    // Custom operators are told how many there are.
+    // Custom operators get all operands, including trailing absent ones.
     const bool is_custom = node.op && is_custom_op(*node.op);
     while (!is_custom && !node.inputs.empty() && node.inputs.back() == kNoValue) node.inputs.pop_back();
     node.num_formal_inputs = static_cast<int>(node.inputs.size());
@@ -367,7 +366,7 @@ class Importer {
     }
     auto found = opsets_.find(domain);
     if (found != opsets_.end()) return found->second;
-    // ONNX Runtime takes the newest of ai.onnx, too, for models that import none of it.
+    // ONNX Runtime also assumes the newest ai.onnx for models that import none.
     return domain.empty() ? newest_opset("") : 1;
   }
 
@@ -376,7 +375,7 @@ class Importer {
     GivenAttribute given{&attribute};
     if (!attribute.ref_attr_name.empty()) {
       auto found = frame.attributes.find(attribute.ref_attr_name);
-      if (found == frame.attributes.end()) return;  // the caller leaves it out, and the function has no default
+      if (found == frame.attributes.end()) return;  // the caller omits it, and the function has no default
       given = found->second;
       unfolding_.charge(*given.def);
     }
@@ -386,7 +385,7 @@ class Importer {
       Nesting nesting{body.get(), scope.nesting, {}, {}};
       Scope inner{&nesting, &scope, given.scope};
       FunctionFrame inner_frame = given.frame ? *given.frame : frame;
-      inner_frame.prefix.clear();                                                 // names of a body are its own
+      inner_frame.prefix.clear();                                                 // names in a body need no prefix
       if (source != &attribute) inner_frame.depth = deeper(frame, source->name);  // a default may refer to itself
       import_graph_def(*source->g, inner, inner_frame, /*is_body=*/true);
       node.bodies.push_back({attribute.name, std::move(body), {}});
@@ -395,8 +394,8 @@ class Importer {
     }
     if (node.attributes.has(attribute.name)) fail(fmt::format("node \"{}\" has the attribute \"{}\" twice", node.name, attribute.name));
     Attribute value = to_attribute(*source);
-    // Only Constant's tensor becomes a constant of the graph, which may stand anywhere; others' readers are operators, custom ones among
-    // them.
+    // A Constant's tensor becomes a constant of the graph, which may be unaligned. Other attributes are read by operators, including custom
+    // ones, and must be aligned.
     if (auto* datum = std::get_if<Datum>(&value); datum && datum->is_tensor() && !is_aligned(datum->tensor()) && !node.is("Constant"))
       value = Datum(datum->tensor().clone());
     node.attributes.set(attribute.name, std::move(value));
@@ -434,7 +433,7 @@ class Importer {
     return frame.depth + 1;
   }
 
-  // A call of a local function: its nodes are imported in place, with names of their own.
+  // Imports a call of a local function: its nodes are inlined, with prefixed names.
   void import_call(const NodeDef& call, const FunctionDef& function, Scope& scope, const FunctionFrame& frame) {
     FunctionFrame inner;
     inner.function = &function;
@@ -450,7 +449,7 @@ class Importer {
       }
       inner.attributes[attribute.name] = given;
     }
-    // The function sees its formal inputs only; its names live in a scope over the same graph.
+    // The function sees only its formal inputs. Its names have a separate scope in the same graph.
     Scope local{scope.nesting, nullptr};
     if (call.inputs.size() > function.inputs.size())
       fail(fmt::format("the {} gives {} inputs to a function of {}", describe_def(call), call.inputs.size(), function.inputs.size()));
@@ -479,7 +478,7 @@ class Importer {
   bool is_artifact_ = false;
   int64_t num_nodes_ = 0;
   UnfoldingBudget unfolding_;
-  int64_t dense_bytes_ = 0, stored_bytes_ = 0;  // of sparse tensors
+  int64_t dense_bytes_ = 0, stored_bytes_ = 0;  // bytes of sparse tensors
   std::unordered_map<const SparseTensorDef*, Tensor> dense_;
 };
 

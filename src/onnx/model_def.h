@@ -1,8 +1,8 @@
-// What an ONNX file says, as plain structs: ModelProto and all that it holds (IR 14), with tensors already decoded.
+// The contents of an ONNX file as plain structs: ModelProto and everything in it (IR 14), with decoded tensors.
 //
-// The structs mirror the protobuf messages field by field; nothing here knows the graph. Two things are lost on reading: fields that
-// IR 14 does not name, and the difference between an absent and an empty string, list or type (no meaning in ONNX hangs on it).
-// Copies are deep, but for the elements of tensors, which they share: who changes some of these makes them his own (Tensor::clone) first.
+// The structs mirror the protobuf messages field by field and know nothing of the graph. Reading loses two things: fields that IR 14 does
+// not define, and the difference between an absent and an empty string, list or type (which has no meaning in ONNX). Copies are deep,
+// except that tensors share their elements: before changing these, make a copy (Tensor::clone).
 #pragma once
 
 #include <cstdint>
@@ -18,10 +18,10 @@
 
 namespace treadle::onnx {
 
-/// The newest IR version whose fields are all known here; a file of a newer one is refused rather than half read.
+/// The newest IR version whose fields are all known. Newer files are rejected instead of being read in part.
 inline constexpr int64_t kMaxIrVersion = 14;
 
-/// What a struct owns and may be without: a copy owns a copy.
+/// An optional owned object. Copying it copies the object.
 template <typename T>
 class Owned : public std::unique_ptr<T> {
  public:
@@ -35,21 +35,21 @@ class Owned : public std::unique_ptr<T> {
 };
 
 struct OpsetImport {
-  std::string domain;  // "" and "ai.onnx" are the same
+  std::string domain;  // "" and "ai.onnx" are equal
   int64_t version = 0;
 };
 
-/// Where the elements of a tensor lie, as the model states it.
+/// The place of a tensor's elements, as declared in the model.
 struct ExternalDataDef {
   std::string location;            // relative to the model's folder
   uint64_t offset = 0;             // bytes
-  std::optional<uint64_t> length;  // bytes; absent: what the shape needs
-  std::string checksum;            // SHA-1 of the file as 40 hexadecimal digits, which the reader verifies; other text is kept
+  std::optional<uint64_t> length;  // bytes; absent: as needed for the shape
+  std::string checksum;            // SHA-1 of the file as 40 hexadecimal digits, which the reader verifies; other text is stored
   Properties other;                // keys that ONNX does not define
 };
 
-/// TensorProto. The reader fills `dtype` and `shape` always, and `value` unless the data is external and was not asked for.
-/// The writer takes `value` where it is defined and `dtype`, `shape` and `external` otherwise.
+/// TensorProto. The reader always sets `dtype` and `shape`, and also `value` unless it is external and was not requested. The writer uses
+/// `value` if it is defined, otherwise `dtype`, `shape` and `external`.
 struct TensorDef {
   std::string name;
   DType dtype = DType::undefined;
@@ -61,9 +61,9 @@ struct TensorDef {
   Properties metadata_props;
 };
 
-/// SparseTensorProto. The reader has checked that the indices are inside `dims` and ascend strictly.
+/// SparseTensorProto. The reader has checked that indices are inside `dims` and strictly ascending.
 struct SparseTensorDef {
-  TensorDef values;   // [nnz]; its name is the name of the whole
+  TensorDef values;   // [nnz]; its name is that of the sparse tensor
   TensorDef indices;  // int64, [nnz] (linear) or [nnz, rank]
   std::vector<int64_t> dims;
 };
@@ -71,7 +71,7 @@ struct SparseTensorDef {
 struct DimDef {
   enum class Kind : uint8_t { unknown, value, param };
   Kind kind = Kind::unknown;
-  int64_t value = 0;  // as written: some exporters put -1 for "unknown"
+  int64_t value = 0;  // as in the file: some exporters write -1 for "unknown"
   std::string param;
   std::string denotation;
 };
@@ -79,12 +79,12 @@ struct DimDef {
 /// TypeProto.
 struct TypeDef {
   enum class Kind : uint8_t { none, tensor, sparse_tensor, sequence, optional, map, opaque };
-  Kind kind = Kind::none;                    // none: the file gives no type
+  Kind kind = Kind::none;                    // none: the file has no type
   DType elem_type = DType::undefined;        // tensor and sparse_tensor
   std::optional<std::vector<DimDef>> shape;  // tensor and sparse_tensor; absent: unknown rank
   DType key_type = DType::undefined;         // map
-  Owned<TypeDef> elem;                       // sequence, optional, and the value of a map; may be null where the file omits it
-  std::string opaque;                        // the encoded TypeProto.Opaque
+  Owned<TypeDef> elem;                       // type of elements of a sequence or optional, or of a map's values; null if absent
+  std::string opaque;                        // encoded TypeProto.Opaque
   std::string denotation;
 };
 
@@ -97,7 +97,7 @@ struct ValueInfoDef {
 
 struct GraphDef;
 
-/// AttributeProto.AttributeType, with its numbers.
+/// AttributeProto.AttributeType, with the same numbers.
 enum class AttributeType : uint8_t {
   undefined = 0,
   f = 1,
@@ -116,10 +116,10 @@ enum class AttributeType : uint8_t {
   type_protos = 14,
 };
 
-/// AttributeProto. Only the member that `type` names holds a value; the reader has checked that, and that a pointer it names is set.
+/// AttributeProto. Only the member for `type` has a value. The reader has checked this, and that a pointer for `type` is set.
 struct AttributeDef {
   std::string name;
-  std::string ref_attr_name;  // inside a function: the function's attribute that gives the value; then no member holds one
+  std::string ref_attr_name;  // in a function: name of the function's attribute that provides the value; no member then has one
   std::string doc_string;
   AttributeType type = AttributeType::undefined;
   float f = 0;
@@ -137,7 +137,7 @@ struct AttributeDef {
   std::vector<SparseTensorDef> sparse_tensors;
   std::vector<TypeDef> type_protos;
 
-  // Here the graph's struct is incomplete: defined in model_def.cpp.
+  // Defined in model_def.cpp, because GraphDef is incomplete here.
   AttributeDef();
   ~AttributeDef();
   AttributeDef(const AttributeDef&);
@@ -147,8 +147,8 @@ struct AttributeDef {
 };
 
 struct NodeDef {
-  std::vector<std::string> inputs;   // "": the optional input is left out
-  std::vector<std::string> outputs;  // "": nobody wants it
+  std::vector<std::string> inputs;   // "": an omitted optional input
+  std::vector<std::string> outputs;  // "": an unused output
   std::string name;
   std::string op_type;
   std::string domain;
@@ -185,8 +185,8 @@ struct FunctionDef {
   std::string overload;
   std::vector<std::string> inputs;
   std::vector<std::string> outputs;
-  std::vector<std::string> attributes;         // required, no default
-  std::vector<AttributeDef> attribute_protos;  // with their defaults
+  std::vector<std::string> attributes;         // required, without defaults
+  std::vector<AttributeDef> attribute_protos;  // with defaults
   std::vector<NodeDef> nodes;
   std::vector<OpsetImport> opset_imports;
   std::vector<ValueInfoDef> value_info;
@@ -195,7 +195,7 @@ struct FunctionDef {
 };
 
 struct ModelDef {
-  static constexpr int64_t kNoVersion = std::numeric_limits<int64_t>::max();  // which ONNX Runtime tells of a model without one
+  static constexpr int64_t kNoVersion = std::numeric_limits<int64_t>::max();  // ONNX Runtime's value for a model without a version
   int64_t ir_version = 0;
   std::vector<OpsetImport> opset_imports;
   std::string producer_name;

@@ -1,6 +1,6 @@
-// Operators of com.microsoft.nchwc, which ONNX Runtime writes into .ort files for its own kernels, as operators of ONNX. Their values have
-// channels in blocks, the last of which is filled up; here they are [N, C, H, W] with as many channels. Weights lie as
-// [O / block, I / block, H, W, block of I, block of O], or as [O / block, I, H, W, block of O] where there are fewer inputs than a block.
+// Converts operators of com.microsoft.nchwc to ONNX's. ONNX Runtime writes them into .ort files for its own kernels. Their values have
+// channels in blocks, the last of which is padded; here they become [N, C, H, W] with the padded number of channels. Weights are [O /
+// block, I / block, H, W, block of I, block of O], or [O / block, I, H, W, block of O] if there are fewer inputs than a block.
 #include <string>
 #include <unordered_map>
 #include <unordered_set>
@@ -26,7 +26,8 @@ void each_graph(GraphDef& graph, const Visit& visit) {
 
 bool is_blocked_conv(const NodeDef& node) { return node.domain == kDomain && node.op_type == "Conv" && node.inputs.size() > 1; }
 
-// The channels of a block, which no file says: extents that 16 does not divide tell; else it is what ONNX Runtime has on this processor.
+// The number of channels in a block, which files do not declare. Extents that 16 does not divide reveal it; otherwise it is ONNX Runtime's
+// on this processor.
 int64_t block_of(GraphDef& graph) {
   bool is_eight = false, is_sixteen = false;
   each_graph(graph, [&](const GraphDef& each) {
@@ -113,7 +114,7 @@ class Unblocker {
     attribute.name = std::move(name), attribute.type = AttributeType::ints, attribute.ints = std::move(numbers);
   }
 
-  // Lists of integers that were attributes below the opset `since`, and are operands from it on.
+  // Adds a node with integer lists that were attributes before opset `since`, and are operands from it on.
   void add(const std::string& op, const std::string& x, const std::string& y, int64_t since,
            std::initializer_list<std::pair<std::string, std::vector<int64_t>>> lists) {
     NodeDef& node = add_node(op, {x}, y);
@@ -154,7 +155,7 @@ class Unblocker {
     add_node("Pad", {x, y + "/pads"}, y);
   }
 
-  // -1: unknown
+  // Returns -1 if the extent is unknown.
   int64_t known_extent(const std::string& name, size_t axis) const {
     const auto type = types_.find(name);
     if (type == types_.end() || !type->second->shape || axis >= type->second->shape->size()) return -1;
@@ -191,7 +192,7 @@ class Unblocker {
     if (tensor.dtype != DType::float32 || tensor.shape.rank() != 4 || !tensor.value.defined())
       fail(node, "has no float32 weights of rank 4");
     const int64_t O = tensor.shape[0], I = tensor.shape[1], area = tensor.shape[2] * tensor.shape[3];
-    const int64_t inner = I < block_ ? 1 : block_;  // inputs in a block
+    const int64_t inner = I < block_ ? 1 : block_;  // inputs per block
     if (O % block_ != 0 || I % inner != 0) fail(node, "has weights that are no blocks of " + std::to_string(block_) + " channels");
     Tensor plain(DType::float32, tensor.shape);
     const Tensor packed = tensor.value.contiguous();

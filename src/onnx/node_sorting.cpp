@@ -14,9 +14,9 @@
 namespace treadle::onnx {
 namespace {
 
-using Names = std::unordered_set<std::string_view>;  // which the definitions own
+using Names = std::unordered_set<std::string_view>;  // views of names owned by the definitions
 
-// Names that a node reads from its graph, those that its bodies read from around them included.
+// Collects the names that a node reads from its graph, including those that its bodies read from outside.
 void collect_reads(const NodeDef& def, Names& reads) {
   for (const std::string& input : def.inputs)
     if (!input.empty()) reads.insert(input);
@@ -36,10 +36,10 @@ void collect_reads(const NodeDef& def, Names& reads) {
   }
 }
 
-using Producers = std::unordered_map<std::string_view, size_t>;  // a value's name, and the place of the node that makes it
+using Producers = std::unordered_map<std::string_view, size_t>;  // maps a value's name to the index of the node that computes it
 
-// Whether all that a node and its bodies read is made by nodes in front of place `i`. True for nearly every file, and cheap to find out. A
-// body that names a value of its own as a later node of the graph around it does gets false, although it does not read that one.
+// True if all values read by a node and its bodies are computed by nodes before index `i`. Cheap, and true for nearly every file. It may be
+// false without reason if a body names one of its values like a later node of the surrounding graph.
 bool reads_only_before(const NodeDef& def, size_t i, const Producers& producers) {
   auto is_before = [&](const std::string& name) {
     auto found = producers.find(name);
@@ -70,7 +70,7 @@ std::vector<const NodeDef*> in_order(std::vector<const NodeDef*> nodes) {
   bool is_in_order = true;
   for (size_t i = 0; i < nodes.size() && is_in_order; ++i) is_in_order = reads_only_before(*nodes[i], i, producer);
   if (is_in_order) return nodes;
-  std::vector<std::pair<size_t, size_t>> reads;  // (reader, producer), by readers
+  std::vector<std::pair<size_t, size_t>> reads;  // (reader, producer), sorted by reader
   Names names;
   for (size_t i = 0; i < nodes.size(); ++i) {
     names.clear();
@@ -86,7 +86,7 @@ std::vector<const NodeDef*> in_order(std::vector<const NodeDef*> nodes) {
     readers[made_by].push_back(reader);
     ++missing[reader];
   }
-  std::set<size_t> ready;  // the earliest in the file first, so that the order stays close to the file's
+  std::set<size_t> ready;  // the earliest in the file first, to stay close to the file's order
   for (size_t i = 0; i < nodes.size(); ++i)
     if (missing[i] == 0) ready.insert(i);
   while (!ready.empty()) {

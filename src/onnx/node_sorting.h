@@ -1,4 +1,4 @@
-// The order of a file's nodes.
+// Sorts the nodes of a file.
 #pragma once
 
 #include <string>
@@ -8,11 +8,11 @@
 
 namespace treadle::onnx {
 
-/// The nodes in an order in which values are made before they are read. Files should have it; some do not.
-/// @throws Error(invalid_model) for a cycle.
+/// Returns the nodes in an order in which values are computed before they are read. Files should have such an order; some do not.
+/// @throws Error(invalid_model) for a cycle
 std::vector<const NodeDef*> in_order(std::vector<const NodeDef*> nodes);
 
-/// For errors: `Conv node "layer1/conv" (ai.onnx)`
+/// Describes a node in errors: `Conv node "layer1/conv" (ai.onnx)`
 std::string describe_def(const NodeDef& def);
 
 }  // namespace treadle::onnx

@@ -1,5 +1,5 @@
-// What each version of each ONNX operator takes: attributes, operands and their types. Generated from the onnx package's schemas, and
-// used to find the lowest opset in which a graph can be written.
+// The schemas of each version of each ONNX operator: attributes, operands and types. Generated from the onnx package, and used to find the
+// lowest opset in which a graph can be written.
 #pragma once
 
 #include <cstdint>
@@ -12,15 +12,15 @@ struct SchemaVersion {
   std::string_view domain, name;
   int16_t since;
   int8_t num_inputs, num_outputs;
-  bool variadic_inputs, variadic_outputs;  // the last one may be repeated
+  bool variadic_inputs, variadic_outputs;  // the last port may be repeated
   uint8_t inputs[16], outputs[16];         // indices for type_mask()
   std::string_view attributes;             // names, separated by spaces
 };
 
-/// All versions, sorted by domain, name and version. Of ai.onnx those that are in force in opset 13 or later.
+/// All versions, sorted by domain, name and version. For ai.onnx, those that are valid in opset 13 or later.
 std::span<const SchemaVersion> schema_history();
 
-/// Types that a port takes: bit d for tensors of the DType d, bits 40 to 43 for sequences, optionals, maps and sparse tensors.
+/// The types that a port accepts: bit d for tensors of DType d; bits 40 to 43 for sequences, optionals, maps and sparse tensors.
 uint64_t type_mask(int index);
 
 }  // namespace treadle::onnx

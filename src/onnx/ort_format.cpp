@@ -1,6 +1,6 @@
-// Models in ONNX Runtime's own format (*.ort): a flat buffer with the identifier "ORTM" that says what an ONNX file says. Numbers of fields
-// are those of its schema. What it holds besides, for ONNX Runtime's own kernels and optimisers, is not read: edges, the kernels' types,
-// optimisations for later.
+// Reads ONNX Runtime's model format (*.ort): a flat buffer with the identifier "ORTM" that contains the same information as an ONNX file.
+// Field numbers are those of its schema. Parts for ONNX Runtime's own kernels and optimisers are not read: edges, kernel types, runtime
+// optimisations.
 #include <cstring>
 #include <optional>
 #include <unordered_map>
@@ -15,8 +15,8 @@ namespace {
 constexpr std::string_view kIdentifier = "ORTM";
 constexpr char kNewestVersion = '6';
 
-/// The bytes of a flat buffer. Everything that is read is looked at first, and counted: an offset of 4 bytes may lead to anything that
-/// others lead to as well.
+/// The bytes of a flat buffer. Every read is checked and counted, because many 4-byte offsets of a hostile file could refer to the same
+/// large object.
 class FlatFile {
  public:
   FlatFile(ParseContext& context, std::string_view bytes)
@@ -35,7 +35,7 @@ class FlatFile {
     if (at > bytes_.size() || size > bytes_.size() - at) fail("it is cut off, or an offset in it leads beyond its end");
     return bytes_.substr(at, static_cast<size_t>(size));
   }
-  /// Where the offset at this place leads: onwards, so that nothing holds itself.
+  /// Follows the offset at this place. Offsets point forwards, so nothing can contain itself.
   size_t target(size_t at) const {
     const auto offset = number<uint32_t>(at);
     if (offset == 0 || offset > bytes_.size() - at) fail("an offset in it leads beyond its end");
@@ -50,21 +50,21 @@ class FlatFile {
     bytes_left_ -= bytes;
   }
   [[noreturn]] void fail(const std::string& why) const {
-    context.place.fail(Fault::Kind::ort_format, "ORT model verification failed: " + why);  // programs look for these words
+    context.place.fail(Fault::Kind::ort_format, "ORT model verification failed: " + why);  // programs search for this text
   }
 
   ParseContext& context;
 
  private:
-  static constexpr size_t kLeastTableBytes = 8;                         // the offset that leads to it, and that to its fields' places
-  static constexpr uint64_t kBytesPerByte = 32, kSpareBytes = 1 << 20;  // names are shared by all that use them
+  static constexpr size_t kLeastTableBytes = 8;                         // the offset to the table, and its offset to the vtable
+  static constexpr uint64_t kBytesPerByte = 32, kSpareBytes = 1 << 20;  // a name is copied for each of its uses
 
   std::string_view bytes_;
   size_t tables_left_;
   uint64_t bytes_left_;
 };
 
-/// A row of numbers, or of offsets.
+/// A vector of numbers or of offsets.
 struct FlatVector {
   size_t at = 0;
   uint32_t size = 0;
@@ -79,7 +79,7 @@ class FlatTable {
   }
   FlatFile& file() const { return *file_; }
 
-  /// Where the field is; none: it is left out.
+  /// The position of a field; nullopt if it is absent.
   std::optional<size_t> place(int field) const {
     const size_t entry = 4 + 2 * static_cast<size_t>(field);
     if (entry + 2 > fields_bytes_) return std::nullopt;
@@ -117,7 +117,7 @@ class FlatTable {
     if (!all.empty()) std::memcpy(all.data(), file_->range(found.at, all.size() * sizeof(T)).data(), all.size() * sizeof(T));
     return all;
   }
-  /// @param is_text  false: any bytes
+  /// @param is_text  require UTF-8; false: any bytes
   std::vector<std::string> texts(int field, bool is_text = true) const {
     const FlatVector found = vector(field, kOffsetBytes);
     file_->count(uint64_t{sizeof(std::string)} * found.size);
@@ -130,7 +130,7 @@ class FlatTable {
     }
     return all;
   }
-  /// Reads each table of a list into an element of `list`.
+  /// Reads each table of a list into an element of `list`, with its name or index as the place in errors.
   template <typename T, typename Read>
   void each(int field, const char* name, std::vector<T>& list, const Read& read) const {
     const FlatVector found = vector(field, kOffsetBytes);
@@ -267,7 +267,7 @@ void read_attribute(const FlatTable& from, AttributeDef& out) {
   out.doc_string = from.text(1);
   const ParseContext& context = from.file().context;
   const auto type = from.number<int32_t>(2);
-  // One of the tables below, which an attribute of its type has.
+  // The table below that the attribute's type requires.
   auto single = [&](int field) {
     const auto found = from.table(field);
     if (!found) context.place.fail("an attribute without the value that its type asks for");
@@ -314,7 +314,7 @@ uint64_t bytes_of(const TypeDef& type) {
 
 using Known = std::unordered_map<std::string, const ValueInfoDef*>;
 
-/// The values that a field names, with the types that the graph's list of values has for them.
+/// The values named by a field, with the types from the graph's list of values.
 std::vector<ValueInfoDef> named(const FlatTable& from, int field, const Known& known) {
   std::vector<ValueInfoDef> found;
   for (const std::string& name : from.texts(field)) {
@@ -341,7 +341,7 @@ void read_graph(const FlatTable& from, GraphDef& out) {
   for (const ValueInfoDef& value : values) known.emplace(value.name, &value);
   out.inputs = named(from, 5, known);
   out.outputs = named(from, 6, known);
-  std::unordered_set<std::string> made;  // others are of the graph itself, or of one around it
+  std::unordered_set<std::string> made;  // other names belong to the graph or to a surrounding one
   for (const NodeDef& node : out.nodes) made.insert(node.outputs.begin(), node.outputs.end());
   for (const ValueInfoDef& output : out.outputs) made.erase(output.name);
   std::erase_if(values, [&](const ValueInfoDef& value) { return value.name.empty() || !made.contains(value.name); });
@@ -351,7 +351,8 @@ void read_graph(const FlatTable& from, GraphDef& out) {
 }  // namespace
 
 bool is_ort_model(std::string_view bytes) {
-  // An ONNX file whose producer has this name begins with two fields, the IR version and the name, which would be an offset of 68 MB.
+  // Distinguishes an ONNX file whose producer is named "ORTM": its first fields are the IR version and that name; as an offset they would
+  // be 68 MB.
   return bytes.size() >= 8 && bytes.substr(4, 4) == kIdentifier && !(bytes[0] == '\x08' && bytes[2] == '\x12');
 }
 

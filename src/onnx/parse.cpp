@@ -1,4 +1,4 @@
-// ModelProto and FunctionProto, and the ways in: files and bytes.
+// Parses ModelProto and FunctionProto, and provides the entry points for files and bytes.
 #include "onnx/parse.h"
 
 #include <cctype>
@@ -42,7 +42,7 @@ void parse_function(ParseContext& context, WireReader reader, FunctionDef& out) 
   }
 }
 
-/// Runs `parse`, so that whatever goes wrong is an Error.
+/// Runs `parse`, and turns all exceptions into Error.
 template <typename Parse>
 auto guarded(const ParseContext& context, Parse parse) {
   try {
@@ -64,7 +64,7 @@ void check_model(const ParseContext& context, const ModelDef& model, bool has_gr
     context.place.fail(std::string(has_graph ? "no IR version" : "no graph") + ": not an ONNX model, or one that is cut off");
 }
 
-/// @param is_named  as a file in ONNX Runtime's format
+/// @param is_named  the file has the extension of ONNX Runtime's format
 ModelDef parse_with(ParseContext& context, std::span<const std::byte> bytes, bool is_named = false) {
   using Format = ReadOptions::Format;
   return guarded(context, [&] {
@@ -83,7 +83,7 @@ ModelDef parse_with(ParseContext& context, std::span<const std::byte> bytes, boo
 }  // namespace
 
 void check_opset(const ParseContext& context, const OpsetImport& opset) {
-  // Everything behind this reader counts opsets in 32 bits.
+  // All later code stores opsets in 32 bits.
   if (opset.version != static_cast<int32_t>(opset.version)) context.place.fail("an opset version of " + std::to_string(opset.version));
 }
 
@@ -143,7 +143,8 @@ ModelDef parse_model_file(const std::string& path, const ReadOptions& options) {
   context.place.set_source(in_quotes(path));
   ModelDef model = parse_with(context, {storage->data(), storage->size_bytes()}, has_ort_extension(path));
   drop_mapped_pages(storage->data(),
-                    storage->size_bytes());  // all but large tensors has been copied, and these are read when they are packed
+                    storage->size_bytes());  // everything except large tensors has been copied, and these are read again when they are
+                                             // packed
   return model;
 }
 

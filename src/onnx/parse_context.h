@@ -1,4 +1,4 @@
-// What the functions that read the parts of a model share.
+// Shared by the functions that parse the parts of a model.
 #pragma once
 
 #include <memory>
@@ -19,9 +19,9 @@ struct ParseContext {
   Place place;
   size_t messages = 0;
   int graph_depth = 0, type_depth = 0;
-  bool in_constant = false;  // an initializer of a graph or the attribute of a Constant: these may stand at any address
+  bool in_constant = false;  // parsing an initializer of a graph or the attribute of a Constant, which may be unaligned
 
-  /// Called once per message that becomes a struct.
+  /// Counts a message that becomes a struct, against the limit.
   void count_message() {
     if (++messages > options.max_messages)
       place.fail(ErrorCode::resource_exhausted,
@@ -29,7 +29,7 @@ struct ParseContext {
   }
 };
 
-/// One level of nesting, for the life of this object.
+/// Counts a level of nesting, for the life of this object.
 class Nesting {
  public:
   Nesting(const ParseContext& context, int& depth, const char* what) : depth_(depth) {
@@ -46,7 +46,7 @@ class Nesting {
   int& depth_;
 };
 
-// Each reads one message into `out`. A repeated occurrence of a singular message adds to what is there, as protobuf merges.
+// Each parses one message into `out`. If a singular message occurs repeatedly, its fields are merged, as in protobuf.
 void parse_model(ParseContext& context, WireReader reader, ModelDef& out);
 void parse_graph(ParseContext& context, WireReader reader, GraphDef& out);
 void parse_node(ParseContext& context, WireReader reader, NodeDef& out);
@@ -54,33 +54,33 @@ void parse_attribute(ParseContext& context, WireReader reader, AttributeDef& out
 void parse_type(ParseContext& context, WireReader reader, TypeDef& out);
 void parse_value_info(ParseContext& context, WireReader reader, ValueInfoDef& out);
 void parse_property(ParseContext& context, WireReader reader, Properties& out);
-/// These replace `out` instead: half a tensor has no meaning.
+/// These replace `out` instead, since merging two tensors has no meaning.
 void parse_tensor(ParseContext& context, WireReader reader, TensorDef& out);
-/// A tensor that becomes a constant of a graph.
+/// Parses a tensor that becomes a constant of a graph.
 void parse_initializer(ParseContext& context, WireReader reader, TensorDef& out);
 void parse_sparse_tensor(ParseContext& context, WireReader reader, SparseTensorDef& out);
 
-/// A model in ONNX Runtime's format, which the bytes are. @throws Error(invalid_model, not_implemented) if they are not.
+/// Parses a model in ONNX Runtime's format. @throws Error(invalid_model, not_implemented)
 void parse_ort_model(ParseContext& context, std::string_view bytes, ModelDef& out);
-/// Writes what the model has of com.microsoft.nchwc with operators of ONNX. @throws Error(not_implemented) for operators that are not known
+/// Replaces operators of com.microsoft.nchwc by ONNX's. @throws Error(not_implemented) for unknown ones
 void unblock_channels(const ParseContext& context, ModelDef& model);
-/// Whether they begin as one.
+/// True if the bytes begin like ONNX Runtime's format.
 bool is_ort_model(std::string_view bytes);
 
-// What both formats share.
+// Shared by both formats.
 void check_opset(const ParseContext& context, const OpsetImport& opset);
-/// Sets dtype and shape. @return how many bytes the elements take
+/// Sets dtype and shape. @return bytes of the elements
 size_t settle_type(const ParseContext& context, int32_t data_type, const std::vector<int64_t>& dims, TensorDef& out);
 void check_raw_size(const ParseContext& context, const TensorDef& tensor, size_t size, size_t needed);
-/// Checks it, and makes its indices int64.
+/// Checks a sparse tensor, and converts its indices to int64.
 void settle_sparse(const ParseContext& context, SparseTensorDef& sparse);
-/// The tensor whose packed elements are `bytes`, in place where `owner` holds them and it is allowed and worth it.
+/// Makes a tensor of packed elements: a view if `owner` has them, and alignment and size permit; otherwise a copy.
 Tensor tensor_of_bytes(const ParseContext& context, DType dtype, const Shape& shape, std::string_view bytes,
                        const std::shared_ptr<Storage>& owner, size_t& copied_bytes);
-/// The dtype of a map's keys, of its number.
+/// The dtype of a map's keys, from its ONNX number.
 DType parse_map_key(const ParseContext& context, int32_t number);
 
-/// Adds the place to errors of what does not know it: overflow, or no memory.
+/// Adds the place to errors of code that does not know it, such as overflow or lack of memory.
 template <typename Do>
 void placed(const ParseContext& context, const Do& act) {
   try {
@@ -91,10 +91,10 @@ void placed(const ParseContext& context, const Do& act) {
   }
 }
 
-/// The dtype of an ONNX number. @throws Error(not_implemented) for a number that is not known.
+/// Converts ONNX's number of a dtype. @throws Error(not_implemented) for an unknown number
 DType parse_dtype(const ParseContext& context, int32_t number);
 
-/// Appends an element to `list` and reads it by `parse`, with the field's name and index as the place.
+/// Appends an element to `list` and parses it, with the field's name and index as the place in errors.
 template <typename T, typename Parse>
 void parse_element(ParseContext& context, const WireReader& reader, const char* field, std::vector<T>& list, Parse parse) {
   context.count_message();

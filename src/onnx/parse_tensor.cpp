@@ -1,7 +1,7 @@
-// TensorProto and SparseTensorProto.
+// Parses TensorProto and SparseTensorProto.
 //
-// Two passes over the message: the first learns dtype, shape and where the elements are, so that the second, which decodes them, allocates
-// once, and only after the bytes that are there have been seen to suffice.
+// Two passes over the message: the first finds dtype, shape and the place of the elements. The second decodes them. So memory is allocated
+// once, and only after the message is known to have enough bytes.
 #include <algorithm>
 #include <charconv>
 #include <cstring>
@@ -13,11 +13,11 @@
 namespace treadle::onnx {
 namespace {
 
-// TensorProto's fields that hold elements.
+// Fields of TensorProto that contain elements.
 enum Field : uint32_t { kFloatData = 4, kInt32Data = 5, kStringData = 6, kInt64Data = 7, kRawData = 9, kDoubleData = 10, kUint64Data = 11 };
 constexpr uint32_t kDataFields[] = {kFloatData, kInt32Data, kStringData, kInt64Data, kRawData, kDoubleData, kUint64Data};
 
-/// A file's bytes may be copied out of place this many times over; only a model made to exhaust the memory needs more.
+/// Elements may be copied into memory up to this many times the file's size. Only a hostile model needs more.
 constexpr size_t kMaxCopiesOfFile = 16;
 
 const char* field_name(uint32_t field) {
@@ -33,7 +33,7 @@ const char* field_name(uint32_t field) {
   }
 }
 
-/// The typed field that holds the elements of a dtype, and how many of its values the elements take.
+/// The typed field for elements of a dtype, and the number of its values that they take.
 struct TypedField {
   uint32_t field;
   size_t num_values;
@@ -51,28 +51,28 @@ TypedField typed_field(DType dtype, size_t n) {
     case DType::string: return {kStringData, n};
     case DType::uint4:
     case DType::int4:
-    case DType::float4e2m1: return {kInt32Data, (n + 1) / 2};  // each value is a byte of two elements
+    case DType::float4e2m1: return {kInt32Data, (n + 1) / 2};  // each value is a byte with two elements
     case DType::uint2:
-    case DType::int2: return {kInt32Data, (n + 3) / 4};  // each value is a byte of four
+    case DType::int2: return {kInt32Data, (n + 3) / 4};  // each value is a byte with four elements
     default: return {kInt32Data, n};
   }
 }
 
-/// What an element's address must be a multiple of for C++ to read it; kernels want no more.
+/// The alignment that C++ needs to read an element. Kernels need no more.
 size_t natural_alignment(DType dtype) {
   size_t bytes = bits_of(dtype) / 8;
   if (dtype == DType::complex64 || dtype == DType::complex128) bytes /= 2;
   return std::max<size_t>(bytes, 1);
 }
 
-/// What the first pass learns.
+/// Results of the first pass.
 struct Outline {
   std::vector<int64_t> dims;
   int32_t data_type = 0;
   bool is_external = false;
-  std::string_view raw, packed;  // raw_data; the last piece of float_data or double_data, if it is packed
-  size_t num_pieces = 0;         // of those two fields
-  size_t payload[16] = {};       // per field: how many values it holds at most
+  std::string_view raw, packed;  // raw_data; the last piece of float_data or double_data, if packed
+  size_t num_pieces = 0;         // number of pieces of those two fields
+  size_t payload[16] = {};       // per field: upper bound of its number of values
 
   uint32_t filled_field(const Place& place) const {
     uint32_t found = 0;
@@ -99,7 +99,7 @@ void note_payload(const WireReader& reader, Outline& outline) {
     case kStringData: count += 1; break;
     case kFloatData: count += reader.payload_bytes() / sizeof(float); break;
     case kDoubleData: count += reader.payload_bytes() / sizeof(double); break;
-    default: count += reader.payload_bytes(); break;  // a varint takes a byte at least
+    default: count += reader.payload_bytes(); break;  // a varint takes at least one byte
   }
 }
 
@@ -153,7 +153,7 @@ Outline read_outline(ParseContext& context, WireReader reader, TensorDef& out) {
   return outline;
 }
 
-/// bool is 0 or 1 in memory; C++ may do anything with another byte.
+/// True if all bytes are 0 or 1. Reading another byte as bool is undefined behaviour in C++.
 bool are_booleans(std::string_view bytes) {
   unsigned char seen = 0;
   for (char c : bytes) seen |= static_cast<unsigned char>(c);
@@ -180,7 +180,7 @@ Tensor read_external(ParseContext& context, const TensorDef& tensor, size_t need
   return tensor_of_bytes(context, tensor.dtype, tensor.shape, bytes, file.storage, file.copied_bytes);
 }
 
-/// Puts the values of a typed field into a tensor's memory, one after the other.
+/// Decodes the values of a typed field into a tensor's memory, one after the other.
 class Decoder {
  public:
   Decoder(const ParseContext& context, Tensor& tensor, size_t num_values)
@@ -226,7 +226,7 @@ class Decoder {
       case DType::uint8: return put_between<uint8_t>(value, 0, UINT8_MAX);
       case DType::int16: return put_between<int16_t>(value, INT16_MIN, INT16_MAX);
       case DType::uint16: return put_between<uint16_t>(value, 0, UINT16_MAX);
-      // Bit patterns; writers sign-extend some of them.
+      // Bit patterns, which some writers sign-extend.
       case DType::float16:
       case DType::bfloat16: return put_between<uint16_t>(value, INT16_MIN, UINT16_MAX);
       case DType::float6e2m3:
@@ -272,7 +272,7 @@ Tensor read_value(ParseContext& context, WireReader reader, const Outline& outli
     context.place.fail(std::string(short_name_of(tensor.dtype)) + to_string(tensor.shape) + " needs " +
                        std::to_string(expected.num_values) + " values, there are at most " +
                        std::to_string(outline.payload[expected.field]));
-  // Floats that are packed in one piece are as raw_data has them.
+  // Floats packed in one piece have the format of raw_data.
   if (outline.num_pieces == 1 && needed > 0 && outline.packed.size() == needed) {
     size_t ignored = 0;
     return tensor_of_bytes(context, tensor.dtype, tensor.shape, outline.packed, context.owner, ignored);
@@ -293,7 +293,7 @@ void check_dims(const ParseContext& context, const std::vector<int64_t>& dims) {
                        "a rank of " + std::to_string(dims.size()) + "; at most " + std::to_string(kMaxRank) + " is supported");
 }
 
-// Null: the caller has given none.
+// The caller's replacement for a tensor; null if there is none.
 const Tensor* given_value(const ParseContext& context, const TensorDef& tensor) {
   const auto found = context.options.external_values.find(tensor.name);
   if (found == context.options.external_values.end() || !context.in_constant) return nullptr;
@@ -332,7 +332,7 @@ namespace {
 template <typename T>
 void widen(TensorDef& indices) {
   indices.dtype = DType::int64;
-  if (!indices.value.defined()) return;  // external, and not asked for
+  if (!indices.value.defined()) return;  // external, and not requested
   Tensor wide(DType::int64, indices.shape);
   std::copy_n(indices.value.data<T>(), indices.value.num_elements(), wide.data<int64_t>());
   indices.value = wide;
@@ -342,7 +342,7 @@ void widen(TensorDef& indices) {
 
 void settle_sparse(const ParseContext& context, SparseTensorDef& sparse) {
   const Place& place = context.place;
-  switch (sparse.indices.dtype) {  // ONNX Runtime writes the narrowest integers that hold them
+  switch (sparse.indices.dtype) {  // ONNX Runtime writes the narrowest integers that hold the indices
     case DType::int8: widen<int8_t>(sparse.indices); break;
     case DType::int16: widen<int16_t>(sparse.indices); break;
     case DType::int32: widen<int32_t>(sparse.indices); break;
@@ -361,7 +361,7 @@ void settle_sparse(const ParseContext& context, SparseTensorDef& sparse) {
   if (!(shape == Shape{nnz} || shape == Shape{nnz, rank}))
     place.fail("the indices of a sparse tensor with " + std::to_string(nnz) + " values and rank " + std::to_string(rank) +
                " have the shape " + to_string(shape) + ", not [nnz] or [nnz, rank]");
-  if (!sparse.indices.value.defined()) return;  // external, and not asked for
+  if (!sparse.indices.value.defined()) return;  // external, and not requested
   if (num_elements == 0 && nnz > 0) place.fail(std::to_string(nnz) + " values in a sparse tensor of no elements");
   const auto* index = sparse.indices.value.data<int64_t>();
   std::vector<int64_t> places(static_cast<size_t>(nnz));
@@ -378,7 +378,7 @@ void settle_sparse(const ParseContext& context, SparseTensorDef& sparse) {
       place.fail("index " + std::to_string(i) + " is " + std::to_string(linear) + " of " + std::to_string(num_elements) + " elements");
     places[static_cast<size_t>(i)] = linear;
   }
-  // ONNX asks for ascending indices; onnxruntime takes them in any order, and so do models. No element may have two values.
+  // ONNX requires ascending indices, but onnxruntime accepts any order, and models rely on that. An element must not have two values.
   std::sort(places.begin(), places.end());
   auto twice = std::adjacent_find(places.begin(), places.end());
   if (twice != places.end()) place.fail("a sparse tensor has two values for its element " + std::to_string(*twice));
@@ -419,7 +419,7 @@ void parse_tensor(ParseContext& context, WireReader reader, TensorDef& out) {
 }
 
 void parse_initializer(ParseContext& context, WireReader reader, TensorDef& out) {
-  context.in_constant = true;  // a failure ends the whole reading, so that nothing has to be put back
+  context.in_constant = true;  // not reset after an error, because reading then ends
   parse_tensor(context, reader, out);
   context.in_constant = false;
 }

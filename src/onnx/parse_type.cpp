@@ -1,4 +1,4 @@
-// TypeProto, ValueInfoProto and key-value pairs.
+// Parses TypeProto, ValueInfoProto and key-value pairs.
 #include "onnx/parse_context.h"
 
 namespace treadle::onnx {
@@ -62,7 +62,7 @@ void parse_tensor_type(ParseContext& context, WireReader reader, TypeDef& out) {
   }
 }
 
-/// The element type of a sequence or optional (`field` 1), or the value type of a map (`field` 2, its key type being field 1).
+/// Parses the element type of a sequence or optional (field 1), or the value type of a map (field 2; field 1 is its key type).
 void parse_container_type(ParseContext& context, WireReader reader, uint32_t field, TypeDef& out) {
   out.elem.reset();
   while (reader.next()) {
@@ -90,7 +90,7 @@ void parse_type(ParseContext& context, WireReader reader, TypeDef& out) {
       case 6: out.denotation = reader.string(); continue;
       default: continue;
     }
-    if (kind != out.kind) {  // the kinds are alternatives: the last one stands
+    if (kind != out.kind) {  // the kinds are alternatives: the last one applies
       TypeDef fresh;
       fresh.kind = kind;
       fresh.denotation = std::move(out.denotation);

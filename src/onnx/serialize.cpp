@@ -16,9 +16,9 @@ namespace treadle::onnx {
 namespace fs = std::filesystem;
 namespace {
 
-constexpr size_t kMaxMessageBytes = 0x7fffffff;  // protobuf's limit: lengths are 32-bit and signed in other readers
+constexpr size_t kMaxMessageBytes = 0x7fffffff;  // protobuf's limit, because other readers use signed 32-bit lengths
 
-/// Runs `encode` twice: once to measure, then into the sink that `open` gives for a size in bytes.
+/// Runs `encode` twice: first to measure the size in bytes, then to write to the sink that `open` returns for it.
 template <typename Encode, typename Open>
 void encode_twice(const ExternalPlan& external, Encode encode, Open open) {
   std::vector<size_t> lengths;
@@ -66,12 +66,12 @@ ExternalPlan plan_located(const ModelDef& model, const Locate& locate) {
 
 struct ExternalLayout {
   ExternalPlan plan;
-  std::vector<const TensorDef*> order;  // by ascending offset; tensors that share their memory stand once
+  std::vector<const TensorDef*> order;  // by ascending offset; tensors with the same memory appear once
 };
 
 ExternalLayout plan_external(const ModelDef& model, const WriteOptions& options) {
   ExternalLayout layout;
-  std::map<std::pair<const std::byte*, size_t>, size_t> placed;  // memory -> offset
+  std::map<std::pair<const std::byte*, size_t>, size_t> placed;  // maps memory to its offset
   size_t end = 0;
   each_initializer(model, [&](const TensorDef& tensor) {
     const Tensor& value = tensor.value;
@@ -154,7 +154,7 @@ void write_model_file(const ModelDef& model, const std::string& path, const Writ
   check_options(options, model_path);
   ExternalLayout layout{plan_located(model, options.locate), {}};
   if (!options.external_data_file.empty()) layout = plan_external(model, options);
-  // Both files are complete on disk before either replaces what is there.
+  // Both files are complete on disk before either replaces an old one.
   std::optional<AtomicFile> data_file;
   std::optional<AtomicFile> model_file;
   encode_twice(

@@ -10,38 +10,38 @@
 
 namespace treadle::onnx {
 
-/// Where an initializer's bytes are, which are there already; nothing: in the model.
+/// Returns the place of an initializer whose bytes are in an existing file; nullopt: store it in the model.
 using Locate = std::function<std::optional<ExternalDataDef>(const TensorDef&)>;
 
-/// The model's initializers, and those of the graphs inside its nodes.
+/// Visits all initializers of the model, including those of graphs inside nodes.
 void each_initializer(const ModelDef& model, const std::function<void(const TensorDef&)>& visit);
 
 struct WriteOptions {
-  /// Asked for each initializer that has a value; null: none lies in a file that is there. Not with `external_data_file`.
+  /// Called for each initializer that has a value; null: none is in an existing file. Excludes `external_data_file`.
   Locate locate;
-  /// Name, without a folder, of a file beside the model that takes the initializers of at least `external_threshold_bytes`. Empty: none.
+  /// Name, without a folder, of a file next to the model for initializers of at least `external_threshold_bytes`. Empty: none.
   std::string external_data_file;
   size_t external_threshold_bytes = 1024;
-  /// Large tensors start at a multiple of this (a page, so that they can be mapped and given back one by one), others at 64 bytes.
+  /// Large tensors are aligned to this (a page, so that each can be mapped and released separately), others to 64 bytes.
   size_t external_alignment = 4096;
   size_t external_alignment_threshold_bytes = 65536;
-  bool aligns_others = true;  ///< false: they follow what is before them
+  bool aligns_others = true;  ///< false: other tensors are not aligned
 };
 
-/// The places that ONNX Runtime gives the initializers of an optimised model.
+/// Options that place initializers as ONNX Runtime does for an optimised model.
 WriteOptions beside_optimized(const std::string& external_data_file, size_t external_threshold_bytes);
 
-/// The encoded ModelProto: numeric tensors as raw_data, strings as string_data; external tensors that were not loaded keep their reference.
-/// @param locate  asked for each initializer that has a value, those of inner graphs too; null: none is external.
-/// @throws Error(invalid_argument) above protobuf's limit of 2 GiB - 1; Error(invalid_model) for a tensor without a value.
+/// Encodes a ModelProto: numeric tensors as raw_data, strings as string_data. External tensors that were not loaded keep their reference.
+/// @param locate  called for each initializer that has a value, including those of inner graphs; null: none is external
+/// @throws Error(invalid_argument) above protobuf's limit of 2 GiB - 1; Error(invalid_model) for a tensor without a value
 std::string serialize_model(const ModelDef& model, const Locate& locate = {});
 
-/// The encoded TensorProto.
+/// Encodes a TensorProto.
 std::string serialize_tensor(const TensorDef& tensor);
 
-/// Writes the model, and its external data if asked, each under a temporary name that is then renamed: a killed process leaves the old
-/// file or the new one, never half of one. The data file is renamed before the model.
-/// @throws as serialize_model; Error(io_error) if a file cannot be written.
+/// Writes the model and, if requested, its external data. Each file is written under a temporary name and then renamed, the data file
+/// first. If the process is killed, each file is either the old or the new one.
+/// @throws as serialize_model(); Error(io_error) if a file cannot be written
 void write_model_file(const ModelDef& model, const std::string& path, const WriteOptions& options = {});
 
 }  // namespace treadle::onnx

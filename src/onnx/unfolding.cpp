@@ -8,11 +8,11 @@ namespace treadle::onnx {
 namespace {
 
 constexpr int64_t kMaxNodes = 250'000;
-// A node and its value, in the graph and in the program that is made of it.
+// Memory of a node and its value, in the graph and in the program.
 constexpr int64_t kNodeBytes = 2048;
 constexpr int64_t kLeastBytes = 16 << 20, kBytesPerByte = 128;
 
-// A value of a body without a node.
+// Memory of a body's value that has no node.
 constexpr int64_t kValueBytes = 256;
 
 int64_t value_bytes(const AttributeDef& attribute) {
@@ -21,7 +21,7 @@ int64_t value_bytes(const AttributeDef& attribute) {
   return kValueBytes * static_cast<int64_t>(g.inputs.size() + g.outputs.size() + g.initializers.size() + g.sparse_initializers.size());
 }
 
-// Bytes that the texts and lists of a node take where they are copied; tensors are shared. Those of bodies are nodes of their own.
+// Bytes of a node's texts and lists, which are copied; tensors are shared. Nodes in bodies are counted separately.
 int64_t copied_bytes(const AttributeDef& attribute) {
   size_t bytes =
       attribute.name.size() + attribute.s.size() + attribute.floats.size() * sizeof(float) + attribute.ints.size() * sizeof(int64_t);
@@ -38,7 +38,7 @@ int64_t copied_bytes(const NodeDef& node) {
   return total;
 }
 
-// The same with each element of a list as one byte, which it takes at least.
+// A lower bound of these bytes in the file, where each list element takes at least one byte.
 int64_t written_bytes(const std::vector<NodeDef>& nodes) {
   int64_t bytes = 0;
   for (const NodeDef& node : nodes) {
@@ -62,7 +62,7 @@ UnfoldingBudget::UnfoldingBudget(const ModelDef& model) {
 
 void UnfoldingBudget::charge(const NodeDef& node, size_t name_bytes) {
   ++nodes_;
-  // The node has its name twice, once as where it comes from.
+  // The node stores its name twice: as its name and as its source.
   bytes_ += kNodeBytes + static_cast<int64_t>(name_bytes * (2 + node.outputs.size()) + node.name.size()) + copied_bytes(node);
   for (const AttributeDef& attribute : node.attributes) bytes_ += value_bytes(attribute);
   check();

@@ -1,4 +1,4 @@
-// What calls of local functions may make of a small file.
+// Limits the expansion of a small file by calls of local functions.
 #pragma once
 
 #include <cstddef>
@@ -8,15 +8,16 @@
 
 namespace treadle::onnx {
 
-/// Nodes of the file cost it bytes; those that calls of functions repeat do not. They may take so many bytes as the file's own nodes allow.
+/// A file pays for its nodes with bytes, but not for nodes that repeated calls copy. These may use memory in proportion to the file's own
+/// nodes.
 class UnfoldingBudget {
  public:
   explicit UnfoldingBudget(const ModelDef& model);
 
-  /// A node of a function that a call repeats. @param name_bytes  of what stands in front of its names.
-  /// @throws Error(resource_exhausted) beyond the limits.
+  /// Charges a function's node that a call copies. @param name_bytes  length of the prefix of its names
+  /// @throws Error(resource_exhausted) beyond the limits
   void charge(const NodeDef& node, size_t name_bytes);
-  /// What a node of a function takes from its caller.
+  /// Charges an attribute that a function's node takes from the caller.
   void charge(const AttributeDef& attribute);
 
  private:

@@ -1,4 +1,4 @@
-// Brings a graph to the newest opset, one small step per operator change.
+// Upgrades a graph to the newest opset, by one small step per change of an operator.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -14,7 +14,7 @@
 namespace treadle::onnx {
 namespace {
 
-// The since-version that a node of opset `version` follows; 0 if the operator did not exist yet.
+// The since-version that applies to a node of opset `version`; 0 if the operator did not exist yet.
 int since_of(const OpDef& op, int version) {
   int result = 0;
   for (int since : op.since)
@@ -22,14 +22,14 @@ int since_of(const OpDef& op, int version) {
   return result;
 }
 
-// Whether rewrite_once() may replace the node. Most have their operator's newest form already, and nothing of them is noted.
+// True if rewrite_once() may replace the node. Most nodes are already in the newest form, and need no copies of their properties.
 bool may_be_rewritten(const Node& node) {
   const OpDef& op = *node.op;
   const int since = op.since.empty() ? 1 : since_of(op, node.version);
   return op.decompose || std::any_of(op.upgrade.begin(), op.upgrade.end(), [&](const UpgradeStep& step) { return step.from >= since; });
 }
 
-// A step knows the outputs that its operator has. A further one of a file would be read, and made by nobody.
+// An upgrade step handles only the outputs that its operator has. Additional outputs in a file would be read but never computed.
 void check_outputs_made(const Graph& graph, const std::vector<ValueId>& outputs) {
   for (size_t i = 0; i < outputs.size(); ++i) {
     if (outputs[i] == kNoValue) continue;
@@ -39,7 +39,7 @@ void check_outputs_made(const Graph& graph, const std::vector<ValueId>& outputs)
   }
 }
 
-// Applies the next step that changes the node, or its decomposition. Returns false if the node is what it should be.
+// Applies the next upgrade step that changes the node, or its decomposition. Returns false if the node is up to date.
 bool rewrite_once(Graph& graph, NodeId id) {
   Node& node = graph.node(id);
   const OpDef& op = *node.op;
@@ -53,7 +53,7 @@ bool rewrite_once(Graph& graph, NodeId id) {
     since = *std::upper_bound(op.since.begin(), op.since.end(), since);
     node.version = since;
     if (step == op.upgrade.end()) continue;
-    // The schema is that of the newest opset; what every older one of these has in common is enough for the rewrites.
+    // The schema is the newest one. Rewrites rely only on what all older versions have in common.
     if (!node.has_input(0) && !op.inputs.empty() && op.inputs.front().presence == Presence::required)
       throw Error(ErrorCode::invalid_model, fmt::format("the input 0 ({}) is missing", op.inputs.front().name));
     if (!node.has_output(0)) throw Error(ErrorCode::invalid_model, "the first output is missing");
@@ -62,29 +62,29 @@ bool rewrite_once(Graph& graph, NodeId id) {
     check_outputs_made(graph, outputs);
     return true;
   }
-  if (!is_custom_op(op)) node.version = newest;  // others know nothing of versions but where they begin
+  if (!is_custom_op(op)) node.version = newest;  // custom operators have no versions except the first
   if (!op.decompose) return false;
   check_contract(graph, node);
   const std::vector<ValueId> outputs = node.outputs;
   op.decompose(graph, id);
   check_outputs_made(graph, outputs);
-  return !graph.is_alive(id);  // a decomposition that declines leaves everything as it is
+  return !graph.is_alive(id);  // a decomposition that declines changes nothing
 }
 
 enum class Inference : uint8_t {
-  kept,       ///< of the graph itself, whose inputs' types hold
-  tentative,  ///< of a body: what its inputs are declared as may give way to what the loop around it carries. Rewrites ask for no more.
+  kept,       ///< the graph itself: types of inputs are final
+  tentative,  ///< a body: declared types of inputs may be relaxed by the surrounding loop; inferred only as far as rewrites need
 };
 
 void upgrade_body(const Graph& graph, const Node& node, Body& body, std::vector<Error>* errors);
 
-// The values that a Gradient names become inputs of it, behind its own: rewrites may replace them, and names with them.
+// Makes the values that a Gradient node names its inputs, behind the existing ones, because rewrites may replace values and their names.
 void bind_named_values(Graph& graph, NodeId id) {
   const Node& node = graph.node(id);
   std::vector<std::string> names = node.attributes.get_strings("xs");
   const std::vector<std::string>& zs = node.attributes.get_strings("zs");
   names.insert(names.end(), zs.begin(), zs.end());
-  if (node.inputs.size() != names.size()) return;  // which is an error, or they are bound
+  if (node.inputs.size() != names.size()) return;  // an error, or bound already
   names.emplace_back(node.attributes.get_string("y"));
   std::vector<ValueId> values;
   for (const std::string& name : names) {
@@ -103,10 +103,10 @@ void bind_named_values(Graph& graph, NodeId id) {
   for (size_t i = 0; i < values.size(); ++i) graph.set_input(id, given + i, values[i]);
 }
 
-// What an If, Loop or Scan within a body gives, as far as its bodies' declarations tell kind and dtype: rewrites behind it ask for them.
+// Sets kind and dtype of an inner If, Loop or Scan from its bodies' declarations, because later rewrites ask for them.
 void take_declared_types(Graph& graph, const Node& node) {
   const Graph& inside = *node.bodies[0].graph;
-  const size_t first = node.op->control_flow == ControlFlow::loop ? 1 : 0;  // behind the condition
+  const size_t first = node.op->control_flow == ControlFlow::loop ? 1 : 0;  // skips the condition
   for (size_t k = 0; k < node.outputs.size() && first + k < inside.declared_outputs.size(); ++k) {
     if (node.outputs[k] == kNoValue || graph.type(node.outputs[k]).kind != Type::Kind::unknown) continue;
     const Type& declared = inside.declared_outputs[first + k];
@@ -114,7 +114,7 @@ void take_declared_types(Graph& graph, const Node& node) {
   }
 }
 
-// Errors go to `errors`, if there is such a list; otherwise the first one ends the upgrade.
+// Appends errors to `errors`; if it is null, the first error ends the upgrade.
 void upgrade_graph(Graph& graph, const InferOptions& infer_options, Inference inference, std::vector<Error>* errors) {
   auto failed = [&](const Error& error) {
     if (!errors) throw error;
@@ -144,7 +144,7 @@ void upgrade_graph(Graph& graph, const InferOptions& infer_options, Inference in
     const std::string context = may_go ? describe(node) : std::string();
     try {
       if (rewrite_once(graph, id)) {
-        // Look at what stands in its place: new nodes stand for the same nodes of the model.
+        // Continues with the replacement. New nodes inherit the sources and metadata of the old node.
         id = previous == kNoNode ? graph.first() : graph.next(previous);
         for (NodeId made = id; made != kNoNode && graph.node(made).sources.empty(); made = graph.next(made)) {
           graph.node(made).sources = sources;
@@ -154,7 +154,7 @@ void upgrade_graph(Graph& graph, const InferOptions& infer_options, Inference in
       }
     } catch (Error& error) {
       error.add_context((may_go ? context : describe(graph.node(id))) + ", during the opset upgrade");
-      if (!errors) throw;  // as what it is
+      if (!errors) throw;  // rethrows the original type
       errors->push_back(error);
       id = graph.next(id);
       continue;
@@ -186,7 +186,7 @@ void upgrade_body(const Graph& graph, const Node& node, Body& body, std::vector<
   upgrade_graph(inside, {}, Inference::tentative, errors);
   for (size_t i = 0; i < inside.num_values(); ++i) {
     Value& value = inside.value(ValueId{static_cast<uint32_t>(i)});
-    if (value.is_constant() && i >= declared.size()) continue;  // those that rewrites have added are what they are
+    if (value.is_constant() && i >= declared.size()) continue;  // constants added by rewrites keep their types
     value.type = i < declared.size() ? declared[i] : Type{};
     if (value.kind == Value::Kind::computed) value.known.reset();
   }

@@ -1,5 +1,5 @@
-// Protobuf's wire format, read with checks: every misuse and every bad byte is an Error that names its place in the model.
-// protozero decodes the numbers; its own reader asserts where a file can be wrong, and cuts lengths to 32 bits.
+// A checked reader of protobuf's wire format: every misuse and every invalid byte is an Error that names its place in the model. protozero
+// decodes the numbers; its own reader has assertions that invalid files trigger, and truncates lengths to 32 bits.
 #pragma once
 
 #include <bit>
@@ -19,10 +19,10 @@ namespace treadle::onnx {
 
 static_assert(std::endian::native == std::endian::little, "ONNX files are little-endian; this reader does not swap bytes");
 
-/// Where in the model the reader is: `graph.node[12] "conv1".attribute "pads"`.
+/// The reader's place in the model: `graph.node[12] "conv1".attribute "pads"`.
 class Place {
  public:
-  /// One step down, for the life of this object. `name` is looked at when an error is reported, so it may be read later than this is made.
+  /// Goes down one level, for the life of this object. `name` is read only when an error is reported, so it may be set later.
   class Step {
    public:
     Step(Place& place, const char* field, size_t index, const std::string* name) : place_(place) {
@@ -37,7 +37,7 @@ class Place {
     Place& place_;
   };
 
-  /// The file, to stand before the place; may stay empty.
+  /// Sets the file name to print before the place; may be empty.
   void set_source(std::string source) { source_ = std::move(source); }
   std::string text() const;
   [[noreturn]] void fail(ErrorCode code, const std::string& message) const;
@@ -57,17 +57,17 @@ class Place {
   std::vector<Frame> frames_;
 };
 
-/// `text` in quotes, shortened, without control characters: names from a file may hold anything.
+/// Returns `text` in quotes, shortened, without control characters: names in a file may contain anything.
 std::string in_quotes(std::string_view text);
 
 enum class WireType : uint8_t { varint = 0, fixed64 = 1, length_delimited = 2, fixed32 = 5 };
 
-/// The fields of one message. next() reads a field whole; the accessors check its wire type.
+/// The fields of one message. next() reads a whole field; accessors check its wire type.
 class WireReader {
  public:
   WireReader(std::string_view bytes, const Place& place) : data_(bytes.data()), end_(bytes.data() + bytes.size()), place_(place) {}
 
-  /// Goes to the next field; false at the end.
+  /// Moves to the next field. Returns false at the end.
   bool next();
   uint32_t field() const noexcept { return field_; }
 
@@ -76,10 +76,10 @@ class WireReader {
   int32_t int32() const { return narrow(varint()); }
   float float32() const { return expect(WireType::fixed32), std::bit_cast<float>(static_cast<uint32_t>(number_)); }
   std::string_view bytes() const { return expect(WireType::length_delimited), view_; }
-  /// Text, which is UTF-8; `bytes` are for what may be anything. @throws Error(invalid_model) for other bytes.
+  /// A UTF-8 string; use bytes() for arbitrary bytes. @throws Error(invalid_model) if it is not UTF-8
   std::string string() const;
   bool is_packed() const noexcept { return type_ == WireType::length_delimited; }
-  /// Bytes of the value, or 8 for a number: an upper bound on what a repeated field holds.
+  /// Bytes of the value, or 8 for a number: an upper bound of the number of values in a repeated field.
   size_t payload_bytes() const noexcept { return type_ == WireType::length_delimited ? view_.size() : sizeof(uint64_t); }
   WireReader message() const { return WireReader(bytes(), place_); }
 
@@ -90,16 +90,16 @@ class WireReader {
   template <typename T, typename Take>
   void each_fixed(Take take) const;
 
-  /// The number of fields from here on that have this field's number and wire type and follow each other directly: how long a repeated
-  /// field is that is not packed. Looks at no value; what is cut off or damaged ends the row.
+  /// Counts the directly following fields with the same number and wire type, including this one: the length of an unpacked repeated field.
+  /// It reads no values; a truncated or damaged field ends the count.
   size_t count_row() const;
-  /// As each_varint and each_fixed, and goes on to the last field of such a row: files hold some hundred thousand numbers in this way.
+  /// As each_varint() and each_fixed(), then moves to the last field of such a row. Files store hundreds of thousands of numbers like this.
   template <typename Take>
   void row_varint(Take take);
   template <typename T, typename Take>
   void row_fixed(Take take);
 
-  /// An int32 as protobuf reads it: the low half, whatever stands above.
+  /// Converts to int32 like protobuf: takes the low half.
   static int32_t narrow(uint64_t value) noexcept { return static_cast<int32_t>(static_cast<uint32_t>(value)); }
 
  private:
@@ -107,7 +107,7 @@ class WireReader {
     if (type_ != type) fail_type(type);
   }
   [[noreturn]] void fail_type(WireType wanted) const;
-  /// Of a field number below 16, as it stands on the wire; 0 for others.
+  /// The key byte of a field number below 16 on the wire; 0 for others.
   uint8_t short_key() const noexcept { return field_ < 16 ? static_cast<uint8_t>(field_ << 3 | static_cast<uint32_t>(type_)) : 0; }
   uint64_t decode(const char*& data, const char* end) const;
 

@@ -1,5 +1,5 @@
-// Protobuf's wire format, written in two runs over the same structs: the first measures every message, the second writes straight through.
-// A message's length stands before it, and nothing has to be moved or kept in memory to put it there.
+// Writes protobuf's wire format in two passes: the first measures every message, the second writes. A message is preceded by its length, so
+// nothing needs to be moved or buffered.
 #pragma once
 
 #include <cstddef>
@@ -16,9 +16,9 @@ class WireWriter {
  public:
   using Sink = std::function<void(std::span<const std::byte>)>;
 
-  /// Measures only; leaves the lengths of all messages in `lengths`, in the order in which they begin.
+  /// Only measures. Stores the lengths of all messages in `lengths`, in the order of their beginnings.
   explicit WireWriter(std::vector<size_t>& lengths) : lengths_(lengths) {}
-  /// Writes, with the lengths of a run that measured the same.
+  /// Writes, with the lengths from a measuring pass over the same structs.
   WireWriter(std::vector<size_t>& lengths, Sink sink) : lengths_(lengths), sink_(std::move(sink)) {}
 
   size_t size_bytes() const noexcept { return size_; }
@@ -36,7 +36,7 @@ class WireWriter {
     begin_bytes(field, value.size());
     put(value.data(), value.size());
   }
-  /// Nothing if it is empty: ONNX makes no difference between an empty and an absent string.
+  /// Writes nothing if the text is empty: ONNX does not distinguish empty and absent strings.
   void string(uint32_t field, std::string_view value) {
     if (!value.empty()) bytes(field, value);
   }
@@ -55,7 +55,7 @@ class WireWriter {
     begin_bytes(field, lengths_[slot]);
   }
   bool measuring() const noexcept { return !sink_; }
-  /// Counts bytes that put() would count, for a run that measures.
+  /// In a measuring pass: counts bytes that put() would count.
   void skip(size_t size) noexcept { size_ += size; }
   void begin_bytes(uint32_t field, size_t size) {
     key(field, 2);
